@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.hunt import session
+from perfbisect.hunt.group import Group
 from perfbisect.hunt.search_problem import TimedEvent
 
 pytestmark = pytest.mark.tools
@@ -77,7 +77,7 @@ def test_commands_in_messages_name_the_history(
         yield
 
     with monkeypatch.context() as patch:
-        patch.setattr(session, "session", interrupted)
+        patch.setattr(Group, "session", interrupted)
         said = exits(130, "resume", *option)
     assert "go on with: bisect resume 1 --history 'of mine.db'\n" in said
 

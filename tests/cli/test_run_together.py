@@ -16,7 +16,8 @@ from perfbisect.errors import EnvironmentFailure, ReaderGone
 from perfbisect.hunt.group import Group
 from perfbisect.hunt.trials.proof import claim_of, proof_plan
 from perfbisect.store.history import History
-from perfbisect.ui.together import TimedEvent, TogetherLines
+from perfbisect.ui.plain import PlainLines
+from perfbisect.ui.view_model import TimedEvent
 from program import bisect, bisect_until, rows
 
 pytestmark = pytest.mark.tools
@@ -185,15 +186,15 @@ def test_a_verdict_is_in_the_batch_though_it_could_not_be_shown(
     exits: Exits, script: Script, seal: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commits = line_of(script, 6, one=2, two=2)
-    shown = TogetherLines.show
+    shown = PlainLines.show
 
-    def show(view: TogetherLines, hunt: int, events: list[TimedEvent]) -> None:
+    def show(view: PlainLines, hunt: int, events: list[TimedEvent]) -> None:
         if any(isinstance(event, HuntEnded) for _, event in events):
             raise ReaderGone
         shown(view, hunt, events)
 
     with monkeypatch.context() as patched:
-        patched.setattr(TogetherLines, "show", show)
+        patched.setattr(PlainLines, "show", show)
         exits(130, "run", commits[0], commits[-1], *HUNT, "--plain")
     assert sorted(status for status, _ in statuses(seal) if status is not None) == [0]
     with closing(sqlite3.connect(seal / HISTORY)) as history:  # as if it had been killed before it was entered

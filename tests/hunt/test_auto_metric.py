@@ -203,7 +203,7 @@ def test_the_choice_and_the_hunt_are_said_once_each(
     asked = Settings("HEAD~1", "HEAD", str(tmp_path / "repo"), "demo", "update-index", "local", choose_metric=True)
     setup = HuntSetup.set_up(resolve_settings(asked))
     lab, log, out = CountingLab(NAMES, speeds(NAMES, 17, slow=0.99)), log_of(history, NAMES), io.StringIO()
-    view = PlainLines(out)
+    view = PlainLines(out, {1: ""})
     steps = with_metric_chosen(setup, problem(NAMES), started(NAMES), log, lambda _: measured_by(lab))
     while True:
         try:
@@ -211,11 +211,11 @@ def test_the_choice_and_the_hunt_are_said_once_each(
         except StopIteration as end:
             after = end.value.settings
             break
-        view.show(event, at)
+        view.show(1, [(at, event)])
     assert (after.metric, after.choose_metric) == ("instructions/o", False)
     by_counts = replace(problem(NAMES, after.metric), policy=after.policy)
     for at, event in hunt(by_counts, None, log, measured_by(lab)):
-        view.show(event, at)
+        view.show(1, [(at, event)])
     words = [line[10:].split()[0] for line in out.getvalue().splitlines() if line[10:].strip()]
     assert [word for word in words if word in ("hunt", "metric", "warning")] == ["hunt", "metric"]
     assert "rinstructions/o" in out.getvalue(), "what follows is compared by the metric that was chosen"

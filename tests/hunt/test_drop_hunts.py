@@ -28,15 +28,16 @@ def test_in_place_of_a_hunt_that_cannot_go_on_another_begins(history: History, m
     resumed: list[int] = []
     begun: list[Drop] = []
 
-    def resume(hunt: int, *_: object) -> None:
+    def resume(hunt: int, *_: object) -> tuple[()]:
         resumed.append(hunt)
         if hunt == 2:
             raise CannotGoOn("Hunt 2 cannot go on")
+        return ()
 
     monkeypatch.setattr(session, "resume", resume)
     monkeypatch.setattr(drop_hunts, "begin", lambda _history, _found, drops, *_: begun.extend(drops))
     drops = [cast("Drop", SimpleNamespace(work=work)) for work in range(3)]
-    views = cast("Views", SimpleNamespace(single=lambda: None))
+    views = cast("Views", SimpleNamespace(open=None))
     span = cast("DropRange", SimpleNamespace(drops=drops))
     hunt_range(history, cast("Comparison", Drops()), span, views, None)
     assert resumed == [1, 2]

@@ -3,6 +3,7 @@
 from collections.abc import Generator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -68,6 +69,11 @@ class ComputedCourse:
         return self.lab_
 
     @property
+    def setup(self) -> SimpleNamespace:
+        """The host."""
+        return SimpleNamespace(host=SimpleNamespace(name="local"))
+
+    @property
     def problem(self) -> SearchProblem:
         return replace(problem(NAMES), policy=self.policy)
 
@@ -87,7 +93,7 @@ class Session:
     failed: list[tuple[int, PerfBisectError]]
 
     def events(self) -> Generator[Numbered]:
-        with closing(self.group.session("local")) as happened:
+        with closing(self.group.session()) as happened:
             for number, (at, event) in happened:
                 if isinstance(event, HuntEnded):
                     self.group.members[number].verdict = event.verdict

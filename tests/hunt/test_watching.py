@@ -9,13 +9,13 @@ import pytest
 from rich.console import Console
 
 import sample_hunt as sample
-from perfbisect.cli.commands.watch import Lines, say_how
+from perfbisect.cli.commands.watch import say_how
 from perfbisect.core.domain.events import Event, HuntStarted
 from perfbisect.hunt.watching import running, watch
 from perfbisect.store.codec import PASSING
 from perfbisect.store.history import History
+from perfbisect.ui.live import LiveScreen
 from perfbisect.ui.plain import PlainLines
-from perfbisect.ui.wall import Wall
 from perfbisect.wording.quantities import clock
 
 Timed = tuple[float, Event]
@@ -97,7 +97,7 @@ def test_earlier_sessions_are_recalled(writer: History, reader: History) -> None
 def test_two_hunts_on_one_screen(writer: History, reader: History) -> None:
     hunts = sample.write(writer), sample.write(writer)
     console = Console(file=io.StringIO(), width=80, height=30, color_system=None)
-    wall = Wall(console, hunts, now=lambda: sample.BEGAN)
+    wall = LiveScreen(console, hunts, now=lambda: sample.BEGAN)
     list(watch(reader, hunts, wall, lambda _: None))
     lines = [line.plain for line in wall.picture(30)]
     assert len(lines) <= 30
@@ -111,7 +111,7 @@ def test_the_clock_of_a_hunt_that_was_interrupted_stands_still(writer: History, 
         writer.append(hunt, event, at)
     writer.fail(hunt, "no space", sample.BEGAN + 100)
     console = Console(file=io.StringIO(), width=80, height=30, color_system=None)
-    wall = Wall(console, (hunt,), now=lambda: sample.BEGAN + 1e6)
+    wall = LiveScreen(console, (hunt,), now=lambda: sample.BEGAN + 1e6)
     list(watch(reader, (hunt,), wall, lambda _: None))
     seconds = kept()[11][0] - sample.BEGAN
     assert f"{clock(seconds)} elapsed" in next(wall.picture(None)).plain
@@ -123,7 +123,7 @@ def test_lines_of_two_hunts_have_their_numbers(
 ) -> None:
     hunts = sample.write(writer), sample.write(writer)
     out = io.StringIO()
-    view = Lines({hunt: PlainLines(out, prefix=f"{hunt}  ") for hunt in hunts})
+    view = PlainLines(out, {hunt: str(hunt) for hunt in hunts}, together=False)
     ended = list(watch(reader, hunts, view, lambda _: None))
     assert {line[:3] for line in out.getvalue().splitlines()} == {"1  ", "2  "}
     assert out.getvalue().count("verdict") == 2

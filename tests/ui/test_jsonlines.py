@@ -100,7 +100,7 @@ def test_each_event_is_written_at_once_on_its_own_line(events: Events) -> None:
     stream = io.StringIO()
     with closing(JsonLines(stream)) as view:
         for number, (at, event) in enumerate(events[:20], 1):
-            view.show(event, at)
+            view.show(12, [(at, event)])
             assert stream.getvalue().count("\n") == number
     assert all(decode(line)[1] >= events[0][0] for line in stream.getvalue().splitlines())
 
@@ -109,7 +109,7 @@ def test_a_stream_without_unicode_gets_escapes() -> None:
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="ascii")
     event = BuildStarted(1, Commit("ab" * 20, "2023-01-01", "Zoë", "Füße\x1b"))
-    JsonLines(stream).show(event, 1.0)
+    JsonLines(stream).show(12, [(1.0, event)])
     assert raw.getvalue().isascii()
     assert decode(raw.getvalue()) == (event, 1.0)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, Group
 
 from example_hunt import SampleHunt
 from perfbisect.core.domain.events import BuildStarted, Commit, Decided, Event, RunFinished, RunProgress, Warned
@@ -21,7 +21,8 @@ from perfbisect.core.domain.orders import (
     Step,
     Verdict,
 )
-from perfbisect.ui.live import LiveScreen, render
+from perfbisect.ui.live import LiveScreen
+from perfbisect.ui.screen import lines as drawn
 from perfbisect.ui.view_model import ViewModel, update
 from perfbisect.wording.glyphs import ASCII, UNICODE, Glyphs
 
@@ -31,9 +32,9 @@ Events = list[tuple[float, Event]]
 def picture(view: ViewModel, width: int, height: int | None, now: float, glyphs: Glyphs = UNICODE) -> list[str]:
     """The picture as a terminal of that width shows it."""
     console = Console(file=io.StringIO(), width=width, height=height or 200, highlight=False, color_system=None)
-    with console.capture() as drawn:
-        console.print(render(view, width, height, now, glyphs))
-    return drawn.get().splitlines()
+    with console.capture() as printed:
+        console.print(Group(*drawn(view, width, height, now, glyphs)))
+    return printed.get().splitlines()
 
 
 def moment(events: Events, views: list[ViewModel], purpose: Purpose, sample: int) -> tuple[ViewModel, float]:
@@ -204,9 +205,9 @@ def test_the_table_and_the_line_below_show_one_interval(events: Events, views: l
 def screen_of(stream: io.TextIOBase, events: Events) -> None:
     """Play the end of a hunt on a LiveScreen in a terminal."""
     console = Console(file=stream, force_terminal=True, width=100, height=30, highlight=False)  # type: ignore[arg-type]
-    with closing(LiveScreen(console, now=lambda: events[-1][0])) as screen:
+    with closing(LiveScreen(console, (12,), now=lambda: events[-1][0])) as screen:
         for at, event in (events[1], *events[-20:]):
-            screen.show(event, at)
+            screen.show(12, [(at, event)])
 
 
 def test_the_last_picture_stays_and_the_terminal_is_given_back(events: Events) -> None:
@@ -234,14 +235,14 @@ def test_no_color_leaves_no_colour(events: Events, monkeypatch: pytest.MonkeyPat
 
 def test_closing_a_screen_that_never_opened() -> None:
     stream = io.StringIO()
-    LiveScreen(Console(file=stream)).close()
+    LiveScreen(Console(file=stream), (12,)).close()
     assert stream.getvalue() == ""
 
 
 def test_nothing_is_drawn_by_the_work_itself(events: Events) -> None:
     """Events only change what is known: a thousand of them cost no picture."""
     console = Console(file=io.StringIO(), force_terminal=True, width=100, height=30)
-    screen = LiveScreen(console)
+    screen = LiveScreen(console, (12,))
     pictures = 0
 
     def count() -> None:
@@ -249,11 +250,11 @@ def test_nothing_is_drawn_by_the_work_itself(events: Events) -> None:
         pictures += 1
 
     for at, event in events[:5]:
-        screen.show(event, at)
-    assert screen.live is not None
+        screen.show(12, [(at, event)])
+    assert screen.live.is_started
     screen.live.refresh = count  # type: ignore[method-assign]
     for at, event in events[5:]:
         if not isinstance(event, RunFinished):
-            screen.show(event, at)
+            screen.show(12, [(at, event)])
     assert pictures <= 1
     screen.close()

@@ -74,9 +74,9 @@ def test_progress_has_no_lines(events: Events, views: list[ViewModel]) -> None:
 
 def test_any_encoding_will_do(events: Events) -> None:
     raw = io.BytesIO()
-    with closing(PlainLines(io.TextIOWrapper(raw, encoding="ascii"))) as view:
+    with closing(PlainLines(io.TextIOWrapper(raw, encoding="ascii"), {12: ""})) as view:
         for at, event in events[:40]:
-            view.show(event, at)
+            view.show(12, [(at, event)])
         assert b"update-index" in raw.getvalue()
 
 

@@ -8,7 +8,6 @@ import pytest
 from example_hunt import HOST
 from perfbisect.core.domain.events import BuildProgress, BuildStarted, Event, HuntStarted, LabEvent, RunProgress, Warned
 from perfbisect.core.inference.classification import Classification
-from perfbisect.ui.live import render
 from perfbisect.ui.plain import lines
 from perfbisect.ui.screen import lines as drawn
 from perfbisect.ui.view_model import ViewModel, recalled, update
@@ -48,7 +47,7 @@ def test_each_host_has_two_lines(two: Events, views_of_two: list[ViewModel]) -> 
         shown = [line.plain for line in drawn(view, 100, 40, at)]
         assert len([line for line in shown if line.startswith((" local  ", " b      "))]) == 2
         assert view.classification(event.candidate) is Classification.NOW
-        assert render(view, 60, 20, at)
+        assert drawn(view, 60, 20, at)
 
 
 def test_lines_name_the_host(two: Events, views_of_two: list[ViewModel]) -> None:

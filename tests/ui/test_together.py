@@ -9,8 +9,9 @@ from example_hunt import SampleHunt
 from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, Decided, HuntEnded, HuntStarted, Warned
 from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.orders import Measure
-from perfbisect.ui.jsonlines import decode
-from perfbisect.ui.together import TogetherJson, TogetherLines, TogetherScreen
+from perfbisect.ui.jsonlines import JsonLines, decode
+from perfbisect.ui.live import TogetherScreen
+from perfbisect.ui.plain import PlainLines
 
 EVENTS = [*SampleHunt().events()]
 TITLES = {12: "update-index", 13: "sc\x1b[2Jan"}
@@ -67,7 +68,7 @@ def test_at_the_end_all_hunts_stay() -> None:
 
 def test_what_hunts_have_in_common_is_written_once() -> None:
     out = io.StringIO()
-    view = TogetherLines(out, TITLES)
+    view = PlainLines(out, TITLES)
     start = next(each for each in EVENTS if isinstance(each[1], HuntStarted))
     build = next(each for each in EVENTS if isinstance(each[1], BuildFinished))
     warned = (start[0], Warned("the host is busy"))
@@ -79,13 +80,13 @@ def test_what_hunts_have_in_common_is_written_once() -> None:
     assert sum("the host is busy" in line for line in lines) == 1
     assert sum("  built  " in line for line in lines) == 1
     assert "\x1b" not in out.getvalue()
-    assert view.views[13].view.rows  # it knows the build all the same
+    assert view.views[13].rows  # it knows the build all the same
 
 
 def test_a_run_that_fails_is_written_for_each_workload_in_which_it_does() -> None:
     """It is of one hunt; a build that fails is of all."""
     out = io.StringIO()
-    view = TogetherLines(out, TITLES)
+    view = PlainLines(out, TITLES)
     start = next(each for each in EVENTS if isinstance(each[1], HuntStarted))
     for stage, lines in (("run", 2), ("compile", 1)):
         skipped = CandidateSkipped(3, SkipFacts(start[1].candidates[3], stage, f"it fails in {stage}", "", 1.0))
@@ -97,7 +98,7 @@ def test_a_run_that_fails_is_written_for_each_workload_in_which_it_does() -> Non
 
 def test_a_line_tells_a_verdict_as_soon_as_it_is_reached() -> None:
     out = io.StringIO()
-    view = TogetherLines(out, TITLES)
+    view = PlainLines(out, TITLES)
     view.show(12, [each for each in EVENTS if not isinstance(each[1], HuntEnded)])
     assert "  decided   culprit " in out.getvalue()
     assert "The culprit is" not in out.getvalue()
@@ -105,13 +106,13 @@ def test_a_line_tells_a_verdict_as_soon_as_it_is_reached() -> None:
 
 def test_each_object_has_the_number_of_its_hunt() -> None:
     out = io.StringIO()
-    view = TogetherJson(out)
+    view = JsonLines(out, together=True)
     for hunt in (12, 13):
         view.show(hunt, EVENTS[2:11])
     lines = out.getvalue().splitlines()
     assert [json.loads(line)["hunt"] for line in lines] == [12] * 9 + [13] * 9
     again = io.StringIO()
-    TogetherJson(again).show(12, [(at, event) for event, at in map(decode, lines[:9])])
+    JsonLines(again, together=True).show(12, [(at, event) for event, at in map(decode, lines[:9])])
     assert again.getvalue().splitlines() == lines[:9]
 
 

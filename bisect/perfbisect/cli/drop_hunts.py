@@ -13,7 +13,7 @@ from click.core import ParameterSource
 from perfbisect.cli.options.common import say
 from perfbisect.cli.options.forms import print_comparison
 from perfbisect.cli.options.leases import leasing
-from perfbisect.cli.options.views import open_view, open_view_together
+from perfbisect.cli.options.views import open_view
 from perfbisect.cli.options.wait import wait_callback
 from perfbisect.errors import ENVIRONMENT
 from perfbisect.ui.stream import note
@@ -22,8 +22,7 @@ from perfbisect.wording.text import printable
 if TYPE_CHECKING:
     from perfbisect.host.lock import WaitCallback
     from perfbisect.hunt.trials.drop_hunts import DropOptions, Views
-    from perfbisect.hunt.view import View
-    from perfbisect.hunt.watching import Watcher
+    from perfbisect.hunt.watching import View
 
 OF_HUNTS = {
     "builds", "hunt", "min_effect", "explain", "dry_run", "wait", "notify", "history", "as_json", "as_csv", "as_tsv", "markdown",
@@ -94,15 +93,11 @@ def views(history: Path | None, form: str) -> "Views":
     from perfbisect.hunt.trials.drop_hunts import Views
     from perfbisect.report.command_line import command_to_show
     from perfbisect.ui.plain import PlainLines
-    from perfbisect.ui.together import TogetherLines
 
     def report(hunt: int) -> str:
         return command_to_show(str(hunt), history)
 
-    def single() -> "View":
-        return PlainLines(sys.stderr, report) if form else open_view(history, None)
+    def opened(titles: Mapping[int, str]) -> "View":
+        return PlainLines(sys.stderr, titles, report) if form else open_view(history, None)(titles)
 
-    def together(titles: Mapping[int, str]) -> "Watcher":
-        return TogetherLines(sys.stderr, titles, report) if form else open_view_together(history, None)(titles)
-
-    return Views(single, together, lambda text: note(printable(text)))
+    return Views(opened, lambda text: note(printable(text)))

@@ -9,7 +9,7 @@ from perfbisect.ui.stream import note
 from perfbisect.wording.text import printable
 
 if TYPE_CHECKING:
-    from perfbisect.hunt.together import Outcome
+    from perfbisect.hunt.session import Outcome
 
 
 def say_failures(outcomes: "Sequence[Outcome]", history: Path | None) -> int:

@@ -1,24 +1,25 @@
-"""Hunts of several workloads over one range through the loop: one host, one search, and a log for each hunt.
+"""The hunts of a session through the loop: one search, and a log for each hunt. Several have one host.
 
 What is built for one of them is an event in the logs of all that have no verdict yet, and so is a build that fails; a run,
 and its failure, belongs to the hunt whose order it was. So each log stays that of a whole hunt, which can be read alone.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from perfbisect.core.domain.events import BuildFinished, BuildStarted, CandidateSkipped, Decided, Event, LabEvent
 from perfbisect.core.domain.fleet import Fleet
-from perfbisect.core.domain.orders import CodePlacement, Measure, Verdict, first_step
+from perfbisect.core.domain.orders import CodePlacement, Found, Measure, Verdict, first_step, named_steps
+from perfbisect.core.domain.orders import Step as Change
 from perfbisect.core.inference.hunt_state import BUILDING, is_of_build
 from perfbisect.core.search.situation import Situation
 from perfbisect.core.search.together import decide_together
 from perfbisect.errors import EndFailed, NothingToCompare, PerfBisectError, RunFailed, UsageError
 from perfbisect.hunt.course import Course
 from perfbisect.hunt.loop import Step, Workers, run
-from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent
+from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, outlook
 from perfbisect.hunt.workers import InlineWorkers
 from perfbisect.lab.protocol import Lab
 
@@ -36,6 +37,8 @@ class GroupMember:
     lab: Lab | None = None
     verdict: Verdict | None = None
     failure: PerfBisectError | None = None
+    found: tuple[Change, ...] = ()  # what its latest decision names
+    warned: bool = False  # whether it has said that it will take very many runs
 
     @property
     def searched(self) -> bool:
@@ -51,8 +54,10 @@ class GroupMember:
 
 
 class Group:
-    """The hunts of a group. It is the planner, the log and the lab of the loop: a single host carries out one order at a
-    time, so all that happens until the next is of the hunt whose turn it is.
+    """The hunts of a session. It is the planner and the log of the loop.
+
+    Of several it is the lab, too: their only host carries out one order at a time, so all that happens until the next is of
+    the hunt whose turn it is.
     """
 
     def __init__(self, members: Sequence[GroupMember], failed: Callable[[int, PerfBisectError], None]) -> None:
@@ -61,22 +66,21 @@ class Group:
         self.turn = 0
         self._failed = failed
 
-    def session(self, host: str) -> Generator[Numbered]:
-        """The events of a session on the host of that name: search all, then what follows each verdict."""
+    def session(self) -> Generator[Numbered]:
+        """The events of a session: search all, then what follows each verdict."""
         for number, member in enumerate(self.members):
             if member.course:
                 yield from self._opening(number, member, member.course)
         for number, member in enumerate(self.members):
             if member.searched:
                 yield from self._catch_up(number, member)
-        self._share_builds()
-        workers: Workers[LabEvent] = InlineWorkers(host, self)
-        workers.limit = self.members[0].log.began, self.members[0].problem.policy.max_minutes
+        workers = self._workers()
         while any(member.searched for member in self.members):
             try:
-                with closing(run(self, self, workers)) as events:
+                with closing(run(self, self, workers())) as events:
                     for happened in events:
                         yield from happened
+                        yield from self._outlook(happened[0])
             except PerfBisectError as trouble:
                 self._fail(self.turn, trouble)
             else:
@@ -90,10 +94,10 @@ class Group:
         """The next order, of any hunt; or the verdict of one, after which the loop is entered again for the others."""
         ended = [number for number, member in enumerate(self.members) if not member.searched]
         self.turn, decision = decide_together([member.situation for member in self.members], ended, fleet)
-        if isinstance(decision.order, Measure):
-            return Step(decision.order, Decided(decision, fleet))
-        self.members[self.turn].verdict = decision.order
-        return Step(None, Decided(decision, fleet), at_once=True)
+        decided, order = Decided(decision, fleet), decision.order
+        if isinstance(order, Measure):
+            return Step(order, decided, False, decision.builds, decision.cancelled, decision.waits)
+        return Step(None, decided, at_once=isinstance(order, Found) or len(self.members) > 1)
 
     def measure(self, order: Measure) -> Generator[LabEvent]:
         """Carry out an order in the lab of the hunt whose turn it is."""
@@ -104,7 +108,11 @@ class Group:
     def append(self, event: Event) -> tuple[Numbered, ...]:
         """Make an event durable: in one log, or in those of all hunts that are searched."""
         own = self.members[self.turn]
-        if not is_of_build(event):
+        if isinstance(event, Decided):
+            order = event.decision.order
+            own.found = event.decision.found or named_steps(order)
+            own.verdict = None if isinstance(order, Measure) else order
+        if not is_of_build(event) or len(self.members) == 1:
             return ((self.turn, own.log.append(event)),)
         with own.log.history.together():
             return (
@@ -150,14 +158,28 @@ class Group:
                 yield number, member.log.append(elsewhere(event))
                 known.add(commit)
 
-    def _share_builds(self) -> None:
-        """Give each hunt that is searched its lab; they share what they build."""
+    def _workers(self) -> Callable[[], Workers[LabEvent]]:
+        """What makes the workers of the search: of a single hunt its own; of several their host, with a lab for each."""
         courses = [(member, member.course) for member in self.members if member.course and member.searched]
-        if courses:
-            commits = courses[0][0].problem.commits
-            made = courses[0][1].labs.builds_made(commits)
-            for member, course in courses:
-                member.lab = course.labs.lab(commits, made)
+        if len(self.members) == 1 or not courses:
+            return lambda: courses[0][1].labs.workers(self.members[0].problem.commits)
+        made = courses[0][1].labs.builds_made(courses[0][1].problem.commits)
+        for member, course in courses:
+            member.lab = course.labs.lab(course.problem.commits, made)
+        first = self.members[0]
+        workers = InlineWorkers(courses[0][1].setup.host.name, self)
+        workers.limit = first.log.began, first.problem.policy.max_minutes
+        return lambda: workers
+
+    def _outlook(self, happened: Numbered) -> Iterator[Numbered]:
+        """What a decision shows of the length of its hunt, once."""
+        number, (_, event) = happened
+        member = self.members[number]
+        if member.warned or not isinstance(event, Decided):
+            return
+        if warning := outlook(member.problem, event.decision, member.log):
+            member.warned = True
+            yield number, member.log.append(warning)
 
     def _alone(self, number: int, events: Generator[TimedEvent, None, T]) -> Generator[Numbered, None, T | None]:
         """Events of one hunt; None where it fails, and the others go on."""
@@ -170,7 +192,7 @@ class Group:
 
     def _fail(self, number: int, trouble: PerfBisectError) -> None:
         """A hunt cannot go on. Raises what concerns the others, too."""
-        if not is_of_one(trouble):
+        if len(self.members) == 1 or not is_of_one(trouble):
             raise trouble
         self.members[number].failure = trouble
         self._failed(number, trouble)

@@ -1,61 +1,91 @@
-"""Follow a hunt, new or resumed: save and show its events until there is a verdict."""
+"""A session: hunts of one workload, or of several over the same range, begin or go on in one process.
+
+    outcomes = begin(setups, path of the history, open_view, waiting, begun)
+
+Each hunt ends with a verdict of its own, and has a log of its own. Several are a batch without a file in the history
+(`bisect show b3`), and have the same range, builder and host. ``open_view`` is given the title of each hunt by its number, and
+returns what shows them. An outcome has the number of its hunt, and the verdict or the failure: of a workload that fails at
+an end of the range while others go on. What ends all of them (the host, Ctrl-C) is raised, with the command that goes on.
+"""
 
 import math
 import threading
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from perfbisect.clock import CLOCK
-from perfbisect.core.domain.events import Decided, HuntEnded, HuntStarted, LabEvent, Warned
-from perfbisect.core.domain.orders import Step, Verdict, named_steps
+from perfbisect.core.domain.events import HuntEnded, HuntStarted, LabEvent, Warned
+from perfbisect.core.domain.orders import Verdict
 from perfbisect.core.domain.settings import Settings
-from perfbisect.errors import CannotGoOn, Interrupted, PerfBisectError, ReaderGone, in_words
+from perfbisect.errors import ENVIRONMENT, CannotGoOn, Interrupted, PerfBisectError, ReaderGone, UsageError, in_words
 from perfbisect.host.lock import HostLock, WaitCallback
 from perfbisect.hunt.course import Course
+from perfbisect.hunt.group import Group, GroupMember
 from perfbisect.hunt.host_locks import lock_hosts, tell_number
 from perfbisect.hunt.imported import refuse_imported
 from perfbisect.hunt.labs import connection_events, hosts_of
 from perfbisect.hunt.leased_hosts import known_nodes
 from perfbisect.hunt.notification import Begun
 from perfbisect.hunt.prior_hunts import with_prior_knowledge
-from perfbisect.hunt.search_problem import SavedLog, TimedEvent, pursue
+from perfbisect.hunt.search_problem import SavedLog, TimedEvent
 from perfbisect.hunt.setup import HuntSetup
-from perfbisect.hunt.view import View
+from perfbisect.hunt.watching import View
 from perfbisect.lab.upkeep import storage
-from perfbisect.report.command_line import command_to_resume
+from perfbisect.recipes.requested import load_requested
+from perfbisect.report.command_line import command_on
 from perfbisect.report.reader import read_story
-from perfbisect.store.batches import enter_hunt
+from perfbisect.store.batches import (
+    Batch,
+    Planned,
+    begin_batch,
+    continue_batch,
+    end_batch,
+    enter_hunt,
+    enter_status,
+    read_batch,
+)
 from perfbisect.store.history import History
 from perfbisect.store.prior_data import read_kept
+from perfbisect.wording.verdicts import exit_status
 
+OpenView = Callable[[Mapping[int, str]], View]  # the title of each hunt, by its number → what shows them
 Leased = Callable[[Settings, Mapping[str, str]], AbstractContextManager[None]]
-"""Leases the hosts of a hunt for a block: where there is one, each at the address at which it has measured before."""
+"""Leases the hosts of a session for a block: where there is one, each at the address at which it has measured before."""
 
 
-def follow_anew(
-    setup: HuntSetup,
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a hunt has ended: with a verdict, or with a failure of its own."""
+
+    hunt: int
+    verdict: Verdict | None
+    failure: PerfBisectError | None = None
+
+    @property
+    def status(self) -> int:
+        """The exit status of `bisect run` for it alone."""
+        return ENVIRONMENT if self.verdict is None else exit_status(self.verdict)
+
+
+def begin(
+    setups: Sequence[HuntSetup],
     path: Path | None,
-    view: View,
+    open_view: OpenView,
     waiting: WaitCallback | None = None,
     begun: Begun | None = None,
     in_batch: tuple[int, int] | None = None,
-) -> Verdict:
-    """Begin a hunt in the history at ``path`` and follow it to its verdict; see ``follow``. ``begun`` gets its number.
+) -> tuple[Outcome, ...]:
+    """Begin hunts in the history at ``path`` and follow them to their ends. ``begun`` gets the number of each.
 
-    ``in_batch`` is the batch that it belongs to, and its number there.
+    ``in_batch`` is the batch of a file that a single hunt belongs to, and its number there.
     """
-    with lock_hosts(setup, waiting) as held, closing(History.open(path)) as history:
-        setup = replace(anew(history, setup), warnings=(*setup.warnings, *little_space(history, setup)))
-        with history.together():  # so that no hunt has begun whose batch does not know it
-            hunt_id = history.begin(setup.settings, setup.facts, setup.started(0, False), CLOCK.now())
-            if in_batch:
-                enter_hunt(history, *in_batch, hunt_id)
-        tell_number(held, str(hunt_id))
-        if begun:
-            begun(str(hunt_id))
-        return follow(history, hunt_id, setup, view, held, resumed=False)
+    with lock_hosts(setups[0], waiting) as held, closing(History.open(path)) as history:
+        warnings = little_space(history, setups[0])
+        setups = [replace(anew(history, each), warnings=(*each.warnings, *warnings)) for each in setups]
+        numbers, batch = enter_all(history, setups, in_batch)
+        return follow(history, numbers, batch, dict(enumerate(setups)), open_view, held, begun)
 
 
 def anew(history: History, setup: HuntSetup) -> HuntSetup:
@@ -81,34 +111,109 @@ def little_space(history: History, setup: HuntSetup) -> tuple[Warned, ...]:
     return tuple(found)
 
 
+def enter_all(
+    history: History, setups: Sequence[HuntSetup], in_batch: tuple[int, int] | None
+) -> tuple[list[int], Batch | None]:
+    """Enter the hunts, and their batch if there are several, all or nothing; returns their numbers and that batch."""
+    at, folder = CLOCK.now(), str(Path.cwd())
+    places = [in_batch] if in_batch else []
+    with history.together():  # so that no hunt has begun whose batch does not know it
+        if len(setups) > 1:
+            planned = []
+            for setup in setups:
+                its = setup.settings
+                words = (f"--builder={its.builder}", f"--workload={its.workload}", its.good, its.bad)
+                planned.append(Planned(words, folder, (its.hosts,)))
+            batch = begin_batch(history, None, planned, at)
+            places = [(batch, place) for place in range(len(setups))]
+        numbers = [history.begin(each.settings, each.facts, each.started(0, False), at) for each in setups]
+        for place, number in zip(places, numbers, strict=False):
+            enter_hunt(history, *place, number)
+    return numbers, read_batch(history, batch) if len(setups) > 1 else None
+
+
 def resume(
-    hunt_id: int | None,
+    number: int | None,
+    batch: Batch | None,
     path: Path | None,
-    view: View,
+    open_view: OpenView,
     waiting: WaitCallback | None,
     continued: Callable[[Settings], Settings],
-    begun: Begun,
+    begun: Begun | None,
     leased: Leased | None = None,
-) -> Verdict:
-    """Continue a hunt (None: the latest) of the history at ``path`` where its log ends; see ``follow``.
+) -> tuple[Outcome, ...]:
+    """Continue a hunt (None: the latest) of the history at ``path``, or those of its ``batch`` without a verdict, where their
+    logs end.
 
-    ``continued`` is given the stored settings, and returns those to go on with. ``begun`` gets its number.
-    ``leased`` leases its hosts.
-    Raises CannotGoOn when new runs could not be compared with its earlier ones.
+    ``continued`` is given the stored settings, and returns those to go on with. ``begun`` gets the number of each hunt.
+    ``leased`` leases the hosts. One that cannot go on has failed, and the others go on. Where none can, the reason of the
+    first is raised: CannotGoOn when new runs could not be compared with its earlier ones.
     """
     with closing(History.open(path)) as history:
-        hunt_id = history.latest() if hunt_id is None else hunt_id
-        refuse_imported(history, hunt_id, "it is not gone on with here")
-        settings = continued(history.settings(hunt_id))
-        started = (entry.event for entry in history.events(hunt_id))
+        if batch:
+            numbers = [one.hunt for one in batch.hunts if one.hunt is not None]
+            verdicts = enter_verdicts(history, batch, numbers)
+            if all(verdicts):
+                return tuple(map(Outcome, numbers, verdicts))
+        else:
+            numbers, verdicts = [history.latest() if number is None else number], [None]
+        for each in numbers:
+            refuse_imported(history, each, "it is not gone on with here")
+        requested = [continued(history.settings(each)) for each in numbers]
+        started = (entry.event for entry in history.events(numbers[0]))
         nodes = known_nodes(event for event in started if isinstance(event, HuntStarted))
-        with leased(settings, nodes) if leased else nullcontext():
-            setup = HuntSetup.set_up(settings, waiting)
-            check_unchanged(history, hunt_id, setup)
-            with lock_hosts(setup, waiting) as held:
-                tell_number(held, str(hunt_id))
-                begun(str(hunt_id))
-                return follow(history, hunt_id, setup, view, held, resumed=True)
+        with leased(requested[0], nodes) if leased else nullcontext():
+            setups, unable = set_up_again(history, numbers, verdicts, requested, waiting)
+            with lock_hosts(next(iter(setups.values())), waiting) as held:
+                if batch:
+                    continue_batch(history, batch.id)
+                return follow(history, numbers, batch, setups, open_view, held, begun, unable)
+
+
+def enter_verdicts(history: History, batch: Batch, numbers: Sequence[int]) -> list[Verdict | None]:
+    """The verdict of each hunt, entered in the batch: a session may have been killed before it had done so."""
+    verdicts = [verdict_of(history, number) for number in numbers]
+    for place, verdict in enumerate(verdicts):
+        if verdict:
+            enter_status(history, batch.id, place, exit_status(verdict))
+    if all(verdicts):
+        end_batch(history, batch.id, CLOCK.now())
+    return verdicts
+
+
+def set_up_again(
+    history: History,
+    numbers: Sequence[int],
+    verdicts: Sequence[Verdict | None],
+    requested: Sequence[Settings],
+    waiting: WaitCallback | None,
+) -> tuple[dict[int, HuntSetup], dict[int, PerfBisectError]]:
+    """The setups of the hunts that go on, and why others cannot, by their places; those with a verdict need neither."""
+    unable: dict[int, PerfBisectError] = {}
+    for place, settings in enumerate(requested):
+        try:
+            load_requested(settings)
+        except UsageError as trouble:
+            unable[place] = trouble
+    known = [settings for place, settings in enumerate(requested) if place not in unable]
+    unable = {place: trouble for place, trouble in unable.items() if verdicts[place] is None}
+    going_on = [place for place, verdict in enumerate(verdicts) if verdict is None and place not in unable]
+    setups: dict[int, HuntSetup] = {}
+    if going_on:
+        if len(numbers) > 1:
+            found = HuntSetup.set_up_together([requested[place] for place in going_on], waiting, known)
+        else:
+            found = (HuntSetup.set_up(requested[0], waiting),)
+        for place, setup in zip(going_on, found, strict=True):
+            try:
+                check_unchanged(history, numbers[place], setup)
+            except UsageError as trouble:
+                unable[place] = trouble
+            else:
+                setups[place] = setup
+    if not setups:
+        raise unable[min(unable)]
+    return setups, unable
 
 
 def check_unchanged(history: History, hunt_id: int, setup: HuntSetup) -> None:
@@ -132,51 +237,102 @@ def check_unchanged(history: History, hunt_id: int, setup: HuntSetup) -> None:
 
 
 def follow(
-    history: History, hunt_id: int, setup: HuntSetup, view: View, held: Mapping[str, HostLock], *, resumed: bool
-) -> Verdict:
-    """Hunt, showing every event, until there is a verdict.
+    history: History,
+    numbers: Sequence[int],
+    batch: Batch | None,
+    setups: Mapping[int, HuntSetup],
+    open_view: OpenView,
+    held: Mapping[str, HostLock],
+    begun: Begun | None,
+    unable: Mapping[int, PerfBisectError] | None = None,
+) -> tuple[Outcome, ...]:
+    """Hunt, showing every event, until each hunt has ended. ``setups`` are those of the hunts that go on, by their places.
 
-    Raises Interrupted or the failure, with the command that continues the hunt.
+    ``unable``, with which the hunts are resumed, is why others cannot go on. Raises Interrupted or the failure, with the
+    command that continues them.
     """
-    verdict: Verdict | None = None
-    found: tuple[Step, ...] = ()
-    log = SavedLog(history, hunt_id)
-    again = command_to_resume(hunt_id, history.path)
+    resumed = unable is not None
+    logs = [SavedLog(history, number) for number in numbers]
+    some = next(iter(setups.values()))
+    name = batch.name if batch else str(numbers[0])
+    again = command_on("resume", name, history.path)
+    stored = [history.settings(number) for number in numbers]
+    titles = [setups[place].workload.name if place in setups else each.workload for place, each in enumerate(stored)]
+    tell_number(held, name)
+
+    def enter(place: int, status: int | None, failure: str = "") -> None:
+        if batch:
+            enter_status(history, batch.id, place, status, failure)
+
+    def fail(place: int, trouble: PerfBisectError) -> None:
+        with suppress(PerfBisectError):  # of the history itself
+            history.fail(numbers[place], str(trouble), CLOCK.now())
+            enter(place, ENVIRONMENT, str(trouble))
+
+    courses = {place: Course(logs[place], setup, held, resumed, together=len(logs)) for place, setup in setups.items()}
+    common = next(iter(courses.values())).problem
+    members = []
+    for place, log in enumerate(logs):
+        course = courses.get(place)
+        problem = course.problem if course else replace(common, metric=stored[place].metric)
+        trouble = (unable or {}).get(place)
+        verdict = None if course or trouble else verdict_of(history, log.hunt)
+        members.append(GroupMember(problem, log, course, verdict=verdict, failure=trouble))
+        if trouble:
+            fail(place, trouble)
+        elif course:
+            enter(place, None)
+            if begun:
+                begun(str(log.hunt))
+    group = Group(members, fail)
+    view = open_view(dict(zip(numbers, titles, strict=True)))
+
+    def show(place: int, happened: TimedEvent) -> None:
+        if isinstance(happened[1], HuntEnded):  # entered first: showing it may end this session
+            members[place].verdict = happened[1].verdict
+            enter(place, exit_status(happened[1].verdict))
+        view.show(numbers[place], [happened])
 
     def save_and_show(event: LabEvent) -> None:
         if threading.current_thread() is threading.main_thread():  # the history belongs to it
-            view.show(event, log.append(event)[0])
+            for place, happened in group.append(event):
+                show(place, happened)
 
     # Threads forward the events of their hosts themselves.
-    alone = len(setup.hosts) == 1 and not setup.ahead
-    with connection_events(hosts_of(setup.hosts[0]), save_and_show) if alone else nullcontext(), closing(view):
+    alone = len(some.hosts) == 1 and not some.ahead
+    with connection_events(hosts_of(some.hosts[0]), save_and_show) if alone else nullcontext(), closing(view):
         try:
-            if resumed:
-                view.recall((entry.at, entry.event) for entry in history.events(hunt_id))
-            with closing(session(log, setup, held, resumed)) as events:
-                for at, event in events:
-                    view.show(event, at)
-                    if isinstance(event, Decided):
-                        found = event.decision.found or named_steps(event.decision.order)
-                    verdict = event.verdict if isinstance(event, HuntEnded) else verdict
+            for number in numbers if resumed else ():
+                view.recall(number, ((entry.at, entry.event) for entry in history.events(number)))
+            with closing(group.session()) as events:
+                for place, happened in events:
+                    show(place, happened)
         except (KeyboardInterrupt, ReaderGone):  # Ctrl-C, or the reader of our output has ended
             view.close()
-            known = "".join(f"\n{line}" for line in read_story(history, hunt_id).found) if found else ""
-            raise Interrupted(f"Interrupted. What was measured is kept; go on with: {again}{known}") from None
+            found = [each for each, member in zip(numbers, members, strict=True) if member.found]
+            known = [f"\n{line}" for each in found for line in read_story(history, each).found]
+            raise Interrupted(f"Interrupted. What was measured is kept; go on with: {again}{''.join(known)}") from None
         except (PerfBisectError, OSError) as trouble:
             failure = in_words(trouble)
-            with suppress(PerfBisectError):  # of the history itself
-                history.fail(hunt_id, str(failure), CLOCK.now())
-            own = "\nThe hunt keeps its commands: to change them, begin a new hunt." if setup.settings.quick else ""
+            for place, member in enumerate(members):
+                if member.failure is None and verdict_of(history, numbers[place]) is None:
+                    fail(place, failure)
+            own = "\nThe hunt keeps its commands: to change them, begin a new hunt." if some.settings.quick else ""
             failure.advice = f"{failure.advice}\nWhat was measured is kept; go on with: {again}{own}".strip()
             raise failure from failure.__cause__
-    assert verdict is not None, "a hunt ends with a verdict"
-    return verdict
+    outcomes = tuple(
+        Outcome(number, None if member.failure else member.verdict, member.failure)
+        for number, member in zip(numbers, members, strict=True)
+    )
+    if batch and all(each.verdict for each in outcomes):
+        end_batch(history, batch.id, CLOCK.now())
+    return outcomes
 
 
-def session(log: SavedLog, setup: HuntSetup, held: Mapping[str, HostLock], resumed: bool) -> Generator[TimedEvent]:
-    """The events of one session of a hunt, beginning with its warnings."""
-    course = Course(log, setup, held, resumed)
-    if (yield from course.opening()):
-        verdict = yield from pursue(course.problem, log, course.labs.workers(course.problem.commits))
-        yield from course.closing(verdict)
+def verdict_of(history: History, number: int) -> Verdict | None:
+    """The verdict with which a hunt has ended in its latest session; None where it goes on."""
+    last: Verdict | None = None
+    for entry in history.events(number):
+        if isinstance(entry.event, HuntEnded | HuntStarted):
+            last = entry.event.verdict if isinstance(entry.event, HuntEnded) else None
+    return last

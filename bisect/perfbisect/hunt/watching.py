@@ -15,8 +15,8 @@ RUNNING = "running"
 TimedEvent = tuple[float, Event]
 
 
-class Watcher(Protocol):
-    """Shows hunts, by their numbers."""
+class View(Protocol):
+    """Shows hunts, by their numbers; closing it leaves the terminal as it was."""
 
     def recall(self, hunt: int, events: Iterable[TimedEvent]) -> None:
         """Take the events of earlier sessions of a hunt, before any other of it."""
@@ -28,7 +28,7 @@ class Watcher(Protocol):
         """A hunt goes on no more; its latest event was then."""
 
     def close(self) -> None:
-        """Leave the terminal as it was."""
+        """Show no more."""
 
 
 def running(history: History) -> list[int]:
@@ -36,7 +36,7 @@ def running(history: History) -> list[int]:
     return [hunt.id for hunt in history.hunts() if hunt.state == RUNNING]
 
 
-def watch(history: History, hunts: Sequence[int], view: Watcher, pause: Callable[[float], None]) -> Generator[Listed]:
+def watch(history: History, hunts: Sequence[int], view: View, pause: Callable[[float], None]) -> Generator[Listed]:
     """Show hunts until all have ended; yields each when it has, in its last state.
 
     ``pause`` waits that many seconds.

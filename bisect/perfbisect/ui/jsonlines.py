@@ -46,17 +46,22 @@ def decode(line: str | bytes) -> tuple[Event, float]:
 
 
 class JsonLines:
-    """Writes each event to a stream as it happens."""
+    """Writes each event to a stream as it happens; ``together``, with the number of its hunt."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, *, together: bool = False) -> None:
         self.stream = stream
+        self.together = together
 
-    def recall(self, events: Iterable[tuple[float, Event]]) -> None:
+    def recall(self, hunt: int, events: Iterable[tuple[float, Event]]) -> None:
         """The lines of earlier sessions of a resumed hunt were written then."""
 
-    def show(self, event: Event, at: float) -> None:
-        """Write the line of ``event``, at once."""
-        put(safe_json(encode(event, at)), self.stream)
+    def show(self, hunt: int, events: Iterable[tuple[float, Event]]) -> None:
+        """Write the lines of events, at once."""
+        for at, event in events:
+            put(safe_json(encode(event, at, hunt if self.together else None)), self.stream)
+
+    def end(self, hunt: int, at: float) -> None:
+        """Nothing follows the verdict."""
 
     def close(self) -> None:
         """Nothing is buffered, so nothing is left to do."""

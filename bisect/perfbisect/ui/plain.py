@@ -1,7 +1,9 @@
 """Events as plain lines with the time of day: for logs, pipes and screen readers."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TextIO
+
+from rich.cells import cell_len
 
 from perfbisect.core.domain.events import (
     BuildCancelled,
@@ -25,8 +27,9 @@ from perfbisect.core.domain.events import (
 )
 from perfbisect.core.domain.metrics import comparable, shown, shown_metric, unit
 from perfbisect.core.domain.orders import Decision, Measure
+from perfbisect.core.inference.hunt_state import is_of_build
 from perfbisect.ui.stream import put
-from perfbisect.ui.view_model import REPORT, Running, ViewModel, recalled, update
+from perfbisect.ui.view_model import REPORT, Report, Running, TimedEvent, ViewModel, brief, recalled, update, verdict_in
 from perfbisect.wording.builds import made
 from perfbisect.wording.quantities import chance, count, duration, figure, in_layouts, ratio, slower_than, time_of_day
 from perfbisect.wording.text import advised, execution, listed, patched, printable
@@ -153,22 +156,61 @@ def decided(view: ViewModel, order: Measure) -> str:
 
 
 class PlainLines:
-    """Writes the lines of each event to a stream as it happens, after ``prefix``; ``report`` as in the view."""
+    """Writes the lines of each event to a stream as it happens; of several hunts after the title of theirs.
 
-    def __init__(self, stream: TextIO, report: Callable[[int], str] = REPORT, prefix: str = "") -> None:
-        self.stream = stream
-        self.prefix = prefix
-        self.view = ViewModel(report=report)
+    ``together`` is for hunts that one process carries out: what they have in common is written once, and a verdict both when
+    it is reached and at the end of its hunt, with its sentences. ``report`` as in the view.
+    """
 
-    def recall(self, events: Iterable[tuple[float, Event]]) -> None:
-        """Take the events of earlier sessions of a resumed hunt; their lines were written then."""
-        self.view = recalled(self.view, events)
+    def __init__(
+        self, stream: TextIO, titles: Mapping[int, str], report: Report = REPORT, *, together: bool = True
+    ) -> None:
+        self.stream, self.report = stream, report
+        self.together = together and len(titles) > 1
+        self.prefixes = titled(titles) if len(titles) > 1 else dict.fromkeys(titles, "")
+        self.views = {hunt: ViewModel(report=report) for hunt in titles}
+        self.build: tuple[int, Event] | None = None  # the latest event about a build that was written, and its hunt
+        self.warnings: set[str] = set()
 
-    def show(self, event: Event, at: float) -> None:
-        """Write the lines of ``event``, at once."""
-        self.view = update(self.view, event, at)
-        for line in lines(self.view, event, at):
-            put(f"{self.prefix}{line}", self.stream)
+    def recall(self, hunt: int, events: Iterable[TimedEvent]) -> None:
+        """Take the events of earlier sessions of a hunt; their lines were written then."""
+        self.views[hunt] = recalled(ViewModel(report=self.report), events)
+
+    def show(self, hunt: int, events: Iterable[TimedEvent]) -> None:
+        """Write the lines of events, at once."""
+        for at, event in events:
+            view = self.views[hunt] = update(self.views[hunt], event, at)
+            written = self.together and self._is_written(hunt, event)
+            said = [] if written else [*lines(view, event, at)]
+            if self.together and isinstance(event, Decided) and (verdict := verdict_in(event)):
+                said.append(f"{time_of_day(at)}  {'decided':9} {brief(view, verdict)}")
+            for line in said:
+                put(f"{self.prefixes[hunt]}{line}", self.stream)
+
+    def end(self, hunt: int, at: float) -> None:
+        """The lines of a verdict have been written."""
 
     def close(self) -> None:
         """Nothing is buffered, so nothing is left to do."""
+
+    def _is_written(self, hunt: int, event: Event) -> bool:
+        """Whether the same was written for another hunt; it is what happens next in the log of each."""
+        if isinstance(event, Warned):
+            known = event.text in self.warnings
+            self.warnings.add(event.text)
+            return known
+        if not (isinstance(event, BuildStarted | BuildFinished | CandidateSkipped) and is_of_build(event)):
+            return False
+        if self.build:
+            other, written = self.build
+            same = type(written) is type(event) and written.candidate == event.candidate
+            if same and other != hunt:
+                return True
+        self.build = hunt, event
+        return False
+
+
+def titled(titles: Mapping[int, str]) -> dict[int, str]:
+    """Titles as prefixes, all of the width of the longest."""
+    wide = max(map(cell_len, titles.values()))
+    return {hunt: f"{printable(title).ljust(wide)}  " for hunt, title in titles.items()}

@@ -27,15 +27,29 @@ from perfbisect.core.domain.events import (
     Warned,
 )
 from perfbisect.core.domain.metrics import operations_per_second
-from perfbisect.core.domain.orders import CodePlacement, Interval, NotReproduced, Purpose, Step
+from perfbisect.core.domain.orders import (
+    CodePlacement,
+    Found,
+    Inconclusive,
+    Interval,
+    Measure,
+    NotReproduced,
+    Purpose,
+    Several,
+    Step,
+    Verdict,
+)
 from perfbisect.core.inference.classification import Classification, classify
 from perfbisect.core.inference.from_log import counted_exactly
 from perfbisect.core.inference.hunt_state import HuntState, Tested, effect_of, fold, ratios
 from perfbisect.ui.estimate import Pace, bits, remaining
 from perfbisect.ui.reason import reason
+from perfbisect.wording.quantities import chance
 from perfbisect.wording.text import metric_title, printable, printable_commit
 
-REPORT = "bisect show {}".format  # the command for a hunt in the default history
+TimedEvent = tuple[float, Event]  # seconds since the epoch, what happened
+Report = Callable[[int], str]  # the command that shows the report of a hunt
+REPORT = "bisect show {}".format  # for a hunt in the default history
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +92,7 @@ class ViewModel:
     now: Building | Running | None = None  # at the host of the latest event, those that build ahead left out
     busy: Mapping[str, Building | Running | None] = field(default_factory=dict)  # at each host, with those
     searching: tuple[float, float] | None = None  # when the search began, and the bits missing then
-    report: Callable[[int], str] = REPORT  # the command that shows the report of a hunt
+    report: Report = REPORT  # the command that shows the report of a hunt
 
     @property
     def hunt(self) -> HuntStarted | None:
@@ -281,3 +295,34 @@ def minutes_left(view: ViewModel, now: float) -> float | None:
     since, at_first = view.searching or (now, missing)
     pace = Pace((now - since) / 60, at_first - missing, median(built_in) if built_in else 0.0, median(ran_in))
     return remaining(missing, pace, view.state.purpose is Purpose.CONFIRM)
+
+
+def verdict_in(event: Event) -> Verdict | None:
+    """The verdict that an event carries, the end of its hunt or a decision; None for others."""
+    match event:
+        case Decided(decision):
+            return None if isinstance(decision.order, Measure) else decision.order
+        case HuntEnded(verdict):
+            return verdict
+        case _:
+            return None
+
+
+def brief(view: ViewModel, verdict: Verdict | None) -> str:
+    """The verdict in a few words; before there is one, who leads."""
+    match verdict:
+        case None if view.leader:
+            candidate, share = view.leader
+            return f"{view.commit(candidate).short} leads with {chance(share)}"
+        case None:
+            return view.no_leader if view.hunt else "starting"
+        case Found(step):
+            return f"culprit {view.commit(step.candidate).short}, {chance(step.probability)}"
+        case Several(steps):
+            return f"changes at {', '.join(view.commit(step.candidate).short for step in steps)}"
+        case NotReproduced():
+            return "not reproduced"
+        case CodePlacement(step):
+            return f"code placement, at {view.commit(step.candidate).short}"
+        case Inconclusive():
+            return "inconclusive"

@@ -73,9 +73,8 @@ def demo(
     from perfbisect.demo.history import write_history
     from perfbisect.folders import cache_folder
     from perfbisect.hunt.resolve import resolve_settings
-    from perfbisect.hunt.session import follow_anew
+    from perfbisect.hunt.session import begin
     from perfbisect.hunt.setup import HuntSetup
-    from perfbisect.wording.verdicts import exit_status
 
     place = folder or cache_folder() / "demo" / f"seed-{seed}"
     repository, answer_file = place / "repository", place / "answer.json"
@@ -109,12 +108,12 @@ def demo(
     announce_recipes(settings)
     with leasing(settings.hosts, settings.hosts_path, purpose=f"bisect demo --seed {seed}"):
         setup = HuntSetup.set_up(resolve_settings(settings))
-        verdict = follow_anew(setup, history, open_view(history, view))
+        [outcome] = begin([setup], history, open_view(history, view))
     planted = msgspec.json.decode(answer_file.read_bytes())["commit"]
-    if not isinstance(verdict, Found):
+    if not isinstance(outcome.verdict, Found):
         note(f"The hunt named no commit; planted was {planted[:10]} ({answer_file}).")
-        return exit_status(verdict)
-    named = setup.span.candidates[verdict.step.candidate]
+        return outcome.status
+    named = setup.span.candidates[outcome.verdict.step.candidate]
     if named != planted:
         note(f"Wrong: named {named[:10]}, planted was {planted[:10]} ({answer_file}).")
         return WRONG

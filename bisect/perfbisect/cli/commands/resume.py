@@ -14,7 +14,7 @@ from perfbisect.cli.options.leases import leasing
 from perfbisect.cli.options.notify import notify_option
 from perfbisect.cli.options.param_types import Which
 from perfbisect.cli.options.places import announce_recipes, continued
-from perfbisect.cli.options.views import open_view, open_view_together, view_options
+from perfbisect.cli.options.views import open_view, view_options
 from perfbisect.cli.options.wait import wait_callback, wait_option
 from perfbisect.cli.together import say_failures
 from perfbisect.ui.stream import note
@@ -60,8 +60,6 @@ def resume(
     from perfbisect.hunt import session
     from perfbisect.hunt.leased_hosts import purpose_of
     from perfbisect.hunt.notification import notifying
-    from perfbisect.hunt.together import resume_together
-    from perfbisect.wording.verdicts import exit_status
 
     def announced(stored: Settings) -> Settings:
         settings = continued(stored)
@@ -74,15 +72,9 @@ def resume(
 
     batch = unfinished_together(hunt, history)
     with notifying(notify, history, note) as begun:
-        if batch:
-            shown_together = open_view_together(history, view)
-            waiting = wait_callback(wait)
-            outcomes = resume_together(batch, history, shown_together, waiting, announced, begun, leased)
-            return say_failures(outcomes, history)
-        assert not isinstance(hunt, str), "it is the number of a hunt"
-        shown = open_view(history, view)
-        verdict = session.resume(hunt, history, shown, wait_callback(wait), announced, begun, leased)
-    return exit_status(verdict)
+        number, shown = hunt if isinstance(hunt, int) else None, open_view(history, view)
+        outcomes = session.resume(number, batch, history, shown, wait_callback(wait), announced, begun, leased)
+        return say_failures(outcomes, history)
 
 
 def unfinished_together(hunt: int | str | None, given: Path | None) -> "Batch | None":

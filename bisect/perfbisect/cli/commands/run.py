@@ -15,7 +15,7 @@ from perfbisect.cli.options.notify import notify_option
 from perfbisect.cli.options.param_types import Member, Multiple, Suspect
 from perfbisect.cli.options.places import announce_recipes
 from perfbisect.cli.options.policy import policy_of, policy_options
-from perfbisect.cli.options.views import open_view, open_view_together, view_options
+from perfbisect.cli.options.views import open_view, view_options
 from perfbisect.cli.options.wait import wait_callback, wait_option
 from perfbisect.cli.together import say_failures
 from perfbisect.core.domain.policy import Direction
@@ -110,10 +110,8 @@ def run(
     """Find the commit that changed the speed between GOOD and BAD."""
     from perfbisect.hunt.leased_hosts import purpose_of
     from perfbisect.hunt.notification import notifying
-    from perfbisect.hunt.session import follow_anew
+    from perfbisect.hunt.session import begin
     from perfbisect.hunt.setup import HuntSetup, refuse_several_hosts
-    from perfbisect.hunt.together import follow_together
-    from perfbisect.wording.verdicts import exit_status
 
     if in_batch:
         claim_in(in_batch, history)
@@ -131,14 +129,9 @@ def run(
         return 0
     waiting = wait_callback(wait)
     with notifying(notify, history, note) as begun, lease:
-        if len(every) > 1:
-            setups = HuntSetup.set_up_together(every, waiting)
-            return say_failures(
-                follow_together(setups, history, open_view_together(history, view), waiting, begun), history
-            )
-        setup = HuntSetup.set_up(settings, waiting)
-        verdict = follow_anew(setup, history, open_view(history, view), waiting, begun, in_batch)
-    return exit_status(verdict)
+        alone = len(every) == 1
+        setups = (HuntSetup.set_up(settings, waiting),) if alone else HuntSetup.set_up_together(every, waiting)
+        return say_failures(begin(setups, history, open_view(history, view), waiting, begun, in_batch), history)
 
 
 def resolved(requested: Settings, direction: Direction | None) -> tuple[Settings, ...]:

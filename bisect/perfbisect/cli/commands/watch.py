@@ -1,9 +1,8 @@
 """`bisect watch`: the live view of hunts that run in other terminals."""
 
-import os
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,15 +12,14 @@ import click
 from perfbisect.cli.options.common import history_option
 from perfbisect.cli.options.completion import any_id
 from perfbisect.cli.options.param_types import Which
+from perfbisect.cli.options.views import lines_wanted
 from perfbisect.ui.stream import note
 from perfbisect.wording.text import printable
 
 if TYPE_CHECKING:
-    from perfbisect.core.domain.events import Event
-    from perfbisect.hunt.watching import Watcher
+    from perfbisect.hunt.watching import View
     from perfbisect.store.history import History
     from perfbisect.store.listing import Listed
-    from perfbisect.ui.plain import PlainLines
 
 EPILOG = """\b
 Examples:
@@ -52,12 +50,11 @@ def watch(hunts: tuple[int | str, ...], plain: bool, history: Path | None) -> No
         )
         if not chosen:
             raise UsageError("No hunt is running.", "`bisect history` lists all; `bisect show` reports one.")
-        lines = plain or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb"
 
         def report(hunt: int) -> str:
             return command_to_show(str(hunt), history)
 
-        view = open_lines(chosen, report) if lines else open_screen(chosen, opened, report)
+        view = open_view(chosen, opened, report, lines=plain or lines_wanted())
         ended: list[Listed] = []
         with suppress(KeyboardInterrupt), closing(watching.watch(opened, chosen, view, time.sleep)) as ends:
             for hunt in ends:
@@ -93,46 +90,23 @@ def say_how(hunt: "Listed", history: Path) -> None:
         note(f"Go on with: {command_to_resume(hunt.id, history)}")
 
 
-def open_screen(hunts: tuple[int, ...], history: "History", report: Callable[[int], str]) -> "Watcher":
-    """A screen that is redrawn, for a terminal: of hunts that are carried out together, as where they run."""
+def open_view(hunts: tuple[int, ...], history: "History", report: Callable[[int], str], *, lines: bool) -> "View":
+    """A line for each event, where there are several hunts with the number of its own; or a screen that is redrawn.
+
+    The screen of hunts that are carried out together is that where they run.
+    """
     from perfbisect.store.batches import batch_together
+
+    if lines:
+        from perfbisect.ui.plain import PlainLines
+
+        wide = max(len(str(hunt)) for hunt in hunts)
+        return PlainLines(sys.stdout, {hunt: f"{hunt:{wide}}" for hunt in hunts}, report, together=False)
+    from perfbisect.ui.live import LiveScreen, TogetherScreen
     from perfbisect.ui.terminal import Terminal
-    from perfbisect.ui.together import TogetherScreen
-    from perfbisect.ui.wall import Wall
 
     batch = batch_together(history, hunts[0])
     if batch and {*hunts} <= {one.hunt for one in batch.hunts}:
         titles = {hunt: history.listed(hunt).workload for hunt in hunts}
         return TogetherScreen(Terminal(sys.stdout), titles, report)
-    return Wall(Terminal(sys.stdout), hunts, report)
-
-
-def open_lines(hunts: tuple[int, ...], report: Callable[[int], str]) -> "Watcher":
-    """A line for each event; where there are several hunts, with the number of its own."""
-    from perfbisect.ui.plain import PlainLines
-
-    wide = max(len(str(hunt)) for hunt in hunts)
-    prefixes = [f"{hunt:{wide}}  " if len(hunts) > 1 else "" for hunt in hunts]
-    return Lines({hunt: PlainLines(sys.stdout, report, prefix) for hunt, prefix in zip(hunts, prefixes, strict=True)})
-
-
-class Lines:
-    """The plain lines of several hunts."""
-
-    def __init__(self, views: "dict[int, PlainLines]") -> None:
-        self.views = views
-
-    def recall(self, hunt: int, events: "Iterable[tuple[float, Event]]") -> None:
-        """Their lines were written when they happened."""
-        self.views[hunt].recall(events)
-
-    def show(self, hunt: int, events: "Iterable[tuple[float, Event]]") -> None:
-        """Write the lines of events."""
-        for at, event in events:
-            self.views[hunt].show(event, at)
-
-    def end(self, hunt: int, at: float) -> None:
-        """The lines of a verdict have been written."""
-
-    def close(self) -> None:
-        """Nothing is buffered."""
+    return LiveScreen(Terminal(sys.stdout), hunts, report)

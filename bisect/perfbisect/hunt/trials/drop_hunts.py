@@ -17,9 +17,8 @@ from perfbisect.errors import CannotGoOn, Interrupted, PerfBisectError, UsageErr
 from perfbisect.host.lock import WaitCallback
 from perfbisect.hunt import session
 from perfbisect.hunt.resolve import builder_of, resolve_settings
+from perfbisect.hunt.session import OpenView
 from perfbisect.hunt.setup import HuntSetup
-from perfbisect.hunt.together import OpenView, follow_together, resume_together
-from perfbisect.hunt.view import View
 from perfbisect.recipes.find import load_host
 from perfbisect.report.command_line import command_on
 from perfbisect.repository.discovery import open_repository
@@ -44,8 +43,7 @@ class DropOptions:
 class Views:
     """What the hunts are shown by."""
 
-    single: Callable[[], View]
-    together: OpenView
+    open: OpenView
     say: Callable[[str], None]
 
 
@@ -138,19 +136,15 @@ def hunt_range(
         if hunt.hunt in carried_on:
             continue
         batch = batch_together(history, hunt.hunt)
-        if batch and not batch.ended:
-            carried_on |= {one.hunt for one in batch.hunts if one.hunt is not None}
-            try:
-                outcomes = resume_together(batch, history.path, views.together, waiting, unchanged, None)
-            except CannotGoOn:  # none of them can
-                replaced |= carried_on & {each.hunt for each in begun}
-            else:
-                replaced |= {each.hunt for each in outcomes if isinstance(each.failure, CannotGoOn)}
+        batch = None if batch and batch.ended else batch
+        together = {one.hunt for one in batch.hunts if one.hunt is not None} if batch else {hunt.hunt}
+        carried_on |= together
+        try:
+            outcomes = session.resume(hunt.hunt, batch, history.path, views.open, waiting, unchanged, None)
+        except CannotGoOn:  # none of them can
+            replaced |= together & {each.hunt for each in begun}
         else:
-            try:
-                session.resume(hunt.hunt, history.path, views.single(), waiting, unchanged, ignored)
-            except CannotGoOn:
-                replaced.add(hunt.hunt)
+            replaced |= {each.hunt for each in outcomes if isinstance(each.failure, CannotGoOn)}
     new = [drop for drop in span.drops if (begun_one := found.hunt_of(drop)) is None or begun_one.hunt in replaced]
     if new:
         begin(history, found, new, views, waiting)
@@ -168,11 +162,11 @@ def begin(
     every = [settings_for(found, drop) for drop in drops]
     if len(every) > 1 and not load_host(every[0].host, every[0].hosts_path).built_elsewhere:
         setups = HuntSetup.set_up_together(every, waiting)
-        follow_together(setups, history.path, views.together, waiting, enter)
+        session.begin(setups, history.path, views.open, waiting, enter)
         return
     for settings in every:
         setup = HuntSetup.set_up(settings, waiting)
-        session.follow_anew(setup, history.path, views.single(), waiting, enter)
+        session.begin([setup], history.path, views.open, waiting, enter)
 
 
 def settings_for(found: Comparison, drop: Drop) -> Settings:
@@ -210,7 +204,3 @@ def ends_of(drop: Drop) -> tuple[int, int, int]:
 def unchanged(settings: Settings) -> Settings:
     """The settings that a hunt goes on with: its own."""
     return settings
-
-
-def ignored(_name: str) -> None:
-    """The number of a hunt that goes on is known."""
