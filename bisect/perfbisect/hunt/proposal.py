@@ -62,7 +62,7 @@ def look(path: Path, name: str = "", *, named: bool) -> Look | Described:
     for commit, each in zip(ends, listings, strict=True):
         paths = frozenset(each.files)
         embedding = lines_with(repo, commit, EMBEDDING, ("*.rs", "*.go"))
-        trees.append(Tree(paths, texts(repo, commit, each, to_read(paths)), embedding))
+        trees.append(Tree(paths, texts(repo, each, to_read(paths)), embedding))
     good, bad = trees
     if not name and (described := _described(repo, url, bad, range_)):
         return described

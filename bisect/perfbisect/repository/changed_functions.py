@@ -19,7 +19,7 @@ from perfbisect.repository import ctags
 from perfbisect.repository.ctags import Definition
 from perfbisect.repository.diff import OPTIONS
 from perfbisect.repository.git import Repository, git
-from perfbisect.repository.tree import texts_of
+from perfbisect.repository.objects import headers, texts
 
 FILES = 300  # source files of a change that are read, at most
 LARGEST = 16 << 20  # bytes of one: SQLite's amalgamation has 9 MB
@@ -141,15 +141,8 @@ def source_files(repo: Repository, parent: str, commit: str) -> tuple[list[Chang
 
 
 def sizes_of(repo: Repository, names: Sequence[str]) -> list[int]:
-    """The bytes of contents, by names that git knows, without the end of a line; 0 for what does not exist."""
-    sizes = git(repo, "cat-file", "--batch-check=%(objectsize)", stdin="".join(f"{one}\n" for one in names))
-    return [int(line) if line.isdecimal() else 0 for line in sizes.splitlines()] if names else []
-
-
-def texts(repo: Repository, blobs: Mapping[str, str]) -> dict[str, str]:
-    """The text of each path, given the name of its content; what has a NUL is no text."""
-    found = {path: git(repo, "cat-file", "blob", blob) for path, blob in blobs.items()}
-    return {path: text for path, text in found.items() if "\0" not in text}
+    """The bytes of contents, by names that git knows; 0 for what does not exist."""
+    return [header[2] if header else 0 for header in headers(repo, names)]
 
 
 def hunks_of(repo: Repository, file: Changed, before: Mapping[str, str], after: Mapping[str, str]) -> list[Hunk]:
@@ -263,9 +256,9 @@ class Search:
         paths = [path for each in printed.split("\0") if (path := each.removeprefix(f"{self.commit}:"))]
         paths = sorted((path for path in paths if "\n" not in path), key=lambda path: (path not in self.first, path))
         named = {path: f"{self.commit}:{path}" for path in paths[:SEARCHED]}
-        chosen, left = [], TOGETHER
+        chosen, left = {}, TOGETHER
         for path, size in zip(named, sizes_of(self.repo, [*named.values()]), strict=True):
             left -= size
             if size <= LARGEST and left > 0:
-                chosen.append(path)
-        return texts_of(self.repo, self.commit, chosen)
+                chosen[path] = named[path]
+        return texts(self.repo, chosen)

@@ -9,7 +9,6 @@ neither runs with ``SEALED`` and so without any.
 """
 
 import os
-import re
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,8 +20,6 @@ from perfbisect.errors import EnvironmentFailure
 SETTINGS = ("core.quotePath=off", "log.showSignature=false", "i18n.logOutputEncoding=UTF-8", "color.ui=false",
             "core.commitGraph=false", "core.fsmonitor=false", "core.hooksPath=/dev/null")  # fmt: skip
 OPTIONS = ("--no-pager", "--no-replace-objects", *(word for setting in SETTINGS for word in ("-c", setting)))
-
-STEP = re.compile(r"(?:remote: )?([A-Z][A-Za-z ]+):\s+\d+% \((\d+)/(\d+)\)")
 
 # In the git directory: what ``core.worktree`` names may be any folder, or none, as for a submodule that was removed.
 NO_WORK_TREE = "--work-tree=."
@@ -111,6 +108,16 @@ def run(
     )
 
 
+def arguments_of(repo: Repository) -> list[str]:
+    """The arguments that name a repository, whatever the working directory and ``core.worktree`` are."""
+    return [f"--git-dir={repo.git_dir}", NO_WORK_TREE]
+
+
+def environment_of(repo: Repository) -> dict[str, str]:
+    """The environment of commands in a repository that may borrow objects."""
+    return environment() | {"GIT_OBJECT_DIRECTORY": str(repo.objects)}
+
+
 def git(
     repo: Repository, *arguments: str, options: Sequence[str] = (), stdin: str = "", allowed: tuple[int, ...] = (0,)
 ) -> str:
@@ -119,8 +126,7 @@ def git(
     ``options`` are git's own, before the command. Raises EnvironmentFailure with git's own message when its status is
     not among ``allowed``.
     """
-    env = environment() | {"GIT_OBJECT_DIRECTORY": str(repo.objects)}
-    done = run([f"--git-dir={repo.git_dir}", NO_WORK_TREE, *options, *arguments], repo.git_dir, env, stdin)
+    done = run([*arguments_of(repo), *options, *arguments], repo.git_dir, environment_of(repo), stdin)
     if done.returncode not in allowed:
         raise failure(f"git {arguments[0]} failed in {repo.git_dir}", done.stderr)
     return done.stdout
@@ -133,7 +139,9 @@ def talk(
 
     Without ``prompts`` neither git nor ssh can ask for a password on the terminal. The command is terminated when the generator is closed or interrupted. Raises EnvironmentFailure, beginning with ``what``, when it fails.
     """
-    said = []
+    from perfbisect.repository.library import Steps
+
+    said, steps = [], Steps()
     with subprocess.Popen(
         ["git", *OPTIONS, *arguments],
         env=env,
@@ -147,8 +155,8 @@ def talk(
     ) as process:
         try:
             for line in process.stderr or ():
-                if step := STEP.match(line):
-                    yield step[1], int(step[2]), int(step[3])
+                if step := steps.step(line):
+                    yield step
                 else:
                     said.append(line)
         except BaseException:

@@ -6,6 +6,7 @@ from difflib import get_close_matches
 
 from perfbisect.errors import UsageError
 from perfbisect.repository.git import Repository, git
+from perfbisect.repository.objects import headers
 
 
 class UnknownRevision(UsageError):
@@ -21,7 +22,7 @@ def resolve(repo: Repository, name: str, release_tags: Sequence[str]) -> str:
     for commit in look_up(repo, [*refs, name]):
         if commit:
             return commit
-    if re.fullmatch("[0-9a-f]{4,}", name) and _ask(repo, [name])[0].endswith(" ambiguous"):
+    if re.fullmatch("[0-9a-f]{4,}", name) and _is_ambiguous(repo, name):
         raise UsageError(f"'{name}' is the beginning of several hashes.", "Give more of it.")
     tags = git(repo, "for-each-ref", "--format=%(refname:strip=2)", "refs/tags").split()
     near = get_close_matches(name, dict.fromkeys([*releases(tags, release_tags), *tags]), 3)
@@ -64,10 +65,10 @@ def look_up(repo: Repository, names: Sequence[str]) -> list[str | None]:
     """The commit of each name; None for an unknown name."""
     known = [name if name and not re.search(r"[\n\0]", name) else "." for name in names]
     # what follows :/ is the text that a commit is looked for by
-    lines = _ask(repo, [name if name.startswith(":/") else f"{name}^{{commit}}" for name in known])
-    return [None if line.endswith((" missing", " ambiguous")) else line.split(" ")[0] for line in lines]
+    found = headers(repo, [name if name.startswith(":/") else f"{name}^{{commit}}" for name in known])
+    return [header[0] if header else None for header in found]
 
 
-def _ask(repo: Repository, names: Sequence[str]) -> list[str]:
-    """git's answer for each name. Names are passed on standard input, where none can be parsed as an option."""
-    return git(repo, "cat-file", "--batch-check", stdin="".join(f"{name}\n" for name in names)).splitlines()
+def _is_ambiguous(repo: Repository, start: str) -> bool:
+    """Whether several objects have a hash that begins so."""
+    return git(repo, "cat-file", "--batch-check", stdin=f"{start}\n").endswith(" ambiguous\n")

@@ -18,6 +18,7 @@ from perfbisect.repository.borrowing import make_bare
 from perfbisect.repository.clone import locked
 from perfbisect.repository.discovery import is_partial, open_repository
 from perfbisect.repository.git import Repository, git, talk, to_remotes
+from perfbisect.repository.objects import headers
 from perfbisect.repository.submodules import (
     SCHEMES,
     Submodule,
@@ -169,8 +170,8 @@ def _open(place: Path) -> Repository:
 
 def _tree(repo: Repository, commit: str) -> str:
     """The tree of a commit; "" if the repository lacks it."""
-    answer = git(repo, "cat-file", "--batch-check", stdin=f"{commit}^{{tree}}\n").split()
-    return answer[0] if answer[1:2] == ["tree"] else ""
+    [header] = headers(repo, [f"{commit}^{{tree}}"])
+    return header[0] if header else ""
 
 
 def _cache(url: str, object_format: str) -> Repository:

@@ -11,12 +11,12 @@ from fnmatch import fnmatchcase
 
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.repository.git import Repository, all_but, git
+from perfbisect.repository.objects import FILE, entries, headers
 
 SCHEMES = ("file", "https", "ssh")  # of addresses that are used
 LARGEST = 1 << 20  # bytes of a .gitmodules
 _MODULES = ".gitmodules"
 _GITLINK = "160000"
-_LINK = "120000"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +88,16 @@ def _rests(pattern: Sequence[str], path: Sequence[str]) -> list[Sequence[str]]:
 
 def declared(repo: Repository, commit: str) -> Mapping[str, Entry]:
     """The entries of a commit's ``.gitmodules``, by path. Raises Unavailable when it cannot be read."""
-    # "mode type hash size", a tab, the path
-    listing = git(repo, "ls-tree", "-l", "-z", "--full-tree", commit, "--", _MODULES)
-    if not listing:
+    entry = next((each for each in entries(repo, commit) if each.path == _MODULES), None)
+    if entry is None:
         return {}
-    mode, kind, blob, size = listing.partition("\t")[0].split()
-    if mode == _LINK or kind != "blob":
+    if entry.type != FILE:
         raise Unavailable(f"{_MODULES} is no file")
-    if int(size) > LARGEST:
-        raise Unavailable(f"{_MODULES} has {size} bytes, more than the {LARGEST} that are read")
+    [header] = headers(repo, [entry.hash])
+    if header and header[2] > LARGEST:
+        raise Unavailable(f"{_MODULES} has {header[2]} bytes, more than the {LARGEST} that are read")
     try:
-        found = git(repo, "config", f"--blob={blob}", "--no-includes", "-z", "--list")
+        found = git(repo, "config", f"--blob={entry.hash}", "--no-includes", "-z", "--list")
     except EnvironmentFailure as failed:
         raise Unavailable(f"{_MODULES} cannot be read: {failed}") from failed
     values: dict[tuple[str, str], str] = {}

@@ -1,8 +1,9 @@
 """What the tree of a commit holds."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from perfbisect.repository import objects
 from perfbisect.repository.git import Repository, git
 
 LARGEST = 1 << 20  # bytes of a file that is read
@@ -13,27 +14,21 @@ MOST = 1000  # files that are read at once
 class Listing:
     """All paths of a tree."""
 
-    files: dict[str, int]  # path → bytes
+    files: Mapping[str, str]  # path → hash of its content
     submodules: tuple[str, ...]  # paths
 
 
 def top_level(repo: Repository, commit: str) -> frozenset[str]:
     """The names of the files at the top of a commit's tree."""
-    entries = (entry.partition("\t") for entry in git(repo, "ls-tree", "-z", "--full-tree", commit).split("\0"))
-    return frozenset(name for kind, _, name in entries if name and kind.split()[1] == "blob")
+    files = (objects.FILE, objects.LINK)
+    return frozenset(entry.path for entry in objects.entries(repo, commit) if entry.type in files)
 
 
 def listing(repo: Repository, commit: str) -> Listing:
     """All files and submodules of a commit's tree; symbolic links are left out."""
-    files, submodules = {}, []
-    for entry in git(repo, "ls-tree", "-r", "-l", "-z", "--full-tree", commit).split("\0")[:-1]:
-        about, _, path = entry.partition("\t")
-        mode, _, _, size = about.split()
-        if mode == "160000":
-            submodules.append(path)
-        elif mode.startswith("100"):
-            files[path] = int(size) if size.isdecimal() else 0
-    return Listing(files, tuple(submodules))
+    found = objects.entries(repo, commit, whole=True)
+    files = {entry.path: entry.hash for entry in found if entry.type == objects.FILE}
+    return Listing(files, tuple(entry.path for entry in found if entry.type == objects.MODULE))
 
 
 def lines_with(repo: Repository, commit: str, words: Collection[str], files: Collection[str]) -> str:
@@ -43,23 +38,9 @@ def lines_with(repo: Repository, commit: str, words: Collection[str], files: Col
     return git(repo, "grep", *plain, *wanted, commit, "--", *files, allowed=(0, 1))
 
 
-def texts(repo: Repository, commit: str, tree: Listing, paths: Collection[str]) -> dict[str, str]:
-    """The contents of those of these files of a commit that are text, in one command: at most MOST, of LARGEST bytes each."""
-    return texts_of(repo, commit, [path for path in paths if tree.files.get(path, LARGEST) < LARGEST][:MOST])
-
-
-def texts_of(repo: Repository, commit: str, paths: Sequence[str]) -> dict[str, str]:
-    """The contents of those of these files of a commit that are text, in one command."""
-    if not paths:
-        return {}
-    found: dict[str, list[str]] = {}
-    path = ""
-    # Every line of these files: git has no other command that prints files of one commit with their names.
-    every_line = ("-I", "-z", "--no-line-number", "--no-column", "--full-name", "--no-recurse-submodules", "-e", "")
-    printed = git(repo, "grep", *every_line, commit, "--", *paths, options=["--literal-pathspecs"], allowed=(0, 1))
-    for line in printed.split("\n"):
-        head, named, text = line.partition("\0")
-        if named:
-            path = head.removeprefix(f"{commit}:")
-        found.setdefault(path, []).append(text if named else line)
-    return {name: "\n".join(lines) for name, lines in found.items()}
+def texts(repo: Repository, tree: Listing, paths: Collection[str]) -> dict[str, str]:
+    """The contents of those of these files that are text: at most MOST, of less than LARGEST bytes each."""
+    known = {path: tree.files[path] for path in paths if path in tree.files}
+    sizes = zip(known, objects.headers(repo, [*known.values()]), strict=True)
+    fitting = [path for path, header in sizes if header and header[2] < LARGEST][:MOST]
+    return objects.texts(repo, {path: known[path] for path in fitting})

@@ -1,0 +1,138 @@
+"""GitPython, sealed like every other call of git: it gets the environments and the options of ``git``, and no others.
+
+By itself it would pass on the whole environment of this process, look for the repository again, and run `git version`
+when it is imported. So it is imported with a sealed environment, told the repository that git has found, and each of its
+commands starts in ``Sealed.execute``. Of a repository it reads objects. What can run programs, references and the graph
+are left to git, and what it reports as a mistake of an object git is asked again.
+
+This module is imported where it is used: that takes a tenth of a second.
+"""
+
+import os
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from tempfile import TemporaryFile
+from typing import IO, Any
+
+from perfbisect.errors import EnvironmentFailure
+from perfbisect.repository.git import OPTIONS, Repository, arguments_of, environment_of, failure, sealed
+
+_kept, os.environ = os.environ, sealed()  # type: ignore[assignment]
+try:
+    from git import Git, IndexObject, RemoteProgress, Repo, Tree
+    from git.db import GitCmdObjectDB
+except ImportError as _error:
+    raise EnvironmentFailure(f"GitPython cannot be used: {_error}", "Is git installed? apt-get install git") from _error
+finally:
+    os.environ = _kept  # noqa: B003
+
+Header = tuple[str, str, int]  # hash, type and bytes of an object
+
+
+class Sealed(Git):
+    """git in a repository. What it prints as errors is kept in a file, so that it never waits for a reader of them."""
+
+    def __init__(self, repository: Repository, said: IO[bytes]) -> None:
+        super().__init__()
+        self._repository = repository
+        self._said = said
+
+    def execute(  # type: ignore[override]
+        self, command: Sequence[str], istream: int | None = None, **_: Any
+    ) -> "Git.AutoInterrupt":
+        """Start a command as a process: GitPython needs no other way to read objects."""
+        process = subprocess.Popen(
+            ["git", *OPTIONS, *arguments_of(self._repository), *command[1:]],
+            cwd=self._repository.git_dir,
+            env=environment_of(self._repository),
+            stdin=istream or subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+        )
+        return self.AutoInterrupt(process, command)
+
+
+class Objects(Repo):
+    """The objects of a repository that git has found."""
+
+    def __init__(self, repository: Repository, said: IO[bytes]) -> None:
+        # Not that of GitPython, which would look for the repository by rules of its own, and read its configuration.
+        self.git_dir = str(repository.git_dir)
+        self.git: Git = Sealed(repository, said)
+        self.odb = GitCmdObjectDB(str(repository.objects), self.git)
+
+    def header(self, name: str) -> Header | None:
+        """An object by any name that git knows; None for one that it does not know, or that several have."""
+        try:
+            sha, kind, size = self.git.get_object_header(name)
+        except ValueError:
+            return None
+        return _text(sha), _text(kind), size
+
+    def content(self, name: str) -> bytes:
+        """The content of an object. Raises ValueError where there is none."""
+        return self.git.get_object_data(name)[3]
+
+    def tree(self, name: str) -> Tree:  # type: ignore[override]
+        """The tree of a commit, or that tree itself. Raises ValueError where there is none."""
+        sha, _, _ = self.git.get_object_header(f"{name}^{{tree}}")
+        return Tree(self, bytes.fromhex(_text(sha)), Tree.tree_id << 12, "")
+
+    def entries(self, name: str, *, whole: bool) -> Iterator[IndexObject]:
+        """What a tree holds, or of the ``whole`` tree all but folders. Raises ValueError or TypeError for no tree of git's."""
+        top = self.tree(name)
+        found = top.traverse() if whole else top
+        return (each for each in found if isinstance(each, IndexObject) and not (whole and isinstance(each, Tree)))
+
+
+def _text(value: str | bytes) -> str:
+    """GitPython has bytes in headers where its types say text."""
+    return value if isinstance(value, str) else value.decode()
+
+
+@contextmanager
+def objects(repository: Repository) -> Iterator[Objects]:
+    """The objects of a repository, of SHA-1. Raises EnvironmentFailure at the end where git has failed."""
+    with TemporaryFile() as said:
+        opened = Objects(repository, said)
+        try:
+            with suppress(BrokenPipeError):
+                yield opened
+        finally:
+            statuses = [_ended(process) for process in (opened.git.cat_file_header, opened.git.cat_file_all) if process]
+            opened.close()
+        if any(statuses):
+            said.seek(0)
+            raise failure(f"git cat-file failed in {repository.git_dir}", said.read().decode(errors="replace"))
+
+
+def _ended(process: "Git.AutoInterrupt") -> int:
+    """The status with which git ends when nothing more is asked; what it still has to print is not read."""
+    with suppress(BrokenPipeError):
+        process.stdin.close()
+    process.stdout.close()
+    status: int = process.proc.wait() if process.proc else 0
+    return max(status, 0)  # below 0: by the signal of an output that was left
+
+
+class Steps(RemoteProgress):
+    """What git reports on its way, line by line."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._step: tuple[str, int, int] | None = None
+
+    def step(self, line: str) -> tuple[str, int, int] | None:
+        """The activity that a line is about, the steps done, and all steps; None for any other line."""
+        self._step = None
+        self.new_message_handler()(line)
+        return self._step
+
+    def update(
+        self, op_code: int, cur_count: str | float, max_count: str | float | None = None, message: str = ""
+    ) -> None:
+        """Called by GitPython for a line of progress."""
+        if max_count:
+            activity = (self._cur_line or "").removeprefix("remote: ").partition(":")[0]
+            self._step = activity, int(cur_count), int(max_count)

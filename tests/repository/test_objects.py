@@ -1,0 +1,117 @@
+"""Objects read by GitPython, and by git where GitPython does not read them: the same answers."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from odd_trees import FILE, FOLDER, LINK, MODULE, OddTrees
+from perfbisect.errors import EnvironmentFailure
+from perfbisect.repository import objects
+from perfbisect.repository.discovery import open_repository
+from perfbisect.repository.git import Repository
+from perfbisect.repository.library import Steps
+from perfbisect.repository.tree import Listing, listing, texts, top_level
+from traps import Trap
+
+pytestmark = pytest.mark.tools
+
+Git = Callable[..., str]
+
+
+@pytest.fixture(params=["sha1", "sha256"])
+def repo(request: pytest.FixtureRequest, tmp_path: Path) -> Repository:
+    """A commit with text, a file that is none, a link and a submodule; names are odd."""
+    folder = tmp_path / request.param
+    subprocess.run(["git", "init", "-q", f"--object-format={request.param}", folder], check=True)
+    (folder / "a b").mkdir()
+    Path(os.fsdecode(bytes(folder / "a b") + b"/\xff\n.c")).write_bytes(b"one\r\ntwo\xff\n")
+    (folder / "zero").write_bytes(b"a\0b")
+    (folder / "link").symlink_to("zero")
+    subprocess.run(["git", "add", "-A"], cwd=folder, check=True)
+    module = "1" * (40 if request.param == "sha1" else 64)
+    subprocess.run(["git", "update-index", "--add", "--cacheinfo", f"160000,{module},module"], cwd=folder, check=True)
+    subprocess.run(["git", "commit", "-q", "-m", "all"], cwd=folder, check=True)
+    return open_repository(folder)
+
+
+def test_a_tree_and_its_files(repo: Repository) -> None:
+    assert top_level(repo, "HEAD") == top_level(repo, "HEAD^{tree}") == {"zero", "link"}
+    found, odd = listing(repo, "HEAD"), "a b/\N{REPLACEMENT CHARACTER}\n.c"
+    assert (set(found.files), found.submodules) == ({"zero", odd}, ("module",))
+    assert texts(repo, found, ["zero", odd, "absent"]) == {odd: "one\ntwo\N{REPLACEMENT CHARACTER}\n"}
+
+
+def test_headers(repo: Repository) -> None:
+    names = ["HEAD", "HEAD:zero", "HEAD:absent", "a b", "x\N{REPLACEMENT CHARACTER} 5", "", "-x", "HEAD^{tree}"]
+    head, zero, *unknown, tree = objects.headers(repo, names)
+    assert (head and head[1], zero and zero[1:], tree and tree[1]) == ("commit", ("blob", 3), "tree")
+    assert unknown == [None] * 5
+    assert objects.headers(repo, []) == []
+
+
+def test_what_is_not_there(repo: Repository) -> None:
+    absent = "12345" * 8
+    for ask in (
+        lambda: objects.texts(repo, {"x": absent}),
+        lambda: objects.entries(repo, absent),
+        lambda: objects.entries(repo, "HEAD:zero"),
+    ):
+        with pytest.raises(EnvironmentFailure, match=r"git (cat-file|ls-tree) failed in .*: fatal: "):
+            ask()
+
+
+def test_trees_that_git_would_not_write(git: Git, tmp_path: Path) -> None:
+    """GitPython knows no such modes: git is asked."""
+    git("commit", "-q", "--allow-empty", "-m", "0")
+    odd = OddTrees(tmp_path / "repo")
+    opened = open_repository(tmp_path / "repo")
+    blob = odd.blob()
+    tree = odd.tree((b"100664", b"a", blob), (b"140000", b"b", blob), (LINK, b"c", blob), (FILE, b"..", blob))
+    assert listing(opened, tree) == Listing({"a": blob, "..": blob}, ("b",))
+    assert listing(opened, odd.tree((FOLDER, b"d", tree), (MODULE, b"m", blob))).submodules == ("d/b", "m")
+    broken = odd.write("tree", b"100644 name without an end")
+    with pytest.raises(EnvironmentFailure, match="git ls-tree failed"):
+        objects.entries(opened, broken)
+
+
+def test_damaged_contents(git: Git, tmp_path: Path) -> None:
+    git("commit", "-q", "--allow-empty", "-m", "0")
+    odd = OddTrees(tmp_path / "repo")
+    opened = open_repository(tmp_path / "repo")
+    with pytest.raises(EnvironmentFailure, match="git cat-file failed in"):
+        objects.texts(opened, {"x": odd.damaged(), "y": odd.blob()})
+
+
+def test_its_import_runs_and_writes_nothing(tmp_path: Path) -> None:
+    """It runs `git version`: as any other call, not by what the environment names."""
+    trap = Trap(tmp_path / "sprung")
+    (tmp_path / "git").write_text(f"#!/bin/sh\n{trap.command('git')}\n")
+    (tmp_path / "git").chmod(0o755)
+    steering = {
+        "PATH": f".:{os.environ['PATH']}", "GIT_PYTHON_GIT_EXECUTABLE": str(tmp_path / "git"), "GIT_PYTHON_TRACE": "full",
+        "GIT_TRACE": str(tmp_path / "trace"), "GIT_PYTHON_REFRESH": "nonsense",
+    }  # fmt: skip
+    look = "import os; before = dict(os.environ); import perfbisect.repository.library; assert os.environ == before"
+    done = subprocess.run(
+        [sys.executable, "-c", look],
+        cwd=tmp_path,
+        env=os.environ | steering,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert trap.sprung == []
+    assert not (tmp_path / "trace").exists()
+
+
+def test_lines_of_progress() -> None:
+    steps = Steps()
+    assert steps.step("Receiving objects:  50% (1/2), 3.00 KiB | 1.00 MiB/s\n") == ("Receiving objects", 1, 2)
+    assert steps.step("remote: Counting objects: 100% (7/7), done.\n") == ("Counting objects", 7, 7)
+    for line in ("remote: Enumerating objects: 5, done.\n", "fatal: Receiving objects:  50% (1/2)\n", "", "x\n"):
+        assert steps.step(line) is None
