@@ -26,7 +26,7 @@ from perfbisect.core.domain.settings import Settings
 from perfbisect.hunt.metric_check import MetricLab
 from perfbisect.hunt.search_problem import SavedLog, SearchProblem, WorkersFor
 from perfbisect.hunt.workers import InlineWorkers
-from perfbisect.lab.protocol import Lab
+from perfbisect.lab.guarded_lab import Lab
 from perfbisect.store.history import History
 
 HOST = HostFacts("local", "cpu", 2, 1024, "6.1", "gcc 12")

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
-from perfbisect.host.outcome import judged
+from perfbisect.host.commands import judged
 from perfbisect.host.protocol import Host, Result
-from perfbisect.lab.build.sealed_git import ALONE, GIT
+from perfbisect.lab.build.host_git import ALONE, GIT
 
 Answer = str | int | BaseException | Callable[[list[str], str], "Answer"]
 """What a command prints; or the status of one that fails; or what it raises; or a function of its words and stdin."""

@@ -12,8 +12,7 @@ from perfbisect.host.local import LocalHost
 from perfbisect.lab.build import checkout
 from perfbisect.lab.build.pipeline import build_context
 from perfbisect.lab.build.plan import BuildContext, Built
-from perfbisect.lab.build.shared.builds import SharedBuilds
-from perfbisect.lab.build.shared.obtain import obtain
+from perfbisect.lab.build.shared_builds import SharedBuilds, obtain
 from perfbisect.recipes.builder import Build, Builder, Variant
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.repository.discovery import open_repository

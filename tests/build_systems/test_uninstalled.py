@@ -12,7 +12,7 @@ from generators import finish
 from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.errors import BuildFailed
 from perfbisect.host.local import LocalHost
-from perfbisect.lab.build import build_store, checkout, linkers, links
+from perfbisect.lab.build import build_store, checkout, links
 from perfbisect.lab.build.pipeline import build, build_context
 from perfbisect.recipes.builder import Build, Builder, Variant
 from perfbisect.recipes.inventory import HostEntry
@@ -170,7 +170,7 @@ def test_a_program_that_is_not_installed_is_copied_with_its_libraries(place: Pla
     shutil.rmtree(place.root / "work" / "tool" / "build")
     assert (place.run(first.key), place.run(second.key)) == ("11", "15")
     assert (first.fixed, first.linker != "") == ("", True)
-    found = linkers.find(place.host)
+    found = links.find_linker(place.host)
     assert found
     again = [links.link(place.host, first.key, seed, found) for seed in (1, 2)]
     assert [place.run(key) for key in again] == ["11", "11"]
@@ -184,8 +184,8 @@ def test_a_linker_that_looks_for_the_libraries_of_libraries_finds_them(
     """As ld.bfd does, which moves object files: the program has two, and loads `inner` only by `outer`."""
     if not shutil.which("cmake"):
         pytest.skip("cmake is not installed")
-    linker = linkers.Linker(linkers.OBJECTS, "")
-    monkeypatch.setattr(linkers, "find", lambda _: linker)
+    linker = links.Linker(links.OBJECTS, "")
+    monkeypatch.setattr(links, "find_linker", lambda _: linker)
     tree = {"CMakeLists.txt": CMAKE.replace("bench.c", "bench.c more.c"), "more.c": "int more(void) { return 2; }\n"}
     facts = place.build(SOURCES | tree, layouts=True)
     shutil.rmtree(place.root / "work" / "tool" / "build")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from perfbisect.demo.change import Tree, applied, first_tree, read_changes
-from perfbisect.demo.effort import Effort
+from perfbisect.demo.plan import Effort
 
 FLAGS = "-O1 -Wall -Wextra -Werror"
 Build = Callable[..., subprocess.CompletedProcess[str]]

@@ -1,6 +1,9 @@
 """The engine against a dictionary: rows, index and file say the same after any changes."""
 
 import ctypes
+import os
+import re
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +12,12 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-pytestmark = [pytest.mark.tools, pytest.mark.xdist_group("engine")]  # they share what is built
+from histories import git
+from perfbisect.demo.history import BAD, GOOD, Answer, write_history
+from perfbisect.recipes.suites import read_suite
+
+pytestmark = pytest.mark.tools
+
 
 OK, MISSING, EXISTS, IO, CORRUPT = 0, 1, 2, 4, 5
 MOST = 4000
@@ -107,6 +115,7 @@ def consistent(engine: Engine, table: dict[int, tuple[int, bytes]]) -> None:
     assert engine.by_k(3, 20) == sorted((r for r in rows if 3 <= r[1] <= 20), key=lambda r: (r[1], r[0]))
 
 
+@pytest.mark.xdist_group("engine")
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(commands=COMMANDS)
 @example(  # rows before the first one, after the leaf that had them was given back
@@ -131,6 +140,7 @@ def test_rows_index_and_file_agree_with_a_dictionary(
         engine.close()
 
 
+@pytest.mark.xdist_group("engine")
 def test_a_table_that_was_emptied_can_be_filled_again(library: Path) -> None:
     engine = Engine(library)
     for _ in range(3):
@@ -143,6 +153,7 @@ def test_a_table_that_was_emptied_can_be_filled_again(library: Path) -> None:
     engine.close()
 
 
+@pytest.mark.xdist_group("engine")
 def test_damage_is_noticed(library: Path, tmp_path: Path) -> None:
     engine = Engine(library)
     engine.replay([("insert", 0, 500, 1, 3)])
@@ -157,6 +168,7 @@ def test_damage_is_noticed(library: Path, tmp_path: Path) -> None:
     engine.close()
 
 
+@pytest.mark.xdist_group("engine")
 def test_no_undefined_behaviour(engine: Path, tmp_path: Path) -> None:
     """The engine's own tests under the sanitizers."""
     sources = sorted(map(str, (engine / "src").glob("*.c")))
@@ -169,6 +181,7 @@ def test_no_undefined_behaviour(engine: Path, tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.xdist_group("engine")
 def test_the_makefile_has_what_it_promises(
     engine: Path, tmp_path: Path, run_make: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
@@ -185,3 +198,105 @@ def test_the_makefile_has_what_it_promises(
     assert all(line.split()[-1].startswith("demo_") for line in symbols.stdout.splitlines()), (
         "only the interface is exported"
     )
+
+
+Make = Callable[..., subprocess.CompletedProcess[str]]
+SAMPLE = 9  # every so many commits of the range, besides the interesting ones
+
+
+@pytest.mark.parametrize("seed", [1, 5])  # broken commits side by side, and apart
+def test_all_commits_compile_but_two(
+    seed: int, tmp_path: Path, run_make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = tmp_path / "repository"
+    answer = write_history(repository, seed)
+    commits = git(repository, "rev-list", "--reverse", "--topo-order", f"{GOOD}..{BAD}").split()
+    around = {c for broken in answer.broken for c in git(repository, "rev-list", "-2", broken).split()}
+    fixed = {c for c in commits if set(git(repository, "rev-parse", f"{c}^").split()) & set(answer.broken)}
+    chosen = [*commits[::SAMPLE], commits[-1], answer.commit, answer.parent, *around, *fixed]
+    monkeypatch.setenv("CCACHE_DIR", str(tmp_path / "ccache"))
+    failed = set()
+    for commit in dict.fromkeys(chosen):
+        git(repository, "checkout", "-q", commit)
+        done = run_make(repository, tmp_path / "build" / commit, ["CC=ccache gcc"])
+        if done.returncode:
+            failed.add(commit)
+            assert "error:" in done.stdout
+    assert failed == set(answer.broken)
+
+
+def test_a_comment_leaves_the_binary_as_it_was(tmp_path: Path, run_make: Make) -> None:
+    repository = tmp_path / "repository"
+    write_history(repository, 1)
+    commit = git(repository, "log", "--format=%H", "--grep=Say what the checksum is made for", BAD)
+    binaries = set()
+    for revision in (commit, f"{commit}^"):
+        git(repository, "checkout", "-q", revision)
+        assert run_make(repository, tmp_path / revision).returncode == 0
+        binaries.add((tmp_path / revision / "libdemo.so").read_bytes())
+    assert len(binaries) == 1
+
+
+def test_an_answer_names_what_was_planted(tmp_path: Path) -> None:
+    answers: list[Answer] = [write_history(tmp_path / str(seed), seed) for seed in (1, 2, 3)]
+    for seed, answer in enumerate(answers, 1):
+        diff = git(tmp_path / str(seed), "show", answer.commit, "--", "src/index.c", "src/index.h")
+        assert "_EVERY 1\n" in diff
+        assert "_EVERY 512" not in diff
+
+
+WORKLOADS = Path(__file__).parents[2] / "workloads"
+SUITE = read_suite(WORKLOADS / "demo" / "suite.toml")
+ROWS = 1000
+EVENTS = 200
+
+
+def sysbench(library: Path, data: Path, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {
+        "LUA_PATH": f"{WORKLOADS}/?.lua;;",
+        "PERFBISECT_LIBRARY": str(library),
+        "PERFBISECT_DATA": str(data),
+        "PERFBISECT_WARMUP": "0.01",
+    }
+    argv = ["sysbench", f"--events={EVENTS}", "--time=0", str(WORKLOADS / "demo" / script), *arguments]
+    return subprocess.run(argv, check=False, env=environment, capture_output=True, text=True, timeout=600)
+
+
+@pytest.fixture(scope="module")
+def dataset(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    done = sysbench(library, folder, "prepare.lua", f"--table-size={ROWS}", "prepare")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+@pytest.mark.xdist_group("engine")
+def test_the_dataset_is_always_the_same(library: Path, dataset: Path, tmp_path: Path) -> None:
+    assert sysbench(library, tmp_path, "prepare.lua", f"--table-size={ROWS}", "prepare").returncode == 0
+    assert (tmp_path / "table.demo").read_bytes() == (dataset / "table.demo").read_bytes()
+
+
+@pytest.mark.xdist_group("engine")
+@pytest.mark.parametrize("name", SUITE.workloads)
+def test_a_workload_runs(name: str, library: Path, dataset: Path, tmp_path: Path) -> None:
+    workload = SUITE.workloads[name]
+    copy = shutil.copytree(dataset, tmp_path / "data")
+    arguments = {**workload.args, "table-size": ROWS}
+    done = sysbench(library, copy, workload.script, *(f"--{key}={value}" for key, value in arguments.items()), "run")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert int(re.findall(r"total number of events:\s+(\d+)", done.stdout)[0]) == EVENTS
+    assert (copy / "table.demo").read_bytes() == (dataset / "table.demo").read_bytes(), "a run saves nothing"
+
+
+@pytest.mark.xdist_group("engine")
+def test_a_missing_table_ends_the_run(library: Path, tmp_path: Path) -> None:
+    done = sysbench(library, tmp_path, "point-query.lua", "run")
+    assert done.returncode != 0
+    assert "demo_open failed with status 4" in done.stdout + done.stderr
+
+
+@pytest.mark.xdist_group("engine")
+def test_a_row_that_is_not_there_ends_the_run(library: Path, dataset: Path) -> None:
+    done = sysbench(library, dataset, "point-query.lua", f"--table-size={ROWS * 100}", "run")
+    assert done.returncode != 0
+    assert "demo_get failed with status 1" in done.stdout + done.stderr

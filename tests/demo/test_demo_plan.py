@@ -4,8 +4,7 @@ from functools import cache
 
 import pytest
 
-from perfbisect.demo.effort import COST
-from perfbisect.demo.plan import CLEAR, LARGEST, SMALLEST, Plan, draw
+from perfbisect.demo.plan import CLEAR, COST, LARGEST, SMALLEST, Plan, draw
 
 SEEDS = range(1, 31)
 

@@ -9,7 +9,7 @@ from shutil import which
 import pytest
 
 from perfbisect.host.packages import how_to_install
-from perfbisect.lab.build.requirements import own_packages
+from perfbisect.lab.build.toolchain import own_packages
 from perfbisect.recipes.builder_reader import build_of
 from perfbisect.recipes.find import load_builder
 from program import bisect, rows

@@ -1,7 +1,11 @@
 from pathlib import Path, PurePosixPath
 
+import pytest
+
 from perfbisect.host import facts
+from perfbisect.host.facts import Fact, ask, ask_all
 from perfbisect.host.local import LocalHost
+from perfbisect.host.packages import read_system
 
 OUTPUTS = Path(__file__).parents[1] / "outputs" / "facts"
 
@@ -69,3 +73,65 @@ def test_this_machine(tmp_path: Path) -> None:
 def test_a_list_of_cpus_is_read_as_taskset_reads_it() -> None:
     assert facts.cpu_numbers("0-2,8") == {0, 1, 2, 8}
     assert facts.cpu_numbers("0-6:3,1") == {0, 1, 3, 6}
+
+
+def test_processors() -> None:
+    vm, server = recorded("vm.lscpu"), recorded("server.lscpu")
+    assert [facts.read_nodes(vm), facts.read_nodes(server)] == [1, 2]
+    assert [facts.read_threads(vm), facts.read_threads(server)] == [1, 2]
+    assert [facts.read_hypervisor(vm), facts.read_hypervisor(server)] == ["KVM", None]
+    assert facts.read_steal(recorded("server.stat")) == pytest.approx(250 / 9251, rel=1e-4)
+    assert facts.read_steal(recorded("vm.stat")) == pytest.approx(0.00394, rel=0.01)
+    assert facts.read_sum("12\n0\n30\n") == 42
+
+
+def test_memory_and_disk() -> None:
+    assert facts.read_swap(recorded("vm.swaps")) == (0, 0)
+    assert facts.read_swap(recorded("server.swaps")) == (12287, 1280)
+    assert facts.read_disk(recorded("vm.df-types")) == "ext4, 251 GiB"
+
+
+def test_the_kernel_and_the_system() -> None:
+    assert facts.read_mitigations(recorded("server.vulnerabilities")) == (
+        "l1tf Mitigation: PTE Inversion; VMX: conditional cache flushes, SMT vulnerable; meltdown Mitigation: PTI"
+    )
+    assert (facts.read_mitigations(recorded("vm.vulnerabilities")) or "").startswith("spec_rstack_overflow Vulnerable")
+    assert facts.read_mitigations("/sys/x/meltdown:Not affected\n") == "none needed"
+    assert facts.read_microcode("microcode\t: 0xd0003e7\n") == "0xd0003e7"
+    systems = [read_system(recorded(f"{name}.os-release")) for name in ("vm", "ubuntu", "server")]
+    assert systems == ["debian", "ubuntu", "fedora"]
+    assert read_system("ID=arch\n") is None
+    assert facts.read_synchronised("NTPSynchronized=no\n") is False
+    assert facts.read_ports(recorded("vm.tcp")) == {2024}
+    assert facts.read_drivers(recorded("vm.sysbench-help")) == {"mysql", "pgsql"}
+
+
+def test_conditions_that_a_machine_does_not_tell_are_none() -> None:
+    readings = (
+        facts.read_disk, facts.read_mitigations, facts.read_microcode, facts.read_swap, facts.read_nodes,
+        facts.read_hypervisor, facts.read_threads, facts.read_steal, facts.read_sum,
+        facts.read_synchronised, facts.read_seconds, facts.read_drivers, read_system,
+    )  # fmt: skip
+    assert {reading.__name__: reading("") for reading in readings} == dict.fromkeys(r.__name__ for r in readings)
+
+
+def test_many_facts_are_asked_in_one_command(tmp_path: Path) -> None:
+    """As if one by one: odd words are not executed, what fails is not there, and output may be empty."""
+    odd = Fact(("printf", "%s", "$(touch x) 'a' \"b\"\nlast"), str)
+    empty = Fact(("true",), str)
+    failing = Fact(("false",), str)
+    absent = Fact(("no-such-program-here",), str)
+    host = LocalHost("here", PurePosixPath(tmp_path))
+    told = ask_all(host, (odd, empty, failing, absent, odd))
+    assert [told.get(fact) for fact in (odd, empty, failing, absent)] == ["$(touch x) 'a' \"b\"\nlast", "", None, None]
+    assert told.get(Fact(("never", "asked"), str)) is None
+    assert not list(tmp_path.iterdir())
+
+
+def test_conditions_of_this_machine(tmp_path: Path) -> None:
+    host = LocalHost("here", PurePosixPath(tmp_path))
+    assert ask(host, facts.reflinks(host)) in ("yes", "no")
+    assert not list(tmp_path.iterdir())
+    assert ask(host, facts.TIME) is not None
+    assert ask(host, facts.SWAP) is not None
+    assert ask(host, facts.PORTS) is not None

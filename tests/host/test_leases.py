@@ -15,8 +15,7 @@ from fake_host import FakeHost
 from perfbisect.errors import ConnectionLost, EnvironmentFailure
 from perfbisect.host import lease_records, leases
 from perfbisect.host.lease_records import Record
-from perfbisect.host.leased import LeasedHost
-from perfbisect.host.leases import LeaseEnded, Wanted
+from perfbisect.host.leases import LeasedHost, LeaseEnded, Wanted
 from perfbisect.host.protocol import ConnectionEvent, ConnectionState, Listener, Unsubscribe
 from perfbisect.host.registry import connect
 from perfbisect.hunt.leased_hosts import leased_hosts

@@ -5,7 +5,7 @@ import pytest
 
 from perfbisect.errors import CommandFailed, EnvironmentFailure
 from perfbisect.host.local import LocalHost
-from perfbisect.host.programs import missing, require
+from perfbisect.host.packages import missing, require
 from perfbisect.host.registry import connect
 from perfbisect.recipes.inventory import HostEntry
 from waiting import ended, until

@@ -14,9 +14,9 @@ from perfbisect.host.packages import (
     how_to_prepare,
     is_header,
     is_library,
+    lacking,
     read_system,
 )
-from perfbisect.host.programs import lacking
 
 
 @pytest.mark.parametrize(

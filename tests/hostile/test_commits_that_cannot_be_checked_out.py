@@ -13,7 +13,7 @@ from odd_trees import FILE, FOLDER, LINK, MODULE, Entry, OddTrees, forbidden
 from perfbisect.errors import BuildFailed, CommandFailed, EnvironmentFailure
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.build import checkout
-from perfbisect.lab.build.git_push import push
+from perfbisect.lab.build.host_git import push
 from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.range import read_range
 from program import Process, bisect, bisect_watched, rows

@@ -12,7 +12,7 @@ from generators import finish
 from machine import PROJECT, Machine, why_not
 from perfbisect.errors import EnvironmentFailure, TooMuchOutput
 from perfbisect.host import jobs
-from perfbisect.host.limits import HEAD, PRINTED, TAIL
+from perfbisect.host.commands import HEAD, PRINTED, TAIL
 from perfbisect.host.local import LocalHost
 from perfbisect.host.protocol import Host
 from perfbisect.host.registry import connect

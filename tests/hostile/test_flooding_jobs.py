@@ -14,7 +14,7 @@ import pytest
 from generators import finish
 from perfbisect.errors import EnvironmentFailure, JobLost
 from perfbisect.host import jobs
-from perfbisect.host.limits import ARGUMENT, HEAD, LINE, TAIL
+from perfbisect.host.commands import ARGUMENT, HEAD, LINE, TAIL
 from perfbisect.host.local import LocalHost
 from waiting import processes, until
 

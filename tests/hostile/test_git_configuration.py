@@ -12,7 +12,7 @@ import pytest
 from generators import finish
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host.local import LocalHost
-from perfbisect.lab.build import checkout, git_push
+from perfbisect.lab.build import checkout, host_git
 from perfbisect.repository.borrowing import borrowed
 from perfbisect.repository.describe import describe
 from perfbisect.repository.discovery import open_repository
@@ -82,7 +82,7 @@ def use(repo: Repository, host: LocalHost, commits: list[str]) -> None:
         subprocess.run(["git", "config", "--file", repo.git_dir / config, "--unset", key], check=False)
     sent = host.root / "sent.git"
     host.run(["git", "init", "-q", "--bare", "--template=", str(sent)])
-    list(git_push.push(host, sent, repo, commits))
+    list(host_git.push(host, sent, repo, commits))
     assert len(host.run(["git", f"--git-dir={sent}", "for-each-ref"]).stdout.splitlines()) == 3
 
 

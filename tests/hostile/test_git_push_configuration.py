@@ -12,7 +12,7 @@ from machine import PROJECT, Machine, why_not
 from perfbisect.host.local import LocalHost
 from perfbisect.host.registry import connect
 from perfbisect.lab.build.checkout import checkout, mirror
-from perfbisect.lab.build.git_push import REFS, push
+from perfbisect.lab.build.host_git import REFS, push
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.repository.discovery import open_repository
 from traps import HOOKS, Trap

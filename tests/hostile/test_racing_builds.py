@@ -16,9 +16,9 @@ from perfbisect.errors import BuildFailed, EnvironmentFailure
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.build import checkout
+from perfbisect.lab.build.log_parser import Progress
 from perfbisect.lab.build.pipeline import build, build_context
 from perfbisect.lab.build.plan import BuildContext, Built
-from perfbisect.lab.build.progress import Progress
 from perfbisect.recipes.builder import Build, Builder, Variant
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Workload

@@ -17,8 +17,8 @@ from perfbisect.host import registry
 from perfbisect.host.local import LocalHost
 from perfbisect.host.protocol import Host
 from perfbisect.host.root import MARKER
-from perfbisect.lab.upkeep import storage
-from perfbisect.lab.upkeep.leftovers import KEPT, tidy
+from perfbisect.lab import upkeep
+from perfbisect.lab.upkeep import KEPT, tidy
 from perfbisect.recipes.inventory import HostEntry
 from program import bisect, bisect_until
 
@@ -398,7 +398,7 @@ def test_on_a_full_disk_an_old_root_can_be_freed(disk: Path) -> None:
     assert listing(disk / "new") == [], "nothing half-written is left, which would be refused later"
     host = connect(disk / "root")
     assert not (disk / "root" / MARKER).exists()
-    storage.remove(host, list(storage.items(host)))
+    upkeep.remove(host, list(upkeep.items(host)))
     for name in ("root", "new"):
         connect(disk / name)
         assert marker_of(disk / name)
@@ -549,7 +549,7 @@ def clean(root: Path) -> None:
     """All that removes: as before a hunt, and `bisect gc --keep 0`."""
     host = LocalHost("here", PurePosixPath(root))
     assert list(tidy(host)) == []
-    storage.remove(host, storage.expendable(storage.items(host), 0, ()))
+    upkeep.remove(host, upkeep.expendable(upkeep.items(host), 0, ()))
 
 
 STRANGERS = [

@@ -14,7 +14,7 @@ from perfbisect.core.inference.same_counts import RESOLVED
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.hunt.after_verdict import placement_counted
 from perfbisect.hunt.search_problem import SavedLog, SearchProblem, hunt, replay
-from perfbisect.lab.protocol import Lab
+from perfbisect.lab.guarded_lab import Lab
 from perfbisect.store.history import History
 
 NAMES = commits(12)

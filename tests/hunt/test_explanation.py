@@ -33,7 +33,7 @@ from perfbisect.hunt.explanation import LEAST, explain, start_up
 from perfbisect.hunt.explanation_parts import PARTS, SLOWER, Part, counted_length, part_of, waiting
 from perfbisect.hunt.search_problem import SavedLog, TimedEvent, compare_merge_base, hunt
 from perfbisect.hunt.workers import InlineWorkers
-from perfbisect.lab.measure.study import StudyMaker
+from perfbisect.lab.measure.visit import StudyMaker
 from perfbisect.recipes.find import load_builder
 from perfbisect.recipes.workload import Workload
 from perfbisect.store.history import History

@@ -9,10 +9,10 @@ import pytest
 from perfbisect.core.domain.events import LabEvent, RunProgress
 from perfbisect.core.domain.orders import Measure, Purpose
 from perfbisect.errors import Cancelled
-from perfbisect.host.fair_lock import FairLock
 from perfbisect.host.local import LocalHost
-from perfbisect.host.stoppable import StoppableHost
+from perfbisect.host.protocol import StoppableHost
 from perfbisect.hunt.workers import Member, ThreadWorkers
+from perfbisect.lab.build.lab_host import FairLock
 
 ORDER = Measure((), Purpose.SEARCH)
 

@@ -26,15 +26,12 @@ from perfbisect.core.domain.orders import BuildOrder, Share
 from perfbisect.errors import ConnectionLost, EndFailed, EnvironmentFailure, HostAway, PerfBisectError
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
-from perfbisect.host.protocol import Result
-from perfbisect.host.stoppable import StoppableHost
+from perfbisect.host.protocol import Result, StoppableHost
 from perfbisect.hunt.build_hosts import HostLocks
 from perfbisect.hunt.loop import Ended
 from perfbisect.hunt.workers import BuildMember, ThreadWorkers
-from perfbisect.lab.build.builds_made import BuildsMade
-from perfbisect.lab.build.candidates import Candidates
-from perfbisect.lab.build_lab import BuildLab
-from perfbisect.lab.build_site import BuildSite
+from perfbisect.lab.build.candidates import BuildsMade, Candidates
+from perfbisect.lab.build_site import BuildLab, BuildSite
 from perfbisect.lab.host_lab import HostLab
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.inventory import HostEntry

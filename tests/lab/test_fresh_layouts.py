@@ -14,11 +14,11 @@ from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.errors import ConnectionLost
 from perfbisect.host.local import LocalHost
 from perfbisect.host.protocol import Result
-from perfbisect.lab.build.builds_made import BuildsMade
+from perfbisect.lab.build.candidates import BuildsMade
 from perfbisect.lab.build.lab_host import LabHost
-from perfbisect.lab.build.layout_seeds import LayoutSeeds
+from perfbisect.lab.build.links import LayoutSeeds
 from perfbisect.lab.host_lab import HostLab
-from perfbisect.lab.upkeep.storage import items, remove
+from perfbisect.lab.upkeep import items, remove
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.requested import quick_builder
 from perfbisect.recipes.workload import Workload

@@ -1,29 +1,39 @@
 """The whole lab on a small library in C: real git, gcc, ccache, sysbench and perf."""
 
+import contextlib
 import dataclasses
 import os
+import re
 import shutil
 import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from lab_events import finished, measure
+from lab_events import finished, measure, skipped, warnings
 from perfbisect.core.domain.events import (
+    BuildFinished,
     BuildStarted,
     CandidateSkipped,
+    LabEvent,
     RunFinished,
     RunProgress,
     RunStarted,
+    Warned,
 )
 from perfbisect.core.domain.metrics import value
 from perfbisect.core.domain.orders import Measure, Purpose, Share
+from perfbisect.errors import DataDamaged
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
-from perfbisect.lab.upkeep.leftovers import KEPT, tidy
+from perfbisect.lab.upkeep import KEPT, tidy
+from perfbisect.recipes.builder import Dataset, When
 from perfbisect.recipes.inventory import HostEntry
-from small import CRASHING, FAST, SLOW, Open
+from small import BUILDER, CRASHING, FAST, SLOW, Open
 from waiting import processes, until
 
 pytestmark = pytest.mark.tools
@@ -120,10 +130,161 @@ def test_without_perf_and_vmstat_there_is_still_qps(
 ) -> None:
     (tmp_path / "bin").mkdir()
     for program in {*Path("/bin").iterdir(), *Path("/usr/bin").iterdir()}:
-        if program.name not in ("perf", "vmstat") and not (tmp_path / "bin" / program.name).exists():
+        if program.name not in ("perf", "vmstat") and not os.path.lexists(tmp_path / "bin" / program.name):
             (tmp_path / "bin" / program.name).symlink_to(program)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     ((_, run),) = finished(measure(open_lab(), Share(FAST, 1)))
     assert run.qps > 0
     assert run.counters == {}
     assert run.system == {}
+
+
+def test_conditions_reach_the_library_that_is_measured_and_its_data(
+    open_lab: Open, commits: tuple[str, ...], tmp_path: Path, git: Callable[..., str]
+) -> None:
+    """The commit's version changes where the library is, and the format of its data."""
+    (tmp_path / "repo" / "VERSION").write_text("2.0\n")
+    (tmp_path / "repo" / "rounds.h").write_text("#define ROUNDS 1000\n")
+    git("add", ".")
+    git("commit", "-q", "-m", "new layout")
+    install = "mkdir -p {prefix}/v{version} && gcc -shared library.o -o {prefix}/v{version}/new.so"
+    change = {
+        "library": "v2.0/new.so",
+        "build": {"install": [["sh", "-c", install]], "artifacts": ["v2.0/new.so"]},
+        "dataset": {"format": "2"},
+    }
+    conditional = replace(BUILDER, version=["cat", "{source}/VERSION"], when=[When(version=">=2", change=change)])
+    for _ in ("built", "found built"):
+        lab = open_lab({"rest": 0}, builder=conditional, commits=(commits[FAST], git("rev-parse", "HEAD")))
+        runs = dict(finished(measure(lab, Share(1, 1), Share(0, 1))))
+        slow, fast = (value(runs[each], "cpu/o") for each in (0, 1))
+        assert slow and fast and slow > 2 * fast, "CPU time, which other tests on this machine hardly change"
+        assert runs[1].dataset != runs[0].dataset
+
+
+def test_a_build_whose_format_command_fails_is_skipped(open_lab: Open, commits: tuple[str, ...]) -> None:
+    script = f"ls {{data}}; [ {{commit}} != {commits[SLOW]} ] || ! echo no format >&2"
+    lab = open_lab(builder=replace(BUILDER, dataset=Dataset(format_command=["sh", "-c", script])))
+    facts = skipped(measure(lab, Share(SLOW, 1)))
+    assert facts.stage == "prepare"
+    assert facts.reason == "the format of its data cannot be determined: sh ended with status 1: no format"
+    assert "no format" in Path(facts.log).read_text()
+    assert len(finished(measure(lab, Share(FAST, 1)))) == 1
+
+
+def test_a_build_without_the_program_that_tells_its_format_is_skipped(open_lab: Open) -> None:
+    lab = open_lab(builder=replace(BUILDER, dataset=Dataset(format_command=["{prefix}/bin/tell", "{data}"])))
+    facts = skipped(measure(lab, Share(SLOW, 1)))
+    assert facts.stage == "prepare"
+    assert "bin/tell" in facts.reason
+
+
+def test_damaged_data_is_loaded_again_but_not_for_ever(open_lab: Open, host: LocalHost) -> None:
+    lab = open_lab()
+    ((_, run),) = finished(measure(lab, Share(FAST, 1)))
+    kept = Path(host.root, "datasets", run.dataset, "data")
+
+    def one_file_more() -> None:
+        (kept / "more").write_text("more")
+
+    one_file_more()
+    events = measure(lab, Share(FAST, 1))
+    [text] = warnings(events)
+    assert re.search(r"is damaged: [\d,]+ bytes in \d+ files were copied, but .* were loaded: it is loaded again", text)
+    assert [again.dataset for _, again in finished(events)] == [run.dataset]
+    one_file_more()
+    with pytest.raises(DataDamaged, match="is damaged") as caught:
+        measure(lab, Share(FAST, 1))
+    assert "may be failing" in caught.value.advice
+
+
+def test_a_build_of_a_killed_session_is_followed_to_its_end(
+    open_lab: Open, host: LocalHost, commits: tuple[str, ...], tmp_path: Path
+) -> None:
+    """The build waits for a word, so that it cannot be over before the next session looks. It needs what its compiler
+    has put aside.
+    """
+    go, begun = tmp_path / "go", tmp_path / "begun"
+    wait = f"touch $TMPDIR/x.s && echo >>{begun}; until [ -e {go} ]; do sleep 0.05; done; rm $TMPDIR/x.s && "
+    patient = replace(BUILDER.build, compile=[["sh", "-c", wait + BUILDER.build.compile[0][2]]])
+
+    def session() -> Iterator[LabEvent]:
+        lab = open_lab(builder=replace(BUILDER, build=patient))
+        return lab.measure(Measure((Share(FAST, 1),), Purpose.SEARCH))
+
+    killed = os.fork()
+    if not killed:
+        list(session())
+        os._exit(0)
+    until(begun.exists)
+    os.kill(killed, signal.SIGKILL)
+    os.waitpid(killed, 0)
+    [left] = jobs.running(host)
+    events = []
+    for event in session():
+        events.append(event)
+        go.touch()
+        if isinstance(event, BuildFinished):
+            break
+    assert begun.read_text() == "\n"
+    assert jobs.running(host) == ()
+    assert not Path(left.folder).exists()
+
+
+def when_a_run_goes_on(host: LocalHost, act: Callable[[], None]) -> None:
+    """Do something once the job of a run has begun."""
+
+    def wait() -> None:
+        until(lambda: any(job.name == "run" for job in jobs.running(host)))
+        act()
+
+    threading.Thread(target=wait).start()
+
+
+def lose_jobs(host: LocalHost) -> None:
+    for job in jobs.running(host):
+        os.killpg(job.pid, signal.SIGKILL)
+
+
+def test_work_that_was_lost_with_its_host_is_done_again(open_lab: Open, host: LocalHost) -> None:
+    """Leaders that are killed leave no status, as after a restart of the host."""
+    events = []
+    for event in open_lab().measure(Measure((Share(FAST, 2),), Purpose.SEARCH)):
+        events.append(event)
+        if isinstance(event, RunStarted) and event.number == 2 and not any(isinstance(e, Warned) for e in events):
+            when_a_run_goes_on(host, lambda: lose_jobs(host))
+    warned = [event for event in events if isinstance(event, Warned)]
+    assert len(warned) == 1
+    assert "repeated" in warned[0].text
+    assert len(finished(events)) == 2
+    assert not any(isinstance(event, CandidateSkipped) for event in events)
+
+
+def shut_down(host: LocalHost, name: str) -> None:
+    """TERM for every process of the jobs of that name, the leaders last."""
+    for job in jobs.running(host):
+        if job.name.startswith(name):
+            table = subprocess.run(["ps", "-o", "pid=", "-s", str(job.pid)], capture_output=True, text=True, check=True)
+            for pid in sorted(map(int, table.stdout.split()), reverse=True):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGTERM)
+
+
+def test_an_orderly_shutdown_is_held_against_no_commit(open_lab: Open, host: LocalHost, tmp_path: Path) -> None:
+    """In a build, and in a run."""
+    begun = tmp_path / "begun"
+    pause = ["sh", "-c", f"if [ ! -e {begun} ]; then touch {begun}; sleep 60; fi"]
+    lab = open_lab(builder=replace(BUILDER, build=replace(BUILDER.build, compile=[pause, *BUILDER.build.compile])))
+
+    def strike() -> None:
+        until(begun.exists)
+        shut_down(host, "build-")
+
+    threading.Thread(target=strike, daemon=True).start()
+    events = []
+    for event in lab.measure(Measure((Share(FAST, 1),), Purpose.SEARCH)):
+        events.append(event)
+        if isinstance(event, RunStarted) and sum(isinstance(e, RunStarted) for e in events) == 1:
+            when_a_run_goes_on(host, lambda: shut_down(host, "run"))
+    assert [type(event) for event in events if isinstance(event, Warned | CandidateSkipped)] == [Warned, Warned]
+    assert len(finished(events)) == 1

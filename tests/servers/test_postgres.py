@@ -24,7 +24,7 @@ from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.host_lab import HostLab
 from perfbisect.lab.measure import visit
-from perfbisect.lab.measure.slow_runs import SlowRuns
+from perfbisect.lab.measure.visit import SlowRuns
 from perfbisect.lab.server import service
 from perfbisect.recipes.workload import Workload
 from postgres import BIN, needs_postgres

@@ -1,16 +1,125 @@
-"""Draws a plan from a seed: the changes of a history, their order, and the side branches.
+"""Draws a plan from a seed: the changes of a history, their order, the side branches, and how much the planted commit adds.
 
 A plan has names only; ``history`` makes trees and commits of it. Plans are drawn until the planted commits have some
 distance from those that do not compile, so that a hunt can name them.
+
+Each of the features in ``changes/index.toml`` has two knobs: EFFORT_EVERY, how many changes of the index lie between
+two checks, and EFFORT_SIZE, how much one check reads. Their cost was measured in one thread on a server of 2021, as a
+multiple of the time of one update-index; other machines differ by a few hundredths.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from math import ceil
 from random import Random
 
 from perfbisect.demo.change import Change, read_changes
-from perfbisect.demo.choice import Unit, choose, is_broken
-from perfbisect.demo.effort import COST, RARE, effort_for
+
+Unit = tuple[Change, ...]  # successive changes on one branch
+
+OPTIONAL = ("documentation", "comments", "refactorings", "tests", "features")
+KEPT = {"children-without-division"}  # every history has this small improvement
+FIXED_TOGETHER = "both-fixed"
+
+
+def choose(random: Random, commits: int, wanted_features: Iterable[Change]) -> list[Unit]:
+    """The units of a history with ``commits`` changes (without the release), ``wanted_features`` among them, in an order that can be applied.
+
+    Raises ValueError for a number of commits that is not possible.
+    """
+    units = [*_breaks(random), *((change,) for change in wanted_features)]
+    wanted = commits - sum(map(len, units))
+    optional = [change for kind in OPTIONAL for change in read_changes(kind)]
+    if not len(KEPT) <= wanted <= len(optional):
+        raise ValueError(
+            f"{commits} commits are not possible: there are {len(optional)} changes to choose from, and {wanted} are needed"
+        )
+    random.shuffle(optional)
+    while len(optional) > wanted:
+        needed = KEPT.union(*(change.needs for change in optional))
+        optional.remove(next(change for change in optional if change.name not in needed))
+    units += ((change,) for change in optional)
+    random.shuffle(units)
+    return _in_order(units)
+
+
+def _breaks(random: Random) -> list[Unit]:
+    """Two commits that do not compile: each fixed by the next commit, or in succession and fixed together."""
+    first, first_fix, second, second_fix = read_changes("broken")
+    if random.random() < 0.5:
+        return [(first, first_fix), (second, second_fix)]
+    fix = Change(FIXED_TOGETHER, "Mend the build", first_fix.edits + second_fix.edits)
+    return [(first, second, fix)]
+
+
+def _in_order(units: Sequence[Unit]) -> list[Unit]:
+    """The units in their order, but each after the changes that it needs."""
+    waiting, ordered = list(units), list[Unit]()
+    while waiting:
+        done = {change.name for unit in ordered for change in unit}
+        ready = next(unit for unit in waiting if done.issuperset(*(c.needs for c in unit[:1])))
+        waiting.remove(ready)
+        ordered.append(ready)
+    return ordered
+
+
+def is_broken(names: Iterable[str]) -> bool:
+    """True where a tree with these changes does not compile."""
+    names = set(names)
+    first, first_fix, second, second_fix = (change.name for change in read_changes("broken"))
+    return any(
+        broken in names and not names & {fix, FIXED_TOGETHER}
+        for broken, fix in ((first, first_fix), (second, second_fix))
+    )
+
+
+# feature → (size, extra time with a check at every change), both ascending
+COST: Mapping[str, tuple[tuple[int, float], ...]] = {
+    "order": ((4, 0.42), (24, 0.60), (100, 1.00), (170, 1.30), (250, 1.50)),
+    "repeats": ((32, 0.13), (108, 0.36), (150, 0.54), (256, 1.05), (384, 1.70)),
+    "trail": ((64, 0.20), (360, 0.44), (560, 0.66), (1280, 1.55)),
+}
+GRAIN = 8  # sizes above the smallest are multiples of it; a checksum needs whole words
+LARGEST_DROP = 0.6
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """The two knobs."""
+
+    every: int
+    size: int
+
+    @property
+    def words(self) -> dict[str, int]:
+        """The placeholders of the changes and their values."""
+        return {"EFFORT_EVERY": self.every, "EFFORT_SIZE": self.size}
+
+
+RARE = Effort(every=512, size=128)  # under a hundredth of an update
+
+
+def effort_for(feature: str, drop: float) -> Effort:
+    """The effort after which update-index has ``drop`` (a fraction) less throughput. Raises ValueError beyond 0.6."""
+    if not 0 < drop <= LARGEST_DROP:
+        raise ValueError(f"a planted drop of {drop} is not possible: it must be between 0 and {LARGEST_DROP}")
+    extra = drop / (1 - drop)
+    points = COST[feature]
+    every = ceil(points[0][1] / extra)  # where the smallest size costs too much, checks are rarer
+    return Effort(every, _size(points, extra * every))
+
+
+def _size(points: tuple[tuple[int, float], ...], extra: float) -> int:
+    """The size that costs ``extra``, by linear interpolation, and extrapolation beyond the last point."""
+    if extra <= points[0][1]:
+        return points[0][0]
+    for (left, low), (right, high) in pairwise(points):
+        if extra <= high or right == points[-1][0]:
+            size = left + (right - left) * (extra - low) / (high - low)
+            return round(size / GRAIN) * GRAIN
+    raise AssertionError("the last pair always returns")
+
 
 BRANCHES = ("interface", "checks", "smaller-steps", "tidy")
 LENGTHS = range(5, 10)  # commits between fork and merge, on both sides together

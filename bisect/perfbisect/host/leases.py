@@ -16,10 +16,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
-from perfbisect.errors import EnvironmentFailure
+from perfbisect.errors import ConnectionLost, EnvironmentFailure
 from perfbisect.host import lease_records
+from perfbisect.host.commands import last_of
 from perfbisect.host.lease_records import Record
-from perfbisect.host.outcome import last_of
+from perfbisect.host.protocol import ConnectionEvent, ConnectionState, DelegatingHost, Host
 from perfbisect.recipes.inventory import LeaseEntry
 from perfbisect.recipes.leases import user
 from perfbisect.recipes.placeholders import fill
@@ -318,3 +319,38 @@ class _Stream:
         self._thread.join(5)
         if not self._thread.is_alive():
             self._stream.close()  # type: ignore[attr-defined]
+
+
+class LeasedHost(DelegatingHost):
+    """``host``, as long as ``machine`` is leased. A lease that has ended is a lost host: LeaseEnded.
+
+    It is given up as soon as that is seen, however long the connection could be retried.
+    """
+
+    def __init__(self, host: Host, machine: Machine) -> None:
+        super().__init__(host)
+        self.machine, self.node = machine, machine.address
+
+        def look(event: ConnectionEvent) -> None:
+            if event.state is ConnectionState.RETRYING:
+                machine.look()
+
+        host.subscribe(look)
+
+    def acquire(self) -> None:
+        """Acquire the host itself. Its lease is released at the end of the session."""
+        with self.around():
+            super().acquire()
+
+    @contextmanager
+    def around(self) -> Iterator[None]:
+        """Refuse the command if the lease has ended, and ask whether it has where the host fails."""
+        self.machine.check()
+        try:
+            yield
+        except ConnectionLost:
+            self.machine.look()
+            raise
+        except EnvironmentFailure:
+            self.machine.check()
+            raise

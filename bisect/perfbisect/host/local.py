@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from perfbisect.errors import EnvironmentFailure
-from perfbisect.host.limits import PRINTED
-from perfbisect.host.outcome import judged, last_of, no_folder, timed_out, too_much
-from perfbisect.host.programs import absent
+from perfbisect.host.commands import PRINTED, judged, last_of, no_folder, timed_out, too_much
+from perfbisect.host.packages import absent
 from perfbisect.host.protocol import Host, Result
 from perfbisect.recipes.inventory import HostEntry
 

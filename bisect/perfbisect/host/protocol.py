@@ -1,14 +1,17 @@
-"""The one interface through which effects on a machine happen."""
+"""The one interface through which effects on a machine happen, and hosts that do something around each command of another."""
 
 import socket
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePosixPath
 from types import TracebackType
 from typing import Self
+
+from perfbisect.errors import Cancelled
 
 
 class ConnectionState(StrEnum):
@@ -120,3 +123,70 @@ class Host(ABC):
         Raises CommandFailed when the status is not 0, ConnectionLost when the connection is, EnvironmentFailure as
         above.
         """
+
+
+class DelegatingHost(Host):
+    """``host``, each of whose commands runs within ``around``."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.name, self.root, self.is_local, self.node = host.name, host.root, host.is_local, host.node
+
+    @abstractmethod
+    def around(self) -> AbstractContextManager[None]:
+        """What is done before and after a command, or in its place by raising an error."""
+
+    def acquire(self) -> None:
+        """Acquire the host itself."""
+        self.host.acquire()
+
+    def release(self) -> None:
+        """Release the host itself."""
+        self.host.release()
+
+    def subscribe(self, listener: Listener) -> Unsubscribe:
+        """Subscribe to the host itself."""
+        return self.host.subscribe(listener)
+
+    def give_up_after(self, seconds: float) -> None:
+        """Give up the host itself."""
+        self.host.give_up_after(seconds)
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: PurePosixPath | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: str = "",
+        timeout: float = 60.0,
+        check: bool = True,
+    ) -> Result:
+        """Run ``argv`` and wait for it; see ``Host.run``."""
+        with self.around():
+            return self.host.run(argv, cwd=cwd, env=env, stdin=stdin, timeout=timeout, check=check)
+
+    @contextmanager
+    def stream(self, argv: Sequence[str]) -> Iterator[socket.socket]:
+        """Run ``argv`` with its stdin and stdout on a socket; see ``Host.stream``."""
+        with self.around(), self.host.stream(argv) as near:
+            yield near
+
+
+class StoppableHost(DelegatingHost):
+    """``host``; when ``stop`` is set, the next command raises Cancelled instead.
+
+    It is raised once, and clears ``stop``, so that the clean-up that follows (ending a job, stopping a server) can run.
+    """
+
+    def __init__(self, host: Host, stop: threading.Event) -> None:
+        super().__init__(host)
+        self.stop = stop
+
+    @contextmanager
+    def around(self) -> Iterator[None]:
+        """Cancel the command if that is asked for."""
+        if self.stop.is_set():
+            self.stop.clear()
+            raise Cancelled
+        yield

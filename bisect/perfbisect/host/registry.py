@@ -8,7 +8,7 @@ from typing import Protocol
 
 from perfbisect.errors import UsageError
 from perfbisect.host import leases, local, ssh, through
-from perfbisect.host.leased import LeasedHost
+from perfbisect.host.leases import LeasedHost
 from perfbisect.host.protocol import Host
 from perfbisect.host.root import claim
 from perfbisect.recipes.inventory import HostEntry

@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 
 from perfbisect import __version__
 from perfbisect.errors import EnvironmentFailure
-from perfbisect.host.outcome import no_root
+from perfbisect.host.commands import no_root
 from perfbisect.host.protocol import Host, Result
 from perfbisect.recipes.inventory import HostEntry
 

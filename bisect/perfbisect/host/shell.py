@@ -19,7 +19,7 @@ from contextlib import suppress
 from itertools import count
 
 from perfbisect.errors import ConnectionLost, EnvironmentFailure
-from perfbisect.host.limits import PRINTED
+from perfbisect.host.commands import PRINTED
 from perfbisect.masking import masked
 
 OPENING = 120.0  # seconds that the command may take until the shell answers

@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING
 
 from perfbisect.errors import ConnectionLost, EnvironmentFailure
 from perfbisect.host import ssh_connection
-from perfbisect.host.command_script import GRACE, check_started, finished, require, script
-from perfbisect.host.limits import PRINTED
-from perfbisect.host.outcome import judged, last_of, too_much
+from perfbisect.host.commands import GRACE, PRINTED, check_started, finished, judged, last_of, require, script, too_much
 from perfbisect.host.protocol import Host, Listener, Result, Unsubscribe
 from perfbisect.host.ssh_connection import SshConnection
 from perfbisect.recipes.inventory import HostEntry

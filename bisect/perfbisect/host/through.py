@@ -13,9 +13,7 @@ from functools import partial
 from pathlib import PurePosixPath
 
 from perfbisect.errors import ConnectionLost, EnvironmentFailure
-from perfbisect.host.command_script import GRACE, check_started, finished, require, script
-from perfbisect.host.limits import PRINTED
-from perfbisect.host.outcome import judged, last_of, too_much
+from perfbisect.host.commands import GRACE, PRINTED, check_started, finished, judged, last_of, require, script, too_much
 from perfbisect.host.protocol import ConnectionEvent, ConnectionState, Host, Listener, Result, Unsubscribe
 from perfbisect.host.shell import Shell
 from perfbisect.host.ssh_connection import LONGEST_PAUSE, PATIENCE, SILENCE

@@ -7,14 +7,13 @@ from dataclasses import dataclass, field
 from perfbisect.core.domain.events import Warned
 from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import UsageError
-from perfbisect.host.fair_lock import FairLock
 from perfbisect.host.lock import WaitCallback, wait
 from perfbisect.host.protocol import Host
 from perfbisect.host.registry import connect
 from perfbisect.lab.build import build_store
-from perfbisect.lab.build.lab_host import LabHost
-from perfbisect.lab.build.shared.builds import SharedBuilds
-from perfbisect.lab.checks.build_hosts import differing, read_side
+from perfbisect.lab.build.lab_host import FairLock, LabHost
+from perfbisect.lab.build.shared_builds import SharedBuilds
+from perfbisect.lab.checks.all_hosts import differing, read_side
 from perfbisect.lab.checks.finding import CheckRequest, Level
 from perfbisect.lab.checks.preflight import build_findings, inspect_host, warnings
 from perfbisect.recipes.builder import Builder

@@ -30,7 +30,7 @@ from perfbisect.errors import PerfBisectError, in_words
 from perfbisect.hunt.explanation_parts import PARTS, Part
 from perfbisect.hunt.loop import Listed, Workers, run
 from perfbisect.hunt.search_problem import SavedLog, TimedEvent
-from perfbisect.lab.measure.study import StudyMaker
+from perfbisect.lab.measure.visit import StudyMaker
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.workload import Workload
 from perfbisect.wording.quantities import duration

@@ -21,7 +21,7 @@ from perfbisect.hunt.course import Course
 from perfbisect.hunt.loop import Step, Workers, run
 from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, outlook
 from perfbisect.hunt.workers import InlineWorkers
-from perfbisect.lab.protocol import Lab
+from perfbisect.lab.guarded_lab import Lab
 
 T = TypeVar("T")
 Numbered = tuple[int, TimedEvent]  # the number of a hunt in its group, and what happened

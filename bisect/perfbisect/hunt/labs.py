@@ -12,24 +12,19 @@ from perfbisect.core.domain.facts import RunFacts
 from perfbisect.errors import Cancelled
 from perfbisect.host.jobs import kill_all
 from perfbisect.host.lock import HostLock
-from perfbisect.host.protocol import ConnectionEvent, ConnectionState, Host
-from perfbisect.host.stoppable import StoppableHost
+from perfbisect.host.protocol import ConnectionEvent, ConnectionState, Host, StoppableHost
 from perfbisect.hunt.build_hosts import BuildHost, HostLocks
 from perfbisect.hunt.loop import Workers
 from perfbisect.hunt.metric_check import MetricLab
 from perfbisect.hunt.search_problem import SavedLog
 from perfbisect.hunt.setup import HuntSetup, PreparedHost
 from perfbisect.hunt.workers import BuildMember, InlineWorkers, Listener, Member, ThreadWorkers
-from perfbisect.lab.build.builds_made import BuildsMade
-from perfbisect.lab.build.candidates import Candidates
-from perfbisect.lab.build.layout_seeds import LayoutSeeds
-from perfbisect.lab.build_lab import BuildLab
-from perfbisect.lab.build_site import BuildSite
-from perfbisect.lab.guarded_lab import GuardedLab
+from perfbisect.lab.build.candidates import BuildsMade, Candidates
+from perfbisect.lab.build.links import LayoutSeeds
+from perfbisect.lab.build_site import BuildLab, BuildSite
+from perfbisect.lab.guarded_lab import GuardedLab, Lab
 from perfbisect.lab.host_lab import Earlier
-from perfbisect.lab.measure.slow_runs import SlowRuns
-from perfbisect.lab.measure.study import StudyMaker
-from perfbisect.lab.protocol import Lab
+from perfbisect.lab.measure.visit import SlowRuns, StudyMaker
 
 STAND_IN = 60.0  # seconds for which the only build host is waited for before the hosts that measure build themselves
 

@@ -8,7 +8,7 @@ from perfbisect.core.domain.events import LabEvent, RunFinished
 from perfbisect.core.domain.orders import Measure
 from perfbisect.core.inference.from_log import readable
 from perfbisect.errors import NothingToCompare
-from perfbisect.lab.protocol import Lab
+from perfbisect.lab.guarded_lab import Lab
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from perfbisect.hunt.prior_hunts import with_prior_knowledge
 from perfbisect.hunt.search_problem import SavedLog, TimedEvent
 from perfbisect.hunt.setup import HuntSetup
 from perfbisect.hunt.watching import View
-from perfbisect.lab.upkeep import storage
+from perfbisect.lab import upkeep
 from perfbisect.recipes.requested import load_requested
 from perfbisect.report.command_line import command_on
 from perfbisect.report.reader import read_story
@@ -97,17 +97,17 @@ def anew(history: History, setup: HuntSetup) -> HuntSetup:
 
 def little_space(history: History, setup: HuntSetup) -> tuple[Warned, ...]:
     """Warnings about disks that are too small for the builds and the data of the hunt, judged by earlier hunts."""
-    expected = storage.expected_builds(len(setup.span.candidates), setup.settings.policy.max_builds)
+    expected = upkeep.expected_builds(len(setup.span.candidates), setup.settings.policy.max_builds)
     found = [
         warning
         for site in setup.hosts
-        for warning in storage.too_little(
+        for warning in upkeep.too_little(
             site.host, *read_kept(history, replace(setup.settings, host=site.host.name)), expected
         )
     ]
     builds, _ = read_kept(history, setup.settings)
     for each in setup.ahead:
-        found += storage.too_little(each.host, builds, (), math.ceil(expected / len(setup.ahead)))
+        found += upkeep.too_little(each.host, builds, (), math.ceil(expected / len(setup.ahead)))
     return tuple(found)
 
 

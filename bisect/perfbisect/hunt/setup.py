@@ -21,17 +21,15 @@ from perfbisect.hunt.left_out import left_out
 from perfbisect.hunt.patches import check_patches, patches_of
 from perfbisect.hunt.shared import shared_builds
 from perfbisect.lab.build import build_store
-from perfbisect.lab.build.builds_made import BuildsMade
-from perfbisect.lab.build.candidates import Candidates
-from perfbisect.lab.build.layout_seeds import LayoutSeeds
-from perfbisect.lab.build.shared.builds import SharedBuilds
+from perfbisect.lab.build.candidates import BuildsMade, Candidates
+from perfbisect.lab.build.links import LayoutSeeds
+from perfbisect.lab.build.shared_builds import SharedBuilds
 from perfbisect.lab.checks.finding import CheckRequest
-from perfbisect.lab.checks.layouts import obstacle
 from perfbisect.lab.checks.preflight import findings, inspect_host, warnings
+from perfbisect.lab.checks.programs import obstacle
 from perfbisect.lab.host_lab import Earlier, HostLab
 from perfbisect.lab.measure import counting
-from perfbisect.lab.measure.slow_runs import SlowRuns
-from perfbisect.lab.measure.study import StudyMaker
+from perfbisect.lab.measure.visit import SlowRuns, StudyMaker
 from perfbisect.lab.workload.fingerprint import fingerprint
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.builder_reader import variant_of

@@ -1,6 +1,6 @@
 """The shared builds that the user has configured."""
 
-from perfbisect.lab.build.shared.builds import SharedBuilds
+from perfbisect.lab.build.shared_builds import SharedBuilds
 from perfbisect.recipes.configuration import load_configuration
 
 

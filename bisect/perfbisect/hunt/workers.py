@@ -15,7 +15,7 @@ from perfbisect.core.domain.orders import BuildOrder, Measure
 from perfbisect.errors import Cancelled, EnvironmentFailure
 from perfbisect.hunt.event_queue import EventQueue
 from perfbisect.hunt.loop import UNLIMITED, Ended, NoBuildHosts
-from perfbisect.lab.protocol import Lab
+from perfbisect.lab.guarded_lab import Lab
 
 Listener = Callable[[LabEvent], None]
 Subscribe = Callable[[Listener], AbstractContextManager[object]]  # forwards connection events
@@ -75,7 +75,7 @@ def _cancelled_after(seconds: float) -> Iterator[None]:
 
 
 class Builds(Protocol):
-    """Makes builds; see ``perfbisect.lab.build_lab``."""
+    """Makes builds; see ``perfbisect.lab.build_site``."""
 
     def build(self, candidate: int) -> Generator[LabEvent]:
         """Build a candidate."""

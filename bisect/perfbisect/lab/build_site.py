@@ -1,24 +1,36 @@
-"""A host that builds, as one lab uses it."""
+"""A host that builds, as one lab uses it: for what is measured now, or ahead of what is measured elsewhere."""
 
 import time
 from collections.abc import Generator, Iterator
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
 from typing import TypeVar
 
+from perfbisect.clock import elapsed
 from perfbisect.core.domain.events import BuildFinished, BuildProgress, BuildStarted, LabEvent, Warned
-from perfbisect.errors import BuildFailed, JobLost
-from perfbisect.lab.build import pipeline
-from perfbisect.lab.build.builds_made import BuildsMade
-from perfbisect.lab.build.candidates import Candidates
+from perfbisect.errors import (
+    BuildFailed,
+    ConnectionLost,
+    EndFailed,
+    EnvironmentFailure,
+    HostAway,
+    JobLost,
+    PerfBisectError,
+)
+from perfbisect.host.facts import free_bytes
+from perfbisect.host.lock import HostLock
+from perfbisect.host.protocol import Host
+from perfbisect.lab.build import checkout, pipeline
+from perfbisect.lab.build.candidates import BuildsMade, Candidates
 from perfbisect.lab.build.lab_host import LabHost
 from perfbisect.lab.build.plan import BuildContext, Built
-from perfbisect.lab.build.shared.obtain import obtain
-from perfbisect.lab.build.sources import send_sources
+from perfbisect.lab.build.shared_builds import obtain
+from perfbisect.lab.guarded_lab import enough_space
 from perfbisect.lab.retry_policy import RetryPolicy
 from perfbisect.lab.steps import Steps
 from perfbisect.lab.training import Trainer
-from perfbisect.lab.upkeep.leftovers import tidy
+from perfbisect.lab.upkeep import tidy
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.workload import Workload
 
@@ -157,3 +169,54 @@ class BuildSite:
                     "What placement of the code alone does to the speed is then not known.",
                 )
             yield BuildFinished(candidate, built.facts, self.made.add(candidate, built, self.name))
+
+
+def send_sources(
+    host: Host, name: str, candidates: Candidates, first: int
+) -> Generator[LabEvent, None, tuple[PurePosixPath, bool]]:
+    """Bring the sources to the host that builds, as a part of the build of the candidate ``first``.
+
+    Returns the folder of the repository there, and whether that build has been announced.
+    """
+    assert candidates.repository
+    announced = False
+    sending = Steps(checkout.mirror(host, candidates.repository, name, candidates.tips()))
+    for done, total in sending:
+        if not announced:
+            announced = True
+            yield BuildStarted(first, candidates.describe(candidates.commits[first]))
+        yield BuildProgress(first, done, total, "send")
+    return sending.result, announced
+
+
+@dataclass
+class BuildLab:
+    """Builds on ``site`` while it holds the host's lock; what it builds stays there until it is wanted elsewhere."""
+
+    site: BuildSite
+    held: HostLock
+    stood_in: bool = False  # others can build while it is out of reach
+    warned: set[str] = field(default_factory=set)
+
+    def build(self, candidate: int) -> Generator[LabEvent]:
+        """Build a candidate, or find it built; one that fails yields CandidateSkipped.
+
+        Raises EnvironmentFailure when the host cannot do it, or its lock is lost: it builds no further then, or with
+        HostAway for a while. What is not the host's fault ends the hunt: an end of the range that does not build there
+        would not build elsewhere, after hours perhaps.
+        """
+        try:
+            self.held.confirm()
+            yield from enough_space(self.site.place.host, free_bytes(self.site.place.host), self.warned)
+            with closing(self.site.build(candidate)) as events:
+                for event in events:
+                    self.held.confirm()
+                    yield event
+        except EndFailed as failure:
+            raise PerfBisectError(str(failure), failure.advice) from failure.__cause__
+        except EnvironmentFailure as failure:
+            self.site.made.lose(self.site.name)
+            since = elapsed()
+            if self.stood_in and isinstance(failure, ConnectionLost):
+                raise HostAway(failure, lambda: self.held.seen > since and not self.held.lost) from failure
+            raise

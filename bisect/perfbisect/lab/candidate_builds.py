@@ -8,11 +8,10 @@ from perfbisect.errors import BuildChanged, BuildFailed, EndFailed, EnvironmentF
 from perfbisect.host.facts import PROCESSOR, ask
 from perfbisect.host.protocol import Host
 from perfbisect.lab.build import build_store, links, prebuilt
-from perfbisect.lab.build.build_jobs import end_all
-from perfbisect.lab.build.builds_made import BuildsMade
-from perfbisect.lab.build.candidates import Candidates
+from perfbisect.lab.build.build_store import ship
+from perfbisect.lab.build.candidates import BuildsMade, Candidates
+from perfbisect.lab.build.pipeline import end_all
 from perfbisect.lab.build.plan import BuildContext
-from perfbisect.lab.build.transfer import ship
 from perfbisect.lab.build_site import BuildSite
 
 

@@ -19,18 +19,17 @@ from perfbisect.host import jobs
 from perfbisect.host.facts import CORES, MEMORY_MIB, ask
 from perfbisect.host.local import LocalHost
 from perfbisect.host.protocol import Host
+from perfbisect.lab import upload
 from perfbisect.lab.build import ccache, checkout, pipeline, submodules
-from perfbisect.lab.build.patching import for_all
+from perfbisect.lab.build.checkout import for_all
 from perfbisect.lab.build.pgo import Phase
 from perfbisect.lab.build.plan import BuildContext, Plan, plan_for, present
 from perfbisect.lab.build.toolchain import Toolchain, toolchain
 from perfbisect.lab.measure import perf, visit
 from perfbisect.lab.server import config
-from perfbisect.lab.server.installation import System
-from perfbisect.lab.server.service import Service, driver_options, site, user_switch
+from perfbisect.lab.server.service import Service, System, driver_options, site, user_switch
 from perfbisect.lab.steps import Steps
 from perfbisect.lab.training import SECONDS
-from perfbisect.lab.upload import recipe
 from perfbisect.lab.workload import command, dataset, lua, sysbench
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.builder_reader import variant_of
@@ -146,7 +145,7 @@ def _measurement(
     cores = ask(host, CORES) or 1
     prefix = work / "prefix"
     values: Values = {
-        "recipe": str(recipe.place(scratch, request.builder)), "commit": request.commit, "version": plan.version,
+        "recipe": str(upload.place_recipe(scratch, request.builder)), "commit": request.commit, "version": plan.version,
         "prefix": str(prefix), "jobs": entry.jobs or cores,
         **config.sizes(entry, ask(host, MEMORY_MIB) or 0, cores),
     }  # fmt: skip

@@ -1,22 +1,33 @@
-"""A lab whose host is checked between measurements: its settings, its disk space, and the lock."""
+"""The interface between a hunt and a lab, and the lab that watches its host while another measures there."""
 
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from perfbisect.core.domain.background import BUSY, background, busiest
 from perfbisect.core.domain.events import LabEvent, RunFinished, Warned
 from perfbisect.core.domain.facts import HostFacts, RunFacts
 from perfbisect.core.domain.host_changes import differences
 from perfbisect.core.domain.orders import Measure
-from perfbisect.host.conditions import THROTTLED
-from perfbisect.host.facts import CORES, KERNEL, SETTINGS, Fact, ask_all, free
+from perfbisect.host.commands import no_space
+from perfbisect.host.facts import CORES, KERNEL, SETTINGS, THROTTLED, Fact, ask_all, free
 from perfbisect.host.lock import HostLock
-from perfbisect.host.outcome import no_space
 from perfbisect.host.protocol import Host
-from perfbisect.lab.checks.space import GIB, LITTLE, TOO_LITTLE
-from perfbisect.lab.protocol import Lab
+from perfbisect.lab.checks.machine import GIB, LITTLE, TOO_LITTLE
 from perfbisect.wording.quantities import figure, percent
+
+
+class Lab(Protocol):
+    """Carries out measurements and yields events.
+
+    A candidate that fails yields CandidateSkipped and the rest of the measurement is left to a new order. What is
+    wrong with the machine rather than with a candidate is raised as EnvironmentFailure.
+    """
+
+    def measure(self, order: Measure) -> Generator[LabEvent]:
+        """Build what is not built, then time the runs of ``order`` in interleaved order."""
+
 
 # What can change unnoticed. All are files of the kernel: reading them takes milliseconds.
 PASSING: tuple[Fact[object], ...] = (CORES, KERNEL, THROTTLED)

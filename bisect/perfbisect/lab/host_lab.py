@@ -10,26 +10,21 @@ from perfbisect.core.domain.interleaving import interleave
 from perfbisect.core.domain.orders import Measure, Purpose
 from perfbisect.errors import BuildChanged, BuildFailed, ConnectionLost, DataDamaged, JobLost, RunFailed
 from perfbisect.host.facts import CORES, MEMORY_MIB, ask
-from perfbisect.host.programs import missing
-from perfbisect.lab.build import build_store, integrity, links
-from perfbisect.lab.build.builds_made import BuildsMade
-from perfbisect.lab.build.candidates import Candidates
+from perfbisect.host.packages import missing
+from perfbisect.lab import upload
+from perfbisect.lab.build import build_store, links
+from perfbisect.lab.build.candidates import BuildsMade, Candidates
 from perfbisect.lab.build.lab_host import LabHost
-from perfbisect.lab.build.layout_seeds import LayoutSeeds
+from perfbisect.lab.build.links import LayoutSeeds
 from perfbisect.lab.build_site import BuildSite
 from perfbisect.lab.candidate_builds import CandidateBuilds
 from perfbisect.lab.measure import counting, perf
-from perfbisect.lab.measure.counted_runner import CountedRunner
-from perfbisect.lab.measure.runner import Runner, Turn
-from perfbisect.lab.measure.slow_runs import SlowRuns
-from perfbisect.lab.measure.study import Study, StudyMaker
-from perfbisect.lab.measure.visit import RunContext
+from perfbisect.lab.measure.counted_runs import CountedRunner
+from perfbisect.lab.measure.visit import RunContext, Runner, SlowRuns, Study, StudyMaker, Turn
 from perfbisect.lab.retry_policy import RetryPolicy
 from perfbisect.lab.server import config
-from perfbisect.lab.server.installation import System
-from perfbisect.lab.server.service import owner
-from perfbisect.lab.upkeep.leftovers import tidy
-from perfbisect.lab.upload import recipe
+from perfbisect.lab.server.service import System, owner
+from perfbisect.lab.upkeep import tidy
 from perfbisect.lab.workload import lua
 from perfbisect.lab.workload.dataset_keeper import DatasetKeeper
 from perfbisect.recipes.builder import Builder
@@ -149,7 +144,7 @@ class HostLab:
         absent = missing(host, ["vmstat", "iostat"])  # the preflight checks warn of what is missing
         cores = self.earlier.cores or ask(host, CORES) or 1
         values: Values = {
-            "recipe": str(recipe.place(host, self.builder)),
+            "recipe": str(upload.place_recipe(host, self.builder)),
             "jobs": entry.jobs or cores,
             **config.sizes(entry, self.earlier.memory_mib or ask(host, MEMORY_MIB) or 0, cores),
         }
@@ -233,7 +228,7 @@ class HostLab:
                 return False
         host = self.place.host
         if made:
-            integrity.record_layouts(host, [build_store.folder(host, key) for key in made.values()])
+            build_store.record_layouts(host, [build_store.folder(host, key) for key in made.values()])
         return True
 
     def _failed(self, parts: Parts, turn: Turn, failure: BuildFailed | RunFailed, began: float) -> Iterator[LabEvent]:

@@ -5,8 +5,8 @@ import time
 from perfbisect.core.domain.events import CandidateSkipped, Warned
 from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.errors import BuildFailed, EndFailed, JobLost, RunFailed, RunLost
+from perfbisect.host.commands import no_space
 from perfbisect.host.facts import BOOT, ask, is_full
-from perfbisect.host.outcome import no_space
 from perfbisect.host.protocol import Host
 from perfbisect.lab.build.candidates import Candidates
 

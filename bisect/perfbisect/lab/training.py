@@ -11,19 +11,18 @@ import msgspec
 
 from perfbisect.core.domain.events import Warned
 from perfbisect.errors import BuildFailed, DataDamaged, RunFailed
-from perfbisect.host.conditions import DRIVERS
-from perfbisect.host.facts import CORES, MEMORY_MIB, ask, ask_all
-from perfbisect.host.programs import require
+from perfbisect.host.facts import CORES, DRIVERS, MEMORY_MIB, ask, ask_all
+from perfbisect.host.packages import require
 from perfbisect.host.protocol import Host
+from perfbisect.lab import upload
 from perfbisect.lab.build.pgo import TRAIN, Instrumented
 from perfbisect.lab.checks.finding import CheckRequest, Inspection
 from perfbisect.lab.checks.preflight import warnings
-from perfbisect.lab.checks.tools import drivers, needed
+from perfbisect.lab.checks.programs import drivers, needed
 from perfbisect.lab.measure import visit
-from perfbisect.lab.measure.slow_runs import SlowRuns
+from perfbisect.lab.measure.visit import SlowRuns
 from perfbisect.lab.server import config
-from perfbisect.lab.server.installation import System
-from perfbisect.lab.upload import recipe
+from perfbisect.lab.server.service import System
 from perfbisect.lab.workload import lua
 from perfbisect.lab.workload.dataset_keeper import DatasetKeeper
 from perfbisect.lab.workload.fingerprint import fingerprint
@@ -110,7 +109,7 @@ class Trainer:
         host, entry = self.host, self.entry
         cores = ask(host, CORES) or 1
         values: Values = {
-            "recipe": str(recipe.place(host, self.builder)),
+            "recipe": str(upload.place_recipe(host, self.builder)),
             "jobs": entry.jobs or cores,
             **config.sizes(entry, ask(host, MEMORY_MIB) or 0, cores),
             "commit": build.commit,

@@ -57,7 +57,9 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     cost: str = ""  # pattern of a cost in the output (lower is better)
     operations: str = ""  # pattern of the number of operations in the output; "": the whole execution is one operation
     latencies: dict[LatencyName, str] = {}  # "avg", "p95", …: patterns of latencies in the output, in milliseconds
-    format: Literal["", "fio"] = ""  # instead of patterns: whose JSON the output is; see perfbisect.lab.workload.fio
+    format: Literal["", "fio"] = (
+        ""  # instead of patterns: whose JSON the output is; see perfbisect.lab.workload.command
+    )
     needs: list[Need] = []  # programs that its commands use, beyond those of the build
     # Seconds after which a run is killed; 0: five times its length, and an hour for a command, otherwise a minute.
     timeout: SecondsOrZero = 0.0

@@ -1,14 +1,26 @@
 """A build and a dataset appear in one step, also when the step is taken twice, or after it was cut short."""
 
+import shutil
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
+from socket import socket
+from threading import Timer
 
 import pytest
+from paramiko import Channel
 
+from machine import Machine
 from perfbisect.core.domain.facts import BuildFacts
+from perfbisect.errors import CommandFailed
+from perfbisect.host import ssh
 from perfbisect.host.local import LocalHost
+from perfbisect.host.protocol import Host
+from perfbisect.host.ssh import SshHost
 from perfbisect.lab.build import build_store
+from perfbisect.lab.build.build_store import ship
 
 pytestmark = pytest.mark.tools
+
 
 FACTS = BuildFacts("c" * 40, "key", "binary", 1.0, 0, 0, reused=False, log="")
 
@@ -49,3 +61,84 @@ def test_a_build_that_cannot_be_read_is_made_anew(host: LocalHost, text: str) ->
     Path(host.root, "prefix").mkdir()
     Path(host.root, "prefix", "file").write_text("installed")
     keep(host)
+
+
+SIZE = 10_000_000  # bytes: more than fits into the buffers on the way
+
+
+@pytest.fixture
+def near(tmp_path: Path) -> LocalHost:
+    return LocalHost("near", PurePosixPath(tmp_path, "near"))
+
+
+def make(host: Host) -> None:
+    """A build, as far as it matters here. It can be read everywhere on this machine."""
+    place = Path(build_store.folder(host, "key"))
+    (place / "prefix").mkdir(parents=True)
+    (place / "build.json").write_text("{}")
+    (place / "log").write_bytes(b"0123456789" * (SIZE // 10))
+
+
+def is_whole(host: Host) -> bool:
+    place = Path(build_store.folder(host, "key"))
+    return (place / "log").stat().st_size == SIZE and (place / "build.json").exists()
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_lost_maker_is_asked_again(
+    near: LocalHost, far: tuple[SshHost, Machine], restarted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    maker, machine = far
+    make(maker)
+    whole = ssh._backward
+
+    def torn(channel: Channel, sink: socket) -> None:
+        monkeypatch.setattr(ssh, "_backward", whole)
+        sink.sendall(channel.recv(1 << 16))
+        lose(machine, restarted)
+        whole(channel, sink)
+
+    monkeypatch.setattr(ssh, "_backward", torn)
+    ship(maker, "b", "key", near)
+    assert is_whole(near)
+
+
+def test_a_lost_receiver_is_sent_everything_again(
+    near: LocalHost, far: tuple[SshHost, Machine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host, machine = far
+    make(near)
+    whole: Callable[[socket, Channel], None] = ssh._forward
+
+    def torn(source: socket, channel: Channel) -> None:
+        monkeypatch.setattr(ssh, "_forward", whole)
+        channel.sendall(source.recv(1 << 16))
+        machine.kill_sshd()
+        whole(source, channel)
+
+    monkeypatch.setattr(ssh, "_forward", torn)
+    ship(near, "b", "key", host)
+    assert is_whole(host)
+
+
+def lose(machine: Machine, restarted: bool) -> None:
+    if restarted:  # nobody answers at first
+        machine.power_off()
+        Timer(1.0, machine.power_on).start()
+    else:
+        machine.kill_sshd()
+
+
+def test_a_receiver_that_cannot_go_on_says_why(
+    near: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(near)
+    tar = tmp_path / "bin" / "tar"
+    tar.parent.mkdir()
+    tar.write_text(
+        f'#!/bin/sh\n[ "$1" != -xf ] || {{ echo "the disk is gone" >&2; exit 2; }}\nexec {shutil.which("tar")} "$@"\n'
+    )
+    tar.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tar.parent), prepend=":")
+    with pytest.raises(CommandFailed, match=r"on host other, tar .*the disk is gone"):
+        ship(near, "b", "key", LocalHost("other", PurePosixPath(tmp_path, "other")))

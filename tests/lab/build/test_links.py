@@ -12,7 +12,7 @@ import pytest
 from generators import finish
 from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.host.local import LocalHost
-from perfbisect.lab.build import build_store, checkout, linkers, links
+from perfbisect.lab.build import build_store, checkout, links
 from perfbisect.lab.build.pipeline import build, build_context
 from perfbisect.lab.build.plan import BuildContext
 from perfbisect.recipes.builder import Build, Builder, Variant
@@ -158,7 +158,7 @@ def test_links_of_every_build_system_are_repeated_in_other_orders(place: Place, 
     if not shutil.which(NEEDS[system]):
         pytest.skip(f"{NEEDS[system]} is not installed")
     facts = place.build(SOURCES | TREES[system])
-    found = linkers.find(place.host)
+    found = links.find_linker(place.host)
     assert found
     assert (facts.fixed, facts.linker) == ("", found.version)
     usual = place.installed(facts.key)
@@ -182,13 +182,13 @@ def test_links_of_every_build_system_are_repeated_in_other_orders(place: Place, 
         assert moved != order(library)
 
 
-@pytest.mark.parametrize("name", [linkers.LLD, linkers.GOLD, linkers.OBJECTS])
+@pytest.mark.parametrize("name", [links.LLD, links.GOLD, links.OBJECTS])
 def test_other_linkers_make_layouts_too(place: Place, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without mold the next one is used; the last moves only object files, of which this program has three."""
-    linker = linkers.Linker(name, "")
+    linker = links.Linker(name, "")
     if not shutil.which(linker.program):
         pytest.skip(f"{linker.program} is not installed")
-    monkeypatch.setattr(linkers, "find", lambda _: linker)
+    monkeypatch.setattr(links, "find_linker", lambda _: linker)
     further = "int further(int x) { return x + 9; }\n" + "".join(f"int part9{n}(int x) {{ return x; }}\n" for n in "12")
     rule = MAKE.replace("program.o", "program.o further.o library.o").replace(" -lparts", "")
     facts = place.build(SOURCES | {"Makefile": rule, "further.c": further})
@@ -233,7 +233,7 @@ def test_names_that_are_no_text_neither_fail_a_build_nor_are_they_linked_again(p
     files = SOURCES | {"Makefile": MAKE + odd}
     facts = place.build(files)
     assert (facts.binary, facts.fixed) == (facts.key, "")
-    found = linkers.find(place.host)
+    found = links.find_linker(place.host)
     assert found
     made = links.link(place.host, facts.key, 1, found)
     programs = sorted(place.installed(made).parent.iterdir())

@@ -1,17 +1,24 @@
 """What each check says of a host, given what the host told. Nothing is asked of this machine but where it says so."""
 
+import os
+import shutil
+import socket
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
-from perfbisect.host import conditions, jobs
+from object_server import object_server
+from perfbisect.host import facts, jobs
 from perfbisect.host.facts import Answers, Fact, free
 from perfbisect.host.local import LocalHost
 from perfbisect.host.lock import hold
-from perfbisect.lab.checks import contention, preflight, processor, space, tools
+from perfbisect.lab.build import ccache
+from perfbisect.lab.build.shared_builds import SharedBuilds
+from perfbisect.lab.checks import machine, preflight, programs
 from perfbisect.lab.checks.finding import CheckRequest, Finding, Inspection, Level
+from perfbisect.lab.checks.programs import compiler_cache, shared_findings
 from perfbisect.recipes.builder import Build, Builder
 from perfbisect.recipes.inventory import HostEntry
 
@@ -38,7 +45,7 @@ def setting(name: str) -> Fact[object]:
 
 def test_a_host_that_tells_nothing_is_not_accused(host: LocalHost) -> None:
     silent = inspection_of(host)
-    pure = (processor.clock_speed, processor.sharing, processor.layout, space.space, space.swap, contention.load)
+    pure = (machine.clock_speed, machine.sharing, machine.layout, machine.space, machine.swap, machine.load)
     assert [finding for check in pure for finding in check(silent) if finding.level is not Level.OK] == []
 
 
@@ -47,34 +54,34 @@ def test_an_unsteady_clock_is_warned_of_with_the_command_that_mends_it(host: Loc
         (f"{CPUS}/intel_pstate/no_turbo", "no_turbo 0", f"echo 1 | sudo tee {CPUS}/intel_pstate/no_turbo"),
         (f"{CPUS}/cpufreq/boost", "boost 1", f"echo 0 | sudo tee {CPUS}/cpufreq/boost"),
     ):
-        told = ((setting("governor"), "powersave\n"), (setting("turbo"), state), (conditions.TURBO_SWITCH, switch))
-        governor, turbo = processor.clock_speed(inspection_of(host, *told))
+        told = ((setting("governor"), "powersave\n"), (setting("turbo"), state), (facts.TURBO_SWITCH, switch))
+        governor, turbo = machine.clock_speed(inspection_of(host, *told))
         assert governor.level is turbo.level is Level.WARNING
         assert "powersave" in governor.text
         assert "scaling_governor" in governor.advice
         assert turbo.advice == command
     steady = inspection_of(host, (setting("governor"), "performance\n"), (setting("turbo"), "boost 0"))
-    assert levels(processor.clock_speed(steady)) == {"governor": Level.OK}
+    assert levels(machine.clock_speed(steady)) == {"governor": Level.OK}
 
 
 def test_what_cores_share(host: LocalHost) -> None:
     server, vm = ((OUTPUTS / f"{name}.lscpu").read_text() for name in ("server", "vm"))
-    assert levels(processor.sharing(inspection_of(host, (conditions.NODES, server)))) == {
+    assert levels(machine.sharing(inspection_of(host, (facts.NODES, server)))) == {
         "smt": Level.NOTE,
         "numa": Level.NOTE,
     }
-    pinned = inspection_of(host, (conditions.NODES, server), server_cpus="0-7")
-    assert levels(processor.sharing(pinned)) == {"smt": Level.NOTE}
+    pinned = inspection_of(host, (facts.NODES, server), server_cpus="0-7")
+    assert levels(machine.sharing(pinned)) == {"smt": Level.NOTE}
     stolen = (OUTPUTS / "server.stat").read_text()
-    told = processor.sharing(inspection_of(host, (conditions.NODES, vm), (conditions.STEAL, stolen)))
+    told = machine.sharing(inspection_of(host, (facts.NODES, vm), (facts.STEAL, stolen)))
     assert levels(told) == {"virtual": Level.NOTE, "steal": Level.WARNING}
 
 
 def test_what_moves_memory_about(host: LocalHost) -> None:
     told = (setting("aslr"), "2\n"), (setting("huge pages"), "[always] madvise never\n")
-    assert levels(processor.layout(inspection_of(host, *told))) == {"aslr": Level.NOTE, "huge pages": Level.NOTE}
+    assert levels(machine.layout(inspection_of(host, *told))) == {"aslr": Level.NOTE, "huge pages": Level.NOTE}
     calm = (setting("aslr"), "0\n"), (setting("huge pages"), "always [madvise] never\n")
-    assert levels(processor.layout(inspection_of(host, *calm))) == {}
+    assert levels(machine.layout(inspection_of(host, *calm))) == {}
 
 
 @pytest.mark.parametrize(
@@ -82,7 +89,7 @@ def test_what_moves_memory_about(host: LocalHost) -> None:
 )
 def test_room_on_the_disk(host: LocalHost, gib: float, level: Level) -> None:
     df = f"      Avail\n{int(gib * 2**30)}\n"
-    [finding] = space.space(inspection_of(host, (free(host.root), df)))
+    [finding] = machine.space(inspection_of(host, (free(host.root), df)))
     assert finding.level is level
     assert f"{gib:.1f} GiB" in finding.text
     assert ("bisect gc here" in finding.advice) == (level is not Level.OK)
@@ -90,26 +97,26 @@ def test_room_on_the_disk(host: LocalHost, gib: float, level: Level) -> None:
 
 def test_swap_in_use_is_worse_than_swap(host: LocalHost) -> None:
     used = (OUTPUTS / "server.swaps").read_text()
-    assert levels(space.swap(inspection_of(host, (conditions.SWAP, used)))) == {"swap": Level.WARNING}
+    assert levels(machine.swap(inspection_of(host, (facts.SWAP, used)))) == {"swap": Level.WARNING}
     unused = used.replace("1310720", "0")
-    assert levels(space.swap(inspection_of(host, (conditions.SWAP, unused)))) == {"swap": Level.NOTE}
+    assert levels(machine.swap(inspection_of(host, (facts.SWAP, unused)))) == {"swap": Level.NOTE}
 
 
 def test_a_busy_machine_is_warned_of(host: LocalHost) -> None:
     cores = (preflight.facts.CORES, (OUTPUTS / "server.lscpu").read_text())
-    [busy] = contention.load(inspection_of(host, cores, (preflight.facts.LOAD, "13.0 3.0 1.0 2/95 672\n")))
+    [busy] = machine.load(inspection_of(host, cores, (preflight.facts.LOAD, "13.0 3.0 1.0 2/95 672\n")))
     assert busy.level is Level.WARNING
     assert "load average is 13.0 on 24 cores" in busy.text
-    [calm] = contention.load(inspection_of(host, cores, (preflight.facts.LOAD, "11.0 3.0 1.0 2/95 672\n")))
+    [calm] = machine.load(inspection_of(host, cores, (preflight.facts.LOAD, "11.0 3.0 1.0 2/95 672\n")))
     assert calm.level is Level.OK
 
 
 def test_sysbench_without_the_driver_is_refused(host: LocalHost) -> None:
     recipe = Builder(summary="", driver="pgsql", build=Build(compile=[], install=[], artifacts=[]))
     full = (OUTPUTS / "vm.sysbench-help").read_text()
-    assert not list(tools.drivers(inspection_of(host, (conditions.DRIVERS, full), builder=recipe)))
+    assert not list(programs.drivers(inspection_of(host, (facts.DRIVERS, full), builder=recipe)))
     poor = full.replace("  pgsql - PostgreSQL driver\n", "")
-    assert levels(tools.drivers(inspection_of(host, (conditions.DRIVERS, poor), builder=recipe))) == {
+    assert levels(programs.drivers(inspection_of(host, (facts.DRIVERS, poor), builder=recipe))) == {
         "sysbench": Level.REFUSED
     }
 
@@ -120,8 +127,8 @@ def test_sysbench_without_the_driver_is_refused(host: LocalHost) -> None:
 def test_the_command_that_installs_is_that_of_the_system(
     host: LocalHost, monkeypatch: pytest.MonkeyPatch, system: str, command: str
 ) -> None:
-    monkeypatch.setattr(tools, "missing", lambda host, programs: ("g++",))
-    [absent, _] = tools.tools(replace(inspection_of(host), system=system))
+    monkeypatch.setattr(programs, "missing", lambda host, programs: ("g++",))
+    [absent, _] = programs.tools(replace(inspection_of(host), system=system))
     assert absent.level is Level.REFUSED
     assert command in absent.advice
 
@@ -129,31 +136,135 @@ def test_the_command_that_installs_is_that_of_the_system(
 @pytest.mark.tools
 def test_who_is_there(host: LocalHost) -> None:
     alone = inspection_of(host)
-    assert levels(contention.others(alone)) == {"lock": Level.OK}
+    assert levels(machine.others(alone)) == {"lock": Level.OK}
     job = jobs.start(host, ["sleep", "100"], name="left", timeout=100)
     try:
-        told = list(contention.others(alone))
+        told = list(machine.others(alone))
         assert [finding.topic for finding in told] == ["lock", "jobs"]
         assert job.id in told[1].text
     finally:
         jobs.kill(host, job)
     with hold(host, "a hunt of somebody else"):
-        [taken] = contention.others(alone)
+        [taken] = machine.others(alone)
         assert taken.level is Level.WARNING
         assert "a hunt of somebody else" in taken.text
-    listening = inspection_of(host, (conditions.PORTS, "  0: 0100007F:5B0A 00000000:0000 0A\n"))
-    assert "port 23306" in [finding.text for finding in contention.others(listening)][-1]
+    listening = inspection_of(host, (facts.PORTS, "  0: 0100007F:5B0A 00000000:0000 0A\n"))
+    assert "port 23306" in [finding.text for finding in machine.others(listening)][-1]
 
 
 @pytest.mark.tools
 def test_a_slow_or_wrong_clock(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert levels(contention.clock(inspection_of(host, (conditions.CLOCK_SOURCE, "tsc\n")))) == {}
-    [slow] = contention.clock(inspection_of(host, (conditions.CLOCK_SOURCE, "hpet\n")))
+    assert levels(machine.clock(inspection_of(host, (facts.CLOCK_SOURCE, "tsc\n")))) == {}
+    [slow] = machine.clock(inspection_of(host, (facts.CLOCK_SOURCE, "hpet\n")))
     assert slow.level is Level.WARNING
     assert "hpet" in slow.text
-    loose = inspection_of(host, (conditions.SYNCHRONISED, "NTPSynchronized=no\n"))
-    assert levels(contention.clock(loose)) == {"clock": Level.NOTE}
-    behind = Fact(("date", "-d", "1 minute ago", "+%s.%N"), conditions.read_seconds)
-    monkeypatch.setattr(contention, "TIME", behind)
-    [wrong] = contention.clock(inspection_of(host))
+    loose = inspection_of(host, (facts.SYNCHRONISED, "NTPSynchronized=no\n"))
+    assert levels(machine.clock(loose)) == {"clock": Level.NOTE}
+    behind = Fact(("date", "-d", "1 minute ago", "+%s.%N"), facts.read_seconds)
+    monkeypatch.setattr(machine, "TIME", behind)
+    [wrong] = machine.clock(inspection_of(host))
     assert "60 s behind that of this machine" in wrong.text
+
+
+def checked(folder: Path, **entry: object) -> list[Finding]:
+    host = LocalHost("here", PurePosixPath(folder))
+    made = HostEntry(name="here", **entry)  # type: ignore[arg-type]
+    return list(compiler_cache(Inspection(CheckRequest(host, made), {}, "")))  # type: ignore[arg-type]
+
+
+@pytest.mark.tools
+@pytest.mark.skipif(not shutil.which("ccache"), reason="no ccache")
+def test_a_store_that_works(tmp_path: Path) -> None:
+    with object_server() as server:
+        (found,) = checked(tmp_path, ccache_remote=server.address)
+        assert found.level is Level.OK
+        assert "secret" not in found.text
+        assert {"PUT", "GET"} <= set(server.asked)
+        (again,) = checked(tmp_path, ccache_remote=server.address)
+        assert again.level is Level.OK
+    assert not list(tmp_path.iterdir()), "nothing of it stays on the host"
+
+
+@pytest.mark.tools
+@pytest.mark.skipif(not shutil.which("ccache"), reason="no ccache")
+def test_a_store_that_takes_nothing(tmp_path: Path) -> None:
+    with object_server() as server:
+        server.fails = lambda method: 403 if method == "PUT" else 0
+        (found,) = checked(tmp_path, ccache_remote=server.address)
+    assert found.level is Level.WARNING
+    assert "ccache" in found.text
+
+
+@pytest.mark.tools
+@pytest.mark.skipif(not shutil.which("ccache"), reason="no ccache")
+def test_a_store_that_does_not_answer(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    (found,) = checked(tmp_path, ccache_remote=f"http://user:secret@127.0.0.1:{port}")
+    assert found.level is Level.WARNING
+    assert "cannot reach it" in found.text
+    assert "secret" not in found.text
+
+
+@pytest.mark.tools
+@pytest.mark.skipif(not shutil.which("ccache"), reason="no ccache")
+def test_where_nothing_is_shared_or_built_nothing_is_tried(tmp_path: Path) -> None:
+    assert not checked(tmp_path)
+    assert not checked(tmp_path, ccache_remote="none")
+    assert not checked(tmp_path, ccache_remote="http://127.0.0.1:1", build_hosts=["other"])
+
+
+@pytest.mark.tools
+@pytest.mark.skipif(not shutil.which("ccache"), reason="no ccache")
+@pytest.mark.parametrize(
+    ("version", "remote", "reason"),
+    [
+        ((4, 4), "http://x", "too old for a remote store: 4.4"),
+        ((4, 5), "redis://x", ""),
+        ((4, 7), "https://x", "no https://, before 4.13: 4.7"),
+        ((4, 13), "https://x", ""),
+    ],
+)
+def test_which_versions_can_use_which_store(version: tuple[int, int], remote: str, reason: str) -> None:
+    found = ccache.unfit(version, remote)
+    assert reason in found
+    assert bool(found) is bool(reason)
+
+
+# A ccache of another version, as far as its first line goes.
+OLD = """#!/bin/sh
+[ "$1" != --version ] || { echo 'ccache version 4.4.1'; exit; }
+exit 1
+"""
+
+
+@pytest.mark.tools
+@pytest.mark.skipif(not shutil.which("ccache"), reason="no ccache")
+def test_a_ccache_that_is_too_old_is_said_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "bin" / "ccache"
+    program.parent.mkdir()
+    program.write_text(OLD)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    (found,) = checked(tmp_path, ccache_remote="http://127.0.0.1:1")
+    assert found.level is Level.WARNING
+    assert "is too old for a remote store: 4.4" in found.text
+
+
+def test_a_store_that_can_be_used(tmp_path: Path) -> None:
+    assert not list(shared_findings(None))
+    (found,) = shared_findings(SharedBuilds(str(tmp_path)))
+    assert found.level is Level.OK
+    assert "who can write there can run code on your hosts" in found.text
+    (found,) = shared_findings(SharedBuilds(str(tmp_path), b"0123456789abcdef"))
+    assert found.text.endswith(", signed")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_store_that_cannot(tmp_path: Path) -> None:
+    (found,) = shared_findings(SharedBuilds(str(tmp_path / "nowhere")))
+    assert found.level is Level.WARNING
+    assert "there is no folder" in found.text
+    (found,) = shared_findings(SharedBuilds("nonsense://user:secret@x"))
+    assert found.level is Level.WARNING
+    assert "secret" not in found.text

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from perfbisect.core.domain.events import Warned
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host.local import LocalHost
-from perfbisect.lab.build.requirements import NEEDED, compilers
-from perfbisect.lab.checks import preflight, tools
+from perfbisect.lab.build.toolchain import NEEDED, compilers
+from perfbisect.lab.checks import preflight, programs
 from perfbisect.lab.checks.finding import CheckRequest, Finding, Level
 from perfbisect.recipes.builder import Build, Builder, Packages, Server, Variant
 from perfbisect.recipes.builder_reader import variant_of
@@ -22,7 +22,7 @@ WORKLOAD = Workload(name="w", suite="s", driver="pgsql", summary="", group="poin
 HERE = HostEntry(name="here")
 USED = (
     *NEEDED,
-    *tools.TO_MEASURE,
+    *programs.TO_MEASURE,
     "sysbench",
     "sh",
     "env",
@@ -71,7 +71,7 @@ def needed(entry: HostEntry, recipe: Builder, variant: str) -> list[str]:
     nowhere = LocalHost("here", PurePosixPath("nowhere"))
     request = CheckRequest(nowhere, entry, builder=recipe, variant=variant)
     compiling = compilers(recipe.build, variant_of(recipe, variant)) if recipe.build else []
-    return [*tools.needed(request), *compiling]
+    return [*programs.needed(request), *compiling]
 
 
 @pytest.fixture
@@ -118,12 +118,12 @@ def test_a_compiler_that_is_only_in_the_environment_may_be_absent() -> None:
 
 
 def test_a_command_needs_no_sysbench(host: LocalHost) -> None:
-    assert "sysbench" in tools.needed(CheckRequest(host, HERE))
-    assert "sysbench" in tools.needed(CheckRequest(host, HERE, workloads=(WORKLOAD,)))
+    assert "sysbench" in programs.needed(CheckRequest(host, HERE))
+    assert "sysbench" in programs.needed(CheckRequest(host, HERE, workloads=(WORKLOAD,)))
     command = replace(WORKLOAD, statement="", command=["bench"])
-    assert "sysbench" not in tools.needed(CheckRequest(host, HERE, workloads=(command,)))
-    assert "sysbench" in tools.needed(CheckRequest(host, HERE, workloads=(command, WORKLOAD)))
-    assert "sysbench" not in tools.needed(CheckRequest(host, HERE, workloads=())), "there is none for this system"
+    assert "sysbench" not in programs.needed(CheckRequest(host, HERE, workloads=(command,)))
+    assert "sysbench" in programs.needed(CheckRequest(host, HERE, workloads=(command, WORKLOAD)))
+    assert "sysbench" not in programs.needed(CheckRequest(host, HERE, workloads=())), "there is none for this system"
 
 
 def test_pinning_needs_taskset() -> None:
@@ -168,7 +168,7 @@ def test_what_a_build_needs_is_looked_for_where_it_belongs(host: LocalHost) -> N
 @pytest.mark.tools
 def test_what_a_build_needs_is_not_looked_for_where_it_is_not_built(host: LocalHost) -> None:
     recipe = builder(["no/such.h"])
-    [finding, *_] = tools.tools(
+    [finding, *_] = programs.tools(
         preflight.inspect_host(CheckRequest(host, HostEntry(name="here", build_host="x"), builder=recipe))
     )
     assert finding.topic == "builder"

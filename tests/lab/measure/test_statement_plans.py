@@ -11,10 +11,9 @@ from perfbisect.core.domain.events import Planned
 from perfbisect.core.domain.orders import Purpose
 from perfbisect.errors import RunFailed
 from perfbisect.host.local import LocalHost
-from perfbisect.lab.measure.runner import Turn
 from perfbisect.lab.measure.statement_plans import PlanStudy, has_statements, parse, short
-from perfbisect.lab.measure.visit import RunContext
-from perfbisect.lab.server.installation import System
+from perfbisect.lab.measure.visit import RunContext, Turn
+from perfbisect.lab.server.service import System
 from perfbisect.lab.workload import dataset, lua, sysbench
 from perfbisect.recipes.find import load_builder, load_workload
 from perfbisect.recipes.inventory import HostEntry

@@ -1,16 +1,35 @@
 """A workload that is a command: what its end means, and how it is really timed."""
 
+import json
+import shutil
 import subprocess
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
+from typing import Any
 
+import msgspec
 import pytest
-from msgspec.structs import replace
+from msgspec.structs import replace as changed
 
-from perfbisect.lab.server.installation import System
-from perfbisect.lab.workload.command import CLOCK, outcome, prepare_inputs, timed, values
+from lab_events import measure, runs, skipped
+from labs import lab_of
+from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, RunFinished, RunStarted
+from perfbisect.core.domain.metrics import value
+from perfbisect.core.domain.orders import Measure, Purpose, Share
+from perfbisect.errors import EnvironmentFailure
+from perfbisect.host.local import LocalHost
+from perfbisect.lab.host_lab import HostLab
+from perfbisect.lab.server.service import System
+from perfbisect.lab.workload.command import CLOCK, CPU, outcome, prepare_inputs, read_fio, timed, values
 from perfbisect.lab.workload.result import ProcessResult
 from perfbisect.recipes.builder import Builder
+from perfbisect.recipes.requested import quick_builder
 from perfbisect.recipes.workload import Workload
+from postgres import AT, BIN, needs_postgres
+from postgres import BUILDER as POSTGRES
+from waiting import ended as is_ended
 
 BUILDER = Builder(summary="", driver="d")
 
@@ -105,7 +124,7 @@ def test_args_are_filled_in_and_tell_data_apart_that_they_change() -> None:
     path = PurePosixPath("/x")
     filled = values(System("c", "k", path, BUILDER, {"prefix": "/x"}), one, path, path, None)
     assert (filled["keys"], filled["sync"], filled["prefix"]) == ("5", "true", "/x")
-    more, unsynced = replace(one, args=one.args | {"keys": 6}), replace(one, args=one.args | {"sync": False})
+    more, unsynced = changed(one, args=one.args | {"keys": 6}), changed(one, args=one.args | {"sync": False})
     assert told(more) != told(one) == told(unsynced)
 
 
@@ -117,16 +136,268 @@ def told(workload: Workload, builder: Builder = BUILDER, **filled: int) -> list[
 def test_sizes_tell_data_apart_where_loading_is_reported_them(word: str) -> None:
     one = Workload(name="w", summary="", group="", command=["run"], prepare_commands=[["load", f"--size={{{word}}}"]])
     assert told(one, **{word: 4}) == told(one, **{word: 4}) != told(one, **{word: 5})
-    deaf = replace(one, prepare_commands=[["load"]])
+    deaf = changed(one, prepare_commands=[["load"]])
     assert told(deaf, **{word: 4}) == told(deaf, **{word: 5}) == [repr([["load"]]), "{}", ""]
 
 
 def test_a_recipes_files_tell_data_apart_where_loading_uses_them(tmp_path: Path) -> None:
     builder = Builder(summary="", driver="d", folder=str(tmp_path))
     one = Workload(name="w", summary="", group="", command=["run"], prepare_commands=[["{recipe}/fill", "{data}"]])
-    deaf = replace(one, prepare_commands=[["load"]])
+    deaf = changed(one, prepare_commands=[["load"]])
     (tmp_path / "fill").write_text("old")
     before = told(one, builder), told(deaf, builder)
     (tmp_path / "fill").write_text("new")
     assert told(one, builder) != before[0]
     assert told(deaf, builder) == before[1]
+
+
+PERCENTILES = {"50.000000": 100000, "95.000000": 200000, "99.000000": 300000}
+
+
+def printed(**keys: Any) -> str:
+    side = {"iops": 500.0, "runtime": 2000, "total_ios": 1000}
+    side["clat_ns"] = {"mean": 150000.0, "max": 400000, "N": 1000, "percentile": PERCENTILES}
+    job = {"error": 0, "job_runtime": 2000, "usr_cpu": 3.0, "sys_cpu": 7.0, "read": side, "write": {"iops": 0.0}}
+    return json.dumps({"fio version": "fio-3.33", "jobs": [job | keys]}, indent=2)
+
+
+def test_iops_latencies_and_cpu_time() -> None:
+    found = read_fio(printed())
+    assert (found.iops, found.operations, found.cpu) == (500.0, 1000, 200.0)
+    assert found.latency == {"avg": 0.15, "max": 0.4, "p95": 0.2, "p99": 0.3}
+
+
+def test_a_warning_before_the_json_is_passed_over() -> None:
+    assert read_fio(f"fio: this platform does not support process shared mutexes {{}}\n{printed()}").iops == 500.0
+
+
+def test_before_3_0_latencies_are_microseconds_and_what_is_missing_is_derived() -> None:
+    side = {"iops": 500.0, "runtime": 2000, "clat": {"mean": 150.0, "percentile": {"95.000000": 200}}}
+    found = read_fio(json.dumps({"jobs": [{"usr_cpu": 3.0, "sys_cpu": 7.0, "read": side}]}))
+    assert (found.operations, found.cpu) == (1000, 200.0)
+    assert found.latency == {"avg": 0.15, "max": None, "p95": 0.2, "p99": None}
+
+
+def test_latencies_are_those_of_fsync_where_a_job_calls_it() -> None:
+    fsync = {"lat_ns": {"mean": 4e6, "max": 9e6, "N": 1000, "percentile": {"95.000000": 8e6, "99.000000": 8.5e6}}}
+    assert read_fio(printed(sync=fsync)).latency == {"avg": 4.0, "max": 9.0, "p95": 8.0, "p99": 8.5}
+
+
+def test_reads_and_writes_are_added() -> None:
+    assert read_fio(printed(write={"iops": 100.0, "runtime": 2000, "total_ios": 200})).operations == 1200
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "not the JSON of fio"),
+        ("fio: no such engine", "not the JSON of fio"),
+        ('{"jobs": [{"read": {"iops": "many"}}]}', "not the JSON of fio"),
+        ('{"jobs": []}', "has 0 jobs"),
+        ('{"jobs": [{}, {}]}', "--group_reporting"),
+        (printed(error=5), "error 5"),
+        (printed(read={"iops": 0.0}), "less than one I/O"),
+    ],
+)
+def test_what_is_no_result_is_said(text: str, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        read_fio(text)
+
+
+@pytest.mark.tools
+@pytest.mark.skipif(not shutil.which("fio"), reason="no fio: apt-get install fio")
+def test_what_fio_prints_here(tmp_path: Path) -> None:
+    """IOPS agree with the number of operations that fio was asked for; its CPU time is a counter."""
+    argv = ["fio", "--name=a", f"--filename={tmp_path}/f", "--size=4M", "--rw=randwrite", "--bs=4k", "--fsync=64"]
+    argv += ["--ioengine=psync", "--number_ios=1024", "--output-format=json", "--group_reporting"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    workload = Workload(name="w", summary="", group="", command=argv, format="fio")
+    found = outcome(ProcessResult(done.stdout, done.stderr, 0, 90.0, "1000.5 0 1002.5\n"), workload)
+    assert found.operations == 1024
+    assert found.reported
+    assert found.latency["p99"]
+    assert CPU in found.counters
+    assert workload.metric == "rate"
+
+
+SCRIPT = """\
+#!/bin/sh
+# $1: data, $2: threads
+cat "$1/loaded" "$SUITE/beside.txt"
+echo mine >>"$1/loaded"
+echo "threads: $2, ops/s: {rate}, done: 50"
+"""
+GOOD, SLOW, FAILING, SILENT, HANGING, LAST = range(6)
+CHANGES = ("200", "100", "1; exit 7", "nothing", "1; sleep 60", "90")
+
+
+@pytest.fixture
+def commits(tmp_path: Path, git: Callable[..., str]) -> tuple[str, ...]:
+    """A script at each commit: fast, slow, one that fails, one that tells no number, one that hangs, slow."""
+    hashes = []
+    for change in CHANGES:
+        script = tmp_path / "repo" / "bench"
+        rate, _, more = change.partition("; ")
+        script.write_text(SCRIPT.format(rate=rate) + more)
+        script.chmod(0o755)
+        git("add", ".")
+        git("commit", "-q", "-m", "change")
+        hashes.append(git("rev-parse", "HEAD"))
+    return tuple(hashes)
+
+
+@pytest.fixture
+def lab(tmp_path: Path, commits: tuple[str, ...]) -> HostLab:
+    suite = tmp_path / "suite"
+    suite.mkdir()
+    (suite / "beside.txt").write_text("beside\n")
+    root = tmp_path / "root"
+    root.mkdir()
+    builder = quick_builder(("sh -c 'pwd >built && echo {jobs} >>built'",), str(tmp_path / "repo"))
+    workload = Workload(
+        name="bench",
+        suite="suite",
+        folder=str(suite),
+        driver="command",
+        summary="",
+        group="command",
+        command=["env", "SUITE={suite}", "./bench", "{data}", "{threads}"],
+        prepare_commands=[["sh", "-c", "cat {suite}/beside.txt >{data}/loaded; ls bench"]],
+        rate=r"ops/s: (\w+)",
+        operations=r"done: (\d+)",
+        threads=3,
+        timeout=60.0,
+    )
+    return lab_of(LocalHost("here", PurePosixPath(root)), builder, workload, tmp_path / "repo", commits)
+
+
+def with_workload(lab: HostLab, **changes: object) -> HostLab:
+    return replace(lab, workload=msgspec.structs.replace(lab.workload, **changes))
+
+
+@pytest.mark.tools
+def test_a_command_is_measured_in_the_place_where_it_was_built(lab: HostLab) -> None:
+    events = measure(lab, Share(GOOD, 2), Share(SLOW, 1))
+    done = runs(events)
+    assert sorted(value(run, "rate") or 0 for run in done) == [100, 200, 200]
+    assert {run.operations for run in done} == {50}
+    assert all(0 < run.seconds < 60 for run in done)
+    assert all(run.latency["avg"] == pytest.approx(20 * run.seconds) for run in done)
+    assert [event.seconds for event in events if isinstance(event, RunStarted)] == [0, 0, 0]
+    [built, *_] = (event.facts for event in events if isinstance(event, BuildFinished))
+    there = Path(built.log).parent / "prefix" / "built"
+    assert there.read_text().splitlines()[0] == str(lab.place.host.root / "work" / lab.builder.work_name / "prefix")
+    assert len({run.dataset for run in done}) == 1
+    [kept] = Path(lab.place.host.root, "datasets").rglob("loaded")
+    assert kept.read_text() == "beside\n"  # each run had a copy of its own
+
+
+@pytest.mark.tools
+def test_what_a_command_leaves_running_is_ended(lab: HostLab, tmp_path: Path) -> None:
+    script = """sh -c 'echo $$ >>"$1"; exec sleep 60' child "$1" & echo ops/s: 5, done: 1"""
+    lab = with_workload(lab, command=["sh", "-c", script, "leave", str(tmp_path / "left")])
+    assert len(runs(measure(lab, Share(GOOD, 2)))) == 2
+    left = (tmp_path / "left").read_text().split()
+    assert left
+    assert all(map(is_ended, left))
+
+
+@pytest.mark.tools
+def test_perf_counts_the_whole_command(lab: HostLab) -> None:
+    [run] = runs(measure(lab, Share(GOOD, 1)))
+    if not run.counters:
+        pytest.skip("perf is not permitted here")
+    spent = run.counters["task-clock"]
+    assert spent is not None
+    assert spent > 0
+    assert value(run, "cpu/o") == pytest.approx(1000 * spent / 50)
+
+
+@pytest.mark.tools
+@pytest.mark.parametrize(
+    ("candidate", "reason"),
+    [
+        (FAILING, "it ended with status 7: threads: 3, ops/s: 1, done: 50"),
+        (SILENT, r"it printed 'nothing' where ops/s: (\w+) matches, which is not a number above 0"),
+    ],
+)
+def test_a_commit_that_gives_no_number_is_skipped(lab: HostLab, candidate: int, reason: str) -> None:
+    facts = skipped(measure(lab, Share(candidate, 2)))
+    assert (facts.stage, facts.reason) == ("run", reason)
+    assert "ops/s" in Path(facts.log).read_text()
+
+
+@pytest.mark.tools
+def test_a_commit_whose_command_does_not_end_is_skipped(lab: HostLab) -> None:
+    for limit in (2, 20):  # on a busy machine, the first may be over before it prints
+        facts = skipped(measure(with_workload(lab, timeout=float(limit)), Share(HANGING, 2)))
+        assert (facts.stage, facts.reason) == ("run", f"it did not end in {limit} s and was killed")
+        if printed := "ops/s" in Path(facts.log).read_text():
+            break
+    assert printed
+
+
+@pytest.mark.tools
+def test_a_program_of_the_commit_that_loading_lacks_is_the_commits_fault_and_one_of_the_host_the_hosts(
+    lab: HostLab,
+) -> None:
+    facts = skipped(measure(with_workload(lab, prepare_commands=[["./loader"]]), Share(SLOW, 1)))
+    assert facts.reason.startswith("the data cannot be loaded: ./loader ended with status 127: ")
+    lab = with_workload(lab, prepare_commands=[["bench-loader"]])
+    with pytest.raises(EnvironmentFailure, match="bench-loader is not installed on host here"):
+        measure(lab, Share(GOOD, 1))
+
+
+@pytest.mark.tools
+def test_no_two_builds_count_as_one(lab: HostLab) -> None:
+    events = measure(lab, Share(GOOD, 1), Share(SLOW, 1), Share(LAST, 1))
+    assert [event.same_as for event in events if isinstance(event, BuildFinished)] == [None] * 3
+
+
+FILE = "select k from t where id = 777;\n"
+
+
+@pytest.mark.tools
+@pytest.mark.dbms
+@needs_postgres
+def test_a_benchmark_of_its_own_measures_a_server(tmp_path: Path, git: Callable[..., str]) -> None:
+    (tmp_path / "repo" / "server.conf").write_text("fsync = off\n")
+    git("add", ".")
+    git("commit", "-q", "-m", "change")
+    commit = git("rev-parse", "HEAD")
+    suite = tmp_path / "suite"
+    suite.mkdir()
+    (suite / "select.sql").write_text(FILE)
+    workload = Workload(
+        name="select",
+        suite="suite",
+        folder=str(suite),
+        driver="pgsql",
+        summary="",
+        group="point",
+        prepare_commands=[
+            [
+                f"{BIN}/psql",
+                *AT,
+                "-c",
+                "create table t as select i as id, i as k from generate_series(1, 1000) i",
+                "bench",
+            ]
+        ],
+        command=[f"{BIN}/pgbench", "-n", *AT, "-T", "{time}", "-c", "{threads}", "-f", "{suite}/select.sql", "bench"],
+        rate=r"tps = ([0-9.]+)",
+        operations=r"actually processed: (\d+)",
+        time=1.0,
+    )
+    with tempfile.TemporaryDirectory(prefix="lab") as root:
+        lab = lab_of(LocalHost("here", PurePosixPath(root)), POSTGRES, workload, tmp_path / "repo", (commit,))
+        events = list(lab.measure(Measure((Share(0, 2),), Purpose.ENDS)))
+    assert not [event for event in events if isinstance(event, CandidateSkipped)]
+    runs = [event.facts for event in events if isinstance(event, RunFinished)]
+    assert len(runs) == 2
+    assert runs[0].visit == runs[1].visit, "one start of the server for both"
+    for run in runs:
+        assert run.dataset
+        assert run.reported == pytest.approx(run.operations / 1.0, rel=0.2)
+        if run.counters:  # of the server
+            assert 0 < (value(run, "cpu/o") or 0) < 1e6 * run.seconds / run.operations

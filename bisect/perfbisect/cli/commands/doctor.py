@@ -81,7 +81,7 @@ def doctor(
     from perfbisect.lab.checks.all_hosts import Wanted
     from perfbisect.lab.checks.finding import CheckRequest, Finding, Level
     from perfbisect.lab.checks.preflight import findings, inspect_host
-    from perfbisect.lab.checks.shared_builds import shared_findings
+    from perfbisect.lab.checks.programs import shared_findings
     from perfbisect.recipes.find import load_builder, load_host, load_workload
     from perfbisect.recipes.origin import foreign_files
 
@@ -135,7 +135,7 @@ def doctor_all(wanted: "Wanted", hosts: Path | None, as_json: bool) -> int:
     from perfbisect.hunt.shared import shared_builds
     from perfbisect.lab.checks.all_hosts import check_all
     from perfbisect.lab.checks.finding import Level
-    from perfbisect.lab.checks.shared_builds import shared_findings
+    from perfbisect.lab.checks.programs import shared_findings
     from perfbisect.recipes.find import load_hosts
 
     entries = load_hosts(hosts or "")

@@ -16,7 +16,7 @@ from perfbisect.cli.options.places import announce, inventory_option
 from perfbisect.cli.options.wait import wait_callback, wait_option
 
 if TYPE_CHECKING:
-    from perfbisect.lab.upkeep.storage import Item
+    from perfbisect.lab.upkeep import Item
 
 EPILOG = """\b
 Examples:
@@ -66,7 +66,7 @@ def gc(
     from perfbisect.host.lease_records import all_records
     from perfbisect.host.lock import hold
     from perfbisect.host.registry import connect
-    from perfbisect.lab.upkeep import storage
+    from perfbisect.lab import upkeep
     from perfbisect.recipes.find import load_host
     from perfbisect.recipes.inventory import in_bytes
 
@@ -84,15 +84,15 @@ def gc(
         connect(entry) as there,
         nullcontext() if dry_run else hold(there, "a clean-up", wait_callback(wait)),
     ):
-        found = storage.items(there)
+        found = upkeep.items(there)
         left = [job.id for job in (*jobs.running(there), *jobs.orphaned(there))]
         pinned = pins(history) | {
             *left,
-            *(item.name for item in found if left and item.category in storage.IN_USE),
+            *(item.name for item in found if left and item.category in upkeep.IN_USE),
         }
-        gone = storage.expendable(found, limit, pinned)
+        gone = upkeep.expendable(found, limit, pinned)
         if not dry_run:
-            storage.remove(there, gone)
+            upkeep.remove(there, gone)
     if as_json:
         say_json(as_object(gone, found, dry_run))
     else:
@@ -106,14 +106,14 @@ def gc_shared(keep: int | None, dry_run: bool, as_json: bool) -> int:
     """Remove shared builds from their folder until at most ``keep`` is left; the exit status."""
     import msgspec
 
-    from perfbisect.lab.upkeep.shared_folder import clean
+    from perfbisect.lab.upkeep import clean_shared_folder
     from perfbisect.recipes.configuration import load_configuration
     from perfbisect.recipes.inventory import in_bytes
     from perfbisect.wording.quantities import count
 
     shared = load_configuration().shared
     limit = in_bytes(shared.keep) if keep is None else keep
-    gone, left = clean(shared.builds or "", limit, time.time(), dry_run=dry_run)
+    gone, left = clean_shared_folder(shared.builds or "", limit, time.time(), dry_run=dry_run)
     freed = sum(entry.size for entry in gone)
     if as_json:
         said = {"removed": not dry_run, "items": gone, "bytes": freed, "left": left}

@@ -31,11 +31,10 @@ from perfbisect.hunt.trials.setup import TrialPlan
 from perfbisect.hunt.trials.view import Progress
 from perfbisect.hunt.workers import InlineWorkers
 from perfbisect.lab.build import prebuilt
-from perfbisect.lab.build.layout_seeds import LayoutSeeds
+from perfbisect.lab.build.links import LayoutSeeds
 from perfbisect.lab.build.plan import Built
-from perfbisect.lab.guarded_lab import GuardedLab
+from perfbisect.lab.guarded_lab import GuardedLab, Lab
 from perfbisect.lab.host_lab import Earlier, HostLab
-from perfbisect.lab.protocol import Lab
 from perfbisect.store.drop_hunts import enter_settings
 from perfbisect.store.history import History
 

@@ -1,12 +1,23 @@
-"""The finished builds of a host: ``root/builds/KEY/`` with ``prefix/``, ``log``, ``build.json``, ``files/`` (see
-``integrity.py``), and ``links/`` if wanted.
+"""The finished builds of a host: ``root/builds/KEY/`` with ``prefix/``, ``log``, ``build.json``, ``files/``, and ``links/`` if
+wanted; that they are as they were made; and how one is sent to another host.
 
-A build appears there with its record in one rename, so that a folder of that name is always complete.
+A build appears there with its record in one rename, so that a folder of that name is always complete. What is measured
+may change or delete files of its own build. Beside ``prefix``:
+
+    files/paths   of everything that was installed
+    files/seen    its size, inode, times and mode, which are compared before each visit. Of a folder only the mode: what
+                  a program adds is no file of the build
+    files/held    what it contains: digests, and the targets of links. Compared where ``seen`` differs; where that is all
+                  that differs, it is noted anew
+
+All entries end with a NUL and are compared as bytes. A layout has no ``files/held``: it is linked again. A program can
+change the speed alone, so nothing else shows that its build is no longer what was built.
 """
 
 import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
@@ -15,21 +26,60 @@ import msgspec
 
 from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.core.domain.patch import Patch
-from perfbisect.errors import BuildChanged
+from perfbisect.errors import BuildChanged, ConnectionLost, EnvironmentFailure
 from perfbisect.host.protocol import Host
-from perfbisect.lab.build import integrity
 from perfbisect.lab.build.toolchain import Toolchain, is_native
-from perfbisect.lab.upload.recipe import archive
+from perfbisect.lab.upload import recipe_archive
 from perfbisect.recipes.build_systems import has_commands, revision
 from perfbisect.recipes.builder import Builder, Variant
 from perfbisect.recipes.builder_reader import build_of
+
+LONG = 3600.0  # seconds: reading everything of a large system
+
+# ``changed`` prints a few of the paths, one a line. A folder without a record, as of an earlier version, has not changed.
+FUNCTIONS = r"""
+seen() { # in folder $1, of the paths on standard input
+    (cd -- "$1/prefix" && LC_ALL=C xargs -0 -r sh -c \
+        'find "$@" -maxdepth 0 "(" -type d -printf "%y %m %p\0" -o -printf "%y %m %s %i %T@ %C@ %p\0" ")"' find) |
+        LC_ALL=C sort -z
+}
+held() {
+    (cd -- "$1/prefix" && LC_ALL=C xargs -0 -r sh -c \
+        'find "$@" -maxdepth 0 -printf "%y %m %l %p\0" -type f -exec sha256sum -z -- {} +' find) | LC_ALL=C sort -z
+}
+note() { [ ! -e "$1/files/paths" ] || seen "$1" <"$1/files/paths" >"$1/files/seen"; }
+list() { mkdir -p "$1/files" && (cd -- "$1/prefix" && find . -mindepth 1 -print0) >"$1/files/paths"; }
+record() { list "$1" && held "$1" <"$1/files/paths" >"$1/files/held" && note "$1" && sync -- "$1"/files/*; }
+changed() {
+    [ -d "$1/prefix" ] || { echo 'all of them'; return; }
+    [ -e "$1/files/seen" ] || return 0
+    ! seen "$1" <"$1/files/paths" 2>/dev/null | cmp -s - "$1/files/seen" || return 0
+    by=held; [ -e "$1/files/held" ] || by=seen
+    "$by" "$1" <"$1/files/paths" 2>/dev/null | LC_ALL=C comm -z -13 - "$1/files/$by" | LC_ALL=C sed -z 's,^.* \(\./\),\1,' |
+        tr '\n\0' ' \n' | LC_ALL=C sort -u | cut -b -100 |
+        LC_ALL=C awk 'NR < 4; NR == 4 { print "…" } END { exit !NR }' || note "$1"
+}
+"""
+_CHANGED = f'{FUNCTIONS}changed "$1"'
+_RECORD_LAYOUTS = f'{FUNCTIONS}for each do list "$each" && note "$each" || exit; done'
+
+
+def changes(host: Host, folder: PurePosixPath) -> str:
+    """What of the build in that folder is not as it was made, a path a line; "" where all is."""
+    return host.run(["sh", "-c", _CHANGED, "changed", str(folder)], timeout=LONG).stdout
+
+
+def record_layouts(host: Host, folders: list[PurePosixPath]) -> None:
+    """Record layouts. Each has files in common with those linked after it, whose times that changes: record all at once."""
+    host.run(["sh", "-c", _RECORD_LAYOUTS, "record", *map(str, folders)], timeout=LONG)
+
 
 _LAYOUT = "2"  # part of every key: raise it when what a build folder holds changes its meaning
 
 # Idempotent: interrupted and run again, it continues. Files are synced first, so that a build is complete even after a
 # power failure. $4 are its recorded links, if any.
 _KEEP = f"""\
-{integrity.FUNCTIONS}set -e
+{FUNCTIONS}set -e
 mkdir -p "${{1%/*}}"
 if [ -d "$2" ]; then
     rm -rf "$1.part"; mkdir "$1.part"
@@ -48,7 +98,7 @@ cd -- "$1" 2>/dev/null && cat build.json && { [ -e links/plan ] || printf '\\f';
 """
 # The time of a build's folder ($3; empty for one outside the root folder) is that of its last use.
 _POINT = f"""\
-{integrity.FUNCTIONS}mkdir -p "${{2%/*}}" && rm -rf "$2" && ln -s -- "$1" "$2" || exit
+{FUNCTIONS}mkdir -p "${{2%/*}}" && rm -rf "$2" && ln -s -- "$1" "$2" || exit
 [ -n "$3" ] || exit 0
 touch -c -- "$3" && changed "$3"
 [ -e "$3/files/seen" ] || [ ! -d "$1" ] || record "$3"
@@ -124,7 +174,7 @@ def _recipe(builder: Builder, variant: Variant) -> dict[str, Any]:
         "commands": commands,
         "version": builder.version,
         "variant": [variant.cc, variant.cxx, variant.cflags, variant.ldflags, *filter(None, [variant.train])],
-        "files": hashlib.sha256(archive(builder)).hexdigest() if "{recipe}" in commands else "",
+        "files": hashlib.sha256(recipe_archive(builder)).hexdigest() if "{recipe}" in commands else "",
     }
     return parts | {"home": builder.home} if builder.home else parts  # a build may contain the path of its home
 
@@ -172,7 +222,7 @@ def has(host: Host, key: str) -> bool:
 
 def check(host: Host, key: str) -> None:
     """Raise BuildChanged where the files of the build with that key are not as they were made."""
-    if paths := integrity.changes(host, folder(host, key)):
+    if paths := changes(host, folder(host, key)):
         raise BuildChanged(host.name, key, paths)
 
 
@@ -187,9 +237,7 @@ def keep(host: Host, facts: BuildFacts, version: str, installed: PurePosixPath, 
     facts = replace(facts, log=str(place / "log"))
     stdin = msgspec.json.encode(BuildRecord(facts, version)).decode()
     links = str(installed.parent / "links")
-    host.run(
-        ["sh", "-c", _KEEP, "keep", str(place), str(installed), str(log), links], stdin=stdin, timeout=integrity.LONG
-    )
+    host.run(["sh", "-c", _KEEP, "keep", str(place), str(installed), str(log), links], stdin=stdin, timeout=LONG)
     return facts
 
 
@@ -202,6 +250,66 @@ def put_in_place(host: Host, builder: str, key: str, elsewhere: PurePosixPath | 
     fixed = host.root / "work" / builder / "prefix"
     installed, touched = (elsewhere, "") if elsewhere else (prefix(host, key), str(folder(host, key)))
     argv = ["sh", "-c", _POINT, "point", str(installed), str(fixed), touched]
-    if paths := host.run(argv, timeout=integrity.LONG).stdout:
+    if paths := host.run(argv, timeout=LONG).stdout:
         raise BuildChanged(host.name, key, paths)
     return fixed
+
+
+ATTEMPTS = 3  # at a stream during which a connection broke off
+
+READY = 'mkdir -p "${1%/*}" && rm -rf "$1.part" && mkdir "$1.part"'
+_DONE = (
+    f"{FUNCTIONS}"
+    '[ ! -d "$1.part" ] || { find "$1.part" -type f -exec sync -- {} + && note "$1.part" && rm -rf "$1" && mv -T -- "$1.part" "$1"; }'
+)
+
+
+def ship(build_host: Host, builder: str, key: str, host: Host) -> None:
+    """Send the build with that key to ``host``, unless it has it. Its links stay where it was built.
+
+    Raises EnvironmentFailure when the build contains the path of its installation, which differs on ``host``, and
+    BuildChanged where it is not as it was made.
+    """
+    place, there = folder(build_host, key), folder(host, key)
+    if has(host, key):
+        return
+    check(build_host, key)
+    if build_host.root != host.root:
+        _refuse_rooted(build_host, builder, key, host)
+    for left in reversed(range(ATTEMPTS)):
+        build_host.run(["test", "-d", str(place)])  # which also waits for a lost connection, as the next command does
+        host.run(["sh", "-c", READY, "ready", str(there)], timeout=600)
+        try:
+            _stream(
+                build_host,
+                ["tar", "-cf", "-", "-C", str(place), "--exclude=./links", "."],
+                host,
+                ["tar", "-xf", "-", "-C", f"{there}.part"],
+            )
+            break
+        except ConnectionLost:
+            if not left:
+                raise
+    host.run(["sh", "-c", _DONE, "done", str(there)], timeout=600)
+
+
+def _stream(build_host: Host, pack: list[str], host: Host, unpack: list[str]) -> None:
+    """What ``pack`` writes goes to ``unpack``.
+
+    Both report how they ended. The error of the packing side comes first, since a truncated stream looks damaged to the
+    other; unless the unpacking side has ended early.
+    """
+    with host.stream(unpack) as target, suppress(ConnectionError), build_host.stream(pack) as source:
+        while chunk := source.recv(1 << 16):
+            target.sendall(chunk)
+
+
+def _refuse_rooted(build_host: Host, builder: str, key: str, host: Host) -> None:
+    fixed = str(build_host.root / "work" / builder / "prefix")
+    found = build_host.run(["grep", "-rlF", "-m1", "-e", fixed, str(prefix(build_host, key))], check=False, timeout=600)
+    if found.ok:
+        raise EnvironmentFailure(
+            f"builds of {builder} contain the path of their installation below {build_host.root} on host {build_host.name}, and the root"
+            f" folder of host {host.name} is {host.root}",
+            f"Give both hosts the same `root` in hosts.toml, or let {host.name} build for itself.",
+        )

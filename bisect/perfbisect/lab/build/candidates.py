@@ -1,11 +1,15 @@
-"""The candidates of a lab: what is built and measured, by number."""
+"""The candidates of a lab: what is built and measured, by number; and what its build hosts have built of them."""
 
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
-from perfbisect.core.domain.events import Commit
+from perfbisect.core.domain.events import Commit, Warned
 from perfbisect.core.domain.patch import Patch
-from perfbisect.lab.build.plan import Built
+from perfbisect.errors import BuildFailed, EnvironmentFailure, UsageError
+from perfbisect.lab.build import pipeline
+from perfbisect.lab.build.plan import BuildContext, Built
 from perfbisect.repository.git import Repository
 
 
@@ -43,3 +47,102 @@ class Candidates:
         """The commits from which all commits to build can be reached."""
         commits = [commit for candidate, commit in enumerate(self.commits) if candidate not in self.prebuilt]
         return [commits[0], commits[-1]] if commits and self.is_range else commits
+
+
+class BuildsMade:
+    """Builds by candidate, and the name of the host that has each. Threads that change it hold ``lock``."""
+
+    def __init__(
+        self, candidates: Candidates, known: Mapping[str, str] | None = None, places: Mapping[str, str] | None = None
+    ) -> None:
+        """Prebuilt candidates are there. Of earlier sessions ``known`` has the key of each commit's build, ``places`` its host."""
+        self.built: dict[int, Built] = dict(candidates.prebuilt)
+        self.places: dict[int, str] = {}
+        self.lock = threading.RLock()
+        self._candidates = candidates
+        self._earlier = known or {}
+        self._earlier_places = places or {}
+        self._contexts: dict[str, BuildContext] = {}  # by host
+        self._lost: set[str] = set()
+        self._tidied: set[str] = set()
+        self._first: tuple[str, str, str] | None = None  # host, commit and key of one build, as the first host has it
+
+    def place(self, candidate: int) -> str:
+        """The host that has built a candidate in this session or an earlier one; "" where none is known."""
+        return self.places.get(candidate) or self._earlier_places.get(self._candidates.commits[candidate], "")
+
+    def context(self, host: str) -> BuildContext | None:
+        """What all builds on a host share, once it is known."""
+        return self._contexts.get(host)
+
+    def open(self, context: BuildContext, candidate: int) -> None:
+        """Take a host for builds, as it will build ``candidate``.
+
+        Raises UsageError when it would build differently than earlier in the hunt, EnvironmentFailure when it would build
+        differently than another host.
+        """
+        check_known(context, self._candidates, self._earlier)
+        name = context.host.name
+        with self.lock:
+            if self._first is None:
+                commit = self._candidates.commits[candidate]
+                with suppress(BuildFailed):  # it cannot be checked out, which its build will report
+                    self._first = name, commit, pipeline.key_of(context, commit)
+            elif self._first[0] != name and pipeline.key_of(context, self._first[1]) != self._first[2]:
+                other, commit, _ = self._first
+                raise EnvironmentFailure(
+                    f"host {name} would build {commit[:10]} differently than host {other}: their compilers differ",
+                    "Builds of the two could not be compared: install the same compilers on all build hosts.",
+                )
+            self._contexts[name] = context
+
+    def tidy_once(self, host: str, work: Iterator[Warned]) -> Iterator[Warned]:
+        """End and remove what earlier sessions have left on a host, unless that was done; the warnings about it."""
+        with self.lock:
+            first = host not in self._tidied
+            self._tidied.add(host)
+        if first:
+            yield from work
+
+    def add(self, candidate: int, built: Built, host: str) -> int | None:
+        """Keep a build; the first candidate with the same binary, if that is another."""
+        self.built[candidate], self.places[candidate] = built, host
+        same = self.same_binary(candidate)
+        return None if same == candidate else same
+
+    def has(self, candidate: int) -> bool:
+        """Whether a candidate is built, and the host that has it is known; prebuilt ones have none."""
+        return candidate in self.places or (candidate in self.built and candidate in self._candidates.prebuilt)
+
+    def forget(self, candidate: int) -> None:
+        """A build is not where it was made any more."""
+        self.places.pop(candidate, None)
+
+    def lose(self, host: str) -> None:
+        """A host builds no further."""
+        self._lost.add(host)
+
+    def is_lost(self, host: str) -> bool:
+        """Whether that host builds no further."""
+        return host in self._lost
+
+    def same_binary(self, candidate: int) -> int:
+        """The first candidate with the binary of a built one in the same layout."""
+        binary, layout = self.built[candidate].facts.binary, self._candidates.layouts.get(candidate)
+        with self.lock:
+            return next(
+                other
+                for other, known in self.built.items()
+                if known.facts.binary == binary and self._candidates.layouts.get(other) == layout
+            )
+
+
+def check_known(context: BuildContext, candidates: Candidates, known: Mapping[str, str]) -> None:
+    """Raise UsageError when commits would be built differently now; ``known`` is the key of each build so far."""
+    commit = next((commit for commit in candidates.commits if commit in known), None)
+    if commit and pipeline.key_of(context, commit) != known[commit]:
+        raise UsageError(
+            f"{commit[:10]} would now be built differently than earlier in this hunt, so the runs of then and now cannot"
+            " be compared.",
+            f"The recipe of {context.builder.name} or the compiler has changed: undo that, or begin a new hunt.",
+        )

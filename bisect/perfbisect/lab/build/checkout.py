@@ -1,4 +1,4 @@
-"""Sources on a host: a bare repository with the objects, and a checkout at a fixed path without the ignored paths.
+"""Sources on a host: a bare repository with the objects, patches, and a checkout at a fixed path without the ignored paths.
 
 The checkout has no ``.git``. What a build could read from there, such as the commit's hash, would make different
 binaries of equal code; and without it nothing a build does can harm the repository.
@@ -11,18 +11,20 @@ along; ``sparse_patterns`` makes up for that difference.
 import errno
 import os
 import re
-from collections.abc import Collection, Generator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
+from perfbisect.core.domain.patch import Patch
 from perfbisect.errors import BuildFailed, CommandFailed, EnvironmentFailure
+from perfbisect.host.commands import no_space
 from perfbisect.host.facts import is_full
-from perfbisect.host.outcome import no_space
 from perfbisect.host.protocol import Host
-from perfbisect.lab.build.git_push import push
-from perfbisect.lab.build.sealed_git import git, scripted
+from perfbisect.lab.build.host_git import git, push, scripted
+from perfbisect.recipes.versions import satisfies
 from perfbisect.repository.borrowing import BARE, alternates_line
 from perfbisect.repository.git import Repository, all_but
+from perfbisect.repository.patching import APPLY, encoded, outcome
 
 LONG = 3600.0  # seconds, for what moves all files of a large tree
 
@@ -214,3 +216,39 @@ def _quoted_pattern(pattern: str) -> str:
 def _switch(host: Host, source: PurePosixPath, part: Part) -> None:
     arguments = [str(part.bare), str(source), part.tree, part.path]
     scripted(host, _SWITCH, arguments, stdin=sparse_patterns(part.ignore), timeout=LONG)
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """A commit, and what is built of it."""
+
+    sha: str
+    commit: str  # that is checked out: the same, or one that git has made of it and of patches
+    patches: Mapping[str, bool] = field(default_factory=dict)  # name → whether it was applied
+
+
+def for_all(host: Host, bare: PurePosixPath, sha: str, patches: Sequence[Patch]) -> Sources:
+    """A commit with the patches for all versions: what of it is known before it is checked out.
+
+    Raises BuildFailed for a commit that git cannot read, and EnvironmentFailure, as a checkout does.
+    """
+    sources = Sources(sha, sha, {patch.name: False for patch in patches})
+    return _with(host, bare, sources, [patch for patch in patches if not patch.version])
+
+
+def for_version(host: Host, bare: PurePosixPath, sources: Sources, patches: Sequence[Patch], version: str) -> Sources:
+    """The same with the patches for its version, too. They come last, as a version is read from a checkout."""
+    fitting = [patch for patch in patches if patch.version and satisfies(version, patch.version)]
+    return _with(host, bare, sources, fitting)
+
+
+def _with(host: Host, bare: PurePosixPath, sources: Sources, patches: Sequence[Patch]) -> Sources:
+    for patch in patches:
+        try:
+            done = scripted(host, APPLY, [str(bare), sources.commit], stdin=encoded(patch.content))
+        except CommandFailed as failed:
+            raise failure(host, bare, sources.sha, failed) from failed
+        made, _ = outcome(done.stdout)
+        if made:
+            sources = replace(sources, commit=made, patches={**sources.patches, patch.name: True})
+    return sources

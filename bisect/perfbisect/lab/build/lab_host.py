@@ -1,11 +1,42 @@
-"""A host on which labs work, one at a time."""
+"""A host on which labs work, one at a time, and the lock for that."""
 
+import threading
+from collections import deque
 from dataclasses import dataclass, field
+from types import TracebackType
 
-from perfbisect.host.fair_lock import FairLock
 from perfbisect.host.protocol import Host
-from perfbisect.lab.build.shared.builds import SharedBuilds
+from perfbisect.lab.build.shared_builds import SharedBuilds
 from perfbisect.recipes.inventory import HostEntry
+
+
+class FairLock:
+    """A FIFO lock: threads get it in the order in which they requested it."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._waiting: deque[threading.Event] = deque()  # the first holds it
+
+    @property
+    def requests(self) -> int:
+        """How many threads hold it or wait for it."""
+        return len(self._waiting)
+
+    def __enter__(self) -> None:
+        mine = threading.Event()
+        with self._guard:
+            self._waiting.append(mine)
+            if self._waiting[0] is mine:
+                mine.set()
+        mine.wait()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._guard:
+            self._waiting.popleft()
+            if self._waiting:
+                self._waiting[0].set()
 
 
 @dataclass(frozen=True, slots=True)

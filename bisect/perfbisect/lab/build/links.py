@@ -1,4 +1,4 @@
-"""Links that can be repeated: recorded while a build runs, and repeated with functions in another order.
+"""Links that can be repeated: recorded while a build runs, and repeated by a linker that puts functions in another order.
 
 While a build runs, COMPILER_PATH leads gcc and clang to ``recorder/ld`` in place of each linker: it links, and records how.
 The variable has the same value in all builds of a host, so ccache, which hashes it, finds what it knows. After the
@@ -16,20 +16,86 @@ No seed is ever an argument of a compiler, where ccache could take one for anoth
 
 import hashlib
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from perfbisect.core.domain.facts import BuildFacts
+from perfbisect.core.domain.facts import BuildFacts, RunFacts
 from perfbisect.errors import BuildFailed
 from perfbisect.host import jobs
 from perfbisect.host.protocol import Host
-from perfbisect.lab.build import build_store, integrity, linkers
-from perfbisect.lab.build.linkers import Linker
-from perfbisect.lab.upload import files
+from perfbisect.lab import upload
+from perfbisect.lab.build import build_store
 from perfbisect.recipes.builder import Build, Variant
+
+# By preference. The last moves whole object files only, in the order of its arguments; the others move functions.
+MOLD, LLD, GOLD, OBJECTS = "mold", "lld", "gold", "ld"
+# Prints the name of the first that is installed and able, and the first line of its version text.
+_FIND_LINKER = """\
+while [ $# != 0 ]; do
+    if command -v "$2" >/dev/null && "$2" --help 2>/dev/null | grep -q -e "$3"; then
+        printf '%s\\n' "$1" && "$2" --version | head -n 1
+        exit
+    fi
+    shift 3
+done
+"""
+_PROGRAMS = {
+    MOLD: ("ld.mold", "--shuffle-sections"),
+    LLD: ("ld.lld", "--shuffle-sections=<section-glob>"),
+    GOLD: ("ld.gold", "--section-ordering-file"),
+    OBJECTS: ("ld", "-o"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Linker:
+    """A linker that makes fresh layouts."""
+
+    name: str  # MOLD, LLD, GOLD or OBJECTS
+    version: str  # the first line of its version text
+
+    @property
+    def program(self) -> str:
+        """Its command."""
+        return _PROGRAMS[self.name][0]
+
+    @property
+    def moves_functions(self) -> bool:
+        """Whether it moves single functions, and not only whole object files."""
+        return self.name != OBJECTS
+
+
+def find_linker(host: Host) -> Linker | None:
+    """The best linker of the host; None where it has none at all."""
+    forms = [word for name, (program, option) in _PROGRAMS.items() for word in (name, program, option)]
+    name, _, version = host.run(["sh", "-c", _FIND_LINKER, "find", *forms]).stdout.strip().partition("\n")
+    return Linker(name, version.strip()) if name else None
+
+
+@dataclass
+class LayoutSeeds:
+    """The seeds of one host: its n-th run of a commit in a fresh layout has the n-th of ``first``, ``first + step`` …
+
+    So a resumed hunt continues with layouts that it has not measured, and hosts that start apart never share one.
+    """
+
+    first: int = 1
+    step: int = 1
+    used: dict[str, int] = field(default_factory=dict)  # commit → the last
+
+    def take(self, run: RunFacts) -> None:
+        """A run has ended."""
+        if run.layout:
+            self.used[run.commit] = max(run.layout, self.used.get(run.commit, 0))
+
+    def following(self, commit: str) -> Iterator[int]:
+        """The seeds that are next for a commit."""
+        return count(self.used[commit] + self.step if commit in self.used else self.first, self.step)
+
 
 REVISION = "3"  # part of the key of every build that can be linked again: raise it when records change
 FOLDER = "links"
@@ -122,7 +188,7 @@ done
 )
 # $1 root, $2 temporary folder, $3 the build's folder, $4 that of its layout, $5 the seed, $6 the linker's name, $7 its command.
 _LINK = (
-    integrity.FUNCTIONS
+    build_store.FUNCTIONS
     + _ARGUMENTS
     + r"""
 set -e
@@ -194,9 +260,9 @@ class Recorder:
 
 def recorder(host: Host) -> Recorder | None:
     """Bring the recorder to the host; None where it has no linker."""
-    found = linkers.find(host)
+    found = find_linker(host)
     script = Path(__file__).parent / "recorder" / "ld"
-    return Recorder(found, files.place(host, "linker", dict.fromkeys(_NAMES, script))) if found else None
+    return Recorder(found, upload.place(host, "linker", dict.fromkeys(_NAMES, script))) if found else None
 
 
 def movable(variant: Variant, recorder: Recorder | None) -> Variant:

@@ -1,11 +1,13 @@
-"""Progress and errors in the output of build tools: a pure parser, line by line."""
+"""How far a build is and why it failed, from the output of build tools: a pure parser, line by line."""
 
 import re
 import shlex
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 
+from perfbisect.host import jobs
+from perfbisect.host.protocol import Host
 from perfbisect.masking import masked
 
 STAGE = "[perfbisect] "  # begins the lines that the build script adds to the output; the stage's name follows
@@ -141,3 +143,26 @@ def script(commands: Sequence[tuple[str, Sequence[str]]], note: str = "") -> str
         shown = " ".join(words.split())  # in one line, or the lines of a script would be taken for output
         lines += [f"printf '%s\\n' {shlex.quote(f'{STAGE}{stage}: {shown}')}", f"{words} || exit"]
     return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Steps done of steps known in one stage of a build; ``total`` 0 when unknown."""
+
+    stage: str  # "fetch", "send", "checkout", "configure", "compile", "install"
+    done: int = 0
+    total: int = 0
+
+
+def follow(host: Host, job: jobs.Job, output: BuildLog) -> Generator[Progress, None, int]:
+    """The progress of a build's job, read from its output; its status is the return value."""
+    lines = jobs.wait(host, job)
+    try:
+        while True:
+            if output.read(next(lines)):
+                yield Progress(output.stage, output.done, output.total)
+    except StopIteration as end:
+        status: int = end.value
+        return status
+    finally:
+        lines.close()

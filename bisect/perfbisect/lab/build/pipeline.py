@@ -7,7 +7,7 @@ environment, so that only the commit makes a difference. Configure, compile and 
 
 import re
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
@@ -18,25 +18,44 @@ from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.core.domain.patch import Patch
 from perfbisect.errors import BuildFailed, EnvironmentFailure
 from perfbisect.host import facts, jobs
-from perfbisect.host.conditions import SYSTEM
-from perfbisect.host.outcome import TIMED_OUT, no_space
-from perfbisect.host.programs import absent
+from perfbisect.host.commands import TIMED_OUT, no_space
+from perfbisect.host.facts import SYSTEM
+from perfbisect.host.packages import absent
 from perfbisect.host.protocol import Host
 from perfbisect.lab.build import build_store, ccache, checkout, links, pgo, submodules
 from perfbisect.lab.build.binary_hash import hash_artifacts, measured
-from perfbisect.lab.build.build_jobs import PREFIX, end_all
-from perfbisect.lab.build.log_parser import CONFIGURE, INSTALL, OUT_OF_MEMORY, BuildLog, script
-from perfbisect.lab.build.patching import Sources, for_all, for_version
+from perfbisect.lab.build.checkout import Sources, for_all, for_version
+from perfbisect.lab.build.log_parser import CONFIGURE, INSTALL, OUT_OF_MEMORY, BuildLog, Progress, follow, script
 from perfbisect.lab.build.pgo import Instrumented, Phase, Training
 from perfbisect.lab.build.plan import BuildContext, Built, Plan, jobs_of, plan_for, present, resolved_for, version_of
-from perfbisect.lab.build.progress import Progress, follow
-from perfbisect.lab.build.requirements import NEEDED, SYSTEM_FACTS, how_to_build, lacking_for, own_packages
-from perfbisect.lab.build.toolchain import toolchain, with_compiler
+from perfbisect.lab.build.toolchain import (
+    NEEDED,
+    SYSTEM_FACTS,
+    how_to_build,
+    lacking_for,
+    own_packages,
+    toolchain,
+    with_compiler,
+)
 from perfbisect.recipes.build_systems import compiler_of, system_of
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.builder_reader import build_of, variant_of
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.repository.git import Repository
+
+JOB_PREFIX = "build-"  # of their names
+
+
+def end_all(host: Host, *, but: Collection[str] = ()) -> jobs.Job | None:
+    """End the builds that run, but for one whose job has one of these names; that one is returned if it runs."""
+    spared = None
+    for job in jobs.running(host):
+        if job.name in but:
+            spared = job
+        elif job.name.startswith(JOB_PREFIX):
+            jobs.kill(host, job)
+    return spared
+
 
 _ALONE = "-alone"  # ends the name of one that is repeated with one job
 # Prints the steps that the last build took.
@@ -110,7 +129,7 @@ def build(context: BuildContext, sha: str) -> Generator[Progress | Warned, None,
     key = _key(context, sources, paths)
     if found := _stored(context, sources, paths, key):
         return found
-    name = f"{PREFIX}{context.builder.name}-{key}"  # by which later sessions find its job
+    name = f"{JOB_PREFIX}{context.builder.name}-{key}"  # by which later sessions find its job
     yield Progress("checkout")
     job = end_all(context.host, but=(name, f"{name}{_ALONE}"))
     wanted = _Wanted(sources, paths, key, name)

@@ -11,11 +11,11 @@ from perfbisect.core.domain.patch import Patch
 from perfbisect.errors import BuildFailed, TooMuchOutput
 from perfbisect.host import facts
 from perfbisect.host.protocol import Host
+from perfbisect.lab import upload
 from perfbisect.lab.build import ccache, checkout, links
 from perfbisect.lab.build.log_parser import COMPILE, CONFIGURE, INSTALL
 from perfbisect.lab.build.pgo import ENVIRONMENT, FOLDER, Phase, Training, options
 from perfbisect.lab.build.toolchain import Toolchain
-from perfbisect.lab.upload import recipe
 from perfbisect.recipes.build_systems import MARKERS, expanded, has_commands, nothing_found, system_of
 from perfbisect.recipes.builder import Builder, Variant
 from perfbisect.recipes.builder_reader import build_of, variant_of
@@ -113,7 +113,7 @@ def version_of(context: BuildContext, sha: str) -> str:
     if not context.builder.version:
         return ""
     checkout = context.work / "source"
-    values = {"source": str(checkout), "recipe": str(recipe.place(context.host, context.builder)), "commit": sha}
+    values = {"source": str(checkout), "recipe": str(upload.place_recipe(context.host, context.builder)), "commit": sha}
     try:
         printed = context.host.run(fill(context.builder.version, values), cwd=checkout, check=False)
     except TooMuchOutput:
@@ -132,7 +132,7 @@ def _values(context: BuildContext, resolved: Builder, sha: str, version: str) ->
     variant = options(variant, context.tools.name, context.phase, context.profile)
     return {
         "source": str(context.work / "source"),
-        "recipe": str(recipe.place(context.host, context.builder)),
+        "recipe": str(upload.place_recipe(context.host, context.builder)),
         "commit": sha,
         "version": version,
         "build": str(context.work / "build"),

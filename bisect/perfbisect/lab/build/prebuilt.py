@@ -14,15 +14,15 @@ import msgspec
 
 from perfbisect.core.domain.facts import BuildFacts, HostFacts
 from perfbisect.errors import CommandFailed, ConnectionLost, EnvironmentFailure, UsageError
+from perfbisect.host.commands import no_space
 from perfbisect.host.facts import is_full
-from perfbisect.host.outcome import no_space
-from perfbisect.host.programs import require
+from perfbisect.host.packages import require
 from perfbisect.host.protocol import Host
-from perfbisect.lab.build import build_store, integrity
+from perfbisect.lab import upload
+from perfbisect.lab.build import build_store
 from perfbisect.lab.build.archives import ODD, REFUSED, UNPACK
 from perfbisect.lab.build.binary_hash import hash_artifacts
 from perfbisect.lab.build.plan import Built
-from perfbisect.lab.upload import recipe
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.placeholders import fill
 from perfbisect.recipes.versions import version_text
@@ -52,7 +52,7 @@ cd -- "$1.part" && shift && unpack prefix "$@"
 """
 # A single folder at the top is the release's own name and is left out, unless it is one that installed systems have.
 _UNPACKED = f"""\
-{integrity.FUNCTIONS}{ODD}
+{build_store.FUNCTIONS}{ODD}
 cd -- "$1.part" 2>/dev/null || {{ [ -d "$1" ]; exit; }}
 [ ! -d inner ] || {{ rm -rf prefix && mv -T inner prefix; }} || exit
 chmod -R u+rwX prefix || exit
@@ -108,7 +108,7 @@ def in_place(host: Host, builder: Builder, facts: HostFacts) -> Built:
     prints.
     """
     prefix = PurePosixPath(builder.installed)
-    values = {"prefix": str(prefix), "recipe": str(recipe.place(host, builder))}
+    values = {"prefix": str(prefix), "recipe": str(upload.place_recipe(host, builder))}
     printed = host.run(fill(builder.installed_version, values)).stdout if builder.installed_version else ""
     known = [facts.name, facts.cpu, facts.cores, facts.memory_mib, facts.kernel, printed.strip()]
     key = hashlib.sha256(repr(known).encode()).hexdigest()[:32]
@@ -126,7 +126,7 @@ def _version(host: Host, builder: Builder, path: str, prefix: PurePosixPath) -> 
     """The version that the installed system prints; "" where the recipe has no command for it."""
     if not builder.installed_version:
         return ""
-    values = {"prefix": str(prefix), "recipe": str(recipe.place(host, builder))}
+    values = {"prefix": str(prefix), "recipe": str(upload.place_recipe(host, builder))}
     try:
         printed = host.run(fill(builder.installed_version, values)).stdout
     except ConnectionLost:
@@ -161,7 +161,7 @@ def unpack(host: Host, path: str) -> str:
         with Path(path).open("rb") as file:
             key = hashlib.file_digest(file, "sha256").hexdigest()[:32]
             place = build_store.folder(host, key)
-            if not integrity.changes(host, place):
+            if not build_store.changes(host, place):
                 return key
             for left in reversed(range(ATTEMPTS)):
                 try:

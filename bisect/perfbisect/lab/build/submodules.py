@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from perfbisect.errors import BuildFailed
 from perfbisect.host.protocol import Host
 from perfbisect.lab.build.checkout import Part, cannot, mirror
-from perfbisect.lab.build.progress import Progress
+from perfbisect.lab.build.log_parser import Progress
 from perfbisect.lab.steps import Steps
 from perfbisect.masking import masked
 from perfbisect.repository.git import Repository

@@ -6,16 +6,22 @@ What cannot work is refused; what may distort the result is a warning with advic
 from collections.abc import Iterable, Iterator
 
 from perfbisect.core.domain.events import Warned
-from perfbisect.host import conditions, facts
+from perfbisect.host import facts
 from perfbisect.host.facts import Fact, ask_all, fingerprint_facts
-from perfbisect.lab.checks.compiler_cache import compiler_cache
-from perfbisect.lab.checks.contention import clock, load, others
-from perfbisect.lab.checks.counters import counters, device
 from perfbisect.lab.checks.finding import CheckRequest, Finding, Inspection, Level
-from perfbisect.lab.checks.layouts import layouts
-from perfbisect.lab.checks.processor import clock_speed, layout, sharing
-from perfbisect.lab.checks.space import space, swap
-from perfbisect.lab.checks.tools import check_pinning, drivers, tools
+from perfbisect.lab.checks.machine import (
+    clock,
+    clock_speed,
+    counters,
+    device,
+    layout,
+    load,
+    others,
+    sharing,
+    space,
+    swap,
+)
+from perfbisect.lab.checks.programs import check_pinning, compiler_cache, drivers, layouts, tools
 from perfbisect.lab.workload import lua, sysbench
 from perfbisect.recipes.workload import Workload
 
@@ -40,16 +46,16 @@ OF_BUILDS = (tools, compiler_cache, space, others, layouts)
 """Those of a host on which nothing is measured."""
 
 FURTHER: tuple[Fact[object], ...] = (
-    facts.ONLINE, facts.LOAD, conditions.SYSTEM, conditions.DEB_SRC, conditions.SWAP, conditions.STEAL, conditions.THROTTLED,
-    conditions.TURBO_SWITCH, conditions.CLOCK_SOURCE, conditions.SYNCHRONISED, conditions.PORTS, conditions.DRIVERS,
+    facts.ONLINE, facts.LOAD, facts.SYSTEM, facts.DEB_SRC, facts.SWAP, facts.STEAL, facts.THROTTLED,
+    facts.TURBO_SWITCH, facts.CLOCK_SOURCE, facts.SYNCHRONISED, facts.PORTS, facts.DRIVERS,
 )  # fmt: skip
 
 
 def inspect_host(request: CheckRequest) -> Inspection:
     """Read the facts of the host that take no longer than one command."""
     host = request.host
-    answers = ask_all(host, (*fingerprint_facts(host), *FURTHER, facts.free(host.root), conditions.reflinks(host)))
-    return Inspection(request, answers, answers.get(conditions.SYSTEM) or "")
+    answers = ask_all(host, (*fingerprint_facts(host), *FURTHER, facts.free(host.root), facts.reflinks(host)))
+    return Inspection(request, answers, answers.get(facts.SYSTEM) or "")
 
 
 def findings(inspection: Inspection) -> Iterator[Finding]:

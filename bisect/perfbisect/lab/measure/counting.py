@@ -20,8 +20,8 @@ from perfbisect.core.domain.metrics import INSTRUCTIONS
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host.packages import how_to_install
 from perfbisect.host.protocol import Host
+from perfbisect.lab import upload
 from perfbisect.lab.measure import perf
-from perfbisect.lab.upload import files
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.placeholders import placeholders_in
 from perfbisect.recipes.workload import EVENTS, Option, Workload
@@ -99,7 +99,7 @@ def counter(host: Host, by: str) -> Counter:
     """The counter of that method, with what the host has to keep counts the same."""
     fixes_addresses = host.run(["sh", "-c", "setarch -R true"], check=False).ok  # a container may forbid it
     prefix = ("setarch", "-R") if fixes_addresses else ()
-    place = files.place(host, "scripts", {_FIXED_RANDOM.name: _FIXED_RANDOM})
+    place = upload.place(host, "scripts", {_FIXED_RANDOM.name: _FIXED_RANDOM})
     compiled = host.run(["sh", "-c", _COMPILE, "compile", str(place)], check=False).ok
     return Counter(by, prefix, {"LD_PRELOAD": str(place / _LIBRARY)} if compiled else {})
 

@@ -11,8 +11,7 @@ from pathlib import PurePosixPath
 
 from perfbisect.core.domain.metrics import METRICS
 from perfbisect.errors import EnvironmentFailure
-from perfbisect.host.packages import how_to_install
-from perfbisect.host.programs import missing
+from perfbisect.host.packages import how_to_install, missing
 from perfbisect.host.protocol import Host
 
 SOFTWARE = ("task-clock", "context-switches", "cpu-migrations", "page-faults", "minor-faults", "major-faults")

@@ -18,12 +18,10 @@ from perfbisect.core.explain.folding import FEW, Folded
 from perfbisect.errors import EnvironmentFailure, NoSamples
 from perfbisect.host.facts import CORES, ask
 from perfbisect.lab.measure import perf, visit
-from perfbisect.lab.measure.counter_groups import LONGEST, shortened
-from perfbisect.lab.measure.runner import Turn
+from perfbisect.lab.measure.counted_runs import LONGEST, shortened
 from perfbisect.lab.measure.sampling import WAITS, Sampling, available, folded_on, record
-from perfbisect.lab.measure.slow_runs import SlowRuns
-from perfbisect.lab.measure.visit import RunContext
-from perfbisect.lab.server.installation import System
+from perfbisect.lab.measure.visit import RunContext, SlowRuns, Turn
+from perfbisect.lab.server.service import System
 
 PART = "profiles"
 SAMPLES = 10_000  # of a run, about: 160 MB with their stacks

@@ -15,13 +15,10 @@ from perfbisect.core.domain.events import LabEvent, Planned
 from perfbisect.core.domain.facts import PlanFacts
 from perfbisect.errors import RunFailed
 from perfbisect.host import jobs
+from perfbisect.lab import upload
 from perfbisect.lab.measure import visit
-from perfbisect.lab.measure.runner import Turn
-from perfbisect.lab.measure.slow_runs import SlowRuns
-from perfbisect.lab.measure.visit import RunContext, Visit
-from perfbisect.lab.server.installation import System
-from perfbisect.lab.server.service import driver_options
-from perfbisect.lab.upload import files
+from perfbisect.lab.measure.visit import RunContext, SlowRuns, Turn, Visit
+from perfbisect.lab.server.service import System, driver_options
 from perfbisect.lab.workload import lua, sysbench
 from perfbisect.lab.workload.result import lines_of
 from perfbisect.recipes.workload import Workload
@@ -49,7 +46,7 @@ class PlanStudy:
     def visit(self, system: System, dataset: str, turn: Turn) -> Generator[LabEvent]:
         """One event for each statement; none for a workload that has no statements. Raises as ``Runner.visit``."""
         if script := lua.explaining(self.context.workload):
-            folder = files.place(self.context.host, "scripts", {script.name: script})
+            folder = upload.place(self.context.host, "scripts", {script.name: script})
             with visit.begin(self.context, system, turn.candidate, dataset, SlowRuns()) as opened:
                 found = ask(opened, folder / script.name)
             for statement, plan in found.items():

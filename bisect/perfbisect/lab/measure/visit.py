@@ -1,31 +1,69 @@
-"""Visits and runs: a fresh copy of the data, the server if any, the workload under perf, and the facts of the run."""
+"""Visits and runs: a fresh copy of the data, the server if any, the workload under perf, and the facts of the run.
+
+Runs that take several times as long as those of the good end may be stopped. A stopped run is a reading: the build is
+slower than that. What it had counted until then is left out.
+"""
 
 import errno
+import math
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
+from statistics import median
+from typing import Protocol
 
 from perfbisect.clock import CLOCK
-from perfbisect.core.domain.events import RunProgress
+from perfbisect.core.domain.events import LabEvent, RunFinished, RunProgress, RunStarted
 from perfbisect.core.domain.facts import RunFacts
+from perfbisect.core.domain.orders import Purpose
 from perfbisect.errors import EnvironmentFailure, PerfBisectError, RunFailed
 from perfbisect.host import jobs
+from perfbisect.host.commands import no_space
 from perfbisect.host.jobs import Job
-from perfbisect.host.outcome import no_space
 from perfbisect.host.protocol import Host
-from perfbisect.lab.measure import host_clock, perf, system_stats
+from perfbisect.lab.measure import perf, system_stats
 from perfbisect.lab.measure.counting import Counter
 from perfbisect.lab.measure.perf import wrap as under_perf
-from perfbisect.lab.measure.slow_runs import SlowRuns
 from perfbisect.lab.server import service
-from perfbisect.lab.server.installation import System
-from perfbisect.lab.server.service import LONGEST_LINE, Service, driver_options
+from perfbisect.lab.server.service import LONGEST_LINE, Service, System, driver_options
 from perfbisect.lab.workload import command, dataset, lua, sysbench
 from perfbisect.lab.workload.result import TIMED_OUT, Outcome, ProcessResult, lines_of, not_recorded
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Workload
+
+SLACK = 1.0  # seconds from the start of a job to that of the command or statement which it times, at most
+
+
+@dataclass(slots=True)
+class SlowRuns:
+    """Stops runs after ``times`` the time of a run of the commit ``good``; 0 stops none."""
+
+    times: float = 0.0
+    good: str = ""
+    finished: list[RunFacts] = field(default_factory=list)  # runs of that commit on this host
+
+    def take(self, runs: Iterable[RunFacts]) -> None:
+        """Learn from runs that have ended well."""
+        self.finished += (run for run in runs if run.commit == self.good and not run.slower_than)
+
+    def limit(self, commit: str, warmup: float) -> float | None:
+        """Whole seconds after which a run of ``commit`` is stopped, with its ``warmup``; None where it is not.
+
+        Rounded up: a run that was stopped has taken at least ``times`` the time of a run of the good end.
+        """
+        if not self.times or commit == self.good or not self.finished:
+            return None
+        return float(math.ceil(self.times * (warmup + median(run.seconds for run in self.finished)) + SLACK))
+
+    def stopped(self, run: RunFacts) -> RunFacts:
+        """The facts of a run that was stopped, from those that say which run it is."""
+        operations = round(median(good.operations for good in self.finished))
+        seconds = self.times * median(good.seconds for good in self.finished)
+        latency = {"avg": 1000 * seconds / operations}
+        return replace(run, seconds=seconds, operations=operations, latency=latency, slower_than=self.times)
+
 
 NAME = "run"  # of the job
 LONGEST = 3600.0  # seconds of a command, beyond its own time
@@ -134,15 +172,15 @@ def attempt(visit: Visit) -> Generator[RunProgress, None, RunFacts | None]:
         return None
     if (bench.perf or bench.counter) and ended.status == 0 and not clock and perf.killed(lines_of(ended.stderr)):
         raise jobs.lost(bench.host, job)
-    stamps = host_clock.read(times)
+    stamps = system_stats.read_stamps(times)
     if slow_after and stamps and ended.status in TIMED_OUT:
         opened = stamps[0].at + (0.0 if bench.workload.command else bench.workload.warmup)
-        started = host_clock.here(opened, stamps[0], float(uptime.split()[0]), collected)
+        started = system_stats.time_here(opened, stamps[0], float(uptime.split()[0]), collected)
         stopped = visit.slow.stopped(facts(visit, job, Outcome(opened, 0.0, 0, {}), started, "", {}))
         jobs.kill(bench.host, job, grace=1)
         jobs.remove(bench.host, job)
         return stopped
-    host_clock.check(stamps, bench.host.name)
+    system_stats.check_clock(stamps, bench.host.name)
     try:
         outcome = program.outcome(ended, bench.workload)
     except ValueError as error:
@@ -152,7 +190,7 @@ def attempt(visit: Visit) -> Generator[RunProgress, None, RunFacts | None]:
     begin, end = stamps
     opened = outcome.opened or begin.at + bench.workload.warmup
     window = opened - begin.at, opened - begin.at + outcome.seconds
-    started = host_clock.here(opened, end, float(uptime.split()[0]), collected)
+    started = system_stats.time_here(opened, end, float(uptime.split()[0]), collected)
     measured = facts(visit, job, outcome, started, counters, system_stats.read(of_vmstat, of_iostat, *window))
     jobs.remove(bench.host, job)
     return measured
@@ -238,3 +276,64 @@ def failure(visit: Visit, job: Job, output: Iterable[str], reason: str) -> PerfB
     ):
         return service.failure(visit.service, visit.server, f"the server ended during the run ({reason})", "run")
     return RunFailed(reason, stage="run", log=str(job.folder / "stdout"))
+
+
+@dataclass(slots=True)
+class Turn:
+    """Successive runs of one candidate; ``left`` counts down as they end well."""
+
+    candidate: int
+    first: int  # number of its first run in the order, from 1
+    runs: int
+    total: int  # runs of the order
+    purpose: Purpose
+    left: int
+    layout: int = 0  # of all of them: see System
+    stopped: bool = False  # whether one of them was stopped as too slow
+
+
+class _Stopped(Exception):
+    """Ends a visit as a failure does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """Times runs in one context; calls ``succeeded`` after each run that ends well."""
+
+    context: RunContext
+    slow: SlowRuns
+    succeeded: Callable[[], None]
+
+    def visit(self, system: System, dataset: str, turn: Turn) -> Generator[LabEvent]:
+        """One visit on the data of that key: all runs that are left for a server, one for an embedded library.
+
+        A run that is stopped as too slow ends the visit.
+
+        Raises RunFailed, DataDamaged, and JobLost when the host has lost the work.
+        """
+        with suppress(_Stopped), begin(self.context, system, turn.candidate, dataset, self.slow) as opened:
+            for _ in range(turn.left if system.builder.server else 1):
+                number = turn.first + turn.runs - turn.left
+                yield RunStarted(turn.candidate, number, turn.total, turn.purpose, self.context.planned)
+                facts = yield from run(opened)
+                turn.left -= 1
+                self.succeeded()
+                self.slow.take([facts])
+                yield RunFinished(turn.candidate, facts)
+                if facts.slower_than:
+                    turn.stopped = True
+                    raise _Stopped  # a server may go on with what the run has begun: it is killed
+
+
+class Study(Protocol):
+    """Takes turns of one context, in place of ``Runner``; it yields events of its own, never RunFinished."""
+
+    def visit(self, system: System, dataset: str, turn: Turn) -> Generator[LabEvent]:
+        """Carry out one run of ``turn``, in as many visits as it needs, and count ``turn.left`` down by one.
+
+        Yields Unexplained, and nothing else, if the host cannot do it. Raises as ``Runner.visit``.
+        """
+
+
+StudyMaker = Callable[[RunContext, Callable[[], None]], Study]
+"""Makes a study for one context; the function is to be called after each visit that ends well."""

@@ -9,7 +9,7 @@ import hashlib
 import re
 
 from perfbisect.host.facts import cpu_numbers
-from perfbisect.lab.upload import recipe
+from perfbisect.lab import upload
 from perfbisect.recipes.builder import SIZE_PLACEHOLDERS, Builder, Server, Setting
 from perfbisect.recipes.builder_reader import config_template
 from perfbisect.recipes.inventory import HostEntry
@@ -63,7 +63,7 @@ def _inputs(builder: Builder, server: Server) -> str:
 
 
 def _scripts(builder: Builder, inputs: str) -> str:
-    return hashlib.sha256(recipe.archive(builder)).hexdigest() if "{recipe}" in inputs else ""
+    return hashlib.sha256(upload.recipe_archive(builder)).hexdigest() if "{recipe}" in inputs else ""
 
 
 def _written(value: Setting) -> str:

@@ -1,4 +1,4 @@
-"""A database server during a visit: started on a copy of the data, waited for, stopped, never left running."""
+"""A database server during a visit: started from a built candidate on a copy of the data, waited for, stopped, never left running."""
 
 import errno
 import os
@@ -7,18 +7,35 @@ import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from perfbisect.errors import EnvironmentFailure, JobLost, RunFailed
 from perfbisect.host import jobs
+from perfbisect.host.commands import no_space
 from perfbisect.host.jobs import Job
-from perfbisect.host.outcome import no_space
 from perfbisect.host.protocol import Host, Result
 from perfbisect.lab.server import config
-from perfbisect.lab.server.installation import System
 from perfbisect.recipes.builder import Builder, Server
 from perfbisect.recipes.placeholders import Values, fill, fill_text
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """One installed build, prebuilt or not."""
+
+    commit: str  # or the name of prebuilt binaries
+    key: str  # of the build
+    prefix: PurePosixPath
+    builder: Builder  # its recipe, conditions applied
+    values: Mapping[str, str | int] = field(default_factory=dict)  # prefix, recipe, commit, version, jobs
+    layout: int = 0  # 0: as it was linked; n: linked again in the layout of seed n
+
+    @property
+    def library(self) -> PurePosixPath | None:
+        """The library that the workload loads; None for a server."""
+        return self.prefix / self.builder.library if self.builder.library else None
+
 
 NAME = "server"  # of the job
 FIRST_PORT = 23306

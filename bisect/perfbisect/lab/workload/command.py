@@ -1,21 +1,133 @@
-"""A workload that is a command: how it is run and timed, and a parser of its output."""
+"""A workload that is a command: how it is run and timed, and a parser of its output; that of fio is JSON.
+
+fio (``--output-format=json``) prints IOPS, latencies and CPU time of one job. It changed its JSON over the years: 3.0 renamed
+``clat`` (µs) to ``clat_ns``, ``total_ios``, ``job_runtime`` and ``sync`` came in later ones. What a version lacks is
+derived, or is None; only a run without IOPS is an error.
+"""
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+import msgspec
+
 from perfbisect.errors import ClockSet
-from perfbisect.lab.server.installation import System
-from perfbisect.lab.server.service import Service
-from perfbisect.lab.upload import files, recipe
-from perfbisect.lab.workload import fio, lua
+from perfbisect.lab import upload
+from perfbisect.lab.server.service import Service, System
+from perfbisect.lab.workload import lua
 from perfbisect.lab.workload.result import SECONDS, TIMED_OUT, Outcome, ProcessResult, killed, not_recorded
 from perfbisect.masking import masked
 from perfbisect.recipes.builder import SIZE_PLACEHOLDERS, Builder
 from perfbisect.recipes.output_pattern import find_number
 from perfbisect.recipes.placeholders import Values, fill
 from perfbisect.recipes.workload import Workload
+
+CPU = "fio-cpu"  # milliseconds of usr and sys time: a counter of a run
+PERCENTILES = {"p95": "95.000000", "p99": "99.000000"}
+
+
+@dataclass(frozen=True, slots=True)
+class FioResult:
+    """What one fio did."""
+
+    iops: float
+    operations: int
+    latency: Mapping[str, float | None]  # milliseconds
+    cpu: float | None  # milliseconds of usr and sys time
+
+
+class Times(msgspec.Struct, frozen=True):
+    """A distribution of latencies, in the unit that the name of its key says."""
+
+    mean: float = 0.0
+    max: float = 0.0
+    N: int = 0
+    percentile: dict[str, float] = {}
+
+
+class Direction(msgspec.Struct, frozen=True):
+    """The reads or the writes of a job."""
+
+    iops: float = 0.0
+    runtime: float = 0.0  # milliseconds
+    total_ios: int = 0
+    clat: Times | None = None  # µs, before 3.0
+    clat_ns: Times | None = None
+
+    @property
+    def operations(self) -> float:
+        """Their number, before 2.2 from rate and time."""
+        return self.total_ios or self.iops * self.runtime / 1000
+
+
+class Sync(msgspec.Struct, frozen=True):
+    """The fsyncs of a job."""
+
+    lat_ns: Times = Times()
+
+
+class Job(msgspec.Struct, frozen=True):
+    """One job, or a group of jobs reported as one."""
+
+    error: int = 0
+    job_runtime: float = 0.0  # milliseconds, of all jobs of a group together
+    usr_cpu: float = 0.0  # per cent of that
+    sys_cpu: float = 0.0
+    read: Direction = Direction()
+    write: Direction = Direction()
+    sync: Sync = Sync()
+
+
+class Report(msgspec.Struct, frozen=True):
+    """All that fio prints."""
+
+    jobs: list[Job] = []
+
+
+def read_fio(stdout: str) -> FioResult:
+    """The result in fio's output, warnings before the JSON passed over.
+
+    Latencies are those of the direction with more I/Os, or of fsync in a job that calls it. Raises ValueError, with a
+    sentence, where there is no such result.
+    """
+    job = _job(stdout)
+    sides = sorted((job.read, job.write), key=lambda side: side.operations)
+    iops = sum(side.iops for side in sides)
+    operations = round(sum(side.operations for side in sides))
+    if not 0 < iops < float("inf") or not operations:
+        raise ValueError("it did less than one I/O")
+    runtime = job.job_runtime or max(side.runtime for side in sides)
+    cpu = (job.usr_cpu + job.sys_cpu) / 100 * runtime
+    return FioResult(iops, operations, _fio_latency(job, sides[-1]), cpu or None)
+
+
+def _job(stdout: str) -> Job:
+    begin, end = stdout.find("\n{") + 1, stdout.rfind("}") + 1
+    try:
+        jobs = msgspec.json.decode(stdout[0 if stdout.startswith("{") else begin : end], type=Report).jobs
+    except msgspec.DecodeError as error:
+        raise ValueError(f"its output is not the JSON of fio (--output-format=json): {error}") from error
+    if len(jobs) != 1:
+        raise ValueError(f"its output has {len(jobs)} jobs, but must have one: add --group_reporting")
+    if jobs[0].error:
+        raise ValueError(f"fio reports error {jobs[0].error}")
+    return jobs[0]
+
+
+def _fio_latency(job: Job, side: Direction) -> dict[str, float | None]:
+    if job.sync.lat_ns.N:
+        times, divisor = job.sync.lat_ns, 1e6
+    elif side.clat_ns is not None:
+        times, divisor = side.clat_ns, 1e6
+    else:
+        times, divisor = side.clat or Times(), 1e3
+    found = {"avg": times.mean, "max": times.max} | {
+        name: times.percentile.get(key, 0.0) for name, key in PERCENTILES.items()
+    }
+    return {name: value / divisor or None for name, value in found.items()}
+
 
 LONGEST_LINE = 500  # characters of it, in an error
 MOST = (1 << 63) - 1  # operations: the largest number that the history can keep
@@ -53,8 +165,8 @@ def prepare_inputs(builder: Builder, workload: Workload, filled: Values) -> list
     own = {"threads": workload.threads, "time": workload.time, "warmup": workload.warmup, **_args(workload)}
     used = {key: value for key, value in own.items() if f"{{{key}}}" in commands}
     used |= {word: filled[word] for word in sorted(SIZE_PLACEHOLDERS | {"jobs"}) if f"{{{word}}}" in commands}
-    beside = hashlib.sha256(files.archive(lua.to_send(workload))).hexdigest() if "{suite}" in commands else ""
-    of_recipe = [hashlib.sha256(recipe.archive(builder)).hexdigest()] if "{recipe}" in commands else []
+    beside = hashlib.sha256(upload.archive(lua.to_send(workload))).hexdigest() if "{suite}" in commands else ""
+    of_recipe = [hashlib.sha256(upload.recipe_archive(builder)).hexdigest()] if "{recipe}" in commands else []
     return [commands, repr(used), beside, *of_recipe]
 
 
@@ -91,10 +203,8 @@ def outcome(ended: ProcessResult, workload: Workload) -> Outcome:
     if seconds <= 0:
         raise ClockSet("the host's clock was set back during a run")
     if workload.format:
-        found = fio.read(ended.stdout)
-        return Outcome(
-            began, seconds, found.operations, found.latency, reported=found.iops, counters={fio.CPU: found.cpu}
-        )
+        found = read_fio(ended.stdout)
+        return Outcome(began, seconds, found.operations, found.latency, reported=found.iops, counters={CPU: found.cpu})
     errors = ended.stderr if ended.is_whole else ""  # what counts may be in the part of stdout that is left out
     where = workload.rate or workload.cost
     reported = find_number(where, ended.stdout, errors) if where else None

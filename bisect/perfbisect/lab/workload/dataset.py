@@ -21,8 +21,17 @@ from perfbisect.errors import DataDamaged, RunFailed
 from perfbisect.host import jobs
 from perfbisect.host.protocol import Host
 from perfbisect.lab.server import config
-from perfbisect.lab.server.installation import System
-from perfbisect.lab.server.service import Service, by_path, driver_options, ended, initialise, owner, serve, service_in
+from perfbisect.lab.server.service import (
+    Service,
+    System,
+    by_path,
+    driver_options,
+    ended,
+    initialise,
+    owner,
+    serve,
+    service_in,
+)
 from perfbisect.lab.workload import command, lua, sysbench
 from perfbisect.lab.workload.result import lines_of
 from perfbisect.recipes.builder import Builder

@@ -5,7 +5,7 @@ from collections.abc import Generator, Mapping
 from perfbisect.core.domain.events import Warned
 from perfbisect.errors import DataDamaged, RunFailed, UsageError
 from perfbisect.host.protocol import Host
-from perfbisect.lab.server.installation import System
+from perfbisect.lab.server.service import System
 from perfbisect.lab.workload import dataset
 from perfbisect.recipes.workload import Workload
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from perfbisect.lab.upload import files, recipe
+from perfbisect.lab import upload
 from perfbisect.lab.workload import lua
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.inventory import HostEntry
@@ -32,8 +32,8 @@ def fingerprint(builder: Builder, workload: Workload, entries: Sequence[HostEntr
     inputs = json.dumps(
         [own, builder.library, _driven(served), _conditional(builder), shares, *methods], sort_keys=True
     )
-    given = recipe.archive(builder) if "{recipe}" in inputs else b""
-    return hashlib.sha256(inputs.encode() + files.archive(lua.read_by_runs(workload)) + given).hexdigest()[:16]
+    given = upload.recipe_archive(builder) if "{recipe}" in inputs else b""
+    return hashlib.sha256(inputs.encode() + upload.archive(lua.read_by_runs(workload)) + given).hexdigest()[:16]
 
 
 def _driven(server: object) -> dict[str, object]:

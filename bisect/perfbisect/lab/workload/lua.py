@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 
 from perfbisect.errors import RecipeError
 from perfbisect.host.protocol import Host
-from perfbisect.lab.upload import files
+from perfbisect.lab import upload
 from perfbisect.recipes import suites
 from perfbisect.recipes.search_path import WORKLOADS, contained, recipe_folders
 from perfbisect.recipes.toml_reader import read_text
@@ -44,7 +44,7 @@ def explaining(workload: Workload) -> Path | None:
 
 def place(host: Host, workload: Workload) -> PurePosixPath:
     """The folder on the host with the workload's scripts, everything else in its suite's folder, and what they require."""
-    return files.place(host, "scripts", to_send(workload))
+    return upload.place(host, "scripts", to_send(workload))
 
 
 def on_host(folder: PurePosixPath, workload: Workload, script: Path) -> PurePosixPath:

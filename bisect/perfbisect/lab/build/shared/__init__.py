@@ -1,1 +1,0 @@
-"""Finished builds that several machines share."""

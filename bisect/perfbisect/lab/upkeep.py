@@ -1,0 +1,253 @@
+"""Disk space below a host's root folder and in the folder of shared builds, and what killed sessions have left there.
+
+What can be built or loaded again is freed, longest unused first; a bucket of shared builds has rules of its own for that. The
+time of a build's or a dataset's folder is that of its last use.
+"""
+
+import math
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from statistics import median
+
+from perfbisect.core.domain.events import Warned
+from perfbisect.errors import EnvironmentFailure, UsageError
+from perfbisect.host import jobs
+from perfbisect.host.facts import free_bytes
+from perfbisect.host.protocol import Host
+from perfbisect.lab.build.pipeline import JOB_PREFIX
+from perfbisect.lab.build.shared_store import Entry, Store
+from perfbisect.lab.checks.machine import GIB, LITTLE
+from perfbisect.lab.measure import visit
+from perfbisect.lab.server import service
+from perfbisect.masking import masked
+from perfbisect.wording.text import listed
+
+HEX = "[0-9a-f]"
+# Folders whose entries can go one by one: the kind of entry for find, and the form of its name. Others are not
+# perfbisect's, nor is what a symbolic link leads to.
+CATEGORIES = {
+    "builds": ("d", rf"{HEX}{{32}}(\.part)?"),
+    "datasets": ("d", rf"{HEX}{{16}}(-{HEX}{{8}})?(\.part)?"),
+    "jobs": ("d", jobs.ID),
+    "logs": ("f", rf"[^[:cntrl:]]+-{HEX}{{10}}-{HEX}{{10}}\.log"),
+    "work": ("d", r"[^[:cntrl:]]+"),
+}
+LINKS = "/links"  # of a build: its own entry, listed before it, so that what it takes counts once
+VISIT = "visit"  # a folder that goes as a whole: the copy of the data that a session which was killed has left
+IN_USE = ("work", VISIT)  # by builds and servers that a session has left running
+LONG = 3600.0  # seconds: counting or removing millions of files
+
+# $1 the folder, $2 the kind of its entries for find, $3 the form of their names: prints the entries, each with a NUL. Work
+# folders have names of recipes, which may be anything: what they contain shows whose they are.
+_ENTRIES = """\
+entries() {
+    [ ! -d "$1" ] || find "$1" -mindepth 1 -maxdepth 1 -type "$2" -regextype posix-extended -regex "$1/($3)" -print0 |
+        if [ "$1" = work ]; then
+            xargs -0 -r sh -c 'for each do [ ! -e "$each/source" ] && [ ! -e "$each/build" ] && [ ! -L "$each/prefix" ] ||
+                printf "%s\\0" "$each"; done' work
+        else cat; fi
+}
+"""
+# For every entry: KiB, time of its last change or use, path.
+_SIZES = (
+    _ENTRIES
+    + """\
+cd -- "$1" || exit 1; shift
+{
+    [ ! -d builds ] || find builds -mindepth 2 -maxdepth 2 -type d -path '*/links' -regextype posix-extended -regex "builds/$1/.*" -print0
+    shift
+    while [ $# != 0 ]; do entries "$1" "$2" "$3"; shift 3; done
+    [ ! -d visit ] || [ -L visit ] || printf 'visit\\0'
+} | { du -sk --time --time-style=+%s --files0-from=- 2>/dev/null || true; }  # a job's folder may go meanwhile
+"""
+)
+_OF_THESE = 'cd -- "$1" && shift && du -sk --time --time-style=+%s -- "$@" 2>/dev/null || true'
+_REMOVE = 'cd -- "$1" && shift && rm -rf --one-file-system -- "$@"'
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One build without its links, or these; a dataset, job folder or log; a builder's checkout and build tree; the last
+    visit's copy of the data.
+    """
+
+    path: str  # below the root: builds/KEY, builds/KEY/links
+    size: int  # bytes on disk
+    used: float  # seconds since the epoch, on the host's clock
+
+    @property
+    def category(self) -> str:
+        """The folder that it is in."""
+        return self.path.partition("/")[0]
+
+    @property
+    def name(self) -> str:
+        """Its own name: a dataset's key, a job's id, the key of a build, also of its links."""
+        return (self.path.removesuffix(LINKS) if self.links else self.path).rpartition("/")[2]
+
+    @property
+    def links(self) -> bool:
+        """Whether it is what a build is linked again from: the build itself can do without."""
+        return self.category == "builds" and self.path.endswith(LINKS)
+
+    @property
+    def left(self) -> bool:
+        """Whether it is useless: left by a build or a visit that was interrupted."""
+        return self.path == VISIT or self.name.endswith(".part")
+
+
+def items(host: Host) -> tuple[Item, ...]:
+    """Everything that can be freed: entries of the forms that perfbisect gives them."""
+    forms = [word for name, (kind, form) in CATEGORIES.items() for word in (name, kind, form)]
+    listed = host.run(["sh", "-c", _SIZES, "sizes", str(host.root), f"{HEX}{{32}}", *forms], timeout=LONG).stdout
+    return tuple(read_items(listed))
+
+
+def read_items(du: str) -> Iterable[Item]:
+    """The lines of ``du -k --time``."""
+    for line in du.split("\n")[:-1]:  # a name may contain other characters that end a line
+        size, used, path = line.split("\t", 2)
+        yield Item(path, int(size) * 1024, float(used))
+
+
+def expendable(found: Iterable[Item], limit: int, pinned: Collection[str]) -> list[Item]:
+    """What has to go, longest unused first, so that no more than ``limit`` bytes stay; ``pinned`` names stay.
+
+    What a killed session left behind, the last step of a build or the copy of a visit, goes in any case. The links of
+    builds go before any build: only a hunt in fresh layouts needs them, and builds again what lacks them. Where builds
+    are made goes after all else: without that the next build checks everything out again.
+    """
+    known = sorted(
+        found, key=lambda item: (not item.left, item.category == "work", not item.links, item.used, item.path)
+    )
+    total = sum(item.size for item in known)
+    going = []
+    for item in known:
+        if item.name in pinned or (total <= limit and not item.left):
+            continue
+        going.append(item)
+        total -= item.size
+    return going
+
+
+def remove(host: Host, items: Sequence[Item]) -> None:
+    """Remove items. The caller holds the lock of the host."""
+    for some in range(0, len(items), 200):
+        paths = [f"./{item.path}" for item in items[some : some + 200]]
+        host.run(["sh", "-c", _REMOVE, "remove", str(host.root), *paths], timeout=LONG)
+
+
+def expected_builds(candidates: int, most: int) -> int:
+    """How many builds a hunt will keep: halvings, the two ends, and some neighbours; ``most`` 0 is no limit."""
+    expected = math.ceil(math.log2(max(candidates, 2))) + 4
+    return min(expected, candidates, most or expected)
+
+
+def too_little(host: Host, builds: Collection[str], datasets: Collection[str], expected: int) -> tuple[Warned, ...]:
+    """A warning when earlier ``builds`` and ``datasets`` (keys) let expect that the disk will be full.
+
+    As many builds as ``expected`` are counted and one copy of the data. No warning where nothing is known.
+    """
+    free = free_bytes(host)
+    if free is None or not builds:
+        return ()
+    wanted = [*(f"builds/{key}" for key in builds), *(f"datasets/{key}" for key in datasets)]
+    listed = host.run(["sh", "-c", _OF_THESE, "sizes", str(host.root), *wanted], timeout=LONG).stdout
+    known = list(read_items(listed))
+    sizes = [item.size for item in known if item.category == "builds"]
+    if not sizes:
+        return ()
+    data = max((item.size for item in known if item.category == "datasets"), default=0)
+    needed = expected * int(median(sizes)) + data
+    if needed + LITTLE / 5 < free:
+        return ()
+    return (
+        Warned(
+            f"this hunt may need {needed / GIB:.1f} GiB on host {host.name} ({expected} builds of "
+            f"{median(sizes) / GIB:.2f} GiB), and {free / GIB:.1f} GiB are free",
+            f"Free some with `bisect gc {host.name} --keep SIZE`, or stop earlier with --max-builds.",
+        ),
+    )
+
+
+KEPT = 100  # logs of failed builds, and as many jobs that failed or were interrupted
+
+# $1 the root, $2 how many stay, $3 the form of a log's name
+_LOGS = """\
+cd -- "$1" && [ -d logs ] || exit 0
+find logs -mindepth 1 -maxdepth 1 -type f -regextype posix-extended -regex "logs/($3)" -printf '%T@ %p\\0' |
+    sort -zrn | tail -zn +"$(($2 + 1))" | cut -zd ' ' -f 2- | xargs -0 -r rm -f --
+"""
+
+_CALLED = {visit.NAME: "a load", service.NAME: "a server", "prepare": "the loading of data"}
+
+
+def tidy(host: Host) -> Iterator[Warned]:
+    """End the jobs that a killed session has left running, with a warning; builds stay, since one may be needed next.
+
+    Removes old jobs, old logs of failed builds, and temporary files of compilers that were killed.
+    """
+    running = jobs.running(host)
+    builds = [job for job in running if job.name.startswith(JOB_PREFIX)]
+    # A job whose leader is killed between the two listings is in both.
+    ended = dict.fromkeys((*jobs.orphaned(host), *(job for job in running if job not in builds)))
+    for job in ended:
+        jobs.kill(host, job, grace=5)
+    if ended:
+        many, were = ("a job", "was") if len(ended) == 1 else (f"{len(ended)} jobs", "were")
+        what = listed(sorted(_CALLED.get(job.name, job.name) for job in ended))
+        have = "has" if len(ended) == 1 else "have"
+        yield Warned(
+            f"{many} of an earlier session on host {host.name}, {what}, {were} still running and {have} been ended"
+        )
+    prune(host)
+    host.run(["sh", "-c", _LOGS, "logs", str(host.root), str(KEPT), CATEGORIES["logs"][1]], timeout=600)
+    if not builds:  # whose compilers have files there
+        host.run(["rm", "-rf", "--one-file-system", "--", str(host.root / "tmp")], timeout=600)
+
+
+def prune(host: Host, keep: int = KEPT) -> None:
+    """Remove the folders of all jobs that have ended, except for the last ``keep``."""
+    script = 'cd -- "$1" && find jobs -mindepth 1 -maxdepth 1 -type d -printf "%f\\n"'  # follows no link
+    listed = host.run(["sh", "-c", script, "ids", str(host.root)], check=False).stdout.splitlines()
+    alive = {job.id for job in jobs.running(host)}
+    ids = sorted(name for name in listed if re.fullmatch(jobs.ID, name))  # they begin with the time
+    old = [job_id for job_id in ids[:-keep] if job_id not in alive]
+    for some in range(0, len(old), 1000):
+        folders = [str(host.root / "jobs" / job_id) for job_id in old[some : some + 1000]]
+        host.run(["rm", "-rf", "--one-file-system", "--", *folders], timeout=600)
+
+
+LEFT = 86400.0  # seconds after which an upload that was not finished is one that was interrupted
+
+
+def clean_shared_folder(address: str, limit: int, now: float, *, dry_run: bool) -> tuple[Sequence[Entry], int]:
+    """Remove what was not used for longest until at most ``limit`` bytes are left, and what interrupted uploads have left.
+
+    Returns what was removed, or with ``dry_run`` would be, and how many bytes are left. Raises UsageError where the shared
+    builds are no folder.
+    """
+    if not address:
+        raise UsageError("No builds are shared.", "`builds` below [shared] in config.toml names where they are kept.")
+    try:
+        store = Store(address)
+        if not store.folder:
+            raise UsageError(
+                f"Shared builds in {masked(address)} are not removed from here.",
+                "Give the bucket a lifecycle rule, such as: expire objects after 90 days.",
+            )
+        entries = store.entries()
+    except OSError as trouble:
+        raise EnvironmentFailure(f"the shared builds cannot be read: {trouble.strerror or trouble}") from trouble
+    gone, total = [], sum(entry.size for entry in entries)
+    for entry in sorted(entries, key=lambda entry: (not entry.name.startswith("."), entry.used, entry.name)):
+        part = entry.name.startswith(".")
+        if (part and now - entry.used > LEFT) or (not part and total > limit):
+            if not dry_run:
+                with suppress(FileNotFoundError):
+                    store.remove(entry.name)
+            gone.append(entry)
+            total -= entry.size
+    return gone, total

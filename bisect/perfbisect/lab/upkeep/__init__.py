@@ -1,1 +1,0 @@
-"""Disk space, and what an interrupted session left behind."""

@@ -1,0 +1,52 @@
+"""Small files of this machine, brought to a host: recipes' own files, scripts of workloads."""
+
+import base64
+import hashlib
+import io
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+
+from perfbisect.host.protocol import Host
+from perfbisect.recipes.builder import Builder
+from perfbisect.recipes.builder_reader import recipe_files
+
+Files = Mapping[str, Path]  # name below the folder on the host → local file
+
+_PLACE = """\
+[ ! -d "$1" ] || exit 0
+(case $1 in */scripts/*) umask 077;; esac; mkdir -p "${1%/*}") && part=$(mktemp -d "$1.XXXXXX") && base64 -d | tar -x -f - -C "$part" && chmod 755 "$part" &&
+find "$part" -type f -exec sync -- {} + &&
+{ mv -T "$part" "$1" 2>/dev/null || { rm -rf "$part"; [ -d "$1" ]; }; }
+"""
+
+
+def archive(files: Files) -> bytes:
+    """A tar archive of the files, the same for the same contents."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for name, path in sorted(files.items()):
+            content = path.read_bytes()
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            entry.mode = 0o755 if path.stat().st_mode & 0o100 else 0o644
+            tar.addfile(entry, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def place(host: Host, folder: str, files: Files) -> PurePosixPath:
+    """Bring the files to ``root/FOLDER/HASH`` on the host; returns that path, whose length is always the same."""
+    packed = archive(files)
+    place = host.root / folder / hashlib.sha256(packed).hexdigest()[:32]
+    host.run(["sh", "-c", _PLACE, "place", str(place)], stdin=base64.b64encode(packed).decode())
+    return place
+
+
+def recipe_archive(builder: Builder) -> bytes:
+    """The recipe's files and those that it inherits, the same bytes for the same contents."""
+    return archive(recipe_files(builder))
+
+
+def place_recipe(host: Host, builder: Builder) -> PurePosixPath:
+    """The folder on the host with the recipe's files."""
+    return place(host, "recipes", recipe_files(builder))

@@ -1,0 +1,169 @@
+"""Exact counts for the reason, where the processor counts nothing: on a real host under valgrind."""
+
+import shutil
+from pathlib import Path, PurePosixPath
+
+import pytest
+from msgspec.structs import replace
+
+from perfbisect.core.domain.events import Counted, ExecutionStarted, LabEvent
+from perfbisect.core.domain.orders import Purpose
+from perfbisect.core.explain.counters import EXACT_GROUP
+from perfbisect.core.explain.top_down import AMD, ARM, BACK, FAMILIES, FRONT, INTEL, RETIRING, WRONG, slots
+from perfbisect.host.local import LocalHost
+from perfbisect.lab.measure import counting, perf
+from perfbisect.lab.measure.counted_runs import (
+    PLAIN,
+    SLOTS,
+    SOFTWARE,
+    STALLS,
+    ExactCounts,
+    available,
+    chosen,
+    shortened,
+)
+from perfbisect.lab.measure.visit import RunContext, Turn
+from perfbisect.lab.server.service import System
+from perfbisect.lab.workload import lua, sysbench
+from perfbisect.recipes.builder import Builder
+from perfbisect.recipes.find import load_workload
+from perfbisect.recipes.inventory import HostEntry
+from perfbisect.recipes.workload import Workload
+
+LOOP = Workload(summary="", group="", command=["sh", "-c", "i=0; while [ $i -lt {events} ]; do i=$((i + 1)); done"])
+
+
+def counted(
+    host: LocalHost, workload: Workload = LOOP, builds: tuple[int, ...] = (0, 1), events: int = 0
+) -> list[LabEvent]:
+    """The events of one turn of each build; with ``events`` as the length that an earlier session has found."""
+    system = System("a commit", "key", host.root, Builder(summary="a shell", driver="command"))
+    context = RunContext(
+        host, HostEntry(name="here"), workload, lua.place(host, workload), perf=True, vmstat=False, iostat=False
+    )
+    study = ExactCounts(context, lambda: None, events)
+    found: list[LabEvent] = []
+    for build in builds:
+        turn = Turn(build, 1, 1, 1, Purpose.EXPLAIN, left=1)
+        found += study.visit(system, "", turn)
+        assert turn.left == 0
+    return found
+
+
+@pytest.mark.tools
+@pytest.mark.skipif(shutil.which("valgrind") is None, reason="no valgrind on this machine: apt-get install valgrind")
+def test_both_builds_are_counted_with_one_length(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    version = host.run(["valgrind", "--version"]).stdout.strip()
+    monkeypatch.setattr(counting, "method", lambda _: version)
+    found = [event for event in counted(host) if isinstance(event, Counted)]
+    assert [(event.candidate, event.group, event.facts.counted) for event in found] == [
+        (0, EXACT_GROUP, version),
+        (1, EXACT_GROUP, version),
+    ]
+    first, second = (event.facts for event in found)
+    assert first.events == second.events > 1
+    counts = [(facts.counters["instructions"] or 0) / facts.operations for facts in (first, second)]
+    assert counts[0] == pytest.approx(counts[1], rel=1e-4)
+
+
+@pytest.mark.tools
+@pytest.mark.skipif(shutil.which("valgrind") is None, reason="no valgrind on this machine: apt-get install valgrind")
+def test_the_length_of_an_earlier_session_is_taken(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    version = host.run(["valgrind", "--version"]).stdout.strip()
+    monkeypatch.setattr(counting, "method", lambda _: version)
+    events = counted(host, builds=(1,), events=123)
+    assert [event.operations for event in events if isinstance(event, ExecutionStarted)] == [123, 246]
+    assert [event.facts.events for event in events if isinstance(event, Counted)] == [123]
+
+
+@pytest.mark.tools
+def test_nothing_is_counted_where_perf_counts_all_that(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counting, "method", lambda _: counting.PERF)
+    assert counted(host) == []
+
+
+@pytest.mark.tools
+def test_nothing_is_counted_where_it_would_not_repeat(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counting, "method", lambda _: "valgrind-3.19.0")
+    assert counted(host, replace(LOOP, threads=2)) == []
+
+
+OUTPUTS = Path(__file__).parents[2] / "outputs"
+
+
+def test_no_group_needs_more_counters_than_processors_have() -> None:
+    assert all(len(group.events) <= 4 for group in (*PLAIN, STALLS))
+    assert all(len(set(group.events)) == len(group.events) for group in (*PLAIN, *SLOTS, STALLS))
+
+
+def test_software_events_alone_where_nothing_is_counted() -> None:
+    assert chosen({group: {} for group in (*PLAIN, *SLOTS, STALLS)}) == (SOFTWARE,)
+    refused = dict.fromkeys(("cycles", "instructions", "branches", "branch-misses"))
+    assert chosen({PLAIN[0]: refused}) == (SOFTWARE,)
+
+
+def test_a_group_is_left_out_that_would_repeat_cycles_and_instructions_only() -> None:
+    counted = {"cycles": 1.0, "instructions": 1.0}
+    trials = {group: counted | dict.fromkeys(group.events[2:]) for group in PLAIN}
+    assert chosen(trials) == (SOFTWARE,)
+    assert chosen(trials | {PLAIN[0]: dict.fromkeys(PLAIN[0].events, 1.0)}) == (PLAIN[0],)
+
+
+def test_slots_are_counted_where_they_all_are_and_stalls_elsewhere() -> None:
+    plain = {PLAIN[0]: dict.fromkeys(PLAIN[0].events, 1.0)}
+    stalls = {
+        STALLS: {"cycles": 1.0, "instructions": 1.0, "stalled-cycles-frontend": 1.0, "stalled-cycles-backend": None}
+    }
+    every = dict.fromkeys(INTEL.events, 1.0)
+    assert chosen(plain | stalls)[-1] is STALLS
+    assert chosen(plain | stalls | {SLOTS[1]: every})[-1] is SLOTS[1]
+    assert chosen(plain | stalls | {SLOTS[1]: every | {"slots": None}})[-1] is STALLS
+
+
+def test_the_argument_is_as_perf_reads_it() -> None:
+    assert PLAIN[0].argument == "cycles,instructions,branches,branch-misses"
+    assert SLOTS[0].argument == "{slots,topdown-retiring,topdown-bad-spec,topdown-fe-bound,topdown-be-bound}"
+    assert SLOTS[1].argument.startswith("{cpu_core/slots/,cpu_core/topdown-retiring/,")
+
+
+def test_slots_of_an_intel_processor_are_those_of_its_metrics() -> None:
+    lines = (OUTPUTS / "perf-intel-top-down.csv").read_text().splitlines()
+    counters = perf.parse("\n".join(line.partition(",")[2] for line in lines if line[0] != "#"))
+    of = {category: slots(counters, category) or 0.0 for category in (RETIRING, WRONG, FRONT, BACK)}
+    shown = {RETIRING: 0.102, WRONG: 0.076, FRONT: 0.510, BACK: 0.311}  # as perf printed them
+    total = counters["TOPDOWN.SLOTS"]
+    assert total
+    assert {category: count / total for category, count in of.items()} == pytest.approx(shown, abs=0.006)
+
+
+def test_what_is_thrown_away_is_a_difference_and_never_negative() -> None:
+    assert slots({"op_spec": 12.0, "op_retired": 10.0}, WRONG) == 2
+    assert slots({"op_spec": 9.0, "op_retired": 10.0}, WRONG) is None
+    assert slots({"de_src_op_disp.all": 12.0, "ex_ret_ops": 10.0}, WRONG) == 2
+    assert slots({}, WRONG) is None
+    assert {event for family in (AMD, ARM) for each in family.slots.values() for event, _ in each} == {
+        *AMD.events, *ARM.events,
+    }  # fmt: skip
+    assert all(set(family.slots) == {RETIRING, WRONG, FRONT, BACK} for family in FAMILIES)
+
+
+@pytest.mark.tools
+def test_this_machine_counts_each_group_all_the_time(tmp_path: Path) -> None:
+    host = LocalHost("here", PurePosixPath(tmp_path))
+    groups = available(host)
+    assert groups
+    for group in groups:
+        argument = ",".join((*filter(None, [group.argument]), *perf.SOFTWARE))
+        done = host.run(["perf", "stat", "-x", ",", "-e", argument, "--", "ls", "/"], check=False)
+        assert perf.parse(done.stderr)["task-clock"] is not None
+        assert perf.shares(done.stderr) == {}, done.stderr
+
+
+@pytest.mark.parametrize(("seconds", "time", "warmup"), [(0.2, 1, 1.0), (3.4, 3, 2.0), (99.0, 10, 2.0), (7.0, 7, 2.0)])
+def test_runs_are_as_short_as_is_asked_and_of_whole_seconds(seconds: float, time: int, warmup: float) -> None:
+    workload = replace(load_workload("update-index", "demo"), time=20.0, warmup=2.0)
+    host = LocalHost("here", PurePosixPath("/nowhere"))
+    context = RunContext(host, HostEntry(name="here"), workload, host.root, perf=True, vmstat=False, iostat=False)
+    short = shortened(context, seconds).workload
+    assert (short.time, short.warmup) == (time, warmup)
+    assert f"--time={time}" in sysbench.command(short, PurePosixPath("x.lua"))

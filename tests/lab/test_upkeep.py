@@ -1,0 +1,202 @@
+"""Disk space is freed, and what killed sessions have left is ended and removed."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+
+import pytest
+from click.testing import CliRunner
+
+from perfbisect.cli.main import bisect
+from perfbisect.errors import EnvironmentFailure, UsageError
+from perfbisect.host import jobs
+from perfbisect.host.local import LocalHost
+from perfbisect.lab import upkeep
+from perfbisect.lab.build import build_store
+from perfbisect.lab.upkeep import (
+    LEFT,
+    Item,
+    clean_shared_folder,
+    expected_builds,
+    expendable,
+    items,
+    prune,
+    remove,
+    too_little,
+)
+from perfbisect.lab.workload import dataset
+
+MIB = 1 << 20
+A, B, D = "a" * 32, "b" * 32, "d" * 16
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> LocalHost:
+    return LocalHost("here", PurePosixPath(tmp_path))
+
+
+@pytest.fixture
+def put(tmp_path: Path) -> Callable[..., Path]:
+    def entry(path: str, mib: float, days: float) -> Path:
+        folder = tmp_path / path
+        (folder / "inner").mkdir(parents=True)
+        (folder / "inner" / "file").write_bytes(os.urandom(int(mib * MIB)))
+        used = time.time() - 86400 * days
+        for each in (folder / "inner" / "file", folder / "inner", folder):
+            os.utime(each, (used, used))
+        return folder
+
+    return entry
+
+
+def test_oldest_first_until_the_rest_fits() -> None:
+    found = [Item("builds/b", 10, 2.0), Item("builds/a", 10, 1.0), Item("datasets/c", 10, 3.0), Item("jobs/d", 10, 4.0)]
+    assert expendable(found, 40, ()) == []
+    assert [item.name for item in expendable(found, 39, ())] == ["a"]
+    assert [item.name for item in expendable(found, 15, ())] == ["a", "b", "c"]
+    assert [item.name for item in expendable(found, 15, {"a", "c"})] == ["b", "d"]
+    assert [item.name for item in expendable(found, 0, {"a", "c"})] == ["b", "d"]
+
+
+def test_a_build_that_was_cut_short_goes_in_any_case() -> None:
+    found = [Item("builds/a", 10, 1.0), Item("builds/b.part", 10, 9.0)]
+    assert [item.name for item in expendable(found, 100, ())] == ["b.part"]
+
+
+def test_a_visit_that_was_cut_short_goes_in_any_case_and_where_builds_are_made_last() -> None:
+    found = [Item("work/demo", 10, 1.0), Item("builds/a", 10, 9.0), Item("visit", 10, 9.0)]
+    assert [item.path for item in expendable(found, 100, ())] == ["visit"]
+    assert [item.path for item in expendable(found, 10, ())] == ["visit", "builds/a"]
+    assert [item.path for item in expendable(found, 0, ())] == ["visit", "builds/a", "work/demo"]
+    assert [item.path for item in expendable(found, 0, {"visit", "demo"})] == ["builds/a"]
+
+
+def test_the_links_of_builds_go_before_any_build_and_stay_with_one_that_is_needed() -> None:
+    found = [Item("builds/a", 10, 1.0), Item("builds/b", 10, 5.0), Item("builds/b/links", 10, 5.0)]
+    found += [Item("builds/c/links", 10, 2.0), Item("builds/c", 10, 2.0), Item("work/links", 10, 0.0)]
+    assert [item.path for item in expendable(found, 55, ())] == ["builds/c/links"]
+    assert [item.path for item in expendable(found, 35, ())] == ["builds/c/links", "builds/b/links", "builds/a"]
+    assert [item.path for item in expendable(found, 0, {"b", "c"})] == ["builds/a", "work/links"]
+
+
+@pytest.mark.tools
+def test_links_are_listed_beside_their_build_and_go_without_it(host: LocalHost, put: Callable[..., Path]) -> None:
+    put(f"builds/{A}/prefix", 1, 3)
+    put(f"builds/{A}/links", 2, 3)
+    put(f"builds/{A}/prefix/links", 0, 3)
+    put(f"builds/{B}.part/links", 1, 3)
+    found = {item.path: item for item in items(host)}
+    assert sorted(found) == [f"builds/{A}", f"builds/{A}/links", f"builds/{B}.part"]
+    assert found[f"builds/{A}"].size < 1.2 * MIB < 2 * MIB <= found[f"builds/{A}/links"].size
+    remove(host, [found[f"builds/{A}/links"]])
+    assert sorted(item.path for item in items(host)) == [f"builds/{A}", f"builds/{B}.part"]
+
+
+@pytest.mark.tools
+def test_what_is_there_with_size_and_last_use(host: LocalHost, put: Callable[..., Path], tmp_path: Path) -> None:
+    assert items(host) == ()
+    put(f"builds/{A}", 1, 3)
+    put(f"datasets/{D}", 2, 2)
+    put("jobs/20200101-000000-run-abcdef", 0, 1)
+    put("ccache/x", 5, 9)
+    put("work/demo/build", 5, 9)
+    put("visit", 3, 0)
+    found = {item.path: item for item in items(host)}
+    assert sorted(found) == [f"builds/{A}", f"datasets/{D}", "jobs/20200101-000000-run-abcdef", "visit", "work/demo"]
+    assert MIB <= found[f"builds/{A}"].size < 1.2 * MIB
+    assert found[f"builds/{A}"].used == pytest.approx(time.time() - 3 * 86400, abs=100)
+    remove(host, [found[f"builds/{A}"], found["jobs/20200101-000000-run-abcdef"]])
+    assert sorted(item.path for item in items(host)) == [f"datasets/{D}", "visit", "work/demo"]
+    assert (tmp_path / "ccache" / "x" / "inner" / "file").exists()
+
+
+@pytest.mark.tools
+def test_being_used_counts(host: LocalHost, put: Callable[..., Path]) -> None:
+    """A build that is put in place to be measured, and data that a visit copies, are as young as that."""
+    put(f"builds/{A}/prefix", 0, 5)
+    put(f"datasets/{D}/data", 0, 5)
+    Path(host.root, f"datasets/{D}/dataset.json").write_text('{"build": "", "files": 1, "bytes": 0, "answers": []}')
+    for folder in (f"builds/{A}", f"datasets/{D}/dataset.json", f"datasets/{D}"):
+        old = time.time() - 5 * 86400
+        os.utime(Path(host.root, folder), (old, old))
+    assert all(item.used < time.time() - 86400 for item in items(host))
+    build_store.put_in_place(host, "demo", A)
+    dataset.copy(host, D, dataset.visit_folder(host))
+    assert all(item.used > time.time() - 100 for item in items(host))
+
+
+def test_expected_builds() -> None:
+    assert [expected_builds(n, 0) for n in (2, 3, 1000)] == [2, 3, 14]
+    assert expected_builds(1000, 5) == 5
+
+
+@pytest.mark.tools
+def test_too_little_room_is_said_before_the_hunt(
+    host: LocalHost, put: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(f"builds/{A}", 1, 1)
+    put(f"builds/{B}", 1, 1)
+    put(f"datasets/{D}", 3, 1)
+    known = {A, B, "gone"}, {D}
+    monkeypatch.setattr(upkeep, "free_bytes", lambda host: 12 * MIB + (1 << 30))
+    assert too_little(host, *known, 8) == ()
+    [warned] = too_little(host, *known, 20)
+    assert "20 builds" in warned.text
+    assert "bisect gc here" in warned.advice
+    assert too_little(host, set(), {D}, 20) == ()
+    assert too_little(host, {"gone"}, {D}, 20) == ()
+
+
+def put_of_shared_folder(folder: Path, name: str, size: int, used: float) -> None:
+    (folder / name).write_bytes(b"x" * size)
+    os.utime(folder / name, (used, used))
+
+
+def test_the_longest_unused_go_first(tmp_path: Path) -> None:
+    put_of_shared_folder(tmp_path, "old.build", 100, 1e9)
+    put_of_shared_folder(tmp_path, "used.build", 100, 1e9 + 2)
+    put_of_shared_folder(tmp_path, "older.build", 100, 1e9 - 2)
+    put_of_shared_folder(tmp_path, "notes.txt", 100, 1)
+    put_of_shared_folder(tmp_path, ".interrupted.build.ab", 100, 1e9)
+    put_of_shared_folder(tmp_path, ".running.build.cd", 100, 1e9 + LEFT)
+    now = 1e9 + LEFT + 10
+    would, left = clean_shared_folder(str(tmp_path), 250, now, dry_run=True)
+    assert [entry.name for entry in would] == [".interrupted.build.ab", "older.build", "old.build"]
+    assert left == 200
+    assert len(list(tmp_path.iterdir())) == 6
+    assert clean_shared_folder(str(tmp_path), 250, now, dry_run=False) == (would, left)
+    assert sorted(file.name for file in tmp_path.iterdir()) == [".running.build.cd", "notes.txt", "used.build"]
+
+
+def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="No builds are shared"):
+        clean_shared_folder("", 0, 0.0, dry_run=False)
+    with pytest.raises(UsageError, match=r"in memory://\*\*\*@cache are not removed"):
+        clean_shared_folder("memory://user:secret@cache", 0, 0.0, dry_run=False)
+    with pytest.raises(EnvironmentFailure, match="there is no folder"):
+        clean_shared_folder(str(tmp_path / "absent"), 0, 0.0, dry_run=False)
+
+
+def test_the_verb(tmp_path: Path, seal: Path) -> None:
+    folder, config = tmp_path / "store", seal / ".config" / "perfbisect" / "config.toml"
+    folder.mkdir()
+    config.parent.mkdir(parents=True)
+    config.write_text(f'[shared]\nbuilds = "{folder}"\nkeep = "1M"\n')
+    put_of_shared_folder(folder, "a.build", 900_000, 1e9)
+    put_of_shared_folder(folder, "b.build", 900_000, 1e9 + 1)
+    ended = CliRunner().invoke(bisect, ["gc", "--shared"])
+    assert ended.exit_code == 0, ended.output
+    assert "1 shared build, 900.0 kB, were removed" in ended.output
+    assert [file.name for file in folder.iterdir()] == ["b.build"]
+
+
+@pytest.mark.tools
+def test_only_the_last_folders_of_ended_jobs_are_kept(host: LocalHost) -> None:
+    alive = jobs.start(host, ["sleep", "60"], name="alive", timeout=60)
+    names = [f"29990101-00000{number}-ended-abcdef" for number in range(5)]
+    for name in names:
+        Path(host.root, "jobs", name).mkdir()
+    prune(host, 2)
+    assert sorted(path.name for path in Path(host.root, "jobs").iterdir()) == [alive.id, *names[3:]]
+    jobs.kill(host, alive)
