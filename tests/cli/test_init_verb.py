@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from perfbisect.recipes.find import load_builder, load_workload
+from perfbisect.repository.commits import resolve
 from perfbisect.repository.discovery import open_repository
-from perfbisect.repository.resolve import resolve
 
 pytestmark = pytest.mark.tools
 

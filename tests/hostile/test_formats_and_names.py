@@ -12,11 +12,9 @@ from perfbisect.host.local import LocalHost
 from perfbisect.host.registry import connect
 from perfbisect.lab.build import checkout
 from perfbisect.recipes.inventory import HostEntry
-from perfbisect.repository.describe import describe
-from perfbisect.repository.discovery import open_repository
+from perfbisect.repository.commits import describe, resolve
+from perfbisect.repository.discovery import is_dirty, open_repository
 from perfbisect.repository.range import read_range
-from perfbisect.repository.resolve import resolve
-from perfbisect.repository.uncommitted import is_dirty
 from program import bisect, rows
 
 pytestmark = pytest.mark.tools

@@ -14,13 +14,10 @@ from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.build import checkout, host_git
 from perfbisect.repository.borrowing import borrowed
-from perfbisect.repository.describe import describe
-from perfbisect.repository.discovery import open_repository
+from perfbisect.repository.commits import UnknownRevision, describe, look_up, resolve, touched
+from perfbisect.repository.discovery import is_dirty, open_repository
 from perfbisect.repository.git import Repository
 from perfbisect.repository.range import read_range
-from perfbisect.repository.resolve import UnknownRevision, look_up, resolve
-from perfbisect.repository.touched import touched
-from perfbisect.repository.uncommitted import is_dirty
 from program import bisect
 from traps import Trap
 

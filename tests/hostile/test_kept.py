@@ -20,7 +20,7 @@ from perfbisect.lab.build.log_parser import BuildLog
 from perfbisect.lab.workload import command
 from perfbisect.masking import masked, masked_fields
 from perfbisect.recipes.output_pattern import find_number
-from perfbisect.repository.describe import _cut
+from perfbisect.repository.commits import _cut
 from perfbisect.store.history import History
 from program import LIMIT, PROGRAM, rows
 

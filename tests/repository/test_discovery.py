@@ -1,3 +1,5 @@
+"""The repository that a path means, and whether its checkout has changes."""
+
 import os
 import subprocess
 from collections.abc import Callable
@@ -6,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from perfbisect.errors import EnvironmentFailure, UsageError
-from perfbisect.repository.discovery import open_repository
-from perfbisect.repository.resolve import resolve
+from perfbisect.repository.commits import resolve
+from perfbisect.repository.discovery import is_dirty, open_repository
 
 pytestmark = pytest.mark.tools
 
@@ -108,3 +110,18 @@ def test_without_git_that_is_said(repo: Path, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(EnvironmentFailure, match="git is not installed"):
         open_repository(repo)
+
+
+def test_a_checkout_with_changes_is_dirty_and_one_with_new_files_is_not(git: Git, tmp_path: Path) -> None:
+    repo = tmp_path / "repo"
+    (repo / "file").write_text("1")
+    git("add", "file")
+    git("commit", "-qm", "file")
+    (repo / "new").write_text("1")
+    assert not is_dirty(open_repository(repo))
+    (repo / "file").write_text("2")
+    assert is_dirty(open_repository(repo))
+    git("clone", "-q", "--bare", str(repo), str(repo.parent / "bare"))
+    assert not is_dirty(open_repository(repo.parent / "bare"))
+    (repo.parent / "bare" / "config").unlink()
+    assert not is_dirty(open_repository(repo.parent / "bare")), "a mirror without a configuration has no checkout"

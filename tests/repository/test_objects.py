@@ -14,7 +14,7 @@ from perfbisect.repository import objects
 from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.git import Repository
 from perfbisect.repository.library import Steps
-from perfbisect.repository.tree import Listing, listing, texts, top_level
+from perfbisect.repository.objects import Listing, listing, texts_in, top_level
 from traps import Trap
 
 pytestmark = pytest.mark.tools
@@ -42,7 +42,7 @@ def test_a_tree_and_its_files(repo: Repository) -> None:
     assert top_level(repo, "HEAD") == top_level(repo, "HEAD^{tree}") == {"zero", "link"}
     found, odd = listing(repo, "HEAD"), "a b/\N{REPLACEMENT CHARACTER}\n.c"
     assert (set(found.files), found.submodules) == ({"zero", odd}, ("module",))
-    assert texts(repo, found, ["zero", odd, "absent"]) == {odd: "one\ntwo\N{REPLACEMENT CHARACTER}\n"}
+    assert texts_in(repo, found, ["zero", odd, "absent"]) == {odd: "one\ntwo\N{REPLACEMENT CHARACTER}\n"}
 
 
 def test_headers(repo: Repository) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 from perfbisect.core.domain.facts import LEFT_OUT, SkipFacts
 from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import UsageError
+from perfbisect.repository.commits import members
 from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.range import Range
-from perfbisect.repository.revision_sets import members
 
 
 def left_out(settings: Settings, span: Range) -> tuple[SkipFacts, ...]:

@@ -14,11 +14,11 @@ from perfbisect.recipes.proposal import benchmarks
 from perfbisect.recipes.proposal.document import Proposal
 from perfbisect.recipes.proposal.ignored import ignored
 from perfbisect.recipes.proposal.tree import EMBEDDING, Tree, defined, language, to_read
+from perfbisect.repository.commits import resolve, tags_of
 from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.git import Repository, git
+from perfbisect.repository.objects import lines_with, listing, texts_in
 from perfbisect.repository.releases import Range, latest_range
-from perfbisect.repository.resolve import resolve, tags_of
-from perfbisect.repository.tree import lines_with, listing, texts
 
 _NAMES = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 _URL = re.compile(r"(?:https|ssh|git)://[\w@:/.~+-]+|[\w.-]+@[\w.-]+:[\w/.~+-]+", re.ASCII)
@@ -62,7 +62,7 @@ def look(path: Path, name: str = "", *, named: bool) -> Look | Described:
     for commit, each in zip(ends, listings, strict=True):
         paths = frozenset(each.files)
         embedding = lines_with(repo, commit, EMBEDDING, ("*.rs", "*.go"))
-        trees.append(Tree(paths, texts(repo, each, to_read(paths)), embedding))
+        trees.append(Tree(paths, texts_in(repo, each, to_read(paths)), embedding))
     good, bad = trees
     if not name and (described := _described(repo, url, bad, range_)):
         return described

@@ -16,11 +16,10 @@ from perfbisect.recipes.overrides import typed
 from perfbisect.recipes.requested import load_requested
 from perfbisect.recipes.workload import Workload
 from perfbisect.repository.clone import Progress, cached_clone
+from perfbisect.repository.commits import ends_of, first_commit, joined, resolve
 from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.git import Repository
-from perfbisect.repository.resolve import first_commit, resolve
-from perfbisect.repository.revision_sets import ends_of, joined
-from perfbisect.repository.tree import top_level
+from perfbisect.repository.objects import top_level
 
 
 def resolve_settings(

@@ -37,12 +37,9 @@ from perfbisect.recipes.find import load_host, load_training
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.requested import check_fit, load_requested, requested_builder
 from perfbisect.recipes.workload import Workload
-from perfbisect.repository.describe import describe
-from perfbisect.repository.discovery import open_repository
+from perfbisect.repository.commits import ambiguous, describe, touched
+from perfbisect.repository.discovery import is_dirty, open_repository
 from perfbisect.repository.range import Range, read_range
-from perfbisect.repository.resolve import ambiguous
-from perfbisect.repository.touched import touched
-from perfbisect.repository.uncommitted import is_dirty
 from perfbisect.wording.text import listed
 
 

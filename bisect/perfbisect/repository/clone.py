@@ -10,9 +10,9 @@ from pathlib import Path
 from perfbisect.errors import UsageError
 from perfbisect.folders import cache_folder
 from perfbisect.recipes.builder import Builder
+from perfbisect.repository.commits import look_up, tags_of
 from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.git import git, talk, to_remotes
-from perfbisect.repository.resolve import look_up, tags_of
 
 Progress = Callable[[str, int, int], None]  # what git does, steps done, steps in all
 

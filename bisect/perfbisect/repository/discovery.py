@@ -1,4 +1,4 @@
-"""The repository that a path means: found by git itself, which refuses those of other users.
+"""The repository that a path means: found by git itself, which refuses those of other users; and whether its checkout has changes.
 
 With an explicit git directory git skips the check of its owner and of ``safe.directory``, so that directory is what git
 reports from a command without one.
@@ -84,3 +84,31 @@ def _ask(folder: Path, arguments: list[str]) -> str:
 def _printable(path: str | Path) -> str:
     """A path with bytes that are not UTF-8 as escapes."""
     return os.fsencode(path).decode(errors="backslashreplace")
+
+
+def is_dirty(repo: Repository) -> bool:
+    """True where the user's checkout has uncommitted changes of tracked files; False without a checkout.
+
+    Filters (``filter.NAME.clean``) are programs and are not run. So of a file with a filter nothing can be said.
+    """
+    if repo.work_tree is None:
+        return False
+    names = _filters(repo)
+    if any("=" in name for name in names):  # on a command line it cannot be turned off
+        return False
+    off = [f"filter.{name}.{key}" for name in names for key in ("clean=", "smudge=", "process=", "required=false")]
+    options = [*(word for setting in off for word in ("-c", setting)), f"--work-tree={repo.work_tree}"]
+    # Submodules are repositories with configurations of their own, in which git would run. Of them only commits are built.
+    look = ["status", "--porcelain", "-z", "--no-renames", "--untracked-files=no", "--ignore-submodules=all"]
+    changed = [entry[3:] for entry in git(repo, *look, options=options).split("\0") if entry]
+    if not changed:
+        return False
+    ask = ["check-attr", "-z", "--stdin", "filter"]  # prints path, attribute and value of each
+    answers = git(repo, *ask, options=options, stdin="\0".join(changed)).split("\0")
+    return any(value in ("unspecified", "unset") for value in answers[2::3])
+
+
+def _filters(repo: Repository) -> set[str]:
+    """The names of the filters that any configuration defines."""
+    keys = git(repo, "config", "-z", "--name-only", "--get-regexp", r"^filter\..*\.", allowed=(0, 1)).split("\0")
+    return {key.removeprefix("filter.").rpartition(".")[0] for key in keys if key}

@@ -1,10 +1,11 @@
-"""Objects of a repository: headers, contents and trees, read by GitPython.
+"""Objects of a repository, read by GitPython: headers, contents, and what the tree of a commit holds.
 
 It reads repositories of SHA-1. Those of SHA-256, and trees that it takes for mistakes, are read by commands of git.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from perfbisect.repository.git import Repository, failure, git
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from perfbisect.repository.library import Header
 
 FILE, LINK, FOLDER, MODULE = 0o100, 0o120, 0o040, 0o160  # modes of entries, without their permissions
+LARGEST = 1 << 20  # bytes of a file that is read
+MOST = 1000  # files that are read at once
 
 
 class Entry(NamedTuple):
@@ -21,6 +24,14 @@ class Entry(NamedTuple):
     type: int  # of the four
     hash: str
     path: str  # what is not UTF-8 is replaced
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """All paths of a tree."""
+
+    files: Mapping[str, str]  # path → hash of its content
+    submodules: tuple[str, ...]  # paths
 
 
 def headers(repo: Repository, names: Sequence[str]) -> list["Header | None"]:
@@ -77,3 +88,31 @@ def entries(repo: Repository, tree: str, *, whole: bool = False) -> list[Entry]:
 
 def _printable(path: str) -> str:
     return path.encode(errors="surrogateescape").decode(errors="replace")
+
+
+def top_level(repo: Repository, commit: str) -> frozenset[str]:
+    """The names of the files at the top of a commit's tree."""
+    files = (FILE, LINK)
+    return frozenset(entry.path for entry in entries(repo, commit) if entry.type in files)
+
+
+def listing(repo: Repository, commit: str) -> Listing:
+    """All files and submodules of a commit's tree; symbolic links are left out."""
+    found = entries(repo, commit, whole=True)
+    files = {entry.path: entry.hash for entry in found if entry.type == FILE}
+    return Listing(files, tuple(entry.path for entry in found if entry.type == MODULE))
+
+
+def lines_with(repo: Repository, commit: str, words: Collection[str], files: Collection[str]) -> str:
+    """The lines with any of these words, in the files of a commit that match the patterns ``files``."""
+    wanted = [option for word in words for option in ("-e", word)]
+    plain = ("-h", "-I", "-F", "--no-line-number", "--no-column", "--no-recurse-submodules")
+    return git(repo, "grep", *plain, *wanted, commit, "--", *files, allowed=(0, 1))
+
+
+def texts_in(repo: Repository, tree: Listing, paths: Collection[str]) -> dict[str, str]:
+    """The contents of those of these files that are text: at most MOST, of less than LARGEST bytes each."""
+    known = {path: tree.files[path] for path in paths if path in tree.files}
+    sizes = zip(known, headers(repo, [*known.values()]), strict=True)
+    fitting = [path for path, header in sizes if header and header[2] < LARGEST][:MOST]
+    return texts(repo, {path: known[path] for path in fitting})

@@ -5,10 +5,16 @@ index holds the whole tree, and the work tree is empty. git takes a file that th
 writes only those that a revert touches.
 
 Paths that a recipe ignores cannot change the speed. They stay as they are, so that a conflict in documentation or in
-tests prevents nothing. Nor does one between lines that only touch; see ``adjacent_edits``.
+tests prevents nothing.
+
+Nor does a conflict in which both sides changed lines that touch, but not the same lines. git merges two changes of a file
+only if unchanged lines lie between them. A revert meets that often: later commits added their functions right behind those
+of the reverted one. Where one side has only added lines before and behind the lines that the other has replaced, only one
+result is possible: the replacement, with what was added around it.
 """
 
 import os
+import re
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,7 +23,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from perfbisect.errors import PerfBisectError
-from perfbisect.repository.adjacent_edits import MARKER, settled
 from perfbisect.repository.borrowing import borrowed
 from perfbisect.repository.git import Repository, failure, run, sealed
 
@@ -29,6 +34,8 @@ _WHO = {
     for role in ("AUTHOR", "COMMITTER")
     for part, value in (("NAME", "perfbisect"), ("EMAIL", "perfbisect@localhost"), ("DATE", "1980-01-01T00:00:00Z"))
 }
+
+MARKER = 64  # signs of a marker of a conflict, so many that no file has them
 
 _CONFLICT = 1  # status of `git revert`
 _ERROR = 128  # statuses of `git merge-file` from here on; below, it is the number of conflicts
@@ -171,3 +178,28 @@ def _printable(path: str) -> str:
 
 def _short(commits: Sequence[str]) -> str:
     return ", ".join(commit[:10] for commit in commits)
+
+
+def settled(merged: bytes) -> bytes | None:
+    """What `git merge-file --diff3 --marker-size=MARKER` wrote, without conflicts; None if another kind is among them."""
+    signs = [re.escape(sign * MARKER) for sign in (b"<", b"|", b"=", b">")]
+    ours, base, theirs, end = (rb"^" + sign + rb"(?: [^\n]*)?\n" for sign in signs)
+    conflict = re.compile(ours + rb"(.*?)" + base + rb"(.*?)" + theirs + rb"(.*?)" + end, re.DOTALL | re.MULTILINE)
+    parts, done = [], 0
+    for found in conflict.finditer(merged):
+        result = settle(*(part.splitlines(keepends=True) for part in found.groups()))
+        if result is None:
+            return None
+        parts += [merged[done : found.start()], *result]
+        done = found.end()
+    return b"".join([*parts, merged[done:]])
+
+
+def settle(ours: Sequence[bytes], base: Sequence[bytes], theirs: Sequence[bytes]) -> list[bytes] | None:
+    """The lines of one conflict; None where both sides changed the same lines, or added some at the same place."""
+    for one, other in ((ours, theirs), (theirs, ours)):
+        size = len(base)
+        places = [at for at in range(len(one) - size + 1) if size and list(one[at : at + size]) == list(base)]
+        if len(places) == 1:
+            return [*one[: places[0]], *other, *one[places[0] + size :]]
+    return None

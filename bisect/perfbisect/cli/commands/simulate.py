@@ -257,9 +257,9 @@ def real_graph(good: str, bad: str, options: dict[str, Any]) -> "Graph":
     """The range of a repository, as `bisect run` sees it."""
     from perfbisect.recipes.find import load_builder
     from perfbisect.repository.clone import cached_clone
+    from perfbisect.repository.commits import resolve
     from perfbisect.repository.discovery import open_repository
     from perfbisect.repository.range import read_range
-    from perfbisect.repository.resolve import resolve
 
     name, repo = options["builder"], options["repo"]
     builder = load_builder(name, options["builders"] or "") if name else None

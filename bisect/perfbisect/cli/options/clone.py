@@ -19,7 +19,7 @@ class Clone:
         """The commit with that full hash; the hash alone when the repository does not have it."""
         from perfbisect.core.domain.events import Commit
         from perfbisect.errors import PerfBisectError
-        from perfbisect.repository.describe import describe
+        from perfbisect.repository.commits import describe
 
         try:
             return describe(self.opened, sha)

@@ -19,9 +19,9 @@ from perfbisect.recipes.builder_reader import variant_of
 from perfbisect.recipes.find import load_host
 from perfbisect.recipes.server_config import exists, load, unknown
 from perfbisect.repository.clone import Progress, cached_clone
+from perfbisect.repository.commits import UnknownRevision, resolve
 from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.git import Repository
-from perfbisect.repository.resolve import UnknownRevision, resolve
 
 # An entry of a reflog, and behind it what no revision has there up to its end: git may take all of it for a date.
 NO_REVISION = re.compile(r"@\{[^}]*\}(?!([~^]\d*|\^\{[^}]*\})*\Z)")

@@ -21,8 +21,8 @@ from perfbisect.hunt.session import OpenView
 from perfbisect.hunt.setup import HuntSetup
 from perfbisect.recipes.find import load_host
 from perfbisect.report.command_line import command_on
+from perfbisect.repository.commits import resolve
 from perfbisect.repository.discovery import open_repository
-from perfbisect.repository.resolve import resolve
 from perfbisect.store.batches import batch_together
 from perfbisect.store.drop_hunts import enter_drop_hunt, enter_settings, read_settings_of
 from perfbisect.store.history import History

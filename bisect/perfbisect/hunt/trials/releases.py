@@ -15,7 +15,7 @@ from perfbisect.recipes.builder import Builder
 from perfbisect.report.command_line import history_option, of_settings
 from perfbisect.repository.clone import Progress, cached_clone
 from perfbisect.repository.discovery import open_repository
-from perfbisect.repository.release_range import ReleaseRange, ends_of, release_range
+from perfbisect.repository.releases import ReleaseRange, ends_of, release_range
 from perfbisect.store.connection import NoHistory
 from perfbisect.store.history import History
 from perfbisect.store.prior_data import read_costs

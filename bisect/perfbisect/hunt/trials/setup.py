@@ -13,7 +13,7 @@ from perfbisect.hunt.setup import HuntSetup, both_tag_and_branch
 from perfbisect.recipes.overrides import overridden, typed
 from perfbisect.recipes.server_config import ServerConfig, load
 from perfbisect.recipes.workload import Workload
-from perfbisect.repository.describe import describe
+from perfbisect.repository.commits import describe
 from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.git import Repository
 from perfbisect.repository.range import Range

@@ -16,8 +16,7 @@ from perfbisect.lab.build.log_parser import Progress
 from perfbisect.lab.steps import Steps
 from perfbisect.masking import masked
 from perfbisect.repository.git import Repository
-from perfbisect.repository.submodule_clones import Found, find, look, origin_of
-from perfbisect.repository.submodules import Submodule, Unavailable, submodules
+from perfbisect.repository.submodules import Found, Submodule, Unavailable, find, look, origin_of, submodules
 
 MOST = 1000  # submodules of one commit: those of a commit that was made to have no end are not counted
 

@@ -1,12 +1,17 @@
-"""The commit that a user means by a release or a revision."""
+"""Commits as users write them and read them: by release or revision, in sets, described, and by the paths that they touch."""
 
 import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
+from perfbisect.core.domain.events import Commit
 from perfbisect.errors import UsageError
+from perfbisect.masking import masked
 from perfbisect.repository.git import Repository, git
 from perfbisect.repository.objects import headers
+
+LONGEST = 500  # characters of a subject or an author that are kept
+DOTS = ".."
 
 
 class UnknownRevision(UsageError):
@@ -72,3 +77,48 @@ def look_up(repo: Repository, names: Sequence[str]) -> list[str | None]:
 def _is_ambiguous(repo: Repository, start: str) -> bool:
     """Whether several objects have a hash that begins so."""
     return git(repo, "cat-file", "--batch-check", stdin=f"{start}\n").endswith(" ambiguous\n")
+
+
+def describe(repo: Repository, commit: str) -> Commit:
+    """One commit, given by its full hash. What its object lacks is empty."""
+    shown = git(repo, "rev-list", "--max-count=1", "--no-commit-header", "--format=%H%x00%cs%x00%an%x00%s", commit)
+    sha, date, author, subject = shown.rstrip("\n").split("\0")
+    return Commit(sha, date if re.match(r"\d", date) else "", _cut(author), _cut(subject))
+
+
+def _cut(text: str) -> str:
+    text = masked(text)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+
+
+def ends_of(text: str) -> tuple[str, ...]:
+    """The revisions in ``text``: one, or the two of A..B. Raises UsageError for anything else."""
+    ends = tuple(text.split(DOTS))
+    if len(ends) > 2 or not all(ends) or any(end.startswith(".") for end in ends):
+        raise UsageError(f"'{text}' is neither a revision nor a range of two.", "Write REV, or A..B.")
+    return ends
+
+
+def joined(commits: Sequence[str]) -> str:
+    """The same text with the commits of its revisions."""
+    return DOTS.join(commits)
+
+
+def members(repo: Repository, text: str) -> frozenset[str]:
+    """The commits (full hashes) of ``text``, whose revisions are full hashes."""
+    match ends_of(text):
+        case (older, newer):
+            return frozenset(git(repo, "rev-list", "--stdin", stdin=f"{newer}\n^{older}\n").split())
+        case _:
+            return frozenset((text,))
+
+
+def touched(
+    repo: Repository, good: str, bad: str, paths: Iterable[str], *, first_parent: bool = False
+) -> dict[str, frozenset[str]]:
+    """For each path (a folder, a file or one of git's globs) the commits (full hashes) of good..bad that change it.
+
+    A merge counts where it differs from all of its parents; along first parents, where it differs from the first.
+    """
+    walk = ["rev-list", "--full-history", *(["--first-parent"] if first_parent else []), bad, f"^{good}", "--"]
+    return {path: frozenset(git(repo, *walk, f":(top,glob){path}").split()) for path in paths}
