@@ -98,7 +98,7 @@ def test_the_examples_of_the_guide_are_valid(tmp_path: Path) -> None:
     file = tmp_path / "suite.toml"
     file.write_text(texts["workloads/kv/suite.toml"])
     workloads = read_suite(file).workloads
-    assert {name: each.metric for name, each in workloads.items()} == {"readrandom": "rate", "compact": "cost"}
+    assert {name: each.metric for name, each in workloads.items()} == {"readrandom": "rate"}
 
 
 def test_features_of_a_lease_never_reach_a_shell_unquoted() -> None:
