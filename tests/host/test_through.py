@@ -156,7 +156,7 @@ def test_nothing_is_left_of_it(host: ThroughHost, tmp_path: Path, monkeypatch: p
 
 def server(host: ThroughHost) -> int:
     """The process of its shell."""
-    return host.shell.open()._process.pid
+    return host.connection.open()._process.pid
 
 
 MUCH = b"x" * 300_000  # more than a pipe holds

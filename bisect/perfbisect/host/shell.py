@@ -5,7 +5,6 @@ is done to all of them alike, and a command costs no step of its own. An answer 
 """
 
 import base64
-import math
 import os
 import select
 import signal
@@ -20,6 +19,7 @@ from itertools import count
 
 from perfbisect.errors import ConnectionLost, EnvironmentFailure
 from perfbisect.host.commands import PRINTED
+from perfbisect.host.remote import Connection, broken_off
 from perfbisect.masking import masked
 
 OPENING = 120.0  # seconds that the command may take until the shell answers
@@ -74,17 +74,16 @@ done
 Answer = tuple[int, bytes, bytes]  # status, stdout, stderr
 
 
-class Shell:
+class Shell(Connection):
     """The shell behind ``command``, started when it is first used and again after it was lost. Thread-safe."""
 
+    tells_at_once = True
+
     def __init__(self, name: str, command: Sequence[str]) -> None:
-        """Start nothing yet. ``name`` is the host's, for messages; ``command`` runs a command that is appended to it."""
-        self.name = name
+        """Start nothing yet. ``command`` runs a command that is appended to it."""
+        super().__init__(name)
         self.command = tuple(command)
-        self.was_open = False
-        self.patience = math.inf  # seconds for which it is started again, where that is less than usual
         self._open: _Running | None = None
-        self._lock = threading.Lock()
 
     def open(self) -> "_Running":
         """The running shell. Raises EnvironmentFailure when it does not start: ConnectionLost if it was open before."""
@@ -100,7 +99,7 @@ class Shell:
                     raise ConnectionLost(
                         f"the connection to host {self.name} is lost: {failure}", failure.advice
                     ) from failure
-                self.was_open = True
+                self.was_open, self._given_up = True, False
             return self._open
 
     def close(self) -> None:
@@ -124,7 +123,7 @@ class Shell:
             return future.result(limit)
         except TimeoutError:
             running.close()
-            raise ConnectionLost(f"the connection to host {self.name} broke off: it does not answer") from None
+            raise broken_off(self.name, "") from None
         except (KeyboardInterrupt, SystemExit):
             if number is None:
                 running.close()  # the request may be written in part
@@ -251,7 +250,7 @@ class _Running:
             ready.set_exception(lost)
 
     def _lost(self) -> ConnectionLost:
-        return ConnectionLost(f"the connection to host {self.name} broke off: {self.said() or 'its shell has ended'}")
+        return broken_off(self.name, self.said() or "its shell has ended")
 
     def close(self) -> None:
         """End the shell, and the command that led to it: at once if it has stopped reading."""

@@ -1,21 +1,17 @@
 """A machine reached over SSH as a host."""
 
 import contextlib
-import itertools
-import secrets
 import shlex
 import socket
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from perfbisect.errors import ConnectionLost, EnvironmentFailure
-from perfbisect.host import ssh_connection
-from perfbisect.host.commands import GRACE, PRINTED, check_started, finished, judged, last_of, require, script, too_much
-from perfbisect.host.protocol import Host, Listener, Result, Unsubscribe
+from perfbisect.host.commands import PRINTED, judged, last_of
+from perfbisect.host.protocol import Result
+from perfbisect.host.remote import RemoteHost, TooMuch, broken_off, check_started, require, script
 from perfbisect.host.ssh_connection import SshConnection
 from perfbisect.recipes.inventory import HostEntry
 
@@ -41,70 +37,10 @@ def connect(entry: HostEntry, destination: str) -> "SshHost":
 
 
 @dataclass(frozen=True, slots=True)
-class SshHost(Host):
-    """Commands run in channels of one connection, which is reopened when it is lost."""
+class SshHost(RemoteHost):
+    """Commands run in channels of one connection."""
 
-    name: str
-    root: PurePosixPath
     connection: SshConnection
-    is_local = False  # even if the address leads to this machine
-
-    def acquire(self) -> None:
-        """Open the connection."""
-        self.connection.open()
-
-    def release(self) -> None:
-        """Close the connection."""
-        self.connection.close()
-
-    def subscribe(self, listener: Listener) -> Unsubscribe:
-        """Report events of the connection; see ``Host.subscribe``."""
-        return self.connection.subscribe(listener)
-
-    def give_up_after(self, seconds: float) -> None:
-        """Open a lost connection again for so long at most."""
-        self.connection.patience = seconds
-
-    def run(
-        self,
-        argv: Sequence[str],
-        *,
-        cwd: PurePosixPath | None = None,
-        env: Mapping[str, str] | None = None,
-        stdin: str = "",
-        timeout: float = 60.0,
-        check: bool = True,
-    ) -> Result:
-        """Run ``argv`` and wait for it; see ``Host.run``."""
-        data = stdin.encode()
-        text = script(argv, cwd, env, timeout, len(data))
-        mark = f"perfbisect-{secrets.token_hex(8)}"
-        deadline: float | None = None
-        for again in itertools.count(1):
-            began = time.monotonic()
-            try:
-                status, stdout, stderr = self._exchange(text, data, mark, timeout + GRACE + ssh_connection.SILENCE)
-                break
-            except _TooMuch:
-                with contextlib.suppress(ConnectionLost):  # what prints to a closed channel ends soon
-                    self._end(mark)
-                raise too_much(self.name, tuple(argv)) from None
-            except ConnectionLost:
-                now, patience = time.monotonic(), min(self.connection.patience, ssh_connection.PATIENCE)
-                deadline = deadline or now + timeout + patience  # also for one that is lost again and again
-                if now > deadline:
-                    raise
-                self.connection.reopen(min(deadline, now + patience))
-                time.sleep(min(0.1 * again, 5))
-                with contextlib.suppress(ConnectionLost):
-                    self._end(mark)
-            except (KeyboardInterrupt, SystemExit):
-                with contextlib.suppress(EnvironmentFailure):
-                    self._end(mark)
-                raise
-        result = finished(tuple(argv), timeout, time.monotonic() - began, status, stdout, stderr)
-        check_started(self.name, result, cwd)
-        return judged(self.name, result, timeout, check)
 
     @contextlib.contextmanager
     def stream(self, argv: Sequence[str]) -> Iterator[socket.socket]:
@@ -125,7 +61,7 @@ class SshHost(Host):
                 channel.close()
                 raise
         if status < 0:
-            raise self.connection.lost("it closed the channel")
+            raise broken_off(self.name, "it closed the channel")
         result = Result(tuple(argv), status, "", stderr)
         check_started(self.name, result, None)
         judged(self.name, result, 0, True)
@@ -140,11 +76,11 @@ class SshHost(Host):
             channel.exec_command(receiver(len(text), mark))
             channel.sendall(text)
         except (SSHException, OSError, EOFError) as error:
-            raise self.connection.lost(str(error)) from error
+            raise broken_off(self.name, str(error)) from error
         return channel
 
-    def _exchange(self, script: str, stdin: bytes, mark: str, limit: float) -> tuple[int, str, str]:
-        """Run a script once: status, stdout, stderr. ``limit`` seconds without output mean a lost connection."""
+    def exchange(self, script: str, stdin: bytes, mark: str, limit: float) -> tuple[int, bytes, bytes]:
+        """Run a script once, in a channel of its own; see ``RemoteHost.exchange``."""
         with self._open(script, mark) as channel, ThreadPoolExecutor(2) as pool:
             try:
                 channel.settimeout(limit)
@@ -157,16 +93,16 @@ class SshHost(Host):
                 status = channel.recv_exit_status()
             except OSError as error:  # a timeout: closing the transport ends every other channel, too
                 channel.get_transport().close()
-                raise self.connection.lost(str(error)) from error
+                raise broken_off(self.name, str(error)) from error
             finally:
                 channel.close()
         if status < 0:
-            raise self.connection.lost("it closed the channel")
-        return status, stdout.decode(errors="replace"), stderr.decode(errors="replace")
+            raise broken_off(self.name, "it closed the channel")
+        return status, stdout, stderr
 
-    def _end(self, mark: str) -> None:
+    def end(self, mark: str) -> None:
         """Kill the rest of the command with that mark, after a lost connection or an interruption."""
-        self._exchange(script(["sh", "-c", _END, "end", mark], None, None, 60, 0), b"", "perfbisect-end", 60)
+        self.exchange(script(["sh", "-c", _END, "end", mark], None, None, 60, 0), b"", "perfbisect-end", 60)
 
 
 def receiver(length: int, mark: str) -> str:
@@ -184,14 +120,10 @@ def receiver(length: int, mark: str) -> str:
 _BROKEN = (OSError, EOFError)
 
 
-class _TooMuch(Exception):
-    """A stream is longer than PRINTED bytes."""
-
-
 def _read(receive: Callable[[int], bytes], close: Callable[[], None]) -> bytes:
     """Everything up to the end of the stream. The status shows whether the connection was lost.
 
-    Raises _TooMuch, the channel closed: that ends the other stream, too.
+    Raises TooMuch, the channel closed: that ends the other stream, too.
     """
     came = bytearray()
     with contextlib.suppress(EOFError):
@@ -199,7 +131,7 @@ def _read(receive: Callable[[int], bytes], close: Callable[[], None]) -> bytes:
             came += data
             if len(came) > PRINTED:
                 close()
-                raise _TooMuch
+                raise TooMuch
     return bytes(came)
 
 

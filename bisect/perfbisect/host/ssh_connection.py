@@ -5,24 +5,18 @@ host, whose key is not known is refused.
 """
 
 import logging
-import math
 import socket
-import threading
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perfbisect.errors import ConnectionLost, EnvironmentFailure, UsageError
-from perfbisect.host.protocol import ConnectionEvent, ConnectionState, Listener, Unsubscribe
+from perfbisect.host import remote
 
 if TYPE_CHECKING:
     from fabric import Connection
     from paramiko import Channel, PKey, SSHClient
 
-PATIENCE = 300.0  # seconds for which a lost connection is retried: enough for a restart of the host
 PROMPT = 15  # seconds in which a running host answers
-SILENCE = 20  # seconds without an answer after which a connection counts as lost
-LONGEST_PAUSE = 10.0  # seconds between two attempts to open it again
 
 KNOWN_HOSTS = "~/.ssh/known_hosts ~/.ssh/known_hosts2"
 KNOWN_TO_ALL = "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"
@@ -32,33 +26,19 @@ class HostKeyRefused(EnvironmentFailure):
     """The key of a host is unknown, or is not the one that is known. Trying again does not help."""
 
 
-class SshConnection:
-    """One connection to a host. Thread-safe."""
+class SshConnection(remote.Connection):
+    """One connection to a host over SSH."""
 
     def __init__(self, name: str, address: str, port: int = 0) -> None:
         """Open nothing yet.
 
-        ``name`` is the host's, for messages; ``address`` is an ssh destination: a name, an alias of the user's settings,
+        ``address`` is an ssh destination: a name, an alias of the user's settings,
         user@name; ``port`` 0 leaves the port to these settings.
         """
-        self.name = name
+        super().__init__(name)
         self.address = address
         self.port = port
-        self._listeners: list[Listener] = []
         self._connection: Connection | None = None
-        self._was_open = False
-        self._given_up = False
-        self.patience = math.inf  # seconds for which it is opened again, where that is less than usual
-        self._lock = threading.Lock()
-
-    def subscribe(self, listener: Listener) -> Unsubscribe:
-        """Report that the connection is lost, is being opened again, or is restored; see ``Host.subscribe``."""
-        self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener)
-
-    def _report(self, state: ConnectionState, text: str) -> None:
-        for listener in tuple(self._listeners):
-            listener(ConnectionEvent(self.name, state, text))
 
     def session(self) -> "Channel":
         """A new channel of the connection. Raises ConnectionLost when the connection is lost; see also ``open``."""
@@ -66,11 +46,11 @@ class SshConnection:
 
         connection = self.open()
         try:
-            channel: Channel = connection.transport.open_session(timeout=SILENCE)
+            channel: Channel = connection.transport.open_session(timeout=remote.SILENCE)
             return channel
         except (SSHException, OSError, EOFError) as error:
             connection.transport.close()
-            raise self.lost(str(error)) from error
+            raise remote.broken_off(self.name, str(error)) from error
 
     def open(self) -> "Connection":
         """The connection, opened if it is closed.
@@ -86,54 +66,17 @@ class SshConnection:
                 except HostKeyRefused:
                     raise
                 except EnvironmentFailure as failure:  # a host that is starting refuses connections or logins
-                    if not self._was_open:
+                    if not self.was_open:
                         raise
                     lost = f"the connection to host {self.name} is lost: {failure}"
                     raise ConnectionLost(lost, failure.advice) from failure
-                self._was_open, self._given_up = True, False
+                self.was_open, self._given_up = True, False
             return self._connection
-
-    def reopen(self, deadline: float) -> None:
-        """Open a lost connection again, with growing pauses until ``deadline`` (of ``time.monotonic``).
-
-        Raises ConnectionLost after that, and HostKeyRefused at once. After a timeout or an interruption later calls try
-        only once, so that cleaning up on an unreachable host does not wait again.
-        """
-        try:
-            self._keep_trying(deadline)
-        except BaseException:
-            self._given_up = True
-            raise
-
-    def _keep_trying(self, deadline: float) -> None:
-        pause, reported = 0.5, False
-        while True:
-            try:
-                self.open()
-            except ConnectionLost as failure:
-                left = deadline - time.monotonic()
-                if left <= 0 or self._given_up:
-                    if reported:
-                        self._report(ConnectionState.LOST, str(failure))
-                    raise
-                if not reported:
-                    self._report(ConnectionState.RETRYING, f"{failure}; trying again for {left:.0f} s")
-                    reported = True
-                time.sleep(min(pause, left))
-                pause = min(2 * pause, LONGEST_PAUSE)
-            else:
-                if reported:
-                    self._report(ConnectionState.RESTORED, f"the connection to host {self.name} is restored")
-                return
 
     def close(self) -> None:
         """Close the connection. The next use opens it again."""
         with self._lock:
             self._drop()
-
-    def lost(self, why: str) -> ConnectionLost:
-        """The error for a connection that broke off."""
-        return ConnectionLost(f"the connection to host {self.name} broke off: {why or 'it does not answer'}")
 
     def _drop(self) -> None:
         each: Any = self._connection
@@ -244,7 +187,7 @@ def _keep_alive(hop: "Connection") -> None:
     """Notice a missing answer after SILENCE seconds, and send small messages without delay."""
     hop.transport.set_keepalive(5)
     if isinstance(hop.transport.sock, socket.socket):
-        hop.transport.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENCE * 1000)
+        hop.transport.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, remote.SILENCE * 1000)
         hop.transport.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 

@@ -1,22 +1,20 @@
 """A machine, an allocation or a container that a command leads to, such as ``srun`` or ``docker exec``, as a host."""
 
 import contextlib
-import itertools
 import shlex
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePosixPath
 
-from perfbisect.errors import ConnectionLost, EnvironmentFailure
-from perfbisect.host.commands import GRACE, PRINTED, check_started, finished, judged, last_of, require, script, too_much
-from perfbisect.host.protocol import ConnectionEvent, ConnectionState, Host, Listener, Result, Unsubscribe
+from perfbisect.errors import EnvironmentFailure
+from perfbisect.host.commands import PRINTED, judged, last_of
+from perfbisect.host.protocol import Result
+from perfbisect.host.remote import RemoteHost, TooMuch, broken_off, check_started, require
 from perfbisect.host.shell import Shell
-from perfbisect.host.ssh_connection import LONGEST_PAUSE, PATIENCE, SILENCE
 from perfbisect.recipes.inventory import HostEntry
 
 _STATUS = "perfbisect: ended with status "
@@ -38,91 +36,29 @@ def connect(entry: HostEntry, _destination: str) -> "ThroughHost":
 
 
 @dataclass(frozen=True, slots=True)
-class ThroughHost(Host):
+class ThroughHost(RemoteHost):
     """Commands run in one shell, which is started again when it is lost; a stream has a process of its own."""
 
-    name: str
-    root: PurePosixPath
-    shell: Shell
-    listeners: list[Listener] = field(default_factory=list)
-    is_local = False  # even if the command leads to this machine
+    connection: Shell
 
-    def acquire(self) -> None:
-        """Start the shell."""
-        self.shell.open()
-
-    def release(self) -> None:
-        """End the shell."""
-        self.shell.close()
-
-    def subscribe(self, listener: Listener) -> Unsubscribe:
-        """Report that the shell is lost, and started again; see ``Host.subscribe``."""
-        self.listeners.append(listener)
-        return lambda: self.listeners.remove(listener)
-
-    def give_up_after(self, seconds: float) -> None:
-        """Start a lost shell again for so long at most."""
-        self.shell.patience = seconds
-
-    def run(
-        self,
-        argv: Sequence[str],
-        *,
-        cwd: PurePosixPath | None = None,
-        env: Mapping[str, str] | None = None,
-        stdin: str = "",
-        timeout: float = 60.0,
-        check: bool = True,
-    ) -> Result:
-        """Run ``argv`` and wait for it; see ``Host.run``."""
-        data = stdin.encode()
-        text = script(argv, cwd, env, timeout, len(data))
-        deadline: float | None = None
-        for again in itertools.count(1):
-            began = time.monotonic()
-            try:
-                status, out, err = self.shell.call(text, data, timeout + GRACE + SILENCE)
-                break
-            except ConnectionLost as lost:
-                now, patience = time.monotonic(), min(self.shell.patience, PATIENCE)
-                deadline = deadline or now + timeout + patience  # also for one that is lost again and again
-                if now > deadline:
-                    raise
-                self._reopen(lost, min(deadline, now + patience))
-                time.sleep(min(0.1 * again, 5))
+    def exchange(self, script: str, stdin: bytes, mark: str, limit: float) -> tuple[int, bytes, bytes]:
+        """Run a script once, in the shell, which ends it when it is interrupted; see ``RemoteHost.exchange``."""
+        status, out, err = self.connection.call(script, stdin, limit)
         if max(len(out), len(err)) > PRINTED:
-            raise too_much(self.name, tuple(argv))
-        stdout, stderr = (each.decode(errors="replace") for each in (out, err))
-        result = finished(tuple(argv), timeout, time.monotonic() - began, status, stdout, stderr)
-        check_started(self.name, result, cwd)
-        return judged(self.name, result, timeout, check)
-
-    def _reopen(self, lost: ConnectionLost, deadline: float) -> None:
-        """Start the lost shell again, with growing pauses until ``deadline``. Raises ConnectionLost after that."""
-        pause = 0.5
-        left = deadline - time.monotonic()
-        self._report(ConnectionState.RETRYING, f"{lost}; trying again for {left:.0f} s")
-        while True:
-            try:
-                self.shell.open()
-            except ConnectionLost as failure:
-                if (left := deadline - time.monotonic()) <= 0:
-                    self._report(ConnectionState.LOST, str(failure))
-                    raise
-                time.sleep(min(pause, left))
-                pause = min(2 * pause, LONGEST_PAUSE)
-            else:
-                self._report(ConnectionState.RESTORED, f"the connection to host {self.name} is restored")
-                return
-
-    def _report(self, state: ConnectionState, text: str) -> None:
-        for listener in tuple(self.listeners):
-            listener(ConnectionEvent(self.name, state, text))
+            raise TooMuch
+        return status, out, err
 
     @contextlib.contextmanager
     def stream(self, argv: Sequence[str]) -> Iterator[socket.socket]:
         """Run ``argv`` with its stdin and stdout on a socket; see ``Host.stream``."""
-        command = [*self.shell.command, "sh", "-c", _STREAM, "stream", f"{require(argv[0])}\nexec {shlex.join(argv)}"]
+        command = [
+            *self.connection.command,
+            "sh",
+            "-c",
+            _STREAM,
+            "stream",
+            f"{require(argv[0])}\nexec {shlex.join(argv)}",
+        ]
         near, far = socket.socketpair()
         with near:
             try:
@@ -161,7 +97,7 @@ class ThroughHost(Host):
         said, told, status = stderr.rpartition(_STATUS)
         if not told:
             why = (stderr.strip().splitlines() or [f"it ended with status {process.returncode}"])[-1]
-            raise ConnectionLost(f"the connection to host {self.name} broke off: {why}")
+            raise broken_off(self.name, why)
         result = Result(tuple(argv), int(status.split()[0]), "", said)
         check_started(self.name, result, None)
         judged(self.name, result, 0, True)

@@ -1,0 +1,225 @@
+"""A host at the end of a connection that can break off: how a command is sent there, and how long it is retried.
+
+A command is sent as a script for a POSIX shell on the host.
+"""
+
+import itertools
+import math
+import re
+import secrets
+import shlex
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from perfbisect.errors import ConnectionLost, EnvironmentFailure
+from perfbisect.host.commands import TIMED_OUT, judged, no_folder, timed_out, too_much
+from perfbisect.host.packages import absent
+from perfbisect.host.protocol import ConnectionEvent, ConnectionState, Host, Listener, Result, Unsubscribe
+
+PATIENCE = 300.0  # seconds for which a lost connection is retried: enough for a restart of the host
+SILENCE = 20  # seconds without an answer after which a connection counts as lost
+LONGEST_PAUSE = 10.0  # seconds between two attempts to open it again
+GRACE = 5.0  # seconds between TERM and KILL for a command that takes too long
+_ABSENT, _NOWHERE = "perfbisect: no such program", "perfbisect: no such folder"
+
+# A command cannot see that its stdin was truncated by a lost connection: it is started when all of it has arrived.
+_WHOLE = """\
+perfbisect_stdin=$(head -c {length} | base64 -w 0)
+[ "${{#perfbisect_stdin}}" -eq {encoded} ] || {{ echo "perfbisect: stdin was cut short" >&2; exit 1; }}
+{{ printf %s "$perfbisect_stdin" | base64 -d; }} 2>/dev/null | """
+
+
+def script(
+    argv: Sequence[str], cwd: PurePosixPath | None, env: Mapping[str, str] | None, timeout: float, length: int
+) -> str:
+    """The script for a POSIX shell on the host. The shell stays the command's parent, so that a signal becomes a status.
+
+    ``length`` is the length of the command's stdin in bytes.
+    """
+    lines = [f"cd -- {shlex.quote(str(cwd))} 2>/dev/null || {{ echo {_NOWHERE} >&2; exit 1; }}"] if cwd else []
+    if wrong := [name for name in env or {} if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name)]:
+        raise ValueError(f"not a name of an environment variable: {wrong[0]!r}")
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in (env or {}).items()]
+    whole = _WHOLE.format(length=length, encoded=-(-length // 3) * 4) if length else ""
+    lines += [require(argv[0]), f"{whole}timeout -k {GRACE:g} {timeout:g} {shlex.join(argv)}", "exit $?"]
+    return "\n".join(lines)
+
+
+def require(program: str) -> str:
+    return f"command -v -- {shlex.quote(program)} >/dev/null || {{ echo {_ABSENT} >&2; exit 127; }}"
+
+
+def finished(argv: tuple[str, ...], timeout: float, seconds: float, status: int, out: str, err: str) -> Result:
+    """The result of a script that has taken so many ``seconds``."""
+    if status in (TIMED_OUT, 128 + 9) and seconds >= timeout:
+        return timed_out(argv, timeout)
+    return Result(argv, status, out, err)
+
+
+def check_started(host: str, result: Result, cwd: PurePosixPath | None) -> None:
+    """Raise EnvironmentFailure where the program or the folder of a script does not exist."""
+    stderr = result.stderr.strip()
+    if stderr == _ABSENT:
+        raise absent([result.argv[0]], host)
+    if stderr == _NOWHERE:
+        raise no_folder(host, cwd)
+
+
+def broken_off(host: str, why: str) -> ConnectionLost:
+    """The error for a connection that broke off."""
+    return ConnectionLost(f"the connection to host {host} broke off: {why or 'it does not answer'}")
+
+
+class Connection(ABC):
+    """A connection to a host, opened when it is first used and opened again when it is lost. Thread-safe."""
+
+    tells_at_once = False  # whether it is reported as lost before the first attempt to open it again has failed
+
+    def __init__(self, name: str) -> None:
+        """Open nothing yet. ``name`` is the host's, for messages."""
+        self.name = name
+        self.patience = math.inf  # seconds for which it is opened again, where that is less than usual
+        self.was_open = False
+        self._given_up = False
+        self._listeners: list[Listener] = []
+        self._lock = threading.Lock()
+
+    @abstractmethod
+    def open(self) -> object:
+        """What it consists of, opened if it is closed. Raises EnvironmentFailure: ConnectionLost if it was open before."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close it. The next use opens it again."""
+
+    def subscribe(self, listener: Listener) -> Unsubscribe:
+        """Report that it is lost, is being opened again, or is restored; see ``Host.subscribe``."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def reopen(self, lost: ConnectionLost, deadline: float) -> None:
+        """Open it again, with growing pauses until ``deadline`` (of ``time.monotonic``).
+
+        Raises ConnectionLost after that, and any other error of ``open`` at once. After a timeout or an interruption
+        later calls try only once, so that cleaning up on an unreachable host does not wait again.
+        """
+        try:
+            self._keep_trying(lost, deadline)
+        except BaseException:
+            self._given_up = True
+            raise
+
+    def _keep_trying(self, lost: ConnectionLost, deadline: float) -> None:
+        pause, reported = 0.5, False
+        if self.tells_at_once:
+            self._report(ConnectionState.RETRYING, f"{lost}; trying again for {deadline - time.monotonic():.0f} s")
+            reported = True
+        while True:
+            try:
+                self.open()
+            except ConnectionLost as failure:
+                left = deadline - time.monotonic()
+                if left <= 0 or self._given_up:
+                    if reported:
+                        self._report(ConnectionState.LOST, str(failure))
+                    raise
+                if not reported:
+                    self._report(ConnectionState.RETRYING, f"{failure}; trying again for {left:.0f} s")
+                    reported = True
+                time.sleep(min(pause, left))
+                pause = min(2 * pause, LONGEST_PAUSE)
+            else:
+                if reported:
+                    self._report(ConnectionState.RESTORED, f"the connection to host {self.name} is restored")
+                return
+
+    def _report(self, state: ConnectionState, text: str) -> None:
+        for listener in tuple(self._listeners):
+            listener(ConnectionEvent(self.name, state, text))
+
+
+class TooMuch(Exception):
+    """A command has printed more than PRINTED bytes to a stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteHost(Host):
+    """Commands run at the end of ``connection``, and are run again when it was lost meanwhile."""
+
+    name: str
+    root: PurePosixPath
+    connection: Connection
+    is_local = False  # even if it leads to this machine
+
+    @abstractmethod
+    def exchange(self, script: str, stdin: bytes, mark: str, limit: float) -> tuple[int, bytes, bytes]:
+        """Run a script once: status, stdout, stderr. Raises ConnectionLost, and TooMuch.
+
+        ``mark`` is what ``end`` finds it by. ``limit`` seconds without output mean a lost connection.
+        """
+
+    def end(self, mark: str) -> None:
+        """Kill the rest of a script with that mark. By default nothing is left of one. Raises EnvironmentFailure."""
+
+    def acquire(self) -> None:
+        """Open the connection."""
+        self.connection.open()
+
+    def release(self) -> None:
+        """Close the connection."""
+        self.connection.close()
+
+    def subscribe(self, listener: Listener) -> Unsubscribe:
+        """Report events of the connection; see ``Host.subscribe``."""
+        return self.connection.subscribe(listener)
+
+    def give_up_after(self, seconds: float) -> None:
+        """Open a lost connection again for so long at most."""
+        self.connection.patience = seconds
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: PurePosixPath | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: str = "",
+        timeout: float = 60.0,
+        check: bool = True,
+    ) -> Result:
+        """Run ``argv`` and wait for it; see ``Host.run``."""
+        data = stdin.encode()
+        text = script(argv, cwd, env, timeout, len(data))
+        mark = f"perfbisect-{secrets.token_hex(8)}"
+        deadline: float | None = None
+        for again in itertools.count(1):
+            began = time.monotonic()
+            try:
+                status, out, err = self.exchange(text, data, mark, timeout + GRACE + SILENCE)
+                break
+            except TooMuch:
+                with suppress(ConnectionLost):  # what prints to a closed channel ends soon
+                    self.end(mark)
+                raise too_much(self.name, tuple(argv)) from None
+            except ConnectionLost as lost:
+                now, patience = time.monotonic(), min(self.connection.patience, PATIENCE)
+                deadline = deadline or now + timeout + patience  # also for one that is lost again and again
+                if now > deadline:
+                    raise
+                self.connection.reopen(lost, min(deadline, now + patience))
+                time.sleep(min(0.1 * again, 5))
+                with suppress(ConnectionLost):
+                    self.end(mark)
+            except (KeyboardInterrupt, SystemExit):
+                with suppress(EnvironmentFailure):
+                    self.end(mark)
+                raise
+        stdout, stderr = (each.decode(errors="replace") for each in (out, err))
+        result = finished(tuple(argv), timeout, time.monotonic() - began, status, stdout, stderr)
+        check_started(self.name, result, cwd)
+        return judged(self.name, result, timeout, check)
