@@ -7,8 +7,7 @@ from perfbisect.core.domain.events import Decided, Warned
 from perfbisect.core.domain.fleet import Fleet
 from perfbisect.core.domain.observations import Built, Observation, Skipped
 from perfbisect.core.domain.orders import Measure, Verdict
-from perfbisect.core.domain.policy import Policy
-from perfbisect.core.domain.prior_knowledge import NOTHING_KNOWN, PriorKnowledge
+from perfbisect.core.domain.policy import NOTHING_KNOWN, Policy, PriorKnowledge
 from perfbisect.core.search.situation import Situation
 from perfbisect.core.search.together import decide_together
 from perfbisect.hunt.loop import Ended, NoBuildHosts, Step, Workers, run

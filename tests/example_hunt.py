@@ -24,8 +24,7 @@ from perfbisect.core.domain.events import (
     Warned,
 )
 from perfbisect.core.domain.facts import BuildFacts, HostFacts, RunFacts, SkipFacts
-from perfbisect.core.domain.interleaving import interleave
-from perfbisect.core.domain.orders import Belief, Decision, Found, Interval, Measure, Purpose, Share, Step
+from perfbisect.core.domain.orders import Belief, Decision, Found, Interval, Measure, Purpose, Share, Step, interleave
 
 BEGAN = 1_700_000_000.0  # seconds since the epoch
 VERBS = ("Keep", "Split", "Check", "Inline", "Remove", "Cache", "Count", "Move")

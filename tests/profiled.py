@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from perfbisect.core.domain.facts import ProfileFacts
-from perfbisect.core.domain.profiles import frame
+from perfbisect.core.explain.profiles import frame
 
 PERIOD = 2000.0  # microseconds between two samples
 

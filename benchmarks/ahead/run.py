@@ -21,8 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # what benchmarks share
 from played import Facts, Played, load, play
 
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.policy import Policy
-from perfbisect.core.domain.prior_knowledge import PriorKnowledge
+from perfbisect.core.domain.policy import Policy, PriorKnowledge
 from perfbisect.simulate.graphs import merging
 from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.judge import Judgement

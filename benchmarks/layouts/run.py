@@ -24,7 +24,7 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from perfbisect.core.domain.settings import Settings
-from perfbisect.core.stats.layout_effect import LayoutEffect, effect_of
+from perfbisect.core.stats.noise import LayoutEffect, effect_of
 from perfbisect.host.registry import connect
 from perfbisect.hunt.patches import patches_of
 from perfbisect.hunt.resolve import builder_of, resolve_commits

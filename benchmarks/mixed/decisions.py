@@ -30,8 +30,7 @@ from worlds import draw
 from perfbisect.core.domain.codec import bounded, tagged
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Belief, Decision
-from perfbisect.core.domain.policy import Policy
-from perfbisect.core.domain.prior_knowledge import NOTHING_KNOWN, PriorKnowledge
+from perfbisect.core.domain.policy import NOTHING_KNOWN, Policy, PriorKnowledge
 from perfbisect.hunt.loop import Search, run
 from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.hunt import MemoryLog, SimulatedWorkers

@@ -12,7 +12,7 @@ from pinpoint import pinpoint
 from sprt import sprt
 
 import perfbisect
-from perfbisect.core.domain.prior_knowledge import PriorKnowledge
+from perfbisect.core.domain.policy import PriorKnowledge
 from perfbisect.simulate.strategies import Rule, attempt, git_bisect, ours
 from perfbisect.simulate.tally import Trial
 

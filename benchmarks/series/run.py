@@ -13,8 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from perfbisect.core.domain.trials import order
-from perfbisect.core.stats.change_points import RATE, Step
-from perfbisect.core.stats.release_series import Line, line_of
+from perfbisect.core.stats.release_series import RATE, Line, Step, line_of
 
 LONG = 20  # releases, where a table does not say it
 Steps = Sequence[tuple[int, float]]  # first release with it, its size as a logarithm

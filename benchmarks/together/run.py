@@ -23,8 +23,7 @@ from groups import Workload, hunt_together, worlds
 from played import Facts, Played, load, play
 
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.policy import Policy
-from perfbisect.core.domain.prior_knowledge import PriorKnowledge
+from perfbisect.core.domain.policy import Policy, PriorKnowledge
 from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.judge import Judgement, is_named, judge

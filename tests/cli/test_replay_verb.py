@@ -11,8 +11,7 @@ from perfbisect.cli.main import main
 from perfbisect.core.domain.events import BuildFinished, Decided, HuntStarted, RunFinished
 from perfbisect.core.domain.facts import BuildFacts, HostFacts, RunFacts
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.interleaving import interleave
-from perfbisect.core.domain.orders import Measure
+from perfbisect.core.domain.orders import Measure, interleave
 from perfbisect.core.domain.policy import Policy
 from perfbisect.core.domain.settings import Settings
 from perfbisect.core.inference.from_log import observations

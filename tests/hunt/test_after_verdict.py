@@ -10,7 +10,7 @@ from perfbisect.core.domain.events import CandidateSkipped, Event, HuntEnded, La
 from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.orders import CodePlacement, Measure, Verdict
 from perfbisect.core.domain.policy import Policy
-from perfbisect.core.inference.same_counts import RESOLVED
+from perfbisect.core.inference.code_placement import RESOLVED
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.hunt.after_verdict import placement_counted
 from perfbisect.hunt.search_problem import SavedLog, SearchProblem, hunt, replay

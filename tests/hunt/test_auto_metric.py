@@ -11,8 +11,7 @@ from computed import ComputedLab, commits, culprit, log_of, measured_by, problem
 from named import found
 from perfbisect.core.domain.events import Event, LabEvent, RunFinished, Warned
 from perfbisect.core.domain.orders import Found, Measure, Verdict
-from perfbisect.core.domain.policy import Direction, Policy
-from perfbisect.core.domain.prior_knowledge import PriorKnowledge
+from perfbisect.core.domain.policy import Direction, Policy, PriorKnowledge
 from perfbisect.core.domain.settings import Settings
 from perfbisect.core.inference.hunt_state import HuntState, effect_of, fold, ratios
 from perfbisect.core.inference.metric_choice import COUNTS, RUNS, Choice
@@ -25,7 +24,7 @@ from perfbisect.hunt.setup import HuntSetup
 from perfbisect.lab.measure import counting
 from perfbisect.store.history import History
 from perfbisect.ui.plain import PlainLines
-from perfbisect.wording.metric_choice import sentence
+from perfbisect.wording.reasons import metric_sentence
 
 NAMES = commits(30)
 LAST = len(NAMES) - 1
@@ -74,7 +73,7 @@ def test_counts_show_what_a_rate_hides(history: History) -> None:
     lab, log = CountingLab(NAMES, speeds(NAMES, 17, slow=0.99)), log_of(history, NAMES)
     choice, _ = chosen(log, measured_by(lab))
     assert choice.metric == "instructions/o"
-    said = sentence(choice)
+    said = metric_sentence(choice)
     assert said.startswith("The metric is instructions/o, which shows the change between the ends best: a rise of ")
     assert "as QPS gives" in said
     assert sorted(runs_in(log)) == sorted([(NAMES[0], False), (NAMES[LAST], False)] * RUNS)
@@ -124,7 +123,7 @@ def test_a_culprit_of_exact_counts_is_timed(history: History, slow: float) -> No
 def test_without_a_change_it_stays_that_of_the_workload(history: History) -> None:
     choice, _ = chosen(log_of(history, NAMES), measured_by(CountingLab(NAMES, speeds(NAMES, 17, slow=1.0))))
     assert choice.metric == "qps"
-    assert "no recorded metric shows a change" in sentence(choice)
+    assert "no recorded metric shows a change" in metric_sentence(choice)
 
 
 @pytest.mark.parametrize("cut", range(1, 20, 3))

@@ -41,9 +41,9 @@ from perfbisect.core.domain.orders import (
     Unsettled,
     Verdict,
 )
-from perfbisect.core.domain.prior_knowledge import PriorKnowledge
+from perfbisect.core.domain.policy import PriorKnowledge
 from perfbisect.core.domain.settings import Settings
-from perfbisect.core.inference.belief import prior_belief
+from perfbisect.core.inference.analysis import prior_belief
 from perfbisect.core.inference.classification import Classification
 from perfbisect.core.inference.hunt_state import fold
 from perfbisect.report import markdown, terminal

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from perfbisect.core.domain.metrics import value
-from perfbisect.core.stats.operation_metrics import spent
-from perfbisect.core.stats.paired_comparison import compared
+from perfbisect.core.stats.paired_comparison import compared, spent_per_operation
 from perfbisect.errors import PerfBisectError, UsageError
 from perfbisect.report.comparison import lines
 from perfbisect.store.hand_files import MOST_BYTES, Results, read_results
@@ -80,7 +79,7 @@ def test_costs_are_those_of_the_file(tmp_path: Path) -> None:
     met = second / "sb.met.update-index.range100.pk1.dop1"
     met.write_text(MET.format(qps=6219, cs="4.715", wkb="25.031").replace("0.773", "-nan"))
     made, _ = trial_of(read(first, second), "", "pn53", 5.0)
-    [found] = spent(made)
+    [found] = spent_per_operation(made)
     base, other = found.absolute
     assert base == pytest.approx((0.003065, 26.111, 0.773, 3.091, 19.725, 5980))
     assert other[2] is None

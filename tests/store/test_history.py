@@ -46,8 +46,7 @@ from perfbisect.core.domain.orders import (
     Share,
     Step,
 )
-from perfbisect.core.domain.policy import Direction, Policy
-from perfbisect.core.domain.prior_knowledge import PriorKnowledge
+from perfbisect.core.domain.policy import Direction, Policy, PriorKnowledge
 from perfbisect.errors import UsageError
 from perfbisect.store.codec import decode, encode
 from perfbisect.store.history import History

@@ -8,7 +8,7 @@ import pytest
 
 import sample_hunt as sample
 from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, RunFinished
-from perfbisect.core.stats.variance_components import LEAST
+from perfbisect.core.stats.noise import LEAST
 from perfbisect.store.history import History
 from perfbisect.store.prior_data import Costs, read_costs, read_failures, read_kept, read_noise
 

@@ -23,7 +23,7 @@ from histories import data
 from perfbisect.cli.main import main
 from perfbisect.core.domain.events import Decided, HuntEnded
 from perfbisect.core.domain.orders import Found, Several
-from perfbisect.core.domain.prior_knowledge import PriorKnowledge
+from perfbisect.core.domain.policy import PriorKnowledge
 from perfbisect.core.domain.settings import Settings
 from perfbisect.core.domain.stored_forms import read_settings
 from perfbisect.lab.build import build_store

@@ -22,7 +22,7 @@ from perfbisect.core.domain.trials import (
     TrialType,
     TrialWorkload,
 )
-from perfbisect.core.stats.variance_components import noise_in
+from perfbisect.core.stats.noise import noise_in
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.store.history import History
 from perfbisect.store.prior_data import read_kept, read_noise, read_pinned

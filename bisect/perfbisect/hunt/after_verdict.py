@@ -8,7 +8,7 @@
 from collections.abc import Generator
 
 from perfbisect.core.domain.orders import Purpose, Step
-from perfbisect.core.inference.same_counts import sides
+from perfbisect.core.inference.code_placement import sides
 from perfbisect.hunt.further_runs import Beside, affordable, count, missing
 from perfbisect.hunt.loop import Listed, run
 from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, WorkersFor

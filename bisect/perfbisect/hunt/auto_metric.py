@@ -15,7 +15,7 @@ from perfbisect.hunt.loop import Listed, run
 from perfbisect.hunt.resolve import worse_direction
 from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, WorkersFor
 from perfbisect.hunt.setup import HuntSetup
-from perfbisect.wording.metric_choice import sentence
+from perfbisect.wording.reasons import metric_sentence
 
 
 def with_metric_chosen(
@@ -49,7 +49,7 @@ def with_metric_chosen(
     )
     chosen = replace(chosen, settings=replace(chosen.settings, run_hash=chosen.run_hash(chosen.workload)))
     log.history.update_settings(log.hunt, chosen.settings)
-    yield log.append(MetricChosen(choice.metric, sentence(choice)))
+    yield log.append(MetricChosen(choice.metric, metric_sentence(choice)))
     return chosen
 
 

@@ -16,8 +16,7 @@ from perfbisect.core.domain.fleet import Building, Fleet
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.observations import Observation
 from perfbisect.core.domain.orders import BuildOrder, Found, Measure
-from perfbisect.core.domain.policy import Policy
-from perfbisect.core.domain.prior_knowledge import PriorKnowledge
+from perfbisect.core.domain.policy import Policy, PriorKnowledge
 from perfbisect.core.search.decide import decide
 from perfbisect.errors import EnvironmentFailure, HostAway
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from perfbisect.core.domain.events import Warned
-from perfbisect.core.domain.patch import Patch
-from perfbisect.core.domain.settings import Settings
+from perfbisect.core.domain.settings import Patch, Settings
 from perfbisect.errors import UsageError
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.patches import check_names, recipe_patches

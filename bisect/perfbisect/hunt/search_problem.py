@@ -21,13 +21,12 @@ from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.observations import Observation, Reading
 from perfbisect.core.domain.orders import Decision, Measure, Verdict
-from perfbisect.core.domain.policy import CAP, Direction, Policy
-from perfbisect.core.domain.prior_knowledge import NOTHING_KNOWN, PriorKnowledge
+from perfbisect.core.domain.policy import CAP, NOTHING_KNOWN, Direction, Policy, PriorKnowledge
+from perfbisect.core.inference.code_placement import with_counts
 from perfbisect.core.inference.from_log import Logged, observations
-from perfbisect.core.inference.same_counts import with_counts
 from perfbisect.core.search.decide import decide_in
-from perfbisect.core.search.foreseen import runs_of_one
 from perfbisect.core.search.situation import Situation
+from perfbisect.core.search.together import runs_of_one
 from perfbisect.hunt.loop import Search, Workers, run
 from perfbisect.store.history import History
 from perfbisect.wording.quantities import percent

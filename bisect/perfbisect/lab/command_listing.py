@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory, gettempdir
 
 import msgspec
 
-from perfbisect.core.domain.patch import Patch
+from perfbisect.core.domain.settings import Patch
 from perfbisect.errors import BuildFailed, EnvironmentFailure
 from perfbisect.host import jobs
 from perfbisect.host.facts import CORES, MEMORY_MIB, ask

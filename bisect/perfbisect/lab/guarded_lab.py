@@ -7,8 +7,7 @@ from typing import Protocol
 
 from perfbisect.core.domain.background import BUSY, background, busiest
 from perfbisect.core.domain.events import LabEvent, RunFinished, Warned
-from perfbisect.core.domain.facts import HostFacts, RunFacts
-from perfbisect.core.domain.host_changes import differences
+from perfbisect.core.domain.facts import HostFacts, RunFacts, host_differences
 from perfbisect.core.domain.orders import Measure
 from perfbisect.host.commands import no_space
 from perfbisect.host.facts import CORES, KERNEL, SETTINGS, THROTTLED, Fact, ask_all, free
@@ -36,7 +35,7 @@ SET = {name: SETTINGS[name] for name in ("governor", "turbo", "smt", "aslr", "hu
 
 def changed(host: str, before: HostFacts, after: HostFacts) -> tuple[Warned, ...]:
     """A warning when a host differs from what it was earlier in the hunt."""
-    found = differences(before, after)
+    found = host_differences(before, after)
     advice = "Runs from before and after that may differ for this reason alone: set it back, or begin a new hunt."
     return (Warned(f"host {host} has changed during this hunt: {', '.join(found)}", advice),) if found else ()
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from perfbisect.core.domain.events import BuildFinished, BuildProgress, LabEvent, RunFinished, Warned
-from perfbisect.core.domain.interleaving import interleave
-from perfbisect.core.domain.orders import Measure, Purpose
+from perfbisect.core.domain.orders import Measure, Purpose, interleave
 from perfbisect.errors import BuildChanged, BuildFailed, ConnectionLost, DataDamaged, JobLost, RunFailed
 from perfbisect.host.facts import CORES, MEMORY_MIB, ask
 from perfbisect.host.packages import missing

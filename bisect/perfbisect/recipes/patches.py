@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from perfbisect.core.domain.patch import Patch
+from perfbisect.core.domain.settings import Patch
 from perfbisect.errors import RecipeError, UsageError
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.builder_reader import recipe_files

@@ -7,8 +7,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from perfbisect.core.domain.trials import Trial, TrialBuild
-from perfbisect.core.stats.operation_metrics import COLUMNS, Spent, Values, by_machine, spent
-from perfbisect.core.stats.paired_comparison import Compared, Ratio, Summary, summaries, tone
+from perfbisect.core.stats.paired_comparison import (
+    COLUMNS,
+    Compared,
+    Ratio,
+    Spent,
+    Summary,
+    Values,
+    by_machine,
+    spent_per_operation,
+    summaries,
+    tone,
+)
 from perfbisect.report import culprits
 from perfbisect.wording.quantities import MISSING, between, count, decimals, figure
 from perfbisect.wording.text import metric_title, printable
@@ -103,7 +113,7 @@ def metrics(trial: Trial) -> Iterator[Block]:
     """For each workload what an operation costs: absolute, and relative to the first build."""
     names = [printable(each.name) for each in trial.request.subjects]
     unit = cpu_unit(trial)
-    for found in spent(trial):
+    for found in spent_per_operation(trial):
         yield from metric_blocks(found, names, unit)
 
 

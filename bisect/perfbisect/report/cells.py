@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from perfbisect.core.domain.explanation import FunctionRow
 from perfbisect.core.domain.metrics import find_metric
-from perfbisect.core.explain.names import short
+from perfbisect.core.explain.profiles import short
 from perfbisect.core.inference.classification import Classification
 from perfbisect.report.content import Candidate, Case, Story
 from perfbisect.wording.functions import UNITS as UNITS_OF_COST

@@ -8,9 +8,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from perfbisect.core.domain.trials import BY_HAND, Trial, TrialBuild, TrialRequest
-from perfbisect.core.stats.false_discoveries import RATE
-from perfbisect.core.stats.operation_metrics import COLUMNS, spent
-from perfbisect.core.stats.paired_comparison import compared, silent, summaries
+from perfbisect.core.stats.paired_comparison import COLUMNS, RATE, compared, silent, spent_per_operation, summaries
 from perfbisect.report import blocks as tables
 from perfbisect.report import culprits, series, service_levels
 from perfbisect.report.blocks import Block
@@ -49,7 +47,7 @@ def contents(trial: Trial) -> dict[str, Any]:
         "false_discovery_rate": RATE,
         "service_levels": service_levels.service_levels(trial),
         "hunts": culprits.objects(trial),
-        "operations": {"columns": COLUMNS, "workloads": spent(trial)},
+        "operations": {"columns": COLUMNS, "workloads": spent_per_operation(trial)},
         **({"series": series.as_object(trial)} if trial.request.series else {}),
     }
 

@@ -7,7 +7,7 @@ from perfbisect.report import series
 from perfbisect.report.blocks import ABSOLUTE, RELATIVE, Block, Cell
 from perfbisect.report.comparison import blocks, header, remarks
 from perfbisect.report.markdown import escape, fenced
-from perfbisect.wording.spreadsheet import line
+from perfbisect.wording.table import separated
 
 BOLD = "Bold: 0.95 or less, or 1.05 or more, and a real difference (5 % false discoveries at most are expected in the table)."
 
@@ -17,16 +17,16 @@ def delimited(trial: Trial, delimiter: str) -> Iterator[str]:
     for place, block in enumerate(blocks(trial, detailed=True)):
         if place:
             yield ""
-        yield from (text if text in (ABSOLUTE, RELATIVE) else line([text], delimiter) for text in block.above)
+        yield from (text if text in (ABSOLUTE, RELATIVE) else separated([text], delimiter) for text in block.above)
         if not place:
             yield ""
-        yield line([*(block.plain_head or block.head), block.named], delimiter)
+        yield separated([*(block.plain_head or block.head), block.named], delimiter)
         for row in block.rows:
             if row.cells:
-                yield line([*(part for cell in row.cells for part in cell.plain), row.name], delimiter)
+                yield separated([*(part for cell in row.cells for part in cell.plain), row.name], delimiter)
     if texts := list(remarks(trial)):
         yield ""
-        yield from (line([text], delimiter) for text in texts)
+        yield from (separated([text], delimiter) for text in texts)
 
 
 def markdown(trial: Trial, *, detailed: bool) -> Iterator[str]:

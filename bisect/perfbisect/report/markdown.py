@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from perfbisect.report import cells
 from perfbisect.report.content import Story
 from perfbisect.report.terminal import built_ahead, extent, machines, so_far, spent
-from perfbisect.wording import plans
 from perfbisect.wording.quantities import moment
+from perfbisect.wording.reasons import plan_lines, plans_sentence
 from perfbisect.wording.text import advised, metric_title, printable
 
 SPECIAL = re.compile(r"([\\`*_\[\]<>|#~&])")
@@ -64,9 +64,9 @@ def reasons(story: Story) -> Iterator[str]:
         yield f"### Why {case.commit.short}"
         yield ""
         if case.plans:
-            yield escape(plans.sentence(case.plans, case.commit.short))
+            yield escape(plans_sentence(case.plans, case.commit.short))
             yield ""
-            yield from fenced(plans.lines(case.plans))
+            yield from fenced(plan_lines(case.plans))
             yield ""
         yield f"{escape(case.why)}"
         if rows := cells.counters(case):

@@ -6,9 +6,7 @@ from statistics import median
 import msgspec
 
 from perfbisect.core.domain.trials import Trial
-from perfbisect.core.stats.layout_effect import layout_effect, of_layouts
-from perfbisect.core.stats.sampling_plan import advice, rows, sentences
-from perfbisect.core.stats.variance_components import Noise
+from perfbisect.core.stats.noise import Noise, advice, layout_effect, of_layouts, rows, sentences
 from perfbisect.report.comparison import request_object
 from perfbisect.wording.quantities import MISSING, count, duration, percent
 from perfbisect.wording.table import table

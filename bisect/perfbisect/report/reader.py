@@ -25,7 +25,7 @@ from perfbisect.report.content import BuiltAhead, Candidate, Case, Costs, Counte
 from perfbisect.store.batches import batch_together
 from perfbisect.store.history import History
 from perfbisect.store.listing import Listed
-from perfbisect.wording import causes, proofs
+from perfbisect.wording import proofs, reasons
 from perfbisect.wording.quantities import slower_than
 from perfbisect.wording.text import listed, printable, printable_commit
 from perfbisect.wording.verdicts import found_so_far, sentences, why
@@ -148,7 +148,7 @@ class Reader:
             ratio=step.ratio,
             effects=step.effects,
             cause=explained.classes[0].cause,
-            why=" ".join(causes.sentences(explained)),
+            why=" ".join(reasons.sentences(explained)),
             counters=tuple(counters),
             explanation=explained,
             plans=explained.plans,

@@ -5,9 +5,8 @@ from textwrap import wrap
 
 from perfbisect.report import cells
 from perfbisect.report.content import BuiltAhead, Case, Story
-from perfbisect.wording import plans as other_plans
-from perfbisect.wording.builds import cached
-from perfbisect.wording.quantities import count, duration, moment, ratio
+from perfbisect.wording.quantities import cached, count, duration, moment, ratio
+from perfbisect.wording.reasons import plan_lines, plans_sentence
 from perfbisect.wording.table import cut, table
 from perfbisect.wording.text import metric_title, printable
 
@@ -99,9 +98,9 @@ def so_far(story: Story) -> Iterator[str]:
 def plans(case: Case) -> Iterator[str]:
     """The statements with another plan, before any other reason."""
     if case.plans:
-        yield other_plans.sentence(case.plans, case.commit.short)
+        yield plans_sentence(case.plans, case.commit.short)
         yield ""
-        yield from indented(other_plans.lines(case.plans))
+        yield from indented(plan_lines(case.plans))
 
 
 def explanation(case: Case) -> Iterator[str]:

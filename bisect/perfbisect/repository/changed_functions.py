@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from perfbisect.core.domain.facts import ChangeFacts
-from perfbisect.core.explain.names import split
+from perfbisect.core.explain.profiles import split
 from perfbisect.repository import ctags
 from perfbisect.repository.ctags import Definition
 from perfbisect.repository.diff import OPTIONS

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from perfbisect.core.domain.events import Decided, Warned
 from perfbisect.core.domain.observations import Built, Observation
 from perfbisect.core.domain.orders import Belief, BuildOrder, Decision, Measure, Verdict
-from perfbisect.core.domain.policy import Policy
-from perfbisect.core.domain.prior_knowledge import NOTHING_KNOWN, PriorKnowledge
+from perfbisect.core.domain.policy import NOTHING_KNOWN, Policy, PriorKnowledge
 from perfbisect.hunt.loop import UNLIMITED, Ended, Search, Workers, run
 from perfbisect.simulate.world import World, maker
 

@@ -20,10 +20,9 @@ from numpy.typing import NDArray
 
 from perfbisect.core.domain.observations import Skipped
 from perfbisect.core.domain.orders import Found, Inconclusive, Interval, Reason, Step, Verdict
-from perfbisect.core.domain.policy import Policy
-from perfbisect.core.domain.prior_knowledge import NOTHING_KNOWN, PriorKnowledge
+from perfbisect.core.domain.policy import NOTHING_KNOWN, Policy, PriorKnowledge
 from perfbisect.core.inference.ancestry import Ancestry, ancestry_of
-from perfbisect.core.search.range_parts import Parts
+from perfbisect.core.search.build_orders import Parts
 from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.judge import account, favourite, is_named, judge, suspects
 from perfbisect.simulate.random_streams import Purpose, generator

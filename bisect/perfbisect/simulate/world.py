@@ -15,9 +15,8 @@ from itertools import groupby
 import numpy as np
 
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.interleaving import interleave
 from perfbisect.core.domain.observations import Built, Observation, Reading, Skipped
-from perfbisect.core.domain.orders import Measure
+from perfbisect.core.domain.orders import Measure, interleave
 from perfbisect.core.inference.ancestry import ancestry_of
 from perfbisect.core.search.older_branches import branch_point_of
 from perfbisect.simulate.host_model import Course, Habits

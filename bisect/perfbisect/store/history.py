@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from perfbisect.core.domain.facts import HostFacts
     from perfbisect.core.domain.trials import Trial, TrialRequest, TrialRun, TrialSkip
     from perfbisect.core.inference.from_log import Logged
-    from perfbisect.core.stats.variance_components import Noise
+    from perfbisect.core.stats.noise import Noise
 
 OF_SETTINGS = (
     "good", "bad", "good_commit", "bad_commit", "repository", "builder", "variant", "workload", "host", "metric",

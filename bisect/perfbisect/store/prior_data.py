@@ -12,7 +12,7 @@ from perfbisect.core.domain.events import RunFinished
 from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.metrics import exact, value
 from perfbisect.core.domain.settings import Settings
-from perfbisect.core.stats.variance_components import ENOUGH, Noise, at_least, noise_in
+from perfbisect.core.stats.noise import ENOUGH, Noise, at_least, noise_in
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.store.codec import decode
 from perfbisect.store.connection import explained, intact

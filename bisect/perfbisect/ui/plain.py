@@ -30,8 +30,17 @@ from perfbisect.core.domain.orders import Decision, Measure
 from perfbisect.core.inference.hunt_state import is_of_build
 from perfbisect.ui.stream import put
 from perfbisect.ui.view_model import REPORT, Report, Running, TimedEvent, ViewModel, brief, recalled, update, verdict_in
-from perfbisect.wording.builds import made
-from perfbisect.wording.quantities import chance, count, duration, figure, in_layouts, ratio, slower_than, time_of_day
+from perfbisect.wording.quantities import (
+    chance,
+    count,
+    duration,
+    figure,
+    in_layouts,
+    made,
+    ratio,
+    slower_than,
+    time_of_day,
+)
 from perfbisect.wording.text import advised, execution, listed, patched, printable
 from perfbisect.wording.verdicts import PURPOSES, sentences
 

@@ -3,7 +3,7 @@
 from perfbisect.core.domain.orders import first_step
 from perfbisect.core.explain.explanation import explanation
 from perfbisect.core.inference.hunt_state import HuntState
-from perfbisect.wording import causes
+from perfbisect.wording import reasons
 
 
 def reason(state: HuntState, metric: str, *, exact: bool) -> str:
@@ -18,4 +18,4 @@ def reason(state: HuntState, metric: str, *, exact: bool) -> str:
     found = explanation(state.studied, parent, culprit, state.runs_of(step, exact=exact), step, metric)
     if not (found.counters or found.functions or found.plans):
         return ""
-    return f"Why {culprit[:10]}: {' '.join(causes.sentences(found))}"
+    return f"Why {culprit[:10]}: {' '.join(reasons.sentences(found))}"

@@ -12,7 +12,6 @@ from perfbisect.ui.commit_line import strip
 from perfbisect.ui.estimate import within
 from perfbisect.ui.table import table
 from perfbisect.ui.view_model import Building, Running, ViewModel, minutes_left
-from perfbisect.wording.builds import made
 from perfbisect.wording.glyphs import ASCII, UNICODE, Glyphs, bar, sparkline, writable
 from perfbisect.wording.quantities import (
     chance,
@@ -21,6 +20,7 @@ from perfbisect.wording.quantities import (
     estimate,
     figure,
     in_layouts,
+    made,
     percent,
     ratio,
     slower_than,

@@ -15,8 +15,7 @@ from perfbisect.core.domain.events import (
     RunFinished,
     RunStarted,
 )
-from perfbisect.core.domain.interleaving import interleave
-from perfbisect.core.domain.orders import Measure, Purpose, first_step
+from perfbisect.core.domain.orders import Measure, Purpose, first_step, interleave
 
 
 @dataclass

@@ -6,7 +6,7 @@ from dataclasses import replace
 from perfbisect.core.domain.explanation import Cause, Explanation, FunctionRow
 from perfbisect.core.domain.metrics import INSTRUCTIONS
 from perfbisect.core.explain.functions import BEYOND, OTHERS, part_error, whole
-from perfbisect.core.explain.names import same, short
+from perfbisect.core.explain.profiles import same, short
 from perfbisect.wording.quantities import figure, share
 from perfbisect.wording.text import listed, printable
 

@@ -4,6 +4,7 @@ import math
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from perfbisect.core.domain.facts import BuildFacts, remote_rate
 from perfbisect.core.domain.policy import CAP
 
 if TYPE_CHECKING:
@@ -156,3 +157,19 @@ def moment(at: float) -> str:
 def time_of_day(at: float) -> str:
     """Local time of seconds since the epoch: 22:13:20."""
     return datetime.fromtimestamp(at).strftime("%H:%M:%S")
+
+
+def made(facts: BuildFacts) -> list[str]:
+    """How a build came about: what it took, and what the compiler cache found."""
+    if facts.shared:
+        return [f"from the shared builds in {duration(facts.seconds)}"]
+    if facts.reused:
+        return ["an earlier build is used again"]
+    return [duration(facts.seconds), *filter(None, [cached(facts.hit_rate, remote_rate([facts]))])]
+
+
+def cached(rate: float | None, remote: float | None) -> str:
+    """The share of compilations that ccache answered, and the share of these that its remote store did; "" without any."""
+    if rate is None:
+        return ""
+    return f"ccache {share(rate)}" + (f", {share(remote)} of that remote" if remote else "")

@@ -1,7 +1,10 @@
-"""Columns of text that line up on a terminal, in any script."""
+"""Tables: columns of text that line up on a terminal, in any script; and rows of CSV and TSV, which are opened in spreadsheets."""
 
-from collections.abc import Collection, Sequence
+import csv
+import io
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rich.cells import cell_len, set_cell_size
 
@@ -86,3 +89,18 @@ class Layout:
 def _room(wide: Sequence[int], shown: Sequence[int], width: int) -> int:
     """The columns of ``width`` that are left for the last column of the table."""
     return width - sum(wide[place] + len(GAP) for place in shown[:-1])
+
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+
+
+def _field(value: Any) -> Any:
+    """A value for a field. A text that a spreadsheet would take for a formula begins with an apostrophe."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
+
+
+def separated(values: Iterable[Any], delimiter: str = ",") -> str:
+    """One row, without the end of its line."""
+    written = io.StringIO()
+    csv.writer(written, delimiter=delimiter, lineterminator="\n").writerow(map(_field, values))
+    return written.getvalue().removesuffix("\n")

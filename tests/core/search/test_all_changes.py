@@ -9,8 +9,7 @@ from named import several
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.observations import Built, Reading, Skipped
 from perfbisect.core.domain.orders import Found, Inconclusive, Interval, NotReproduced, Reason, Several
-from perfbisect.core.domain.policy import Policy
-from perfbisect.core.domain.prior_knowledge import NOTHING_KNOWN, PriorKnowledge
+from perfbisect.core.domain.policy import NOTHING_KNOWN, Policy, PriorKnowledge
 from perfbisect.core.search.all_changes import _halves, _Progress, _Span, _unsettled
 from perfbisect.core.search.decide import decide
 from perfbisect.core.search.situation import Situation

@@ -12,12 +12,11 @@ from perfbisect.core.domain.fleet import Building, Fleet
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.observations import Built, Observation, Reading, Skipped
 from perfbisect.core.domain.orders import BuildOrder, Decision, Found, Measure, Purpose, Share
-from perfbisect.core.domain.policy import Policy
-from perfbisect.core.domain.prior_knowledge import NOTHING_KNOWN
+from perfbisect.core.domain.policy import NOTHING_KNOWN, Policy
 from perfbisect.core.inference.ancestry import ancestry_of
 from perfbisect.core.search import decide as decide_module
+from perfbisect.core.search.build_orders import Parts
 from perfbisect.core.search.decide import decide
-from perfbisect.core.search.range_parts import Parts
 from perfbisect.hunt import loop
 from perfbisect.simulate.graphs import merging
 from perfbisect.simulate.host_model import Habits

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.observations import Reading
 from perfbisect.core.domain.orders import Found, Inconclusive, NotReproduced, Reason, Several
-from perfbisect.core.domain.policy import COUNTED, Direction, Policy
-from perfbisect.core.domain.prior_knowledge import PriorKnowledge
+from perfbisect.core.domain.policy import COUNTED, Direction, Policy, PriorKnowledge
 from perfbisect.core.search.decide import decide
 from perfbisect.simulate.graphs import merging
 from perfbisect.simulate.hunt import Outcome, hunt

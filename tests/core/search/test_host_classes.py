@@ -12,8 +12,7 @@ from perfbisect.core.domain.fleet import Fleet
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.observations import Built, Observation, Reading
 from perfbisect.core.domain.orders import Measure, NotReproduced, Several, Verdict
-from perfbisect.core.domain.policy import Policy
-from perfbisect.core.domain.prior_knowledge import PriorKnowledge
+from perfbisect.core.domain.policy import Policy, PriorKnowledge
 from perfbisect.core.inference.from_log import observations
 from perfbisect.core.inference.record import arrange
 from perfbisect.core.search.decide import decide

@@ -21,9 +21,8 @@ from perfbisect.core.domain.orders import (
     Step,
     Unsettled,
 )
-from perfbisect.core.domain.policy import Direction, Policy
-from perfbisect.core.domain.prior_knowledge import NOTHING_KNOWN, PriorKnowledge
-from perfbisect.core.inference.belief import prior_belief
+from perfbisect.core.domain.policy import NOTHING_KNOWN, Direction, Policy, PriorKnowledge
+from perfbisect.core.inference.analysis import prior_belief
 from perfbisect.core.search.decide import decide
 from perfbisect.core.search.older_branches import branch_point_of, with_older_branches
 from perfbisect.core.search.situation import Situation

@@ -10,13 +10,12 @@ from perfbisect.core.domain.fleet import Fleet
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.observations import Built, Observation, Reading
 from perfbisect.core.domain.orders import Found, Inconclusive, Measure, Purpose, Share
-from perfbisect.core.domain.policy import Policy
-from perfbisect.core.domain.prior_knowledge import PriorKnowledge
+from perfbisect.core.domain.policy import Policy, PriorKnowledge
 from perfbisect.core.inference.record import arrange
 from perfbisect.core.inference.state_space import fit, levels_of
-from perfbisect.core.search.budget import Budget
-from perfbisect.core.search.confirmation import pairwise_proofs
 from perfbisect.core.search.decide import decide
+from perfbisect.core.search.situation import Budget
+from perfbisect.core.search.verdicts import pairwise_proofs
 from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.hunt import Outcome, hunt
 from perfbisect.simulate.world import World

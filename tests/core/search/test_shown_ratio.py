@@ -9,8 +9,7 @@ import pytest
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.observations import Built, Observation, Reading
 from perfbisect.core.domain.orders import Found, Inconclusive, Interval, Measure, NotReproduced
-from perfbisect.core.domain.policy import Direction, Policy
-from perfbisect.core.domain.prior_knowledge import PriorKnowledge
+from perfbisect.core.domain.policy import Direction, Policy, PriorKnowledge
 from perfbisect.core.inference.relative_speed import relative_speeds
 from perfbisect.core.search.decide import decide
 

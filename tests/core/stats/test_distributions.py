@@ -1,9 +1,70 @@
-"""Quantiles of mixtures of Student distributions."""
+"""The distributions against tables, against each other, and against simulated samples."""
+
+import math
+from itertools import combinations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from perfbisect.core.stats.distributions import t_mixture_quantiles
+from perfbisect.core.stats.distributions import (
+    below_by_chance,
+    log_cdf,
+    t_cdf,
+    t_mixture_quantiles,
+    t_of_rounds,
+    t_quantile,
+    t_quantile_975,
+    two_sided,
+)
+
+
+@given(st.floats(-30, 8))
+def test_log_cdf(x: float) -> None:
+    expected = math.log(math.erfc(-x / math.sqrt(2)) / 2)
+    assert float(log_cdf(np.array(x))) == pytest.approx(expected, rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("freedom", "point", "by_rounds", "by_expansion"),
+    [
+        (1, 12.7062, 1e-3, None), (2, 4.30265, 1e-3, 0.14), (3, 3.18245, 1e-3, 0.024), (5, 2.57058, 1e-3, 3e-3),
+        (8, 2.30600, 1e-3, 5e-4), (9, 2.26216, 3e-4, 3e-4), (30, 2.04227, 1e-5, 1e-5), (1000, 1.96234, 1e-5, 1e-5),
+    ],
+)  # fmt: skip
+def test_the_points_of_student(freedom: int, point: float, by_rounds: float, by_expansion: float | None) -> None:
+    assert two_sided(point, freedom) == pytest.approx(0.05, abs=1e-6)
+    assert t_of_rounds(freedom) == pytest.approx(point, abs=by_rounds)
+    if by_expansion:
+        assert t_quantile_975(freedom) == pytest.approx(point, abs=by_expansion)
+        assert t_quantile(1.959964, freedom) == t_quantile_975(freedom)
+
+
+def test_other_points_of_student() -> None:
+    for freedom, point in ((2, 1.0607), (7, 0.8960), (30, 0.8538)):  # 80 %
+        assert t_quantile(0.841621, freedom) == pytest.approx(point, abs=5e-4)
+
+
+@pytest.mark.parametrize(("freedom", "near"), [(2, 2e-3), (3, 1e-3), (10, 1e-4), (100, 2e-6)])
+def test_the_score_is_near_the_exact_law(freedom: int, near: float) -> None:
+    for t in np.linspace(-6, 6, 49).tolist():
+        tail = two_sided(t, freedom) / 2
+        assert t_cdf(t, freedom) == pytest.approx(tail if t < 0 else 1 - tail, abs=near)
+
+
+@pytest.mark.parametrize(
+    ("t", "freedom", "p"),
+    [(12.706, 1, 0.05), (4.303, 2, 0.05), (2.776, 4, 0.05), (2.571, 5, 0.05), (31.599, 2, 0.001), (8.610, 4, 0.001)],
+)
+def test_the_p_values_of_student_s_tables(t: float, freedom: int, p: float) -> None:
+    assert two_sided(t, freedom) == two_sided(-t, freedom) == pytest.approx(p, rel=2e-3)
+
+
+def test_no_difference_and_an_infinite_one() -> None:
+    assert two_sided(0.0, 3) == two_sided(0.0, 4) == 1
+    assert two_sided(float("inf"), 1) == 0
+    assert 0 <= two_sided(1e9, 7) < 1e-12
 
 
 @pytest.mark.parametrize(
@@ -23,3 +84,36 @@ def test_a_mixture_has_the_quantiles_of_its_samples() -> None:
     sample = location[part, 0] + scale[part, 0] * random.standard_t(5, len(part))
     found = t_mixture_quantiles(weight, location, scale, 5.0, (0.025, 0.5, 0.975))[0]
     assert found == pytest.approx(np.quantile(sample, (0.025, 0.5, 0.975)), abs=0.03)
+
+
+@pytest.mark.parametrize(("n", "m"), [(1, 1), (2, 3), (4, 3), (5, 5), (3, 7)])
+def test_it_is_the_share_of_assignments_with_as_few_exceptions(n: int, m: int) -> None:
+    ranks = range(n + m)
+    seen = []
+    for low in combinations(ranks, n):
+        high = [rank for rank in ranks if rank not in low]
+        seen.append((sum(x > y for x in low for y in high), below_by_chance(low, high)))
+    for exceptions, probability in seen:
+        assert probability == pytest.approx(sum(other <= exceptions for other, _ in seen) / len(seen))
+
+
+def test_ties_are_no_evidence() -> None:
+    assert below_by_chance([1.0] * 6, [1.0] * 6) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("sizes", [(5, 5), (12, 9), (60, 60)])
+def test_it_is_exact_for_any_distribution(sizes: tuple[int, int]) -> None:
+    """Of two samples from one distribution with two modes, at most as many as stated are this far apart."""
+    rng = np.random.default_rng(1)
+    for level in (0.3, 0.05):
+        trials = 2000
+        named = 0
+        for _ in range(trials):
+            low, high = (rng.normal(size=size) + 15 * (rng.random(size) < 0.5) for size in sizes)
+            named += below_by_chance(low.tolist(), high.tolist()) <= level
+        assert named <= trials * level + 3 * (trials * level) ** 0.5
+
+
+def test_large_samples_keep_their_digits() -> None:
+    assert below_by_chance(range(60), range(60, 120)) < 1e-30
+    assert below_by_chance(range(60, 120), range(60)) == pytest.approx(1.0)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from perfbisect.core.stats.paired_comparison import quantile
+from perfbisect.core.stats.distributions import t_of_rounds
 from perfbisect.core.stats.regained_share import share
 
 Levels = dict[int, float]
@@ -80,7 +80,7 @@ def test_the_interval_holds_exactly_the_shares_that_a_test_of_paired_differences
     def excess(candidate: float) -> float:
         """Above 0 where Student's test refuses the share."""
         rest = np.array([(back - bad) - candidate * (good - bad) for good, bad, back in rounds])
-        return abs(float(rest.mean())) - quantile(len(rounds) - 1) * float(rest.std(ddof=1)) / math.sqrt(len(rounds))
+        return abs(float(rest.mean())) - t_of_rounds(len(rounds) - 1) * float(rest.std(ddof=1)) / math.sqrt(len(rounds))
 
     exact = 1e-6 * (1 + abs(low) + abs(high))
     assert excess(middle) <= exact

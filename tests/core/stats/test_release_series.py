@@ -4,11 +4,22 @@ import math
 import random
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from perfbisect.core.domain.policy import Direction
 from perfbisect.core.domain.trials import order
-from perfbisect.core.stats.change_points import RATE
-from perfbisect.core.stats.release_series import fitted, hunts_of, is_worse, line_of, lines_of
+from perfbisect.core.stats.release_series import (
+    FEWEST,
+    RATE,
+    find_steps,
+    fitted,
+    hunts_of,
+    is_worse,
+    line_of,
+    lines_of,
+    scatter,
+)
 from sample_series import series
 
 
@@ -81,3 +92,112 @@ def test_a_machine_that_is_slow_for_some_minutes_makes_no_step() -> None:
             false[shuffled] += bool(line_of("scan", visits, 20, RATE).steps)
     assert false[True] / 1.5 <= 5
     assert false[False] / 1.5 > 5, "or this test could not fail"
+
+
+def line(chance: random.Random, count: int, *steps: tuple[int, float], sd: float = 0.01) -> list[float]:
+    """Levels with a step of some size before each of these places."""
+    return [chance.gauss(0, sd) + sum(size for place, size in steps if place <= at) for at in range(count)]
+
+
+@given(
+    st.integers(0, 10**6),
+    st.integers(FEWEST + 2, 40),
+    st.floats(0.08, 3.0),
+    st.sampled_from((-1, 1)),
+    st.sampled_from((0.0, 0.001, 0.005)),
+)
+def test_a_large_step_is_found_where_it_is(seed: int, count: int, size: float, sign: int, sd: float) -> None:
+    chance = random.Random(seed)
+    place = chance.randrange(2, count - 1)
+    found = find_steps(line(chance, count, (place, sign * size), sd=sd))
+    assert (place - 1, place) in [(step.before, step.after) for step in found]
+    for step in found:
+        assert 0 <= step.first <= step.before < step.after <= step.last < count
+        assert step.size.low <= step.size.middle <= step.size.high
+
+
+@given(st.lists(st.floats(-3, 3), min_size=0, max_size=30), st.floats(-5, 5))
+def test_steps_do_not_depend_on_the_unit_nor_on_the_direction_of_the_metric(levels: list[float], shift: float) -> None:
+    usual = find_steps(levels)
+    assume(all(abs(a - b) > 1e-6 or a == b for a in levels for b in levels))  # ties fall on either side
+    moved, turned = find_steps([x + shift for x in levels]), find_steps([-x for x in levels])
+    places = [(step.first, step.before, step.after, step.last) for step in usual]
+    assert [(step.first, step.before, step.after, step.last) for step in moved] == places
+    assert [(step.first, step.before, step.after, step.last) for step in turned] == places
+    for one, other in zip(usual, turned, strict=True):
+        assert one.size.middle * other.size.middle == pytest.approx(1)
+
+
+def test_several_steps_one_of_them_undone_again() -> None:
+    chance = random.Random(1)
+    levels = line(chance, 25, (5, -0.1), (10, 0.1), (15, -0.1), (20, -0.1))
+    found = find_steps(levels)
+    assert [step.after for step in found] == [5, 10, 15, 20]
+    assert [round(step.size.middle, 1) for step in found] == [0.9, 1.1, 0.9, 0.9]
+    assert not any(step.alone for step in found)
+
+
+def test_the_newest_release_alone_needs_a_larger_step_and_is_said_to_be_alone() -> None:
+    levels = [0.0, 0.004, -0.006, 0.002, -0.003, 0.005, -0.004, 0.001, -0.002, 0.003]
+    assert not find_steps([*levels, -0.02])
+    [step] = find_steps([*levels, -0.2])
+    assert (step.before, step.after, step.alone) == (9, 10, True)
+
+
+def test_a_place_that_is_uncertain_is_a_set_of_neighbours() -> None:
+    levels = [0.0, 0.01, -0.01, 0.005, -0.005, 0.0, -0.03, -0.06, -0.065, -0.055, -0.07, -0.06, -0.05, -0.06]
+    [step] = find_steps(levels)
+    assert (step.first, step.last) == (5, 7)
+
+
+def test_too_few_levels_and_equal_ones() -> None:
+    assert find_steps([]) == find_steps([0.0]) == find_steps([0.0, 5.0, 5.0]) == ()
+    assert find_steps([1.0] * 30) == ()
+    assert scatter([1.0] * 30) > 0
+
+
+def test_exact_counts_have_no_step_that_nobody_would_hunt() -> None:
+    assert not find_steps([0.0] * 10 + [0.0005] * 10)
+    assert find_steps([0.0] * 10 + [0.01] * 10)
+
+
+@pytest.mark.parametrize("count", [8, 12, 40])
+def test_the_scatter_of_levels_without_a_step(count: int) -> None:
+    chance = random.Random(count)
+    squares = [scatter(line(chance, count)) ** 2 for _ in range(500)]
+    assert math.sqrt(sum(squares) / len(squares)) == pytest.approx(0.01, rel=0.06)
+
+
+@pytest.mark.slow
+@pytest.mark.calibration
+@pytest.mark.parametrize("count", [10, 20, 40])
+@pytest.mark.parametrize("works", [1, 6])
+def test_of_100_tables_without_a_change_at_most_5_announce_a_step(count: int, works: int) -> None:
+    """One of 50 builds is odd: its layout counts four times. With the threshold of a single comparison most would."""
+    chance = random.Random(count + works)
+
+    def odd() -> list[float]:
+        return [chance.gauss(0, 0.04 if chance.random() < 0.02 else 0.01) for _ in range(count)]
+
+    tables = [[odd() for _ in range(works)] for _ in range(300)]
+    assert sum(any(find_steps(levels, 0.0, RATE / works) for levels in table) for table in tables) / 3 <= 5
+    assert sum(any(find_steps(levels, 0.0, 20.0) for levels in table) for table in tables) / 3 > 50
+
+
+@pytest.mark.slow
+@pytest.mark.calibration
+def test_intervals_of_announced_steps_hold_size_and_place_as_often_as_they_say() -> None:
+    """For steps that are found in most series. Smaller ones are announced when they look large; see benchmarks/series."""
+    chance = random.Random(7)
+    sizes = places = announced = 0
+    for _ in range(600):
+        place = chance.randrange(3, 18)
+        for step in find_steps(line(chance, 20, (place, -0.06))):
+            if step.size.middle > 1 or abs(step.after - place) > 4:
+                continue
+            announced += 1
+            places += step.first < place <= step.last
+            sizes += step.size.low <= math.exp(-0.06) <= step.size.high
+    assert announced > 450
+    assert places / announced > 0.94
+    assert 0.92 < sizes / announced < 0.99

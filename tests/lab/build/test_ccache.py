@@ -15,7 +15,7 @@ from perfbisect.host.local import LocalHost
 from perfbisect.lab.build import build_store, ccache
 from perfbisect.lab.build.toolchain import is_native, read_processor, toolchain
 from perfbisect.recipes.builder import Build, Builder, Variant
-from perfbisect.wording.builds import cached
+from perfbisect.wording.quantities import cached
 from sharing import Fleet
 from waiting import until
 

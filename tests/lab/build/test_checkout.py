@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from generators import finish
-from perfbisect.core.domain.patch import Patch
+from perfbisect.core.domain.settings import Patch
 from perfbisect.errors import BuildFailed, CommandFailed, EnvironmentFailure
 from perfbisect.host.local import LocalHost
 from perfbisect.host.protocol import StoppableHost

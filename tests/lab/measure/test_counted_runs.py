@@ -8,8 +8,7 @@ from msgspec.structs import replace
 
 from perfbisect.core.domain.events import Counted, ExecutionStarted, LabEvent
 from perfbisect.core.domain.orders import Purpose
-from perfbisect.core.explain.counters import EXACT_GROUP
-from perfbisect.core.explain.top_down import AMD, ARM, BACK, FAMILIES, FRONT, INTEL, RETIRING, WRONG, slots
+from perfbisect.core.explain.counters import AMD, ARM, BACK, EXACT_GROUP, FAMILIES, FRONT, INTEL, RETIRING, WRONG, slots
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.measure import counting, perf
 from perfbisect.lab.measure.counted_runs import (

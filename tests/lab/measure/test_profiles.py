@@ -14,8 +14,7 @@ from fake_host import FakeHost
 from perfbisect.core.domain.events import LabEvent, Profiled, Unexplained
 from perfbisect.core.domain.facts import ProfileFacts, RunFacts
 from perfbisect.core.domain.orders import Measure, Purpose, Share
-from perfbisect.core.domain.profiles import RARE, frames, read_frame
-from perfbisect.core.explain.folding import Folded, fold
+from perfbisect.core.explain.profiles import RARE, Folded, fold, frames, read_frame
 from perfbisect.errors import EnvironmentFailure, NoSamples, RunFailed
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.measure import profiles

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from labs import lab_of
 from perfbisect.core.domain.events import LabEvent, Profiled, Unexplained
 from perfbisect.core.domain.orders import Measure, Purpose, Share
-from perfbisect.core.domain.profiles import UNKNOWN, frames, read_frame
+from perfbisect.core.explain.profiles import UNKNOWN, frames, read_frame
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.measure.profiles import Profiles, Waits
 from perfbisect.recipes.workload import Workload

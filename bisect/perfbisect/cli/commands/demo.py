@@ -12,7 +12,7 @@ from perfbisect.cli.options.leases import leasing
 from perfbisect.cli.options.param_types import SEED, Percent
 from perfbisect.cli.options.places import announce_recipes, inventory_option
 from perfbisect.cli.options.views import open_view, view_options
-from perfbisect.core.domain.prior_knowledge import PriorKnowledge
+from perfbisect.core.domain.policy import PriorKnowledge
 from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import INTERRUPTED
 from perfbisect.ui.stream import note

@@ -59,7 +59,7 @@ def noise(
 
     from perfbisect.cli.trial_progress import open_progress
     from perfbisect.core.domain.trials import TrialBuild, TrialType
-    from perfbisect.core.stats.sampling_plan import noise_of_trial
+    from perfbisect.core.stats.noise import noise_of_trial
     from perfbisect.errors import INTERRUPTED, EnvironmentFailure
     from perfbisect.hunt.leased_hosts import purpose_of
     from perfbisect.hunt.resolve import builder_of, choose_metric, resolve_settings

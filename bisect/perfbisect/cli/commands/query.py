@@ -69,10 +69,10 @@ def write_json(answer: Answer) -> None:
 
 def write_csv(answer: Answer) -> None:
     """A header, then a line for each row."""
-    from perfbisect.wording.spreadsheet import line
+    from perfbisect.wording.table import separated
 
     for row in chain([answer.columns], answer.rows):
-        say(line(map(plain, row)))
+        say(separated(map(plain, row)))
 
 
 def write_table(answer: Answer) -> None:

@@ -18,7 +18,7 @@ from perfbisect.errors import UsageError
 
 if TYPE_CHECKING:
     from perfbisect.core.domain.graph import Graph
-    from perfbisect.core.domain.prior_knowledge import PriorKnowledge
+    from perfbisect.core.domain.policy import PriorKnowledge
     from perfbisect.simulate.strategies import Rule
     from perfbisect.simulate.tally import Trial
 
@@ -169,7 +169,7 @@ def simulate(good: str | None, bad: str | None, as_json: bool, **options: Any) -
     """
     from dataclasses import replace
 
-    from perfbisect.core.domain.prior_knowledge import PriorKnowledge
+    from perfbisect.core.domain.policy import PriorKnowledge
     from perfbisect.core.search.older_branches import branch_point_of
     from perfbisect.simulate.host_model import Habits
     from perfbisect.simulate.scenario import Scenario

@@ -3,7 +3,7 @@
 A counter that the machine does not support is ``None``: never 0, never 1.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 
@@ -97,7 +97,7 @@ class ProfileFacts:
     operations: int  # in the window; a cost divided by it is one per operation
     seconds: float  # length of the window
     unit: str  # of costs: "us" (CPU time, or time off CPU) or "cycles"
-    # "program;outermost;…;innermost" → self cost of that stack: samples × period. Frames: ``core/domain/profiles.py``
+    # "program;outermost;…;innermost" → self cost of that stack: samples × period. Frames: ``core/explain/profiles.py``
     stacks: Mapping[str, float]
     samples: int
     lost: int = 0  # samples that the kernel has dropped
@@ -160,3 +160,31 @@ class HostFacts:
     compiler: str
     tools: Mapping[str, str] = field(default_factory=dict)  # tool → version
     settings: Mapping[str, str] = field(default_factory=dict)  # governor, turbo, SMT, ASLR …
+
+
+LONGEST = 60  # characters of a value in a sentence
+
+
+def host_differences(before: HostFacts, after: HostFacts) -> tuple[str, ...]:
+    """A phrase for each difference: "its kernel was 6.1.0-18 and is 6.1.0-22".
+
+    A fact that is missing on either side is no difference.
+    """
+    pairs = (pair for pair in _pairs(before, after) if pair[1] != pair[2] and all(pair))
+    return tuple(f"its {what} was {_short(was)} and is {_short(now)}" for what, was, now in pairs)
+
+
+def _pairs(before: HostFacts, after: HostFacts) -> Iterator[tuple[str, str, str]]:
+    yield "processor", before.cpu, after.cpu
+    yield "number of cores", str(before.cores), str(after.cores)
+    yield "memory", f"{before.memory_mib:,} MiB", f"{after.memory_mib:,} MiB"
+    yield "kernel", before.kernel, after.kernel
+    yield "compiler", before.compiler, after.compiler
+    for was, now in ((before.tools, after.tools), (before.settings, after.settings)):
+        for name in sorted(was):
+            yield name, was[name], now.get(name, "")
+
+
+def _short(text: str) -> str:
+    """A value, cut to the length for a sentence."""
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1].rstrip()}…"

@@ -252,3 +252,19 @@ def named_steps(verdict: Order | None) -> tuple[Step, ...]:
 def first_step(verdict: Order | None) -> Step | None:
     """The change that is explained: the culprit, or the first of several; None where the verdict names none."""
     return next(iter(named_steps(verdict)), None)
+
+
+def interleave(plan: tuple[Share, ...]) -> tuple[int, ...]:
+    """The candidates of ``plan``, one entry per run, each spread evenly.
+
+    Slow changes of the host (heat, neighbours, frequency) cancel if the builds that are compared take turns.
+
+    >>> interleave((Share(5, 2), Share(0, 2)))
+    (5, 0, 0, 5)
+    """
+    turns = [
+        ((turn + 0.5) / share.runs, rank if turn % 2 == 0 else -rank, share.candidate)
+        for rank, share in enumerate(plan)
+        for turn in range(share.runs)
+    ]
+    return tuple(candidate for _, _, candidate in sorted(turns))

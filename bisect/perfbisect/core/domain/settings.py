@@ -1,10 +1,28 @@
-"""The settings of a hunt: enough to begin it, and to resume it after an interruption."""
+"""The settings of a hunt: enough to begin it, and to resume it after an interruption.
 
+That includes a patch for the commits that are built, by value: a hunt goes on when its file has changed or is gone.
+"""
+
+import hashlib
 from dataclasses import dataclass, field
 
-from perfbisect.core.domain.patch import Patch
-from perfbisect.core.domain.policy import Policy
-from perfbisect.core.domain.prior_knowledge import NOTHING_KNOWN, PriorKnowledge
+from perfbisect.core.domain.policy import NOTHING_KNOWN, Policy, PriorKnowledge
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """Changes in the form that `git diff` prints."""
+
+    name: str  # in messages and reports
+    content: bytes  # base64 where it is stored
+    version: str = ""  # of the trees that it is for, as in [[when]]; "" for all
+    file: str = ""  # absolute path; "" for a recipe's own
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        """What it does to builds: its versions, and a hash of its content."""
+        return self.version, hashlib.sha256(self.content).hexdigest()
+
 
 AUTO = "auto"  # in place of a metric: the one that shows the change between the ends best
 TIMING = ("time", "warmup", "threads")  # names of overrides; the others are args of the workload

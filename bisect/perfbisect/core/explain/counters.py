@@ -3,6 +3,13 @@
 The n-th run of a group of counters of the one and the n-th of the other make a pair, measured within minutes. With d the
 difference of the logarithms, averaged over the groups of a round, the interval is Student's for paired observations; see
 ``core/stats/paired_comparison.py``. Groups of one round share a visit of the server, so only rounds are independent.
+
+Top-down level 1 says what became of the slots of a processor's pipeline, from events that Intel, AMD and ARM count. In
+each cycle a processor has a fixed number of slots in which an operation can begin. A slot retires an operation, is lost
+to an operation that is thrown away, or stays empty because the front end delivers none or the back end accepts none (A.
+Yasin, "A top-down method for performance analysis and counters architecture", ISPASS 2014). Slots per operation of the
+workload need no constant of the processor, and their differences sum to that of all slots, which is in proportion to
+that of the cycles.
 """
 
 import math
@@ -14,8 +21,67 @@ from perfbisect.core.domain.explanation import CounterRow
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.metrics import COMPARED, METRICS, Metric, per_operation, quotient
 from perfbisect.core.domain.orders import Interval
-from perfbisect.core.explain import top_down
-from perfbisect.core.stats.paired_comparison import quantile, ratio_of
+from perfbisect.core.stats.distributions import t_of_rounds
+from perfbisect.core.stats.paired_comparison import ratio_of
+
+Terms = tuple[tuple[str, int], ...]  # events with the sign with which they are added
+
+RETIRING, WRONG, FRONT, BACK = "retiring slots/o", "bad-speculation slots/o", "front-end slots/o", "back-end slots/o"
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """The events of one family of processors."""
+
+    events: tuple[str, ...]
+    slots: Mapping[str, Terms]  # category → the events whose sum it is
+
+
+INTEL = Family(  # from Ice Lake on; perf turns the metrics of the kernel into slots
+    ("slots", "topdown-retiring", "topdown-bad-spec", "topdown-fe-bound", "topdown-be-bound"),
+    {
+        RETIRING: (("topdown-retiring", 1),),
+        WRONG: (("topdown-bad-spec", 1),),
+        FRONT: (("topdown-fe-bound", 1),),
+        BACK: (("topdown-be-bound", 1),),
+    },
+)
+AMD = Family(  # from Zen 4 on; AMD's "Pipeline Utilization" metrics. What another thread of the core takes is in none
+    (
+        "ex_ret_ops",
+        "de_src_op_disp.all",
+        "de_no_dispatch_per_slot.no_ops_from_frontend",
+        "de_no_dispatch_per_slot.backend_stalls",
+    ),
+    {
+        RETIRING: (("ex_ret_ops", 1),),
+        WRONG: (("de_src_op_disp.all", 1), ("ex_ret_ops", -1)),
+        FRONT: (("de_no_dispatch_per_slot.no_ops_from_frontend", 1),),
+        BACK: (("de_no_dispatch_per_slot.backend_stalls", 1),),
+    },
+)
+ARM = Family(  # Neoverse V1, N2 and later: Arm's "Topdown methodology", without its corrections for single models
+    ("op_retired", "op_spec", "stall_slot_frontend", "stall_slot_backend"),
+    {
+        RETIRING: (("op_retired", 1),),
+        WRONG: (("op_spec", 1), ("op_retired", -1)),
+        FRONT: (("stall_slot_frontend", 1),),
+        BACK: (("stall_slot_backend", 1),),
+    },
+)
+FAMILIES = (INTEL, AMD, ARM)
+
+
+def slots(counters: Mapping[str, float | None], category: str) -> float | None:
+    """The slots of a category in what was counted; None where that has no such events, or counted more than were."""
+    for family in FAMILIES:
+        terms = family.slots[category]
+        found = [counters.get(event) for event, _ in terms]
+        if None not in found:
+            total = sum(sign * (value or 0.0) for (_, sign), value in zip(terms, found, strict=True))
+            return total if total >= 0 else None
+    return None
+
 
 Runs = Mapping[str, Sequence[RunFacts]]  # group of counters → its runs of one build, in order of time
 
@@ -55,7 +121,7 @@ def clock(run: RunFacts) -> float | None:
 
 def slots_per_operation(category: str) -> Callable[[RunFacts], float | None]:
     """Reads the pipeline slots of a category per operation."""
-    return lambda run: quotient(top_down.slots(run.counters, category), run.operations)
+    return lambda run: quotient(slots(run.counters, category), run.operations)
 
 
 def of_metric(metric: Metric) -> Reading:
@@ -79,9 +145,9 @@ READINGS = (
             category,
             slots_per_operation(category),
             "",
-            tuple(event for family in top_down.FAMILIES for event, _ in family.slots[category]),
+            tuple(event for family in FAMILIES for event, _ in family.slots[category]),
         )
-        for category in (top_down.RETIRING, top_down.WRONG, top_down.FRONT, top_down.BACK)
+        for category in (RETIRING, WRONG, FRONT, BACK)
     ),
 )
 
@@ -117,7 +183,7 @@ def counter_row(reading: Reading, parent: Runs, culprit: Runs) -> CounterRow | N
     if count > 1 or exact:
         spread = stdev(differences) / math.sqrt(count) if count > 1 else 0.0
         error = max(EXACT if exact else FLOOR, spread)
-        half = (quantile(count - 1) if count > 1 else 2.0) * error
+        half = (t_of_rounds(count - 1) if count > 1 else 2.0) * error
         ratio, beyond = Interval(*map(ratio_of, (middle - half, middle, middle + half))), abs(middle) / error
     else:
         ratio, beyond = Interval(0.0, ratio_of(middle), math.inf), 0.0

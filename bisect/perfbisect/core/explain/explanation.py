@@ -1,17 +1,61 @@
-"""From the events of a hunt to the explanation of one of its steps. Pure: reports are made from the history alone."""
+"""From the events of a hunt to the explanation of one of its steps. Pure: reports are made from the history alone.
 
-from collections.abc import Sequence
+Statements that the two builds execute in another way: plans are compared without what differs between two servers of
+one build, or between versions in wording only: estimates of rows and costs, sizes, possible keys, values of the
+statement.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
 from itertools import chain
 
 from perfbisect.core.domain.events import ChangedFunctions, Counted, Planned, Profiled, Studied, Unexplained
-from perfbisect.core.domain.explanation import Cause, Evidence, Explanation, Sureness
-from perfbisect.core.domain.facts import ChangeFacts, ProfileFacts, RunFacts
+from perfbisect.core.domain.explanation import Cause, Evidence, Explanation, PlanRow, Sureness
+from perfbisect.core.domain.facts import ChangeFacts, PlanFacts, ProfileFacts, RunFacts
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.orders import Interval, Step
 from perfbisect.core.explain.classes import classify
 from perfbisect.core.explain.counters import EXACT_GROUP, Runs, counter_rows
 from perfbisect.core.explain.functions import comparable, function_rows, functions_in, waiter_rows
-from perfbisect.core.explain.plans import different
+
+ESTIMATES = re.compile(
+    r"""
+      \s*\((?:cost|actual\ time|actual\ rows|never\ executed)[^()]*\)  # PostgreSQL, and trees of MySQL
+    | \s*\(~\d+\ rows?\)                                              # SQLite before 3.8
+    | \b(?:rows|filtered|possible_keys)=\S+\ ?                        # the table of MySQL
+    """,
+    re.VERBOSE,
+)
+OLD_WORDS = re.compile(r"\b(SCAN|SEARCH) (?:TABLE|SUBQUERY) ")  # SQLite before 3.36
+VALUES = re.compile(r"'(?:[^']|'')*'|(?<![\w.])-?\d[\d.]*(?![\w.])|\b0x[0-9a-f]+\b")
+COLUMN = re.compile(r"\b(?:id|key_len)=\d+")  # a number that is a part of the plan
+
+
+def comparable_plan(plan: str) -> str:
+    """A plan without what is no difference; lines keep their order and how far they are indented."""
+    kept = []
+    for line in plan.splitlines():
+        text = OLD_WORDS.sub(r"\1 ", ESTIMATES.sub("", line))
+        parts = COLUMN.split(text)
+        columns = [*COLUMN.findall(text), ""]
+        kept.append(
+            "".join(VALUES.sub("?", part) + column for part, column in zip(parts, columns, strict=True)).rstrip()
+        )
+    return "\n".join(line for line in kept if line)
+
+
+def different_plans(parent: Iterable[PlanFacts], culprit: Iterable[PlanFacts]) -> tuple[PlanRow, ...]:
+    """The statements whose plan differs, in the order of the culprit's, with both plans as they were printed.
+
+    A statement that only one of the builds has explained is left out: a plan that is missing is no other plan.
+    """
+    before = {facts.statement: facts.plan for facts in parent}
+    return tuple(
+        PlanRow(facts.statement, before[facts.statement], facts.plan)
+        for facts in culprit
+        if facts.statement in before and comparable_plan(before[facts.statement]) != comparable_plan(facts.plan)
+    )
+
 
 ENOUGH = 3  # rounds of groups of counters, from which on their intervals are those of the table
 FUNCTIONS = "functions"  # the part that reads what the commit changes
@@ -44,7 +88,7 @@ def explanation(
     if any(run.reported is not None and run.operations == 1 for run in runs):
         return unknown(parent, culprit, NO_OPERATIONS)
     planned = [event.facts for event in events if isinstance(event, Planned)]
-    plans = different(*([facts for facts in planned if facts.commit == commit] for commit in (parent, culprit)))
+    plans = different_plans(*([facts for facts in planned if facts.commit == commit] for commit in (parent, culprit)))
     hunted = counter_rows({"": usual[0]}, {"": usual[1]}) if any(run.counted for run in usual[0]) else ()
     names = {row.name for row in hunted}
     counters = (*hunted, *(row for row in counter_rows(before, after) if row.name not in names))

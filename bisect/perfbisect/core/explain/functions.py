@@ -19,8 +19,7 @@ from statistics import stdev
 
 from perfbisect.core.domain.explanation import FunctionRow
 from perfbisect.core.domain.facts import ChangeFacts, ProfileFacts
-from perfbisect.core.domain.profiles import NO_CALLERS, UNKNOWN, frames, read_frame, source_name
-from perfbisect.core.explain.names import same, split
+from perfbisect.core.explain.profiles import NO_CALLERS, UNKNOWN, frames, read_frame, same, source_name, split
 
 Key = tuple[str, str]  # function and binary
 

@@ -1,4 +1,14 @@
-"""Everything that follows from the readings at one moment of a hunt."""
+"""Everything that follows from the readings at one moment of a hunt, and the belief that views and the record show.
+
+Host classes have the culprit in common, each with an effect of its own. The readings of each host class are a record of
+their own, with its own noise, drift, layout and size of the change. So the log likelihoods of a culprit are summed:
+
+    log P(K | all)  =  log P(K)  +  Σ over the classes  log P(readings of the class | K)  +  a constant
+
+A class on which the ends do not differ does not show where the change is, and is left out. Where there are several
+changes, the largest need not be the same on all classes: then each class keeps its own probabilities. How likely that
+is follows from how well the classes agree about the place.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,19 +18,65 @@ from numpy.typing import NDArray
 
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Belief, Interval
-from perfbisect.core.domain.policy import Policy
+from perfbisect.core.domain.policy import CAP, Policy
 from perfbisect.core.inference import endpoints
-from perfbisect.core.inference.belief import believed
+from perfbisect.core.inference.ancestry import ancestry_of
+from perfbisect.core.inference.code_placement import without_modes
 from perfbisect.core.inference.endpoints import Contrast
 from perfbisect.core.inference.hypotheses import Hypotheses
-from perfbisect.core.inference.layout_modes import without_modes
 from perfbisect.core.inference.noise_model import USUAL, NoiseModel
-from perfbisect.core.inference.outliers import Behaviour, behaviour
-from perfbisect.core.inference.posterior import CHANGE, Posterior, infer
+from perfbisect.core.inference.posterior import BASE, CHANGE, NEVER, Posterior, infer
 from perfbisect.core.inference.record import Record
 from perfbisect.core.inference.relative_speed import Speeds, speeds
 from perfbisect.core.inference.state_space import Fit, Levels, fit, levels_of
-from perfbisect.core.inference.stopped_runs import BEYOND, beyond
+from perfbisect.core.inference.unusual_readings import BEYOND, Behaviour, behaviour, beyond
+
+NOISY = 0.05  # s.d. of one run from which a host is called noisy
+DRIFTING = 0.9
+
+
+def prior_belief(graph: Graph, model: NoiseModel = USUAL) -> Belief:
+    """Before both ends were measured."""
+    weight = graph.weight.copy()
+    weight[0] = 0.0
+    culprit = weight / max(weight.sum(), 1e-300)
+    effect = Interval(float(np.exp(-2 * BASE)), 1.0, float(np.exp(2 * BASE)))
+    return Belief(culprit, 0.5, model.noise, effect, slow=_known(ancestry_of(graph).sums(culprit)))
+
+
+def believed(
+    groups: Hypotheses, posterior: Posterior, record: Record, effect: Interval, levels: Levels, behaviour: Behaviour
+) -> Belief:
+    """The belief that ``levels`` support; ``effect`` is bad relative to good."""
+    culprit = groups.spread(posterior.culprit)
+    slow = groups.reach.sums(culprit)
+    slow[list(record.builds)] = groups.slow @ posterior.culprit
+    change = float(np.clip(posterior.change, 1 - CAP, CAP))
+    noticed = warnings(levels, behaviour, posterior.several)
+    return Belief(culprit, change, levels.noise, effect, noticed, _known(slow), posterior.several)
+
+
+def _known(slow: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Probabilities without what rounding adds, and 0.5 where nothing is known."""
+    result: NDArray[np.float64] = np.clip(np.where(np.isnan(slow), 0.5, slow), 0.0, 1.0)
+    return result
+
+
+def warnings(levels: Levels, behaviour: Behaviour, several: float) -> tuple[str, ...]:
+    """What the user should know of the host and the range, a short sentence each."""
+    found = []
+    if behaviour.two_speeds:
+        found.append("the host runs at two speeds: readings fall into two groups")
+    if float(levels.probability @ (levels.drift > 0)) > DRIFTING:
+        found.append("the host drifts; builds are compared only with neighbours in time")
+    if levels.noise > NOISY:
+        found.append(f"runs of one build vary by {100 * levels.noise:.0f} %")
+    if behaviour.outliers > max(1, 0.03 * len(behaviour.weight)):
+        found.append(f"{behaviour.outliers} readings are far from the others of their build and hardly count")
+    if several > 0.9:
+        found.append("there is more than one change in the range; the largest is hunted")
+    return tuple(found)
+
 
 ANOTHER = 0.2  # prior of a change in a subrange of a range that was searched for its largest
 UNCHANGED = 0.08  # probability of any change below which there is nothing to find
@@ -119,3 +175,39 @@ def _mean(each: Sequence[Posterior]) -> Posterior:
     culprit = np.mean([one.culprit for one in each], axis=0)
     change, several = (float(np.mean([getattr(one, name) for one in each])) for name in ("change", "several"))
     return replace(each[0], culprit=culprit, change=change, several=several)
+
+
+APART = 0.01  # prior that the largest change is not the same on all classes
+
+
+def with_common_culprit(each: Sequence[Analysis | None]) -> list[Analysis | None]:
+    """The analyses of the host classes, with common probabilities where a class shows a change.
+
+    None stands for a class on which one of the ends has no reading.
+    """
+    parts = [known for known in each if known and known.shows]
+    if len(parts) < 2:
+        return list(each)
+    prior = parts[0].groups.prior
+    total = np.log(prior) + sum(np.log(np.maximum(known.posterior.culprit / prior, NEVER)) for known in parts)
+    top = float(total.max())
+    share = np.exp(total - top)
+    agreement = top + float(np.log(share.sum()))  # log likelihood of a common culprit, relative to one for each class
+    shared = float(np.exp(-np.logaddexp(0.0, np.log(APART / (1 - APART)) - agreement)))
+    # The odds of a change are multiplied too, corrected for how well the classes agree about its place.
+    alone = np.clip([known.posterior.change for known in parts], 1e-12, 1 - 1e-12)
+    change = float(np.exp(-np.logaddexp(0.0, (np.log1p(-alone) - np.log(alone)).sum() - agreement)))
+    several = max(known.posterior.several for known in parts)
+
+    def common(known: Analysis) -> Analysis:
+        own = known.posterior
+        posterior = replace(
+            own,
+            culprit=shared * share / share.sum() + (1 - shared) * own.culprit,
+            change=shared * change + (1 - shared) * own.change,
+            several=several,
+        )
+        belief = believed(known.groups, posterior, known.record, known.effect, known.levels, known.seen)
+        return replace(known, posterior=posterior, belief=belief)
+
+    return [common(known) if known and known.shows else known for known in each]

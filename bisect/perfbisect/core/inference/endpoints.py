@@ -13,7 +13,7 @@ from perfbisect.core.domain.orders import Interval, Measure, Purpose, Share
 from perfbisect.core.domain.policy import Policy
 from perfbisect.core.inference.noise_model import USUAL, NoiseModel
 from perfbisect.core.inference.state_space import Levels
-from perfbisect.core.stats.distributions import t_cdf, t_quantile_975
+from perfbisect.core.stats.distributions import normal_score, t_cdf, t_quantile_975
 
 CLEAR = ((4, 20, 40), (2.1, 1.9, 1.7))  # standard errors at which the ends are taken to differ: after so many runs
 CLEAR_OF_LAYOUT = ((0.4, 0.8), (2.7, 1.9))  # the same, by the share of layout in what is uncertain
@@ -39,9 +39,7 @@ class Contrast:
     @property
     def clear(self) -> float:
         """The drop in normal standard errors, few degrees of freedom allowed for."""
-        t = self.drop / self.error
-        scale = np.sqrt(self.freedom * np.log1p(t * t / self.freedom)) * (8 * self.freedom + 1) / (8 * self.freedom + 3)
-        return float(np.copysign(scale, t))
+        return normal_score(self.drop / self.error, self.freedom)
 
     def above(self, drop: float) -> float:
         """Probability that the true drop is larger than ``drop``."""

@@ -19,12 +19,11 @@ from perfbisect.core.domain.metrics import LARGEST_LOG
 from perfbisect.core.domain.observations import Observation, Reading
 from perfbisect.core.domain.orders import Interval
 from perfbisect.core.domain.policy import Policy
-from perfbisect.core.inference.layout_modes import without_modes
+from perfbisect.core.inference.code_placement import without_modes
 from perfbisect.core.inference.noise_model import FRESH, USUAL, NoiseModel
-from perfbisect.core.inference.outliers import behaviour
 from perfbisect.core.inference.record import Record, arrange
 from perfbisect.core.inference.state_space import KEPT, Array, Fit, fit
-from perfbisect.core.inference.stopped_runs import direction
+from perfbisect.core.inference.unusual_readings import behaviour, direction
 from perfbisect.core.stats.distributions import log_sum, t_mixture_quantiles
 
 FLAT = 1e-3  # of the host offset's prior precision: so little of it is left

@@ -1,11 +1,17 @@
 """The measurement with the most expected information for its cost.
 
 The options are every measured build, the ends included, and the unbuilt candidates that best split the most probable
-hypotheses; each with a number of runs, and of reference runs beside them that estimate the drift. The score is
-bits / (build cost^0.7 + runs): with the full cost of a build, a rule that looks one step ahead repeats builds too often.
+hypotheses; each with a number of runs, and of reference runs beside them that estimate the drift. The score is bits /
+(build cost^0.7 + runs): with the full cost of a build, a rule that looks one step ahead repeats builds too often.
 
 Where build hosts build ahead, a build in flight costs the time until it is there. Until then a host measures what is
 built already, if that tells anything.
+
+The candidates worth building next are those that split the posterior most evenly. A candidate splits the range into its
+ancestors and the rest. The best split of the whole posterior is its median; besides, each of the most probable
+hypotheses is split at the point nearest that median and at its own middle. Candidates that may not build count less.
+The range is cut beforehand at the candidates that other hosts are measuring, so that no two hosts work on the same
+question.
 """
 
 import math
@@ -20,15 +26,70 @@ from perfbisect.core.inference.analysis import Analysis
 from perfbisect.core.inference.hypotheses import Hypotheses
 from perfbisect.core.inference.posterior import Posterior
 from perfbisect.core.inference.record import Record
-from perfbisect.core.search import mutual_information
-from perfbisect.core.search.build_cost import price
-from perfbisect.core.search.build_failures import chance_to_build
-from perfbisect.core.search.builds_in_flight import remaining, waiting
-from perfbisect.core.search.predictive import Prediction, predict
+from perfbisect.core.search import information
+from perfbisect.core.search.build_forecast import chance_to_build, price, remaining, waiting
+from perfbisect.core.search.information import Prediction, predict
 from perfbisect.core.search.situation import Situation
-from perfbisect.core.search.split_points import splits
 
 Array = NDArray[np.float64]
+
+EXPLORED = 4  # hypotheses that are split
+
+
+def splits(
+    record: Record,
+    classes: Hypotheses,
+    posterior: Posterior,
+    chance: Array,
+    busy: Collection[int],
+    among: Collection[int] | None = None,
+) -> list[int]:
+    """Candidates without readings that split the most probable hypotheses best; only those of ``among`` if it is given."""
+    open_ = chance > 0
+    open_[list(record.builds)] = False
+    open_[[*record.same, *busy]] = False
+    cells = _cut(classes, busy)
+    if among is not None:
+        allowed = np.zeros_like(open_)
+        allowed[list(among)] = True
+        open_ &= allowed
+    if not open_.any():
+        return []
+    found: list[int] = []
+
+    def take(weight: Array, among: NDArray[np.bool_] | None = None) -> None:
+        split = np.zeros(len(weight))
+        for cell in cells:  # what remains after each outcome of the present orders
+            mass = float(weight[cell].sum())
+            if mass > 0:
+                below = classes.reach.sums(np.where(cell, weight, 0.0))
+                split += below * (mass - below) / mass
+        promise = np.where(open_ if among is None else open_ & among, split * chance, -1.0)
+        promise[np.isnan(promise)] = -1.0
+        best = int(promise.argmax())
+        if promise[best] > 1e-9 and best not in found:
+            found.append(best)
+
+    overall = classes.spread(posterior.culprit)
+    take(overall)
+    likely = np.argsort(-np.where(classes.members > 1, posterior.culprit, -1.0), kind="stable")[:EXPLORED]
+    for index in likely:
+        if classes.members[index] < 2 or posterior.culprit[index] < 1e-4:
+            continue
+        members = classes.of == index
+        take(overall, members)
+        take(np.where(members, classes.weight / classes.prior[index], 0.0))
+    return found
+
+
+def _cut(classes: Hypotheses, busy: Collection[int]) -> list[NDArray[np.bool_]]:
+    """The range, cut at the candidates that other hosts are measuring; masks (size,)."""
+    cells = [np.ones(len(classes.of), bool)]
+    for candidate in sorted(busy):
+        below = classes.reach.ancestors(candidate)
+        cells = [cut for cell in cells for cut in (cell & below, cell & ~below) if cut.any()]
+    return cells
+
 
 RUNS = np.array([1, 2, 3, 4, 6, 8, 12, 16])
 REFERENCES = np.array([0.0, 0.5, 1.0])  # reference runs for each run
@@ -157,7 +218,7 @@ def _scores(seen: Prediction, cost: Array, likely: Array, before: Array, error: 
     read = seen.against(references, before, trust)
     noise = 1 / BATCH_RUNS + error * (1 - trust)
     square = read.between / (read.above * (1 - read.above)) / (read.within + noise)
-    gain = mutual_information.bits(read.above, square) * likely[:, None]
+    gain = information.bits(read.above, square) * likely[:, None]
     result: Array = gain / (cost[:, :1] + cost[:, 1:] * (beside > 0) + BATCH_RUNS + beside)
     return result
 
@@ -205,7 +266,7 @@ def _entropy(probability: Array) -> float:
 def _ideal(drop: float, posterior: Posterior, build_runs: float) -> float:
     """The score of the first step of a search for this drop (log units) on a steady host."""
     square = max(drop / posterior.fit.s, SEEN) ** 2 / (2 * posterior.fit.layout + 1 / RUNS)
-    gain = mutual_information.bits(np.full(len(RUNS), 0.5), square)
+    gain = information.bits(np.full(len(RUNS), 0.5), square)
     return max(float((gain / (build_runs**BUILD_EXPONENT + RUNS)).max()), 1e-9)
 
 

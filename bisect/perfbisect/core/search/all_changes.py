@@ -33,13 +33,12 @@ from perfbisect.core.domain.policy import Direction
 from perfbisect.core.inference.ancestry import ancestry_of
 from perfbisect.core.inference.endpoints import least
 from perfbisect.core.inference.relative_speed import strongest
-from perfbisect.core.search.build_failures import chance_to_build
-from perfbisect.core.search.confirmation import tested
-from perfbisect.core.search.no_culprit import no_suspect, undecided
+from perfbisect.core.search.build_forecast import chance_to_build
 from perfbisect.core.search.older_branches import branch_point_of, with_older_branches
 from perfbisect.core.search.single_change import single_change
 from perfbisect.core.search.situation import Situation
 from perfbisect.core.search.subrange import Subrange, subrange
+from perfbisect.core.search.verdicts import no_suspect, tested, undecided
 
 SMALLEST = 8  # a subrange of fewer candidates than the range has by this factor is not halved
 STUCK = (Reason.UNBUILDABLE, Reason.LEFT_OUT, Reason.BRANCH_POINT_UNKNOWN)  # reasons that no measurement can remove

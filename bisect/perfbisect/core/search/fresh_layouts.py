@@ -39,20 +39,18 @@ from perfbisect.core.domain.orders import (
     Step,
     Verdict,
 )
-from perfbisect.core.domain.policy import Policy
-from perfbisect.core.domain.prior_knowledge import PriorKnowledge
+from perfbisect.core.domain.policy import Policy, PriorKnowledge
+from perfbisect.core.inference.code_placement import without_modes
 from perfbisect.core.inference.endpoints import Contrast, contrast
-from perfbisect.core.inference.layout_modes import without_modes
 from perfbisect.core.inference.noise_model import FRESH, USUAL
-from perfbisect.core.inference.outliers import behaviour
 from perfbisect.core.inference.record import arrange
 from perfbisect.core.inference.relative_speed import by_layout
 from perfbisect.core.inference.state_space import fit, levels_of
-from perfbisect.core.search.confirmation import PROVEN
-from perfbisect.core.search.no_culprit import afforded, undecided
+from perfbisect.core.inference.unusual_readings import behaviour
 from perfbisect.core.search.older_branches import Hunt, with_older_branches
 from perfbisect.core.search.situation import Situation
-from perfbisect.core.stats.rank_sum import below_by_chance
+from perfbisect.core.search.verdicts import PROVEN, afforded, undecided
+from perfbisect.core.stats.distributions import below_by_chance
 
 FEWEST = 5  # layouts of each side, at least
 MOST = 60  # layouts of each side, after which it is left open whether the difference is there

@@ -31,10 +31,10 @@ from perfbisect.core.domain.orders import (
 from perfbisect.core.domain.policy import Direction, Policy
 from perfbisect.core.inference.record import Record
 from perfbisect.core.inference.relative_speed import relative_speeds, strongest
-from perfbisect.core.inference.stopped_runs import direction
-from perfbisect.core.search.no_culprit import afforded
+from perfbisect.core.inference.unusual_readings import direction
 from perfbisect.core.search.single_change import single_change
 from perfbisect.core.search.situation import Situation
+from perfbisect.core.search.verdicts import afforded
 
 Hunt = Callable[[Situation], Decision]
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.observations import Built, Observation, Reading, Skipped
 from perfbisect.core.domain.orders import Interval, Measure
-from perfbisect.core.domain.prior_knowledge import PriorKnowledge
+from perfbisect.core.domain.policy import PriorKnowledge
 from perfbisect.core.inference.ancestry import ancestry_of
 from perfbisect.core.search.situation import Situation
 

@@ -1,6 +1,21 @@
-"""The few functions of the normal and Student distributions that the search needs."""
+"""The distributions that the search and the trials need: the normal, Student's, chi-square, F, and that of a rank sum.
 
+Student's law is exact in ``two_sided``, within 5e-4 in the table of few degrees of freedom, within 3e-5 of the scale in
+mixtures. The score and the expansion that the search decides by are good for many degrees of freedom, and less for few.
+
+A rank sum says how probable it is by chance that one sample lies as far below another, for values of any distribution.
+Under the hypothesis that both are drawn alike, all assignments of the n + m ranks to the two samples are equally probable.
+The number of pairs (x, y) with x > y is then distributed as the coefficients of the Gaussian binomial
+
+    Π (1 - q^(m + i)) / (1 - q^i),   i = 1 … n
+
+divided by their sum (Mann and Whitney, On a Test of Whether one of Two Random Variables is Stochastically Larger than the
+Other, 1947).
+"""
+
+import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,6 +23,12 @@ from numpy.typing import NDArray
 # Coefficients of the Chebyshev fit of log(erfc(z) exp(z²) / t), t = 1 / (1 + z / 2); relative error below 1.2e-7.
 _ERFC = (-1.26551223, 1.00002368, 0.37409196, 0.09678418, -0.18628806,
          0.27886807, -1.13520398, 1.48851587, -0.82215223, 0.17087277)  # fmt: skip
+
+FEW_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306)  # 97.5 % point for 1, 2, … degrees of freedom
+# Of chi-square with 1 to 6 degrees of freedom.
+FEW_LOW = (0.000982, 0.050636, 0.215795, 0.484419, 0.831212, 1.237344)  # 2.5 %
+FEW_HIGH = (5.023886, 7.377759, 9.348404, 11.143287, 12.832502, 14.449375)  # 97.5 %
+HALVINGS = 60  # at most, of an interval that contains a quantile
 
 
 def log_cdf(x: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -19,14 +40,19 @@ def log_cdf(x: NDArray[np.float64]) -> NDArray[np.float64]:
     return result
 
 
+def normal_score(t: float, freedom: float) -> float:
+    """The point of the normal distribution where Student's is ``t`` (Wallace)."""
+    scale = np.sqrt(freedom * np.log1p(t * t / freedom)) * (8 * freedom + 1) / (8 * freedom + 3)
+    return float(np.copysign(scale, t))
+
+
 def t_cdf(t: float, freedom: float) -> float:
-    """Student's distribution function, by Wallace's normal score (good to a few 1e-3, and exact for many degrees)."""
-    score = (8 * freedom + 1) / (8 * freedom + 3) * np.sqrt(freedom * np.log1p(t * t / freedom))
-    return float(np.exp(log_cdf(np.array(np.copysign(score, t)))))
+    """Student's distribution function, by its normal score (good to 2e-3 with two degrees of freedom, 1e-4 with ten)."""
+    return float(np.exp(log_cdf(np.array(normal_score(t, freedom)))))
 
 
 def t_quantile_975(freedom: float) -> float:
-    """The 97.5 % point of Student's distribution."""
+    """The 97.5 % point of Student's distribution (0.13 low with two degrees of freedom, 0.003 with five, 3e-4 with nine)."""
     return t_quantile(1.959964, freedom)
 
 
@@ -37,14 +63,33 @@ def t_quantile(z: float, freedom: float) -> float:
     return z + first / v + second / v**2 + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3)
 
 
+def t_of_rounds(freedom: int) -> float:
+    """The 97.5 % point for whole degrees of freedom, from the table where these are few."""
+    return FEW_T[freedom - 1] if freedom <= len(FEW_T) else t_quantile_975(freedom)
+
+
+def two_sided(t: float, freedom: int) -> float:
+    """The p-value of Student's ``t`` with whole degrees of freedom: exact but for rounding, never below 0.
+
+    The finite series of Abramowitz and Stegun, 26.7.3 and 26.7.4.
+    """
+    if math.isinf(t):
+        return 0.0
+    angle = math.atan(abs(t) / math.sqrt(freedom))
+    cosine, odd = math.cos(angle), freedom % 2
+    term, total = (cosine, 0.0) if odd else (1.0, 0.0)
+    for power in range(3 if odd else 2, freedom + 1, 2):
+        total += term
+        term *= cosine**2 * (power - 1) / power
+    inside = 2 / math.pi * (angle + math.sin(angle) * total) if odd else math.sin(angle) * total
+    return max(0.0, 1.0 - inside)
+
+
 def log_sum(terms: NDArray[np.float64], axis: int | None = None) -> NDArray[np.float64]:
     """log of the sum of exponentials."""
     top = np.max(terms, axis=axis, keepdims=True)
     total: NDArray[np.float64] = np.log(np.exp(terms - top).sum(axis=axis, keepdims=True)) + top
     return np.squeeze(total, axis=axis)
-
-
-HALVINGS = 60  # at most, of an interval that contains a quantile
 
 
 def t_mixture_quantiles(
@@ -78,3 +123,49 @@ def t_mixture_quantiles(
             low, high = np.where(above, low, middle), np.where(above, middle, high)
         found[:, place] = (low + high) / 2
     return found
+
+
+def chi_square_quantile(z: float, freedom: float) -> float:
+    """The quantile of chi-square where the normal's is ``z``, one of the two ends of a 95 % interval.
+
+    Few degrees of freedom from tables, more by Wilson and Hilferty's formula (2 % low at worst).
+    """
+    table = FEW_LOW if z < 0 else FEW_HIGH
+    if freedom <= len(table):
+        return float(np.interp(freedom, np.arange(1, len(table) + 1), table))
+    share = 2 / (9 * freedom)
+    return float(freedom * (1 - share + z * math.sqrt(share)) ** 3)
+
+
+def f_quantile(z: float, above: int, below: int) -> float:
+    """The quantile of F where the normal's is ``z``, by Paulson's formula; infinite where that has none."""
+    w, u = 2 / (9 * above), 2 / (9 * below)
+    a, b = 1 - u, 1 - w
+    scale = a**2 - z**2 * u
+    if scale <= 0:
+        return math.inf if z > 0 else 0.0
+    root = math.sqrt(max(0.0, (a * b) ** 2 - scale * (b**2 - z**2 * w)))
+    return max(0.0, (a * b + math.copysign(root, z)) / scale) ** 3
+
+
+def below_by_chance(low: Sequence[float], high: Sequence[float]) -> float:
+    """The probability of so few pairs in which ``low`` is not below ``high``, if both are drawn alike. Ties count as not below."""
+    x, y = np.asarray(low), np.asarray(high)
+    exceptions = int((x[:, None] >= y[None, :]).sum())
+    return float(_cumulated(len(x), len(y))[exceptions])
+
+
+@lru_cache(maxsize=128)
+def _cumulated(n: int, m: int) -> NDArray[np.float64]:
+    """The probabilities of at most 0, 1 … n·m pairs."""
+    ways = np.ones(1)
+    for i in range(1, n + 1):
+        longer = np.zeros(len(ways) + m + i)
+        longer[: len(ways)] += ways
+        longer[m + i :] -= ways
+        for start in range(i):  # division by 1 - q^i
+            longer[start::i] = np.cumsum(longer[start::i])
+        ways = longer[: i * m + 1]
+        ways /= ways.sum()
+    total: NDArray[np.float64] = np.minimum(np.cumsum(ways), 1.0)
+    return total

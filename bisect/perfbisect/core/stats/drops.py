@@ -22,8 +22,8 @@ from itertools import pairwise
 
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.trials import Trial, TrialBuild
-from perfbisect.core.stats.false_discoveries import real
-from perfbisect.core.stats.paired_comparison import Ratio, levels, paired, quantile
+from perfbisect.core.stats.distributions import t_of_rounds
+from perfbisect.core.stats.paired_comparison import Ratio, levels, paired, real
 
 UNKNOWN_NOISE, LEAST_NOISE = 0.02, 0.001  # s.d. of a run where it was not measured, and at least
 
@@ -116,7 +116,7 @@ def noise_of(drop: Drop, runs: int) -> float:
     ratio = drop.ratio
     if ratio.interval is None or ratio.rounds < 2:
         return UNKNOWN_NOISE
-    error = math.log(ratio.interval.high / ratio.ratio) / quantile(ratio.rounds - 1)
+    error = math.log(ratio.interval.high / ratio.ratio) / t_of_rounds(ratio.rounds - 1)
     return max(LEAST_NOISE, error * math.sqrt(ratio.rounds * runs / 2))
 
 

@@ -25,7 +25,8 @@ from statistics import correlation, mean, variance
 
 from perfbisect.core.domain.orders import Interval
 from perfbisect.core.domain.trials import Trial
-from perfbisect.core.stats.paired_comparison import levels, quantile
+from perfbisect.core.stats.distributions import t_of_rounds
+from perfbisect.core.stats.paired_comparison import levels
 
 GOOD, BAD, REVERTED = range(3)  # the builds of a proof, by number
 
@@ -81,7 +82,7 @@ def share(good: Mapping[int, float], bad: Mapping[int, float], reverted: Mapping
     x, y = mean(lost), mean(back)
     xx, yy = variance(lost), variance(back)
     xy = correlation(lost, back) * math.sqrt(xx * yy) if xx and yy else 0.0
-    square = quantile(n - 1) ** 2 / n
+    square = t_of_rounds(n - 1) ** 2 / n
     a, b, c = x * x - square * xx, x * y - square * xy, y * y - square * yy
     if a <= 0:
         return Regained(x, None, n)

@@ -8,18 +8,222 @@ them would share. From the residuals comes the standard error of a level,
 
 Rounds are in orders drawn at random (core/domain/trials.py), so that a machine that is slow for some minutes slows down
 releases at random and not neighbours.
+
+Where in a row of releases the speed changes: the steps of a line of levels, each with its size and its place.
+
+The level of a release differs from that of its neighbours for three reasons: the error of measuring it, the placement of its
+code, which no repetition takes away and which is drawn anew with every release, and changes of speed, which stay. The first
+two are the scatter s of the line. It is estimated from the line itself, by the smaller part of the differences between
+neighbours (Rice, Bandwidth choice for nonparametric regression, Annals of Statistics 12, 1984; trimmed, since the larger
+ones may be steps), so that neither its size nor that of the layouts has to be known.
+
+An arc is a run of releases; the rest are the others, those before and after it taken together (circular binary segmentation:
+Olshen, Venkatraman, Lucito and Wigler, Biostatistics 5, 2004). With m releases in the arc and n - m in the rest, of the two
+the arc being the shorter one,
+
+    z = |mean of the arc - mean of the rest| / (s √(1/m + 1/(n - m)))
+
+The release of an arc that speaks most for it is left out, so that one odd build makes no step: both m and the mean are those
+of the others. An arc of one release is judged by a law with long tails instead (ODD degrees of freedom), which an odd build
+rarely passes. The p-value of Student's z is multiplied by the number of arcs. The arc with the smallest is cut out where that
+is at most ``rate``; then each part is searched by itself, with a share of ``rate`` as large as its share of the releases. At
+last each cut is tested again between its neighbours, and moved to where the squares of what remains are least.
+
+Several workloads share ``rate`` equally (Bonferroni), so that it holds for all of a table: benchmarks/series/run.py counts
+how often a table without a change announces a step.
 """
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import mean
+from itertools import pairwise
+from statistics import NormalDist, mean
+
+import numpy as np
+from numpy.typing import NDArray
 
 from perfbisect.core.domain.metrics import find_metric
+from perfbisect.core.domain.orders import Interval
 from perfbisect.core.domain.policy import Direction
 from perfbisect.core.domain.trials import Trial
-from perfbisect.core.stats.change_points import FEWEST, RATE, Step, find_steps, scatter
+from perfbisect.core.stats.distributions import t_quantile_975, two_sided
 from perfbisect.core.stats.paired_comparison import levels, ratio_of
+
+RATE = 0.05  # of tables without a change that announce any step
+MASS = 0.95  # of the set of places
+FEWEST = 8  # levels from which on steps are looked for: of fewer the scatter is hardly known
+SMALLEST = 5e-4  # scatter of a line, at least: exact counts differ by less between any two releases
+KEPT = 0.6  # of the differences between neighbours, the smaller ones, for the scatter
+ODD = 4  # degrees of freedom by which a single release is judged
+
+NORMAL = NormalDist()
+
+Levels = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A change of the level that stays, or that lasts for the run of releases up to the next step.
+
+    Releases are numbered as the levels are. The change came after ``before``, and ``after`` is the first with it.
+    """
+
+    before: int
+    after: int
+    first: int  # the change came after this one, and not later than ``last``, with probability 0.95
+    last: int
+    size: Interval  # ratio of the level after to that before, up to the next steps
+    alone: bool  # one release only lies between this step and a neighbour, or the end of the line
+
+
+def find_steps(levels: Sequence[float], error: float = 0.0, rate: float = RATE) -> tuple[Step, ...]:
+    """The steps of a line, oldest first. ``levels`` are logarithms and ``error`` is the standard error of one."""
+    if len(levels) < FEWEST:
+        return ()
+    line = np.asarray(levels, dtype=float)
+    search = _Search(line, scatter(levels, error), rate)
+    cuts = search.settled(search.cuts(0, len(line)))
+    ends = [0, *cuts, len(line)]
+    return tuple(search.step(*ends[place : place + 3]) for place in range(len(cuts)))
+
+
+def scatter(levels: Sequence[float], error: float = 0.0) -> float:
+    """The s.d. of a level around its neighbours for all reasons but steps; not below ``error``."""
+    gaps = np.sort(np.diff(np.asarray(levels, dtype=float)) ** 2)
+    kept = math.ceil(KEPT * len(gaps))
+    # What the smaller ones of as many squares of normal variables are on average, within 2 % from 6 levels on (simulated).
+    usual = mean(NORMAL.inv_cdf((1 + (place + 1.5) / (len(gaps) + 1)) / 2) ** 2 for place in range(kept))
+    return max(math.sqrt(float(gaps[:kept].mean()) / (2 * usual)), error, SMALLEST)
+
+
+def freedom_of(count: int) -> int:
+    """The degrees of freedom that the scatter of so many levels is worth (simulated for normal ones)."""
+    return max(3, round(0.7 * count))
+
+
+class _Search:
+    """The search in one line."""
+
+    def __init__(self, line: Levels, sd: float, rate: float) -> None:
+        self.line, self.sd, self.rate = line, sd, rate
+        self.freedom = freedom_of(len(line))
+
+    def cuts(self, start: int, end: int) -> list[int]:
+        """The places between ``start`` and ``end`` at which the level changes, each the number of the first release with it."""
+        found = self.arc(start, end)
+        if not found:
+            return []
+        bounds = [start, *found, end]
+        return sorted({*found, *(cut for a, b in pairwise(bounds) for cut in self.cuts(a, b))})
+
+    def arc(self, start: int, end: int) -> list[int]:
+        """The ends of the arc that stands out most, without those that are ends of the part; none where none does."""
+        count = end - start
+        if count < 2:
+            return []
+        ring = np.concatenate((self.line[start:end], self.line[start:end]))
+        total = float(self.line[start:end].sum())
+        best, at = math.inf, (0, 0)
+        for wide in range(1, count // 2 + 1):
+            windows = np.lib.stride_tricks.sliding_window_view(ring, wide)[:count]
+            z = self.contrast(windows, total - windows.sum(axis=1), count - wide)
+            place = int(z.argmax())
+            if (p := self.chance(float(z[place]), wide) * self.tests(count, wide)) < best:
+                best, at = p, (place, wide)
+        if best > self.share(count):
+            return []
+        place, wide = at
+        edges = {start + place % count, start + (place + wide) % count}
+        return sorted(edges - {start})
+
+    def contrast(self, arcs: Levels, rest: Levels, others: int) -> Levels:
+        """z of each arc (a row); ``rest`` are the sums of the others."""
+        wide = arcs.shape[1]
+        middle = arcs.mean(axis=1)
+        gap = middle - rest / others
+        if wide > 1:
+            up = np.where(gap > 0, arcs.max(axis=1), arcs.min(axis=1))
+            wide -= 1
+            trimmed = (middle * (wide + 1) - up) / wide - rest / others
+            gap = np.where(trimmed * gap > 0, trimmed, 0.0)
+        found: Levels = np.abs(gap) / (self.sd * math.sqrt(1 / wide + 1 / others))
+        return found
+
+    def chance(self, z: float, wide: int) -> float:
+        """The p-value of z for an arc of so many releases."""
+        return two_sided(z, min(self.freedom, ODD) if wide == 1 else self.freedom)
+
+    @staticmethod
+    def tests(count: int, wide: int) -> float:
+        """The number of tests that an arc of so many of ``count`` releases counts among: half of the rate is for single ones."""
+        return 2.0 * count * (1 if wide == 1 else max(1, count // 2 - 1))
+
+    def share(self, count: int) -> float:
+        """The part of the rate that belongs to so many releases."""
+        return self.rate * count / len(self.line)
+
+    def settled(self, cuts: list[int]) -> list[int]:
+        """The cuts that remain when each is tested between its neighbours, at the places that fit best."""
+        for _ in range(len(self.line)):
+            bounds = [0, *cuts, len(self.line)]
+            chances = [self.between(*bounds[place : place + 3]) for place in range(len(cuts))]
+            if chances and max(chances) > 1:
+                cuts = [cut for cut, p in zip(cuts, chances, strict=True) if p < max(chances)]
+                continue
+            moved = list(cuts)
+            for place in range(len(moved)):
+                ends = [0, *moved, len(self.line)]
+                moved[place] = self.best(ends[place], ends[place + 2])
+            if moved == cuts:
+                return cuts
+            cuts = moved
+        return cuts
+
+    def between(self, start: int, cut: int, end: int) -> float:
+        """How the p-value of a cut, times the number of places it could have, compares to its share; above 1 it fails."""
+        short, long = sorted((self.line[start:cut], self.line[cut:end]), key=len)
+        [z] = self.contrast(short[None, :], np.array([long.sum()]), len(long))
+        return self.chance(float(z), len(short)) * (end - start - 1) / self.share(end - start)
+
+    def squares(self, start: int, end: int) -> Levels:
+        """The squares that remain for a cut after each release but the last."""
+        part = self.line[start:end]
+        left, sizes = np.cumsum(part)[:-1], np.arange(1, len(part))
+        total = part.sum()
+        explained = left**2 / sizes + (total - left) ** 2 / (len(part) - sizes)
+        found: Levels = np.maximum(0.0, float((part**2).sum()) - explained)
+        return found
+
+    def best(self, start: int, end: int) -> int:
+        """The cut between two others that leaves least."""
+        return start + 1 + int(self.squares(start, end).argmin())
+
+    def step(self, start: int, cut: int, end: int) -> Step:
+        """The step at a cut between its neighbours.
+
+        The places are weighed by Bayes' rule with equal priors and unknown levels; the scatter is known as well as its
+        degrees of freedom say.
+        """
+        left, right = self.line[start:cut], self.line[cut:end]
+        rest = self.squares(start, end)
+        sizes = np.arange(1, end - start)
+        weight = -0.5 * np.log(sizes * (end - start - sizes))
+        known = self.freedom * self.sd**2
+        weight -= (self.freedom + end - start - 2) / 2 * np.log((known + rest) / (known + rest.min()))
+        mass = np.exp(weight - weight.max())
+        order = np.argsort(-mass, kind="stable")
+        inside = order[: int(np.searchsorted(np.cumsum(mass[order]), MASS * mass.sum())) + 1]
+        gap = float(right.mean() - left.mean())
+        half = t_quantile_975(self.freedom) * self.sd * math.sqrt(1 / len(left) + 1 / len(right))
+        return Step(
+            cut - 1,
+            cut,
+            start + int(inside.min()),
+            start + int(inside.max()) + 1,
+            Interval(math.exp(gap - half), math.exp(gap), math.exp(gap + half)),
+            min(len(left), len(right)) == 1,
+        )
+
 
 SWEEPS = 50  # of the fit, at most; complete rounds take two or three
 

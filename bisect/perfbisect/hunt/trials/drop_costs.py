@@ -7,7 +7,7 @@ from statistics import median
 
 from perfbisect.core.domain.settings import Settings
 from perfbisect.core.domain.trials import Trial, TrialBuild
-from perfbisect.core.search.foreseen import builds, foreseen
+from perfbisect.core.search.together import builds, foreseen
 from perfbisect.core.stats.drops import Drop, DropRange, lines, loss, noise_of
 from perfbisect.errors import PerfBisectError, UsageError
 from perfbisect.hunt.resolve import builder_of

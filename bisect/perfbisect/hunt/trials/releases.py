@@ -7,7 +7,7 @@ from pathlib import Path
 
 from perfbisect.core.domain.settings import Settings
 from perfbisect.core.domain.trials import Series, TrialBuild
-from perfbisect.core.stats.change_points import FEWEST
+from perfbisect.core.stats.release_series import FEWEST
 from perfbisect.errors import UsageError
 from perfbisect.hunt.resolve import resolve_commits, worse_direction
 from perfbisect.hunt.trials.setup import TrialPlan

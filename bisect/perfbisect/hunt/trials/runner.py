@@ -18,7 +18,7 @@ from perfbisect.core.domain.events import (
 )
 from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.core.domain.trials import Trial, TrialBuild, TrialRun, TrialSkip, TrialType, order
-from perfbisect.core.stats.sampling_plan import noise_of_trial
+from perfbisect.core.stats.noise import noise_of_trial
 from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError, in_words
 from perfbisect.host.lock import HostLock
 from perfbisect.hunt.build_hosts import HostLocks

@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 
 from perfbisect.core.domain.facts import BuildFacts
-from perfbisect.core.domain.patch import Patch
+from perfbisect.core.domain.settings import Patch
 from perfbisect.errors import BuildChanged, ConnectionLost, EnvironmentFailure
 from perfbisect.host.protocol import Host
 from perfbisect.lab.build.toolchain import Toolchain, is_native

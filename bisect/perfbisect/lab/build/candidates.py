@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from perfbisect.core.domain.events import Commit, Warned
-from perfbisect.core.domain.patch import Patch
+from perfbisect.core.domain.settings import Patch
 from perfbisect.errors import BuildFailed, EnvironmentFailure, UsageError
 from perfbisect.lab.build import pipeline
 from perfbisect.lab.build.plan import BuildContext, Built

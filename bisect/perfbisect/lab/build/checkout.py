@@ -15,7 +15,7 @@ from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
-from perfbisect.core.domain.patch import Patch
+from perfbisect.core.domain.settings import Patch
 from perfbisect.errors import BuildFailed, CommandFailed, EnvironmentFailure
 from perfbisect.host.commands import no_space
 from perfbisect.host.facts import is_full

@@ -15,7 +15,7 @@ import msgspec
 
 from perfbisect.core.domain.events import Warned
 from perfbisect.core.domain.facts import BuildFacts
-from perfbisect.core.domain.patch import Patch
+from perfbisect.core.domain.settings import Patch
 from perfbisect.errors import BuildFailed, EnvironmentFailure
 from perfbisect.host import facts, jobs
 from perfbisect.host.commands import TIMED_OUT, no_space

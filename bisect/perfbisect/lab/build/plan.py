@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 import msgspec
 
 from perfbisect.core.domain.facts import BuildFacts
-from perfbisect.core.domain.patch import Patch
+from perfbisect.core.domain.settings import Patch
 from perfbisect.errors import BuildFailed, TooMuchOutput
 from perfbisect.host import facts
 from perfbisect.host.protocol import Host

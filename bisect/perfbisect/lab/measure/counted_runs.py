@@ -17,8 +17,7 @@ import msgspec
 
 from perfbisect.core.domain.events import Counted, ExecutionStarted, LabEvent, RunFinished, RunProgress, RunStarted
 from perfbisect.core.domain.facts import RunFacts
-from perfbisect.core.explain.counters import EXACT_GROUP
-from perfbisect.core.explain.top_down import AMD, ARM, INTEL
+from perfbisect.core.explain.counters import AMD, ARM, EXACT_GROUP, INTEL
 from perfbisect.errors import RunFailed, UsageError
 from perfbisect.host.protocol import Host
 from perfbisect.lab.measure import counting, perf, visit

@@ -14,7 +14,7 @@ from functools import partial
 
 from perfbisect.core.domain.events import LabEvent, Profiled, RunStarted, Unexplained
 from perfbisect.core.domain.facts import ProfileFacts, RunFacts
-from perfbisect.core.explain.folding import FEW, Folded
+from perfbisect.core.explain.profiles import FEW, Folded
 from perfbisect.errors import EnvironmentFailure, NoSamples
 from perfbisect.host.facts import CORES, ask
 from perfbisect.lab.measure import perf, visit

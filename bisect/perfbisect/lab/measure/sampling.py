@@ -13,8 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from perfbisect.core.domain.profiles import RARE
-from perfbisect.core.explain.folding import Folded, fold
+from perfbisect.core.explain.profiles import RARE, Folded, fold
 from perfbisect.errors import EnvironmentFailure, NoSamples, RunFailed
 from perfbisect.host import jobs
 from perfbisect.host.protocol import Host
@@ -54,7 +53,7 @@ _PRINT = r"""
     for (each in cost) printf "%.0f\t%d\t%s\n", cost[each], number[each], each
     printf "lost\t%d\nstatus\t%d\n", lost, status == "" ? 1 : status
 """
-# Adds up equal chains, one on a line: see ``core/explain/folding.py``.
+# Adds up equal chains, one on a line: see ``core/explain/profiles.py``.
 ADD_UP = (
     _TAKE_FRAME
     + r"""

@@ -8,7 +8,7 @@ from markupsafe import Markup, escape
 
 from perfbisect.core.domain.explanation import CounterRow, Explanation, FunctionRow, PlanRow
 from perfbisect.core.domain.metrics import find_metric
-from perfbisect.core.explain.names import short, split
+from perfbisect.core.explain.profiles import short, split
 from perfbisect.report import cells
 from perfbisect.report.content import Case
 from perfbisect.report.page import intervals
@@ -19,8 +19,8 @@ from perfbisect.report.page.seconds import by_second, timeline
 from perfbisect.report.page.svg import Scale, chart, element, percent
 from perfbisect.wording import functions as function_words
 from perfbisect.wording.functions import UNITS, own, waits_of
-from perfbisect.wording.plans import abridged
 from perfbisect.wording.quantities import MISSING, count, figure, share, signed
+from perfbisect.wording.reasons import abridged
 from perfbisect.wording.text import metric_title
 
 DiffOf = Callable[[str, str], tuple[str, int]]  # of a parent and a commit: the diff, and how many files it leaves out

@@ -20,8 +20,7 @@ from perfbisect.report.page.pages import render
 from perfbisect.report.page.posterior import Range, posterior
 from perfbisect.report.page.svg import Scale
 from perfbisect.report.terminal import extent, so_far
-from perfbisect.wording.builds import cached
-from perfbisect.wording.quantities import MISSING, chance, count, duration, middle, percent, ratio
+from perfbisect.wording.quantities import MISSING, cached, chance, count, duration, middle, percent, ratio
 from perfbisect.wording.text import cited, metric_title
 from perfbisect.wording.verdicts import classification_name, effect
 

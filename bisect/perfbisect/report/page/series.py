@@ -8,8 +8,7 @@ from itertools import pairwise
 
 from markupsafe import Markup
 
-from perfbisect.core.stats.change_points import Step
-from perfbisect.core.stats.release_series import Line, is_worse
+from perfbisect.core.stats.release_series import Line, Step, is_worse
 from perfbisect.report.page.svg import Scale, chart, element, joined, percent, plain
 from perfbisect.report.series import plateaus_of, sentence, spanned
 from perfbisect.wording.quantities import decimals

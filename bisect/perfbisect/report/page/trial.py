@@ -8,12 +8,11 @@ from markupsafe import Markup
 
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.trials import Trial, TrialType
-from perfbisect.core.stats import operation_metrics
-from perfbisect.core.stats.paired_comparison import Compared, Ratio, compared, tone
+from perfbisect.core.stats.noise import noise_of_trial
+from perfbisect.core.stats.noise import rows as detectable
+from perfbisect.core.stats.noise import sentences as advice
+from perfbisect.core.stats.paired_comparison import Compared, Ratio, compared, spent_per_operation, tone
 from perfbisect.core.stats.release_series import hunts_of, lines_of
-from perfbisect.core.stats.sampling_plan import noise_of_trial
-from perfbisect.core.stats.sampling_plan import rows as detectable
-from perfbisect.core.stats.sampling_plan import sentences as advice
 from perfbisect.report import blocks as tables
 from perfbisect.report import comparison, series
 from perfbisect.report.blocks import Block
@@ -203,7 +202,7 @@ def works(trial: Trial, rows: Sequence[Compared]) -> Iterator[WorkPage]:
     """Counters relative to the first build, and the runs in order of time."""
     subjects = trial.request.subjects
     by_name = {row.work: row for row in rows}
-    spent = {found.work: found for found in operation_metrics.spent(trial)} if rows or trial.request.series else {}
+    spent = {found.work: found for found in spent_per_operation(trial)} if rows or trial.request.series else {}
     names, unit = [each.name for each in subjects], tables.cpu_unit(trial)
     for number, work in enumerate(trial.request.works):
         measured = [run for run in trial.runs if run.work == number]

@@ -1,0 +1,219 @@
+"""Profiles as folded stacks: how a frame is written, what names of functions mean, and how stacks are made from what perf prints. Pure.
+
+A stack of ``ProfileFacts`` is "program;outermost;…;innermost". Its first part is the name of the program, or of its
+thread. Each other part is a frame: "function (binary)", such as "row_search_mvcc (mysqld)" or "vfs_read ([kernel])".
+Where a binary has no symbol for an address, the frame is its name in brackets, "[libz.so.1]": all such addresses are one
+frame. Neither part contains a semicolon or the end of a line. ``RARE`` stands for all callers of a stack that has cost
+too little to be kept whole.
+
+Names of functions are those of a symbol table, demangled, or those of the source code.
+
+Stacks are folded from the call chains that ``perf script`` prints. A host has added up equal chains
+(``lab/measure/sampling.py``), so that what it prints is short. Each of its lines has a cost, the number of samples, the
+name of the thread and the frames, innermost first, with tabs between them; a frame is "symbol (path)", as of perf, or
+``RARE`` for callers that it left out. A line "lost N" tells how many samples the kernel has dropped.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+SEPARATOR = ";"  # of the parts of a stack
+KERNEL, UNKNOWN = "[kernel]", "[unknown]"  # binaries that are no files
+RARE = "[rare stacks]"
+NO_CALLERS = frozenset({UNKNOWN, RARE})  # frames that call nothing: their functions are not known
+
+_FRAME = re.compile(r"(?P<function>.+) \((?P<binary>[^()]+)\)")
+_FORBIDDEN = re.compile(r"[;\r\n]")
+# What compilers append to the name of a part or a special form of a function; demanglers write it as " [clone .cold]".
+_CLONE = re.compile(
+    r"(?: \[clone \.[\w.]+\])+$|(?<=\w)(?:\.(?:cold|part|isra|constprop|lto_priv|llvm|localalias|ipa_split|unlikely)(?:\.\d+)*)+$"
+)
+
+
+def frame(function: str, binary: str) -> str:
+    """A frame of a stack. ``function`` is empty where it is unknown, ``binary`` is a base name; "" is unknown, too."""
+    named = _FORBIDDEN.sub(":", binary).replace("(", "[").replace(")", "]") or UNKNOWN
+    return f"{_FORBIDDEN.sub(':', function)} ({named})" if function else f"[{named.strip('[]')}]"
+
+
+def read_frame(text: str) -> tuple[str, str]:
+    """The function and the binary of a frame.
+
+    Of "[libz.so.1]" these are "[libz.so.1]" and "libz.so.1"; of a program's name, they are the name and "".
+    """
+    if found := _FRAME.fullmatch(text):
+        return found["function"], found["binary"]
+    if text in (KERNEL, UNKNOWN):
+        return text, text
+    return text, text[1:-1] if text.startswith("[") and text.endswith("]") else ""
+
+
+def frames(stack: str) -> tuple[str, ...]:
+    """The frames of a stack, outermost first, without the program."""
+    return tuple(stack.split(SEPARATOR)[1:])
+
+
+def source_name(function: str) -> str:
+    """The function of the source code: without what the compiler appends to a part of it or a form of it, ".cold"."""
+    return _CLONE.sub("", function)
+
+
+OPERATOR = re.compile(
+    r"\boperator(?=\W)\s*(\(\)|\[\]|[-+*/%^&|~!=<>,]+|\"\"\s*\w+|(?<=\s)(?:(?:new|delete)(?:\[\])?|[\w:]+))"
+)
+LAMBDA = re.compile(r"::(?:\{lambda|\{\{closure|'lambda|\$_\d|\{unnamed).*")
+HASH = re.compile(r"::h[0-9a-f]{16}$")  # of Rust's symbols
+VERSION = re.compile(r"(?<=\w)@.*")  # "memcpy@plt", "memcpy@@GLIBC_2.14"
+QUALIFIERS = re.compile(r"(?:\s+(?:const|volatile|noexcept)|\s*&{1,2})+$")
+LAST = re.compile(r"(?:(?P<scope>[\w~$]+)(?:::|\.))?(?P<own>[\w~$]+)\s*$")
+LONGEST = 80  # characters in a sentence
+OPENING, CLOSING = "(<[{", ")>]}"
+
+
+def split(function: str) -> tuple[str, str]:
+    """The innermost scope (a class or a namespace) and the own name of a function; "" where there is none.
+
+    What a lambda does belongs to the function that contains it.
+
+    >>> split("void store::Page<int>::insert(std::string const&) const [clone .cold]")
+    ('Page', 'insert')
+    """
+    text = HASH.sub("", LAMBDA.sub("", VERSION.sub("", source_name(function))))
+    if found := OPERATOR.search(text):
+        scope = LAST.search(flat(text[: found.start()]).removesuffix("::"))
+        return scope["own"] if scope else "", f"operator{found[1].replace(' ', '')}"
+    last = LAST.search(QUALIFIERS.sub("", flat(text)))
+    return (last["scope"] or "", last["own"]) if last else ("", "")
+
+
+def flat(text: str) -> str:
+    """The text without what is in brackets of any kind: arguments, those of templates, and their like."""
+    depth, kept = 0, []
+    for place, letter in enumerate(text):
+        if letter in OPENING:
+            depth += 1
+        elif letter in CLOSING and not (letter == ">" and text[place - 1 : place] == "-"):
+            depth -= 1
+        elif depth <= 0:
+            kept.append(letter)
+    return "".join(kept)
+
+
+def same(one: str, other: str) -> bool:
+    """Whether two names can mean one function: their own names are equal, and their scopes where both have one."""
+    scope, own = split(one)
+    other_scope, other_own = split(other)
+    return bool(own) and own == other_own and (scope == other_scope or not (scope and other_scope))
+
+
+def short(function: str) -> str:
+    """A name for a sentence: with all its scopes, without arguments, and at most 80 characters.
+
+    >>> short("void store::Page<int>::insert(std::string const&) const")
+    'store::Page::insert'
+    """
+    text = source_name(function)
+    plain = QUALIFIERS.sub("", flat(text)).rpartition(" ")[2]
+    usual = plain and not OPERATOR.search(text) and "{" not in text and not plain.startswith("::")
+    name = plain if usual else text
+    return name if len(name) <= LONGEST else f"{name[: LONGEST // 2]}…{name[1 - LONGEST // 2 :]}"
+
+
+MOST = 800  # stacks of one profile that keep their callers: those that cost most. All of them are kept in the history
+NAME = 400  # characters of a function's name
+FEW = 0.05  # share of what is missing up to which no note says so
+
+_SYMBOL = re.compile(r"(?P<symbol>.*?) \((?P<path>(?:/|\[|anon_inode|inlined|\S+\)$).*)\)")
+_VERSION = re.compile(r"@@?(?!plt\b)[\w.]+$")  # of a symbol: "malloc@@GLIBC_2.2.5"
+_NO_FILE = re.compile(r"//anon|/dev/zero\b.*|/SYSV\w+|/memfd:.*|\[(?:heap|stack|anon|anon:.*)\]|anon_inode.*")
+_COMPILED = re.compile(r"perf-\d+\.map|jitted-\d+-\d+\.so")  # what a just-in-time compiler tells perf
+_IN_PROCESS = frozenset({"[vdso]", "[vsyscall]", UNKNOWN})  # names in brackets that are no part of the kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """The stacks of one profile; costs in the unit of the event."""
+
+    stacks: Mapping[str, float]  # as of ``ProfileFacts``
+    samples: int
+    lost: int
+    alone: float  # share of the cost whose function has no caller
+
+
+def fold(lines: Iterable[str], per_unit: float = 1.0) -> Folded:
+    """The stacks in what a host prints; ``per_unit`` is what their costs are divided by. Other lines are left out."""
+    costs: dict[str, float] = {}
+    samples = lost = 0
+    alone = 0.0
+    for line in lines:
+        cost, _, rest = line.partition("\t")
+        number, _, chain = rest.partition("\t")
+        if cost == "lost":
+            lost += int(number) if number.isdecimal() else 0
+        elif cost.isdecimal() and number.isdecimal():
+            thread, *frames = chain.split("\t")
+            called = stack(frames)
+            text = SEPARATOR.join([program(thread), *called])
+            costs[text] = costs.get(text, 0.0) + int(cost) / per_unit
+            samples += int(number)
+            alone += int(cost) / per_unit if len(called) < 2 else 0.0
+    whole = sum(costs.values())
+    return Folded(bounded(costs), samples, lost, alone / whole if whole else 0.0)
+
+
+def program(thread: str) -> str:
+    """The name of a program, from that of its thread."""
+    return " ".join(thread.replace(SEPARATOR, ":").split()) or UNKNOWN
+
+
+def stack(chain: Iterable[str]) -> list[str]:
+    """The frames of a chain, outermost first.
+
+    Addresses of one binary without symbols are one frame while they follow each other. Where nothing is known of the
+    outermost ones, as of code that a just-in-time compiler made, the stack begins below them.
+    """
+    frames: list[str] = []
+    for text in chain:
+        made = readable(text)
+        if not (frames and frames[-1] == made and made.startswith("[")):
+            frames.append(made)
+    while len(frames) > 1 and frames[-1] == UNKNOWN:
+        frames.pop()
+    return frames[::-1] or [UNKNOWN]
+
+
+def readable(text: str) -> str:
+    """A frame as it is kept, from one of perf."""
+    if text == RARE:
+        return RARE
+    found = _SYMBOL.fullmatch(text)
+    symbol, path = (found["symbol"], found["path"]) if found else (text, UNKNOWN)
+    symbol = "" if symbol == UNKNOWN else _VERSION.sub("", symbol.strip())
+    if len(symbol) > NAME:
+        symbol = f"{symbol[: NAME // 2]}…{symbol[1 - NAME // 2 :]}"
+    return frame(symbol, binary(path))
+
+
+def binary(path: str) -> str:
+    """The base name of a binary, from the path that perf prints: a file, a part of the kernel, or memory without a file."""
+    path = path.removesuffix(" (deleted)")
+    name = path.rpartition("/")[2]
+    if _COMPILED.fullmatch(name):
+        return "[jit]"
+    if _NO_FILE.fullmatch(path):
+        return UNKNOWN
+    if (path.startswith("[") and path not in _IN_PROCESS) or name.endswith((".ko", ".ko.xz", ".ko.zst", ".ko.gz")):
+        return KERNEL
+    return name or UNKNOWN
+
+
+def bounded(costs: Mapping[str, float]) -> dict[str, float]:
+    """At most ``MOST`` stacks with their callers, and the functions of all others below ``RARE``. No cost is left out."""
+    kept = sorted(costs, key=lambda text: (-costs[text], text))
+    made = {text: costs[text] for text in kept[:MOST]}
+    for text in kept[MOST:]:
+        thread, *frames = text.split(SEPARATOR)
+        short = SEPARATOR.join([thread, RARE, frames[-1]] if len(frames) > 1 else [thread, *frames])
+        made[short] = made.get(short, 0.0) + costs[text]
+    return made

@@ -1,0 +1,340 @@
+"""How much runs of one and the same build vary, and what that allows to see.
+
+Runs are nested in visits: a visit starts the server on a fresh copy of its data, and what it drew there (addresses,
+the order of its pages) all of its runs share. With v visits of r runs, values x[i][j] being logarithms,
+
+    mean square within    MSW = Σᵢⱼ (x[i][j] - x̄[i])² / (N - v)          estimates σw²
+    mean square between   MSB = Σᵢ rᵢ (x̄[i] - x̄)² / (v - 1)              estimates σw² + r₀ σb²,
+                          r₀  = (N - Σᵢ rᵢ²/N) / (v - 1)                  which is r where all visits have r runs
+
+so σb² = (MSB - MSW) / r₀, or 0: the analysis of variance for one random effect (Searle, Casella and McCulloch, Variance
+Components, 1992, chapter 3). The interval of σb² + σw² is that of Graybill and Wang for sums of mean squares (Confidence
+intervals on nonnegative linear combinations of variances, JASA 75, 1980). How often to repeat at which level follows
+from the costs as Kalibera and Jones have it (Rigorous benchmarking in reasonable time, ISMM 2013).
+
+An embedded library is opened anew for every run. Its "visits" are then only rounds, one after another, and what differs
+between them is drift of the machine, which a hunt cancels by taking turns: it is no part of the noise of a run.
+
+Layouts of one build are the same code, linked again with its functions in another order. Every layout is visited once
+in every round. With x[l][r] the mean of the logarithms in a visit, L layouts and R rounds, the two-way analysis of
+variance without replication separates layouts from rounds, which drift:
+
+    MSL = R Σ (x̄[l] - x̄)² / (L - 1)                                 estimates σe² + R σl²
+    MSE = Σ (x[l][r] - x̄[l] - x̄[·r] + x̄)² / ((L - 1)(R - 1))        estimates σe²
+
+so σl² = (MSL - MSE) / R, or 0 (Searle, Casella and McCulloch, Variance Components, 1992, chapter 4). Its interval is
+that of Williams (A confidence interval for variance components, Biometrika 49, 1962).
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+
+from perfbisect.core.domain.facts import RunFacts
+from perfbisect.core.domain.metrics import value
+from perfbisect.core.domain.trials import Trial, TrialType
+from perfbisect.core.stats.distributions import chi_square_quantile, f_quantile, t_quantile
+
+ENOUGH = 6  # runs of an A/A without which older hunts know better
+WILD = 6.0  # s.d. from the median of its visit from which on a run is an accident
+Z_LOW, Z_HIGH = -1.959964, 1.959964  # of a 95 % interval
+Z_POWER = 0.841621  # 80 %
+LEAST = 0.001  # s.d. of a run that is believed at least
+STEP = 0.018  # between neighbouring values of a percentile in sysbench's histogram
+MOST = 50  # repetitions that are advised, where nothing else speaks against more
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """One run of an A/A."""
+
+    visit: int
+    value: float  # natural logarithm of the metric
+    sampling: float | None = None  # variance of ``value`` that its seconds explain if they are independent
+    seconds: float = 1.0  # of its window
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """Variation of one build; s.d. are of logarithms, so 0.01 is 1 %."""
+
+    visits: int
+    runs: int
+    wild: int  # runs left out as accidents
+    shared: bool  # the runs of a visit share a start of a server
+    between: float | None  # s.d. between visits; None when one visit, or one run in each, leaves it unknown
+    within: float | None  # s.d. between the runs of a visit
+    run: float  # s.d. of one run as a hunt meets it
+    low: float  # 95 % interval of ``run``
+    high: float
+    freedom: float  # degrees of freedom of ``run``
+    second: float | None  # s.d. of one second within a run; None when samples do not show it
+
+
+def noise_in(runs: Sequence[tuple[int, RunFacts]], metric: str) -> Noise | None:
+    """The noise of a metric in the runs of an A/A, each with the number of its visit; None where unknown."""
+    timed = []
+    for visit, run in runs:
+        measured = value(run, metric)
+        if measured is not None and measured > 0:
+            timed.append(Timed(visit, math.log(measured), _sampling(run, metric), run.seconds))
+    shared = len({run.visit for _, run in runs}) < len(runs)
+    return noise_of(timed, shared)
+
+
+def noise_of(runs: Sequence[Timed], shared: bool) -> Noise | None:
+    """The noise in the runs of an A/A; None where they are too few to vary (two runs at least)."""
+    if len(runs) < 2:
+        return None
+    tame = _tame(runs)
+    level = np.array([run.value for run in tame])
+    _, group = np.unique([run.visit for run in tame], return_inverse=True)
+    size = np.bincount(group).astype(np.float64)
+    mean = np.bincount(group, level) / size
+    n, v = len(level), len(size)
+    inside = float(((level - mean[group]) ** 2).sum())
+    outside = float((size * (mean - level.mean()) ** 2).sum())
+    msw = inside / (n - v) if n > v else None
+    msb = outside / (v - 1) if v > 1 else None
+    second = _second(tame)
+    if msw is None or msb is None:
+        square, few = (msb, v - 1) if msb is not None else (msw or 0.0, n - v)
+        low, high = (math.sqrt(square * factor) for factor in chi_square_factors(few))
+        within = None if msw is None else math.sqrt(msw)
+        return Noise(v, n, len(runs) - n, shared, None, within, math.sqrt(square), low, high, few, second)
+    even = (n - float((size**2).sum()) / n) / (v - 1)
+    between = max(0.0, msb - msw) / even
+    weights = (1 / even, 1 - 1 / even) if shared else (0.0, 1.0)
+    squares, freedoms = (msb, msw), (v - 1, n - v)
+    total = (between if shared else 0.0) + msw
+    low, high = _interval([w * s for w, s in zip(weights, squares, strict=True)], freedoms)
+    low, high = min(low, total), max(high, total)
+    spread = sum((w * s) ** 2 / f for w, s, f in zip(weights, squares, freedoms, strict=True))
+    freedom = total**2 / spread if spread else float(n - 1)
+    return Noise(
+        v, n, len(runs) - n, shared, math.sqrt(between), math.sqrt(msw), math.sqrt(total), math.sqrt(low),
+        math.sqrt(high), freedom, second,
+    )  # fmt: skip
+
+
+def at_least(noise: float, metric: str) -> float:
+    """The s.d. of a run with which a hunt may begin: no metric is as exact as a quiet afternoon makes it look."""
+    return max(noise, STEP / math.sqrt(12) if metric in ("p95", "p99") else LEAST)
+
+
+def smallest_drop(noise: Noise, visits: int, runs: float) -> float:
+    """The smallest drop that ``visits`` of ``runs`` runs each on either side show at 95 % in four cases of five.
+
+    As a fraction. The noise is as well known as the A/A has made it, and a little better by the runs themselves.
+    """
+    within = noise.within if noise.within is not None else noise.run
+    between = (noise.between or 0.0) if noise.shared else 0.0
+    error = math.sqrt(2 * (between**2 / visits + within**2 / (visits * runs)))
+    freedom = noise.freedom + 2 * (visits - 1)
+    return 1 - math.exp(-(t_quantile(Z_HIGH, freedom) + t_quantile(Z_POWER, freedom)) * error)
+
+
+def repeats(cost: float, cost_above: float, variance: float, variance_above: float) -> int:
+    """How often to repeat within one unit of the level above, for the least error at a given total cost.
+
+    ``cost`` is that of one repetition, ``cost_above`` what a new unit above costs besides; the variances are each
+    level's own.
+    """
+    if variance_above <= 0:
+        return MOST
+    return max(1, min(MOST, math.ceil(math.sqrt(cost_above / cost * variance / variance_above))))
+
+
+def best_runs(noise: Noise, run_cost: float, visit_cost: float) -> int:
+    """Runs in each visit; costs in seconds, of a run and of opening a visit."""
+    if not noise.shared or noise.between is None or noise.within is None:
+        return 1
+    return repeats(run_cost, visit_cost, noise.within**2, noise.between**2)
+
+
+def best_seconds(noise: Noise, seconds: float, run_cost: float) -> int | None:
+    """Seconds of a run, where it is ``seconds`` now and costs ``run_cost`` in all; None where unknown."""
+    if noise.second is None:
+        return None
+    whole = noise.run if noise.within is None else noise.within  # what differs between visits no longer run averages
+    return repeats(1.0, max(run_cost - seconds, 0.0), noise.second**2, whole**2 - noise.second**2 / seconds)
+
+
+def _sampling(run: RunFacts, metric: str) -> float | None:
+    """Variance of the logarithm of a run's QPS that its report intervals explain, if they are independent."""
+    if metric != "qps" or len(run.samples) < 3 or min(run.samples) <= 0:
+        return None
+    seconds = np.array(run.samples)
+    return float(seconds.var(ddof=1) / seconds.mean() ** 2 / len(seconds))
+
+
+def _tame(runs: Sequence[Timed]) -> list[Timed]:
+    """The runs without accidents."""
+    visits: dict[int, list[float]] = {}
+    for run in runs:
+        visits.setdefault(run.visit, []).append(run.value)
+    centre = {visit: float(np.median(values)) for visit, values in visits.items()}
+    away = np.abs([run.value - centre[run.visit] for run in runs])
+    telling = np.sort(away)[len(visits) :]  # in each visit one run is the median itself, or about
+    if len(telling) < 5:
+        return list(runs)
+    limit = WILD * 1.4826 * float(np.median(telling))
+    if not limit:  # a percentile comes in steps, and most runs are on the same: another step is no accident
+        return list(runs)
+    return [run for run, far in zip(runs, away, strict=True) if far <= limit]
+
+
+def _second(runs: Sequence[Timed]) -> float | None:
+    """S.d. of one second."""
+    windows = [run.sampling * run.seconds for run in runs if run.sampling is not None]
+    return math.sqrt(float(np.mean(windows))) if windows else None
+
+
+def chi_square_factors(freedom: float) -> tuple[float, float]:
+    """By what a mean square is multiplied for the ends of its 95 % interval."""
+    return freedom / chi_square_quantile(Z_HIGH, freedom), freedom / chi_square_quantile(Z_LOW, freedom)
+
+
+def _interval(parts: Sequence[float], freedoms: Sequence[float]) -> tuple[float, float]:
+    """The 95 % interval of what ``parts``, mean squares times their weights, sum up to."""
+    total = sum(parts)
+    ends = [chi_square_factors(freedom) for freedom in freedoms]
+    down = math.sqrt(sum(((1 - low) * part) ** 2 for part, (low, _) in zip(parts, ends, strict=True)))
+    up = math.sqrt(sum(((high - 1) * part) ** 2 for part, (_, high) in zip(parts, ends, strict=True)))
+    return max(0.0, total - down), total + up
+
+
+SIDES = (2, 4, 8, 16, 32, 64)  # runs per side in the table
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What can be seen with so many runs on either side."""
+
+    runs: int
+    visits: int
+    seconds: float  # for both sides
+    drop: float
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """How to measure this on that host."""
+
+    runs: int  # in each visit
+    seconds: int | None  # of each run; None where unknown
+
+
+def noise_of_trial(trial: Trial) -> Noise | None:
+    """What the runs of an A/A come to; None when they are too few. Those in other layouts are left out."""
+    return noise_in([(run.round, run.facts) for run in trial.runs if not run.facts.layout], trial.request.metric)
+
+
+def costs(trial: Trial) -> tuple[float, float]:
+    """Seconds of a run, and of opening a visit. Loading the data for the first visit does not count."""
+    first: dict[int, float] = {}  # visit → seconds of its first run, the opening included
+    later = []
+    for made in (run for run in trial.runs if not run.facts.layout):
+        if made.round in first:
+            later.append(made.cost)
+        first.setdefault(made.round, made.cost)
+    opened, [work] = list(first.values()), trial.request.works
+    run = median(later or opened or [work.warmup + work.time])
+    return run, max(0.0, median(opened[1:] or opened or [run]) - run)
+
+
+def advice(trial: Trial, found: Noise) -> Advice:
+    """How often and how long to run."""
+    run, visit = costs(trial)
+    return Advice(best_runs(found, run, visit), best_seconds(found, trial.request.works[0].time, run))
+
+
+def rows(trial: Trial, found: Noise) -> Iterator[Row]:
+    """The table: for so many runs on each side, as many in a visit as is best."""
+    run, opening = costs(trial)
+    most = advice(trial, found).runs
+    for runs in SIDES:
+        visits = math.ceil(runs / min(runs, most))
+        yield Row(runs, visits, 2 * (runs * run + visits * opening), smallest_drop(found, visits, runs / visits))
+
+
+def sentences(trial: Trial, found: Noise) -> Iterator[str]:
+    """The advice in words."""
+    best, now = advice(trial, found), trial.request.works[0].time
+    if found.shared and found.between is not None:
+        most = "more than one run in a visit teaches nothing new" if best.runs == 1 else f"{best.runs} runs"
+        yield f"Best for the time it takes: {most}{'' if best.runs == 1 else ' in each visit'}."
+    if best.seconds is None:
+        yield "Too few report intervals in a run to say how long runs should be."
+    elif 0.6 * now <= best.seconds <= 1.6 * now:
+        yield f"Runs of {now:g} s are about as long as is best."
+    else:
+        what = "shorter" if best.seconds < now else "longer"
+        yield f"Runs could be {what}: --time {best.seconds} is best for the time it takes."
+    if len(trial.runs) >= ENOUGH:
+        yield "Hunts on this host with this builder and workload now begin with this noise."
+    else:
+        yield f"Fewer than {ENOUGH} runs: hunts do not begin with this noise."
+
+
+USUAL = 0  # the build of a trial that is measured as it was linked; those after it are its layouts
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutEffect:
+    """What placement of the code does to one build; s.d. are of logarithms, so 0.01 is 1 %."""
+
+    layouts: int
+    rounds: int  # in which each was visited
+    sd: float  # between layouts
+    low: float  # its 95 % interval
+    high: float
+    visit: float  # s.d. of one visit, drift of the host left out
+    lowest: float  # of the layouts, relative to their mean
+    highest: float
+    usual: float  # the build as it was linked, relative to their mean
+
+
+def of_layouts(trial: Trial) -> bool:
+    """Whether an A/A measures layouts."""
+    return trial.request.kind is TrialType.NOISE and len(trial.request.subjects) > 1
+
+
+def layout_effect(trial: Trial) -> LayoutEffect | None:
+    """The effect of layout in an A/A of layouts; None with fewer than two complete rounds."""
+    builds = range(len(trial.request.subjects))
+    visits: dict[tuple[int, int], list[float]] = {}
+    for run in trial.runs:
+        measured = value(run.facts, trial.request.metric)
+        if measured is not None and measured > 0:
+            visits.setdefault((run.subject, run.round), []).append(math.log(measured))
+    rounds = sorted({number for _, number in visits})
+    complete = [number for number in rounds if all((build, number) in visits for build in builds)]
+    if len(builds) < 3 or len(complete) < 2:
+        return None
+    return effect_of(
+        {(build, at): float(np.mean(visits[build, number])) for build in builds for at, number in enumerate(complete)}
+    )
+
+
+def effect_of(visits: Mapping[tuple[int, int], float]) -> LayoutEffect:
+    """The same of the logarithms of whole visits, by build and round."""
+    shape = (max(build for build, _ in visits) + 1, max(number for _, number in visits) + 1)
+    everything = np.array([[visits[build, number] for number in range(shape[1])] for build in range(shape[0])])
+    shuffled = everything[USUAL + 1 :]
+    layouts, rounds = shuffled.shape
+    middle = float(shuffled.mean())
+    level = shuffled.mean(axis=1)
+    rest = shuffled - level[:, None] - shuffled.mean(axis=0)[None, :] + middle
+    freedom = (layouts - 1) * (rounds - 1)
+    msl = rounds * float(((level - middle) ** 2).sum()) / (layouts - 1)
+    mse = float((rest**2).sum()) / freedom
+    below, above = chi_square_factors(layouts - 1)
+    low = max(0.0, below * (msl - f_quantile(Z_HIGH, layouts - 1, freedom) * mse)) / rounds
+    high = max(0.0, above * (msl - f_quantile(Z_LOW, layouts - 1, freedom) * mse)) / rounds
+    lowest, highest, usual = (math.exp(each - middle) for each in (level.min(), level.max(), everything[USUAL].mean()))
+    sd = math.sqrt(max(0.0, msl - mse) / rounds)
+    return LayoutEffect(layouts, rounds, sd, math.sqrt(low), math.sqrt(high), math.sqrt(mse), lowest, highest, usual)

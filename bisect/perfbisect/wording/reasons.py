@@ -1,0 +1,202 @@
+"""Reasons in sentences: why a build is slower, which statements have another plan, and why a hunt goes by the metric that it chose."""
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from perfbisect.core.domain.explanation import Cause, CounterRow, Evidence, Explanation, PlanRow, Sureness
+from perfbisect.core.domain.orders import Interval
+from perfbisect.core.explain.classes import PER_INSTRUCTION
+from perfbisect.core.explain.explanation import NO_OPERATIONS, NO_RUNS
+from perfbisect.core.inference.metric_choice import Choice, Shown
+from perfbisect.wording import functions
+from perfbisect.wording.quantities import change, count, figure, percent
+from perfbisect.wording.text import metric_title, printable
+
+NOTHING = {
+    "": "Nothing that was counted differs enough between the two to say why.",
+    NO_OPERATIONS: "The output of the command has no count of operations (--operations).",
+    NO_RUNS: "There are no runs of both builds to compare.",
+}
+HEDGES = {Sureness.SURE: "", Sureness.LIKELY: "Probably: ", Sureness.POSSIBLE: "Possibly: "}
+FURTHER = {
+    Cause.INSTRUCTIONS: "the number of instructions per operation",
+    Cause.MEMORY: "the number of instructions per cycle",
+    Cause.WAITING: "waiting",
+    Cause.CLOCK: "the clock",
+    Cause.LAYOUT: "the placement of code",
+    Cause.UNKNOWN: "computing",
+}
+
+
+def sentences(found: Explanation) -> tuple[str, ...]:
+    """The classes of an explanation in words, the main one first, and the functions in which the difference is."""
+    plans = [sentence(each) for each in found.classes if each.cause is Cause.PLAN]
+    others = [each for each in found.classes if each.cause is not Cause.PLAN]
+    further = ", ".join(part(each) + shown(each) for each in others[1:])
+    return (
+        *plans,
+        *map(sentence, others[:1]),
+        *([f"In part also: {further}."] if further else []),
+        *functions.sentences(found),
+    )
+
+
+def sentence(evidence: Evidence) -> str:
+    """One class, with its numbers and how sure it is."""
+    if evidence.cause is Cause.PLAN:
+        return "A statement is executed in another way: its plan differs between the two."
+    if not evidence.rows:
+        return NOTHING[evidence.detail]
+    row, *more = evidence.rows
+    up = row.ratio.middle > 1
+    with_it = f", with {', '.join(map(named, more))}" if more else ""
+    match evidence.cause:
+        case Cause.INSTRUCTIONS:
+            what = "more instructions per operation (code bloat)" if up else "fewer instructions per operation"
+            text = f"It executes {what}: {times(row.ratio)}"
+        case Cause.MEMORY if row.name == PER_INSTRUCTION:
+            what = (
+                "more CPU time for each instruction (slower memory, or a slower clock)"
+                if up
+                else "less CPU time for each instruction"
+            )
+            text = f"It takes {what}: {times(row.ratio)}"
+        case Cause.MEMORY:
+            what = "more instructions per cycle" if up else "fewer instructions per cycle (memory-system bloat)"
+            text = f"It executes {what}: {times(row.ratio)}{of_place(evidence.detail)}{with_it}"
+        case Cause.WAITING:
+            pointing = f"{with_it}; that points to {POINTS[evidence.detail]}" if evidence.detail else ""
+            text = f"An operation waits {'longer' if up else 'less'}: {times(row.ratio)} the time for its CPU time{pointing}"
+        case Cause.CLOCK:
+            text = f"The clock of the processor ran {'faster' if up else 'slower'}: {times(row.ratio)}; that is not the commit"
+        case Cause.LAYOUT:
+            text = (
+                "The placement of its code may be the only difference: the same instructions are executed in other time"
+                f" ({row.name} {times(row.ratio)}){with_it}"
+            )
+        case _:
+            text = (
+                f"CPU time per operation is {times(row.ratio)}, so most of it goes into computing and not into waiting; this host has"
+                " no instruction counts, so more code and slower memory cannot be separated"
+            )
+    return f"{HEDGES[evidence.sure]}{text}{extrapolated(evidence)}."
+
+
+def part(evidence: Evidence) -> str:
+    """What else changed."""
+    exact = any(row.name == PER_INSTRUCTION for row in evidence.rows)
+    return "the time of an instruction" if exact else FURTHER[evidence.cause]
+
+
+POINTS = {"storage": "storage", "lock": "contention", "scheduler": "the scheduler"}
+
+
+def of_place(place: str) -> str:
+    """Where memory is slower."""
+    return f", by the {place}" if place else ""
+
+
+def shown(evidence: Evidence) -> str:
+    """The ratio of a class that is not the main one."""
+    return f" ({named(evidence.rows[0])})" if evidence.rows else ""
+
+
+def named(row: CounterRow) -> str:
+    """A ratio with its name."""
+    return f"{row.name} {times(row.ratio)}"
+
+
+def extrapolated(evidence: Evidence) -> str:
+    """That perf has counted only for a part of the time."""
+    share = min(row.share for row in evidence.rows)
+    return f" (counted {share:.0%} of the time, and extrapolated)" if share < 1 else ""
+
+
+def times(ratio: Interval) -> str:
+    """A ratio as people say it, with its interval where it has one; one near 1 has two digits of its change.
+
+    >>> times(Interval(1.38, 1.42, 1.47))
+    '×1.42 (1.38 to 1.47)'
+    >>> times(Interval(0.0, 1.00213, math.inf))
+    '×1.0021'
+    """
+    change = abs(ratio.middle - 1)
+    places = 2 if change == 0 else min(6, max(2, 1 - math.floor(math.log10(change))))
+    low, middle, high = (f"{each:.{places}f}" for each in (ratio.low, ratio.middle, ratio.high))
+    known = ratio.low > 0 and ratio.high < math.inf and ratio.high - ratio.low > change / 50
+    return f"×{middle} ({low} to {high})" if known else f"×{middle}"
+
+
+VALUE = re.compile(r"'(?!\{)(?:[^']|'')*'|(?<![\w.])(?:-?\d[\d.]*|\(?\$\d+\)?)(?:::\w+)?(?!\w)")  # not a quoted array
+LISTED = 3  # values of a list that are shown
+LONG = 8  # values of a list that is shortened
+
+
+def plans_sentence(rows: Sequence[PlanRow], commit: str) -> str:
+    """What is said before any other reason."""
+    has = "has" if len(rows) == 1 else "have"
+    return f"Since {commit}, {count(len(rows), 'statement')} of the workload {has} another plan."
+
+
+def plan_lines(rows: Sequence[PlanRow]) -> Iterator[str]:
+    """Each statement, the plan before the commit, and the plan since."""
+    for place, row in enumerate(rows):
+        if place:
+            yield ""
+        yield from map(line_of, row.statement.splitlines())
+        for title, plan in (("before", row.parent), ("since", row.culprit)):
+            for number, line in enumerate(abridged(plan).splitlines()):
+                yield f"  {'' if number else title:8}{line_of(line)}"
+
+
+def abridged(plan: str) -> str:
+    """A plan in which long lists of values have only their first ones, and how many more there are."""
+    return "\n".join(map(_abridged_line, plan.splitlines()))
+
+
+def _abridged_line(line: str) -> str:
+    values = list(VALUE.finditer(line))
+    starts = [0, *(place for place, (left, right) in enumerate(pairwise(values), 1) if not _listed(line, left, right))]
+    kept, shown = [], 0
+    for first, following in pairwise([*starts, len(values)]):
+        if following - first >= LONG:
+            kept.append(line[shown : values[first + LISTED - 1].end()])
+            kept.append(f", … {following - first - LISTED} more")
+            shown = values[following - 1].end()
+    return "".join((*kept, line[shown:]))
+
+
+def _listed(line: str, left: re.Match[str], right: re.Match[str]) -> bool:
+    """Whether there is only a comma between two values."""
+    return line[left.end() : right.start()].strip() == ","
+
+
+def line_of(text: str) -> str:
+    """A line that is safe to print, as far indented as it was: that says which step of a plan belongs to which."""
+    return " " * (len(text) - len(text.lstrip(" "))) + printable(text)
+
+
+def metric_sentence(choice: Choice) -> str:
+    """The metric, and what it shows of the change between the ends."""
+    title, best, usual = metric_title(choice.metric), choice.best, choice.usual
+    if best is None:
+        return f"The metric is {title}: no recorded metric shows a change between the ends yet."
+    if usual is None:
+        return f"The metric is {title}, which shows the change between the ends best: {shown_by(best)}."
+    if usual.metric == best.metric:
+        return f"The metric is {title}: no other recorded metric shows more of the change between the ends, {shown_by(best)}."
+    more = f"{figure(best.information / max(usual.information, 1e-12))} times as much information a second"
+    if best.information > 1000 * usual.information:
+        more = "more than 1,000 times as much information a second"
+    return (
+        f"The metric is {title}, which shows the change between the ends best: {shown_by(best)}. That is {more} as"
+        f" {metric_title(usual.metric)} gives: {shown_by(usual)}."
+    )
+
+
+def shown_by(one: Shown) -> str:
+    """The change, and the noise that it is seen in."""
+    noise = "less than 0.01 %" if one.noise < 0.0001 else percent(one.noise)
+    return f"{change(one.ratio)}, where runs vary by {noise}"

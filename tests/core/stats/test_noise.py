@@ -1,0 +1,243 @@
+"""Variation between visits and within: by hand, and on simulated A/As whose truth is known."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perfbisect.core.domain.facts import RunFacts
+from perfbisect.core.stats.distributions import t_quantile_975
+from perfbisect.core.stats.noise import (
+    STEP,
+    LayoutEffect,
+    Noise,
+    Timed,
+    at_least,
+    best_runs,
+    best_seconds,
+    chi_square_factors,
+    effect_of,
+    noise_in,
+    noise_of,
+    repeats,
+    smallest_drop,
+)
+
+
+def timed(*visits: tuple[float, ...]) -> list[Timed]:
+    return [Timed(number, value) for number, values in enumerate(visits) for value in values]
+
+
+def known(runs: list[Timed], shared: bool = True) -> Noise:
+    found = noise_of(runs, shared)
+    assert found is not None
+    return found
+
+
+def draw(rng: np.random.Generator, visits: int, runs: int, between: float, within: float) -> list[Timed]:
+    level = rng.normal(0, between, visits)
+    return [Timed(v, level[v] + rng.normal(0, within)) for v in range(visits) for _ in range(runs)]
+
+
+def test_by_hand() -> None:
+    """Means 1, 3 and 8 of two runs each: MSW = (2 + 2 + 2) / 3, MSB = 2 (9 + 1 + 16) / 2."""
+    found = known(timed((0, 2), (2, 4), (7, 9)))
+    assert found.within == pytest.approx(math.sqrt(2))
+    assert found.between == pytest.approx(math.sqrt((26 - 2) / 2))
+    assert found.run == pytest.approx(math.sqrt(12 + 2))
+    assert found.low < found.run < found.high
+    assert (found.visits, found.runs, found.wild) == (3, 6, 0)
+
+
+def test_visits_of_different_length() -> None:
+    """Ctrl-C cuts a visit short: r₀ = (5 - 9/5) / 1 = 3.2 - … by the formula at the head of the module."""
+    found = known(timed((0.0, 2.0, 4.0), (9.0, 11.0)))
+    msw, msb, even = (8 + 2) / 3, 3 * (2 - 5.2) ** 2 + 2 * (10 - 5.2) ** 2, 5 - 13 / 5
+    assert found.within == pytest.approx(math.sqrt(msw))
+    assert found.between == pytest.approx(math.sqrt((msb - msw) / even))
+
+
+def test_what_one_level_alone_can_tell() -> None:
+    one_visit = known(timed((1.0, 2.0, 3.0)))
+    assert one_visit.between is None
+    assert one_visit.within == one_visit.run == pytest.approx(1.0)
+    one_run_each = known(timed((1.0,), (2.0,), (3.0,)))
+    assert one_run_each.between is one_run_each.within is None
+    assert one_run_each.run == pytest.approx(1.0)
+    assert noise_of(timed((1.0,)), True) is None
+    assert noise_of([], True) is None
+
+
+def test_equal_runs_have_no_noise() -> None:
+    found = known(timed((1.0, 1.0), (1.0, 1.0)))
+    assert found.run == found.low == found.high == 0.0
+    assert smallest_drop(found, 2, 2) == 0.0
+
+
+def test_drift_between_rounds_is_no_noise_of_a_run() -> None:
+    runs = timed((0.0, 0.1, 0.2), (5.0, 5.1, 5.2), (9.0, 9.1, 9.2))
+    assert known(runs, shared=False).run == pytest.approx(0.1)
+    assert known(runs, shared=True).run > 4
+    assert smallest_drop(known(runs, shared=False), 4, 1) < 0.3
+
+
+def test_an_accident_is_left_out_and_counted() -> None:
+    rng = np.random.default_rng(5)
+    runs = draw(rng, 8, 4, 0.0, 0.01)
+    hit = [*runs[:9], Timed(runs[9].visit, runs[9].value - 0.5), *runs[10:]]
+    found = known(hit)
+    assert found.wild == 1
+    assert found.run < 0.02
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.lists(st.floats(-1, 1), min_size=1, max_size=4), min_size=2, max_size=6),
+    st.floats(-5, 5),
+    st.floats(0.5, 4),
+)
+def test_units_do_not_matter(visits: list[list[float]], shift: float, scale: float) -> None:
+    """A shift changes nothing and a scale scales; and the whole variation is that of the levels together."""
+    plain = known(timed(*map(tuple, visits)))
+    moved = known(timed(*(tuple(shift + scale * value for value in values) for values in visits)))
+    if plain.wild or moved.wild:
+        return
+    assert moved.run == pytest.approx(scale * plain.run, rel=1e-6, abs=1e-6)
+    if plain.within is not None and plain.between is not None:
+        assert plain.run**2 == pytest.approx(plain.within**2 + plain.between**2, abs=1e-9)
+
+
+SHAPES = [(8, 4, 0.0, 1.0), (8, 4, 1.0, 1.0), (6, 5, 3.0, 1.0), (12, 2, 0.5, 1.0)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_the_interval_covers_the_truth(shape: tuple[int, int, float, float]) -> None:
+    """95 % of 95 % intervals hold the true noise of a run, whatever part of it is between visits."""
+    visits, runs, between, within = shape
+    rng = np.random.default_rng(11)
+    truth, trials = math.hypot(between, within), 300
+    found = [known(draw(rng, visits, runs, between, within)) for _ in range(trials)]
+    assert sum(one.low <= truth <= one.high for one in found) / trials == pytest.approx(0.95, abs=0.035)
+    variances = [one.run**2 for one in found]
+    assert np.mean(variances) == pytest.approx(truth**2, rel=0.12)
+
+
+@pytest.mark.slow
+@pytest.mark.calibration
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_the_smallest_drop_is_seen_in_four_cases_of_five(shape: tuple[int, int, float, float]) -> None:
+    """A test of visit means, with the noise known from an A/A as good as the table presumes: a long one here."""
+    visits, runs, between, within = shape
+    rng = np.random.default_rng(7)
+    long = known(draw(rng, 4000, runs, between / 100, within / 100))
+    drop = -math.log(1 - smallest_drop(long, visits, runs))
+    error = math.sqrt(2 * (between**2 / visits + within**2 / (visits * runs))) / 100
+    seen, trials = 0, 3000
+    for _ in range(trials):
+        sides = [draw(rng, visits, runs, between / 100, within / 100) for _ in range(2)]
+        slow, fast = (np.mean([run.value for run in side]) for side in sides)
+        seen += abs(fast - slow + drop) > t_quantile_975(long.freedom) * error
+    assert seen / trials == pytest.approx(0.8, abs=0.05)
+
+
+@pytest.mark.parametrize(("between", "within", "visit", "run"), [(0.5, 1.0, 20.0, 5.0), (1.0, 1.0, 60.0, 2.0)])
+def test_runs_in_a_visit_are_those_with_the_least_error_for_the_time(
+    between: float, within: float, visit: float, run: float
+) -> None:
+    """The formula against trying: variance of a mean times its cost, per number of runs."""
+    price = {n: (between**2 + within**2 / n) * (visit + n * run) for n in range(1, 40)}
+    best = min(price, key=price.__getitem__)
+    assert abs(repeats(run, visit, within**2, between**2) - best) <= 1
+    found = Noise(8, 32, 0, True, between, within, 1.0, 1.0, 1.0, 9.0, None)
+    assert best_runs(found, run, visit) == repeats(run, visit, within**2, between**2)
+    assert best_runs(Noise(8, 32, 0, False, between, within, 1.0, 1.0, 1.0, 9.0, None), run, visit) == 1
+
+
+def test_seconds_of_a_run_go_by_what_longer_runs_can_average() -> None:
+    steady = Noise(8, 32, 0, True, 0.01, 0.01, 0.0141, 0.0, 1.0, 9.0, second=0.0)
+    noisy = Noise(8, 32, 0, True, 0.01, 0.02, 0.0224, 0.0, 1.0, 9.0, second=0.04)
+    assert best_seconds(steady, 4, 5.0) == 1
+    longer = best_seconds(noisy, 4, 9.0)
+    assert longer is not None
+    assert longer > 4
+    assert best_seconds(Noise(8, 32, 0, True, 0.01, 0.01, 0.014, 0.0, 1.0, 9.0, None), 4, 5.0) is None
+
+
+def run(visit: str, qps: float, samples: tuple[float, ...] = ()) -> RunFacts:
+    return RunFacts("c", "k", visit, "here", 0.0, 4.0, round(qps * 4), {"p95": None}, samples, {}, {})
+
+
+def test_runs_of_a_trial() -> None:
+    """Runs that share the start of a server are known by its id; seconds count where they were reported."""
+    shared = [(0, run("a", 1000)), (0, run("a", 1010)), (1, run("b", 1100)), (1, run("b", 1110))]
+    found = noise_in(shared, "qps")
+    assert found is not None
+    assert found.shared
+    assert found.second is None
+    assert noise_in(shared, "p95") is None
+    alone = [(number // 2, run(str(number), 1000 + number, (900, 1000, 1100, 1000))) for number in range(4)]
+    single = noise_in(alone, "qps")
+    assert single is not None
+    assert not single.shared
+    assert single.second == pytest.approx(0.0816, rel=0.01)
+
+
+def test_steps_of_a_percentile_are_no_accidents() -> None:
+    """On a quiet host most runs show the same bucket of sysbench's histogram."""
+    level = [0.0] * 13 + [STEP, STEP, -STEP]
+    found = noise_of([Timed(i % 4, value) for i, value in enumerate(level)], shared=False)
+    assert found is not None
+    assert found.wild == 0
+    assert found.run > 0.2 * STEP
+    assert at_least(0.0, "p95") > at_least(0.0, "qps") > 0
+    assert at_least(0.03, "p95") == 0.03
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 5, 7, 12, 40])
+def test_the_interval_of_a_variance_has_two_equal_tails(freedom: int) -> None:
+    squares = np.random.default_rng(freedom).chisquare(freedom, 40_000)
+    low, high = freedom / np.quantile(squares, [0.975, 0.025])
+    assert chi_square_factors(freedom) == (pytest.approx(low, rel=0.05), pytest.approx(high, rel=0.1))
+
+
+def test_that_visits_vary_shortens_no_run() -> None:
+    advice = {
+        best_seconds(Noise(8, 32, 0, True, b, 0.01, math.hypot(b, 0.01), 0, 1, 9, 0.02), 10, 18) for b in (0, 0.05)
+    }
+    assert len(advice) == 1
+
+
+def drawn(rng: np.random.Generator, layouts: int, rounds: int, sd: float, visit: float) -> LayoutEffect:
+    """An A/A of layouts on a host that drifts from round to round."""
+    level = np.concatenate([[0.0], rng.normal(0, sd, layouts)])
+    drift = np.cumsum(rng.normal(0, 0.05, rounds))
+    visits = level[:, None] + drift[None, :] + rng.normal(0, visit, (layouts + 1, rounds)) + 3.0
+    return effect_of({(build, at): float(visits[build, at]) for build in range(layouts + 1) for at in range(rounds)})
+
+
+@pytest.mark.parametrize(("sd", "visit"), [(0.08, 0.01), (0.02, 0.02), (0.005, 0.02)])
+def test_the_spread_between_layouts_is_found_whatever_drifts(sd: float, visit: float) -> None:
+    rng = np.random.default_rng(4)
+    found = [drawn(rng, 10, 3, sd, visit) for _ in range(400)]
+    assert float(np.mean([each.sd**2 for each in found])) == pytest.approx(sd**2, rel=0.25, abs=3e-5)
+    assert float(np.median([each.visit for each in found])) == pytest.approx(visit, rel=0.1)
+    covered = float(np.mean([each.low <= sd <= each.high for each in found]))
+    assert covered > 0.92
+
+
+def test_layouts_that_do_not_differ_have_an_interval_that_begins_at_zero() -> None:
+    found = [drawn(np.random.default_rng(seed), 10, 3, 0.0, 0.01) for seed in range(100)]
+    assert sum(each.low == 0 for each in found) >= 92
+    assert max(each.sd for each in found) < 0.015
+
+
+def test_the_usual_layout_and_the_extremes_are_relative_to_the_mean_of_the_layouts() -> None:
+    speeds = {0: 1.21, 1: 1.1, 2: 1.0, 3: 1 / 1.1}
+    found = effect_of({(build, at): float(np.log(speed) + at) for build, speed in speeds.items() for at in range(2)})
+    assert (found.layouts, found.rounds) == (3, 2)
+    assert (found.lowest, found.highest, found.usual) == (
+        pytest.approx(1 / 1.1), pytest.approx(1.1), pytest.approx(1.21)
+    )  # fmt: skip
+    assert found.visit == pytest.approx(0.0, abs=1e-9)
