@@ -40,10 +40,10 @@ def test_every_shipped_builder_has_a_workload() -> None:
     assert without == {"command"}  # its workload comes from the command line
 
 
-def documented(heading: str) -> set[str]:
-    """The keys in the first column of the table that follows a heading."""
+def documented(heading: str) -> dict[str, str]:
+    """The keys in the first column of the table that follows a heading, with its last column: their defaults."""
     table = GUIDE.split(heading, 1)[1].split("| key |", 1)[1].split("\n\n", 1)[0]
-    return set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE))
+    return dict(re.findall(r"^\| `(\w+)` \|(?:.*\|)?(.*)\|$", table, re.MULTILINE))
 
 
 @pytest.mark.parametrize(
@@ -61,8 +61,13 @@ def documented(heading: str) -> set[str]:
         ("\n`[leases.NAME]`", inventory.LeaseEntry),
     ],
 )
-def test_the_guide_names_every_key(heading: str, shape: type[msgspec.Struct]) -> None:
-    assert documented(heading) == set(shape.__struct_encode_fields__) - getattr(shape, "filled_in", frozenset())
+def test_the_guide_names_every_key_and_its_default(heading: str, shape: type[msgspec.Struct]) -> None:
+    named = documented(heading)
+    assert set(named) == set(shape.__struct_encode_fields__) - getattr(shape, "filled_in", frozenset())
+    for field in msgspec.structs.fields(shape):
+        if field.encode_name in named and isinstance(field.default, str | float | int) and field.default:
+            shown = f"{field.default:g}" if isinstance(field.default, float) else str(field.default).lower()
+            assert shown in re.sub(r"[`\" ]", "", named[field.encode_name]).lower().split(","), field.name
 
 
 def test_the_guide_names_every_placeholder_where_it_is_known() -> None:
