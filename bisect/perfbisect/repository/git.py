@@ -112,15 +112,18 @@ def run(
 
 
 def git(
-    repo: Repository, *arguments: str, options: Sequence[str] = (), stdin: str = "", allowed: tuple[int, ...] = (0,)
-) -> str:
+    repo: Repository, *arguments: str, options: Sequence[str] = (), stdin: str = "", allowed: tuple[int, ...] = (0,),
+    errors: str = "replace",
+) -> str:  # fmt: skip
     """The output of a git command in a repository, independent of the working directory and of ``core.worktree``.
 
-    ``options`` are git's own, before the command. Raises EnvironmentFailure with git's own message when its status is
-    not among ``allowed``.
+    ``options`` are git's own, before the command; ``errors`` is that of ``run``. Raises EnvironmentFailure with git's own
+    message when its status is not among ``allowed``.
     """
     env = environment() | {"GIT_OBJECT_DIRECTORY": str(repo.objects)}
-    done = run([f"--git-dir={repo.git_dir}", NO_WORK_TREE, *options, *arguments], repo.git_dir, env, stdin)
+    done = run(
+        [f"--git-dir={repo.git_dir}", NO_WORK_TREE, *options, *arguments], repo.git_dir, env, stdin, errors=errors
+    )
     if done.returncode not in allowed:
         raise failure(f"git {arguments[0]} failed in {repo.git_dir}", done.stderr)
     return done.stdout

@@ -133,11 +133,12 @@ def test_passwords_are_masked(history: History) -> None:
 
 def test_parts_without_data_are_left_out(history: History) -> None:
     data = read_hunt(history, sample.write(history), Commit)
-    read = Reader(hunt_page(data, diff_of=lambda *_: ("", 0), history=None))
+    read = Reader(hunt_page(data, diff_of=lambda *_: None, history=None))
     assert not {"case-1-functions", "case-1-flame", "case-1-plans"} & set(read.ids)
     assert {"case-1-runs", "ladder", "range", "costs", "repeat"} <= set(read.ids)
     assert "Functions were not recorded" in read.shown
     assert "The diff is not shown" in read.shown
+    assert "The diff is not shown" not in hunt_page(data, diff_of=lambda *_: ("", 0), history=None), "there is none"
 
 
 def test_an_unfinished_hunt_has_a_page(history: History) -> None:
