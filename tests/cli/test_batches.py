@@ -81,6 +81,15 @@ def test_a_hunt_that_a_signal_has_ended_is_a_failure(
     ]
 
 
+def test_the_command_for_their_page_can_be_copied(
+    history: History, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    play(monkeypatch, "exit 0")
+    tasks = tasks_of(read_batch(history, plan(history, str(tmp_path))), history)
+    follow(tasks, history, Path("of $mine.db"), Unseen(), "again")
+    assert "Their page: bisect report b1 --history 'of $mine.db'\n" in capsys.readouterr().out
+
+
 def test_interrupted_it_says_how_many_had_ended_and_how(
     history: History, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
