@@ -1,6 +1,7 @@
 """Why a hunt goes by the metric that it chose."""
 
 from perfbisect.core.inference.metric_choice import Choice, Shown
+from perfbisect.wording.not_hunted import smaller_option
 from perfbisect.wording.quantities import change, figure, percent
 from perfbisect.wording.text import metric_title
 
@@ -8,6 +9,10 @@ from perfbisect.wording.text import metric_title
 def sentence(choice: Choice) -> str:
     """The metric, and what it shows of the change between the ends."""
     title, best, usual = metric_title(choice.metric), choice.best, choice.usual
+    if best is None and choice.small:
+        small = f"{metric_title(choice.small.metric)} shows {change(choice.small.ratio)}"
+        option = smaller_option(choice.small.ratio)
+        return f"The metric is {title}: no recorded metric shows a change of interest. {small}: to hunt that, use {option}."
     if best is None:
         return f"The metric is {title}: no recorded metric shows a change between the ends yet."
     if usual is None:
