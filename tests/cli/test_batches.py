@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -78,6 +79,15 @@ def test_a_hunt_that_a_signal_has_ended_is_a_failure(
         (137, "killed by signal 9"),
         (0, ""),
     ]
+
+
+def test_the_command_for_their_page_can_be_copied(
+    history: History, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    play(monkeypatch, "exit 0")
+    tasks = tasks_of(read_batch(history, plan(history, str(tmp_path))), history)
+    follow(tasks, history, Path("of $mine.db"), Unseen(), "again")
+    assert "Their page: bisect report b1 --history 'of $mine.db'\n" in capsys.readouterr().out
 
 
 def test_interrupted_it_says_how_many_had_ended_and_how(
@@ -165,6 +175,29 @@ def test_leased_hosts_that_build_make_no_hunt_wait(tmp_path: Path) -> None:
     )
     task = Task(0, "", (), str(tmp_path), (("a",),), "")
     assert locked_hosts(task, "a") == ("a", "c")
+
+
+def test_what_a_hunt_locks_is_asked_once(history: History, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It is read from files: not again at each look at hunts that run for days."""
+    play(monkeypatch, f"until [ -e {tmp_path}/enough ]; do sleep 0.01; done")
+    planned = [Planned(("--builder=x", "--", "a", "b"), str(tmp_path), (("h",), ("i",)))] * 3
+    tasks = tasks_of(read_batch(history, begin_batch(history, Path("/batch.toml"), planned, 1.0)), history)
+    asked: list[tuple[int, str]] = []
+    looks: list[float] = []
+
+    def locked(task: Task, host: str) -> tuple[str, ...]:
+        asked.append((task.number, host))
+        return (host,)
+
+    def look(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 3:
+            (tmp_path / "enough").touch()
+        time.sleep(seconds)
+
+    carry_out.carry_out(tasks, history, tmp_path, Unseen(), look, locked)
+    assert [task.status for task in tasks] == [0, 0, 0]
+    assert sorted(asked) == [(number, host) for number in range(3) for host in ("h", "i")]
 
 
 CLAIMS = """

@@ -3,6 +3,8 @@
 import json
 import os
 import platform
+import shutil
+import sqlite3
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -75,6 +77,32 @@ def test_what_an_unfinished_hunt_needs_stays(exits: Exits, root: Path, tmp_path:
     said = exits(0, "gc", "--keep", "0", "--history", str(path))
     assert left(root) == [KEYS[0]]
     assert "belong to hunts without a verdict" in said
+
+
+@pytest.mark.parametrize("released", [True, False])
+def test_a_dry_run_leaves_the_history_as_it_is(exits: Exits, root: Path, tmp_path: Path, released: bool) -> None:
+    """Also one of an older version; and what a killed hunt has left in the log beside it, which counts."""
+    path, killed = tmp_path / "history.db", tmp_path / "killed" / "history.db"
+    if not released:
+        with closing(History.open(path)) as history:
+            hunt = sample.begin(history, sample.SETTINGS, at=1.0)
+            history.append(hunt, BuildFinished(1, sample.build(1), None), 1.0)
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        if released:
+            dump = Path(__file__).parents[1] / "store" / "released.sql"
+            connection.executescript(f"BEGIN;{dump.read_text()}COMMIT;")
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("UPDATE hunts SET ended = NULL, started = ?", [time.time()])
+        connection.execute("UPDATE builds SET build_key = ?", [KEYS[0]])
+        killed.parent.mkdir()
+        for file in tmp_path.glob("history.db*"):
+            shutil.copy(file, killed.parent)
+    before = killed.read_bytes()
+    report = json.loads(exits(0, "gc", "--keep", "0", "--dry-run", "--json", "--history", str(killed)))
+    assert killed.read_bytes() == before
+    assert {Path(item["path"]).name for item in report["items"]} == {*left(root)} - {KEYS[0]}
+    exits(0, "gc", "--keep", "0", "--history", str(killed))
+    assert left(root) == [KEYS[0]]
 
 
 @pytest.mark.parametrize("name", ["one", "link"])

@@ -67,6 +67,55 @@ def test_layouts_of_the_build_are_compared_beside_its_noise(arguments: list[str]
     assert "2 visits of each" in refused.stderr
 
 
+# A C program, which begins to fail at those visits whose numbers the file ``failing`` has.
+PROGRAM = (
+    "#include <stdio.h>\n"
+    + "".join(f"__attribute__((noinline)) int own{n}(int x) {{ return x - {n} * x; }}\n" for n in range(9))
+    + f"int main(int count, char **words) {{\n    int sum = {' + '.join(f'own{n}(count)' for n in range(9))};\n"
+    + '    printf("rate 100\\n%d\\n", sum & 1);\n    return 0;\n}\n'
+)
+COMMAND = "echo >>{folder}/visits; wc -l <{folder}/visits | grep -qxFf {folder}/failing && exit 7; exec ./bench"
+
+
+@pytest.mark.parametrize(
+    ("failing", "said"),
+    [
+        ("3\n", "Code placement: 2 of 3 layouts, each visited 2 times"),
+        ("2\n6\n", "Code placement: 1 of 3 layouts measured; it takes two."),
+    ],
+)
+def test_a_layout_that_fails_is_left_out_with_its_reason(
+    exits: Callable[..., str], script: Callable[[str], str], tmp_path: Path, failing: str, said: str
+) -> None:
+    """And is not tried again: its rounds are those of the others."""
+    commit = script(PROGRAM)
+    Path("builders/script/builder.toml").write_text(
+        'summary = "a program"\ndriver = "script"\nvariants.o2nofp = {}\n[build]\n'
+        "compile = [['sh', '-c', '{compiler} {cflags} -x c -o bench {source}/run.sh']]\n"
+        "install = [['install', '-D', 'bench', '{prefix}/bench']]\nartifacts = ['bench']\n"
+    )
+    Path("workloads/script/suite.toml").write_text(
+        'summary = "s"\ndriver = "script"\n[defaults]\ngroup = "all"\nsummary = "s"\nrate = "rate ([0-9]+)"\nwarmup = 0\n'
+        f"[workloads]\none.command = ['sh', '-c', 'cd {{prefix}}; {COMMAND.format(folder=tmp_path)}']\n"
+    )
+    (tmp_path / "failing").write_text(failing)
+    words = ["noise", "--builder", "script", "--workload", "one", "--repo", "repo", "--rev", commit]
+    told = exits(0, *words, "--layouts", "3", "--visits", "2", "--runs", "1")
+    first = int(failing[0]) - 1
+    assert f"layout {first} fails in one: " in told
+    for text in (told, exits(0, "show", "n1")):
+        assert f"\nlayout {first} is left out: " in text
+        assert said in text
+    left_out = [skip["subject"] for skip in json.loads(exits(0, "show", "n1", "--json"))["skips"]]
+    assert left_out[0] == first and len(left_out) == failing.count("\n")
+
+
+def test_the_failure_of_the_build_itself_ends_it(exits: Callable[..., str], script: Callable[[str], str]) -> None:
+    commit = script("exit 7")
+    words = ["noise", "--builder", "script", "--workload", "one", "--repo", "repo", "--rev", commit]
+    assert f"Nothing was measured: {commit} fails in one" in exits(4, *words, "--layouts", "2", "--visits", "2")
+
+
 def test_ctrl_c_keeps_what_was_measured(arguments: list[str], tmp_path: Path) -> None:
     cut = bisect_until([*arguments, "--visits", "50", "--runs", "2"], "run 3 of 100", signal.SIGINT)
     assert cut.returncode == 130

@@ -9,6 +9,8 @@ import pytest
 
 from perfbisect.hunt.group import Group
 from perfbisect.hunt.search_problem import TimedEvent
+from perfbisect.store.batches import begin_batch, end_batch
+from perfbisect.store.history import History
 
 pytestmark = pytest.mark.tools
 
@@ -80,6 +82,13 @@ def test_commands_in_messages_name_the_history(
         patch.setattr(Group, "session", interrupted)
         said = exits(130, "resume", *option)
     assert "go on with: bisect resume 1 --history 'of mine.db'\n" in said
+
+    with closing(History.open(Path("of mine.db"))) as history:
+        numbers = [begin_batch(history, file, [], 1.0) for file in (Path("/b 1.toml"), None)]
+        end_batch(history, numbers[1], 2.0)
+    assert "Go on with: bisect batch '/b 1.toml' --history 'of mine.db'\n" in exits(3, "resume", "b1", *option)
+    assert "See them: bisect show b2 --history 'of mine.db'\n" in exits(3, "resume", "b2", *option)
+    assert "See what it has: bisect show b1 --history 'of mine.db'\n" in exits(3, "watch", "b1", *option)
 
     fixed.touch()
     out = exits(0, "resume", *option)

@@ -11,9 +11,12 @@ from pathlib import Path
 import pytest
 
 from perfbisect.core.domain.events import HuntEnded
+from perfbisect.core.domain.settings import Settings
 from perfbisect.core.domain.trials import Reverts
 from perfbisect.errors import EnvironmentFailure, ReaderGone
 from perfbisect.hunt.group import Group
+from perfbisect.hunt.resolve import resolve_settings
+from perfbisect.hunt.setup import HuntSetup
 from perfbisect.hunt.trials.proof import claim_of, proof_plan
 from perfbisect.store.history import History
 from perfbisect.ui.plain import PlainLines
@@ -72,6 +75,24 @@ def statuses(seal: Path) -> list[tuple[int | None, str]]:
 
 def culprits(seal: Path) -> dict[str, str]:
     return dict(rows(seal / HISTORY, "select workload, culprit from culprits"))
+
+
+def test_each_hunt_says_which_suspicion_meets_no_commit(script: Script) -> None:
+    """What the recipe of a workload suspects is not the user's, in that hunt alone."""
+    commits = line_of(script, 2, one=1, two=1)
+    with Path("workloads/script/suite.toml").open("a") as suite:
+        suite.write('one.suspects = { "one.c" = 2 }\n')
+    asked = Settings(
+        commits[0], commits[1], "repo", "script", "", "local",
+        suspects={"one.c": 4.0, "none.c": 4.0}, builders_path="builders", workloads_path="workloads",
+    )  # fmt: skip
+    every = [resolve_settings(replace(asked, workload=workload)) for workload in ("one", "two")]
+    for settings in (every, every[::-1]):
+        said = {
+            setup.workload.name: [warning.text.split()[6] for warning in setup.warnings if "suspect" in warning.text]
+            for setup in HuntSetup.set_up_together(settings)
+        }
+        assert said == {"one": ["none.c,"], "two": ["one.c,", "none.c,"]}
 
 
 def test_each_commit_is_built_once_and_each_workload_has_its_culprit(

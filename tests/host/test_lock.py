@@ -274,6 +274,57 @@ def test_one_session_may_use_several_roots(host: LocalHost, tmp_path: Path) -> N
         assert len(tickets.names()) == 2
 
 
+def test_a_session_that_has_the_machine_takes_it_for_another_root_before_who_waits(
+    host: LocalHost, tmp_path: Path
+) -> None:
+    """Who came between the two waits for the first: the second would wait for it forever."""
+    with hold(host, "hunt 6", session="s"):
+        waits = lock.HostLock(another(tmp_path, "waits"), "hunt 7")
+        waits._write("644")
+        with hold(another(tmp_path), "hunt 6", session="s"):
+            assert len(tickets.names()) == 3
+        write_ticket()
+        with pytest.raises(EnvironmentFailure, match="is busy: hunt 6 of eve"), hold(host, "hunt 6", session="s"):
+            pass
+
+
+def test_a_folder_may_be_a_link(host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    monkeypatch.setenv("PERFBISECT_LOCKS", str(tmp_path / "link"))
+    with hold(host, "hunt 6"):
+        assert holder(host) is not None
+        assert len(list((tmp_path / "real").iterdir())) == 1
+
+
+def within(root: PurePosixPath, source: Path, target: str) -> ThroughHost:
+    """This machine with another file in the place of one."""
+    if os.getuid() != 0:
+        pytest.skip("namespaces are made by root")
+    mount = 'mount --bind "$0" "$1" && shift && exec "$@"'
+    return ThroughHost("box", root, Shell("box", ["unshare", "--mount", "sh", "-c", mount, str(source), target]))
+
+
+def test_a_container_with_an_uptime_of_its_own_sees_the_locks_of_the_machine(host: LocalHost, tmp_path: Path) -> None:
+    (tmp_path / "uptime").write_text("5.00 3.00\n")  # as lxcfs writes it
+    inside = within(host.root, tmp_path / "uptime", "/proc/uptime")
+    with inside:
+        with hold(host, "hunt 6"):
+            assert holder(inside) == holder(host) is not None
+        with hold(inside, "hunt 7"):
+            assert holder(inside) == holder(host) is not None
+
+
+def test_the_name_of_a_user_may_have_blanks(host: LocalHost, tmp_path: Path) -> None:
+    (tmp_path / "passwd").write_text("root:x:0:0::/root:/bin/sh\nDOM\\jane doe:x:12345:0::/:/bin/sh\n")
+    inside = within(host.root, tmp_path / "passwd", "/etc/passwd")
+    os.chown(write_ticket(), 12345, 0)
+    with inside:
+        owner = holder(inside)
+        assert owner is not None
+        assert owner.account == "DOM\\jane doe"
+
+
 def test_releasing_never_takes_anothers(host: LocalHost) -> None:
     with hold(host, "hunt 6"):
         write_ticket()
@@ -289,9 +340,9 @@ def test_where_the_first_folder_is_full_the_second_has_the_ticket(
         pytest.skip("file systems are mounted by root")
     full, second = tmp_path / "full", tmp_path / "second"
     full.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "none", str(full)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8k", "none", str(full)], check=True)
     try:
-        (full / "much").write_bytes(b"x" * 4096)
+        (full / "much").write_bytes(b"x" * 8192)
         monkeypatch.setattr(lock, "_folders", lambda: (str(full), str(second)))
         with hold(host, "a clean-up"):
             assert len(list(second.iterdir())) == 1
@@ -301,6 +352,15 @@ def test_where_the_first_folder_is_full_the_second_has_the_ticket(
         monkeypatch.setattr(lock, "_folders", lambda: (str(full),))
         with pytest.raises(EnvironmentFailure, match="no space left on host here"), hold(host, "hunt 7"):
             pass
+        (full / "much").write_bytes(b"")
+        held = lock.HostLock(host, "hunt 8")
+        held._write("644")
+        (full / "much").write_bytes(b"x" * 4096)
+        with pytest.raises(EnvironmentFailure, match="no space left on host here"):
+            held._write("444")  # nobody else would see that it is taken
+        monkeypatch.setattr(lock, "_folders", lambda: (str(full), str(second)))
+        held._write("444")
+        assert [path.parent for path in (*full.glob("perf*"), *second.glob("perf*"))] == [second]
     finally:
         subprocess.run(["umount", str(full)], check=True)
 

@@ -85,6 +85,25 @@ def test_a_lost_shell_is_started_again_and_reported(host: ThroughHost) -> None:
     assert [event.state for event in events] == [ConnectionState.RETRYING, ConnectionState.RESTORED]
 
 
+def test_what_the_command_itself_prints_is_no_answer(host: ThroughHost) -> None:
+    """Such as the notice of a scheduler, at any time; its last line may have no end yet."""
+    events: list[ConnectionEvent] = []
+    host.subscribe(events.append)
+    notice = "step 1.0 is told: 5 minutes left\n1 0 a b\n\nperfbisect: x\nno end"
+    for number in range(3):
+        done = host.run(
+            ["sh", "-c", f"printf '{notice}' >/proc/{server(host)}/fd/1; echo {number}; exit 3"], check=False
+        )
+        assert (done.status, done.stdout) == (3, f"{number}\n")
+    assert events == []
+
+
+def test_a_greeting_before_the_shell_is_passed_over(tmp_path: Path) -> None:
+    led = ["sh", "-c", 'printf "welcome\n\nto the node: "; exec "$@"', "led"]
+    with connect(HostEntry(name="box", through=led, root=str(tmp_path / "root"))) as host:
+        assert host.run(["echo", "on"]).stdout == "on\n"
+
+
 def test_a_command_that_does_not_lead_there(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentFailure, match=r"box cannot be reached with sh: .*the allocation has expired"):
         connect(HostEntry(name="box", through=["sh", "-c", "echo the allocation has expired >&2"], root=str(tmp_path)))

@@ -2,8 +2,9 @@
 
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -12,7 +13,7 @@ from msgspec import structs
 from generators import finish
 from lab_events import measure, runs, skipped, warnings
 from labs import lab_of
-from perfbisect.core.domain.events import BuildFinished
+from perfbisect.core.domain.events import BuildFinished, LabEvent
 from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.build import prebuilt
@@ -133,21 +134,42 @@ def test_a_program_that_fails_in_a_build_that_it_has_changed_is_skipped_once_tha
     assert skipped(events).reason == "it ended with status 9: 7 ops/s"
 
 
-def test_a_layout_shares_files_with_its_build_and_is_made_again_with_it(lab: Lab, tmp_path: Path) -> None:
-    (tmp_path / "repo" / "main.c").write_text(
-        "int f(void) { return 1; }\nint g(void) { return 2; }\nint main(void) { return f() - g() + 1; }\n"
-    )
-    opened = lab(
-        makefile="all:\n\techo 7 >use; $(CC) $(CFLAGS) -o main main.c\n",
-        program=f"./main; [ $(ls {tmp_path}/done.* | wc -l) != 1 ] || echo 8 >use; :>{tmp_path}/done.$$",
-        build="make CC={compiler} CFLAGS={cflags}",
-    )
-    opened.seeds = LayoutSeeds()
-    events = finish(opened.measure(Measure((Share(0, 4),), Purpose.CONFIRM, fresh=True)))[0]
+@pytest.fixture
+def linked(lab: Lab, tmp_path: Path) -> Lab:
+    """A lab in fresh layouts, for a commit that has a program of two functions besides."""
+
+    def of(program: str) -> HostLab:
+        (tmp_path / "repo" / "main.c").write_text(
+            "int f(void) { return 1; }\nint g(void) { return 2; }\nint main(void) { return f() - g() + 1; }\n"
+        )
+        makefile = "all:\n\techo 7 >use; $(CC) $(CFLAGS) -o main main.c\n"
+        opened = lab(makefile=makefile, program=program, build="make CC={compiler} CFLAGS={cflags}")
+        opened.seeds = LayoutSeeds()
+        return opened
+
+    return of
+
+
+def fresh(lab: HostLab, runs: int) -> Generator[LabEvent]:
+    return lab.measure(Measure((Share(0, runs),), Purpose.CONFIRM, fresh=True))
+
+
+def test_a_layout_shares_files_with_its_build_and_is_made_again_with_it(linked: Lab, tmp_path: Path) -> None:
+    opened = linked(f"./main; [ $(ls {tmp_path}/done.* | wc -l) != 1 ] || echo 8 >use; :>{tmp_path}/done.$$")
+    events = finish(fresh(opened, 4))[0]
     assert [(run.reported, run.layout) for run in runs(events)] == [(7, 1), (7, 2), (7, 3), (7, 4)]
     assert len(warnings(events)) == 2
     assert len([event for event in events if isinstance(event, BuildFinished)]) == 2
     assert warnings(measure(copy(opened), Share(0, 1))) == []
+
+
+def test_a_program_that_fails_in_a_file_that_its_layout_shares_with_the_build_does_so_twice(linked: Lab) -> None:
+    """Layout and build are found changed in turn."""
+    events = list(islice(fresh(linked("echo 8 >>use; exit 9"), 2), 100))
+    assert len(events) < 100
+    layout_changed, build_changed, given_up = warnings(events)
+    assert "it is made again" in layout_changed and "it is made again" in build_changed
+    assert "in layout 1, it ended with status 9" in given_up
 
 
 def test_what_travels_is_recorded_where_it_arrives_and_never_sent_changed(

@@ -20,7 +20,7 @@ from perfbisect.hunt.host_locks import lock_hosts
 from perfbisect.process import machine as this_boot
 from perfbisect.recipes.inventory import HostEntry
 from program import bisect
-from tickets import uptime, write_ticket
+from tickets import folder, uptime, write_ticket
 
 pytestmark = pytest.mark.tools
 
@@ -206,6 +206,21 @@ def test_no_file_keeps_others_out_that_is_none(host: LocalHost, tmp_path: Path) 
         assert holder(host) is None
 
 
+def test_nothing_is_written_through_a_name_that_another_user_made(host: LocalHost, tmp_path: Path) -> None:
+    precious, elsewhere = tmp_path / "precious", tmp_path / "elsewhere"
+    precious.write_text("kept")
+    elsewhere.mkdir()
+    with hold(host, "a hunt for demo point") as held:
+        ticket = folder() / held.ticket
+        ticket.with_name(f"{ticket.name}.new").symlink_to(precious)
+        held.number("12")
+        ticket.unlink()
+        ticket.symlink_to(elsewhere)
+        held.number("13")
+        assert (precious.read_text(), list(elsewhere.iterdir())) == ("kept", [])
+        assert not ticket.is_symlink()
+
+
 def test_a_ticket_with_lines_of_others_is_one(host: LocalHost) -> None:
     """What a user writes into a file cannot look like a second one."""
     line = "perfbisect-lock.1111111111111111 444 root 99999999999 "
@@ -244,7 +259,12 @@ def set_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Set]:
 
     def jump(seconds: float) -> None:
         (programs / "date").write_text(f'#!/bin/sh\nexec /bin/date -d "{seconds:+.0f} seconds" "$@"\n')
-        (programs / "date").chmod(0o755)
+        later = '[ "$each" != +1440 ] || each=-1440' if seconds > 86400 else ":"  # minutes: what is new is old by then
+        (programs / "find").write_text(
+            f'#!/bin/sh\nfor each do shift; {later}; set -- "$@" "$each"; done\nexec /usr/bin/find "$@"\n'
+        )
+        for program in programs.iterdir():
+            program.chmod(0o755)
         monkeypatch.setattr(time, "time", lambda: real() + seconds)
 
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
@@ -263,6 +283,13 @@ def test_a_lock_with_a_heartbeat_stays_when_the_clock_jumps(
         with pytest.raises(EnvironmentFailure, match="is busy"), hold(host, "hunt 7"):
             raise AssertionError("it is taken")
         held.confirm()
+
+
+def test_a_clock_set_by_days_removes_no_ticket_but_those_without_a_heartbeat(host: LocalHost, set_clock: Set) -> None:
+    there, gone = write_ticket(), write_ticket(silence=ABANDONED + 100, name="1" * 16)
+    set_clock(3 * 86400)
+    lock._tickets(host)
+    assert (there.exists(), gone.exists()) == (True, False)
 
 
 @pytest.mark.parametrize("jump", [0, -3600])

@@ -1,6 +1,7 @@
 """The diff that a report shows."""
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ pytestmark = pytest.mark.tools
 Git = Callable[..., str]
 
 
-def commit(git: Git, folder: Path, files: dict[str, str]) -> str:
+def commit(git: Git, folder: Path, files: Mapping[str, str]) -> str:
     """A commit of these files; an empty text removes one."""
     for name, text in files.items():
         path = folder / name
@@ -42,6 +43,17 @@ def test_a_diff_has_files_hunks_and_their_functions(git: Git, folder: Path) -> N
     assert "diff --git a/ü.txt b/ü.txt\n" in found.text
     assert "@@ int work(int x)\n" in found.text
     assert "+\treturn x;\n" in found.text
+
+
+def test_a_path_may_be_any_bytes(git: Git, folder: Path) -> None:
+    names = [os.fsdecode(name) for name in (b"caf\xe9.c", b"caf\xe8.c", b'a\n"\\b')]
+    before = commit(git, folder, dict.fromkeys(names, "1\n"))
+    after = commit(git, folder, dict.fromkeys(names[1:], "2\n"))
+    found = diff(open_repository(folder), before, after)
+    assert found.left_out == 0
+    assert found.text.count("+2\n") == 2
+    assert found.text.count("diff --git") == 2
+    assert "caf\N{REPLACEMENT CHARACTER}.c" in found.text
 
 
 def test_large_changes_are_left_out_and_counted(git: Git, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ from perfbisect.wording.verdicts import REASONS, exit_status, sentences, why
 
 DROP = Interval(0.698, 0.712, 0.726)
 SAME = Interval(0.991, 0.998, 1.005)
-ADDED = "This commit adds 0.21 % instructions per operation; that it costs time is not shown. "
+ADDED = "This commit adds 0.21 % instructions per operation; that it costs time is not shown: "
 
 
 def commit_of(candidate: int) -> Commit:
@@ -136,7 +136,13 @@ def test_ends_that_differ_the_other_way_are_not_said_to_be_alike() -> None:
 
 @pytest.mark.parametrize(
     ("middle", "least", "option"),
-    [(1.0119, 0.02, "0.9%"), (0.99, 0.02, "0.8%"), (1.0005, 0.002, "0.04%"), (0.85, 0.2, "10%")],
+    [
+        (1.0119, 0.02, "0.8%"),
+        (0.98001, 0.02, "1%"),
+        (1.0005, 0.002, "0.03%"),
+        (0.85, 0.2, "10%"),
+        (1.0019, 0.002, "0.1%"),
+    ],
 )
 def test_a_change_below_the_threshold_comes_with_the_option_that_hunts_it(
     middle: float, least: float, option: str
@@ -148,9 +154,21 @@ def test_a_change_below_the_threshold_comes_with_the_option_that_hunts_it(
     assert not [word for word in ("--direction", "layout", "swapped") if word in said]
 
 
+def test_a_small_change_of_the_other_direction_needs_both_options() -> None:
+    other = NotReproduced(Interval(1.00049, 1.0005, 1.00051), 1e-5, least=0.002, direction=Direction.DROP)
+    said = text(other)
+    assert "less than the smallest change of interest" in said and said.endswith("--direction rise --min-effect 0.03%.")
+    tiny = replace(other, ratio=Interval(0.99995, 0.99996, 0.99997))
+    assert text(tiny).endswith("(--min-effect), and too small to be hunted.") and "use" not in text(tiny)
+
+
+def test_a_verdict_of_an_earlier_version_is_not_said_to_be_layout() -> None:
+    assert "requested direction and size, or" in text(NotReproduced(Interval(1.16, 1.17, 1.18), 0.02))
+
+
 def test_layout_is_the_cause_where_nothing_else_is() -> None:
     said = text(NotReproduced(Interval(0.95, 0.97, 0.99), 0.02, least=0.02, direction=Direction.DROP))
-    assert said.endswith("no more than code layout alone can cause.")
+    assert said.endswith("no more than noise or code layout can cause.")
 
 
 @pytest.mark.parametrize(
@@ -278,11 +296,14 @@ def test_a_culprit_at_which_the_build_system_changes_says_so() -> None:
             Interval(0.93, 0.95, 0.97),
             "QPS confirms it: after it QPS is 0.950 (0.930–0.970) of what it was before it, a drop",
         ),
-        (Interval(0.93, 0.99, 1.05), f"{ADDED}QPS varies too much to show it: after it QPS is 0.990 (0.930–1.050)"),
-        (Interval(0.498, 1.767, 6.283), f"{ADDED}QPS varies too much to show it: after it QPS is 1.767"),
+        (
+            Interval(0.93, 0.99, 1.05),
+            f"{ADDED}QPS after it is 0.990 (0.930–1.050) of what it was before it, and varies too much.",
+        ),
+        (Interval(0.498, 1.767, 6.283), f"{ADDED}QPS after it is 1.767"),
         (Interval(0.999, 1.001, 1.003), "QPS does not confirm it: after it QPS is 1.001"),
         (Interval(1.03, 1.05, 1.07), "QPS gets better nevertheless: after it QPS is 1.050"),
-        (None, f"{ADDED}Its effect on QPS was not measured; `bisect compare`"),
+        (None, f"{ADDED}its effect on QPS was not measured; `bisect compare`"),
     ],
 )
 def test_what_the_culprit_does_to_qps(qps: Interval | None, begins: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from perfbisect.cli.options.common import say
 from perfbisect.errors import INTERRUPTED, Interrupted, PerfBisectError
 from perfbisect.hunt.batches.carry_out import BatchView, Task, TimedEvent, carry_out, failing, log_of, range_of
-from perfbisect.report.command_line import command_to_show
+from perfbisect.report.command_line import command_on, command_to_show
 from perfbisect.store.batches import Batch, Planned, end_batch, read_batch
 from perfbisect.store.history import History
 from perfbisect.ui.batch import BatchLines, BatchScreen, Row
@@ -166,7 +166,7 @@ def follow(tasks: Sequence[Task], history: History, given: Path | None, view: Ba
     done = sum(task.status in VERDICTS for task in tasks)
     say(f"{done} of {count(len(tasks), 'hunt')} ended with a verdict.")
     for batch in batches:
-        say(f"Their page: bisect report b{batch}{f' --history {given}' if given else ''}")
+        say(f"Their page: {command_on('report', f'b{batch}', given)}")
     if done < len(tasks):
         note(f"Go on with the others: {go_on}")
     return max((task.status or 0 for task in tasks), default=0)

@@ -17,10 +17,6 @@ def say_failures(outcomes: "Sequence[Outcome]", history: Path | None) -> int:
     for each in outcomes:
         if each.failure:
             note(f"Hunt {each.hunt} has failed: {printable(str(each.failure))}")
-            note("\n".join(filter(None, (printable(each.failure.advice), f"Go on with: {again(each, history)}"))))
+            again = command_on("resume", str(each.hunt), history)  # all of its batch that have no verdict
+            note("\n".join(filter(None, (printable(each.failure.advice), f"Go on with: {again}"))))
     return max(each.status for each in outcomes)
-
-
-def again(outcome: "Outcome", history: Path | None) -> str:
-    """The command that goes on with a hunt, and with all others of its batch that have no verdict."""
-    return command_on("resume", str(outcome.hunt), history)

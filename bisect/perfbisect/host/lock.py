@@ -41,35 +41,41 @@ OTHER_FOLDER = "PERFBISECT_LOCKS"  # a variable that names another folder, for a
 SESSION = secrets.token_hex(8)  # of this process, which may lock several hosts of one machine
 
 _WAITS, _HOLDS = "644", "444"
+# The uptime is the start of the shell, in 1/100 s since the boot: a container may have a /proc/uptime of its own.
 # $1 a ticket or nothing; with a content $4 that is written, with mode $2 and at the place $3 in the queue (empty: the
 # last); without, it is touched. Then the folders. Prints the boot and the time of the machine, and each ticket with a
-# heartbeat: name, mode, whose it is, when it was last changed, content. What a user could put into a line is encoded.
+# heartbeat: name, mode, when it was last changed, content, whose it is, which may have blanks. What a user could put into a
+# line is encoded. A new content has a name of its own first: others could put a link at a name that they know beforehand.
 _TICKETS = f"""\
 ticket=$1 mode=$2 place=$3 content=$4; shift 4
 read -r boot </proc/sys/kernel/random/boot_id
-read -r now rest </proc/uptime
+uptime() {{ read -r stat </proc/self/stat; set -- ${{stat##*) }}; now=${{20%??}}.${{20#"${{20%??}}"}}; }}
+uptime
 write() {{
     [ -d "$1" ] || mkdir -p -m 1777 -- "$1" || return
-    printf '%s %s %s' "$boot" "${{place:-$now}}" "$content" | cat >"$1/$ticket.new" && chmod "$mode" "$1/$ticket.new" &&
-        touch -m -d "@$now" "$1/$ticket.new" && mv -f "$1/$ticket.new" "$1/$ticket" || {{ rm -f "$1/$ticket.new"; return 1; }}
+    new=$(mktemp "$1/$ticket.XXXXXX") || return
+    printf '%s %s %s' "$boot" "${{place:-$now}}" "$content" | cat >"$new" && chmod "$mode" "$new" &&
+        touch -m -d "@$now" "$new" && mv -fT "$new" "$1/$ticket" || {{ rm -f "$new"; return 1; }}
 }}
 if [ -n "$content" ]; then
-    for folder do ! write "$folder" || break; done
-    [ -f "$folder/$ticket" ] || exit 1
+    for folder do write "$folder" && break; done || exit 1
+    for other do [ "$other" = "$folder" ] || rm -f "$other/$ticket"; done
 elif [ -n "$ticket" ]; then
     for folder do touch -c -m -d "@$now" "$folder/$ticket"; done
 fi
 echo "$boot $(date +%s)"
 now=${{now%.*}}
-find "$@" -maxdepth 1 -type f -size -9 -name 'perfbisect-lock.????????????????' ! -name '*[!a-z0-9.-]*' \\
-    -newermt "@$((now - {ABANDONED:.0f}))" ! -newermt "@$((now + {BEAT:.0f}))" \\
-    -printf '%f %m %u %C@ ' '(' -exec base64 -w 0 {{}} ';' -o -true ')' -printf '\\n' 2>/dev/null || :
-find "$@" -maxdepth 1 -name 'perfbisect-lock.*' -user "$(id -u)" -cmin +1440 -delete 2>/dev/null || :
+lives="-newermt @$((now - {ABANDONED:.0f})) ! -newermt @$((now + {BEAT:.0f}))"
+find -H "$@" -maxdepth 1 -type f -size -9 -name 'perfbisect-lock.????????????????' ! -name '*[!a-z0-9.-]*' $lives \\
+    -printf '%f %m %C@ ' '(' -exec base64 -w 0 {{}} ';' -o -true ')' -printf ' %u\\n' 2>/dev/null || :
+find -H "$@" -maxdepth 1 -name 'perfbisect-lock.*' -user "$(id -u)" -cmin +1440 ! '(' $lives ')' -delete 2>/dev/null || :
 """
 # $1 a root folder, $2 who uses it now. Prints who has used it last, unless that session has given it back.
 _NOTE = """{ read -r last <"$1/lock"; } 2>/dev/null; echo "$last"; echo "$2" >"$1/lock" || :"""
-_APART = """[ "$(readlink /proc/self/ns/pid)" != 'pid:[4026531836]' ] && [ "$(stat -c %d "$1")" = "$(stat -c %d /)" ]"""
-_MACHINE = """cat /proc/sys/kernel/random/boot_id; stat -c %d:%i "$1" """
+_APART = (
+    """[ "$(readlink /proc/self/ns/pid)" != 'pid:[4026531836]' ] && [ "$(stat -Lc %d "$1")" = "$(stat -c %d /)" ]"""
+)
+_MACHINE = """cat /proc/sys/kernel/random/boot_id; stat -Lc %d:%i "$1" """
 
 WaitCallback = Callable[["Owner | None"], None]
 """Called every few seconds with the owner that is waited for; at the end with None."""
@@ -115,6 +121,7 @@ class HostLock:
         self.lost = False
         self.seen = elapsed()  # when the last heartbeat arrived
         self._mode, self._since = _WAITS, ""
+        self._shared = False  # the session has the machine by another host: who came earlier waits for it
         self._ended = threading.Event()
         self._writing = threading.RLock()
 
@@ -127,7 +134,7 @@ class HostLock:
         waited = False
         while True:
             mine = (float(self.place), self.ticket)
-            ahead = [each for each in others if each.holds or each.place < mine]
+            ahead = [each for each in others if each.holds or (each.place < mine and not self._shared)]
             if ahead:
                 first = min(ahead, key=lambda each: (not each.holds, each.place))
                 if waiting is None:
@@ -166,7 +173,9 @@ class HostLock:
             if not self.place:
                 raise _no_ticket(self.host, "what is written there is gone at once")
             self.seen = elapsed()
-            return [each for each in found if each.owner.session != self.session]
+            others = [each for each in found if each.owner.session != self.session]
+            self._shared = any(each.holds and each.name != self.ticket and each not in others for each in found)
+            return others
 
     def confirm(self) -> None:
         """Raise EnvironmentFailure when the lock was abandoned for too long and another process has taken it."""
@@ -286,7 +295,7 @@ def _tickets(host: Host, ticket: str = "", mode: str = "", place: str = "", cont
     found = []
     for line in lines:
         with suppress(ValueError):  # damaged: nobody's. msgspec's errors are ValueErrors, too
-            name, mode, account, changed, encoded = line.split(" ")
+            name, mode, changed, encoded, account = line.split(" ", 4)
             of, place, text = b64decode(encoded).decode().split(" ", 2)
             owner = msgspec.structs.replace(msgspec.json.decode(text, type=Owner), account=account)
             if of == boot and not _gone(owner):

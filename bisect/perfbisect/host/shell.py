@@ -2,10 +2,12 @@
 
 All that runs there are children of that shell: what a scheduler does to the step, or the container, that it entered by
 is done to all of them alike, and a command costs no step of its own. An answer is one line with the outputs in base64.
+What else comes on its stdout is of the command that leads there, such as a notice of a scheduler, and is passed over.
 """
 
 import base64
 import os
+import re
 import select
 import signal
 import subprocess
@@ -25,10 +27,11 @@ from perfbisect.masking import masked
 OPENING = 120.0  # seconds that the command may take until the shell answers
 ENDING = 10.0  # seconds in which it ends when it is asked to
 READY = "perfbisect: ready"
+ANSWER = re.compile(rb"perfbisect: (\d+) (\d*) ([\w+/=]*) ([\w+/=]*) end\s")
 
-# Reads requests: "run ID N M", then a script of N bytes and its stdin of M bytes; "end ID". Prints "ID STATUS OUT ERR" for
-# each script that has ended. head reads not a byte too much. Each script leads a session of its own, by which it is
-# ended: jobs that it has left have others. $1 is the most that is kept of a stream.
+# Reads requests: "run ID N M", then a script of N bytes and its stdin of M bytes; "end ID". Prints an ANSWER for each
+# script that has ended: ID, status, stdout, stderr. head reads not a byte too much. Each script leads a session of its
+# own, by which it is ended: jobs that it has left have others. $1 is the most that is kept of a stream.
 _SERVER = f"""\
 limit=$1
 folder=$(mktemp -d "${{TMPDIR:-/tmp}}/perfbisect-shell-XXXXXXXX") || exit 1
@@ -44,11 +47,11 @@ serve() {{
     }} 3>&1 | head -c "$limit" >"$at/out" 7>&-
     (
         flock 9
-        printf '%s %s ' "$1" "$(cat "$at/status")"
+        printf 'perfbisect: %s %s ' "$1" "$(cat "$at/status")"
         base64 -w 0 "$at/out"
         printf ' '
         base64 -w 0 "$at/err"
-        echo
+        echo ' end'
     ) >&7 9>>"$folder/lock"
     rm -rf -- "$at"
 }}
@@ -224,14 +227,14 @@ class _Running:
         with suppress(OSError, ValueError):
             for line in self._process.stdout:
                 if not ready.done():
-                    if line.strip() == READY.encode():
+                    if line.strip().endswith(READY.encode()):
                         ready.set_result(None)
-                    continue
-                number, status, out, err = line.rstrip(b"\n").split(b" ")
-                with self._lock:
-                    future = self._waiting.pop(int(number), None)
-                if future:
-                    future.set_result((int(status or b"137"), base64.b64decode(out), base64.b64decode(err)))
+                elif answer := ANSWER.search(line):
+                    number, status, out, err = answer.groups()
+                    with self._lock:
+                        future = self._waiting.pop(int(number), None)
+                    if future:
+                        future.set_result((int(status or b"137"), base64.b64decode(out), base64.b64decode(err)))
 
     def _watch(self, ready: "Future[None]") -> None:
         """After the end of the command no answer comes: what it has left on this machine must not keep its output open."""

@@ -59,8 +59,9 @@ def part_of(event: Event) -> str:
 
 
 def has_instructions(events: Sequence[Event]) -> bool:
-    """Whether a processor has counted instructions for the reason."""
-    return any(
+    """Whether a processor has counted instructions for the reason, or the hunt has gone by exact counts of them."""
+    exact = {event.facts.commit for event in events if isinstance(event, RunFinished) and event.facts.counted}
+    return len(exact) > 2 or any(  # of the ends alone: for the choice of a metric
         isinstance(event, Counted) and event.group != EXACT_GROUP and event.facts.counters.get("instructions")
         for event in events
     )

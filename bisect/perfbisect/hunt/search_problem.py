@@ -93,16 +93,20 @@ def pursue(problem: SearchProblem, log: SavedLog, workers: Workers[LabEvent]) ->
 def outlook(problem: SearchProblem, decision: Decision, log: SavedLog) -> Warned | None:
     """That the hunt will take very many runs, once its noise is known. It goes on all the same."""
     effect, noise = decision.belief.effect, decision.belief.noise
-    runs = sum(isinstance(event, RunFinished) for _, event in log.entries)
-    if not isinstance(decision.order, Measure) or not effect.known or runs < NOISE_KNOWN:
+    order, runs = decision.order, [event.facts for _, event in log.entries if isinstance(event, RunFinished)]
+    if not isinstance(order, Measure) or not effect.known:
+        return None
+    if sum(bool(run.layout) is order.fresh and not run.counted for run in runs) < NOISE_KNOWN:
         return None
     change = max(abs(math.expm1(math.log(effect.middle))), problem.policy.min_effect)
     needed = runs_of_one(len(problem.commits), min(change, CAP), noise, problem.prior.build_cost)
     if needed < MANY:
         return None
-    varying = f"runs vary by {percent(noise)}{' in fresh layouts' * decision.order.fresh}"
+    varying = f"runs vary by {percent(noise)}{' in fresh layouts' * order.fresh}"
     text = f"{varying}, so a change of {percent(change)} takes some {float(f'{needed:.1g}'):,.0f} runs to find"
-    return Warned(text, "What would help: exact counts (--metric instructions/o), or a quieter host.")
+    return Warned(
+        text, "What would help: a quieter host; or exact counts (--metric instructions/o), where they can be had."
+    )
 
 
 def hunt(

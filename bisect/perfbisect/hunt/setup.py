@@ -93,6 +93,7 @@ class HuntSetup:
     patches: tuple[Patch, ...] = ()  # the recipe's, and those of --patch
     shared: SharedBuilds | None = None  # that the user has configured
     measured: tuple[Workload, ...] = ()  # all workloads: of a trial, of hunts together, or of those that a trial proves
+    untouched: tuple[str, ...] = ()  # suspected paths that no commit of the range touches
 
     @classmethod
     def set_up(
@@ -107,8 +108,7 @@ class HuntSetup:
         With ``waiting`` a host is checked only when no other session measures there. A trial gives its builds as
         ``span``, and its ``workloads``. Raises UsageError and EnvironmentFailure.
         """
-        setup = cls._checked(settings, waiting, span, workloads)
-        return setup._complete()
+        return cls._checked(settings, waiting, span, workloads)._complete()
 
     @classmethod
     def set_up_together(
@@ -127,10 +127,10 @@ class HuntSetup:
             common = replace(common, measured=tuple(load_requested(each)[1] for each in begun))
         setups = [common]
         for settings, workload in zip(others, workloads[1:], strict=True):
-            span = common.span
+            span, untouched = common.span, common.untouched
             if settings.suspects != first.suspects:
-                span, _ = read_hunt_range(settings, common.builder)
-            setups.append(replace(common, settings=settings, workload=workload, span=span))
+                span, untouched = read_hunt_range(settings, common.builder)
+            setups.append(replace(common, settings=settings, workload=workload, span=span, untouched=untouched))
         return tuple(each._complete() for each in setups)
 
     @classmethod
@@ -153,9 +153,7 @@ class HuntSetup:
         settings = replace(settings, prior=replace(settings.prior, host_classes=host_classes(settings)))
         # Without a repository nothing is built, so the host needs no compiler.
         needed = builder if settings.repository else msgspec.structs.replace(builder, build=None)
-        untouched: tuple[str, ...] = ()
-        if span is None:
-            span, untouched = read_hunt_range(settings, builder)
+        span, untouched = (span, ()) if span else read_hunt_range(settings, builder)
         skipped = () if trial else left_out(settings, span)
         patches = patches_of(settings, builder)
         idle = check_patches(patches, settings, builder, span, is_range=not trial)
@@ -168,19 +166,19 @@ class HuntSetup:
             *both_tag_and_branch(settings, (settings.good, settings.bad, *settings.skips)),
             *idle,
             *(warning for each in hosts for warning in each.warnings),
-            *(
-                Warned(f"No commit of the range touches {path}, which you suspect")
-                for path in untouched
-                if path not in builder.suspects | workloads[0].suspects
-            ),
         )
-        setup = cls(settings, builder, workloads[0], hosts, span, warned, skipped, patches, shared_builds(), workloads)
+        setup = cls(
+            settings, builder, workloads[0], hosts, span, warned, skipped, patches, shared_builds(), workloads, untouched
+        )  # fmt: skip
         setup.training()  # a mistake in a name ends it here
         return setup
 
     def _complete(self) -> "HuntSetup":
         setup = self.by_metric(self.settings)
-        return replace(setup, warnings=(*setup.warnings, *without_effect(setup)))
+        in_recipes = self.builder.suspects | self.workload.suspects
+        said = (path for path in self.untouched if path not in in_recipes)
+        unmet = (Warned(f"No commit of the range touches {path}, which you suspect") for path in said)
+        return replace(setup, warnings=(*setup.warnings, *unmet, *without_effect(setup)))
 
     def by_metric(self, settings: Settings) -> "HuntSetup":
         """The same hunt with other ``settings``; their metric is counted exactly if all hosts can, by one method."""

@@ -231,8 +231,11 @@ class HostLab:
         return True
 
     def _failed(self, parts: Parts, turn: Turn, failure: BuildFailed | RunFailed, began: float) -> Iterator[LabEvent]:
-        """A build could not be measured. If it failed in a fresh layout only, it is not skipped: layouts are given up."""
-        if not (self.seeds and turn.layout):
+        """A build could not be measured. If it failed in a fresh layout only, it is not skipped: layouts are given up.
+
+        But a candidate that is one layout is skipped.
+        """
+        if not (self.seeds and turn.layout) or turn.candidate in self.candidates.layouts:
             yield parts.retry.failed(turn.candidate, failure, began)
             return
         built = parts.builds.made.built[turn.candidate]

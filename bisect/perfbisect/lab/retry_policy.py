@@ -23,15 +23,19 @@ class RetryPolicy:
         self.workload = workload
         self._boot = ask(host, BOOT)
         self._losses = 0  # in a row
-        self._changed = ""  # key of the build that was found changed since a run has ended well
+        self._changed: set[str] = set()  # keys of what was found changed since a run has ended well
 
     def succeeded(self) -> None:
         """A build or a run has ended well."""
-        self._losses, self._changed = 0, ""
+        self._losses = 0
+        self._changed.clear()
 
     def changed(self, key: str) -> bool:
-        """Whether a build that is not as it was made is made again: the second time in a row it is the candidate's failure."""
-        again, self._changed = key != self._changed, key
+        """Whether a build, or a layout, that is not as it was made is made again: the second time, no run having ended
+        well since, it is the candidate's failure. A layout shares files with its build, so both may be found changed in turn.
+        """
+        again = key not in self._changed
+        self._changed.add(key)
         return again
 
     def lost(self, candidate: int, lost: JobLost, stage: str, began: float) -> Warned | CandidateSkipped:

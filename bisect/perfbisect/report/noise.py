@@ -24,6 +24,7 @@ def as_object(trial: Trial, found: Noise | None) -> str:
         "advice": advice(trial, found) if found else None,
         "detectable": list(rows(trial, found)) if found else [],
         "layouts": layout_effect(trial),
+        "skips": trial.skips,
     }
     return msgspec.json.format(msgspec.json.encode(report), indent=2).decode()
 
@@ -39,12 +40,9 @@ def lines(trial: Trial, found: Noise) -> Iterator[str]:
         f"{count(found.visits, groups)}, {count(found.runs, 'run')} of {seconds:.3g} s{wild}"
     )
     yield ""
-    unknown = "not known from one visit, or from one run in each"
-    yield f"  between {groups}s  {unknown if found.between is None else percent(found.between)}" + (
-        ""
-        if found.shared or found.between is None
-        else "   drift of the host; a hunt's alternating runs cancel most of it"
-    )
+    drift = "   drift of the host; a hunt's alternating runs cancel most of it"
+    between = "not known from one visit, or from one run in each" if found.between is None else percent(found.between)
+    yield f"  between {groups}s  {between}{'' if found.shared or found.between is None else drift}"
     yield f"  within {groups}s   {MISSING if found.within is None else percent(found.within)}"
     yield f"  of one run      {percent(found.run)}   ({percent(found.low)} to {percent(found.high)})"
     yield ""
@@ -62,12 +60,15 @@ def of_placement(trial: Trial, found: Noise) -> Iterator[str]:
     if not of_layouts(trial):
         return
     yield ""
-    effect = layout_effect(trial)
+    effect, subjects, measured = layout_effect(trial), trial.request.subjects, max(0, len(trial.pairs()) - 1)
+    yield from (f"{subjects[skip.subject].name} is left out: {skip.facts.reason}" for skip in trial.skips)
+    size = f"{measured} of {count(len(subjects) - 1, 'layout')}" if trial.skips else count(measured, "layout")
     if effect is None:
-        yield "Too few complete rounds to compare the layouts: make more with --visits."
+        why = "it takes two" if measured < 2 else "too few complete rounds to compare them: make more with --visits"
+        yield f"Code placement: {size} measured; {why}."
         return
     between = f"{percent(effect.sd)}   ({percent(effect.low)} to {percent(effect.high)})"
-    yield f"Code placement: {count(effect.layouts, 'layout')}, each visited {effect.rounds} times"
+    yield f"Code placement: {size}, each visited {effect.rounds} times"
     yield f"  between layouts {between}   of one run {percent(found.run)}"
     yield f"  lowest          ×{effect.lowest:.3f}   highest ×{effect.highest:.3f} of their mean"
     yield f"  as linked       ×{effect.usual:.3f}"

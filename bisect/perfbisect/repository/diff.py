@@ -34,17 +34,16 @@ def diff(repo: Repository, before: str, after: str) -> Diff:
     if not kept:
         return Diff("", len(sizes))
     paths = [f":(top,literal){path}" for path in kept]
-    prefixes = ("--src-prefix=a/", "--dst-prefix=b/")
     text = git(
-        repo, "diff-tree", "-p", "-U4", *OPTIONS, *prefixes, before, after, "--", *paths,
+        repo, "diff-tree", "-p", "-U4", *OPTIONS, "--src-prefix=a/", "--dst-prefix=b/", before, after, "--", *paths,
         options=("-c", f"core.bigFileThreshold={LARGE}"),
     )  # fmt: skip
     return Diff(text, len(sizes) - len(kept))
 
 
 def changed_lines(repo: Repository, before: str, after: str) -> dict[str, int]:
-    """Path → lines that are added or removed; 0 for binary files."""
-    text = git(repo, "diff-tree", "-r", "-z", "--numstat", *OPTIONS, before, after)
+    """Path → lines that are added or removed; 0 for binary files. A path can be given to git again, whatever its bytes."""
+    text = git(repo, "diff-tree", "-r", "-z", "--numstat", *OPTIONS, before, after, errors="surrogateescape")
     sizes = {}
     for entry in filter(None, text.split("\0")):
         added, removed, path = entry.split("\t", 2)

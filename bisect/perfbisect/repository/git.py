@@ -119,14 +119,15 @@ def environment_of(repo: Repository) -> dict[str, str]:
 
 
 def git(
-    repo: Repository, *arguments: str, options: Sequence[str] = (), stdin: str = "", allowed: tuple[int, ...] = (0,)
-) -> str:
+    repo: Repository, *arguments: str, options: Sequence[str] = (), stdin: str = "", allowed: tuple[int, ...] = (0,),
+    errors: str = "replace",
+) -> str:  # fmt: skip
     """The output of a git command in a repository, independent of the working directory and of ``core.worktree``.
 
-    ``options`` are git's own, before the command. Raises EnvironmentFailure with git's own message when its status is
-    not among ``allowed``.
+    ``options`` are git's own, before the command; ``errors`` is that of ``run``. Raises EnvironmentFailure with git's own
+    message when its status is not among ``allowed``.
     """
-    done = run([*arguments_of(repo), *options, *arguments], repo.git_dir, environment_of(repo), stdin)
+    done = run([*arguments_of(repo), *options, *arguments], repo.git_dir, environment_of(repo), stdin, errors=errors)
     if done.returncode not in allowed:
         raise failure(f"git {arguments[0]} failed in {repo.git_dir}", done.stderr)
     return done.stdout

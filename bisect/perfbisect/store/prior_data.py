@@ -15,7 +15,7 @@ from perfbisect.core.domain.settings import Settings
 from perfbisect.core.stats.noise import ENOUGH, Noise, at_least, noise_in
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.store.codec import decode
-from perfbisect.store.connection import explained, intact
+from perfbisect.store.connection import SHARED, explained, intact, version
 from perfbisect.store.trials import compact, intact_trials
 
 if TYPE_CHECKING:
@@ -145,8 +145,9 @@ def read_pinned(history: "History", since: float) -> frozenset[str]:
     """Keys of builds and datasets that are still needed on any host: by hunts without a verdict that have an event after
     ``since``, and by unfinished comparisons and proofs started after it. One folder may be that of hosts of several names.
     """
-    unfinished = """
-SELECT id FROM hunts WHERE ended IS NULL AND origin IS NULL
+    own = "origin IS NULL" if version(history.connection) >= SHARED else "true"
+    unfinished = f"""
+SELECT id FROM hunts WHERE ended IS NULL AND {own}
   AND (started >= :since OR EXISTS (SELECT 1 FROM events WHERE hunt_id = hunts.id AND at >= :since))
 """
     rows = select(
@@ -155,10 +156,9 @@ SELECT id FROM hunts WHERE ended IS NULL AND origin IS NULL
         f" UNION SELECT build_key FROM runs WHERE hunt_id IN ({unfinished})"
         " UNION SELECT dataset_key FROM runs JOIN visits ON visits.id = visit_id"
         f" WHERE dataset_key IS NOT NULL AND runs.hunt_id IN ({unfinished})"
-        " UNION SELECT iif(json_valid(body), json_extract(body, '$.build_key'), '') FROM trial_runs JOIN trials ON id = trial_id"
-        " WHERE ended IS NULL AND origin IS NULL AND kind != 'noise' AND started >= :since"
-        " UNION SELECT iif(json_valid(body), json_extract(body, '$.dataset'), '') FROM trial_runs JOIN trials ON id = trial_id"
-        " WHERE ended IS NULL AND origin IS NULL AND kind != 'noise' AND started >= :since",
+        " UNION SELECT iif(json_valid(body), json_extract(body, name), '') FROM trial_runs JOIN trials ON id = trial_id"
+        " JOIN (SELECT '$.build_key' AS name UNION SELECT '$.dataset')"
+        f" WHERE ended IS NULL AND {own} AND kind != 'noise' AND started >= :since",
         {"since": since},
     )
     return frozenset(key for (key,) in rows if key)

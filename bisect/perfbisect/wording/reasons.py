@@ -11,6 +11,7 @@ from perfbisect.core.explain.classes import PER_INSTRUCTION
 from perfbisect.core.explain.explanation import NO_OPERATIONS, NO_RUNS
 from perfbisect.core.inference.metric_choice import Choice, Shown
 from perfbisect.wording import functions
+from perfbisect.wording.not_hunted import smaller_option
 from perfbisect.wording.quantities import change, count, figure, percent
 from perfbisect.wording.text import metric_title, printable
 
@@ -181,6 +182,10 @@ def line_of(text: str) -> str:
 def metric_sentence(choice: Choice) -> str:
     """The metric, and what it shows of the change between the ends."""
     title, best, usual = metric_title(choice.metric), choice.best, choice.usual
+    if best is None and choice.small:
+        small = f"{metric_title(choice.small.metric)} shows {change(choice.small.ratio)}"
+        option = smaller_option(choice.small.ratio)
+        return f"The metric is {title}: no recorded metric shows a change of interest. {small}: to hunt that, use {option}."
     if best is None:
         return f"The metric is {title}: no recorded metric shows a change between the ends yet."
     if usual is None:

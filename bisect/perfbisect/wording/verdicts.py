@@ -1,6 +1,5 @@
 """A verdict as sentences, the same in every view and report, and as an exit status."""
 
-import math
 from collections.abc import Callable, Sequence
 
 from perfbisect.core.domain.events import Commit
@@ -20,8 +19,8 @@ from perfbisect.core.domain.orders import (
     Unsettled,
     Verdict,
 )
-from perfbisect.core.domain.policy import Direction
 from perfbisect.core.inference.classification import Classification
+from perfbisect.wording.not_hunted import why_not_hunted
 from perfbisect.wording.quantities import chance, change, count, figure, percent, ratio
 from perfbisect.wording.text import cited, listed, metric_title
 
@@ -143,15 +142,21 @@ def found(
 
 def in_qps(found: Interval | None, effect: Interval, metric: str) -> tuple[str, ...]:
     """What the culprit does to QPS, where another metric led to it by that effect."""
-    costs = ""
-    if metric == INSTRUCTIONS and effect.low > 1:
-        costs = f"This commit adds {percent(effect.middle - 1)} instructions per operation; that it costs time is not shown. "
+    after = f"QPS after it is {ratio(found)} of what it was before it" if found else ""
+    adds = metric == INSTRUCTIONS and effect.low > 1
+    more = (
+        f"This commit adds {percent(effect.middle - 1)} instructions per operation; that it costs time is not shown: "
+    )
     if found is None:
-        return (f"{costs}Its effect on QPS was not measured; `bisect compare` of it and its parent shows it.",)
+        if adds:
+            return (f"{more}its effect on QPS was not measured; `bisect compare` of it and its parent shows it.",)
+        return ("Its effect on QPS was not measured; `bisect compare` of it and its parent shows it.",)
     if found.low <= 1 <= found.high:
         expected = effect.middle if find_metric(metric).higher_is_better else 1 / effect.middle
         if found.low <= expected <= found.high:
-            return (f"{costs}QPS varies too much to show it: after it QPS is {ratio(found)} of what it was before it.",)
+            if adds:
+                return (f"{more}{after}, and varies too much.",)
+            return (f"QPS varies too much to show it: after it QPS is {ratio(found)} of what it was before it.",)
         return (f"QPS does not confirm it: after it QPS is {ratio(found)} of what it was before it.",)
     if found.middle > 1:
         return (f"QPS gets better nevertheless: after it QPS is {ratio(found)} of what it was before it.",)
@@ -243,6 +248,13 @@ def several(verdict: Several, commit_of: CommitOf, metric: str, system_of: Syste
         lines += [line for one in unsettled for line in left_open(one, commit_of, metric)]
     if verdict.detectable:
         lines.append(f"Elsewhere, a change of {percent(verdict.detectable)} or more would have been detected.")
+    if verdict.left:
+        least = percent(verdict.left)
+        lines.append(
+            f"What is left beside them adds up to less than {least}; changes that cancel each other were not sought."
+        )
+    if steps and metric == INSTRUCTIONS:
+        lines.append("Whether these cost time was not measured; `bisect compare` of a commit and its parent shows it.")
     reasons = dict.fromkeys(one.known.reason for one in unsettled)
     return (*lines, *(HELP[reason] for reason in reasons if reason in HELP))
 
@@ -322,23 +334,6 @@ def not_reproduced(verdict: NotReproduced, commit_of: CommitOf, metric: str) -> 
     )
 
 
-def why_not_hunted(verdict: NotReproduced) -> tuple[str, ...]:
-    """Why a difference between the ends that is shown is not hunted; and the option with which it is."""
-    seen, wanted = abs(math.log(verdict.ratio.middle)), verdict.direction
-    if wanted is not Direction.ANY and (verdict.ratio.middle < 1) is not (wanted is Direction.DROP):
-        way = Direction.RISE if wanted is Direction.DROP else Direction.DROP
-        return (
-            f"A {wanted} is hunted, and this is a {way}: if good and bad were swapped, put the older revision first;",
-            f"to hunt this change, use --direction {way}.",
-        )
-    if seen < -math.log1p(-verdict.least):
-        small = -math.expm1(-seen)
-        option = f"--min-effect {float(f'{80 * small:.1g}'):g}%"
-        least = f"the smallest change of interest, {percent(verdict.least)} (--min-effect)"
-        return (f"That is less than {least}: to hunt it, use {option}.",)
-    return ("That is no more than code layout alone can cause.",)
-
-
 def inconclusive(verdict: Inconclusive, commit_of: CommitOf, metric: str) -> tuple[str, ...]:
     """The set that contains the culprit, and why it could not be made smaller."""
     size = len(verdict.candidates)
@@ -366,9 +361,9 @@ def why(verdict: Inconclusive, metric: str) -> str:
     """Why no culprit is named, as a clause."""
     match verdict.reason, verdict.detail:
         case Reason.RUNS_SPENT, float(limit):
-            return f"the budget of {limit:g} runs is used up"
+            return f"the budget of {count(int(limit), 'run')} is used up"
         case Reason.MINUTES_SPENT, float(limit):
-            return f"the budget of {limit:g} minutes is used up"
+            return f"the budget of {limit:g} minute{'s' * (limit != 1)} is used up"
         case Reason.MERGE_BASE, MergeBase(commit, good, known):
             differ = f"{metric_title(metric)} of good is {ratio(known.ratio)} of that of the merge base, and "
             return (

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.policy import COUNTED, Policy
 from perfbisect.core.inference.metric_choice import choose
+from perfbisect.wording.reasons import metric_sentence
 
 USUAL = Policy(min_counted=COUNTED)
 STEADY, UNSTEADY = (1.0, 1.001, 0.999), (1.0, 1.06, 0.95)
@@ -93,8 +94,14 @@ def test_an_exact_count_is_taken_where_time_allows_so_small_a_change(
 
 
 def test_the_smallest_change_that_was_asked_for_holds_for_counts_too() -> None:
+    """And what is too small for it is said, with the option that hunts it."""
     good, bad = ([*runs(UNSTEADY, {}), *counted(count)] for count in (1000.0, 1012.0))
-    assert choose("qps", good, bad, Policy(min_effect=0.02)).metric == "qps"
+    choice = choose("qps", good, bad, Policy(min_effect=0.02))
+    assert choice.metric == "qps"
+    assert metric_sentence(choice) == (
+        "The metric is QPS: no recorded metric shows a change of interest. instructions/o shows a rise of 1.2 %: to hunt"
+        " that, use --min-effect 0.8%."
+    )
 
 
 @given(

@@ -98,6 +98,7 @@ def test_what_is_left_below_the_threshold_ends_a_hunt_for_all_changes(seed: int)
     outcome = hunt(world, Policy(min_effect=0.003, all_steps=True), EXACT)
     assert isinstance(outcome.verdict, Several) and not outcome.verdict.unsettled
     assert [step.candidate for step in outcome.verdict.steps] == [60, 130]
+    assert outcome.verdict.left == 0.003 and outcome.verdict.detectable == 0.0
     runs = runs_of(outcome)
     assert max(runs.values()) <= 3 and len(runs) <= 16
     rules, seen = Policy(min_effect=0.003, all_steps=True), outcome.observations

@@ -11,7 +11,7 @@ import pytest
 import explained_hunt as reason
 import sample_hunt as sample
 from hostile_hunt import hostile_page
-from perfbisect.core.domain.events import Commit
+from perfbisect.core.domain.events import Commit, MetricChosen
 from perfbisect.core.domain.explanation import PlanRow
 from perfbisect.report.page.data import read_hunt
 from perfbisect.report.page.hunt import hunt_page
@@ -133,11 +133,19 @@ def test_passwords_are_masked(history: History) -> None:
 
 def test_parts_without_data_are_left_out(history: History) -> None:
     data = read_hunt(history, sample.write(history), Commit)
-    read = Reader(hunt_page(data, diff_of=lambda *_: ("", 0), history=None))
+    read = Reader(hunt_page(data, diff_of=lambda *_: None, history=None))
     assert not {"case-1-functions", "case-1-flame", "case-1-plans"} & set(read.ids)
     assert {"case-1-runs", "ladder", "range", "costs", "repeat"} <= set(read.ids)
     assert "Functions were not recorded" in read.shown
     assert "The diff is not shown" in read.shown
+    assert "The diff is not shown" not in hunt_page(data, diff_of=lambda *_: ("", 0), history=None), "there is none"
+
+
+def test_why_a_metric_was_chosen_is_said(history: History) -> None:
+    hunt = sample.begin(history)
+    history.append(hunt, MetricChosen("qps", "The metric is QPS, which shows <most>."), sample.BEGAN)
+    read = Reader(hunt_page(read_hunt(history, hunt, Commit), diff_of=lambda *_: None, history=None))
+    assert "metric QPS chosen The metric is QPS, which shows <most>. " in read.shown
 
 
 def test_an_unfinished_hunt_has_a_page(history: History) -> None:

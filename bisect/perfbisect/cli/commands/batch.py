@@ -63,6 +63,7 @@ def batch(file: Path, dry_run: bool, anew: bool, plain: bool, page: Path | None,
     from perfbisect.cli.batch_file import inside, read_batch_file
     from perfbisect.cli.batches import follow, open_batch_view, tasks_of
     from perfbisect.errors import UsageError
+    from perfbisect.report.command_line import command_on
     from perfbisect.store.batches import begin_batch, continue_batch, read_batch, unfinished_batches
     from perfbisect.store.connection import default_place
     from perfbisect.store.history import History
@@ -84,20 +85,18 @@ def batch(file: Path, dry_run: bool, anew: bool, plain: bool, page: Path | None,
                 if each.file == str(file) and [one.planned for one in each.hunts] == planned
             ]
             if same and same[-1].running:
-                raise UsageError(f"Another process works on this batch, {same[-1].name}.", "See it: bisect watch")
+                raise UsageError(
+                    f"Another process works on this batch, {same[-1].name}.",
+                    f"See it: {command_on('watch', same[-1].name, history)}",
+                )
             if same and not anew:
                 number = same[-1].id
                 continue_batch(opened, number)
                 note(f"Going on with batch b{number}.")
             else:
                 number = begin_batch(opened, file, planned, time.time())
-            tasks = tasks_of(
-                read_batch(opened, number),
-                opened,
-                [entry.range for entry in entries],
-            )
-            again = f"bisect batch {shlex.quote(str(file))}"
-            again += f" --history {shlex.quote(str(history))}" if history else ""
+            tasks = tasks_of(read_batch(opened, number), opened, [entry.range for entry in entries])
+            again = command_on("batch", str(file), history)
             status = follow(tasks, opened, history, open_batch_view(opened, history, plain), again)
             if page:
                 from perfbisect.cli.commands.report import write_all

@@ -86,7 +86,7 @@ def gc(
     ):
         found = upkeep.items(there)
         left = [job.id for job in (*jobs.running(there), *jobs.orphaned(there))]
-        pinned = pins(history) | {
+        pinned = pins(history, read_only=dry_run) | {
             *left,
             *(item.name for item in found if left and item.category in upkeep.IN_USE),
         }
@@ -125,7 +125,7 @@ def gc_shared(keep: int | None, dry_run: bool, as_json: bool) -> int:
     return 0
 
 
-def pins(path: Path | None) -> frozenset[str]:
+def pins(path: Path | None, *, read_only: bool) -> frozenset[str]:
     """Keys of what unfinished hunts need; none without a history.
 
     Raises UsageError for a given history that does not exist.
@@ -142,7 +142,7 @@ def pins(path: Path | None) -> frozenset[str]:
             f"There is no history {path}, which would list what has to stay.",
             "Give the same --history as to `bisect run`, or leave it out.",
         )
-    with closing(History.open(path)) as opened:
+    with closing(History.open(path, read_only=read_only)) as opened:
         return read_pinned(opened, time.time() - ACTIVE)
 
 

@@ -86,7 +86,8 @@ def noise(
         settings = replace(settings, metric=choose_metric(settings.metric, [*chosen.values()]))
     else:
         settings = resolve_settings(requested, clone_progress=clone_progress)
-        subjects = [TrialBuild(name, settings.good_commit) for name in (str(rev), *layout_names(layouts or 0))]
+        names = (str(rev), *(f"layout {number + 1}" for number in range(layouts or 0)))
+        subjects = [TrialBuild(name, settings.good_commit) for name in names]
     with leasing(settings.hosts, settings.hosts_path, purpose=purpose_of(settings)):
         plan = TrialPlan.make(TrialType.NOISE, settings, subjects, chosen, visits, runs, wait_callback(wait))
         trial, complete = run_trial(plan, history, open_progress(settings.metric, quiet=as_json))
@@ -106,8 +107,3 @@ def noise(
     if not complete:
         note("Interrupted. What was measured is kept.")
     return 0 if complete else INTERRUPTED
-
-
-def layout_names(layouts: int) -> list[str]:
-    """The names of as many layouts of a build."""
-    return [f"layout {number}" for number in range(1, layouts + 1)]

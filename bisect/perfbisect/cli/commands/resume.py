@@ -1,6 +1,5 @@
 """`bisect resume`: continue an interrupted hunt."""
 
-import shlex
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -17,6 +16,7 @@ from perfbisect.cli.options.places import announce_recipes, continued
 from perfbisect.cli.options.views import open_view, view_options
 from perfbisect.cli.options.wait import wait_callback, wait_option
 from perfbisect.cli.together import say_failures
+from perfbisect.report.command_line import command_on
 from perfbisect.ui.stream import note
 
 if TYPE_CHECKING:
@@ -96,9 +96,9 @@ def unfinished_together(hunt: int | str | None, given: Path | None) -> "Batch | 
             return found if found and not found.ended else None
         batch = read_batch(opened, int(hunt[1:]))
     if batch.ended:
-        raise UsageError(f"All hunts of {hunt} have a verdict.", f"See them: bisect show {hunt}")
+        raise UsageError(f"All hunts of {hunt} have a verdict.", f"See them: {command_on('show', hunt, given)}")
     if not batch.together:
-        raise UsageError(f"{hunt} has hunts of a file.", f"Go on with: bisect batch {shlex.quote(batch.file)}")
+        raise UsageError(f"{hunt} has hunts of a file.", f"Go on with: {command_on('batch', batch.file, given)}")
     return batch
 
 
@@ -133,5 +133,5 @@ def resume_all(given: Path | None, *, plain: bool) -> int:
         if not tasks:
             note("No hunt is interrupted.")
             return 0
-        again = "bisect resume --all" + (f" --history {shlex.quote(str(given))}" if given else "")
+        again = command_on("resume", "--all", given)
         return follow(tasks, opened, given, open_batch_view(opened, given, plain), again)

@@ -13,6 +13,7 @@ from perfbisect.cli.options.common import history_option
 from perfbisect.cli.options.completion import any_id
 from perfbisect.cli.options.param_types import Which
 from perfbisect.cli.options.views import lines_wanted
+from perfbisect.report.command_line import command_to_resume, command_to_show
 from perfbisect.ui.stream import note
 from perfbisect.wording.text import printable
 
@@ -41,7 +42,6 @@ def watch(hunts: tuple[int | str, ...], plain: bool, history: Path | None) -> No
     """Show HUNTs (default: all that run now) as their own terminals do, until they end."""
     from perfbisect.errors import UsageError
     from perfbisect.hunt import watching
-    from perfbisect.report.command_line import command_to_show
     from perfbisect.store.history import History
 
     with closing(History.open(history, read_only=True)) as opened:
@@ -76,14 +76,12 @@ def numbers(one: int | str, history: "History") -> list[int]:
         )
     found = [each.hunt for each in read_batch(history, int(one[1:])).hunts if each.hunt is not None]
     if not found:
-        raise UsageError(f"No hunt of {one} has begun.", f"See what it has: bisect show {one}")
+        raise UsageError(f"No hunt of {one} has begun.", f"See what it has: {command_to_show(one, history.path)}")
     return found
 
 
 def say_how(hunt: "Listed", history: Path) -> None:
     """On standard error: how a hunt has ended that has no verdict."""
-    from perfbisect.report.command_line import command_to_resume
-
     if hunt.state in ("failed", "interrupted"):
         reason = f": {printable(hunt.failure)}" if hunt.failure else ""
         note(f"Hunt {hunt.id} {'has' if hunt.failure else 'was'} {hunt.state}{reason}")

@@ -26,15 +26,15 @@ class Clone:
         except PerfBisectError:
             return Commit(sha)
 
-    def diff(self, before: str, after: str) -> tuple[str, int]:
-        """The diff of two commits, and how many files it leaves out; empty when the repository lacks one of them."""
+    def diff(self, before: str, after: str) -> tuple[str, int] | None:
+        """The diff of two commits, and how many files it leaves out; None when the repository lacks one of them."""
         from perfbisect.errors import PerfBisectError
         from perfbisect.repository.diff import diff
 
         try:
             found = diff(self.opened, before, after)
         except PerfBisectError:
-            return "", 0
+            return None
         return found.text, found.left_out
 
     @cached_property

@@ -201,6 +201,8 @@ class Several:
     improvements: tuple[Step, ...] = ()  # changes in the other direction
     unsettled: tuple[Unsettled, ...] = ()  # oldest first
     detectable: float = 0.0  # the smallest change that would have been seen in all the rest, as a fraction
+    # What is left in subranges of which only the ends were counted adds up to less, in each; 0: there are none.
+    left: float = 0.0
 
 
 Verdict = Found | Several | NotReproduced | Inconclusive | CodePlacement

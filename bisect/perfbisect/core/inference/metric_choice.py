@@ -66,6 +66,7 @@ class Choice:
     metric: str
     best: Shown | None  # what it shows; None where no metric shows a change
     usual: Shown | None  # what the workload's own metric shows; None where it has no value
+    small: Shown | None = None  # an exact count that shows a change below the smallest of interest, where none is taken
 
 
 def choose(usual: str, good: Sequence[RunFacts], bad: Sequence[RunFacts], policy: Policy) -> Choice:
@@ -80,7 +81,8 @@ def choose(usual: str, good: Sequence[RunFacts], bad: Sequence[RunFacts], policy
     clear = [one for one in found.values() if one.clear(policy) and abs(math.log(one.ratio)) >= least]
     clear = [one for one in clear if not (one.exact and own) or own.allows(one.loss)]
     best = max(clear, key=lambda one: one.information, default=None)
-    return Choice(best.metric if best else usual, best, own)
+    exact = (one for one in found.values() if one.exact and one.loss >= CLEAR * one.error)
+    return Choice(best.metric if best else usual, best, own, None if best else next(exact, None))
 
 
 def shown_by(metric: str, good: Sequence[RunFacts], bad: Sequence[RunFacts]) -> Shown | None:

@@ -2,7 +2,8 @@
 
 Once a change is named, what lies before it and what lies after it are subranges, most of whose ends have been measured.
 Where the two ends of a subrange are alike, or no single change explains their difference, it is halved, so that changes
-which cancel each other are found too; but only down to eighths of the range, as each half costs a build. What lies before
+which cancel each other are found too; but only down to eighths of the range, as each half costs a build, and not beside a
+change that exact counts have named: what counts show to be too small to be of interest ends their hunt. What lies before
 and after commits that cannot be built are subranges as well. The verdict names the subranges that could not be settled.
 """
 
@@ -67,6 +68,7 @@ class _Progress:
     quiet: set[_Span] = field(default_factory=set)  # those that are not halved and whose ends are alike
     divided: set[_Span] = field(default_factory=set)  # those of which smaller ones are searched
     detectable: float = 0.0  # the smallest change that would have been seen in all those without one
+    left: float = 0.0  # the smallest change of interest, where less is left in a subrange whose ends alone were counted
 
     @property
     def stopped(self) -> Reason:
@@ -97,7 +99,7 @@ def all_changes(now: Situation) -> Decision:
         if not searched and isinstance(whole.order, Found):
             waiting += _note(progress, part, whole.order.step, whole.evidence, named=True)
         elif _too_small(own := part.situation(inner, progress.changes)):
-            progress.detectable = max(progress.detectable, policy.min_effect)
+            progress.left = policy.min_effect
             progress.quiet.add(span)
         else:
             decision = with_older_branches(single_change, own)
@@ -299,7 +301,7 @@ def _verdict(progress: _Progress, whole: Decision) -> Verdict:
         return whole.order
     hunted = _hunted(progress)
     others = tuple(step for step in _by_age(progress) if step not in hunted)
-    return Several(hunted, others, unsettled, progress.detectable)
+    return Several(hunted, others, unsettled, progress.detectable, progress.left)
 
 
 def _by_age(progress: _Progress) -> list[Step]:

@@ -304,13 +304,14 @@ def of_layouts(trial: Trial) -> bool:
 
 
 def layout_effect(trial: Trial) -> LayoutEffect | None:
-    """The effect of layout in an A/A of layouts; None with fewer than two complete rounds."""
-    builds = range(len(trial.request.subjects))
+    """The effect of layout in an A/A of layouts; None with fewer than two that did not fail, or than two complete rounds."""
+    place = {build: place for place, (_, build) in enumerate(trial.pairs())}
+    builds = range(len(place))
     visits: dict[tuple[int, int], list[float]] = {}
     for run in trial.runs:
         measured = value(run.facts, trial.request.metric)
-        if measured is not None and measured > 0:
-            visits.setdefault((run.subject, run.round), []).append(math.log(measured))
+        if run.subject in place and measured is not None and measured > 0:
+            visits.setdefault((place[run.subject], run.round), []).append(math.log(measured))
     rounds = sorted({number for _, number in visits})
     complete = [number for number in rounds if all((build, number) in visits for build in builds)]
     if len(builds) < 3 or len(complete) < 2:

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Protocol
 
@@ -77,9 +78,14 @@ def carry_out(
 ) -> None:
     """Carry out all tasks, as many at once as hosts allow; their states say how each has ended.
 
-    ``logs`` is a folder for what they print, ``locked`` names the hosts that a hunt locks for one of its own. Raises KeyboardInterrupt when
-    that arrives, once all have stopped.
+    ``logs`` is a folder for what they print, ``locked`` names the hosts that a hunt locks for one of its own; it is asked
+    once for each. Raises KeyboardInterrupt when that arrives, once all have stopped.
     """
+
+    @cache
+    def needed(number: int, hosts: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(each for host in hosts for each in locked(tasks[number], host)))
+
     followed: dict[int, Followed] = {}
     homes: dict[str, set[tuple[str, ...]]] = {}
     for task in tasks:
@@ -88,7 +94,7 @@ def carry_out(
                 find_elsewhere(task, history)
     with closing(view), stopped_at_the_end(tasks):
         while any(task.state != "ended" for task in tasks):
-            begin(tasks, history, logs, homes, locked)
+            begin(tasks, history, logs, homes, needed)
             for task in tasks:
                 observe(task, history, logs, view, followed)
             view.states(tasks)
@@ -101,16 +107,12 @@ def begin(
     history: History,
     logs: Path,
     homes: dict[str, set[tuple[str, ...]]],
-    locked: Callable[[Task, str], Sequence[str]],
+    needed: Callable[[int, tuple[str, ...]], tuple[str, ...]],
 ) -> None:
-    """Start what can be started now."""
-
-    def needed(task: Task, hosts: Sequence[str]) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(each for host in hosts for each in locked(task, host)))
-
-    busy = {host for task in tasks if task.state.startswith("running") for host in needed(task, task.hosts)}
+    """Start what can be started now; ``needed`` says what the hunt of that number locks to measure on these hosts."""
+    busy = {host for task in tasks if task.state.startswith("running") for host in needed(task.number, task.hosts)}
     waiting = [
-        Waiting(task.number, tuple(needed(task, hosts) for hosts in task.choices), task.range)
+        Waiting(task.number, tuple(needed(task.number, hosts) for hosts in task.choices), task.range)
         for task in tasks
         if task.state == "waiting"
     ]
@@ -118,7 +120,7 @@ def begin(
         homes.setdefault(tasks[number].range, set()).add(hosts)
         task = tasks[number]
         with failing(task, history):
-            start(task, next(each for each in task.choices if needed(task, each) == hosts), history, logs)
+            start(task, next(each for each in task.choices if needed(number, each) == hosts), history, logs)
 
 
 @contextmanager

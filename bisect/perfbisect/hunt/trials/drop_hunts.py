@@ -130,7 +130,8 @@ def hunt_range(
     """
     begun = [hunt for drop in span.drops if (hunt := found.hunt_of(drop)) and hunt.state in OPEN]
     if running := [hunt for hunt in begun if hunt.state == "running"]:
-        raise UsageError(f"Another process works on hunt {running[0].hunt}.", "See it: bisect watch")
+        see = command_on("watch", str(running[0].hunt), history.path)
+        raise UsageError(f"Another process works on hunt {running[0].hunt}.", f"See it: {see}")
     carried_on, replaced = set[int](), set[int]()
     for hunt in begun:
         if hunt.hunt in carried_on:

@@ -199,7 +199,7 @@ class TrialRunner:
     def measure(self, trial: Trial, history: History) -> None:
         """Make the rounds that are still to be made; each run is in the history before anything else happens.
 
-        Raises EnvironmentFailure when a trial of one build fails, or nothing could be measured.
+        Raises EnvironmentFailure when the build of an A/A fails, other than in a layout, or nothing could be measured.
         """
         self._trial, self._history = trial, history
         for earlier in trial.runs:
@@ -208,10 +208,10 @@ class TrialRunner:
             self._events[earlier.work] = earlier.facts.events
         self.progress.expect(len(trial.rounds_to_do()) * len(trial.pairs()) * trial.request.runs)
         self._obey(self._visits(trial))
-        if trial.skips and (trial.request.kind is TrialType.NOISE or not trial.runs):
-            first = trial.skips[0]
-            nothing = "" if trial.runs else "Nothing was measured: "
-            raise EnvironmentFailure(f"{nothing}{self._fails(first)}", f"See {first.facts.log}.")
+        for skip in trial.skips:
+            if not trial.runs or (trial.request.kind is TrialType.NOISE and not skip.subject):
+                nothing = "" if trial.runs else "Nothing was measured: "
+                raise EnvironmentFailure(f"{nothing}{self._fails(skip)}", f"See {skip.facts.log}.")
 
     def append(self, event: LabEvent | Decided) -> None:
         """Keep an event, and show what the user should know of it."""

@@ -23,7 +23,8 @@ from perfbisect.wording.quantities import MISSING, count, figure, share, signed
 from perfbisect.wording.reasons import abridged
 from perfbisect.wording.text import metric_title
 
-DiffOf = Callable[[str, str], tuple[str, int]]  # of a parent and a commit: the diff, and how many files it leaves out
+# Of a parent and a commit: the diff, and how many files it leaves out; None where it cannot be read.
+DiffOf = Callable[[str, str], tuple[str, int] | None]
 
 FUNCTIONS = 40  # that are listed
 SMALL = (
@@ -270,8 +271,9 @@ def change(case: Case, anchor: str, diff_of: DiffOf, names: Sequence[str]) -> tu
     """The diff against the first of the parents, files that change a function of the list first; and what it lacks."""
     if not case.parents:
         return (), ""
-    text, left_out = diff_of(case.parents[0].sha, case.commit.sha)
-    files = parsed(text)
+    if (found := diff_of(case.parents[0].sha, case.commit.sha)) is None:
+        return (), "The diff is not shown: the repository of the hunt, or its commits, are not on this machine."
+    files, left_out = parsed(found[0]), found[1]
     word = any_of(names)
     shown = [
         ShownFile(
@@ -290,8 +292,6 @@ def change(case: Case, anchor: str, diff_of: DiffOf, names: Sequence[str]) -> tu
     some = any(hunk.marked for one in kept for hunk in one.hunks)
     for place, one in enumerate(kept):
         one.open = any(hunk.marked for hunk in one.hunks) if some else place < OPEN
-    if not kept and not left_out:
-        return (), "The diff is not shown: the repository of the hunt, or its commits, are not on this machine."
     note = (
         f"{count(left_out, 'file')} with large changes left out; `git show {case.commit.short}` prints all."
         if left_out

@@ -115,7 +115,7 @@ def hunt_page(data: HuntData, *, diff_of: DiffOf, history: Path | None, index: s
         range_note=f"{count(story.hunt.candidates, 'candidate')} after {story.settings.good}, oldest first",
         ends=(story.settings.good, story.settings.bad),
         extent=extent(story),
-        settings=tuple(settings(story)),
+        settings=settings(story),
         costs=tuple(costs(story)),
         commands=tuple(commands(story, history)),
     )
@@ -197,23 +197,22 @@ def narrowed(data: HuntData) -> Markup | None:
     return posterior(Range(len(data.course[-1].culprit), tested), data.course)
 
 
-def settings(story: Story) -> Iterator[tuple[str, str]]:
+def settings(story: Story) -> tuple[tuple[str, str], ...]:
     """What was hunted and how."""
     given = story.settings
-    yield "repository", given.repository
-    yield "builder", f"{given.builder}, {given.variant}"
-    yield "workload", given.workload
-    yield "metric", metric_title(given.metric)
-    if given.overrides:
-        yield "changed", ", ".join(f"{name} {value}" for name, value in given.overrides.items())
-    if story.together:
-        yield "together", story.together
-    if given.quick:
-        yield "command", given.quick.run
-    for patch in cells.patches(story):
-        yield "patch", patch
-    if skipped := cells.left_out(story):
-        yield "left out", skipped
+    rows = (
+        ("repository", given.repository),
+        ("builder", f"{given.builder}, {given.variant}"),
+        ("workload", given.workload),
+        ("metric", metric_title(given.metric)),
+        ("chosen", story.why_metric),
+        ("changed", ", ".join(f"{name} {value}" for name, value in given.overrides.items())),
+        ("together", story.together),
+        ("command", given.quick.run if given.quick else ""),
+        *(("patch", patch) for patch in cells.patches(story)),
+        ("left out", cells.left_out(story)),
+    )
+    return tuple(row for row in rows if row[1])
 
 
 def costs(story: Story) -> Iterator[Tile]:
