@@ -1,13 +1,19 @@
 """Worlds drawn at random, in which several things go wrong at once."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from random import Random
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # what benchmarks share
+
+from shapes import criss_cross, long_branch, octopus, older_branches, two_roots
+
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.policy import Policy
-from perfbisect.simulate.graphs import criss_cross, long_branch, merging, octopus, older_branches, two_roots
+from perfbisect.simulate.graphs import merging
 from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.scenario import Scenario
 

@@ -1,14 +1,20 @@
 """The worlds of the benchmark: a grid of sizes, and one world for each thing that can go wrong."""
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # what benchmarks share
+
+from shapes import criss_cross, long_branch, octopus, older_branches, two_roots
 
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.policy import Direction, Policy
-from perfbisect.simulate.graphs import criss_cross, long_branch, merging, octopus, older_branches, two_roots
+from perfbisect.simulate.graphs import merging
 from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.scenario import Odd, Place, Scenario
 

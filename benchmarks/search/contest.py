@@ -58,7 +58,12 @@ def play(cell: Cell, name: str, seed: int) -> Trial:
 def version(name: str) -> str:
     """A fingerprint of the code that this rule's results depend on; computed once, as files may be edited meanwhile."""
     package, here = Path(perfbisect.__file__).parent, Path(__file__).parent
-    files = [*sorted((package / "simulate").glob("*.py")), here / "cells.py", here / "credit.py"]
+    files = [
+        *sorted((package / "simulate").glob("*.py")),
+        here.parent / "shapes.py",
+        here / "cells.py",
+        here / "credit.py",
+    ]
     if is_ours(name):
         files += sorted((package / "core").rglob("*.py"))
     files += [here / file for start, file in PEER_FILES.items() if name.startswith(start)]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from histories import git
 from perfbisect.demo.history import BAD, GOOD, Answer, write_history
-from perfbisect.recipes.suites import read_suite
+from perfbisect.recipes.workload import read_suite
 
 pytestmark = pytest.mark.tools
 

@@ -17,7 +17,7 @@ from perfbisect.host.local import LocalHost
 from perfbisect.lab.build.log_parser import STAGE, BuildLog
 from perfbisect.lab.host_lab import HostLab
 from perfbisect.lab.workload import sysbench
-from perfbisect.recipes import bounded_search
+from perfbisect.recipes import output_pattern
 from perfbisect.recipes.output_pattern import find_number
 
 NUMBERS = [
@@ -72,8 +72,8 @@ def test_brackets_in_each_other_are_a_sentence(text: str) -> None:
     ],
 )
 def test_a_search_that_would_not_end_is_a_sentence(pattern: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounded_search, "LONGEST", 0.5)
-    with pytest.raises(ValueError, match=r"^the search of its output for .* took more than 30 s$"):
+    monkeypatch.setattr(output_pattern, "LONGEST", 0.5)
+    with pytest.raises(ValueError, match=r"^the search of its output for .* took more than 0.5 s$"):
         find_number(pattern, f"{text}\n")
 
 
@@ -88,7 +88,7 @@ def test_a_search_that_would_not_end_is_a_sentence(pattern: str, text: str, monk
 def test_a_search_that_is_killed_or_lacks_memory_is_a_sentence(
     does: str, why: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(bounded_search, "_SEARCH", does)
+    monkeypatch.setattr(output_pattern, "_SEARCH", does)
     with pytest.raises(EnvironmentFailure, match=why):
         find_number(r"(\d+) ops", "7 ops")
     assert capfd.readouterr() == ("", ""), "what it printed is in the sentence alone"

@@ -21,9 +21,8 @@ from perfbisect.lab.workload import sysbench
 from perfbisect.lab.workload.sysbench import Outcome
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.find import load_workload
-from perfbisect.recipes.overrides import overridden
-from perfbisect.recipes.suites import read_suite
-from perfbisect.recipes.workload import Option, Workload
+from perfbisect.recipes.requested import overridden
+from perfbisect.recipes.workload import Option, Workload, read_suite
 
 pytestmark = pytest.mark.dbms
 

@@ -9,7 +9,7 @@ import pytest
 from perfbisect.cli.options.completion import host_name
 from perfbisect.errors import RecipeError, UsageError
 from perfbisect.recipes.find import load_host
-from perfbisect.recipes.lease_names import LeaseName, expanded, parse
+from perfbisect.recipes.inventory import LeaseName, expanded_names, parse_lease_name
 from perfbisect.recipes.leases import load_lease, load_leases, reached
 
 Write = Callable[[str, str], Path]
@@ -39,14 +39,14 @@ VALUES = {"job": "j1", "user": "me", "address": "n7", "lease": "12"}
     ],
 )
 def test_what_a_name_says(name: str, said: LeaseName | None) -> None:
-    assert parse(name) == said
+    assert parse_lease_name(name) == said
 
 
 def test_several_at_once_have_names_of_their_own() -> None:
-    assert expanded(["local", "s:a*2", "s:b"]) == ("local", "s:a/1", "s:a/2", "s:b")
+    assert expanded_names(["local", "s:a*2", "s:b"]) == ("local", "s:a/1", "s:a/2", "s:b")
     for wrong in ("s:a*0", "s:a*1001"):
         with pytest.raises(UsageError, match="1 to 1000 can be leased"):
-            expanded([wrong])
+            expanded_names([wrong])
 
 
 def test_a_leased_host_has_what_its_lease_says_of_all(write: Write) -> None:

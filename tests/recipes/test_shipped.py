@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from perfbisect.recipes import builder, inventory, workload
+from perfbisect.recipes.builder import SHARED
 from perfbisect.recipes.find import load_builders, load_hosts, load_workloads
 from perfbisect.recipes.leases import at_once, load_lease
 from perfbisect.recipes.placeholders import fill
-from perfbisect.recipes.suites import read_suite
 from perfbisect.recipes.toml_reader import Location, convert
-from perfbisect.recipes.variants import SHARED
+from perfbisect.recipes.workload import read_suite
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs" / "recipes.md").read_text()

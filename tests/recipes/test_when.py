@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfbisect.recipes.find import load_builder
-from perfbisect.recipes.versions import number, satisfies, version_text
-from perfbisect.recipes.when import TreeFacts, applied
+from perfbisect.recipes.when import TreeFacts, applied, number, satisfies, version_text
 
 Write = Callable[[str, str], Path]
 

@@ -4,12 +4,13 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from shapes import criss_cross, long_branch, octopus, two_roots
 
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Inconclusive
 from perfbisect.core.domain.policy import Policy
 from perfbisect.core.inference.ancestry import Ancestry, ancestry_of
-from perfbisect.simulate.graphs import criss_cross, long_branch, merging, octopus, trunk, two_roots
+from perfbisect.simulate.graphs import merging, trunk
 from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.judge import Judgement, judge
 from perfbisect.simulate.random_streams import Purpose, generator

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from shapes import criss_cross, octopus, two_roots
 
 from named import found
 from perfbisect.core.domain.graph import Graph
@@ -24,7 +25,7 @@ from perfbisect.core.domain.orders import (
 from perfbisect.core.domain.policy import Policy
 from perfbisect.core.inference.ancestry import Ancestry
 from perfbisect.simulate import strategies
-from perfbisect.simulate.graphs import criss_cross, merging, octopus, two_roots
+from perfbisect.simulate.graphs import merging
 from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.judge import Account, Judgement, account, favourite, is_named, judge, suspects
 from perfbisect.simulate.scenario import Scenario

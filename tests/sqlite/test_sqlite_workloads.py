@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.recipes.suites import read_suite
+from perfbisect.recipes.workload import read_suite
 
 WORKLOADS = Path(__file__).parents[2] / "workloads"
 SUITE = read_suite(WORKLOADS / "sqlite" / "suite.toml")

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from perfbisect.lab.workload.lua import SYSBENCH_DRIVERS, measured, preparing, with_modules
-from perfbisect.recipes.suites import for_each_driver, read_suite
+from perfbisect.recipes.workload import for_each_driver, read_suite
 
 WORKLOADS = Path(__file__).parents[2] / "workloads"
 SUITE = read_suite(WORKLOADS / "sysbench" / "suite.toml")

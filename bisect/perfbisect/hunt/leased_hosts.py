@@ -12,7 +12,7 @@ from perfbisect.errors import UsageError
 from perfbisect.host import leases
 from perfbisect.host.leases import Say, Show, Wanted
 from perfbisect.recipes.find import load_host
-from perfbisect.recipes.lease_names import parse
+from perfbisect.recipes.inventory import parse_lease_name
 from perfbisect.recipes.leases import at_once, load_lease
 
 
@@ -68,7 +68,7 @@ def _every(names: Sequence[str], hosts_path: str | Path, builders: bool) -> list
 def _wanted(names: Sequence[str], hosts_path: str | Path, nodes: Mapping[str, str], purpose: str) -> Iterator[Wanted]:
     groups: dict[tuple[str, str], list[str]] = {}
     for name in names:
-        said = parse(name)
+        said = parse_lease_name(name)
         assert said, "a leased host has the name of one"
         if not leases.is_held(name):  # another hunt of this process shares it
             groups.setdefault((said.lease, said.features), []).append(name)

@@ -12,8 +12,7 @@ from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.find import load_builders, load_workloads
 from perfbisect.recipes.proposal import benchmarks
 from perfbisect.recipes.proposal.document import Proposal
-from perfbisect.recipes.proposal.ignored import ignored
-from perfbisect.recipes.proposal.tree import EMBEDDING, Tree, defined, language, to_read
+from perfbisect.recipes.proposal.tree import EMBEDDING, Tree, defined, ignored, language, to_read
 from perfbisect.repository.commits import resolve, tags_of
 from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.git import Repository, git

@@ -12,8 +12,7 @@ from perfbisect.recipes.build_systems import for_range, found_in, has_commands, 
 from perfbisect.recipes.builder import Build, Builder
 from perfbisect.recipes.builder_reader import build_of, variant_of
 from perfbisect.recipes.find import load_builder
-from perfbisect.recipes.overrides import typed
-from perfbisect.recipes.requested import load_requested
+from perfbisect.recipes.requested import load_requested, typed
 from perfbisect.recipes.workload import Workload
 from perfbisect.repository.clone import Progress, cached_clone
 from perfbisect.repository.commits import ends_of, first_commit, joined, resolve

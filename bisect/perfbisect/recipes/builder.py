@@ -1,8 +1,7 @@
 """The schema of a builder recipe, ``builders/NAME/builder.toml``.
 
 Commands are argument lists. ``{placeholders}`` are filled in by perfbisect; PLACEHOLDERS lists the allowed ones.
-A shell is used only where the recipe names one, as in ``["sh", "-c", "…"]``.
-"""
+A shell is used only where the recipe names one, as in ``["sh", "-c", "…"]``."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -221,3 +220,34 @@ class Builder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     def work_name(self) -> str:
         """The name of its repository and of its work folder on a host."""
         return self.home or self.name
+
+
+SHARED: dict[str, dict[str, str]] = {
+    "o2nofp": {
+        "summary": "optimised, with frame pointers",
+        "cflags": "-O2 -fno-omit-frame-pointer",
+    },
+    # Whether a hot loop is fast may depend on where it begins. Clang takes no alignment of jumps, and says so in a warning.
+    "o2nofp-aligned": {
+        "summary": "as o2nofp, with functions, loops and jumps aligned",
+        "cflags": "-O2 -fno-omit-frame-pointer -falign-functions=64 -falign-loops=64 -falign-jumps=32",
+    },
+    "lto": {
+        "summary": "as o2nofp, optimised across files at link time",
+        "cflags": "-O2 -fno-omit-frame-pointer -flto=auto",
+        "ldflags": "-flto=auto",
+    },
+    "native": {
+        "summary": "as o2nofp, for the CPU of the host that builds",
+        "cflags": "-O2 -fno-omit-frame-pointer -march=native",
+    },
+    "pgo": {
+        "summary": "as o2nofp, optimised with a profile of the measured workloads",
+        "cflags": "-O2 -fno-omit-frame-pointer",
+        "train": "*",
+    },
+    "relwithdebinfo": {
+        "summary": "as o2nofp, with debug information and without assertions",
+        "cflags": "-O2 -g -DNDEBUG -fno-omit-frame-pointer",
+    },
+}

@@ -8,12 +8,10 @@ import msgspec
 
 from perfbisect.errors import RecipeError
 from perfbisect.recipes.build_systems import with_needs
-from perfbisect.recipes.builder import Build, Builder, Variant, When
+from perfbisect.recipes.builder import SHARED, Build, Builder, Variant, When
 from perfbisect.recipes.placeholders import check_config, check_placeholders
 from perfbisect.recipes.search_path import contained
-from perfbisect.recipes.suggestions import hint, listed
-from perfbisect.recipes.toml_reader import Location, Table, convert, merged, read_table, read_text, verify
-from perfbisect.recipes.variants import SHARED
+from perfbisect.recipes.toml_reader import Location, Table, convert, hint, listed, merged, read_table, read_text, verify
 from perfbisect.recipes.when import check_conditions, check_rule
 
 FILE = "builder.toml"

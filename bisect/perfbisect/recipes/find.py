@@ -1,4 +1,4 @@
-"""Recipes by name. ``given`` is a folder (or an inventory) named by the user; it is searched first."""
+"""Recipes by name, and from which files they are. ``given`` is a folder (or an inventory) named by the user; it is searched first."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -7,16 +7,14 @@ from typing import TypeVar
 import msgspec
 
 from perfbisect.errors import RecipeError
-from perfbisect.recipes import builder_reader, lease_names, leases, suites
+from perfbisect.recipes import builder_reader, leases, workload
 from perfbisect.recipes.builder import MEASURED, Builder
 from perfbisect.recipes.builder_reader import read_builder, variant_of
 from perfbisect.recipes.configuration import load_configuration
-from perfbisect.recipes.inventory import HostEntry, Inventory
-from perfbisect.recipes.search_path import inventory_files, recipe_folders
-from perfbisect.recipes.suggestions import hint, listed
-from perfbisect.recipes.suites import for_each_driver, read_suite
-from perfbisect.recipes.toml_reader import Location, convert, read_table
-from perfbisect.recipes.workload import Workload
+from perfbisect.recipes.inventory import HostEntry, Inventory, parse_lease_name
+from perfbisect.recipes.search_path import BUILDERS, HOSTS, WORKLOADS, inventory_files, own_places, recipe_folders
+from perfbisect.recipes.toml_reader import Location, convert, hint, listed, read_table
+from perfbisect.recipes.workload import Workload, for_each_driver, read_suite
 
 Thing = TypeVar("Thing")
 
@@ -63,7 +61,7 @@ def _called(name: str, driver: str, everything: Sequence[Workload]) -> Workload:
 
 def load_workloads(given: str | Path = "") -> list[Workload]:
     """All workloads, by suite in alphabetical order, in the order of their file, once for each driver."""
-    files = _recipes(recipe_folders("workloads", given), suites.FILE)
+    files = _recipes(recipe_folders("workloads", given), workload.FILE)
     return [workload for _, file in sorted(files.items()) for workload in for_each_driver(read_suite(file))]
 
 
@@ -119,7 +117,7 @@ def load_host(name: str, given: str | Path = "") -> HostEntry:
     has a mistake.
     """
     hosts = {host.name: host for host in load_hosts(given)}
-    said = None if name in hosts else lease_names.parse(name)
+    said = None if name in hosts else parse_lease_name(name)
     if name not in hosts and said is None and name in {lease.name for lease in leases.load_leases(given)}:
         raise RecipeError(
             f"'{name}' is not a host, but a lease: its hosts are leased by their features.",
@@ -167,3 +165,25 @@ def _chosen(noun: str, name: str, things: Mapping[str, Thing]) -> Thing:
             f"{noun.capitalize()}s: {listed(things)}." if things else f"There are no {noun}s at all.",
         )
     return things[name]
+
+
+def foreign_files(
+    builder: Builder | None, workloads: Iterable[Workload], hosts: Iterable[HostEntry]
+) -> dict[str, Path]:
+    """What each file defines → the file, for all that are neither shipped nor in the user's configuration folder."""
+    found = {}
+    if builder:
+        for folder in map(Path, (builder.folder, *builder.inherited)):
+            if not _is_own(folder.parent, BUILDERS):
+                found[f"Builder {folder.name}"] = folder / builder_reader.FILE
+    for suite in dict.fromkeys(Path(each.folder) for each in workloads if each.folder):  # a command is of no suite
+        if not _is_own(suite.parent, WORKLOADS):
+            found[f"Suite {suite.name}"] = suite / workload.FILE
+    for host in hosts:
+        if not _is_own(Path(host.file), HOSTS):
+            found[f"Host {host.name}"] = Path(host.file)
+    return found
+
+
+def _is_own(path: Path, name: str) -> bool:
+    return path.resolve() in [place.resolve() for place in own_places(name)]

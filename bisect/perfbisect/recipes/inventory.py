@@ -1,11 +1,17 @@
-"""The schema of ``hosts.toml``: the machines that build and measure."""
+"""The schema of ``hosts.toml``: the machines that build and measure, and those that are leased.
+
+``slurm:quiet`` names a machine with the feature quiet, leased by the commands of ``[leases.slurm]``; ``slurm:quiet*3`` are
+three of them, which are called ``slurm:quiet/1`` and so on.
+"""
 
 import re
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import msgspec
 
-from perfbisect.recipes.lease_names import expanded
+from perfbisect.errors import UsageError
 
 CPUS = r"^([0-9]{1,6}(-[0-9]{1,6}(:[0-9]{1,6})?)?(,[0-9]{1,6}(-[0-9]{1,6}(:[0-9]{1,6})?)?)*)?\Z"
 
@@ -41,6 +47,10 @@ Device = Annotated[str, msgspec.Meta(pattern=r"^[\w/-]*\Z", description='a block
 Count = Annotated[int, msgspec.Meta(ge=0, le=1_000_000, description="a whole number from 0 to 1000000")]
 MiB = Annotated[int, msgspec.Meta(ge=0, le=2**40, description="a whole number of MiB, 0 or more")]
 Size = Annotated[str, msgspec.Meta(pattern=rf"^{SIZE}\Z", description='a size such as "20G"')]
+
+
+MOST = 1000  # machines of one name
+_NAME = re.compile(r"([\w.-]+):([\w.,&|=:+()!-]*)(?:\*([0-9]{1,4})|/([0-9]{1,4}))?")
 
 
 def in_bytes(size: str) -> int:
@@ -89,7 +99,7 @@ class HostEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     @property
     def built_on(self) -> tuple[str, ...]:
         """The hosts that build for this one, each once; by default it builds for itself."""
-        return tuple(dict.fromkeys(expanded(self.build_hosts or [self.build_host or self.name])))
+        return tuple(dict.fromkeys(expanded_names(self.build_hosts or [self.build_host or self.name])))
 
     @property
     def is_here(self) -> bool:
@@ -141,3 +151,37 @@ class Inventory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     hosts: dict[str, HostEntry] = {}
     leases: dict[str, LeaseEntry] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseName:
+    """What a name says."""
+
+    lease: str  # of hosts.toml
+    features: str  # as the scheduler takes them; "": any machine
+    count: int = 1
+
+    @property
+    def kind(self) -> str:
+        """The class of all machines with these features, and what their names begin with."""
+        return f"{self.lease}:{self.features}"
+
+
+def parse_lease_name(name: str) -> LeaseName | None:
+    """What the name of a leased host says; None for the name of another."""
+    found = _NAME.fullmatch(name)
+    return LeaseName(found[1], found[2], int(found[3] or 1)) if found else None
+
+
+def expanded_names(names: Iterable[str]) -> tuple[str, ...]:
+    """The names with ``*3`` as three names. Raises UsageError for a number that is none."""
+    every: list[str] = []
+    for name in names:
+        said = parse_lease_name(name)
+        if said is None or "*" not in name:
+            every.append(name)
+        elif not 1 <= said.count <= MOST:
+            raise UsageError(f"{name} are {said.count} hosts, but 1 to {MOST} can be leased.")
+        else:
+            every += [f"{said.kind}/{number}" for number in range(1, said.count + 1)]
+    return tuple(every)

@@ -9,12 +9,10 @@ from typing import Any
 import msgspec
 
 from perfbisect.errors import RecipeError, UsageError
-from perfbisect.recipes.inventory import HostEntry, Inventory, LeaseEntry, Root
-from perfbisect.recipes.lease_names import LeaseName
+from perfbisect.recipes.inventory import HostEntry, Inventory, LeaseEntry, LeaseName, Root
 from perfbisect.recipes.placeholders import check_texts, fill, fill_text, placeholders_in
 from perfbisect.recipes.search_path import inventory_files
-from perfbisect.recipes.suggestions import hint, listed
-from perfbisect.recipes.toml_reader import Location, Table, convert, merged, read_table, verify
+from perfbisect.recipes.toml_reader import Location, Table, convert, hint, listed, merged, read_table, verify
 
 IN_JOB = ("job", "user")  # the name of what is leased, random and chosen before; the user's name on this machine
 # And at which addresses an earlier session has measured, and for how long it is wanted: empty where that is not known.

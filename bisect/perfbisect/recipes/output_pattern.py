@@ -1,22 +1,46 @@
 """A number in the output of a command: the one group of a regular expression, or a path into JSON.
 
 A path begins with ``$``, which no useful expression does: ``$.results[0].ops``, ``$["ops/s"]``, ``$[-1].seconds``.
+
+An expression of a recipe may take for ever on an output that its author never saw: ``(a+)+b`` doubles its time with each
+character, and Python cannot interrupt a search. So it is searched in a process of its own, which is ended after a while:
+that takes as long as the start of Python, some hundredths of a second.
 """
 
 import json
 import re
+import subprocess
+import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from perfbisect.errors import EnvironmentFailure
 from perfbisect.masking import masked
-from perfbisect.recipes.bounded_search import LONGEST, last_match
 
 _STEP = re.compile(r"""\.([^.\[\]"'\s]+)|\[(-?[0-9]{1,18})\]|\["([^"\]]*)"\]|\['([^'\]]*)'\]""")
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _DIGITS = 400  # of the longest number; no float has more before the point
 SHORT = 60  # characters of a quoted output in an error
+
+
+LONGEST = 30.0  # seconds of a search: thousands of times what an expression needs that is fit for its output
+CAPTURED = 1000  # characters of what is found
+
+_SEARCH = f"""\
+import json, re, sys
+pattern, texts = json.load(sys.stdin)
+for text in texts:
+    last = None
+    for last in re.finditer(pattern, text, re.MULTILINE):
+        pass
+    if last:
+        print(json.dumps((last[1] or "")[:{CAPTURED}]))
+        break
+else:
+    print("null")
+"""
 
 
 def check_pattern(where: str) -> None:
@@ -127,3 +151,36 @@ def _kind(found: object) -> str:
 def _short(text: str) -> str:
     text = masked(text)
     return text if len(text) <= SHORT else f"{text[: SHORT - 1].rstrip()}…"
+
+
+def last_match(pattern: str, texts: Sequence[str]) -> str | None:
+    """What the one group of the last match captures in the first text that has a match; None without any.
+
+    Raises TimeoutError, and EnvironmentFailure when the process cannot do its work.
+    """
+    try:
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", "-W", "ignore", "-c", _SEARCH],
+            input=json.dumps([pattern, texts]),
+            capture_output=True,
+            timeout=LONGEST,
+            check=False,
+            encoding="ascii",
+            errors="replace",
+        )
+    except subprocess.TimeoutExpired as error:
+        raise TimeoutError from error
+    except OSError as error:
+        raise _failure(error.strerror or str(error)) from error
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()
+        raise _failure(f"status {done.returncode}{f', {lines[-1]}' if lines else ''}")
+    found: str | None = json.loads(done.stdout)
+    return found
+
+
+def _failure(why: str) -> EnvironmentFailure:
+    return EnvironmentFailure(
+        f"the process that searches a benchmark's output failed on this machine: {why}",
+        "It may lack memory. Free some, then `bisect resume`.",
+    )

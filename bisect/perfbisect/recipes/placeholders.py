@@ -17,8 +17,7 @@ from perfbisect.recipes.builder import (
     SERVER_PLACEHOLDERS,
     VERSION_PLACEHOLDERS,
 )
-from perfbisect.recipes.suggestions import hint, listed
-from perfbisect.recipes.toml_reader import Location, Table
+from perfbisect.recipes.toml_reader import Location, Table, hint, listed
 
 Values = Mapping[str, str | int]
 

@@ -1,4 +1,6 @@
-"""The builder and the workload of a hunt: recipes by name, or commands of the command line.
+"""The builder and the workload of a hunt: recipes by name with what the hunt changes of them, or commands of the command line.
+
+Of a workload a hunt changes its duration, warm-up and threads, and its args.
 
 Commands need no recipe file: their builder is the recipe ``command`` with the commands of --build, their workload is the
 command of --run. The names of both contain a hash of all their options, so that the history of one command is never
@@ -9,7 +11,7 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 
 import msgspec
@@ -20,16 +22,17 @@ from perfbisect.masking import masked
 from perfbisect.recipes.build_systems import AUTO, has_commands, with_needs
 from perfbisect.recipes.builder import BUILD_PLACEHOLDERS, COMMAND_PLACEHOLDERS, Build, Builder
 from perfbisect.recipes.builder_reader import build_of
-from perfbisect.recipes.find import load_builder, load_workload
-from perfbisect.recipes.overrides import overridden
+from perfbisect.recipes.find import full_name, load_builder, load_workload
 from perfbisect.recipes.placeholders import check_texts, literal, placeholders_in
-from perfbisect.recipes.suites import check_command
-from perfbisect.recipes.toml_reader import Location
-from perfbisect.recipes.workload import EVENTS, Workload
+from perfbisect.recipes.toml_reader import Location, hint, listed, show
+from perfbisect.recipes.workload import EVENTS, Option, Workload, check_command
 
 RECIPE = "command"
 OF_SERVERS = ("socket", "port")
 LINE = Location(Path("command line"))  # the location that errors in options name
+
+
+TRUTHS = {"true": True, "on": True, "false": False, "off": False}
 
 
 def load_requested(settings: Settings) -> tuple[Builder, Workload]:
@@ -151,3 +154,50 @@ def check_fit(builder: Builder, workloads: Sequence[Workload], settings: Setting
 
 def _words(workload: Workload) -> list[str]:
     return [*workload.command, *(word for argv in workload.prepare_commands for word in argv)]
+
+
+def typed(workload: Workload, overrides: Mapping[str, Option]) -> dict[str, Option]:
+    """The overrides, the value of each arg converted to the type that it has in the workload.
+
+    Raises UsageError for an arg that the workload does not have, or for a value of another type.
+    """
+    known = workload.prepare_args | workload.args
+    found = dict(overrides)
+    for name, value in overrides.items():
+        if name in TIMING:
+            continue
+        if name not in known:
+            raise UsageError(
+                f"Workload {full_name(workload)} has no arg '{name}' to set.{hint(name, known)}",
+                f"It has {listed(known)}; for anything else write a suite of your own.",
+            )
+        found[name] = _like(known[name], name, str(value))
+    return found
+
+
+def overridden(workload: Workload, overrides: Mapping[str, Option]) -> Workload:
+    """The workload with its overrides; an arg of both loading and runs is changed in both. Raises as ``typed``."""
+    found = typed(workload, overrides)
+    return msgspec.structs.replace(
+        workload,
+        args=_replaced(workload.args, found),
+        prepare_args=_replaced(workload.prepare_args, found),
+        **{name: value for name, value in found.items() if name in TIMING},
+    )
+
+
+def _replaced(args: Mapping[str, Option], overrides: Mapping[str, Option]) -> dict[str, Option]:
+    return {name: overrides.get(name, value) for name, value in args.items()}
+
+
+def _like(known: Option, name: str, text: str) -> Option:
+    """``text`` converted to the type of ``known``."""
+    try:
+        if isinstance(known, bool):
+            return TRUTHS[text.lower()]
+        return type(known)(text)
+    except (KeyError, ValueError):
+        allowed = {bool: "true or false", int: "a whole number", float: "a number"}[type(known)]
+        raise UsageError(
+            f"{name}={text} cannot be set: {name} is {allowed}.", f"It is {show(known)} unless set."
+        ) from None

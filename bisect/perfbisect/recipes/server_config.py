@@ -18,8 +18,7 @@ from perfbisect.errors import UsageError
 from perfbisect.recipes.builder import Builder, Setting
 from perfbisect.recipes.builder_reader import config_template, recipe_files
 from perfbisect.recipes.placeholders import literal
-from perfbisect.recipes.suggestions import hint, listed
-from perfbisect.recipes.toml_reader import read_text
+from perfbisect.recipes.toml_reader import hint, listed, read_text
 
 PLACED = "=/"  # behind a reserved word: only a value that is a path is left out
 _WORD = re.compile(r"\s*([!\w.-]+)")

@@ -2,15 +2,15 @@
 
 msgspec checks types too, but does not name the key inside a table of free names (``variants.lto``), and has no partial
 files, whose missing keys are in other files (``extends``, ``defaults``). So tables are verified against the structs'
-type hints first, and converted by msgspec after that.
-"""
+type hints first, and converted by msgspec after that."""
 
 import math
 import re
 import tomllib
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -18,7 +18,6 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import msgspec
 
 from perfbisect.errors import RecipeError
-from perfbisect.recipes.suggestions import hint
 
 Table = dict[str, Any]
 Shape = TypeVar("Shape", bound=msgspec.Struct)
@@ -196,3 +195,14 @@ def merged(below: object, above: object) -> Any:
         return above
     both = {**below, **above}
     return {key: merged(below[key], value) if key in below and key in above else value for key, value in both.items()}
+
+
+def hint(word: str, known: Iterable[str]) -> str:
+    """A sentence with the known word most similar to ``word``; "" when none is similar."""
+    near = get_close_matches(word, list(known), 1)
+    return f" Did you mean '{near[0]}'?" if near else ""
+
+
+def listed(words: Iterable[str]) -> str:
+    """The words in alphabetical order, for a sentence; "none" when there are none."""
+    return ", ".join(sorted(words)) or "none"

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from shapes import two_roots
 
 from named import several
 from perfbisect.core.domain.graph import Graph
@@ -14,7 +15,7 @@ from perfbisect.core.search.all_changes import _halves, _Progress, _Span, _unset
 from perfbisect.core.search.decide import decide
 from perfbisect.core.search.situation import Situation
 from perfbisect.core.search.subrange import subrange
-from perfbisect.simulate.graphs import merging, two_roots
+from perfbisect.simulate.graphs import merging
 from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.judge import Account, account, judge
 from perfbisect.simulate.world import Habits, World

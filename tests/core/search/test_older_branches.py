@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from shapes import older_branches
 
 from named import found, several
 from perfbisect.core.domain.graph import Graph
@@ -27,7 +28,6 @@ from perfbisect.core.search.decide import decide
 from perfbisect.core.search.older_branches import branch_point_of, with_older_branches
 from perfbisect.core.search.situation import Situation
 from perfbisect.core.search.subrange import subrange
-from perfbisect.simulate.graphs import older_branches
 from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.hunt import Outcome, hunt
 from perfbisect.simulate.judge import judge

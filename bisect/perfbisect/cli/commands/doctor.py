@@ -82,8 +82,7 @@ def doctor(
     from perfbisect.lab.checks.finding import CheckRequest, Finding, Level
     from perfbisect.lab.checks.preflight import findings, inspect_host
     from perfbisect.lab.checks.programs import shared_findings
-    from perfbisect.recipes.find import load_builder, load_host, load_workload
-    from perfbisect.recipes.origin import foreign_files
+    from perfbisect.recipes.find import foreign_files, load_builder, load_host, load_workload
 
     if workload and not builder:
         raise click.UsageError("A workload needs a system: give --builder, too.")

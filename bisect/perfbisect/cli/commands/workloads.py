@@ -45,7 +45,7 @@ def chosen(name: str, workloads: "Iterable[Workload]") -> "list[Workload]":
     """Every workload called ``name``: several where systems share a workload."""
     from perfbisect.errors import RecipeError
     from perfbisect.recipes.find import full_name
-    from perfbisect.recipes.suggestions import hint, listed
+    from perfbisect.recipes.toml_reader import hint, listed
 
     known = list(workloads)
     found = [workload for workload in known if name in (workload.name, full_name(workload))]

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perfbisect.cli.options.completion import host_name
-from perfbisect.recipes.lease_names import expanded
 from perfbisect.ui.stream import note, put, rewrite_line
 from perfbisect.wording.text import printable, safe_json
 
@@ -31,7 +30,9 @@ def hosts_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add ``--host NAME``, repeatable, given to the command as ``host: tuple[str, ...]``; NAME*3 of a lease as three."""
 
     def each(_ctx: click.Context, _param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
-        return expanded(value)
+        from perfbisect.recipes.inventory import expanded_names
+
+        return expanded_names(value)
 
     return click.option(
         "--host", multiple=True, default=("local",), metavar="NAME", show_default=True, shell_complete=host_name,

@@ -91,7 +91,7 @@ def announce(
     builder: "Builder | None" = None, workloads: "Iterable[Workload]" = (), hosts: "Iterable[HostEntry]" = ()
 ) -> None:
     """Say on standard error from which files these are, unless they are shipped or in the user's configuration folder."""
-    from perfbisect.recipes.origin import foreign_files
+    from perfbisect.recipes.find import foreign_files
 
     for what, file in foreign_files(builder, workloads, hosts).items():
         note(f"{what} is from {file}")

@@ -41,10 +41,10 @@ from perfbisect.core.stats.distributions import t_of_rounds, two_sided
 RATE = 0.05  # of false discoveries
 
 
-def real(chances: Sequence[float], rate: float = RATE) -> list[bool]:
-    """For the p-value of each difference: whether it is real, with ``rate`` false discoveries over all of them."""
+def real(chances: Sequence[float]) -> list[bool]:
+    """For the p-value of each difference: whether it is real, with a rate of RATE false discoveries over all of them."""
     ordered = sorted(chances)
-    kept = [p for place, p in enumerate(ordered, 1) if p <= place / len(ordered) * rate]
+    kept = [p for place, p in enumerate(ordered, 1) if p <= place / len(ordered) * RATE]
     return [p <= max(kept, default=-1.0) for p in chances]
 
 

@@ -10,7 +10,7 @@ from perfbisect.core.domain.settings import Settings
 from perfbisect.core.domain.trials import Reverts, Series, TrialBuild, TrialRequest, TrialType, TrialWorkload
 from perfbisect.host.lock import WaitCallback
 from perfbisect.hunt.setup import HuntSetup, both_tag_and_branch
-from perfbisect.recipes.overrides import overridden, typed
+from perfbisect.recipes.requested import overridden, typed
 from perfbisect.recipes.server_config import ServerConfig, load
 from perfbisect.recipes.workload import Workload
 from perfbisect.repository.commits import describe

@@ -21,7 +21,7 @@ from perfbisect.host.commands import no_space
 from perfbisect.host.facts import is_full
 from perfbisect.host.protocol import Host
 from perfbisect.lab.build.host_git import git, push, scripted
-from perfbisect.recipes.versions import satisfies
+from perfbisect.recipes.when import satisfies
 from perfbisect.repository.borrowing import BARE, alternates_line
 from perfbisect.repository.git import Repository, all_but
 from perfbisect.repository.patching import APPLY, encoded, outcome

@@ -21,8 +21,7 @@ from perfbisect.recipes.builder import Builder, Variant
 from perfbisect.recipes.builder_reader import build_of, variant_of
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.placeholders import fill, fill_text
-from perfbisect.recipes.versions import version_text
-from perfbisect.recipes.when import TreeFacts, applied
+from perfbisect.recipes.when import TreeFacts, applied, version_text
 from perfbisect.repository.git import Repository
 
 

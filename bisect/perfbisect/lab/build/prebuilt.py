@@ -25,8 +25,7 @@ from perfbisect.lab.build.binary_hash import hash_artifacts
 from perfbisect.lab.build.plan import Built
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.placeholders import fill
-from perfbisect.recipes.versions import version_text
-from perfbisect.recipes.when import TreeFacts, applied
+from perfbisect.recipes.when import TreeFacts, applied, version_text
 
 UNPACKERS = {
     ".tar": (), ".tar.gz": ("gzip",), ".tgz": ("gzip",), ".tar.bz2": ("bzip2",), ".tar.xz": ("xz",), ".tar.zst": ("zstd",),

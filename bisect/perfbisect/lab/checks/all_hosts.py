@@ -19,8 +19,7 @@ from perfbisect.lab.checks.finding import CheckRequest, Finding, Level
 from perfbisect.lab.checks.preflight import build_findings, findings, inspect_host
 from perfbisect.recipes.builder import Builder, Variant
 from perfbisect.recipes.builder_reader import variant_of
-from perfbisect.recipes.inventory import HostEntry
-from perfbisect.recipes.lease_names import parse
+from perfbisect.recipes.inventory import HostEntry, parse_lease_name
 from perfbisect.recipes.workload import Workload
 from perfbisect.wording.quantities import count
 from perfbisect.wording.text import listed
@@ -227,7 +226,7 @@ def unknown(entry: HostEntry, entries: Sequence[HostEntry]) -> Iterator[Finding]
     """Build hosts that are not in hosts.toml. Those on lease are none of it, and are not leased for a check of all."""
     names = {each.name for each in entries}
     for name in entry.built_elsewhere:
-        if name not in names and not parse(name):
+        if name not in names and not parse_lease_name(name):
             text = f"{name}, which is to build for host {entry.name}, is not in hosts.toml"
             yield Finding(Level.REFUSED, "build hosts", text, f"Correct `hosts.{entry.name}.build_hosts`.")
 

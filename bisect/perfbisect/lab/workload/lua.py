@@ -7,10 +7,9 @@ from pathlib import Path, PurePosixPath
 from perfbisect.errors import RecipeError
 from perfbisect.host.protocol import Host
 from perfbisect.lab import upload
-from perfbisect.recipes import suites
 from perfbisect.recipes.search_path import WORKLOADS, contained, recipe_folders
 from perfbisect.recipes.toml_reader import read_text
-from perfbisect.recipes.workload import Workload
+from perfbisect.recipes.workload import FILE, Workload
 
 SHARED = "perfbisect.lua"
 PLAIN_SQL = "sql.lua"
@@ -123,9 +122,7 @@ def read_by_runs(workload: Workload) -> dict[str, Path]:
     """
     if workload.command:
         uses_suite = "{suite}" in repr([workload.command, workload.prepare_commands])
-        return {
-            name: file for name, file in to_send(workload).items() if uses_suite and name != f"{SUITE}/{suites.FILE}"
-        }
+        return {name: file for name, file in to_send(workload).items() if uses_suite and name != f"{SUITE}/{FILE}"}
     read = dict.fromkeys(file for script in _run_by_sysbench(workload) for file in with_modules(workload, script))
     return {str(number): file for number, file in enumerate(read)}
 

@@ -1,0 +1,155 @@
+"""Build systems: what a tree is built with, and which commands that takes. Nothing here knows a project.
+
+The system is read from the names of files at the top of a tree. A tree may have several, such as a Makefile beside a
+CMakeLists.txt, and a range of commits may move from one to another. So the choice is made for a range: the first system
+that all its ends have. Commits between them that lack it, and all commits of a range whose ends have none in common, are
+built with the first that each has.
+
+``expanded`` turns a recipe's ``[build]`` without commands into one with those of ``build_commands``.
+"""
+
+import hashlib
+import json
+import shlex
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from perfbisect.recipes import build_commands
+from perfbisect.recipes.build_commands import OFFLINE, Commands, Plan, copying
+from perfbisect.recipes.builder import Build, Builder
+
+AUTO = "auto"  # in the place of a system: each commit has its own
+
+
+@dataclass(frozen=True, slots=True)
+class _System:
+    commands: Callable[[Plan], Commands]
+    needs: tuple[str, ...]  # programs
+    files: tuple[str, ...]  # at the top of a tree, of which one is enough
+    compiler: tuple[str, ...] = ()  # prints the version of one that is not the variant's
+
+
+# By preference. cmake and meson build out of the tree and have the compiler's options in one place; a Makefile has neither.
+SYSTEMS: dict[str, _System] = {
+    "cmake": _System(build_commands.cmake, ("cmake", "make"), ("CMakeLists.txt",)),
+    "meson": _System(build_commands.meson, ("meson", "ninja"), ("meson.build",)),
+    "autotools": _System(build_commands.autotools, ("make",), ("configure", "configure.ac", "configure.in")),
+    "make": _System(build_commands.make, ("make",), ("GNUmakefile", "makefile", "Makefile")),
+    "cargo": _System(build_commands.cargo, ("cargo",), ("Cargo.toml",), ("rustc", "--version")),
+    "go": _System(build_commands.go, ("go",), ("go.mod",), ("env", "GOTOOLCHAIN=local", "go", "version")),
+}
+MARKERS = frozenset(file for system in SYSTEMS.values() for file in system.files)
+
+
+def found_in(paths: Collection[str]) -> tuple[str, ...]:
+    """The systems of a tree that has these ``paths``, by preference."""
+    return tuple(name for name, system in SYSTEMS.items() if any(file in paths for file in system.files))
+
+
+def for_range(trees: Iterable[Collection[str]]) -> str:
+    """The system for a range whose ends have these paths; AUTO where they have none in common, "" where none has any."""
+    known = [found_in(paths) for paths in trees]
+    common = [system for system in SYSTEMS if all(system in systems for systems in known)]
+    if known and common:
+        return common[0]
+    return AUTO if any(known) else ""
+
+
+def chosen(system: str, paths: Collection[str]) -> str:
+    """The system of one commit with these paths, where ``system`` is that of the range; "" where it has none."""
+    own = found_in(paths)
+    return system if system in own else next(iter(own), "")
+
+
+def nothing_found() -> str:
+    """A sentence for a tree without any system."""
+    return f"its tree has no build system: none of {', '.join(sorted(MARKERS, key=str.casefold))}"
+
+
+def has_commands(build: Build) -> bool:
+    """Whether a recipe says itself how a commit is built."""
+    return bool(build.configure or build.compile or build.install)
+
+
+def with_needs(build: Build) -> Build:
+    """The ``[build]`` with the programs that its system needs among its needs."""
+    needs = SYSTEMS[build.system].needs if build.system and not has_commands(build) else ()
+    return msgspec.structs.replace(build, needs=list(dict.fromkeys((*needs, *build.needs))))
+
+
+def expanded(builder: Builder, system: str, paths: Collection[str]) -> Build:
+    """The recipe's ``[build]`` with the commands of ``system`` for a tree that has these ``paths``.
+
+    What the recipe says of environment, needs and artifacts is kept and added to.
+    """
+    build = builder.build or Build()
+    plan = Plan(
+        options=tuple(build.options),
+        requested=tuple(builder.requested),
+        targets=tuple(build.targets),
+        programs=tuple(builder.programs),
+        library=builder.library,
+        paths=frozenset(paths),
+        in_place=build.in_place,
+    )
+    made = _commands(system, plan)
+    return msgspec.structs.replace(
+        build,
+        configure=[list(argv) for argv in made.configure],
+        compile=[list(argv) for argv in made.compile],
+        install=[list(argv) for argv in made.install],
+        env={**OFFLINE, **made.env, **build.env},
+        needs=list(dict.fromkeys((*SYSTEMS[system].needs, *made.needs, *build.needs))),
+        artifacts=build.artifacts or [*builder.programs, *([builder.library] if builder.library else [])],
+    )
+
+
+def _commands(system: str, plan: Plan) -> Commands:
+    made = SYSTEMS[system].commands(plan)
+    return replace(made, install=(*made.install, *copying(plan)))
+
+
+def revision(system: str) -> str:
+    """A hash of what this version of the program runs for a system, which belongs to the keys of its builds."""
+    plans = (
+        Plan(("o",), (), targets, programs, "l.so", paths, in_place)
+        for in_place in (False, True)
+        for paths in (MARKERS | {"Cargo.lock"}, frozenset())
+        for targets in ((), ("t",))
+        for programs in ((), ("p",))
+    )
+    made = [_commands(system, plan) for plan in plans]
+    text = json.dumps([OFFLINE, *(msgspec.to_builtins(each) for each in made)], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def compiler_of(system: str) -> tuple[str, ...]:
+    """A command that prints the version of a system's own compiler; () where the variant's is used."""
+    return SYSTEMS[system].compiler if system else ()
+
+
+def system_of(builder: Builder, paths: frozenset[str]) -> str | None:
+    """The build system of a commit with these ``paths``; "" where the recipe has commands, None where the tree has none."""
+    if builder.build is None or has_commands(builder.build):
+        return ""
+    return chosen(builder.build.system, paths) or None
+
+
+def listing(builder: Builder) -> Iterator[str]:
+    """How each system that the recipe allows would build a commit, as comments of a TOML document."""
+    build = builder.build or Build()
+    if builder.installed or has_commands(build):
+        return
+    if build.system:
+        yield f"# Its tree is built with {build.system}:"
+    else:
+        yield "# Its tree is built with the first system of these that both ends of the range have:"
+    for system in [build.system] if build.system else SYSTEMS:
+        yield "#"
+        yield f"# {system}, for a tree with {' or '.join(SYSTEMS[system].files)}"
+        made = expanded(builder, system, SYSTEMS[system].files[:1])
+        for argv in (*made.configure, *made.compile, *made.install):
+            text = shlex.join(argv).replace("{{", "{").replace("}}", "}")
+            yield from (f"#     {line}" for line in text.split("\n"))
