@@ -233,7 +233,7 @@ class HostLab:
                 return False
         host = self.place.host
         if made:
-            integrity.record_layouts(host, [build_store.folder(host, key) for key in made.values()])
+            integrity.note(host, [build_store.folder(host, key) for key in made.values()])
         return True
 
     def _failed(self, parts: Parts, turn: Turn, failure: BuildFailed | RunFailed, began: float) -> Iterator[LabEvent]:

@@ -54,6 +54,12 @@ touch -c -- "$3" && changed "$3"
 [ -e "$3/files/seen" ] || [ ! -d "$1" ] || record "$3"
 """
 
+# $1 a build, or a layout of that in $2, whose times the removal changes.
+_REMOVE = f"""\
+{integrity.FUNCTIONS}remove() {{ rm -rf --one-file-system -- "$1"; }}
+if alike "$2" 2>/dev/null; then remove "$1" && note "$2"; else remove "$1"; fi
+"""
+
 
 class BuildRecord(msgspec.Struct, frozen=True):
     """The stored facts of a build. The recipe is not among them: parts that do not affect the build may change."""
@@ -176,9 +182,9 @@ def check(host: Host, key: str) -> None:
         raise BuildChanged(host.name, key, paths)
 
 
-def remove(host: Host, key: str) -> None:
-    """Remove the build with that key, or a layout of one."""
-    host.run(["rm", "-rf", "--one-file-system", "--", str(folder(host, key))], timeout=600)
+def remove(host: Host, key: str, of: str = "") -> None:
+    """Remove the build with that key, or a layout ``of`` one."""
+    host.run(["sh", "-c", _REMOVE, "remove", str(folder(host, key)), str(folder(host, of))], timeout=600)
 
 
 def keep(host: Host, facts: BuildFacts, version: str, installed: PurePosixPath, log: PurePosixPath) -> BuildFacts:
