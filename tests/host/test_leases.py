@@ -127,6 +127,7 @@ def test_an_interruption_in_the_queue_ends_acquire_first(pool: Pool) -> None:
     ("acquire", "sentence", "released"),
     [
         (["sh", "-c", "echo no such partition >&2; exit 1"], "pool:quiet cannot be leased: no such partition", 0),
+        (["sh", "-c", "kill -9 $$"], "sh ended with status -9", 1),
         (["true"], "printed 0 lines", 1),
         (["echo", "a b c"], "printed 1 line,", 1),
         (["printf", "a\nb\n"], "printed 2 lines", 1),

@@ -6,11 +6,13 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+from perfbisect.clock import CLOCK
 from perfbisect.core.domain.events import LabEvent, RunProgress
 from perfbisect.core.domain.orders import Measure, Purpose
 from perfbisect.errors import Cancelled
 from perfbisect.host.local import LocalHost
 from perfbisect.host.protocol import StoppableHost
+from perfbisect.hunt.loop import Ended
 from perfbisect.hunt.workers import Member, ThreadWorkers
 from perfbisect.lab.build.lab_host import FairLock
 
@@ -51,6 +53,38 @@ def test_a_thread_that_is_cancelled_cleans_up(tmp_path: Path) -> None:
         assert workers.next() == (0, RunProgress(0, 1.0, 2.0, "here"))
     workers.stop()
     assert lab.tidied == "tidy\n"
+
+
+class Waits:
+    """A lab that waits until it is cancelled."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        self.stop = stop
+
+    def measure(self, order: Measure) -> Generator[LabEvent]:
+        self.stop.wait(30)
+        yield from ()
+        raise Cancelled
+
+
+@pytest.mark.parametrize("limited", [False, True])
+def test_what_ends_jobs_has_ended_when_the_workers_have(limited: bool) -> None:
+    """Else the lock would be free while a program that ignores TERM still runs."""
+    stop, cancelled, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def kill_jobs() -> None:
+        cancelled.wait(30)
+        threading.Event().wait(0.5)
+        ended.set()
+
+    workers = ThreadWorkers(Member("here", Waits(stop), stop, kill_jobs=kill_jobs))
+    workers.submit(ORDER)
+    if limited:
+        workers.limit = (CLOCK.now() - 60, 0.5)
+        assert workers.next() == (0, Ended())
+    cancelled.set()
+    workers.stop()
+    assert ended.is_set()
 
 
 def test_turns_are_taken_in_order() -> None:

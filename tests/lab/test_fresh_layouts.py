@@ -1,5 +1,7 @@
 """Runs in fresh layouts, on real builds: each is of a binary that was linked again."""
 
+import os
+import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -10,7 +12,7 @@ import pytest
 
 from generators import finish
 from labs import lab_of
-from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, LabEvent, RunFinished, Warned
+from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, LabEvent, RunFinished, RunStarted, Warned
 from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.errors import ConnectionLost
 from perfbisect.host.local import LocalHost
@@ -136,6 +138,41 @@ def test_two_hosts_share_no_layout() -> None:
     hosts = [LayoutSeeds(first, 3) for first in (1, 2, 3)]
     taken = [[next(seeds) for _ in range(4)] for seeds in (each.following("abc") for each in hosts)]
     assert sorted(seed for each in taken for seed in each) == list(range(1, 13))
+
+
+def test_the_layouts_that_another_host_removes_leave_those_that_are_measured_as_they_were(
+    host: LocalHost, tmp_path: Path, commits: tuple[str, ...]
+) -> None:
+    """A host builds for another while it measures layouts of the same build: they share files, whose times change."""
+    (tmp_path / "other").mkdir()
+    other = LocalHost("other", PurePosixPath(tmp_path / "other"))
+    lab, theirs = (open_lab(each, tmp_path / "repo", commits) for each in (host, other))
+    lab.seeds, theirs.seeds = LayoutSeeds(1, 2), LayoutSeeds(2, 2)
+    theirs.build_places = (LabHost(host, HostEntry(name=host.name)),)
+    for each in (lab, theirs):
+        measure(each, Share(0, 1), fresh=False)
+    order = Measure((Share(0, 2),), Purpose.CONFIRM, fresh=True)
+    events, others = lab.measure(order), theirs.measure(order)
+    assert any(isinstance(event, RunStarted) for event in others)
+    assert any(isinstance(event, RunFinished) for event in events)
+    assert layouts(list(others), 0) == [2, 4]  # and they are removed
+    rest = list(events)
+    assert (layouts(rest, 0), [event.text for event in rest if isinstance(event, Warned)]) == ([3], [])
+
+
+def test_measuring_layouts_never_reads_what_they_share_with_their_build(
+    host: LocalHost, tmp_path: Path, commits: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = open_lab(host, tmp_path / "repo", commits)
+    measure(lab, Share(0, 1), fresh=False)
+    (tmp_path / "bin").mkdir()
+    reading = tmp_path / "bin" / "sha256sum"
+    reading.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/read\nexec {shutil.which("sha256sum")} "$@"\n')
+    reading.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    for _ in range(2):
+        measure(lab, Share(0, 2))
+    assert set((tmp_path / "read").read_text().splitlines()) == {"-z -- ./bench"}
 
 
 def test_a_build_that_cannot_be_linked_again_is_reported_and_never_measured_as_if_it_were(

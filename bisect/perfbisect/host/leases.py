@@ -208,7 +208,7 @@ def _acquire(job: Job, show: Show) -> list[tuple[str, str]]:
         out.close()
         err.close()
     if process.returncode:
-        job.refused = True
+        job.refused = process.returncode > 0  # killed by a signal, it may have leased something
         raise EnvironmentFailure(
             f"{what} cannot be leased: {err.line or out.line or f'{command[0]} ended with status {process.returncode}'}",
             f"See `acquire` of lease {wanted.lease.name} in {wanted.lease.file}.",

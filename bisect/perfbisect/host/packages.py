@@ -43,6 +43,7 @@ PROGRAMS = {
     "c++": Package("g++", "gcc-c++"),
     "cc": Package("gcc", "gcc"),
     "clang++": Package("clang", "clang"),
+    "cmp": Package("diffutils", "diffutils"),
     "flock": _UTIL_LINUX,
     "g++": Package("g++", "gcc-c++"),
     "go": Package("golang-go", "golang"),

@@ -128,6 +128,7 @@ class ThreadWorkers:
         self._queue: EventQueue[LabEvent | Ended | BaseException] = EventQueue()
         self._threads: dict[int, threading.Thread] = {}  # by the number of the worker
         self._in_flight: dict[int, _InFlight] = {}  # by the number of the build host
+        self._killers: list[threading.Thread] = []  # threads that end jobs
 
     def submit(self, order: Measure) -> None:
         """Begin an order; see ``Workers.submit``."""
@@ -167,16 +168,17 @@ class ThreadWorkers:
     def stop(self) -> None:
         """Cancel all orders and builds and wait for their end, for a while."""
         if self._threads:
-            self._queue.close([*self._cancel_all(), *self._threads.values()])
+            self._cancel_all()
+        self._queue.close([*self._killers, *self._threads.values()])
 
-    def _cancel_all(self) -> list[threading.Thread]:
-        """Cancel what all threads do. Returns threads that end the jobs for which those may wait."""
+    def _cancel_all(self) -> None:
+        """Cancel what all threads do, and end the jobs for which those may wait."""
         for stop in (*(each.stop for each in self._members), *(each.stop for each in self._build_members)):
             stop.set()
         killers = [threading.Thread(target=member.kill_jobs, daemon=True) for member in self._members]
         for killer in killers:
             killer.start()
-        return killers
+        self._killers += killers
 
     def _start(self, worker: int, member: Member | BuildMember, work: Callable[[], Generator[LabEvent]]) -> None:
         thread = threading.Thread(

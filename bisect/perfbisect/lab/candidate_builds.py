@@ -26,7 +26,7 @@ class CandidateBuilds:
         self._here: set[int] = set(candidates.prebuilt)
         self._alone = False  # no build of an earlier session runs on ``host``
         self._compared: set[str] = set()  # sites whose processor was compared with that of ``host``
-        self._linked: dict[str, Host] = {}  # key of a layout → where it was linked
+        self._linked: dict[str, tuple[Host, str]] = {}  # key of a layout → where it was linked, key of its build
 
     def obtain(self, candidate: int) -> Generator[LabEvent, None, bool]:
         """Have a candidate built and installed on ``host``; true when it is worth measuring.
@@ -141,16 +141,16 @@ class CandidateBuilds:
             raise BuildFailed(f"it cannot be linked again: {reason}", stage=links.LINK, log=facts.log)
         with site.place.beside:
             made = links.link(site.place.host, facts.key, layout, context.recorder.linker)
-            self._linked[made] = site.place.host
+            self._linked[made] = site.place.host, facts.key
             if site.name != self.host.name:
                 ship(site.place.host, site.builder.work_name, made, self.host)
         return made
 
     def unlink(self, made: str) -> None:
         """Remove what ``link`` has made."""
-        hosts = {host.name: host for host in (self._linked.pop(made, self.host), self.host)}
-        for host in hosts.values():
-            build_store.remove(host, made)
+        linked, key = self._linked.pop(made, (self.host, ""))
+        for host in {host.name: host for host in (linked, self.host)}.values():
+            build_store.remove(host, made, key)
 
     def renew(self, changed: BuildChanged) -> None:
         """Remove a build that is not as it was made: ``obtain`` makes it again, or brings it. A tarball is unpacked again."""

@@ -227,7 +227,7 @@ class HostLab:
                 return False
         host = self.place.host
         if made:
-            build_store.record_layouts(host, [build_store.folder(host, key) for key in made.values()])
+            build_store.note(host, [build_store.folder(host, key) for key in made.values()])
         return True
 
     def _failed(self, parts: Parts, turn: Turn, failure: BuildFailed | RunFailed, began: float) -> Iterator[LabEvent]:

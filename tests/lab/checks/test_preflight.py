@@ -155,6 +155,17 @@ def test_a_missing_program_is_named_with_its_package(
 
 
 @pytest.mark.tools
+def test_what_compares_a_build_before_each_visit_is_needed_on_every_host(
+    host: LocalHost, take_away: Callable[..., None]
+) -> None:
+    take_away("cmp")
+    for recipe in (builder(), replace(builder(), build=None)):
+        with pytest.raises(EnvironmentFailure, match="cmp is not installed on host here") as caught:
+            inspection_of(host, recipe)
+        assert "apt-get install diffutils" in caught.value.advice
+
+
+@pytest.mark.tools
 def test_what_a_build_needs_is_looked_for_where_it_belongs(host: LocalHost) -> None:
     needs = ["make", "stdio.h", "no/such.h", "no-such-program"]
     own = {"no/such.h": Packages(debian="libno-dev", fedora="no-devel")}

@@ -10,8 +10,11 @@ may change or delete files of its own build. Beside ``prefix``:
     files/held    what it contains: digests, and the targets of links. Compared where ``seen`` differs; where that is all
                   that differs, it is noted anew
 
-All entries end with a NUL and are compared as bytes. A layout has no ``files/held``: it is linked again. A program can
-change the speed alone, so nothing else shows that its build is no longer what was built.
+All entries end with a NUL and are compared as bytes. A program can change the speed alone, so nothing else shows that its
+build is no longer what was built.
+
+A layout shares files with its build and the other layouts of it. To link or remove one of these changes times of such files,
+so ``seen`` of the build, and of layouts that are linked together, is noted anew then: otherwise everything would be read.
 """
 
 import hashlib
@@ -48,20 +51,27 @@ held() {
         'find "$@" -maxdepth 0 -printf "%y %m %l %p\0" -type f -exec sha256sum -z -- {} +' find) | LC_ALL=C sort -z
 }
 note() { [ ! -e "$1/files/paths" ] || seen "$1" <"$1/files/paths" >"$1/files/seen"; }
-list() { mkdir -p "$1/files" && (cd -- "$1/prefix" && find . -mindepth 1 -print0) >"$1/files/paths"; }
-record() { list "$1" && held "$1" <"$1/files/paths" >"$1/files/held" && note "$1" && sync -- "$1"/files/*; }
+alike() { seen "$1" <"$1/files/paths" 2>/dev/null | cmp -s - "$1/files/seen"; }
+record() {
+    mkdir -p "$1/files" && (cd -- "$1/prefix" && find . -mindepth 1 -print0) >"$1/files/paths" &&
+        held "$1" <"$1/files/paths" >"$1/files/held" && note "$1" && sync -- "$1"/files/*
+}
+record_layout() { # $1 of the build in folder $2, in which the paths in file $3 were linked again
+    mkdir "$1/files" && cp -- "$2/files/paths" "$1/files" &&
+        { held "$2" <"$3" | LC_ALL=C comm -z -13 - "$2/files/held"; held "$1" <"$3"; } | LC_ALL=C sort -z >"$1/files/held" &&
+        note "$1"
+}
 changed() {
     [ -d "$1/prefix" ] || { echo 'all of them'; return; }
     [ -e "$1/files/seen" ] || return 0
-    ! seen "$1" <"$1/files/paths" 2>/dev/null | cmp -s - "$1/files/seen" || return 0
-    by=held; [ -e "$1/files/held" ] || by=seen
-    "$by" "$1" <"$1/files/paths" 2>/dev/null | LC_ALL=C comm -z -13 - "$1/files/$by" | LC_ALL=C sed -z 's,^.* \(\./\),\1,' |
+    ! alike "$1" || return 0
+    held "$1" <"$1/files/paths" 2>/dev/null | LC_ALL=C comm -z -13 - "$1/files/held" | LC_ALL=C sed -z 's,^.* \(\./\),\1,' |
         tr '\n\0' ' \n' | LC_ALL=C sort -u | cut -b -100 |
         LC_ALL=C awk 'NR < 4; NR == 4 { print "…" } END { exit !NR }' || note "$1"
 }
 """
 _CHANGED = f'{FUNCTIONS}changed "$1"'
-_RECORD_LAYOUTS = f'{FUNCTIONS}for each do list "$each" && note "$each" || exit; done'
+_NOTE = f'{FUNCTIONS}for each do note "$each" || exit; done'
 
 
 def changes(host: Host, folder: PurePosixPath) -> str:
@@ -69,9 +79,9 @@ def changes(host: Host, folder: PurePosixPath) -> str:
     return host.run(["sh", "-c", _CHANGED, "changed", str(folder)], timeout=LONG).stdout
 
 
-def record_layouts(host: Host, folders: list[PurePosixPath]) -> None:
-    """Record layouts. Each has files in common with those linked after it, whose times that changes: record all at once."""
-    host.run(["sh", "-c", _RECORD_LAYOUTS, "record", *map(str, folders)], timeout=LONG)
+def note(host: Host, layouts: list[PurePosixPath]) -> None:
+    """Note the times of layouts in these folders, once all are linked: each link changes those of the ones before."""
+    host.run(["sh", "-c", _NOTE, "note", *map(str, layouts)], timeout=LONG)
 
 
 _LAYOUT = "2"  # part of every key: raise it when what a build folder holds changes its meaning
@@ -102,6 +112,12 @@ _POINT = f"""\
 [ -n "$3" ] || exit 0
 touch -c -- "$3" && changed "$3"
 [ -e "$3/files/seen" ] || [ ! -d "$1" ] || record "$3"
+"""
+
+# $1 a build, or a layout of that in $2, whose times the removal changes.
+_REMOVE = f"""\
+{FUNCTIONS}remove() {{ rm -rf --one-file-system -- "$1"; }}
+if alike "$2" 2>/dev/null; then remove "$1" && note "$2"; else remove "$1"; fi
 """
 
 
@@ -226,9 +242,9 @@ def check(host: Host, key: str) -> None:
         raise BuildChanged(host.name, key, paths)
 
 
-def remove(host: Host, key: str) -> None:
-    """Remove the build with that key, or a layout of one."""
-    host.run(["rm", "-rf", "--one-file-system", "--", str(folder(host, key))], timeout=600)
+def remove(host: Host, key: str, of: str = "") -> None:
+    """Remove the build with that key, or a layout ``of`` one."""
+    host.run(["sh", "-c", _REMOVE, "remove", str(folder(host, key)), str(folder(host, of))], timeout=600)
 
 
 def keep(host: Host, facts: BuildFacts, version: str, installed: PurePosixPath, log: PurePosixPath) -> BuildFacts:

@@ -198,12 +198,15 @@ root=$(in_awk "$from") build=$3 made=$4 seed=$5 linker=$6 command=$7
 if [ -d "$made" ]; then [ -n "$(changed "$made")" ] || exit 0; rm -rf "$made"; fi
 [ -e "$build/links/plan" ] || { echo 'its links were removed, as by `bisect gc`' >&2; exit 1; }
 mkdir -p "$2" && scratch=$(mktemp -d -p "$2") && trap 'rm -rf "$scratch"' EXIT
+[ -e "$build/files/seen" ] || record "$build"
 rm -rf "$made.part" && mkdir "$made.part" && cp -al -- "$build/prefix" "$build/build.json" "$made.part"
-note "$build" # further links to its files have changed their times
+sed 's,^[^	]*	,./,' "$build/links/plan" | tr '\n' '\0' >"$scratch/linked"
+(cd -- "$made.part/prefix" && xargs -0 rm -f -- <"$scratch/linked") # hard links: the build's own files stay as they are
+note "$build" # both have changed the times of its files
 printf '%016d' "$seed" >"$scratch/seed" # the 16 bytes that sort -R takes
 shuffled() { LC_ALL=C sort -R --random-source="$scratch/seed"; }
 while IFS='	' read -r id path; do
-    file=$made.part/prefix/$path
+    file=$build/prefix/$path
     cd -- "$build/links/$id"
     runpath=$(readelf -dW -- "$file" | sed -n 's/.*(R\(UN\)\{0,1\}PATH).*\[\(.*\)\]$/\2/p')
     arguments "$root" "$(in_awk "$PWD")" "$(in_awk "$runpath")" >"$scratch/argv"
@@ -226,8 +229,9 @@ while IFS='	' read -r id path; do
     esac
     "$command" "$@"
     chmod --reference="$file" -- "$scratch/out"
-    rm -f -- "$file" && mv -- "$scratch/out" "$file" # a hard link: the build's own file stays as it is
+    mv -- "$scratch/out" "$made.part/prefix/$path"
 done <"$build/links/plan"
+record_layout "$made.part" "$build" "$scratch/linked"
 mv -T -- "$made.part" "$made"
 """
 )

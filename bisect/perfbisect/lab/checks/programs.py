@@ -14,7 +14,7 @@ from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.builder_reader import variant_of
 from perfbisect.wording.text import listed
 
-TO_MEASURE = ("timeout", "setsid", "flock", "ps", "awk", "base64", "tar")
+TO_MEASURE = ("timeout", "setsid", "flock", "ps", "awk", "base64", "tar", "cmp")
 OF_SYSBENCH = frozenset({"mysql", "pgsql"})  # drivers that sysbench itself has, if it was compiled with them
 
 
