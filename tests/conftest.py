@@ -44,8 +44,17 @@ with suppress(OSError, StopIteration):
         tempfile.tempdir = None  # pytest has asked for it already
 
 # Hunts of tests wait for no other process of tests, also those in fixtures that several tests share. See ``seal``.
-os.environ["PERFBISECT_LOCKS"] = tempfile.mkdtemp(prefix="perfbisect-locks-")
-atexit.register(shutil.rmtree, os.environ["PERFBISECT_LOCKS"], ignore_errors=True)
+LOCKS = tempfile.mkdtemp(prefix="perfbisect-locks-")
+os.environ["PERFBISECT_LOCKS"] = LOCKS
+atexit.register(shutil.rmtree, LOCKS, ignore_errors=True)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object]) -> None:
+    """A lock folder for each fixture that several tests share: what one of them has begun keeps no other waiting."""
+    if fixturedef.scope != "function":
+        os.environ["PERFBISECT_LOCKS"] = tempfile.mkdtemp(dir=LOCKS)
+
 
 # By markers; tests without one take milliseconds. A hunt on a server builds it, and takes as long as all the others.
 LONGEST_FIRST = ({"e2e", "dbms"}, {"e2e"}, {"calibration"}, {"dbms"}, {"tools"})

@@ -73,6 +73,7 @@ class FakeMachine(FakeHost):
             "rm -rf -- */datasets/*": self._remove_dataset,
             "rm -rf -- *": "",
             "rm -rf --one-file-system -- */builds/*": self._remove_build,
+            "remove */builds/*": lambda words, stdin: self._remove_build(words[:2], stdin),
             "rm -rf --one-file-system -- *": "",
             "git * -- *": lambda words, _: f"tree-of-{words[2]} -\n",
             "git */source *": self._check_out,

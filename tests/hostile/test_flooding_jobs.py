@@ -149,7 +149,8 @@ def test_a_job_whose_output_is_no_longer_copied_is_lost_and_not_failed(host: Loc
         job = shell(host, "while echo line; do sleep 0.01; done")
         until(lambda job=job: collectors(job))  # type: ignore[misc]
         for pid in collectors(job):
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it ended with the one before
+                os.kill(pid, signal.SIGKILL)
         with pytest.raises(JobLost):
             jobs.end(host, job)
         jobs.kill(host, job, grace=1)
