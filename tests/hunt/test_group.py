@@ -1,5 +1,6 @@
 """Hunts of a group: what is built for one is in all logs, what is measured in one, and what cuts them short loses nothing."""
 
+import re
 from collections.abc import Generator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -8,8 +9,16 @@ from typing import cast
 
 import pytest
 
-from computed import ComputedLab, commits, log_of, problem, speeds, started
-from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, Decided, HuntEnded, LabEvent, RunFinished
+from computed import ComputedLab, commits, log_of, measured_by, problem, speeds, started
+from perfbisect.core.domain.events import (
+    BuildFinished,
+    CandidateSkipped,
+    Decided,
+    HuntEnded,
+    LabEvent,
+    RunFinished,
+    Warned,
+)
 from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import (
@@ -29,6 +38,7 @@ from perfbisect.core.search.decide import decide
 from perfbisect.errors import BuildFailed, EndFailed, PerfBisectError, RunFailed
 from perfbisect.hunt.course import Course
 from perfbisect.hunt.group import Group, GroupMember, Numbered
+from perfbisect.hunt.loop import Workers
 from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, ending, replay
 from perfbisect.store.history import History
 
@@ -67,6 +77,10 @@ class ComputedCourse:
 
     def lab(self, _commits: object, _made: object) -> ComputedLab:
         return self.lab_
+
+    def workers(self, commits: tuple[str, ...]) -> Workers[LabEvent]:
+        """Those of a hunt of its own."""
+        return measured_by(self.lab_)(commits)
 
     @property
     def setup(self) -> SimpleNamespace:
@@ -277,3 +291,22 @@ def test_an_end_that_does_not_build_stops_all(history: History) -> None:
     labs[0] = FailingLab(NAMES, labs[0].speed, failure=BuildFailed("no", stage="compile", log=""))
     with pytest.raises(EndFailed, match="the bad end fails"):
         list(session(logs, labs).events())
+
+
+@pytest.mark.parametrize(("noise", "slow"), [(0.18, 0.98), (0.18, 0.5), (0.01, 0.98)])
+def test_a_hunt_that_will_take_very_many_runs_says_so_once_and_goes_on(
+    history: History, noise: float, slow: float
+) -> None:
+    """A hunt of its own, whose session is that of one; several say it each."""
+    lab = ComputedLab(NAMES, speeds(NAMES, 17, slow=slow), noise=noise)
+    events = [event for _, (_, event) in session([log_of(history, NAMES)], [lab]).events()]
+    warned = [place for place, event in enumerate(events) if isinstance(event, Warned)]
+    assert len(warned) == (noise / (1 - slow) > 5)
+    for place in warned:
+        warning = events[place]
+        assert isinstance(warning, Warned)
+        assert re.fullmatch(
+            r"runs vary by \d+ %, so a change of [\d.]+ % takes some [\d,]+00 runs to find", warning.text
+        )
+        assert "--metric instructions/o" in warning.advice
+        assert any(isinstance(event, RunFinished) for event in events[place:])

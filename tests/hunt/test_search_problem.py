@@ -1,6 +1,5 @@
 """Hunts through the loop, with a lab that computes: what is saved, ordered and yielded, and in which order."""
 
-import re
 from collections.abc import Generator, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -17,7 +16,6 @@ from perfbisect.core.domain.events import (
     HuntStarted,
     LabEvent,
     RunFinished,
-    Warned,
 )
 from perfbisect.core.domain.facts import LEFT_OUT, SkipFacts
 from perfbisect.core.domain.orders import Found, Inconclusive, Measure, NotReproduced, Reason, Verdict
@@ -45,24 +43,6 @@ def test_names_the_culprit_and_yields_the_events_in_order(history: History) -> N
     assert kinds[-2:] == [Decided, HuntEnded]
     assert (culprit(events).candidate, culprit(events).parents) == (17, (16,))
     assert len(lab.built) == len(set(lab.built))
-
-
-@pytest.mark.parametrize(("noise", "slow"), [(0.18, 0.98), (0.18, 0.5), (0.01, 0.98)])
-def test_a_hunt_that_will_take_very_many_runs_says_so_once_and_goes_on(
-    history: History, noise: float, slow: float
-) -> None:
-    names = commits(300)
-    events = hunted(history, ComputedLab(names, speeds(names, 17, slow=slow), noise=noise))
-    warned = [place for place, event in enumerate(events) if isinstance(event, Warned)]
-    assert len(warned) == (noise / (1 - slow) > 5)
-    for place in warned:
-        warning = events[place]
-        assert isinstance(warning, Warned)
-        assert re.fullmatch(
-            r"runs vary by \d+ %, so a change of [\d.]+ % takes some [\d,]+00 runs to find", warning.text
-        )
-        assert "--metric instructions/o" in warning.advice
-        assert any(isinstance(event, RunFinished) for event in events[place:])
 
 
 def test_an_event_is_saved_before_it_is_yielded(history: History) -> None:

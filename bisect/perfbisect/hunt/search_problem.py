@@ -78,13 +78,9 @@ def pursue(problem: SearchProblem, log: SavedLog, workers: Workers[LabEvent]) ->
     """Search until there is a verdict; the last event is the Decided that carries it."""
     planner = Search(problem.graph, problem.policy, problem.prior, lambda: problem.observations(log.entries, log.began))
     event: Event | None = None
-    said = problem.prior.exact
     with closing(run(planner, log, workers)) as events:
         for at, event in events:
             yield at, event
-            if not said and isinstance(event, Decided) and (warning := outlook(problem, event.decision, log)):
-                said = True
-                yield log.append(warning)
     assert isinstance(event, Decided)
     assert not isinstance(event.decision.order, Measure), "the search ends only with a verdict"
     return event.decision.order
