@@ -4,18 +4,19 @@ import atexit
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import count
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from machine import here
 from perfbisect.host.local import LocalHost
+from repos import WHO, Repo
 
 # On a busy machine everything takes long. No change fails for examples that the last one did not have by chance: others
 # are looked for with `--hypothesis-profile=search`.
@@ -91,34 +92,19 @@ def seal(homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
     monkeypatch.setenv("TZ", "UTC")
     monkeypatch.setenv("LC_ALL", "C.UTF-8")
     monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
-    for who in ("AUTHOR", "COMMITTER"):
-        monkeypatch.setenv(f"GIT_{who}_NAME", "Test")
-        monkeypatch.setenv(f"GIT_{who}_EMAIL", "test@example.org")
-        monkeypatch.setenv(f"GIT_{who}_DATE", "2020-01-02T03:04:05Z")
+    for name, value in WHO.items():
+        monkeypatch.setenv(name, value)
     yield home
     shutil.rmtree(home, ignore_errors=True)
-
-
-Git = Callable[..., str]
 
 
 @pytest.fixture
 def host(tmp_path: Path) -> LocalHost:
     """This machine, with a root folder that is empty."""
-    root = tmp_path / "root"
-    root.mkdir()
-    return LocalHost("here", PurePosixPath(root))
+    return here(tmp_path / "root")
 
 
 @pytest.fixture
-def git(tmp_path: Path) -> Git:
-    """``git(*args)`` in a new repository at ``tmp_path/repo``; returns what it prints."""
-    folder = tmp_path / "repo"
-    folder.mkdir()
-
-    def run(*args: str, cwd: Path = folder) -> str:
-        done = subprocess.run(["git", *args], cwd=cwd, check=True, capture_output=True, text=True)
-        return done.stdout.strip()
-
-    run("init", "-q", "-b", "main")
-    return run
+def git(tmp_path: Path) -> Repo:
+    """A new repository at ``tmp_path/repo``; see ``repos``."""
+    return Repo(tmp_path / "repo")

@@ -1,13 +1,22 @@
-"""A machine on which a lab builds and measures in no time: builds, datasets and jobs are entries of dictionaries."""
+"""Hosts of tests on which nothing happens: one that answers foreseen commands, and a machine for a whole lab.
+
+``FakeHost("far", {"uname *": "6.1\n", "make *": 2})`` answers by patterns: with what is printed, a status, an error, or a
+function of the words and stdin. ``FakeMachine()`` has builds, datasets and jobs as entries of dictionaries.
+"""
 
 import base64
+import contextlib
 import json
+import socket
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from itertools import cycle
 from pathlib import PurePosixPath
 
-from fake_host import Answer, FakeHost
+from perfbisect.host.commands import judged
+from perfbisect.host.protocol import Host, Result
+from perfbisect.lab.build.host_git import ALONE, GIT
 from perfbisect.lab.build.log_parser import COMPILE, STAGE
 from perfbisect.recipes.builder import Build, Builder, Variant
 from perfbisect.recipes.workload import Workload
@@ -32,8 +41,65 @@ def workload(**changes: object) -> Workload:
     )  # type: ignore[arg-type]
 
 
+Answer = str | int | BaseException | Callable[[list[str], str], "Answer"]
+"""What a command prints; or the status of one that fails; or what it raises; or a function of its words and stdin."""
+
+
+class FakeHost(Host):
+    """``answers`` maps a pattern (as of fnmatch) to an answer; the first that matches counts.
+
+    What is matched are the words of a command, without what keeps the host's environment from it and without git's
+    options. Of ``sh -c SCRIPT NAME ARGUMENTS`` these are NAME and ARGUMENTS, where there are any.
+    """
+
+    def __init__(self, name: str, answers: Mapping[str, Answer], *, is_local: bool = True) -> None:
+        self.name = name
+        self.root = PurePosixPath("/", name)
+        self.is_local = is_local
+        self.answers = dict(answers)
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: PurePosixPath | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: str = "",
+        timeout: float = 60.0,
+        check: bool = True,
+    ) -> Result:
+        words = words_of(argv)
+        text = " ".join(words)
+        for pattern, answer in self.answers.items():
+            if fnmatchcase(text, pattern):
+                while callable(answer):
+                    answer = answer(words, stdin)
+                if isinstance(answer, BaseException):
+                    raise answer
+                status, printed = (answer, "") if isinstance(answer, int) else (0, answer)
+                return judged(self.name, Result(tuple(argv), status, printed, ""), timeout, check)
+        raise AssertionError(f"a command that was not foreseen on host {self.name}: {text}")
+
+    @contextlib.contextmanager
+    def stream(self, argv: Sequence[str]) -> Iterator[socket.socket]:
+        raise AssertionError(f"a stream that was not foreseen on host {self.name}: {argv}")
+        yield
+
+
+def words_of(argv: Sequence[str]) -> list[str]:
+    """The words by which a command is known."""
+    words = list(argv)
+    if tuple(words[: len(GIT)]) == GIT:
+        return ["git", *words[len(GIT) :]]
+    if tuple(words[: len(ALONE)]) == ALONE:
+        words = words[len(ALONE) :]
+    return (words[3:] or words[2:]) if words[:2] == ["sh", "-c"] else words
+
+
 class FakeMachine(FakeHost):
-    """``done`` lists what was done, in order: "build a", "load a", "run a", where a is the commit."""
+    """A machine on which a lab builds and measures in no time.
+
+    ``done`` lists what was done, in order: "build a", "load a", "run a", where a is the commit."""
 
     def __init__(
         self, name: str = "here", boots: Sequence[str] = ("first",), builds_of: "FakeMachine | None" = None

@@ -1,9 +1,6 @@
 """Small histories, and what the range of one is by definition, found commit by commit and without git."""
 
-import os
-import subprocess
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 
@@ -106,10 +103,3 @@ def line(*trees: Mapping[str, str]) -> dict[str, Made]:
 def data(text: str) -> str:
     """A text in the language of git fast-import."""
     return f"data {len(text.encode())}\n{text}\n"
-
-
-def git(folder: Path, *arguments: str) -> str:
-    """The output of a git command in a folder, without the configuration of the user."""
-    environment = os.environ | {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
-    done = subprocess.run(["git", *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=True)
-    return done.stdout.strip()

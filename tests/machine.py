@@ -1,7 +1,6 @@
-"""Another machine, as far as a controller can tell: real sshd behind a real link, with processes and a view of the
-file system of its own.
+"""Machines of tests: this one (``here``), and another (``Machine``), as far as a controller can tell.
 
-It is a network namespace at the end of a veth pair. In it runs, in a pid and a mount namespace, an init that starts
+The other one is a real sshd behind a real link, with processes and a view of the file system of its own. It is a network namespace at the end of a veth pair. In it runs, in a pid and a mount namespace, an init that starts
 sshd again whenever it ends. Neither this project nor the folders of the tests are visible there.
 """
 
@@ -12,8 +11,9 @@ import subprocess
 import tempfile
 from functools import cache
 from itertools import count
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
+from perfbisect.host.local import LocalHost
 from waiting import until
 
 SSHD = "/usr/sbin/sshd"
@@ -32,6 +32,12 @@ sed "s,^\\(root:.*:\\)[^:]*$,\\1$shell," /etc/passwd >"$folder/passwd" && mount 
 cd /
 while :; do {SSHD} -D -e -f "$folder/sshd_config" 2>>"$folder/log"; sleep 0.1; done
 """
+
+
+def here(root: Path, name: str = "here") -> LocalHost:
+    """This machine as a host, with this root folder. The fixture ``host`` is one with ``tmp_path/root``."""
+    root.mkdir(parents=True, exist_ok=True)
+    return LocalHost(name, PurePosixPath(root))
 
 
 @cache

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from histories import git
 from perfbisect.demo.history import BAD, GOOD, Answer, write_history
 from perfbisect.recipes.workload import read_suite
+from repos import git
 
 pytestmark = pytest.mark.tools
 

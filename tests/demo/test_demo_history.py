@@ -7,11 +7,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from histories import git
 from perfbisect.demo.change import Change, Edit, applied, first_tree, read_changes
 from perfbisect.demo.history import BAD, GOOD, Answer, write_history
 from perfbisect.demo.plan import COST, LARGEST_DROP, RARE, effort_for
 from perfbisect.errors import UsageError
+from repos import git
 
 
 @pytest.fixture(scope="module")

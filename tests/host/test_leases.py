@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 import msgspec
 import pytest
 
-from fake_host import FakeHost
+from fake_machine import FakeHost
 from perfbisect.errors import ConnectionLost, EnvironmentFailure
 from perfbisect.host import lease_records, leases
 from perfbisect.host.lease_records import Record

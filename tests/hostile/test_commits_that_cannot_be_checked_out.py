@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from fake_host import FakeHost
+from fake_machine import FakeHost
 from generators import finish
 from odd_trees import FILE, FOLDER, LINK, MODULE, Entry, OddTrees, forbidden
 from perfbisect.errors import BuildFailed, CommandFailed, EnvironmentFailure

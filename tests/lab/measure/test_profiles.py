@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 from msgspec.structs import replace as struct_replace
 
-from fake_host import FakeHost
+from fake_machine import FakeHost
 from perfbisect.core.domain.events import LabEvent, Profiled, Unexplained
 from perfbisect.core.domain.facts import ProfileFacts, RunFacts
 from perfbisect.core.domain.orders import Measure, Purpose, Share

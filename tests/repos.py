@@ -1,0 +1,75 @@
+"""Git repositories of tests, made as people make them.
+
+The fixture ``git`` is a ``Repo`` at ``tmp_path/repo``: ``git("tag", "x")`` runs git in it and returns what it prints;
+``git.commit({"a/b.c": "1\\n", "old.c": None}, tag="v1")`` commits files and returns the hash; ``git.history(trees)`` does
+so for each of several trees. Another one: ``Repo(folder)``. Dates are fixed; set GIT_COMMITTER_DATE for others.
+"""
+
+import os
+import subprocess
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+WHO = {f"GIT_{role}_{key}": value for role in ("AUTHOR", "COMMITTER")
+       for key, value in (("NAME", "Test"), ("EMAIL", "test@example.org"), ("DATE", "2020-01-02T03:04:05Z"))}  # fmt: skip
+Files = Mapping[str, str | None]  # path → text; None removes the file
+
+
+def git(folder: Path, *words: str) -> str:
+    """What git prints in a folder; submodules may come from local ones."""
+    command = ["git", "-c", "protocol.file.allow=always", "-c", "init.defaultBranch=main", *words]
+    env = WHO | {"GIT_CONFIG_NOSYSTEM": "1"} | os.environ
+    return subprocess.run(command, cwd=folder, env=env, check=True, capture_output=True, text=True).stdout.strip()
+
+
+class Repo:
+    """A repository, made if there is none."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder
+        if not (folder / ".git").exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            self("init", "-q")
+
+    def __call__(self, *words: str, cwd: Path | None = None) -> str:
+        return git(cwd or self.path, *words)
+
+    @property
+    def head(self) -> str:
+        """The hash of the commit that is checked out."""
+        return self("rev-parse", "HEAD")
+
+    def write(self, files: Files) -> None:
+        """Write files, and commit nothing."""
+        for name, text in files.items():
+            path = self.path / name
+            if text is None:
+                path.unlink()
+            else:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text)
+
+    def commit(self, files: Files | None = None, title: str = "change", tag: str = "") -> str:
+        """Commit these files, what else has changed, and submodules as they are checked out."""
+        self.write(files or {})
+        self("add", "-A", "-f")
+        self("commit", "-q", "--allow-empty", "-m", title)
+        if tag:
+            self("tag", tag)
+        return self.head
+
+    def history(self, trees: Iterable[Files], tag: str = "v{}") -> list[str]:
+        """A commit for each, with tags v0, v1 …"""
+        return [self.commit(files, f"change {number}", tag.format(number)) for number, files in enumerate(trees)]
+
+    def add_module(self, url: str, path: str, at: str = "") -> None:
+        """Make ``url`` a submodule, at a commit of it; not committed yet."""
+        self("submodule", "--quiet", "add", url, path)
+        if at:
+            self("checkout", "-q", at, cwd=self.path / path)
+
+    def move_module(self, path: str, to: str) -> str:
+        """Commit a submodule at another commit, whether it is present or not."""
+        self("update-index", "--add", "--cacheinfo", f"160000,{to},{path}")
+        self("commit", "-q", "-m", "move")
+        return self.head
