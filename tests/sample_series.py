@@ -4,16 +4,8 @@ import math
 import random
 
 import sample_hunt as sample
-from perfbisect.core.domain.trials import (
-    Series,
-    Trial,
-    TrialBuild,
-    TrialRequest,
-    TrialRun,
-    TrialType,
-    TrialWorkload,
-    order,
-)
+from perfbisect.core.domain.settings import Series, TrialBuild, TrialRequest, TrialType, TrialWorkload
+from perfbisect.core.domain.trials import Trial, TrialRun, order
 
 WORKS = ("scan", "update-index", "point-query")
 

@@ -12,7 +12,7 @@ from perfbisect.cli.commands.compare import compare
 from perfbisect.cli.commands.report import report
 from perfbisect.cli.commands.show import show
 from perfbisect.cli.main import VERBS
-from perfbisect.core.domain.trials import TrialBuild, TrialRequest, TrialType, TrialWorkload
+from perfbisect.core.domain.settings import TrialBuild, TrialRequest, TrialType, TrialWorkload
 from perfbisect.store.batches import begin_batch
 from perfbisect.store.history import History
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from perfbisect.core.domain.events import HuntEnded
-from perfbisect.core.domain.settings import Settings
-from perfbisect.core.domain.trials import Reverts
+from perfbisect.core.domain.settings import Reverts, Settings
 from perfbisect.errors import EnvironmentFailure, ReaderGone
 from perfbisect.hunt.group import Group
 from perfbisect.hunt.resolve import resolve_settings

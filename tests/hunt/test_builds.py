@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfbisect.core.domain.settings import Settings
-from perfbisect.core.domain.trials import TrialBuild
+from perfbisect.core.domain.settings import Settings, TrialBuild
 from perfbisect.core.stats.drops import lines
 from perfbisect.errors import PerfBisectError
 from perfbisect.hunt.trials.build_words import Reading, readings

@@ -7,16 +7,8 @@ from rich.text import Text
 
 import sample_hunt as sample
 from perfbisect.core.domain.facts import SkipFacts
-from perfbisect.core.domain.trials import (
-    DropHunt,
-    Trial,
-    TrialBuild,
-    TrialRequest,
-    TrialRun,
-    TrialSkip,
-    TrialType,
-    TrialWorkload,
-)
+from perfbisect.core.domain.settings import TrialBuild, TrialRequest, TrialType, TrialWorkload
+from perfbisect.core.domain.trials import DropHunt, Trial, TrialRun, TrialSkip
 from perfbisect.report.comparison import as_object, header, lines
 from perfbisect.report.comparison_forms import delimited, markdown
 from perfbisect.report.page.trial import trial_page

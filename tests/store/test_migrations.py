@@ -11,7 +11,8 @@ import sqlite_utils
 import sample_hunt as sample
 from perfbisect.core.domain.codec import builtins, dumps
 from perfbisect.core.domain.facts import SkipFacts
-from perfbisect.core.domain.trials import TrialBuild, TrialRequest, TrialRun, TrialSkip, TrialType, TrialWorkload
+from perfbisect.core.domain.settings import TrialBuild, TrialRequest, TrialType, TrialWorkload
+from perfbisect.core.domain.trials import TrialRun, TrialSkip
 from perfbisect.store.batches import Planned, begin_batch, read_batch
 from perfbisect.store.connection import VERSION, open_writer
 from perfbisect.store.drop_hunts import enter_drop_hunt, enter_settings

@@ -14,7 +14,8 @@ import pytest
 
 import sample_hunt as sample
 from perfbisect.core.domain.events import HuntStarted, Warned
-from perfbisect.core.domain.trials import Reverts, TrialBuild, TrialRequest, TrialRun, TrialType, TrialWorkload
+from perfbisect.core.domain.settings import Reverts, TrialBuild, TrialRequest, TrialType, TrialWorkload
+from perfbisect.core.domain.trials import TrialRun
 from perfbisect.errors import PerfBisectError
 from perfbisect.store import turns
 from perfbisect.store.history import History

@@ -10,18 +10,16 @@ import sample_hunt as sample
 from perfbisect.core.domain.events import BuildFinished, HuntEnded, RunFinished
 from perfbisect.core.domain.facts import RunFacts, SkipFacts
 from perfbisect.core.domain.orders import Interval, NotReproduced
-from perfbisect.core.domain.settings import Settings
-from perfbisect.core.domain.trials import (
+from perfbisect.core.domain.settings import (
     Reverts,
     Series,
-    Trial,
+    Settings,
     TrialBuild,
     TrialRequest,
-    TrialRun,
-    TrialSkip,
     TrialType,
     TrialWorkload,
 )
+from perfbisect.core.domain.trials import Trial, TrialRun, TrialSkip
 from perfbisect.core.stats.noise import noise_in
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.store.history import History

@@ -6,16 +6,8 @@ import pytest
 
 import sample_hunt as sample
 from perfbisect.core.domain.facts import SkipFacts
-from perfbisect.core.domain.trials import (
-    Reverts,
-    Trial,
-    TrialBuild,
-    TrialRequest,
-    TrialRun,
-    TrialSkip,
-    TrialType,
-    TrialWorkload,
-)
+from perfbisect.core.domain.settings import Reverts, TrialBuild, TrialRequest, TrialType, TrialWorkload
+from perfbisect.core.domain.trials import Trial, TrialRun, TrialSkip
 from perfbisect.wording.proofs import exit_status, sentences
 
 CULPRIT = "c" * 40

@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from perfbisect.core.domain.events import BuildFinished, BuildStarted, CandidateSkipped, Decided, Event, LabEvent
+from perfbisect.core.domain.facts import BUILDING
 from perfbisect.core.domain.fleet import Fleet
 from perfbisect.core.domain.orders import CodePlacement, Found, Measure, Verdict, first_step, named_steps
 from perfbisect.core.domain.orders import Step as Change
-from perfbisect.core.inference.hunt_state import BUILDING, is_of_build
+from perfbisect.core.inference.hunt_state import is_of_build
 from perfbisect.core.search.situation import Situation
 from perfbisect.core.search.together import decide_together
 from perfbisect.errors import EndFailed, NothingToCompare, PerfBisectError, RunFailed, UsageError

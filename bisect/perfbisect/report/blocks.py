@@ -6,7 +6,8 @@ Their form is that of the field: numbers first, and the name of the row behind t
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from perfbisect.core.domain.trials import Trial, TrialBuild
+from perfbisect.core.domain.settings import TrialBuild
+from perfbisect.core.domain.trials import Trial
 from perfbisect.core.stats.paired_comparison import (
     COLUMNS,
     Compared,

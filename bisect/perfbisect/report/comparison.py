@@ -7,7 +7,8 @@ import msgspec
 from rich.cells import cell_len
 from rich.text import Text
 
-from perfbisect.core.domain.trials import BY_HAND, Trial, TrialBuild, TrialRequest
+from perfbisect.core.domain.settings import TrialBuild, TrialRequest
+from perfbisect.core.domain.trials import BY_HAND, Trial
 from perfbisect.core.stats.paired_comparison import COLUMNS, RATE, compared, silent, spent_per_operation, summaries
 from perfbisect.report import blocks as tables
 from perfbisect.report import culprits, series, service_levels

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from perfbisect.core.domain.trials import TrialType
+from perfbisect.core.domain.settings import TrialType
 from perfbisect.masking import masked
 from perfbisect.report import comparison, content, proof
 from perfbisect.report.command_line import command_to_show

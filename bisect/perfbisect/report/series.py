@@ -11,7 +11,8 @@ from typing import Any
 
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.policy import Direction, Policy
-from perfbisect.core.domain.trials import Series, Trial
+from perfbisect.core.domain.settings import Series
+from perfbisect.core.domain.trials import Trial
 from perfbisect.core.stats.release_series import FEWEST, RATE, Hunt, Line, Step, hunts_of, is_worse, lines_of
 from perfbisect.report.blocks import Block, Cell, Row, missing
 from perfbisect.wording.quantities import MISSING, change, count, decimals, percent, ratio

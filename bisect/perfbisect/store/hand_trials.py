@@ -14,16 +14,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from perfbisect.core.domain.facts import HostFacts, RunFacts, SkipFacts
-from perfbisect.core.domain.trials import (
-    BY_HAND,
-    Trial,
-    TrialBuild,
-    TrialRequest,
-    TrialRun,
-    TrialSkip,
-    TrialType,
-    TrialWorkload,
-)
+from perfbisect.core.domain.settings import TrialBuild, TrialRequest, TrialType, TrialWorkload
+from perfbisect.core.domain.trials import BY_HAND, Trial, TrialRun, TrialSkip
 from perfbisect.errors import UsageError
 from perfbisect.store.hand_files import Measured, Results
 

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
     from perfbisect.core.domain.events import Commit, Event, HuntStarted
     from perfbisect.core.domain.facts import HostFacts
-    from perfbisect.core.domain.trials import Trial, TrialRequest, TrialRun, TrialSkip
+    from perfbisect.core.domain.settings import TrialRequest
+    from perfbisect.core.domain.trials import Trial, TrialRun, TrialSkip
     from perfbisect.core.inference.from_log import Logged
     from perfbisect.core.stats.noise import Noise
 

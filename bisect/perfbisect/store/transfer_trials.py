@@ -10,7 +10,8 @@ import msgspec
 from perfbisect.core.domain.codec import builtins
 from perfbisect.core.domain.events import Commit
 from perfbisect.core.domain.facts import HostFacts
-from perfbisect.core.domain.trials import Trial, TrialRequest, TrialRun, TrialSkip
+from perfbisect.core.domain.settings import TrialRequest
+from perfbisect.core.domain.trials import Trial, TrialRun, TrialSkip
 from perfbisect.masking import masked_fields
 from perfbisect.store.rows import check_counts, number
 from perfbisect.store.trials import enter_run, enter_skip, enter_trial, read_trial

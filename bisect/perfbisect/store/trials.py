@@ -13,17 +13,8 @@ import msgspec
 from perfbisect.core.domain.codec import builtins, dumps
 from perfbisect.core.domain.events import Commit
 from perfbisect.core.domain.facts import HostFacts, RunFacts, SkipFacts
-from perfbisect.core.domain.trials import (
-    Reverts,
-    Series,
-    Trial,
-    TrialBuild,
-    TrialRequest,
-    TrialRun,
-    TrialSkip,
-    TrialType,
-    TrialWorkload,
-)
+from perfbisect.core.domain.settings import Reverts, Series, TrialBuild, TrialRequest, TrialType, TrialWorkload
+from perfbisect.core.domain.trials import Trial, TrialRun, TrialSkip
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.process import this_process
 from perfbisect.store.connection import DROPS, PROOFS, RELEASES, SHARED, VARIANTS, intact, version

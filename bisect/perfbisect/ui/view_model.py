@@ -12,7 +12,6 @@ from perfbisect.core.domain.events import (
     BuildProgress,
     BuildStarted,
     CandidateSkipped,
-    ChangedFunctions,
     Commit,
     Decided,
     Event,
@@ -231,7 +230,7 @@ def _with(view: ViewModel, event: Event, at: float) -> ViewModel:
         return replace(view, searching=(at, bits(event.decision.belief))) if begins else view
     if isinstance(event, MetricChosen):
         return with_ratios(view)
-    if isinstance(event, HuntStarted | Warned | ChangedFunctions):
+    if isinstance(event, Warned) or not isinstance(event, LabEvent):
         return view
     now = activity_after(view.busy.get(event.host), event, at)
     ahead = event.host in state.build_hosts

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sample_hunt as sample
-from perfbisect.core.domain.trials import Trial, TrialBuild, TrialRequest, TrialRun, TrialType, TrialWorkload
+from perfbisect.core.domain.settings import TrialBuild, TrialRequest, TrialType, TrialWorkload
+from perfbisect.core.domain.trials import Trial, TrialRun
 from perfbisect.core.stats.drops import Drop, differences, find_drops, loss, noise_of, ranges
 from perfbisect.core.stats.paired_comparison import compared
 

@@ -9,16 +9,8 @@ import pytest
 import sample_hunt as sample
 from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.orders import Interval
-from perfbisect.core.domain.trials import (
-    Trial,
-    TrialBuild,
-    TrialRequest,
-    TrialRun,
-    TrialSkip,
-    TrialType,
-    TrialWorkload,
-    order,
-)
+from perfbisect.core.domain.settings import TrialBuild, TrialRequest, TrialType, TrialWorkload
+from perfbisect.core.domain.trials import Trial, TrialRun, TrialSkip, order
 from perfbisect.core.stats.paired_comparison import (
     Compared,
     Ratio,

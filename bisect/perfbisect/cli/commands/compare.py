@@ -123,7 +123,7 @@ def compare(
 
     from perfbisect.cli.drop_hunts import about_stored, hunt_and_print, hunt_stored, refuse_further, stored_name
     from perfbisect.cli.trial_progress import open_progress, say_where_kept
-    from perfbisect.core.domain.trials import TrialType
+    from perfbisect.core.domain.settings import TrialType
     from perfbisect.core.stats.paired_comparison import whole
     from perfbisect.errors import INTERRUPTED
     from perfbisect.hunt.leased_hosts import purpose_of

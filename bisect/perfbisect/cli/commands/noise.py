@@ -58,7 +58,7 @@ def noise(
     from dataclasses import replace
 
     from perfbisect.cli.trial_progress import open_progress
-    from perfbisect.core.domain.trials import TrialBuild, TrialType
+    from perfbisect.core.domain.settings import TrialBuild, TrialType
     from perfbisect.core.stats.noise import noise_of_trial
     from perfbisect.errors import INTERRUPTED, EnvironmentFailure
     from perfbisect.hunt.leased_hosts import purpose_of

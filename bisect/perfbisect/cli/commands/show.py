@@ -89,7 +89,7 @@ def show_batch(name: str, given: Path | None, form: str) -> None:
 
 def show_trial(trial: "Trial", form: str) -> None:
     """Print the report of a comparison, a proof or an A/A in one of the forms."""
-    from perfbisect.core.domain.trials import TrialType
+    from perfbisect.core.domain.settings import TrialType
     from perfbisect.core.stats.noise import noise_of_trial
     from perfbisect.report import comparison, noise, proof
     from perfbisect.report.markdown import fenced

@@ -17,7 +17,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from perfbisect.core.domain.events import Decided, Event, HuntEnded, HuntStarted
+from perfbisect.core.domain.events import (
+    CandidateSkipped,
+    Decided,
+    Event,
+    HuntEnded,
+    HuntStarted,
+    RunFinished,
+    TrialStarted,
+)
 from perfbisect.core.domain.fleet import Fleet
 from perfbisect.core.domain.orders import Belief, BuildOrder, Decision, Measure, Order, Step
 from perfbisect.core.domain.stored_forms import (
@@ -35,10 +43,12 @@ from perfbisect.core.domain.stored_forms import (
 EVENTS: Mapping[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}
 ORDERS: Mapping[str, type[Order]] = {kind.__name__: kind for kind in get_args(Order)}
 LARGEST = sys.float_info.max  # in place of infinity
+OF_TRIALS = ("workload", "round", "further", "build_hosts")  # left out where they are 0 or empty
 
 
 def encode(event: Event) -> dict[str, Any]:
     """The fields of an event as plain values."""
+    fields: dict[str, Any]
     match event:
         case Decided(Decision(order, belief) as decision, fleet):
             begun = {"builds": builtins(decision.builds), "cancelled": builtins(decision.cancelled)}
@@ -49,8 +59,11 @@ def encode(event: Event) -> dict[str, Any]:
             return {"verdict": tagged(verdict)}
         case HuntStarted():
             return stored_start(builtins(event))
+        case RunFinished() | CandidateSkipped() | TrialStarted():
+            fields = builtins(event)
+            return {key: value for key, value in fields.items() if value or key not in OF_TRIALS}
         case _:
-            fields: dict[str, Any] = builtins(event)
+            fields = builtins(event)
             return fields
 
 

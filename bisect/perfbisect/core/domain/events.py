@@ -1,5 +1,6 @@
-"""What happens during a hunt, one frozen record each. A hunt yields them, views show them, the store keeps them.
+"""What happens during a hunt or a trial, one frozen record each. A session yields them, views show them, the store keeps them.
 
+In a trial, ``candidate`` is the number of a build in its request, and ``workload`` that of a workload there.
 ``host`` is the name of the host where something happens; empty in records from before hunts had several hosts.
 """
 
@@ -16,6 +17,7 @@ from perfbisect.core.domain.facts import (
 )
 from perfbisect.core.domain.fleet import ALL_FREE, Fleet
 from perfbisect.core.domain.orders import Decision, Purpose, Verdict
+from perfbisect.core.domain.settings import TrialRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,23 @@ class HuntStarted:
     def choices(self) -> int:
         """How many commits can be the culprit."""
         return len(self.candidates) - 1 - self.branch_points
+
+    @property
+    def hosts(self) -> tuple[HostFacts, ...]:
+        """All hosts."""
+        return (self.host, *self.further)
+
+
+@dataclass(frozen=True, slots=True)
+class TrialStarted:
+    """A sitting of a trial begins: the first, or one that resumes it."""
+
+    trial: int  # id in the history
+    request: TrialRequest  # as it is measured from here on; what its builds are is known from the events that follow
+    host: HostFacts
+    resumed: bool
+    further: tuple[HostFacts, ...] = ()  # the other hosts, if there are several
+    build_hosts: tuple[str, ...] = ()  # the names of those that build ahead
 
     @property
     def hosts(self) -> tuple[HostFacts, ...]:
@@ -135,11 +154,13 @@ class BuildCancelled:
 
 @dataclass(frozen=True, slots=True)
 class CandidateSkipped:
-    """A candidate cannot be measured."""
+    """A candidate cannot be measured: in no workload where ``facts.of_build``, else in this one."""
 
     candidate: int
     facts: SkipFacts
     host: str = ""
+    workload: int = 0
+    round: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +203,8 @@ class RunFinished:
     candidate: int
     facts: RunFacts
     host: str = ""
+    workload: int = 0
+    round: int = 0  # of a trial; never shared by two sittings, as the machine may have changed between them
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,9 +262,14 @@ class HuntEnded:
     verdict: Verdict
 
 
+@dataclass(frozen=True, slots=True)
+class TrialEnded:
+    """All rounds of a trial were made."""
+
+
 LabEvent = (
     BuildStarted | BuildProgress | BuildFinished | BuildCancelled | CandidateSkipped | RunStarted | RunProgress
     | ExecutionStarted | RunFinished | Warned | Counted | Profiled | Planned | Unexplained
 )  # fmt: skip
 Studied = Counted | Profiled | Planned | ChangedFunctions | Unexplained  # for the reason, after the verdict
-Event = HuntStarted | MetricChosen | Decided | LabEvent | ChangedFunctions | HuntEnded
+Event = HuntStarted | TrialStarted | MetricChosen | Decided | LabEvent | ChangedFunctions | HuntEnded | TrialEnded

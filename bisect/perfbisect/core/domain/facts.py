@@ -134,6 +134,7 @@ class ChangeFacts:
 
 
 LEFT_OUT = "left out"  # in place of a stage: nothing was tried, because of --skip
+BUILDING = ("checkout", "configure", "compile", "install", "train")  # stages of a failure that belong to a build
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +147,11 @@ class SkipFacts:
     log: str
     seconds: float
     for_another: bool = False  # its build was tried for the hunt of another workload, which has spent the seconds
+
+    @property
+    def of_build(self) -> bool:
+        """Whether it cannot be built, for any workload; else it fails in one."""
+        return self.stage in BUILDING
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,12 @@
-"""The settings of a hunt: enough to begin it, and to resume it after an interruption.
+"""The settings of a session, enough to begin it and to resume it after an interruption; and what a trial measures.
 
 That includes a patch for the commits that are built, by value: a hunt goes on when its file has changed or is gone.
 """
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from perfbisect.core.domain.policy import NOTHING_KNOWN, Policy, PriorKnowledge
 
@@ -83,3 +85,74 @@ class Settings:
     def hosts(self) -> tuple[str, ...]:
         """All hosts that the hunt measures on, in the order of their numbers."""
         return (self.host, *self.further_hosts)
+
+
+class TrialType(StrEnum):
+    """The type of a trial."""
+
+    NOISE = "noise"  # of one build; any after it are its layouts: the n-th is linked again with seed n
+    COMPARE = "compare"
+    PROVE = "prove"  # its builds are good, bad, and bad without the culprit
+
+
+@dataclass(frozen=True, slots=True)
+class TrialBuild:
+    """One build that is measured."""
+
+    name: str  # as written: a revision with its variant and configuration, or the name given to prebuilt binaries
+    commit: str = ""  # full hash; empty for prebuilt binaries
+    path: str = ""  # of prebuilt binaries: a folder on the host, or a tarball
+    key: str = ""  # of the build; empty without one
+    binary: str = ""  # hash of what is measured of it
+    version: str = ""  # as prebuilt binaries report it
+    trouble: str = ""  # why there is no build
+    variant: str = ""  # of its own; empty for that of the trial
+    config: str = ""  # of its server, beside the recipe's: a name of the recipe's configs, or the path of a file
+    config_hash: str = ""  # of what that says
+    seconds: float = field(default=0.0, compare=False)  # that it took to build; 0 where it was there, or is prebuilt
+
+
+@dataclass(frozen=True, slots=True)
+class TrialWorkload:
+    """One workload."""
+
+    name: str
+    group: str
+    warmup: float  # seconds
+    time: float
+    run_hash: str = ""  # of the workload and its files; empty in trials of older releases
+
+
+@dataclass(frozen=True, slots=True)
+class Reverts:
+    """What the third build of a proof lacks."""
+
+    hunt: int  # that named the commits
+    commits: tuple[str, ...]  # full hashes, newest first
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """What makes a comparison a series of releases, in the order of their versions."""
+
+    text: str  # the range as written: 8.0.20..8.0.40
+    left_out: tuple[tuple[str, str], ...]  # releases of the range that are not measured, with the reason
+    options: tuple[str, ...]  # of a `bisect run` of the same system on the same host
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRequest:
+    """The settings of a trial; the first subject is the baseline."""
+
+    kind: TrialType
+    builder: str
+    variant: str
+    host: str
+    metric: str
+    overrides: Mapping[str, str | int | float | bool]  # of the workloads
+    subjects: tuple[TrialBuild, ...]
+    works: tuple[TrialWorkload, ...]
+    rounds: int
+    runs: int  # in each visit
+    reverts: Reverts | None = None  # of a proof
+    series: Series | None = None  # of a comparison of the releases of a range

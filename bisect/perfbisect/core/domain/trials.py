@@ -6,85 +6,26 @@ to the next, so that slow changes of the machine favour no build.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from random import Random
+from typing import Any
 
+from perfbisect.core.domain.events import (
+    BuildFinished,
+    CandidateSkipped,
+    Decided,
+    Event,
+    LabEvent,
+    RunFinished,
+    TrialEnded,
+    TrialStarted,
+)
 from perfbisect.core.domain.facts import HostFacts, RunFacts, SkipFacts
+from perfbisect.core.domain.settings import TrialRequest, TrialType
 
+FOUND = ("key", "binary", "version", "trouble", "seconds")  # of a TrialBuild: what is not asked for
 BY_HAND = "by hand"  # begins the origin of a trial that perfbisect has not measured
-
-
-class TrialType(StrEnum):
-    """The type of a trial."""
-
-    NOISE = "noise"  # of one build; any after it are its layouts: the n-th is linked again with seed n
-    COMPARE = "compare"
-    PROVE = "prove"  # its builds are good, bad, and bad without the culprit
-
-
-@dataclass(frozen=True, slots=True)
-class TrialBuild:
-    """One build that is measured."""
-
-    name: str  # as written: a revision with its variant and configuration, or the name given to prebuilt binaries
-    commit: str = ""  # full hash; empty for prebuilt binaries
-    path: str = ""  # of prebuilt binaries: a folder on the host, or a tarball
-    key: str = ""  # of the build; empty without one
-    binary: str = ""  # hash of what is measured of it
-    version: str = ""  # as prebuilt binaries report it
-    trouble: str = ""  # why there is no build
-    variant: str = ""  # of its own; empty for that of the trial
-    config: str = ""  # of its server, beside the recipe's: a name of the recipe's configs, or the path of a file
-    config_hash: str = ""  # of what that says
-    seconds: float = field(default=0.0, compare=False)  # that it took to build; 0 where it was there, or is prebuilt
-
-
-@dataclass(frozen=True, slots=True)
-class TrialWorkload:
-    """One workload."""
-
-    name: str
-    group: str
-    warmup: float  # seconds
-    time: float
-    run_hash: str = ""  # of the workload and its files; empty in trials of older releases
-
-
-@dataclass(frozen=True, slots=True)
-class Reverts:
-    """What the third build of a proof lacks."""
-
-    hunt: int  # that named the commits
-    commits: tuple[str, ...]  # full hashes, newest first
-
-
-@dataclass(frozen=True, slots=True)
-class Series:
-    """What makes a comparison a series of releases, in the order of their versions."""
-
-    text: str  # the range as written: 8.0.20..8.0.40
-    left_out: tuple[tuple[str, str], ...]  # releases of the range that are not measured, with the reason
-    options: tuple[str, ...]  # of a `bisect run` of the same system on the same host
-
-
-@dataclass(frozen=True, slots=True)
-class TrialRequest:
-    """The settings of a trial; the first subject is the baseline."""
-
-    kind: TrialType
-    builder: str
-    variant: str
-    host: str
-    metric: str
-    overrides: Mapping[str, str | int | float | bool]  # of the workloads
-    subjects: tuple[TrialBuild, ...]
-    works: tuple[TrialWorkload, ...]
-    rounds: int
-    runs: int  # in each visit
-    reverts: Reverts | None = None  # of a proof
-    series: Series | None = None  # of a comparison of the releases of a range
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +63,12 @@ class DropHunt:
     subject: str = ""  # of that
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Trial:
-    """A trial and what it has measured so far; ``runs`` and ``skips`` grow."""
+    """A trial and what it has measured so far: the events of its log, folded. ``add`` changes it."""
 
     id: int
-    request: TrialRequest
+    request: TrialRequest  # with what is known of its builds
     host: HostFacts
     started: float  # seconds since the epoch
     state: str = "running"  # or "interrupted", "failed", "done"
@@ -136,6 +77,54 @@ class Trial:
     failure: str = ""  # why it could not go on
     origin: str = ""  # whose it is, if it was imported; begins with BY_HAND if perfbisect has not measured it
     hunts: tuple[DropHunt, ...] = ()  # of a comparison, for its drops
+    since: dict[str, float] = field(
+        default_factory=dict, compare=False
+    )  # host → its last event; "" → the log's last entry
+
+    @classmethod
+    def begun(cls, at: float, started: TrialStarted) -> "Trial":
+        """The trial that begins ``at`` seconds since the epoch."""
+        return cls(started.trial, started.request, started.host, at, since={"": at})
+
+    def add(self, at: float, event: Event) -> None:
+        """Take the next event of the log, which happened ``at`` seconds since the epoch."""
+        host = getattr(event, "host", "") if isinstance(event, LabEvent) else ""
+        before = max(self.since.get("", at), self.since.get(host, 0.0))
+        match event:
+            case TrialStarted(request=request, host=facts):
+                self.request, self.host = self._as_known(request), facts
+                self.state, self.failure, self.since = "running", "", {}
+            case BuildFinished(number, build):
+                seconds = (
+                    build.seconds or self.request.subjects[number].seconds
+                )  # each workload asks for the build anew
+                self._note(number, key=build.key, binary=build.binary, seconds=seconds, trouble="")
+            case CandidateSkipped(number, skip) if skip.of_build:
+                self._note(number, trouble=skip.reason)
+            case CandidateSkipped(number, skip, workload=work):
+                self.skips.append(TrialSkip(work, number, at, skip))
+            case RunFinished(number, run, workload=work, round=made):
+                self.runs.append(TrialRun(made, work, number, at, max(at - before, run.seconds), run))
+            case TrialEnded():
+                self.state = "done"
+            case _:
+                pass
+        if not (isinstance(event, Decided) and (event.fleet.busy or event.fleet.gone)):  # other hosts bound no run
+            self.since[host] = at
+
+    def _note(self, number: int, **known: Any) -> None:
+        """Enter what is known of a build."""
+        subjects = list(self.request.subjects)
+        subjects[number] = replace(subjects[number], **known)
+        self.request = replace(self.request, subjects=tuple(subjects))
+
+    def _as_known(self, request: TrialRequest) -> TrialRequest:
+        """The request of another sitting, with what is known of its builds from earlier ones."""
+        known = [
+            replace(new, **{name: getattr(new, name) or getattr(old, name) for name in FOUND})
+            for old, new in zip(self.request.subjects, request.subjects, strict=True)
+        ]
+        return replace(request, subjects=tuple(known))
 
     @property
     def name(self) -> str:

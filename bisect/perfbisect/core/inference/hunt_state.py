@@ -29,6 +29,8 @@ from perfbisect.core.domain.events import (
     RunProgress,
     RunStarted,
     Studied,
+    TrialEnded,
+    TrialStarted,
     Unexplained,
     Warned,
 )
@@ -39,13 +41,12 @@ from perfbisect.core.inference.noise_model import EXACT, USUAL
 from perfbisect.core.inference.relative_speed import relative_speeds, step_ratio
 
 Transient = BuildProgress | RunStarted | RunProgress | ExecutionStarted  # these are not stored, and change nothing here
-BUILDING = ("checkout", "configure", "compile", "install", "train")  # stages of a failure that belong to a build
 
 
 def is_of_build(event: Event) -> bool:
     """Whether it concerns a build, of which all hunts of a group know; not one whose run has failed."""
     if isinstance(event, CandidateSkipped):
-        return event.facts.stage in BUILDING
+        return event.facts.of_build
     return isinstance(event, BuildStarted | BuildFinished)
 
 
@@ -172,7 +173,7 @@ class HuntState:
                 self.cancelled.append(seconds)
             case CandidateSkipped(facts=skip):
                 row = self.row(skip.commit)
-                lost = skip.seconds if skip.stage in BUILDING and not skip.for_another else 0.0
+                lost = skip.seconds if skip.of_build and not skip.for_another else 0.0
                 self._log(at, event, replace(row, skip=skip, failed_seconds=row.failed_seconds + lost))
             case RunFinished(facts=run):
                 row = self.row(run.commit)
@@ -182,6 +183,8 @@ class HuntState:
                 self.studied.append(event)
             case HuntEnded(verdict):
                 self.verdict = verdict
+            case TrialStarted() | TrialEnded():  # of no hunt
+                pass
         self._follow_builds(at, event)
         if isinstance(event, BuildStarted | BuildFinished | CandidateSkipped | RunFinished) and event.host:
             self.since[event.host] = at

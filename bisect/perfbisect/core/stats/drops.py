@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from perfbisect.core.domain.metrics import find_metric
-from perfbisect.core.domain.trials import Trial, TrialBuild
+from perfbisect.core.domain.settings import TrialBuild
+from perfbisect.core.domain.trials import Trial
 from perfbisect.core.stats.distributions import t_of_rounds
 from perfbisect.core.stats.paired_comparison import Ratio, levels, paired, real
 

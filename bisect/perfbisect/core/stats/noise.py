@@ -35,7 +35,8 @@ import numpy as np
 
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.metrics import value
-from perfbisect.core.domain.trials import Trial, TrialType
+from perfbisect.core.domain.settings import TrialType
+from perfbisect.core.domain.trials import Trial
 from perfbisect.core.stats.distributions import chi_square_quantile, f_quantile, t_quantile
 
 ENOUGH = 6  # runs of an A/A without which older hunts know better

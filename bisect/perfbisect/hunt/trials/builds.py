@@ -8,8 +8,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 
-from perfbisect.core.domain.settings import Settings
-from perfbisect.core.domain.trials import TrialBuild
+from perfbisect.core.domain.settings import Settings, TrialBuild
 from perfbisect.errors import UsageError
 from perfbisect.hunt.resolve import resolve_commits
 from perfbisect.hunt.trials.build_words import Reading, guesses, readings

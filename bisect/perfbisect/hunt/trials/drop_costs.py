@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 
-from perfbisect.core.domain.settings import Settings
-from perfbisect.core.domain.trials import Trial, TrialBuild
+from perfbisect.core.domain.settings import Settings, TrialBuild
+from perfbisect.core.domain.trials import Trial
 from perfbisect.core.search.together import builds, foreseen
 from perfbisect.core.stats.drops import Drop, DropRange, lines, loss, noise_of
 from perfbisect.errors import PerfBisectError, UsageError

@@ -10,8 +10,8 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from perfbisect.core.domain.settings import Settings
-from perfbisect.core.domain.trials import BY_HAND, DropHunt, Trial, TrialBuild, TrialType
+from perfbisect.core.domain.settings import Settings, TrialBuild, TrialType
+from perfbisect.core.domain.trials import BY_HAND, DropHunt, Trial
 from perfbisect.core.stats.drops import Drop, DropRange, find_drops, ranges
 from perfbisect.errors import CannotGoOn, Interrupted, PerfBisectError, UsageError
 from perfbisect.host.lock import WaitCallback

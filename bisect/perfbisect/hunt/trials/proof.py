@@ -11,8 +11,7 @@ from pathlib import Path
 
 from perfbisect.core.domain.events import HuntEnded
 from perfbisect.core.domain.orders import CodePlacement, Found, Inconclusive, NotReproduced, Several, Step, Verdict
-from perfbisect.core.domain.settings import Settings
-from perfbisect.core.domain.trials import Reverts, TrialBuild, TrialType
+from perfbisect.core.domain.settings import Reverts, Settings, TrialBuild, TrialType
 from perfbisect.errors import UsageError
 from perfbisect.host.lock import WaitCallback
 from perfbisect.hunt.imported import refuse_imported

@@ -5,8 +5,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from perfbisect.core.domain.settings import Settings
-from perfbisect.core.domain.trials import Series, TrialBuild
+from perfbisect.core.domain.settings import Series, Settings, TrialBuild
 from perfbisect.core.stats.release_series import FEWEST
 from perfbisect.errors import UsageError
 from perfbisect.hunt.resolve import resolve_commits, worse_direction

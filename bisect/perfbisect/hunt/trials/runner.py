@@ -17,7 +17,8 @@ from perfbisect.core.domain.events import (
     Warned,
 )
 from perfbisect.core.domain.orders import Measure, Purpose, Share
-from perfbisect.core.domain.trials import Trial, TrialBuild, TrialRun, TrialSkip, TrialType, order
+from perfbisect.core.domain.settings import TrialBuild, TrialType
+from perfbisect.core.domain.trials import Trial, TrialRun, TrialSkip, order
 from perfbisect.core.stats.noise import noise_of_trial
 from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError, in_words
 from perfbisect.host.lock import HostLock

@@ -6,8 +6,15 @@ from pathlib import Path
 
 from perfbisect.core.domain.events import Commit, Warned
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.settings import Settings
-from perfbisect.core.domain.trials import Reverts, Series, TrialBuild, TrialRequest, TrialType, TrialWorkload
+from perfbisect.core.domain.settings import (
+    Reverts,
+    Series,
+    Settings,
+    TrialBuild,
+    TrialRequest,
+    TrialType,
+    TrialWorkload,
+)
 from perfbisect.host.lock import WaitCallback
 from perfbisect.hunt.setup import HuntSetup, both_tag_and_branch
 from perfbisect.recipes.requested import overridden, typed

@@ -7,7 +7,8 @@ from pathlib import Path
 from markupsafe import Markup
 
 from perfbisect.core.domain.metrics import find_metric
-from perfbisect.core.domain.trials import Trial, TrialType
+from perfbisect.core.domain.settings import TrialType
+from perfbisect.core.domain.trials import Trial
 from perfbisect.core.stats.noise import noise_of_trial
 from perfbisect.core.stats.noise import rows as detectable
 from perfbisect.core.stats.noise import sentences as advice
