@@ -24,7 +24,7 @@ from perfbisect.host.registry import connect
 from perfbisect.hunt.resolve import builder_of, resolve_commits
 from perfbisect.lab.build import checkout, pipeline
 from perfbisect.lab.steps import Steps
-from perfbisect.recipes.find import load_host
+from perfbisect.recipes.inventory import load_host
 from perfbisect.recipes.requested import RECIPE, requested_builder
 from perfbisect.repository.discovery import open_repository
 

@@ -31,10 +31,10 @@ from perfbisect.hunt.resolve import builder_of, resolve_commits
 from perfbisect.lab.build import build_store, checkout, links, pipeline
 from perfbisect.lab.steps import Steps
 from perfbisect.lab.workload import lua, sysbench
-from perfbisect.recipes.find import choose_workloads, load_host
-from perfbisect.recipes.patches import given_patches
+from perfbisect.recipes.builder_reader import given_patches
+from perfbisect.recipes.inventory import load_host
 from perfbisect.recipes.requested import requested_builder
-from perfbisect.recipes.workload import Workload
+from perfbisect.recipes.workload import Workload, choose_workloads
 from perfbisect.repository.discovery import open_repository
 
 HOST = "local"

@@ -12,7 +12,7 @@ from perfbisect.host.lock import hold
 from perfbisect.host.registry import connect
 from perfbisect.hunt.resolve import resolve_settings
 from perfbisect.hunt.setup import HuntSetup
-from perfbisect.recipes.find import load_host
+from perfbisect.recipes.inventory import load_host
 from program import PROGRAM
 
 pytestmark = pytest.mark.tools  # starts git, and looks for everything a hunt needs

@@ -19,7 +19,7 @@ from perfbisect.host import jobs
 from perfbisect.host.lease_records import Record, noted
 from perfbisect.host.lock import hold
 from perfbisect.host.registry import connect
-from perfbisect.recipes.find import load_host
+from perfbisect.recipes.inventory import load_host
 from perfbisect.store.connection import default_place
 from perfbisect.store.history import History
 

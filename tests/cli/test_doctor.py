@@ -9,7 +9,7 @@ import pytest
 
 from perfbisect.host.lock import hold
 from perfbisect.host.registry import connect
-from perfbisect.recipes.find import load_host
+from perfbisect.recipes.inventory import load_host
 
 pytestmark = pytest.mark.tools
 

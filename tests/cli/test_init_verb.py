@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.recipes.find import load_builder, load_workload
+from perfbisect.recipes.builder_reader import load_builder
+from perfbisect.recipes.workload import load_workload
 from perfbisect.repository.commits import resolve
 from perfbisect.repository.discovery import open_repository
 

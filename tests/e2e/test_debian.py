@@ -10,8 +10,7 @@ import pytest
 
 from perfbisect.host.packages import how_to_install
 from perfbisect.lab.build.toolchain import own_packages
-from perfbisect.recipes.builder_reader import build_of
-from perfbisect.recipes.find import load_builder
+from perfbisect.recipes.builder_reader import build_of, load_builder
 from program import bisect, rows
 from source_package import Absent, unpack
 

@@ -11,7 +11,7 @@ import pytest
 
 from perfbisect.host import jobs
 from perfbisect.host.registry import connect
-from perfbisect.recipes.find import load_host
+from perfbisect.recipes.inventory import load_host
 from program import LIMIT, PROGRAM
 from waiting import until
 

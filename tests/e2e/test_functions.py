@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.repository import ctags
+from perfbisect.repository import changed_functions as ctags
 from program import bisect, rows
 
 pytestmark = [

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perfbisect.recipes.find import load_workloads
+from perfbisect.recipes.workload import load_workloads
 from program import bisect
 
 pytestmark = [pytest.mark.e2e, pytest.mark.tools]

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from perfbisect.host import leases
-from perfbisect.recipes.leases import load_lease
+from perfbisect.recipes.inventory import load_lease
 from program import Process, bisect, bisect_until, bisect_watched, rows
 from slurm import Slurm, why_not
 from waiting import until

@@ -10,7 +10,7 @@ from machine import Machine
 from perfbisect.host.registry import connect
 from perfbisect.host.ssh import SshHost
 from perfbisect.lab.build import checkout
-from perfbisect.recipes.find import load_host
+from perfbisect.recipes.inventory import load_host
 from perfbisect.repository.discovery import open_repository
 
 pytestmark = pytest.mark.tools

@@ -10,7 +10,7 @@ from modules import add, commit, git, move, new
 from perfbisect.host.protocol import Host
 from perfbisect.host.registry import connect
 from perfbisect.lab.build import checkout, submodules
-from perfbisect.recipes.find import load_host
+from perfbisect.recipes.inventory import load_host
 from perfbisect.repository.discovery import open_repository
 
 pytestmark = pytest.mark.tools

@@ -19,9 +19,7 @@ from perfbisect.host.leases import LeasedHost, LeaseEnded, Wanted
 from perfbisect.host.protocol import ConnectionEvent, ConnectionState, Listener, Unsubscribe
 from perfbisect.host.registry import connect
 from perfbisect.hunt.leased_hosts import leased_hosts
-from perfbisect.recipes.find import load_host
-from perfbisect.recipes.inventory import LeaseEntry
-from perfbisect.recipes.leases import load_lease
+from perfbisect.recipes.inventory import LeaseEntry, load_host, load_lease
 from waiting import until
 
 pytestmark = pytest.mark.tools

@@ -28,8 +28,8 @@ from perfbisect.cli.commands.simulate import Cost
 from perfbisect.cli.main import VERBS, bisect
 from perfbisect.cli.options.param_types import Bytes, Minutes, Option, Percent, Suspect
 from perfbisect.errors import PerfBisectError, UsageError
-from perfbisect.recipes.find import load_host, load_hosts
-from perfbisect.recipes.inventory import in_bytes
+from perfbisect.recipes.configuration import in_bytes
+from perfbisect.recipes.inventory import load_host, load_hosts
 from perfbisect.recipes.output_pattern import check_pattern, find_number
 from perfbisect.store.history import History
 

@@ -13,10 +13,9 @@ from generators import finish
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.build import checkout, host_git
-from perfbisect.repository.borrowing import borrowed
 from perfbisect.repository.commits import UnknownRevision, describe, look_up, resolve, touched
 from perfbisect.repository.discovery import is_dirty, open_repository
-from perfbisect.repository.git import Repository
+from perfbisect.repository.git import Repository, borrowed
 from perfbisect.repository.range import read_range
 from program import bisect
 from traps import Trap

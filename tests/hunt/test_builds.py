@@ -14,8 +14,8 @@ from perfbisect.errors import PerfBisectError
 from perfbisect.hunt.trials.build_words import Reading, readings
 from perfbisect.hunt.trials.builds import read_builds
 from perfbisect.recipes.builder import Build, Builder, Config, Server, Variant
-from perfbisect.recipes.find import load_builder
-from perfbisect.recipes.server_config import ServerConfig, load, of_file
+from perfbisect.recipes.builder_reader import load_builder
+from perfbisect.recipes.requested import ServerConfig, config_of_file, load_config
 
 NAMES = st.text("ab@+{}1/.^~", min_size=1, max_size=8)
 
@@ -155,17 +155,19 @@ def test_binaries_in_two_configurations(settings: Settings, builder: Builder, tm
         (str(tmp_path), "small"),
     ]
     with pytest.raises(PerfBisectError, match="has no configuration file of a server"):
-        load(Builder(name="two", summary="", driver="x", server=None), "small")
+        load_config(Builder(name="two", summary="", driver="x", server=None), "small")
 
 
 def test_a_file_of_the_user_is_literal_and_cannot_move_the_server(builder: Builder) -> None:
     assert builder.server
-    found = of_file("[s]\nCache={x}\ndata-folder = /srv\n # data_folder\n!include /etc/x\n", builder.server.reserved)
+    found = config_of_file(
+        "[s]\nCache={x}\ndata-folder = /srv\n # data_folder\n!include /etc/x\n", builder.server.reserved
+    )
     assert found.left_out == ("data-folder", "!include")
     assert found.text == "[s]\nCache={{x}}\n # data_folder"
     assert ServerConfig().applied(builder) is builder
-    assert of_file("\ufeffdata_folder = /srv\nx = 1", builder.server.reserved).text == "x = 1"
-    own = of_file("log-bin\nlog_bin = ON # not /x\nlog_bin = /srv/x\nLOG_BIN=../x", ["log_bin=/"])
+    assert config_of_file("\ufeffdata_folder = /srv\nx = 1", builder.server.reserved).text == "x = 1"
+    own = config_of_file("log-bin\nlog_bin = ON # not /x\nlog_bin = /srv/x\nLOG_BIN=../x", ["log_bin=/"])
     assert own.text == "log-bin\nlog_bin = ON # not /x"
 
 
@@ -184,5 +186,5 @@ def test_a_file_of_the_user_is_literal_and_cannot_move_the_server(builder: Build
 def test_shipped_recipes_keep_data_and_archives_to_themselves(builder: str, reserved: list[str]) -> None:
     server = load_builder(builder).server
     assert server
-    found = of_file("\n".join(["work_mem = 1", *reserved]), server.reserved)
+    found = config_of_file("\n".join(["work_mem = 1", *reserved]), server.reserved)
     assert (found.text, len(found.left_out)) == ("work_mem = 1", len(reserved))

@@ -34,7 +34,7 @@ from perfbisect.hunt.explanation_parts import PARTS, SLOWER, Part, counted_lengt
 from perfbisect.hunt.search_problem import SavedLog, TimedEvent, compare_merge_base, hunt
 from perfbisect.hunt.workers import InlineWorkers
 from perfbisect.lab.measure.visit import StudyMaker
-from perfbisect.recipes.find import load_builder
+from perfbisect.recipes.builder_reader import load_builder
 from perfbisect.recipes.workload import Workload
 from perfbisect.store.history import History
 

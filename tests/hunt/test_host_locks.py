@@ -7,7 +7,7 @@ import pytest
 from perfbisect.host.lock import ABANDONED, hold
 from perfbisect.host.registry import connect
 from perfbisect.hunt.host_locks import clear
-from perfbisect.recipes.find import load_host
+from perfbisect.recipes.inventory import load_host
 from tickets import write_ticket
 
 pytestmark = pytest.mark.tools

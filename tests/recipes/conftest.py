@@ -20,8 +20,8 @@ Write = Callable[[str, str], Path]
 @pytest.fixture(autouse=True)
 def sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No recipes of this machine or of this checkout are in sight."""
-    monkeypatch.setattr("perfbisect.recipes.search_path.config_folder", lambda: tmp_path)
-    monkeypatch.setattr("perfbisect.recipes.search_path.SHIPPED", ())
+    monkeypatch.setattr("perfbisect.recipes.configuration.config_folder", lambda: tmp_path)
+    monkeypatch.setattr("perfbisect.recipes.configuration.SHIPPED", ())
     monkeypatch.chdir(tmp_path)
 
 

@@ -5,8 +5,7 @@ import pytest
 
 from perfbisect.errors import RecipeError, UsageError
 from perfbisect.recipes.builder import Build
-from perfbisect.recipes.builder_reader import build_of, recipe_files, variant_of
-from perfbisect.recipes.find import load_builder, load_builders
+from perfbisect.recipes.builder_reader import build_of, load_builder, load_builders, recipe_files, variant_of
 
 Write = Callable[[str, str], Path]
 
@@ -33,7 +32,7 @@ def test_every_builder_has_the_shared_variants(write: Write, small: str) -> None
 def test_folders_have_precedence_in_order(
     write: Write, small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perfbisect.recipes.search_path.SHIPPED", (tmp_path / "shipped",))
+    monkeypatch.setattr("perfbisect.recipes.configuration.SHIPPED", (tmp_path / "shipped",))
     for place in ("given", "builders", "shipped/builders"):
         write(f"{place}/small/builder.toml", small.replace("a small system", place))
         write(f"{place}/{place[0]}/builder.toml", small)

@@ -1,21 +1,18 @@
 """What the user shares with others."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from perfbisect.errors import RecipeError
 from perfbisect.recipes.configuration import load_configuration
-from perfbisect.recipes.find import load_host
+from perfbisect.recipes.inventory import load_host
+
+Write = Callable[[str, str], Path]
 
 
-def write(home: Path, text: str) -> None:
-    file = home / ".config" / "perfbisect" / "config.toml"
-    file.parent.mkdir(parents=True)
-    file.write_text(text)
-
-
-def test_without_a_file_nothing_is_shared(seal: Path) -> None:
+def test_without_a_file_nothing_is_shared() -> None:
     shared = load_configuration().shared
     assert (shared.builds, shared.secret(), shared.ccache) == (None, b"", "")
 
@@ -30,8 +27,8 @@ def test_without_a_file_nothing_is_shared(seal: Path) -> None:
         ('store = "/srv"', "`shared.store` is an unknown key"),
     ],
 )
-def test_mistakes_are_named(seal: Path, line: str, mistake: str) -> None:
-    write(seal, f"[shared]\n{line}\n")
+def test_mistakes_are_named(write: Write, line: str, mistake: str) -> None:
+    write("config.toml", f"[shared]\n{line}\n")
     with pytest.raises(RecipeError) as caught:
         load_configuration()
     assert mistake in str(caught.value)
@@ -46,8 +43,8 @@ def test_mistakes_are_named(seal: Path, line: str, mistake: str) -> None:
         (None, 0, "cannot be read: No such file"),
     ],
 )
-def test_the_key_is_a_secret(seal: Path, text: str | None, mode: int, mistake: str) -> None:
-    write(seal, '[shared]\nbuilds = "/srv/builds"\nkey_file = "~/key"\n')
+def test_the_key_is_a_secret(write: Write, seal: Path, text: str | None, mode: int, mistake: str) -> None:
+    write("config.toml", '[shared]\nbuilds = "/srv/builds"\nkey_file = "~/key"\n')
     if text is not None:
         (seal / "key").write_text(text)
         (seal / "key").chmod(mode)
@@ -59,9 +56,10 @@ def test_the_key_is_a_secret(seal: Path, text: str | None, mode: int, mistake: s
         shared.secret()
 
 
-def test_the_compilers_cache_is_that_of_hosts_that_have_none(seal: Path, tmp_path: Path) -> None:
-    write(seal, '[shared]\nccache = "redis://cache:6379"\n')
-    hosts = tmp_path / "hosts.toml"
-    hosts.write_text('[hosts.a]\n[hosts.b]\nccache_remote = "http://own"\n[hosts.c]\nccache_remote = "none"\n')
+def test_the_compilers_cache_is_that_of_hosts_that_have_none(write: Write) -> None:
+    write("config.toml", '[shared]\nccache = "redis://cache:6379"\n')
+    hosts = write(
+        "hosts.toml", '[hosts.a]\n[hosts.b]\nccache_remote = "http://own"\n[hosts.c]\nccache_remote = "none"\n'
+    )
     found = [load_host(name, hosts).ccache_remote for name in "abc"]
     assert found == ["redis://cache:6379", "http://own", "none"]

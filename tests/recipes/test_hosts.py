@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from perfbisect.errors import RecipeError, UsageError
-from perfbisect.recipes.find import load_host, load_hosts
-from perfbisect.recipes.render import to_toml
+from perfbisect.recipes.inventory import load_host, load_hosts
+from perfbisect.recipes.toml import to_toml
 
 Write = Callable[[str, str], Path]
 

@@ -8,9 +8,15 @@ import pytest
 
 from perfbisect.cli.options.completion import host_name
 from perfbisect.errors import RecipeError, UsageError
-from perfbisect.recipes.find import load_host
-from perfbisect.recipes.inventory import LeaseName, expanded_names, parse_lease_name
-from perfbisect.recipes.leases import load_lease, load_leases, reached
+from perfbisect.recipes.inventory import (
+    LeaseName,
+    expanded_names,
+    load_host,
+    load_lease,
+    load_leases,
+    parse_lease_name,
+    reached,
+)
 
 Write = Callable[[str, str], Path]
 

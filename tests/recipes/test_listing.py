@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from perfbisect.cli.main import bisect
 from perfbisect.errors import RecipeError
-from perfbisect.recipes.find import choose_workloads
+from perfbisect.recipes.workload import choose_workloads
 
 Write = Callable[[str, str], Path]
 

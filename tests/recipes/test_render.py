@@ -6,8 +6,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfbisect.recipes.find import load_builder
-from perfbisect.recipes.render import to_toml
+from perfbisect.recipes.builder_reader import load_builder
+from perfbisect.recipes.toml import to_toml
 from perfbisect.recipes.workload import Option, Workload
 
 Write = Callable[[str, str], Path]

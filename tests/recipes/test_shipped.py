@@ -1,7 +1,6 @@
 """The recipes that come with the program, and the guide to writing more."""
 
 import re
-import tomllib
 from pathlib import Path
 
 import msgspec
@@ -9,11 +8,10 @@ import pytest
 
 from perfbisect.recipes import builder, inventory, workload
 from perfbisect.recipes.builder import SHARED
-from perfbisect.recipes.find import load_builders, load_hosts, load_workloads
-from perfbisect.recipes.leases import at_once, load_lease
+from perfbisect.recipes.builder_reader import load_builder, load_builders
+from perfbisect.recipes.inventory import at_once, load_host, load_hosts, load_lease
 from perfbisect.recipes.placeholders import fill
-from perfbisect.recipes.toml_reader import Location, convert
-from perfbisect.recipes.workload import read_suite
+from perfbisect.recipes.workload import load_workloads, read_suite
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs" / "recipes.md").read_text()
@@ -91,19 +89,18 @@ def test_the_guide_names_every_variant() -> None:
 
 
 def test_the_examples_of_the_guide_are_valid(tmp_path: Path) -> None:
-    blocks = re.findall(r"```toml\n(.*?)```", GUIDE, re.DOTALL)
-    texts = {block.split("\n")[0].partition("perfbisect/")[2]: block for block in blocks if block[0] == "#"}
-    examples = {name: tomllib.loads(text) for name, text in texts.items()}
-    place = Location(Path("guide"))
-    assert convert(examples["builders/kv/builder.toml"], builder.Builder, place).driver == "kv"
-    assert convert(examples["hosts.toml"], inventory.Inventory, place).hosts["quiet"].server_cpus == "0-5"
-    suite = examples["workloads/joins/suite.toml"]
-    suite["workloads"]["left-join"] |= suite.pop("defaults")
-    assert convert(suite, workload.Suite, place).workloads["left-join"].time == 5
-    file = tmp_path / "suite.toml"
-    file.write_text(texts["workloads/kv/suite.toml"])
-    workloads = read_suite(file).workloads
-    assert {name: each.metric for name, each in workloads.items()} == {"readrandom": "rate"}
+    blocks = re.findall(r"```toml\n(# .*?perfbisect/(.*?)\n.*?)```", GUIDE, re.DOTALL)
+    for text, name in blocks:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert load_builder("kv", tmp_path / "builders").driver == "kv"
+    assert load_host("quiet", tmp_path / "hosts.toml").server_cpus == "0-5"
+    workloads = {name: each for suite in ("kv", "joins")
+                 for name, each in read_suite(tmp_path / f"workloads/{suite}/suite.toml").workloads.items()}  # fmt: skip
+    assert {name: (each.metric, each.time) for name, each in workloads.items()} == {
+        "readrandom": ("rate", 10.0),
+        "left-join": ("qps", 5.0),
+    }
 
 
 def test_features_of_a_lease_never_reach_a_shell_unquoted() -> None:

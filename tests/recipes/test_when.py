@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfbisect.recipes.find import load_builder
+from perfbisect.recipes.builder_reader import load_builder
 from perfbisect.recipes.when import TreeFacts, applied, number, satisfies, version_text
 
 Write = Callable[[str, str], Path]

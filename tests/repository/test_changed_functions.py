@@ -9,7 +9,6 @@ import pytest
 from perfbisect.core.domain.facts import ChangeFacts
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.repository import changed_functions as module
-from perfbisect.repository import ctags
 from perfbisect.repository.changed_functions import bare, changed_functions, named
 from perfbisect.repository.discovery import open_repository
 
@@ -17,7 +16,7 @@ Git = Callable[..., str]
 Read = Callable[..., ChangeFacts]
 
 pytestmark = pytest.mark.tools
-needs_ctags = pytest.mark.skipif(ctags.program() is None, reason="Universal Ctags is not installed")
+needs_ctags = pytest.mark.skipif(module.program() is None, reason="Universal Ctags is not installed")
 
 PAGE = """
 static int less(int a, int b)
@@ -126,7 +125,7 @@ HEADER = "static int slot_of(const int *keys"
 
 
 def test_without_ctags_functions_are_those_that_git_names(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ctags, "program", lambda: None)
+    monkeypatch.setattr(module, "program", lambda: None)
     found = read({"page.c": PAGE}, {"page.c": PAGE.replace("\t\ti++;\n", "")}, ("main",))
     assert (found.functions, found.approximate, found.callers) == (("slot_of",), True, {})
     assert "universal-ctags" in found.note
@@ -150,8 +149,8 @@ def test_another_program_of_that_name_is_not_used(tmp_path: Path) -> None:
     fake = tmp_path / "ctags"
     fake.write_text("#!/bin/sh\necho Exuberant Ctags 5.8\n")
     fake.chmod(0o755)
-    assert ctags.program(str(tmp_path)) is None
-    assert ctags.program("") is None
+    assert module.program(str(tmp_path)) is None
+    assert module.program("") is None
 
 
 @needs_ctags
@@ -159,7 +158,7 @@ def test_a_program_that_fails_costs_exactness_only(read: Read, monkeypatch: pyte
     fake = tmp_path / "ctags"
     fake.write_text("#!/bin/sh\nexit 1\n")
     fake.chmod(0o755)
-    monkeypatch.setattr(ctags, "program", lambda: str(fake))
+    monkeypatch.setattr(module, "program", lambda: str(fake))
     found = read({"page.c": PAGE}, {"page.c": PAGE.replace("return 4096", "return 8192")})
     assert found.approximate
     assert "ctags failed" in found.note

@@ -5,9 +5,8 @@ import pytest
 
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.recipes.builder import Build, Builder
-from perfbisect.repository.clone import cached_clone
 from perfbisect.repository.commits import resolve
-from perfbisect.repository.discovery import open_repository
+from perfbisect.repository.discovery import cached_clone, open_repository
 from traps import Trap
 
 pytestmark = pytest.mark.tools

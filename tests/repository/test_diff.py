@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from perfbisect.errors import EnvironmentFailure
-from perfbisect.repository import diff as module
-from perfbisect.repository.diff import diff
+from perfbisect.repository import commits as module
+from perfbisect.repository.commits import diff
 from perfbisect.repository.discovery import open_repository
 
 pytestmark = pytest.mark.tools

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.repository.commits import describe
+from perfbisect.repository.derived import MARKER, NotReverted, reverted, settle, settled
 from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.git import Repository
 from perfbisect.repository.git import git as ask
-from perfbisect.repository.reverting import MARKER, NotReverted, reverted, settle, settled
 
 pytestmark = pytest.mark.tools
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from perfbisect.recipes.find import load_workloads
 from perfbisect.recipes.output_pattern import find_number
+from perfbisect.recipes.workload import load_workloads
 
 SCRIPT = Path(__file__).parents[2] / "workloads" / "rocksdb" / "db_bench"
 NEW = (

@@ -11,7 +11,7 @@ from labs import lab_of
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.host_lab import Earlier, HostLab
-from perfbisect.recipes.find import load_builder
+from perfbisect.recipes.builder_reader import load_builder
 from perfbisect.recipes.workload import Workload
 
 Open = Callable[..., HostLab]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from perfbisect.recipes.builder import Builder, Server
-from perfbisect.recipes.find import load_builder
+from perfbisect.recipes.builder_reader import load_builder
 from perfbisect.recipes.placeholders import fill
 
 pytestmark = pytest.mark.tools

@@ -17,9 +17,8 @@ from perfbisect.host.local import LocalHost
 from perfbisect.lab.workload import sysbench
 from perfbisect.lab.workload.sysbench import Outcome
 from perfbisect.recipes.builder import Builder
-from perfbisect.recipes.find import load_workload
 from perfbisect.recipes.requested import overridden
-from perfbisect.recipes.workload import Option, Workload, read_suite
+from perfbisect.recipes.workload import Option, Workload, load_workload, read_suite
 
 pytestmark = pytest.mark.dbms
 

@@ -219,7 +219,8 @@ def checked(
     place: Place, choices: tuple[tuple[str, ...], ...], arguments: list[str], given: Collection[str]
 ) -> Settings:
     """The settings of a hunt. Raises RecipeError with the key for what `bisect run` would refuse at once."""
-    from perfbisect.recipes.find import load_builder, load_host
+    from perfbisect.recipes.builder_reader import load_builder
+    from perfbisect.recipes.inventory import load_host
     from perfbisect.recipes.requested import load_requested
 
     hosts = [f"--host={host}" for host in choices[0]]

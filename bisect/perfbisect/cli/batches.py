@@ -174,8 +174,8 @@ def follow(tasks: Sequence[Task], history: History, given: Path | None, view: Ba
 
 def locked_hosts(task: Task, host: str) -> tuple[str, ...]:
     """A host and those that build for it, which a hunt locks; none of those that a scheduler gives out."""
-    from perfbisect.recipes.find import load_host
-    from perfbisect.recipes.search_path import HOSTS
+    from perfbisect.recipes.configuration import HOSTS
+    from perfbisect.recipes.inventory import load_host
 
     if LEASED in host:  # its hunt waits in the queue of the scheduler
         return ()

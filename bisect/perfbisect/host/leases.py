@@ -21,8 +21,7 @@ from perfbisect.host import lease_records
 from perfbisect.host.commands import last_of
 from perfbisect.host.lease_records import Record
 from perfbisect.host.protocol import ConnectionEvent, ConnectionState, DelegatingHost, Host
-from perfbisect.recipes.inventory import LeaseEntry
-from perfbisect.recipes.leases import user
+from perfbisect.recipes.inventory import LeaseEntry, user
 from perfbisect.recipes.placeholders import fill
 
 LIMIT = 60.0  # seconds for a command that does not wait

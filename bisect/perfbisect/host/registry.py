@@ -11,8 +11,7 @@ from perfbisect.host import leases, local, ssh, through
 from perfbisect.host.leases import LeasedHost
 from perfbisect.host.protocol import Host
 from perfbisect.host.root import claim
-from perfbisect.recipes.inventory import HostEntry
-from perfbisect.recipes.leases import reached
+from perfbisect.recipes.inventory import HostEntry, reached
 
 
 class ConnectionModule(Protocol):

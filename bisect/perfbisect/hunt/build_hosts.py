@@ -18,8 +18,7 @@ from perfbisect.lab.checks.finding import CheckRequest, Level
 from perfbisect.lab.checks.preflight import build_findings, inspect_host, warnings
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.builder_reader import variant_of
-from perfbisect.recipes.find import load_host
-from perfbisect.recipes.inventory import HostEntry
+from perfbisect.recipes.inventory import HostEntry, load_host
 from perfbisect.wording.text import listed
 
 

@@ -8,8 +8,9 @@ from perfbisect.core.domain.settings import Settings
 from perfbisect.host.registry import connect
 from perfbisect.hunt.patches import patches_of
 from perfbisect.lab.command_listing import ListingRequest, Part, list_commands
-from perfbisect.recipes.find import load_host, load_training
+from perfbisect.recipes.inventory import load_host
 from perfbisect.recipes.requested import load_requested
+from perfbisect.recipes.workload import load_training
 
 
 def lines(every: Sequence[Settings]) -> Iterator[str]:

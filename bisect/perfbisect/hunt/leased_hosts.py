@@ -11,9 +11,7 @@ from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import UsageError
 from perfbisect.host import leases
 from perfbisect.host.leases import Say, Show, Wanted
-from perfbisect.recipes.find import load_host
-from perfbisect.recipes.inventory import parse_lease_name
-from perfbisect.recipes.leases import at_once, load_lease
+from perfbisect.recipes.inventory import at_once, load_host, load_lease, parse_lease_name
 
 
 @contextmanager

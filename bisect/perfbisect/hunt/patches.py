@@ -9,11 +9,10 @@ from perfbisect.core.domain.events import Warned
 from perfbisect.core.domain.settings import Patch, Settings
 from perfbisect.errors import UsageError
 from perfbisect.recipes.builder import Builder
-from perfbisect.recipes.patches import check_names, recipe_patches
-from perfbisect.repository.borrowing import borrowed
+from perfbisect.recipes.builder_reader import check_names, recipe_patches
+from perfbisect.repository.derived import apply, paths_of
 from perfbisect.repository.discovery import open_repository
-from perfbisect.repository.git import Repository, all_but, git, run, sealed
-from perfbisect.repository.patching import apply, paths_of
+from perfbisect.repository.git import Repository, all_but, borrowed, git, run, sealed
 from perfbisect.repository.range import Range
 
 MOST = 100  # commits beyond the ends that a patch is tried on

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from perfbisect.errors import UsageError
 from perfbisect.masking import masked
+from perfbisect.recipes import benchmarks
 from perfbisect.recipes.build_systems import chosen, for_range, nothing_found
 from perfbisect.recipes.builder import Builder
-from perfbisect.recipes.find import load_builders, load_workloads
-from perfbisect.recipes.proposal import benchmarks
-from perfbisect.recipes.proposal.document import Proposal
-from perfbisect.recipes.proposal.tree import EMBEDDING, Tree, defined, ignored, language, to_read
+from perfbisect.recipes.builder_reader import load_builders
+from perfbisect.recipes.proposal import EMBEDDING, Proposal, Tree, defined, ignored, language, to_read
+from perfbisect.recipes.workload import load_workloads
 from perfbisect.repository.commits import resolve, tags_of
 from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.git import Repository, git

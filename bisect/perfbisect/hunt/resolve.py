@@ -10,13 +10,11 @@ from perfbisect.core.domain.settings import AUTO, Settings
 from perfbisect.errors import UsageError
 from perfbisect.recipes.build_systems import for_range, found_in, has_commands, nothing_found
 from perfbisect.recipes.builder import Build, Builder
-from perfbisect.recipes.builder_reader import build_of, variant_of
-from perfbisect.recipes.find import load_builder
+from perfbisect.recipes.builder_reader import build_of, load_builder, variant_of
 from perfbisect.recipes.requested import load_requested, typed
 from perfbisect.recipes.workload import Workload
-from perfbisect.repository.clone import Progress, cached_clone
 from perfbisect.repository.commits import ends_of, first_commit, joined, resolve
-from perfbisect.repository.discovery import open_repository
+from perfbisect.repository.discovery import Progress, cached_clone, open_repository
 from perfbisect.repository.git import Repository
 from perfbisect.repository.objects import top_level
 

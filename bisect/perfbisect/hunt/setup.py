@@ -32,10 +32,9 @@ from perfbisect.lab.measure.visit import SlowRuns, StudyMaker
 from perfbisect.lab.workload.fingerprint import fingerprint
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.builder_reader import variant_of
-from perfbisect.recipes.find import load_host, load_training
-from perfbisect.recipes.inventory import HostEntry
+from perfbisect.recipes.inventory import HostEntry, load_host
 from perfbisect.recipes.requested import check_fit, load_requested, requested_builder
-from perfbisect.recipes.workload import Workload
+from perfbisect.recipes.workload import Workload, load_training
 from perfbisect.repository.commits import ambiguous, describe, touched
 from perfbisect.repository.discovery import is_dirty, open_repository
 from perfbisect.repository.range import Range, read_range

@@ -33,10 +33,9 @@ from perfbisect.lab.training import SECONDS
 from perfbisect.lab.workload import command, dataset, lua, sysbench
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.builder_reader import variant_of
-from perfbisect.recipes.find import full_name
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.placeholders import Values, fill
-from perfbisect.recipes.workload import Workload
+from perfbisect.recipes.workload import Workload, full_name
 from perfbisect.repository.discovery import open_repository
 from perfbisect.wording.text import listed, shell_word, shell_words
 

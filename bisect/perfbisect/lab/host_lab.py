@@ -28,7 +28,7 @@ from perfbisect.lab.workload import lua
 from perfbisect.lab.workload.dataset_keeper import DatasetKeeper
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.placeholders import Values
-from perfbisect.recipes.server_config import ServerConfig
+from perfbisect.recipes.requested import ServerConfig
 from perfbisect.recipes.workload import Workload
 
 

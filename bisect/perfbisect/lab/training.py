@@ -27,10 +27,9 @@ from perfbisect.lab.workload import lua
 from perfbisect.lab.workload.dataset_keeper import DatasetKeeper
 from perfbisect.lab.workload.fingerprint import fingerprint
 from perfbisect.recipes.builder import Builder
-from perfbisect.recipes.find import full_name
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.placeholders import Values
-from perfbisect.recipes.workload import Workload
+from perfbisect.recipes.workload import Workload, full_name
 from perfbisect.wording.text import listed
 
 SECONDS = 30.0  # of a run that is timed by sysbench, or whose command takes {time}

@@ -77,6 +77,8 @@ PLACEHOLDERS = BUILD_PLACEHOLDERS | CONFIG_PLACEHOLDERS | COMMAND_PLACEHOLDERS
 class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One set of compiler settings."""
 
+    whole: ClassVar[bool] = True  # also empty keys are shown: they override shared ones
+
     summary: str = ""
     cc: str = "gcc"
     cxx: str = "g++"

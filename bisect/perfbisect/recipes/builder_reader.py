@@ -1,17 +1,19 @@
-"""A builder recipe merged with the recipes that it extends."""
+"""Builders by name: a recipe merged with the recipes that it extends, and the files and patches beside it."""
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import msgspec
 
-from perfbisect.errors import RecipeError
+from perfbisect.core.domain.settings import Patch
+from perfbisect.errors import RecipeError, UsageError
 from perfbisect.recipes.build_systems import with_needs
 from perfbisect.recipes.builder import SHARED, Build, Builder, Variant, When
+from perfbisect.recipes.configuration import chosen, contained, found_in, recipe_folders
 from perfbisect.recipes.placeholders import check_config, check_placeholders
-from perfbisect.recipes.search_path import contained
-from perfbisect.recipes.toml_reader import Location, Table, convert, hint, listed, merged, read_table, read_text, verify
+from perfbisect.recipes.toml import Location, Table, convert, hint, listed, merged, read_table, read_text
 from perfbisect.recipes.when import check_conditions, check_rule
 
 FILE = "builder.toml"
@@ -156,16 +158,20 @@ def _parent(name: str, child: Path, folders: Sequence[Path]) -> Path:
     return files[0]
 
 
+def _completed(table: Table) -> Table:
+    """A recipe with anything for what is required and may be in a recipe that it extends."""
+    server = table.get("server")
+    own = {"server": {"initialise": [], "start": ["-"], "ready": ["-"], **server}} if isinstance(server, dict) else {}
+    return {"summary": "", "driver": "", **table, **own}
+
+
 def _read_source(file: Path) -> Table:
     """One builder.toml, verified without the recipes that it extends."""
     table, location = read_table(file), Location(file)
-    verify(table, Builder, location, partial=True)
+    convert(_completed(table), Builder, location)
     check_placeholders(table, location)
     for index, block in enumerate(table.get("when", [])):
-        where = location.at("when", index)
-        check_conditions(msgspec.convert(block, When), where)
-        verify(block["change"], Builder, where.at("change"), partial=True)
-        check_placeholders(block["change"], where.at("change"))
+        check_conditions(msgspec.convert(block, When), location.at("when", index))
     return table
 
 
@@ -175,6 +181,7 @@ def _check_changes(sources: Mapping[Path, Table], table: Table) -> None:
         for index, block in enumerate(source.get("when", [])):
             location = Location(file).at("when", index)
             changed = convert(merged({**table, "when": []}, block["change"]), Builder, location.at("change"))
+            check_placeholders(block["change"], location.at("change"))
             if block.get("version") and not (changed.version or changed.installed_version):
                 raise location.at("version").mistake(UNDECIDED, PRINT_IT)
             _check_builder(changed, location.at("change"))
@@ -209,3 +216,62 @@ def _check_builder(builder: Builder, location: Location) -> None:
                 f'is "{pattern}", which matches nothing.',
                 'Write paths from the top of the source tree: "doc/**" for a folder, "**/*.md" at any depth.',
             )
+
+
+LARGEST = 1 << 20  # bytes: patches are kept with each hunt
+
+
+def recipe_patches(builder: Builder) -> tuple[Patch, ...]:
+    """The patches of a recipe. Raises RecipeError for one that cannot be read."""
+    files = recipe_files(builder) if builder.patches else {}
+    try:
+        return tuple(Patch(each.file, content_of(files[each.file]), each.version) for each in builder.patches)
+    except UsageError as error:
+        raise RecipeError(str(error), error.advice) from error
+
+
+def given_patches(paths: Sequence[Path]) -> tuple[Patch, ...]:
+    """The patches of ``--patch``. Raises UsageError for one that cannot be read, and for two of one name."""
+    patches = tuple(Patch(path.name, content_of(path), file=str(path.absolute())) for path in paths)
+    check_names(patches)
+    return patches
+
+
+def check_names(patches: Iterable[Patch]) -> None:
+    """Raise UsageError for two patches of one name, which no report could tell apart."""
+    seen = set()
+    for patch in patches:
+        if patch.name in seen:
+            raise UsageError(f"There are two patches of the name {patch.name}.", "Rename one of the files.")
+        seen.add(patch.name)
+
+
+def content_of(path: Path) -> bytes:
+    """The bytes of a patch. Raises UsageError for what cannot be read, a folder, and what is too large."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(LARGEST + 1)
+    except OSError as error:
+        raise UsageError(
+            f"The patch {path} cannot be read: {error.strerror or os.strerror(error.errno or 0)}."
+        ) from error
+    except ValueError as error:  # a NUL character in its name
+        raise UsageError(f"The patch {path} cannot be read: {error}.") from error
+    if len(content) > LARGEST:
+        raise UsageError(
+            f"The patch {path} has more than {LARGEST >> 20} MiB.", "Leave out what the build does not need."
+        )
+    return content
+
+
+def load_builder(name: str, given: str | Path = "") -> Builder:
+    """The builder of that name. Raises RecipeError when none exists, or when its recipe has a mistake."""
+    folders = recipe_folders("builders", given)
+    files = found_in(folders, FILE)
+    return read_builder(chosen("builder", name, files), folders)
+
+
+def load_builders(given: str | Path = "") -> list[Builder]:
+    """All builders, in alphabetical order."""
+    folders = recipe_folders("builders", given)
+    return [read_builder(file, folders) for _, file in sorted(found_in(folders, FILE).items())]

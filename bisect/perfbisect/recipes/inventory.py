@@ -1,21 +1,24 @@
-"""The schema of ``hosts.toml``: the machines that build and measure, and those that are leased.
+"""``hosts.toml``: the machines that build and measure, and leases: who lends others, and by which commands.
 
 ``slurm:quiet`` names a machine with the feature quiet, leased by the commands of ``[leases.slurm]``; ``slurm:quiet*3`` are
 three of them, which are called ``slurm:quiet/1`` and so on.
 """
 
+import getpass
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-from perfbisect.errors import UsageError
+from perfbisect.errors import RecipeError, UsageError
+from perfbisect.recipes.configuration import Remote, Size, chosen, inventory_files, load_configuration
+from perfbisect.recipes.placeholders import check_texts, fill, fill_text, placeholders_in
+from perfbisect.recipes.toml import Location, Table, convert, hint, listed, merged, read_table
 
 CPUS = r"^([0-9]{1,6}(-[0-9]{1,6}(:[0-9]{1,6})?)?(,[0-9]{1,6}(-[0-9]{1,6}(:[0-9]{1,6})?)?)*)?\Z"
-
-SIZE = r"([0-9]{1,15}(?:\.[0-9]{1,15})?)([kMGT]?)(i?)"
 
 # Build tools fail on spaces in paths, shells on other characters: a root has none of them.
 Root = Annotated[
@@ -36,33 +39,13 @@ Seconds = Annotated[int, msgspec.Meta(ge=1, le=86400, description="a number of s
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535, description="a port number, 1 to 65535")]
 Cpus = Annotated[str, msgspec.Meta(pattern=CPUS, description='a list of CPUs such as "0-3" or "0,2,8-15"')]
 Kind = Annotated[str, msgspec.Meta(pattern=r"^[\w.-]*\Z", description='a name such as "c8"')]
-Remote = Annotated[
-    str,
-    msgspec.Meta(
-        pattern=r"^(none|[a-z][a-z0-9+.-]*://[^\s|$]+)?\Z",
-        description='an address such as "redis://cache:6379", or "none"',
-    ),
-]
 Device = Annotated[str, msgspec.Meta(pattern=r"^[\w/-]*\Z", description='a block device such as "nvme0n1"')]
 Count = Annotated[int, msgspec.Meta(ge=0, le=1_000_000, description="a whole number from 0 to 1000000")]
 MiB = Annotated[int, msgspec.Meta(ge=0, le=2**40, description="a whole number of MiB, 0 or more")]
-Size = Annotated[str, msgspec.Meta(pattern=rf"^{SIZE}\Z", description='a size such as "20G"')]
 
 
 MOST = 1000  # machines of one name
 _NAME = re.compile(r"([\w.-]+):([\w.,&|=:+()!-]*)(?:\*([0-9]{1,4})|/([0-9]{1,4}))?")
-
-
-def in_bytes(size: str) -> int:
-    """Bytes of a size as ccache reads it: 20G is 20 × 10⁹, 20Gi is 20 × 2³⁰, and a bare number means G.
-
-    Raises ValueError for anything else.
-    """
-    found = re.fullmatch(SIZE, size)
-    if not found:
-        raise ValueError(f"not a size: {size!r}")
-    power = "kMGT".index(found[2] or "G") + 1
-    return int(float(found[1]) * (1024 if found[3] else 1000) ** power)
 
 
 class HostEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -149,8 +132,8 @@ class LeaseEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 class Inventory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """All machines."""
 
-    hosts: dict[str, HostEntry] = {}
-    leases: dict[str, LeaseEntry] = {}
+    hosts: dict[str, Any] = {}  # each a HostEntry
+    leases: dict[str, Any] = {}  # each a LeaseEntry, which may extend another
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,3 +168,135 @@ def expanded_names(names: Iterable[str]) -> tuple[str, ...]:
         else:
             every += [f"{said.kind}/{number}" for number in range(1, said.count + 1)]
     return tuple(every)
+
+
+IN_JOB = ("job", "user")  # the name of what is leased, random and chosen before; the user's name on this machine
+# And at which addresses an earlier session has measured, and for how long it is wanted: empty where that is not known.
+IN_ACQUIRE = (*IN_JOB, "features", "count", "node", "minutes", "every")
+IN_RENEW = (*IN_JOB, "lease", "address")
+COMMANDS = {"acquire": IN_ACQUIRE, "status": IN_JOB, "renew": IN_RENEW, "release": IN_JOB}
+WAY = ("address", "root", "through")  # keys of ``host`` with placeholders
+
+
+def load_leases(given: str | Path = "") -> list[LeaseEntry]:
+    """All leases; one of an earlier inventory hides later ones of its name. Raises RecipeError for a mistake."""
+    tables: list[tuple[str, Table, Location]] = []  # name, as written, where
+    for file in inventory_files(given):
+        for name, table in _read(file).leases.items():
+            tables.append((name, table, place := Location(file).at("leases", name)))
+            convert(table, LeaseEntry, place)
+            convert(table.get("host", {}), LeasedEntry, place.at("host"))
+    names = dict.fromkeys(name for name, _, _ in tables)
+    return [_resolved(next(n for n, (own, _, _) in enumerate(tables) if own == name), tables, ()) for name in names]
+
+
+def load_lease(name: str, given: str | Path = "") -> LeaseEntry:
+    """The lease of that name. Raises RecipeError."""
+    found = {lease.name: lease for lease in load_leases(given)}
+    if name not in found:
+        raise RecipeError(f"There is no lease '{name}'.{hint(name, found)}", f"Leases: {listed(found)}.")
+    return found[name]
+
+
+def _resolved(number: int, tables: list[tuple[str, Table, Location]], under: tuple[int, ...]) -> LeaseEntry:
+    """The lease of that number, with what it extends: of its own name, one of a later inventory."""
+    name, _, place = tables[number]
+    table = _with_base(number, tables, under)
+    table.pop("extends", None)
+    lease = msgspec.structs.replace(convert(table, LeaseEntry, place), name=name, file=str(place.file))
+    for key in ("acquire", "release"):
+        if not getattr(lease, key):
+            raise place.at(key).mistake("is missing: it must be a list, a command.")
+    for key, allowed in COMMANDS.items():
+        check_texts(getattr(lease, key), place.at(key), allowed)
+    for key in WAY:
+        check_texts(getattr(lease.host, key), place.at("host", key), IN_RENEW)
+    return lease
+
+
+def _with_base(number: int, tables: list[tuple[str, Table, Location]], under: tuple[int, ...]) -> dict[str, Any]:
+    name, table, place = tables[number]
+    wanted = table.get("extends")
+    if not wanted:
+        return dict(table)
+    bases = [n for n, (other, _, _) in enumerate(tables) if other == wanted and (n > number or other != name)]
+    if not bases or bases[0] in (*under, number):
+        names = {other for other, _, _ in tables}
+        raise place.at("extends").mistake(
+            f'is "{wanted}", and there is no such lease to extend.{hint(wanted, names)}', f"Leases: {listed(names)}."
+        )
+    whole: dict[str, Any] = merged(_with_base(bases[0], tables, (*under, number)), table)
+    return whole
+
+
+def leased_host(name: str, said: LeaseName, given: str | Path = "") -> HostEntry:
+    """A host of a lease, before it is leased: the way to it is unknown. Its class is that of all with its features."""
+    lease = load_lease(said.lease, given)
+    fields = {field: getattr(lease.host, field) for field in lease.host.__struct_fields__}
+    own = {"name": name, "file": lease.file, "leased": True, "kind": lease.host.kind or said.kind}
+    return HostEntry(**fields | own)
+
+
+def reached(entry: HostEntry, values: Mapping[str, str]) -> HostEntry:
+    """A leased host with the way to it; ``values`` are those of the placeholders. Raises UsageError for a wrong root."""
+    root = fill_text(entry.root, values)
+    try:
+        msgspec.convert(root, Root)
+    except msgspec.ValidationError:
+        raise UsageError(
+            f"The root folder of {entry.name} would be {root!r}.", f"Correct `root` of its lease in {entry.file}."
+        ) from None
+    address = fill_text(entry.address, values)
+    if not re.fullmatch(r"[^\s-]\S*", address):
+        raise UsageError(f"The address of {entry.name} would be {address!r}.", f"Correct its lease in {entry.file}.")
+    return msgspec.structs.replace(entry, leased=False, root=root, address=address, through=fill(entry.through, values))
+
+
+def user() -> str:
+    """The user's name on this machine, as schedulers know it."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "user"
+
+
+def at_once(lease: LeaseEntry) -> bool:
+    """Whether one acquisition can lease several machines."""
+    return "count" in placeholders_in(lease.acquire)
+
+
+def load_host(name: str, given: str | Path = "") -> HostEntry:
+    """The host of that name: of hosts.toml, or a leased one. Raises RecipeError when none exists, or when an inventory
+    has a mistake.
+    """
+    hosts = {host.name: host for host in load_hosts(given)}
+    said = None if name in hosts else parse_lease_name(name)
+    if name not in hosts and said is None and name in {lease.name for lease in load_leases(given)}:
+        raise RecipeError(
+            f"'{name}' is not a host, but a lease: its hosts are leased by their features.",
+            f"Write {name}:FEATURES, or {name}: for any of its machines.",
+        )
+    return chosen("host", name, hosts) if said is None else leased_host(name, said, given)
+
+
+def load_hosts(given: str | Path = "") -> list[HostEntry]:
+    """All hosts, in the order of the inventories; an entry of an earlier inventory hides later ones of its name."""
+    hosts: dict[str, HostEntry] = {}
+    remote = load_configuration().shared.ccache
+    for file in inventory_files(given):
+        found = {}
+        for name, table in _read(file).hosts.items():
+            place = Location(file).at("hosts", name)
+            entry = convert(table, HostEntry, place)
+            if entry.build_host and entry.build_hosts:
+                mistake = "is given beside `build_hosts`."
+                raise place.at("build_host").mistake(mistake, "Name all of them in `build_hosts`.")
+            found[name] = msgspec.structs.replace(
+                entry, name=name, file=str(file), ccache_remote=entry.ccache_remote or remote
+            )
+        hosts = found | hosts
+    return list(hosts.values())
+
+
+def _read(file: Path) -> Inventory:
+    return convert(read_table(file), Inventory, Location(file))

@@ -17,7 +17,7 @@ from perfbisect.recipes.builder import (
     SERVER_PLACEHOLDERS,
     VERSION_PLACEHOLDERS,
 )
-from perfbisect.recipes.toml_reader import Location, Table, hint, listed
+from perfbisect.recipes.toml import Location, Table, hint, listed
 
 Values = Mapping[str, str | int]
 

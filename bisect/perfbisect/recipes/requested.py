@@ -1,6 +1,7 @@
 """The builder and the workload of a hunt: recipes by name with what the hunt changes of them, or commands of the command line.
 
-Of a workload a hunt changes its duration, warm-up and threads, and its args.
+Of a workload a hunt changes its duration, warm-up and threads, and its args. To the server's configuration of a builder
+`bisect compare REV REV+NAME` adds one of the recipe's ``configs``, or a file of the user.
 
 Commands need no recipe file: their builder is the recipe ``command`` with the commands of --build, their workload is the
 command of --run. The names of both contain a hash of all their options, so that the history of one command is never
@@ -11,7 +12,8 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
 import msgspec
@@ -20,12 +22,15 @@ from perfbisect.core.domain.settings import TIMING, Quick, Settings
 from perfbisect.errors import UsageError
 from perfbisect.masking import masked
 from perfbisect.recipes.build_systems import AUTO, has_commands, with_needs
-from perfbisect.recipes.builder import BUILD_PLACEHOLDERS, COMMAND_PLACEHOLDERS, Build, Builder
-from perfbisect.recipes.builder_reader import build_of
-from perfbisect.recipes.find import full_name, load_builder, load_workload
+from perfbisect.recipes.builder import BUILD_PLACEHOLDERS, COMMAND_PLACEHOLDERS, Build, Builder, Setting
+from perfbisect.recipes.builder_reader import FILE as BUILDER
+from perfbisect.recipes.builder_reader import build_of, config_template, load_builder, recipe_files
+from perfbisect.recipes.configuration import BUILDERS, HOSTS, WORKLOADS, is_own
+from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.placeholders import check_texts, literal, placeholders_in
-from perfbisect.recipes.toml_reader import Location, hint, listed, show
-from perfbisect.recipes.workload import EVENTS, Option, Workload, check_command
+from perfbisect.recipes.toml import Location, hint, listed, read_text, show
+from perfbisect.recipes.workload import EVENTS, Option, Workload, check_command, full_name, load_workload
+from perfbisect.recipes.workload import FILE as SUITE
 
 RECIPE = "command"
 OF_SERVERS = ("socket", "port")
@@ -201,3 +206,105 @@ def _like(known: Option, name: str, text: str) -> Option:
         raise UsageError(
             f"{name}={text} cannot be set: {name} is {allowed}.", f"It is {show(known)} unless set."
         ) from None
+
+
+PLACED = "=/"  # behind a reserved word: only a value that is a path is left out
+_WORD = re.compile(r"\s*([!\w.-]+)")
+_PATH = re.compile(r"[^#]*/")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """What is added to the configuration of a recipe's server."""
+
+    settings: Mapping[str, Setting] = field(default_factory=dict)
+    text: str = ""  # with placeholders
+    left_out: tuple[str, ...] = ()  # the settings of a user's file that the recipe decides
+
+    @property
+    def hash(self) -> str:
+        """A hash of what it says."""
+        said = json.dumps([sorted(self.settings.items()), self.text])
+        return hashlib.sha256(said.encode()).hexdigest()[:16]
+
+    def applied(self, builder: Builder) -> Builder:
+        """The recipe with it; its ``addition`` is the end of the server's file."""
+        if builder.server is None or not (self.settings or self.text):
+            return builder
+        server = msgspec.structs.replace(builder.server, settings={**builder.server.settings, **self.settings})
+        return msgspec.structs.replace(builder, server=server, addition=self.text)
+
+
+def has_config(builder: Builder, name: str) -> bool:
+    """Whether a configuration has that name, or a file that path."""
+    return name in builder.configs or (bool(name) and Path(name).expanduser().is_file())
+
+
+def load_config(builder: Builder, name: str) -> ServerConfig:
+    """The configuration that ``name`` means.
+
+    Raises UsageError where there is none, or where the builder's server has no configuration file.
+    """
+    server = builder.server
+    if server is None or not server.config:
+        raise UsageError(
+            f"Builder {builder.name} has no configuration file of a server, to which +{name} could be added.",
+            "Settings of an embedded library are those of its workload: --set NAME=VALUE.",
+        )
+    if own := builder.configs.get(name):
+        if own.settings and "{settings}" not in config_template(builder):
+            raise UsageError(
+                f"The settings of configuration {name} have no place in {server.config} of builder {builder.name}.",
+                "Write {settings} on a line of that file.",
+            )
+        return ServerConfig(own.settings, read_text(recipe_files(builder)[own.file]) if own.file else "")
+    path = Path(name).expanduser()
+    if not path.is_file():
+        raise unknown_config(builder, name)
+    return config_of_file(read_text(path), server.reserved)
+
+
+def config_of_file(text: str, reserved: list[str]) -> ServerConfig:
+    """The configuration in a user's file. A byte order mark, which would hide its first word, is no part of it."""
+    known = {_same(word) for word in reserved}
+    kept, left_out = [], []
+    for line in text.removeprefix("\ufeff").splitlines():
+        word = _WORD.match(line)
+        if word and (_same(word[1]) in known or (_PATH.match(line, word.end()) and _same(word[1]) + PLACED in known)):
+            left_out.append(word[1])
+        else:
+            kept.append(line)
+    return ServerConfig(text=literal("\n".join(kept)), left_out=tuple(dict.fromkeys(left_out)))
+
+
+def unknown_config(builder: Builder, name: str) -> UsageError:
+    """The error for a name that is neither a configuration nor a file."""
+    folder = Path(name).expanduser().parent
+    beside = {str(path) for path in folder.glob("*") if path.is_file()}
+    return UsageError(
+        f"'{name}' is neither a configuration of builder {builder.name} nor a file.{hint(name, [*builder.configs, *beside])}",
+        f"Configurations of {builder.name}: {listed(builder.configs)}. A file is given by its path.",
+    )
+
+
+def _same(word: str) -> str:
+    """A setting's name as servers compare it."""
+    return word.lower().replace("-", "_").removeprefix("loose_")
+
+
+def foreign_files(
+    builder: Builder | None, workloads: Iterable[Workload], hosts: Iterable[HostEntry]
+) -> dict[str, Path]:
+    """What each file defines → the file, for all that are neither shipped nor in the user's configuration folder."""
+    found = {}
+    if builder:
+        for folder in map(Path, (builder.folder, *builder.inherited)):
+            if not is_own(folder.parent, BUILDERS):
+                found[f"Builder {folder.name}"] = folder / BUILDER
+    for suite in dict.fromkeys(Path(each.folder) for each in workloads if each.folder):  # a command is of no suite
+        if not is_own(suite.parent, WORKLOADS):
+            found[f"Suite {suite.name}"] = suite / SUITE
+    for host in hosts:
+        if not is_own(Path(host.file), HOSTS):
+            found[f"Host {host.name}"] = Path(host.file)
+    return found

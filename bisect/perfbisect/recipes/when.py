@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from perfbisect.recipes.builder import Builder, When
-from perfbisect.recipes.toml_reader import Location, convert, hint, merged
+from perfbisect.recipes.toml import Location, convert, hint, merged
 
 COMPILERS = ("gcc", "clang")
 COMPILER = re.compile(r"\s*([A-Za-z+]+)\s*(.*)", re.DOTALL)

@@ -1,4 +1,4 @@
-"""The schema of a suite of workloads, ``workloads/SUITE/suite.toml``, and how one is read from its folder.
+"""The schema of a suite of workloads, ``workloads/SUITE/suite.toml``, and how one is found and read.
 
 A workload is a sysbench Lua script with its arguments, plain SQL, or a command that is run without sysbench.
 sysbench runs the first two with these environment variables, which the shared Lua module ``workloads/perfbisect.lua`` reads:
@@ -11,15 +11,19 @@ PERFBISECT_ACK      FIFO on which perf answers
 PERFBISECT_SETUP, PERFBISECT_PREPARE, PERFBISECT_CHECK, PERFBISECT_STATEMENT  the SQL of a plain SQL workload
 """
 
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
-from perfbisect.recipes.builder import COMMAND_PLACEHOLDERS, LONGEST, Argv, Need, Seconds, Weight
+from perfbisect.errors import RecipeError
+from perfbisect.recipes.builder import COMMAND_PLACEHOLDERS, LONGEST, MEASURED, Argv, Builder, Need, Seconds, Weight
+from perfbisect.recipes.builder_reader import variant_of
+from perfbisect.recipes.configuration import found_in, recipe_folders
 from perfbisect.recipes.output_pattern import check_pattern
 from perfbisect.recipes.placeholders import check_texts
-from perfbisect.recipes.toml_reader import Location, convert, hint, merged, read_table, verify
+from perfbisect.recipes.toml import Location, convert, hint, listed, merged, read_table
 
 EVENTS = "events"  # the arg that is a workload's length in operations: an option of sysbench, {events} in a command
 
@@ -90,7 +94,7 @@ class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     summary: str
     driver: Drivers  # builders with this driver, or one of these, can run it
     defaults: dict[str, object] = {}  # keys of a workload, merged under each
-    workloads: dict[str, Workload]
+    workloads: dict[str, Any]  # each a Workload
 
     @property
     def drivers(self) -> list[str]:
@@ -101,27 +105,18 @@ class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 def read_suite(file: Path) -> Suite:
     """The suite of a file, its defaults merged into each workload. Raises RecipeError for the first mistake."""
     table, location = read_table(file), Location(file)
-    verify(table, Suite, location, partial=True)
-    defaults = table.get("defaults", {})
-    verify(defaults, Workload, location.at("defaults"), partial=True)
-    own = table.get("workloads", {})
-    table = {**table, "workloads": {name: merged(defaults, workload) for name, workload in own.items()}}
     suite = convert(table, Suite, location)
+    convert({"summary": "", "group": "", **suite.defaults}, Workload, location.at("defaults"))
     if not suite.workloads:
         raise location.at("workloads").mistake("is empty: a suite has at least one workload.")
-    folder = file.parent
-    for name, workload in suite.workloads.items():
+    folder, workloads = file.parent, {}
+    for name, own in suite.workloads.items():
+        workload = convert(merged(suite.defaults, own), Workload, location.at("workloads", name))
         _check_workload(workload, location.at("workloads", name))
-    return msgspec.structs.replace(
-        suite,
-        name=folder.name,
-        workloads={
-            name: msgspec.structs.replace(
-                workload, name=name, suite=folder.name, folder=str(folder), driver=suite.drivers[0]
-            )
-            for name, workload in suite.workloads.items()
-        },
-    )
+        workloads[name] = msgspec.structs.replace(
+            workload, name=name, suite=folder.name, folder=str(folder), driver=suite.drivers[0]
+        )
+    return msgspec.structs.replace(suite, name=folder.name, workloads=workloads)
 
 
 def for_each_driver(suite: Suite) -> list[Workload]:
@@ -190,3 +185,83 @@ def check_command(workload: Workload, location: Location) -> None:
             check_pattern(pattern or "()")
         except ValueError as error:
             raise location.at(*key.split(".")).mistake(f'is "{pattern}", which {error}.', READING) from error
+
+
+def load_workload(name: str, driver: str, given: str | Path = "") -> Workload:
+    """The workload called ``name`` or ``suite/name`` among those for ``driver``.
+
+    Raises RecipeError when none exists, when several suites have one, or when its suite has a mistake.
+    """
+    return _called(name, driver, load_workloads(given))
+
+
+def _called(name: str, driver: str, everything: Sequence[Workload]) -> Workload:
+    fitting = [workload for workload in everything if workload.driver == driver]
+    found = [workload for workload in fitting if name in (workload.name, full_name(workload))]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise RecipeError(
+            f"Several suites have a workload '{name}' for {driver}.",
+            f"Choose one of {listed(full_name(workload) for workload in found)}.",
+        )
+    names = {workload.name for workload in fitting}
+    others = {workload.driver for workload in everything if name in (workload.name, full_name(workload))}
+    elsewhere = f" The one of that name is for {listed(others)}." if others else ""
+    near = hint(name, names | {full_name(workload) for workload in fitting})
+    raise RecipeError(
+        f"There is no workload '{name}' for {driver}.{elsewhere or near}", f"Workloads for {driver}: {listed(names)}."
+    )
+
+
+def load_workloads(given: str | Path = "") -> list[Workload]:
+    """All workloads, by suite in alphabetical order, in the order of their file, once for each driver."""
+    files = found_in(recipe_folders("workloads", given), FILE)
+    return [workload for _, file in sorted(files.items()) for workload in for_each_driver(read_suite(file))]
+
+
+def choose_workloads(words: str, driver: str, given: str | Path = "") -> dict[str, Workload]:
+    """The workloads for a driver that ``words`` name, each once, by unambiguous names. ``words`` are names of workloads,
+    groups and suites, separated by commas; a workload precedes a group of the same name.
+
+    Raises RecipeError for a word that is neither, and as ``load_workload``.
+    """
+    everything = load_workloads(given)
+    fitting = [workload for workload in everything if workload.driver == driver]
+    short = [workload.name for workload in fitting]
+    found: dict[str, tuple[str, Workload]] = {}  # full name → as first requested
+    for word in filter(None, map(str.strip, words.split(","))):
+        members = [workload for workload in fitting if word in (workload.group, workload.suite)]
+        if word not in short and members:
+            for one in members:
+                found.setdefault(full_name(one), (one.name if short.count(one.name) == 1 else full_name(one), one))
+        elif word in short or "/" in word:
+            one = _called(word, driver, everything)
+            found.setdefault(full_name(one), (word, one))
+        else:
+            groups = {workload.group for workload in fitting}
+            raise RecipeError(
+                f"There is no workload and no group '{word}' for {driver}.{hint(word, [*short, *groups])}",
+                f"Workloads for {driver}: {listed(set(short))}. Groups: {listed(groups)}.",
+            )
+    return dict(found.values())
+
+
+def load_training(
+    builder: Builder, variant: str, measured: Sequence[Workload], given: str | Path = ""
+) -> tuple[Workload, ...]:
+    """The workloads with which builds of a variant are trained; none where they are not optimised with a profile.
+
+    ``measured`` are those of the hunt or the comparison. They are in the order of their names, however they were given, so
+    that the build is the same. Raises RecipeError for one that does not exist.
+    """
+    names = variant_of(builder, variant).train
+    if not names:
+        return ()
+    found = measured if names == MEASURED else choose_workloads(names, builder.driver, given).values()
+    return tuple(sorted(found, key=full_name))
+
+
+def full_name(workload: Workload) -> str:
+    """The unambiguous name of a workload: suite/name."""
+    return f"{workload.suite}/{workload.name}"

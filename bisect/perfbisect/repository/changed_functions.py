@@ -6,20 +6,129 @@ bodies name it are looked up as well, in the whole tree of the commit, and from 
 missing, too.
 
 Files are known to git by the names of their contents here, so that no path can deceive it; symbolic links are no files.
+Where functions begin and end says Universal Ctags, an optional program. It reads texts of any origin: they lie in a folder of
+their own under names that are made here, it reads no configuration, starts no program, and its time is limited.
 """
 
+import json
 import re
+import shutil
+import subprocess
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
 
 from perfbisect.core.domain.facts import ChangeFacts
 from perfbisect.core.explain.profiles import split
-from perfbisect.repository import ctags
-from perfbisect.repository.ctags import Definition
-from perfbisect.repository.diff import OPTIONS
-from perfbisect.repository.git import Repository, git
+from perfbisect.repository.commits import OPTIONS
+from perfbisect.repository.git import Repository, git, sealed
 from perfbisect.repository.objects import headers, texts
+
+PROGRAMS = ("ctags", "ctags-universal", "universal-ctags")
+SECONDS = 60.0
+LANGUAGES = {  # extension of a file → that of the language by which ctags reads it; C++ where a header may be of either
+    ".c": ".c",
+    **dict.fromkeys((".h", ".cc", ".cpp", ".cxx", ".c++", ".hh", ".hpp", ".hxx", ".ic", ".inc", ".inl", ".ipp", ".tcc"), ".cpp"),
+    ".rs": ".rs",
+    ".go": ".go",
+}  # fmt: skip
+CTAGS = ("--options=NONE", "--quiet=yes", "--recurse=no", "--links=no", "--sort=no", "--languages=C,C++,Rust,Go",
+           "--kinds-C=fd", "--kinds-C++=fd", "--kinds-Rust=fPM", "--kinds-Go=f", "--output-format=json",
+           "--fields=+neK", "-f", "-")  # fmt: skip
+UNNAMED = "__anon"  # the beginning of what ctags calls a lambda; its lines are also those of the function around it
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A function or a macro in a file; lines count from 1, and the last belongs to it."""
+
+    name: str  # with its scope: "Page::insert"
+    first: int
+    last: int
+    macro: bool = False
+
+
+def is_source(path: str) -> bool:
+    """Whether a path has the extension of a language whose functions are known."""
+    return PurePosixPath(path).suffix.lower() in LANGUAGES
+
+
+@cache
+def program(path: str | None = None) -> str | None:
+    """The Universal Ctags in ``path``, as the variable PATH has it (None: the present one); None where there is none.
+
+    Other programs of that name print no ends of functions.
+    """
+    searched = sealed().get("PATH", "") if path is None else path
+    for name in PROGRAMS:
+        found = shutil.which(name, path=searched)
+        if found:
+            said = subprocess.run([found, "--version"], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+            if b"Universal Ctags" in said.stdout and b"+json" in said.stdout:
+                return found
+    return None
+
+
+def definitions(texts: Mapping[str, str]) -> Mapping[str, Sequence[Definition]] | None:
+    """The functions of source files, given as path → text, in order of their lines.
+
+    None where ctags is missing, fails or takes too long.
+    """
+    found = program()
+    if found is None:
+        return None
+    paths = [path for path in texts if is_source(path)]
+    if not paths:
+        return {}
+    with TemporaryDirectory(prefix="perfbisect-") as name:
+        folder = Path(name)
+        files = {}
+        for number, path in enumerate(paths):
+            file = folder / f"{number}{LANGUAGES[PurePosixPath(path).suffix.lower()]}"
+            file.write_text(texts[path], encoding="utf-8", errors="replace", newline="\n")
+            files[file.name] = path
+        try:
+            done = subprocess.run(
+                [found, *CTAGS, *files],
+                cwd=folder,
+                env={**sealed(), "LC_ALL": "C", "TMPDIR": name},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                check=False,
+                timeout=SECONDS,
+                encoding="utf-8",
+                errors="replace",
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+    return None if done.returncode else parsed(done.stdout, files)
+
+
+def parsed(output: str, files: Mapping[str, str]) -> Mapping[str, Sequence[Definition]]:
+    """The functions in what ctags printed, a JSON object a line; ``files`` are the paths by the names that ctags knows."""
+    found: dict[str, list[Definition]] = {path: [] for path in files.values()}
+    for line in output.splitlines():
+        try:
+            tag = json.loads(line)
+        except ValueError:
+            continue
+        if tag.get("_type") != "tag" or tag["name"].startswith(UNNAMED):
+            continue
+        scopes = [part for part in tag.get("scope", "").split("::") if part and not part.startswith(UNNAMED)]
+        first = int(tag["line"])
+        found[files[tag["path"]]].append(
+            Definition(
+                "::".join([*scopes, tag["name"].replace(" ", "")]),
+                first,
+                int(tag.get("end", first)),
+                tag["kind"] == "macro",
+            )
+        )
+    return {path: sorted(each, key=lambda one: one.first) for path, each in found.items()}
+
 
 FILES = 300  # source files of a change that are read, at most
 LARGEST = 16 << 20  # bytes of one: SQLite's amalgamation has 9 MB
@@ -71,9 +180,9 @@ def changed_functions(repo: Repository, parent: str, commit: str, seen: Collecti
         texts(repo, {file.path: blob for file in files if (blob := side(file))}) for side in (_before, _after)
     )
     hunks = {file.path: hunks_of(repo, file, before, after) for file in files}
-    old, new = ctags.definitions(before), ctags.definitions(after)
+    old, new = definitions(before), definitions(after)
     if old is None or new is None:
-        notes.append(FAILED if ctags.program() else NO_CTAGS)
+        notes.append(FAILED if program() else NO_CTAGS)
         names = list(dict.fromkeys(name for each in hunks.values() for hunk in each if (name := named(hunk.scope))))
         callers: Mapping[str, tuple[str, ...]] = {}
     else:
@@ -114,7 +223,7 @@ def source_files(repo: Repository, parent: str, commit: str) -> tuple[list[Chang
             path = next(entries)
         if "160000" in (old_mode, new_mode):
             modules.append(path)
-        elif ctags.is_source(path):
+        elif is_source(path):
             sides = (
                 "" if NONE.fullmatch(blob) or not mode.startswith("100") else blob
                 for mode, blob in ((old_mode, old), (new_mode, new))
@@ -235,9 +344,9 @@ class Search:
         word = re.compile(rf"(?<![\w$])({'|'.join(map(re.escape, own))})(?![\w$])\s*(\()?")
         arrow = re.compile(r"(?:->|\.)\s*$")  # before a member, which in C is no function of that name
         found: dict[str, dict[str, None]] = defaultdict(dict)
-        for path, definitions in (ctags.definitions(contents) or {}).items():
+        for path, found_there in (definitions(contents) or {}).items():
             rows = contents[path].split("\n")
-            for each in definitions:
+            for each in found_there:
                 text = "\n".join(rows[each.first - 1 : each.last])
                 for use in word.finditer(text):
                     if path.endswith(".c") and arrow.search(text, max(0, use.start() - 4), use.start()):
@@ -251,7 +360,7 @@ class Search:
         """The source files with any of these words: path → text."""
         wanted = [option for word in words for option in ("-e", word)]
         plain = ("-l", "-z", "-I", "-F", "-w", "--full-name", "--no-recurse-submodules")
-        patterns = [f":(top,icase,glob)**/*{extension}" for extension in ctags.LANGUAGES]
+        patterns = [f":(top,icase,glob)**/*{extension}" for extension in LANGUAGES]
         printed = git(self.repo, "grep", *plain, *wanted, self.commit, "--", *patterns, allowed=(0, 1))
         paths = [path for each in printed.split("\0") if (path := each.removeprefix(f"{self.commit}:"))]
         paths = sorted((path for path in paths if "\n" not in path), key=lambda path: (path not in self.first, path))

@@ -19,10 +19,8 @@ from pathlib import Path
 
 from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError
 from perfbisect.folders import cache_folder
-from perfbisect.repository.borrowing import make_bare
-from perfbisect.repository.clone import locked
-from perfbisect.repository.discovery import is_partial, open_repository
-from perfbisect.repository.git import Repository, all_but, git, talk, to_remotes
+from perfbisect.repository.discovery import is_partial, locked, open_repository
+from perfbisect.repository.git import Repository, all_but, git, make_bare, talk, to_remotes
 from perfbisect.repository.objects import FILE, entries, headers
 
 SCHEMES = ("file", "https", "ssh")  # of addresses that are used

@@ -16,9 +16,8 @@ from perfbisect.lab.build.links import why_fixed
 from perfbisect.lab.build.pgo import Phase, options
 from perfbisect.lab.training import LIMIT, SECONDS, Trainer, shortened
 from perfbisect.recipes.builder import Builder, Server, Variant
-from perfbisect.recipes.find import load_training
 from perfbisect.recipes.inventory import HostEntry
-from perfbisect.recipes.workload import Workload
+from perfbisect.recipes.workload import Workload, load_training
 
 FOLDER = PurePosixPath("/a root/profile")
 VARIANT = Variant(cflags="-O2", train="*")

@@ -9,8 +9,7 @@ from perfbisect.errors import RecipeError, UsageError
 from perfbisect.hunt.build_hosts import build_ahead
 from perfbisect.lab.checks.all_hosts import BuildSide, differing, read_release
 from perfbisect.lab.checks.finding import Level
-from perfbisect.recipes.find import load_hosts
-from perfbisect.recipes.inventory import HostEntry
+from perfbisect.recipes.inventory import HostEntry, load_hosts
 
 B1 = BuildSide(
     "b1", "/data", "x86_64", "Debian 12, glibc 2.36", ("gcc 12.2.0", "g++ 12.2.0", "GNU ld 2.40"), "aaaa", "Xeon",

@@ -25,9 +25,8 @@ from perfbisect.lab.measure.visit import RunContext, Turn
 from perfbisect.lab.server.service import System
 from perfbisect.lab.workload import lua, sysbench
 from perfbisect.recipes.builder import Builder
-from perfbisect.recipes.find import load_workload
 from perfbisect.recipes.inventory import HostEntry
-from perfbisect.recipes.workload import Workload
+from perfbisect.recipes.workload import Workload, load_workload
 
 LOOP = Workload(summary="", group="", command=["sh", "-c", "i=0; while [ $i -lt {events} ]; do i=$((i + 1)); done"])
 

@@ -15,9 +15,9 @@ from perfbisect.lab.measure.statement_plans import PlanStudy, has_statements, pa
 from perfbisect.lab.measure.visit import RunContext, Turn
 from perfbisect.lab.server.service import System
 from perfbisect.lab.workload import dataset, lua, sysbench
-from perfbisect.recipes.find import load_builder, load_workload
+from perfbisect.recipes.builder_reader import load_builder
 from perfbisect.recipes.inventory import HostEntry
-from perfbisect.recipes.workload import Workload
+from perfbisect.recipes.workload import Workload, load_workload
 
 PRINTED = r"""sysbench 1.0.20
 perfbisect statement: SELECT a,\n  '\\n' FROM t

@@ -9,7 +9,7 @@ from perfbisect.errors import RecipeError
 from perfbisect.lab.server.config import GRAIN, configuration, identity, sizes
 from perfbisect.recipes.builder import Build, Builder, Server
 from perfbisect.recipes.inventory import HostEntry
-from perfbisect.recipes.server_config import ServerConfig
+from perfbisect.recipes.requested import ServerConfig
 
 VALUES = sizes(HostEntry(), 1024, 2)
 

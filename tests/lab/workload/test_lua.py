@@ -5,7 +5,8 @@ import pytest
 
 from perfbisect.errors import RecipeError
 from perfbisect.lab.workload import dataset, lua
-from perfbisect.recipes.find import load_builder, load_workload
+from perfbisect.recipes.builder_reader import load_builder
+from perfbisect.recipes.workload import load_workload
 
 
 def test_the_shipped_demo_is_prepared_by_its_table_and_the_shared_module() -> None:

@@ -17,8 +17,8 @@ from perfbisect.cli.options.places import builders_option
 def builders(show: str | None, builders: Path | None) -> None:
     """List the builders: how systems are built and run."""
     from perfbisect.recipes.build_systems import listing
-    from perfbisect.recipes.find import load_builder, load_builders
-    from perfbisect.recipes.render import to_toml
+    from perfbisect.recipes.builder_reader import load_builder, load_builders
+    from perfbisect.recipes.toml import to_toml
 
     if show:
         builder = load_builder(show, builders or "")

@@ -135,7 +135,8 @@ def compare(
     from perfbisect.hunt.trials.releases import cost, read_releases
     from perfbisect.hunt.trials.runner import run_trial
     from perfbisect.hunt.trials.setup import TrialPlan
-    from perfbisect.recipes.find import choose_workloads, load_host
+    from perfbisect.recipes.inventory import load_host
+    from perfbisect.recipes.workload import choose_workloads
 
     form = form_of(json=as_json, csv=as_csv, tsv=as_tsv, markdown=markdown)
     if min_effect and not hunt:

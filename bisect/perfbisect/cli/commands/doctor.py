@@ -82,7 +82,10 @@ def doctor(
     from perfbisect.lab.checks.finding import CheckRequest, Finding, Level
     from perfbisect.lab.checks.preflight import findings, inspect_host
     from perfbisect.lab.checks.programs import shared_findings
-    from perfbisect.recipes.find import foreign_files, load_builder, load_host, load_workload
+    from perfbisect.recipes.builder_reader import load_builder
+    from perfbisect.recipes.inventory import load_host
+    from perfbisect.recipes.requested import foreign_files
+    from perfbisect.recipes.workload import load_workload
 
     if workload and not builder:
         raise click.UsageError("A workload needs a system: give --builder, too.")
@@ -135,7 +138,7 @@ def doctor_all(wanted: "Wanted", hosts: Path | None, as_json: bool) -> int:
     from perfbisect.lab.checks.all_hosts import check_all
     from perfbisect.lab.checks.finding import Level
     from perfbisect.lab.checks.programs import shared_findings
-    from perfbisect.recipes.find import load_hosts
+    from perfbisect.recipes.inventory import load_hosts
 
     entries = load_hosts(hosts or "")
     if not as_json:
@@ -173,7 +176,7 @@ def adopted(host: "Host", contents: Sequence[str]) -> "Finding":
 def only_commands(driver: str, workloads: "Path | None") -> bool:
     """Whether no workload of a driver needs sysbench; false where a suite cannot be read."""
     from perfbisect.errors import RecipeError
-    from perfbisect.recipes.find import load_workloads
+    from perfbisect.recipes.workload import load_workloads
 
     try:
         return all(each.command for each in load_workloads(workloads or "") if each.driver == driver)

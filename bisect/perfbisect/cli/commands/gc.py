@@ -67,8 +67,8 @@ def gc(
     from perfbisect.host.lock import hold
     from perfbisect.host.registry import connect
     from perfbisect.lab import upkeep
-    from perfbisect.recipes.find import load_host
-    from perfbisect.recipes.inventory import in_bytes
+    from perfbisect.recipes.configuration import in_bytes
+    from perfbisect.recipes.inventory import load_host
 
     if of_shared:
         return gc_shared(keep, dry_run, as_json)
@@ -107,8 +107,7 @@ def gc_shared(keep: int | None, dry_run: bool, as_json: bool) -> int:
     import msgspec
 
     from perfbisect.lab.upkeep import clean_shared_folder
-    from perfbisect.recipes.configuration import load_configuration
-    from perfbisect.recipes.inventory import in_bytes
+    from perfbisect.recipes.configuration import in_bytes, load_configuration
     from perfbisect.wording.quantities import count
 
     shared = load_configuration().shared

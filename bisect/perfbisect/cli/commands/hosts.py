@@ -26,10 +26,8 @@ def way(entry: "HostEntry") -> str:
 def hosts(show: str | None, hosts: Path | None) -> None:
     """List the hosts of hosts.toml, and what is leased now."""
     from perfbisect.host.lease_records import all_records
-    from perfbisect.recipes.find import load_host, load_hosts
-    from perfbisect.recipes.inventory import Inventory
-    from perfbisect.recipes.leases import load_leases
-    from perfbisect.recipes.render import to_toml
+    from perfbisect.recipes.inventory import Inventory, load_host, load_hosts, load_leases
+    from perfbisect.recipes.toml import to_toml
     from perfbisect.wording.text import printable
 
     if show:

@@ -34,7 +34,7 @@ def init(repo: Path | None, name: str, into: Path | None, only_print: bool) -> i
     It looks at the tags, the build system, the benchmarks and what cannot change the speed.
     """
     from perfbisect.hunt.proposal import Look, look
-    from perfbisect.recipes.proposal import document
+    from perfbisect.recipes import proposal
 
     found = look(repo or Path.cwd(), name, named=repo is not None)
     if not isinstance(found, Look):
@@ -42,8 +42,8 @@ def init(repo: Path | None, name: str, into: Path | None, only_print: bool) -> i
         return 0
     folder = _folder(into)
     files = {
-        folder / "builders" / found.proposal.name / "builder.toml": document.builder(found.proposal),
-        folder / "workloads" / found.proposal.name / "suite.toml": document.suite(found.proposal),
+        folder / "builders" / found.proposal.name / "builder.toml": proposal.builder(found.proposal),
+        folder / "workloads" / found.proposal.name / "suite.toml": proposal.suite(found.proposal),
     }
     say("\n".join(_found(found)))
     if only_print:

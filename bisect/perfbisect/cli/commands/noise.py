@@ -66,7 +66,7 @@ def noise(
     from perfbisect.hunt.trials.builds import hosts_as_builds
     from perfbisect.hunt.trials.runner import run_trial
     from perfbisect.hunt.trials.setup import TrialPlan
-    from perfbisect.recipes.find import load_workload
+    from perfbisect.recipes.workload import load_workload
     from perfbisect.report.noise import as_object, lines
 
     if layouts and (layouts < 2 or visits < 2):

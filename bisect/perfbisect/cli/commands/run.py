@@ -148,8 +148,8 @@ def resolved(requested: Settings, direction: Direction | None) -> tuple[Settings
 
 def workloads_of(requested: Settings) -> tuple[str, ...]:
     """The names of the workloads; "" for a command. Raises UsageError for an empty list."""
-    from perfbisect.recipes.find import choose_workloads
     from perfbisect.recipes.requested import requested_builder
+    from perfbisect.recipes.workload import choose_workloads
 
     if requested.quick:
         return ("",)

@@ -255,10 +255,9 @@ def chosen_graph(good: str | None, bad: str | None, options: dict[str, Any]) -> 
 
 def real_graph(good: str, bad: str, options: dict[str, Any]) -> "Graph":
     """The range of a repository, as `bisect run` sees it."""
-    from perfbisect.recipes.find import load_builder
-    from perfbisect.repository.clone import cached_clone
+    from perfbisect.recipes.builder_reader import load_builder
     from perfbisect.repository.commits import resolve
-    from perfbisect.repository.discovery import open_repository
+    from perfbisect.repository.discovery import cached_clone, open_repository
     from perfbisect.repository.range import read_range
 
     name, repo = options["builder"], options["repo"]

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 @workloads_option
 def workloads(show: str | None, builder: str | None, builders: Path | None, workloads: Path | None) -> None:
     """List the microbenchmarks."""
-    from perfbisect.recipes.find import load_builder, load_workloads
+    from perfbisect.recipes.builder_reader import load_builder
+    from perfbisect.recipes.workload import load_workloads
 
     known = load_workloads(workloads or "")
     if builder:
@@ -44,8 +45,8 @@ def workloads(show: str | None, builder: str | None, builders: Path | None, work
 def chosen(name: str, workloads: "Iterable[Workload]") -> "list[Workload]":
     """Every workload called ``name``: several where systems share a workload."""
     from perfbisect.errors import RecipeError
-    from perfbisect.recipes.find import full_name
-    from perfbisect.recipes.toml_reader import hint, listed
+    from perfbisect.recipes.toml import hint, listed
+    from perfbisect.recipes.workload import full_name
 
     known = list(workloads)
     found = [workload for workload in known if name in (workload.name, full_name(workload))]
@@ -57,7 +58,7 @@ def chosen(name: str, workloads: "Iterable[Workload]") -> "list[Workload]":
 
 def alike(workloads: "Iterable[Workload]") -> "dict[str, list[Workload]]":
     """Full name → the workloads of that name, which differ in their drivers only."""
-    from perfbisect.recipes.find import full_name
+    from perfbisect.recipes.workload import full_name
 
     found: dict[str, list[Workload]] = {}
     for workload in workloads:
@@ -67,7 +68,7 @@ def alike(workloads: "Iterable[Workload]") -> "dict[str, list[Workload]]":
 
 def workload_text(workloads: "Sequence[Workload]") -> str:
     """A suite with this one workload, for each of its drivers, as TOML."""
-    from perfbisect.recipes.render import to_toml
+    from perfbisect.recipes.toml import to_toml
     from perfbisect.recipes.workload import Suite
 
     one, *others = workloads

@@ -29,7 +29,7 @@ class Clone:
     def diff(self, before: str, after: str) -> tuple[str, int] | None:
         """The diff of two commits, and how many files it leaves out; None when the repository lacks one of them."""
         from perfbisect.errors import PerfBisectError
-        from perfbisect.repository.diff import diff
+        from perfbisect.repository.commits import diff
 
         try:
             found = diff(self.opened, before, after)

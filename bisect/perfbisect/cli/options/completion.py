@@ -23,7 +23,7 @@ def complete(names: Iterable[str], incomplete: str) -> list[str]:
 def builder_name(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """Shell completion of a builder's name."""
     from perfbisect.errors import PerfBisectError
-    from perfbisect.recipes.find import load_builders
+    from perfbisect.recipes.builder_reader import load_builders
 
     try:
         return complete((builder.name for builder in load_builders(ctx.params.get("builders") or "")), incomplete)
@@ -34,7 +34,7 @@ def builder_name(ctx: click.Context, _param: click.Parameter, incomplete: str) -
 def variant_of_build(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """Shell completion of what follows the last @ or + of a build, if --builder stands before it."""
     from perfbisect.errors import PerfBisectError
-    from perfbisect.recipes.find import load_builder
+    from perfbisect.recipes.builder_reader import load_builder
 
     sign = max("@+", key=incomplete.rfind)
     revision, found, _ = incomplete.rpartition(sign)
@@ -50,7 +50,7 @@ def variant_of_build(ctx: click.Context, _param: click.Parameter, incomplete: st
 
 def workload_name(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """Shell completion of a workload's name; only those of the builder, if --builder stands before it."""
-    from perfbisect.recipes.find import full_name
+    from perfbisect.recipes.workload import full_name
 
     workloads = offered(ctx)
     short = complete({workload.name for workload in workloads}, incomplete)
@@ -60,7 +60,8 @@ def workload_name(ctx: click.Context, _param: click.Parameter, incomplete: str) 
 def offered(ctx: click.Context) -> "list[Workload]":
     """The workloads of the builder that stands before them; without one, all."""
     from perfbisect.errors import PerfBisectError
-    from perfbisect.recipes.find import load_builder, load_workloads
+    from perfbisect.recipes.builder_reader import load_builder
+    from perfbisect.recipes.workload import load_workloads
 
     try:
         workloads = load_workloads(ctx.params.get("workloads") or "")
@@ -84,8 +85,7 @@ def workload_names(ctx: click.Context, param: click.Parameter, incomplete: str) 
 def host_name(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """Shell completion of a host's name; of a leased one as far as the lease."""
     from perfbisect.errors import PerfBisectError
-    from perfbisect.recipes.find import load_hosts
-    from perfbisect.recipes.leases import load_leases
+    from perfbisect.recipes.inventory import load_hosts, load_leases
 
     given = ctx.params.get("hosts") or ""
     try:

@@ -92,7 +92,7 @@ def overrides(options: Mapping[str, Any]) -> dict[str, str | int | float | bool]
 
 def settings_of(options: Mapping[str, Any], **own: Any) -> Settings:
     """The settings from the options of WHAT and HOW, and the verb's ``own``."""
-    from perfbisect.recipes.patches import given_patches
+    from perfbisect.recipes.builder_reader import given_patches
 
     return Settings(
         repository=str(options["repo"].absolute()) if options["repo"] else "",

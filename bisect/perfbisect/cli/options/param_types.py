@@ -57,7 +57,7 @@ class Bytes(click.ParamType[int]):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Bytes."""
-        from perfbisect.recipes.inventory import in_bytes
+        from perfbisect.recipes.configuration import in_bytes
 
         if isinstance(value, int):
             return value

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perfbisect.folders import config_folder
-from perfbisect.recipes.search_path import BUILDERS, HOSTS, WORKLOADS, working_directory
+from perfbisect.recipes.configuration import BUILDERS, HOSTS, WORKLOADS, working_directory
 from perfbisect.ui.stream import note
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def announce_recipes(*every: "Settings") -> None:
     """Say on standard error from which files are the recipes and hosts of hunts that differ in their workloads only; see
     ``announce``.
     """
-    from perfbisect.recipes.find import load_host
+    from perfbisect.recipes.inventory import load_host
     from perfbisect.recipes.requested import load_requested
 
     found = [load_requested(settings) for settings in every]
@@ -91,7 +91,7 @@ def announce(
     builder: "Builder | None" = None, workloads: "Iterable[Workload]" = (), hosts: "Iterable[HostEntry]" = ()
 ) -> None:
     """Say on standard error from which files these are, unless they are shipped or in the user's configuration folder."""
-    from perfbisect.recipes.find import foreign_files
+    from perfbisect.recipes.requested import foreign_files
 
     for what, file in foreign_files(builder, workloads, hosts).items():
         note(f"{what} is from {file}")

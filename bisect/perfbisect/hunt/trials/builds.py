@@ -15,11 +15,10 @@ from perfbisect.hunt.trials.build_words import Reading, guesses, readings
 from perfbisect.lab.build.prebuilt import UNPACKERS, is_tarball
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.builder_reader import variant_of
-from perfbisect.recipes.find import load_host
-from perfbisect.recipes.server_config import exists, load, unknown
-from perfbisect.repository.clone import Progress, cached_clone
+from perfbisect.recipes.inventory import load_host
+from perfbisect.recipes.requested import has_config, load_config, unknown_config
 from perfbisect.repository.commits import UnknownRevision, resolve
-from perfbisect.repository.discovery import open_repository
+from perfbisect.repository.discovery import Progress, cached_clone, open_repository
 from perfbisect.repository.git import Repository
 
 # An entry of a reflog, and behind it what no revision has there up to its end: git may take all of it for a date.
@@ -48,7 +47,7 @@ def read_builds(
     if all(subject.path for subject in subjects):
         return replace(settings, repository="", variant=""), [configured(each, builder) for each in subjects]
     revisions = [subject.name for subject in subjects if not subject.path]
-    found = {word: [*readings(word, builder.variants, partial(exists, builder))] for word in revisions}
+    found = {word: [*readings(word, builder.variants, partial(has_config, builder))] for word in revisions}
     if not settings.repository:
         shortest = [each[-1].revision for each in found.values()]
         settings = replace(settings, repository=str(cached_clone(builder, shortest, clone_progress)))
@@ -96,8 +95,8 @@ def choose(git: Repository, builder: Builder, several: Sequence[Reading]) -> Rea
     guessed = [each for each in guesses(several[0].word) if has(git, each.revision, builder.release_tags)]
     for guess in guessed:
         if guess.config and (not guess.variant or guess.variant in builder.variants):
-            raise unknown(builder, guess.config)
-    for guess in sorted(guessed, key=lambda each: not (each.config and exists(builder, each.config))):
+            raise unknown_config(builder, guess.config)
+    for guess in sorted(guessed, key=lambda each: not (each.config and has_config(builder, each.config))):
         variant_of(builder, guess.variant)
     resolve(git, several[-1].revision, builder.release_tags)
     raise UsageError(f"'{several[0].word}' is no revision.", "Behind an entry of a reflog, only ~ and ^ may follow.")
@@ -116,7 +115,7 @@ def has(git: Repository, revision: str, release_tags: Sequence[str]) -> bool:
 
 def configured(subject: TrialBuild, builder: Builder) -> TrialBuild:
     """The build with the hash of its configuration, if it has one. Raises UsageError where that cannot be."""
-    return replace(subject, config_hash=load(builder, subject.config).hash) if subject.config else subject
+    return replace(subject, config_hash=load_config(builder, subject.config).hash) if subject.config else subject
 
 
 def check_words(words: Sequence[str], settings: Settings, builder: Builder) -> None:
@@ -157,7 +156,7 @@ def named(word: str, host: str, builder: Builder, *, here: bool) -> TrialBuild:
         return TrialBuild(word)
     if not name or not path:
         raise UsageError(f"'{word}' has no {'path' if name else 'name'}.", FORM)
-    several = [*readings(path, (), partial(exists, builder))]
+    several = [*readings(path, (), partial(has_config, builder))]
     if here or is_tarball(several[-1].revision):
         return local(name, path, several, builder)
     place = several[-1].revision
@@ -174,7 +173,7 @@ def local(name: str, path: str, several: Sequence[Reading], builder: Builder) ->
             return TrialBuild(name, path=str(place), config=reading.config)
     for guess in guesses(path):
         if guess.config and not guess.variant and is_there(Path(guess.revision).expanduser().absolute()):
-            raise unknown(builder, guess.config)
+            raise unknown_config(builder, guess.config)
     what = "file" if is_tarball(several[-1].revision) else "folder"
     advice = FORM if what == "file" else f"{FORM} Tarballs end in {', '.join(UNPACKERS)}."
     place = Path(several[-1].revision).expanduser().absolute()

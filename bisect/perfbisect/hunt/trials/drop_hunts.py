@@ -19,7 +19,7 @@ from perfbisect.hunt import session
 from perfbisect.hunt.resolve import builder_of, resolve_settings
 from perfbisect.hunt.session import OpenView
 from perfbisect.hunt.setup import HuntSetup
-from perfbisect.recipes.find import load_host
+from perfbisect.recipes.inventory import load_host
 from perfbisect.report.command_line import command_on
 from perfbisect.repository.commits import resolve
 from perfbisect.repository.discovery import open_repository

@@ -19,8 +19,8 @@ from perfbisect.hunt.trials.setup import TrialPlan
 from perfbisect.recipes.requested import load_requested
 from perfbisect.report.command_line import command_to_resume
 from perfbisect.repository.commits import look_up
+from perfbisect.repository.derived import reverted
 from perfbisect.repository.discovery import open_repository
-from perfbisect.repository.reverting import reverted
 from perfbisect.store.batches import batch_together
 from perfbisect.store.history import History
 from perfbisect.wording.quantities import count

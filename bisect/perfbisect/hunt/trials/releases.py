@@ -12,8 +12,7 @@ from perfbisect.hunt.resolve import resolve_commits, worse_direction
 from perfbisect.hunt.trials.setup import TrialPlan
 from perfbisect.recipes.builder import Builder
 from perfbisect.report.command_line import history_option, of_settings
-from perfbisect.repository.clone import Progress, cached_clone
-from perfbisect.repository.discovery import open_repository
+from perfbisect.repository.discovery import Progress, cached_clone, open_repository
 from perfbisect.repository.releases import ReleaseRange, ends_of, release_range
 from perfbisect.store.connection import NoHistory
 from perfbisect.store.history import History

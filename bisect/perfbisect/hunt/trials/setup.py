@@ -17,8 +17,7 @@ from perfbisect.core.domain.settings import (
 )
 from perfbisect.host.lock import WaitCallback
 from perfbisect.hunt.setup import HuntSetup, both_tag_and_branch
-from perfbisect.recipes.requested import overridden, typed
-from perfbisect.recipes.server_config import ServerConfig, load
+from perfbisect.recipes.requested import ServerConfig, load_config, overridden, typed
 from perfbisect.recipes.workload import Workload
 from perfbisect.repository.commits import describe
 from perfbisect.repository.discovery import open_repository
@@ -73,7 +72,7 @@ class TrialPlan:
         )  # fmt: skip
         if repository is None and settings.repository:
             repository = open_repository(Path(settings.repository))
-        configs = tuple(load(setup.builder, each.config) if each.config else ServerConfig() for each in subjects)
+        configs = tuple(load_config(setup.builder, each.config) if each.config else ServerConfig() for each in subjects)
         both = both_tag_and_branch(settings, (each.name for each in subjects if each.commit))
         setup = replace(setup, warnings=(*setup.warnings, *both, *unused(subjects, configs)))
         for subject in subjects:  # a mistake in a name ends it here

@@ -22,9 +22,8 @@ from perfbisect.host.facts import is_full
 from perfbisect.host.protocol import Host
 from perfbisect.lab.build.host_git import git, push, scripted
 from perfbisect.recipes.when import satisfies
-from perfbisect.repository.borrowing import BARE, alternates_line
-from perfbisect.repository.git import Repository, all_but
-from perfbisect.repository.patching import APPLY, encoded, outcome
+from perfbisect.repository.derived import APPLY, encoded, outcome
+from perfbisect.repository.git import BARE, Repository, all_but, alternates_line
 
 LONG = 3600.0  # seconds, for what moves all files of a large tree
 

@@ -16,9 +16,8 @@ from pathlib import PurePosixPath
 from perfbisect.errors import CommandFailed, ConnectionLost, EnvironmentFailure
 from perfbisect.host.commands import judged
 from perfbisect.host.protocol import Host, Result
-from perfbisect.repository.borrowing import borrowed
 from perfbisect.repository.discovery import is_partial
-from perfbisect.repository.git import OPTIONS, PROGRAMS, SEALED, SEARCHED, Repository, failure, sealed, talk
+from perfbisect.repository.git import OPTIONS, PROGRAMS, SEALED, SEARCHED, Repository, borrowed, failure, sealed, talk
 
 SHORT = 60.0  # seconds that a single command takes at most
 

@@ -36,7 +36,7 @@ from perfbisect.lab.workload import command, lua, sysbench
 from perfbisect.lab.workload.result import lines_of
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.placeholders import Values, fill
-from perfbisect.recipes.toml_reader import read_text
+from perfbisect.recipes.toml import read_text
 from perfbisect.recipes.workload import Workload
 
 LONG = 6 * 3600.0  # seconds: loading and copying of large data

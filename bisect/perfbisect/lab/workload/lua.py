@@ -7,8 +7,8 @@ from pathlib import Path, PurePosixPath
 from perfbisect.errors import RecipeError
 from perfbisect.host.protocol import Host
 from perfbisect.lab import upload
-from perfbisect.recipes.search_path import WORKLOADS, contained, recipe_folders
-from perfbisect.recipes.toml_reader import read_text
+from perfbisect.recipes.configuration import WORKLOADS, contained, recipe_folders
+from perfbisect.recipes.toml import read_text
 from perfbisect.recipes.workload import FILE, Workload
 
 SHARED = "perfbisect.lua"

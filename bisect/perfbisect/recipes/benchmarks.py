@@ -3,11 +3,11 @@
 import re
 import tomllib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
-from perfbisect.recipes.proposal.tree import PLAIN, Tree, is_benchmark, is_own
+from perfbisect.recipes.proposal import PLAIN, Benchmark, Measured, Tree, is_benchmark, is_own
 
 MOST = 30  # workloads
 
@@ -27,27 +27,6 @@ _RULE = re.compile(
 )  # with or without a suffix such as $(EXE)
 _MAIN = re.compile(r"\bmain\s*\(|BENCHMARK_MAIN")
 _GO_BENCHMARK = re.compile(r"^func (Benchmark\w+)\(\w+ \*testing\.B\)", re.MULTILINE)
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """A command to measure."""
-
-    name: str
-    command: list[str]
-    cost: str = ""  # where the output has it; "": the duration is measured
-    time: float = 0.0  # seconds, of a command that takes them
-
-
-@dataclass(frozen=True, slots=True)
-class Benchmark:
-    """What is measured, and the keys of a recipe that it needs."""
-
-    what: str  # in a sentence
-    workloads: list[Measured]
-    build: dict[str, Any] = field(default_factory=dict)  # keys of [build]
-    top: dict[str, Any] = field(default_factory=dict)  # keys of the recipe
-    others: list[str] = field(default_factory=list)  # what else looks like a benchmark
 
 
 def found(system: str, good: Tree, bad: Tree) -> Benchmark | None:

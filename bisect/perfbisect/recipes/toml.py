@@ -1,0 +1,246 @@
+"""TOML to typed structs, and back. An error names the file, the key, what was found and what is allowed.
+
+msgspec checks the types. Its error has the path of the mistake, though not the key inside a table of free names
+(``variants[...]``): of such a table that entry is the mistake which has the same error alone.
+"""
+
+import math
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from perfbisect.errors import RecipeError
+
+Table = dict[str, Any]
+Shape = TypeVar("Shape", bound=msgspec.Struct)
+
+DEPTH = 32  # levels of tables and lists
+PASSWORD = re.compile(r"//.*@")  # and user names in addresses
+WORDS = {"Str": "text", "Int": "a whole number", "Float": "a number", "Bool": "true or false", "List": "a list",
+         "Dict": "a table", "Struct": "a table"}  # fmt: skip
+_STEP = re.compile(r"\.([^.\[`]+)|\[(\d+)\]|\[\.\.\.\]")  # of msgspec's path: a field, an index, or any key
+_FIELD = re.compile(r"Object (contains unknown|missing required) field `(.*)`")
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """The file and the key of a value."""
+
+    file: Path
+    keys: str = ""
+
+    def at(self, *path: str | int) -> "Location":
+        """The location of an entry of the table or list at this location, or of an entry of that, and so on."""
+        keys = self.keys
+        for key in path:
+            keys = f"{keys}[{key}]" if isinstance(key, int) else f"{keys}.{key}" if keys else key
+        return Location(self.file, keys)
+
+    def mistake(self, what: str, advice: str = "") -> RecipeError:
+        """The error for the value here; ``what`` continues the sentence after the key: "is missing"."""
+        subject = f" `{self.keys}`" if self.keys else ""
+        return RecipeError(f"{self.file}:{subject} {what}", advice)
+
+
+def read_table(file: Path) -> Table:
+    """The contents of a TOML file. Raises RecipeError when it cannot be read, is not TOML, or has an unusable value."""
+    text = read_text(file)
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise RecipeError(f"{file}: is not valid TOML: {error}") from error
+    except RecursionError as error:
+        raise RecipeError(f"{file}: is nested too deeply.") from error
+    except ValueError as error:  # of int(), for thousands of digits
+        raise RecipeError(f"{file}: has a number that is too large.") from error
+    _check_values(table, Location(file), DEPTH)
+    return table
+
+
+def _check_values(value: object, location: Location, depth: int) -> None:
+    """Raise RecipeError for what TOML can express, and commands, JSON and SQLite cannot."""
+    if not depth:
+        raise location.mistake("is nested too deeply.")
+    match value:
+        case dict():
+            for key, entry in value.items():
+                _check_values(key, location, depth)
+                _check_values(entry, location.at(key), depth - 1)
+        case list():
+            for index, entry in enumerate(value):
+                _check_values(entry, location.at(index), depth - 1)
+        case str() if "\0" in value:
+            raise location.mistake("has a NUL character, which no command can have.")
+        case float() if not math.isfinite(value):
+            raise location.mistake(f"is {value}, but must be finite.")
+        case int() if abs(value) >= 2**63:
+            raise location.mistake("is a number of more than 64 bits.")
+
+
+def read_text(file: Path) -> str:
+    """The text of a file. Raises RecipeError when it cannot be read."""
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise RecipeError(f"{file}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise RecipeError(f"{file}: is not UTF-8 text: {error.reason} at byte {error.start}") from error
+
+
+def convert(table: object, shape: type[Shape], location: Location) -> Shape:
+    """The struct that a table describes. Raises RecipeError for a mistake, and for a key that the reader fills in."""
+    if isinstance(table, dict) and (own := filled_in(shape) & table.keys()):
+        raise _unknown(min(own), shape, location)
+    try:
+        return msgspec.convert(table, shape)
+    except msgspec.ValidationError as error:
+        raise _mistake(str(error), table, shape, location) from error
+
+
+def filled_in(shape: type[msgspec.Struct]) -> frozenset[str]:
+    """The fields of a struct that its reader fills in, and no file has."""
+    return getattr(shape, "filled_in", frozenset())
+
+
+def _mistake(message: str, table: object, shape: type[msgspec.Struct], location: Location) -> RecipeError:
+    what, _, path = message.partition(" - at `")
+    value: Any = deepcopy(table)
+    whole, found = value, msgspec.inspect.type_info(shape)
+    of_key = path.startswith("key` in")
+    steps = [*_STEP.finditer(path), *([None] if of_key else [])]
+    for step in steps:
+        name, index = step.groups() if step else (None, None)
+        key: str | int = name or (int(index) if index else _wrong_entry(value, whole, shape, message))
+        found, value = _inside(found, key, of_key=not step), value[key] if step else key
+        location = location.at(key)
+    if field := _FIELD.fullmatch(what):
+        if field[1] == "contains unknown":
+            return _unknown(field[2], _plain_type(found).cls, location)
+        expected = _inside(found, field[2])
+        return location.at(field[2]).mistake(f"is missing: it must be {_describe(expected)}.")
+    near = hint(value, choices) if (choices := getattr(found, "values", ())) and isinstance(value, str) else ""
+    return location.mistake(f"is {show(value)}, but must be {_describe(found)}.{near}")
+
+
+def _wrong_entry(entries: Table, whole: object, shape: type[msgspec.Struct], message: str) -> str:
+    """The key of the entry that a message is about: with it alone the message is the same."""
+    for key, entry in dict(entries).items():
+        entries.clear()
+        entries[key] = entry
+        try:
+            msgspec.convert(whole, shape)
+        except msgspec.ValidationError as error:
+            if str(error) == message:
+                return key
+    raise AssertionError(message)
+
+
+def _unknown(key: str, shape: type[msgspec.Struct], location: Location) -> RecipeError:
+    allowed = [name for name in shape.__struct_encode_fields__ if name not in filled_in(shape)]
+    where = f"[{location.keys}]" if location.keys else "the file"
+    return location.at(key).mistake(
+        f"is an unknown key.{hint(key, allowed)}", f"Allowed in {where}: {', '.join(allowed)}."
+    )
+
+
+def _inside(found: Any, key: str | int, *, of_key: bool = False) -> Any:
+    """The type of an entry of a table or list, as msgspec describes types; or that of the key itself."""
+    match found := _plain_type(found, lists=isinstance(key, int)):
+        case msgspec.inspect.StructType():
+            return next(field.type for field in found.fields if field.encode_name == key)
+        case msgspec.inspect.DictType():
+            return found.key_type if of_key else found.value_type
+        case _:
+            return found.item_type
+
+
+def _plain_type(found: Any, *, lists: bool = False) -> Any:
+    """The table or list that an annotated or optional type is."""
+    while isinstance(found, msgspec.inspect.Metadata | msgspec.inspect.UnionType):
+        found = found.type if isinstance(found, msgspec.inspect.Metadata) else found.types[-1 if lists else 0]
+    return found
+
+
+def _describe(found: Any) -> str:
+    """The values that a type allows, for an error."""
+    match found:
+        case msgspec.inspect.Metadata():
+            return (found.extra_json_schema or {}).get("description") or _describe(found.type)
+        case msgspec.inspect.LiteralType():
+            return "one of " + ", ".join(f'"{choice}"' for choice in found.values)
+        case msgspec.inspect.UnionType():
+            return " or ".join(
+                _describe(each) for each in found.types if not isinstance(each, msgspec.inspect.NoneType)
+            )
+        case _:
+            return WORDS.get(type(found).__name__.removesuffix("Type"), "a value")
+
+
+def show(value: object) -> str:
+    """A value as the user wrote it, without passwords, and with its type where that is not obvious."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return f'"{PASSWORD.sub("//…@", value)}"'
+        case int() | float():
+            return f"the number {value}"
+        case list():
+            return "a list"
+        case dict():
+            return "a table"
+        case _:
+            return f"{value}"
+
+
+def merged(below: object, above: object) -> Any:
+    """``above`` merged over ``below``: tables by key at every depth, other values replaced."""
+    if not (isinstance(below, Mapping) and isinstance(above, Mapping)):
+        return above
+    both = {**below, **above}
+    return {key: merged(below[key], value) if key in below and key in above else value for key, value in both.items()}
+
+
+def hint(word: str, known: Iterable[str]) -> str:
+    """A sentence with the known word most similar to ``word``; "" when none is similar."""
+    near = get_close_matches(word, list(known), 1)
+    return f" Did you mean '{near[0]}'?" if near else ""
+
+
+def listed(words: Iterable[str]) -> str:
+    """The words in alphabetical order, for a sentence; "none" when there are none."""
+    return ", ".join(sorted(words)) or "none"
+
+
+def to_toml(recipe: msgspec.Struct) -> str:
+    """The recipe as a TOML document, without the keys that have no value: a file with it describes the same recipe."""
+    import tomli_w
+
+    table = _plain(recipe)
+    return tomli_w.dumps(table, multiline_strings=r"\r\n" not in repr(table))  # in those, tomli-w writes \n for \r\n
+
+
+def _plain(value: object) -> Any:
+    """Structs as tables, without the fields that the reader fills in and without optional keys that are empty."""
+    match value:
+        case msgspec.Struct():
+            whole = getattr(value, "whole", False)
+            return {
+                field.encode_name: _plain(entry)
+                for field in msgspec.structs.fields(value)
+                if field.name not in filled_in(type(value))
+                and ((entry := getattr(value, field.name)) not in (None, "", [], {}) or whole or field.required)
+            }
+        case list():
+            return [_plain(entry) for entry in value]
+        case dict():
+            return {key: _plain(entry) for key, entry in value.items()}
+        case _:
+            return value
