@@ -85,7 +85,7 @@ def test_hosts_of_different_classes(tmp_path: Path) -> None:
     assert "On one: 0." in ended.stdout
     assert "On two: 0." in ended.stdout
     shown = json.loads(bisect("show", "--history", str(tmp_path / "h.db"), "--json").stdout)
-    assert [effect["kind"] for effect in shown["cases"][0]["effects"]] == ["one", "two"]
+    assert [effect["host_class"] for effect in shown["cases"][0]["effects"]] == ["one", "two"]
 
 
 def test_a_host_named_twice(tmp_path: Path) -> None:

@@ -174,7 +174,6 @@ def test_layout_is_the_cause_where_nothing_else_is() -> None:
 @pytest.mark.parametrize(
     ("reason", "detail", "sentence"),
     [
-        (Reason.RECORDED, "cosmic rays", "cosmic rays"),
         (Reason.RUNS_SPENT, 8.0, "the budget of 8 runs is used up"),
         (Reason.MINUTES_SPENT, 1.5, "the budget of 1.5 minutes is used up"),
         (
@@ -202,7 +201,6 @@ def test_inconclusive_gives_the_set_and_the_reason(
 def test_every_reason_has_a_sentence() -> None:
     for reason in Reason:
         detail = {
-            Reason.RECORDED: "text",
             Reason.MERGE_BASE: MergeBase("ab", "cd", Inconclusive((), (), SAME, Reason.TOO_NOISY)),
         }
         assert why(Inconclusive((), (), SAME, reason, detail=detail.get(reason)), "qps")

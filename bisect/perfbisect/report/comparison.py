@@ -7,7 +7,7 @@ import msgspec
 from rich.cells import cell_len
 from rich.text import Text
 
-from perfbisect.core.domain.settings import TrialBuild, TrialRequest
+from perfbisect.core.domain.settings import TrialBuild
 from perfbisect.core.domain.trials import BY_HAND, Trial
 from perfbisect.core.stats.paired_comparison import COLUMNS, RATE, compared, silent, spent_per_operation, summaries
 from perfbisect.report import blocks as tables
@@ -38,7 +38,7 @@ def contents(trial: Trial) -> dict[str, Any]:
         "state": trial.state,
         "origin": trial.origin,
         "started": trial.started,
-        "settings": request_object(trial.request),
+        "settings": msgspec.to_builtins(trial.request),
         "host": trial.host,
         "runs": len(trial.runs),
         "skips": trial.skips,
@@ -51,14 +51,6 @@ def contents(trial: Trial) -> dict[str, Any]:
         "operations": {"columns": COLUMNS, "workloads": spent_per_operation(trial)},
         **({"series": series.as_object(trial)} if trial.request.series else {}),
     }
-
-
-def request_object(request: TrialRequest) -> dict[str, Any]:
-    """The settings of a trial for JSON, with the published keys."""
-    found: dict[str, Any] = msgspec.to_builtins(request)
-    for workload in found["works"]:
-        workload["told"] = workload.pop("run_hash")
-    return found
 
 
 def header(trial: Trial) -> Iterator[str]:

@@ -11,7 +11,6 @@ from perfbisect.core.domain.explanation import Cause, Explanation, PlanRow
 from perfbisect.core.domain.facts import HostFacts
 from perfbisect.core.domain.orders import Effect, Interval
 from perfbisect.core.domain.settings import Settings
-from perfbisect.core.domain.stored_forms import stored_settings
 from perfbisect.core.inference.classification import Classification
 from perfbisect.store.listing import Listed
 
@@ -135,10 +134,9 @@ class Story:
 
 
 def as_object(story: Story) -> dict[str, Any]:
-    """The story as `--json` prints it; settings have their stored form, and patches a hash."""
+    """The story as `--json` prints it; patches have a hash."""
     fields: dict[str, Any] = msgspec.to_builtins(story)
-    settings = stored_settings(fields["settings"])
-    settings["patches"] = [
+    fields["settings"]["patches"] = [
         {"name": patch.name, "file": patch.file, "sha256": patch.identity[1]} for patch in story.settings.patches
     ]
-    return {**fields, "settings": settings}
+    return fields

@@ -7,7 +7,6 @@ import msgspec
 
 from perfbisect.core.domain.trials import Trial
 from perfbisect.core.stats.noise import Noise, advice, layout_effect, of_layouts, rows, sentences
-from perfbisect.report.comparison import request_object
 from perfbisect.wording.quantities import MISSING, count, duration, percent
 from perfbisect.wording.table import table
 
@@ -18,7 +17,7 @@ def as_object(trial: Trial, found: Noise | None) -> str:
         "id": trial.name,
         "state": trial.state,
         "failure": trial.failure,
-        "settings": request_object(trial.request),
+        "settings": msgspec.to_builtins(trial.request),
         "host": trial.host,
         "noise": found,
         "advice": advice(trial, found) if found else None,

@@ -19,12 +19,11 @@ NAMED = ("found", "several", "unsettled")  # states of hunts whose verdict names
 def enter_settings(history: "History", trial: int, settings: Settings) -> None:
     """Keep the settings with which the drops of a comparison are hunted; passwords as in those of hunts."""
     from perfbisect.core.domain.codec import builtins
-    from perfbisect.core.domain.stored_forms import stored_settings
     from perfbisect.store.history import make_private
 
     if masked_fields(settings) is not settings:
         make_private(history.path)
-    stored = json.dumps(stored_settings(builtins(settings)), allow_nan=False, separators=(",", ":"))
+    stored = json.dumps(builtins(settings), allow_nan=False, separators=(",", ":"))
     with history.transaction() as db:
         db.execute("INSERT OR REPLACE INTO trial_settings VALUES (?, ?)", [trial, stored])
 
@@ -32,8 +31,6 @@ def enter_settings(history: "History", trial: int, settings: Settings) -> None:
 def read_settings_of(history: "History", trial: int) -> Settings | None:
     """The settings with which the drops of a comparison are hunted; None where they are not known."""
     import msgspec
-
-    from perfbisect.core.domain.stored_forms import read_settings
 
     if version(history.connection) < DROPS:
         return None
@@ -44,7 +41,7 @@ def read_settings_of(history: "History", trial: int) -> Settings | None:
     if row is None:
         return None
     with intact(history.path, f"trial {trial}, table trial_settings,"):
-        return msgspec.convert(read_settings(json.loads(row[0])), Settings)
+        return msgspec.convert(json.loads(row[0]), Settings)
 
 
 def enter_drop_hunt(history: "History", trial: int, drop: tuple[int, int, int], hunt: int) -> None:

@@ -193,7 +193,7 @@ class FactWriter:
         # events of other hosts, and decisions taken while other hosts are busy, do not bound this run
         before = self.db.execute(
             "SELECT at FROM events WHERE hunt_id = ? AND id < ?"
-            " AND (host = ? OR host IS NULL AND (kind != 'Decided' OR json_extract(body, '$.in_flight') IS NULL))"
+            " AND (host = ? OR host IS NULL AND (kind != 'Decided' OR json_extract(body, '$.fleet.busy') IS NULL))"
             " ORDER BY id DESC LIMIT 1",
             [self.hunt, self.event_id, self.host],
         ).fetchone()

@@ -104,7 +104,6 @@ class History:
         user can read the history from then on.
         """
         from perfbisect.core.domain.codec import builtins
-        from perfbisect.core.domain.stored_forms import stored_settings
         from perfbisect.store.fact_tables import host_row
         from perfbisect.store.rows import insert, new_uid
 
@@ -117,7 +116,7 @@ class History:
                 **{column: getattr(settings, column) for column in OF_SETTINGS},
                 "base_commit": started.candidates[0],
                 "host_id": host_row(db, host, at),
-                "settings": json.dumps(stored_settings(builtins(settings)), allow_nan=False, separators=(",", ":")),
+                "settings": json.dumps(builtins(settings), allow_nan=False, separators=(",", ":")),
                 "commits": started.commits,
                 "candidates": started.choices + 1,
                 "merges": started.merges,
@@ -285,25 +284,24 @@ class History:
         """The settings of a hunt."""
         import msgspec
 
-        from perfbisect.core.domain.stored_forms import read_settings
-
         stored = self.column(hunt, "CAST(settings AS BLOB)")
         with intact(self.path, f"hunt {hunt}, table hunts, row {hunt}, column settings,"):
             assert isinstance(stored, bytes)
-            request: Settings = msgspec.convert(read_settings(json.loads(stored)), Settings)
+            request: Settings = msgspec.convert(json.loads(stored), Settings)
         return request
 
     def update_recipe_hash(self, hunt: int, build_hash: str) -> None:
         """Store the hash of a changed recipe: later build failures of the hunt belong to it."""
         with self.transaction() as db:
-            db.execute("UPDATE hunts SET settings = json_set(settings, '$.made', ?) WHERE id = ?", [build_hash, hunt])
+            db.execute(
+                "UPDATE hunts SET settings = json_set(settings, '$.build_hash', ?) WHERE id = ?", [build_hash, hunt]
+            )
 
     def update_settings(self, hunt: int, settings: Settings) -> None:
         """Store settings that a hunt has chosen itself."""
         from perfbisect.core.domain.codec import builtins
-        from perfbisect.core.domain.stored_forms import stored_settings
 
-        stored = json.dumps(stored_settings(builtins(settings)), allow_nan=False, separators=(",", ":"))
+        stored = json.dumps(builtins(settings), allow_nan=False, separators=(",", ":"))
         with self.transaction() as db:
             db.execute("UPDATE hunts SET settings = ?, metric = ? WHERE id = ?", [stored, settings.metric, hunt])
 

@@ -48,7 +48,7 @@ SELECT skips.commit_hash, stage, reason, skips.log, seconds FROM skips JOIN hunt
 WHERE builder = :builder AND variant = :variant AND origin IS NULL AND {built_for("skips")} AND at >= :since
   AND stage IN ('configure', 'compile', 'install')
   AND seconds > 0 -- 0 for failures that a hunt took over from earlier ones
-  AND coalesce(iif(json_valid(hunts.settings), json_extract(hunts.settings, '$.made'), NULL), '') = :build_hash
+  AND coalesce(iif(json_valid(hunts.settings), json_extract(hunts.settings, '$.build_hash'), NULL), '') = :build_hash
   AND NOT EXISTS (
     SELECT 1 FROM builds JOIN hunts others ON others.id = builds.hunt_id
     WHERE builds.commit_hash = skips.commit_hash AND builds.at > skips.at

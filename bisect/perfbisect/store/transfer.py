@@ -26,7 +26,6 @@ from perfbisect.core.domain.codec import builtins
 from perfbisect.core.domain.events import Event, HuntStarted
 from perfbisect.core.domain.facts import HostFacts
 from perfbisect.core.domain.settings import Settings
-from perfbisect.core.domain.stored_forms import stored_settings
 from perfbisect.core.inference.hunt_state import fold
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.masking import masked, masked_fields
@@ -255,7 +254,7 @@ def write(db: "sqlite_utils.Database", hunt: int, head: Head, log: Sequence[Time
 
 def text_of(settings: Settings) -> str:
     """The stored form of settings."""
-    return json.dumps(stored_settings(builtins(settings)), allow_nan=False, separators=(",", ":"))
+    return json.dumps(builtins(settings), allow_nan=False, separators=(",", ":"))
 
 
 def check_tables(connection: sqlite3.Connection, path: Path) -> None:

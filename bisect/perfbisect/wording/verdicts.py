@@ -370,8 +370,6 @@ def why(verdict: Inconclusive, metric: str) -> str:
                 f"the merge base {commit} is not shown to be as fast as good {good}: "
                 f"{differ if known.ratio.known else ''}{why(known, metric)}"
             )
-        case Reason.RECORDED, str(text):
-            return text
         case reason, _:
             return REASONS[reason]
 

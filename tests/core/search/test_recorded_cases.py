@@ -19,7 +19,6 @@ from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.observations import Built, Observation, Reading
 from perfbisect.core.domain.orders import Decision, Found, Inconclusive, Interval, Measure, NotReproduced
 from perfbisect.core.domain.policy import Direction, Policy, PriorKnowledge
-from perfbisect.core.domain.stored_forms import read_settings
 from perfbisect.core.search.decide import decide
 
 RECORDS = Path(__file__).parents[2] / "records"
@@ -53,8 +52,7 @@ class Record:
 def read(name: str) -> Record:
     """The record of that name."""
     kept = json.loads((RECORDS / f"{name}.json").read_text())
-    fields = read_settings({"policy": kept["policy"]})
-    policy, prior = msgspec.convert(fields["policy"], Policy), msgspec.convert(fields["prior"], PriorKnowledge)
+    policy, prior = msgspec.convert(kept["policy"], Policy), msgspec.convert(kept["prior"], PriorKnowledge)
     return Record(policy, prior, [observation(*each) for each in kept["observations"]], kept["asked_after"])
 
 

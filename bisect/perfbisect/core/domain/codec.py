@@ -1,7 +1,6 @@
 """Events as plain values for JSON, and back: for the history and for other programs.
 
-An event becomes its fields by name (some have other stored names, see ``stored``). ``kind`` is the type of an order or a
-verdict. The belief in a Decided, two probabilities for every candidate, has four digits and is run-length encoded,
+An event becomes its fields by name. ``kind`` is the type of an order or a verdict. The belief in a Decided, two probabilities for every candidate, has four digits and is run-length encoded,
 ``[[how many, probability], …]``: a few kilobytes for 100,000 commits. JSON has no infinity, so the largest number is
 written in its place; orders and beliefs are read back with infinity.
 """
@@ -17,31 +16,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from perfbisect.core.domain.events import (
-    CandidateSkipped,
-    Decided,
-    Event,
-    HuntEnded,
-    HuntStarted,
-    RunFinished,
-    TrialStarted,
-)
+from perfbisect.core.domain.events import CandidateSkipped, Decided, Event, HuntEnded, RunFinished, TrialStarted
 from perfbisect.core.domain.fleet import Fleet
 from perfbisect.core.domain.orders import Belief, BuildOrder, Decision, Measure, Order, Step
-from perfbisect.core.domain.stored_forms import (
-    STARTED,
-    read_fleet,
-    read_verdict,
-    renamed,
-    reverse,
-    stored_fleet,
-    stored_start,
-    stored_step,
-    stored_verdict,
-)
 
 EVENTS: Mapping[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}
 ORDERS: Mapping[str, type[Order]] = {kind.__name__: kind for kind in get_args(Order)}
+BEGUN: Mapping[str, Any] = {  # what a decision has besides its order and its belief, in order
+    "builds": tuple[BuildOrder, ...], "cancelled": tuple[int, ...], "found": tuple[Step, ...]
+}  # fmt: skip
 LARGEST = sys.float_info.max  # in place of infinity
 OF_TRIALS = ("workload", "round", "further", "build_hosts")  # left out where they are 0 or empty
 
@@ -50,15 +33,11 @@ def encode(event: Event) -> dict[str, Any]:
     """The fields of an event as plain values."""
     fields: dict[str, Any]
     match event:
-        case Decided(Decision(order, belief) as decision, fleet):
-            begun = {"builds": builtins(decision.builds), "cancelled": builtins(decision.cancelled)}
-            begun["found"] = [stored_step(builtins(step)) for step in decision.found]
-            others = {key: value for key, value in begun.items() if value} | stored_fleet(builtins(fleet))
-            return {"order": tagged(order), "belief": short(belief), **others}
+        case Decided(decision, fleet):
+            made = {"order": tagged(decision.order), "belief": short(decision.belief)}
+            return {**made, **filled(decision, BEGUN), "fleet": filled(fleet, Fleet.__match_args__)}
         case HuntEnded(verdict):
             return {"verdict": tagged(verdict)}
-        case HuntStarted():
-            return stored_start(builtins(event))
         case RunFinished() | CandidateSkipped() | TrialStarted():
             fields = builtins(event)
             return {key: value for key, value in fields.items() if value or key not in OF_TRIALS}
@@ -75,20 +54,16 @@ def decode(kind: str, body: dict[str, Any], *, infinite: bool = True) -> Event:
     match kind:
         case "Decided":
             body = unbounded(body) if infinite else body
-            builds = msgspec.convert(body.get("builds", []), tuple[BuildOrder, ...])
-            cancelled = tuple(body.get("cancelled", []))
-            found = msgspec.convert(body.get("found", []), tuple[Step, ...])
-            order, belief = untagged(body["order"]), full(body["belief"])
-            decision = Decision(order, belief, builds=builds, cancelled=cancelled, found=found)
-            return Decided(decision, msgspec.convert(read_fleet(body), Fleet))
+            begun = [msgspec.convert(body.get(name, ()), of) for name, of in BEGUN.items()]
+            belief = msgspec.convert(body["belief"], Belief, dec_hook=lambda _, runs: unpacked(runs))
+            decision = Decision(untagged(body["order"]), belief, *begun)
+            return Decided(decision, msgspec.convert(body["fleet"], Fleet))
         case "HuntEnded":
             match untagged(unbounded(body["verdict"])):
                 case Measure():
                     raise ValueError("a measurement is not a verdict")
                 case verdict:
                     return HuntEnded(verdict)
-        case "HuntStarted":
-            return msgspec.convert(renamed(body, reverse(STARTED)), HuntStarted)
         case _ if kind in EVENTS:
             return msgspec.convert(body, EVENTS[kind])
         case _:
@@ -105,14 +80,19 @@ def builtins(value: object) -> Any:
     return msgspec.to_builtins(value, enc_hook=lambda odd: odd.item())
 
 
+def filled(value: object, names: Iterable[str]) -> dict[str, Any]:
+    """Those of the fields that are not empty: most decisions and fleets have few of them."""
+    return {name: builtins(field) for name in names if (field := getattr(value, name))}
+
+
 def tagged(order: Order) -> dict[str, Any]:
     """An order or a verdict with the name of its type."""
-    return {"kind": type(order).__name__, **stored_verdict(builtins(order))}
+    return {"kind": type(order).__name__, **builtins(order)}
 
 
 def untagged(body: dict[str, Any]) -> Order:
     """The order or verdict of the type that ``body`` names."""
-    return msgspec.convert(read_verdict(body), ORDERS[body["kind"]])
+    return msgspec.convert(body, ORDERS[body["kind"]])
 
 
 def short(belief: Belief) -> dict[str, Any]:
@@ -126,11 +106,6 @@ def short(belief: Belief) -> dict[str, Any]:
         "slow": packed(np.round(belief.slow, 4).tolist()),
         "several": round(float(belief.several), 4),
     }
-
-
-def full(body: dict[str, Any]) -> Belief:
-    """The belief from its plain values; what old records lack is empty."""
-    return msgspec.convert(body, Belief, dec_hook=lambda _, runs: unpacked(runs))
 
 
 def over_numbers(value: Any, change: Callable[[float], float]) -> Any:

@@ -1,7 +1,7 @@
 """What happens during a hunt or a trial, one frozen record each. A session yields them, views show them, the store keeps them.
 
 In a trial, ``candidate`` is the number of a build in its request, and ``workload`` that of a workload there.
-``host`` is the name of the host where something happens; empty in records from before hunts had several hosts.
+``host`` is the name of the host where something happens.
 """
 
 from dataclasses import dataclass

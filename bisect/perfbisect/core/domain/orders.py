@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -87,7 +86,8 @@ class BuildOrder:
 UNKNOWN = Interval(0.0, 1.0, math.inf)  # where nothing was measured
 
 
-class Effect(msgspec.Struct, frozen=True, rename={"host_class": "kind"}):
+@dataclass(frozen=True, slots=True)
+class Effect:
     """How large the change is on the hosts of one class, if those of a hunt are of several."""
 
     host_class: str
@@ -149,7 +149,7 @@ class Reason(StrEnum):
     BY_CHANCE = "by chance"  # the ends may differ by chance
     LAYOUT_TIE = "layout tie"  # neighbours differ no more than by code layout
     MANY_STEPS = "many steps"  # no change of the smallest effect of interest stands out
-    BRANCH_POINT_UNKNOWN = "base not measured"  # whether an older branch started as fast as good is unknown
+    BRANCH_POINT_UNKNOWN = "branch point not measured"  # whether an older branch started as fast as good is unknown
     NOT_IN_BAD = "not in bad"  # bad does not contain the change that separates it from good
     GOOD_UNMEASURABLE = "good not measurable"
     BAD_UNMEASURABLE = "bad not measurable"
@@ -159,7 +159,6 @@ class Reason(StrEnum):
     BUILDS_SPENT = "budget of builds"
     MINUTES_SPENT = "budget of minutes"  # detail: the budget
     MERGE_BASE = "merge base"  # it is not shown to be as fast as good; detail: the comparison
-    RECORDED = "recorded"  # a reason of an earlier version; detail: its text
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +171,7 @@ class Inconclusive:
     reason: Reason
     effects: tuple[Effect, ...] = ()
     several: float = 0.0  # probability that there is more than one change; ``probabilities`` assume one
-    detail: "float | MergeBase | str | None" = None  # see Reason
+    detail: "float | MergeBase | None" = None  # see Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +218,7 @@ class Belief:
     effect: Interval  # bad against good
     warnings: tuple[str, ...] = ()  # about the host: "two speeds", "drift", …
     # shape (size,): probability that the candidate is slow, so that the culprit is it or an ancestor; 0.5 where that was
-    # not computed in a huge history, empty in records that are older than this field
+    # not computed in a huge history
     slow: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     several: float = 0.0  # probability that there is more than one change, if there is any
 
@@ -230,13 +229,8 @@ class Decision:
 
     order: Order
     belief: Belief
-    # The ratio on each host class, on which further decisions are based: of the named step in the runs of its proof alone,
-    # or of the ends with the share of layout. Empty before both ends were measured. It is neither shown nor stored.
-    evidence: tuple[Interval, ...] = ()
     builds: tuple[BuildOrder, ...] = ()  # to be begun now, on free build hosts
     cancelled: tuple[int, ...] = ()  # the build hosts whose present build is ended, as it is of no use any more
-    waits: bool = False  # the order cannot be carried out yet: builds that it needs are not there. Not stored
-    wanted: tuple[int, ...] = ()  # candidates whose builds are needed next, most urgent first. Not stored
     found: tuple[Step, ...] = ()  # the changes that are proven already while others are hunted, oldest first
 
 

@@ -66,7 +66,7 @@ class Settings:
     hosts_path: str = ""  # --hosts
     further_hosts: tuple[str, ...] = ()
     quick: Quick | None = None  # with it, names are made up for the workload, and for the builder if none is given
-    run_hash: str = ""  # of all that determines a run, when the hunt began; empty in old records
+    run_hash: str = ""  # of all that determines a run, when the hunt began
     build_hash: str = ""  # of all that the recipe says of builds
     retry_failed: bool = False  # try builds again that failed in earlier hunts
     # The build system of the range: "auto" where each commit has its own, "" where the recipe or --build has commands.
@@ -77,7 +77,7 @@ class Settings:
     patches: tuple[Patch, ...] = ()  # of --patch
     # --metric auto: ``metric`` is that of the workload until both ends were measured, and another is chosen
     choose_metric: bool = False
-    # Of --run and --build: the first commit of the history, the same in all its clones; "" in old records
+    # Of --run and --build: the first commit of the history, the same in all its clones
     root: str = ""
     explain: bool = False  # measure a culprit and its parent for the reason, after the verdict
 
@@ -120,7 +120,7 @@ class TrialWorkload:
     group: str
     warmup: float  # seconds
     time: float
-    run_hash: str = ""  # of the workload and its files; empty in trials of older releases
+    run_hash: str = ""  # of the workload and its files
 
 
 @dataclass(frozen=True, slots=True)

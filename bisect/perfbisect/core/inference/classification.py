@@ -26,7 +26,7 @@ class Classification(StrEnum):
 def classify(state: HuntState, sha: str, ratios: Mapping[str, Interval]) -> Classification:
     """The classification of a commit; ``ratios`` are those to the good end.
 
-    The ends are what the user says they are. Between them the search's belief decides, or, in records without it, the
+    The ends are what the user says they are. Between them the search's belief decides, or, outside of the range, the
     commit's own interval.
     """
     good, bad = state.commits[0], state.commits[-1]

@@ -16,7 +16,6 @@ import numpy as np
 from perfbisect.core.domain.orders import (
     Belief,
     CodePlacement,
-    Decision,
     Found,
     Inconclusive,
     Interval,
@@ -37,7 +36,7 @@ from perfbisect.core.inference.relative_speed import strongest
 from perfbisect.core.search.build_forecast import chance_to_build
 from perfbisect.core.search.older_branches import branch_point_of, with_older_branches
 from perfbisect.core.search.single_change import single_change
-from perfbisect.core.search.situation import Situation
+from perfbisect.core.search.situation import Proposal, Situation
 from perfbisect.core.search.subrange import Subrange, subrange
 from perfbisect.core.search.verdicts import no_suspect, tested, undecided
 
@@ -80,7 +79,7 @@ class _Progress:
         return subrange(self.now.graph, span.good, span.bad)
 
 
-def all_changes(now: Situation) -> Decision:
+def all_changes(now: Situation) -> Proposal:
     """The next order, or the verdict."""
     progress, budget = _Progress(now), now.budget
     whole = _whole(now)
@@ -108,15 +107,15 @@ def all_changes(now: Situation) -> Decision:
                 if budget.allows(order):
                     belief = _outer_belief(part, decision.belief, whole)
                     found = _hunted(progress)
-                    return Decision(budget.within(order), belief, wanted=part.outer(decision.wanted), found=found)
+                    return Proposal(budget.within(order), belief, wanted=part.outer(decision.wanted), found=found)
                 progress.doubts[span] = _broken_off(progress, part, decision)
             else:
                 waiting += _settle(progress, part, span, decision.order, decision.evidence)
         searched.add(span)
-    return Decision(_verdict(progress, whole), whole.belief)
+    return Proposal(_verdict(progress, whole), whole.belief)
 
 
-def _whole(now: Situation) -> Decision:
+def _whole(now: Situation) -> Proposal:
     """The hunt for the largest change, and its verdict although the budget was spent afterwards."""
     whole = single_change(now)
     if now.budget.ended(whole.order):
@@ -125,7 +124,7 @@ def _whole(now: Situation) -> Decision:
     return whole
 
 
-def _final(now: Situation, whole: Decision) -> bool:
+def _final(now: Situation, whole: Proposal) -> bool:
     """Whether the range holds nothing more to search."""
     if isinstance(whole.order, NotReproduced):
         return whole.order.detectable == 0.0  # equal binaries, or nothing between the ends
@@ -219,7 +218,7 @@ def _around(progress: _Progress, part: Subrange, candidates: Sequence[int]) -> l
     return [each for each in rest if each.good != each.bad]
 
 
-def _broken_off(progress: _Progress, part: Subrange, decision: Decision) -> Inconclusive:
+def _broken_off(progress: _Progress, part: Subrange, decision: Proposal) -> Inconclusive:
     """What is known of a subrange whose next order the budget does not allow."""
     policy, belief = progress.now.policy, decision.belief
     if not decision.evidence:
@@ -283,14 +282,14 @@ def _outer_step(part: Subrange, step: Step) -> Step:
     return replace(step, candidate=int(part.nodes[step.candidate]), parents=part.outer(step.parents), effects=effects)
 
 
-def _outer_belief(part: Subrange, belief: Belief, whole: Decision) -> Belief:
+def _outer_belief(part: Subrange, belief: Belief, whole: Proposal) -> Belief:
     """The suspects of the subrange that is searched; all else is of the whole range."""
     culprit = whole.belief.culprit * 0
     culprit[part.nodes[1:]] = belief.culprit[1:]
     return replace(whole.belief, culprit=culprit)
 
 
-def _verdict(progress: _Progress, whole: Decision) -> Verdict:
+def _verdict(progress: _Progress, whole: Proposal) -> Verdict:
     """Every step that was found and every unsettled subrange; the verdict on the whole range if there is neither."""
     now = progress.now
     unsettled = _unsettled(progress)

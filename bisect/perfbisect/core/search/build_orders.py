@@ -22,10 +22,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from perfbisect.core.domain.orders import BuildOrder, Decision, Measure, Purpose, Share
+from perfbisect.core.domain.orders import BuildOrder, Measure, Purpose, Share
 from perfbisect.core.inference.ancestry import Ancestry, ancestry_of
 from perfbisect.core.search.build_forecast import attempt, chance_to_build, left, price, remaining
-from perfbisect.core.search.situation import Situation
+from perfbisect.core.search.situation import Proposal, Situation
 from perfbisect.core.search.verdicts import compared_with
 
 Array = NDArray[np.float64]
@@ -184,7 +184,7 @@ HELD_BACK = 0.5  # of the builds that a budget still allows: so many are made on
 PATIENCE = 1.2  # a host builds itself if that takes no longer than so many times what it would wait
 
 
-def with_builds(decision: Decision, now: Situation) -> Decision:
+def with_builds(decision: Proposal, now: Situation) -> Proposal:
     """The decision with the builds to begin and to end; nothing changes where no build host is left."""
     order = decision.order
     if not now.fleet.builds_ahead or not isinstance(order, Measure):
@@ -203,7 +203,7 @@ def with_builds(decision: Decision, now: Situation) -> Decision:
 class _Plan:
     """What is ordered at one moment; ``missing`` is what the order of the decision needs and is not there."""
 
-    decision: Decision
+    decision: Proposal
     now: Situation
     missing: Sequence[int]
     free: list[int] = field(default_factory=list)  # build hosts that have no build yet

@@ -12,17 +12,17 @@ from dataclasses import replace
 from perfbisect.core.domain.fleet import ALL_FREE, Fleet
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.observations import Built, Observation, Reading
-from perfbisect.core.domain.orders import Decision, Measure, Purpose, Share
+from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.core.domain.policy import NOTHING_KNOWN, Policy, PriorKnowledge
 from perfbisect.core.inference.noise_model import EXACT, USUAL
 from perfbisect.core.search.all_changes import all_changes
 from perfbisect.core.search.build_orders import with_builds
 from perfbisect.core.search.fresh_layouts import with_layouts
 from perfbisect.core.search.single_change import single_change
-from perfbisect.core.search.situation import Situation
+from perfbisect.core.search.situation import Proposal, Situation
 
 
-def with_good_timed(decision: Decision, now: Situation) -> Decision:
+def with_good_timed(decision: Proposal, now: Situation) -> Proposal:
     """The decision; in place of an order for a host where the good end has no run, the order for one."""
     order = decision.order
     if not (now.policy.slow_after and isinstance(order, Measure) and now.fleet.is_free(order.host)):
@@ -42,7 +42,7 @@ def decide(
     policy: Policy,
     prior: PriorKnowledge = NOTHING_KNOWN,
     fleet: Fleet = ALL_FREE,
-) -> Decision:
+) -> Proposal:
     """The next order of the hunt over ``graph``, for a free host of ``fleet``; or its verdict.
 
     An order for a busy host means that there is nothing to do for the free ones. Where build hosts build ahead, the builds
@@ -51,7 +51,7 @@ def decide(
     return decide_in(Situation(graph, observations, policy, prior, fleet))
 
 
-def decide_in(now: Situation) -> Decision:
+def decide_in(now: Situation) -> Proposal:
     """The same in a situation; the model of its noise follows from what is known of the metric."""
     policy, observations = now.policy.of_counts() if now.prior.exact else now.policy, now.observations
     if policy.layouts and any(isinstance(seen, Built) and seen.fixed for seen in observations):

@@ -25,7 +25,6 @@ from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.observations import Observation, Reading
 from perfbisect.core.domain.orders import (
     CodePlacement,
-    Decision,
     Found,
     Inconclusive,
     Interval,
@@ -48,7 +47,7 @@ from perfbisect.core.inference.relative_speed import by_layout
 from perfbisect.core.inference.state_space import fit, levels_of
 from perfbisect.core.inference.unusual_readings import behaviour
 from perfbisect.core.search.older_branches import Hunt, with_older_branches
-from perfbisect.core.search.situation import Situation
+from perfbisect.core.search.situation import Proposal, Situation
 from perfbisect.core.search.verdicts import PROVEN, afforded, undecided
 from perfbisect.core.stats.distributions import below_by_chance
 
@@ -102,7 +101,7 @@ class Comparison:
         return max(FEWEST - self.compared, min(self.compared // 2, STEP))
 
 
-def with_layouts(hunt: Hunt, now: Situation) -> Decision:
+def with_layouts(hunt: Hunt, now: Situation) -> Proposal:
     """The decision of ``hunt``; where layouts can be had, nothing is named by the usual layout alone."""
     if not now.policy.layouts or now.model is not USUAL:
         return with_older_branches(hunt, now)
@@ -135,7 +134,7 @@ def _as_linked(
     policy: Policy,
     prior: PriorKnowledge,
     shared: bool,
-) -> Decision:
+) -> Proposal:
     """How the first part of a hunt ended; kept, as every later decision depends on it."""
     return with_older_branches(hunt, Situation(graph, observations, policy, prior, ALL_FREE, shared=shared))
 
@@ -226,8 +225,8 @@ def _weakest(of: Sequence[Comparison]) -> Comparison:
 
 
 def _ended(
-    decision: Decision, usual: Verdict | Measure, each: Mapping[int, Sequence[Comparison]], again: Situation
-) -> Decision:
+    decision: Proposal, usual: Verdict | Measure, each: Mapping[int, Sequence[Comparison]], again: Situation
+) -> Proposal:
     """The decision of the search in fresh layouts, with what they showed of the commits that were named before."""
     match decision.order:
         case Measure() as order:

@@ -17,7 +17,6 @@ from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.observations import Built, Observation, Reading, Skipped
 from perfbisect.core.domain.orders import (
     CodePlacement,
-    Decision,
     Found,
     Inconclusive,
     Interval,
@@ -33,16 +32,16 @@ from perfbisect.core.inference.record import Record
 from perfbisect.core.inference.relative_speed import relative_speeds, strongest
 from perfbisect.core.inference.unusual_readings import direction
 from perfbisect.core.search.single_change import single_change
-from perfbisect.core.search.situation import Situation
+from perfbisect.core.search.situation import Proposal, Situation
 from perfbisect.core.search.verdicts import afforded
 
-Hunt = Callable[[Situation], Decision]
+Hunt = Callable[[Situation], Proposal]
 
 DOUBTFUL = 0.6  # probability of more than one change from which branch points are measured
 NEAR = 4  # runs of a host between two that can be compared
 
 
-def with_older_branches(hunt: Hunt, now: Situation) -> Decision:
+def with_older_branches(hunt: Hunt, now: Situation) -> Proposal:
     """The next order of ``hunt``, where branches may have started with another speed than good.
 
     In a subrange many branch points were measured for the sake of other subranges. The comparisons that ended are used,
@@ -104,7 +103,7 @@ def branch_point_of(graph: Graph) -> NDArray[np.int64]:
     return start
 
 
-def _compared(point: int, now: Situation) -> Decision:
+def _compared(point: int, now: Situation) -> Proposal:
     """The comparison of good with a branch point: its next order, or how it ended.
 
     Only runs with some of the other side nearby count: the rest is of other comparisons, at another time of the host.
@@ -136,7 +135,7 @@ def _compared(point: int, now: Situation) -> Decision:
     return replace(decision, order=order)
 
 
-def _difference(compared: Decision) -> tuple[Interval, ...]:
+def _difference(compared: Proposal) -> tuple[Interval, ...]:
     """The branch point relative to good on each host class; empty if they are taken to be equally fast."""
     return compared.evidence if isinstance(compared.order, Found | Inconclusive) else ()
 
@@ -165,7 +164,7 @@ def _corrected(
             yield seen
 
 
-def _needed(now: Situation, start: NDArray[np.int64], decision: Decision) -> list[int]:
+def _needed(now: Situation, start: NDArray[np.int64], decision: Proposal) -> list[int]:
     """The branch points on which ``decision`` depends.
 
     A step that was compared with parents of its own branch depends on none. Where no commit can be named, or several
@@ -194,12 +193,12 @@ def _needed(now: Situation, start: NDArray[np.int64], decision: Decision) -> lis
 
 
 def _explained(
-    decision: Decision,
+    decision: Proposal,
     start: NDArray[np.int64],
     policy: Policy,
     offsets: Mapping[int, Sequence[Interval]],
     unknown: Sequence[int],
-) -> Decision:
+) -> Proposal:
     """The decision with what was learnt of branches."""
     begins = {point: strongest(ratios) for point, ratios in offsets.items()}
     noticed = tuple(
@@ -215,7 +214,7 @@ def _explained(
     return replace(decision, order=order, belief=belief)
 
 
-def _with_measured_effect(decision: Decision, now: Situation) -> Decision:
+def _with_measured_effect(decision: Proposal, now: Situation) -> Proposal:
     """The decision with bad relative to good as it was measured: readings are corrected only to find the change."""
     effect = relative_speeds(now.observations, now.bad, now.prior.host_classes, now.model).get(now.record.name(now.bad))
     if effect is None:

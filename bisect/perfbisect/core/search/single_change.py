@@ -12,7 +12,6 @@ from perfbisect.core.domain.observations import Reading
 from perfbisect.core.domain.orders import (
     UNKNOWN,
     Belief,
-    Decision,
     Effect,
     Found,
     Inconclusive,
@@ -31,7 +30,7 @@ from perfbisect.core.inference.hypotheses import Hypotheses, hypotheses
 from perfbisect.core.inference.posterior import LeadingHypothesis, leading_hypothesis
 from perfbisect.core.inference.relative_speed import leading, strongest
 from perfbisect.core.search.acquisition import choose, hopeless, meanwhile
-from perfbisect.core.search.situation import Budget, Situation
+from perfbisect.core.search.situation import Budget, Proposal, Situation
 from perfbisect.core.search.verdicts import (
     PairwiseProof,
     compared_with,
@@ -178,11 +177,11 @@ class _HostClass:
         return weakest(proofs) if all(proof.contrast for proof in proofs) else None
 
 
-def single_change(now: Situation) -> Decision:
+def single_change(now: Situation) -> Proposal:
     """The next order, or the verdict. An order for a busy host means that there is nothing to do for the free ones."""
     belief = prior_belief(now.graph, now.model)
     if verdict := pointless(now.graph, now.record, now.policy):
-        return Decision(verdict, belief)
+        return Proposal(verdict, belief)
     each = _host_classes(now)
     main = next((one.known for one in sorted(each, key=lambda one: not one.shows) if one.known), None)
     if main:
@@ -197,7 +196,7 @@ def single_change(now: Situation) -> Decision:
         order = Found(replace(step, effects=effects))
     elif len(each) > 1 and isinstance(order, NotReproduced | Inconclusive):
         order = replace(order, ratio=belief.effect if main else order.ratio, effects=effects)
-    return Decision(order, belief, evidence, wanted=wanted)
+    return Proposal(order, belief, evidence=evidence, wanted=wanted)
 
 
 def _host_classes(now: Situation) -> list[_HostClass]:
@@ -274,7 +273,7 @@ def _best(now: Situation, each: Sequence[_HostClass], main: Analysis | None, bel
 def _by_class(each: Sequence[_HostClass], step: Step | None) -> tuple[tuple[Effect, ...], tuple[Interval, ...]]:
     """The effect on each host class: of ``step`` where it was compared with its parents, of the whole range elsewhere.
 
-    And the evidence, see ``Decision``: where ``step`` was not compared and the ends differ, that of another class.
+    And the evidence, see ``Proposal``: where ``step`` was not compared and the ends differ, that of another class.
     """
     effects: list[Effect] = []
     found: list[Interval | None] = []

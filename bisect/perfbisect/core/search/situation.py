@@ -13,7 +13,7 @@ from functools import cached_property
 from perfbisect.core.domain.fleet import ALL_FREE, Fleet
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.observations import Observation
-from perfbisect.core.domain.orders import Inconclusive, Measure, Order, Reason, Share
+from perfbisect.core.domain.orders import Decision, Inconclusive, Interval, Measure, Order, Reason, Share
 from perfbisect.core.domain.policy import NOTHING_KNOWN, Policy, PriorKnowledge
 from perfbisect.core.inference.noise_model import USUAL, NoiseModel
 from perfbisect.core.inference.record import Record, arrange
@@ -101,6 +101,17 @@ class Budget:
         """The candidates of ``order`` that no host has built yet."""
         record = self.record
         return frozenset(share.candidate for share in order.plan) - record.built - record.skipped - set(record.builds)
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal(Decision):
+    """A decision with what the rules of the search tell each other and the loop; none of that is shown or stored."""
+
+    # The ratio on each host class, on which further decisions are based: of the named step in the runs of its proof alone,
+    # or of the ends with the share of layout. Empty before both ends were measured.
+    evidence: tuple[Interval, ...] = ()
+    waits: bool = False  # the order cannot be carried out yet: builds that it needs are not there
+    wanted: tuple[int, ...] = ()  # candidates whose builds are needed next, most urgent first
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,6 +1,6 @@
 """decide_together: what to do next in hunts of several workloads over one range, which share their builds.
 
-    decide_together(members: Sequence[Situation], ended: Collection[int] = (), fleet: Fleet = ALL_FREE) -> (member, Decision)
+    decide_together(members: Sequence[Situation], ended: Collection[int] = (), fleet: Fleet = ALL_FREE) -> (member, Proposal)
 
 - ``members`` are the hunts, in a fixed order: graph, policy, prior and observations of each. Those in ``ended`` have their
   verdicts: they are not measured any more, but what they spent counts. At least one is left.
@@ -31,14 +31,14 @@ from numpy.typing import NDArray
 
 from perfbisect.core.domain.fleet import ALL_FREE, Fleet
 from perfbisect.core.domain.observations import Reading
-from perfbisect.core.domain.orders import Decision, Measure, Purpose
+from perfbisect.core.domain.orders import Measure, Purpose
 from perfbisect.core.inference.ancestry import ancestry_of
 from perfbisect.core.search import information
 from perfbisect.core.search.acquisition import BUILD_EXPONENT, RUNS
 from perfbisect.core.search.build_forecast import chance_to_build, price
 from perfbisect.core.search.decide import decide_in
 from perfbisect.core.search.information import entropy
-from perfbisect.core.search.situation import Situation, Spent
+from perfbisect.core.search.situation import Proposal, Situation, Spent
 
 LAYOUT = 0.005  # s.d. of a build
 # Runs that the ends and the proof take where the drop is at least CLEAR times the noise; smaller ones take more, until they
@@ -103,7 +103,7 @@ class _Member:
 
     number: int
     now: Situation
-    decision: Decision
+    decision: Proposal
 
     @property
     def order(self) -> Measure:
@@ -136,7 +136,7 @@ class _Member:
 
 def decide_together(
     members: Sequence[Situation], ended: Collection[int] = (), fleet: Fleet = ALL_FREE
-) -> tuple[int, Decision]:
+) -> tuple[int, Proposal]:
     """The member that is next, and its order or its verdict. Raises ValueError if all have ended."""
     wanting: list[_Member] = []
     left = [number for number in range(len(members)) if number not in ended]
@@ -179,7 +179,7 @@ def _measured_last(members: Sequence[Situation]) -> int | None:
     return max(latest, default=(0.0, None))[1]
 
 
-def _for_all(wanting: Sequence[_Member]) -> tuple[int, Decision]:
+def _for_all(wanting: Sequence[_Member]) -> tuple[int, Proposal]:
     """The build that promises most bits for its price, for members that all want one to go on with their search."""
     candidates = [each.candidate for each in wanting]
     told = np.array([each.bits()[candidates] for each in wanting])  # (members, candidates)

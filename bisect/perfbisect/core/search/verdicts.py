@@ -18,7 +18,6 @@ from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import (
     UNKNOWN,
     Belief,
-    Decision,
     Inconclusive,
     Interval,
     Measure,
@@ -35,7 +34,7 @@ from perfbisect.core.inference.endpoints import Contrast
 from perfbisect.core.inference.posterior import Posterior, credible_set
 from perfbisect.core.inference.record import Record
 from perfbisect.core.inference.state_space import Levels
-from perfbisect.core.search.situation import Situation
+from perfbisect.core.search.situation import Proposal, Situation
 
 
 def pointless(graph: Graph, record: Record, policy: Policy) -> Verdict | None:
@@ -78,7 +77,7 @@ def limit(reason: Reason, policy: Policy) -> float | None:
             return None
 
 
-def afforded(decision: Decision, now: Situation) -> Decision:
+def afforded(decision: Proposal, now: Situation) -> Proposal:
     """The decision within the whole budget, of which the search that made it may not have seen all that was spent."""
     order, budget = decision.order, now.budget
     if not isinstance(order, Measure):
