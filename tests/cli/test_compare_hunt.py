@@ -82,16 +82,13 @@ def test_each_drop_is_hunted_between_the_releases_where_it_happened(
     assert len(re.findall(r"^ *\d+ ", exits(0, "history"), re.MULTILINE)) == 3
 
 
-def test_a_dry_run_says_what_it_would_cost(commits: list[str], exits: Exits) -> None:
+def test_a_dry_run_says_what_would_be_hunted(commits: list[str], exits: Exits) -> None:
     before = exits(0, "compare", "v1", "v3", *words(), *QUICK, "--hunt", "--dry-run")
-    assert "hunts, v1 to v3: 11 candidates; where there is a drop about 5 builds, at most" in before
+    assert "\nhunts, v1 to v3: 11 candidates\n" in before
     assert "runs of unknown length, since a command ends by itself, and in each visit a copy of the data" in before
     exits(0, "compare", "v1", "v3", *words(), *QUICK)
     told = exits(0, "compare", "c1", "--hunt", "--dry-run")
-    assert (
-        "one and two, v1 to v3:\n  one: 36 % lost\n  two: 20 % lost\n  11 candidates; about 5 to 7 builds and " in told
-    )
-    assert "All together: at most about " in told
+    assert told == "one and two, v1 to v3:\n  one: 36 % lost\n  two: 20 % lost\n  11 candidates\n"
     assert "hunts" not in exits(0, "history"), "nothing was hunted"
     alone = exits(0, "compare", "v1", "v3", "v3@lto", *words(), *QUICK, "--hunt", "--dry-run")
     assert "hunts, v3@lto and other builds: none: no other is a revision that is built and configured alike." in alone

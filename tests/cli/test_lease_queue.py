@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.cli.options.leases import leasing
+from perfbisect.cli.options.common import leasing
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.ui.stream import START_OF_LINE
 

@@ -46,6 +46,7 @@ VERBS: Mapping[str, str] = {
     "simulate": "Simulate hunts: what they cost, and how often they are right.",
     "demo": "Find a planted slowdown in a small storage engine.",
 }
+LISTS = ("builders", "workloads", "hosts")  # in one module
 
 
 class Verbs(click.Group):
@@ -59,7 +60,7 @@ class Verbs(click.Group):
         """Import and return the command of one verb."""
         if cmd_name not in VERBS:
             return None
-        module = importlib.import_module(f"perfbisect.cli.commands.{cmd_name}")
+        module = importlib.import_module(f"perfbisect.cli.commands.{'recipes' if cmd_name in LISTS else cmd_name}")
         command: click.Command = getattr(module, cmd_name)
         return command
 

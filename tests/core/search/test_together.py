@@ -14,7 +14,7 @@ from perfbisect.core.domain.orders import Found, Inconclusive, Measure, NotRepro
 from perfbisect.core.domain.policy import Policy, PriorKnowledge
 from perfbisect.core.search.decide import decide
 from perfbisect.core.search.situation import Situation
-from perfbisect.core.search.together import builds, decide_together, foreseen
+from perfbisect.core.search.together import decide_together, runs_of_one
 from perfbisect.simulate.graphs import merging
 from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.hunt import hunt
@@ -283,25 +283,12 @@ def test_a_few_groups_cost_what_their_culprits_allow_and_are_as_right_as_alone()
             assert all(judge(each, world) is Judgement.RIGHT for each, world in zip(verdicts, alone, strict=True))
         spent[name] = together / dearest
     assert spent["one culprit"] <= 1.1
-    assert spent["two"] <= 1.1 * builds(60, 2) / builds(60, 1)
+    assert spent["two"] <= 1.1 * 1.50  # as halving the parts that have a culprit costs, the two ends included
 
 
-@pytest.mark.parametrize(("candidates", "culprits", "least"), [
-    (1, 3, 2.0),  # the only candidate is bad
-    (2, 1, 3.0),
-    (2, 5, 3.0),
-    (4, 2, 4.5),  # the middle, then one or two quarters
-    (1024, 1, 12.0),
-])  # fmt: skip
-def test_foreseen_builds(candidates: int, culprits: int, least: float) -> None:
-    assert builds(candidates, culprits) == pytest.approx(least)
-
-
-def test_what_is_foreseen_is_about_what_hunts_cost() -> None:
+def test_the_runs_that_are_foreseen_are_about_those_that_hunts_make() -> None:
     members = [Workload(0.05, 0), Workload(0.1, 1)]
     scenario = Scenario(Graph.line(60), habits=Habits(noise=0.01))
     outcomes = [hunt_together(worlds(scenario, members, seed), Policy(), KNOWN) for seed in range(1, 6)]
-    known = foreseen(60, [0.05, 0.1], [0.01, 0.01], 10.0)
-    assert sum(each.builds for each in outcomes) / 5 == pytest.approx(known.most, rel=0.15)
-    assert sum(sum(each.runs) for each in outcomes) / 5 == pytest.approx(known.runs, rel=0.3)
-    assert known.fewest == builds(60, 1) < known.most
+    known = sum(runs_of_one(60, drop, 0.01, 10.0) for drop in (0.05, 0.1))
+    assert sum(sum(each.runs) for each in outcomes) / 5 == pytest.approx(known, rel=0.3)

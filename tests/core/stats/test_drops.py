@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import sample_hunt as sample
 from perfbisect.core.domain.settings import TrialBuild, TrialRequest, TrialType, TrialWorkload
 from perfbisect.core.domain.trials import Trial, TrialRun
-from perfbisect.core.stats.drops import Drop, differences, find_drops, loss, noise_of, ranges
+from perfbisect.core.stats.drops import Drop, differences, find_drops, loss, ranges
 from perfbisect.core.stats.paired_comparison import compared
 
 LEAST = 0.02
@@ -84,11 +84,6 @@ def test_neighbours_are_revisions_built_alike() -> None:
     assert ends(find_drops(with_builds(made, a, lto[0], b, c, lto[1]), LEAST)) == [(0, 2, 3), (0, 1, 4)]
     tuned = replace(b, name="b+my.cnf", config="my.cnf")
     assert ends(find_drops(with_builds(made, a, tuned, b, binaries, binaries), LEAST)) == []
-
-
-def test_the_noise_of_a_run_is_known_from_the_rounds() -> None:
-    drops = [find_drops(trial([[1.0, 0.5]], noise=0.02, seed=seed), LEAST)[0] for seed in range(200)]
-    assert sum(noise_of(drop, 1) ** 2 for drop in drops) / len(drops) == pytest.approx(0.02**2, rel=0.2)
 
 
 def test_after_a_single_round_nothing_is_announced() -> None:

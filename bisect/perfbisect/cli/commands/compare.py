@@ -1,20 +1,36 @@
-"""`bisect compare`: measure several builds relative to the first."""
+"""`bisect compare`: measure several builds relative to the first, and with `--hunt` find the commits of its drops."""
 
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
-from perfbisect.cli.options.common import clone_progress, explain_option, say
-from perfbisect.cli.options.completion import builder_name, host_name, variant_of_build, workload_names
+from perfbisect.cli.options.common import clone_progress, explain_option, leasing, notify_option, open_view, say
+from perfbisect.cli.options.common import wait_callback as waiting_for
+from perfbisect.cli.options.completion import host_name, variant_of_build
 from perfbisect.cli.options.forms import form_of, form_options, print_comparison
-from perfbisect.cli.options.leases import leasing
-from perfbisect.cli.options.measurement import round_options, settings_of, what_options
-from perfbisect.cli.options.notify import notify_option
+from perfbisect.cli.options.measurement import (
+    announce,
+    builder_option,
+    round_options,
+    settings_of,
+    several_workloads_option,
+    what_options,
+)
 from perfbisect.cli.options.param_types import Percent
-from perfbisect.cli.options.places import announce
-from perfbisect.cli.options.wait import wait_callback
+from perfbisect.errors import ENVIRONMENT, INTERRUPTED
 from perfbisect.ui.stream import note
+from perfbisect.wording.text import printable
+
+if TYPE_CHECKING:
+    from perfbisect.host.lock import WaitCallback
+    from perfbisect.hunt.trials.drop_hunts import DropOptions, Views
+    from perfbisect.hunt.watching import View
 
 EPILOG = """\b
 Examples:
@@ -26,7 +42,7 @@ Examples:
   bisect compare old=kv-1.2.tar.xz v1.3 --builder kv --workload get --visits 8
   bisect compare 8.0.28 8.0.29 -b mysql -w point,write --tsv > qps.rel.tsv
   bisect compare 8.0.28 8.0.29 8.0.30 -b mysql -w point,write --hunt
-  bisect compare c3 --hunt --dry-run     what hunting the drops of a stored one will cost
+  bisect compare c3 --hunt --dry-run     the drops of a stored one, and what is between their builds
   bisect compare c3 --hunt
   bisect compare --each-release 8.0.20..8.0.40 -b mysql -w point,write --visits 6 --runs 1
 
@@ -53,35 +69,25 @@ Exit status: 0 complete, 2 some builds could not be measured, 3 usage or configu
 """
 
 INCOMPLETE = 2
+UNNAMED = 2  # the hunt for a drop names no commit
+OF_HUNTS = {
+    "builds", "hunt", "min_effect", "explain", "dry_run", "wait", "notify", "history", "as_json", "as_csv", "as_tsv", "markdown",
+}  # fmt: skip
 
 
 @click.command(epilog=EPILOG)
 @click.argument("builds", nargs=-1, metavar="BUILD...", shell_complete=variant_of_build)
-@click.option(
-    "--workload",
-    "-w",
-    default="",
-    metavar="NAME,…",
-    shell_complete=workload_names,
-    help="Workloads, groups or suites.",
-)
-@click.option("--builder", "-b", default="", metavar="NAME", shell_complete=builder_name, help="System to build.")
+@several_workloads_option("Workloads, groups or suites.")
+@builder_option("System to build.", default="")
 @what_options
 @click.option(
-    "--host",
-    multiple=True,
-    default=("local",),
-    show_default=True,
-    metavar="NAME",
-    shell_complete=host_name,
+    "--host", multiple=True, default=("local",), show_default=True, metavar="NAME", shell_complete=host_name,
     help="Host to measure on. With --builder host, repeat it for each host that is compared.",
-)
+)  # fmt: skip
 @click.option(
-    "--each-release",
-    default="",
-    metavar="A..B",
+    "--each-release", default="", metavar="A..B",
     help="Instead of BUILDs: every release from A to B, as a line with its steps, and what to hunt.",
-)
+)  # fmt: skip
 @click.option("--hunt", is_flag=True, help="After the table, hunt every drop in it that is real, and name its commit.")
 @click.option(
     "--min-effect", type=Percent(), help="With --hunt, the smallest drop of interest. Default: 2%.", metavar="SHARE"
@@ -121,22 +127,20 @@ def compare(
     """
     from dataclasses import replace
 
-    from perfbisect.cli.drop_hunts import about_stored, hunt_and_print, hunt_stored, refuse_further, stored_name
     from perfbisect.cli.trial_progress import open_progress, say_where_kept
     from perfbisect.core.domain.settings import TrialType
     from perfbisect.core.stats.paired_comparison import whole
-    from perfbisect.errors import INTERRUPTED
     from perfbisect.hunt.leased_hosts import purpose_of
     from perfbisect.hunt.notification import notifying
     from perfbisect.hunt.resolve import builder_of, choose_metric
     from perfbisect.hunt.trials.builds import check_words, hosts_as_builds, read_builds
-    from perfbisect.hunt.trials.drop_costs import check_ranges, cost_before
-    from perfbisect.hunt.trials.drop_hunts import DropOptions
+    from perfbisect.hunt.trials.drop_hunts import DropOptions, between
     from perfbisect.hunt.trials.releases import cost, read_releases
     from perfbisect.hunt.trials.runner import run_trial
     from perfbisect.hunt.trials.setup import TrialPlan
     from perfbisect.recipes.inventory import load_host
     from perfbisect.recipes.workload import choose_workloads
+    from perfbisect.wording.quantities import count
 
     form = form_of(json=as_json, csv=as_csv, tsv=as_tsv, markdown=markdown)
     if min_effect and not hunt:
@@ -145,10 +149,9 @@ def compare(
     if hunt and (stored := stored_name(builds, workload)):
         refuse_further(stored, click.get_current_context())
         return hunt_stored(stored, history, form, how, wait=wait, dry_run=dry_run, notify=notify)
-    if missing := [
-        option for option, value in (("--builder", options["builder"]), ("--workload", workload)) if not value
-    ]:
-        raise click.UsageError(f"{missing[0]} is missing.{about_stored(builds)}")
+    for option, value in (("--builder", options["builder"]), ("--workload", workload)):
+        if not value:
+            raise click.UsageError(f"{option} is missing.{about_stored(builds)}")
     settings = settings_of(options, good="", bad="", workload="", host=host[0], further_hosts=host[1:])
     builder = builder_of(settings)
     chosen = choose_workloads(workload, builder.driver, settings.workloads_path)
@@ -169,20 +172,22 @@ def compare(
     else:
         settings = replace(settings, good=builds[0], bad=builds[-1])
         settings, subjects = read_builds(builds, settings, builder, clone_progress)
-    spans = []
+    spans: dict[str, int | str] = {}
     if hunt:
         policy = replace(settings.policy, min_effect=min_effect or settings.policy.min_effect, layouts=True)
         settings = replace(settings, policy=policy)
-        spans = check_ranges(settings, subjects)
-        for each in spans:
-            if each.reason:
-                note(f"warning: nothing can be hunted between {each.title}: {each.reason}")
-    waiting = wait_callback(wait)
+        spans = between(settings, subjects)
+        for title, reason in spans.items():
+            if isinstance(reason, str):
+                note(f"warning: nothing can be hunted between {title}: {reason}")
+    waiting = waiting_for(wait)
     lease = leasing(settings.hosts, settings.hosts_path, purpose=purpose_of(settings))
     with notifying(notify, history, note) as begun, lease:
         plan = TrialPlan.make(TrialType.COMPARE, settings, subjects, chosen, visits, runs, waiting, series=series)
         if dry_run:
-            say("\n".join([*cost(plan, settings, history), *cost_before(spans, len(chosen))]))
+            sizes = (count(each, "candidate") if isinstance(each, int) else f"none: {each}" for each in spans.values())
+            hunts = (f"hunts, {title}: {size}" for title, size in zip(spans, sizes, strict=True))
+            say("\n".join([*cost(plan, settings, history), *hunts]))
             return 0
         if series and not form:
             note("\n".join(cost(plan, settings, history)))
@@ -197,3 +202,75 @@ def compare(
     if not complete:
         return INTERRUPTED
     return 0 if whole(trial) else INCOMPLETE
+
+
+def stored_name(builds: Sequence[str], workload: str) -> str:
+    """The comparison that `bisect compare c3 --hunt` is about; "" for builds that are to be compared."""
+    return builds[0] if len(builds) == 1 and not workload and re.fullmatch(r"c\d{1,15}", builds[0]) else ""
+
+
+def about_stored(builds: Sequence[str]) -> str:
+    """What is said where a comparison that is stored was probably meant, as builds lack what is needed to measure them."""
+    if name := stored_name(builds[:1], ""):
+        return f" {name} in the history is printed by `bisect show {name}`; `bisect compare {name} --hunt` alone hunts its drops."
+    return ""
+
+
+def refuse_further(name: str, ctx: click.Context) -> None:
+    """Raise UsageError for options that a stored comparison has decided."""
+    for parameter in ctx.command.params:
+        given = ctx.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
+        if given and parameter.name not in OF_HUNTS:
+            raise click.UsageError(f"{parameter.opts[0]} has no effect: {name} keeps how it was measured.")
+
+
+def hunt_stored(
+    name: str, history: Path | None, form: str, how: "DropOptions", *, wait: bool, dry_run: bool, notify: Sequence[str]
+) -> int:
+    """Hunt the drops of a stored comparison, or say which they are; returns the exit status."""
+    from perfbisect.hunt.leased_hosts import purpose_of
+    from perfbisect.hunt.notification import notifying
+    from perfbisect.hunt.trials.drop_hunts import outlook, read_comparison
+    from perfbisect.store.history import History
+
+    with closing(History.open(history, read_only=True)) as opened:
+        found = read_comparison(opened, name, how)
+    if dry_run:
+        say("\n".join(outlook(found)))
+        return 0
+    lease = leasing(found.settings.hosts, found.settings.hosts_path, purpose=purpose_of(found.settings))
+    with notifying(notify, history, note) as begun, lease:
+        begun(name)
+        return hunt_and_print(name, history, form, waiting_for(wait), how)
+
+
+def hunt_and_print(
+    name: str, history: Path | None, form: str, waiting: "WaitCallback | None", how: "DropOptions"
+) -> int:
+    """Hunt the drops of a comparison, and print it with the culprits; returns the exit status."""
+    from perfbisect.hunt.trials.drop_hunts import OPEN, hunt_drops
+    from perfbisect.store.history import History
+
+    hunts = hunt_drops(name, history, views(history, form), waiting, how)
+    if not hunts:
+        note(f"No drop of {name} is real and large enough to be hunted.")
+    with closing(History.open(history, read_only=True)) as opened:
+        print_comparison(opened.trial(name), form, detailed=False)
+    if any(hunt is None or hunt.state in OPEN for hunt in hunts):
+        return ENVIRONMENT
+    return 0 if all(hunt and hunt.culprit for hunt in hunts) else UNNAMED
+
+
+def views(history: Path | None, form: str) -> "Views":
+    """What shows the hunts: as those of `bisect run`; where standard output is for the table alone, lines on standard error."""
+    from perfbisect.hunt.trials.drop_hunts import Views
+    from perfbisect.report.command_line import command_to_show
+    from perfbisect.ui.plain import PlainLines
+
+    def report(hunt: int) -> str:
+        return command_to_show(str(hunt), history)
+
+    def opened(titles: Mapping[int, str]) -> "View":
+        return PlainLines(sys.stderr, titles, report) if form else open_view(history, None)(titles)
+
+    return Views(opened, lambda text: note(printable(text)))

@@ -7,11 +7,9 @@ from pathlib import Path
 
 import click
 
-from perfbisect.cli.options.common import explain_option, history_option, hosts_option
-from perfbisect.cli.options.leases import leasing
+from perfbisect.cli.options.common import explain_option, history_option, hosts_option, leasing, open_view, view_options
+from perfbisect.cli.options.measurement import announce_recipes, inventory_option
 from perfbisect.cli.options.param_types import SEED, Percent
-from perfbisect.cli.options.places import announce_recipes, inventory_option
-from perfbisect.cli.options.views import open_view, view_options
 from perfbisect.core.domain.policy import PriorKnowledge
 from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import INTERRUPTED

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perfbisect.cli.options.common import say, say_json
+from perfbisect.cli.options.common import leasing, say, say_json
 from perfbisect.cli.options.completion import builder_name, host_name, workload_name
-from perfbisect.cli.options.leases import leasing
-from perfbisect.cli.options.places import announce, builders_option, inventory_option, workloads_option
+from perfbisect.cli.options.measurement import announce, builders_option, inventory_option, workloads_option
 
 if TYPE_CHECKING:
     from perfbisect.core.domain.facts import HostFacts

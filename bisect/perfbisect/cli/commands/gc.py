@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perfbisect.cli.options.common import history_option, say, say_json
+from perfbisect.cli.options.common import history_option, leasing, say, say_json, wait_callback, wait_option
 from perfbisect.cli.options.completion import host_name
-from perfbisect.cli.options.leases import leasing
+from perfbisect.cli.options.measurement import announce, inventory_option
 from perfbisect.cli.options.param_types import Bytes
-from perfbisect.cli.options.places import announce, inventory_option
-from perfbisect.cli.options.wait import wait_callback, wait_option
 
 if TYPE_CHECKING:
     from perfbisect.lab.upkeep import Item

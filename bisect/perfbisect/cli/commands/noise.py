@@ -5,13 +5,17 @@ from typing import Any
 
 import click
 
-from perfbisect.cli.options.common import clone_progress, say, say_json
-from perfbisect.cli.options.completion import host_name, workload_name
-from perfbisect.cli.options.leases import leasing
-from perfbisect.cli.options.measurement import BUILDER, round_options, settings_of, what_options
+from perfbisect.cli.options.common import clone_progress, leasing, say, say_json, wait_callback
+from perfbisect.cli.options.completion import host_name
+from perfbisect.cli.options.measurement import (
+    announce_recipes,
+    builder_option,
+    round_options,
+    settings_of,
+    what_options,
+    workload_option,
+)
 from perfbisect.cli.options.param_types import COUNT
-from perfbisect.cli.options.places import announce_recipes
-from perfbisect.cli.options.wait import wait_callback
 from perfbisect.ui.stream import note
 
 EPILOG = """\b
@@ -30,9 +34,9 @@ Ctrl-C keeps what was measured. `bisect history` lists it, `bisect show` reports
 
 @click.command(epilog=EPILOG)
 @click.argument("host", default="local", shell_complete=host_name)
-@click.option("--workload", "-w", required=True, metavar="NAME", shell_complete=workload_name, help="Workload to run.")
+@workload_option("Workload to run.", required=True)
 @click.option("--rev", metavar="REV", help="Release or git revision to build; none with --builder host.")
-@BUILDER
+@builder_option("System to build.", required=True)
 @what_options
 @round_options(8, 4, "Starts of the server.")
 @click.option(

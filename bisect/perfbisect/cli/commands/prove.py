@@ -5,13 +5,18 @@ from pathlib import Path
 
 import click
 
-from perfbisect.cli.options.common import history_option, say_json, say_styled
+from perfbisect.cli.options.common import (
+    history_option,
+    leasing,
+    notify_option,
+    say_json,
+    say_styled,
+    wait_callback,
+    wait_option,
+)
 from perfbisect.cli.options.completion import hunt_number
-from perfbisect.cli.options.leases import leasing
-from perfbisect.cli.options.notify import notify_option
+from perfbisect.cli.options.measurement import announce_recipes, continued
 from perfbisect.cli.options.param_types import COUNT, HUNT
-from perfbisect.cli.options.places import announce_recipes, continued
-from perfbisect.cli.options.wait import wait_callback, wait_option
 from perfbisect.ui.stream import note
 
 EPILOG = """\b

@@ -7,15 +7,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perfbisect.cli.options.common import history_option
+from perfbisect.cli.options.common import (
+    history_option,
+    leasing,
+    notify_option,
+    open_view,
+    say_failures,
+    view_options,
+    wait_callback,
+    wait_option,
+)
 from perfbisect.cli.options.completion import hunt_number
-from perfbisect.cli.options.leases import leasing
-from perfbisect.cli.options.notify import notify_option
+from perfbisect.cli.options.measurement import announce_recipes, continued
 from perfbisect.cli.options.param_types import Which
-from perfbisect.cli.options.places import announce_recipes, continued
-from perfbisect.cli.options.views import open_view, view_options
-from perfbisect.cli.options.wait import wait_callback, wait_option
-from perfbisect.cli.together import say_failures
 from perfbisect.report.command_line import command_on
 from perfbisect.ui.stream import note
 

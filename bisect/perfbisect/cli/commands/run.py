@@ -7,17 +7,31 @@ from typing import Any
 
 import click
 
-from perfbisect.cli.options.common import clone_progress, explain_option, history_option, hosts_option, say
-from perfbisect.cli.options.completion import builder_name, workload_names
-from perfbisect.cli.options.leases import leasing
-from perfbisect.cli.options.measurement import how_options, settings_of, what_options
-from perfbisect.cli.options.notify import notify_option
+from perfbisect.cli.options.common import (
+    clone_progress,
+    explain_option,
+    history_option,
+    hosts_option,
+    leasing,
+    notify_option,
+    open_view,
+    say,
+    say_failures,
+    view_options,
+    wait_callback,
+    wait_option,
+)
+from perfbisect.cli.options.measurement import (
+    announce_recipes,
+    builder_option,
+    how_options,
+    policy_of,
+    policy_options,
+    settings_of,
+    several_workloads_option,
+    what_options,
+)
 from perfbisect.cli.options.param_types import Member, Multiple, Suspect
-from perfbisect.cli.options.places import announce_recipes
-from perfbisect.cli.options.policy import policy_of, policy_options
-from perfbisect.cli.options.views import open_view, view_options
-from perfbisect.cli.options.wait import wait_callback, wait_option
-from perfbisect.cli.together import say_failures
 from perfbisect.core.domain.policy import Direction
 from perfbisect.core.domain.settings import Quick, Settings
 from perfbisect.ui.stream import note
@@ -52,15 +66,8 @@ history of its own. Exit status then: the highest of theirs.
 @click.command(epilog=EPILOG)
 @click.argument("good")
 @click.argument("bad")
-@click.option("--builder", "-b", default="", metavar="NAME", shell_complete=builder_name, help="System to build.")
-@click.option(
-    "--workload",
-    "-w",
-    default="",
-    metavar="NAME,…",
-    shell_complete=workload_names,
-    help="What to run: a workload, or several, or groups, which share all builds.",
-)
+@builder_option("System to build.", default="")
+@several_workloads_option("What to run: a workload, or several, or groups, which share all builds.")
 @click.option("--build", metavar="COMMAND", multiple=True, help="Or a command that builds in the checkout. Repeatable.")
 @click.option("--run", "command", metavar="COMMAND", help="Or a command to measure, in the same folder.")
 @click.option("--rate", default="", metavar="PATTERN", help="Number in its output; higher is better.")
@@ -69,24 +76,19 @@ history of its own. Exit status then: the highest of theirs.
 @what_options
 @hosts_option
 @click.option(
-    "--direction",
-    type=click.Choice([d.value for d in Direction]),
+    "--direction", type=click.Choice([d.value for d in Direction]),
     help="Change of the metric from good to bad. Default: the one that makes it worse.",
-)
+)  # fmt: skip
 @click.option("--suspect", type=Suspect(), multiple=True, help="Prior weight of commits that touch PATH. Repeatable.")
 @policy_options
 @click.option(
-    "--slow-after",
-    type=Multiple(),
-    metavar="FACTOR",
+    "--slow-after", type=Multiple(), metavar="FACTOR",
     help="Stop runs that take FACTOR times as long as those of GOOD, and count them as slower than that.",
-)
+)  # fmt: skip
 @click.option(
-    "--layouts/--no-layouts",
-    default=True,
-    show_default=True,
+    "--layouts/--no-layouts", default=True, show_default=True,
     help="Compare a culprit and its parents in other orders of their functions, too.",
-)
+)  # fmt: skip
 @explain_option
 @click.option("--dry-run", is_flag=True, help="Print the commands for both ends without running them.")
 @click.option("--first-parent", is_flag=True, help="Follow only the first parent of merges.")

@@ -11,9 +11,8 @@ import click
 
 from perfbisect.cli.options.common import clone_progress, say, say_json
 from perfbisect.cli.options.completion import builder_name
+from perfbisect.cli.options.measurement import announce, builders_option, policy_of, policy_options
 from perfbisect.cli.options.param_types import SEED, Minutes, Percent
-from perfbisect.cli.options.places import announce, builders_option
-from perfbisect.cli.options.policy import policy_of, policy_options
 from perfbisect.errors import UsageError
 
 if TYPE_CHECKING:

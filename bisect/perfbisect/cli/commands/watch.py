@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perfbisect.cli.options.common import history_option
+from perfbisect.cli.options.common import history_option, lines_wanted
 from perfbisect.cli.options.completion import any_id
 from perfbisect.cli.options.param_types import Which
-from perfbisect.cli.options.views import lines_wanted
 from perfbisect.report.command_line import command_to_resume, command_to_show
 from perfbisect.ui.stream import note
 from perfbisect.wording.text import printable

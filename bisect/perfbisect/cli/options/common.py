@@ -1,53 +1,205 @@
-"""Shared by several verbs: the history option, and writing to standard output."""
+"""Options that most verbs share, and what they print with: history, hosts and leases, waiting, notification, views."""
 
+import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from perfbisect.cli.options.completion import host_name
+from perfbisect.cli.options.param_types import Command
 from perfbisect.ui.stream import note, put, rewrite_line
 from perfbisect.wording.text import printable, safe_json
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-
-def history_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add ``--history FILE``, given to the command as ``history: Path | None`` (None: the default place)."""
-    return click.option(
-        "--history",
-        metavar="FILE",
-        type=click.Path(dir_okay=False, path_type=Path),
-        help="History to use. Default: perfbisect/history.db in the user's state folder.",
-    )(command)
+    from perfbisect.host.lock import Owner, WaitCallback
+    from perfbisect.hunt.session import OpenView, Outcome
+    from perfbisect.hunt.watching import View
 
 
-def hosts_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add ``--host NAME``, repeatable, given to the command as ``host: tuple[str, ...]``; NAME*3 of a lease as three."""
+def each_host(_ctx: click.Context, _param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+    """The names of hosts; NAME*3 of a lease as three."""
+    from perfbisect.recipes.inventory import expanded_names
 
-    def each(_ctx: click.Context, _param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
-        from perfbisect.recipes.inventory import expanded_names
-
-        return expanded_names(value)
-
-    return click.option(
-        "--host", multiple=True, default=("local",), metavar="NAME", show_default=True, shell_complete=host_name,
-        callback=each, help="Host to measure on. Repeatable: several hosts share the work.",
-    )(command)  # fmt: skip
+    return expanded_names(value)
 
 
-def explain_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add ``--no-explain``, given to the command as ``explain: bool``."""
-    return click.option(
-        "--explain/--no-explain",
-        default=True,
-        show_default=True,
-        help="Measure a culprit and its parent again for the reason: counters, profiles, plans.",
-    )(command)
+def or_configured(ctx: click.Context, _param: click.Parameter, value: tuple[str, ...] | None) -> tuple[str, ...]:
+    """The command that is notified: the given one, else that of the user's configuration."""
+    from perfbisect.recipes.configuration import configured_notification
+
+    if value is None and not ctx.resilient_parsing:  # completion of a shell
+        return configured_notification()
+    return value or ()
+
+
+# Each is given to the command as a parameter of its name.
+history_option = click.option(  # None: the default place
+    "--history", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
+    help="History to use. Default: perfbisect/history.db in the user's state folder.",
+)  # fmt: skip
+hosts_option = click.option(
+    "--host", multiple=True, default=("local",), metavar="NAME", show_default=True, shell_complete=host_name,
+    callback=each_host, help="Host to measure on. Repeatable: several hosts share the work.",
+)  # fmt: skip
+explain_option = click.option(
+    "--explain/--no-explain", default=True, show_default=True,
+    help="Measure a culprit and its parent again for the reason: counters, profiles, plans.",
+)  # fmt: skip
+wait_option = click.option(
+    "--wait", is_flag=True, help="Wait for a host on which another session measures, instead of failing."
+)
+notify_option = click.option(  # the arguments of a command; none for no command
+    "--notify", type=Command(), callback=or_configured,
+    help="Command that gets the verdict as JSON on its standard input, at the end.",
+)  # fmt: skip
+plain_option = click.option("--plain", is_flag=True, help="Plain lines, as when there is no terminal.")
+
+VIEWS = {
+    "plain": "Plain lines, as when there is no terminal.",
+    "json": "One JSON object for each event.",
+}  # option: its help
+
+
+def view_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of every verb that hunts, given to it as ``view: str | None``; of several the last counts."""
+    for name, text in reversed(VIEWS.items()):
+        command = click.option(f"--{name}", "view", flag_value=name, default=None, help=text)(command)
+    return command
+
+
+def lines_wanted() -> bool:
+    """Whether standard output is nothing that a screen can be drawn on."""
+    return not sys.stdout.isatty() or os.environ.get("TERM") == "dumb"
+
+
+def open_view(history: Path | None, view: str | None) -> "OpenView":
+    """What opens the view of that name (None: the one that suits standard output) for hunts in ``history``."""
+    from perfbisect.report.command_line import command_to_show
+
+    def report(hunt: int) -> str:
+        return command_to_show(str(hunt), history)
+
+    def opened(titles: Mapping[int, str]) -> "View":
+        together = len(titles) > 1
+        if view == "json":
+            from perfbisect.ui.jsonlines import JsonLines
+
+            return JsonLines(sys.stdout, together=together)
+        if view == "plain" or lines_wanted():
+            from perfbisect.ui.plain import PlainLines
+
+            return PlainLines(sys.stdout, titles, report)
+        from perfbisect.ui.live import LiveScreen, TogetherScreen
+        from perfbisect.ui.terminal import Terminal
+
+        return (TogetherScreen if together else LiveScreen)(Terminal(sys.stdout), titles, report)
+
+    return opened
+
+
+class WaitingLine:
+    """What is waited for, on standard error: a line with a clock on a terminal, else a line for each change."""
+
+    def __init__(self) -> None:
+        self.began = time.monotonic()
+        self.shown: set[str] = set()
+        self.drawn = False  # whether there is a line on the terminal
+
+    @property
+    def waited(self) -> str:
+        """For how long, as a clock shows it."""
+        from perfbisect.wording.quantities import clock
+
+        return clock(time.monotonic() - self.began)
+
+    def show(self, what: str, end: str = "") -> None:
+        """``what`` is waited for; ``end`` is the end of the sentence where it is one."""
+        from perfbisect.wording.table import cut
+
+        if sys.stderr.isatty():
+            rewrite_line(cut(printable(f"{self.waited} waiting for {what}"), shutil.get_terminal_size().columns - 1))
+            self.drawn = True
+        elif what not in self.shown:
+            note(f"Waiting for {printable(what)}{end}")
+        self.shown.add(what)
+
+    def say(self, text: str) -> None:
+        """Tell the user, in place of the line."""
+        self.clear()
+        note(printable(text))
+
+    def clear(self) -> None:
+        """Remove the line, if there is one."""
+        if self.drawn:
+            rewrite_line("")
+        self.drawn = False
+
+
+def wait_callback(wait: bool) -> "WaitCallback | None":
+    """Shows which session is waited for; None without ``wait``."""
+    line = WaitingLine()
+
+    def waiting(owner: "Owner | None") -> None:
+        if owner is not None:
+            line.show(str(owner), ".")
+        elif line.drawn:
+            line.clear()
+        else:
+            note("The host is free now.")
+
+    return waiting if wait else None
+
+
+@contextmanager
+def leasing(
+    names: Sequence[str],
+    hosts_path: str | Path,
+    nodes: Mapping[str, str] | None = None,
+    *,
+    builders: bool = True,
+    purpose: str = "",
+    minutes: float = 0,
+) -> Iterator[None]:
+    """Hold the leases of these hosts for a block, with what their scheduler says; see ``hunt.leased_hosts``."""
+    from perfbisect.hunt.leased_hosts import leased_hosts
+
+    line = WaitingLine()
+
+    def show(what: str, state: str) -> None:
+        if state:
+            line.show(f"{what}: {state}")
+        else:
+            line.say(f"{what} is leased, after {line.waited} in the queue.")
+
+    with ExitStack() as stack:
+        try:
+            held = leased_hosts(
+                names, hosts_path, show, line.say, nodes=nodes, builders=builders, purpose=purpose, minutes=minutes
+            )
+            stack.enter_context(held)
+        finally:  # an error would stand behind it
+            line.clear()
+        yield
+
+
+def say_failures(outcomes: "Sequence[Outcome]", history: Path | None) -> int:
+    """Say on standard error which hunts have no verdict, and why; returns the highest exit status."""
+    from perfbisect.report.command_line import command_on
+
+    for each in outcomes:
+        if each.failure:
+            note(f"Hunt {each.hunt} has failed: {printable(str(each.failure))}")
+            again = command_on("resume", str(each.hunt), history)  # all of its batch that have no verdict
+            note("\n".join(filter(None, (printable(each.failure.advice), f"Go on with: {again}"))))
+    return max(each.status for each in outcomes)
 
 
 def output_width() -> int | None:
@@ -63,6 +215,13 @@ def say(text: str) -> None:
 def say_json(text: str, end: str = "\n") -> None:
     """Write JSON to standard output; what would be unsafe to print is escaped as JSON does it."""
     put(safe_json(text), sys.stdout, end)
+
+
+def say_object(value: Any) -> None:
+    """Write a value as indented JSON; of what JSON has no form for, the text."""
+    import msgspec
+
+    say_json(msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2).decode())
 
 
 def say_styled(lines: "Iterable[str | Text]") -> None:

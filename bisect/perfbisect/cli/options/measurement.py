@@ -1,23 +1,73 @@
-"""Options that `run`, `noise` and `compare` share: which system, how it is built and measured, and where recipes are."""
+"""What is measured, how, by which rules and with which recipes: options that several verbs share, and settings made of them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from perfbisect.cli.options.common import history_option
-from perfbisect.cli.options.completion import builder_name
-from perfbisect.cli.options.param_types import COUNT, Option, Seconds
-from perfbisect.cli.options.places import builders_option, inventory_option, workloads_option
-from perfbisect.cli.options.wait import wait_option
+from perfbisect.cli.options.common import history_option, wait_option
+from perfbisect.cli.options.completion import builder_name, workload_name, workload_names
+from perfbisect.cli.options.param_types import COUNT, Minutes, Option, Percent, Seconds
+from perfbisect.core.domain.policy import CAP, COUNTED, Policy
 from perfbisect.core.domain.settings import TIMING, Settings
+from perfbisect.folders import config_folder
+from perfbisect.recipes.configuration import BUILDERS, HOSTS, WORKLOADS, working_directory
+from perfbisect.ui.stream import note
+
+if TYPE_CHECKING:
+    from perfbisect.recipes.builder import Builder
+    from perfbisect.recipes.inventory import HostEntry
+    from perfbisect.recipes.workload import Workload
 
 PATH = click.Path(path_type=Path)
 
-BUILDER = click.option(
-    "--builder", "-b", required=True, metavar="NAME", shell_complete=builder_name, help="System to build."
-)
+
+def recipes_option(name: str, what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The option with the folder or file ``name`` of recipes; None where those of the working directory do not count."""
+
+    def given(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
+        if value is not None:
+            return value.absolute()
+        return of_working_directory(name, f"give {param.opts[0]} {name}", quiet=ctx.resilient_parsing)
+
+    text = f"{what}. Default: ./{name}, unless that is in a git repository or another user's."
+    return click.option(f"--{name.partition('.')[0]}", type=PATH, callback=given, help=text)
+
+
+builders_option = recipes_option(BUILDERS, "Folder with builders of your own")
+workloads_option = recipes_option(WORKLOADS, "Folder with workloads of your own")
+inventory_option = recipes_option(HOSTS, "hosts.toml to use")
+
+
+def of_working_directory(name: str, advice: str, *, quiet: bool = False) -> Path | None:
+    """The recipes ``name`` of the working directory if they count; otherwise a line on standard error says why not."""
+    place, reason = working_directory(name)
+    if place and reason:
+        if not quiet:  # completion of a shell
+            note(f"{place} is ignored: {reason}. To use it, {advice}.")
+        return None
+    return place
+
+
+def builder_option(text: str, **how: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """``--builder NAME``; ``text`` is its help, ``how`` further arguments of click."""
+    return click.option("--builder", "-b", metavar="NAME", shell_complete=builder_name, help=text, **how)
+
+
+def workload_option(text: str, **how: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """``--workload NAME``; likewise."""
+    return click.option("--workload", "-w", metavar="NAME", shell_complete=workload_name, help=text, **how)
+
+
+def several_workloads_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """``--workload NAME,…``; likewise."""
+    return click.option(
+        "--workload", "-w", default="", metavar="NAME,…", shell_complete=workload_names, help=text
+    )  # fmt: skip
+
+
 WHAT = (
     click.option(
         "--repo", type=PATH,
@@ -49,38 +99,47 @@ HOW = (
     workloads_option,
     inventory_option,
 )
+RULES = (
+    click.option(
+        "--confidence", type=Percent(CAP), default="95%", show_default=True,
+        help="Probability at which a culprit is named.",
+    ),
+    click.option(
+        "--min-effect", type=Percent(), help="Smallest change of interest  [default: 2%; 0.2% of exact counts]"
+    ),
+    click.option(
+        "--all", "all_steps", is_flag=True, help="Find all changes of at least that size, not only the largest."
+    ),
+    click.option("--max-builds", type=COUNT, help="Stop with the best answer after this many builds."),
+    click.option("--max-runs", type=COUNT, help="… after this many timed runs."),
+    click.option("--max-time", type=Minutes(), help="… after this time: 90s, 45m, 2h."),
+)  # fmt: skip
+
+
+def added(*options: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add these options to a command, in their order."""
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+what_options, how_options, policy_options = added(*WHAT), added(*HOW), added(*RULES)
 
 
 def round_options(visits: int, runs: int, of: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add the options of `noise` and `compare`: the number of rounds, which ``of`` describes, and those of HOW."""
-    return lambda command: added(
-        command,
-        (
-            click.option("--visits", type=COUNT, default=visits, show_default=True, help=of),
-            click.option("--runs", type=COUNT, default=runs, show_default=True, help="Timed runs in each visit."),
-            *HOW,
-            click.option("--json", "as_json", is_flag=True, help="One JSON object at the end."),
-            wait_option,
-            history_option,
-        ),
+    """The options of `noise` and `compare`: the number of rounds, which ``of`` describes, and those of HOW."""
+    return added(
+        click.option("--visits", type=COUNT, default=visits, show_default=True, help=of),
+        click.option("--runs", type=COUNT, default=runs, show_default=True, help="Timed runs in each visit."),
+        *HOW,
+        click.option("--json", "as_json", is_flag=True, help="One JSON object at the end."),
+        wait_option,
+        history_option,
     )
-
-
-def what_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that select what is measured; ``settings_of`` reads them."""
-    return added(command, WHAT)
-
-
-def how_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that select how, and with which recipes; ``settings_of`` reads them."""
-    return added(command, HOW)
-
-
-def added(command: Callable[..., Any], options: tuple[Callable[..., Any], ...]) -> Callable[..., Any]:
-    """The command with these options, in their order."""
-    for option in reversed(options):
-        command = option(command)
-    return command
 
 
 def overrides(options: Mapping[str, Any]) -> dict[str, str | int | float | bool]:
@@ -107,3 +166,61 @@ def settings_of(options: Mapping[str, Any], **own: Any) -> Settings:
         hosts_path=str(options["hosts"] or ""),
         **own,
     )
+
+
+def least(effect: float | None) -> dict[str, Any]:
+    """The smallest changes of interest, of a time and of a count, as `--min-effect` has them; None: the usual ones."""
+    return {"min_counted": COUNTED} if effect is None else {"min_effect": effect, "min_counted": 0.0}
+
+
+def policy_of(options: Mapping[str, Any]) -> Policy:
+    """The rules from the options of RULES."""
+    return Policy(
+        confidence=options["confidence"],
+        **least(options["min_effect"]),
+        max_builds=options["max_builds"] or 0,
+        max_runs=options["max_runs"] or 0,
+        max_minutes=options["max_time"] or 0.0,
+        all_steps=options["all_steps"],
+    )
+
+
+def continued(settings: Settings) -> Settings:
+    """The settings of a stored hunt, as they are used to go on with it.
+
+    A hunt keeps the folders that it began with. One that has none stored may have found its recipes in the working
+    directory, which earlier releases searched each time.
+    """
+
+    def place(stored: str, name: str) -> str:
+        advice = f"copy what the hunt needs of it to {config_folder() / name}"
+        return stored or str(of_working_directory(name, advice) or "")
+
+    return replace(
+        settings,
+        builders_path=place(settings.builders_path, BUILDERS),
+        workloads_path=place(settings.workloads_path, WORKLOADS),
+        hosts_path=place(settings.hosts_path, HOSTS),
+    )
+
+
+def announce_recipes(*every: Settings) -> None:
+    """Say on standard error from which files are the recipes and hosts of hunts that differ in their workloads only; see
+    ``announce``.
+    """
+    from perfbisect.recipes.inventory import load_host
+    from perfbisect.recipes.requested import load_requested
+
+    found = [load_requested(settings) for settings in every]
+    hosts = [load_host(name, every[0].hosts_path) for name in every[0].hosts]
+    announce(found[0][0], [workload for _, workload in found], hosts)
+
+
+def announce(
+    builder: "Builder | None" = None, workloads: "Iterable[Workload]" = (), hosts: "Iterable[HostEntry]" = ()
+) -> None:
+    """Say on standard error from which files these are, unless they are shipped or in the user's configuration folder."""
+    from perfbisect.recipes.requested import foreign_files
+
+    for what, file in foreign_files(builder, workloads, hosts).items():
+        note(f"{what} is from {file}")

@@ -15,7 +15,6 @@ their own, are left out, and each variant has its own neighbours and its own fir
 left out there, too: those on either side of it are neighbours.
 """
 
-import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -23,10 +22,7 @@ from itertools import pairwise
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.settings import TrialBuild
 from perfbisect.core.domain.trials import Trial
-from perfbisect.core.stats.distributions import t_of_rounds
 from perfbisect.core.stats.paired_comparison import Ratio, levels, paired, real
-
-UNKNOWN_NOISE, LEAST_NOISE = 0.02, 0.001  # s.d. of a run where it was not measured, and at least
 
 Ends = tuple[int, int]  # numbers of two builds
 
@@ -110,15 +106,6 @@ def loss(ratio: Ratio, metric: str) -> float:
     """The fraction by which a metric is worse; negative where it is better."""
     factor = ratio.ratio if find_metric(metric).higher_is_better else 1 / ratio.ratio
     return 1 - factor
-
-
-def noise_of(drop: Drop, runs: int) -> float:
-    """The s.d. of a run (a fraction), from how much the rounds of a drop differ; ``runs`` are those of a visit."""
-    ratio = drop.ratio
-    if ratio.interval is None or ratio.rounds < 2:
-        return UNKNOWN_NOISE
-    error = math.log(ratio.interval.high / ratio.ratio) / t_of_rounds(ratio.rounds - 1)
-    return max(LEAST_NOISE, error * math.sqrt(ratio.rounds * runs / 2))
 
 
 def ranges(drops: Iterable[Drop]) -> list[DropRange]:

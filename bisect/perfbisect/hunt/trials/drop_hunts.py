@@ -5,20 +5,21 @@ begins. So the same call goes on where an earlier one was interrupted: hunts wit
 continue, and the others begin.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 from perfbisect.core.domain.settings import Settings, TrialBuild, TrialType
 from perfbisect.core.domain.trials import BY_HAND, DropHunt, Trial
-from perfbisect.core.stats.drops import Drop, DropRange, find_drops, ranges
+from perfbisect.core.stats.drops import Drop, DropRange, find_drops, lines, loss, ranges
 from perfbisect.errors import CannotGoOn, Interrupted, PerfBisectError, UsageError
 from perfbisect.host.lock import WaitCallback
 from perfbisect.hunt import session
 from perfbisect.hunt.resolve import builder_of, resolve_settings
 from perfbisect.hunt.session import OpenView
-from perfbisect.hunt.setup import HuntSetup
+from perfbisect.hunt.setup import HuntSetup, read_hunt_range
 from perfbisect.recipes.inventory import load_host
 from perfbisect.report.command_line import command_on
 from perfbisect.repository.commits import resolve
@@ -26,8 +27,10 @@ from perfbisect.repository.discovery import open_repository
 from perfbisect.store.batches import batch_together
 from perfbisect.store.drop_hunts import enter_drop_hunt, enter_settings, read_settings_of
 from perfbisect.store.history import History
+from perfbisect.wording.quantities import count, percent
 from perfbisect.wording.text import listed, printable
 
+FEWEST_ROUNDS = 2  # from which on a ratio has an interval
 OPEN = ("running", "interrupted", "failed")  # states of hunts that have no verdict
 
 
@@ -73,6 +76,60 @@ class Comparison:
         subjects, works = self.trial.request.subjects, self.trial.request.works
         names = listed([works[drop.work].name for drop in span.drops])
         return printable(f"{names}, {subjects[span.first].name} to {subjects[span.last].name}")
+
+
+def between(settings: Settings, subjects: Sequence[TrialBuild]) -> dict[str, int | str]:
+    """Neighbouring builds, in words → the number of candidates between them, or why nothing can be hunted there.
+
+    Raises UsageError where nothing can be hunted in any.
+    """
+    builder = builder_of(settings)
+    found: dict[str, int | str] = {}
+    for first, last in (pair for line in lines(subjects) for pair in pairwise(line)):
+        good, bad = subjects[first], subjects[last]
+        title = printable(f"{good.name} to {bad.name}")
+        try:
+            span, _ = read_hunt_range(replace(settings, good_commit=good.commit, bad_commit=bad.commit), builder)
+            found[title] = len(span.candidates) - 1
+        except UsageError as nothing:
+            found[title] = printable(str(nothing))
+    if all(isinstance(each, str) for each in found.values()):
+        reasons = [*found.values(), "there are no two revisions that are built and configured alike."]
+        raise UsageError(
+            f"--hunt would hunt nothing: {reasons[0]}",
+            "Give revisions of a repository, from the oldest to the newest; or leave out --hunt.",
+        )
+    paired = {build for line in lines(subjects) if len(line) > 1 for build in line}
+    for number, build in enumerate(subjects):
+        if number not in paired:
+            reason = "no other is a revision that is built and configured alike."
+            found[printable(f"{build.name} and other builds")] = reason
+    return found
+
+
+def outlook(found: Comparison) -> Iterator[str]:
+    """The drops that are hunted, the hunts that have ended, and the sizes of their ranges."""
+    every = found.ranges()
+    if not every:
+        unseen = f"No drop of {found.trial.name} is real and {percent(found.least)} or more: nothing would be hunted."
+        if found.trial.state != "done" and found.trial.rounds_to_do():
+            unseen += " It was interrupted: the command that began it continues it."
+        elif found.trial.request.rounds < FEWEST_ROUNDS:
+            unseen += f" A drop is seen from {FEWEST_ROUNDS} rounds on: --visits."
+        yield unseen
+    request = found.trial.request
+    for span in every:
+        yield f"{found.named(span)}:"
+        for drop in span.drops:
+            hunt = found.hunt_of(drop)
+            known = f"; hunt {hunt.hunt}: {hunt.culprit[:10] or hunt.state}" if hunt else ""
+            yield f"  {printable(request.works[drop.work].name)}: {percent(loss(drop.ratio, request.metric))} lost{known}"
+        try:
+            settings = settings_for(found, span.drops[0])
+            candidates = read_hunt_range(settings, builder_of(settings))[0].candidates
+            yield f"  {count(len(candidates) - 1, 'candidate')}"
+        except PerfBisectError as trouble:  # the others are hunted nevertheless
+            yield f"  cannot be hunted: {trouble} {trouble.advice}".rstrip()
 
 
 def read_comparison(history: History, name: str, how: DropOptions) -> Comparison:

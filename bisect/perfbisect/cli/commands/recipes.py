@@ -1,0 +1,107 @@
+"""`bisect builders`, `bisect workloads` and `bisect hosts`: list recipes, or print one as TOML, fully resolved."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from perfbisect.cli.options.common import say, table
+from perfbisect.cli.options.completion import builder_name, host_name, workload_name
+from perfbisect.cli.options.measurement import builders_option, inventory_option, workloads_option
+
+if TYPE_CHECKING:
+    from perfbisect.recipes.workload import Workload
+
+
+@click.command(
+    epilog="\b\nExamples:\n  bisect builders\n  bisect builders --show demo\n  bisect builders --builders ~/my-builders"
+)
+@click.option("--show", metavar="NAME", shell_complete=builder_name, help="Print one recipe, fully resolved, as TOML.")
+@builders_option
+def builders(show: str | None, builders: Path | None) -> None:
+    """List the builders: how systems are built and run."""
+    from perfbisect.recipes.build_systems import listing
+    from perfbisect.recipes.builder_reader import load_builder, load_builders
+    from perfbisect.recipes.toml import to_toml
+
+    if not show:
+        table([(each.name, each.driver, each.summary) for each in load_builders(builders or "")])
+        return
+    builder = load_builder(show, builders or "")
+    say("".join(f"# {folder}\n" for folder in (builder.folder, *builder.inherited)))
+    say(to_toml(builder))
+    for line in listing(builder):
+        say(line)
+
+
+@click.command(
+    epilog="\b\nExamples:\n  bisect workloads\n  bisect workloads --builder demo\n  bisect workloads --show demo/update-index"
+)
+@click.option("--show", metavar="NAME", shell_complete=workload_name, help="Print one workload, complete, as TOML.")
+@click.option("--builder", metavar="NAME", shell_complete=builder_name, help="Only what this builder can run.")
+@builders_option
+@workloads_option
+def workloads(show: str | None, builder: str | None, builders: Path | None, workloads: Path | None) -> None:
+    """List the microbenchmarks."""
+    from perfbisect.recipes.builder_reader import load_builder
+    from perfbisect.recipes.toml import to_toml
+    from perfbisect.recipes.workload import Suite, full_name, load_workloads
+
+    known = load_workloads(workloads or "")
+    if builder:
+        driver = load_builder(builder, builders or "").driver
+        known = [workload for workload in known if workload.driver == driver]
+    alike: dict[str, list[Workload]] = {}  # by their full name: they differ in their drivers only
+    for workload in chosen(show, known) if show else known:
+        alike.setdefault(full_name(workload), []).append(workload)
+    if not show:
+        table(
+            [
+                (name, ", ".join(one.driver for one in each), each[0].group, each[0].summary)
+                for name, each in alike.items()
+            ]
+        )
+    for one, *others in alike.values() if show else ():
+        drivers = [one.driver, *(each.driver for each in others)]
+        suite = Suite(summary=one.summary, driver=drivers if others else one.driver, workloads={one.name: one})
+        say(f"# {one.folder}\n{to_toml(suite)}")
+
+
+def chosen(name: str, known: "Iterable[Workload]") -> "list[Workload]":
+    """Every workload called ``name``: several where systems share a workload."""
+    from perfbisect.errors import RecipeError
+    from perfbisect.recipes.toml import hint, listed
+    from perfbisect.recipes.workload import full_name
+
+    found = [workload for workload in known if name in (workload.name, full_name(workload))]
+    if not found:
+        names = {workload.name for workload in known}
+        raise RecipeError(f"There is no workload '{name}'.{hint(name, names)}", f"Workloads: {listed(names)}.")
+    return found
+
+
+@click.command(epilog="\b\nExamples:\n  bisect hosts\n  bisect hosts --show local")
+@click.option(
+    "--show", metavar="NAME", shell_complete=host_name, help="Print one host, or one lease, complete, as TOML."
+)
+@inventory_option
+def hosts(show: str | None, hosts: Path | None) -> None:
+    """List the hosts of hosts.toml, and what is leased now."""
+    from perfbisect.host.lease_records import all_records
+    from perfbisect.recipes.inventory import Inventory, LeaseEntry, load_host, load_hosts, load_leases
+    from perfbisect.recipes.toml import to_toml
+    from perfbisect.wording.text import printable
+
+    leases = {each.name: each for each in load_leases(hosts or "")}
+    if show:
+        entry = leases.get(show) or load_host(show, hosts or "")
+        one = Inventory(leases={show: entry}) if isinstance(entry, LeaseEntry) else Inventory(hosts={show: entry})
+        say(f"# {entry.file}\n{to_toml(one)}")
+        return
+    rows = [
+        (each.name, each.through[0] if each.through else each.address, each.summary) for each in load_hosts(hosts or "")
+    ]
+    table([*rows, *((f"{each.name}:FEATURE", "leased", each.summary) for each in leases.values())])
+    for record, runs in all_records():
+        say(f"Leased: {printable(str(record))}{'' if runs else ', which has ended. Give it back with: bisect gc'}")
