@@ -74,7 +74,7 @@ class _Group:
         self.verdicts[self.turn] = decision.order
         return Step(None, at_once=True)
 
-    def append(self, event: Observation | Decided | Warned) -> None:
+    def append(self, event: Observation | Decided | Warned, workload: int | None = None) -> None:
         """Keep an observation; builds are there for all, and a commit that does not build does so for none."""
         if isinstance(event, Decided | Warned):
             return

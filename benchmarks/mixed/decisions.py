@@ -52,10 +52,10 @@ class Decisions(MemoryLog):
         super().__init__()
         self.all: list[Facts] = []
 
-    def append(self, event: Any) -> None:
+    def append(self, event: Any, workload: int | None = None) -> None:
         """Keep an observation or a decision."""
         before = self.decision
-        super().append(event)
+        super().append(event, workload)
         if self.decision is not before and self.decision:
             self.all.append(facts_of(self.decision))
 
@@ -64,7 +64,8 @@ def facts_of(decision: Decision) -> Facts:
     """An order or a verdict, the builds that are begun and ended, and the probabilities."""
     builds = [[build.candidate, build.build_host] for build in decision.builds]
     order = json.loads(json.dumps(bounded(tagged(decision.order))))
-    order.pop("layouts", None)  # is for the views
+    for name in ("layouts", "workload", "round"):  # for the views and the driver
+        order.pop(name, None)
     return {"order": order, "builds": builds, "cancelled": [*decision.cancelled], "belief": of_belief(decision.belief)}
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.hunt.group import Group
+from perfbisect.hunt.driver import Driver
 from perfbisect.hunt.search_problem import TimedEvent
 from perfbisect.store.batches import begin_batch, end_batch
 from perfbisect.store.history import History
@@ -79,7 +79,7 @@ def test_commands_in_messages_name_the_history(
         yield
 
     with monkeypatch.context() as patch:
-        patch.setattr(Group, "session", interrupted)
+        patch.setattr(Driver, "session", interrupted)
         said = exits(130, "resume", *option)
     assert "go on with: bisect resume 1 --history 'of mine.db'\n" in said
 

@@ -13,7 +13,7 @@ import pytest
 from perfbisect.core.domain.events import HuntEnded
 from perfbisect.core.domain.settings import Reverts, Settings
 from perfbisect.errors import EnvironmentFailure, ReaderGone
-from perfbisect.hunt.group import Group
+from perfbisect.hunt.driver import Driver
 from perfbisect.hunt.resolve import resolve_settings
 from perfbisect.hunt.setup import HuntSetup
 from perfbisect.hunt.trials.proof import claim_of, proof_plan
@@ -183,7 +183,7 @@ def test_a_hunt_that_cannot_go_on_stops_no_other(
         (4, EnvironmentFailure("host local is lost"), (4, "host local is lost")),
     ):
         with monkeypatch.context() as patched:
-            patched.setattr(Group, "session", raising(trouble))
+            patched.setattr(Driver, "session", raising(trouble))
             exits(end, "resume", "b1", "--plain")
         assert statuses(seal) == [reason, (4, cut)]
     assert "Hunt 2 has failed: Hunt 2 cannot go on" in exits(4, "resume", "1", "--plain")

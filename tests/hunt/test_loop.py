@@ -47,7 +47,7 @@ class Scripted(NoBuildHosts):
 class Events(list[object]):
     """A log that returns how many events it has."""
 
-    def append(self, event: object) -> int:  # type: ignore[override]
+    def append(self, event: object, workload: int | None = None) -> int:  # type: ignore[override]
         super().append(event)
         return len(self)
 

@@ -10,6 +10,7 @@ from perfbisect.core.domain.orders import CodePlacement, Found, Verdict
 from perfbisect.host.lock import HostLock
 from perfbisect.hunt.after_verdict import culprit_timed, placement_counted
 from perfbisect.hunt.auto_metric import with_metric_chosen
+from perfbisect.hunt.build_hosts import HostLocks
 from perfbisect.hunt.changed_code import read_change, reader
 from perfbisect.hunt.explanation import explain
 from perfbisect.hunt.labs import HuntLabs
@@ -20,15 +21,21 @@ from perfbisect.hunt.setup import HuntSetup
 from perfbisect.lab.guarded_lab import changed
 
 
-class Course:
+class HuntCourse:
     """One hunt of a session. Its ``problem`` and ``labs`` are those of the search once ``opening`` has ended."""
 
     def __init__(
-        self, log: SavedLog, setup: HuntSetup, held: Mapping[str, HostLock], resumed: bool, together: int = 1
+        self,
+        log: SavedLog,
+        setup: HuntSetup,
+        held: Mapping[str, HostLock],
+        locks: HostLocks,
+        resumed: bool,
+        together: int = 1,
     ) -> None:
         """``together`` is the number of hunts that the session carries out: each gets its share of the time for reasons."""
         self.log, self.setup = log, setup
-        self._held, self._resumed, self._together = held, resumed, together
+        self._held, self._locks, self._resumed, self._together = held, locks, resumed, together
         settings = setup.settings
         self.problem = SearchProblem(
             setup.span.graph, setup.span.candidates, settings.policy, settings.metric,
@@ -88,7 +95,7 @@ class Course:
         yield ending(self.problem, log, verdict)
 
     def _labs_of(self, setup: HuntSetup) -> HuntLabs:
-        return HuntLabs(setup, self.log, self._before, self._held)
+        return HuntLabs(setup, self.log, self._before, self._held, self._locks)
 
     def _workers_of(self, setup: HuntSetup) -> WorkersFor:
         """What works after a verdict, for which no budget counts."""

@@ -50,7 +50,7 @@ class PartLog:
     part: str
     builds: tuple[int, int]
 
-    def append(self, event: Event) -> TimedEvent:
+    def append(self, event: Event, workload: int | None = None) -> TimedEvent:
         """Make an event of the part durable; others are returned to be shown. One of ``builds`` that fails ends the part."""
         match event:
             case CandidateSkipped(candidate, skip, host=host) if candidate in self.builds:

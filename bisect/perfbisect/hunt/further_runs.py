@@ -17,7 +17,7 @@ class Beside:
 
     log: SavedLog
 
-    def append(self, event: Event) -> TimedEvent:
+    def append(self, event: Event, workload: int | None = None) -> TimedEvent:
         """Make ``event`` durable."""
         if isinstance(event, CandidateSkipped):
             event = Warned(f"{event.facts.commit[:10]} is not measured further: {event.facts.reason}")

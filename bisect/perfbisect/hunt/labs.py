@@ -2,9 +2,9 @@
 
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from perfbisect.core.domain.events import BuildFinished, HuntStarted, LabEvent, RunFinished, Warned
@@ -29,13 +29,36 @@ from perfbisect.lab.measure.visit import SlowRuns, StudyMaker
 STAND_IN = 60.0  # seconds for which the only build host is waited for before the hosts that measure build themselves
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One host of a session, with what ends all that its labs do there; None: they work in the main thread."""
+
+    number: int
+    stop: threading.Event | None = None
+
+    def of(self, site: PreparedHost) -> PreparedHost:
+        """The host as a lab there uses it."""
+        if self.stop is None:
+            return site
+        build_hosts = tuple(replace(each, host=StoppableHost(each.host, self.stop)) for each in site.build_hosts)
+        return replace(site, host=StoppableHost(site.host, self.stop), build_hosts=build_hosts)
+
+
 class HuntLabs:
-    """Makes the labs of one session; ``before`` has the first events of earlier ones."""
+    """Makes the labs of one hunt in a session; ``before`` has the first events of earlier ones.
+
+    ``locks`` are those by which all labs of the session share its hosts.
+    """
 
     def __init__(
-        self, setup: HuntSetup, log: SavedLog, before: Sequence[HuntStarted], held: Mapping[str, HostLock]
+        self,
+        setup: HuntSetup,
+        log: SavedLog,
+        before: Sequence[HuntStarted],
+        held: Mapping[str, HostLock],
+        locks: HostLocks,
     ) -> None:
-        self._setup, self._log, self._held = setup, log, held
+        self.setup, self._log, self._held, self.locks = setup, log, held, locks
         self._builds: dict[str, dict[str, str]] = defaultdict(dict)  # host → commit → key of its build
         self._data: dict[str, dict[str, str]] = defaultdict(dict)  # host → commit → key of its data
         self._events: dict[str, int] = defaultdict(int)  # host → length of its counted runs
@@ -47,56 +70,32 @@ class HuntLabs:
                 self._data[host][event.facts.commit] = event.facts.dataset
                 self._events[host] = event.facts.events or self._events[host]  # a timed run has none
         self._first = {facts.name: facts for event in reversed(before) for facts in event.hosts}
-        self._locks = HostLocks([each.host.name for each in setup.ahead], setup.shared)
         self._made_on = {  # commit → the host that built it last
             event.facts.commit: event.host or setup.settings.host
             for _, event in log.entries
             if isinstance(event, BuildFinished)
         }
 
+    @property
+    def limit(self) -> tuple[float, float]:
+        """When the hunt began, and its minutes."""
+        return self._log.began, self.setup.settings.policy.max_minutes
+
     def workers(self, commits: tuple[str, ...], study: StudyMaker | None = None) -> Workers[LabEvent]:
         """The hosts of the hunt, for measurements of these commits; with ``study`` they do that in place of timed runs."""
-        sites, ahead = self._setup.hosts, self._setup.ahead
-        candidates = self._setup.candidates(commits)
-        workers: InlineWorkers | ThreadWorkers
-        if ahead:
-            made = self.builds_made(commits)
-            if stood_in := len(ahead) == 1 and all(site.can_build for site in sites):
-                ahead[0].host.give_up_after(STAND_IN)
-            workers = ThreadWorkers(
-                *(self._member(site, candidates, study, made) for site in sites),
-                build_members=[self._build_member(each, candidates, made, stood_in) for each in ahead],
-                builds_between=all(site.entry.builds for site in sites),
-            )
-        elif len(sites) == 1:
-            workers = InlineWorkers(sites[0].host.name, self._lab(sites[0], candidates, study))
-        else:
-            workers = ThreadWorkers(*(self._member(site, candidates, study) for site in sites))
-        workers.limit = self._log.began, self._setup.settings.policy.max_minutes
-        return workers
+        return workers_of([self], commits, lambda labs: labs[0], study)
 
-    def builds_made(self, commits: tuple[str, ...]) -> BuildsMade:
-        """What several labs have built of these commits, as earlier sessions left it."""
+    def builds_made(self, candidates: Candidates, host: str = "") -> BuildsMade:
+        """What labs have built of these commits on one host or, by default, anywhere, as earlier sessions left it."""
+        if host:
+            return BuildsMade(candidates, self._builds[host])
         keys = {commit: key for builds in self._builds.values() for commit, key in builds.items()}
-        return BuildsMade(self._setup.candidates(commits), keys, self._made_on)
+        return BuildsMade(candidates, keys, self._made_on)
 
-    def lab(self, commits: tuple[str, ...], made: BuildsMade) -> Lab:
-        """The lab of the only host of the hunt, which shares its builds of these commits with the labs of other hunts."""
-        return self._lab(self._setup.hosts[0], self._setup.candidates(commits), None, made)
-
-    def _member(
-        self, site: PreparedHost, candidates: Candidates, study: StudyMaker | None, made: BuildsMade | None = None
-    ) -> Member:
-        stop = threading.Event()
-        build_hosts = tuple(replace(each, host=StoppableHost(each.host, stop)) for each in site.build_hosts)
-        stoppable = replace(site, host=StoppableHost(site.host, stop), build_hosts=build_hosts)
-        lab = self._lab(stoppable, candidates, study, made)
-        heard = (site.host,) if made else hosts_of(site)  # the threads of hosts that build ahead hear these
-        return Member(site.host.name, lab, stop, partial(connection_events, heard), partial(kill_all, site.host))
-
-    def _build_member(self, each: BuildHost, candidates: Candidates, made: BuildsMade, stood_in: bool) -> BuildMember:
-        stop, setup, name = threading.Event(), self._setup, each.host.name
-        place = self._locks.place(StoppableHost(each.host, stop), each.entry)
+    def build_member(self, each: BuildHost, candidates: Candidates, made: BuildsMade, stood_in: bool) -> BuildMember:
+        """A host that builds ahead."""
+        stop, setup, name = threading.Event(), self.setup, each.host.name
+        place = self.locks.place(StoppableHost(each.host, stop), each.entry)
         layouts = setup.settings.policy.layouts
         variant, training = setup.settings.variant, setup.training()
         site = BuildSite(
@@ -110,14 +109,13 @@ class HuntLabs:
             partial(connection_events, (each.host,)),
         )
 
-    def _lab(
-        self, site: PreparedHost, candidates: Candidates, study: StudyMaker | None, made: BuildsMade | None = None
-    ) -> Lab:
+    def lab(self, place: Place, candidates: Candidates, study: StudyMaker | None, made: BuildsMade | None) -> Lab:
+        """The lab of the hunt at one of its hosts."""
+        site = place.of(self.setup.hosts[place.number])
         name = site.host.name
         first = self._first.get(name, site.facts)
-        events = self._events[name]
-        slow = SlowRuns(self._setup.settings.policy.slow_after, candidates.commits[0])
-        first_host = self._setup.settings.host
+        slow = SlowRuns(self.setup.settings.policy.slow_after, candidates.commits[0])
+        first_host = self.setup.settings.host
         runs = [
             event.facts
             for _, event in self._log.entries
@@ -125,21 +123,71 @@ class HuntLabs:
         ]
         slow.take(runs)
         longest = max((run.seconds for run in runs), default=0.0)
-        earlier = Earlier(self._builds[name], self._data[name], events, longest, first.memory_mib, first.cores)
-        lab = self._setup.lab(
-            candidates, earlier, site, self._setup.workload, self._locks, slow, self._seeds(name, runs), study, made
+        earlier = Earlier(
+            self._builds[name], self._data[name], self._events[name], longest, first.memory_mib, first.cores
         )
-        return MetricLab(GuardedLab(lab, site.host, self._held[name], site.facts), self._setup.settings.metric)
+        lab = self.setup.lab(
+            candidates, earlier, site, self.setup.workload, self.locks, slow, self._seeds(name, runs), study, made
+        )
+        return MetricLab(GuardedLab(lab, site.host, self._held[name], site.facts), self.setup.settings.metric)
 
     def _seeds(self, name: str, runs: Sequence[RunFacts]) -> LayoutSeeds | None:
         """The seeds of fresh layouts on a host, after these runs there: no two hosts of the hunt share one."""
-        settings = self._setup.settings
+        settings = self.setup.settings
         if not settings.policy.layouts:
             return None
         seeds = LayoutSeeds(settings.hosts.index(name) + 1, len(settings.hosts))
         for run in runs:
             seeds.take(run)
         return seeds
+
+
+def workers_of(
+    hunts: Sequence[HuntLabs],
+    commits: tuple[str, ...],
+    join: Callable[[Sequence[Lab]], Lab],
+    study: StudyMaker | None = None,
+) -> Workers[LabEvent]:
+    """The hosts of a session, for measurements of these commits in the labs of its hunts, which share all builds.
+
+    ``join`` makes one lab of those at a host. With ``study`` they do that in place of timed runs.
+    """
+    first = hunts[0]
+    sites, ahead = first.setup.hosts, first.setup.ahead
+    candidates = first.setup.candidates(commits)
+    everywhere = first.builds_made(candidates) if ahead else None
+
+    def lab(place: Place) -> Lab:
+        made = everywhere
+        if len(hunts) > 1 and made is None:
+            made = first.builds_made(candidates, sites[place.number].host.name)
+        return join([each.lab(place, candidates, study, made) for each in hunts])
+
+    def member(number: int, site: PreparedHost) -> Member:
+        stop = threading.Event()
+        heard = (site.host,) if ahead else hosts_of(site)  # the threads of hosts that build ahead hear these
+        return Member(
+            site.host.name,
+            lab(Place(number, stop)),
+            stop,
+            partial(connection_events, heard),
+            partial(kill_all, site.host),
+        )
+
+    workers: InlineWorkers | ThreadWorkers
+    if len(sites) == 1 and not ahead:
+        workers = InlineWorkers(sites[0].host.name, lab(Place(0)))
+    else:
+        members = [member(number, site) for number, site in enumerate(sites)]
+        builders: list[BuildMember] = []
+        if everywhere:
+            if stood_in := len(ahead) == 1 and all(site.can_build for site in sites):
+                ahead[0].host.give_up_after(STAND_IN)
+            builders = [first.build_member(each, candidates, everywhere, stood_in) for each in ahead]
+        between = bool(ahead) and all(site.entry.builds for site in sites)
+        workers = ThreadWorkers(*members, build_members=builders, builds_between=between)
+    workers.limit = first.limit
+    return workers
 
 
 def hosts_of(site: PreparedHost) -> tuple[Host, ...]:

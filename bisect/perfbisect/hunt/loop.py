@@ -39,6 +39,8 @@ class Step:
     builds: tuple[BuildOrder, ...] = ()  # to be begun now, on build hosts that are free
     cancelled: tuple[int, ...] = ()  # build hosts whose present build is to be ended
     waits: bool = False  # the order needs builds that are not there; the planner is asked again when one has ended
+    workload: int | None = None  # the one that ``decided`` is about, in a session of several
+    goes_on: bool = False  # ``decided`` ends one of several hunts: the planner is asked at once for the others
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +123,8 @@ class NoBuildHosts:
 class Log(Protocol[E_contra, T_co]):
     """Keeps what happens."""
 
-    def append(self, event: E_contra) -> T_co:
-        """Make ``event`` durable."""
+    def append(self, event: E_contra, workload: int | None = None) -> T_co:
+        """Make ``event`` durable. ``workload`` is that of the order in which it happened; None: it concerns all."""
 
 
 def run(planner: Planner, log: Log[E | Decided | Warned, T], workers: Workers[E]) -> Generator[T]:
@@ -144,9 +146,11 @@ def run(planner: Planner, log: Log[E | Decided | Warned, T], workers: Workers[E]
                 step, asked = planner.next(fleet), True
                 order = step.order
                 given = order is not None and not step.waits and fleet.is_free(order.host)
-                ends = order is None and (step.at_once or not present.busy)
-                if (given or ends) and step.decided:
-                    yield log.append(step.decided)
+                ends = order is None and not step.goes_on and (step.at_once or not present.busy)
+                if (given or ends or step.goes_on) and step.decided:
+                    yield log.append(step.decided, step.workload)
+                if step.goes_on:
+                    continue
                 if ends:
                     return
                 present.build(step)
@@ -158,7 +162,7 @@ def run(planner: Planner, log: Log[E | Decided | Warned, T], workers: Workers[E]
                     raise present.gone[order.host]
             worker, event = workers.next()
             while not isinstance(event, Ended):
-                yield log.append(event)
+                yield log.append(event, present.workload(worker))
                 worker, event = workers.next()
             asked = False
             if lost := present.ended(worker, event):
@@ -205,6 +209,11 @@ class _Present:
             bool(workers.build_hosts) and workers.builds_between,
             workers.minutes,
         )
+
+    def workload(self, worker: int) -> int:
+        """The workload of the present order of a host, or of the present build of a build host."""
+        hosts = len(self._workers.hosts)
+        return self.busy[worker].workload if worker < hosts else self.building[worker - hosts].workload
 
     def build(self, step: Step) -> None:
         """End and begin the builds of a step."""

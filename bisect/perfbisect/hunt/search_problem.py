@@ -65,7 +65,7 @@ class SavedLog:
         self.entries: list[tuple[float, Logged]] = list(history.log(hunt))
         CLOCK.go_on_from(max([self.began, *(at for at, _ in self.entries)]))
 
-    def append(self, event: Event) -> TimedEvent:
+    def append(self, event: Event, workload: int | None = None) -> TimedEvent:
         """Make ``event`` durable, then return it with its time."""
         at = CLOCK.now()
         self.history.append(self.hunt, event, at)

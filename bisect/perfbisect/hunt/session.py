@@ -21,18 +21,22 @@ from perfbisect.core.domain.orders import Verdict
 from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import ENVIRONMENT, CannotGoOn, Interrupted, PerfBisectError, ReaderGone, UsageError, in_words
 from perfbisect.host.lock import HostLock, WaitCallback
-from perfbisect.hunt.course import Course
-from perfbisect.hunt.group import Group, GroupMember
+from perfbisect.hunt.build_hosts import HostLocks
+from perfbisect.hunt.course import HuntCourse
+from perfbisect.hunt.driver import Driver, LabOfSeveral, Member
 from perfbisect.hunt.host_locks import lock_hosts, tell_number
 from perfbisect.hunt.imported import refuse_imported
-from perfbisect.hunt.labs import connection_events, hosts_of
+from perfbisect.hunt.labs import connection_events, hosts_of, workers_of
 from perfbisect.hunt.leased_hosts import known_nodes
+from perfbisect.hunt.loop import Workers
 from perfbisect.hunt.notification import Begun
 from perfbisect.hunt.prior_hunts import with_prior_knowledge
 from perfbisect.hunt.search_problem import SavedLog, TimedEvent
+from perfbisect.hunt.searches import Searches
 from perfbisect.hunt.setup import HuntSetup
 from perfbisect.hunt.watching import View
 from perfbisect.lab import upkeep
+from perfbisect.lab.guarded_lab import Lab
 from perfbisect.recipes.requested import load_requested
 from perfbisect.report.command_line import command_on
 from perfbisect.report.reader import read_story
@@ -269,7 +273,11 @@ def follow(
             history.fail(numbers[place], str(trouble), CLOCK.now())
             enter(place, ENVIRONMENT, str(trouble))
 
-    courses = {place: Course(logs[place], setup, held, resumed, together=len(logs)) for place, setup in setups.items()}
+    locks = HostLocks([each.host.name for each in some.ahead], some.shared)
+    courses = {
+        place: HuntCourse(logs[place], setup, held, locks, resumed, together=len(logs))
+        for place, setup in setups.items()
+    }
     common = next(iter(courses.values())).problem
     members = []
     for place, log in enumerate(logs):
@@ -277,14 +285,26 @@ def follow(
         problem = course.problem if course else replace(common, metric=stored[place].metric)
         trouble = (unable or {}).get(place)
         verdict = None if course or trouble else verdict_of(history, log.hunt)
-        members.append(GroupMember(problem, log, course, verdict=verdict, failure=trouble))
+        members.append(Member(problem, log, course, verdict=verdict, failure=trouble))
         if trouble:
             fail(place, trouble)
         elif course:
             enter(place, None)
             if begun:
                 begun(str(log.hunt))
-    group = Group(members, fail)
+
+    def workers() -> Workers[LabEvent]:
+        """The hosts of the session, for the hunts that are still open."""
+        going_on = {place: course for place, course in courses.items() if members[place].is_open}
+        every = [course.labs for course in going_on.values()]
+        common = next(iter(going_on.values())).problem.commits
+
+        def join(labs: Sequence[Lab]) -> Lab:
+            return labs[0] if len(members) == 1 else LabOfSeveral(dict(zip(going_on, labs, strict=True)))
+
+        return workers_of(every, common, join)
+
+    driver = Driver(members, Searches(members), workers, fail)
     view = open_view(dict(zip(numbers, titles, strict=True)))
 
     def show(place: int, happened: TimedEvent) -> None:
@@ -295,7 +315,7 @@ def follow(
 
     def save_and_show(event: LabEvent) -> None:
         if threading.current_thread() is threading.main_thread():  # the history belongs to it
-            for place, happened in group.append(event):
+            for place, happened in driver.append(event):
                 show(place, happened)
 
     # Threads forward the events of their hosts themselves.
@@ -304,7 +324,7 @@ def follow(
         try:
             for number in numbers if resumed else ():
                 view.recall(number, ((entry.at, entry.event) for entry in history.events(number)))
-            with closing(group.session()) as events:
+            with closing(driver.session()) as events:
                 for place, happened in events:
                     show(place, happened)
         except (KeyboardInterrupt, ReaderGone):  # Ctrl-C, or the reader of our output has ended

@@ -38,7 +38,6 @@ from perfbisect.recipes.workload import Workload, load_training
 from perfbisect.repository.commits import ambiguous, describe, touched
 from perfbisect.repository.discovery import is_dirty, open_repository
 from perfbisect.repository.range import Range, read_range
-from perfbisect.wording.text import listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +112,12 @@ class HuntSetup:
     def set_up_together(
         cls, requested: Sequence[Settings], waiting: WaitCallback | None = None, begun: Sequence[Settings] = ()
     ) -> tuple["HuntSetup", ...]:
-        """The setups of hunts that differ in their workloads only: their host is checked once.
+        """The setups of hunts that differ in their workloads only: their hosts are checked once.
 
         ``begun`` are all that were begun together, where some do not go on: builds may be trained with the workloads of all.
-        Raises as ``set_up``, and UsageError where they would be measured or built on several hosts.
+        Raises as ``set_up``.
         """
         first, *others = requested
-        refuse_several_hosts(first)
         workloads = tuple(load_requested(each)[1] for each in requested)
         common = cls._checked(first, waiting, beside=workloads[1:])
         if begun:
@@ -293,18 +291,6 @@ class HuntSetup:
             branch_points=self.span.graph.branch_points,
             build_hosts=tuple(each.host.name for each in self.ahead),
         )
-
-
-def refuse_several_hosts(settings: Settings) -> None:
-    """Raise UsageError where hunts of several workloads would be measured or built on several hosts."""
-    built = load_host(settings.host, settings.hosts_path).built_elsewhere
-    if not settings.further_hosts and not built:
-        return
-    what = "measured on several hosts" if settings.further_hosts else f"built on {listed(built)}"
-    raise UsageError(
-        f"Several workloads in one hunt need one host, which also builds; these would be {what}.",
-        "Give one --host without build_hosts in hosts.toml; or hunt each workload on its own, with `bisect batch`.",
-    )
 
 
 def without_effect(setup: HuntSetup) -> Iterator[Warned]:

@@ -29,7 +29,7 @@ class MemoryLog:
     observations: list[Observation] = field(default_factory=list)
     decision: Decision | None = None
 
-    def append(self, event: Observation | Decided | Warned) -> None:
+    def append(self, event: Observation | Decided | Warned, workload: int | None = None) -> None:
         """Keep an observation or a decision."""
         if isinstance(event, Decided):
             self.decision = event.decision

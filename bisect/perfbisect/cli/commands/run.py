@@ -113,14 +113,12 @@ def run(
     from perfbisect.hunt.leased_hosts import purpose_of
     from perfbisect.hunt.notification import notifying
     from perfbisect.hunt.session import begin
-    from perfbisect.hunt.setup import HuntSetup, refuse_several_hosts
+    from perfbisect.hunt.setup import HuntSetup
 
     if in_batch:
         claim_in(in_batch, history)
     every = resolved(requested_settings(**options), Direction(direction) if direction else None)
     settings = every[0]
-    if len(every) > 1:  # before a host is leased, and also of a dry run
-        refuse_several_hosts(settings)
     minutes = settings.policy.max_minutes if len(every) == 1 else 0
     lease = leasing(settings.hosts, settings.hosts_path, purpose=purpose_of(settings), minutes=minutes)
     if options["dry_run"]:

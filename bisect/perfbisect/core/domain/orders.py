@@ -68,6 +68,8 @@ class Measure:
     host: int = 0
     fresh: bool = False  # each run is one of a build that is linked again, with a layout of its own
     layouts: Layouts | None = field(default=None, compare=False)  # what they have shown so far, for the views
+    workload: int = 0  # its number in the session
+    round: int = 0  # the number of the round in a session that measures in rounds
 
     def renumbered(self, place: Mapping[int, int]) -> "Measure":
         """The order under other numbers of the candidates, without those that are not in ``place``."""
@@ -81,6 +83,7 @@ class BuildOrder:
 
     candidate: int
     build_host: int  # its number among the build hosts of the hunt
+    workload: int = 0  # the number of the one for which it is wanted first
 
 
 UNKNOWN = Interval(0.0, 1.0, math.inf)  # where nothing was measured

@@ -8,7 +8,11 @@
 - Whoever carries out orders adds a ``Built`` to the observations of all members, and so a ``Skipped`` if a build fails. A
   ``Reading``, and the ``Skipped`` of a build whose run fails, are of the member whose order it was.
 - ``max_builds``, ``max_runs`` and ``max_minutes`` of each policy count for all members together.
-- One host, and no build hosts.
+- Of several hosts each carries out orders of any member; an order that is under way has the number of its member as
+  ``workload``. The verdict of a member waits until none of its own is. A member that has nothing for a free host lets
+  another one have it. Where none has, the order that is returned is for a busy host.
+- Where build hosts build ahead, they make what the members want; what one of them no longer wants is not ended, as
+  another may.
 
 Each member decides by itself, as if it were alone, except that builds made for others cost it nothing more. Verdicts
 and orders that need no new build come first. Once every member wants one, the build is made that tells most for all of
@@ -100,16 +104,29 @@ def decide_together(
 ) -> tuple[int, Proposal]:
     """The member that is next, and its order or its verdict. Raises ValueError if all have ended."""
     wanting: list[_Member] = []
+    idle: list[tuple[int, Decision]] = []  # those that have nothing for the free hosts now
     left = [number for number in range(len(members)) if number not in ended]
     if not left:
         raise ValueError("all hunts have ended")
     last = _measured_last(members)
     for number in sorted(left, key=lambda each: each != last):
         now = _among(members, number, fleet)
-        member = _Member(number, now, decide_in(now))
-        if not isinstance(member.decision.order, Measure) or not member.builds:
-            return number, member.decision
+        decision = decide_in(now)
+        if len(members) > 1 and decision.cancelled:
+            decision = replace(decision, cancelled=())
+        member = _Member(number, now, decision)
+        if isinstance(decision.order, Measure):
+            if len(members) > 1 and (decision.waits or not fleet.is_free(decision.order.host)):
+                idle.append((number, decision))
+                continue
+        elif len(members) > 1 and (own := [order for order in fleet.busy if order.workload == number]):
+            idle.append((number, replace(decision, order=own[0])))  # decided again when it has ended
+            continue
+        if not isinstance(decision.order, Measure) or not member.builds:
+            return number, decision
         wanting.append(member)
+    if not wanting:
+        return next((one for one in idle if one[1].builds), idle[0])
     wanting.sort(key=lambda each: each.number)
     needed = next((each for each in wanting if each.order.purpose is not Purpose.SEARCH), None)
     if needed or len(wanting) == 1:
@@ -119,14 +136,24 @@ def decide_together(
 
 
 def _among(members: Sequence[Situation], number: int, fleet: Fleet) -> Situation:
-    """The situation of one member: what the others have spent, they spent of the same budgets."""
+    """The situation of one member: what the others have spent, and will have, they spent of the same budgets.
+
+    Orders of others keep hosts busy with builds that all may use, and with runs that say nothing of it.
+    """
     now = replace(members[number], fleet=fleet)
     if len(members) == 1:
         return now
+    of_others = [order for order in fleet.busy if order.workload != number]
+    busy = (order if order.workload == number else _without_runs(order) for order in fleet.busy)
     others = [seen for i, each in enumerate(members) if i != number for seen in each.observations]
     runs = [seen for seen in others if isinstance(seen, Reading)]
-    spent = Spent(len(runs), max((run.at + run.seconds / 120 for run in runs), default=0.0))
-    return replace(now, shared=True, elsewhere=spent)
+    under_way = sum(share.runs for order in of_others for share in order.plan)
+    spent = Spent(len(runs) + under_way, max((run.at + run.seconds / 120 for run in runs), default=0.0))
+    return replace(now, fleet=replace(fleet, busy=tuple(busy)), shared=True, elsewhere=spent)
+
+
+def _without_runs(order: Measure) -> Measure:
+    return replace(order, plan=tuple(replace(share, runs=0) for share in order.plan))
 
 
 def _measured_last(members: Sequence[Situation]) -> int | None:

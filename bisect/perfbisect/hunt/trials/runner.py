@@ -214,7 +214,7 @@ class TrialRunner:
                 nothing = "" if trial.runs else "Nothing was measured: "
                 raise EnvironmentFailure(f"{nothing}{self._fails(skip)}", f"See {skip.facts.log}.")
 
-    def append(self, event: LabEvent | Decided) -> None:
+    def append(self, event: LabEvent | Decided, workload: int | None = None) -> None:
         """Keep an event, and show what the user should know of it."""
         if isinstance(event, Warned):
             if event not in self._warned:  # what is true of a build is said by the lab of each workload

@@ -1,15 +1,15 @@
 """Hunts of a group: what is built for one is in all logs, what is measured in one, and what cuts them short loses nothing."""
 
 import re
+import threading
 from collections.abc import Generator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
-from computed import ComputedLab, commits, log_of, measured_by, problem, speeds, started
+from computed import ComputedLab, commits, log_of, problem, speeds, started
 from perfbisect.core.domain.events import (
     BuildFinished,
     CandidateSkipped,
@@ -36,10 +36,11 @@ from perfbisect.core.domain.policy import Policy
 from perfbisect.core.inference.hunt_state import fold
 from perfbisect.core.search.decide import decide
 from perfbisect.errors import BuildFailed, EndFailed, PerfBisectError, RunFailed
-from perfbisect.hunt.course import Course
-from perfbisect.hunt.group import Group, GroupMember, Numbered
-from perfbisect.hunt.loop import Workers
-from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, ending, replay
+from perfbisect.hunt.driver import Driver, LabOfSeveral, Member, Numbered
+from perfbisect.hunt.search_problem import SavedLog, TimedEvent, ending, replay
+from perfbisect.hunt.searches import Searches
+from perfbisect.hunt.workers import InlineWorkers, ThreadWorkers
+from perfbisect.hunt.workers import Member as HostMember
 from perfbisect.store.history import History
 
 NAMES = commits(40)
@@ -62,34 +63,13 @@ class FailingLab(ComputedLab):
 
 @dataclass
 class ComputedCourse:
-    """What the group needs of a Course, with a lab that computes; ``labs`` is itself."""
+    """What the driver needs of a course."""
 
     log: SavedLog
-    lab_: ComputedLab
     policy: Policy = field(default_factory=Policy)
 
-    @property
-    def labs(self) -> "ComputedCourse":
-        return self
-
-    def builds_made(self, _commits: object) -> None:
-        """The labs of a group have one list of builds."""
-
-    def lab(self, _commits: object, _made: object) -> ComputedLab:
-        return self.lab_
-
-    def workers(self, commits: tuple[str, ...]) -> Workers[LabEvent]:
-        """Those of a hunt of its own."""
-        return measured_by(self.lab_)(commits)
-
-    @property
-    def setup(self) -> SimpleNamespace:
-        """The host."""
-        return SimpleNamespace(host=SimpleNamespace(name="local"))
-
-    @property
-    def problem(self) -> SearchProblem:
-        return replace(problem(NAMES), policy=self.policy)
+    def __post_init__(self) -> None:
+        self.problem = replace(problem(NAMES), policy=self.policy)
 
     def opening(self) -> Generator[TimedEvent, None, bool]:
         yield self.log.append(started(NAMES))
@@ -103,7 +83,7 @@ class ComputedCourse:
 class Session:
     """One session of a group."""
 
-    group: Group
+    group: Driver
     failed: list[tuple[int, PerfBisectError]]
 
     def events(self) -> Generator[Numbered]:
@@ -122,14 +102,21 @@ def labs_of(built: list[str], unbuildable: frozenset[str] = frozenset()) -> list
     ]
 
 
-def session(logs: list[SavedLog], labs: list[ComputedLab], policy: Policy | None = None) -> Session:
+def session(logs: list[SavedLog], labs: list[ComputedLab], policy: Policy | None = None, hosts: int = 1) -> Session:
     """A session of hunts with these logs."""
     failed: list[tuple[int, PerfBisectError]] = []
-    courses = [ComputedCourse(log, lab, policy or Policy()) for log, lab in zip(logs, labs, strict=True)]
-    members = [
-        GroupMember(course.problem, log, cast("Course", course)) for course, log in zip(courses, logs, strict=True)
-    ]
-    return Session(Group(members, lambda number, failure: failed.append((number, failure))), failed)
+    courses = [ComputedCourse(log, policy or Policy()) for log in logs]
+    members = [Member(course.problem, log, course) for course, log in zip(courses, logs, strict=True)]
+    lab = labs[0] if len(labs) == 1 else LabOfSeveral(dict(enumerate(labs)))
+
+    def workers() -> InlineWorkers | ThreadWorkers:
+        if hosts == 1:
+            return InlineWorkers("local", lab)
+        return ThreadWorkers(*(HostMember(f"host {number}", lab, threading.Event()) for number in range(hosts)))
+
+    return Session(
+        Driver(members, Searches(members), workers, lambda number, failure: failed.append((number, failure))), failed
+    )
 
 
 def new_logs(history: History) -> list[SavedLog]:
@@ -310,3 +297,37 @@ def test_a_hunt_that_will_take_very_many_runs_says_so_once_and_goes_on(
         )
         assert "--metric instructions/o" in warning.advice
         assert any(isinstance(event, RunFinished) for event in events[place:])
+
+
+@pytest.mark.parametrize("cut", [0, 30])
+def test_several_workloads_share_several_hosts(history: History, cut: int) -> None:
+    """Each host carries out orders of any workload. One that is cut off goes on with every reading that it had."""
+    logs, built = new_logs(history), list[str]()
+    if cut:
+        with closing(session(logs, labs_of(built), hosts=2).events()) as events:
+            for _, _event in zip(range(cut), events, strict=False):
+                pass
+        logs = [SavedLog(history, log.hunt) for log in logs]
+    before = [[event for _, event in log.entries if isinstance(event, RunFinished)] for log in logs]
+    now = session(logs, labs_of(built), hosts=2)
+    assert [*now.events()]
+    check(now)
+    for log, known in zip(logs, before, strict=True):
+        runs = [event for _, event in log.entries if isinstance(event, RunFinished)]
+        assert runs[: len(known)] == known
+        assert all(event.facts.commit in NAMES for event in runs)
+    assert {event.host for log in logs for _, event in log.entries if isinstance(event, RunFinished)} == {
+        "host 0", "host 1",
+    }  # fmt: skip
+    assert not cut or any(before)
+
+
+def test_a_workload_that_fails_on_one_of_several_hosts_stops_no_other(history: History) -> None:
+    built: list[str] = []
+    labs = labs_of(built)
+    failure = RunFailed("it crashes", stage="run", log="")
+    labs[1] = FailingLab(NAMES, labs[1].speed, built=built, failure=failure)
+    now = session(new_logs(history), labs, hosts=2)
+    assert [*now.events()]
+    assert [number for number, _ in now.failed] == [1]
+    assert [type(member.verdict) for member in now.group.members] == [Found, type(None), NotReproduced]

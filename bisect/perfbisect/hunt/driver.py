@@ -1,0 +1,244 @@
+"""The one driver of a session, whatever it measures: what comes before, the orders of its plan through the loop, what follows.
+
+A session has one or several *members*, each with a log of its own: the hunts of several workloads over one range, or a
+single hunt, or builds that are measured in rounds. Its plan gives the orders; each says which workload it is of.
+
+What is built for one of several hunts is an event in the logs of all that have no verdict yet, and so is a build that fails;
+a run, and its failure, belongs to the hunt whose order it was. So each log stays that of a whole hunt, which can be read alone.
+"""
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
+
+from perfbisect.core.domain.events import BuildFinished, BuildStarted, CandidateSkipped, Decided, Event, LabEvent
+from perfbisect.core.domain.facts import BUILDING
+from perfbisect.core.domain.orders import CodePlacement, Measure, Verdict, first_step, named_steps
+from perfbisect.core.domain.orders import Step as Change
+from perfbisect.core.inference.hunt_state import is_of_build
+from perfbisect.errors import EndFailed, NothingToCompare, PerfBisectError, RunFailed, UsageError
+from perfbisect.hunt.loop import Planner, Workers, run
+from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, outlook
+from perfbisect.lab.guarded_lab import Lab
+
+T = TypeVar("T")
+Numbered = tuple[int, TimedEvent]  # the number of a member, and what happened
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadFailed:
+    """A workload cannot be measured, while the others of its session can."""
+
+    trouble: PerfBisectError
+    host: str = ""
+
+
+class Course(Protocol):
+    """What a member does before and after its plan."""
+
+    problem: SearchProblem
+
+    def opening(self) -> Generator[TimedEvent, None, bool]:
+        """What comes first; false where the member has ended with it."""
+
+    def closing(self, verdict: Verdict) -> Generator[TimedEvent]:
+        """What follows a verdict, and the end."""
+
+
+@dataclass
+class Member:
+    """One log of a session. A hunt is measured until it has a verdict, or a failure of its own."""
+
+    problem: SearchProblem
+    log: SavedLog
+    course: Course | None  # None: it has ended
+    verdict: Verdict | None = None
+    failure: PerfBisectError | None = None
+    found: tuple[Change, ...] = ()  # what its latest decision names
+    warned: bool = False  # whether it has said that it will take very many runs
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its verdict is still looked for."""
+        return self.course is not None and self.verdict is None and self.failure is None
+
+    def decided(self, event: Decided) -> Iterator[TimedEvent]:
+        """Enter a decision, and once what it shows of the length of the hunt."""
+        yield self.log.append(event)
+        if not self.warned and (warning := outlook(self.problem, event.decision, self.log)):
+            self.warned = True
+            yield self.log.append(warning)
+
+
+class Driver:
+    """Carries out a session. It is the log of the loop."""
+
+    def __init__(
+        self,
+        members: Sequence[Member],
+        plan: Planner,
+        workers: Callable[[], Workers[LabEvent]],
+        failed: Callable[[int, PerfBisectError], None],
+    ) -> None:
+        """``workers`` carry out the orders of ``plan``. ``failed`` is called with the number of a member that cannot go on,
+        while others do.
+        """
+        self.members = members
+        self._plan, self._workers, self._failed = plan, workers, failed
+        self._turn = 0  # the member to which belongs what does not say to which
+
+    def session(self) -> Generator[Numbered]:
+        """The events of a session: what comes first of each member, the plan, then what follows each verdict."""
+        for number, member in enumerate(self.members):
+            if member.course:
+                yield from self._opening(number, member, member.course)
+        for number, member in enumerate(self.members):
+            if member.is_open:
+                yield from self._catch_up(number, member)
+        if self._open:
+            with closing(run(self._plan, self, self._workers())) as events:
+                for happened in events:
+                    yield from happened
+                    for number, member in enumerate(self.members):
+                        if len(self.members) > 1 and member.verdict and not followed(member.verdict):
+                            yield from self._closing(number)
+        for number in range(len(self.members)):
+            yield from self._closing(number)
+
+    def append(self, event: Event | WorkloadFailed, workload: int | None = None) -> tuple[Numbered, ...]:
+        """Make an event durable: in one log, or in those of all hunts that have no verdict."""
+        number = self._turn = self._number(workload)
+        own = self.members[number]
+        if isinstance(event, WorkloadFailed):
+            self._fail(number, event.trouble)
+            return ()
+        if isinstance(event, Decided):
+            order = event.decision.order
+            own.found = event.decision.found or named_steps(order)
+            own.verdict = None if isinstance(order, Measure) else order
+            return tuple((number, happened) for happened in own.decided(event))
+        if not is_of_build(event) or len(self.members) == 1:
+            return ((number, own.log.append(event)),)
+        with own.log.history.together():
+            return (
+                (number, own.log.append(event)),
+                *(
+                    (place, member.log.append(elsewhere(event)))
+                    for place, member in enumerate(self.members)
+                    if member.is_open and member is not own
+                ),
+            )
+
+    @property
+    def _open(self) -> list[int]:
+        return [number for number, member in enumerate(self.members) if member.is_open]
+
+    def _number(self, workload: int | None) -> int:
+        """The member that something belongs to: all workloads of a single one are its own."""
+        if len(self.members) == 1:
+            return 0
+        if workload is not None:
+            return workload
+        return self._turn if self.members[self._turn].is_open else next(iter(self._open), self._turn)
+
+    def _opening(self, number: int, member: Member, course: Course) -> Generator[Numbered]:
+        """What comes before the plan. A hunt that ends there has its verdict, and needs no more."""
+        if (yield from self._alone(number, course.opening())) is False:
+            member.course = None
+        member.problem = course.problem
+
+    def _closing(self, number: int) -> Generator[Numbered]:
+        """What follows the verdict of a hunt, and its end; nothing for one that has ended."""
+        member = self.members[number]
+        if member.course and member.verdict and not member.failure:
+            yield from self._alone(number, member.course.closing(member.verdict))
+            member.course = None
+
+    def _catch_up(self, number: int, member: Member) -> Generator[Numbered]:
+        """Enter what was built for others and is not in the log of a hunt: it had failed then, or had not begun."""
+        known = {event.facts.commit for _, event in member.log.entries if is_of_build(event)}
+        for other in self.members:
+            missing = [
+                event
+                for _, event in other.log.entries
+                if is_of_build(event) and event.facts.commit in {*member.problem.commits} - known
+            ]
+            if not missing:
+                continue
+            log = [entry.event for entry in other.log.history.events(other.log.hunt)]
+            started = {event.commit.sha: event for event in log if isinstance(event, BuildStarted)}
+            for event in missing:
+                commit = event.facts.commit
+                if commit in started and commit not in known:
+                    yield number, member.log.append(started[commit])
+                yield number, member.log.append(elsewhere(event))
+                known.add(commit)
+
+    def _alone(self, number: int, events: Generator[TimedEvent, None, T]) -> Generator[Numbered, None, T | None]:
+        """Events of one member; None where it fails, and the others go on."""
+        self._turn = number
+        try:
+            return (yield from numbered(number, events))
+        except PerfBisectError as trouble:
+            self._fail(number, trouble)
+        return None
+
+    def _fail(self, number: int, trouble: PerfBisectError) -> None:
+        """A hunt cannot go on. Raises what concerns the others, too."""
+        if len(self.members) == 1 or not is_of_one(trouble):
+            raise trouble
+        self.members[number].failure = trouble
+        self._failed(number, trouble)
+
+
+@dataclass(frozen=True, slots=True)
+class LabOfSeveral:
+    """Measures several workloads on one host: the lab of each, by its number. Its workers are those of a ``Driver``."""
+
+    labs: dict[int, Lab]
+
+    def measure(self, order: Measure) -> Generator[LabEvent]:
+        """Measure in the lab of the workload; what concerns it alone is an event, as the others go on."""
+        try:
+            yield from self.labs[order.workload].measure(order)
+        except PerfBisectError as trouble:
+            if not is_of_one(trouble):
+                raise
+            yield WorkloadFailed(trouble)  # type: ignore[misc]  # for the driver alone
+
+
+def followed(verdict: Verdict) -> bool:
+    """Whether something is measured after a verdict."""
+    return first_step(verdict) is not None or isinstance(verdict, CodePlacement)
+
+
+def numbered(number: int, events: Generator[TimedEvent, None, T]) -> Generator[Numbered, None, T]:
+    """The events with the number of their member; returns what they return."""
+    with closing(events):
+        while True:
+            try:
+                event = next(events)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            yield number, event
+
+
+def elsewhere(event: Event) -> Event:
+    """The event of a build in the log of another hunt than that for which it was made.
+
+    It keeps the seconds, from which the search knows what builds cost; but the hunt has not spent them.
+    """
+    if isinstance(event, BuildFinished):
+        return replace(event, facts=replace(event.facts, reused=True))
+    if isinstance(event, CandidateSkipped):
+        return replace(event, facts=replace(event.facts, for_another=True))
+    return event
+
+
+def is_of_one(trouble: PerfBisectError) -> bool:
+    """Whether a failure concerns one workload alone: its runs fail at an end of the range, or have no value."""
+    if isinstance(trouble, EndFailed):
+        return isinstance(trouble.__cause__, RunFailed) and trouble.__cause__.stage not in BUILDING
+    return isinstance(trouble, UsageError | NothingToCompare)

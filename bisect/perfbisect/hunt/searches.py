@@ -1,0 +1,41 @@
+"""The plan of hunts: the search of one workload, or of several over the same range, which share their builds."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from perfbisect.core.domain.events import Decided
+from perfbisect.core.domain.fleet import Fleet
+from perfbisect.core.domain.orders import Found, Measure
+from perfbisect.core.search.situation import Situation
+from perfbisect.core.search.together import decide_together
+from perfbisect.hunt.driver import Member
+from perfbisect.hunt.loop import Step
+
+
+class Searches:
+    """Gives the orders of all hunts of a session."""
+
+    def __init__(self, members: Sequence[Member]) -> None:
+        self._members = members
+
+    def next(self, fleet: Fleet) -> Step:
+        """The next order, of any hunt; or the verdict of one, while the others go on."""
+        members = self._members
+        ended = [number for number, member in enumerate(members) if not member.is_open]
+        if len(ended) == len(members):
+            return Step(None, at_once=True)
+        number, decision = decide_together([situation(member) for member in members], ended, fleet)
+        decided, order = Decided(decision, fleet), decision.order
+        if isinstance(order, Measure):
+            builds = tuple(replace(build, workload=number) for build in decision.builds)
+            own = replace(order, workload=number)
+            return Step(own, decided, False, builds, decision.cancelled, decision.waits, number)
+        several = len(members) > 1
+        return Step(None, decided, at_once=isinstance(order, Found), workload=number, goes_on=several)
+
+
+def situation(member: Member) -> Situation:
+    """What the next decision of a hunt depends on."""
+    problem = member.problem
+    seen = problem.observations(member.log.entries, member.log.began)
+    return Situation(problem.graph, seen, problem.policy, problem.prior)
