@@ -111,7 +111,8 @@ class Driver:
         number = self._turn = self._number(workload)
         own = self.members[number]
         if isinstance(event, WorkloadFailed):
-            self._fail(number, event.trouble)
+            if own.failure is None:  # else it has failed on another host
+                self._fail(number, event.trouble)
             return ()
         if isinstance(event, Decided):
             order = event.decision.order
