@@ -299,7 +299,7 @@ def test_a_hunt_that_will_take_very_many_runs_says_so_once_and_goes_on(
         assert any(isinstance(event, RunFinished) for event in events[place:])
 
 
-@pytest.mark.parametrize("cut", [0, 30])
+@pytest.mark.parametrize("cut", [0, 90])
 def test_several_workloads_share_several_hosts(history: History, cut: int) -> None:
     """Each host carries out orders of any workload. One that is cut off goes on with every reading that it had."""
     logs, built = new_logs(history), list[str]()
