@@ -104,7 +104,7 @@ def decide_together(
 ) -> tuple[int, Proposal]:
     """The member that is next, and its order or its verdict. Raises ValueError if all have ended."""
     wanting: list[_Member] = []
-    idle: list[tuple[int, Decision]] = []  # those that have nothing for the free hosts now
+    idle: list[tuple[int, Proposal]] = []  # those that have nothing for the free hosts now
     left = [number for number in range(len(members)) if number not in ended]
     if not left:
         raise ValueError("all hunts have ended")
