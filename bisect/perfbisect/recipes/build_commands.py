@@ -1,15 +1,15 @@
-"""What a recipe's ``[build]`` without commands runs: for each build system the commands of a Plan.
+"""What a recipe's ``[build]`` without commands runs: for each build system the commands, and what they need beside it.
 
-Each function is one system; ``copying`` brings what a tree builds and does not install. Commands run in the empty folder
-``{build}``.
+They run in the empty folder ``{build}``. Of ``in_place`` the result is the copy of the tree in {prefix} in which it is built,
+not what is installed there: that copy is made before, and nothing is installed. ``copying`` brings what a tree builds and
+does not install.
 """
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection
 from pathlib import PurePosixPath
 
-Argvs = tuple[tuple[str, ...], ...]
+from perfbisect.recipes.builder import Build, Builder
 
 # Nothing is fetched during a build: what a build gets from the network differs from day to day.
 OFFLINE = {
@@ -29,40 +29,6 @@ stage=$PWD/.stage
 DESTDIR=$stage "$@" || exit
 if [ -d "$stage$0" ]; then mkdir -p "$0" && cp -al "$stage$0/." "$0"; fi
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What a recipe says of its build, beside commands."""
-
-    options: tuple[str, ...]  # of the configure step
-    requested: tuple[str, ...]  # those of them that the user gave: one that the tree does not know is an error
-    targets: tuple[str, ...]  # to build; none: those that install ``programs``, else all
-    programs: tuple[str, ...]  # paths below {prefix}
-    library: str  # the same of an embedded system, or ""
-    paths: frozenset[str]  # in the tree; files that systems are known by are among them
-    in_place: bool  # the result is the copy of the tree in {prefix} in which it is built, not what is installed there
-
-    @property
-    def source(self) -> str:
-        """The folder with the tree."""
-        return "{prefix}" if self.in_place else "{source}"
-
-    @property
-    def copied(self) -> Argvs:
-        """The command that makes the tree's copy, where it is built in one."""
-        return (("cp", "-a", "{source}/.", "{prefix}"),) if self.in_place else ()
-
-
-@dataclass(frozen=True, slots=True)
-class Commands:
-    """The commands of a build, as in a recipe."""
-
-    configure: Argvs
-    compile: Argvs
-    install: Argvs
-    env: Mapping[str, str] = field(default_factory=dict)
-    needs: tuple[str, ...] = ()
 
 
 # Of variables that a tree does not use, cmake only warns. $0 is the log, then variables.
@@ -96,17 +62,21 @@ exec cmake --build "$folder" --parallel "$0" ${{1+--target}} "$@"
 _OPTIONAL = r"s/^( *file\(INSTALL DESTINATION .* TYPE [A-Z_]+)( |$)/\1 OPTIONAL\2/"
 
 
-def cmake(plan: Plan) -> Commands:
-    """How a tree with a CMakeLists.txt is built.
+def _there(build: Build) -> tuple[str, list[str]]:
+    """The folder with the tree, and what runs a command in the tree's copy where it is built in one."""
+    return ("{prefix}", ["env", "-C", "{prefix}"]) if build.in_place else ("{source}", [])
 
-    A Release configuration, because projects leave out checks in it, with the variant's options in place of its -O3. Ninja
-    is used where it is installed.
+
+def cmake(builder: Builder, build: Build, _: Collection[str]) -> Build:
+    """A Release configuration, because projects leave out checks in it, with the variant's options in place of its -O3.
+
+    Ninja is used where it is installed.
     """
-    folder = "{prefix}/build" if plan.in_place else "."
-    shared = ("-DBUILD_SHARED_LIBS=ON",) if PurePosixPath(plan.library).suffix == ".so" else ()
-    variables = tuple(found[1] for option in plan.requested if (found := _VARIABLE.match(option)))
-    configure = (
-        *(("sh", "-c", _LOGGED) if variables else ()), "sh", "-c", _CMAKE_CONFIGURE, "cmake", "-S", plan.source, "-B", folder,
+    source, folder = _there(build)[0], "{prefix}/build" if build.in_place else "."
+    shared = ["-DBUILD_SHARED_LIBS=ON"] if builder.library.endswith(".so") else []
+    variables = [found[1] for option in builder.requested if (found := _VARIABLE.match(option))]
+    configure = [
+        *(("sh", "-c", _LOGGED) if variables else ()), "sh", "-c", _CMAKE_CONFIGURE, "cmake", "-S", source, "-B", folder,
         "-DCMAKE_INSTALL_PREFIX={prefix}",
         "-DCMAKE_INSTALL_LIBDIR=lib",
         "-DCMAKE_INSTALL_RPATH={prefix}/lib",
@@ -125,20 +95,20 @@ def cmake(plan: Plan) -> Commands:
         "-DCMAKE_POLICY_VERSION_MINIMUM=3.5",  # trees that ask for less are refused by cmake 4
         "-DBUILD_TESTING=OFF",
         *shared,
-        *plan.options,
-    )  # fmt: skip
-    build: tuple[str, ...] = ("cmake", "--build", folder, "--parallel", "{jobs}")
-    if plan.targets:
-        build = (*build, "--target", *plan.targets)
-    elif plan.programs and not plan.in_place:
-        names = tuple(PurePosixPath(program).name for program in plan.programs)
-        build = ("sh", "-c", _BUILD_PROGRAMS, "{jobs}", folder, *names)
-    install = (
-        ("find", ".", "-name", "cmake_install.cmake", "-exec", "sed", "-i", "-E", _OPTIONAL, "{{}}", "+"),
-        ("sh", "-c", STAGED, "{prefix}", "cmake", "-P", "cmake_install.cmake"),
-    )
-    refuse = (("sh", "-c", _REFUSE, _LOG, *variables),) if variables else ()
-    return Commands((*plan.copied, configure, *refuse), (build,), () if plan.in_place else install)
+        *build.options,
+    ]  # fmt: skip
+    compile_ = ["cmake", "--build", folder, "--parallel", "{jobs}"]
+    if build.targets:
+        compile_ += ["--target", *build.targets]
+    elif builder.programs and not build.in_place:
+        names = (PurePosixPath(program).name for program in builder.programs)
+        compile_ = ["sh", "-c", _BUILD_PROGRAMS, "{jobs}", folder, *names]
+    install = [
+        ["find", ".", "-name", "cmake_install.cmake", "-exec", "sed", "-i", "-E", _OPTIONAL, "{{}}", "+"],
+        ["sh", "-c", STAGED, "{prefix}", "cmake", "-P", "cmake_install.cmake"],
+    ]
+    refuse = [["sh", "-c", _REFUSE, _LOG, *variables]] if variables else []
+    return Build(configure=[configure, *refuse], compile=[compile_], install=install)
 
 
 # Meson takes compilers of more than one word from a file only. $0 is the file, then the words of both compilers.
@@ -148,24 +118,21 @@ printf '[binaries]\\nc = [%s]\\ncpp = [%s]\\n' "$(list $1)" "$(list $2)" >"$0"
 """
 
 
-def meson(plan: Plan) -> Commands:
-    """How a tree with a meson.build is built.
-
-    Meson, with the build type ``plain``: the compiler's options are the variant's alone.
-    """
-    folder = "{prefix}/build" if plan.in_place else "."
-    setup = (
-        "meson", "setup", folder, plan.source, "--native-file={build}/native.ini",
+def meson(_: Builder, build: Build, __: Collection[str]) -> Build:
+    """The build type is ``plain``: the compiler's options are the variant's alone."""
+    source, folder = _there(build)[0], "{prefix}/build" if build.in_place else "."
+    setup = [
+        "meson", "setup", folder, source, "--native-file={build}/native.ini",
         "--prefix={prefix}", "--libdir=lib", "--buildtype=plain", "--wrap-mode=nodownload",
         "-Db_ndebug=true", "-Dwerror=false",
         "-Dc_args={cflags} -Wno-error", "-Dcpp_args={cflags} -Wno-error",
         "-Dc_link_args={ldflags}", "-Dcpp_link_args={ldflags}",
-        *plan.options,
-    )  # fmt: skip
-    return Commands(
-        configure=(*plan.copied, ("sh", "-c", _NATIVE, "{build}/native.ini", "{cc}", "{cxx}"), setup),
-        compile=(("ninja", "-C", folder, "-j{jobs}", *plan.targets),),
-        install=() if plan.in_place else (("sh", "-c", STAGED, "{prefix}", "meson", "install", "--no-rebuild"),),
+        *build.options,
+    ]  # fmt: skip
+    return Build(
+        configure=[["sh", "-c", _NATIVE, "{build}/native.ini", "{cc}", "{cxx}"], setup],
+        compile=[["ninja", "-C", folder, "-j{jobs}", *build.targets]],
+        install=[["sh", "-c", STAGED, "{prefix}", "meson", "install", "--no-rebuild"]],
     )
 
 
@@ -189,26 +156,24 @@ exec "$source/configure" "$@"
 """
 
 
-def autotools(plan: Plan) -> Commands:
-    """How a tree with a configure script, or the source of one, is built.
-
-    A configure script, or a configure.ac to make one from.
+def autotools(_: Builder, build: Build, paths: Collection[str]) -> Build:
+    """A configure script, or a configure.ac to make one from.
 
     Scripts of GNU Autoconf are run out of the tree. Others, written by hand, may not know how: for these the folder of the
     build is a copy of the tree.
     """
-    there = ("env", "-C", "{prefix}") if plan.in_place else ()
-    generate = () if "configure" in plan.paths else ((*there, "autoreconf", "-f", "-i", plan.source),)
-    options = (
+    source, there = _there(build)
+    options = [
         "--prefix={prefix}", "--libdir={prefix}/lib",
         "CC={cc}", "CXX={cxx}", "CFLAGS={cflags}", "CXXFLAGS={cflags}", "LDFLAGS={ldflags}",
-        *plan.options,
-    )  # fmt: skip
-    return Commands(
-        configure=(*plan.copied, *generate, (*there, "sh", "-c", _AUTOTOOLS_CONFIGURE, plan.source, *options)),
-        compile=((*there, "make", "-j{jobs}", *plan.targets),),
-        install=() if plan.in_place else (("sh", "-c", STAGED, "{prefix}", "make", "install"),),
-        needs=("autoreconf",) if generate else (),
+        *build.options,
+    ]  # fmt: skip
+    generate = [] if "configure" in paths else [[*there, "autoreconf", "-f", "-i", source]]
+    return Build(
+        configure=[*generate, [*there, "sh", "-c", _AUTOTOOLS_CONFIGURE, source, *options]],
+        compile=[[*there, "make", "-j{jobs}", *build.targets]],
+        install=[["sh", "-c", STAGED, "{prefix}", "make", "install"]],
+        needs=["autoreconf"] if generate else [],
     )
 
 
@@ -237,27 +202,21 @@ fi
 """
 
 
-def make(plan: Plan) -> Commands:
-    """How a tree with a Makefile is built.
-
-    A Makefile alone, in a copy of the tree.
+def make(_: Builder, build: Build, __: Collection[str]) -> Build:
+    """A Makefile alone, in a copy of the tree.
 
     Makefiles have no common way to set the compiler's options: some append to CFLAGS, some ignore it. So the compiler is
     a script that puts the variant's options last, where they count, and makes no errors of warnings, of which newer
-    compilers have more. An installation is tried if the Makefile has one;
-    otherwise the whole folder is the result.
+    compilers have more. An installation is tried if the Makefile has one; otherwise the whole folder is the result.
     """
-    folder = "{prefix}" if plan.in_place else "{build}"
-    there = ("env", "-C", "{prefix}") if plan.in_place else ()
-    compilers = folder + "/.perfbisect"
-    variables = (f"CC={compilers}/cc", f"CXX={compilers}/cxx", "PREFIX={prefix}", "prefix={prefix}", *plan.options)
-    return Commands(
-        configure=(
-            ("cp", "-a", "{source}/.", folder),
-            ("sh", "-c", _MAKE_COMPILERS, compilers),
-        ),
-        compile=((*there, "make", "-j{jobs}", *variables, *plan.targets),),
-        install=() if plan.in_place else (("sh", "-c", _MAKE_INSTALL, "{prefix}", *variables),),
+    there = _there(build)[1]
+    compilers = "{prefix}/.perfbisect" if build.in_place else "{build}/.perfbisect"
+    variables = [f"CC={compilers}/cc", f"CXX={compilers}/cxx", "PREFIX={prefix}", "prefix={prefix}", *build.options]
+    copied = [] if build.in_place else [["cp", "-a", "{source}/.", "{build}"]]
+    return Build(
+        configure=[*copied, ["sh", "-c", _MAKE_COMPILERS, compilers]],
+        compile=[[*there, "make", "-j{jobs}", *variables, *build.targets]],
+        install=[["sh", "-c", _MAKE_INSTALL, "{prefix}", *variables]],
     )
 
 
@@ -268,47 +227,28 @@ find . -maxdepth 1 -type f -name '*.so' -exec cp -- {{}} "$0/lib" \\;
 """
 
 
-def cargo(plan: Plan) -> Commands:
-    """How a tree with a Cargo.toml is built; ``targets`` are options such as ``--bin=NAME``.
-
-    Cargo: a release build with the crates that are vendored or in the host's cache.
-    """
-    target = "{prefix}/target" if plan.in_place else "{build}"
-    build = (
-        "cargo", "build", "--release", "--offline", f"--manifest-path={plan.source}/Cargo.toml", f"--target-dir={target}",
-        "--jobs={jobs}", *plan.options, *plan.targets,
-    )  # fmt: skip
-    locked = ("--locked",) if "Cargo.lock" in plan.paths else ()
-    return Commands(
-        configure=plan.copied,
-        compile=((*build, *locked),),
-        install=() if plan.in_place else (("sh", "-c", _CARGO_INSTALL, "{prefix}"),),
+def cargo(_: Builder, build: Build, paths: Collection[str]) -> Build:
+    """A release build with the crates that are vendored or in the host's cache; ``targets`` are options: ``--bin=NAME``."""
+    target = "{prefix}/target" if build.in_place else "{build}"
+    locked = ["--locked"] if "Cargo.lock" in paths else []
+    return Build(
+        compile=[[
+            "cargo", "build", "--release", "--offline", f"--manifest-path={_there(build)[0]}/Cargo.toml",
+            f"--target-dir={target}", "--jobs={jobs}", *build.options, *build.targets, *locked,
+        ]],
+        install=[["sh", "-c", _CARGO_INSTALL, "{prefix}"]],
         env={"CC": "{cc}", "CXX": "{cxx}", "CFLAGS": "{cflags}", "CXXFLAGS": "{cflags}", "CARGO_NET_OFFLINE": "true"},
-    )
+    )  # fmt: skip
 
 
-def go(plan: Plan) -> Commands:
-    """How a tree with a go.mod is built; ``targets`` are packages such as ``./cmd/server``.
-
-    Go: all commands of the module, with the modules that are vendored or in the host's cache.
-    """
-    where = "{prefix}/bin/"
-    build = (
-        "env",
-        "-C",
-        plan.source,
-        "go",
-        "build",
-        "-trimpath",
-        "-o",
-        where,
-        *plan.options,
-        *(plan.targets or ("./...",)),
-    )
-    return Commands(
-        configure=(*plan.copied, ("mkdir", "-p", where)),
-        compile=(build,),
-        install=(),
+def go(_: Builder, build: Build, __: Collection[str]) -> Build:
+    """All commands of the module, with the modules that are vendored or in the host's cache; ``targets`` are packages."""
+    return Build(
+        configure=[["mkdir", "-p", "{prefix}/bin/"]],
+        compile=[[
+            "env", "-C", _there(build)[0], "go", "build", "-trimpath", "-o", "{prefix}/bin/", *build.options,
+            *(build.targets or ["./..."]),
+        ]],
         env={
             "GOPROXY": "off", "GOTOOLCHAIN": "local", "GOFLAGS": "-buildvcs=false -p={jobs}",
             "CC": "{cc}", "CXX": "{cxx}", "CGO_CFLAGS": "{cflags}", "CGO_CXXFLAGS": "{cflags}", "CGO_LDFLAGS": "{ldflags}",
@@ -382,15 +322,12 @@ done
 """
 
 
-def copying(plan: Plan) -> Argvs:
-    """The command that brings programs of the recipe from the build to {prefix}, where the installation has not.
-
-    Programs that a tree builds and does not install, as many a benchmark: they are taken from the build.
+def copying(builder: Builder) -> list[list[str]]:
+    """The command that brings programs that a tree builds and does not install, as many a benchmark, to {prefix}.
 
     The folder of a build is emptied for the next one, and a program finds shared libraries in it by its RUNPATH. So a program
     that is copied from it brings these libraries along, beside itself, and in each of these files the RUNPATH is changed
     where it stands: ``$ORIGIN`` is no longer than the folder of the build, or the ``$ORIGIN/…``, that it replaces.
     """
-    if plan.in_place or not plan.programs:
-        return ()
-    return (("sh", "-c", COPY.replace("{", "{{").replace("}", "}}"), "{prefix}", *plan.programs),)
+    script = COPY.replace("{", "{{").replace("}", "}}")
+    return [["sh", "-c", script, "{prefix}", *builder.programs]] if builder.programs else []

@@ -12,12 +12,13 @@ import hashlib
 import json
 import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import product
 
 import msgspec
 
 from perfbisect.recipes import build_commands
-from perfbisect.recipes.build_commands import OFFLINE, Commands, Plan, copying
+from perfbisect.recipes.build_commands import OFFLINE, copying
 from perfbisect.recipes.builder import Build, Builder
 
 AUTO = "auto"  # in the place of a system: each commit has its own
@@ -25,7 +26,7 @@ AUTO = "auto"  # in the place of a system: each commit has its own
 
 @dataclass(frozen=True, slots=True)
 class _System:
-    commands: Callable[[Plan], Commands]
+    commands: Callable[[Builder, Build, Collection[str]], Build]  # of a tree with these paths
     needs: tuple[str, ...]  # programs
     files: tuple[str, ...]  # at the top of a tree, of which one is enough
     compiler: tuple[str, ...] = ()  # prints the version of one that is not the variant's
@@ -85,44 +86,29 @@ def expanded(builder: Builder, system: str, paths: Collection[str]) -> Build:
     What the recipe says of environment, needs and artifacts is kept and added to.
     """
     build = builder.build or Build()
-    plan = Plan(
-        options=tuple(build.options),
-        requested=tuple(builder.requested),
-        targets=tuple(build.targets),
-        programs=tuple(builder.programs),
-        library=builder.library,
-        paths=frozenset(paths),
-        in_place=build.in_place,
-    )
-    made = _commands(system, plan)
+    made = SYSTEMS[system].commands(builder, build, paths)
+    copied = [["cp", "-a", "{source}/.", "{prefix}"]] if build.in_place else []
     return msgspec.structs.replace(
         build,
-        configure=[list(argv) for argv in made.configure],
-        compile=[list(argv) for argv in made.compile],
-        install=[list(argv) for argv in made.install],
+        configure=[*copied, *made.configure],
+        compile=made.compile,
+        install=[] if build.in_place else [*made.install, *copying(builder)],
         env={**OFFLINE, **made.env, **build.env},
         needs=list(dict.fromkeys((*SYSTEMS[system].needs, *made.needs, *build.needs))),
         artifacts=build.artifacts or [*builder.programs, *([builder.library] if builder.library else [])],
     )
 
 
-def _commands(system: str, plan: Plan) -> Commands:
-    made = SYSTEMS[system].commands(plan)
-    return replace(made, install=(*made.install, *copying(plan)))
-
-
 def revision(system: str) -> str:
     """A hash of what this version of the program runs for a system, which belongs to the keys of its builds."""
-    plans = (
-        Plan(("o",), (), targets, programs, "l.so", paths, in_place)
-        for in_place in (False, True)
-        for paths in (MARKERS | {"Cargo.lock"}, frozenset())
-        for targets in ((), ("t",))
-        for programs in ((), ("p",))
-    )
-    made = [_commands(system, plan) for plan in plans]
-    text = json.dumps([OFFLINE, *(msgspec.to_builtins(each) for each in made)], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    made = []
+    for in_place, paths, targets, programs in product(
+        (False, True), (MARKERS | {"Cargo.lock"}, frozenset()), ([], ["t"]), ([], ["p"])
+    ):
+        build = Build(options=["o"], targets=targets, in_place=in_place)
+        recipe = Builder(summary="", driver="", library="l.so", programs=programs, build=build)
+        made.append(msgspec.to_builtins(expanded(recipe, system, paths)))
+    return hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def compiler_of(system: str) -> tuple[str, ...]:
