@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from perfbisect.core.domain.settings import Settings, TrialBuild
 from perfbisect.core.stats.drops import lines
 from perfbisect.errors import PerfBisectError
-from perfbisect.hunt.trials.build_words import Reading, readings
-from perfbisect.hunt.trials.builds import read_builds
+from perfbisect.hunt.trials.builds import divided, read_builds
 from perfbisect.recipes.builder import Build, Builder, Config, Server, Variant
 from perfbisect.recipes.builder_reader import load_builder
 from perfbisect.recipes.requested import ServerConfig, config_of_file, load_config
@@ -20,29 +19,18 @@ from perfbisect.recipes.requested import ServerConfig, config_of_file, load_conf
 NAMES = st.text("ab@+{}1/.^~", min_size=1, max_size=8)
 
 
-@given(NAMES, NAMES, NAMES, st.booleans(), st.booleans())
-def test_what_is_written_is_among_the_readings(
-    revision: str, variant: str, config: str, own: bool, with_it: bool
+@given(NAMES, st.sets(NAMES), st.sets(NAMES), st.sets(NAMES))
+def test_a_word_is_divided_at_known_names_only(
+    word: str, variants: set[str], configs: set[str], revisions: set[str]
 ) -> None:
-    """Whatever characters the names have; and each reading is what was written."""
-    wanted = Reading(revision, variant if own else "", config if with_it else "")
-    found = [*readings(wanted.word, {variant}, lambda name: name == config)]
-    assert wanted in found
-    assert found[0] == Reading(wanted.word), "a revision of that name comes first"
-    assert all(each.word == wanted.word and each.revision for each in found)
-    assert [len(each.revision) for each in found] == sorted((len(each.revision) for each in found), reverse=True)
-
-
-@given(NAMES, st.sets(NAMES), st.sets(NAMES))
-def test_only_known_variants_and_configurations_are_read(word: str, variants: set[str], configs: set[str]) -> None:
-    for each in readings(word, variants, configs.__contains__):
-        assert each.variant in variants | {""}
-        assert each.config in configs | {""}
-
-
-@given(st.text("ab.1{}^~", min_size=1))
-def test_a_word_without_either_sign_is_a_revision(word: str) -> None:
-    assert [*readings(word, {"a", "b", ""}, lambda _: True)] == [Reading(word)]
+    found = divided(word, variants, configs.__contains__, revisions.__contains__)
+    assert found.revision
+    assert found.variant in variants | {""}
+    assert found.config in configs | {""}
+    written = found.revision + (found.variant and f"@{found.variant}") + (found.config and f"+{found.config}")
+    assert written == word
+    if word in revisions or not set("@+") & set(word):
+        assert found == (word, "", "")
 
 
 @pytest.fixture

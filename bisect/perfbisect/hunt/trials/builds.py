@@ -1,17 +1,21 @@
 """The builds that `bisect compare` is given: revisions, and prebuilt binaries as NAME=PATH; with a variant of the compiler's
-settings or a configuration of the server.
+settings or a configuration of the server: REV, REV@VARIANT, REV+CONFIG, REV@VARIANT+CONFIG and NAME=PATH+CONFIG.
+
+A revision may itself contain @ and +, as in ``HEAD@{1}`` or a tag ``v1+2``, and so may the path of a configuration. So what is
+a revision, or a path that exists, is not divided. Of any other word the end is cut off, at the last + before a known
+configuration; then at the last @ before a known variant, unless the rest is a revision.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from perfbisect.core.domain.settings import Settings, TrialBuild
 from perfbisect.errors import UsageError
 from perfbisect.hunt.resolve import resolve_commits
-from perfbisect.hunt.trials.build_words import Reading, guesses, readings
 from perfbisect.lab.build.prebuilt import UNPACKERS, is_tarball
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.builder_reader import variant_of
@@ -24,6 +28,34 @@ from perfbisect.repository.git import Repository
 # An entry of a reflog, and behind it what no revision has there up to its end: git may take all of it for a date.
 NO_REVISION = re.compile(r"@\{[^}]*\}(?!([~^]\d*|\^\{[^}]*\})*\Z)")
 FORM = "Write NAME=PATH: a folder in which it is installed on the host, or a tarball on this machine."
+
+
+class Word(NamedTuple):
+    """What a word says."""
+
+    revision: str
+    variant: str = ""
+    config: str = ""
+
+
+def divided(
+    word: str,
+    variants: Collection[str],
+    is_config: Callable[[str], bool],
+    is_revision: Callable[[str], bool] = lambda _: False,
+) -> Word:
+    """The parts of a word. ``is_config`` is whether a configuration has that name, or a file that path."""
+    revision, config = (word, "") if is_revision(word) else cut(word, "+", is_config)
+    revision, variant = (revision, "") if is_revision(revision) else cut(revision, "@", variants.__contains__)
+    return Word(revision, variant, config)
+
+
+def cut(word: str, sign: str, known: Callable[[str], bool]) -> tuple[str, str]:
+    """What is before and behind the last sign that something known follows; all of the word before it where none does."""
+    for at in range(len(word) - 2, 0, -1):
+        if word[at] == sign and known(word[at + 1 :]):
+            return word[:at], word[at + 1 :]
+    return word, ""
 
 
 def read_builds(
@@ -47,13 +79,25 @@ def read_builds(
     if all(subject.path for subject in subjects):
         return replace(settings, repository="", variant=""), [configured(each, builder) for each in subjects]
     revisions = [subject.name for subject in subjects if not subject.path]
-    found = {word: [*readings(word, builder.variants, partial(has_config, builder))] for word in revisions}
+    division = partial(divided, variants=builder.variants, is_config=partial(has_config, builder))
     if not settings.repository:
-        shortest = [each[-1].revision for each in found.values()]
-        settings = replace(settings, repository=str(cached_clone(builder, shortest, clone_progress)))
-    git = open_repository(Path(settings.repository))
-    read = {word: plain(choose(git, builder, several), settings, builder) for word, several in found.items()}
-    refuse_equal(read)
+        clone = cached_clone(builder, [division(word).revision for word in revisions], clone_progress)
+        settings = replace(settings, repository=str(clone))
+    repo = open_repository(Path(settings.repository))
+    is_revision = partial(has, repo, release_tags=builder.release_tags)
+    own = settings.variant or builder.variant  # REV and REV@VARIANT are the same build then
+    read: dict[str, Word] = {}
+    for word in revisions:
+        found = division(word, is_revision=is_revision)
+        if not is_revision(found.revision):
+            refuse(repo, builder, found.revision, is_revision)
+        found = found._replace(variant="") if found.variant == own else found
+        if before := next((each for each, other in read.items() if other == found), ""):
+            raise UsageError(
+                f"{before} and {word} are the same build: it is given twice.",
+                "Leave one out. To measure how much one build varies against itself: bisect noise",
+            )
+        read[word] = found
     settings, commits = resolve_commits(settings, builder, [each.revision for each in read.values()])
     commit_of = dict(zip(read, commits, strict=True))
     return settings, [
@@ -67,47 +111,24 @@ def read_builds(
     ]
 
 
-def plain(reading: Reading, settings: Settings, builder: Builder) -> Reading:
-    """The reading without a variant that is the comparison's own: REV and REV@VARIANT are the same build then."""
-    own = settings.variant or builder.variant
-    return replace(reading, variant="") if reading.variant == own else reading
+def refuse(repo: Repository, builder: Builder, word: str, is_revision: Callable[[str], bool]) -> None:
+    """Raise UsageError for what is no revision: for the unknown configuration or variant behind one, or for all of it."""
+    head, plus, config = word.rpartition("+")
+    if plus and is_revision(cut(head, "@", builder.variants.__contains__)[0]):
+        raise unknown_config(builder, config)
+    head, at, variant = word.rpartition("@")
+    if at and not variant.startswith("{") and is_revision(head):
+        variant_of(builder, variant.partition("+")[0])
+    resolve(repo, word, builder.release_tags)
+    raise UsageError(f"'{word}' is no revision.", "Behind an entry of a reflog, only ~ and ^ may follow.")
 
 
-def refuse_equal(read: Mapping[str, Reading]) -> None:
-    """Raise UsageError for two words of the same revision, as it is written, in one variant and configuration."""
-    words: dict[Reading, str] = {}
-    for word, reading in read.items():
-        if (before := words.setdefault(reading, word)) != word:
-            raise UsageError(
-                f"{before} and {word} are the same build: it is given twice.",
-                "Leave one out. To measure how much one build varies against itself: bisect noise",
-            )
-
-
-def choose(git: Repository, builder: Builder, several: Sequence[Reading]) -> Reading:
-    """The first reading of a word whose revision exists.
-
-    Raises UsageError where none does: for an unknown variant or configuration of one that does, or an unknown revision.
-    """
-    for reading in several:
-        if has(git, reading.revision, builder.release_tags):
-            return reading
-    guessed = [each for each in guesses(several[0].word) if has(git, each.revision, builder.release_tags)]
-    for guess in guessed:
-        if guess.config and (not guess.variant or guess.variant in builder.variants):
-            raise unknown_config(builder, guess.config)
-    for guess in sorted(guessed, key=lambda each: not (each.config and has_config(builder, each.config))):
-        variant_of(builder, guess.variant)
-    resolve(git, several[-1].revision, builder.release_tags)
-    raise UsageError(f"'{several[0].word}' is no revision.", "Behind an entry of a reflog, only ~ and ^ may follow.")
-
-
-def has(git: Repository, revision: str, release_tags: Sequence[str]) -> bool:
+def has(repo: Repository, revision: str, release_tags: Sequence[str]) -> bool:
     """Whether a revision exists. Raises UsageError for an ambiguous hash."""
     if NO_REVISION.search(revision):
         return False
     try:
-        resolve(git, revision, release_tags)
+        resolve(repo, revision, release_tags)
     except UnknownRevision:
         return False
     return True
@@ -156,30 +177,31 @@ def named(word: str, host: str, builder: Builder, *, here: bool) -> TrialBuild:
         return TrialBuild(word)
     if not name or not path:
         raise UsageError(f"'{word}' has no {'path' if name else 'name'}.", FORM)
-    several = [*readings(path, (), partial(has_config, builder))]
-    if here or is_tarball(several[-1].revision):
-        return local(name, path, several, builder)
-    place = several[-1].revision
-    if not PurePosixPath(place).is_absolute():
-        raise UsageError(f"The folder {place} of {name} is on host {host}, but its path does not begin with /.", FORM)
-    return TrialBuild(name, path=place, config=several[-1].config)
+    place, config = cut(path, "+", partial(has_config, builder))
+    if not (here or is_tarball(place)):
+        if not PurePosixPath(place).is_absolute():
+            raise UsageError(
+                f"The folder {place} of {name} is on host {host}, but its path does not begin with /.", FORM
+            )
+        return TrialBuild(name, path=place, config=config)
+    if is_there(path):
+        place, config = path, ""
+    elif not is_there(place):
+        before, _, behind = path.rpartition("+")
+        if before and is_there(before):
+            raise unknown_config(builder, behind)
+        what = "file" if is_tarball(place) else "folder"
+        advice = FORM if what == "file" else f"{FORM} Tarballs end in {', '.join(UNPACKERS)}."
+        raise UsageError(f"There is no {what} {local(place)} for {name}.", advice)
+    return TrialBuild(name, path=str(local(place)), config=config)
 
 
-def local(name: str, path: str, several: Sequence[Reading], builder: Builder) -> TrialBuild:
-    """A tarball or a folder of this machine, by the first reading of its path that exists."""
-    for reading in several:
-        place = Path(reading.revision).expanduser().absolute()
-        if is_there(place):
-            return TrialBuild(name, path=str(place), config=reading.config)
-    for guess in guesses(path):
-        if guess.config and not guess.variant and is_there(Path(guess.revision).expanduser().absolute()):
-            raise unknown_config(builder, guess.config)
-    what = "file" if is_tarball(several[-1].revision) else "folder"
-    advice = FORM if what == "file" else f"{FORM} Tarballs end in {', '.join(UNPACKERS)}."
-    place = Path(several[-1].revision).expanduser().absolute()
-    raise UsageError(f"There is no {what} {place} for {name}.", advice)
+def local(path: str) -> Path:
+    """A path of this machine."""
+    return Path(path).expanduser().absolute()
 
 
-def is_there(place: Path) -> bool:
+def is_there(path: str) -> bool:
     """Whether a tarball, or a folder, is there."""
+    place = local(path)
     return place.is_file() if is_tarball(str(place)) else place.is_dir()
