@@ -6,35 +6,29 @@ A shell is used only where the recipe names one, as in ``["sh", "-c", "…"]``."
 from typing import Annotated, ClassVar, Literal
 
 import msgspec
+from msgspec import Meta
 
-Argv = Annotated[list[str], msgspec.Meta(min_length=1, description='a command: ["program", "argument", …]')]
-Variable = Annotated[
-    str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\Z", description="a name of an environment variable")
-]
+Argv = Annotated[list[str], Meta(min_length=1, description='a command: ["program", "argument", …]')]
+Variable = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\Z", description="a name of an environment variable")]
 Need = Annotated[
     str,
-    msgspec.Meta(
-        pattern=r"^[\w.+/-]+\Z", description='a program, a header such as "zlib.h" or a library such as "zlib.pc"'
-    ),
+    Meta(pattern=r"^[\w.+/-]+\Z", description='a program, a header such as "zlib.h" or a library such as "zlib.pc"'),
 ]
 DebianName = Annotated[
-    str, msgspec.Meta(pattern=r"^([a-z0-9][a-z0-9+.-]+)?\Z", description='a package of Debian such as "libpq-dev"')
+    str, Meta(pattern=r"^([a-z0-9][a-z0-9+.-]+)?\Z", description='a package of Debian such as "libpq-dev"')
 ]
 FedoraName = Annotated[
     str,
-    msgspec.Meta(pattern=r"^([A-Za-z0-9][\w+.-]*)?\Z", description='a package of Fedora such as "postgresql-server"'),
+    Meta(pattern=r"^([A-Za-z0-9][\w+.-]*)?\Z", description='a package of Fedora such as "postgresql-server"'),
 ]
-Folder = Annotated[str, msgspec.Meta(pattern=r"^(/[\w.+-]+)*\Z", description='an absolute path such as "/usr"')]
+Folder = Annotated[str, Meta(pattern=r"^(/[\w.+-]+)*\Z", description='an absolute path such as "/usr"')]
 LONGEST = 1e9  # seconds of anything; waits of the system overflow not far above
-Seconds = Annotated[float, msgspec.Meta(gt=0, le=LONGEST, description="a number of seconds above 0")]
+Seconds = Annotated[float, Meta(gt=0, le=LONGEST, description="a number of seconds above 0")]
 
 Setting = str | int | float | bool
 WEIGHTS = (1e-6, 1e6)
 Weight = Annotated[
-    float,
-    msgspec.Meta(
-        ge=WEIGHTS[0], le=WEIGHTS[1], description="a number from 0.000001 to 1000000; an ordinary commit has 1"
-    ),
+    float, Meta(ge=WEIGHTS[0], le=WEIGHTS[1], description="a number from 0.000001 to 1000000; an ordinary commit has 1")
 ]
 
 VERSION_PLACEHOLDERS = frozenset({
@@ -182,9 +176,8 @@ class PatchFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 class Builder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One system: where its source is and how a commit of it is built and run."""
 
-    filled_in: ClassVar[frozenset[str]] = frozenset(
-        {"name", "folder", "inherited", "home", "requested", "addition"}
-    )  # by the reader
+    # By the reader.
+    filled_in: ClassVar[frozenset[str]] = frozenset({"name", "folder", "inherited", "home", "requested", "addition"})
 
     name: str = ""  # the folder's name
     folder: str = ""  # absolute path of the recipe's folder
@@ -200,9 +193,8 @@ class Builder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     installed_version: list[str] = []  # the same of an installed system: ["{prefix}/bin/postgres", "--version"]
     ignore: list[str] = []  # paths that cannot change the speed, git's glob rules
     suspects: dict[str, Weight] = {}  # path (git's glob rules) → how much likelier a commit that touches it is
-    debian: DebianName = (
-        ""  # Debian's and Ubuntu's package of it, source or binary: what that is built with, this needs
-    )
+    # Debian's and Ubuntu's package of it, source or binary: what that is built with, this needs.
+    debian: DebianName = ""
     fedora: FedoraName = ""  # the same of Fedora, RHEL and their derivatives
     driver: str  # what workloads connect to: "sqlite", "mysql", "pgsql", …
     # The folder on every host in which the programs are that workloads run: "/usr". Nothing is built, and hosts are compared.
@@ -224,32 +216,22 @@ class Builder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         return self.home or self.name
 
 
-SHARED: dict[str, dict[str, str]] = {
-    "o2nofp": {
-        "summary": "optimised, with frame pointers",
-        "cflags": "-O2 -fno-omit-frame-pointer",
-    },
+_O2 = "-O2 -fno-omit-frame-pointer"
+_VARIANTS: dict[str, tuple[str, dict[str, str]]] = {
+    "o2nofp": ("optimised, with frame pointers", {"cflags": _O2}),
     # Whether a hot loop is fast may depend on where it begins. Clang takes no alignment of jumps, and says so in a warning.
-    "o2nofp-aligned": {
-        "summary": "as o2nofp, with functions, loops and jumps aligned",
-        "cflags": "-O2 -fno-omit-frame-pointer -falign-functions=64 -falign-loops=64 -falign-jumps=32",
-    },
-    "lto": {
-        "summary": "as o2nofp, optimised across files at link time",
-        "cflags": "-O2 -fno-omit-frame-pointer -flto=auto",
-        "ldflags": "-flto=auto",
-    },
-    "native": {
-        "summary": "as o2nofp, for the CPU of the host that builds",
-        "cflags": "-O2 -fno-omit-frame-pointer -march=native",
-    },
-    "pgo": {
-        "summary": "as o2nofp, optimised with a profile of the measured workloads",
-        "cflags": "-O2 -fno-omit-frame-pointer",
-        "train": "*",
-    },
-    "relwithdebinfo": {
-        "summary": "as o2nofp, with debug information and without assertions",
-        "cflags": "-O2 -g -DNDEBUG -fno-omit-frame-pointer",
-    },
-}
+    "o2nofp-aligned": (
+        "as o2nofp, with functions, loops and jumps aligned",
+        {"cflags": f"{_O2} -falign-functions=64 -falign-loops=64 -falign-jumps=32"},
+    ),
+    "lto": (
+        "as o2nofp, optimised across files at link time", {"cflags": f"{_O2} -flto=auto", "ldflags": "-flto=auto"},
+    ),
+    "native": ("as o2nofp, for the CPU of the host that builds", {"cflags": f"{_O2} -march=native"}),
+    "pgo": ("as o2nofp, optimised with a profile of the measured workloads", {"cflags": _O2, "train": MEASURED}),
+    "relwithdebinfo": (
+        "as o2nofp, with debug information and without assertions",
+        {"cflags": "-O2 -g -DNDEBUG -fno-omit-frame-pointer"},
+    ),
+}  # fmt: skip
+SHARED = {name: {"summary": summary, **flags} for name, (summary, flags) in _VARIANTS.items()}

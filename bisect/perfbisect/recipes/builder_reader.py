@@ -1,6 +1,5 @@
 """Builders by name: a recipe merged with the recipes that it extends, and the files and patches beside it."""
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -44,9 +43,7 @@ def read_builder(file: Path, folders: Sequence[Path]) -> Builder:
         inherited=[str(source.parent) for source in sources if source != file],
     )
     _check_changes(sources, table)
-    config_template(builder)
-    _check_configs(builder, location)
-    _check_patches(builder, location)
+    _check_files(builder)
     return builder
 
 
@@ -69,45 +66,44 @@ def config_template(builder: Builder) -> str:
 
     Raises RecipeError when it is missing, cannot be read, or has an unknown placeholder.
     """
-    name = builder.server.config if builder.server else ""
-    if not name:
+    if not builder.server or not builder.server.config:
         return ""
-    files = recipe_files(builder)
-    if name not in files:
-        location = Location(Path(builder.folder, FILE), "server.config")
-        raise location.mistake(
-            f'is "{name}", but {builder.folder} has no such file.{hint(name, files)}',
-            "Put it beside the builder.toml.",
-        )
-    text = read_text(files[name])
-    check_config(text, Location(files[name]))
+    return _config_text(builder, builder.server.config, _location(builder).at("server", "config"))
+
+
+def _config_text(builder: Builder, name: str, location: Location) -> str:
+    file = _beside(builder, name, location)
+    text = read_text(file)
+    check_config(text, Location(file))
     return text
 
 
-def _check_configs(builder: Builder, location: Location) -> None:
-    files = recipe_files(builder) if builder.configs else {}
+def _location(builder: Builder) -> Location:
+    return Location(Path(builder.folder, FILE))
+
+
+def _beside(builder: Builder, name: str, location: Location) -> Path:
+    """The file that a key of the recipe names. Raises RecipeError for one that is not beside the recipe."""
+    files = recipe_files(builder)
+    if name not in files:
+        raise location.mistake(
+            f'is "{name}", but {builder.folder} has no such file.{hint(name, files)}', "Put it beside the builder.toml."
+        )
+    return files[name]
+
+
+def _check_files(builder: Builder) -> None:
+    config_template(builder)
+    location = _location(builder)
     for name, config in builder.configs.items():
         where = location.at("configs", name)
         if builder.server is None or not builder.server.config:
             raise where.mistake("adds to the server's configuration file, but there is none.", "Give server.config.")
-        if config.file and config.file not in files:
-            raise where.at("file").mistake(
-                f'is "{config.file}", but {builder.folder} has no such file.{hint(config.file, files)}',
-                "Put it beside the builder.toml.",
-            )
         if config.file:
-            check_config(read_text(files[config.file]), Location(files[config.file]))
-
-
-def _check_patches(builder: Builder, location: Location) -> None:
-    files = recipe_files(builder) if builder.patches else {}
+            _config_text(builder, config.file, where.at("file"))
     for index, patch in enumerate(builder.patches):
         where = location.at("patches", index)
-        if patch.file not in files:
-            raise where.at("file").mistake(
-                f'is "{patch.file}", but {builder.folder} has no such file.{hint(patch.file, files)}',
-                "Put it beside the builder.toml.",
-            )
+        _beside(builder, patch.file, where.at("file"))
         if patch.version:
             check_rule(patch.version, where.at("version"))
             if not builder.version:
@@ -197,25 +193,28 @@ def _check_builder(builder: Builder, location: Location) -> None:
             f'is "{builder.variant}", but no such variant exists.{hint(builder.variant, builder.variants)}',
             f"Variants: {listed(builder.variants)}.",
         )
-    artifacts = builder.build.artifacts if builder.build else []
     below = [(location.at("library"), builder.library)]
-    below += [(location.at("programs", index), path) for index, path in enumerate(builder.programs)]
-    below += [(location.at("build", "artifacts", index), path) for index, path in enumerate(artifacts)]
+    below += _entries(location.at("programs"), builder.programs)
+    below += _entries(location.at("build", "artifacts"), builder.build.artifacts if builder.build else [])
     for where, path in below:
         if path.startswith("/") or ".." in PurePosixPath(path).parts:
             raise where.mistake(f'is "{path}", but must be a path below {{prefix}}, without a leading /.')
-    for index, pattern in enumerate(builder.release_tags):
+    for where, pattern in _entries(location.at("release_tags"), builder.release_tags):
         if "{version}" not in pattern and "{version:_}" not in pattern:
-            raise location.at("release_tags", index).mistake(
+            raise where.mistake(
                 f'is "{pattern}", which has no placeholder for the version.',
                 'Write {version}, or {version:_} for one with _ instead of dots: "REL_{version:_}".',
             )
-    for index, pattern in enumerate(builder.ignore):
+    for where, pattern in _entries(location.at("ignore"), builder.ignore):
         if not pattern or pattern.startswith(("/", "./", "!", ":")) or pattern.endswith("/"):
-            raise location.at("ignore", index).mistake(
+            raise where.mistake(
                 f'is "{pattern}", which matches nothing.',
                 'Write paths from the top of the source tree: "doc/**" for a folder, "**/*.md" at any depth.',
             )
+
+
+def _entries(location: Location, texts: Sequence[str]) -> list[tuple[Location, str]]:
+    return [(location.at(index), text) for index, text in enumerate(texts)]
 
 
 LARGEST = 1 << 20  # bytes: patches are kept with each hunt
@@ -251,12 +250,9 @@ def content_of(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
             content = file.read(LARGEST + 1)
-    except OSError as error:
-        raise UsageError(
-            f"The patch {path} cannot be read: {error.strerror or os.strerror(error.errno or 0)}."
-        ) from error
-    except ValueError as error:  # a NUL character in its name
-        raise UsageError(f"The patch {path} cannot be read: {error}.") from error
+    except (OSError, ValueError) as error:  # a ValueError is of a NUL character in its name
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"The patch {path} cannot be read: {why}.") from error
     if len(content) > LARGEST:
         raise UsageError(
             f"The patch {path} has more than {LARGEST >> 20} MiB.", "Leave out what the build does not need."

@@ -6,27 +6,22 @@ and nothing below this module depends on the working directory. Nor does a ``con
 what it names is executed, so the folder of a clone must not have a say.
 """
 
-import re
-from collections.abc import Iterable, Mapping
-from typing import TypeVar
-
-from perfbisect.recipes.toml import hint, listed
-
-Thing = TypeVar("Thing")
-
 import os
+import re
 import shlex
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from perfbisect.errors import RecipeError, UsageError
 from perfbisect.folders import config_folder
-from perfbisect.recipes.toml import Location, convert, read_table
+from perfbisect.recipes.toml import Location, convert, hint, listed, read_table
 
+Thing = TypeVar("Thing")
 PACKAGE = Path(__file__).parents[1]
 SHIPPED = (PACKAGE, PACKAGE.parents[1])  # recipes are in the installed package, or at the top of a checkout
 
@@ -44,7 +39,7 @@ def recipe_folders(recipe_type: str, given: str | Path = "") -> list[Path]:
         raise UsageError(
             f"There is no folder {given}.", f"--{recipe_type} takes a folder with one folder for each recipe."
         )
-    return _existing([Path(given)] if given else [], own_places(recipe_type))
+    return _existing(given, recipe_type)
 
 
 def inventory_files(given: str | Path = "") -> list[Path]:
@@ -54,7 +49,7 @@ def inventory_files(given: str | Path = "") -> list[Path]:
     """
     if given and not Path(given).is_file():
         raise UsageError(f"There is no file {given}.", "--hosts takes a file such as hosts.toml.")
-    return _existing([Path(given)] if given else [], own_places(HOSTS))
+    return _existing(given, HOSTS)
 
 
 def contained(path: Path, top: Path) -> Path:
@@ -77,8 +72,9 @@ def own_places(name: str) -> list[Path]:
     return [config_folder() / name, *(folder / name for folder in SHIPPED)]
 
 
-def _existing(*places: Sequence[Path]) -> list[Path]:
-    return list(dict.fromkeys(place.resolve() for some in places for place in some if place.exists()))
+def _existing(given: str | Path, name: str) -> list[Path]:
+    places = [*([Path(given)] if given else []), *own_places(name)]
+    return list(dict.fromkeys(place.resolve() for place in places if place.exists()))
 
 
 def working_directory(name: str) -> tuple[Path | None, str]:
@@ -92,7 +88,7 @@ def working_directory(name: str) -> tuple[Path | None, str]:
         place = Path.cwd() / name
         if not (any(place.glob(CONTENTS[name])) if name in CONTENTS else place.is_file()):
             return None, ""
-        if place.resolve() in _existing(own_places(name)):
+        if is_own(place, name):
             return None, ""  # as in a checkout of perfbisect
         if repository := enclosing_repository(place.parent):
             return place, f"the working directory is in the git repository {repository}"
@@ -126,25 +122,16 @@ def _may_exist(path: Path) -> bool:
 
 CONFIGURATION = "config.toml"
 LEAST = 16  # bytes of a key
-
-
 SIZE = r"([0-9]{1,15}(?:\.[0-9]{1,15})?)([kMGT]?)(i?)"
+URL = r"[a-z][a-z0-9+.-]*://"
 
 Remote = Annotated[
-    str,
-    msgspec.Meta(
-        pattern=r"^(none|[a-z][a-z0-9+.-]*://[^\s|$]+)?\Z",
-        description='an address such as "redis://cache:6379", or "none"',
-    ),
+    str, Meta(pattern=rf"^(none|{URL}[^\s|$]+)?\Z", description='an address such as "redis://cache:6379", or "none"')
 ]
-Size = Annotated[str, msgspec.Meta(pattern=rf"^{SIZE}\Z", description='a size such as "20G"')]
-
+Size = Annotated[str, Meta(pattern=rf"^{SIZE}\Z", description='a size such as "20G"')]
 Place = Annotated[
     str,
-    msgspec.Meta(
-        pattern=r"^(~?/|[a-z][a-z0-9+.-]*://)[^\s]+\Z",
-        description='an absolute path, or an address such as "s3://bucket/builds"',
-    ),
+    Meta(pattern=rf"^(~?/|{URL})[^\s]+\Z", description='an absolute path, or an address such as "s3://bucket/builds"'),
 ]
 
 
@@ -173,7 +160,7 @@ class Shared(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         if not self.key_file:
             return b""
         file = Path(self.key_file).expanduser()
-        where = Location(config_folder() / CONFIGURATION).at("shared", "key_file")
+        where = _place().at("shared", "key_file")
         try:
             secret, mode = file.read_bytes().strip(), file.stat().st_mode
         except OSError as error:
@@ -194,8 +181,12 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def load_configuration() -> Configuration:
     """The user's settings; the defaults without a file. Raises RecipeError for a mistake in it."""
-    file = config_folder() / CONFIGURATION
-    return convert(read_table(file), Configuration, Location(file)) if file.exists() else Configuration()
+    place = _place()
+    return convert(read_table(place.file), Configuration, place) if place.file.exists() else Configuration()
+
+
+def _place() -> Location:
+    return Location(config_folder() / CONFIGURATION)
 
 
 def configured_notification() -> tuple[str, ...]:
@@ -203,7 +194,7 @@ def configured_notification() -> tuple[str, ...]:
     try:
         return words(load_configuration().notify)
     except ValueError as mistake:
-        raise Location(config_folder() / CONFIGURATION).at("notify").mistake(f"cannot be run: {mistake}.") from mistake
+        raise _place().at("notify").mistake(f"cannot be run: {mistake}.") from mistake
 
 
 def words(command: str) -> tuple[str, ...]:
@@ -227,6 +218,7 @@ def found_in(folders: Iterable[Path], file: str) -> dict[str, Path]:
 
 
 def chosen(noun: str, name: str, things: Mapping[str, Thing]) -> Thing:
+    """The thing of that name. Raises RecipeError, with the most similar name, where there is none."""
     if name not in things:
         raise RecipeError(
             f"There is no {noun} '{name}'.{hint(name, things)}",
@@ -236,4 +228,5 @@ def chosen(noun: str, name: str, things: Mapping[str, Thing]) -> Thing:
 
 
 def is_own(path: Path, name: str) -> bool:
+    """Whether a path is one of ``own_places``."""
     return path.resolve() in [place.resolve() for place in own_places(name)]

@@ -12,37 +12,35 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import msgspec
+from msgspec import Meta
 
 from perfbisect.errors import RecipeError, UsageError
 from perfbisect.recipes.configuration import Remote, Size, chosen, inventory_files, load_configuration
 from perfbisect.recipes.placeholders import check_texts, fill, fill_text, placeholders_in
 from perfbisect.recipes.toml import Location, Table, convert, hint, listed, merged, read_table
 
-CPUS = r"^([0-9]{1,6}(-[0-9]{1,6}(:[0-9]{1,6})?)?(,[0-9]{1,6}(-[0-9]{1,6}(:[0-9]{1,6})?)?)*)?\Z"
+CPUS = r"[0-9]{1,6}(-[0-9]{1,6}(:[0-9]{1,6})?)?"
 
 # Build tools fail on spaces in paths, shells on other characters: a root has none of them.
-Root = Annotated[
-    str, msgspec.Meta(pattern=r"^[\w.~/+@-]+\Z", description="a path of letters, digits and any of . ~ / + @ _ -")
-]
+Root = Annotated[str, Meta(pattern=r"^[\w.~/+@-]+\Z", description="a path of letters, digits and any of . ~ / + @ _ -")]
 Address = Annotated[
-    str,
-    msgspec.Meta(pattern=r"^(?!ssh://\Z|\S*@\Z)[^\s-]\S*\Z", description='"local", or an address such as user@host'),
+    str, Meta(pattern=r"^(?!ssh://\Z|\S*@\Z)[^\s-]\S*\Z", description='"local", or an address such as user@host')
 ]
 LeasedRoot = Annotated[
-    str,
-    msgspec.Meta(pattern=r"^[\w.~/+@{}-]+\Z", description="a path of letters, digits, placeholders, and . ~ / + @ _ -"),
+    str, Meta(pattern=r"^[\w.~/+@{}-]+\Z", description="a path of letters, digits, placeholders, and . ~ / + @ _ -")
 ]
 LeasedAddress = Annotated[
-    str, msgspec.Meta(pattern=r"^[^\s-]\S*\Z", description='an address such as "{address}" or "user@{address}"')
+    str, Meta(pattern=r"^[^\s-]\S*\Z", description='an address such as "{address}" or "user@{address}"')
 ]
-Seconds = Annotated[int, msgspec.Meta(ge=1, le=86400, description="a number of seconds from 1 to 86400")]
-Port = Annotated[int, msgspec.Meta(ge=0, le=65535, description="a port number, 1 to 65535")]
-Cpus = Annotated[str, msgspec.Meta(pattern=CPUS, description='a list of CPUs such as "0-3" or "0,2,8-15"')]
-Kind = Annotated[str, msgspec.Meta(pattern=r"^[\w.-]*\Z", description='a name such as "c8"')]
-Device = Annotated[str, msgspec.Meta(pattern=r"^[\w/-]*\Z", description='a block device such as "nvme0n1"')]
-Count = Annotated[int, msgspec.Meta(ge=0, le=1_000_000, description="a whole number from 0 to 1000000")]
-MiB = Annotated[int, msgspec.Meta(ge=0, le=2**40, description="a whole number of MiB, 0 or more")]
-
+Seconds = Annotated[int, Meta(ge=1, le=86400, description="a number of seconds from 1 to 86400")]
+Port = Annotated[int, Meta(ge=0, le=65535, description="a port number, 1 to 65535")]
+Cpus = Annotated[
+    str, Meta(pattern=rf"^({CPUS}(,{CPUS})*)?\Z", description='a list of CPUs such as "0-3" or "0,2,8-15"')
+]
+Kind = Annotated[str, Meta(pattern=r"^[\w.-]*\Z", description='a name such as "c8"')]
+Device = Annotated[str, Meta(pattern=r"^[\w/-]*\Z", description='a block device such as "nvme0n1"')]
+Count = Annotated[int, Meta(ge=0, le=1_000_000, description="a whole number from 0 to 1000000")]
+MiB = Annotated[int, Meta(ge=0, le=2**40, description="a whole number of MiB, 0 or more")]
 
 MOST = 1000  # machines of one name
 _NAME = re.compile(r"([\w.-]+):([\w.,&|=:+()!-]*)(?:\*([0-9]{1,4})|/([0-9]{1,4}))?")
@@ -67,22 +65,18 @@ class HostEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     client_cpus: Cpus = ""
     device: Device = ""  # block device that iostat watches; empty: none
     ccache_size: Size = "20G"
-    kind: Kind = msgspec.field(
-        name="class", default=""
-    )  # hosts of one class show the same change; "": a class of its own
-    build_hosts: list[
-        str
-    ] = []  # the hosts that build for this one, itself among them if it builds, too; []: this one alone
-    build_host: str = ""  # a single one of them, as earlier versions wrote it
-    ccache_remote: Remote = (
-        ""  # a cache that the ccaches of several hosts share; "none"; "": the one of the user, if any
-    )
+    # Hosts of one class show the same change; "": a class of its own.
+    kind: Kind = msgspec.field(name="class", default="")
+    # The hosts that build for this one, itself among them if it builds, too; []: this one alone.
+    build_hosts: list[str] = []
+    # A cache that the ccaches of several hosts share; "none"; "": the one of the user, if any.
+    ccache_remote: Remote = ""
     keep: Size = "50G"  # what `bisect gc` leaves of builds, datasets, jobs and logs, together
 
     @property
     def built_on(self) -> tuple[str, ...]:
         """The hosts that build for this one, each once; by default it builds for itself."""
-        return tuple(dict.fromkeys(expanded_names(self.build_hosts or [self.build_host or self.name])))
+        return tuple(dict.fromkeys(expanded_names(self.build_hosts or [self.name])))
 
     @property
     def is_here(self) -> bool:
@@ -119,9 +113,8 @@ class LeaseEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     file: str = ""
     summary: str = ""
     extends: str = ""  # another lease, whose keys hold where this one has none
-    acquire: list[
-        str
-    ] = []  # waits, then prints a line for each machine: its address, a blank, what renew calls the lease
+    # Waits, then prints a line for each machine: its address, a blank, what renew calls the lease.
+    acquire: list[str] = []
     status: list[str] = []  # prints a line about the queue, while acquire waits
     renew: list[str] = []  # status 1 says that the lease has ended, any other but 0 says nothing
     release: list[str] = []  # may be run for a lease whose acquire was ended from outside, or that is released already
@@ -186,24 +179,20 @@ def load_leases(given: str | Path = "") -> list[LeaseEntry]:
             tables.append((name, table, place := Location(file).at("leases", name)))
             convert(table, LeaseEntry, place)
             convert(table.get("host", {}), LeasedEntry, place.at("host"))
-    names = dict.fromkeys(name for name, _, _ in tables)
-    return [_resolved(next(n for n, (own, _, _) in enumerate(tables) if own == name), tables, ()) for name in names]
+    first = {name: number for number, (name, _, _) in reversed(list(enumerate(tables)))}
+    return [_resolved(number, tables) for number in sorted(first.values())]
 
 
 def load_lease(name: str, given: str | Path = "") -> LeaseEntry:
     """The lease of that name. Raises RecipeError."""
-    found = {lease.name: lease for lease in load_leases(given)}
-    if name not in found:
-        raise RecipeError(f"There is no lease '{name}'.{hint(name, found)}", f"Leases: {listed(found)}.")
-    return found[name]
+    return chosen("lease", name, {lease.name: lease for lease in load_leases(given)})
 
 
-def _resolved(number: int, tables: list[tuple[str, Table, Location]], under: tuple[int, ...]) -> LeaseEntry:
+def _resolved(number: int, tables: list[tuple[str, Table, Location]]) -> LeaseEntry:
     """The lease of that number, with what it extends: of its own name, one of a later inventory."""
     name, _, place = tables[number]
-    table = _with_base(number, tables, under)
-    table.pop("extends", None)
-    lease = msgspec.structs.replace(convert(table, LeaseEntry, place), name=name, file=str(place.file))
+    whole = {**_with_base(number, tables), "extends": ""}
+    lease = msgspec.structs.replace(convert(whole, LeaseEntry, place), name=name, file=str(place.file))
     for key in ("acquire", "release"):
         if not getattr(lease, key):
             raise place.at(key).mistake("is missing: it must be a list, a command.")
@@ -214,42 +203,32 @@ def _resolved(number: int, tables: list[tuple[str, Table, Location]], under: tup
     return lease
 
 
-def _with_base(number: int, tables: list[tuple[str, Table, Location]], under: tuple[int, ...]) -> dict[str, Any]:
+def _with_base(number: int, tables: list[tuple[str, Table, Location]], under: tuple[int, ...] = ()) -> Table:
     name, table, place = tables[number]
     wanted = table.get("extends")
     if not wanted:
-        return dict(table)
+        return table
     bases = [n for n, (other, _, _) in enumerate(tables) if other == wanted and (n > number or other != name)]
     if not bases or bases[0] in (*under, number):
         names = {other for other, _, _ in tables}
         raise place.at("extends").mistake(
             f'is "{wanted}", and there is no such lease to extend.{hint(wanted, names)}', f"Leases: {listed(names)}."
         )
-    whole: dict[str, Any] = merged(_with_base(bases[0], tables, (*under, number)), table)
+    whole: Table = merged(_with_base(bases[0], tables, (*under, number)), table)
     return whole
 
 
-def leased_host(name: str, said: LeaseName, given: str | Path = "") -> HostEntry:
-    """A host of a lease, before it is leased: the way to it is unknown. Its class is that of all with its features."""
-    lease = load_lease(said.lease, given)
-    fields = {field: getattr(lease.host, field) for field in lease.host.__struct_fields__}
-    own = {"name": name, "file": lease.file, "leased": True, "kind": lease.host.kind or said.kind}
-    return HostEntry(**fields | own)
-
-
 def reached(entry: HostEntry, values: Mapping[str, str]) -> HostEntry:
-    """A leased host with the way to it; ``values`` are those of the placeholders. Raises UsageError for a wrong root."""
-    root = fill_text(entry.root, values)
-    try:
-        msgspec.convert(root, Root)
-    except msgspec.ValidationError:
-        raise UsageError(
-            f"The root folder of {entry.name} would be {root!r}.", f"Correct `root` of its lease in {entry.file}."
-        ) from None
-    address = fill_text(entry.address, values)
-    if not re.fullmatch(r"[^\s-]\S*", address):
-        raise UsageError(f"The address of {entry.name} would be {address!r}.", f"Correct its lease in {entry.file}.")
-    return msgspec.structs.replace(entry, leased=False, root=root, address=address, through=fill(entry.through, values))
+    """A leased host with the way to it; ``values`` are those of the placeholders. Raises UsageError for a wrong one."""
+    way = {"root": fill_text(entry.root, values), "address": fill_text(entry.address, values)}
+    for (key, found), shape, word in zip(way.items(), (Root, LeasedAddress), ("root folder", "address"), strict=True):
+        try:
+            msgspec.convert(found, shape)
+        except msgspec.ValidationError:
+            raise UsageError(
+                f"The {word} of {entry.name} would be {found!r}.", f"Correct `{key}` of its lease in {entry.file}."
+            ) from None
+    return msgspec.structs.replace(entry, leased=False, through=fill(entry.through, values), **way)
 
 
 def user() -> str:
@@ -266,17 +245,23 @@ def at_once(lease: LeaseEntry) -> bool:
 
 
 def load_host(name: str, given: str | Path = "") -> HostEntry:
-    """The host of that name: of hosts.toml, or a leased one. Raises RecipeError when none exists, or when an inventory
-    has a mistake.
+    """The host of that name: of hosts.toml, or a leased one, to which the way is not known before it is leased.
+
+    Raises RecipeError when none exists, or when an inventory has a mistake.
     """
     hosts = {host.name: host for host in load_hosts(given)}
     said = None if name in hosts else parse_lease_name(name)
-    if name not in hosts and said is None and name in {lease.name for lease in load_leases(given)}:
+    if said:
+        lease = load_lease(said.lease, given)
+        fields = {field: getattr(lease.host, field) for field in lease.host.__struct_fields__}
+        own = {"name": name, "file": lease.file, "leased": True, "kind": lease.host.kind or said.kind}
+        return HostEntry(**fields | own)
+    if name not in hosts and name in {lease.name for lease in load_leases(given)}:
         raise RecipeError(
             f"'{name}' is not a host, but a lease: its hosts are leased by their features.",
             f"Write {name}:FEATURES, or {name}: for any of its machines.",
         )
-    return chosen("host", name, hosts) if said is None else leased_host(name, said, given)
+    return chosen("host", name, hosts)
 
 
 def load_hosts(given: str | Path = "") -> list[HostEntry]:
@@ -286,11 +271,7 @@ def load_hosts(given: str | Path = "") -> list[HostEntry]:
     for file in inventory_files(given):
         found = {}
         for name, table in _read(file).hosts.items():
-            place = Location(file).at("hosts", name)
-            entry = convert(table, HostEntry, place)
-            if entry.build_host and entry.build_hosts:
-                mistake = "is given beside `build_hosts`."
-                raise place.at("build_host").mistake(mistake, "Name all of them in `build_hosts`.")
+            entry = convert(table, HostEntry, Location(file).at("hosts", name))
             found[name] = msgspec.structs.replace(
                 entry, name=name, file=str(file), ccache_remote=entry.ccache_remote or remote
             )

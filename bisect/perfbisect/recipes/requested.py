@@ -15,6 +15,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
+from typing import Any
 
 import msgspec
 
@@ -168,44 +169,30 @@ def typed(workload: Workload, overrides: Mapping[str, Option]) -> dict[str, Opti
     """
     known = workload.prepare_args | workload.args
     found = dict(overrides)
-    for name, value in overrides.items():
-        if name in TIMING:
-            continue
+    for name in (each for each in overrides if each not in TIMING):
         if name not in known:
             raise UsageError(
                 f"Workload {full_name(workload)} has no arg '{name}' to set.{hint(name, known)}",
                 f"It has {listed(known)}; for anything else write a suite of your own.",
             )
-        found[name] = _like(known[name], name, str(value))
+        try:
+            is_truth, text = isinstance(known[name], bool), str(overrides[name])
+            found[name] = TRUTHS[text.lower()] if is_truth else type(known[name])(text)
+        except (KeyError, ValueError):
+            allowed = {bool: "true or false", int: "a whole number", float: "a number"}[type(known[name])]
+            raise UsageError(
+                f"{name}={text} cannot be set: {name} is {allowed}.", f"It is {show(known[name])} unless set."
+            ) from None
     return found
 
 
 def overridden(workload: Workload, overrides: Mapping[str, Option]) -> Workload:
     """The workload with its overrides; an arg of both loading and runs is changed in both. Raises as ``typed``."""
     found = typed(workload, overrides)
-    return msgspec.structs.replace(
-        workload,
-        args=_replaced(workload.args, found),
-        prepare_args=_replaced(workload.prepare_args, found),
-        **{name: value for name, value in found.items() if name in TIMING},
-    )
-
-
-def _replaced(args: Mapping[str, Option], overrides: Mapping[str, Option]) -> dict[str, Option]:
-    return {name: overrides.get(name, value) for name, value in args.items()}
-
-
-def _like(known: Option, name: str, text: str) -> Option:
-    """``text`` converted to the type of ``known``."""
-    try:
-        if isinstance(known, bool):
-            return TRUTHS[text.lower()]
-        return type(known)(text)
-    except (KeyError, ValueError):
-        allowed = {bool: "true or false", int: "a whole number", float: "a number"}[type(known)]
-        raise UsageError(
-            f"{name}={text} cannot be set: {name} is {allowed}.", f"It is {show(known)} unless set."
-        ) from None
+    changed: dict[str, Any] = {name: value for name, value in found.items() if name in TIMING}
+    for key in ("args", "prepare_args"):
+        changed[key] = {name: found.get(name, value) for name, value in getattr(workload, key).items()}
+    return msgspec.structs.replace(workload, **changed)
 
 
 PLACED = "=/"  # behind a reserved word: only a value that is a path is left out

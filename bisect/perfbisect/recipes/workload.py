@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
+from msgspec import Meta
 
 from perfbisect.errors import RecipeError
 from perfbisect.recipes.builder import COMMAND_PLACEHOLDERS, LONGEST, MEASURED, Argv, Builder, Need, Seconds, Weight
@@ -27,10 +28,10 @@ from perfbisect.recipes.toml import Location, convert, hint, listed, merged, rea
 
 EVENTS = "events"  # the arg that is a workload's length in operations: an option of sysbench, {events} in a command
 
-Drivers = str | Annotated[list[str], msgspec.Meta(min_length=1, description="a list of at least one")]
+Drivers = str | Annotated[list[str], Meta(min_length=1, description="a list of at least one")]
 Option = str | int | float | bool
 LatencyName = Literal["min", "avg", "p95", "p99", "max"]
-SecondsOrZero = Annotated[float, msgspec.Meta(ge=0, le=LONGEST, description="a number of seconds, 0 or more")]
+SecondsOrZero = Annotated[float, Meta(ge=0, le=LONGEST, description="a number of seconds, 0 or more")]
 
 
 FILE = "suite.toml"
@@ -60,10 +61,9 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     setup: str = ""  # plain SQL run in each connection before the measured statement
     statement: str = ""  # plain SQL that is measured
     suspects: dict[str, Weight] = {}  # path of the system's source → how much likelier a commit that touches it is
-    operation: Literal["event", "query"] = (
-        "event"  # what counts as one operation: "event" (one call of event()) or "query" (as sysbench counts them)
-    )
-    threads: Annotated[int, msgspec.Meta(ge=1, le=1_000_000, description="a whole number from 1 to 1000000")] = 1
+    # What counts as one operation: "event" (one call of event()) or "query" (as sysbench counts them).
+    operation: Literal["event", "query"] = "event"
+    threads: Annotated[int, Meta(ge=1, le=1_000_000, description="a whole number from 1 to 1000000")] = 1
     warmup: SecondsOrZero = 2.0
     time: Seconds = 10.0  # the measured window
     command: list[str] = []  # measured from its start to its end, instead of a script; run in {prefix}
@@ -72,9 +72,8 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     cost: str = ""  # pattern of a cost in the output (lower is better)
     operations: str = ""  # pattern of the number of operations in the output; "": the whole execution is one operation
     latencies: dict[LatencyName, str] = {}  # "avg", "p95", …: patterns of latencies in the output, in milliseconds
-    format: Literal["", "fio"] = (
-        ""  # instead of patterns: whose JSON the output is; see perfbisect.lab.workload.command
-    )
+    # Instead of patterns: whose JSON the output is; see perfbisect.lab.workload.command.
+    format: Literal["", "fio"] = ""
     needs: list[Need] = []  # programs that its commands use, beyond those of the build
     # Seconds after which a run is killed; 0: five times its length, and an hour for a command, otherwise a minute.
     timeout: SecondsOrZero = 0.0
@@ -196,8 +195,8 @@ def load_workload(name: str, driver: str, given: str | Path = "") -> Workload:
 
 
 def _called(name: str, driver: str, everything: Sequence[Workload]) -> Workload:
-    fitting = [workload for workload in everything if workload.driver == driver]
-    found = [workload for workload in fitting if name in (workload.name, full_name(workload))]
+    named = [workload for workload in everything if name in (workload.name, full_name(workload))]
+    found = [workload for workload in named if workload.driver == driver]
     if len(found) == 1:
         return found[0]
     if found:
@@ -205,9 +204,9 @@ def _called(name: str, driver: str, everything: Sequence[Workload]) -> Workload:
             f"Several suites have a workload '{name}' for {driver}.",
             f"Choose one of {listed(full_name(workload) for workload in found)}.",
         )
+    fitting = [workload for workload in everything if workload.driver == driver]
     names = {workload.name for workload in fitting}
-    others = {workload.driver for workload in everything if name in (workload.name, full_name(workload))}
-    elsewhere = f" The one of that name is for {listed(others)}." if others else ""
+    elsewhere = f" The one of that name is for {listed({each.driver for each in named})}." if named else ""
     near = hint(name, names | {full_name(workload) for workload in fitting})
     raise RecipeError(
         f"There is no workload '{name}' for {driver}.{elsewhere or near}", f"Workloads for {driver}: {listed(names)}."
@@ -231,19 +230,19 @@ def choose_workloads(words: str, driver: str, given: str | Path = "") -> dict[st
     short = [workload.name for workload in fitting]
     found: dict[str, tuple[str, Workload]] = {}  # full name → as first requested
     for word in filter(None, map(str.strip, words.split(","))):
-        members = [workload for workload in fitting if word in (workload.group, workload.suite)]
-        if word not in short and members:
-            for one in members:
-                found.setdefault(full_name(one), (one.name if short.count(one.name) == 1 else full_name(one), one))
-        elif word in short or "/" in word:
-            one = _called(word, driver, everything)
-            found.setdefault(full_name(one), (word, one))
-        else:
+        members = {} if word in short else {
+            each.name if short.count(each.name) == 1 else full_name(each): each
+            for each in fitting
+            if word in (each.group, each.suite)
+        }  # fmt: skip
+        if not members and word not in short and "/" not in word:
             groups = {workload.group for workload in fitting}
             raise RecipeError(
                 f"There is no workload and no group '{word}' for {driver}.{hint(word, [*short, *groups])}",
                 f"Workloads for {driver}: {listed(set(short))}. Groups: {listed(groups)}.",
             )
+        for name, each in (members or {word: _called(word, driver, everything)}).items():
+            found.setdefault(full_name(each), (name, each))
     return dict(found.values())
 
 
