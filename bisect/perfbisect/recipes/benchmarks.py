@@ -7,9 +7,11 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
-from perfbisect.recipes.proposal import PLAIN, Benchmark, Measured, Tree, is_benchmark, is_own
+from perfbisect.recipes.proposal import PLAIN, Benchmark, Measured, Tree, is_benchmark
 
 MOST = 30  # workloads
+C = (".c", ".cc", ".cpp", ".cxx")
+MAKEFILES = ("GNUmakefile", "makefile", "Makefile")
 
 GOOGLE = ["--benchmark_format=json"], "$.benchmarks[0].cpu_time"  # its times are of the first benchmark
 CRITERION = ["--bench", "--output-format", "bencher"], r"bench: +([0-9,]+) ns/iter"
@@ -22,9 +24,8 @@ _OUTPUT = re.compile(
 )
 _MESON = re.compile(r"\bexecutable\s*\(\s*'([^']+)'")
 _PROGRAMS = re.compile(r"^(\w+)_PROGRAMS\s*\+?=((?:[^\\\n]|\\\n)*)", re.MULTILINE)
-_RULE = re.compile(
-    r"^([\w./+-]+)(?:\$[({][\w.]+[)}])?[ \t]*:(?!=)", re.MULTILINE
-)  # with or without a suffix such as $(EXE)
+# With or without a suffix such as $(EXE).
+_RULE = re.compile(r"^([\w./+-]+)(?:\$[({][\w.]+[)}])?[ \t]*:(?!=)", re.MULTILINE)
 _MAIN = re.compile(r"\bmain\s*\(|BENCHMARK_MAIN")
 _GO_BENCHMARK = re.compile(r"^func (Benchmark\w+)\(\w+ \*testing\.B\)", re.MULTILINE)
 
@@ -57,14 +58,15 @@ def _candidates(system: str, tree: Tree) -> list[Benchmark]:
 def _program(tree: Tree, path: str, targets: list[str], options: list[str] | None = None) -> Benchmark:
     """A program at this path below {prefix}, which is not installed."""
     name = PurePosixPath(path).name
-    source = tree.source_of(name)
-    arguments, cost = GOOGLE if "benchmark/benchmark.h" in tree.texts.get(source, "") else ([], "")
-    build = {"in_place": True, "options": options or [], "targets": targets}
-    return Benchmark(
-        f"{name}, which is built and run in a copy of the tree",
-        [Measured(name, [f"{{prefix}}/{path}", *arguments], cost)],
-        {key: value for key, value in build.items() if value},
-    )
+    uses_google = "benchmark/benchmark.h" in tree.texts.get(tree.source_of(name), "")
+    arguments, cost = GOOGLE if uses_google else ([], "")
+    what = f"{name}, which is built and run in a copy of the tree"
+    return _in_copy(what, Measured(name, [f"{{prefix}}/{path}", *arguments], cost), targets, options)
+
+
+def _in_copy(what: str, measured: Measured, targets: list[str], options: list[str] | None = None) -> Benchmark:
+    build = {"in_place": True, "options": options, "targets": targets}
+    return Benchmark(what, [measured], {key: value for key, value in build.items() if value})
 
 
 def _join(*parts: str) -> str:
@@ -72,94 +74,76 @@ def _join(*parts: str) -> str:
 
 
 def _cmake(tree: Tree) -> Iterator[Benchmark]:
-    everything = "\n".join(text for path, text in sorted(tree.texts.items()) if is_own(path) and _is_cmake(path))
+    files = tree.own(lambda path: path.name == "CMakeLists.txt" or path.suffix == ".cmake")
+    everything = "\n".join(files.values())
     options = [
         f"-D{name}=ON"
-        for name, default in _OPTION.findall(everything)
+        for name, default in dict(_OPTION.findall(everything)).items()
         if default.upper() in ("", "OFF", "FALSE", "NO", "0")
     ]
     output = _OUTPUT.search(everything)
-    for path, text in sorted(tree.texts.items(), key=lambda each: (each[0].count("/"), each[0])):
-        if not is_own(path) or not _is_cmake(path):
-            continue
-        where = str(PurePosixPath(path).parent) if path.endswith("CMakeLists.txt") else "."
+    for path, text in files.items():
+        where = str(PurePosixPath(path).parent) if path.endswith(".txt") else "."
         for call, word in _CALL.findall(text):
-            name = PurePosixPath(word).stem if PurePosixPath(word).suffix in (".c", ".cc", ".cpp", ".cxx") else word
-            defined = (
-                call.lower().endswith("add_executable") or name != word
-            )  # a function of the project, with a source
+            name = PurePosixPath(word).stem if PurePosixPath(word).suffix in C else word
+            # A function of the project with a source defines a program, too.
+            defined = call.lower().endswith("add_executable") or name != word
             if defined and is_benchmark(name) and "/" not in name:
-                yield _program(
-                    tree, _join("build", output[1] if output else where, name), [name], list(dict.fromkeys(options))
-                )
-
-
-def _is_cmake(path: str) -> bool:
-    return path.endswith(("CMakeLists.txt", ".cmake"))
+                yield _program(tree, _join("build", output[1] if output else where, name), [name], options)
 
 
 def _meson(tree: Tree) -> Iterator[Benchmark]:
-    for path, text in sorted(tree.texts.items()):
-        if PurePosixPath(path).name == "meson.build" and is_own(path):
-            for name in _MESON.findall(text):
-                if is_benchmark(name):
-                    target = _join(str(PurePosixPath(path).parent), name)
-                    yield _program(tree, _join("build", target), [target])
+    for path, text in sorted(tree.own(lambda path: path.name == "meson.build").items()):
+        for name in filter(is_benchmark, _MESON.findall(text)):
+            target = _join(str(PurePosixPath(path).parent), name)
+            yield _program(tree, _join("build", target), [target])
 
 
 def _autotools(tree: Tree) -> Iterator[Benchmark]:
-    for path, text in sorted(tree.texts.items(), key=lambda each: (each[0].count("/"), each[0])):
-        if PurePosixPath(path).name != "Makefile.am" or not is_own(path):
-            continue
+    for path, text in tree.own(lambda path: path.name == "Makefile.am").items():
         where = str(PurePosixPath(path).parent)
         for kind, names in _PROGRAMS.findall(text):
-            for name in names.replace("\\\n", " ").split():
-                at_top = where == "."
-                if is_benchmark(name) and (at_top or kind not in ("check", "EXTRA")):  # which `make all` builds
-                    yield _program(tree, _join(where, name), [name] if at_top else [])
+            for name in filter(is_benchmark, names.replace("\\\n", " ").split()):
+                if where == "." or kind not in ("check", "EXTRA"):  # which `make all` builds
+                    yield _program(tree, _join(where, name), [name] if where == "." else [])
     yield from _by_rule(tree, ("Makefile.in", "Makefile"))
 
 
 def _make(tree: Tree) -> Iterator[Benchmark]:
-    yield from _by_rule(tree, ("GNUmakefile", "makefile", "Makefile"))
+    yield from _by_rule(tree, MAKEFILES)
 
 
 def _by_rule(tree: Tree, names: tuple[str, ...]) -> Iterator[Benchmark]:
     """Programs with a rule at the top; then those with a source file in a folder with a makefile of its own."""
     of_top = [*filter(tree.texts.__contains__, names)][:1]  # and what it may include
     of_top += sorted(path for path in tree.texts if path.endswith(".mk") and "/" not in path)
-    at_top = "\n".join(tree.texts[path] for path in of_top)
-    sources = [path for path, text in sorted(tree.texts.items(), key=lambda each: (each[0].count("/"), each[0]))
-               if PurePosixPath(path).suffix in (".c", ".cc", ".cpp", ".cxx") and is_own(path)
-               and is_benchmark(PurePosixPath(path).stem) and _MAIN.search(text)]  # fmt: skip
-    rules = dict.fromkeys(_RULE.findall(at_top))
-    stems = {PurePosixPath(path).stem for path in sources}
+    rules = dict.fromkeys(_RULE.findall("\n".join(tree.texts[path] for path in of_top)))
+    named = tree.own(lambda path: path.suffix in C and is_benchmark(path.stem))
+    sources = [PurePosixPath(path) for path, text in named.items() if _MAIN.search(text)]
+    stems = {source.stem for source in sources}
     for rule in rules:
         if PurePosixPath(rule).name in stems and PLAIN.fullmatch(rule):
             yield _program(tree, _join(rule), [rule])
-    for path in sources:
-        place = PurePosixPath(path)
-        if len(place.parts) > 1 and any(str(place.parent / name) in tree.texts for name in names):
-            yield _program(tree, str(place.with_suffix("")), [])
+    for source in sources:
+        if len(source.parts) > 1 and any(str(source.parent / name) in tree.texts for name in names):
+            yield _program(tree, str(source.with_suffix("")), [])
 
 
 def _target(tree: Tree) -> Iterator[Benchmark]:
     """A target of make that runs the benchmark. It is made during the build, too, so that a run compiles nothing."""
-    for makefile in ("GNUmakefile", "makefile", "Makefile", "Makefile.in", "Makefile.am"):
+    for makefile in (*MAKEFILES, "Makefile.in", "Makefile.am"):
         for rule in dict.fromkeys(_RULE.findall(tree.texts.get(makefile, ""))):
             if rule in ("bench", "benchmark", "benchmarks"):
-                command = ["make", "-s", "-C", "{prefix}", rule]
-                build = {"in_place": True, "targets": [rule]}
-                yield Benchmark(f"`make {rule}`, in a copy of the tree", [Measured(rule, command)], build)
+                measured = Measured(rule, ["make", "-s", "-C", "{prefix}", rule])
+                yield _in_copy(f"`make {rule}`, in a copy of the tree", measured, [rule])
 
 
 def _cargo(tree: Tree) -> Iterator[Benchmark]:
-    for path in sorted(tree.texts, key=lambda each: (each.count("/"), each)):
-        if PurePosixPath(path).name == "Cargo.toml" and is_own(path):
-            table = _toml(tree.texts[path])
-            package = table.get("package")
-            if isinstance(package, dict) and isinstance(package.get("name"), str) and PLAIN.fullmatch(package["name"]):
-                yield from _crate(tree, str(PurePosixPath(path).parent), package["name"], table)
+    for path, text in tree.own(lambda path: path.name == "Cargo.toml").items():
+        table = _toml(text)
+        package = table.get("package")
+        if isinstance(package, dict) and isinstance(package.get("name"), str) and PLAIN.fullmatch(package["name"]):
+            yield from _crate(tree, str(PurePosixPath(path).parent), package["name"], table)
 
 
 def _crate(tree: Tree, where: str, crate: str, table: dict[str, Any]) -> Iterator[Benchmark]:
@@ -167,29 +151,21 @@ def _crate(tree: Tree, where: str, crate: str, table: dict[str, Any]) -> Iterato
     of_crate = [] if where == "." else [f"--package={crate}"]
     for name in _targets(tree, table, "bin", _join(where, "src/bin")):
         if is_benchmark(name):
-            yield Benchmark(
-                f"{name}, which is installed",
-                [Measured(name, [f"{{prefix}}/bin/{name}"])],
-                {"targets": [*of_crate, f"--bin={name}"]},
-                {"programs": [f"bin/{name}"]},
-            )
+            measured = Measured(name, [f"{{prefix}}/bin/{name}"])
+            build, top = {"targets": [*of_crate, f"--bin={name}"]}, {"programs": [f"bin/{name}"]}
+            yield Benchmark(f"{name}, which is installed", [measured], build, top)
     criterion = "criterion" in str(table.get("dev-dependencies", ""))
     for name in _targets(tree, table, "bench", _join(where, "benches")):
         arguments, cost = CRITERION if criterion else (["--bench"], "")
         # Cargo adds a hash to the names of these programs.
         program = f"{{prefix}}/target/release/deps/{name.replace('-', '_')}-"
         find = f'for program in {program}*; do [ ! -x "$program" ] || exec "$program" {" ".join(arguments)}; done; exit 127'
-        yield Benchmark(
-            f"{name} of `cargo bench`", [Measured(name, ["sh", "-c", find], cost)],
-            {"in_place": True, "targets": [*of_crate, f"--bench={name}"]},
-        )  # fmt: skip
+        measured = Measured(name, ["sh", "-c", find], cost)
+        yield _in_copy(f"{name} of `cargo bench`", measured, [*of_crate, f"--bench={name}"])
     for name in _targets(tree, table, "example", _join(where, "examples")):
         if is_benchmark(name):
-            yield Benchmark(
-                f"{name}, an example",
-                [Measured(name, [f"{{prefix}}/target/release/examples/{name}"])],
-                {"in_place": True, "targets": [*of_crate, f"--example={name}"]},
-            )
+            measured = Measured(name, [f"{{prefix}}/target/release/examples/{name}"])
+            yield _in_copy(f"{name}, an example", measured, [*of_crate, f"--example={name}"])
 
 
 def _targets(tree: Tree, table: dict[str, Any], kind: str, folder: str) -> list[str]:
@@ -212,23 +188,21 @@ def _toml(text: str) -> dict[str, Any]:
 def _go(tree: Tree) -> Iterator[Benchmark]:
     """The package with the most benchmarks nearest to the top, compiled as `go test -c` does it."""
     packages: dict[str, list[str]] = {}
-    for path, text in sorted(tree.texts.items()):
-        if path.endswith("_test.go") and is_own(path):
-            names = [name for name in _GO_BENCHMARK.findall(text) if name.isascii()]
+    for path, text in sorted(tree.own(lambda path: path.name.endswith("_test.go")).items()):
+        if names := [name for name in _GO_BENCHMARK.findall(text) if name.isascii()]:
             packages.setdefault(str(PurePosixPath(path).parent), []).extend(names)
-    order = sorted(
-        filter(packages.get, packages), key=lambda where: (where.count("/") + (where != "."), -len(packages[where]))
-    )
-    for where in order:
-        folder = "{prefix}" if where == "." else f"{{prefix}}/{where}"
+    depth = {where: len(PurePosixPath(where).parts) for where in packages}
+    for where in sorted(packages, key=lambda where: (depth[where], -len(packages[where]))):
         program = "{prefix}/benchmarks.test"
-        run = ["env", "-C", folder, program, "-test.run=^$", "-test.benchtime={time}s"]
-        has_data = any(path.startswith(_join(where, "testdata/x")[:-1]) for path in tree.paths)
+        run = ["env", "-C", _join("{prefix}", where), program, "-test.run=^$", "-test.benchtime={time}s"]
+        has_data = any(path.startswith(_join(where, "testdata") + "/") for path in tree.paths)
         yield Benchmark(
             f"the benchmarks of `go test` in {where}",
             [Measured(name, [*run, f"-test.bench=^{name}$"], GO_COST, 1.0) for name in packages[where]],
             {
-                "compile": [["env", "-C", folder, "go", "test", "-c", "-trimpath", "-o", program, "."]],
+                "compile": [
+                    ["env", "-C", _join("{prefix}", where), "go", "test", "-c", "-trimpath", "-o", program, "."]
+                ],
                 "artifacts": [] if has_data else ["benchmarks.test"],
                 "needs": ["go"],
                 "env": {"GOPROXY": "off", "GOTOOLCHAIN": "local", "GOFLAGS": "-buildvcs=false -p={jobs}"},
@@ -239,18 +213,17 @@ def _go(tree: Tree) -> Iterator[Benchmark]:
 
 def _scripts(tree: Tree) -> Iterator[Benchmark]:
     """Benchmarks in Python of a tree that is not built."""
-    paths = [path for path, text in sorted(tree.texts.items(), key=lambda each: (each[0].count("/"), each[0]))
-             if path.endswith(".py") and is_own(path) and is_benchmark(PurePosixPath(path).stem)
-             and not path.endswith(("setup.py", "__init__.py")) and "__main__" in text]  # fmt: skip
-    workloads = [
-        Measured(PurePosixPath(path).stem, ["env", "PYTHONPATH={prefix}", "python3", f"{{prefix}}/{path}"])
-        for path in paths
-    ]
-    if workloads:
-        unique = list({each.name: each for each in reversed(workloads)}.values())[::-1]
-        yield Benchmark(
-            "scripts in Python, in a copy of the tree", unique, {"needs": ["python3"]}, {"extends": "command"}
-        )
+    files = tree.own(
+        lambda path: path.suffix == ".py" and is_benchmark(path.stem) and path.stem not in ("setup", "__init__")
+    )
+    measured: dict[str, Measured] = {}  # the nearest to the top of each name
+    for path, text in files.items():
+        if "__main__" in text:
+            command = ["env", "PYTHONPATH={prefix}", "python3", f"{{prefix}}/{path}"]
+            measured.setdefault(name := PurePosixPath(path).stem, Measured(name, command))
+    if measured:
+        what = "scripts in Python, in a copy of the tree"
+        yield Benchmark(what, [*measured.values()], {"needs": ["python3"]}, {"extends": "command"})
 
 
 _OF_SYSTEM: dict[str, Callable[[Tree], Iterator[Benchmark]]] = {

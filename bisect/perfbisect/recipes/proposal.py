@@ -6,7 +6,7 @@ file.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
@@ -41,6 +41,11 @@ class Tree:
     paths: frozenset[str]  # of files
     texts: Mapping[str, str]  # of the files that ``to_read`` names, as far as they are text
     embedding: str = ""  # the lines of its sources that EMBEDDING finds
+
+    def own(self, wanted: Callable[[PurePosixPath], bool]) -> dict[str, str]:
+        """The wanted files that ``is_own``, path → text, the nearest to the top first."""
+        paths = sorted(self.texts, key=lambda path: (path.count("/"), path))
+        return {path: self.texts[path] for path in paths if is_own(path) and wanted(PurePosixPath(path))}
 
     def source_of(self, name: str) -> str:
         """The path of the source file of that name without its suffix; "" where none exists."""
@@ -197,70 +202,58 @@ class Proposal:
 
 def builder(proposal: Proposal) -> str:
     """The text of the builder.toml."""
-    bench = proposal.benchmark
-    top: dict[str, Any] = {
-        **(bench.top if bench else {}),
-        "summary": f"{proposal.name}, as bisect init found it",
-        "repository": proposal.repository,
-        "release_tags": list(proposal.patterns),
-        "version": proposal.version,
-        "ignore": proposal.ignore,
-        "driver": proposal.name,
-    }
+    bench = proposal.benchmark or Benchmark("", [])
     parts = [
-        _comment(
-            f"Written by `bisect init` from the tree of {proposal.of}: guesses, for you to change.",
-            "All keys: docs/recipes.md of perfbisect.",
+        f"""\
+# Written by `bisect init` from the tree of {_one_line(proposal.of)}: guesses, for you to change.
+# All keys: docs/recipes.md of perfbisect.
+""",
+        _table(
+            {
+                **bench.top,
+                "summary": f"{proposal.name}, as bisect init found it",
+                "repository": proposal.repository,
+                "release_tags": list(proposal.patterns),
+                "version": proposal.version,
+                "ignore": proposal.ignore,
+                "driver": proposal.name,
+            }
         ),
-        _table(top),
-        _comment(
-            "Commits that touch only paths of `ignore` are never built, and these paths are left out of the checkout.",
-            'If the build needs no tests, add "tests/**".',
-        ),
+        """\
+# Commits that touch only paths of `ignore` are never built, and these paths are left out of the checkout.
+# If the build needs no tests, add "tests/**".
+""",
     ]
-    build = bench.build if bench else {}
-    if proposal.system and "compile" not in build:
-        parts.append(
-            _comment(f"Built by {proposal.system}, as read from the tree; `options` are for its configure step.")
-        )
-    if build.get("in_place"):
-        parts.append(
-            _comment(
-                "The benchmark is not installed, so it is built and run in a copy of the tree. Builds are one candidate",
-                "where all of their `artifacts` are equal, such as the benchmark, if it loads no library of this tree.",
-            )
-        )
-    return "\n".join([*parts, *([_table({"build": build})] if build else [])])
+    if proposal.system and "compile" not in bench.build:
+        parts.append(f"# Built by {proposal.system}, as read from the tree; `options` are for its configure step.\n")
+    if bench.build.get("in_place"):
+        parts.append("""\
+# The benchmark is not installed, so it is built and run in a copy of the tree. Builds are one candidate
+# where all of their `artifacts` are equal, such as the benchmark, if it loads no library of this tree.
+""")
+    return "\n".join([*parts, *([_table({"build": bench.build})] if bench.build else [])])
 
 
 def suite(proposal: Proposal) -> str:
     """The text of the suite.toml."""
     parts = [
-        _comment("Written by `bisect init`: guesses, for you to change."),
+        "# Written by `bisect init`: guesses, for you to change.\n",
         _table({"summary": f"benchmarks of {proposal.name}", "driver": proposal.name}),
     ]
     if proposal.benchmark and proposal.benchmark.others:
-        parts.append(
-            _comment("Not used, but called like a benchmark:", *(f"  {name}" for name in proposal.benchmark.others))
-        )
+        names = "".join(f"#   {_one_line(name)}\n" for name in proposal.benchmark.others)
+        parts.append(f"# Not used, but called like a benchmark:\n{names}")
     if any(not each.cost for each in proposal.workloads):
-        parts.append(
-            _comment(
-                "The duration of a command is measured, unless a pattern finds a number in its output:",
-                "  rate = 'ops/s: ([0-9.]+)'       # higher is better",
-                "  cost = '$.results[0].seconds'   # lower is better; a path into JSON",
-                "Add its arguments, and let it take half a second or more. {data} is an empty folder for its files.",
-            )
-        )
+        parts.append("""\
+# The duration of a command is measured, unless a pattern finds a number in its output:
+#   rate = 'ops/s: ([0-9.]+)'       # higher is better
+#   cost = '$.results[0].seconds'   # lower is better; a path into JSON
+# Add its arguments, and let it take half a second or more. {data} is an empty folder for its files.
+""")
     for each in proposal.workloads:
-        table = {
-            "summary": f"{each.name}, as bisect init found it",
-            "group": "benchmark",
-            "command": each.command,
-            "cost": each.cost,
-            "time": each.time,
-        }
-        parts.append(_table({"workloads": {each.name: {key: value for key, value in table.items() if value}}}))
+        table = {"summary": f"{each.name}, as bisect init found it", "group": "benchmark", "command": each.command}
+        table |= {key: value for key, value in {"cost": each.cost, "time": each.time}.items() if value}
+        parts.append(_table({"workloads": {each.name: table}}))
     return "\n".join(parts)
 
 
@@ -268,6 +261,6 @@ def _table(table: Mapping[str, Any]) -> str:
     return tomli_w.dumps({key: value for key, value in table.items() if value})
 
 
-def _comment(*lines: str) -> str:
-    """Comments of TOML; names in them are of one line."""
-    return "".join(f"# {' '.join(line.splitlines())}".rstrip() + "\n" for line in lines)
+def _one_line(name: str) -> str:
+    """A name as it can be in a comment of TOML."""
+    return " ".join(name.splitlines()).rstrip()
