@@ -8,17 +8,18 @@ that takes as long as the start of Python, some hundredths of a second.
 """
 
 import json
+import math
 import re
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.masking import masked
 
-_STEP = re.compile(r"""\.([^.\[\]"'\s]+)|\[(-?[0-9]{1,18})\]|\["([^"\]]*)"\]|\['([^'\]]*)'\]""")
+_STEP = re.compile(r"""\.([^.\[\]"'\s]+)|\[(-?[0-9]{1,18})\]|\[(["'])((?:(?!\3)[^\]])*)\3\]""")
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _DIGITS = 400  # of the longest number; no float has more before the point
@@ -69,7 +70,7 @@ def find_number(where: str, stdout: str, stderr: str = "") -> float:
     text = str(found).strip()
     plain = text.replace(",", "") if _THOUSANDS.fullmatch(text) else text
     number = float(plain) if len(plain) <= _DIGITS and _NUMBER.fullmatch(plain) else 0.0
-    if not 0 < number < float("inf"):
+    if not 0 < number < math.inf:
         raise ValueError(f"it printed {_short(text)!r} where {where} matches, which is not a number above 0")
     return number
 
@@ -84,8 +85,8 @@ def steps(path: str) -> list[str | int]:
             raise ValueError(
                 f'is not a path into JSON: "{path[at:]}" is invalid; write $.results[0].ops, or $["a key"]'
             )
-        name, location, double, single = match.groups()
-        taken.append(int(location) if location else next(key for key in (name, double, single) if key is not None))
+        name, index, _, key = match.groups()
+        taken.append(int(index) if index else name or key)
         at = match.end()
     return taken
 
@@ -116,9 +117,9 @@ def _in_json(path: str, stdout: str) -> object:
 
 def _document(stdout: str) -> Any:
     why = "is not JSON"
-    for text in (stdout, *_lines_from_the_end(stdout)):
+    for text in (stdout, *reversed(stdout.split("\n"))):
         try:
-            return json.loads(text, parse_int=_integer)
+            return json.loads(text, parse_int=lambda digits: int(digits) if len(digits) <= _DIGITS else math.inf)
         except RecursionError:
             why = "is JSON with too many lists or tables in each other"
         except ValueError:
@@ -126,26 +127,10 @@ def _document(stdout: str) -> Any:
     raise ValueError(f"it printed no metric: its output {why}")
 
 
-def _lines_from_the_end(text: str) -> Iterator[str]:
-    end = len(text)
-    while end >= 0:
-        begin = text.rfind("\n", 0, end) + 1
-        yield text[begin:end]
-        end = begin - 1
-
-
-def _integer(digits: str) -> float:
-    return int(digits) if len(digits) <= _DIGITS else float("inf")
-
-
 def _kind(found: object) -> str:
-    match found:
-        case dict():
-            return "is a table"
-        case list():
-            return f"is a list of {len(found)}"
-        case _:
-            return f"is {_short(json.dumps(found))}"
+    if isinstance(found, list):
+        return f"is a list of {len(found)}"
+    return "is a table" if isinstance(found, dict) else f"is {_short(json.dumps(found))}"
 
 
 def _short(text: str) -> str:

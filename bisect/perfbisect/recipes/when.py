@@ -53,13 +53,9 @@ def applied(builder: Builder, facts: TreeFacts) -> Builder:
 
     Raises RecipeError when the result is not a valid recipe.
     """
-    holding = [block for block in builder.when if holds(block, facts)]
-    resolved = msgspec.structs.replace(builder, when=[])
-    if not holding:
-        return resolved
-    table = msgspec.to_builtins(resolved)
-    for block in holding:
-        table = merged(table, block.change)
+    table = msgspec.to_builtins(msgspec.structs.replace(builder, when=[]))
+    for block in builder.when:
+        table = merged(table, block.change if holds(block, facts) else {})
     recipe = {key: value for key, value in table.items() if key not in Builder.filled_in and value is not None}
     changed = convert(recipe, Builder, Location(Path(builder.folder, "builder.toml")))
     return msgspec.structs.replace(changed, **{name: getattr(builder, name) for name in Builder.filled_in})
@@ -133,13 +129,10 @@ def number(text: str) -> Number:
 
 def parse_conditions(text: str) -> list[tuple[str, Number]]:
     """The conditions of a rule such as ">=3.8,<3.30". Raises ValueError with the reason."""
-    conditions = []
-    for part in text.split(","):
-        found = CONDITION.fullmatch(part)
-        if not found:
-            raise ValueError(f'"{part.strip()}" is not a condition on a version')
-        conditions.append((found[1], number(found[2])))
-    return conditions
+    found = {part: CONDITION.fullmatch(part) for part in text.split(",")}
+    if wrong := [part for part, match in found.items() if not match]:
+        raise ValueError(f'"{wrong[0].strip()}" is not a condition on a version')
+    return [(match[1], number(match[2])) for match in found.values() if match]
 
 
 def satisfies(version: str, rule: str) -> bool:
