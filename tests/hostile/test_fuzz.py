@@ -156,7 +156,7 @@ def world(tmp_path: Path, git: Git, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
     for name in (
         "hunt.session.begin", "hunt.session.follow", "hunt.trials.runner.run_trial", "demo.history.write_history",
-        "repository.clone.talk", "cli.commands.serve.installed_version",
+        "repository.discovery.talk", "cli.commands.serve.installed_version",
     ):  # fmt: skip
         monkeypatch.setattr(f"perfbisect.{name}", stop)
     work = tmp_path / "work"

@@ -184,7 +184,7 @@ class Builder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     inherited: list[str] = []  # folders of the recipes that it extends, nearest first
     home: str = ""  # name of its repository and its work folder on a host; "": that of the recipe
     requested: list[str] = []  # those options of the configure step that the user gave; they are in build.options
-    addition: str = ""  # the end of its server's configuration file, with placeholders: see server_config.py
+    addition: str = ""  # the end of its server's configuration file, with placeholders: see ServerConfig
     summary: str
     extends: str = ""
     repository: str = ""
