@@ -15,7 +15,7 @@ from perfbisect.recipes.proposal import EMBEDDING, Proposal, Tree, defined, igno
 from perfbisect.recipes.workload import load_workloads
 from perfbisect.repository.commits import resolve, tags_of
 from perfbisect.repository.discovery import open_repository
-from perfbisect.repository.git import Repository, git
+from perfbisect.repository.git import Repository, configured, git
 from perfbisect.repository.objects import lines_with, listing, texts_in
 from perfbisect.repository.releases import Range, latest_range
 
@@ -53,7 +53,7 @@ def look(path: Path, name: str = "", *, named: bool) -> Look | Described:
     range, or cannot be built and measured by any guess; and for a name that cannot be used.
     """
     repo = open_repository(path, named=named)
-    url = git(repo, "config", "--get", "remote.origin.url", allowed=(0, 1)).strip()
+    url = configured(repo, "remote.origin.url")
     range_ = latest_range(repo)
     ends = [resolve(repo, revision, range_.patterns) for revision in (range_.good, range_.bad)]
     listings = [listing(repo, commit) for commit in ends]

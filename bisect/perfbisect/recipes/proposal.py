@@ -13,6 +13,8 @@ from typing import Any
 
 import tomli_w
 
+from perfbisect.recipes.toml import Table
+
 PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")  # a name that neither a shell nor a recipe changes
 
 EMBEDDING = ("include_str!", "include_bytes!", "//go:embed")  # names of files that become part of a program
@@ -251,7 +253,11 @@ def suite(proposal: Proposal) -> str:
 # Add its arguments, and let it take half a second or more. {data} is an empty folder for its files.
 """)
     for each in proposal.workloads:
-        table = {"summary": f"{each.name}, as bisect init found it", "group": "benchmark", "command": each.command}
+        table: Table = {
+            "summary": f"{each.name}, as bisect init found it",
+            "group": "benchmark",
+            "command": each.command,
+        }
         table |= {key: value for key, value in {"cost": each.cost, "time": each.time}.items() if value}
         parts.append(_table({"workloads": {each.name: table}}))
     return "\n".join(parts)

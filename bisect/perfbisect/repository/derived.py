@@ -17,7 +17,6 @@ git takes no patch that needs a guess: its lines must be there, though other lin
 """
 
 import base64
-import os
 import re
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +26,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from perfbisect.errors import PerfBisectError, UsageError
-from perfbisect.repository.git import Repository, borrowed, failure, run, sealed
+from perfbisect.repository.git import Repository, borrowed, failure, printable, run, sealed
 
 INCONCLUSIVE = 2
 
@@ -78,7 +77,7 @@ def reverted(repo: Repository, tip: str, commits: Sequence[str], ignore: Sequenc
             is_merge = len(ask.git("rev-list", "--max-count=1", "--parents", commit).split()) > 2
             merges += [commit] if is_merge else []
             tree, paths = _without(bare, tree, commit, ignore, merge=is_merge)
-            beside.update(map(_printable, paths))
+            beside.update(map(printable, paths))
         if tree == whole:
             raise NotReverted(
                 f"Reverting {_short(commits)} changes nothing in {tip[:10]}.",
@@ -102,7 +101,7 @@ def _without(bare: Path, tree: str, commit: str, ignore: Sequence[str], *, merge
             ask.run("reset", "-q", tree, "--", *(f":(top,glob){pattern}" for pattern in ignore))
         conflicts = ask.unmerged()
         beside = [path for path, stages in conflicts.items() if ask.settle(path, stages)]
-        if left := [_printable(path) for path in conflicts if path not in beside]:
+        if left := [printable(path) for path in conflicts if path not in beside]:
             shown = f"{', '.join(left[:_SHOWN])}{f' and {len(left) - _SHOWN} more' if len(left) > _SHOWN else ''}"
             raise NotReverted(
                 f"{commit[:10]} does not revert cleanly: conflicts in {shown}.",
@@ -172,11 +171,6 @@ class Temporary:
         blob = self.git("hash-object", "-w", "--no-filters", str(merged)).strip()
         self.git("update-index", "--cacheinfo", f"{modes.pop()},{blob},{path}")
         return True
-
-
-def _printable(path: str) -> str:
-    """A path with bytes that are not UTF-8 as escapes."""
-    return os.fsencode(path).decode(errors="backslashreplace")
 
 
 def _short(commits: Sequence[str]) -> str:
@@ -251,16 +245,7 @@ def reason(said: str) -> str:
 
 def apply(bare: Path, commit: str, content: bytes) -> tuple[str, str]:
     """A commit with a patch, or "" and git's first reason; ``bare`` is a repository as of ``borrowed``."""
-    done = subprocess.run(
-        ["sh", "-c", APPLY, "apply", str(bare), commit],
-        cwd=bare,
-        env=sealed(),
-        input=encoded(content),
-        check=False,
-        capture_output=True,
-        encoding="utf-8",
-        errors="replace",
-    )
+    done = run([str(bare), commit], bare, sealed(), encoded(content), script=APPLY)
     return outcome(done.stdout) if done.returncode == 0 else ("", reason(done.stderr))
 
 

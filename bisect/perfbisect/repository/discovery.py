@@ -5,7 +5,6 @@ git itself finds it, and refuses those of other users. With an explicit git dire
 """
 
 import fcntl
-import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +15,18 @@ from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.folders import cache_folder
 from perfbisect.recipes.builder import Builder
 from perfbisect.repository.commits import look_up, tags_of
-from perfbisect.repository.git import NO_WORK_TREE, Repository, environment, failure, git, run, talk, to_remotes
+from perfbisect.repository.git import (
+    NO_WORK_TREE,
+    Repository,
+    configured,
+    environment,
+    failure,
+    git,
+    printable,
+    run,
+    talk,
+    to_remotes,
+)
 
 _TAKES = "--repo takes the folder of a git repository."
 
@@ -33,7 +43,7 @@ def open_repository(path: Path, *, named: bool = True, shallow: bool = False) ->
     _refuse_bytes(path)
     folder = path.expanduser()
     if not folder.is_dir():
-        raise UsageError(f"There is no folder {_printable(path)}.", _TAKES)
+        raise UsageError(f"There is no folder {printable(path)}.", _TAKES)
     is_git_dir = all((folder / name).exists() for name in ("HEAD", "objects", "refs"))
     explicit = ["-c", "safe.bareRepository=all"] if named and is_git_dir else []
     git_dir = Path(_ask(folder, [*explicit, NO_WORK_TREE, "rev-parse", "--absolute-git-dir"]).removesuffix("\n"))
@@ -74,7 +84,7 @@ def _refuse_bytes(path: Path) -> None:
         str(path).encode()
     except UnicodeEncodeError:
         raise UsageError(
-            f"The path of the repository {_printable(path)} is not UTF-8.",
+            f"The path of the repository {printable(path)} is not UTF-8.",
             "Rename the folder, or clone the repository.",
         ) from None
 
@@ -84,13 +94,8 @@ def _ask(folder: Path, arguments: list[str]) -> str:
     if done.returncode == 0:
         return done.stdout
     if "fatal: not a git repository (or any" in done.stderr:
-        raise UsageError(f"{_printable(folder)} is not a git repository.", _TAKES)
-    raise failure(f"{_printable(folder)} cannot be used", done.stderr)
-
-
-def _printable(path: str | Path) -> str:
-    """A path with bytes that are not UTF-8 as escapes."""
-    return os.fsencode(path).decode(errors="backslashreplace")
+        raise UsageError(f"{printable(folder)} is not a git repository.", _TAKES)
+    raise failure(f"{printable(folder)} cannot be used", done.stderr)
 
 
 def is_dirty(repo: Repository) -> bool:
@@ -174,7 +179,7 @@ def _fetch(url: str, path: Path, progress: Progress | None) -> None:
 
 def _is_behind(path: Path, builder: Builder, revisions: Sequence[str]) -> bool:
     repo = open_repository(path)
-    if git(repo, "config", "--get", "remote.origin.url", allowed=(0, 1)).strip() != builder.repository:
+    if configured(repo, "remote.origin.url") != builder.repository:
         return True
     for revision in revisions:
         fixed = [f"refs/tags/{tag}" for tag in (*tags_of(revision, builder.release_tags), revision)]

@@ -97,11 +97,16 @@ def all_but(ignore: Iterable[str]) -> list[str]:
 
 
 def run(
-    arguments: Sequence[str], folder: Path, env: Mapping[str, str], stdin: str = "", *, errors: str = "replace"
-) -> subprocess.CompletedProcess[str]:
-    """Run a git command in a folder of this machine to its end. ``errors`` is how bytes that are not UTF-8 are decoded."""
+    arguments: Sequence[str], folder: Path, env: Mapping[str, str], stdin: str = "", *, errors: str = "replace",
+    script: str = "",
+) -> subprocess.CompletedProcess[str]:  # fmt: skip
+    """Run a git command, or a ``script`` of the shell with such commands, in a folder of this machine to its end.
+
+    ``errors`` is how bytes that are not UTF-8 are decoded.
+    """
+    program = ["sh", "-c", script, "git"] if script else ["git", *OPTIONS]
     return subprocess.run(
-        ["git", *OPTIONS, *arguments],
+        [*program, *arguments],
         cwd=folder,
         env=env,
         input=stdin,
@@ -137,12 +142,23 @@ def git(
     return done.stdout
 
 
+def configured(repo: Repository, key: str) -> str:
+    """The value of a key in a repository's configuration; "" without one."""
+    return git(repo, "config", "--get", key, allowed=(0, 1)).strip()
+
+
+def printable(path: str | Path) -> str:
+    """A path with bytes that are not UTF-8 as escapes."""
+    return os.fsencode(path).decode(errors="backslashreplace")
+
+
 def talk(
     what: str, arguments: Sequence[str], env: Mapping[str, str], pass_fds: Sequence[int] = (), *, prompts: bool = True
 ) -> Iterator[tuple[str, int, int]]:
     """Run a git command that reports progress: yields its activity, the steps done, and all steps.
 
-    Without ``prompts`` neither git nor ssh can ask for a password on the terminal. The command is terminated when the generator is closed or interrupted. Raises EnvironmentFailure, beginning with ``what``, when it fails.
+    Without ``prompts`` neither git nor ssh can ask for a password on the terminal. The command is terminated when the
+    generator is closed or interrupted. Raises EnvironmentFailure, beginning with ``what``, when it fails.
     """
     from perfbisect.repository.library import Steps
 
@@ -175,7 +191,7 @@ def failure(what: str, stderr: str) -> EnvironmentFailure:
     """The error for a git command that failed, with the line of its output that gives the reason."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     fatal = [line for line in lines if line.startswith(("fatal:", "error:"))]
-    why = (fatal or lines or ["it printed no message"])[-1 if not fatal else 0]
+    why = fatal[0] if fatal else lines[-1] if lines else "it printed no message"
     if why.endswith(":") and why != lines[-1]:  # what it names is on the next line
         why = f"{why} {lines[lines.index(why) + 1]}"
     advice = ""
@@ -211,15 +227,7 @@ def alternates_line(objects: Path) -> str:
 
 def make_bare(path: Path, object_format: str, alternates: str = "") -> None:
     """Make a bare repository at ``path`` unless it exists. Raises EnvironmentFailure when it cannot be made."""
-    made = subprocess.run(
-        ["sh", "-c", BARE, "bare", str(path), object_format, alternates],
-        cwd=path.parent,
-        env=sealed(),
-        check=False,
-        capture_output=True,
-        encoding="utf-8",
-        errors="replace",
-    )
+    made = run([str(path), object_format, alternates], path.parent, sealed(), script=BARE)
     if made.returncode:
         raise failure(f"{path} cannot be made", made.stderr)
 

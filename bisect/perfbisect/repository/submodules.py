@@ -20,7 +20,7 @@ from pathlib import Path
 from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError
 from perfbisect.folders import cache_folder
 from perfbisect.repository.discovery import is_partial, locked, open_repository
-from perfbisect.repository.git import Repository, all_but, git, make_bare, talk, to_remotes
+from perfbisect.repository.git import Repository, all_but, configured, git, make_bare, talk, to_remotes
 from perfbisect.repository.objects import FILE, entries, headers
 
 SCHEMES = ("file", "https", "ssh")  # of addresses that are used
@@ -257,7 +257,7 @@ def origin_of(repo: Repository, commit: str, submodule: Submodule, upstream: str
 
 def _address(repo: Repository) -> str:
     """The address from which the clone came; "" without one."""
-    url = git(repo, "config", "--get", "remote.origin.url", allowed=(0, 1)).strip()
+    url = configured(repo, "remote.origin.url")
     is_path = url and not re.match("[^/]*:", url)
     return os.path.normpath(repo.folder / url) if is_path else url
 
