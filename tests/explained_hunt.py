@@ -5,8 +5,9 @@ from dataclasses import replace
 import sample_hunt as sample
 from perfbisect.core.domain.explanation import CounterRow, Explanation, FunctionRow, PlanRow
 from perfbisect.core.domain.orders import Interval
-from perfbisect.report.folded import Profiles
-from perfbisect.report.page.data import HuntData, read_hunt
+from perfbisect.report.profiles import Profiles
+from perfbisect.report.reader import Drawn, read_hunt
+from perfbisect.report.story import Story
 from perfbisect.store.history import History
 
 PARENT, CULPRIT = sample.CANDIDATES[6], sample.CANDIDATES[sample.CULPRIT]
@@ -110,12 +111,12 @@ index 3333333..4444444 100644
 """
 
 
-def explained(history: History, hunt: int, plans: tuple[PlanRow, ...] = ()) -> HuntData:
-    """The data of the page of that hunt, which is the sample, with the reason of its culprit."""
-    data = read_hunt(history, hunt, lambda sha: sample.COMMITS[sample.CANDIDATES.index(sha)])
-    [case] = data.story.cases
-    story = replace(data.story, cases=(replace(case, plans=plans),))
-    return replace(data, story=story, explanation=EXPLANATION, profiles=PROFILES)
+def explained(history: History, hunt: int, plans: tuple[PlanRow, ...] = ()) -> tuple[Story, Drawn]:
+    """The report of that hunt, which is the sample, with the reason of its culprit; and what its page draws."""
+    story, drawn = read_hunt(history, hunt, lambda sha: sample.COMMITS[sample.CANDIDATES.index(sha)])
+    [case] = story.cases
+    case = replace(case, plans=plans, explanation=EXPLANATION)
+    return replace(story, cases=(case,)), replace(drawn, profiles=PROFILES)
 
 
 def diff_of(before: str, after: str) -> tuple[str, int]:

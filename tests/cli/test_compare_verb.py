@@ -73,7 +73,7 @@ def test_a_planted_slowdown_is_seen_and_the_same_binary_is_not_slower(repo: Path
     assert re.search(r"^ *[\d.]+ +[\d.]+ +[\d.]+ +[\d.]+  cpu/o$", shown, re.MULTILINE)
     assert json.loads(bisect("show", "c2", "--json").stdout)["workloads"] == told["workloads"]
     issue = bisect("show", "c2", "--markdown").stdout
-    assert issue.startswith("c2, ")
+    assert issue.startswith("## demo update-index: v1.0, v1.1, packed, folder\n\n- Comparison c2, ")
     assert "| col-1 | col-2 | col-3 | workload |" in issue
     assert "col-1\tcol-2\tcol-3\tworkload\n" in bisect("show", "c2", "--tsv").stdout
 

@@ -15,7 +15,7 @@ import pytest
 import sample_hunt as sample
 from perfbisect.errors import Interrupted
 from perfbisect.hunt.notification import notifying, run
-from perfbisect.report.notice import notice
+from perfbisect.report.published import notice
 from perfbisect.store.history import History
 from waiting import processes, until
 

@@ -92,7 +92,7 @@ def test_mistakes_are_named(report: Callable[..., Ended], args: tuple[str, ...],
 
 def test_json_of_speedscope_is_what_its_schema_asks() -> None:
     from explained_hunt import PROFILES
-    from perfbisect.report.folded import folded, speedscope
+    from perfbisect.report.profiles import folded, speedscope
 
     made = json.loads(speedscope(PROFILES, "hunt 1"))
     names = [frame["name"] for frame in made["shared"]["frames"]]

@@ -1,22 +1,20 @@
-"""Profiles joined with the diff, in every report: made from the history alone."""
+"""Profiles joined with the diff, and other plans, in every report: made from the history alone."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import closing
+from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
 import msgspec
-import pytest
 
 import sample_hunt as sample
-from perfbisect.core.domain.events import ChangedFunctions, Profiled
+from perfbisect.core.domain.events import ChangedFunctions, Planned, Profiled
 from perfbisect.core.domain.explanation import Cause, Evidence, FunctionRow, Sureness
-from perfbisect.core.domain.facts import ChangeFacts
-from perfbisect.report import cells, markdown, terminal
-from perfbisect.report.content import Story, as_object
-from perfbisect.report.page.data import read_hunt
-from perfbisect.report.page.hunt import hunt_page
-from perfbisect.report.reader import read_story
+from perfbisect.core.domain.facts import ChangeFacts, PlanFacts
+from perfbisect.report.hunt import document, function_tables
+from perfbisect.report.markdown import markdown
+from perfbisect.report.page.case import hunt_page
+from perfbisect.report.reader import read_hunt, read_story
+from perfbisect.report.story import Story, as_object
+from perfbisect.report.terminal import text as in_terminal
 from perfbisect.store.history import History
 from profiled import profile
 
@@ -37,10 +35,12 @@ DIFF = """diff --git a/page.c b/page.c
 """
 
 
-@pytest.fixture
-def history(tmp_path: Path) -> Iterator[History]:
-    with closing(History.open(tmp_path / "history.db")) as opened:
-        yield opened
+def printed(told: Story) -> str:
+    return in_terminal(document(told))
+
+
+def issue(told: Story) -> str:
+    return "\n".join(markdown(document(told)))
 
 
 def write(history: History, changed: ChangeFacts | None, after: Mapping[tuple[str, ...], int] = AFTER) -> int:
@@ -65,11 +65,11 @@ def story(history: History, changed: ChangeFacts | None) -> Story:
 
 
 def test_the_terminal_shows_functions_below_the_reason(history: History) -> None:
-    printed = terminal.render(story(history, change("less")))
-    assert SENTENCE in printed
-    assert "Cost moved from `old` to `new` (6.00 µs an operation); that is no part of it." in printed
-    assert "Own cost of each function per operation, µs" in printed
-    rows = [line.split() for line in printed.splitlines()]
+    text = printed(story(history, change("less")))
+    assert SENTENCE in text
+    assert "Cost moved from `old` to `new` (6.00 µs an operation); that is no part of it." in text
+    assert "Own cost of each function per operation, µs" in text
+    rows = [line.split() for line in text.splitlines()]
     assert next(row for row in rows if row[:1] == ["search"])[:7] == [
         "search",
         "engine",
@@ -79,13 +79,13 @@ def test_the_terminal_shows_functions_below_the_reason(history: History) -> None
         "76",
         "%",
     ]
-    assert "less, changed by this commit, is inlined" in printed
-    assert "\x1b" not in printed
+    assert "less, changed by this commit, is inlined" in text
+    assert "\x1b" not in text
 
 
 def test_markdown_and_json_contain_them(history: History) -> None:
     seen = story(history, change("less", note="Some of it is approximate."))
-    written = markdown.render(seen)
+    written = issue(seen)
     assert "into which \\`less\\` is inlined" in written
     assert "| search | engine | 18.0 | 24.6 | +6.60 |" in written
     assert "<script>" not in written
@@ -98,8 +98,9 @@ def test_markdown_and_json_contain_them(history: History) -> None:
 
 
 def page(history: History, changed: ChangeFacts | None) -> str:
-    data = read_hunt(history, write(history, changed), lambda sha: sample.COMMITS[sample.CANDIDATES.index(sha)])
-    return hunt_page(data, diff_of=lambda *_: (DIFF, 0), history=None)
+    hunt = write(history, changed)
+    told = read_hunt(history, hunt, lambda sha: sample.COMMITS[sample.CANDIDATES.index(sha)])
+    return hunt_page(*told, lambda *_: (DIFF, 0), None)
 
 
 def test_the_page_joins_functions_diff_and_flame_graph(history: History) -> None:
@@ -124,9 +125,9 @@ def test_a_profile_of_one_side_shows_no_functions(history: History) -> None:
     hunt = sample.write(history)
     facts = profile(sample.CANDIDATES[PARENT], BEFORE)
     history.append(hunt, Profiled(PARENT, facts), sample.BEGAN + 9000)
-    printed = terminal.render(read_story(history, hunt))
-    assert "Own cost of each function" not in printed
-    assert "of the loss" not in printed
+    text = printed(read_story(history, hunt))
+    assert "Own cost of each function" not in text
+    assert "of the loss" not in text
 
 
 def test_where_a_commit_waits_comes_before_what_it_computes(history: History) -> None:
@@ -142,11 +143,55 @@ def test_where_a_commit_waits_comes_before_what_it_computes(history: History) ->
         ),
     ):
         case = replace(read.cases[0], explanation=replace(found, classes=classes))
-        tables = list(cells.function_tables(case))
-        assert [title.partition(";")[0] for title, _ in tables] == titles
-        assert (tables[0][1][0][0] == "journal") is bool(classes)
-        for printed in (
-            terminal.render(replace(read, cases=(case,))),
-            markdown.render(replace(read, cases=(case,))),
-        ):
-            assert ("journal" in printed) is bool(classes)
+        tables = list(function_tables(case.explanation))
+        assert [table.above[0].partition(";")[0] for table in tables] == titles
+        assert (tables[0].rows[0].cells[0].text == "journal") is bool(classes)
+        for shown in (printed, issue):
+            assert ("journal" in shown(replace(read, cases=(case,)))) is bool(classes)
+
+
+STATEMENT = "SELECT c FROM sbtest1\nWHERE k BETWEEN ? AND ?"
+INDEX = "Bitmap Heap Scan on sbtest1\n  ->  Bitmap Index Scan on k_1"
+SCAN = "Seq Scan on sbtest1\x1b[2J"
+
+
+def planned(history: History, *plans: tuple[int, str, str]) -> Story:
+    """The report of the sample hunt, in which builds executed statements so."""
+    hunt = sample.write(history)
+    for node, statement, plan in plans:
+        facts = PlanFacts(sample.CANDIDATES[node], "key", "local", statement, plan)
+        history.append(hunt, Planned(node, facts), sample.BEGAN + 9000)
+    return read_story(history, hunt)
+
+
+def test_both_plans_come_first(history: History) -> None:
+    seen = planned(
+        history,
+        (PARENT, STATEMENT, INDEX),
+        (PARENT, "SELECT 1", "Result"),
+        (sample.CULPRIT, STATEMENT, SCAN),
+        (sample.CULPRIT, "SELECT 1", "Result"),
+    )
+    text = printed(seen)
+    assert (
+        """\
+Since 6da84d17ef, 1 statement of the workload has another plan.
+
+  SELECT c FROM sbtest1
+  WHERE k BETWEEN ? AND ?
+    before  Bitmap Heap Scan on sbtest1
+              -> Bitmap Index Scan on k_1
+    since   Seq Scan on sbtest1\\x1b[2J
+
+Why 6da84d17ef: """
+        in text
+    )
+    written = issue(seen)
+    assert written.index("another plan") < written.index(seen.cases[0].why[:20])
+    assert "\n  before  Bitmap Heap Scan on sbtest1\n" in written
+
+
+def test_the_same_plans_are_not_mentioned(history: History) -> None:
+    seen = planned(history, (PARENT, STATEMENT, INDEX), (sample.CULPRIT, STATEMENT, INDEX), (0, STATEMENT, SCAN))
+    assert seen.cases[0].plans == ()
+    assert "another plan" not in printed(seen)

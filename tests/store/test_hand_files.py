@@ -9,7 +9,8 @@ import pytest
 from perfbisect.core.domain.metrics import value
 from perfbisect.core.stats.paired_comparison import compared, spent_per_operation
 from perfbisect.errors import PerfBisectError, UsageError
-from perfbisect.report.comparison import lines
+from perfbisect.report.terminal import lines
+from perfbisect.report.trial import document
 from perfbisect.store.hand_files import MOST_BYTES, Results, read_results
 from perfbisect.store.hand_trials import add, group_of, trial_of
 from perfbisect.store.history import History
@@ -100,7 +101,7 @@ def test_the_published_table_is_printed_in_its_form(tmp_path: Path) -> None:
     path = tmp_path / "qps.abs.dell32.tsv"
     path.write_text(TABLE)
     made, _ = trial_of(read(path), "mysql", "dell32", 5.0)
-    printed = [str(line) for line in lines(made)]
+    printed = [str(line) for line in lines(document(made, detailed=False), header=False)]
     assert printed[0].startswith("Throughput relative to: my8028_rel_o2nofp")
     assert printed[1:7] == [
         f"col-1 : my8040_rel_o2nofp = {path}",
@@ -130,7 +131,9 @@ def test_repetitions_have_intervals_and_copies_are_none(tmp_path: Path) -> None:
 def test_a_test_that_failed_is_no_ratio_of_zero(tmp_path: Path) -> None:
     folders = [build(tmp_path, name, scan=qps, point_query=5) for name, qps in (("a", 100.0), ("b", 0.0))]
     made, _ = trial_of(read(*folders), "", "x", 5.0)
-    assert "b fails in scan: no operations per second in" in str(list(lines(made))[-1])
+    assert "b fails in scan: no operations per second in" in str(
+        list(lines(document(made, detailed=False), header=False))[-1]
+    )
 
 
 def test_warm_up_is_left_out_and_one_build_is_no_comparison(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from perfbisect.errors import Interrupted, PerfBisectError
-from perfbisect.report.notice import notice
+from perfbisect.report.published import notice
 from perfbisect.store.history import History
 
 LIMIT = 60.0  # seconds that the command may take

@@ -1,116 +1,125 @@
-"""The report of a hunt as Markdown, to be pasted into an issue."""
+"""A document as Markdown, to be pasted into an issue; and its tables as CSV or TSV."""
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from perfbisect.report import cells
-from perfbisect.report.content import Story
-from perfbisect.report.terminal import built_ahead, extent, machines, so_far, spent
+from perfbisect.report.document import Cell, Code, Document, Facts, Figure, Notes, Part, Prose, Section, Table
 from perfbisect.wording.quantities import moment
-from perfbisect.wording.reasons import plan_lines, plans_sentence
-from perfbisect.wording.text import advised, metric_title, printable
+from perfbisect.wording.table import separated
+from perfbisect.wording.text import advised, line_of, printable
 
 SPECIAL = re.compile(r"([\\`*_\[\]<>|#~&])")
 # Words that GitHub, GitLab and Gitea make links or notifications of, whatever is escaped in them: @user, owner/repo#12,
 # !7, GH-3, a URL, an address; or emoji and formulas: :name:, $x$. In a code span they stay text.
 ACTIVE = re.compile(r"[^\s|]*(?:[@#!%&~^][\w-]|\$|://|www\.|GH-\d|:[a-z+-][\w+-]*:(?![:\w]))[^\s|]*", re.IGNORECASE)
 BACKTICKS = re.compile("`+")
+BOLD = "Bold: 0.95 or less, or 1.05 or more, and a real difference (5 % false discoveries at most are expected in the table)."
 
 
-def render(story: Story) -> str:
+def markdown(document: Document) -> Iterator[str]:
     """The whole report."""
-    return "\n".join([*summary(story), *proofs(story), *reasons(story), *details(story)]) + "\n"
-
-
-def summary(story: Story) -> Iterator[str]:
-    """The verdict and what was hunted."""
-    hunt, settings = story.hunt, story.settings
-    yield f"## {escape(f'{settings.builder} {settings.workload}: {settings.good}..{settings.bad}')}"
+    yield f"## {escape(document.what)}"
     yield ""
-    for sentence in story.verdict or so_far(story):
-        yield f"- {escape(sentence.strip())}" if sentence.startswith("  ") else f"{escape(sentence)}  "
-    yield ""
-    yield f"- range: {extent(story)}"
-    yield f"- workload: {escape(settings.workload)}, metric {escape(metric_title(settings.metric))}"
-    if story.why_metric:
-        yield f"- {escape(story.why_metric)}"
-    if story.together:
-        yield f"- together {escape(story.together)}"
-    if settings.quick:
-        yield f"- command: {escape(settings.quick.run)}"
-    yield f"- builder: {escape(settings.builder)}, {escape(settings.variant)}"
-    for patch in cells.patches(story):
-        yield f"- patch: {escape(patch)}"
-    if skipped := cells.left_out(story):
-        yield f"- left out: {escape(skipped)}"
-    for machine in machines(story):
-        yield f"- host: {escape(machine)}"
-    yield f"- hunted: {moment(hunt.started)}; {spent(story)}"
-    if story.costs.ahead:
-        yield f"- built ahead: {escape(printable(built_ahead(story.costs.ahead)))}"
+    yield from prose(document.summary)
+    yield from [""] if document.summary else []
+    yield f"- {escape(f'{document.session}, {moment(document.started)}: {document.state}')}"
+    yield from facts(document.facts)
+    for section in document.sections:
+        yield from of_section(section)
 
 
-def proofs(story: Story) -> Iterator[str]:
-    """What reverting the culprit on bad has shown."""
-    for name, sentences in story.proofs.items():
+def of_section(section: Section) -> Iterator[str]:
+    """A title and what is below it."""
+    if section.folded:
+        yield from ("", f"<details><summary>{escape(section.title)}</summary>")
+    elif not section.quiet:
+        yield from ("", f"### {escape(section.title)}")
+    for part in section.parts:
         yield ""
-        yield escape(f"{name}: {' '.join(sentences)}")
+        yield from of_part(part)
+    yield from ("", "</details>") if section.folded else ()
 
 
-def reasons(story: Story) -> Iterator[str]:
-    """Why each named commit is slower."""
-    for case in story.cases:
+def of_part(part: Part) -> Iterator[str]:
+    """The lines of one part."""
+    match part:
+        case Prose(texts):
+            yield from prose(texts)
+        case Facts():
+            yield from facts(part)
+        case Notes(texts):
+            yield from (f"- {escape(advised(text, advice))}" for text, advice in texts)
+        case Code(lines, title):
+            yield from fenced(map(line_of, lines), "sh" if title else "")
+        case Figure():
+            yield from fenced(map(line_of, part.lines))
+        case Table():
+            yield from table(part)
+
+
+def prose(texts: Iterable[str]) -> Iterator[str]:
+    """Sentences, a line each, and entries of a list."""
+    for text in texts:
+        yield f"- {escape(text.strip())}" if text.startswith("  ") else f"{escape(text)}  "
+
+
+def facts(found: Facts) -> Iterator[str]:
+    """Names and what they are."""
+    return (f"- {escape(name)}: {escape(text)}" for name, text in found.pairs)
+
+
+def table(found: Table) -> Iterator[str]:
+    """The lines above a table, and the table, with its columns aligned by the reader's program."""
+    yield from (f"{escape(text)}  " for text in found.above)
+    if found.above:
         yield ""
-        yield f"### Why {case.commit.short}"
-        yield ""
-        if case.plans:
-            yield escape(plans_sentence(case.plans, case.commit.short))
-            yield ""
-            yield from fenced(plan_lines(case.plans))
-            yield ""
-        yield f"{escape(case.why)}"
-        if rows := cells.counters(case):
-            yield ""
-            yield from table(cells.COUNTERS, rows, right=cells.COUNTERS[1:])
-        for title, rows in cells.function_tables(case):
-            yield ""
-            yield f"{escape(title)}:"
-            yield ""
-            yield from table(cells.FUNCTIONS, rows, right=cells.FUNCTIONS[2:6])
-        if missing := cells.not_counted(case):
-            yield ""
-            yield f"Not counted on this host: {escape(missing)}."
+    yield f"| {' | '.join(map(escape, found.head))} |"
+    yield f"|{'|'.join('--:' if title in found.right else '---' for title in found.head)}|"
+    for row in found.rows:
+        if row.cells:  # Markdown has no empty rows
+            yield f"| {' | '.join(map(entry, row.cells))} |"
+    if found.name == "relative":
+        yield from ("", BOLD)
 
 
-def details(story: Story) -> Iterator[str]:
-    """The candidates, collapsed; warnings; the command that repeats the hunt."""
-    if not story.verdict and story.suspects:
-        yield ""
-        yield "### Most probable so far"
-        yield ""
-        titles = ("probability", "commit", "date", "subject")
-        yield from table(titles, cells.suspects(story), right=titles[:1])
-    yield ""
-    yield "<details><summary>Candidates</summary>"
-    yield ""
-    head = cells.candidates_head(story)
-    yield from table(head, cells.candidates(story), right=(head[2], *cells.NUMBERS))
-    yield ""
-    yield from (f"- {escape(remark)}" for remark in cells.remarks(story))
-    yield ""
-    yield "</details>"
-    if story.warnings:
-        yield ""
-        yield from (f"- {escape(advised(text, advice))}" for text, advice in story.warnings.items())
-    yield ""
-    yield from fenced([story.again], "sh")
+def entry(cell: Cell) -> str:
+    """A cell, in bold type where it is a real difference, and what is behind it."""
+    text = escape(cell.text)
+    text = f"**{text}**" if cell.tone else text
+    return f"{text} {escape(cell.note)}" if cell.note else text
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[str]) -> Iterator[str]:
-    """A table with its columns aligned by the reader's program."""
-    yield f"| {' | '.join(map(escape, head))} |"
-    yield f"|{'|'.join('--:' if title in right else '---' for title in head)}|"
-    yield from (f"| {' | '.join(map(escape, row))} |" for row in rows)
+def delimited(document: Document, delimiter: str) -> Iterator[str]:
+    """The lines of CSV or TSV: tables with their headers, numbers before names, and the text around them; empty lines between."""
+    blocks = [
+        list(rows_of(part))
+        for section in document.sections
+        for part in section.parts
+        if isinstance(part, Table | Notes) or any(isinstance(one, Table) for one in section.parts)
+    ]
+    for number, block in enumerate(filter(None, blocks)):
+        if number:
+            yield ""
+        for texts in block:
+            # Lines that begin with dashes are no formula, and written as they are.
+            yield texts[0] if texts[0].startswith("---") else separated(map(printable, texts), delimiter)
+
+
+def rows_of(part: Part) -> Iterator[Sequence[str]]:
+    """The rows of a part as programs read them."""
+    match part:
+        case Prose(texts):
+            yield from ([text] for text in texts)
+        case Notes(texts):
+            yield from ([text] for text, _ in texts)
+        case Table():
+            yield from ([text] for text in part.above)
+            yield part.plain_head or part.head
+            for row in part.rows:
+                if row.cells:
+                    yield [one for cell in row.cells for one in cell.plain or (cell.text,)]
+        case _:
+            pass
 
 
 def fenced(lines: Iterable[str], language: str = "") -> Iterator[str]:

@@ -3,7 +3,10 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from perfbisect.core.domain.events import BuildFinished, Commit
+import numpy as np
+from numpy.typing import NDArray
+
+from perfbisect.core.domain.events import BuildFinished, Commit, Decided, Event, HuntStarted
 from perfbisect.core.domain.facts import LEFT_OUT, RunFacts, hit_rate, remote_rate
 from perfbisect.core.domain.metrics import COMPARED, INSTRUCTIONS, quotient, typical
 from perfbisect.core.domain.orders import (
@@ -11,6 +14,7 @@ from perfbisect.core.domain.orders import (
     Found,
     Inconclusive,
     Interval,
+    Measure,
     NotReproduced,
     Several,
     Step,
@@ -21,7 +25,8 @@ from perfbisect.core.explain.explanation import explanation
 from perfbisect.core.inference import classification
 from perfbisect.core.inference.hunt_state import HuntState, effect_of, fold, ratios
 from perfbisect.report.command_line import command_to_resume, command_to_run
-from perfbisect.report.content import BuiltAhead, Candidate, Case, Costs, Counted, LeftOpen, Story, Suspect
+from perfbisect.report.profiles import Profiles, profiles
+from perfbisect.report.story import BuiltAhead, Candidate, Case, Costs, Counted, LeftOpen, Story, Suspect
 from perfbisect.store.batches import batch_together
 from perfbisect.store.history import History
 from perfbisect.store.listing import Listed
@@ -35,24 +40,58 @@ MOST = 10  # suspects of an unfinished hunt
 Describe = Callable[[str], Commit]  # by full hash
 
 
+@dataclass(frozen=True, slots=True)
+class Narrowing:
+    """One decision: what was believed, and which candidates were ordered."""
+
+    culprit: NDArray[np.float64]  # probability of each candidate
+    measured: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Drawn:
+    """What the drawings of a page are made of."""
+
+    state: HuntState
+    course: tuple[Narrowing, ...]  # the decisions about the range of the hunt, in order
+    profiles: Profiles | None
+
+
 def read_story(history: History, hunt: int, describe: Describe = Commit) -> Story:
     """The report of a hunt; ``describe`` gives commits that its log does not describe.
 
     Raises UsageError when there is no such hunt.
     """
-    events = ((entry.at, entry.event) for entry in history.events(hunt))
-    return story_of(history, hunt, fold(events, history.sessions(hunt)), describe)
+    return read_hunt(history, hunt, describe)[0]
 
 
-def story_of(history: History, hunt: int, state: HuntState, describe: Describe = Commit) -> Story:
-    """The report of a hunt whose events are folded into ``state``; its range is set to that of the hunt."""
+def read_hunt(history: History, hunt: int, describe: Describe = Commit) -> tuple[Story, Drawn]:
+    """The same, and what a page draws."""
+    entries = [(entry.at, entry.event) for entry in history.events(hunt)]
+    state = fold(entries, history.sessions(hunt))
     settings = history.settings(hunt)
     state.use_range(history.candidates(hunt))
     story = Reader(history.listed(hunt), settings, state, describe).story(
         command_to_run(settings, history.path), command_to_resume(hunt, history.path)
     )
     shown = {trial.name: tuple(proofs.sentences(trial)) for trial in history.proofs(hunt)}
-    return replace(story, proofs=shown, together=together_with(history, hunt))
+    drawn = Drawn(state, tuple(course([event for _, event in entries], state.commits)), profiles(state.studied))
+    return replace(story, proofs=shown, together=together_with(history, hunt)), drawn
+
+
+def course(events: Sequence[Event], commits: tuple[str, ...]) -> Iterator[Narrowing]:
+    """The decisions about this range: a hunt may have compared good with the merge base before."""
+    present: tuple[str, ...] = ()
+    for event in events:
+        match event:
+            case HuntStarted():
+                present = event.candidates
+            case Decided(decision) if present == commits and decision.belief.culprit.sum() > 0:
+                order = decision.order
+                measured = tuple(share.candidate for share in order.plan) if isinstance(order, Measure) else ()
+                yield Narrowing(decision.belief.culprit, measured)
+            case _:
+                pass
 
 
 def together_with(history: History, hunt: int) -> str:

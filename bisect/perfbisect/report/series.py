@@ -5,19 +5,23 @@ releases as there are. A dot is the level of a release, and the bar behind it th
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.policy import Direction, Policy
 from perfbisect.core.domain.settings import Series
 from perfbisect.core.domain.trials import Trial
 from perfbisect.core.stats.release_series import FEWEST, RATE, Hunt, Line, Step, hunts_of, is_worse, lines_of
-from perfbisect.report.blocks import Block, Cell, Row, missing
+from perfbisect.report.document import Cell, Code, Figure, Prose, Row, Section, Table, missing
 from perfbisect.wording.quantities import MISSING, change, count, decimals, percent, ratio
 from perfbisect.wording.table import aligned
 from perfbisect.wording.text import metric_title, printable, shell_words
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 WIDE = 48  # columns of the chart
 NARROWEST = 0.04  # of the ratios that the chart spans, in logarithms
@@ -28,72 +32,68 @@ RULE = (
 )
 
 
-def blocks(trial: Trial) -> Iterator[Block]:
-    """The table of all levels, and that of the steps."""
-    lines = lines_of(trial)
-    yield levels(trial, lines)
-    if any(line.steps for line in lines):
-        yield steps(trial, lines)
+def sections(trial: Trial, draw: "Callable[[Line], Markup]") -> Iterator[Section]:
+    """The line of each workload, which a page draws; the steps, and what to hunt; and as tables all levels and steps."""
+    found, names = lines_of(trial), [subject.name for subject in trial.request.subjects]
+    drawings = [Figure(partial(draw, line), above=line.work, lines=tuple(chart(trial, line))) for line in found]
+    hunts = tuple(command(trial, hunt) for hunt in hunts_of(found, trial.request.metric))
+    said = (Prose(tuple(texts(found, names))), *((Code(hunts, "To find the commits"),) if hunts else ()))
+    yield Section("Releases", (*drawings, *said), "series", quiet=True)
+    reasons: dict[str, list[str]] = {}
+    for name, reason in series_of(trial).left_out:
+        reasons.setdefault(reason, []).append(name)
+    left = tuple(
+        f"Left out of {series_of(trial).text}: {', '.join(names)} ({reason})." for reason, names in reasons.items()
+    )
+    yield Section("Left out", (Prose(left),) if left else (), quiet=True)
+    title = Prose((f"{metric_title(trial.request.metric)} relative to the first release that was measured",))
+    tables = (title, levels(trial, found), *([steps(trial, found)] if any(line.steps for line in found) else []))
+    yield Section("Tables", tables, "tables", quiet=True, charted=True)
 
 
-def levels(trial: Trial, lines: Sequence[Line]) -> Block:
+def steps_in(trial: Trial) -> int:
+    """How many steps all lines have."""
+    return sum(len(line.steps) for line in lines_of(trial))
+
+
+def levels(trial: Trial, lines: Sequence[Line]) -> Table:
     """A row for each release, a column for each workload."""
-    subjects = trial.request.subjects
     rows = []
-    for number, subject in enumerate(subjects):
+    for number, subject in enumerate(trial.request.subjects):
         known = [line.ratios[number] for line in lines]
-        cells = (missing(1) if each is None else Cell(decimals(each, 3), (f"{each:.6f}",)) for each in known)
-        rows.append(Row(tuple(cells), printable(subject.name)))
-    title = f"{metric_title(trial.request.metric)} relative to the first release that was measured"
-    return Block((title,), tuple(printable(line.work) for line in lines), tuple(rows), "release")
+        cells = (missing() if each is None else Cell(decimals(each, 3), (f"{each:.6f}",)) for each in known)
+        rows.append(Row((*cells, Cell(subject.name))))
+    head = tuple(line.work for line in lines)
+    return Table((*head, "release"), tuple(rows), head, field=True)
 
 
-def steps(trial: Trial, lines: Sequence[Line]) -> Block:
+def steps(trial: Trial, lines: Sequence[Line]) -> Table:
     """A row for each step."""
-    names = [printable(subject.name) for subject in trial.request.subjects]
-    metric = trial.request.metric
+    names = [subject.name for subject in trial.request.subjects]
     rows = []
     for line in lines:
         for step in line.steps:
-            tone = "worse" if is_worse(step, metric) else "better"
+            tone = "worse" if is_worse(step, trial.request.metric) else "better"
             size = (f"{step.size.middle:.6f}", f"{step.size.low:.6f}", f"{step.size.high:.6f}")
-            cells = (
-                Cell(names[step.before], (names[step.before],)),
-                Cell(names[step.after], (names[step.after],)),
-                Cell(f"{names[step.first]}–{names[step.last]}", (names[step.first], names[step.last])),
-                Cell(ratio(step.size), (*size, tone), tone),
-            )
-            rows.append(Row(cells, printable(line.work)))
+            within = Cell(f"{names[step.first]}–{names[step.last]}", (names[step.first], names[step.last]))
+            ends = Cell(names[step.before]), Cell(names[step.after])
+            rows.append(Row((*ends, within, Cell(ratio(step.size), (*size, tone), tone), Cell(line.work))))
     head = ("after", "since", "within (95 %)", "ratio (95 %)")
-    plain = ("after", "since", "not before", "not after", "ratio", "low", "high", "real")
-    return Block(("Steps",), head, tuple(rows), "workload", plain)
+    plain = ("after", "since", "not before", "not after", "ratio", "low", "high", "real", "workload")
+    return Table((*head, "workload"), tuple(rows), head, ("Steps",), field=True, plain_head=plain)
 
 
-def lines(trial: Trial) -> Iterator[str]:
-    """The report as text."""
-    found, series = lines_of(trial), series_of(trial)
-    for line in found:
-        yield from chart(trial, line)
-        yield ""
-    yield from texts(trial, found)
-    yield from commands(trial, found)
-    yield from left_out(series)
-
-
-def texts(trial: Trial, found: Sequence[Line]) -> Iterator[str]:
+def texts(found: Sequence[Line], names: Sequence[str]) -> Iterator[str]:
     """The steps in sentences, and what they are judged by."""
-    names = [printable(subject.name) for subject in trial.request.subjects]
     yield "Steps:" if any(line.steps for line in found) else "No step is announced."
-    for line in found:
-        for step in line.steps:
-            yield f"  {printable(line.work)}, {sentence(step, names)}"
+    yield from (f"  {line.work}, {sentence(step, names)}" for line in found for step in line.steps)
     yield RULE
     for line in found:
         if line.scatter is None:
-            yield f"{printable(line.work)}: steps are looked for from {count(FEWEST, 'release')} on."
+            yield f"{line.work}: steps are looked for from {count(FEWEST, 'release')} on."
         else:
             own = "" if line.error is None else f", of which {percent(line.error)} by measuring"
-            yield f"{printable(line.work)}: releases scatter by {percent(line.scatter)} around their neighbours{own}."
+            yield f"{line.work}: releases scatter by {percent(line.scatter)} around their neighbours{own}."
 
 
 def sentence(step: Step, names: Sequence[str]) -> str:
@@ -103,15 +103,6 @@ def sentence(step: Step, names: Sequence[str]) -> str:
         where += f" (95 %: within {names[step.first]} to {names[step.last]})"
     alone = "; one release alone, which may be its code placement" if step.alone else ""
     return f"{where}: ×{ratio(step.size)}, {change(step.size.middle)}{alone}"
-
-
-def commands(trial: Trial, found: Sequence[Line]) -> Iterator[str]:
-    """The command that hunts each step, changes for the worse first."""
-    hunts = hunts_of(found, trial.request.metric)
-    if hunts:
-        yield ""
-        yield "To find the commits:"
-    yield from (f"  {command(trial, hunt)}" for hunt in hunts)
 
 
 def command(trial: Trial, hunt: Hunt) -> str:
@@ -125,18 +116,6 @@ def command(trial: Trial, hunt: Hunt) -> str:
     if hunt.least < 1.5 * Policy().min_effect:
         words += ["--min-effect", f"{100 * hunt.least / 2:.1g}%"]
     return shell_words([*words, *series_of(trial).options])
-
-
-def left_out(series: Series) -> Iterator[str]:
-    """Which releases of the range are not part of the line, and why."""
-    reasons: dict[str, list[str]] = {}
-    for name, reason in series.left_out:
-        reasons.setdefault(reason, []).append(printable(name))
-    if reasons:
-        yield ""
-    yield from (
-        f"Left out of {printable(series.text)}: {', '.join(names)} ({reason})." for reason, names in reasons.items()
-    )
 
 
 def chart(trial: Trial, line: Line) -> Iterator[str]:

@@ -130,6 +130,11 @@ def times(ratio: Interval) -> str:
     return f"×{middle} ({low} to {high})" if known else f"×{middle}"
 
 
+def _step(text: str) -> str:
+    """A line of a plan, as far indented as it was: that says which step belongs to which."""
+    return " " * (len(text) - len(text.lstrip(" "))) + printable(text)
+
+
 VALUE = re.compile(r"'(?!\{)(?:[^']|'')*'|(?<![\w.])(?:-?\d[\d.]*|\(?\$\d+\)?)(?:::\w+)?(?!\w)")  # not a quoted array
 LISTED = 3  # values of a list that are shown
 LONG = 8  # values of a list that is shortened
@@ -146,10 +151,10 @@ def plan_lines(rows: Sequence[PlanRow]) -> Iterator[str]:
     for place, row in enumerate(rows):
         if place:
             yield ""
-        yield from map(line_of, row.statement.splitlines())
+        yield from map(_step, row.statement.splitlines())
         for title, plan in (("before", row.parent), ("since", row.culprit)):
             for number, line in enumerate(abridged(plan).splitlines()):
-                yield f"  {'' if number else title:8}{line_of(line)}"
+                yield f"  {'' if number else title:8}{_step(line)}"
 
 
 def abridged(plan: str) -> str:
@@ -172,11 +177,6 @@ def _abridged_line(line: str) -> str:
 def _listed(line: str, left: re.Match[str], right: re.Match[str]) -> bool:
     """Whether there is only a comma between two values."""
     return line[left.end() : right.start()].strip() == ","
-
-
-def line_of(text: str) -> str:
-    """A line that is safe to print, as far indented as it was: that says which step of a plan belongs to which."""
-    return " " * (len(text) - len(text.lstrip(" "))) + printable(text)
 
 
 def metric_sentence(choice: Choice) -> str:

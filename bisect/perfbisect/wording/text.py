@@ -52,6 +52,11 @@ def printable(text: str) -> str:
     return safe(" ".join(text.split()))
 
 
+def line_of(text: str) -> str:
+    """The same, with the spaces that it has."""
+    return safe(" ".join(text.splitlines()))
+
+
 def shell_words(words: Iterable[str]) -> str:
     r"""A command for a shell, to be copied: what `safe` would escape is quoted so that the copy means the same.
 

@@ -9,7 +9,7 @@ import explained_hunt as reason
 import sample_hunt as sample
 from browser import PROGRAM, Browser, browser
 from hostile_hunt import hostile_page
-from perfbisect.report.page.hunt import hunt_page
+from perfbisect.report.page.case import hunt_page
 from perfbisect.store.history import History
 
 pytestmark = [
@@ -30,8 +30,8 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 def page(history: History, tmp_path: Path) -> Path:
     """The page of the sample hunt, with its reason."""
     file = tmp_path / "hunt.html"
-    data = reason.explained(history, sample.write(history), plans=(reason.PLAN,))
-    file.write_text(hunt_page(data, diff_of=reason.diff_of, history=None))
+    told = reason.explained(history, sample.write(history), plans=(reason.PLAN,))
+    file.write_text(hunt_page(*told, reason.diff_of, None))
     return file
 
 

@@ -11,11 +11,11 @@ import pytest
 import explained_hunt as reason
 import sample_hunt as sample
 from hostile_hunt import hostile_page
-from perfbisect.core.domain.events import Commit, MetricChosen
+from perfbisect.core.domain.events import MetricChosen
 from perfbisect.core.domain.explanation import PlanRow
-from perfbisect.report.page.data import read_hunt
-from perfbisect.report.page.hunt import hunt_page
+from perfbisect.report.page.case import hunt_page
 from perfbisect.report.page.pages import with_code
+from perfbisect.report.reader import read_hunt
 from perfbisect.store.history import History
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
@@ -63,8 +63,7 @@ class Reader(HTMLParser):
 
 def page(history: History, plans: tuple[PlanRow, ...] = ()) -> str:
     """The page of the sample hunt, with its reason."""
-    data = reason.explained(history, sample.write(history), plans)
-    return hunt_page(data, diff_of=reason.diff_of, history=None)
+    return hunt_page(*reason.explained(history, sample.write(history), plans), reason.diff_of, None)
 
 
 def test_a_page_says_it_all(history: History) -> None:
@@ -72,7 +71,7 @@ def test_a_page_says_it_all(history: History) -> None:
     commit = sample.COMMITS[sample.CULPRIT]
     for text in (
         f"The culprit is {commit.short}", "a drop of 28 % in QPS", "97 % sure", commit.subject, "A. Author",
-        "SEARCH t USING INDEX", "SCAN t", "instructions/o", "×1.350", "check_order", "changed by this commit",
+        "SEARCH t USING INDEX", "SCAN t", "instructions/o", "×1.35", "check_order", "changed by this commit",
         "+8.60 ± 0.600", "return PAGE_DAMAGED;", "reuse_cell: gone from the culprit", "compare_keys", "baseline",
         "was skipped", "A CPU", "gcc 12.2", "powersave", "bisect run 1.0 1.1", "bisect prove 1", "6 builds, 16 runs",
         "Plans were not asked for", "74 %",
@@ -124,33 +123,32 @@ def test_hostile_text_is_shown_and_never_markup(history: History) -> None:
 
 def test_passwords_are_masked(history: History) -> None:
     password = "https://user:geheim@host/x.git"
-    data = reason.explained(history, sample.write(history))
-    data = replace(data, story=replace(data.story, again=f"bisect run --repo {password}", warnings={password: ""}))
-    assert "geheim" not in hunt_page(
-        data, diff_of=lambda *_: (f"diff --git a/x b/x\n@@ -1 +1 @@\n+{password}\n", 0), history=None
-    )
+    story, drawn = reason.explained(history, sample.write(history))
+    story = replace(story, again=f"bisect run --repo {password}", warnings={password: ""})
+    diff = f"diff --git a/x b/x\n@@ -1 +1 @@\n+{password}\n"
+    assert "geheim" not in hunt_page(story, drawn, lambda *_: (diff, 0), None)
 
 
 def test_parts_without_data_are_left_out(history: History) -> None:
-    data = read_hunt(history, sample.write(history), Commit)
-    read = Reader(hunt_page(data, diff_of=lambda *_: None, history=None))
+    told = read_hunt(history, sample.write(history))
+    read = Reader(hunt_page(*told, lambda *_: None, None))
     assert not {"case-1-functions", "case-1-flame", "case-1-plans"} & set(read.ids)
     assert {"case-1-runs", "ladder", "range", "costs", "repeat"} <= set(read.ids)
     assert "Functions were not recorded" in read.shown
     assert "The diff is not shown" in read.shown
-    assert "The diff is not shown" not in hunt_page(data, diff_of=lambda *_: ("", 0), history=None), "there is none"
+    assert "The diff is not shown" not in hunt_page(*told, lambda *_: ("", 0), None), "there is none"
 
 
 def test_why_a_metric_was_chosen_is_said(history: History) -> None:
     hunt = sample.begin(history)
     history.append(hunt, MetricChosen("qps", "The metric is QPS, which shows <most>."), sample.BEGAN)
-    read = Reader(hunt_page(read_hunt(history, hunt, Commit), diff_of=lambda *_: None, history=None))
+    read = Reader(hunt_page(*read_hunt(history, hunt), lambda *_: None, None))
     assert "metric QPS chosen The metric is QPS, which shows <most>. " in read.shown
 
 
 def test_an_unfinished_hunt_has_a_page(history: History) -> None:
     hunt = sample.begin(history)
-    read = Reader(hunt_page(read_hunt(history, hunt, Commit), diff_of=lambda *_: ("", 0), history=None))
+    read = Reader(hunt_page(*read_hunt(history, hunt), lambda *_: ("", 0), None))
     assert "There is no verdict yet." in read.shown
     assert "bisect resume 1" in read.shown
     assert "range" not in read.ids

@@ -13,7 +13,7 @@ from click.core import ParameterSource
 from perfbisect.cli.options.common import clone_progress, explain_option, leasing, notify_option, open_view, say
 from perfbisect.cli.options.common import wait_callback as waiting_for
 from perfbisect.cli.options.completion import host_name, variant_of_build
-from perfbisect.cli.options.forms import form_of, form_options, print_comparison
+from perfbisect.cli.options.forms import form_of, form_options, print_trial
 from perfbisect.cli.options.measurement import (
     announce,
     builder_option,
@@ -194,10 +194,10 @@ def compare(
         trial, complete = run_trial(plan, history, open_progress(settings.metric, quiet=bool(form)), begun)
         if hunt and complete:
             if not form:
-                print_comparison(trial, form, detailed=False)
+                print_trial(trial, form, detailed=False)
             status = hunt_and_print(trial.name, history, form, waiting, how)
             return status or (0 if whole(trial) else INCOMPLETE)
-    print_comparison(trial, form, detailed=False)
+    print_trial(trial, form, detailed=False)
     say_where_kept(trial, history, complete=complete, quiet=bool(form))
     if not complete:
         return INTERRUPTED
@@ -255,7 +255,7 @@ def hunt_and_print(
     if not hunts:
         note(f"No drop of {name} is real and large enough to be hunted.")
     with closing(History.open(history, read_only=True)) as opened:
-        print_comparison(opened.trial(name), form, detailed=False)
+        print_trial(opened.trial(name), form, detailed=False)
     if any(hunt is None or hunt.state in OPEN for hunt in hunts):
         return ENVIRONMENT
     return 0 if all(hunt and hunt.culprit for hunt in hunts) else UNNAMED

@@ -5,8 +5,9 @@ from typing import Any
 
 import click
 
-from perfbisect.cli.options.common import clone_progress, leasing, say, say_json, wait_callback
+from perfbisect.cli.options.common import clone_progress, leasing, wait_callback
 from perfbisect.cli.options.completion import host_name
+from perfbisect.cli.options.forms import print_trial
 from perfbisect.cli.options.measurement import (
     announce_recipes,
     builder_option,
@@ -71,7 +72,6 @@ def noise(
     from perfbisect.hunt.trials.runner import run_trial
     from perfbisect.hunt.trials.setup import TrialPlan
     from perfbisect.recipes.workload import load_workload
-    from perfbisect.report.noise import as_object, lines
 
     if layouts and (layouts < 2 or visits < 2):
         raise click.UsageError("--layouts takes at least 2 layouts, and 2 visits of each: give more with --visits.")
@@ -95,8 +95,7 @@ def noise(
     with leasing(settings.hosts, settings.hosts_path, purpose=purpose_of(settings)):
         plan = TrialPlan.make(TrialType.NOISE, settings, subjects, chosen, visits, runs, wait_callback(wait))
         trial, complete = run_trial(plan, history, open_progress(settings.metric, quiet=as_json))
-    found = noise_of_trial(trial)
-    if found is None:
+    if noise_of_trial(trial) is None:
         if not complete:
             note("Interrupted before two runs had ended: there is no result.")
             return INTERRUPTED
@@ -104,10 +103,7 @@ def noise(
             f"The runs of {subjects[0].name} have too few values of {settings.metric} to estimate their noise.",
             "Make more runs with --visits and --runs, or choose another metric.",
         )
-    if as_json:
-        say_json(as_object(trial, found))
-    else:
-        say("\n".join(lines(trial, found)))
+    print_trial(trial, "json" if as_json else "", detailed=False)
     if not complete:
         note("Interrupted. What was measured is kept.")
     return 0 if complete else INTERRUPTED

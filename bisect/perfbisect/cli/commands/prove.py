@@ -9,12 +9,11 @@ from perfbisect.cli.options.common import (
     history_option,
     leasing,
     notify_option,
-    say_json,
-    say_styled,
     wait_callback,
     wait_option,
 )
 from perfbisect.cli.options.completion import hunt_number
+from perfbisect.cli.options.forms import print_trial
 from perfbisect.cli.options.measurement import announce_recipes, continued
 from perfbisect.cli.options.param_types import COUNT, HUNT
 from perfbisect.ui.stream import note
@@ -63,7 +62,6 @@ def prove(
     from perfbisect.hunt.notification import notifying
     from perfbisect.hunt.trials.proof import claim_of, proof_plan
     from perfbisect.hunt.trials.runner import run_trial
-    from perfbisect.report.proof import as_object, lines
     from perfbisect.store.history import History
     from perfbisect.wording.proofs import exit_status
 
@@ -78,9 +76,6 @@ def prove(
         proof_plan(claim, visits, runs, wait_callback(wait), note) as plan,
     ):
         trial, complete = run_trial(plan, history, open_progress(claim.settings.metric, quiet=as_json), begun)
-    if as_json:
-        say_json(as_object(trial))
-    else:
-        say_styled(lines(trial))
+    print_trial(trial, "json" if as_json else "", detailed=False)
     say_where_kept(trial, history, complete=complete, quiet=as_json)
     return exit_status(trial) if complete else INTERRUPTED

@@ -110,21 +110,22 @@ def page_name(hunt: int | str) -> str:
 def page_of(history: History, hunt: int | str, given: Path | None, index: str = "") -> str:
     """The page of a hunt or a trial; ``given`` is the history as the user named it."""
     if isinstance(hunt, str):
-        from perfbisect.report.page.trial import trial_page
+        from perfbisect.report.page.pages import page
+        from perfbisect.report.trial import document
 
-        return trial_page(history.trial(hunt), history=given, index=index)
-    from perfbisect.report.page.data import read_hunt
-    from perfbisect.report.page.hunt import hunt_page
+        return page(document(history.trial(hunt), page=True, history=given), index)
+    from perfbisect.report.page.case import hunt_page
+    from perfbisect.report.reader import read_hunt
 
     clone = Clone(Path(history.settings(hunt).repository))
-    return hunt_page(read_hunt(history, hunt, clone.describe), diff_of=clone.diff, history=given, index=index)
+    return hunt_page(*read_hunt(history, hunt, clone.describe), clone.diff, given, index)
 
 
 def write_profiles(history: History, hunt: int, speedscope: Path | None, folded: Path | None) -> None:
     """Write the files of profiles that are wanted. Raises UsageError where the hunt has none."""
     if not (speedscope or folded):
         return
-    from perfbisect.report import folded as files
+    from perfbisect.report import profiles as files
 
     found = files.profiles(entry.event for entry in history.events(hunt))
     if found is None:
@@ -148,7 +149,7 @@ def hunts_of_batch(history: History, name: str) -> set[int]:
 
 def write_all(history: History, folder: Path, given: Path | None, only: Collection[int] | None = None) -> None:
     """Write every page, or those of the hunts of ``only``, and the index. What is damaged is named and left out."""
-    from perfbisect.report.page.index import index_page
+    from perfbisect.report.page.pages import index_page
 
     hunts, trials = history.hunts(), history.trials()
     if only is not None:

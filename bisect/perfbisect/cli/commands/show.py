@@ -1,23 +1,16 @@
 """`bisect show`: report one hunt, one comparison, one proof or one A/A."""
 
-from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from perfbisect.cli.options.clone import Clone
-from perfbisect.cli.options.common import history_option, output_width, say, say_json, say_styled
+from perfbisect.cli.options.common import history_option, output_width, say, say_json
 from perfbisect.cli.options.completion import any_id
-from perfbisect.cli.options.forms import DELIMITERS, form_of, form_options, print_comparison
+from perfbisect.cli.options.forms import DELIMITERS, form_of, form_options, print_document, print_trial
 from perfbisect.cli.options.param_types import Which
 from perfbisect.store.history import History
-
-if TYPE_CHECKING:
-    from rich.text import Text
-
-    from perfbisect.core.domain.trials import Trial
 
 EPILOG = """\b
 Examples:
@@ -51,29 +44,24 @@ def show(
     if isinstance(hunt, str):
         with closing(History.open(history, read_only=True)) as opened:
             trial = opened.trial(hunt)
-        show_trial(trial, form)
+        if form in DELIMITERS and not hunt.startswith("c"):
+            raise click.UsageError(f"--{form} is for comparisons, and {hunt} is none.")
+        print_trial(trial, form, detailed=True)
         return
     if form in DELIMITERS:
         raise click.UsageError(f"--{form} is for comparisons, as c3; `bisect query` prints hunts as CSV.")
+    from perfbisect.report import hunt as builder
+    from perfbisect.report import published
     from perfbisect.report.reader import read_story
+    from perfbisect.report.story import as_object
 
     with closing(History.open(history, read_only=True)) as opened:
         hunt = opened.latest() if hunt is None else hunt
         story = read_story(opened, hunt, Clone(Path(opened.settings(hunt).repository)).describe)
     if form == "json":
-        import msgspec
-
-        from perfbisect.report.content import as_object
-
-        say_json(msgspec.json.format(msgspec.json.encode(as_object(story)), indent=2).decode())
-    elif form == "markdown":
-        from perfbisect.report.markdown import render as as_markdown
-
-        say(as_markdown(story))
+        say_json(published.encoded(as_object(story)))
     else:
-        from perfbisect.report.terminal import render
-
-        say(render(story, output_width()))
+        print_document(builder.document(story), form)
 
 
 def show_batch(name: str, given: Path | None, form: str) -> None:
@@ -85,34 +73,3 @@ def show_batch(name: str, given: Path | None, form: str) -> None:
     with closing(History.open(given, read_only=True)) as opened:
         lines = batch_table(read_batch(opened, int(name[1:])), opened, output_width())
     say("\n".join(fenced(lines) if form == "markdown" else lines))
-
-
-def show_trial(trial: "Trial", form: str) -> None:
-    """Print the report of a comparison, a proof or an A/A in one of the forms."""
-    from perfbisect.core.domain.settings import TrialType
-    from perfbisect.core.stats.noise import noise_of_trial
-    from perfbisect.report import comparison, noise, proof
-    from perfbisect.report.markdown import fenced
-
-    if trial.request.kind is TrialType.COMPARE:
-        print_comparison(trial, form, detailed=True)
-        return
-    if form in DELIMITERS:
-        raise click.UsageError(f"--{form} is for comparisons, and {trial.name} is none.")
-    lines: Iterable[str | Text]
-    if trial.request.kind is TrialType.PROVE:
-        if form == "json":
-            say_json(proof.as_object(trial))
-            return
-        lines = (*comparison.header(trial), *proof.lines(trial, counters=True))
-    else:
-        found = noise_of_trial(trial)
-        if form == "json":
-            say_json(noise.as_object(trial, found))
-            return
-        missing = f"{trial.name}: {trial.failure or 'too few runs to estimate their noise.'}"
-        lines = (missing,) if found is None else noise.lines(trial, found)
-    if form == "markdown":
-        say("\n".join(fenced(map(str, lines))))
-    else:
-        say_styled(lines)

@@ -1,14 +1,15 @@
-"""The forms in which a comparison is printed: text, JSON, CSV, TSV or Markdown."""
+"""The forms in which a session is printed: text, JSON, Markdown; a comparison also as CSV or TSV."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from perfbisect.cli.options.common import say, say_json, say_styled
+from perfbisect.cli.options.common import output_width, say, say_json, say_styled
 
 if TYPE_CHECKING:
     from perfbisect.core.domain.trials import Trial
+    from perfbisect.report.document import Document
 
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 
@@ -30,17 +31,24 @@ def form_of(**chosen: bool) -> str:
     return "".join(names)
 
 
-def print_comparison(trial: "Trial", form: str, *, detailed: bool) -> None:
-    """Print a comparison in one of the forms. In ``detailed`` text and Markdown there are costs per operation, too."""
-    from perfbisect.report import comparison, comparison_forms
+def print_trial(trial: "Trial", form: str, *, detailed: bool) -> None:
+    """Print a trial in one of the forms. In ``detailed`` text there is how it was measured, in Markdown, too, costs per operation."""
+    from perfbisect.report import markdown, published
+    from perfbisect.report.trial import document
 
-    match form:
-        case "json":
-            say_json(comparison.as_object(trial))
-        case "csv" | "tsv":
-            say("\n".join(comparison_forms.delimited(trial, DELIMITERS[form])))
-        case "markdown":
-            say("\n".join(comparison_forms.markdown(trial, detailed=detailed)))
-        case _:
-            before = comparison.header(trial) if detailed else ()
-            say_styled((*before, *comparison.lines(trial, counters=detailed)))
+    if form == "json":
+        say_json(published.encoded(published.of_trial(trial)))
+    elif form in DELIMITERS:
+        say("\n".join(markdown.delimited(document(trial), DELIMITERS[form])))
+    else:
+        print_document(document(trial, detailed=detailed), form, header=detailed)
+
+
+def print_document(document: "Document", form: str, *, header: bool = True) -> None:
+    """Print a document as text or Markdown."""
+    from perfbisect.report import markdown, terminal
+
+    if form == "markdown":
+        say("\n".join(markdown.markdown(document)))
+    else:
+        say_styled(terminal.lines(document, output_width(), header=header))

@@ -1,68 +1,70 @@
-"""The part of a page that is about one named commit: its runs, its reason, its functions and its diff."""
+"""What a page draws of a commit: its runs, its functions joined with its diff, and its flame graph."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 
-from markupsafe import Markup, escape
+from markupsafe import escape
 
-from perfbisect.core.domain.explanation import CounterRow, Explanation, FunctionRow, PlanRow
+from perfbisect.core.domain.explanation import Explanation, FunctionRow
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.explain.profiles import short, split
-from perfbisect.report import cells
-from perfbisect.report.content import Case
-from perfbisect.report.page import intervals
-from perfbisect.report.page.data import HuntData
-from perfbisect.report.page.diff import ChangedFile, Hunk, parsed
-from perfbisect.report.page.flame import flame_graph
-from perfbisect.report.page.seconds import by_second, timeline
-from perfbisect.report.page.svg import Scale, chart, element, percent
-from perfbisect.wording import functions as function_words
-from perfbisect.wording.functions import UNITS, own, waits_of
-from perfbisect.wording.quantities import MISSING, count, figure, share, signed
-from perfbisect.wording.reasons import abridged
+from perfbisect.report.document import Cell, Figure, Prose, Row, Section, Table, row
+from perfbisect.report.hunt import COSTS, TONES, costs_of, document, profiled
+from perfbisect.report.page import pages
+from perfbisect.report.page.charts import by_second, posterior, timeline
+from perfbisect.report.profiles import flame_graph
+from perfbisect.report.reader import Drawn
+from perfbisect.report.story import Case, DiffOf, Story
+from perfbisect.wording.functions import UNITS, notes, own
+from perfbisect.wording.quantities import count, figure
 from perfbisect.wording.text import metric_title
 
-# Of a parent and a commit: the diff, and how many files it leaves out; None where it cannot be read.
-DiffOf = Callable[[str, str], tuple[str, int] | None]
-
-FUNCTIONS = 40  # that are listed
-SMALL = (
-    0.005  # share of the whole difference below which one is listed only if the commit changes it, or its cost moved
-)
+HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@ ?(.*)")
+LONGEST = 400  # characters of a line that are shown
 LETTERS = 250_000  # of a diff, as it is written in the page
 LINES = 1500  # of a diff
+SMALL, MOST = 0.005, 40  # functions: share of the whole difference from which on one is listed; how many
 OPEN = 3  # files that are unfolded where no function is known
 
 
 @dataclass(frozen=True, slots=True)
-class CounterCells:
-    """One row of the table of counters."""
+class Line:
+    """One line of a hunk: ``kind`` is "add", "del" or "same"; numbers are 0 on the side that does not have it."""
 
-    name: str
-    parent: str
-    culprit: str
-    ratio: str
-    plot: Markup | None = None
-    tone: str = ""
-    share: str = ""  # of the time in which it was counted, where that is not all
-    mark: str = ""
+    kind: str
+    old: int
+    new: int
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
-class FunctionCells:
-    """One row of the table of functions."""
+class Hunk:
+    """Changed lines with their surroundings; ``scope`` is what git prints after the line numbers, as a function's name."""
 
-    name: str
-    binary: str
-    parent: str
-    culprit: str
-    difference: str
-    part: str
-    plot: Markup
-    changed: bool
-    anchor: str  # of the hunk that changes it; empty if none does
-    notes: tuple[str, ...]
+    scope: str
+    lines: list[Line] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class ChangedFile:
+    """One file of a change."""
+
+    path: str
+    hunks: list[Hunk] = field(default_factory=list)
+    note: str = ""  # "binary", "renamed from …"; "" for a usual change
+
+    @property
+    def added(self) -> int:
+        """How many lines were added."""
+        return sum(line.kind == "add" for hunk in self.hunks for line in hunk.lines)
+
+    @property
+    def removed(self) -> int:
+        """How many lines were removed."""
+        return sum(line.kind == "del" for hunk in self.hunks for line in hunk.lines)
 
 
 @dataclass(slots=True)
@@ -84,187 +86,128 @@ class ShownFile:
     open: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class CasePage:
-    """The values of one case in the template ``hunt.html``."""
-
-    case: Case
-    anchor: str
-    why: tuple[str, ...]
-    counters: tuple[CounterCells, ...]
-    counter_axis: Markup | None = None
-    timeline: Markup | None = None
-    timeline_title: str = ""
-    timeline_note: str = ""
-    plans: tuple[PlanRow, ...] = ()
-    waits: tuple[FunctionCells, ...] = ()
-    functions: tuple[FunctionCells, ...] = ()
-    unit: str = ""
-    flame: Markup | None = None
-    flame_note: str = ""
-    diff: tuple[ShownFile, ...] = ()
-    diff_note: str = ""
-    missing: tuple[str, ...] = field(default_factory=tuple)
-
-    @property
-    def sections(self) -> Iterator[tuple[str, str]]:
-        """The anchors of what it contains, with their titles."""
-        present = (
-            ("plans", "plan", self.plans),
-            ("runs", "runs", self.timeline),
-            ("why", "why", True),
-            ("functions", "functions", self.waits or self.functions),
-            ("change", "the change", self.diff),
-            ("flame", "flame graph", self.flame),
-        )
-        return ((f"{self.anchor}-{name}", title) for name, title, there in present if there)
+def hunt_page(story: Story, drawn: Drawn, diff_of: DiffOf, history: Path | None, index: str = "") -> str:
+    """The page of a hunt; ``diff_of`` gives the diff of a culprit and a parent of it."""
+    draw = partial(drawn_case, story, drawn, diff_of)
+    return pages.page(document(story, draw, narrowed(story, drawn), history), index)
 
 
-def case_page(data: HuntData, place: int, diff_of: DiffOf) -> CasePage:
-    """The case at that place of the report. The explanation of a hunt is about the first of its cases."""
-    case, anchor = data.story.cases[place], f"case-{place + 1}"
-    found = data.explanation if data.explanation and data.explanation.culprit == case.commit.sha else None
-    profiles = data.profiles if place == 0 else None
+def narrowed(story: Story, drawn: Drawn) -> Section | None:
+    """How the search narrowed the range; None before it has begun."""
+    if not drawn.course:
+        return None
+    tested = {
+        each.node: (each.commit, TONES.get(each.state, "unclear"))
+        for each in story.candidates
+        if each.node is not None and not each.left_out
+    }
+    above = (
+        f"Left to right: {count(story.hunt.candidates, 'candidate')} after {story.settings.good}, oldest first. From the"
+        " top: at each decision, the commits that together held 95 % of the probability, and what was measured then. At the"
+        " bottom: the probability of each commit at the end."
+    )
+    return Section("The range", (Figure(partial(posterior, tested, drawn.course), above),), "range")
+
+
+def drawn_case(story: Story, drawn: Drawn, diff_of: DiffOf, place: int) -> Iterator[Section]:
+    """The sections of one case; profiles are of the first."""
+    case, anchor = story.cases[place], f"case-{place + 1}"
+    found, profiles = case.explanation, drawn.profiles if place == 0 else None
+    yield from runs(story, case, anchor, drawn)
     files, note = change(case, anchor, diff_of, names_of(found))
-    title, runs, text = runs_of(data, case)
-    rows, axis = counters(case, found)
-    return CasePage(
-        case=case,
-        anchor=anchor,
-        why=(case.why,),
-        counters=rows,
-        counter_axis=axis,
-        timeline=runs,
-        timeline_title=title,
-        timeline_note=text,
-        plans=tuple(PlanRow(row.statement, abridged(row.parent), abridged(row.culprit)) for row in case.plans),
-        waits=functions(waits_of(found), found.changed, files) if found else (),
-        functions=functions(found.functions, found.changed, files) if found else (),
-        unit=UNITS.get(found.unit, found.unit) if found else "",
-        flame=flame_graph(profiles.parent, profiles.culprit, UNITS.get(profiles.unit, profiles.unit))
-        if profiles
-        else None,
-        flame_note=" ".join(("Widths are costs per operation.", *profiles.notes)) if profiles else "",
-        diff=files,
-        diff_note=note,
-        missing=missing(case, found),
-    )
+    tables = tuple(functions(found, files))
+    if tables:
+        side = "left" if files else ""
+        yield Section("Functions", tables, f"{anchor}-functions", within=True, beside=side)
+    elif not drawn.state.studied:
+        said = Prose(("Functions were not recorded: this hunt has no explanation.",))
+        yield Section("Functions", (said,), within=True)
+    if files or note:
+        drawing, side = Figure(partial(pages.part, "diff", files), note), "right" if tables and files else ""
+        yield Section("The change", (drawing,), f"{anchor}-change", within=True, beside=side)
+    if profiles:
+        graph = partial(flame_graph, profiles.parent, profiles.culprit, UNITS.get(profiles.unit, profiles.unit))
+        drawing = Figure(graph, " ".join(("Widths are costs per operation.", *profiles.notes)), name="flame")
+        yield Section("Flame graph", (drawing,), f"{anchor}-flame", within=True)
 
 
-def runs_of(data: HuntData, case: Case) -> tuple[str, Markup | None, str]:
-    """Title, drawing and note of the runs of a commit and of those it was compared with, in order of time.
-
-    Timed runs where both sides have some, or else those that were counted exactly.
-    """
-    metric = data.story.settings.metric
-    sides = [
-        ("parent", data.state.runs_like(*(parent.sha for parent in case.parents))),
-        ("culprit", data.state.runs_like(case.commit.sha)),
-    ]
-    whole = [(side, [run for run in runs if not run.slower_than]) for side, runs in sides]
-    timed, exact = (
-        [(side, [run for run in runs if bool(run.counted) is counted]) for side, runs in whole]
-        for counted in (False, True)
-    )
-    sides = timed if all(runs for _, runs in timed) else exact
-    runs = by_second(sides, find_metric(metric).read)
-    if {run.side for run in runs} != {"parent", "culprit"}:
-        return "", None, ""
-    note = f"{count(len(runs), 'run')} in order of time"
-    if not any(len(run.values) > 1 for run in runs):
-        what = metric_title(metric)
-        return f"{what} of each run", timeline(runs, what), note
-    return "QPS in each second", timeline(runs, "QPS"), f"{note}; a line is one run, flat lines are medians"
+def functions(found: Explanation, files: Sequence[ShownFile]) -> Iterator[Table]:
+    """The functions whose costs differ most, with links to what changes them."""
+    for above, measured in profiled(found):
+        notable = [each for each in measured if abs(each.part) >= SMALL or own(each) or each.partner]
+        rows = [on_page(each, files, found.changed) for each in (notable or measured)[:MOST]]
+        yield Table(("function", *COSTS), tuple(rows), COSTS, (above,), "functions")
 
 
-def counters(case: Case, found: Explanation | None) -> tuple[tuple[CounterCells, ...], Markup | None]:
-    """The rows of the table of counters and its axis: those with intervals, or else what the runs of the proof show."""
-    if found is None or not found.counters:
-        compared = any(each.ratio is not None for each in case.counters)
-        rows = [CounterCells(name, before, after, ratio) for name, before, after, ratio, _ in cells.counters(case)]
-        return tuple(rows) if compared else (), None
-    scale = intervals.scale_of([row.ratio for row in found.counters])
-    return tuple(counter(row, scale) for row in found.counters), intervals.axis(scale, "ratio of culprit to parent")
+def on_page(each: FunctionRow, files: Sequence[ShownFile], changed: Sequence[str]) -> Row:
+    """One function, with a link to the hunk that changes it; ``changed`` are all that the commit changes."""
+    said = [each.binary, *notes(each, changed)]
+    if each.callers:
+        said.append(f"called by {', '.join(map(short, each.callers[:3]))}")
+    hunk = next(filter(None, (each.function if each.changed else "", *each.inlined[:1], each.below)), "")
+    name = Cell(each.function, note="; ".join(said), link=anchor_of(hunk, files) if hunk else "")
+    error = f" ± {figure(2 * each.error)}" if each.error else ""
+    parent, culprit, difference, part = costs_of(each)
+    cells = (name, *row(parent, culprit, difference + error, part).cells)
+    return Row(cells, (each.parent, each.culprit), "changed" if own(each) else "")
 
 
-def counter(row: CounterRow, scale: Scale) -> CounterCells:
-    """A ratio of counters with its interval; what has not moved beyond noise is grey."""
-    tone = "unclear" if not row.moved else "bad" if row.ratio.middle > 1 else "good"
-    unit = UNITS.get(row.unit, row.unit)
-    partly = row.share < 1
-    return CounterCells(
-        name=f"{row.name}, {unit}" if unit else row.name,
-        parent=figure(row.parent),
-        culprit=figure(row.culprit),
-        ratio=f"×{row.ratio.middle:.3f}",
-        plot=intervals.row(row.ratio, scale, tone),
-        tone=tone,
-        share=share(row.share) if partly else "",
-        mark="counted during this share of the time, the rest is extrapolated" if partly else "",
-    )
-
-
-def missing(case: Case, found: Explanation | None) -> tuple[str, ...]:
-    """A line for each part that was not measured."""
-    absent = cells.not_counted(case) if found is None or not found.counters else ""
-    none = "Functions were not recorded: this hunt has no explanation." if found is None else ""
-    return (
-        *(found.missing if found else ()),
-        *filter(None, [f"Not counted on this host: {absent}." if absent else "", none]),
-    )
-
-
-def names_of(found: Explanation | None) -> tuple[str, ...]:
+def names_of(found: Explanation) -> tuple[str, ...]:
     """The functions that the commit changes, those that cost more first."""
-    if found is None:
-        return ()
-    measured = (name for row in found.functions for name in ([row.function] if row.changed else row.inlined))
+    measured = (name for each in found.functions for name in ([each.function] if each.changed else each.inlined))
     return tuple(dict.fromkeys((*measured, *found.changed)))
 
 
-def functions(
-    measured: Sequence[FunctionRow], by_commit: Sequence[str], files: Sequence[ShownFile]
-) -> tuple[FunctionCells, ...]:
-    """The functions whose cost moved most, without those of no interest; ``by_commit`` are all that the commit changes."""
-    notable = [row for row in measured if abs(row.part) >= SMALL or own(row) or row.partner]
-    rows = (notable or measured)[:FUNCTIONS]
-    largest = max((max(row.parent, row.culprit) for row in rows), default=0.0) or 1.0
-    return tuple(function(row, largest, files, by_commit) for row in rows)
+def runs(story: Story, case: Case, anchor: str, drawn: Drawn) -> Iterator[Section]:
+    """The runs of a commit and of those it was compared with, in order of time.
 
-
-def function(row: FunctionRow, largest: float, files: Sequence[ShownFile], by_commit: Sequence[str]) -> FunctionCells:
-    """One function; ``by_commit`` are all that the commit changes."""
-    notes = [*function_words.notes(row, by_commit)]
-    if row.callers:
-        notes.append(f"called by {', '.join(map(short, row.callers[:3]))}")
-    named = next(filter(None, (row.function if row.changed else "", *row.inlined[:1], row.below)), "")
-    return FunctionCells(
-        name=row.function,
-        binary=row.binary,
-        parent=figure(row.parent),
-        culprit=figure(row.culprit),
-        difference=signed(row.difference) + (f" ± {figure(2 * row.error)}" if row.error else ""),
-        part=share(row.part) if row.part else MISSING,
-        plot=difference(row, largest),
-        changed=own(row),
-        anchor=anchor_of(named, files) if named else "",
-        notes=tuple(notes),
+    Timed runs where both sides have some, or else those that were counted exactly.
+    """
+    metric, state = story.settings.metric, drawn.state
+    sides = [
+        ("parent", state.runs_like(*(parent.sha for parent in case.parents))),
+        ("culprit", state.runs_like(case.commit.sha)),
+    ]
+    whole = [(side, [run for run in made if not run.slower_than]) for side, made in sides]
+    timed, exact = (
+        [(side, [run for run in made if bool(run.counted) is counted]) for side, made in whole]
+        for counted in (False, True)
     )
+    shown = by_second(timed if all(made for _, made in timed) else exact, find_metric(metric).read)
+    if {run.side for run in shown} != {"parent", "culprit"}:
+        return
+    note = f"{count(len(shown), 'run')} in order of time"
+    several = any(len(run.values) > 1 for run in shown)
+    title = "QPS in each second" if several else f"{metric_title(metric)} of each run"
+    note += "; a line is one run, flat lines are medians" if several else ""
+    drawing = partial(timeline, shown, "QPS" if several else metric_title(metric))
+    legend = (("parent", "parent"), ("culprit", "culprit"), ("muted", note))
+    yield Section(title, (Figure(drawing, legend=legend),), f"{anchor}-runs", within=True)
 
 
-def difference(row: FunctionRow, largest: float) -> Markup:
-    """The cost of a function: what both builds spend, and what one of them spends more."""
-    low, high = sorted((max(row.parent, 0.0), max(row.culprit, 0.0)))
-    side = "bad" if row.culprit > row.parent else "good"
-    text = f"{row.function}: {figure(row.parent)} in the parent, {figure(row.culprit)} in the culprit"
-    return chart(
-        intervals.ROW,
-        text,
-        element("rect", x="0%", y=6.0, width=percent(low / largest), height=10.0, class_="common"),
-        element(
-            "rect", x=percent(low / largest), y=6.0, width=percent((high - low) / largest), height=10.0, class_=side
-        ),
-    )
+def parsed(diff: str) -> list[ChangedFile]:
+    """The files of a diff that git printed with the prefixes a/ and b/."""
+    files: list[ChangedFile] = []
+    old = new = 0
+    for line in diff.split("\n"):
+        if line.startswith("diff --git "):
+            files.append(ChangedFile(line.rpartition(" b/")[2]))
+        elif not files:
+            continue
+        elif found := HUNK.match(line):
+            old, new = int(found[1]), int(found[2])
+            files[-1].hunks.append(Hunk(found[3]))
+        elif files[-1].hunks and line[:1] in ("+", "-", " "):
+            kind = {"+": "add", "-": "del", " ": "same"}[line[0]]
+            text = line[1:].rstrip("\r")
+            text = text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+            files[-1].hunks[-1].lines.append(Line(kind, old * (kind != "add"), new * (kind != "del"), text))
+            old, new = old + (kind != "add"), new + (kind != "del")
+        elif line.startswith("Binary files "):
+            files[-1].note = "binary"
+        elif line.startswith("rename from "):
+            files[-1].note = f"renamed from {line.removeprefix('rename from ')}"
+    return files
 
 
 def change(case: Case, anchor: str, diff_of: DiffOf, names: Sequence[str]) -> tuple[tuple[ShownFile, ...], str]:
@@ -330,4 +273,4 @@ def place_in(hunk: Hunk, word: re.Pattern[str]) -> bool:
 def anchor_of(function: str, files: Sequence[ShownFile]) -> str:
     """The place of the first hunk of a function; empty if none is shown."""
     word = any_of([function])
-    return next((hunk.anchor for one in files for hunk in one.hunks if word and place_in(hunk.hunk, word)), "")
+    return next((f"#{hunk.anchor}" for one in files for hunk in one.hunks if word and place_in(hunk.hunk, word)), "")

@@ -1,4 +1,4 @@
-"""HTML pages from templates: one self-contained file each, whose style and script are inside it.
+"""HTML pages: one self-contained file each, whose style and script are inside it.
 
 Everything that a template shows is escaped, and before that made safe to show: control characters and characters that
 reorder text are written as escapes, passwords in URLs are masked. The policy in the page's head lets a browser run this
@@ -7,7 +7,7 @@ script and use this style, known by their hashes, and load nothing.
 
 import hashlib
 from base64 import b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,84 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from perfbisect import __version__
-from perfbisect.wording import quantities
+from perfbisect.report.document import Cell, Document, Row, Table, row
+from perfbisect.report.page import svg
+from perfbisect.store.listing import Listed, ListedTrial
+from perfbisect.wording.quantities import MISSING, chance, count, decimals, figure, moment
 from perfbisect.wording.text import safe
 
 TEMPLATES = Path(__file__).parent / "templates"
+KINDS = {"compare": "comparison", "prove": "proof", "noise": "A/A"}
+BEFORE = {
+    "ladder": 2,
+    "counters": 3,
+    "functions": 3,
+    "ratios": 2,
+}  # kind of table → the column before which it has plots
+
+
+def page(document: Document, index: str = "") -> str:
+    """The page of a session; ``index`` is the address of the page that lists all, if there is one."""
+    return render("document.html", index, document=document)
+
+
+def index_page(hunts: Sequence[Listed], trials: Sequence[ListedTrial], pages: Mapping[int | str, str]) -> str:
+    """The page that lists a history, the newest first; ``pages`` are the addresses of those that were written, by id."""
+    every: list[Listed | ListedTrial] = [*hunts, *trials]
+    every.sort(key=lambda one: one.started, reverse=True)
+    head = ("id", "when", "what", "builder", "workload", "range or builds", "result", "sure", "ratio", "runs", "host")
+    rows = tuple(entry(one, pages.get(one.id, "")) for one in every)
+    return render("index.html", table=Table(head, rows, ("sure", "ratio", "runs"), name="listing"))
+
+
+def entry(one: Listed | ListedTrial, link: str) -> Row:
+    """The row of a hunt or a trial."""
+    if isinstance(one, Listed):
+        texts = (
+            "hunt",
+            one.builder,
+            one.workload,
+            f"{one.good}..{one.bad}",
+            f"{one.state} {one.culprit[:10]}" if one.culprit else one.state,
+            MISSING if one.probability is None else chance(one.probability),
+            MISSING if one.ratio is None else decimals(one.ratio, 3),
+        )
+    else:
+        works = count(len(one.workloads), "workload") if len(one.workloads) > 1 else one.workloads[0]
+        texts = (KINDS[one.kind], one.builder, works, one.title, one.state, MISSING, MISSING)
+    return Row((Cell(str(one.id), link=link), *row(moment(one.started), *texts, str(one.runs), one.host).cells))
+
+
+def plots(table: Table) -> tuple[int, Markup, list[Markup]]:
+    """The column before which a table has plots (-1 without any), their axis, and the plot of each row."""
+    place = BEFORE.get(table.name, -1)
+    if not table.axis:  # costs
+        pairs = [each.plot if isinstance(each.plot, tuple) else (0.0, 0.0) for each in table.rows]
+        largest = max((max(pair) for pair in pairs), default=0.0) or 1.0
+        return place, Markup(""), [costs(*pair, largest) for pair in pairs]
+    ratios = [None if isinstance(each.plot, tuple) else each.plot for each in table.rows]
+    scale = svg.scale_of([each for each in ratios if each])
+    drawn = [svg.interval(each, scale, one.tone) for each, one in zip(ratios, table.rows, strict=True)]
+    return place, svg.axis(scale, table.axis), drawn
+
+
+def costs(parent: float, culprit: float, largest: float) -> Markup:
+    """The cost of a function: what both builds spend, and what one of them spends more."""
+    low, high = sorted((max(parent, 0.0), max(culprit, 0.0)))
+    text = f"{figure(parent)} in the parent, {figure(culprit)} in the culprit"
+    shape = {"y": 6.0, "height": 10.0}
+    return svg.chart(
+        svg.ROW,
+        text,
+        svg.element("rect", x="0%", width=svg.percent(low / largest), class_="common", **shape),
+        svg.element(
+            "rect",
+            x=svg.percent(low / largest),
+            width=svg.percent((high - low) / largest),
+            class_="bad" if culprit > parent else "good",
+            **shape,
+        ),
+    )
 
 
 def with_code(text: str) -> Markup:
@@ -31,16 +105,8 @@ def with_code(text: str) -> Markup:
     return Markup("").join(marked)
 
 
-FILTERS: Mapping[str, Callable[..., str]] = {
-    "with_code": with_code,
-    "moment": quantities.moment,
-    "count": quantities.count,
-    "duration": quantities.duration,
-}
-
-
-def render(template: str, *, index: str = "", **values: object) -> str:
-    """The page of a template; ``index`` is the address of the page that lists all, if there is one."""
+def render(template: str, index: str = "", **values: object) -> str:
+    """The page of a template."""
     style, script = asset("page.css"), asset("page.js")
     policy = (
         "default-src 'none'; base-uri 'none'; form-action 'none'; "
@@ -51,6 +117,11 @@ def render(template: str, *, index: str = "", **values: object) -> str:
         .get_template(template)
         .render(**values, index=index, style=style, script=script, policy=Markup(policy), version=__version__)
     )
+
+
+def part(name: str, value: object) -> Markup:
+    """What a macro of ``parts.html`` writes."""
+    return Markup(getattr(environment().get_template("parts.html").module, name)(value))
 
 
 @cache
@@ -64,7 +135,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update(FILTERS)
+    made.filters.update(with_code=with_code, plots=plots, moment=moment, kind=lambda part: type(part).__name__)
     return made
 
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
+from perfbisect.core.domain.orders import Interval
+from perfbisect.wording.quantities import ratio
 from perfbisect.wording.text import safe
 
 Attribute = str | float | None
@@ -108,3 +110,44 @@ def plain(value: float) -> str:
     if abs(value) >= 1e7 or 0 < abs(value) < 1e-3:
         return f"{value:.3g}"
     return f"{value:,.4f}".rstrip("0").rstrip(".") if abs(value) < 100 else f"{value:,.0f}"
+
+
+ROW = 22.0  # height of a row
+WIDEST = 50.0  # ratios of more than this, or less than its inverse, are drawn at the edge
+NARROWEST = 0.01  # log width of the smallest scale
+
+
+def scale_of(intervals: Iterable[Interval]) -> Scale:
+    """A logarithmic scale that holds 1 and all ends that are known."""
+    ends = [end for each in intervals for end in (each.low, each.middle, each.high) if 0 < end < math.inf]
+    logs = [0.0, *(max(-math.log(WIDEST), min(math.log(WIDEST), math.log(end))) for end in ends)]
+    low, high = min(logs), max(logs)
+    room = max(0.08 * (high - low), NARROWEST / 2)
+    return Scale(math.exp(low - room), math.exp(high + room), logarithmic=True)
+
+
+def axis(scale: Scale, label: str) -> Markup:
+    """The ticks of the scale with their values."""
+    ticks = [element("text", plain(tick), x=percent(scale(tick)), y=14.0, class_="tick") for tick in scale.ticks(4)]
+    return chart(18.0, label, *ticks)
+
+
+def interval(found: Interval | None, scale: Scale, tone: str = "") -> Markup:
+    """One interval: a line from end to end with a dot at the middle; ``tone`` is the class of its colour.
+
+    Where one end is unknown the line goes to the edge and has no dot.
+    """
+    middle = ROW / 2
+    grid = [
+        element("line", x1=percent(scale(tick)), x2=percent(scale(tick)), y1=0.0, y2=ROW, class_="grid")
+        for tick in scale.ticks(4)
+    ]
+    one = element("line", x1=percent(scale(1.0)), x2=percent(scale(1.0)), y1=0.0, y2=ROW, class_="one")
+    if found is None:
+        return chart(ROW, "not measured", *grid, one)
+    low, high = scale(found.low), scale(min(found.high, scale.high))
+    marks = [element("line", x1=percent(low), x2=percent(high), y1=middle, y2=middle, class_="interval")]
+    if not found.bound:
+        marks.append(element("circle", cx=percent(scale(found.middle)), cy=middle, r=4.5, class_="dot"))
+    text = ratio(found)
+    return chart(ROW, text, *grid, one, element("g", element("title", text), *marks, class_=tone or None))

@@ -1,7 +1,7 @@
 """Whole reports, compared with the files beside this one. To accept a new form, delete the file and run twice."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -46,10 +46,12 @@ from perfbisect.core.domain.settings import Settings
 from perfbisect.core.inference.analysis import prior_belief
 from perfbisect.core.inference.classification import Classification
 from perfbisect.core.inference.hunt_state import fold
-from perfbisect.report import markdown, terminal
 from perfbisect.report.command_line import command_to_resume, command_to_run
-from perfbisect.report.content import Story, as_object
+from perfbisect.report.hunt import document
+from perfbisect.report.markdown import markdown
 from perfbisect.report.reader import Reader, read_story
+from perfbisect.report.story import Story, as_object
+from perfbisect.report.terminal import text as in_terminal
 from perfbisect.store.connection import default_place
 from perfbisect.store.history import History
 from perfbisect.store.listing import Listed
@@ -72,6 +74,14 @@ def story_of(
     )  # fmt: skip
     commands = command_to_run(settings, default_place()), command_to_resume(1, default_place())
     return Reader(listed, settings, folded).story(*commands)
+
+
+def printed(story: Story, width: int | None = None) -> str:
+    return in_terminal(document(story), width)
+
+
+def issue(story: Story) -> str:
+    return "".join(f"{line}\n" for line in markdown(document(story)))
 
 
 def ended(verdict: Verdict) -> Iterator[tuple[float, Event]]:
@@ -120,9 +130,9 @@ def test_a_history_and_its_events_give_the_same_report(history: History) -> None
 
 def test_found() -> None:
     story = story_of(sample.events())
-    pinned("found.txt", terminal.render(story))
-    pinned("found-80.txt", terminal.render(story, 80))
-    pinned("found.md", markdown.render(story))
+    pinned("found.txt", printed(story))
+    pinned("found-80.txt", printed(story, 80))
+    pinned("found.md", issue(story))
     encoded = msgspec.json.encode(over_numbers(as_object(story), rounded))
     pinned("found.json", msgspec.json.format(encoded, indent=2).decode() + "\n")
 
@@ -130,12 +140,34 @@ def test_found() -> None:
 def test_no_line_of_a_table_is_wider_than_the_terminal() -> None:
     story = story_of(sample.events())
     for width in (60, 80, 100):
-        table = terminal.render(story, width).split("Candidates, oldest first")[1].split("\n\n")[0]
+        table = printed(story, width).split("Candidates, oldest first")[1].split("\n\n")[0]
         assert max(map(len, table.splitlines())) <= width
 
 
-def test_interrupted() -> None:
-    pinned("interrupted.txt", terminal.render(story_of(islice(sample.events(), 30), "interrupted")))
+SEVERAL = (Step(5, 0.96, Interval(0.89, 0.9, 0.91), (0,)), Step(8, 0.98, Interval(0.79, 0.8, 0.81), (6, 5)))
+SUSPECTS = Inconclusive((8, 7, 9), (0.6, 0.3, 0.06), RATIO, Reason.UNBUILDABLE)
+
+
+@pytest.mark.parametrize(
+    ("name", "events", "state"),
+    [
+        ("interrupted", lambda: islice(sample.events(), 30), "interrupted"),
+        ("inconclusive", lambda: ended(SUSPECTS), "inconclusive"),
+        ("not-reproduced", lambda: ended(NotReproduced(Interval(0.98, 1.0, 1.02), 0.03)), "not reproduced"),
+        ("several", lambda: ended(Several(SEVERAL)), "several"),
+        ("uncounted", uncounted, "found"),
+    ],
+)
+def test_every_end(name: str, events: Callable[[], Iterable[tuple[float, Event]]], state: str) -> None:
+    pinned(f"{name}.txt", printed(story_of(events(), state)))
+
+
+def test_suspects_and_changes_of_a_story() -> None:
+    suspects = story_of(ended(SUSPECTS), "inconclusive").suspects
+    found = [(each.commit.sha, each.probability) for each in suspects]
+    assert found == [(sample.CANDIDATES[node], p) for node, p in zip((8, 7, 9), (0.6, 0.3, 0.06), strict=True)]
+    cases = story_of(ended(Several(SEVERAL)), "several").cases
+    assert [case.commit.sha for case in cases] == [sample.CANDIDATES[5], sample.CANDIDATES[8]]
 
 
 def test_what_is_proven_before_there_is_a_verdict_is_shown_first() -> None:
@@ -147,21 +179,10 @@ def test_what_is_proven_before_there_is_a_verdict_is_shown_first() -> None:
     story = story_of([*events, (at, going_on)], "interrupted")
     assert story.found[0] == "As found so far, 1 change of QPS:" and "99.0 % sure" in story.found[1]
     assert [case.commit.sha for case in story.cases] == [sample.CANDIDATES[sample.CULPRIT]]
-    for shown in (terminal.render(story), markdown.render(story)):
+    for shown in (printed(story), issue(story)):
         assert shown.index("As found so far") < shown.index("There is no verdict yet")
     assert as_object(story)["found"] == story.found
     assert story_of(sample.events()).found == ()
-
-
-def test_inconclusive() -> None:
-    verdict = Inconclusive((8, 7, 9), (0.6, 0.3, 0.06), RATIO, Reason.UNBUILDABLE)
-    story = story_of(ended(verdict), "inconclusive")
-    pinned("inconclusive.txt", terminal.render(story))
-    assert [(each.commit.sha, each.probability) for each in story.suspects] == [
-        (sample.CANDIDATES[8], 0.6),
-        (sample.CANDIDATES[7], 0.3),
-        (sample.CANDIDATES[9], 0.06),
-    ]
 
 
 def test_commits_that_were_not_built_are_described_by_the_repository(history: History) -> None:
@@ -172,28 +193,13 @@ def test_commits_that_were_not_built_are_described_by_the_repository(history: Hi
     assert story.suspects[0].commit.date == "2020-01-02"
 
 
-def test_not_reproduced() -> None:
-    pinned(
-        "not-reproduced.txt",
-        terminal.render(story_of(ended(NotReproduced(Interval(0.98, 1.0, 1.02), 0.03)), "not reproduced")),
-    )
-
-
-def test_several() -> None:
-    steps = (Step(5, 0.96, Interval(0.89, 0.9, 0.91), (0,)), Step(8, 0.98, Interval(0.79, 0.8, 0.81), (6, 5)))
-    story = story_of(ended(Several(steps)), "several")
-    pinned("several.txt", terminal.render(story))
-    assert [case.commit.sha for case in story.cases] == [sample.CANDIDATES[5], sample.CANDIDATES[8]]
-
-
 def test_what_is_left_open_is_in_every_report() -> None:
     known = Inconclusive((7, 8), (0.6, 0.3), Interval(0.79, 0.8, 0.81), Reason.UNBUILDABLE)
-    steps = (Step(5, 0.96, Interval(0.89, 0.9, 0.91), (0,)),)
-    story = story_of(ended(Several(steps, (), (Unsettled(6, 8, known),))), "unsettled")
+    story = story_of(ended(Several(SEVERAL[:1], (), (Unsettled(6, 8, known),))), "unsettled")
     [part] = story.unsettled
     assert (part.good.sha, part.bad.sha) == (sample.CANDIDATES[6], sample.CANDIDATES[8])
     assert [suspect.commit.sha for suspect in part.suspects] == [sample.CANDIDATES[7], sample.CANDIDATES[8]]
-    for text in (terminal.render(story), markdown.render(story)):
+    for text in (printed(story), issue(story)):
         assert "One subrange could not be searched completely" in " ".join(text.split())
         assert sample.CANDIDATES[7][:10] in text
     assert json.loads(msgspec.json.encode(story))["unsettled"][0]["ratio"]["middle"] == 0.8
@@ -209,9 +215,9 @@ def test_counted_runs_say_why_and_not_that_the_host_cannot_count() -> None:
         )
         for at, event in ended(Found(Step(sample.CULPRIT, 0.97, Interval(1.38, 1.42, 1.47), (6,))))
     )
-    text = terminal.render(story_of(counted, settings=EXACT))
+    text = printed(story_of(counted, settings=EXACT))
     assert "It executes more instructions per operation" in text
-    assert "not counted on this host" not in text
+    assert "ot counted on this host" not in text
 
 
 def also_counted() -> Iterator[tuple[float, Event]]:
@@ -231,25 +237,16 @@ def test_counts_and_readings_of_timed_runs_are_not_mixed(exact: bool, parent: fl
     assert counters["instructions/o"].parent == pytest.approx(parent)
     assert counters["cpu/o"].parent == pytest.approx(48)
     assert [(each.runs, each.further) for each in story.candidates] == [(each.runs,) * 2 for each in alone.candidates]
-    text = terminal.render(story)
+    text = printed(story)
     assert f"91d72b601b was also {'timed' if exact else 'counted exactly'}, in 4 runs" in text
 
 
-def test_without_instruction_counts() -> None:
-    pinned("uncounted.txt", terminal.render(story_of(uncounted())))
-
-
-def test_a_hunt_that_has_not_begun_to_measure() -> None:
-    text = terminal.render(story_of((), "interrupted"))
-    assert "There is no verdict yet." in text
-    assert "14 commits, 10 candidates, 2 merges" in text
-    assert "bisect resume 1" in text
-
-
 def test_ends_that_were_not_measured_show_no_effect_and_no_suspects() -> None:
+    empty = printed(story_of((), "interrupted"))
+    assert "14 commits, 10 candidates, 2 merges" in empty and "bisect resume 1" in empty
     order = Measure((Share(0, 2),), Purpose.ENDS)
     prior = Decided(Decision(order, prior_belief(Graph.line(len(sample.CANDIDATES)))))
-    text = terminal.render(story_of([(sample.BEGAN, prior)], "interrupted"))
+    text = printed(story_of([(sample.BEGAN, prior)], "interrupted"))
     assert "There is no verdict yet." in text
     assert "of that of good" not in text
     assert "Most probable so far" not in text
@@ -271,10 +268,10 @@ def test_foreign_text_cannot_steer_a_terminal_or_break_markdown() -> None:
                     yield at, event
 
     story = story_of(spoiled())
-    for text in (terminal.render(story), markdown.render(story)):
+    for text in (printed(story), issue(story)):
         assert not set(text) & {"\x1b", "\x07", "\u202e"}
         assert "evil" in text
-    table = [line for line in markdown.render(story).splitlines() if line.startswith("| ") and "evil" in line]
+    table = [line for line in issue(story).splitlines() if line.startswith("| ") and "evil" in line]
     assert table
     assert all(r"evil \\u202e\|\`\<b\>" in line for line in table)
 

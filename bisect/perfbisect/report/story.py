@@ -1,6 +1,6 @@
 """What a report of one hunt contains: plain values, ready for text, Markdown and JSON."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,9 @@ from perfbisect.core.domain.orders import Effect, Interval
 from perfbisect.core.domain.settings import Settings
 from perfbisect.core.inference.classification import Classification
 from perfbisect.store.listing import Listed
+
+# Of a parent and a commit: the diff, and how many files it leaves out; None where it cannot be read.
+DiffOf = Callable[[str, str], tuple[str, int] | None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,264 @@
+"""Drawings of a page: runs in order of time, where in the range a culprit can be, and the line of a series of releases."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import mean, median
+
+import numpy as np
+from markupsafe import Markup
+from numpy.typing import NDArray
+
+from perfbisect.core.domain.events import Commit
+from perfbisect.core.domain.facts import RunFacts
+from perfbisect.core.stats.release_series import Line, is_worse
+from perfbisect.report.page.svg import Scale, chart, element, joined, linear, number, percent, plain
+from perfbisect.report.reader import Narrowing
+from perfbisect.report.series import plateaus_of, sentence, spanned
+from perfbisect.wording.quantities import chance, decimals, figure
+
+HEIGHT = 220.0
+POINTS = 100  # of one run at most; of more, neighbours are averaged
+FEW = 3  # fewer report intervals than this draw no line: the run is one value
+GAP = 0.15  # between two runs, of the width of a run
+LATEST = 60  # runs that are drawn at most
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """One run of one side: its class of colour, and the values in it (one, or one a second)."""
+
+    side: str  # "parent", "culprit"
+    values: tuple[float, ...]
+
+    @property
+    def middle(self) -> float:
+        """The median of its values."""
+        return median(self.values)
+
+
+def by_second(
+    sides: Sequence[tuple[str, Sequence[RunFacts]]], value: Callable[[RunFacts], float | None]
+) -> list[Timed]:
+    """The runs of all sides in order of time; by ``value`` alone where any of them has too few report intervals."""
+    runs = sorted(((run, side) for side, runs in sides for run in runs), key=lambda pair: pair[0].started)[-LATEST:]
+    if all(len(run.samples) >= FEW for run, _ in runs):
+        return [Timed(side, averaged(run.samples)) for run, side in runs]
+    values = ((value(run), side) for run, side in runs)
+    return [Timed(side, (one,)) for one, side in values if one is not None]
+
+
+def averaged(samples: Sequence[float]) -> tuple[float, ...]:
+    """The samples, or means of neighbours where there are very many."""
+    if len(samples) <= POINTS:
+        return tuple(samples)
+    cuts = [round(place * len(samples) / POINTS) for place in range(POINTS + 1)]
+    return tuple(mean(samples[low:high]) for low, high in pairwise(cuts))
+
+
+def timeline(runs: Sequence[Timed], unit: str) -> Markup:
+    """The runs in order of time: a line for each, or a dot where it is one value, with its median; ticks at the left.
+
+    Runs of both sides were made in turns, so what both have in common is the host, and what separates them is the commit.
+    """
+    scale = linear([one for run in runs for one in run.values])
+    body = joined(in_time(run, place, len(runs), scale) for place, run in enumerate(runs))
+    return chart(HEIGHT, f"{unit} of the runs in order of time", grid(scale), body, class_="timeline")
+
+
+def y_of(value: float, scale: Scale) -> float:
+    """The vertical place of a value."""
+    return HEIGHT * (1 - scale(value))
+
+
+def grid(scale: Scale) -> Markup:
+    """Horizontal lines with their values."""
+    return joined(
+        element("line", x1="0%", x2="100%", y1=y, y2=y, class_="grid")
+        + element("text", plain(tick), x="0%", y=y - 3, class_="tick left")
+        for tick in scale.ticks(4)
+        for y in [y_of(tick, scale)]
+    )
+
+
+def in_time(run: Timed, place: int, of: int, scale: Scale) -> Markup:
+    """One run in its own column."""
+    left, width = (place + GAP / 2) / of, (1 - GAP) / of
+    title = element("title", f"run {place + 1}, {run.side}: {figure(run.middle)}")
+    y = y_of(run.middle, scale)
+    if len(run.values) < FEW:
+        marks = [element("circle", cx=percent(left + width / 2), cy=y, r=4.0, class_="dot")]
+    else:
+        last = len(run.values) - 1
+        points = " ".join(
+            f"{number(100 * x / last)},{number(y_of(value, scale))}" for x, value in enumerate(run.values)
+        )
+        inner = element(
+            "svg",
+            element("polyline", points=points, class_="line"),
+            x=percent(left),
+            width=percent(width),
+            height=HEIGHT,
+            viewBox=f"0 0 100 {number(HEIGHT)}",
+            preserveAspectRatio="none",
+        )
+        marks = [inner, element("line", x1=percent(left), x2=percent(left + width), y1=y, y2=y, class_="median")]
+    area = element("rect", x=percent(left), width=percent(width), y=0.0, height=HEIGHT, class_="hover")
+    return element("g", title, area, *marks, class_=run.side)
+
+
+MASS = 0.95  # of the commits that a line spans
+STEPS = 60  # lines at most; of more, those at even distances are drawn
+STEP = 9.0  # height of a line
+BARS = 90.0  # height of the tallest bar
+WIDEST = 300  # bars at most; in a longer range each is the sum of neighbours
+FAINT = 5e-4  # probabilities below this are not drawn
+
+Tried = Mapping[int, tuple[Commit, str]]  # candidate → its commit, and its class of colour: "good", "bad", "skipped", …
+
+
+def posterior(tried: Tried, course: Sequence[Narrowing]) -> Markup:
+    """How the search narrowed the range; ``course`` is not empty, and its last entry has the final probabilities.
+
+    From left to right are the candidates, oldest first; from top to bottom the decisions, and below them the latest
+    probabilities. A line spans the commits that together had 95 % of the probability; dots are what was measured then.
+    """
+    shown = course
+    if len(course) > STEPS:
+        shown = [course[round(place * (len(course) - 1) / (STEPS - 1))] for place in range(STEPS)]
+    lines = joined(span(tried, each, number * STEP + STEP / 2) for number, each in enumerate(shown))
+    base = len(shown) * STEP + BARS + 8
+    axis = element("line", x1="0%", x2="100%", y1=base, y2=base, class_="axis")
+    final = course[-1].culprit
+    marks = joined(tested(tried, len(final), base + 10))
+    label = "Probability of each commit, and how the search narrowed the range"
+    return chart(base + 20, label, lines, joined(bars(tried, final, base)), axis, marks, class_="range")
+
+
+def span(tried: Tried, one: Narrowing, y: float) -> Markup:
+    """The commits that held the mass at a decision, and dots for those that were measured then."""
+    low, high = credible(one.culprit)
+    size = len(one.culprit)
+    line = element("line", x1=percent(low / size), x2=percent((high + 1) / size), y1=y, y2=y, class_="span")
+    dots = [
+        element("circle", cx=percent((each + 0.5) / size), cy=y, r=2.6, class_=colour(tried, each))
+        for each in one.measured
+    ]
+    return joined([line, *dots])
+
+
+def credible(culprit: NDArray[np.float64]) -> tuple[int, int]:
+    """The first and the last of the most probable candidates that together have the mass."""
+    order = np.argsort(-culprit, kind="stable")
+    total = np.cumsum(culprit[order])
+    inside = order[: int(np.searchsorted(total, MASS * total[-1])) + 1]
+    return int(inside.min()), int(inside.max())
+
+
+def bars(tried: Tried, culprit: NDArray[np.float64], base: float) -> Iterator[Markup]:
+    """A bar for each candidate, or for each group of neighbours, that has some probability."""
+    size = len(culprit)
+    groups = np.array_split(np.arange(size), min(size, WIDEST))
+    sums = [float(culprit[group].sum()) for group in groups]
+    tallest = max(sums) or 1.0
+    for group, total in zip(groups, sums, strict=True):
+        if total < FAINT:
+            continue
+        height = max(1.0, BARS * total / tallest)
+        likeliest = int(group[culprit[group].argmax()])
+        known = tried.get(likeliest)
+        name = f"{known[0].short} {known[0].subject}" if known else f"commit {likeliest} of {size - 1}"
+        yield element(
+            "rect",
+            element("title", f"{name}: {chance(total)}"),
+            x=percent(group[0] / size),
+            width=percent(len(group) / size),
+            y=base - height,
+            height=height,
+            class_=f"bar {colour(tried, likeliest)}",
+        )
+
+
+def tested(tried: Tried, size: int, y: float) -> Iterator[Markup]:
+    """A mark below the axis for each commit that was tested."""
+    for candidate, (commit, what) in sorted(tried.items()):
+        title = element("title", f"{commit.short} {commit.subject}: {what}")
+        x = percent((candidate + 0.5) / size)
+        if what == "skipped":
+            yield element("text", title, "×", x=x, y=y + 4, class_="skipped")
+        else:
+            yield element("circle", title, cx=x, cy=y, r=4.0, class_=what)
+
+
+def colour(tried: Tried, candidate: int) -> str | None:
+    """The colour class of a candidate, if it was tested."""
+    known = tried.get(candidate)
+    return known[1] if known else None
+
+
+LABEL = 14.0  # height of a row of labels
+ROWS = 3  # of labels, so that those of neighbouring steps do not meet
+ROOM = 0.08  # of the height above and below the line
+
+
+def releases(line: Line, names: Sequence[str], metric: str) -> Markup:
+    """A dot for each release of a workload, a bar at the level between two steps, and where the steps are.
+
+    From left to right are the releases, oldest version first; the vertical scale is that of ratios to the first one measured.
+    """
+    known = [ratio for ratio in line.ratios if ratio is not None]
+    if not known:
+        return Markup("")
+    low, high = spanned(known)
+    room = (high / low) ** ROOM
+    scale = Scale(low / room, high * room, logarithmic=True)
+    marks = [grid(scale), *steps(line, names, metric), *plateaus(line, scale), *dots(line, names, scale)]
+    label = f"{line.work}: each release relative to the first"
+    return chart(HEIGHT + ROWS * LABEL, label, *marks, *labels(line, names), class_="series")
+
+
+def steps(line: Line, names: Sequence[str], metric: str) -> Iterator[Markup]:
+    """A vertical line before the first release with a step, and a band where its place is uncertain."""
+    size = len(names)
+    for step in line.steps:
+        title = element("title", sentence(step, names))
+        if (step.first, step.last) != (step.before, step.after):
+            left, right = (step.first + 0.5) / size, (step.last + 0.5) / size
+            yield element(
+                "rect", title, x=percent(left), width=percent(right - left), y=0.0, height=HEIGHT, class_="place"
+            )
+        x, tone = percent((step.before + step.after + 1) / 2 / size), "bad" if is_worse(step, metric) else "good"
+        yield element("line", title, x1=x, x2=x, y1=0.0, y2=HEIGHT, class_=f"step {tone}")
+
+
+def plateaus(line: Line, scale: Scale) -> Iterator[Markup]:
+    """The level between two steps."""
+    size, levels = len(line.ratios), plateaus_of(line)
+    bounds = [0, *(step.after for step in line.steps), size]
+    for start, end in pairwise(bounds):
+        if (level := levels[start]) is not None:
+            y = y_of(level, scale)
+            yield element("line", x1=percent(start / size), x2=percent(end / size), y1=y, y2=y, class_="plateau")
+
+
+def dots(line: Line, names: Sequence[str], scale: Scale) -> Iterator[Markup]:
+    """The releases; a gap is a cross at the bottom."""
+    for place, (name, ratio) in enumerate(zip(names, line.ratios, strict=True)):
+        x = percent((place + 0.5) / len(names))
+        if ratio is None:
+            yield element("text", element("title", f"{name}: not measured"), "×", x=x, y=HEIGHT - 2, class_="skipped")
+        else:
+            title = element("title", f"{name}: {decimals(ratio, 3)}")
+            yield element("circle", title, cx=x, cy=y_of(ratio, scale), r=3.5)
+
+
+def labels(line: Line, names: Sequence[str]) -> Iterator[Markup]:
+    """The names of the first and the last release in the first row, below them the first ones of steps in turns."""
+    size = len(names)
+    yield element("text", names[0], x="0%", y=HEIGHT + LABEL, class_="left")
+    yield element("text", names[-1], x="100%", y=HEIGHT + LABEL, class_="right")
+    for place, step in enumerate(line.steps):
+        middle = (step.after + 0.5) / size
+        side = "left" if middle < 0.1 else "right" if middle > 0.9 else None
+        y = HEIGHT + (2 + place % (ROWS - 1)) * LABEL
+        yield element("text", names[step.after], x=percent(middle), y=y, class_=side)

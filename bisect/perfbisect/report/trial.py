@@ -1,0 +1,382 @@
+"""The document of a trial: a comparison, a proof, an A/A, or a series of releases.
+
+Tables are in the form of the field: a column for each build but the first, a row for each workload; numbers first, and the
+name of the row behind them.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from perfbisect.core.domain.background import BUSY, Background, background, busiest
+from perfbisect.core.domain.metrics import find_metric
+from perfbisect.core.domain.settings import TrialBuild, TrialType
+from perfbisect.core.domain.trials import BY_HAND, DropHunt, Trial
+from perfbisect.core.stats.paired_comparison import (
+    COLUMNS,
+    Compared,
+    Ratio,
+    Summary,
+    Values,
+    by_machine,
+    compared,
+    silent,
+    spent_per_operation,
+    summaries,
+    tone,
+)
+from perfbisect.core.stats.release_series import Line
+from perfbisect.report import noise, series
+from perfbisect.report.command_line import command_on
+from perfbisect.report.document import (
+    Cell,
+    Code,
+    Document,
+    Facts,
+    Figure,
+    Notes,
+    Prose,
+    Row,
+    Section,
+    Table,
+    host_line,
+    missing,
+    row,
+    sections,
+    tools,
+)
+from perfbisect.wording.proofs import sentences as proof_sentences
+from perfbisect.wording.quantities import MISSING, between, count, decimals, figure, percent
+from perfbisect.wording.text import metric_title
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+KINDS = {TrialType.COMPARE: "Comparison", TrialType.PROVE: "Proof", TrialType.NOISE: "A/A"}
+ABSOLUTE, RELATIVE = "--- absolute", "--- relative to first result"
+SIDES = ("parent", "culprit", "third")  # classes of the colours of builds; all after the third share its own
+TONES = {"worse": "bad", "better": "good", "": "unclear"}
+
+
+def document(trial: Trial, *, detailed: bool = True, page: bool = False, history: Path | None = None) -> Document:
+    """The report of a trial; ``detailed`` with costs per operation, and for a ``page`` with what is drawn."""
+    request = trial.request
+    names = [build.name for build in request.subjects]
+    of = names if len(names) <= 4 else [names[0], "…", names[-1]]
+    one = request.works[0].name if len(request.works) == 1 else count(len(request.works), "workload")
+    body: Iterable[Section]
+    if request.kind is TrialType.NOISE:
+        summary, body, headline = noise.summary(trial), noise.sections(trial), ""
+    else:
+        rows = [] if request.series else compared(trial, request.metric)
+        parts = (
+            series.sections(trial, partial(draw_line, trial)) if request.series else comparison(trial, rows, page=page)
+        )
+        spent = Section("Per operation", tuple(per_operation(trial, rows)), "operations", quiet=True, folded=True)
+        said = Section("Remarks", (Notes(tuple((text, "") for text in remarks(trial))),), "remarks", quiet=True)
+        body = (*parts, *((spent,) if detailed else ()), said)
+        summary = tuple(proof_sentences(trial)) if request.kind is TrialType.PROVE else ()
+        headline = "" if summary else headline_of(trial, rows, names)
+    return Document(
+        session=f"{KINDS[request.kind]} {trial.name}",
+        what=f"{request.builder} {one}: {', '.join(of)}",
+        started=trial.started,
+        state=": ".join(filter(None, (trial.state, trial.failure))),
+        facts=Facts(tuple(facts(trial))),
+        summary=summary,
+        headline=headline,
+        sections=sections(*body, *(drawn(trial, history) if page else ())),
+    )
+
+
+def draw_line(trial: Trial, line: Line) -> "Markup":
+    """The line of a series on a page."""
+    from perfbisect.report.page.charts import releases
+
+    return releases(line, [build.name for build in trial.request.subjects], trial.request.metric)
+
+
+def facts(trial: Trial) -> Iterator[tuple[str, str]]:
+    """How it was measured, and where."""
+    request = trial.request
+    changed = (f"{name} {value}" for name, value in request.overrides.items())
+    yield "builder", ", ".join(filter(None, (request.builder, request.variant)))
+    how = f"{count(request.rounds, 'round')} of {count(request.runs, 'run')} each"
+    yield "measured", f"{', '.join((metric_title(request.metric), *changed))}; {how}"
+    if trial.origin:
+        yield "origin", imported(trial)
+    yield "host", host_line(trial.host)
+
+
+def imported(trial: Trial) -> str:
+    """Where a trial is from that was imported."""
+    if not trial.origin.startswith(BY_HAND):
+        return f"imported from {trial.origin}"
+    return f"Imported, made {trial.origin}: builds did not take turns, so that drift of the machine is in the ratios"
+
+
+def headline_of(trial: Trial, rows: Sequence[Compared], names: Sequence[str]) -> str:
+    """What was measured, or the result where it is one number."""
+    request, works = trial.request, count(len(trial.request.works), "workload")
+    if request.series:
+        return f"{names[0]} to {names[-1]} of {request.builder}: {count(series.steps_in(trial), 'step')} in {works}"
+    if len(rows) == 1 and len(names) == 2 and (only := rows[0].ratios[0]) and only.interval:
+        metric = metric_title(request.metric)
+        return f"{metric} of {names[1]} is {only.ratio:.3f} ({between(only.interval)}) of that of {names[0]} in {rows[0].work}"
+    return f"{', '.join(names[1:])} relative to {names[0]}: {works} of {request.builder}"
+
+
+def comparison(trial: Trial, rows: Sequence[Compared], *, page: bool) -> Iterator[Section]:
+    """Ratios, their intervals, groups, service levels."""
+    yield Section("Relative table", (Prose(legend(trial)), ratios(trial, rows)), "table", quiet=True)
+    if page:
+        title = f"Relative to {trial.request.subjects[0].name}"
+        yield Section(title, (plotted(trial, rows),), "ratios")
+    else:
+        yield Section("Intervals", (intervals(trial, rows),), quiet=True)
+    found = [
+        Row((*map(two, (each.least, each.most, each.average, each.median)), Cell(label(each, columns(trial)))))
+        for each in summaries(rows)
+    ]
+    if found:
+        yield Section("Groups", (numbers(("min", "max", "avg", "median"), "group", found),), quiet=True)
+    if levels := service_table(trial):
+        yield Section("Service levels", (levels,), quiet=True)
+
+
+def columns(trial: Trial) -> tuple[str, ...]:
+    """col-1, col-2 …: a column for each build but the baseline."""
+    return tuple(f"col-{number}" for number in range(1, len(trial.request.subjects)))
+
+
+def numbers(
+    head: Sequence[str],
+    named: str,
+    rows: Sequence[Row],
+    above: tuple[str, ...] = (),
+    name: str = "",
+    plain: tuple[str, ...] = (),
+) -> Table:
+    """A table in the form of the field; the last cell of a row is what is ``named``."""
+    return Table(
+        (*head, named), tuple(rows), head, above, name, field=True, plain_head=(*plain, named) if plain else ()
+    )
+
+
+def legend(trial: Trial) -> tuple[str, ...]:
+    """Which build each column is, and what they are relative to."""
+    request = trial.request
+    what = "Throughput" if request.metric == "qps" else metric_title(request.metric)
+    further = zip(columns(trial), request.subjects[1:], strict=True)
+    return (
+        f"{what} relative to: {named(request.subjects[0])}",
+        *(f"{column} : {named(subject)}" for column, subject in further),
+    )
+
+
+def named(subject: TrialBuild) -> str:
+    """A build with its version and path."""
+    version = f" ({subject.version})" if subject.version and subject.version not in subject.name else ""
+    config = f"+{subject.config}" if subject.config else ""
+    return f"{subject.name}{version}" + (f" = {subject.path}{config}" if subject.path else "")
+
+
+def ratios(trial: Trial, rows: Sequence[Compared]) -> Table:
+    """The relative table, with the culprits of drops that were hunted; for programs these are columns of their own."""
+    works = trial.request.works
+    hunts = {(works[each.work].name, each.last): each for each in sorted(trial.hunts, key=lambda each: each.hunt)}
+
+    def cell(work: str, build: int, ratio: Ratio) -> Cell:
+        hunt = hunts.get((work, build))  # the latest that ends at this build
+        culprit = (hunt.culprit or hunt.state if hunt else "",) if hunts else ()
+        plain = (f"{ratio.ratio:.2f}", *culprit)
+        return Cell(decimals(ratio.ratio, 2), plain, tone(ratio, trial.request.metric), brief(hunt) if hunt else "")
+
+    head = columns(trial)
+    plain = tuple(text for column in head for text in (column, f"{column} culprit")) if hunts else ()
+    return numbers(head, "workload", [*by_group(rows, cell, 2 if hunts else 1)], name="relative", plain=plain)
+
+
+def brief(hunt: DropHunt) -> str:
+    """The commit that a hunt names, or else what has become of it, as it stands behind a ratio."""
+    return hunt.culprit[:10] or (f"hunt {hunt.hunt}" if hunt.state in ("running", "interrupted") else hunt.state)
+
+
+def intervals(trial: Trial, rows: Sequence[Compared]) -> Table:
+    """The intervals of all ratios; for programs, which of them are coloured, too."""
+    rounds = max((ratio.rounds for row in rows for ratio in row.ratios if ratio), default=0)
+
+    def cell(_work: str, _build: int, ratio: Ratio) -> Cell:
+        ends = (f"{ratio.interval.low:.4f}", f"{ratio.interval.high:.4f}") if ratio.interval else ("", "")
+        return Cell(between(ratio.interval), (*ends, tone(ratio, trial.request.metric)))
+
+    title = f"95 % intervals, from {count(rounds, 'round')} of {count(trial.request.runs, 'run')} each"
+    head = columns(trial)
+    plain = tuple(f"{column} {part}" for column in head for part in ("low", "high", "real"))
+    return numbers(head, "workload", [*by_group(rows, cell, 3)], (title,), plain=plain)
+
+
+def by_group(rows: Sequence[Compared], cell: Callable[[str, int, Ratio], Cell], wide: int) -> Iterator[Row]:
+    """A row for each workload, with an empty one where another group begins, unless each is a group by itself.
+
+    ``cell`` is given the workload, the number of the build and its ratio.
+    """
+    several = len({row.group for row in rows}) < len(rows)
+    for number, each in enumerate(rows):
+        if number and several and each.group != rows[number - 1].group:
+            yield Row(())
+        cells = (
+            cell(each.work, build, ratio) if ratio else missing(wide) for build, ratio in enumerate(each.ratios, 1)
+        )
+        yield Row((*cells, Cell(each.work)))
+
+
+def plotted(trial: Trial, rows: Sequence[Compared]) -> Table:
+    """A row for each workload and build, with its interval drawn."""
+    found = []
+    for each in rows:
+        for subject, ratio in zip(trial.request.subjects[1:], each.ratios, strict=True):
+            interval = ratio.interval if ratio else None
+            shown, rounds = (decimals(ratio.ratio, 3), ratio.rounds) if ratio else (MISSING, 0)
+            cells = row(each.work, subject.name, shown, between(interval), str(rounds)).cells
+            found.append(Row(cells, interval, TONES[tone(ratio, trial.request.metric)] if ratio else "unclear"))
+    above = (f"{metric_title(trial.request.metric)} with 95 % intervals from paired rounds.",)
+    head = ("workload", "build", "ratio", "95 %", "rounds")
+    return Table(head, tuple(found), head[2:], above, "ratios", "ratio to the first build", ("95 %", "rounds"))
+
+
+def label(summary: Summary, titles: Sequence[str]) -> str:
+    """A group, and where there are several builds which one."""
+    return f"{summary.group}, {titles[summary.subject - 1]}" if len(titles) > 1 else summary.group
+
+
+def two(value: float) -> Cell:
+    """A ratio."""
+    return Cell(decimals(value, 2), (f"{value:.2f}",))
+
+
+def exact(value: float) -> Cell:
+    """An absolute number."""
+    return Cell(figure(value), (f"{value:.6g}",))
+
+
+def per_operation(trial: Trial, rows: Sequence[Compared]) -> Iterator[Table]:
+    """For each workload what an operation costs, and its counters: absolute, and relative to the first build."""
+    builds = [each.name for each in trial.request.subjects]
+    unit = "cpu/o in % of the machine per o/s" if by_machine(trial) else "cpu/o in µs"
+
+    def of(values: Sequence[Values], names: Sequence[str], cell: Callable[[float], Cell], *above: str) -> Table:
+        rows = [
+            Row((*(missing() if value is None else cell(value) for value in each), Cell(name)))
+            for each, name in zip(values, names, strict=True)
+        ]
+        return numbers(COLUMNS, "build", rows, above)
+
+    for found in spent_per_operation(trial):
+        if any(value is not None for each in found.absolute for value in each):
+            yield of(found.absolute, builds, exact, f"{found.work}, {unit}", ABSOLUTE)
+            if builds[1:]:
+                yield of(found.relative, builds[1:], two, RELATIVE)
+    for each in rows:
+        if each.counters.keys() - {"qps", *COLUMNS}:  # what the tables of costs do not have
+            yield counters(trial, each, f"relative to {builds[0]}", lambda _, other: two(other))
+            yield counters(trial, each, "absolute", lambda base, other: exact(base * other))
+
+
+def counters(trial: Trial, found: Compared, what: str, cell: Callable[[float, float], Cell]) -> Table:
+    """The counters of a workload per operation: of the baseline, and of the others by their ratios to it."""
+    rows = [
+        Row((exact(base), *(missing() if other is None else cell(base, other) for other in others), Cell(name)))
+        for name, (base, *others) in found.counters.items()
+        if base is not None
+    ]
+    return numbers(("baseline", *columns(trial)), "per operation", rows, (f"{found.work}, {what}",))
+
+
+def service_levels(trial: Trial) -> Iterator[tuple[str, list[Background | None], list[float | None]]]:
+    """Workload by workload the background that each build sustained beside the measured queries (its service level, SLA).
+
+    None where it was not measured or has no background; and the share of their time in which the measured threads of the
+    client were busy.
+    """
+    for number, work in enumerate(trial.request.works):
+        builds = [
+            [run.facts for run in trial.runs if (run.work, run.subject) == (number, subject)]
+            for subject in range(len(trial.request.subjects))
+        ]
+        held, clients = [*map(background, builds)], [*map(busiest, builds)]
+        if any(held) or any(clients):
+            yield work.name, held, clients
+
+
+def wanted(held: Sequence[Background | None]) -> float | None:
+    """Rows per second; None without a background."""
+    return next((build.wanted for build in held if build), None)
+
+
+def service_table(trial: Trial) -> Table | None:
+    """The rate that each build sustained, coloured where it fails; None where no workload has a background."""
+
+    def cell(rate: float, sustained: bool = True) -> Cell:
+        return Cell(figure(rate), (f"{rate:.6g}", "" if sustained else "fails"), "" if sustained else "worse")
+
+    rows = [
+        Row((cell(rate), *(cell(one.held, one.sustained) if one else missing(2) for one in held), Cell(work)))
+        for work, held, _ in service_levels(trial)
+        if (rate := wanted(held)) is not None
+    ]
+    head = ("wanted", "baseline", *columns(trial))
+    plain = tuple(f"{column}{part}" for column in head for part in ("", " SLA"))
+    return numbers(head, "workload", rows, ("Background rows per second",), plain=plain) if rows else None
+
+
+def remarks(trial: Trial) -> Iterator[str]:
+    """What hunts have found, what is missing from the table, and why; and which builds are the same binary."""
+    subjects, works = trial.request.subjects, trial.request.works
+    for each in trial.hunts:
+        found = f"{each.culprit[:10]} {each.subject}".strip() or each.state
+        ends = f"{subjects[each.first].name} to {subjects[each.last].name}"
+        yield f"{works[each.work].name}, {ends}: {found} (hunt {each.hunt})"
+    yield from (f"{each.name} was not measured: {each.trouble}" for each in subjects if each.trouble)
+    for skip in trial.skips:
+        yield f"{subjects[skip.subject].name} fails in {works[skip.work].name}: {skip.facts.reason}"
+    for work, held, clients in service_levels(trial):
+        for subject, build, client in zip(subjects, held, clients, strict=True):
+            if build and not build.sustained:
+                rates = f"{figure(build.held)} of {figure(build.wanted)} rows per second"
+                yield f"{subject.name} fails the SLA of {work}: it sustains {rates} ({build.role})."
+            if client is not None and client >= BUSY:
+                yield f"In {work} of {subject.name} the client is busy for {percent(client)} of the time, and may limit it."
+    for place, subject_ in silent(trial):
+        yield f"{subjects[subject_].name} has no value of {trial.request.metric} in {works[place].name}."
+    alike: dict[tuple[str, str], list[str]] = {}
+    for subject in subjects:
+        if subject.binary:
+            alike.setdefault((subject.binary, subject.config_hash), []).append(subject.name)
+    yield from (f"{' and '.join(names)} are the same binary." for names in alike.values() if len(names) > 1)
+
+
+def drawn(trial: Trial, history: Path | None) -> Iterator[Section]:
+    """What a page has beside: the runs of each workload in order of time, the builds, the host, the command."""
+    from perfbisect.report.page.charts import by_second, timeline
+
+    request = trial.request
+    names = [each.name for each in request.subjects]
+    colours = [
+        *zip(SIDES, names, strict=False),
+        *((("muted", "and further builds"),) if len(names) > len(SIDES) else ()),
+    ]
+    for number, work in enumerate(request.works):
+        sides = [
+            (SIDES[min(place, 2)], [run.facts for run in trial.runs if (run.work, run.subject) == (number, place)])
+            for place in range(len(names))
+        ]
+        if runs := by_second(sides, find_metric(request.metric).read):
+            drawing = partial(timeline, runs, metric_title(request.metric))
+            legend = (*colours, ("muted", "runs in order of time"))
+            yield Section(f"{work.name} in order of time", (Figure(drawing, legend=legend),))
+    builds = ((each.name, ", ".join(filter(None, (each.commit, each.version, each.path)))) for each in request.subjects)
+    yield Section("Builds", (Facts(tuple(builds)),), "builds")
+    yield Section("Tools and settings", tools([trial.host]), "conditions")
+    yield Section("As text", (Code((command_on("show", trial.name, history),), "The same in a terminal"),), "repeat")

@@ -1,0 +1,314 @@
+"""Drawings of a page: their elements, runs, ranges, flame graphs; and the diff beside them."""
+
+import math
+import re
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+from markupsafe import Markup
+
+import sample_hunt as sample
+from perfbisect.core.domain.orders import UNKNOWN, Interval
+from perfbisect.report import profiles
+from perfbisect.report.page import charts
+from perfbisect.report.page.case import LONGEST, any_of, parsed, place_in
+from perfbisect.report.page.svg import Scale, element, interval, linear, plain, scale_of, shown
+from perfbisect.report.profiles import flame_graph, merged, pruned, shade
+from perfbisect.report.reader import Narrowing
+
+
+def test_text_and_attributes_are_escaped() -> None:
+    made = element("text", "<b>&\"'", x='"><script>', class_="a")
+    assert isinstance(made, Markup)
+    assert "<script>" not in made
+    assert "<b>" not in made
+    assert made.startswith('<text x="')
+    assert made.endswith("</text>")
+
+
+def test_elements_nest_without_being_escaped_twice() -> None:
+    assert element("g", element("title", "a & b")) == "<g><title>a &amp; b</title></g>"
+
+
+def test_what_steers_a_reader_is_shown_as_an_escape() -> None:
+    assert shown("a\u202eb\x1b[2J") == "a\\u202eb\\x1b[2J"
+
+
+def test_attributes_that_are_none_are_left_out() -> None:
+    assert element("line", x1=1.0, class_=None) == '<line x1="1"></line>'
+
+
+@pytest.mark.parametrize(
+    "scale", [Scale(0.7, 1.02, True), Scale(0.001, 900.0, True), Scale(0.0, 37.5), Scale(9_990, 10_010)]
+)
+def test_ticks_are_round_and_inside(scale: Scale) -> None:
+    ticks = scale.ticks(5)
+    assert 2 <= len(ticks) <= 12
+    assert ticks == sorted(ticks)
+    assert all(scale.low <= tick <= scale.high * (1 + 1e-9) for tick in ticks)
+    assert all(float(f"{tick:.6g}") == pytest.approx(tick) for tick in ticks)
+
+
+def test_a_scale_keeps_what_is_outside_at_its_edges() -> None:
+    scale = Scale(0.5, 2.0, logarithmic=True)
+    assert scale(1.0) == pytest.approx(0.5)
+    assert (scale(0.0), scale(math.inf)) == (0.0, 1.0)
+
+
+def test_a_scale_of_equal_values_has_room() -> None:
+    scale = linear([5.0, 5.0])
+    assert scale.low < 5.0 < scale.high
+    assert 0 < scale(5.0) < 1
+
+
+def test_labels_of_ticks() -> None:
+    assert [plain(value) for value in (1.05, 20_000.0, 0.5, 3e9, 0.0)] == ["1.05", "20,000", "0.5", "3e+09", "0"]
+
+
+def test_a_scale_of_ratios_holds_one_and_all_ends() -> None:
+    scale = scale_of([Interval(0.7, 0.72, 0.75), Interval(1.01, 1.05, 1.2)])
+    assert (scale.low < 0.7, scale.high > 1.2) == (True, True)
+    assert scale_of([]).low < 1 < scale_of([]).high
+    assert scale_of([Interval(1e-300, 1e-200, 1e300)]).high < 100
+
+
+def test_an_interval_is_a_line_with_a_dot() -> None:
+    scale = scale_of([Interval(0.5, 0.6, 0.7)])
+    drawing = interval(Interval(0.5, 0.6, 0.7), scale, "bad")
+    assert 'aria-label="0.600 (0.500–0.700)"' in drawing
+    assert '<g class="bad">' in drawing
+    [start] = re.findall(r'<line x1="([\d.]+)%" x2="[\d.]+%" y1="11" y2="11" class="interval">', drawing)
+    [dot] = re.findall(r'<circle cx="([\d.]+)%"', drawing)
+    assert 0 < float(start) < float(dot) < 100
+
+
+@pytest.mark.parametrize("found", [Interval(0.0, 0.2, 0.2), Interval(4.0, 5.0, float("inf")), None, UNKNOWN])
+def test_a_bound_has_no_dot(found: Interval | None) -> None:
+    drawing = interval(found, scale_of([Interval(0.2, 1.0, 5.0)]))
+    assert ("<circle" in drawing) is (found is UNKNOWN)
+
+
+def test_the_credible_span_is_that_of_the_mass() -> None:
+    culprit = np.array([0.0, 0.01, 0.5, 0.2, 0.26, 0.02, 0.01])
+    assert charts.credible(culprit) == (2, 4)
+    assert charts.credible(np.array([0.0, 1.0])) == (1, 1)
+
+
+def test_the_posterior_has_a_bar_for_what_is_probable() -> None:
+    culprit = np.zeros(11)
+    culprit[[4, 8]] = 0.03, 0.97
+    tested = {8: (sample.COMMITS[8], "culprit"), 4: (sample.COMMITS[4], "skipped")}
+    drawing = charts.posterior(tested, [Narrowing(np.full(11, 1 / 11), (0, 10)), Narrowing(culprit, ())])
+    assert drawing.count("<rect") == 2
+    assert drawing.count('class="span"') == 2
+    assert "Check the key order of a page after each update: 97 %" in drawing
+    assert "×" in drawing
+
+
+def test_a_long_range_and_a_long_search_are_drawn_in_a_bounded_size() -> None:
+    culprit = np.full(20_000, 1 / 20_000)
+    drawing = charts.posterior({}, [Narrowing(culprit, (5,))] * 500)
+    assert drawing.count("<rect") == charts.WIDEST
+    assert drawing.count('class="span"') == charts.STEPS
+    assert len(drawing) < 100_000
+
+
+def test_runs_of_both_sides_are_in_order_of_time() -> None:
+    runs = [sample.run(number, 100.0 - number) for number in range(4)]
+    timed = charts.by_second([("parent", runs[:2]), ("culprit", runs[2:])], lambda run: run.qps)
+    assert [run.side for run in timed] == ["culprit", "culprit", "parent", "parent"]
+    assert timed[0].values == runs[3].samples
+
+
+def test_runs_without_seconds_are_one_value_each() -> None:
+    short = replace(sample.run(0, 1.0), samples=(3.0,))
+    timed = charts.by_second([("parent", [short]), ("culprit", [sample.run(1, 2.0)])], lambda run: run.qps)
+    assert [run.values for run in timed] == [(short.qps,), (20_000.0,)]
+    drawing = charts.timeline(timed, "QPS")
+    assert drawing.count("<circle") == 2
+    assert "<polyline" not in drawing
+
+
+def test_long_runs_are_averaged() -> None:
+    values = tuple(float(number) for number in range(1000))
+    found = charts.averaged(values)
+    assert len(found) == charts.POINTS
+    assert sum(found) / len(found) == pytest.approx(sum(values) / len(values))
+    assert list(found) == sorted(found)
+
+
+def test_lines_stay_inside_the_drawing() -> None:
+    run = charts.Timed("parent", (10.0, 20.0, 15.0))
+    drawing = charts.timeline([run, replace(run, side="culprit")], "QPS")
+    points = [
+        tuple(map(float, pair.split(","))) for one in re.findall(r'points="([^"]*)"', drawing) for pair in one.split()
+    ]
+    assert len(points) == 6
+    assert all(0 <= x <= 100 and 0 <= y <= charts.HEIGHT for x, y in points)
+
+
+DIFF = """diff --git a/src/a b.c b/src/a b.c
+index 1..2 100644
+--- a/src/a b.c
++++ b/src/a b.c
+@@ -3,4 +3,5 @@ static void work(int x)
+ same
+-old
++new
++more
+ end
+@@ -40 +41 @@
+-x
+\\ No newline at end of file
++y
+diff --git a/logo.png b/logo.png
+index 1..2 100644
+Binary files a/logo.png and b/logo.png differ
+"""
+
+
+def test_a_diff_is_files_hunks_and_lines() -> None:
+    source, picture = parsed(DIFF)
+    assert (source.path, source.added, source.removed) == ("src/a b.c", 3, 2)
+    first, second = source.hunks
+    assert first.scope == "static void work(int x)"
+    assert [(line.kind, line.old, line.new, line.text) for line in first.lines] == [
+        ("same", 3, 3, "same"),
+        ("del", 4, 0, "old"),
+        ("add", 0, 4, "new"),
+        ("add", 0, 5, "more"),
+        ("same", 5, 6, "end"),
+    ]
+    assert [(line.kind, line.old, line.new) for line in second.lines] == [("del", 40, 0), ("add", 0, 41)]
+    assert (picture.note, picture.hunks) == ("binary", [])
+
+
+def test_lines_that_look_like_headers_stay_lines() -> None:
+    [file] = parsed("diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1,2 +1,2 @@\n--- a/y\n+++ b/y\n")
+    assert [line.text for line in file.hunks[0].lines] == ["-- a/y", "++ b/y"]
+
+
+def test_long_lines_are_cut_and_carriage_returns_are_no_text() -> None:
+    [file] = parsed(f"diff --git a/x b/x\n@@ -1 +1 @@\n+{'z' * 5000}\n+dos\r\n")
+    long, dos = file.hunks[0].lines
+    assert len(long.text) == LONGEST
+    assert dos.text == "dos"
+
+
+def test_no_diff_has_no_files() -> None:
+    assert parsed("") == []
+
+
+HUNK = """diff --git a/x.cc b/x.cc
+--- a/x.cc
++++ b/x.cc
+@@ -3,2 +3,2 @@ void Page::fill(int x)
+ \tignored(1);
+-\told(1);
++\tmore (2);
+"""
+
+
+@pytest.mark.parametrize(
+    ("functions", "found"),
+    [
+        (("Tree::fill",), True),
+        (("none", "ns::more"), True),
+        (("insert", "old"), True),
+        (("ignored", "ore", "mor", "x"), False),
+        (("[libz.so.1]",), False),
+        ((), False),
+    ],
+)
+def test_hunks_of_the_functions_of_a_list(functions: tuple[str, ...], found: bool) -> None:
+    [[hunk]] = [file.hunks for file in parsed(HUNK)]
+    word = any_of(functions)
+    assert (word is not None and place_in(hunk, word)) is found
+
+
+def boxes(drawing: str) -> list[dict[str, str]]:
+    """The attributes of each frame, with its title."""
+    found = re.findall(r'<svg class="f ([^"]*)"([^>]*)><title>([^<]*)</title>', drawing.replace("&amp;", "&"))
+    # attributes are in any order: class may come after others
+    return [
+        {"class": classes, "title": title, **dict(re.findall(r'([\w-]+)="([^"]*)"', rest))}
+        for classes, rest, title in found
+    ]
+
+
+def test_both_profiles_are_merged_by_callers() -> None:
+    root = merged({"main;a": 3.0, "main;b": 1.0}, {"main;a": 4.0, "main;a;c": 2.0})
+    main = root.calls["main"]
+    assert (root.before, root.after) == (4.0, 6.0)
+    assert (main.calls["a"].own_before, main.calls["a"].own_after, main.calls["a"].after) == (3.0, 4.0, 6.0)
+    assert main.calls["a"].calls["c"].own_change == 2.0
+    assert main.calls["b"].after == 0
+
+
+def test_what_vanished_keeps_the_width_it_had() -> None:
+    root = merged({"main;a": 3.0, "main;b;c": 1.0}, {"main;a": 4.0})
+    assert root.width == 5.0
+    assert root.calls["main"].calls["b"].width == 1.0
+    assert "gone" in shade(root.calls["main"].calls["b"], 1.0)
+
+
+def test_differences_of_frames_own_costs_sum_to_the_difference_of_the_whole() -> None:
+    random = Random(4)
+    stacks = [";".join(random.choices("abcd", k=random.randint(1, 6))) for _ in range(80)]
+    before, after = ({stack: random.random() for stack in stacks if random.random() < 0.7} for _ in range(2))
+    root = merged(before, after)
+    own = sum(frame.own_change for _, frame in profiles.walk(root))
+    assert own == pytest.approx(sum(after.values()) - sum(before.values()))
+    for _, frame in profiles.walk(root):
+        below = sum(each.width for each in frame.calls.values())
+        assert frame.width >= below - 1e-9
+
+
+def test_frames_lie_inside_their_callers() -> None:
+    drawing = boxes(flame_graph({"m;a": 1.0, "m;b": 2.0}, {"m;a": 2.0, "m;a;x": 1.0, "m;c": 1.0}, "µs"))
+    assert len(drawing) == 6
+    above: list[tuple[float, float]] = []
+    for box in drawing:
+        left, width = float(box["x"].rstrip("%")), float(box["width"].rstrip("%"))
+        depth = int(box["data-d"])
+        if depth:
+            start, size = above[depth - 1]
+            assert left >= start - 0.02
+            assert left + width <= start + size + 0.02
+        above[depth:] = [(left, width)]
+
+
+def test_titles_say_what_happened_to_a_frame() -> None:
+    drawing = flame_graph({"m;old": 2.0, "m": 1.0}, {"m": 1.5, "m;new": 1.0}, "µs")
+    titles = {box["title"].split(":")[0]: box["title"] for box in boxes(drawing)}
+    assert "gone from the culprit; parent 2.00 µs" in titles["old"]
+    assert "not in the parent; culprit 1.00 µs" in titles["new"]
+    assert "own +0.500 µs" in titles["m"]
+
+
+def test_a_large_profile_is_drawn_in_a_bounded_size() -> None:
+    random = Random(1)
+    stacks = {";".join(f"<{'x' * 200}{random.randrange(50)}>" for _ in range(30)): random.random() for _ in range(2000)}
+    drawing = flame_graph(stacks, stacks, "µs")
+    assert len(drawing) < 700_000
+    assert len(boxes(drawing)) <= profiles.MOST
+
+
+def test_small_frames_are_left_out_and_large_ones_stay() -> None:
+    stacks = {f"m;f{number}": 1.0 for number in range(3000)} | {"m;large": 500.0}
+    names = {frame.name for _, frame in pruned(merged(stacks, stacks))}
+    assert {"all", "m", "large"} <= names
+    assert len(names) <= profiles.MOST + 3
+
+
+def test_a_stack_may_be_very_deep() -> None:
+    stack = ";".join(f"f{number}" for number in range(5000))
+    assert flame_graph({stack: 1.0}, {stack: 2.0}, "µs")
+
+
+def test_names_are_escaped() -> None:
+    drawing = flame_graph({'a<script>alert(1)</script>"': 1.0}, {"b\u202e": 1.0}, "µs")
+    assert "<script>" not in drawing
+    assert "\u202e" not in drawing
