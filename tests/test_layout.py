@@ -42,12 +42,12 @@ ALLOWED: dict[str, set[str]] = {
 # The rooms of `lab`, by the same rule: each may import the rooms that its row names, and itself.
 LAB: dict[str, set[str]] = {
     "upload": set(),
-    "build": {"upload", "steps"},
-    "server": {"upload"},
-    "workload": {"upload", "server"},
-    "measure": {"upload", "server", "workload"},
-    "checks": {"build", "server", "workload", "measure"},
-    "upkeep": {"build", "server", "workload", "measure", "checks"},
+    "build": {"upload", "Steps"},
+    "servers": {"upload"},
+    "workload": {"upload", "servers"},
+    "measure": {"upload", "servers", "workload"},
+    "checks": {"build", "servers", "workload", "measure"},
+    "upkeep": {"build", "servers", "workload", "measure", "checks"},
 }
 
 FULL = 10  # modules that may lie in a folder of rooms itself

@@ -21,12 +21,11 @@ from perfbisect.core.domain.orders import Share
 from perfbisect.errors import ClockSet
 from perfbisect.host.local import LocalHost
 from perfbisect.hunt.search_problem import SavedLog
+from perfbisect.lab.guarded_lab import LOSSES
 from perfbisect.lab.host_lab import HostLab
-from perfbisect.lab.measure import system_stats
-from perfbisect.lab.measure.system_stats import SHARE, TICK, Stamp
-from perfbisect.lab.retry_policy import LOSSES
-from perfbisect.lab.workload import command
-from perfbisect.lab.workload.result import ProcessResult
+from perfbisect.lab.measure import perf
+from perfbisect.lab.measure.perf import SHARE, TICK, Stamp
+from perfbisect.lab.workload import ProcessResult, command
 from perfbisect.recipes.requested import quick_builder
 from perfbisect.recipes.workload import Workload
 from perfbisect.store.history import History
@@ -185,7 +184,7 @@ def stamps(uptime: float, length: float, delays: tuple[float, float, float, floa
 def test_a_busy_machine_is_no_clock_that_is_set(
     uptime: float, length: float, delays: tuple[float, float, float, float]
 ) -> None:
-    system_stats.check_clock(stamps(uptime, length, delays, 0), "here")
+    perf.check_clock(stamps(uptime, length, delays, 0), "here")
 
 
 @given(SECONDS, st.floats(0, 1e4), st.booleans(), st.floats(1, 1e8))
@@ -194,14 +193,14 @@ def test_a_step_is_seen_on_any_machine_that_reads_its_clocks_at_once(
 ) -> None:
     step = factor * (3 * TICK + SHARE * length)
     with pytest.raises(ClockSet, match="back" if back else "forward"):
-        system_stats.check_clock(stamps(uptime, length, (0, 0, 0, 0), -step if back else step), "here")
+        perf.check_clock(stamps(uptime, length, (0, 0, 0, 0), -step if back else step), "here")
 
 
 @pytest.mark.parametrize("text", ["", "\n", "1 2\n", "1 2 3\n", "1 2 3 4\n1\n"])
 def test_readings_that_are_cut_short_are_none(text: str) -> None:
-    found = system_stats.read_stamps(text)
+    found = perf.read_stamps(text)
     assert len(found) < 2
-    system_stats.check_clock(found, "here")
+    perf.check_clock(found, "here")
 
 
 def test_a_command_that_ends_before_it_began_is_no_failure_of_the_commit(lab: HostLab) -> None:

@@ -11,8 +11,8 @@ from perfbisect.core.domain.orders import Share
 from perfbisect.errors import RunLost
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.host_lab import HostLab
-from perfbisect.lab.measure import perf, system_stats
-from perfbisect.lab.measure.system_stats import parse_vmstat
+from perfbisect.lab.measure import perf
+from perfbisect.lab.measure.perf import parse_vmstat
 
 Lab = Callable[[str], HostLab]
 
@@ -53,7 +53,7 @@ def test_a_program_that_writes_to_the_files_that_time_it(lab: Lab, text: str) ->
 
 
 def test_only_numbers_are_read_from_these_files() -> None:
-    assert system_stats.read_stamps("nan 1 2\n1 2 3 4\n-1 2 3\n1.5 2 3\n") == (system_stats.Stamp(1.5, 2, 3),)
+    assert perf.read_stamps("nan 1 2\n1 2 3 4\n-1 2 3\n1.5 2 3\n") == (perf.Stamp(1.5, 2, 3),)
     assert perf.parse("nan,,instructions,1,1\ninf,,cycles,1,1\n-5,,branches,1,1\n7,,task-clock,1,1\n") == {
         "instructions": None, "cycles": None, "branches": None, "task-clock": 7,
     }  # fmt: skip

@@ -22,7 +22,7 @@ from perfbisect.core.domain.orders import Found, Inconclusive, Measure, NotRepro
 from perfbisect.core.domain.policy import Policy
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.hunt.search_problem import SavedLog, SearchProblem, compare_merge_base, hunt, replay
-from perfbisect.lab.steps import Steps
+from perfbisect.lab import Steps
 from perfbisect.store.history import History
 
 

@@ -16,7 +16,7 @@ from perfbisect.core.domain.background import CLIENT_BUSY, background, share_hel
 from perfbisect.core.domain.events import CandidateSkipped, RunFinished
 from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.host.local import LocalHost
-from perfbisect.lab.measure.statement_plans import parse, short
+from perfbisect.lab.measure.studies import parse, short
 from perfbisect.lab.workload import sysbench
 from perfbisect.lab.workload.sysbench import Outcome
 from perfbisect.recipes.builder import Builder

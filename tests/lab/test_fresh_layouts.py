@@ -224,14 +224,14 @@ def test_a_candidate_that_is_one_layout_is_skipped_where_that_cannot_be_linked(
 def test_what_a_killed_link_left_is_no_obstacle(host: LocalHost, tmp_path: Path, commits: tuple[str, ...]) -> None:
     lab = open_lab(host, tmp_path / "repo", commits)
     measure(lab, Share(0, 1), fresh=False)
-    assert lab._parts
-    made = lab._parts.builds.link(0, 1)
+    assert lab._bench
+    made = lab._bench.builds.link(0, 1)
     place = Path(host.root, "builds", made)
     binary = (place / "prefix" / "bench").read_bytes()
     subprocess.run(["mv", place, f"{place}.part"], check=True)
     (Path(f"{place}.part") / "prefix" / "bench").unlink()
     assert layouts(measure(lab, Share(0, 1)), 0) == [1]
-    assert lab._parts.builds.link(0, 1) == made
+    assert lab._bench.builds.link(0, 1) == made
     assert (place / "prefix" / "bench").read_bytes() == binary
 
 

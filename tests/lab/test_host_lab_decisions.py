@@ -19,9 +19,9 @@ from perfbisect.core.domain.events import (
 )
 from perfbisect.core.domain.orders import Share
 from perfbisect.errors import DataDamaged, EnvironmentFailure, JobLost, RunFailed, UsageError
+from perfbisect.lab.guarded_lab import LOSSES
 from perfbisect.lab.host_lab import Earlier, HostLab
-from perfbisect.lab.retry_policy import LOSSES
-from perfbisect.lab.workload.dataset_keeper import DatasetKeeper
+from perfbisect.lab.workload.dataset import DatasetKeeper
 from perfbisect.recipes.builder import Dataset, Variant
 from perfbisect.repository.git import Repository
 
@@ -269,9 +269,9 @@ def test_a_build_that_refuses_the_data_of_another_loads_its_own(machine: FakeMac
     measure(lab, Share(BAD, 1))
     machine.done.clear()
     [key] = machine.datasets
-    parts = lab._parts
-    assert parts
-    first, last = (lab._system(parts, candidate) for candidate in (GOOD, BAD))
+    bench = lab._bench
+    assert bench
+    first, last = (bench._system(candidate) for candidate in (GOOD, BAD))
     failure = RunFailed("unknown format", stage="start", log="log")
     assert list(keeper.load(last)) == []
     assert not keeper.refuse(last, key, RunFailed("it crashed", stage="run", log="log"))

@@ -22,10 +22,9 @@ from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
+from perfbisect.lab import servers
 from perfbisect.lab.host_lab import HostLab
 from perfbisect.lab.measure import visit
-from perfbisect.lab.measure.visit import SlowRuns
-from perfbisect.lab.server import service
 from perfbisect.recipes.workload import Workload
 from postgres import BIN, needs_postgres
 from waiting import ended, processes, until
@@ -205,8 +204,8 @@ def test_a_crash_in_mid_run_is_the_servers_and_reported_in_its_words(
     for event in lab.measure(Measure((Share(1, 1),), Purpose.SEARCH)):
         events.append(event)
         if isinstance(event, RunProgress) and not killed:
-            (server,) = [job for job in jobs.running(host) if job.name == service.NAME]
-            pids = ",".join(map(str, service.processes(host, server)))  # other tests have servers, too
+            (server,) = [job for job in jobs.running(host) if job.name == servers.NAME]
+            pids = ",".join(map(str, servers.processes(host, server)))  # other tests have servers, too
             table = host.run(["ps", "-p", pids, "-o", "pid=", "-o", "args="]).stdout.splitlines()
             (backend,) = [line.split()[0] for line in table if "postgres: bench bench" in line]
             host.run(["kill", "-s", "SEGV", backend])
@@ -260,8 +259,8 @@ def test_a_server_that_was_left_behind_is_ended(
                     os.kill(os.getpid(), signal.SIGKILL)
         os._exit(1)
     assert os.waitpid(killed, 0)[1] == signal.SIGKILL
-    (left,) = [job for job in jobs.running(host) if job.name == service.NAME]
-    postmaster = service.processes(host, left)[0]
+    (left,) = [job for job in jobs.running(host) if job.name == servers.NAME]
+    postmaster = servers.processes(host, left)[0]
     if leader:
         os.kill(left.pid, signal.SIGKILL)
         assert left not in jobs.running(host)
@@ -291,17 +290,17 @@ def test_counters_of_the_connections_leave_out_the_rest_of_the_server(
     recipe(RECIPE + f'perf_scope = "{scope}"\n')
     lab = open_lab(replace(WORKLOAD, statement="select pg_sleep(0.1)", time=2.0), commits(PLAIN, SLOW))
     measure(lab, Share(0, 1))
-    parts = lab._parts
-    assert parts
-    system = lab._system(parts, 0)
-    with visit.begin(parts.runner.context, system, 0, parts.data.keys[system.commit], SlowRuns()) as opened:
+    bench = lab._bench
+    assert bench
+    system = bench._system(0)
+    with visit.begin(bench.runner.context, system, 0, bench.data.keys[system.commit]) as opened:
         assert opened.service
         query = "do $$ begin loop end loop; end $$"
         busy = jobs.start(host, [*opened.service.argv(SERVER["ready"])[:-1], query], name="busy", timeout=600)
-        (server,) = [job for job in jobs.running(host) if job.name == service.NAME]
+        (server,) = [job for job in jobs.running(host) if job.name == servers.NAME]
 
         def busy_ones() -> list[int]:
-            found = processes("postgres: bench postgres").keys() & {*service.processes(host, server)}
+            found = processes("postgres: bench postgres").keys() & {*servers.processes(host, server)}
             return [pid for pid in found if spent([pid]) > 0.1]
 
         until(busy_ones)

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from perfbisect.lab.checks import Finding, Level
 from perfbisect.lab.checks.all_hosts import Checked
-from perfbisect.lab.checks.finding import Finding, Level
 from perfbisect.wording.quantities import count
 from perfbisect.wording.table import table
 from perfbisect.wording.text import listed, printable

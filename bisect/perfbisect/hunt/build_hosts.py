@@ -13,8 +13,8 @@ from perfbisect.host.registry import connect
 from perfbisect.lab.build import build_store
 from perfbisect.lab.build.lab_host import FairLock, LabHost
 from perfbisect.lab.build.shared_builds import SharedBuilds
+from perfbisect.lab.checks import CheckRequest, Level
 from perfbisect.lab.checks.all_hosts import differing, read_side
-from perfbisect.lab.checks.finding import CheckRequest, Level
 from perfbisect.lab.checks.preflight import build_findings, inspect_host, warnings
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.builder_reader import variant_of

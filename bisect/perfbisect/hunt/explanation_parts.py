@@ -8,10 +8,9 @@ from typing import TypeGuard
 
 from perfbisect.core.domain.events import Counted, Event, Planned, Profiled, RunFinished
 from perfbisect.core.explain.counters import EXACT_GROUP
-from perfbisect.lab.measure.counted_runs import CounterGroups, ExactCounts
 from perfbisect.lab.measure.counting import ENOUGH, obstacle
 from perfbisect.lab.measure.profiles import Profiles, Waits
-from perfbisect.lab.measure.statement_plans import PlanStudy, has_statements
+from perfbisect.lab.measure.studies import CounterGroups, ExactCounts, PlanStudy, has_statements
 from perfbisect.lab.measure.visit import StudyMaker
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.workload import Workload

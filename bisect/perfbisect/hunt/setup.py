@@ -23,13 +23,12 @@ from perfbisect.lab.build import build_store
 from perfbisect.lab.build.candidates import BuildsMade, Candidates
 from perfbisect.lab.build.links import LayoutSeeds
 from perfbisect.lab.build.shared_builds import SharedBuilds
-from perfbisect.lab.checks.finding import CheckRequest
-from perfbisect.lab.checks.preflight import findings, inspect_host, warnings
-from perfbisect.lab.checks.programs import obstacle
+from perfbisect.lab.checks import CheckRequest
+from perfbisect.lab.checks.preflight import findings, inspect_host, obstacle, warnings
 from perfbisect.lab.host_lab import Earlier, HostLab
 from perfbisect.lab.measure import counting
 from perfbisect.lab.measure.visit import SlowRuns, StudyMaker
-from perfbisect.lab.workload.fingerprint import fingerprint
+from perfbisect.lab.workload.lua import fingerprint
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.builder_reader import variant_of
 from perfbisect.recipes.inventory import HostEntry, load_host

@@ -21,14 +21,13 @@ from perfbisect.errors import (
 from perfbisect.host.facts import free_bytes
 from perfbisect.host.lock import HostLock
 from perfbisect.host.protocol import Host
+from perfbisect.lab import Steps
 from perfbisect.lab.build import checkout, pipeline
 from perfbisect.lab.build.candidates import BuildsMade, Candidates
 from perfbisect.lab.build.lab_host import LabHost
 from perfbisect.lab.build.plan import BuildContext, Built
 from perfbisect.lab.build.shared_builds import obtain
-from perfbisect.lab.guarded_lab import enough_space
-from perfbisect.lab.retry_policy import RetryPolicy
-from perfbisect.lab.steps import Steps
+from perfbisect.lab.guarded_lab import RetryPolicy, enough_space
 from perfbisect.lab.training import Trainer
 from perfbisect.lab.upkeep import tidy
 from perfbisect.recipes.builder import Builder

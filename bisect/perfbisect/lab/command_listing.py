@@ -19,22 +19,19 @@ from perfbisect.host import jobs
 from perfbisect.host.facts import CORES, MEMORY_MIB, ask
 from perfbisect.host.local import LocalHost
 from perfbisect.host.protocol import Host
-from perfbisect.lab import upload
+from perfbisect.lab import Steps
 from perfbisect.lab.build import ccache, checkout, pipeline, submodules
 from perfbisect.lab.build.checkout import for_all
 from perfbisect.lab.build.pgo import Phase
 from perfbisect.lab.build.plan import BuildContext, Plan, plan_for, present
 from perfbisect.lab.build.toolchain import Toolchain, toolchain
 from perfbisect.lab.measure import perf, visit
-from perfbisect.lab.server import config
-from perfbisect.lab.server.service import Service, System, driver_options, site, user_switch
-from perfbisect.lab.steps import Steps
+from perfbisect.lab.servers import Service, System, configuration, placeholders, service_in
 from perfbisect.lab.training import SECONDS
-from perfbisect.lab.workload import command, dataset, lua, sysbench
+from perfbisect.lab.workload import dataset, lua
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.builder_reader import variant_of
 from perfbisect.recipes.inventory import HostEntry
-from perfbisect.recipes.placeholders import Values, fill
 from perfbisect.recipes.workload import Workload, full_name
 from perfbisect.repository.discovery import open_repository
 from perfbisect.wording.text import listed, shell_word, shell_words
@@ -73,28 +70,25 @@ def list_commands(request: ListingRequest) -> tuple[Part, ...]:
     """The commands of the build, of loading data, of a visit and of a run."""
     with TemporaryDirectory(prefix="perfbisect-", dir=Path(gettempdir()).absolute()) as folder:
         scratch = LocalHost(request.host.name, PurePosixPath(folder))
-        plan = _plan(request, scratch)
-        building, measuring = tuple(_build(request, plan)), tuple(_measurement(request, scratch, plan))
-    build_host = request.build_host or request.host
-    parts = *_there(building, folder, str(build_host.root)), *_there(measuring, folder, str(request.host.root))
-    return tuple(part for part in parts if part.lines)
+        work = scratch.root / "work" / request.builder.work_name
+        plans = _plans(request, scratch)
+        parts = [(part, request.build_host or request.host) for part in _build(request, work, *plans)]
+        parts += [(part, request.host) for part in _measurement(request, scratch, work / "prefix", plans[-1])]
+        there = [(part.title, part.lines, str(host.root)) for part, host in parts if part.lines]
+        return tuple(
+            Part(title.replace(folder, root), tuple(line.replace(folder, root) for line in lines))
+            for title, lines, root in there
+        )
 
 
-def _there(parts: Iterable[Part], folder: str, root: str) -> Iterator[Part]:
-    """The parts with the host's paths."""
-    for part in parts:
-        yield Part(part.title.replace(folder, root), tuple(line.replace(folder, root) for line in part.lines))
-
-
-def _plan(request: ListingRequest, scratch: LocalHost) -> tuple[tuple[Plan, ...], PurePosixPath]:
-    """How the commit is built, and in which folder; where it is trained, how the build is made that counts, first."""
+def _plans(request: ListingRequest, scratch: LocalHost) -> tuple[Plan, ...]:
+    """How the commit is built; where it is trained, how the build is made that counts, first."""
     builder, commit = request.builder, request.commit
     host, entry = request.build_host or request.host, request.build_entry or request.entry
     repository = open_repository(request.repository)
     steps = Steps(checkout.mirror(scratch, repository, builder.work_name, [commit]))
     for _ in steps:
         pass
-    bare = steps.result
     name = request.variant or builder.variant
     variant = variant_of(builder, name)
     tools, namespace = Toolchain("", "", ""), ""
@@ -102,67 +96,52 @@ def _plan(request: ListingRequest, scratch: LocalHost) -> tuple[tuple[Plan, ...]
         tools = toolchain(host, variant)
         namespace = ccache.namespace(host, tools.processor)
     entry = msgspec.structs.replace(entry, jobs=entry.jobs or ask(host, CORES) or 1)
+    bare = steps.result
     context = BuildContext(scratch, entry, builder, name, variant, tools, bare, repository, namespace, request.patches)
     try:
         sources = for_all(scratch, bare, commit, request.patches)
         pipeline.check_out(context, sources)
         paths = present(context, sources.commit)
         phases = (Phase.INSTRUMENTED, Phase.OPTIMISED) if request.training else (Phase.PLAIN,)
-        return tuple(plan_for(replace(context, phase=phase), commit, paths) for phase in phases), context.work
+        return tuple(plan_for(replace(context, phase=phase), commit, paths) for phase in phases)
     except BuildFailed as failed:  # its log is as temporary as the folder
         raise EnvironmentFailure(str(failed)) from failed
 
 
-def _build(request: ListingRequest, planned: tuple[tuple[Plan, ...], PurePosixPath]) -> Iterator[Part]:
-    (*before, plan), work = planned
-    listing = submodules.listed(
-        open_repository(request.repository), request.commit, request.builder.ignore, request.builder.repository
-    )
+def _build(request: ListingRequest, work: PurePosixPath, *plans: Plan) -> Iterator[Part]:
+    repository, builder = open_repository(request.repository), request.builder
+    listing = submodules.listed(repository, request.commit, builder.ignore, builder.repository)
     yield Part(f"submodules, in {work / 'source'}", tuple(f"# {line}" for line in listing))
-    where = (
-        f" on host {' or '.join(request.build_hosts)}, which sends the result to host {request.host.name}"
-        if request.build_host
-        else ""
-    )
-    yield Part("environment of the build", tuple(f"{name}={shell_word(value)}" for name, value in plan.env.items()))
-    for counting in before:
-        yield Part(f"build that counts what it executes, in {work / 'build'}{where}", _commands(counting))
+    where = f"in {work / 'build'}"
+    if request.build_host:
+        others = " or ".join(request.build_hosts)
+        where = f"{where} on host {others}, which sends the result to host {request.host.name}"
+    *before, plan = ((each, tuple(shell_words(argv) for _, argv in each.commands)) for each in plans)
+    yield Part("environment of the build", tuple(f"{name}={shell_word(value)}" for name, value in plan[0].env.items()))
+    for _, counting in before:
+        yield Part(f"build that counts what it executes, {where}", counting)
         names = listed([full_name(each) for each in request.training])
         yield Part("training", (f"# loading, and at most {SECONDS:g} s of {names}, as below",))
-    yield Part(f"build, in {work / 'build'}{where}", _commands(plan))
+    yield Part(f"build, {where}", plan[1])
 
 
-def _commands(plan: Plan) -> tuple[str, ...]:
-    return tuple(shell_words(argv) for _, argv in plan.commands)
-
-
-def _measurement(
-    request: ListingRequest, scratch: LocalHost, planned: tuple[tuple[Plan, ...], PurePosixPath]
-) -> Iterator[Part]:
+def _measurement(request: ListingRequest, scratch: LocalHost, prefix: PurePosixPath, plan: Plan) -> Iterator[Part]:
     host, entry, workload = request.host, request.entry, request.workload
-    (*_, plan), work = planned
-    cores = ask(host, CORES) or 1
-    prefix = work / "prefix"
-    values: Values = {
-        "recipe": str(upload.place_recipe(scratch, request.builder)), "commit": request.commit, "version": plan.version,
-        "prefix": str(prefix), "jobs": entry.jobs or cores,
-        **config.sizes(entry, ask(host, MEMORY_MIB) or 0, cores),
-    }  # fmt: skip
+    size = ask(host, MEMORY_MIB) or 1, ask(host, CORES) or 1
+    values = placeholders(scratch, entry, request.builder, *size)
+    values |= {"commit": request.commit, "version": plan.version, "prefix": str(prefix)}
     system = System(request.commit, "", prefix, plan.builder, values)
     folder = dataset.visit_folder(host)
-    service = None
-    if server := plan.builder.server:
-        service = Service(
-            host, server, {**values, **site(host, folder)}, folder, user_switch(host, server), entry.server_cpus
-        )
-        written = config.configuration(plan.builder, service.values)
+    service = service_in(host, system, folder, entry.server_cpus, write=False)
+    if service:
+        written = configuration(plan.builder, service.values)
         yield Part(f"configuration of the server, {service.values['config']}", tuple(written.splitlines()))
     if format_command := plan.builder.dataset.format_command:
         lines = _steps(service, [format_command]) if service else [shell_words(dataset.format_argv(system, folder))]
         yield Part("the format of its data: builds that print the same share loaded data", tuple(lines))
     placed = lua.place(scratch, workload)
     yield Part("loading the data", tuple(_loading(system, workload, placed, folder, service)))
-    bench = visit.RunContext(host, entry, workload, placed, perf.counts(host), False, False)
+    bench = visit.RunContext(host, entry, workload, placed, perf.counts(host))
     timed = visit.timed(visit.Visit(bench, system, 0, folder, "", service), [PID] if service else [])
     line = _with_environment(timed.argv, timed.env, timed.cpus).replace(f"-p {PID}", "-p SERVER")
     yield Part(f"a visit, on a copy of that, in {timed.cwd}", tuple(_served(service, line)))
@@ -171,23 +150,18 @@ def _measurement(
 def _loading(
     system: System, workload: Workload, placed: PurePosixPath, folder: PurePosixPath, service: Service | None
 ) -> Iterator[str]:
-    filled = command.values(system, workload, placed, folder, service)
-    load = [shell_words(fill(argv, filled)) for argv in workload.prepare_commands]
-    options = driver_options(system.builder, service)
-    env = lua.environment(workload, placed, folder / "data", system.library)
-    if script := lua.preparing(workload):
-        there = lua.on_host(placed, workload, script)
-        load.append(_with_environment(sysbench.prepare_command(workload, there, options), env))
+    steps = dataset.loading(system, workload, placed, folder, service)
+    load = [_with_environment(step.argv, step.env) for step in steps]
     if service is None:
         yield from load
         return
-    check = []
-    if workload.check:
-        there = lua.on_host(placed, workload, lua.checking(workload))
-        check.append(_with_environment(sysbench.check_command(there, options), env))
-    yield from _steps(service, service.recipe.initialise)
-    create, settle = (_steps(service, argvs) for argvs in (service.recipe.create, service.recipe.settle))
-    yield from _served(replace(service, cpus=""), *create, *load, *settle, *check)
+    check = [dataset.checking(system, workload, placed, folder, service)] if workload.check else []
+    recipe = service.recipe
+    yield from _steps(service, recipe.initialise)
+    yield from _served(
+        replace(service, cpus=""), *_steps(service, recipe.create), *load, *_steps(service, recipe.settle),
+        *(_with_environment(step.argv, step.env) for step in check),
+    )  # fmt: skip
 
 
 def _served(service: Service | None, *lines: str) -> Iterator[str]:
@@ -209,6 +183,5 @@ def _steps(service: Service, argvs: Iterable[Sequence[str]]) -> list[str]:
 
 def _with_environment(argv: Sequence[str], env: Mapping[str, str], cpus: str = "") -> str:
     """A command with its environment variables and processors."""
-    return " ".join(
-        [*(f"{name}={shell_word(value)}" for name, value in env.items()), shell_words([*jobs.pinned(cpus), *argv])]
-    )
+    set_first = [f"{name}={shell_word(value)}" for name, value in env.items()]
+    return " ".join([*set_first, shell_words([*jobs.pinned(cpus), *argv])])

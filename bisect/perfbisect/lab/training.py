@@ -11,24 +11,20 @@ import msgspec
 
 from perfbisect.core.domain.events import Warned
 from perfbisect.errors import BuildFailed, DataDamaged, RunFailed
-from perfbisect.host.facts import CORES, DRIVERS, MEMORY_MIB, ask, ask_all
+from perfbisect.host.facts import DRIVERS, ask_all
 from perfbisect.host.packages import require
 from perfbisect.host.protocol import Host
-from perfbisect.lab import upload
+from perfbisect.lab import servers
 from perfbisect.lab.build.pgo import TRAIN, Instrumented
-from perfbisect.lab.checks.finding import CheckRequest, Inspection
-from perfbisect.lab.checks.preflight import warnings
-from perfbisect.lab.checks.programs import drivers, needed
+from perfbisect.lab.checks import CheckRequest, Inspection
+from perfbisect.lab.checks.preflight import drivers, needed, warnings
 from perfbisect.lab.measure import visit
-from perfbisect.lab.measure.visit import SlowRuns
-from perfbisect.lab.server import config
-from perfbisect.lab.server.service import System
+from perfbisect.lab.servers import System
 from perfbisect.lab.workload import lua
-from perfbisect.lab.workload.dataset_keeper import DatasetKeeper
-from perfbisect.lab.workload.fingerprint import fingerprint
+from perfbisect.lab.workload.dataset import DatasetKeeper
+from perfbisect.lab.workload.lua import fingerprint
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.inventory import HostEntry
-from perfbisect.recipes.placeholders import Values
 from perfbisect.recipes.workload import Workload, full_name
 from perfbisect.wording.text import listed
 
@@ -48,7 +44,7 @@ class Trainer:
     @property
     def identity(self) -> str:
         """What is run, and how its server is configured: it belongs to the keys of builds, and is equal on all hosts."""
-        served = config.identity_anywhere(self.builder)
+        served = servers.identity(self.builder)
         server = [hashlib.sha256(served.encode()).hexdigest()[:16]] if served else []
         return " ".join([*(fingerprint(self.builder, shortened(each), ()) for each in self.workloads), *server])
 
@@ -99,22 +95,12 @@ class Trainer:
 
     def _run(self, system: System, workload: Workload, data: str) -> None:
         placed = lua.place(self.host, workload)
-        context = visit.RunContext(self.host, self.entry, workload, placed, perf=False, vmstat=False, iostat=False)
-        with visit.begin(context, system, 0, data, SlowRuns()) as opened:
-            for _ in visit.run(opened):
-                pass
+        for _ in visit.run_alone(visit.RunContext(self.host, self.entry, workload, placed), system, 0, data):
+            pass
 
     def _system(self, build: Instrumented) -> System:
-        host, entry = self.host, self.entry
-        cores = ask(host, CORES) or 1
-        values: Values = {
-            "recipe": str(upload.place_recipe(host, self.builder)),
-            "jobs": entry.jobs or cores,
-            **config.sizes(entry, ask(host, MEMORY_MIB) or 0, cores),
-            "commit": build.commit,
-            "prefix": str(build.prefix),
-            "version": build.version,
-        }
+        own = {"commit": build.commit, "prefix": str(build.prefix), "version": build.version}
+        values = {**servers.placeholders(self.host, self.entry, self.builder), **own}
         return System(build.commit, build.key, build.prefix, build.builder, values)
 
 

@@ -16,11 +16,11 @@ from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host import jobs
 from perfbisect.host.facts import free_bytes
 from perfbisect.host.protocol import Host
+from perfbisect.lab import servers
 from perfbisect.lab.build.pipeline import JOB_PREFIX
 from perfbisect.lab.build.shared_store import Entry, Store
 from perfbisect.lab.checks.machine import GIB, LITTLE
 from perfbisect.lab.measure import visit
-from perfbisect.lab.server import service
 from perfbisect.masking import masked
 from perfbisect.wording.text import listed
 
@@ -181,7 +181,7 @@ find logs -mindepth 1 -maxdepth 1 -type f -regextype posix-extended -regex "logs
     sort -zrn | tail -zn +"$(($2 + 1))" | cut -zd ' ' -f 2- | xargs -0 -r rm -f --
 """
 
-_CALLED = {visit.NAME: "a load", service.NAME: "a server", "prepare": "the loading of data"}
+_CALLED = {visit.NAME: "a load", servers.NAME: "a server", "prepare": "the loading of data"}
 
 
 def tidy(host: Host) -> Iterator[Warned]:

@@ -7,8 +7,8 @@ import pytest
 
 from perfbisect.errors import RecipeError, UsageError
 from perfbisect.hunt.build_hosts import build_ahead
+from perfbisect.lab.checks import Level
 from perfbisect.lab.checks.all_hosts import BuildSide, differing, read_release
-from perfbisect.lab.checks.finding import Level
 from perfbisect.recipes.inventory import HostEntry, load_hosts
 
 B1 = BuildSide(

@@ -16,9 +16,8 @@ from perfbisect.host.local import LocalHost
 from perfbisect.host.lock import hold
 from perfbisect.lab.build import ccache
 from perfbisect.lab.build.shared_builds import SharedBuilds
-from perfbisect.lab.checks import machine, preflight, programs
-from perfbisect.lab.checks.finding import CheckRequest, Finding, Inspection, Level
-from perfbisect.lab.checks.programs import compiler_cache, shared_findings
+from perfbisect.lab.checks import CheckRequest, Finding, Inspection, Level, machine, preflight
+from perfbisect.lab.checks.preflight import compiler_cache, shared_findings
 from perfbisect.recipes.builder import Build, Builder
 from perfbisect.recipes.inventory import HostEntry
 
@@ -114,9 +113,9 @@ def test_a_busy_machine_is_warned_of(host: LocalHost) -> None:
 def test_sysbench_without_the_driver_is_refused(host: LocalHost) -> None:
     recipe = Builder(summary="", driver="pgsql", build=Build(compile=[], install=[], artifacts=[]))
     full = (OUTPUTS / "vm.sysbench-help").read_text()
-    assert not list(programs.drivers(inspection_of(host, (facts.DRIVERS, full), builder=recipe)))
+    assert not list(preflight.drivers(inspection_of(host, (facts.DRIVERS, full), builder=recipe)))
     poor = full.replace("  pgsql - PostgreSQL driver\n", "")
-    assert levels(programs.drivers(inspection_of(host, (facts.DRIVERS, poor), builder=recipe))) == {
+    assert levels(preflight.drivers(inspection_of(host, (facts.DRIVERS, poor), builder=recipe))) == {
         "sysbench": Level.REFUSED
     }
 
@@ -127,8 +126,8 @@ def test_sysbench_without_the_driver_is_refused(host: LocalHost) -> None:
 def test_the_command_that_installs_is_that_of_the_system(
     host: LocalHost, monkeypatch: pytest.MonkeyPatch, system: str, command: str
 ) -> None:
-    monkeypatch.setattr(programs, "missing", lambda host, programs: ("g++",))
-    [absent, _] = programs.tools(replace(inspection_of(host), system=system))
+    monkeypatch.setattr(preflight, "missing", lambda host, programs: ("g++",))
+    [absent, _] = preflight.tools(replace(inspection_of(host), system=system))
     assert absent.level is Level.REFUSED
     assert command in absent.advice
 

@@ -11,8 +11,7 @@ from perfbisect.core.domain.events import Warned
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.build.toolchain import NEEDED, compilers
-from perfbisect.lab.checks import preflight, programs
-from perfbisect.lab.checks.finding import CheckRequest, Finding, Level
+from perfbisect.lab.checks import CheckRequest, Finding, Level, preflight
 from perfbisect.recipes.builder import Build, Builder, Packages, Server, Variant
 from perfbisect.recipes.builder_reader import variant_of
 from perfbisect.recipes.inventory import HostEntry
@@ -22,7 +21,7 @@ WORKLOAD = Workload(name="w", suite="s", driver="pgsql", summary="", group="poin
 HERE = HostEntry(name="here")
 USED = (
     *NEEDED,
-    *programs.TO_MEASURE,
+    *preflight.TO_MEASURE,
     "sysbench",
     "sh",
     "env",
@@ -71,7 +70,7 @@ def needed(entry: HostEntry, recipe: Builder, variant: str) -> list[str]:
     nowhere = LocalHost("here", PurePosixPath("nowhere"))
     request = CheckRequest(nowhere, entry, builder=recipe, variant=variant)
     compiling = compilers(recipe.build, variant_of(recipe, variant)) if recipe.build else []
-    return [*programs.needed(request), *compiling]
+    return [*preflight.needed(request), *compiling]
 
 
 @pytest.fixture
@@ -118,12 +117,12 @@ def test_a_compiler_that_is_only_in_the_environment_may_be_absent() -> None:
 
 
 def test_a_command_needs_no_sysbench(host: LocalHost) -> None:
-    assert "sysbench" in programs.needed(CheckRequest(host, HERE))
-    assert "sysbench" in programs.needed(CheckRequest(host, HERE, workloads=(WORKLOAD,)))
+    assert "sysbench" in preflight.needed(CheckRequest(host, HERE))
+    assert "sysbench" in preflight.needed(CheckRequest(host, HERE, workloads=(WORKLOAD,)))
     command = replace(WORKLOAD, statement="", command=["bench"])
-    assert "sysbench" not in programs.needed(CheckRequest(host, HERE, workloads=(command,)))
-    assert "sysbench" in programs.needed(CheckRequest(host, HERE, workloads=(command, WORKLOAD)))
-    assert "sysbench" not in programs.needed(CheckRequest(host, HERE, workloads=())), "there is none for this system"
+    assert "sysbench" not in preflight.needed(CheckRequest(host, HERE, workloads=(command,)))
+    assert "sysbench" in preflight.needed(CheckRequest(host, HERE, workloads=(command, WORKLOAD)))
+    assert "sysbench" not in preflight.needed(CheckRequest(host, HERE, workloads=())), "there is none for this system"
 
 
 def test_pinning_needs_taskset() -> None:
@@ -179,7 +178,7 @@ def test_what_a_build_needs_is_looked_for_where_it_belongs(host: LocalHost) -> N
 @pytest.mark.tools
 def test_what_a_build_needs_is_not_looked_for_where_it_is_not_built(host: LocalHost) -> None:
     recipe = builder(["no/such.h"])
-    [finding, *_] = programs.tools(
+    [finding, *_] = preflight.tools(
         preflight.inspect_host(CheckRequest(host, HostEntry(name="here", build_host="x"), builder=recipe))
     )
     assert finding.topic == "builder"

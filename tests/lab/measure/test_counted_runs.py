@@ -11,7 +11,7 @@ from perfbisect.core.domain.orders import Purpose
 from perfbisect.core.explain.counters import AMD, ARM, BACK, EXACT_GROUP, FAMILIES, FRONT, INTEL, RETIRING, WRONG, slots
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.measure import counting, perf
-from perfbisect.lab.measure.counted_runs import (
+from perfbisect.lab.measure.studies import (
     PLAIN,
     SLOTS,
     SOFTWARE,
@@ -22,7 +22,7 @@ from perfbisect.lab.measure.counted_runs import (
     shortened,
 )
 from perfbisect.lab.measure.visit import RunContext, Turn
-from perfbisect.lab.server.service import System
+from perfbisect.lab.servers import System
 from perfbisect.lab.workload import lua, sysbench
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.inventory import HostEntry

@@ -19,35 +19,33 @@ from perfbisect.errors import EnvironmentFailure, NoSamples, RunFailed
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.measure import profiles
 from perfbisect.lab.measure.profiles import (
-    OFTENEST,
-    SAMPLES,
-    WAITS_FOR_ALL,
-    Profiles,
-    Waits,
-    first_rate,
-    next_rate,
-    one_of,
-    profile,
-)
-from perfbisect.lab.measure.sampling import (
     ADD_UP,
     ADD_UP_WAITS,
     LARGEST,
     NAME,
     NO_KERNEL,
     NO_LEAF_CALLERS,
+    OFTENEST,
+    SAMPLES,
     SHORTEN,
     WAITS,
+    WAITS_FOR_ALL,
     WHOLE,
+    Profiles,
     Sampling,
+    Waits,
     available,
+    first_rate,
     folded_on,
+    next_rate,
+    one_of,
+    profile,
     record,
     sampling,
 )
 from perfbisect.lab.measure.visit import RunContext, Turn
-from perfbisect.lab.server.service import System
-from perfbisect.lab.workload.result import lines_of
+from perfbisect.lab.servers import System
+from perfbisect.lab.workload import lines_of
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Workload
 from small import BUILDER, FAST, SLOW, Open
@@ -397,6 +395,6 @@ def test_stacks_that_are_too_many_all_the_same_are_a_failure(
     (tmp_path / "perf").write_text(script_of(5000, 2, "x" * 3000))
     (tmp_path / "perf").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    with pytest.raises(RunFailed, match="perf script printed too many stacks; of what it printed") as raised:
+    with pytest.raises(RunFailed, match="perf script printed too much; of what it printed") as raised:
         folded_on(host, PurePosixPath(tmp_path), Sampling("cycles", "dwarf"), 499)
     assert not isinstance(raised.value, NoSamples)

@@ -11,9 +11,9 @@ from perfbisect.core.domain.events import Planned
 from perfbisect.core.domain.orders import Purpose
 from perfbisect.errors import RunFailed
 from perfbisect.host.local import LocalHost
-from perfbisect.lab.measure.statement_plans import PlanStudy, has_statements, parse, short
+from perfbisect.lab.measure.studies import PlanStudy, has_statements, parse, short
 from perfbisect.lab.measure.visit import RunContext, Turn
-from perfbisect.lab.server.service import System
+from perfbisect.lab.servers import System
 from perfbisect.lab.workload import dataset, lua, sysbench
 from perfbisect.recipes.builder_reader import load_builder
 from perfbisect.recipes.inventory import HostEntry
@@ -84,13 +84,11 @@ def test_the_plans_of_sqlite(name: str, statement: str, plan: str, host: LocalHo
     workload = replace(workload, args={**workload.args, **size}, prepare_args={**workload.prepare_args, **size})
     builder = replace(load_builder("sqlite"), library=library.name)
     system = System("a commit", "key", library.parent, builder)
-    context = RunContext(
-        host, HostEntry(name="here"), workload, lua.place(host, workload), perf=False, vmstat=False, iostat=False
-    )
-    data = dataset.make(host, system, workload)
+    context = RunContext(host, HostEntry(name="here"), workload, lua.place(host, workload))
+    data, _ = dataset.make(host, system, workload)
     ended: list[None] = []
     turn = Turn(3, 1, 1, 1, Purpose.EXPLAIN, left=1)
-    [event] = PlanStudy(context, lambda: ended.append(None)).visit(system, data.key, turn)
+    [event] = PlanStudy(context, lambda: ended.append(None)).visit(system, data, turn)
     assert isinstance(event, Planned)
     assert (event.candidate, event.facts.commit, event.facts.build_key) == (3, "a commit", "key")
     assert (event.facts.statement, event.facts.plan.replace(" TABLE ", " ")) == (statement, plan)
@@ -103,8 +101,6 @@ def test_a_script_that_fails(host: LocalHost) -> None:
     library = shared_library()
     workload = replace(load_workload("left-join-view", "sqlite"), statement="SELECT a FROM nowhere")
     system = System("a commit", "key", library.parent, replace(load_builder("sqlite"), library=library.name))
-    context = RunContext(
-        host, HostEntry(name="here"), workload, lua.place(host, workload), perf=False, vmstat=False, iostat=False
-    )
+    context = RunContext(host, HostEntry(name="here"), workload, lua.place(host, workload))
     with pytest.raises(RunFailed, match=r"its statements cannot be explained: .*no such table: nowhere"):
         list(PlanStudy(context, lambda: None).visit(system, "", Turn(0, 1, 1, 1, Purpose.EXPLAIN, left=1)))

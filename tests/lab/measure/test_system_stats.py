@@ -3,8 +3,8 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from perfbisect.lab.measure import system_stats
-from perfbisect.lab.measure.system_stats import beside, means, parse_iostat, parse_vmstat
+from perfbisect.lab.measure import perf
+from perfbisect.lab.measure.perf import beside, means, parse_iostat, parse_vmstat
 
 OUTPUTS = Path(__file__).parents[2] / "outputs"
 
@@ -47,7 +47,7 @@ def test_vmstat_runs_as_long_as_the_command_and_the_status_is_the_commands(tmp_p
     assert subprocess.run(argv, check=False).returncode == 3
     rows = parse_vmstat((tmp_path / "vmstat").read_text().splitlines())
     assert len(rows) == 1
-    began, ended = system_stats.read_stamps((tmp_path / "time").read_text())
+    began, ended = perf.read_stamps((tmp_path / "time").read_text())
     assert ended.at - began.at >= 1.2
     assert began.before <= began.after <= ended.before <= ended.after
     assert not (tmp_path / "iostat").exists()

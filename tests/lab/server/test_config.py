@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from perfbisect.errors import RecipeError
-from perfbisect.lab.server.config import GRAIN, configuration, identity, sizes
+from perfbisect.lab.servers import GRAIN, configuration, identity, sizes
 from perfbisect.recipes.builder import Build, Builder, Server
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.requested import ServerConfig

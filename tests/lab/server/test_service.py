@@ -19,15 +19,14 @@ from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.errors import EnvironmentFailure, RunFailed
 from perfbisect.host import jobs, registry
 from perfbisect.host.local import LocalHost
+from perfbisect.lab import servers
 from perfbisect.lab.host_lab import HostLab
-from perfbisect.lab.server import service
-from perfbisect.lab.server.service import (
+from perfbisect.lab.servers import (
     FIRST_PORT,
     NOBODY,
     Service,
     descendants,
     free_port,
-    initialise,
     log_excerpt,
     owner,
     processes,
@@ -174,7 +173,7 @@ def test_a_program_that_a_build_lacks_is_its_fault_and_one_that_the_host_lacks_i
         first, start, ask, stop = (commands | {lacking: [program]}).values()
         recipe = Server(initialise=[first], start=start, ready=ask, stop=stop, ready_timeout=3000, stop_timeout=3000)
         service = Service(host, recipe, {"prefix": "/no/such", "log": "none"}, host.root)
-        initialise(service)
+        service.do_all(service.recipe.initialise, "start")
         with serve(service):
             pass
 
@@ -210,7 +209,7 @@ def test_all_commands_of_a_server_see_the_same_environment(host: LocalHost, monk
         env={"HERE": "{data}"},
     )
     service = Service(host, recipe, {"log": "none", "data": str(host.root / "env")}, host.root)
-    initialise(service)
+    service.do_all(service.recipe.initialise, "start")
     with serve(service):
         pass
     told = {file.suffix: file.read_text() for file in Path(host.root).glob("env.*")}
@@ -225,7 +224,7 @@ def test_all_commands_of_a_server_see_the_same_environment(host: LocalHost, monk
 def test_without_user_namespaces_a_server_that_refuses_root_is_nobody(
     host: LocalHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "AS_ANOTHER", ("false",))
+    monkeypatch.setattr(servers, "AS_ANOTHER", ("false",))
     recipe = Server(initialise=[["init"]], start=["serve"], ready=["ask"], refuses_root=True)
     as_nobody = Service(host, recipe, {}, host.root, user_switch(host, recipe))
     assert as_nobody.do(["id", "-u"], "prepare") == f"{owner(host, recipe)}\n" == f"{NOBODY}\n"
@@ -236,7 +235,7 @@ def test_without_user_namespaces_a_server_that_refuses_root_is_nobody(
 @pytest.mark.skipif(os.getuid() != 0, reason="for root only")
 def test_nobody_gets_through_the_root_to_the_data_as_access_sees_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """access(2) ignores the right to read and write everything, and some servers call it."""
-    monkeypatch.setattr(service, "AS_ANOTHER", ("false",))
+    monkeypatch.setattr(servers, "AS_ANOTHER", ("false",))
     recipe = Server(initialise=[["init"]], start=["serve"], ready=["ask"], refuses_root=True)
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         Path(folder).chmod(0o755)
@@ -330,8 +329,8 @@ def test_a_process_that_ends_before_perf_attaches_fails_no_run(
     lab: HostLab, host: LocalHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Servers have helpers that come and go; the pid of one that is gone is listed for the first two attempts."""
-    pids, gone = service.pids, [2**22 + 1] * 2  # no kernel gives such a pid
-    monkeypatch.setattr(service, "pids", lambda *of: (*pids(*of), *[gone.pop() for _ in gone[:1]]))
+    pids, gone = servers.pids, [2**22 + 1] * 2  # no kernel gives such a pid
+    monkeypatch.setattr(servers, "pids", lambda *of: (*pids(*of), *[gone.pop() for _ in gone[:1]]))
     ((_, run),) = finished(measure(lab, Share(FAST, 1)))
     assert not gone
     assert run.counters["task-clock"]

@@ -21,9 +21,9 @@ from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.host_lab import HostLab
-from perfbisect.lab.server.service import System
+from perfbisect.lab.servers import System
+from perfbisect.lab.workload import ProcessResult
 from perfbisect.lab.workload.command import CLOCK, CPU, outcome, prepare_inputs, read_fio, timed, values
-from perfbisect.lab.workload.result import ProcessResult
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.requested import quick_builder
 from perfbisect.recipes.workload import Workload

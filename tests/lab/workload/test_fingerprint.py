@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perfbisect.lab.workload.fingerprint import fingerprint
+from perfbisect.lab.workload.lua import fingerprint
 from perfbisect.recipes.builder import Builder, Server, When
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Workload

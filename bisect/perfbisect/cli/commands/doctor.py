@@ -14,8 +14,8 @@ from perfbisect.cli.options.measurement import announce, builders_option, invent
 if TYPE_CHECKING:
     from perfbisect.core.domain.facts import HostFacts
     from perfbisect.host.protocol import Host
+    from perfbisect.lab.checks import Finding
     from perfbisect.lab.checks.all_hosts import Wanted
-    from perfbisect.lab.checks.finding import Finding
     from perfbisect.recipes.workload import Workload
 
 SHOWN = 20  # names of what an adopted folder contains
@@ -77,10 +77,9 @@ def doctor(
     from perfbisect.host import registry
     from perfbisect.host.facts import read_fingerprint
     from perfbisect.hunt.shared import shared_builds
+    from perfbisect.lab.checks import CheckRequest, Finding, Level
     from perfbisect.lab.checks.all_hosts import Wanted
-    from perfbisect.lab.checks.finding import CheckRequest, Finding, Level
-    from perfbisect.lab.checks.preflight import findings, inspect_host
-    from perfbisect.lab.checks.programs import shared_findings
+    from perfbisect.lab.checks.preflight import findings, inspect_host, shared_findings
     from perfbisect.recipes.builder_reader import load_builder
     from perfbisect.recipes.inventory import load_host
     from perfbisect.recipes.requested import foreign_files
@@ -134,9 +133,9 @@ def doctor_all(wanted: "Wanted", hosts: Path | None, as_json: bool) -> int:
     from perfbisect.cli.all_hosts import as_object, lines
     from perfbisect.errors import ENVIRONMENT
     from perfbisect.hunt.shared import shared_builds
+    from perfbisect.lab.checks import Level
     from perfbisect.lab.checks.all_hosts import check_all
-    from perfbisect.lab.checks.finding import Level
-    from perfbisect.lab.checks.programs import shared_findings
+    from perfbisect.lab.checks.preflight import shared_findings
     from perfbisect.recipes.inventory import load_hosts
 
     entries = load_hosts(hosts or "")
@@ -155,7 +154,7 @@ def doctor_all(wanted: "Wanted", hosts: Path | None, as_json: bool) -> int:
 def adopted(host: "Host", contents: Sequence[str]) -> "Finding":
     """What ``--adopt`` has done, and which files it concerns."""
     from perfbisect.host.root import MARKER, REMOVED
-    from perfbisect.lab.checks.finding import Finding, Level
+    from perfbisect.lab.checks import Finding, Level
     from perfbisect.wording.text import listed
 
     folder = f"{host.root} on host {host.name}"
@@ -193,7 +192,7 @@ def as_object(facts: "HostFacts | None", found: Sequence["Finding"], files: Mapp
 
 def lines(name: str, facts: "HostFacts | None", found: Sequence["Finding"]) -> Iterator[str]:
     """The host, each finding with its fix, and a summary."""
-    from perfbisect.lab.checks.finding import Level
+    from perfbisect.lab.checks import Level
     from perfbisect.wording.quantities import count
     from perfbisect.wording.text import printable
 

@@ -9,7 +9,7 @@ too little to be kept whole.
 Names of functions are those of a symbol table, demangled, or those of the source code.
 
 Stacks are folded from the call chains that ``perf script`` prints. A host has added up equal chains
-(``lab/measure/sampling.py``), so that what it prints is short. Each of its lines has a cost, the number of samples, the
+(``lab/measure/profiles.py``), so that what it prints is short. Each of its lines has a cost, the number of samples, the
 name of the thread and the frames, innermost first, with tabs between them; a frame is "symbol (path)", as of perf, or
 ``RARE`` for callers that it left out. A line "lost N" tells how many samples the kernel has dropped.
 """

@@ -11,9 +11,9 @@ from pathlib import PurePosixPath
 
 from perfbisect.errors import BuildFailed
 from perfbisect.host.protocol import Host
+from perfbisect.lab import Steps
 from perfbisect.lab.build.checkout import Part, cannot, mirror
 from perfbisect.lab.build.log_parser import Progress
-from perfbisect.lab.steps import Steps
 from perfbisect.masking import masked
 from perfbisect.repository.git import Repository
 from perfbisect.repository.submodules import Found, Submodule, Unavailable, find, look, origin_of, submodules

@@ -4,9 +4,10 @@ All build hosts of a host must make the same binary of a commit: otherwise its b
 """
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from perfbisect.core.domain.facts import HostFacts
 from perfbisect.errors import EnvironmentFailure, UsageError
@@ -15,7 +16,7 @@ from perfbisect.host.protocol import Host
 from perfbisect.host.registry import connect
 from perfbisect.lab.build import build_store
 from perfbisect.lab.build.toolchain import Toolchain, toolchain
-from perfbisect.lab.checks.finding import CheckRequest, Finding, Level
+from perfbisect.lab.checks import CheckRequest, Finding, Level, refused
 from perfbisect.lab.checks.preflight import build_findings, findings, inspect_host
 from perfbisect.recipes.builder import Builder, Variant
 from perfbisect.recipes.builder_reader import variant_of
@@ -50,9 +51,11 @@ class BuildSide:
     cpu: str
     ccache: str
     cores: int
-    folder: str = (
-        ""  # the boot of the machine, and device and inode of the root: equal only for one folder of one machine
-    )
+    folder: str = ""  # boot of the machine, device and inode of the root: equal only for one folder of one machine
+
+    def tool(self, row: int) -> str:
+        """One of the compilers and the linker; "" where there is none."""
+        return self.compiler[row] if row < len(self.compiler) else ""
 
 
 def read_side(host: Host, variant: Variant) -> BuildSide:
@@ -78,86 +81,62 @@ def read_side(host: Host, variant: Variant) -> BuildSide:
     )
 
 
+LEAVE_OUT = "or leave all but one of them out of `build_hosts` of {host} in hosts.toml."
+SAME = f"A difference between two builds must come from their commits. Install the same on each, {LEAVE_OUT}"
+Difference = tuple[Level, str, Callable[[BuildSide], str], str]  # what differs, its value on a host, and advice
+PROCESSOR: Difference = (Level.NOTE, "processors", lambda side: side.cpu, "")
+NATIVE: Difference = (
+    Level.REFUSED, "processors, and each would compile for its own",
+    lambda side: f"{side.cpu or 'unknown'} ({side.processor[:6]})" if side.processor else "",
+    f"Choose a variant that does not depend on it, {LEAVE_OUT}",
+)  # fmt: skip
+BEFORE: tuple[Difference, ...] = (
+    (Level.REFUSED, "architectures", lambda side: side.architecture, f"Choose others, {LEAVE_OUT}"),
+    *((Level.REFUSED, "compilers", partial(BuildSide.tool, row=row), SAME) for row in range(3)),
+    (
+        Level.REFUSED, "root folders, which are part of what they build", lambda side: side.root,
+        "Give them the same `root` in hosts.toml.",
+    ),
+)  # fmt: skip
+AFTER: tuple[Difference, ...] = (
+    (
+        Level.WARNING, "systems", lambda side: side.release,
+        "Their headers and libraries may differ, and with them what is built: install the same system on each.",
+    ),
+    (Level.NOTE, "versions of ccache", lambda side: side.ccache, "They may not find each other's results."),
+    (
+        Level.NOTE, "numbers of cores", lambda side: count(side.cores, "core") if side.cores else "",
+        "The smallest takes longest for a build.",
+    ),
+)  # fmt: skip
+
+
 def differing(host: str, sides: Sequence[BuildSide], *, native: bool) -> Iterator[Finding]:
     """How the build hosts of ``host`` differ; refused is what makes other binaries of the same commit.
 
     ``native`` is whether they compile for the processor that they have.
     """
-    leave_out = f"or leave all but one of them out of `build_hosts` of {host} in hosts.toml."
-    same = f"A difference between two builds must come from their commits. Install the same on each, {leave_out}"
-
-    def differ(level: Level, what: str, advice: str, value: Callable[[BuildSide], str]) -> Iterator[Finding]:
-        if text := _by_value(sides, value):
-            yield Finding(level, "build hosts", f"the build hosts of {host} have different {what}: {text}", advice)
-
-    folders: dict[str, list[str]] = {}
-    for side in sides:
-        if side.folder:
-            folders.setdefault(side.folder, []).append(side.name)
-    for names in folders.values():
+    for names in _by_value(sides, lambda side: side.folder).values():
         if len(names) > 1:
             text = f"{listed(names)}, which build for {host}, are the same machine with the same root folder"
-            yield Finding(
-                Level.REFUSED, "build hosts", text, f"Leave all but one of them out of `build_hosts` of {host}."
-            )
-    yield from differ(Level.REFUSED, "architectures", f"Choose others, {leave_out}", lambda side: side.architecture)
-    yield from _compilers(host, sides, same)
-    yield from differ(
-        Level.REFUSED,
-        "root folders, which are part of what they build",
-        "Give them the same `root` in hosts.toml.",
-        lambda side: side.root,
-    )
-    if native:
-        yield from differ(
-            Level.REFUSED,
-            "processors, and each would compile for its own",
-            f"Choose a variant that does not depend on it, {leave_out}",
-            lambda side: f"{side.cpu or 'unknown'} ({side.processor[:6]})" if side.processor else "",
-        )
-    else:
-        yield from differ(Level.NOTE, "processors", "", lambda side: side.cpu)
-    yield from differ(
-        Level.WARNING,
-        "systems",
-        "Their headers and libraries may differ, and with them what is built: install the same system on each.",
-        lambda side: side.release,
-    )
-    yield from differ(
-        Level.NOTE, "versions of ccache", "They may not find each other's results.", lambda side: side.ccache
-    )
-    yield from differ(
-        Level.NOTE,
-        "numbers of cores",
-        "The smallest takes longest for a build.",
-        lambda side: count(side.cores, "core") if side.cores else "",
-    )
+            yield refused("build hosts", text, f"Leave all but one of them out of `build_hosts` of {host}.")
+    seen: set[str] = set()
+    for level, what, value, advice in (*BEFORE, NATIVE if native else PROCESSOR, *AFTER):
+        names_of = _by_value(sides, value)
+        text = ", ".join(f"{known} on {listed(who)}" for known, who in names_of.items())  # "12 on b1 and b3, 13 on b2"
+        if len(names_of) > 1 and text not in seen:  # the C++ compiler often differs as the C compiler does
+            seen.add(text)
+            text = f"the build hosts of {host} have different {what}: {text}"
+            yield Finding(level, "build hosts", text, advice.format(host=host))
 
 
-def _compilers(host: str, sides: Sequence[BuildSide], advice: str) -> Iterator[Finding]:
-    """Which of the compilers and linkers differ, each once."""
-    rows = max((len(side.compiler) for side in sides), default=0)
-    told: set[str] = set()
-    for row in range(rows):
-
-        def version(side: BuildSide, row: int = row) -> str:
-            return side.compiler[row] if row < len(side.compiler) else ""
-
-        text = _by_value(sides, version)
-        if text and text not in told:
-            told.add(text)
-            yield Finding(
-                Level.REFUSED, "build hosts", f"the build hosts of {host} have different compilers: {text}", advice
-            )
-
-
-def _by_value(sides: Collection[BuildSide], value: Callable[[BuildSide], str]) -> str:
-    """The values with the hosts that have them: "gcc 12 on b1 and b3, gcc 13 on b2"; "" where all known ones are equal."""
+def _by_value(sides: Sequence[BuildSide], value: Callable[[BuildSide], str]) -> dict[str, list[str]]:
+    """Each value that is known with the names of the hosts that have it."""
     names: dict[str, list[str]] = {}
     for side in sides:
         if known := value(side):
             names.setdefault(known, []).append(side.name)
-    return ", ".join(f"{known} on {listed(who)}" for known, who in names.items()) if len(names) > 1 else ""
+    return names
 
 
 AT_ONCE = 16  # hosts, most of whose time is waiting for an answer
@@ -219,7 +198,7 @@ def check(entry: HostEntry, entries: Sequence[HostEntry], wanted: Wanted) -> Che
             return replace(checked, findings=tuple(found), side=side)
     except (EnvironmentFailure, UsageError) as failure:
         topic = "settings" if isinstance(failure, UsageError) else "reach"
-        return replace(checked, findings=(*found, Finding(Level.REFUSED, topic, str(failure), failure.advice)))
+        return replace(checked, findings=(*found, refused(topic, str(failure), failure.advice)))
 
 
 def unknown(entry: HostEntry, entries: Sequence[HostEntry]) -> Iterator[Finding]:
@@ -228,7 +207,7 @@ def unknown(entry: HostEntry, entries: Sequence[HostEntry]) -> Iterator[Finding]
     for name in entry.built_elsewhere:
         if name not in names and not parse_lease_name(name):
             text = f"{name}, which is to build for host {entry.name}, is not in hosts.toml"
-            yield Finding(Level.REFUSED, "build hosts", text, f"Correct `hosts.{entry.name}.build_hosts`.")
+            yield refused("build hosts", text, f"Correct `hosts.{entry.name}.build_hosts`.")
 
 
 def differences(entries: Sequence[HostEntry], checked: Sequence[Checked], wanted: Wanted) -> Iterator[Finding]:

@@ -6,9 +6,14 @@ What cannot work is refused; what may distort the result is a warning with advic
 from collections.abc import Iterable, Iterator
 
 from perfbisect.core.domain.events import Warned
+from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host import facts
-from perfbisect.host.facts import Fact, ask_all, fingerprint_facts
-from perfbisect.lab.checks.finding import CheckRequest, Finding, Inspection, Level
+from perfbisect.host.facts import COMPILER, DRIVERS, ONLINE, TOOLS, Fact, ask_all, cpu_numbers, fingerprint_facts
+from perfbisect.host.packages import how_to_install, missing
+from perfbisect.lab.build import ccache, links
+from perfbisect.lab.build.shared_builds import SharedBuilds
+from perfbisect.lab.build.toolchain import NEEDED, compilers, how_to_build, lacking_for, own_packages
+from perfbisect.lab.checks import CheckRequest, Finding, Inspection, Level, note, ok, refused, warning
 from perfbisect.lab.checks.machine import (
     clock,
     clock_speed,
@@ -21,29 +26,145 @@ from perfbisect.lab.checks.machine import (
     space,
     swap,
 )
-from perfbisect.lab.checks.programs import check_pinning, compiler_cache, drivers, layouts, tools
 from perfbisect.lab.workload import lua, sysbench
-from perfbisect.recipes.workload import Workload
+from perfbisect.masking import masked
+from perfbisect.recipes.builder import Builder
+from perfbisect.recipes.builder_reader import variant_of
+from perfbisect.wording.text import listed
 
+TO_MEASURE = ("timeout", "setsid", "flock", "ps", "awk", "base64", "tar", "cmp")
+OF_SYSBENCH = frozenset({"mysql", "pgsql"})  # drivers that sysbench itself has, if it was compiled with them
+
+
+def tools(seen: Inspection) -> Iterator[Finding]:
+    """Every program without which nothing can be built or measured, and what else the build needs."""
+    request, host, builder, entry = seen.request, seen.request.host, seen.request.builder, seen.request.entry
+    build = builder.build if builder else None
+    if builder and build and entry.builds:
+        variant = variant_of(builder, request.variant)
+        absent, own = lacking_for(host, needed(request), build, variant), own_packages(build)
+        besides = how_to_build(builder, seen.answers)
+        needs = ", ".join(dict.fromkeys((*compilers(build, variant), *build.needs)))
+        fine = f"everything that {builder.name} needs to be built is installed: {needs}"
+    else:  # the rest is needed elsewhere, or nowhere
+        absent, own, besides = missing(host, needed(request)), None, ""
+        what = "installed releases are measured"
+        if builder and builder.installed:
+            what = "the host's programs are run"
+        fine = f"nothing of {builder.name} is built: {what}" if builder else ""
+        if builder and not entry.builds:
+            elsewhere = entry.built_elsewhere
+            are, which = ("host", elsewhere[0]) if len(elsewhere) == 1 else ("hosts", "--all")
+            fine = f"{builder.name} is built on {are} {listed(elsewhere)}, not checked here"
+            besides = f"Check with: bisect doctor {which} --builder {builder.name}"
+    if absent:
+        verb = "is" if len(absent) == 1 else "are"
+        sentence = f"{', '.join(absent)} {verb} not installed on host {seen.name}"
+        also = besides if own is not None else ""
+        yield refused("tools", sentence, ". ".join(filter(None, (how_to_install(absent, seen.system, own), also))))
+    elif fine:
+        yield ok("builder", fine, besides)
+    versions = [f"{tool} {version}" for tool, fact in TOOLS.items() if (version := seen.answers.get(fact))]
+    compiler = seen.answers.get(COMPILER)
+    yield ok("tools", ", ".join([*versions, *([compiler] if compiler else [])]) or "no versions known")
+
+
+def drivers(seen: Inspection) -> Iterator[Finding]:
+    """Can sysbench drive the system?"""
+    driver = seen.request.builder.driver if seen.request.builder and by_sysbench(seen.request) else ""
+    compiled = seen.answers.get(DRIVERS)
+    if driver in OF_SYSBENCH and compiled is not None and driver not in compiled:
+        text = f"sysbench on host {seen.name} was compiled without its {driver} driver"
+        from_source = "compile sysbench with the client library of that database."
+        yield refused("sysbench", text, f"Install the package of your distribution, or {from_source}")
+
+
+def needed(request: CheckRequest) -> list[str]:
+    """The programs that measuring needs, and building any system if anything is to be built there."""
+    built = request.entry.builds and (request.builder is None or request.builder.build is not None)
+    server = request.builder.server if request.builder else None
+    return [
+        *(NEEDED if built else ()),
+        *TO_MEASURE,
+        *(["sysbench"] if by_sysbench(request) else []),
+        *(need for workload in request.workloads or () for need in workload.needs),
+        *(["taskset"] if request.entry.server_cpus or request.entry.client_cpus else []),
+        *(["setpriv"] if server and server.refuses_root else []),
+    ]
+
+
+def by_sysbench(request: CheckRequest) -> bool:
+    """Whether sysbench drives a workload, as far as that is known."""
+    return request.workloads is None or not all(workload.command for workload in request.workloads)
+
+
+def check_pinning(seen: Inspection) -> None:
+    """Raise UsageError for a list of CPUs with one in it that the host does not have: taskset would ignore it."""
+    entry, online = seen.request.entry, seen.answers.get(ONLINE)
+    for key, cpus in (("server_cpus", entry.server_cpus), ("client_cpus", entry.client_cpus)):
+        if online and cpus and (absent := cpu_numbers(cpus) - online):
+            raise UsageError(
+                f'hosts.toml: `hosts.{seen.name}.{key}` is "{cpus}", but that host has no CPU {min(absent)}',
+                f"It has {len(online)}, numbered from {min(online)} to {max(online)}.",
+            )
+
+
+def compiler_cache(seen: Inspection) -> Iterator[Finding]:
+    """A compilation through the store and back; nothing where none is set, or nothing is built on the host."""
+    host, remote = seen.request.host, seen.request.entry.ccache_remote
+    if remote in ("", ccache.NONE) or not seen.request.entry.builds:
+        return
+    if missing(host, ["ccache", "cc"]):  # reported by the check of programs
+        return
+    if reason := ccache.try_remote(host, remote):
+        said = f"the remote store {masked(remote)} of ccache on host {seen.name}: {reason}"
+        yield warning("ccache", said, ccache.ADVICE)
+    else:
+        yield ok("ccache", f"its remote store {masked(remote)} is read and written")
+
+
+def layouts(seen: Inspection) -> Iterator[Finding]:
+    """Which linker makes fresh layouts, and what keeps it from that."""
+    request = seen.request
+    if not request.entry.builds or (request.builder and obstacle(request.builder, request.variant)):
+        return
+    linker = links.find_linker(request.host)
+    if linker and linker.moves_functions:
+        yield ok("layouts", f"builds are linked again in other layouts by {linker.version}")
+    elif linker:
+        text = f"the linker of host {seen.name} moves whole object files only: layouts of a program differ little"
+        yield note("layouts", text, how_to_install(["mold"], seen.system))
+
+
+def obstacle(builder: Builder, variant: str, system: str = "") -> str:
+    """Why no build of a system could be linked again; "" where one may be. ``system`` is the build system, if known."""
+    if builder.build is None:
+        return "nothing is built from source"
+    if (system or builder.build.system) == "go":
+        return "Go's linker knows one order of functions only"
+    return links.why_fixed(variant_of(builder, variant))
+
+
+def shared_findings(shared: SharedBuilds | None) -> Iterator[Finding]:
+    """Whether an object can be written, read and removed; nothing where no builds are shared."""
+    if shared is None:
+        return
+    try:
+        shared.try_out()
+    except OSError as trouble:
+        reason = masked(trouble.strerror or str(trouble))
+        said = f"the shared builds in {shared.address} cannot be used from this machine: {reason}"
+        yield warning("shared", said, "Hunts go on without them: they build for themselves.")
+    else:
+        signed = "signed" if shared.signed else "not signed: who can write there can run code on your hosts"
+        yield ok("shared", f"builds are shared in {shared.address}, {signed}")
+
+
+# Those of what is measured, the most serious first; and those of a host on which nothing is measured.
 CHECKS = (
-    tools,
-    drivers,
-    compiler_cache,
-    space,
-    counters,
-    device,
-    load,
-    others,
-    clock_speed,
-    sharing,
-    layout,
-    layouts,
-    swap,
-    clock,
-)
-"""The most serious first."""
+    tools, drivers, compiler_cache, space, counters, device, load, others, clock_speed, sharing, layout, layouts, swap, clock,
+)  # fmt: skip
 OF_BUILDS = (tools, compiler_cache, space, others, layouts)
-"""Those of a host on which nothing is measured."""
 
 FURTHER: tuple[Fact[object], ...] = (
     facts.ONLINE, facts.LOAD, facts.SYSTEM, facts.DEB_SRC, facts.SWAP, facts.STEAL, facts.THROTTLED,
@@ -62,9 +183,12 @@ def findings(inspection: Inspection) -> Iterator[Finding]:
     """All findings.
 
     Raises UsageError for a workload that sysbench cannot run, and for settings in hosts.toml that do not fit the host.
+    A command cannot be checked beforehand.
     """
     for workload in inspection.request.workloads or ():
-        check_workload(workload)
+        if not workload.command:
+            sysbench.command(workload, lua.measured(workload))
+            lua.preparing(workload)
     check_pinning(inspection)
     for check in CHECKS:
         yield from check(inspection)
@@ -76,19 +200,12 @@ def build_findings(inspection: Inspection) -> Iterator[Finding]:
         yield from check(inspection)
 
 
-def check_workload(workload: Workload) -> None:
-    """Raise UsageError for a workload that sysbench cannot run; a command cannot be checked beforehand."""
-    if not workload.command:
-        sysbench.command(workload, lua.measured(workload))
-        lua.preparing(workload)
-
-
 def warnings(found: Iterable[Finding]) -> tuple[Warned, ...]:
     """The warnings before a hunt. Raises EnvironmentFailure for the first refusal."""
     warned = []
     for finding in found:
         if finding.level is Level.REFUSED:
-            raise finding.failure()
+            raise EnvironmentFailure(finding.text, finding.advice)
         if finding.level is Level.WARNING:
             warned.append(Warned(finding.text, finding.advice))
     return tuple(warned)

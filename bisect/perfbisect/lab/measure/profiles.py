@@ -5,23 +5,264 @@ last one ends it. What is sampled are the processes that a timed run counts.
 
 Waits are sampled in a run of their own, as every switch of threads costs more then: where threads wait for a good part of
 the time, there is time for it, and perf may see the kernel.
+
+
+What ``perf record`` can sample on a host, how it is started around a run, and how its samples become stacks.
+
+Callers are found by unwinding a copy of the stack (``dwarf``): every usual build has the tables for it, a stripped one
+too. Chains of frame pointers lack the caller of a function that calls nothing, for which GCC makes no frame even with
+``-fno-omit-frame-pointer``. So they are used only where perf can neither unwind nor read the processor's own record of
+calls (``lbr``).
+
+A wait is sampled where a thread leaves its processor, and lasts until it is back on one.
 """
 
 import math
-from collections.abc import Callable, Generator
+import re
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import PurePosixPath
 
-from perfbisect.core.domain.events import LabEvent, Profiled, RunStarted, Unexplained
+from perfbisect.core.domain.events import LabEvent, Profiled, Unexplained
 from perfbisect.core.domain.facts import ProfileFacts, RunFacts
-from perfbisect.core.explain.profiles import FEW, Folded
+from perfbisect.core.explain.profiles import FEW, RARE, Folded, fold
 from perfbisect.errors import EnvironmentFailure, NoSamples
+from perfbisect.host import jobs
 from perfbisect.host.facts import CORES, ask
-from perfbisect.lab.measure import perf, visit
-from perfbisect.lab.measure.counted_runs import LONGEST, shortened
-from perfbisect.lab.measure.sampling import WAITS, Sampling, available, folded_on, record
-from perfbisect.lab.measure.visit import RunContext, SlowRuns, Turn
-from perfbisect.lab.server.service import System
+from perfbisect.host.protocol import Host
+from perfbisect.lab.measure import perf
+from perfbisect.lab.measure.visit import LONGEST, RunContext, Study, Turn, begin, run, shortened
+from perfbisect.lab.servers import System, carry_out
+from perfbisect.lab.workload import command, lines_of
+
+NAME = "profile"  # of the job that folds, and of the file below the visit's folder
+EVENTS = ("cycles", "cpu-clock")  # perf itself takes the second for the first where there are no counters
+WAITS = "context-switches"
+CHAINS = ("dwarf", "lbr", "fp")
+STACK = 16384  # bytes of stack that are copied for each sample: few chains of servers are longer
+LIMIT = 600.0  # seconds in which samples must be folded
+LARGEST = "1G"  # file of waits, as of ``--max-size``: about 5,000 samples and every switch are far below it
+WHOLE = 2000  # chains of a run that a host prints whole, those that cost most: more than are kept in the end
+PRINTED = 6 << 20  # bytes of them, so that all that it prints is kept: see ``host/commands.py``
+
+# A program that keeps a processor busy for some hundredths of a second, and calls.
+_TRIAL = r"""
+file=$1 event=$2 chains=$3
+mkdir -p "${file%/*}" && perf record -q -N -B -e "$event" -F 999 --call-graph "$chains" -o "$file" -- \
+    sh -c 'f() { i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; }; f' || { rm -f "$file"; exit 1; }
+perf evlist -i "$file" 2>/dev/null
+perf script --no-inline -i "$file" -F comm,period,ip 2>/dev/null |
+    awk '/^\t/ { frames++; next } NF { samples++ } END { printf "frames %d\nsamples %d\n", frames, samples }'
+rm -f "$file"
+"""
+
+# A line of a frame begins with a tab. Of the path of a file only the base name is kept, below "/"; those two are no files.
+_TAKE_FRAME = r"""
+function take() {
+    sub(/^[ \t]+[0-9a-f]+ +/, ""); gsub(/\t/, " ")
+    if (!/ \(\/(dev\/zero|memfd:)/) sub(/ \(\/[^\/].*\//, " (/")
+    chain = chain "\t" $0
+}
+"""
+_PRINT = r"""
+    for (each in cost) printf "%.0f\t%d\t%s\n", cost[each], number[each], each
+    printf "lost\t%d\nstatus\t%d\n", lost, status == "" ? 1 : status
+"""
+# Adds up equal chains, one on a line: see ``core/explain/profiles.py``.
+ADD_UP = (
+    _TAKE_FRAME
+    + r"""
+function add() { if (head != "") { cost[head chain] += period; number[head chain]++ }; head = chain = "" }
+/^\f/ { status = substr($0, 2); next }
+/^\t/ { take(); next }
+/PERF_RECORD_LOST lost [0-9]+$/ { lost += $NF; next }
+NF == 0 { add(); next }
+match($0, /[0-9]+:? *$/) { add(); period = substr($0, RSTART) + 0; head = substr($0, 1, RSTART - 1); gsub(/\t/, " ", head) }
+END { add();"""
+    + _PRINT
+    + "}"
+)
+# The same of waits: a sample is taken where a thread leaves its processor; its cost are the nanoseconds until it is back.
+ADD_UP_WAITS = (
+    _TAKE_FRAME
+    + r"""
+function add() { if (thread != "") { left[thread] = head chain; since[thread] = time }; thread = chain = "" }
+/^\f/ { status = substr($0, 2); next }
+/^\t/ { take(); next }
+/PERF_RECORD_LOST lost [0-9]+$/ { lost += $NF; next }
+/: PERF_RECORD_SWITCH IN *$/ {
+    add(); sub(/: PERF_RECORD_SWITCH IN *$/, ""); back = $(NF-1)
+    if (back in left) { cost[left[back]] += ($NF - since[back]) * 1e9; number[left[back]]++; delete left[back] }
+    next
+}
+/: PERF_RECORD_SWITCH / { next }
+NF == 0 { add(); next }
+match($0, /[0-9]+ +[0-9.]+: *$/) {
+    add(); head = substr($0, 1, RSTART - 1); gsub(/\t/, " ", head)
+    thread = $(NF-1); time = $NF; sub(/:$/, "", time); time += 0
+}
+END {"""
+    + _PRINT
+    + "}"
+)
+# Of such lines, those that cost most first, leaves the callers out where they are too many. No cost is left out.
+SHORTEN = rf"""
+BEGIN {{ FS = "\t"; status = 1 }}
+$1 == "status" {{ status = $2; next }}
+NF > 4 && (++whole > {WHOLE} || (bytes += length($0) + 1) > {PRINTED}) {{
+    cost[$3 FS $4] += $1; number[$3 FS $4] += $2; next
+}}
+{{ print }}
+END {{
+    for (each in cost) printf "%.0f\t%d\t%s\t{RARE}\n", cost[each], number[each], each
+    exit status
+}}
+"""
+_FOLD = r"""
+file=$1 shorten=$2 add_up=$3; shift 3
+{ perf script --no-inline --show-lost-events "$@" -i "$file"; printf '\n\f%s\n' "$?"; } |
+    awk "$add_up" | sort -k 1,1nr | awk "$shorten"
+"""
+# A server's processes and threads that start before the window must be known: perf follows them by the event "dummy" as
+# long as it is enabled. So it starts with all events enabled, and those that are sampled are disabled first.
+_QUIET = """\
+exec 3<>"$1" 4<>"$2"; shift 2
+while [ "$1" != -- ]; do printf 'disable %s\\n' "$1" >&3; read -r answer <&4; shift; done
+shift; exec 3>&- 4>&-
+exec "$@"
+"""
+_LISTED = re.compile(r"^(?:\w+/)?(cycles|cpu-clock)(?:/|:|$)(\w*)$", re.MULTILINE)
+_COUNTED = re.compile(r"^(frames|samples) ([0-9]+)$", re.MULTILINE)
+
+NO_KERNEL = "Time in the kernel is left out: perf may not sample there (kernel.perf_event_paranoid)."
+NO_LEAF_CALLERS = "The caller of a function that calls nothing is missing where the compiler makes no frame for it."
+SHORT_CHAINS = "The outermost callers of deep stacks are missing: the processor records the last calls only."
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """What perf can sample on a host."""
+
+    event: str  # as perf reads it: "cycles", "cpu-clock:u"
+    chains: str  # one of ``CHAINS``
+    names: tuple[str, ...] = ()  # by which perf knows it, where it is one event for each kind of cores
+
+    @property
+    def waits(self) -> bool:
+        """Whether waits are sampled, in place of work."""
+        return self.event == WAITS
+
+    @property
+    def in_kernel(self) -> bool:
+        """Whether the kernel is sampled, too."""
+        return not self.event.endswith(":u")
+
+    @property
+    def unit(self) -> str:
+        """The unit of costs."""
+        return "cycles" if self.event.startswith("cycles") else "us"
+
+    @property
+    def call_graph(self) -> str:
+        """How perf finds callers."""
+        return call_graph(self.chains)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader must know of every profile."""
+        of_chains = {"fp": NO_LEAF_CALLERS, "lbr": SHORT_CHAINS}.get(self.chains, "")
+        return tuple(filter(None, ["" if self.in_kernel else NO_KERNEL, of_chains]))
+
+
+def call_graph(chains: str) -> str:
+    """How perf finds callers."""
+    return f"dwarf,{STACK}" if chains == "dwarf" else chains
+
+
+def available(host: Host) -> Sampling:
+    """What perf can sample on a host where it can count, from trials. Raises EnvironmentFailure where it takes no samples."""
+    printed = ""
+    for event in EVENTS:
+        for chains in CHAINS:
+            words = [str(jobs.scratch(host) / "trial"), event, call_graph(chains)]
+            tried = host.run(["sh", "-c", _TRIAL, "sampled", *words], check=False)
+            printed = printed or tried.stderr
+            if tried.ok and (found := sampling(tried.stdout, chains)):
+                return found
+    refused = perf.refusal(host.name, printed) if "paranoid" in printed else ""
+    raise EnvironmentFailure(
+        refused or f"perf takes no samples on host {host.name}: {command.last(printed)}",
+        "Allow it with: sysctl kernel.perf_event_paranoid=1" if refused else "",
+    )
+
+
+def sampling(printed: str, chains: str) -> Sampling | None:
+    """What a trial has shown; None where it took no samples, or their callers are unknown, but for frame pointers.
+
+    A processor that counts an event may yet be unable to sample by it, as in some virtual machines.
+    """
+    event, counts = _LISTED.search(printed), dict(_COUNTED.findall(printed))
+    names = tuple(match[0] for match in _LISTED.finditer(printed) if "/" in match[0])
+    samples, frames = (int(counts.get(name, 0)) for name in ("samples", "frames"))
+    if not event or not samples or (chains != CHAINS[-1] and frames < 2 * samples):
+        return None
+    return Sampling(event[1] + (":u" if "u" in event[2] else ""), chains, names)
+
+
+def record(
+    argv: Sequence[str],
+    folder: PurePosixPath,
+    pids: Iterable[int] = (),
+    *,
+    whole: bool = False,
+    sampled: Sampling,
+    rate: int,
+) -> list[str]:
+    """``argv`` under perf, as ``perf.wrap``; the samples are written to the file ``NAME`` in ``folder``.
+
+    ``rate`` is the number of samples of a second of CPU time; of waits, every so many-th is sampled. No build id
+    is read and nothing is put into perf's cache: that would take time, and is no place of ours. As nothing bounds how
+    often threads wait, perf ends a run whose waits fill ``LARGEST``.
+    """
+    attached = ["-p", ",".join(map(str, pids))] if (pids := tuple(pids)) else []
+    fifos = [str(folder / "control"), str(folder / "ack")]
+    followed = ["-e", "dummy:u"] if sampled.waits or (attached and not whole) else []
+    often = ["-c", str(rate), "--switch-events", f"--max-size={LARGEST}"] if sampled.waits else ["-F", str(rate)]
+    controlled, quiet = [], []
+    if not whole:
+        controlled = ["--control", f"fifo:{','.join(fifos)}"]
+        if attached:
+            quiet = ["sh", "-c", _QUIET, "quiet", *fifos, *(sampled.names or [sampled.event]), "--"]
+        else:
+            controlled += ["--delay=-1"]
+    return [
+        "perf", "record", "-N", "-B", *followed, "-e", sampled.event, *often, "--call-graph", sampled.call_graph,
+        "-o", str(folder / NAME), *controlled, *attached, "--", *quiet, *argv,
+    ]  # fmt: skip
+
+
+def folded_on(host: Host, folder: PurePosixPath, sampled: Sampling, rate: int) -> Folded:
+    """The stacks of the run in the folder of a visit, which was sampled so. Its samples are removed then.
+
+    Raises NoSamples where there are none, and RunFailed where they cannot be read or are too many.
+    """
+    file = folder / NAME
+    if sampled.waits:
+        words, per_unit = [ADD_UP_WAITS, "--show-switch-events", "--ns", "-F", "comm,tid,time,ip,sym,dso"], 1000 / rate
+    else:
+        words, per_unit = [ADD_UP, "-F", "comm,period,ip,sym,dso"], 1000 if sampled.unit == "us" else 1
+    try:
+        argv = ["sh", "-c", _FOLD, "fold", str(file), SHORTEN, *words]
+        printed = carry_out(host, argv, "perf script", stage="run", name=NAME, limit=LIMIT, cwd=folder, merged=False)
+    finally:
+        host.run(["rm", "-f", "--", str(file)])
+    folded = fold(lines_of(printed), per_unit)
+    if not folded.samples:
+        raise NoSamples("perf took no samples", stage="run", log=str(host.root / "jobs"))
+    return folded
+
 
 PART = "profiles"
 SAMPLES = 10_000  # of a run, about: 160 MB with their stacks
@@ -33,12 +274,10 @@ LONG = 60.0  # seconds that a command may take whose length is unknown
 WAITS_FOR_ALL = "Threads wait for their clients and for work, too."
 
 
-@dataclass(slots=True)
-class Profiles:
+@dataclass
+class Profiles(Study):
     """Samples one run in each turn."""
 
-    context: RunContext
-    succeeded: Callable[[], None]
     seconds: float = LONGEST  # of measuring in a turn
     sampled: Sampling | None = None  # None until it is known
     rate: float = 0.0  # samples of a second of CPU time
@@ -47,50 +286,52 @@ class Profiles:
         """One run, with the folding of its samples."""
         turn.left -= 1
         try:
-            self.sampled = self.sampled or sampling(self.context)
+            self.sampled = self.sampled or sampling_of(self.context)
         except EnvironmentFailure as failure:
-            yield Unexplained(PART, str(failure), self.context.host.name)
-            return
-        context = shortened(self.context, self.seconds)
-        self.rate = self.rate or first_rate(context, ask(context.host, CORES) or 1)
-        rate = max(RAREST, round(self.rate))
-        facts, folded = yield from sampled_run(context, system, dataset, turn, self.sampled, rate)
+            yield from self.refused(failure)
+        else:
+            yield from self.sample(system, dataset, turn, self.sampled, shortened(self.context, self.seconds))
+
+    def refused(self, failure: EnvironmentFailure) -> Iterator[LabEvent]:
+        """What is said where the host takes no samples."""
+        yield Unexplained(PART, str(failure), self.context.host.name)
+
+    def sample(
+        self, system: System, dataset: str, turn: Turn, sampled: Sampling, context: RunContext
+    ) -> Generator[LabEvent]:
+        """One run, sampled so often that it has about ``SAMPLES``."""
+        rate = max(RAREST, round(self.rate or first_rate(context, ask(context.host, CORES) or 1)))
+        facts, folded = yield from sampled_run(context, system, dataset, turn, sampled, rate)
         self.succeeded()
-        yield Profiled(turn.candidate, profile(facts, folded, self.sampled))
+        yield Profiled(turn.candidate, profile(facts, folded, sampled))
         self.rate = next_rate(rate, folded.samples)
 
 
-@dataclass(slots=True)
-class Waits:
+@dataclass
+class Waits(Profiles):
     """Samples the waits of one run in each turn; nothing where perf may not see the kernel, which schedules threads."""
 
-    context: RunContext
-    succeeded: Callable[[], None]
-    seconds: float = LONGEST  # of measuring in a turn
     switches: float = 0.0  # of threads a second in earlier runs; 0: unknown
-    sampled: Sampling | None = None  # None until it is known
 
-    def visit(self, system: System, dataset: str, turn: Turn) -> Generator[LabEvent]:
-        """One run, with the folding of its waits."""
-        turn.left -= 1
-        try:
-            self.sampled = self.sampled or sampling(self.context)
-        except EnvironmentFailure:
-            return  # the profiles have said so
-        if not self.sampled.in_kernel:
+    def refused(self, failure: EnvironmentFailure) -> Iterator[LabEvent]:
+        """Nothing: the profiles have said so."""
+        yield from ()
+
+    def sample(
+        self, system: System, dataset: str, turn: Turn, sampled: Sampling, context: RunContext
+    ) -> Generator[LabEvent]:
+        """One run, sampled at one of so many waits; no event where no thread has waited."""
+        if not sampled.in_kernel:
             return
-        waiting = Sampling(WAITS, self.sampled.chains)
-        context = shortened(self.context, self.seconds)
+        waiting = Sampling(WAITS, sampled.chains)
         rate = one_of((self.switches or USUAL_SWITCHES) * context.workload.time)
-        try:
+        with suppress(NoSamples):
             facts, folded = yield from sampled_run(context, system, dataset, turn, waiting, rate)
-        except NoSamples:
-            return  # no thread has waited
-        self.succeeded()
-        yield Profiled(turn.candidate, profile(facts, folded, waiting))
+            self.succeeded()
+            yield Profiled(turn.candidate, profile(facts, folded, waiting))
 
 
-def sampling(context: RunContext) -> Sampling:
+def sampling_of(context: RunContext) -> Sampling:
     """What perf can sample on the host. Raises EnvironmentFailure if it is nothing."""
     if not context.perf:
         perf.probe(context.host)
@@ -102,9 +343,9 @@ def sampled_run(
 ) -> Generator[LabEvent, None, tuple[RunFacts, Folded]]:
     """A run in a visit of its own, and its stacks."""
     bench = replace(context, perf=True, wrap=partial(record, sampled=sampled, rate=rate))
-    with visit.begin(context, system, turn.candidate, dataset, SlowRuns()) as opened:
-        yield RunStarted(turn.candidate, turn.first, turn.total, turn.purpose, context.planned)
-        facts = yield from visit.run(replace(opened, bench=bench))
+    with begin(context, system, turn.candidate, dataset) as opened:
+        yield replace(turn.started(context), number=turn.first)
+        facts = yield from run(replace(opened, bench=bench))
         return facts, folded_on(context.host, opened.folder, sampled, rate)
 
 

@@ -7,12 +7,14 @@ slower than that. What it had counted until then is left out.
 import errno
 import math
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from statistics import median
-from typing import Protocol
+
+import msgspec
 
 from perfbisect.clock import CLOCK
 from perfbisect.core.domain.events import LabEvent, RunFinished, RunProgress, RunStarted
@@ -23,13 +25,22 @@ from perfbisect.host import jobs
 from perfbisect.host.commands import no_space
 from perfbisect.host.jobs import Job
 from perfbisect.host.protocol import Host
-from perfbisect.lab.measure import perf, system_stats
+from perfbisect.lab import servers
+from perfbisect.lab.measure import perf
 from perfbisect.lab.measure.counting import Counter
 from perfbisect.lab.measure.perf import wrap as under_perf
-from perfbisect.lab.server import service
-from perfbisect.lab.server.service import LONGEST_LINE, Service, System, driver_options
-from perfbisect.lab.workload import command, dataset, lua, sysbench
-from perfbisect.lab.workload.result import TIMED_OUT, Outcome, ProcessResult, lines_of, not_recorded
+from perfbisect.lab.servers import LONGEST_LINE, Service, System, driver_options
+from perfbisect.lab.workload import (
+    TIMED_OUT,
+    Outcome,
+    ProcessResult,
+    command,
+    dataset,
+    lines_of,
+    lua,
+    not_recorded,
+    sysbench,
+)
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Workload
 
@@ -66,7 +77,7 @@ class SlowRuns:
 
 
 NAME = "run"  # of the job
-LONGEST = 3600.0  # seconds of a command, beyond its own time
+LONGEST_COMMAND = 3600.0  # seconds of a command, beyond its own time
 ATTEMPTS = 5  # to attach perf to a server whose processes come and go
 
 _COLLECT = """for file do [ ! -e "$file" ] || cat "$file"; printf '\\f'; done"""
@@ -80,12 +91,17 @@ class RunContext:
     entry: HostEntry
     workload: Workload
     scripts: PurePosixPath  # where its scripts are on the host
-    perf: bool  # can count
-    vmstat: bool  # is installed
-    iostat: bool  # is installed, and a device is configured
+    perf: bool = False  # can count
+    vmstat: bool = False  # is installed
+    iostat: bool = False  # is installed, and a device is configured
     wrap: Callable[..., list[str]] = under_perf  # what a run is started under where perf can count
     longest: float = 0.0  # seconds of the longest run so far: how long a command takes, if that is known
     counter: Counter | None = None  # of exact counts, in place of the three; the workload has a length then
+
+    @property
+    def warmup(self) -> float:
+        """Seconds before the measured window; a command has none."""
+        return 0.0 if self.workload.command else self.workload.warmup
 
     @property
     def planned(self) -> float:
@@ -96,7 +112,7 @@ class RunContext:
     def limit(self) -> float:
         """Seconds after which a run that has not ended is killed."""
         usual = 5 * (self.workload.warmup + self.workload.time)
-        return self.workload.timeout or usual + (LONGEST if self.workload.command or self.counter else 60)
+        return self.workload.timeout or usual + (LONGEST_COMMAND if self.workload.command or self.counter else 60)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,19 +130,25 @@ class Visit:
 
 
 @contextmanager
-def begin(bench: RunContext, system: System, candidate: int, dataset_key: str, slow: SlowRuns) -> Iterator[Visit]:
+def begin(
+    bench: RunContext, system: System, candidate: int, dataset_key: str, slow: SlowRuns | None = None
+) -> Iterator[Visit]:
     """A visit, its server started and at the end stopped.
 
     Raises RunFailed when the server does not live that long, DataDamaged when the copied data is not what was loaded.
     """
-    host, folder = bench.host, dataset.visit_folder(bench.host)
-    dataset.copy(host, dataset_key, folder, service.owner(host, system.builder.server))
-    served = service.service_in(host, system, folder, bench.entry.server_cpus)
-    if served is None:
-        yield Visit(bench, system, candidate, folder, dataset_key, slow=slow)
-        return
-    with service.serve(served) as job:
-        yield Visit(bench, system, candidate, folder, dataset_key, served, job, slow)
+    folder = dataset.copy(bench.host, dataset_key, system.builder.server)
+    served = servers.service_in(bench.host, system, folder, bench.entry.server_cpus)
+    with servers.serve(served) if served else nullcontext() as job:
+        yield Visit(bench, system, candidate, folder, dataset_key, served, job, slow or SlowRuns())
+
+
+def run_alone(
+    bench: RunContext, system: System, candidate: int, dataset_key: str
+) -> Generator[RunProgress, None, RunFacts]:
+    """One run in a visit of its own."""
+    with begin(bench, system, candidate, dataset_key) as opened:
+        return (yield from run(opened))
 
 
 def run(visit: Visit) -> Generator[RunProgress, None, RunFacts]:
@@ -145,54 +167,55 @@ def run(visit: Visit) -> Generator[RunProgress, None, RunFacts]:
 
 def attempt(visit: Visit) -> Generator[RunProgress, None, RunFacts | None]:
     """A timed run, as in ``run``; None if a process of the server ended before perf could attach to it."""
-    bench = visit.bench
-    program = command if bench.workload.command else sysbench
-    slow_after = visit.slow.limit(visit.system.commit, 0.0 if bench.workload.command else bench.workload.warmup)
+    bench, host, workload = visit.bench, visit.bench.host, visit.bench.workload
+    slow_after = visit.slow.limit(visit.system.commit, bench.warmup)
     limit = slow_after or bench.limit
     job = start(visit, limit)
-    if program is sysbench:
-        # A poll takes a few milliseconds of the machine that runs the workload: few of them. It reports each second.
-        for line in jobs.wait(bench.host, job, every=min(5.0, max(1.0, bench.planned / 20))):
-            if interval := sysbench.progress(line, bench.workload.operation):
-                yield RunProgress(visit.candidate, *interval)
+    if workload.command:
+        jobs.end(host, job)
+        jobs.kill(host, job, grace=1)  # processes that it left would disturb the next run, or answer it
     else:
-        jobs.end(bench.host, job)
-        jobs.kill(bench.host, job, grace=1)  # processes that it left would disturb the next run, or answer it
+        # A poll takes a few milliseconds of the machine that runs the workload: few of them. It reports each second.
+        for line in jobs.wait(host, job, every=min(5.0, max(1.0, bench.planned / 20))):
+            if interval := sysbench.progress(line, workload.operation):
+                yield RunProgress(visit.candidate, *interval)
     reports = [str(visit.folder / name) for name in (command.CLOCK, "time", "counters", "vmstat", "iostat")]
     paths = ["/proc/uptime", str(job.folder / "status"), *reports]
-    found = bench.host.run(["sh", "-c", _COLLECT, "collect", *paths]).stdout.removesuffix("\f")
+    found = host.run(["sh", "-c", _COLLECT, "collect", *paths]).stdout.removesuffix("\f")
     collected = CLOCK.now()
     # What is measured could write there, too: the last fields are then not what they seem, and are read with care.
-    uptime, status, clock, times, counters, of_vmstat, of_iostat = found.split("\f", 6)
-    stdout, stderr = jobs.printed(bench.host, job), jobs.printed(bench.host, job, "stderr")
+    uptime, status, clock, times, counted, of_vmstat, of_iostat = found.split("\f", 6)
+    stdout, stderr = jobs.printed(host, job), jobs.printed(host, job, "stderr")
     note = stdout.note or stderr.note
     ended = ProcessResult(stdout.text, stderr.text, int(status), limit, clock, note, not stdout.left)
     if perf.missed(ended.lines()):
-        jobs.remove(bench.host, job)
+        jobs.remove(host, job)
         return None
     if (bench.perf or bench.counter) and ended.status == 0 and not clock and perf.killed(lines_of(ended.stderr)):
-        raise jobs.lost(bench.host, job)
-    stamps = system_stats.read_stamps(times)
+        raise jobs.lost(host, job)
+    stamps = perf.read_stamps(times)
+
+    def started(opened: float, stamp: perf.Stamp) -> float:
+        return perf.time_here(opened, stamp, float(uptime.split()[0]), collected)
+
     if slow_after and stamps and ended.status in TIMED_OUT:
-        opened = stamps[0].at + (0.0 if bench.workload.command else bench.workload.warmup)
-        started = system_stats.time_here(opened, stamps[0], float(uptime.split()[0]), collected)
-        stopped = visit.slow.stopped(facts(visit, job, Outcome(opened, 0.0, 0, {}), started, "", {}))
-        jobs.kill(bench.host, job, grace=1)
-        jobs.remove(bench.host, job)
-        return stopped
-    system_stats.check_clock(stamps, bench.host.name)
+        opened = stamps[0].at + bench.warmup
+        jobs.kill(host, job, grace=1)
+        jobs.remove(host, job)
+        return visit.slow.stopped(facts(visit, job, Outcome(opened, 0.0, 0, {}), started(opened, stamps[0]), "", {}))
+    perf.check_clock(stamps, host.name)
     try:
-        outcome = program.outcome(ended, bench.workload)
+        outcome = (command if workload.command else sysbench).outcome(ended, workload)
     except ValueError as error:
         raise failure(visit, job, ended.lines(), f"{error}{note}") from error
     if len(stamps) < 2:
         raise not_recorded()
     begin, end = stamps
-    opened = outcome.opened or begin.at + bench.workload.warmup
+    opened = outcome.opened or begin.at + bench.warmup
     window = opened - begin.at, opened - begin.at + outcome.seconds
-    started = system_stats.time_here(opened, end, float(uptime.split()[0]), collected)
-    measured = facts(visit, job, outcome, started, counters, system_stats.read(of_vmstat, of_iostat, *window))
-    jobs.remove(bench.host, job)
+    system = perf.read(of_vmstat, of_iostat, *window)
+    measured = facts(visit, job, outcome, started(opened, end), counted, system)
+    jobs.remove(host, job)
     return measured
 
 
@@ -209,9 +232,9 @@ class Timed:
 def start(visit: Visit, limit: float) -> Job:
     """Start sysbench or the workload's command, counted by perf, with vmstat and iostat beside it; killed after ``limit`` seconds."""
     bench, served = visit.bench, visit.service
-    run = timed(visit, service.pids(served, visit.server) if bench.perf and served and visit.server else ())
+    run = timed(visit, servers.pids(served, visit.server) if bench.perf and served and visit.server else ())
     device = bench.entry.device if bench.iostat else ""
-    argv = system_stats.beside(run.argv, visit.folder, vmstat=bench.vmstat, device=device)
+    argv = perf.beside(run.argv, visit.folder, vmstat=bench.vmstat, device=device)
     return jobs.start(bench.host, argv, name=NAME, timeout=limit, cwd=run.cwd, env=run.env, cpus=run.cpus)
 
 
@@ -239,7 +262,7 @@ def timed(visit: Visit, counted: Sequence[int]) -> Timed:
 
 
 def facts(
-    visit: Visit, job: Job, outcome: Outcome, started: float, counters: str, system: Mapping[str, float | None]
+    visit: Visit, job: Job, outcome: Outcome, started: float, counted: str, system: Mapping[str, float | None]
 ) -> RunFacts:
     """The facts of a run that ended well, which was ``started`` at that time of this process."""
     counter = visit.bench.counter
@@ -253,13 +276,13 @@ def facts(
         operations=outcome.operations,
         latency=outcome.latency,
         samples=outcome.samples,
-        counters={**(counter.read(counters) if counter else perf.parse(counters)), **outcome.counters},
+        counters={**(counter.read(counted) if counter else perf.parse(counted)), **outcome.counters},
         system=system,
         dataset=visit.dataset,
         reported=outcome.reported,
         counted=counter.method if counter else "",
         layout=visit.system.layout,
-        running={} if counter else perf.shares(counters),
+        running={} if counter else perf.shares(counted),
     )
 
 
@@ -269,12 +292,9 @@ def failure(visit: Visit, job: Job, output: Iterable[str], reason: str) -> PerfB
     if full := next((line for line in output if os.strerror(errno.ENOSPC) in line), None):
         return no_space(visit.bench.host.name, full.strip()[:LONGEST_LINE])
     # sysbench notices a crash before the server's last process has ended.
-    if (
-        visit.server
-        and visit.service
-        and jobs.status(visit.bench.host, visit.server, patience=service.PATIENCE) is not None
-    ):
-        return service.failure(visit.service, visit.server, f"the server ended during the run ({reason})", "run")
+    service, server = visit.service, visit.server
+    if service and server and jobs.status(visit.bench.host, server, patience=servers.PATIENCE) is not None:
+        return servers.failure(service, server, f"the server ended during the run ({reason})", "run")
     return RunFailed(reason, stage="run", log=str(job.folder / "stdout"))
 
 
@@ -291,18 +311,42 @@ class Turn:
     layout: int = 0  # of all of them: see System
     stopped: bool = False  # whether one of them was stopped as too slow
 
+    def started(self, context: RunContext) -> RunStarted:
+        """The event with which the next run begins."""
+        number = self.first + self.runs - self.left
+        return RunStarted(self.candidate, number, self.total, self.purpose, context.planned)
+
+
+@dataclass
+class Study(ABC):
+    """What takes the turns of one context; calls ``succeeded`` after each run that ends well. ``Runner`` times runs; what is
+    measured in its place is in ``studies`` and ``profiles``, and yields events of its own, never RunFinished.
+    """
+
+    context: RunContext
+    succeeded: Callable[[], None]
+
+    @abstractmethod
+    def visit(self, system: System, dataset: str, turn: Turn) -> Generator[LabEvent]:
+        """Carry out one run of ``turn`` on the data of that key, in as many visits as it needs, and count ``turn.left`` down.
+
+        Yields Unexplained, and nothing else, if the host cannot do it. Raises as ``Runner.visit``.
+        """
+
+
+StudyMaker = Callable[[RunContext, Callable[[], None]], Study]
+"""Makes a study for one context."""
+
 
 class _Stopped(Exception):
     """Ends a visit as a failure does."""
 
 
-@dataclass(frozen=True, slots=True)
-class Runner:
-    """Times runs in one context; calls ``succeeded`` after each run that ends well."""
+@dataclass
+class Runner(Study):
+    """Times runs."""
 
-    context: RunContext
-    slow: SlowRuns
-    succeeded: Callable[[], None]
+    slow: SlowRuns = field(default_factory=SlowRuns)
 
     def visit(self, system: System, dataset: str, turn: Turn) -> Generator[LabEvent]:
         """One visit on the data of that key: all runs that are left for a server, one for an embedded library.
@@ -313,8 +357,7 @@ class Runner:
         """
         with suppress(_Stopped), begin(self.context, system, turn.candidate, dataset, self.slow) as opened:
             for _ in range(turn.left if system.builder.server else 1):
-                number = turn.first + turn.runs - turn.left
-                yield RunStarted(turn.candidate, number, turn.total, turn.purpose, self.context.planned)
+                yield turn.started(self.context)
                 facts = yield from run(opened)
                 turn.left -= 1
                 self.succeeded()
@@ -325,15 +368,16 @@ class Runner:
                     raise _Stopped  # a server may go on with what the run has begun: it is killed
 
 
-class Study(Protocol):
-    """Takes turns of one context, in place of ``Runner``; it yields events of its own, never RunFinished."""
-
-    def visit(self, system: System, dataset: str, turn: Turn) -> Generator[LabEvent]:
-        """Carry out one run of ``turn``, in as many visits as it needs, and count ``turn.left`` down by one.
-
-        Yields Unexplained, and nothing else, if the host cannot do it. Raises as ``Runner.visit``.
-        """
+SHORTEST, LONGEST = 1.0, 10.0  # seconds of a run for the reason of a change
 
 
-StudyMaker = Callable[[RunContext, Callable[[], None]], Study]
-"""Makes a study for one context; the function is to be called after each visit that ends well."""
+def shortened(context: RunContext, seconds: float) -> RunContext:
+    """The context with runs of ``seconds``, from one to ``LONGEST``, and no longer than usual; a command takes what it takes.
+
+    sysbench counts whole seconds.
+    """
+    workload = context.workload
+    if workload.command:
+        return context
+    time = float(math.floor(min(workload.time, LONGEST, max(SHORTEST, seconds))))
+    return replace(context, workload=msgspec.structs.replace(workload, time=time, warmup=min(workload.warmup, time)))

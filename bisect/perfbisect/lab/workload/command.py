@@ -15,9 +15,8 @@ import msgspec
 
 from perfbisect.errors import ClockSet
 from perfbisect.lab import upload
-from perfbisect.lab.server.service import Service, System
-from perfbisect.lab.workload import lua
-from perfbisect.lab.workload.result import SECONDS, TIMED_OUT, Outcome, ProcessResult, killed, not_recorded
+from perfbisect.lab.servers import Service, System
+from perfbisect.lab.workload import SECONDS, TIMED_OUT, Outcome, ProcessResult, killed, lua, not_recorded
 from perfbisect.masking import masked
 from perfbisect.recipes.builder import SIZE_PLACEHOLDERS, Builder
 from perfbisect.recipes.output_pattern import find_number

@@ -11,30 +11,28 @@ data that it loads itself, under the key KEY-BUILD.
 
 import hashlib
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 import msgspec
 
-from perfbisect.errors import DataDamaged, RunFailed
-from perfbisect.host import jobs
+from perfbisect.core.domain.events import Warned
+from perfbisect.errors import DataDamaged, RunFailed, UsageError
 from perfbisect.host.protocol import Host
-from perfbisect.lab.server import config
-from perfbisect.lab.server.service import (
+from perfbisect.lab import servers
+from perfbisect.lab.servers import (
     Service,
     System,
-    by_path,
+    carry_out,
     driver_options,
     ended,
-    initialise,
     owner,
     serve,
     service_in,
 )
-from perfbisect.lab.workload import command, lua, sysbench
-from perfbisect.lab.workload.result import lines_of
-from perfbisect.recipes.builder import Builder
+from perfbisect.lab.workload import command, lines_of, lua, sysbench
+from perfbisect.recipes.builder import Builder, Server
 from perfbisect.recipes.placeholders import Values, fill
 from perfbisect.recipes.toml import read_text
 from perfbisect.recipes.workload import Workload
@@ -79,14 +77,6 @@ class DatasetRecord(msgspec.Struct, frozen=True):
         return f"{self.bytes:,} bytes in {self.files:,} files"
 
 
-@dataclass(frozen=True, slots=True)
-class Data:
-    """The data that a build runs on."""
-
-    key: str  # "" when the workload needs none
-    fresh: bool  # it was loaded just now
-
-
 def key(builder: Builder, workload: Workload, values: Values, format_read: str = "") -> str:
     """The name of the data that this workload needs; "" when it needs none.
 
@@ -97,7 +87,7 @@ def key(builder: Builder, workload: Workload, values: Values, format_read: str =
     if script is None and builder.server is None and not workload.prepare_commands:
         return ""
     inputs = [
-        builder.driver, builder.name, builder.dataset.format, format_read, config.identity(builder, values),
+        builder.driver, builder.name, builder.dataset.format, format_read, servers.identity(builder, values),
         *(read_text(file) for file in (lua.with_modules(workload, script) if script else ())),
         workload.prepare, workload.check, repr(sorted(workload.prepare_args.items())),
         *(command.prepare_inputs(builder, workload, values) if workload.prepare_commands else ()),
@@ -125,16 +115,15 @@ def remove_visit(host: Host) -> None:
     host.run(["rm", "-rf", "--", str(visit_folder(host))], timeout=LONG)
 
 
-def copy(host: Host, name: str, folder: PurePosixPath, owner: str = "") -> None:
-    """Make ``folder`` afresh for a visit: its FIFOs, and as ``data`` a copy of the data of that key (nothing for "").
+def copy(host: Host, name: str, server: Server | None) -> PurePosixPath:
+    """Make the folder of a visit afresh: its FIFOs, and as ``data`` a copy of the data of that key (nothing for "").
 
-    ``owner`` is the user id of a server that runs as another user. Raises DataDamaged for a copy of another size than
-    what was loaded.
+    It belongs to the user as whom the ``server`` runs. Raises DataDamaged for a copy of another size than what was loaded.
     """
-    source = str(pristine(host, name)) if name else ""
-    printed = host.run(["sh", "-c", _LAY_OUT, "copy", str(folder), source, owner], timeout=LONG).stdout
+    folder, source = visit_folder(host), str(pristine(host, name)) if name else ""
+    printed = host.run(["sh", "-c", _LAY_OUT, "copy", str(folder), source, owner(host, server)], timeout=LONG).stdout
     if not name:
-        return
+        return folder
     counted, _, remembered = printed.partition("\n")
     if (kept := _read(remembered)) is None:
         raise DataDamaged(f"the loaded data {name} on host {host.name} is damaged: its record is missing")
@@ -144,6 +133,7 @@ def copy(host: Host, name: str, folder: PurePosixPath, owner: str = "") -> None:
         raise DataDamaged(
             f"the loaded data {name} on host {host.name} is damaged: {found.size} were copied, but {kept.size} were loaded"
         )
+    return folder
 
 
 def remove(host: Host, name: str) -> None:
@@ -151,41 +141,38 @@ def remove(host: Host, name: str) -> None:
     host.run(["rm", "-rf", "--", str(pristine(host, name))], timeout=LONG)
 
 
-def make(host: Host, system: System, workload: Workload, refused: Sequence[str] = ()) -> Data:
-    """The data for this workload and build, loaded with this build if it does not exist yet.
+def make(host: Host, system: System, workload: Workload, refused: Sequence[str] = ()) -> tuple[str, bool]:
+    """The key of the data for this workload and build, "" when it needs none, and whether it was loaded with it just now.
 
     ``refused`` are keys of data on which the build did not start: it gets data of the same shared key that another build
     has loaded, if any is left that it has not refused, then its own. Raises RunFailed when loading fails.
     """
     name = key(system.builder, workload, system.values, _format(host, system))
     if not name:
-        return Data("", fresh=False)
+        return "", False
     own = f"{name}-{system.key[:8]}"
     there = host.run(["ls", "-1", str(host.root / "datasets")], check=False).stdout.splitlines()
     known = [name, *sorted(each for each in there if each.startswith(f"{name}-") and not each.endswith(".part"))]
     name = next((each for each in known if each not in refused), own) if refused else name
     if name in there:
-        return Data(name, fresh=False)
+        return name, False
     answers = load_anew(host, system, workload)
     keep(host, name, system, visit_folder(host) / "data", answers)
-    return Data(name, fresh=True)
+    return name, True
 
 
 def load_anew(host: Host, system: System, workload: Workload) -> list[str]:
     """Load data with this build into the folder of the visit; returns the answers to the check. Raises RunFailed."""
-    folder = visit_folder(host)
-    copy(host, "", folder, owner(host, system.builder.server))
+    folder = copy(host, "", system.builder.server)
     service = service_in(host, system, folder)
     if service is None:
         load(host, system, workload, folder, None)
         return []
-    initialise(service)
+    service.do_all(service.recipe.initialise, "start")
     with serve(service):
-        for command in service.recipe.create:
-            service.do(command, "prepare")
+        service.do_all(service.recipe.create)
         load(host, system, workload, folder, service)
-        for command in service.recipe.settle:
-            service.do(command, "prepare")
+        service.do_all(service.recipe.settle)
         return ask(service, system, workload)
 
 
@@ -205,8 +192,7 @@ def verify(host: Host, system: System, workload: Workload, name: str) -> None:
     """
     if not (workload.check and system.builder.server):
         return
-    folder = visit_folder(host)
-    copy(host, name, folder, owner(host, system.builder.server))
+    copy(host, name, system.builder.server)
     kept = _read(host.run(["cat", str(pristine(host, name) / "dataset.json")]).stdout)
     assert kept
     try:
@@ -246,63 +232,60 @@ def loader(host: Host, name: str) -> str:
     return kept.build if kept else ""
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One command of the loading, or of the check, of data."""
+
+    argv: list[str]
+    env: Mapping[str, str] = field(default_factory=dict)
+    own: bool = False  # a command of the workload, not sysbench
+
+
+def loading(
+    system: System, workload: Workload, placed: PurePosixPath, folder: PurePosixPath, service: Service | None
+) -> Iterator[Step]:
+    """The commands of the workload's prepare step; ``placed`` is where its files are, ``folder`` is that of the visit."""
+    filled = command.values(system, workload, placed, folder, service)
+    yield from (Step(fill(argv, filled), own=True) for argv in workload.prepare_commands)
+    if script := lua.preparing(workload):
+        there = lua.on_host(placed, workload, script)
+        argv = sysbench.prepare_command(workload, there, driver_options(system.builder, service))
+        yield Step(argv, lua.environment(workload, placed, folder / "data", system.library))
+
+
+def checking(
+    system: System, workload: Workload, placed: PurePosixPath, folder: PurePosixPath, service: Service
+) -> Step:
+    """The command that asks what the workload's check asks."""
+    there = lua.on_host(placed, workload, lua.checking(workload))
+    argv = sysbench.check_command(there, driver_options(system.builder, service))
+    return Step(argv, lua.environment(workload, placed, folder / "data", None))
+
+
 def load(host: Host, system: System, workload: Workload, folder: PurePosixPath, service: Service | None) -> None:
     """Run the workload's prepare step. Raises RunFailed."""
-    placed = lua.place(host, workload)
-    for argv in workload.prepare_commands:
-        filled = fill(argv, command.values(system, workload, placed, folder, service))
-        _carry_out(host, filled, system.prefix, "the data cannot be loaded", limit=LONG)
-    script = lua.preparing(workload)
-    if script is None:
-        return
-    there = lua.on_host(placed, workload, script)
-    argv = sysbench.prepare_command(workload, there, driver_options(system.builder, service))
-    env = lua.environment(workload, placed, folder / "data", system.library)
-    _do(host, argv, folder, env, "the data cannot be loaded")
-
-
-def _carry_out(
-    host: Host, argv: list[str], cwd: PurePosixPath, trouble: str, *, limit: float, merged: bool = True
-) -> str:
-    """Run a command of a recipe to its end; returns what it printed, with its errors if ``merged``."""
-    job = jobs.start(host, by_path(argv), name="prepare", timeout=limit, cwd=cwd, merged=merged)
-    status = jobs.end(host, job)
-    jobs.kill(host, job, grace=1)  # what it left running
-    if status:
-        stream = "stdout" if merged else "stderr"
-        last = command.last(jobs.printed(host, job, stream).text)
-        reason = f"{trouble}: {argv[0]} ended with status {status}: {last}"
-        raise RunFailed(reason, stage="prepare", log=str(job.folder / stream))
-    printed = jobs.printed(host, job)
-    if printed.left and not merged:
-        reason = f"{trouble}: {argv[0]} printed too much{printed.note}"
-        raise RunFailed(reason, stage="prepare", log=str(job.folder / "stdout"))
-    jobs.remove(host, job)
-    return printed.text
+    trouble = "the data cannot be loaded"
+    for step in loading(system, workload, lua.place(host, workload), folder, service):
+        if step.own:
+            who = f"{trouble}: {step.argv[0]}"
+            carry_out(host, step.argv, who, stage="prepare", limit=LONG, cwd=system.prefix, alone=True)
+        else:
+            complain = sysbench.complains(LONG)
+            carry_out(
+                host, step.argv, trouble, stage="prepare", limit=LONG, cwd=folder, env=step.env, complain=complain
+            )
 
 
 def ask(service: Service, system: System, workload: Workload) -> list[str]:
     """What the server answers to the workload's check; nothing when it has none. Raises RunFailed."""
     if not workload.check:
         return []
-    placed = lua.place(service.host, workload)
-    there = lua.on_host(placed, workload, lua.checking(workload))
-    argv = sysbench.check_command(there, driver_options(system.builder, service))
-    env = lua.environment(workload, placed, service.folder / "data", None)
-    printed = _do(service.host, argv, service.folder, env, "the workload's check fails")
+    step = checking(system, workload, lua.place(service.host, workload), service.folder, service)
+    printed = carry_out(
+        service.host, step.argv, "the workload's check fails", stage="prepare", limit=LONG, cwd=service.folder,
+        env=step.env, complain=sysbench.complains(LONG),
+    )  # fmt: skip
     return [line.removeprefix(sysbench.ANSWER) for line in lines_of(printed) if line.startswith(sysbench.ANSWER)]
-
-
-def _do(host: Host, argv: list[str], folder: PurePosixPath, env: dict[str, str], trouble: str) -> str:
-    """Run sysbench to its end; returns what it printed."""
-    job = jobs.start(host, argv, name="prepare", timeout=LONG, cwd=folder, env=env, merged=True)
-    status = jobs.end(host, job)
-    printed = jobs.printed(host, job)
-    if status:
-        reason = f"{trouble}: {sysbench.complaint(lines_of(printed.text), status, LONG)}{printed.note}"
-        raise RunFailed(reason, stage="prepare", log=str(job.folder / "stdout"))
-    jobs.remove(host, job)
-    return printed.text
 
 
 def _format(host: Host, system: System) -> str:
@@ -310,13 +293,12 @@ def _format(host: Host, system: System) -> str:
     format_command = system.builder.dataset.format_command
     if not format_command:
         return ""
-    folder = visit_folder(host)
-    copy(host, "", folder, owner(host, system.builder.server))
+    folder = copy(host, "", system.builder.server)
     if service := service_in(host, system, folder):
         return service.do(format_command, "prepare", merged=False).removesuffix("\n")
     filled = format_argv(system, folder)
-    trouble = "the format of its data cannot be determined"
-    printed = _carry_out(host, filled, folder, trouble, limit=SHORT, merged=False)
+    who = f"the format of its data cannot be determined: {filled[0]}"
+    printed = carry_out(host, filled, who, stage="prepare", limit=SHORT, cwd=folder, merged=False, alone=True)
     return printed if not printed or printed.endswith("\n") else f"{printed}\n"
 
 
@@ -335,3 +317,79 @@ def _read(text: str) -> DatasetRecord | None:
 def _shown(answers: list[str]) -> str:
     text = re.sub(r"\s+", " ", ", ".join(answers)) or "with nothing"
     return text if len(text) <= 100 else f"{text[:99]}…"
+
+
+class DatasetKeeper:
+    """The data of one workload on one host."""
+
+    def __init__(self, host: Host, workload: Workload, earlier: Mapping[str, str]) -> None:
+        """``earlier`` maps a commit to the key of its data in earlier sessions of the hunt."""
+        self.host = host
+        self.workload = workload
+        self.earlier = earlier
+        self.keys: dict[str, str] = {}  # commit → key of its data, once that is loaded
+        self._refused: dict[str, dict[str, RunFailed]] = {}  # commit → keys of data on which it does not start, and why
+        self._verified: set[str] = set()  # keys of data that is known to be undamaged
+        self._reloaded: set[str] = set()  # keys of data that was found damaged
+
+    def load(self, system: System) -> Generator[Warned]:
+        """Load the data for a build, or find it loaded and undamaged; its key is in ``keys`` then.
+
+        Raises RunFailed when it cannot be loaded, JobLost when the host has lost the work, UsageError when it would be
+        other data than in earlier sessions, DataDamaged when it was damaged before.
+        """
+        commit, found = system.commit, ""
+        while commit not in self.keys:
+            try:
+                found, fresh = make(self.host, system, self.workload, [*self._refused.get(commit, ())])
+                self._check_earlier(system, found)
+                if not (fresh or found in self._verified):
+                    verify(self.host, system, self.workload, found)
+                self._verified.add(found)
+                self.keys[commit] = found
+            except DataDamaged as damaged:
+                yield self.damaged(found, damaged)
+            except RunFailed as failure:
+                if not self.refuse(system, found, failure):
+                    raise
+        if refused := self._refused.get(commit):
+            key, why = list(refused.items())[-1]
+            yield Warned(
+                f"{commit[:10]} does not start on the data {key}, which another build has loaded, and is given"
+                f" {self.keys[commit]}: {why}",
+                "If that happens to many commits, let the recipe's dataset.format_command print in what they differ.",
+            )
+
+    def damaged(self, key: str, damaged: DataDamaged) -> Warned:
+        """Remove damaged data, so that it is loaded again. Raises the error when that has been done before."""
+        if key in self._reloaded:
+            damaged.advice = (
+                f"It was loaded again in this session already: the disk of host {self.host.name} may be failing."
+            )
+            raise damaged
+        self._reloaded.add(key)
+        self._verified.discard(key)
+        self.keys = {commit: known for commit, known in self.keys.items() if known != key}
+        remove(self.host, key)
+        return Warned(f"{damaged}: it is loaded again")
+
+    def refuse(self, system: System, key: str, failure: RunFailed) -> bool:
+        """True when a server did not start on data that another build has loaded: ``load`` gives it other data then."""
+        refused = self._refused.setdefault(system.commit, {})
+        if not key or failure.stage != "start" or key in refused:
+            return False
+        if loader(self.host, key) == system.key:
+            return False
+        refused[key] = failure
+        self.keys.pop(system.commit, None)
+        return True
+
+    def _check_earlier(self, system: System, key: str) -> None:
+        before = self.earlier.get(system.commit)
+        if before is not None and shared_key(before) != shared_key(key):
+            raise UsageError(
+                f"{system.commit[:10]} would now be run with other settings or data than before, so the runs of then and"
+                " now cannot be compared.",
+                f"The recipe of {system.builder.name}, workload {self.workload.name}, hosts.toml or perfbisect has changed:"
+                " undo that, or begin a new hunt.",
+            )

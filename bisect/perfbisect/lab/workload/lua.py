@@ -1,13 +1,19 @@
 """Which Lua scripts a workload runs, where they are on a host, and the environment variables that they read."""
 
+import hashlib
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
+
+import msgspec
 
 from perfbisect.errors import RecipeError
 from perfbisect.host.protocol import Host
 from perfbisect.lab import upload
+from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.configuration import WORKLOADS, contained, recipe_folders
+from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.toml import read_text
 from perfbisect.recipes.workload import FILE, Workload
 
@@ -171,3 +177,48 @@ def _for_driver(workload: Workload, name: str) -> Path | None:
         places += folders
     found = next((place / name for place in places if (place / name).is_file()), None)
     return contained(found, Path(workload.folder).parent) if found else None
+
+
+NO_EFFECT = frozenset({"summary", "group", "folder", "suspects"})  # keys of a workload that do not affect runs
+OF_SERVER = ("sysbench", "perf_scope")  # the rest of a server's recipe is in the key of its data
+
+
+def fingerprint(builder: Builder, workload: Workload, entries: Sequence[HostEntry], counted: Sequence[str] = ()) -> str:
+    """A hash of the inputs of a run of the workload, its files included; ``entries`` are those of the hosts.
+
+    ``counted`` is how each of them counts exactly; "" where runs are timed. Defaults are omitted, so that new keys do not
+    change old hashes.
+    """
+    own = {name: each for name, each in msgspec.to_builtins(workload).items() if name not in NO_EFFECT}
+    defaults = {field.name: field.default for field in msgspec.structs.fields(workload)}
+    own = {name: each for name, each in own.items() if each and each != defaults[name]}
+    served = msgspec.to_builtins(builder.server) if builder.server else {}
+    commands = json.dumps([own, served])
+    shares = [_share(entry, commands) for entry in entries]
+    methods = [list(counted)] if any(counted) else []
+    inputs = json.dumps(
+        [own, builder.library, _driven(served), _conditional(builder), shares, *methods], sort_keys=True
+    )
+    given = upload.recipe_archive(builder) if "{recipe}" in inputs else b""
+    return hashlib.sha256(inputs.encode() + upload.archive(read_by_runs(workload)) + given).hexdigest()[:16]
+
+
+def _driven(server: object) -> dict[str, object]:
+    """The parts of a server's recipe that affect how it is driven and counted."""
+    return {key: server[key] for key in OF_SERVER if key in server} if isinstance(server, Mapping) else {}
+
+
+def _conditional(builder: Builder) -> list[object]:
+    """The same parts of its conditional blocks, each with its condition."""
+    found = ((when, _driven(when.change.get("server"))) for when in builder.when)
+    return [[when.version, when.file, when.missing, when.compiler, driven] for when, driven in found if driven]
+
+
+def _share(entry: HostEntry, commands: str) -> list[object]:
+    """The resources of a host for server and client; its sizes only if ``commands`` use them."""
+    return [
+        entry.server_cpus,
+        entry.client_cpus,
+        entry.memory if "{memory}" in commands or "{cache}" in commands else 0,
+        entry.jobs if "{jobs}" in commands else 0,
+    ]

@@ -1,12 +1,12 @@
 """sysbench: the command line of a workload, and a parser of its output. Pure."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import PurePath
 
 from perfbisect.core.domain import background
 from perfbisect.errors import UsageError
-from perfbisect.lab.workload.result import TIMED_OUT, Outcome, ProcessResult, killed, lines_of
+from perfbisect.lab.workload import TIMED_OUT, Outcome, ProcessResult, killed, lines_of
 from perfbisect.recipes.workload import Option, Workload
 
 # Fixed for all runs, so that every run draws the same random numbers; a workload's args may override it.
@@ -161,3 +161,8 @@ def complaint(lines: Iterable[str], status: int, limit: float) -> str:
     if status == 0:
         return ""
     return error or f"sysbench ended with status {status}"
+
+
+def complains(limit: float) -> Callable[[str, int], str]:
+    """The same of what a run with that time limit has printed, and its status."""
+    return lambda printed, status: complaint(lines_of(printed), status, limit)

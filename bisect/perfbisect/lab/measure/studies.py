@@ -1,44 +1,55 @@
-"""Runs in which events are counted: instructions exactly, or counters of the processor in groups.
+"""What is measured in place of timed runs: counted runs, and the plans of statements. See ``visit.Study``.
 
 An exactly counted run has two executions, of lengths that are found with the first build. For the reason of a change this is
-done where perf counts no instructions: valgrind tells more code from everything else. See ``counting`` and ``Study``.
+done where perf counts no instructions: valgrind tells more code from everything else. See ``counting``.
 
 Groups are what a processor can count all at once, so that no counter is extrapolated. Processors have four to eight
 counters, of which a watchdog may take one and a hypervisor some; if more events are asked for, perf counts each for a part
 of the time. So a group has four events, and each run counts one group.
+
+Plans are asked for by ``plans.lua`` of the workload's driver: it runs the workload's own script for a few operations, and asks
+with its connection for the plans of what that has sent. Such a run is not measured.
 """
 
-import math
-from collections.abc import Callable, Generator
+import re
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import PurePosixPath
 
 import msgspec
 
-from perfbisect.core.domain.events import Counted, ExecutionStarted, LabEvent, RunFinished, RunProgress, RunStarted
-from perfbisect.core.domain.facts import RunFacts
+from perfbisect.core.domain.events import (
+    Counted,
+    ExecutionStarted,
+    LabEvent,
+    Planned,
+    RunFinished,
+    RunProgress,
+)
+from perfbisect.core.domain.facts import PlanFacts, RunFacts
 from perfbisect.core.explain.counters import AMD, ARM, EXACT_GROUP, INTEL
 from perfbisect.errors import RunFailed, UsageError
 from perfbisect.host.protocol import Host
-from perfbisect.lab.measure import counting, perf, visit
-from perfbisect.lab.measure.visit import RunContext, SlowRuns, Turn
-from perfbisect.lab.server.service import System
+from perfbisect.lab import upload
+from perfbisect.lab.measure import counting, perf
+from perfbisect.lab.measure.visit import LONGEST, RunContext, Study, Turn, Visit, begin, run, run_alone, shortened
+from perfbisect.lab.servers import System, carry_out, driver_options
+from perfbisect.lab.workload import lines_of, lua, sysbench
+from perfbisect.recipes.workload import Workload
 
 Execution = Generator[ExecutionStarted | RunProgress, None, RunFacts]
 
 
-@dataclass(slots=True)
-class CountedRunner:
-    """Counts runs in one context, which has a counter; calls ``succeeded`` after each run that ends well."""
+@dataclass
+class CountedRunner(Study):
+    """Counts runs in one context, which has a counter."""
 
-    context: visit.RunContext
-    succeeded: Callable[[], None]
     events: int = 0  # the length of runs; 0 until it is known
 
     def visit(self, system: System, dataset: str, turn: Turn) -> Generator[LabEvent]:
         """One run on the data of that key. Raises as ``Runner.visit``, and UsageError if the first has no length."""
-        number = turn.first + turn.runs - turn.left
-        yield RunStarted(turn.candidate, number, turn.total, turn.purpose, self.context.planned)
+        yield turn.started(self.context)
         facts = yield from self._run(system, dataset, turn.candidate)
         turn.left -= 1
         self.succeeded()
@@ -70,41 +81,38 @@ class CountedRunner:
         yield ExecutionStarted(candidate, number, of, events)
         workload = self.context.workload
         context = replace(self.context, workload=counting.of_length(workload, events) if events else workload)
-        with visit.begin(context, system, candidate, dataset, SlowRuns()) as opened:
-            facts = yield from visit.run(opened)
+        facts = yield from run_alone(context, system, candidate, dataset)
         operations = events if events and workload.command and not workload.operations else facts.operations
         return replace(facts, events=events, operations=operations, latency={}, samples=(), reported=None)
 
 
-@dataclass(slots=True)
-class ExactCounts:
+@dataclass
+class ExactCounts(Study):
     """Counts one run in a turn; none where perf can count, or where the workload cannot be counted exactly."""
 
-    context: RunContext
-    succeeded: Callable[[], None]
     events: int = 0  # the length of runs, from an earlier session; 0 until it is known
     runner: CountedRunner | None = None  # which keeps the length of runs: both builds have the same one
 
     def visit(self, system: System, dataset: str, turn: Turn) -> Generator[LabEvent]:
         """One counted run as an event of its own. Raises as ``CountedRunner.visit``."""
-        if self.runner is None and (by := self._method(system)):
-            counter = counting.counter(self.context.host, by)
-            context = replace(self.context, perf=False, vmstat=False, iostat=False, counter=counter)
-            self.runner = CountedRunner(context, self.succeeded, self.events)
         if self.runner is None:
-            turn.left -= 1
-            return
+            host, obstacle = self.context.host, counting.obstacle(system.builder, self.context.workload)
+            by = "" if obstacle else counting.method(host)
+            if by in ("", counting.PERF):
+                turn.left -= 1
+                return
+            context = RunContext(
+                host,
+                self.context.entry,
+                self.context.workload,
+                self.context.scripts,
+                counter=counting.counter(host, by),
+            )
+            self.runner = CountedRunner(context, self.succeeded, self.events)
         for event in self.runner.visit(system, dataset, turn):
             yield Counted(event.candidate, event.facts, EXACT_GROUP) if isinstance(event, RunFinished) else event
 
-    def _method(self, system: System) -> str:
-        if counting.obstacle(system.builder, self.context.workload):
-            return ""
-        by = counting.method(self.context.host)
-        return "" if by == counting.PERF else by
 
-
-SHORTEST, LONGEST = 1.0, 10.0  # seconds of a run
 CORE = ("cycles", "instructions")  # in each group: the ratios that matter most are measured in every run
 
 
@@ -152,28 +160,20 @@ def available(host: Host) -> tuple[Group, ...]:
 
 def chosen(trials: dict[Group, dict[str, float | None]]) -> tuple[Group, ...]:
     """The groups of which a trial counted something of their own; only the best one about stalls."""
-    plain = [group for group in PLAIN if counts(trials.get(group, {})) - {*CORE}]
-    slots = [group for group in SLOTS if len(counts(trials.get(group, {}))) == len(group.events)]
-    stalls = [STALLS] if counts(trials.get(STALLS, {})) - {*CORE} else []
+    counted = {group: {event for event, value in trial.items() if value is not None} for group, trial in trials.items()}
+    plain = [group for group in PLAIN if counted.get(group, set()) - {*CORE}]
+    slots = [group for group in SLOTS if len(counted.get(group, ())) == len(group.events)]
+    stalls = [STALLS] if counted.get(STALLS, set()) - {*CORE} else []
     return (*plain, *(slots or stalls)[:1]) or (SOFTWARE,)
 
 
-def counts(trial: perf.Counters) -> set[str]:
-    """The events that were counted."""
-    return {event for event, value in trial.items() if value is not None}
-
-
-@dataclass(slots=True)
-class CounterGroups:
+@dataclass
+class CounterGroups(Study):
     """Counts one group in each run; a turn has a run of each group."""
 
-    context: visit.RunContext
-    succeeded: Callable[[], None]
     groups: tuple[Group, ...] = ()
     seconds: float = LONGEST  # of measuring in a turn, where that is enough for all groups
-    left: list[Group] = field(
-        default_factory=list
-    )  # of the present turn: one that is repeated goes on where it was lost
+    left: list[Group] = field(default_factory=list)  # of the turn: one that is repeated goes on where it was lost
 
     def visit(self, system: System, dataset: str, turn: Turn) -> Generator[LabEvent]:
         """One turn: a visit for all groups, or one for each where the workload runs in the measured process itself."""
@@ -182,27 +182,82 @@ class CounterGroups:
         self.left = self.left or [*self.groups]
         context = shortened(self.context, self.seconds / len(self.groups))
         while self.left:
-            with visit.begin(context, system, turn.candidate, dataset, SlowRuns()) as opened:
+            with begin(context, system, turn.candidate, dataset) as opened:
                 for group in [*self.left] if system.builder.server else self.left[:1]:
                     number = len(self.groups) - len(self.left) + 1
-                    yield RunStarted(turn.candidate, number, len(self.groups), turn.purpose, context.planned)
-                    bench = replace(
-                        context, wrap=partial(perf.wrap, events=(*filter(None, [group.argument]), *perf.SOFTWARE))
+                    yield replace(turn.started(context), number=number, of=len(self.groups))
+                    events = (*filter(None, [group.argument]), *perf.SOFTWARE)
+                    facts = yield from run(
+                        replace(opened, bench=replace(context, wrap=partial(perf.wrap, events=events)))
                     )
-                    facts = yield from visit.run(replace(opened, bench=bench))
                     self.left.remove(group)
                     self.succeeded()
                     yield Counted(turn.candidate, facts, group.name)
         turn.left -= 1
 
 
-def shortened(context: visit.RunContext, seconds: float) -> visit.RunContext:
-    """The context with runs of ``seconds``, from one to ``LONGEST``, and no longer than usual; a command takes what it takes.
+NAME = "plans"  # of the job
+LIMIT = 120.0  # seconds
+SECONDS = 2.0  # of operations, at most; the one that has begun is finished
+OPERATIONS = 10  # in which a mixed workload sends each of its statements
+STATEMENT, PLAN = "perfbisect statement: ", "perfbisect plan: "
+ESCAPES = {"n": "\n", "r": "\r"}
 
-    sysbench counts whole seconds.
-    """
-    workload = context.workload
-    if workload.command:
-        return context
-    time = float(math.floor(min(workload.time, LONGEST, max(SHORTEST, seconds))))
-    return replace(context, workload=msgspec.structs.replace(workload, time=time, warmup=min(workload.warmup, time)))
+
+def has_statements(workload: Workload) -> bool:
+    """Whether the driver of a workload can be asked for plans."""
+    return lua.explaining(workload) is not None
+
+
+class PlanStudy(Study):
+    """Asks for the plans of statements."""
+
+    def visit(self, system: System, dataset: str, turn: Turn) -> Generator[LabEvent]:
+        """One event for each statement; none for a workload that has no statements. Raises as ``Runner.visit``."""
+        if script := lua.explaining(self.context.workload):
+            folder = upload.place(self.context.host, "scripts", {script.name: script})
+            with begin(self.context, system, turn.candidate, dataset) as opened:
+                found = ask(opened, folder / script.name)
+            for statement, plan in found.items():
+                facts = PlanFacts(system.commit, system.key, self.context.host.name, statement, plan)
+                yield Planned(turn.candidate, facts)
+            self.succeeded()
+        turn.left -= 1
+
+
+def ask(opened: Visit, script: PurePosixPath) -> Mapping[str, str]:
+    """Run the script ``script`` of the host beside the workload's own; returns each statement's plan. Raises RunFailed."""
+    bench = opened.bench
+    workload = short(bench.workload)
+    measured = lua.on_host(bench.scripts, workload, lua.measured(workload))
+    argv = sysbench.command(workload, script, driver_options(opened.system.builder, opened.service))
+    env = lua.environment(workload, bench.scripts, opened.folder / "data", opened.system.library)
+    env |= {"PERFBISECT_SCRIPT": str(measured)}
+    printed = carry_out(
+        bench.host, argv, "its statements cannot be explained", stage="run", name=NAME, limit=LIMIT, cwd=opened.folder,
+        env=env, complain=sysbench.complains(LIMIT),
+    )  # fmt: skip
+    return parse(lines_of(printed))
+
+
+def short(workload: Workload) -> Workload:
+    """A workload that is run only to see its statements: by one thread, with the same values for each build."""
+    few = {"events": OPERATIONS, "rand-seed": 1, "report-interval": 0}
+    return msgspec.structs.replace(workload, threads=1, warmup=0.0, time=SECONDS, args={**workload.args, **few})
+
+
+def parse(lines: Iterable[str]) -> Mapping[str, str]:
+    """Statement → plan, one line a step, from what the script printed."""
+    found: dict[str, list[str]] = {}
+    plan: list[str] = []
+    for line in lines:
+        if line.startswith(STATEMENT):
+            plan = found.setdefault(unescaped(line.removeprefix(STATEMENT)), [])
+        elif line.startswith(PLAN):
+            plan.append(unescaped(line.removeprefix(PLAN)))
+    return {statement: "\n".join(steps) for statement, steps in found.items() if steps}
+
+
+def unescaped(text: str) -> str:
+    """A text as it was before the script put it on one line."""
+    return re.sub(r"\\(.)", lambda found: ESCAPES.get(found[1], found[1]), text)

@@ -1,22 +1,31 @@
-"""A database server during a visit: started from a built candidate on a copy of the data, waited for, stopped, never left running."""
+"""A database server during a visit: started from a built candidate on a copy of the data, waited for, stopped, never left running.
+
+Its settings depend on nothing but the host as it was when the hunt began: not on the data, whose size is known only once
+a server has loaded it, and is never quite the same for two builds. So all builds run with the same settings.
+"""
 
 import errno
+import hashlib
 import os
 import re
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from perfbisect.errors import EnvironmentFailure, JobLost, RunFailed
+from perfbisect.errors import EnvironmentFailure, PerfBisectError, RunFailed
 from perfbisect.host import jobs
 from perfbisect.host.commands import no_space
+from perfbisect.host.facts import CORES, MEMORY_MIB, ask, cpu_numbers
 from perfbisect.host.jobs import Job
 from perfbisect.host.protocol import Host, Result
-from perfbisect.lab.server import config
-from perfbisect.recipes.builder import Builder, Server
+from perfbisect.lab import upload
+from perfbisect.masking import masked
+from perfbisect.recipes.builder import SIZE_PLACEHOLDERS, Builder, Server
+from perfbisect.recipes.builder_reader import config_template
+from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.placeholders import Values, fill, fill_text
 
 
@@ -86,30 +95,61 @@ class Service:
         """A command of the recipe, as the user that may run it."""
         return [*self.user_switch, *fill(command, self.values)]
 
+    def probe(self) -> Result:
+        """One attempt to reach the server: ok when it answers."""
+        argv = self.argv(self.recipe.ready)
+        return jobs.run(self.host, argv, timeout=LONGEST_PROBE, cwd=self.folder, env=self.env)
+
+    def do_all(self, commands: Iterable[Sequence[str]], stage: str = "prepare") -> None:
+        """Run commands of the recipe one after the other. Raises RunFailed."""
+        for command in commands:
+            self.do(command, stage)
+
     def do(self, command: Sequence[str], stage: str, *, merged: bool = True) -> str:
         """Run one command of the recipe to its end; returns what it printed, with its errors if ``merged``.
 
         Raises RunFailed.
         """
-        host, argv = self.host, by_path(self.argv(command))
-        job = jobs.start(host, argv, name=stage, timeout=LONGEST_STEP, cwd=self.folder, env=self.env, merged=merged)
-        if status := jobs.end(host, job):
-            stream = "stdout" if merged else "stderr"
-            last = log_excerpt(jobs.printed(host, job, stream).text)
-            raise RunFailed(
-                f"{command[0].rpartition('/')[2]} ended with status {status}: {last or 'it printed nothing'}",
-                stage=stage,
-                log=str(job.folder / stream),
-            )
-        printed = jobs.printed(host, job)
-        if printed.left and not merged:
-            raise RunFailed(
-                f"{command[0].rpartition('/')[2]} printed too much{printed.note}",
-                stage=stage,
-                log=str(job.folder / "stdout"),
-            )
-        jobs.remove(host, job)
-        return printed.text
+        argv, who = self.argv(command), command[0].rpartition("/")[2]
+        return carry_out(
+            self.host, argv, who, stage=stage, limit=LONGEST_STEP, cwd=self.folder, env=self.env, merged=merged
+        )
+
+
+def carry_out(
+    host: Host,
+    argv: list[str],
+    who: str,
+    *,
+    stage: str,
+    limit: float,
+    cwd: PurePosixPath,
+    env: Mapping[str, str] | None = None,
+    merged: bool = True,
+    name: str = "",
+    alone: bool = False,
+    complain: Callable[[str, int], str] | None = None,
+) -> str:
+    """Run a command to its end; returns what it printed, with its errors if ``merged``, in one piece if not.
+
+    What it leaves running is killed if it was to be ``alone``. Raises RunFailed with what ``complain`` says of its output
+    and status: by default that ``who`` ended with that status.
+    """
+    job = jobs.start(host, by_path(argv), name=name or stage, timeout=limit, cwd=cwd, env=env or {}, merged=merged)
+    status = jobs.end(host, job)
+    if alone:
+        jobs.kill(host, job, grace=1)
+    stream = "stderr" if status and not merged else "stdout"
+    printed = jobs.printed(host, job, stream)
+    wrong = f"{who} ended with status {status}: {log_excerpt(printed.text) or 'it printed nothing'}" if status else ""
+    if complain and (wrong := complain(printed.text, status)):
+        wrong = f"{who}: {wrong}{printed.note}"
+    if not wrong and printed.left and not merged:
+        wrong = f"{who} printed too much{printed.note}"
+    if wrong:
+        raise RunFailed(wrong, stage=stage, log=str(job.folder / stream))
+    jobs.remove(host, job)
+    return printed.text
 
 
 def by_path(argv: list[str]) -> list[str]:
@@ -120,8 +160,10 @@ def by_path(argv: list[str]) -> list[str]:
     return ["sh", "-c", 'exec "$@"', "sh", *argv] if "/" in argv[0] else argv
 
 
-def service_in(host: Host, system: System, folder: PurePosixPath, cpus: str = "") -> Service | None:
-    """The server of a build, in the folder of a visit, where its configuration file is written; None without a server.
+def service_in(
+    host: Host, system: System, folder: PurePosixPath, cpus: str = "", *, write: bool = True
+) -> Service | None:
+    """The server of a build, in the folder of a visit; None without a server. Its configuration file is put there, if ``write``.
 
     Raises RecipeError when the recipe's configuration file cannot be read.
     """
@@ -129,7 +171,7 @@ def service_in(host: Host, system: System, folder: PurePosixPath, cpus: str = ""
     if server is None:
         return None
     values = {**system.values, **site(host, folder)}
-    if text := config.configuration(system.builder, values):
+    if write and (text := configuration(system.builder, values)):
         host.run(["sh", "-c", 'cat >"$1"', "write", str(values["config"])], stdin=text)
     return Service(host, server, values, folder, user_switch(host, server), cpus)
 
@@ -155,38 +197,24 @@ def owner(host: Host, recipe: Server | None) -> str:
     return NOBODY if recipe and user_switch(host, recipe) == AS_NOBODY else ""
 
 
-def initialise(service: Service) -> None:
-    """Create an empty database. Raises RunFailed."""
-    for command in service.recipe.initialise:
-        service.do(command, "start")
-
-
 @contextmanager
 def serve(service: Service) -> Iterator[Job]:
     """The server, ready, as a job; stopped at the end, and killed with all its children if it does not stop.
 
-    Its log is kept only if something failed.
-
-    Raises RunFailed, with the end of the server's log, when it does not become ready or does not end well;
+    Its log is kept only if something failed. Raises RunFailed, with the end of the server's log, when it does not become ready or does not end well;
     EnvironmentFailure when another process listens on its port or socket.
     """
-    probe = service.argv(service.recipe.ready)
-    if answers(service, probe).ok:
+    if service.probe().ok:
         raise EnvironmentFailure(
             f"another server answers on host {service.host.name}, where the one to be measured has to listen:"
-            f" {shlex.join(probe)} succeeds before it is started",
+            f" {shlex.join(service.argv(service.recipe.ready))} succeeds before it is started",
             PORT_TAKEN,
         )
+    argv = by_path(service.argv(service.recipe.start))
     job = jobs.start(
-        service.host,
-        by_path(service.argv(service.recipe.start)),
-        name=NAME,
-        timeout=LONGEST_LIFE,
-        cwd=service.folder,
-        env=service.env,
-        cpus=service.cpus,
+        service.host, argv, name=NAME, timeout=LONGEST_LIFE, cwd=service.folder, env=service.env, cpus=service.cpus,
         merged=True,
-    )
+    )  # fmt: skip
     try:
         wait_until_ready(service, job)
         yield job
@@ -199,26 +227,17 @@ def serve(service: Service) -> Iterator[Job]:
 def wait_until_ready(service: Service, job: Job) -> None:
     """Probe until the server answers. Raises RunFailed when it ends, or does not answer in time."""
     deadline = time.monotonic() + service.recipe.ready_timeout
-    probe = service.argv(service.recipe.ready)
-    while not (probed := answers(service, probe)).ok:
+    while not (probed := service.probe()).ok:
         ended(service, job, "before it was ready")
         if probed.status == jobs.NOT_THERE:
-            raise failure(
-                service,
-                job,
-                f"the command that checks whether the server is ready is missing: {log_excerpt(probed.stderr)}",
-            )
+            missing = "the command that checks whether the server is ready is missing"
+            raise failure(service, job, f"{missing}: {log_excerpt(probed.stderr)}")
         if time.monotonic() > deadline:
             printed = log_excerpt(probed.stderr or probed.stdout)
             why = f"; the last attempt to reach it printed: {printed}" if printed else ""
             raise failure(service, job, f"the server is not ready after {service.recipe.ready_timeout:g} s{why}")
         time.sleep(0.1)
     ended(service, job, "before it was ready")  # another server may have answered
-
-
-def answers(service: Service, probe: Sequence[str]) -> Result:
-    """The result of the recipe's ``ready`` command, its placeholders filled in: ok when a server answers."""
-    return jobs.run(service.host, probe, timeout=LONGEST_PROBE, cwd=service.folder, env=service.env)
 
 
 def ended(service: Service, job: Job, when: str, stage: str = "start") -> None:
@@ -228,9 +247,7 @@ def ended(service: Service, job: Job, when: str, stage: str = "start") -> None:
         raise failure(service, job, f"the server ended with status {status} {when}", stage)
 
 
-def failure(
-    service: Service, job: Job, sentence: str, stage: str = "start"
-) -> RunFailed | JobLost | EnvironmentFailure:
+def failure(service: Service, job: Job, sentence: str, stage: str = "start") -> PerfBisectError:
     """The error for this server, with an excerpt of its log.
 
     A lost job, a full disk and a port that another process has are not the candidate's fault.
@@ -244,22 +261,19 @@ def failure(
         if _FULL in line:
             return no_space(host.name, line.strip())
         if _TAKEN in line and stage == "start":
-            return EnvironmentFailure(
-                f"{sentence}: on host {host.name} another process listens on its port or socket: {line.strip()}",
-                PORT_TAKEN,
-            )
-    last = log_excerpt(printed)
-    reason = f"{sentence}: {last}" if last else sentence
+            taken = f"on host {host.name} another process listens on its port or socket: {line.strip()}"
+            return EnvironmentFailure(f"{sentence}: {taken}", PORT_TAKEN)
+    reason = ": ".join(filter(None, (sentence, log_excerpt(printed))))
     return RunFailed(f"{reason}{jobs.note(host, job)}", stage=stage, log=str(log))
 
 
 def log_excerpt(log: str) -> str:
     """The lines that best explain the end of a server: the last ones, and errors further up."""
-    lines = [line.strip()[:LONGEST_LINE] for line in log.splitlines() if line.strip()]
-    last, errors = lines[-LOG_LINES:], [line for line in lines if _ERROR.search(line)]
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    last, errors = lines[-LOG_LINES:], [line for line in lines if _ERROR.search(line[:LONGEST_LINE])]
     if errors and not any(line in errors for line in last):
         last = [*errors[1 - LOG_LINES :], *last[-1:]]
-    return " | ".join(last)
+    return " | ".join(masked(line)[:LONGEST_LINE] for line in last)
 
 
 def stop(service: Service, job: Job) -> None:
@@ -284,10 +298,10 @@ def stop(service: Service, job: Job) -> None:
 
 
 def pids(service: Service, job: Job) -> tuple[int, ...]:
-    """The processes that perf attaches to: the server's and all its descendants, itself first.
+    """The processes that perf attaches to: the server's and all its descendants, itself first. Raises RunFailed when it has ended.
 
     perf follows the processes that these start later. For a server with a process for each connection, its own process is
-    enough where only connections are to be counted, which do not exist yet. Raises RunFailed when it has ended.
+    enough where only connections are to be counted, which do not exist yet.
     """
     found = processes(service.host, job)
     if not found:
@@ -328,11 +342,57 @@ def site(host: Host, folder: PurePosixPath) -> dict[str, str | int]:
             "Choose a shorter `root` for this host in hosts.toml.",
         )
     tables = host.run(["cat", "/proc/net/tcp", "/proc/net/tcp6"], check=False).stdout
+    files = {"data": "data", "socket": "socket", "pidfile": "pid", "log": "log", "config": "config"}
+    return {"port": free_port(tables), **{name: str(folder / file) for name, file in files.items()}}
+
+
+GRAIN = 256  # MiB: memory is rounded down, since a new kernel takes a little more or less for itself
+CACHE = 0.7  # of the memory; the rest is for the server's other needs, the client, and the system's own cache
+
+
+def sizes(entry: HostEntry, memory: int, cores: int) -> dict[str, int]:
+    """The placeholders for the size of a host with so many MiB and cores, as far as servers may use them."""
+    usable = max(GRAIN, (entry.memory or memory) // GRAIN * GRAIN)
     return {
-        "data": str(folder / "data"),
-        "socket": str(socket),
-        "port": free_port(tables),
-        "pidfile": str(folder / "pid"),
-        "log": str(folder / "log"),
-        "config": str(folder / "config"),
+        "memory": usable,
+        "cache": int(usable * CACHE),
+        "cores": len(cpu_numbers(entry.server_cpus)) if entry.server_cpus else cores,
     }
+
+
+def placeholders(
+    host: Host, entry: HostEntry, builder: Builder, memory: int = 0, cores: int = 0
+) -> dict[str, str | int]:
+    """What all builds on a host have in common; ``memory`` and ``cores`` are those that it had, 0: as it is now."""
+    cores = cores or ask(host, CORES) or 1
+    there = sizes(entry, memory or ask(host, MEMORY_MIB) or 0, cores)
+    return {"recipe": str(upload.place_recipe(host, builder)), "jobs": entry.jobs or cores, **there}
+
+
+def configuration(builder: Builder, values: Values) -> str:
+    """The builder's configuration file, filled in; "" when it has none. Raises RecipeError."""
+    if builder.server is None:
+        return ""
+    lines = []
+    for name, value in builder.server.settings.items():
+        text = ("off", "on")[value] if isinstance(value, bool) else str(value)
+        lines.append(f"{name} = {fill_text(text, values)}")
+    template = config_template(builder) + (f"\n{builder.addition}\n" if builder.addition else "")
+    return fill_text(template, {**values, "settings": "\n".join(lines)})
+
+
+def identity(builder: Builder, values: Values | None = None) -> str:
+    """All inputs of a builder's server except paths: where they are equal, so are the settings.
+
+    Without ``values`` the sizes are left out: then it is equal on all hosts.
+    """
+    server = builder.server
+    if server is None:
+        return ""
+    inputs = repr((
+        server.initialise, server.start, server.create, server.settle, sorted(server.env.items()),
+        sorted(server.settings.items()), config_template(builder), *([builder.addition] if builder.addition else []),
+    ))  # fmt: skip
+    scripts = hashlib.sha256(upload.recipe_archive(builder)).hexdigest() if "{recipe}" in inputs else ""
+    used = sorted(word for word in SIZE_PLACEHOLDERS if f"{{{word}}}" in inputs)
+    return inputs + scripts + (repr([(word, values[word]) for word in used]) if values is not None else "")

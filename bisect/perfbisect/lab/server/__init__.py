@@ -1,1 +1,0 @@
-"""A database server: its configuration, start and stop."""
