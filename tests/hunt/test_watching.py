@@ -12,8 +12,8 @@ import sample_hunt as sample
 from perfbisect.cli.commands.watch import say_how
 from perfbisect.core.domain.events import Event, HuntStarted
 from perfbisect.hunt.watching import running, watch
-from perfbisect.store.codec import PASSING
 from perfbisect.store.history import History
+from perfbisect.store.log import PASSING
 from perfbisect.ui.live import LiveScreen
 from perfbisect.ui.plain import PlainLines
 from perfbisect.wording.quantities import clock

@@ -284,7 +284,7 @@ def test_costs_leave_out_the_time_between_two_sessions(history: History) -> None
         history.append(hunt, event, at)
     history.working.clear()  # as another process would
     history.append(hunt, sample.started(resumed=True), later)
-    assert history.sessions(hunt) == [sample.BEGAN, later]
+    assert history.sittings(hunt) == [sample.BEGAN, later]
     story = read_story(history, hunt)
     assert story.costs.seconds == pytest.approx(events[19][0] - sample.BEGAN)
 

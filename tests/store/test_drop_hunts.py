@@ -4,10 +4,11 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+from perfbisect.store.drop_hunts import enter_drop_hunt, enter_settings, read_settings_of
+
 import sample_hunt as sample
 from perfbisect.core.domain.settings import TrialBuild, TrialRequest, TrialType, TrialWorkload
 from perfbisect.core.domain.trials import DropHunt, TrialRun
-from perfbisect.store.drop_hunts import enter_drop_hunt, enter_settings, read_settings_of
 from perfbisect.store.history import History
 from perfbisect.store.transfer import Selection, completed, copy
 

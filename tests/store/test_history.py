@@ -48,8 +48,8 @@ from perfbisect.core.domain.orders import (
 )
 from perfbisect.core.domain.policy import Direction, Policy, PriorKnowledge
 from perfbisect.errors import UsageError
-from perfbisect.store.codec import decode, encode
 from perfbisect.store.history import History
+from perfbisect.store.log import decode, encode
 
 text = st.text(st.characters(exclude_categories=()), max_size=12)  # every code point, lone surrogates and NUL included
 commit = st.sampled_from(sample.CANDIDATES)
@@ -232,7 +232,7 @@ import sys, itertools
 from pathlib import Path
 import sample_hunt as sample
 from perfbisect.core.domain.events import RunFinished
-from perfbisect.store.codec import decode, encode
+from perfbisect.store.log import decode, encode
 from perfbisect.store.history import History
 
 history = History.open(Path(sys.argv[1]))

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 import sqlite_utils
+from perfbisect.store.migrations import migrations
 
 import sample_hunt as sample
 from perfbisect.core.domain.events import Warned
 from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError
 from perfbisect.store import connection
 from perfbisect.store.history import History
-from perfbisect.store.migrations import migrations
 
 
 def read(path: Path) -> History:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from perfbisect.store.trials import unfinished
 
 import sample_hunt as sample
 from perfbisect.core.domain.events import HuntStarted, Warned
@@ -20,7 +21,6 @@ from perfbisect.errors import PerfBisectError
 from perfbisect.store import turns
 from perfbisect.store.history import History
 from perfbisect.store.prior_data import read_costs, read_noise, read_pinned
-from perfbisect.store.trials import unfinished
 
 RELEASED = Path(__file__).parent / "released.sql"
 Invoke = Callable[..., tuple[int, str, str]]

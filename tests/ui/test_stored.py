@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from perfbisect.core.domain.events import Counted, Decided, Event, HuntStarted, RunFinished, RunStarted
 from perfbisect.core.domain.orders import Found, Purpose
-from perfbisect.store.codec import PASSING
+from perfbisect.store.log import PASSING
 from perfbisect.ui.stored import Completed
 from perfbisect.ui.view_model import Running, ViewModel, caught_up, update
 

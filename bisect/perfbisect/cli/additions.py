@@ -102,6 +102,7 @@ def add(
     """
     from datetime import UTC, datetime
 
+    from perfbisect.core.domain.events import RunFinished
     from perfbisect.store.hand_files import checked_name, read_results
     from perfbisect.store.hand_trials import add as store
     from perfbisect.store.hand_trials import trial_of
@@ -111,17 +112,18 @@ def add(
             checked_name(text, option)
     at = date.replace(tzinfo=UTC).timestamp() if isinstance(date, datetime) else datetime.now(UTC).timestamp()
     sets: list[Results] = [each for name, path in files for each in read_results(path, name)]
-    made, left_out = trial_of(sets, builder, host, at)
+    made = trial_of(sets, builder, host, at)
     with closing(History.open(history or of_group(ctx))) as opened:
         name, new = store(opened, made, whose)
     if not new:
         say(f"{name} has these results already.")
         return
     request = made.request
-    extent = f"{count(len(request.subjects), 'build')}, {count(len(request.works), 'test')}, {count(len(made.runs), 'result')}"
+    extent = f"{count(len(request.subjects), 'build')}, {count(len(request.works), 'test')}, {count(sum(isinstance(each, RunFinished) for each in made.events), 'result')}"
     say(
         printable(
-            f"{name}: {extent}" + (f"; left out: {count(left_out, 'test')} that only warm up" if left_out else "")
+            f"{name}: {extent}"
+            + (f"; left out: {count(made.left_out, 'test')} that only warm up" if made.left_out else "")
         )
     )
     say(f"`bisect show {name}` prints it.")

@@ -2,8 +2,6 @@
 
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -66,11 +64,7 @@ def export(ctx: click.Context, file: Path, hunts: tuple[int | str, ...], history
     if file.exists():
         raise UsageError(f"{file} exists already.", "Name another file, or remove it.")
     with closing(History.open(history or of_group(ctx))) as source, transfer.snapshot(source):
-        numbers = tuple(hunt for hunt in hunts if isinstance(hunt, int))
-        names = tuple(hunt for hunt in hunts if isinstance(hunt, str))
-        wanted = (
-            transfer.completed(source, transfer.Selection(numbers, names)) if hunts else transfer.everything(source)
-        )
+        wanted = transfer.completed(source, hunts) if hunts else transfer.everything(source)
         partial = file.with_name(f".{file.name}.{os.getpid()}")
         try:
             with closing(History.open(partial)) as target:
@@ -136,33 +130,21 @@ def read_in(file: Path, target: History, origin: str) -> "list[Copied]":
 
 @contextmanager
 def foreign(file: Path) -> Iterator[History]:
-    """A history of someone else, open for reading; one of an older release is migrated in a copy."""
+    """A history of someone else, open for reading."""
     from perfbisect.errors import UsageError
-    from perfbisect.store.connection import SHARED, NoHistory, open_reader, version
+    from perfbisect.store.connection import NoHistory
     from perfbisect.store.transfer import check_tables
 
     try:
-        reader = open_reader(file, 0)
+        opened = History.open(file, read_only=True)
     except NoHistory as wrong:  # its advice is about the user's own history
         raise UsageError(
             f"{printable(str(file))} cannot be imported: {what_it_is(file)}.",
             "Give the history of someone, or what `bisect history export` has written.",
         ) from wrong
-    with closing(reader) as connection:
-        check_tables(connection, file)
-        old = version(connection) < SHARED
-    if not old:
-        with closing(History.open(file, read_only=True)) as opened:
-            opened.connection.execute("PRAGMA trusted_schema = OFF")
-            yield opened
-        return
-    with tempfile.TemporaryDirectory(prefix="perfbisect-") as folder:
-        copied = Path(folder) / file.name
-        shutil.copy(file, copied)
-        if (log := file.with_name(f"{file.name}-wal")).exists():
-            shutil.copy(log, copied.with_name(f"{file.name}-wal"))
-        with closing(History.open(copied)) as opened:
-            yield opened
+    with closing(opened):
+        check_tables(opened.connection, file)
+        yield opened
 
 
 def what_it_is(file: Path) -> str:

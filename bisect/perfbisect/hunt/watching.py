@@ -69,7 +69,7 @@ class Followed:
         self.last = 0  # id of the last entry that was read
         self.at = history.began(hunt)  # its time
         self.events = Completed()
-        self.began = (history.sessions(hunt) or [history.began(hunt)])[-1]
+        self.began = (history.sittings(hunt) or [history.began(hunt)])[-1]
 
     def earlier(self) -> Iterator[TimedEvent]:
         """The events of all sessions but the latest."""

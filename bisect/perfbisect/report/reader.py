@@ -68,7 +68,7 @@ def read_story(history: History, hunt: int, describe: Describe = Commit) -> Stor
 def read_hunt(history: History, hunt: int, describe: Describe = Commit) -> tuple[Story, Drawn]:
     """The same, and what a page draws."""
     entries = [(entry.at, entry.event) for entry in history.events(hunt)]
-    state = fold(entries, history.sessions(hunt))
+    state = fold(entries, history.sittings(hunt))
     settings = history.settings(hunt)
     state.use_range(history.candidates(hunt))
     story = Reader(history.listed(hunt), settings, state, describe).story(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfbisect.errors import UsageError
 from perfbisect.process import is_running, this_process
-from perfbisect.store.connection import CLAIMS, SHARED, explained, intact, version
+from perfbisect.store.connection import LARGEST_ID, explained, intact
 
 if TYPE_CHECKING:
     from perfbisect.store.history import History
@@ -61,64 +61,55 @@ class Batch:
 
 def begin_batch(history: "History", file: Path | None, planned: Sequence[Planned], at: float) -> int:
     """Enter a new batch; returns its number. Without a ``file`` its hunts are carried out together."""
-    from perfbisect.store.rows import insert
-
     with history.transaction() as db:
-        batch = insert(db, "batches", {"started": at, "process": this_process(), "file": str(file or "")})
+        table = db.table("batches")
+        batch = int(table.insert({"started": at, "process": this_process(), "file": str(file or "")}).last_pk)
         for number, one in enumerate(planned):
             row = {"arguments": json.dumps(one.arguments), "folder": one.folder, "hosts": json.dumps(one.hosts)}
-            insert(db, "batch_hunts", {"batch_id": batch, "number": number, **row})
+            db.table("batch_hunts").insert({"batch_id": batch, "number": number, **row})
     return batch
 
 
 def continue_batch(history: "History", batch: int) -> None:
     """Enter that this process works on a batch. Hunts that had failed to begin will be tried again."""
     with history.transaction() as db:
-        db.execute("UPDATE batches SET process = ?, ended = NULL WHERE id = ?", [this_process(), batch])
+        db.table("batches").update(batch, {"process": this_process(), "ended": None})
 
 
 def claim(history: "History", batch: int, number: int) -> None:
     """Enter that this process begins a hunt of a batch. Raises UsageError where another one does."""
     with history.transaction() as db:
-        row = db.execute(
-            "SELECT process FROM batch_hunts WHERE batch_id = ? AND number = ?", [batch, number]
-        ).fetchone()
+        select = "SELECT process FROM batch_hunts WHERE batch_id = ? AND number = ?"
+        row = db.execute(select, [batch, number]).fetchone()
         if row and row[0] and row[0] != this_process() and is_running(row[0]):
             raise UsageError(f"Another process works on hunt {number + 1} of batch b{batch}.", "See it: bisect watch")
-        db.execute(
-            "UPDATE batch_hunts SET process = ? WHERE batch_id = ? AND number = ?", [this_process(), batch, number]
-        )
+        if row:
+            db.table("batch_hunts").update((batch, number), {"process": this_process()})
 
 
 def enter_hunt(history: "History", batch: int, number: int, hunt: int) -> None:
     """Enter that a hunt of a batch has begun."""
     with history.transaction() as db:
-        db.execute("UPDATE batch_hunts SET hunt_id = ? WHERE batch_id = ? AND number = ?", [hunt, batch, number])
+        db.table("batch_hunts").update((batch, number), {"hunt_id": hunt})
 
 
 def enter_status(history: "History", batch: int, number: int, status: int | None, failure: str = "") -> None:
     """Enter how a hunt has ended (None: it will be gone on with), and why it did not begin."""
     with history.transaction() as db:
-        db.execute(
-            "UPDATE batch_hunts SET status = ?, failure = ? WHERE batch_id = ? AND number = ?",
-            [status, failure or None, batch, number],
-        )
+        db.table("batch_hunts").update((batch, number), {"status": status, "failure": failure or None})
 
 
 def end_batch(history: "History", batch: int, at: float) -> None:
     """Enter that all hunts of a batch have ended."""
     with history.transaction() as db:
-        db.execute("UPDATE batches SET ended = ? WHERE id = ?", [at, batch])
+        db.table("batches").update(batch, {"ended": at})
 
 
 def read_batch(history: "History", batch: int) -> Batch:
     """The batch of that number. Raises UsageError when there is none."""
     with explained(history.path):
-        row = None
-        if version(history.connection) >= SHARED and batch < 2**63:
-            row = history.connection.execute(
-                "SELECT started, ended, process, file FROM batches WHERE id = ?", [batch]
-            ).fetchone()
+        select = "SELECT started, ended, process, file FROM batches WHERE id = ?"
+        row = history.connection.execute(select, [min(batch, LARGEST_ID)]).fetchone()
         if row is None:
             raise UsageError(
                 f"There is no batch b{batch} in the history {history.path}.", "Begin one: bisect batch FILE"
@@ -132,8 +123,6 @@ def read_batch(history: "History", batch: int) -> Batch:
 def batch_together(history: "History", hunt: int) -> Batch | None:
     """The batch in which a hunt is carried out together with others; None for a hunt of its own."""
     with explained(history.path):
-        if version(history.connection) < SHARED:
-            return None
         row = history.connection.execute(
             "SELECT batch_id FROM batch_hunts JOIN batches ON batches.id = batch_id WHERE hunt_id = ? AND file = ''",
             [hunt],
@@ -143,9 +132,8 @@ def batch_together(history: "History", hunt: int) -> Batch | None:
 
 def read_hunts_of(connection: sqlite3.Connection, batch: int) -> list[BatchHunt]:
     """The hunts of a batch, in the order of its file."""
-    process = "process" if version(connection) >= CLAIMS else "NULL"
     rows: list[tuple[Any, ...]] = connection.execute(
-        f"SELECT number, arguments, folder, hosts, hunt_id, status, coalesce(failure, ''), {process} FROM batch_hunts"
+        "SELECT number, arguments, folder, hosts, hunt_id, status, coalesce(failure, ''), process FROM batch_hunts"
         " WHERE batch_id = ? ORDER BY number",
         [batch],
     ).fetchall()
@@ -159,10 +147,8 @@ def read_hunts_of(connection: sqlite3.Connection, batch: int) -> list[BatchHunt]
 
 
 def all_batches(history: "History") -> list[Batch]:
-    """All batches of a history, oldest first; none of one that an older perfbisect has made."""
+    """All batches of a history, oldest first."""
     with explained(history.path):
-        if version(history.connection) < SHARED:
-            return []
         rows = history.connection.execute("SELECT id FROM batches ORDER BY id").fetchall()
     return [read_batch(history, number) for (number,) in rows]
 
@@ -176,9 +162,7 @@ def unfinished_batches(history: "History", *, running: bool = False) -> list[Bat
 
 
 def files_of_batches(history: "History") -> list[tuple[int, str]]:
-    """The number of each batch and its file, oldest first; none in a history of an older release."""
+    """The number of each batch and its file, oldest first."""
     with explained(history.path):
-        if version(history.connection) < SHARED:
-            return []
         rows: list[tuple[int, str]] = history.connection.execute("SELECT id, file FROM batches ORDER BY id").fetchall()
     return rows

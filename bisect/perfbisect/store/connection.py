@@ -16,14 +16,8 @@ from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError
 from perfbisect.folders import state_folder
 
 APPLICATION = 0x50424953  # marks a history of perfbisect: "PBIS"
-VERSION = 13  # the number of migrations; PRAGMA user_version of a history of this version
-READABLE = 6  # the oldest version that can be read as it is: it lacks only what PROOFS and SHARED name
-PROOFS = 7  # version from which on a history has what `bisect prove` enters
-SHARED = 9  # … numbers of runs and builds, origins, and batches
-CLAIMS = 10  # … processes of the hunts of batches
-VARIANTS = 11  # … builds of a trial with a variant and a configuration of their own
-RELEASES = 12  # … the ranges of series of releases
-DROPS = 13  # … the hunts for the drops of a comparison
+VERSION = 14  # PRAGMA user_version: the form of the tables
+LARGEST_ID = 2**63 - 1  # of a row in SQLite; none has it
 
 
 class NoHistory(UsageError):
@@ -65,8 +59,8 @@ class Writer(sqlite3.Connection):
         super().close()
 
 
-def open_reader(path: Path, oldest: int = READABLE) -> sqlite3.Connection:
-    """A read-only connection to an existing history of the version ``oldest`` or newer. Never creates or migrates one."""
+def open_reader(path: Path) -> sqlite3.Connection:
+    """A read-only connection to an existing history. Never creates or changes one."""
     if not path.exists():
         raise UsageError(f"There are no hunts yet: {path} does not exist.", "Begin one with `bisect run`.")
     with explained(path):
@@ -76,11 +70,6 @@ def open_reader(path: Path, oldest: int = READABLE) -> sqlite3.Connection:
             connection.execute("PRAGMA query_only = 1")
             if not check_form(connection, path):
                 raise NoHistory(f"There are no hunts yet: {path} is empty.", "Begin one with `bisect run`.")
-            if version(connection) < oldest:
-                raise UsageError(
-                    f"The history {path} has the format of an older perfbisect.",
-                    "The next `bisect run` or `bisect resume` on it migrates it.",
-                )
             if connection.execute("PRAGMA journal_mode").fetchone() == ("wal",) and (where := shared_system(path)):
                 raise UsageError(
                     f"The history {path} is on {where}, where its write-ahead log cannot be read from another host.",
@@ -92,8 +81,8 @@ def open_reader(path: Path, oldest: int = READABLE) -> sqlite3.Connection:
     return connection
 
 
-def open_writer(path: Path) -> sqlite3.Connection:
-    """A connection that writes durably, to a history that is created if it does not exist. Does not migrate.
+def open_writer(path: Path) -> tuple[sqlite3.Connection, bool]:
+    """A connection that writes durably, and whether the file has the tables of a history. It is created if it does not exist.
 
     With ``synchronous = FULL`` every commit waits for the disk: milliseconds, compared with seconds for a run and minutes
     or hours for a build, and never within a measured window, since events are appended between runs. Hosts that share a
@@ -104,7 +93,7 @@ def open_writer(path: Path) -> sqlite3.Connection:
         path.parent.mkdir(parents=True, exist_ok=True)
         connection = sqlite3.connect(path, timeout=WAIT, isolation_level=None, factory=Writer)
         try:
-            check_form(connection, path)
+            exists = check_form(connection, path)
             statement = f"PRAGMA journal_mode = {'DELETE' if shared_system(path) else 'WAL'}"
             _patiently(lambda: connection.execute(statement), sqlite3.SQLITE_BUSY)
             connection.execute("PRAGMA synchronous = FULL")
@@ -112,7 +101,7 @@ def open_writer(path: Path) -> sqlite3.Connection:
         except BaseException:
             connection.close()
             raise
-    return connection
+    return connection, exists
 
 
 def _check_kind(path: Path) -> None:
@@ -154,21 +143,20 @@ def _patiently(execute: Callable[[], sqlite3.Cursor], passing: int) -> sqlite3.C
         time.sleep(0.01)
 
 
-def version(connection: sqlite3.Connection) -> int:
-    """The number of migrations applied to the history."""
-    return int(connection.execute("PRAGMA user_version").fetchone()[0])
-
-
 def check_form(connection: sqlite3.Connection, path: Path) -> bool:
-    """False for an empty file. Raises UsageError for a file that is not a history of this or an older perfbisect."""
+    """False for an empty file. Raises UsageError for a file that is not a history of this form."""
     [application] = connection.execute("PRAGMA application_id").fetchone()
     [tables] = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    [version] = connection.execute("PRAGMA user_version").fetchone()
     if tables and application != APPLICATION:
         raise NoHistory(
             f"{path} is an SQLite database, but not a history of perfbisect.", "Name another with --history."
         )
-    if version(connection) > VERSION:
-        raise UsageError(f"The history {path} was written by a newer perfbisect.", "Update perfbisect to read it.")
+    if tables and version != VERSION:
+        raise UsageError(
+            f"The history {path} was written by {'a newer' if version > VERSION else 'an older'} perfbisect.",
+            "Read it with that one; here, name another with --history, or move it away.",
+        )
     return bool(tables)
 
 

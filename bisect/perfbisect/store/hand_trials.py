@@ -11,11 +11,13 @@ what the file says.
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from perfbisect.core.domain.events import CandidateSkipped, RunFinished, TrialEnded, TrialStarted
 from perfbisect.core.domain.facts import HostFacts, RunFacts, SkipFacts
-from perfbisect.core.domain.settings import TrialBuild, TrialRequest, TrialType, TrialWorkload
-from perfbisect.core.domain.trials import BY_HAND, Trial, TrialRun, TrialSkip
+from perfbisect.core.domain.settings import Settings, TrialBuild, TrialRequest, TrialType, TrialWorkload
+from perfbisect.core.domain.trials import BY_HAND
 from perfbisect.errors import UsageError
 from perfbisect.store.hand_files import Measured, Results
 
@@ -29,6 +31,16 @@ GROUPS = ("point", "range", "write")
 CHANGES = ("delete", "insert", "update", "write")
 
 
+@dataclass(frozen=True, slots=True)
+class HandMade:
+    """A comparison that was made by hand."""
+
+    request: TrialRequest
+    at: float  # when it was measured, in seconds since the epoch
+    left_out: int  # tests
+    events: list[RunFinished | CandidateSkipped] = field(default_factory=list)
+
+
 def group_of(test: str) -> str:
     """The group of a test by its name, as published tables have it."""
     if "point" in test:
@@ -36,8 +48,8 @@ def group_of(test: str) -> str:
     return "write" if any(word in test for word in CHANGES) else "range"
 
 
-def trial_of(sets: Sequence[Results], builder: str, host: str, at: float) -> tuple[Trial, int]:
-    """The comparison with all results, relative to the first build, and how many tests were left out.
+def trial_of(sets: Sequence[Results], builder: str, host: str, at: float) -> HandMade:
+    """The comparison with all results, relative to the first build.
 
     ``at`` is when it was measured, in seconds since the epoch; ``builder`` the system, or empty for the engine that the
     files name. Raises UsageError where there is nothing to compare.
@@ -66,18 +78,20 @@ def trial_of(sets: Sequence[Results], builder: str, host: str, at: float) -> tup
         tuple(TrialBuild(build, path=paths[build]) for build in builds),
         tuple(TrialWorkload(test, group_of(test), 0.0, 0.0) for test in tests), max(rounds) + 1, 1,
     )  # fmt: skip
-    made = Trial(0, request, HostFacts(host, "", 0, 0, "", ""), at, "done", origin=BY_HAND)
+    made = HandMade(request, at, len(every) - len(tests))
+    skipped = set[tuple[int, int]]()
     for number, each in zip(rounds, sets, strict=True):
         subject = builds.index(each.build)
         for work, test in enumerate(tests):
             if (known := each.tests.get(test)) is None:
                 continue
             if known.qps:
-                made.runs.append(TrialRun(number, work, subject, at, 0.0, facts(known, host, number, at)))
-            elif not any((skip.work, skip.subject) == (work, subject) for skip in made.skips):
+                made.events.append(RunFinished(subject, facts(known, host, number, at), workload=work, round=number))
+            elif (work, subject) not in skipped:
+                skipped.add((work, subject))
                 failure = SkipFacts(each.build, "run", f"no operations per second in {known.where}", "", 0.0)
-                made.skips.append(TrialSkip(work, subject, at, failure))
-    return made, len(every) - len(tests)
+                made.events.append(CandidateSkipped(subject, failure, workload=work, round=number))
+    return made
 
 
 def numbered(sets: Iterable[Results]) -> list[int]:
@@ -116,36 +130,35 @@ def facts(known: Measured, host: str, number: int, at: float) -> RunFacts:
     )  # fmt: skip
 
 
-def add(history: "History", made: Trial, whose: str) -> tuple[str, bool]:
+def add(history: "History", made: HandMade, whose: str) -> tuple[str, bool]:
     """Store the comparison, all of it or nothing. Returns its name, and whether it is new: the same results are stored once."""
-    from perfbisect.store.trials import enter_run, enter_skip, enter_trial
-
-    uid = f"by-hand-{digest(made)}"
+    uid, request = f"by-hand-{digest(made)}", made.request
+    host, origin = HostFacts(request.host, "", 0, 0, "", ""), f"{BY_HAND}: {whose}" if whose else BY_HAND
     with history.transaction() as db:
-        if known := db.execute("SELECT id FROM trials WHERE uid = ?", [uid]).fetchone():
+        if known := db.execute("SELECT id FROM sessions WHERE uid = ?", [uid]).fetchone():
             return f"c{known[0]}", False
-        number = enter_trial(db, made.request, made.host, (), made.started)
-        for run in made.runs:
-            enter_run(db, number, run)
-        for skip in made.skips:
-            enter_skip(db, number, skip)
-        origin = f"{BY_HAND}: {whose}" if whose else BY_HAND
-        values = [uid, origin, made.started, number]
-        db.execute("UPDATE trials SET uid = ?, origin = ?, ended = ?, process = NULL WHERE id = ?", values)
+        settings = Settings("", "", "", request.builder, "", request.host, metric=request.metric)
+        number = history.enter_trial(settings, request, host, made.at)
+        db.table("sessions").update(number, {"uid": uid, "origin": origin})
+        log = history.session_log(number)
+        for event in (TrialStarted(number, request, host, resumed=False), *made.events, TrialEnded()):
+            log.append(event, made.at)
     return f"c{number}", True
 
 
-def digest(made: Trial) -> str:
+def digest(made: HandMade) -> str:
     """A hash of the results, whatever the folders are called in which they lie."""
     request = made.request
-    runs = [
-        [run.round, run.work, run.subject, run.facts.operations, sorted(run.facts.system.items())] for run in made.runs
+    results = [
+        [each.round, each.workload, each.candidate, run.operations, sorted(run.system.items())]
+        if isinstance(run := each.facts, RunFacts)
+        else [each.workload, each.candidate]
+        for each in made.events
     ]
-    skips = [[skip.work, skip.subject] for skip in made.skips]
     names = [
         [each.name for each in request.subjects],
         [each.name for each in request.works],
         request.builder,
         request.host,
     ]
-    return hashlib.sha256(json.dumps([names, runs, skips]).encode()).hexdigest()[:32]
+    return hashlib.sha256(json.dumps([names, results]).encode()).hexdigest()[:32]

@@ -1,30 +1,31 @@
-"""The history of all hunts, one SQLite file.
+"""The history of all sessions, one SQLite file. A session is a hunt, or a trial: a comparison, a proof, or an A/A.
 
-The log is the state. The table ``events`` is append-only and contains every event of a hunt, as JSON with its time, in
-order. A hunt that was killed is resumed by reading its log and calling the search again, and every report is made from
-the log. All other tables repeat the log in columns, for queries in SQL; they are written in the transaction that appends
-the event, so that they always agree with it. An event is on disk before ``append`` returns. Events of progress are not
-stored.
+The log is the state. The table ``events`` is append-only and contains every event of a session, as JSON with its time, in
+order. A hunt that was killed is resumed by reading its log and calling the search again, a trial by folding its log, and every
+report is made from the log. All other tables repeat the log in columns, for queries in SQL; they are written in the transaction
+that appends the event, so that they always agree with it. An event is on disk before ``append`` returns. Events of progress are
+not stored.
 
-One process writes a hunt. Other processes may write other hunts at the same time (they wait for each other for
+One process writes a session. Other processes may write other sessions at the same time (they wait for each other for
 milliseconds), and any number may read (write-ahead log).
 
-This module is fast to import: what decodes events (msgspec, numpy) or migrates (sqlite-utils) is imported when used.
+This module is fast to import: what decodes events (msgspec, numpy) or writes (sqlite-utils) is imported when used.
 """
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from perfbisect.core.domain.settings import Settings
-from perfbisect.errors import UsageError
+from perfbisect.core.domain.settings import Settings, TrialRequest
+from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.masking import masked, masked_fields
 from perfbisect.process import this_process
-from perfbisect.store.connection import SHARED, default_place, explained, intact, open_reader, open_writer, version
-from perfbisect.store.listing import Listed, ListedTrial, read_hunts, read_trials
+from perfbisect.store.connection import LARGEST_ID, default_place, explained, intact, open_reader, open_writer
+from perfbisect.store.listing import Listed, ListedTrial, read_drop_hunts, read_hunts, read_trials, trial_state
 from perfbisect.store.query import Answer, ask
 
 if TYPE_CHECKING:
@@ -32,19 +33,24 @@ if TYPE_CHECKING:
 
     import sqlite_utils
 
-    from perfbisect.core.domain.events import Commit, Event, HuntStarted
+    from perfbisect.core.domain.events import Event, HuntStarted
     from perfbisect.core.domain.facts import HostFacts
-    from perfbisect.core.domain.settings import TrialRequest
-    from perfbisect.core.domain.trials import Trial, TrialRun, TrialSkip
+    from perfbisect.core.domain.trials import Trial
     from perfbisect.core.inference.from_log import Logged
-    from perfbisect.core.stats.noise import Noise
+    from perfbisect.store.log import SessionLog
 
 OF_SETTINGS = (
-    "good", "bad", "good_commit", "bad_commit", "repository", "builder", "variant", "workload", "host", "metric",
-)  # fmt: skip
-
-
-LARGEST_ID = 2**63 - 1  # of a row in SQLite
+    "good",
+    "bad",
+    "good_commit",
+    "bad_commit",
+    "repository",
+    "builder",
+    "variant",
+    "workload",
+    "host",
+    "metric",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,21 +63,21 @@ class Entry:
 
 
 class History:
-    """All hunts. Opened for writing, or read-only: then the file is never created or changed."""
+    """All sessions. Opened for writing, or read-only: then the file is never created or changed."""
 
     def __init__(self, path: Path, connection: "sqlite3.Connection", db: "sqlite_utils.Database | None") -> None:
         self.path = path
         self.connection = connection
         self.writer = db
-        self.working: set[int] = set()  # hunts for which this process has a row in sessions
+        self.working: set[int] = set()  # sessions for which this process has a row in sittings
         self.ranges: dict[int, tuple[str, ...]] = {}
-        self.nodes: dict[int, dict[str, int]] = {}
+        self.logs: dict[int, SessionLog] = {}
 
     @classmethod
     def open(cls, path: Path | None = None, *, read_only: bool = False) -> "History":
         """The history at ``path`` (None: in the user's state folder); for writing it is created if it does not exist.
 
-        Raises UsageError when it does not exist (read-only), is not a history, or is too new; EnvironmentFailure
+        Raises UsageError when it does not exist (read-only), is not a history, or is of another version; EnvironmentFailure
         for an error of the file system.
         """
         path = path or default_place()
@@ -79,13 +85,14 @@ class History:
             return cls(path, open_reader(path), None)
         import sqlite_utils
 
-        from perfbisect.store.migrations import migrate
+        from perfbisect.store.schema import create
 
-        connection = open_writer(path)
+        connection, exists = open_writer(path)
         try:
             db = sqlite_utils.Database(connection, execute_plugins=False)
-            with explained(path):
-                migrate(db)
+            if not exists:
+                with explained(path):
+                    create(db)
         except BaseException:
             connection.close()
             raise
@@ -98,49 +105,77 @@ class History:
     # Writing
 
     def begin(self, settings: Settings, host: "HostFacts", started: "HuntStarted", at: float) -> int:
-        """Enter a new hunt and return its id; the range is that of ``started``, whose ``hunt`` is ignored.
+        """Enter a new hunt and return its number; the range is that of ``started``, whose ``hunt`` is ignored.
 
         Its settings are stored as they are, since `resume` needs its commands. Where they contain a password, only the
         user can read the history from then on.
         """
-        from perfbisect.core.domain.codec import builtins
-        from perfbisect.store.fact_tables import host_row
-        from perfbisect.store.rows import insert, new_uid
+        with self.transaction():
+            hunt = self.enter_hunt(
+                settings, host, started.candidates, started.commits, started.choices, started.merges, at
+            )
+            self.sit(hunt, at)
+        return hunt
+
+    def begin_trial(self, settings: Settings, request: TrialRequest, host: "HostFacts", at: float) -> int:
+        """Enter a new trial and return its number; its name is the first letter of its kind and that."""
+        with self.transaction():
+            trial = self.enter_trial(settings, request, host, at)
+            self.sit(trial, at)
+        return trial
+
+    def enter_hunt(
+        self, settings: Settings, host: "HostFacts", candidates: tuple[str, ...], commits: int, choices: int, merges: int, at: float
+    ) -> int:  # fmt: skip
+        """Enter a hunt, on which nobody works yet."""
+        row = {column: getattr(settings, column) for column in OF_SETTINGS}
+        size = {"commits": commits, "candidates": choices + 1, "merges": merges, "base_commit": candidates[0]}
+        with self.transaction() as db:
+            hunt = self.enter("hunt", settings, host, at, row | size)
+            db.table("ranges").insert({"session_id": hunt, "candidates": json.dumps(candidates)})
+        return hunt
+
+    def enter_trial(self, settings: Settings, request: TrialRequest, host: "HostFacts", at: float) -> int:
+        """Enter a trial, on which nobody works yet."""
+        from perfbisect.store.log import compact
+
+        row = {column: getattr(request, column) for column in ("builder", "variant", "host", "metric")}
+        row["workload"] = ", ".join(work.name for work in request.works)
+        row["about"] = request.reverts.hunt if request.reverts else None
+        return self.enter(request.kind, settings, host, at, row | {"request": compact(masked_fields(request))})
+
+    def enter(self, kind: str, settings: Settings, host: "HostFacts", at: float, row: dict[str, Any]) -> int:
+        """Enter a session with the columns of ``row``, too."""
+        from perfbisect.store.log import compact, host_row, insert
 
         if masked_fields(settings) is not settings:
             make_private(self.path)
         with self.transaction() as db:
-            row = {
-                "uid": new_uid(),
-                "started": at,
-                **{column: getattr(settings, column) for column in OF_SETTINGS},
-                "base_commit": started.candidates[0],
-                "host_id": host_row(db, host, at),
-                "settings": json.dumps(builtins(settings), allow_nan=False, separators=(",", ":")),
-                "commits": started.commits,
-                "candidates": started.choices + 1,
-                "merges": started.merges,
-            }
-            hunt = insert(db, "hunts", row)
-            insert(db, "ranges", {"hunt_id": hunt, "candidates": json.dumps(started.candidates)})
-            self.enter(db, hunt, at)
-        self.working.add(hunt)
-        return hunt
+            row |= {"uid": secrets.token_hex(16), "kind": kind, "started": at, "settings": compact(settings)}
+            return insert(db, "sessions", row | {"host_id": host_row(db, host, at)})
 
-    def append(self, hunt: int, event: "Event", at: float) -> None:
-        """Append ``event`` to the log of a hunt, and its rows to the other tables. It is durable when this returns."""
-        from perfbisect.store.codec import PASSING
-        from perfbisect.store.fact_tables import enter_event
+    def append(self, session: int, event: "Event", at: float) -> None:
+        """Append ``event`` to the log of a session, and its rows to the other tables. It is durable when this returns."""
+        from perfbisect.store.log import PASSING
 
         if isinstance(event, PASSING):
             return
-        event = masked_fields(event)
-        candidates = self.candidates(hunt)
-        with self.transaction() as db:
-            if hunt not in self.working:
-                self.enter(db, hunt, at)
-            enter_event(db, hunt, event, at, str(self.column(hunt, "host")), candidates, self.nodes[hunt])
-        self.working.add(hunt)
+        log = self.session_log(session)
+        with self.transaction():
+            self.sit(session, at)
+            log.append(masked_fields(event), at)
+
+    def session_log(self, session: int) -> "SessionLog":
+        """What appends to the log of a session."""
+        from perfbisect.store.log import SessionLog
+
+        assert self.writer is not None, "this history was opened read-only"
+        if session not in self.logs:
+            kind, host = self.columns(session, "kind", "host")
+            span = self.candidates(session) if kind == "hunt" else ()
+            nodes = {commit: node for node, commit in enumerate(span)} if kind == "hunt" else None
+            self.logs[session] = SessionLog(self.writer, session, host, span, nodes)
+        return self.logs[session]
 
     @contextmanager
     def transaction(self) -> "Iterator[sqlite_utils.Database]":
@@ -156,6 +191,8 @@ class History:
                 self.writer.commit()
             except BaseException:
                 self.writer.rollback()
+                self.working.clear()
+                self.logs.clear()
                 raise
 
     @contextmanager
@@ -164,112 +201,56 @@ class History:
         with self.transaction():
             yield
 
-    def enter(self, db: "sqlite_utils.Database", hunt: int, at: float) -> None:
-        """Enter that this process works on a hunt."""
-        from perfbisect.store.rows import insert
+    def sit(self, session: int, at: float) -> None:
+        """Enter that this process works on a session, unless it does already."""
+        from perfbisect.store.log import insert
 
-        insert(db, "sessions", {"hunt_id": hunt, "started": at, "process": this_process()})
+        if session not in self.working:
+            with self.transaction() as db:
+                insert(db, "sittings", {"session_id": session, "started": at, "process": this_process()})
+            self.working.add(session)
 
-    def fail(self, hunt: int, failure: str, at: float) -> None:
-        """Enter why this process could not continue a hunt. Another process may resume it."""
+    def fail(self, session: int, failure: str, at: float) -> None:
+        """Enter why this process could not continue a session. Another process may resume it."""
         with self.transaction() as db:
-            if hunt not in self.working:
-                self.enter(db, hunt, at)
-            db.execute(
-                "UPDATE sessions SET failure = ? WHERE id = (SELECT max(id) FROM sessions WHERE hunt_id = ?)",
-                [masked(failure), hunt],
-            )
-        self.working.add(hunt)
+            self.sit(session, at)
+            [sitting] = db.execute("SELECT max(id) FROM sittings WHERE session_id = ?", [session]).fetchone()
+            db.table("sittings").update(sitting, {"failure": masked(failure)})
 
-    # Builds measured without a search
+    def update_recipe_hash(self, hunt: int, build_hash: str) -> None:
+        """Store the hash of a changed recipe: later build failures of the hunt belong to it."""
+        self.update_settings(hunt, replace(self.settings(hunt), build_hash=build_hash))
 
-    def begin_trial(
-        self, request: "TrialRequest", host: "HostFacts", commits: "Sequence[Commit]", at: float
-    ) -> "Trial":
-        """Enter a new trial; ``commits`` has date, author and subject of those among its builds."""
-        from perfbisect.core.domain.trials import Trial
-        from perfbisect.store.trials import enter_trial
-
-        if masked_fields(request) is not request:
-            make_private(self.path)
-        with self.transaction() as db:
-            return Trial(enter_trial(db, request, host, commits, at), request, host, at)
-
-    def resume_trial(self, request: "TrialRequest", host: "HostFacts") -> "Trial | None":
-        """The newest unfinished trial of the same settings on the same machine, entered as continued by this process; or None."""
-        from perfbisect.store.trials import stored_series, unfinished
+    def update_settings(self, session: int, settings: Settings) -> None:
+        """Store settings that a session has chosen itself."""
+        from perfbisect.store.log import compact
 
         with self.transaction() as db:
-            if trial := unfinished(self.connection, request, host, self.path):
-                series = stored_series(request)  # its commands name the metric
-                values = [this_process(), request.metric, request.rounds, series, trial.id]
-                changes = "failure = NULL, process = ?, metric = ?, visits = ?, series = ?"
-                db.execute(f"UPDATE trials SET {changes} WHERE id = ?", values)
-            return trial
+            db.table("sessions").update(session, {"settings": compact(settings), "metric": settings.metric})
 
-    def add_to_trial(self, trial: int, run: "TrialRun") -> None:
-        """Add a run. It is durable when this returns."""
-        from perfbisect.store.trials import enter_run
-
+    def enter_drop_hunt(self, trial: int, drop: tuple[int, int, int], hunt: int) -> None:
+        """Enter that a hunt is for a drop of a comparison: workload, the build before it, the build after it."""
         with self.transaction() as db:
-            enter_run(db, trial, run)
+            db.table("sessions").update(hunt, {"about": trial, "drop_between": json.dumps(drop)})
 
-    def skip_in_trial(self, trial: int, skip: "TrialSkip") -> None:
-        """Enter that a build fails in a workload."""
-        from perfbisect.store.trials import enter_skip
+    # Reading one session
 
-        with self.transaction() as db:
-            enter_skip(db, trial, masked_fields(skip))
+    def events(self, session: int, after: int = 0) -> Iterator[Entry]:
+        """The log of a session, in order: the entries after the id ``after``."""
+        from perfbisect.store.log import decode
 
-    def end_trial(self, trial: int, at: float | None, failure: str = "") -> None:
-        """Enter that everything was measured; or why that cannot be done, with None for ``at`` if it may be later."""
-        with self.transaction() as db:
-            db.execute("UPDATE trials SET ended = ?, failure = ? WHERE id = ?", [at, masked(failure) or None, trial])
-
-    def trial(self, name: str) -> "Trial":
-        """The trial of that name, as c3. Raises UsageError when none exists."""
-        from perfbisect.store.trials import read_trial
-
-        with explained(self.path):
-            found = read_trial(self.connection, int(name[1:]), self.path)
-        if found is None or found.name != name:
-            raise UsageError(f"There is no {name} in the history {self.path}.", "`bisect history` lists all.")
-        return found
-
-    def trials(self) -> Sequence[ListedTrial]:
-        """All trials, oldest first."""
-        with explained(self.path):
-            return read_trials(self.connection)
-
-    def proofs(self, hunt: int) -> "list[Trial]":
-        """The proofs of a hunt's verdict, oldest first; damaged ones are left out."""
-        from perfbisect.store.trials import read_proofs
-
-        with explained(self.path):
-            return read_proofs(self.connection, hunt, self.path)
-
-    def record_noise(self, trial: int, noise: "Noise") -> None:
-        """Enter the noise estimated from the runs of an A/A so far."""
-        values = [noise.between, noise.within, noise.run, trial]
-        with self.transaction() as db:
-            db.execute("UPDATE trials SET between_visits = ?, within_visits = ?, noise = ? WHERE id = ?", values)
-
-    # Reading one hunt
-
-    def events(self, hunt: int, after: int = 0) -> Iterator[Entry]:
-        """The log of a hunt, in order: the entries after the id ``after``."""
-        from perfbisect.store.codec import decode
-
-        candidates = self.candidates(hunt)
+        [kind] = self.columns(session, "kind")
+        candidates = self.candidates(session) if kind == "hunt" else ()
+        name = called(kind, session)
         with explained(self.path):
             rows = self.connection.execute(
                 "SELECT id, at, CAST(kind AS BLOB), CAST(body AS BLOB) FROM events"
-                " WHERE hunt_id = ? AND id > ? ORDER BY id",
-                [hunt, after],
+                " WHERE session_id = ? AND id > ? ORDER BY id",
+                [session, after],
             )
-            for entry, at, kind, body in rows:
-                with intact(self.path, f"hunt {hunt}, table events, row {entry},"):
-                    event = decode(kind.decode(), body, candidates)
+            for entry, at, type_, body in rows:
+                with intact(self.path, f"{name}, table events, row {entry},"):
+                    event = decode(type_.decode(), body, candidates)
                     at = float(at)
                 yield Entry(entry, at, event)
 
@@ -280,84 +261,139 @@ class History:
         facts = (BuildFinished, CandidateSkipped, RunFinished)
         return [(entry.at, entry.event) for entry in self.events(hunt) if isinstance(entry.event, facts)]
 
-    def settings(self, hunt: int) -> Settings:
-        """The settings of a hunt."""
+    def settings(self, session: int) -> Settings:
+        """The settings of a session."""
         import msgspec
 
-        stored = self.column(hunt, "CAST(settings AS BLOB)")
-        with intact(self.path, f"hunt {hunt}, table hunts, row {hunt}, column settings,"):
-            assert isinstance(stored, bytes)
-            request: Settings = msgspec.convert(json.loads(stored), Settings)
-        return request
+        kind, stored = self.columns(session, "kind", "CAST(settings AS BLOB)")
+        with intact(self.path, f"{called(kind, session)}, table sessions, row {session}, column settings,"):
+            return msgspec.convert(json.loads(stored), Settings)
 
-    def update_recipe_hash(self, hunt: int, build_hash: str) -> None:
-        """Store the hash of a changed recipe: later build failures of the hunt belong to it."""
-        with self.transaction() as db:
-            db.execute(
-                "UPDATE hunts SET settings = json_set(settings, '$.build_hash', ?) WHERE id = ?", [build_hash, hunt]
-            )
+    def began(self, session: int) -> float:
+        """The start of a session, in seconds since the epoch."""
+        return float(self.columns(session, "started")[0])
 
-    def update_settings(self, hunt: int, settings: Settings) -> None:
-        """Store settings that a hunt has chosen itself."""
-        from perfbisect.core.domain.codec import builtins
-
-        stored = json.dumps(builtins(settings), allow_nan=False, separators=(",", ":"))
-        with self.transaction() as db:
-            db.execute("UPDATE hunts SET settings = ?, metric = ? WHERE id = ?", [stored, settings.metric, hunt])
-
-    def began(self, hunt: int) -> float:
-        """The start of a hunt, in seconds since the epoch."""
-        return float(str(self.column(hunt, "started")))
-
-    def sessions(self, hunt: int) -> list[float]:
-        """The starts of the sessions of a hunt, in order, in seconds since the epoch."""
+    def sittings(self, session: int) -> list[float]:
+        """The starts of the sittings of a session, in order, in seconds since the epoch."""
         with explained(self.path):
-            rows = self.connection.execute("SELECT started FROM sessions WHERE hunt_id = ? ORDER BY id", [hunt])
+            rows = self.connection.execute("SELECT started FROM sittings WHERE session_id = ? ORDER BY id", [session])
             return [started for (started,) in rows]
 
     def candidates(self, hunt: int) -> tuple[str, ...]:
         """The commit of each node of a hunt's range, oldest first."""
         if hunt not in self.ranges:
-            self.column(hunt, "id")
+            self.columns(hunt, "id", hunts=True)
             with explained(self.path):
-                rows = self.connection.execute("SELECT CAST(candidates AS BLOB) FROM ranges WHERE hunt_id = ?", [hunt])
-                row = rows.fetchone()
+                select = "SELECT CAST(candidates AS BLOB) FROM ranges WHERE session_id = ?"
+                row = self.connection.execute(select, [hunt]).fetchone()
             with intact(self.path, f"hunt {hunt}, table ranges,"):
                 self.ranges[hunt] = read_range(row[0])
-            self.nodes[hunt] = {commit: node for node, commit in enumerate(self.ranges[hunt])}
         return self.ranges[hunt]
 
-    def column(self, hunt: int, name: str) -> object:
-        """One column of a hunt. Raises UsageError when there is no such hunt."""
+    def columns(self, session: int, *names: str, hunts: bool = False) -> tuple[Any, ...]:
+        """Columns of a session. Raises UsageError when there is no such session, or with ``hunts`` no such hunt."""
         with explained(self.path):
-            bound = hunt if abs(hunt) <= LARGEST_ID else None  # which no row has
-            row = self.connection.execute(f"SELECT {name} FROM hunts WHERE id = ?", [bound]).fetchone()
+            select = f"SELECT {', '.join(names)} FROM {'hunts' if hunts else 'sessions'} WHERE id = ?"
+            row: tuple[Any, ...] | None = self.connection.execute(select, [min(session, LARGEST_ID)]).fetchone()
         if row is None:
-            raise UsageError(f"There is no hunt {hunt} in the history {self.path}.", "`bisect history` lists them.")
-        return row[0]
+            raise UsageError(f"There is no hunt {session} in the history {self.path}.", "`bisect history` lists them.")
+        return row
 
-    # Reading all hunts
+    def origin(self, session: int) -> str:
+        """Whose an imported session is; "" for an own one."""
+        return str(self.columns(session, "coalesce(origin, '')")[0])
+
+    # Trials
+
+    def trial(self, name: str) -> "Trial":
+        """The trial of that name, as c3. Raises UsageError when none exists."""
+        number = int(name[1:])
+        with suppress(UsageError):
+            if called(self.columns(number, "kind")[0], number) == name:
+                return self.read_trial(number)
+        raise UsageError(f"There is no {name} in the history {self.path}.", "`bisect history` lists all.")
+
+    def read_trial(self, number: int) -> "Trial":
+        """A trial with all its runs: its log, folded. Raises EnvironmentFailure for a damaged one."""
+        import msgspec
+
+        from perfbisect.core.domain.trials import Trial
+
+        names = ("kind", "started", "ended", "coalesce(origin, '')", "host_id", "CAST(request AS BLOB)")
+        kind, started, ended, origin, host, stored = self.columns(number, *names)
+        with intact(self.path, f"{called(kind, number)}, table sessions, row {number}, column request,"):
+            request = msgspec.convert(json.loads(stored), TrialRequest)
+        facts = self.host(host)
+        with explained(self.path):
+            sitting = "SELECT process, failure FROM sittings WHERE session_id = ? ORDER BY id DESC"
+            process, failure = self.connection.execute(sitting, [number]).fetchone() or (None, None)
+            hunts = read_drop_hunts(self.connection, number)
+        trial = Trial(number, request, facts, started, origin=origin, hunts=hunts)
+        for entry in self.events(number):
+            trial.add(entry.at, entry.event)
+        trial.state, trial.failure = trial_state(ended, process, failure), failure or ""
+        return trial
+
+    def host(self, key: str) -> "HostFacts":
+        """The facts of a host."""
+        import msgspec
+
+        from perfbisect.core.domain.facts import HostFacts
+
+        with explained(self.path):
+            select = (
+                "SELECT name, cpu, cores, memory_mib, kernel, compiler, CAST(tools AS BLOB), CAST(settings AS BLOB)"
+            )
+            row = self.connection.execute(f"{select} FROM hosts WHERE id = ?", [key]).fetchone()
+        with intact(self.path, f"table hosts, row {key},"):
+            return HostFacts(*row[:6], *(msgspec.convert(json.loads(each), dict[str, str]) for each in row[6:]))
+
+    def intact_trials(self, where: str, values: "Iterable[object]") -> "Iterator[Trial]":
+        """The trials for which a condition of SQL holds, newest first, as they are wanted.
+
+        Damaged ones, which `bisect show` reports, are left out.
+        """
+        with explained(self.path):
+            select = f"SELECT id FROM sessions WHERE kind != 'hunt' AND {where} ORDER BY id DESC"
+            rows = self.connection.execute(select, [*values]).fetchall()
+        for (number,) in rows:
+            with suppress(EnvironmentFailure):
+                yield self.read_trial(number)
+
+    def proofs(self, hunt: int) -> "list[Trial]":
+        """The proofs of a hunt's verdict, oldest first; damaged ones are left out."""
+        return [*self.intact_trials("kind = 'prove' AND about = ?", [hunt])][::-1]
+
+    def unfinished_trial(self, request: "TrialRequest", host: "HostFacts") -> "Trial | None":
+        """The newest interrupted or failed comparison or proof of the same builds and settings on the same machine, or None."""
+        where = "kind = ? AND ended IS NULL AND builder = ? AND host = ? AND origin IS NULL"
+        for trial in self.intact_trials(where, [request.kind, request.builder, request.host]):
+            if trial.state != "running" and trial.request.alike(masked_fields(request)) and trial.host == host:
+                return trial
+        return None
+
+    # Reading all sessions
 
     def hunts(self) -> Sequence[Listed]:
         """All hunts, oldest first."""
         with explained(self.path):
             return read_hunts(self.connection)
 
+    def trials(self) -> Sequence[ListedTrial]:
+        """All trials, oldest first."""
+        with explained(self.path):
+            return read_trials(self.connection)
+
     def listed(self, hunt: int) -> Listed:
         """One hunt in its present state."""
-        self.column(hunt, "id")
+        self.columns(hunt, "id", hunts=True)
         with explained(self.path):
             return read_hunts(self.connection, hunt)[0]
-
-    def origin(self, hunt: int) -> str:
-        """Whose an imported hunt is; "" for an own one."""
-        imported = version(self.connection) >= SHARED
-        return str(self.column(hunt, "coalesce(origin, '')" if imported else "''"))
 
     def latest(self) -> int:
         """The newest own hunt, or without one the newest. Raises UsageError when none exists."""
         with explained(self.path):
-            own = "iif(origin IS NULL, id, NULL)" if version(self.connection) >= SHARED else "id"
+            own = "iif(origin IS NULL, id, NULL)"
             [newest] = self.connection.execute(f"SELECT coalesce(max({own}), max(id)) FROM hunts").fetchone()
         if newest is None:
             raise UsageError(f"There are no hunts yet in {self.path}.", "Begin one with `bisect run`.")
@@ -366,6 +402,11 @@ class History:
     def query(self, sql: str) -> Answer:
         """The result of a user's SQL. Raises UsageError for a mistake in it, and for a statement that would write."""
         return ask(self.connection, sql, self.path)
+
+
+def called(kind: str, session: int) -> str:
+    """What a session is called: hunt 12, c3."""
+    return f"hunt {session}" if kind == "hunt" else f"{kind[:1]}{session}"
 
 
 def read_range(stored: bytes) -> tuple[str, ...]:

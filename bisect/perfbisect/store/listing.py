@@ -1,12 +1,15 @@
 """One row for each hunt and trial, read without slow imports, so that `bisect history` starts fast."""
 
+import json
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from perfbisect.process import is_running
-from perfbisect.store.connection import RELEASES, SHARED, version
+
+if TYPE_CHECKING:
+    from perfbisect.core.domain.trials import DropHunt
 
 STATES = {
     "Found": "found",
@@ -69,21 +72,22 @@ class ListedTrial:
         return self.series or " ".join(self.builds)
 
 
-TRIALS = """
-SELECT trials.id, kind, started, ended, process, failure, builder, variant, host, metric, run_count, origin
-FROM trials ORDER BY trials.id
-"""
-
 HUNTS = """
 SELECT hunts.id, hunts.started, builder, variant, workload, host, metric, good, bad, commits, candidates - 1,
   merges, hunts.ended, iif(verdicts.kind = 'Several' AND verdicts.reason IS NOT NULL, 'Unsettled', verdicts.kind),
-  sessions.process, sessions.failure,
+  sittings.process, sittings.failure,
   suspects.commit_hash, suspects.probability, coalesce(suspects.ratio, verdicts.ratio),
-  build_count, run_count, origin
+  build_count, run_count, coalesce(origin, '')
 FROM hunts
-LEFT JOIN verdicts ON verdicts.hunt_id = hunts.id AND hunts.ended IS NOT NULL
-LEFT JOIN sessions ON sessions.id = (SELECT max(id) FROM sessions WHERE hunt_id = hunts.id)
-LEFT JOIN suspects ON suspects.hunt_id = verdicts.hunt_id AND suspects.rank = 0
+LEFT JOIN verdicts ON verdicts.session_id = hunts.id AND hunts.ended IS NOT NULL
+LEFT JOIN sittings ON sittings.id = (SELECT max(id) FROM sittings WHERE session_id = hunts.id)
+LEFT JOIN suspects ON suspects.session_id = verdicts.session_id AND suspects.rank = 0
+"""
+
+TRIALS = """
+SELECT trials.id, name, kind, trials.started, ended, process, failure, builder, variant, host, metric, run_count, coalesce(origin, ''), workload, CAST(request AS BLOB)
+FROM trials LEFT JOIN sittings ON sittings.id = (SELECT max(id) FROM sittings WHERE session_id = trials.id)
+ORDER BY trials.id
 """
 
 SO_FAR = """
@@ -92,7 +96,7 @@ WITH latest AS (
     json_extract(body, '$.found[0]'), json_extract(body, '$.order.step'), json_extract(body, '$.order.steps[0]')
   ) AS step
   FROM events, ranges
-  WHERE events.id = (SELECT max(id) FROM events WHERE hunt_id = ? AND kind = 'Decided') AND ranges.hunt_id = ?
+  WHERE events.id = (SELECT max(id) FROM events WHERE session_id = ? AND kind = 'Decided') AND ranges.session_id = ?
     AND json_valid(body) AND json_valid(candidates)
 )
 SELECT json_extract(candidates, '$[' || json_extract(step, '$.candidate') || ']'),
@@ -100,62 +104,65 @@ SELECT json_extract(candidates, '$[' || json_extract(step, '$.candidate') || ']'
 FROM latest WHERE step IS NOT NULL
 """
 
-COUNTED = {  # in a history of an earlier version, which does not keep the numbers
-    "build_count": "(SELECT count(*) FROM builds WHERE hunt_id = hunts.id AND NOT reused)",
-    "run_count, origin\nFROM hunts": "(SELECT count(*) FROM runs WHERE hunt_id = hunts.id), NULL\nFROM hunts",
-    "run_count, origin\nFROM trials": "(SELECT count(*) FROM trial_runs WHERE trial_id = trials.id), NULL\nFROM trials",
-}
+DROPS = """
+SELECT json_extract(drop_between, '$[0]'), json_extract(drop_between, '$[1]'), json_extract(drop_between, '$[2]'), max(id)
+FROM sessions WHERE about = ? AND kind = 'hunt' AND json_valid(drop_between) GROUP BY 1, 3, 2
+"""
 
-
-def suited(sql: str, connection: sqlite3.Connection) -> str:
-    """A query of this module for the version of the history."""
-    if version(connection) < SHARED:
-        for column, counted in COUNTED.items():
-            sql = sql.replace(column, counted)
-    return sql
+NAMED = ("found", "several", "unsettled")  # states of hunts whose verdict names a commit
 
 
 def read_hunts(connection: sqlite3.Connection, hunt: int | None = None) -> tuple[Listed, ...]:
     """All hunts, or one, oldest first."""
     where, values = ("", []) if hunt is None else (" WHERE hunts.id = ?", [hunt])
-    rows = connection.execute(f"{suited(HUNTS, connection)}{where} ORDER BY hunts.id", values).fetchall()
+    rows = connection.execute(f"{HUNTS}{where} ORDER BY hunts.id", values).fetchall()
     return tuple(listed_hunt(connection, row) for row in rows)
 
 
 def listed_hunt(connection: sqlite3.Connection, row: Sequence[Any]) -> Listed:
-    """A hunt from a row of ``HUNTS``; one without an end with what it has found so far."""
+    """A hunt from a row of ``HUNTS``; one without an end with the first change that is proven so far."""
     named = row[16:19]
-    if row[12] is None and version(connection) >= SHARED:
-        named = so_far(connection, row[0]) or named
-    return Listed(*(*row[:12], state(*row[12:16]), *named, *row[19:-1], row[15] or "", row[-1] or ""))
-
-
-def so_far(connection: sqlite3.Connection, hunt: int) -> tuple[str, float, float] | None:
-    """The first change that is proven in a hunt without an end: commit, probability and ratio; None before there is one."""
-    found: tuple[str, float, float] | None = connection.execute(SO_FAR, [hunt, hunt]).fetchone()
-    return found
+    if row[12] is None:
+        named = connection.execute(SO_FAR, [row[0], row[0]]).fetchone() or named
+    return Listed(*(*row[:12], state(*row[12:16]), *named, *row[19:-1], row[15] or "", row[-1]))
 
 
 def read_trials(connection: sqlite3.Connection) -> tuple[ListedTrial, ...]:
     """All trials, oldest first."""
-    names: dict[str, dict[int, list[str]]] = {}
-    for table in ("trial_builds", "trial_workloads"):
-        for trial, name in connection.execute(f"SELECT trial_id, name FROM {table} ORDER BY trial_id, number"):
-            names.setdefault(table, {}).setdefault(trial, []).append(name)
-    builds, workloads = (names.get(table, {}) for table in ("trial_builds", "trial_workloads"))
-    ranges: dict[int, str] = {}
-    if version(connection) >= RELEASES:
-        select = "SELECT id, iif(json_valid(series), json_extract(series, '$.text'), '') FROM trials WHERE series IS NOT NULL"
-        ranges = {trial: str(text) for trial, text in connection.execute(select)}
-    return tuple(
-        ListedTrial(
-            f"{kind[0]}{trial}", kind, started, builder, variant, tuple(workloads.get(trial, ())), host, metric,
-            tuple(builds.get(trial, ())), trial_state(ended, process, failure), runs, failure or "",
-            origin or "", ranges.get(trial, ""),
-        )
-        for trial, kind, started, ended, process, failure, builder, variant, host, metric, runs, origin
-        in connection.execute(suited(TRIALS, connection))
-    )  # fmt: skip
+    return tuple(listed_trial(*row) for row in connection.execute(TRIALS))
+
+
+def listed_trial(
+    _number: int, name: str, kind: str, started: float, ended: float | None, process: str | None, failure: str | None,
+    builder: str, variant: str, host: str, metric: str, runs: int, origin: str, workload: str, request: bytes,
+) -> ListedTrial:  # fmt: skip
+    """A trial from a row of ``TRIALS``; without the names of builds and workloads where its request is damaged."""
+    try:
+        asked = json.loads(request)
+        works, builds = (tuple(str(each["name"]) for each in asked[part]) for part in ("works", "subjects"))
+        series = str(asked["series"]["text"]) if asked["series"] else ""
+    except (ValueError, TypeError, LookupError):
+        works, builds, series = (workload,), (), ""
+    known = trial_state(ended, process, failure)
+    return ListedTrial(
+        name, kind, started, builder, variant, works, host, metric, builds, known, runs, failure or "", origin, series
+    )
+
+
+def read_drop_hunts(connection: sqlite3.Connection, trial: int) -> "tuple[DropHunt, ...]":
+    """The hunts for the drops of a comparison in their present states, by workloads, then builds; the newest for each."""
+    from perfbisect.core.domain.trials import DropHunt
+
+    found = []
+    for work, first, last, hunt in connection.execute(DROPS, [trial]).fetchall():
+        [listed] = read_hunts(connection, hunt)
+        named, subject = "", ""
+        if listed.state in NAMED and listed.culprit:
+            named = listed.culprit
+            row = connection.execute("SELECT subject FROM commits WHERE commit_hash = ?", [named]).fetchone()
+            subject = row[0] if row else ""
+        found.append(DropHunt(work, first, last, hunt, listed.state, named, subject))
+    return tuple(found)
 
 
 def trial_state(ended: float | None, process: str | None, failure: str | None) -> str:

@@ -14,9 +14,8 @@ from perfbisect.core.domain.metrics import exact, value
 from perfbisect.core.domain.settings import Settings
 from perfbisect.core.stats.noise import ENOUGH, Noise, at_least, noise_in
 from perfbisect.errors import EnvironmentFailure
-from perfbisect.store.codec import decode
-from perfbisect.store.connection import SHARED, explained, intact, version
-from perfbisect.store.trials import compact, intact_trials
+from perfbisect.store.connection import explained, intact
+from perfbisect.store.log import compact, decode
 
 if TYPE_CHECKING:
     from perfbisect.store.history import History
@@ -44,13 +43,13 @@ def built_for(table: str) -> str:
 
 
 FAILURES = f"""
-SELECT skips.commit_hash, stage, reason, skips.log, seconds FROM skips JOIN hunts ON hunts.id = skips.hunt_id
+SELECT skips.commit_hash, stage, reason, skips.log, seconds FROM skips JOIN hunts ON hunts.id = skips.session_id
 WHERE builder = :builder AND variant = :variant AND origin IS NULL AND {built_for("skips")} AND at >= :since
   AND stage IN ('configure', 'compile', 'install')
   AND seconds > 0 -- 0 for failures that a hunt took over from earlier ones
   AND coalesce(iif(json_valid(hunts.settings), json_extract(hunts.settings, '$.build_hash'), NULL), '') = :build_hash
   AND NOT EXISTS (
-    SELECT 1 FROM builds JOIN hunts others ON others.id = builds.hunt_id
+    SELECT 1 FROM builds JOIN hunts others ON others.id = builds.session_id
     WHERE builds.commit_hash = skips.commit_hash AND builds.at > skips.at
       AND others.builder = :builder AND others.variant = :variant AND others.origin IS NULL AND builds.host IN (:host, skips.host))
 GROUP BY skips.commit_hash HAVING at = max(at) ORDER BY at
@@ -58,7 +57,7 @@ GROUP BY skips.commit_hash HAVING at = max(at) ORDER BY at
 
 ALIKE = "builder = :builder AND variant = :variant AND origin IS NULL"  # what others measured was on other machines
 SAME_WORK = (
-    f"{ALIKE} AND runs.host = :host AND workload = :workload"
+    f"{ALIKE} AND runs.host = :host AND hunts.workload = :workload"
     " AND iif(json_valid(hunts.settings), json_extract(hunts.settings, '$.overrides'), NULL) = :overrides"
 )
 # The hunts that have the latest RECENT runs: a few rows, where all runs of a system can be a million.
@@ -67,7 +66,7 @@ hunts.id IN (
   SELECT id FROM (
     SELECT id, run_count, sum(run_count) OVER (ORDER BY started DESC, id) AS so_far FROM hunts
     WHERE {ALIKE} AND workload = :workload AND iif(json_valid(settings), json_extract(settings, '$.overrides'), NULL) = :overrides
-      AND EXISTS (SELECT 1 FROM runs WHERE hunt_id = hunts.id AND runs.host = :host)
+      AND EXISTS (SELECT 1 FROM runs WHERE session_id = hunts.id AND runs.host = :host)
   ) WHERE so_far - run_count < {MANY * RECENT}
 )"""
 
@@ -104,13 +103,13 @@ def read_costs(history: "History", settings: Settings) -> Costs:
     named = parameters(settings)
     builds = select(
         history,
-        f"SELECT seconds FROM builds JOIN hunts ON hunts.id = hunt_id WHERE NOT reused AND {ALIKE} AND {built_for('builds')}"
+        f"SELECT seconds FROM builds JOIN hunts ON hunts.id = session_id WHERE NOT reused AND {ALIKE} AND {built_for('builds')}"
         f" ORDER BY at DESC LIMIT {RECENT}",
         named,
     )
     runs = select(
         history,
-        f"SELECT cost FROM runs JOIN hunts ON hunts.id = hunt_id WHERE {SAME_WORK}"
+        f"SELECT cost FROM runs JOIN hunts ON hunts.id = session_id WHERE {SAME_WORK}"
         f" AND {LATEST} ORDER BY runs.started DESC LIMIT {RECENT}",
         named,
     )
@@ -127,38 +126,32 @@ def read_kept(history: "History", settings: Settings) -> tuple[frozenset[str], f
     named = parameters(settings)
     builds = select(
         history,
-        f"SELECT build_key FROM builds JOIN hunts ON hunts.id = hunt_id WHERE {ALIKE} AND {built_for('builds')}"
+        f"SELECT build_key FROM builds JOIN hunts ON hunts.id = session_id WHERE {ALIKE} AND {built_for('builds')}"
         " ORDER BY at DESC LIMIT 10",
         named,
     )
     datasets = select(
         history,
-        "SELECT dataset_key FROM runs JOIN hunts ON hunts.id = runs.hunt_id JOIN visits ON visits.id = visit_id"
-        f" WHERE dataset_key IS NOT NULL AND {SAME_WORK}"
-        f" AND {LATEST} ORDER BY runs.started DESC LIMIT 1",
+        "SELECT dataset_key FROM runs JOIN hunts ON hunts.id = session_id"
+        f" WHERE dataset_key IS NOT NULL AND {SAME_WORK} AND {LATEST} ORDER BY runs.started DESC LIMIT 1",
         named,
     )
     return frozenset(key for (key,) in builds), frozenset(key for (key,) in datasets)
 
 
 def read_pinned(history: "History", since: float) -> frozenset[str]:
-    """Keys of builds and datasets that are still needed on any host: by hunts without a verdict that have an event after
-    ``since``, and by unfinished comparisons and proofs started after it. One folder may be that of hosts of several names.
+    """Keys of builds and datasets that are still needed on any host: by sessions without an end that have an event after
+    ``since``, or began after it. One folder may be that of hosts of several names.
     """
-    own = "origin IS NULL" if version(history.connection) >= SHARED else "true"
-    unfinished = f"""
-SELECT id FROM hunts WHERE ended IS NULL AND {own}
-  AND (started >= :since OR EXISTS (SELECT 1 FROM events WHERE hunt_id = hunts.id AND at >= :since))
+    unfinished = """
+SELECT id FROM sessions WHERE ended IS NULL AND origin IS NULL
+  AND (started >= :since OR EXISTS (SELECT 1 FROM events WHERE session_id = sessions.id AND at >= :since))
 """
     rows = select(
         history,
-        f"SELECT build_key FROM builds WHERE hunt_id IN ({unfinished})"
-        f" UNION SELECT build_key FROM runs WHERE hunt_id IN ({unfinished})"
-        " UNION SELECT dataset_key FROM runs JOIN visits ON visits.id = visit_id"
-        f" WHERE dataset_key IS NOT NULL AND runs.hunt_id IN ({unfinished})"
-        " UNION SELECT iif(json_valid(body), json_extract(body, name), '') FROM trial_runs JOIN trials ON id = trial_id"
-        " JOIN (SELECT '$.build_key' AS name UNION SELECT '$.dataset')"
-        f" WHERE ended IS NULL AND {own} AND kind != 'noise' AND started >= :since",
+        f"SELECT build_key FROM builds WHERE session_id IN ({unfinished})"
+        f" UNION SELECT build_key FROM runs WHERE session_id IN ({unfinished})"
+        f" UNION SELECT dataset_key FROM runs WHERE session_id IN ({unfinished})",
         {"since": since},
     )
     return frozenset(key for (key,) in rows if key)
@@ -177,8 +170,8 @@ def read_noise(history: "History", settings: Settings) -> float | None:
         return at_least(known.run, settings.metric)
     rows = select(
         history,
-        "SELECT runs.hunt_id, runs.build_key, events.id, CAST(events.body AS BLOB) FROM runs"
-        f" JOIN hunts ON hunts.id = runs.hunt_id JOIN events ON events.id = event_id WHERE {SAME_WORK}"
+        "SELECT runs.session_id, runs.build_key, events.id, CAST(events.body AS BLOB) FROM runs"
+        f" JOIN hunts ON hunts.id = runs.session_id JOIN events ON events.id = event_id WHERE {SAME_WORK}"
         f" AND {LATEST} ORDER BY runs.started DESC LIMIT {RECENT}",
         parameters(settings),
     )
@@ -205,17 +198,15 @@ def read_noise(history: "History", settings: Settings) -> float | None:
 
 
 def trial_noise(history: "History", settings: Settings) -> Noise | None:
-    """The noise of the metric in the newest A/A with enough runs of the workload of ``settings``."""
-    trials = select(
-        history,
-        "SELECT trials.id FROM trials JOIN trial_workloads ON trial_id = trials.id"
-        f" WHERE kind = 'noise' AND {ALIKE} AND host = :host AND name = :workload AND overrides = :overrides"
-        " AND coalesce(failure, '') = '' AND run_count >= :least"
-        " ORDER BY trials.id DESC",
-        parameters(settings) | {"least": ENOUGH},
-    )
-    for trial in intact_trials(history.connection, trials, history.path):
+    """The noise of the metric in the newest A/A with enough runs of the workload of ``settings``, that has not failed."""
+    like = ("builder", "variant", "host", "workload")
+    where = " AND ".join(f"{column} = ?" for column in like)
+    overrides = "iif(json_valid(request), json_extract(request, '$.overrides'), NULL) = ?"
+    values = [*(getattr(settings, column) for column in like), compact(settings.overrides), ENOUGH]
+    for trial in history.intact_trials(
+        f"kind = 'noise' AND origin IS NULL AND {where} AND {overrides} AND run_count >= ?", values
+    ):
         alike = [run for run in trial.runs if exact(run.facts, settings.metric) == settings.prior.exact]
-        if noise := noise_in([(run.round, run.facts) for run in alike], settings.metric):
+        if not trial.failure and (noise := noise_in([(run.round, run.facts) for run in alike], settings.metric)):
             return noise
     return None

@@ -22,12 +22,10 @@ PRAGMAS = {
 
 
 DAMAGED = """
-SELECT 'hunt ' || id || ', table hunts, column settings,' FROM hunts WHERE NOT json_valid(settings)
-UNION ALL SELECT 'hunt ' || hunt_id || ', table events, row ' || id || ',' FROM events WHERE NOT json_valid(body)
-UNION ALL SELECT 'hunt ' || hunt_id || ', table ranges,' FROM ranges WHERE NOT json_valid(candidates)
-UNION ALL SELECT 'trial ' || id || ', table trials, column overrides,' FROM trials WHERE NOT json_valid(overrides)
-UNION ALL SELECT 'trial ' || trial_id || ', table trial_runs, row ' || number || ',' FROM trial_runs
-  WHERE NOT json_valid(body)
+SELECT iif(kind = 'hunt', 'hunt ', substr(kind, 1, 1)) || id || ', table sessions, column settings,' FROM sessions WHERE NOT json_valid(settings)
+UNION ALL SELECT name || ', table sessions, column request,' FROM trials WHERE NOT json_valid(request)
+UNION ALL SELECT 'session ' || session_id || ', table events, row ' || id || ',' FROM events WHERE NOT json_valid(body)
+UNION ALL SELECT 'hunt ' || session_id || ', table ranges,' FROM ranges WHERE NOT json_valid(candidates)
 UNION ALL SELECT 'table hosts, row ' || id || ',' FROM hosts WHERE NOT json_valid(tools) OR NOT json_valid(settings)
 LIMIT 1
 """

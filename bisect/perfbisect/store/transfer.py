@@ -1,16 +1,18 @@
-"""Copies hunts and trials from one history into another, for `bisect history export` and `import`.
+"""Copies sessions from one history into another, for `bisect history export` and `import`.
 
-Only the log is copied: each event is decoded, checked and written as a hunt writes it, so that all tables agree with it
-and nothing else of a foreign file gets into a history. That takes many short transactions, so that hunts which run need not
+Only the log is copied: each event is decoded, checked and written as a session writes it, so that all tables agree with it
+and nothing else of a foreign file gets into a history. That takes many short transactions, so that sessions which run need not
 wait for long. A copy that was interrupted is the beginning of the log; the next one goes on from there.
 
-A hunt is the same in all histories that have its uid. Where its logs differ, one must be the beginning of the other:
+A session is the same in all histories that have its uid. Where its logs differ, one must be the beginning of the other:
 otherwise both were continued, and the one that is here stays.
 """
 
 import json
 import re
 import sqlite3
+import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -23,33 +25,34 @@ import msgspec
 
 from perfbisect.core.domain import codec
 from perfbisect.core.domain.codec import builtins
-from perfbisect.core.domain.events import Event, HuntStarted
+from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, Event, HuntStarted, RunFinished, TrialStarted
 from perfbisect.core.domain.facts import HostFacts
-from perfbisect.core.domain.settings import Settings
+from perfbisect.core.domain.settings import Settings, TrialRequest
 from perfbisect.core.inference.hunt_state import fold
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.masking import masked, masked_fields
-from perfbisect.store.codec import encode
-from perfbisect.store.connection import DROPS, explained, intact, version
-from perfbisect.store.fact_tables import enter_event, host_row
-from perfbisect.store.history import OF_SETTINGS, History
-from perfbisect.store.rows import check_counts, insert, number
-from perfbisect.store.transfer_trials import ELSEWHERE, checked_host, copy_trial
-from perfbisect.store.trials import read_host
-from perfbisect.store.turns import Turns
+from perfbisect.store.connection import explained, intact
+from perfbisect.store.history import History, called
+from perfbisect.store.listing import trial_state
+from perfbisect.store.log import check_counts, compact, encode, number
+from perfbisect.store.schema import TABLES
 
 if TYPE_CHECKING:
     import sqlite_utils
 
 HASH = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 UID = re.compile(r"[\w.-]{1,100}")
+ELSEWHERE = "imported 0 0"  # in place of the process that worked on a session: none of this machine
+LONGEST = 256 << 20  # bytes of a value
+TURN = 1.0  # seconds of a transaction: a small part of what others wait for a lock
+PAUSE = 0.2  # seconds: twice as long as the longest time between two attempts of SQLite to get a lock
 
 Timed = tuple[float, Event]
 
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What has become of one hunt or trial."""
+    """What has become of one session."""
 
     name: str  # in the history that it is from: 12, c3
     here: str  # in the other
@@ -57,71 +60,85 @@ class Copied:
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
-    """Hunts and trials by their numbers."""
-
-    hunts: tuple[int, ...]
-    trials: tuple[str, ...]  # c3, p5, n4
-
-
-@dataclass(frozen=True, slots=True)
 class Head:
-    """What a history keeps of a hunt beside its log."""
+    """What a history keeps of a session beside its log."""
 
+    kind: str
     uid: str
     origin: str  # "" for an own one
     started: float
-    commits: int
-    choices: int
-    merges: int
     settings: Settings
-    candidates: tuple[str, ...]
     host: HostFacts
-    sessions: tuple[tuple[float, str], ...]  # start, and why it failed
+    sittings: tuple[tuple[float, str], ...]  # start, and why it failed
+    hunted: tuple[tuple[str, ...], int, int, int] | None = None  # of a hunt: range, commits, choices, merges
+    request: TrialRequest | None = None  # of a trial
+    about: int | None = None  # the session that it is about, by its number there
+    drop: tuple[int, int, int] | None = None  # of that, which it hunts
 
 
-def everything(source: History) -> Selection:
-    """All that a history has."""
+class Turns:
+    """The transactions on a history, with a pause whenever they have taken a turn's time; all are one within ``together``."""
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self.whole = history.connection.in_transaction
+        self.began = time.monotonic()
+
+    @contextmanager
+    def turn(self) -> "Iterator[sqlite_utils.Database]":
+        """A transaction, after a pause if it is time for one."""
+        if self.over():
+            time.sleep(PAUSE)
+            self.began = time.monotonic()
+        with self.history.transaction() as db:
+            yield db
+
+    def over(self) -> bool:
+        """Whether the transaction should end."""
+        return not self.whole and time.monotonic() - self.began >= TURN
+
+
+def everything(source: History) -> list[int]:
+    """The numbers of all sessions of a history."""
     with explained(source.path):
-        hunts = source.connection.execute("SELECT id FROM hunts ORDER BY id").fetchall()
-        trials = source.connection.execute("SELECT substr(kind, 1, 1) || id FROM trials ORDER BY id").fetchall()
-    return Selection(tuple(hunt for (hunt,) in hunts), tuple(trial for (trial,) in trials))
+        return [session for (session,) in source.connection.execute("SELECT id FROM sessions ORDER BY id")]
 
 
-def completed(source: History, wanted: Selection) -> Selection:
-    """A selection with the proofs of its hunts, the hunts of its proofs, and those for the drops of its comparisons."""
-    hunts, trials = dict.fromkeys(wanted.hunts), dict.fromkeys(wanted.trials)
-    for name in wanted.trials:
-        trial = source.trial(name)
-        if trial.request.reverts:
-            hunts[trial.request.reverts.hunt] = None
-        hunts |= dict.fromkeys(each.hunt for each in trial.hunts)
-    for hunt in hunts:
-        source.column(hunt, "id")
-        trials |= dict.fromkeys(proof.name for proof in source.proofs(hunt))
-    return Selection(tuple(sorted(hunts)), tuple(trials))
+def completed(source: History, names: Sequence[int | str]) -> list[int]:
+    """The numbers of sessions, with the proofs of hunts, the hunts of proofs, and those for the drops of comparisons."""
+    wanted = set[int]()
+    for name in names:
+        trial = source.trial(name) if isinstance(name, str) else None
+        source.columns(trial.id if trial else int(name), "id", hunts=trial is None)
+        wanted |= {trial.id, *(each.hunt for each in trial.hunts)} if trial else {int(name)}
+        wanted |= {trial.request.reverts.hunt} if trial and trial.request.reverts else set()
+    return sorted(wanted.union(*({proof.id for proof in source.proofs(session)} for session in wanted)))
 
 
-def check(source: History, wanted: Selection) -> None:
+def check(source: History, wanted: Sequence[int]) -> None:
     """Raise EnvironmentFailure for what cannot be read, or not be written into a history: all is written into another one."""
     with TemporaryDirectory() as folder, closing(History.open(Path(folder) / "h.db")) as other, other.together():
         copy(source, other, wanted, "")
 
 
-def copy(source: History, target: History, wanted: Selection, origin: str) -> list[Copied]:
-    """Copy a selection, in turns with others that write; ``origin`` is whose the hunts are that have none yet ("": the owner's)."""
-    done, numbers, turns = [], dict[int, int](), Turns(target)
-    for hunt in wanted.hunts:
-        log = [*log_of(source, hunt)]
-        with intact(source.path, f"hunt {hunt}"):
-            fold(log, source.sessions(hunt))
-            copied = copy_hunt(head_of(source, hunt), log, str(hunt), turns, origin)
-        numbers[hunt] = int(copied.here)
-        done.append(copied)
-    for name in wanted.trials:
-        with intact(source.path, f"trial {name}"):
-            here, how = copy_trial(source, turns, name, origin, numbers)
-        done.append(Copied(name, here, how))
+def copy(source: History, target: History, wanted: Sequence[int], origin: str) -> list[Copied]:
+    """Copy sessions, in turns with others that write; ``origin`` is whose those are that have none yet ("": the owner's).
+
+    ``wanted`` are their numbers in order: a session is about an earlier one.
+    """
+    done, here, requests, turns = [], dict[int, int](), dict[int, TrialRequest](), Turns(target)
+    for session in wanted:
+        [kind] = source.columns(session, "kind")
+        log = [*log_of(source, session)]
+        with intact(source.path, called(kind, session)):
+            head = checked(head_of(source, session), log, requests)
+            if head.request:
+                requests[session] = head.request
+            else:
+                fold(log, source.sittings(session))
+            here[session], how = copy_session(numbered(head, here), log, turns, origin)
+        names = (called(kind, each).removeprefix("hunt ") for each in (session, here[session]))
+        done.append(Copied(*names, how))
     return done
 
 
@@ -135,31 +152,38 @@ def snapshot(history: History) -> Iterator[None]:
         history.connection.rollback()
 
 
-def copy_hunt(head: Head, log: list[Timed], name: str, turns: Turns, origin: str) -> Copied:
-    """Copy one hunt, or what it has grown by. After a turn the log here is the beginning of its own."""
-    present = "SELECT id, origin IS NULL, (SELECT count(*) FROM events WHERE hunt_id = h.id) FROM hunts h WHERE uid = ?"
+def copy_session(head: Head, log: list[Timed], turns: Turns, origin: str) -> tuple[int, str]:
+    """Copy one session, or what it has grown by. Returns its number here, and how.
+
+    After a turn the log here is the beginning of its own.
+    """
+    present = (
+        "SELECT id, origin IS NULL, (SELECT count(*) FROM events WHERE session_id = s.id) FROM sessions s WHERE uid = ?"
+    )
     target, how = turns.history, ""
     while True:
         known = target.connection.execute(present, [head.uid]).fetchone()
         here, own, _ = known or (0, False, 0)
         tail = grown_by(log_of(target, here), iter(log)) if known else log
-        # a file of others that adds to an own hunt could change the commands that `bisect resume` executes
-        if tail is None or (known and tail and ((own and origin) or target.listed(here).state == "running")):
-            return Copied(name, str(here), "conflict")
-        if known and not tail:
-            return Copied(name, str(here), how or "known")
+        # a file of others that adds to an own session could change the commands that `bisect resume` executes
+        foreign = bool(own and origin)
+        if tail is None or (known and tail and (foreign or is_running(target, here))):
+            return here, "conflict"
+        if known and not tail and (foreign or not is_news(target, here, head)):
+            return here, how or "known"
         with turns.turn() as db:
             if db.execute(present, [head.uid]).fetchone() != known:
                 continue  # another import has written it meanwhile
-            how = how or ("grown" if known else "new")
-            if known:
-                values = [text_of(head.settings), head.settings.metric, here]
-                db.execute("UPDATE hunts SET settings = ?, metric = ? WHERE id = ?", values)
-            else:
-                here = enter_head(db, head, head.origin or origin)
+            if tail:
+                how = how or ("grown" if known else "new")
+            here = here or enter_head(target, head, head.origin or origin)
+            row: dict[str, Any] = {"settings": compact(head.settings)}
+            if head.about:
+                row |= {"about": head.about, "drop_between": json.dumps(head.drop) if head.drop else None}
+            db.table("sessions").update(here, row)
             whole = write(db, here, head, tail, turns)
         if whole:
-            return Copied(name, str(here), how)
+            return here, how or "known"
 
 
 def grown_by(here: Iterator[Timed], there: Iterator[Timed]) -> list[Timed] | None:
@@ -177,84 +201,149 @@ def grown_by(here: Iterator[Timed], there: Iterator[Timed]) -> list[Timed] | Non
 
 
 def comparable(entry: Timed) -> tuple[float, str, str]:
-    """An entry of a log without the number of its hunt."""
+    """An entry of a log without numbers of sessions."""
     at, event = entry
-    event = replace(event, hunt=0) if isinstance(event, HuntStarted) else event
-    return at, type(event).__name__, encode(event, ())
+    return at, type(event).__name__, encode(renumbered(event, 0, 0), ())
 
 
-def log_of(history: History, hunt: int) -> Iterator[Timed]:
-    """The log of a hunt as it is written: without passwords. Raises EnvironmentFailure for what cannot be read."""
-    for entry in history.events(hunt):
-        with intact(history.path, f"hunt {hunt}, table events, row {entry.id},"):
+def renumbered(event: Event, session: int, about: int | None) -> Event:
+    """An event of the session of that number, which is about that other one."""
+    match event:
+        case HuntStarted():
+            return replace(event, hunt=session)
+        case TrialStarted():
+            return replace(event, trial=session, request=about_hunt(event.request, about))
+        case _:
+            return event
+
+
+def about_hunt(request: TrialRequest, hunt: int | None) -> TrialRequest:
+    """The request of a proof with the number that its hunt has here."""
+    return replace(request, reverts=replace(request.reverts, hunt=hunt)) if request.reverts else request
+
+
+def log_of(history: History, session: int) -> Iterator[Timed]:
+    """The log of a session as it is written: without passwords. Raises EnvironmentFailure for what cannot be read."""
+    for entry in history.events(session):
+        with intact(history.path, f"session {session}, table events, row {entry.id},"):
             at, event = number(entry.at), masked_fields(entry.event)
             check_counts(fields := codec.encode(event))
             codec.dumps(fields)
         yield at, event
 
 
-def head_of(history: History, hunt: int) -> Head:
-    """What a history keeps of a hunt beside its log."""
-    columns = "uid, coalesce(origin, ''), started, commits, candidates, merges, host_id, base_commit"
+def head_of(history: History, session: int) -> Head:
+    """What a history keeps of a session beside its log."""
+    names = (
+        "kind", "uid", "coalesce(origin, '')", "started", "host_id", "commits", "candidates - 1", "merges", "base_commit",
+        "CAST(request AS BLOB)", "about", "drop_between",
+    )  # fmt: skip
+    row = history.columns(session, *names)
+    kind, uid, origin, started, host_id, commits, choices, merges, base, request, about, drop = row
     with explained(history.path):
-        [row] = history.connection.execute(f"SELECT {columns} FROM hunts WHERE id = ?", [hunt])
-        sessions = history.connection.execute(
-            "SELECT started, coalesce(failure, '') FROM sessions WHERE hunt_id = ? ORDER BY id", [hunt]
-        ).fetchall()
-    uid, origin, started, commits, candidates, merges, host_id, base = row
-    span = history.candidates(hunt)
-    if not (UID.fullmatch(uid) and all(map(HASH.fullmatch, span)) and base == span[0]):
-        raise ValueError("its range is none")
-    check_counts({"commits": commits, "choices": candidates - 1, "merges": merges})
-    return Head(
-        uid,
+        select = "SELECT started, coalesce(failure, '') FROM sittings WHERE session_id = ? ORDER BY id"
+        sittings = history.connection.execute(select, [session]).fetchall()
+    check_counts(host := builtins(history.host(host_id)))
+    head = Head(
+        msgspec.convert(kind, str),
+        msgspec.convert(uid, str),
         msgspec.convert(origin, str),
         number(started),
-        *msgspec.convert((commits, candidates - 1, merges), tuple[int, int, int]),
-        masked_fields(history.settings(hunt)),
-        span,
-        checked_host(read_host(history.connection, host_id)),
-        tuple((number(began), msgspec.convert(failure, str)) for began, failure in sessions),
+        masked_fields(history.settings(session)),
+        msgspec.convert(host, HostFacts),
+        tuple((number(began), msgspec.convert(failure, str)) for began, failure in sittings),
+        about=msgspec.convert(about, int | None),
     )
+    if kind != "hunt":
+        return replace(head, request=masked_fields(msgspec.convert(json.loads(request), TrialRequest)))
+    span = history.candidates(session)
+    check_counts({"commits": commits, "choices": choices, "merges": merges})
+    if not all(map(HASH.fullmatch, span)) or base != span[0]:
+        raise ValueError("its range is none")
+    hunted = span, *msgspec.convert((commits, choices, merges), tuple[int, int, int])
+    return replace(head, hunted=hunted, drop=msgspec.convert(json.loads(drop), tuple[int, int, int]) if drop else None)
 
 
-def enter_head(db: "sqlite_utils.Database", head: Head, origin: str) -> int:
-    """Enter a hunt; returns its number."""
-    row: dict[str, Any] = {
-        "uid": head.uid,
-        "origin": origin or None,
-        "started": head.started,
-        **{column: getattr(head.settings, column) for column in OF_SETTINGS},
-        "base_commit": head.candidates[0],
-        "host_id": host_row(db, head.host, head.started),
-        "settings": text_of(head.settings),
-        "commits": head.commits,
-        "candidates": head.choices + 1,
-        "merges": head.merges,
-    }
-    hunt = insert(db, "hunts", row)
-    insert(db, "ranges", {"hunt_id": hunt, "candidates": json.dumps(head.candidates)})
-    return hunt
+def checked(head: Head, log: Sequence[Timed], requests: Mapping[int, TrialRequest]) -> Head:
+    """The same. Raises ValueError for what reports could not read; ``requests`` are those of the trials before it."""
+    if not UID.fullmatch(head.uid):
+        raise ValueError("it has no name")
+    if head.request:
+        check_counts(builtins(head.request))
+        if head.kind != head.request.kind:
+            raise ValueError("it is of another kind")
+        started = (event.request for _, event in log if isinstance(event, TrialStarted))
+        for request in (head.request, *started):
+            if bool(request.reverts) != (head.about is not None) or (
+                request.reverts and request.reverts.hunt != head.about
+            ):
+                raise ValueError("it is about another hunt")
+            if sizes(request) != sizes(head.request) or request.kind != head.kind:
+                raise ValueError("its sittings measure other builds or workloads")
+        builds, works = sizes(head.request)
+        for _, event in log:
+            if isinstance(event, BuildFinished | RunFinished | CandidateSkipped) and event.candidate >= builds:
+                raise ValueError("a run or a failure is of no build")
+            if isinstance(event, RunFinished | CandidateSkipped) and event.workload >= works:
+                raise ValueError("a run or a failure is of no workload")
+    if head.drop and head.about in requests:
+        (work, first, last), (builds, works) = head.drop, sizes(requests[head.about])
+        if not (0 <= first < last < builds and 0 <= work < works):
+            raise ValueError("it is for no build or workload")
+    return head
 
 
-def write(db: "sqlite_utils.Database", hunt: int, head: Head, log: Sequence[Timed], turns: Turns) -> bool:
-    """Write the sessions that a hunt lacks, and events until the turn is over; returns whether it has written all of them."""
-    [have] = db.execute("SELECT count(*) FROM sessions WHERE hunt_id = ?", [hunt]).fetchone()
-    for began, failure in head.sessions[have:]:
-        row = {"hunt_id": hunt, "started": began, "process": ELSEWHERE, "failure": masked(failure) or None}
-        insert(db, "sessions", row)
-    nodes = {commit: node for node, commit in enumerate(head.candidates)}
+def sizes(request: TrialRequest) -> tuple[int, int]:
+    """The numbers of builds and workloads."""
+    return len(request.subjects), len(request.works)
+
+
+def numbered(head: Head, here: Mapping[int, int]) -> Head:
+    """The same with the numbers of this history; a hunt for the drop of a comparison that is not copied is a hunt."""
+    about = here.get(head.about or 0)
+    if head.request is None:
+        return replace(head, about=about, drop=head.drop if about else None)
+    if head.request.reverts and about is None:
+        raise ValueError("its hunt is missing")
+    return replace(head, about=about, request=about_hunt(head.request, about))
+
+
+def is_running(history: History, session: int) -> bool:
+    """Whether a process of this machine works on a session."""
+    select = "SELECT ended, process, failure FROM sessions s JOIN sittings ON session_id = s.id WHERE s.id = ? ORDER BY sittings.id DESC"
+    row = history.connection.execute(select, [session]).fetchone()
+    return row is not None and trial_state(*row) == "running"
+
+
+def is_news(history: History, session: int, head: Head) -> bool:
+    """Whether it was not known here that a hunt is for the drop of a comparison."""
+    return head.about is not None and history.columns(session, "about")[0] is None
+
+
+def enter_head(target: History, head: Head, origin: str) -> int:
+    """Enter a session; returns its number."""
+    if head.request:
+        session = target.enter_trial(head.settings, head.request, head.host, head.started)
+    else:
+        assert head.hunted
+        session = target.enter_hunt(head.settings, head.host, *head.hunted, head.started)
+    with target.transaction() as db:
+        db.table("sessions").update(session, {"uid": head.uid, "origin": origin or None})
+    return session
+
+
+def write(db: "sqlite_utils.Database", session: int, head: Head, log: Sequence[Timed], turns: Turns) -> bool:
+    """Write the sittings that a session lacks, and events until the turn is over; returns whether it has written all of them."""
+    [have] = db.execute("SELECT count(*) FROM sittings WHERE session_id = ?", [session]).fetchone()
+    for began, failure in head.sittings[have:]:
+        row = {"session_id": session, "started": began, "process": ELSEWHERE, "failure": masked(failure) or None}
+        db.table("sittings").insert(row)
+    into = replace(turns.history.session_log(session), foreign=True)
     for place, (at, event) in enumerate(log):
         if place and turns.over():
             return False
-        numbered = replace(event, hunt=hunt) if isinstance(event, HuntStarted) else event
-        enter_event(db, hunt, numbered, at, head.settings.host, head.candidates, nodes, foreign=True)
+        into.append(renumbered(event, session, head.about), at)
     return True
-
-
-def text_of(settings: Settings) -> str:
-    """The stored form of settings."""
-    return json.dumps(builtins(settings), allow_nan=False, separators=(",", ":"))
 
 
 def check_tables(connection: sqlite3.Connection, path: Path) -> None:
@@ -269,9 +358,8 @@ def check_tables(connection: sqlite3.Connection, path: Path) -> None:
         kinds = connection.execute("SELECT type, name, sql FROM sqlite_master").fetchall()
         tables = {name: str(sql) for kind, name, sql in kinds if kind == "table"}
         odd = [name for kind, name, _ in kinds if kind == "trigger"]
-        read = (*READ, "trial_hunts") if version(connection) >= DROPS else READ
-        odd += [name for name in read if not tables.get(name, "").upper().startswith("CREATE TABLE")]
-        for name in read if not odd else ():
+        odd += [name for name in TABLES if not tables.get(name, "").upper().startswith("CREATE TABLE")]
+        for name in TABLES if not odd else ():
             hidden = connection.execute(f"SELECT name FROM pragma_table_xinfo('{name}') WHERE hidden != 0").fetchall()
             odd += [f"{name}.{column}" for (column,) in hidden]
         if odd:
@@ -283,13 +371,6 @@ def check_tables(connection: sqlite3.Connection, path: Path) -> None:
         )
 
 
-READ = (
-    "hunts", "ranges", "sessions", "events", "hosts", "commits", "trials", "trial_builds", "trial_runs", "trial_skips",
-    "trial_workloads",
-)  # fmt: skip
-LONGEST = 256 << 20  # bytes of a value
-
-
 def summary(done: Sequence[Copied]) -> Mapping[str, int]:
     """How many were new, grown, known, or in conflict."""
-    return {how: sum(one.how == how for one in done) for how in ("new", "grown", "known", "conflict")}
+    return Counter(one.how for one in done)

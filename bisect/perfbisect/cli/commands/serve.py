@@ -46,10 +46,10 @@ REFUSAL = "This is served to this machine alone. Open it as localhost, with the 
 @history_option
 def serve(port: int, address: str, opens: bool, history: Path | None) -> int:
     """Browse and query the history in a web browser, with queries for hunts, culprits, builds and noise by host."""
-    from perfbisect.store.connection import SHARED, default_place, open_reader
+    from perfbisect.store.connection import default_place, open_reader
 
     path = (history or default_place()).absolute()
-    open_reader(path, SHARED).close()  # says what is wrong with it
+    open_reader(path).close()  # says what is wrong with it
     version = installed_version()
     own = all(ip_address(found[4][0]).is_loopback for found in socket.getaddrinfo(address, port))
     if path.stat().st_mode & 0o077 == 0:

@@ -109,7 +109,7 @@ class Trial:
                 self.state = "done"
             case _:
                 pass
-        if not (isinstance(event, Decided) and (event.fleet.busy or event.fleet.gone)):  # other hosts bound no run
+        if not (isinstance(event, Decided) and event.fleet.busy):  # other hosts bound no run
             self.since[host] = at
 
     def _note(self, number: int, **known: Any) -> None:

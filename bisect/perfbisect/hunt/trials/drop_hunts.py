@@ -25,7 +25,6 @@ from perfbisect.report.command_line import command_on
 from perfbisect.repository.commits import resolve
 from perfbisect.repository.discovery import open_repository
 from perfbisect.store.batches import batch_together
-from perfbisect.store.drop_hunts import enter_drop_hunt, enter_settings, read_settings_of
 from perfbisect.store.history import History
 from perfbisect.wording.quantities import count, percent
 from perfbisect.wording.text import listed, printable
@@ -135,7 +134,7 @@ def outlook(found: Comparison) -> Iterator[str]:
 def read_comparison(history: History, name: str, how: DropOptions) -> Comparison:
     """The comparison of that name.
 
-    Raises UsageError for what is no comparison of our own, or was made by an older perfbisect.
+    Raises UsageError for what is no comparison of our own, or of binaries alone.
     """
     trial = history.trial(name)
     if trial.request.kind is not TrialType.COMPARE or trial.origin:
@@ -146,10 +145,10 @@ def read_comparison(history: History, name: str, how: DropOptions) -> Comparison
             f"{name} is a series of releases: its report has a command for each step that can be hunted.",
             f"See them: {command_on('show', name, history.path)}",
         )
-    settings = read_settings_of(history, trial.id)
-    if settings is None:
+    settings = history.settings(trial.id)
+    if not settings.repository:
         raise UsageError(
-            f"{name} was made by an older perfbisect, or of binaries alone: how to hunt in it is not known.",
+            f"{name} was made of binaries alone: how to hunt in it is not known.",
             "Compare the revisions again, or hunt between two of them with `bisect run`.",
         )
     policy = replace(settings.policy, min_effect=how.least or settings.policy.min_effect, layouts=True)
@@ -165,7 +164,9 @@ def hunt_drops(
     """
     with closing(History.open(path)) as history:
         found = read_comparison(history, name, how)
-        enter_settings(history, found.trial.id, found.settings)  # so that what is hunted is the same when this goes on
+        kept = replace(history.settings(found.trial.id), explain=how.explain)  # so that this goes on with the same
+        policy = replace(kept.policy, min_effect=found.least)
+        history.update_settings(found.trial.id, replace(kept, policy=policy))
         for span in found.ranges():
             try:
                 hunt_range(history, found, span, views, waiting)
@@ -215,7 +216,7 @@ def begin(
     left = iter(drops)
 
     def enter(number: str) -> None:
-        enter_drop_hunt(history, found.trial.id, ends_of(next(left)), int(number))
+        history.enter_drop_hunt(found.trial.id, ends_of(next(left)), int(number))
 
     every = [settings_for(found, drop) for drop in drops]
     if len(every) > 1 and not load_host(every[0].host, every[0].hosts_path).built_elsewhere:

@@ -12,14 +12,16 @@ from perfbisect.core.domain.events import (
     BuildStarted,
     CandidateSkipped,
     Decided,
+    Event,
     LabEvent,
     RunFinished,
+    TrialEnded,
+    TrialStarted,
     Warned,
 )
 from perfbisect.core.domain.orders import Measure, Purpose, Share
-from perfbisect.core.domain.settings import TrialBuild, TrialType
-from perfbisect.core.domain.trials import Trial, TrialRun, TrialSkip, order
-from perfbisect.core.stats.noise import noise_of_trial
+from perfbisect.core.domain.settings import TrialBuild, TrialRequest, TrialType
+from perfbisect.core.domain.trials import Trial, TrialSkip, order
 from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError, in_words
 from perfbisect.host.lock import HostLock
 from perfbisect.hunt.build_hosts import HostLocks
@@ -36,7 +38,6 @@ from perfbisect.lab.build.links import LayoutSeeds
 from perfbisect.lab.build.plan import Built
 from perfbisect.lab.guarded_lab import GuardedLab, Lab
 from perfbisect.lab.host_lab import Earlier, HostLab
-from perfbisect.store.drop_hunts import enter_settings
 from perfbisect.store.history import History
 
 
@@ -58,36 +59,28 @@ def run_trial(plan: TrialPlan, path: Path | None, progress: Progress, begun: Beg
         try:
             request = replace(plan.request, subjects=runner.build())
         except EnvironmentFailure as reason:
-            so_far = replace(plan.request, subjects=tuple(runner.subjects))
-            failed = history.begin_trial(so_far, setup.facts, plan.commits(), CLOCK.now())
-            history.end_trial(failed.id, CLOCK.now(), str(reason))
+            failed = runner.begin(history, replace(plan.request, subjects=tuple(runner.subjects)), None)
+            runner.end(str(reason), finally_=True)
             if begun:
                 begun(failed.name)
             raise
-        trial = history.resume_trial(request, setup.facts) if request.kind is not TrialType.NOISE else None
+        trial = history.unfinished_trial(request, setup.facts) if request.kind is not TrialType.NOISE else None
         if trial:
             progress.say(f"continuing {trial.name}, which has {len(trial.runs)} runs")
-            trial = replace(trial, request=request, failure="")
-        else:
-            trial = history.begin_trial(request, setup.facts, plan.commits(), CLOCK.now())
-        if request.kind is TrialType.COMPARE and setup.settings.repository:
-            enter_settings(history, trial.id, setup.settings)
+        trial = runner.begin(history, request, trial)
         tell_number(held, trial.name)
         if begun:
             begun(trial.name)
         try:
-            runner.measure(trial, history)
+            runner.measure(trial)
         except KeyboardInterrupt:
             return replace(trial, state="interrupted"), False
         except (PerfBisectError, OSError) as trouble:
             failure = in_words(trouble)
-            history.end_trial(trial.id, None if can_continue(trial, failure) else CLOCK.now(), str(failure))
+            runner.end(str(failure), finally_=not can_continue(trial, failure))
             failure.advice = advice(trial, failure)
             raise failure from failure.__cause__
-        finally:
-            if request.kind is TrialType.NOISE and (found := noise_of_trial(trial)):
-                history.record_noise(trial.id, found)
-        history.end_trial(trial.id, CLOCK.now())
+        runner.end()
     return replace(trial, state="done"), True
 
 
@@ -151,10 +144,11 @@ class TrialRunner:
         self._held = held
         self._prebuilt: dict[int, Built] = {}  # number of a subject → its binaries
         self._visit: tuple[int, int, int] | None = None  # round, workload, subject; None while builds are made
-        self._began = 0.0  # when the last run ended, or its visit was ordered
         # Of each workload and way: commit → key of its data in earlier sessions, known before the first visit.
         self._loaded: dict[tuple[int, Way], dict[str, str]] = defaultdict(dict)
         self._warned: list[Warned] = []
+        self._trial: Trial | None = None
+        self._early: list[LabEvent] = []  # what happened before the trial was entered
         self._events: dict[int, int] = {}  # number of a workload → length of its counted runs
 
     def build(self) -> tuple[TrialBuild, ...]:
@@ -197,12 +191,36 @@ class TrialRunner:
             raise EnvironmentFailure(f"Nothing can be measured, because {first.name} cannot be built: {first.trouble}")
         return tuple(self.subjects)
 
-    def measure(self, trial: Trial, history: History) -> None:
+    def begin(self, history: History, request: TrialRequest, trial: Trial | None) -> Trial:
+        """Enter the trial, or that an earlier one goes on, and what has happened until then."""
+        facts, now, resumed = self.plan.setup.facts, CLOCK.now(), trial is not None
+        number = trial.id if trial else history.begin_trial(self.plan.setup.settings, request, facts, now)
+        self._history, self._trial = history, trial or Trial(number, request, facts, now)
+        self._enter(TrialStarted(number, request, facts, resumed))
+        for event in self._early:
+            self._enter(event)
+        return self._trial
+
+    def end(self, failure: str = "", *, finally_: bool = True) -> None:
+        """Enter that the trial is complete or has failed; without ``finally_`` it can be gone on with."""
+        assert self._trial
+        if finally_:
+            self._enter(TrialEnded())
+        if failure:
+            self._history.fail(self._trial.id, failure, CLOCK.now())
+
+    def _enter(self, event: Event) -> None:
+        """Append an event to the log."""
+        assert self._trial
+        at = CLOCK.now()
+        self._history.append(self._trial.id, event, at)
+        self._trial.add(at, event)
+
+    def measure(self, trial: Trial) -> None:
         """Make the rounds that are still to be made; each run is in the history before anything else happens.
 
         Raises EnvironmentFailure when the build of an A/A fails, other than in a layout, or nothing could be measured.
         """
-        self._trial, self._history = trial, history
         for earlier in trial.runs:
             way = self._way(earlier.subject)
             self._loaded[earlier.work, way][earlier.facts.commit] = earlier.facts.dataset
@@ -287,10 +305,14 @@ class TrialRunner:
                     if work not in built:
                         built.add(work)
                         yield from self._builds(work)
-                    self._visit, self._began = (number, work, subject), CLOCK.now()
+                    self._visit = (number, work, subject)
                     yield self._lab.order(work, subject, request.runs)
 
     def _note_build(self, event: LabEvent | Decided) -> None:
+        if self._trial and not isinstance(event, Decided):
+            self._enter(event)
+        elif not isinstance(event, Decided):
+            self._early.append(event)
         match event:
             case BuildStarted(candidate=number, commit=commit) if not self.subjects[number].key:
                 variant = self.subjects[number].variant
@@ -308,22 +330,15 @@ class TrialRunner:
                 pass
 
     def _note_visit(self, event: LabEvent | Decided, number: int, work: int, subject: int) -> None:
-        now = CLOCK.now()
-        match event:
-            case RunFinished(facts=facts):
-                run = TrialRun(number, work, subject, now, now - self._began, facts)
-                self._began = now
-                self._history.add_to_trial(self._trial.id, run)
-                self._trial.runs.append(run)
-                self.progress.ran(facts)
-            case CandidateSkipped(facts=skip):
-                failed = TrialSkip(work, subject, now, skip)
-                self._history.skip_in_trial(self._trial.id, failed)
-                self._trial.skips.append(failed)
-                self.progress.warn(Warned(self._fails(failed), f"See {skip.log}."))
-            case _:
-                pass
+        if isinstance(event, RunFinished | CandidateSkipped):
+            self._enter(replace(event, workload=work, round=number, candidate=subject))
+            if isinstance(event, RunFinished):
+                self.progress.ran(event.facts)
+            if isinstance(event, CandidateSkipped):
+                failed = TrialSkip(work, subject, 0.0, event.facts)
+                self.progress.warn(Warned(self._fails(failed), f"See {event.facts.log}."))
 
     def _fails(self, skip: TrialSkip) -> str:
+        assert self._trial
         request = self._trial.request
         return f"{request.subjects[skip.subject].name} fails in {request.works[skip.work].name}: {skip.facts.reason}"

@@ -1,0 +1,315 @@
+"""The log of a session in its stored form, and the rows that each event adds to the other tables in the same transaction.
+
+A decoded event equals the one that was appended, but for the digits of a belief, which is never an input of a decision: resume
+calls the search again.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from perfbisect.core.domain import codec
+from perfbisect.core.domain.codec import builtins, dumps
+from perfbisect.core.domain.events import (
+    BuildFinished,
+    BuildProgress,
+    BuildStarted,
+    CandidateSkipped,
+    ChangedFunctions,
+    Commit,
+    Counted,
+    Event,
+    ExecutionStarted,
+    HuntEnded,
+    HuntStarted,
+    LabEvent,
+    Planned,
+    Profiled,
+    RunFinished,
+    RunProgress,
+    RunStarted,
+    TrialEnded,
+    TrialStarted,
+)
+from perfbisect.core.domain.facts import BuildFacts, HostFacts, RunFacts
+from perfbisect.core.domain.metrics import operations_per_second
+from perfbisect.core.domain.orders import (
+    CodePlacement,
+    Found,
+    Inconclusive,
+    Interval,
+    NotReproduced,
+    Several,
+    Step,
+    Verdict,
+)
+from perfbisect.core.inference.from_log import Logged
+
+if TYPE_CHECKING:
+    import sqlite_utils
+
+Row = dict[str, Any]
+
+PASSING = (BuildProgress, RunStarted, RunProgress, ExecutionStarted)
+"""Events for live views only; they are not stored."""
+LARGEST = repr(codec.LARGEST).encode()  # as it stands in JSON in place of infinity
+COUNTS = frozenset({
+    "branch_points", "cache_hits", "cache_misses", "candidate", "candidates", "choices", "commits", "cores", "cost", "events",
+    "memory_mib", "merges", "operations", "parents", "remote_hits", "round", "rounds", "runs", "same_as", "samples", "seconds",
+    "workload",
+})  # fmt: skip
+
+
+def encode(event: Event, candidates: tuple[str, ...]) -> str:
+    """The JSON of an event of a hunt with this range. Raises ValueError for NaN, which no fact may contain.
+
+    A HuntStarted is stored without the range, which can be long, is stored once for the hunt, and is in every sitting's
+    HuntStarted.
+    """
+    if isinstance(event, HuntStarted) and event.candidates == candidates:
+        event = replace(event, candidates=())
+    return dumps(codec.encode(event))
+
+
+def decode(kind: str, text: str | bytes, candidates: tuple[str, ...] = ()) -> Event:
+    """The event of type ``kind`` from its JSON, in a hunt with this range."""
+    text = text.encode() if isinstance(text, str) else text
+    event = codec.decode(kind, json.loads(text), infinite=LARGEST in text)
+    if isinstance(event, HuntStarted) and not event.candidates:
+        return replace(event, candidates=candidates)
+    return event
+
+
+def compact(value: object) -> str:
+    """Plain values, dataclasses or Structs as JSON without blanks, as in the columns that are compared. Raises ValueError for NaN."""
+    return json.dumps(builtins(value), allow_nan=False, separators=(",", ":"))
+
+
+def number(value: object) -> float:
+    """A number of a row. Raises ValueError for anything else: columns of SQLite hold values of any type."""
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError("it is no number")
+    return float(value)
+
+
+def check_counts(value: object, name: str = "") -> None:
+    """Raise ValueError for a number below zero, or none, in a field, at any depth, that is a count, a duration or a position."""
+    match value:
+        case dict():
+            for key, part in value.items():
+                check_counts(part, key)
+        case list() | tuple():
+            for part in value:
+                check_counts(part, name)
+        case int() | float() if name in COUNTS and not 0 <= value < math.inf:
+            raise ValueError(f"{name} is {value:g}, as no count or duration is")
+
+
+def clean(row: Row) -> Row:
+    """The row with valid UTF-8: names in old commits and in file systems may be invalid."""
+    return {
+        column: value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+        for column, value in row.items()
+    }
+
+
+def insert(db: "sqlite_utils.Database", table: str, row: Row) -> int:
+    """Insert a row and return its number."""
+    return int(db.table(table).insert(clean(row)).last_rowid or 0)
+
+
+def host_row(db: "sqlite_utils.Database", host: HostFacts, at: float) -> str:
+    """The id of the host; a host whose facts have changed gets a new row."""
+    texts = {name: dumps(dict(sorted(getattr(host, name).items()))) for name in ("tools", "settings")}
+    row = clean(asdict(host) | texts)
+    table = db.table("hosts")
+    made = str(table.insert(row | {"first_seen": at}, hash_id="id", hash_id_columns=[*row], ignore=True).last_pk)
+    db.execute("UPDATE hosts SET first_seen = min(first_seen, ?) WHERE id = ?", [at, made])
+    return made
+
+
+def commit_row(db: "sqlite_utils.Database", commit: Commit, *, foreign: bool) -> None:
+    """Write a commit's date, author and subject; of a ``foreign`` one, where they are not known."""
+    row = {"commit_hash": commit.sha, "date": commit.date, "author": commit.author, "subject": commit.subject}
+    db.table("commits").insert(clean(row), ignore=foreign, replace=not foreign)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLog:
+    """The log of one session, to which events are appended. It writes all rows that an event adds, and nothing else does."""
+
+    db: "sqlite_utils.Database"
+    session: int
+    host: str  # the first
+    candidates: tuple[str, ...] = ()  # the range of a hunt: commit of each node
+    nodes: Mapping[str, int] | None = None  # node of each commit; None for a trial
+    foreign: bool = False  # another person's: what it says of a commit counts only where nothing is known of it yet
+
+    def append(self, event: Event, at: float) -> None:
+        """Append ``event`` to the log, and its rows to the other tables."""
+        where = getattr(event, "host", "") if isinstance(event, LabEvent) else ""
+        about = Logged | Counted | Profiled | Planned | ChangedFunctions
+        of = event.facts.commit if isinstance(event, about) else None
+        row = {
+            "session_id": self.session,
+            "at": at,
+            "kind": type(event).__name__,
+            "commit_hash": event.commit.sha if isinstance(event, BuildStarted) else of,
+            "host": where or None,
+            "body": encode(event, self.candidates),
+        }
+        event_id = insert(self.db, "events", row)
+        match event:
+            case HuntStarted():
+                self._begin(event.hosts, at)
+            case TrialStarted(request=request):
+                self._begin(event.hosts, at)
+                self._set(request=compact(request), metric=request.metric)
+            case BuildStarted(commit=commit):
+                commit_row(self.db, commit, foreign=self.foreign)
+            case BuildFinished(facts=build):
+                self._build(self._fact(event, event_id, where), build, at, has_twin=event.same_as is not None)
+            case CandidateSkipped(facts=skip):
+                failure = asdict(skip) | {"seconds": 0.0 if skip.for_another else skip.seconds}
+                del failure["commit"], failure["for_another"]
+                place = {"workload": event.workload, "round": event.round, "at": at}
+                insert(self.db, "skips", self._fact(event, event_id, where) | place | failure)
+            case RunFinished(facts=run):
+                self._run(self._fact(event, event_id, where), event, run, at)
+            case HuntEnded(verdict):
+                self._set(ended=at)
+                self._verdict(verdict, event_id, at)
+            case TrialEnded():
+                self._set(ended=at, **self._noise())
+            case _:
+                pass
+
+    def _set(self, **columns: object) -> None:
+        """Change columns of the session."""
+        self.db.table("sessions").update(self.session, columns)
+
+    def _begin(self, hosts: tuple[HostFacts, ...], at: float) -> None:
+        """A sitting begins: the session goes on."""
+        for host in hosts:
+            host_row(self.db, host, at)
+        self._set(ended=None)
+
+    def _about(self, commit: str) -> Row:
+        """The columns that say which commit of a hunt a fact is about."""
+        return {"session_id": self.session, "commit_hash": commit, "node": (self.nodes or {}).get(commit)}
+
+    def _fact(self, event: Logged, event_id: int, where: str) -> Row:
+        """The columns that every fact has."""
+        node = {} if self.nodes is not None else {"node": event.candidate}
+        return {"event_id": event_id, **self._about(event.facts.commit), **node, "host": where or self.host}
+
+    def _count(self, column: str) -> None:
+        """Add one to a number that is kept with the session."""
+        self.db.execute(f"UPDATE sessions SET {column} = {column} + 1 WHERE id = ?", [self.session])
+
+    def _build(self, fact: Row, build: BuildFacts, at: float, *, has_twin: bool) -> None:
+        """A build, with the first build of this session that has the same binary."""
+        same = (
+            "SELECT commit_hash FROM builds WHERE session_id = ? AND host = ? AND binary_hash = ? AND commit_hash != ?"
+        )
+        wanted = clean({"session": self.session, "host": fact["host"], "binary": build.binary, "commit": build.commit})
+        twin = self.db.execute(f"{same} ORDER BY event_id LIMIT 1", [*wanted.values()]).fetchone()
+        if not build.reused:
+            self._count("build_count")
+        insert(
+            self.db,
+            "builds",
+            fact
+            | {
+                "at": at,
+                "build_key": build.key,
+                "binary_hash": build.binary,
+                "same_as": twin[0] if twin and has_twin else None,
+                "seconds": build.seconds,
+                "cache_hits": build.cache_hits,
+                "cache_misses": build.cache_misses,
+                "reused": 2 if build.shared else int(build.reused),
+                "log": build.log,
+            },
+        )
+
+    def _run(self, fact: Row, event: RunFinished, run: RunFacts, at: float) -> None:
+        """A run; its counters and samples are views of the log."""
+        # events of other hosts, and decisions taken while other hosts are busy, do not bound this run
+        before = self.db.execute(
+            "SELECT at FROM events WHERE session_id = ? AND id < ?"
+            " AND (host = ? OR host IS NULL AND (kind != 'Decided' OR json_extract(body, '$.fleet.busy') IS NULL))"
+            " ORDER BY id DESC LIMIT 1",
+            [self.session, fact["event_id"], fact["host"]],
+        ).fetchone()
+        self._count("run_count")
+        insert(
+            self.db,
+            "runs",
+            fact
+            | {
+                "workload": event.workload,
+                "round": event.round,
+                "visit": run.visit,
+                "build_key": run.build_key,
+                "dataset_key": run.dataset or None,
+                "started": run.started,
+                "seconds": run.seconds,
+                "cost": max(at - before[0], run.seconds) if before else run.seconds,
+                "operations": run.operations,
+                "qps": operations_per_second(run),
+                "log": run.log,
+            }
+            | {f"latency_{name}": run.latency.get(name) for name in ("avg", "p95", "p99", "max")},
+        )
+
+    def _noise(self) -> Row:
+        """The noise of an A/A that has ended."""
+        from perfbisect.core.stats.noise import noise_in
+
+        kind, metric = self.db.execute("SELECT kind, metric FROM sessions WHERE id = ?", [self.session]).fetchone()
+        if kind != "noise":
+            return {}
+        rows = self.db.execute("SELECT body FROM events WHERE session_id = ? AND kind = 'RunFinished'", [self.session])
+        runs = [event for (body,) in rows if isinstance(event := decode("RunFinished", body), RunFinished)]
+        found = noise_in([(run.round, run.facts) for run in runs if not run.facts.layout], metric)
+        return {"between_visits": found.between, "within_visits": found.within, "noise": found.run} if found else {}
+
+    def _verdict(self, verdict: Verdict, event_id: int, at: float) -> None:
+        """The verdict and the commits that it names; they replace an earlier verdict."""
+        for table in ("suspects", "verdicts"):
+            self.db.table(table).delete_where("session_id = ?", [self.session])
+        row: Row = {"session_id": self.session, "event_id": event_id, "at": at, "kind": type(verdict).__name__}
+        match verdict:
+            case Found(step):
+                named = [step_row(step)]
+            case Several(steps, _, unsettled):
+                row |= {"reason": "; ".join(dict.fromkeys(one.known.reason for one in unsettled)) or None}
+                named = [step_row(step) for step in steps]
+            case NotReproduced(ratio, detectable):
+                row |= {**interval_row(ratio), "detectable": detectable}
+                named = []
+            case CodePlacement(step, ratio, detectable):
+                row |= {**interval_row(ratio), "detectable": detectable}
+                named = [step_row(step)]
+            case Inconclusive(candidates, probabilities, ratio, reason):
+                row |= {**interval_row(ratio), "reason": reason}
+                named = [
+                    {"node": node, "probability": probability}
+                    for node, probability in zip(candidates, probabilities, strict=True)
+                ]
+        insert(self.db, "verdicts", row)
+        for rank, suspect in enumerate(named):
+            insert(self.db, "suspects", self._about(self.candidates[suspect["node"]]) | suspect | {"rank": rank})
+
+
+def interval_row(interval: Interval) -> Row:
+    """An interval's columns."""
+    return {"ratio": interval.middle, "low": interval.low, "high": interval.high}
+
+
+def step_row(step: Step) -> Row:
+    """A step's columns."""
+    return {"node": step.candidate, "probability": step.probability, **interval_row(step.ratio)}
