@@ -47,7 +47,7 @@ def write(path: Path, hunts: int, runs: int) -> None:
         history.connection.execute("PRAGMA synchronous = OFF")  # of a file that can be written again
         [(done,)] = history.connection.execute("SELECT count(*) FROM hunts")
         for number in range(done, hunts):
-            with history.together():
+            with history.transaction():
                 add(history, Invented(number, runs))
             if sys.stderr.isatty() or number % 50 == 0:
                 print(f"\r{number + 1} of {hunts} hunts", end="", file=sys.stderr)

@@ -20,10 +20,10 @@ def sizes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[History, H
     folder = tmp_path_factory.mktemp("sizes")
     with closing(History.open(folder / "one.db")) as one, closing(History.open(folder / "many.db")) as many:
         for history, hunts in ((one, 1), (many, MANY)):
-            with history.together():
+            with history.transaction():
                 for _ in range(hunts):
                     sample.write(history)
-        with many.together():
+        with many.transaction():
             for number in range(300):
                 at = sample.BEGAN + 1e6 + 20 * number
                 many.append(MANY, RunFinished(1, sample.run(1, at)), at + 10)
@@ -101,7 +101,7 @@ def test_a_new_hunt_reads_the_latest_runs_only(tmp_path: Path) -> None:
     found = []
     with closing(History.open(tmp_path / "h.db")) as history:
         for hunts in (2, 8):
-            with history.together():
+            with history.transaction():
                 for _ in range(hunts):
                     hunt = sample.begin(history, at=sample.BEGAN + 1e6 * hunts)
                     for number in range(10 * RECENT // 2):

@@ -413,7 +413,7 @@ def test_the_history_itself_is_not_imported(tmp_path: Path, bisect: Invoke) -> N
 def test_an_error_in_the_midst_keeps_nothing(tmp_path: Path) -> None:
     path = written(tmp_path / "ours.db")
     before = dump(path)
-    with closing(History.open(path)) as opened, pytest.raises(PerfBisectError), opened.together():
+    with closing(History.open(path)) as opened, pytest.raises(PerfBisectError), opened.transaction():
         sample.write(opened)
         opened.column(99, "id")
     assert dump(path) == before

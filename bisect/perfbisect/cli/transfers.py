@@ -68,7 +68,7 @@ def export(ctx: click.Context, file: Path, hunts: tuple[int | str, ...], history
         partial = file.with_name(f".{file.name}.{os.getpid()}")
         try:
             with closing(History.open(partial)) as target:
-                with target.together():
+                with target.transaction():
                     done = transfer.copy(source, target, wanted, "")
                 target.connection.execute("PRAGMA journal_mode = DELETE")  # one file, also beside no other
             partial.rename(file)

@@ -121,7 +121,7 @@ class Driver:
             return tuple((number, happened) for happened in own.decided(event))
         if not is_of_build(event) or len(self.members) == 1:
             return ((number, own.log.append(event)),)
-        with own.log.history.together():
+        with own.log.history.transaction():
             return (
                 (number, own.log.append(event)),
                 *(

@@ -121,7 +121,7 @@ def enter_all(
     """Enter the hunts, and their batch if there are several, all or nothing; returns their numbers and that batch."""
     at, folder = CLOCK.now(), str(Path.cwd())
     places = [in_batch] if in_batch else []
-    with history.together():  # so that no hunt has begun whose batch does not know it
+    with history.transaction():  # so that no hunt has begun whose batch does not know it
         if len(setups) > 1:
             planned = []
             for setup in setups:

@@ -173,6 +173,14 @@ def explained(path: Path) -> Iterator[None]:
         ) from failure
 
 
+def make_private(path: Path) -> None:
+    """Deny others the history and its write-ahead log."""
+    with explained(path):
+        for each in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
+            if each.exists():
+                each.chmod(0o600)
+
+
 @contextmanager
 def intact(path: Path, what: str) -> Iterator[None]:
     """Translate whatever a damaged value causes while it is read; ``what`` names its hunt, table and row."""

@@ -24,7 +24,15 @@ from perfbisect.core.domain.settings import Settings, TrialRequest
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.masking import masked, masked_fields
 from perfbisect.process import this_process
-from perfbisect.store.connection import LARGEST_ID, default_place, explained, intact, open_reader, open_writer
+from perfbisect.store.connection import (
+    LARGEST_ID,
+    default_place,
+    explained,
+    intact,
+    make_private,
+    open_reader,
+    open_writer,
+)
 from perfbisect.store.listing import Listed, ListedTrial, read_drop_hunts, read_hunts, read_trials, trial_state
 from perfbisect.store.query import Answer, ask
 
@@ -101,8 +109,6 @@ class History:
     def close(self) -> None:
         """Close the file. Everything has been written before."""
         self.connection.close()
-
-    # Writing
 
     def begin(self, settings: Settings, host: "HostFacts", started: "HuntStarted", at: float) -> int:
         """Enter a new hunt and return its number; the range is that of ``started``, whose ``hunt`` is ignored.
@@ -181,7 +187,7 @@ class History:
     def transaction(self) -> "Iterator[sqlite_utils.Database]":
         """A transaction, durable at the end. It is exclusive from its first statement on, so that writers never conflict."""
         assert self.writer is not None, "this history was opened read-only"
-        if self.connection.in_transaction:  # of ``together``
+        if self.connection.in_transaction:  # within another, which keeps all or nothing
             yield self.writer
             return
         with explained(self.path):
@@ -194,12 +200,6 @@ class History:
                 self.working.clear()
                 self.logs.clear()
                 raise
-
-    @contextmanager
-    def together(self) -> Iterator[None]:
-        """Everything that is written within is one transaction: all of it is kept, or nothing."""
-        with self.transaction():
-            yield
 
     def sit(self, session: int, at: float) -> None:
         """Enter that this process works on a session, unless it does already."""
@@ -233,8 +233,6 @@ class History:
         with self.transaction() as db:
             db.table("sessions").update(hunt, {"about": trial, "drop_between": json.dumps(drop)})
 
-    # Reading one session
-
     def events(self, session: int, after: int = 0) -> Iterator[Entry]:
         """The log of a session, in order: the entries after the id ``after``."""
         from perfbisect.store.log import decode
@@ -267,7 +265,7 @@ class History:
 
         kind, stored = self.columns(session, "kind", "CAST(settings AS BLOB)")
         with intact(self.path, f"{called(kind, session)}, table sessions, row {session}, column settings,"):
-            return msgspec.convert(json.loads(stored), Settings)
+            return msgspec.json.decode(stored, type=Settings)
 
     def began(self, session: int) -> float:
         """The start of a session, in seconds since the epoch."""
@@ -282,12 +280,14 @@ class History:
     def candidates(self, hunt: int) -> tuple[str, ...]:
         """The commit of each node of a hunt's range, oldest first."""
         if hunt not in self.ranges:
+            import msgspec
+
             self.columns(hunt, "id", hunts=True)
             with explained(self.path):
                 select = "SELECT CAST(candidates AS BLOB) FROM ranges WHERE session_id = ?"
                 row = self.connection.execute(select, [hunt]).fetchone()
             with intact(self.path, f"hunt {hunt}, table ranges,"):
-                self.ranges[hunt] = read_range(row[0])
+                self.ranges[hunt] = msgspec.json.decode(row[0], type=tuple[str, ...])
         return self.ranges[hunt]
 
     def columns(self, session: int, *names: str, hunts: bool = False) -> tuple[Any, ...]:
@@ -303,8 +303,6 @@ class History:
         """Whose an imported session is; "" for an own one."""
         return str(self.columns(session, "coalesce(origin, '')")[0])
 
-    # Trials
-
     def trial(self, name: str) -> "Trial":
         """The trial of that name, as c3. Raises UsageError when none exists."""
         number = int(name[1:])
@@ -318,12 +316,14 @@ class History:
         import msgspec
 
         from perfbisect.core.domain.trials import Trial
+        from perfbisect.store.log import read_host
 
         names = ("kind", "started", "ended", "coalesce(origin, '')", "host_id", "CAST(request AS BLOB)")
         kind, started, ended, origin, host, stored = self.columns(number, *names)
         with intact(self.path, f"{called(kind, number)}, table sessions, row {number}, column request,"):
-            request = msgspec.convert(json.loads(stored), TrialRequest)
-        facts = self.host(host)
+            request = msgspec.json.decode(stored, type=TrialRequest)
+        with intact(self.path, f"table hosts, row {host},"):
+            facts = read_host(self.connection, host)
         with explained(self.path):
             sitting = "SELECT process, failure FROM sittings WHERE session_id = ? ORDER BY id DESC"
             process, failure = self.connection.execute(sitting, [number]).fetchone() or (None, None)
@@ -333,20 +333,6 @@ class History:
             trial.add(entry.at, entry.event)
         trial.state, trial.failure = trial_state(ended, process, failure), failure or ""
         return trial
-
-    def host(self, key: str) -> "HostFacts":
-        """The facts of a host."""
-        import msgspec
-
-        from perfbisect.core.domain.facts import HostFacts
-
-        with explained(self.path):
-            select = (
-                "SELECT name, cpu, cores, memory_mib, kernel, compiler, CAST(tools AS BLOB), CAST(settings AS BLOB)"
-            )
-            row = self.connection.execute(f"{select} FROM hosts WHERE id = ?", [key]).fetchone()
-        with intact(self.path, f"table hosts, row {key},"):
-            return HostFacts(*row[:6], *(msgspec.convert(json.loads(each), dict[str, str]) for each in row[6:]))
 
     def intact_trials(self, where: str, values: "Iterable[object]") -> "Iterator[Trial]":
         """The trials for which a condition of SQL holds, newest first, as they are wanted.
@@ -371,8 +357,6 @@ class History:
             if trial.state != "running" and trial.request.alike(masked_fields(request)) and trial.host == host:
                 return trial
         return None
-
-    # Reading all sessions
 
     def hunts(self) -> Sequence[Listed]:
         """All hunts, oldest first."""
@@ -407,19 +391,3 @@ class History:
 def called(kind: str, session: int) -> str:
     """What a session is called: hunt 12, c3."""
     return f"hunt {session}" if kind == "hunt" else f"{kind[:1]}{session}"
-
-
-def read_range(stored: bytes) -> tuple[str, ...]:
-    """The commits of a range from their stored form."""
-    commits = json.loads(stored)
-    if not isinstance(commits, list) or not all(isinstance(commit, str) for commit in commits):
-        raise TypeError("it is no list of commits")
-    return tuple(commits)
-
-
-def make_private(path: Path) -> None:
-    """Deny others the history and its write-ahead log."""
-    with explained(path):
-        for each in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
-            if each.exists():
-                each.chmod(0o600)

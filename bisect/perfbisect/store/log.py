@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from perfbisect.core.domain import codec
 from perfbisect.core.domain.codec import builtins, dumps
 from perfbisect.core.domain.events import (
@@ -48,6 +50,8 @@ from perfbisect.core.domain.orders import (
 from perfbisect.core.inference.from_log import Logged
 
 if TYPE_CHECKING:
+    import sqlite3
+
     import sqlite_utils
 
 Row = dict[str, Any]
@@ -128,6 +132,15 @@ def host_row(db: "sqlite_utils.Database", host: HostFacts, at: float) -> str:
     made = str(table.insert(row | {"first_seen": at}, hash_id="id", hash_id_columns=[*row], ignore=True).last_pk)
     db.execute("UPDATE hosts SET first_seen = min(first_seen, ?) WHERE id = ?", [at, made])
     return made
+
+
+def read_host(connection: "sqlite3.Connection", key: str) -> HostFacts:
+    """The facts of a host."""
+    select = (
+        "SELECT name, cpu, cores, memory_mib, kernel, compiler, CAST(tools AS BLOB), CAST(settings AS BLOB) FROM hosts"
+    )
+    row = connection.execute(f"{select} WHERE id = ?", [key]).fetchone()
+    return HostFacts(*row[:6], *(msgspec.convert(json.loads(each), dict[str, str]) for each in row[6:]))
 
 
 def commit_row(db: "sqlite_utils.Database", commit: Commit, *, foreign: bool) -> None:

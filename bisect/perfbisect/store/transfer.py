@@ -34,7 +34,7 @@ from perfbisect.masking import masked, masked_fields
 from perfbisect.store.connection import explained, intact
 from perfbisect.store.history import History, called
 from perfbisect.store.listing import trial_state
-from perfbisect.store.log import check_counts, compact, encode, number
+from perfbisect.store.log import check_counts, compact, encode, number, read_host
 from perfbisect.store.schema import TABLES
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Head:
 
 
 class Turns:
-    """The transactions on a history, with a pause whenever they have taken a turn's time; all are one within ``together``."""
+    """The transactions on a history, with a pause whenever they have taken a turn's time; all are one within a transaction."""
 
     def __init__(self, history: History) -> None:
         self.history = history
@@ -117,7 +117,7 @@ def completed(source: History, names: Sequence[int | str]) -> list[int]:
 
 def check(source: History, wanted: Sequence[int]) -> None:
     """Raise EnvironmentFailure for what cannot be read, or not be written into a history: all is written into another one."""
-    with TemporaryDirectory() as folder, closing(History.open(Path(folder) / "h.db")) as other, other.together():
+    with TemporaryDirectory() as folder, closing(History.open(Path(folder) / "h.db")) as other, other.transaction():
         copy(source, other, wanted, "")
 
 
@@ -243,7 +243,7 @@ def head_of(history: History, session: int) -> Head:
     with explained(history.path):
         select = "SELECT started, coalesce(failure, '') FROM sittings WHERE session_id = ? ORDER BY id"
         sittings = history.connection.execute(select, [session]).fetchall()
-    check_counts(host := builtins(history.host(host_id)))
+    check_counts(host := builtins(read_host(history.connection, host_id)))
     head = Head(
         msgspec.convert(kind, str),
         msgspec.convert(uid, str),
