@@ -5,17 +5,16 @@ function of the words and stdin. ``FakeMachine()`` has builds, datasets and jobs
 """
 
 import base64
-import contextlib
 import json
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from fnmatch import fnmatchcase
 from itertools import cycle
 from pathlib import PurePosixPath
 
-from perfbisect.host.commands import judged
-from perfbisect.host.protocol import Host, Result
+from perfbisect.host.protocol import Command, Host, Result, Streamed
 from perfbisect.lab.build.host_git import ALONE, GIT
 from perfbisect.lab.build.log_parser import COMPILE, STAGE
 from perfbisect.recipes.builder import Build, Builder, Variant
@@ -58,17 +57,8 @@ class FakeHost(Host):
         self.is_local = is_local
         self.answers = dict(answers)
 
-    def run(
-        self,
-        argv: Sequence[str],
-        *,
-        cwd: PurePosixPath | None = None,
-        env: Mapping[str, str] | None = None,
-        stdin: str = "",
-        timeout: float = 60.0,
-        check: bool = True,
-    ) -> Result:
-        words = words_of(argv)
+    def execute(self, command: Command) -> Result:
+        words, stdin = words_of(command.argv), command.stdin.decode()
         text = " ".join(words)
         for pattern, answer in self.answers.items():
             if fnmatchcase(text, pattern):
@@ -77,13 +67,11 @@ class FakeHost(Host):
                 if isinstance(answer, BaseException):
                     raise answer
                 status, printed = (answer, "") if isinstance(answer, int) else (0, answer)
-                return judged(self.name, Result(tuple(argv), status, printed, ""), timeout, check)
+                return Result(command.argv, status, printed, "")
         raise AssertionError(f"a command that was not foreseen on host {self.name}: {text}")
 
-    @contextlib.contextmanager
-    def stream(self, argv: Sequence[str]) -> Iterator[socket.socket]:
+    def begin(self, argv: tuple[str, ...], far: socket.socket) -> AbstractContextManager[Streamed]:
         raise AssertionError(f"a stream that was not foreseen on host {self.name}: {argv}")
-        yield
 
 
 def words_of(argv: Sequence[str]) -> list[str]:

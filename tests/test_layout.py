@@ -135,7 +135,7 @@ PRINTS = {  # what would reach a terminal beside the one place that makes it saf
     "os.write", "warnings.warn", "traceback.print_exc", "traceback.print_exception", "put_raw",
 }  # fmt: skip
 MAY_PRINT = {"ui.stream", "ui.terminal"}
-PIPES = {name: {"os.write"} for name in ("host.local", "host.shell")}  # to a process that it has started
+PIPES = {name: {"os.write"} for name in ("host.local", "host.through")}  # to a process that it has started
 
 
 def printed_by(path: Path) -> set[str]:

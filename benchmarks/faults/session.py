@@ -14,7 +14,7 @@ from processes import Process
 
 _MAIN = "from perfbisect.cli.main import main; main()"
 # Lost connections are given up after seconds in place of minutes, so that a link can be down for longer.
-_IMPATIENT = "from perfbisect.host import ssh_connection as c; c.SILENCE, c.PATIENCE = 3, 4; "
+_IMPATIENT = "from perfbisect.host import remote as c; c.SILENCE, c.PATIENCE = 3, 4; "
 ENDED_BY_US = {-signal.SIGKILL}
 DOCUMENTED = {0, 1, 2, 4, 130}
 VERDICTS = {0, 1, 2}

@@ -16,7 +16,7 @@ import pytest
 import sample_hunt as sample
 from perfbisect.core.domain.events import BuildFinished
 from perfbisect.host import jobs
-from perfbisect.host.lease_records import Record, noted
+from perfbisect.host.leases import Record, noted
 from perfbisect.host.lock import hold
 from perfbisect.host.registry import connect
 from perfbisect.recipes.inventory import load_host

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from perfbisect.cli.commands.run import run
 from perfbisect.errors import EnvironmentFailure
-from perfbisect.host.root import MARKER
+from perfbisect.host.registry import MARKER
 
 pytestmark = pytest.mark.tools
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from machine import Machine
-from perfbisect.host.root import MARKER
+from perfbisect.host.registry import MARKER
 from program import Process, bisect, bisect_watched, rows
 
 pytestmark = [pytest.mark.e2e, pytest.mark.tools]

@@ -13,9 +13,8 @@ import pytest
 
 from fake_machine import FakeHost
 from perfbisect.errors import ConnectionLost, EnvironmentFailure
-from perfbisect.host import lease_records, leases
-from perfbisect.host.lease_records import Record
-from perfbisect.host.leases import LeasedHost, LeaseEnded, Wanted
+from perfbisect.host import leases
+from perfbisect.host.leases import LeasedHost, LeaseEnded, Record, Wanted
 from perfbisect.host.protocol import ConnectionEvent, ConnectionState, Listener, Unsubscribe
 from perfbisect.host.registry import connect
 from perfbisect.hunt.leased_hosts import leased_hosts
@@ -69,7 +68,7 @@ def silent(*_: str) -> None:
 
 
 def records() -> list[tuple[str, bool]]:
-    return [(record.job, runs) for record, runs in lease_records.all_records()]
+    return [(record.job, runs) for record, runs in leases.all_records()]
 
 
 def test_it_is_noted_before_it_is_acquired_and_until_it_is_released(pool: Pool) -> None:
@@ -244,7 +243,7 @@ def test_what_could_not_be_released_is_left_to_the_next_session(pool: Pool) -> N
 
 KILLED = """
 import os, platform, sys, time
-from perfbisect.host.lease_records import Record, noted
+from perfbisect.host.leases import Record, noted
 with noted(Record("j1", "pool:quiet", 1, "now", os.getpid(), platform.node(), sys.argv[1:])):
     print("noted", flush=True)
     time.sleep(1000)
@@ -265,18 +264,23 @@ def test_only_the_end_of_its_session_makes_a_lease_free(tmp_path: Path) -> None:
 
 
 def test_two_sessions_release_a_lease_once(pool: Pool) -> None:
-    record = Record("j1", "pool:quiet", 1, "now", 1, platform.node(), ["true"])
-    with lease_records.noted(record):
+    """The second looks while the first is at it."""
+    begun, released = pool.folder / "begun", pool.folder / "released"
+    release = f"touch {begun}; until [ -e {pool.folder}/go ]; do sleep 0.05; done; echo once >>{released}"
+    with leases.noted(Record("j1", "pool:quiet", 1, "now", 1, platform.node(), ["sh", "-c", release])):
         pass
-    with lease_records.abandoned(record) as note, lease_records.abandoned(record) as other:
-        assert note
-        assert other is None
-    assert pool.jobs == []
+    first = threading.Thread(target=leases.free_abandoned, args=(silent,))
+    first.start()
+    until(begun.exists)
+    leases.free_abandoned(silent)
+    (pool.folder / "go").touch()
+    first.join()
+    assert (pool.lines("released"), records()) == (["once"], [])
 
 
 @pytest.mark.parametrize(("since", "runs"), [("2020-01-01T00:00:00Z", False), ("2999-01-01T00:00:00Z", True)])
 def test_the_lease_of_another_machine_is_left_alone_until_it_is_old(since: str, runs: bool) -> None:
-    with lease_records.noted(Record("j1", "pool:quiet", 1, since, 1, "another", ["true"])):
+    with leases.noted(Record("j1", "pool:quiet", 1, since, 1, "another", ["true"])):
         pass
     assert records() == [("j1", runs)]
 
@@ -291,7 +295,7 @@ def test_a_file_system_without_locks(pool: Pool, monkeypatch: pytest.MonkeyPatch
         assert records() == [(job.values["job"], True)]
     with subprocess.Popen(["true"]) as ended:
         pass
-    with lease_records.noted(Record("j1", "pool:quiet", 1, "now", ended.pid, platform.node(), ["true"])):
+    with leases.noted(Record("j1", "pool:quiet", 1, "now", ended.pid, platform.node(), ["true"])):
         pass
     assert records() == [("j1", False)]
 

@@ -14,8 +14,7 @@ from perfbisect.errors import EnvironmentFailure
 from perfbisect.host import lock
 from perfbisect.host.local import LocalHost
 from perfbisect.host.lock import Owner, hold, holder, wait
-from perfbisect.host.shell import Shell
-from perfbisect.host.through import ThroughHost
+from perfbisect.host.through import Shell, ThroughHost
 from perfbisect.process import this_process
 from tickets import write_ticket
 from waiting import until

@@ -1,14 +1,13 @@
 """From an address in hosts.toml to a kind of connection."""
 
 from pathlib import Path, PurePosixPath
-from types import SimpleNamespace
 
 import pytest
 
 from perfbisect.errors import UsageError
 from perfbisect.host import registry
 from perfbisect.host.local import LocalHost
-from perfbisect.host.registry import CONNECTIONS, connect
+from perfbisect.host.registry import CONNECTIONS, Connect, connect
 from perfbisect.recipes.inventory import HostEntry
 
 
@@ -26,12 +25,12 @@ def test_the_scheme_of_an_address_chooses_the_module(
 ) -> None:
     connected = []
 
-    def stub(name: str) -> SimpleNamespace:
+    def stub(name: str) -> Connect:
         def made(entry: HostEntry, rest: str) -> LocalHost:
             connected.append((name, entry.name, rest))
             return LocalHost(entry.name, PurePosixPath(tmp_path))
 
-        return SimpleNamespace(connect=made)
+        return made
 
     monkeypatch.setattr(registry, "CONNECTIONS", {name: stub(name) for name in (*CONNECTIONS, "batch")})
     assert connect(HostEntry(name="one", address=address)).name == "one"

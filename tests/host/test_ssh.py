@@ -12,7 +12,7 @@ from paramiko import Channel
 
 from machine import PROJECT, Machine, why_not
 from perfbisect.errors import CommandFailed, ConnectionLost, EnvironmentFailure
-from perfbisect.host import jobs, ssh, ssh_connection
+from perfbisect.host import jobs, ssh
 from perfbisect.host.protocol import ConnectionEvent, ConnectionState, Host
 from perfbisect.host.registry import connect
 from perfbisect.host.ssh import SshHost
@@ -148,7 +148,7 @@ def test_a_shell_that_prints_is_refused_with_what_to_do(make: Make, text: str) -
 
 def test_the_users_settings_say_how_long_to_wait(machine: Machine, reach: Reach) -> None:
     config = machine.keys / "config"
-    assert reach(entry(machine)).connection.open().connect_timeout == ssh_connection.PROMPT
+    assert reach(entry(machine)).connection.open().connect_timeout == ssh.PROMPT
     config.write_text("Host *\n  ConnectTimeout 7\n")
     assert reach(entry(machine)).connection.open().connect_timeout == 7
 

@@ -1,10 +1,14 @@
 """Streams over ssh whose connection goes."""
 
 import socket
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from perfbisect.host import ssh
+from perfbisect.host.protocol import copies
+
+Copies = tuple[Callable[[], None], Callable[[], None]]
 
 
 class Gone:
@@ -25,22 +29,29 @@ class Gone:
         raise EOFError
 
 
-def test_who_reads_a_stream_is_reported_that_the_connection_has_gone() -> None:
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, Copies]]:
+    """Our end of a stream, and what copies it to a channel that goes, and back."""
     ours, theirs = socket.socketpair()
+    gone = Gone()
     with ours, theirs:
         ours.settimeout(10)
-        ssh._backward(Gone(), theirs)  # type: ignore[arg-type]
-        assert ours.recv(99) == b"half of it"
-        assert ours.recv(99) == b""
+        yield ours, copies(theirs, gone.recv, gone.sendall, gone.shutdown_write)
 
 
-def test_who_writes_to_a_stream_is_reported_that_the_connection_has_gone() -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        ours.sendall(b"some")
-        ssh._forward(theirs, Gone())  # type: ignore[arg-type]
-        with pytest.raises(BrokenPipeError):
-            ours.sendall(b"more")
+def test_who_reads_a_stream_is_reported_that_the_connection_has_gone(ends: tuple[socket.socket, Copies]) -> None:
+    ours, (_, back) = ends
+    back()
+    assert ours.recv(99) == b"half of it"
+    assert ours.recv(99) == b""
+
+
+def test_who_writes_to_a_stream_is_reported_that_the_connection_has_gone(ends: tuple[socket.socket, Copies]) -> None:
+    ours, (forth, _) = ends
+    ours.sendall(b"some")
+    forth()
+    with pytest.raises(BrokenPipeError):
+        ours.sendall(b"more")
 
 
 def test_what_came_before_the_connection_went_is_kept() -> None:

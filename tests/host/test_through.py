@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from perfbisect.errors import CommandFailed, ConnectionLost, EnvironmentFailure, TooMuchOutput
-from perfbisect.host import jobs, shell, through
+from perfbisect.host import jobs, through
 from perfbisect.host.protocol import ConnectionEvent, ConnectionState
 from perfbisect.host.registry import connect
-from perfbisect.host.shell import Shell
-from perfbisect.host.through import ThroughHost
+from perfbisect.host.through import Shell, ThroughHost
 from perfbisect.recipes.inventory import HostEntry
 from waiting import ended, until
 
@@ -59,7 +58,6 @@ def test_many_commands_run_at_once(host: ThroughHost) -> None:
 def test_a_limit_is_kept_and_too_much_output_is_not(host: ThroughHost, monkeypatch: pytest.MonkeyPatch) -> None:
     assert host.run(["sleep", "100"], timeout=0.2, check=False).status == 124
     host.release()
-    monkeypatch.setattr(shell, "PRINTED", 1000)
     monkeypatch.setattr(through, "PRINTED", 1000)
     with pytest.raises(TooMuchOutput):
         host.run(["yes"])

@@ -12,9 +12,8 @@ from generators import finish
 from machine import PROJECT, Machine, why_not
 from perfbisect.errors import EnvironmentFailure, TooMuchOutput
 from perfbisect.host import jobs
-from perfbisect.host.commands import HEAD, PRINTED, TAIL
 from perfbisect.host.local import LocalHost
-from perfbisect.host.protocol import Host
+from perfbisect.host.protocol import HEAD, PRINTED, TAIL, Host
 from perfbisect.host.registry import connect
 from perfbisect.recipes.inventory import HostEntry
 from waiting import processes, until

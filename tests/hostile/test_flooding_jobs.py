@@ -14,8 +14,8 @@ import pytest
 from generators import finish
 from perfbisect.errors import EnvironmentFailure, JobLost
 from perfbisect.host import jobs
-from perfbisect.host.commands import ARGUMENT, HEAD, LINE, TAIL
 from perfbisect.host.local import LocalHost
+from perfbisect.host.protocol import ARGUMENT, HEAD, LINE, TAIL
 from waiting import processes, until
 
 pytestmark = pytest.mark.tools

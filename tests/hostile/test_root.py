@@ -16,7 +16,7 @@ from perfbisect.errors import EnvironmentFailure
 from perfbisect.host import registry
 from perfbisect.host.local import LocalHost
 from perfbisect.host.protocol import Host
-from perfbisect.host.root import MARKER
+from perfbisect.host.registry import MARKER
 from perfbisect.lab import upkeep
 from perfbisect.lab.upkeep import KEPT, tidy
 from perfbisect.recipes.inventory import HostEntry

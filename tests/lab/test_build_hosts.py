@@ -26,7 +26,7 @@ from perfbisect.core.domain.orders import BuildOrder, Share
 from perfbisect.errors import ConnectionLost, EndFailed, EnvironmentFailure, HostAway, PerfBisectError
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
-from perfbisect.host.protocol import Result, StoppableHost
+from perfbisect.host.protocol import Command, Result, StoppableHost
 from perfbisect.hunt.build_hosts import HostLocks
 from perfbisect.hunt.loop import Ended
 from perfbisect.hunt.workers import BuildMember, ThreadWorkers
@@ -47,10 +47,10 @@ AWAY: set[str] = set()
 class Unsteady(LocalHost):
     """A host that cannot be reached while its name is in AWAY."""
 
-    def run(self, argv: Any, **more: Any) -> Result:
+    def execute(self, command: Command) -> Result:
         if self.name in AWAY:
             raise ConnectionLost(f"the connection to host {self.name} is lost")
-        return super().run(argv, **more)
+        return super().execute(command)
 
 
 class Farm:

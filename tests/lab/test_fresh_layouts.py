@@ -3,10 +3,9 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import pytest
 
@@ -16,7 +15,7 @@ from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, LabEv
 from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.errors import ConnectionLost
 from perfbisect.host.local import LocalHost
-from perfbisect.host.protocol import Result
+from perfbisect.host.protocol import Command, Result
 from perfbisect.lab.build.candidates import BuildsMade
 from perfbisect.lab.build.lab_host import LabHost
 from perfbisect.lab.build.links import LayoutSeeds
@@ -98,10 +97,10 @@ def test_each_run_of_a_fresh_order_has_a_layout_of_its_own(
 class Leaving(LocalHost):
     """A host that is out of reach once its folder has been moved away."""
 
-    def run(self, argv: Sequence[str], **more: Any) -> Result:
+    def execute(self, command: Command) -> Result:
         if not Path(self.root).exists():
             raise ConnectionLost(f"the connection to host {self.name} is lost")
-        return super().run(argv, **more)
+        return super().execute(command)
 
 
 def test_a_build_whose_links_are_lost_with_their_host_is_built_again(

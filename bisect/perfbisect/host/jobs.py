@@ -5,7 +5,7 @@ A job is the folder ``root/jobs/ID`` with
     command   the script, which can be read and run again
     pid       /proc/PID/stat of its leader, written by the leader when it starts
     boot      the id of the host's boot at that time
-    stdout    its output, or the beginning and the end of it; see ``perfbisect.host.commands``
+    stdout    its output, or the beginning and the end of it; see ``perfbisect.host.protocol``
     stderr
     stdout.kept, stdout.left …
               how the process that writes it has ended, and how many bytes are left out
@@ -31,9 +31,8 @@ from pathlib import PurePosixPath
 
 from perfbisect.errors import Cancelled, CommandFailed, EnvironmentFailure, JobLost, TooMuchOutput
 from perfbisect.host import job_scripts
-from perfbisect.host.commands import ARGUMENT, HEAD, LINE, TAIL, unwritten
 from perfbisect.host.packages import absent, missing
-from perfbisect.host.protocol import Host, Result
+from perfbisect.host.protocol import ARGUMENT, HEAD, LINE, TAIL, Host, Result, unwritten
 
 LOST = -1  # stands for the missing status of a job that was killed from outside, or whose host was restarted
 GRACE = 10.0  # seconds between TERM and KILL for what exceeds its time

@@ -1,26 +1,37 @@
 """Machines that are leased from a scheduler, by the commands of hosts.toml. Waiting in its queue is all that is done here.
 
-The life of a job: a record (``host.lease_records``), acquire, renew every minute, release, and the record is removed.
-Whatever happens in between, the job is released by its name, by this session or by the next.
+The life of a job: a record, acquire, renew every minute, release, and the record is removed. Whatever happens in between,
+the job is released by its name, by this session or by the next.
+
+So nothing is kept for a session that was killed: the state folder has a file for each job, whose name is the job's. It is
+chosen at random before a scheduler hears of it. Whoever leases locks the file as long as it lives, also when it is killed: a
+file that can be locked is one that nobody uses. Where the file system has no such locks, the process is looked for.
+Neither tells of a session on another machine with the same home: its job is left alone until it is old.
 """
 
+import fcntl
 import math
 import os
 import platform
 import secrets
-import signal
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import IO
+
+import msgspec
 
 from perfbisect.errors import ConnectionLost, EnvironmentFailure
-from perfbisect.host import lease_records
-from perfbisect.host.commands import last_of
-from perfbisect.host.lease_records import Record
-from perfbisect.host.protocol import ConnectionEvent, ConnectionState, DelegatingHost, Host
+from perfbisect.folders import state_folder
+from perfbisect.host.local import end
+from perfbisect.host.protocol import Command, ConnectionEvent, ConnectionState, DelegatingHost, Host, Result
+from perfbisect.process import start_time
 from perfbisect.recipes.inventory import LeaseEntry, user
 from perfbisect.recipes.placeholders import fill
 
@@ -29,6 +40,8 @@ LOOK = 10.0  # seconds between two questions about the queue
 STOP = 15.0  # seconds in which acquire ends when it is interrupted
 ENDED = 1  # the status of renew that says that a lease has ended
 MARGIN = 60  # minutes for which a machine is wanted beyond the time in which a hunt may measure
+_KEPT = 64 << 10  # bytes of what acquire has printed
+OLD = timedelta(days=7)  # after which a session on another machine may be taken for ended
 
 Show = Callable[[str, str], None]
 """Called every second of waiting in a queue, with what is waited for and what the scheduler says; with "" once it is leased."""
@@ -127,6 +140,91 @@ def is_held(name: str) -> bool:
     return name in _held
 
 
+class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
+    """A job that was given to a scheduler, or is about to be."""
+
+    job: str
+    kind: str  # "slurm:quiet"
+    count: int  # machines
+    since: str  # ISO 8601, UTC
+    pid: int  # of the session, for messages
+    machine: str  # the session's
+    release: list[str]  # the command that gives it back
+    purpose: str = ""
+
+    def __str__(self) -> str:
+        what = self.kind if self.count == 1 else f"{self.kind}*{self.count}"
+        return f"{what} (job {self.job}, since {self.since}, of process {self.pid} on {self.machine})"
+
+
+def folder() -> Path:
+    """Where the files are."""
+    return state_folder() / "leases"
+
+
+@contextmanager
+def noted(record: Record) -> Iterator[Callable[[], None]]:
+    """Keep a record while a job may exist; what is yielded removes it, once the job is given back."""
+    folder().mkdir(parents=True, exist_ok=True)
+    path = folder() / f"{record.job}.json"
+    new = path.with_suffix(".new")
+    new.touch(mode=0o600)
+    with new.open("wb") as file:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(file, fcntl.LOCK_EX)
+        file.write(msgspec.json.encode(record))
+        file.flush()
+        os.fsync(file)
+        new.rename(path)  # locked before anyone looks for it
+        place = os.open(path.parent, os.O_RDONLY)
+        os.fsync(place)
+        os.close(place)
+        yield lambda: path.unlink(missing_ok=True)
+
+
+def all_records() -> list[tuple[Record, bool]]:
+    """All that is noted, and whether the session that noted it still runs."""
+    return [(record, not free) for record, free, _ in _each_record()]
+
+
+def free_abandoned(say: Say) -> None:
+    """Release what sessions that were killed have left."""
+    for record, free, path in _each_record():
+        if free:
+            why = _released(record.release)
+            if not why:
+                path.unlink(missing_ok=True)
+            said = f"could not be released: {why}" if why else "was left by a session that has ended, and is released"
+            say(f"{record} {said}.")
+
+
+def _each_record() -> Iterator[tuple[Record, bool, Path]]:
+    """Each record with its file, and whether its session has ended: until the next one no other process is told so."""
+    for path in sorted(folder().glob("*.json")):
+        with suppress(FileNotFoundError, msgspec.DecodeError), path.open("rb+") as file:
+            locked: bool | None = False  # None: nothing is known
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                locked = True
+            except OSError:
+                locked = None
+            record = msgspec.json.decode(file.read(), type=Record)
+            # Another process may have released it just now
+            yield record, not locked and path.exists() and _ended(record, locked is None), path
+
+
+def _ended(record: Record, without_locks: bool) -> bool:
+    """Whether the session of a record that is not locked has ended."""
+    if record.machine == platform.node():
+        return not (without_locks and start_time(record.pid))
+    try:
+        since = datetime.fromisoformat(record.since)
+    except ValueError:
+        return False
+    return datetime.now(UTC) - (since if since.tzinfo else since.replace(tzinfo=UTC)) > OLD
+
+
 @contextmanager
 def leased(wanted: Wanted, show: Show, say: Say) -> Iterator[Job]:
     """Lease machines for the block, however it ends. ``say`` is told what could not be given back.
@@ -141,7 +239,7 @@ def leased(wanted: Wanted, show: Show, say: Say) -> Iterator[Job]:
         values["job"], wanted.kind, len(wanted.names), since, os.getpid(), platform.node(), release, wanted.purpose
     )
     job = Job(wanted, values)
-    with lease_records.noted(record) as note:
+    with noted(record) as forget:
         try:
             for name, (address, number) in _named(wanted, _acquire(job, show)):
                 job.machines.append(Machine(name, address, number, job))
@@ -154,24 +252,10 @@ def leased(wanted: Wanted, show: Show, say: Say) -> Iterator[Job]:
             for each in job.machines:
                 _held.pop(each.name, None)
             why = "" if job.refused else _released(release)
-            note.released = not why
-            if why:
+            if not why:
+                forget()
+            else:
                 say(f"{record} could not be released: {why}. The next session tries again, and so does `bisect gc`.")
-
-
-def free_abandoned(say: Say) -> None:
-    """Release what sessions that were killed have left."""
-    for record, runs in lease_records.all_records():
-        if runs:
-            continue
-        with lease_records.abandoned(record) as note:
-            if note:
-                why = _released(record.release)
-                note.released = not why
-                said = (
-                    f"could not be released: {why}" if why else "was left by a session that has ended, and is released"
-                )
-                say(f"{record} {said}.")
 
 
 def _acquire(job: Job, show: Show) -> list[tuple[str, str]]:
@@ -179,46 +263,56 @@ def _acquire(job: Job, show: Show) -> list[tuple[str, str]]:
 
     Interrupted, the command is ended, and with it the place in the queue.
     """
-    wanted = job.wanted
+    wanted, lease = job.wanted, job.wanted.lease
     count = len(wanted.names)
     minutes = str(math.ceil(wanted.minutes) + MARGIN) if wanted.minutes else ""
     asked = {**job.values, "features": wanted.features, "count": str(count), "node": ",".join(wanted.nodes.values())}
-    asked |= {"minutes": minutes, "every": str(wanted.lease.every)}
+    asked |= {"minutes": minutes, "every": str(lease.every)}
     what = wanted.kind if count == 1 else f"{wanted.kind}*{count}"
-    command = fill(wanted.lease.acquire, asked)
-    job.refused = True
-    process = _started(command)
-    job.refused = False  # it may be interrupted, with a place in the queue or more
-    out, err = _Stream(process.stdout), _Stream(process.stderr)
-    try:
-        waited, looked = False, time.monotonic()
-        state = ""
-        while process.poll() is None:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(1)
-            if process.returncode is None:
-                waited = True
-                if wanted.lease.status and (not state or time.monotonic() - looked > LOOK):
-                    looked = time.monotonic()
-                    state = _short(fill(wanted.lease.status, job.values))[1]
-                show(what, state or err.line or "in the queue")
-    finally:
-        _end(process)
-        out.close()
-        err.close()
-    if process.returncode:
-        job.refused = process.returncode > 0  # killed by a signal, it may have leased something
-        raise EnvironmentFailure(
-            f"{what} cannot be leased: {err.line or out.line or f'{command[0]} ended with status {process.returncode}'}",
-            f"See `acquire` of lease {wanted.lease.name} in {wanted.lease.file}.",
+    command = fill(lease.acquire, asked)
+
+    def failure(why: str) -> EnvironmentFailure:
+        return EnvironmentFailure(
+            f"{what} cannot be leased: {why}", f"See `acquire` of lease {lease.name} in {lease.file}."
         )
-    found = [line.split() for line in out.text.splitlines() if line.strip()]
+
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        job.refused = True
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,  # Ctrl-C in the terminal reaches it through ``end`` alone
+            )
+        except OSError as error:
+            raise EnvironmentFailure(
+                f"{command[0]} does not start on this machine: {error.strerror}",
+                "It is a command of a lease in hosts.toml.",
+            ) from error
+        job.refused = False  # it may be interrupted, with a place in the queue or more
+        waited, looked, state = False, 0.0, ""
+        try:
+            while process.poll() is None:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(1)
+                if process.returncode is None:
+                    waited = True
+                    if lease.status and (not state or time.monotonic() - looked > LOOK):
+                        looked, state = time.monotonic(), _short(fill(lease.status, job.values))[1]
+                    show(what, state or _last_line(_text(err)) or "in the queue")
+        finally:
+            end(process, STOP)
+        if process.returncode:
+            job.refused = process.returncode > 0  # killed by a signal, it may have leased something
+            said = _last_line(_text(err)) or _last_line(_text(out))
+            raise failure(said or f"{command[0]} ended with status {process.returncode}")
+        found = [line.split() for line in _text(out).splitlines() if line.strip()]
     if len(found) != count or any(len(words) > 2 for words in found):
-        raise EnvironmentFailure(
-            f"{what} cannot be leased: its acquire printed {len(found)} line{'' if len(found) == 1 else 's'}, but must print the address of"
-            f" {'the machine' if count == 1 else f'each of {count} machines'} on a line of its own",
-            f"See `acquire` of lease {wanted.lease.name} in {wanted.lease.file}.",
-        )
+        lines = f"{len(found)} line{'' if len(found) == 1 else 's'}"
+        each = "the machine" if count == 1 else f"each of {count} machines"
+        raise failure(f"its acquire printed {lines}, but must print the address of {each} on a line of its own")
     if waited:
         show(what, "")
     return [(words[0], words[-1]) for words in found]
@@ -229,38 +323,21 @@ def _named(wanted: Wanted, found: Sequence[tuple[str, str]]) -> list[tuple[str, 
     left = list(found)
     own: dict[str, tuple[str, str]] = {}
     for name, node in wanted.nodes.items():
-        for each in left:
-            if each[0] == node:
-                own[name] = each
-                left.remove(each)
-                break
+        if again := next((each for each in left if each[0] == node), None):
+            own[name] = again
+            left.remove(again)
     return [(name, own[name] if name in own else left.pop(0)) for name in wanted.names]
 
 
-def _started(command: Sequence[str]) -> subprocess.Popen[bytes]:
-    try:
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C in the terminal reaches it through ``_end`` alone
-        )
-    except OSError as error:
-        raise EnvironmentFailure(
-            f"{command[0]} does not start on this machine: {error.strerror}",
-            "It is a command of a lease in hosts.toml.",
-        ) from error
+def _text(stream: IO[bytes]) -> str:
+    """The end of what has come, also while a process writes: its place in the file is its own."""
+    size = os.fstat(stream.fileno()).st_size
+    return os.pread(stream.fileno(), _KEPT, max(0, size - _KEPT)).decode(errors="replace")
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a command with its children: TERM first, so that it can leave the queue."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        if process.poll() is None:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, number)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(STOP)
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1].strip() if lines else ""
 
 
 def _short(command: Sequence[str]) -> tuple[int, str]:
@@ -274,50 +351,13 @@ def _short(command: Sequence[str]) -> tuple[int, str]:
     except OSError as error:
         return -1, f"{command[0]} does not start: {error.strerror}"
     printed = done.stdout if done.returncode == 0 else done.stderr or done.stdout
-    lines = printed.decode(errors="replace").strip().splitlines()
-    return done.returncode, lines[-1].strip() if lines else ""
+    return done.returncode, _last_line(printed.decode(errors="replace"))
 
 
 def _released(command: Sequence[str]) -> str:
     """Release a job; why it failed, or ""."""
     status, said = _short(command)
     return "" if status == 0 else said or f"{command[0]} ended with status {status}"
-
-
-class _Stream:
-    """An output of acquire, read as it comes."""
-
-    def __init__(self, stream: "object") -> None:
-        self._came = b""
-        self._stream = stream
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self._thread.start()
-
-    def _read(self) -> None:
-        def read(size: int) -> bytes:
-            data: bytes = self._stream.read1(size)  # type: ignore[attr-defined]
-            self._came = (self._came + data)[-(64 << 10) :]
-            return data
-
-        with suppress(OSError, ValueError):
-            last_of(read)
-
-    @property
-    def text(self) -> str:
-        """What has come."""
-        return self._came.decode(errors="replace")
-
-    @property
-    def line(self) -> str:
-        """The last line of it."""
-        lines = self.text.strip().splitlines()
-        return lines[-1].strip() if lines else ""
-
-    def close(self) -> None:
-        """Read no more."""
-        self._thread.join(5)
-        if not self._thread.is_alive():
-            self._stream.close()  # type: ignore[attr-defined]
 
 
 class LeasedHost(DelegatingHost):
@@ -340,6 +380,13 @@ class LeasedHost(DelegatingHost):
         """Acquire the host itself. Its lease is released at the end of the session."""
         with self.around():
             super().acquire()
+
+    def execute(self, command: Command) -> Result:
+        """Run a command. One that fails after the end of the lease tells nothing."""
+        result = super().execute(command)
+        if not result.ok:
+            self.machine.check()
+        return result
 
     @contextmanager
     def around(self) -> Iterator[None]:

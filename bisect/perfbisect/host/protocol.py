@@ -1,17 +1,35 @@
-"""The one interface through which effects on a machine happen, and hosts that do something around each command of another."""
+"""The one interface through which effects on a machine happen, what the end of a command means, and hosts around another.
 
+A command can print without end. What is beyond the bounds here is never kept in memory or on a disk.
+"""
+
+import errno
+import os
+import shlex
 import socket
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import PurePosixPath
 from types import TracebackType
 from typing import Self
 
-from perfbisect.errors import Cancelled
+from perfbisect.errors import Cancelled, CommandFailed, EnvironmentFailure, TooMuchOutput
+
+HEAD = 8 << 20  # bytes of each stream of a job that are kept from its beginning: several times the log of a long build
+TAIL = 2 << 20  # bytes that are kept from its end, where totals and the reasons of failures are
+PRINTED = 64 << 20  # bytes of each stream of a short command: git lists the tree of half a million files in less
+LINE = 64 << 10  # characters of a line that are parsed for progress and errors: those of linkers are the longest
+ARGUMENT = (128 << 10) - 1  # bytes of one argument or variable of a program: the limit of Linux
+
+TIMED_OUT = 124  # the status of coreutils' timeout
+_NO_SPACE = os.strerror(errno.ENOSPC)
+_LAST = 1000  # characters of an output, in whose last line its reason is searched for
 
 
 class ConnectionState(StrEnum):
@@ -38,6 +56,25 @@ Unsubscribe = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
+class Command:
+    """What ``Host.run`` was asked for."""
+
+    argv: tuple[str, ...]
+    cwd: PurePosixPath | None = None
+    env: Mapping[str, str] | None = None
+    stdin: bytes = b""
+    timeout: float = 60.0
+
+    def ended(self, status: int, out: bytes, err: bytes) -> "Result":
+        """Its result, from what it printed."""
+        return Result(self.argv, status, out.decode(errors="replace"), err.decode(errors="replace"))
+
+    def timed_out(self) -> "Result":
+        """Its result where it was ended because it took too long."""
+        return Result(self.argv, TIMED_OUT, "", f"not finished after {self.timeout:g} s")
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
     """A finished command. Output is text, undecodable bytes replaced."""
 
@@ -52,12 +89,24 @@ class Result:
         return self.status == 0
 
 
+@dataclass(frozen=True, slots=True)
+class Streamed:
+    """A command whose stdin and stdout are a socket; see ``Host.stream``."""
+
+    errors: Callable[[int], bytes]  # reads its stderr
+    end: Callable[
+        [str], tuple[int, str]
+    ]  # waits for it; from its last bytes of stderr, its status and these without ours
+    kill: Callable[[], object]
+    copies: tuple[Callable[[], object], ...] = ()  # run beside it; see ``copies``
+
+
 class Host(ABC):
     """A machine on which commands run. They write only below ``root``.
 
     ``run`` is for short commands. Long ones are jobs (``perfbisect.host.jobs``), which use nothing but ``run``.
     A host is a context manager: it is acquired on entry and released on exit. See ``perfbisect.host.lock`` for the right
-    to measure on it.
+    to measure on it. A kind of host provides ``execute`` and ``begin``.
     """
 
     __slots__ = ()
@@ -93,7 +142,6 @@ class Host(ABC):
     def give_up_after(self, seconds: float) -> None:  # noqa: B027
         """Open a lost connection again for so long at most. By default none can be lost."""
 
-    @abstractmethod
     def run(
         self,
         argv: Sequence[str],
@@ -113,9 +161,15 @@ class Host(ABC):
         Raises CommandFailed when ``check`` and the status is not 0 (124 when ``timeout`` seconds have passed),
         EnvironmentFailure when the host cannot be reached or the program does not exist.
         """
+        result = self.execute(Command(tuple(argv), cwd, env, stdin.encode(), timeout))
+        return judged(self.name, result, timeout, check)
 
     @abstractmethod
-    def stream(self, argv: Sequence[str]) -> AbstractContextManager[socket.socket]:
+    def execute(self, command: Command) -> Result:
+        """Run a command, whatever its status; see ``run``."""
+
+    @contextmanager
+    def stream(self, argv: Sequence[str]) -> Iterator[socket.socket]:
         """Run ``argv`` with its stdin and stdout connected to the socket that is yielded: for data too large for ``run``.
 
         Leaving the context closes the socket and waits for the command. It is not run again.
@@ -123,6 +177,116 @@ class Host(ABC):
         Raises CommandFailed when the status is not 0, ConnectionLost when the connection is, EnvironmentFailure as
         above.
         """
+        near, far = socket.socketpair()
+        with near, far, self.begin(tuple(argv), far) as running, ThreadPoolExecutor(3) as pool:
+            try:
+                errors = pool.submit(last_of, running.errors)
+                for copy in running.copies:
+                    pool.submit(copy)
+                yield near
+                near.close()
+                status, said = running.end(errors.result().decode(errors="replace"))
+            except BaseException:
+                near.close()
+                running.kill()
+                raise
+        judged(self.name, Result(tuple(argv), status, "", said), 0, True)
+
+    @abstractmethod
+    def begin(self, argv: tuple[str, ...], far: socket.socket) -> AbstractContextManager[Streamed]:
+        """Start a command at the other end of a stream's socket."""
+
+
+def judged(host: str, result: Result, timeout: float, check: bool) -> Result:
+    """The result of a command, or the errors of ``Host.run``."""
+    if not result.ok and _NO_SPACE in result.stderr:
+        raise no_space(host, _last_line(result.stderr))
+    if check and not result.ok:
+        output = _last_line(result.stderr) or _last_line(result.stdout) or "it printed nothing"
+        end = f"took more than {timeout:g} s" if result.status == TIMED_OUT else f"ended with status {result.status}"
+        raise CommandFailed(
+            f"on host {host}, {_shown(result.argv)} {end}: {output}",
+            status=result.status,
+            output=result.stdout + result.stderr,
+        )
+    return result
+
+
+def last_of(receive: Callable[[int], bytes]) -> bytes:
+    """Read a stream to its end, or that of its connection; what it returns is its last bytes."""
+    last = b""
+    with suppress(EOFError):
+        while data := receive(1 << 16):
+            last = (last + data)[-_LAST:]
+    return last
+
+
+def copies(
+    far: socket.socket,
+    read: Callable[[int], bytes | None],
+    write: Callable[[bytes], object],
+    close: Callable[[], object],
+) -> tuple[Callable[[], None], Callable[[], None]]:
+    """What copies a socket to a command, and back. Where the command reads no more, writing to the socket's other end
+    fails instead of blocking.
+    """
+    return (
+        partial(_copy, far.recv, write, partial(far.shutdown, socket.SHUT_RD), close),
+        partial(_copy, read, far.sendall, partial(far.shutdown, socket.SHUT_WR)),
+    )
+
+
+def _copy(
+    read: Callable[[int], bytes | None], write: Callable[[bytes], object], *closing: Callable[[], object]
+) -> None:
+    """Copy all of one end to the other, then close. An end that is gone ends it: the status of the command tells."""
+    gone = suppress(OSError, ValueError, EOFError)  # the last of a channel without its connection
+    with gone:
+        while data := read(1 << 16):
+            unsent = memoryview(data)
+            while unsent:
+                written = write(unsent.tobytes())
+                unsent = unsent[written if isinstance(written, int) else len(unsent) :]
+    for close in closing:
+        with gone:
+            close()
+
+
+def no_space(host: str, detail: str) -> EnvironmentFailure:
+    """The error for a full disk; ``detail`` is the message of the failing program."""
+    return EnvironmentFailure(
+        f"no space left on host {host}: {detail}",
+        f"Free some with `bisect gc {host} --keep SIZE`: builds and datasets are made again when they are needed.",
+    )
+
+
+def unwritten(host: str, job: str, reason: str) -> EnvironmentFailure:
+    """The error for a job whose output could not be written, with the message of the program that writes it."""
+    if _NO_SPACE in reason:
+        return no_space(host, reason)
+    return EnvironmentFailure(f"the output of job {job} on host {host} cannot be written: {reason}")
+
+
+def too_much(host: str, argv: tuple[str, ...]) -> TooMuchOutput:
+    """The error for a command that was ended because it printed without end."""
+    return TooMuchOutput(f"on host {host}, {_shown(argv)} printed more than {PRINTED >> 20} MiB, and was ended")
+
+
+def no_folder(host: str, folder: object) -> EnvironmentFailure:
+    """The error for a missing working directory."""
+    return EnvironmentFailure(
+        f"folder {folder} does not exist on host {host}", "It may have been removed; start again."
+    )
+
+
+def _shown(argv: tuple[str, ...]) -> str:
+    command = shlex.join(argv)
+    return command if len(command) <= 200 else f"{command[:199]}…"
+
+
+def _last_line(text: str) -> str:
+    lines = text[-_LAST:].strip().splitlines()
+    return lines[-1].strip() if lines else ""
 
 
 class DelegatingHost(Host):
@@ -152,25 +316,16 @@ class DelegatingHost(Host):
         """Give up the host itself."""
         self.host.give_up_after(seconds)
 
-    def run(
-        self,
-        argv: Sequence[str],
-        *,
-        cwd: PurePosixPath | None = None,
-        env: Mapping[str, str] | None = None,
-        stdin: str = "",
-        timeout: float = 60.0,
-        check: bool = True,
-    ) -> Result:
-        """Run ``argv`` and wait for it; see ``Host.run``."""
+    def execute(self, command: Command) -> Result:
+        """Run a command; see ``Host.execute``."""
         with self.around():
-            return self.host.run(argv, cwd=cwd, env=env, stdin=stdin, timeout=timeout, check=check)
+            return self.host.execute(command)
 
     @contextmanager
-    def stream(self, argv: Sequence[str]) -> Iterator[socket.socket]:
-        """Run ``argv`` with its stdin and stdout on a socket; see ``Host.stream``."""
-        with self.around(), self.host.stream(argv) as near:
-            yield near
+    def begin(self, argv: tuple[str, ...], far: socket.socket) -> Iterator[Streamed]:
+        """Start a command; see ``Host.begin``."""
+        with self.around(), self.host.begin(argv, far) as running:
+            yield running
 
 
 class StoppableHost(DelegatingHost):

@@ -1,34 +1,157 @@
-"""The kinds of connection, by the scheme of a host's address in hosts.toml.
+"""From an entry of hosts.toml to a host: its kind of connection, and the right to its root folder.
 
-A new kind is a module with ``connect``, and a line here.
+The kind is chosen by the scheme of the address; a new one is a module with ``connect``, and a line in CONNECTIONS.
+
+What is below a root folder is removed without a question, so it must be perfbisect's own. A root has a marker, the file ``.perfbisect``, whose one line says what the folder is and which version marked it. A
+folder that is missing or empty becomes a root and gets one. A root of a version that had no markers gets one, too: it has
+an empty file ``lock.guard``, which every hunt made, and nothing but names that perfbisect uses. Any other folder is
+refused until the user adopts it. So is one in which others may have put links to files of this user: a folder of
+another user than this one and the superuser, or that anyone may write to, unless the marker is this user's. Refused always
+are ``/``, a folder that is or contains the home folder, a repository and a folder of its git directory, and a folder inside
+the folders of another root. Of a symbolic link the target is judged.
 """
 
+import shlex
+from collections.abc import Callable
 from dataclasses import is_dataclass, replace
-from typing import Protocol
+from pathlib import PurePosixPath
 
-from perfbisect.errors import UsageError
+from perfbisect import __version__
+from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host import leases, local, ssh, through
 from perfbisect.host.leases import LeasedHost
 from perfbisect.host.protocol import Host
-from perfbisect.host.root import claim
 from perfbisect.recipes.inventory import HostEntry, reached
 
+MARKER = ".perfbisect"
+FOLDERS = ("git", "recipes", "scripts", "work", "builds", "datasets", "visit", "jobs", "logs", "ccache", "tmp")
+FILES = ("lock", "lock.new", "lock.beat", "lock.guard")
+REMOVED = ("builds", "datasets", "jobs", "logs", "tmp", "visit", "work")  # by hunts and `bisect gc`
+_PRIVATE = "jobs logs scripts"  # what contains commands, and so passwords perhaps
+_PASSING = (f"{MARKER}.??????", "reflink.??????")  # left by a process that was killed
+_IN_CACHE = (
+    "demo",
+    "repositories",
+    "submodules",
+)  # of the controller, where ~/.cache/perfbisect is the root; never removed
+_SHOWN = 4  # names of what is in the way
 
-class ConnectionModule(Protocol):
-    """What a module of this folder provides for one kind of connection."""
-
-    def connect(self, entry: HostEntry, destination: str) -> Host:
-        """The host that ``entry`` describes, a dataclass. Its root is as the user wrote it, but absolute or with ``~``.
-
-        ``destination`` is the address without its scheme. Raises EnvironmentFailure when the host cannot be reached.
-        """
+_REFUSED = 3  # status of the script, which then prints _TAG with the reason, and lines about it
+_TAG = "perfbisect root: "
 
 
-CONNECTIONS: dict[str, ConnectionModule] = {"local": local, "ssh": ssh, "through": through}
+def _but(*patterns: str) -> str:
+    return " ".join(f"! -name {shlex.quote(pattern)}" for pattern in patterns)
+
+
+# $1 the root as in hosts.toml, absolute or with ~; $2 the line of a marker; $3 "adopt" or ""; then tests of find that
+# leave out more names. Prints the path of the root, and what is in a folder that is adopted.
+# The contents are listed before the last look for a marker: another process that creates the same root at this moment
+# writes its marker first. Others may pass through a root of this user, unless it is shared (by its setgid bit, or with
+# all), as a server does that runs as nobody; they may not read commands, or what these print.
+_CLAIM = f"""\
+root=$1 line=$2 adopt=$3; shift 3
+unset CDPATH
+refuse() {{ printf '{_TAG}%s\\n' "$1"; shift; [ $# = 0 ] || printf '%s\\n' "$@"; exit {_REFUSED}; }}
+home_of() {{ eval "printf '%s\\n' ~$1"; }}
+own=$(home_of "$(id -un)")
+HOME=${{HOME:-$own}}
+case $root in
+    '~' | '~/'*) root=$HOME${{root#'~'}};;
+    '~'*)
+        user=${{root%%/*}}; user=${{user#'~'}}
+        case $user in *[!A-Za-z0-9._-]*) refuse user;; esac
+        home=$(home_of "$user")
+        case $home in /*) ;; *) refuse user;; esac
+        root=$home${{root#"~$user"}};;
+esac
+[ -d "$root" ] || (umask o-w; mkdir -p -- "$root") || exit 1
+cd -- "$root" || exit 1
+shown=$(pwd) real=$(pwd -P)
+
+[ "$real" != / ] || refuse top
+for home in "$HOME" "$own"; do
+    home=$(cd -- "$home" 2>/dev/null && pwd -P) || continue
+    case $home/ in "$real/") refuse home;; "$real"/*) refuse above;; esac
+done
+bare() {{ [ -f "$1/HEAD" ] && [ -d "$1/objects" ] && [ -d "$1/refs" ]; }}
+if [ -e .git ] || [ -L .git ] || bare .; then refuse repository; fi
+
+marked() {{
+    [ -f "$1/{MARKER}" ] && [ ! -L "$1/{MARKER}" ] && read -r first <"$1/{MARKER}" &&
+        case $first in 'perfbisect '*) ;; *) false;; esac
+}} 2>/dev/null
+outer=$real
+until [ -z "$outer" ]; do
+    name=${{outer##*/}} outer=${{outer%/*}}
+    ! bare "$outer" || refuse repository
+    case $name in {"|".join(FOLDERS)}) ! marked "$outer" || refuse inside "$outer";; esac
+done
+
+names() {{
+    find . -mindepth 1 -maxdepth 1 {_but("lost+found", *_PASSING)} "$@" -printf '%f\\0' | tr '\\n\\0' '?\\n' | LC_ALL=C sort
+}}
+mark() {{
+    new=$(mktemp ./{MARKER}.XXXXXX) || return 1
+    printf '%s\\n' "$line" | cat >"$new" && chmod 644 "$new" && mv -fT -- "$new" {MARKER} || {{ rm -f -- "$new"; return 1; }}
+}}
+safe() {{ [ -n "$(find . -maxdepth 0 '(' -uid 0 -o -uid "$(id -u)" ')' ! -perm -o=w)" ]; }}
+known() {{ marked . && {{ [ -O {MARKER} ] || safe; }}; }}
+present=
+if ! known; then
+    present=$(names "$@") foreign=$(names "$@" {_but(*FOLDERS, *FILES)})
+    if known; then present=
+    elif [ -z "$adopt" ] && ! safe; then refuse shared
+    elif [ -z "$present" ]; then mark || exit 1
+    elif [ -z "$foreign" ] && [ -f lock.guard ] && [ ! -L lock.guard ] && [ ! -s lock.guard ]; then
+        present=
+        mark 2>/dev/null || :  # on a full disk it is marked later: `bisect gc` must be able to free space
+    elif [ -z "$adopt" ]; then refuse foreign "$present"
+    elif ! marked . && {{ [ -e {MARKER} ] || [ -L {MARKER} ]; }}; then refuse marker
+    else mark || exit 1
+    fi
+fi
+if [ -n "$(find . -maxdepth 0 -uid "$(id -u)" ! -perm /2002)" ]; then
+    chmod go-rw .
+    find {_PRIVATE} -maxdepth 0 -type d -exec chmod go-rwx {{}} +
+    find builds -mindepth 2 -maxdepth 2 -type f -name log -exec chmod go-rwx {{}} +
+fi 2>/dev/null
+printf '%s\\n' "$shown"
+[ -z "$present" ] || printf '%s\\n' "$present"
+"""
+
+_ADVICE = "Choose a new or an empty folder as `root` of this host in hosts.toml."
+_REMOVES = ", and what is below a root may be removed"
+_WRONG = {  # what the script says → the rest of a sentence, and more advice
+    "top": (f"is the top of the file system{_REMOVES}", ""),
+    "home": (f"is your home folder{_REMOVES}", ""),
+    "above": (f"contains your home folder{_REMOVES}", ""),
+    "repository": (f"is a git repository, or inside of one's own folder{_REMOVES}", ""),
+    "marker": (f"has a {MARKER} that perfbisect has not written{_REMOVES}", ""),
+    "user": ("begins with a user that does not exist there", ""),
+    "inside": ("is inside of another root, {about}, whose files may be removed", ""),
+    "foreign": (
+        "contains files that are not perfbisect's: {about}; hunts and `bisect gc` could remove some",
+        " Or, if nothing in there is needed, let perfbisect have it: bisect doctor {host} --adopt",
+    ),
+    "shared": (
+        "belongs to another user, or anyone may write to it: links there could lead to your files",
+        " Or, if you trust all who can write to it: bisect doctor {host} --adopt",
+    ),
+}
+
+
+Connect = Callable[[HostEntry, str], Host]
+"""Makes the host of an entry, a dataclass, from the entry and its address without scheme.
+
+Its root is as the user wrote it, but absolute or with ``~``. Raises EnvironmentFailure when the host cannot be reached.
+"""
+
+CONNECTIONS: dict[str, Connect] = {"local": local.connect, "ssh": ssh.connect, "through": through.connect}
 
 
 def connect(entry: HostEntry) -> Host:
-    """The host that ``entry`` describes, acquired, with the right to its root folder; see ``root.claim``.
+    """The host that ``entry`` describes, acquired, with the right to its root folder; see ``_claim``.
 
     An entry with ``through`` needs no address. ``local`` is a scheme by itself; any other address without a scheme is an
     ssh destination. Raises EnvironmentFailure when the host cannot be reached, or its root folder cannot be created or
@@ -55,12 +178,53 @@ def _connect(entry: HostEntry, *, adopt: bool) -> tuple[Host, tuple[str, ...]]:
             f"Host {entry.name} has the address {entry.address!r}, and no kind of connection is named {scheme!r}.",
             f"Known are {', '.join(CONNECTIONS)}: correct `hosts.{entry.name}.address` in hosts.toml.",
         )
-    host = CONNECTIONS[scheme].connect(entry, destination)
+    host = CONNECTIONS[scheme](entry, destination)
     try:
-        path, adopted = claim(host, entry, adopt=adopt)
+        path, adopted = _claim(host, entry, adopt=adopt)
     except BaseException:
         host.release()
         raise
     assert is_dataclass(host)
     host = replace(host, root=path)
     return (LeasedHost(host, machine) if machine else host), adopted
+
+
+def _claim(host: Host, entry: HostEntry, *, adopt: bool) -> tuple[PurePosixPath, tuple[str, ...]]:
+    """Create or check the root folder of a host that is connected; returns its path on the host.
+
+    ``host.root`` is the folder as the user wrote it: absolute, or with ``~``. A folder that is not perfbisect's is refused,
+    unless it is to be adopted: then the names of what it contains are returned, too. Raises EnvironmentFailure.
+    """
+    line = f"perfbisect {__version__} uses this folder as its root: what is below it may be removed at any time"
+    further = _IN_CACHE if host.root.name == "perfbisect" else ()
+    tests = [word for name in further for word in ("!", "-name", name)]
+    arguments = [str(host.root), line, "adopt" if adopt else "", *tests]
+    result = host.run(["sh", "-c", _CLAIM, "claim", *arguments], check=False)
+    lines = result.stdout.splitlines()
+    if result.status == _REFUSED:
+        raise _refusal(entry, lines)
+    if not result.ok:
+        printed = result.stderr.strip().splitlines() or ["it printed nothing"]
+        raise EnvironmentFailure(
+            f"the root folder {entry.root} of host {entry.name} cannot be created: {printed[-1]}",
+            "Choose another `root` for this host in hosts.toml.",
+        )
+    if not lines or not lines[0].startswith("/") or (len(lines) > 1 and not adopt):
+        raise EnvironmentFailure(
+            f"a start-up file of your shell on host {entry.name} prints {(lines or [''])[0]!r}, which mixes with the output"
+            " of commands",
+            "Let it be silent for commands: in ~/.bashrc, for instance, after `[[ $- == *i* ]] || return`. "
+            f"`ssh {entry.address.removeprefix('ssh://')} true` should print nothing.",
+        )
+    return PurePosixPath(lines[0]), tuple(lines[1:])
+
+
+def _refusal(entry: HostEntry, lines: list[str]) -> EnvironmentFailure:
+    at = next(number for number, line in enumerate(lines) if line.startswith(_TAG))  # a start-up file may print before
+    about = lines[at + 1 :]
+    more = f" and {len(about) - _SHOWN:,} more" if len(about) > _SHOWN else ""
+    what, advice = _WRONG[lines[at].removeprefix(_TAG)]
+    what = what.replace("{about}", ", ".join(about[:_SHOWN]) + more)
+    return EnvironmentFailure(
+        f"the root folder {entry.root} of host {entry.name} {what}", _ADVICE + advice.replace("{host}", entry.name)
+    )

@@ -15,11 +15,22 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import Generic, TypeVar
 
 from perfbisect.errors import ConnectionLost, EnvironmentFailure
-from perfbisect.host.commands import TIMED_OUT, judged, no_folder, timed_out, too_much
 from perfbisect.host.packages import absent
-from perfbisect.host.protocol import ConnectionEvent, ConnectionState, Host, Listener, Result, Unsubscribe
+from perfbisect.host.protocol import (
+    TIMED_OUT,
+    Command,
+    ConnectionEvent,
+    ConnectionState,
+    Host,
+    Listener,
+    Result,
+    Unsubscribe,
+    no_folder,
+    too_much,
+)
 
 PATIENCE = 300.0  # seconds for which a lost connection is retried: enough for a restart of the host
 SILENCE = 20  # seconds without an answer after which a connection counts as lost
@@ -34,39 +45,28 @@ perfbisect_stdin=$(head -c {length} | base64 -w 0)
 {{ printf %s "$perfbisect_stdin" | base64 -d; }} 2>/dev/null | """
 
 
-def script(
-    argv: Sequence[str], cwd: PurePosixPath | None, env: Mapping[str, str] | None, timeout: float, length: int
-) -> str:
-    """The script for a POSIX shell on the host. The shell stays the command's parent, so that a signal becomes a status.
-
-    ``length`` is the length of the command's stdin in bytes.
-    """
-    lines = [f"cd -- {shlex.quote(str(cwd))} 2>/dev/null || {{ echo {_NOWHERE} >&2; exit 1; }}"] if cwd else []
-    if wrong := [name for name in env or {} if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name)]:
+def script(command: Command) -> str:
+    """The script for a POSIX shell on the host. The shell stays the command's parent, so that a signal becomes a status."""
+    env: Mapping[str, str] = command.env or {}
+    if wrong := [name for name in env if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name)]:
         raise ValueError(f"not a name of an environment variable: {wrong[0]!r}")
-    lines += [f"export {name}={shlex.quote(value)}" for name, value in (env or {}).items()]
+    folder, length = command.cwd, len(command.stdin)
+    lines = [f"cd -- {shlex.quote(str(folder))} 2>/dev/null || {{ echo {_NOWHERE} >&2; exit 1; }}"] if folder else []
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in env.items()]
     whole = _WHOLE.format(length=length, encoded=-(-length // 3) * 4) if length else ""
-    lines += [require(argv[0]), f"{whole}timeout -k {GRACE:g} {timeout:g} {shlex.join(argv)}", "exit $?"]
-    return "\n".join(lines)
+    limited = f"timeout -k {GRACE:g} {command.timeout:g} {shlex.join(command.argv)}"
+    return "\n".join([*lines, require(command.argv[0]), f"{whole}{limited}", "exit $?"])
 
 
 def require(program: str) -> str:
     return f"command -v -- {shlex.quote(program)} >/dev/null || {{ echo {_ABSENT} >&2; exit 127; }}"
 
 
-def finished(argv: tuple[str, ...], timeout: float, seconds: float, status: int, out: str, err: str) -> Result:
-    """The result of a script that has taken so many ``seconds``."""
-    if status in (TIMED_OUT, 128 + 9) and seconds >= timeout:
-        return timed_out(argv, timeout)
-    return Result(argv, status, out, err)
-
-
-def check_started(host: str, result: Result, cwd: PurePosixPath | None) -> None:
+def check_started(host: str, argv: Sequence[str], stderr: str, cwd: PurePosixPath | None = None) -> None:
     """Raise EnvironmentFailure where the program or the folder of a script does not exist."""
-    stderr = result.stderr.strip()
-    if stderr == _ABSENT:
-        raise absent([result.argv[0]], host)
-    if stderr == _NOWHERE:
+    if stderr.strip() == _ABSENT:
+        raise absent([argv[0]], host)
+    if stderr.strip() == _NOWHERE:
         raise no_folder(host, cwd)
 
 
@@ -75,27 +75,61 @@ def broken_off(host: str, why: str) -> ConnectionLost:
     return ConnectionLost(f"the connection to host {host} broke off: {why or 'it does not answer'}")
 
 
-class Connection(ABC):
+T = TypeVar("T")
+
+
+class Connection(ABC, Generic[T]):
     """A connection to a host, opened when it is first used and opened again when it is lost. Thread-safe."""
 
     tells_at_once = False  # whether it is reported as lost before the first attempt to open it again has failed
+    final: tuple[type[EnvironmentFailure], ...] = ()  # failures to open it that trying again does not mend
 
     def __init__(self, name: str) -> None:
         """Open nothing yet. ``name`` is the host's, for messages."""
         self.name = name
         self.patience = math.inf  # seconds for which it is opened again, where that is less than usual
-        self.was_open = False
+        self._now: T | None = None
+        self._was_open = False
         self._given_up = False
         self._listeners: list[Listener] = []
         self._lock = threading.Lock()
 
     @abstractmethod
-    def open(self) -> object:
-        """What it consists of, opened if it is closed. Raises EnvironmentFailure: ConnectionLost if it was open before."""
+    def connected(self) -> T:
+        """What it consists of, newly opened. Raises EnvironmentFailure."""
 
     @abstractmethod
+    def is_open(self, now: T) -> bool:
+        """Whether it is not lost."""
+
+    @abstractmethod
+    def drop(self, now: T) -> None:
+        """Close what it consists of."""
+
+    def open(self) -> T:
+        """What it consists of, opened if it is closed. Raises EnvironmentFailure: ConnectionLost if it was open before."""
+        with self._lock:
+            if self._now is None or not self.is_open(self._now):
+                self._drop()
+                try:
+                    self._now = self.connected()
+                except EnvironmentFailure as failure:  # a host that is starting refuses connections or logins
+                    if not self._was_open or isinstance(failure, self.final):
+                        raise
+                    lost = f"the connection to host {self.name} is lost: {failure}"
+                    raise ConnectionLost(lost, failure.advice) from failure
+                self._was_open, self._given_up = True, False
+            return self._now
+
     def close(self) -> None:
         """Close it. The next use opens it again."""
+        with self._lock:
+            self._drop()
+
+    def _drop(self) -> None:
+        now, self._now = self._now, None
+        if now is not None:
+            self.drop(now)
 
     def subscribe(self, listener: Listener) -> Unsubscribe:
         """Report that it is lost, is being opened again, or is restored; see ``Host.subscribe``."""
@@ -108,35 +142,36 @@ class Connection(ABC):
         Raises ConnectionLost after that, and any other error of ``open`` at once. After a timeout or an interruption
         later calls try only once, so that cleaning up on an unreachable host does not wait again.
         """
+        pause, reported = 0.5, False
+
+        def retrying(failure: ConnectionLost) -> None:
+            nonlocal reported
+            if not reported:
+                reported = True
+                left = deadline - time.monotonic()
+                self._report(ConnectionState.RETRYING, f"{failure}; trying again for {left:.0f} s")
+
         try:
-            self._keep_trying(lost, deadline)
+            if self.tells_at_once:
+                retrying(lost)
+            while True:
+                try:
+                    self.open()
+                    break
+                except ConnectionLost as failure:
+                    left = deadline - time.monotonic()
+                    if left <= 0 or self._given_up:
+                        if reported:
+                            self._report(ConnectionState.LOST, str(failure))
+                        raise
+                    retrying(failure)
+                    time.sleep(min(pause, left))
+                    pause = min(2 * pause, LONGEST_PAUSE)
         except BaseException:
             self._given_up = True
             raise
-
-    def _keep_trying(self, lost: ConnectionLost, deadline: float) -> None:
-        pause, reported = 0.5, False
-        if self.tells_at_once:
-            self._report(ConnectionState.RETRYING, f"{lost}; trying again for {deadline - time.monotonic():.0f} s")
-            reported = True
-        while True:
-            try:
-                self.open()
-            except ConnectionLost as failure:
-                left = deadline - time.monotonic()
-                if left <= 0 or self._given_up:
-                    if reported:
-                        self._report(ConnectionState.LOST, str(failure))
-                    raise
-                if not reported:
-                    self._report(ConnectionState.RETRYING, f"{failure}; trying again for {left:.0f} s")
-                    reported = True
-                time.sleep(min(pause, left))
-                pause = min(2 * pause, LONGEST_PAUSE)
-            else:
-                if reported:
-                    self._report(ConnectionState.RESTORED, f"the connection to host {self.name} is restored")
-                return
+        if reported:
+            self._report(ConnectionState.RESTORED, f"the connection to host {self.name} is restored")
 
     def _report(self, state: ConnectionState, text: str) -> None:
         for listener in tuple(self._listeners):
@@ -148,12 +183,12 @@ class TooMuch(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class RemoteHost(Host):
+class RemoteHost(Host, Generic[T]):
     """Commands run at the end of ``connection``, and are run again when it was lost meanwhile."""
 
     name: str
     root: PurePosixPath
-    connection: Connection
+    connection: Connection[T]
     is_local = False  # even if it leads to this machine
 
     @abstractmethod
@@ -182,33 +217,23 @@ class RemoteHost(Host):
         """Open a lost connection again for so long at most."""
         self.connection.patience = seconds
 
-    def run(
-        self,
-        argv: Sequence[str],
-        *,
-        cwd: PurePosixPath | None = None,
-        env: Mapping[str, str] | None = None,
-        stdin: str = "",
-        timeout: float = 60.0,
-        check: bool = True,
-    ) -> Result:
-        """Run ``argv`` and wait for it; see ``Host.run``."""
-        data = stdin.encode()
-        text = script(argv, cwd, env, timeout, len(data))
+    def execute(self, command: Command) -> Result:
+        """Run a command, again where the connection was lost; see ``Host.execute``."""
+        text, limit = script(command), command.timeout
         mark = f"perfbisect-{secrets.token_hex(8)}"
         deadline: float | None = None
         for again in itertools.count(1):
             began = time.monotonic()
             try:
-                status, out, err = self.exchange(text, data, mark, timeout + GRACE + SILENCE)
+                status, out, err = self.exchange(text, command.stdin, mark, limit + GRACE + SILENCE)
                 break
             except TooMuch:
                 with suppress(ConnectionLost):  # what prints to a closed channel ends soon
                     self.end(mark)
-                raise too_much(self.name, tuple(argv)) from None
+                raise too_much(self.name, command.argv) from None
             except ConnectionLost as lost:
                 now, patience = time.monotonic(), min(self.connection.patience, PATIENCE)
-                deadline = deadline or now + timeout + patience  # also for one that is lost again and again
+                deadline = deadline or now + limit + patience  # also for one that is lost again and again
                 if now > deadline:
                     raise
                 self.connection.reopen(lost, min(deadline, now + patience))
@@ -219,7 +244,8 @@ class RemoteHost(Host):
                 with suppress(EnvironmentFailure):
                     self.end(mark)
                 raise
-        stdout, stderr = (each.decode(errors="replace") for each in (out, err))
-        result = finished(tuple(argv), timeout, time.monotonic() - began, status, stdout, stderr)
-        check_started(self.name, result, cwd)
-        return judged(self.name, result, timeout, check)
+        if status in (TIMED_OUT, 128 + 9) and time.monotonic() - began >= limit:
+            return command.timed_out()
+        result = command.ended(status, out, err)
+        check_started(self.name, command.argv, result.stderr, command.cwd)
+        return result

@@ -1,22 +1,35 @@
-"""A machine reached over SSH as a host."""
+"""A machine reached over SSH as a host, with the user's own settings.
 
-import contextlib
+Settings, keys, agent and jump hosts are those of ~/.ssh/config, as fabric and paramiko read them. A host, or a jump
+host, whose key is not known is refused. Commands run in channels of fabric's connection, not by its ``run``: that sends
+stdin a byte at a time, and keeps whatever a command prints.
+"""
+
+import logging
 import shlex
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
 
-from perfbisect.host.commands import PRINTED, judged, last_of
-from perfbisect.host.protocol import Result
-from perfbisect.host.remote import RemoteHost, TooMuch, broken_off, check_started, require, script
-from perfbisect.host.ssh_connection import SshConnection
+from perfbisect.errors import EnvironmentFailure, UsageError
+from perfbisect.host import remote
+from perfbisect.host.protocol import PRINTED, Command, Streamed, copies
+from perfbisect.host.remote import RemoteHost, TooMuch, broken_off, check_started
 from perfbisect.recipes.inventory import HostEntry
 
 if TYPE_CHECKING:
-    from paramiko import Channel
+    from fabric import Connection
+    from paramiko import Channel, PKey, SSHClient
+
+PROMPT = 15  # seconds in which a running host answers
+
+KNOWN_HOSTS = "~/.ssh/known_hosts ~/.ssh/known_hosts2"
+KNOWN_TO_ALL = "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"
 
 # Ends every process of the session in which the command marked $1 runs; jobs have sessions of their own. The mark is
 # an argument of the session's first process.
@@ -30,58 +43,56 @@ ps -e -o pid= -o sess= -o args= | awk -v mark="$1" '
 
 def connect(entry: HostEntry, destination: str) -> "SshHost":
     """The host at an ssh destination, where a relative root begins in the home of the remote user; see
-    ``registry.ConnectionModule``.
+    ``registry.Connect``.
     """
     root = entry.root if entry.root.startswith(("/", "~")) else f"~/{entry.root}"
     return SshHost(entry.name, PurePosixPath(root), SshConnection(entry.name, destination, entry.port))
 
 
 @dataclass(frozen=True, slots=True)
-class SshHost(RemoteHost):
+class SshHost(RemoteHost["Connection"]):
     """Commands run in channels of one connection."""
 
-    connection: SshConnection
+    connection: "SshConnection"
 
-    @contextlib.contextmanager
-    def stream(self, argv: Sequence[str]) -> Iterator[socket.socket]:
-        """Run ``argv`` with its stdin and stdout on a socket; see ``Host.stream``."""
-        channel = self._open(f"{require(argv[0])}\n{shlex.join(argv)}", "perfbisect-stream")
-        near, far = socket.socketpair()
-        with near, far, channel, ThreadPoolExecutor(3) as pool:
-            try:
-                errors = pool.submit(last_of, channel.recv_stderr)
-                pool.submit(_forward, far, channel)
-                pool.submit(_backward, channel, far)
-                yield near
-                near.close()
-                stderr = errors.result().decode(errors="replace")
-                status = channel.recv_exit_status()
-            except BaseException:
-                near.close()
-                channel.close()
-                raise
-        if status < 0:
-            raise broken_off(self.name, "it closed the channel")
-        result = Result(tuple(argv), status, "", stderr)
-        check_started(self.name, result, None)
-        judged(self.name, result, 0, True)
+    @contextmanager
+    def begin(self, argv: tuple[str, ...], far: socket.socket) -> Iterator[Streamed]:
+        """Start a command with its stdin and stdout on the socket; see ``Host.begin``."""
+        with self._channel(f"{remote.require(argv[0])}\n{shlex.join(argv)}", "perfbisect-stream") as channel:
 
-    def _open(self, script: str, mark: str) -> "Channel":
-        """A channel in which ``script`` runs."""
+            def end(said: str) -> tuple[int, str]:
+                check_started(self.name, argv, said)
+                return self._status(channel), said
+
+            both = copies(far, channel.recv, channel.sendall, channel.shutdown_write)
+            yield Streamed(channel.recv_stderr, end, channel.close, both)
+
+    def _channel(self, script: str, mark: str) -> "Channel":
+        """A channel in which ``script`` runs. Raises ConnectionLost."""
         from paramiko import SSHException
 
         text = f"{{\n{script}\n}}".encode()
+        connection = self.connection.open()
         try:
-            channel = self.connection.session()
+            channel: Channel = connection.transport.open_session(timeout=remote.SILENCE)
+        except (SSHException, OSError, EOFError) as error:
+            connection.transport.close()
+            raise broken_off(self.name, str(error)) from error
+        try:
             channel.exec_command(receiver(len(text), mark))
             channel.sendall(text)
         except (SSHException, OSError, EOFError) as error:
             raise broken_off(self.name, str(error)) from error
         return channel
 
+    def _status(self, channel: "Channel") -> int:
+        if (status := channel.recv_exit_status()) < 0:
+            raise broken_off(self.name, "it closed the channel")
+        return status
+
     def exchange(self, script: str, stdin: bytes, mark: str, limit: float) -> tuple[int, bytes, bytes]:
         """Run a script once, in a channel of its own; see ``RemoteHost.exchange``."""
-        with self._open(script, mark) as channel, ThreadPoolExecutor(2) as pool:
+        with self._channel(script, mark) as channel, ThreadPoolExecutor(2) as pool:
             try:
                 channel.settimeout(limit)
                 errors = pool.submit(_read, channel.recv_stderr, channel.close)
@@ -90,19 +101,16 @@ class SshHost(RemoteHost):
                 stderr = errors.result()
                 if not channel.status_event.wait(limit):
                     raise TimeoutError
-                status = channel.recv_exit_status()
             except OSError as error:  # a timeout: closing the transport ends every other channel, too
                 channel.get_transport().close()
                 raise broken_off(self.name, str(error)) from error
             finally:
                 channel.close()
-        if status < 0:
-            raise broken_off(self.name, "it closed the channel")
-        return status, stdout, stderr
+            return self._status(channel), stdout, stderr
 
     def end(self, mark: str) -> None:
         """Kill the rest of the command with that mark, after a lost connection or an interruption."""
-        self.exchange(script(["sh", "-c", _END, "end", mark], None, None, 60, 0), b"", "perfbisect-end", 60)
+        self.exchange(remote.script(Command(("sh", "-c", _END, "end", mark))), b"", "perfbisect-end", 60)
 
 
 def receiver(length: int, mark: str) -> str:
@@ -116,17 +124,13 @@ def receiver(length: int, mark: str) -> str:
     return f"exec sh -c '{receive}' {mark}"
 
 
-# What a channel raises without its connection: the second where it writes, as it also does while it reads.
-_BROKEN = (OSError, EOFError)
-
-
 def _read(receive: Callable[[int], bytes], close: Callable[[], None]) -> bytes:
     """Everything up to the end of the stream. The status shows whether the connection was lost.
 
     Raises TooMuch, the channel closed: that ends the other stream, too.
     """
     came = bytearray()
-    with contextlib.suppress(EOFError):
+    with suppress(EOFError):  # a channel without its connection
         while data := receive(1 << 16):
             came += data
             if len(came) > PRINTED:
@@ -137,28 +141,153 @@ def _read(receive: Callable[[int], bytes], close: Callable[[], None]) -> bytes:
 
 def _send(channel: "Channel", data: bytes) -> None:
     """Write all of a command's stdin. A command may end without reading it."""
-    with contextlib.suppress(*_BROKEN):
+    with suppress(OSError, EOFError):
         channel.sendall(data)
         channel.shutdown_write()
 
 
-def _forward(source: socket.socket, channel: "Channel") -> None:
-    """Copy a socket to a channel, its end included. After the end of the channel, writing to the socket fails with a
-    broken pipe instead of blocking.
-    """
-    with contextlib.suppress(*_BROKEN):
-        while data := source.recv(1 << 16):
-            channel.sendall(data)
-    with contextlib.suppress(OSError):
-        source.shutdown(socket.SHUT_RD)
-    with contextlib.suppress(*_BROKEN):
-        channel.shutdown_write()
+class HostKeyRefused(EnvironmentFailure):
+    """The key of a host is unknown, or is not the one that is known. Trying again does not help."""
 
 
-def _backward(channel: "Channel", sink: socket.socket) -> None:
-    """Copy a channel to a socket, its end included."""
-    with contextlib.suppress(*_BROKEN):
-        while data := channel.recv(1 << 16):
-            sink.sendall(data)
-    with contextlib.suppress(OSError):
-        sink.shutdown(socket.SHUT_WR)
+class SshConnection(remote.Connection["Connection"]):
+    """One connection to a host over SSH, opened by fabric."""
+
+    final = (HostKeyRefused,)
+
+    def __init__(self, name: str, address: str, port: int = 0) -> None:
+        """Open nothing yet.
+
+        ``address`` is an ssh destination: a name, an alias of the user's settings, user@name; ``port`` 0 leaves the
+        port to these settings.
+        """
+        super().__init__(name)
+        self.address = address
+        self.port = port
+
+    def is_open(self, now: "Connection") -> bool:
+        """Whether it is not lost."""
+        return bool(now.is_connected)
+
+    def drop(self, now: "Connection") -> None:
+        """Close it, and those to its jump hosts."""
+        for hop in _hops(now):
+            hop.client.close()
+
+    def connected(self) -> "Connection":
+        """A new connection.
+
+        Raises EnvironmentFailure with advice when the host cannot be reached or refuses the login, HostKeyRefused when
+        the host's key is not the known one.
+        """
+        import paramiko
+        from fabric import Connection
+        from paramiko.hostkeys import InvalidHostKey
+
+        logging.getLogger("paramiko").addHandler(logging.NullHandler())  # its messages are repeated by our errors
+        user, _, host = self.address.rpartition("@")
+        try:
+            connection = Connection(host, user=user or None, port=self.port or None)
+        except (ValueError, paramiko.ConfigParseError) as error:
+            raise UsageError(
+                f"host {self.name} cannot be reached at {self.address}: {error}", _correct(self.name)
+            ) from error
+        try:
+            for hop in reversed(_hops(connection)):
+                # Each step answers in PROMPT seconds; the first in the ConnectTimeout of the user's settings.
+                hop.connect_timeout = hop.connect_timeout or PROMPT
+                for step in ("banner_timeout", "auth_timeout"):
+                    hop.connect_kwargs.setdefault(step, PROMPT)
+                _trust_only_known(self.name, hop)
+                hop.open()
+                # A missing answer is noticed after SILENCE seconds, and small messages are sent without delay.
+                hop.transport.set_keepalive(5)
+                if isinstance(hop.transport.sock, socket.socket):
+                    to = partial(hop.transport.sock.setsockopt, socket.IPPROTO_TCP)
+                    to(socket.TCP_USER_TIMEOUT, remote.SILENCE * 1000)
+                    to(socket.TCP_NODELAY, 1)
+        except HostKeyRefused:
+            raise
+        except (paramiko.SSHException, OSError, EOFError, InvalidHostKey) as error:
+            where = f"host {self.name}" if hop is connection else f"jump host {hop.original_host} of host {self.name}"
+            raise _refused(self.name, hop, where, error) from error
+        return connection
+
+
+def _hops(connection: "Connection") -> list[Any]:
+    """A connection and those to its jump hosts, backwards. A string is a command of the user's that connects."""
+    hops: list[Any] = [connection]
+    while hops[-1].gateway is not None and not isinstance(hops[-1].gateway, str):
+        hops.append(hops[-1].gateway)
+    return hops
+
+
+def _refused(name: str, hop: "Connection", where: str, error: Exception) -> EnvironmentFailure:
+    """The error for a failed attempt to connect to ``where``."""
+    import paramiko
+
+    at = f"{hop.host}:{hop.port}"
+    ssh = f"ssh -p {hop.port} {hop.user}@{hop.original_host} true"
+    said = error.strerror if isinstance(error, OSError) else ""
+    said = said or str(error).rstrip(".") or "it closed the connection"
+    match error:
+        case paramiko.BadHostKeyException():
+            known = f"[{hop.host}]:{hop.port}" if hop.port != 22 else hop.host
+            return HostKeyRefused(
+                f"the key of {where} is not the one that is known: {at} showed {_shown(error.key)}. The"
+                " connection may be intercepted",
+                f"If it has been changed on purpose: ssh-keygen -R '{known}', and then {_add(hop)}",
+            )
+        case paramiko.PasswordRequiredException():
+            why, advice = f"the key for {where} is locked by a passphrase", "Unlock it for the agent first: ssh-add"
+        case paramiko.AuthenticationException():
+            why = f"{where} refuses to log {hop.user} in: {said}"
+            advice = f"Only keys are used, no passwords. `{ssh}` should work without one; ssh-copy-id puts a key there."
+        case socket.gaierror():
+            why, advice = f"the name {hop.host} of {where} is not known: {said}", _correct(name)
+        case ConnectionRefusedError() | paramiko.ssh_exception.NoValidConnectionsError():
+            why, advice = f"{where} does not answer at {at}: {said}", f"Is sshd running there? Try: {ssh}"
+        case paramiko.ChannelException():
+            why, advice = f"{where} cannot be reached at {at} from its jump host", _correct(name)
+        case OSError():
+            why = f"{where} cannot be reached at {at}: {said}"
+            advice = f"Is it running, and is no firewall in between? Try: {ssh}"
+        case _:
+            why, advice = f"{where} does not speak SSH at {at}: {said}", f"Try: {ssh}"
+    return EnvironmentFailure(why, advice)
+
+
+def _trust_only_known(name: str, hop: "Connection") -> None:
+    """Accept only hosts whose keys are in the user's known_hosts files."""
+    from paramiko import MissingHostKeyPolicy
+
+    class Refuse(MissingHostKeyPolicy):
+        def missing_host_key(self, client: "SSHClient", hostname: str, key: "PKey") -> None:
+            raise HostKeyRefused(
+                f"the key of host {name} is not known: {hostname} showed {_shown(key)}",
+                f"Compare it with the host's own, and then {_add(hop)}",
+            )
+
+    client: SSHClient = hop.client
+    for setting, usual in (("userknownhostsfile", KNOWN_HOSTS), ("globalknownhostsfile", KNOWN_TO_ALL)):
+        for file in str(hop.ssh_config.get(setting, usual)).split():
+            path = Path(file).expanduser()
+            if path.is_file():
+                client.load_system_host_keys(str(path))
+    client.set_missing_host_key_policy(Refuse())
+
+
+def _add(hop: "Connection") -> str:
+    """The command with which the user makes a host's key known."""
+    if hop.gateway is not None:
+        return f"add it with: ssh {hop.original_host} true"
+    port = f"-p {hop.port} " if hop.port != 22 else ""
+    return f"add it with: ssh-keyscan {port}{hop.host} >>~/.ssh/known_hosts"
+
+
+def _correct(name: str) -> str:
+    return f"Correct `hosts.{name}.address` in hosts.toml, or HostName in ~/.ssh/config."
+
+
+def _shown(key: "PKey") -> str:
+    return f"{key.get_name()} {key.fingerprint}"

@@ -11,10 +11,9 @@ from perfbisect.core.domain.events import CandidateSkipped, LabEvent, RunFinishe
 from perfbisect.core.domain.facts import HostFacts, RunFacts, SkipFacts, host_differences
 from perfbisect.core.domain.orders import Measure
 from perfbisect.errors import BuildFailed, EndFailed, JobLost, RunFailed, RunLost
-from perfbisect.host.commands import no_space
 from perfbisect.host.facts import BOOT, CORES, KERNEL, SETTINGS, THROTTLED, Fact, ask, ask_all, free, is_full
 from perfbisect.host.lock import HostLock
-from perfbisect.host.protocol import Host
+from perfbisect.host.protocol import Host, no_space
 from perfbisect.lab.build.candidates import Candidates
 from perfbisect.lab.checks.machine import GIB, LITTLE, TOO_LITTLE
 from perfbisect.wording.quantities import figure, percent

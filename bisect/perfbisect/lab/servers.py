@@ -17,10 +17,9 @@ from pathlib import PurePosixPath
 
 from perfbisect.errors import EnvironmentFailure, PerfBisectError, RunFailed
 from perfbisect.host import jobs
-from perfbisect.host.commands import no_space
 from perfbisect.host.facts import CORES, MEMORY_MIB, ask, cpu_numbers
 from perfbisect.host.jobs import Job
-from perfbisect.host.protocol import Host, Result
+from perfbisect.host.protocol import Host, Result, no_space
 from perfbisect.lab import upload
 from perfbisect.masking import masked
 from perfbisect.recipes.builder import SIZE_PLACEHOLDERS, Builder, Server

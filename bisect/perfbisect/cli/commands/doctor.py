@@ -153,7 +153,7 @@ def doctor_all(wanted: "Wanted", hosts: Path | None, as_json: bool) -> int:
 
 def adopted(host: "Host", contents: Sequence[str]) -> "Finding":
     """What ``--adopt`` has done, and which files it concerns."""
-    from perfbisect.host.root import MARKER, REMOVED
+    from perfbisect.host.registry import MARKER, REMOVED
     from perfbisect.lab.checks import Finding, Level
     from perfbisect.wording.text import listed
 

@@ -61,7 +61,7 @@ def gc(
 
     from perfbisect.errors import ENVIRONMENT
     from perfbisect.host import jobs
-    from perfbisect.host.lease_records import all_records
+    from perfbisect.host.leases import all_records
     from perfbisect.host.lock import hold
     from perfbisect.host.registry import connect
     from perfbisect.lab import upkeep

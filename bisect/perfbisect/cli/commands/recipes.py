@@ -88,7 +88,7 @@ def chosen(name: str, known: "Iterable[Workload]") -> "list[Workload]":
 @inventory_option
 def hosts(show: str | None, hosts: Path | None) -> None:
     """List the hosts of hosts.toml, and what is leased now."""
-    from perfbisect.host.lease_records import all_records
+    from perfbisect.host.leases import all_records
     from perfbisect.recipes.inventory import Inventory, LeaseEntry, load_host, load_hosts, load_leases
     from perfbisect.recipes.toml import to_toml
     from perfbisect.wording.text import printable

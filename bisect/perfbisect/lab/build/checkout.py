@@ -17,9 +17,8 @@ from pathlib import PurePosixPath
 
 from perfbisect.core.domain.settings import Patch
 from perfbisect.errors import BuildFailed, CommandFailed, EnvironmentFailure
-from perfbisect.host.commands import no_space
 from perfbisect.host.facts import is_full
-from perfbisect.host.protocol import Host
+from perfbisect.host.protocol import Host, no_space
 from perfbisect.lab.build.host_git import git, push, scripted
 from perfbisect.recipes.when import satisfies
 from perfbisect.repository.derived import APPLY, encoded, outcome

@@ -14,8 +14,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 from perfbisect.errors import CommandFailed, ConnectionLost, EnvironmentFailure
-from perfbisect.host.commands import judged
-from perfbisect.host.protocol import Host, Result
+from perfbisect.host.protocol import Host, Result, judged
 from perfbisect.repository.discovery import is_partial
 from perfbisect.repository.git import OPTIONS, PROGRAMS, SEALED, SEARCHED, Repository, borrowed, failure, sealed, talk
 

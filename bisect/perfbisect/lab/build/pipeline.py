@@ -18,10 +18,9 @@ from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.core.domain.settings import Patch
 from perfbisect.errors import BuildFailed, EnvironmentFailure
 from perfbisect.host import facts, jobs
-from perfbisect.host.commands import TIMED_OUT, no_space
 from perfbisect.host.facts import SYSTEM
 from perfbisect.host.packages import absent
-from perfbisect.host.protocol import Host
+from perfbisect.host.protocol import TIMED_OUT, Host, no_space
 from perfbisect.lab.build import build_store, ccache, checkout, links, pgo, submodules
 from perfbisect.lab.build.binary_hash import hash_artifacts, measured
 from perfbisect.lab.build.checkout import Sources, for_all, for_version

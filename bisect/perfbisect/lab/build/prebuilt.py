@@ -14,10 +14,9 @@ import msgspec
 
 from perfbisect.core.domain.facts import BuildFacts, HostFacts
 from perfbisect.errors import CommandFailed, ConnectionLost, EnvironmentFailure, UsageError
-from perfbisect.host.commands import no_space
 from perfbisect.host.facts import is_full
 from perfbisect.host.packages import require
-from perfbisect.host.protocol import Host
+from perfbisect.host.protocol import Host, no_space
 from perfbisect.lab import upload
 from perfbisect.lab.build import build_store
 from perfbisect.lab.build.archives import ODD, REFUSED, UNPACK

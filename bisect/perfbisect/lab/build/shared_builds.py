@@ -13,10 +13,9 @@ from dataclasses import replace
 
 from perfbisect.core.domain.events import Warned
 from perfbisect.errors import CommandFailed, ConnectionLost, EnvironmentFailure
-from perfbisect.host.commands import no_space
 from perfbisect.host.facts import is_full
 from perfbisect.host.packages import missing
-from perfbisect.host.protocol import Host
+from perfbisect.host.protocol import Host, no_space
 from perfbisect.lab.build import archives, build_store, pipeline
 from perfbisect.lab.build.archives import REFUSED
 from perfbisect.lab.build.build_store import ATTEMPTS, READY

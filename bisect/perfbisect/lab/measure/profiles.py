@@ -45,7 +45,7 @@ STACK = 16384  # bytes of stack that are copied for each sample: few chains of s
 LIMIT = 600.0  # seconds in which samples must be folded
 LARGEST = "1G"  # file of waits, as of ``--max-size``: about 5,000 samples and every switch are far below it
 WHOLE = 2000  # chains of a run that a host prints whole, those that cost most: more than are kept in the end
-PRINTED = 6 << 20  # bytes of them, so that all that it prints is kept: see ``host/commands.py``
+PRINTED = 6 << 20  # bytes of them, so that all that it prints is kept: see ``host/protocol.py``
 
 # A program that keeps a processor busy for some hundredths of a second, and calls.
 _TRIAL = r"""

@@ -22,9 +22,8 @@ from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.orders import Purpose
 from perfbisect.errors import EnvironmentFailure, PerfBisectError, RunFailed
 from perfbisect.host import jobs
-from perfbisect.host.commands import no_space
 from perfbisect.host.jobs import Job
-from perfbisect.host.protocol import Host
+from perfbisect.host.protocol import Host, no_space
 from perfbisect.lab import servers
 from perfbisect.lab.measure import perf
 from perfbisect.lab.measure.counting import Counter
