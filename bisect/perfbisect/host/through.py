@@ -208,7 +208,7 @@ class _Running:
     def __init__(self, name: str, command: Sequence[str]) -> None:
         self.name = name
         self.ended = False
-        self._closing = False
+        self._closing = threading.Event()
         self._cut = False  # a request was written in part: nothing that follows would be understood
         self._numbers = count()
         self._waiting: dict[int, Future[Answer]] = {}
@@ -265,14 +265,14 @@ class _Running:
         assert self._process.stdin
         until = time.monotonic() + limit
         with self._writing:
-            if self._cut or self._closing:
+            if self._cut or self._closing.is_set():
                 raise TimeoutError
             self._cut, left = True, memoryview(data)
             pipe, ready = self._process.stdin.fileno(), select.poll()
             with suppress(ConnectionError):  # the watcher notices the end
                 ready.register(pipe, select.POLLOUT)
                 while left:
-                    if self._closing or time.monotonic() > until:
+                    if self._closing.is_set() or time.monotonic() > until:
                         raise TimeoutError
                     if ready.poll(100):  # milliseconds: ``close`` waits for this
                         with suppress(BlockingIOError):
@@ -315,7 +315,7 @@ class _Running:
     def close(self) -> None:
         """End the shell, and the command that led to it: at once if it has stopped reading."""
         assert self._process.stdin
-        self._closing = True
+        self._closing.set()
         with self._writing:
             pass  # who was writing has stopped; nobody begins
         if self._cut:
