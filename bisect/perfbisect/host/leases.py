@@ -104,25 +104,21 @@ class Job:
     values: dict[str, str]
     refused: bool = False  # nothing was leased: acquire has failed by itself
     machines: list[Machine] = field(default_factory=list)
-    _stop: threading.Event = field(default_factory=threading.Event)
+    stopped: threading.Event = field(default_factory=threading.Event)  # renews no more
 
     def renew(self, machine: Machine) -> None:
         """Renew the lease of a machine; notes when it has ended."""
         command = self.wanted.lease.renew
-        if command and not machine.ended and not self._stop.is_set():
+        if command and not machine.ended and not self.stopped.is_set():
             status, _ = _short(fill(command, machine.values))
-            if status == ENDED and not self._stop.is_set():
+            if status == ENDED and not self.stopped.is_set():
                 machine.ended = True  # for good: two threads renew
 
     def keep(self) -> None:
-        """Renew until ``stop``."""
-        while not self._stop.wait(self.wanted.lease.every):
+        """Renew until it is stopped."""
+        while not self.stopped.wait(self.wanted.lease.every):
             for machine in self.machines:
                 self.renew(machine)
-
-    def stop(self) -> None:
-        """Renew no more."""
-        self._stop.set()
 
 
 _held: dict[str, Machine] = {}  # of this process, by the name of the host
@@ -248,7 +244,7 @@ def leased(wanted: Wanted, show: Show, say: Say) -> Iterator[Job]:
                 threading.Thread(target=job.keep, name=f"leases of {wanted.kind}", daemon=True).start()
             yield job
         finally:
-            job.stop()
+            job.stopped.set()
             for each in job.machines:
                 _held.pop(each.name, None)
             why = "" if job.refused else _released(release)
