@@ -1,6 +1,7 @@
 """The shape of the project, checked: what may import what, and what must never exist."""
 
 import ast
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -53,10 +54,18 @@ LAB: dict[str, set[str]] = {
 FULL = 10  # modules that may lie in a folder of rooms itself
 
 
-def imports(path: Path) -> set[str]:
+def nodes(tree: ast.AST, *, types: bool) -> Iterator[ast.AST]:
+    """All of a tree; what is for types alone only if that is asked for."""
+    for node in ast.iter_child_nodes(tree):
+        if types or not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"):
+            yield node
+            yield from nodes(node, types=types)
+
+
+def imports(path: Path, *, types: bool = True) -> set[str]:
     """The modules of perfbisect that a module imports, dotted, without the package's own name."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(ast.parse(path.read_text()), types=types):
         names = []
         if isinstance(node, ast.ImportFrom) and node.module:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
@@ -127,6 +136,58 @@ def test_modules_have_one_job() -> None:
         if (lines := len(path.read_text().splitlines())) > 400
     }
     assert not long
+
+
+def module_of(name: str, known: Collection[str]) -> str:
+    """The module that an imported name is, or is defined in; "" for none."""
+    parent = name.rpartition(".")[0]
+    return name if name in known else parent if parent in known else ""
+
+
+def graph() -> dict[str, set[str]]:
+    """Module → the modules that it imports, within functions, too; without imports for types, which run nothing."""
+    paths = {dotted(path): path for path in modules()}
+    return {
+        each: {module_of(name, paths) for name in imports(path, types=False)} - {"", each}
+        for each, path in paths.items()
+    }
+
+
+LATE = {("repository.git", "repository.library")}  # with GitPython, which takes a tenth of a second
+
+
+def test_there_is_no_circle_of_imports() -> None:
+    todo = {each: {other for other in found if (each, other) not in LATE} for each, found in graph().items()}
+    while free := {module for module, needed in todo.items() if not needed & todo.keys()}:
+        todo = {module: needed for module, needed in todo.items() if module not in free}
+    assert not todo, "each of these is in a circle, or needs one"
+
+
+BY_NAME = ("cli.commands.", "cli.main")  # verbs are loaded by their names, and the program by the installer
+
+
+def test_every_module_is_imported_by_another() -> None:
+    found = graph()
+    unused = found.keys() - set().union(*found.values())
+    assert {each for each in unused if not each.startswith(BY_NAME)} == set()
+
+
+def test_no_module_only_forwards() -> None:
+    """One has something of its own: a definition, or a value other than a name from elsewhere."""
+    forwards = set()
+    for path in modules():
+        own = [
+            node for node in ast.parse(path.read_text()).body
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Call | ast.With | ast.For)
+            or (
+                isinstance(node, ast.Assign | ast.AnnAssign)
+                and not isinstance(node.value, ast.Name | ast.Attribute | None)
+                and ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target) != "__all__"
+            )
+        ]  # fmt: skip
+        if not own:
+            forwards.add(dotted(path))
+    assert forwards == set()
 
 
 PRINTS = {  # what would reach a terminal beside the one place that makes it safe

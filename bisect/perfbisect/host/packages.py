@@ -6,7 +6,11 @@ knows ("libzstd.pc").
 
 import shlex
 from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
 from typing import NamedTuple
+
+import msgspec
 
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.protocol import Host
@@ -23,95 +27,10 @@ class Package(NamedTuple):
     ubuntu: str = ""  # where Ubuntu has a name of its own
 
 
-_BINUTILS = Package("binutils", "binutils")
-_COREUTILS = Package("coreutils", "coreutils")
-_CURSES = Package("libncurses-dev", "ncurses-devel")
-_ICU = Package("libicu-dev", "libicu-devel")
-_LZ4 = Package("liblz4-dev", "lz4-devel")
-_PROCPS = Package("procps", "procps-ng")
-_SSL = Package("libssl-dev", "openssl-devel")
-_UTIL_LINUX = Package("util-linux", "util-linux")
-_ZLIB = Package("zlib1g-dev", "zlib-devel")
-_ZSTD = Package("libzstd-dev", "libzstd-devel")
-
-# Where a program is not listed the package has its name.
-PROGRAMS = {
-    "aclocal": Package("automake", "automake"),
-    "autoreconf": Package("autoconf", "autoconf"),
-    "awk": Package("gawk", "gawk"),
-    "base64": _COREUTILS,
-    "c++": Package("g++", "gcc-c++"),
-    "cc": Package("gcc", "gcc"),
-    "clang++": Package("clang", "clang"),
-    "cmp": Package("diffutils", "diffutils"),
-    "flock": _UTIL_LINUX,
-    "g++": Package("g++", "gcc-c++"),
-    "go": Package("golang-go", "golang"),
-    "iostat": Package("sysstat", "sysstat"),
-    "ld": _BINUTILS,
-    "ld.lld": Package("lld", "lld"),
-    "libtoolize": Package("libtool", "libtool"),
-    "lscpu": _UTIL_LINUX,
-    "makeinfo": Package("texinfo", "texinfo"),
-    "msgfmt": Package("gettext", "gettext"),
-    "ninja": Package("ninja-build", "ninja-build"),
-    "nm": _BINUTILS,
-    "objcopy": _BINUTILS,
-    "objdump": _BINUTILS,
-    "perf": Package("linux-perf", "perf", "linux-tools-generic"),
-    "pkg-config": Package("pkg-config", "pkgconf-pkg-config"),
-    "ps": _PROCPS,
-    "readelf": _BINUTILS,
-    "rpcgen": Package("rpcsvc-proto", "rpcgen"),
-    "setpriv": _UTIL_LINUX,
-    "setsid": _UTIL_LINUX,
-    "taskset": _UTIL_LINUX,
-    "tclsh": Package("tcl", "tcl"),
-    "timeout": _COREUTILS,
-    "vmstat": _PROCPS,
-    "xsltproc": Package("xsltproc", "libxslt"),
-    "xz": Package("xz-utils", "xz"),
-    "yacc": Package("bison", "byacc"),
-}
-DEVELOPMENT = {
-    "boost/version.hpp": Package("libboost-dev", "boost-devel"),
-    "bzlib.h": Package("libbz2-dev", "bzip2-devel"),
-    "curl/curl.h": Package("libcurl4-openssl-dev", "libcurl-devel"),
-    "curses.h": _CURSES,
-    "gflags/gflags.h": Package("libgflags-dev", "gflags-devel"),
-    "gssapi/gssapi.h": Package("libkrb5-dev", "krb5-devel"),
-    "icu-uc.pc": _ICU,
-    "jemalloc/jemalloc.h": Package("libjemalloc-dev", "jemalloc-devel"),
-    "ldap.h": Package("libldap-dev", "openldap-devel"),
-    "libaio.h": Package("libaio-dev", "libaio-devel"),
-    "libcrypto.pc": _SSL,
-    "libcurl.pc": Package("libcurl4-openssl-dev", "libcurl-devel"),
-    "libevent.pc": Package("libevent-dev", "libevent-devel"),
-    "liblz4.pc": _LZ4,
-    "liblzma.pc": Package("liblzma-dev", "xz-devel"),
-    "libssl.pc": _SSL,
-    "libsystemd.pc": Package("libsystemd-dev", "systemd-devel"),
-    "libtirpc.pc": Package("libtirpc-dev", "libtirpc-devel"),
-    "liburing.h": Package("liburing-dev", "liburing-devel"),
-    "liburing.pc": Package("liburing-dev", "liburing-devel"),
-    "libxml-2.0.pc": Package("libxml2-dev", "libxml2-devel"),
-    "libxslt.pc": Package("libxslt1-dev", "libxslt-devel"),
-    "libzstd.pc": _ZSTD,
-    "lz4.h": _LZ4,
-    "lzma.h": Package("liblzma-dev", "xz-devel"),
-    "ncurses.h": _CURSES,
-    "numa.h": Package("libnuma-dev", "numactl-devel"),
-    "openssl.pc": _SSL,
-    "openssl/ssl.h": _SSL,
-    "readline/readline.h": Package("libreadline-dev", "readline-devel"),
-    "security/pam_appl.h": Package("libpam0g-dev", "pam-devel"),
-    "snappy.h": Package("libsnappy-dev", "snappy-devel"),
-    "unicode/ucnv.h": _ICU,
-    "uuid/uuid.h": Package("uuid-dev", "libuuid-devel"),
-    "zlib.h": _ZLIB,
-    "zlib.pc": _ZLIB,
-    "zstd.h": _ZSTD,
-}
+@cache
+def listed() -> Mapping[str, Package]:
+    """The packages of ``packages.toml``, by what is needed. A program that is not listed has a package of its name."""
+    return msgspec.toml.decode(Path(__file__).with_name("packages.toml").read_bytes(), type=dict[str, Package])
 
 
 def is_header(need: str) -> bool:
@@ -127,12 +46,12 @@ def is_library(need: str) -> bool:
 def packages(needs: Iterable[str], system: str, own: Mapping[str, Package]) -> tuple[list[str], list[str]]:
     """The packages for ``system`` ("debian", "ubuntu", "fedora") that bring ``needs``, and those of unknown packages.
 
-    ``own`` is what a recipe knows beyond the tables here. On Fedora a file or a library stands for its package.
+    ``own`` is what a recipe knows beyond ``listed``. On Fedora a file or a library stands for its package.
     """
     found: list[str] = []
     unknown: list[str] = []
     for need in needs:
-        named = own.get(need) or PROGRAMS.get(need) or DEVELOPMENT.get(need)
+        named = own.get(need) or listed().get(need)
         name = "" if named is None else named.fedora if system == "fedora" else _of_debian(named, system)
         if not name and (is_header(need) or is_library(need)):
             if system != "fedora":

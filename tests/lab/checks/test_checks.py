@@ -159,7 +159,7 @@ def test_a_slow_or_wrong_clock(host: LocalHost, monkeypatch: pytest.MonkeyPatch)
     assert "hpet" in slow.text
     loose = inspection_of(host, (facts.SYNCHRONISED, "NTPSynchronized=no\n"))
     assert levels(machine.clock(loose)) == {"clock": Level.NOTE}
-    behind = Fact(("date", "-d", "1 minute ago", "+%s.%N"), facts.read_seconds)
+    behind = Fact(("date", "-d", "1 minute ago", "+%s.%N"), facts.TIME.read)
     monkeypatch.setattr(machine, "TIME", behind)
     [wrong] = machine.clock(inspection_of(host))
     assert "60 s behind that of this machine" in wrong.text
