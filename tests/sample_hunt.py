@@ -22,11 +22,12 @@ from perfbisect.core.domain.events import (
     HuntStarted,
     RunFinished,
     RunStarted,
+    TrialStarted,
     Warned,
 )
 from perfbisect.core.domain.facts import BuildFacts, HostFacts, RunFacts, SkipFacts
 from perfbisect.core.domain.orders import Belief, Decision, Found, Interval, Measure, Purpose, Share, Step
-from perfbisect.core.domain.settings import Settings
+from perfbisect.core.domain.settings import Settings, TrialRequest
 from perfbisect.store.history import History
 
 BEGAN = 1_700_000_000.0  # 2023-11-14 22:13:20 UTC
@@ -110,6 +111,13 @@ def run(candidate: int, at: float, *, qps: float = 20_000.0, bloat: float = 1.0)
         log="jobs/run",
         dataset="data-1",
     )
+
+
+def begin_trial(history: History, request: TrialRequest, at: float = 1.0, settings: Settings = SETTINGS) -> int:
+    """Begin a trial; returns its number."""
+    number = history.begin_trial(settings, request, HOST, at)
+    history.append(number, TrialStarted(number, request, HOST, resumed=False), at)
+    return number
 
 
 def write(history: History) -> int:

@@ -94,7 +94,7 @@ def test_ctrl_c_keeps_what_was_measured_and_the_same_command_goes_on(repo: Path,
     assert "continuing c1" in done.stderr
     with closing(sqlite3.connect(seal / ".local/state/perfbisect/history.db")) as history:
         rounds = history.execute(
-            "select visit, count(*) from trial_runs where trial_id = 1 group by visit order by visit"
+            "select round, count(*) from runs where session_id = 1 group by round order by round"
         ).fetchall()
         ended = history.execute("select count(*) from trials where ended is null").fetchone()
     assert [count for _, count in rounds if count == 4] == [4] * 2

@@ -47,7 +47,7 @@ def test_ids_complete(tmp_path: Path) -> None:
         builds = tuple(TrialBuild(commit.subject, commit.sha) for commit in sample.COMMITS[:2])
         works = (TrialWorkload("update-index", "scan", 1.0, 2.0),)
         request = TrialRequest(TrialType.COMPARE, "engine", "o2nofp", "local", "qps", {}, builds, works, 2, 2)
-        opened.begin_trial(request, sample.HOST, sample.COMMITS[:2], 5.0)
+        sample.begin_trial(opened, request, 5.0)
         begin_batch(opened, Path("nightly.toml"), [], 0.0)
 
     def completed(command: click.Command, typed: str) -> list[str]:
@@ -55,7 +55,7 @@ def test_ids_complete(tmp_path: Path) -> None:
         context.params["history"] = path
         return [item.value for item in command.params[0].shell_complete(context, typed)]
 
-    assert completed(report, "") == ["1", "c1", "b1"]
-    assert completed(show, "") == ["1", "c1", "b1"]
+    assert completed(report, "") == ["1", "c2", "b1"]
+    assert completed(show, "") == ["1", "c2", "b1"]
     assert completed(report, "b") == ["b1"]
-    assert completed(show, "c") == ["c1"]
+    assert completed(show, "c") == ["c2"]

@@ -30,7 +30,7 @@ def arguments(tmp_path: Path) -> list[str]:
 
 def runs(tmp_path: Path) -> list[tuple[int, int]]:
     with closing(sqlite3.connect(tmp_path / "history.db")) as history:
-        return history.execute("select visit, count(*) from trial_runs group by visit order by visit").fetchall()
+        return history.execute("select round, count(*) from runs group by round order by round").fetchall()
 
 
 def test_an_aa_tells_the_noise_and_hunts_begin_with_it(arguments: list[str], tmp_path: Path) -> None:
@@ -58,7 +58,9 @@ def test_layouts_of_the_build_are_compared_beside_its_noise(arguments: list[str]
     assert found["layouts"]["lowest"] <= 1 <= found["layouts"]["highest"]
     assert found["noise"]["runs"] + found["noise"]["wild"] == 2  # of the build as it was linked
     with closing(sqlite3.connect(tmp_path / "history.db")) as history:
-        measured = history.execute("select build, json_extract(body, '$.layout') from trial_runs").fetchall()
+        measured = history.execute(
+            "select node, json_extract(body, '$.facts.layout') from runs join events on id = event_id"
+        ).fetchall()
     assert sorted(measured) == [(number, number) for number in range(4) for _ in range(2)]
     shown = bisect("show", "n1", "--history", str(tmp_path / "history.db"))
     assert "Code placement: 3 layouts, each visited 2 times" in shown.stdout
@@ -148,9 +150,7 @@ def test_runs_of_one_visit_share_a_start_of_the_server(tmp_path: Path, git: Call
     assert noise["shared"]
     assert noise["run"] == pytest.approx(math.hypot(noise["between"], noise["within"]))
     with closing(sqlite3.connect(tmp_path / "history.db")) as history:
-        shares = history.execute(
-            "select visit, count(distinct json_extract(body, '$.visit')) from trial_runs group by visit"
-        ).fetchall()
+        shares = history.execute("select round, count(distinct visit) from runs group by round").fetchall()
     assert shares == [(0, 1), (1, 1), (2, 1)]
 
 

@@ -62,7 +62,9 @@ def test_a_recipe_that_was_fixed_updates_the_hash_of_the_hunt(
     exits(0, "resume", "--plain")
     exits(0, "run", good, bad, *HUNT)
     with closing(sqlite3.connect(seal / HISTORY)) as history:
-        resumed, new = history.execute("select json_extract(settings, '$.made') from hunts order by id").fetchall()
+        resumed, new = history.execute(
+            "select json_extract(settings, '$.build_hash') from hunts order by id"
+        ).fetchall()
     assert resumed == new
 
 

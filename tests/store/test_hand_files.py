@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 
+import sample_hunt as sample
 from perfbisect.core.domain.metrics import value
+from perfbisect.core.domain.trials import BY_HAND, Trial
 from perfbisect.core.stats.paired_comparison import compared, spent_per_operation
-from perfbisect.errors import PerfBisectError, UsageError
+from perfbisect.errors import UsageError
 from perfbisect.report.terminal import lines
 from perfbisect.report.trial import document
 from perfbisect.store.hand_files import MOST_BYTES, Results, read_results
-from perfbisect.store.hand_trials import add, group_of, trial_of
+from perfbisect.store.hand_trials import HandMade, add, group_of, trial_of
 from perfbisect.store.history import History
 
 MET = """\
@@ -52,6 +54,14 @@ def read(*paths: Path) -> list[Results]:
     return [each for path in paths for each in read_results(path)]
 
 
+def folded(made: HandMade) -> Trial:
+    """The comparison as reports read it."""
+    trial = Trial(1, made.request, sample.HOST, made.at, "done", origin=BY_HAND)
+    for event in made.events:
+        trial.add(made.at, event)
+    return trial
+
+
 def refused(path: Path, content: str | bytes) -> str:
     """Why a file is refused."""
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -63,31 +73,31 @@ def refused(path: Path, content: str | bytes) -> str:
 def test_folders_of_builds(tmp_path: Path) -> None:
     first = build(tmp_path, "my8028_rel", update_index=6000.5, scan=10.25, point_query=1e4)
     second = build(tmp_path, "my8040_rel", update_index=3300.28, scan=9.0, point_query=1.1e4)
-    made, left_out = trial_of(read(first, second), "", "dell32", 5.0)
+    made = trial_of(read(first, second), "", "dell32", 5.0)
     assert [each.name for each in made.request.subjects] == ["my8028_rel", "my8040_rel"]
     assert [(each.name, each.group) for each in made.request.works] == [
         ("point-query", "point"), ("scan", "range"), ("update-index", "write"),
     ]  # fmt: skip
-    assert (made.request.builder, made.request.host, left_out) == ("innodb", "dell32", 0)
-    ratios = [row.ratios[0] for row in compared(made, "qps")]
+    assert (made.request.builder, made.request.host, made.left_out) == ("innodb", "dell32", 0)
+    ratios = [row.ratios[0] for row in compared(folded(made), "qps")]
     assert [round(each.ratio, 2) for each in ratios if each] == [1.1, 0.88, 0.55]
     assert all(each and each.interval is None and not each.real for each in ratios)
-    assert [round(run.facts.qps, 4) for run in made.runs if run.subject == 0] == [10000, 10.25, 6000.5]
+    assert [round(run.facts.qps, 4) for run in folded(made).runs if run.subject == 0] == [10000, 10.25, 6000.5]
 
 
 def test_costs_are_those_of_the_file(tmp_path: Path) -> None:
     first, second = (build(tmp_path, name, update_index=qps) for name, qps in (("a", 5980.0), ("b", 6219.0)))
     met = second / "sb.met.update-index.range100.pk1.dop1"
     met.write_text(MET.format(qps=6219, cs="4.715", wkb="25.031").replace("0.773", "-nan"))
-    made, _ = trial_of(read(first, second), "", "pn53", 5.0)
-    [found] = spent_per_operation(made)
+    made = trial_of(read(first, second), "", "pn53", 5.0)
+    [found] = spent_per_operation(folded(made))
     base, other = found.absolute
     assert base == pytest.approx((0.003065, 26.111, 0.773, 3.091, 19.725, 5980))
     assert other[2] is None
     assert other[1] == pytest.approx(4.715)
     relative = [round(each, 2) for each in found.relative[0] if each is not None]
     assert relative == [1.0, 0.18, 1.0, 1.27, 1.04]
-    assert value(made.runs[0].facts, "cpu/o") is None, "the file has that of the whole machine, with the client"
+    assert value(folded(made).runs[0].facts, "cpu/o") is None, "the file has that of the whole machine, with the client"
 
 
 def test_costs_alone_are_enough(tmp_path: Path) -> None:
@@ -100,8 +110,8 @@ def test_costs_alone_are_enough(tmp_path: Path) -> None:
 def test_the_published_table_is_printed_in_its_form(tmp_path: Path) -> None:
     path = tmp_path / "qps.abs.dell32.tsv"
     path.write_text(TABLE)
-    made, _ = trial_of(read(path), "mysql", "dell32", 5.0)
-    printed = [str(line) for line in lines(document(made, detailed=False), header=False)]
+    made = trial_of(read(path), "mysql", "dell32", 5.0)
+    printed = [str(line) for line in lines(document(folded(made), detailed=False), header=False)]
     assert printed[0].startswith("Throughput relative to: my8028_rel_o2nofp")
     assert printed[1:7] == [
         f"col-1 : my8040_rel_o2nofp = {path}",
@@ -118,8 +128,8 @@ def test_repetitions_have_intervals_and_copies_are_none(tmp_path: Path) -> None:
         build(tmp_path / day, name, update_index=qps)
         for day, name, qps in (("mon", "a", 1000), ("tue", "a", 1010), ("mon", "b", 500), ("tue", "b", 506), ("wed", "b", 504))
     ]  # fmt: skip
-    made, _ = trial_of(read(*days), "", "x", 5.0)
-    [ratio] = compared(made, "qps")[0].ratios
+    made = trial_of(read(*days), "", "x", 5.0)
+    [ratio] = compared(folded(made), "qps")[0].ratios
     assert ratio is not None
     assert ratio.rounds == 2, "the third of b has no partner"
     assert ratio.interval is not None
@@ -130,9 +140,9 @@ def test_repetitions_have_intervals_and_copies_are_none(tmp_path: Path) -> None:
 
 def test_a_test_that_failed_is_no_ratio_of_zero(tmp_path: Path) -> None:
     folders = [build(tmp_path, name, scan=qps, point_query=5) for name, qps in (("a", 100.0), ("b", 0.0))]
-    made, _ = trial_of(read(*folders), "", "x", 5.0)
+    made = trial_of(read(*folders), "", "x", 5.0)
     assert "b fails in scan: no operations per second in" in str(
-        list(lines(document(made, detailed=False), header=False))[-1]
+        list(lines(document(folded(made), detailed=False), header=False))[-1]
     )
 
 
@@ -141,7 +151,7 @@ def test_warm_up_is_left_out_and_one_build_is_no_comparison(tmp_path: Path) -> N
     for path in (first, second):
         path.parent.mkdir()
         path.write_text("12\tinnodb point-query.warm range=100\n13\tinnodb scan range=100\n")
-    assert trial_of(read(first, second), "", "x", 5.0)[1] == 1
+    assert trial_of(read(first, second), "", "x", 5.0).left_out == 1
     with pytest.raises(UsageError, match="only one build"):
         trial_of(read(first), "", "x", 5.0)
 
@@ -224,29 +234,30 @@ def test_only_regular_files_are_read(tmp_path: Path) -> None:
 
 def test_what_is_stored_is_read_again_and_stored_once(tmp_path: Path) -> None:
     folders = [build(tmp_path, name, scan=qps, update_index=7) for name, qps in (("a", 100.0), ("b", 0.0))]
-    made, _ = trial_of(read(*folders), "mysql", "dell32", 5.0)
+    made = trial_of(read(*folders), "mysql", "dell32", 5.0)
     history = History.open(tmp_path / "history.db")
     try:
         assert add(history, made, "anna") == ("c1", True)
         assert add(history, made, "anna") == ("c1", False)
         kept = history.trial("c1")
-        assert (kept.runs, kept.skips, kept.request, kept.state) == (made.runs, made.skips, made.request, "done")
+        same = folded(made)
+        assert (kept.runs, kept.skips, kept.request, kept.state) == (same.runs, same.skips, made.request, "done")
         [listed] = history.trials()
         assert (listed.origin, listed.runs, kept.origin) == ("by hand: anna", 3, "by hand: anna")
-        assert history.resume_trial(made.request, made.host) is None, "it is nobody's to go on with"
+        assert history.unfinished_trial(made.request, kept.host) is None, "it is nobody's to go on with"
     finally:
         history.close()
 
 
 def test_all_of_it_or_nothing_is_stored(tmp_path: Path) -> None:
     folders = [build(tmp_path, name, scan=qps) for name, qps in (("a", 100.0), ("b", 90.0))]
-    made, _ = trial_of(read(*folders), "mysql", "dell32", 5.0)
-    made.runs[1] = replace(made.runs[1], subject=made.runs[0].subject, at=float("nan"))
+    made = trial_of(read(*folders), "mysql", "dell32", 5.0)
+    made.events[1] = replace(made.events[1], facts=replace(made.events[1].facts, seconds=float("nan")))
     history = History.open(tmp_path / "history.db")
     try:
-        with pytest.raises(PerfBisectError):
+        with pytest.raises(ValueError, match="JSON"):
             add(history, made, "")
         assert not history.trials()
-        assert history.connection.execute("SELECT count(*) FROM trial_runs").fetchone() == (0,)
+        assert history.connection.execute("SELECT count(*) FROM events").fetchone() == (0,)
     finally:
         history.close()

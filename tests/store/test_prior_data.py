@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 import sample_hunt as sample
-from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, RunFinished
+from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, HuntEnded, RunFinished
+from perfbisect.core.domain.orders import Interval, NotReproduced
 from perfbisect.core.stats.noise import LEAST
 from perfbisect.store.history import History
-from perfbisect.store.prior_data import Costs, read_costs, read_failures, read_kept, read_noise
+from perfbisect.store.prior_data import Costs, read_costs, read_failures, read_kept, read_noise, read_pinned
 
 OTHERS = [
     replace(sample.SETTINGS, host="other"),
@@ -102,3 +103,22 @@ def test_noise_is_that_of_a_run_without_the_drift(history: History, noise: float
     assert read_noise(history, sample.SETTINGS) == pytest.approx(noise, rel=0.35)
     assert read_noise(history, replace(sample.SETTINGS, metric="instructions/o")) == LEAST
     assert read_noise(history, replace(sample.SETTINGS, metric="p99")) is None
+
+
+def test_unfinished_hunts_pin_what_they_use(sampled: History) -> None:
+    hunt = sample.begin(sampled, at=5000.0)
+    sampled.append(hunt, RunFinished(1, replace(sample.run(1, 5010.0), dataset="data-2")), 5020.0)
+    sampled.append(hunt, BuildFinished(1, replace(sample.build(1), key="mine"), None), 5030.0)
+    used = {"mine", "data-2", sample.build(1).key}
+    assert read_pinned(sampled, 0.0) == used
+    assert read_pinned(sampled, 5025.0) == used
+    assert read_pinned(sampled, 6000.0) == frozenset()
+    sampled.append(hunt, HuntEnded(NotReproduced(Interval(0.9, 1.0, 1.1), 0.01)), 5040.0)
+    assert read_pinned(sampled, 0.0) == frozenset()
+
+
+def test_what_earlier_hunts_left(sampled: History) -> None:
+    keys, _ = read_kept(sampled, sample.SETTINGS)
+    assert keys
+    assert all(key.startswith("key-") for key in keys)
+    assert read_kept(sampled, replace(sample.SETTINGS, builder="other")) == (frozenset(), frozenset())

@@ -78,8 +78,8 @@ def test_adding_a_run_costs_the_same_in_a_large_history_and_a_long_hunt(sizes: t
         "select * from rqps where hunt_id = 1",
         "select * from candidates where hunt_id = 1",
         "select * from candidates where hunt_id = 1 and skipped is not null",
-        "select * from runs where hunt_id = 1 order by started",
-        "select node, avg(value) from counters join runs on event_id = run_id where hunt_id = 1 and name = 'cycles' group by 1",
+        "select * from runs where session_id = 1 order by started",
+        "select node, avg(value) from counters join runs on event_id = run_id where session_id = 1 and name = 'cycles' group by 1",
     ],
 )
 def test_queries_about_a_hunt_look_at_that_hunt(sizes: tuple[History, History], sql: str) -> None:
@@ -92,7 +92,7 @@ def test_the_list_does_not_look_at_runs(sizes: tuple[History, History]) -> None:
     before = steps(many, History.hunts)
     assert before <= 1.2 * MANY * steps(one, History.hunts) + 50
     assert [hunt.runs for hunt in many.hunts()][:2] == [16, 16]
-    [(runs,)] = many.connection.execute("select count(*) from runs where hunt_id = ?", [MANY])
+    [(runs,)] = many.connection.execute("select count(*) from runs where session_id = ?", [MANY])
     assert many.listed(MANY).runs == runs
 
 

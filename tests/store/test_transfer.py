@@ -11,18 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from perfbisect.store.trials import unfinished
 
 import sample_hunt as sample
-from perfbisect.core.domain.events import HuntStarted, Warned
+from perfbisect.core.domain.events import HuntStarted, RunFinished, TrialEnded, Warned
 from perfbisect.core.domain.settings import Reverts, TrialBuild, TrialRequest, TrialType, TrialWorkload
-from perfbisect.core.domain.trials import TrialRun
 from perfbisect.errors import PerfBisectError
-from perfbisect.store import turns
+from perfbisect.store import transfer
 from perfbisect.store.history import History
 from perfbisect.store.prior_data import read_costs, read_noise, read_pinned
 
-RELEASED = Path(__file__).parent / "released.sql"
 Invoke = Callable[..., tuple[int, str, str]]
 
 
@@ -84,11 +81,11 @@ def add_trial(path: Path, kind: TrialType, runs: int = 12, hunt: int | None = No
     """Add a trial; returns its name."""
     with closing(History.open(path)) as opened:
         reverts = Reverts(hunt, (sample.CANDIDATES[8],)) if hunt else None
-        trial = opened.begin_trial(request(kind, reverts), sample.HOST, sample.COMMITS[:2], 5.0)
+        trial = sample.begin_trial(opened, request(kind, reverts), 5.0)
         for number in range(runs):
             facts = sample.run(0, 100.0 * number, qps=20_000 + 300 * (number % 3))
-            opened.add_to_trial(trial.id, TrialRun(number // 4, 0, number % 2, 9.0 + number, 12.0, facts))
-        return trial.name
+            opened.append(trial, RunFinished(number % 2, facts, round=number // 4), 9.0 + number)
+        return f"{kind[0]}{trial}"
 
 
 def test_two_histories_become_one_and_numbers_change(tmp_path: Path, bisect: Invoke) -> None:
@@ -104,11 +101,11 @@ def test_two_histories_become_one_and_numbers_change(tmp_path: Path, bisect: Inv
     assert rows(ours, "select id, origin, run_count from hunts") == [(1, None, 16), (2, "anna", 16), (3, "anna", 16)]
     assert rows(ours, "select hunt_id from trials where kind = 'prove'") == [(3,)]
     with closing(History.open(ours, read_only=True)) as opened, closing(History.open(anna, read_only=True)) as hers:
-        assert opened.trial(aa).runs == hers.trial(aa).runs
+        assert opened.trial("n5").runs == hers.trial(aa).runs
         assert opened.proofs(3)[0].runs == hers.trial(proof).runs
         assert next(entry.event.hunt for entry in opened.events(3) if isinstance(entry.event, HuntStarted)) == 3
         assert opened.latest() == 1  # the latest of our own
-    for table in ("builds", "skips", "runs", "counters", "samples", "verdicts", "suspects", "candidates", "rqps"):
+    for table in ("builds", "skips", "verdicts", "suspects", "candidates", "rqps"):
         both = [rows(path, f"select count(*) from {table}")[0][0] for path in (anna, ours)]
         assert both[1] == both[0] / 2 * 3, table  # type: ignore[operator]
 
@@ -157,7 +154,7 @@ def test_hosts_of_others_are_other_machines(tmp_path: Path, bisect: Invoke) -> N
         with closing(History.open(ours)) as opened:
             found[how] = (
                 read_noise(opened, settings), read_costs(opened, settings).run, read_pinned(opened, 0.0),
-                unfinished(opened.connection, request(TrialType.COMPARE), sample.HOST, ours),
+                opened.unfinished_trial(request(TrialType.COMPARE), sample.HOST),
             )  # fmt: skip
     assert found["--from=anna"] == (None, None, frozenset(), None)
     noise, cost, pinned, trial = found["--own"]
@@ -195,32 +192,39 @@ DAMAGES: Sequence[str] = (
     "UPDATE events SET kind = 'Nothing' WHERE id = 12",
     "UPDATE events SET body = json_set(body, '$.verdict.step.candidate', 99) WHERE kind = 'HuntEnded'",
     "UPDATE events SET body = json_set(body, '$.facts.operations', 9223372036854775807 * 2) WHERE kind = 'RunFinished'",
-    "UPDATE hunts SET settings = '[]'",
-    "UPDATE hunts SET started = 'then'",
-    "UPDATE hunts SET uid = x'00ff' WHERE id = 2",
-    "UPDATE hunts SET uid = NULL",
-    "UPDATE hunts SET host_id = 99",
+    "UPDATE sessions SET settings = '[]'",
+    "UPDATE sessions SET started = 'then'",
+    "UPDATE sessions SET uid = x'00ff' WHERE id = 2",
+    "UPDATE sessions SET uid = '' WHERE id = 2",
+    "UPDATE sessions SET host_id = 99",
+    "UPDATE sessions SET kind = 'noise' WHERE kind = 'compare'",
+    "UPDATE sessions SET kind = 'hunt' WHERE kind = 'compare'",
+    "UPDATE sessions SET about = 1 WHERE kind = 'compare'",
+    "UPDATE sessions SET about = 1, drop_between = '[0, 1]' WHERE id = 2",
     "UPDATE ranges SET candidates = '[\"../../x\"]'",
     "DELETE FROM ranges",
     "UPDATE hosts SET cores = 'many'",
-    "UPDATE sessions SET started = 'x'",
-    "UPDATE trial_runs SET build = 7",
-    "UPDATE trial_runs SET body = 'x'",
-    "UPDATE trials SET noise = 'loud'",
+    "UPDATE sittings SET started = 'x'",
+    "UPDATE events SET body = json_set(body, '$.candidate', 7) WHERE session_id = 3",
+    "UPDATE events SET body = json_set(body, '$.workload', 7) WHERE session_id = 3",
+    "UPDATE events SET body = json_set(body, '$.workload', -5) WHERE session_id = 3 AND kind = 'RunFinished'",
+    "UPDATE events SET body = json_set(body, '$.round', -5) WHERE session_id = 3 AND kind = 'RunFinished'",
+    "UPDATE events SET body = json_set(body, '$.request.kind', 'noise') WHERE kind = 'TrialStarted'",
+    "UPDATE events SET body = json_remove(body, '$.request.subjects[1]') WHERE kind = 'TrialStarted'",
+    "UPDATE events SET body = json_set(body, '$.request.reverts', json('{\"hunt\": 1, \"commits\": []}')) WHERE kind = 'TrialStarted'",
+    "UPDATE sessions SET request = json_set(request, '$.rounds', -5) WHERE kind = 'compare'",
+    "UPDATE sessions SET request = 'x' WHERE kind = 'compare'",
     "UPDATE events SET body = json_set(body, '$.facts.operations', -5) WHERE kind = 'RunFinished'",
     "UPDATE events SET body = json_set(body, '$.facts.cache_hits', -5) WHERE kind = 'BuildFinished'",
     "UPDATE events SET body = json_set(body, '$.commits', -5) WHERE kind = 'HuntStarted'",
     "UPDATE events SET body = json_set(body, '$.verdict.step.candidate', -5) WHERE kind = 'HuntEnded'",
-    "UPDATE hunts SET commits = -5",
-    "UPDATE hunts SET candidates = -5",
+    "UPDATE sessions SET commits = -5",
+    "UPDATE sessions SET candidates = -5",
     "UPDATE hosts SET cores = -5",
-    "UPDATE trial_runs SET cost = -5",
-    "UPDATE trial_runs SET cost = 9e999",
-    "UPDATE trial_runs SET body = json_set(body, '$.operations', -5)",
-    "CREATE TRIGGER t AFTER INSERT ON events BEGIN DELETE FROM hunts; END",
-    "DROP TABLE sessions",
+    "CREATE TRIGGER t AFTER INSERT ON events BEGIN DELETE FROM sessions; END",
+    "DROP TABLE sittings",
     "DROP TABLE commits; CREATE VIEW commits AS SELECT 1 AS commit_hash",
-    "ALTER TABLE trials ADD COLUMN odd AS (abs(id))",
+    "ALTER TABLE sessions ADD COLUMN odd AS (abs(id))",
     "PRAGMA user_version = 99",
     "PRAGMA application_id = 7",
 )
@@ -254,9 +258,7 @@ def test_a_file_that_is_cut_changes_nothing(tmp_path: Path, bisect: Invoke) -> N
         assert dump(ours) == before
 
 
-IMPORTED = (
-    "from perfbisect.store import transfer, turns; turns.TURN, turns.PAUSE = 0, 0.001\n"  # an entry for each turn
-)
+IMPORTED = "from perfbisect.store import transfer; transfer.TURN, transfer.PAUSE = 0, 0.001\n"  # an entry for each turn
 
 
 def importing(hers: Path, ours: Path) -> str:
@@ -270,21 +272,18 @@ def test_killed_in_the_midst_it_is_gone_on_with(tmp_path: Path, bisect: Invoke) 
     add_trial(hers, TrialType.COMPARE)
     shutil.copy(ours, whole)
     bisect("history", "import", hers, "--history", whole)
-    half = len(log(hers, 1)) // 2
+    rehearsed = sum(len(log(hers, session)) for session in (1, 2, 3))  # before anything is written here
     for after in (
-        3 * half,
-        half + 6,
-        3,
-    ):  # in the second hunt, and twice in the comparison, of 12 runs; what is rehearsed before is not counted
+        1.5 * len(log(hers, 1)),
+        len(log(hers, 1)) // 2 + 3,
+        6,
+    ):  # in the second hunt, and twice in the comparison
         code = (
-            f"{IMPORTED}import os; from perfbisect.store import transfer_trials as trials; done = []\n"
-            "def counted(work):\n"
-            "    def killed(*given, **named):\n"
-            f"        if len(done) == {2 + 12 + after}: os.kill(os.getpid(), 9)\n"
-            "        done.append(1)\n"
-            "        return work(*given, **named)\n"
-            "    return killed\n"
-            "transfer.write, trials.enter_run = counted(transfer.write), counted(trials.enter_run)\n"
+            f"{IMPORTED}import os; from perfbisect.store.log import SessionLog; done, append = [], SessionLog.append\n"
+            "def killed(*given):\n"
+            f"    if len(done) == {rehearsed + int(after)}: os.kill(os.getpid(), 9)\n"
+            "    done.append(append(*given))\n"
+            "SessionLog.append = killed\n"
         )
         killed = subprocess.run([sys.executable, "-c", code + importing(hers, ours)], check=False)
         assert killed.returncode == -signal.SIGKILL
@@ -302,7 +301,7 @@ def test_two_imports_of_a_file_at_once_add_it_once(tmp_path: Path, bisect: Invok
     bisect("history", "import", hers, "--history", whole)
     both = [subprocess.Popen([sys.executable, "-c", IMPORTED + importing(hers, ours)]) for _ in range(2)]
     assert [each.wait() for each in both] == [0, 0]
-    for table in ("hunts", "sessions", "events", "runs", "trials", "trial_runs"):
+    for table in ("sessions", "sittings", "events", "runs"):
         assert rows(ours, f"select count(*) from {table}") == rows(whole, f"select count(*) from {table}"), table
     assert [log(ours, hunt) for hunt in (1, 2, 3)] == [log(whole, hunt) for hunt in (1, 2, 3)]
 
@@ -321,25 +320,12 @@ def test_a_hunt_that_runs_writes_between_the_turns_of_an_import(
             appended.append(seconds)
             running.append(1, Warned("between two turns"), sample.BEGAN + len(appended))
 
-        monkeypatch.setattr(turns, "TURN", 0)
-        monkeypatch.setattr("perfbisect.store.turns.time.sleep", pause)
+        monkeypatch.setattr(transfer, "TURN", 0)
+        monkeypatch.setattr("perfbisect.store.transfer.time.sleep", pause)
         assert bisect("history", "import", hers, "--history", ours)[0] == 0
         monkeypatch.undo()
         assert len(log(ours, 1)) == len(appended) > len(log(hers, 1)) + 10
     assert log(ours, 2) == log(hers, 1)
-
-
-def test_copies_of_a_history_of_an_older_release_are_the_same_hunts(tmp_path: Path, bisect: Invoke) -> None:
-    """Those that were migrated, too."""
-    old, ours = tmp_path / "old.db", tmp_path / "ours.db"
-    with closing(sqlite3.connect(old)) as connection:
-        connection.executescript(f"BEGIN;{RELEASED.read_text()}COMMIT;")
-    assert bisect("history", "import", old, "--history", ours)[0] == 0
-    assert rows(old, "PRAGMA user_version") != rows(ours, "PRAGMA user_version")
-    [(hunts,)] = rows(ours, "select count(*) from hunts")
-    History.open(old).close()  # migrates it
-    status, printed, _ = bisect("history", "import", old, "--history", ours)
-    assert (status, f"0 new, 0 grown, {int(str(hunts)) + 2} known" in printed) == (0, True), printed
 
 
 def test_passwords_are_not_exported(tmp_path: Path, bisect: Invoke) -> None:
@@ -358,8 +344,8 @@ def test_passwords_in_the_settings_of_a_trial_are_not_exported(tmp_path: Path, b
     path, file = tmp_path / "ours.db", tmp_path / "file.db"
     with closing(History.open(path)) as opened:
         compared = replace(request(TrialType.COMPARE), overrides={"url": "https://me:secret@example.org/engine"})
-        trial = opened.begin_trial(compared, sample.HOST, sample.COMMITS[:2], 0.0)
-        opened.end_trial(trial.id, 9.0)
+        settings = replace(sample.SETTINGS, overrides=compared.overrides)
+        opened.append(sample.begin_trial(opened, compared, settings=settings), TrialEnded(), 9.0)
     assert path.stat().st_mode & 0o077 == 0
     assert bisect("history", "export", file, "--history", path)[0] == 0
     assert b"secret" not in file.read_bytes()
@@ -415,5 +401,5 @@ def test_an_error_in_the_midst_keeps_nothing(tmp_path: Path) -> None:
     before = dump(path)
     with closing(History.open(path)) as opened, pytest.raises(PerfBisectError), opened.transaction():
         sample.write(opened)
-        opened.column(99, "id")
+        opened.columns(99, "id")
     assert dump(path) == before

@@ -1,15 +1,16 @@
-"""A/As in the history, and what hunts learn from them."""
+"""Trials in the history, and what hunts learn from A/As."""
 
 import math
 import random
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 import sample_hunt as sample
-from perfbisect.core.domain.events import BuildFinished, HuntEnded, RunFinished
+from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, RunFinished, TrialEnded, TrialStarted, Warned
 from perfbisect.core.domain.facts import RunFacts, SkipFacts
-from perfbisect.core.domain.orders import Interval, NotReproduced
 from perfbisect.core.domain.settings import (
     Reverts,
     Series,
@@ -19,11 +20,12 @@ from perfbisect.core.domain.settings import (
     TrialType,
     TrialWorkload,
 )
-from perfbisect.core.domain.trials import Trial, TrialRun, TrialSkip
+from perfbisect.core.domain.trials import DropHunt, Trial, TrialRun, TrialSkip
 from perfbisect.core.stats.noise import noise_in
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.store.history import History
-from perfbisect.store.prior_data import read_kept, read_noise, read_pinned
+from perfbisect.store.prior_data import read_noise, read_pinned
+from perfbisect.store.transfer import completed, copy
 
 
 def visits(between: float, within: float, count: int = 20, runs: int = 2) -> list[tuple[int, RunFacts]]:
@@ -40,24 +42,33 @@ def visits(between: float, within: float, count: int = 20, runs: int = 2) -> lis
 def request(kind: TrialType, settings: Settings = sample.SETTINGS, *names: str) -> TrialRequest:
     """A trial of the first commit, and of others by their names."""
     first, *_ = sample.COMMITS
-    subjects = (
-        TrialBuild("v1.0", first.sha, key="key-0"),
-        *(TrialBuild(name, path=f"/{name}", key=name) for name in names),
-    )
+    subjects = (TrialBuild("v1.0", first.sha), *(TrialBuild(name, path=f"/{name}", key=name) for name in names))
     works = (TrialWorkload(settings.workload, "write", 2.0, 10.0),)
     what = (settings.builder, settings.variant, settings.host, settings.metric, settings.overrides)
     return TrialRequest(kind, *what, subjects, works, rounds=3, runs=2)
 
 
-def begin(history: History, wanted: TrialRequest, at: float = 1.0) -> Trial:
-    return history.begin_trial(wanted, sample.HOST, sample.COMMITS[:1], at)
-
-
 def enter(history: History, runs: list[tuple[int, RunFacts]], settings: Settings = sample.SETTINGS) -> int:
-    trial = begin(history, request(TrialType.NOISE, settings))
+    """An A/A with these runs, which has not ended."""
+    trial = sample.begin_trial(history, request(TrialType.NOISE, settings), settings=settings)
     for visit, run in runs:
-        history.add_to_trial(trial.id, TrialRun(visit, 0, 0, run.started + 12, 14.0, run))
-    return trial.id
+        history.append(trial, RunFinished(0, run, round=visit), run.started + 12)
+    return trial
+
+
+def left(history: History, trial: int, failure: str = "") -> None:
+    """No process works on a trial any more."""
+    history.connection.execute("UPDATE sittings SET process = 'gone 1 1' WHERE session_id = ?", [trial])
+    history.working.clear()
+    if failure:
+        history.fail(trial, failure, 9.0)
+
+
+def goes_on(history: History, found: Trial | None, wanted: TrialRequest) -> None:
+    """A trial was found, and this process continues it."""
+    assert found is not None
+    history.working.clear()
+    history.append(found.id, TrialStarted(found.id, wanted, sample.HOST, resumed=True), 10.0)
 
 
 def test_an_aa_goes_before_what_old_hunts_let_guess(history: History) -> None:
@@ -66,8 +77,7 @@ def test_an_aa_goes_before_what_old_hunts_let_guess(history: History) -> None:
     for turn in range(30):
         run = sample.run(turn % 2, 20.0 * turn, qps=20_000 * math.exp(chance.gauss(0, 0.05)))
         history.append(hunt, RunFinished(turn % 2, run), 20.0 * turn + 12)
-    guessed = read_noise(history, sample.SETTINGS)
-    assert guessed == pytest.approx(0.05, rel=0.4)
+    assert read_noise(history, sample.SETTINGS) == pytest.approx(0.05, rel=0.4)
     runs = visits(0.01, 0.002)
     enter(history, runs)
     exact = noise_in(runs, "qps")
@@ -85,8 +95,13 @@ def test_an_aa_speaks_only_of_the_same_work(history: History, change: dict[str, 
     assert read_noise(history, sample.SETTINGS) is None
 
 
-def test_too_few_runs_teach_nothing_and_the_newest_counts(history: History) -> None:
+def test_which_trials_teach_noise(history: History) -> None:
+    """Not those with too few runs, failed ones, or comparisons; and of A/As the newest."""
     enter(history, visits(0.01, 0.01)[:5])
+    left(history, enter(history, visits(0.01, 0.01)), "it crashed")
+    compared = sample.begin_trial(history, request(TrialType.COMPARE))
+    for visit, run in visits(0.01, 0.01):
+        history.append(compared, RunFinished(0, run, round=visit), run.started)
     assert read_noise(history, sample.SETTINGS) is None
     enter(history, visits(0.02, 0.01))
     enter(history, visits(0.0, 0.001))
@@ -94,16 +109,15 @@ def test_too_few_runs_teach_nothing_and_the_newest_counts(history: History) -> N
     assert read_noise(history, replace(sample.SETTINGS, metric="p99")) is None
 
 
-def test_every_run_is_kept_as_it_ends_and_the_estimates_beside(history: History) -> None:
+def test_every_run_is_kept_as_it_ends_and_the_noise_when_all_have(history: History) -> None:
     runs = visits(0.01, 0.01)[:3]
     trial = enter(history, runs)
-    found = noise_in(visits(0.01, 0.01), "qps")
+    stored = "select between_visits, noise, run_count, max(round) from trials join runs on session_id = id"
+    assert list(history.query(stored).rows) == [(None, None, 3, 1)]
+    history.append(trial, TrialEnded(), 90.0)
+    found = noise_in(runs, "qps")
     assert found is not None
-    history.record_noise(trial, found)
-    stored = history.query(
-        "select t.between_visits, t.noise, count(*), max(r.visit) from trials t join trial_runs r"
-    ).rows
-    assert list(stored) == [(found.between, found.run, 3, 1)]
+    assert list(history.query(stored).rows) == [(found.between, found.run, 3, 1)]
 
 
 def test_runs_that_share_a_visit_are_not_taken_for_the_noise_between_visits(history: History) -> None:
@@ -114,143 +128,130 @@ def test_runs_that_share_a_visit_are_not_taken_for_the_noise_between_visits(hist
     assert read_noise(history, sample.SETTINGS) == pytest.approx(0.03, rel=0.4)
 
 
-def test_unfinished_hunts_pin_what_they_use(sampled: History) -> None:
-    hunt = sample.begin(sampled, at=5000.0)
-    sampled.append(hunt, RunFinished(1, replace(sample.run(1, 5010.0), dataset="data-2")), 5020.0)
-    sampled.append(hunt, BuildFinished(1, replace(sample.build(1), key="mine"), None), 5030.0)
-    used = {"mine", "data-2", sample.build(1).key}
-    assert read_pinned(sampled, 0.0) == used
-    assert read_pinned(sampled, 5025.0) == used
-    assert read_pinned(sampled, 6000.0) == frozenset()
-    sampled.append(hunt, HuntEnded(NotReproduced(Interval(0.9, 1.0, 1.1), 0.01)), 5040.0)
-    assert read_pinned(sampled, 0.0) == frozenset()
-
-
-def test_what_earlier_hunts_left(sampled: History) -> None:
-    keys, _ = read_kept(sampled, sample.SETTINGS)
-    assert keys
-    assert all(key.startswith("key-") for key in keys)
-    assert read_kept(sampled, replace(sample.SETTINGS, builder="other")) == (frozenset(), frozenset())
-
-
-def test_a_trial_comes_back_as_it_was_entered(history: History) -> None:
+def test_a_trial_is_its_log(history: History) -> None:
+    """Runs and failures with their places; builds with what is known of them; seconds since the entry before."""
+    sample.begin(history)  # hunts and trials are numbered together
     wanted = request(TrialType.COMPARE, sample.SETTINGS, "old", "new")
-    trial = begin(history, wanted)
-    run = TrialRun(0, 0, 2, 20.0, 14.0, replace(sample.run(0, 5.0), commit="new"))
-    history.add_to_trial(trial.id, run)
-    stored = history.trial("c1")
-    assert (stored.request, stored.host, stored.runs, stored.state) == (wanted, sample.HOST, [run], "running")
-    history.end_trial(trial.id, 30.0)
-    assert history.trial("c1").state == "done"
-    for wrong in ("n1", "c2"):
+    trial = sample.begin_trial(history, wanted, 5.0)
+    run = replace(sample.run(0, 30.0), commit="new")
+    crash = SkipFacts("old", "run", "it crashed", "/log", 3.0)
+    for at, event in (
+        (6.0, BuildFinished(0, sample.build(0), None)),
+        (7.0, CandidateSkipped(1, sample.skip(1))),
+        (8.0, Warned("the fan is loud")),
+        (44.0, RunFinished(2, run, round=4)),
+        (55.0, RunFinished(2, run, round=4)),
+        (60.0, CandidateSkipped(2, crash, round=5)),
+    ):
+        history.append(trial, event, at)
+    known = history.trial("c2")
+    made = sample.build(0)
+    base, old, new = wanted.subjects
+    built = replace(base, key=made.key, binary=made.binary, seconds=made.seconds)
+    assert known.request == replace(wanted, subjects=(built, replace(old, trouble=sample.skip(1).reason), new))
+    assert known.runs == [TrialRun(4, 0, 2, 44.0, 36.0, run), TrialRun(4, 0, 2, 55.0, 11.0, run)]
+    assert known.skips == [TrialSkip(0, 2, 60.0, crash)]
+    assert (known.host, known.started, known.state, known.pairs()) == (sample.HOST, 5.0, "running", [(0, 0)])
+    rows = history.query(
+        "select t.round, t.workload, build, t.qps, cost from trial_readings t join runs using (event_id)"
+    ).rows
+    assert [*rows] == [(4, "update-index", "new", 20_000.0, cost) for cost in (36.0, 11.0)]
+    history.append(trial, TrialEnded(), 61.0)
+    [listed] = history.trials()
+    assert (listed.id, listed.builds, listed.runs, listed.state) == ("c2", ("v1.0", "old", "new"), 2, "done")
+    for wrong in ("n2", "c1", "c3"):
         with pytest.raises(UsageError, match=f"no {wrong} in the history"):
             history.trial(wrong)
-    [listed] = history.trials()
-    assert (listed.id, listed.builds, listed.runs, listed.state) == ("c1", ("v1.0", "old", "new"), 1, "done")
+    assert history.settings(trial) == sample.SETTINGS
 
 
-def test_an_aa_that_has_failed_teaches_nothing(history: History) -> None:
-    failed = enter(history, visits(0.01, 0.01))
-    history.end_trial(failed, 9.0, "it crashed")
-    assert read_noise(history, sample.SETTINGS) is None
-
-
-def test_a_trial_without_a_hash_of_its_workload_is_continued(history: History) -> None:
-    wanted = request(TrialType.COMPARE, sample.SETTINGS, "old")
-    begin(history, wanted)
-    history.connection.execute("UPDATE trials SET process = 'gone 1 1'")
-    now = replace(wanted, works=tuple(replace(work, run_hash="all") for work in wanted.works))
-    history.connection.execute("UPDATE trial_workloads SET told = 'other'")
-    assert history.resume_trial(now, sample.HOST) is None
-    history.connection.execute("UPDATE trial_workloads SET told = ''")
-    assert history.resume_trial(now, sample.HOST) is not None
+def test_what_is_no_hunt_is_none(history: History) -> None:
+    trial = sample.begin_trial(history, request(TrialType.COMPARE))
+    assert (history.hunts(), len(history.trials())) == ((), 1)
+    with pytest.raises(UsageError, match="no hunt 1"):
+        history.listed(trial)
 
 
 def test_a_comparison_that_was_interrupted_goes_on_only_with_the_same(history: History) -> None:
     wanted = request(TrialType.COMPARE, sample.SETTINGS, "old")
-    begin(history, wanted)
-    assert history.resume_trial(wanted, sample.HOST) is None, "this process works on it"
-    history.connection.execute("UPDATE trials SET process = 'gone 1 1'")
-    changed = replace(wanted.subjects[1], key="another")
+    wanted = replace(wanted, works=tuple(replace(work, run_hash="all") for work in wanted.works))
+    trial = sample.begin_trial(history, wanted)
+    history.append(trial, BuildFinished(0, sample.build(0), None), 2.0)
+    assert history.unfinished_trial(wanted, sample.HOST) is None, "this process works on it"
+    left(history, trial)
+    base, old = wanted.subjects
     for other in (
         replace(wanted, runs=9),
         replace(wanted, overrides={"time": 99}),
-        replace(wanted, subjects=(wanted.subjects[0], changed)),
+        replace(wanted, subjects=(base, replace(old, key="another"))),
+        replace(wanted, subjects=(replace(base, key="another"), old)),
+        replace(wanted, subjects=(base, replace(old, config_hash="cd"))),
         replace(wanted, works=wanted.works * 2),
+        replace(wanted, works=tuple(replace(work, run_hash="other") for work in wanted.works)),
+        replace(wanted, series=Series("1.0..1.9", (), ())),
     ):
-        assert history.resume_trial(other, sample.HOST) is None
-    assert history.resume_trial(wanted, replace(sample.HOST, kernel="7")) is None
-    going_on = history.resume_trial(replace(wanted, rounds=9, metric="p95"), sample.HOST)
-    assert going_on is not None
-    assert going_on.name == "c1"
-    assert history.resume_trial(wanted, sample.HOST) is None, "this process continues it now"
+        assert history.unfinished_trial(other, sample.HOST) is None
+    assert history.unfinished_trial(wanted, replace(sample.HOST, kernel="7")) is None
+    asked = replace(wanted, rounds=9, metric="p95")
+    goes_on(history, history.unfinished_trial(asked, sample.HOST), asked)
+    kept = history.trial("c1")
+    assert (kept.request.rounds, kept.request.metric, kept.request.subjects[0].key) == (9, "p95", sample.build(0).key)
+    assert history.unfinished_trial(wanted, sample.HOST) is None, "this process continues it now"
 
 
-def test_a_series_that_goes_on_in_another_metric_hunts_by_that(history: History) -> None:
-    def asked(metric: str) -> TrialRequest:
-        options = ("--metric", metric)
-        wanted = request(TrialType.COMPARE, sample.SETTINGS, "old")
-        return replace(wanted, metric=metric, series=Series("v1..v2", (), options))
-
-    begin(history, asked("qps"))
-    history.connection.execute("UPDATE trials SET process = 'gone 1 1'")
-    assert history.resume_trial(asked("p95"), sample.HOST) is not None
-    kept = history.trial("c1").request
-    assert (kept.metric, kept.series) == ("p95", asked("p95").series)
+def test_a_series_of_releases_is_kept_and_continues_in_another_metric(history: History) -> None:
+    series = Series("1.0..1.9", (("1.3-rc1", "a pre-release"),), ("--builder", "demo", "--metric", "qps"))
+    wanted = replace(request(TrialType.COMPARE), series=series)
+    trial = sample.begin_trial(history, wanted)
+    assert history.trial("c1").request == wanted
+    assert [(each.title, each.series) for each in history.trials()] == [("1.0..1.9", "1.0..1.9")]
+    left(history, trial, "stopped")
+    other = replace(wanted, metric="p95", series=replace(series, options=("--metric", "p95")))
+    assert history.unfinished_trial(replace(wanted, series=replace(series, text="1.0..1.8")), sample.HOST) is None
+    assert history.unfinished_trial(replace(wanted, series=None), sample.HOST) is None
+    goes_on(history, history.unfinished_trial(other, sample.HOST), other)
+    assert (history.trial("c1").request, history.trials()[0].metric) == (other, "p95")
 
 
 def test_a_comparison_that_has_failed_says_why_and_goes_on(history: History) -> None:
     wanted = request(TrialType.COMPARE, sample.SETTINGS, "old")
-    trial = begin(history, wanted)
-    skip = TrialSkip(0, 1, 2.0, SkipFacts("old", "run", "it crashed", "/log", 3.0))
-    history.skip_in_trial(trial.id, skip)
-    history.end_trial(trial.id, None, "no room")
-    assert history.trial("c1").skips == [skip]
+    trial = sample.begin_trial(history, wanted)
+    history.append(trial, CandidateSkipped(1, SkipFacts("old", "run", "it crashed", "/log", 3.0)), 2.0)
+    left(history, trial, "no room")
     assert (history.trial("c1").state, history.trial("c1").failure) == ("failed", "no room")
     assert [(listed.state, listed.failure) for listed in history.trials()] == [("failed", "no room")]
-    going_on = history.resume_trial(wanted, sample.HOST)
-    assert going_on is not None
-    assert going_on.skips == [skip]
+    found = history.unfinished_trial(wanted, sample.HOST)
+    goes_on(history, found, wanted)
+    assert found is not None and len(found.skips) == len(history.trial("c1").skips) == 1
     assert (history.trial("c1").state, history.trial("c1").failure) == ("running", "")
-    history.end_trial(trial.id, 9.0, "nothing was measured")
+    history.append(trial, TrialEnded(), 11.0)
+    history.fail(trial, "nothing was measured", 12.0)
     assert history.trial("c1").state == "failed"
-    assert history.resume_trial(wanted, sample.HOST) is None, "there is nothing to continue"
+    assert history.unfinished_trial(wanted, sample.HOST) is None, "there is nothing to continue"
 
 
 def test_comparisons_that_were_interrupted_pin_what_they_use(history: History) -> None:
-    trial = begin(history, request(TrialType.COMPARE, sample.SETTINGS, "old"), 100.0)
+    trial = sample.begin_trial(history, request(TrialType.COMPARE, sample.SETTINGS, "old"), 100.0)
     facts = replace(sample.run(0, 5.0), build_key="key-0", dataset="data-1")
-    history.add_to_trial(trial.id, TrialRun(0, 0, 0, 120.0, 14.0, facts))
+    history.append(trial, RunFinished(0, facts), 120.0)
     assert read_pinned(history, 50.0) == {"key-0", "data-1"}
     assert read_pinned(history, 150.0) == frozenset()
-    history.end_trial(trial.id, 130.0)
+    history.append(trial, TrialEnded(), 130.0)
     assert read_pinned(history, 50.0) == frozenset()
-
-
-def test_a_comparison_teaches_hunts_nothing_of_noise(history: History) -> None:
-    trial = begin(history, request(TrialType.COMPARE))
-    for visit, run in visits(0.01, 0.01):
-        history.add_to_trial(trial.id, TrialRun(visit, 0, 0, run.started, 1.0, run))
-    assert read_noise(history, sample.SETTINGS) is None
 
 
 @pytest.mark.parametrize(
     ("table", "column", "named"),
-    [
-        ("trial_runs", "body", "trial_runs, row 0"),
-        ("trials", "overrides", "trials, row 1"),
-        ("hosts", "tools", "hosts, row 1"),
-    ],
+    [("events", "body", "events, row"), ("sessions", "request", "sessions, row 2"), ("hosts", "tools", "hosts, row")],
 )
 @pytest.mark.parametrize("value", ["'{'", "7", "x'00ff'", "CAST(x'ff' AS TEXT)"])
 def test_a_damaged_trial_is_named_and_not_used(
     history: History, table: str, column: str, named: str, value: str
 ) -> None:
-    one = enter(history, visits(0.01, 0.002))
-    two = enter(history, visits(0.01, 0.002))
-    where = f"trial_id = {two} AND number = 0" if table == "trial_runs" else f"id = {two if table == 'trials' else 1}"
+    one, two = (enter(history, visits(0.01, 0.002)) for _ in range(2))
+    where = {"events": f"session_id = {two}", "sessions": f"id = {two}", "hosts": "true"}[table]
     history.connection.execute(f"UPDATE {table} SET {column} = {value} WHERE {where}")
-    with pytest.raises(EnvironmentFailure, match=named.replace("trials, row 1", f"trials, row {two}")):
+    with pytest.raises(EnvironmentFailure, match=named):
         history.trial(f"n{two}")
     assert [each.id for each in history.trials()] == [f"n{one}", f"n{two}"]
     if table != "hosts":  # which both trials have
@@ -261,42 +262,55 @@ def test_a_damaged_trial_is_named_and_not_used(
 def test_a_proof_is_kept_with_its_hunt_and_continues_as_that_of_the_same_commits(history: History) -> None:
     hunt = sample.begin(history)
     wanted = replace(request(TrialType.PROVE), reverts=Reverts(hunt, ("c" * 40, "d" * 40)))
-    made = begin(history, wanted)
-    begin(history, request(TrialType.COMPARE))
-    assert made.name == "p1"
-    assert history.trial("p1").request == wanted
-    assert history.trial("c2").request.reverts is None
-    assert [trial.name for trial in history.proofs(hunt)] == ["p1"]
-    assert history.proofs(hunt + 1) == []
-    history.end_trial(made.id, None, "interrupted")
+    proof = sample.begin_trial(history, wanted)
+    sample.begin_trial(history, request(TrialType.COMPARE))
+    assert history.trial("p2").request == wanted
+    assert history.trial("c3").request.reverts is None
+    assert [trial.name for trial in history.proofs(hunt)] == ["p2"]
+    assert history.proofs(proof) == []
+    left(history, proof, "interrupted")
     other = replace(wanted, reverts=Reverts(hunt, ("c" * 40,)))
-    assert history.resume_trial(other, sample.HOST) is None
-    found = history.resume_trial(replace(wanted, rounds=9), sample.HOST)
-    assert found is not None
-    assert found.name == "p1"
+    assert history.unfinished_trial(other, sample.HOST) is None
+    found = history.unfinished_trial(replace(wanted, rounds=9), sample.HOST)
+    assert found is not None and found.name == "p2"
 
 
-def test_builds_of_a_variant_and_a_configuration_are_kept(history: History) -> None:
-    """And a trial of others is not continued."""
-    plain = request(TrialType.COMPARE)
-    build = replace(plain.subjects[0], name="v1.0@lto+my.cnf", variant="lto", config="/my.cnf", config_hash="ab")
-    wanted = replace(plain, subjects=(*plain.subjects, build))
-    trial = begin(history, wanted)
-    history.end_trial(trial.id, None, "stopped")
-    assert history.trial(trial.name).request == wanted
-    changed = replace(wanted, subjects=(*plain.subjects, replace(build, config_hash="cd")))
-    assert history.resume_trial(changed, sample.HOST) is None
-    assert history.resume_trial(wanted, sample.HOST)
+def comparison(history: History, *, hunted: bool = True) -> int:
+    """A comparison of two workloads, whose drop in the second was hunted by the sample."""
+    wanted = request(TrialType.COMPARE, sample.SETTINGS, "new")
+    works = (TrialWorkload("scan", "scan", 1.0, 2.0), *wanted.works)
+    trial = sample.begin_trial(history, replace(wanted, works=works))
+    history.append(trial, RunFinished(0, sample.run(0, 1.0), workload=1), 2.0)
+    if hunted:
+        history.enter_drop_hunt(trial, (1, 0, 1), sample.write(history))
+    return trial
 
 
-def test_a_series_of_releases_is_kept_and_continues_in_another_metric(history: History) -> None:
-    series = Series("1.0..1.9", (("1.3-rc1", "a pre-release"),), ("--builder", "demo", "--metric", "qps"))
-    wanted = replace(request(TrialType.COMPARE), series=series)
-    trial = begin(history, wanted)
-    assert history.trial(trial.name).request == wanted
-    assert [(each.title, each.series) for each in history.trials()] == [("1.0..1.9", "1.0..1.9")]
-    history.end_trial(trial.id, None, "stopped")
-    other = replace(wanted, metric="p95", series=replace(series, options=("--metric", "p95")))
-    assert history.resume_trial(other, sample.HOST)
-    assert history.resume_trial(replace(wanted, series=replace(series, text="1.0..1.8")), sample.HOST) is None
-    assert history.resume_trial(replace(wanted, series=None), sample.HOST) is None
+def test_a_comparison_knows_its_hunts_in_their_present_states(history: History) -> None:
+    trial = comparison(history)
+    begun = sample.begin(history)
+    history.enter_drop_hunt(trial, (0, 0, 1), begun)
+    culprit = sample.COMMITS[sample.CULPRIT]
+    found = DropHunt(1, 0, 1, 2, "found", culprit.sha, culprit.title)
+    assert history.trial("c1").hunts == (DropHunt(0, 0, 1, begun, "running"), found)
+    again = sample.begin(history)  # it takes the place of the earlier one
+    history.enter_drop_hunt(trial, (0, 0, 1), again)
+    assert [each.hunt for each in history.trial("c1").hunts] == [again, 2]
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_a_copy_has_the_hunts_under_their_numbers_there(tmp_path: Path, later: bool) -> None:
+    """Also those that began after the comparison was copied."""
+    with closing(History.open(tmp_path / "a.db")) as source, closing(History.open(tmp_path / "b.db")) as target:
+        trial = comparison(source, hunted=not later)
+        sample.begin(target)  # so that numbers differ
+        if later:
+            copy(source, target, completed(source, ["c1"]), "anna")
+            assert target.trial("c2").hunts == ()
+            source.enter_drop_hunt(trial, (1, 0, 1), sample.write(source))
+        wanted = completed(source, ["c1"])
+        assert wanted == [1, 2]
+        copy(source, target, wanted, "anna")
+        [copied] = target.trial("c2").hunts
+        assert copied == replace(source.trial("c1").hunts[0], hunt=3)
+        assert {done.how for done in copy(source, target, wanted, "anna")} == {"known"}

@@ -99,7 +99,7 @@ def mistakes_explained(connection: sqlite3.Connection, path: Path) -> Iterator[N
         match getattr(failure, "sqlite_errorcode", None):
             case sqlite3.SQLITE_INTERRUPT:
                 raise KeyboardInterrupt from None
-            case sqlite3.SQLITE_AUTH | sqlite3.SQLITE_READONLY:
+            case code if code in (sqlite3.SQLITE_AUTH, sqlite3.SQLITE_READONLY) or "it is a view" in str(failure):
                 raise UsageError(
                     "The query does more than `bisect query` is for, which only reads the history.", "Use SELECT."
                 ) from failure

@@ -1,0 +1,328 @@
+"""Tables and views repeat the log in columns; the queries of `bisect serve` and of users read them."""
+
+import json
+import os
+import signal
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sample_hunt as sample
+from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, HuntEnded, RunFinished, TrialEnded
+from perfbisect.core.domain.facts import RunFacts
+from perfbisect.core.domain.orders import Inconclusive, Interval, Reason, Several, Step, Unsettled
+from perfbisect.core.domain.settings import TrialBuild, TrialRequest, TrialType, TrialWorkload
+from perfbisect.errors import UsageError
+from perfbisect.store.canned_queries import QUERIES, configuration
+from perfbisect.store.history import History
+from perfbisect.store.schema import TABLES, VIEWS
+from perfbisect.store.transfer import copy, everything
+
+
+def ask(history: History, sql: str) -> list[tuple[object, ...]]:
+    """All rows of a query."""
+    return list(history.query(sql).rows)
+
+
+def test_the_tables_are_derived_from_the_log_alone(sampled: History, tmp_path: Path) -> None:
+    """What a copy of the log makes anew is what was written as it happened."""
+    builds = tuple(TrialBuild(commit.subject, commit.sha) for commit in sample.COMMITS[:2])
+    works = (TrialWorkload("scan", "range", 1.0, 2.0), TrialWorkload("update-index", "write", 1.0, 2.0))
+    trial = sample.begin_trial(
+        sampled, TrialRequest(TrialType.NOISE, "engine", "", "local", "qps", {}, builds, works, 2, 2)
+    )
+    sampled.append(trial, BuildFinished(0, sample.build(0), None), 2.0)
+    sampled.append(trial, CandidateSkipped(1, sample.skip(1, "run"), workload=1, round=1), 3.0)
+    for number in range(4):
+        facts = sample.run(0, 10.0 * number, qps=20_000.0 + 100 * number)
+        sampled.append(trial, RunFinished(0, facts, workload=1, round=number // 2), 13.0 * number)
+    sampled.append(trial, TrialEnded(), 99.0)
+    with closing(History.open(tmp_path / "copy.db")) as copied:
+        copy(sampled, copied, everything(sampled), "")
+        for name in {*TABLES, *VIEWS} - {"sittings"}:
+            both = [
+                sorted(history.connection.execute(f"SELECT * FROM {name}"), key=repr) for history in (sampled, copied)
+            ]
+            assert both[0] == both[1], name
+            assert both[0] or name.startswith("batch"), name
+
+
+def test_culprits(sampled: History) -> None:
+    [row] = ask(sampled, "select hunt_id, culprit, date, subject, probability, ratio, low, high from culprits")
+    culprit = sample.COMMITS[sample.CULPRIT]
+    assert row == (1, culprit.sha, culprit.date, culprit.subject, 0.9731, 0.718, 0.706, 0.731)
+
+
+def test_several_culprits_oldest_first(sampled: History) -> None:
+    steps = tuple(Step(node, 0.9, Interval(0.7, 0.8, 0.9), (node - 1,)) for node in (2, 5))
+    sampled.append(1, HuntEnded(Several(steps)), 9e9)
+    assert ask(sampled, "select culprit from culprits") == [(sample.CANDIDATES[2],), (sample.CANDIDATES[5],)]
+
+
+def test_a_hunt_with_open_subranges_has_its_reason_and_no_culprit_in_them(sampled: History) -> None:
+    step = Step(2, 0.9, Interval(0.7, 0.8, 0.9), (1,))
+    known = Inconclusive((5, 6), (0.5, 0.4), Interval(0.7, 0.8, 0.9), Reason.UNBUILDABLE)
+    sampled.append(1, HuntEnded(Several((step,), (), (Unsettled(4, 6, known),))), 9e9)
+    assert ask(sampled, "select reason from verdicts") == [("unbuildable",)]
+    assert ask(sampled, "select culprit from culprits") == [(sample.CANDIDATES[2],)]
+    assert sampled.listed(1).state == "unsettled"
+    sampled.append(1, HuntEnded(Several((step,))), 9.1e9)
+    assert sampled.listed(1).state == "several"
+
+
+def test_candidates_in_the_order_of_the_range(sampled: History) -> None:
+    rows = ask(sampled, "select node, commit_hash, builds, runs, same_as, skipped from candidates")
+    assert [row[0] for row in rows] == [0, 4, 5, 6, 7, 8, 10]
+    assert [row[1] for row in rows] == [sample.CANDIDATES[row[0]] for row in rows]  # type: ignore[index]
+    about = {row[0]: row[2:] for row in rows}
+    assert about[4] == (0, 0, None, "compile: src/pager.c:88: 'cursor' undeclared")
+    assert about[6] == (1, 3, sample.CANDIDATES[5], None)
+    assert about[8] == (1, 5, None, None)
+
+
+def test_relative_qps_cancels_the_drift_of_the_host(sampled: History) -> None:
+    ratios = dict(ask(sampled, "select node, rqps from rqps"))
+    assert ratios[0] == pytest.approx(1.0, abs=0.001)
+    assert ratios[5] == pytest.approx(1.0, abs=0.006)
+    assert ratios[8] == pytest.approx(0.72, abs=0.006)
+
+
+def test_build_costs(sampled: History) -> None:
+    [row] = ask(sampled, "select host, builder, variant, builds, fastest, slowest, hit_rate from build_costs")
+    assert row == ("local", "engine", "o2nofp", 6, 7.5, 31.0, pytest.approx(36 * 5 / (40 * 6)))
+
+
+def test_counters_that_are_missing_are_null(sampled: History) -> None:
+    assert ask(sampled, "select distinct value from counters where name = 'dTLB-load-misses'") == [(None,)]
+    [(each,)] = ask(
+        sampled,
+        "select value / operations from counters join runs on event_id = run_id"
+        " where source = 'perf' and name = 'instructions' and node = 5 limit 1",
+    )
+    assert each == pytest.approx(280_000)
+
+
+def test_the_cost_of_a_run_holds_its_warm_up(sampled: History) -> None:
+    assert ask(sampled, "select min(cost), max(cost) from runs where node = 5") == [(12.5, 12.5)]
+
+
+def test_runs_of_one_visit_share_it(history: History) -> None:
+    hunt = sample.begin(history)
+    for at in (1.0, 20.0):
+        history.append(hunt, RunFinished(1, replace(sample.run(1, at), visit="one")), at + 10)
+    assert ask(history, "select runs, name, dataset_key from visits") == [
+        (2, "one", "data-1")
+    ]  # fmt: skip
+
+
+def test_a_host_that_changed_is_another_host(history: History) -> None:
+    sample.begin(history)
+    changed = replace(sample.HOST, kernel="6.2")
+    history.begin(sample.SETTINGS, changed, sample.started(), 5.0)
+    sample.begin(history, at=sample.BEGAN + 9)
+    rows = ask(history, "select kernel, first_seen from hosts order by kernel")
+    assert rows == [("6.1", sample.BEGAN), ("6.2", 5.0)]
+
+
+def test_a_commit_outside_the_range_has_no_node(history: History) -> None:
+    """The merge base is checked against good, which is not in the range."""
+    hunt = sample.begin(history)
+    outside = replace(sample.build(1), commit="f" * 40)
+    history.append(hunt, BuildFinished(1, outside, None), 5.0)
+    assert ask(history, "select node from builds") == [(None,)]
+
+
+def test_a_skip_after_runs_stands_beside_them(history: History) -> None:
+    hunt = sample.begin(history)
+    history.append(hunt, RunFinished(3, sample.run(3, 1.0)), 11.0)
+    history.append(hunt, CandidateSkipped(3, sample.skip(3, "run")), 12.0)
+    assert ask(history, "select node, runs, skipped like 'run:%' from candidates") == [(3, 1, 1)]
+
+
+def test_several_hosts(history: History) -> None:
+    """The cost of a run and its baseline are those of its own host."""
+    hunt = sample.begin(history)
+    good, other = sample.CANDIDATES[0], sample.CANDIDATES[1]
+    for at, host, commit, operations in (
+        (10, "a", good, 100),
+        (12, "b", good, 900),
+        (20, "a", other, 50),
+        (21, "b", other, 810),
+    ):
+        facts = RunFacts(commit, "key", f"{at}", host, float(at - 1), 1.0, operations, {}, (), {}, {})
+        history.append(hunt, RunFinished(0, facts, host), 1000.0 + at)
+    assert ask(history, f"select host, cost from runs where commit_hash != '{good}'") == [("a", 10.0), ("b", 9.0)]
+    assert ask(history, f"select host, rqps from rqps where commit_hash = '{other}' order by 1") == [
+        ("a", 0.5),
+        ("b", 0.9),
+    ]
+    assert ask(history, "select distinct host from events where kind = 'RunFinished' order by 1") == [("a",), ("b",)]
+
+
+@pytest.fixture
+def both(sampled: History) -> History:
+    """A hunt that has ended, and one that runs."""
+    sample.begin(sampled)
+    return sampled
+
+
+def canned(both: History, name: str, hunt: str = "") -> list[dict[str, Any]]:
+    with closing(sqlite3.connect(both.path)) as connection:
+        connection.row_factory = sqlite3.Row
+        return [dict(row) for row in connection.execute(QUERIES[name][1], {"hunt": hunt})]
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_every_query_is_one_statement_that_names_its_columns_once(both: History, name: str) -> None:
+    with closing(sqlite3.connect(both.path)) as connection:
+        found = connection.execute(QUERIES[name][1], {"hunt": ""})
+        names = [column[0] for column in found.description]
+    assert len(set(names)) == len(names)
+
+
+def test_no_query_has_the_address_of_a_table(both: History) -> None:
+    taken = {
+        name for (name,) in both.connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
+    }
+    assert "hunts" in taken
+    assert not taken & set(QUERIES)
+
+
+def test_latest_hunts(both: History) -> None:
+    running, found = canned(both, "latest_hunts")
+    assert (running["id"], running["verdict"], running["culprit"], running["minutes"]) == (2, "none yet", None, None)
+    assert (found["verdict"], found["culprit"]) == ("Found", sample.CANDIDATES[sample.CULPRIT][:10])
+    assert (found["sure_percent"], found["ratio"], found["builds"], found["runs"]) == (97.3, 0.718, 6, 16)
+
+
+def test_builds_and_candidates_of_a_hunt(both: History) -> None:
+    assert len(canned(both, "builds_of_hunt")) == len(canned(both, "builds_of_hunt", "1")) == 6
+    assert not canned(both, "builds_of_hunt", "2")
+    assert [row["node"] for row in canned(both, "candidates_of_hunt", "1")] == [0, 4, 5, 6, 7, 8, 10]
+
+
+def test_named_culprits(both: History) -> None:
+    [row] = canned(both, "named_culprits")
+    assert (row["hunt_id"], row["subject"]) == (1, sample.SUBJECTS[sample.CULPRIT])
+
+
+def test_spread_of_runs(both: History) -> None:
+    [row] = canned(both, "spread_by_host")
+    assert (row["host"], row["hunts"], row["runs"]) == ("local", 1, 16)
+    assert 0 < row["mean_deviation"] < row["largest"] < 2
+
+
+def test_where_each_version_of_datasette_reads_the_queries() -> None:
+    old, new = configuration("history", 0), configuration("history", 1)
+    assert set(old["--metadata"]["databases"]["history"]["queries"]) == set(QUERIES)
+    assert set(new["--config"]["databases"]["history"]["queries"]) == set(QUERIES)
+    assert "queries" not in new["--metadata"]["databases"]["history"]
+    assert json.loads(json.dumps(new)) == new
+
+
+@pytest.fixture
+def asked(written: Path) -> Iterator[History]:
+    """The sample hunt, opened read-only."""
+    with closing(History.open(written, read_only=True)) as opened:
+        yield opened
+
+
+def test_an_answer_has_columns_and_rows(asked: History) -> None:
+    answer = asked.query("select id, good || '..' || bad as range from hunts")
+    assert answer.columns == ("id", "range")
+    assert list(answer.rows) == [(1, "1.0..1.1")]
+
+
+def test_no_rows(asked: History) -> None:
+    assert list(asked.query("select 1 where 0").rows) == []
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "select json_extract(settings, '$.overrides.time') from hunts",
+        "with recursive n(i) as (select 1 union all select i + 1 from n where i < 5) select sum(i) from n",
+        "select * from pragma_table_info('runs')",
+        "pragma table_info(runs)",
+        "explain query plan select * from rqps",
+        "select value from json_each('[1,2]')",
+        "values (1)",
+    ],
+)
+def test_all_reading_is_allowed(asked: History, sql: str) -> None:
+    assert list(asked.query(sql).rows)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "delete from hunts",
+        "insert into commits (commit_hash) values ('x')",
+        "update runs set qps = 1",
+        "drop table runs",
+        "create table x (y)",
+        "create temp table x (y)",
+        "attach 'other.db' as other",
+        "vacuum",
+        "vacuum into 'copy.db'",
+        "pragma query_only = 0",
+        "pragma writable_schema = 1",
+        "pragma journal_mode = delete",
+        "begin",
+    ],
+)
+def test_all_writing_is_refused(asked: History, sql: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = asked.path.read_bytes()
+    with pytest.raises(UsageError, match="only read"):
+        list(asked.query(sql).rows)
+    assert asked.path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("sql", "says"),
+    [
+        ("selec 1", "selec"),
+        ("select * from hunt", "hunt"),
+        ("select 1; select 2", r"one statement at a time\.$"),
+        ("", "empty"),
+        ("-- only a remark", "empty"),
+        ("select json('{')", "JSON"),
+        ("select 'a\0b", "wrong"),
+        ("select abs(-9223372036854775807 - 1)", "overflow"),
+        ("select ?", "wrong"),
+        ("select '\udce4'", "wrong"),
+    ],
+)
+def test_mistakes_are_one_sentence(asked: History, sql: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        list(asked.query(sql).rows)
+
+
+@pytest.mark.parametrize("sql", ["select 1; select 2", "select ?"])
+def test_what_to_do_about_it_is_no_list_of_tables(asked: History, sql: str) -> None:
+    with pytest.raises(UsageError) as wrong:
+        asked.query(sql)
+    assert not str(wrong.value).endswith("..")
+    assert wrong.value.advice == "Give one statement, without parameters."
+
+
+def test_what_sqlite_has_is_listed(asked: History) -> None:
+    for name in ("function_list", "module_list", "pragma_list", "collation_list", "compile_options"):
+        assert [*asked.query(f"select * from pragma_{name}").rows], name
+
+
+def test_ctrl_c_ends_a_query_that_does_not(asked: History) -> None:
+    answer = "with recursive n(i) as (select 1 union all select i + 1 from n) select count(*) from n"
+    alarm = threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        alarm.start()
+        list(asked.query(answer).rows)
+    alarm.join()
