@@ -1,7 +1,7 @@
 """A lab for the small library."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,28 +16,16 @@ from perfbisect.lab.host_lab import HostLab
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Option
+from repos import Repo
 from small import BUILDER, HERE, Open, workload
 
 
 @pytest.fixture
-def commits(tmp_path: Path, git: Callable[..., str]) -> tuple[str, ...]:
+def commits(git: Repo) -> tuple[str, ...]:
     """A fast commit, one half as fast, one with the fast one's code, one that does not compile, one that crashes; and an end."""
-    repo = tmp_path / "repo"
-    shutil.copy(HERE / "library.c", repo)
-    hashes = []
-    for text in (
-        "#define ROUNDS 20000\n",
-        "#define ROUNDS 40000\n",
-        "/* as before */\n#define ROUNDS 20000\n",
-        "#define ROUNDS rounds\n",
-        "#define ROUNDS (*(volatile uint64_t *)0)\n",
-        "#define ROUNDS 80000\n",
-    ):
-        (repo / "rounds.h").write_text(text)
-        git("add", ".")
-        git("commit", "-q", "-m", "change")
-        hashes.append(git("rev-parse", "HEAD"))
-    return tuple(hashes)
+    shutil.copy(HERE / "library.c", git.path)
+    rounds = ("20000", "40000", "20000 // as before", "rounds", "(*(volatile uint64_t *)0)", "80000")
+    return tuple(git.commit({"rounds.h": f"#define ROUNDS {each}\n"}) for each in rounds)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -14,7 +13,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from lab_events import finished, measure, skipped, warnings
+from lab_events import finished, measure, skipped
 from perfbisect.core.domain.events import (
     BuildFinished,
     BuildStarted,
@@ -27,12 +26,12 @@ from perfbisect.core.domain.events import (
 )
 from perfbisect.core.domain.metrics import value
 from perfbisect.core.domain.orders import Measure, Purpose, Share
-from perfbisect.errors import DataDamaged
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
-from perfbisect.lab.upkeep import KEPT, tidy
+from perfbisect.lab.upkeep import tidy
 from perfbisect.recipes.builder import Dataset, When
 from perfbisect.recipes.inventory import HostEntry
+from repos import Repo
 from small import BUILDER, CRASHING, FAST, SLOW, Open
 from waiting import processes, until
 
@@ -79,17 +78,6 @@ def test_a_candidate_that_crashes_is_skipped_with_its_log(open_lab: Open, host: 
     assert not jobs.running(host)
 
 
-def test_folders_of_jobs_do_not_pile_up(host: LocalHost) -> None:
-    left = Path(host.root, "jobs")
-    for number in range(KEPT + 20):
-        Path(left, f"20200101-{number:06}-run-abcdef").mkdir(parents=True)
-    Path(host.root, "tmp").mkdir()
-    Path(host.root, "tmp", "of a compiler that was killed").touch()
-    assert list(tidy(host)) == []
-    assert len(list(left.iterdir())) == KEPT
-    assert not Path(host.root, "tmp").exists()
-
-
 def test_where_builds_are_made_may_be_cleared_away(open_lab: Open, host: LocalHost) -> None:
     """As a clean-up does it; the repository on the host, with git's index of that checkout, stays."""
     assert len(finished(measure(open_lab(), Share(FAST, 1)))) == 1
@@ -109,19 +97,17 @@ def test_what_a_killed_session_has_left_running_is_ended_with_a_word(host: Local
     assert not (*jobs.running(host), *jobs.orphaned(host))
 
 
-def test_a_measurement_that_is_given_up_leaves_nothing_running(open_lab: Open, host: LocalHost) -> None:
-    events = open_lab().measure(Measure((Share(FAST, 1),), Purpose.SEARCH))
-    assert any(isinstance(event, RunStarted) for event in events)
-    events.close()  # type: ignore[attr-defined]
-    assert not jobs.running(host)
-
-
-def test_an_interruption_in_the_middle_of_a_run_leaves_nothing_running(open_lab: Open, host: LocalHost) -> None:
-    lab = open_lab()
-    events = lab.measure(Measure((Share(FAST, 2),), Purpose.SEARCH))
-    assert any(isinstance(event, RunProgress | RunFinished) for event in events)
-    with pytest.raises(KeyboardInterrupt):
-        events.throw(KeyboardInterrupt)  # type: ignore[attr-defined]
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_a_measurement_that_is_given_up_leaves_nothing_running(
+    open_lab: Open, host: LocalHost, *, interrupted: bool
+) -> None:
+    """Closed, or interrupted in the middle of a run."""
+    events = open_lab().measure(Measure((Share(FAST, 2),), Purpose.SEARCH))
+    assert any(isinstance(event, RunProgress | RunFinished if interrupted else RunStarted) for event in events)
+    if interrupted:
+        with pytest.raises(KeyboardInterrupt):
+            events.throw(KeyboardInterrupt)
+    events.close()
     assert not jobs.running(host)
 
 
@@ -140,13 +126,10 @@ def test_without_perf_and_vmstat_there_is_still_qps(
 
 
 def test_conditions_reach_the_library_that_is_measured_and_its_data(
-    open_lab: Open, commits: tuple[str, ...], tmp_path: Path, git: Callable[..., str]
+    open_lab: Open, commits: tuple[str, ...], git: Repo
 ) -> None:
     """The commit's version changes where the library is, and the format of its data."""
-    (tmp_path / "repo" / "VERSION").write_text("2.0\n")
-    (tmp_path / "repo" / "rounds.h").write_text("#define ROUNDS 1000\n")
-    git("add", ".")
-    git("commit", "-q", "-m", "new layout")
+    newer = git.commit({"VERSION": "2.0\n", "rounds.h": "#define ROUNDS 1000\n"})
     install = "mkdir -p {prefix}/v{version} && gcc -shared library.o -o {prefix}/v{version}/new.so"
     change = {
         "library": "v2.0/new.so",
@@ -155,47 +138,30 @@ def test_conditions_reach_the_library_that_is_measured_and_its_data(
     }
     conditional = replace(BUILDER, version=["cat", "{source}/VERSION"], when=[When(version=">=2", change=change)])
     for _ in ("built", "found built"):
-        lab = open_lab({"rest": 0}, builder=conditional, commits=(commits[FAST], git("rev-parse", "HEAD")))
+        lab = open_lab({"rest": 0}, builder=conditional, commits=(commits[FAST], newer))
         runs = dict(finished(measure(lab, Share(1, 1), Share(0, 1))))
         slow, fast = (value(runs[each], "cpu/o") for each in (0, 1))
         assert slow and fast and slow > 2 * fast, "CPU time, which other tests on this machine hardly change"
         assert runs[1].dataset != runs[0].dataset
 
 
-def test_a_build_whose_format_command_fails_is_skipped(open_lab: Open, commits: tuple[str, ...]) -> None:
-    script = f"ls {{data}}; [ {{commit}} != {commits[SLOW]} ] || ! echo no format >&2"
-    lab = open_lab(builder=replace(BUILDER, dataset=Dataset(format_command=["sh", "-c", script])))
-    facts = skipped(measure(lab, Share(SLOW, 1)))
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        (
+            ["sh", "-c", "! echo no format >&2"],
+            "the format of its data cannot be determined: sh ended with status 1: no format",
+        ),
+        (["{prefix}/bin/tell", "{data}"], "bin/tell"),
+    ],
+)
+def test_a_build_that_does_not_tell_its_format_is_skipped(open_lab: Open, command: list[str], why: str) -> None:
+    facts = skipped(
+        measure(open_lab(builder=replace(BUILDER, dataset=Dataset(format_command=command))), Share(SLOW, 1))
+    )
     assert facts.stage == "prepare"
-    assert facts.reason == "the format of its data cannot be determined: sh ended with status 1: no format"
-    assert "no format" in Path(facts.log).read_text()
-    assert len(finished(measure(lab, Share(FAST, 1)))) == 1
-
-
-def test_a_build_without_the_program_that_tells_its_format_is_skipped(open_lab: Open) -> None:
-    lab = open_lab(builder=replace(BUILDER, dataset=Dataset(format_command=["{prefix}/bin/tell", "{data}"])))
-    facts = skipped(measure(lab, Share(SLOW, 1)))
-    assert facts.stage == "prepare"
-    assert "bin/tell" in facts.reason
-
-
-def test_damaged_data_is_loaded_again_but_not_for_ever(open_lab: Open, host: LocalHost) -> None:
-    lab = open_lab()
-    ((_, run),) = finished(measure(lab, Share(FAST, 1)))
-    kept = Path(host.root, "datasets", run.dataset, "data")
-
-    def one_file_more() -> None:
-        (kept / "more").write_text("more")
-
-    one_file_more()
-    events = measure(lab, Share(FAST, 1))
-    [text] = warnings(events)
-    assert re.search(r"is damaged: [\d,]+ bytes in \d+ files were copied, but .* were loaded: it is loaded again", text)
-    assert [again.dataset for _, again in finished(events)] == [run.dataset]
-    one_file_more()
-    with pytest.raises(DataDamaged, match="is damaged") as caught:
-        measure(lab, Share(FAST, 1))
-    assert "may be failing" in caught.value.advice
+    assert why in facts.reason
+    assert why.rpartition(": ")[2] in Path(facts.log).read_text()
 
 
 def test_a_build_of_a_killed_session_is_followed_to_its_end(
@@ -239,25 +205,6 @@ def when_a_run_goes_on(host: LocalHost, act: Callable[[], None]) -> None:
         act()
 
     threading.Thread(target=wait).start()
-
-
-def lose_jobs(host: LocalHost) -> None:
-    for job in jobs.running(host):
-        os.killpg(job.pid, signal.SIGKILL)
-
-
-def test_work_that_was_lost_with_its_host_is_done_again(open_lab: Open, host: LocalHost) -> None:
-    """Leaders that are killed leave no status, as after a restart of the host."""
-    events = []
-    for event in open_lab().measure(Measure((Share(FAST, 2),), Purpose.SEARCH)):
-        events.append(event)
-        if isinstance(event, RunStarted) and event.number == 2 and not any(isinstance(e, Warned) for e in events):
-            when_a_run_goes_on(host, lambda: lose_jobs(host))
-    warned = [event for event in events if isinstance(event, Warned)]
-    assert len(warned) == 1
-    assert "repeated" in warned[0].text
-    assert len(finished(events)) == 2
-    assert not any(isinstance(event, CandidateSkipped) for event in events)
 
 
 def shut_down(host: LocalHost, name: str) -> None:

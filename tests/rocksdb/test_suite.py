@@ -22,11 +22,6 @@ OLD_FILL = "fillseq      :       2.437 micros/op 410340 ops/sec;   45.3 MB/s"
 pytestmark = pytest.mark.tools
 
 
-@pytest.fixture(autouse=True)
-def sealed() -> None:
-    """The shipped recipes are in sight here."""
-
-
 def run(folder: Path, line: str, *words: str, status: int = 0) -> tuple[list[str], str]:
     """The arguments that the script gives a db_bench which prints ``line``, and what the script prints."""
     program = folder / "bin" / "db_bench"

@@ -13,6 +13,7 @@ from perfbisect.host.local import LocalHost
 from perfbisect.lab.host_lab import Earlier, HostLab
 from perfbisect.recipes.builder_reader import load_builder
 from perfbisect.recipes.workload import Workload
+from repos import Repo
 
 Open = Callable[..., HostLab]
 
@@ -39,19 +40,10 @@ def recipe(tmp_path: Path) -> Callable[[str], None]:
 
 
 @pytest.fixture
-def commits(tmp_path: Path, git: Callable[..., str]) -> Callable[..., tuple[str, ...]]:
+def commits(git: Repo) -> Callable[..., tuple[str, ...]]:
     """Commit these contents of the file ``extra.conf``, one after the other."""
 
-    def commit(*texts: str) -> tuple[str, ...]:
-        hashes = []
-        for text in texts:
-            (tmp_path / "repo" / "extra.conf").write_text(text)
-            git("add", ".")
-            git("commit", "-q", "-m", "change")
-            hashes.append(git("rev-parse", "HEAD"))
-        return tuple(hashes)
-
-    return commit
+    return lambda *texts: tuple(git.commit({"extra.conf": text}) for text in texts)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The recipe for MySQL, without a MySQL: what it asks of releases of each era."""
+"""The recipes of MySQL and MariaDB."""
 
 import subprocess
 from collections.abc import Callable, Sequence
@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from lab_events import measure, runs, warnings
+from perfbisect.core.domain.orders import Share
+from perfbisect.host.local import LocalHost
+from perfbisect.lab.host_lab import HostLab
 from perfbisect.recipes.builder import Builder, Server
 from perfbisect.recipes.builder_reader import load_builder
 from perfbisect.recipes.placeholders import fill
-
-pytestmark = pytest.mark.tools
+from perfbisect.recipes.workload import Workload
 
 RECIPES = Path(__file__).parents[2] / "builders"
 
@@ -68,6 +71,7 @@ def calls(tmp_path: Path) -> Callable[[], list[str]]:
     return lines
 
 
+@pytest.mark.tools
 @pytest.mark.parametrize(
     ("lacks", "asked"),
     [
@@ -83,6 +87,7 @@ def test_each_era_makes_its_tables_in_its_own_way(
     assert calls() == [asked]
 
 
+@pytest.mark.tools
 def test_settling(server: Server, ask: Run, calls: Callable[[], list[str]]) -> None:
     (command,) = server.settle
     assert ask(command)[0] == 0
@@ -93,6 +98,7 @@ def test_settling(server: Server, ask: Run, calls: Callable[[], list[str]]) -> N
     ]
 
 
+@pytest.mark.tools
 def test_settling_before_the_statement_got_its_new_name(
     server: Server, ask: Run, calls: Callable[[], list[str]]
 ) -> None:
@@ -105,12 +111,14 @@ def test_settling_before_the_statement_got_its_new_name(
     ]
 
 
+@pytest.mark.tools
 @pytest.mark.parametrize("lacks", ["--analyze", "RESET", "innodb_fast_shutdown"])
 def test_what_cannot_be_settled_is_a_failure(server: Server, ask: Run, lacks: str) -> None:
     (command,) = server.settle
     assert ask(command, lacks)[0] != 0
 
 
+@pytest.mark.tools
 @pytest.mark.parametrize(("file", "version"), [("VERSION", "5.6.26"), ("MYSQL_VERSION", "9.7.0")])
 def test_the_version_of_a_tree(mysql: Builder, ask: Run, tmp_path: Path, file: str, version: str) -> None:
     """In both files that trees have had it in, among what is no part of it."""
@@ -120,9 +128,62 @@ def test_the_version_of_a_tree(mysql: Builder, ask: Run, tmp_path: Path, file: s
     assert ask(mysql.version) == (0, version)
 
 
+@pytest.mark.tools
 @pytest.mark.parametrize("version", ["5.6.26", "8.0.28", "9.7.0"])
 def test_the_version_of_what_is_installed_is_the_format_of_its_data(mysql: Builder, ask: Run, version: str) -> None:
     assert ask(mysql.dataset.format_command, version=version) == (0, version)
     status, printed = ask(mysql.installed_version, version=version)
     assert status == 0
     assert f"Ver {version} " in printed
+
+
+RECIPE = """
+extends = "mariadb"
+[build]
+needs = []
+compile = [["true"]]
+install = [["sh", "-c", '''
+mkdir -p {prefix}/sbin && cp {source}/extra.conf {prefix} && ln -s /usr/bin /usr/share {prefix}
+ln -s /usr/sbin/mariadbd {prefix}/sbin
+''']]
+artifacts = ["extra.conf"]
+"""
+
+WORKLOAD = Workload(
+    name="update",
+    suite="plain",
+    folder=str(Path(__file__).parent),
+    driver="mysql",
+    summary="",
+    group="write",
+    prepare="create table t (id int primary key, k int);\ninsert into t select seq, seq from seq_1_to_20000;",
+    check="select count(*), sum(k) from t",
+    statement="update t set k = k + 1 where id = 777",
+    operation="query",
+    warmup=0.1,
+    time=1.0,
+)
+
+
+@pytest.mark.dbms
+@pytest.mark.skipif(not Path("/usr/sbin/mariadbd").exists(), reason="no MariaDB: apt-get install mariadb-server")
+def test_a_visit_with_the_recipes_settings(
+    open_lab: Callable[..., HostLab],
+    commits: Callable[..., tuple[str, ...]],
+    recipe: Callable[[str], None],
+    host: LocalHost,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two sessions: the second finds the data, and asks whether it is what was loaded."""
+    monkeypatch.setenv("MYSQL_PWD", "ours, for another server")
+    recipe(RECIPE)
+    hashes = commits("# 1\n", "# 2\n")
+    lab = open_lab(WORKLOAD, hashes)
+    events = measure(lab, Share(0, 2), Share(1, 1)) + measure(open_lab(WORKLOAD, hashes), Share(0, 1))
+    assert len({run.dataset for run in runs(events)}) == 1
+    assert all(run.counters["task-clock"] for run in runs(events))
+    assert not warnings(events)
+    (kept,) = Path(host.root, "datasets").iterdir()
+    assert sum(file.stat().st_size for file in kept.glob("data/binlog.0*")) < 1000, "the log of the loading is gone"
+    settings = Path(host.root, "visit", "config").read_text()
+    assert "innodb_buffer_pool_size = 358M" in settings

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -27,12 +28,12 @@ from perfbisect.lab.host_lab import HostLab
 from perfbisect.lab.measure import visit
 from perfbisect.recipes.workload import Workload
 from postgres import BIN, needs_postgres
+from program import bisect
 from waiting import ended, processes, until
 
 Open = Callable[..., HostLab]
 Commits = Callable[..., tuple[str, ...]]
 
-pytestmark = [pytest.mark.dbms, needs_postgres]
 
 RECIPE = f"""
 extends = "postgres"
@@ -80,6 +81,8 @@ def change_kept(host: LocalHost, change: Callable[[Path], None]) -> str:
     return kept.name
 
 
+@pytest.mark.dbms
+@needs_postgres
 def test_a_visit_with_the_recipes_settings(
     open_lab: Open, commits: Commits, host: LocalHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,6 +112,8 @@ def test_a_visit_with_the_recipes_settings(
     assert re.search(r"checksum version: +1", table)
 
 
+@pytest.mark.dbms
+@needs_postgres
 @pytest.mark.slow
 def test_data_that_lost_something_is_loaded_again(open_lab: Open, commits: Commits, host: LocalHost) -> None:
     hashes = commits(PLAIN, SLOW)
@@ -131,6 +136,8 @@ def test_data_that_lost_something_is_loaded_again(open_lab: Open, commits: Commi
     assert "its record is missing: it is loaded again" in warnings(measure(open_lab(RESTING, hashes), Share(0, 1)))[0]
 
 
+@pytest.mark.dbms
+@needs_postgres
 def test_data_with_other_rows_is_loaded_again(open_lab: Open, commits: Commits, host: LocalHost) -> None:
     hashes = commits(PLAIN, SLOW)
     measure(open_lab(RESTING, hashes), Share(0, 1))
@@ -146,6 +153,8 @@ def test_data_with_other_rows_is_loaded_again(open_lab: Open, commits: Commits, 
     assert len(runs(events)) == 1
 
 
+@pytest.mark.dbms
+@needs_postgres
 @pytest.mark.slow
 def test_a_build_that_alone_answers_wrongly_is_skipped_and_the_data_stays(
     open_lab: Open, commits: Commits, host: LocalHost
@@ -169,6 +178,8 @@ def test_a_build_that_alone_answers_wrongly_is_skipped_and_the_data_stays(
     assert (len(warnings(events)), len(runs(events))) == (1, 1)
 
 
+@pytest.mark.dbms
+@needs_postgres
 @pytest.mark.slow
 def test_a_build_that_refuses_the_data_gets_its_own(
     open_lab: Open, commits: Commits, host: LocalHost, recipe: Callable[[str], None]
@@ -193,6 +204,8 @@ def test_a_build_that_refuses_the_data_gets_its_own(
     assert "database files are incompatible with server" in warnings(events)[0]
 
 
+@pytest.mark.dbms
+@needs_postgres
 def test_a_crash_in_mid_run_is_the_servers_and_reported_in_its_words(
     open_lab: Open, commits: Commits, host: LocalHost
 ) -> None:
@@ -217,6 +230,8 @@ def test_a_crash_in_mid_run_is_the_servers_and_reported_in_its_words(
     assert "Failed process was running" in Path(facts.log).read_text()
 
 
+@pytest.mark.dbms
+@needs_postgres
 def test_a_port_that_is_taken_is_nobodys_fault(open_lab: Open, commits: Commits, recipe: Callable[[str], None]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         start = [*SERVER["start"][:-1], str(other.getsockname()[1]), "-h", "127.0.0.1"]
@@ -227,6 +242,8 @@ def test_a_port_that_is_taken_is_nobodys_fault(open_lab: Open, commits: Commits,
             measure(open_lab(RESTING, commits(PLAIN, SLOW)), Share(0, 1))
 
 
+@pytest.mark.dbms
+@needs_postgres
 def test_nobody_elses_server_is_measured(
     open_lab: Open, commits: Commits, host: LocalHost, recipe: Callable[[str], None]
 ) -> None:
@@ -245,6 +262,8 @@ def test_nobody_elses_server_is_measured(
     events.close()
 
 
+@pytest.mark.dbms
+@needs_postgres
 @pytest.mark.parametrize("leader", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_server_that_was_left_behind_is_ended(
     open_lab: Open, commits: Commits, host: LocalHost, leader: bool
@@ -278,6 +297,8 @@ def spent(pids: Iterable[int]) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
+@pytest.mark.dbms
+@needs_postgres
 @pytest.mark.parametrize("scope", ["connections", "server"])
 def test_counters_of_the_connections_leave_out_the_rest_of_the_server(
     open_lab: Open,
@@ -315,3 +336,62 @@ def test_counters_of_the_connections_leave_out_the_rest_of_the_server(
     clock = facts.counters["task-clock"]
     assert clock is not None
     assert (clock / 1000 > 0.2 * theirs) == (scope == "server"), (clock, theirs)
+
+
+CONFIGURE = Path(__file__).parents[2] / "builders" / "postgres-debian" / "configure"
+
+
+def configure(source: Path) -> str:
+    """What the recipe says when it fails."""
+    done = subprocess.run(
+        [CONFIGURE, source, source.parent / "prefix"], capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode
+    return done.stderr
+
+
+def test_a_tree_that_is_no_source_package_is_not_built(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    script = tmp_path / "source" / "configure"
+    script.write_text(f"#!/bin/sh\ntouch {tmp_path}/configured\n")
+    script.chmod(0o755)
+    assert configure(tmp_path / "source") == "error: this is no source package of Debian: there is no debian/rules\n"
+    assert not (tmp_path / "configured").exists()
+
+
+@pytest.mark.tools
+@pytest.mark.skipif(
+    not (shutil.which("dpkg-source") and shutil.which("dh_autoreconf")),
+    reason="Debian's tools are not here: apt-get install dpkg-dev dh-autoreconf",
+)
+def test_rules_that_would_install_elsewhere_are_not_followed(tmp_path: Path) -> None:
+    """As those of another package, or of a release whose rules name their variables otherwise."""
+    source = tmp_path / "source"
+    for folder in ("debian/source", "src", "build/src"):
+        (source / folder).mkdir(parents=True)
+    (source / "debian/source/format").write_text("3.0 (quilt)\n")
+    (source / "debian/control").write_text(
+        "Source: other\nMaintainer: Test <test@example.org>\nBuild-Depends: debhelper-compat (= 13)\n\n"
+        "Package: other\nArchitecture: any\nDescription: other\n"
+    )
+    (source / "debian/changelog").write_text(
+        "other (1-1) unstable; urgency=low\n\n  * All.\n\n -- Test <test@example.org>  Sun, 02 Jan 2022 03:04:05 +0000\n"
+    )
+    (source / "debian/rules").write_text(
+        "override_dh_auto_configure:\n\techo 'prefix := /usr' >build/src/Makefile.global\n"
+    )
+    assert "error: debian/rules does not configure with CONFIGURE_FLAGS" in configure(source)
+
+
+@pytest.mark.dbms
+@pytest.mark.slow
+@needs_postgres
+def test_every_workload_runs() -> None:
+    """Two that are the same, as they are installed."""
+    same = [f"{name}={BIN.parent}" for name in ("one", "two")]
+    short = ["--builder", "postgres", "--visits", "1", "--runs", "1", "--time", "1", "--set", "scale=1", "--json"]
+    done = bisect("compare", *same, "--workload", "pgbench", *short)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["workloads"]
+    assert [row["work"] for row in rows] == ["pgbench-select", "pgbench-simple-update", "pgbench-tpcb"]
+    assert all(row["ratios"][0]["ratio"] > 0 for row in rows)

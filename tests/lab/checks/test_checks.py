@@ -1,4 +1,7 @@
-"""What each check says of a host, given what the host told. Nothing is asked of this machine but where it says so."""
+"""What each check says of a host, given what the host told. Nothing is asked of this machine but where it says so.
+
+And which differences between the build hosts of one host are refused, and which are told.
+"""
 
 import os
 import shutil
@@ -10,18 +13,22 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from object_server import object_server
+from perfbisect.errors import RecipeError, UsageError
 from perfbisect.host import facts, jobs
 from perfbisect.host.facts import Answers, Fact, free
 from perfbisect.host.local import LocalHost
 from perfbisect.host.lock import hold
+from perfbisect.hunt.build_hosts import build_ahead
 from perfbisect.lab.build import ccache
 from perfbisect.lab.build.shared_builds import SharedBuilds
 from perfbisect.lab.checks import CheckRequest, Finding, Inspection, Level, machine, preflight
+from perfbisect.lab.checks.all_hosts import BuildSide, differing, read_release
 from perfbisect.lab.checks.preflight import compiler_cache, shared_findings
 from perfbisect.recipes.builder import Build, Builder
-from perfbisect.recipes.inventory import HostEntry
+from perfbisect.recipes.inventory import HostEntry, load_hosts
 
 OUTPUTS = Path(__file__).parents[2] / "outputs" / "facts"
+needs_ccache = pytest.mark.skipif(not shutil.which("ccache"), reason="no ccache")
 CPUS = "/sys/devices/system/cpu"
 
 
@@ -171,8 +178,8 @@ def checked(folder: Path, **entry: object) -> list[Finding]:
     return list(compiler_cache(Inspection(CheckRequest(host, made), {}, "")))  # type: ignore[arg-type]
 
 
+@needs_ccache
 @pytest.mark.tools
-@pytest.mark.skipif(not shutil.which("ccache"), reason="no ccache")
 def test_a_store_that_works(tmp_path: Path) -> None:
     with object_server() as server:
         (found,) = checked(tmp_path, ccache_remote=server.address)
@@ -184,8 +191,8 @@ def test_a_store_that_works(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir()), "nothing of it stays on the host"
 
 
+@needs_ccache
 @pytest.mark.tools
-@pytest.mark.skipif(not shutil.which("ccache"), reason="no ccache")
 def test_a_store_that_takes_nothing(tmp_path: Path) -> None:
     with object_server() as server:
         server.fails = lambda method: 403 if method == "PUT" else 0
@@ -194,8 +201,8 @@ def test_a_store_that_takes_nothing(tmp_path: Path) -> None:
     assert "ccache" in found.text
 
 
+@needs_ccache
 @pytest.mark.tools
-@pytest.mark.skipif(not shutil.which("ccache"), reason="no ccache")
 def test_a_store_that_does_not_answer(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
@@ -205,16 +212,14 @@ def test_a_store_that_does_not_answer(tmp_path: Path) -> None:
     assert "secret" not in found.text
 
 
+@needs_ccache
 @pytest.mark.tools
-@pytest.mark.skipif(not shutil.which("ccache"), reason="no ccache")
 def test_where_nothing_is_shared_or_built_nothing_is_tried(tmp_path: Path) -> None:
     assert not checked(tmp_path)
     assert not checked(tmp_path, ccache_remote="none")
     assert not checked(tmp_path, ccache_remote="http://127.0.0.1:1", build_hosts=["other"])
 
 
-@pytest.mark.tools
-@pytest.mark.skipif(not shutil.which("ccache"), reason="no ccache")
 @pytest.mark.parametrize(
     ("version", "remote", "reason"),
     [
@@ -230,19 +235,13 @@ def test_which_versions_can_use_which_store(version: tuple[int, int], remote: st
     assert bool(found) is bool(reason)
 
 
-# A ccache of another version, as far as its first line goes.
-OLD = """#!/bin/sh
-[ "$1" != --version ] || { echo 'ccache version 4.4.1'; exit; }
-exit 1
-"""
-
-
+@needs_ccache
 @pytest.mark.tools
-@pytest.mark.skipif(not shutil.which("ccache"), reason="no ccache")
 def test_a_ccache_that_is_too_old_is_said_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another version, as far as its first line goes."""
     program = tmp_path / "bin" / "ccache"
     program.parent.mkdir()
-    program.write_text(OLD)
+    program.write_text("#!/bin/sh\n[ $1 != --version ] || { echo 'ccache version 4.4.1'; exit; }\nexit 1\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
     (found,) = checked(tmp_path, ccache_remote="http://127.0.0.1:1")
@@ -267,3 +266,99 @@ def test_a_store_that_cannot(tmp_path: Path) -> None:
     (found,) = shared_findings(SharedBuilds("nonsense://user:secret@x"))
     assert found.level is Level.WARNING
     assert "secret" not in found.text
+
+
+B1 = BuildSide(
+    "b1", "/data", "x86_64", "Debian 12, glibc 2.36", ("gcc 12.2.0", "g++ 12.2.0", "GNU ld 2.40"), "aaaa", "Xeon",
+    "4.7.5", 32,
+)  # fmt: skip
+B2 = replace(B1, name="b2")
+
+
+def told(*sides: BuildSide, native: bool = False) -> list[tuple[Level, str]]:
+    return [(finding.level, finding.text) for finding in differing("quiet", sides, native=native)]
+
+
+def test_alike() -> None:
+    assert told(B1, B2) == []
+    assert told(B1) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"compiler": ("gcc 13.1.0", *B1.compiler[1:])}, "gcc 12.2.0 on b1 and b3, gcc 13.1.0 on b2"),
+        ({"compiler": (*B1.compiler[:2], "GNU ld 2.41")}, "GNU ld 2.40 on b1 and b3, GNU ld 2.41 on b2"),
+        ({"architecture": "aarch64"}, "x86_64 on b1 and b3, aarch64 on b2"),
+        ({"root": "/home/x"}, "/data on b1 and b3, /home/x on b2"),
+    ],
+)
+def test_what_makes_other_binaries_is_refused(change: dict[str, object], words: str) -> None:
+    [(level, text)] = told(B1, replace(B2, **change), replace(B1, name="b3"))  # type: ignore[arg-type]
+    assert level is Level.REFUSED
+    assert text.endswith(words)
+
+
+def test_a_processor_matters_where_it_is_compiled_for() -> None:
+    other = replace(B2, processor="bbbb", cpu="EPYC")
+    assert [level for level, _ in told(B1, other)] == [Level.NOTE]
+    assert [level for level, _ in told(B1, other, native=True)] == [Level.REFUSED]
+
+
+def test_other_systems_are_warned_of_and_speed_is_noted() -> None:
+    other = replace(B2, release="Ubuntu 22.04, glibc 2.35", ccache="4.11", cores=8)
+    assert [level for level, _ in told(B1, other)] == [Level.WARNING, Level.NOTE, Level.NOTE]
+
+
+def test_two_names_of_one_folder_are_refused() -> None:
+    here = replace(B1, folder="boot1 8:1")
+    same, beside, elsewhere = (replace(B2, folder=folder) for folder in ("boot1 8:1", "boot1 8:2", "boot2 8:1"))
+    [(level, text)] = told(here, same)
+    assert level is Level.REFUSED
+    assert text == "b1 and b2, which build for quiet, are the same machine with the same root folder"
+    assert told(here, beside) == told(here, elsewhere) == []
+
+
+def test_what_is_not_known_does_not_differ() -> None:
+    unknown = BuildSide("b2", "/data", "", "", (), "", "", "", 0)
+    assert told(B1, unknown, native=True) == []
+
+
+def test_the_release_of_a_distribution() -> None:
+    assert (
+        read_release('NAME="Debian"\nPRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\n')
+        == "Debian GNU/Linux 12 (bookworm)"
+    )
+    assert read_release("NAME=x\n") is None
+
+
+def entry(name: str, *builders: str) -> HostEntry:
+    return HostEntry(name=name, build_hosts=[*builders])
+
+
+def test_who_builds() -> None:
+    alone, both, away = entry("a"), entry("a", "a", "b", "b"), entry("a", "b")
+    assert (alone.built_on, alone.built_elsewhere, alone.builds) == (("a",), (), True)
+    assert (both.built_on, both.built_elsewhere, both.builds) == (("a", "b"), ("b",), True)
+    assert (away.built_on, away.built_elsewhere, away.builds) == (("b",), ("b",), False)
+    old = HostEntry(name="a", build_host="b")
+    assert (old.built_elsewhere, old.builds) == (("b",), False)
+
+
+def test_build_hosts_are_shared_by_all_hosts_of_a_hunt_or_are_single() -> None:
+    assert build_ahead([entry("a", "x", "y")])
+    assert build_ahead([entry("a", "x")])
+    assert build_ahead([entry("a", "x", "y"), entry("b", "y", "x", "b")])
+    assert not build_ahead([entry("a")])
+    assert not build_ahead([entry("a"), entry("b", "a")])
+    assert not build_ahead([entry("a", "x"), entry("b")])
+    for other in (entry("b"), entry("b", "x"), entry("x", "y", "z")):
+        with pytest.raises(UsageError, match="Several hosts build for a: x and y"):
+            build_ahead([entry("a", "x", "y"), other])
+
+
+def test_the_old_key_beside_the_new_one(tmp_path: Path) -> None:
+    file = tmp_path / "hosts.toml"
+    file.write_text('[hosts.a]\nbuild_host = "b"\nbuild_hosts = ["b"]\n')
+    with pytest.raises(RecipeError, match=r"`hosts\.a\.build_host` is given beside `build_hosts`"):
+        load_hosts(file)

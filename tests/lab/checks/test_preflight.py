@@ -19,30 +19,11 @@ from perfbisect.recipes.workload import Workload
 
 WORKLOAD = Workload(name="w", suite="s", driver="pgsql", summary="", group="point", statement="select 1")
 HERE = HostEntry(name="here")
-USED = (
-    *NEEDED,
-    *preflight.TO_MEASURE,
-    "sysbench",
-    "sh",
-    "env",
-    "df",
-    "cat",
-    "lscpu",
-    "uname",
-    "perf",
-    "vmstat",
-    "gcc",
-    "true",
-    "test",
-    "taskset",
-    "grep",
-    "head",
-    "ls",
-    "mktemp",
-    "cp",
-    "rm",
-    "date",
-)
+OTHERS = "sysbench sh env df cat lscpu uname perf vmstat gcc true test taskset grep head ls mktemp cp rm date"
+USED = {*NEEDED, *preflight.TO_MEASURE, *OTHERS.split()}
+VIRTUAL = (Path(__file__).parents[2] / "outputs" / "perf-virtual.csv").read_text()
+WITHOUT_COUNTERS = f"#!/bin/sh\ncat >&2 <<'END'\n{VIRTUAL}END\n"
+SERVER = Server(initialise=[["a"]], start=["b"], ready=["c"])
 
 
 def builder(needs: list[str] | None = None) -> Builder:
@@ -56,7 +37,7 @@ def builder(needs: list[str] | None = None) -> Builder:
 
 
 def inspection_of(
-    host: LocalHost, recipe: Builder | None = None, metric: str = "qps", **entry: str
+    host: LocalHost, recipe: Builder | None = None, metric: str = "qps", **entry: object
 ) -> tuple[Warned, ...]:
     there = HostEntry(name="here", **entry)  # type: ignore[arg-type]
     return warned(CheckRequest(host, there, metric, recipe or builder(), "", (WORKLOAD,)))
@@ -78,7 +59,7 @@ def take_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
     def only(*gone: str, **replaced: str) -> None:
         folder = tmp_path / "bin"
         folder.mkdir()
-        for program in set(USED) - set(gone):
+        for program in USED - {*gone}:
             found = shutil.which(program)
             if program in replaced:
                 (folder / program).write_text(replaced[program])
@@ -90,56 +71,38 @@ def take_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
     return only
 
 
-def test_only_the_compilers_that_a_recipe_uses_are_needed() -> None:
-    assert "gcc" in needed(HERE, builder(), "")
-    assert "g++" not in needed(HERE, builder(), "")
-    assert "setpriv" not in needed(HERE, builder(), "")
-
-
-def test_the_compiler_of_the_chosen_variant_is_needed() -> None:
+def test_only_the_compilers_that_a_variant_uses_are_needed() -> None:
+    """A compiler that is only in the environment may be absent."""
     recipe = replace(builder(), variants={"o2nofp": Variant(), "other": Variant(cc="clang")})
-    assert "clang" in needed(HERE, recipe, "other")
-    assert "gcc" not in needed(HERE, recipe, "other")
-    assert "clang" not in needed(HERE, recipe, "")
-
-
-def test_what_is_only_run_needs_nothing_to_build() -> None:
-    programs = needed(HERE, replace(builder(), build=None), "")
-    assert "sysbench" in programs
-    assert not {"git", "ccache", "gcc", "ld", "objcopy"} & set(programs)
-
-
-def test_a_compiler_that_is_only_in_the_environment_may_be_absent() -> None:
+    usual, other = needed(HERE, recipe, ""), needed(HERE, recipe, "other")
+    assert ("gcc" in usual, "g++" in usual, "clang" in usual) == (True, False, False)
+    assert ("gcc" in other, "clang" in other) == (False, True)
     recipe = replace(builder(), build=replace(builder().build, env={"CXX": "{cxx}"}))
     assert "g++" not in needed(HERE, recipe, "")
     recipe = replace(builder(), build=replace(builder().build, compile=[["make", "CXX={cxx}"]]))
     assert "g++" in needed(HERE, recipe, "")
 
 
-def test_a_command_needs_no_sysbench(host: LocalHost) -> None:
-    assert "sysbench" in preflight.needed(CheckRequest(host, HERE))
-    assert "sysbench" in preflight.needed(CheckRequest(host, HERE, workloads=(WORKLOAD,)))
-    command = replace(WORKLOAD, statement="", command=["bench"])
-    assert "sysbench" not in preflight.needed(CheckRequest(host, HERE, workloads=(command,)))
-    assert "sysbench" in preflight.needed(CheckRequest(host, HERE, workloads=(command, WORKLOAD)))
-    assert "sysbench" not in preflight.needed(CheckRequest(host, HERE, workloads=())), "there is none for this system"
-
-
-def test_pinning_needs_taskset() -> None:
-    assert "taskset" not in needed(HERE, builder(), "")
+def test_what_is_needed_to_run() -> None:
+    """Nothing to build, where nothing is; taskset for pinned processors, setpriv for a server that refuses root."""
+    programs = needed(HERE, replace(builder(), build=None), "")
+    assert "sysbench" in programs
+    assert not {"git", "ccache", "gcc", "ld", "objcopy"} & set(programs)
+    assert not {"taskset", "setpriv"} & set(needed(HERE, builder(), ""))
     assert "taskset" in needed(HostEntry(client_cpus="0"), builder(), "")
+    assert "setpriv" in needed(HERE, replace(builder(), server=replace(SERVER, refuses_root=True)), "")
 
 
-def test_a_server_that_refuses_root_needs_setpriv() -> None:
-    server = Server(initialise=[], start=["x"], ready=["x"], refuses_root=True)
-    recipe = Builder(
-        summary="",
-        driver="d",
-        variants={"o2nofp": Variant()},
-        build=Build(compile=[], install=[], artifacts=[]),
-        server=server,
-    )
-    assert "setpriv" in needed(HERE, recipe, "")
+def test_a_command_needs_no_sysbench(host: LocalHost) -> None:
+    command = replace(WORKLOAD, statement="", command=["bench"])
+    for workloads, by_sysbench in (
+        (None, True),
+        ((WORKLOAD,), True),
+        ((command,), False),
+        ((command, WORKLOAD), True),
+        ((), False),
+    ):
+        assert ("sysbench" in preflight.needed(CheckRequest(host, HERE, workloads=workloads))) == by_sysbench
 
 
 @pytest.mark.tools
@@ -171,6 +134,8 @@ def test_what_a_build_needs_is_looked_for_where_it_belongs(host: LocalHost) -> N
     recipe = replace(builder(), build=replace(builder().build, needs=needs, packages=own), debian="lib-dev", fedora="x")
     with pytest.raises(EnvironmentFailure, match=r"^no-such-program, no/such\.h are not installed") as caught:
         inspection_of(host, recipe)
+    with pytest.raises(EnvironmentFailure, match=r"^no-such-program, no/such\.h are not installed"):
+        inspection_of(host, recipe, build_hosts=["here"])
     assert "install no-such-program libno-dev" in caught.value.advice
     assert "apt-get build-dep lib-dev" in caught.value.advice
 
@@ -179,7 +144,7 @@ def test_what_a_build_needs_is_looked_for_where_it_belongs(host: LocalHost) -> N
 def test_what_a_build_needs_is_not_looked_for_where_it_is_not_built(host: LocalHost) -> None:
     recipe = builder(["no/such.h"])
     [finding, *_] = preflight.tools(
-        preflight.inspect_host(CheckRequest(host, HostEntry(name="here", build_host="x"), builder=recipe))
+        preflight.inspect_host(CheckRequest(host, HostEntry(name="here", build_hosts=["x"]), builder=recipe))
     )
     assert finding.topic == "builder"
     assert finding.advice == "Check with: bisect doctor x --builder b"
@@ -190,15 +155,9 @@ def test_a_host_that_builds_nothing_needs_nothing_to_build_with(
     host: LocalHost, take_away: Callable[..., None]
 ) -> None:
     take_away(*NEEDED, "gcc")
-    inspection_of(host, build_host="x")
+    inspection_of(host, build_hosts=["x"])
     with pytest.raises(EnvironmentFailure, match=r"git.*not installed on host here"):
-        inspection_of(host, build_host="here")
-
-
-@pytest.mark.tools
-def test_a_host_may_be_reported_that_it_builds_for_itself(host: LocalHost) -> None:
-    with pytest.raises(EnvironmentFailure, match=r"^no/such\.h is not installed on host here"):
-        inspection_of(host, builder(["no/such.h"]), build_host="here")
+        inspection_of(host, build_hosts=["here"])
 
 
 @pytest.mark.tools
@@ -225,20 +184,12 @@ def test_a_perf_that_is_not_permitted_comes_with_the_setting(host: LocalHost, ta
 
 
 @pytest.mark.tools
-def test_a_machine_without_hardware_counters(host: LocalHost, take_away: Callable[..., None]) -> None:
-    virtual = (Path(__file__).parents[2] / "outputs" / "perf-virtual.csv").read_text()
-    take_away(perf=f"#!/bin/sh\ncat >&2 <<'END'\n{virtual}END\n")
-    warnings = inspection_of(host, metric="qps")
-    assert len([warning for warning in warnings if "no hardware counters" in warning.text]) == 1
+def test_a_perf_that_neither_counts_nor_samples(host: LocalHost, take_away: Callable[..., None]) -> None:
+    """Without samples a verdict names no functions, and every hunt goes on."""
+    take_away(perf=WITHOUT_COUNTERS)
+    assert len([warning for warning in inspection_of(host) if "no hardware counters" in warning.text]) == 1
     with pytest.raises(EnvironmentFailure, match="does not count instructions, cycles"):
         inspection_of(host, metric="ipc")
-
-
-@pytest.mark.tools
-def test_a_perf_that_counts_and_samples_nothing(host: LocalHost, take_away: Callable[..., None]) -> None:
-    """It costs the names of functions in the verdict, and no hunt."""
-    virtual = (Path(__file__).parents[2] / "outputs" / "perf-virtual.csv").read_text()
-    take_away(perf=f"#!/bin/sh\ncat >&2 <<'END'\n{virtual}END\n")
 
     def told(request: CheckRequest) -> list[Finding]:
         found = preflight.findings(preflight.inspect_host(request))
@@ -286,10 +237,6 @@ def test_a_device_that_cannot_be_watched(
     assert any(sentence in warning.text for warning in inspection_of(host, device=device))
     with pytest.raises(EnvironmentFailure, match=rf"{sentence}.*, so wKB/o cannot be measured"):
         inspection_of(host, device=device, metric="wKB/o")
-
-
-@pytest.mark.tools
-def test_a_metric_of_a_device_needs_one(host: LocalHost) -> None:
     with pytest.raises(EnvironmentFailure, match=r"no device is chosen.*r/o cannot be measured"):
         inspection_of(host, metric="r/o")
 
@@ -298,8 +245,6 @@ def test_a_metric_of_a_device_needs_one(host: LocalHost) -> None:
 def test_without_hardware_counters_valgrind_counts_what_is_embedded(
     host: LocalHost, take_away: Callable[..., None], tmp_path: Path
 ) -> None:
-    virtual = (Path(__file__).parents[2] / "outputs" / "perf-virtual.csv").read_text()
-    perf = f"#!/bin/sh\ncat >&2 <<'END'\n{virtual}END\n"
     embedded = builder()
     loop = Workload(name="loop", suite="s", driver="lib", summary="", group="g", command=["loop", "{events}"])
 
@@ -307,7 +252,7 @@ def test_without_hardware_counters_valgrind_counts_what_is_embedded(
         request = CheckRequest(host, HERE, "instructions/o", builder, "", (workload,))
         return [finding.text for finding in preflight.findings(preflight.inspect_host(request))]
 
-    take_away(perf=perf)
+    take_away(perf=WITHOUT_COUNTERS)
     with pytest.raises(EnvironmentFailure, match="does not count instructions") as refused:
         warned(CheckRequest(host, HERE, "instructions/o", embedded, "", (loop,)))
     assert "install valgrind" in refused.value.advice
@@ -316,7 +261,7 @@ def test_without_hardware_counters_valgrind_counts_what_is_embedded(
     valgrind.chmod(0o755)
     assert any("counted exactly by valgrind 3.21.0" in text for text in said(embedded, loop))
     warned(CheckRequest(host, HERE, "instructions/o", embedded, "", (loop,)))
-    served = replace(embedded, server=Server(initialise=[["a"]], start=["b"], ready=["c"]))
+    served = replace(embedded, server=SERVER)
     for recipe, workload, reason in (
         (served, WORKLOAD, "is a server"),
         (embedded, replace(loop, threads=2), "2 threads"),

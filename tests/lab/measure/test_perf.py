@@ -1,12 +1,33 @@
+"""What is counted during a run, and which runs are stopped."""
+
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from perfbisect.core.domain.facts import RunFacts
+from perfbisect.core.domain.metrics import find_metric, value
 from perfbisect.host.local import LocalHost
-from perfbisect.lab.measure.perf import EVENTS, missed, parse, probe, refusal, shares, wrap
+from perfbisect.lab.measure import perf
+from perfbisect.lab.measure.perf import (
+    EVENTS,
+    beside,
+    means,
+    missed,
+    parse,
+    parse_iostat,
+    parse_vmstat,
+    probe,
+    refusal,
+    shares,
+    wrap,
+)
+from perfbisect.lab.measure.visit import SLACK, SlowRuns
 
 OUTPUTS = Path(__file__).parents[2] / "outputs"
 
@@ -107,3 +128,98 @@ def test_a_thread_that_ends_while_perf_attaches_is_reported_from_all_else() -> N
                 pytest.skip("no thread ended at the right moment")
         finally:
             server.kill()
+
+
+OUTPUTS = Path(__file__).parents[2] / "outputs"
+
+
+def lines(name: str) -> list[str]:
+    return (OUTPUTS / name).read_text().splitlines()
+
+
+def test_repeated_headers_the_first_row_and_a_broken_one_are_left_out() -> None:
+    rows = parse_vmstat(lines("vmstat.txt"))
+    assert [row["cs"] for row in rows] == [794, 600, 892]
+    assert rows[0]["us"] == 95
+
+
+def test_columns_are_found_by_name() -> None:
+    (row,) = parse_vmstat(lines("vmstat-new.txt"))
+    assert (row["cs"], row["us"], row["id"]) == (1502, 49, 49)
+
+
+@pytest.mark.parametrize("name", ["iostat-10.txt", "iostat-11.txt", "iostat-12.txt"])
+def test_every_layout_of_iostat(name: str) -> None:
+    row = parse_iostat(lines(name))[0]
+    assert row == {"r/s": 310.0, "w/s": 44.0, "rkB/s": 4960.0, "wkB/s": 1232.0, "%util": 7.2}
+
+
+def test_each_second_of_iostat_is_a_row() -> None:
+    assert [row["r/s"] for row in parse_iostat(lines("iostat-12.txt"))] == [310.0, 100.0]
+
+
+def test_only_the_window_counts() -> None:
+    rows = [{"cs": float(second)} for second in range(10)]
+    assert means(rows, 2.2, 6.2) == {"cs": pytest.approx(3.5)}, "seconds 2 to 5"
+    assert means(rows, 0.0, 1.0) == {"cs": 0.0}
+    assert means([], 0.0, 9.0) == {}
+
+
+@pytest.mark.tools
+def test_vmstat_runs_as_long_as_the_command_and_the_status_is_the_commands(tmp_path: Path) -> None:
+    argv = beside(["sh", "-c", "sleep 1.2; exit 3"], PurePosixPath(tmp_path), vmstat=True, device="")
+    assert subprocess.run(argv, check=False).returncode == 3
+    rows = parse_vmstat((tmp_path / "vmstat").read_text().splitlines())
+    assert len(rows) == 1
+    began, ended = perf.read_stamps((tmp_path / "time").read_text())
+    assert ended.at - began.at >= 1.2
+    assert began.before <= began.after <= ended.before <= ended.after
+    assert not (tmp_path / "iostat").exists()
+
+
+def run(commit: str, seconds: float, operations: int = 1) -> RunFacts:
+    return RunFacts(
+        commit, "key", "visit", "local", 0.0, seconds, operations, {"avg": 1000 * seconds / operations}, (), {}, {}
+    )
+
+
+def test_nothing_is_stopped_without_the_option_or_a_run_of_good_and_never_good_itself() -> None:
+    off, slow = SlowRuns(), SlowRuns(5.0, "good")
+    off.take([run("", 1.0)])
+    assert off.limit("bad", 0.0) is None
+    slow.take([run("bad", 1.0)])
+    assert slow.limit("bad", 0.0) is None
+    slow.take([run("good", 1.0)])
+    assert slow.limit("bad", 0.0) == 6
+    assert slow.limit("good", 0.0) is None
+
+
+@given(st.floats(1.01, 100), st.lists(st.floats(0.001, 1000), min_size=1, max_size=5), st.floats(0, 100))
+def test_a_run_that_is_stopped_has_taken_at_least_that_long(times: float, seconds: list[float], warmup: float) -> None:
+    slow = SlowRuns(times, "good")
+    slow.take(run("good", each) for each in seconds)
+    limit = slow.limit("bad", warmup)
+    assert limit is not None
+    assert limit == int(limit), "the host counts whole seconds"
+    assert limit - SLACK >= times * warmup + slow.stopped(run("bad", 0.0)).seconds - 1e-9
+
+
+def test_a_stopped_run_is_a_bound_of_qps_and_latency() -> None:
+    slow = SlowRuns(5.0, "good")
+    slow.take([run("good", 2.0, 100), run("good", 2.2, 100), run("good", 1.9, 100)])
+    stopped = slow.stopped(run("bad", 0.0))
+    assert stopped.slower_than == 5.0
+    assert value(stopped, "qps") == pytest.approx(10.0)
+    assert value(stopped, "latency") == pytest.approx(100.0)
+    assert value(stopped, "p95") is value(stopped, "cpu/o") is None
+    slow.take([replace(stopped, commit="good")])
+    assert len(slow.finished) == 3
+
+
+@pytest.mark.parametrize(
+    ("metric", "command", "bounded"),
+    [("qps", True, True), ("qps", False, True), ("latency", True, True), ("latency", False, False)]
+    + [(name, True, False) for name in ("p95", "rate", "cost", "cpu/o", "instructions/o", "ipc")],
+)
+def test_which_metrics_are_bounded(metric: str, command: bool, bounded: bool) -> None:
+    assert find_metric(metric).bounded(command=command) is bounded

@@ -4,7 +4,6 @@ import json
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -29,6 +28,7 @@ from perfbisect.recipes.requested import quick_builder
 from perfbisect.recipes.workload import Workload
 from postgres import AT, BIN, needs_postgres
 from postgres import BUILDER as POSTGRES
+from repos import Repo
 from waiting import ended as is_ended
 
 BUILDER = Builder(summary="", driver="d")
@@ -232,18 +232,11 @@ CHANGES = ("200", "100", "1; exit 7", "nothing", "1; sleep 60", "90")
 
 
 @pytest.fixture
-def commits(tmp_path: Path, git: Callable[..., str]) -> tuple[str, ...]:
+def commits(git: Repo) -> tuple[str, ...]:
     """A script at each commit: fast, slow, one that fails, one that tells no number, one that hangs, slow."""
-    hashes = []
-    for change in CHANGES:
-        script = tmp_path / "repo" / "bench"
-        rate, _, more = change.partition("; ")
-        script.write_text(SCRIPT.format(rate=rate) + more)
-        script.chmod(0o755)
-        git("add", ".")
-        git("commit", "-q", "-m", "change")
-        hashes.append(git("rev-parse", "HEAD"))
-    return tuple(hashes)
+    (git.path / "bench").touch(0o755)
+    parts = (change.partition("; ") for change in CHANGES)
+    return tuple(git.commit({"bench": SCRIPT.format(rate=rate) + more}) for rate, _, more in parts)
 
 
 @pytest.fixture
@@ -360,11 +353,8 @@ FILE = "select k from t where id = 777;\n"
 @pytest.mark.tools
 @pytest.mark.dbms
 @needs_postgres
-def test_a_benchmark_of_its_own_measures_a_server(tmp_path: Path, git: Callable[..., str]) -> None:
-    (tmp_path / "repo" / "server.conf").write_text("fsync = off\n")
-    git("add", ".")
-    git("commit", "-q", "-m", "change")
-    commit = git("rev-parse", "HEAD")
+def test_a_benchmark_of_its_own_measures_a_server(tmp_path: Path, git: Repo) -> None:
+    commit = git.commit({"server.conf": "fsync = off\n"})
     suite = tmp_path / "suite"
     suite.mkdir()
     (suite / "select.sql").write_text(FILE)

@@ -50,7 +50,7 @@ class CheckRequest:
     @classmethod
     def to_build(cls, host: Host, entry: HostEntry, builder: Builder | None, variant: str) -> "CheckRequest":
         """What a host is checked for that builds for others: nothing is run there."""
-        alone = msgspec.structs.replace(entry, build_hosts=[], build_host="", server_cpus="", client_cpus="")
+        alone = msgspec.structs.replace(entry, build_hosts=[], server_cpus="", client_cpus="")
         built = msgspec.structs.replace(builder, server=None) if builder else None
         return cls(host, alone, builder=built, variant=variant, workloads=())
 

@@ -16,6 +16,7 @@ from itertools import islice
 from math import isfinite
 from pathlib import PurePosixPath
 from statistics import fmean
+from typing import NamedTuple
 
 from perfbisect.core.domain.metrics import METRICS
 from perfbisect.errors import ClockSet, EnvironmentFailure
@@ -76,17 +77,18 @@ def shares(text: str) -> dict[str, float]:
 
     An event that was never counted has none. The times on two kinds of cores make up one.
     """
-    found = {event: min(1.0, sum(part.share for part in parts)) for event, parts in _counted(text).items() if parts}
+    found = {
+        event: min(1.0, sum(part.percent for part in parts) / 100) for event, parts in _counted(text).items() if parts
+    }
     return {event: share for event, share in found.items() if share < ALL}
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(NamedTuple):
     """A count on one kind of cores."""
 
     value: float
     nanoseconds: float  # in which it was counted
-    share: float  # of the time for which it is extrapolated
+    percent: float  # of the time for which it is extrapolated
 
 
 def _counted(text: str) -> dict[str, list[_Part]]:
@@ -97,10 +99,9 @@ def _counted(text: str) -> dict[str, list[_Part]]:
         match = _EVENT.fullmatch(fields[2]) if len(fields) >= 5 and not line.startswith("#") else None
         if match:
             parts = counted.setdefault(match[1] or match[2], [])
-            numbers = [_number(fields[place]) for place in (0, 3, 4)]
-            if None not in numbers:
-                value, nanoseconds, percent = (number or 0.0 for number in numbers)
-                parts.append(_Part(value, nanoseconds, percent / 100))
+            numbers = [fields[place] for place in (0, 3, 4)]
+            if all(map(_COUNT.fullmatch, numbers)):  # not <not supported>, <not counted>
+                parts.append(_Part(*map(float, numbers)))
     return counted
 
 
@@ -119,10 +120,6 @@ def missed(output: Iterable[str]) -> bool:
 def killed(errors: Iterable[str]) -> bool:
     """Whether perf reports that a signal ended the command that it started: its own status is 0 then."""
     return any(_KILLED.fullmatch(line) for line in errors)
-
-
-def _number(text: str) -> float | None:
-    return float(text) if _COUNT.fullmatch(text) else None  # <not supported>, <not counted>
 
 
 def probe(host: Host) -> Counters:

@@ -167,7 +167,7 @@ class Sampling:
     @property
     def call_graph(self) -> str:
         """How perf finds callers."""
-        return call_graph(self.chains)
+        return f"dwarf,{STACK}" if self.chains == "dwarf" else self.chains
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -176,17 +176,12 @@ class Sampling:
         return tuple(filter(None, ["" if self.in_kernel else NO_KERNEL, of_chains]))
 
 
-def call_graph(chains: str) -> str:
-    """How perf finds callers."""
-    return f"dwarf,{STACK}" if chains == "dwarf" else chains
-
-
 def available(host: Host) -> Sampling:
     """What perf can sample on a host where it can count, from trials. Raises EnvironmentFailure where it takes no samples."""
     printed = ""
     for event in EVENTS:
         for chains in CHAINS:
-            words = [str(jobs.scratch(host) / "trial"), event, call_graph(chains)]
+            words = [str(jobs.scratch(host) / "trial"), event, Sampling(event, chains).call_graph]
             tried = host.run(["sh", "-c", _TRIAL, "sampled", *words], check=False)
             printed = printed or tried.stderr
             if tried.ok and (found := sampling(tried.stdout, chains)):

@@ -257,7 +257,7 @@ def checking(
     system: System, workload: Workload, placed: PurePosixPath, folder: PurePosixPath, service: Service
 ) -> Step:
     """The command that asks what the workload's check asks."""
-    there = lua.on_host(placed, workload, lua.checking(workload))
+    there = lua.on_host(placed, workload, lua.plain_sql(workload))
     argv = sysbench.check_command(there, driver_options(system.builder, service))
     return Step(argv, lua.environment(workload, placed, folder / "data", None))
 

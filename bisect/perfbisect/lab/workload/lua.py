@@ -27,19 +27,14 @@ SYSBENCH_DRIVERS = ("mysql", "pgsql")
 
 def measured(workload: Workload) -> Path:
     """The script of a timed run. Raises RecipeError when it is missing."""
-    return _own(workload, workload.script) if workload.script else _plain_sql(workload)
+    return _own(workload, workload.script) if workload.script else plain_sql(workload)
 
 
 def preparing(workload: Workload) -> Path | None:
     """The script that makes the dataset; None for a workload that needs none. Raises RecipeError as above."""
     if workload.prepare_script:
         return _own(workload, workload.prepare_script)
-    return _plain_sql(workload) if workload.prepare else None
-
-
-def checking(workload: Workload) -> Path:
-    """The script that asks what a workload's check asks. Raises RecipeError when there is none for its driver."""
-    return _plain_sql(workload)
+    return plain_sql(workload) if workload.prepare else None
 
 
 def explaining(workload: Workload) -> Path | None:
@@ -135,7 +130,7 @@ def read_by_runs(workload: Workload) -> dict[str, Path]:
 
 def _run_by_sysbench(workload: Workload) -> list[Path]:
     """The scripts of its runs, of its loading and of its check. Raises RecipeError when one is missing."""
-    check = checking(workload) if workload.check else None
+    check = plain_sql(workload) if workload.check else None
     return [script for script in (measured(workload), preparing(workload), check) if script]
 
 
@@ -159,8 +154,8 @@ def _own(workload: Workload, name: str) -> Path:
     return contained(script, Path(workload.folder).parent)
 
 
-def _plain_sql(workload: Workload) -> Path:
-    """The script that runs plain SQL. Raises RecipeError where none is for the driver of the workload."""
+def plain_sql(workload: Workload) -> Path:
+    """The script that runs plain SQL, or asks it in a check. Raises RecipeError where none is for the driver of the workload."""
     if script := _for_driver(workload, PLAIN_SQL):
         return script
     raise RecipeError(

@@ -1,11 +1,11 @@
-"""Servers: the pure parts, and visits of a real PostgreSQL, whose "builds" differ in their configuration."""
+"""Servers: their settings, and how they are started, reached and stopped."""
 
 import dataclasses
 import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -16,28 +16,34 @@ from labs import lab_of
 from perfbisect.core.domain.events import CandidateSkipped, LabEvent, RunFinished, RunProgress
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.orders import Measure, Purpose, Share
-from perfbisect.errors import EnvironmentFailure, RunFailed
+from perfbisect.errors import EnvironmentFailure, RecipeError, RunFailed
 from perfbisect.host import jobs, registry
 from perfbisect.host.local import LocalHost
 from perfbisect.lab import servers
 from perfbisect.lab.host_lab import HostLab
 from perfbisect.lab.servers import (
     FIRST_PORT,
+    GRAIN,
     NOBODY,
     Service,
+    configuration,
     descendants,
     free_port,
+    identity,
     log_excerpt,
     owner,
     processes,
     serve,
     site,
+    sizes,
     user_switch,
 )
-from perfbisect.recipes.builder import Server, When
+from perfbisect.recipes.builder import Build, Builder, Server, When
 from perfbisect.recipes.inventory import HostEntry
+from perfbisect.recipes.requested import ServerConfig
 from perfbisect.recipes.workload import Workload
 from postgres import BIN, BUILDER, needs_postgres
+from repos import Repo
 
 FAST, SLOW, WRONG, MORTAL = range(4)
 
@@ -101,21 +107,12 @@ def host() -> Iterator[LocalHost]:
 
 
 @pytest.fixture
-def lab(host: LocalHost, tmp_path: Path, git: Callable[..., str]) -> HostLab:
+def lab(host: LocalHost, git: Repo) -> HostLab:
     """A server that uses its index, one that may not, one that does not start, one that is for killing; and an end."""
-    hashes = []
-    for text in (
-        "fsync = off\n",
-        "fsync = off\nenable_indexscan = off\nenable_bitmapscan = off\n",
-        "no_such = 1\n",
-        "\n",
-        "fsync = on\n",
-    ):
-        (tmp_path / "repo" / "server.conf").write_text(f"listen_addresses = ''\n{text}")
-        git("add", ".")
-        git("commit", "-q", "-m", "change")
-        hashes.append(git("rev-parse", "HEAD"))
-    return lab_of(host, BUILDER, RESTING, tmp_path / "repo", tuple(hashes))
+    slow = "fsync = off\nenable_indexscan = off\nenable_bitmapscan = off\n"
+    texts = ("fsync = off\n", slow, "no_such = 1\n", "\n", "fsync = on\n")
+    hashes = tuple(git.commit({"server.conf": f"listen_addresses = ''\n{text}"}) for text in texts)
+    return lab_of(host, BUILDER, RESTING, git.path, hashes)
 
 
 @pytest.mark.tools
@@ -272,18 +269,14 @@ def test_visits_of_a_server(lab: HostLab, host: LocalHost) -> None:
 
 @needs_postgres
 @pytest.mark.dbms
-def test_conditions_and_the_version_reach_the_server(
-    lab: HostLab, host: LocalHost, tmp_path: Path, git: Callable[..., str]
-) -> None:
+def test_conditions_and_the_version_reach_the_server(lab: HostLab, git: Repo) -> None:
     assert BUILDER.server
-    (tmp_path / "repo" / "VERSION").write_text("version 16.2\n")
-    git("add", ".")
-    git("commit", "-q", "-m", "a version")
+    newer = git.commit({"VERSION": "version 16.2\n"})
     start = [*BUILDER.server.start[:-1], "config_file={prefix}/server-{version}.conf"]
     install = [["install", "-D", "-m", "644", "{source}/server.conf", "{prefix}/server-{version}.conf"]]
     change = {"server": {"start": start}, "build": {"install": install, "artifacts": ["server-16.2.conf"]}}
     builder = replace(BUILDER, version=["cat", "{source}/VERSION"], when=[When(version=">=16", change=change)])
-    commits = (lab.candidates.commits[FAST], git("rev-parse", "HEAD"))
+    commits = (lab.candidates.commits[FAST], newer)
     lab = dataclasses.replace(lab, builder=builder, candidates=dataclasses.replace(lab.candidates, commits=commits))
     runs = finished(measure(lab, Share(1, 1), Share(0, 1)))
     assert sorted(candidate for candidate, _ in runs) == [0, 1]
@@ -334,3 +327,69 @@ def test_a_process_that_ends_before_perf_attaches_fails_no_run(
     ((_, run),) = finished(measure(lab, Share(FAST, 1)))
     assert not gone
     assert run.counters["task-clock"]
+
+
+VALUES = sizes(HostEntry(), 1024, 2)
+
+
+@pytest.fixture
+def builder(tmp_path: Path) -> Builder:
+    (tmp_path / "my.cnf").write_text("[mysqld]\nsize = {cache}M\n{settings}\n")
+    server = Server(
+        initialise=[["init"]],
+        start=["serve"],
+        ready=["ask"],
+        config="my.cnf",
+        settings={"a": True, "b": "{memory}M", "c": 0.5},
+    )
+    build = Build(compile=[["true"]], install=[["true"]], artifacts=["a"])
+    return Builder(name="one", folder=str(tmp_path), summary="", driver="mysql", build=build, server=server)
+
+
+def change(builder: Builder, **changes: object) -> Builder:
+    assert builder.server
+    return replace(builder, server=replace(builder.server, **changes))
+
+
+def test_sizes_follow_the_host_and_not_its_kernel() -> None:
+    assert sizes(HostEntry(), 31_900, 8) == {"memory": 31_744, "cache": 22_220, "cores": 8}
+    assert sizes(HostEntry(), 31_800, 8) == sizes(HostEntry(), 31_900, 8)
+    assert sizes(HostEntry(memory=2048, server_cpus="0-2,5"), 31_900, 8) == {"memory": 2048, "cache": 1433, "cores": 4}
+    assert sizes(HostEntry(), 0, 1)["memory"] == GRAIN, "where the host does not tell"
+
+
+def test_a_configuration_is_filled_in(builder: Builder) -> None:
+    assert configuration(builder, VALUES) == "[mysqld]\nsize = 716M\na = on\nb = 1024M\nc = 0.5\n"
+    assert configuration(change(builder, config=""), VALUES) == ""
+    assert configuration(replace(builder, server=None), VALUES) == ""
+
+
+def test_a_configuration_beside_the_recipe_is_its_end(builder: Builder) -> None:
+    added = ServerConfig({"b": 2, "d": "x"}, "late = {memory}").applied(builder)
+    expected = "[mysqld]\nsize = 716M\na = on\nb = 2\nc = 0.5\nd = x\n\nlate = 1024\n"
+    assert configuration(added, VALUES) == expected
+    assert identity(added, VALUES) != identity(builder, VALUES)
+    by_text = ServerConfig(text="late = 1").applied(builder)
+    assert identity(by_text, VALUES) != identity(builder, VALUES)
+
+
+def test_what_tells_settings_apart(builder: Builder) -> None:
+    told = identity(builder, VALUES)
+    assert identity(builder, VALUES | {"port": 1}) == told, "not where it runs"
+    assert identity(change(builder, ready_timeout=1.0, ready=["other"]), VALUES) == told
+    assert identity(change(builder, settings={"a": False}), VALUES) != told
+    assert identity(change(builder, settle=[["settle"]]), VALUES) != told
+    assert identity(builder, VALUES | {"cache": 700}) != told
+    assert identity(builder, VALUES | {"cores": 8}) == told, "it is not asked for"
+    scripted = change(builder, start=["{recipe}/start"])
+    before = identity(scripted, VALUES)
+    Path(builder.folder, "start").write_text("#!/bin/sh\n")
+    assert identity(scripted, VALUES) != before
+    Path(builder.folder, "my.cnf").write_text("{settings}")
+    assert identity(builder, VALUES) != told
+
+
+def test_a_configuration_that_went_away_is_reported(builder: Builder) -> None:
+    Path(builder.folder, "my.cnf").unlink()
+    with pytest.raises(RecipeError, match=r'server.config` is "my.cnf", but .* has no such file'):
+        configuration(builder, VALUES)
