@@ -112,7 +112,7 @@ def test_what_an_unfinished_hunt_has_built_stays_for_every_name_of_its_root(
     """For another host, too."""
     path, hosts = tmp_path / "history.db", tmp_path / "hosts.toml"
     one, link, two = (f'[hosts.{each}]\nroot = "{tmp_path}/{each}"\n' for each in ("one", "link", "two"))
-    hosts.write_text(f'{one}{link}{two}build_host = "one"\n')
+    hosts.write_text(f'{one}{link}{two}build_hosts = ["one"]\n')
     (tmp_path / "link").symlink_to("one")
     connect(load_host("one", str(hosts)))
     for key in KEYS[:2]:

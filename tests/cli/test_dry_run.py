@@ -159,7 +159,7 @@ def test_without_perf(listing: Callable[..., str], tmp_path: Path, monkeypatch: 
 
 def test_a_build_host(listing: Callable[..., str], tmp_path: Path, ours: Path) -> None:
     maker = f'[hosts.maker]\nroot = "{tmp_path}/theirs"\njobs = 7\nccache_size = "3G"'
-    said = listing("2.0", "2.1", 'build_host = "maker"\njobs = 3', maker)
+    said = listing("2.0", "2.1", 'build_hosts = ["maker"]\njobs = 3', maker)
     made, measured = said.split("# configuration of the server")
     assert f"# build, in {tmp_path}/theirs/work/kv/build on host maker, which sends the result to host here" in made
     assert "make -j7\n" in made

@@ -86,7 +86,7 @@ def test_one_machine_builds_and_the_other_measures(make: Make, tmp_path: Path) -
     cc1 = subprocess.run(["gcc", "-print-prog-name=cc1"], capture_output=True, text=True, check=True).stdout.strip()
     a, b = make(), make(Path(cc1).parent)
     assert [machine.inside(COMPILES) for machine in (a, b)] == ["yes\n", ""]
-    hunt = Hunt(tmp_path, a=(a, ""), b=(b, 'build_host = "a"'))
+    hunt = Hunt(tmp_path, a=(a, ""), b=(b, 'build_hosts = ["a"]'))
     hunt.run("b")
     assert hunt.ask("select distinct host from runs") == [("b",)]
     assert names(b, "builds")

@@ -326,7 +326,7 @@ SHIPPED = {
         device = "sda"
         ccache_size = "5Gi"
         class = "c8"
-        build_host = "b"
+        build_hosts = ["b"]
         ccache_remote = "redis://u:p@c:6379"
         keep = "1T"
         [hosts.b]

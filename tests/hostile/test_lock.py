@@ -86,7 +86,7 @@ def test_the_program_refuses_it(tmp_path: Path, verb: str) -> None:
 
     (tmp_path / "root").mkdir()
     (tmp_path / "link").symlink_to("root")
-    builder = 'build_host = "two"' if verb != "demo" else ""
+    builder = 'build_hosts = ["two"]' if verb != "demo" else ""
     (tmp_path / "hosts.toml").write_text(
         f'[hosts.one]\nroot = "{tmp_path}/root"\n{builder}\n[hosts.two]\nroot = "{tmp_path}/link"\n'
     )

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from object_server import object_server
-from perfbisect.errors import RecipeError, UsageError
+from perfbisect.errors import UsageError
 from perfbisect.host import facts, jobs
 from perfbisect.host.facts import Answers, Fact, free
 from perfbisect.host.local import LocalHost
@@ -25,7 +25,7 @@ from perfbisect.lab.checks import CheckRequest, Finding, Inspection, Level, mach
 from perfbisect.lab.checks.all_hosts import BuildSide, differing, read_release
 from perfbisect.lab.checks.preflight import compiler_cache, shared_findings
 from perfbisect.recipes.builder import Build, Builder
-from perfbisect.recipes.inventory import HostEntry, load_hosts
+from perfbisect.recipes.inventory import HostEntry
 
 OUTPUTS = Path(__file__).parents[2] / "outputs" / "facts"
 needs_ccache = pytest.mark.skipif(not shutil.which("ccache"), reason="no ccache")
@@ -341,8 +341,6 @@ def test_who_builds() -> None:
     assert (alone.built_on, alone.built_elsewhere, alone.builds) == (("a",), (), True)
     assert (both.built_on, both.built_elsewhere, both.builds) == (("a", "b"), ("b",), True)
     assert (away.built_on, away.built_elsewhere, away.builds) == (("b",), ("b",), False)
-    old = HostEntry(name="a", build_host="b")
-    assert (old.built_elsewhere, old.builds) == (("b",), False)
 
 
 def test_build_hosts_are_shared_by_all_hosts_of_a_hunt_or_are_single() -> None:
@@ -355,10 +353,3 @@ def test_build_hosts_are_shared_by_all_hosts_of_a_hunt_or_are_single() -> None:
     for other in (entry("b"), entry("b", "x"), entry("x", "y", "z")):
         with pytest.raises(UsageError, match="Several hosts build for a: x and y"):
             build_ahead([entry("a", "x", "y"), other])
-
-
-def test_the_old_key_beside_the_new_one(tmp_path: Path) -> None:
-    file = tmp_path / "hosts.toml"
-    file.write_text('[hosts.a]\nbuild_host = "b"\nbuild_hosts = ["b"]\n')
-    with pytest.raises(RecipeError, match=r"`hosts\.a\.build_host` is given beside `build_hosts`"):
-        load_hosts(file)
