@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -55,6 +54,7 @@ from perfbisect.report.terminal import text as in_terminal
 from perfbisect.store.connection import default_place
 from perfbisect.store.history import History
 from perfbisect.store.listing import Listed
+from pinned import pinned
 
 RATIO = Interval(0.70, 0.72, 0.74)
 
@@ -110,15 +110,6 @@ def uncounted() -> Iterator[tuple[float, Event]]:
 def rounded(number: float) -> float:
     """To ten digits: the last ones differ from processor to processor."""
     return float(f"{number:.10g}")
-
-
-def pinned(name: str, text: str) -> None:
-    """Compare with the file of that name."""
-    path = Path(__file__).parent / name
-    if not path.exists():
-        path.write_text(text)
-        pytest.fail(f"{name} was missing and has been written: look at it, and run again")
-    assert text == path.read_text()
 
 
 def test_a_history_and_its_events_give_the_same_report(history: History) -> None:

@@ -15,7 +15,7 @@ from perfbisect.report.command_line import command_on
 from perfbisect.report.reader import read_story
 from perfbisect.report.terminal import lines
 from perfbisect.store.history import History
-from perfbisect.wording import proofs
+from perfbisect.wording.reasons import proof_sentences
 from perfbisect.wording.text import printable
 
 UNFINISHED = "running"  # in the history, as long as its process is
@@ -87,7 +87,7 @@ def of_proof(made: Trial) -> dict[str, Any]:
             "outcome": outcome(found),
             "regained": found.share if found else None,
             "rounds": found.rounds if found else 0,
-            "sentences": list(proofs.sentences(made)),
+            "sentences": list(proof_sentences(made)),
         }
     }
 
@@ -128,5 +128,5 @@ def notice(history: History, name: str, failure: str = "") -> str | None:
 def of_ended(made: Trial) -> list[str]:
     """What is said of a trial that has ended: the sentences of a proof, the tables of a comparison."""
     if made.request.kind is TrialType.PROVE:
-        return list(proofs.sentences(made))
+        return list(proof_sentences(made))
     return [str(line) for line in lines(trial.document(made, detailed=False), header=False)]

@@ -30,7 +30,7 @@ from perfbisect.report.story import BuiltAhead, Candidate, Case, Costs, Counted,
 from perfbisect.store.batches import batch_together
 from perfbisect.store.history import History
 from perfbisect.store.listing import Listed
-from perfbisect.wording import proofs, reasons
+from perfbisect.wording import reasons
 from perfbisect.wording.quantities import slower_than
 from perfbisect.wording.text import listed, printable, printable_commit
 from perfbisect.wording.verdicts import found_so_far, sentences, why
@@ -74,7 +74,7 @@ def read_hunt(history: History, hunt: int, describe: Describe = Commit) -> tuple
     story = Reader(history.listed(hunt), settings, state, describe).story(
         command_to_run(settings, history.path), command_to_resume(hunt, history.path)
     )
-    shown = {trial.name: tuple(proofs.sentences(trial)) for trial in history.proofs(hunt)}
+    shown = {trial.name: tuple(reasons.proof_sentences(trial)) for trial in history.proofs(hunt)}
     drawn = Drawn(state, tuple(course([event for _, event in entries], state.commits)), profiles(state.studied))
     return replace(story, proofs=shown, together=together_with(history, hunt)), drawn
 

@@ -46,8 +46,8 @@ from perfbisect.report.document import (
     sections,
     tools,
 )
-from perfbisect.wording.proofs import sentences as proof_sentences
 from perfbisect.wording.quantities import MISSING, between, count, decimals, figure, percent
+from perfbisect.wording.reasons import proof_sentences
 from perfbisect.wording.text import metric_title
 
 if TYPE_CHECKING:

@@ -1,4 +1,5 @@
-"""Reasons in sentences: why a build is slower, which statements have another plan, and why a hunt goes by the metric that it chose."""
+"""Reasons in sentences: why a build is slower, which statements have another plan, why a hunt goes by the metric that it chose,
+why a change is not hunted, and what a revert of the culprit shows."""
 
 import math
 import re
@@ -6,14 +7,17 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from perfbisect.core.domain.explanation import Cause, CounterRow, Evidence, Explanation, PlanRow, Sureness
-from perfbisect.core.domain.orders import Interval
+from perfbisect.core.domain.metrics import find_metric
+from perfbisect.core.domain.orders import Interval, NotReproduced
+from perfbisect.core.domain.policy import Direction
+from perfbisect.core.domain.trials import Trial
 from perfbisect.core.explain.classes import PER_INSTRUCTION
 from perfbisect.core.explain.explanation import NO_OPERATIONS, NO_RUNS
 from perfbisect.core.inference.metric_choice import Choice, Shown
+from perfbisect.core.stats.regained_share import BAD, GOOD, REVERTED, Outcome, outcome, regained
 from perfbisect.wording import functions
-from perfbisect.wording.not_hunted import smaller_option
-from perfbisect.wording.quantities import change, count, figure, percent
-from perfbisect.wording.text import metric_title, printable
+from perfbisect.wording.quantities import change, count, figure, percent, share
+from perfbisect.wording.text import listed, metric_title, printable
 
 NOTHING = {
     "": "Nothing that was counted differs enough between the two to say why.",
@@ -205,3 +209,88 @@ def shown_by(one: Shown) -> str:
     """The change, and the noise that it is seen in."""
     noise = "less than 0.01 %" if one.noise < 0.0001 else percent(one.noise)
     return f"{change(one.ratio)}, where runs vary by {noise}"
+
+
+TOO_SMALL = 1.5e-4  # log ratio below which the search takes no change for one
+
+
+def why_not_hunted(verdict: NotReproduced) -> tuple[str, ...]:
+    """Why a difference between the ends that is shown is not hunted; and the options with which it is."""
+    seen, wanted = abs(math.log(verdict.ratio.middle)), verdict.direction
+    way = Direction.DROP if verdict.ratio.middle < 1 else Direction.RISE
+    small, other = seen < -math.log1p(-verdict.least), wanted not in (way, Direction.ANY)
+    options = " ".join([*([f"--direction {way}"] * other), *([smaller_option(verdict.ratio.middle)] * small)])
+    least = f"less than the smallest change of interest, {percent(verdict.least)} (--min-effect)"
+    if small and seen < TOO_SMALL:
+        return (f"That is {least}, and too small to be hunted.",)
+    if other:
+        return (
+            f"A {wanted} is hunted, and this is a {way}{f', {least}' * small}: if good and bad were swapped, put the older",
+            f"revision first; to hunt this change, use {options}.",
+        )
+    if small:
+        return (f"That is {least}: to hunt it, use {options}.",)
+    return ("That is no more than noise or code layout can cause.",)
+
+
+def smaller_option(ratio: float) -> str:
+    """The option with which a change by that factor is large enough to be hunted: three quarters of it, in one digit."""
+    return f"--min-effect {float(f'{70 * -math.expm1(-abs(math.log(ratio))):.1g}'):g}%"
+
+
+STATUS = {Outcome.REGAINS: 0, Outcome.NOTHING: 1, Outcome.NOT_LOST: 1, Outcome.UNCLEAR: 2, Outcome.UNMEASURED: 2}
+
+
+def proof_status(trial: Trial) -> int:
+    """0: reverting regains something. 1: it is not shown to, or nothing was lost. 2: undecided."""
+    return STATUS[outcome(regained(trial))]
+
+
+def proof_sentences(trial: Trial) -> Iterator[str]:
+    """What a proof shows, a sentence a line."""
+    request, found = trial.request, regained(trial)
+    good, bad = (printable(request.subjects[build].name) for build in (GOOD, BAD))
+    commits, hunt = (request.reverts.commits, request.reverts.hunt) if request.reverts else ((), 0)
+    if found is None:
+        yield unmeasured(trial)
+        return
+    if found.share is None:
+        alike = f"{good} and {bad} are not shown to differ in {metric_title(request.metric)}"
+        yield f"Nothing can be regained: in these {found.rounds} rounds {alike}."
+        yield "What would help: more rounds (--visits), or a quieter host."
+        return
+    worse, low, high = (
+        (found.lost > 0) == find_metric(request.metric).higher_is_better,
+        found.share.low,
+        found.share.high,
+    )
+    what = (
+        f"{share(found.share.middle)} ({100 * low:,.0f} to {share(high)}) of what was {'lost' if worse else 'gained'}"
+    )
+    names = listed([commit[:10] for commit in commits]) if commits else ""
+    yield f"Reverting {names} on {bad} {'regains' if worse else 'takes back'} {what}."
+    match outcome(found):
+        case Outcome.REGAINS if high < 1:
+            yield "That is a part: the rest is due to other changes, or to what depends on the reverted one."
+        case Outcome.REGAINS if low > 1:
+            yield "That is more than the whole: other changes have the opposite effect, or the revert adds one of its own."
+        case Outcome.REGAINS:
+            yield "Nothing of it is shown to be due to other changes."
+        case Outcome.NOTHING if high > 0:
+            doubt = f"the verdict of hunt {hunt} is in doubt, or later commits lose the same again"
+            yield f"The interval includes 0 %: {doubt}."
+        case Outcome.NOTHING:
+            yield f"It makes things worse: the verdict of hunt {hunt} is in doubt."
+        case _:
+            yield "The interval includes nothing and all: more rounds (--visits) or a quieter host would decide."
+
+
+def unmeasured(trial: Trial) -> str:
+    """Why no share is known."""
+    subjects = trial.request.subjects
+    failed = [(subjects[build].name, subjects[build].trouble) for build in (GOOD, BAD, REVERTED)]
+    failed += [(subjects[skip.subject].name, skip.facts.reason) for skip in trial.skips]
+    for name, reason in failed:
+        if reason:
+            return printable(f"Not proven: {name} cannot be measured: {reason}.")
+    return f"Not proven: it takes two rounds in which all three builds have a value of {trial.request.metric}."

@@ -1,6 +1,7 @@
 """A verdict as sentences, the same in every view and report, and as an exit status."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from perfbisect.core.domain.events import Commit
 from perfbisect.core.domain.metrics import INSTRUCTIONS, find_metric, is_speed
@@ -20,8 +21,8 @@ from perfbisect.core.domain.orders import (
     Verdict,
 )
 from perfbisect.core.inference.classification import Classification
-from perfbisect.wording.not_hunted import why_not_hunted
 from perfbisect.wording.quantities import chance, change, count, figure, percent, ratio
+from perfbisect.wording.reasons import why_not_hunted
 from perfbisect.wording.text import cited, listed, metric_title
 
 CommitOf = Callable[[int], Commit]
@@ -65,20 +66,18 @@ REASONS = {
     Reason.MINUTES_SPENT: "the budget of time is used up",
 }
 
-HELP = {
-    Reason.TOO_NOISY: "What would help: longer runs (--time), a quieter host, or a metric that varies less (instructions/o).",
-    Reason.NOT_CONFIRMED: "What would help: longer runs (--time) or a quieter host.",
-    Reason.BY_CHANCE: "What would help: longer runs (--time), or another variant, which changes the code layout.",
-    Reason.LAYOUT_TIE: "What would help: another compiler or variant, which changes the code layout; more runs do not help.",
-    Reason.MANY_STEPS: "What would help: --all, which names every change of at least --min-effect.",
+HELP = {  # what would help
+    Reason.TOO_NOISY: "longer runs (--time), a quieter host, or a metric that varies less (instructions/o).",
+    Reason.NOT_CONFIRMED: "longer runs (--time) or a quieter host.",
+    Reason.BY_CHANCE: "longer runs (--time), or another variant, which changes the code layout.",
+    Reason.LAYOUT_TIE: "another compiler or variant, which changes the code layout; more runs do not help.",
+    Reason.MANY_STEPS: "--all, which names every change of at least --min-effect.",
     Reason.UNBUILDABLE: (
-        "What would help: a recipe or a --patch with which these commits build; --retry-failed, if the host was the"
-        " cause."
+        "a recipe or a --patch with which these commits build; --retry-failed, if the host was the cause."
     ),
-    Reason.LEFT_OUT: "What would help: fewer commits in --skip, and a recipe or a --patch with which they build.",
-    Reason.BRANCH_POINT_UNKNOWN: "What would help: a recipe with which the branch point builds, or a larger budget.",
-    Reason.STOPPED_RUNS: "What would help: a larger --slow-after; or a hunt between the two suspects.",
-    Reason.NOT_IN_BAD: "To find the change, hunt between the branch point of bad and good.",
+    Reason.LEFT_OUT: "fewer commits in --skip, and a recipe or a --patch with which they build.",
+    Reason.BRANCH_POINT_UNKNOWN: "a recipe with which the branch point builds, or a larger budget.",
+    Reason.STOPPED_RUNS: "a larger --slow-after; or a hunt between the two suspects.",
 }
 
 
@@ -111,56 +110,25 @@ def sentences(
 
     ``commit_of`` gives the commit of a candidate, ``metric`` is the name of what was measured ("qps", "cpu/o", …).
     """
+    teller = Teller(commit_of, metric, system_of, speed_of)
     match verdict:
         case Found(step):
-            return found(step, commit_of, metric, system_of, speed_of)
+            return tuple(teller.found(step))
         case Several():
-            return several(verdict, commit_of, metric, system_of)
+            return tuple(teller.several(verdict))
         case NotReproduced():
-            return not_reproduced(verdict, commit_of, metric)
+            return tuple(teller.not_reproduced(verdict))
         case CodePlacement():
-            return code_placement(verdict, commit_of, metric)
+            return tuple(teller.code_placement(verdict))
         case Inconclusive():
-            return inconclusive(verdict, commit_of, metric)
+            return tuple(teller.inconclusive(verdict))
 
 
-def found(
-    step: Step, commit_of: CommitOf, metric: str, system_of: SystemOf, speed_of: SpeedOf | None
-) -> tuple[str, ...]:
-    """The culprit, its effect, and its proof."""
-    return (
-        f"The culprit is {cited(commit_of(step.candidate))}: {chance(step.probability)} sure.",
-        f"{metric_title(metric)} after it is {ratio(step.ratio)} of what it was before it: {effect(step.ratio, metric)}.",
-        *by_host_class(step.effects, metric),
-        *(in_qps(speed_of(step), step.ratio, metric) if speed_of and not is_speed(metric) else ()),
-        proof(step, commit_of),
-        *in_layouts(step, metric),
-        *build_changed(step, system_of),
-        *prior_weight(step),
-    )
-
-
-def in_qps(found: Interval | None, effect: Interval, metric: str) -> tuple[str, ...]:
-    """What the culprit does to QPS, where another metric led to it by that effect."""
-    after = f"QPS after it is {ratio(found)} of what it was before it" if found else ""
-    adds = metric == INSTRUCTIONS and effect.low > 1
-    more = (
-        f"This commit adds {percent(effect.middle - 1)} instructions per operation; that it costs time is not shown: "
-    )
-    if found is None:
-        if adds:
-            return (f"{more}its effect on QPS was not measured; `bisect compare` of it and its parent shows it.",)
-        return ("Its effect on QPS was not measured; `bisect compare` of it and its parent shows it.",)
-    if found.low <= 1 <= found.high:
-        expected = effect.middle if find_metric(metric).higher_is_better else 1 / effect.middle
-        if found.low <= expected <= found.high:
-            if adds:
-                return (f"{more}{after}, and varies too much.",)
-            return (f"QPS varies too much to show it: after it QPS is {ratio(found)} of what it was before it.",)
-        return (f"QPS does not confirm it: after it QPS is {ratio(found)} of what it was before it.",)
-    if found.middle > 1:
-        return (f"QPS gets better nevertheless: after it QPS is {ratio(found)} of what it was before it.",)
-    return (f"QPS confirms it: after it QPS is {ratio(found)} of what it was before it, {change(found.middle)}.",)
+def found_so_far(steps: Sequence[Step], commit_of: CommitOf, metric: str, system_of: SystemOf) -> tuple[str, ...]:
+    """The changes that are proven before there is a verdict, if there are any."""
+    teller = Teller(commit_of, metric, system_of)
+    first = f"As found so far, {count(len(steps), 'change')} of {teller.what}:"
+    return (first, *teller.entries(steps)) if steps else ()
 
 
 def effect(ratio: Interval, metric: str) -> str:
@@ -170,191 +138,6 @@ def effect(ratio: Interval, metric: str) -> str:
     factor = 1 / ratio.high if ratio.bound < 0 else ratio.low
     slower = (ratio.bound < 0) is find_metric(metric).higher_is_better
     return f"at least {figure(factor)} times {'slower' if slower else 'faster'}"
-
-
-def build_changed(step: Step, system_of: SystemOf) -> tuple[str, ...]:
-    """That the commit is built in another way than those it was compared with, if it is."""
-    after = system_of(step.candidate)
-    others = {system_of(parent) for parent in step.parents} - {"", after}
-    if not after or not others:
-        return ()
-    between = f"from {listed(sorted(others))} to {after}"
-    return (
-        f"The build changed at this commit too, {between}: a part of the change may come from other compiler options.",
-    )
-
-
-def by_host_class(effects: Sequence[Effect], metric: str) -> tuple[str, ...]:
-    """The effect on each host class, if there are several."""
-    return tuple(
-        f"  On {one.host_class}: {ratio(one.ratio)}, {effect(one.ratio, metric)}{', bad against good' * one.ends}."
-        for one in effects
-    )
-
-
-def in_layouts(step: Step, metric: str) -> tuple[str, ...]:
-    """How it compares where both sides were linked again with other layouts, if they were."""
-    if step.layouts is None:
-        return ()
-    seen = step.layouts
-    way = "lower" if step.ratio.middle < 1 else "higher"
-    where = f"{metric_title(metric)} was {way} in {seen.changed} of {seen.compared} layouts: {ratio(seen.ratio)}"
-    return (f"With its functions linked in another order each time, {where}.",)
-
-
-def code_placement(verdict: CodePlacement, commit_of: CommitOf, metric: str) -> tuple[str, ...]:
-    """That a commit makes a difference with the usual layout only; and what would help."""
-    step, what = verdict.step, metric_title(metric)
-    usual = f"{what} after it is {ratio(step.ratio)} of what it was before it: {effect(step.ratio, metric)}"
-    counted = {
-        True: ("It moves code, and executes the same instructions as the code before it.",),
-        False: ("It does not execute the same number of instructions as the code before it.",),
-        None: (),
-    }
-    return (
-        f"Code placement: {cited(commit_of(step.candidate))} changes {what} with the usual layout only.",
-        f"As it is linked usually, {usual}.",
-        *in_layouts(step, metric),
-        *counted[verdict.same_counts],
-        f"Over layouts, {what} of bad is {ratio(verdict.ratio)} of that of good.",
-        f"A change of {percent(verdict.detectable)} or more would have been detected.",
-        "What would help: a variant that aligns functions, loops and jumps, or optimisation with a profile.",
-    )
-
-
-def prior_weight(step: Step) -> tuple[str, ...]:
-    """Its prior weight, if that was not the usual one."""
-    if step.prior == 1.0:
-        return ()
-    return (
-        f"Its prior probability was {step.prior:g} times that of an ordinary commit, because of the paths it touches.",
-    )
-
-
-def several(verdict: Several, commit_of: CommitOf, metric: str, system_of: SystemOf) -> tuple[str, ...]:
-    """Every change, oldest first; improvements; what is undecided."""
-    steps, improvements, unsettled = verdict.steps, verdict.improvements, verdict.unsettled
-    many = f"{len(steps)} changes" if len(steps) != 1 else "One change"
-    better = "One improvement" if len(improvements) == 1 else f"{len(improvements)} improvements"
-    lines = [f"{many} of {metric_title(metric)} in the range, oldest first:"] if steps else []
-    if not steps:
-        lines.append(f"No change of {metric_title(metric)} for the worse was found in the range.")
-    lines += entries(steps, commit_of, metric, system_of)
-    if improvements:
-        lines += [f"{better}:", *entries(improvements, commit_of, metric, system_of)]
-    if unsettled:
-        parts = "One subrange" if len(unsettled) == 1 else f"{len(unsettled)} subranges"
-        lines.append(f"{parts} could not be searched completely and may contain more changes:")
-        lines += [line for one in unsettled for line in left_open(one, commit_of, metric)]
-    if verdict.detectable:
-        lines.append(f"Elsewhere, a change of {percent(verdict.detectable)} or more would have been detected.")
-    if verdict.left:
-        least = percent(verdict.left)
-        lines.append(
-            f"What is left beside them adds up to less than {least}; changes that cancel each other were not sought."
-        )
-    if steps and metric == INSTRUCTIONS:
-        lines.append("Whether these cost time was not measured; `bisect compare` of a commit and its parent shows it.")
-    reasons = dict.fromkeys(one.known.reason for one in unsettled)
-    return (*lines, *(HELP[reason] for reason in reasons if reason in HELP))
-
-
-def found_so_far(steps: Sequence[Step], commit_of: CommitOf, metric: str, system_of: SystemOf) -> tuple[str, ...]:
-    """The changes that are proven before there is a verdict, if there are any."""
-    lines = entries(steps, commit_of, metric, system_of)
-    return (f"As found so far, {count(len(steps), 'change')} of {metric_title(metric)}:", *lines) if steps else ()
-
-
-def left_open(one: Unsettled, commit_of: CommitOf, metric: str) -> list[str]:
-    """What is known of a subrange whose search did not end: a line, and one for each suspect."""
-    known = one.known
-    if not known.ratio.known:
-        ends = "not measured"
-    elif known.ratio.low <= 1 <= known.ratio.high:
-        ends = f"no change shown, {ratio(known.ratio)}"
-    else:
-        ends = f"{effect(known.ratio, metric)}, {ratio(known.ratio)}"
-    part = f"  after {commit_of(one.good).short}, up to {commit_of(one.bad).short}: {ends};"
-    if not known.candidates:
-        return [f"{part} {why(known, metric)}."]
-    one_of = "this commit" if len(known.candidates) == 1 else f"one of these {len(known.candidates)}"
-    sure = f"if it is one change, {one_of}, {chance(sum(known.probabilities))} sure"
-    return [
-        f"{part} {why(known, metric)}; {sure}:",
-        *(f"  {line}" for line in listing(known, commit_of)),
-    ]
-
-
-def listing(known: Inconclusive, commit_of: CommitOf) -> list[str]:
-    """The suspects, a line each; the least probable of many in one line."""
-    pairs = list(zip(known.candidates, known.probabilities, strict=True))
-    lines = [f"  {chance(p):>6}  {cited(commit_of(candidate))}" for candidate, p in pairs[:LISTED]]
-    if rest := pairs[LISTED:]:
-        lines.append(f"  {chance(sum(p for _, p in rest)):>6}  the {len(rest)} others together")
-    return lines
-
-
-def entries(steps: Sequence[Step], commit_of: CommitOf, metric: str, system_of: SystemOf) -> list[str]:
-    """One line for each step; then its effect on each host class, and whether the build changed."""
-    lines: list[str] = []
-    for step in steps:
-        lines.append(
-            f"  {cited(commit_of(step.candidate))}: {effect(step.ratio, metric)}, {ratio(step.ratio)},"
-            f" {chance(step.probability)} sure."
-        )
-        lines += [f"  {sentence}" for sentence in by_host_class(step.effects, metric)]
-        lines += [f"    {sentence}" for sentence in build_changed(step, system_of)]
-    return lines
-
-
-def not_reproduced(verdict: NotReproduced, commit_of: CommitOf, metric: str) -> tuple[str, ...]:
-    """That the ends do not differ, or not in the requested way; and what to try."""
-    if verdict.ratio.low == verdict.ratio.high:  # nothing was measured
-        return (
-            "Not reproduced: good and bad are the same binary, or differ in nothing that the recipe builds.",
-            "To hunt what changed between them, use a recipe or a variant that builds it.",
-        )
-    ends = f"{metric_title(metric)} of bad is {ratio(verdict.ratio)} of that of good"
-    if not verdict.ratio.low <= 1 <= verdict.ratio.high:
-        return (
-            f"Not reproduced: {ends}, {effect(verdict.ratio, metric)}.",
-            *why_not_hunted(verdict),
-        )
-    return (
-        f"Not reproduced: on this host the two ends are not shown to differ in {metric_title(metric)}.",
-        f"{ends}.",
-        *by_host_class(verdict.effects, metric),
-        f"A change of {percent(verdict.detectable)} or more would have been detected.",
-        *(
-            ()
-            if verdict.detectable < EXACTLY
-            else ("To detect smaller changes, use longer runs, another host or another metric.",)
-        ),
-        f"If good is slow already, the change is older: bisect run OLDER {commit_of(0).short}, where OLDER is fast.",
-    )
-
-
-def inconclusive(verdict: Inconclusive, commit_of: CommitOf, metric: str) -> tuple[str, ...]:
-    """The set that contains the culprit, and why it could not be made smaller."""
-    size = len(verdict.candidates)
-    many = "this commit" if size == 1 else f"one of these {size} commits"
-    sure = f"{many}, {chance(sum(verdict.probabilities))} sure:"
-    who = [f"The culprit is {sure}"]
-    if verdict.several > LIKELY:
-        who = [
-            "Probably more than one commit made the difference.",
-            f"If it is a single commit, it is {sure}",
-        ]
-    known = verdict.ratio.known
-    ends = f"{metric_title(metric)} of bad is {ratio(verdict.ratio)} of that of good: {effect(verdict.ratio, metric)}."
-    return (
-        f"Inconclusive: {why(verdict, metric)}.",
-        ends if known else "The ratio of bad to good is not known.",
-        *by_host_class(verdict.effects, metric),
-        *(who if size else ["No commit can be named."]),
-        *listing(verdict, commit_of),
-        *([HELP[verdict.reason]] if verdict.reason in HELP else []),
-    )
 
 
 def why(verdict: Inconclusive, metric: str) -> str:
@@ -374,18 +157,220 @@ def why(verdict: Inconclusive, metric: str) -> str:
             return REASONS[reason]
 
 
-def proof(step: Step, commit_of: CommitOf) -> str:
-    """What the culprit was compared with."""
-    if not step.parents:
-        return "None of its parents could be measured, so it is not proven against them."
-    real = [commit_of(parent).short for parent in step.parents if parent not in step.stand_ins]
-    others = [commit_of(parent).short for parent in step.parents if parent in step.stand_ins]
-    against = []
-    if real:
-        against.append(f"{listed(real)}, {'its parent' if len(real) == 1 else 'its parents'}")
-    if others:
-        who = "its nearest tested ancestor" if len(others) == 1 else "its nearest tested ancestors"
-        against.append(
-            f"{listed(others)}, {who} in place of {'a parent' if real else 'parents'} that could not be measured"
-        )
-    return f"Proven against {', and '.join(against)}, with runs taken in turns."
+def help_of(reasons: Iterable[Reason]) -> Iterator[str]:
+    """What would help against each of these, if anything is known."""
+    for reason in dict.fromkeys(reasons):
+        if reason is Reason.NOT_IN_BAD:
+            yield "To find the change, hunt between the branch point of bad and good."
+        elif reason in HELP:
+            yield f"What would help: {HELP[reason]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Teller:
+    """Says what a hunt has found of one metric."""
+
+    commit_of: CommitOf
+    metric: str
+    system_of: SystemOf
+    speed_of: SpeedOf | None = None
+
+    @property
+    def what(self) -> str:
+        """The metric in a sentence."""
+        return metric_title(self.metric)
+
+    def changed(self, found: Interval, what: str = "") -> str:
+        """What a metric is after a commit."""
+        return f"{what or self.what} after it is {ratio(found)} of what it was before it"
+
+    def found(self, step: Step) -> Iterator[str]:
+        """The culprit, its effect, and its proof."""
+        yield f"The culprit is {cited(self.commit_of(step.candidate))}: {chance(step.probability)} sure."
+        yield f"{self.changed(step.ratio)}: {effect(step.ratio, self.metric)}."
+        yield from self.by_host_class(step.effects)
+        if self.speed_of and not is_speed(self.metric):
+            yield self.in_qps(self.speed_of(step), step.ratio)
+        yield self.proof(step)
+        yield from self.in_layouts(step)
+        yield from self.build_changed(step)
+        if step.prior != 1.0:
+            yield (
+                f"Its prior probability was {step.prior:g} times that of an ordinary commit, because of the paths it touches."
+            )
+
+    def in_qps(self, found: Interval | None, effect: Interval) -> str:
+        """What the culprit does to QPS, where another metric led to it by that effect."""
+        more = ""
+        if self.metric == INSTRUCTIONS and effect.low > 1:
+            adds = percent(effect.middle - 1)
+            more = f"This commit adds {adds} instructions per operation; that it costs time is not shown: "
+        if found is None:
+            compare = "effect on QPS was not measured; `bisect compare` of it and its parent shows it."
+            return f"{more}its {compare}" if more else f"Its {compare}"
+        after = f"after it QPS is {ratio(found)} of what it was before it"
+        if found.low <= 1 <= found.high:
+            expected = effect.middle if find_metric(self.metric).higher_is_better else 1 / effect.middle
+            if not found.low <= expected <= found.high:
+                return f"QPS does not confirm it: {after}."
+            if more:
+                return f"{more}{self.changed(found, 'QPS')}, and varies too much."
+            return f"QPS varies too much to show it: {after}."
+        if found.middle > 1:
+            return f"QPS gets better nevertheless: {after}."
+        return f"QPS confirms it: {after}, {change(found.middle)}."
+
+    def build_changed(self, step: Step) -> Iterator[str]:
+        """That the commit is built in another way than those it was compared with, if it is."""
+        after = self.system_of(step.candidate)
+        others = {self.system_of(parent) for parent in step.parents} - {"", after}
+        if after and others:
+            between = f"from {listed(sorted(others))} to {after}"
+            part = "a part of the change may come from other compiler options"
+            yield f"The build changed at this commit too, {between}: {part}."
+
+    def by_host_class(self, effects: Sequence[Effect]) -> Iterator[str]:
+        """The effect on each host class, if there are several."""
+        for one in effects:
+            ends = ", bad against good" * one.ends
+            yield f"  On {one.host_class}: {ratio(one.ratio)}, {effect(one.ratio, self.metric)}{ends}."
+
+    def in_layouts(self, step: Step) -> Iterator[str]:
+        """How it compares where both sides were linked again with other layouts, if they were."""
+        if seen := step.layouts:
+            way = "lower" if step.ratio.middle < 1 else "higher"
+            where = f"{self.what} was {way} in {seen.changed} of {seen.compared} layouts: {ratio(seen.ratio)}"
+            yield f"With its functions linked in another order each time, {where}."
+
+    def proof(self, step: Step) -> str:
+        """What the culprit was compared with."""
+        if not step.parents:
+            return "None of its parents could be measured, so it is not proven against them."
+        real = [self.commit_of(parent).short for parent in step.parents if parent not in step.stand_ins]
+        others = [self.commit_of(parent).short for parent in step.parents if parent in step.stand_ins]
+        against = []
+        if real:
+            against.append(f"{listed(real)}, its parent{'s' * (len(real) > 1)}")
+        if others:
+            who = f"its nearest tested ancestor{'s' * (len(others) > 1)}"
+            missing = "a parent" if real else "parents"
+            against.append(f"{listed(others)}, {who} in place of {missing} that could not be measured")
+        return f"Proven against {', and '.join(against)}, with runs taken in turns."
+
+    def code_placement(self, verdict: CodePlacement) -> Iterator[str]:
+        """That a commit makes a difference with the usual layout only; and what would help."""
+        step = verdict.step
+        yield f"Code placement: {cited(self.commit_of(step.candidate))} changes {self.what} with the usual layout only."
+        yield f"As it is linked usually, {self.changed(step.ratio)}: {effect(step.ratio, self.metric)}."
+        yield from self.in_layouts(step)
+        if verdict.same_counts:
+            yield "It moves code, and executes the same instructions as the code before it."
+        elif verdict.same_counts is False:
+            yield "It does not execute the same number of instructions as the code before it."
+        yield f"Over layouts, {self.what} of bad is {ratio(verdict.ratio)} of that of good."
+        yield f"A change of {percent(verdict.detectable)} or more would have been detected."
+        yield "What would help: a variant that aligns functions, loops and jumps, or optimisation with a profile."
+
+    def several(self, verdict: Several) -> Iterator[str]:
+        """Every change, oldest first; improvements; what is undecided."""
+        steps, improvements, unsettled = verdict.steps, verdict.improvements, verdict.unsettled
+        if steps:
+            yield f"{some(len(steps), 'change')} of {self.what} in the range, oldest first:"
+        else:
+            yield f"No change of {self.what} for the worse was found in the range."
+        yield from self.entries(steps)
+        if improvements:
+            yield f"{some(len(improvements), 'improvement')}:"
+            yield from self.entries(improvements)
+        if unsettled:
+            parts = some(len(unsettled), "subrange")
+            yield f"{parts} could not be searched completely and may contain more changes:"
+        for one in unsettled:
+            yield from self.left_open(one)
+        if verdict.detectable:
+            yield f"Elsewhere, a change of {percent(verdict.detectable)} or more would have been detected."
+        if verdict.left:
+            least = f"What is left beside them adds up to less than {percent(verdict.left)}"
+            yield f"{least}; changes that cancel each other were not sought."
+        if steps and self.metric == INSTRUCTIONS:
+            yield "Whether these cost time was not measured; `bisect compare` of a commit and its parent shows it."
+        yield from help_of(one.known.reason for one in unsettled)
+
+    def entries(self, steps: Sequence[Step]) -> Iterator[str]:
+        """One line for each step; then its effect on each host class, and whether the build changed."""
+        for step in steps:
+            size = f"{effect(step.ratio, self.metric)}, {ratio(step.ratio)}"
+            yield f"  {cited(self.commit_of(step.candidate))}: {size}, {chance(step.probability)} sure."
+            yield from (f"  {sentence}" for sentence in self.by_host_class(step.effects))
+            yield from (f"    {sentence}" for sentence in self.build_changed(step))
+
+    def left_open(self, one: Unsettled) -> Iterator[str]:
+        """What is known of a subrange whose search did not end: a line, and one for each suspect."""
+        known = one.known
+        if not known.ratio.known:
+            ends = "not measured"
+        elif known.ratio.low <= 1 <= known.ratio.high:
+            ends = f"no change shown, {ratio(known.ratio)}"
+        else:
+            ends = f"{effect(known.ratio, self.metric)}, {ratio(known.ratio)}"
+        within = f"  after {self.commit_of(one.good).short}, up to {self.commit_of(one.bad).short}"
+        part = f"{within}: {ends}; {why(known, self.metric)}"
+        if not known.candidates:
+            yield f"{part}."
+            return
+        one_of = "this commit" if len(known.candidates) == 1 else f"one of these {len(known.candidates)}"
+        yield f"{part}; if it is one change, {one_of}, {chance(sum(known.probabilities))} sure:"
+        yield from (f"  {line}" for line in self.listing(known))
+
+    def listing(self, known: Inconclusive) -> Iterator[str]:
+        """The suspects, a line each; the least probable of many in one line."""
+        pairs = list(zip(known.candidates, known.probabilities, strict=True))
+        yield from (f"  {chance(p):>6}  {cited(self.commit_of(candidate))}" for candidate, p in pairs[:LISTED])
+        if rest := pairs[LISTED:]:
+            yield f"  {chance(sum(p for _, p in rest)):>6}  the {len(rest)} others together"
+
+    def not_reproduced(self, verdict: NotReproduced) -> Iterator[str]:
+        """That the ends do not differ, or not in the requested way; and what to try."""
+        ends = f"{self.what} of bad is {ratio(verdict.ratio)} of that of good"
+        if verdict.ratio.low == verdict.ratio.high:  # nothing was measured
+            yield "Not reproduced: good and bad are the same binary, or differ in nothing that the recipe builds."
+            yield "To hunt what changed between them, use a recipe or a variant that builds it."
+        elif not verdict.ratio.low <= 1 <= verdict.ratio.high:
+            yield f"Not reproduced: {ends}, {effect(verdict.ratio, self.metric)}."
+            yield from why_not_hunted(verdict)
+        else:
+            yield f"Not reproduced: on this host the two ends are not shown to differ in {self.what}."
+            yield f"{ends}."
+            yield from self.by_host_class(verdict.effects)
+            yield f"A change of {percent(verdict.detectable)} or more would have been detected."
+            if verdict.detectable >= EXACTLY:
+                yield "To detect smaller changes, use longer runs, another host or another metric."
+            older = f"bisect run OLDER {self.commit_of(0).short}, where OLDER is fast"
+            yield f"If good is slow already, the change is older: {older}."
+
+    def inconclusive(self, verdict: Inconclusive) -> Iterator[str]:
+        """The set that contains the culprit, and why it could not be made smaller."""
+        yield f"Inconclusive: {why(verdict, self.metric)}."
+        if verdict.ratio.known:
+            ends = f"{self.what} of bad is {ratio(verdict.ratio)} of that of good"
+            yield f"{ends}: {effect(verdict.ratio, self.metric)}."
+        else:
+            yield "The ratio of bad to good is not known."
+        yield from self.by_host_class(verdict.effects)
+        size = len(verdict.candidates)
+        many = "this commit" if size == 1 else f"one of these {size} commits"
+        sure = f"{many}, {chance(sum(verdict.probabilities))} sure:"
+        if not size:
+            yield "No commit can be named."
+        elif verdict.several > LIKELY:
+            yield "Probably more than one commit made the difference."
+            yield f"If it is a single commit, it is {sure}"
+        else:
+            yield f"The culprit is {sure}"
+        yield from self.listing(verdict)
+        yield from help_of([verdict.reason])
+
+
+def some(number: int, noun: str) -> str:
+    """A number with its noun at the beginning of a sentence: One change, 2 changes."""
+    return f"One {noun}" if number == 1 else f"{number} {noun}s"

@@ -63,7 +63,7 @@ def prove(
     from perfbisect.hunt.trials.proof import claim_of, proof_plan
     from perfbisect.hunt.trials.runner import run_trial
     from perfbisect.store.history import History
-    from perfbisect.wording.proofs import exit_status
+    from perfbisect.wording.reasons import proof_status
 
     with closing(History.open(history)) as opened:
         claim = claim_of(opened, hunt)
@@ -78,4 +78,4 @@ def prove(
         trial, complete = run_trial(plan, history, open_progress(claim.settings.metric, quiet=as_json), begun)
     print_trial(trial, "json" if as_json else "", detailed=False)
     say_where_kept(trial, history, complete=complete, quiet=as_json)
-    return exit_status(trial) if complete else INTERRUPTED
+    return proof_status(trial) if complete else INTERRUPTED

@@ -186,7 +186,7 @@ class Flame {
     event.preventDefault();
   }
 }
-const flames = [...document.querySelectorAll("section.flames")].map((section) => new Flame(section));
+const flames = [...document.querySelectorAll(".flames")].map((section) => new Flame(section));
 addEventListener("keydown", (event) => {
   if (event.key !== "/" || event.target.closest("input") || !flames.length) return;
   event.preventDefault();
