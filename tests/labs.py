@@ -1,17 +1,19 @@
-"""A lab for a repository of a test."""
+"""A lab for a repository of a test, such as that of a small library in C at six commits; its orders and events."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from perfbisect.core.domain.events import Commit
+from perfbisect.core.domain.events import CandidateSkipped, Commit, LabEvent, RunFinished, Warned
+from perfbisect.core.domain.facts import RunFacts, SkipFacts
+from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.host.protocol import Host
 from perfbisect.lab.build.candidates import Candidates
 from perfbisect.lab.build.lab_host import LabHost
 from perfbisect.lab.host_lab import Earlier, HostLab
-from perfbisect.recipes.builder import Builder
+from perfbisect.recipes.builder import Build, Builder, Variant
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.requested import quick_builder
-from perfbisect.recipes.workload import Workload
+from perfbisect.recipes.workload import Option, Workload
 from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.git import Repository
 
@@ -61,3 +63,67 @@ def bench_lab(host: Host, repository: Path, sha: str, command: Sequence[str] = (
         timeout=60.0,
     )
     return lab_of(host, quick_builder(("true",), str(repository)), workload, repository, (sha,), is_range=False)
+
+
+def measure(lab: HostLab, *shares: Share) -> list[LabEvent]:
+    """All events of an order with these shares."""
+    return list(lab.measure(Measure(shares, Purpose.SEARCH)))
+
+
+def finished(events: list[LabEvent]) -> list[tuple[int, RunFacts]]:
+    """Candidate and facts of each run among the events."""
+    return [(event.candidate, event.facts) for event in events if isinstance(event, RunFinished)]
+
+
+def runs(events: list[LabEvent]) -> list[RunFacts]:
+    """The runs among the events."""
+    return [event.facts for event in events if isinstance(event, RunFinished)]
+
+
+def warnings(events: list[LabEvent]) -> list[str]:
+    """The texts of the warnings among the events."""
+    return [event.text for event in events if isinstance(event, Warned)]
+
+
+def skipped(events: list[LabEvent]) -> SkipFacts:
+    """Why the last candidate was skipped."""
+    assert isinstance(events[-1], CandidateSkipped), events
+    return events[-1].facts
+
+
+HERE = Path(__file__).parent / "lab"
+FAST, SLOW, SAME, BROKEN, CRASHING = range(5)
+
+BUILDER = Builder(
+    name="small",
+    folder=str(HERE),
+    summary="",
+    driver="small",
+    library="libsmall.so",
+    variants={"o2nofp": Variant(cflags="-O2")},
+    build=Build(
+        compile=[["sh", "-c", "$CC {cflags} -fPIC -c {source}/library.c -o library.o"]],
+        install=[["sh", "-c", "mkdir -p {prefix} && gcc -shared library.o -o {prefix}/libsmall.so"]],
+        artifacts=["libsmall.so"],
+        env={"CC": "{cc}"},
+    ),
+)
+
+
+def workload(args: dict[str, Option] | None = None) -> Workload:
+    return Workload(
+        name="operation",
+        suite="small",
+        folder=str(HERE),
+        driver="small",
+        summary="",
+        group="point",
+        script="operation.lua",
+        args=args or {},
+        prepare_script="operation.lua",
+        warmup=0.1,
+        time=1.0,
+    )
+
+
+Open = Callable[..., HostLab]

@@ -1,5 +1,6 @@
-"""The program as a process of its own."""
+"""The program as a process of its own, and in this process, by the same entry (``run``)."""
 
+import io
 import os
 import signal
 import sqlite3
@@ -7,10 +8,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, redirect_stderr, redirect_stdout
 from pathlib import Path
 from threading import Timer
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
+from unittest import mock
+
+from perfbisect.cli.main import main
 
 PROGRAM = [sys.executable, "-c", "from perfbisect.cli.main import main; main()"]
 LIMIT = 3000  # seconds; far beyond what is needed, on a busy machine too
@@ -74,3 +78,26 @@ def rows(history: Path, sql: str) -> list[tuple[Any, ...]]:
     """The answer to a query about a history."""
     with closing(sqlite3.connect(history)) as connection:
         return connection.execute(sql).fetchall()
+
+
+class Ended(NamedTuple):
+    """How the program ended."""
+
+    status: int
+    out: str
+    err: str
+
+
+def run(*args: str) -> Ended:
+    """Run it with these arguments. Its streams have the encodings that they have outside of tests."""
+    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace", write_through=True)
+    status: object = None
+    with mock.patch.object(sys, "argv", ["bisect", *args]), redirect_stdout(out), redirect_stderr(err):
+        try:
+            main()
+        except SystemExit as leave:
+            status = leave.code
+        out.flush()
+    assert isinstance(status, int)
+    return Ended(status, *(stream.buffer.getvalue().decode() for stream in (out, err)))  # type: ignore[attr-defined]

@@ -52,7 +52,7 @@ class Repo:
     def commit(self, files: Files | None = None, title: str = "change", tag: str = "") -> str:
         """Commit these files, what else has changed, and submodules as they are checked out."""
         self.write(files or {})
-        self("add", "-A", "-f")
+        self("add", "-A")
         self("commit", "-q", "--allow-empty", "-m", title)
         if tag:
             self("tag", tag)

@@ -1,6 +1,9 @@
-"""Repositories whose configuration runs programs that leave a trace."""
+"""Hostile repositories: a configuration that runs programs, which leave a trace, and trees that `git add` never writes."""
 
 import subprocess
+import zlib
+from collections.abc import Callable, Mapping
+from hashlib import sha1
 from pathlib import Path
 
 HOOKS = ("post-checkout", "post-index-change", "pre-auto-gc", "pre-push", "push-to-checkout", "reference-transaction",
@@ -86,3 +89,97 @@ class Trap:
         (git_dir / "info" / "attributes").write_text(
             '*.c filter=evil diff=evil merge=evil\n*.h filter=a.b\n*.i filter="e vil"\n'
         )
+
+
+FILE, LINK, FOLDER, MODULE = b"100644", b"120000", b"40000", b"160000"
+Entry = tuple[bytes, bytes, str]  # mode, name, hash
+
+
+class OddTrees:
+    """Writes loose objects into a repository."""
+
+    def __init__(self, repo: Path) -> None:
+        self.repo = repo
+
+    def write(self, kind: str, content: bytes) -> str:
+        """Any object; git checks nothing."""
+        data = b"%s %d\0%s" % (kind.encode(), len(content), content)
+        sha = sha1(data).hexdigest()
+        path = self.path(sha)
+        path.parent.mkdir(exist_ok=True)
+        if not path.exists():
+            path.write_bytes(zlib.compress(data))
+        return sha
+
+    def path(self, sha: str) -> Path:
+        """The file of an object."""
+        return self.repo / ".git" / "objects" / sha[:2] / sha[2:]
+
+    def blob(self, content: bytes = b"content\n") -> str:
+        """A file's content."""
+        return self.write("blob", content)
+
+    def tree(self, *entries: Entry) -> str:
+        """A folder, its entries in the order given."""
+        return self.write(
+            "tree", b"".join(b"%s %s\0%s" % (mode, name, bytes.fromhex(sha)) for mode, name, sha in entries)
+        )
+
+    def below(self, names: list[bytes]) -> str:
+        """A file at the end of folders in each other."""
+        tree = self.tree((FILE, names[-1], self.blob()))
+        for name in reversed(names[:-1]):
+            tree = self.tree((FOLDER, name, tree))
+        return tree
+
+    def gone(self) -> str:
+        """A file's content that the repository does not have."""
+        sha = self.blob(b"not here\n")
+        self.path(sha).unlink()
+        return sha
+
+    def damaged(self) -> str:
+        """A file's content of which half is left."""
+        sha = self.blob(bytes(range(256)) * 20)
+        whole = self.path(sha).read_bytes()
+        self.path(sha).write_bytes(whole[: len(whole) // 2])
+        return sha
+
+
+def forbidden(odd: OddTrees) -> Mapping[str, Callable[[], list[Entry]]]:
+    """Entries of a root folder that cannot be checked out, by what is wrong with them; without a file that is intact."""
+    blob, below, tree = odd.blob, odd.below, odd.tree
+    return {
+        "a folder .git": lambda: [(FOLDER, b".git", below([b"config"]))],
+        "a file .git": lambda: [(FILE, b".git", blob(b"gitdir: /\n"))],
+        "a link .git": lambda: [(LINK, b".git", blob(b"/"))],
+        ".GIT": lambda: [(FOLDER, b".GIT", below([b"hooks", b"post-checkout"]))],
+        "git~1": lambda: [(FOLDER, b"git~1", below([b"config"]))],
+        ".git deep inside": lambda: [(FOLDER, b"z", below([b"a", b".git", b"config"]))],
+        "..": lambda: [(FOLDER, b"..", below([b"outside"]))],
+        ".": lambda: [(FOLDER, b".", below([b"outside"]))],
+        "z/..": lambda: [(FOLDER, b"z", tree((FOLDER, b"..", below([b"outside"]))))],
+        "a slash in a name": lambda: [(FILE, b"../outside", blob())],
+        "an absolute name": lambda: [(FILE, b"/tmp/outside", blob())],
+        "a name too long": lambda: [(FILE, b"n" * 256, blob())],
+        "a folder's name too long": lambda: [(FOLDER, b"n" * 300, below([b"a"]))],
+        "a path too long": lambda: [(FOLDER, b"z", below([b"n" * 250] * 18))],
+        "a link too long": lambda: [(LINK, b"z", blob(b"l" * 5000))],
+        "a link to nothing": lambda: [(LINK, b"z", blob(b""))],
+        "a link .gitmodules": lambda: [(LINK, b".gitmodules", blob(b"/etc/passwd"))],
+        "a missing file": lambda: [(FILE, b"z", odd.gone())],
+        "a missing link": lambda: [(LINK, b"z", odd.gone())],
+        "a damaged file": lambda: [(FILE, b"z", odd.damaged())],
+        "a file that is a folder": lambda: [(FILE, b"z", below([b"a"]))],
+        "a folder that is a file": lambda: [(FOLDER, b"z", blob())],
+        "a missing folder": lambda: [(FOLDER, b"z", "1234512345" * 4)],
+        "file and folder of one name": lambda: [(FILE, b"z", blob()), (FOLDER, b"z", below([b"outside"]))],
+        "twice the same name": lambda: [(FILE, b"z", blob(b"1")), (FILE, b"z", blob(b"2"))],
+        "link and folder of one name": lambda: [(LINK, b"z", blob(b"../../../outside")), (FOLDER, b"z", below([b"x"]))],
+        "folder and link of one name": lambda: [(FOLDER, b"z", below([b"x"])), (LINK, b"z", blob(b"../../../outside"))],
+        "no name": lambda: [(FILE, b"", blob())],
+        "an unknown mode": lambda: [(b"000000", b"z", blob())],
+        "a mode that is no number": lambda: [(b"10x644", b"z", blob())],
+        "a file of a submodule": lambda: [(MODULE, b"z", "1234512345" * 4), (FOLDER, b"z", below([b"x"]))],
+        "names in no order": lambda: [(FILE, b"y", blob()), (FILE, b"x", blob())],
+    }

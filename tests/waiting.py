@@ -1,8 +1,9 @@
-"""Processes of this machine that tests start, and the end of what they wait for."""
+"""What tests wait for: conditions, processes of this machine, generators."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import TypeVar
 
 PATIENCE = 600  # seconds; far beyond what is needed, on a busy machine too
 
@@ -34,3 +35,17 @@ def processes(mark: str) -> dict[int, str]:
         if mark in command:
             found[int(folder.name)] = command
     return found
+
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def finish(generator: Generator[Item, None, Result]) -> tuple[list[Item], Result]:
+    """All that a generator yields, and what it returns."""
+    items = []
+    while True:
+        try:
+            items.append(next(generator))
+        except StopIteration as end:
+            return items, end.value

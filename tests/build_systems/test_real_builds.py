@@ -8,7 +8,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from generators import finish
 from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.errors import BuildFailed
 from perfbisect.host.local import LocalHost
@@ -17,6 +16,7 @@ from perfbisect.lab.build.pipeline import build, build_context
 from perfbisect.recipes.builder import Build, Builder, Variant
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.repository.discovery import open_repository
+from waiting import finish
 
 pytestmark = pytest.mark.tools
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from object_server import object_server
 from program import Process, bisect, bisect_watched, rows
+from sharing import object_server
 
 pytestmark = [pytest.mark.e2e, pytest.mark.tools]
 

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from generators import finish
 from machine import Machine
 from perfbisect.host.registry import connect
 from perfbisect.host.ssh import SshHost
 from perfbisect.lab.build import checkout
 from perfbisect.recipes.inventory import load_host
 from perfbisect.repository.discovery import open_repository
+from waiting import finish
 
 pytestmark = pytest.mark.tools
 

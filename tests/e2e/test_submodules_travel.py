@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from generators import finish
 from machine import Machine
-from modules import add, commit, git, move, new
 from perfbisect.host.protocol import Host
 from perfbisect.host.registry import connect
 from perfbisect.lab.build import checkout, submodules
 from perfbisect.recipes.inventory import load_host
 from perfbisect.repository.discovery import open_repository
+from repos import Repo, git
+from waiting import finish
 
 pytestmark = pytest.mark.tools
 
@@ -30,17 +30,17 @@ def check_out(host: Host, repo: Path, sha: str) -> tuple[set[str], str]:
 
 
 def test_submodules_travel(machine: Machine, tmp_path: Path) -> None:
-    deep, lib, top = new(tmp_path / "deep"), new(tmp_path / "lib"), new(tmp_path / "top")
-    commit(deep, {"d.c": "deep"})
-    commit(lib, {"history": "x"})
+    deep, lib, top = Repo(tmp_path / "deep").path, Repo(tmp_path / "lib").path, Repo(tmp_path / "top").path
+    Repo(deep).commit({"d.c": "deep"})
+    Repo(lib).commit({"history": "x"})
     old = git(lib, "rev-parse", "HEAD:history")
     git(lib, "rm", "-q", "history")
-    add(lib, str(deep), "deep")
-    one = commit(lib, {"l.c": "1"})
-    two = commit(lib, {"l.c": "2"})
-    add(top, str(lib), "m")  # has the inner one only at its address
-    first = commit(top, {}) and move(top, "m", one)
-    second = move(top, "m", two)
+    Repo(lib).add_module(str(deep), "deep")
+    one = Repo(lib).commit({"l.c": "1"})
+    two = Repo(lib).commit({"l.c": "2"})
+    Repo(top).add_module(str(lib), "m")  # has the inner one only at its address
+    first = Repo(top).commit({}) and Repo(top).move_module("m", one)
+    second = Repo(top).move_module("m", two)
     host = connect(load_host("far"))
     assert check_out(host, top, first) == ({"fetch", "send"}, "deep1")
     there = host.run(["sh", "-c", OBJECTS, "objects", str(host.root), "--batch-check=%(objectname)"]).stdout.split()

@@ -7,11 +7,10 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from generators import finish
 from perfbisect.errors import EnvironmentFailure, JobLost
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
-from waiting import processes, until
+from waiting import finish, processes, until
 
 pytestmark = pytest.mark.tools
 

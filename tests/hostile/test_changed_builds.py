@@ -10,9 +10,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 from msgspec import structs
 
-from generators import finish
-from lab_events import measure, runs, skipped, warnings
-from labs import lab_of
+from labs import lab_of, measure, runs, skipped, warnings
 from perfbisect.core.domain.events import BuildFinished, LabEvent
 from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.host.local import LocalHost
@@ -23,6 +21,7 @@ from perfbisect.lab.host_lab import HostLab
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.requested import quick_builder
 from perfbisect.recipes.workload import Workload
+from waiting import finish
 
 pytestmark = pytest.mark.tools
 

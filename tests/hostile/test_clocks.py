@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sample_hunt as sample
-from lab_events import measure, runs
-from labs import lab_of
+from labs import lab_of, measure, runs
 from perfbisect.clock import CLOCK
 from perfbisect.core.domain.events import CandidateSkipped, RunFinished, Warned
 from perfbisect.core.domain.orders import Share

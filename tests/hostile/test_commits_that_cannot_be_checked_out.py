@@ -8,8 +8,6 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from fake_machine import FakeHost
-from generators import finish
-from odd_trees import FILE, FOLDER, LINK, MODULE, Entry, OddTrees, forbidden
 from perfbisect.errors import BuildFailed, CommandFailed, EnvironmentFailure
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.build import checkout
@@ -17,6 +15,8 @@ from perfbisect.lab.build.host_git import push
 from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.range import read_range
 from program import Process, bisect, bisect_watched, rows
+from traps import FILE, FOLDER, LINK, MODULE, Entry, OddTrees, forbidden
+from waiting import finish
 
 pytestmark = pytest.mark.tools
 

@@ -8,7 +8,6 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from generators import finish
 from machine import PROJECT, Machine, why_not
 from perfbisect.errors import EnvironmentFailure, TooMuchOutput
 from perfbisect.host import jobs
@@ -16,7 +15,7 @@ from perfbisect.host.local import LocalHost
 from perfbisect.host.protocol import HEAD, PRINTED, TAIL, Host
 from perfbisect.host.registry import connect
 from perfbisect.recipes.inventory import HostEntry
-from waiting import processes, until
+from waiting import finish, processes, until
 
 pytestmark = pytest.mark.tools
 

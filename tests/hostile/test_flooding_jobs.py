@@ -11,12 +11,11 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from generators import finish
 from perfbisect.errors import EnvironmentFailure, JobLost
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
 from perfbisect.host.protocol import ARGUMENT, HEAD, LINE, TAIL
-from waiting import processes, until
+from waiting import finish, processes, until
 
 pytestmark = pytest.mark.tools
 

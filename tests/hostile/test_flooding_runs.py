@@ -9,8 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lab_events import measure, runs, skipped
-from labs import bench_lab
+from labs import bench_lab, measure, runs, skipped
 from perfbisect.core.domain.orders import Share
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.local import LocalHost

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from generators import finish
 from machine import PROJECT, Machine, why_not
 from perfbisect.host.local import LocalHost
 from perfbisect.host.registry import connect
@@ -16,6 +15,7 @@ from perfbisect.repository.commits import describe, resolve
 from perfbisect.repository.discovery import is_dirty, open_repository
 from perfbisect.repository.range import read_range
 from program import bisect, rows
+from waiting import finish
 
 pytestmark = pytest.mark.tools
 

@@ -23,7 +23,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import sample_hunt
-from in_process import Ended, run
 from perfbisect.cli.commands.simulate import Cost
 from perfbisect.cli.main import VERBS, bisect
 from perfbisect.cli.options.param_types import Bytes, Minutes, Option, Percent, Suspect
@@ -32,6 +31,7 @@ from perfbisect.recipes.configuration import in_bytes
 from perfbisect.recipes.inventory import load_host, load_hosts
 from perfbisect.recipes.output_pattern import check_pattern, find_number
 from perfbisect.store.history import History
+from program import Ended, run
 
 pytestmark = pytest.mark.tools  # git
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from generators import finish
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.build import checkout, host_git
@@ -19,6 +18,7 @@ from perfbisect.repository.git import Repository, borrowed
 from perfbisect.repository.range import read_range
 from program import bisect
 from traps import Trap
+from waiting import finish
 
 pytestmark = pytest.mark.tools
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from generators import finish
 from machine import PROJECT, Machine, why_not
 from perfbisect.host.local import LocalHost
 from perfbisect.host.registry import connect
@@ -16,6 +15,7 @@ from perfbisect.lab.build.host_git import REFS, push
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.repository.discovery import open_repository
 from traps import HOOKS, Trap
+from waiting import finish
 
 pytestmark = pytest.mark.tools
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from in_process import run
 from perfbisect.cli.main import keep_traceback
 from perfbisect.core.domain.events import CandidateSkipped, Commit, Warned
 from perfbisect.core.domain.facts import SkipFacts
@@ -22,7 +21,7 @@ from perfbisect.masking import masked, masked_fields
 from perfbisect.recipes.output_pattern import find_number
 from perfbisect.repository.commits import _cut
 from perfbisect.store.history import History
-from program import LIMIT, PROGRAM, rows
+from program import LIMIT, PROGRAM, rows, run
 
 URLS = {
     "redis://user:s3cret@cache:6379": "redis://***@cache:6379",

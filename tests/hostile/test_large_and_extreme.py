@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from in_process import run
 from perfbisect.core.domain.metrics import LARGEST_LOG, quotient
 from perfbisect.core.domain.orders import Interval
 from perfbisect.core.inference.endpoints import Contrast
 from perfbisect.core.stats.paired_comparison import paired
 from perfbisect.store.history import History
 from perfbisect.wording.quantities import between, change, decimals, figure, ratio
-from program import LIMIT, PROGRAM, bisect
+from program import LIMIT, PROGRAM, bisect, run
 
 FORMS = ([], ["--csv"], ["--json"])
 COUNT = "with recursive n(i) as (select 1 union all select i + 1 from n {limit}) select i, 'text ' || i as t from n"

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lab_events import measure, runs, skipped, warnings
-from labs import bench_lab
+from labs import bench_lab, measure, runs, skipped, warnings
 from perfbisect.core.domain.orders import Share
 from perfbisect.errors import RunLost
 from perfbisect.host.local import LocalHost

@@ -7,9 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from generators import finish
-from lab_events import measure, runs, skipped, warnings
-from labs import lab_of
+from labs import lab_of, measure, runs, skipped, warnings
 from perfbisect.core.domain.events import Warned
 from perfbisect.core.domain.orders import Share
 from perfbisect.errors import BuildFailed, EnvironmentFailure
@@ -24,7 +22,7 @@ from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Workload
 from perfbisect.repository.discovery import open_repository
 from program import bisect
-from waiting import processes
+from waiting import finish, processes
 
 pytestmark = pytest.mark.tools
 

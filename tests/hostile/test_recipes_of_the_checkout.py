@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from in_process import Ended, run
+from program import Ended, run
 
 pytestmark = pytest.mark.tools
 

@@ -3,6 +3,7 @@
 import pytest
 
 from computed import commits, log_of
+from counted import profile
 from perfbisect.core.domain.events import ChangedFunctions, Event, Profiled, Unexplained
 from perfbisect.core.domain.facts import ChangeFacts
 from perfbisect.core.domain.orders import Found, Inconclusive, Interval, Reason, Step, Verdict
@@ -10,7 +11,6 @@ from perfbisect.errors import EnvironmentFailure
 from perfbisect.hunt.changed_code import read_change
 from perfbisect.hunt.search_problem import SavedLog
 from perfbisect.store.history import History
-from profiled import profile
 
 NAMES = commits(6)
 HALF = Interval(0.4, 0.5, 0.6)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from labs import lab_of
+from labs import BUILDER, HERE, Open, lab_of, workload
 from machine import PROJECT, Machine, why_not
 from perfbisect.host.local import LocalHost
 from perfbisect.host.registry import connect
@@ -17,7 +17,6 @@ from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Option
 from repos import Repo
-from small import BUILDER, HERE, Open, workload
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from lab_events import measure, skipped, warnings
+from labs import BROKEN, BUILDER, FAST, SAME, SLOW, measure, skipped, warnings, workload
 from perfbisect.clock import elapsed
 from perfbisect.core.domain.events import (
     BuildCancelled,
@@ -36,7 +36,6 @@ from perfbisect.lab.host_lab import HostLab
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.repository.discovery import open_repository
-from small import BROKEN, BUILDER, FAST, SAME, SLOW, workload
 
 pytestmark = pytest.mark.tools
 

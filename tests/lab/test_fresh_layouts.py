@@ -9,7 +9,6 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from generators import finish
 from labs import lab_of
 from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, LabEvent, RunFinished, RunStarted, Warned
 from perfbisect.core.domain.orders import Measure, Purpose, Share
@@ -24,6 +23,7 @@ from perfbisect.lab.upkeep import items, remove
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.requested import quick_builder
 from perfbisect.recipes.workload import Workload
+from waiting import finish
 
 pytestmark = pytest.mark.tools
 

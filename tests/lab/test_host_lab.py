@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from lab_events import finished, measure, skipped
+from labs import BUILDER, CRASHING, FAST, SLOW, Open, finished, measure, skipped
 from perfbisect.core.domain.events import (
     BuildFinished,
     BuildStarted,
@@ -32,7 +32,6 @@ from perfbisect.lab.upkeep import tidy
 from perfbisect.recipes.builder import Dataset, When
 from perfbisect.recipes.inventory import HostEntry
 from repos import Repo
-from small import BUILDER, CRASHING, FAST, SLOW, Open
 from waiting import processes, until
 
 pytestmark = pytest.mark.tools

@@ -8,8 +8,7 @@ import pytest
 from msgspec import structs
 
 from fake_machine import BUILDER, RUN_SECONDS, FakeMachine, workload
-from lab_events import measure, skipped, warnings
-from labs import lab_of
+from labs import lab_of, measure, skipped, warnings
 from perfbisect.core.domain.events import (
     BuildFinished,
     CandidateSkipped,

@@ -11,8 +11,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 from msgspec.structs import replace
 
-from lab_events import finished, measure
-from labs import lab_of
+from labs import finished, lab_of, measure
 from perfbisect.core.domain.events import CandidateSkipped, LabEvent, RunFinished, RunProgress
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.orders import Measure, Purpose, Share

@@ -6,6 +6,7 @@ from dataclasses import replace
 import msgspec
 
 import sample_hunt as sample
+from counted import profile
 from perfbisect.core.domain.events import ChangedFunctions, Planned, Profiled
 from perfbisect.core.domain.explanation import Cause, Evidence, FunctionRow, Sureness
 from perfbisect.core.domain.facts import ChangeFacts, PlanFacts
@@ -16,7 +17,6 @@ from perfbisect.report.reader import read_hunt, read_story
 from perfbisect.report.story import Story, as_object
 from perfbisect.report.terminal import text as in_terminal
 from perfbisect.store.history import History
-from profiled import profile
 
 PARENT = 6
 SEARCH = ("main", "scan", "search")

@@ -23,7 +23,7 @@ from perfbisect.report.published import of_trial
 from perfbisect.report.trial import document
 from perfbisect.wording.glyphs import writable
 from pinned import pinned
-from sample_series import series
+from sample_hunt import series
 
 RATIOS = {"point-query": (1.0, 0.9), "hot-points": (0.99, 0.95), "update-index": (0.55, 1.89)}
 HUNTS = (

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from odd_trees import OddTrees
 from perfbisect.core.domain.events import Commit
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.repository.commits import (
@@ -24,6 +23,7 @@ from perfbisect.repository.commits import (
     touched,
 )
 from perfbisect.repository.discovery import open_repository
+from traps import OddTrees
 
 pytestmark = pytest.mark.tools
 

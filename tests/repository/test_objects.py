@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from odd_trees import FILE, FOLDER, LINK, MODULE, OddTrees
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.repository import objects
 from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.git import Repository
 from perfbisect.repository.library import Steps
 from perfbisect.repository.objects import Listing, listing, texts_in, top_level
-from traps import Trap
+from traps import FILE, FOLDER, LINK, MODULE, OddTrees, Trap
 
 pytestmark = pytest.mark.tools
 

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modules import add, commit, git, move, new
 from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.range import read_range
 from perfbisect.repository.submodules import (
@@ -22,6 +21,7 @@ from perfbisect.repository.submodules import (
     safe_name,
     submodules,
 )
+from repos import Repo, git
 
 USED = ["https://example.org/a.git", "ssh://git@example.org:22/a", "git@example.org:a/b.git", "host:a", "/srv/a", "file:///a",
         "https://user:secret@example.org/a", "[::1]:a", "ssh://[::1]/a"]  # fmt: skip
@@ -38,10 +38,10 @@ def test_addresses() -> None:
 
 @pytest.mark.tools
 def test_relative_addresses_are_those_of_git(tmp_path: Path) -> None:
-    repo = new(tmp_path / "repo")
+    repo = Repo(tmp_path / "repo").path
     (repo / ".gitmodules").write_text('[submodule "m"]\n\tpath = m\n')
-    commit(repo, {"a": ""})
-    move(repo, "m", "1234512345" * 4)
+    Repo(repo).commit({"a": ""})
+    Repo(repo).move_module("m", "1234512345" * 4)
     bases = ["https://h/a/b.git", "git@h:a/b", "git@h:b", "/a/b/", "file:///a/b", "ssh://u@h:22/a/b"]
     compared = 0
     for base, url in product(bases, ["../c", "./c", "../../c", "../c/", "./../c", "../c/../d", "/x", "https://x/y"]):
@@ -87,16 +87,16 @@ def test_names_that_lead_elsewhere() -> None:
 
 @pytest.mark.tools
 def test_submodules_of_a_commit(tmp_path: Path) -> None:
-    sub, repo = new(tmp_path / "sub"), new(tmp_path / "repo")
-    one, two = commit(sub, {"a": "1"}), commit(sub, {"a": "2"})
-    add(repo, str(sub), "storage/one", one)
-    add(repo, "../sub", "ü 'x'")
+    sub, repo = Repo(tmp_path / "sub").path, Repo(tmp_path / "repo").path
+    one, two = Repo(sub).commit({"a": "1"}), Repo(sub).commit({"a": "2"})
+    Repo(repo).add_module(str(sub), "storage/one", one)
+    Repo(repo).add_module("../sub", "ü 'x'")
     git(repo, "config", "--file", ".gitmodules", "submodule.storage/one.ignore", "all")
     git(repo, "add", "-f", "storage/one")
-    first = commit(repo, {"code": "1"})
-    second = move(repo, "storage/one", two)
+    first = Repo(repo).commit({"code": "1"})
+    second = Repo(repo).move_module("storage/one", two)
     git(repo / "storage/one", "checkout", "-q", two)
-    third = commit(repo, {"doc/x": "1"})
+    third = Repo(repo).commit({"doc/x": "1"})
     opened = open_repository(repo)
     ignore = ["doc/**", "storage/one/test/**", "**/*.md"]
     assert set(submodules(opened, first, ignore)) == {
@@ -116,7 +116,7 @@ def test_submodules_of_a_commit(tmp_path: Path) -> None:
 
 @pytest.mark.tools
 def test_a_gitmodules_that_is_no_plain_file_of_a_moderate_size(tmp_path: Path) -> None:
-    repo = new(tmp_path / "repo")
+    repo = Repo(tmp_path / "repo").path
     opened = open_repository(repo)
 
     def tree(mode: str, text: str) -> str:

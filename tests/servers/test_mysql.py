@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lab_events import measure, runs, warnings
+from labs import measure, runs, warnings
 from perfbisect.core.domain.orders import Share
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.host_lab import HostLab

@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 from msgspec.structs import replace
 
-from lab_events import measure, runs, skipped, warnings
+from labs import measure, runs, skipped, warnings
 from perfbisect.core.domain.events import LabEvent, RunProgress, RunStarted
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.orders import Measure, Purpose, Share

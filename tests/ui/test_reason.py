@@ -4,13 +4,13 @@ from contextlib import closing
 from pathlib import Path
 
 import sample_hunt as sample
+from counted import profile
 from perfbisect.core.domain.events import ChangedFunctions, Event, HuntEnded, Profiled
 from perfbisect.core.domain.facts import ChangeFacts
 from perfbisect.store.history import History
 from perfbisect.ui.plain import lines
 from perfbisect.ui.screen import verdict
 from perfbisect.ui.view_model import ViewModel, update
-from profiled import profile
 
 PARENT = 6
 SEARCH = ("main", "search")

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from counted import profile
 from perfbisect.core.domain.explanation import Cause, Evidence, Explanation, Sureness
 from perfbisect.core.domain.facts import ChangeFacts
 from perfbisect.core.explain.functions import function_rows, waiter_rows
 from perfbisect.wording.functions import notes, sentences
-from profiled import profile
 
 Samples = Mapping[tuple[str, ...], int]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from counted import FULL, run
+from counted import FULL, profile, run
 from perfbisect.core.domain.events import ChangedFunctions, Counted, Profiled, Unexplained
 from perfbisect.core.domain.explanation import Cause, Explanation, FunctionRow, PlanRow, Sureness
 from perfbisect.core.domain.facts import ChangeFacts, PlanFacts, RunFacts
@@ -16,7 +16,6 @@ from perfbisect.core.explain.classes import classify
 from perfbisect.core.explain.counters import BACK, EXACT_GROUP, counter_rows
 from perfbisect.core.explain.explanation import NO_COUNTERS, comparable_plan, different_plans, explanation
 from perfbisect.wording.reasons import sentences
-from profiled import profile
 
 PAIRS = Path(__file__).parents[2] / "outputs" / "pairs"
 

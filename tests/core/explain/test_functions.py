@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from counted import PERIOD, profile
 from perfbisect.core.domain.explanation import FunctionRow
 from perfbisect.core.domain.facts import ChangeFacts, ProfileFacts
 from perfbisect.core.explain.functions import (
@@ -22,7 +23,6 @@ from perfbisect.core.explain.functions import (
     waiter_rows,
     whole,
 )
-from profiled import PERIOD, profile
 
 Samples = Mapping[tuple[str, ...], int]
 

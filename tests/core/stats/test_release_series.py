@@ -20,7 +20,7 @@ from perfbisect.core.stats.release_series import (
     lines_of,
     scatter,
 )
-from sample_series import series
+from sample_hunt import series
 
 
 def test_a_round_has_every_release_once_and_its_turn_back_reverses_it() -> None:

@@ -9,14 +9,13 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from object_server import object_server
 from perfbisect.core.domain.facts import remote_rate
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.build import build_store, ccache
 from perfbisect.lab.build.toolchain import is_native, read_processor, toolchain
 from perfbisect.recipes.builder import Build, Builder, Variant
 from perfbisect.wording.quantities import cached
-from sharing import Fleet
+from sharing import Fleet, object_server
 from waiting import until
 
 pytestmark = [pytest.mark.tools, pytest.mark.skipif(not shutil.which("ccache"), reason="no ccache")]

@@ -6,7 +6,6 @@ from pathlib import Path, PurePosixPath
 import msgspec
 import pytest
 
-from generators import finish
 from perfbisect.core.domain.settings import Patch
 from perfbisect.errors import BuildFailed, CommandFailed, EnvironmentFailure
 from perfbisect.host.local import LocalHost
@@ -19,6 +18,7 @@ from perfbisect.lab.build.plan import BuildContext, Built
 from perfbisect.recipes.builder import Build, Builder, Variant
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.repository.discovery import open_repository
+from waiting import finish
 
 pytestmark = pytest.mark.tools
 

@@ -9,7 +9,6 @@ from pathlib import Path, PurePosixPath
 import msgspec
 import pytest
 
-from generators import finish
 from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.build import build_store, checkout, links
@@ -18,6 +17,7 @@ from perfbisect.lab.build.plan import BuildContext
 from perfbisect.recipes.builder import Build, Builder, Variant
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.repository.discovery import open_repository
+from waiting import finish
 
 pytestmark = pytest.mark.tools
 

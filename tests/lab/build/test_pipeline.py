@@ -6,7 +6,6 @@ from pathlib import Path, PurePosixPath
 import msgspec
 import pytest
 
-from generators import finish
 from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.errors import BuildFailed, EnvironmentFailure
 from perfbisect.host import jobs
@@ -17,6 +16,7 @@ from perfbisect.lab.build.plan import BuildContext, Built
 from perfbisect.recipes.builder import Build, Builder, Variant, When
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.repository.discovery import open_repository
+from waiting import finish
 
 pytestmark = pytest.mark.tools
 

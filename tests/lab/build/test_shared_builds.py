@@ -18,7 +18,6 @@ from threading import Barrier
 import msgspec
 import pytest
 
-from generators import finish
 from perfbisect.errors import BuildChanged, EnvironmentFailure
 from perfbisect.host.local import LocalHost
 from perfbisect.host.protocol import Host
@@ -28,6 +27,7 @@ from perfbisect.lab.build.shared_builds import PAUSE, SharedBuilds
 from perfbisect.lab.build.shared_store import Manifest, header
 from perfbisect.recipes.builder import Build, Variant
 from sharing import RECIPE, Fleet
+from waiting import finish
 
 pytestmark = [pytest.mark.skipif(not shutil.which("ccache"), reason="no ccache"), pytest.mark.tools]
 

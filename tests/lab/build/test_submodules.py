@@ -6,13 +6,13 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from generators import finish
-from modules import add, commit, git, move, new
 from perfbisect.errors import BuildFailed
 from perfbisect.host.local import LocalHost
 from perfbisect.host.protocol import Host
 from perfbisect.lab.build import checkout, submodules
 from perfbisect.repository.discovery import open_repository
+from repos import Repo, git
+from waiting import finish
 
 pytestmark = pytest.mark.tools
 
@@ -21,16 +21,16 @@ pytestmark = pytest.mark.tools
 def origin(tmp_path: Path) -> Path:
     """Where the repositories come from: ``super`` with ``libs/lib`` (relative), which has ``deep``, and nothing else."""
     place = tmp_path / "origin"
-    deep, lib, top = new(place / "deep"), new(place / "lib"), new(place / "super")
-    commit(deep, {"d.c": "1", "doc/x": "1"})
-    add(lib, str(deep), "deep")
+    deep, lib, top = Repo(place / "deep").path, Repo(place / "lib").path, Repo(place / "super").path
+    Repo(deep).commit({"d.c": "1", "doc/x": "1"})
+    Repo(lib).add_module(str(deep), "deep")
     git(lib, "config", "--file", ".gitmodules", "submodule.deep.url", "../deep")
-    commit(lib, {"l.c": "1", "doc/x": "1"})
-    add(top, str(lib), "libs/lib")
+    Repo(lib).commit({"l.c": "1", "doc/x": "1"})
+    Repo(top).add_module(str(lib), "libs/lib")
     git(top, "config", "--file", ".gitmodules", "submodule.libs/lib.url", "../lib")
     git(top, "config", "--file", ".gitmodules", "submodule.libs/lib.ignore", "all")
     git(top, "add", "-f", "libs/lib")
-    commit(top, {"a.c": "1"})
+    Repo(top).commit({"a.c": "1"})
     return place
 
 
@@ -76,7 +76,7 @@ def test_they_are_fetched_once_with_those_inside_them(host: LocalHost, origin: P
 
 
 def test_a_server_that_gives_only_branches(host: LocalHost, origin: Path, clone: Path, seal: Path) -> None:
-    commit(origin / "lib", {"newer": ""})
+    Repo(origin / "lib").commit({"newer": ""})
     (seal / ".gitconfig").write_text("[protocol]\n\tversion = 0\n")
     assert check_out(host, clone) == {"fetch"}
     assert listing(host) == TOP | LIB | DEEP
@@ -108,15 +108,15 @@ def test_a_checkout_is_exact(host: LocalHost, origin: Path, clone: Path) -> None
     """Also when a submodule moves, is replaced by a folder or a file, goes away, returns, and after builds."""
     git(clone, "submodule", "--quiet", "update", "--init", "--recursive")
     first = head(clone)
-    lib = commit(clone / "libs/lib", {"l.c": "2", "new.c": ""})
-    moved = move(clone, "libs/lib", lib)
+    lib = Repo(clone / "libs/lib").commit({"l.c": "2", "new.c": ""})
+    moved = Repo(clone).move_module("libs/lib", lib)
     git(clone, "rm", "-q", "--cached", "libs/lib")
     git(clone, "commit", "-q", "-m", "gone")
     gone = head(clone)
     (clone / "libs/lib").rename(clone.parent / "aside")
-    folder = commit(clone, {"libs/lib/l.c": "folder", "libs/lib/other": ""})
+    folder = Repo(clone).commit({"libs/lib/l.c": "folder", "libs/lib/other": ""})
     shutil.rmtree(clone / "libs/lib")
-    file = commit(clone, {"libs/lib": "file"})
+    file = Repo(clone).commit({"libs/lib": "file"})
     expected = {
         first: TOP | LIB | DEEP,
         moved: TOP | LIB | DEEP | {"libs/lib/new.c"},
@@ -155,10 +155,10 @@ def test_what_a_link_leads_to_is_left_alone(host: LocalHost, clone: Path, tmp_pa
 
 def test_the_identity_of_a_tree(host: LocalHost, clone: Path) -> None:
     opened, first = open_repository(clone), head(clone)
-    plain = commit(clone, {"libs/other": ""})
+    plain = Repo(clone).commit({"libs/other": ""})
     bare = finish(checkout.mirror(host, opened, "n", []))[1]
     git(Path(bare), "update-ref", "--no-deref", "HEAD", first)  # whose .gitmodules says "ignore = all"
-    moved = move(clone, "libs/lib", plain)
+    moved = Repo(clone).move_module("libs/lib", plain)
 
     def identity(sha: str, *ignore: str) -> str:
         return submodules.with_submodules(checkout.filtered_tree(host, bare, sha, ignore), opened, sha, ignore)
@@ -218,7 +218,7 @@ def test_addresses_that_are_not_used(host: LocalHost, clone: Path, tmp_path: Pat
 
 def test_names_and_paths_that_lead_elsewhere(host: LocalHost, origin: Path, clone: Path, tmp_path: Path) -> None:
     """Neither a name with `..`, nor a link in the user's checkout, reaches another repository."""
-    new(clone / ".git/modules")
+    Repo(clone / ".git/modules")
     shutil.copytree(origin / "lib", clone / ".git/private")
     (clone / ".gitmodules").write_text('[submodule "../private/.git"]\n\tpath = libs/lib\n\turl = /nowhere\n')
     git(clone, "commit", "-qam", "hostile")
@@ -242,7 +242,7 @@ def test_names_and_paths_that_lead_elsewhere(host: LocalHost, origin: Path, clon
 
 
 def test_a_path_that_is_not_utf8_is_left_out_as_the_advice_says(host: LocalHost, origin: Path, clone: Path) -> None:
-    move(clone, os.fsdecode(b"odd\xe9"), head(origin / "lib"))
+    Repo(clone).move_module(os.fsdecode(b"odd\xe9"), head(origin / "lib"))
     failed = refused(host, clone)
     assert "its path is not UTF-8" in str(failed)
     assert 'ignore = ["odd?"]' in failed.advice

@@ -12,7 +12,6 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from object_server import object_server
 from perfbisect.errors import UsageError
 from perfbisect.host import facts, jobs
 from perfbisect.host.facts import Answers, Fact, free
@@ -26,6 +25,7 @@ from perfbisect.lab.checks.all_hosts import BuildSide, differing, read_release
 from perfbisect.lab.checks.preflight import compiler_cache, shared_findings
 from perfbisect.recipes.builder import Build, Builder
 from perfbisect.recipes.inventory import HostEntry
+from sharing import object_server
 
 OUTPUTS = Path(__file__).parents[2] / "outputs" / "facts"
 needs_ccache = pytest.mark.skipif(not shutil.which("ccache"), reason="no ccache")

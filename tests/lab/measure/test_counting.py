@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from counted import run as counted_run
-from lab_events import finished, measure, skipped
-from labs import lab_of
+from labs import FAST, SAME, SLOW, Open, finished, lab_of, measure, skipped, workload
 from perfbisect.core.domain.events import ExecutionStarted
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.metrics import METRICS, exact, shown, unit, value
@@ -25,7 +24,6 @@ from perfbisect.lab.measure.counting import ENOUGH, LONGEST, PERF, Counter
 from perfbisect.recipes.builder import Builder, Server
 from perfbisect.recipes.requested import quick_builder, quick_workload
 from perfbisect.recipes.workload import Workload
-from small import FAST, SAME, SLOW, Open, workload
 
 Git = Callable[..., str]
 FOLDER = PurePosixPath("/visit")

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace as struct_replace
 
 from fake_machine import FakeHost
-from labs import lab_of
+from labs import BUILDER, FAST, SLOW, Open, lab_of
 from perfbisect.core.domain.events import LabEvent, Profiled, Unexplained
 from perfbisect.core.domain.facts import ProfileFacts, RunFacts
 from perfbisect.core.domain.orders import Measure, Purpose, Share
@@ -52,7 +52,6 @@ from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Workload
 from postgres import BUILDER as POSTGRES
 from postgres import needs_postgres
-from small import BUILDER, FAST, SLOW, Open
 
 OUTPUTS = Path(__file__).parents[2] / "outputs"
 CLOCK = Sampling("cpu-clock:u", "dwarf")

@@ -12,8 +12,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace as changed
 
-from lab_events import measure, runs, skipped
-from labs import lab_of
+from labs import lab_of, measure, runs, skipped
 from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, RunFinished, RunStarted
 from perfbisect.core.domain.metrics import value
 from perfbisect.core.domain.orders import Measure, Purpose, Share

@@ -10,7 +10,7 @@ import pytest
 
 import explained_hunt as reason
 import sample_hunt as sample
-from hostile_hunt import hostile_page
+from explained_hunt import hostile_page
 from perfbisect.core.domain.events import MetricChosen
 from perfbisect.core.domain.explanation import PlanRow
 from perfbisect.report.page.case import hunt_page
