@@ -4,10 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from perfbisect.core.domain.events import Decided, Warned
-from perfbisect.core.domain.fleet import Fleet
-from perfbisect.core.domain.observations import Built, Observation, Skipped
-from perfbisect.core.domain.orders import Measure, Verdict
-from perfbisect.core.domain.policy import NOTHING_KNOWN, Policy, PriorKnowledge
+from perfbisect.core.domain.orders import Fleet, Measure, Verdict
+from perfbisect.core.domain.settings import NOTHING_KNOWN, Policy, PriorKnowledge
+from perfbisect.core.inference.observations import Built, Observation, Skipped
 from perfbisect.core.search.situation import Situation
 from perfbisect.core.search.together import decide_together
 from perfbisect.hunt.loop import Ended, NoBuildHosts, Step, Workers, run

@@ -1,7 +1,7 @@
 """Histories of the odd shapes that git allows."""
 
 from perfbisect.core.domain.graph import Graph
-from perfbisect.simulate.graphs import Rows
+from perfbisect.simulate.scenario import Rows
 
 
 def long_branch(commits: int, share: float = 0.6) -> Graph:

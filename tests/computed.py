@@ -20,8 +20,7 @@ from perfbisect.core.domain.events import (
 from perfbisect.core.domain.facts import BuildFacts, HostFacts, RunFacts, SkipFacts
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Found, Measure, Step, Verdict, interleave
-from perfbisect.core.domain.policy import Policy
-from perfbisect.core.domain.settings import Settings
+from perfbisect.core.domain.settings import Policy, Settings
 from perfbisect.hunt.metric_check import MetricLab
 from perfbisect.hunt.search_problem import SavedLog, SearchProblem, WorkersFor
 from perfbisect.hunt.workers import InlineWorkers

@@ -19,15 +19,13 @@ for library in ("OPENBLAS", "OMP", "MKL"):
 sys.path.insert(0, str(Path(__file__).parents[1]))  # what benchmarks share
 
 from played import Facts, Played, load, play
+from rules import git_bisect, ours, parallel_bisect
 
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.policy import Policy, PriorKnowledge
-from perfbisect.simulate.graphs import merging
+from perfbisect.core.domain.settings import Policy, PriorKnowledge
 from perfbisect.simulate.host_model import Habits
-from perfbisect.simulate.judge import Judgement
-from perfbisect.simulate.scenario import Scenario
-from perfbisect.simulate.strategies import Rule, attempt, git_bisect, ours, parallel_bisect
-from perfbisect.simulate.tally import Chance, mean
+from perfbisect.simulate.scenario import Scenario, merging
+from perfbisect.simulate.tally import Chance, Judgement, Rule, attempt, mean
 
 BUILD_HOSTS = (0, 1, 2, 4, 8, 16)
 WORLDS = ("line", "merges", "failing", "cached")

@@ -17,14 +17,14 @@ for library in ("OPENBLAS", "OMP", "MKL"):
 import numpy as np
 
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.observations import Built, Observation, Reading
 from perfbisect.core.domain.orders import Decision, Measure
-from perfbisect.core.domain.policy import Policy
+from perfbisect.core.domain.settings import Policy
+from perfbisect.core.inference.observations import Built, Observation, Reading
 from perfbisect.core.search.decide import decide
 from perfbisect.hunt import loop
-from perfbisect.simulate.graphs import merging
 from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.hunt import hunt
+from perfbisect.simulate.scenario import merging
 from perfbisect.simulate.world import World
 
 PATIENCE = 120  # seconds for git

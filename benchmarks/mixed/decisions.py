@@ -30,7 +30,7 @@ from worlds import draw
 from perfbisect.core.domain.codec import bounded, tagged
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Belief, Decision
-from perfbisect.core.domain.policy import NOTHING_KNOWN, Policy, PriorKnowledge
+from perfbisect.core.domain.settings import NOTHING_KNOWN, Policy, PriorKnowledge
 from perfbisect.hunt.loop import Search, run
 from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.hunt import MemoryLog, SimulatedWorkers
@@ -163,7 +163,9 @@ PLAYERS = {
 
 
 def differences(one: Any, other: Any, where: str = "") -> Iterator[str]:
-    """Where two values differ by more than rounding."""
+    """Where two values differ by more than rounding; what is empty may be left out."""
+    if not one and not other:
+        return
     if isinstance(one, dict) and isinstance(other, dict):
         for key in sorted(one.keys() | other.keys()):
             yield from differences(one.get(key), other.get(key), f"{where}.{key}")

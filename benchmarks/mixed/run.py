@@ -16,8 +16,7 @@ from worlds import draw
 
 from perfbisect.core.domain.orders import Found, Several, Step, Verdict
 from perfbisect.simulate.hunt import hunt
-from perfbisect.simulate.judge import Account, Judgement, account, judge, suspects
-from perfbisect.simulate.tally import Chance, mean
+from perfbisect.simulate.tally import Account, Chance, Judgement, account, judge, mean, suspects
 
 CHUNK = 10  # hunts that a process plays in a row
 EVERY = 30.0  # seconds between two lines of progress

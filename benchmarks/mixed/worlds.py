@@ -12,10 +12,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # what benchmarks share
 from shapes import criss_cross, long_branch, octopus, older_branches, two_roots
 
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.policy import Policy
-from perfbisect.simulate.graphs import merging
+from perfbisect.core.domain.settings import Policy
 from perfbisect.simulate.host_model import Habits
-from perfbisect.simulate.scenario import Scenario
+from perfbisect.simulate.scenario import Scenario, merging
 
 SIZES = (3, 6, 12, 25, 60, 150, 400)
 FEW = 60  # most commits of hunts for every change, as these are long

@@ -12,11 +12,11 @@ from functools import lru_cache
 import numpy as np
 from credit import along_the_trunk
 from numpy.typing import NDArray
+from rules import UNKNOWN, threshold
 
 from perfbisect.core.domain.orders import Found, Inconclusive, Reason, Step, Verdict
-from perfbisect.core.domain.policy import Policy
-from perfbisect.simulate.graphs import trunk
-from perfbisect.simulate.strategies import UNKNOWN, threshold
+from perfbisect.core.domain.settings import Policy
+from perfbisect.simulate.scenario import trunk
 from perfbisect.simulate.world import World
 
 Array = NDArray[np.float64]

@@ -13,10 +13,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # what benchmarks share
 from shapes import criss_cross, long_branch, octopus, older_branches, two_roots
 
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.policy import Direction, Policy
-from perfbisect.simulate.graphs import merging
+from perfbisect.core.domain.settings import Direction, Policy
 from perfbisect.simulate.host_model import Habits
-from perfbisect.simulate.scenario import Odd, Place, Scenario
+from perfbisect.simulate.scenario import Odd, Place, Scenario, merging
 
 RUN = 60.0  # seconds
 EFFECTS = (0.45, 0.20, 0.10, 0.05, 0.03)

@@ -5,16 +5,13 @@ from collections.abc import Mapping
 from functools import cache, partial
 from pathlib import Path
 
-from asv_find import asv_find
 from bayesect import bayesect
 from cells import Cell
-from pinpoint import pinpoint
-from sprt import sprt
+from rules import git_bisect, ours
 
 import perfbisect
-from perfbisect.core.domain.policy import PriorKnowledge
-from perfbisect.simulate.strategies import Rule, attempt, git_bisect, ours
-from perfbisect.simulate.tally import Trial
+from perfbisect.core.domain.settings import PriorKnowledge
+from perfbisect.simulate.tally import Rule, Trial, attempt
 
 ORACLE = (1, 2, 3, 5, 8, 12, 20, 30, 50, 75, 100)  # repeats of git bisect, of which the best is chosen afterwards
 BEST = "git bisect, best R"
@@ -25,14 +22,10 @@ RULES: Mapping[str, Rule] = {
     "git bisect R=1": git_bisect(1),
     "git bisect R=3": git_bisect(3),
     "git bisect R=5": git_bisect(5),
-    "asv find R=1": asv_find(1),
-    "asv find R=10": asv_find(10),
     "git_bayesect": bayesect,
-    "Pinpoint": pinpoint,
-    "SPRT": sprt,
     **{f"git bisect R={repeats}": git_bisect(repeats) for repeats in ORACLE},
 }
-PEER_FILES = {"asv": "asv_find.py", "git_bayesect": "bayesect.py", "Pinpoint": "pinpoint.py", "SPRT": "sprt.py"}
+PEER_FILES = {"git bisect": "../rules.py", "git_bayesect": "bayesect.py"}
 MAIN = tuple(name for name in RULES if not name.startswith("git bisect R=") or name[-3:] in ("R=1", "R=3", "R=5"))
 
 

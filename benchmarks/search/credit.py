@@ -4,10 +4,10 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from perfbisect.core.domain.orders import Verdict
-from perfbisect.core.domain.policy import Policy
+from perfbisect.core.domain.settings import Policy
 from perfbisect.core.inference.ancestry import Ancestry, ancestry_of
-from perfbisect.simulate.graphs import trunk
-from perfbisect.simulate.strategies import Rule
+from perfbisect.simulate.scenario import trunk
+from perfbisect.simulate.tally import Rule
 from perfbisect.simulate.world import World
 
 

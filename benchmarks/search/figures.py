@@ -4,8 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 
-from perfbisect.simulate.judge import Judgement
-from perfbisect.simulate.tally import Chance, Trial, mean
+from perfbisect.simulate.tally import Chance, Judgement, Trial, mean
 
 BINS = (0.0, 0.2, 0.4, 0.6, 0.8, 0.95, 0.97, 0.98, 0.99, 1.0)
 Bin = tuple[str, int, float, Chance]  # its name, hunts, mean stated, how often it came true

@@ -14,9 +14,7 @@ from results import Played
 from perfbisect.simulate.tally import Trial, mean
 
 FEW = 20  # names below which the share of a single cell means little
-PEERS = {  # how much cheaper than each, if a build costs 1 run, and 10
-    "git_bayesect": (1.4, 1.5), "Pinpoint": (6.2, 3.1), "asv find R=10": (3.5, 1.6), "SPRT": (2.6, 1.3), BEST: (1.4, 1.4),
-}  # fmt: skip
+PEERS = {"git_bayesect": (1.4, 1.5), BEST: (1.4, 1.4)}  # how much cheaper than each, if a build costs 1 run, and 10
 DEARER = 1.2  # than any rule that is right as often
 Row = tuple[str, str, str, str]
 Hunts = list[tuple[Cell, Trial]]

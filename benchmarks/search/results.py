@@ -8,8 +8,7 @@ from pathlib import Path
 from contest import version
 
 from perfbisect.folders import cache_folder
-from perfbisect.simulate.judge import Judgement
-from perfbisect.simulate.tally import Trial
+from perfbisect.simulate.tally import Judgement, Trial
 
 Played = dict[tuple[str, str], dict[int, Trial]]  # (cell, rule) → seed → hunt
 

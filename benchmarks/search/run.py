@@ -19,13 +19,13 @@ for library in ("OPENBLAS", "OMP", "MKL"):  # matrices are small; must be set be
 
 from cells import Cell, all_cells
 from contest import MAIN, ORACLE, RULES, is_ours, play, takes_part
-from progress import Progress, Task
 from results import Played, default_folder, load, save
 from table import write
 
 from perfbisect.simulate.tally import Trial
 
 CHUNK = 10  # hunts between two checks of the time
+Task = tuple[str, str, list[int]]  # cell, rule, seeds
 
 
 def arguments() -> argparse.Namespace:
@@ -74,15 +74,13 @@ def missing(cells: list[str], rules: tuple[str, ...], hunts: dict[str, int], pla
                     yield cell, rule, seeds
 
 
-def work(task: Task) -> tuple[Task, dict[int, Trial], float]:
-    """Some hunts of one cell by one rule, and the seconds they took."""
+def work(task: Task) -> tuple[Task, dict[int, Trial]]:
+    """Some hunts of one cell by one rule."""
     cell, rule, seeds = task
-    began = time.perf_counter()
-    trials = {seed: play(cell_of()[cell], rule, seed) for seed in seeds}
-    return task, trials, time.perf_counter() - began
+    return task, {seed: play(cell_of()[cell], rule, seed) for seed in seeds}
 
 
-def outcomes(tasks: list[Task], jobs: int, end: float) -> Iterator[tuple[Task, dict[int, Trial], float]]:
+def outcomes(tasks: list[Task], jobs: int, end: float) -> Iterator[tuple[Task, dict[int, Trial]]]:
     """The results of ``tasks`` until the time ``end`` (of the monotonic clock), in ``jobs`` processes."""
     waiting = itertools.takewhile(lambda _: time.monotonic() < end, tasks)
     if jobs == 1:
@@ -115,15 +113,12 @@ def main() -> None:
     played = load(args.results, rules)
     peers = args.hunts if args.peer_hunts is None else args.peer_hunts
     tasks = list(missing(cells, rules, {rule: args.hunts if is_ours(rule) else peers for rule in rules}, played))
-    progress = Progress(tasks, args.jobs)
     end = time.monotonic() + 60 * args.minutes if args.minutes else float("inf")
     with suppress(KeyboardInterrupt):
-        for task, trials, seconds in outcomes(tasks, args.jobs, end):
-            cell, rule, _ = task
+        for done, ((cell, rule, _), trials) in enumerate(outcomes(tasks, args.jobs, end), 1):
             save(args.results, cell, rule, trials)
             played.setdefault((cell, rule), {}).update(trials)
-            progress.add(task, seconds)
-    progress.end()
+            print(f"{done} of {len(tasks)} parts played", file=sys.stderr, flush=True)
     if args.table:
         write(args.table, {name: cell_of()[name] for name in cells}, played, rules, command(args))
 

@@ -23,12 +23,11 @@ from groups import Workload, hunt_together, worlds
 from played import Facts, Played, load, play
 
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.policy import Policy, PriorKnowledge
+from perfbisect.core.domain.settings import Policy, PriorKnowledge
 from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.hunt import hunt
-from perfbisect.simulate.judge import Judgement, is_named, judge
 from perfbisect.simulate.scenario import Scenario
-from perfbisect.simulate.tally import Chance, Spent, mean
+from perfbisect.simulate.tally import Chance, Judgement, Spent, is_named, judge, mean
 
 DROPS = (0.05, 0.03, 0.1, 0.04, 0.08)  # of the workloads, in this order
 

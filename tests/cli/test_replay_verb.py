@@ -12,9 +12,8 @@ from perfbisect.core.domain.events import BuildFinished, Decided, HuntStarted, R
 from perfbisect.core.domain.facts import BuildFacts, HostFacts, RunFacts
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Measure, interleave
-from perfbisect.core.domain.policy import Policy
-from perfbisect.core.domain.settings import Settings
-from perfbisect.core.inference.from_log import observations
+from perfbisect.core.domain.settings import Policy, Settings
+from perfbisect.core.inference.observations import observations
 from perfbisect.core.search.decide import decide
 from perfbisect.store.history import History
 

@@ -8,8 +8,7 @@ from click.testing import CliRunner
 
 from perfbisect.cli.commands.run import run
 from perfbisect.core.domain.orders import Interval
-from perfbisect.core.domain.policy import Policy
-from perfbisect.core.domain.settings import Settings
+from perfbisect.core.domain.settings import Policy, Settings
 from perfbisect.errors import UsageError
 from perfbisect.hunt.resolve import resolve_settings
 from perfbisect.wording.quantities import between, middle, ratio, slower_than

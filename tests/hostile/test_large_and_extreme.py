@@ -10,7 +10,7 @@ import pytest
 
 from perfbisect.core.domain.metrics import LARGEST_LOG, quotient
 from perfbisect.core.domain.orders import Interval
-from perfbisect.core.inference.endpoints import Contrast
+from perfbisect.core.inference.analysis import Contrast
 from perfbisect.core.stats.paired_comparison import paired
 from perfbisect.store.history import History
 from perfbisect.wording.quantities import between, change, decimals, figure, ratio

@@ -9,7 +9,7 @@ from computed import ComputedLab, commits, log_of, measured_by, problem, started
 from perfbisect.core.domain.events import CandidateSkipped, Event, HuntEnded, LabEvent, RunFinished, Warned
 from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.orders import CodePlacement, Measure, Verdict
-from perfbisect.core.domain.policy import Policy
+from perfbisect.core.domain.settings import Policy
 from perfbisect.core.inference.code_placement import RESOLVED
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.hunt.after_verdict import placement_counted

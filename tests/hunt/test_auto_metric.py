@@ -11,8 +11,7 @@ from computed import ComputedLab, commits, culprit, log_of, measured_by, problem
 from named import found
 from perfbisect.core.domain.events import Event, LabEvent, RunFinished, Warned
 from perfbisect.core.domain.orders import Found, Measure, Verdict
-from perfbisect.core.domain.policy import Direction, Policy, PriorKnowledge
-from perfbisect.core.domain.settings import Settings
+from perfbisect.core.domain.settings import Direction, Policy, PriorKnowledge, Settings
 from perfbisect.core.inference.hunt_state import HuntState, effect_of, fold, ratios
 from perfbisect.core.inference.metric_choice import COUNTS, RUNS, Choice
 from perfbisect.errors import UsageError

@@ -32,7 +32,7 @@ from perfbisect.core.domain.orders import (
     Share,
     Verdict,
 )
-from perfbisect.core.domain.policy import Policy
+from perfbisect.core.domain.settings import Policy
 from perfbisect.core.inference.hunt_state import fold
 from perfbisect.core.search.decide import decide
 from perfbisect.errors import BuildFailed, EndFailed, PerfBisectError, RunFailed

@@ -6,8 +6,7 @@ from typing import cast
 import pytest
 
 from perfbisect.core.domain.events import Warned
-from perfbisect.core.domain.fleet import Building, Fleet
-from perfbisect.core.domain.orders import BuildOrder, Measure, Purpose, Share
+from perfbisect.core.domain.orders import Building, BuildOrder, Fleet, Measure, Purpose, Share
 from perfbisect.errors import ConnectionLost, EnvironmentFailure, HostAway
 from perfbisect.hunt.loop import UNLIMITED, Ended, Listed, NoBuildHosts, Step, Workers, run
 

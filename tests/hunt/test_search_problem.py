@@ -19,7 +19,7 @@ from perfbisect.core.domain.events import (
 )
 from perfbisect.core.domain.facts import LEFT_OUT, SkipFacts
 from perfbisect.core.domain.orders import Found, Inconclusive, Measure, NotReproduced, Reason, Verdict
-from perfbisect.core.domain.policy import Policy
+from perfbisect.core.domain.settings import Policy
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.hunt.search_problem import SavedLog, SearchProblem, compare_merge_base, hunt, replay
 from perfbisect.lab import Steps

@@ -8,8 +8,7 @@ import pytest
 
 import machine
 from perfbisect.core.domain.metrics import INSTRUCTIONS
-from perfbisect.core.domain.policy import Policy
-from perfbisect.core.domain.settings import Settings
+from perfbisect.core.domain.settings import Policy, Settings
 from perfbisect.hunt.resolve import resolve_settings
 from perfbisect.hunt.setup import HuntSetup
 from perfbisect.lab.measure import counting

@@ -17,7 +17,7 @@ from perfbisect.core.domain.events import (
     Warned,
 )
 from perfbisect.core.domain.orders import Measure, NotReproduced
-from perfbisect.core.domain.policy import PriorKnowledge
+from perfbisect.core.domain.settings import PriorKnowledge
 from perfbisect.errors import Cancelled, EnvironmentFailure
 from perfbisect.hunt.search_problem import SavedLog, SearchProblem, compare_merge_base, hunt, replay
 from perfbisect.hunt.workers import Member, ThreadWorkers

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 import sample_hunt
 from installed_servers import BUILDERS, PATIENCE, WORKLOADS, Installed, started
 from labs import lab_of
-from perfbisect.core.domain.background import CLIENT_BUSY, background, share_held
 from perfbisect.core.domain.events import CandidateSkipped, RunFinished
+from perfbisect.core.domain.metrics import CLIENT_BUSY, background, share_held
 from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.measure.studies import parse, short

@@ -9,8 +9,7 @@ from click.testing import CliRunner
 import sample_hunt as sample
 from perfbisect.cli.commands.run import run as run_command
 from perfbisect.core.domain.metrics import find_metric
-from perfbisect.core.domain.policy import COUNTED, Direction, Policy
-from perfbisect.core.domain.settings import Quick, Settings
+from perfbisect.core.domain.settings import COUNTED, Direction, Policy, Quick, Settings
 from perfbisect.report.command_line import command_to_resume, command_to_run
 from perfbisect.store.connection import default_place
 

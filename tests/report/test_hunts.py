@@ -40,11 +40,9 @@ from perfbisect.core.domain.orders import (
     Unsettled,
     Verdict,
 )
-from perfbisect.core.domain.policy import PriorKnowledge
-from perfbisect.core.domain.settings import Settings
+from perfbisect.core.domain.settings import PriorKnowledge, Settings
 from perfbisect.core.inference.analysis import prior_belief
-from perfbisect.core.inference.classification import Classification
-from perfbisect.core.inference.hunt_state import fold
+from perfbisect.core.inference.hunt_state import Classification, fold
 from perfbisect.report.command_line import command_to_resume, command_to_run
 from perfbisect.report.hunt import document
 from perfbisect.report.markdown import markdown

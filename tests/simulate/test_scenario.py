@@ -1,20 +1,23 @@
-"""Histories and what is planted in them."""
+"""Histories and what is planted in them; and hunts there, whose state is their log: an interrupted one resumes from it."""
 
+import random
 from collections.abc import Callable
 
+import msgspec
 import numpy as np
 import pytest
 from shapes import criss_cross, long_branch, octopus, two_roots
 
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.orders import Inconclusive
-from perfbisect.core.domain.policy import Policy
+from perfbisect.core.domain.orders import Decision, Inconclusive, Measure
+from perfbisect.core.domain.settings import Policy
 from perfbisect.core.inference.ancestry import Ancestry, ancestry_of
-from perfbisect.simulate.graphs import merging, trunk
+from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
+from perfbisect.core.search.decide import decide
+from perfbisect.simulate.host_model import Habits, Purpose, generator
 from perfbisect.simulate.hunt import hunt
-from perfbisect.simulate.judge import Judgement, judge
-from perfbisect.simulate.random_streams import Purpose, generator
-from perfbisect.simulate.scenario import CHANGES, Odd, Place, Scenario
+from perfbisect.simulate.scenario import CHANGES, Odd, Place, Scenario, merging, trunk
+from perfbisect.simulate.tally import Judgement, judge
 from perfbisect.simulate.world import World
 
 BROKEN = Scenario(
@@ -64,14 +67,8 @@ def test_only_known_answers_are_planted() -> None:
                 case _:
                     assert answers == {70}
             assert all(1 <= v <= 200 for v in steps)
-
-
-def test_every_change_fits_the_shortest_range() -> None:
-    for change in CHANGES.values():
-        for commits in (2, 3):
-            for culprit in range(1, commits + 1):
-                steps = change(Graph.line(commits), culprit, 0.1, generator(1, Purpose.DECOYS))
-                assert all(1 <= v <= commits for v in steps)
+        for commits, last in ((2, 1), (2, 2), (3, 2)):
+            assert all(1 <= v <= commits for v in change(Graph.line(commits), last, 0.1, generator(1, Purpose.DECOYS)))
 
 
 @pytest.mark.parametrize(("place", "fits"), [
@@ -85,11 +82,7 @@ def test_places(place: Place, fits: Callable[[Graph, int], bool]) -> None:
     for seed in range(10):
         (culprit,) = scenario.world(seed).answers
         assert fits(scenario.graph, culprit)
-
-
-def test_no_branch_on_a_line() -> None:
-    with pytest.raises(ValueError, match="branch"):
-        Scenario(Graph.line(9), place=Place.BRANCH).world(1)
+    assert len({scenario.world(4).answers for _ in range(2)}) == 1
 
 
 def test_what_does_not_build() -> None:
@@ -123,26 +116,87 @@ def test_a_layout_halfway() -> None:
         assert world.layouts == {place: pytest.approx(sign * scenario.drop / 2)}
 
 
-def test_the_same_seed_is_the_same_world() -> None:
-    scenario = Scenario(merging(200), changes="smaller", failing=0.1)
-    one, same, other = scenario.world(4), scenario.world(4), scenario.world(5)
-    assert (one.steps, one.unbuildable) == (same.steps, same.unbuildable)
-    assert one.steps != other.steps
-
-
-def test_a_broken_stretch_has_the_commit_that_breaks_and_not_the_one_that_fixes() -> None:
-    world = BROKEN.world(1)
-    reach = ancestry_of(world.graph)
-    assert world.answers < world.unbuildable
-    first = min(world.unbuildable)
-    assert all(reach.ancestors(v)[first] for v in world.unbuildable)
-    assert len(world.unbuildable) > 30
-    assert not world.unbuildable & {0, world.graph.size - 1}
-
-
 @pytest.mark.calibration
 def test_a_culprit_in_a_broken_stretch_is_as_small_a_set_as_can_be() -> None:
-    world = BROKEN.world(3)
+    wide, world = BROKEN.world(1), BROKEN.world(3)
+    first = min(wide.unbuildable)
+    assert len(wide.unbuildable) > 30 and wide.answers < wide.unbuildable
+    assert all(ancestry_of(wide.graph).ancestors(v)[first] for v in wide.unbuildable)
     verdict = hunt(world, Policy()).verdict
     assert isinstance(verdict, Inconclusive)
     assert judge(verdict, world) is Judgement.RIGHT, len(verdict.candidates)
+
+
+POLICY = Policy(max_runs=60)
+HABITS = Habits(drift=0.02, flaky=0.1, host_spread=0.01)
+Course = list[tuple[int, Decision]]  # what was decided after so many observations
+
+
+def drawn(seed: int) -> World:
+    """A world that shares nothing with that of another call, as in another process."""
+    merging.cache_clear()
+    return Scenario(merging(80), 0.08, "smaller", habits=HABITS, failing=0.1, identical=0.2).world(seed)
+
+
+def resume(lab: World, log: list[Observation]) -> Course:
+    """Decide and measure to the end, adding to ``log``."""
+    course: Course = []
+    while True:
+        course.append((len(log), decide(lab.graph, log, POLICY)))
+        order = course[-1][1].order
+        if not isinstance(order, Measure):
+            return course
+        log += lab.measure(order)
+
+
+def read_back(log: list[Observation]) -> list[Observation]:
+    """Written as text and read again."""
+    types = {each.__name__: each for each in (Built, Reading, Skipped)}
+    lines = [(type(seen).__name__, msgspec.json.encode(seen)) for seen in log]
+    return [msgspec.json.decode(line, type=types[name]) for name, line in lines]
+
+
+def same(one: Course, other: Course) -> bool:
+    """Whether orders and beliefs are equal, to the last bit."""
+    return [(n, d.order) for n, d in one] == [(n, d.order) for n, d in other] and all(
+        np.array_equal(a.belief.culprit, b.belief.culprit)
+        and np.array_equal(a.belief.slow, b.belief.slow, equal_nan=True)
+        for (_, a), (_, b) in zip(one, other, strict=True)
+    )
+
+
+@pytest.mark.calibration
+@pytest.mark.parametrize("seed", range(3))
+def test_interrupted_between_two_orders_it_decides_alike(seed: int) -> None:
+    log: list[Observation] = []
+    course = resume(drawn(seed), log)
+    interrupted = random.Random(seed).randrange(1, len(course) - 1)
+    lab = drawn(seed)
+    for _, decision in course[:interrupted]:  # what was measured before
+        assert isinstance(decision.order, Measure)
+        lab.measure(decision.order)
+    kept = read_back(log[: course[interrupted][0]])
+    assert same(resume(lab, kept), course[interrupted:])
+    assert kept == log
+    count = course[3][0]
+    assert not same([(count, decide(Graph.line(80), log[:count], POLICY))], course[3:4]), "the comparison can fail"
+
+
+@pytest.mark.calibration
+@pytest.mark.parametrize("seed", range(3))
+def test_interrupted_at_any_moment_it_believes_alike(seed: int) -> None:
+    log: list[Observation] = []
+    resume(drawn(seed), log)
+    for interrupted in random.Random(seed).sample(range(len(log)), 5):
+        seen = log[:interrupted]
+        before, after = decide(drawn(seed).graph, seen, POLICY), decide(drawn(seed).graph, read_back(seen), POLICY)
+        assert same([(interrupted, before)], [(interrupted, after)])
+
+
+@pytest.mark.calibration
+@pytest.mark.parametrize("hosts", [1, 3])
+def test_the_same_seed_writes_the_same_log(hosts: int) -> None:
+    one, same_seed, other = (hunt(drawn(seed), POLICY, hosts=hosts) for seed in (4, 4, 5))
+    assert one.observations == same_seed.observations
+    assert one.verdict == same_seed.verdict
+    assert one.observations != other.observations

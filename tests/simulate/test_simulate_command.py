@@ -38,18 +38,19 @@ def figures(bisect: Bisect, *args: str) -> Any:
 
 
 def test_a_plan(bisect: Bisect) -> None:
-    status, printed, errors = bisect(*EASY)
-    assert (status, errors) == (0, "")
+    status, printed, errors = bisect(
+        *EASY, "--layout", "0.0", "--outliers", "0.0%", "--drift", "00", "--cached", "1.00"
+    )
+    assert (status, errors) == (0, ""), "nothing and all are shares, however they are written"
     assert printed.startswith("30 candidates; 2 hunts\n")
     assert "right                      100 %" in printed
-    assert bisect(*EASY)[1] == printed
+    assert bisect(*EASY)[1] == bisect(*EASY)[1]
 
 
 def test_numbers_for_programs(bisect: Bisect) -> None:
-    printed = figures(bisect, *EASY, "--policy", "git-bisect", "--build-cost", "30m", "--run-time", "3m")
+    printed = figures(bisect, *EASY, "--build-cost", "30m", "--run-time", "3m")
     assert printed["candidates"] == 30
     assert printed["options"]["build_cost"] == "30.0 minutes"
-    assert printed["stated"] is None
     assert printed["right"]["middle"] == 1.0
     runs, builds = printed["runs"]["mean"], printed["builds"]["mean"]
     assert printed["cost"]["mean"] == pytest.approx(runs + 10 * (builds - 2))
@@ -62,14 +63,10 @@ def test_worlds_in_which_builds_can_be_linked_again(bisect: Bisect) -> None:
     assert again["right"]["middle"] == 1.0
     assert again["options"]["link_cost"] == "0.5 minutes"
     assert again["options"]["layouts"] is True
-    assert bisect(*world, "--layouts", "--policy", "git-bisect")[0] == 3
 
 
-def test_budgets_hold(bisect: Bisect) -> None:
+def test_budgets_and_habits_reach_the_hunts(bisect: Bisect) -> None:
     assert figures(bisect, *EASY, "--max-runs", "7")["runs"]["most"] <= 7
-
-
-def test_habits_reach_the_host(bisect: Bisect) -> None:
     plan = ("--hunts", "1", "--commits", "8", "--effect", "30%")
     easy, hard = (figures(bisect, *plan, *noise)["runs"]["mean"] for noise in ((), ("--noise", "20%")))
     assert hard > easy
@@ -96,22 +93,13 @@ def test_the_range_of_a_repository(bisect: Bisect, git: Callable[..., str], tmp_
     (("--effect", "0"), "not between 0.0001% and 99.9999%"),
     (("--steps", "many"), "sloping"),
     (("--failing", "100%"), "not between 0.0001% and 99.9999%"),
-    (("--policy", "git-bisect", "--hosts", "4"), "--hosts does not apply to --policy git-bisect"),
-    (("--policy", "git-bisect", "--max-builds", "3"), "--max-builds does not apply"),
-    (("--policy", "git-bisect", "--noise-known"), "--noise-known does not apply"),
-    (("--policy", "git-bisect", "--confidence", "95%"), "--confidence does not apply"),
-    (("--policy", "git-bisect", "--all"), "--all does not apply"),
-    (("--repeats", "3"), "--policy git-bisect"),
     (("--first-parent",), "GOOD BAD"),
+    (("--builds-between",), "--build-hosts"),
 ])  # fmt: skip
 def test_mistakes(bisect: Bisect, args: tuple[str, ...], said: str) -> None:
     status, _, errors = bisect(*args)
     assert status == 3
     assert said in errors
-
-
-def test_nothing_and_all_are_shares_however_they_are_written(bisect: Bisect) -> None:
-    assert bisect(*EASY, "--layout", "0.0", "--outliers", "0.0%", "--drift", "00", "--cached", "1.00")[0] == 0
 
 
 @pytest.mark.slow
@@ -125,23 +113,13 @@ def test_every_change_is_accounted_for(bisect: Bisect) -> None:
 
 @pytest.mark.parametrize("steps", STEPS)
 def test_the_least_range_and_the_default_that_is_shown(bisect: Bisect, steps: str) -> None:
-    assert bisect("--commits", "1", "--hunts", "1", "--steps", steps, "--cached", "100%")[0] == 0
-
-
-def test_every_kind_of_steps_can_be_asked_for() -> None:
     assert set(STEPS) == set(CHANGES)
+    assert bisect("--commits", "1", "--hunts", "1", "--steps", steps, "--cached", "100%")[0] == 0
 
 
 def test_build_hosts_save_time_and_their_useless_builds_are_told(bisect: Bisect) -> None:
     asked = ("--commits", "200", "--effect", "20%", "--hunts", "3", "--build-cost", "100")
     alone, ahead = (figures(bisect, *asked, "--build-hosts", hosts) for hosts in "04")
     assert ahead["hours"]["mean"] < 0.7 * alone["hours"]["mean"]
-    plain = figures(bisect, *asked, "--build-hosts", "4", "--policy", "git-bisect")
-    assert plain["hours"]["mean"] < 0.8 * alone["hours"]["mean"] and plain["unused"]["mean"] > 0
     assert "never measured" in bisect(*asked, "--build-hosts", "4")[1]
     assert "never measured" not in bisect(*asked)[1]
-
-
-def test_what_hosts_do_between_is_a_matter_of_build_hosts(bisect: Bisect) -> None:
-    status, _, errors = bisect(*EASY, "--builds-between")
-    assert status == 3 and "--build-hosts" in errors

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.observations import Built, Reading, Skipped
 from perfbisect.core.domain.orders import Measure, Purpose, Share
-from perfbisect.simulate.host_model import DAY, Course, Drift, Habits
-from perfbisect.simulate.random_streams import Purpose as Draw
-from perfbisect.simulate.random_streams import generator
+from perfbisect.core.inference.observations import Built, Reading, Skipped
+from perfbisect.simulate.host_model import DAY, Course, Drift, Habits, generator
+from perfbisect.simulate.host_model import Purpose as Draw
 from perfbisect.simulate.scenario import Scenario
 from perfbisect.simulate.world import World, maker
 

@@ -46,7 +46,7 @@ from perfbisect.core.domain.orders import (
     Share,
     Step,
 )
-from perfbisect.core.domain.policy import Direction, Policy, PriorKnowledge
+from perfbisect.core.domain.settings import Direction, Policy, PriorKnowledge
 from perfbisect.errors import UsageError
 from perfbisect.store.history import History
 from perfbisect.store.log import decode, encode

@@ -30,7 +30,7 @@ from perfbisect.core.domain.orders import (
     Purpose,
     Share,
 )
-from perfbisect.core.inference.classification import Classification
+from perfbisect.core.inference.hunt_state import Classification
 from perfbisect.ui.table import table
 from perfbisect.ui.view_model import Building, Running, ViewModel, minutes_left, recalled, update
 

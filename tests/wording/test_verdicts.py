@@ -7,7 +7,6 @@ import pytest
 
 from perfbisect.core.domain.events import Commit
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.observations import Skipped
 from perfbisect.core.domain.orders import (
     CodePlacement,
     Effect,
@@ -23,7 +22,8 @@ from perfbisect.core.domain.orders import (
     Unsettled,
     Verdict,
 )
-from perfbisect.core.domain.policy import Direction, Policy
+from perfbisect.core.domain.settings import Direction, Policy
+from perfbisect.core.inference.observations import Skipped
 from perfbisect.core.search.decide import decide
 from perfbisect.wording.quantities import percent, ratio
 from perfbisect.wording.verdicts import REASONS, exit_status, sentences, why

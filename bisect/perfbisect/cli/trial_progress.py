@@ -103,8 +103,7 @@ def open_progress(metric: str, *, quiet: bool) -> "Progress":
 
 def say_where_kept(trial: "Trial", history: "Path | None", *, complete: bool, quiet: bool) -> None:
     """What can be done with a comparison or a proof that has ended, or was interrupted."""
-    from perfbisect.core.domain.policy import Policy
-    from perfbisect.core.domain.settings import TrialType
+    from perfbisect.core.domain.settings import Policy, TrialType
     from perfbisect.core.stats.drops import find_drops
     from perfbisect.report.command_line import command_on, command_to_show
 

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from perfbisect.core.domain.events import Decided, Warned
-from perfbisect.core.domain.fleet import Building, Fleet
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.observations import Observation
-from perfbisect.core.domain.orders import BuildOrder, Found, Measure
-from perfbisect.core.domain.policy import Policy, PriorKnowledge
+from perfbisect.core.domain.orders import Building, BuildOrder, Fleet, Found, Measure
+from perfbisect.core.domain.settings import Policy, PriorKnowledge
+from perfbisect.core.inference.observations import Observation
 from perfbisect.core.search.decide import decide
 from perfbisect.errors import EnvironmentFailure, HostAway
 

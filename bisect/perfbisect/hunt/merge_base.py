@@ -5,8 +5,7 @@ from dataclasses import replace
 
 from perfbisect.core.domain.events import HuntEnded, HuntStarted, Warned
 from perfbisect.core.domain.orders import UNKNOWN, CodePlacement, Found, Inconclusive, MergeBase, NotReproduced, Reason
-from perfbisect.core.domain.policy import Direction
-from perfbisect.core.domain.settings import Settings
+from perfbisect.core.domain.settings import Direction, Settings
 from perfbisect.errors import UsageError
 from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, WorkersFor, compare_merge_base
 from perfbisect.report.command_line import command_to_run

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from perfbisect.core.domain.events import LabEvent, RunFinished
 from perfbisect.core.domain.orders import Measure
-from perfbisect.core.inference.from_log import readable
+from perfbisect.core.inference.observations import readable
 from perfbisect.errors import NothingToCompare
 from perfbisect.lab.guarded_lab import Lab
 

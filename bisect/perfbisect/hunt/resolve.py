@@ -5,8 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from perfbisect.core.domain.metrics import find_metric
-from perfbisect.core.domain.policy import Direction
-from perfbisect.core.domain.settings import AUTO, Settings
+from perfbisect.core.domain.settings import AUTO, Direction, Settings
 from perfbisect.errors import UsageError
 from perfbisect.recipes.build_systems import for_range, found_in, has_commands, nothing_found
 from perfbisect.recipes.builder import Build, Builder

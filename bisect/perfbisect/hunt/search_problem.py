@@ -19,11 +19,10 @@ from perfbisect.core.domain.events import (
 )
 from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.observations import Observation, Reading
 from perfbisect.core.domain.orders import Decision, Measure, Verdict
-from perfbisect.core.domain.policy import CAP, NOTHING_KNOWN, Direction, Policy, PriorKnowledge
+from perfbisect.core.domain.settings import CAP, NOTHING_KNOWN, Direction, Policy, PriorKnowledge
 from perfbisect.core.inference.code_placement import with_counts
-from perfbisect.core.inference.from_log import Logged, observations
+from perfbisect.core.inference.observations import Logged, Observation, Reading, observations
 from perfbisect.core.search.decide import decide_in
 from perfbisect.core.search.situation import Situation
 from perfbisect.core.search.together import runs_of_one

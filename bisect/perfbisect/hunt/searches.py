@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from perfbisect.core.domain.events import Decided
-from perfbisect.core.domain.fleet import Fleet
-from perfbisect.core.domain.orders import Found, Measure
+from perfbisect.core.domain.orders import Fleet, Found, Measure
 from perfbisect.core.search.situation import Situation
 from perfbisect.core.search.together import decide_together
 from perfbisect.hunt.driver import Member

@@ -9,7 +9,7 @@ import msgspec
 from perfbisect.core.domain.events import Commit, HuntStarted, Warned
 from perfbisect.core.domain.facts import HostFacts, SkipFacts
 from perfbisect.core.domain.settings import Patch, Settings
-from perfbisect.core.inference.hypotheses import suspected
+from perfbisect.core.inference.ancestry import suspected
 from perfbisect.errors import UsageError
 from perfbisect.host.facts import read_fingerprint
 from perfbisect.host.lock import WaitCallback, machine, wait

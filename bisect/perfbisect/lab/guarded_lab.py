@@ -6,9 +6,9 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from perfbisect.core.domain.background import BUSY, background, busiest
 from perfbisect.core.domain.events import CandidateSkipped, LabEvent, RunFinished, Warned
 from perfbisect.core.domain.facts import HostFacts, RunFacts, SkipFacts, host_differences
+from perfbisect.core.domain.metrics import BUSY, background, busiest
 from perfbisect.core.domain.orders import Measure
 from perfbisect.errors import BuildFailed, EndFailed, JobLost, RunFailed, RunLost
 from perfbisect.host.facts import BOOT, CORES, KERNEL, SETTINGS, THROTTLED, Fact, ask, ask_all, free, is_full

@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from perfbisect.core.domain.metrics import find_metric
-from perfbisect.core.domain.policy import Direction, Policy
-from perfbisect.core.domain.settings import AUTO, TIMING, Settings
+from perfbisect.core.domain.settings import AUTO, TIMING, Direction, Policy, Settings
 from perfbisect.store.connection import default_place
 from perfbisect.wording.text import shell_words
 

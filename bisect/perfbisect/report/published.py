@@ -7,8 +7,15 @@ import msgspec
 from perfbisect.core.domain.settings import TrialType
 from perfbisect.core.domain.trials import Trial
 from perfbisect.core.stats import noise
-from perfbisect.core.stats.paired_comparison import COLUMNS, RATE, compared, spent_per_operation, summaries
-from perfbisect.core.stats.regained_share import outcome, regained
+from perfbisect.core.stats.paired_comparison import (
+    COLUMNS,
+    RATE,
+    compared,
+    outcome,
+    regained,
+    spent_per_operation,
+    summaries,
+)
 from perfbisect.masking import masked
 from perfbisect.report import series, story, trial
 from perfbisect.report.command_line import command_on

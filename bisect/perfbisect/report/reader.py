@@ -22,8 +22,7 @@ from perfbisect.core.domain.orders import (
 )
 from perfbisect.core.domain.settings import Settings
 from perfbisect.core.explain.explanation import explanation
-from perfbisect.core.inference import classification
-from perfbisect.core.inference.hunt_state import HuntState, effect_of, fold, ratios
+from perfbisect.core.inference.hunt_state import HuntState, classify, effect_of, fold, ratios
 from perfbisect.report.command_line import command_to_resume, command_to_run
 from perfbisect.report.profiles import Profiles, profiles
 from perfbisect.report.story import BuiltAhead, Candidate, Case, Costs, Counted, LeftOpen, Story, Suspect
@@ -238,7 +237,7 @@ class Reader:
                 shared=row.shared,
                 runs=len(own := self.own(row.runs)),
                 further=len(row.runs) - len(own),
-                state=classification.classify(state, sha, found),
+                state=classify(state, sha, found),
                 same_as=self.commit(row.same_as) if row.same_as else None,
                 skipped=printable(f"{row.skip.stage}: {row.skip.reason}") if row.skip else "",
                 patches=row.builds[-1].patches if row.builds else {},

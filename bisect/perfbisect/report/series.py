@@ -11,8 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from perfbisect.core.domain.metrics import find_metric
-from perfbisect.core.domain.policy import Direction, Policy
-from perfbisect.core.domain.settings import Series
+from perfbisect.core.domain.settings import Direction, Policy, Series
 from perfbisect.core.domain.trials import Trial
 from perfbisect.core.stats.release_series import FEWEST, RATE, Hunt, Line, Step, hunts_of, is_worse, lines_of
 from perfbisect.report.document import Cell, Code, Figure, Prose, Row, Section, Table, missing

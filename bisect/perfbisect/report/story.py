@@ -11,7 +11,7 @@ from perfbisect.core.domain.explanation import Cause, Explanation, PlanRow
 from perfbisect.core.domain.facts import HostFacts
 from perfbisect.core.domain.orders import Effect, Interval
 from perfbisect.core.domain.settings import Settings
-from perfbisect.core.inference.classification import Classification
+from perfbisect.core.inference.hunt_state import Classification
 from perfbisect.store.listing import Listed
 
 # Of a parent and a commit: the diff, and how many files it leaves out; None where it cannot be read.

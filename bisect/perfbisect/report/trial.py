@@ -9,8 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perfbisect.core.domain.background import BUSY, Background, background, busiest
-from perfbisect.core.domain.metrics import find_metric
+from perfbisect.core.domain.metrics import BUSY, Background, background, busiest, find_metric
 from perfbisect.core.domain.settings import TrialBuild, TrialType
 from perfbisect.core.domain.trials import BY_HAND, DropHunt, Trial
 from perfbisect.core.stats.paired_comparison import (

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 
 from perfbisect.core.domain.events import Decided, Warned
-from perfbisect.core.domain.observations import Built, Observation
 from perfbisect.core.domain.orders import Belief, BuildOrder, Decision, Measure, Verdict
-from perfbisect.core.domain.policy import NOTHING_KNOWN, Policy, PriorKnowledge
+from perfbisect.core.domain.settings import NOTHING_KNOWN, Policy, PriorKnowledge
+from perfbisect.core.inference.observations import Built, Observation
 from perfbisect.hunt.loop import UNLIMITED, Ended, Search, Workers, run
 from perfbisect.simulate.world import World, maker
 

@@ -15,12 +15,11 @@ from itertools import groupby
 import numpy as np
 
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.observations import Built, Observation, Reading, Skipped
 from perfbisect.core.domain.orders import Measure, interleave
 from perfbisect.core.inference.ancestry import ancestry_of
+from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
 from perfbisect.core.search.older_branches import branch_point_of
-from perfbisect.simulate.host_model import Course, Habits
-from perfbisect.simulate.random_streams import Purpose, generator
+from perfbisect.simulate.host_model import Course, Habits, Purpose, generator
 
 SAME_SIZE = 0.999  # drops from this share of the largest on count as equally large
 NO_BUILD = "does not build"  # the reason of what is skipped because its build fails

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from perfbisect.core.domain.events import Event, HuntStarted
     from perfbisect.core.domain.facts import HostFacts
     from perfbisect.core.domain.trials import Trial
-    from perfbisect.core.inference.from_log import Logged
+    from perfbisect.core.inference.observations import Logged
     from perfbisect.store.log import SessionLog
 
 OF_SETTINGS = (

@@ -47,7 +47,7 @@ from perfbisect.core.domain.orders import (
     Step,
     Verdict,
 )
-from perfbisect.core.inference.from_log import Logged
+from perfbisect.core.inference.observations import Logged
 
 if TYPE_CHECKING:
     import sqlite3

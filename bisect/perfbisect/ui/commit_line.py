@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.text import Text
 
-from perfbisect.core.inference.classification import Classification
+from perfbisect.core.inference.hunt_state import Classification
 from perfbisect.ui.view_model import ViewModel
 from perfbisect.wording.glyphs import Glyphs
 from perfbisect.wording.text import printable

@@ -9,8 +9,7 @@ from rich.text import Text
 
 from perfbisect.core.domain.events import Commit
 from perfbisect.core.domain.metrics import comparable, shown, unit
-from perfbisect.core.inference.classification import classify
-from perfbisect.core.inference.hunt_state import Tested
+from perfbisect.core.inference.hunt_state import Tested, classify
 from perfbisect.ui.commit_line import STYLES
 from perfbisect.ui.view_model import Building, ViewModel
 from perfbisect.wording.quantities import between, chance, clock, duration, figure, middle

@@ -38,9 +38,8 @@ from perfbisect.core.domain.orders import (
     Step,
     Verdict,
 )
-from perfbisect.core.inference.classification import Classification, classify
-from perfbisect.core.inference.from_log import counted_exactly
-from perfbisect.core.inference.hunt_state import HuntState, Tested, effect_of, fold, ratios
+from perfbisect.core.inference.hunt_state import Classification, HuntState, Tested, classify, effect_of, fold, ratios
+from perfbisect.core.inference.observations import counted_exactly
 from perfbisect.ui.estimate import Pace, bits, remaining
 from perfbisect.ui.reason import reason
 from perfbisect.wording.quantities import chance

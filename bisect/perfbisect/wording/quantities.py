@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from perfbisect.core.domain.facts import BuildFacts, remote_rate
-from perfbisect.core.domain.policy import CAP
+from perfbisect.core.domain.settings import CAP
 
 if TYPE_CHECKING:
     from perfbisect.core.domain.orders import Interval, Layouts

@@ -20,7 +20,7 @@ from perfbisect.core.domain.orders import (
     Unsettled,
     Verdict,
 )
-from perfbisect.core.inference.classification import Classification
+from perfbisect.core.inference.hunt_state import Classification
 from perfbisect.wording.quantities import chance, change, count, figure, percent, ratio
 from perfbisect.wording.reasons import why_not_hunted
 from perfbisect.wording.text import cited, listed, metric_title

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sample_hunt
-from perfbisect.core.domain.background import background, busiest, counters, share_held
 from perfbisect.core.domain.facts import RunFacts
-from perfbisect.core.domain.metrics import value
+from perfbisect.core.domain.metrics import background, busiest, counters, share_held, value
 
 
 def run(batch: float = 0.0, **roles: tuple[float, float]) -> RunFacts:

@@ -7,13 +7,14 @@ import pytest
 
 from perfbisect.core.domain.codec import decode, dumps, encode
 from perfbisect.core.domain.events import Decided, Event, HuntEnded
-from perfbisect.core.domain.fleet import Building, Fleet
 from perfbisect.core.domain.orders import (
     UNKNOWN,
     Belief,
+    Building,
     BuildOrder,
     Decision,
     Effect,
+    Fleet,
     Found,
     Inconclusive,
     Interval,

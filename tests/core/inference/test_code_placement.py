@@ -7,11 +7,10 @@ from hypothesis import strategies as st
 
 from perfbisect.core.domain.events import BuildFinished, RunFinished
 from perfbisect.core.domain.facts import BuildFacts, RunFacts
-from perfbisect.core.domain.observations import Reading
 from perfbisect.core.domain.orders import CodePlacement, Interval, NotReproduced, Step
-from perfbisect.core.domain.policy import Policy
+from perfbisect.core.domain.settings import Policy
 from perfbisect.core.inference.code_placement import sides, with_counts, without_modes
-from perfbisect.core.inference.from_log import Logged
+from perfbisect.core.inference.observations import Logged, Reading
 from perfbisect.core.inference.record import Record, arrange
 
 BAD = 9

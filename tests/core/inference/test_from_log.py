@@ -4,8 +4,7 @@ import pytest
 
 from perfbisect.core.domain.events import BuildFinished
 from perfbisect.core.domain.facts import BuildFacts
-from perfbisect.core.domain.observations import Built
-from perfbisect.core.inference.from_log import observations
+from perfbisect.core.inference.observations import Built, observations
 
 
 def built(commit: str, binary: str, host: str) -> tuple[float, BuildFinished]:

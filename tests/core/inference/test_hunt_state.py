@@ -30,8 +30,7 @@ from perfbisect.core.domain.orders import (
     Share,
     Step,
 )
-from perfbisect.core.inference.classification import Classification, by_interval, classify
-from perfbisect.core.inference.hunt_state import HuntState, fold, ratios
+from perfbisect.core.inference.hunt_state import Classification, HuntState, by_interval, classify, fold, ratios
 
 SHAS = tuple(f"{n:040x}" for n in range(4))
 HOST = HostFacts("a", "", 2, 1024, "", "")

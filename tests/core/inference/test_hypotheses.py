@@ -4,8 +4,8 @@ import pytest
 
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Found
-from perfbisect.core.domain.policy import Policy
-from perfbisect.core.inference.hypotheses import BOUND, bounded, suspected
+from perfbisect.core.domain.settings import Policy
+from perfbisect.core.inference.ancestry import BOUND, bounded, suspected
 from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.world import Habits, World
 

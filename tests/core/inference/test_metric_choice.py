@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfbisect.core.domain.facts import RunFacts
-from perfbisect.core.domain.policy import COUNTED, Policy
+from perfbisect.core.domain.settings import COUNTED, Policy
 from perfbisect.core.inference.metric_choice import choose
 from perfbisect.wording.reasons import metric_sentence
 

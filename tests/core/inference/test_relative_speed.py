@@ -9,13 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfbisect.core.domain.observations import Built, Reading
 from perfbisect.core.domain.orders import Interval
-from perfbisect.core.domain.policy import Policy
-from perfbisect.core.inference.record import arrange
+from perfbisect.core.domain.settings import Policy
+from perfbisect.core.inference.observations import Built, Reading
+from perfbisect.core.inference.record import arrange, behaviour
 from perfbisect.core.inference.relative_speed import Speeds, leading, relative_speeds, speeds
 from perfbisect.core.inference.state_space import fit
-from perfbisect.core.inference.unusual_readings import behaviour
 
 LEVELS = st.floats(-0.5, 0.5)
 

@@ -5,9 +5,9 @@ from itertools import product
 import numpy as np
 import pytest
 
-from perfbisect.core.domain.observations import Built, Observation, Reading
-from perfbisect.core.domain.policy import Policy
+from perfbisect.core.domain.settings import Policy
 from perfbisect.core.inference.noise_model import USUAL
+from perfbisect.core.inference.observations import Built, Observation, Reading
 from perfbisect.core.inference.record import Record, arrange
 from perfbisect.core.inference.state_space import Levels, fit, levels_of
 

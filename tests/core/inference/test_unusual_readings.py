@@ -8,13 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfbisect.core.domain.observations import Observation, Reading
 from perfbisect.core.domain.orders import UNKNOWN, Interval
-from perfbisect.core.domain.policy import Policy
-from perfbisect.core.inference.record import arrange
+from perfbisect.core.domain.settings import Policy
+from perfbisect.core.inference.observations import Observation, Reading
+from perfbisect.core.inference.record import arrange, behaviour, beyond, direction, united
 from perfbisect.core.inference.relative_speed import open_ended, relative_speeds
 from perfbisect.core.inference.state_space import fit, levels_of
-from perfbisect.core.inference.unusual_readings import behaviour, beyond, direction, united
 
 NOISE = (0.004, -0.011, 0.007, -0.002, 0.013, -0.009)
 BOUND = -math.log(5)

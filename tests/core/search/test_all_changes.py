@@ -8,16 +8,15 @@ from shapes import two_roots
 
 from named import several
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.observations import Built, Reading, Skipped
 from perfbisect.core.domain.orders import Found, Inconclusive, Interval, NotReproduced, Reason, Several
-from perfbisect.core.domain.policy import NOTHING_KNOWN, Policy, PriorKnowledge
+from perfbisect.core.domain.settings import NOTHING_KNOWN, Policy, PriorKnowledge
+from perfbisect.core.inference.observations import Built, Reading, Skipped
 from perfbisect.core.search.all_changes import _halves, _Progress, _Span, _unsettled
 from perfbisect.core.search.decide import decide
-from perfbisect.core.search.situation import Situation
-from perfbisect.core.search.subrange import subrange
-from perfbisect.simulate.graphs import merging
+from perfbisect.core.search.situation import Situation, subrange
 from perfbisect.simulate.hunt import hunt
-from perfbisect.simulate.judge import Account, account, judge
+from perfbisect.simulate.scenario import merging
+from perfbisect.simulate.tally import Account, account, judge
 from perfbisect.simulate.world import Habits, World
 from perfbisect.wording.verdicts import exit_status
 

@@ -5,12 +5,12 @@ import pytest
 from shapes import criss_cross, octopus, two_roots
 
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.observations import Built, Observation, Reading, Skipped
-from perfbisect.core.domain.policy import Policy
+from perfbisect.core.domain.settings import Policy
 from perfbisect.core.inference.ancestry import ancestry_of
+from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
 from perfbisect.core.inference.record import arrange
 from perfbisect.core.search.build_forecast import chance_to_build, price
-from perfbisect.simulate.graphs import merging
+from perfbisect.simulate.scenario import merging
 
 RUN = [Reading(0, 0.0, 1.0, 0, 0, 60.0)]
 WORKS = np.ones(2)

@@ -8,20 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfbisect.core.domain.fleet import Building, Fleet
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.observations import Built, Observation, Reading, Skipped
-from perfbisect.core.domain.orders import BuildOrder, Decision, Found, Measure, Purpose, Share
-from perfbisect.core.domain.policy import NOTHING_KNOWN, Policy
+from perfbisect.core.domain.orders import Building, BuildOrder, Decision, Fleet, Found, Measure, Purpose, Share
+from perfbisect.core.domain.settings import NOTHING_KNOWN, Policy
 from perfbisect.core.inference.ancestry import ancestry_of
+from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
 from perfbisect.core.search import decide as decide_module
 from perfbisect.core.search.build_orders import Parts
 from perfbisect.core.search.decide import decide
 from perfbisect.hunt import loop
-from perfbisect.simulate.graphs import merging
 from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.hunt import MemoryLog, Outcome, SimulatedWorkers, hunt
-from perfbisect.simulate.scenario import Scenario
+from perfbisect.simulate.scenario import Scenario, merging
 from perfbisect.simulate.world import World, maker
 
 LINE = Graph.line(100)

@@ -7,17 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfbisect.core.domain.fleet import Fleet
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.observations import Built, Observation, Reading, Skipped
-from perfbisect.core.domain.orders import Found, Inconclusive, Measure
-from perfbisect.core.domain.policy import Policy
+from perfbisect.core.domain.orders import Fleet, Found, Inconclusive, Measure
+from perfbisect.core.domain.settings import Policy
 from perfbisect.core.inference.analysis import CAP
-from perfbisect.core.inference.hypotheses import hypotheses
+from perfbisect.core.inference.ancestry import hypotheses
+from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
 from perfbisect.core.inference.posterior import infer
-from perfbisect.core.inference.record import arrange
+from perfbisect.core.inference.record import arrange, behaviour
 from perfbisect.core.inference.state_space import fit, levels_of
-from perfbisect.core.inference.unusual_readings import behaviour
 from perfbisect.core.search.decide import decide
 from perfbisect.simulate.world import Habits, World
 

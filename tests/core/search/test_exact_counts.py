@@ -7,13 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.observations import Reading
 from perfbisect.core.domain.orders import Found, Inconclusive, NotReproduced, Reason, Several
-from perfbisect.core.domain.policy import COUNTED, Direction, Policy, PriorKnowledge
+from perfbisect.core.domain.settings import COUNTED, Direction, Policy, PriorKnowledge
+from perfbisect.core.inference.observations import Reading
 from perfbisect.core.search.decide import decide
-from perfbisect.simulate.graphs import merging
 from perfbisect.simulate.hunt import Outcome, hunt
-from perfbisect.simulate.scenario import Scenario
+from perfbisect.simulate.scenario import Scenario, merging
 from perfbisect.simulate.world import Habits, World
 
 EXACT = PriorKnowledge(exact=True)

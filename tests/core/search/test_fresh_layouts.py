@@ -6,9 +6,9 @@ import pytest
 
 from named import found
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.observations import Built, Observation, Reading
 from perfbisect.core.domain.orders import CodePlacement, Found, Inconclusive, Measure, NotReproduced, Purpose, Reason
-from perfbisect.core.domain.policy import Direction, Policy, PriorKnowledge
+from perfbisect.core.domain.settings import Direction, Policy, PriorKnowledge
+from perfbisect.core.inference.observations import Built, Observation, Reading
 from perfbisect.core.search.decide import decide
 from perfbisect.core.search.fresh_layouts import FEWEST
 from perfbisect.simulate.hunt import hunt

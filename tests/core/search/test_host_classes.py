@@ -8,12 +8,10 @@ import pytest
 from named import found, several
 from perfbisect.core.domain.events import BuildFinished
 from perfbisect.core.domain.facts import BuildFacts
-from perfbisect.core.domain.fleet import Fleet
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.observations import Built, Observation, Reading
-from perfbisect.core.domain.orders import Measure, NotReproduced, Several, Verdict
-from perfbisect.core.domain.policy import Policy, PriorKnowledge
-from perfbisect.core.inference.from_log import observations
+from perfbisect.core.domain.orders import Fleet, Measure, NotReproduced, Several, Verdict
+from perfbisect.core.domain.settings import Policy, PriorKnowledge
+from perfbisect.core.inference.observations import Built, Observation, Reading, observations
 from perfbisect.core.inference.record import arrange
 from perfbisect.core.search.decide import decide
 from perfbisect.core.search.single_change import single_change

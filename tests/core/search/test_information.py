@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.observations import Observation, Reading
 from perfbisect.core.domain.orders import Measure
-from perfbisect.core.domain.policy import Policy
-from perfbisect.core.inference.hypotheses import Hypotheses, hypotheses
+from perfbisect.core.domain.settings import Policy
+from perfbisect.core.inference.ancestry import Hypotheses, hypotheses
+from perfbisect.core.inference.observations import Observation, Reading
 from perfbisect.core.inference.posterior import Posterior, infer
 from perfbisect.core.inference.record import arrange
 from perfbisect.core.inference.state_space import Levels, fit, levels_of

@@ -8,7 +8,6 @@ from shapes import older_branches
 
 from named import found, several
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.observations import Built, Observation, Reading, Skipped
 from perfbisect.core.domain.orders import (
     UNKNOWN,
     Decision,
@@ -22,15 +21,15 @@ from perfbisect.core.domain.orders import (
     Step,
     Unsettled,
 )
-from perfbisect.core.domain.policy import NOTHING_KNOWN, Direction, Policy, PriorKnowledge
+from perfbisect.core.domain.settings import NOTHING_KNOWN, Direction, Policy, PriorKnowledge
 from perfbisect.core.inference.analysis import prior_belief
+from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
 from perfbisect.core.search.decide import decide
 from perfbisect.core.search.older_branches import branch_point_of, with_older_branches
-from perfbisect.core.search.situation import Situation
-from perfbisect.core.search.subrange import subrange
+from perfbisect.core.search.situation import Situation, subrange
 from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.hunt import Outcome, hunt
-from perfbisect.simulate.judge import judge
+from perfbisect.simulate.tally import judge
 from perfbisect.simulate.world import World
 
 QUIET = Habits(noise=0.01, layout=0.002)

@@ -16,9 +16,9 @@ import msgspec
 import pytest
 
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.observations import Built, Observation, Reading
 from perfbisect.core.domain.orders import Decision, Found, Inconclusive, Interval, Measure, NotReproduced
-from perfbisect.core.domain.policy import Direction, Policy, PriorKnowledge
+from perfbisect.core.domain.settings import Direction, Policy, PriorKnowledge
+from perfbisect.core.inference.observations import Built, Observation, Reading
 from perfbisect.core.search.decide import decide
 
 RECORDS = Path(__file__).parents[2] / "records"

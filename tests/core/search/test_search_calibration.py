@@ -8,7 +8,7 @@ import pytest
 
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Found, Inconclusive, NotReproduced
-from perfbisect.core.domain.policy import Policy, PriorKnowledge
+from perfbisect.core.domain.settings import Policy, PriorKnowledge
 from perfbisect.simulate.hunt import Outcome, hunt
 from perfbisect.simulate.world import Habits, World
 

@@ -5,7 +5,7 @@ import pytest
 from named import found
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Inconclusive, NotReproduced, Reason
-from perfbisect.core.domain.policy import Direction, Policy
+from perfbisect.core.domain.settings import Direction, Policy
 from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.world import Habits, World
 

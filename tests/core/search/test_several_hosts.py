@@ -6,11 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from perfbisect.core.domain.fleet import Fleet
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.observations import Built, Observation, Reading
-from perfbisect.core.domain.orders import Found, Inconclusive, Measure, Purpose, Share
-from perfbisect.core.domain.policy import Policy, PriorKnowledge
+from perfbisect.core.domain.orders import Fleet, Found, Inconclusive, Measure, Purpose, Share
+from perfbisect.core.domain.settings import Policy, PriorKnowledge
+from perfbisect.core.inference.observations import Built, Observation, Reading
 from perfbisect.core.inference.record import arrange
 from perfbisect.core.inference.state_space import fit, levels_of
 from perfbisect.core.search.decide import decide

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.observations import Built, Observation, Reading
 from perfbisect.core.domain.orders import Found, Inconclusive, Interval, Measure, NotReproduced
-from perfbisect.core.domain.policy import Direction, Policy, PriorKnowledge
+from perfbisect.core.domain.settings import Direction, Policy, PriorKnowledge
+from perfbisect.core.inference.observations import Built, Observation, Reading
 from perfbisect.core.inference.relative_speed import relative_speeds
 from perfbisect.core.search.decide import decide
 

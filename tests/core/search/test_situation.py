@@ -2,10 +2,9 @@
 
 import pytest
 
-from perfbisect.core.domain.fleet import ALL_FREE
-from perfbisect.core.domain.observations import Built, Observation, Reading, Skipped
-from perfbisect.core.domain.orders import Measure, Purpose, Share
-from perfbisect.core.domain.policy import Policy
+from perfbisect.core.domain.orders import ALL_FREE, Measure, Purpose, Share
+from perfbisect.core.domain.settings import Policy
+from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
 from perfbisect.core.inference.record import arrange
 from perfbisect.core.search.situation import Budget
 

@@ -8,9 +8,9 @@ import pytest
 
 from named import found
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.observations import Observation, Reading
 from perfbisect.core.domain.orders import Found, Inconclusive, Measure, Purpose, Reason, Share
-from perfbisect.core.domain.policy import Direction, Policy
+from perfbisect.core.domain.settings import Direction, Policy
+from perfbisect.core.inference.observations import Observation, Reading
 from perfbisect.core.search.decide import decide
 from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.world import Habits, World

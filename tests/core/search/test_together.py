@@ -9,17 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.observations import Built, Observation, Reading, Skipped
 from perfbisect.core.domain.orders import Found, Inconclusive, Measure, NotReproduced, Purpose, Reason
-from perfbisect.core.domain.policy import Policy, PriorKnowledge
+from perfbisect.core.domain.settings import Policy, PriorKnowledge
+from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
 from perfbisect.core.search.decide import decide
 from perfbisect.core.search.situation import Situation
 from perfbisect.core.search.together import decide_together, runs_of_one
-from perfbisect.simulate.graphs import merging
 from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.hunt import hunt
-from perfbisect.simulate.judge import Judgement, is_named, judge
-from perfbisect.simulate.scenario import Scenario
+from perfbisect.simulate.scenario import Scenario, merging
+from perfbisect.simulate.tally import Judgement, is_named, judge
 from perfbisect.simulate.world import World
 
 LINE = Graph.line(64)

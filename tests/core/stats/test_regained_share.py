@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from perfbisect.core.stats.distributions import t_of_rounds
-from perfbisect.core.stats.regained_share import share
+from perfbisect.core.stats.paired_comparison import share
 
 Levels = dict[int, float]
 

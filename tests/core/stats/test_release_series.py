@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from perfbisect.core.domain.policy import Direction
+from perfbisect.core.domain.settings import Direction
 from perfbisect.core.domain.trials import order
 from perfbisect.core.stats.release_series import (
     FEWEST,

@@ -10,8 +10,7 @@ import click
 from perfbisect.cli.options.common import explain_option, history_option, hosts_option, leasing, open_view, view_options
 from perfbisect.cli.options.measurement import announce_recipes, inventory_option
 from perfbisect.cli.options.param_types import SEED, Percent
-from perfbisect.core.domain.policy import PriorKnowledge
-from perfbisect.core.domain.settings import Settings
+from perfbisect.core.domain.settings import PriorKnowledge, Settings
 from perfbisect.errors import INTERRUPTED
 from perfbisect.ui.stream import note
 

@@ -11,7 +11,7 @@ from perfbisect.cli.options.common import history_option, say
 from perfbisect.cli.options.completion import hunt_number
 from perfbisect.cli.options.measurement import announce, continued, least
 from perfbisect.cli.options.param_types import COUNT, HUNT, Minutes, Percent
-from perfbisect.core.domain.policy import CAP
+from perfbisect.core.domain.settings import CAP
 from perfbisect.ui.stream import note
 
 EPILOG = """\b

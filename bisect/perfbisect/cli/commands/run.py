@@ -32,8 +32,7 @@ from perfbisect.cli.options.measurement import (
     what_options,
 )
 from perfbisect.cli.options.param_types import Member, Multiple, Suspect
-from perfbisect.core.domain.policy import Direction
-from perfbisect.core.domain.settings import Quick, Settings
+from perfbisect.core.domain.settings import Direction, Quick, Settings
 from perfbisect.ui.stream import note
 
 EPILOG = """\b

@@ -17,9 +17,10 @@ from perfbisect.errors import UsageError
 
 if TYPE_CHECKING:
     from perfbisect.core.domain.graph import Graph
-    from perfbisect.core.domain.policy import PriorKnowledge
-    from perfbisect.simulate.strategies import Rule
-    from perfbisect.simulate.tally import Trial
+    from perfbisect.core.domain.orders import Verdict
+    from perfbisect.core.domain.settings import Policy
+    from perfbisect.simulate.tally import Rule, Trial
+    from perfbisect.simulate.world import World
 
 EPILOG = """\b
 Examples:
@@ -27,11 +28,9 @@ Examples:
   bisect simulate 8.0.28 8.0.29 --builder mysql --effect 10% --build-cost 15m --run-time 2m
   bisect simulate v1.0 v1.1 --repo ~/src/engine --drift 2% --steps smaller --hunts 200
   bisect simulate --effect 3% --noise 3% --max-time 12h
-  bisect simulate --effect 5% --noise 3% --policy git-bisect --repeats 5
   bisect simulate --effect 10% --steps before-and-after --all
   bisect simulate --effect 5% --modes 15% --layouts
   bisect simulate --build-cost 100 --build-hosts 4
-  bisect simulate --build-cost 100 --build-hosts 4 --policy git-bisect
 
 \b
 --steps: one (the culprit alone), nothing, improvement (bad is faster), smaller (three smaller changes beside it),
@@ -42,22 +41,6 @@ STEPS = (
     "one", "nothing", "improvement", "smaller", "large", "cancelling", "before-and-after", "adjacent", "reverted",
     "sloping", "slope",
 )  # fmt: skip
-
-
-OURS = (
-    "layouts",
-    "link_cost",
-    "hosts",
-    "builds_between",
-    "confidence",
-    "min_effect",
-    "noise_known",
-    "max_builds",
-    "max_runs",
-    "max_time",
-    "all_steps",
-)
-GIT_BISECTS = ("repeats",)
 
 
 class Cost(click.ParamType[tuple[float, str]]):
@@ -150,12 +133,6 @@ class Cost(click.ParamType[tuple[float, str]]):
 @click.option("--builds-between", is_flag=True, help="… and hosts that measure build, too, while they would wait.")
 @policy_options
 @click.option(
-    "--policy", type=click.Choice(["ours", "git-bisect"]), default="ours", show_default=True, help="Search to simulate."
-)
-@click.option(
-    "--repeats", type=click.IntRange(1, 1000), default=3, show_default=True, help="Runs of each commit by git-bisect."
-)
-@click.option(
     "--hunts", type=click.IntRange(1, 1_000_000), default=50, show_default=True, help="Number of simulated hunts."
 )
 @click.option("--seed", type=SEED, default=1, show_default=True, help="Seed of the first one.")
@@ -168,13 +145,13 @@ def simulate(good: str | None, bad: str | None, as_json: bool, **options: Any) -
     """
     from dataclasses import replace
 
-    from perfbisect.core.domain.policy import PriorKnowledge
+    from perfbisect.core.domain.settings import PriorKnowledge
     from perfbisect.core.search.older_branches import branch_point_of
     from perfbisect.simulate.host_model import Habits
+    from perfbisect.simulate.hunt import hunt
     from perfbisect.simulate.scenario import Scenario
     from perfbisect.simulate.tally import Tally, summary
 
-    check_applies(options["policy"])
     if options["builds_between"] and not options["build_hosts"]:
         raise UsageError("--builds-between is about what hosts do beside build hosts.", "Give --build-hosts as well.")
     graph = chosen_graph(good, bad, options)
@@ -200,11 +177,16 @@ def simulate(good: str | None, bad: str | None, as_json: bool, **options: Any) -
         ),
     )
     prior = PriorKnowledge(build_seconds / run_seconds, options["noise"] if options["noise_known"] else None)
+    how = {name: options[name] for name in ("hosts", "build_hosts", "builds_between")}
+
+    def rule(world: "World", policy: "Policy") -> "Verdict":
+        return hunt(world, policy, prior, **how).verdict
+
     tally = Tally.of(
         attempts(
             scenario,
             replace(policy_of(options), layouts=options["layouts"]),
-            chosen_rule(options, prior),
+            rule,
             range(options["seed"], options["seed"] + options["hunts"]),
         )
     )
@@ -220,23 +202,10 @@ def simulate(good: str | None, bad: str | None, as_json: bool, **options: Any) -
         say(line)
 
 
-def check_applies(policy: str) -> None:
-    """Raise UsageError for a given option that the policy does not have."""
-    from click.core import ParameterSource
-
-    context = click.get_current_context()
-    other, names = ("ours", OURS) if policy == "git-bisect" else ("git-bisect", GIT_BISECTS)
-    for option in context.command.params:
-        if option.name in names and context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE:
-            raise UsageError(
-                f"{option.opts[0]} does not apply to --policy {policy}.", f"Leave it out, or use --policy {other}."
-            )
-
-
 def chosen_graph(good: str | None, bad: str | None, options: dict[str, Any]) -> "Graph":
     """The graph of a real repository, or a random one."""
     from perfbisect.core.domain.graph import Graph
-    from perfbisect.simulate.graphs import merging
+    from perfbisect.simulate.scenario import merging
 
     if good is None:
         if options["repo"] or options["builder"] or options["first_parent"]:
@@ -272,25 +241,11 @@ def real_graph(good: str, bad: str, options: dict[str, Any]) -> "Graph":
     return read_range(git, *ends, builder.ignore if builder else (), first_parent=options["first_parent"]).graph
 
 
-def chosen_rule(options: dict[str, Any], prior: "PriorKnowledge") -> "Rule":
-    """The search to simulate."""
-    from functools import partial
-
-    from perfbisect.simulate.strategies import git_bisect, ours, parallel_bisect
-
-    repeats, build_hosts = options["repeats"], options["build_hosts"]
-    if options["policy"] == "git-bisect":
-        return parallel_bisect(repeats, build_hosts) if build_hosts else git_bisect(repeats)
-    return partial(
-        ours, hosts=options["hosts"], prior=prior, build_hosts=build_hosts, builds_between=options["builds_between"]
-    )
-
-
 def attempts(scenario: Any, policy: Any, rule: "Rule", seeds: range) -> list["Trial"]:
     """One hunt for each seed, with a progress bar in a terminal."""
     from rich.progress import track
 
-    from perfbisect.simulate.strategies import attempt
+    from perfbisect.simulate.tally import attempt
     from perfbisect.ui.terminal import Terminal
 
     watched = track(seeds, "Hunting", console=Terminal(sys.stderr), transient=True, disable=not sys.stderr.isatty())

@@ -10,8 +10,7 @@ import click
 from perfbisect.cli.options.common import history_option, wait_option
 from perfbisect.cli.options.completion import builder_name, workload_name, workload_names
 from perfbisect.cli.options.param_types import COUNT, Minutes, Option, Percent, Seconds
-from perfbisect.core.domain.policy import CAP, COUNTED, Policy
-from perfbisect.core.domain.settings import TIMING, Settings
+from perfbisect.core.domain.settings import CAP, COUNTED, TIMING, Policy, Settings
 from perfbisect.folders import config_folder
 from perfbisect.recipes.configuration import BUILDERS, HOSTS, WORKLOADS, working_directory
 from perfbisect.ui.stream import note

@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfbisect.core.domain.events import CandidateSkipped, Decided, Event, HuntEnded, RunFinished, TrialStarted
-from perfbisect.core.domain.fleet import Fleet
-from perfbisect.core.domain.orders import Belief, BuildOrder, Decision, Measure, Order, Step
+from perfbisect.core.domain.orders import Belief, BuildOrder, Decision, Fleet, Measure, Order, Step
 
 EVENTS: Mapping[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}
 ORDERS: Mapping[str, type[Order]] = {kind.__name__: kind for kind in get_args(Order)}

@@ -15,8 +15,7 @@ from perfbisect.core.domain.facts import (
     RunFacts,
     SkipFacts,
 )
-from perfbisect.core.domain.fleet import ALL_FREE, Fleet
-from perfbisect.core.domain.orders import Decision, Purpose, Verdict
+from perfbisect.core.domain.orders import ALL_FREE, Decision, Fleet, Purpose, Verdict
 from perfbisect.core.domain.settings import TrialRequest
 
 

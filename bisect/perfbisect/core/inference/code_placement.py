@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from perfbisect.core.domain.events import BuildFinished, RunFinished
 from perfbisect.core.domain.metrics import INSTRUCTIONS, exact
 from perfbisect.core.domain.orders import CodePlacement, Step, Verdict
-from perfbisect.core.inference.from_log import Binaries, Logged, readable
 from perfbisect.core.inference.metric_choice import CLEAR
 from perfbisect.core.inference.noise_model import EXACT
+from perfbisect.core.inference.observations import Binaries, Logged, readable
 from perfbisect.core.inference.record import Record
 
 Array = NDArray[np.float64]

@@ -2,11 +2,14 @@
 
 It is keyed by commit (full hash), not by candidate: a hunt may begin with a range of its own, to compare good with the
 merge base, and what was measured then stays known.
+
+``classify`` says on which side of the change a commit is, as far as a hunt has shown.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
 from perfbisect.core.domain.events import (
     BuildCancelled,
@@ -35,9 +38,20 @@ from perfbisect.core.domain.events import (
     Warned,
 )
 from perfbisect.core.domain.facts import BuildFacts, RunFacts, SkipFacts, hit_rate
-from perfbisect.core.domain.orders import Belief, Interval, Layouts, Measure, Purpose, Step, Verdict, named_steps
-from perfbisect.core.inference.from_log import Binaries, Logged, counted_exactly, host_of, observations
+from perfbisect.core.domain.orders import (
+    Belief,
+    CodePlacement,
+    Interval,
+    Layouts,
+    Measure,
+    NotReproduced,
+    Purpose,
+    Step,
+    Verdict,
+    named_steps,
+)
 from perfbisect.core.inference.noise_model import EXACT, USUAL
+from perfbisect.core.inference.observations import Binaries, Logged, counted_exactly, host_of, observations
 from perfbisect.core.inference.relative_speed import relative_speeds, step_ratio
 
 Transient = BuildProgress | RunStarted | RunProgress | ExecutionStarted  # these are not stored, and change nothing here
@@ -321,3 +335,61 @@ def effect_of(
     each = [step_ratio(seen, len(state.commits) - 1, step.candidate, parent) for parent in step.parents]
     known = [ratio for ratio in each if ratio is not None]
     return min(known, key=lambda ratio: abs(math.log(ratio.middle))) if known and len(known) == len(each) else None
+
+
+SURE = 0.95
+
+
+class Classification(StrEnum):
+    """What is known of a commit that was built, measured or skipped; the values are those of reports in JSON."""
+
+    BASELINE = "base"  # the good end
+    GOOD = "good"  # as fast as the good end
+    BAD = "bad"  # as slow as the bad end
+    CULPRIT = "culprit"
+    UNCLEAR = "measured"
+    BUILT = "built"  # and not measured
+    SKIPPED = "skipped"
+    NOW = "now"  # being built or measured: for live views
+
+
+def classify(state: HuntState, sha: str, ratios: Mapping[str, Interval]) -> Classification:
+    """The classification of a commit; ``ratios`` are those to the good end.
+
+    The ends are what the user says they are. Between them the search's belief decides, or, outside of the range, the
+    commit's own interval.
+    """
+    good, bad = state.commits[0], state.commits[-1]
+    build = state.binary_of(sha)
+    if state.row(sha).skip is not None:
+        return Classification.SKIPPED
+    if sha == good:
+        return Classification.BASELINE
+    if sha in {state.commits[step.candidate] for step in named_steps(state.verdict)}:
+        return Classification.CULPRIT
+    if build == state.binary_of(good):
+        return Classification.GOOD
+    if not state.measured(sha):
+        return Classification.BUILT
+    if build == state.binary_of(bad):
+        return Classification.BAD
+    candidate = state.node.get(build, state.node.get(sha))
+    if candidate is not None and state.belief is not None and len(state.belief.slow) == len(state.commits):
+        return by_belief(state, float(state.belief.slow[candidate]))
+    return by_interval(ratios.get(bad), ratios.get(sha, ratios.get(build)))
+
+
+def by_belief(state: HuntState, slow: float) -> Classification:
+    """For a build that is slow with this probability. Without a change between the ends there are no sides."""
+    if state.belief is None or state.belief.change < SURE or isinstance(state.verdict, NotReproduced | CodePlacement):
+        return Classification.UNCLEAR
+    return Classification.BAD if slow > SURE else Classification.GOOD if slow < 1 - SURE else Classification.UNCLEAR
+
+
+def by_interval(bad: Interval | None, own: Interval | None) -> Classification:
+    """The end to which the whole of the commit's own interval is nearer, if the bad end differs from the good one."""
+    if bad is None or own is None or bad.low <= 1 <= bad.high:
+        return Classification.UNCLEAR
+    lowest, highest = math.log(own.low) if own.low else -math.inf, math.log(own.high)
+    near, far = sorted((lowest / math.log(bad.middle), highest / math.log(bad.middle)))
+    return Classification.GOOD if far < 0.5 else Classification.BAD if near > 0.5 else Classification.UNCLEAR

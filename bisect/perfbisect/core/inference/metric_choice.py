@@ -13,7 +13,7 @@ import numpy as np
 
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.metrics import METRICS, exact, find_metric, value
-from perfbisect.core.domain.policy import Policy
+from perfbisect.core.domain.settings import Policy
 from perfbisect.core.inference.noise_model import EXACT, USUAL
 
 RUNS = 3  # of each end, before the choice

@@ -31,7 +31,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from perfbisect.core.inference.hypotheses import Hypotheses
+from perfbisect.core.inference.ancestry import Hypotheses
 from perfbisect.core.inference.record import Record
 from perfbisect.core.inference.state_space import Levels
 from perfbisect.core.stats.distributions import log_cdf, log_sum

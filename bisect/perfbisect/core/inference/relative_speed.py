@@ -6,7 +6,7 @@ readings alone; the laws are weighted by how well they explain the readings. The
 
 It leaves out what the search assumes before the first reading, so that it is as wide as the readings require: the noise of
 a run and the difference between two hosts have flat priors, and drift and visit effects can be larger. It is about these two
-builds: what code placement adds to a change of the source is weighed in the decisions alone (endpoints.py).
+builds: what code placement adds to a change of the source is weighed in the decisions alone (analysis.py).
 """
 
 import math
@@ -16,14 +16,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfbisect.core.domain.metrics import LARGEST_LOG
-from perfbisect.core.domain.observations import Observation, Reading
 from perfbisect.core.domain.orders import Interval
-from perfbisect.core.domain.policy import Policy
+from perfbisect.core.domain.settings import Policy
 from perfbisect.core.inference.code_placement import without_modes
 from perfbisect.core.inference.noise_model import FRESH, USUAL, NoiseModel
-from perfbisect.core.inference.record import Record, arrange
+from perfbisect.core.inference.observations import Observation, Reading
+from perfbisect.core.inference.record import Record, arrange, behaviour, direction
 from perfbisect.core.inference.state_space import KEPT, Array, Fit, fit
-from perfbisect.core.inference.unusual_readings import behaviour, direction
 from perfbisect.core.stats.distributions import log_sum, t_mixture_quantiles
 
 FLAT = 1e-3  # of the host offset's prior precision: so little of it is left

@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfbisect.core.inference.noise_model import USUAL, NoiseModel
-from perfbisect.core.inference.record import Record
-from perfbisect.core.inference.unusual_readings import united
+from perfbisect.core.inference.record import Record, united
 from perfbisect.core.stats.distributions import log_sum
 
 Array = NDArray[np.float64]

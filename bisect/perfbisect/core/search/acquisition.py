@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.core.inference.analysis import Analysis
-from perfbisect.core.inference.hypotheses import Hypotheses
+from perfbisect.core.inference.ancestry import Hypotheses
 from perfbisect.core.inference.posterior import Posterior
 from perfbisect.core.inference.record import Record
 from perfbisect.core.search import information

@@ -29,15 +29,14 @@ from perfbisect.core.domain.orders import (
     Unsettled,
     Verdict,
 )
-from perfbisect.core.domain.policy import Direction
+from perfbisect.core.domain.settings import Direction
+from perfbisect.core.inference.analysis import least
 from perfbisect.core.inference.ancestry import ancestry_of
-from perfbisect.core.inference.endpoints import least
 from perfbisect.core.inference.relative_speed import strongest
 from perfbisect.core.search.build_forecast import chance_to_build
 from perfbisect.core.search.older_branches import branch_point_of, with_older_branches
 from perfbisect.core.search.single_change import single_change
-from perfbisect.core.search.situation import Proposal, Situation
-from perfbisect.core.search.subrange import Subrange, subrange
+from perfbisect.core.search.situation import Proposal, Situation, Subrange, subrange
 from perfbisect.core.search.verdicts import no_suspect, tested, undecided
 
 SMALLEST = 8  # a subrange of fewer candidates than the range has by this factor is not halved

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from perfbisect.core.domain.fleet import Building
+from perfbisect.core.domain.orders import Building
 from perfbisect.core.inference.ancestry import Ancestry
 from perfbisect.core.inference.record import Record
 from perfbisect.core.search.situation import Situation

@@ -9,12 +9,11 @@ Where slow runs are stopped, the good end is timed first on each host: its runs 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from perfbisect.core.domain.fleet import ALL_FREE, Fleet
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.observations import Built, Observation, Reading
-from perfbisect.core.domain.orders import Measure, Purpose, Share
-from perfbisect.core.domain.policy import NOTHING_KNOWN, Policy, PriorKnowledge
+from perfbisect.core.domain.orders import ALL_FREE, Fleet, Measure, Purpose, Share
+from perfbisect.core.domain.settings import NOTHING_KNOWN, Policy, PriorKnowledge
 from perfbisect.core.inference.noise_model import EXACT, USUAL
+from perfbisect.core.inference.observations import Built, Observation, Reading
 from perfbisect.core.search.all_changes import all_changes
 from perfbisect.core.search.build_orders import with_builds
 from perfbisect.core.search.fresh_layouts import with_layouts

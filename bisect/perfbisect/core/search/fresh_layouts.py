@@ -20,10 +20,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from perfbisect.core.domain.fleet import ALL_FREE
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.observations import Observation, Reading
 from perfbisect.core.domain.orders import (
+    ALL_FREE,
     CodePlacement,
     Found,
     Inconclusive,
@@ -38,14 +37,14 @@ from perfbisect.core.domain.orders import (
     Step,
     Verdict,
 )
-from perfbisect.core.domain.policy import Policy, PriorKnowledge
+from perfbisect.core.domain.settings import Policy, PriorKnowledge
+from perfbisect.core.inference.analysis import Contrast, contrast
 from perfbisect.core.inference.code_placement import without_modes
-from perfbisect.core.inference.endpoints import Contrast, contrast
 from perfbisect.core.inference.noise_model import FRESH, USUAL
-from perfbisect.core.inference.record import arrange
+from perfbisect.core.inference.observations import Observation, Reading
+from perfbisect.core.inference.record import arrange, behaviour
 from perfbisect.core.inference.relative_speed import by_layout
 from perfbisect.core.inference.state_space import fit, levels_of
-from perfbisect.core.inference.unusual_readings import behaviour
 from perfbisect.core.search.older_branches import Hunt, with_older_branches
 from perfbisect.core.search.situation import Proposal, Situation
 from perfbisect.core.search.verdicts import PROVEN, afforded, undecided

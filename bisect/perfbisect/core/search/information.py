@@ -18,7 +18,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from perfbisect.core.inference.hypotheses import Hypotheses
+from perfbisect.core.inference.ancestry import Hypotheses
 from perfbisect.core.inference.posterior import Posterior
 from perfbisect.core.inference.state_space import Levels
 

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.observations import Built, Observation, Reading, Skipped
 from perfbisect.core.domain.orders import (
     CodePlacement,
     Found,
@@ -27,10 +26,10 @@ from perfbisect.core.domain.orders import (
     Several,
     Step,
 )
-from perfbisect.core.domain.policy import Direction, Policy
-from perfbisect.core.inference.record import Record
+from perfbisect.core.domain.settings import Direction, Policy
+from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
+from perfbisect.core.inference.record import Record, direction
 from perfbisect.core.inference.relative_speed import relative_speeds, strongest
-from perfbisect.core.inference.unusual_readings import direction
 from perfbisect.core.search.single_change import single_change
 from perfbisect.core.search.situation import Proposal, Situation
 from perfbisect.core.search.verdicts import afforded

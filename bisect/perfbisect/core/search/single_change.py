@@ -8,7 +8,6 @@ proof on one class is enough.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from perfbisect.core.domain.observations import Reading
 from perfbisect.core.domain.orders import (
     UNKNOWN,
     Belief,
@@ -23,10 +22,19 @@ from perfbisect.core.domain.orders import (
     Reason,
     Step,
 )
-from perfbisect.core.domain.policy import CAP, Policy
-from perfbisect.core.inference import endpoints
-from perfbisect.core.inference.analysis import Analysis, analyse, prior_belief, with_common_culprit
-from perfbisect.core.inference.hypotheses import Hypotheses, hypotheses
+from perfbisect.core.domain.settings import CAP, Policy
+from perfbisect.core.inference.analysis import (
+    Analysis,
+    analyse,
+    first_look,
+    further_look,
+    least,
+    prior_belief,
+    settled,
+    with_common_culprit,
+)
+from perfbisect.core.inference.ancestry import Hypotheses, hypotheses
+from perfbisect.core.inference.observations import Reading
 from perfbisect.core.inference.posterior import LeadingHypothesis, leading_hypothesis
 from perfbisect.core.inference.relative_speed import leading, strongest
 from perfbisect.core.search.acquisition import choose, hopeless, meanwhile
@@ -55,11 +63,11 @@ def next_action(known: Analysis | None, now: Situation, host: int) -> Order:
     The candidates of interest of other hosts' orders are left to them.
     """
     if known is None:
-        return endpoints.first_look(now.bad, now.build_runs, now.model)
+        return first_look(now.bad, now.build_runs, now.model)
     if known.nothing:
         return nothing_found(known.effect, known.ends, known.policy)
     if not known.differ:
-        return endpoints.further_look(known.ends, now.bad)
+        return further_look(known.ends, now.bad)
     posterior = known.posterior
     answer = leading_hypothesis(known.groups, posterior, known.record)
     required = min(known.policy.confidence, CAP)
@@ -116,9 +124,9 @@ def _conclude(known: Analysis, answer: LeadingHypothesis, budget: Budget) -> Ord
         return _undecided(known, Reason.MANY_STEPS)
     stated = min(answer.probability * posterior.change, CAP)
     if stated < min(policy.confidence, CAP):
-        if endpoints.settled(known.ends, known.model):
+        if settled(known.ends, known.model):
             return None
-        return endpoints.further_look(known.ends, graph.size - 1)
+        return further_look(known.ends, graph.size - 1)
     ratio = known.speeds.ratio(answer.slow, weakest(proofs).parent)
     prior = float(graph.weight[answer.slow])
     stand_ins = tuple(p for p in parents if p not in graph.parents_of(answer.slow))
@@ -128,7 +136,7 @@ def _conclude(known: Analysis, answer: LeadingHypothesis, budget: Budget) -> Ord
 def _large_enough(proofs: Sequence[PairwiseProof], policy: Policy) -> bool:
     """Whether the step may be as large as the smallest effect of interest: where every step shows, one is the largest."""
     contrast = weakest(proofs).contrast
-    return contrast is not None and contrast.above(LARGE * endpoints.least(policy)) > UNLIKELY
+    return contrast is not None and contrast.above(LARGE * least(policy)) > UNLIKELY
 
 
 def _undecided(known: Analysis, reason: Reason) -> Inconclusive:
@@ -264,7 +272,7 @@ def _best(now: Situation, each: Sequence[_HostClass], main: Analysis | None, bel
         return budget.within(min(measures, key=lambda order: (not now.fleet.is_free(order.host), order.host)))
     ended = next((order for order, _ in orders if isinstance(order, Inconclusive)), None)
     if lost and not ended:  # the change shows on no other class: an order for a lost host, so that the loop fails
-        look = endpoints.first_look(now.bad, now.build_runs, now.model)
+        look = first_look(now.bad, now.build_runs, now.model)
         return replace(look, host=now.prior.host_classes.index(lost[0].name))
     assert main
     return ended or nothing_found(main.effect, main.ends, policy)

@@ -28,10 +28,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from perfbisect.core.domain.fleet import ALL_FREE, Fleet
-from perfbisect.core.domain.observations import Reading
-from perfbisect.core.domain.orders import Measure, Purpose
+from perfbisect.core.domain.orders import ALL_FREE, Fleet, Measure, Purpose
 from perfbisect.core.inference.ancestry import ancestry_of
+from perfbisect.core.inference.observations import Reading
 from perfbisect.core.search import information
 from perfbisect.core.search.acquisition import BUILD_EXPONENT, RUNS
 from perfbisect.core.search.build_forecast import chance_to_build, price

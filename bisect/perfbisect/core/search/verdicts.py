@@ -27,10 +27,12 @@ from perfbisect.core.domain.orders import (
     Share,
     Verdict,
 )
-from perfbisect.core.domain.policy import CAP, Policy
-from perfbisect.core.inference import endpoints
+from perfbisect.core.domain.settings import CAP, Policy
+from perfbisect.core.inference.analysis import (
+    Contrast,
+    detectable,
+)
 from perfbisect.core.inference.ancestry import ancestry_of
-from perfbisect.core.inference.endpoints import Contrast
 from perfbisect.core.inference.posterior import Posterior, credible_set
 from perfbisect.core.inference.record import Record
 from perfbisect.core.inference.state_space import Levels
@@ -58,7 +60,7 @@ def undecided(belief: Belief, policy: Policy, reason: Reason) -> Inconclusive:
 
 def nothing_found(effect: Interval, ends: Contrast, policy: Policy) -> NotReproduced:
     """That the ends do not differ as ``policy`` asks, with the smallest change that would have been seen."""
-    return NotReproduced(effect, endpoints.detectable(ends), (), policy.min_effect, policy.direction)
+    return NotReproduced(effect, detectable(ends), (), policy.min_effect, policy.direction)
 
 
 def no_suspect(reason: Reason, policy: Policy, ratio: Interval = UNKNOWN) -> Inconclusive:

@@ -44,7 +44,7 @@ from numpy.typing import NDArray
 
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.orders import Interval
-from perfbisect.core.domain.policy import Direction
+from perfbisect.core.domain.settings import Direction
 from perfbisect.core.domain.trials import Trial
 from perfbisect.core.stats.distributions import t_quantile_975, two_sided
 from perfbisect.core.stats.paired_comparison import levels, ratio_of

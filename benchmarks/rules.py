@@ -1,4 +1,4 @@
-"""Rules that search a world: ours, and plain bisection. One hunt by one of them, judged.
+"""The rule of `git bisect run`, with one host and with several that build, for comparisons with ours.
 
 ``git_bisect`` is `git bisect run` with a script that times each commit and calls it slow below a threshold. It is written
 from git's documentation and behaviour: the next commit splits the remaining ones as evenly as the graph allows; a commit
@@ -18,19 +18,15 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from perfbisect.core.domain.observations import Skipped
 from perfbisect.core.domain.orders import Found, Inconclusive, Interval, Reason, Step, Verdict
-from perfbisect.core.domain.policy import NOTHING_KNOWN, Policy, PriorKnowledge
+from perfbisect.core.domain.settings import NOTHING_KNOWN, Policy, PriorKnowledge
 from perfbisect.core.inference.ancestry import Ancestry, ancestry_of
+from perfbisect.core.inference.observations import Skipped
 from perfbisect.core.search.build_orders import Parts
+from perfbisect.simulate.host_model import Purpose, generator
 from perfbisect.simulate.hunt import hunt
-from perfbisect.simulate.judge import account, favourite, is_named, judge, suspects
-from perfbisect.simulate.random_streams import Purpose, generator
-from perfbisect.simulate.scenario import Scenario
-from perfbisect.simulate.tally import Trial
+from perfbisect.simulate.tally import Rule
 from perfbisect.simulate.world import World, maker
-
-Rule = Callable[[World, Policy], Verdict]
 
 
 def ours(
@@ -43,32 +39,6 @@ def ours(
 ) -> Verdict:
     """The search of `bisect run`."""
     return hunt(world, policy, prior, hosts=hosts, build_hosts=build_hosts, builds_between=builds_between).verdict
-
-
-def attempt(scenario: Scenario, seed: int, rule: Rule, policy: Policy) -> Trial:
-    """One hunt by ``rule`` in the world of this seed."""
-    world = scenario.world(seed)
-    verdict = rule(world, policy)
-    run = scenario.habits.run_seconds
-    bad = world.graph.size - 1
-    between = sum(seconds for v, seconds in world.build_seconds.items() if v not in (0, bad))
-    suspect, stated = favourite(verdict)
-    chosen, together = suspects(verdict)
-    return Trial(
-        judgement=judge(verdict, world, policy.min_effect),
-        named=is_named(verdict),
-        stated=stated,
-        favoured=suspect in world.answers,
-        builds=world.builds - world.cancelled,
-        unused=world.unused,
-        cancelled=world.cancelled,
-        runs=world.runs,
-        minutes=world.now / 60,
-        cost=world.runs + (between + world.links * scenario.habits.link_seconds) / run,
-        together=together,
-        held=not world.answers.isdisjoint(chosen),
-        steps=account(verdict, world, policy.min_effect) if policy.all_steps else None,
-    )
 
 
 END_RUNS = 3  # of each end, at least

@@ -1,0 +1,270 @@
+"""How verdicts are judged and added up; and the rules and tables of the benchmark of the search."""
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from shapes import criss_cross, octopus, two_roots
+
+from named import found
+from perfbisect.core.domain.graph import Graph
+from perfbisect.core.domain.orders import (
+    Found,
+    Inconclusive,
+    Interval,
+    NotReproduced,
+    Reason,
+    Several,
+    Step,
+    Unsettled,
+    Verdict,
+)
+from perfbisect.core.domain.settings import Policy
+from perfbisect.core.inference.ancestry import Ancestry
+from perfbisect.simulate.host_model import Habits
+from perfbisect.simulate.scenario import Scenario, merging
+from perfbisect.simulate.tally import (
+    Account,
+    Chance,
+    Judgement,
+    Spent,
+    Tally,
+    Trial,
+    account,
+    attempt,
+    favourite,
+    judge,
+    summary,
+    suspects,
+)
+from perfbisect.simulate.world import World
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks" / "search"))
+
+import bayesect
+import bounds
+import cells
+import contest
+import figures
+import oracle
+import results
+import rules
+import run
+from bayesect import bayesect as git_bayesect
+
+STILL = Habits(noise=0.001, layout=0.0, outliers=0.0)
+WIDE = Interval(0.9, 0.95, 1.0)
+
+
+def culprit(candidate: int) -> Verdict:
+    return Found(Step(candidate, 0.97, WIDE, ()))
+
+
+def every(
+    *candidates: int, left: tuple[int, int] | None = None, of: tuple[int, ...] = (), detectable: float = 0.0
+) -> Several:
+    known = Inconclusive(of, (1.0 / len(of),) * len(of) if of else (), WIDE, Reason.BUILDS_SPENT)
+    unsettled = (Unsettled(*left, known),) if left else ()
+    return Several(tuple(Step(v, 0.97, WIDE, ()) for v in candidates), (), unsettled, detectable)
+
+
+def undecided(*candidates: int) -> Verdict:
+    return Inconclusive(candidates, (), WIDE, Reason.BUILDS_SPENT)
+
+
+@pytest.mark.parametrize(("verdict", "judgement"), [
+    (culprit(5), "right"), (culprit(6), "wrong"), (every(5, 9), "right"), (every(5), "wrong"), (every(6, 9), "wrong"), (every(5, 8), "wrong"),
+    (every(5, left=(7, 10)), "honest"), (every(5, left=(5, 8)), "wrong"), (every(5, left=(7, 10), of=(8,)), "wrong"),
+    (every(5, detectable=0.04), "honest"), (every(9, detectable=0.04), "wrong"),
+    (undecided(4, 5), "honest"), (undecided(6, 7), "wrong"), (undecided(), "honest"),
+    (NotReproduced(WIDE, 0.2), "honest"), (NotReproduced(WIDE, 0.05), "wrong"),
+])  # fmt: skip
+def test_judgement(verdict: Verdict, judgement: str) -> None:
+    assert judge(verdict, World(Graph.line(10), {5: -0.1, 9: -0.03})) == judgement
+
+
+@pytest.mark.parametrize(("verdict", "judgement"), [
+    (culprit(5), "wrong"), (undecided(1, 2), "honest"), (NotReproduced(WIDE, 0.05), "right"),
+])  # fmt: skip
+@pytest.mark.parametrize("steps", [{}, {5: 0.1}], ids=["nothing", "improvement"])
+def test_judgement_where_there_is_no_culprit(verdict: Verdict, judgement: str, steps: dict[int, float]) -> None:
+    assert judge(verdict, World(Graph.line(10), steps)) == judgement
+
+
+def test_a_range_is_right_if_the_rest_of_it_does_not_build() -> None:
+    world = World(Graph.line(10), {5: -0.1}, unbuildable=frozenset({4, 5}))
+    judged = [judge(undecided(*candidates), world) for candidates in ((4, 5, 6), (3, 4, 5, 6), (7, 8))]
+    assert judged == [Judgement.RIGHT, Judgement.HONEST, Judgement.WRONG]
+
+
+def test_the_account_of_every_step() -> None:
+    world = World(Graph.line(20), {5: -0.1, 9: -0.03, 12: -0.06, 15: 0.06, 18: -0.001})
+    verdict = every(5, 6, 15, 18, left=(10, 13), detectable=0.04)  # 15 is a rise, named as a drop
+    assert account(verdict, world, 0.02) == Account(right=1, wrong=3, missed=1, unsettled=1, unseen=1)
+    assert account(NotReproduced(WIDE, 0.05), world, 0.02) == Account(missed=3, unseen=1)
+    assert account(undecided(5), world, 0.02) == Account(unsettled=4)
+
+
+def test_the_favourite_and_the_suspects() -> None:
+    sure = Inconclusive((4, 5), (0.6, 0.3), WIDE, Reason.BUILDS_SPENT)
+    assert (favourite(culprit(5)), favourite(sure)) == ((5, 0.97), (4, 0.6))
+    assert {favourite(one)[0] for one in (every(), undecided(4, 5), NotReproduced(WIDE, 0.1))} == {None}
+    assert suspects(sure) == ((4, 5), pytest.approx(0.9))
+    assert suspects(undecided(4, 5)) == suspects(culprit(4)) == ((), None)
+
+
+def test_shares_and_costs() -> None:
+    assert Chance.of(9, 10) == Chance(pytest.approx(0.596, abs=1e-3), 0.9, pytest.approx(0.982, abs=1e-3))
+    assert Chance.of(0, 20) == Chance(0.0, 0.0, pytest.approx(0.161, abs=1e-3))
+    assert Chance.of(0, 0).high == 1.0
+    assert Spent.of([1, 2, 3, 4, 5, 6, 7, 8, 9, 30]) == Spent(7.5, pytest.approx(2.63, abs=0.01), 9)
+    assert Spent.of([4]) == Spent(4, 0, 4)
+
+
+def test_hunts_add_up() -> None:
+    trials = [
+        Trial(Judgement.RIGHT, True, 0.99, True, 12, 40, 120.0, 140.0),
+        Trial(Judgement.WRONG, True, 0.97, False, 14, 60, 240.0, 180.0),
+        Trial(Judgement.HONEST, False, 0.4, True, 16, 80, 240.0, 220.0),
+    ]
+    tally = Tally.of(trials)
+    assert (tally.right.middle, tally.named.middle) == (pytest.approx(1 / 3), pytest.approx(2 / 3))
+    assert (tally.right_if_named.middle, tally.stated) == (0.5, pytest.approx(0.98))
+    assert (tally.builds.mean, tally.runs.most, tally.cost.mean) == (14, 80, 180)
+    assert tally.hours.mean == pytest.approx(10 / 3)
+    assert any("right one in 50 % of the hunts and was stated as 98 %" in line for line in summary(tally))
+    assert "No hunt named a commit." in list(summary(Tally.of(trials[2:])))
+    with pytest.raises(ValueError, match="no hunt"):
+        Tally.of([])
+
+
+def test_the_builds_of_the_ends_are_not_part_of_the_cost() -> None:
+    scenario = Scenario(Graph.line(16), effect=0.2, habits=STILL)
+    trial = attempt(scenario, 1, rules.git_bisect(1), Policy())
+    assert (trial.judgement, trial.builds, trial.runs) == (Judgement.RIGHT, 6, 10)
+    assert (trial.cost, trial.minutes) == (10 + 4 * 10, 10 + 6 * 10)
+
+
+@pytest.mark.parametrize("graph", [Graph.line(33), merging(60), criss_cross(40), octopus(50), two_roots(40)])
+def test_git_bisect_is_right_where_nothing_is_uncertain(graph: Graph) -> None:
+    for first in range(1, graph.size):
+        world = World(graph, {first: -0.2}, STILL, seed=first)
+        assert found(rules.git_bisect(1)(world, Policy())).candidate == first
+        assert world.builds <= 2 + 1.71 * math.log2(graph.size) + 1
+
+
+def test_git_bisect_splits_as_git_does(tmp_path: Path) -> None:
+    graph = merging(80, seed=3)
+    lines = []
+    for v in range(graph.size):
+        lines.append(f"commit refs/heads/v{v}\nmark :{v + 1}\ncommitter A <a@example.org> {v} +0000\ndata 0\n")
+        words = ["from", *["merge"] * 8]
+        lines += [f"{word} :{p + 1}\n" for word, p in zip(words, graph.parents_of(v), strict=False)]
+    subprocess.run(["git", "init", "-q", "--bare", tmp_path], check=True)
+    subprocess.run(["git", "fast-import", "--quiet"], cwd=tmp_path, input="".join(lines).encode(), check=True)
+    reach, left = Ancestry(graph), np.ones(graph.size, bool)
+    left[0] = False
+    below = reach.sums(left.astype(float))
+    answer = subprocess.run(
+        ["git", "rev-list", "--bisect-vars", "v80", "^v0"], cwd=tmp_path, check=True, capture_output=True, text=True
+    )
+    fields = dict(line.split("=") for line in answer.stdout.splitlines())
+    chosen = rules._next(reach, left, set(), np.random.default_rng(0))
+    assert chosen is not None
+    assert max(below[chosen], 80 - below[chosen]) - 1 == int(fields["bisect_nr"])
+
+
+def test_git_bisect_skips_what_does_not_build() -> None:
+    inside = World(Graph.line(40), {20: -0.2}, STILL, unbuildable=frozenset(range(15, 25)))
+    verdict = rules.git_bisect(1)(inside, Policy())
+    assert isinstance(verdict, Inconclusive)
+    assert set(verdict.candidates) == set(range(15, 26))
+    outside = World(Graph.line(40), {30: -0.2}, STILL, unbuildable=frozenset(range(15, 25)))
+    assert judge(rules.git_bisect(5)(outside, Policy()), outside) is Judgement.RIGHT
+    assert outside.builds == len(outside.build_seconds)  # what fails once is not tried again
+
+
+def test_git_bayesect_is_right_in_easy_worlds(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = merging(60, seed=2)
+    for first in range(1, 61, 12):
+        world = World(graph, {first: -0.2}, STILL, seed=first)
+        assert judge(git_bayesect(world, Policy()), world) is Judgement.RIGHT
+    monkeypatch.setattr(bayesect, "MOST_RUNS", 5)
+    verdict = git_bayesect(World(Graph.line(200), {90: -0.2}, STILL), Policy())
+    assert isinstance(verdict, Inconclusive) and 90 in verdict.candidates
+
+
+def test_bayes_by_the_book() -> None:
+    """The posterior against beta integrals done on a grid."""
+    fails, runs = np.array([0, 1, 0, 3, 2]), np.array([2, 2, 0, 3, 3])
+    posterior, slow, fast = bayesect._believe(np.ones(5), fails, runs)
+    x = np.linspace(-400, 400, 200_001)  # p = 1 / (1 + exp(-x)): no poles
+
+    def integral(k: int, n: int, prior: tuple[float, float]) -> float:
+        a, b = k + prior[0], n - k + prior[1]
+        return float(np.exp(-a * np.logaddexp(0, -x) - b * np.logaddexp(0, x)).sum())
+
+    weights = np.array([
+        integral(fails[h:].sum(), runs[h:].sum(), bayesect.SLOW) * integral(fails[:h].sum(), runs[:h].sum(), bayesect.FAST)
+        for h in range(5)
+    ])  # fmt: skip
+    assert posterior == pytest.approx(weights / weights.sum())
+    left = bayesect._entropy_left(posterior, slow, fast)
+    for tested in range(5):
+        share = np.where(np.arange(5) <= tested, slow, fast)
+        joint = posterior * np.array([share, 1 - share])
+        assert left[tested] == pytest.approx(-(joint * np.log2(joint / joint.sum(axis=1, keepdims=True))).sum())
+
+
+def test_bounds_and_cells() -> None:
+    assert bounds.capacity(0.2) == pytest.approx(0.1**2 / 2 / math.log(2), rel=0.02)
+    assert [bounds.capacity(d) for d in (1, 2, 3, 5)] == pytest.approx([0.161, 0.486, 0.760, 0.975], abs=1e-3)
+    assert (bounds.bits(1024, 1e-9), bounds.bits(1)) == (pytest.approx(10, abs=1e-6), 0)
+    assert bounds.lower_bound(1000, 0.5, 0.01, 10) == pytest.approx(bounds.bits(1000) * 11)
+    assert sum(cell.group == "grid" for cell in cells.all_cells()) == 320
+    assert len({cell.name for cell in cells.all_cells()}) == len(cells.all_cells())
+
+
+def trial(*, right: bool, cost: float) -> Trial:
+    return Trial(Judgement.RIGHT if right else Judgement.WRONG, True, math.nan, right, 1, 1, 1.0, cost)
+
+
+def test_the_oracle_takes_the_cheapest_that_is_right_often_enough() -> None:
+    played = {
+        ("a", f"git bisect R={r}"): {s: trial(right=r >= 5 or s > 1, cost=10.0 * r) for s in range(20)}
+        for r in contest.ORACLE
+    }
+    chosen = oracle.with_oracle(["a", "b"], played)
+    assert chosen["a", contest.BEST] is played["a", "git bisect R=5"]
+    assert ("b", contest.BEST) not in chosen
+
+
+def test_stated_probabilities_bin_by_bin() -> None:
+    stated = [(0.5, True), (0.5, False), (0.995, True), (1.0, True), (None, True), (math.nan, False)]
+    seen = [(name, count, mean, true.middle) for name, count, mean, true in figures.bins(stated)]
+    assert seen == [("0.4 to 0.6", 2, 0.5, 0.5), ("0.99 to 1", 2, pytest.approx(0.9975), 1.0)]
+
+
+@pytest.mark.calibration
+def test_an_interrupted_benchmark_is_continued_to_its_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = tmp_path / "out.md"
+
+    def benchmark(hunts: int) -> None:
+        words = ["--hunts", str(hunts), "--peer-hunts", "1", "--cells", "world/(3 comm|budget: 20)", "--rules", "all"]
+        monkeypatch.setattr("sys.argv", ["run.py", *words, "--results", str(tmp_path), "--table", str(table)])
+        run.main()
+
+    benchmark(2)
+    first = results.load(tmp_path, ["ours"])["world/3 commits", "ours"]
+    benchmark(3)
+    again = results.load(tmp_path, ["ours"])["world/3 commits", "ours"]
+    assert {seed: again[seed] for seed in (0, 1)} == first and set(again) == {0, 1, 2}
+    text = table.read_text()
+    assert "among the suspects: budget: 20 runs" in text and "| git bisect R=100 |" not in text
+    assert "| never dearer than git bisect, best R, where it is right |" in text
+    rows = {(row["rule"], row["hunts"]) for row in json.loads(table.with_suffix(".json").read_text())}
+    assert rows >= {("ours", 3), ("git_bayesect", 1), ("git bisect, best R", 1)}
