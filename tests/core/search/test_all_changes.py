@@ -1,5 +1,6 @@
 """Every change of a range, not only the largest."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,7 @@ from named import several
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Found, Inconclusive, Interval, NotReproduced, Reason, Several
 from perfbisect.core.domain.settings import NOTHING_KNOWN, Policy, PriorKnowledge
-from perfbisect.core.inference.observations import Built, Reading, Skipped
+from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
 from perfbisect.core.search.all_changes import _halves, _Progress, _Span, _unsettled
 from perfbisect.core.search.decide import decide
 from perfbisect.core.search.situation import Situation, subrange
@@ -114,11 +115,17 @@ def test_a_subrange_has_its_own_readings_corrected_for_what_a_branch_lacks() -> 
         1: (Interval(0.7, 0.75, 0.8), Interval(0.4, 0.5, 0.6)),
         3: (Interval(0.3, 0.4, 0.5), Interval(1.0, 1.0, 1.0)),
     }
-    assert list(part.observations(seen, {1: changes[1]}, NOTHING_KNOWN)) == [
+
+    def there(
+        seen: Sequence[Observation], changes: Mapping[int, Sequence[Interval]], prior: PriorKnowledge
+    ) -> Sequence[Observation]:
+        return part.situation(Situation(part.whole, seen, Policy(), prior), changes).observations
+
+    assert there(seen, {1: changes[1]}, NOTHING_KNOWN) == [
         Built(3, 9.0), Skipped(2, "why"), Reading(3, 0.5, 1.0, 1), Reading(0, 0.2, 2.0, 2),
     ]  # fmt: skip
     for prior, host, lacking in ((NOTHING_KNOWN, 1, 0.75 / 0.4), (arm, 0, 0.75 / 0.4), (arm, 1, 0.5)):
-        (seen_there,) = part.observations([Reading(4, 0.5, 1.0, 1, host)], changes, prior)
+        [seen_there] = there([Reading(4, 0.5, 1.0, 1, host)], changes, prior)
         assert isinstance(seen_there, Reading)
         assert np.isclose(seen_there.value, 0.5 + np.log(lacking))
 

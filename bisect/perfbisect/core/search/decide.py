@@ -17,6 +17,7 @@ from perfbisect.core.inference.observations import Built, Observation, Reading
 from perfbisect.core.search.all_changes import all_changes
 from perfbisect.core.search.build_orders import with_builds
 from perfbisect.core.search.fresh_layouts import with_layouts
+from perfbisect.core.search.older_branches import with_older_branches
 from perfbisect.core.search.single_change import single_change
 from perfbisect.core.search.situation import Proposal, Situation
 
@@ -52,11 +53,20 @@ def decide(
 
 def decide_in(now: Situation) -> Proposal:
     """The same in a situation; the model of its noise follows from what is known of the metric."""
-    policy, observations = now.policy.of_counts() if now.prior.exact else now.policy, now.observations
-    if policy.layouts and any(isinstance(seen, Built) and seen.fixed for seen in observations):
+    policy = now.policy.of_counts() if now.prior.exact else now.policy
+    if policy.layouts and any(isinstance(seen, Built) and seen.fixed for seen in now.observations):
+        now = now.with_readings(lambda seen: not seen.layout)
         policy = replace(policy, layouts=False)
-        observations = [seen for seen in observations if not (isinstance(seen, Reading) and seen.layout)]
-    hunt = all_changes if policy.all_steps else single_change
-    model = EXACT if now.prior.exact else USUAL
-    now = replace(now, policy=policy, observations=observations, model=model)
+    now = replace(now, policy=policy, model=EXACT if now.prior.exact else USUAL)
+    hunt = every_change if policy.all_steps else largest_change
     return with_builds(with_good_timed(with_layouts(hunt, now), now), now)
+
+
+def largest_change(now: Situation) -> Proposal:
+    """The hunt for one change, in a range whose branches may have begun with another speed than good."""
+    return with_older_branches(single_change, now)
+
+
+def every_change(now: Situation) -> Proposal:
+    """The same for all changes."""
+    return with_older_branches(all_changes, now)

@@ -43,9 +43,8 @@ from perfbisect.core.inference.code_placement import without_modes
 from perfbisect.core.inference.noise_model import FRESH, USUAL
 from perfbisect.core.inference.observations import Observation, Reading
 from perfbisect.core.inference.record import arrange, behaviour
-from perfbisect.core.inference.relative_speed import by_layout
 from perfbisect.core.inference.state_space import fit, levels_of
-from perfbisect.core.search.older_branches import Hunt, with_older_branches
+from perfbisect.core.search.older_branches import Hunt
 from perfbisect.core.search.situation import Proposal, Situation
 from perfbisect.core.search.verdicts import PROVEN, afforded, undecided
 from perfbisect.core.stats.distributions import below_by_chance
@@ -103,26 +102,21 @@ class Comparison:
 def with_layouts(hunt: Hunt, now: Situation) -> Proposal:
     """The decision of ``hunt``; where layouts can be had, nothing is named by the usual layout alone."""
     if not now.policy.layouts or now.model is not USUAL:
-        return with_older_branches(hunt, now)
+        return hunt(now)
     begins = next((place for place, seen in enumerate(now.observations) if _is_fresh(seen)), None)
     if begins is None:
-        usual = with_older_branches(hunt, now)
+        usual = hunt(now)
         if isinstance(usual.order, Measure) or _settled(usual.order):
             return usual
     else:
         usual = _as_linked(hunt, now.graph, tuple(now.observations[:begins]), now.policy, now.prior, now.shared)
-    again = replace(
-        now,
-        observations=by_layout(now.observations)[1],
-        prior=replace(now.prior, noise=None),
-        model=FRESH,
-    )
+    again = now.with_readings(_is_fresh, prior=replace(now.prior, noise=None), model=FRESH)
     each = {step.candidate: compare(again, step) for step in _steps(usual.order)}
     if each and all(one.shown for of in each.values() for one in of):
         return replace(usual, order=_with_layouts(usual.order, each))
     if each and not any(one.absent for of in each.values() for one in of) and (more := _further(each, now)):
         return afforded(replace(usual, order=more), now)
-    return afforded(_ended(with_older_branches(hunt, again), usual.order, each, again), now)
+    return afforded(_ended(hunt(again), usual.order, each, again), now)
 
 
 @lru_cache(maxsize=4)
@@ -135,7 +129,7 @@ def _as_linked(
     shared: bool,
 ) -> Proposal:
     """How the first part of a hunt ended; kept, as every later decision depends on it."""
-    return with_older_branches(hunt, Situation(graph, observations, policy, prior, ALL_FREE, shared=shared))
+    return hunt(Situation(graph, observations, policy, prior, ALL_FREE, shared=shared))
 
 
 def compare(again: Situation, step: Step) -> tuple[Comparison, ...]:
@@ -146,11 +140,8 @@ def compare(again: Situation, step: Step) -> tuple[Comparison, ...]:
 def _compare(again: Situation, step: Step, parent: int) -> Comparison:
     usual = abs(math.log(step.ratio.middle))
     slow, fast = again.record.name(step.candidate), again.record.name(parent)
-
-    def counts(seen: Observation) -> bool:
-        return not isinstance(seen, Reading) or again.record.name(seen.candidate) in (slow, fast)
-
-    record = arrange([seen for seen in again.observations if counts(seen)], again.policy, slow)
+    pair = again.with_readings(lambda seen: again.record.name(seen.candidate) in (slow, fast))
+    record = arrange(pair.observations, again.policy, slow)
     if not (record.runs(slow) and record.runs(fast)):
         return Comparison(parent, usual, None, None)
     record, trust = without_modes(record, fast, slow)

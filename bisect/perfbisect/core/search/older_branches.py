@@ -6,9 +6,10 @@ differ, the readings of the branch are corrected by the difference, and the hunt
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,7 +59,7 @@ def with_older_branches(hunt: Hunt, now: Situation) -> Proposal:
         compared = {point: each for point, each in compared.items() if not isinstance(each.order, Measure)}
     while True:
         offsets = {point: ratios for point, each in compared.items() if (ratios := _difference(each))}
-        decision = hunt(replace(now, observations=list(_corrected(start, now, offsets, unknown))))
+        decision = hunt(_corrected(start, now, offsets, unknown))
         needed = [point for point in _needed(now, start, decision) if point not in unknown]
         compared |= {point: _compared(point, now) for point in needed if point not in compared}
         for point, each in compared.items():
@@ -111,19 +112,16 @@ def _compared(point: int, now: Situation) -> Proposal:
     place = {record.name(0): 0, record.name(point): 1}
     one, other = record.readings(0), record.readings(point)
     near = {*one[record.near(one, other, NEAR)].tolist(), *other[record.near(other, one, NEAR)].tolist()}
-    observations: list[Observation] = []
-    number = -1
-    for seen in now.observations:
-        number += isinstance(seen, Reading)
-        node = place.get(record.name(seen.candidate))
-        if node is None or (isinstance(seen, Reading) and number not in near):
-            continue
-        own = replace(seen, candidate=node)
-        observations.append(replace(own, same_as=None) if isinstance(own, Built) else own)
-    two = replace(
-        now,
+    numbers = count()
+
+    def node(seen: Observation) -> int | None:
+        far = isinstance(seen, Reading) and next(numbers) not in near
+        return None if far else place.get(record.name(seen.candidate))
+
+    two = now.seen_as(
+        node,
+        lambda _: None,
         graph=Graph.line(1),
-        observations=observations,
         policy=replace(now.policy.unlimited(), direction=Direction.ANY),
         fleet=now.fleet.renumbered({0: 0, point: 1}),
     )
@@ -141,26 +139,26 @@ def _difference(compared: Proposal) -> tuple[Interval, ...]:
 
 def _corrected(
     start: NDArray[np.int64], now: Situation, offsets: Mapping[int, Sequence[Interval]], unknown: Sequence[int]
-) -> Iterator[Observation]:
-    """The observations as if all branches had started with the speed of good.
+) -> Situation:
+    """The situation as if all branches had started with the speed of good.
 
     A branch that started with an ``unknown`` speed cannot be measured: its builds cannot be classified as slow or fast.
     And where two branches share a binary, the commits between may still have changed the speed: it counts as two.
     """
     lost = np.isin(start, unknown)
     lost[-1] = False  # bad was compared with good itself
-    for node in np.flatnonzero(lost).tolist():
-        yield Skipped(node, Reason.BRANCH_POINT_UNKNOWN)
-    for seen in now.observations:
-        own = int(start[seen.candidate])
-        if lost[seen.candidate]:
-            continue
-        if isinstance(seen, Built) and seen.same_as is not None and start[seen.same_as] != own:
-            yield replace(seen, same_as=None)
-        elif isinstance(seen, Reading) and own in offsets:
-            yield replace(seen, value=seen.value - math.log(offsets[own][now.prior.class_of(seen.host)].middle))
-        else:
-            yield seen
+
+    def same(seen: Built) -> int | None:
+        here = seen.same_as is not None and start[seen.same_as] == start[seen.candidate]
+        return seen.same_as if here else None
+
+    def offset(seen: Reading) -> float:
+        ratios = offsets.get(int(start[seen.candidate]))
+        return -math.log(ratios[now.prior.class_of(seen.host)].middle) if ratios else 0.0
+
+    seen = now.seen_as(lambda seen: None if lost[seen.candidate] else seen.candidate, same, offset)
+    skipped = [Skipped(node, Reason.BRANCH_POINT_UNKNOWN) for node in np.flatnonzero(lost).tolist()]
+    return replace(seen, observations=[*skipped, *seen.observations])
 
 
 def _needed(now: Situation, start: NDArray[np.int64], decision: Proposal) -> list[int]:

@@ -34,7 +34,6 @@ from perfbisect.core.inference.analysis import (
     with_common_culprit,
 )
 from perfbisect.core.inference.ancestry import Hypotheses, hypotheses
-from perfbisect.core.inference.observations import Reading
 from perfbisect.core.inference.posterior import LeadingHypothesis, leading_hypothesis
 from perfbisect.core.inference.relative_speed import leading, strongest
 from perfbisect.core.search.acquisition import choose, hopeless, meanwhile
@@ -218,9 +217,8 @@ def _host_classes(now: Situation) -> list[_HostClass]:
         members = [host for host, its in enumerate(now.prior.host_classes) if its == name]
         left = sorted(set(members).difference(now.fleet.gone), key=lambda host: (not now.fleet.is_free(host), host))
         hosts.append(left[0] if left else None)
-        readings = [seen for seen in now.observations if not isinstance(seen, Reading) or seen.host in members]
         prior = now.prior if 0 in members else replace(now.prior, noise=None)
-        own.append(replace(now, observations=readings, prior=prior))
+        own.append(now.with_readings(lambda seen, members=members: seen.host in members, prior=prior))  # type: ignore[misc]
     known = with_common_culprit([_analysis(now, one, groups) for one in own])
     return [_HostClass(*one) for one in zip(names, hosts, own, known, strict=True)]
 

@@ -12,9 +12,10 @@ corrected for them.
 """
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +35,7 @@ from perfbisect.core.domain.orders import (
 from perfbisect.core.domain.settings import NOTHING_KNOWN, Policy, PriorKnowledge
 from perfbisect.core.inference.ancestry import ancestry_of
 from perfbisect.core.inference.noise_model import USUAL, NoiseModel
-from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
+from perfbisect.core.inference.observations import Built, Observation, Reading
 from perfbisect.core.inference.record import Record, arrange
 
 
@@ -163,6 +164,35 @@ class Situation:
         """What may still be spent."""
         return Budget(self.record, self.policy, self.fleet, self.elsewhere)
 
+    def seen_as(
+        self,
+        node: Callable[[Observation], int | None],
+        same: Callable[[Built], int | None] | None = None,
+        offset: Callable[[Reading], float] | None = None,
+        **others: Any,
+    ) -> "Situation":
+        """Another situation, made of this one: all wrappers of the search ask it about one that they have made so.
+
+        ``node`` is the node of an observation there, or None if it does not count; ``same`` is the node with the same binary
+        as a build (None: the same as here), ``offset`` is added to a reading. ``others`` are further fields that differ.
+        """
+        observations: list[Observation] = []
+        for seen in self.observations:
+            if (place := node(seen)) is None:
+                continue
+            if isinstance(seen, Reading) and offset:
+                seen = replace(seen, value=seen.value + offset(seen))
+            elif isinstance(seen, Built) and same:
+                seen = replace(seen, same_as=same(seen))
+            observations.append(seen if place == seen.candidate else replace(seen, candidate=place))
+        return replace(self, observations=observations, **others)
+
+    def with_readings(self, counts: Callable[[Reading], bool], **others: Any) -> "Situation":
+        """The same with those readings alone that count."""
+        return self.seen_as(
+            lambda seen: seen.candidate if not isinstance(seen, Reading) or counts(seen) else None, **others
+        )
+
     def missing(self, order: Measure) -> tuple[int, ...]:
         """The candidates of ``order`` whose builds are not there, where build hosts make them; empty where hosts build."""
         if not self.fleet.builds_ahead:
@@ -194,44 +224,40 @@ class Subrange:
         return int(self.place[candidate]) in self.graph.candidates
 
     def situation(self, whole: Situation, changes: Mapping[int, Sequence[Interval]]) -> Situation:
-        """The situation as seen in the subrange; ``changes`` are known: by candidate, on each host class."""
-        places = {
-            v: int(self.place[v]) for v in (*whole.fleet.candidates, *whole.fleet.in_flight) if self.place[v] >= 0
-        }
-        return replace(
-            whole,
-            graph=self.graph,
-            observations=list(self.observations(whole.observations, changes, whole.prior)),
-            fleet=whole.fleet.renumbered(places),
-            subrange=True,
-        )
-
-    def observations(
-        self, observations: Sequence[Observation], changes: Mapping[int, Sequence[Interval]], prior: PriorKnowledge
-    ) -> Iterator[Observation]:
-        """The observations of candidates of the subrange, corrected for ``changes``.
+        """The situation as seen in the subrange, corrected for ``changes``, which are known: by candidate, on each host class.
 
         Candidates with equal binaries are named by the first of them inside.
         """
+        places = {
+            v: int(self.place[v]) for v in (*whole.fleet.candidates, *whole.fleet.in_flight) if self.place[v] >= 0
+        }
         name: dict[int, int] = {}
-        for seen in observations:
+        for seen in whole.observations:
             if isinstance(seen, Built) and seen.same_as is not None:
                 first = name.get(seen.same_as, seen.same_as)
                 name[seen.candidate] = first
         inside: dict[int, int] = {}  # name of a binary → node of the subrange that represents it
         for candidate in sorted({*name, *name.values()}, key=lambda c: (self.place[c] < 0, c)):
             inside.setdefault(name.get(candidate, candidate), int(self.place[candidate]))
-        for seen in observations:
-            binary = name.get(seen.candidate, seen.candidate)
-            node = int(self.place[seen.candidate])
-            match seen:
-                case Built() if node >= 0:
-                    same = inside.get(binary, node)
-                    yield replace(seen, candidate=node, same_as=None if same == node else same)
-                case Skipped() if node >= 0:
-                    yield replace(seen, candidate=node)
-                case Reading() if (at := inside.get(binary, node)) >= 0:
-                    yield replace(seen, candidate=at, value=seen.value + self._lacking(seen, changes, prior))
+
+        def represented(seen: Observation) -> int:
+            return inside.get(name.get(seen.candidate, seen.candidate), int(self.place[seen.candidate]))
+
+        def node(seen: Observation) -> int | None:
+            place = represented(seen) if isinstance(seen, Reading) else int(self.place[seen.candidate])
+            return place if place >= 0 else None
+
+        def same(seen: Built) -> int | None:
+            return place if (place := represented(seen)) != self.place[seen.candidate] else None
+
+        return whole.seen_as(
+            node,
+            same,
+            lambda seen: self._lacking(seen, changes, whole.prior),
+            graph=self.graph,
+            fleet=whole.fleet.renumbered(places),
+            subrange=True,
+        )
 
     def _lacking(self, seen: Reading, changes: Mapping[int, Sequence[Interval]], prior: PriorKnowledge) -> float:
         """The known changes that the good end has and a build has not, less those of which the reverse is true."""
