@@ -1,4 +1,4 @@
-"""What a hunt's state says after a sequence of events."""
+"""What a hunt's state says after a sequence of events. What the search sees of a log with build hosts."""
 
 from dataclasses import replace
 
@@ -31,6 +31,7 @@ from perfbisect.core.domain.orders import (
     Step,
 )
 from perfbisect.core.inference.hunt_state import Classification, HuntState, by_interval, classify, fold, ratios
+from perfbisect.core.inference.observations import Built, observations
 
 SHAS = tuple(f"{n:040x}" for n in range(4))
 HOST = HostFacts("a", "", 2, 1024, "", "")
@@ -212,3 +213,22 @@ def test_what_was_not_measured_is_built_or_skipped() -> None:
     state = after(built(0), ran(0), built(1), built(2, SHAS[0]), skipped(3, "start"))
     expected = [Classification.BASELINE, Classification.BUILT, Classification.GOOD, Classification.SKIPPED]
     assert [classify(state, sha, {}) for sha in SHAS] == expected
+
+
+def built_from(commit: str, binary: str, host: str) -> tuple[float, BuildFinished]:
+    return 100.0, BuildFinished(0, facts(commit, binary), None, host)
+
+
+def facts(commit: str, binary: str) -> BuildFacts:
+    return BuildFacts(commit, "key", binary, 5.0, 0, 0, False, "")
+
+
+NODE = {"a": 0, "b": 1, "c": 2}
+
+
+@pytest.mark.parametrize("hosts", [(), ("m", "n")])
+def test_a_build_of_a_build_host_is_there_for_every_host(hosts: tuple[str, ...]) -> None:
+    log = [built_from("a", "1", "b1"), built_from("b", "1", "b2"), built_from("c", "1", "n")]
+    first, second, third = observations(log, NODE, "qps", 0.0, hosts, ("b1", "b2"))
+    assert (first, second) == (Built(0, 5.0, build_host=0), Built(1, 5.0, 0, build_host=1))
+    assert third == (Built(2, 5.0, None, 1) if hosts else Built(2, 5.0, 0)), "a host's own build is there on that host"
