@@ -14,6 +14,7 @@ from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.orders import Interval
 from perfbisect.core.domain.settings import TrialBuild, TrialRequest, TrialType, TrialWorkload
 from perfbisect.core.domain.trials import Trial, TrialRun, TrialSkip, order
+from perfbisect.core.stats.distributions import t_of_rounds
 from perfbisect.core.stats.paired_comparison import (
     Compared,
     Ratio,
