@@ -46,8 +46,8 @@ def sections(trial: Trial, draw: "Callable[[Line], Markup]") -> Iterator[Section
     )
     yield Section("Left out", (Prose(left),) if left else (), quiet=True)
     title = Prose((f"{metric_title(trial.request.metric)} relative to the first release that was measured",))
-    tables = (title, levels(trial, found), *([steps(trial, found)] if any(line.steps for line in found) else []))
-    yield Section("Tables", tables, "tables", quiet=True, charted=True)
+    tables = [levels(trial, found), *([steps(trial, found)] if any(line.steps for line in found) else [])]
+    yield Section("Tables", (title, *tables), "tables", quiet=True, charted=True)
 
 
 def steps_in(trial: Trial) -> int:

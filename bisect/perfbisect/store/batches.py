@@ -63,7 +63,7 @@ def begin_batch(history: "History", file: Path | None, planned: Sequence[Planned
     """Enter a new batch; returns its number. Without a ``file`` its hunts are carried out together."""
     with history.transaction() as db:
         table = db.table("batches")
-        batch = int(table.insert({"started": at, "process": this_process(), "file": str(file or "")}).last_pk)
+        batch = int(table.insert({"started": at, "process": this_process(), "file": str(file or "")}).last_pk or 0)
         for number, one in enumerate(planned):
             row = {"arguments": json.dumps(one.arguments), "folder": one.folder, "hosts": json.dumps(one.hosts)}
             db.table("batch_hunts").insert({"batch_id": batch, "number": number, **row})

@@ -350,8 +350,9 @@ def create(db: "sqlite_utils.Database") -> None:
     try:
         if not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
             for name, table in TABLES.items():
-                key = table.key or next(iter(table.columns))
-                known = {*table.nullable, *table.key, next(iter(table.columns))}
+                first = next(iter(table.columns))
+                key = table.key or first
+                known = {*table.nullable, *table.key, first}
                 made = db.table(name).create(
                     table.columns,
                     pk=key,

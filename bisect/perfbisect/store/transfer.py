@@ -137,8 +137,8 @@ def copy(source: History, target: History, wanted: Sequence[int], origin: str) -
             else:
                 fold(log, source.sittings(session))
             here[session], how = copy_session(numbered(head, here), log, turns, origin)
-        names = (called(kind, each).removeprefix("hunt ") for each in (session, here[session]))
-        done.append(Copied(*names, how))
+        was, now = (called(kind, each).removeprefix("hunt ") for each in (session, here[session]))
+        done.append(Copied(was, now, how))
     return done
 
 
@@ -219,7 +219,7 @@ def renumbered(event: Event, session: int, about: int | None) -> Event:
 
 def about_hunt(request: TrialRequest, hunt: int | None) -> TrialRequest:
     """The request of a proof with the number that its hunt has here."""
-    return replace(request, reverts=replace(request.reverts, hunt=hunt)) if request.reverts else request
+    return replace(request, reverts=replace(request.reverts, hunt=hunt)) if request.reverts and hunt else request
 
 
 def log_of(history: History, session: int) -> Iterator[Timed]:
@@ -286,7 +286,7 @@ def checked(head: Head, log: Sequence[Timed], requests: Mapping[int, TrialReques
                 raise ValueError("a run or a failure is of no build")
             if isinstance(event, RunFinished | CandidateSkipped) and event.workload >= works:
                 raise ValueError("a run or a failure is of no workload")
-    if head.drop and head.about in requests:
+    if head.drop and head.about is not None and head.about in requests:
         (work, first, last), (builds, works) = head.drop, sizes(requests[head.about])
         if not (0 <= first < last < builds and 0 <= work < works):
             raise ValueError("it is for no build or workload")
