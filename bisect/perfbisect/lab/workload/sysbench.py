@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import PurePath
 
-from perfbisect.core.domain import background
+from perfbisect.core.domain import metrics
 from perfbisect.errors import UsageError
 from perfbisect.lab.workload import TIMED_OUT, Outcome, ProcessResult, killed, lines_of
 from perfbisect.recipes.workload import Option, Workload
@@ -92,9 +92,9 @@ def parse(lines: Iterable[str], operation: str) -> Outcome:
         elif match := _WINDOW.match(line):
             window = float(match[1]), float(match[2])
         elif match := _ROLE.match(line):
-            counters |= background.counters(match[1], *map(float, match.groups()[1:]))
+            counters |= metrics.counters(match[1], *map(float, match.groups()[1:]))
         elif match := _CLIENT.match(line):
-            counters |= {background.CLIENT_CPU: float(match[1]), background.CLIENT_BUSY: float(match[2])}
+            counters |= {metrics.CLIENT_CPU: float(match[1]), metrics.CLIENT_BUSY: float(match[2])}
         elif match := _BUCKET.match(line):
             buckets.append((float(match[1]), int(match[2])))
         elif match := _TOTAL.match(line):
