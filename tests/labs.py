@@ -7,8 +7,7 @@ from perfbisect.core.domain.events import CandidateSkipped, Commit, LabEvent, Ru
 from perfbisect.core.domain.facts import RunFacts, SkipFacts
 from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.host.protocol import Host
-from perfbisect.lab.build.candidates import Candidates
-from perfbisect.lab.build.lab_host import LabHost
+from perfbisect.lab.build.candidates import Candidates, LabHost
 from perfbisect.lab.host_lab import Earlier, HostLab
 from perfbisect.recipes.builder import Build, Builder, Variant
 from perfbisect.recipes.inventory import HostEntry

@@ -13,9 +13,9 @@ import msgspec
 from perfbisect.core.domain.events import Warned
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.build import checkout
-from perfbisect.lab.build.pipeline import build_context
+from perfbisect.lab.build.pipeline import build, build_context
 from perfbisect.lab.build.plan import BuildContext, Built
-from perfbisect.lab.build.shared_builds import SharedBuilds, obtain
+from perfbisect.lab.build.shared_builds import SharedBuilds
 from perfbisect.recipes.builder import Build, Builder, Variant
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.repository.discovery import open_repository
@@ -72,7 +72,7 @@ class Fleet:
         self, name: str, shared: SharedBuilds | None, sha: str, context: BuildContext | None = None, **more: object
     ) -> tuple[Built, list[str]]:
         """A build on the host of that name, and the warnings."""
-        steps, built = finish(obtain(shared, context or self.context(name, **more), sha))  # type: ignore[arg-type]
+        steps, built = finish(build(context or self.context(name, **more), sha, shared))  # type: ignore[arg-type]
         return built, [step.text for step in steps if isinstance(step, Warned)]
 
 

@@ -13,7 +13,7 @@ from perfbisect.core.domain.settings import Quick, Settings
 from perfbisect.errors import UsageError
 from perfbisect.host.local import LocalHost
 from perfbisect.hunt.resolve import choose_system, resolve_settings
-from perfbisect.lab.build import build_store
+from perfbisect.lab.build.plan import build_key
 from perfbisect.lab.build.toolchain import Toolchain, with_compiler
 from perfbisect.recipes import build_commands
 from perfbisect.recipes.build_systems import (
@@ -136,7 +136,7 @@ def test_a_recipe_that_names_its_system_keeps_it(tmp_path: Path, git: Callable[.
 
 
 def key(builder: Builder, system: str = "cmake") -> str:
-    return build_store.key_of(builder, Variant(), Toolchain("gcc", "12", "gcc 12"), "tree", (), "sha", system)
+    return build_key(builder, Variant(), Toolchain("gcc", "12", "gcc 12"), "tree", (), "sha", system)
 
 
 def test_all_that_changes_a_build_by_a_system_is_in_its_key() -> None:

@@ -7,7 +7,7 @@ import pytest
 from machine import Machine
 from perfbisect.host.protocol import Host
 from perfbisect.host.registry import connect
-from perfbisect.lab.build import checkout, submodules
+from perfbisect.lab.build import checkout
 from perfbisect.recipes.inventory import load_host
 from perfbisect.repository.discovery import open_repository
 from repos import Repo, git
@@ -23,7 +23,7 @@ def check_out(host: Host, repo: Path, sha: str) -> tuple[set[str], str]:
     """What was brought, by stages, and the content of a file."""
     opened, source = open_repository(repo), host.root / "work" / "n" / "source"
     _, bare = finish(checkout.mirror(host, opened, "n", [sha]))
-    steps, parts = finish(submodules.bring(host, "n", opened, sha, [], ""))
+    steps, parts = finish(checkout.bring_submodules(host, "n", opened, sha, [], ""))
     checkout.checkout(host, bare, sha, source, [], parts)
     found = host.run(["sh", "-c", 'cd "$1" && cat m/deep/d.c m/l.c', "cat", str(source)])
     return {step.stage for step in steps}, found.stdout

@@ -15,7 +15,7 @@ from perfbisect.core.domain.events import BuildFinished, LabEvent
 from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.build import prebuilt
-from perfbisect.lab.build.lab_host import LabHost
+from perfbisect.lab.build.candidates import LabHost
 from perfbisect.lab.build.links import LayoutSeeds
 from perfbisect.lab.host_lab import HostLab
 from perfbisect.recipes.inventory import HostEntry

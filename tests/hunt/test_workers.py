@@ -14,7 +14,7 @@ from perfbisect.host.local import LocalHost
 from perfbisect.host.protocol import StoppableHost
 from perfbisect.hunt.loop import Ended
 from perfbisect.hunt.workers import Member, ThreadWorkers
-from perfbisect.lab.build.lab_host import FairLock
+from perfbisect.lab.build.candidates import FairLock
 
 ORDER = Measure((), Purpose.SEARCH)
 

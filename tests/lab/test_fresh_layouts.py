@@ -15,8 +15,7 @@ from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.errors import ConnectionLost
 from perfbisect.host.local import LocalHost
 from perfbisect.host.protocol import Command, Result
-from perfbisect.lab.build.candidates import BuildsMade
-from perfbisect.lab.build.lab_host import LabHost
+from perfbisect.lab.build.candidates import BuildsMade, LabHost
 from perfbisect.lab.build.links import LayoutSeeds
 from perfbisect.lab.host_lab import HostLab
 from perfbisect.lab.upkeep import items, remove

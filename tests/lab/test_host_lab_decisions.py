@@ -33,7 +33,7 @@ REPOSITORY = Repository(Path("/repo/.git"), Path("/repo/.git/objects"), "sha1")
 @pytest.fixture(autouse=True)
 def no_submodules(monkeypatch: pytest.MonkeyPatch) -> None:
     """The repository is none."""
-    monkeypatch.setattr("perfbisect.lab.build.submodules.submodules", lambda *_: ())
+    monkeypatch.setattr("perfbisect.lab.build.checkout.submodules", lambda *_: ())
 
 
 @pytest.fixture

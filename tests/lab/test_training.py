@@ -1,28 +1,32 @@
-"""Training of builds on a real host: what happens to data that is damaged, or on which a build does not start."""
+"""Training of builds: their options, what belongs to their keys, and what happens to data and counts that are of no use."""
 
-from collections.abc import Callable
+import shlex
+import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import msgspec
 import pytest
 
+from generators import finish
 from perfbisect.core.domain.events import Warned
 from perfbisect.errors import BuildFailed, DataDamaged, EnvironmentFailure
 from perfbisect.host.local import LocalHost
-from perfbisect.lab.build.pgo import Instrumented
-from perfbisect.lab.training import Trainer
-from perfbisect.recipes.builder import Builder, Server
+from perfbisect.lab import training
+from perfbisect.lab.build.links import why_fixed
+from perfbisect.lab.build.plan import Instrumented, Phase, profiled, training_identity
+from perfbisect.lab.training import LIMIT, SECONDS, Trainer, shortened
+from perfbisect.recipes.builder import Builder, Server, Variant
 from perfbisect.recipes.inventory import HostEntry
-from perfbisect.recipes.workload import Workload
+from perfbisect.recipes.workload import Workload, load_training
 
-pytestmark = pytest.mark.tools
-
-START = "[ $(cat {data}/by) = {commit} ] || exit 1; touch {socket}; exec sleep 600"
+VARIANT = Variant(cflags="-O2", train="*")
+SERVER = Server(initialise=[], start=["serve"], ready=["true"], settings={"cache": "{cache}", "sync": True})
 # It starts only on the data that it has loaded itself.
 PARTICULAR = Server(
     initialise=[["sh", "-c", "echo {commit} >{data}/by"]],
-    start=["sh", "-c", START],
+    start=["sh", "-c", "[ $(cat {data}/by) = {commit} ] || exit 1; touch {socket}; exec sleep 600"],
     ready=["test", "-e", "{socket}"],
 )
 
@@ -32,54 +36,142 @@ def trainer(host: LocalHost, tmp_path: Path) -> Trainer:
     recipe = tmp_path / "recipe"
     recipe.mkdir()
     workload = Workload(
-        name="w", suite="s", folder="/nowhere", driver="x", summary="", group="g", command=["true"],
+        name="w", suite="s", folder="/nowhere", driver="x", summary="", group="g", command=["true"], time=300.0,
         prepare_commands=[["sh", "-c", "echo row >{data}/rows"]],
     )  # fmt: skip
     builder = Builder(name="one", folder=str(recipe), summary="", driver="x")
     return Trainer(host, HostEntry(name=host.name), builder, (workload,))
 
 
-def train(trainer: Trainer, name: str, reset: Callable[[], None]) -> list[Warned]:
-    return [*trainer.train(Instrumented(name * 40, name * 16, trainer.builder, "1", PurePosixPath("/usr")), reset)]
+@pytest.mark.parametrize(
+    ("compiler", "used"), [("gcc", "/a root/profile"), ("clang", "/a root/profile/merged.profdata")]
+)
+def test_options_follow_those_of_the_variant(compiler: str, used: str) -> None:
+    """Whatever the path of the root."""
+    folder = PurePosixPath("/a root/profile")
+    assert profiled(VARIANT, compiler, Phase.PLAIN, folder) == VARIANT
+    phases = {Phase.INSTRUMENTED: f"-fprofile-generate={folder}", Phase.OPTIMISED: f"-fprofile-use={used}"}
+    for phase, option in phases.items():
+        variant = profiled(VARIANT, compiler, phase, folder)
+        assert shlex.split(variant.cflags)[:2] == ["-O2", option]
+        assert shlex.split(variant.ldflags) == [option]
 
 
-def test_damaged_data_is_loaded_again_but_not_for_ever(trainer: Trainer) -> None:
-    """Loading is not counted then, either."""
-    resets = []
+def test_a_training_is_known_by_its_workloads_and_not_by_its_host(trainer: Trainer) -> None:
+    known = training_identity(trainer, VARIANT, "gcc")
+    [workload] = trainer.workloads
+    other = msgspec.structs.replace(workload, args={"rows": 10})
+    elsewhere = replace(trainer, entry=HostEntry(memory=99, server_cpus="1", jobs=3))
+    assert training_identity(elsewhere, VARIANT, "gcc") == known
+    assert training_identity(replace(trainer, workloads=(other,)), VARIANT, "gcc") != known
+    assert training_identity(replace(trainer, workloads=(workload, workload)), VARIANT, "gcc") != known
+    assert training_identity(trainer, VARIANT, "clang") != known
+    assert training_identity(None, VARIANT, "gcc") == {}
 
-    def damage_once() -> None:
-        resets.append(1)
-        if len(resets) == 1:
-            damage()
 
-    def damage() -> None:
-        [data] = Path(trainer.host.root, "datasets").glob("*/data")
-        (data / "more").write_text("more")
+def test_a_training_is_known_by_the_configuration_of_its_server(trainer: Trainer) -> None:
+    """But not by the sizes of the host."""
 
-    [warned] = train(trainer, "a", damage_once)
+    def identity(server: Server, **host: int) -> str:
+        builder = msgspec.structs.replace(trainer.builder, server=server)
+        return replace(trainer, builder=builder, entry=HostEntry(**host)).identity
+
+    known = identity(SERVER)
+    assert known != trainer.identity
+    assert identity(SERVER, memory=99) == known
+    for change in ({"settings": {"cache": "{cache}", "sync": False}}, {"start": ["serve", "-f"]}, {"create": [["c"]]}):
+        assert identity(msgspec.structs.replace(SERVER, **change)) != known
+
+
+def test_a_training_does_not_depend_on_the_order_of_workloads(trainer: Trainer) -> None:
+    first, second = (msgspec.structs.replace(trainer.workloads[0], name=name) for name in "ab")
+    builder = msgspec.structs.replace(trainer.builder, variants={"own": VARIANT})
+    assert load_training(builder, "own", [second, first]) == (first, second)
+
+
+def test_a_training_is_short(trainer: Trainer) -> None:
+    [workload] = trainer.workloads
+    short = shortened(workload)
+    assert (short.warmup, short.time, short.timeout) == (0.0, SECONDS, LIMIT)
+    own = shortened(msgspec.structs.replace(workload, time=1.0, timeout=5.0))
+    assert (own.time, own.timeout) == (1.0, 5.0)
+    longer = replace(trainer, workloads=(msgspec.structs.replace(workload, time=3000.0),))
+    assert longer.identity == trainer.identity, "what is cut off makes no other build"
+
+
+def test_the_order_of_functions_is_that_of_the_profile() -> None:
+    assert why_fixed(VARIANT)
+    assert not why_fixed(Variant(cflags="-O2"))
+
+
+def instrumented(trainer: Trainer, name: str, compiler: str = "gcc") -> Instrumented:
+    profile = trainer.host.root / "profile"
+    return Instrumented(
+        name * 40, name * 16, trainer.builder, "1", PurePosixPath("/usr"), profile, compiler, compiler
+    )  # fmt: skip
+
+
+def train(trainer: Trainer, name: str) -> tuple[list[Warned], bool]:
+    """The warnings, and whether there is a profile."""
+    return finish(trainer.train(instrumented(trainer, name)))
+
+
+def writing(where: str) -> list[list[str]]:
+    """Loading that counts what it executes, as the run does."""
+    return [["sh", "-c", f"echo row >{{data}}/rows; echo x >{where}/of-loading.gcda"]]
+
+
+@pytest.mark.tools
+@pytest.mark.parametrize("counts", [True, False])
+def test_what_loading_executes_is_not_counted(trainer: Trainer, counts: bool) -> None:
+    profile = Path(trainer.host.root, "profile")
+    profile.mkdir()
+    [workload] = trainer.workloads
+    command = ["sh", "-c", f"echo x >{profile}/of-run.gcda"] if counts else ["true"]
+    workload = msgspec.structs.replace(workload, prepare_commands=writing(str(profile)), command=command)
+    assert train(replace(trainer, workloads=(workload,)), "a") == ([], counts)
+    assert [file.name for file in profile.iterdir()] == (["of-run.gcda"] if counts else [])
+
+
+@pytest.mark.tools
+def test_damaged_data_is_loaded_again_but_not_for_ever(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[int] = []
+    whole, times = training.visit.run_alone, 1
+
+    def damaging(*given: object) -> object:
+        loaded.append(1)
+        if len(loaded) <= times:
+            [data] = Path(trainer.host.root, "datasets").glob("*/data")
+            (data / "more").write_text("more")
+        return whole(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(training.visit, "run_alone", damaging)
+    [warned], _ = train(trainer, "a")
     assert "is damaged" in warned.text
-    assert len(resets) == 2
+    assert len(loaded) == 2
+    times = 99
     with pytest.raises(DataDamaged):
-        train(trainer, "a", damage)
+        train(trainer, "a")
 
 
+@pytest.mark.tools
 def test_data_that_is_refused(trainer: Trainer) -> None:
     """A build that does not start on the data of another is trained on its own."""
     trainer = replace(trainer, builder=msgspec.structs.replace(trainer.builder, server=PARTICULAR))
-    resets: list[str] = []
-    assert train(trainer, "a", lambda: resets.append("a")) == []
-    [warned] = train(trainer, "b", lambda: resets.append("b"))
+    assert train(trainer, "a")[0] == []
+    [warned], _ = train(trainer, "b")
     assert "does not start on the data" in warned.text
-    assert resets == ["a", "b", "b"]
 
 
+@pytest.mark.tools
 def test_a_workload_that_fails_is_a_failure_of_the_build(trainer: Trainer) -> None:
     [workload] = trainer.workloads
     trainer = replace(trainer, workloads=(msgspec.structs.replace(workload, command=["false"]),))
     with pytest.raises(BuildFailed, match="fails in its training with s/w"):
-        train(trainer, "a", lambda: None)
+        train(trainer, "a")
 
 
+@pytest.mark.tools
 def test_a_sysbench_without_the_driver_is_a_fault_of_the_host(
     trainer: Trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,3 +186,38 @@ def test_a_sysbench_without_the_driver_is_a_fault_of_the_host(
     with pytest.raises(EnvironmentFailure, match="compiled without its pgsql driver"):
         replace(trainer, builder=builder, workloads=(by_sysbench,)).check()
     replace(trainer, builder=msgspec.structs.replace(builder, driver="mysql"), workloads=(by_sysbench,)).check()
+
+
+@pytest.fixture
+def counts(trainer: Trainer, tmp_path: Path) -> Path:
+    """The counts of one process, by clang."""
+    if not (shutil.which("clang") and shutil.which("llvm-profdata")):
+        pytest.skip("no clang with a profile: apt-get install clang llvm libclang-rt-dev")
+    folder = instrumented(trainer, "a").profile
+    words = ["clang", f"-fprofile-generate={folder}", "-x", "c", "-", "-o", str(tmp_path / "program")]
+    if subprocess.run(words, input=b"int main(void) { return 0; }", capture_output=True, check=False).returncode:
+        pytest.skip("clang has no runtime of profiles: apt-get install libclang-rt-dev")
+    subprocess.run([tmp_path / "program"], check=True)
+    [whole] = Path(folder).glob("*.profraw")
+    return whole
+
+
+@pytest.mark.tools
+def test_counts_that_cannot_be_read_are_no_fault_of_the_host(trainer: Trainer, counts: Path) -> None:
+    """A process that is killed while it writes leaves such a file: beside others it is left out."""
+    build = instrumented(trainer, "a", "clang")
+    counts.with_name("cut.profraw").write_bytes(counts.read_bytes()[:40])
+    assert training.finish(trainer.host, build)
+    counts.with_name("merged.profdata").unlink()
+    counts.unlink()
+    assert not training.finish(trainer.host, build)
+
+
+@pytest.mark.tools
+def test_counts_of_another_version_are_a_fault_of_the_host(trainer: Trainer, counts: Path) -> None:
+    content = bytearray(counts.read_bytes())
+    content[8] = 99  # the version
+    counts.write_bytes(content)
+    with pytest.raises(EnvironmentFailure, match=r"cannot be merged .*version") as raised:
+        training.finish(trainer.host, instrumented(trainer, "a", "clang"))
+    assert "apt-get install llvm" in raised.value.advice

@@ -10,8 +10,8 @@ from perfbisect.errors import UsageError
 from perfbisect.host.lock import WaitCallback, wait
 from perfbisect.host.protocol import Host
 from perfbisect.host.registry import connect
-from perfbisect.lab.build import build_store
-from perfbisect.lab.build.lab_host import FairLock, LabHost
+from perfbisect.lab.build.candidates import FairLock, LabHost
+from perfbisect.lab.build.plan import for_processor
 from perfbisect.lab.build.shared_builds import SharedBuilds
 from perfbisect.lab.checks import CheckRequest, Level
 from perfbisect.lab.checks.all_hosts import differing, read_side
@@ -64,7 +64,7 @@ class BuildHostChecks:
             return entry.builds
         variant = variant_of(self.builder, self.settings.variant)
         sides = [read_side(each, variant) for each in (found[0].host, host)]
-        native = build_store.for_processor(self.builder, variant)
+        native = for_processor(self.builder, variant)
         if any(each.level is not Level.NOTE for each in differing(host.name, sides, native=native)):
             return False
         request = CheckRequest.to_build(host, entry, self.builder, self.settings.variant)
@@ -85,7 +85,7 @@ class BuildHostChecks:
         variant = variant_of(self.builder, self.settings.variant)
         sides = [read_side(each.host, variant) for each in found]
         sides += [read_side(host, variant)] if entry.builds else []
-        return warnings(differing(host.name, sides, native=build_store.for_processor(self.builder, variant)))
+        return warnings(differing(host.name, sides, native=for_processor(self.builder, variant)))
 
 
 class HostLocks:

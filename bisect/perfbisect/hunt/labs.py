@@ -21,7 +21,7 @@ from perfbisect.hunt.setup import HuntSetup, PreparedHost
 from perfbisect.hunt.workers import BuildMember, InlineWorkers, Listener, Member, ThreadWorkers
 from perfbisect.lab.build.candidates import BuildsMade, Candidates
 from perfbisect.lab.build.links import LayoutSeeds
-from perfbisect.lab.build_site import BuildLab, BuildSite
+from perfbisect.lab.builds import BuildLab, BuildSite
 from perfbisect.lab.guarded_lab import GuardedLab, Lab
 from perfbisect.lab.host_lab import Earlier
 from perfbisect.lab.measure.visit import SlowRuns, StudyMaker

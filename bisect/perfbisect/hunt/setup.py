@@ -19,9 +19,9 @@ from perfbisect.hunt.build_hosts import BuildHost, BuildHostChecks, HostLocks, b
 from perfbisect.hunt.left_out import left_out
 from perfbisect.hunt.patches import check_patches, patches_of
 from perfbisect.hunt.shared import shared_builds
-from perfbisect.lab.build import build_store
 from perfbisect.lab.build.candidates import BuildsMade, Candidates
 from perfbisect.lab.build.links import LayoutSeeds
+from perfbisect.lab.build.plan import build_fingerprint
 from perfbisect.lab.build.shared_builds import SharedBuilds
 from perfbisect.lab.checks import CheckRequest
 from perfbisect.lab.checks.preflight import findings, inspect_host, obstacle, warnings
@@ -228,7 +228,7 @@ class HuntSetup:
 
     def build_hash(self) -> str:
         """A hash of everything in the recipe that builds depend on."""
-        return build_store.fingerprint(self.builder, variant_of(self.builder, self.settings.variant), self.patches)
+        return build_fingerprint(self.builder, variant_of(self.builder, self.settings.variant), self.patches)
 
     def lab(
         self,

@@ -75,7 +75,7 @@ def _cancelled_after(seconds: float) -> Iterator[None]:
 
 
 class Builds(Protocol):
-    """Makes builds; see ``perfbisect.lab.build_site``."""
+    """Makes builds; see ``perfbisect.lab.builds``."""
 
     def build(self, candidate: int) -> Generator[LabEvent]:
         """Build a candidate."""

@@ -20,11 +20,10 @@ from perfbisect.host.facts import CORES, MEMORY_MIB, ask
 from perfbisect.host.local import LocalHost
 from perfbisect.host.protocol import Host
 from perfbisect.lab import Steps
-from perfbisect.lab.build import ccache, checkout, pipeline, submodules
+from perfbisect.lab.build import checkout, pipeline
 from perfbisect.lab.build.checkout import for_all
-from perfbisect.lab.build.pgo import Phase
-from perfbisect.lab.build.plan import BuildContext, Plan, plan_for, present
-from perfbisect.lab.build.toolchain import Toolchain, toolchain
+from perfbisect.lab.build.plan import BuildContext, Phase, Plan, plan_for, present
+from perfbisect.lab.build.toolchain import Toolchain, cache_namespace, toolchain
 from perfbisect.lab.measure import perf, visit
 from perfbisect.lab.servers import Service, System, configuration, placeholders, service_in
 from perfbisect.lab.training import SECONDS
@@ -94,7 +93,7 @@ def _plans(request: ListingRequest, scratch: LocalHost) -> tuple[Plan, ...]:
     tools, namespace = Toolchain("", "", ""), ""
     with contextlib.suppress(EnvironmentFailure):  # `bisect doctor` shows what is missing
         tools = toolchain(host, variant)
-        namespace = ccache.namespace(host, tools.processor)
+        namespace = cache_namespace(host, tools.processor)
     entry = msgspec.structs.replace(entry, jobs=entry.jobs or ask(host, CORES) or 1)
     bare = steps.result
     context = BuildContext(scratch, entry, builder, name, variant, tools, bare, repository, namespace, request.patches)
@@ -110,7 +109,7 @@ def _plans(request: ListingRequest, scratch: LocalHost) -> tuple[Plan, ...]:
 
 def _build(request: ListingRequest, work: PurePosixPath, *plans: Plan) -> Iterator[Part]:
     repository, builder = open_repository(request.repository), request.builder
-    listing = submodules.listed(repository, request.commit, builder.ignore, builder.repository)
+    listing = checkout.listed_submodules(repository, request.commit, builder.ignore, builder.repository)
     yield Part(f"submodules, in {work / 'source'}", tuple(f"# {line}" for line in listing))
     where = f"in {work / 'build'}"
     if request.build_host:

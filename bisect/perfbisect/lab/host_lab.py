@@ -11,11 +11,9 @@ from perfbisect.core.domain.orders import Measure, Purpose, interleave
 from perfbisect.errors import BuildChanged, BuildFailed, ConnectionLost, DataDamaged, JobLost, RunFailed
 from perfbisect.host.packages import missing
 from perfbisect.lab.build import build_store, links
-from perfbisect.lab.build.candidates import BuildsMade, Candidates
-from perfbisect.lab.build.lab_host import LabHost
+from perfbisect.lab.build.candidates import BuildsMade, Candidates, LabHost
 from perfbisect.lab.build.links import LayoutSeeds
-from perfbisect.lab.build_site import BuildSite
-from perfbisect.lab.candidate_builds import CandidateBuilds
+from perfbisect.lab.builds import BuildSite, CandidateBuilds
 from perfbisect.lab.guarded_lab import RetryPolicy
 from perfbisect.lab.measure import counting, perf
 from perfbisect.lab.measure.studies import CountedRunner

@@ -4,18 +4,19 @@ A run is at most SECONDS long, without warm-up. The data is what measurements us
 """
 
 import hashlib
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from perfbisect.core.domain.events import Warned
-from perfbisect.errors import BuildFailed, DataDamaged, RunFailed
+from perfbisect.errors import BuildFailed, DataDamaged, EnvironmentFailure, RunFailed
 from perfbisect.host.facts import DRIVERS, ask_all
 from perfbisect.host.packages import require
 from perfbisect.host.protocol import Host
 from perfbisect.lab import servers
-from perfbisect.lab.build.pgo import TRAIN, Instrumented
+from perfbisect.lab.build.log_parser import TRAIN
+from perfbisect.lab.build.plan import MERGED, Instrumented
 from perfbisect.lab.checks import CheckRequest, Inspection
 from perfbisect.lab.checks.preflight import drivers, needed, warnings
 from perfbisect.lab.measure import visit
@@ -30,6 +31,18 @@ from perfbisect.wording.text import listed
 
 SECONDS = 30.0  # of a run that is timed by sysbench, or whose command takes {time}
 LIMIT = 1800.0  # seconds after which a run without a limit of its own is killed: counting slows it down
+
+_UNREADABLE = "no profile can be merged"  # what clang's program says where no file could be read
+_EMPTY = 'rm -rf -- "$1" && mkdir -p -- "$1"'
+# $1 the folder, $2 the compiler, $3 its name. Prints one file with counts, nothing where there are none. A process that was
+# killed while it wrote leaves a file that cannot be read: it is left out.
+_FINISH = f"""\
+cd -- "$1" || exit
+if [ "$3" = clang ] && [ -n "$(find . -name '*.profraw' -size +0 | head -n 1)" ]; then
+    merge=$("$2" -print-prog-name=llvm-profdata) && "$merge" merge --failure-mode=all --output={MERGED} -- *.profraw || exit
+fi
+find . -type f '(' -name '*.gcda' -o -name {MERGED} ')' -size +0 | head -n 1
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +72,11 @@ class Trainer:
         require(self.host, needed(request))
         warnings(drivers(Inspection(request, ask_all(self.host, [DRIVERS]), "")))
 
-    def train(self, build: Instrumented, reset: Callable[[], None]) -> Iterator[Warned]:
-        """Load all data, call ``reset``, and run each workload once; again from the beginning where data is replaced.
+    def train(self, build: Instrumented) -> Generator[Warned, None, bool]:
+        """Load all data, forget what that has counted, and run each workload once; again where data is replaced.
 
-        Raises BuildFailed when the build fails in one, DataDamaged for data that is damaged again and again.
+        False where that gave no profile. Raises BuildFailed when the build fails in a workload, DataDamaged for data that is
+        damaged again and again, EnvironmentFailure where counts cannot be merged.
         """
         system = self._system(build)
         keepers = [DatasetKeeper(self.host, each, {}) for each in self.workloads]
@@ -72,9 +86,9 @@ class Trainer:
                     yield from keeper.load(system)
                 except RunFailed as failure:
                     raise failed(build, keeper.workload, failure) from failure
-            reset()  # loading is not what is to be fast
+            self.host.run(["sh", "-c", _EMPTY, "empty", str(build.profile)], timeout=600)  # loading is not to be fast
             if (yield from self._run_all(build, system, keepers)):
-                return
+                return finish(self.host, build)
 
     def _run_all(
         self, build: Instrumented, system: System, keepers: Sequence[DatasetKeeper]
@@ -115,3 +129,20 @@ def failed(build: Instrumented, workload: Workload, failure: RunFailed) -> Build
     """The error for a build that fails in a workload."""
     sentence = f"{build.commit[:10]} fails in its training with {full_name(workload)}: {failure}"
     return BuildFailed(sentence, stage=TRAIN, log=failure.log)
+
+
+def finish(host: Host, build: Instrumented) -> bool:
+    """Make the counts ready for use; false where there are none, or none that can be read.
+
+    Raises EnvironmentFailure where clang's program for it is absent, of another version, or cannot write.
+    """
+    argv = ["sh", "-c", _FINISH, "finish", str(build.profile), build.cc, build.compiler]
+    done = host.run(argv, check=False, timeout=600)
+    if done.ok:
+        return bool(done.stdout)
+    if _UNREADABLE in done.stderr and "version" not in done.stderr:
+        return False
+    raise EnvironmentFailure(
+        f"the profile cannot be merged on host {host.name}: {done.stderr.strip()[:300]}",
+        "clang needs llvm-profdata of its own version: apt-get install llvm",
+    )

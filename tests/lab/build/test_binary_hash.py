@@ -4,7 +4,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from perfbisect.host.local import LocalHost
-from perfbisect.lab.build.binary_hash import hash_artifacts
+from perfbisect.lab.build.build_store import hash_artifacts
 
 pytestmark = pytest.mark.tools
 

@@ -11,8 +11,17 @@ import pytest
 
 from perfbisect.core.domain.facts import remote_rate
 from perfbisect.host.local import LocalHost
-from perfbisect.lab.build import build_store, ccache
-from perfbisect.lab.build.toolchain import is_native, read_processor, toolchain
+from perfbisect.lab.build.plan import build_key
+from perfbisect.lab.build.toolchain import (
+    EVENTS,
+    cache_environment,
+    cache_namespace,
+    count_cached,
+    is_native,
+    read_processor,
+    share_cache,
+    toolchain,
+)
 from perfbisect.recipes.builder import Build, Builder, Variant
 from perfbisect.wording.quantities import cached
 from sharing import Fleet, object_server
@@ -59,21 +68,21 @@ def over_http(_: Path) -> Iterator[str]:
 def compiled(host: LocalHost, compiler: str = "gcc", namespace: str = "") -> tuple[int, int]:
     """Hits and misses of one compilation."""
     work = host.root / "work"
-    environment = ccache.environment(host.root, work, "1G", namespace)
+    environment = cache_environment(host.root, work, "1G", namespace)
     script = 'mkdir -p "$1" && cd "$1" && echo "int f(void) { return 1; }" >f.c && rm -f ccache.log && '
-    script += f"ccache {compiler} -c f.c && {ccache.EVENTS}"
-    return ccache.count(host.run(["sh", "-c", script, "compile", str(work)], env=environment).stdout)[:2]
+    script += f"ccache {compiler} -c f.c && {EVENTS}"
+    return count_cached(host.run(["sh", "-c", script, "compile", str(work)], env=environment).stdout)[:2]
 
 
 def test_what_one_host_compiled_the_other_finds(store: str, tmp_path: Path) -> None:
     one, two = (LocalHost(name, PurePosixPath(tmp_path / name)) for name in ("one", "two"))
     for host in (one, two):
-        ccache.share(host, store)
+        share_cache(host, store)
     assert compiled(one) == (0, 1)
     assert compiled(two) == (1, 0)
     settings = tmp_path / "one" / "ccache" / "ccache.conf"
     assert settings.stat().st_mode & 0o077 == 0
-    assert "secret" not in str(ccache.environment(one.root, one.root / "work", "1G"))
+    assert "secret" not in str(cache_environment(one.root, one.root / "work", "1G"))
 
 
 def test_of_two_hosts_with_one_store_only_the_first_compiles(
@@ -97,9 +106,9 @@ def test_the_users_own_settings_stay_and_ours_go(store: str, tmp_path: Path) -> 
     settings = tmp_path / "ccache" / "ccache.conf"
     settings.parent.mkdir()
     settings.write_text("compression_level = 3\n")
-    ccache.share(host, store)
+    share_cache(host, store)
     assert store in settings.read_text()
-    ccache.share(host, "")
+    share_cache(host, "")
     assert settings.read_text() == "compression_level = 3\n"
 
 
@@ -142,8 +151,8 @@ def test_native_code_of_another_processor_is_not_found(store: str, tmp_path: Pat
     found = []
     for host, processor in ((one, "haswell"), (two, "znver3"), (three, "haswell")):
         processors.change(processor)
-        ccache.share(host, store)
-        found.append(compiled(host, command, ccache.namespace(host, processors.identity(host))))
+        share_cache(host, store)
+        found.append(compiled(host, command, cache_namespace(host, processors.identity(host))))
     assert found == [(0, 1), (0, 1), (1, 0)]
 
 
@@ -151,7 +160,7 @@ def test_without_a_namespace_an_old_ccache_gives_code_of_another_processor(
     tmp_path: Path, processors: Processors
 ) -> None:
     host = LocalHost("one", PurePosixPath(tmp_path / "one"))
-    if not ccache.namespace(host, "x"):
+    if not cache_namespace(host, "x"):
         pytest.skip("this ccache hashes what native stands for")
     found = []
     for processor in ("haswell", "znver3"):
@@ -170,7 +179,7 @@ def test_a_native_build_is_one_of_its_processor(tmp_path: Path, processors: Proc
         processors.change(processor)
         tools = toolchain(host, Variant(cc=str(processors.compiler)))
         keys.append([
-            build_store.key_of(Builder(summary="x", driver="x", build=how), variant, tools, "tree", (), "sha")
+            build_key(Builder(summary="x", driver="x", build=how), variant, tools, "tree", (), "sha")
             for how, variant in ((build, plain), (build, native), (in_the_recipe, plain))
         ])  # fmt: skip
     first, second, third = keys
@@ -257,7 +266,7 @@ ccache gcc -x c-header -o p.h.gch -c p.h && ccache gcc -include p.h -c m.c && gc
 
 def test_a_changed_macro_of_a_precompiled_header_changes_the_code(tmp_path: Path) -> None:
     host = LocalHost("one", PurePosixPath(tmp_path))
-    environment = ccache.environment(host.root, host.root / "work", "1G")
+    environment = cache_environment(host.root, host.root / "work", "1G")
     for value in ("1", "2"):
         argv = ["sh", "-c", PRECOMPILED, "precompiled", str(host.root / "work"), value]
         assert host.run(argv, env=environment).stdout.strip() == value

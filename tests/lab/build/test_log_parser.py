@@ -2,9 +2,8 @@ import subprocess
 
 import pytest
 
-from perfbisect.lab.build.ccache import count
 from perfbisect.lab.build.log_parser import BuildLog, script
-from perfbisect.lab.build.toolchain import read_macros
+from perfbisect.lab.build.toolchain import count_cached, read_macros
 
 
 def follow(*lines: str, expected: int = 0) -> BuildLog:
@@ -143,10 +142,10 @@ def test_trouble_of_the_host_is_distinguished(line: str, trouble: str) -> None:
 
 def test_cache_statistics() -> None:
     log = "      1 cache_miss\n      1 direct_cache_hit\n      1 preprocessed_cache_hit\n"
-    assert count(log) == (2, 1, 0)
-    assert count(log + "      1 remote_storage_hit\n") == (2, 1, 1)
-    assert count("1 cache_miss\n") == (0, 1, 0)
-    assert count("") == (0, 0, 0)
+    assert count_cached(log) == (2, 1, 0)
+    assert count_cached(log + "      1 remote_storage_hit\n") == (2, 1, 1)
+    assert count_cached("1 cache_miss\n") == (0, 1, 0)
+    assert count_cached("") == (0, 0, 0)
 
 
 def test_compilers_by_their_macros() -> None:

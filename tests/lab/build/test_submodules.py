@@ -9,7 +9,7 @@ import pytest
 from perfbisect.errors import BuildFailed
 from perfbisect.host.local import LocalHost
 from perfbisect.host.protocol import Host
-from perfbisect.lab.build import checkout, submodules
+from perfbisect.lab.build import checkout
 from perfbisect.repository.discovery import open_repository
 from repos import Repo, git
 from waiting import finish
@@ -52,7 +52,7 @@ def check_out(host: Host, repo: Path, sha: str = "", ignore: tuple[str, ...] = (
     """Stages of what was brought; the checkout is made."""
     opened, sha = open_repository(repo), sha or head(repo)
     _, bare = finish(checkout.mirror(host, opened, "n", [sha]))
-    steps, parts = finish(submodules.bring(host, "n", opened, sha, ignore, ""))
+    steps, parts = finish(checkout.bring_submodules(host, "n", opened, sha, ignore, ""))
     checkout.checkout(host, bare, sha, place(host), ignore, parts)
     return {step.stage for step in steps}
 
@@ -161,7 +161,7 @@ def test_the_identity_of_a_tree(host: LocalHost, clone: Path) -> None:
     moved = Repo(clone).move_module("libs/lib", plain)
 
     def identity(sha: str, *ignore: str) -> str:
-        return submodules.with_submodules(checkout.filtered_tree(host, bare, sha, ignore), opened, sha, ignore)
+        return checkout.with_submodules(checkout.filtered_tree(host, bare, sha, ignore), opened, sha, ignore)
 
     assert identity(plain) != identity(moved)
     assert (

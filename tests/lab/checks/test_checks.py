@@ -18,8 +18,8 @@ from perfbisect.host.facts import Answers, Fact, free
 from perfbisect.host.local import LocalHost
 from perfbisect.host.lock import hold
 from perfbisect.hunt.build_hosts import build_ahead
-from perfbisect.lab.build import ccache
 from perfbisect.lab.build.shared_builds import SharedBuilds
+from perfbisect.lab.build.toolchain import unfit
 from perfbisect.lab.checks import CheckRequest, Finding, Inspection, Level, machine, preflight
 from perfbisect.lab.checks.all_hosts import BuildSide, differing, read_release
 from perfbisect.lab.checks.preflight import compiler_cache, shared_findings
@@ -230,7 +230,7 @@ def test_where_nothing_is_shared_or_built_nothing_is_tried(tmp_path: Path) -> No
     ],
 )
 def test_which_versions_can_use_which_store(version: tuple[int, int], remote: str, reason: str) -> None:
-    found = ccache.unfit(version, remote)
+    found = unfit(version, remote)
     assert reason in found
     assert bool(found) is bool(reason)
 

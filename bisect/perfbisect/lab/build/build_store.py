@@ -18,24 +18,17 @@ so ``seen`` of the build, and of layouts that are linked together, is noted anew
 """
 
 import hashlib
-import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import PurePosixPath
-from typing import Any
 
 import msgspec
 
 from perfbisect.core.domain.facts import BuildFacts
-from perfbisect.core.domain.settings import Patch
 from perfbisect.errors import BuildChanged, ConnectionLost, EnvironmentFailure
+from perfbisect.host import jobs
 from perfbisect.host.protocol import Host
-from perfbisect.lab.build.toolchain import Toolchain, is_native
-from perfbisect.lab.upload import recipe_archive
-from perfbisect.recipes.build_systems import has_commands, revision
-from perfbisect.recipes.builder import Builder, Variant
-from perfbisect.recipes.builder_reader import build_of
 
 LONG = 3600.0  # seconds: reading everything of a large system
 
@@ -84,8 +77,6 @@ def note(host: Host, layouts: list[PurePosixPath]) -> None:
     host.run(["sh", "-c", _NOTE, "note", *map(str, layouts)], timeout=LONG)
 
 
-_LAYOUT = "2"  # part of every key: raise it when what a build folder holds changes its meaning
-
 # Idempotent: interrupted and run again, it continues. Files are synced first, so that a build is complete even after a
 # power failure. $4 are its recorded links, if any.
 _KEEP = f"""\
@@ -121,82 +112,33 @@ if alike "$2" 2>/dev/null; then remove "$1" && note "$2"; else remove "$1"; fi
 """
 
 
+REFUSED = 3  # the status for an archive that would do harm
+
+# tar itself leaves out names with .. and follows no link that leads out of the folder; where it makes an absolute name
+# relative, it only warns. Set-user-ID bits and owners are dropped.
+UNPACK = f"""\
+unpack() {{ # standard input into the folder $1, by these options of tar
+    into=$1; shift
+    LC_ALL=C tar -x "$@" --no-same-owner --no-same-permissions -f - -C "$into" 2>said
+    status=$?
+    head -n 20 said | cut -c -500 >&2
+    ! grep -q '^tar: Removing leading' said || return {REFUSED}
+    rm said
+    return $status
+}}
+"""
+ODD = """\
+odd() { # the first thing below the folder $1 that is neither a file nor a folder nor a link
+    find "$1" ! -type f ! -type d ! -type l -printf '%P\\n' -quit
+}
+"""
+
+
 class BuildRecord(msgspec.Struct, frozen=True):
     """The stored facts of a build. The recipe is not among them: parts that do not affect the build may change."""
 
     facts: BuildFacts
     version: str  # of the system, as printed by the recipe's version command
-
-
-def key_of(
-    builder: Builder,
-    variant: Variant,
-    tools: Toolchain,
-    tree: str,
-    present: Collection[str],
-    sha: str,
-    system: str = "",
-    patches: Sequence[Patch] = (),
-    links: str = "",
-    training: Mapping[str, Any] | None = None,
-) -> str:
-    """The key of a build: everything that can change it, and nothing else.
-
-    ``links`` is how its links are recorded and repeated, "" where they are not; ``training`` is what it is trained with.
-
-    ``system`` is the build system of this commit, "" where the recipe has commands. The patches that it may get are in
-    the ``tree``, except for those of some versions: which of them it gets follows from the tree.
-
-    The effect of the recipe's conditions follows from the tree, the toolchain, and which of their paths are ``present``,
-    ignored or not; so these and the conditions are in the key instead.
-    """
-    if system:  # builds have the path of their home in them: cmake's RPATH
-        how = msgspec.structs.replace(build_of(builder), system=system)
-        builder = msgspec.structs.replace(builder, build=how, home=builder.work_name)
-    recipe = _recipe(builder, variant) | ({"system": revision(system)} if system else {})
-    recipe |= _identity([patch for patch in patches if patch.version])
-    recipe |= training or {}
-    return _hash(recipe | {
-        "tree": tree,
-        "present": sorted(present),
-        "toolchain": tools.identity,
-        "commit": sha if "{commit}" in recipe["commands"] else "",
-    } | ({"links": links} if links else {}) | ({"processor": tools.processor} if for_processor(builder, variant) else {}))[:32]  # fmt: skip
-
-
-def for_processor(builder: Builder, variant: Variant) -> bool:
-    """Whether the recipe or the variant compiles for the processor of the host that builds."""
-    recipe = _recipe(builder, variant)
-    return is_native(" ".join((recipe["commands"], *recipe["variant"])))
-
-
-def fingerprint(builder: Builder, variant: Variant, patches: Sequence[Patch] = ()) -> str:
-    """A hash of everything in a recipe that affects builds, and of the patches."""
-    return _hash(_recipe(builder, variant) | _identity(patches))[:16]
-
-
-def _identity(patches: Sequence[Patch]) -> dict[str, Any]:
-    return {"patches": [patch.identity for patch in patches]} if patches else {}
-
-
-def _recipe(builder: Builder, variant: Variant) -> dict[str, Any]:
-    build = msgspec.to_builtins(msgspec.structs.replace(build_of(builder), needs=[], packages={}))
-    by_system = {key: build.pop(key) for key in ("system", "options", "targets", "in_place")}
-    if not has_commands(build_of(builder)):
-        build |= by_system | {"programs": builder.programs, "library": builder.library}
-    commands = json.dumps(build) + json.dumps(msgspec.to_builtins(builder.when))
-    parts = {
-        "layout": _LAYOUT,
-        "commands": commands,
-        "version": builder.version,
-        "variant": [variant.cc, variant.cxx, variant.cflags, variant.ldflags, *filter(None, [variant.train])],
-        "files": hashlib.sha256(recipe_archive(builder)).hexdigest() if "{recipe}" in commands else "",
-    }
-    return parts | {"home": builder.home} if builder.home else parts  # a build may contain the path of its home
-
-
-def _hash(parts: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def folder(host: Host, key: str) -> PurePosixPath:
@@ -329,3 +271,55 @@ def _refuse_rooted(build_host: Host, builder: str, key: str, host: Host) -> None
             f" folder of host {host.name} is {host.root}",
             f"Give both hosts the same `root` in hosts.toml, or let {host.name} build for itself.",
         )
+
+
+# The 17th byte of an ELF header, in either byte order, is its type: 2 a program, 3 a shared library. In an
+# object file (1) the image alone would miss the relocations. $1 is the folder of temporary files, then paths.
+_HASH = """\
+mkdir -p "$1" && image=$(mktemp -p "$1") && trap 'rm -f "$image"' EXIT || exit 1
+shift
+for file do
+    if [ ! -f "$file" ]; then echo absent; continue; fi
+    magic=$(od -An -v -tx1 -N18 -- "$file" | tr -d ' \\n')
+    case $magic in
+        7f454c46*0[23]00 | 7f454c46*000[23])
+            objcopy -O binary -R .note.gnu.build-id -- "$file" "$image" || exit 1
+            { readelf -lW -- "$file" | grep -E '^ +(LOAD|TLS) '; cat "$image"; } | sha256sum;;
+        *) sha256sum <"$file";;
+    esac
+done
+"""
+
+
+# Prints the shared libraries below $1, which is absent where nothing was installed.
+_LIBRARIES = """[ -d "$1" ] || exit 0; cd -- "$1" && find . -type f '(' -name '*.so' -o -name '*.so.*' ')' -print0 | LC_ALL=C sort -z"""
+
+
+def libraries(host: Host, prefix: PurePosixPath) -> list[str]:
+    """The paths of all shared libraries below ``prefix``: a program may load any of them."""
+    found = host.run(["sh", "-c", _LIBRARIES, "libraries", str(prefix)], timeout=600).stdout
+    return found.split("\0")[:-1]
+
+
+def measured(host: Host, prefix: PurePosixPath, artifacts: Sequence[str], *, with_libraries: bool) -> list[str]:
+    """The paths below ``prefix`` of what is measured, by default these artifacts alone.
+
+    None where that is unknown, as with a library whose name is not UTF-8: commands cannot be given such a name.
+    """
+    found = libraries(host, prefix) if artifacts and with_libraries else []
+    return [] if any("\N{REPLACEMENT CHARACTER}" in each for each in found) else [*artifacts, *found]
+
+
+def hash_artifacts(host: Host, prefix: PurePosixPath, artifacts: Sequence[str]) -> str:
+    """One hash of all artifacts, given by their paths below ``prefix``.
+
+    Raises FileNotFoundError with the path of the first that is missing.
+    """
+    paths = [str(prefix / artifact) for artifact in artifacts]
+    answers = host.run(["sh", "-c", _HASH, "hash", str(jobs.scratch(host)), *paths], timeout=600).stdout.splitlines()
+    digest = hashlib.sha256()
+    for artifact, answer in zip(artifacts, answers, strict=True):
+        if answer == "absent":
+            raise FileNotFoundError(artifact)
+        digest.update(f"{artifact}\0{answer.split()[0]}\n".encode())
+    return digest.hexdigest()

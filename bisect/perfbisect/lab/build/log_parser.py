@@ -11,7 +11,7 @@ from perfbisect.host.protocol import Host
 from perfbisect.masking import masked
 
 STAGE = "[perfbisect] "  # begins the lines that the build script adds to the output; the stage's name follows
-COMPILE, INSTALL, CONFIGURE = "compile", "install", "configure"
+CONFIGURE, COMPILE, INSTALL, TRAIN = "configure", "compile", "install", "train"  # stages
 OUT_OF_MEMORY = "out of memory"  # begins the trouble of a host that lacks it
 LONGEST = 500  # characters of a line, in a sentence
 

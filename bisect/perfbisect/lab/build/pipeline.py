@@ -21,18 +21,36 @@ from perfbisect.host import facts, jobs
 from perfbisect.host.facts import SYSTEM
 from perfbisect.host.packages import absent
 from perfbisect.host.protocol import TIMED_OUT, Host, no_space
-from perfbisect.lab.build import build_store, ccache, checkout, links, pgo, submodules
-from perfbisect.lab.build.binary_hash import hash_artifacts, measured
+from perfbisect.lab.build import build_store, checkout, links
+from perfbisect.lab.build.build_store import hash_artifacts, measured
 from perfbisect.lab.build.checkout import Sources, for_all, for_version
-from perfbisect.lab.build.log_parser import CONFIGURE, INSTALL, OUT_OF_MEMORY, BuildLog, Progress, follow, script
-from perfbisect.lab.build.pgo import Instrumented, Phase, Training
-from perfbisect.lab.build.plan import BuildContext, Built, Plan, jobs_of, plan_for, present, resolved_for, version_of
+from perfbisect.lab.build.log_parser import CONFIGURE, INSTALL, OUT_OF_MEMORY, TRAIN, BuildLog, Progress, follow, script
+from perfbisect.lab.build.plan import (
+    BuildContext,
+    Built,
+    Instrumented,
+    Phase,
+    Plan,
+    Training,
+    build_key,
+    jobs_of,
+    plan_for,
+    present,
+    resolved_for,
+    training_identity,
+    version_of,
+)
+from perfbisect.lab.build.shared_builds import SharedBuilds
 from perfbisect.lab.build.toolchain import (
+    EVENTS,
     NEEDED,
     SYSTEM_FACTS,
+    cache_namespace,
+    count_cached,
     how_to_build,
     lacking_for,
     own_packages,
+    share_cache,
     toolchain,
     with_compiler,
 )
@@ -60,9 +78,8 @@ _ALONE = "-alone"  # ends the name of one that is repeated with one job
 # Prints the steps that the last build took.
 _STEPS = 'cat "$1/steps" 2>/dev/null || :'
 _EMPTY = 'mkdir -p "$1" && cd "$1" && rm -rf build prefix links ccache.log && mkdir build && cat steps 2>/dev/null || :'
-_REMEMBER = f'cd -- "$1" && printf "%s" "$2" >steps && {ccache.EVENTS}'
-# Without the error, which would be found in the second log, too.
-_NOTE = "perfbisect: with {at_once} jobs at once this build did not {stage}, and is repeated with one"
+_REMEMBER = f'cd -- "$1" && rm -rf profile && printf "%s" "$2" >steps && {EVENTS}'
+_LATE = (TIMED_OUT, 128 + 9)  # statuses of a job that has run out of time
 _SAVE_LOG = '(umask 077; mkdir -p "${2%/*}") && cp -- "$1" "$2"'
 
 
@@ -92,145 +109,189 @@ def build_context(
         answers = facts.ask_all(host, SYSTEM_FACTS)
         system = answers.get(SYSTEM) or ""
         raise absent(lacks, host.name, system, own_packages(how), how_to_build(builder, answers))
-    ccache.share(host, entry.ccache_remote)
+    share_cache(host, entry.ccache_remote)
     tools = toolchain(host, settings)
-    namespace = ccache.namespace(host, tools.processor)
+    namespace = cache_namespace(host, tools.processor)
     return BuildContext(
         host, entry, builder, name, settings, tools, bare, repository, namespace, patches, recorder, training
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """A commit, and by which key its build is known."""
+
+    sources: Sources
+    paths: frozenset[str]  # as ``present`` has them
+    key: str
+
+    @property
+    def sha(self) -> str:
+        return self.sources.sha
+
+
+def _wanted(context: BuildContext, sha: str) -> _Wanted:
+    """Raises BuildFailed for a commit that git cannot read, and EnvironmentFailure."""
+    host, builder, ignore = context.host, context.builder, context.builder.ignore
+    sources = for_all(host, context.bare, sha, context.patches)
+    paths = present(context, sources.commit)
+    tree = checkout.filtered_tree(host, context.bare, sources.commit, ignore)
+    tree = checkout.with_submodules(tree, context.repository, sha, ignore)
+    system = system_of(builder, paths) or ""
+    tools = with_compiler(host, context.tools, compiler_of(system))
+    training = training_identity(context.training, context.variant, context.tools.name)
+    how = (context.patches, context.recorder.identity if context.recorder else "", training)
+    return _Wanted(sources, paths, build_key(builder, context.variant, tools, tree, paths, sha, system, *how))
+
+
 def key_of(context: BuildContext, sha: str) -> str:
-    """The key of the build of a commit, built or not."""
-    sources = for_all(context.host, context.bare, sha, context.patches)
-    return _key(context, sources, present(context, sources.commit))
+    """The key of the build of a commit, built or not. Raises BuildFailed for one that git cannot read."""
+    return _wanted(context, sha).key
 
 
 def find(context: BuildContext, sha: str) -> Built | None:
     """The stored build of commit ``sha``; None where there is none. Raises as ``key_of``."""
-    sources = for_all(context.host, context.bare, sha, context.patches)
-    paths = present(context, sources.commit)
-    return _stored(context, sources, paths, _key(context, sources, paths))
+    return _stored(context, _wanted(context, sha))
 
 
-def build(context: BuildContext, sha: str) -> Generator[Progress | Warned, None, Built]:
-    """Build commit ``sha``, or find it built. Yields progress; what was built is the return value.
+def _stored(context: BuildContext, wanted: _Wanted) -> Built | None:
+    found = build_store.find(context.host, wanted.key, wanted.sha)
+    if found is None:
+        return None
+    known = replace(found.facts, patches=_for_version(context, wanted.sources, found.version).patches)
+    return Built(known, resolved_for(context, wanted.paths, found.version), found.version)
+
+
+def build(
+    context: BuildContext, sha: str, shared: SharedBuilds | None = None
+) -> Generator[Progress | Warned, None, Built]:
+    """Build commit ``sha``, or find it built; yields progress. A build that others have made is fetched from the ``shared``
+    ones, and one that they lack is given to them: while the host does nothing else, so that no run is disturbed.
 
     A build with several jobs at once that fails is no verdict on the commit: it may depend on their order, or have taken
     all memory. It is repeated with one job. A build that a killed session has left running is followed to its end.
     Closing the generator ends the build and leaves nothing running. Raises BuildFailed when the commit cannot be checked
-    out, does not configure, compile or install, or fails in its training, JobLost when the host was restarted meanwhile, EnvironmentFailure when
-    something else is the host's fault.
+    out, does not configure, compile or install, or fails in its training, JobLost when the host was restarted meanwhile,
+    EnvironmentFailure when something else is the host's fault.
     """
     began = time.monotonic()
-    sources = for_all(context.host, context.bare, sha, context.patches)
-    paths = present(context, sources.commit)
-    key = _key(context, sources, paths)
-    if found := _stored(context, sources, paths, key):
-        return found
-    name = f"{JOB_PREFIX}{context.builder.name}-{key}"  # by which later sessions find its job
+    wanted = _wanted(context, sha)
+    built = _stored(context, wanted)
+    if shared and not built and (yield from shared.fetch(context, wanted.key)):
+        fetched = _stored(context, wanted)
+        if fetched:
+            seconds = time.monotonic() - began
+            return replace(fetched, facts=replace(fetched.facts, shared=True, seconds=seconds))
+        began = time.monotonic()
+    built = built or (yield from _build(context, wanted))
+    if shared:
+        yield from shared.offer(context, built.facts)
+    return built
+
+
+def _build(context: BuildContext, wanted: _Wanted) -> Generator[Progress | Warned, None, Built]:
+    began, host, name = time.monotonic(), context.host, _job_name(context, wanted)
     yield Progress("checkout")
-    job = end_all(context.host, but=(name, f"{name}{_ALONE}"))
-    wanted = _Wanted(sources, paths, key, name)
+    job = end_all(host, but=(name, f"{name}{_ALONE}"))
     try:
         if context.training:
             if job is None:
                 yield from _train(context, wanted, context.training)
             context = replace(context, phase=Phase.OPTIMISED)
-        plan, ended = yield from _made(context, wanted, job)
+        ended = yield from _made(context, wanted, name, job)
     except BuildFailed:  # a build that was interrupted may still run, and reads the profile
-        pgo.remove(context.host, context.profile)
+        host.run(["rm", "-rf", "--", str(context.profile)], timeout=600)
         raise
-    pgo.remove(context.host, context.profile)
-    hits, misses, remote = ccache.count(
-        context.host.run(["sh", "-c", _REMEMBER, "remember", str(context.work), str(ended.output.steps)]).stdout
+    plan, folder = ended.plan, ended.job.folder
+    argv = ["sh", "-c", _REMEMBER, "remember", str(context.work), str(ended.output.steps)]
+    hits, misses, remote = count_cached(host.run(argv, timeout=600).stdout)
+    patches = _for_version(context, wanted.sources, plan.version).patches
+    seconds, binary = time.monotonic() - began, ended.binary or wanted.key
+    facts = BuildFacts(
+        wanted.sha, wanted.key, binary, seconds, hits, misses, False, "", plan.system, patches, remote_hits=remote
     )
-    binary = ended.binary or key
-    seconds = time.monotonic() - began
-    patches = _for_version(context, sources, plan.version).patches
-    built = BuildFacts(sha, key, binary, seconds, hits, misses, False, "", plan.system, patches, remote_hits=remote)
     if context.recorder:
         yield Progress(links.LINK)
-        further = (context.variant, context.recorder, built)
-        built = links.keep(context.host, context.work, _measured(context, plan), *further)
-    built = build_store.keep(context.host, built, plan.version, context.work / "prefix", ended.job.folder / "stdout")
-    jobs.remove(context.host, ended.job)
-    return Built(built, plan.builder, plan.version)
+        facts = links.keep(host, context.work, ended.artifacts, context.variant, context.recorder, facts)
+    facts = build_store.keep(host, facts, plan.version, context.work / "prefix", folder / "stdout")
+    jobs.remove(host, ended.job)
+    return Built(facts, plan.builder, plan.version)
 
 
-def _stored(context: BuildContext, sources: Sources, paths: frozenset[str], key: str) -> Built | None:
-    found = build_store.find(context.host, key, sources.sha)
-    if found is None:
-        return None
-    known = replace(found.facts, patches=_for_version(context, sources, found.version).patches)
-    return Built(known, resolved_for(context, paths, found.version), found.version)
-
-
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """What is to be built."""
-
-    sources: Sources
-    paths: frozenset[str]  # as ``present`` has them
-    key: str
-    name: str  # of the job
-
-
-def _made(
-    context: BuildContext, wanted: _Wanted, job: jobs.Job | None = None
-) -> Generator[Progress | Warned, None, tuple[Plan, "_Ended"]]:
-    """A build that ended well, and how it was made; from its checkout on, unless ``job`` makes it already."""
-    sources, sha, key = wanted.sources, wanted.sources.sha, wanted.key
-    if job is None:
-        yield from _check_out(context, sources)
-    plan = plan_for(context, sha, wanted.paths)
-    ended = yield from _attempt(context, plan, wanted.name, job)
-    if ended.failed and ended.job.name == wanted.name and (alone := _alone(context, sha, wanted.paths, plan, ended)):
-        failure = _failure(context, sha, key, ended)
-        ended = yield from _repeat(context, sources, alone, ended, failure)
-    if ended.failed:
-        raise _failure(context, sha, key, ended)
-    return plan, ended
+def _job_name(context: BuildContext, wanted: _Wanted) -> str:
+    """The name of the job that builds, by which later sessions find it."""
+    return f"{JOB_PREFIX}{context.builder.name}-{wanted.key}"
 
 
 def _train(context: BuildContext, wanted: _Wanted, training: Training) -> Generator[Progress | Warned]:
     """The profile by which a commit is then built: of an instrumented build of it."""
-    host, sha = context.host, wanted.sources.sha
     training.check()
-    pgo.empty(host, context.profile)
-    counting = replace(context, phase=Phase.INSTRUMENTED)
-    plan, ended = yield from _made(counting, replace(wanted, name=f"{wanted.name}-{Phase.INSTRUMENTED}"))
-    yield Progress(pgo.TRAIN)
-    instrumented = Instrumented(sha, wanted.key, plan.builder, plan.version, context.work / "prefix")
+    name = f"{_job_name(context, wanted)}-{Phase.INSTRUMENTED}"
+    ended = yield from _made(replace(context, phase=Phase.INSTRUMENTED), wanted, name)
+    yield Progress(TRAIN)
+    build = Instrumented(
+        wanted.sha, wanted.key, ended.plan.builder, ended.plan.version, context.work / "prefix", context.profile,
+        context.variant.cc, context.tools.name,
+    )  # fmt: skip
     try:
-        yield from training.train(instrumented, lambda: pgo.empty(host, context.profile))
-        if not pgo.finish(host, context.profile, context.variant, context.tools.name):
+        if not (yield from training.train(build)):
             raise BuildFailed(
-                f"{sha[:10]} has no profile after its training with {training.named}: its programs must be compiled and linked"
-                " with {cflags} and {ldflags} of the variant, and end by themselves",
-                stage=pgo.TRAIN,
-                log=_saved_log(context, sha, wanted.key, ended),
+                f"{wanted.sha[:10]} has no profile after its training with {training.named}: its programs must be compiled"
+                " and linked with {cflags} and {ldflags} of the variant, and end by themselves",
+                stage=TRAIN,
+                log=_saved_log(context, wanted, ended),
             )
     finally:
-        jobs.remove(host, ended.job)
+        jobs.remove(context.host, ended.job)
 
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
     """An attempt to build that has ended."""
 
+    plan: Plan
     job: jobs.Job
-    limit: float  # seconds
     output: BuildLog
     status: int
-    failed: bool
+    failed: bool = True
+    artifacts: Sequence[str] = ()  # what is measured, below the prefix
     binary: str = ""  # what was installed, by its hash; "" when the recipe names no artifacts
+
+
+def _made(
+    context: BuildContext, wanted: _Wanted, name: str, job: jobs.Job | None = None
+) -> Generator[Progress | Warned, None, _Ended]:
+    """A build that ended well, by a job of that name; from its checkout on, unless ``job`` makes it already."""
+    if job is None:
+        yield from _check_out(context, wanted.sources)
+    ended = yield from _attempt(context, plan_for(context, wanted.sha, wanted.paths), name, job)
+    if ended.failed and ended.job.name == name and (alone := _alone(context, wanted, ended)):
+        failure, at_once = _failure(context, wanted, ended), jobs_of(context)
+        yield Warned(f"{failure}: it is repeated with one job instead of {at_once}", failure.advice)
+        yield Progress("checkout")
+        yield from _check_out(context, wanted.sources)
+        # Without the error, which would be found in the second log, too.
+        note = (
+            f"perfbisect: with {at_once} jobs at once this build did not {ended.output.stage}, and is repeated with one"
+        )
+        ended = yield from _attempt(context, alone, f"{name}{_ALONE}", None, note)
+        if not ended.failed and isinstance(failure, BuildFailed):
+            yield Warned(
+                f"the build of {wanted.sha[:10]} depends on the order of its parts: it failed with {at_once} jobs, and did"
+                " not with one",
+                "What was built with one job counts. With `jobs = 1` in hosts.toml no build is tried twice.",
+            )
+    if ended.failed:
+        raise _failure(context, wanted, ended)
+    return ended
 
 
 def _check_out(context: BuildContext, sources: Sources) -> Generator[Progress]:
     host, builder, sha = context.host, context.builder, sources.sha
-    brought = submodules.bring(host, builder.work_name, context.repository, sha, builder.ignore, builder.repository)
-    check_out(context, sources, (yield from brought))
+    parts = checkout.bring_submodules(
+        host, builder.work_name, context.repository, sha, builder.ignore, builder.repository
+    )
+    check_out(context, sources, (yield from parts))
 
 
 def check_out(context: BuildContext, sources: Sources, parts: Sequence[checkout.Part] = ()) -> None:
@@ -251,101 +312,61 @@ def _attempt(
     context: BuildContext, plan: Plan, name: str, job: jobs.Job | None, note: str = ""
 ) -> Generator[Progress, None, _Ended]:
     """Build what is checked out as a job of that name, in an empty folder, or follow ``job``, which does."""
-    host, how = context.host, build_of(plan.builder)
+    host, how, prefix = context.host, build_of(plan.builder), context.work / "prefix"
     steps = host.run(["sh", "-c", _STEPS if job else _EMPTY, "steps", str(context.work)], timeout=600).stdout
     output = BuildLog(expected=int(steps) if steps.isdecimal() else 0)
-    job = job or jobs.start(
-        host,
-        ["sh", "-c", script(plan.commands, note)],
-        name=name,
-        cwd=context.work / "build",
-        env=plan.env,
-        timeout=how.timeout,
-        merged=True,
-    )
+    argv, cwd = ["sh", "-c", script(plan.commands, note)], context.work / "build"
+    job = job or jobs.start(host, argv, name=name, cwd=cwd, env=plan.env, timeout=how.timeout, merged=True)
     if status := (yield from follow(host, job, output)):
-        return _Ended(job, how.timeout, output, status, failed=True)
+        return _Ended(plan, job, output, status)
+    artifacts = measured(host, prefix, how.artifacts, with_libraries=plan.with_libraries)
     try:
-        artifacts = _measured(context, plan)
-        binary = hash_artifacts(host, context.work / "prefix", artifacts) if artifacts else ""
-        if not (binary or host.run(["test", "-d", str(context.work / "prefix")], check=False).ok):
+        binary = hash_artifacts(host, prefix, artifacts) if artifacts else ""
+        if not (binary or host.run(["test", "-d", str(prefix)], check=False).ok):
             raise FileNotFoundError("anything")
     except FileNotFoundError as absent:
         output.error, output.stage = f"it did not install {absent}", INSTALL
-        return _Ended(job, how.timeout, output, 0, failed=True)
-    return _Ended(job, how.timeout, output, 0, failed=False, binary=binary)
+        return _Ended(plan, job, output, 0)
+    return _Ended(plan, job, output, 0, False, artifacts, binary)
 
 
-def _measured(context: BuildContext, plan: Plan) -> list[str]:
-    named = build_of(plan.builder).artifacts
-    return measured(context.host, context.work / "prefix", named, with_libraries=plan.with_libraries)
-
-
-def _alone(context: BuildContext, sha: str, paths: frozenset[str], plan: Plan, ended: _Ended) -> Plan | None:
+def _alone(context: BuildContext, wanted: _Wanted, ended: _Ended) -> Plan | None:
     """How a failed build is repeated with one job; None where that would change nothing."""
     trouble = ended.output.host_trouble
     of_the_host = (bool(trouble) and not trouble.startswith(OUT_OF_MEMORY)) or facts.is_full(context.host)
-    if of_the_host or ended.output.stage == CONFIGURE or ended.status in (TIMED_OUT, 128 + 9):
+    if of_the_host or ended.output.stage == CONFIGURE or ended.status in _LATE:
         return None
-    alone = plan_for(replace(context, entry=msgspec.structs.replace(context.entry, jobs=1)), sha, paths)
-    return alone if (alone.commands, alone.env) != (plan.commands, plan.env) else None
+    entry = msgspec.structs.replace(context.entry, jobs=1)
+    alone = plan_for(replace(context, entry=entry), wanted.sha, wanted.paths)
+    return alone if (alone.commands, alone.env) != (ended.plan.commands, ended.plan.env) else None
 
 
-def _repeat(
-    context: BuildContext, sources: Sources, alone: Plan, ended: _Ended, failure: BuildFailed | EnvironmentFailure
-) -> Generator[Progress | Warned, None, _Ended]:
-    """A build that ``ended`` with ``failure`` once more, from its checkout on, as ``alone`` has it."""
-    yield Warned(f"{failure}: it is repeated with one job instead of {jobs_of(context)}", failure.advice)
-    yield Progress("checkout")
-    yield from _check_out(context, sources)
-    note = _NOTE.format(at_once=jobs_of(context), stage=ended.output.stage)
-    repeated = yield from _attempt(context, alone, f"{ended.job.name}{_ALONE}", None, note)
-    if not repeated.failed and isinstance(failure, BuildFailed):
-        yield Warned(
-            f"the build of {sources.sha[:10]} depends on the order of its parts: it failed with {jobs_of(context)} jobs, and did"
-            " not with one",
-            "What was built with one job counts. With `jobs = 1` in hosts.toml no build is tried twice.",
-        )
-    return repeated
-
-
-def _key(context: BuildContext, sources: Sources, paths: frozenset[str]) -> str:
-    ignore, sha = context.builder.ignore, sources.sha
-    tree = checkout.filtered_tree(context.host, context.bare, sources.commit, ignore)
-    tree = submodules.with_submodules(tree, context.repository, sha, ignore)
-    system = system_of(context.builder, paths) or ""
-    tools = with_compiler(context.host, context.tools, compiler_of(system))
-    training = pgo.identity(context.training, context.variant, context.tools.name)
-    how = (context.patches, context.recorder.identity if context.recorder else "", training)
-    return build_store.key_of(context.builder, context.variant, tools, tree, paths, sha, system, *how)
-
-
-def _saved_log(context: BuildContext, sha: str, key: str, ended: _Ended) -> str:
+def _saved_log(context: BuildContext, wanted: _Wanted, ended: _Ended) -> str:
     """Where the log of a build now is, for as long as the user may want it."""
-    log = context.host.root / "logs" / f"{context.builder.name}-{sha[:10]}-{key[:10]}.log"
+    log = context.host.root / "logs" / f"{context.builder.name}-{wanted.sha[:10]}-{wanted.key[:10]}.log"
     context.host.run(["sh", "-c", _SAVE_LOG, "save", str(ended.job.folder / "stdout"), str(log)])
     return str(log)
 
 
-def _failure(context: BuildContext, sha: str, key: str, ended: _Ended) -> BuildFailed | EnvironmentFailure:
+def _failure(context: BuildContext, wanted: _Wanted, ended: _Ended) -> BuildFailed | EnvironmentFailure:
     """The error for a failed build; its log is saved."""
-    host, job, output = context.host, ended.job, ended.output
+    host, output, sha = context.host, ended.output, wanted.sha[:10]
     if output.host_trouble.startswith("no space") or facts.is_full(host):
-        return no_space(host.name, f"the build of {sha[:10]} stopped at: {output.why()}")
-    log = _saved_log(context, sha, key, ended)
-    jobs.remove(host, job)
+        return no_space(host.name, f"the build of {sha} stopped at: {output.why()}")
+    log = _saved_log(context, wanted, ended)
+    jobs.remove(host, ended.job)
     if output.host_trouble:
         return EnvironmentFailure(
-            f"the build of {sha[:10]} stopped on host {host.name}: {output.host_trouble}",
+            f"the build of {sha} stopped on host {host.name}: {output.host_trouble}",
             f"Fewer jobs at once, with `jobs` in hosts.toml, need less memory. See {log}.",
         )
     # ccache makes paths relative to the build folder
     reason = re.sub(rf"(?:{re.escape(str(context.work))}/|(?<![\w./])(?:\.\./)+)(?:source/)?", "", output.why())
-    if ended.status in (TIMED_OUT, 128 + 9):
-        reason = f"not done after {ended.limit:g} s"
+    if ended.status in _LATE:
+        reason = f"not done after {build_of(ended.plan.builder).timeout:g} s"
     hint = ""
     if output.stage == CONFIGURE:
         hint = how_to_build(context.builder, facts.ask_all(host, SYSTEM_FACTS))
     which = f"the {context.phase} build of " if context.phase else ""
-    sentence = f"{which}{sha[:10]} does not {output.stage}: {reason}"
+    sentence = f"{which}{sha} does not {output.stage}: {reason}"
     return BuildFailed(sentence, stage=output.stage, log=log, hint=hint and f"{hint}.")

@@ -1,28 +1,87 @@
-"""What all builds on a host share, and how a commit of them is built: which commands, in which environment."""
+"""What all builds on a host share; how a commit of them is built: which commands, in which environment; and by which key it is
+found again.
 
-from collections.abc import Mapping
+Optimisation with a profile: a build that counts what it executes, training, and a build by these counts. Both are made at the
+same paths, by which the compiler finds the counts of each object file again. They are kept in ``root/work/BUILDER/profile`` until
+the second build is made. That they differ a little from one training to the next is no part of a build's key: variant, workloads
+and options are. ccache is switched off for both builds: counts are never the same twice, and paths, which it rewrites, name them.
+"""
+
+import hashlib
+import json
+import shlex
+from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import PurePosixPath
+from typing import Any, Protocol
 
 import msgspec
 
+from perfbisect.core.domain.events import Warned
 from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.core.domain.settings import Patch
 from perfbisect.errors import BuildFailed, TooMuchOutput
 from perfbisect.host import facts
 from perfbisect.host.protocol import Host
 from perfbisect.lab import upload
-from perfbisect.lab.build import ccache, checkout, links
+from perfbisect.lab.build import checkout, links
 from perfbisect.lab.build.log_parser import COMPILE, CONFIGURE, INSTALL
-from perfbisect.lab.build.pgo import ENVIRONMENT, FOLDER, Phase, Training, options
-from perfbisect.lab.build.toolchain import Toolchain
-from perfbisect.recipes.build_systems import MARKERS, expanded, has_commands, nothing_found, system_of
+from perfbisect.lab.build.toolchain import Toolchain, cache_environment, is_native
+from perfbisect.lab.upload import recipe_archive
+from perfbisect.recipes.build_systems import MARKERS, expanded, has_commands, nothing_found, revision, system_of
 from perfbisect.recipes.builder import Builder, Variant
 from perfbisect.recipes.builder_reader import build_of, variant_of
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.placeholders import fill, fill_text
 from perfbisect.recipes.when import TreeFacts, applied, version_text
 from perfbisect.repository.git import Repository
+
+MERGED = "merged.profdata"  # clang's counts of all processes, in the folder of counts
+
+
+class Phase(StrEnum):
+    """Which of the builds of a commit it is."""
+
+    PLAIN = ""  # the only one
+    INSTRUMENTED = "instrumented"  # counts what it executes
+    OPTIMISED = "optimised"  # is made by these counts
+
+
+@dataclass(frozen=True, slots=True)
+class Instrumented:
+    """A build that is to be trained; it is where every build is installed first."""
+
+    commit: str
+    key: str  # of the build that it is made for
+    builder: Builder  # its conditions applied
+    version: str
+    prefix: PurePosixPath
+    profile: PurePosixPath  # the folder of its counts
+    cc: str
+    compiler: str  # "gcc" or "clang"
+
+
+class Training(Protocol):
+    """How builds of a variant are trained on a host."""
+
+    @property
+    def identity(self) -> str:
+        """What belongs to the keys of builds; equal on all hosts."""
+        ...
+
+    @property
+    def named(self) -> str:
+        """The workloads, for a message."""
+        ...
+
+    def check(self) -> None:
+        """Raise EnvironmentFailure when the host lacks what the workloads need; before anything is built."""
+        ...
+
+    def train(self, build: Instrumented) -> Generator[Warned, None, bool]:
+        """Run the workloads once; false where that gave no profile. Raises BuildFailed."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +135,7 @@ class BuildContext:
     @property
     def profile(self) -> PurePosixPath:
         """The folder of the counts of an instrumented build."""
-        return self.work / FOLDER
+        return self.work / "profile"
 
 
 def plan_for(context: BuildContext, sha: str, paths: frozenset[str]) -> Plan:
@@ -128,7 +187,7 @@ def resolved_for(context: BuildContext, paths: frozenset[str], version: str) -> 
 def _values(context: BuildContext, resolved: Builder, sha: str, version: str) -> dict[str, str | int]:
     """The placeholders of a build."""
     variant = links.movable(variant_of(resolved, context.name), context.recorder)
-    variant = options(variant, context.tools.name, context.phase, context.profile)
+    variant = profiled(variant, context.tools.name, context.phase, context.profile)
     return {
         "source": str(context.work / "source"),
         "recipe": str(upload.place_recipe(context.host, context.builder)),
@@ -151,7 +210,7 @@ def jobs_of(context: BuildContext) -> int:
 
 
 def _environment(context: BuildContext, builder: Builder, values: dict[str, str | int]) -> dict[str, str]:
-    cache = ccache.environment(context.host.root, context.work, context.entry.ccache_size, context.namespace)
+    cache = cache_environment(context.host.root, context.work, context.entry.ccache_size, context.namespace)
     fixed = {
         "TZ": "UTC",
         "SOURCE_DATE_EPOCH": "315532800",  # 1980: the first year that every archive format can hold
@@ -160,11 +219,106 @@ def _environment(context: BuildContext, builder: Builder, values: dict[str, str 
         "GIT_CEILING_DIRECTORIES": str(context.work),
     }
     recorded = context.recorder.environment(context.work) if context.recorder else {}
-    profiled = ENVIRONMENT if context.phase else {}
-    return (
-        cache
-        | fixed
-        | recorded
-        | profiled
-        | {name: fill_text(text, values) for name, text in build_of(builder).env.items()}
-    )
+    uncached = {"CCACHE_DISABLE": "1"} if context.phase else {}
+    own = {name: fill_text(text, values) for name, text in build_of(builder).env.items()}
+    return cache | fixed | recorded | uncached | own
+
+
+def profiled(variant: Variant, compiler: str, phase: Phase, folder: PurePosixPath) -> Variant:
+    """The variant with what the compiler ("gcc" or "clang") needs in that phase; ``folder`` is that of the counts."""
+    if phase is Phase.PLAIN:
+        return variant
+    place = shlex.quote(str(folder))
+    if phase is Phase.INSTRUMENTED:
+        further = f"-fprofile-generate={place}"
+        only_c = " -fprofile-update=prefer-atomic" if compiler == "gcc" else ""  # threads count together
+    elif compiler == "clang":
+        further = f"-fprofile-use={shlex.quote(str(folder / MERGED))}"
+        only_c = "".join(f" -Wno-profile-instr-{each}" for each in ("unprofiled", "out-of-date", "missing"))
+    else:
+        # Code that was never executed has no counts. A file that is compiled twice under one name has those of one.
+        further = f"-fprofile-use={place}"
+        only_c = " -fprofile-correction -Wno-missing-profile -Wno-error=coverage-mismatch"
+    cflags, ldflags = f"{variant.cflags} {further}{only_c}".strip(), f"{variant.ldflags} {further}".strip()
+    return msgspec.structs.replace(variant, cflags=cflags, ldflags=ldflags)
+
+
+def training_identity(training: Training | None, variant: Variant, compiler: str) -> dict[str, Any]:
+    """What belongs to the key of a build; nothing where none is trained."""
+    if training is None:
+        return {}
+    phases = (Phase.INSTRUMENTED, Phase.OPTIMISED)
+    made = [profiled(variant, compiler, phase, PurePosixPath("profile")) for phase in phases]
+    return {"training": [training.identity, *([each.cflags, each.ldflags] for each in made)]}
+
+
+_LAYOUT = "2"  # part of every key: raise it when what a build folder holds changes its meaning
+
+
+def build_key(
+    builder: Builder,
+    variant: Variant,
+    tools: Toolchain,
+    tree: str,
+    present: Collection[str],
+    sha: str,
+    system: str = "",
+    patches: Sequence[Patch] = (),
+    links: str = "",
+    training: dict[str, Any] | None = None,
+) -> str:
+    """The key of a build: everything that can change it, and nothing else.
+
+    ``links`` is how its links are recorded and repeated, "" where they are not; ``training`` is what it is trained with.
+
+    ``system`` is the build system of this commit, "" where the recipe has commands. The patches that it may get are in
+    the ``tree``, except for those of some versions: which of them it gets follows from the tree.
+
+    The effect of the recipe's conditions follows from the tree, the toolchain, and which of their paths are ``present``,
+    ignored or not; so these and the conditions are in the key instead.
+    """
+    if system:  # builds have the path of their home in them: cmake's RPATH
+        how = msgspec.structs.replace(build_of(builder), system=system)
+        builder = msgspec.structs.replace(builder, build=how, home=builder.work_name)
+    recipe = _recipe(builder, variant) | ({"system": revision(system)} if system else {})
+    recipe |= _identity([patch for patch in patches if patch.version]) | (training or {})
+    recipe |= {"links": links} if links else {}
+    recipe |= {"processor": tools.processor} if for_processor(builder, variant) else {}
+    commit = sha if "{commit}" in recipe["commands"] else ""
+    of_tree = {"tree": tree, "present": sorted(present), "toolchain": tools.identity, "commit": commit}
+    return _hash(recipe | of_tree)[:32]
+
+
+def for_processor(builder: Builder, variant: Variant) -> bool:
+    """Whether the recipe or the variant compiles for the processor of the host that builds."""
+    recipe = _recipe(builder, variant)
+    return is_native(" ".join((recipe["commands"], *recipe["variant"])))
+
+
+def build_fingerprint(builder: Builder, variant: Variant, patches: Sequence[Patch] = ()) -> str:
+    """A hash of everything in a recipe that affects builds, and of the patches."""
+    return _hash(_recipe(builder, variant) | _identity(patches))[:16]
+
+
+def _identity(patches: Sequence[Patch]) -> dict[str, Any]:
+    return {"patches": [patch.identity for patch in patches]} if patches else {}
+
+
+def _recipe(builder: Builder, variant: Variant) -> dict[str, Any]:
+    build = msgspec.to_builtins(msgspec.structs.replace(build_of(builder), needs=[], packages={}))
+    by_system = {key: build.pop(key) for key in ("system", "options", "targets", "in_place")}
+    if not has_commands(build_of(builder)):
+        build |= by_system | {"programs": builder.programs, "library": builder.library}
+    commands = json.dumps(build) + json.dumps(msgspec.to_builtins(builder.when))
+    parts = {
+        "layout": _LAYOUT,
+        "commands": commands,
+        "version": builder.version,
+        "variant": [variant.cc, variant.cxx, variant.cflags, variant.ldflags, *filter(None, [variant.train])],
+        "files": hashlib.sha256(recipe_archive(builder)).hexdigest() if "{recipe}" in commands else "",
+    }
+    return parts | {"home": builder.home} if builder.home else parts  # a build may contain the path of its home
+
+
+def _hash(parts: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

@@ -19,8 +19,7 @@ from perfbisect.host.packages import require
 from perfbisect.host.protocol import Host, no_space
 from perfbisect.lab import upload
 from perfbisect.lab.build import build_store
-from perfbisect.lab.build.archives import ODD, REFUSED, UNPACK
-from perfbisect.lab.build.binary_hash import hash_artifacts
+from perfbisect.lab.build.build_store import FUNCTIONS, LONG, ODD, REFUSED, UNPACK, hash_artifacts
 from perfbisect.lab.build.plan import Built
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.placeholders import fill
@@ -31,7 +30,6 @@ UNPACKERS = {
 }  # fmt: skip
 """Endings of tarballs, and the program that each needs on the host."""
 
-LONG = 3600.0  # seconds: reading everything of a large system
 ATTEMPTS = 3  # at sending a tarball during which a connection broke off
 
 _ADVICE = "Give the folder in which it is installed, with its bin or lib, or a tarball of that."
@@ -50,7 +48,7 @@ cd -- "$1.part" && shift && unpack prefix "$@"
 """
 # A single folder at the top is the release's own name and is left out, unless it is one that installed systems have.
 _UNPACKED = f"""\
-{build_store.FUNCTIONS}{ODD}
+{FUNCTIONS}{ODD}
 cd -- "$1.part" 2>/dev/null || {{ [ -d "$1" ]; exit; }}
 [ ! -d inner ] || {{ rm -rf prefix && mv -T inner prefix; }} || exit
 chmod -R u+rwX prefix || exit

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Annotated, Literal
 
 import msgspec
 
@@ -28,18 +28,14 @@ EXTRA = "pip install 'perfbisect[s3]'"
 ENDING = ".build"
 FORMAT = 1
 LONGEST = 1 << 16  # bytes of the first two lines
-WAYS = ("zstd", "gzip")  # of compression
 
 
-class Unreadable(OSError):
-    """An object that this user may not read, in a store that can be read."""
+class Refused(PerfBisectError):
+    """A shared build that is not used."""
 
 
-class Source(Protocol):
-    """An open object."""
-
-    def read(self, size: int, /) -> bytes:
-        """At most that many bytes; none at its end."""
+class Unfit(PerfBisectError):
+    """A shared build that is whole, but not for this host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,26 +72,20 @@ class Store:
         """Whether there is an object of that name."""
         self._check()
         with _as_os_error():
-            self._files.invalidate_cache()
             return bool(self._files.isfile(f"{self._base}/{name}"))
 
     @contextmanager
-    def read(self, name: str) -> Iterator[Source]:
-        """The object of that name. Raises Unreadable where another user keeps it from this one in a folder."""
+    def read(self, name: str) -> Iterator[IO[bytes]]:
+        """The object of that name. Raises Refused where another user keeps it from this one in a folder."""
         self._check()
         if self.folder:
             path = self.folder / name
             if path.exists() and not os.access(path, os.R_OK, effective_ids=True):
-                raise Unreadable(f"{path} cannot be read: permission denied")
+                raise Refused(f"{path} cannot be read: permission denied")
             with suppress(OSError):  # it may belong to another user
                 os.utime(path)
-        with _as_os_error():
-            self._files.invalidate_cache()
-            opened: IO[bytes] = self._files.open(f"{self._base}/{name}", "rb", cache_type="readahead")
-        try:
-            yield _Reading(opened)
-        finally:
-            opened.close()
+        with _as_os_error(), self._files.open(f"{self._base}/{name}", "rb", cache_type="readahead") as file:
+            yield file
 
     def write(self, name: str, parts: Iterable[bytes]) -> None:
         """Store an object in place of what that name had; nothing stays of one that is cut off.
@@ -104,48 +94,41 @@ class Store:
         """
         self._check()
         path = f"{self._base}/.{name}.{secrets.token_hex(8)}" if self.folder else f"{self._base}/{name}"
+        whole = False
         try:
             with _as_os_error(), self._files.open(path, "wb") as file:
                 if self.folder:
                     _hand_over(self.folder, file.fileno())
                 for part in parts:
                     file.write(part)
-                if self.folder:
-                    file.flush()
-                    os.fsync(file.fileno())
             if self.folder:
                 with suppress(PermissionError):  # another user's, in a folder with the sticky bit
                     Path(path).replace(self.folder / name)
-        except BaseException:
-            self._drop(path)
-            raise
-        if self.folder:
-            self._drop(path)
+            whole = self.folder is None
+        finally:
+            if not whole:  # or has another name now
+                with suppress(OSError), _as_os_error():
+                    self._files.rm_file(path)
 
     def remove(self, name: str) -> None:
         """Remove the object of that name."""
         with _as_os_error():
             self._files.rm_file(f"{self._base}/{name}")
 
-    def entries(self) -> list[Entry]:
-        """All objects of a folder, and what interrupted writers have left there, longest unused first."""
+    def entries(self) -> Iterator[Entry]:
+        """All objects of a folder, and what interrupted writers have left there."""
         self._check()
         assert self.folder
-        found = []
         for file in self.folder.iterdir():
             if file.name.endswith(ENDING) or (file.name.startswith(".") and f"{ENDING}." in file.name):
                 with suppress(FileNotFoundError):
                     facts = file.lstat()
-                    found.append(Entry(file.name, facts.st_size, facts.st_mtime))
-        return sorted(found, key=lambda entry: (entry.used, entry.name))
-
-    def _drop(self, path: str) -> None:
-        with suppress(OSError), _as_os_error():
-            self._files.rm_file(path)
+                    yield Entry(file.name, facts.st_size, facts.st_mtime)
 
     def _check(self) -> None:
         if self.folder and not self.folder.is_dir():  # a mount that is missing must not be filled
             raise NotADirectoryError(f"there is no folder {self.folder}")
+        self._files.invalidate_cache()
 
 
 def _hand_over(folder: Path, file: int) -> None:
@@ -157,18 +140,9 @@ def _hand_over(folder: Path, file: int) -> None:
         os.fchmod(file, 0o600 | (mode & 0o111) << 2 | (0 if mode & stat.S_ISVTX else mode & 0o222))
 
 
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    file: IO[bytes]
-
-    def read(self, size: int, /) -> bytes:
-        with _as_os_error():
-            return self.file.read(size)
-
-
 @contextmanager
 def _as_os_error() -> Iterator[None]:
-    """Errors of a client library as OSError; those of hosts stay as they are."""
+    """Errors of a client library as OSError; our own stay as they are."""
     try:
         yield
     except (OSError, ImportError, PerfBisectError) as error:
@@ -179,34 +153,20 @@ def _as_os_error() -> Iterator[None]:
         raise OSError(str(error) or repr(error)) from error
 
 
-class Refused(Exception):
-    """A shared build that is not used; ``str()`` says why."""
-
-
-class Unfit(Exception):
-    """A shared build that is whole, but not for this host; ``str()`` says why."""
-
-
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a shared build before it is unpacked."""
 
-    format: int
-    name: str  # of the object
-    key: str  # of the build
-    sha256: str  # of the archive
-    size: int  # of the archive in bytes
-    way: str  # how it is compressed: see WAYS
-    toolchain: str  # see Toolchain.identity
-    surroundings: str  # see `surroundings` in builds.py
-    processor: str  # of the host that built, as its compiler sees it
-    root: str  # the root folder of that host
-    bound: bool  # whether the build is only for hosts with that root folder and that processor
+    name: str  # of the object, from which follows whose build it is: see ``name_of``
+    sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]  # of the archive
+    size: Annotated[int, msgspec.Meta(ge=0)]  # of the archive in bytes
+    way: Literal["zstd", "gzip"]  # how it is compressed
+    root: str  # the root folder of the host that built
     absent: tuple[str, ...] = ()  # libraries that its programs name and that even the host that built lacks
 
 
-def name_of(key: str, toolchain: str, surroundings: str, bound_to: tuple[str, str] | None = None) -> str:
+def name_of(key: str, toolchain: str, surroundings: str, *bound_to: str) -> str:
     """The name of a build's object; ``bound_to`` are root folder and processor of one that depends on them."""
-    parts = [str(FORMAT), key, toolchain, surroundings, *(bound_to or ())]
+    parts = [str(FORMAT), key, toolchain, surroundings, *bound_to]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:40] + ENDING
 
 
@@ -216,9 +176,12 @@ def header(manifest: Manifest, secret: bytes) -> bytes:
     return line + b"\n" + _signature(line, secret) + b"\n"
 
 
-def read_header(source: Source, name: str, secret: bytes) -> Manifest:
+def read_header(source: IO[bytes], name: str, secret: bytes) -> Manifest:
     """The manifest of the object of that name; the source is then at the archive. Raises Refused."""
-    line, signature = _line(source), _line(source)
+    line, _, rest = source.read(LONGEST).partition(b"\n")
+    signature, complete, _ = rest.partition(b"\n")
+    if not complete:
+        raise Refused("it does not begin with a manifest")
     if secret and not signature:
         raise Refused("it is not signed")
     if secret and not hmac.compare_digest(signature, _signature(line, secret)):
@@ -227,24 +190,11 @@ def read_header(source: Source, name: str, secret: bytes) -> Manifest:
         manifest = msgspec.json.decode(line, type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise Refused("its manifest cannot be read") from None
-    if manifest.format != FORMAT or manifest.way not in WAYS or len(manifest.sha256) != 64 or manifest.size < 0:
-        raise Refused("its manifest is not one of this version")
     if manifest.name != name:
         raise Refused("its manifest is that of another build")
+    source.seek(len(line) + len(signature) + 2)
     return manifest
 
 
 def _signature(line: bytes, secret: bytes) -> bytes:
     return hmac.new(secret, line, hashlib.sha256).hexdigest().encode() if secret else b""
-
-
-def _line(source: Source) -> bytes:
-    """The next line, read byte by byte: what follows belongs to the archive."""
-    line = bytearray()
-    while byte := source.read(1):
-        if byte == b"\n":
-            return bytes(line)
-        line += byte
-        if len(line) > LONGEST:
-            break
-    raise Refused("it does not begin with a manifest")

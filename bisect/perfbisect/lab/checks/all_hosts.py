@@ -14,7 +14,7 @@ from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host.facts import BOOT, CORES, CPU, TOOLS, Fact, ask_all, read_fingerprint, read_line
 from perfbisect.host.protocol import Host
 from perfbisect.host.registry import connect
-from perfbisect.lab.build import build_store
+from perfbisect.lab.build.plan import for_processor
 from perfbisect.lab.build.toolchain import Toolchain, toolchain
 from perfbisect.lab.checks import CheckRequest, Finding, Level, refused
 from perfbisect.lab.checks.preflight import build_findings, findings, inspect_host
@@ -213,7 +213,7 @@ def unknown(entry: HostEntry, entries: Sequence[HostEntry]) -> Iterator[Finding]
 def differences(entries: Sequence[HostEntry], checked: Sequence[Checked], wanted: Wanted) -> Iterator[Finding]:
     """How the build hosts of each host differ, as far as they can be reached."""
     sides = {each.name: each.side for each in checked if each.side}
-    native = wanted.builder is not None and build_store.for_processor(wanted.builder, wanted.settings)
+    native = wanted.builder is not None and for_processor(wanted.builder, wanted.settings)
     for entry in entries:
         known = [side for name in entry.built_on if (side := sides.get(name))]
         yield from differing(entry.name, known, native=native)

@@ -10,9 +10,18 @@ from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host import facts
 from perfbisect.host.facts import COMPILER, DRIVERS, ONLINE, TOOLS, Fact, ask_all, cpu_numbers, fingerprint_facts
 from perfbisect.host.packages import how_to_install, missing
-from perfbisect.lab.build import ccache, links
+from perfbisect.lab.build import links
 from perfbisect.lab.build.shared_builds import SharedBuilds
-from perfbisect.lab.build.toolchain import NEEDED, compilers, how_to_build, lacking_for, own_packages
+from perfbisect.lab.build.toolchain import (
+    NEEDED,
+    NO_REMOTE,
+    REMOTE_ADVICE,
+    compilers,
+    how_to_build,
+    lacking_for,
+    own_packages,
+    try_remote,
+)
 from perfbisect.lab.checks import CheckRequest, Finding, Inspection, Level, note, ok, refused, warning
 from perfbisect.lab.checks.machine import (
     clock,
@@ -112,13 +121,13 @@ def check_pinning(seen: Inspection) -> None:
 def compiler_cache(seen: Inspection) -> Iterator[Finding]:
     """A compilation through the store and back; nothing where none is set, or nothing is built on the host."""
     host, remote = seen.request.host, seen.request.entry.ccache_remote
-    if remote in ("", ccache.NONE) or not seen.request.entry.builds:
+    if remote in ("", NO_REMOTE) or not seen.request.entry.builds:
         return
     if missing(host, ["ccache", "cc"]):  # reported by the check of programs
         return
-    if reason := ccache.try_remote(host, remote):
+    if reason := try_remote(host, remote):
         said = f"the remote store {masked(remote)} of ccache on host {seen.name}: {reason}"
-        yield warning("ccache", said, ccache.ADVICE)
+        yield warning("ccache", said, REMOTE_ADVICE)
     else:
         yield ok("ccache", f"its remote store {masked(remote)} is read and written")
 

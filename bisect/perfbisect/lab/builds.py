@@ -1,0 +1,372 @@
+"""The builds of a session: made on the hosts that build, for what is measured now or ahead of it, and brought to the host
+that measures."""
+
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, nullcontext, suppress
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from perfbisect.clock import elapsed
+from perfbisect.core.domain.events import BuildFinished, BuildProgress, BuildStarted, LabEvent, Warned
+from perfbisect.errors import (
+    BuildChanged,
+    BuildFailed,
+    ConnectionLost,
+    EndFailed,
+    EnvironmentFailure,
+    HostAway,
+    JobLost,
+    PerfBisectError,
+)
+from perfbisect.host.facts import PROCESSOR, ask, free_bytes
+from perfbisect.host.lock import HostLock
+from perfbisect.host.protocol import Host
+from perfbisect.lab import Steps
+from perfbisect.lab.build import build_store, checkout, links, pipeline, prebuilt
+from perfbisect.lab.build.candidates import BuildsMade, Candidates, LabHost
+from perfbisect.lab.build.plan import BuildContext, Built, for_processor
+from perfbisect.lab.guarded_lab import RetryPolicy, enough_space
+from perfbisect.lab.training import Trainer
+from perfbisect.lab.upkeep import tidy
+from perfbisect.recipes.builder import Builder
+from perfbisect.recipes.workload import Workload
+
+T = TypeVar("T")
+
+
+@dataclass
+class BuildSite:
+    """Builds candidates on one host, and keeps what it has built in ``made``.
+
+    Nothing is done there before the first build. ``named``: its events have the name of the host. With ``layouts`` its
+    builds can be linked again.
+    """
+
+    place: LabHost
+    builder: Builder
+    variant: str
+    candidates: Candidates
+    made: BuildsMade
+    layouts: bool = False
+    named: bool = False
+    training: tuple[Workload, ...] = ()  # with which builds are trained, where they are optimised with a profile
+    _announced: bool = field(default=False, init=False)  # the present build, by the sending of its sources
+    _retry: RetryPolicy | None = field(default=None, init=False)
+
+    @property
+    def name(self) -> str:
+        """The name of the host."""
+        return self.place.host.name
+
+    def build(self, candidate: int) -> Generator[LabEvent, None, bool]:
+        """Build a candidate, or find it built there; false when it is skipped. Waits until the host is free.
+
+        Raises UsageError when builds would differ from earlier sessions', and EnvironmentFailure.
+        """
+        with self.place.lock:
+            return (yield from self._marked(self._build(candidate)))
+
+    def find(self, candidate: int) -> Generator[LabEvent, None, bool]:
+        """Whether the host has a build of a candidate, which is kept in ``made`` then. On a host that only builds it does
+        not wait for the present build.
+        """
+        with self.place.beside:
+            return (yield from self._marked(self._find(candidate)))
+
+    def key(self, candidate: int) -> Generator[LabEvent, None, str]:
+        """The key of the build of a candidate, which is the same on all build hosts. Raises BuildFailed where there is none."""
+        with self.place.beside:
+            context = yield from self._marked(self._open(candidate))
+            return pipeline.key_of(context, self.candidates.commits[candidate])
+
+    def has(self, key: str) -> bool:
+        """Whether the host has the build with that key. One that cannot be reached builds no further."""
+        try:
+            return build_store.has(self.place.host, key)
+        except EnvironmentFailure:
+            self.made.lose(self.name)
+            return False
+
+    def _marked(self, events: Generator[LabEvent, None, T]) -> Generator[LabEvent, None, T]:
+        steps = Steps(events)
+        with closing(events):
+            for event in steps:
+                yield replace(event, host=self.name) if self.named and not isinstance(event, Warned) else event
+        return steps.result
+
+    def _open(self, candidate: int) -> Generator[LabEvent, None, BuildContext]:
+        """What all builds there share.
+
+        The first time, what earlier sessions have left is ended and removed, and the sources are sent, as a part of the
+        build of the candidate.
+        """
+        host, entry, candidates = self.place.host, self.place.entry, self.candidates
+        context = self.made.context(self.name)
+        if context is None:
+            yield from self.made.tidy_once(self.name, tidy(host))
+            assert candidates.repository
+            self._announced = False
+            sending = Steps(checkout.mirror(host, candidates.repository, self.builder.work_name, candidates.tips()))
+            for done, total in sending:
+                if not self._announced:
+                    yield self._started(candidate)
+                    self._announced = True
+                yield BuildProgress(candidate, done, total, "send")
+            training = Trainer(host, entry, self.builder, self.training) if self.training else None
+            context = pipeline.build_context(
+                host, entry, self.builder, self.variant, sending.result, candidates.repository, candidates.patches,
+                layouts=self.layouts, training=training,
+            )  # fmt: skip
+            self.made.open(context, candidate)
+        self._retry = self._retry or RetryPolicy(host, candidates)
+        return replace(context, host=host)
+
+    def _find(self, candidate: int) -> Generator[LabEvent, None, bool]:
+        context = yield from self._open(candidate)
+        if built := pipeline.find(context, self.candidates.commits[candidate]):
+            yield from self._announce(candidate)
+            yield from self._keep(candidate, built)
+        return built is not None
+
+    def _build(self, candidate: int) -> Generator[LabEvent, None, bool]:
+        began = time.monotonic()
+        with self.place.only_builds or nullcontext():
+            context = yield from self._open(candidate)
+        assert self._retry
+        yield from self._announce(candidate)
+        while True:
+            try:
+                with closing(
+                    pipeline.build(context, self.candidates.commits[candidate], self.place.shared)
+                ) as building:
+                    steps = Steps(building)
+                    for step in steps:
+                        yield (
+                            step
+                            if isinstance(step, Warned)
+                            else BuildProgress(candidate, step.done, step.total, step.stage)
+                        )
+                yield from self._keep(candidate, steps.result)
+            except JobLost as lost:
+                yield (event := self._retry.lost(candidate, lost, "compile", began))
+                if not isinstance(event, Warned):
+                    return False
+            except BuildFailed as failure:
+                yield self._retry.failed(candidate, failure, began)
+                return False
+            else:
+                self._retry.succeeded()
+                return True
+
+    def _started(self, candidate: int) -> BuildStarted:
+        return BuildStarted(candidate, self.candidates.describe(self.candidates.commits[candidate]))
+
+    def _announce(self, candidate: int) -> Iterator[BuildStarted]:
+        """Yield BuildStarted, unless sending the sources did."""
+        if not self._announced:
+            yield self._started(candidate)
+        self._announced = False
+
+    def _keep(self, candidate: int, built: Built) -> Generator[LabEvent]:
+        """Keep a build and report it; threads report in the order in which they keep."""
+        with self.made.lock:
+            if built.facts.fixed and not any(other.facts.fixed for other in self.made.built.values()):
+                yield Warned(
+                    f"{self.candidates.name(candidate)} cannot be linked again with its functions in another order:"
+                    f" {built.facts.fixed}",
+                    "What placement of the code alone does to the speed is then not known.",
+                )
+            yield BuildFinished(candidate, built.facts, self.made.add(candidate, built, self.name))
+
+
+@dataclass
+class BuildLab:
+    """Builds on ``site`` while it holds the host's lock; what it builds stays there until it is wanted elsewhere."""
+
+    site: BuildSite
+    held: HostLock
+    stood_in: bool = False  # others can build while it is out of reach
+    warned: set[str] = field(default_factory=set)
+
+    def build(self, candidate: int) -> Generator[LabEvent]:
+        """Build a candidate, or find it built; one that fails yields CandidateSkipped.
+
+        Raises EnvironmentFailure when the host cannot do it, or its lock is lost: it builds no further then, or with
+        HostAway for a while. What is not the host's fault ends the hunt: an end of the range that does not build there
+        would not build elsewhere, after hours perhaps.
+        """
+        try:
+            self.held.confirm()
+            yield from enough_space(self.site.place.host, free_bytes(self.site.place.host), self.warned)
+            with closing(self.site.build(candidate)) as events:
+                for event in events:
+                    self.held.confirm()
+                    yield event
+        except EndFailed as failure:
+            raise PerfBisectError(str(failure), failure.advice) from failure.__cause__
+        except EnvironmentFailure as failure:
+            self.site.made.lose(self.site.name)
+            since = elapsed()
+            if self.stood_in and isinstance(failure, ConnectionLost):
+                raise HostAway(failure, lambda: self.held.seen > since and not self.held.lost) from failure
+            raise
+
+
+class CandidateBuilds:
+    """Brings what ``sites`` have built to ``host``, which measures; builds there what none has."""
+
+    def __init__(self, sites: Sequence[BuildSite], host: Host, candidates: Candidates, made: BuildsMade) -> None:
+        self.sites = sites
+        self.host = host
+        self.candidates = candidates
+        self.made = made
+        self._here: set[int] = set(candidates.prebuilt)
+        self._alone = False  # no build of an earlier session runs on ``host``
+        self._compared: set[str] = set()  # sites whose processor was compared with that of ``host``
+        self._linked: dict[str, tuple[Host, str]] = {}  # key of a layout → where it was linked, key of its build
+
+    def obtain(self, candidate: int) -> Generator[LabEvent, None, bool]:
+        """Have a candidate built and installed on ``host``; true when it is worth measuring.
+
+        It is not where it is skipped, or was built just now and is the binary of another.
+        Raises EnvironmentFailure, and UsageError when builds would differ from earlier sessions'.
+        """
+        while candidate not in self._here or not self.made.has(candidate):
+            new = not self.made.has(candidate)
+            if new and not (yield from self._found(candidate)) and not (yield from self._build(candidate)):
+                return False
+            yield from self._bring(candidate)
+            if new and candidate in self._here and self.made.same_binary(candidate) != candidate:
+                return False
+        return True
+
+    def _found(self, candidate: int) -> Generator[LabEvent, None, bool]:
+        """Whether one of several sites has built the candidate earlier; a single one looks for itself when it builds."""
+        known = self.made.place(candidate)
+        sites = sorted(self._left(), key=lambda site: site.name != known)
+        if len(self.sites) == 1 or not sites:
+            return False
+        with suppress(BuildFailed, EnvironmentFailure):  # which a build will report
+            key = yield from sites[0].key(candidate)
+            if site := next((site for site in sites if site.has(key)), None):
+                return (yield from site.find(candidate))
+        return False
+
+    def _build(self, candidate: int) -> Generator[LabEvent, None, bool]:
+        """Build a candidate here if ``host`` builds, or on the site that is least busy; false when it is skipped."""
+        while left := self._left():
+            site = min(left, key=lambda site: (site.name != self.host.name, site.place.lock.requests))
+            try:
+                return (yield from site.build(candidate))
+            except EndFailed:
+                raise
+            except EnvironmentFailure as failure:
+                if not self._left(without=site):
+                    raise
+                self.made.lose(site.name)
+                yield Warned(f"host {site.name} builds no further: {failure}", "The others go on without it.")
+        raise EnvironmentFailure(
+            f"{self.candidates.name(candidate)} cannot be built: no build host of {self.host.name} is left"
+        )
+
+    def _left(self, without: BuildSite | None = None) -> list[BuildSite]:
+        """Where builds are made; on a host that should only measure, where there is no other."""
+        left = [site for site in self.sites if site is not without and not self.made.is_lost(site.name)]
+        return [site for site in left if site.name != self.host.name or site.place.entry.builds] or left
+
+    def _bring(self, candidate: int) -> Iterator[LabEvent]:
+        """Send a build to ``host``. If the site that has it is lost, the build is forgotten instead, with a warning."""
+        facts, site = self.made.built[candidate].facts, self._site(candidate)
+        yield from self._other_processor(site)
+        if site.name == self.host.name:
+            self._alone = self._alone or not facts.reused  # a build ends all others first
+        else:
+            yield BuildProgress(candidate, 0, 0, "ship")
+            try:
+                with site.place.beside:
+                    build_store.ship(site.place.host, site.builder.work_name, facts.key, self.host)
+            except BuildChanged as changed:
+                self.renew(changed)
+                yield Warned(f"{self.candidates.name(candidate)}: {changed}: it is made again")
+                return
+            except EnvironmentFailure as failure:
+                yield self.give_up(candidate, failure)
+                return
+        self._here.add(candidate)
+
+    def give_up(self, candidate: int, failure: EnvironmentFailure) -> Warned:
+        """Forget a build that cannot be had from the host that made it. Raises ``failure`` where it has another cause."""
+        site = self._site(candidate)
+        here = site.name == self.host.name or not self._left(without=site)
+        if here or site.has(self.made.built[candidate].facts.key):
+            raise failure
+        self.made.forget(candidate)
+        self._here.discard(candidate)
+        name = self.candidates.name(candidate)
+        return Warned(f"{name} cannot be brought from host {site.name}: {failure}", "It is built again.")
+
+    def _site(self, candidate: int) -> BuildSite:
+        place = self.made.place(candidate)
+        return next(site for site in self.sites if site.name == place)
+
+    def _other_processor(self, site: BuildSite) -> Iterator[Warned]:
+        """Warn once when a site makes builds for a processor that ``host`` does not have."""
+        context, host = self.made.context(site.name), self.host
+        if context is None or site.name in self._compared:
+            return
+        self._compared.add(site.name)
+        if site.name == host.name or not for_processor(context.builder, context.variant):
+            return
+        built_for, measured_on = ask(site.place.host, PROCESSOR), ask(host, PROCESSOR)
+        if built_for and measured_on and built_for != measured_on:
+            yield Warned(
+                f"host {site.name} compiles for its own processor, {built_for}, and host {host.name} has another:"
+                f" {measured_on}",
+                f"Choose a variant that does not depend on it, or remove {site.name} from `build_hosts` of {host.name} in"
+                " hosts.toml.",
+            )
+
+    def link(self, candidate: int, layout: int) -> str:
+        """Link a built candidate again in the layout of that seed; returns the key of what is installed then.
+
+        Raises BuildFailed where that cannot be, and BuildChanged where the build is not as it was made.
+        """
+        facts = self.made.built[candidate].facts
+        site = self._site(candidate) if facts.linker else None
+        context = self.made.context(site.name) if site else None
+        if site is None or context is None or context.recorder is None:
+            reason = facts.fixed or "its links were not recorded"
+            raise BuildFailed(f"it cannot be linked again: {reason}", stage=links.LINK, log=facts.log)
+        with site.place.beside:
+            made = links.link(site.place.host, facts.key, layout, context.recorder.linker)
+            self._linked[made] = site.place.host, facts.key
+            if site.name != self.host.name:
+                build_store.ship(site.place.host, site.builder.work_name, made, self.host)
+        return made
+
+    def unlink(self, made: str) -> None:
+        """Remove what ``link`` has made."""
+        linked, key = self._linked.pop(made, (self.host, ""))
+        for host in {host.name: host for host in (linked, self.host)}.values():
+            build_store.remove(host, made, key)
+
+    def renew(self, changed: BuildChanged) -> None:
+        """Remove a build that is not as it was made: ``obtain`` makes it again, or brings it. A tarball is unpacked again."""
+        hosts = {host.name: host for host in (self.host, *(site.place.host for site in self.sites))}
+        build_store.remove(hosts[changed.host], changed.key)
+        for candidate, built in list(self.made.built.items()):  # which other threads add to
+            if built.facts.key != changed.key:
+                continue
+            if built.tarball:
+                prebuilt.unpack(self.host, built.tarball)
+                continue
+            self._here.discard(candidate)
+            if self.made.place(candidate) == changed.host:
+                self.made.forget(candidate)
+
+    def end_others(self) -> None:
+        """End builds of earlier sessions on the host that measures."""
+        if not self._alone:
+            pipeline.end_all(self.host)
+            self._alone = True
