@@ -1,29 +1,33 @@
-"""Hosts that share the builds of a small program, and a store for objects on this machine."""
+"""Where commits of a test are built: a repository, hosts with folders of their own, and a recipe; and a store of objects over HTTP."""
 
 import base64
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path, PurePosixPath
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from machine import here
 from perfbisect.core.domain.events import Warned
+from perfbisect.core.domain.facts import BuildFacts
+from perfbisect.core.domain.settings import Patch
 from perfbisect.host.local import LocalHost
-from perfbisect.lab.build import checkout
+from perfbisect.lab.build import build_store, checkout
 from perfbisect.lab.build.pipeline import build, build_context
 from perfbisect.lab.build.plan import BuildContext, Built
 from perfbisect.lab.build.shared_builds import SharedBuilds
 from perfbisect.recipes.builder import Build, Builder, Variant
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.repository.discovery import open_repository
+from repos import Files, Repo
 from waiting import finish
 
-Git = Callable[..., str]
-
-RECIPE = Builder(
+TINY = Builder(
     name="tiny",
     summary="a tiny program",
     driver="tiny",
@@ -41,39 +45,68 @@ RECIPE = Builder(
 )
 
 
+def tiny(value: int) -> Files:
+    """The tree of a program that ends with that status."""
+    main = "int one(void);\nint main(void) { return one(); }\n"
+    return {"main.c": main, "one.c": f"int one(void) {{ return {value}; }}\n"}
+
+
 @dataclass
-class Fleet:
-    """A repository, and hosts with folders of their own."""
+class Yard:
+    """Builds commits of ``git`` on hosts in folders below ``folder``, named as they are; by default on one, ``here``."""
 
     folder: Path
-    git: Git
+    git: Repo
+    recipe: Builder = TINY
+    jobs: int = 1
 
-    def commit(self, value: int) -> str:
-        repo = self.folder / "repo"
-        (repo / "main.c").write_text("int one(void);\nint main(void) { return one(); }\n")
-        (repo / "one.c").write_text(f"int one(void) {{ return {value}; }}\n")
-        self.git("add", "-A")
-        self.git("commit", "-q", "-m", "change")
-        return self.git("rev-parse", "HEAD")
+    @property
+    def host(self) -> LocalHost:
+        return self.on("here")
+
+    @property
+    def root(self) -> Path:
+        return Path(self.host.root)
+
+    def on(self, name: str) -> LocalHost:
+        return here(self.folder / name, name)
 
     def context(
-        self, name: str, *, layouts: bool = False, variant: str = "", remote: str = "", **changes: object
+        self,
+        variant: str = "",
+        *patches: Patch,
+        on: str = "here",
+        layouts: bool = False,
+        remote: str = "",
+        **changes: Any,
     ) -> BuildContext:
-        root = self.folder / name
-        root.mkdir(exist_ok=True)
-        host, repository = LocalHost(name, PurePosixPath(root)), open_repository(self.folder / "repo")
-        bare = finish(checkout.mirror(host, repository, "tiny", []))[1]
-        recipe = msgspec.structs.replace(RECIPE, folder=str(self.folder / "recipe"), **changes)
-        return build_context(
-            host, HostEntry(name=name, jobs=1, ccache_remote=remote), recipe, variant, bare, repository, layouts=layouts
-        )
+        """``changes`` are of the recipe."""
+        host, repository = self.on(on), open_repository(self.git.path)
+        recipe = msgspec.structs.replace(self.recipe, folder=str(self.folder / "recipe"), **changes)
+        Path(recipe.folder).mkdir(exist_ok=True)
+        bare = finish(checkout.mirror(host, repository, recipe.work_name, []))[1]
+        entry = HostEntry(name=on, jobs=self.jobs, ccache_remote=remote)
+        return build_context(host, entry, recipe, variant, bare, repository, patches, layouts=layouts)
 
     def obtain(
-        self, name: str, shared: SharedBuilds | None, sha: str, context: BuildContext | None = None, **more: object
+        self, on: str, shared: SharedBuilds | None, sha: str, context: BuildContext | None = None, **more: Any
     ) -> tuple[Built, list[str]]:
         """A build on the host of that name, and the warnings."""
-        steps, built = finish(build(context or self.context(name, **more), sha, shared))  # type: ignore[arg-type]
+        steps, built = finish(build(context or self.context(on=on, **more), sha, shared))
         return built, [step.text for step in steps if isinstance(step, Warned)]
+
+    def build(self, what: str | Files, variant: str = "", **more: Any) -> BuildFacts:
+        """Build a commit, or commit files first."""
+        sha = what if isinstance(what, str) else self.git.commit(what)
+        return self.obtain("here", None, sha, self.context(variant, **more))[0].facts
+
+    def installed(self, key: str, path: str = "") -> Path:
+        return Path(build_store.prefix(self.host, key) / path)
+
+    def output(self, key: str, program: str) -> str:
+        """What an installed program prints, where it is measured."""
+        fixed = build_store.put_in_place(self.host, self.recipe.work_name, key)
+        return subprocess.run([fixed / program], capture_output=True, text=True, check=True).stdout.strip()
 
 
 @dataclass

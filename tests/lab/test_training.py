@@ -8,8 +8,8 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 import pytest
-
 from generators import finish
+
 from perfbisect.core.domain.events import Warned
 from perfbisect.errors import BuildFailed, DataDamaged, EnvironmentFailure
 from perfbisect.host.local import LocalHost

@@ -1,21 +1,13 @@
-"""Hosts that share builds, and where these are."""
+"""Where commits are built."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from sharing import Fleet
+from repos import Repo
+from sharing import Yard
 
 
 @pytest.fixture
-def fleet(tmp_path: Path, git: Callable[..., str]) -> Fleet:
-    return Fleet(tmp_path, git)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A store that is a folder."""
-    place = tmp_path / "store"
-    place.mkdir()
-    return place
+def yard(tmp_path: Path, git: Repo) -> Yard:
+    return Yard(tmp_path, git)

@@ -1,38 +1,62 @@
-"""Builds that one host has made and another needs: what it takes, what it refuses, and what it does without a store."""
+"""Builds that one host has made and another needs: where they are kept, what is taken of them, what is refused, and what
+happens without a store."""
 
 import ctypes
 import hashlib
+import http.server
 import io
 import json
 import os
 import shutil
+import stat
 import subprocess
 import tarfile
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from pathlib import Path, PurePosixPath
-from threading import Barrier
+from pathlib import Path
+from threading import Barrier, Thread
 
+import boto3
+import fsspec
 import msgspec
 import pytest
+from moto.server import ThreadedMotoServer
 
 from perfbisect.errors import BuildChanged, EnvironmentFailure
-from perfbisect.host.local import LocalHost
 from perfbisect.host.protocol import Host
 from perfbisect.lab.build import build_store, links
-from perfbisect.lab.build.build_store import ship
 from perfbisect.lab.build.shared_builds import PAUSE, SharedBuilds
-from perfbisect.lab.build.shared_store import Manifest, header
-from perfbisect.recipes.builder import Build, Variant
-from sharing import RECIPE, Fleet
+from perfbisect.lab.build.shared_store import Manifest, Store, header
+from perfbisect.recipes.builder import Variant
+from sharing import TINY, Yard, tiny
 from waiting import finish
 
 pytestmark = [pytest.mark.skipif(not shutil.which("ccache"), reason="no ccache"), pytest.mark.tools]
 
-
 SECRET = b"0123456789abcdef0123456789abcdef"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A store that is a folder."""
+    place = tmp_path / "store"
+    place.mkdir()
+    return place
+
+
+@pytest.fixture
+def sha(yard: Yard) -> str:
+    return yard.git.commit(tiny(7))
+
+
+@pytest.fixture
+def stored(yard: Yard, folder: Path, sha: str) -> Path:
+    """The object of a build that host one has made."""
+    assert yard.obtain("one", SharedBuilds(str(folder)), sha)[1] == []
+    return only(folder)
 
 
 def only(folder: Path) -> Path:
@@ -60,34 +84,161 @@ def without_privileges() -> Iterator[None]:
         assert libc.capset(header, data) == 0
 
 
-def test_what_one_host_has_built_another_fetches(fleet: Fleet, folder: Path, tmp_path: Path) -> None:
-    sha = fleet.commit(7)
-    made, warned = fleet.obtain("one", SharedBuilds(str(folder)), sha)
-    assert not warned
-    assert not made.facts.reused
-    fetched, warned = fleet.obtain("two", SharedBuilds(str(folder)), sha)
-    assert not warned
+@pytest.fixture(params=("folder", "memory", "s3"))
+def address(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A store of each kind."""
+    if request.param != "s3":
+        yield str(folder) if request.param == "folder" else f"memory://{uuid.uuid4().hex}"
+        return
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        endpoint = as_aws(monkeypatch, server.get_host_and_port()[1])
+        client = boto3.client("s3", endpoint_url=endpoint)
+        client.create_bucket(Bucket="builds")
+        client.close()
+        yield "s3://builds/team"
+    finally:
+        server.stop()
+
+
+def as_aws(monkeypatch: pytest.MonkeyPatch, port: int) -> str:
+    endpoint = f"http://127.0.0.1:{port}"
+    settings = {
+        "ACCESS_KEY_ID": "key",
+        "SECRET_ACCESS_KEY": "x",
+        "DEFAULT_REGION": "us-east-1",
+        "ENDPOINT_URL": endpoint,
+    }
+    for name, value in settings.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    fsspec.filesystem("s3").clear_instance_cache()
+    return endpoint
+
+
+def test_what_is_written_is_read_and_what_is_cut_off_is_not_there(address: str) -> None:
+    store = Store(address)
+    data = os.urandom(12_000_000)  # more than one part of an upload
+    assert not store.has("one.build")
+    with pytest.raises(FileNotFoundError), store.read("one.build") as source:
+        source.read(1)
+    store.write("one.build", [data[:100], data[100:7_000_000], data[7_000_000:]])
+    assert store.has("one.build")
+    with store.read("one.build") as source:
+        assert b"".join(iter(lambda: source.read(1 << 16), b"")) == data
+    store.write("one.build", [b"new"])
+    with store.read("one.build") as source:
+        assert source.read(10) == b"new"
+    store.remove("one.build")
+    with suppress(FileNotFoundError):  # S3 does not say
+        store.remove("one.build")
+
+    def parts() -> Iterator[bytes]:
+        yield b"begin"
+        raise ConnectionResetError("the host is gone")
+
+    with pytest.raises(OSError, match="gone"):
+        store.write("one.build", parts())
+    assert not store.has("one.build")
+
+
+def test_a_build_by_every_way(yard: Yard, address: str, sha: str) -> None:
+    SharedBuilds(address).try_out()
+    assert yard.obtain("one", SharedBuilds(address), sha)[1] == []
+    built, warned = yard.obtain("two", SharedBuilds(address), sha)
+    assert (built.facts.shared, warned) == (True, [])
+
+
+def write_privately(folder: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        Store(str(folder)).write("one.build", [b"new"])
+    finally:
+        os.umask(before)
+
+
+@pytest.mark.parametrize(("folder_mode", "mode"), [(0o755, 0o644), (0o2770, 0o660), (0o1777, 0o644), (0o700, 0o600)])
+def test_who_may_read_a_folder_may_read_what_is_written_there(folder: Path, folder_mode: int, mode: int) -> None:
+    """Whatever the umask of the user who writes. In a folder with the sticky bit, a file is its writer's alone to change."""
+    folder.chmod(folder_mode)
+    write_privately(folder)
+    assert stat.S_IMODE((folder / "one.build").stat().st_mode) == mode
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="needs other users")
+def test_colleagues_of_one_group_read_each_others_builds(folder: Path) -> None:
+    """The folder is the group's, and makes no use of the bit that hands its group down."""
+    folder.chmod(0o770)
+    os.chown(folder, 0, 4242)
+    write_privately(folder)
+    reader = ["setpriv", "--reuid=4243", "--regid=4243", "--groups=4242", "cat", "one.build"]
+    assert subprocess.run(reader, cwd=folder, capture_output=True, check=False).stdout == b"new"
+
+
+class Wordless(http.server.BaseHTTPRequestHandler):
+    """Refuses a write as Ceph's server does: with the name of an error, and an empty message."""
+
+    protocol_version = "HTTP/1.1"  # which answers "Expect: 100-continue"
+
+    def do_PUT(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        text = b"<Error><Code>SignatureDoesNotMatch</Code><Message></Message><RequestId>tx1</RequestId><HostId>rgw</HostId></Error>"
+        self.send_response(403)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def test_an_error_of_a_bucket_that_has_no_words_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Wordless) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        as_aws(monkeypatch, server.server_port)
+        with pytest.raises(PermissionError, match="SignatureDoesNotMatch"):
+            Store("s3://builds/team").write("one.build", [b"new"])
+        server.shutdown()
+
+
+@pytest.mark.parametrize("address", ["https://cache/builds", "nonsense://x"])
+def test_an_address_that_cannot_be_used_is_an_error_of_the_store(address: str) -> None:
+    """A hunt goes on without the store; anything else would end it."""
+    with pytest.raises(OSError):
+        Store(address)
+
+
+def test_a_folder_may_be_given_as_a_url_or_below_the_home(tmp_path: Path) -> None:
+    assert Store(f"file://{tmp_path}").folder == tmp_path
+    assert Store("~/builds").folder == Path("~/builds").expanduser()
+
+
+def test_what_one_host_has_built_another_fetches(yard: Yard, folder: Path, sha: str, tmp_path: Path) -> None:
+    made, warned = yard.obtain("one", SharedBuilds(str(folder)), sha)
+    fetched, warnings = yard.obtain("two", SharedBuilds(str(folder)), sha)
+    key = made.facts.key
+    assert (made.facts.reused, warned, warnings) == (False, [], [])
     assert (fetched.facts.reused, fetched.facts.shared) == (True, True)
     assert (fetched.facts.cache_hits, fetched.facts.cache_misses) == (0, 0)
     assert fetched.facts.seconds > 0, "what it took"
     assert fetched.facts.binary == made.facts.binary
-    assert fetched.facts.log == str(tmp_path / "two" / "builds" / made.facts.key / "log")
+    assert fetched.facts.log == str(tmp_path / "two" / "builds" / key / "log")
     assert Path(fetched.facts.log).is_file()
-    assert runs(tmp_path / "two", made.facts.key) == 7
-    assert [path.name for path in (tmp_path / "two" / "builds").iterdir()] == [made.facts.key]
-    assert [path.name for path in (tmp_path / "one" / "builds").iterdir()] == [made.facts.key]
-    again, _ = fleet.obtain("two", SharedBuilds(str(folder)), sha)
+    assert runs(tmp_path / "two", key) == 7
+    for name in ("one", "two"):
+        assert [path.name for path in (tmp_path / name / "builds").iterdir()] == [key]
+    again, _ = yard.obtain("two", SharedBuilds(str(folder)), sha)
     assert (again.facts.reused, again.facts.shared, again.facts.seconds) == (True, False, 0.0)
 
 
-def test_several_hosts_use_one_store_at_the_same_time(fleet: Fleet, folder: Path, tmp_path: Path) -> None:
+def test_several_hosts_use_one_store_at_the_same_time(yard: Yard, folder: Path, tmp_path: Path) -> None:
     """As hosts of one hunt do: by one object, in a thread each. Two make the same build, and all get what another made."""
-    shas, shared, hosts = [fleet.commit(value) for value in (7, 8, 9)], SharedBuilds(str(folder)), range(4)
-    contexts = {number: fleet.context(f"host{number}") for number in hosts}
+    shas, shared, hosts = yard.git.history(map(tiny, (7, 8, 9))), SharedBuilds(str(folder)), range(4)
+    contexts = {number: yard.context(on=f"host{number}") for number in hosts}
 
     def obtained(number: int, sha: str) -> tuple[str, bool, list[str]]:
         together.wait()
-        built, warned = fleet.obtain(f"host{number}", shared, sha, contexts[number])
+        built, warned = yard.obtain(f"host{number}", shared, sha, contexts[number])
         return built.facts.key, built.facts.shared, warned
 
     def all_at_once(turn: int) -> list[tuple[str, bool, list[str]]]:
@@ -108,22 +259,23 @@ ln -s "$(printf '../bin/caf\351\nx')" "$(printf '{prefix}/dir\377\nx/l')"; ln -s
 """
 
 
-def test_names_that_are_no_text_travel_as_they_are(fleet: Fleet, folder: Path, tmp_path: Path) -> None:
+def installing(script: str) -> dict[str, object]:
+    return {"build": msgspec.structs.replace(TINY.build, install=[["sh", "-c", script]])}
+
+
+def test_names_that_are_no_text_travel_as_they_are(yard: Yard, folder: Path, sha: str) -> None:
     """By the store, and from a build host."""
 
     def names(host: Host) -> list[str]:
         top = Path(build_store.prefix(host, key))
         return sorted(str(path.relative_to(top)) for path in top.rglob("*"))
 
-    sha, build = fleet.commit(7), msgspec.structs.replace(RECIPE.build, install=[["sh", "-c", ODD]])
-    contexts = [fleet.context(name, build=build) for name in ("one", "two")]
-    for context in contexts:
-        made, warned = fleet.obtain(context.host.name, SharedBuilds(str(folder)), sha, context)
+    for name in ("one", "two"):
+        made, warned = yard.obtain(name, SharedBuilds(str(folder)), sha, **installing(ODD))
         assert not warned
     assert made.facts.shared
-    key, hosts = made.facts.key, [context.host for context in contexts]
-    hosts.append(LocalHost("three", PurePosixPath(tmp_path / "three")))
-    ship(hosts[1], "tiny", key, hosts[2])
+    key, hosts = made.facts.key, [yard.on(name) for name in ("one", "two", "three")]
+    build_store.ship(hosts[1], "tiny", key, hosts[2])
     assert len(names(hosts[0])) == 7
     for host in hosts:
         build_store.check(host, key)
@@ -135,172 +287,139 @@ def test_names_that_are_no_text_travel_as_they_are(fleet: Fleet, folder: Path, t
 
 
 def test_a_build_whose_files_have_changed_is_not_given_to_the_others(
-    fleet: Fleet, folder: Path, tmp_path: Path
+    yard: Yard, folder: Path, sha: str, tmp_path: Path
 ) -> None:
-    sha = fleet.commit(7)
-    key = fleet.obtain("one", None, sha)[0].facts.key
+    key = yard.obtain("one", None, sha)[0].facts.key
     (tmp_path / "one" / "builds" / key / "prefix" / "bin" / "tiny").chmod(0o700)
-    _, [warned] = fleet.obtain("one", SharedBuilds(str(folder)), sha)
+    _, [warned] = yard.obtain("one", SharedBuilds(str(folder)), sha)
     assert "cannot be shared: files of its build on host one have changed since it was made (./bin/tiny)" in warned
     assert list(folder.iterdir()) == []
     shutil.rmtree(tmp_path / "one" / "builds" / key)
-    fleet.obtain("one", SharedBuilds(str(folder)), sha)
-    host = fleet.context("two").host
-    fleet.obtain("two", SharedBuilds(str(folder)), sha)
-    build_store.check(host, key)
+    for name in ("one", "two"):
+        yard.obtain(name, SharedBuilds(str(folder)), sha)
+    build_store.check(yard.on("two"), key)
     (tmp_path / "two" / "builds" / key / "prefix" / "bin" / "tiny").write_text("")
     with pytest.raises(BuildChanged, match="on host two"):
-        build_store.check(host, key)
+        build_store.check(yard.on("two"), key)
 
 
-def test_a_build_of_before_is_given_to_the_others(fleet: Fleet, folder: Path) -> None:
-    sha = fleet.commit(7)
-    fleet.obtain("one", None, sha)
-    fleet.obtain("one", SharedBuilds(str(folder)), sha)
-    assert len(list(folder.iterdir())) == 1
-
-
-def test_the_same_build_gives_the_same_archive(fleet: Fleet, folder: Path) -> None:
-    sha = fleet.commit(7)
-    fleet.obtain("one", SharedBuilds(str(folder)), sha)
-    first = only(folder)
-    before = first.read_bytes()
-    first.unlink()
-    context = fleet.context("one")
-    key = next(iter((fleet.folder / "one" / "builds").iterdir())).name
-    for file in (fleet.folder / "one" / "builds" / key).rglob("*"):
+def test_a_build_of_before_is_given_to_the_others_and_packed_the_same_again(yard: Yard, folder: Path, sha: str) -> None:
+    facts = yard.obtain("one", None, sha)[0].facts
+    yard.obtain("one", SharedBuilds(str(folder)), sha)
+    before = only(folder).read_bytes()
+    only(folder).unlink()
+    for file in (yard.folder / "one" / "builds" / facts.key).rglob("*"):
         if not file.is_symlink():
             file.touch()
-    finish(SharedBuilds(str(folder)).offer(context, key, lambda: False))
+    finish(SharedBuilds(str(folder)).offer(yard.context(on="one"), replace(facts, reused=True)))
     assert only(folder).read_bytes() == before
 
 
-def test_a_build_can_be_linked_again_where_it_was_not_made(fleet: Fleet, folder: Path, tmp_path: Path) -> None:
-    sha = fleet.commit(7)
-    context = fleet.context("one", layouts=True)
+def test_a_build_can_be_linked_again_where_it_was_not_made(yard: Yard, folder: Path, sha: str, tmp_path: Path) -> None:
+    context = yard.context(on="one", layouts=True)
     if context.recorder is None:
         pytest.skip("no linker")
-    made, _ = fleet.obtain("one", SharedBuilds(str(folder)), sha, context)
+    made, _ = yard.obtain("one", SharedBuilds(str(folder)), sha, context)
     assert made.facts.linker, made.facts.fixed
     shutil.rmtree(tmp_path / "one")  # nothing of it is used
-    other = fleet.context("two", layouts=True)
-    fetched, _ = fleet.obtain("two", SharedBuilds(str(folder)), sha, other)
+    fetched, _ = yard.obtain("two", SharedBuilds(str(folder)), sha, layouts=True)
     assert fetched.facts.shared
-    assert other.recorder
-    layout = links.link(other.host, fetched.facts.key, 1, other.recorder.linker)
+    layout = links.link(yard.on("two"), fetched.facts.key, 1, context.recorder.linker)
     assert runs(tmp_path / "two", layout, "tiny") == 7
 
 
-def flipped(file: Path) -> None:
-    data = bytearray(file.read_bytes())
-    data[len(data) * 2 // 3] ^= 1
-    file.write_bytes(data)
+def flipped(data: bytes) -> bytes:
+    at = len(data) * 2 // 3
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
 
-def truncated(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[:-100])
-
-
-def emptied(file: Path) -> None:
-    file.write_bytes(b"")
-
-
-def with_manifest(change: Callable[[dict[str, object]], None]) -> Callable[[Path], None]:
-    def damage(file: Path) -> None:
-        line, _, archive = file.read_bytes().split(b"\n", 2)
-        manifest = json.loads(line)
-        change(manifest)
-        file.write_bytes(header(msgspec.convert(manifest, Manifest, strict=False), b"") + archive)
+def with_manifest(**changes: object) -> Callable[[bytes], bytes]:
+    def damage(data: bytes) -> bytes:
+        line, _, archive = data.split(b"\n", 2)
+        return json.dumps(json.loads(line) | changes).encode() + b"\n\n" + archive
 
     return damage
 
 
-DAMAGES = {
+DAMAGES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "flipped": (flipped, "not what its manifest has the hash of"),
-    "truncated": (truncated, "not what its manifest has the hash of"),
-    "emptied": (emptied, "does not begin with a manifest"),
-    "hash": (with_manifest(lambda found: found.update(sha256="0" * 64)), "not what its manifest has the hash of"),
-    "key": (with_manifest(lambda found: found.update(key="0" * 32)), "manifest is that of another build"),
-    "format": (with_manifest(lambda found: found.update(format=2)), "not one of this version"),
-    "toolchain": (with_manifest(lambda found: found.update(toolchain="gcc 99")), "manifest is that of another build"),
+    "truncated": (lambda data: data[:-100], "not what its manifest has the hash of"),
+    "emptied": (lambda _: b"", "does not begin with a manifest"),
+    "no line": (lambda _: b"x" * 10_000_000, "does not begin with a manifest"),
+    "hash": (with_manifest(sha256="0" * 64), "not what its manifest has the hash of"),
+    "program": (with_manifest(way="touch"), "its manifest cannot be read"),
+    "size": (with_manifest(size=-1), "its manifest cannot be read"),
+    "name": (with_manifest(name="0" * 40), "manifest is that of another build"),
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_build_is_refused_and_built_again(fleet: Fleet, folder: Path, tmp_path: Path, damage: str) -> None:
-    sha = fleet.commit(7)
-    fleet.obtain("one", SharedBuilds(str(folder)), sha)
+def test_a_damaged_build_is_refused_and_built_again(
+    yard: Yard, folder: Path, stored: Path, sha: str, damage: str
+) -> None:
     change, reason = DAMAGES[damage]
-    change(only(folder))
-    built, warned = fleet.obtain("two", SharedBuilds(str(folder)), sha)
-    assert len(warned) == 1
-    assert "refused" in warned[0]
-    assert reason in warned[0]
+    stored.write_bytes(change(stored.read_bytes()))
+    built, [warned] = yard.obtain("two", SharedBuilds(str(folder)), sha)
+    assert "refused" in warned
+    assert reason in warned
     assert not built.facts.reused
-    assert runs(tmp_path / "two", built.facts.key) == 7
-    fetched, warned = fleet.obtain("three", SharedBuilds(str(folder)), sha)
-    assert (fetched.facts.shared, warned) == (True, []), "what was refused is replaced"
+    assert runs(yard.folder / "two", built.facts.key) == 7
+    fetched, warnings = yard.obtain("three", SharedBuilds(str(folder)), sha)
+    assert (fetched.facts.shared, warnings) == (True, []), "what was refused is replaced"
 
 
-def test_the_build_of_another_commit_under_this_name_is_refused(fleet: Fleet, folder: Path, tmp_path: Path) -> None:
-    first = fleet.commit(7)
-    fleet.obtain("one", SharedBuilds(str(folder)), first)
-    one = only(folder)
-    second = fleet.commit(8)
-    fleet.obtain("one", SharedBuilds(str(folder)), second)
-    (other,) = (file for file in folder.iterdir() if file != one)
-    shutil.copy(one, other)
-    built, warned = fleet.obtain("two", SharedBuilds(str(folder)), second)
+def test_the_build_of_another_commit_under_this_name_is_refused(
+    yard: Yard, folder: Path, stored: Path, tmp_path: Path
+) -> None:
+    second = yard.git.commit(tiny(8))
+    yard.obtain("one", SharedBuilds(str(folder)), second)
+    (other,) = (file for file in folder.iterdir() if file != stored)
+    of_second = other.read_bytes()
+    shutil.copy(stored, other)
+    built, warned = yard.obtain("two", SharedBuilds(str(folder)), second)
     assert "manifest is that of another build" in warned[0]
     assert runs(tmp_path / "two", built.facts.key) == 8
-    # with its own manifest and the other's archive
-    line, signature, _ = other.read_bytes().split(b"\n", 2)
-    archive = one.read_bytes().split(b"\n", 2)[2]
-    manifest = json.loads(line) | {"sha256": hashlib.sha256(archive).hexdigest(), "size": len(archive)}
-    other.write_bytes(json.dumps(manifest).encode() + b"\n" + signature + b"\n" + archive)
-    built, warned = fleet.obtain("three", SharedBuilds(str(folder)), second)
+    archive = stored.read_bytes().split(b"\n", 2)[2]  # with its own manifest and the other's archive
+    changes = {"sha256": hashlib.sha256(archive).hexdigest(), "size": len(archive)}
+    other.write_bytes(with_manifest(**changes)(of_second.split(b"\n", 2)[0] + b"\n\n" + archive))
+    built, warned = yard.obtain("three", SharedBuilds(str(folder)), second)
     assert "another build than its manifest says" in warned[0]
     assert runs(tmp_path / "three", built.facts.key) == 8
 
 
 @pytest.mark.parametrize(
     ("writer", "reader", "reason"),
-    [
-        (SECRET, SECRET, ""),
-        (b"", SECRET, "not signed"),
-        (SECRET[::-1], SECRET, "signed with another key"),
-        (SECRET, b"", ""),
-    ],
+    [(SECRET, SECRET, ""), (b"", SECRET, "not signed"), (SECRET[::-1], SECRET, "with another key"), (SECRET, b"", "")],
 )
-def test_signatures(fleet: Fleet, folder: Path, writer: bytes, reader: bytes, reason: str) -> None:
-    sha = fleet.commit(7)
-    fleet.obtain("one", SharedBuilds(str(folder), writer), sha)
-    built, warned = fleet.obtain("two", SharedBuilds(str(folder), reader), sha)
+def test_signatures(yard: Yard, folder: Path, sha: str, writer: bytes, reader: bytes, reason: str) -> None:
+    yard.obtain("one", SharedBuilds(str(folder), writer), sha)
+    built, warned = yard.obtain("two", SharedBuilds(str(folder), reader), sha)
     assert built.facts.shared is (reason == "")
     assert [reason in text for text in warned] == ([True] if reason else [])
 
 
-def test_a_signed_manifest_cannot_be_changed(fleet: Fleet, folder: Path) -> None:
-    sha = fleet.commit(7)
-    fleet.obtain("one", SharedBuilds(str(folder), SECRET), sha)
+def test_a_signed_manifest_cannot_be_changed(yard: Yard, folder: Path, sha: str) -> None:
+    yard.obtain("one", SharedBuilds(str(folder), SECRET), sha)
     file = only(folder)
     line, rest = file.read_bytes().split(b"\n", 1)
     file.write_bytes(line.replace(b'"absent":[]', b'"absent":["libx.so"]') + b"\n" + rest)
-    built, warned = fleet.obtain("two", SharedBuilds(str(folder), SECRET), sha)
+    built, warned = yard.obtain("two", SharedBuilds(str(folder), SECRET), sha)
     assert not built.facts.shared
     assert "was changed after that" in warned[0]
 
 
-def forged(file: Path, add: Callable[[tarfile.TarFile], None]) -> None:
+def forged(file: Path, *members: tuple[tarfile.TarInfo, bytes]) -> None:
     """Replace the archive by one with something more in it, hash and size corrected: whoever can write there can do that."""
     line, _, packed = file.read_bytes().split(b"\n", 2)
     manifest = msgspec.json.decode(line, type=Manifest)
     plain = subprocess.run([manifest.way, "-dc"], input=packed, capture_output=True, check=True).stdout
     stream = io.BytesIO()
     with tarfile.open(fileobj=io.BytesIO(plain)) as old, tarfile.open(fileobj=stream, mode="w") as new:
-        for member in old.getmembers():
-            new.addfile(member, old.extractfile(member) if member.isreg() else None)
-        add(new)
+        for each in old.getmembers():
+            new.addfile(each, old.extractfile(each) if each.isreg() else None)
+        for each, content in members:
+            each.size = len(content)
+            new.addfile(each, io.BytesIO(content))
     archive = subprocess.run([manifest.way, "-c"], input=stream.getvalue(), capture_output=True, check=True).stdout
     changed = {"sha256": hashlib.sha256(archive).hexdigest(), "size": len(archive)}
     file.write_bytes(header(msgspec.structs.replace(manifest, **changed), b"") + archive)
@@ -327,206 +446,157 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, mode: int = 0o755, to: str 
     ],
 )
 def test_an_archive_that_would_do_harm_is_refused(
-    fleet: Fleet, folder: Path, tmp_path: Path, evil: Callable[[Path], tarfile.TarInfo], reason: str
+    yard: Yard, folder: Path, stored: Path, sha: str, evil: Callable[[Path], tarfile.TarInfo], reason: str
 ) -> None:
-    sha = fleet.commit(7)
-    fleet.obtain("one", SharedBuilds(str(folder)), sha)
-    forged(only(folder), lambda archive: archive.addfile(evil(tmp_path), io.BytesIO()))
-    built, warned = fleet.obtain("two", SharedBuilds(str(folder)), sha)
-    assert len(warned) == 1
-    assert reason in warned[0]
+    forged(stored, (evil(yard.folder), b""))
+    built, [warned] = yard.obtain("two", SharedBuilds(str(folder)), sha)
+    assert reason in warned
     assert not built.facts.reused
-    assert not list(tmp_path.rglob("absolute"))
-    assert not list(tmp_path.rglob("outside"))
+    assert not [*yard.folder.rglob("absolute"), *yard.folder.rglob("outside")]
 
 
-def test_a_hard_link_through_a_symbolic_link_reaches_nothing(fleet: Fleet, folder: Path, tmp_path: Path) -> None:
-    sha = fleet.commit(7)
-    fleet.obtain("one", SharedBuilds(str(folder)), sha)
+def test_a_hard_link_through_a_symbolic_link_reaches_nothing(
+    yard: Yard, folder: Path, stored: Path, sha: str, tmp_path: Path
+) -> None:
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "secret").write_text("secret")
-
-    def add(archive: tarfile.TarFile) -> None:
-        archive.addfile(member("./prefix/way", tarfile.SYMTYPE, to=str(tmp_path / "kept")))
-        archive.addfile(member("./prefix/stolen", tarfile.LNKTYPE, to="./prefix/way/secret"))
-
-    forged(only(folder), add)
-    try:
-        built, _ = fleet.obtain("two", SharedBuilds(str(folder)), sha)
-        assert not built.facts.shared
-    except EnvironmentFailure:
-        pass
+    way = member("./prefix/way", tarfile.SYMTYPE, to=str(tmp_path / "kept"))
+    forged(stored, (way, b""), (member("./prefix/stolen", tarfile.LNKTYPE, to="./prefix/way/secret"), b""))
+    with suppress(EnvironmentFailure):
+        assert not yard.obtain("two", SharedBuilds(str(folder)), sha)[0].facts.shared
     assert not list((tmp_path / "two").rglob("stolen"))
 
 
-def test_a_store_that_is_absent_is_said_once(fleet: Fleet, tmp_path: Path) -> None:
+def test_a_store_that_is_absent_is_said_once(yard: Yard, tmp_path: Path, sha: str) -> None:
     shared = SharedBuilds(str(tmp_path / "nowhere"))
-    first, second = fleet.commit(7), fleet.commit(8)
-    built, warned = fleet.obtain("one", shared, first)
+    built, warned = yard.obtain("one", shared, sha)
     assert not built.facts.reused
-    assert {"cannot be read", "cannot be written"} == {
-        word for word in ("cannot be read", "cannot be written") for text in warned if word in text
-    }
-    assert "there is no folder" in warned[0]
+    read, written = warned
+    assert "cannot be read: there is no folder" in read
+    assert "cannot be written: there is no folder" in written
     assert not (tmp_path / "nowhere").exists(), "a mount that is missing is not filled"
-    _, warned = fleet.obtain("one", shared, second)
-    assert not warned
+    assert not yard.obtain("one", shared, yard.git.commit(tiny(8)))[1]
 
 
-def test_an_object_of_another_user_that_cannot_be_read_is_a_missing_one(fleet: Fleet, folder: Path) -> None:
+def test_an_object_of_another_user_that_cannot_be_read_is_a_missing_one(yard: Yard, folder: Path) -> None:
     """It is built, and takes the place of what only its writer could read; all others are fetched."""
-    shas = [fleet.commit(value) for value in (7, 8, 9)]
-    for sha in shas[:2]:
-        fleet.obtain("one", SharedBuilds(str(folder)), sha)
-        locked = max(folder.iterdir(), key=lambda file: file.stat().st_mtime_ns)
-        locked.chmod(0)
-    fleet.obtain("one", SharedBuilds(str(folder)), shas[2])
+    shas = yard.git.history(map(tiny, (7, 8)))
+    yard.obtain("one", SharedBuilds(str(folder)), shas[0])
+    only(folder).chmod(0)
+    yard.obtain("one", SharedBuilds(str(folder)), shas[1])
     shared = SharedBuilds(str(folder))
     with without_privileges():
-        built, warned = fleet.obtain("two", shared, shas[0])
+        built, [warned] = yard.obtain("two", shared, shas[0])
         assert not built.facts.reused
-        assert ["cannot be read" in text and str(folder) in text for text in warned] == [True]
-        assert fleet.obtain("two", shared, shas[2])[0].facts.shared, "the store is asked for others"
-        assert not fleet.obtain("two", shared, shas[1])[1], "it is said once"
-        built, warned = fleet.obtain("three", SharedBuilds(str(folder)), shas[0])
-        assert (built.facts.shared, warned) == (True, [])
+        assert "cannot be read" in warned
+        assert str(folder) in warned
+        assert yard.obtain("two", shared, shas[1])[0].facts.shared, "the store is asked for others"
+        built, warnings = yard.obtain("three", SharedBuilds(str(folder)), shas[0])
+        assert (built.facts.shared, warnings) == (True, [])
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser can give files away")
-def test_an_object_that_can_neither_be_read_nor_replaced_is_no_fault_of_the_store(fleet: Fleet, folder: Path) -> None:
-    first, second = fleet.commit(7), fleet.commit(8)
-    fleet.obtain("one", SharedBuilds(str(folder)), first)
-    for path, mode in ((only(folder), 0o600), (folder, 0o1777)):
+def test_an_object_that_can_neither_be_read_nor_replaced_is_no_fault_of_the_store(
+    yard: Yard, folder: Path, stored: Path, sha: str
+) -> None:
+    for path, mode in ((stored, 0o600), (folder, 0o1777)):
         os.chown(path, 4243, 4243)
         path.chmod(mode)
     shared = SharedBuilds(str(folder))
     with without_privileges():
-        assert len(fleet.obtain("two", shared, first)[1]) == 1
-        assert not fleet.obtain("two", shared, second)[1]
+        assert len(yard.obtain("two", shared, sha)[1]) == 1
+        assert not yard.obtain("two", shared, yard.git.commit(tiny(8)))[1]
     assert len([*folder.iterdir()]) == 2
 
 
-def test_a_folder_that_cannot_be_entered_is_a_store_that_cannot_be_used(fleet: Fleet, folder: Path) -> None:
+def test_a_folder_that_cannot_be_entered_is_a_store_that_cannot_be_used(yard: Yard, folder: Path, sha: str) -> None:
     folder.chmod(0)
     with without_privileges():
-        _, warned = fleet.obtain("one", SharedBuilds(str(folder)), fleet.commit(7))
+        _, warned = yard.obtain("one", SharedBuilds(str(folder)), sha)
     assert ["the shared builds in" in text and "Permission denied" in text for text in warned] == [True, True]
 
 
-def test_a_store_that_goes_and_comes_back(fleet: Fleet, folder: Path) -> None:
-    now = [0.0]
-    shas = [fleet.commit(value) for value in range(4)]
+def test_a_store_that_goes_and_comes_back(yard: Yard, folder: Path) -> None:
+    now, shas = [0.0], yard.git.history(map(tiny, range(4)))
     shared = SharedBuilds(str(folder), clock=lambda: now[0])
-    _, warned = fleet.obtain("one", shared, shas[0])
-    assert not warned
+    assert yard.obtain("one", shared, shas[0])[1] == []
     away = folder.rename(folder.with_name("away"))
-    built, warned = fleet.obtain("one", shared, shas[1])
+    built, warned = yard.obtain("one", shared, shas[1])
     assert not built.facts.reused
     assert ["there is no folder" in text for text in warned] == [True, True]
     away.rename(folder)
-    _, warned = fleet.obtain("one", shared, shas[2])
-    assert not warned
+    assert yard.obtain("one", shared, shas[2])[1] == []
     assert len([*folder.iterdir()]) == 1, "it is left alone for a while"
     now[0] = PAUSE
-    fleet.obtain("one", shared, shas[3])
+    yard.obtain("one", shared, shas[3])
     assert len([*folder.iterdir()]) == 2
 
 
-def test_a_store_that_is_only_read_is_read(fleet: Fleet, folder: Path) -> None:
-    first, second = fleet.commit(7), fleet.commit(8)
-    fleet.obtain("one", SharedBuilds(str(folder)), first)
+def test_a_store_that_is_only_read_is_read(yard: Yard, folder: Path, stored: Path, sha: str) -> None:
     folder.chmod(0o555)
     shared = SharedBuilds(str(folder))
     with without_privileges():
-        _, warned = fleet.obtain("two", shared, second)
+        _, warned = yard.obtain("two", shared, yard.git.commit(tiny(8)))
         assert ["cannot be written" in text for text in warned] == [True]
-        built, warned = fleet.obtain("two", shared, first)
+        built, warned = yard.obtain("two", shared, sha)
         assert (built.facts.shared, warned) == (True, [])
 
 
-def test_a_build_that_knows_its_place_stays_with_such_hosts(fleet: Fleet, folder: Path) -> None:
-    rooted = Build(
-        compile=[["sh", "-c", "$CC {cflags} -DPLACE='\"{prefix}\"' -o tiny {source}/main.c {source}/one.c"]],
-        install=[["sh", "-c", "mkdir -p {prefix}/bin && cp tiny {prefix}/bin && echo {prefix} >{prefix}/place"]],
-        artifacts=["bin/tiny"],
-        env={"CC": "{cc}"},
-    )
-    sha = fleet.commit(7)
-    fleet.obtain("one", SharedBuilds(str(folder)), sha, build=rooted)
-    elsewhere, warned = fleet.obtain("two", SharedBuilds(str(folder)), sha, build=rooted)
+def test_a_build_that_knows_its_place_stays_with_such_hosts(yard: Yard, folder: Path, sha: str) -> None:
+    rooted = installing("mkdir -p {prefix}/bin && cp tiny {prefix}/bin && echo {prefix} >{prefix}/place")
+    yard.obtain("one", SharedBuilds(str(folder)), sha, **rooted)
+    elsewhere, warned = yard.obtain("two", SharedBuilds(str(folder)), sha, **rooted)
     assert (elsewhere.facts.reused, warned) == (False, [])
-    shutil.rmtree(fleet.folder / "one")
-    same, _ = fleet.obtain("one", SharedBuilds(str(folder)), sha, build=rooted)
-    assert same.facts.shared
+    shutil.rmtree(yard.folder / "one")
+    assert yard.obtain("one", SharedBuilds(str(folder)), sha, **rooted)[0].facts.shared
 
 
 @pytest.mark.parametrize("native", [False, True])
 def test_a_tree_that_compiles_for_its_processor_stays_with_such_processors(
-    fleet: Fleet, folder: Path, native: bool
+    yard: Yard, folder: Path, native: bool
 ) -> None:
-    if native:
-        (fleet.folder / "repo" / "Makefile").write_text("CFLAGS += -march=native\n")
-    sha = fleet.commit(7)
-    made = fleet.context("one")
-    if not made.tools.processor:
+    sha = yard.git.commit({**tiny(7), **({"Makefile": "CFLAGS += -march=native\n"} if native else {})})
+    if not yard.context(on="one").tools.processor:
         pytest.skip("the compiler does not say what native stands for")
-    fleet.obtain("one", SharedBuilds(str(folder)), sha, made)
-    shutil.rmtree(fleet.folder / "one")
-    other = fleet.context("one")
+    yard.obtain("one", SharedBuilds(str(folder)), sha)
+    shutil.rmtree(yard.folder / "one")
+    other = yard.context(on="one")
     changed = replace(other, tools=replace(other.tools, processor="another"))
-    built, _ = fleet.obtain("one", SharedBuilds(str(folder)), sha, changed)
-    assert built.facts.shared is not native
-    shutil.rmtree(fleet.folder / "one")
-    same, _ = fleet.obtain("one", SharedBuilds(str(folder)), sha, fleet.context("one"))
-    assert same.facts.shared
+    assert yard.obtain("one", SharedBuilds(str(folder)), sha, changed)[0].facts.shared is not native
+    shutil.rmtree(yard.folder / "one")
+    assert yard.obtain("one", SharedBuilds(str(folder)), sha)[0].facts.shared
 
 
-def test_a_host_without_a_library_builds_for_itself(fleet: Fleet, folder: Path) -> None:
-    sha = fleet.commit(7)
-    fleet.obtain("one", SharedBuilds(str(folder)), sha)
-    program = fleet.folder / "lib.c"
+def test_a_host_without_a_library_builds_for_itself(yard: Yard, folder: Path, stored: Path, sha: str) -> None:
+    program, library, user = (yard.folder / name for name in ("lib.c", "libodd.so", "user"))
     program.write_text("int f(void) { return 1; }\n")
-    library, user = fleet.folder / "libodd.so", fleet.folder / "user"
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, program], check=True)
     program.write_text("int f(void); int main(void) { return f(); }\n")
     subprocess.run(["gcc", "-o", user, program, library, "-Wl,-soname,x"], check=True)
     library.unlink()
-    data = user.read_bytes()
-
-    def add(archive: tarfile.TarFile) -> None:
-        info = member("./prefix/bin/user")
-        info.size = len(data)
-        archive.addfile(info, io.BytesIO(data))
-
-    forged(only(folder), add)
-    built, warned = fleet.obtain("two", SharedBuilds(str(folder)), sha)
+    forged(stored, (member("./prefix/bin/user"), user.read_bytes()))
+    built, warned = yard.obtain("two", SharedBuilds(str(folder)), sha)
     assert not built.facts.shared
     assert "libodd.so, which is not installed" in warned[0]
-    assert len(list(folder.iterdir())) == 1, "others may have it"
+    assert stored.exists(), "others may have it"
 
 
-def test_links_that_leave_the_installation_are_not_shared(fleet: Fleet, folder: Path) -> None:
-    build = msgspec.structs.replace(
-        RECIPE.build,
-        install=[["sh", "-c", "mkdir -p {prefix}/bin && cp tiny {prefix}/bin && ln -s /etc/hostname {prefix}/name"]],
-    )
-    built, warned = fleet.obtain("one", SharedBuilds(str(folder)), fleet.commit(7), build=build)
+def test_links_that_leave_the_installation_are_not_shared(yard: Yard, folder: Path, sha: str) -> None:
+    leaving = installing("mkdir -p {prefix}/bin && cp tiny {prefix}/bin && ln -s /etc/hostname {prefix}/name")
+    built, warned = yard.obtain("one", SharedBuilds(str(folder)), sha, **leaving)
     assert not built.facts.reused
     assert "are not shared" in warned[0]
     assert not list(folder.iterdir())
 
 
-def test_a_build_is_kept_for_one_toolchain_and_distribution(fleet: Fleet, folder: Path) -> None:
-    sha = fleet.commit(7)
-    fleet.obtain("one", SharedBuilds(str(folder)), sha)
+def test_a_build_is_kept_for_one_toolchain_and_distribution(yard: Yard, folder: Path, stored: Path, sha: str) -> None:
     shared = SharedBuilds(str(folder))
     shared._surroundings["two"] = "riscv64\nother 1\n"
-    built, warned = fleet.obtain("two", shared, sha)
+    built, warned = yard.obtain("two", shared, sha)
     assert (built.facts.reused, warned) == (False, [])
     variants = {"o2nofp": Variant(cflags="-O1")}
-    built, _ = fleet.obtain("three", SharedBuilds(str(folder)), sha, variants=variants)
+    built, _ = yard.obtain("three", SharedBuilds(str(folder)), sha, variants=variants)
     assert not built.facts.reused
-    assert build_store.find(fleet.context("three").host, built.facts.key, sha)
 
 
 FAILING = '#!/bin/sh\n[ "$1 ${{2%%=*}}" != "{option} --use-compress-program" ] || {{ echo \'tar: out of luck\' >&2; exit 2; }}\nexec {tar} "$@"\n'
@@ -534,21 +604,18 @@ FAILING = '#!/bin/sh\n[ "$1 ${{2%%=*}}" != "{option} --use-compress-program" ] |
 
 @pytest.mark.parametrize(("option", "said"), [("-x", "cannot be unpacked there"), ("-c", "cannot be shared")])
 def test_a_host_that_cannot_pack_or_unpack_builds_for_itself(
-    fleet: Fleet, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, said: str
+    yard: Yard, folder: Path, stored: Path, sha: str, monkeypatch: pytest.MonkeyPatch, option: str, said: str
 ) -> None:
-    sha = fleet.commit(7)
-    fleet.obtain("one", SharedBuilds(str(folder)), sha)
-    tar = tmp_path / "bin" / "tar"
+    tar = yard.folder / "bin" / "tar"
     tar.parent.mkdir()
     tar.write_text(FAILING.format(option=option, tar=shutil.which("tar")))
     tar.chmod(0o755)
-    context = fleet.context("two")
+    context = yard.context(on="two")
     if option == "-c":
-        only(folder).unlink()
+        stored.unlink()
     monkeypatch.setenv("PATH", str(tar.parent), prepend=":")
-    built, warned = fleet.obtain("two", SharedBuilds(str(folder)), sha, context)
+    built, [warned] = yard.obtain("two", SharedBuilds(str(folder)), sha, context)
     assert not built.facts.reused
-    assert len(warned) == 1
-    assert said in warned[0]
-    assert "out of luck" in warned[0]
-    assert not list(tmp_path.rglob("*.part"))
+    assert said in warned
+    assert "out of luck" in warned
+    assert not list(yard.folder.rglob("*.part"))

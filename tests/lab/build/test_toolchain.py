@@ -3,7 +3,7 @@
 import shutil
 import socket
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
@@ -24,7 +24,7 @@ from perfbisect.lab.build.toolchain import (
 )
 from perfbisect.recipes.builder import Build, Builder, Variant
 from perfbisect.wording.quantities import cached
-from sharing import Fleet, object_server
+from sharing import Yard, object_server, tiny
 from waiting import until
 
 pytestmark = [pytest.mark.tools, pytest.mark.skipif(not shutil.which("ccache"), reason="no ccache")]
@@ -85,19 +85,16 @@ def test_what_one_host_compiled_the_other_finds(store: str, tmp_path: Path) -> N
     assert "secret" not in str(cache_environment(one.root, one.root / "work", "1G"))
 
 
-def test_of_two_hosts_with_one_store_only_the_first_compiles(
-    store: str, tmp_path: Path, git: Callable[..., str]
-) -> None:
-    fleet = Fleet(tmp_path, git)
-    sha = fleet.commit(7)
-    found = [fleet.obtain(name, None, sha, remote=store)[0].facts for name in ("one", "two")]
+def test_of_two_hosts_with_one_store_only_the_first_compiles(store: str, tmp_path: Path, yard: Yard) -> None:
+    sha = yard.git.commit(tiny(7))
+    found = [yard.obtain(name, None, sha, remote=store)[0].facts for name in ("one", "two")]
     assert [(each.cache_hits, each.cache_misses, each.remote_hits) for each in found] == [(0, 2, 0), (2, 0, 2)]
     assert [cached(each.hit_rate, remote_rate([each])) for each in found] == [
         "ccache 0 %",
         "ccache 100 %, 100 % of that remote",
     ]
     assert "none" not in Path(tmp_path, "one", "ccache", "ccache.conf").read_text()
-    fleet.context("one", remote="none")
+    yard.context(on="one", remote="none")
     assert store not in Path(tmp_path, "one", "ccache", "ccache.conf").read_text()
 
 
