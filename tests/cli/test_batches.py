@@ -1,5 +1,6 @@
 """Hunts of a batch as processes: how each ends, and that the end of one is not the end of others."""
 
+import io
 import subprocess
 import sys
 import time
@@ -9,29 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.cli.batches import batch_line, batch_table, follow, locked_hosts, state_of, tasks_of, title_of
+from perfbisect.cli.commands.batch import batch_line, batch_table, follow, locked_hosts, state_of, tasks_of, title_of
 from perfbisect.errors import EnvironmentFailure, Interrupted, UsageError
-from perfbisect.hunt.batches import carry_out
-from perfbisect.hunt.batches.carry_out import Task, TimedEvent
+from perfbisect.hunt import batch as carry_out
+from perfbisect.hunt.batch import Stage, Task
 from perfbisect.store.batches import Planned, begin_batch, claim, enter_hunt, enter_status, read_batch
 from perfbisect.store.history import History
 from perfbisect.store.listing import Listed
+from perfbisect.ui.lines import PlainLines
+from perfbisect.ui.view_model import Row
 
 
-class Unseen:
-    """A view of nothing."""
-
-    def recall(self, hunt: int, events: Iterator[TimedEvent]) -> None:
-        """Take events."""
-
-    def show(self, hunt: int, events: Sequence[TimedEvent]) -> None:
-        """Take events."""
-
-    def states(self, tasks: Sequence[Task]) -> None:
-        """Take states."""
-
-    def close(self) -> None:
-        """Nothing is open."""
+def unseen() -> PlainLines:
+    """A view that nobody reads."""
+    return PlainLines(io.StringIO(), {})
 
 
 @pytest.fixture
@@ -65,7 +57,7 @@ def carried_out(history: History, *batches: int) -> tuple[int, list[Task]]:
     tasks = [task for batch in batches for task in tasks_of(read_batch(history, batch), history)]
     for number, task in enumerate(tasks):
         task.number = number
-    return follow(tasks, history, None, Unseen(), "again"), tasks
+    return follow(tasks, history, None, "again", view=unseen()), tasks
 
 
 def test_a_hunt_that_a_signal_has_ended_is_a_failure(
@@ -86,7 +78,7 @@ def test_the_command_for_their_page_can_be_copied(
 ) -> None:
     play(monkeypatch, "exit 0")
     tasks = tasks_of(read_batch(history, plan(history, str(tmp_path))), history)
-    follow(tasks, history, Path("of $mine.db"), Unseen(), "again")
+    follow(tasks, history, Path("of $mine.db"), "again", view=unseen())
     assert "Their page: bisect report b1 --history 'of $mine.db'\n" in capsys.readouterr().out
 
 
@@ -96,14 +88,14 @@ def test_interrupted_it_says_how_many_had_ended_and_how(
     play(monkeypatch, 'case "$*" in *--host=h0*) exit 4;; *--host=h1*) exit 0;; esac; exec sleep 100')
     batch = plan(history, *[str(tmp_path)] * 4)
 
-    class Stopped(Unseen):
-        def states(self, tasks: Sequence[Task]) -> None:
-            if sum(task.state == "ended" for task in tasks) == 2:
+    class Stopped(PlainLines):
+        def states(self, rows: Sequence[Row]) -> None:
+            if sum(task.stage is Stage.ENDED for task in tasks) == 2:
                 raise KeyboardInterrupt
 
     tasks = tasks_of(read_batch(history, batch), history)
     with pytest.raises(Interrupted, match=r"2 hunts of 4 ended before, 1 of them without a verdict\. .* with: again"):
-        follow(tasks, history, None, Stopped(), "again")
+        follow(tasks, history, None, "again", view=Stopped(io.StringIO(), {}))
 
 
 def test_a_hunt_whose_folder_is_gone_stops_no_other(
@@ -145,9 +137,9 @@ def test_a_hunt_whose_rows_are_damaged_stops_no_other(
     enter_status(history, batch, 1, 0)  # its verdict is known
     assert carried_out(history, batch)[0] == 0
     looks.clear()
-    task = Task(0, "", (), "", ((),), "", hunt=999, state="running elsewhere")
-    carry_out.observe(task, history, tmp_path, Unseen(), {})  # damaged while another process works on it
-    assert (task.state, task.status, task.failure) == ("ended", 4, "table hunts is damaged")
+    task = Task(0, "", (), "", ((),), "", hunt=999, stage=Stage.ELSEWHERE)
+    carry_out.observe(task, history, tmp_path, unseen(), {})  # damaged while another process works on it
+    assert (task.stage, task.status, task.failure) == (Stage.ENDED, 4, "table hunts is damaged")
     assert looks == [999]
 
 
@@ -195,7 +187,7 @@ def test_what_a_hunt_locks_is_asked_once(history: History, monkeypatch: pytest.M
             (tmp_path / "enough").touch()
         time.sleep(seconds)
 
-    carry_out.carry_out(tasks, history, tmp_path, Unseen(), look, locked)
+    carry_out.carry_out(tasks, history, tmp_path, unseen(), lambda: None, look, locked)
     assert [task.status for task in tasks] == [0, 0, 0]
     assert sorted(asked) == [(number, host) for number in range(3) for host in ("h", "i")]
 
@@ -223,17 +215,17 @@ def test_a_hunt_that_a_process_has_claimed_is_not_started_twice(
         with pytest.raises(UsageError, match="Another process works on hunt 1 of batch b1"):
             claim(history, batch, 0)
         [task] = tasks_of(read_batch(history, batch), history)
-        states: list[str] = []
+        states: list[Stage] = []
 
         def look(_seconds: float) -> None:
-            states.append(task.state)
+            states.append(task.stage)
             assert not (tmp_path / "began").exists() or len(states) > 2
             if len(states) == 2:  # it ends without having begun the hunt, which is then begun here
                 other.kill()
                 other.wait()
 
-        carry_out.carry_out([task], history, tmp_path, Unseen(), look, lambda _task, host: (host,))
-    assert states[:2] == ["running elsewhere"] * 2
+        carry_out.carry_out([task], history, tmp_path, unseen(), lambda: None, look, lambda _task, host: (host,))
+    assert states[:2] == [Stage.ELSEWHERE] * 2
     assert task.status == 0
     assert (tmp_path / "began").read_text() == "begun\n"
     claim(history, batch, 0)  # that of a process that has ended counts no more
@@ -253,7 +245,7 @@ def test_a_hunt_has_one_name_made_of_what_was_asked_for(history: History) -> Non
 
 def test_a_hunt_that_is_not_in_the_history_yet_is_starting(history: History) -> None:
     [task] = tasks_of(read_batch(history, plan(history, "/f")), history)
-    task.state, task.hosts = "running", ("h0",)
+    task.stage, task.hosts = Stage.RUNNING, ("h0",)
     assert state_of(task, history) == "starting on h0"
     task.hunt = 1
     assert state_of(task, history) == "running on h0"

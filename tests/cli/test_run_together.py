@@ -18,7 +18,7 @@ from perfbisect.hunt.resolve import resolve_settings
 from perfbisect.hunt.setup import HuntSetup
 from perfbisect.hunt.trials.proof import claim_of, proof_plan
 from perfbisect.store.history import History
-from perfbisect.ui.plain import PlainLines
+from perfbisect.ui.lines import PlainLines
 from perfbisect.ui.view_model import TimedEvent
 from program import bisect, bisect_until, rows
 

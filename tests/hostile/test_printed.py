@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from perfbisect.report.markdown import escape, fenced
-from perfbisect.ui.jsonlines import decode
+from perfbisect.ui.lines import decode
 from perfbisect.wording.text import UNSAFE, printable, safe, safe_json, shell_words
 from program import LIMIT, PROGRAM
 

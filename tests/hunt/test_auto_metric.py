@@ -22,7 +22,7 @@ from perfbisect.hunt.search_problem import SavedLog, SearchProblem, WorkersFor, 
 from perfbisect.hunt.setup import HuntSetup
 from perfbisect.lab.measure import counting
 from perfbisect.store.history import History
-from perfbisect.ui.plain import PlainLines
+from perfbisect.ui.lines import PlainLines
 from perfbisect.wording.reasons import metric_sentence
 
 NAMES = commits(30)

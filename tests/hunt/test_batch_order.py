@@ -1,13 +1,23 @@
 """Which hunts of a batch begin next."""
 
-from perfbisect.hunt.batches.order import Waiting, next_ones
+from collections.abc import Collection, Mapping, Sequence
+
+from perfbisect.hunt import batch
+from perfbisect.hunt.batch import Hosts, Task
 
 A, B, C = ("a",), ("b",), ("c",)
 
 
-def waiting(number: int, *choices: tuple[str, ...], span: str = "") -> Waiting:
+def waiting(number: int, *choices: Hosts, span: str = "") -> Task:
     """A hunt; its range is its own unless named."""
-    return Waiting(number, choices, span or str(number))
+    return Task(number, "", (), "", choices, span or str(number))
+
+
+def next_ones(
+    tasks: Sequence[Task], busy: Collection[str], homes: Mapping[str, Collection[Hosts]]
+) -> list[tuple[int, Hosts]]:
+    """Those that begin, by number, where a hunt locks the hosts that it measures on."""
+    return [(task.number, hosts) for task, hosts in batch.next_ones(tasks, busy, homes, lambda _, hosts: hosts)]
 
 
 def test_one_host_takes_hunts_in_their_order() -> None:

@@ -1,7 +1,7 @@
 """Hunts of another process, watched: everything that happens is shown once, until each has ended."""
 
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -14,8 +14,9 @@ from perfbisect.core.domain.events import Event, HuntStarted
 from perfbisect.hunt.watching import running, watch
 from perfbisect.store.history import History
 from perfbisect.store.log import PASSING
+from perfbisect.ui.lines import PlainLines
 from perfbisect.ui.live import LiveScreen
-from perfbisect.ui.plain import PlainLines
+from perfbisect.ui.view_model import Row
 from perfbisect.wording.quantities import clock
 
 Timed = tuple[float, Event]
@@ -35,6 +36,9 @@ class Seen:
 
     def show(self, hunt: int, events: Iterable[Timed]) -> None:
         self.shown.setdefault(hunt, []).extend(event for _, event in events if not isinstance(event, PASSING))
+
+    def states(self, rows: Sequence[Row]) -> None:
+        """Nothing else carries them out."""
 
     def end(self, hunt: int, at: float) -> None:
         self.ended[hunt] = at
@@ -97,12 +101,13 @@ def test_earlier_sessions_are_recalled(writer: History, reader: History) -> None
 def test_two_hunts_on_one_screen(writer: History, reader: History) -> None:
     hunts = sample.write(writer), sample.write(writer)
     console = Console(file=io.StringIO(), width=80, height=30, color_system=None)
-    wall = LiveScreen(console, hunts, now=lambda: sample.BEGAN)
+    wall = LiveScreen(console, dict.fromkeys(hunts, "x"), now=lambda: sample.BEGAN)
     list(watch(reader, hunts, wall, lambda _: None))
-    lines = [line.plain for line in wall.picture(30)]
-    assert len(lines) <= 30
-    assert sum("The culprit is" in line for line in lines) == 2
-    assert sum(set(line) == {"─"} for line in lines) == 1
+    assert [line.plain.split()[:3] for line in wall.picture(30)] == [["x", "hunt", str(hunt)] for hunt in hunts]
+    assert isinstance(console.file, io.StringIO)
+    left = console.file.getvalue()
+    assert left.count("The culprit is") == 2
+    assert left.count("─" * 80) == 2
 
 
 def test_the_clock_of_a_hunt_that_was_interrupted_stands_still(writer: History, reader: History) -> None:
@@ -111,10 +116,10 @@ def test_the_clock_of_a_hunt_that_was_interrupted_stands_still(writer: History, 
         writer.append(hunt, event, at)
     writer.fail(hunt, "no space", sample.BEGAN + 100)
     console = Console(file=io.StringIO(), width=80, height=30, color_system=None)
-    wall = LiveScreen(console, (hunt,), now=lambda: sample.BEGAN + 1e6)
+    wall = LiveScreen(console, {hunt: ""}, now=lambda: sample.BEGAN + 1e6)
     list(watch(reader, (hunt,), wall, lambda _: None))
     seconds = kept()[11][0] - sample.BEGAN
-    assert f"{clock(seconds)} elapsed" in next(wall.picture(None)).plain
+    assert f"{clock(seconds)} elapsed" in next(wall.picture(30)).plain
     assert not wall.views[hunt].busy
 
 
@@ -123,7 +128,7 @@ def test_lines_of_two_hunts_have_their_numbers(
 ) -> None:
     hunts = sample.write(writer), sample.write(writer)
     out = io.StringIO()
-    view = PlainLines(out, {hunt: str(hunt) for hunt in hunts}, together=False)
+    view = PlainLines(out, {hunt: str(hunt) for hunt in hunts})
     ended = list(watch(reader, hunts, view, lambda _: None))
     assert {line[:3] for line in out.getvalue().splitlines()} == {"1  ", "2  "}
     assert out.getvalue().count("verdict") == 2

@@ -5,20 +5,22 @@ import io
 from rich.console import Console
 
 from example_hunt import SampleHunt
-from perfbisect.ui.batch import BatchLines, BatchScreen
+from perfbisect.ui.lines import PlainLines
+from perfbisect.ui.live import LiveScreen
+from perfbisect.ui.view_model import Row
 
 EVENTS = [*SampleHunt().events()]
 ROWS = [
-    ("sqlite scan 1..2", 12, "running on m1"),
-    ("sqlite scan 2..3", 13, "found abcdef0123 97 %"),
-    ("sqlite scan 3..4\x1b[2J", None, "waiting"),
+    Row("sqlite scan 1..2", 12, "running on m1"),
+    Row("sqlite scan 2..3", 13, "found abcdef0123 97 %", running=False),
+    Row("sqlite scan 3..4\x1b[2J", None, "waiting", running=False),
 ]
 
 
-def screen(width: int = 100, height: int = 40) -> BatchScreen:
+def screen(width: int = 100, height: int = 40) -> LiveScreen:
     """A screen with one hunt that runs and one that has ended."""
     console = Console(file=io.StringIO(), force_terminal=True, width=width, height=height, color_system=None)
-    view = BatchScreen(console, now=lambda: EVENTS[40][0])
+    view = LiveScreen(console, {}, now=lambda: EVENTS[40][0])
     for hunt in (12, 13):
         view.recall(hunt, [])
         view.show(hunt, EVENTS[:40])
@@ -53,12 +55,12 @@ def test_at_the_end_the_states_stay() -> None:
 
 def test_lines_tell_what_changes_once() -> None:
     out = io.StringIO()
-    view = BatchLines(out)
+    view = PlainLines(out, {})
     view.states(ROWS)
     view.recall(12, [])
     view.show(12, EVENTS[:5])
     view.states(ROWS)
-    view.states([(ROWS[0][0], 12, "failed: it broke"), *ROWS[1:]])
+    view.states([Row(ROWS[0].title, 12, "failed: it broke", running=False), *ROWS[1:]])
     lines = out.getvalue().splitlines()
     told = [line for line in lines if line.startswith("batch")]
     assert len(told) == 4

@@ -20,10 +20,9 @@ from perfbisect.core.domain.events import (
     RunStarted,
     Warned,
 )
-from perfbisect.ui.jsonlines import decode, encode
-from perfbisect.ui.plain import lines
+from perfbisect.hunt.watching import Completed
+from perfbisect.ui.lines import decode, encode, lines
 from perfbisect.ui.screen import lines as drawn
-from perfbisect.ui.stored import Completed
 from perfbisect.ui.view_model import Running, ViewModel, update
 
 Events = list[tuple[float, Event]]

@@ -22,7 +22,7 @@ from perfbisect.core.domain.orders import (
     Share,
     Step,
 )
-from perfbisect.ui.jsonlines import JsonLines, decode, encode
+from perfbisect.ui.lines import JsonLines, decode, encode
 
 Events = list[tuple[float, Event]]
 
@@ -98,7 +98,7 @@ def test_a_verdict_is_not_a_measurement() -> None:
 
 def test_each_event_is_written_at_once_on_its_own_line(events: Events) -> None:
     stream = io.StringIO()
-    with closing(JsonLines(stream)) as view:
+    with closing(JsonLines(stream, {12: ""})) as view:
         for number, (at, event) in enumerate(events[:20], 1):
             view.show(12, [(at, event)])
             assert stream.getvalue().count("\n") == number
@@ -109,7 +109,7 @@ def test_a_stream_without_unicode_gets_escapes() -> None:
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="ascii")
     event = BuildStarted(1, Commit("ab" * 20, "2023-01-01", "Zoë", "Füße\x1b"))
-    JsonLines(stream).show(12, [(1.0, event)])
+    JsonLines(stream, {12: ""}).show(12, [(1.0, event)])
     assert raw.getvalue().isascii()
     assert decode(raw.getvalue()) == (event, 1.0)
 

@@ -205,7 +205,7 @@ def test_the_table_and_the_line_below_show_one_interval(events: Events, views: l
 def screen_of(stream: io.TextIOBase, events: Events) -> None:
     """Play the end of a hunt on a LiveScreen in a terminal."""
     console = Console(file=stream, force_terminal=True, width=100, height=30, highlight=False)  # type: ignore[arg-type]
-    with closing(LiveScreen(console, (12,), now=lambda: events[-1][0])) as screen:
+    with closing(LiveScreen(console, {12: ""}, now=lambda: events[-1][0])) as screen:
         for at, event in (events[1], *events[-20:]):
             screen.show(12, [(at, event)])
 
@@ -235,14 +235,14 @@ def test_no_color_leaves_no_colour(events: Events, monkeypatch: pytest.MonkeyPat
 
 def test_closing_a_screen_that_never_opened() -> None:
     stream = io.StringIO()
-    LiveScreen(Console(file=stream), (12,)).close()
+    LiveScreen(Console(file=stream), {12: ""}).close()
     assert stream.getvalue() == ""
 
 
 def test_nothing_is_drawn_by_the_work_itself(events: Events) -> None:
     """Events only change what is known: a thousand of them cost no picture."""
     console = Console(file=io.StringIO(), force_terminal=True, width=100, height=30)
-    screen = LiveScreen(console, (12,))
+    screen = LiveScreen(console, {12: ""})
     pictures = 0
 
     def count() -> None:

@@ -16,7 +16,7 @@ from perfbisect.core.domain.events import (
 )
 from perfbisect.core.domain.facts import BuildFacts, HostFacts, RunFacts
 from perfbisect.core.domain.orders import Purpose
-from perfbisect.ui.plain import lines
+from perfbisect.ui.lines import lines
 from perfbisect.ui.screen import lines as screen
 from perfbisect.ui.view_model import ViewModel, update
 

@@ -9,7 +9,7 @@ import pytest
 
 from perfbisect.core.domain.events import BuildProgress, Decided, Event, RunFinished, RunProgress, RunStarted
 from perfbisect.core.domain.orders import Decision, Interval, Layouts, Measure, Purpose, Share
-from perfbisect.ui.plain import PlainLines, lines
+from perfbisect.ui.lines import PlainLines, lines
 from perfbisect.ui.screen import belief
 from perfbisect.ui.view_model import ViewModel, update
 from perfbisect.wording.glyphs import UNICODE

@@ -8,7 +8,7 @@ from counted import profile
 from perfbisect.core.domain.events import ChangedFunctions, Event, HuntEnded, Profiled
 from perfbisect.core.domain.facts import ChangeFacts
 from perfbisect.store.history import History
-from perfbisect.ui.plain import lines
+from perfbisect.ui.lines import lines
 from perfbisect.ui.screen import verdict
 from perfbisect.ui.view_model import ViewModel, update
 

@@ -8,7 +8,7 @@ import pytest
 from example_hunt import HOST
 from perfbisect.core.domain.events import BuildProgress, BuildStarted, Event, HuntStarted, LabEvent, RunProgress, Warned
 from perfbisect.core.inference.hunt_state import Classification
-from perfbisect.ui.plain import lines
+from perfbisect.ui.lines import lines
 from perfbisect.ui.screen import lines as drawn
 from perfbisect.ui.view_model import ViewModel, recalled, update
 

@@ -9,18 +9,17 @@ from example_hunt import SampleHunt
 from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, Decided, HuntEnded, HuntStarted, Warned
 from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.orders import Measure
-from perfbisect.ui.jsonlines import JsonLines, decode
-from perfbisect.ui.live import TogetherScreen
-from perfbisect.ui.plain import PlainLines
+from perfbisect.ui.lines import JsonLines, PlainLines, decode
+from perfbisect.ui.live import LiveScreen
 
 EVENTS = [*SampleHunt().events()]
 TITLES = {12: "update-index", 13: "sc\x1b[2Jan"}
 
 
-def screen(width: int = 100, height: int = 40) -> TogetherScreen:
+def screen(width: int = 100, height: int = 40) -> LiveScreen:
     """A screen of two hunts, of which the first has ended."""
     console = Console(file=io.StringIO(), force_terminal=True, width=width, height=height, color_system=None)
-    view = TogetherScreen(console, TITLES, now=lambda: EVENTS[40][0])
+    view = LiveScreen(console, TITLES, together=True, now=lambda: EVENTS[40][0])
     view.recall(12, EVENTS)
     view.recall(13, [])
     view.show(13, EVENTS[:40])
@@ -35,7 +34,7 @@ def test_each_hunt_has_a_line_and_the_one_that_is_measured_a_screen() -> None:
     assert lines[1].startswith(" sc") and "hunt 13" in lines[1] and "culprit" not in lines[1]
     assert not any("\x1b" in line for line in lines)
     assert sum("elapsed" in line for line in lines) == 1
-    assert view.shown == 13
+    assert view.current() == [13]
 
 
 def test_a_verdict_is_shown_before_the_reason_is_measured() -> None:
@@ -68,7 +67,7 @@ def test_at_the_end_all_hunts_stay() -> None:
 
 def test_what_hunts_have_in_common_is_written_once() -> None:
     out = io.StringIO()
-    view = PlainLines(out, TITLES)
+    view = PlainLines(out, TITLES, together=True)
     start = next(each for each in EVENTS if isinstance(each[1], HuntStarted))
     build = next(each for each in EVENTS if isinstance(each[1], BuildFinished))
     warned = (start[0], Warned("the host is busy"))
@@ -86,7 +85,7 @@ def test_what_hunts_have_in_common_is_written_once() -> None:
 def test_a_run_that_fails_is_written_for_each_workload_in_which_it_does() -> None:
     """It is of one hunt; a build that fails is of all."""
     out = io.StringIO()
-    view = PlainLines(out, TITLES)
+    view = PlainLines(out, TITLES, together=True)
     start = next(each for each in EVENTS if isinstance(each[1], HuntStarted))
     for stage, lines in (("run", 2), ("compile", 1)):
         skipped = CandidateSkipped(3, SkipFacts(start[1].candidates[3], stage, f"it fails in {stage}", "", 1.0))
@@ -98,7 +97,7 @@ def test_a_run_that_fails_is_written_for_each_workload_in_which_it_does() -> Non
 
 def test_a_line_tells_a_verdict_as_soon_as_it_is_reached() -> None:
     out = io.StringIO()
-    view = PlainLines(out, TITLES)
+    view = PlainLines(out, TITLES, together=True)
     view.show(12, [each for each in EVENTS if not isinstance(each[1], HuntEnded)])
     assert "  decided   culprit " in out.getvalue()
     assert "The culprit is" not in out.getvalue()
@@ -106,13 +105,13 @@ def test_a_line_tells_a_verdict_as_soon_as_it_is_reached() -> None:
 
 def test_each_object_has_the_number_of_its_hunt() -> None:
     out = io.StringIO()
-    view = JsonLines(out, together=True)
+    view = JsonLines(out, TITLES)
     for hunt in (12, 13):
         view.show(hunt, EVENTS[2:11])
     lines = out.getvalue().splitlines()
     assert [json.loads(line)["hunt"] for line in lines] == [12] * 9 + [13] * 9
     again = io.StringIO()
-    JsonLines(again, together=True).show(12, [(at, event) for event, at in map(decode, lines[:9])])
+    JsonLines(again, TITLES).show(12, [(at, event) for event, at in map(decode, lines[:9])])
     assert again.getvalue().splitlines() == lines[:9]
 
 

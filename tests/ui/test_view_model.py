@@ -31,7 +31,7 @@ from perfbisect.core.domain.orders import (
     Share,
 )
 from perfbisect.core.inference.hunt_state import Classification
-from perfbisect.ui.table import table
+from perfbisect.ui.candidates import table
 from perfbisect.ui.view_model import Building, Running, ViewModel, minutes_left, recalled, update
 
 HOST = HostFacts("local", "", 2, 1024, "", "")

@@ -46,6 +46,11 @@ class Listed:
     failure: str = ""  # why it has failed
     origin: str = ""  # whose it is, if it was imported
 
+    @property
+    def title(self) -> str:
+        """What is hunted."""
+        return f"{self.builder} {self.workload} {self.good}..{self.bad}"
+
 
 @dataclass(frozen=True, slots=True)
 class ListedTrial:

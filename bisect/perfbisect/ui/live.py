@@ -1,4 +1,4 @@
-"""The live views: they redraw the screen once a second, and leave the last picture behind.
+"""The screen: it is redrawn once a second, and leaves the last picture behind.
 
 Events only change what is known; rich's own thread draws it, at its own pace.
 """
@@ -13,19 +13,19 @@ from rich.text import Text
 
 from perfbisect.clock import CLOCK
 from perfbisect.core.domain.events import HuntEnded
-from perfbisect.core.domain.orders import Verdict
 from perfbisect.core.inference.hunt_state import is_of_build
 from perfbisect.ui.screen import lines
 from perfbisect.ui.view_model import (
     REPORT,
     Report,
+    Row,
+    Running,
     TimedEvent,
     ViewModel,
     brief,
     caught_up,
     recalled,
     update,
-    verdict_in,
 )
 from perfbisect.wording.glyphs import glyphs_for
 from perfbisect.wording.quantities import count
@@ -35,23 +35,27 @@ PER_SECOND = 1  # pictures: enough for a clock; each costs some milliseconds, an
 
 
 class LiveScreen:
-    """Draws hunts on a terminal of its own screen, one below the other, each with the same share of the height.
+    """Draws hunts on a terminal of its own screen: those that run, one below the other, each with the same share of the height.
 
-    ``close`` prints the last picture on the ordinary screen.
+    Where there are several, a line for each is above them. With ``together`` one process carries out all of them: those
+    that are measured now are drawn. ``close`` prints the last picture on the ordinary screen: of hunts that others carry
+    out (``states``) their lines alone.
     """
 
     def __init__(
         self,
         console: Console,
-        hunts: Iterable[int] = (),
+        titles: Mapping[int, str],
         report: Report = REPORT,
+        *,
+        together: bool = False,
         now: Callable[[], float] = CLOCK.now,
     ) -> None:
-        self.console = console
+        self.console, self.report, self.together, self.now = console, report, together, now
         self.glyphs = glyphs_for(console.encoding)
-        self.now = now
-        self.report = report
-        self.views = {hunt: ViewModel(report=report) for hunt in hunts}
+        self.views = {hunt: ViewModel(report=report) for hunt in titles}
+        self.rows: Sequence[Row] = [Row(title, hunt) for hunt, title in titles.items()]
+        self.latest = next(iter(titles), None)  # the hunt that was measured last
         self.live = Live(
             get_renderable=lambda: Group(*self.picture(console.height)),
             console=console,
@@ -62,7 +66,7 @@ class LiveScreen:
         )
 
     def recall(self, hunt: int, events: Iterable[TimedEvent]) -> None:
-        """Take the events of earlier sessions of a hunt, before any other of it."""
+        """Take the events of earlier sittings of a hunt, before any other of it."""
         self.views[hunt] = recalled(ViewModel(report=self.report), events)
 
     def show(self, hunt: int, events: Iterable[TimedEvent]) -> None:
@@ -73,6 +77,13 @@ class LiveScreen:
             self.views[hunt] = update(self.views[hunt], event, at)
         else:
             self.views[hunt] = caught_up(self.views[hunt], happened)
+        if any(not (is_of_build(event) or isinstance(event, HuntEnded)) for _, event in happened):
+            self.latest = hunt  # builds and ends are in the logs of the others, too
+        self.draw()
+
+    def states(self, rows: Sequence[Row]) -> None:
+        """Take the states of all hunts, which others carry out."""
+        self.rows = rows
         self.draw()
 
     def draw(self) -> None:
@@ -84,29 +95,51 @@ class LiveScreen:
         """Stop the clock of a hunt at that time."""
         view = self.views[hunt]
         self.views[hunt] = replace(view, ended=view.ended or at, now=None, busy={})
+        self.rows = [replace(row, running=row.running and row.hunt != hunt) for row in self.rows]
 
     def close(self) -> None:
         """Give the terminal back, with everything that was drawn last."""
-        if self.live.is_started:
-            self.live.stop()
-            self.console.print(Group(*self.last()))
+        if not self.live.is_started:
+            return
+        self.live.stop()
+        drawn = [] if any(row.state for row in self.rows) else [*self.views.values()]
+        pictures = (lines(view, self.console.width, None, self.now(), self.glyphs) for view in drawn)
+        several = len(self.rows) > 1
+        left = [line for picture in pictures for line in (*picture, *([self.rule()] if several else []))]
+        self.console.print(Group(*left, *self.listing()))
+
+    def current(self) -> list[int]:
+        """The hunts that are drawn."""
+        hunts = [row.hunt for row in self.rows if row.hunt in self.views and (row.running or len(self.rows) == 1)]
+        if not self.together:
+            return hunts
+        return [hunt for hunt in hunts if is_measured(self.views[hunt])] or [
+            hunt for hunt in hunts if hunt == self.latest
+        ]
 
     def listing(self) -> Iterator[Text]:
-        """The lines above the hunts."""
-        return iter(())
+        """One line for each hunt, if there are several: what it is, its number, and what is known."""
+        wide = max((cell_len(row.title) for row in self.rows), default=0)
+        drawn = self.current()
+        for row in self.rows if len(self.rows) > 1 else ():
+            view = None if row.hunt is None else self.views.get(row.hunt)
+            known = "" if view is None else f"{count(view.runs, 'run'):>9}  {brief(view)}"
+            number = "" if row.hunt is None else f"hunt {row.hunt}"
+            gap = " " * (wide - cell_len(row.title))
+            state = printable(row.state) or known
+            style = "bold" if self.together and row.hunt in drawn and view and not view.decided else ""
+            line = Text(f" {printable(row.title)}{gap}  {number:10} {state}", style, no_wrap=True)
+            line.truncate(self.console.width)
+            yield line
 
-    def current(self) -> Sequence[ViewModel]:
-        """The hunts that are drawn."""
-        return [*self.views.values()]
-
-    def picture(self, height: int | None) -> Iterator[Text]:
-        """At most ``height`` lines (None: as many as it takes), with a rule above each hunt that is not on top."""
-        listed, views = [*self.listing()][:height], self.current()
+    def picture(self, height: int) -> Iterator[Text]:
+        """At most ``height`` lines, with a rule above each hunt that is not on top."""
+        listed, views = [*self.listing()][:height], [self.views[hunt] for hunt in self.current()]
         yield from listed
-        left = 0 if height is None else height - len(listed) - len(views) + (not listed)
+        left = height - len(listed) - len(views) + (not listed)
         for place, view in enumerate(views):
-            share = None if height is None else left // (len(views) - place)
-            if share is not None and share < 1:
+            share = left // (len(views) - place)
+            if share < 1:
                 return
             if place or listed:
                 yield self.rule()
@@ -114,65 +147,11 @@ class LiveScreen:
             yield from drawn
             left -= len(drawn)
 
-    def last(self) -> Iterator[Text]:
-        """The last picture, all of it."""
-        return self.picture(None)
-
     def rule(self) -> Text:
         """A line between two hunts."""
         return Text(self.glyphs.line * self.console.width, "dim")
 
-    def entry(self, title: str, wide: int, rest: str, style: str = "") -> Text:
-        """A line of a listing, cut to the width of the terminal; titles are ``wide`` columns."""
-        line = Text(f" {printable(title)}{' ' * (wide - cell_len(title))}  {rest}", style, no_wrap=True)
-        line.truncate(self.console.width)
-        return line
 
-
-class TogetherScreen(LiveScreen):
-    """Hunts of several workloads that one process carries out: a line for each, and the screen of the one it measures."""
-
-    def __init__(
-        self, console: Console, titles: Mapping[int, str], report: Report = REPORT, now: Callable[[], float] = CLOCK.now
-    ) -> None:
-        self.titles = titles
-        self.verdicts: dict[int, Verdict] = {}  # also of hunts that are measured for the reason still
-        self.shown = next(iter(titles))  # the hunt that is measured
-        super().__init__(console, titles, report, now)
-
-    def recall(self, hunt: int, events: Iterable[TimedEvent]) -> None:
-        """Take the events of earlier sessions of a hunt; of one that has ended they are all."""
-        kept = [*events]
-        super().recall(hunt, kept)
-        if kept and isinstance(ended := kept[-1][1], HuntEnded):
-            self.verdicts[hunt] = ended.verdict
-            self.views[hunt] = caught_up(ViewModel(report=self.report), kept)
-
-    def show(self, hunt: int, events: Iterable[TimedEvent]) -> None:
-        """Take events of a hunt; the next picture includes them."""
-        happened = [*events]
-        for _, event in happened:
-            if verdict := verdict_in(event):
-                self.verdicts[hunt] = verdict
-            if not (is_of_build(event) or isinstance(event, HuntEnded)):  # those are in the logs of the others, too
-                self.shown = hunt
-        super().show(hunt, happened)
-
-    def current(self) -> Sequence[ViewModel]:
-        """The hunt that is measured."""
-        return [self.views[self.shown]]
-
-    def last(self) -> Iterator[Text]:
-        """All hunts as they were last."""
-        for view in self.views.values():
-            yield from lines(view, self.console.width, None, self.now(), self.glyphs)
-            yield self.rule()
-        yield from self.listing()
-
-    def listing(self) -> Iterator[Text]:
-        """One line for each hunt: its workload, its number and what is known."""
-        wide = max(map(cell_len, self.titles.values()))
-        for hunt, title in self.titles.items():
-            known = brief(self.views[hunt], self.verdicts.get(hunt))
-            style = "bold" if hunt == self.shown and hunt not in self.verdicts else ""
-            yield self.entry(title, wide, f"hunt {hunt:<5} {count(self.views[hunt].runs, 'run'):>9}  {known}", style)
+def is_measured(view: ViewModel) -> bool:
+    """Whether a run of a hunt is made now."""
+    return any(isinstance(one, Running) and not one.finished for one in view.busy.values())

@@ -8,10 +8,8 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from perfbisect.core.domain.metrics import shown, shown_metric, unit
-from perfbisect.ui.commit_line import strip
-from perfbisect.ui.estimate import within
-from perfbisect.ui.table import table
-from perfbisect.ui.view_model import Building, Running, ViewModel, minutes_left
+from perfbisect.ui.candidates import strip, table
+from perfbisect.ui.view_model import Building, Running, ViewModel, minutes_left, within
 from perfbisect.wording.glyphs import ASCII, UNICODE, Glyphs, bar, sparkline, writable
 from perfbisect.wording.quantities import (
     chance,

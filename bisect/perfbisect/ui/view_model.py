@@ -1,4 +1,7 @@
-"""What a live view draws: the state of the hunt, what each host is busy with, and the clock. Pure; time is a parameter."""
+"""What views know of a hunt: its state, what each host is busy with, the clock, the time left. Pure; time is a parameter.
+
+The time left is that of the bits of belief that are missing, at the cost of the bits gained so far.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -27,6 +30,7 @@ from perfbisect.core.domain.events import (
 )
 from perfbisect.core.domain.metrics import operations_per_second
 from perfbisect.core.domain.orders import (
+    Belief,
     CodePlacement,
     Found,
     Inconclusive,
@@ -37,17 +41,34 @@ from perfbisect.core.domain.orders import (
     Several,
     Step,
     Verdict,
+    first_step,
 )
-from perfbisect.core.inference.hunt_state import Classification, HuntState, Tested, classify, effect_of, fold, ratios
+from perfbisect.core.explain.explanation import explanation
+from perfbisect.core.inference.hunt_state import Classification, classify
 from perfbisect.core.inference.observations import counted_exactly
-from perfbisect.ui.estimate import Pace, bits, remaining
-from perfbisect.ui.reason import reason
+from perfbisect.core.inference.hunt_state import HuntState, Tested, effect_of, fold, ratios
+from perfbisect.wording import reasons
 from perfbisect.wording.quantities import chance
 from perfbisect.wording.text import metric_title, printable, printable_commit
 
 TimedEvent = tuple[float, Event]  # seconds since the epoch, what happened
 Report = Callable[[int], str]  # the command that shows the report of a hunt
 REPORT = "bisect show {}".format  # for a hunt in the default history
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The line of a session in the list of several."""
+
+    title: str
+    hunt: int | None  # its number, once it has begun
+    state: str = ""  # in words; "" for what its own view knows
+    running: bool = True  # and drawn
+
+
+RUNS_PER_BIT = 4.0  # first guess: one build and this many runs halve the range
+CONFIRMING = 6.0  # runs that prove a culprit against its parent
+PRIOR_BITS = 1.0  # weight of the first guess against what is observed
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +107,7 @@ class ViewModel:
     ratios: Mapping[str, Interval] = field(default_factory=dict)  # to the good end, by commit
     began: float | None = None  # of this session
     ended: float | None = None
+    decided: Verdict | None = None  # of the search; the reason may be measured still
     why: str = ""  # the reason of the change that the verdict names, once it is there; "" where nothing is known of it
     now: Building | Running | None = None  # at the host of the latest event, those that build ahead left out
     busy: Mapping[str, Building | Running | None] = field(default_factory=dict)  # at each host, with those
@@ -222,13 +244,18 @@ def _with(view: ViewModel, event: Event, at: float) -> ViewModel:
             ended=at,
             now=None,
             busy={},
-            why=reason(state, view.metric, exact=counted_exactly(state.log, view.metric)),
+            decided=event.verdict,
+            why=why_of(state, view.metric),
         )
     if isinstance(event, Decided):
+        order = event.decision.order
         begins = view.searching is None and state.purpose in (Purpose.SEARCH, Purpose.CONFIRM)
-        return replace(view, searching=(at, bits(event.decision.belief))) if begins else view
+        searching = (at, bits(event.decision.belief)) if begins else view.searching
+        return replace(view, searching=searching, decided=None if isinstance(order, Measure) else order)
     if isinstance(event, MetricChosen):
         return with_ratios(view)
+    if isinstance(event, HuntStarted):
+        return view if view.ended is None else replace(view, began=at, ended=None, decided=None)
     if isinstance(event, Warned) or not isinstance(event, LabEvent):
         return view
     now = activity_after(view.busy.get(event.host), event, at)
@@ -236,9 +263,12 @@ def _with(view: ViewModel, event: Event, at: float) -> ViewModel:
     return replace(view, now=view.now if ahead else now, busy={**view.busy, event.host: now})
 
 
-def recalled(view: ViewModel, events: Iterable[tuple[float, Event]]) -> ViewModel:
-    """The view after the events of earlier sessions; its clock starts with the next event."""
-    state = fold(events)
+def recalled(view: ViewModel, events: Iterable[TimedEvent]) -> ViewModel:
+    """The view after the events of earlier sittings; its clock starts with the next event, unless the hunt has ended."""
+    known = [*events]
+    if known and isinstance(known[-1][1], HuntEnded):
+        return caught_up(view, known)
+    state = fold(known)
     state.verdict = None
     return with_ratios(ViewModel(state, rows(state), report=view.report))
 
@@ -280,35 +310,49 @@ def activity_after(before: Building | Running | None, event: LabEvent, at: float
             return before
 
 
+def bits(belief: Belief) -> float:
+    """Entropy of the culprit: yes/no questions still open. 0 when one candidate has all of the probability."""
+    share = belief.culprit[belief.culprit > 0]
+    share = share / share.sum() if len(share) else share
+    return float(-(share * np.log2(share)).sum())
+
+
+def within(belief: Belief, mass: float) -> int:
+    """The smallest number of candidates whose probabilities sum up to ``mass``."""
+    together = np.cumsum(np.sort(belief.culprit)[::-1])
+    return min(len(together), int(np.searchsorted(together, mass * together[-1])) + 1)
+
+
 def minutes_left(view: ViewModel, now: float) -> float | None:
     """Estimated minutes until the verdict; None while too little is known."""
     belief = view.state.belief
-    if belief is None or view.state.verdict is not None:
-        return None
-    built_in = [row.build_seconds / 60 for row in view.rows.values() if row.made]
     ran_in = [row.run_seconds / 60 / len(row.runs) for row in view.rows.values() if row.runs]
-    if not ran_in:
+    if belief is None or view.state.verdict is not None or not ran_in:
         return None
+    build, run = median([row.build_seconds / 60 for row in view.rows.values() if row.made] or [0.0]), median(ran_in)
     missing = bits(belief)
     since, at_first = view.searching or (now, missing)
-    pace = Pace((now - since) / 60, at_first - missing, median(built_in) if built_in else 0.0, median(ran_in))
-    return remaining(missing, pace, view.state.purpose is Purpose.CONFIRM)
+    guess, gained = build + RUNS_PER_BIT * run, max(0.0, at_first - missing)
+    per_bit = ((now - since) / 60 + PRIOR_BITS * guess) / (gained + PRIOR_BITS)
+    return missing * per_bit + CONFIRMING * run * (0.5 if view.state.purpose is Purpose.CONFIRM else 1.0)
 
 
-def verdict_in(event: Event) -> Verdict | None:
-    """The verdict that an event carries, the end of its hunt or a decision; None for others."""
-    match event:
-        case Decided(decision):
-            return None if isinstance(decision.order, Measure) else decision.order
-        case HuntEnded(verdict):
-            return verdict
-        case _:
-            return None
+def why_of(state: HuntState, metric: str) -> str:
+    """The reason of the first change of ``metric`` that the verdict names; "" where it was not studied."""
+    step = first_step(state.verdict)
+    if step is None or not state.studied:
+        return ""
+    parent, culprit = state.commits[step.parents[0]], state.commits[step.candidate]
+    runs = state.runs_of(step, exact=counted_exactly(state.log, metric))
+    found = explanation(state.studied, parent, culprit, runs, step, metric)
+    if not (found.counters or found.functions or found.plans):
+        return ""
+    return f"Why {culprit[:10]}: {' '.join(reasons.sentences(found))}"
 
 
-def brief(view: ViewModel, verdict: Verdict | None) -> str:
+def brief(view: ViewModel) -> str:
     """The verdict in a few words; before there is one, who leads."""
-    match verdict:
+    match view.decided:
         case None if view.leader:
             candidate, share = view.leader
             return f"{view.commit(candidate).short} leads with {chance(share)}"

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from perfbisect.cli.options.common import clone_progress, explain_option, leasing, notify_option, open_view, say
+from perfbisect.cli.options.common import (
+    clone_progress,
+    explain_option,
+    leasing,
+    notify_option,
+    open_view,
+    say,
+    view_of,
+)
 from perfbisect.cli.options.common import wait_callback as waiting_for
 from perfbisect.cli.options.completion import host_name, variant_of_build
 from perfbisect.cli.options.forms import form_of, form_options, print_trial
@@ -264,13 +272,8 @@ def hunt_and_print(
 def views(history: Path | None, form: str) -> "Views":
     """What shows the hunts: as those of `bisect run`; where standard output is for the table alone, lines on standard error."""
     from perfbisect.hunt.trials.drop_hunts import Views
-    from perfbisect.report.command_line import command_to_show
-    from perfbisect.ui.plain import PlainLines
-
-    def report(hunt: int) -> str:
-        return command_to_show(str(hunt), history)
 
     def opened(titles: Mapping[int, str]) -> "View":
-        return PlainLines(sys.stderr, titles, report) if form else open_view(history, None)(titles)
+        return view_of(titles, history, "plain", together=len(titles) > 1, stream=sys.stderr)
 
-    return Views(opened, lambda text: note(printable(text)))
+    return Views(opened if form else open_view(history, None), lambda text: note(printable(text)))

@@ -58,7 +58,7 @@ def history(ctx: click.Context, history: Path | None, as_json: bool) -> None:
     else:
         say(listing(done))
         if batches:
-            from perfbisect.cli.batches import batch_line
+            from perfbisect.cli.commands.batch import batch_line
 
             say("\n".join(["", *map(batch_line, batches)]))
 

@@ -110,8 +110,8 @@ def resume_all(given: Path | None, *, plain: bool) -> int:
     """Continue all interrupted hunts of our own and all unfinished batches; returns the highest exit status."""
     from contextlib import closing
 
-    from perfbisect.cli.batches import VERDICTS, follow, open_batch_view, tasks_of
-    from perfbisect.hunt.batches.carry_out import Task, range_of
+    from perfbisect.cli.commands.batch import VERDICTS, follow, tasks_of
+    from perfbisect.hunt.batch import Task, range_of
     from perfbisect.store.batches import continue_batch, unfinished_batches
     from perfbisect.store.history import History
 
@@ -130,12 +130,11 @@ def resume_all(given: Path | None, *, plain: bool) -> int:
         for one in opened.hunts():
             if one.state == "interrupted" and not one.origin and one.id not in known:
                 hosts = opened.settings(one.id).hosts
-                title = f"{one.builder} {one.workload} {one.good}..{one.bad}"
-                tasks.append(Task(0, title, (), str(Path.cwd()), (hosts,), range_of("", [one.id]), hunt=one.id))
+                tasks.append(Task(0, one.title, (), str(Path.cwd()), (hosts,), range_of("", [one.id]), hunt=one.id))
         for number, task in enumerate(tasks):
             task.number = number
         if not tasks:
             note("No hunt is interrupted.")
             return 0
         again = command_on("resume", "--all", given)
-        return follow(tasks, opened, given, open_batch_view(opened, given, plain), again)
+        return follow(tasks, opened, given, again, plain=plain)

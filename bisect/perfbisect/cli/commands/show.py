@@ -66,7 +66,7 @@ def show(
 
 def show_batch(name: str, given: Path | None, form: str) -> None:
     """Print the hunts of a batch with their states."""
-    from perfbisect.cli.batches import batch_table
+    from perfbisect.cli.commands.batch import batch_table
     from perfbisect.report.markdown import fenced
     from perfbisect.store.batches import read_batch
 

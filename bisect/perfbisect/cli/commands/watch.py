@@ -1,15 +1,13 @@
 """`bisect watch`: the live view of hunts that run in other terminals."""
 
-import sys
 import time
-from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from perfbisect.cli.options.common import history_option, lines_wanted
+from perfbisect.cli.options.common import history_option, lines_wanted, plain_option, view_of
 from perfbisect.cli.options.completion import any_id
 from perfbisect.cli.options.param_types import Which
 from perfbisect.report.command_line import command_to_resume, command_to_show
@@ -17,7 +15,6 @@ from perfbisect.ui.stream import note
 from perfbisect.wording.text import printable
 
 if TYPE_CHECKING:
-    from perfbisect.hunt.watching import View
     from perfbisect.store.history import History
     from perfbisect.store.listing import Listed
 
@@ -35,12 +32,13 @@ The history is only read. Ctrl-C ends watching, and nothing else.
 
 @click.command(epilog=EPILOG)
 @click.argument("hunts", metavar="[HUNT…]", type=Which(batches=True), nargs=-1, shell_complete=any_id)
-@click.option("--plain", is_flag=True, help="Plain lines, as when there is no terminal.")
+@plain_option
 @history_option
 def watch(hunts: tuple[int | str, ...], plain: bool, history: Path | None) -> None:
     """Show HUNTs (default: all that run now) as their own terminals do, until they end."""
     from perfbisect.errors import UsageError
     from perfbisect.hunt import watching
+    from perfbisect.store.batches import batch_together
     from perfbisect.store.history import History
 
     with closing(History.open(history, read_only=True)) as opened:
@@ -50,10 +48,15 @@ def watch(hunts: tuple[int | str, ...], plain: bool, history: Path | None) -> No
         if not chosen:
             raise UsageError("No hunt is running.", "`bisect history` lists all; `bisect show` reports one.")
 
-        def report(hunt: int) -> str:
-            return command_to_show(str(hunt), history)
-
-        view = open_view(chosen, opened, report, lines=plain or lines_wanted())
+        batch = batch_together(opened, chosen[0])
+        together = batch is not None and {*chosen} <= {one.hunt for one in batch.hunts}
+        if plain or lines_wanted():
+            wide = max(len(str(hunt)) for hunt in chosen)
+            view = view_of({hunt: f"{hunt:{wide}}" for hunt in chosen}, history, "plain")
+        else:
+            every = {hunt: opened.listed(hunt) for hunt in chosen}
+            titles = {hunt: each.workload if together else each.title for hunt, each in every.items()}
+            view = view_of(titles, history, None, together=together)
         ended: list[Listed] = []
         with suppress(KeyboardInterrupt), closing(watching.watch(opened, chosen, view, time.sleep)) as ends:
             for hunt in ends:
@@ -85,25 +88,3 @@ def say_how(hunt: "Listed", history: Path) -> None:
         reason = f": {printable(hunt.failure)}" if hunt.failure else ""
         note(f"Hunt {hunt.id} {'has' if hunt.failure else 'was'} {hunt.state}{reason}")
         note(f"Go on with: {command_to_resume(hunt.id, history)}")
-
-
-def open_view(hunts: tuple[int, ...], history: "History", report: Callable[[int], str], *, lines: bool) -> "View":
-    """A line for each event, where there are several hunts with the number of its own; or a screen that is redrawn.
-
-    The screen of hunts that are carried out together is that where they run.
-    """
-    from perfbisect.store.batches import batch_together
-
-    if lines:
-        from perfbisect.ui.plain import PlainLines
-
-        wide = max(len(str(hunt)) for hunt in hunts)
-        return PlainLines(sys.stdout, {hunt: f"{hunt:{wide}}" for hunt in hunts}, report, together=False)
-    from perfbisect.ui.live import LiveScreen, TogetherScreen
-    from perfbisect.ui.terminal import Terminal
-
-    batch = batch_together(history, hunts[0])
-    if batch and {*hunts} <= {one.hunt for one in batch.hunts}:
-        titles = {hunt: history.listed(hunt).workload for hunt in hunts}
-        return TogetherScreen(Terminal(sys.stdout), titles, report)
-    return LiveScreen(Terminal(sys.stdout), hunts, report)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -80,29 +80,34 @@ def lines_wanted() -> bool:
     return not sys.stdout.isatty() or os.environ.get("TERM") == "dumb"
 
 
-def open_view(history: Path | None, view: str | None) -> "OpenView":
-    """What opens the view of that name (None: the one that suits standard output) for hunts in ``history``."""
+def view_of(
+    titles: Mapping[int, str],
+    history: Path | None,
+    view: str | None,
+    *,
+    together: bool = False,
+    stream: TextIO | None = None,
+) -> "View":
+    """The view of that name (None: the one that suits standard output) for hunts in ``history``; see ``ui.live``."""
     from perfbisect.report.command_line import command_to_show
 
     def report(hunt: int) -> str:
         return command_to_show(str(hunt), history)
 
-    def opened(titles: Mapping[int, str]) -> "View":
-        together = len(titles) > 1
-        if view == "json":
-            from perfbisect.ui.jsonlines import JsonLines
+    stream = stream or sys.stdout
+    if view or lines_wanted():
+        from perfbisect.ui.lines import JsonLines, PlainLines
 
-            return JsonLines(sys.stdout, together=together)
-        if view == "plain" or lines_wanted():
-            from perfbisect.ui.plain import PlainLines
+        return (JsonLines if view == "json" else PlainLines)(stream, titles, report, together=together)
+    from perfbisect.ui.live import LiveScreen
+    from perfbisect.ui.terminal import Terminal
 
-            return PlainLines(sys.stdout, titles, report)
-        from perfbisect.ui.live import LiveScreen, TogetherScreen
-        from perfbisect.ui.terminal import Terminal
+    return LiveScreen(Terminal(stream), titles, report, together=together)
 
-        return (TogetherScreen if together else LiveScreen)(Terminal(sys.stdout), titles, report)
 
-    return opened
+def open_view(history: Path | None, view: str | None) -> "OpenView":
+    """What opens the view of that name for the hunts of one process."""
+    return lambda titles: view_of(titles, history, view, together=len(titles) > 1)
 
 
 class WaitingLine:

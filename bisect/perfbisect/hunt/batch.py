@@ -1,8 +1,13 @@
-"""Carries out hunts, each as a process of its own.
+"""A batch: hunts that are carried out by processes of their own, as many at once as their hosts allow.
 
 They are processes and not threads, so that whatever ends one (a signal, a lack of memory, an error) ends no other, that
 each is the same as `bisect run` in a terminal, with the same locks, and that they go on where this process ends. The
 history is the only channel: what runs, and how it ends, is read from there, as `bisect watch` does.
+
+A host measures for one hunt at a time. Hunts begin in their order in the file, and a later one only on hosts that no
+earlier one waits for: so each hunt begins at some time. Where a hunt has a choice of hosts, the first choice is one on which
+hunts of its range have been built: they share their builds there. A hunt whose range is at home on a busy host
+leaves a free one to a range without a home, and takes it only if no such range waits.
 """
 
 import json
@@ -10,25 +15,36 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import Protocol
 
-from perfbisect.core.domain.events import Event
 from perfbisect.errors import ENVIRONMENT, INTERRUPTED, PerfBisectError, in_words
-from perfbisect.hunt.batches.order import Waiting, next_ones
-from perfbisect.hunt.watching import EVERY, RUNNING, Followed
+from perfbisect.hunt.watching import EVERY, RUNNING, Followed, View
 from perfbisect.store.batches import enter_status, read_batch
 from perfbisect.store.history import History
+from perfbisect.ui.view_model import TimedEvent
 
 PROGRAM = (sys.executable, "-P", "-c", "from perfbisect.cli.main import main; main()")
 SIGNALLED = 128  # the exit status of a process that signal n has ended is 128 + n
+STATUS = {  # exit status of hunts that another process has worked on, by their states; of others 2
+    "found": 0, "several": 0, "not reproduced": 1, "code placement": 1, "failed": ENVIRONMENT, "interrupted": INTERRUPTED,
+}  # fmt: skip
 TAIL = 20_000  # bytes at the end of a log in which the error is looked for
 
-TimedEvent = tuple[float, Event]
+Hosts = tuple[str, ...]
+
+
+class Stage(StrEnum):
+    """How far a task is."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    ELSEWHERE = "running elsewhere"  # another process has begun it
+    ENDED = "ended"
 
 
 @dataclass
@@ -39,88 +55,100 @@ class Task:
     title: str
     arguments: tuple[str, ...]  # of `bisect run`
     folder: str
-    choices: tuple[tuple[str, ...], ...]  # it measures on all hosts of one of these
+    choices: tuple[Hosts, ...]  # it measures on all hosts of one of these
     range: str  # equal for hunts that can share builds
     batch: int | None = None
     place: int = 0  # its number in the batch
     hunt: int | None = None
-    state: str = "waiting"
-    hosts: tuple[str, ...] = ()
+    stage: Stage = Stage.WAITING
+    hosts: Hosts = ()
     status: int | None = None
     failure: str = ""
     logged: int = 0  # bytes that its log had when it was started: what follows is of this process
     process: "subprocess.Popen[bytes] | None" = field(default=None, repr=False)
 
+    @property
+    def runs(self) -> bool:
+        """Whether a process works on it."""
+        return self.stage in (Stage.RUNNING, Stage.ELSEWHERE)
 
-class BatchView(Protocol):
-    """Shows several hunts."""
-
-    def recall(self, hunt: int, events: Iterator[TimedEvent]) -> None:
-        """Take the events of earlier sessions of a hunt that begins or goes on."""
-
-    def show(self, hunt: int, events: Sequence[TimedEvent]) -> None:
-        """Take events of its present session."""
-
-    def states(self, tasks: Sequence[Task]) -> None:
-        """Take the states of all."""
-
-    def close(self) -> None:
-        """Leave the terminal as it was."""
+    def log(self, logs: Path) -> Path:
+        """What it prints, and why it failed. Each batch has a folder, as several may be carried out together."""
+        return logs / f"b{self.batch}" / f"{self.place + 1}.log" if self.batch else logs / f"hunt-{self.hunt}.log"
 
 
 def carry_out(
     tasks: Sequence[Task],
     history: History,
     logs: Path,
-    view: BatchView,
+    view: View,
+    show: Callable[[], None],
     pause: Callable[[float], None],
     locked: Callable[[Task, str], Sequence[str]],
 ) -> None:
-    """Carry out all tasks, as many at once as hosts allow; their states say how each has ended.
+    """Carry out all tasks, as many at once as hosts allow; their stages say how each has ended.
 
-    ``logs`` is a folder for what they print, ``locked`` names the hosts that a hunt locks for one of its own; it is asked
-    once for each. Raises KeyboardInterrupt when that arrives, once all have stopped.
+    ``logs`` is a folder for what they print, ``show`` is called when they may have changed, ``locked`` names the hosts that a
+    hunt locks for one of its own; it is asked once for each. Raises KeyboardInterrupt when that arrives, once all have
+    stopped.
     """
 
     @cache
-    def needed(number: int, hosts: tuple[str, ...]) -> tuple[str, ...]:
+    def needed(number: int, hosts: Hosts) -> Hosts:
         return tuple(dict.fromkeys(each for host in hosts for each in locked(tasks[number], host)))
 
     followed: dict[int, Followed] = {}
-    homes: dict[str, set[tuple[str, ...]]] = {}
+    homes: dict[str, set[Hosts]] = {}
     for task in tasks:
-        if task.state == "waiting":
+        if task.stage is Stage.WAITING:
             with failing(task, history):
                 find_elsewhere(task, history)
     with closing(view), stopped_at_the_end(tasks):
-        while any(task.state != "ended" for task in tasks):
-            begin(tasks, history, logs, homes, needed)
+        while any(task.stage is not Stage.ENDED for task in tasks):
+            busy = {host for task in tasks if task.runs for host in needed(task.number, task.hosts)}
+            waiting = [task for task in tasks if task.stage is Stage.WAITING]
+            for task, hosts in next_ones(waiting, busy, homes, needed):
+                homes.setdefault(task.range, set()).add(needed(task.number, hosts))
+                with failing(task, history):
+                    start(task, hosts, history, logs)
             for task in tasks:
-                observe(task, history, logs, view, followed)
-            view.states(tasks)
-            if any(task.state != "ended" for task in tasks):
+                if task.runs:
+                    observe(task, history, logs, view, followed)
+            show()
+            if any(task.stage is not Stage.ENDED for task in tasks):
                 pause(EVERY)
 
 
-def begin(
-    tasks: Sequence[Task],
-    history: History,
-    logs: Path,
-    homes: dict[str, set[tuple[str, ...]]],
-    needed: Callable[[int, tuple[str, ...]], tuple[str, ...]],
-) -> None:
-    """Start what can be started now; ``needed`` says what the hunt of that number locks to measure on these hosts."""
-    busy = {host for task in tasks if task.state.startswith("running") for host in needed(task.number, task.hosts)}
-    waiting = [
-        Waiting(task.number, tuple(needed(task.number, hosts) for hosts in task.choices), task.range)
-        for task in tasks
-        if task.state == "waiting"
-    ]
-    for number, hosts in next_ones(waiting, busy, homes):
-        homes.setdefault(tasks[number].range, set()).add(hosts)
-        task = tasks[number]
-        with failing(task, history):
-            start(task, next(each for each in task.choices if needed(number, each) == hosts), history, logs)
+def next_ones(
+    waiting: Sequence[Task],
+    busy: Collection[str],
+    homes: Mapping[str, Collection[Hosts]],
+    needed: Callable[[int, Hosts], Hosts],
+) -> list[tuple[Task, Hosts]]:
+    """The hunts that begin now, each with its hosts.
+
+    ``busy`` are hosts in use, ``homes`` the hosts that hunts of each range have used, ``needed`` says what the hunt of that
+    number locks to measure on these hosts.
+    """
+    taken, begun = set(busy), dict[int, tuple[Task, Hosts]]()
+    known = {name: set(places) for name, places in homes.items()}
+    for share in (True, False):
+        held = set(taken)  # also what earlier ones wait for
+        for task in waiting:
+            if task.number in begun:
+                continue
+            home = known.setdefault(task.range, set())
+            choices = {hosts: needed(task.number, hosts) for hosts in task.choices}
+            wanted = [each for each in choices if not share or not home or choices[each] in home]
+            if free := [each for each in wanted if held.isdisjoint(choices[each])]:
+                hosts = min(free, key=lambda each: choices[each] not in home)
+                begun[task.number] = task, hosts
+                home.add(choices[hosts])
+                taken |= {*choices[hosts]}
+                held |= {*choices[hosts]}
+            elif len(choices) == 1:
+                held |= {*choices[task.choices[0]]}
+    return [*begun.values()]
 
 
 @contextmanager
@@ -131,7 +159,7 @@ def failing(task: Task, history: History) -> Iterator[None]:
     except (OSError, PerfBisectError) as trouble:
         if task.process and task.process.poll() is None:  # only what is shown of it is lost; the next look may succeed
             return
-        task.state, task.status, task.failure = "ended", ENVIRONMENT, str(in_words(trouble))
+        task.stage, task.status, task.failure = Stage.ENDED, ENVIRONMENT, str(in_words(trouble))
         if task.batch is not None:
             with suppress(PerfBisectError):  # of the history itself
                 enter_status(history, task.batch, task.place, task.status, task.failure)
@@ -151,19 +179,19 @@ def claimed(task: Task, history: History) -> bool:
 def find_elsewhere(task: Task, history: History) -> None:
     """Enter that another process works on a hunt, if one does."""
     if claimed(task, history) or (task.hunt is not None and history.listed(task.hunt).state == RUNNING):
-        task.state, task.hosts = "running elsewhere", task.choices[0]
+        task.stage, task.hosts = Stage.ELSEWHERE, task.choices[0]
 
 
-def start(task: Task, hosts: tuple[str, ...], history: History, logs: Path) -> None:
+def start(task: Task, hosts: Hosts, history: History, logs: Path) -> None:
     """Start the process of a hunt, in a session of its own: Ctrl-C reaches it through this process."""
-    task.hosts, task.state = hosts, "running"
+    task.hosts, task.stage = hosts, Stage.RUNNING
     place = ("--history", str(history.path.absolute()), "--wait", "--plain")
     if task.hunt is not None:
         words = ["resume", *place, str(task.hunt)]
     else:
         member = ("--in-batch", f"{task.batch}:{task.place}")
         words = ["run", *place, *member, *(f"--host={host}" for host in hosts), *task.arguments]
-    file = log_of(task, logs)
+    file = task.log(logs)
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("ab") as log:
         task.logged = log.tell()
@@ -177,36 +205,28 @@ def start(task: Task, hosts: tuple[str, ...], history: History, logs: Path) -> N
         )
 
 
-def log_of(task: Task, logs: Path) -> Path:
-    """What a hunt prints, and why it failed. Each batch has a folder, as several may be carried out together."""
-    return logs / f"b{task.batch}" / f"{task.place + 1}.log" if task.batch else logs / f"hunt-{task.hunt}.log"
-
-
-def observe(task: Task, history: History, logs: Path, view: BatchView, followed: dict[int, Followed]) -> None:
-    """Read from the history what a hunt does now, and whether it has ended."""
-    if not task.state.startswith("running"):
-        return
+def observe(task: Task, history: History, logs: Path, view: View, followed: dict[int, Followed]) -> None:
+    """Read from the history what a hunt that runs does now, and whether it has ended."""
     status = task.process.poll() if task.process else None
     earlier: list[TimedEvent] | None = None
     events: list[TimedEvent] = []
     with failing(task, history):
         if not claimed(task, history) and task.hunt is None and task.process is None:
-            task.state, task.hosts = "waiting", ()  # the process elsewhere has ended before the hunt began
+            task.stage, task.hosts = Stage.WAITING, ()  # the process elsewhere has ended before the hunt began
         if task.hunt is not None:
             listed = history.listed(task.hunt)
             if task.hunt not in followed and listed.state == RUNNING:
-                found = Followed(history, task.hunt)
-                earlier = [*found.earlier()]
-                followed[task.hunt] = found
+                followed[task.hunt] = Followed(history, task.hunt)
+                earlier = [*followed[task.hunt].earlier()]
             if task.hunt in followed:
                 events = [*followed[task.hunt].new()]
             if task.process is None and listed.state != RUNNING:
-                status = status_of(listed.state)
+                status = STATUS.get(listed.state, 2)
     if task.hunt is not None and earlier is not None:  # errors of the view are not the hunt's
-        view.recall(task.hunt, iter(earlier))
+        view.recall(task.hunt, earlier)
     if task.hunt is not None and events:
         view.show(task.hunt, events)
-    if status is not None and task.state != "ended":
+    if status is not None and task.stage is not Stage.ENDED:
         with failing(task, history):
             end(task, status, history, logs)
 
@@ -215,27 +235,12 @@ def end(task: Task, status: int, history: History, logs: Path) -> None:
     """Enter how a hunt has ended, and why it failed."""
     if status < 0:  # as a shell tells it
         task.failure, status = f"killed by signal {-status}", SIGNALLED - status
-    task.state, task.status = "ended", status
+    task.stage, task.status = Stage.ENDED, status
     if status not in (0, 1, 2):
         task.failure = task.failure or (history.listed(task.hunt).failure if task.hunt is not None else "")
-        task.failure = task.failure or error_in(log_of(task, logs), task.logged)
+        task.failure = task.failure or error_in(task.log(logs), task.logged)
     if task.batch is not None:
         enter_status(history, task.batch, task.place, None if status == INTERRUPTED else status, task.failure)
-
-
-def status_of(state: str) -> int:
-    """The exit status that a hunt had which another process worked on."""
-    match state:
-        case "found" | "several":
-            return 0
-        case "not reproduced" | "code placement":
-            return 1
-        case "failed":
-            return 4
-        case "interrupted":
-            return INTERRUPTED
-        case _:
-            return 2
 
 
 def error_in(log: Path, start: int = 0) -> str:
@@ -244,7 +249,7 @@ def error_in(log: Path, start: int = 0) -> str:
         file.seek(max(start, log.stat().st_size - TAIL))
         lines = file.read().decode(errors="replace").splitlines()
         errors = [line.removeprefix("Error: ") for line in lines if line.startswith("Error: ")]
-        return errors[-1] if errors else (lines[-1] if lines else "")
+        return (errors or lines or [""])[-1]
     return ""
 
 

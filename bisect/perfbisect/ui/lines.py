@@ -1,10 +1,27 @@
-"""Events as plain lines with the time of day: for logs, pipes and screen readers."""
+"""Events as lines, as they happen: with the time of day for people, logs and screen readers; in JSON for programs, and back.
 
-from collections.abc import Iterable, Iterator, Mapping
+In JSON each event is one object. It has ``event`` (the name of a class of ``perfbisect.core.domain.events``) and ``at``
+(seconds since the epoch); the other keys are the fields of that class. Where a field can have several types, its object
+names its type in ``kind``: ``order`` and ``verdict`` are Measure, Found, Several, NotReproduced, CodePlacement or Inconclusive.
+
+    {"event": "RunFinished", "at": 1.6e9, "candidate": 7, "facts": {"operations": 123, "seconds": 10.0, …}}
+    {"event": "Decided", "at": 1.6e9, "order": {"kind": "Measure", …}, "belief": {"culprit": …, "noise": 0.01, …}}
+
+Where one process carries out hunts of several workloads, each object has ``hunt``, the number of its hunt.
+
+Candidates are positions in ``candidates`` of HuntStarted. The belief gives for every candidate the probability that
+it is the culprit (``culprit``) and that it is slow (``slow``), each as runs [[how many, probability], …] along
+``candidates``, in four digits. What has no bound is written as the largest number. The text is ASCII: other signs are
+escaped.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TextIO
 
 from rich.cells import cell_len
 
+from perfbisect.core.domain import codec
 from perfbisect.core.domain.events import (
     BuildCancelled,
     BuildFinished,
@@ -29,7 +46,7 @@ from perfbisect.core.domain.metrics import comparable, shown, shown_metric, unit
 from perfbisect.core.domain.orders import Decision, Measure
 from perfbisect.core.inference.hunt_state import is_of_build
 from perfbisect.ui.stream import put
-from perfbisect.ui.view_model import REPORT, Report, Running, TimedEvent, ViewModel, brief, recalled, update, verdict_in
+from perfbisect.ui.view_model import REPORT, Report, Row, Running, TimedEvent, ViewModel, brief, recalled, update
 from perfbisect.wording.quantities import (
     chance,
     count,
@@ -41,7 +58,7 @@ from perfbisect.wording.quantities import (
     slower_than,
     time_of_day,
 )
-from perfbisect.wording.text import advised, execution, listed, patched, printable
+from perfbisect.wording.text import advised, execution, listed, patched, printable, safe_json
 from perfbisect.wording.verdicts import PURPOSES, sentences
 
 
@@ -164,25 +181,79 @@ def decided(view: ViewModel, order: Measure) -> str:
     return f"{leads}; next, for {PURPOSES[order.purpose]}: {plan}{', each run in another layout' * order.fresh}"
 
 
-class PlainLines:
-    """Writes the lines of each event to a stream as it happens; of several hunts after the title of theirs.
+def encode(event: Event, at: float, hunt: int | None = None) -> str:
+    """The line of an event, without its end; with the number of its ``hunt`` where there are several."""
+    named = {} if hunt is None else {"hunt": hunt}
+    return codec.dumps({"event": type(event).__name__, "at": at, **named, **codec.encode(event)})
 
-    ``together`` is for hunts that one process carries out: what they have in common is written once, and a verdict both when
-    it is reached and at the end of its hunt, with its sentences. ``report`` as in the view.
+
+def decode(line: str | bytes) -> tuple[Event, float]:
+    """The event of a line and when it happened. Raises ValueError where ``line`` is not such a line."""
+    body = json.loads(line)
+    if not isinstance(body, dict) or not {"event", "at"} <= body.keys():
+        raise ValueError("not an event: no object with 'event' and 'at'")
+    name, at = body.pop("event"), float(body.pop("at"))
+    if name != "HuntStarted":  # which has it itself
+        body.pop("hunt", None)
+    try:
+        return codec.decode(name, body), at
+    except (KeyError, TypeError, AttributeError) as missing:
+        raise ValueError(f"not a whole event {name!r}: {missing}") from None
+
+
+class Lines:
+    """A view that writes each event to a stream at once, and keeps nothing to draw. ``titles`` are those of its hunts."""
+
+    def __init__(
+        self, stream: TextIO, titles: Mapping[int, str], report: Report = REPORT, *, together: bool = False
+    ) -> None:
+        self.stream, self.titles, self.report, self.together = stream, titles, report, together
+
+    def recall(self, hunt: int, events: Iterable[TimedEvent]) -> None:
+        """The lines of earlier sittings of a resumed hunt were written then."""
+
+    def states(self, rows: Sequence[Row]) -> None:
+        """The states of hunts that others carry out."""
+
+    def end(self, hunt: int, at: float) -> None:
+        """Nothing follows the verdict."""
+
+    def close(self) -> None:
+        """Nothing is buffered, so nothing is left to do."""
+
+
+class JsonLines(Lines):
+    """Each event as JSON; of several hunts with the number of its own."""
+
+    def show(self, hunt: int, events: Iterable[TimedEvent]) -> None:
+        """Write the lines of events, at once."""
+        for at, event in events:
+            put(safe_json(encode(event, at, hunt if len(self.titles) > 1 else None)), self.stream)
+
+
+class PlainLines(Lines):
+    """The lines of each event for people; of several hunts after the title of theirs.
+
+    With ``together`` one process carries out all of them: what they have in common is written once, and a verdict both
+    when it is reached and at the end of its hunt, with its sentences. ``report`` as in the view.
     """
 
     def __init__(
-        self, stream: TextIO, titles: Mapping[int, str], report: Report = REPORT, *, together: bool = True
+        self, stream: TextIO, titles: Mapping[int, str], report: Report = REPORT, *, together: bool = False
     ) -> None:
-        self.stream, self.report = stream, report
-        self.together = together and len(titles) > 1
-        self.prefixes = titled(titles) if len(titles) > 1 else dict.fromkeys(titles, "")
+        super().__init__(stream, titles, report, together=together)
+        wide = max(map(cell_len, titles.values()), default=0)
+        several = len(titles) > 1
+        self.prefixes = {
+            hunt: f"{printable(title).ljust(wide)}  " * several for hunt, title in titles.items()
+        }  # of hunts that begin later, their numbers
         self.views = {hunt: ViewModel(report=report) for hunt in titles}
         self.build: tuple[int, Event] | None = None  # the latest event about a build that was written, and its hunt
         self.warnings: set[str] = set()
+        self.rows: Sequence[Row] = ()
 
     def recall(self, hunt: int, events: Iterable[TimedEvent]) -> None:
-        """Take the events of earlier sessions of a hunt; their lines were written then."""
+        """Take the events of earlier sittings of a hunt; their lines were written then."""
         self.views[hunt] = recalled(ViewModel(report=self.report), events)
 
     def show(self, hunt: int, events: Iterable[TimedEvent]) -> None:
@@ -191,16 +262,18 @@ class PlainLines:
             view = self.views[hunt] = update(self.views[hunt], event, at)
             written = self.together and self._is_written(hunt, event)
             said = [] if written else [*lines(view, event, at)]
-            if self.together and isinstance(event, Decided) and (verdict := verdict_in(event)):
-                said.append(f"{time_of_day(at)}  {'decided':9} {brief(view, verdict)}")
+            if self.together and isinstance(event, Decided) and view.decided:
+                said.append(f"{time_of_day(at)}  {'decided':9} {brief(view)}")
             for line in said:
-                put(f"{self.prefixes[hunt]}{line}", self.stream)
+                put(f"{self.prefixes.get(hunt, f'{hunt:3}  ')}{line}", self.stream)
 
-    def end(self, hunt: int, at: float) -> None:
-        """The lines of a verdict have been written."""
-
-    def close(self) -> None:
-        """Nothing is buffered, so nothing is left to do."""
+    def states(self, rows: Sequence[Row]) -> None:
+        """Write which states of hunts, which others carry out, have changed."""
+        before = [row.state for row in self.rows] or [""] * len(rows)
+        for row, state in zip(rows, before, strict=True):
+            if row.state != state:
+                put(f"batch    {printable(row.title)}: {printable(row.state)}", self.stream)
+        self.rows = rows
 
     def _is_written(self, hunt: int, event: Event) -> bool:
         """Whether the same was written for another hunt; it is what happens next in the log of each."""
@@ -210,16 +283,9 @@ class PlainLines:
             return known
         if not (isinstance(event, BuildStarted | BuildFinished | CandidateSkipped) and is_of_build(event)):
             return False
-        if self.build:
-            other, written = self.build
-            same = type(written) is type(event) and written.candidate == event.candidate
-            if same and other != hunt:
-                return True
+        other, written = self.build or (hunt, event)
+        self.build = self.build or (hunt, event)
+        if other != hunt and type(written) is type(event) and written.candidate == event.candidate:
+            return True
         self.build = hunt, event
         return False
-
-
-def titled(titles: Mapping[int, str]) -> dict[int, str]:
-    """Titles as prefixes, all of the width of the longest."""
-    wide = max(map(cell_len, titles.values()))
-    return {hunt: f"{printable(title).ljust(wide)}  " for hunt, title in titles.items()}
