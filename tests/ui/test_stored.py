@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from perfbisect.core.domain.events import Counted, Decided, Event, HuntStarted, RunFinished, RunStarted
 from perfbisect.core.domain.orders import Found, Purpose
-from perfbisect.store.log import PASSING
 from perfbisect.hunt.watching import Completed
+from perfbisect.store.log import PASSING
 from perfbisect.ui.view_model import Running, ViewModel, caught_up, update
 
 Events = list[tuple[float, Event]]
