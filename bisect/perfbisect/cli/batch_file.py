@@ -12,11 +12,10 @@ from typing import Any
 
 import click
 
-from perfbisect.cli.commands.batch import LEASED
 from perfbisect.cli.commands.run import requested_settings, run
 from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import PerfBisectError, RecipeError
-from perfbisect.hunt.batch import range_of
+from perfbisect.hunt.batch import LEASED, range_of
 from perfbisect.store.batches import Planned
 from perfbisect.wording.text import printable
 

@@ -33,6 +33,7 @@ SIGNALLED = 128  # the exit status of a process that signal n has ended is 128 +
 STATUS = {  # exit status of hunts that another process has worked on, by their states; of others 2
     "found": 0, "several": 0, "not reproduced": 1, "code placement": 1, "failed": ENVIRONMENT, "interrupted": INTERRUPTED,
 }  # fmt: skip
+LEASED = ":"  # in the name of a host that is leased: slurm:quiet
 TAIL = 20_000  # bytes at the end of a log in which the error is looked for
 
 Hosts = tuple[str, ...]

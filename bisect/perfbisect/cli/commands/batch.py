@@ -56,7 +56,6 @@ Exit status: the highest of the hunts'.
 """
 
 
-LEASED = ":"  # in the name of a host that is leased: slurm:quiet
 VERDICTS = (0, 1, 2)  # exit statuses of hunts that have one
 
 
@@ -221,6 +220,7 @@ def follow(
 
 def locked_hosts(task: "Task", host: str) -> tuple[str, ...]:
     """A host and those that build for it, which a hunt locks; none of those that a scheduler gives out."""
+    from perfbisect.hunt.batch import LEASED
     from perfbisect.recipes.configuration import HOSTS
     from perfbisect.recipes.inventory import load_host
 
