@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.cli.commands.batch import batch_line, batch_table, follow, locked_hosts, state_of, tasks_of, title_of
+from perfbisect.cli.commands.batch import follow
+from perfbisect.cli.commands.history import batch_line
+from perfbisect.cli.commands.show import batch_table
 from perfbisect.errors import EnvironmentFailure, Interrupted, UsageError
 from perfbisect.hunt import batch as carry_out
-from perfbisect.hunt.batch import Stage, Task
+from perfbisect.hunt.batch import Stage, Task, locked_hosts, state_of, tasks_of, title_of
 from perfbisect.store.batches import Planned, begin_batch, claim, enter_hunt, enter_status, read_batch
 from perfbisect.store.history import History
 from perfbisect.store.listing import Listed

@@ -24,9 +24,12 @@ from pathlib import Path
 
 from perfbisect.errors import ENVIRONMENT, INTERRUPTED, PerfBisectError, in_words
 from perfbisect.hunt.watching import EVERY, RUNNING, Followed, View
-from perfbisect.store.batches import enter_status, read_batch
+from perfbisect.recipes.configuration import HOSTS
+from perfbisect.recipes.inventory import load_host
+from perfbisect.store.batches import Batch, Planned, enter_status, read_batch
 from perfbisect.store.history import History
 from perfbisect.ui.view_model import TimedEvent
+from perfbisect.wording.quantities import MISSING, chance
 
 PROGRAM = (sys.executable, "-P", "-c", "from perfbisect.cli.main import main; main()")
 SIGNALLED = 128  # the exit status of a process that signal n has ended is 128 + n
@@ -34,6 +37,7 @@ STATUS = {  # exit status of hunts that another process has worked on, by their 
     "found": 0, "several": 0, "not reproduced": 1, "code placement": 1, "failed": ENVIRONMENT, "interrupted": INTERRUPTED,
 }  # fmt: skip
 LEASED = ":"  # in the name of a host that is leased: slurm:quiet
+VERDICTS = (0, 1, 2)  # exit statuses of hunts that have one
 TAIL = 20_000  # bytes at the end of a log in which the error is looked for
 
 Hosts = tuple[str, ...]
@@ -76,6 +80,52 @@ class Task:
     def log(self, logs: Path) -> Path:
         """What it prints, and why it failed. Each batch has a folder, as several may be carried out together."""
         return logs / f"b{self.batch}" / f"{self.place + 1}.log" if self.batch else logs / f"hunt-{self.hunt}.log"
+
+
+def tasks_of(batch: Batch, history: History, ranges: Sequence[str] = ()) -> list[Task]:
+    """The hunts of a batch that have no verdict yet, and those that have, which are shown only."""
+    tasks: list[Task] = []
+    for one in batch.hunts:
+        planned = one.planned
+        span = ranges[one.number] if ranges else range_of(planned.folder, planned.arguments[-2:])
+        task = Task(
+            len(tasks), title_of(planned), planned.arguments, planned.folder, planned.hosts, span, batch.id, one.number,
+            one.hunt,
+        )  # fmt: skip
+        if one.hunt is not None:
+            with suppress(PerfBisectError) if one.status in VERDICTS else failing(task, history):
+                task.choices = (history.settings(one.hunt).hosts,)
+        if one.status in VERDICTS:
+            task.stage, task.status = Stage.ENDED, one.status
+        tasks.append(task)
+    return tasks
+
+
+def title_of(planned: Planned) -> str:
+    """The name of a hunt in all lines, before and after it has begun: system or repository, workload, range."""
+    *options, good, bad = planned.arguments
+    given = dict(word.removeprefix("--").split("=", 1) for word in options if "=" in word)
+    system = given.get("builder") or Path(planned.folder, given.get("repo", "")).name
+    workload = given.get("workload") or given.get("run", "")
+    return " ".join(filter(None, (system, workload, f"{good}..{bad}")))
+
+
+def state_of(task: Task, history: History) -> str:
+    """How far a hunt is, in words."""
+    if task.stage is Stage.WAITING:
+        return str(task.stage)
+    if task.stage is not Stage.ENDED:
+        begins = task.stage is Stage.RUNNING and task.hunt is None  # not in the history yet
+        return f"{'starting' if begins else str(task.stage)} on {', '.join(task.hosts)}"
+    if task.status == INTERRUPTED:
+        return "interrupted"
+    if task.status in VERDICTS and task.hunt is not None:
+        with suppress(PerfBisectError):  # of damaged rows: its exit status is known
+            listed = history.listed(task.hunt)
+            sure = MISSING if listed.probability is None else chance(listed.probability)
+            return f"{listed.state} {listed.culprit[:10]} {sure}" if listed.culprit else listed.state
+        return "ended"
+    return f"failed: {task.failure or f'status {task.status}'}"
 
 
 def carry_out(
@@ -237,7 +287,7 @@ def end(task: Task, status: int, history: History, logs: Path) -> None:
     if status < 0:  # as a shell tells it
         task.failure, status = f"killed by signal {-status}", SIGNALLED - status
     task.stage, task.status = Stage.ENDED, status
-    if status not in (0, 1, 2):
+    if status not in VERDICTS:
         task.failure = task.failure or (history.listed(task.hunt).failure if task.hunt is not None else "")
         task.failure = task.failure or error_in(task.log(logs), task.logged)
     if task.batch is not None:
@@ -277,3 +327,15 @@ def stopped_at_the_end(tasks: Sequence[Task]) -> Iterator[None]:
 def range_of(folder: str, parts: Sequence[object]) -> str:
     """A name for hunts that can share builds: those of one folder and the same system, clone, ends and variant."""
     return json.dumps([folder, *map(str, parts)])
+
+
+def locked_hosts(task: Task, host: str) -> tuple[str, ...]:
+    """A host and those that build for it, which a hunt locks; none of those that a scheduler gives out."""
+    if LEASED in host:  # its hunt waits in the queue of the scheduler
+        return ()
+    given = [word.removeprefix("--hosts=") for word in task.arguments if word.startswith("--hosts=")]
+    file = Path(task.folder, given[0] if given else HOSTS)
+    with suppress(PerfBisectError):  # which its hunt will tell
+        builders = load_host(host, str(file) if given or file.exists() else "").built_elsewhere
+        return (host, *(builder for builder in builders if LEASED not in builder))
+    return (host,)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,6 +15,9 @@ from perfbisect.cli.transfers import export, import_
 from perfbisect.store.batches import all_batches
 from perfbisect.store.history import History
 from perfbisect.store.listing import Listed, ListedTrial
+
+if TYPE_CHECKING:
+    from perfbisect.store.batches import Batch
 
 EPILOG = """\b
 Examples:
@@ -58,8 +62,6 @@ def history(ctx: click.Context, history: Path | None, as_json: bool) -> None:
     else:
         say(listing(done))
         if batches:
-            from perfbisect.cli.commands.batch import batch_line
-
             say("\n".join(["", *map(batch_line, batches)]))
 
 
@@ -131,3 +133,16 @@ def trial_row(trial: ListedTrial) -> tuple[str, ...]:
         MISSING,
         trial.state if trial.state != "done" else {"compare": "compared", "prove": "proof", "noise": "A/A"}[trial.kind],
     )
+
+
+def batch_line(batch: "Batch") -> str:
+    """A batch in a line, for `bisect history`."""
+    from perfbisect.hunt.batch import VERDICTS
+    from perfbisect.wording.text import printable
+
+    begun = map(str, sorted(one.hunt for one in batch.hunts if one.hunt is not None))  # they begin in any order
+    ended = sum(one.status in VERDICTS for one in batch.hunts)
+    hunts = ", ".join(begun)
+    hunts = f", hunts {hunts}" if hunts else ""
+    what = printable(batch.file) if batch.file else "together"
+    return f"{batch.name}: {what}{hunts}; {ended} of {len(batch.hunts)} with a verdict"

@@ -110,8 +110,8 @@ def resume_all(given: Path | None, *, plain: bool) -> int:
     """Continue all interrupted hunts of our own and all unfinished batches; returns the highest exit status."""
     from contextlib import closing
 
-    from perfbisect.cli.commands.batch import VERDICTS, follow, tasks_of
-    from perfbisect.hunt.batch import Task, range_of
+    from perfbisect.cli.commands.batch import follow
+    from perfbisect.hunt.batch import VERDICTS, Task, range_of, tasks_of
     from perfbisect.store.batches import continue_batch, unfinished_batches
     from perfbisect.store.history import History
 

@@ -2,6 +2,7 @@
 
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,6 +12,9 @@ from perfbisect.cli.options.completion import any_id
 from perfbisect.cli.options.forms import DELIMITERS, form_of, form_options, print_document, print_trial
 from perfbisect.cli.options.param_types import Which
 from perfbisect.store.history import History
+
+if TYPE_CHECKING:
+    from perfbisect.store.batches import Batch
 
 EPILOG = """\b
 Examples:
@@ -66,10 +70,28 @@ def show(
 
 def show_batch(name: str, given: Path | None, form: str) -> None:
     """Print the hunts of a batch with their states."""
-    from perfbisect.cli.commands.batch import batch_table
     from perfbisect.report.markdown import fenced
     from perfbisect.store.batches import read_batch
 
     with closing(History.open(given, read_only=True)) as opened:
         lines = batch_table(read_batch(opened, int(name[1:])), opened, output_width())
     say("\n".join(fenced(lines) if form == "markdown" else lines))
+
+
+def batch_table(batch: "Batch", history: History, width: int | None) -> list[str]:
+    """The hunts of a batch with what has become of each."""
+    from perfbisect.hunt.batch import Stage, state_of, tasks_of
+    from perfbisect.wording.quantities import MISSING
+    from perfbisect.wording.table import table
+    from perfbisect.wording.text import printable
+
+    rows = []
+    for task, one in zip(tasks_of(batch, history), batch.hunts, strict=True):
+        if one.status is not None:
+            task.stage, task.status, task.failure = Stage.ENDED, one.status, one.failure
+            state = state_of(task, history)
+        else:
+            state = "waiting" if one.hunt is None else history.listed(one.hunt).state
+        rows.append((MISSING if one.hunt is None else str(one.hunt), printable(task.title), printable(state)))
+    origin = f"of {printable(batch.file)}" if batch.file else "of hunts that share all builds"
+    return [f"Batch {batch.name} {origin}", *table(("hunt", "what", "state"), rows, right=("hunt",), width=width)]
