@@ -11,8 +11,7 @@ from rich.text import Text
 
 from perfbisect.core.domain.events import Commit
 from perfbisect.core.domain.metrics import comparable, shown, unit
-from perfbisect.core.inference.hunt_state import Classification, classify
-from perfbisect.core.inference.hunt_state import Tested
+from perfbisect.core.inference.hunt_state import Classification, Tested, classify
 from perfbisect.ui.view_model import Building, ViewModel
 from perfbisect.wording.glyphs import Glyphs
 from perfbisect.wording.quantities import between, chance, clock, duration, figure, middle

@@ -44,9 +44,8 @@ from perfbisect.core.domain.orders import (
     first_step,
 )
 from perfbisect.core.explain.explanation import explanation
-from perfbisect.core.inference.hunt_state import Classification, classify
+from perfbisect.core.inference.hunt_state import Classification, HuntState, Tested, classify, effect_of, fold, ratios
 from perfbisect.core.inference.observations import counted_exactly
-from perfbisect.core.inference.hunt_state import HuntState, Tested, effect_of, fold, ratios
 from perfbisect.wording import reasons
 from perfbisect.wording.quantities import chance
 from perfbisect.wording.text import metric_title, printable, printable_commit
