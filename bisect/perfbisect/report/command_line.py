@@ -1,5 +1,6 @@
 """The commands that repeat, resume and show a hunt."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from perfbisect.core.domain.metrics import find_metric
@@ -16,46 +17,51 @@ def command_to_run(settings: Settings, history: Path) -> str:
 
 def of_settings(settings: Settings) -> list[str]:
     """The options of a `bisect run` but those of its ends, its recipes and its history."""
+    return [word for words in _options(settings) for word in words]
+
+
+NUMBERS = {  # option → its field of Policy, and the unit behind it
+    "--confidence": ("confidence", ""),
+    "--min-effect": ("min_effect", ""),
+    "--max-builds": ("max_builds", ""),
+    "--max-runs": ("max_runs", ""),
+    "--max-time": ("max_minutes", "m"),
+    "--slow-after": ("slow_after", ""),
+}
+
+
+def _options(settings: Settings) -> Iterator[tuple[str, ...]]:
     policy, usual = settings.policy, Policy()
+    yield from (("--host", name) for name in settings.hosts)
+    yield "--repo", settings.repository
+    yield "--variant", settings.variant
+    yield "--metric", AUTO if settings.choose_metric else settings.metric  # which one is usual depends on the workload
     direction = Direction.DROP if find_metric(settings.metric).higher_is_better else Direction.RISE
+    if policy.direction is not direction:
+        yield "--direction", policy.direction.value
     wide = settings.prior.exact and not policy.min_counted  # the smallest change of a time is asked for of a count
-    words = [
-        *(word for name in settings.hosts for word in ("--host", name)),
-        "--repo", settings.repository, "--variant", settings.variant,
-    ]  # fmt: skip
-    options: list[tuple[str, str, bool]] = [
-        (
-            "--metric",
-            AUTO if settings.choose_metric else settings.metric,
-            True,
-        ),  # which one is usual depends on the workload
-        ("--direction", policy.direction.value, policy.direction is not direction),
-        ("--confidence", f"{policy.confidence:g}", policy.confidence != usual.confidence),
-        ("--min-effect", f"{policy.min_effect:g}", policy.min_effect != usual.min_effect or wide),
-        ("--max-builds", str(policy.max_builds), policy.max_builds != usual.max_builds),
-        ("--max-runs", str(policy.max_runs), policy.max_runs != usual.max_runs),
-        ("--max-time", f"{policy.max_minutes:g}m", policy.max_minutes != usual.max_minutes),
-        ("--slow-after", f"{policy.slow_after:g}", policy.slow_after != usual.slow_after),
-        *((f"--{name}", str(value), True) for name, value in settings.overrides.items() if name in TIMING),
-        ("--builders", settings.builders_path, bool(settings.builders_path)),
-        ("--workloads", settings.workloads_path, bool(settings.workloads_path)),
-        ("--hosts", settings.hosts_path, bool(settings.hosts_path)),
-    ]
-    for name, value, needed in options:
-        words += [name, value] if needed else []
-    for arg in sorted(settings.overrides.keys() - set(TIMING)):
-        words += ["--set", f"{arg}={settings.overrides[arg]}"]
-    for path, weight in settings.suspects.items():
-        words += ["--suspect", f"{path}={weight:g}"]
-    words += [word for option in settings.configure for word in ("--configure", option)]
-    words += [word for patch in settings.patches for word in ("--patch", patch.file)]
-    words += [word for text in settings.skips for word in ("--skip", text)]
-    words += ["--first-parent"] if settings.first_parent else []
-    words += ["--retry-failed"] if settings.retry_failed else []
-    words += ["--all"] if policy.all_steps else []
-    words += [] if settings.explain else ["--no-explain"]
-    words += [] if policy.layouts else ["--no-layouts"]
-    return words
+    for option, (name, unit) in NUMBERS.items():
+        value = getattr(policy, name)
+        if value != getattr(usual, name) or (wide and name == "min_effect"):
+            yield option, f"{value:g}{unit}" if isinstance(value, float) else str(value)
+    yield from ((f"--{name}", str(value)) for name, value in settings.overrides.items() if name in TIMING)
+    for option in ("builders", "workloads", "hosts"):
+        if path := getattr(settings, f"{option}_path"):
+            yield f"--{option}", path
+    for name in sorted(settings.overrides.keys() - set(TIMING)):
+        yield "--set", f"{name}={settings.overrides[name]}"
+    yield from (("--suspect", f"{path}={weight:g}") for path, weight in settings.suspects.items())
+    yield from (("--configure", option) for option in settings.configure)
+    yield from (("--patch", patch.file) for patch in settings.patches)
+    yield from (("--skip", text) for text in settings.skips)
+    flags = {
+        "--first-parent": settings.first_parent,
+        "--retry-failed": settings.retry_failed,
+        "--all": policy.all_steps,
+        "--no-explain": not settings.explain,
+        "--no-layouts": not policy.layouts,
+    }
+    yield from ((flag,) for flag, given in flags.items() if given)
 
 
 def of_recipes(settings: Settings) -> list[str]:
@@ -63,15 +69,15 @@ def of_recipes(settings: Settings) -> list[str]:
     quick = settings.quick
     if quick is None:
         return ["--builder", settings.builder, "--workload", settings.workload]
-    built = ["--builder", settings.builder] if quick.build is None else []
-    options = [("--build", command) for command in quick.build or ()]
-    options += [
+    options = (
+        ("--builder", settings.builder if quick.build is None else ""),
+        *(("--build", command) for command in quick.build or ()),
         ("--run", quick.run),
         ("--rate", quick.rate),
         ("--cost", quick.cost),
         ("--operations", quick.operations),
-    ]
-    return [*built, *(word for option, text in options if text for word in (option, text))]
+    )
+    return [word for option in options if option[1] for word in option]
 
 
 def command_to_resume(hunt: int, history: Path) -> str:
@@ -79,14 +85,14 @@ def command_to_resume(hunt: int, history: Path) -> str:
     return command_on("resume", str(hunt), history)
 
 
-def command_on(verb: str, name: str, history: Path | None) -> str:
-    """The command that shows, resumes, proves or reports a hunt or a trial."""
-    return shell_words(["bisect", verb, name, *history_option(history)])
-
-
 def command_to_show(name: str, history: Path | None) -> str:
     """The `bisect show` of a hunt, a comparison or an A/A."""
     return command_on("show", name, history)
+
+
+def command_on(verb: str, name: str, history: Path | None) -> str:
+    """The command that shows, resumes, proves or reports a hunt or a trial."""
+    return shell_words(["bisect", verb, name, *history_option(history)])
 
 
 def history_option(history: Path | None) -> list[str]:

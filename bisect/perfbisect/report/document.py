@@ -111,16 +111,6 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
-    """One figure at the head of a page."""
-
-    name: str
-    value: str
-    note: str = ""
-    tone: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Document:
     """A report."""
 
@@ -132,7 +122,6 @@ class Document:
     summary: tuple[str, ...]  # what came out, in sentences
     sections: tuple[Section, ...]
     headline: str = ""  # the first of these in short, for a page
-    tiles: tuple[Tile, ...] = ()
 
 
 def row(*texts: str) -> Row:

@@ -20,7 +20,6 @@ from perfbisect.report.document import (
     Row,
     Section,
     Table,
-    Tile,
     host_line,
     row,
     sections,
@@ -39,7 +38,6 @@ from perfbisect.wording.quantities import (
     duration,
     figure,
     middle,
-    percent,
     ratio,
     share,
     signed,
@@ -80,7 +78,6 @@ def document(
         facts=Facts(tuple(facts(story))),
         summary=story.verdict or tuple(so_far(story)),
         headline=headline(story),
-        tiles=tuple(tiles(story)),
         sections=sections(
             Section("Proofs", (Prose(proofs),), quiet=True) if proofs else None,
             *found,
@@ -159,37 +156,6 @@ def headline(story: Story) -> str:
     what = effect(case.ratio, story.settings.metric)
     what += "" if case.ratio.bound else f" in {metric_title(story.settings.metric)}"
     return f"The culprit is {cited(case.commit)}: {what}, {chance(case.probability)} sure."
-
-
-def tiles(story: Story) -> Iterator[Tile]:
-    """The figures that are asked for first."""
-    metric = metric_title(story.settings.metric)
-    if len(story.cases) == 1:
-        [case] = story.cases
-        yield Tile(metric, in_percent(case.ratio), ratio(case.ratio), tone(case.ratio, story.settings.metric))
-        yield Tile("sure", chance(case.probability), "that it is this commit")
-        if case.explanation.counters and (first := case.explanation.counters[0]).moved:
-            yield Tile(first.name, f"×{first.ratio.middle:.2f}", "what moved furthest beyond its noise")
-    elif story.effect is not None:
-        yield Tile(metric, in_percent(story.effect), f"bad against good, {ratio(story.effect)}")
-    made = f"{count(story.costs.builds, 'build')}, {count(story.costs.runs, 'run')}"
-    yield Tile("found in", duration(story.costs.seconds), made)
-
-
-def in_percent(found: Interval) -> str:
-    """A ratio as a signed percentage, or as a factor where it is large: −28 %, ×12."""
-    if found.bound:
-        return middle(found)
-    if not 1 / 3 < found.middle < 3:
-        return f"×{found.middle:.3g}"
-    return f"{'+' if found.middle >= 1 else '−'}{percent(abs(found.middle - 1))}"
-
-
-def tone(found: Interval, metric: str) -> str:
-    """ "worse" or "better" for a difference that the interval shows."""
-    if found.low <= 1 <= found.high:
-        return ""
-    return "better" if (found.low > 1) is find_metric(metric).higher_is_better else "worse"
 
 
 def of_case(story: Story, place: int, draw: Draw | None) -> Iterator[Section]:

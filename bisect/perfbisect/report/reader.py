@@ -10,8 +10,6 @@ from perfbisect.core.domain.events import BuildFinished, Commit, Decided, Event,
 from perfbisect.core.domain.facts import LEFT_OUT, RunFacts, hit_rate, remote_rate
 from perfbisect.core.domain.metrics import COMPARED, INSTRUCTIONS, quotient, typical
 from perfbisect.core.domain.orders import (
-    CodePlacement,
-    Found,
     Inconclusive,
     Interval,
     Measure,
@@ -19,6 +17,7 @@ from perfbisect.core.domain.orders import (
     Several,
     Step,
     Verdict,
+    named_steps,
 )
 from perfbisect.core.domain.settings import Settings
 from perfbisect.core.explain.explanation import explanation
@@ -121,6 +120,7 @@ class Reader:
         warnings = {printable(text): printable(advice) for text, advice in state.warnings.items()}
         if state.belief is not None:
             warnings |= {printable(text): "" for text in state.belief.warnings}
+        better = verdict.improvements if isinstance(verdict, Several) else ()
         return Story(
             hunt=self.listed,
             settings=settings,
@@ -128,7 +128,7 @@ class Reader:
             effects=verdict.effects if isinstance(verdict, NotReproduced | Inconclusive) else (),
             verdict=self.sentences(verdict, hosts) if verdict else (),
             found=() if verdict else found_so_far(state.found, self.candidate, settings.metric, state.system),
-            cases=tuple(map(self.case, steps_of(verdict) if verdict else state.found)),
+            cases=tuple(map(self.case, (*named_steps(verdict), *better) if verdict else state.found)),
             suspects=tuple(self.suspects(searched=belief is not None)),
             unsettled=tuple(self.left_open()),
             effect=found.get(state.commits[-1]) or (belief.effect if belief is not None else None),
@@ -282,14 +282,3 @@ def stopped(runs: Sequence[RunFacts]) -> str:
     """What the first of the runs shows that was stopped; empty if none was."""
     first = next((run for run in runs if run.slower_than), None)
     return slower_than(first.slower_than, first.seconds) if first else ""
-
-
-def steps_of(verdict: Verdict | None) -> tuple[Step, ...]:
-    """The changes that a verdict names."""
-    match verdict:
-        case Found(step):
-            return (step,)
-        case Several(steps, improvements):
-            return steps + improvements
-        case NotReproduced() | CodePlacement() | Inconclusive() | None:
-            return ()

@@ -171,7 +171,7 @@ Binary files a/logo.png and b/logo.png differ
 
 def test_a_diff_is_files_hunks_and_lines() -> None:
     source, picture = parsed(DIFF)
-    assert (source.path, source.added, source.removed) == ("src/a b.c", 3, 2)
+    assert (source.path, source.count("add"), source.count("del")) == ("src/a b.c", 3, 2)
     first, second = source.hunks
     assert first.scope == "static void work(int x)"
     assert [(line.kind, line.old, line.new, line.text) for line in first.lines] == [

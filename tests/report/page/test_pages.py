@@ -73,7 +73,7 @@ def test_a_page_says_it_all(history: History) -> None:
         f"The culprit is {commit.short}", "a drop of 28 % in QPS", "97 % sure", commit.subject, "A. Author",
         "SEARCH t USING INDEX", "SCAN t", "instructions/o", "×1.35", "check_order", "changed by this commit",
         "+8.60 ± 0.600", "return PAGE_DAMAGED;", "reuse_cell: gone from the culprit", "compare_keys", "baseline",
-        "was skipped", "A CPU", "gcc 12.2", "powersave", "bisect run 1.0 1.1", "bisect prove 1", "6 builds, 16 runs",
+        "was skipped", "A CPU", "gcc 12.2", "powersave", "bisect run 1.0 1.1", "bisect prove 1", "6 builds in", "16 runs in",
         "Plans were not asked for", "74 %",
     ):  # fmt: skip
         assert text in read.shown, text

@@ -25,7 +25,6 @@ from perfbisect.wording.text import metric_title
 HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@ ?(.*)")
 LONGEST = 400  # characters of a line that are shown
 LETTERS = 250_000  # of a diff, as it is written in the page
-LINES = 1500  # of a diff
 SMALL, MOST = 0.005, 40  # functions: share of the whole difference from which on one is listed; how many
 OPEN = 3  # files that are unfolded where no function is known
 
@@ -40,12 +39,14 @@ class Line:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Hunk:
     """Changed lines with their surroundings; ``scope`` is what git prints after the line numbers, as a function's name."""
 
     scope: str
     lines: list[Line] = field(default_factory=list)
+    anchor: str = ""  # its place in the page
+    marked: bool = False  # whether it changes a function of the list
 
 
 @dataclass(slots=True)
@@ -55,35 +56,17 @@ class ChangedFile:
     path: str
     hunks: list[Hunk] = field(default_factory=list)
     note: str = ""  # "binary", "renamed from …"; "" for a usual change
-
-    @property
-    def added(self) -> int:
-        """How many lines were added."""
-        return sum(line.kind == "add" for hunk in self.hunks for line in hunk.lines)
-
-    @property
-    def removed(self) -> int:
-        """How many lines were removed."""
-        return sum(line.kind == "del" for hunk in self.hunks for line in hunk.lines)
-
-
-@dataclass(slots=True)
-class ShownHunk:
-    """A hunk with its place in the page; ``marked`` where it changes a function of the list."""
-
-    hunk: Hunk
-    anchor: str
-    marked: bool
-
-
-@dataclass(slots=True)
-class ShownFile:
-    """A file of the diff."""
-
-    file: ChangedFile
-    anchor: str
-    hunks: list[ShownHunk]
+    anchor: str = ""
     open: bool = False
+
+    @property
+    def marked(self) -> bool:
+        """Whether a function of the list is changed in it."""
+        return any(hunk.marked for hunk in self.hunks)
+
+    def count(self, kind: str) -> int:
+        """How many lines were added ("add") or removed ("del")."""
+        return sum(line.kind == kind for hunk in self.hunks for line in hunk.lines)
 
 
 def hunt_page(story: Story, drawn: Drawn, diff_of: DiffOf, history: Path | None, index: str = "") -> str:
@@ -131,7 +114,7 @@ def drawn_case(story: Story, drawn: Drawn, diff_of: DiffOf, place: int) -> Itera
         yield Section("Flame graph", (drawing,), f"{anchor}-flame", within=True)
 
 
-def functions(found: Explanation, files: Sequence[ShownFile]) -> Iterator[Table]:
+def functions(found: Explanation, files: Sequence[ChangedFile]) -> Iterator[Table]:
     """The functions whose costs differ most, with links to what changes them."""
     for above, measured in profiled(found):
         notable = [each for each in measured if abs(each.part) >= SMALL or own(each) or each.partner]
@@ -139,7 +122,7 @@ def functions(found: Explanation, files: Sequence[ShownFile]) -> Iterator[Table]
         yield Table(("function", *COSTS), tuple(rows), COSTS, (above,), "functions")
 
 
-def on_page(each: FunctionRow, files: Sequence[ShownFile], changed: Sequence[str]) -> Row:
+def on_page(each: FunctionRow, files: Sequence[ChangedFile], changed: Sequence[str]) -> Row:
     """One function, with a link to the hunk that changes it; ``changed`` are all that the commit changes."""
     said = [each.binary, *notes(each, changed)]
     if each.callers:
@@ -210,7 +193,7 @@ def parsed(diff: str) -> list[ChangedFile]:
     return files
 
 
-def change(case: Case, anchor: str, diff_of: DiffOf, names: Sequence[str]) -> tuple[tuple[ShownFile, ...], str]:
+def change(case: Case, anchor: str, diff_of: DiffOf, names: Sequence[str]) -> tuple[Sequence[ChangedFile], str]:
     """The diff against the first of the parents, files that change a function of the list first; and what it lacks."""
     if not case.parents:
         return (), ""
@@ -218,41 +201,23 @@ def change(case: Case, anchor: str, diff_of: DiffOf, names: Sequence[str]) -> tu
         return (), "The diff is not shown: the repository of the hunt, or its commits, are not on this machine."
     files, left_out = parsed(found[0]), found[1]
     word = any_of(names)
-    shown = [
-        ShownFile(
-            file,
-            f"{anchor}-file-{place}",
-            [
-                ShownHunk(hunk, f"{anchor}-hunk-{place}-{number}", word is not None and place_in(hunk, word))
-                for number, hunk in enumerate(file.hunks)
-            ],
-        )
-        for place, file in enumerate(files)
-    ]
-    shown.sort(key=lambda one: not any(hunk.marked for hunk in one.hunks))
-    kept = within_budget(shown)
-    left_out += len(shown) - len(kept)
-    some = any(hunk.marked for one in kept for hunk in one.hunks)
-    for place, one in enumerate(kept):
-        one.open = any(hunk.marked for hunk in one.hunks) if some else place < OPEN
-    note = (
-        f"{count(left_out, 'file')} with large changes left out; `git show {case.commit.short}` prints all."
-        if left_out
-        else ""
-    )
-    return tuple(kept), note
-
-
-def within_budget(files: Sequence[ShownFile]) -> list[ShownFile]:
-    """The files that fit into the page, in their order."""
-    kept, letters, lines = [], 0, 0
-    for one in files:
-        texts = [line.text for hunk in one.hunks for line in hunk.hunk.lines]
-        size = sum(len(escape(text)) for text in texts)
-        if letters + size <= LETTERS and lines + len(texts) <= LINES:
-            kept.append(one)
-            letters, lines = letters + size, lines + len(texts)
-    return kept
+    for place, file in enumerate(files):
+        file.anchor = f"{anchor}-file-{place}"
+        for number, hunk in enumerate(file.hunks):
+            hunk.anchor = f"{anchor}-hunk-{place}-{number}"
+            hunk.marked = word is not None and place_in(hunk, word)
+    files.sort(key=lambda file: not file.marked)
+    kept, letters = [], 0
+    for file in files:
+        size = sum(len(escape(line.text)) for hunk in file.hunks for line in hunk.lines)
+        if letters + size <= LETTERS:
+            kept.append(file)
+            letters += size
+    for place, file in enumerate(kept):
+        file.open = file.marked if kept[0].marked else place < OPEN
+    left_out += len(files) - len(kept)
+    more = f"with large changes left out; `git show {case.commit.short}` prints all."
+    return kept, f"{count(left_out, 'file')} {more}" if left_out else ""
 
 
 def any_of(functions: Sequence[str]) -> re.Pattern[str] | None:
@@ -270,7 +235,7 @@ def place_in(hunk: Hunk, word: re.Pattern[str]) -> bool:
     return bool(word.search(hunk.scope) or any(word.search(text) for text in lines))
 
 
-def anchor_of(function: str, files: Sequence[ShownFile]) -> str:
+def anchor_of(function: str, files: Sequence[ChangedFile]) -> str:
     """The place of the first hunk of a function; empty if none is shown."""
     word = any_of([function])
-    return next((f"#{hunk.anchor}" for one in files for hunk in one.hunks if word and place_in(hunk.hunk, word)), "")
+    return next((f"#{hunk.anchor}" for one in files for hunk in one.hunks if word and place_in(hunk, word)), "")
