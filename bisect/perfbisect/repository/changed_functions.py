@@ -118,15 +118,9 @@ def parsed(output: str, files: Mapping[str, str]) -> Mapping[str, Sequence[Defin
         if tag.get("_type") != "tag" or tag["name"].startswith(UNNAMED):
             continue
         scopes = [part for part in tag.get("scope", "").split("::") if part and not part.startswith(UNNAMED)]
-        first = int(tag["line"])
-        found[files[tag["path"]]].append(
-            Definition(
-                "::".join([*scopes, tag["name"].replace(" ", "")]),
-                first,
-                int(tag.get("end", first)),
-                tag["kind"] == "macro",
-            )
-        )
+        name, first = "::".join([*scopes, tag["name"].replace(" ", "")]), int(tag["line"])
+        function = Definition(name, first, int(tag.get("end", first)), tag["kind"] == "macro")
+        found[files[tag["path"]]].append(function)
     return {path: sorted(each, key=lambda one: one.first) for path, each in found.items()}
 
 
@@ -138,7 +132,6 @@ SEARCHED = 60  # files in which callers are looked for, at each step
 STEPS = 3  # from a function to its callers
 NAMES = 40  # of functions whose callers are looked for, at each step
 MACRO = re.compile(r"[A-Z_0-9]+")  # what looks like a function and is none: TEST_F(Page, Insert) { … }
-NONE = re.compile("0+")  # the name of a content that does not exist
 
 HUNK = re.compile(r"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@ ?(.*)$", re.MULTILINE)
 COMMENT = re.compile(r"""("(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')|//[^\n]*|/\*(?:.*?\*/|.*)""", re.DOTALL)
@@ -176,9 +169,8 @@ def changed_functions(repo: Repository, parent: str, commit: str, seen: Collecti
     Without them no callers are looked for. Raises EnvironmentFailure where the repository lacks a commit.
     """
     files, notes = source_files(repo, parent, commit)
-    before, after = (
-        texts(repo, {file.path: blob for file in files if (blob := side(file))}) for side in (_before, _after)
-    )
+    before = texts(repo, {file.path: file.before for file in files if file.before})
+    after = texts(repo, {file.path: file.after for file in files if file.after})
     hunks = {file.path: hunks_of(repo, file, before, after) for file in files}
     old, new = definitions(before), definitions(after)
     if old is None or new is None:
@@ -202,45 +194,27 @@ def changed_functions(repo: Repository, parent: str, commit: str, seen: Collecti
     )
 
 
-def _before(file: Changed) -> str:
-    return file.before
-
-
-def _after(file: Changed) -> str:
-    return file.after
-
-
 def source_files(repo: Repository, parent: str, commit: str) -> tuple[list[Changed], list[str]]:
     """The source files that differ between two commits, and sentences about what is left out."""
-    raw = git(repo, "diff-tree", "-r", "-z", "--raw", "--no-abbrev", "-M", *OPTIONS, parent, commit).split("\0")
-    found, modules, entries = [], [], iter(raw)
-    for head in entries:
-        if not head.startswith(":"):
-            continue
-        old_mode, new_mode, old, new, status = head[1:].split(" ")
-        path = next(entries)
-        if status[0] in "RC":
-            path = next(entries)
-        if "160000" in (old_mode, new_mode):
-            modules.append(path)
-        elif is_source(path):
-            sides = (
-                "" if NONE.fullmatch(blob) or not mode.startswith("100") else blob
-                for mode, blob in ((old_mode, old), (new_mode, new))
-            )
-            file = Changed(path, *sides)
-            if file.before != file.after:
-                found.append(file)
+    raw = iter(git(repo, "diff-tree", "-r", "-z", "--raw", "--no-abbrev", "-M", *OPTIONS, parent, commit).split("\0"))
+    found, notes, modules = [], [], False
+    for head in filter(None, raw):
+        *modes, old, new, status = head.removeprefix(":").split(" ")
+        path = next(raw) if status[0] not in "RC" else (next(raw), next(raw))[1]
+        modules |= "160000" in modes
+        if is_source(path):
+            contents = zip(modes, (old, new), strict=True)
+            sides = (blob if mode.startswith("100") and blob.strip("0") else "" for mode, blob in contents)
+            found.append(Changed(path, *sides))
+    found = [file for file in found if file.before != file.after]
     blobs = [blob for file in found for blob in (file.before, file.after) if blob]
-    sizes = dict(zip(blobs, sizes_of(repo, blobs), strict=True))
+    sizes = {"": 0, **dict(zip(blobs, sizes_of(repo, blobs), strict=True))}
     fitting: list[Changed] = []
     total = 0
-    for file in sorted(found, key=lambda file: sum(sizes.get(blob, 0) for blob in (file.before, file.after))):
-        each = [sizes.get(blob, 0) for blob in (file.before, file.after)]
-        total += sum(each)
-        if max(each) <= LARGEST and total <= TOGETHER and len(fitting) < FILES:
+    for file in sorted(found, key=lambda file: sizes[file.before] + sizes[file.after]):
+        total += sizes[file.before] + sizes[file.after]
+        if max(sizes[file.before], sizes[file.after]) <= LARGEST and total <= TOGETHER and len(fitting) < FILES:
             fitting.append(file)
-    notes = []
     if len(fitting) < len(found):
         why = "not read: only the smallest are" if len(fitting) == FILES else "too large to be read"
         notes.append(f"{len(found) - len(fitting)} of {len(found)} source files of the commit are {why}.")
@@ -263,13 +237,11 @@ def hunks_of(repo: Repository, file: Changed, before: Mapping[str, str], after: 
     if file.path not in before or file.path not in after:
         return []
     printed = git(repo, "diff", "-U0", *OPTIONS, "--no-indent-heuristic", file.before, file.after)
-    return [Hunk(lines(found[1], found[2]), lines(found[3], found[4]), found[5]) for found in HUNK.finditer(printed)]
-
-
-def lines(first: str, count: str | None) -> tuple[int, int]:
-    """First and last line of one side of a hunk."""
-    start = int(first)
-    return start, start + (1 if count is None else int(count)) - 1
+    hunks = []
+    for *numbers, scope in HUNK.findall(printed):
+        first, count, first_after, count_after = (int(number or 1) for number in numbers)
+        hunks.append(Hunk((first, first + count - 1), (first_after, first_after + count_after - 1), scope))
+    return hunks
 
 
 def named(scope: str) -> str:

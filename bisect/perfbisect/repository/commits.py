@@ -24,13 +24,12 @@ def resolve(repo: Repository, name: str, release_tags: Sequence[str]) -> str:
 
     Raises UnknownRevision, with similar releases, when none exists, and UsageError for an ambiguous hash.
     """
-    refs = [f"refs/tags/{tag}" for tag in tags_of(name, release_tags)]
-    for commit in look_up(repo, [*refs, name]):
-        if commit:
-            return commit
+    spelled_so = [f"refs/tags/{tag}" for tag in tags_of(name, release_tags)]
+    if found := next(filter(None, look_up(repo, [*spelled_so, name])), None):
+        return found
     if re.fullmatch("[0-9a-f]{4,}", name) and _is_ambiguous(repo, name):
         raise UsageError(f"'{name}' is the beginning of several hashes.", "Give more of it.")
-    tags = git(repo, "for-each-ref", "--format=%(refname:strip=2)", "refs/tags").split()
+    tags = refs(repo, "refs/tags", names="strip=2")
     near = get_close_matches(name, dict.fromkeys([*releases(tags, release_tags), *tags]), 3)
     raise UnknownRevision(
         f"'{name}' is neither a release nor a revision in {repo.folder}.",
@@ -45,9 +44,14 @@ def first_commit(repo: Repository, commit: str) -> str:
 
 def ambiguous(repo: Repository, names: Iterable[str]) -> list[str]:
     """The tags among revisions and ranges as they are written that are branches, too: git takes the tag."""
-    refs = set(git(repo, "for-each-ref", "--format=%(refname)", "refs/heads", "refs/tags").split())
+    known = set(refs(repo, "refs/heads", "refs/tags"))
     bare = dict.fromkeys(re.split(r"[~^:@+]", end)[0] for name in names for end in name.split(".."))
-    return [name for name in bare if {f"refs/heads/{name}", f"refs/tags/{name}"} <= refs]
+    return [name for name in bare if {f"refs/heads/{name}", f"refs/tags/{name}"} <= known]
+
+
+def refs(repo: Repository, *which: str, names: str = "") -> list[str]:
+    """The names of references, which never contain a blank. ``which`` are folders of references and git's options."""
+    return git(repo, "for-each-ref", f"--format=%(refname{names and ':'}{names})", *which).split()
 
 
 def tags_of(version: str, release_tags: Sequence[str]) -> list[str]:

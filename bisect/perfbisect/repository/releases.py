@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from typing import NamedTuple
 
 from perfbisect.errors import UsageError
-from perfbisect.repository.commits import look_up, spelled
+from perfbisect.repository.commits import look_up, refs, spelled
 from perfbisect.repository.git import Repository, git
 
 FEW = 20  # commits of the range where no release exists
@@ -144,11 +144,7 @@ def release_range(repo: Repository, text: str, release_tags: Sequence[str]) -> R
     if low >= high:
         raise UsageError(f"{first} is not before {last}.", FORM)
     within = sorted((number, version) for version in known if low <= (number := number_of(version)) <= high)
-    contained = set(
-        git(
-            repo, "for-each-ref", "--format=%(refname:strip=2)", f"--merged=refs/tags/{known[last]}", "refs/tags"
-        ).split("\n")
-    )
+    contained = refs(repo, "refs/tags", f"--merged=refs/tags/{known[last]}", names="strip=2")
     taken, left_out = [], []
     for _, version in within:
         if not plain(version):
