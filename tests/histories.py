@@ -95,11 +95,6 @@ def first_parents(commits: Mapping[str, Made], name: str) -> list[str]:
     return chain
 
 
-def line(*trees: Mapping[str, str]) -> dict[str, Made]:
-    """Commits c0, c1, … one after the other."""
-    return {f"c{number}": Made([f"c{number - 1}"] if number else [], tree) for number, tree in enumerate(trees)}
-
-
 def data(text: str) -> str:
     """A text in the language of git fast-import."""
     return f"data {len(text.encode())}\n{text}\n"

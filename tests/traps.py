@@ -8,7 +8,7 @@ from pathlib import Path
 
 HOOKS = ("post-checkout", "post-index-change", "pre-auto-gc", "pre-push", "push-to-checkout", "reference-transaction",
          "pre-receive", "update", "post-receive", "post-update", "proc-receive", "fsmonitor-watchman",
-         "post-merge", "pre-commit")  # fmt: skip
+         "post-merge", "pre-commit", "prepare-commit-msg", "commit-msg")  # fmt: skip
 
 
 class Trap:

@@ -1,5 +1,6 @@
-"""Commits by release or revision, in sets, described, and by the paths that they touch."""
+"""Commits by release or revision, in sets, described, by the paths that they touch, and as the diff that a report shows."""
 
+import os
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -9,11 +10,13 @@ import pytest
 
 from perfbisect.core.domain.events import Commit
 from perfbisect.errors import EnvironmentFailure, UsageError
+from perfbisect.repository import commits as module
 from perfbisect.repository.commits import (
     LONGEST,
     UnknownRevision,
     ambiguous,
     describe,
+    diff,
     ends_of,
     first_commit,
     joined,
@@ -23,36 +26,38 @@ from perfbisect.repository.commits import (
     touched,
 )
 from perfbisect.repository.discovery import open_repository
-from traps import OddTrees
+from perfbisect.repository.git import Repository
+from repos import Files, Repo
+from traps import OddTrees, Trap
 
 pytestmark = pytest.mark.tools
 
-Git = Callable[..., str]
+
 TAGS = ["mysql-{version}", "REL_{version:_}"]
 
 
 @pytest.fixture
-def repo(git: Git, tmp_path: Path) -> Path:
+def repo(git: Repo) -> Repository:
+    """Three commits with tags."""
     for number, tags in enumerate([["mysql-8.0.28", "8.0.28-note"], ["mysql-8.0.29"], ["REL_16_0", "plain"]]):
-        git("commit", "-q", "--allow-empty", "-m", f"{number}")
+        git.commit(title=f"{number}")
         for tag in tags:
             git("tag", "-a", "-m", "annotated", tag)
-    return tmp_path / "repo"
+    return open_repository(git.path)
 
 
-def test_the_first_commit_is_that_of_the_main_line(git: Git, repo: Path) -> None:
+def test_the_first_commit_is_that_of_the_main_line(git: Repo, repo: Repository) -> None:
     """Another history was merged."""
     first = git("rev-list", "--max-parents=0", "HEAD")
     git("switch", "-q", "--orphan", "other")
-    git("commit", "-q", "--allow-empty", "-m", "another beginning")
+    git.commit(title="another beginning")
     git("switch", "-q", "main")
     git("merge", "-q", "--allow-unrelated-histories", "-m", "both", "other")
     assert len(git("rev-list", "--max-parents=0", "HEAD").split()) == 2
-    assert first_commit(open_repository(repo), "HEAD") == first
+    assert first_commit(repo, "HEAD") == first
 
 
-def test_releases_and_revisions(git: Git, repo: Path) -> None:
-    opened = open_repository(repo)
+def test_releases_and_revisions(git: Repo, repo: Repository) -> None:
     for name, revision in {
         "8.0.28": "mysql-8.0.28",
         "8.0.29": "HEAD~1",
@@ -62,50 +67,46 @@ def test_releases_and_revisions(git: Git, repo: Path) -> None:
         "HEAD~2": "HEAD~2",
         "main@{0}": "HEAD",
     }.items():
-        assert resolve(opened, name, TAGS) == git("rev-parse", f"{revision}^{{commit}}"), name
+        assert resolve(repo, name, TAGS) == git("rev-parse", f"{revision}^{{commit}}"), name
 
 
-def test_a_hash_is_a_revision_short_or_long(git: Git, repo: Path) -> None:
+def test_a_hash_is_a_revision_short_or_long(git: Repo, repo: Repository) -> None:
     commit = git("rev-parse", "HEAD~1")
-    opened = open_repository(repo)
-    assert {resolve(opened, commit, []), resolve(opened, commit[:8], [])} == {commit}
+    assert {resolve(repo, commit, []), resolve(repo, commit[:8], [])} == {commit}
 
 
-def test_a_release_wins_over_a_branch_of_its_name(git: Git, repo: Path) -> None:
+def test_a_release_wins_over_a_branch_of_its_name(git: Repo, repo: Repository) -> None:
     git("branch", "8.0.28", "HEAD")
-    assert resolve(open_repository(repo), "8.0.28", TAGS) == git("rev-parse", "HEAD~2")
+    assert resolve(repo, "8.0.28", TAGS) == git("rev-parse", "HEAD~2")
 
 
-def test_a_commit_is_found_by_the_text_of_its_message(git: Git, repo: Path) -> None:
-    git("commit", "-q", "--allow-empty", "-m", "Read ahead one page^{commit}")
-    opened = open_repository(repo)
-    assert resolve(opened, ":/^Read .* one", TAGS) == git("rev-parse", "HEAD")
-    assert resolve(opened, "HEAD^{/1}", TAGS) == git("rev-parse", "HEAD~2")
+def test_a_commit_is_found_by_the_text_of_its_message(git: Repo, repo: Repository) -> None:
+    git.commit(title="Read ahead one page^{commit}")
+    assert resolve(repo, ":/^Read .* one", TAGS) == git.head
+    assert resolve(repo, "HEAD^{/1}", TAGS) == git("rev-parse", "HEAD~2")
     with pytest.raises(UnknownRevision, match="':/nothing of it' is neither"):
-        resolve(opened, ":/nothing of it", TAGS)
+        resolve(repo, ":/nothing of it", TAGS)
 
 
-def test_names_of_a_tag_and_a_branch_are_known(git: Git, repo: Path) -> None:
+def test_names_of_a_tag_and_a_branch_are_known(git: Repo, repo: Repository) -> None:
     git("branch", "plain", "HEAD~2")
-    opened = open_repository(repo)
-    assert resolve(opened, "plain", TAGS) == git("rev-parse", "tags/plain^{commit}")
-    assert resolve(opened, "heads/plain", TAGS) == git("rev-parse", "HEAD~2")
-    assert ambiguous(opened, ["main", "8.0.28..plain~1", "plain@lto", ":/0", "heads/plain", ""]) == ["plain"]
+    assert resolve(repo, "plain", TAGS) == git("rev-parse", "tags/plain^{commit}")
+    assert resolve(repo, "heads/plain", TAGS) == git("rev-parse", "HEAD~2")
+    assert ambiguous(repo, ["main", "8.0.28..plain~1", "plain@lto", ":/0", "heads/plain", ""]) == ["plain"]
 
 
-def test_an_unknown_release_names_the_nearest(repo: Path) -> None:
+def test_an_unknown_release_names_the_nearest(repo: Repository) -> None:
     with pytest.raises(UnknownRevision, match=r"'8\.0\.20' is neither a release nor a revision in .*/repo") as caught:
-        resolve(open_repository(repo), "8.0.20", TAGS)
+        resolve(repo, "8.0.20", TAGS)
     assert "8.0.28" in caught.value.advice
     assert caught.value.exit_status == 3
 
 
-def test_odd_names_are_only_unknown(repo: Path) -> None:
-    opened = open_repository(repo)
+def test_odd_names_are_only_unknown(repo: Repository) -> None:
     options = ["-x", "--help", "--all", "--stdin"]
     for odd in [*options, "a b", "", "'", '"', "$(x)", "x\ny", "\0", "..", "^HEAD", "HEAD^{tree}", "HEAD:"]:
         with pytest.raises(UnknownRevision):
-            resolve(opened, odd, TAGS)
+            resolve(repo, odd, TAGS)
 
 
 def test_a_hash_that_is_too_short_is_refused(history: Callable[..., tuple[Any, dict[str, str]]]) -> None:
@@ -122,43 +123,31 @@ def test_releases_are_read_back_from_tags() -> None:
     assert releases(tags, TAGS) == ["8.0.28", "16.0", "16.BETA1"]
 
 
-def test_what_git_says_is_passed_on(repo: Path) -> None:
-    opened = open_repository(repo)
-    (repo / ".git/HEAD").unlink()
+def test_what_git_says_is_passed_on(repo: Repository) -> None:
+    (repo.git_dir / "HEAD").unlink()
     with pytest.raises(EnvironmentFailure, match=r"git cat-file failed in .*: fatal: not a git repository"):
-        resolve(opened, "HEAD", [])
+        resolve(repo, "HEAD", [])
 
 
-@pytest.fixture
-def folder(git: Git, tmp_path: Path) -> Path:
-    git("commit", "-q", "--allow-empty", "-m", "one")
+def test_a_commit_is_described(git: Repo) -> None:
+    """Of any encoding, and without a message."""
+    first = git.commit(title="one")
     message = "two: “quoted”\twith tab\n\nand a body"
     git("commit", "-q", "--allow-empty", "-m", message, "--author=Zoë Ö <z@example.org>")
-    return tmp_path / "repo"
-
-
-def test_a_commit_is_described(git: Git, folder: Path) -> None:
-    first, head = git("rev-parse", "HEAD~1", "HEAD").split()
-    repo = open_repository(folder)
+    repo, head = open_repository(git.path), git.head
     assert describe(repo, head) == Commit(head, "2020-01-02", "Zoë Ö", "two: “quoted”\twith tab")
     assert describe(repo, first).subject == "one"
-
-
-def test_an_old_encoding_is_read(git: Git, folder: Path) -> None:
-    message = folder / "message"
-    message.write_bytes("größer".encode("latin-1"))
-    git("-c", "i18n.commitEncoding=ISO-8859-1", "commit", "-q", "--allow-empty", "-F", str(message))
-    assert describe(open_repository(folder), git("rev-parse", "HEAD")).subject == "größer"
-
-
-def test_an_empty_message_is_no_obstacle(git: Git, folder: Path) -> None:
+    (git.path / "message").write_bytes("größer".encode("latin-1"))
+    git("-c", "i18n.commitEncoding=ISO-8859-1", "commit", "-q", "--allow-empty", "-F", "message")
+    assert describe(repo, git.head).subject == "größer"
     git("commit", "-q", "--allow-empty", "--allow-empty-message", "-m", "")
-    assert describe(open_repository(folder), git("rev-parse", "HEAD")).subject == ""
+    assert describe(repo, git.head).subject == ""
 
 
-def test_what_a_damaged_commit_lacks_is_empty(git: Git, folder: Path) -> None:
+def test_what_a_damaged_commit_lacks_is_empty(git: Repo) -> None:
     """Objects that git would not write; it reads them."""
-    odd, repo = OddTrees(folder), open_repository(folder)
+    git.commit()
+    odd, repo = OddTrees(git.path), open_repository(git.path)
     author, committer = b"author A <a> 0 +0000\n", b"committer C <c> 0 +0000\n"
     tree = b"tree %s\n" % git("rev-parse", "HEAD^{tree}").encode()
     for body, expected in {
@@ -191,42 +180,75 @@ def test_a_revision_or_a_range_of_two(text: str, ends: tuple[str, ...] | None) -
         assert joined(ends) == text
 
 
-@pytest.mark.tools
-def test_the_commits_of_the_newer_that_the_older_lacks(git: Callable[..., str], tmp_path: Path) -> None:
+def test_the_commits_of_the_newer_that_the_older_lacks(git: Repo) -> None:
     """A side branch that was merged into the range belongs to it."""
-
-    def commit(name: str) -> str:
-        git("commit", "-q", "--allow-empty", "-m", name)
-        return git("rev-parse", "HEAD")
-
-    root = commit("root")
+    root = git.commit(title="root")
     git("checkout", "-qb", "side")
-    side = commit("side")
+    side = git.commit(title="side")
     git("checkout", "-q", "main")
-    first = commit("first")
+    first = git.commit(title="first")
     git("merge", "-q", "--no-ff", "-m", "merge", "side")
-    merge = git("rev-parse", "HEAD")
-    repo = open_repository(tmp_path / "repo")
+    merge, repo = git.head, open_repository(git.path)
     assert members(repo, f"{first}..{merge}") == {side, merge}
     assert members(repo, f"{root}..{merge}") == {side, first, merge}
     assert members(repo, f"{merge}..{root}") == set()
     assert members(repo, side) == {side}
 
 
-def test_files_folders_and_globs(git: Callable[..., str], tmp_path: Path) -> None:
-    folder = tmp_path / "repo"
-    made = []
-    for path in ("start", "storage/inno/a.c", "sql/b.c", "storage/inno/deep/c.h", "sql/d.h"):
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_text(path)
-        git("add", ".")
-        git("commit", "-qm", path)
-        made.append(git("rev-parse", "HEAD"))
-    _, one, two, three, four = made
-    found = touched(open_repository(folder), made[0], four, ["storage/inno", "**/*.h", "sql/b.c", "none"])
-    assert found == {
-        "storage/inno": {one, three},
-        "**/*.h": {three, four},
-        "sql/b.c": {two},
-        "none": frozenset(),
-    }
+def test_files_folders_and_globs(git: Repo) -> None:
+    paths = ("start", "storage/inno/a.c", "sql/b.c", "storage/inno/deep/c.h", "sql/d.h")
+    start, one, two, three, four = git.history([{path: path} for path in paths])
+    found = touched(open_repository(git.path), start, four, ["storage/inno", "**/*.h", "sql/b.c", "none"])
+    assert found == {"storage/inno": {one, three}, "**/*.h": {three, four}, "sql/b.c": {two}, "none": frozenset()}
+
+
+def shown(git: Repo, before: Files, after: Files) -> module.Diff:
+    """The diff of two commits."""
+    first, second = git.commit(before), git.commit(after)
+    return diff(open_repository(git.path), first, second)
+
+
+def test_a_diff_has_files_hunks_and_their_functions(git: Repo) -> None:
+    body = "".join(f"\tx += {number};\n" for number in range(20))
+    function = "int work(int x)\n{{\n{}}}\n"
+    found = shown(
+        git,
+        {"a b.c": function.format(body), "ü.txt": "one\n"},
+        {"a b.c": function.format(body + "\treturn x;\n"), "ü.txt": "two\n"},
+    )
+    assert found.left_out == 0
+    for line in ("diff --git a/a b.c b/a b.c", "diff --git a/ü.txt b/ü.txt", "+\treturn x;"):
+        assert f"{line}\n" in found.text
+    assert "@@ int work(int x)\n" in found.text
+
+
+def test_a_path_may_be_any_bytes_and_is_no_pattern(git: Repo) -> None:
+    names = [os.fsdecode(name) for name in (b"caf\xe9.c", b"caf\xe8.c", b'a\n"\\b', b":(glob)*", b"[a].c")]
+    found = shown(git, dict.fromkeys(names, "1\n"), dict.fromkeys(names[1:], "2\n"))
+    assert (found.left_out, found.text.count("+2\n"), found.text.count("diff --git")) == (0, 4, 4)
+    assert "caf\N{REPLACEMENT CHARACTER}.c" in found.text
+
+
+def test_large_changes_are_left_out_and_counted(git: Repo, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LINES", 50)
+    before, after = ({"small": f"{x}\n", "large": f"{x}\n" * 40, "larger": f"{x}\n" * 60} for x in "xy")
+    found = shown(git, before, after)
+    assert found.left_out == 2
+    assert "b/small" in found.text
+    assert "b/large" not in found.text
+    assert len(shown(git, {"line": "x" * 600_000}, {"line": "y" * 600_000}).text) < 1000, "it counts as binary"
+
+
+def test_programs_of_the_configuration_do_not_run(git: Repo, tmp_path: Path) -> None:
+    trap = Trap(tmp_path / "sprung")
+    for key in ("diff.external", "diff.evil.textconv", "diff.evil.command"):
+        git("config", key, trap.command(key))
+    assert "+2\n" in shown(git, {".gitattributes": "*.c diff=evil\n", "a.c": "1\n"}, {"a.c": "2\n"}).text
+    assert trap.sprung == []
+
+
+def test_of_equal_trees_and_of_a_missing_commit(git: Repo) -> None:
+    only, repo = git.commit({"a": "1\n"}), open_repository(git.path)
+    assert diff(repo, only, only) == module.Diff("", 0)
+    with pytest.raises(EnvironmentFailure):
+        diff(repo, "0" * 40, only)

@@ -1,27 +1,26 @@
-"""The repository that a path means, and whether its checkout has changes."""
+"""The repository that a path means, whether its checkout has changes, and the clone of a recipe's repository."""
 
 import os
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from perfbisect.errors import EnvironmentFailure, UsageError
+from perfbisect.recipes.builder import Build, Builder
 from perfbisect.repository.commits import resolve
-from perfbisect.repository.discovery import is_dirty, open_repository
+from perfbisect.repository.discovery import cached_clone, is_dirty, open_repository
+from repos import Repo
+from traps import Trap
 
 pytestmark = pytest.mark.tools
 
-Git = Callable[..., str]
-
 
 @pytest.fixture
-def repo(git: Git, tmp_path: Path) -> Path:
-    for tag in ("v1", "v2"):
-        git("commit", "-q", "--allow-empty", "-m", tag)
-        git("tag", tag)
-    return tmp_path / "repo"
+def repo(git: Repo) -> Path:
+    git.history([{}, {}], "v{}")
+    git("tag", "v1.0", "v0")
+    return git.path
 
 
 def test_what_is_no_repository(tmp_path: Path) -> None:
@@ -39,7 +38,7 @@ def test_a_shallow_clone_is_refused(repo: Path, tmp_path: Path) -> None:
     assert caught.value.advice.endswith(f"git -C {shallow} fetch --unshallow")
 
 
-def test_every_place_of_a_repository_leads_to_it(git: Git, repo: Path, tmp_path: Path) -> None:
+def test_every_place_of_a_repository_leads_to_it(git: Repo, repo: Path, tmp_path: Path) -> None:
     git("clone", "-q", "--bare", str(repo), str(tmp_path / "bare"))
     git("worktree", "add", "-q", str(tmp_path / "linked"), "HEAD~1")
     (repo / "a" / "b").mkdir(parents=True)
@@ -47,7 +46,7 @@ def test_every_place_of_a_repository_leads_to_it(git: Git, repo: Path, tmp_path:
     places = {"bare": None, "repo/.git": None, "linked": "linked", "repo": "repo", "repo/a/b": "repo", "link": "repo"}
     for place, work_tree in places.items():
         opened = open_repository(tmp_path / place)
-        assert resolve(opened, "v1", []) == git("rev-parse", "HEAD~1"), place
+        assert resolve(opened, "v0", []) == git("rev-parse", "HEAD~1"), place
         assert opened.work_tree == (tmp_path / work_tree if work_tree else None)
         assert opened.objects == tmp_path / ("bare/objects" if place == "bare" else "repo/.git/objects")
     assert resolve(open_repository(tmp_path / "linked"), "HEAD", []) == git("rev-parse", "HEAD~1")
@@ -58,7 +57,7 @@ def test_odd_paths_are_only_paths(repo: Path, tmp_path: Path) -> None:
         place = tmp_path / name
         repo.rename(place)
         assert open_repository(place).folder == place
-        assert resolve(open_repository(place), "v1", [])
+        assert resolve(open_repository(place), "v0", [])
         place.rename(repo)
 
 
@@ -74,7 +73,7 @@ def test_a_path_that_is_not_utf8_is_refused(repo: Path, tmp_path: Path) -> None:
 
 
 def test_the_search_above_ends_where_git_ends_it(
-    git: Git, repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    git: Repo, repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inner = repo / "a" / "b"
     inner.mkdir(parents=True)
@@ -86,7 +85,7 @@ def test_the_search_above_ends_where_git_ends_it(
 
 
 def test_a_variable_of_a_hook_leads_nowhere(
-    git: Git, repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    git: Repo, repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     git("init", "-q", "--bare", str(tmp_path / "other"))
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "other"))
@@ -95,7 +94,7 @@ def test_a_variable_of_a_hook_leads_nowhere(
 
 
 def test_a_bare_repository_that_is_only_found_obeys_the_users_setting(
-    git: Git, repo: Path, tmp_path: Path, seal: Path
+    git: Repo, repo: Path, tmp_path: Path, seal: Path
 ) -> None:
     git("clone", "-q", "--bare", str(repo), str(tmp_path / "bare"))
     (seal / ".gitconfig").write_text("[safe]\nbareRepository = explicit\n")
@@ -112,16 +111,135 @@ def test_without_git_that_is_said(repo: Path, tmp_path: Path, monkeypatch: pytes
         open_repository(repo)
 
 
-def test_a_checkout_with_changes_is_dirty_and_one_with_new_files_is_not(git: Git, tmp_path: Path) -> None:
-    repo = tmp_path / "repo"
-    (repo / "file").write_text("1")
-    git("add", "file")
-    git("commit", "-qm", "file")
-    (repo / "new").write_text("1")
-    assert not is_dirty(open_repository(repo))
-    (repo / "file").write_text("2")
-    assert is_dirty(open_repository(repo))
-    git("clone", "-q", "--bare", str(repo), str(repo.parent / "bare"))
-    assert not is_dirty(open_repository(repo.parent / "bare"))
-    (repo.parent / "bare" / "config").unlink()
-    assert not is_dirty(open_repository(repo.parent / "bare")), "a mirror without a configuration has no checkout"
+def test_a_checkout_with_changes_is_dirty_and_one_with_new_files_is_not(git: Repo, tmp_path: Path) -> None:
+    git.commit({"file": "1"})
+    git.write({"new": "1"})
+    assert not is_dirty(open_repository(git.path))
+    git.write({"file": "2"})
+    assert is_dirty(open_repository(git.path))
+    git("clone", "-q", "--bare", ".", str(tmp_path / "bare"))
+    assert not is_dirty(open_repository(tmp_path / "bare"))
+    (tmp_path / "bare" / "config").unlink()
+    assert not is_dirty(open_repository(tmp_path / "bare")), "a mirror without a configuration has no checkout"
+
+
+@pytest.fixture
+def builder(repo: Path) -> Builder:
+    return recipe(f"file://{repo}")
+
+
+def recipe(url: str) -> Builder:
+    build = Build(compile=[["make"]], install=[["make"]], artifacts=["x"])
+    return Builder(name="small", summary="s", driver="d", repository=url, release_tags=["v{version}"], build=build)
+
+
+def test_a_clone_is_made_once_and_kept_in_the_cache(builder: Builder, seal: Path) -> None:
+    seen: list[tuple[str, int, int]] = []
+    path = cached_clone(builder, progress=lambda *step: seen.append(step))
+    assert path == seal / ".cache/perfbisect/repositories/small.git"
+    assert ("Receiving objects", 3, 3) in seen
+    seen.clear()
+    assert cached_clone(builder, ["1.0"], lambda *step: seen.append(step)) == path
+    assert seen == []
+    assert [each.name for each in path.parent.iterdir() if each.suffix == ".partial"] == []
+
+
+def test_the_cache_is_where_the_user_wants_it(
+    builder: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert cached_clone(builder) == tmp_path / "cache/perfbisect/repositories/small.git"
+
+
+def test_a_missing_release_is_fetched(git: Repo, builder: Builder) -> None:
+    repo = open_repository(cached_clone(builder))
+    git.commit(title="1")
+    git("tag", "v1.1")
+    cached_clone(builder, ["1.0", "1.1"])
+    assert resolve(repo, "1.1", builder.release_tags) == git.head
+
+
+def test_a_branch_that_moved_is_fetched_even_backwards(git: Repo, builder: Builder) -> None:
+    repo = open_repository(cached_clone(builder))
+    git("commit", "-q", "--allow-empty", "--amend", "-m", "another")
+    cached_clone(builder, ["v1.0", "main"])
+    assert resolve(repo, "main", []) == git.head != resolve(repo, "1.0", builder.release_tags)
+
+
+def test_what_is_there_needs_no_network(git: Repo, builder: Builder, repo: Path) -> None:
+    cached_clone(builder)
+    commit = git.head
+    repo.rename(repo.with_name("gone"))
+    cached_clone(builder, ["1.0", "v1.0", commit, commit[:8]])
+    with pytest.raises(EnvironmentFailure, match=r"file:.*/repo cannot be fetched: fatal: "):
+        cached_clone(builder, ["1.1"])
+
+
+def test_a_recipe_with_another_url_is_fetched_from_there(git: Repo, builder: Builder, tmp_path: Path) -> None:
+    repo = open_repository(cached_clone(builder))
+    forked = Repo(tmp_path / "fork").commit(title="forked", tag="v1.0")
+    cached_clone(recipe(f"file://{tmp_path}/fork"), ["1.0"])
+    assert resolve(repo, "1.0", builder.release_tags) == forked
+
+
+def test_a_url_that_does_not_answer_leaves_nothing_behind(tmp_path: Path, seal: Path) -> None:
+    with pytest.raises(EnvironmentFailure, match=r"file:///.*/nowhere cannot be cloned: fatal: .*nowhere"):
+        cached_clone(recipe(f"file://{tmp_path}/nowhere"))
+    assert [each.suffix for each in (seal / ".cache/perfbisect/repositories").iterdir()] == [".lock"]
+
+
+def test_an_interrupted_clone_leaves_nothing_behind(builder: Builder, seal: Path) -> None:
+    def interrupt(_stage: str, _done: int, _total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cached_clone(builder, progress=interrupt)
+    assert [each.suffix for each in (seal / ".cache/perfbisect/repositories").iterdir()] == [".lock"]
+
+
+def test_a_recipe_without_repository_needs_a_local_clone() -> None:
+    with pytest.raises(UsageError, match="Builder small names no repository") as caught:
+        cached_clone(recipe(""))
+    assert "--repo" in caught.value.advice
+
+
+def test_a_url_is_never_an_option(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentFailure, match="cannot be cloned"):
+        cached_clone(recipe(f"--upload-pack=touch {tmp_path}/pwned"))
+    assert not (tmp_path / "pwned").exists()
+
+
+def test_a_url_runs_no_command(tmp_path: Path, seal: Path, monkeypatch: pytest.MonkeyPatch, repo: Path) -> None:
+    """Not even where the user's configuration allows it for other repositories; what the environment allows does run."""
+    trace = tmp_path / "trace"
+    command = f"ext::touch {trace}"
+    (seal / ".gitconfig").write_text(
+        f'[protocol "ext"]\n\tallow = always\n[url "{command}"]\n\tinsteadOf = short:\n\tinsteadOf = https://example.invalid/\n'
+    )
+    for url in (command, "short:", "https://example.invalid/", "EXT::touch x", f"fd::7,8/{trace}", "nowhere::x"):
+        with pytest.raises(EnvironmentFailure, match="cannot be cloned"):
+            cached_clone(recipe(url))
+        assert not trace.exists()
+    cached_clone(recipe(f"file://{repo}"))
+    with pytest.raises(EnvironmentFailure, match="cannot be fetched"):
+        cached_clone(recipe(command))
+    assert not trace.exists()
+    monkeypatch.setenv("GIT_ALLOW_PROTOCOL", "ext")
+    with pytest.raises(EnvironmentFailure, match="cannot be fetched"):
+        cached_clone(recipe(command))
+    assert trace.exists()
+
+
+def test_hooks_of_the_user_do_not_run(builder: Builder, git: Repo, tmp_path: Path, seal: Path) -> None:
+    trap = Trap(tmp_path / "sprung")
+    template = tmp_path / "template"
+    trap.hooks(template / "hooks")
+    (seal / ".gitconfig").write_text(
+        f"[core]\n\thooksPath = {trap.hooks(tmp_path / 'hooks')}\n[init]\n\ttemplateDir = {template}\n"
+    )
+    repo = open_repository(cached_clone(builder))
+    git("-c", "core.hooksPath=/dev/null", "commit", "-q", "--allow-empty", "-m", "1")
+    git("-c", "core.hooksPath=/dev/null", "tag", "v1.1")
+    cached_clone(builder, ["1.1"])
+    assert resolve(repo, "1.1", builder.release_tags)
+    assert trap.sprung == []

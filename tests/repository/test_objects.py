@@ -1,9 +1,8 @@
-"""Objects read by GitPython, and by git where GitPython does not read them: the same answers."""
+"""Objects read by GitPython, and by git where GitPython does not read them; the environment and the errors of git commands."""
 
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,14 +10,13 @@ import pytest
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.repository import objects
 from perfbisect.repository.discovery import open_repository
-from perfbisect.repository.git import Repository
+from perfbisect.repository.git import PROTOCOLS, Repository, environment, failure, sealed, to_remotes
 from perfbisect.repository.library import Steps
 from perfbisect.repository.objects import Listing, listing, texts_in, top_level
+from repos import Repo
 from traps import FILE, FOLDER, LINK, MODULE, OddTrees, Trap
 
 pytestmark = pytest.mark.tools
-
-Git = Callable[..., str]
 
 
 @pytest.fixture(params=["sha1", "sha256"])
@@ -63,9 +61,9 @@ def test_what_is_not_there(repo: Repository) -> None:
             ask()
 
 
-def test_trees_that_git_would_not_write(git: Git, tmp_path: Path) -> None:
+def test_trees_that_git_would_not_write(git: Repo, tmp_path: Path) -> None:
     """GitPython knows no such modes: git is asked."""
-    git("commit", "-q", "--allow-empty", "-m", "0")
+    git.commit(title="0")
     odd = OddTrees(tmp_path / "repo")
     opened = open_repository(tmp_path / "repo")
     blob = odd.blob()
@@ -77,8 +75,8 @@ def test_trees_that_git_would_not_write(git: Git, tmp_path: Path) -> None:
         objects.entries(opened, broken)
 
 
-def test_damaged_contents(git: Git, tmp_path: Path) -> None:
-    git("commit", "-q", "--allow-empty", "-m", "0")
+def test_damaged_contents(git: Repo, tmp_path: Path) -> None:
+    git.commit(title="0")
     odd = OddTrees(tmp_path / "repo")
     opened = open_repository(tmp_path / "repo")
     with pytest.raises(EnvironmentFailure, match="git cat-file failed in"):
@@ -114,3 +112,50 @@ def test_lines_of_progress() -> None:
     assert steps.step("remote: Counting objects: 100% (7/7), done.\n") == ("Counting objects", 7, 7)
     for line in ("remote: Enumerating objects: 5, done.\n", "fatal: Receiving objects:  50% (1/2)\n", "", "x\n"):
         assert steps.step(line) is None
+
+
+DUBIOUS = "detected dubious ownership in repository at '/a b'"
+ADD = "git config --global --add safe.directory '/a b'"
+
+
+def test_the_environment_is_a_list_of_what_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = dict.fromkeys(("SUDO_UID", "GIT_CONFIG_COUNT", "GIT_CONFIG_KEY_0", "GIT_EXEC_PATH"), "1")
+    reach = dict.fromkeys(("GIT_SSH_COMMAND", "SSH_AUTH_SOCK", "https_proxy", "GIT_ASKPASS"), "x")
+    unwanted = {"GIT_DIR": "/x", "GIT_GRAFT_FILE": "/x", "BASH_ENV": "/x", "LD_PRELOAD": "/x", "LC_ALL": "de_DE.UTF-8"}
+    for name, value in (wanted | reach | unwanted).items():
+        monkeypatch.setenv(name, value)
+    for made, inherited in ((environment(), wanted), (to_remotes(), wanted | reach), (sealed(), {})):
+        assert {name: made.get(name) for name in inherited} == inherited
+        absent = set(wanted | reach | unwanted) - set(inherited) - {"LC_ALL", "GIT_GRAFT_FILE"}
+        assert not absent & set(made)
+        assert (made["LC_ALL"], made["GIT_GRAFT_FILE"]) == ("C", "/dev/null")
+        assert made["PATH"]
+    assert "HOME" in environment()
+    assert "HOME" not in sealed()
+
+
+def test_protocols_are_chosen_by_the_user_or_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert to_remotes()["GIT_ALLOW_PROTOCOL"] == PROTOCOLS
+    monkeypatch.setenv("GIT_ALLOW_PROTOCOL", "codecommit")
+    assert to_remotes()["GIT_ALLOW_PROTOCOL"] == "codecommit"
+    assert {made["GIT_ALLOW_PROTOCOL"] for made in (environment(), sealed())} == {"none"}
+
+
+@pytest.mark.parametrize(
+    ("stderr", "sentence", "advice"),
+    [
+        ("warning: x\nfatal: bad object\nerror: later\n", "it failed: fatal: bad object", ""),
+        ("fatal: unknown repository extension found:\n\tnoop-v2\n", "it failed: fatal: unknown repository extension found: noop-v2", ""),
+        ("said nothing of note\n", "it failed: said nothing of note", ""),
+        ("", "it failed: it printed no message", ""),
+        ("fatal: write error: No space left on device\n", "it failed: fatal: write error: No space left on device", "Free some space there."),
+        (
+            f"fatal: {DUBIOUS}\nTo add an exception for this directory, call:\n\n\t{ADD}\n",
+            f"it failed: fatal: {DUBIOUS}",
+            f"It belongs to another user, whose configuration could start programs. If you trust it: {ADD}",
+        ),
+    ],
+)  # fmt: skip
+def test_the_line_that_gives_the_reason(stderr: str, sentence: str, advice: str) -> None:
+    error = failure("it failed", stderr)
+    assert (str(error), error.advice) == (sentence, advice)

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from histories import Edges, Made, ancestors, code, counts, expected, line
+from histories import Edges, Made, ancestors, code, counts, expected
 from perfbisect.errors import UsageError
 from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.range import Range, read_range
+from repos import Repo
 
 pytestmark = pytest.mark.tools
 
@@ -39,193 +40,104 @@ def is_closed(span: Range) -> bool:
     return needed | {0} == set(range(span.graph.size))
 
 
-CASES: dict[str, tuple[dict[str, Made], str, str, Edges]] = {
-    "a line": (line(code("0"), code("1"), code("2")), "c0", "c2", {"c1": ("",), "c2": ("c1",)}),
-    "documentation between": (
-        line(code("0"), code("1"), code("1", "d"), code("2", "d")),
-        "c0",
-        "c3",
-        {"c1": ("",), "c3": ("c1",)},
-    ),
-    "documentation at the tip": (
-        line(code("0"), code("1"), code("1", "d"), code("1", "e")),
-        "c0",
-        "c3",
-        {"c1": ("",)},
-    ),
-    "documentation after good": (line(code("0"), code("0", "d"), code("1", "d")), "c0", "c2", {"c2": ("",)}),
-    "nothing changed at all": (line(code("0"), code("0"), code("1"), code("1")), "c0", "c3", {"c2": ("",)}),
-    "there and back": (line(code("0"), code("1"), code("0")), "c0", "c2", {"c1": ("",), "c2": ("c1",)}),
+def commits_of(text: str) -> dict[str, Made]:
+    """Commits from words such as ``m:a,b=source/documentation+path@content``; without a colon, of the one before."""
+    made: dict[str, Made] = {}
+    for word in text.split():
+        head, _, tree = word.partition("=")
+        name, colon, parents = head.partition(":")
+        content, *files = tree.split("+")
+        before = parents.split(",") if parents else [] if colon else [*made][-1:]
+        source, _, documentation = content.partition("/")
+        own = code(source, documentation) if source else {}
+        made[name] = Made(before, own | dict(file.split("@") for file in files))
+    return made
+
+
+def edges_of(text: str) -> Edges:
+    """Edges from words such as ``m:a,.``; the point is node 0."""
+    pairs = (word.split(":") for word in text.split())
+    return {name: tuple(p.replace(".", "") for p in parents.split(",")) if parents else () for name, parents in pairs}
+
+
+# Commits, the range, and its edges.
+CASES: dict[str, tuple[str, str, str]] = {
+    "a line": ("c0=0 c1=1 c2=2", "c0..c2", "c1:. c2:c1"),
+    "documentation between": ("c0=0 c1=1 c2=1/d c3=2/d", "c0..c3", "c1:. c3:c1"),
+    "documentation at the tip": ("c0=0 c1=1 c2=1/d c3=1/e", "c0..c3", "c1:."),
+    "documentation after good": ("c0=0 c1=0/d c2=1/d", "c0..c2", "c2:."),
+    "nothing changed at all": ("c0=0 c1=0 c2=1 c3=1", "c0..c3", "c2:."),
+    "there and back": ("c0=0 c1=1 c2=0", "c0..c2", "c1:. c2:c1"),
     "names that only look ignored": (
-        line(code("0"), code("0") | {"src/a.md": "1"}, code("0") | {"src/a.md": "1", "src/doc/x": "2"}),
-        "c0",
-        "c2",
-        {"c1": ("",), "c2": ("c1",)},
+        "c0=0 c1=0+src/a.md@1 c2=0+src/a.md@1+src/doc/x@2", "c0..c2", "c1:. c2:c1",
     ),
-    "a merge": (
-        line(code("0"), code("1"))
-        | {"side": Made(["c0"], code("s")), "m": Made(["c1", "side"], code("1s")), "t": Made(["m"], code("t"))},
-        "c0",
-        "t",
-        {"c1": ("",), "side": ("",), "m": ("c1", "side"), "t": ("m",)},
-    ),
-    "a merge of documentation": (
-        line(code("0"), code("1"))
-        | {
-            "side": Made(["c0"], code("0", "d")),
-            "m": Made(["c1", "side"], code("1", "d")),
-            "t": Made(["m"], code("t")),
-        },
-        "c0",
-        "t",
-        {"c1": ("",), "t": ("c1",)},
-    ),
-    "a merge that takes one side only": (
-        line(code("0"), code("1"))
-        | {"side": Made(["c0"], code("s")), "m": Made(["c1", "side"], code("s")), "t": Made(["m"], code("t"))},
-        "c0",
-        "t",
-        {"side": ("",), "t": ("side",)},
-    ),
-    "an evil merge": (
-        line(code("0"), code("1"))
-        | {"side": Made(["c0"], code("0", "d")), "m": Made(["c1", "side"], code("evil", "d"))},
-        "c0",
-        "m",
-        {"c1": ("",), "m": ("c1", "")},
-    ),
+    "a merge": ("c0=0 c1=1 side:c0=s m:c1,side=1s t=t", "c0..t", "c1:. side:. m:c1,side t:m"),
+    "a merge of documentation": ("c0=0 c1=1 side:c0=0/d m:c1,side=1/d t=t", "c0..t", "c1:. t:c1"),
+    "a merge that takes one side only": ("c0=0 c1=1 side:c0=s m:c1,side=s t=t", "c0..t", "side:. t:side"),
+    "an evil merge": ("c0=0 c1=1 side:c0=0/d m:c1,side=evil/d", "c0..m", "c1:. m:c1,."),
     "an octopus": (
-        line(code("0"))
-        | {name: Made(["c0"], {"src/a.c": "0", f"src/{name}.c": name}) for name in "xyz"}
-        | {"m": Made(list("xyz"), {"src/a.c": "0", **{f"src/{name}.c": name for name in "xyz"}})},
-        "c0",
-        "m",
-        {"x": ("",), "y": ("",), "z": ("",), "m": ("x", "y", "z")},
+        "c0=0 x:c0=0+src/x.c@x y:c0=0+src/y.c@y z:c0=0+src/z.c@z m:x,y,z=0+src/x.c@x+src/y.c@y+src/z.c@z",
+        "c0..m", "x:. y:. z:. m:x,y,z",
     ),
     "a criss-cross": (
-        line(code("0"))
-        | {
-            "a": Made(["c0"], code("a")),
-            "b": Made(["c0"], code("b")),
-            "ab": Made(["a", "b"], code("ab")),
-            "ba": Made(["b", "a"], code("ba")),
-            "m": Made(["ab", "ba"], code("m")),
-        },
-        "c0",
-        "m",
-        {"a": ("",), "b": ("",), "ab": ("a", "b"), "ba": ("b", "a"), "m": ("ab", "ba")},
+        "c0=0 a:c0=a b:c0=b ab:a,b=ab ba:b,a=ba m:ab,ba=m", "c0..m", "a:. b:. ab:a,b ba:b,a m:ab,ba",
     ),
-    "a second root": (
-        line(code("0"), code("1")) | {"root": Made([], code("r")), "m": Made(["c1", "root"], code("1r"))},
-        "c0",
-        "m",
-        {"c1": ("",), "root": (), "m": ("c1", "root")},
-    ),
+    "a second root": ("c0=0 c1=1 root:=r m:c1,root=1r", "c0..m", "c1:. root: m:c1,root"),
     "a second root of documentation": (
-        line(code("0"), code("1"))
-        | {
-            "root": Made([], {"doc/r": "r"}),
-            "next": Made(["root"], code("n")),
-            "m": Made(["c1", "next"], code("1n")),
-        },
-        "c0",
-        "m",
-        {"c1": ("",), "next": (), "m": ("c1", "next")},
+        "c0=0 c1=1 root:=+doc/r@r next=n m:c1,next=1n", "c0..m", "c1:. next: m:c1,next",
     ),
     "a side branch forked before good": (
-        line(code("0"), code("1"), code("2"))
-        | {"side": Made(["c0"], code("s")), "doc": Made(["side"], code("s", "d")), "m": Made(["c2", "doc"], code("m"))},
-        "c1",
-        "m",
-        {"c2": ("",), "side": ("c0",), "m": ("c2", "side")},
+        "c0=0 c1=1 c2=2 side:c0=s doc=s/d m:c2,doc=m", "c1..m", "c2:. side:c0 m:c2,side",
     ),
     "a side branch that equals one forked at good": (
-        line(code("0"), code("0", "d"), code("2"))
-        | {"side": Made(["c0"], code("s")), "m": Made(["c2", "side"], code("m"))},
-        "c1",
-        "m",
-        {"c2": ("",), "side": ("",), "m": ("c2", "side")},
+        "c0=0 c1=0/d c2=2 side:c0=s m:c2,side=m", "c1..m", "c2:. side:. m:c2,side",
     ),
     "a release branch merged back": (
-        line(code("0"), code("1"))
-        | {
-            "good": Made(["c0"], code("0", "fix") | {"src/f.c": "f"}),
-            "m": Made(["c1", "good"], code("1") | {"src/f.c": "f"}),
-            "t": Made(["m"], code("t")),
-        },
-        "good",
-        "t",
-        {"c1": ("c0",), "m": ("c1", ""), "t": ("m",)},
+        "c0=0 c1=1 good:c0=0/fix+src/f.c@f m:c1,good=1+src/f.c@f t=t", "good..t", "c1:c0 m:c1,. t:m",
     ),
     "a release branch whose changes were there already": (
-        line(code("0"), code("1"))
-        | {
-            "good": Made(["c0"], code("0") | {"src/f.c": "f"}),
-            "m": Made(["c1", "good"], code("1")),
-            "t": Made(["m"], code("t")),
-        },
-        "good",
-        "t",
-        {"c1": ("c0",), "t": ("c1",)},
+        "c0=0 c1=1 good:c0=0+src/f.c@f m:c1,good=1 t=t", "good..t", "c1:c0 t:c1",
     ),
     "an old branch that took in more of what good has": (
-        line(code("0"), code("1"), code("2"), code("3"))
-        | {
-            "a": Made(["c0"], code("a")),
-            "b": Made(["a", "c1"], code("b")),
-            "m": Made(["c3", "b"], code("m")),
-        },
-        "c2",
-        "m",
-        {"a": ("c0",), "b": ("a", "c1"), "c3": ("",), "m": ("c3", "b")},
+        "c0=0 c1=1 c2=2 c3=3 a:c0=a b:a,c1=b m:c3,b=m", "c2..m", "a:c0 b:a,c1 c3:. m:c3,b",
     ),
     "an old branch that swallowed another": (
-        line(code("0"), code("1"))
-        | {
-            "old": Made(["c0"], code("o")),
-            "good": Made(["c1", "old"], code("g")),
-            "fix": Made(["c0"], code("f")),
-            "null": Made(["old", "fix"], code("o")),
-            "m": Made(["good", "null"], code("m")),
-        },
-        "good",
-        "m",
-        {"m": ("",)},
+        "c0=0 c1=1 old:c0=o good:c1,old=g fix:c0=f null:old,fix=o m:good,null=m", "good..m", "m:.",
     ),
-    "good beside bad": (
-        line(code("0"), code("1")) | {"good": Made(["c0"], code("g")), "bad": Made(["c1"], code("b"))},
-        "good",
-        "bad",
-        {"c1": ("",), "bad": ("c1",)},
-    ),
-}
+    "good beside bad": ("c0=0 c1=1 good:c0=g bad:c1=b", "good..bad", "c1:. bad:c1"),
+}  # fmt: skip
+
+
+def case(name: str) -> tuple[dict[str, Made], str, str, Edges]:
+    text, ends, edges = CASES[name]
+    good, _, bad = ends.partition("..")
+    return commits_of(text), good, bad, edges_of(edges)
 
 
 def test_the_graphs_of_small_histories(history: History) -> None:
     """All of them in one repository, since most of the time would go into making repositories."""
-    repo, every = history(
-        {
-            f"{number}-{name}": Made([f"{number}-{parent}" for parent in made.parents], made.tree)
-            for number, (commits, *_) in enumerate(CASES.values())
-            for name, made in commits.items()
-        }
-    )
-    for number, (case, (commits, good, bad, edges)) in enumerate(CASES.items()):
+    cases = {name: case(name) for name in CASES}
+    repo, every = history({
+        f"{of}-{name}": Made([f"{of}-{parent}" for parent in made.parents], made.tree)
+        for of, (commits, *_) in cases.items()
+        for name, made in commits.items()
+    })  # fmt: skip
+    for of, (commits, good, bad, edges) in cases.items():
         base = good if good in ancestors(commits, bad) else "c0"
-        assert expected(commits, good, bad, base=base) == edges, f"the definition itself: {case}"
-        hashes = {name: every[f"{number}-{name}"] for name in commits}
+        assert expected(commits, good, bad, base=base) == edges, f"the definition itself: {of}"
+        hashes = {name: every[f"{of}-{name}"] for name in commits}
         span = read_range(repo, hashes[good], hashes[bad], IGNORE)
-        assert found(span, hashes) == edges, case
-        assert is_closed(span), case
+        assert found(span, hashes) == edges, of
+        assert is_closed(span), of
         inside = ancestors(commits, bad) - ancestors(commits, good)
-        assert span.commits == len(inside), case
-        assert span.merges == sum(len(commits[name].parents) > 1 for name in inside), case
-        assert (span.good, span.bad) == (hashes[good], hashes[bad]), case
-        assert span.good_is_ancestor is (good in ancestors(commits, bad)), case
-        assert span.candidates[0] == span.base == hashes[good if span.good_is_ancestor else "c0"], case
+        assert span.commits == len(inside), of
+        assert span.merges == sum(len(commits[name].parents) > 1 for name in inside), of
+        assert (span.good, span.bad) == (hashes[good], hashes[bad]), of
+        assert span.good_is_ancestor is (good in ancestors(commits, bad)), of
+        assert span.candidates[0] == span.base == hashes[good if span.good_is_ancestor else "c0"], of
         older = {parent for parents in edges.values() for parent in parents if parent and parent not in edges}
-        assert {hashes[name] for name in older} == set(span.candidates[1 : span.graph.branch_points + 1]), case
-        assert span.graph.weight.tolist() == [0.0] * (1 + len(older)) + [1.0] * len(edges), case
+        assert {hashes[name] for name in older} == set(span.candidates[1 : span.graph.branch_points + 1]), of
+        assert span.graph.weight.tolist() == [0.0] * (1 + len(older)) + [1.0] * len(edges), of
 
 
 def random_history(seed: int) -> dict[str, Made]:
@@ -269,15 +181,9 @@ def test_the_graph_of_any_history(history: History, seed: int) -> None:
 
 
 def test_first_parents_only(history: History) -> None:
-    commits = line(code("0"), code("1")) | {
-        "s1": Made(["c0"], code("s")),
-        "s2": Made(["s1"], code("s2")),
-        "m": Made(["c1", "s2"], code("m")),
-        "t": Made(["m"], code("t")),
-    }
-    repo, hashes = history(commits)
+    repo, hashes = history(commits_of("c0=0 c1=1 s1:c0=s s2=s2 m:c1,s2=m t=t"))
     span = read_range(repo, hashes["c0"], hashes["t"], IGNORE, first_parent=True)
-    assert found(span, hashes) == {"c1": ("",), "m": ("c1",), "t": ("m",)}
+    assert found(span, hashes) == edges_of("c1:. m:c1 t:m")
     assert (span.commits, span.merges) == (3, 1)
 
 
@@ -305,7 +211,7 @@ def test_the_graph_does_not_depend_on_a_commit_graph_file(history: History) -> N
 def test_the_environment_does_not_matter(
     history: History, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seal: Path
 ) -> None:
-    commits, good, bad, edges = CASES["a merge of documentation"]
+    commits, good, bad, edges = case("a merge of documentation")
     repo, hashes = history(commits)
     for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR", "GIT_INDEX_FILE"):
         monkeypatch.setenv(name, str(tmp_path / "nowhere"))
@@ -318,28 +224,21 @@ def test_the_environment_does_not_matter(
 
 
 def test_replaced_commits_are_read_as_they_are(history: History) -> None:
-    commits, good, bad, edges = CASES["a line"]
+    commits, good, bad, edges = case("a line")
     repo, hashes = history(commits)
     subprocess.run(["git", "replace", "--graft", hashes["c2"], hashes["c0"]], cwd=repo.git_dir, check=True)
     assert found(read_range(repo, hashes[good], hashes[bad], IGNORE), hashes) == edges
 
 
-def test_a_working_tree_is_not_looked_at(git: Callable[..., str], tmp_path: Path) -> None:
-    folder = tmp_path / "repo"
-    for number in range(3):
-        (folder / "a.c").write_text(str(number))
-        git("add", "a.c")
-        git("commit", "-qm", f"{number}")
-    (folder / "a.c").write_text("changed")
-    (folder / "sub").mkdir()
-    span = read_range(open_repository(folder / "sub"), git("rev-parse", "HEAD~2"), git("rev-parse", "HEAD"), [])
-    assert span.graph.size == 3
-    assert git("status", "--porcelain") == "M a.c"
+def test_a_working_tree_is_not_looked_at(git: Repo) -> None:
+    good, _, bad = git.history([{"a.c": str(number)} for number in range(3)])
+    git.write({"a.c": "changed", "sub/new": ""})
+    assert read_range(open_repository(git.path / "sub"), good, bad, []).graph.size == 3
+    assert git("status", "--porcelain", "-uno") == "M a.c"
 
 
 def test_a_range_without_sense_is_refused(history: History) -> None:
-    commits = line(code("0"), code("1"), code("1", "d")) | {"other": Made([], code("o"))}
-    repo, hashes = history(commits)
+    repo, hashes = history(commits_of("c0=0 c1=1 c2=1/d other:=o"))
     for good, bad, sentence in [
         ("c0", "c0", "are the same commit"),
         ("c2", "c0", "they seem to be swapped"),

@@ -1,7 +1,6 @@
 """The releases of a repository, by its tags, and those from one to another."""
 
 import re
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,8 +9,9 @@ from hypothesis import strategies as st
 from perfbisect.errors import UsageError
 from perfbisect.repository.commits import tags_of
 from perfbisect.repository.discovery import open_repository
-from perfbisect.repository.git import Repository, git
+from perfbisect.repository.git import Repository
 from perfbisect.repository.releases import ReleaseRange, Tag, by_pattern, number_of, plain, release_range
+from repos import Repo
 
 
 @pytest.mark.parametrize(
@@ -53,46 +53,37 @@ def test_each_release_leads_back_to_its_tag(tags: list[str]) -> None:
 
 
 @pytest.fixture
-def repo(tmp_path: Path) -> Repository:
+def repo(git: Repo) -> Repository:
     """main: 1.9 1.10-rc1 1.10 2.0; beside it, from 1.10: 1.10.1. Tags of other forms, too, and dates out of order."""
-    import subprocess
-
-    def run(*words: str) -> None:
-        subprocess.run(["git", "-c", "user.name=x", "-c", "user.email=x@example.org", *words], cwd=tmp_path, check=True)
-
-    def commit(*tags: str) -> None:
-        run("commit", "-q", "--allow-empty", "-m", tags[0])
-        for tag in tags:
-            run("tag", tag)
-
-    run("init", "-q", "-b", "main")
-    commit("v1.8")
-    commit("v1.9", "nightly", "v-odd")
-    commit("v1.10-rc1")
-    commit("v1.10")
-    run("checkout", "-q", "-b", "fixes")
-    commit("v1.10.1")
-    run("checkout", "-q", "main")
-    commit("v2.0", "2.0")
-    commit("v2.1")
-    return open_repository(tmp_path)
+    for tag in ("v1.8", "v1.9", "v1.10-rc1", "v1.10", "v1.10.1", "v2.0", "v2.1"):
+        git.commit(title=tag, tag=tag)
+        if tag == "v1.10":
+            git("checkout", "-q", "-b", "fixes")
+        if tag == "v1.10.1":
+            git("checkout", "-q", "main")
+    for tag, at in (("nightly", "v1.9"), ("v-odd", "v1.9"), ("2.0", "v2.0")):
+        git("tag", tag, at)
+    return open_repository(git.path)
 
 
 def test_versions_in_order_without_pre_releases_and_other_branches(repo: Repository) -> None:
     found = release_range(repo, "1.9..2.0", ["v{version}"])
-    assert found == ReleaseRange(
-        ("1.9", "1.10", "2.0"), (("1.10-rc1", "a pre-release"), ("1.10.1", "2.0 does not contain it"))
-    )
+    left_out = (("1.10-rc1", "a pre-release"), ("1.10.1", "2.0 does not contain it"))
+    assert found == ReleaseRange(("1.9", "1.10", "2.0"), left_out)
     assert release_range(repo, "1.9..2.0", []) == found, "the tags themselves say how they are written"
 
 
-def test_ends_may_be_tags_and_may_lie_on_a_branch(repo: Repository) -> None:
-    assert release_range(repo, "v1.9..v1.10.1", ["v{version}"]).taken == ("1.9", "1.10", "1.10.1")
-    assert release_range(repo, "1.10.1..2.1", ["v{version}"]).taken == ("1.10.1", "2.0", "2.1")
-
-
-def test_a_release_of_two_tags_is_taken_once(repo: Repository) -> None:
-    assert release_range(repo, "1.10..2.1", ["v{version}", "{version}"]).taken == ("1.10", "2.0", "2.1")
+@pytest.mark.parametrize(
+    ("text", "patterns", "taken"),
+    [
+        ("v1.9..v1.10.1", ["v{version}"], ("1.9", "1.10", "1.10.1")),
+        ("1.10.1..2.1", ["v{version}"], ("1.10.1", "2.0", "2.1")),
+        ("1.10..2.1", ["v{version}", "{version}"], ("1.10", "2.0", "2.1")),
+    ],
+    ids=["ends are tags", "on a branch", "a release of two tags"],
+)
+def test_ends(repo: Repository, text: str, patterns: list[str], taken: tuple[str, ...]) -> None:
+    assert release_range(repo, text, patterns).taken == taken
 
 
 @pytest.mark.parametrize(
@@ -114,14 +105,9 @@ def test_what_is_no_range(repo: Repository, text: str, reason: str) -> None:
         release_range(repo, text, ["v{version}"])
 
 
-def test_a_repository_without_releases(tmp_path: Path) -> None:
-    import subprocess
-
-    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
-    repo = open_repository(tmp_path)
-    assert not git(repo, "tag")
+def test_a_repository_without_releases(git: Repo) -> None:
     with pytest.raises(UsageError, match="no common way"):
-        release_range(repo, "1.0..2.0", [])
+        release_range(open_repository(git.path), "1.0..2.0", [])
 
 
 def test_the_order_of_versions() -> None:

@@ -1,8 +1,6 @@
 """Commits reverted without a checkout, and conflicts of lines that only touch."""
 
-import os
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,10 +13,11 @@ from perfbisect.repository.derived import MARKER, NotReverted, reverted, settle,
 from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.git import Repository
 from perfbisect.repository.git import git as ask
+from repos import Repo
+from traps import Trap
 
 pytestmark = pytest.mark.tools
 
-Git = Callable[..., str]
 LINES = [f"line {number}" for number in range(40)]
 
 
@@ -28,32 +27,8 @@ def text(**changed: str) -> str:
 
 
 @pytest.fixture
-def commit(git: Git, tmp_path: Path) -> Callable[..., str]:
-    """``commit({path: text})`` commits files (None removes one) in the repository, and returns the hash."""
-
-    def make(files: dict[str, str | None], title: str = "change") -> str:
-        for path, content in files.items():
-            file = tmp_path / "repo" / path
-            if content is None:
-                git("rm", "-q", path)
-            else:
-                file.parent.mkdir(parents=True, exist_ok=True)
-                file.write_text(content)
-                git("add", path)
-        git("commit", "-q", "--allow-empty", "-m", title)
-        return git("rev-parse", "HEAD")
-
-    return make
-
-
-Make = Callable[..., str]
-
-
-@pytest.fixture
-def repo(git: Git, tmp_path: Path) -> Repository:
-    """The repository."""
-    assert git("rev-parse", "--git-dir")
-    return open_repository(tmp_path / "repo")
+def repo(git: Repo) -> Repository:
+    return open_repository(git.path)
 
 
 def state(folder: Path) -> dict[str, bytes]:
@@ -67,14 +42,12 @@ def tree(repo: Repository, commit: str) -> dict[str, str]:
     return {path: ask(repo, "show", f"{commit}:{path}") for path in paths if path}
 
 
-def test_only_the_change_of_the_commit_is_gone_and_the_clone_is_as_before(
-    repo: Repository, commit: Make, git: Git
-) -> None:
+def test_only_the_change_of_the_commit_is_gone_and_the_clone_is_as_before(repo: Repository, git: Repo) -> None:
     """The file has been renamed and changed since; a file that the commit added goes, one that it removed returns."""
-    commit({"src/a.c": text(), "src/old.c": "old\n", "other.c": "other\n"})
-    culprit = commit({"src/a.c": text(l7="slow"), "src/new.c": "new\n", "src/old.c": None})
+    git.commit({"src/a.c": text(), "src/old.c": "old\n", "other.c": "other\n"})
+    culprit = git.commit({"src/a.c": text(l7="slow"), "src/new.c": "new\n", "src/old.c": None})
     git("mv", "src/a.c", "src/b.c")
-    tip = commit({"src/b.c": text(l7="slow", l30="later")})
+    tip = git.commit({"src/b.c": text(l7="slow", l30="later")})
     before = state(repo.folder)
     with reverted(repo, tip, [culprit], []) as made:
         found = tree(made.repository, made.commit)
@@ -89,11 +62,11 @@ def test_only_the_change_of_the_commit_is_gone_and_the_clone_is_as_before(
 
 
 def test_the_same_revert_has_the_same_hash_whoever_makes_it(
-    repo: Repository, commit: Make, monkeypatch: pytest.MonkeyPatch
+    repo: Repository, git: Repo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commit({"a": text()})
-    culprit = commit({"a": text(l1="slow")})
-    tip = commit({"b": "b\n"})
+    git.commit({"a": text()})
+    culprit = git.commit({"a": text(l1="slow")})
+    tip = git.commit({"b": "b\n"})
     with reverted(repo, tip, [culprit], []) as made:
         first = made.commit
     monkeypatch.setenv("GIT_AUTHOR_NAME", "Another")
@@ -102,10 +75,10 @@ def test_the_same_revert_has_the_same_hash_whoever_makes_it(
         assert made.commit == first
 
 
-def test_a_conflict_names_the_files(repo: Repository, commit: Make) -> None:
-    commit({f"src/{number}.c": text() for number in range(12)})
-    culprit = commit({f"src/{number}.c": text(l7="slow") for number in range(12)})
-    tip = commit({f"src/{number}.c": text(l7="slower still") for number in range(12)})
+def test_a_conflict_names_the_files(repo: Repository, git: Repo) -> None:
+    git.commit({f"src/{number}.c": text() for number in range(12)})
+    culprit = git.commit({f"src/{number}.c": text(l7="slow") for number in range(12)})
+    tip = git.commit({f"src/{number}.c": text(l7="slower still") for number in range(12)})
     with pytest.raises(NotReverted) as refused, reverted(repo, tip, [culprit], []):
         pass
     assert f"{culprit[:10]} does not revert cleanly: conflicts in src/0.c, src/1.c, src/10.c, " in str(refused.value)
@@ -113,18 +86,16 @@ def test_a_conflict_names_the_files(repo: Repository, commit: Make) -> None:
     assert refused.value.exit_status == 2
 
 
-def test_a_file_that_is_gone_is_a_conflict(repo: Repository, commit: Make) -> None:
-    commit({"a.c": text()})
-    culprit = commit({"a.c": text(l7="slow")})
-    tip = commit({"a.c": None, "b.c": "something else\n"})
+def test_a_file_that_is_gone_is_a_conflict(repo: Repository, git: Repo) -> None:
+    _, culprit, tip = git.history([{"a.c": text()}, {"a.c": text(l7="slow")}, {"a.c": None, "b.c": "something else\n"}])
     with pytest.raises(NotReverted, match=r"conflicts in a\.c\.$"), reverted(repo, tip, [culprit], []):
         pass
 
 
-def test_ignored_paths_stay_as_they_are_and_conflicts_there_do_not_count(repo: Repository, commit: Make) -> None:
-    commit({"a.c": text(), "docs/x/a.md": "first\n", "docs/b.md": "b\n", "top.md": "top\n"})
-    culprit = commit({"a.c": text(l7="slow"), "docs/x/a.md": "second\n", "docs/b.md": "c\n", "top.md": "other\n"})
-    tip = commit({"docs/x/a.md": "third\n"})
+def test_ignored_paths_stay_as_they_are_and_conflicts_there_do_not_count(repo: Repository, git: Repo) -> None:
+    git.commit({"a.c": text(), "docs/x/a.md": "first\n", "docs/b.md": "b\n", "top.md": "top\n"})
+    culprit = git.commit({"a.c": text(l7="slow"), "docs/x/a.md": "second\n", "docs/b.md": "c\n", "top.md": "other\n"})
+    tip = git.commit({"docs/x/a.md": "third\n"})
     with pytest.raises(NotReverted, match=r"conflicts in docs/x/a\.md"), reverted(repo, tip, [culprit], []):
         pass
     with reverted(repo, tip, [culprit], ["docs/**", "*.md", "no/such/path/**"]) as made:
@@ -132,92 +103,81 @@ def test_ignored_paths_stay_as_they_are_and_conflicts_there_do_not_count(repo: R
     assert found == {"a.c": text(), "docs/x/a.md": "third\n", "docs/b.md": "c\n", "top.md": "other\n"}
 
 
-def test_what_is_undone_already_and_what_only_ignored_paths_have_changes_nothing(
-    repo: Repository, commit: Make
-) -> None:
-    commit({"a.c": text(), "a.md": "a\n"})
-    culprit = commit({"a.c": text(l7="slow")})
-    of_docs = commit({"a.md": "b\n"})
-    tip = commit({"a.c": text()})
+def test_what_is_undone_already_and_what_only_ignored_paths_have_changes_nothing(repo: Repository, git: Repo) -> None:
+    git.commit({"a.c": text(), "a.md": "a\n"})
+    culprit = git.commit({"a.c": text(l7="slow")})
+    of_docs = git.commit({"a.md": "b\n"})
+    tip = git.commit({"a.c": text()})
     for which in (culprit, of_docs):
         nothing = pytest.raises(NotReverted, match=f"Reverting {which[:10]} changes nothing in {tip[:10]}")
         with nothing, reverted(repo, tip, [which], ["**/*.md"]):
             pass
 
 
-def test_a_merge_is_reverted_relative_to_its_first_parent(repo: Repository, commit: Make, git: Git) -> None:
-    base = commit({"a.c": text()})
-    mine = commit({"a.c": text(l3="mainline")})
+def test_a_merge_is_reverted_relative_to_its_first_parent(repo: Repository, git: Repo) -> None:
+    base = git.commit({"a.c": text()})
+    mine = git.commit({"a.c": text(l3="mainline")})
     git("checkout", "-q", "-b", "side", base)
-    commit({"a.c": text(l30="side")})
+    git.commit({"a.c": text(l30="side")})
     git("checkout", "-q", "main")
     git("merge", "-q", "--no-ff", "-m", "merge", "side")
-    merge = git("rev-parse", "HEAD")
-    tip = commit({"b.c": "b\n"})
+    merge = git.head
+    tip = git.commit({"b.c": "b\n"})
     with reverted(repo, tip, [merge], []) as made:
         assert made.merges == (merge,)
         assert tree(made.repository, made.commit) == {"a.c": text(l3="mainline"), "b.c": "b\n"}
     assert mine != merge
 
 
-def test_a_root_commit_is_reverted_as_a_whole(repo: Repository, commit: Make, git: Git) -> None:
+def test_a_root_commit_is_reverted_as_a_whole(repo: Repository, git: Repo) -> None:
     """As of a history that was joined to another: its files go."""
-    commit({"a.c": text()})
+    git.commit({"a.c": text()})
     git("checkout", "-q", "--orphan", "other")
     git("rm", "-q", "-f", "a.c")
-    root = commit({"lib/b.c": "b\n"})
+    root = git.commit({"lib/b.c": "b\n"})
     git("checkout", "-q", "main")
     git("merge", "-q", "--allow-unrelated-histories", "-m", "join", "other")
-    tip = git("rev-parse", "HEAD")
+    tip = git.head
     with reverted(repo, tip, [root], []) as made:
         assert tree(made.repository, made.commit) == {"a.c": text()}
 
 
 def test_several_are_reverted_newest_first_and_conflicts_in_ignored_paths_do_not_stop_the_next(
-    repo: Repository, commit: Make
+    repo: Repository, git: Repo
 ) -> None:
     """Both changed the same line: in the other order each would conflict."""
-    commit({"a.c": text(), "a.md": "0\n"})
-    first = commit({"a.c": text(l7="slow"), "a.md": "1\n"})
-    second = commit({"a.c": text(l7="slower"), "a.md": "2\n"})
-    tip = commit({"a.c": text(l7="slower", l30="later"), "a.md": "3\n"})
+    git.commit({"a.c": text(), "a.md": "0\n"})
+    first = git.commit({"a.c": text(l7="slow"), "a.md": "1\n"})
+    second = git.commit({"a.c": text(l7="slower"), "a.md": "2\n"})
+    tip = git.commit({"a.c": text(l7="slower", l30="later"), "a.md": "3\n"})
     with reverted(repo, tip, [second, first], ["*.md"]) as made:
         assert tree(made.repository, made.commit) == {"a.c": text(l30="later"), "a.md": "3\n"}
     with pytest.raises(NotReverted), reverted(repo, tip, [first, second], ["*.md"]):
         pass
 
 
-def test_nothing_that_the_repository_configures_takes_part(
-    repo: Repository, commit: Make, git: Git, tmp_path: Path
-) -> None:
+def test_nothing_that_the_repository_configures_takes_part(repo: Repository, git: Repo, tmp_path: Path) -> None:
     """Neither a merge driver, nor a filter, nor a hook, nor an external diff."""
-    trace = tmp_path / "trace"
-    script = tmp_path / "script"
-    script.write_text(f"#!/bin/sh\necho ran >>{trace}\ncat\n")
-    script.chmod(0o755)
+    trap = Trap(tmp_path / "sprung")
     attributes = "*.c merge=evil filter=evil diff=evil\n"
-    commit({"a.c": text(), ".gitattributes": attributes})
-    culprit = commit({"a.c": text(l7="slow")})
-    tip = commit({"a.c": text(l7="slow", l30="later")})
+    git.commit({"a.c": text(), ".gitattributes": attributes})
+    culprit = git.commit({"a.c": text(l7="slow")})
+    tip = git.commit({"a.c": text(l7="slow", l30="later")})
     for key in ("merge.evil.driver", "filter.evil.smudge", "filter.evil.clean", "diff.evil.command", "core.fsmonitor"):
-        git("config", key, str(script))
+        git("config", key, trap.command(key))
     git("config", "filter.evil.required", "true")
     git("config", "commit.gpgSign", "true")
-    git("config", "gpg.program", str(script))
-    for name in ("post-checkout", "prepare-commit-msg", "commit-msg", "post-index-change", "reference-transaction"):
-        hook = tmp_path / "repo" / ".git" / "hooks" / name
-        hook.parent.mkdir(exist_ok=True)
-        hook.write_bytes(script.read_bytes())
-        hook.chmod(0o755)
+    git("config", "gpg.program", trap.command("gpg"))
+    trap.hooks(git.path / ".git/hooks")
     with reverted(repo, tip, [culprit], []) as made:
         assert tree(made.repository, made.commit)["a.c"] == text(l30="later")
-    assert not trace.exists()
+    assert trap.sprung == []
 
 
-def test_of_a_linked_work_tree_and_a_bare_clone(repo: Repository, commit: Make, git: Git, tmp_path: Path) -> None:
-    commit({"a.c": text()})
-    culprit = commit({"a.c": text(l7="slow")})
-    tip = commit({"b.c": "b\n"})
+def test_of_a_linked_work_tree_and_a_bare_clone(repo: Repository, git: Repo, tmp_path: Path) -> None:
+    git.commit({"a.c": text()})
+    culprit = git.commit({"a.c": text(l7="slow")})
+    tip = git.commit({"b.c": "b\n"})
     git("worktree", "add", "-q", str(tmp_path / "linked"), "HEAD~1")
     subprocess.run(["git", "clone", "-q", "--bare", "repo", "bare.git"], cwd=tmp_path, check=True)
     for place in ("linked", "bare.git"):
@@ -226,45 +186,29 @@ def test_of_a_linked_work_tree_and_a_bare_clone(repo: Repository, commit: Make, 
             assert tree(made.repository, made.commit) == {"a.c": text(), "b.c": "b\n"}
 
 
-def test_lines_that_later_commits_put_beside_those_of_the_commit_stay(repo: Repository, commit: Make) -> None:
+def test_lines_that_later_commits_put_beside_those_of_the_commit_stay(repo: Repository, git: Repo) -> None:
     """git itself reports a conflict: at the end of a file each commit adds its function."""
-    odd = "caf\udce9 \r\n".encode(errors="surrogateescape")
-    (repo.folder / "a.c").write_bytes(odd + text().encode())
-    base = (repo.folder / "a.c").read_bytes()
-    commit_bytes(repo, base)
-    first = commit_bytes(repo, base + b"slow\nslower\n")
-    second = commit_bytes(repo, base + b"slow\nslower\nlater\nlatest\n")
+    base = "caf\udce9 \r\n".encode(errors="surrogateescape") + text().encode()
+
+    def commit(content: bytes) -> str:
+        (git.path / "a.c").write_bytes(content)
+        return git.commit()
+
+    commit(base)
+    first, second = commit(base + b"slow\nslower\n"), commit(base + b"slow\nslower\nlater\nlatest\n")
     with reverted(repo, second, [first], []) as made:
         assert made.beside == ("a.c",)
-        blob = subprocess.run(
-            ["git", "--git-dir", str(repo.git_dir), "show", f"{made.commit}:a.c"],
-            env={"GIT_OBJECT_DIRECTORY": str(made.repository.objects), "PATH": os.environ["PATH"]},
-            check=True,
-            capture_output=True,
-        ).stdout
-    assert blob == base + b"later\nlatest\n"
+        found = ask(made.repository, "show", f"{made.commit}:a.c", errors="surrogateescape")
+    assert found.encode(errors="surrogateescape").replace(b"\r\n", b"\n") == (base + b"later\nlatest\n").replace(
+        b"\r\n", b"\n"
+    )
 
 
-def git_add(repo: Repository) -> None:
-    subprocess.run(["git", "add", "."], cwd=repo.folder, check=True)
-
-
-def commit_bytes(repo: Repository, content: bytes) -> str:
-    """Commit ``a.c`` with that content."""
-    (repo.folder / "a.c").write_bytes(content)
-    git_add(repo)
-    subprocess.run(["git", "commit", "-qm", "change"], cwd=repo.folder, check=True)
-    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=repo.folder, check=True, capture_output=True, text=True)
-    return done.stdout.strip()
-
-
-def test_a_clone_that_lacks_an_object_of_another_file_serves(
-    repo: Repository, commit: Make, git: Git, tmp_path: Path
-) -> None:
+def test_a_clone_that_lacks_an_object_of_another_file_serves(repo: Repository, git: Repo, tmp_path: Path) -> None:
     """Mirrors lack large files of tests, which the recipe leaves out of the checkout."""
-    commit({"src/a.c": text(), "test/large": "large\n", "test/new": "old\n"})
-    culprit = commit({"src/a.c": text(l7="slow"), "test/new": "new\n"})
-    tip = commit({"src/a.c": text(l7="slow", l30="later")})
+    git.commit({"src/a.c": text(), "test/large": "large\n", "test/new": "old\n"})
+    culprit = git.commit({"src/a.c": text(l7="slow"), "test/new": "new\n"})
+    tip = git.commit({"src/a.c": text(l7="slow", l30="later")})
     blob = git("rev-parse", "HEAD:test/large")
     (tmp_path / "repo" / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
     with reverted(repo, tip, [culprit], ["test/**"]) as made:
