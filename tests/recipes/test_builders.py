@@ -1,11 +1,16 @@
+"""Builders: found, merged with what they extend, checked, and changed for some trees and compilers."""
+
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from perfbisect.errors import RecipeError, UsageError
 from perfbisect.recipes.builder import Build
 from perfbisect.recipes.builder_reader import build_of, load_builder, load_builders, recipe_files, variant_of
+from perfbisect.recipes.when import TreeFacts, applied, number, satisfies, version_text
 
 Write = Callable[[str, str], Path]
 
@@ -83,8 +88,8 @@ def test_files_of_extended_recipes_are_there_too(write: Write, small: str) -> No
 
 @pytest.mark.parametrize("length", [1, 2, 3])
 def test_a_cycle_of_extends_is_a_mistake(write: Write, small: str, length: int) -> None:
-    for number in range(length):
-        write(f"builders/r{number}/builder.toml", f'extends = "r{(number + 1) % length}"\n{small}')
+    for each in range(length):
+        write(f"builders/r{each}/builder.toml", f'extends = "r{(each + 1) % length}"\n{small}')
     with pytest.raises(RecipeError, match=r"`extends` is a cycle: .*r0/builder.toml → "):
         load_builder("r0")
 
@@ -194,20 +199,17 @@ def test_a_recipe_without_build_leaves_it_to_the_tree(write: Write) -> None:
 def test_a_mistake_in_what_is_extended_names_that_file(write: Write, small: str) -> None:
     wrong = write("builders/small/builder.toml", small + "nonsense = 1")
     write("builders/top/builder.toml", 'extends = "small"')
-    with pytest.raises(RecipeError, match="nonsense") as caught:
-        load_builder("top")
-    assert str(caught.value).startswith(f"{wrong}:")
-
-
-def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
-    file = tmp_path / "builders/odd/builder.toml"
-    file.parent.mkdir(parents=True)
-    file.write_bytes(b"summary = '\xff'")
-    with pytest.raises(RecipeError, match="is not UTF-8 text"):
-        load_builder("odd")
+    for mistake in ("nonsense", "is not UTF-8 text"):
+        with pytest.raises(RecipeError, match=mistake) as caught:
+            load_builder("top")
+        assert str(caught.value).startswith(f"{wrong}:")
+        wrong.write_bytes(b"summary = '\xff'")
 
 
 def test_an_unknown_builder_names_the_nearest(write: Write, small: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        load_builder("x")
+    assert caught.value.advice == "There are no builders at all."
     write("builders/small/builder.toml", small)
     write("builders/other/builder.toml", small)
     with pytest.raises(RecipeError, match=r"no builder 'smal'. Did you mean 'small'") as caught:
@@ -215,12 +217,6 @@ def test_an_unknown_builder_names_the_nearest(write: Write, small: str) -> None:
     assert caught.value.advice == "Builders: other, small."
     with pytest.raises(RecipeError, match="no builder"):
         load_builder("../builders/small")
-
-
-def test_without_any_builder_that_is_said() -> None:
-    with pytest.raises(RecipeError) as caught:
-        load_builder("x")
-    assert caught.value.advice == "There are no builders at all."
 
 
 SERVER = """
@@ -258,3 +254,105 @@ def test_a_package_of_a_distribution_is_a_name(key: str, name: str, write: Write
     write("builders/small/builder.toml", f'{key} = "{name}"\n{small}')
     with pytest.raises(RecipeError, match=rf"`{key}`"):
         load_builder("small")
+
+
+@pytest.mark.parametrize(
+    ("version", "rule", "holds"),
+    [
+        ("8.0.30", ">=8.0.30", True),
+        ("8.0.9", ">=8.0.30", False),
+        ("8.0.100", ">=8.0.30", True),
+        ("3.8", ">=3.8.0", True),
+        ("3.8.0", "==3.8", True),
+        ("3.8.0", "!=3.8", False),
+        ("3.29.9", ">=3.8,<3.30", True),
+        ("3.30", ">=3.8, <3.30", False),
+        ("3.7.17", ">=3.8,<3.30", False),
+        ("17devel", ">=17", True),
+        ("10.6.12-MariaDB", "<10.6.13", True),
+        ("", ">=1", False),
+        ("", "<1", False),
+        ("unknown", "!=1", False),
+    ],
+)
+def test_versions_are_compared_as_numbers(version: str, rule: str, holds: bool) -> None:
+    assert satisfies(version, rule) is holds
+
+
+@given(st.lists(st.integers(0, 99), min_size=1, max_size=4), st.lists(st.integers(0, 99), min_size=1, max_size=4))
+def test_exactly_one_of_less_equal_greater_holds(left: list[int], right: list[int]) -> None:
+    version, limit = ".".join(map(str, left)), ".".join(map(str, right))
+    assert sum(satisfies(version, f"{sign}{limit}") for sign in ("<", "==", ">")) == 1
+    pad = max(len(left), len(right))
+    assert satisfies(version, f"<{limit}") is (left + [0] * (pad - len(left)) < right + [0] * (pad - len(right)))
+
+
+def test_the_version_is_what_looks_like_one() -> None:
+    assert version_text("PACKAGE_VERSION='17.2'\nx 3\n") == "17.2"
+    assert version_text("8.0.30-rc1; rm -rf x") == "8.0.30-rc1"
+    assert version_text("none") == ""
+    with pytest.raises(ValueError, match="no version number"):
+        number("none")
+
+
+def facts(version: str = "3.20", files: tuple[str, ...] = (), compiler: str = "gcc 12.2.0") -> TreeFacts:
+    name, _, compiler_version = compiler.partition(" ")
+    return TreeFacts(version, files.__contains__, name, compiler_version)
+
+
+BLOCKS = """
+[[when]]
+version = ">=3.8,<3.30"
+change.build.env.VERSION = "old"
+[[when]]
+file = "configure.ac"
+change.build.configure = [["autoreconf"], ["{source}/configure"]]
+[[when]]
+missing = "VERSION"
+change.build.env.VERSION = "none"
+[[when]]
+compiler = "gcc>=10"
+change.variants.o2nofp.cflags = "-O2 -fcommon"
+[[when]]
+compiler = "clang"
+change.build.env.CLANG = "1"
+[[when]]
+file = "server.c"
+version = "<4"
+change.server = {initialise = [], start = ["{prefix}/server"], ready = ["true"]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "env", "cflags", "configure", "server"),
+    [
+        (facts(files=("VERSION",)), {"VERSION": "old"}, "-O2 -fcommon", 0, False),
+        (facts("3.30", ("VERSION",)), {}, "-O2 -fcommon", 0, False),
+        (facts("3.20", ()), {"VERSION": "none"}, "-O2 -fcommon", 0, False),  # a later block has the last word
+        (facts(files=("VERSION", "configure.ac")), {"VERSION": "old"}, "-O2 -fcommon", 2, False),
+        (facts("4", ("VERSION",), "clang 14"), {"CLANG": "1"}, "-O2 -fno-omit-frame-pointer", 0, False),
+        (facts("4", ("VERSION",), "gcc 9.9"), {}, "-O2 -fno-omit-frame-pointer", 0, False),
+        (facts("3.31", ("VERSION", "server.c"), "gcc 9"), {}, "-O2 -fno-omit-frame-pointer", 0, True),
+        (facts("4", ("VERSION", "server.c"), "gcc 9"), {}, "-O2 -fno-omit-frame-pointer", 0, False),
+        (facts("", ("VERSION", "server.c"), "gcc 9"), {}, "-O2 -fno-omit-frame-pointer", 0, False),
+    ],
+)
+def test_blocks_apply_where_they_hold(
+    write: Write, small: str, given: TreeFacts, env: dict[str, str], cflags: str, configure: int, server: bool
+) -> None:
+    write("builders/small/builder.toml", f'version = ["cat", "VERSION"]\n{small}\n{BLOCKS}')
+    builder = load_builder("small")
+    here = applied(builder, given)
+    assert here.build.env == env
+    assert here.variants["o2nofp"].cflags == cflags
+    assert len(here.build.configure) == configure
+    assert (here.server is not None) is server
+    assert here.when == []
+    assert (here.name, here.folder) == (builder.name, builder.folder)
+    assert len(builder.when) == 6  # the recipe itself stays as it was
+
+
+def test_a_recipe_without_blocks_stays_as_it_is(write: Write, small: str) -> None:
+    write("builders/small/builder.toml", small)
+    builder = load_builder("small")
+    assert applied(builder, facts()) == builder

@@ -1,21 +1,26 @@
+"""`bisect builders`, `workloads`, `hosts`, completion of their names, and recipes as they are shown."""
+
 import re
-
-"""`bisect builders`, `workloads`, `hosts`, and completion of their names."""
-
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
 import click
+import msgspec
 import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
+from hypothesis import given
+from hypothesis import strategies as st
 
 from perfbisect.cli.main import bisect
 from perfbisect.errors import RecipeError
-from perfbisect.recipes.workload import choose_workloads
+from perfbisect.recipes.builder_reader import load_builder
+from perfbisect.recipes.toml import to_toml
+from perfbisect.recipes.workload import Option, Workload, choose_workloads
 
 Write = Callable[[str, str], Path]
+
 
 SUITE = """
 summary = "tables"
@@ -48,18 +53,14 @@ def lines(*args: str) -> list[list[str]]:
     return [line.split("  ") for line in invoke(*args).output.splitlines()]
 
 
-def test_builders_are_listed() -> None:
+def test_recipes_are_listed() -> None:
     assert lines("builders") == [["other", "other", "another"], ["small", "small", "a small system"]]
-
-
-def test_workloads_are_listed() -> None:
-    assert [line[0].strip() for line in lines("workloads")] == [
-        "rows/select",
-        "rows/scan",
-        "tables/select",
-        "tables/scan",
-    ]
-    assert [line[0] for line in lines("workloads", "--builder", "small")] == ["tables/select", "tables/scan"]
+    assert [line[0].strip() for line in lines("hosts")] == ["here", "there"]
+    names = ["rows/select", "rows/scan", "tables/select", "tables/scan"]
+    assert [line[0].strip() for line in lines("workloads")] == names
+    assert [line[0] for line in lines("workloads", "--builder", "small")] == names[2:]
+    assert invoke("workloads", "--show", "scan").output.count("[workloads.scan]") == 2, "one for each driver"
+    assert invoke("workloads", "--show", "scan", "--builder", "other").output.count("[workloads.scan]") == 1
 
 
 def test_a_suite_of_several_drivers_is_one(write: Write) -> None:
@@ -76,16 +77,13 @@ def test_a_suite_of_several_drivers_is_one(write: Write) -> None:
     assert completions("workloads", "--show", "rows/") == ["rows/scan", "rows/select"]
 
 
-def test_hosts_are_listed() -> None:
-    assert [line[0].strip() for line in lines("hosts")] == ["here", "there"]
-
-
 def test_what_is_shown_is_a_recipe_again(write: Write) -> None:
     shown = invoke("builders", "--show", "other").output
     write("builders/again/builder.toml", shown)
     again = invoke("builders", "--show", "again").output
     assert tomllib.loads(again) == tomllib.loads(shown)
     assert tomllib.loads(shown)["build"]["compile"] == [["make"]]
+    assert "extends" not in tomllib.loads(shown)
 
     suite = invoke("workloads", "--show", "tables/scan").output
     assert tomllib.loads(suite)["workloads"]["scan"]["statement"] == "SELECT 2"
@@ -94,11 +92,6 @@ def test_what_is_shown_is_a_recipe_again(write: Write) -> None:
 
     host = invoke("hosts", "--show", "there").output
     assert tomllib.loads(host)["hosts"]["there"]["address"] == "me@there"
-
-
-def test_a_workload_of_several_drivers_is_shown_for_each() -> None:
-    assert invoke("workloads", "--show", "scan").output.count("[workloads.scan]") == 2
-    assert invoke("workloads", "--show", "scan", "--builder", "other").output.count("[workloads.scan]") == 1
 
 
 def test_unknown_names_are_refused() -> None:
@@ -118,6 +111,9 @@ def test_names_complete(write: Write) -> None:
     assert completions("workloads", "--show", "s") == ["scan", "select"]
     assert completions("workloads", "--show", "tables/") == ["tables/scan", "tables/select"]
     assert completions("workloads", "--builder", "o") == ["other"]
+    words = ("compare", "--builder", "other", "--workload")
+    assert completions(*words, "s") == ["scan", "select"]
+    assert completions(*words, "scan,p") == ["scan,point"]
     write("builders/small/builder.toml", "nonsense")
     write("workloads/rows/suite.toml", "nonsense")
     write("hosts.toml", "nonsense")
@@ -141,12 +137,6 @@ def test_the_verbs_are_listed_with_the_first_sentence_of_their_help() -> None:
         assert command.get_short_help_str(200) in shown
 
 
-def test_several_workloads_complete_one_after_another() -> None:
-    words = ("compare", "--builder", "other", "--workload")
-    assert completions(*words, "s") == ["scan", "select"]
-    assert completions(*words, "scan,p") == ["scan,point"]
-
-
 def test_workloads_are_chosen_by_name_by_group_and_by_suite(write: Write) -> None:
     assert [*choose_workloads("scan,select", "small")] == ["scan", "select"]
     assert [*choose_workloads("point, scan,point", "small")] == ["select", "scan"]
@@ -163,6 +153,7 @@ def test_workloads_are_chosen_by_name_by_group_and_by_suite(write: Write) -> Non
 
 def test_what_builds_a_recipe_without_commands_is_shown_as_comments(write: Write) -> None:
     write("builders/served/builder.toml", 'summary = "a server"\ndriver = "x"\nprograms = ["bin/served"]')
+    assert "served  x      a server" in [line.strip() for line in invoke("builders").output.splitlines()]
     shown = invoke("builders", "--show", "served").output
     assert tomllib.loads(shown)["programs"] == ["bin/served"]
     assert re.search(r"^# cmake, for a tree with CMakeLists\.txt$", shown, re.MULTILINE)
@@ -174,6 +165,57 @@ def test_what_builds_a_recipe_without_commands_is_shown_as_comments(write: Write
     assert "cmake" not in shown
 
 
-def test_a_builder_without_commands_is_listed_like_others(write: Write) -> None:
-    write("builders/served/builder.toml", 'summary = "a server"\ndriver = "x"')
-    assert "served  x      a server" in [line.strip() for line in invoke("builders").output.splitlines()]
+FULL = '''
+repository = "https://example.org/small.git"
+release_tags = ["v{version}", "R_{version:_}"]
+version = ["cat", "VERSION"]
+ignore = ["doc/**"]
+env = {A = "x", EMPTY = ""}
+configure = [["sh", "-c", """
+echo "${{HOME}}" \\\\ 'x'
+cd {prefix}
+"""]]
+needs = ["make", "zlib.h", "odd.pc"]
+[build.packages]
+"odd.pc" = {debian = "libodd-dev"}
+[variants.lto]
+ldflags = ""
+[server]
+initialise = [["{prefix}/init", "{data}"]]
+start = ["{prefix}/server"]
+ready = ["true"]
+sysbench = {"a key" = "x"}
+[[when]]
+version = ">=3"
+change.build.env = {EMPTY = "", B = "2"}
+change.build.configure = [["./configure"]]
+[[when]]
+compiler = "clang"
+change.variants.native.cflags = "-O3"
+'''
+
+
+def test_a_whole_recipe_can_be_read_back(write: Write, small: str) -> None:
+    head, build = small.split("[build]")
+    top, rest = FULL.split("env =", 1)
+    write("builders/full/builder.toml", f"{head}{top}[build]{build}env ={rest}")
+    full = load_builder("full")
+    write("builders/again/builder.toml", to_toml(full))
+    again = load_builder("again")
+    assert msgspec.structs.replace(again, name=full.name, folder=full.folder) == full
+
+
+def test_what_is_required_is_shown_when_it_is_empty(write: Write, small: str) -> None:
+    write("builders/bare/builder.toml", 'summary="s"\ndriver="d"\n[build]\ncompile=[]\ninstall=[]\nartifacts=[]')
+    bare = load_builder("bare")
+    write("builders/again/builder.toml", to_toml(bare))
+    assert load_builder("again").build == bare.build
+
+
+TEXT = st.text(st.characters(codec="utf-8")) | st.sampled_from(["a\r\nb", "\r", "\n"])
+
+
+@given(TEXT.filter(bool), st.dictionaries(TEXT, TEXT | st.integers(-(2**60), 2**60) | st.booleans(), min_size=1))
+def test_any_text_survives(text: str, options: dict[str, Option]) -> None:
+    shown = tomllib.loads(to_toml(Workload(summary=text, group=text, args=options)))
+    assert (shown["summary"], shown["args"]) == (text, options)

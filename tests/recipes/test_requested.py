@@ -121,21 +121,15 @@ def test_an_option_that_the_command_does_not_take_is_refused() -> None:
         load_requested(replace(ASKED, overrides={"threads": 4}))
     changed = load_requested(replace(asked(run="./bench -t {threads}"), overrides={"threads": 4}))[1]
     assert changed.threads == 4
-
-
-def test_an_arg_that_the_command_does_not_take_is_refused() -> None:
     hunt = Settings("v1", "v2", "/src/rocksdb.git", "rocksdb", "fillseq_disable_wal", "local", overrides={"num": 7})
     assert load_requested(hunt)[1].args["num"] == 7
     with pytest.raises(UsageError, match=r"--set seek-nexts would change nothing: .* does not use {seek-nexts}"):
         load_requested(replace(hunt, overrides={"seek-nexts": 5}))
 
 
-def test_a_shell_is_used_where_it_is_named_and_nowhere_else() -> None:
+def test_a_shell_is_used_where_it_is_named_and_literal_braces_are_written_twice() -> None:
     assert words("--run", "sh -c './a; ./b'") == ["sh", "-c", "./a; ./b"]
     assert words("--run", "./a; ./b $(x)") == ["./a;", "./b", "$(x)"]
-
-
-def test_literal_braces_are_written_twice() -> None:
     assert load_requested(asked(run="awk {{print}}"))[1].command == ["awk", "{{print}}"]
     with pytest.raises(RecipeError):
         load_requested(asked(run="awk {{print}"))
