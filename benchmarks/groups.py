@@ -7,8 +7,8 @@ from perfbisect.core.domain.events import Decided, Warned
 from perfbisect.core.domain.orders import Fleet, Measure, Verdict
 from perfbisect.core.domain.settings import NOTHING_KNOWN, Policy, PriorKnowledge
 from perfbisect.core.inference.observations import Built, Observation, Skipped
+from perfbisect.core.search.decide import decide_together
 from perfbisect.core.search.situation import Situation
-from perfbisect.core.search.together import decide_together
 from perfbisect.hunt.loop import Ended, NoBuildHosts, Step, Workers, run
 from perfbisect.simulate.scenario import Scenario
 from perfbisect.simulate.world import NO_BUILD, World

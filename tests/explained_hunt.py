@@ -5,8 +5,8 @@ from dataclasses import replace
 import explained_hunt as reason
 import sample_hunt as sample
 from perfbisect.core.domain.events import Commit
-from perfbisect.core.domain.explanation import CounterRow, Explanation, FunctionRow, PlanRow
 from perfbisect.core.domain.orders import Interval
+from perfbisect.core.explain.evidence import CounterRow, Explanation, FunctionRow, PlanRow
 from perfbisect.report.page.case import hunt_page
 from perfbisect.report.profiles import Profiles
 from perfbisect.report.reader import Drawn, read_hunt

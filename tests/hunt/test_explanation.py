@@ -26,7 +26,7 @@ from perfbisect.core.domain.events import (
 )
 from perfbisect.core.domain.facts import BuildFacts, PlanFacts, ProfileFacts, RunFacts, SkipFacts
 from perfbisect.core.domain.orders import Measure, Purpose, Verdict
-from perfbisect.core.explain.counters import EXACT_GROUP
+from perfbisect.core.explain.evidence import EXACT_GROUP
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.hunt import explanation
 from perfbisect.hunt.explanation import LEAST, explain, start_up

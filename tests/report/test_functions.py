@@ -8,8 +8,8 @@ import msgspec
 import sample_hunt as sample
 from counted import profile
 from perfbisect.core.domain.events import ChangedFunctions, Planned, Profiled
-from perfbisect.core.domain.explanation import Cause, Evidence, FunctionRow, Sureness
 from perfbisect.core.domain.facts import ChangeFacts, PlanFacts
+from perfbisect.core.explain.evidence import Cause, Evidence, FunctionRow, Sureness
 from perfbisect.report.hunt import document, function_tables
 from perfbisect.report.markdown import markdown
 from perfbisect.report.page.case import hunt_page

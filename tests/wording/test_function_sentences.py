@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from counted import profile
-from perfbisect.core.domain.explanation import Cause, Evidence, Explanation, Sureness
 from perfbisect.core.domain.facts import ChangeFacts
+from perfbisect.core.explain.evidence import Cause, Evidence, Explanation, Sureness
 from perfbisect.core.explain.functions import function_rows, waiter_rows
 from perfbisect.wording.functions import notes, sentences
 

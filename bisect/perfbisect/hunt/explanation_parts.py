@@ -7,7 +7,7 @@ from functools import partial
 from typing import TypeGuard
 
 from perfbisect.core.domain.events import Counted, Event, Planned, Profiled, RunFinished
-from perfbisect.core.explain.counters import EXACT_GROUP
+from perfbisect.core.explain.evidence import EXACT_GROUP
 from perfbisect.lab.measure.counting import ENOUGH, obstacle
 from perfbisect.lab.measure.profiles import Profiles, Waits
 from perfbisect.lab.measure.studies import CounterGroups, ExactCounts, PlanStudy, has_statements

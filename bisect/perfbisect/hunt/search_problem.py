@@ -23,9 +23,8 @@ from perfbisect.core.domain.orders import Decision, Measure, Verdict
 from perfbisect.core.domain.settings import CAP, NOTHING_KNOWN, Direction, Policy, PriorKnowledge
 from perfbisect.core.inference.code_placement import with_counts
 from perfbisect.core.inference.observations import Logged, Observation, Reading, observations
-from perfbisect.core.search.decide import decide_in
+from perfbisect.core.search.decide import decide_in, runs_of_one
 from perfbisect.core.search.situation import Situation
-from perfbisect.core.search.together import runs_of_one
 from perfbisect.hunt.loop import Search, Workers, run
 from perfbisect.store.history import History
 from perfbisect.wording.quantities import percent

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from perfbisect.core.domain.events import Decided
 from perfbisect.core.domain.orders import Fleet, Found, Measure
+from perfbisect.core.search.decide import decide_together
 from perfbisect.core.search.situation import Situation
-from perfbisect.core.search.together import decide_together
 from perfbisect.hunt.driver import Member
 from perfbisect.hunt.loop import Step
 

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from perfbisect.core.domain.explanation import Explanation, FunctionRow
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.orders import Interval
+from perfbisect.core.explain.evidence import Explanation, FunctionRow
 from perfbisect.core.explain.profiles import short
 from perfbisect.core.inference.hunt_state import Classification
 from perfbisect.report.command_line import command_on

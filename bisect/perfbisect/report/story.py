@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 
 from perfbisect.core.domain.events import Commit
-from perfbisect.core.domain.explanation import Cause, Explanation, PlanRow
 from perfbisect.core.domain.facts import HostFacts
 from perfbisect.core.domain.orders import Effect, Interval
 from perfbisect.core.domain.settings import Settings
+from perfbisect.core.explain.evidence import Cause, Explanation, PlanRow
 from perfbisect.core.inference.hunt_state import Classification
 from perfbisect.store.listing import Listed
 

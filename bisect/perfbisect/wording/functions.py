@@ -3,8 +3,8 @@
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
-from perfbisect.core.domain.explanation import Cause, Explanation, FunctionRow
 from perfbisect.core.domain.metrics import INSTRUCTIONS
+from perfbisect.core.explain.evidence import Cause, Explanation, FunctionRow
 from perfbisect.core.explain.functions import BEYOND, OTHERS, part_error, whole
 from perfbisect.core.explain.profiles import same, short
 from perfbisect.wording.quantities import figure, share

@@ -9,11 +9,19 @@ import pytest
 
 from counted import FULL, profile, run
 from perfbisect.core.domain.events import ChangedFunctions, Counted, Profiled, Unexplained
-from perfbisect.core.domain.explanation import Cause, Explanation, FunctionRow, PlanRow, Sureness
 from perfbisect.core.domain.facts import ChangeFacts, PlanFacts, RunFacts
 from perfbisect.core.domain.orders import Interval, Layouts, Step
 from perfbisect.core.explain.classes import classify
-from perfbisect.core.explain.counters import BACK, EXACT_GROUP, counter_rows
+from perfbisect.core.explain.evidence import (
+    BACK,
+    EXACT_GROUP,
+    Cause,
+    Explanation,
+    FunctionRow,
+    PlanRow,
+    Sureness,
+    counter_rows,
+)
 from perfbisect.core.explain.explanation import NO_COUNTERS, comparable_plan, different_plans, explanation
 from perfbisect.wording.reasons import sentences
 

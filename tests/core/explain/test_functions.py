@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from counted import PERIOD, profile
-from perfbisect.core.domain.explanation import FunctionRow
 from perfbisect.core.domain.facts import ChangeFacts, ProfileFacts
+from perfbisect.core.explain.evidence import FunctionRow
 from perfbisect.core.explain.functions import (
     BEYOND,
     MOST,

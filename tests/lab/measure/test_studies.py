@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from perfbisect.core.domain.events import Counted, ExecutionStarted, LabEvent, Planned
 from perfbisect.core.domain.orders import Purpose
-from perfbisect.core.explain.counters import AMD, ARM, BACK, EXACT_GROUP, FAMILIES, FRONT, INTEL, RETIRING, WRONG, slots
+from perfbisect.core.explain.evidence import AMD, ARM, BACK, EXACT_GROUP, FAMILIES, FRONT, INTEL, RETIRING, WRONG, slots
 from perfbisect.errors import RunFailed
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.measure import counting, perf

@@ -12,7 +12,7 @@ import explained_hunt as reason
 import sample_hunt as sample
 from explained_hunt import hostile_page
 from perfbisect.core.domain.events import MetricChosen
-from perfbisect.core.domain.explanation import PlanRow
+from perfbisect.core.explain.evidence import PlanRow
 from perfbisect.report.page.case import hunt_page
 from perfbisect.report.page.pages import with_code
 from perfbisect.report.reader import read_hunt

@@ -15,9 +15,21 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from perfbisect.core.domain.explanation import Cause, CounterRow, Evidence, FunctionRow, PlanRow, Sureness
 from perfbisect.core.domain.orders import Interval, Layouts
-from perfbisect.core.explain.counters import BACK, BUSY, CLOCK, FRONT, TIME, WRONG
+from perfbisect.core.explain.evidence import (
+    BACK,
+    BUSY,
+    CLOCK,
+    FRONT,
+    TIME,
+    WRONG,
+    Cause,
+    CounterRow,
+    Evidence,
+    FunctionRow,
+    PlanRow,
+    Sureness,
+)
 
 NEGLIGIBLE = 0.01  # log ratio below which a factor explains nothing: about 1 %
 SMALL = 1 / 3  # of the largest part: smaller parts are no class of their own

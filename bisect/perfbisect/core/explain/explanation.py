@@ -10,12 +10,20 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 
 from perfbisect.core.domain.events import ChangedFunctions, Counted, Planned, Profiled, Studied, Unexplained
-from perfbisect.core.domain.explanation import Cause, Evidence, Explanation, PlanRow, Sureness
 from perfbisect.core.domain.facts import ChangeFacts, PlanFacts, ProfileFacts, RunFacts
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.orders import Interval, Step
 from perfbisect.core.explain.classes import classify
-from perfbisect.core.explain.counters import EXACT_GROUP, Runs, counter_rows
+from perfbisect.core.explain.evidence import (
+    EXACT_GROUP,
+    Cause,
+    Evidence,
+    Explanation,
+    PlanRow,
+    Runs,
+    Sureness,
+    counter_rows,
+)
 from perfbisect.core.explain.functions import comparable, function_rows, functions_in, waiter_rows
 
 ESTIMATES = re.compile(

@@ -17,8 +17,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import stdev
 
-from perfbisect.core.domain.explanation import FunctionRow
 from perfbisect.core.domain.facts import ChangeFacts, ProfileFacts
+from perfbisect.core.explain.evidence import FunctionRow
 from perfbisect.core.explain.profiles import NO_CALLERS, UNKNOWN, frames, read_frame, same, source_name, split
 
 Key = tuple[str, str]  # function and binary

@@ -4,22 +4,51 @@ The search is a pure function of its arguments. It keeps no state, so a hunt tha
 takes the same course as the first time.
 
 Where slow runs are stopped, the good end is timed first on each host: its runs set the limit.
+
+``decide_together`` is the same for hunts of several workloads over one range, which share their builds.
+
+- ``members`` are the hunts, in a fixed order: graph, policy, prior and observations of each. Those in ``ended`` have their
+  verdicts: they are not measured any more, but what they spent counts. At least one is left.
+- The result is the number of a member, and its next order or its verdict. Ask again after a verdict, with one more ended.
+- Whoever carries out orders adds a ``Built`` to the observations of all members, and so a ``Skipped`` if a build fails. A
+  ``Reading``, and the ``Skipped`` of a build whose run fails, are of the member whose order it was.
+- ``max_builds``, ``max_runs`` and ``max_minutes`` of each policy count for all members together.
+- Of several hosts each carries out orders of any member; an order that is under way has the number of its member as
+  ``workload``. The verdict of a member waits until none of its own is. A member that has nothing for a free host lets
+  another one have it. Where none has, the order that is returned is for a busy host.
+- Where build hosts build ahead, they make what the members want; what one of them no longer wants is not ended, as
+  another may.
+
+Each member decides by itself, as if it were alone, except that builds made for others cost it nothing more. Verdicts
+and orders that need no new build come first. Once every member wants one, the build is made that tells most for all of
+them together: a workload whose culprit is equally likely on both sides of it learns a bit. Only the builds that they
+want are compared; one between two of these, which is the best for both together, made no fewer builds in simulated
+hunts. With a single member, the decisions are those of ``decide``.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
 
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import ALL_FREE, Fleet, Measure, Purpose, Share
 from perfbisect.core.domain.settings import NOTHING_KNOWN, Policy, PriorKnowledge
+from perfbisect.core.inference.ancestry import ancestry_of
 from perfbisect.core.inference.noise_model import EXACT, USUAL
 from perfbisect.core.inference.observations import Built, Observation, Reading
+from perfbisect.core.search import information
+from perfbisect.core.search.acquisition import BUILD_EXPONENT, RUNS
 from perfbisect.core.search.all_changes import all_changes
+from perfbisect.core.search.build_forecast import chance_to_build, price
 from perfbisect.core.search.build_orders import with_builds
 from perfbisect.core.search.fresh_layouts import with_layouts
+from perfbisect.core.search.information import entropy
 from perfbisect.core.search.older_branches import with_older_branches
 from perfbisect.core.search.single_change import single_change
-from perfbisect.core.search.situation import Proposal, Situation
+from perfbisect.core.search.situation import Proposal, Situation, Spent
 
 
 def with_good_timed(decision: Proposal, now: Situation) -> Proposal:
@@ -70,3 +99,144 @@ def largest_change(now: Situation) -> Proposal:
 def every_change(now: Situation) -> Proposal:
     """The same for all changes."""
     return with_older_branches(all_changes, now)
+
+
+LAYOUT = 0.005  # s.d. of a build
+# Runs that the ends and the proof take where the drop is at least CLEAR times the noise; smaller ones take more, until they
+# are given up. As simulated hunts through 20 to 1,000 commits spent for drops of 2, 3, 5 and 10 times a noise of 1 %.
+FIXED, CLEAR, MOST_FIXED = 12.0, 6.0, 80.0
+
+
+def runs_of_one(candidates: int, drop: float, noise: float, build_runs: float) -> float:
+    """The runs of a hunt for a drop (0.05: 5 %) with this s.d. of a run, both above 0; a build costs ``build_runs`` runs.
+
+    Those that tell most for their price, by the formulas of ``acquisition``, and those of the ends and the proof.
+    """
+    size = -math.log1p(-drop) / noise
+    gain = information.bits(np.full(len(RUNS), 0.5), size**2 / (2 * (LAYOUT / noise) ** 2 + 1 / RUNS))
+    best = int((gain / (build_runs**BUILD_EXPONENT + RUNS)).argmax())
+    fixed = min(FIXED * max(1.0, (CLEAR / size) ** 2), MOST_FIXED)
+    return fixed + float(RUNS[best] / gain[best]) * math.log2(candidates)
+
+
+Array = NDArray[np.float64]
+
+LEARNS = 0.1  # bits from which a member measures a build that is there
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Member:
+    """An open hunt and its own decision."""
+
+    number: int
+    now: Situation
+    decision: Proposal
+
+    @property
+    def order(self) -> Measure:
+        """What it wants measured."""
+        assert isinstance(self.decision.order, Measure)
+        return self.decision.order
+
+    @property
+    def candidate(self) -> int:
+        """The candidate of interest."""
+        return self.order.plan[0].candidate
+
+    @property
+    def builds(self) -> bool:
+        """Whether a build has to be made for its order."""
+        return any(share.candidate not in self.now.record.there for share in self.order.plan)
+
+    @property
+    def seconds(self) -> float:
+        """What the runs of its order take."""
+        return sum(share.runs for share in self.order.plan) * self.now.record.run_seconds
+
+    def bits(self) -> Array:
+        """What a build of each candidate tells it, (size,), if it is measured until it is clear on which side it is."""
+        belief = self.decision.belief
+        slow = np.nan_to_num(ancestry_of(self.now.graph).sums(belief.culprit))
+        told: Array = belief.change * np.maximum(entropy(slow), 0.0)
+        return told
+
+
+def decide_together(
+    members: Sequence[Situation], ended: Collection[int] = (), fleet: Fleet = ALL_FREE
+) -> tuple[int, Proposal]:
+    """The member that is next, and its order or its verdict. Raises ValueError if all have ended."""
+    wanting: list[_Member] = []
+    idle: list[tuple[int, Proposal]] = []  # those that have nothing for the free hosts now
+    left = [number for number in range(len(members)) if number not in ended]
+    if not left:
+        raise ValueError("all hunts have ended")
+    last = _measured_last(members)
+    for number in sorted(left, key=lambda each: each != last):
+        now = _among(members, number, fleet)
+        decision = decide_in(now)
+        if len(members) > 1 and decision.cancelled:
+            decision = replace(decision, cancelled=())
+        member = _Member(number, now, decision)
+        if isinstance(decision.order, Measure):
+            if len(members) > 1 and (decision.waits or not fleet.is_free(decision.order.host)):
+                idle.append((number, decision))
+                continue
+        elif len(members) > 1 and (own := [order for order in fleet.busy if order.workload == number]):
+            idle.append((number, replace(decision, order=own[0])))  # decided again when it has ended
+            continue
+        if not isinstance(decision.order, Measure) or not member.builds:
+            return number, decision
+        wanting.append(member)
+    if not wanting:
+        return next((one for one in idle if one[1].builds), idle[0])
+    wanting.sort(key=lambda each: each.number)
+    needed = next((each for each in wanting if each.order.purpose is not Purpose.SEARCH), None)
+    if needed or len(wanting) == 1:
+        one = needed or wanting[0]
+        return one.number, one.decision
+    return _for_all(wanting)
+
+
+def _among(members: Sequence[Situation], number: int, fleet: Fleet) -> Situation:
+    """The situation of one member: what the others have spent, and will have, they spent of the same budgets.
+
+    Orders of others keep hosts busy with builds that all may use, and with runs that say nothing of it.
+    """
+    now = replace(members[number], fleet=fleet)
+    if len(members) == 1:
+        return now
+    of_others = [order for order in fleet.busy if order.workload != number]
+    busy = (order if order.workload == number else _without_runs(order) for order in fleet.busy)
+    others = [seen for i, each in enumerate(members) if i != number for seen in each.observations]
+    runs = [seen for seen in others if isinstance(seen, Reading)]
+    under_way = sum(share.runs for order in of_others for share in order.plan)
+    spent = Spent(len(runs) + under_way, max((run.at + run.seconds / 120 for run in runs), default=0.0))
+    return replace(now, fleet=replace(fleet, busy=tuple(busy)), shared=True, elsewhere=spent)
+
+
+def _without_runs(order: Measure) -> Measure:
+    return replace(order, plan=tuple(replace(share, runs=0) for share in order.plan))
+
+
+def _measured_last(members: Sequence[Situation]) -> int | None:
+    """The member with the latest run. It goes on, if it can without a build: a host drifts less in a shorter time."""
+    latest = [
+        (seen.at, number)
+        for number, each in enumerate(members)
+        for seen in each.observations
+        if isinstance(seen, Reading)
+    ]
+    return max(latest, default=(0.0, None))[1]
+
+
+def _for_all(wanting: Sequence[_Member]) -> tuple[int, Proposal]:
+    """The build that promises most bits for its price, for members that all want one to go on with their search."""
+    candidates = [each.candidate for each in wanting]
+    told = np.array([each.bits()[candidates] for each in wanting])  # (members, candidates)
+    one, record = wanting[0].now, wanting[0].now.record
+    chance = chance_to_build(ancestry_of(one.graph), record.skipped, record.there, record.left_out)[candidates]
+    run = float(np.mean([each.now.record.run_seconds for each in wanting]))
+    build = price(record, one.build_runs, candidates, chance) * record.run_seconds / run
+    runs = np.array([each.seconds / run for each in wanting]) @ (told >= LEARNS)
+    best = wanting[int((chance * told.sum(axis=0) / (build**BUILD_EXPONENT + runs)).argmax())]
+    return best.number, best.decision

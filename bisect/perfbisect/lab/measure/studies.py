@@ -28,7 +28,7 @@ from perfbisect.core.domain.events import (
     RunProgress,
 )
 from perfbisect.core.domain.facts import PlanFacts, RunFacts
-from perfbisect.core.explain.counters import AMD, ARM, EXACT_GROUP, INTEL
+from perfbisect.core.explain.evidence import AMD, ARM, EXACT_GROUP, INTEL
 from perfbisect.errors import RunFailed, UsageError
 from perfbisect.host.protocol import Host
 from perfbisect.lab import upload

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from markupsafe import escape
 
-from perfbisect.core.domain.explanation import Explanation, FunctionRow
 from perfbisect.core.domain.metrics import find_metric
+from perfbisect.core.explain.evidence import Explanation, FunctionRow
 from perfbisect.core.explain.profiles import short, split
 from perfbisect.report.document import Cell, Figure, Prose, Row, Section, Table, row
 from perfbisect.report.hunt import COSTS, TONES, costs_of, document, profiled

@@ -12,9 +12,8 @@ from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Found, Inconclusive, Measure, NotReproduced, Purpose, Reason
 from perfbisect.core.domain.settings import Policy, PriorKnowledge
 from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
-from perfbisect.core.search.decide import decide
+from perfbisect.core.search.decide import decide, decide_together, runs_of_one
 from perfbisect.core.search.situation import Situation
-from perfbisect.core.search.together import decide_together, runs_of_one
 from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.scenario import Scenario, merging
