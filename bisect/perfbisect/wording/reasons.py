@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from perfbisect.core.domain.explanation import Cause, CounterRow, Evidence, Explanation, PlanRow, Sureness
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.orders import Interval, NotReproduced
 from perfbisect.core.domain.settings import Direction
 from perfbisect.core.domain.trials import Trial
 from perfbisect.core.explain.classes import PER_INSTRUCTION
+from perfbisect.core.explain.evidence import Cause, CounterRow, Evidence, Explanation, PlanRow, Sureness
 from perfbisect.core.explain.explanation import NO_OPERATIONS, NO_RUNS
 from perfbisect.core.inference.metric_choice import Choice, Shown
 from perfbisect.core.stats.paired_comparison import BAD, GOOD, REVERTED, Outcome, outcome, regained
