@@ -1,4 +1,4 @@
-"""Whole reports, compared with files below tests/report."""
+"""Whole texts, compared with files below tests/."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 
 def pinned(name: str, text: str) -> None:
     """Compare with the file of that name."""
-    path = Path(__file__).parent / "report" / name
+    path = Path(__file__).parent / name
     if not path.exists():
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)

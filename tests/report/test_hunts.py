@@ -94,15 +94,18 @@ def ended(verdict: Verdict) -> Iterator[tuple[float, Event]]:
                 yield at, event
 
 
-def uncounted() -> Iterator[tuple[float, Event]]:
-    """The sample hunt on a host where perf counts only CPU time."""
+def with_runs(
+    events: Iterable[tuple[float, Event]], other: Callable[[RunFacts], RunFacts]
+) -> Iterator[tuple[float, Event]]:
+    """The same with other runs."""
+    for at, event in events:
+        yield at, replace(event, facts=other(event.facts)) if isinstance(event, RunFinished) else event
 
-    def poorer(run: RunFacts) -> RunFacts:
-        kept = ("task-clock", "context-switches")
-        return replace(run, counters={name: run.counters[name] if name in kept else None for name in run.counters})
 
-    for at, event in sample.events():
-        yield at, replace(event, facts=poorer(event.facts)) if isinstance(event, RunFinished) else event
+def poorer(run: RunFacts) -> RunFacts:
+    """As on a host where perf counts only CPU time."""
+    kept = ("task-clock", "context-switches")
+    return replace(run, counters={name: run.counters[name] if name in kept else None for name in run.counters})
 
 
 def rounded(number: float) -> float:
@@ -119,11 +122,11 @@ def test_a_history_and_its_events_give_the_same_report(history: History) -> None
 
 def test_found() -> None:
     story = story_of(sample.events())
-    pinned("found.txt", printed(story))
-    pinned("found-80.txt", printed(story, 80))
-    pinned("found.md", issue(story))
+    pinned("report/found.txt", printed(story))
+    pinned("report/found-80.txt", printed(story, 80))
+    pinned("report/found.md", issue(story))
     encoded = msgspec.json.encode(over_numbers(as_object(story), rounded))
-    pinned("found.json", msgspec.json.format(encoded, indent=2).decode() + "\n")
+    pinned("report/found.json", msgspec.json.format(encoded, indent=2).decode() + "\n")
 
 
 def test_no_line_of_a_table_is_wider_than_the_terminal() -> None:
@@ -144,11 +147,11 @@ SUSPECTS = Inconclusive((8, 7, 9), (0.6, 0.3, 0.06), RATIO, Reason.UNBUILDABLE)
         ("inconclusive", lambda: ended(SUSPECTS), "inconclusive"),
         ("not-reproduced", lambda: ended(NotReproduced(Interval(0.98, 1.0, 1.02), 0.03)), "not reproduced"),
         ("several", lambda: ended(Several(SEVERAL)), "several"),
-        ("uncounted", uncounted, "found"),
+        ("uncounted", lambda: with_runs(sample.events(), poorer), "found"),
     ],
 )
 def test_every_end(name: str, events: Callable[[], Iterable[tuple[float, Event]]], state: str) -> None:
-    pinned(f"{name}.txt", printed(story_of(events(), state)))
+    pinned(f"report/{name}.txt", printed(story_of(events(), state)))
 
 
 def test_suspects_and_changes_of_a_story() -> None:
@@ -195,16 +198,8 @@ def test_what_is_left_open_is_in_every_report() -> None:
 
 
 def test_counted_runs_say_why_and_not_that_the_host_cannot_count() -> None:
-    counted = (
-        (
-            at,
-            replace(event, facts=replace(event.facts, counted="perf-user"))
-            if isinstance(event, RunFinished)
-            else event,
-        )
-        for at, event in ended(Found(Step(sample.CULPRIT, 0.97, Interval(1.38, 1.42, 1.47), (6,))))
-    )
-    text = printed(story_of(counted, settings=EXACT))
+    events = ended(Found(Step(sample.CULPRIT, 0.97, Interval(1.38, 1.42, 1.47), (6,))))
+    text = printed(story_of(with_runs(events, lambda run: replace(run, counted="perf-user")), settings=EXACT))
     assert "It executes more instructions per operation" in text
     assert "ot counted on this host" not in text
 

@@ -145,7 +145,7 @@ def test_every_form(name: str, form: str) -> None:
     }[form]()
     text = "".join(f"{line}\n" for line in found)
     assert "\x1b" not in text
-    pinned(f"trials/{name}.{form}", text)
+    pinned(f"report/trials/{name}.{form}", text)
 
 
 def test_in_short_without_how_it_was_measured_and_costs() -> None:

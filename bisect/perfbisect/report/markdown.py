@@ -50,6 +50,7 @@ def of_part(part: Part) -> Iterator[str]:
         case Notes(texts):
             yield from (f"- {escape(advised(text, advice))}" for text, advice in texts)
         case Code(lines, title):
+            yield from (f"{escape(title)}:", "") if title else ()
             yield from fenced(map(line_of, lines), "sh" if title else "")
         case Figure():
             yield from fenced(map(line_of, part.lines))
