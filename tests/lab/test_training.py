@@ -8,7 +8,6 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 import pytest
-from generators import finish
 
 from perfbisect.core.domain.events import Warned
 from perfbisect.errors import BuildFailed, DataDamaged, EnvironmentFailure
@@ -20,6 +19,7 @@ from perfbisect.lab.training import LIMIT, SECONDS, Trainer, shortened
 from perfbisect.recipes.builder import Builder, Server, Variant
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Workload, load_training
+from waiting import finish
 
 VARIANT = Variant(cflags="-O2", train="*")
 SERVER = Server(initialise=[], start=["serve"], ready=["true"], settings={"cache": "{cache}", "sync": True})
