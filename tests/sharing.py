@@ -7,15 +7,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
 from pathlib import Path
+from socket import socket
 from typing import Any
 
 import msgspec
+import pytest
 
 from machine import here
 from perfbisect.core.domain.events import Warned
 from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.core.domain.settings import Patch
+from perfbisect.host import ssh
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.build import build_store, checkout
 from perfbisect.lab.build.pipeline import build, build_context
@@ -60,6 +64,10 @@ class Yard:
     recipe: Builder = TINY
     jobs: int = 1
 
+    def __post_init__(self) -> None:
+        (self.folder / "recipe").mkdir()
+        self.recipe = msgspec.structs.replace(self.recipe, folder=str(self.folder / "recipe"))
+
     @property
     def host(self) -> LocalHost:
         return self.on("here")
@@ -82,8 +90,7 @@ class Yard:
     ) -> BuildContext:
         """``changes`` are of the recipe."""
         host, repository = self.on(on), open_repository(self.git.path)
-        recipe = msgspec.structs.replace(self.recipe, folder=str(self.folder / "recipe"), **changes)
-        Path(recipe.folder).mkdir(exist_ok=True)
+        recipe = msgspec.structs.replace(self.recipe, **changes)
         bare = finish(checkout.mirror(host, repository, recipe.work_name, []))[1]
         entry = HostEntry(name=on, jobs=self.jobs, ccache_remote=remote)
         return build_context(host, entry, recipe, variant, bare, repository, patches, layouts=layouts)
@@ -107,6 +114,28 @@ class Yard:
         """What an installed program prints, where it is measured."""
         fixed = build_store.put_in_place(self.host, self.recipe.work_name, key)
         return subprocess.run([fixed / program], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def break_stream(monkeypatch: pytest.MonkeyPatch, to_host: bool, lose: Callable[[], object], pieces: int = 1) -> None:
+    """Call ``lose`` once so many pieces of the next stream over SSH have gone to the host, or have come from it."""
+    whole = ssh.copies
+
+    def broken(far: socket, read: Any, write: Any, close: Any) -> Any:
+        monkeypatch.setattr(ssh, "copies", whole)
+
+        def counted(act: Callable[[Any], object]) -> Callable[[Any], object]:
+            left = count(pieces, -1)
+
+            def once(given: Any) -> object:
+                if next(left) == 0:
+                    lose()
+                return act(given)
+
+            return once
+
+        return whole(far, read, counted(write), close) if to_host else whole(far, counted(read), write, close)
+
+    monkeypatch.setattr(ssh, "copies", broken)
 
 
 @dataclass

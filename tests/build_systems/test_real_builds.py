@@ -2,21 +2,15 @@
 
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.errors import BuildFailed
-from perfbisect.host.local import LocalHost
-from perfbisect.lab.build import build_store, checkout
-from perfbisect.lab.build.pipeline import build, build_context
 from perfbisect.recipes.builder import Build, Builder, Variant
-from perfbisect.recipes.inventory import HostEntry
-from perfbisect.repository.discovery import open_repository
-from waiting import finish
+from repos import Repo
+from sharing import Yard
 
 pytestmark = pytest.mark.tools
 
@@ -68,42 +62,29 @@ RECIPE = Builder(name="tool", summary="a tool", driver="tool", programs=["bin/to
 RECORDER = '#!/bin/sh\nprintf "%s\\n" "$*" >>"$0.log"\nexec gcc "$@"\n'
 
 
-class Yard:
-    """A repository, and a host that builds its commits with a compiler that records its arguments."""
+class RecordingYard(Yard):
+    """With a compiler that records its arguments."""
 
-    def __init__(self, folder: Path, git: Callable[..., str], host: LocalHost) -> None:
-        self.folder, self.git, self.host = folder, git, host
-        self.outside = folder / "outside"
-        self.compiler = folder / "recorder"
-        self.compiler.write_text(RECORDER)
-        self.compiler.chmod(0o755)
+    @property
+    def compiler(self) -> Path:
+        return self.folder / "recorder"
+
+    @property
+    def outside(self) -> Path:
+        return self.folder / "outside"
 
     def commit(self, files: dict[str, str]) -> str:
-        repo = self.folder / "repo"
-        for name, content in files.items():
-            path = repo / name
-            path.parent.mkdir(exist_ok=True, parents=True)
-            path.write_text(content.replace("OUTSIDE", str(self.outside)))
-            path.chmod(0o755)
-        self.git("add", "-A")
-        self.git("commit", "-q", "--allow-empty", "-m", "change")
-        return self.git("rev-parse", "HEAD")
+        self.git.write({name: content.replace("OUTSIDE", str(self.outside)) for name, content in files.items()})
+        for name in files:
+            (self.git.path / name).chmod(0o755)
+        return self.git.commit()
 
-    def build(self, sha: str, variant: Variant | None = None, **changes: object) -> BuildFacts:
+    def made(self, sha: str, variant: Variant | None = None, **changes: object) -> BuildFacts:
         variant = variant or Variant(cc=str(self.compiler), cflags="-O2 -DVARIANT")
-        recipe = msgspec.structs.replace(RECIPE, variants={"o2nofp": variant}, folder=str(self.folder), **changes)
-        repository = open_repository(self.folder / "repo")
-        bare = finish(checkout.mirror(self.host, repository, "tool", []))[1]
-        context = build_context(self.host, HostEntry(name="here", jobs=2), recipe, "", bare, repository)
-        return finish(build(context, sha))[1].facts
-
-    def prefix(self, facts: BuildFacts) -> Path:
-        return Path(build_store.prefix(self.host, facts.key))
+        return self.build(sha, variants={"o2nofp": variant}, **changes)
 
     def run(self, facts: BuildFacts, program: str = "bin/tool") -> str:
-        build_store.put_in_place(self.host, "tool", facts.key)
-        there = self.host.root / "work" / "tool" / "prefix" / program
-        return subprocess.run([there], capture_output=True, text=True, check=True).stdout.strip()
+        return self.output(facts.key, program)
 
     def compiled(self) -> list[str]:
         """The arguments of the compilations of the tree's files."""
@@ -112,11 +93,14 @@ class Yard:
 
 
 @pytest.fixture
-def yard(tmp_path: Path, git: Callable[..., str], host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> Yard:
+def yard(tmp_path: Path, git: Repo, monkeypatch: pytest.MonkeyPatch) -> RecordingYard:
     for name in ("CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS"):
         monkeypatch.setenv(name, "-DOF_THE_USER")
     monkeypatch.setenv("CC", "false")
-    return Yard(tmp_path, git, host)
+    yard = RecordingYard(tmp_path, git, RECIPE, jobs=2)
+    yard.compiler.write_text(RECORDER)
+    yard.compiler.chmod(0o755)
+    return yard
 
 
 def needs(*tools: str) -> None:
@@ -125,9 +109,9 @@ def needs(*tools: str) -> None:
 
 
 @pytest.mark.parametrize("system", TREES)
-def test_a_tree_is_built_by_its_system_with_the_options_of_the_variant(yard: Yard, system: str) -> None:
+def test_a_tree_is_built_by_its_system_with_the_options_of_the_variant(yard: RecordingYard, system: str) -> None:
     needs(*TOOLS[system])
-    first = yard.build(yard.commit(SOURCES | TREES[system]))
+    first = yard.made(yard.commit(SOURCES | TREES[system]))
     assert first.system == system
     assert yard.run(first) == "1"
     assert not yard.outside.exists(), "only {prefix} is written to"
@@ -141,12 +125,12 @@ def test_a_tree_is_built_by_its_system_with_the_options_of_the_variant(yard: Yar
     if system in ("cmake", "meson"):
         assert not [line for line in compiled if "-O3" in line or "-O0" in line or " -g" in line]
         assert any("-DNDEBUG" in line for line in compiled)
-    second = yard.build(yard.commit({"part.c": "int part(void) { return 2; }\n"}))
+    second = yard.made(yard.commit({"part.c": "int part(void) { return 2; }\n"}))
     assert yard.run(second) == "2"
     assert second.cache_hits >= 1
     assert second.cache_misses == 1
     assert first.binary != second.binary
-    third = yard.build(yard.commit({"part.c": "int part(void) { return 2; } // two\n"}))
+    third = yard.made(yard.commit({"part.c": "int part(void) { return 2; } // two\n"}))
     assert third.binary == second.binary
 
 
@@ -160,10 +144,10 @@ STRICT = {
 
 
 @pytest.mark.parametrize("system", STRICT)
-def test_warnings_of_a_newer_compiler_are_no_errors(yard: Yard, system: str) -> None:
+def test_warnings_of_a_newer_compiler_are_no_errors(yard: RecordingYard, system: str) -> None:
     needs(*TOOLS[system])
     warned = {"part.c": "int part(void) { int unused = 3; return 1; }\n"}
-    assert yard.run(yard.build(yard.commit(SOURCES | STRICT[system] | warned))) == "1"
+    assert yard.run(yard.made(yard.commit(SOURCES | STRICT[system] | warned))) == "1"
     assert any("-Werror" in line for line in yard.compiled()) or system == "meson"
 
 
@@ -179,21 +163,23 @@ install(FILES "${CMAKE_BINARY_DIR}/absent" DESTINATION share PERMISSIONS OWNER_R
 """
 
 
-def test_cmake_builds_what_installs_the_programs_and_their_libraries_are_part_of_the_binary(yard: Yard) -> None:
+def test_cmake_builds_what_installs_the_programs_and_their_libraries_are_part_of_the_binary(
+    yard: RecordingYard,
+) -> None:
     needs("cmake")
     tree = SOURCES | {"CMakeLists.txt": LIBRARY, "broken.c": "#error broken\n"}
-    first = yard.build(yard.commit(tree))
-    second = yard.build(yard.commit({"part.c": "int part(void) { return 2; }\n"}))
+    first = yard.made(yard.commit(tree))
+    second = yard.made(yard.commit({"part.c": "int part(void) { return 2; }\n"}))
     assert (yard.run(first), yard.run(second)) == ("1", "2")
     assert first.binary != second.binary, "the program is the same, and loads another library"
     with pytest.raises(BuildFailed, match=r"does not compile: .*#error broken"):
-        yard.build(yard.commit({}), programs=[])
+        yard.made(yard.commit({}), programs=[])
 
 
-def test_link_time_optimisation(yard: Yard) -> None:
+def test_link_time_optimisation(yard: RecordingYard) -> None:
     needs("cmake")
     lto = Variant(cc=str(yard.compiler), cflags="-O2 -flto=auto", ldflags="-flto=auto -Wl,-O1")
-    assert yard.run(yard.build(yard.commit(SOURCES | TREES["cmake"]), lto)) == "1"
+    assert yard.run(yard.made(yard.commit(SOURCES | TREES["cmake"]), lto)) == "1"
     assert "-Wl,-O1" in Path(f"{yard.compiler}.log").read_text()
 
 
@@ -205,18 +191,18 @@ cp Makefile.in Makefile
 ODD = ["--with=a b", "--quote='\"", "--braces={{x}}", "--list=a;b", "--dollar=$HOME", "--lines=a\nb"]
 
 
-def test_options_reach_a_configure_script_unharmed(yard: Yard) -> None:
+def test_options_reach_a_configure_script_unharmed(yard: RecordingYard) -> None:
     makefile = "all:\n\ninstall:\n\tinstall -D options {}/options\n\tinstall -D main.c {}/bin/tool\n"
     prefix = str(yard.host.root / "work" / "tool" / "prefix")
     tree = SOURCES | {"configure": WRITTEN_BY_HAND, "Makefile.in": makefile.replace("{}", prefix)}
-    built = yard.build(yard.commit(tree), build=Build(options=ODD))
+    built = yard.made(yard.commit(tree), build=Build(options=ODD))
     assert built.system == "autotools"
-    given = (yard.prefix(built) / "options").read_text()
+    given = (yard.installed(built.key) / "options").read_text()
     for option in ODD:
         assert f"[{option.replace('{{', '{').replace('}}', '}')}]" in given
 
 
-def test_a_configure_script_of_the_tree_is_not_made_again(yard: Yard) -> None:
+def test_a_configure_script_of_the_tree_is_not_made_again(yard: RecordingYard) -> None:
     """Whatever the order in which git writes it and its source."""
     script = """\
 #!/bin/sh
@@ -232,92 +218,90 @@ END
 """
     between = {"configure.a": "x" * 20_000_000}  # written after the script and before its source, for a while
     tree = {"configure": script, **between, "configure.ac": "AC_INIT\n", "tool.sh": "#!/bin/sh\necho 1\n"}
-    assert yard.build(yard.commit(tree)).system == "autotools"
+    assert yard.made(yard.commit(tree)).system == "autotools"
 
 
-def test_options_reach_cmake_unharmed(yard: Yard) -> None:
+def test_options_reach_cmake_unharmed(yard: RecordingYard) -> None:
     needs("cmake")
     more = 'file(WRITE "${CMAKE_BINARY_DIR}/word" "${WORD}")\ninstall(FILES "${CMAKE_BINARY_DIR}/word" DESTINATION share)\n'
-    built = yard.build(
+    built = yard.made(
         yard.commit(SOURCES | {"CMakeLists.txt": CMAKE + more}), build=Build(options=["-DWORD=a b';{{c}}$d\""])
     )
-    assert (yard.prefix(built) / "share" / "word").read_text() == "a b';{c}$d\""
+    assert (yard.installed(built.key) / "share" / "word").read_text() == "a b';{c}$d\""
 
 
-def test_an_option_of_the_user_that_the_tree_does_not_know_is_an_error(yard: Yard) -> None:
+def test_an_option_of_the_user_that_the_tree_does_not_know_is_an_error(yard: RecordingYard) -> None:
     needs("cmake")
     sha = yard.commit(SOURCES | {"CMakeLists.txt": CMAKE + 'option(KNOWN "x" OFF)\nmessage("${USED}")\n'})
     known = ["-DKNOWN=ON", "-DUSED:STRING=x"]
-    assert yard.run(yard.build(sha, build=Build(options=known), requested=known)) == "1"
-    assert yard.run(yard.build(sha, build=Build(options=["-DODD=1"]))) == "1", "recipes are for more than one release"
+    assert yard.run(yard.made(sha, build=Build(options=known), requested=known)) == "1"
+    assert yard.run(yard.made(sha, build=Build(options=["-DODD=1"]))) == "1", "recipes are for more than one release"
     with pytest.raises(BuildFailed, match=r"does not configure: .*does not know the option -DODD of --configure"):
-        yard.build(sha, build=Build(options=["-DODD=2"]), requested=["-DODD=2"])
+        yard.made(sha, build=Build(options=["-DODD=2"]), requested=["-DODD=2"])
 
 
-def test_a_makefile_gets_the_variant_s_options_as_they_are(yard: Yard) -> None:
+def test_a_makefile_gets_the_variant_s_options_as_they_are(yard: RecordingYard) -> None:
     odd = Variant(cc=str(yard.compiler), cflags="""-O2 '-DTEXT="a $b"'""", ldflags="'-Wl,-rpath,$ORIGIN/../lib'")
     makefile = "tool: main.o\n\t$(CC) -o $@ $^\ninstall: tool\n\tinstall -D tool $(DESTDIR)$(prefix)/bin/tool\n"
     main = "#include <stdio.h>\nint main(void) { puts(TEXT); return 0; }\n"
-    built = yard.build(yard.commit({"main.c": main, "Makefile": makefile}), odd)
+    built = yard.made(yard.commit({"main.c": main, "Makefile": makefile}), odd)
     assert yard.run(built) == "a $b"
     headers = subprocess.run(
-        ["readelf", "-d", yard.prefix(built) / "bin" / "tool"], capture_output=True, text=True, check=True
+        ["readelf", "-d", yard.installed(built.key) / "bin" / "tool"], capture_output=True, text=True, check=True
     ).stdout
     assert "[$ORIGIN/../lib]" in headers
 
 
-def test_a_makefile_that_installs_nothing_leaves_its_folder(yard: Yard) -> None:
-    built = yard.build(
-        yard.commit(SOURCES | {"Makefile": "tool: main.o part.o\n\t$(CC) -o $@ $^\n"}), programs=["tool"]
-    )
+def test_a_makefile_that_installs_nothing_leaves_its_folder(yard: RecordingYard) -> None:
+    built = yard.made(yard.commit(SOURCES | {"Makefile": "tool: main.o part.o\n\t$(CC) -o $@ $^\n"}), programs=["tool"])
     assert yard.run(built, "tool") == "1"
 
 
-def test_in_place_the_copy_of_the_tree_is_the_result(yard: Yard) -> None:
+def test_in_place_the_copy_of_the_tree_is_the_result(yard: RecordingYard) -> None:
     needs("cmake")
     sha = yard.commit(SOURCES | TREES["cmake"])
-    built = yard.build(sha, programs=["build/tool"], build=Build(in_place=True))
+    built = yard.made(sha, programs=["build/tool"], build=Build(in_place=True))
     assert yard.run(built, "build/tool") == "1"
-    assert (yard.prefix(built) / "main.c").exists()
+    assert (yard.installed(built.key) / "main.c").exists()
     assert not yard.outside.exists()
 
 
-def test_each_commit_is_built_with_the_system_that_it_has(yard: Yard) -> None:
+def test_each_commit_is_built_with_the_system_that_it_has(yard: RecordingYard) -> None:
     needs("cmake")
-    older = yard.build(yard.commit(SOURCES | TREES["make"]))
+    older = yard.made(yard.commit(SOURCES | TREES["make"]))
     yard.git("rm", "-q", "makefile")
-    newer = yard.build(yard.commit(TREES["cmake"]))
+    newer = yard.made(yard.commit(TREES["cmake"]))
     assert (older.system, newer.system) == ("make", "cmake")
     yard.git("rm", "-q", "CMakeLists.txt")
     with pytest.raises(BuildFailed, match="does not configure: its tree has no build system"):
-        yard.build(yard.commit({"Makefile/folder": "no system\n"}))
+        yard.made(yard.commit({"Makefile/folder": "no system\n"}))
 
 
-def test_the_system_of_the_range_goes_before_what_else_a_commit_has(yard: Yard) -> None:
+def test_the_system_of_the_range_goes_before_what_else_a_commit_has(yard: RecordingYard) -> None:
     sha = yard.commit(SOURCES | TREES["make"] | {"CMakeLists.txt": "message(FATAL_ERROR broken)\n"})
-    assert yard.build(sha, build=Build(system="make")).system == "make"
+    assert yard.made(sha, build=Build(system="make")).system == "make"
     needs("cmake")
     with pytest.raises(BuildFailed, match="does not configure"):
-        yard.build(sha)
+        yard.made(sha)
 
 
-def test_nothing_is_fetched(yard: Yard) -> None:
+def test_nothing_is_fetched(yard: RecordingYard) -> None:
     makefile = "tool: main.o part.o\n\tgit clone https://example.org/x.git\n"
     with pytest.raises(BuildFailed, match=r"does not compile: .*transport 'https' not allowed"):
-        yard.build(yard.commit(SOURCES | {"Makefile": makefile}))
+        yard.made(yard.commit(SOURCES | {"Makefile": makefile}))
 
 
-def test_go_commands(yard: Yard) -> None:
+def test_go_commands(yard: RecordingYard) -> None:
     needs("go")
     tree = {"go.mod": "module example.org/tool\n\ngo 1.16\n"}
     for name in ("tool", "other"):
         tree[f"cmd/{name}/main.go"] = f'package main\n\nfunc main() {{ println("{name}") }}\n'
-    built = yard.build(yard.commit(tree))
+    built = yard.made(yard.commit(tree))
     assert built.system == "go"
-    assert {path.name for path in (yard.prefix(built) / "bin").iterdir()} == {"tool", "other"}
+    assert {path.name for path in (yard.installed(built.key) / "bin").iterdir()} == {"tool", "other"}
 
 
-def test_a_cargo_workspace(yard: Yard) -> None:
+def test_a_cargo_workspace(yard: RecordingYard) -> None:
     needs("cargo")
     if subprocess.run(["cargo", "--version"], capture_output=True, check=False).returncode:
         pytest.skip("cargo has no toolchain in this home folder")
@@ -326,6 +310,6 @@ def test_a_cargo_workspace(yard: Yard) -> None:
         "tool/Cargo.toml": '[package]\nname = "tool"\nversion = "1.0.0"\nedition = "2021"\n',
         "tool/src/main.rs": 'fn main() { println!("3"); }\n',
     }
-    built = yard.build(yard.commit(tree))
+    built = yard.made(yard.commit(tree))
     assert built.system == "cargo"
     assert yard.run(built) == "3"

@@ -2,21 +2,15 @@
 
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
-import msgspec
 import pytest
 
-from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.errors import BuildFailed
-from perfbisect.host.local import LocalHost
-from perfbisect.lab.build import build_store, checkout, links
-from perfbisect.lab.build.pipeline import build, build_context
+from perfbisect.lab.build import build_store, links
 from perfbisect.recipes.builder import Build, Builder, Variant
-from perfbisect.recipes.inventory import HostEntry
-from perfbisect.repository.discovery import open_repository
-from waiting import finish
+from repos import Repo
+from sharing import Yard
 
 pytestmark = pytest.mark.tools
 
@@ -103,45 +97,17 @@ TREES = {
     "make": {"Makefile": MAKEFILE},
 }
 NEEDS = {"cmake": "cmake", "meson": "meson", "autotools": "libtoolize", "make": "make"}
+TOOL = "bin/bench"
 RECIPE = Builder(
     name="tool", summary="a tool", driver="tool", programs=["bin/bench"], build=Build(timeout=300.0),
     variants={"o2nofp": Variant(cflags="-O1")},
 )  # fmt: skip
 
 
-class Place:
-    """A repository, and a host that builds its commits so that they can be linked again."""
-
-    def __init__(self, folder: Path, git: Callable[..., str]) -> None:
-        self.repo, self.git = folder / "repo", git
-        self.root = folder / "root"
-        self.root.mkdir()
-        self.host = LocalHost("here", PurePosixPath(self.root))
-        self.recipe = msgspec.structs.replace(RECIPE, folder=str(folder))
-
-    def build(self, files: dict[str, str], *, layouts: bool = False, **changes: object) -> BuildFacts:
-        for name, content in files.items():
-            path = self.repo / name
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(content)
-        self.git("add", "-A")
-        self.git("commit", "-q", "-m", "change")
-        recipe = msgspec.structs.replace(self.recipe, **changes)
-        repository = open_repository(self.repo)
-        bare = finish(checkout.mirror(self.host, repository, "tool", []))[1]
-        entry = HostEntry(name="here", jobs=2)
-        context = build_context(self.host, entry, recipe, "", bare, repository, layouts=layouts)
-        return finish(build(context, self.git("rev-parse", "HEAD")))[1].facts
-
-    def run(self, key: str) -> str:
-        """What the program prints while the folder of the build is another's, or gone."""
-        fixed = build_store.put_in_place(self.host, "tool", key)
-        return subprocess.run([fixed / "bin/bench"], capture_output=True, text=True, check=True).stdout.strip()
-
-    def runpath(self, key: str, name: str) -> str:
-        file = build_store.prefix(self.host, key) / "bin" / name
-        printed = subprocess.run(["readelf", "-dW", file], capture_output=True, text=True, check=True).stdout
-        return next((line.split("[")[1].rstrip("]") for line in printed.splitlines() if "PATH)" in line), "")
+def runpath(place: Yard, key: str, name: str) -> str:
+    file = place.installed(key, f"bin/{name}")
+    printed = subprocess.run(["readelf", "-dW", file], capture_output=True, text=True, check=True).stdout
+    return next((line.split("[")[1].rstrip("]") for line in printed.splitlines() if "PATH)" in line), "")
 
 
 def order(program: PurePosixPath) -> tuple[str, ...]:
@@ -151,12 +117,12 @@ def order(program: PurePosixPath) -> tuple[str, ...]:
 
 
 @pytest.fixture
-def place(tmp_path: Path, git: Callable[..., str]) -> Place:
-    return Place(tmp_path, git)
+def place(tmp_path: Path, git: Repo) -> Yard:
+    return Yard(tmp_path, git, RECIPE, jobs=2)
 
 
 @pytest.mark.parametrize("tree", TREES)
-def test_a_program_that_is_not_installed_is_copied_with_its_libraries(place: Place, tree: str) -> None:
+def test_a_program_that_is_not_installed_is_copied_with_its_libraries(place: Yard, tree: str) -> None:
     system = tree.partition(",")[0]
     if not shutil.which(NEEDS[system]):
         pytest.skip(f"{NEEDS[system]} is not installed")
@@ -166,20 +132,22 @@ def test_a_program_that_is_not_installed_is_copied_with_its_libraries(place: Pla
         {"inner.c": "int third(void) { return 5; }\nint inner(void) { return third(); }\n"}, layouts=True
     )
     assert first.binary != second.binary
-    assert (place.run(first.key), place.run(second.key)) == ("11", "15"), "each loads its own libraries"
+    assert (place.output(first.key, TOOL), place.output(second.key, TOOL)) == ("11", "15"), (
+        "each loads its own libraries"
+    )
     shutil.rmtree(place.root / "work" / "tool" / "build")
-    assert (place.run(first.key), place.run(second.key)) == ("11", "15")
+    assert (place.output(first.key, TOOL), place.output(second.key, TOOL)) == ("11", "15")
     assert (first.fixed, first.linker != "") == ("", True)
     found = links.find_linker(place.host)
     assert found
     again = [links.link(place.host, first.key, seed, found) for seed in (1, 2)]
-    assert [place.run(key) for key in again] == ["11", "11"]
+    assert [place.output(key, TOOL) for key in again] == ["11", "11"]
     orders = {order(build_store.prefix(place.host, key) / "bin" / "bench") for key in (first.key, *again)}
     assert len(orders) == 3
 
 
 def test_a_linker_that_looks_for_the_libraries_of_libraries_finds_them(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: Yard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As ld.bfd does, which moves object files: the program has two, and loads `inner` only by `outer`."""
     if not shutil.which("cmake"):
@@ -190,33 +158,33 @@ def test_a_linker_that_looks_for_the_libraries_of_libraries_finds_them(
     facts = place.build(SOURCES | tree, layouts=True)
     shutil.rmtree(place.root / "work" / "tool" / "build")
     assert facts.fixed == ""
-    assert place.run(links.link(place.host, facts.key, 1, linker)) == "11"
+    assert place.output(links.link(place.host, facts.key, 1, linker), TOOL) == "11"
 
 
-def test_other_folders_of_the_runpath_stay(place: Place) -> None:
+def test_other_folders_of_the_runpath_stay(place: Yard) -> None:
     key = place.build(SOURCES | TREES["make"]).key
-    assert place.runpath(key, "bench") == "$ORIGIN:/usr/local/odd"
-    assert place.runpath(key, "libouter.so") == "$ORIGIN"
+    assert runpath(place, key, "bench") == "$ORIGIN:/usr/local/odd"
+    assert runpath(place, key, "libouter.so") == "$ORIGIN"
 
 
-def test_what_is_installed_is_not_touched(place: Place) -> None:
+def test_what_is_installed_is_not_touched(place: Yard) -> None:
     """Whatever else the build has of that name."""
     rule = "install:\n\tinstall -D bench $(DESTDIR)$(PREFIX)/bin/bench\n\tmkdir a b && cp bench a && cp bench b\n"
     tree = {"Makefile": MAKEFILE.partition("install:")[0] + rule}
     key = place.build(SOURCES | tree).key
-    assert place.runpath(key, "bench").startswith(str(place.root))
+    assert runpath(place, key, "bench").startswith(str(place.root))
     assert not (build_store.prefix(place.host, key) / "bin" / "libouter.so").as_posix() in map(
         str, place.root.rglob("*")
     )
 
 
-def test_the_file_nearest_to_the_top_is_taken(place: Place) -> None:
+def test_the_file_nearest_to_the_top_is_taken(place: Yard) -> None:
     script = "install:\n\tmkdir -p x/y\n\tprintf '#!/bin/sh\\necho 7\\n' >x/bench\n\techo 'echo 8' >x/y/bench\n\techo 9 >bench\n"
     tree = {"Makefile": f"all:\n{script}\tchmod +x x/bench x/y/bench\n"}
-    assert place.run(place.build(SOURCES | tree).key) == "7", "one that cannot be executed is no program"
+    assert place.output(place.build(SOURCES | tree).key, TOOL) == "7", "one that cannot be executed is no program"
 
 
-def test_several_files_of_a_program_s_name_are_an_error(place: Place) -> None:
+def test_several_files_of_a_program_s_name_are_an_error(place: Yard) -> None:
     rule = "all:\ninstall:\n\tmkdir a b && echo 1 >a/bench && echo 2 >b/bench && chmod +x a/bench b/bench\n"
     why = r"does not install: .*bin/bench is not installed, and several files of the build have its name: \./a/bench \./b/bench"
     with pytest.raises(BuildFailed, match=why):
@@ -225,7 +193,7 @@ def test_several_files_of_a_program_s_name_are_an_error(place: Place) -> None:
         place.build({"Makefile": "all:\ninstall:\n"}, programs=["bin/absent"])
 
 
-def test_a_library_that_is_loaded_by_its_path_cannot_be_brought_along(place: Place) -> None:
+def test_a_library_that_is_loaded_by_its_path_cannot_be_brought_along(place: Yard) -> None:
     rule = "bench: outer.c inner.c\n\t$(CC) -fPIC -shared -o libx.so outer.c inner.c\n\t$(CC) -o $@ bench.c $(CURDIR)/libx.so\ninstall:\n"
     with pytest.raises(
         BuildFailed, match=r"does not install: .*bin/bench loads a library of its build by its path: build/libx"

@@ -2,23 +2,20 @@
 
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path, PurePosixPath
-from socket import socket
 from threading import Timer
 
 import pytest
-from paramiko import Channel
 
 from machine import Machine
 from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.errors import CommandFailed
-from perfbisect.host import ssh
 from perfbisect.host.local import LocalHost
 from perfbisect.host.protocol import Host
 from perfbisect.host.ssh import SshHost
 from perfbisect.lab.build import build_store
 from perfbisect.lab.build.build_store import hash_artifacts, ship
+from sharing import break_stream
 
 pytestmark = pytest.mark.tools
 
@@ -91,15 +88,7 @@ def test_a_lost_maker_is_asked_again(
 ) -> None:
     maker, machine = far
     make(maker)
-    whole = ssh._backward
-
-    def torn(channel: Channel, sink: socket) -> None:
-        monkeypatch.setattr(ssh, "_backward", whole)
-        sink.sendall(channel.recv(1 << 16))
-        lose(machine, restarted)
-        whole(channel, sink)
-
-    monkeypatch.setattr(ssh, "_backward", torn)
+    break_stream(monkeypatch, False, lambda: lose(machine, restarted))
     ship(maker, "b", "key", near)
     assert is_whole(near)
 
@@ -109,15 +98,7 @@ def test_a_lost_receiver_is_sent_everything_again(
 ) -> None:
     host, machine = far
     make(near)
-    whole: Callable[[socket, Channel], None] = ssh._forward
-
-    def torn(source: socket, channel: Channel) -> None:
-        monkeypatch.setattr(ssh, "_forward", whole)
-        channel.sendall(source.recv(1 << 16))
-        machine.kill_sshd()
-        whole(source, channel)
-
-    monkeypatch.setattr(ssh, "_forward", torn)
+    break_stream(monkeypatch, True, machine.kill_sshd)
     ship(near, "b", "key", host)
     assert is_whole(host)
 

@@ -1,3 +1,4 @@
+import os
 import subprocess
 import threading
 from collections.abc import Callable
@@ -6,18 +7,21 @@ from pathlib import Path, PurePosixPath
 import msgspec
 import pytest
 
+from machine import Machine
 from perfbisect.core.domain.settings import Patch
 from perfbisect.errors import BuildFailed, CommandFailed, EnvironmentFailure
 from perfbisect.host.local import LocalHost
 from perfbisect.host.protocol import StoppableHost
+from perfbisect.host.ssh import SshHost
 from perfbisect.lab.build import checkout
+from perfbisect.lab.build.host_git import REFS, push, scripted
 from perfbisect.lab.build.host_git import git as git_on
-from perfbisect.lab.build.host_git import scripted
-from perfbisect.lab.build.pipeline import build, build_context, key_of
+from perfbisect.lab.build.pipeline import build, key_of
 from perfbisect.lab.build.plan import BuildContext, Built
 from perfbisect.recipes.builder import Build, Builder, Variant
-from perfbisect.recipes.inventory import HostEntry
 from perfbisect.repository.discovery import open_repository
+from repos import Repo
+from sharing import Yard, break_stream
 from waiting import finish
 
 pytestmark = pytest.mark.tools
@@ -33,25 +37,11 @@ def host(tmp_path: Path) -> LocalHost:
     return LocalHost("here", PurePosixPath(root))
 
 
-@pytest.fixture
-def repo(tmp_path: Path, git: Git) -> Path:
-    return tmp_path / "repo"
-
-
-def write(repo: Path, files: dict[str, str]) -> None:
+def write(folder: Path, files: dict[str, str]) -> None:
     for name, content in files.items():
-        path = repo / name
+        path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
-
-
-def commit(repo: Path, git: Git, files: dict[str, str], *removed: str) -> str:
-    write(repo, files)
-    for name in removed:
-        (repo / name).unlink()
-    git("add", "-A", "-f")
-    git("commit", "-q", "--allow-empty", "-m", "change")
-    return git("rev-parse", "HEAD")
 
 
 def listing(folder: Path) -> set[str]:
@@ -70,10 +60,10 @@ def check_out(host: LocalHost, bare: PurePosixPath, sha: str, to: PurePosixPath,
     checkout.checkout(host, bare, sha, to, ignore)
 
 
-def test_a_checkout_is_exact(host: LocalHost, repo: Path, git: Git) -> None:
-    first = commit(repo, git, {"a.c": "1", "dir/b.c": "1", "dir/c.c": "1", ".gitignore": "*.o"})
-    second = commit(repo, git, {"a.c": "2", 'new/é "q"\n.c': "x"}, "dir/b.c")
-    bare, to = mirrored(host, repo, "some name"), place(host)
+def test_a_checkout_is_exact(host: LocalHost, git: Repo) -> None:
+    first = git.commit({"a.c": "1", "dir/b.c": "1", "dir/c.c": "1", ".gitignore": "*.o"})
+    second = git.commit({"a.c": "2", 'new/é "q"\n.c': "x", "dir/b.c": None})
+    bare, to = mirrored(host, git.path, "some name"), place(host)
     check_out(host, bare, first, to, [])
     here = Path(to)
     assert listing(here) == {"a.c", "dir/b.c", "dir/c.c", ".gitignore"}
@@ -102,10 +92,10 @@ IGNORE = [
 ]  # fmt: skip
 
 
-def test_ignored_paths_are_absent_and_no_others(host: LocalHost, repo: Path, git: Git) -> None:
+def test_ignored_paths_are_absent_and_no_others(host: LocalHost, git: Repo) -> None:
     """The range, the id of a tree and the checkout agree on what is ignored: git's pathspecs say it."""
-    sha = commit(repo, git, dict.fromkeys(FILES, "x"))
-    bare, to = mirrored(host, repo), place(host)
+    sha = git.commit(dict.fromkeys(FILES, "x"))
+    bare, to = mirrored(host, git.path), place(host)
     for ignore in IGNORE:
         pathspecs = [f":(top,exclude,glob){pattern}" for pattern in ignore]
         expected = set(git("ls-files", "-z", "--", ":(top)", *pathspecs).strip("\0").split("\0"))
@@ -113,10 +103,10 @@ def test_ignored_paths_are_absent_and_no_others(host: LocalHost, repo: Path, git
         assert listing(Path(to)) == expected, ignore
 
 
-def test_ignored_files_that_a_build_made_do_not_survive(host: LocalHost, repo: Path, git: Git) -> None:
-    first = commit(repo, git, {"a.c": "1", "doc/a": "1"})
-    second = commit(repo, git, {"a.c": "2"})
-    bare, to = mirrored(host, repo), place(host)
+def test_ignored_files_that_a_build_made_do_not_survive(host: LocalHost, git: Repo) -> None:
+    first = git.commit({"a.c": "1", "doc/a": "1"})
+    second = git.commit({"a.c": "2"})
+    bare, to = mirrored(host, git.path), place(host)
     check_out(host, bare, first, to, ["doc/**"])
     write(Path(to), {"doc/a": "made", "doc/b": "made"})
     check_out(host, bare, second, to, ["doc/**"])
@@ -127,42 +117,42 @@ def test_ignored_files_that_a_build_made_do_not_survive(host: LocalHost, repo: P
     assert listing(Path(to)) == {"a.c"}
 
 
-def test_the_id_of_a_tree_sees_all_but_ignored_paths(host: LocalHost, repo: Path, git: Git) -> None:
+def test_the_id_of_a_tree_sees_all_but_ignored_paths(host: LocalHost, git: Repo) -> None:
     ignore = ["doc/**", "*.md"]
     shas = [
-        commit(repo, git, {"a.c": "1", "doc/x": "1"}),
-        commit(repo, git, {"doc/x": "2", "doc/y": "2", "README.md": "2"}),
-        commit(repo, git, {"a.c": "2"}),
+        git.commit({"a.c": "1", "doc/x": "1"}),
+        git.commit({"doc/x": "2", "doc/y": "2", "README.md": "2"}),
+        git.commit({"a.c": "2"}),
     ]
-    (repo / "a.c").chmod(0o755)
-    shas.append(commit(repo, git, {}))
+    (git.path / "a.c").chmod(0o755)
+    shas.append(git.commit({}))
     git("mv", "a.c", "b.c")
-    shas.append(commit(repo, git, {}))
-    bare = mirrored(host, repo)
+    shas.append(git.commit({}))
+    bare = mirrored(host, git.path)
     ids = [checkout.filtered_tree(host, bare, sha, ignore) for sha in shas]
     assert ids[0] == ids[1]
     assert len(set(ids)) == 4
     assert checkout.filtered_tree(host, bare, shas[0], []) != checkout.filtered_tree(host, bare, shas[1], [])
 
 
-def test_paths_of_a_tree(host: LocalHost, repo: Path, git: Git) -> None:
-    sha = commit(repo, git, {"a b.c": "1", "dir/x": "1"})
-    bare = mirrored(host, repo)
+def test_paths_of_a_tree(host: LocalHost, git: Repo) -> None:
+    sha = git.commit({"a b.c": "1", "dir/x": "1"})
+    bare = mirrored(host, git.path)
     assert checkout.present(host, bare, sha, ["a b.c", "dir", "dir/", "dir/x", "dir/y", "a*"]) == {
         "a b.c", "dir", "dir/", "dir/x",
     }  # fmt: skip
     assert checkout.present(host, bare, sha, ["dir/y"]) == checkout.present(host, bare, sha, []) == frozenset()
 
 
-def lose(repo: Path, blob: str) -> None:
+def lose(git: Repo, blob: str) -> None:
     """Take an object away, as in a snapshot that came without it."""
-    (repo / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
+    (git.path / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
 
 
-def test_an_incomplete_repository_serves_for_what_it_has(host: LocalHost, repo: Path, git: Git) -> None:
-    sha = commit(repo, git, {"a.c": "1", "test/big": "not here"})
-    lose(repo, git("rev-parse", "HEAD:test/big"))
-    bare, to = mirrored(host, repo), place(host)
+def test_an_incomplete_repository_serves_for_what_it_has(host: LocalHost, git: Repo) -> None:
+    sha = git.commit({"a.c": "1", "test/big": "not here"})
+    lose(git, git("rev-parse", "HEAD:test/big"))
+    bare, to = mirrored(host, git.path), place(host)
     assert checkout.filtered_tree(host, bare, sha, ["test/**"]) != checkout.filtered_tree(host, bare, sha, [])
     check_out(host, bare, sha, to, ["test/**"])
     assert listing(Path(to)) == {"a.c"}
@@ -176,18 +166,16 @@ def test_an_incomplete_repository_serves_for_what_it_has(host: LocalHost, repo: 
     assert "test/big" in Path(caught.value.log).read_text()
 
 
-def test_an_unknown_commit_is_named(host: LocalHost, repo: Path, git: Git) -> None:
-    commit(repo, git, {"a.c": "1"})
+def test_an_unknown_commit_is_named(host: LocalHost, git: Repo) -> None:
+    git.commit({"a.c": "1"})
     with pytest.raises(EnvironmentFailure, match="commit 1234512345 is not in"):
-        check_out(host, mirrored(host, repo), "1234512345" * 4, place(host), [])
+        check_out(host, mirrored(host, git.path), "1234512345" * 4, place(host), [])
 
 
-def test_another_repository_and_a_cut_checkout_do_no_harm(
-    host: LocalHost, repo: Path, git: Git, tmp_path: Path
-) -> None:
-    first = commit(repo, git, {"a.c": "1", "b.c": "1"})
+def test_another_repository_and_a_cut_checkout_do_no_harm(host: LocalHost, git: Repo, tmp_path: Path) -> None:
+    first = git.commit({"a.c": "1", "b.c": "1"})
     to = place(host)
-    check_out(host, mirrored(host, repo), first, to, [])
+    check_out(host, mirrored(host, git.path), first, to, [])
     other = tmp_path / "other"
     subprocess.run(["git", "init", "-q", str(other)], check=True)
     write(other, {"c.c": "1"})
@@ -198,36 +186,36 @@ def test_another_repository_and_a_cut_checkout_do_no_harm(
     check_out(host, bare, git("rev-parse", "HEAD", cwd=other), to, [])
     assert listing(Path(to)) == {"c.c"}
     Path(bare, "index").write_bytes(b"cut")
-    check_out(host, mirrored(host, repo), first, to, [])
+    check_out(host, mirrored(host, git.path), first, to, [])
     assert listing(Path(to)) == {"a.c", "b.c"}
 
 
 def test_nobodys_git_configuration_matters(
-    host: LocalHost, repo: Path, git: Git, seal: Path, monkeypatch: pytest.MonkeyPatch
+    host: LocalHost, git: Repo, seal: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sha = commit(repo, git, {"a.c": "1\n"})
+    sha = git.commit({"a.c": "1\n"})
     hooks = seal / "hooks"
     write(hooks, {"post-checkout": f"#!/bin/sh\ntouch {seal}/ran\n"})
     (hooks / "post-checkout").chmod(0o755)
     (seal / ".gitconfig").write_text(f"[core]\n\tautocrlf = true\n\thooksPath = {hooks}\n")
     monkeypatch.setenv("GIT_DIR", "/nonexistent")
     monkeypatch.setenv("GIT_INDEX_FILE", str(seal / "index"))
-    check_out(host, mirrored(host, repo), sha, place(host), [])
+    check_out(host, mirrored(host, git.path), sha, place(host), [])
     assert Path(place(host), "a.c").read_bytes() == b"1\n"
     assert not (seal / "ran").exists()
     assert not (seal / "index").exists()
 
 
-def test_a_linked_work_tree_serves(host: LocalHost, repo: Path, git: Git, tmp_path: Path) -> None:
-    sha = commit(repo, git, {"a.c": "1"})
+def test_a_linked_work_tree_serves(host: LocalHost, git: Repo, tmp_path: Path) -> None:
+    sha = git.commit({"a.c": "1"})
     git("worktree", "add", "-q", str(tmp_path / "linked"))
     check_out(host, mirrored(host, tmp_path / "linked"), sha, place(host), [])
     assert listing(Path(place(host))) == {"a.c"}
 
 
-def test_on_this_machine_nothing_is_copied(host: LocalHost, repo: Path, git: Git) -> None:
-    sha = commit(repo, git, {"a.c": "1"})
-    told, bare = finish(checkout.mirror(StoppableHost(host, threading.Event()), open_repository(repo), "n", [sha]))
+def test_on_this_machine_nothing_is_copied(host: LocalHost, git: Repo) -> None:
+    sha = git.commit({"a.c": "1"})
+    told, bare = finish(checkout.mirror(StoppableHost(host, threading.Event()), open_repository(git.path), "n", [sha]))
     assert told == []
     assert not list(Path(bare, "objects").glob("??"))
     check_out(host, bare, sha, place(host), [])
@@ -268,29 +256,15 @@ def new_file(path: str) -> bytes:
 
 
 @pytest.fixture
-def commit_of_patching(git: Git, tmp_path: Path) -> Callable[[str, str], str]:
+def commit_of_patching(git: Repo) -> Callable[..., str]:
     """``commit(text, version)`` commits a tree with these; returns the hash."""
-
-    def make(text: str, version: str = "1.0") -> str:
-        for name, content in (("text", f"{text}\nend\n"), ("VERSION", f"{version}\n")):
-            (tmp_path / "repo" / name).write_text(content)
-        git("add", "-A")
-        git("commit", "-q", "--allow-empty", "-m", "change")
-        return git("rev-parse", "HEAD")
-
-    return make
+    return lambda text, version="1.0": git.commit({"text": f"{text}\nend\n", "VERSION": f"{version}\n"})
 
 
 @pytest.fixture
-def context(host: LocalHost, tmp_path: Path) -> Callable[..., BuildContext]:
-    def make(*patches: Patch) -> BuildContext:
-        repository = open_repository(tmp_path / "repo")
-        bare: PurePosixPath = finish(checkout.mirror(host, repository, "text", []))[1]
-        (tmp_path / "recipe").mkdir(exist_ok=True)
-        recipe = msgspec.structs.replace(RECIPE, folder=str(tmp_path / "recipe"))
-        return build_context(host, HostEntry(name="here", jobs=1), recipe, "", bare, repository, patches)
-
-    return make
+def context(yard: Yard) -> Callable[..., BuildContext]:
+    yard.recipe = msgspec.structs.replace(RECIPE, folder=yard.recipe.folder)
+    return lambda *patches: yard.context("", *patches)
 
 
 def built(context: BuildContext, sha: str) -> tuple[Built, str]:
@@ -346,7 +320,7 @@ def test_patches_build_on_each_other_and_those_for_some_versions_come_last(
 
 
 def test_a_binary_name_and_content_that_is_not_utf_8_are_no_obstacle(
-    commit_of_patching: Callable[..., str], context: Callable[..., BuildContext], git: Git, tmp_path: Path
+    commit_of_patching: Callable[..., str], context: Callable[..., BuildContext], git: Repo, tmp_path: Path
 ) -> None:
     commit_of_patching("x")
     (tmp_path / "repo" / "text").write_bytes(b"\xe5se\nend\n")
@@ -371,3 +345,73 @@ def test_nothing_outside_of_the_tree_is_touched(
     assert made.facts.patches == {"p": False, "in": True}
     assert not list(outside.iterdir())
     assert not list(tmp_path.rglob("out.add"))
+
+
+@pytest.fixture
+def bare(host: LocalHost) -> PurePosixPath:
+    place = host.root / "a b.git"
+    host.run(["git", "init", "-q", "--bare", str(place)])
+    return place
+
+
+def pushed(git: Repo, name: str) -> str:
+    return git.commit({name: name * 1000})
+
+
+def there(bare: PurePosixPath) -> set[str]:
+    show = ["git", f"--git-dir={bare}", "for-each-ref", "--format=%(refname)"]
+    return set(subprocess.run(show, capture_output=True, text=True, check=True).stdout.split())
+
+
+def objects(bare: PurePosixPath) -> int:
+    return sum(1 for _ in Path(bare, "objects").glob("??/*"))
+
+
+def test_only_what_is_missing_travels(tmp_path: Path, git: Repo, host: LocalHost, bare: PurePosixPath) -> None:
+    git("checkout", "-q", "-b", "$(touch${IFS}hit);'-odd-é")
+    first = pushed(git, "a")
+    repository = open_repository(tmp_path / "repo")
+    told = list(push(host, bare, repository, [first]))
+    assert told[0] == (0, 0)
+    assert told[-1] == (3, 3)
+    assert there(bare) == {f"{REFS}/{first}"}
+    assert objects(bare) == 3
+    second, third = pushed(git, "-b $(id)\n"), pushed(git, "ü")
+    list(push(host, bare, repository, [first, third, third]))
+    assert there(bare) == {f"{REFS}/{first}", f"{REFS}/{third}"}
+    assert objects(bare) == 9
+    show = subprocess.run(["git", f"--git-dir={bare}", "show", f"{second}:-b $(id)\n"], capture_output=True, check=True)
+    assert show.stdout.startswith(b"-b $(id)\n")
+    (repository.git_dir / "HEAD").unlink()  # nothing is asked of a repository whose commits are all there
+    assert list(push(host, bare, repository, [first, third])) == []
+
+
+def test_an_incomplete_clone_is_refused(tmp_path: Path, git: Repo, host: LocalHost, bare: PurePosixPath) -> None:
+    last = pushed(git, "a")
+    git("config", "uploadpack.allowFilter", "true")
+    git("clone", "-q", "--bare", "--filter=blob:none", "--", f"file://{tmp_path}/repo", str(tmp_path / "clone"))
+    with pytest.raises(EnvironmentFailure, match="is a partial clone"):
+        list(push(host, bare, open_repository(tmp_path / "clone"), [last]))
+    assert there(bare) == set()
+
+
+def test_what_git_says_is_reported(tmp_path: Path, git: Repo, host: LocalHost, bare: PurePosixPath) -> None:
+    pushed(git, "a")
+    with pytest.raises(EnvironmentFailure, match="cannot be pushed to host here"):
+        list(push(host, bare, open_repository(tmp_path / "repo"), ["1234512345" * 4]))
+    with pytest.raises(EnvironmentFailure, match=r"cannot be pushed to host here: fatal: '.*/nowhere' "):
+        list(push(host, host.root / "nowhere", open_repository(tmp_path / "repo"), [git("rev-parse", "HEAD")]))
+
+
+def test_a_push_goes_on_after_a_lost_link(
+    tmp_path: Path, git: Repo, far: tuple[SshHost, Machine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More is on its way then than fits into the buffers, and git is not left waiting."""
+    host, machine = far
+    (tmp_path / "repo" / "much").write_bytes(os.urandom(10_000_000))
+    last = pushed(git, "a")
+    bare = host.root / "a.git"
+    host.run(["git", "init", "-q", "--bare", str(bare)])
+    break_stream(monkeypatch, True, machine.kill_sshd, pieces=4)  # what is asked for comes first
+    list(push(host, bare, open_repository(tmp_path / "repo"), [last]))
+    assert there(bare) == {f"{REFS}/{last}"}

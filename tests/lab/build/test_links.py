@@ -4,19 +4,15 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-import msgspec
 import pytest
 
-from perfbisect.core.domain.facts import BuildFacts
-from perfbisect.host.local import LocalHost
-from perfbisect.lab.build import build_store, checkout, links
-from perfbisect.lab.build.pipeline import build, build_context
-from perfbisect.lab.build.plan import BuildContext
+from perfbisect.lab.build import build_store, links
+from perfbisect.lab.build.pipeline import build
 from perfbisect.recipes.builder import Build, Builder, Variant
-from perfbisect.recipes.inventory import HostEntry
-from perfbisect.repository.discovery import open_repository
+from repos import Repo
+from sharing import Yard
 from waiting import finish
 
 pytestmark = pytest.mark.tools
@@ -85,6 +81,7 @@ tiny_LDADD = libparts.la
     },
 }
 NEEDS = {"make": "make", "cmake": "cmake", "meson": "meson", "autotools": "libtoolize"}
+TOOL = "bin/tiny"
 RECIPE = Builder(
     name="tiny",
     summary="a tiny program",
@@ -95,48 +92,9 @@ RECIPE = Builder(
 )
 
 
-class Place:
-    """A repository, a host and a recipe to build with."""
-
-    def __init__(self, folder: Path, git: Git) -> None:
-        self.repo, self.git = folder / "repo", git
-        self.root = folder / "root"
-        self.root.mkdir()
-        self.host = LocalHost("here", PurePosixPath(self.root))
-        self.recipe = msgspec.structs.replace(RECIPE, folder=str(folder / "recipe"))
-        (folder / "recipe").mkdir()
-
-    def commit(self, files: dict[str, str]) -> str:
-        for name, content in files.items():
-            path = self.repo / name
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(content)
-        self.git("add", "-A")
-        self.git("commit", "-q", "-m", "change")
-        return self.git("rev-parse", "HEAD")
-
-    def context(self, variant: str = "", *, layouts: bool = True, **changes: object) -> BuildContext:
-        recipe = msgspec.structs.replace(self.recipe, **changes)
-        repository = open_repository(self.repo)
-        bare = finish(checkout.mirror(self.host, repository, "tiny", []))[1]
-        return build_context(
-            self.host, HostEntry(name="here", jobs=1), recipe, variant, bare, repository, layouts=layouts
-        )
-
-    def build(self, files: dict[str, str], variant: str = "", **changes: object) -> BuildFacts:
-        return finish(build(self.context(variant, **changes), self.commit(files)))[1].facts
-
-    def installed(self, key: str, path: str = "bin/tiny") -> Path:
-        return Path(build_store.prefix(self.host, key) / path)
-
-    def output(self, key: str) -> str:
-        fixed = build_store.put_in_place(self.host, "tiny", key)
-        return subprocess.run([fixed / "bin/tiny"], capture_output=True, text=True, check=True).stdout
-
-
 @pytest.fixture
-def place(tmp_path: Path, git: Git) -> Place:
-    return Place(tmp_path, git)
+def place(tmp_path: Path, git: Repo) -> Yard:
+    return Yard(tmp_path, git, RECIPE)
 
 
 def order(program: Path) -> list[str]:
@@ -154,26 +112,26 @@ def sizes(program: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("system", TREES)
-def test_links_of_every_build_system_are_repeated_in_other_orders(place: Place, system: str) -> None:
+def test_links_of_every_build_system_are_repeated_in_other_orders(place: Yard, system: str) -> None:
     if not shutil.which(NEEDS[system]):
         pytest.skip(f"{NEEDS[system]} is not installed")
-    facts = place.build(SOURCES | TREES[system])
+    facts = place.build(SOURCES | TREES[system], layouts=True)
     found = links.find_linker(place.host)
     assert found
     assert (facts.fixed, facts.linker) == ("", found.version)
-    usual = place.installed(facts.key)
-    before, said = order(usual), place.output(facts.key)
+    usual = place.installed(facts.key, TOOL)
+    before, said = order(usual), place.output(facts.key, TOOL)
     shuffled = [links.link(place.host, facts.key, seed, found) for seed in (1, 2, 3)]
-    orders = [order(place.installed(key)) for key in shuffled]
+    orders = [order(place.installed(key, TOOL)) for key in shuffled]
     assert len({tuple(each) for each in (before, *orders)}) == 4
     assert all(sorted(each) == sorted(before) for each in orders)
-    assert {place.output(key) for key in shuffled} == {said}
-    assert [sizes(place.installed(key)) for key in shuffled] == [sizes(usual)] * 3
-    once = place.installed(shuffled[0]).read_bytes()
+    assert {place.output(key, TOOL) for key in shuffled} == {said}
+    assert [sizes(place.installed(key, TOOL)) for key in shuffled] == [sizes(usual)] * 3
+    once = place.installed(shuffled[0], TOOL).read_bytes()
     build_store.remove(place.host, shuffled[0])
-    assert not place.installed(shuffled[0]).exists()
+    assert not place.installed(shuffled[0], TOOL).exists()
     assert links.link(place.host, facts.key, 1, found) == shuffled[0]
-    assert place.installed(shuffled[0]).read_bytes() == once
+    assert place.installed(shuffled[0], TOOL).read_bytes() == once
     assert order(usual) == before
     if system in ("cmake", "autotools"):  # the library that the program loads
         library = next(path for path in place.installed(facts.key, "lib").glob("libparts.so*") if not path.is_symlink())
@@ -183,7 +141,7 @@ def test_links_of_every_build_system_are_repeated_in_other_orders(place: Place, 
 
 
 @pytest.mark.parametrize("name", [links.LLD, links.GOLD, links.OBJECTS])
-def test_other_linkers_make_layouts_too(place: Place, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_linkers_make_layouts_too(place: Yard, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without mold the next one is used; the last moves only object files, of which this program has three."""
     linker = links.Linker(name, "")
     if not shutil.which(linker.program):
@@ -191,55 +149,55 @@ def test_other_linkers_make_layouts_too(place: Place, name: str, monkeypatch: py
     monkeypatch.setattr(links, "find_linker", lambda _: linker)
     further = "int further(int x) { return x + 9; }\n" + "".join(f"int part9{n}(int x) {{ return x; }}\n" for n in "12")
     rule = MAKE.replace("program.o", "program.o further.o library.o").replace(" -lparts", "")
-    facts = place.build(SOURCES | {"Makefile": rule, "further.c": further})
+    facts = place.build(SOURCES | {"Makefile": rule, "further.c": further}, layouts=True)
     assert facts.fixed == ""
     made = [links.link(place.host, facts.key, seed, linker) for seed in range(1, 7)]
-    orders = {tuple(order(place.installed(key))) for key in made}
+    orders = {tuple(order(place.installed(key, TOOL))) for key in made}
     assert len(orders) > 2
     assert len({tuple(sorted(each)) for each in orders}) == 1
-    assert len({place.output(key) for key in [facts.key, *made]}) == 1
+    assert len({place.output(key, TOOL) for key in [facts.key, *made]}) == 1
 
 
-def test_a_link_whose_inputs_have_changed_is_not_used(place: Place) -> None:
+def test_a_link_whose_inputs_have_changed_is_not_used(place: Yard) -> None:
     """An archive that is written again in place, after the link, changes the kept one with it."""
     rule = MAKE.replace("install: tiny\n", "install: tiny\n\techo 'int whole(int x) { return 3; }' | gcc -O1 -xc -c -o w.o -\n"
                         "\tcp w.o w2.o && ar rcs new.a w.o && cat new.a >libparts.a\n")  # fmt: skip
-    facts = place.build(SOURCES | {"Makefile": rule})
+    facts = place.build(SOURCES | {"Makefile": rule}, layouts=True)
     assert facts.linker == ""
     assert re.match(r"bin/tiny: the same link (fails|gives other code) the second time", facts.fixed)
 
 
-def test_code_that_is_optimised_at_link_time_has_one_order(place: Place) -> None:
-    facts = place.build(SOURCES | TREES["make"], "lto")
+def test_code_that_is_optimised_at_link_time_has_one_order(place: Yard) -> None:
+    facts = place.build(SOURCES | TREES["make"], "lto", layouts=True)
     assert "optimised at link time" in facts.fixed
 
 
-def test_builds_that_are_linked_again_are_builds_of_their_own(place: Place) -> None:
-    sha = place.commit(SOURCES | TREES["make"])
+def test_builds_that_are_linked_again_are_builds_of_their_own(place: Yard) -> None:
+    sha = place.git.commit(SOURCES | TREES["make"])
     usual, again = (finish(build(place.context(layouts=wanted), sha))[1].facts for wanted in (False, True))
     assert usual.key != again.key
     assert (usual.linker, usual.fixed) == ("", "")
     assert not (build_store.folder(place.host, usual.key) / "links").as_posix() in map(str, place.root.rglob("links"))
     assert (again.cache_hits, again.cache_misses) == (0, 2)  # other options
-    found = finish(build(place.context(), sha))[1].facts
+    found = finish(build(place.context(layouts=True), sha))[1].facts
     assert (found.reused, found.linker) == (True, again.linker)
 
 
-def test_names_that_are_no_text_neither_fail_a_build_nor_are_they_linked_again(place: Place) -> None:
+def test_names_that_are_no_text_neither_fail_a_build_nor_are_they_linked_again(place: Yard) -> None:
     """A library with such a name is loaded perhaps, so that no two such builds are known to be equal."""
     odd = r"""	cp tiny "$(PREFIX)/bin/$$(printf 'two\nlines')" && cp tiny "$(PREFIX)/bin/$$(printf 'caf\351')"
 	cp tiny "$(PREFIX)/bin/$$(printf 'libcaf\351.so')"
 """
     files = SOURCES | {"Makefile": MAKE + odd}
-    facts = place.build(files)
+    facts = place.build(files, layouts=True)
     assert (facts.binary, facts.fixed) == (facts.key, "")
     found = links.find_linker(place.host)
     assert found
     made = links.link(place.host, facts.key, 1, found)
-    programs = sorted(place.installed(made).parent.iterdir())
+    programs = sorted(place.installed(made, TOOL).parent.iterdir())
     alone = [path.name for path in programs if path.stat().st_nlink == 1]
     assert alone == ["tiny"], "the others share their files with the build"
     assert len(programs) == 4
     only = MAKE + odd.replace("cp tiny", "mv $(PREFIX)/bin/tiny", 1).partition(" && ")[0] + "\n"
-    facts = place.build(files | {"Makefile": only}, programs=[])
+    facts = place.build(files | {"Makefile": only}, programs=[], layouts=True)
     assert (facts.linker, facts.fixed) == ("", "./bin/two lines: a line ends in its name")

@@ -1,21 +1,18 @@
 import os
 import shutil
 from collections.abc import Callable
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import msgspec
 import pytest
 
-from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.errors import BuildFailed, EnvironmentFailure
 from perfbisect.host import jobs
-from perfbisect.host.local import LocalHost
-from perfbisect.lab.build import build_store, checkout
-from perfbisect.lab.build.pipeline import build, build_context
-from perfbisect.lab.build.plan import BuildContext, Built
+from perfbisect.lab.build import build_store
+from perfbisect.lab.build.pipeline import build
 from perfbisect.recipes.builder import Build, Builder, Variant, When
-from perfbisect.recipes.inventory import HostEntry
-from perfbisect.repository.discovery import open_repository
+from repos import Repo
+from sharing import Yard
 from waiting import finish
 
 pytestmark = pytest.mark.tools
@@ -51,58 +48,19 @@ RECIPE = Builder(
 )
 
 
-class Place:
-    """A repository, a host and a recipe to build with."""
-
-    def __init__(self, folder: Path, git: Git) -> None:
-        self.repo, self.git = folder / "repo", git
-        self.root = folder / "root"
-        self.root.mkdir()
-        self.host = LocalHost("here", PurePosixPath(self.root))
-        self.recipe = msgspec.structs.replace(RECIPE, folder=str(folder / "recipe"))
-        (folder / "recipe").mkdir()
-
-    def commit(self, **files: str) -> str:
-        for name, content in files.items():
-            self.write(name, content)
-        self.git("add", "-A")
-        self.git("commit", "-q", "--allow-empty", "-m", "change")
-        return self.git("rev-parse", "HEAD")
-
-    def write(self, name: str, content: str) -> None:
-        path = self.repo / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(content)
-
-    def context(self, variant: str = "", **changes: object) -> BuildContext:
-        recipe = msgspec.structs.replace(self.recipe, **changes)
-        entry = HostEntry(name="here", jobs=1)
-        repository = open_repository(self.repo)
-        bare = finish(checkout.mirror(self.host, repository, "tiny", []))[1]
-        return build_context(self.host, entry, recipe, variant, bare, repository)
-
-    def build(self, sha: str, variant: str = "", **changes: object) -> BuildFacts:
-        return self.built(sha, variant, **changes).facts
-
-    def built(self, sha: str, variant: str = "", **changes: object) -> Built:
-        return finish(build(self.context(variant, **changes), sha))[1]
-
-
 @pytest.fixture
-def place(tmp_path: Path, git: Git) -> Place:
-    made = Place(tmp_path, git)
-    for name, content in FILES.items():
-        made.write(name, content)
-    return made
+def place(tmp_path: Path, git: Repo) -> Yard:
+    git.write(FILES)
+    return Yard(tmp_path, git, RECIPE)
 
 
 def changed(recipe: Build, **changes: object) -> Build:
     return msgspec.structs.replace(recipe, **changes)
 
 
-def test_a_later_commit_compiles_only_what_changed(place: Place) -> None:
-    first = place.build(place.commit())
-    told, built = finish(build(place.context(), place.commit(**{"one.c": "int one(void) { return 11; }\n"})))
+def test_a_later_commit_compiles_only_what_changed(place: Yard) -> None:
+    first = place.build(place.git.commit())
+    told, built = finish(build(place.context(), place.git.commit({"one.c": "int one(void) { return 11; }\n"})))
     second = built.facts
     assert (first.cache_hits, first.cache_misses, first.hit_rate) == (0, 3, 0.0)
     assert (second.cache_hits, second.cache_misses) == (2, 1)
@@ -120,47 +78,47 @@ def test_a_later_commit_compiles_only_what_changed(place: Place) -> None:
     assert not list((place.root / "jobs").iterdir())
 
 
-def test_neither_the_tree_nor_the_users_environment_sets_ccache(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_neither_the_tree_nor_the_users_environment_sets_ccache(place: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CCACHE_DISABLE", "1")
     monkeypatch.setenv("CCACHE_SLOPPINESS", "pch_defines,time_macros")
     conf = {"ccache.conf": "disable = true\n"}
-    assert place.build(place.commit(**conf)).cache_misses == 3
-    later = place.build(place.commit(**{"one.c": "int one(void) { return 11; }\n"}))
+    assert place.build(place.git.commit(conf)).cache_misses == 3
+    later = place.build(place.git.commit({"one.c": "int one(void) { return 11; }\n"}))
     assert (later.cache_hits, later.cache_misses) == (2, 1)
 
 
-def test_equal_code_is_one_build_or_one_binary(place: Place) -> None:
-    first = place.build(place.commit())
-    ignored = place.build(place.commit(**{"test/big.c": "changed"}))
+def test_equal_code_is_one_build_or_one_binary(place: Yard) -> None:
+    first = place.build(place.git.commit())
+    ignored = place.build(place.git.commit({"test/big.c": "changed"}))
     assert ignored.reused
     assert ignored.key == first.key
     assert ignored.binary == first.binary
     assert ignored.hit_rate is None
-    comment = place.build(place.commit(**{"one.c": FILES["one.c"] + "// said more clearly\n"}))
+    comment = place.build(place.git.commit({"one.c": FILES["one.c"] + "// said more clearly\n"}))
     assert not comment.reused
     assert comment.key != first.key
     assert comment.binary == first.binary
 
 
-def test_debug_information_is_not_code(place: Place) -> None:
-    first = place.build(place.commit(), "debug")
-    later = place.build(place.commit(**{"one.c": "\n\n" + FILES["one.c"]}), "debug")
+def test_debug_information_is_not_code(place: Yard) -> None:
+    first = place.build(place.git.commit(), "debug")
+    later = place.build(place.git.commit({"one.c": "\n\n" + FILES["one.c"]}), "debug")
     assert first.binary == later.binary
     assert place.build(place.git("rev-parse", "HEAD")).binary != later.binary  # another variant
 
 
-def test_what_does_not_compile_names_the_first_error(place: Place) -> None:
-    sha = place.commit(**{"one.c": "int one(void) { return 1 }\n"})
+def test_what_does_not_compile_names_the_first_error(place: Yard) -> None:
+    sha = place.git.commit({"one.c": "int one(void) { return 1 }\n"})
     with pytest.raises(BuildFailed, match=rf"^{sha[:10]} does not compile: one\.c:1:25: error: expected") as caught:
         place.build(sha)
     assert caught.value.stage == "compile"
     assert "error: expected" in Path(caught.value.log).read_text()
     assert not (place.root / "builds").exists()
-    assert place.build(place.commit(**{"one.c": FILES["one.c"]})).binary
+    assert place.build(place.git.commit({"one.c": FILES["one.c"]})).binary
 
 
 @pytest.mark.skipif(not shutil.which("cmake"), reason="no cmake")
-def test_a_failed_configure_names_what_is_missing_and_the_command_that_brings_it(place: Place) -> None:
+def test_a_failed_configure_names_what_is_missing_and_the_command_that_brings_it(place: Yard) -> None:
     lists = """\
 cmake_minimum_required(VERSION 3.16)
 project(tiny NONE)
@@ -168,7 +126,7 @@ set(OpenSSL_FIND_REQUIRED TRUE)
 include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(OpenSSL DEFAULT_MSG OPENSSL_CRYPTO_LIBRARY)
 """
-    sha = place.commit(**{"CMakeLists.txt": lists})
+    sha = place.git.commit({"CMakeLists.txt": lists})
     configure = [["cmake", "-S", "{source}", "-B", "."]]
     with pytest.raises(BuildFailed) as caught:
         place.build(sha, debian="libtiny-dev", build=changed(RECIPE.build, configure=configure))
@@ -180,8 +138,8 @@ find_package_handle_standard_args(OpenSSL DEFAULT_MSG OPENSSL_CRYPTO_LIBRARY)
     assert "build-dep" not in caught.value.advice
 
 
-def test_each_stage_can_fail(place: Place) -> None:
-    sha = place.commit()
+def test_each_stage_can_fail(place: Yard) -> None:
+    sha = place.git.commit()
     for stage, command in {"configure": ["false"], "install": ["sh", "-c", "echo no such luck; exit 3"]}.items():
         with pytest.raises(BuildFailed, match=f"does not {stage}: ") as caught:
             place.build(sha, build=changed(RECIPE.build, **{stage: [command]}))
@@ -192,21 +150,21 @@ def test_each_stage_can_fail(place: Place) -> None:
         place.build(sha, build=changed(RECIPE.build, configure=[["sleep", "60"]], timeout=0.2))
 
 
-def test_a_full_disk_is_not_the_commits_fault(place: Place) -> None:
+def test_a_full_disk_is_not_the_commits_fault(place: Yard) -> None:
     full = changed(RECIPE.build, configure=[["sh", "-c", "cat {source}/VERSION >/dev/full"]])
     with pytest.raises(EnvironmentFailure, match="no space left on host here"):
-        place.build(place.commit(), build=full)
+        place.build(place.git.commit(), build=full)
 
 
-def test_missing_programs_are_named_before_anything_starts(place: Place) -> None:
+def test_missing_programs_are_named_before_anything_starts(place: Yard) -> None:
     with pytest.raises(EnvironmentFailure, match="no-such-a, no-such-b are not installed") as caught:
         place.context(build=changed(RECIPE.build, needs=["no-such-a", "make", "no-such-b"]))
     assert "apt-get install no-such-a no-such-b" in caught.value.advice
 
 
-def test_leaving_a_build_leaves_nothing_running(place: Place) -> None:
+def test_leaving_a_build_leaves_nothing_running(place: Yard) -> None:
     mark = str(2_000_000 + os.getpid())
-    building = build(place.context(build=changed(RECIPE.build, configure=[["sleep", mark]])), place.commit())
+    building = build(place.context(build=changed(RECIPE.build, configure=[["sleep", mark]])), place.git.commit())
     assert [next(building).stage, next(building).stage] == ["checkout", "configure"]
     building.close()
     assert jobs.running(place.host) == ()
@@ -214,11 +172,11 @@ def test_leaving_a_build_leaves_nothing_running(place: Place) -> None:
     assert place.build(place.git("rev-parse", "HEAD")).cache_misses == 3
 
 
-def test_builds_do_not_see_each_other_nor_the_commit(place: Place) -> None:
+def test_builds_do_not_see_each_other_nor_the_commit(place: Yard) -> None:
     """Fresh folders, no repository, a fixed date and no variable of ours."""
     look = ["sh", "-c", "ls -A . {prefix}; git rev-parse HEAD || echo no repository; date -d @$SOURCE_DATE_EPOCH +%Y"]
     recipe = changed(RECIPE.build, configure=[look])
-    place.commit()
+    place.git.commit()
     place.build(place.git("rev-parse", "HEAD"))
     facts = place.build(place.git("rev-parse", "HEAD"), build=recipe)
     log = Path(facts.log).read_text()
@@ -226,14 +184,14 @@ def test_builds_do_not_see_each_other_nor_the_commit(place: Place) -> None:
     assert "\none.o" not in log.partition("[perfbisect] compile")[0]
 
 
-def test_conditions_and_recipe_files(place: Place) -> None:
+def test_conditions_and_recipe_files(place: Yard) -> None:
     """The version is read from the tree; a file of the recipe is part of the key when the build uses it."""
     Path(place.recipe.folder, "extra flags").write_text("-DEXTRA=1")
     show = ["sh", "-c", 'echo "version {version} $(cat {recipe}/extra*) for {commit} $ODD"']
     change: dict[str, object] = {"build": {"configure": [show]}}
     block = When(version=">=3", file="test/big.c", compiler="gcc>=4", change=change)
     environment = changed(RECIPE.build, env={"ODD": "a; 'b' $(id)"})
-    sha = place.commit()
+    sha = place.git.commit()
     first = place.build(sha, when=[block], build=environment)
     assert f"version 3.1.4 -DEXTRA=1 for {sha} a; 'b' $(id)\n" in Path(first.log).read_text()
     Path(place.recipe.folder, "extra flags").write_text("-DEXTRA=2")
@@ -243,46 +201,46 @@ def test_conditions_and_recipe_files(place: Place) -> None:
     assert place.build(sha, when=[When(version=">=4", change=change)]).log != first.log
 
 
-def test_conditions_reach_the_variant_and_outlive_the_build(place: Place) -> None:
+def test_conditions_reach_the_variant_and_outlive_the_build(place: Yard) -> None:
     flags = When(compiler="gcc", change={"variants": {"o2nofp": {"cflags": "-O2 -DBY_CONDITION"}}})
     moved = When(version=">=3", change={"library": "lib/other.so"})
-    sha = place.commit()
-    first = place.built(sha, when=[flags, moved])
+    sha = place.git.commit()
+    first = place.obtain("here", None, sha, when=[flags, moved])[0]
     assert "-DBY_CONDITION" in Path(first.facts.log).read_text()
-    second = place.built(sha, when=[flags, moved], library="lib/unused.so", server=None)
+    second = place.obtain("here", None, sha, when=[flags, moved], library="lib/unused.so", server=None)[0]
     assert second.facts.reused
     assert (
         (second.version, second.builder.library) == (first.version, first.builder.library) == ("3.1.4", "lib/other.so")
     )
 
 
-def test_ignored_files_that_a_condition_asks_for_make_another_build(place: Place) -> None:
+def test_ignored_files_that_a_condition_asks_for_make_another_build(place: Yard) -> None:
     block = When(file="test/big.c", change={"build": {"env": {"BIG": "1"}}})
-    first = place.build(place.commit(), when=[block])
+    first = place.build(place.git.commit(), when=[block])
     place.git("rm", "-q", "-r", "test")
-    second = place.build(place.commit(), when=[block])
+    second = place.build(place.git.commit(), when=[block])
     assert second.key != first.key
     assert second.binary == first.binary
 
 
-def test_odd_names_are_only_names(place: Place) -> None:
-    sha = place.commit(**{"odd '$(touch here)`id` \"é;.txt": "x", "-rf": "x", "two.c": FILES["two.c"]})
+def test_odd_names_are_only_names(place: Yard) -> None:
+    sha = place.git.commit({"odd '$(touch here)`id` \"é;.txt": "x", "-rf": "x", "two.c": FILES["two.c"]})
     assert place.build(sha).cache_misses == 3
     assert Path(place.root, "work/tiny/source/-rf").is_file()
 
 
-def test_a_fixed_path_leads_to_the_build_that_is_measured(place: Place) -> None:
-    keys = [place.build(place.commit(**{"one.c": f"int one(void) {{ return {n}; }}\n"})).key for n in (1, 2)]
+def test_a_fixed_path_leads_to_the_build_that_is_measured(place: Yard) -> None:
+    keys = [place.build(place.git.commit({"one.c": f"int one(void) {{ return {n}; }}\n"})).key for n in (1, 2)]
     for key in (*keys, keys[0]):
         fixed = Path(build_store.put_in_place(place.host, "tiny", key))
         assert fixed.resolve() == Path(build_store.prefix(place.host, key))
         assert (fixed / "lib/libtiny.so").is_file()
-    place.build(place.commit(**{"one.c": "int one(void) { return 3; }\n"}))
+    place.build(place.git.commit({"one.c": "int one(void) { return 3; }\n"}))
     assert all(Path(build_store.prefix(place.host, key), "lib/libtiny.so").is_file() for key in keys)
 
 
-def test_a_build_cut_short_is_built_again(place: Place) -> None:
-    sha = place.commit()
+def test_a_build_cut_short_is_built_again(place: Yard) -> None:
+    sha = place.git.commit()
     facts = place.build(sha)
     Path(build_store.folder(place.host, facts.key), "build.json").unlink()
     again = place.build(sha)
