@@ -16,7 +16,7 @@ from perfbisect.errors import EnvironmentFailure, ReaderGone
 from perfbisect.hunt.driver import Driver
 from perfbisect.hunt.resolve import resolve_settings
 from perfbisect.hunt.setup import HuntSetup
-from perfbisect.hunt.trials.proof import claim_of, proof_plan
+from perfbisect.hunt.trials.proof import claim_of, proof_setup
 from perfbisect.store.history import History
 from perfbisect.ui.lines import PlainLines
 from perfbisect.ui.view_model import TimedEvent
@@ -109,7 +109,7 @@ def test_each_commit_is_built_once_and_each_workload_has_its_culprit(
     assert "b1: together, hunts 1, 2; 2 of 2 with a verdict" in exits(0, "history")
     with closing(History.open(seal / HISTORY)) as history:
         claim = replace(claim_of(history, 2), reverts=Reverts(2, (commits[-1],)))  # which reverts cleanly
-    with proof_plan(claim, 2, 1, None, print) as plan:
+    with proof_setup(claim, 2, 1, None, print) as plan:
         assert [each.name for each in plan.workloads] == ["two"]
         assert {each.name for each in plan.setup.measured} == {"one", "two"}, "builds are trained as in the hunt"
     shown = exits(0, "show", "b1")

@@ -71,8 +71,9 @@ class HuntCourse:
         yield from opening(self.problem, None if chosen else started, log, failed, setup.left_out)
         return True
 
-    def closing(self, verdict: Verdict) -> Generator[TimedEvent]:
+    def closing(self, verdict: Verdict | None) -> Generator[TimedEvent]:
         """What is measured once there is a verdict, and the end of the hunt."""
+        assert verdict, "a hunt ends with a verdict"
         log, setup, commits = self.log, self.setup, self.problem.commits
         settings = setup.settings
         match verdict:

@@ -37,20 +37,20 @@ class WorkloadFailed:
 class Course(Protocol):
     """What a member does before and after its plan."""
 
-    problem: SearchProblem
+    problem: SearchProblem | None  # None: nothing is searched
 
     def opening(self) -> Generator[TimedEvent, None, bool]:
         """What comes first; false where the member has ended with it."""
 
-    def closing(self, verdict: Verdict) -> Generator[TimedEvent]:
-        """What follows a verdict, and the end."""
+    def closing(self, verdict: Verdict | None) -> Generator[TimedEvent]:
+        """What follows a verdict, where one was looked for; and the end."""
 
 
 @dataclass
 class Member:
-    """One log of a session. A hunt is measured until it has a verdict, or a failure of its own."""
+    """One log of a session. A hunt is measured until it has a verdict, or a failure of its own; a trial to the end of its plan."""
 
-    problem: SearchProblem
+    problem: SearchProblem | None
     log: SavedLog
     course: Course | None  # None: it has ended
     verdict: Verdict | None = None
@@ -66,7 +66,7 @@ class Member:
     def decided(self, event: Decided) -> Iterator[TimedEvent]:
         """Enter a decision, and once what it shows of the length of the hunt."""
         yield self.log.append(event)
-        if not self.warned and (warning := outlook(self.problem, event.decision, self.log)):
+        if self.problem and not self.warned and (warning := outlook(self.problem, event.decision, self.log)):
             self.warned = True
             yield self.log.append(warning)
 
@@ -150,20 +150,19 @@ class Driver:
         member.problem = course.problem
 
     def _closing(self, number: int) -> Generator[Numbered]:
-        """What follows the verdict of a hunt, and its end; nothing for one that has ended."""
+        """What follows the verdict of a hunt, and its end, or that of a trial; nothing for one that has ended."""
         member = self.members[number]
-        if member.course and member.verdict and not member.failure:
+        if member.course and not member.failure and (member.verdict or not member.problem):
             yield from self._alone(number, member.course.closing(member.verdict))
             member.course = None
 
     def _catch_up(self, number: int, member: Member) -> Generator[Numbered]:
         """Enter what was built for others and is not in the log of a hunt: it had failed then, or had not begun."""
         known = {event.facts.commit for _, event in member.log.entries if is_of_build(event)}
+        commits = {*member.problem.commits} if member.problem else set()
         for other in self.members:
             missing = [
-                event
-                for _, event in other.log.entries
-                if is_of_build(event) and event.facts.commit in {*member.problem.commits} - known
+                event for _, event in other.log.entries if is_of_build(event) and event.facts.commit in commits - known
             ]
             if not missing:
                 continue

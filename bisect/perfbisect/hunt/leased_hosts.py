@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from perfbisect.core.domain.events import HuntStarted
+from perfbisect.core.domain.events import HuntStarted, TrialStarted
 from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import UsageError
 from perfbisect.host import leases
@@ -41,7 +41,7 @@ def leased_hosts(
         yield
 
 
-def known_nodes(before: Iterable[HuntStarted]) -> dict[str, str]:
+def known_nodes(before: Iterable[HuntStarted | TrialStarted]) -> dict[str, str]:
     """Host → the machine behind it when it last took part, of hosts that were leased."""
     return {
         facts.name: facts.settings["node"] for event in before for facts in event.hosts if facts.settings.get("node")

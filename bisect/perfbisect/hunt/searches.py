@@ -36,5 +36,6 @@ class Searches:
 def situation(member: Member) -> Situation:
     """What the next decision of a hunt depends on."""
     problem = member.problem
+    assert problem, "a hunt has a problem"
     seen = problem.observations(member.log.entries, member.log.began)
     return Situation(problem.graph, seen, problem.policy, problem.prior)

@@ -9,37 +9,34 @@ an end of the range while others go on. What ends all of them (the host, Ctrl-C)
 """
 
 import math
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from perfbisect.clock import CLOCK
-from perfbisect.core.domain.events import HuntEnded, HuntStarted, LabEvent, Warned
+from perfbisect.core.domain.events import HuntStarted, LabEvent, Warned
 from perfbisect.core.domain.orders import Verdict
 from perfbisect.core.domain.settings import Settings
-from perfbisect.errors import ENVIRONMENT, CannotGoOn, Interrupted, PerfBisectError, ReaderGone, UsageError, in_words
+from perfbisect.errors import ENVIRONMENT, CannotGoOn, PerfBisectError, UsageError
 from perfbisect.host.lock import HostLock, WaitCallback
 from perfbisect.hunt.build_hosts import HostLocks
 from perfbisect.hunt.course import HuntCourse
-from perfbisect.hunt.driver import Driver, LabOfSeveral, Member
+from perfbisect.hunt.driver import LabOfSeveral, Member
 from perfbisect.hunt.host_locks import lock_hosts, tell_number
 from perfbisect.hunt.imported import refuse_imported
-from perfbisect.hunt.labs import connection_events, hosts_of, workers_of
+from perfbisect.hunt.labs import workers_of
 from perfbisect.hunt.leased_hosts import known_nodes
 from perfbisect.hunt.loop import Workers
 from perfbisect.hunt.notification import Begun
 from perfbisect.hunt.prior_hunts import with_prior_knowledge
-from perfbisect.hunt.search_problem import SavedLog, TimedEvent
+from perfbisect.hunt.search_problem import SavedLog
 from perfbisect.hunt.searches import Searches
 from perfbisect.hunt.setup import HuntSetup
-from perfbisect.hunt.watching import View
+from perfbisect.hunt.sitting import OpenView, Sitting, verdict_of
 from perfbisect.lab import upkeep
 from perfbisect.lab.guarded_lab import Lab
 from perfbisect.recipes.requested import load_requested
-from perfbisect.report.command_line import command_on
-from perfbisect.report.reader import read_story
 from perfbisect.store.batches import (
     Batch,
     Planned,
@@ -54,7 +51,6 @@ from perfbisect.store.history import History
 from perfbisect.store.prior_data import read_kept
 from perfbisect.wording.verdicts import exit_status
 
-OpenView = Callable[[Mapping[int, str]], View]  # the title of each hunt, by its number → what shows them
 Leased = Callable[[Settings, Mapping[str, str]], AbstractContextManager[None]]
 """Leases the hosts of a session for a block: where there is one, each at the address at which it has measured before."""
 
@@ -259,7 +255,6 @@ def follow(
     logs = [SavedLog(history, number) for number in numbers]
     some = next(iter(setups.values()))
     name = batch.name if batch else str(numbers[0])
-    again = command_on("resume", name, history.path)
     stored = [history.settings(number) for number in numbers]
     titles = [setups[place].workload.name if place in setups else each.workload for place, each in enumerate(stored)]
     tell_number(held, name)
@@ -304,42 +299,21 @@ def follow(
 
         return workers_of(every, common, join)
 
-    driver = Driver(members, Searches(members), workers, fail)
-    view = open_view(dict(zip(numbers, titles, strict=True)))
+    def ended(place: int, verdict: Verdict) -> None:
+        enter(place, exit_status(verdict))
 
-    def show(place: int, happened: TimedEvent) -> None:
-        if isinstance(happened[1], HuntEnded):  # entered first: showing it may end this session
-            members[place].verdict = happened[1].verdict
-            enter(place, exit_status(happened[1].verdict))
-        view.show(numbers[place], [happened])
-
-    def save_and_show(event: LabEvent) -> None:
-        if threading.current_thread() is threading.main_thread():  # the history belongs to it
-            for place, happened in driver.append(event):
-                show(place, happened)
-
-    # Threads forward the events of their hosts themselves.
-    alone = len(some.hosts) == 1 and not some.ahead
-    with connection_events(hosts_of(some.hosts[0]), save_and_show) if alone else nullcontext(), closing(view):
-        try:
-            for number in numbers if resumed else ():
-                view.recall(number, ((entry.at, entry.event) for entry in history.events(number)))
-            with closing(driver.session()) as events:
-                for place, happened in events:
-                    show(place, happened)
-        except (KeyboardInterrupt, ReaderGone):  # Ctrl-C, or the reader of our output has ended
-            view.close()
-            found = [each for each, member in zip(numbers, members, strict=True) if member.found]
-            known = [f"\n{line}" for each in found for line in read_story(history, each).found]
-            raise Interrupted(f"Interrupted. What was measured is kept; go on with: {again}{''.join(known)}") from None
-        except (PerfBisectError, OSError) as trouble:
-            failure = in_words(trouble)
-            for place, member in enumerate(members):
-                if member.failure is None and verdict_of(history, numbers[place]) is None:
-                    fail(place, failure)
-            own = "\nThe hunt keeps its commands: to change them, begin a new hunt." if some.settings.quick else ""
-            failure.advice = f"{failure.advice}\nWhat was measured is kept; go on with: {again}{own}".strip()
-            raise failure from failure.__cause__
+    Sitting(
+        history,
+        name,
+        dict(zip(numbers, titles, strict=True)),
+        members,
+        some,
+        Searches(members),
+        workers,
+        fail,
+        ended,
+        resumed,
+    ).carry_out(open_view)
     outcomes = tuple(
         Outcome(number, None if member.failure else member.verdict, member.failure)
         for number, member in zip(numbers, members, strict=True)
@@ -347,12 +321,3 @@ def follow(
     if batch and all(each.verdict for each in outcomes):
         end_batch(history, batch.id, CLOCK.now())
     return outcomes
-
-
-def verdict_of(history: History, number: int) -> Verdict | None:
-    """The verdict with which a hunt has ended in its latest session; None where it goes on."""
-    last: Verdict | None = None
-    for entry in history.events(number):
-        if isinstance(entry.event, HuntEnded | HuntStarted):
-            last = entry.event.verdict if isinstance(entry.event, HuntEnded) else None
-    return last

@@ -145,7 +145,7 @@ def compare(
     from perfbisect.hunt.trials.drop_hunts import DropOptions, between
     from perfbisect.hunt.trials.releases import cost, read_releases
     from perfbisect.hunt.trials.runner import run_trial
-    from perfbisect.hunt.trials.setup import TrialPlan
+    from perfbisect.hunt.trials.setup import TrialSetup
     from perfbisect.recipes.inventory import load_host
     from perfbisect.recipes.workload import choose_workloads
     from perfbisect.wording.quantities import count
@@ -191,7 +191,7 @@ def compare(
     waiting = waiting_for(wait)
     lease = leasing(settings.hosts, settings.hosts_path, purpose=purpose_of(settings))
     with notifying(notify, history, note) as begun, lease:
-        plan = TrialPlan.make(TrialType.COMPARE, settings, subjects, chosen, visits, runs, waiting, series=series)
+        plan = TrialSetup.make(TrialType.COMPARE, settings, subjects, chosen, visits, runs, waiting, series=series)
         if dry_run:
             sizes = (count(each, "candidate") if isinstance(each, int) else f"none: {each}" for each in spans.values())
             hunts = (f"hunts, {title}: {size}" for title, size in zip(spans, sizes, strict=True))

@@ -70,7 +70,7 @@ def noise(
     from perfbisect.hunt.resolve import builder_of, choose_metric, resolve_settings
     from perfbisect.hunt.trials.builds import hosts_as_builds
     from perfbisect.hunt.trials.runner import run_trial
-    from perfbisect.hunt.trials.setup import TrialPlan
+    from perfbisect.hunt.trials.setup import TrialSetup
     from perfbisect.recipes.workload import load_workload
 
     if layouts and (layouts < 2 or visits < 2):
@@ -93,7 +93,7 @@ def noise(
         names = (str(rev), *(f"layout {number + 1}" for number in range(layouts or 0)))
         subjects = [TrialBuild(name, settings.good_commit) for name in names]
     with leasing(settings.hosts, settings.hosts_path, purpose=purpose_of(settings)):
-        plan = TrialPlan.make(TrialType.NOISE, settings, subjects, chosen, visits, runs, wait_callback(wait))
+        plan = TrialSetup.make(TrialType.NOISE, settings, subjects, chosen, visits, runs, wait_callback(wait))
         trial, complete = run_trial(plan, history, open_progress(settings.metric, quiet=as_json))
     if noise_of_trial(trial) is None:
         if not complete:

@@ -60,7 +60,7 @@ def prove(
     from perfbisect.errors import INTERRUPTED
     from perfbisect.hunt.leased_hosts import purpose_of
     from perfbisect.hunt.notification import notifying
-    from perfbisect.hunt.trials.proof import claim_of, proof_plan
+    from perfbisect.hunt.trials.proof import claim_of, proof_setup
     from perfbisect.hunt.trials.runner import run_trial
     from perfbisect.store.history import History
     from perfbisect.wording.reasons import proof_status
@@ -73,7 +73,7 @@ def prove(
     with (
         notifying(notify, history, note) as begun,
         leasing(first, claim.settings.hosts_path, purpose=purpose_of(claim.settings)),
-        proof_plan(claim, visits, runs, wait_callback(wait), note) as plan,
+        proof_setup(claim, visits, runs, wait_callback(wait), note) as plan,
     ):
         trial, complete = run_trial(plan, history, open_progress(claim.settings.metric, quiet=as_json), begun)
     print_trial(trial, "json" if as_json else "", detailed=False)

@@ -15,7 +15,7 @@ from perfbisect.core.domain.settings import Reverts, Settings, TrialBuild, Trial
 from perfbisect.errors import UsageError
 from perfbisect.host.lock import WaitCallback
 from perfbisect.hunt.imported import refuse_imported
-from perfbisect.hunt.trials.setup import TrialPlan
+from perfbisect.hunt.trials.setup import TrialSetup
 from perfbisect.recipes.requested import load_requested
 from perfbisect.report.command_line import command_to_resume
 from perfbisect.repository.commits import look_up
@@ -86,9 +86,9 @@ def unnamed(history: History, hunt: int, verdict: Verdict | None) -> UsageError:
 
 
 @contextmanager
-def proof_plan(
+def proof_setup(
     claim: Claim, rounds: int, runs: int, waiting: WaitCallback | None, say: Callable[[str], None]
-) -> Iterator[TrialPlan]:
+) -> Iterator[TrialSetup]:
     """The plan of a proof; the commit without the culprit exists until the end. ``say`` is given remarks.
 
     Raises NotReverted where it cannot be made, UsageError when the repository lacks a commit of the hunt.
@@ -115,7 +115,7 @@ def proof_plan(
             TrialBuild(settings.bad, settings.bad_commit),
             TrialBuild(f"{settings.bad} without {names}", made.commit),
         )
-        yield TrialPlan.make(
+        yield TrialSetup.make(
             TrialType.PROVE, settings, builds, {workload.name: workload}, rounds, runs, waiting, claim.reverts,
             made.repository, trained=trained,
         )  # fmt: skip

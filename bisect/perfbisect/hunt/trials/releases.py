@@ -9,7 +9,7 @@ from perfbisect.core.domain.settings import Series, Settings, TrialBuild
 from perfbisect.core.stats.release_series import FEWEST
 from perfbisect.errors import UsageError
 from perfbisect.hunt.resolve import resolve_commits, worse_direction
-from perfbisect.hunt.trials.setup import TrialPlan
+from perfbisect.hunt.trials.setup import TrialSetup
 from perfbisect.recipes.builder import Builder
 from perfbisect.report.command_line import history_option, of_settings
 from perfbisect.repository.discovery import Progress, cached_clone, open_repository
@@ -54,7 +54,7 @@ def skipped(found: ReleaseRange) -> str:
     )
 
 
-def cost(plan: TrialPlan, settings: Settings, history: Path | None) -> Iterator[str]:
+def cost(plan: TrialSetup, settings: Settings, history: Path | None) -> Iterator[str]:
     """What a comparison would measure, and how long that takes as far as it is known."""
     request = plan.request
     builds, works = len(request.subjects), len(request.works)

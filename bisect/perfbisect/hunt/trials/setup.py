@@ -1,7 +1,7 @@
 """Set up a trial: load its recipes and workloads, check its host."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from perfbisect.core.domain.events import Commit, Warned
@@ -17,6 +17,8 @@ from perfbisect.core.domain.settings import (
 )
 from perfbisect.host.lock import WaitCallback
 from perfbisect.hunt.setup import HuntSetup, both_tag_and_branch
+from perfbisect.lab.build import prebuilt
+from perfbisect.lab.build.plan import Built
 from perfbisect.recipes.requested import ServerConfig, load_config, overridden, typed
 from perfbisect.recipes.workload import Workload
 from perfbisect.repository.commits import describe
@@ -26,7 +28,7 @@ from perfbisect.repository.range import Range
 
 
 @dataclass(frozen=True, slots=True)
-class TrialPlan:
+class TrialSetup:
     """The recipes, the workloads and the host of a trial, loaded and checked; nothing is built yet."""
 
     request: TrialRequest
@@ -35,6 +37,7 @@ class TrialPlan:
     waiting: WaitCallback | None
     repository: Repository | None  # with the commits that are measured; None for prebuilt binaries alone
     configs: tuple[ServerConfig, ...] = ()  # what each build's server is configured with beside the recipe
+    prebuilt: Mapping[int, Built] = field(default_factory=dict)  # of the builds those that need not be made
 
     @classmethod
     def make(
@@ -50,7 +53,7 @@ class TrialPlan:
         repository: Repository | None = None,
         series: Series | None = None,
         trained: tuple[Workload, ...] = (),
-    ) -> "TrialPlan":
+    ) -> "TrialSetup":
         """Check the host, as before a hunt; ``workloads`` are those of the suites.
 
         ``repository`` is by default that of the settings. ``trained`` are the workloads for which builds are optimised, where
@@ -90,10 +93,24 @@ class TrialPlan:
         ]
         return f"{what} of {self.request.builder}, {names},"
 
-    def commits(self) -> list[Commit]:
-        """Date, author and subject of the commits that are measured."""
-        found = dict.fromkeys(subject.commit for subject in self.request.subjects if subject.commit)
-        return [self.describe(commit) for commit in found]
+    def with_prebuilt(self, say: Callable[[str], None]) -> "TrialSetup":
+        """The setup with what binaries that are not built are. The hosts are locked; ``say`` is given what is read.
+
+        Raises UsageError for binaries that do not exist.
+        """
+        setup, subjects, found = self.setup, list(self.request.subjects), dict[int, Built]()
+        for number, subject in enumerate(subjects):
+            if not subject.path and not setup.builder.installed:
+                continue
+            if setup.builder.installed:
+                site = setup.hosts[number]
+                found[number] = each = prebuilt.in_place(site.host, setup.builder, site.facts)
+            else:
+                say(f"reading {subject.path}")
+                found[number] = each = prebuilt.take(setup.host, setup.builder, subject.name, subject.path)
+            facts = each.facts
+            subjects[number] = replace(subject, key=facts.key, binary=facts.binary, version=each.version)
+        return replace(self, request=replace(self.request, subjects=tuple(subjects)), prebuilt=found)
 
     def describe(self, commit: str) -> Commit:
         """One commit."""

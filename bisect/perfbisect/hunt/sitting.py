@@ -1,0 +1,93 @@
+"""A sitting: one process works on a session, shows every event, and says how to go on when it is cut short."""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, nullcontext
+from dataclasses import dataclass
+
+from perfbisect.core.domain.events import HuntEnded, HuntStarted, LabEvent
+from perfbisect.core.domain.orders import Verdict
+from perfbisect.errors import Interrupted, PerfBisectError, ReaderGone, in_words
+from perfbisect.hunt.driver import Driver, Member
+from perfbisect.hunt.labs import connection_events, hosts_of
+from perfbisect.hunt.loop import Planner, Workers
+from perfbisect.hunt.search_problem import TimedEvent
+from perfbisect.hunt.setup import HuntSetup
+from perfbisect.hunt.watching import View
+from perfbisect.report.command_line import command_on
+from perfbisect.report.reader import read_story
+from perfbisect.store.history import History
+
+OpenView = Callable[[Mapping[int, str]], View]  # the title of each member, by its number → what shows them
+
+
+@dataclass(frozen=True, slots=True)
+class Sitting:
+    """What a process needs to work on a session with these members."""
+
+    history: History
+    name: str  # by which commands are given the session: 12, b3, c4
+    titles: Mapping[int, str]  # of each member, by its number in the history
+    members: Sequence[Member]
+    setup: HuntSetup  # of any of them: all have the same hosts
+    plan: Planner
+    workers: Callable[[], Workers[LabEvent]]
+    fail: Callable[[int, PerfBisectError], None]  # enters that a member cannot go on
+    ended: Callable[[int, Verdict], None] = lambda *_: None  # enters its verdict
+    resumed: bool = False
+
+    def carry_out(self, open_view: OpenView) -> None:
+        """Work until each member has ended. Raises Interrupted or the failure, with the command that goes on."""
+        driver = Driver(self.members, self.plan, self.workers, self.fail)
+        numbers, view = [*self.titles], open_view(self.titles)
+
+        def show(place: int, happened: TimedEvent) -> None:
+            if isinstance(happened[1], HuntEnded):  # entered first: showing it may end this process
+                self.members[place].verdict = happened[1].verdict
+                self.ended(place, happened[1].verdict)
+            view.show(numbers[place], [happened])
+
+        def save_and_show(event: LabEvent) -> None:
+            if threading.current_thread() is threading.main_thread():  # the history belongs to it
+                for place, happened in driver.append(event):
+                    show(place, happened)
+
+        # Threads forward the events of their hosts themselves.
+        heard = () if self.setup.in_threads else tuple(host for site in self.setup.hosts for host in hosts_of(site))
+        with connection_events(heard, save_and_show) if heard else nullcontext(), closing(view):
+            try:
+                for number in numbers if self.resumed else ():
+                    view.recall(number, ((entry.at, entry.event) for entry in self.history.events(number)))
+                with closing(driver.session()) as events:
+                    for place, happened in events:
+                        show(place, happened)
+            except (KeyboardInterrupt, ReaderGone):  # Ctrl-C, or the reader of our output has ended
+                view.close()
+                raise self._interrupted(numbers) from None
+            except (PerfBisectError, OSError) as trouble:
+                failure = in_words(trouble)
+                for place, member in enumerate(self.members):
+                    if member.failure is None and verdict_of(self.history, numbers[place]) is None:
+                        self.fail(place, failure)
+                quick = self.setup.settings.quick
+                own = "\nThe hunt keeps its commands: to change them, begin a new hunt." if quick else ""
+                failure.advice = f"{failure.advice}\nWhat was measured is kept; go on with: {self._again}{own}".strip()
+                raise failure from failure.__cause__
+
+    def _interrupted(self, numbers: Sequence[int]) -> Interrupted:
+        found = [number for number, member in zip(numbers, self.members, strict=True) if member.found]
+        known = [f"\n{line}" for number in found for line in read_story(self.history, number).found]
+        return Interrupted(f"Interrupted. What was measured is kept; go on with: {self._again}{''.join(known)}")
+
+    @property
+    def _again(self) -> str:
+        return command_on("resume", self.name, self.history.path)
+
+
+def verdict_of(history: History, number: int) -> Verdict | None:
+    """The verdict with which a hunt has ended in its latest sitting; None where it goes on."""
+    last: Verdict | None = None
+    for entry in history.events(number):
+        if isinstance(entry.event, HuntEnded | HuntStarted):
+            last = entry.event.verdict if isinstance(entry.event, HuntEnded) else None
+    return last

@@ -1,0 +1,177 @@
+"""The plan of a trial: its builds are made, then measured in rounds; and what a sitting of it enters before and after.
+
+In each round every build is visited once for every workload. An order is one visit: it says the workload and the round, and
+so do the events of its runs.
+"""
+
+from collections import defaultdict
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from perfbisect.core.domain.events import (
+    CandidateSkipped,
+    Event,
+    LabEvent,
+    RunFinished,
+    RunStarted,
+    TrialEnded,
+    TrialStarted,
+)
+from perfbisect.core.domain.orders import Measure, Purpose, Share, Verdict
+from perfbisect.core.domain.settings import TrialType
+from perfbisect.core.domain.trials import TrialSkip, order
+from perfbisect.errors import EnvironmentFailure
+from perfbisect.host.lock import HostLock
+from perfbisect.hunt.build_hosts import HostLocks
+from perfbisect.hunt.search_problem import SavedLog, TimedEvent
+from perfbisect.hunt.setup import PreparedHost
+from perfbisect.hunt.trials.setup import TrialSetup
+from perfbisect.hunt.workers import InlineWorkers
+from perfbisect.lab.build.candidates import BuildsMade, Candidates
+from perfbisect.lab.build.links import LayoutSeeds
+from perfbisect.lab.guarded_lab import GuardedLab, Lab
+from perfbisect.lab.host_lab import Earlier
+from perfbisect.store.history import History
+
+Way = tuple[str, str]  # the variant of a build and the hash of its configuration
+
+
+class TrialLog(SavedLog):
+    """The log of a trial, and the trial that it amounts to."""
+
+    def __init__(self, history: History, number: int) -> None:
+        super().__init__(history, number)
+        self.trial = history.read_trial(number)
+
+    def append(self, event: Event, workload: int | None = None) -> TimedEvent:
+        """Make ``event`` durable, then return it with its time."""
+        happened = super().append(event, workload)
+        self.trial.add(*happened)
+        return happened
+
+
+@dataclass
+class TrialCourse:
+    """One sitting of a trial."""
+
+    log: TrialLog
+    setup: TrialSetup
+    resumed: bool
+    problem: None = None  # nothing is searched
+
+    def opening(self) -> Generator[TimedEvent, None, bool]:
+        """The first events of the sitting."""
+        hosts, setup = self.setup.setup.hosts, self.setup.setup
+        further, build_hosts = hosts[1:], hosts[0].build_hosts
+        yield self.log.append(
+            TrialStarted(
+                self.log.hunt, self.setup.request, setup.facts, self.resumed,
+                tuple(each.facts for each in further), tuple(each.host.name for each in build_hosts),
+            )
+        )  # fmt: skip
+        for warning in setup.warnings:
+            yield self.log.append(warning)
+        return True
+
+    def closing(self, _verdict: Verdict | None = None) -> Generator[TimedEvent]:
+        """The end of a trial."""
+        yield self.log.append(TrialEnded())
+
+    def orders(self) -> Iterator[Measure]:
+        """The builds that are missing, then the visits of the rounds that are still to be made.
+
+        Raises EnvironmentFailure when the baseline cannot be built, or nothing to compare it with (in a series of releases:
+        fewer than two of them); and at the end where nothing could be measured.
+        """
+        trial, request = self.log.trial, self.setup.request
+        for number in range(len(request.subjects)):
+            if number not in self.setup.prebuilt and not trial.request.subjects[number].trouble:
+                yield Measure((Share(number, 0),), Purpose.ENDS)
+        self._check_builds()
+        for number in trial.rounds_to_do():
+            for work in range(len(request.works)):
+                for subject in order(range(len(request.subjects)), number, shuffled=request.series is not None):
+                    if (work, subject) in trial.pairs():
+                        yield Measure((Share(subject, request.runs),), Purpose.ENDS, workload=work, round=number)
+        for skip in trial.skips:
+            if not trial.runs or (request.kind is TrialType.NOISE and not skip.subject):
+                nothing = "" if trial.runs else "Nothing was measured: "
+                raise EnvironmentFailure(f"{nothing}{self._fails(skip)}", f"See {skip.facts.log}.")
+
+    def _check_builds(self) -> None:
+        request = self.log.trial.request
+        base, *others = request.subjects
+        made = sum(not subject.trouble for subject in request.subjects)
+        if made < 2 and others if request.series else base.trouble or (others and made < 2):
+            first = next(subject for subject in request.subjects if subject.trouble)
+            raise EnvironmentFailure(f"Nothing can be measured, because {first.name} cannot be built: {first.trouble}")
+
+    def _fails(self, skip: TrialSkip) -> str:
+        request = self.setup.request
+        return f"{request.subjects[skip.subject].name} fails in {request.works[skip.work].name}: {skip.facts.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class LabOfVisits:
+    """Measures the builds of a trial: for each workload and build the lab that does it."""
+
+    labs: Mapping[tuple[int, int], Lab]
+
+    def measure(self, order: Measure) -> Generator[LabEvent]:
+        """Carry out an order for one visit; its runs say which it is."""
+        [share] = order.plan
+        for event in self.labs[order.workload, share.candidate].measure(order):
+            if isinstance(event, RunStarted | RunFinished | CandidateSkipped):
+                event = replace(event, workload=order.workload, round=order.round)
+            yield event
+
+
+def workers_of(course: TrialCourse, held: Mapping[str, HostLock]) -> InlineWorkers:
+    """One host that carries out all visits; or hosts that are compared, one after another."""
+    setup, every = course.setup.setup, range(len(course.setup.request.subjects))
+    locks = HostLocks(shared=setup.shared)
+    sites = [labs_at(course, site, locks) for site in setup.hosts]
+    guarded = [
+        GuardedLab(lab, site.host, held[site.host.name], site.facts)
+        for lab, site in zip(sites, setup.hosts, strict=True)
+    ]
+    works = range(len(course.setup.workloads))
+    place = (lambda subject: subject) if setup.builder.installed else (lambda _: 0)
+    lab = LabOfVisits({(work, subject): guarded[place(subject)] for work in works for subject in every})
+    return InlineWorkers(setup.host.name, lab)
+
+
+def labs_at(course: TrialCourse, site: PreparedHost, locks: HostLocks) -> LabOfVisits:
+    """The labs at one host: one for each workload, variant and configuration; those of a variant share their builds."""
+    plan, trial = course.setup, course.log.trial
+    setup, subjects = plan.setup, trial.request.subjects
+    ways: dict[Way, list[int]] = defaultdict(list)
+    for number, subject in enumerate(subjects):
+        ways[subject.variant, subject.config_hash].append(number)
+    labs: dict[tuple[int, int], Lab] = {}
+    for (variant, _), numbers in ways.items():
+        of_variant = replace(setup, settings=replace(setup.settings, variant=variant or setup.settings.variant))
+        candidates = candidates_of(plan)
+        known = {subjects[number].commit: subjects[number].key for number in numbers if subjects[number].key}
+        made = BuildsMade(candidates, known)
+        for work, workload in enumerate(plan.workloads):
+            runs = [run.facts for run in trial.runs if run.work == work and run.subject in numbers]
+            loaded = {run.commit: run.dataset for run in runs}
+            earlier = Earlier(datasets=loaded, events=runs[-1].events if runs else 0)
+            # A proof measures builds of its hunt, which may have been made to be linked again.
+            seeds = LayoutSeeds() if setup.settings.policy.layouts else None
+            lab = of_variant.lab(candidates, earlier, site, workload, locks, seeds=seeds, made=made)
+            labs |= {(work, number): replace(lab, config=plan.configs[number]) for number in numbers[:1]}
+            labs |= {(work, number): labs[work, numbers[0]] for number in numbers}
+    return LabOfVisits(labs)
+
+
+def candidates_of(plan: TrialSetup) -> Candidates:
+    """The builds of a trial as the candidates of a lab."""
+    return replace(
+        plan.setup.candidates(plan.setup.span.candidates),
+        repository=plan.repository,
+        describe=plan.describe,
+        prebuilt=plan.prebuilt,
+        is_range=False,
+    )
