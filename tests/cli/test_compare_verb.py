@@ -78,30 +78,28 @@ def test_a_planted_slowdown_is_seen_and_the_same_binary_is_not_slower(repo: Path
     assert "col-1\tcol-2\tcol-3\tworkload\n" in bisect("show", "c2", "--tsv").stdout
 
 
-@pytest.mark.slow
-def test_ctrl_c_keeps_what_was_measured_and_the_same_command_goes_on(repo: Path, seal: Path) -> None:
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
+def test_a_comparison_that_is_cut_goes_on(repo: Path, seal: Path, end: signal.Signals) -> None:
     words = compare(repo, "v1.0", "v1.1", "-w", "update-index,point", "--visits", "2", "--runs", "1")
-    cut = bisect_until(words, "run 6 of 8", signal.SIGINT)
-    assert cut.returncode == 130
-    assert "the same command continues it" in cut.stderr
-    assert "Throughput relative to: v1.0" in cut.stdout
+    cut = bisect_until(words, "run 6 of 8", end)
+    if end == signal.SIGINT:
+        assert cut.returncode == 130
+        assert "Interrupted. What was measured is kept; go on with: bisect resume c1" in cut.stderr
+        assert "Throughput relative to: v1.0" in cut.stdout
     assert re.search(r"^c1 .* interrupted$", bisect("history").stdout, re.MULTILINE)
-
-    other = bisect(*compare(repo, "v1.0", "v1.1", "-w", "scan", "--visits", "1", "--runs", "1"))
-    assert "going on" not in other.stderr
-    done = bisect(*words)
+    done = bisect("resume", "c1")
     assert done.returncode == 0, done.stderr
     assert "continuing c1" in done.stderr
+    assert "Throughput relative to: v1.0" in done.stdout
     with closing(sqlite3.connect(seal / ".local/state/perfbisect/history.db")) as history:
-        rounds = history.execute(
-            "select round, count(*) from runs where session_id = 1 group by round order by round"
-        ).fetchall()
-        ended = history.execute("select count(*) from trials where ended is null").fetchone()
+        rounds = history.execute("select round, count(*) from runs group by round order by round").fetchall()
+        ended = history.execute("select count(*) from sessions where ended is null").fetchone()
     assert [count for _, count in rounds if count == 4] == [4] * 2
     assert [count for _, count in rounds if count < 4], "the incomplete round stays, under its own number"
     assert ended == (0,)
-    anew = bisect(*compare(repo, "v1.0", "v1.1", "-w", "update-index,point", "--visits", "1", "--runs", "1"))
-    assert "going on" not in anew.stderr
+    refused = bisect("resume", "c1")
+    assert refused.returncode == 3
+    assert "c1 is complete" in refused.stderr
 
 
 def test_a_build_that_fails_is_left_out_and_one_that_is_the_base_is_not(repo: Path) -> None:
@@ -131,8 +129,6 @@ def test_variants_of_one_revision_are_builds_of_their_own(repo: Path) -> None:
     assert keys[0] == keys[2]
     assert len(set(keys)) == 3
     assert "v1.0 and v1.0^0@o2nofp are the same binary." in bisect("show", "c1").stdout
-    again = bisect(*words)
-    assert "continuing" not in again.stderr, "it was complete"
     wrong = bisect(*compare(repo, "v1.0", "v1.0@lot", "-w", "scan"))
     assert wrong.returncode == 3
     assert "has no variant 'lot'. Did you mean 'lto'?" in wrong.stderr

@@ -54,12 +54,12 @@ def test_what_a_revert_regains_is_measured_kept_and_shown(
     assert f"col-2 : {bad} without {culprit[:10]}\n" in told
     assert len(list((seal / ".cache" / "perfbisect" / "builds").iterdir())) == 4, "good and bad are those of the hunt"
 
-    shown = exits(0, "show", "p1")
+    shown = exits(0, "show", "p2")
     assert said[0] in shown
-    assert f"p1: {said[0]}" in exits(0, "show", "1")
-    assert f"p1: Reverting {culprit[:10]} on {bad}" in exits(0, "show", "1", "--markdown")
-    assert re.search(r"^ *p1 .* proof$", exits(0, "history"), re.MULTILINE)
-    found = json.loads(exits(0, "show", "p1", "--json"))
+    assert f"p2: {said[0]}" in exits(0, "show", "1")
+    assert f"p2: Reverting {culprit[:10]} on {bad}" in exits(0, "show", "1", "--markdown")
+    assert re.search(r"^ *p2 .* proof$", exits(0, "history"), re.MULTILINE)
+    found = json.loads(exits(0, "show", "p2", "--json"))
     assert found["proof"]["outcome"] == "regains"
     assert found["proof"]["regained"]["middle"] == pytest.approx(0.868, abs=0.01)
     assert found["settings"]["reverts"] == {"hunt": 1, "commits": [culprit]}

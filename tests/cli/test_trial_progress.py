@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 import pytest
+from perfbisect.cli.trial_progress import Lines
 
 import sample_hunt as sample
-from perfbisect.cli.trial_progress import Lines
 from perfbisect.core.domain.events import Warned
 
 

@@ -37,7 +37,9 @@ class WorkloadFailed:
 class Course(Protocol):
     """What a member does before and after its plan."""
 
-    problem: SearchProblem | None  # None: nothing is searched
+    @property
+    def problem(self) -> SearchProblem | None:
+        """What is searched, if anything."""
 
     def opening(self) -> Generator[TimedEvent, None, bool]:
         """What comes first; false where the member has ended with it."""

@@ -31,7 +31,7 @@ from perfbisect.cli.options.measurement import (
     what_options,
 )
 from perfbisect.cli.options.param_types import Percent
-from perfbisect.errors import ENVIRONMENT, INTERRUPTED
+from perfbisect.errors import ENVIRONMENT
 from perfbisect.ui.stream import note
 from perfbisect.wording.text import printable
 
@@ -59,7 +59,7 @@ A BUILD is a release as the builder's tags spell it, any git revision, or NAME=P
 prebuilt binaries: a folder on the host, or a tarball on this machine. REV@VARIANT is built
 with other compiler settings; +CONFIG behind a build configures its server otherwise: a
 name in the recipe's configs, or a file. `bisect builders --show NAME` lists both.
-Ctrl-C keeps what was measured, and the same command continues it. `bisect history` lists
+Ctrl-C keeps what was measured, and `bisect resume c3` continues it. `bisect history` lists
 comparisons, `bisect show c3` prints one again in any form (--csv, --tsv, --markdown, --json),
 with what each operation costs; `bisect report c3` writes a page. `bisect history add` takes
 results made by hand.
@@ -75,8 +75,6 @@ their builds. Exit status then: 2 where a hunt names no commit.
 Exit status: 0 complete, 2 some builds could not be measured, 3 usage or configuration error,
 4 environment failure, 130 interrupted.
 """
-
-INCOMPLETE = 2
 UNNAMED = 2  # the hunt for a drop names no commit
 OF_HUNTS = {
     "builds", "hunt", "min_effect", "explain", "dry_run", "wait", "notify", "history", "as_json", "as_csv", "as_tsv", "markdown",
@@ -135,7 +133,7 @@ def compare(
     """
     from dataclasses import replace
 
-    from perfbisect.cli.trial_progress import open_progress, say_where_kept
+    from perfbisect.cli.trials import INCOMPLETE, carried_out, conclude
     from perfbisect.core.domain.settings import TrialType
     from perfbisect.core.stats.paired_comparison import whole
     from perfbisect.hunt.leased_hosts import purpose_of
@@ -144,7 +142,7 @@ def compare(
     from perfbisect.hunt.trials.builds import check_words, hosts_as_builds, read_builds
     from perfbisect.hunt.trials.drop_hunts import DropOptions, between
     from perfbisect.hunt.trials.releases import cost, read_releases
-    from perfbisect.hunt.trials.runner import run_trial
+    from perfbisect.hunt.trials.session import begin
     from perfbisect.hunt.trials.setup import TrialSetup
     from perfbisect.recipes.inventory import load_host
     from perfbisect.recipes.workload import choose_workloads
@@ -199,17 +197,15 @@ def compare(
             return 0
         if series and not form:
             note("\n".join(cost(plan, settings, history)))
-        trial, complete = run_trial(plan, history, open_progress(settings.metric, quiet=bool(form)), begun)
-        if hunt and complete:
+        trial, cut = carried_out(
+            lambda view, noted: begin(plan, history, view, note, noted), history, quiet=bool(form), begun=begun
+        )
+        if hunt and not cut:
             if not form:
                 print_trial(trial, form, detailed=False)
             status = hunt_and_print(trial.name, history, form, waiting, how)
             return status or (0 if whole(trial) else INCOMPLETE)
-    print_trial(trial, form, detailed=False)
-    say_where_kept(trial, history, complete=complete, quiet=bool(form))
-    if not complete:
-        return INTERRUPTED
-    return 0 if whole(trial) else INCOMPLETE
+    return conclude(trial, cut, history, form)
 
 
 def stored_name(builds: Sequence[str], workload: str) -> str:

@@ -13,7 +13,6 @@ from perfbisect.cli.options.common import (
     wait_option,
 )
 from perfbisect.cli.options.completion import hunt_number
-from perfbisect.cli.options.forms import print_trial
 from perfbisect.cli.options.measurement import announce_recipes, continued
 from perfbisect.cli.options.param_types import COUNT, HUNT
 from perfbisect.ui.stream import note
@@ -56,14 +55,12 @@ def prove(
     """
     from dataclasses import replace
 
-    from perfbisect.cli.trial_progress import open_progress, say_where_kept
-    from perfbisect.errors import INTERRUPTED
+    from perfbisect.cli.trials import carried_out, conclude
     from perfbisect.hunt.leased_hosts import purpose_of
     from perfbisect.hunt.notification import notifying
     from perfbisect.hunt.trials.proof import claim_of, proof_setup
-    from perfbisect.hunt.trials.runner import run_trial
+    from perfbisect.hunt.trials.session import begin
     from perfbisect.store.history import History
-    from perfbisect.wording.reasons import proof_status
 
     with closing(History.open(history)) as opened:
         claim = claim_of(opened, hunt)
@@ -75,7 +72,7 @@ def prove(
         leasing(first, claim.settings.hosts_path, purpose=purpose_of(claim.settings)),
         proof_setup(claim, visits, runs, wait_callback(wait), note) as plan,
     ):
-        trial, complete = run_trial(plan, history, open_progress(claim.settings.metric, quiet=as_json), begun)
-    print_trial(trial, "json" if as_json else "", detailed=False)
-    say_where_kept(trial, history, complete=complete, quiet=as_json)
-    return proof_status(trial) if complete else INTERRUPTED
+        trial, cut = carried_out(
+            lambda view, noted: begin(plan, history, view, note, noted), history, quiet=as_json, begun=begun
+        )
+    return conclude(trial, cut, history, "json" if as_json else "")

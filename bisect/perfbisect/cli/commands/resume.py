@@ -30,6 +30,7 @@ EPILOG = """\b
 Examples:
   bisect resume        the latest hunt
   bisect resume 12
+  bisect resume c3     a comparison; so are proofs (p5) and A/As (n4)
   bisect resume b3     hunts of several workloads, which share their builds
   bisect resume --all  all interrupted hunts and batches, as many at once as their hosts allow
 """
@@ -74,6 +75,17 @@ def resume(
         minutes = 0 if batch else settings.policy.max_minutes
         return leasing(settings.hosts, settings.hosts_path, nodes, purpose=purpose_of(settings), minutes=minutes)
 
+    if isinstance(hunt, str) and not hunt.startswith("b"):
+        from perfbisect.cli.trials import carried_out, conclude
+        from perfbisect.hunt.trials import session as trials
+
+        batch, name, waiting = None, hunt, wait_callback(wait)
+        with notifying(notify, history, note) as begun:
+            trial, cut = carried_out(
+                lambda view, noted: trials.resume(name, history, view, waiting, announced, noted, note, leased),
+                history, quiet=view == "json", begun=begun,
+            )  # fmt: skip
+        return conclude(trial, cut, history, "json" if view == "json" else "")
     batch = unfinished_together(hunt, history)
     with notifying(notify, history, note) as begun:
         number, shown = hunt if isinstance(hunt, int) else None, open_view(history, view)
@@ -92,8 +104,6 @@ def unfinished_together(hunt: int | str | None, given: Path | None) -> "Batch | 
     from perfbisect.store.batches import batch_together, read_batch
     from perfbisect.store.history import History
 
-    if isinstance(hunt, str) and not hunt.startswith("b"):
-        raise UsageError(f"{hunt} is no hunt.", "The command that began it goes on with it.")
     with closing(History.open(given)) as opened:
         if isinstance(hunt, int | None):
             found = batch_together(opened, opened.latest() if hunt is None else hunt)

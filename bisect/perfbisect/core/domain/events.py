@@ -172,6 +172,8 @@ class RunStarted:
     purpose: Purpose
     seconds: float  # planned length, warm-up included
     host: str = ""
+    workload: int = 0
+    round: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ from perfbisect.errors import CannotGoOn, Interrupted, PerfBisectError, UsageErr
 from perfbisect.host.lock import WaitCallback
 from perfbisect.hunt import session
 from perfbisect.hunt.resolve import builder_of, resolve_settings
-from perfbisect.hunt.session import OpenView
 from perfbisect.hunt.setup import HuntSetup, read_hunt_range
+from perfbisect.hunt.sitting import OpenView
 from perfbisect.recipes.inventory import load_host
 from perfbisect.report.command_line import command_on
 from perfbisect.repository.commits import resolve

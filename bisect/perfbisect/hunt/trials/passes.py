@@ -23,7 +23,7 @@ from perfbisect.core.domain.trials import TrialSkip, order
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.lock import HostLock
 from perfbisect.hunt.build_hosts import HostLocks
-from perfbisect.hunt.search_problem import SavedLog, TimedEvent
+from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent
 from perfbisect.hunt.setup import PreparedHost
 from perfbisect.hunt.trials.setup import TrialSetup
 from perfbisect.hunt.workers import InlineWorkers
@@ -57,7 +57,7 @@ class TrialCourse:
     log: TrialLog
     setup: TrialSetup
     resumed: bool
-    problem: None = None  # nothing is searched
+    problem: SearchProblem | None = None  # nothing is searched
 
     def opening(self) -> Generator[TimedEvent, None, bool]:
         """The first events of the sitting."""

@@ -22,8 +22,8 @@ from perfbisect.hunt.sitting import OpenView, Sitting
 from perfbisect.hunt.trials.passes import TrialCourse, TrialLog, workers_of
 from perfbisect.hunt.trials.proof import claim_of, proof_setup
 from perfbisect.hunt.trials.setup import TrialSetup
-from perfbisect.recipes.find import load_workload
 from perfbisect.recipes.requested import requested_builder
+from perfbisect.recipes.workload import load_workload
 from perfbisect.report.command_line import command_on
 from perfbisect.store.history import History
 
