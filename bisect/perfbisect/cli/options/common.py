@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from perfbisect.host.lock import Owner, WaitCallback
-    from perfbisect.hunt.sitting import OpenView, Outcome
+    from perfbisect.hunt.session import Outcome
+    from perfbisect.hunt.sitting import OpenView
     from perfbisect.hunt.watching import View
 
 
