@@ -23,8 +23,11 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # what benchmarks share
+
+from layout_effect import LayoutEffect, effect_of
+
 from perfbisect.core.domain.settings import Settings
-from perfbisect.core.stats.noise import LayoutEffect, effect_of
 from perfbisect.host.registry import connect
 from perfbisect.hunt.patches import patches_of
 from perfbisect.hunt.resolve import builder_of, resolve_commits

@@ -155,7 +155,7 @@ def world(tmp_path: Path, git: Git, monkeypatch: pytest.MonkeyPatch) -> Iterator
         raise UsageError("The world of the fuzzer ends here.")
 
     for name in (
-        "hunt.session.begin", "hunt.session.follow", "hunt.trials.runner.run_trial", "demo.history.write_history",
+        "hunt.session.begin", "hunt.session.follow", "hunt.trials.session.begin", "hunt.trials.session.follow", "demo.history.write_history",
         "repository.discovery.talk", "cli.commands.serve.installed_version",
     ):  # fmt: skip
         monkeypatch.setattr(f"perfbisect.{name}", stop)

@@ -79,7 +79,7 @@ def conclude(trial: "Trial", cut: "Interrupted | None", history: Path | None, fo
 
 def say_drops(trial: "Trial", history: Path | None) -> None:
     """Say how the drops of a comparison are hunted, where some are real."""
-    from perfbisect.core.domain.policy import Policy
+    from perfbisect.core.domain.settings import Policy
     from perfbisect.core.stats.drops import find_drops
     from perfbisect.report.command_line import command_on
 

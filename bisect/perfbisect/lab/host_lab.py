@@ -189,13 +189,13 @@ class Bench:
     def _turns(self, order: Measure) -> list[Turn]:
         """The runs of a measurement in their order. Successive runs of one build in one layout share a visit of its server."""
         sequence = interleave(order.plan)
-        fixed, commits = self.lab.candidates.layouts, self.lab.candidates.commits
+        commits = self.lab.candidates.commits
         seeds = (
             {each: self.lab.seeds.following(commits[each]) for each in set(sequence)}
             if order.fresh and self.lab.seeds
             else {}
         )
-        layouts = [next(seeds[each]) if seeds else fixed.get(each, 0) for each in sequence]
+        layouts = [next(seeds[each]) if seeds else 0 for each in sequence]
         turns, first = [], 1
         for (candidate, layout), neighbours in groupby(zip(sequence, layouts, strict=True)):
             runs = len(list(neighbours))
@@ -223,11 +223,8 @@ class Bench:
         return True
 
     def _failed(self, turn: Turn, failure: BuildFailed | RunFailed, began: float) -> Iterator[LabEvent]:
-        """A build could not be measured. If it failed in a fresh layout only, it is not skipped: layouts are given up.
-
-        But a candidate that is one layout is skipped.
-        """
-        if not (self.lab.seeds and turn.layout) or turn.candidate in self.lab.candidates.layouts:
+        """A build could not be measured. If it failed in a fresh layout only, it is not skipped: layouts are given up."""
+        if not (self.lab.seeds and turn.layout):
             yield self.retry.failed(turn.candidate, failure, began)
             return
         built = self.builds.made.built[turn.candidate]

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from statistics import median
 
 from perfbisect.core.domain.trials import Trial
-from perfbisect.core.stats.noise import Noise, layout_effect, noise_of_trial, of_layouts
+from perfbisect.core.stats.noise import noise_of_trial
 from perfbisect.core.stats.noise import rows as detectable
 from perfbisect.core.stats.noise import sentences as advice
 from perfbisect.report.document import Facts, Prose, Section, Table, row
@@ -46,20 +46,3 @@ def sections(trial: Trial) -> Iterator[Section]:
     title = "Smallest detectable drop (95 % sure, in 4 cases of 5)"
     yield Section(title, (Table(head, tuple(rows), head),), "detectable")
     yield Section("What would help", (Prose(tuple(advice(trial, found))),), quiet=True)
-    if of_layouts(trial):
-        yield Section("Code placement", tuple(placement(trial, found)), "placement", quiet=True)
-
-
-def placement(trial: Trial, found: Noise) -> Iterator[Prose | Facts]:
-    """What placement of the code does, in an A/A of layouts."""
-    effect, subjects, measured = layout_effect(trial), trial.request.subjects, max(0, len(trial.pairs()) - 1)
-    failed = [f"{subjects[skip.subject].name} is left out: {skip.facts.reason}" for skip in trial.skips]
-    size = f"{measured} of {count(len(subjects) - 1, 'layout')}" if trial.skips else count(measured, "layout")
-    if effect is None:
-        why = "it takes two" if measured < 2 else "too few complete rounds to compare them: make more with --visits"
-        yield Prose((*failed, f"Code placement: {size} measured; {why}."))
-        return
-    yield Prose((*failed, f"Code placement: {size}, each visited {effect.rounds} times"))
-    sd = f"{percent(effect.sd)} ({percent(effect.low)} to {percent(effect.high)}), of one run {percent(found.run)}"
-    ends = f"×{effect.lowest:.3f} to ×{effect.highest:.3f} of their mean"
-    yield Facts((("between layouts", sd), ("all of them", ends), ("as linked", f"×{effect.usual:.3f}")))

@@ -82,7 +82,6 @@ def of_noise(made: Trial) -> dict[str, Any]:
         "noise": found,
         "advice": noise.advice(made, found) if found else None,
         "detectable": list(noise.rows(made, found)) if found else [],
-        "layouts": noise.layout_effect(made),
     }
 
 

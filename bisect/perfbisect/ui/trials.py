@@ -1,7 +1,7 @@
 """The progress of a trial on standard error: a bar in a terminal, otherwise a line for each run. Its table comes at the end."""
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from perfbisect.core.domain.events import (
@@ -44,6 +44,9 @@ class TrialLines:
         for at, event in events:
             self._take(at, event)
             self._tell(event)
+
+    def states(self, rows: Sequence[object]) -> None:
+        """No other process carries out a trial that this one shows."""
 
     def end(self, _trial: int, _at: float) -> None:
         """Nothing more is said."""
@@ -90,7 +93,7 @@ class TrialLines:
                     self.say(f"continuing {trial.name}, which has {count(len(trial.runs), 'run')}")
             case BuildStarted(candidate=number, commit=commit) if not request.subjects[number].key:
                 variant = request.subjects[number].variant
-                self.say(f"building {commit.short}{variant and '@'}{variant}  {commit.title}")
+                self.say(f"building {commit.short}{variant and '@'}{variant} {commit.title}")
             case CandidateSkipped(candidate=number, facts=skip, workload=work):
                 name = request.subjects[number].name
                 what = "is left out" if skip.of_build else f"fails in {request.works[work].name}"

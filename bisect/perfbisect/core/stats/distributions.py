@@ -137,17 +137,6 @@ def chi_square_quantile(z: float, freedom: float) -> float:
     return float(freedom * (1 - share + z * math.sqrt(share)) ** 3)
 
 
-def f_quantile(z: float, above: int, below: int) -> float:
-    """The quantile of F where the normal's is ``z``, by Paulson's formula; infinite where that has none."""
-    w, u = 2 / (9 * above), 2 / (9 * below)
-    a, b = 1 - u, 1 - w
-    scale = a**2 - z**2 * u
-    if scale <= 0:
-        return math.inf if z > 0 else 0.0
-    root = math.sqrt(max(0.0, (a * b) ** 2 - scale * (b**2 - z**2 * w)))
-    return max(0.0, (a * b + math.copysign(root, z)) / scale) ** 3
-
-
 def below_by_chance(low: Sequence[float], high: Sequence[float]) -> float:
     """The probability of so few pairs in which ``low`` is not below ``high``, if both are drawn alike. Ties count as not below."""
     x, y = np.asarray(low), np.asarray(high)

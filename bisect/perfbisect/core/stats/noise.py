@@ -14,20 +14,10 @@ from the costs as Kalibera and Jones have it (Rigorous benchmarking in reasonabl
 
 An embedded library is opened anew for every run. Its "visits" are then only rounds, one after another, and what differs
 between them is drift of the machine, which a hunt cancels by taking turns: it is no part of the noise of a run.
-
-Layouts of one build are the same code, linked again with its functions in another order. Every layout is visited once
-in every round. With x[l][r] the mean of the logarithms in a visit, L layouts and R rounds, the two-way analysis of
-variance without replication separates layouts from rounds, which drift:
-
-    MSL = R Σ (x̄[l] - x̄)² / (L - 1)                                 estimates σe² + R σl²
-    MSE = Σ (x[l][r] - x̄[l] - x̄[·r] + x̄)² / ((L - 1)(R - 1))        estimates σe²
-
-so σl² = (MSL - MSE) / R, or 0 (Searle, Casella and McCulloch, Variance Components, 1992, chapter 4). Its interval is
-that of Williams (A confidence interval for variance components, Biometrika 49, 1962).
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -35,9 +25,8 @@ import numpy as np
 
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.metrics import value
-from perfbisect.core.domain.settings import TrialType
 from perfbisect.core.domain.trials import Trial
-from perfbisect.core.stats.distributions import chi_square_quantile, f_quantile, t_quantile
+from perfbisect.core.stats.distributions import chi_square_quantile, t_quantile
 
 ENOUGH = 6  # runs of an A/A without which older hunts know better
 WILD = 6.0  # s.d. from the median of its visit from which on a run is an accident
@@ -230,15 +219,15 @@ class Advice:
 
 
 def noise_of_trial(trial: Trial) -> Noise | None:
-    """What the runs of an A/A come to; None when they are too few. Those in other layouts are left out."""
-    return noise_in([(run.round, run.facts) for run in trial.runs if not run.facts.layout], trial.request.metric)
+    """What the runs of an A/A come to; None when they are too few."""
+    return noise_in([(run.round, run.facts) for run in trial.runs], trial.request.metric)
 
 
 def costs(trial: Trial) -> tuple[float, float]:
     """Seconds of a run, and of opening a visit. Loading the data for the first visit does not count."""
     first: dict[int, float] = {}  # visit → seconds of its first run, the opening included
     later = []
-    for made in (run for run in trial.runs if not run.facts.layout):
+    for made in trial.runs:
         if made.round in first:
             later.append(made.cost)
         first.setdefault(made.round, made.cost)
@@ -279,64 +268,3 @@ def sentences(trial: Trial, found: Noise) -> Iterator[str]:
         yield "Hunts on this host with this builder and workload now begin with this noise."
     else:
         yield f"Fewer than {ENOUGH} runs: hunts do not begin with this noise."
-
-
-USUAL = 0  # the build of a trial that is measured as it was linked; those after it are its layouts
-
-
-@dataclass(frozen=True, slots=True)
-class LayoutEffect:
-    """What placement of the code does to one build; s.d. are of logarithms, so 0.01 is 1 %."""
-
-    layouts: int
-    rounds: int  # in which each was visited
-    sd: float  # between layouts
-    low: float  # its 95 % interval
-    high: float
-    visit: float  # s.d. of one visit, drift of the host left out
-    lowest: float  # of the layouts, relative to their mean
-    highest: float
-    usual: float  # the build as it was linked, relative to their mean
-
-
-def of_layouts(trial: Trial) -> bool:
-    """Whether an A/A measures layouts."""
-    return trial.request.kind is TrialType.NOISE and len(trial.request.subjects) > 1
-
-
-def layout_effect(trial: Trial) -> LayoutEffect | None:
-    """The effect of layout in an A/A of layouts; None with fewer than two that did not fail, or than two complete rounds."""
-    place = {build: place for place, (_, build) in enumerate(trial.pairs())}
-    builds = range(len(place))
-    visits: dict[tuple[int, int], list[float]] = {}
-    for run in trial.runs:
-        measured = value(run.facts, trial.request.metric)
-        if run.subject in place and measured is not None and measured > 0:
-            visits.setdefault((place[run.subject], run.round), []).append(math.log(measured))
-    rounds = sorted({number for _, number in visits})
-    complete = [number for number in rounds if all((build, number) in visits for build in builds)]
-    if len(builds) < 3 or len(complete) < 2:
-        return None
-    return effect_of(
-        {(build, at): float(np.mean(visits[build, number])) for build in builds for at, number in enumerate(complete)}
-    )
-
-
-def effect_of(visits: Mapping[tuple[int, int], float]) -> LayoutEffect:
-    """The same of the logarithms of whole visits, by build and round."""
-    shape = (max(build for build, _ in visits) + 1, max(number for _, number in visits) + 1)
-    everything = np.array([[visits[build, number] for number in range(shape[1])] for build in range(shape[0])])
-    shuffled = everything[USUAL + 1 :]
-    layouts, rounds = shuffled.shape
-    middle = float(shuffled.mean())
-    level = shuffled.mean(axis=1)
-    rest = shuffled - level[:, None] - shuffled.mean(axis=0)[None, :] + middle
-    freedom = (layouts - 1) * (rounds - 1)
-    msl = rounds * float(((level - middle) ** 2).sum()) / (layouts - 1)
-    mse = float((rest**2).sum()) / freedom
-    below, above = chi_square_factors(layouts - 1)
-    low = max(0.0, below * (msl - f_quantile(Z_HIGH, layouts - 1, freedom) * mse)) / rounds
-    high = max(0.0, above * (msl - f_quantile(Z_LOW, layouts - 1, freedom) * mse)) / rounds
-    lowest, highest, usual = (math.exp(each - middle) for each in (level.min(), level.max(), everything[USUAL].mean()))
-    sd = math.sqrt(max(0.0, msl - mse) / rounds)
-    return LayoutEffect(layouts, rounds, sd, math.sqrt(low), math.sqrt(high), math.sqrt(mse), lowest, highest, usual)

@@ -77,9 +77,6 @@ class Candidates:
     ends: Mapping[str, str] = field(default_factory=dict)  # commit → its name in a message: "the good end"
     prebuilt: Mapping[int, Built] = field(default_factory=dict)  # candidate → what needs no building
     patches: tuple[Patch, ...] = ()  # for each that they apply to
-    layouts: Mapping[int, int] = field(
-        default_factory=dict
-    )  # candidate → seed of the one layout in which it is measured
     is_range: bool = True  # nothing can be measured without the first and the last; otherwise each is independent
 
     def name(self, candidate: int) -> str:
@@ -181,14 +178,10 @@ class BuildsMade:
         return host in self._lost
 
     def same_binary(self, candidate: int) -> int:
-        """The first candidate with the binary of a built one in the same layout."""
-        binary, layout = self.built[candidate].facts.binary, self._candidates.layouts.get(candidate)
+        """The first candidate with the binary of a built one."""
+        binary = self.built[candidate].facts.binary
         with self.lock:
-            return next(
-                other
-                for other, known in self.built.items()
-                if known.facts.binary == binary and self._candidates.layouts.get(other) == layout
-            )
+            return next(other for other, known in self.built.items() if known.facts.binary == binary)
 
 
 def check_known(context: BuildContext, candidates: Candidates, known: Mapping[str, str]) -> None:
