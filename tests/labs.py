@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from perfbisect.core.domain.events import CandidateSkipped, Commit, LabEvent, RunFinished, Warned
 from perfbisect.core.domain.facts import RunFacts, SkipFacts
@@ -48,20 +49,26 @@ def lab_of(
     )
 
 
-def bench_lab(host: Host, repository: Path, sha: str, command: Sequence[str] = ("true",)) -> HostLab:
-    """A lab for one commit that needs no build, measured by the rate that a command prints."""
-    workload = Workload(
-        name="bench",
-        suite="suite",
-        folder="/nowhere",
-        driver="command",
-        summary="",
-        group="command",
-        command=[*command],
-        rate=r"ops/s: (\d+)",
-        timeout=60.0,
-    )
-    return lab_of(host, quick_builder(("true",), str(repository)), workload, repository, (sha,), is_range=False)
+def workload_of(**keys: Any) -> Workload:
+    """A workload that says only what is of interest."""
+    usual = {
+        "name": "w",
+        "suite": "s",
+        "folder": str(Path(__file__).parent),
+        "driver": "pgsql",
+        "summary": "",
+        "group": "g",
+    }
+    return Workload(**usual | keys)
+
+
+def bench_lab(
+    host: Host, repository: Path, *commits: str, command: Sequence[str] = ("true",), build: str = "true"
+) -> HostLab:
+    """A lab for commits that are built by a command, and measured by the rate that another prints."""
+    rate = r"ops/s: (\d+)"
+    workload = workload_of(name="bench", driver="command", command=[*command], rate=rate, timeout=60.0)
+    return lab_of(host, quick_builder((build,), str(repository)), workload, repository, commits, is_range=False)
 
 
 def measure(lab: HostLab, *shares: Share) -> list[LabEvent]:

@@ -22,7 +22,7 @@ def lab(host: LocalHost, tmp_path: Path, git: Callable[..., str]) -> Lab:
     sha, folder = git("rev-parse", "HEAD"), tmp_path / "repo"
 
     def with_command(script: str) -> HostLab:
-        return bench_lab(host, folder, sha, ["sh", "-c", script, "bench", "{data}/.."])
+        return bench_lab(host, folder, sha, command=["sh", "-c", script, "bench", "{data}/.."])
 
     return with_command
 

@@ -3,13 +3,12 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import pytest
 
-from labs import lab_of
+from labs import bench_lab
 from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, LabEvent, RunFinished, RunStarted, Warned
 from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.errors import ConnectionLost
@@ -20,8 +19,7 @@ from perfbisect.lab.build.links import LayoutSeeds
 from perfbisect.lab.host_lab import HostLab
 from perfbisect.lab.upkeep import items, remove
 from perfbisect.recipes.inventory import HostEntry
-from perfbisect.recipes.requested import quick_builder
-from perfbisect.recipes.workload import Workload
+from repos import Repo
 from waiting import finish
 
 pytestmark = pytest.mark.tools
@@ -38,26 +36,21 @@ COMMAND = ["sh", "-c", 'nm -n bench | grep -o "own.*" | paste -s -d " " >>../../
 
 
 @pytest.fixture
-def commits(tmp_path: Path, git: Callable[..., str]) -> tuple[str, ...]:
-    made = []
-    for text in (PROGRAM, PROGRAM.replace("- 3 *", "- 30 *")):
-        (tmp_path / "repo" / "bench.c").write_text(text)
-        git("add", ".")
-        git("commit", "-q", "-m", "change")
-        made.append(git("rev-parse", "HEAD"))
-    return tuple(made)
+def commits(git: Repo) -> tuple[str, ...]:
+    return tuple(git.commit({"bench.c": text}) for text in (PROGRAM, PROGRAM.replace("- 3 *", "- 30 *")))
 
 
 def open_lab(
     host: LocalHost, repo: Path, commits: tuple[str, ...], *, build: str = "{compiler} {cflags} -o bench bench.c"
 ) -> HostLab:
-    workload = Workload(
-        name="bench", suite="suite", folder="/nowhere", driver="command", summary="", group="command",
-        command=COMMAND, rate=r"ops/s: (\d+)", timeout=60.0,
-    )  # fmt: skip
-    lab = lab_of(host, quick_builder((build,), str(repo)), workload, repo, commits, is_range=False)
+    lab = bench_lab(host, repo, *commits, command=COMMAND, build=build)
     lab.seeds = LayoutSeeds()
     return lab
+
+
+@pytest.fixture
+def lab(host: LocalHost, git: Repo, commits: tuple[str, ...]) -> HostLab:
+    return open_lab(host, git.path, commits)
 
 
 def measure(lab: HostLab, *plan: Share, fresh: bool = True) -> list[LabEvent]:
@@ -68,10 +61,7 @@ def layouts(events: list[LabEvent], candidate: int) -> list[int]:
     return [each.facts.layout for each in events if isinstance(each, RunFinished) and each.candidate == candidate]
 
 
-def test_each_run_of_a_fresh_order_has_a_layout_of_its_own(
-    host: LocalHost, tmp_path: Path, commits: tuple[str, ...]
-) -> None:
-    lab = open_lab(host, tmp_path / "repo", commits)
+def test_each_run_of_a_fresh_order_has_a_layout_of_its_own(host: LocalHost, lab: HostLab) -> None:
     usual = measure(lab, Share(0, 1), Share(1, 1), fresh=False)
     assert (layouts(usual, 0), layouts(usual, 1)) == ([0], [0])
     built = [event.facts for event in usual if isinstance(event, BuildFinished)]
@@ -103,9 +93,8 @@ class Leaving(LocalHost):
 
 
 def test_a_build_whose_links_are_lost_with_their_host_is_built_again(
-    host: LocalHost, tmp_path: Path, commits: tuple[str, ...]
+    host: LocalHost, tmp_path: Path, lab: HostLab
 ) -> None:
-    lab = open_lab(host, tmp_path / "repo", commits)
     makers = [Leaving(name, PurePosixPath(tmp_path / name)) for name in ("b1", "b2")]
     lab.build_places = tuple(LabHost(each, HostEntry(name=each.name)) for each in makers)
     lab.made = BuildsMade(lab.candidates)
@@ -159,9 +148,8 @@ def test_the_layouts_that_another_host_removes_leave_those_that_are_measured_as_
 
 
 def test_measuring_layouts_never_reads_what_they_share_with_their_build(
-    host: LocalHost, tmp_path: Path, commits: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, lab: HostLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lab = open_lab(host, tmp_path / "repo", commits)
     measure(lab, Share(0, 1), fresh=False)
     (tmp_path / "bin").mkdir()
     reading = tmp_path / "bin" / "sha256sum"
@@ -189,10 +177,7 @@ def test_a_build_that_cannot_be_linked_again_is_reported_and_never_measured_as_i
     assert "in no sections of their own" in again.fixed
 
 
-def test_a_build_that_fails_in_a_fresh_layout_alone_is_not_skipped(
-    host: LocalHost, tmp_path: Path, commits: tuple[str, ...]
-) -> None:
-    lab = open_lab(host, tmp_path / "repo", commits)
+def test_a_build_that_fails_in_a_fresh_layout_alone_is_not_skipped(host: LocalHost, lab: HostLab) -> None:
     measure(lab, Share(0, 1), fresh=False)
     [recorded] = Path(host.root, "builds").glob("*/links/*/argv")
     recorded.write_text("--no-such-option\n")
@@ -219,8 +204,7 @@ def test_a_candidate_that_is_one_layout_is_skipped_where_that_cannot_be_linked(
     assert skipped[0].facts.reason.startswith("its layout 6 cannot be linked: ")
 
 
-def test_what_a_killed_link_left_is_no_obstacle(host: LocalHost, tmp_path: Path, commits: tuple[str, ...]) -> None:
-    lab = open_lab(host, tmp_path / "repo", commits)
+def test_what_a_killed_link_left_is_no_obstacle(host: LocalHost, lab: HostLab) -> None:
     measure(lab, Share(0, 1), fresh=False)
     assert lab._bench
     made = lab._bench.builds.link(0, 1)
@@ -244,10 +228,7 @@ def test_a_build_whose_links_were_freed_is_built_again(
     assert layouts(later, 0) == [1]
 
 
-def test_where_links_are_removed_meanwhile_the_hunt_goes_on_without_layouts(
-    host: LocalHost, tmp_path: Path, commits: tuple[str, ...]
-) -> None:
-    lab = open_lab(host, tmp_path / "repo", commits)
+def test_where_links_are_removed_meanwhile_the_hunt_goes_on_without_layouts(host: LocalHost, lab: HostLab) -> None:
     measure(lab, Share(0, 1), fresh=False)
     remove(host, [item for item in items(host) if item.links])
     fresh = measure(lab, Share(0, 1))

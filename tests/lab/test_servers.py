@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 from msgspec.structs import replace
 
-from labs import finished, lab_of, measure
+from labs import finished, lab_of, measure, workload_of
 from perfbisect.core.domain.events import CandidateSkipped, LabEvent, RunFinished, RunProgress
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.orders import Measure, Purpose, Share
@@ -40,7 +40,6 @@ from perfbisect.lab.servers import (
 from perfbisect.recipes.builder import Build, Builder, Server, When
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.requested import ServerConfig
-from perfbisect.recipes.workload import Workload
 from postgres import BIN, BUILDER, needs_postgres
 from repos import Repo
 
@@ -79,13 +78,7 @@ def test_a_socket_that_no_kernel_takes_is_refused() -> None:
         site(LocalHost("here", PurePosixPath("/")), PurePosixPath("/" + "x" * 100))
 
 
-WORKLOAD = Workload(
-    name="aggregate",
-    suite="plain",
-    folder=str(Path(__file__).parent),
-    driver="pgsql",
-    summary="",
-    group="range-aggregate",
+WORKLOAD = workload_of(
     prepare="create table t (id int primary key, k int);\ninsert into t select i, i from generate_series(1, 20000) i;\n"
     "vacuum analyze t;",
     setup="set jit = off;",

@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from labs import measure, runs, warnings
+from labs import measure, runs, warnings, workload_of
 from perfbisect.core.domain.orders import Share
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.host_lab import HostLab
 from perfbisect.recipes.builder import Builder, Server
 from perfbisect.recipes.builder_reader import load_builder
 from perfbisect.recipes.placeholders import fill
-from perfbisect.recipes.workload import Workload
 
 RECIPES = Path(__file__).parents[2] / "builders"
 
@@ -149,13 +148,8 @@ ln -s /usr/sbin/mariadbd {prefix}/sbin
 artifacts = ["extra.conf"]
 """
 
-WORKLOAD = Workload(
-    name="update",
-    suite="plain",
-    folder=str(Path(__file__).parent),
+WORKLOAD = workload_of(
     driver="mysql",
-    summary="",
-    group="write",
     prepare="create table t (id int primary key, k int);\ninsert into t select seq, seq from seq_1_to_20000;",
     check="select count(*), sum(k) from t",
     statement="update t set k = k + 1 where id = 777",

@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 from msgspec.structs import replace
 
-from labs import measure, runs, skipped, warnings
+from labs import measure, runs, skipped, warnings, workload_of
 from perfbisect.core.domain.events import LabEvent, RunProgress, RunStarted
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.orders import Measure, Purpose, Share
@@ -26,7 +26,6 @@ from perfbisect.host.local import LocalHost
 from perfbisect.lab import servers
 from perfbisect.lab.host_lab import HostLab
 from perfbisect.lab.measure import visit
-from perfbisect.recipes.workload import Workload
 from postgres import BIN, needs_postgres
 from program import bisect
 from waiting import ended, processes, until
@@ -48,13 +47,7 @@ settings.max_parallel_workers = "{{cores}}"
 """
 SERVER = tomllib.loads((Path(__file__).parents[2] / "builders" / "postgres" / "builder.toml").read_text())["server"]
 
-WORKLOAD = Workload(
-    name="point",
-    suite="plain",
-    folder=str(Path(__file__).parent),
-    driver="pgsql",
-    summary="",
-    group="point",
+WORKLOAD = workload_of(
     prepare="create table t (id int primary key, k int);\ninsert into t select i, i from generate_series(1, 20000) i;",
     check="select count(*), sum(k) from t",
     statement="select k from t where id = 777",

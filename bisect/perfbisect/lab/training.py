@@ -5,7 +5,7 @@ A run is at most SECONDS long, without warm-up. The data is what measurements us
 
 import hashlib
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -17,7 +17,7 @@ from perfbisect.host.protocol import Host
 from perfbisect.lab import servers
 from perfbisect.lab.build.log_parser import TRAIN
 from perfbisect.lab.build.plan import MERGED, Instrumented
-from perfbisect.lab.checks import CheckRequest, Inspection
+from perfbisect.lab.checks import CheckRequest
 from perfbisect.lab.checks.preflight import drivers, needed, warnings
 from perfbisect.lab.measure import visit
 from perfbisect.lab.servers import System
@@ -70,7 +70,7 @@ class Trainer:
         """Raise EnvironmentFailure when the host lacks what the workloads need: that is no commit's fault."""
         request = CheckRequest(self.host, self.entry, builder=self.builder, workloads=self.workloads)
         require(self.host, needed(request))
-        warnings(drivers(Inspection(request, ask_all(self.host, [DRIVERS]), "")))
+        warnings(drivers(replace(request, answers=ask_all(self.host, [DRIVERS]))))
 
     def train(self, build: Instrumented) -> Generator[Warned, None, bool]:
         """Load all data, forget what that has counted, and run each workload once; again where data is replaced.

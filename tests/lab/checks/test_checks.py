@@ -20,7 +20,7 @@ from perfbisect.host.lock import hold
 from perfbisect.hunt.build_hosts import build_ahead
 from perfbisect.lab.build.shared_builds import SharedBuilds
 from perfbisect.lab.build.toolchain import unfit
-from perfbisect.lab.checks import CheckRequest, Finding, Inspection, Level, machine, preflight
+from perfbisect.lab.checks import CheckRequest, Finding, Level, machine, preflight
 from perfbisect.lab.checks.all_hosts import BuildSide, differing, read_release
 from perfbisect.lab.checks.preflight import compiler_cache, shared_findings
 from perfbisect.recipes.builder import Build, Builder
@@ -34,11 +34,10 @@ CPUS = "/sys/devices/system/cpu"
 
 def inspection_of(
     host: LocalHost, *told: tuple[Fact[object], str], builder: Builder | None = None, **entry: str
-) -> Inspection:
+) -> CheckRequest:
     there = HostEntry(name="here", **entry)  # type: ignore[arg-type]
-    return Inspection(
-        CheckRequest(host, there, builder=builder), Answers({fact.argv: said for fact, said in told}), "debian"
-    )
+    answers = Answers({fact.argv: said for fact, said in told})
+    return CheckRequest(host, there, builder=builder, answers=answers, system="debian")
 
 
 def levels(found: Iterator[Finding]) -> dict[str, Level]:
@@ -175,7 +174,7 @@ def test_a_slow_or_wrong_clock(host: LocalHost, monkeypatch: pytest.MonkeyPatch)
 def checked(folder: Path, **entry: object) -> list[Finding]:
     host = LocalHost("here", PurePosixPath(folder))
     made = HostEntry(name="here", **entry)  # type: ignore[arg-type]
-    return list(compiler_cache(Inspection(CheckRequest(host, made), {}, "")))  # type: ignore[arg-type]
+    return list(compiler_cache(CheckRequest(host, made)))
 
 
 @needs_ccache

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace as struct_replace
 
 from fake_machine import FakeHost
-from labs import BUILDER, FAST, SLOW, Open, lab_of
+from labs import BUILDER, FAST, SLOW, Open, lab_of, workload_of
 from perfbisect.core.domain.events import LabEvent, Profiled, Unexplained
 from perfbisect.core.domain.facts import ProfileFacts, RunFacts
 from perfbisect.core.domain.orders import Measure, Purpose, Share
@@ -410,13 +410,8 @@ def test_the_connections_of_a_server_are_profiled_and_nothing_else(tmp_path: Pat
     (tmp_path / "repo" / "server.conf").write_text("listen_addresses = ''\nfsync = off\n")
     git("add", ".")
     git("commit", "-q", "-m", "change")
-    workload = Workload(
-        name="sum",
-        suite="pg",
+    workload = workload_of(
         folder=str(tmp_path),
-        driver="pgsql",
-        summary="",
-        group="scan",
         prepare="create table t as select i as id, i as k from generate_series(1, 20000) i;",
         statement="select sum(k) from t;",
         warmup=0.5,

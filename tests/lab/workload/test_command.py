@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace as changed
 
-from labs import lab_of, measure, runs, skipped
+from labs import lab_of, measure, runs, skipped, workload_of
 from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, RunFinished, RunStarted
 from perfbisect.core.domain.metrics import value
 from perfbisect.core.domain.orders import Measure, Purpose, Share
@@ -20,7 +20,7 @@ from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.host_lab import HostLab
 from perfbisect.lab.servers import System
-from perfbisect.lab.workload import ProcessResult
+from perfbisect.lab.workload import Outcome, ProcessResult
 from perfbisect.lab.workload.command import CLOCK, CPU, outcome, prepare_inputs, read_fio, timed, values
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.requested import quick_builder
@@ -116,7 +116,7 @@ def test_words_of_a_command_stay_words(tmp_path: Path) -> None:
 
 
 def test_args_are_filled_in_and_tell_data_apart_that_they_change() -> None:
-    one = Workload(
+    one = workload_of(
         name="w", summary="", group="", command=["run", "{keys}", "{sync}"], prepare_commands=[["load", "{keys}"]],
         args={"keys": 5, "sync": True},
     )  # fmt: skip
@@ -160,30 +160,29 @@ def printed(**keys: Any) -> str:
     return json.dumps({"fio version": "fio-3.33", "jobs": [job | keys]}, indent=2)
 
 
+def fio(text: str) -> Outcome:
+    return read_fio(text, 0.0, 2.0)
+
+
 def test_iops_latencies_and_cpu_time() -> None:
-    found = read_fio(printed())
-    assert (found.iops, found.operations, found.cpu) == (500.0, 1000, 200.0)
+    found = fio(printed())
+    assert (found.reported, found.operations, found.counters) == (500.0, 1000, {CPU: 200.0})
     assert found.latency == {"avg": 0.15, "max": 0.4, "p95": 0.2, "p99": 0.3}
-
-
-def test_a_warning_before_the_json_is_passed_over() -> None:
-    assert read_fio(f"fio: this platform does not support process shared mutexes {{}}\n{printed()}").iops == 500.0
+    warned = fio(f"fio: this platform does not support process shared mutexes {{}}\n{printed()}")
+    assert warned == found, "what is before the JSON is passed over"
+    assert fio(printed(write={"iops": 100.0, "runtime": 2000, "total_ios": 200})).operations == 1200
 
 
 def test_before_3_0_latencies_are_microseconds_and_what_is_missing_is_derived() -> None:
     side = {"iops": 500.0, "runtime": 2000, "clat": {"mean": 150.0, "percentile": {"95.000000": 200}}}
-    found = read_fio(json.dumps({"jobs": [{"usr_cpu": 3.0, "sys_cpu": 7.0, "read": side}]}))
-    assert (found.operations, found.cpu) == (1000, 200.0)
+    found = fio(json.dumps({"jobs": [{"usr_cpu": 3.0, "sys_cpu": 7.0, "read": side}]}))
+    assert (found.operations, found.counters) == (1000, {CPU: 200.0})
     assert found.latency == {"avg": 0.15, "max": None, "p95": 0.2, "p99": None}
 
 
 def test_latencies_are_those_of_fsync_where_a_job_calls_it() -> None:
     fsync = {"lat_ns": {"mean": 4e6, "max": 9e6, "N": 1000, "percentile": {"95.000000": 8e6, "99.000000": 8.5e6}}}
-    assert read_fio(printed(sync=fsync)).latency == {"avg": 4.0, "max": 9.0, "p95": 8.0, "p99": 8.5}
-
-
-def test_reads_and_writes_are_added() -> None:
-    assert read_fio(printed(write={"iops": 100.0, "runtime": 2000, "total_ios": 200})).operations == 1200
+    assert fio(printed(sync=fsync)).latency == {"avg": 4.0, "max": 9.0, "p95": 8.0, "p99": 8.5}
 
 
 @pytest.mark.parametrize(
@@ -200,7 +199,7 @@ def test_reads_and_writes_are_added() -> None:
 )
 def test_what_is_no_result_is_said(text: str, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        read_fio(text)
+        fio(text)
 
 
 @pytest.mark.tools
@@ -246,13 +245,10 @@ def lab(tmp_path: Path, commits: tuple[str, ...]) -> HostLab:
     root = tmp_path / "root"
     root.mkdir()
     builder = quick_builder(("sh -c 'pwd >built && echo {jobs} >>built'",), str(tmp_path / "repo"))
-    workload = Workload(
+    workload = workload_of(
         name="bench",
-        suite="suite",
         folder=str(suite),
         driver="command",
-        summary="",
-        group="command",
         command=["env", "SUITE={suite}", "./bench", "{data}", "{threads}"],
         prepare_commands=[["sh", "-c", "cat {suite}/beside.txt >{data}/loaded; ls bench"]],
         rate=r"ops/s: (\w+)",
@@ -357,13 +353,9 @@ def test_a_benchmark_of_its_own_measures_a_server(tmp_path: Path, git: Repo) -> 
     suite = tmp_path / "suite"
     suite.mkdir()
     (suite / "select.sql").write_text(FILE)
-    workload = Workload(
+    workload = workload_of(
         name="select",
-        suite="suite",
         folder=str(suite),
-        driver="pgsql",
-        summary="",
-        group="point",
         prepare_commands=[
             [
                 f"{BIN}/psql",

@@ -32,6 +32,7 @@ class Finding:
     advice: str = ""
 
 
+NOTHING = Answers({})
 ok, note, warning, refused = (partial(Finding, level) for level in Level)
 
 
@@ -46,6 +47,13 @@ class CheckRequest:
     variant: str = ""  # of the builder; "" is the recipe's own choice
     workloads: tuple[Workload, ...] | None = None  # that may be run; None when unknown
     notes: bool = True  # also what takes a while and never is a problem
+    answers: Answers = NOTHING  # of the host so far
+    system: str = ""  # "debian", "ubuntu", "fedora", or "" when it is not known
+
+    @property
+    def name(self) -> str:
+        """The host's name."""
+        return self.host.name
 
     @classmethod
     def to_build(cls, host: Host, entry: HostEntry, builder: Builder | None, variant: str) -> "CheckRequest":
@@ -53,17 +61,3 @@ class CheckRequest:
         alone = msgspec.structs.replace(entry, build_hosts=[], server_cpus="", client_cpus="")
         built = msgspec.structs.replace(builder, server=None) if builder else None
         return cls(host, alone, builder=built, variant=variant, workloads=())
-
-
-@dataclass(frozen=True, slots=True)
-class Inspection:
-    """The request, and the answers of the host so far."""
-
-    request: CheckRequest
-    answers: Answers
-    system: str = ""  # "debian", "ubuntu", "fedora", or "" when it is not known
-
-    @property
-    def name(self) -> str:
-        """The host's name."""
-        return self.request.host.name

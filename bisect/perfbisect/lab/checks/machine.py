@@ -30,14 +30,14 @@ from perfbisect.host.facts import (
     reflinks,
 )
 from perfbisect.host.packages import how_to_install, missing
-from perfbisect.lab.checks import Finding, Inspection, Level, note, ok, refused, warning
+from perfbisect.lab.checks import CheckRequest, Finding, Level, note, ok, refused, warning
 from perfbisect.lab.measure import counting, perf, profiles
 from perfbisect.lab.servers import FIRST_PORT
 
 STOLEN = 0.01  # share of the time that other machines took, from which on measurements suffer
 
 
-def clock_speed(seen: Inspection) -> Iterator[Finding]:
+def clock_speed(seen: CheckRequest) -> Iterator[Finding]:
     """Governor, turbo and heat."""
     governor = seen.answers.get(SETTINGS["governor"])
     if governor in (None, "performance"):
@@ -56,9 +56,9 @@ def clock_speed(seen: Inspection) -> Iterator[Finding]:
         yield note("heat", text, "Fix its cooling, or lower its clock: sudo cpupower frequency-set --max FREQUENCY")
 
 
-def sharing(seen: Inspection) -> Iterator[Finding]:
+def sharing(seen: CheckRequest) -> Iterator[Finding]:
     """What the cores share with each other and with other machines."""
-    entry, there = seen.request.entry, f"host {seen.name}"
+    entry, there = seen.entry, f"host {seen.name}"
     if (threads := seen.answers.get(THREADS) or 1) > 1:
         text = f"{threads} hardware threads share a core on {there}: each is slower while the other works"
         yield note("smt", text, "echo off | sudo tee /sys/devices/system/cpu/smt/control")
@@ -76,7 +76,7 @@ def sharing(seen: Inspection) -> Iterator[Finding]:
         yield warning("steal", text, "Ask for dedicated processors, or measure longer: `bisect noise` shows how long.")
 
 
-def layout(seen: Inspection) -> Iterator[Finding]:
+def layout(seen: CheckRequest) -> Iterator[Finding]:
     """What changes the layout of memory from one run to the next."""
     if seen.answers.get(SETTINGS["aslr"]) == "on":
         text = f"addresses are random for each process on host {seen.name}: its effect averages out over visits"
@@ -92,7 +92,7 @@ QUICK = frozenset({"tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_
 SERVER_PORTS = frozenset(range(FIRST_PORT, FIRST_PORT + 10))  # where servers of hunts listen
 
 
-def load(seen: Inspection) -> Iterator[Finding]:
+def load(seen: CheckRequest) -> Iterator[Finding]:
     """Do other programs run there?"""
     average, cores = seen.answers.get(LOAD), seen.answers.get(CORES)
     if average is None or not cores:
@@ -105,9 +105,9 @@ def load(seen: Inspection) -> Iterator[Finding]:
         yield ok("load", f"the {said}")
 
 
-def others(seen: Inspection) -> Iterator[Finding]:
+def others(seen: CheckRequest) -> Iterator[Finding]:
     """The owner of the host's lock, and what an earlier hunt may have left running."""
-    host = seen.request.host
+    host = seen.host
     if owner := lock.holder(host):
         text = f"host {seen.name} is busy: {owner} is measuring there"
         yield warning("lock", text, "Wait for it with --wait, or stop it.")
@@ -130,7 +130,7 @@ def others(seen: Inspection) -> Iterator[Finding]:
         yield note("ports", f"{text}, where servers of hunts do: one may be left over", advice)
 
 
-def clock(seen: Inspection) -> Iterator[Finding]:
+def clock(seen: CheckRequest) -> Iterator[Finding]:
     """Is reading the clock fast, and is it right?"""
     source = seen.answers.get(CLOCK_SOURCE)
     if source and source not in QUICK:
@@ -140,7 +140,7 @@ def clock(seen: Inspection) -> Iterator[Finding]:
         why = "Its kernel log contains the reason why not from tsc: sudo dmesg | grep -i clocksource"
         yield warning("clock", text, why)
     before = time.time()
-    there = ask(seen.request.host, TIME)
+    there = ask(seen.host, TIME)
     after = time.time()
     if there is not None and not before - ASTRAY < there < after + ASTRAY:
         away = there - (before + after) / 2
@@ -151,11 +151,11 @@ def clock(seen: Inspection) -> Iterator[Finding]:
         yield note("clock", text, "sudo timedatectl set-ntp true")
 
 
-def counters(seen: Inspection) -> Iterator[Finding]:
+def counters(seen: CheckRequest) -> Iterator[Finding]:
     """What perf, valgrind and vmstat count on the host."""
-    host, metric, workloads = seen.request.host, find_metric(seen.request.metric), seen.request.workloads or ()
+    host, metric, workloads = seen.host, find_metric(seen.metric), seen.workloads or ()
     exactly, obstacle = counting.method(host), ""
-    if builder := seen.request.builder:
+    if builder := seen.builder:
         found = (counting.obstacle(builder, workload) for workload in workloads)
         obstacle = next(filter(None, found), "")
     is_exact = metric.name == INSTRUCTIONS and bool(exactly) and not obstacle
@@ -176,7 +176,7 @@ def counters(seen: Inspection) -> Iterator[Finding]:
             advice = "Use a physical machine, or a virtual one with a virtual PMU."
             yield warning("perf", f"host {seen.name} has no hardware counters: {effect}", advice)
         yield ok("perf", f"counts {', '.join(counted)}")
-        if seen.request.notes:
+        if seen.notes:
             yield _samples(seen)
     if exactly:
         by = "perf" if exactly == counting.PERF else exactly.replace("-", " ")
@@ -189,19 +189,19 @@ def counters(seen: Inspection) -> Iterator[Finding]:
 CALLERS = {"dwarf": "unwinding stacks", "lbr": "the processor's record of calls", "fp": "frame pointers"}
 
 
-def _samples(seen: Inspection) -> Finding:
+def _samples(seen: CheckRequest) -> Finding:
     """Whether the functions that a change makes slower can be shown."""
     try:
-        found = profiles.available(seen.request.host)
+        found = profiles.available(seen.host)
     except EnvironmentFailure as failure:
         return note("profiles", f"{failure}: the verdict will not name functions", failure.advice)
     by = CALLERS[found.chains]
     return ok("profiles", f"functions are sampled by {found.event}, and their callers found by {by}")
 
 
-def _cannot_count(seen: Inspection, lacking: Sequence[str], obstacle: str) -> Finding:
+def _cannot_count(seen: CheckRequest, lacking: Sequence[str], obstacle: str) -> Finding:
     """The refusal of a metric whose events the host does not count."""
-    metric = seen.request.metric
+    metric = seen.metric
     text = f"host {seen.name} does not count {', '.join(lacking)}, so {metric} cannot be measured"
     advice = "Virtual machines often have no hardware counters: hunt another metric, or on another host."
     if metric == INSTRUCTIONS and obstacle:
@@ -213,10 +213,10 @@ def _cannot_count(seen: Inspection, lacking: Sequence[str], obstacle: str) -> Fi
     return refused("perf", text, advice)
 
 
-def device(seen: Inspection) -> Iterator[Finding]:
+def device(seen: CheckRequest) -> Iterator[Finding]:
     """Can iostat watch the configured device? A metric of the device is refused without it."""
-    host, metric = seen.request.host, find_metric(seen.request.metric)
-    name = seen.request.entry.device.removeprefix("/dev/")
+    host, metric = seen.host, find_metric(seen.metric)
+    name = seen.entry.device.removeprefix("/dev/")
     if not name:
         trouble = f"no device is chosen for host {seen.name}" if metric.from_device else ""
         advice = 'Name the block device of its data in hosts.toml: device = "nvme0n1".'
@@ -238,9 +238,9 @@ TOO_LITTLE = GIB // 4  # no build fits
 LITTLE = 5 * GIB
 
 
-def space(seen: Inspection) -> Iterator[Finding]:
+def space(seen: CheckRequest) -> Iterator[Finding]:
     """Free space, and the file system."""
-    host = seen.request.host
+    host = seen.host
     left = seen.answers.get(free(host.root))
     if left is not None:
         level = Level.REFUSED if left < TOO_LITTLE else Level.WARNING if left < LITTLE else Level.OK
@@ -255,7 +255,7 @@ def space(seen: Inspection) -> Iterator[Finding]:
         yield note("disk", f"{system} on host {seen.name} {text}", "A root on XFS or Btrfs makes that instant.")
 
 
-def swap(seen: Inspection) -> Iterator[Finding]:
+def swap(seen: CheckRequest) -> Iterator[Finding]:
     """Is memory swapped to disk?"""
     size, used = seen.answers.get(SWAP) or (0, 0)
     if used:

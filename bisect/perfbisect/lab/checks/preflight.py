@@ -4,6 +4,7 @@ What cannot work is refused; what may distort the result is a warning with advic
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from perfbisect.core.domain.events import Warned
 from perfbisect.errors import EnvironmentFailure, UsageError
@@ -22,7 +23,7 @@ from perfbisect.lab.build.toolchain import (
     own_packages,
     try_remote,
 )
-from perfbisect.lab.checks import CheckRequest, Finding, Inspection, Level, note, ok, refused, warning
+from perfbisect.lab.checks import CheckRequest, Finding, Level, note, ok, refused, warning
 from perfbisect.lab.checks.machine import (
     clock,
     clock_speed,
@@ -45,18 +46,18 @@ TO_MEASURE = ("timeout", "setsid", "flock", "ps", "awk", "base64", "tar", "cmp")
 OF_SYSBENCH = frozenset({"mysql", "pgsql"})  # drivers that sysbench itself has, if it was compiled with them
 
 
-def tools(seen: Inspection) -> Iterator[Finding]:
+def tools(seen: CheckRequest) -> Iterator[Finding]:
     """Every program without which nothing can be built or measured, and what else the build needs."""
-    request, host, builder, entry = seen.request, seen.request.host, seen.request.builder, seen.request.entry
+    host, builder, entry = seen.host, seen.builder, seen.entry
     build = builder.build if builder else None
     if builder and build and entry.builds:
-        variant = variant_of(builder, request.variant)
-        absent, own = lacking_for(host, needed(request), build, variant), own_packages(build)
+        variant = variant_of(builder, seen.variant)
+        absent, own = lacking_for(host, needed(seen), build, variant), own_packages(build)
         besides = how_to_build(builder, seen.answers)
         needs = ", ".join(dict.fromkeys((*compilers(build, variant), *build.needs)))
         fine = f"everything that {builder.name} needs to be built is installed: {needs}"
     else:  # the rest is needed elsewhere, or nowhere
-        absent, own, besides = missing(host, needed(request)), None, ""
+        absent, own, besides = missing(host, needed(seen)), None, ""
         what = "installed releases are measured"
         if builder and builder.installed:
             what = "the host's programs are run"
@@ -78,9 +79,9 @@ def tools(seen: Inspection) -> Iterator[Finding]:
     yield ok("tools", ", ".join([*versions, *([compiler] if compiler else [])]) or "no versions known")
 
 
-def drivers(seen: Inspection) -> Iterator[Finding]:
+def drivers(seen: CheckRequest) -> Iterator[Finding]:
     """Can sysbench drive the system?"""
-    driver = seen.request.builder.driver if seen.request.builder and by_sysbench(seen.request) else ""
+    driver = seen.builder.driver if seen.builder and by_sysbench(seen) else ""
     compiled = seen.answers.get(DRIVERS)
     if driver in OF_SYSBENCH and compiled is not None and driver not in compiled:
         text = f"sysbench on host {seen.name} was compiled without its {driver} driver"
@@ -107,9 +108,9 @@ def by_sysbench(request: CheckRequest) -> bool:
     return request.workloads is None or not all(workload.command for workload in request.workloads)
 
 
-def check_pinning(seen: Inspection) -> None:
+def check_pinning(seen: CheckRequest) -> None:
     """Raise UsageError for a list of CPUs with one in it that the host does not have: taskset would ignore it."""
-    entry, online = seen.request.entry, seen.answers.get(ONLINE)
+    entry, online = seen.entry, seen.answers.get(ONLINE)
     for key, cpus in (("server_cpus", entry.server_cpus), ("client_cpus", entry.client_cpus)):
         if online and cpus and (absent := cpu_numbers(cpus) - online):
             raise UsageError(
@@ -118,10 +119,10 @@ def check_pinning(seen: Inspection) -> None:
             )
 
 
-def compiler_cache(seen: Inspection) -> Iterator[Finding]:
+def compiler_cache(seen: CheckRequest) -> Iterator[Finding]:
     """A compilation through the store and back; nothing where none is set, or nothing is built on the host."""
-    host, remote = seen.request.host, seen.request.entry.ccache_remote
-    if remote in ("", NO_REMOTE) or not seen.request.entry.builds:
+    host, remote = seen.host, seen.entry.ccache_remote
+    if remote in ("", NO_REMOTE) or not seen.entry.builds:
         return
     if missing(host, ["ccache", "cc"]):  # reported by the check of programs
         return
@@ -132,12 +133,11 @@ def compiler_cache(seen: Inspection) -> Iterator[Finding]:
         yield ok("ccache", f"its remote store {masked(remote)} is read and written")
 
 
-def layouts(seen: Inspection) -> Iterator[Finding]:
+def layouts(seen: CheckRequest) -> Iterator[Finding]:
     """Which linker makes fresh layouts, and what keeps it from that."""
-    request = seen.request
-    if not request.entry.builds or (request.builder and obstacle(request.builder, request.variant)):
+    if not seen.entry.builds or (seen.builder and obstacle(seen.builder, seen.variant)):
         return
-    linker = links.find_linker(request.host)
+    linker = links.find_linker(seen.host)
     if linker and linker.moves_functions:
         yield ok("layouts", f"builds are linked again in other layouts by {linker.version}")
     elif linker:
@@ -181,20 +181,20 @@ FURTHER: tuple[Fact[object], ...] = (
 )  # fmt: skip
 
 
-def inspect_host(request: CheckRequest) -> Inspection:
+def inspect_host(request: CheckRequest) -> CheckRequest:
     """Read the facts of the host that take no longer than one command."""
     host = request.host
     answers = ask_all(host, (*fingerprint_facts(host), *FURTHER, facts.free(host.root), facts.reflinks(host)))
-    return Inspection(request, answers, answers.get(facts.SYSTEM) or "")
+    return replace(request, answers=answers, system=answers.get(facts.SYSTEM) or "")
 
 
-def findings(inspection: Inspection) -> Iterator[Finding]:
+def findings(inspection: CheckRequest) -> Iterator[Finding]:
     """All findings.
 
     Raises UsageError for a workload that sysbench cannot run, and for settings in hosts.toml that do not fit the host.
     A command cannot be checked beforehand.
     """
-    for workload in inspection.request.workloads or ():
+    for workload in inspection.workloads or ():
         if not workload.command:
             sysbench.command(workload, lua.measured(workload))
             lua.preparing(workload)
@@ -203,7 +203,7 @@ def findings(inspection: Inspection) -> Iterator[Finding]:
         yield from check(inspection)
 
 
-def build_findings(inspection: Inspection) -> Iterator[Finding]:
+def build_findings(inspection: CheckRequest) -> Iterator[Finding]:
     """All findings about a host that builds for others: see ``CheckRequest.to_build``."""
     for check in OF_BUILDS:
         yield from check(inspection)

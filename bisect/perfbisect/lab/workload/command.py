@@ -7,8 +7,7 @@ derived, or is None; only a run without IOPS is an error.
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 import msgspec
@@ -25,16 +24,6 @@ from perfbisect.recipes.workload import Workload
 
 CPU = "fio-cpu"  # milliseconds of usr and sys time: a counter of a run
 PERCENTILES = {"p95": "95.000000", "p99": "99.000000"}
-
-
-@dataclass(frozen=True, slots=True)
-class FioResult:
-    """What one fio did."""
-
-    iops: float
-    operations: int
-    latency: Mapping[str, float | None]  # milliseconds
-    cpu: float | None  # milliseconds of usr and sys time
 
 
 class Times(msgspec.Struct, frozen=True):
@@ -85,8 +74,8 @@ class Report(msgspec.Struct, frozen=True):
     jobs: list[Job] = []
 
 
-def read_fio(stdout: str) -> FioResult:
-    """The result in fio's output, warnings before the JSON passed over.
+def read_fio(stdout: str, began: float, seconds: float) -> Outcome:
+    """The result in fio's output, warnings before the JSON passed over; IOPS are what it reports.
 
     Latencies are those of the direction with more I/Os, or of fsync in a job that calls it. Raises ValueError, with a
     sentence, where there is no such result.
@@ -98,8 +87,8 @@ def read_fio(stdout: str) -> FioResult:
     if not 0 < iops < float("inf") or not operations:
         raise ValueError("it did less than one I/O")
     runtime = job.job_runtime or max(side.runtime for side in sides)
-    cpu = (job.usr_cpu + job.sys_cpu) / 100 * runtime
-    return FioResult(iops, operations, _fio_latency(job, sides[-1]), cpu or None)
+    cpu = {CPU: (job.usr_cpu + job.sys_cpu) / 100 * runtime or None}
+    return Outcome(began, seconds, operations, _fio_latency(job, sides[-1]), reported=iops, counters=cpu)
 
 
 def _job(stdout: str) -> Job:
@@ -202,8 +191,7 @@ def outcome(ended: ProcessResult, workload: Workload) -> Outcome:
     if seconds <= 0:
         raise ClockSet("the host's clock was set back during a run")
     if workload.format:
-        found = read_fio(ended.stdout)
-        return Outcome(began, seconds, found.operations, found.latency, reported=found.iops, counters={CPU: found.cpu})
+        return read_fio(ended.stdout, began, seconds)
     errors = ended.stderr if ended.is_whole else ""  # what counts may be in the part of stdout that is left out
     where = workload.rate or workload.cost
     reported = find_number(where, ended.stdout, errors) if where else None
