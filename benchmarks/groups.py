@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from planted import Planted
+
 from perfbisect.core.domain.events import Decided, Warned
 from perfbisect.core.domain.orders import Fleet, Measure, Verdict
 from perfbisect.core.domain.settings import NOTHING_KNOWN, Policy, PriorKnowledge
@@ -41,7 +43,7 @@ def worlds(scenario: Scenario, workloads: Sequence[Workload], seed: int) -> list
     The culprits are drawn independently of each other. Raises ValueError for a scenario with equal binaries, as these
     would depend on the culprit, and for too many workloads.
     """
-    if scenario.identical or len(workloads) > MOST:
+    if (isinstance(scenario, Planted) and scenario.identical) or len(workloads) > MOST:
         raise ValueError(f"a group has at most {MOST} workloads, and no equal binaries")
     first = MOST * seed
     broken = scenario.world(first).unbuildable

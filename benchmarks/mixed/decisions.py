@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # what benchmarks share
 
 import groups
 import numpy as np
+from planted import Planted
 from worlds import draw
 
 from perfbisect.core.domain.codec import bounded, tagged
@@ -34,7 +35,6 @@ from perfbisect.core.domain.settings import NOTHING_KNOWN, Policy, PriorKnowledg
 from perfbisect.hunt.loop import Search, run
 from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.hunt import MemoryLog, SimulatedWorkers
-from perfbisect.simulate.scenario import Scenario
 from perfbisect.simulate.world import World
 
 KINDS = ("mixed", "all", "layouts", "ahead", "together", "counts")  # of hunts, in turn
@@ -128,7 +128,7 @@ def counted(seed: int, rng: Random) -> list[Facts]:
     """One by exact counts."""
     habits = Habits(noise=rng.choice((1e-7, 1e-5)), layout=0.0, outliers=0.0)
     changes = rng.choice(("one", "smaller", "before-and-after", "nothing"))
-    scenario = Scenario(Graph.line(rng.choice((40, 300))), rng.choice((0.004, 0.03)), changes, neutral=(0.3, 1e-4))
+    scenario = Planted(Graph.line(rng.choice((40, 300))), rng.choice((0.004, 0.03)), changes, neutral=(0.3, 1e-4))
     world = replace(scenario, habits=habits).world(seed)
     return decisions(world, Policy(min_effect=0.002, all_steps=rng.random() < 0.5), PriorKnowledge(exact=True))
 

@@ -9,6 +9,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # what benchmarks share
 
+from planted import Planted
 from shapes import criss_cross, long_branch, octopus, older_branches, two_roots
 
 from perfbisect.core.domain.graph import Graph
@@ -75,7 +76,7 @@ def draw(seed: int, *, every_change: bool) -> Drawn:
     habits = Habits(
         noise=noise, layout=rng.choice((0.0, 0.003, 0.005)), outliers=rng.choice((0.0, 0.02, 0.08)), host_spread=0.05
     )
-    scenario = Scenario(GRAPHS[shape](size, seed), effect, changes)
+    scenario = Planted(GRAPHS[shape](size, seed), effect, changes)
     policy, hosts = Policy(all_steps=every_change), 1
 
     def happens(feature: str, probability: float) -> bool:

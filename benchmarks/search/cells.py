@@ -10,12 +10,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # what benchmarks share
 
+from planted import Odd, Place, Planted
 from shapes import criss_cross, long_branch, octopus, older_branches, two_roots
 
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.settings import Direction, Policy
 from perfbisect.simulate.host_model import Habits
-from perfbisect.simulate.scenario import Odd, Place, Scenario, merging
+from perfbisect.simulate.scenario import Scenario, merging
 
 RUN = 60.0  # seconds
 EFFECTS = (0.45, 0.20, 0.10, 0.05, 0.03)
@@ -79,7 +80,7 @@ def worlds() -> Iterator[Cell]:
 
     def cell(name: str, *, graph: Graph | None = None, effect: float = 0.05, build: float = 10.0, hosts: int = 1,
              host: dict[str, object] | None = None, policy: Policy = USUAL, **more: object) -> Cell:  # fmt: skip
-        scenario = Scenario(graph or line(1000), effect, habits=habits(build=build, **(host or {})), **more)  # type: ignore[arg-type]
+        scenario = Planted(graph or line(1000), effect, habits=habits(build=build, **(host or {})), **more)  # type: ignore[arg-type]
         return Cell(f"world/{name}", "world", scenario, build, hosts, policy)
 
     dag = merging(1000, seed=1)
@@ -167,7 +168,7 @@ def counts() -> Iterator[Cell]:
     exact = {"layout": 0.0, "outliers": 0.0}
 
     def cell(name: str, effect: float, *, noise: float = 1e-5, **more: object) -> Cell:
-        scenario = Scenario(line(1000), effect, habits=habits(noise, **exact), **{"neutral": (0.3, 1e-4)} | more)  # type: ignore[arg-type]
+        scenario = Planted(line(1000), effect, habits=habits(noise, **exact), **{"neutral": (0.3, 1e-4)} | more)  # type: ignore[arg-type]
         return Cell(f"counts/{name}", "counts", scenario, 10.0, policy=COUNTED, exact=True)
 
     for effect in (0.1, 0.01, 0.003):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 import pytest
+from planted import Odd, Place, Planted
 from shapes import criss_cross, long_branch, octopus, two_roots
 
 from perfbisect.core.domain.graph import Graph
@@ -16,11 +17,11 @@ from perfbisect.core.inference.observations import Built, Observation, Reading, 
 from perfbisect.core.search.decide import decide
 from perfbisect.simulate.host_model import Habits, Purpose, generator
 from perfbisect.simulate.hunt import hunt
-from perfbisect.simulate.scenario import CHANGES, Odd, Place, Scenario, merging, trunk
+from perfbisect.simulate.scenario import CHANGES, merging, trunk
 from perfbisect.simulate.tally import Judgement, judge
 from perfbisect.simulate.world import World
 
-BROKEN = Scenario(
+BROKEN = Planted(
     merging(300, seed=4, branching=0.3, back=60), effect=0.1, broken=60
 )  # a stretch on a history with merges
 
@@ -78,7 +79,7 @@ def test_only_known_answers_are_planted() -> None:
     (Place.MERGE, lambda graph, v: len(graph.parents_of(v)) > 1),
 ])  # fmt: skip
 def test_places(place: Place, fits: Callable[[Graph, int], bool]) -> None:
-    scenario = Scenario(merging(100), place=place)
+    scenario = Planted(merging(100), place=place)
     for seed in range(10):
         (culprit,) = scenario.world(seed).answers
         assert fits(scenario.graph, culprit)
@@ -86,17 +87,17 @@ def test_places(place: Place, fits: Callable[[Graph, int], bool]) -> None:
 
 
 def test_what_does_not_build() -> None:
-    world = Scenario(Graph.line(5000), failing=0.3).world(1)
+    world = Planted(Graph.line(5000), failing=0.3).world(1)
     assert len(world.unbuildable) / 5000 == pytest.approx(0.27, abs=0.03)
     assert not world.unbuildable & {0, 5000}
-    blocked = Scenario(Graph.line(500), block=50).world(3)
+    blocked = Planted(Graph.line(500), block=50).world(3)
     assert blocked.answers < blocked.unbuildable
     assert len(blocked.unbuildable) in range(25, 51)
-    assert len(Scenario(Graph.line(500), crashing=0.2).world(1).crashing) in range(60, 140)
+    assert len(Planted(Graph.line(500), crashing=0.2).world(1).crashing) in range(60, 140)
 
 
 def test_identical_binaries_are_as_fast() -> None:
-    world = Scenario(merging(300), identical=0.5, changes="smaller").world(2)
+    world = Planted(merging(300), identical=0.5, changes="smaller").world(2)
     assert 60 < len(world.binaries) < 180
     assert not set(world.binaries) & set(world.steps)
     for v, first in world.binaries.items():
@@ -109,7 +110,7 @@ def test_identical_binaries_are_as_fast() -> None:
 
 def test_a_layout_halfway() -> None:
     for odd, sign in ((Odd.CULPRIT, 1), (Odd.BEFORE, -1), (Odd.GOOD, -1), (Odd.BAD, 1)):
-        scenario = Scenario(Graph.line(50), odd=odd)
+        scenario = Planted(Graph.line(50), odd=odd)
         world = scenario.world(1)
         (culprit,) = world.answers
         place = {Odd.CULPRIT: culprit, Odd.BEFORE: culprit - 1, Odd.GOOD: 0, Odd.BAD: 50}[odd]
@@ -135,7 +136,7 @@ Course = list[tuple[int, Decision]]  # what was decided after so many observatio
 def drawn(seed: int) -> World:
     """A world that shares nothing with that of another call, as in another process."""
     merging.cache_clear()
-    return Scenario(merging(80), 0.08, "smaller", habits=HABITS, failing=0.1, identical=0.2).world(seed)
+    return Planted(merging(80), 0.08, "smaller", habits=HABITS, failing=0.1, identical=0.2).world(seed)
 
 
 def resume(lab: World, log: list[Observation]) -> Course:

@@ -8,13 +8,11 @@ Histories to search, with usual merges; the odd shapes that git allows are in be
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import lru_cache
 
 import numpy as np
 
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.inference.ancestry import ancestry_of
 from perfbisect.simulate.host_model import Habits, Purpose, generator
 from perfbisect.simulate.world import World
 
@@ -159,25 +157,6 @@ def _scattered(graph: Graph, rng: Rng) -> list[int]:
 STRETCH = 5  # commits of a typical stretch that does not build
 
 
-class Place(StrEnum):
-    """The position of the culprit."""
-
-    ANYWHERE = "anywhere"
-    FIRST = "first"  # right after good
-    LAST = "last"  # the bad end itself
-    BRANCH = "branch"  # on a side branch
-    MERGE = "merge"  # a merge that is slow although its parents are not
-
-
-class Odd(StrEnum):
-    """The build whose layout puts it half way between slow and fast."""
-
-    GOOD = "good"  # the good end
-    BEFORE = "before"  # the one before the culprit
-    CULPRIT = "culprit"
-    BAD = "bad"  # the bad end
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Scenario:
     """Worlds that differ only by chance."""
@@ -185,18 +164,8 @@ class Scenario:
     graph: Graph
     effect: float = 0.05  # the drop, as a fraction
     changes: str = "one"  # a key of CHANGES
-    # of commits that change the metric a little, as most of them change counts: share of all, s.d. of each
-    neutral: tuple[float, float] = (0.0, 0.0)
-    place: Place = Place.ANYWHERE
     habits: Habits = field(default_factory=Habits)
     failing: float = 0.0  # share of candidates that do not build, in stretches
-    block: int = 0  # candidates around the culprit that do not build
-    broken: int = 0  # candidates of the trunk from the commit that breaks the build to the one that fixes it
-    crashing: float = 0.0  # share of candidates that build and crash
-    older: float = 0.0  # what branches that began before good are slower by, as long as they do not hold it
-    identical: float = 0.0  # share of candidates with the binary of their parent
-    odd: Odd | None = None  # the build whose layout is planted
-    spoiled: bool = False  # both first runs of the culprit's parent are outliers
 
     @property
     def drop(self) -> float:
@@ -205,88 +174,26 @@ class Scenario:
 
     def world(self, seed: int) -> World:
         """The world of this seed."""
-        graph = self.graph
-        culprit = self._culprit(seed)
-        steps = CHANGES[self.changes](graph, culprit, self.drop, generator(seed, Purpose.DECOYS))
-        steps |= {v: size for v, size in self._neutral(seed).items() if v not in steps}
-        ends = {0, graph.size - 1}
-        unbuildable = (self._failing(seed) | self._block(culprit) | self._broken(culprit)) - ends
+        graph, culprit = self.graph, self.culprit(seed)
         gap, slow_modes = self._modes(seed)
-        tossed = generator(seed, Purpose.FAILURES, 1).random(graph.size) < self.crashing
         return World(
             graph,
-            steps,
+            CHANGES[self.changes](graph, culprit, self.drop, generator(seed, Purpose.DECOYS)),
             self.habits,
-            unbuildable=frozenset(unbuildable),
-            crashing=frozenset(np.flatnonzero(tossed).tolist()) - ends,
-            spoiled=frozenset(graph.parents_of(culprit)) if self.spoiled else frozenset(),
-            older=dict.fromkeys(range(1, graph.branch_points + 1), math.log1p(-self.older)),
-            binaries=self._binaries(seed, frozenset(steps)),
-            layouts=self._layouts(culprit),
+            unbuildable=frozenset(self._failing(seed) - {0, graph.size - 1}),
             mode_gap=gap,
             slow_modes=slow_modes,
             culprits=frozenset() if self.changes in ("slope", "nothing") else None,
             seed=seed,
         )
 
-    def _culprit(self, seed: int) -> int:
-        everywhere = np.array(self.graph.candidates)
-        match self.place:
-            case Place.ANYWHERE:
-                possible = everywhere
-            case Place.FIRST:
-                possible = everywhere[:1]
-            case Place.LAST:
-                possible = everywhere[-1:]
-            case Place.BRANCH:
-                possible = np.setdiff1d(everywhere, trunk(self.graph))
-            case Place.MERGE:
-                possible = np.flatnonzero(np.diff(self.graph.first) > 1)
-        if not len(possible):
-            raise ValueError(f"no {self.place} in a history without merges")
-        return int(generator(seed, Purpose.CULPRIT).choice(possible))
-
-    def _neutral(self, seed: int) -> dict[int, float]:
-        share, size = self.neutral
-        draw = generator(seed, Purpose.NEUTRAL)
-        tossed, sizes = draw.random(self.graph.size) < share, draw.normal(scale=size, size=self.graph.size)
-        return {v: float(sizes[v]) for v in self.graph.candidates if tossed[v]}
+    def culprit(self, seed: int) -> int:
+        """The commit with the drop."""
+        return int(generator(seed, Purpose.CULPRIT).choice(np.array(self.graph.candidates)))
 
     def _failing(self, seed: int) -> set[int]:
         starts = generator(seed, Purpose.FAILURES).random(self.graph.size) < self.failing / STRETCH
         return {int(v) + i for v in np.flatnonzero(starts) for i in range(STRETCH) if v + i < self.graph.size}
-
-    def _block(self, culprit: int) -> set[int]:
-        first = max(1, culprit - self.block // 2)
-        return set(range(first, min(first + self.block, self.graph.size)))
-
-    def _broken(self, culprit: int) -> set[int]:
-        """Descendants of the commit that breaks the build, without those of the commit that fixes it."""
-        if not self.broken:
-            return set()
-        line, below = trunk(self.graph)[1:], ancestry_of(self.graph).ancestors(culprit)
-        breaks = max((v for v in line if below[v] and v <= culprit - self.broken // 2), default=line[0])
-        fixed_by = next((v for v in line if v >= breaks + self.broken and not below[v]), self.graph.size - 1)
-        return self._from(breaks) - self._from(fixed_by)
-
-    def _from(self, candidate: int) -> set[int]:
-        found = {candidate}
-        for v in range(candidate + 1, self.graph.size):
-            if not found.isdisjoint(self.graph.parents_of(v)):
-                found.add(v)
-        return found
-
-    def _binaries(self, seed: int, steps: frozenset[int]) -> dict[int, int]:
-        """The candidate with the same binary, for a random choice of those with one parent and without a step."""
-        same: dict[int, int] = {}
-        if not self.identical:
-            return same
-        tossed = generator(seed, Purpose.BINARIES).random(self.graph.size) < self.identical
-        for v in np.flatnonzero(tossed).tolist():
-            parents = self.graph.parents_of(v)
-            if len(parents) == 1 and v not in steps:
-                same[v] = same.get(parents[0], parents[0])
-        return same
 
     def _modes(self, seed: int) -> tuple[float, frozenset[int]]:
         """The gap between two modes of layout, and the candidates in the slow one as they are linked."""
@@ -297,10 +204,3 @@ class Scenario:
         switches = rng.random(self.graph.size) < 1 / length
         switches[0] = rng.random() < 0.5
         return gap, frozenset(np.flatnonzero(np.cumsum(switches) % 2).tolist())
-
-    def _layouts(self, culprit: int) -> dict[int, float]:
-        if self.odd is None:
-            return {}
-        places = {Odd.GOOD: 0, Odd.BEFORE: culprit - 1, Odd.CULPRIT: culprit, Odd.BAD: self.graph.size - 1}
-        half = self.drop / 2
-        return {places[self.odd]: -half if self.odd in (Odd.GOOD, Odd.BEFORE) else half}

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from planted import Planted
 
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Building, BuildOrder, Decision, Fleet, Found, Measure, Purpose, Share
@@ -234,7 +235,7 @@ def replayed(world: World, policy: Policy, monkeypatch: pytest.MonkeyPatch) -> O
 @pytest.mark.calibration
 @pytest.mark.parametrize("policy", [Policy(), Policy(all_steps=True, max_runs=60), Policy(layouts=True)])
 def test_a_hunt_is_decided_alike_again(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = Scenario(merging(80), 0.08, habits=Habits(build_seconds=1200.0), failing=0.1, identical=0.2).world(3)
+    world = Planted(merging(80), 0.08, habits=Habits(build_seconds=1200.0), failing=0.1, identical=0.2).world(3)
     outcome = replayed(world, policy, monkeypatch)
     assert not isinstance(outcome.verdict, Measure)
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from planted import Planted
 
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import (
@@ -255,7 +256,7 @@ def runs_of(outcome: Outcome) -> Counter[int]:
 )  # fmt: skip
 def test_a_culprit_is_the_largest_step(seed: int, noise: float, effect: float, merges: bool, changes: str) -> None:
     graph = MERGES if merges else LINE
-    world = Scenario(graph, effect, changes, neutral=(0.3, 1e-4), habits=counting(noise)).world(seed)
+    world = Planted(graph, effect, changes, neutral=(0.3, 1e-4), habits=counting(noise)).world(seed)
     outcome = hunt(world, SMALLEST, EXACT)
     if isinstance(outcome.verdict, Found):
         assert outcome.verdict.step.candidate in world.answers
@@ -267,7 +268,7 @@ def test_a_culprit_is_the_largest_step(seed: int, noise: float, effect: float, m
 @pytest.mark.parametrize("noise", [1e-7, 1e-5, 1e-4])
 @pytest.mark.parametrize("effect", [0.0015, 0.01, 0.1])
 def test_one_run_a_build_and_once_again_as_the_proof(noise: float, effect: float) -> None:
-    world = Scenario(LINE, effect, neutral=(0.1, 3e-5), habits=counting(noise)).world(7)
+    world = Planted(LINE, effect, neutral=(0.1, 3e-5), habits=counting(noise)).world(7)
     outcome = hunt(world, SMALLEST, EXACT)
     assert isinstance(outcome.verdict, Found)
     culprit = outcome.verdict.step.candidate
@@ -283,7 +284,7 @@ def test_one_run_a_build_and_once_again_as_the_proof(noise: float, effect: float
 @given(st.integers(0, 10_000), st.sampled_from([1e-7, 1e-5, 1e-4]), st.sampled_from(list(Direction)))
 def test_nothing_is_named_where_no_step_is_of_interest(seed: int, noise: float, direction: Direction) -> None:
     """Neither where the ends agree, nor where steps that are too small for a name add up."""
-    world = Scenario(LINE, changes="nothing", neutral=(0.3, 1e-4), habits=counting(noise)).world(seed)
+    world = Planted(LINE, changes="nothing", neutral=(0.3, 1e-4), habits=counting(noise)).world(seed)
     verdict = hunt(world, Policy(min_effect=0.001, direction=direction), EXACT).verdict
     assert isinstance(verdict, NotReproduced) or (
         isinstance(verdict, Inconclusive) and verdict.reason is Reason.MANY_STEPS

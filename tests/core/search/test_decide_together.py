@@ -7,6 +7,7 @@ import pytest
 from groups import GroupOutcome, Workload, hunt_together, worlds
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from planted import Planted
 
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Found, Inconclusive, Measure, NotReproduced, Purpose, Reason
@@ -259,7 +260,7 @@ def test_worlds_of_a_group_differ_in_what_is_measured_only() -> None:
     again = worlds(SCENARIO, [Workload(0.05, 0)], seed=3)[0]
     assert again.run(0) == worlds(SCENARIO, [Workload(0.05, 0), Workload()], seed=3)[0].run(0)
     with pytest.raises(ValueError, match="equal binaries"):
-        worlds(Scenario(Graph.line(9), identical=0.5), [Workload()], seed=1)
+        worlds(Planted(Graph.line(9), identical=0.5), [Workload()], seed=1)
 
 
 def test_a_few_groups_cost_what_their_culprits_allow_and_are_as_right_as_alone() -> None:
