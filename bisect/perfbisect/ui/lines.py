@@ -46,7 +46,8 @@ from perfbisect.core.domain.metrics import comparable, shown, shown_metric, unit
 from perfbisect.core.domain.orders import Decision, Measure
 from perfbisect.core.inference.hunt_state import is_of_build
 from perfbisect.ui.stream import put
-from perfbisect.ui.view_model import REPORT, Report, Row, Running, TimedEvent, ViewModel, brief, recalled, update
+from perfbisect.ui.trial import TrialView
+from perfbisect.ui.view_model import REPORT, Report, Row, Running, TimedEvent, ViewModel, recalled, update
 from perfbisect.wording.quantities import (
     chance,
     count,
@@ -235,36 +236,50 @@ class PlainLines(Lines):
     """The lines of each event for people; of several hunts after the title of theirs.
 
     With ``together`` one process carries out all of them: what they have in common is written once, and a verdict both
-    when it is reached and at the end of its hunt, with its sentences. ``report`` as in the view.
+    when it is reached and at the end of its hunt, with its sentences. ``report`` as in the view. With ``quiet`` only what goes
+    wrong is written.
     """
 
     def __init__(
-        self, stream: TextIO, titles: Mapping[int, str], report: Report = REPORT, *, together: bool = False
+        self,
+        stream: TextIO,
+        titles: Mapping[int, str],
+        report: Report = REPORT,
+        *,
+        together: bool = False,
+        quiet: bool = False,
     ) -> None:
         super().__init__(stream, titles, report, together=together)
+        self.quiet = quiet
         wide = max(map(cell_len, titles.values()), default=0)
         several = len(titles) > 1
         self.prefixes = {
             hunt: f"{printable(title).ljust(wide)}  " * several for hunt, title in titles.items()
         }  # of hunts that begin later, their numbers
-        self.views = {hunt: ViewModel(report=report) for hunt in titles}
+        self.views: dict[int, ViewModel | TrialView] = {hunt: ViewModel(report=report) for hunt in titles}
         self.build: tuple[int, Event] | None = None  # the latest event about a build that was written, and its hunt
         self.warnings: set[str] = set()
         self.rows: Sequence[Row] = ()
 
     def recall(self, hunt: int, events: Iterable[TimedEvent]) -> None:
         """Take the events of earlier sittings of a hunt; their lines were written then."""
-        self.views[hunt] = recalled(ViewModel(report=self.report), events)
+        known, view = [*events], ViewModel(report=self.report)
+        trial = TrialView.of(view, known[0][1]) if known else None
+        self.views[hunt] = trial.recall(known) if trial else recalled(view, known)
 
     def show(self, hunt: int, events: Iterable[TimedEvent]) -> None:
         """Write the lines of events, at once."""
         for at, event in events:
-            view = self.views[hunt] = update(self.views[hunt], event, at)
-            written = self.together and self._is_written(hunt, event)
-            said = [] if written else [*lines(view, event, at)]
-            if self.together and isinstance(event, Decided) and view.decided:
-                said.append(f"{time_of_day(at)}  {'decided':9} {brief(view)}")
-            for line in said:
+            view = self.views[hunt]
+            if trial := TrialView.of(view, event):
+                self.views[hunt], said = trial, trial.add(at, event)
+            elif isinstance(view, ViewModel):
+                view = self.views[hunt] = update(view, event, at)
+                written = self.together and self._is_written(hunt, event)
+                said = [] if written else [*lines(view, event, at)]
+                if self.together and isinstance(event, Decided) and view.decided:
+                    said.append(f"{time_of_day(at)}  {'decided':9} {view.brief}")
+            for line in said if not self.quiet or isinstance(event, Warned | CandidateSkipped) else ():
                 put(f"{self.prefixes.get(hunt, f'{hunt:3}  ')}{line}", self.stream)
 
     def states(self, rows: Sequence[Row]) -> None:

@@ -15,6 +15,8 @@ from perfbisect.clock import CLOCK
 from perfbisect.core.domain.events import HuntEnded
 from perfbisect.core.inference.hunt_state import is_of_build
 from perfbisect.ui.screen import lines
+from perfbisect.ui.trial import TrialView
+from perfbisect.ui.trial import picture as picture_of_trial
 from perfbisect.ui.view_model import (
     REPORT,
     Report,
@@ -22,10 +24,8 @@ from perfbisect.ui.view_model import (
     Running,
     TimedEvent,
     ViewModel,
-    brief,
     caught_up,
     recalled,
-    update,
 )
 from perfbisect.wording.glyphs import glyphs_for
 from perfbisect.wording.quantities import count
@@ -39,7 +39,7 @@ class LiveScreen:
 
     Where there are several, a line for each is above them. With ``together`` one process carries out all of them: those
     that are measured now are drawn. ``close`` prints the last picture on the ordinary screen: of hunts that others carry
-    out (``states``) their lines alone.
+    out (``states``) their lines alone; without ``keep`` nothing.
     """
 
     def __init__(
@@ -49,11 +49,12 @@ class LiveScreen:
         report: Report = REPORT,
         *,
         together: bool = False,
+        keep: bool = True,
         now: Callable[[], float] = CLOCK.now,
     ) -> None:
-        self.console, self.report, self.together, self.now = console, report, together, now
+        self.console, self.report, self.together, self.keep, self.now = console, report, together, keep, now
         self.glyphs = glyphs_for(console.encoding)
-        self.views = {hunt: ViewModel(report=report) for hunt in titles}
+        self.views: dict[int, ViewModel | TrialView] = {hunt: ViewModel(report=report) for hunt in titles}
         self.rows: Sequence[Row] = [Row(title, hunt) for hunt, title in titles.items()]
         self.latest = next(iter(titles), None)  # the hunt that was measured last
         self.live = Live(
@@ -67,16 +68,20 @@ class LiveScreen:
 
     def recall(self, hunt: int, events: Iterable[TimedEvent]) -> None:
         """Take the events of earlier sittings of a hunt, before any other of it."""
-        self.views[hunt] = recalled(ViewModel(report=self.report), events)
+        known, view = [*events], ViewModel(report=self.report)
+        trial = TrialView.of(view, known[0][1]) if known else None
+        self.views[hunt] = trial.recall(known) if trial else recalled(view, known)
 
     def show(self, hunt: int, events: Iterable[TimedEvent]) -> None:
         """Take events of a hunt; the next picture includes them."""
         happened = [*events]
-        if len(happened) == 1:
-            [(at, event)] = happened
-            self.views[hunt] = update(self.views[hunt], event, at)
-        else:
-            self.views[hunt] = caught_up(self.views[hunt], happened)
+        view = self.views[hunt]
+        if trial := next((found for _, event in happened if (found := TrialView.of(view, event))), None):
+            for at, event in happened:
+                trial.add(at, event)
+            self.views[hunt] = trial
+        elif isinstance(view, ViewModel):
+            self.views[hunt] = caught_up(view, happened)
         if any(not (is_of_build(event) or isinstance(event, HuntEnded)) for _, event in happened):
             self.latest = hunt  # builds and ends are in the logs of the others, too
         self.draw()
@@ -93,8 +98,7 @@ class LiveScreen:
 
     def end(self, hunt: int, at: float) -> None:
         """Stop the clock of a hunt at that time."""
-        view = self.views[hunt]
-        self.views[hunt] = replace(view, ended=view.ended or at, now=None, busy={})
+        self.views[hunt] = self.views[hunt].stopped(at)
         self.rows = [replace(row, running=row.running and row.hunt != hunt) for row in self.rows]
 
     def close(self) -> None:
@@ -102,8 +106,10 @@ class LiveScreen:
         if not self.live.is_started:
             return
         self.live.stop()
+        if not self.keep:
+            return
         drawn = [] if any(row.state for row in self.rows) else [*self.views.values()]
-        pictures = (lines(view, self.console.width, None, self.now(), self.glyphs) for view in drawn)
+        pictures = (self.one(view, None) for view in drawn)
         several = len(self.rows) > 1
         left = [line for picture in pictures for line in (*picture, *([self.rule()] if several else []))]
         self.console.print(Group(*left, *self.listing()))
@@ -123,8 +129,9 @@ class LiveScreen:
         drawn = self.current()
         for row in self.rows if len(self.rows) > 1 else ():
             view = None if row.hunt is None else self.views.get(row.hunt)
-            known = "" if view is None else f"{count(view.runs, 'run'):>9}  {brief(view)}"
-            number = "" if row.hunt is None else f"hunt {row.hunt}"
+            known = "" if view is None else f"{count(view.runs, 'run'):>9}  {view.brief}"
+            name = view.name if isinstance(view, TrialView) else f"hunt {row.hunt}"
+            number = "" if row.hunt is None else name
             gap = " " * (wide - cell_len(row.title))
             state = printable(row.state) or known
             style = "bold" if self.together and row.hunt in drawn and view and not view.decided else ""
@@ -143,15 +150,20 @@ class LiveScreen:
                 return
             if place or listed:
                 yield self.rule()
-            drawn = lines(view, self.console.width, share, self.now(), self.glyphs)
+            drawn = self.one(view, share)
             yield from drawn
             left -= len(drawn)
+
+    def one(self, view: ViewModel | TrialView, height: int | None) -> list[Text]:
+        """The picture of one session."""
+        size = self.console.width, height, self.now(), self.glyphs
+        return picture_of_trial(view, *size) if isinstance(view, TrialView) else lines(view, *size)
 
     def rule(self) -> Text:
         """A line between two hunts."""
         return Text(self.glyphs.line * self.console.width, "dim")
 
 
-def is_measured(view: ViewModel) -> bool:
+def is_measured(view: ViewModel | TrialView) -> bool:
     """Whether a run of a hunt is made now."""
     return any(isinstance(one, Running) and not one.finished for one in view.busy.values())

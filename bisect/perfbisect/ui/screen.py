@@ -51,16 +51,21 @@ def lines(view: ViewModel, width: int, height: int | None, now: float, glyphs: G
     ]
     rows, airy = share_out(around, len(view.rows) + 1, height)
     around.insert(3, Section(table(view, room, rows - 1) if rows > 1 else [], 5))
-    drawn: list[Text] = []
-    for section in around:
-        drawn += [Text()] if airy and drawn and section.lines else []
-        drawn += section.lines
-    for line in drawn:
+    return drawn(around, width, glyphs, airy=airy)
+
+
+def drawn(sections: list[Section], width: int, glyphs: Glyphs, *, airy: bool) -> list[Text]:
+    """The lines of sections in the signs of a terminal of that width, ``airy`` with empty lines between them."""
+    lines: list[Text] = []
+    for section in sections:
+        lines += [Text()] if airy and lines and section.lines else []
+        lines += section.lines
+    for line in lines:
         line.plain = writable(line.plain, "ascii") if glyphs is ASCII else line.plain
         line.pad_left(1 if line.plain else 0)
         line.truncate(width)
         line.no_wrap = True
-    return drawn
+    return lines
 
 
 def share_out(around: list[Section], rows: int, height: int | None) -> tuple[int, bool]:
@@ -127,12 +132,12 @@ def in_progress(view: ViewModel, room: int, now: float, glyphs: Glyphs) -> list[
     names, build_hosts = view.hosts, view.state.build_hosts
     if not names:
         return activity(view, view.now, room, now, glyphs)
-    drawn: list[Text] = []
+    lines: list[Text] = []
     wide = max(map(cell_len, (*names, *build_hosts))) + 2
     for name in names:
         title, line = activity(view, view.busy.get(name), room - wide, now, glyphs)
-        drawn += [Text.assemble(name.ljust(wide), title), Text.assemble(" " * wide, line)]
-    return drawn + [
+        lines += [Text.assemble(name.ljust(wide), title), Text.assemble(" " * wide, line)]
+    return lines + [
         Text.assemble(name.ljust(wide), ahead_line(view, view.busy.get(name), room - wide, now, glyphs))
         for name in build_hosts
     ]

@@ -206,6 +206,30 @@ class ViewModel:
         return sum(len(row.runs) for row in self.rows.values())
 
     @property
+    def brief(self) -> str:
+        """The verdict in a few words; before there is one, who leads."""
+        match self.decided:
+            case None if self.leader:
+                candidate, share = self.leader
+                return f"{self.commit(candidate).short} leads with {chance(share)}"
+            case None:
+                return self.no_leader if self.hunt else "starting"
+            case Found(step):
+                return f"culprit {self.commit(step.candidate).short}, {chance(step.probability)}"
+            case Several(steps):
+                return f"changes at {', '.join(self.commit(step.candidate).short for step in steps)}"
+            case NotReproduced():
+                return "not reproduced"
+            case CodePlacement(step):
+                return f"code placement, at {self.commit(step.candidate).short}"
+            case Inconclusive():
+                return "inconclusive"
+
+    def stopped(self, at: float) -> "ViewModel":
+        """The same, where the hunt goes on no more; its latest event was then."""
+        return replace(self, ended=self.ended or at, now=None, busy={})
+
+    @property
     def top(self) -> float:
         """The highest rate so far, in operations per second."""
         ended = [
@@ -347,23 +371,3 @@ def why_of(state: HuntState, metric: str) -> str:
     if not (found.counters or found.functions or found.plans):
         return ""
     return f"Why {culprit[:10]}: {' '.join(reasons.sentences(found))}"
-
-
-def brief(view: ViewModel) -> str:
-    """The verdict in a few words; before there is one, who leads."""
-    match view.decided:
-        case None if view.leader:
-            candidate, share = view.leader
-            return f"{view.commit(candidate).short} leads with {chance(share)}"
-        case None:
-            return view.no_leader if view.hunt else "starting"
-        case Found(step):
-            return f"culprit {view.commit(step.candidate).short}, {chance(step.probability)}"
-        case Several(steps):
-            return f"changes at {', '.join(view.commit(step.candidate).short for step in steps)}"
-        case NotReproduced():
-            return "not reproduced"
-        case CodePlacement(step):
-            return f"code placement, at {view.commit(step.candidate).short}"
-        case Inconclusive():
-            return "inconclusive"
