@@ -10,7 +10,8 @@ from rich.console import Console
 
 import sample_hunt as sample
 from perfbisect.cli.commands.watch import say_how
-from perfbisect.core.domain.events import Event, HuntStarted
+from perfbisect.core.domain.events import Event, HuntStarted, RunFinished
+from perfbisect.core.domain.settings import TrialBuild, TrialRequest, TrialType, TrialWorkload
 from perfbisect.hunt.watching import running, watch
 from perfbisect.store.history import History
 from perfbisect.store.log import PASSING
@@ -96,6 +97,29 @@ def test_earlier_sessions_are_recalled(writer: History, reader: History) -> None
     list(watch(reader, (hunt,), view, lambda _: None))
     assert len(view.earlier[hunt]) == 6
     assert [event.resumed for event in view.shown[hunt] if isinstance(event, HuntStarted)] == [True]
+
+
+def test_a_trial_is_followed_as_a_hunt_is(writer: History, reader: History) -> None:
+    builds = tuple(TrialBuild(name, commit=name * 40) for name in "ab")
+    request = TrialRequest(
+        TrialType.COMPARE, "kv", "", "local", "qps", {}, builds, (TrialWorkload("scan", "all", 0.0, 1.0),), 2, 1
+    )
+    trial = sample.begin_trial(writer, request, sample.BEGAN)
+    assert running(reader) == [trial]
+    rest = iter([RunFinished(build, sample.run(build, 1.0), round=0) for build in (0, 1)])
+    out = io.StringIO()
+
+    def happens(seconds: float) -> None:
+        if event := next(rest, None):
+            writer.append(trial, event, sample.BEGAN + 10)
+        else:
+            writer.fail(trial, "no space", sample.BEGAN + 20)
+
+    [ended] = watch(reader, (trial,), PlainLines(out, {trial: ""}), happens)
+    assert (ended.id, ended.state) == ("c1", "failed")
+    assert [line.split("  ")[0] for line in out.getvalue().splitlines()] == [
+        "round 1 of 2: scan, a", "", "round 1 of 2: scan, b", ""
+    ]  # fmt: skip
 
 
 def test_two_hunts_on_one_screen(writer: History, reader: History) -> None:

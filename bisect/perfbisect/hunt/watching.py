@@ -19,10 +19,11 @@ from perfbisect.core.domain.events import (
     Profiled,
     RunFinished,
     RunStarted,
+    TrialStarted,
 )
 from perfbisect.core.domain.orders import Measure, Purpose, first_step, interleave
 from perfbisect.store.history import History
-from perfbisect.store.listing import Listed
+from perfbisect.store.listing import Listed, ListedTrial
 from perfbisect.ui.view_model import Row, TimedEvent
 
 EVERY = 1.0  # seconds between two looks, each of which costs a millisecond beside what is measured
@@ -49,24 +50,25 @@ class View(Protocol):
 
 
 def running(history: History) -> list[int]:
-    """The hunts that processes of this machine work on now."""
-    return [hunt.id for hunt in history.hunts() if hunt.state == RUNNING]
+    """The hunts and trials that processes of this machine work on now."""
+    trials = [int(trial.id[1:]) for trial in history.trials() if trial.state == RUNNING]
+    return [hunt.id for hunt in history.hunts() if hunt.state == RUNNING] + trials
 
 
-def watch(history: History, hunts: Sequence[int], view: View, pause: Callable[[float], None]) -> Generator[Listed]:
-    """Show hunts until all have ended; yields each when it has, in its last state.
+def watch(
+    history: History, sessions: Sequence[int], view: View, pause: Callable[[float], None]
+) -> Generator[Listed | ListedTrial]:
+    """Show hunts and trials until all have ended; yields each when it has, in its last state.
 
     ``pause`` waits that many seconds.
     """
-    followed = {hunt: Followed(history, hunt) for hunt in hunts}
+    followed = {session: Followed(history, session) for session in sessions}
     with closing(view):
         for hunt, each in followed.items():
             view.recall(hunt, each.earlier())
         while followed:
             for hunt, each in [*followed.items()]:
-                state = history.listed(
-                    hunt
-                )  # read before the events, so that none follows those of a hunt that has ended
+                state = history.listed_session(hunt)  # read first, so that no event follows those of one that has ended
                 if events := [*each.new()]:
                     view.show(hunt, events)
                 if state.state != RUNNING:
@@ -123,7 +125,7 @@ class Completed:
         """The event, and what begins then."""
         yield event
         match event:
-            case HuntStarted():
+            case HuntStarted() | TrialStarted():
                 self.hosts = tuple(facts.name for facts in event.hosts)
                 self.build_hosts = event.build_hosts
                 self.built.clear()

@@ -374,6 +374,14 @@ class History:
         with explained(self.path):
             return read_hunts(self.connection, hunt)[0]
 
+    def listed_session(self, session: int) -> Listed | ListedTrial:
+        """One hunt or trial in its present state."""
+        [kind] = self.columns(session, "kind")
+        if kind == "hunt":
+            return self.listed(session)
+        with explained(self.path):
+            return read_trials(self.connection, session)[0]
+
     def latest(self) -> int:
         """The newest own hunt, or without one the newest. Raises UsageError when none exists."""
         with explained(self.path):

@@ -92,7 +92,6 @@ LEFT JOIN suspects ON suspects.session_id = verdicts.session_id AND suspects.ran
 TRIALS = """
 SELECT trials.id, name, kind, trials.started, ended, process, failure, builder, variant, host, metric, run_count, coalesce(origin, ''), workload, CAST(request AS BLOB)
 FROM trials LEFT JOIN sittings ON sittings.id = (SELECT max(id) FROM sittings WHERE session_id = trials.id)
-ORDER BY trials.id
 """
 
 SO_FAR = """
@@ -132,9 +131,10 @@ def listed_hunt(connection: sqlite3.Connection, row: Sequence[Any]) -> Listed:
     return Listed(*(*row[:12], state(*row[12:16]), *named, *row[19:-1], row[15] or "", row[-1]))
 
 
-def read_trials(connection: sqlite3.Connection) -> tuple[ListedTrial, ...]:
-    """All trials, oldest first."""
-    return tuple(listed_trial(*row) for row in connection.execute(TRIALS))
+def read_trials(connection: sqlite3.Connection, trial: int | None = None) -> tuple[ListedTrial, ...]:
+    """All trials, or one, oldest first."""
+    where, values = ("", []) if trial is None else (" WHERE trials.id = ?", [trial])
+    return tuple(listed_trial(*row) for row in connection.execute(f"{TRIALS}{where} ORDER BY trials.id", values))
 
 
 def listed_trial(

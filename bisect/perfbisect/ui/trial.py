@@ -17,6 +17,7 @@ from perfbisect.core.domain.events import (
     Warned,
 )
 from perfbisect.core.domain.metrics import find_metric
+from perfbisect.core.domain.settings import TrialRequest
 from perfbisect.core.domain.trials import Trial
 from perfbisect.core.stats.paired_comparison import levels, paired
 from perfbisect.ui.screen import Section, both_ends, drawn, folded, share_out
@@ -112,18 +113,23 @@ class TrialView:
                 self.warnings[said] = f"See {skip.log}."
                 yield f"warning: {advised(said, self.warnings[said])}"
             case RunStarted(number, workload=work, round=made):
-                place = f"{made - self.rounds.start + 1} of {len(self.rounds)}"
-                name = printable(f"round {place}: {request.works[work].name}, {request.subjects[number].name}")
-                before, self.place = self.place, name if len(request.subjects) > 1 else f"visit {place}"
-                if self.place != before:
-                    yield self.place
-            case RunFinished(facts=facts):
+                yield from self._begins(request, number, work, made)
+            case RunFinished(number, facts, workload=work, round=made):
+                yield from self._begins(request, number, work, made)  # a history does not keep that a run begins
                 self.done += 1
                 yield f"  run {self.done} of {self.expected}  {measured(trial, facts)}"
             case TrialEnded():
                 self.ended, self.busy = trial.since.get("", self.began), {}
             case _:
                 pass
+
+    def _begins(self, request: TrialRequest, build: int, work: int, made: int) -> Iterator[str]:
+        """The round, workload and build that are measured, where they are others than before."""
+        place = f"{made - self.rounds.start + 1} of {len(self.rounds)}"
+        name = printable(f"round {place}: {request.works[work].name}, {request.subjects[build].name}")
+        before, self.place = self.place, name if len(request.subjects) > 1 else f"visit {place}"
+        if self.place != before:
+            yield self.place
 
     def stopped(self, at: float) -> "TrialView":
         """The same, where it goes on no more; its latest event was then."""
@@ -174,7 +180,7 @@ def picture(view: TrialView, width: int, height: int | None, now: float, glyphs:
 
 def activity(view: TrialView, host: str, doing: Building | Running | None, now: float) -> str:
     """What a host is busy with."""
-    assert view.trial
+    assert view.trial, "it has begun"
     name = f"{host}  " if len(view.busy) > 1 else ""
     subjects = view.trial.request.subjects
     match doing:
