@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 import pytest
 
-from perfbisect.cli.additions import add
+from perfbisect.cli.commands.history import add
 from program import bisect
 
 pytestmark = pytest.mark.tools

@@ -376,8 +376,7 @@ class History:
 
     def listed_session(self, session: int) -> Listed | ListedTrial:
         """One hunt or trial in its present state."""
-        [kind] = self.columns(session, "kind")
-        if kind == "hunt":
+        if self.columns(session, "kind") == ("hunt",):
             return self.listed(session)
         with explained(self.path):
             return read_trials(self.connection, session)[0]

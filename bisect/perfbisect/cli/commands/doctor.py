@@ -1,24 +1,33 @@
 """`bisect doctor`: check whether a host is fit to measure on."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from perfbisect.cli.options.common import leasing, say, say_json
-from perfbisect.cli.options.completion import builder_name, host_name, workload_name
-from perfbisect.cli.options.measurement import announce, builders_option, inventory_option, workloads_option
+from perfbisect.cli.options.common import json_option, leasing, say, say_object
+from perfbisect.cli.options.completion import host_name
+from perfbisect.cli.options.measurement import (
+    announce,
+    builder_option,
+    builders_option,
+    inventory_option,
+    workload_option,
+    workloads_option,
+)
+from perfbisect.lab.checks import Finding, Level
+from perfbisect.wording.text import printable
 
 if TYPE_CHECKING:
     from perfbisect.core.domain.facts import HostFacts
     from perfbisect.host.protocol import Host
-    from perfbisect.lab.checks import Finding
-    from perfbisect.lab.checks.all_hosts import Wanted
+    from perfbisect.lab.checks.all_hosts import Checked, Wanted
     from perfbisect.recipes.workload import Workload
 
 SHOWN = 20  # names of what an adopted folder contains
+SERIOUS = (Level.REFUSED, Level.WARNING)  # levels of findings that are told of all hosts
 
 EPILOG = """\b
 Examples:
@@ -36,25 +45,20 @@ Exit status: 0 fit, 4 measurements would be meaningless or impossible.
 
 @click.command(epilog=EPILOG)
 @click.argument("host", default="local", shell_complete=host_name)
-@click.option(
-    "--builder", "-b", metavar="NAME", shell_complete=builder_name, help="Check whether it can be built there."
-)
-@click.option(
-    "--workload", "-w", metavar="NAME", shell_complete=workload_name, help="Check whether it can be run there."
-)
+@builder_option("Check whether it can be built there.")
+@workload_option("Check whether it can be run there.")
 @click.option("--variant", metavar="NAME", default="", help="Compiler settings of the builder.")
 @click.option(
     "--metric", default="qps", show_default=True, metavar="NAME", help="Check whether it can be measured there."
 )
 @click.option(
-    "--adopt",
-    is_flag=True,
+    "--adopt", is_flag=True,
     help="Let perfbisect have the root folder, although it contains other files: hunts and `bisect gc` may remove them.",
-)
+)  # fmt: skip
 @click.option(
     "--all", "every", is_flag=True, help="Check all hosts of hosts.toml at once, and whether build hosts agree."
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@json_option
 @builders_option
 @workloads_option
 @inventory_option
@@ -77,7 +81,7 @@ def doctor(
     from perfbisect.host import registry
     from perfbisect.host.facts import read_fingerprint
     from perfbisect.hunt.shared import shared_builds
-    from perfbisect.lab.checks import CheckRequest, Finding, Level
+    from perfbisect.lab.checks import CheckRequest
     from perfbisect.lab.checks.all_hosts import Wanted
     from perfbisect.lab.checks.preflight import findings, inspect_host, shared_findings
     from perfbisect.recipes.builder_reader import load_builder
@@ -117,7 +121,7 @@ def doctor(
     except EnvironmentFailure as failure:
         found.append(Finding(Level.REFUSED, "reach", str(failure), failure.advice))
     if as_json:
-        say_json(as_object(facts, found, foreign_files(recipe, chosen or (), [entry])))
+        say_object({"host": facts, "findings": found, "files": foreign_files(recipe, chosen or (), [entry])})
     else:
         say("\n".join(lines(host, facts, found)))
     return ENVIRONMENT if any(finding.level is Level.REFUSED for finding in found) else 0
@@ -130,10 +134,8 @@ def named_host() -> bool:
 
 def doctor_all(wanted: "Wanted", hosts: Path | None, as_json: bool) -> int:
     """Check every host of the inventory; the exit status."""
-    from perfbisect.cli.all_hosts import as_object, lines
     from perfbisect.errors import ENVIRONMENT
     from perfbisect.hunt.shared import shared_builds
-    from perfbisect.lab.checks import Level
     from perfbisect.lab.checks.all_hosts import check_all
     from perfbisect.lab.checks.preflight import shared_findings
     from perfbisect.recipes.inventory import load_hosts
@@ -144,17 +146,76 @@ def doctor_all(wanted: "Wanted", hosts: Path | None, as_json: bool) -> int:
     checked, differences = check_all(entries, wanted)
     shared = tuple(shared_findings(shared_builds()))
     if as_json:
-        say_json(as_object(checked, differences, shared))
+        every = [
+            {
+                "name": host.name,
+                "builds_for": host.builds_for,
+                "verdict": verdict(host),
+                "host": host.facts,
+                "compiler": host.side.compiler if host.side else (),
+                "findings": host.findings,
+            }
+            for host in checked
+        ]
+        say_object({"hosts": every, "build_hosts": differences, "shared": shared})
     else:
-        say("\n".join(lines(checked, differences, shared)))
+        say("\n".join(lines_of_all(checked, differences, shared)))
     clash = any(finding.level is Level.REFUSED for finding in differences)
     return ENVIRONMENT if clash or any(host.refused for host in checked) else 0
 
 
-def adopted(host: "Host", contents: Sequence[str]) -> "Finding":
+def lines_of_all(
+    checked: "Sequence[Checked]", differences: Sequence[Finding], shared: Sequence[Finding]
+) -> Iterator[str]:
+    """A table of the hosts, then what is wrong with each, how build hosts differ, the shared builds, and a summary."""
+    from perfbisect.wording.quantities import count
+    from perfbisect.wording.table import table
+    from perfbisect.wording.text import listed
+
+    head = ("host", "for", "verdict", "warnings", "cores", "ccache", "compiler", "processor")
+    yield from table(head, [row(host) for host in checked], right=("warnings", "cores"))
+    of_hosts = {host.name: [each for each in host.findings if each.level in SERIOUS] for host in checked}
+    for title, findings in (*of_hosts.items(), ("build hosts", differences), ("shared builds", shared)):
+        if findings:
+            yield from ("", f"{printable(title)}:", *texts(findings))
+    unfit = [host.name for host in checked if host.refused]
+    clash = sum(finding.level is Level.REFUSED for finding in differences)
+    parts = [f"{printable(listed(unfit))} {'is' if len(unfit) == 1 else 'are'} not fit"] if unfit else []
+    parts += [f"{count(clash, 'problem')} with build hosts must be solved"] if clash else []
+    end = f": {'; '.join(parts)}." if parts else ", all fit. What `bisect doctor HOST` says besides are notes."
+    yield from ("", f"{count(len(checked), 'host')}{end}")
+
+
+def verdict(host: "Checked") -> str:
+    """Whether a host can do what it is for."""
+    return "cannot be used" if host.facts is None else "not fit" if host.refused else "fit"
+
+
+def row(host: "Checked") -> tuple[str, ...]:
+    """The line of a host in the table."""
+    from perfbisect.wording.text import listed
+
+    role = f"builds for {listed(host.builds_for)}" if host.builds_for else "measuring"
+    warnings = sum(finding.level is Level.WARNING for finding in host.findings)
+    known: tuple[str, ...] = ("", "", "", "")
+    if facts := host.facts:
+        compiler = host.side.compiler[0] if host.side and host.side.compiler else facts.compiler
+        known = (str(facts.cores or ""), facts.tools.get("ccache", ""), compiler, facts.cpu)
+    return host.name, role, verdict(host), str(warnings), *known
+
+
+def texts(findings: Iterable[Finding], topics: int = 0) -> Iterator[str]:
+    """Each finding with its advice; with its topic in so many columns."""
+    for finding in findings:
+        topic = f"{finding.topic:{topics}}  " if topics else ""
+        yield f"  {finding.level:8} {topic}{printable(finding.text)}"
+        if finding.advice:
+            yield f"  {'':8} {' ' * len(topic)}{printable(finding.advice)}"
+
+
+def adopted(host: "Host", contents: Sequence[str]) -> Finding:
     """What ``--adopt`` has done, and which files it concerns."""
     from perfbisect.host.registry import MARKER, REMOVED
-    from perfbisect.lab.checks import Finding, Level
     from perfbisect.wording.text import listed
 
     folder = f"{host.root} on host {host.name}"
@@ -182,36 +243,19 @@ def only_commands(driver: str, workloads: "Path | None") -> bool:
         return False
 
 
-def as_object(facts: "HostFacts | None", found: Sequence["Finding"], files: Mapping[str, Path]) -> str:
-    """Everything as JSON; ``files`` are those of recipes from elsewhere."""
-    import msgspec
-
-    encoded = msgspec.json.encode({"host": facts, "findings": found, "files": files}, enc_hook=str)
-    return msgspec.json.format(encoded, indent=2).decode()
-
-
-def lines(name: str, facts: "HostFacts | None", found: Sequence["Finding"]) -> Iterator[str]:
+def lines(name: str, facts: "HostFacts | None", found: Sequence[Finding]) -> Iterator[str]:
     """The host, each finding with its fix, and a summary."""
-    from perfbisect.lab.checks import Level
     from perfbisect.wording.quantities import count
-    from perfbisect.wording.text import printable
 
     if facts:
         size = f"{count(facts.cores, 'core')}, {facts.memory_mib / 1024:.0f} GiB"
         yield printable(f"{name}: {facts.cpu}, {size}, kernel {facts.kernel}")
         yield ""
-    wide = max(len(finding.topic) for finding in found)
-    for finding in found:
-        yield f"  {finding.level:8} {finding.topic:{wide}}  {printable(finding.text)}"
-        if finding.advice:
-            yield f"  {'':8} {'':{wide}}  {printable(finding.advice)}"
+    yield from texts(found, max(len(finding.topic) for finding in found))
     tally = {level: sum(finding.level is level for finding in found) for level in Level}
-    words = ", ".join(
-        [
-            f"{tally[Level.REFUSED]} refused",
-            count(tally[Level.WARNING], "warning"),
-            count(tally[Level.NOTE], "note"),
-        ]
-    )
+    refused = tally[Level.REFUSED]
     yield ""
-    yield f"{name} is {'not fit to measure on' if tally[Level.REFUSED] else 'fit to measure on'}: {words}."
+    yield (
+        f"{name} is {'not fit' if refused else 'fit'} to measure on: {refused} refused,"
+        f" {count(tally[Level.WARNING], 'warning')}, {count(tally[Level.NOTE], 'note')}."
+    )

@@ -1,6 +1,5 @@
 """`bisect history`: list hunts, comparisons, proofs and A/As; its subcommands copy them from and to other histories, and add results made by hand."""
 
-import json
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict
@@ -9,15 +8,21 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perfbisect.cli.additions import add
-from perfbisect.cli.options.common import history_option, output_width, say, say_json
-from perfbisect.cli.transfers import export, import_
+from perfbisect.cli.options.common import history_option, output_width, say, say_object
+from perfbisect.cli.options.completion import complete, host_name
+from perfbisect.cli.options.measurement import builder_option
+from perfbisect.cli.transfers import export, import_, of_group
 from perfbisect.store.batches import all_batches
 from perfbisect.store.history import History
 from perfbisect.store.listing import Listed, ListedTrial
+from perfbisect.wording.quantities import count
+from perfbisect.wording.text import printable
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from perfbisect.store.batches import Batch
+    from perfbisect.store.hand_files import Results
 
 EPILOG = """\b
 Examples:
@@ -31,16 +36,20 @@ Examples:
 Comparisons have ids as c3, proofs as p5, A/As as n4. `bisect show ID` reports one. The history is one SQLite file for `bisect query`,
 sqlite-utils and Datasette.
 """
+ADD = """\b
+Examples:
+  bisect history add x.my8028_rel.pk1 x.my8040_rel.pk1       folders with sb.r.qps and sb.met files
+  bisect history add 8.0.28=one/sb.r.qps 8.0.40=two/sb.r.qps --builder mysql --host dell32
+  bisect history add a=mon/a a=tue/a b=mon/b b=tue/b         repetitions, for intervals
+  bisect history add qps.abs.dell32.tsv                      a table with all builds
 
-DISPENSABLE = (
-    "runs",
-    "builds",
-    "host",
-    "sure",
-    "builder",
-    "range",
-    "when",
-)  # columns that are dropped in a narrow terminal
+\b
+A history of perfbisect itself is added by `bisect history import`.
+Exit status: 0, or 3 with the file and the line where something is wrong; nothing is stored then.
+"""
+
+# columns that are dropped in a narrow terminal
+DISPENSABLE = ("runs", "builds", "host", "sure", "builder", "range", "when")
 HEAD = ("id", "when", "builder", "workload", "host", "range", "builds", "runs", "culprit", "sure", "state")
 ORIGIN = HEAD.index("range")  # the place of the column that says from whom hunts were imported
 
@@ -58,22 +67,16 @@ def history(ctx: click.Context, history: Path | None, as_json: bool) -> None:
         batches = [] if as_json else all_batches(opened)
     done.sort(key=lambda one: one.started)
     if as_json:
-        say_json(json.dumps([{"kind": "hunt"} | asdict(one) for one in done], indent=2))
+        say_object([{"kind": "hunt"} | asdict(one) for one in done])
     else:
         say(listing(done))
         if batches:
             say("\n".join(["", *map(batch_line, batches)]))
 
 
-history.add_command(export)
-history.add_command(import_)
-history.add_command(add)
-
-
 def listing(done: Sequence[Listed | ListedTrial]) -> str:
     """The table of hunts and trials."""
     from perfbisect.wording.table import table
-    from perfbisect.wording.text import printable
 
     if not done:
         return "There are no hunts yet. Begin one with `bisect run`."
@@ -84,20 +87,13 @@ def listing(done: Sequence[Listed | ListedTrial]) -> str:
         rows = [
             (*cells[:ORIGIN], printable(one.origin), *cells[ORIGIN:]) for cells, one in zip(rows, done, strict=True)
         ]
-    lines = table(
-        head,
-        rows,
-        right=("id", "builds", "runs", "sure"),
-        width=output_width(),
-        drop=DISPENSABLE,
-    )
+    lines = table(head, rows, right=("id", "builds", "runs", "sure"), width=output_width(), drop=DISPENSABLE)
     return "\n".join([*lines, *(f"{one.id} failed: {printable(one.failure)}" for one in done if one.failure)])
 
 
 def row(hunt: Listed) -> tuple[str, ...]:
     """The row of a hunt."""
     from perfbisect.wording.quantities import MISSING, chance, moment
-    from perfbisect.wording.text import printable
 
     return (
         str(hunt.id),
@@ -116,8 +112,7 @@ def row(hunt: Listed) -> tuple[str, ...]:
 
 def trial_row(trial: ListedTrial) -> tuple[str, ...]:
     """The row of a trial."""
-    from perfbisect.wording.quantities import MISSING, count, moment
-    from perfbisect.wording.text import printable
+    from perfbisect.wording.quantities import MISSING, moment
 
     first, *others = trial.workloads
     return (
@@ -138,7 +133,6 @@ def trial_row(trial: ListedTrial) -> tuple[str, ...]:
 def batch_line(batch: "Batch") -> str:
     """A batch in a line, for `bisect history`."""
     from perfbisect.hunt.batch import VERDICTS
-    from perfbisect.wording.text import printable
 
     begun = map(str, sorted(one.hunt for one in batch.hunts if one.hunt is not None))  # they begin in any order
     ended = sum(one.status in VERDICTS for one in batch.hunts)
@@ -146,3 +140,94 @@ def batch_line(batch: "Batch") -> str:
     hunts = f", hunts {hunts}" if hunts else ""
     what = printable(batch.file) if batch.file else "together"
     return f"{batch.name}: {what}{hunts}; {ended} of {len(batch.hunts)} with a verdict"
+
+
+class ResultPath(click.ParamType[tuple[str, Path]]):
+    """A file or folder of results, with the name of its build before it where one is given."""
+
+    name = "[NAME=]PATH"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Path]:
+        """The name, or nothing, and the path."""
+        if isinstance(value, tuple):
+            return value
+        text = str(value)
+        name, separator, path = text.partition("=")
+        if not separator or Path(text).exists():
+            name, path = "", text
+        if not Path(path).exists():
+            self.fail(f"There is no file or folder {path!r}.", param, ctx)
+        return name, Path(path)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+        """Files, which the shell knows best; behind the name of a build, those that no shell changes."""
+        from click.shell_completion import CompletionItem
+
+        name, separator, typed = incomplete.partition("=")
+        if not separator:
+            return [CompletionItem(incomplete, type="file")]
+        before = typed[: typed.rfind("/") + 1]
+        try:
+            found = [f"{name}={before}{each.name}{'/' * each.is_dir()}" for each in Path(before or ".").iterdir()]
+        except OSError:
+            return []
+        return [CompletionItem(each) for each in complete(found, incomplete)]
+
+
+@click.command(epilog=ADD)
+@click.argument("files", metavar="[NAME=]PATH...", type=ResultPath(), nargs=-1, required=True)
+@builder_option("System. Default: the engine that the files name.", default="")
+@click.option(
+    "--host", default="unknown", show_default=True, metavar="NAME", shell_complete=host_name,
+    help="Machine they were measured on.",
+)  # fmt: skip
+@click.option("--date", type=click.DateTime(["%Y-%m-%d"]), metavar="YYYY-MM-DD", help="When, in UTC. Default: now.")
+@click.option("--from", "whose", default="", metavar="NAME", help="Whose they are.")
+@history_option
+@click.pass_context
+def add(
+    ctx: click.Context,
+    files: tuple[tuple[str, Path], ...],
+    builder: str,
+    host: str,
+    date: object,
+    whose: str,
+    history: Path | None,
+) -> None:
+    """Add results that were made by hand, as one comparison with the first build.
+
+    PATH is a folder with files sb.r.qps… and sb.met… of one build, one such file, or a table of absolute QPS with columns
+    col-1 to col-n. What is added is listed, reported and queried as any comparison, is marked as made by hand, and counts
+    for no hunt. It has intervals only where builds were measured more than once.
+    """
+    from datetime import UTC, datetime
+
+    from perfbisect.core.domain.events import RunFinished
+    from perfbisect.store.hand_files import checked_name, read_results
+    from perfbisect.store.hand_trials import add as store
+    from perfbisect.store.hand_trials import trial_of
+
+    for option, text in (("--builder", builder), ("--host", host), ("--from", whose)):
+        if text:
+            checked_name(text, option)
+    at = date.replace(tzinfo=UTC).timestamp() if isinstance(date, datetime) else datetime.now(UTC).timestamp()
+    sets: list[Results] = [each for name, path in files for each in read_results(path, name)]
+    made = trial_of(sets, builder, host, at)
+    with closing(History.open(history or of_group(ctx))) as opened:
+        name, new = store(opened, made, whose)
+    if not new:
+        say(f"{name} has these results already.")
+        return
+    request = made.request
+    extent = f"{count(len(request.subjects), 'build')}, {count(len(request.works), 'test')}, {count(sum(isinstance(each, RunFinished) for each in made.events), 'result')}"
+    say(
+        printable(
+            f"{name}: {extent}"
+            + (f"; left out: {count(made.left_out, 'test')} that only warm up" if made.left_out else "")
+        )
+    )
+    say(f"`bisect show {name}` prints it.")
+
+
+for each in (export, import_, add):
+    history.add_command(each)

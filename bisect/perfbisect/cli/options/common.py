@@ -61,6 +61,7 @@ notify_option = click.option(  # the arguments of a command; none for no command
     "--notify", type=Command(), callback=or_configured,
     help="Command that gets the verdict as JSON on its standard input, at the end.",
 )  # fmt: skip
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 plain_option = click.option("--plain", is_flag=True, help="Plain lines, as when there is no terminal.")
 
 VIEWS = {
