@@ -4,6 +4,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -107,10 +108,6 @@ def _autotools(tree: Tree) -> Iterator[Benchmark]:
                 if where == "." or kind not in ("check", "EXTRA"):  # which `make all` builds
                     yield _program(tree, _join(where, name), [name] if where == "." else [])
     yield from _by_rule(tree, ("Makefile.in", "Makefile"))
-
-
-def _make(tree: Tree) -> Iterator[Benchmark]:
-    yield from _by_rule(tree, MAKEFILES)
 
 
 def _by_rule(tree: Tree, names: tuple[str, ...]) -> Iterator[Benchmark]:
@@ -227,5 +224,5 @@ def _scripts(tree: Tree) -> Iterator[Benchmark]:
 
 
 _OF_SYSTEM: dict[str, Callable[[Tree], Iterator[Benchmark]]] = {
-    "cmake": _cmake, "meson": _meson, "autotools": _autotools, "make": _make, "cargo": _cargo, "go": _go,
+    "cmake": _cmake, "meson": _meson, "autotools": _autotools, "make": partial(_by_rule, names=MAKEFILES), "cargo": _cargo, "go": _go,
 }  # fmt: skip

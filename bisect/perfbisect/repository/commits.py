@@ -27,7 +27,8 @@ def resolve(repo: Repository, name: str, release_tags: Sequence[str]) -> str:
     spelled_so = [f"refs/tags/{tag}" for tag in tags_of(name, release_tags)]
     if found := next(filter(None, look_up(repo, [*spelled_so, name])), None):
         return found
-    if re.fullmatch("[0-9a-f]{4,}", name) and _is_ambiguous(repo, name):
+    asked = f"{name}\n" if re.fullmatch("[0-9a-f]{4,}", name) else ""
+    if git(repo, "cat-file", "--batch-check", stdin=asked).endswith(" ambiguous\n"):
         raise UsageError(f"'{name}' is the beginning of several hashes.", "Give more of it.")
     tags = refs(repo, "refs/tags", names="strip=2")
     near = get_close_matches(name, dict.fromkeys([*releases(tags, release_tags), *tags]), 3)
@@ -77,11 +78,6 @@ def look_up(repo: Repository, names: Sequence[str]) -> list[str | None]:
     # what follows :/ is the text that a commit is looked for by
     found = headers(repo, [name if name.startswith(":/") else f"{name}^{{commit}}" for name in known])
     return [header[0] if header else None for header in found]
-
-
-def _is_ambiguous(repo: Repository, start: str) -> bool:
-    """Whether several objects have a hash that begins so."""
-    return git(repo, "cat-file", "--batch-check", stdin=f"{start}\n").endswith(" ambiguous\n")
 
 
 def describe(repo: Repository, commit: str) -> Commit:

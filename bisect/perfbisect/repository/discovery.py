@@ -105,7 +105,9 @@ def is_dirty(repo: Repository) -> bool:
     """
     if repo.work_tree is None:
         return False
-    names = _filters(repo)
+    # The names of the filters that any configuration defines.
+    keys = git(repo, "config", "-z", "--name-only", "--get-regexp", r"^filter\..*\.", allowed=(0, 1)).split("\0")
+    names = {key.removeprefix("filter.").rpartition(".")[0] for key in keys if key}
     if any("=" in name for name in names):  # on a command line it cannot be turned off
         return False
     off = [f"filter.{name}.{key}" for name in names for key in ("clean=", "smudge=", "process=", "required=false")]
@@ -118,12 +120,6 @@ def is_dirty(repo: Repository) -> bool:
     ask = ["check-attr", "-z", "--stdin", "filter"]  # prints path, attribute and value of each
     answers = git(repo, *ask, options=options, stdin="\0".join(changed)).split("\0")
     return any(value in ("unspecified", "unset") for value in answers[2::3])
-
-
-def _filters(repo: Repository) -> set[str]:
-    """The names of the filters that any configuration defines."""
-    keys = git(repo, "config", "-z", "--name-only", "--get-regexp", r"^filter\..*\.", allowed=(0, 1)).split("\0")
-    return {key.removeprefix("filter.").rpartition(".")[0] for key in keys if key}
 
 
 Progress = Callable[[str, int, int], None]  # what git does, steps done, steps in all

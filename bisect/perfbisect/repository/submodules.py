@@ -241,18 +241,18 @@ def origin_of(repo: Repository, commit: str, submodule: Submodule, upstream: str
         refused = f"its name in .gitmodules leads outside of the folder of submodules: {entry.name}"
     elif entry and (reason := refusal(address)):
         refused = f"its address in .gitmodules, {address}, is not used: {reason}"
-    places = [*(_absorbed(repo, entry.name) if entry and safe_name(entry.name) else ()), *_checked_out(repo, submodule)]
+    places = dict.fromkeys(_places(repo, submodule, entry.name if entry and safe_name(entry.name) else ""))
     bringing = not refused or address.startswith(("http://", "git://"))
     command: list[str] = []
     if bringing and places:
-        command = ["git", "-C", str(places[0]), "fetch", "origin", submodule.commit]
+        command = ["git", "-C", str(next(iter(places))), "fetch", "origin", submodule.commit]
     elif bringing and repo.work_tree:
         command = ["git", "-C", str(repo.work_tree), "submodule", "update", "--init", submodule.path]
     pattern = submodule.path.replace("\N{REPLACEMENT CHARACTER}", "?")  # which git matches with one byte
     advice = f'If the build does not need it, leave it out by the recipe: ignore = ["{pattern}"].'
     if command:
         advice = f"`{shlex.join(command)}` may bring it."
-    return Origin(tuple(dict.fromkeys(places)), address, refused, advice)
+    return Origin(tuple(places), address, refused, advice)
 
 
 def _address(repo: Repository) -> str:
@@ -262,30 +262,27 @@ def _address(repo: Repository) -> str:
     return os.path.normpath(repo.folder / url) if is_path else url
 
 
-def _absorbed(repo: Repository, name: str) -> Iterator[Path]:
-    """The repositories of submodules of that name below the git directory, and for a linked work tree the main one's."""
-    common = git(repo, "rev-parse", "--git-common-dir").removesuffix("\n")
-    for folder in (repo.git_dir, (repo.git_dir / common).resolve()):
-        place = Path(f"{folder}/modules/{name}")
-        if _exists(place / "HEAD"):
-            yield place
-
-
-def _checked_out(repo: Repository, submodule: Submodule) -> Iterator[Path]:
-    """The submodule's folder in the user's checkout, if it has a repository and no link leads to it.
+def _places(repo: Repository, submodule: Submodule, name: str) -> Iterator[Path]:
+    """The repositories of submodules of that name below the git directory, and for a linked work tree the main one's;
+    and the submodule's folder in the user's checkout, if it has a repository and no link leads to it.
 
     No commit can contain a `.git`.
     """
+    if name:
+        common = git(repo, "rev-parse", "--git-common-dir").removesuffix("\n")
+        for folder in (repo.git_dir, (repo.git_dir / common).resolve()):
+            if _exists(place := Path(f"{folder}/modules/{name}"), "HEAD"):
+                yield place
     if repo.work_tree:
         place = repo.work_tree / submodule.path
-        if _exists(place / ".git") and place.resolve() == repo.work_tree.resolve() / submodule.path:
+        if _exists(place, ".git") and place.resolve() == repo.work_tree.resolve() / submodule.path:
             yield place
 
 
-def _exists(path: Path) -> bool:
-    """Whether a path exists; one that is too long does not."""
+def _exists(folder: Path, name: str) -> bool:
+    """Whether a folder has that; one whose path is too long has not."""
     try:
-        return path.exists()
+        return (folder / name).exists()
     except OSError:
         return False
 
