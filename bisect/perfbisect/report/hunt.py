@@ -26,8 +26,7 @@ from perfbisect.report.document import (
     tools,
 )
 from perfbisect.report.story import BuiltAhead, Candidate, Case, Story
-from perfbisect.wording.functions import UNITS as UNITS_OF_COST
-from perfbisect.wording.functions import beyond, notes, waits_of
+from perfbisect.wording.functions import beyond, notes, unit_of, waits_of
 from perfbisect.wording.quantities import (
     MISSING,
     between,
@@ -225,10 +224,9 @@ def function_tables(found: Explanation) -> Iterator[Table]:
 
 def profiled(found: Explanation) -> Iterator[tuple[str, Sequence[FunctionRow]]]:
     """The functions, with what their costs are: of waiting where that is a reason, and of work."""
-    unit = UNITS_OF_COST.get(found.unit, found.unit)
     for what, measured in (
         ("Waiting of each function per operation, µs", waits_of(found)),
-        (f"Own cost of each function per operation, {unit}", found.functions),
+        (f"Own cost of each function per operation, {unit_of(found.unit)}", found.functions),
     ):
         if measured:
             yield f"{what}; share of the whole difference", measured

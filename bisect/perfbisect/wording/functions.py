@@ -10,11 +10,15 @@ from perfbisect.core.explain.profiles import same, short
 from perfbisect.wording.quantities import figure, share
 from perfbisect.wording.text import listed, printable
 
-UNITS = {"us": "µs", "cycles": "cycles"}
 SURE = 5.0  # standard errors from which on a difference needs no word of doubt
 NAMED = 3  # functions, and groups of them, in a sentence
 LEAST = 0.005  # share of the whole cost from which on a function that the commit changes is named
 SMALL = 0.1  # share of the whole difference below which a function is not named beside others
+
+
+def unit_of(costs: str) -> str:
+    """The unit of costs as it is written."""
+    return "µs" if costs == "us" else costs
 
 
 def sentences(found: Explanation) -> tuple[str, ...]:
@@ -27,10 +31,10 @@ def sentences(found: Explanation) -> tuple[str, ...]:
         return tuple(costs_of_changed(found))
     waits = waits_of(found)
     total, spread = whole(waits)
-    longer = [
-        row for row in waits if row.difference > 0 and beyond(row) and row.function != OTHERS and total > 2 * spread
-    ]
-    waiting = [place(replace(found, functions=waits), longer, "longer waiting")] if longer else []
+    longer = [row for row in waits if row.difference > 0 and beyond(row) and row.function != OTHERS]
+    waiting = (
+        [place(replace(found, functions=waits), longer, "longer waiting")] if longer and total > 2 * spread else []
+    )
     said = (*waiting, *of_cpu(found))
     return (*said, *costs_of_changed(found, " ".join(said)))
 
@@ -59,28 +63,21 @@ def of_cpu(found: Explanation) -> tuple[str, ...]:
     if not found.functions:
         return ()
     total, spread = whole(found.functions)
+    telling = [row for row in found.functions if beyond(row) and not row.partner and row.function != OTHERS]
     if abs(total) <= 2 * spread:
-        moving = [row for row in found.functions if beyond(row) and not row.partner and row.function != OTHERS]
-        single = "; ".join(by_itself(row, found) for row in moving[:NAMED])
+        single = "; ".join(by_itself(row, found) for row in telling[:NAMED])
         where = f", but single functions do: {single}" if single else ""
         return (
             f"The whole cost of an operation in their profiles does not differ beyond noise{where}.",
             *moved(found, "", "; the whole does not differ beyond noise"),
         )
-    kind = "loss" if total > 0 else "gain"
-    same_way = [
-        row
-        for row in found.functions
-        if row.difference * total > 0 and beyond(row) and not row.partner and row.function != OTHERS
-    ]
-    if not same_way:
-        if any(left_over(group) * total > 0 for group in exchanges(found.functions)):
-            return tuple(moved(found, kind, "; that is no part of it"))
-        return (
-            f"The {kind} is spread over many functions: none of them differs beyond noise.",
-            *moved(found, kind, ""),
-        )
-    return (place(found, same_way, kind), *moved(found, kind, "; that is no part of it"))
+    kind, part = "loss" if total > 0 else "gain", "; that is no part of it"
+    if same_way := [row for row in telling if row.difference * total > 0]:
+        return (place(found, same_way, kind), *moved(found, kind, part))
+    if any(left_over(group) * total > 0 for group in exchanges(found.functions)):
+        return tuple(moved(found, kind, part))
+    spread_out = f"The {kind} is spread over many functions: none of them differs beyond noise."
+    return (spread_out, *moved(found, kind, ""))
 
 
 def place(found: Explanation, rows: Sequence[FunctionRow], kind: str) -> str:
@@ -107,8 +104,12 @@ def place(found: Explanation, rows: Sequence[FunctionRow], kind: str) -> str:
 
 def by_itself(row: FunctionRow, found: Explanation) -> str:
     """By how much the cost of a function differs."""
-    amount = f"{figure(abs(row.difference))} {UNITS.get(found.unit, found.unit)}"
-    return f"{amount} {'more' if row.difference > 0 else 'less'} in {name(row)}{because(row, found)}"
+    return f"{more_or_less(row.difference, found)} in {name(row)}{because(row, found)}"
+
+
+def more_or_less(difference: float, found: Explanation) -> str:
+    """A difference of costs: 1,600 µs more."""
+    return f"{figure(abs(difference))} {unit_of(found.unit)} {'more' if difference > 0 else 'less'}"
 
 
 def own(row: FunctionRow) -> bool:
@@ -150,21 +151,17 @@ def moved(found: Explanation, kind: str, ending: str) -> Iterator[str]:
     total, _ = whole(found.functions)
     for sources, to in exchanges(found.functions)[:NAMED]:
         cost = min(abs(sum(row.difference for row in side)) for side in (sources, to))
-        amount = f"{figure(cost)} {UNITS.get(found.unit, found.unit)}"
+        amount = f"{figure(cost)} {unit_of(found.unit)} an operation"
         before, after = (listed([*map(name, side)]) for side in (sources, to))
         left = left_over((sources, to))
         if kind and left * total > 0:
             both = [*sources, *to]
             of_all = f"{doubt(both)}{extent(both, found.functions)} of the {kind}"
             is_in = "is left in" if kind == "loss" else "is in"
-            yield f"{of_all} {is_in} {after}, to which the cost of {before} moved ({amount} an operation)."
-            continue
-        if left:
-            rest = f"{figure(abs(left))} {UNITS.get(found.unit, found.unit)}"
-            ending_ = f", where it is {rest} {'more' if left > 0 else 'less'}"
+            yield f"{of_all} {is_in} {after}, to which the cost of {before} moved ({amount})."
         else:
-            ending_ = ending
-        yield f"Cost moved from {before} to {after} ({amount} an operation){ending_}."
+            rest = f", where it is {more_or_less(left, found)}" if left else ending
+            yield f"Cost moved from {before} to {after} ({amount}){rest}."
 
 
 def exchanges(rows: Sequence[FunctionRow]) -> list[tuple[list[FunctionRow], list[FunctionRow]]]:

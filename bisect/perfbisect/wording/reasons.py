@@ -24,6 +24,7 @@ NOTHING = {
     NO_OPERATIONS: "The output of the command has no count of operations (--operations).",
     NO_RUNS: "There are no runs of both builds to compare.",
 }
+POINTS = {"storage": "storage", "lock": "contention", "scheduler": "the scheduler"}
 HEDGES = {Sureness.SURE: "", Sureness.LIKELY: "Probably: ", Sureness.POSSIBLE: "Possibly: "}
 FURTHER = {
     Cause.INSTRUCTIONS: "the number of instructions per operation",
@@ -38,14 +39,13 @@ FURTHER = {
 def sentences(found: Explanation) -> tuple[str, ...]:
     """The classes of an explanation in words, the main one first, and the functions in which the difference is."""
     plans = [sentence(each) for each in found.classes if each.cause is Cause.PLAN]
-    others = [each for each in found.classes if each.cause is not Cause.PLAN]
-    further = ", ".join(part(each) + shown(each) for each in others[1:])
-    return (
-        *plans,
-        *map(sentence, others[:1]),
-        *([f"In part also: {further}."] if further else []),
-        *functions.sentences(found),
-    )
+    main, further = [each for each in found.classes if each.cause is not Cause.PLAN], []
+    for each in main[1:]:
+        exact = any(row.name == PER_INSTRUCTION for row in each.rows)
+        what = "the time of an instruction" if exact else FURTHER[each.cause]
+        further.append(what + (f" ({named(each.rows[0])})" if each.rows else ""))
+    also = [f"In part also: {', '.join(further)}."] if further else []
+    return (*plans, *map(sentence, main[:1]), *also, *functions.sentences(found))
 
 
 def sentence(evidence: Evidence) -> str:
@@ -55,68 +55,39 @@ def sentence(evidence: Evidence) -> str:
     if not evidence.rows:
         return NOTHING[evidence.detail]
     row, *more = evidence.rows
-    up = row.ratio.middle > 1
+    up, size, place = row.ratio.middle > 1, times(row.ratio), evidence.detail
     with_it = f", with {', '.join(map(named, more))}" if more else ""
     match evidence.cause:
         case Cause.INSTRUCTIONS:
             what = "more instructions per operation (code bloat)" if up else "fewer instructions per operation"
-            text = f"It executes {what}: {times(row.ratio)}"
+            text = f"It executes {what}: {size}"
         case Cause.MEMORY if row.name == PER_INSTRUCTION:
-            what = (
-                "more CPU time for each instruction (slower memory, or a slower clock)"
-                if up
-                else "less CPU time for each instruction"
-            )
-            text = f"It takes {what}: {times(row.ratio)}"
+            slower = " (slower memory, or a slower clock)" if up else ""
+            text = f"It takes {'more' if up else 'less'} CPU time for each instruction{slower}: {size}"
         case Cause.MEMORY:
             what = "more instructions per cycle" if up else "fewer instructions per cycle (memory-system bloat)"
-            text = f"It executes {what}: {times(row.ratio)}{of_place(evidence.detail)}{with_it}"
+            text = f"It executes {what}: {size}{f', by the {place}' if place else ''}{with_it}"
         case Cause.WAITING:
-            pointing = f"{with_it}; that points to {POINTS[evidence.detail]}" if evidence.detail else ""
-            text = f"An operation waits {'longer' if up else 'less'}: {times(row.ratio)} the time for its CPU time{pointing}"
+            pointing = f"{with_it}; that points to {POINTS[place]}" if place else ""
+            text = f"An operation waits {'longer' if up else 'less'}: {size} the time for its CPU time{pointing}"
         case Cause.CLOCK:
-            text = f"The clock of the processor ran {'faster' if up else 'slower'}: {times(row.ratio)}; that is not the commit"
+            text = f"The clock of the processor ran {'faster' if up else 'slower'}: {size}; that is not the commit"
         case Cause.LAYOUT:
-            text = (
-                "The placement of its code may be the only difference: the same instructions are executed in other time"
-                f" ({row.name} {times(row.ratio)}){with_it}"
-            )
+            same = "the same instructions are executed in other time"
+            text = f"The placement of its code may be the only difference: {same} ({row.name} {size}){with_it}"
         case _:
+            unknown = "this host has no instruction counts, so more code and slower memory cannot be separated"
             text = (
-                f"CPU time per operation is {times(row.ratio)}, so most of it goes into computing and not into waiting; this host has"
-                " no instruction counts, so more code and slower memory cannot be separated"
+                f"CPU time per operation is {size}, so most of it goes into computing and not into waiting; {unknown}"
             )
-    return f"{HEDGES[evidence.sure]}{text}{extrapolated(evidence)}."
-
-
-def part(evidence: Evidence) -> str:
-    """What else changed."""
-    exact = any(row.name == PER_INSTRUCTION for row in evidence.rows)
-    return "the time of an instruction" if exact else FURTHER[evidence.cause]
-
-
-POINTS = {"storage": "storage", "lock": "contention", "scheduler": "the scheduler"}
-
-
-def of_place(place: str) -> str:
-    """Where memory is slower."""
-    return f", by the {place}" if place else ""
-
-
-def shown(evidence: Evidence) -> str:
-    """The ratio of a class that is not the main one."""
-    return f" ({named(evidence.rows[0])})" if evidence.rows else ""
+    counted = min(each.share for each in evidence.rows)
+    partly = f" (counted {counted:.0%} of the time, and extrapolated)" if counted < 1 else ""
+    return f"{HEDGES[evidence.sure]}{text}{partly}."
 
 
 def named(row: CounterRow) -> str:
     """A ratio with its name."""
     return f"{row.name} {times(row.ratio)}"
-
-
-def extrapolated(evidence: Evidence) -> str:
-    """That perf has counted only for a part of the time."""
-    share = min(row.share for row in evidence.rows)
-    return f" (counted {share:.0%} of the time, and extrapolated)" if share < 1 else ""
 
 
 def times(ratio: Interval) -> str:

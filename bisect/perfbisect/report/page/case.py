@@ -18,7 +18,7 @@ from perfbisect.report.page.charts import by_second, posterior, timeline
 from perfbisect.report.profiles import flame_graph
 from perfbisect.report.reader import Drawn
 from perfbisect.report.story import Case, DiffOf, Story
-from perfbisect.wording.functions import UNITS, notes, own
+from perfbisect.wording.functions import notes, own, unit_of
 from perfbisect.wording.quantities import count, figure
 from perfbisect.wording.text import metric_title
 
@@ -109,7 +109,7 @@ def drawn_case(story: Story, drawn: Drawn, diff_of: DiffOf, place: int) -> Itera
         drawing, side = Figure(partial(pages.part, "diff", files), note), "right" if tables and files else ""
         yield Section("The change", (drawing,), f"{anchor}-change", within=True, beside=side)
     if profiles:
-        graph = partial(flame_graph, profiles.parent, profiles.culprit, UNITS.get(profiles.unit, profiles.unit))
+        graph = partial(flame_graph, profiles.parent, profiles.culprit, unit_of(profiles.unit))
         drawing = Figure(graph, " ".join(("Widths are costs per operation.", *profiles.notes)), name="flame")
         yield Section("Flame graph", (drawing,), f"{anchor}-flame", within=True)
 
