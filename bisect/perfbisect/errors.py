@@ -18,14 +18,15 @@ INTERRUPTED = 130
 class PerfBisectError(Exception):
     """A failure with a sentence for the user (``str(error)``), ``advice`` on what to do, and an exit status.
 
-    Both are without the passwords of URLs: sentences are also kept in the history.
+    Both are without the passwords of URLs: sentences are also kept in the history. ``option`` is the option of `bisect run`
+    that alone is wrong, without its --.
     """
 
     exit_status = ENVIRONMENT
 
-    def __init__(self, sentence: str, advice: str = "") -> None:
+    def __init__(self, sentence: str, advice: str = "", option: str = "") -> None:
         super().__init__(masked(sentence))
-        self.advice = masked(advice)
+        self.advice, self.option = masked(advice), option
 
 
 class UsageError(PerfBisectError):

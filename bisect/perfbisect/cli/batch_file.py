@@ -223,7 +223,7 @@ def checked(
     from perfbisect.recipes.requested import load_requested
 
     hosts = [f"--host={host}" for host in choices[0]]
-    with explained(place, given=given):
+    with explained(place):
         context = run.make_context("run", [*hosts, *arguments])
         settings = requested_settings(**context.params)
     if settings.repository and not Path(settings.repository).is_dir():
@@ -239,14 +239,14 @@ def checked(
         raise RecipeError(
             f"{place.of('workload')} names several workloads in one text.", "Write a list, which makes a hunt for each."
         )
-    with explained(place, "run" if settings.quick else "workload", given):
+    with explained(place, "run" if settings.quick else "workload"):
         load_requested(settings)
     return settings
 
 
 @contextmanager
-def explained(place: Place, key: str = "", given: Collection[str] = ()) -> Iterator[None]:
-    """Name the table and the key in errors of `bisect run`: one of ``given`` if the error is about its option alone."""
+def explained(place: Place, key: str = "") -> Iterator[None]:
+    """Name the table and the key in errors of `bisect run`: that of the option which alone is wrong, else ``key``."""
     try:
         yield
     except click.ClickException as mistake:
@@ -254,12 +254,7 @@ def explained(place: Place, key: str = "", given: Collection[str] = ()) -> Itera
         key = key or (param.opts[-1].removeprefix("--") if param else "")
         raise RecipeError(f"{place.of(key)}: {mistake.message}") from mistake
     except PerfBisectError as failure:
-        sentence = str(failure)
-        named = {name for name in re.findall(r"--([a-z-]+)", sentence) if name in given}
-        if "set" in given and "to set." in sentence:
-            named = {"set"}
-        key = named.pop() if len(named) == 1 else key
-        raise RecipeError(f"{place.of(key)}: {failure}", failure.advice) from failure
+        raise RecipeError(f"{place.of(failure.option or key)}: {failure}", failure.advice) from failure
 
 
 @contextmanager

@@ -150,6 +150,7 @@ def check_fit(builder: Builder, workloads: Sequence[Workload], settings: Setting
             raise UsageError(
                 f"{option} would change nothing: the command of workload {' or '.join(used)} does not use {{{key}}}.",
                 f"Leave it out, or write {{{key}}} where the command takes it.",
+                key if key in TIMING else "set",
             )
     for name, names in used.items():
         if not builder.server and (wanted := names & set(OF_SERVERS)):
@@ -174,6 +175,7 @@ def typed(workload: Workload, overrides: Mapping[str, Option]) -> dict[str, Opti
             raise UsageError(
                 f"Workload {full_name(workload)} has no arg '{name}' to set.{hint(name, known)}",
                 f"It has {listed(known)}; for anything else write a suite of your own.",
+                "set",
             )
         try:
             is_truth, text = isinstance(known[name], bool), str(overrides[name])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perfbisect.cli.options.common import history_option, leasing, say, say_json, wait_callback, wait_option
+from perfbisect.cli.options.common import history_option, leasing, say, say_object, wait_callback, wait_option
 from perfbisect.cli.options.completion import host_name
 from perfbisect.cli.options.measurement import announce, inventory_option
 from perfbisect.cli.options.param_types import Bytes
@@ -92,7 +92,9 @@ def gc(
         if not dry_run:
             upkeep.remove(there, gone)
     if as_json:
-        say_json(as_object(gone, found, dry_run))
+        freed = sum(item.size for item in gone)
+        left = sum(item.size for item in found) - freed
+        say_object({"removed": not dry_run, "items": gone, "bytes": freed, "left": left})
     else:
         say("\n".join(lines(host, gone, found, limit, pinned, dry_run)))
     # What could not be given back, which has been said, is still noted, by no session that runs.
@@ -102,8 +104,6 @@ def gc(
 
 def gc_shared(keep: int | None, dry_run: bool, as_json: bool) -> int:
     """Remove shared builds from their folder until at most ``keep`` is left; the exit status."""
-    import msgspec
-
     from perfbisect.lab.upkeep import clean_shared_folder
     from perfbisect.recipes.configuration import in_bytes, load_configuration
     from perfbisect.wording.quantities import count
@@ -113,8 +113,7 @@ def gc_shared(keep: int | None, dry_run: bool, as_json: bool) -> int:
     gone, left = clean_shared_folder(shared.builds or "", limit, time.time(), dry_run=dry_run)
     freed = sum(entry.size for entry in gone)
     if as_json:
-        said = {"removed": not dry_run, "items": gone, "bytes": freed, "left": left}
-        say_json(msgspec.json.format(msgspec.json.encode(said), indent=2).decode())
+        say_object({"removed": not dry_run, "items": gone, "bytes": freed, "left": left})
     else:
         verb = "would be" if dry_run else "were" if gone else "had to be"
         what = f"{count(len(gone), 'shared build')}, {size(freed)}," if gone else "No shared build"
@@ -141,15 +140,6 @@ def pins(path: Path | None, *, read_only: bool) -> frozenset[str]:
         )
     with closing(History.open(path, read_only=read_only)) as opened:
         return read_pinned(opened, time.time() - ACTIVE)
-
-
-def as_object(gone: "Sequence[Item]", found: "Sequence[Item]", dry_run: bool) -> str:
-    """What was, or would be, removed, as JSON."""
-    import msgspec
-
-    left = sum(item.size for item in found) - sum(item.size for item in gone)
-    said = {"removed": not dry_run, "items": gone, "bytes": sum(item.size for item in gone), "left": left}
-    return msgspec.json.format(msgspec.json.encode(said), indent=2).decode()
 
 
 def lines(

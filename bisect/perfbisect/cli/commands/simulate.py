@@ -1,6 +1,5 @@
 """`bisect simulate`: simulate hunts, to plan before machine time is spent."""
 
-import json
 import math
 import sys
 from collections.abc import Sequence
@@ -10,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perfbisect.cli.options.common import clone_progress, say, say_json
-from perfbisect.cli.options.completion import builder_name
-from perfbisect.cli.options.measurement import announce, builders_option, policy_of, policy_options
+from perfbisect.cli.options.measurement import announce, builder_option, builders_option, policy_of, policy_options
 from perfbisect.cli.options.param_types import SEED, Minutes, Percent
 from perfbisect.errors import UsageError
 
@@ -69,13 +67,7 @@ class Cost(click.ParamType[tuple[float, str]]):
 @click.option("--commits", type=click.IntRange(1, 1_000_000), help="Length of the range. Default: 1000.")
 @click.option("--merges", is_flag=True, help="A history with merges instead of a line.")
 @click.option("--repo", type=click.Path(path_type=Path), help="Local clone with the range GOOD..BAD.")
-@click.option(
-    "--builder",
-    "-b",
-    metavar="NAME",
-    shell_complete=builder_name,
-    help="… and ignore the paths that its recipe ignores.",
-)
+@builder_option("… and ignore the paths that its recipe ignores.")
 @builders_option
 @click.option("--first-parent", is_flag=True, help="… and follow only the first parent of merges.")
 @click.option("--effect", type=Percent(), default="5%", show_default=True, help="Size of the drop.")
@@ -143,7 +135,9 @@ def simulate(good: str | None, bad: str | None, as_json: bool, **options: Any) -
     Each hunt is for a drop of a given size, in a history of --commits commits or in the range GOOD..BAD of a real
     repository, on a host with the given noise.
     """
-    from dataclasses import replace
+    from dataclasses import asdict, replace
+
+    import msgspec
 
     from perfbisect.core.domain.settings import PriorKnowledge
     from perfbisect.core.search.older_branches import branch_point_of
@@ -191,7 +185,10 @@ def simulate(good: str | None, bad: str | None, as_json: bool, **options: Any) -
         )
     )
     if as_json:
-        say_json(as_object(tally, graph, options))
+        asked = {key: value for key, value in options.items() if value is not None}
+        asked |= {each: " ".join(map(str, options[each])) for each in ("build_cost", "link_cost")}
+        told = {"candidates": len(graph.candidates), "options": asked} | asdict(tally)
+        say_json(msgspec.json.encode(told, enc_hook=str).decode())  # NaN becomes null
         return
     merges = int((graph.first[1:] - graph.first[:-1] > 1).sum())
     among = f", {merges:,} of them merges" if merges else ""
@@ -250,22 +247,3 @@ def attempts(scenario: Any, policy: Any, rule: "Rule", seeds: range) -> list["Tr
 
     watched = track(seeds, "Hunting", console=Terminal(sys.stderr), transient=True, disable=not sys.stderr.isatty())
     return [attempt(scenario, seed, rule, policy) for seed in watched]
-
-
-def as_object(tally: Any, graph: "Graph", options: dict[str, Any]) -> str:
-    """The options and the result; NaN becomes null."""
-    from dataclasses import asdict
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: plain(each) for key, each in value.items()}
-        if isinstance(value, float) and math.isnan(value):
-            return None
-        return value if isinstance(value, str | int | float | None) else str(value)
-
-    asked = {key: value for key, value in options.items() if value is not None}
-    for cost in ("build_cost", "link_cost"):
-        asked[cost] = " ".join(map(str, options[cost]))
-    return json.dumps(
-        plain({"candidates": len(graph.candidates), "options": asked} | asdict(tally)), ensure_ascii=False
-    )
