@@ -23,8 +23,12 @@ from perfbisect.core.domain.orders import (
 )
 from perfbisect.ui.live import LiveScreen
 from perfbisect.ui.screen import lines as drawn
+from perfbisect.ui.terminal import Terminal
 from perfbisect.ui.view_model import ViewModel, update
 from perfbisect.wording.glyphs import ASCII, UNICODE, Glyphs
+
+# The picture of a hunt, with a fixed clock, in terminals of many sizes.
+
 
 Events = list[tuple[float, Event]]
 
@@ -258,3 +262,10 @@ def test_nothing_is_drawn_by_the_work_itself(events: Events) -> None:
             screen.show(12, [(at, event)])
     assert pictures <= 1
     screen.close()
+
+
+def test_signs_that_the_encoding_lacks_are_replaced_by_similar_ones() -> None:
+    written = io.BytesIO()
+    terminal = Terminal(io.TextIOWrapper(written, encoding="ascii", write_through=True))
+    terminal.print("0.9–1.1 × \x1b]0;title", soft_wrap=True)
+    assert written.getvalue() == b"0.9-1.1 x \\x1b]0;title\n"

@@ -1,5 +1,6 @@
-"""What views know after a sequence of events."""
+"""What views know after a sequence of events, also of a log that was stored."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from perfbisect.core.domain.events import (
     BuildStarted,
     CandidateSkipped,
     Commit,
+    Counted,
     Decided,
     Event,
     HuntEnded,
@@ -24,6 +26,7 @@ from perfbisect.core.domain.facts import BuildFacts, HostFacts, RunFacts, SkipFa
 from perfbisect.core.domain.orders import (
     Belief,
     Decision,
+    Found,
     Interval,
     Measure,
     NotReproduced,
@@ -31,8 +34,23 @@ from perfbisect.core.domain.orders import (
     Share,
 )
 from perfbisect.core.inference.hunt_state import Classification
+from perfbisect.hunt.watching import Completed
+from perfbisect.store.log import PASSING
 from perfbisect.ui.candidates import table
-from perfbisect.ui.view_model import Building, Running, ViewModel, minutes_left, recalled, update
+from perfbisect.ui.view_model import (
+    Building,
+    Running,
+    ViewModel,
+    bits,
+    caught_up,
+    minutes_left,
+    recalled,
+    update,
+    within,
+)
+
+# What views know after a sequence of events.
+
 
 HOST = HostFacts("local", "", 2, 1024, "", "")
 SHAS = tuple(f"{n:040x}" for n in range(4))
@@ -181,3 +199,95 @@ def test_a_resumed_hunt_recalls_what_was_measured(events: list[tuple[float, Even
     assert before.hunt is not None
     resumed = update(view, replace(before.hunt, resumed=True), 2e9)
     assert resumed.rows == view.rows and resumed.began == 2e9 and resumed.state.verdict is None
+
+
+# How much of a belief is still open.
+
+
+def belief(*culprit: float) -> Belief:
+    return Belief(np.array(culprit), 0.99, 0.01, Interval(0.6, 0.7, 0.8))
+
+
+def test_bits_are_the_questions_still_open() -> None:
+    assert bits(belief(0.0, 1.0, 0.0)) == 0.0
+    assert bits(belief(0.0, *[1 / 16] * 16)) == pytest.approx(4.0)
+    assert bits(belief(0.0, 3.0, 3.0)) == pytest.approx(1.0)  # need not be normalised
+
+
+def test_how_many_candidates_hold_most_of_it() -> None:
+    assert within(belief(0.0, 0.96, 0.02, 0.02), 0.95) == 1
+    assert within(belief(0.0, *[0.1] * 10), 0.95) == 10
+
+
+# A stored log, completed: runs that begin are found again, though a history does not keep them.
+
+
+Events = list[tuple[float, Event]]
+PARENT = 36  # of the culprit
+
+
+def stored(events: Events) -> Iterator[tuple[float, Event]]:
+    """What a history keeps, completed."""
+    completed = Completed()
+    for at, event in events:
+        if not isinstance(event, PASSING):
+            yield from ((at, each) for each in completed.after(event))
+
+
+def begun(events: Events) -> Events:
+    """The runs that begin, without their planned length."""
+    return [
+        (at, replace(event, seconds=0.0))
+        for at, event in events
+        if isinstance(event, RunStarted) and event.purpose is not Purpose.EXPLAIN
+    ]
+
+
+def test_each_run_begins_as_it_did(events: Events) -> None:
+    assert len(begun(events)) > 20
+    assert begun(list(stored(events))) == begun(events)
+
+
+def test_in_a_new_session_builds_come_first(events: Events) -> None:
+    """A build of an earlier session is announced again before its runs."""
+    completed = Completed()
+    began = next(event for _, event in events if isinstance(event, HuntStarted))
+    decided = [event for at, event in events if type(event).__name__ == "Decided"]
+    for _, event in events:
+        list(completed.after(event))
+    list(completed.after(began))
+    assert list(completed.after(decided[0])) == [decided[0]]
+
+
+def test_views_that_catch_up_are_as_those_that_followed(events: Events) -> None:
+    for end in (30, 200, len(events)):
+        one = ViewModel()
+        for at, event in events[:end]:
+            one = update(one, event, at)
+        other = caught_up(ViewModel(), events[:end])
+        assert (other.rows, other.ratios, other.busy, other.began, other.ended, other.searching) == (
+            (one.rows, one.ratios, one.busy, one.began, one.ended, one.searching)
+        )
+
+
+def test_what_is_done_now(events: Events) -> None:
+    last = max(place for place, (_, event) in enumerate(events) if isinstance(event, RunStarted))
+    view = caught_up(ViewModel(), stored(events[: last + 1]))
+    assert isinstance(view.now, Running)
+    assert (view.now.number, view.now.of, view.now.since, view.now.finished) == (6, 6, events[last][0], False)
+
+
+def test_after_the_verdict_the_reason_is_measured(events: Events) -> None:
+    """Not the last run of the search: of it only the end of each run is kept."""
+    place, decided = next(
+        (place, event)
+        for place, (_, event) in enumerate(events)
+        if isinstance(event, Decided) and isinstance(event.decision.order, Found)
+    )
+    assert isinstance(decided.decision.order, Found)
+    until, at = events[: place + 1], events[place][0]
+    counted = Counted(PARENT, next(event.facts for _, event in events if isinstance(event, RunFinished)), "core")
+    for log, candidate in ((until, decided.decision.order.step.candidate), ([*until, (at + 1, counted)], PARENT)):
+        now = caught_up(ViewModel(), stored(log)).now
+        assert isinstance(now, Running)
+        assert (now.candidate, now.purpose, now.finished) == (candidate, Purpose.EXPLAIN, False)

@@ -1,0 +1,353 @@
+"""Events as lines: for people, of several metrics, with the reason; and as JSON."""
+
+import io
+import json
+import re
+import sys
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import sample_hunt as sample
+from counted import profile
+from perfbisect.core.domain.events import (
+    BuildFinished,
+    BuildProgress,
+    BuildStarted,
+    ChangedFunctions,
+    Commit,
+    Decided,
+    Event,
+    ExecutionStarted,
+    HuntEnded,
+    HuntStarted,
+    Profiled,
+    RunFinished,
+    RunProgress,
+    RunStarted,
+)
+from perfbisect.core.domain.facts import BuildFacts, ChangeFacts, HostFacts, RunFacts
+from perfbisect.core.domain.orders import (
+    Belief,
+    Decision,
+    Inconclusive,
+    Interval,
+    Layouts,
+    Measure,
+    Purpose,
+    Reason,
+    Several,
+    Share,
+    Step,
+)
+from perfbisect.store.history import History
+from perfbisect.ui.lines import JsonLines, PlainLines, decode, encode, lines
+from perfbisect.ui.screen import belief, verdict
+from perfbisect.ui.screen import lines as screen
+from perfbisect.ui.view_model import ViewModel, update
+from perfbisect.wording.glyphs import UNICODE
+
+# Plain lines, one for each event that matters.
+
+
+Events = list[tuple[float, Event]]
+
+
+@pytest.fixture(scope="session")
+def log(events: Events, views: list[ViewModel]) -> str:
+    """Everything that is written of the hunt."""
+    return "\n".join(
+        line for (at, event), view in zip(events, views, strict=True) for line in lines(view, event, at)
+    )  # fmt: skip
+
+
+def test_every_line_has_a_time_and_a_word(log: str) -> None:
+    words = set()
+    for line in log.splitlines():
+        parts = re.fullmatch(r"(\d\d:\d\d:\d\d|        )  (\w*) +\S.*", line)
+        assert parts, line
+        words.add(parts[2])
+    assert words == {"warning", "hunt", "decided", "building", "built", "skipped", "ran", "verdict", ""}
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"hunt      12: demo update-index on local, v1\.0\.\.v1\.1: 71 commits, 59 candidates, 6 merges",
+        r"warning   The governor is powersave\. Run: cpupower",
+        r"building  28dca7b380  2023-\d\d-\d\d Move keys",
+        r"built     28dca7b380  9\.0 s, ccache 0 %",
+        r"skipped   eee6ea72b1  compile: src/index\.c:212",
+        r"ran       28dca7b380 +\d\d,\d{3} QPS  rQPS 0\.5\d\d \(0\.5\d\d–0\.\d{3}\)  run \d of 6, the ends",
+        r"ran       686780cab0 +\d\d,\d{3} QPS  baseline +run \d of 6, the ends",
+        r"decided   not yet known whether the ends differ; next, for the ends: 28dca7b380 x3, 686780cab0 x3",
+        r"decided   1d8d92bf57 leads with 97 %; next, for confirmation: 1d8d92bf57 x3",
+        r"verdict   The culprit is 1d8d92bf57 \(",
+        r"          Full report: bisect show 12",
+    ],
+)
+def test_the_lines(log: str, pattern: str) -> None:
+    assert re.search(pattern, log)
+
+
+def test_a_ratio_is_named_after_its_metric(events: Events, views: list[ViewModel]) -> None:
+    at, event, view = next(
+        (at, event, view)
+        for (at, event), view in zip(events, views, strict=True)
+        if isinstance(event, RunFinished) and view.ratio(event.candidate)
+    )
+    assert view.hunt is not None
+    (line,) = lines(replace(view, state=replace(view.state, started=replace(view.hunt, metric="cpu/o"))), event, at)
+    assert re.search(r"QPS  rcpu/o 0\.5\d\d ", line)
+
+
+def test_progress_has_no_lines(events: Events, views: list[ViewModel]) -> None:
+    for (at, event), view in zip(events, views, strict=True):
+        silent = isinstance(event, BuildProgress | RunProgress | RunStarted)
+        silent |= isinstance(event, Decided) and not isinstance(event.decision.order, Measure)
+        assert bool(list(lines(view, event, at))) != silent
+
+
+def test_any_encoding_will_do(events: Events) -> None:
+    raw = io.BytesIO()
+    with closing(PlainLines(io.TextIOWrapper(raw, encoding="ascii"), {12: ""})) as view:
+        for at, event in events[:40]:
+            view.show(12, [(at, event)])
+        assert b"update-index" in raw.getvalue()
+
+
+def test_a_counted_run_is_shown_by_its_count_while_others_are_timed(events: Events, views: list[ViewModel]) -> None:
+    at, event, view = next(
+        (at, event, view)
+        for (at, event), view in zip(events, views, strict=True)
+        if isinstance(event, RunFinished) and view.ratio(event.candidate)
+    )
+    facts = replace(event.facts, counted="perf-user", operations=1000, counters={"instructions": 5_432_000.0})
+    (line,) = lines(view, replace(event, facts=facts), at)
+    assert "5,432 instructions/o" in line
+    assert "QPS" not in line, "neither as its unit, nor in the ratio of the timed runs"
+
+
+def test_what_fresh_layouts_have_shown_is_on_the_line_of_each_run(events: Events, views: list[ViewModel]) -> None:
+    """And on the screen; not the ratio with the usual layout, which does not change any more."""
+    (at, event), view = next(
+        (entry, view) for entry, view in zip(events, views, strict=True) if isinstance(entry[1], RunFinished)
+    )
+    order = Measure(
+        (Share(3, 12), Share(2, 12)), Purpose.CONFIRM, fresh=True, layouts=Layouts(Interval(0.965, 0.981, 0.997), 12, 9)
+    )
+    assert view.state.belief
+    view = update(view, Decided(Decision(order, view.state.belief)), at)
+    event = replace(event, facts=replace(event.facts, layout=13))
+    [line] = lines(view, event, at)
+    assert "0.981 (0.965–0.997) of its parent in 12 layouts" in line and "rQPS" not in line
+    assert any("0.981 (0.965–0.997) of its parent in 12 layouts" in text.plain for text in belief(view, 200, UNICODE))
+
+
+# Events as JSON lines, and back.
+
+
+def same(one: Event, other: Event) -> bool:
+    """Equality, in which beliefs, being arrays, are compared by value, to the digits that are written."""
+    if isinstance(one, Decided) and isinstance(other, Decided):
+        mine, theirs = one.decision.belief, other.decision.belief
+        plain = replace(mine, culprit=theirs.culprit)
+        fields = ("change", "noise", "effect", "warnings")
+        return (
+            one.decision.order == other.decision.order
+            and np.allclose(mine.culprit, theirs.culprit, rtol=1e-3)
+            and all(getattr(plain, name) == getattr(theirs, name) for name in fields)
+        )
+    return one == other
+
+
+def test_every_event_comes_back(events: Events) -> None:
+    names = set()
+    for at, event in events:
+        line = encode(event, at)
+        assert "\n" not in line
+        found, when = decode(line)
+        assert when == at and same(found, event), line
+        names.add(json.loads(line)["event"])
+    assert names == {
+        "Warned", "HuntStarted", "Decided", "BuildStarted", "BuildProgress", "BuildFinished", "CandidateSkipped",
+        "RunStarted", "RunProgress", "RunFinished", "HuntEnded",
+    }  # fmt: skip
+
+
+def test_verdicts_of_older_histories_still_come_back() -> None:
+    verdict = Several((Step(3, 0.97, Interval(0.8, 0.9, 0.95), (2,)),))
+    line = json.loads(encode(HuntEnded(verdict), 1.0))
+    del line["verdict"]["unsettled"], line["verdict"]["detectable"]
+    assert decode(json.dumps(line)) == (HuntEnded(verdict), 1.0)
+
+
+def test_a_belief_about_many_takes_little_room() -> None:
+    culprit = np.full(100_000, 0.1 / 99_999)
+    culprit[70_000] = 0.9
+    slow = np.repeat([0.0, 1.0], [70_000, 30_000])
+    belief = Belief(culprit, 0.5, 0.02, Interval(0.0, 1.0, np.inf), slow=slow)
+    line = encode(Decided(Decision(Measure((Share(1, 2),), Purpose.ENDS), belief)), 1.0)
+    belief_written = json.loads(line)["belief"]
+    assert len(line) < 5000
+    assert belief_written["culprit"] == [[70_000, 1e-6], [1, 0.9], [29_999, 1e-6]]
+    event, _ = decode(line)
+    assert isinstance(event, Decided)
+    assert event.decision.belief.effect.high == np.inf and len(event.decision.belief.culprit) == 100_000
+    assert np.allclose(event.decision.belief.culprit, culprit, rtol=1e-4, atol=0)
+    assert np.array_equal(event.decision.belief.slow, slow)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[]", "7", "{}", '{"event":"Nothing","at":1}', '{"event":"Warned"}', '{"event":"Warned","at":1}', "{",
+        '{"event":"Decided","at":1}', '{"event":"HuntEnded","at":1,"verdict":{"kind":"Guess"}}',
+        '{"event":"HuntEnded","at":1,"verdict":7}',
+    ],
+)  # fmt: skip
+def test_what_is_no_event_is_refused(line: str) -> None:
+    with pytest.raises(ValueError):
+        decode(line)
+
+
+def test_a_verdict_is_not_a_measurement() -> None:
+    with pytest.raises(ValueError, match="verdict"):
+        decode('{"event":"HuntEnded","at":1,"verdict":{"kind":"Measure","plan":[],"purpose":"ends"}}')
+
+
+def test_each_event_is_written_at_once_on_its_own_line(events: Events) -> None:
+    stream = io.StringIO()
+    with closing(JsonLines(stream, {12: ""})) as view:
+        for number, (at, event) in enumerate(events[:20], 1):
+            view.show(12, [(at, event)])
+            assert stream.getvalue().count("\n") == number
+    assert all(decode(line)[1] >= events[0][0] for line in stream.getvalue().splitlines())
+
+
+def test_a_stream_without_unicode_gets_escapes() -> None:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="ascii")
+    event = BuildStarted(1, Commit("ab" * 20, "2023-01-01", "Zoë", "Füße\x1b"))
+    JsonLines(stream, {12: ""}).show(12, [(1.0, event)])
+    assert raw.getvalue().isascii()
+    assert decode(raw.getvalue()) == (event, 1.0)
+
+
+def test_what_has_no_bound_comes_back_without_one() -> None:
+    verdict = Inconclusive((), (), Interval(0.0, 1.0, np.inf), Reason.UNBUILDABLE)
+    line = encode(HuntEnded(verdict), 1.0)
+    assert json.loads(line)["verdict"]["ratio"]["high"] == sys.float_info.max
+    assert decode(line) == (HuntEnded(verdict), 1.0)
+
+
+# Hunts whose metric is not operations per second: what a command reports, or how long it takes.
+
+
+SHAS = ("a" * 40, "b" * 40)
+HOST = HostFacts("local", "CPU", 2, 1024, "6", "gcc")
+STARTED = HuntStarted(1, "kv-1", "bench-1", HOST, "v1", "v2", 1, SHAS, 0, False)
+FACTS = RunFacts(SHAS[0], "k", "v", "local", 1000.0, 2.0, 4, {"avg": 500.0}, (), {}, {}, reported=12_345.0)
+HUNTED = [("rate", "12,345 rate", "rrate"), ("cost", "12,345 cost", "rcost"), ("latency", "500 ms", "rlat…"),
+          ("qps", "2.00 QPS", "rQPS"), ("cpu/o", "2.00 QPS", "rcpu…")]  # fmt: skip
+
+
+def view_of(metric: str) -> tuple[ViewModel, list[Event]]:
+    """The view after a run of the good end, and what led to it."""
+    events: list[Event] = [
+        replace(STARTED, metric=metric),
+        BuildStarted(0, Commit(SHAS[0], "2023-01-01", "A", "Subject")),
+        BuildFinished(0, BuildFacts(SHAS[0], "k", "k", 1.0, 0, 0, False, ""), None),
+        RunStarted(0, 1, 2, Purpose.ENDS, 0.0),
+        RunFinished(0, FACTS),
+    ]
+    view = ViewModel()
+    for second, event in enumerate(events):
+        view = update(view, event, 1000.0 + second)
+    return view, events
+
+
+@pytest.mark.parametrize(("metric", "shown", "relative"), HUNTED)
+def test_what_is_hunted_is_shown(metric: str, shown: str, relative: str) -> None:
+    view, events = view_of(metric)
+    [line] = lines(view, events[-1], 1010.0)
+    assert f"  {shown}  baseline" in line
+    drawn = "\n".join(line.plain for line in screen(view, 120, None, 1010.0))
+    amount, unit = shown.split()
+    assert f"{shown} · " in drawn
+    assert [word for word in (unit, relative) if word in drawn.split()] == [unit, relative]
+    assert amount in drawn.split()
+
+
+def test_how_long_a_command_takes_is_not_known_before() -> None:
+    view, events = view_of("latency")
+    view = update(view, events[3], 1010.0)
+    drawn = "\n".join(line.plain for line in screen(view, 120, None, 1017.0))
+    assert "running · 7 s" in drawn
+    assert " of 0" not in drawn
+
+
+@pytest.mark.parametrize(
+    ("execution", "said"),
+    [
+        (ExecutionStarted(0, 2, 0, 16), "counting, how long is long enough: 16"),
+        (ExecutionStarted(0, 2, 2, 50_000), "counting 50,000 operations, 2 of 2"),
+        (ExecutionStarted(0, 1, 1, 0), "counting"),
+    ],
+)
+def test_a_counted_run_says_what_it_executes(execution: ExecutionStarted, said: str) -> None:
+    """Under valgrind each execution takes a minute. Only the first of a run has a line of its own."""
+    view, events = view_of("instructions/o")
+    view = update(update(view, events[3], 1010.0), execution, 1012.0)
+    drawn = "\n".join(line.plain for line in screen(view, 120, None, 1017.0))
+    assert f"  {said} · 7 s" in drawn
+    printed = [line.split(maxsplit=1)[1] for line in lines(view, execution, 1012.0)]
+    assert printed == ([f"running   {SHAS[0][:10]}  {said}"] if execution.number == 1 else [])
+
+
+# The reason below the verdict, while the hunt is still on the screen.
+
+
+PARENT = 6
+SEARCH = ("main", "search")
+SENTENCE = "100 % (98 to 102 %) of the loss is in `search`, which this commit changes."
+
+
+def events(history: Path, *studied: Event) -> list[tuple[float, Event]]:
+    """The events of the sample hunt; ``studied`` happen before its verdict."""
+    with closing(History.open(history)) as opened:
+        stored = [(entry.at, entry.event) for entry in opened.events(sample.write(opened))]
+    ends = [number for number, (_, event) in enumerate(stored) if isinstance(event, HuntEnded)]
+    at = stored[ends[-1]][0]
+    return [*stored[: ends[-1]], *((at, event) for event in studied), *stored[ends[-1] :]]
+
+
+def shown(log: list[tuple[float, Event]]) -> tuple[str, str]:
+    """What lines and screen show in the end."""
+    view, written = ViewModel(), []
+    for at, event in log:
+        view = update(view, event, at)
+        written += lines(view, event, at)
+    return "\n".join(written), " ".join(text.plain for text in verdict(view, 1000))
+
+
+def test_views_say_why_once_that_was_studied(tmp_path: Path) -> None:
+    commits = sample.CANDIDATES
+    studied = [
+        Profiled(sample.CULPRIT, profile(commits[sample.CULPRIT], {SEARCH: 20_000, ("main",): 5000})),
+        Profiled(PARENT, profile(commits[PARENT], {SEARCH: 12_000, ("main",): 5000})),
+        ChangedFunctions(sample.CULPRIT, ChangeFacts(commits[sample.CULPRIT], commits[PARENT], ("search",))),
+    ]
+    written, drawn = shown(events(tmp_path / "history.db", *studied))
+    assert "1 changed function\n" in written
+    assert f"Why {commits[sample.CULPRIT][:10]}: " in written
+    assert written.index("verdict  ") < written.index(SENTENCE) < written.index("Full report")
+    assert SENTENCE in drawn.replace("\N{NO-BREAK SPACE}", " ")
+
+
+def test_views_say_nothing_of_what_was_not_studied(tmp_path: Path) -> None:
+    written, drawn = shown(events(tmp_path / "history.db"))
+    assert "Why" not in written + drawn

@@ -1,0 +1,373 @@
+"""Several hunts in one view: those of one process and those of a batch; a hunt on several hosts, with build hosts."""
+
+import io
+import json
+from dataclasses import replace
+from itertools import accumulate
+
+import pytest
+from rich.console import Console
+
+from example_hunt import HOST, SampleHunt
+from perfbisect.core.domain.events import (
+    BuildCancelled,
+    BuildFinished,
+    BuildProgress,
+    BuildStarted,
+    CandidateSkipped,
+    Commit,
+    Decided,
+    Event,
+    HuntEnded,
+    HuntStarted,
+    LabEvent,
+    RunFinished,
+    RunProgress,
+    RunStarted,
+    Warned,
+)
+from perfbisect.core.domain.facts import SkipFacts
+from perfbisect.core.domain.orders import Measure
+from perfbisect.core.inference.hunt_state import Classification
+from perfbisect.hunt.watching import Completed
+from perfbisect.ui.lines import JsonLines, PlainLines, decode, encode, lines
+from perfbisect.ui.live import LiveScreen
+from perfbisect.ui.screen import lines as drawn
+from perfbisect.ui.view_model import Row, Running, ViewModel, recalled, update
+
+# The views of hunts of several workloads that one process carries out.
+
+
+EVENTS = [*SampleHunt().events()]
+TITLES = {12: "update-index", 13: "sc\x1b[2Jan"}
+
+
+def screen(width: int = 100, height: int = 40) -> LiveScreen:
+    """A screen of two hunts, of which the first has ended."""
+    console = Console(file=io.StringIO(), force_terminal=True, width=width, height=height, color_system=None)
+    view = LiveScreen(console, TITLES, together=True, now=lambda: EVENTS[40][0])
+    view.recall(12, EVENTS)
+    view.recall(13, [])
+    view.show(13, EVENTS[:40])
+    return view
+
+
+def test_each_hunt_has_a_line_and_the_one_that_is_measured_a_screen() -> None:
+    view = screen()
+    lines = [line.plain for line in view.picture(40)]
+    view.close()
+    assert lines[0].startswith(" update-index  hunt 12") and "culprit" in lines[0]
+    assert lines[1].startswith(" sc") and "hunt 13" in lines[1] and "culprit" not in lines[1]
+    assert not any("\x1b" in line for line in lines)
+    assert sum("elapsed" in line for line in lines) == 1
+    assert view.current() == [13]
+
+
+def test_a_verdict_is_shown_before_the_reason_is_measured() -> None:
+    view = screen()
+    ended = next(number for number, (_, event) in enumerate(EVENTS) if is_verdict(event))
+    view.show(13, EVENTS[40 : ended + 1])
+    lines = [line.plain for line in view.picture(40)]
+    view.close()
+    assert "culprit" in lines[1]
+
+
+def test_it_never_takes_more_than_the_terminal_has() -> None:
+    for height in (1, 2, 3, 5, 8, 13, 24):
+        view = screen(60, height)
+        lines = [*view.picture(height)]
+        view.close()
+        assert len(lines) <= height
+        assert all(line.cell_len <= 60 for line in lines)
+
+
+def test_at_the_end_all_hunts_stay() -> None:
+    view = screen()
+    view.show(13, EVENTS[40:])
+    view.close()
+    assert isinstance(view.console.file, io.StringIO)
+    left = view.console.file.getvalue().rpartition("\x1b[?1049l")[2]
+    assert left.count("The culprit is") == 2
+    assert left.count("  hunt 1") == 2
+
+
+def test_what_hunts_have_in_common_is_written_once() -> None:
+    out = io.StringIO()
+    view = PlainLines(out, TITLES, together=True)
+    start = next(each for each in EVENTS if isinstance(each[1], HuntStarted))
+    build = next(each for each in EVENTS if isinstance(each[1], BuildFinished))
+    warned = (start[0], Warned("the host is busy"))
+    for event in (start, warned, build):
+        view.show(12, [event])
+        view.show(13, [event])
+    lines = out.getvalue().splitlines()
+    assert sum("  hunt  " in line for line in lines) == 2
+    assert sum("the host is busy" in line for line in lines) == 1
+    assert sum("  built  " in line for line in lines) == 1
+    assert "\x1b" not in out.getvalue()
+    assert view.views[13].rows  # it knows the build all the same
+
+
+def test_a_run_that_fails_is_written_for_each_workload_in_which_it_does() -> None:
+    """It is of one hunt; a build that fails is of all."""
+    out = io.StringIO()
+    view = PlainLines(out, TITLES, together=True)
+    start = next(each for each in EVENTS if isinstance(each[1], HuntStarted))
+    for stage, times in (("run", 2), ("compile", 1)):
+        skipped = CandidateSkipped(3, SkipFacts(start[1].candidates[3], stage, f"it fails in {stage}", "", 1.0))
+        for hunt in TITLES:
+            view.show(hunt, [start])
+            view.show(hunt, [(start[0], skipped)])
+        assert out.getvalue().count(f"it fails in {stage}") == times
+
+
+def test_a_line_tells_a_verdict_as_soon_as_it_is_reached() -> None:
+    out = io.StringIO()
+    view = PlainLines(out, TITLES, together=True)
+    view.show(12, [each for each in EVENTS if not isinstance(each[1], HuntEnded)])
+    assert "  decided   culprit " in out.getvalue()
+    assert "The culprit is" not in out.getvalue()
+
+
+def test_each_object_has_the_number_of_its_hunt() -> None:
+    out = io.StringIO()
+    view = JsonLines(out, TITLES)
+    for hunt in (12, 13):
+        view.show(hunt, EVENTS[2:11])
+    lines = out.getvalue().splitlines()
+    assert [json.loads(line)["hunt"] for line in lines] == [12] * 9 + [13] * 9
+    again = io.StringIO()
+    JsonLines(again, TITLES).show(12, [(at, event) for event, at in map(decode, lines[:9])])
+    assert again.getvalue().splitlines() == lines[:9]
+
+
+def is_verdict(event: object) -> bool:
+    """Whether the search has decided on a verdict."""
+    return isinstance(event, HuntEnded) or (
+        isinstance(event, Decided) and not isinstance(event.decision.order, Measure)
+    )
+
+
+# The view of a batch: a line for each hunt, and the screens of those that run.
+
+
+ROWS = [
+    Row("sqlite scan 1..2", 12, "running on m1"),
+    Row("sqlite scan 2..3", 13, "found abcdef0123 97 %", running=False),
+    Row("sqlite scan 3..4\x1b[2J", None, "waiting", running=False),
+]
+
+
+def screen_batch(width: int = 100, height: int = 40) -> LiveScreen:
+    """A screen_batch with one hunt that runs and one that has ended."""
+    console = Console(file=io.StringIO(), force_terminal=True, width=width, height=height, color_system=None)
+    view = LiveScreen(console, {}, now=lambda: EVENTS[40][0])
+    for hunt in (12, 13):
+        view.recall(hunt, [])
+        view.show(hunt, EVENTS[:40])
+    view.rows = ROWS
+    return view
+
+
+def test_each_hunt_has_a_line_and_only_those_that_run_a_screen() -> None:
+    lines = [line.plain for line in screen_batch().picture(40)]
+    assert [line.split("  ")[0].strip() for line in lines[:2]] == ["sqlite scan 1..2", "sqlite scan 2..3"]
+    assert "hunt 12" in lines[0] and "running on m1" in lines[0]
+    assert "waiting" in lines[2] and "\x1b" not in lines[2]
+    assert sum("update-index" in line for line in lines) == 1  # one header
+    assert len(lines) > 10
+
+
+def test_it_never_takes_more_than_the_terminal_has_batch() -> None:
+    for height in (1, 2, 3, 5, 8, 13, 24):
+        lines = [*screen_batch(60, height).picture(height)]
+        assert len(lines) <= height
+        assert all(line.cell_len <= 60 for line in lines)
+
+
+def test_at_the_end_the_states_stay() -> None:
+    view = screen_batch()
+    view.states(ROWS)
+    view.close()
+    assert isinstance(view.console.file, io.StringIO)
+    left = view.console.file.getvalue().rpartition("\x1b[?1049l")[2]
+    assert "found abcdef0123 97 %" in left and "update-index" not in left
+
+
+def test_lines_tell_what_changes_once() -> None:
+    out = io.StringIO()
+    view = PlainLines(out, {})
+    view.states(ROWS)
+    view.recall(12, [])
+    view.show(12, EVENTS[:5])
+    view.states(ROWS)
+    view.states([Row(ROWS[0].title, 12, "failed: it broke", running=False), *ROWS[1:]])
+    lines = out.getvalue().splitlines()
+    told = [line for line in lines if line.startswith("batch")]
+    assert len(told) == 4
+    assert told[-1].endswith("sqlite scan 1..2: failed: it broke")
+    assert all(line.startswith(" 12  ") for line in lines if line not in told)
+    assert "\x1b" not in out.getvalue()
+
+
+# A hunt with two build hosts, as the views show it: builds beside runs.
+
+
+Events = list[tuple[float, Event]]
+AHEAD = BuildStarted | BuildProgress | BuildFinished
+
+
+@pytest.fixture(scope="session")
+def ahead(events: Events) -> Events:
+    """The hunt of the sample: what it builds is built on b1 and b2 in turns."""
+    found: Events = []
+    for at, event in events[:400]:
+        match event:
+            case HuntStarted():
+                found.append((at, replace(event, build_hosts=("b1", "b2"))))
+            case Warned():
+                found.append((at, event))
+            case _ if isinstance(event, AHEAD):
+                found.append((at, replace(event, host=f"b{1 + event.candidate % 2}")))
+            case _ if isinstance(event, LabEvent):
+                found.append((at, replace(event, host=HOST.name)))
+            case _:
+                found.append((at, event))
+    return found
+
+
+@pytest.fixture(scope="session")
+def views(ahead: Events) -> list[ViewModel]:
+    return list(accumulate(ahead, lambda view, entry: update(view, entry[1], entry[0]), initial=ViewModel()))[1:]
+
+
+def screen_builds_ahead(view: ViewModel, at: float) -> list[str]:
+    return [line.plain for line in drawn(view, 110, 40, at)]
+
+
+def of(shown: list[str], host: str) -> str:
+    [line] = [line for line in shown if line.startswith(f" {host} ")]
+    return line
+
+
+def test_a_run_and_two_builds_at_once(ahead: Events, views: list[ViewModel]) -> None:
+    place = next(place for place, (_, event) in enumerate(ahead) if isinstance(event, RunProgress))
+    at, view = ahead[place][0], views[place]
+    assert of(screen_builds_ahead(view, at), HOST.name).split()[1] == "run"
+    for candidate, host in ((4, "b1"), (5, "b2")):
+        view = update(view, BuildStarted(candidate, Commit(view.sha(candidate)), host), at)
+        view = update(view, BuildProgress(candidate, 30, 120, "compile", host), at)
+    shown = screen_builds_ahead(view, at + 65)
+    assert of(shown, HOST.name).split()[1] == "run"
+    assert f"building  {view.sha(4)[:10]}" in of(shown, "b1")
+    assert "30 of 120" in of(shown, "b2")
+    assert "compile" in of(shown, "b2")
+    assert "1:05" in of(shown, "b2")
+    ended = update(view, BuildCancelled(5, Commit(view.sha(5)), 65.0, "b2"), at + 65)
+    assert of(screen_builds_ahead(ended, at), "b2").split() == ["b2", "free"]
+    assert isinstance(ended.now, Running), "what is measured is not disturbed"
+    [told] = lines(ended, BuildCancelled(5, Commit(view.sha(5)), 65.0, "b2"), at)
+    assert f"{'ended':9} b2  {view.sha(5)[:10]}  its build is of no use any more, after 1 min 5 s" in told
+
+
+def test_between_two_runs_the_host_waits_for_a_build(ahead: Events, views: list[ViewModel]) -> None:
+    place = max(
+        place for place, (_, event) in enumerate(ahead) if isinstance(event, RunFinished) and at_end(views[place])
+    )
+    at, view = ahead[place][0], views[place]
+    assert of(screen_builds_ahead(view, at), HOST.name).split()[1] == "run"
+    view = update(view, BuildStarted(4, Commit(view.sha(4)), "b1"), at)
+    assert "waiting for a build, after  " in of(screen_builds_ahead(view, at), HOST.name)
+
+
+def at_end(view: ViewModel) -> bool:
+    return isinstance(view.now, Running) and view.now.number == view.now.of
+
+
+def test_while_only_builds_are_made_the_host_waits_for_one(ahead: Events, views: list[ViewModel]) -> None:
+    place = next(place for place, (_, event) in enumerate(ahead) if isinstance(event, BuildProgress))
+    shown = screen_builds_ahead(views[place], ahead[place][0])
+    assert of(shown, HOST.name).split(maxsplit=1)[1] == "waiting for a build"
+
+
+def test_lines_name_the_host(ahead: Events, views: list[ViewModel]) -> None:
+    said = [text for (at, event), view in zip(ahead, views, strict=True) for text in lines(view, event, at)]
+    assert any("on local, built on b1 and b2" in text for text in said)
+    for word, host in (("building", "b1"), ("built", "b2"), ("ran", HOST.name), ("decided", HOST.name)):
+        assert any(f"{word:9} {host}  " in text for text in said), word
+
+
+def test_runs_that_begin_are_found_in_a_stored_log(ahead: Events) -> None:
+    completed = Completed()
+    kept = (RunStarted, RunProgress, BuildProgress)
+    begun = [
+        (at, each)
+        for at, event in ahead
+        if not isinstance(event, kept)
+        for each in completed.after(event)
+        if isinstance(each, RunStarted)
+    ]
+    real = [(event.candidate, event.number, event.host) for _, event in ahead if isinstance(event, RunStarted)]
+    assert [(event.candidate, event.number, event.host) for _, event in begun][: len(real)] == real
+    assert real
+
+
+def test_as_json(ahead: Events) -> None:
+    for at, event in [*ahead, (1.0, BuildCancelled(3, Commit("a" * 40), 2.5, "b1"))]:
+        if isinstance(event, AHEAD | BuildCancelled | HuntStarted):
+            assert decode(encode(event, at)) == (event, at)
+
+
+# A hunt on two hosts, as the views show it: who does what.
+
+
+@pytest.fixture(scope="session")
+def two(events: Events) -> Events:
+    """The hunt of the sample, on a; meanwhile b does the same a little later."""
+    found: Events = []
+    for at, event in events[:400]:
+        match event:
+            case HuntStarted():
+                found.append((at, replace(event, further=(replace(event.host, name="b"),), host_classes=("x", "x"))))
+            case Warned():
+                found.append((at, event))
+            case _ if isinstance(event, LabEvent):
+                found += [(at, replace(event, host=name)) for name in (HOST.name, "b")]
+            case _:
+                found.append((at, event))
+    return found
+
+
+@pytest.fixture(scope="session")
+def views_of_two(two: Events) -> list[ViewModel]:
+    return list(accumulate(two, lambda view, entry: update(view, entry[1], entry[0]), initial=ViewModel()))[1:]
+
+
+def test_each_host_has_two_lines(two: Events, views_of_two: list[ViewModel]) -> None:
+    drawings = [
+        (at, event, view)
+        for (at, event), view in zip(two, views_of_two, strict=True)
+        if isinstance(event, BuildProgress | RunProgress) and event.host == "b"
+    ]
+    for at, event, view in drawings[:: len(drawings) // 9]:
+        shown = [line.plain for line in drawn(view, 100, 40, at)]
+        assert len([line for line in shown if line.startswith((" local  ", " b      "))]) == 2
+        assert view.classification(event.candidate) is Classification.NOW
+        assert drawn(view, 60, 20, at)
+
+
+def test_lines_name_the_host_several_hosts(two: Events, views_of_two: list[ViewModel]) -> None:
+    said = [text for (at, event), view in zip(two, views_of_two, strict=True) for text in lines(view, event, at)]
+    assert any("on local and b" in text for text in said)
+    for word in ("building", "built", "ran", "decided"):
+        assert any(f"{word:9} local  " in text for text in said), word
+    assert any(f"{'ran':9} b  " in text for text in said)
+
+
+def test_what_one_host_does_does_not_disturb_the_other(two: Events, views_of_two: list[ViewModel]) -> None:
+    first = next(place for place, (_, event) in enumerate(two) if isinstance(event, BuildStarted))
+    view = views_of_two[first]
+    other = replace(two[first][1], candidate=9, host="b")  # type: ignore[call-arg]
+    after = update(view, other, 1.0)
+    assert after.busy["local"] == view.busy["local"]
+    assert not recalled(after, []).busy
