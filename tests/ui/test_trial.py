@@ -16,16 +16,18 @@ from perfbisect.core.domain.events import (
     Commit,
     Event,
     RunFinished,
+    RunStarted,
     TrialEnded,
     TrialStarted,
     Warned,
 )
 from perfbisect.core.domain.facts import SkipFacts
+from perfbisect.core.domain.orders import Purpose
 from perfbisect.core.domain.settings import TrialBuild, TrialRequest, TrialType, TrialWorkload
 from perfbisect.ui.lines import JsonLines, PlainLines, decode
 from perfbisect.ui.live import LiveScreen
 
-BUILDS = tuple(TrialBuild(name, commit=sha * 40) for name, sha in (("v1", "a"), ("v2\x1b[2J", "b"), ("v3", "c")))
+BUILDS = (TrialBuild("v1", "a" * 40), TrialBuild("v2\x1b[2J", "b" * 40, variant="lto"), TrialBuild("v3", "c" * 40))
 WORKS = tuple(TrialWorkload(name, "all", 0.0, 1.0) for name in ("scan", "write"))
 REQUEST = TrialRequest(TrialType.COMPARE, "kv", "", "local", "qps", {}, BUILDS, WORKS, 2, 1)
 FAILED = SkipFacts("c" * 40, "compile", "no such field", "build.log", 1.0)
@@ -54,7 +56,7 @@ def test_each_step_and_each_run_is_a_line() -> None:
         view.show(3, events())
     lines = out.getvalue().splitlines()
     assert lines[0] == "warning: the host is busy. Wait."
-    assert lines[1:3] == [rf"building {sha * 10} Subject\x07 {number}" for number, sha in enumerate("ab")]
+    assert lines[1:3] == [r"building aaaaaaaaaa Subject\x07 0", r"building bbbbbbbbbb@lto Subject\x07 1"]
     assert lines[3] == "warning: v3 is left out: no such field. See build.log."
     assert [line for line in lines if line.startswith("  run")][-1] == "  run 4 of 12  500 QPS"
     assert "\x1b" not in out.getvalue() and "\x07" not in out.getvalue()
@@ -102,5 +104,12 @@ def test_a_resumed_trial_recalls_what_was_measured() -> None:
     view = PlainLines(out, {3: ""})
     view.recall(3, events())
     assert out.getvalue() == ""
-    view.show(3, [(2000.0, TrialStarted(3, REQUEST, sample.HOST, True))])
-    assert out.getvalue() == "continuing c3, which has 4 runs\n"
+    begins = RunStarted(0, 1, 1, Purpose.ENDS, 1.0, workload=1, round=1)
+    fails = CandidateSkipped(1, replace(FAILED, stage="run", reason="it crashes"), workload=1)
+    resumed = TrialStarted(3, REQUEST, sample.HOST, True)
+    view.show(3, [(2000.0 + place, event) for place, event in enumerate((resumed, begins, begins, fails))])
+    assert out.getvalue().splitlines() == [
+        "continuing c3, which has 4 runs",
+        "round 1 of 1: write, v1",
+        r"warning: v2\x1b[2J fails in write: it crashes. See build.log.",
+    ]

@@ -6,6 +6,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from perfbisect.cli.options.common import view_of
 from perfbisect.cli.options.forms import print_trial
 from perfbisect.ui.stream import note
 
@@ -26,7 +27,6 @@ def carried_out(
     """The trial as ``carry_out`` leaves it, and what has cut it short once it had begun; with ``quiet`` only warnings are shown."""
     from perfbisect.errors import Interrupted
     from perfbisect.store.history import History
-    from perfbisect.ui.trials import TrialBar, TrialLines
 
     names: list[str] = []
 
@@ -35,9 +35,8 @@ def carried_out(
         if begun:
             begun(name)
 
-    lines = quiet or not sys.stderr.isatty()
     try:
-        return carry_out(lambda _: TrialLines(quiet=quiet) if lines else TrialBar(), noted), None
+        return carry_out(lambda titles: view_of(titles, history, None, stream=sys.stderr, quiet=quiet), noted), None
     except Interrupted as cut:
         if not names:
             raise

@@ -93,8 +93,8 @@ def gc(
             upkeep.remove(there, gone)
     if as_json:
         freed = sum(item.size for item in gone)
-        left = sum(item.size for item in found) - freed
-        say_object({"removed": not dry_run, "items": gone, "bytes": freed, "left": left})
+        stays = sum(item.size for item in found) - freed
+        say_object({"removed": not dry_run, "items": gone, "bytes": freed, "left": stays})
     else:
         say("\n".join(lines(host, gone, found, limit, pinned, dry_run)))
     # What could not be given back, which has been said, is still noted, by no session that runs.

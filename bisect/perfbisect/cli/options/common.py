@@ -77,9 +77,9 @@ def view_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def lines_wanted() -> bool:
-    """Whether standard output is nothing that a screen can be drawn on."""
-    return not sys.stdout.isatty() or os.environ.get("TERM") == "dumb"
+def lines_wanted(stream: TextIO | None = None) -> bool:
+    """Whether a stream (None: standard output) is nothing that a screen can be drawn on."""
+    return not (stream or sys.stdout).isatty() or os.environ.get("TERM") == "dumb"
 
 
 def view_of(
@@ -89,22 +89,28 @@ def view_of(
     *,
     together: bool = False,
     stream: TextIO | None = None,
+    quiet: bool = False,
 ) -> "View":
-    """The view of that name (None: the one that suits standard output) for hunts in ``history``; see ``ui.live``."""
+    """The view of that name (None: the one that suits the stream) for sessions in ``history``; see ``ui.live``.
+
+    Without a ``stream`` it is on standard output, and its last picture stays. ``quiet``: lines about what goes wrong, alone.
+    """
     from perfbisect.report.command_line import command_to_show
 
     def report(hunt: int) -> str:
         return command_to_show(str(hunt), history)
 
-    stream = stream or sys.stdout
-    if view or lines_wanted():
+    out = stream or sys.stdout
+    if view or quiet or lines_wanted(out):
         from perfbisect.ui.lines import JsonLines, PlainLines
 
-        return (JsonLines if view == "json" else PlainLines)(stream, titles, report, together=together)
+        if view == "json":
+            return JsonLines(out, titles, report)
+        return PlainLines(out, titles, report, together=together, quiet=quiet)
     from perfbisect.ui.live import LiveScreen
     from perfbisect.ui.terminal import Terminal
 
-    return LiveScreen(Terminal(stream), titles, report, together=together)
+    return LiveScreen(Terminal(out), titles, report, together=together, keep=stream is None)
 
 
 def open_view(history: Path | None, view: str | None) -> "OpenView":
