@@ -6,16 +6,20 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from machine import here
+from machine import PROJECT, Machine, here, why_not
 from perfbisect.host.local import LocalHost
+from perfbisect.host.registry import connect
+from perfbisect.host.ssh import SshHost
+from perfbisect.recipes.inventory import HostEntry
 from repos import WHO, Repo
 
 # On a busy machine everything takes long. No change fails for examples that the last one did not have by chance: others
@@ -108,3 +112,34 @@ def host(tmp_path: Path) -> LocalHost:
 def git(tmp_path: Path) -> Repo:
     """A new repository at ``tmp_path/repo``; see ``repos``."""
     return Repo(tmp_path / "repo")
+
+
+@pytest.fixture
+def make_machine(seal: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Machine]]:
+    """``make_machine(*hidden, known=True, shell=…, port=…)``: machines that see nothing of this project and of the tests."""
+    if reason := why_not():
+        pytest.skip(reason)
+    with ExitStack() as until_the_end:
+
+        def make(*hidden: Path, known: bool = True, **options: Any) -> Machine:
+            made = Machine(seal / ".ssh", [PROJECT, tmp_path_factory.getbasetemp(), *hidden], **options)
+            until_the_end.callback(made.remove)
+            if known:
+                made.make_known()
+            return made
+
+        yield make
+
+
+@pytest.fixture
+def machine(make_machine: Callable[..., Machine]) -> Machine:
+    """Another machine, which can be reached over ssh."""
+    return make_machine()
+
+
+@pytest.fixture
+def far(machine: Machine) -> Iterator[SshHost]:
+    """That machine as a host."""
+    with connect(HostEntry(name="far", address=machine.address, root=machine.root)) as host:
+        assert isinstance(host, SshHost)
+        yield host

@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Collection, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,11 @@ LAB: dict[str, set[str]] = {
 FULL = 10  # modules that may lie in a folder of rooms itself
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def nodes(tree: ast.AST, *, types: bool) -> Iterator[ast.AST]:
     """All of a tree; what is for types alone only if that is asked for."""
     for node in ast.iter_child_nodes(tree):
@@ -62,10 +68,11 @@ def nodes(tree: ast.AST, *, types: bool) -> Iterator[ast.AST]:
             yield from nodes(node, types=types)
 
 
+@cache
 def imports(path: Path, *, types: bool = True) -> set[str]:
     """The modules of perfbisect that a module imports, dotted, without the package's own name."""
     found = set()
-    for node in nodes(ast.parse(path.read_text()), types=types):
+    for node in nodes(parsed(path), types=types):
         names = []
         if isinstance(node, ast.ImportFrom) and node.module:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
@@ -177,7 +184,7 @@ def test_no_module_only_forwards() -> None:
     forwards = set()
     for path in modules():
         own = [
-            node for node in ast.parse(path.read_text()).body
+            node for node in parsed(path).body
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Call | ast.With | ast.For)
             or (
                 isinstance(node, ast.Assign | ast.AnnAssign)
@@ -202,7 +209,7 @@ PIPES = {name: {"os.write"} for name in ("host.local", "host.through")}  # to a 
 def printed_by(path: Path) -> set[str]:
     """What in a module would reach a terminal."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Call):
             found.add(ast.unparse(node.func))
         elif isinstance(node, ast.Attribute):

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.demo.change import Tree, applied, first_tree, read_changes
-from perfbisect.demo.plan import Effort
+from perfbisect.demo.plan import Effort, Tree, applied, first_tree, read_changes
 
 FLAGS = "-O1 -Wall -Wextra -Werror"
 Build = Callable[..., subprocess.CompletedProcess[str]]

@@ -1,24 +1,18 @@
 """A machine for hunts over SSH."""
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from machine import PROJECT, Machine, why_not
+from machine import Machine
 
 
 @pytest.fixture
-def machine(seal: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    """A machine that sees nothing of this project and of the tests; the host "far" of hosts.toml."""
-    if reason := why_not():
-        pytest.skip(reason)
-    made = Machine(seal / ".ssh", hidden=[PROJECT, tmp_path_factory.getbasetemp()])
-    try:
-        made.make_known()
-        config = seal / ".config" / "perfbisect"
-        config.mkdir(parents=True)
-        (config / "hosts.toml").write_text(f'[hosts.far]\naddress = "{made.address}"\nroot = "{made.root}"\n')
-        yield made
-    finally:
-        made.remove()
+def machine(seal: Path, make_machine: Callable[..., Machine]) -> Machine:
+    """Another machine: the host "far" of hosts.toml."""
+    made = make_machine()
+    config = seal / ".config" / "perfbisect"
+    config.mkdir(parents=True)
+    (config / "hosts.toml").write_text(f'[hosts.far]\naddress = "{made.address}"\nroot = "{made.root}"\n')
+    return made

@@ -3,14 +3,13 @@
 import json
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 import program
-from machine import PLACE, PROJECT, Machine, why_not
+from machine import PLACE, Machine
 from program import Process, bisect, bisect_until, bisect_watched, rows
 
 pytestmark = [pytest.mark.e2e, pytest.mark.tools, pytest.mark.slow]
@@ -39,18 +38,9 @@ SLEEP = "sleep 4"  # before each build: it takes as long on a machine that other
 
 
 @pytest.fixture
-def machines(seal: Path) -> Iterator[list[Machine]]:
+def machines(make_machine: Callable[..., Machine]) -> list[Machine]:
     """Two machines that build."""
-    if reason := why_not():
-        pytest.skip(reason)
-    with ExitStack() as until_the_end:
-        made = []
-        for _ in range(2):
-            machine = Machine(seal / ".ssh", hidden=[PROJECT])
-            until_the_end.callback(machine.remove)
-            machine.make_known()
-            made.append(machine)
-        yield made
+    return [make_machine(), make_machine()]
 
 
 @pytest.fixture

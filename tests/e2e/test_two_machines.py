@@ -2,13 +2,12 @@
 
 import json
 import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from machine import PROJECT, Machine, why_not
+from machine import Machine
 from program import bisect, rows
 
 pytestmark = [pytest.mark.e2e, pytest.mark.tools, pytest.mark.slow]
@@ -17,22 +16,6 @@ COMPILES = "echo 'int x;' | gcc -x c -c -o /dev/null - && echo yes"
 
 
 Make = Callable[..., Machine]
-
-
-@pytest.fixture
-def make(seal: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Make]:
-    """Makes machines that see nothing of this project, of the tests, and of the folders it is called with."""
-    if reason := why_not():
-        pytest.skip(reason)
-    with ExitStack() as until_the_end:
-
-        def one(*hidden: Path) -> Machine:
-            made = Machine(seal / ".ssh", hidden=[PROJECT, tmp_path_factory.getbasetemp(), *hidden])
-            until_the_end.callback(made.remove)
-            made.make_known()
-            return made
-
-        yield one
 
 
 class Hunt:
@@ -68,8 +51,8 @@ def names(machine: Machine, place: str) -> set[str]:
     return {path.name for path in Path(machine.root, place).glob("*")}
 
 
-def test_two_machines_share_a_hunt(make: Make, tmp_path: Path) -> None:
-    a, b = make(), make()
+def test_two_machines_share_a_hunt(make_machine: Make, tmp_path: Path) -> None:
+    a, b = make_machine(), make_machine()
     hunt = Hunt(tmp_path, a=(a, 'class = "pair"'), b=(b, 'class = "pair"'))
     hunt.run("a", "b", explain=True)
     assert hunt.ask("select distinct host from runs order by 1") == [("a",), ("b",)]
@@ -81,10 +64,10 @@ def test_two_machines_share_a_hunt(make: Make, tmp_path: Path) -> None:
     assert len({candidate for _, candidate in reason}) == 2
 
 
-def test_one_machine_builds_and_the_other_measures(make: Make, tmp_path: Path) -> None:
+def test_one_machine_builds_and_the_other_measures(make_machine: Make, tmp_path: Path) -> None:
     """What is measured came as a tar stream to a machine that cannot compile."""
     cc1 = subprocess.run(["gcc", "-print-prog-name=cc1"], capture_output=True, text=True, check=True).stdout.strip()
-    a, b = make(), make(Path(cc1).parent)
+    a, b = make_machine(), make_machine(Path(cc1).parent)
     assert [machine.inside(COMPILES) for machine in (a, b)] == ["yes\n", ""]
     hunt = Hunt(tmp_path, a=(a, ""), b=(b, 'build_hosts = ["a"]'))
     hunt.run("b")

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 from paramiko import Channel
 
-from machine import PROJECT, Machine, why_not
+from machine import Machine, why_not
 from perfbisect.errors import CommandFailed, ConnectionLost, EnvironmentFailure
 from perfbisect.host import jobs, ssh
 from perfbisect.host.protocol import ConnectionEvent, ConnectionState, Host
@@ -21,46 +21,11 @@ from waiting import until
 
 pytestmark = [pytest.mark.tools, pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")]
 
-ODD = [
-    "a b",
-    "'",
-    '"',
-    "$(touch hit)",
-    "`touch hit`",
-    ";touch hit",
-    "-n",
-    "\\n",
-    "line\nline",
-    "!x",
-    "é→",
-    "*",
-    "~",
-    "#",
-    "",
-]
+
+ODD = ["a b", "'", '"', "$(touch hit)", "`touch hit`", ";touch hit", "-n", "\\n", "line\nline", "!x", "é→", "*", "~", "#",
+       ""]  # fmt: skip
 
 Make = Callable[..., Machine]
-
-
-@pytest.fixture
-def make(seal: Path) -> Iterator[Make]:
-    """``make(shell=…, port=…)``: a machine whose key is not known yet."""
-    made = []
-
-    def one(**options: object) -> Machine:
-        made.append(Machine(seal / ".ssh", hidden=[PROJECT], **options))  # type: ignore[arg-type]
-        return made[-1]
-
-    yield one
-    for machine in made:
-        machine.remove()
-
-
-@pytest.fixture
-def machine(make: Make) -> Machine:
-    made = make()
-    made.make_known()
-    return made
 
 
 def entry(machine: Machine, **changes: object) -> HostEntry:
@@ -87,40 +52,15 @@ def reach() -> Iterator[Reach]:
 
 
 @pytest.fixture
-def host(machine: Machine, reach: Reach) -> SshHost:
-    return reach(entry(machine))
-
-
-def test_it_is_as_on_this_machine(host: SshHost) -> None:
-    assert host.run(["sh", "-c", "cat; echo two >&2; exit 3"], stdin="one", check=False).stdout == "one"
-    result = host.run(["sh", "-c", "cat; echo two >&2; exit 3"], stdin="one", check=False)
-    assert (result.status, result.stdout, result.stderr, result.ok) == (3, "one", "two\n", False)
-    assert host.run(["printf", r"a\377b"]).stdout == "a\ufffdb"
-    with pytest.raises(CommandFailed, match=r"host far, sh -c.*status 7: no such luck"):
-        host.run(["sh", "-c", "echo no such luck >&2; exit 7"])
-    with pytest.raises(EnvironmentFailure, match="ninja is not installed on host far") as caught:
-        host.run(["ninja"], env={"PATH": "/nonexistent"}, check=False)
-    assert caught.value.advice.startswith("Install with: apt-get install ninja-build")
-    with pytest.raises(EnvironmentFailure, match="folder /nonexistent does not exist on host far"):
-        host.run(["true"], cwd=PurePosixPath("/nonexistent"))
-    with pytest.raises(EnvironmentFailure, match="no space left on host far"):
-        host.run(["sh", "-c", "cat /proc/version >/dev/full"], check=False)
-    assert host.run(["kill", "-s", "KILL", "0"], check=False).status == 128 + 9
-    assert len(host.run(["cat"], stdin="x" * 5_000_000).stdout) == 5_000_000
-
-
-def test_a_limit_is_kept_there(host: SshHost, machine: Machine) -> None:
-    with pytest.raises(CommandFailed, match=r"more than 0\.2 s: not finished after 0\.2 s") as caught:
-        host.run(["sh", "-c", "sleep 4321 & wait"], timeout=0.2)
-    assert caught.value.status == 124
-    until(lambda: "sleep 4321" not in machine.inside("ps -e -o args="))
+def host(far: SshHost) -> SshHost:
+    return far
 
 
 @pytest.mark.parametrize("shell", ["/bin/sh", "/bin/bash", "/usr/bin/zsh", "/usr/bin/tcsh", "/usr/bin/fish"])
-def test_nothing_is_read_by_the_login_shell(make: Make, reach: Reach, shell: str) -> None:
+def test_nothing_is_read_by_the_login_shell(make_machine: Make, reach: Reach, shell: str) -> None:
     if not Path(shell).exists():
         pytest.skip(f"no {shell}")
-    machine = make(shell=shell)
+    machine = make_machine(shell=shell)
     machine.make_known()
     host = reach(entry(machine))
     odd = "|".join(ODD)
@@ -137,8 +77,8 @@ def test_nothing_is_read_by_the_login_shell(make: Make, reach: Reach, shell: str
 
 
 @pytest.mark.parametrize("text", ["Welcome to far", "/etc/motd"])
-def test_a_shell_that_prints_is_refused_with_what_to_do(make: Make, text: str) -> None:
-    machine = make(shell="/bin/bash")
+def test_a_shell_that_prints_is_refused_with_what_to_do(make_machine: Make, text: str) -> None:
+    machine = make_machine(shell="/bin/bash")
     machine.make_known()
     (machine.folder / "home/.bashrc").write_text(f"echo {text}\n")
     with pytest.raises(EnvironmentFailure, match=f"shell on host far prints '{text}'") as caught:
@@ -160,8 +100,8 @@ def test_the_root_may_be_below_home(machine: Machine, reach: Reach) -> None:
         connect(entry(machine, root="/proc/x"))
 
 
-def test_an_unknown_key_is_refused_until_the_command_that_is_reported_has_run(make: Make, reach: Reach) -> None:
-    machine = make(port=2222)
+def test_an_unknown_key_is_refused_until_the_command_that_is_reported_has_run(make_machine: Make, reach: Reach) -> None:
+    machine = make_machine(port=2222, known=False)
     asked = entry(machine, port=2222)
     with pytest.raises(
         EnvironmentFailure, match=r"key of host far is not known: .* showed ssh-ed25519 SHA256:"
@@ -173,8 +113,8 @@ def test_an_unknown_key_is_refused_until_the_command_that_is_reported_has_run(ma
     assert reach(asked).run(["true"]).ok
 
 
-def test_a_changed_key_is_refused(make: Make) -> None:
-    machine, other = make(), make()
+def test_a_changed_key_is_refused(make_machine: Make) -> None:
+    machine, other = make_machine(), make_machine()
     (machine.keys / "known_hosts").write_text(f"{machine.address} {(other.folder / 'host_key.pub').read_text()}")
     with pytest.raises(EnvironmentFailure, match="is not the one that is known") as caught:
         connect(entry(machine))
@@ -193,9 +133,9 @@ def test_what_does_not_work_is_said(machine: Machine) -> None:
     assert "ssh-copy-id" in caught.value.advice
 
 
-def test_the_users_settings_lead_there(make: Make, reach: Reach) -> None:
+def test_the_users_settings_lead_there(make_machine: Make, reach: Reach) -> None:
     """An alias with user, port, key and known_hosts of its own, behind a jump host."""
-    jump, machine = make(), make(port=2222)
+    jump, machine = make_machine(), make_machine(port=2222)
     jump.make_known()
     machine.make_known()
     shutil.move(machine.keys / "id_ed25519", machine.keys / "mine")
@@ -378,17 +318,6 @@ def test_two_threads_use_two_hosts_and_one(machine: Machine, reach: Reach) -> No
     for thread in threads:
         thread.join()
     assert said == ["x"] * 40
-
-
-def test_a_stream_goes_both_ways_and_tells_how_it_ended(host: SshHost) -> None:
-    with host.stream(["tr", "a-z", "A-Z"]) as end:
-        end.sendall(b"hello")
-        end.shutdown(1)
-        assert end.recv(100) == b"HELLO"
-    with pytest.raises(CommandFailed, match="status 4: no"), host.stream(["sh", "-c", "echo no >&2; exit 4"]):
-        pass
-    with pytest.raises(EnvironmentFailure, match="no-such is not installed"), host.stream(["no-such"]):
-        pass
 
 
 @pytest.mark.parametrize("losing", [False, True])

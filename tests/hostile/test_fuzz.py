@@ -5,11 +5,14 @@ it a few examples are tried, always the same ones.
 """
 
 import copy
+import json
 import math
 import os
 import shutil
 import sqlite3
 import string
+import subprocess
+import sys
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -503,3 +506,62 @@ def test_patterns(pattern: str, out: list[str], err: list[str]) -> None:
         assert not isinstance(error, UnicodeError)
     else:
         assert 0 < number < math.inf
+
+
+BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "faults"
+# A hunt with two runs of the commits 0 and 2, the second of which is slow; then one thing is damaged.
+SCRIPT = """\
+import json, sys
+from dataclasses import replace
+from pathlib import Path
+sys.path[:0] = json.loads(sys.argv[2])
+from checks import check
+from history import Kept, Run
+from ledger import read_ledger
+from repository import Range
+from session import Session
+
+folder = Path(sys.argv[1])
+for damage in json.load(sys.stdin):
+    ledger = "begin run 7 0 1.0\\nend run 7 0 1.1 1000.5\\nbegin run 8 2 1.2\\nend run 8 2 1.3 600.25\\n"
+    events = {1: ("RunFinished", "{}"), 2: ("RunFinished", "{}")}
+    kept = Kept((), 1, events, (Run("a", 1000.5), Run("c", 600.25)), ("b",), "Found", "c")
+    output = '{"event":"RunFinished","facts":{"reported":1000.5}}\\n'
+    session = Session((), folder / "output", 0, 0, 80 << 20)
+    exec(damage)
+    (folder / "ledger").write_text(ledger)
+    (folder / "output").write_text(output)
+    found = check(kept, read_ledger(folder / "ledger"), Range(("a", "b", "c"), 2, frozenset({1})), [session])
+    print(json.dumps("\\n".join(found)))
+"""
+DAMAGE = {  # what is damaged → what is said of it
+    "kept = replace(kept, runs=(kept.runs[0], *kept.runs[:1]))": "counts 2 times",
+    "kept = replace(kept, runs=(kept.runs[0], Run('c', 601.5)))": "no execution had the rate 601.5",
+    "kept = replace(kept, runs=(kept.runs[0], Run('b', 600.25)))": "is entered as one of b",
+    "kept = replace(kept, runs=kept.runs[:1])": "2 runs in the log, 1 in the table",
+    "kept = replace(kept, runs=kept.runs[:1], events={1: ('RunFinished', '')})": "1 runs had ended and do not count",
+    "output += output.replace('1000.5', '999.5')": "1 runs were shown but are not in the history",
+    "ledger += 'beside 8 7\\n'": "had another execution beside it",
+    "ledger = ledger.replace('begin run 8', 'beside 8\\nbegin run 8')": "had another execution beside it",
+    "kept = replace(kept, verdict='NotReproduced', culprit='')": "the verdict is NotReproduced",
+    "kept = replace(kept, culprit='b')": "the verdict is Found b",
+    "kept = replace(kept, verdict='', culprit='')": "the verdict is missing",
+    "kept = replace(kept, skipped=('b', 'c'))": "skipped without a fault of their own: commits [2]",
+    "kept = replace(kept, damage=('row 3 missing from index',))": "row 3 missing",
+    "kept = replace(kept, hunts=2)": "2 hunts",
+    "kept = None": "there is no history",
+    "session.status = 70": "ended with status 70",
+    "session.status = -11": "ended with status -11",
+    "output += 'Traceback (most recent call last):'": "printed a traceback",
+    "session.memory = 300 << 20": "took 300 MiB",
+}
+
+
+def test_damage_is_found_and_a_hunt_that_holds_is_not_accused(tmp_path: Path) -> None:
+    path = json.dumps([str(BENCHMARK), str(BENCHMARK.parents[1] / "tests")])
+    asked = json.dumps([*DAMAGE, "session.status = 130"])
+    argv = [sys.executable, "-c", SCRIPT, str(tmp_path), path]
+    done = subprocess.run(argv, input=asked, capture_output=True, text=True, check=True)
+    *found, accused = map(json.loads, done.stdout.splitlines())
+    assert [text for text, sentence in zip(found, DAMAGE.values(), strict=True) if sentence not in text] == []
+    assert accused == ""

@@ -2,42 +2,41 @@
 
 import os
 import re
+import shlex
 import subprocess
-from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 
 import pytest
 
+from machine import Machine
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host.local import LocalHost
+from perfbisect.host.registry import connect
 from perfbisect.lab.build import checkout, host_git
+from perfbisect.lab.build.host_git import REFS, push
+from perfbisect.recipes.inventory import HostEntry
 from perfbisect.repository.commits import UnknownRevision, describe, look_up, resolve, touched
 from perfbisect.repository.discovery import is_dirty, open_repository
 from perfbisect.repository.git import Repository, borrowed
 from perfbisect.repository.range import read_range
 from program import bisect
-from traps import Trap
+from repos import Repo
+from traps import HOOKS, Trap
 from waiting import finish
 
 pytestmark = pytest.mark.tools
 
-Git = Callable[..., str]
 NOBODY = 65534
 FILES = ("a.c", "a.h", "a.i", "plain")
 
 
 @pytest.fixture
-def commits(git: Git, tmp_path: Path) -> list[str]:
+def commits(git: Repo) -> list[str]:
     """Three commits of files with and without filters."""
-    hashes = []
-    for number in range(3):
-        for name in FILES:
-            (tmp_path / "repo" / name).write_text(f"{number}\n")
-        git("add", "-A")
-        git("commit", "-q", "-m", f"change {number}")
-        git("tag", f"v{number}")
-        hashes.append(git("rev-parse", "HEAD"))
+    hashes = git.history((dict.fromkeys(FILES, f"{number}\n") for number in range(3)), tag="")
+    for number, commit in enumerate(hashes):
+        git("tag", "-a", "-m", "a tag", f"v{number}", commit)
     return hashes
 
 
@@ -139,7 +138,7 @@ def test_other_places_of_a_configuration(
     ],
 )
 def test_no_missing_object_is_fetched(
-    git: Git, tmp_path: Path, commits: list[str], trap: Trap, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    git: Repo, tmp_path: Path, commits: list[str], trap: Trap, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the promisor of a partial clone is."""
     programs = tmp_path / "programs"
@@ -261,7 +260,7 @@ def test_the_program_refuses_one_that_it_finds_above(foreign: Path, tmp_path: Pa
 
 
 def test_grafts_do_not_change_the_history(
-    git: Git, commits: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: LocalHost, trap: Trap
+    git: Repo, commits: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: LocalHost, trap: Trap
 ) -> None:
     repo = tmp_path / "repo"
     graft = f"{commits[2]} {commits[0]}\n"
@@ -321,7 +320,7 @@ def test_nothing_is_searched_in_the_working_directory(
     host: LocalHost,
     trap: Trap,
     monkeypatch: pytest.MonkeyPatch,
-    git: Git,
+    git: Repo,
 ) -> None:
     """An entry of a list of folders that is empty or relative is the folder in which git runs: the repository, a checkout."""
     repo = tmp_path / "repo"
@@ -374,9 +373,107 @@ def test_odd_folders_for_temporary_files(
 
 @pytest.mark.parametrize("extension", ["noop-v2", "unknown", "refstorage"])
 def test_an_unknown_format_is_refused_with_its_name(
-    git: Git, commits: list[str], tmp_path: Path, extension: str, trap: Trap
+    git: Repo, commits: list[str], tmp_path: Path, extension: str, trap: Trap
 ) -> None:
     git("config", "core.repositoryFormatVersion", "1")
     git("config", f"extensions.{extension}", "x")
     with pytest.raises((EnvironmentFailure, UsageError), match=extension):
         open_repository(tmp_path / "repo")
+
+
+# Beside the traps: what makes a push fail, hang or send something else.
+STUBBORN = {
+    "push.gpgSign": "true",
+    "push.negotiate": "true",
+    "push.pushOption": "anything",
+    "push.default": "nothing",
+    "push.recurseSubmodules": "only",
+    "push.followTags": "true",
+    "remote.pushDefault": "nowhere",
+    "http.proxy": "http://nowhere.invalid",
+    "transfer.fsckObjects": "true",
+    "transfer.hideRefs": "refs/perfbisect",
+    "receive.fsckObjects": "true",
+    "receive.hideRefs": "refs",
+    "receive.denyDeletes": "true",
+    "receive.maxInputSize": "1",
+    "receive.procReceiveRefs": "refs/perfbisect",
+    "receive.certNonceSeed": "seed",
+    "receive.shallowUpdate": "false",
+    "protocol.allow": "never",
+    "protocol.fd.allow": "never",
+    "pack.packSizeLimit": "1",
+    "pack.windowMemory": "1",
+    "core.alternateRefsPrefixes": "refs/tags",
+    "core.bigFileThreshold": "1",
+    "core.compression": "0",
+    "safe.directory": "/nowhere",
+    "init.defaultObjectFormat": "sha256",
+    "init.templateDir": "/nowhere",
+}
+
+
+def everything(trap: Trap, hooks: Path) -> dict[str, str]:
+    """All of it, but for what makes a partial clone: that is refused."""
+    settings = trap.settings(hooks) | STUBBORN
+    return {
+        name: value
+        for name, value in settings.items()
+        if name not in ("extensions.partialClone", "remote.evil.promisor")
+    }
+
+
+def configure(config: Path, settings: dict[str, str]) -> None:
+    for name, value in settings.items():
+        subprocess.run(["git", "config", "--file", config, name, value], check=True)
+
+
+@pytest.mark.parametrize("whose", ["the repository", "the user", "the environment"])
+def test_no_configuration_takes_part(
+    commits: list[str], tmp_path: Path, host: LocalHost, trap: Trap, seal: Path, whose: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """The user of the host is the same on this machine: what receives ignores it as what sends does."""
+    settings = everything(trap, trap.hooks(tmp_path / "hooks"))
+    bare = host.root / "n.git"
+    host.run(["git", "init", "-q", "--bare", "--template=", str(bare)])
+    opened = open_repository(tmp_path / "repo")
+    if whose == "the repository":
+        configure(opened.git_dir / "config", settings)
+        trap.hooks(opened.git_dir / "hooks")
+    elif whose == "the user":
+        configure(seal / ".gitconfig", settings)
+    else:
+        monkeypatch.setenv("GIT_CONFIG_COUNT", str(len(settings)))
+        for number, (name, value) in enumerate(settings.items()):
+            monkeypatch.setenv(f"GIT_CONFIG_KEY_{number}", name)
+            monkeypatch.setenv(f"GIT_CONFIG_VALUE_{number}", value)
+    assert list(push(host, bare, opened, commits))[-1] == (9, 9)
+    assert sorted(path.name for path in Path(bare / REFS).iterdir()) == sorted(commits)
+
+
+def test_over_ssh_that_of_the_host_takes_no_part_either(
+    commits: list[str], tmp_path: Path, trap: Trap, seal: Path, machine: Machine
+) -> None:
+    configure(seal / ".gitconfig", everything(trap, trap.hooks(tmp_path / "hooks")))
+    trap.hooks(tmp_path / "repo/.git/hooks")
+    there = f"{machine.folder}/sprung"
+    settings = {
+        name: value.replace(str(trap.folder), there) for name, value in trap.settings(Path(there, "..")).items()
+    }
+    lines = "".join(
+        f"git config --global {shlex.quote(name)} {shlex.quote(value)}\n"
+        for name, value in (settings | STUBBORN).items()
+    )
+    hook = f"#!/bin/sh\ntouch {there}/hook\n"
+    with connect(HostEntry(name="far", address=machine.address, root=machine.root)) as far:
+        far.run(["sh", "-c", f"mkdir {there}; {lines}"])
+        for name in HOOKS:
+            far.run(["sh", "-c", 'cat >"$1" && chmod +x "$1"', "hook", f"{machine.folder}/{name}"], stdin=hook)
+        assert far.run(["git", "config", "core.hooksPath"]).stdout
+        [*_, last], bare = finish(checkout.mirror(far, open_repository(tmp_path / "repo"), "n", commits))
+        assert last == (9, 9)
+        source = far.root / "work" / "n" / "source"
+        checkout.checkout(far, bare, commits[1], source, [])
+        assert far.run(["cat", str(source / "a.c")]).stdout == "1\n"
+        assert far.run(["ls", there]).stdout == ""

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from machine import Machine, why_not
+from machine import Machine
 from perfbisect.clock import Clock
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host import lock, registry
@@ -103,31 +103,22 @@ def test_the_program_refuses_it(tmp_path: Path, verb: str) -> None:
 
 
 @pytest.mark.slow
-def test_one_machine_by_two_addresses_and_one_root_on_two_machines(
-    seal: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    if reason := why_not():
-        pytest.skip(reason)
-    machine = Machine(seal / ".ssh", hidden=[tmp_path_factory.getbasetemp()])
-    try:
-        machine.make_known()
-        (machine.keys / "config").write_text(f"Host alias\n  HostName {machine.address}\n  User root\n")
-        entries = [
-            HostEntry(name="one", address=machine.address, root=machine.root),
-            HostEntry(name="two", address="ssh://alias", root=f"{machine.root}/../root"),
-            HostEntry(name="two", address="local", root=machine.root),  # as a file system that both mount
-        ]
-        hosts = [registry.connect(entry) for entry in entries]
-        for other in hosts[1:]:
-            with (
-                pytest.raises(UsageError, match=r"Hosts (one and two|two and one) are one"),
-                lock_hosts(setup_of(hosts[0], other), None),  # type: ignore[arg-type]
-            ):
-                raise AssertionError("both hold it")
-        for host in hosts:
-            host.release()
-    finally:
-        machine.remove()
+def test_one_machine_by_two_addresses_and_one_root_on_two_machines(machine: Machine) -> None:
+    (machine.keys / "config").write_text(f"Host alias\n  HostName {machine.address}\n  User root\n")
+    entries = [
+        HostEntry(name="one", address=machine.address, root=machine.root),
+        HostEntry(name="two", address="ssh://alias", root=f"{machine.root}/../root"),
+        HostEntry(name="two", address="local", root=machine.root),  # as a file system that both mount
+    ]
+    hosts = [registry.connect(entry) for entry in entries]
+    for other in hosts[1:]:
+        with (
+            pytest.raises(UsageError, match=r"Hosts (one and two|two and one) are one"),
+            lock_hosts(setup_of(hosts[0], other), None),  # type: ignore[arg-type]
+        ):
+            raise AssertionError("both hold it")
+    for host in hosts:
+        host.release()
 
 
 def test_two_sessions_that_begin_in_the_same_second_are_two(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from machine import Machine, why_not
+from machine import Machine
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host import registry
 from perfbisect.host.local import LocalHost
@@ -434,38 +434,31 @@ def test_on_a_disk_that_cannot_be_written(disk: Path) -> None:
 
 
 @pytest.mark.slow
-def test_over_ssh_it_is_the_same(seal: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    if reason := why_not():
-        pytest.skip(reason)
-    machine = Machine(seal / ".ssh", hidden=[tmp_path_factory.getbasetemp()])
-    try:
-        machine.make_known()
-        (machine.folder / "home" / "photos").mkdir()
-        (machine.folder / "home" / "repo" / ".git").mkdir(parents=True)
-        (machine.folder / "home" / "mine").mkdir()
-        (machine.folder / "home" / "mine" / "thesis").touch()
+def test_over_ssh_it_is_the_same(machine: Machine) -> None:
+    (machine.folder / "home" / "photos").mkdir()
+    (machine.folder / "home" / "repo" / ".git").mkdir(parents=True)
+    (machine.folder / "home" / "mine").mkdir()
+    (machine.folder / "home" / "mine" / "thesis").touch()
 
-        def entry(root: str) -> HostEntry:
-            return HostEntry(name="far", address=machine.address, root=root)
+    def entry(root: str) -> HostEntry:
+        return HostEntry(name="far", address=machine.address, root=root)
 
-        for root, why in (
-            ("~", "is your home folder"),
-            ("/", "is the top"),
-            ("~/repo", "is a git repository"),
-            ("mine", "contains files that are not perfbisect's: thesis;"),
-            ("~nobody-at-all/x", "a user that does not exist there"),
-        ):
-            with pytest.raises(EnvironmentFailure, match=why):
-                registry.connect(entry(root))
-        host, contents = registry.adopt(entry("mine"))
-        host.release()
-        assert (host.root, contents) == (PurePosixPath("/root/mine"), ("thesis",))
-        host = registry.connect(entry("new/root"))
-        host.release()
-        assert host.root == PurePosixPath("/root/new/root")
-        assert marker_of(machine.folder / "home" / "new" / "root")
-    finally:
-        machine.remove()
+    for root, why in (
+        ("~", "is your home folder"),
+        ("/", "is the top"),
+        ("~/repo", "is a git repository"),
+        ("mine", "contains files that are not perfbisect's: thesis;"),
+        ("~nobody-at-all/x", "a user that does not exist there"),
+    ):
+        with pytest.raises(EnvironmentFailure, match=why):
+            registry.connect(entry(root))
+    host, contents = registry.adopt(entry("mine"))
+    host.release()
+    assert (host.root, contents) == (PurePosixPath("/root/mine"), ("thesis",))
+    host = registry.connect(entry("new/root"))
+    host.release()
+    assert host.root == PurePosixPath("/root/new/root")
+    assert marker_of(machine.folder / "home" / "new" / "root")
 
 
 # --- Every verb ---------------------------------------------------------------------------------------------------

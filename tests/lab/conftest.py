@@ -1,20 +1,15 @@
 """A lab for the small library."""
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from labs import BUILDER, HERE, Open, lab_of, workload
-from machine import PROJECT, Machine, why_not
 from perfbisect.host.local import LocalHost
-from perfbisect.host.registry import connect
-from perfbisect.host.ssh import SshHost
 from perfbisect.lab.host_lab import HostLab
 from perfbisect.recipes.builder import Builder
-from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Option
 from repos import Repo
 
@@ -34,19 +29,3 @@ def open_lab(host: LocalHost, commits: tuple[str, ...], tmp_path: Path) -> Open:
         return lab_of(builder=builder, workload=workload(args), repository=tmp_path / "repo", **asked)
 
     return lab
-
-
-@pytest.fixture
-def far(seal: Path) -> Iterator[tuple[SshHost, Machine]]:
-    """A machine of its own, reached over SSH."""
-    if reason := why_not():
-        pytest.skip(reason)
-    machine = Machine(seal / ".ssh", hidden=[PROJECT])
-    try:
-        machine.make_known()
-        host = connect(HostEntry(name="far", address=machine.address, root=machine.root))
-        assert isinstance(host, SshHost)
-        yield host, machine
-        host.release()
-    finally:
-        machine.remove()

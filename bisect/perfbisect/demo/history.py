@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from perfbisect.demo.change import Tree, applied, first_tree
-from perfbisect.demo.plan import Plan, draw
+from perfbisect.demo.plan import Plan, Tree, applied, draw, first_tree
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.repository.git import failure, run, sealed
 

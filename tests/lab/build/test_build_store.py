@@ -84,9 +84,9 @@ def is_whole(host: Host) -> bool:
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_lost_maker_is_asked_again(
-    near: LocalHost, far: tuple[SshHost, Machine], restarted: bool, monkeypatch: pytest.MonkeyPatch
+    near: LocalHost, far: SshHost, machine: Machine, restarted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    maker, machine = far
+    maker = far
     make(maker)
     break_stream(monkeypatch, False, lambda: lose(machine, restarted))
     ship(maker, "b", "key", near)
@@ -94,9 +94,9 @@ def test_a_lost_maker_is_asked_again(
 
 
 def test_a_lost_receiver_is_sent_everything_again(
-    near: LocalHost, far: tuple[SshHost, Machine], monkeypatch: pytest.MonkeyPatch
+    near: LocalHost, far: SshHost, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    host, machine = far
+    host = far
     make(near)
     break_stream(monkeypatch, True, machine.kill_sshd)
     ship(near, "b", "key", host)

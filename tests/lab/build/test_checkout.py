@@ -404,10 +404,10 @@ def test_what_git_says_is_reported(tmp_path: Path, git: Repo, host: LocalHost, b
 
 
 def test_a_push_goes_on_after_a_lost_link(
-    tmp_path: Path, git: Repo, far: tuple[SshHost, Machine], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, git: Repo, far: SshHost, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More is on its way then than fits into the buffers, and git is not left waiting."""
-    host, machine = far
+    host = far
     (tmp_path / "repo" / "much").write_bytes(os.urandom(10_000_000))
     last = pushed(git, "a")
     bare = host.root / "a.git"

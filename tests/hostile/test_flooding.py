@@ -1,4 +1,4 @@
-"""Jobs that print without end, whose output cannot be written, or whose processes are killed and stopped."""
+"""Short commands that print without end, on this machine and over ssh, and those that are too long to be started."""
 
 import contextlib
 import os
@@ -11,13 +11,112 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from perfbisect.errors import EnvironmentFailure, JobLost
+from perfbisect.errors import EnvironmentFailure, JobLost, TooMuchOutput
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
-from perfbisect.host.protocol import ARGUMENT, HEAD, LINE, TAIL
+from perfbisect.host.protocol import ARGUMENT, HEAD, LINE, PRINTED, TAIL, Host
 from waiting import finish, processes, until
 
 pytestmark = pytest.mark.tools
+
+MARK = 5_000_000 + os.getpid()
+
+
+@pytest.fixture(params=["host", "far"])
+def place(request: pytest.FixtureRequest) -> Host:
+    """Both kinds of host."""
+    found: Host = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.mark.parametrize("redirect", ["", ">&2", "| tr -d '\\n'", "2>&1 >&2"])
+def test_a_command_that_prints_without_end_is_ended(place: Host, redirect: str) -> None:
+    sentence = rf"on host (here|far), sh -c .* printed more than {PRINTED >> 20} MiB, and was"
+    for check in (True, False):
+        with pytest.raises(TooMuchOutput, match=sentence):
+            place.run(["sh", "-c", f"yes {MARK} {redirect}"], check=check)
+        until(lambda: not processes(f"yes\0{MARK}"))
+    assert place.run(["echo", "still there"]).stdout == "still there\n"
+
+
+def test_a_listing_that_has_room_comes_whole(place: Host) -> None:
+    printed = place.run(
+        ["sh", "-c", "yes 123456789 | head -c 30000000; yes abc | head -c 4000000 >&2; exit 3"], check=False
+    )
+    assert (len(printed.stdout), len(printed.stderr), printed.status) == (30_000_000, 4_000_000, 3)
+
+
+def test_stdin_of_any_length_reaches_a_command_that_prints_meanwhile(place: Host) -> None:
+    text = "0123456789" * 300_000
+    assert place.run(["cat"], stdin=text).stdout == text
+    assert place.run(["head", "-c", "5"], stdin=text).stdout == "01234"
+    assert place.run(["true"], stdin=text).stdout == ""
+
+
+def test_time_runs_out_for_what_prints_a_little_for_ever(place: Host) -> None:
+    slow = place.run(["sh", "-c", "while echo x; do sleep 0.01; done"], timeout=0.5, check=False)
+    assert slow.status == 124
+
+
+def test_a_stream_whose_errors_flood_ends(place: Host) -> None:
+    with place.stream(["sh", "-c", "yes error | head -c 50000000 >&2; cat; echo done >&2"]) as stream:
+        stream.sendall(b"data")
+        stream.shutdown(1)
+        assert stream.recv(99) == b"data"
+
+
+def test_a_probe_that_floods_has_failed(place: Host) -> None:
+    probed = jobs.run(place, ["sh", "-c", f"yes {MARK}"], timeout=30)
+    assert not probed.ok
+    assert "printed more than" in probed.stderr
+    until(lambda: not processes(f"yes\0{MARK}"))
+
+
+def test_a_job_that_floods_is_kept_in_bounds_there(place: Host) -> None:
+    job = jobs.start(place, ["sh", "-c", "yes a line | head -c 49000000; echo end"], name="x", timeout=60)
+    lines, status = finish(jobs.wait(place, job))
+    assert (lines[0], lines[-1], status) == ("a line", "end", 0)
+    printed = jobs.printed(place, job)
+    assert printed.left == 49_000_004 - HEAD - TAIL
+    assert printed.text.endswith("a line\nend\n")
+
+
+@pytest.mark.parametrize("length", [130_000, 200_000, 3_000_000])
+def test_a_build_command_of_any_length_gets_a_sentence(place: Host, length: int) -> None:
+    argv = ["sh", "-c", f"printf '%s\\n' {'x' * length}"]
+    if length < 131_000:
+        job = jobs.start(place, argv, name="x", timeout=60)
+        assert jobs.end(place, job) == 0
+        assert jobs.printed(place, job).text == "x" * length + "\n"
+        return
+    with pytest.raises(EnvironmentFailure, match="a command is too long to be started"):
+        jobs.start(place, argv, name="x", timeout=60)
+    with pytest.raises(EnvironmentFailure, match="a command is too long to be started"):
+        jobs.run(place, argv, timeout=60)
+
+
+MEASURE = """\
+import resource, sys
+from pathlib import PurePosixPath
+from perfbisect.errors import TooMuchOutput
+from perfbisect.host.local import LocalHost
+host = LocalHost("here", PurePosixPath(sys.argv[1]))
+try:
+    host.run(["sh", "-c", "yes line | head -c " + sys.argv[2]])
+except TooMuchOutput:
+    pass
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def test_memory_does_not_grow_with_the_output(tmp_path: Path) -> None:
+    def peak(size: int) -> int:
+        """KiB."""
+        words = [sys.executable, "-c", MEASURE, str(tmp_path), str(size)]
+        return int(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+
+    assert peak(2_000_000_000) < 1.3 * peak(PRINTED + 1)
+
 
 MB = 1_000_000
 FLOOD = 60 * MB  # bytes: several times what is kept
@@ -240,7 +339,7 @@ def test_a_command_that_is_too_long_is_a_sentence(host: LocalHost) -> None:
     assert jobs.end(host, jobs.start(host, ["true", *["x" * 100_000] * 5], name="x", timeout=9)) == 0
 
 
-MEASURE = """\
+MEASURE_JOB = """\
 import resource, sys
 from pathlib import PurePosixPath
 from perfbisect.host import jobs
@@ -257,11 +356,11 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 
-def test_memory_does_not_grow_with_the_output(host: LocalHost) -> None:
+def test_memory_does_not_grow_with_the_output_of_a_job(host: LocalHost) -> None:
     def peak(size: int) -> int:
         """KiB."""
         done = subprocess.run(
-            [sys.executable, "-c", MEASURE, str(host.root), str(size)], capture_output=True, text=True, check=True
+            [sys.executable, "-c", MEASURE_JOB, str(host.root), str(size)], capture_output=True, text=True, check=True
         )
         return int(done.stdout)
 

@@ -1,0 +1,226 @@
+"""Hosts: what is the same on every kind of them, this machine, and which kind an address leads to."""
+
+import socket
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from machine import here
+from perfbisect.errors import CommandFailed, EnvironmentFailure, UsageError
+from perfbisect.host import jobs, registry, ssh
+from perfbisect.host.local import LocalHost
+from perfbisect.host.packages import missing, require
+from perfbisect.host.protocol import Host, copies
+from perfbisect.host.registry import CONNECTIONS, Connect, connect
+from perfbisect.recipes.inventory import HostEntry
+from waiting import until
+
+ODD = ["a b", "'", '"', "$(touch hit)", "`touch hit`", ";touch hit", "-n", "\\n", "line\nline", "!x", "é→", "*", "~", "#",
+       ""]  # fmt: skip
+
+
+@pytest.fixture(
+    params=["here", pytest.param("box", marks=pytest.mark.tools), pytest.param("far", marks=pytest.mark.tools)]
+)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Host]:
+    """This machine; a host to which a command leads, here `env`; another machine over ssh. Its name says which."""
+    if request.param == "here":
+        yield here(tmp_path / "root")
+    elif request.param == "far":
+        yield request.getfixturevalue("far")
+    else:
+        with connect(HostEntry(name="box", through=["env", "BOX=1"], root=str(tmp_path / "root"))) as box:
+            yield box
+
+
+def test_output_status_and_stdin(place: Host) -> None:
+    script = ["sh", "-c", "cat; echo two >&2; exit 3"]
+    done = place.run(script, stdin="one\n\0x" * 50_000, check=False)
+    assert (done.status, done.stdout, done.stderr, done.ok) == (3, "one\n\0x" * 50_000, "two\n", False)
+    assert place.run(script, stdin="one", check=False).stdout == "one"
+    assert len(place.run(["cat"], stdin="x" * 5_000_000).stdout) == 5_000_000
+    assert place.run(["printf", r"a\377b"]).stdout == "a\ufffdb"
+
+
+def test_nothing_is_read_by_a_shell(place: Host) -> None:
+    odd = "|".join(ODD)
+    folder = place.root / odd.replace("/", "")
+    place.run(["mkdir", "--", str(folder)])
+    show = ["sh", "-c", 'pwd; printf "%s|" "$ODD" "$@"; cat', odd, *ODD]
+    said = place.run(show, cwd=folder, env={"ODD": odd}, stdin=odd).stdout
+    assert said == f"{folder}\n{odd}|{odd.rpartition('#')[0]}#||{odd}"
+    assert place.run(["sh", "-c", 'echo "$A:${PATH:+kept}"'], env={"A": "a b; echo no"}).stdout == "a b; echo no:kept\n"
+    assert place.run(["find", str(place.root), "-name", "hit"]).stdout == ""
+
+
+def test_failures_have_their_sentences(place: Host) -> None:
+    with pytest.raises(CommandFailed, match=rf"host {place.name}, sh -c.*status 7: no such luck") as caught:
+        place.run(["sh", "-c", "echo no such luck >&2; exit 7"])
+    assert caught.value.status == 7
+    with pytest.raises(EnvironmentFailure, match=f"no-such-program is not installed on host {place.name}"):
+        place.run(["no-such-program"])
+    # One is not taken for the other.
+    with pytest.raises(EnvironmentFailure, match=f"folder /nonexistent does not exist on host {place.name}"):
+        place.run(["true"], cwd=PurePosixPath("/nonexistent"))
+    with pytest.raises(EnvironmentFailure, match=f"no space left on host {place.name}"):
+        place.run(["sh", "-c", "cat /proc/version >/dev/full"], check=False)
+    if place.name != "here":  # a signal becomes a status where a shell is between
+        assert place.run(["kill", "-s", "KILL", "0"], check=False).status == 128 + 9
+
+
+def test_a_slow_command_is_killed_with_its_children(place: Host) -> None:
+    for limit in (0.2, 2, 20):  # on a busy machine, the first may be over before its child has begun
+        with pytest.raises(CommandFailed, match=rf"more than {limit} s: not finished after {limit} s") as caught:
+            place.run(["sh", "-c", f"sleep 4321 & echo $! >{place.root}/pid; wait"], timeout=limit)
+        assert caught.value.status == 124
+        if pid := place.run(["cat", f"{place.root}/pid"], check=False).stdout.strip():
+            break
+    script = 'case $(cut -d " " -f 3 "/proc/$1/stat" 2>/dev/null) in ""|Z|X) echo ended;; esac'
+    until(lambda: place.run(["sh", "-c", script, "x", pid]).stdout == "ended\n")
+
+
+def test_a_stream_goes_both_ways_and_tells_how_it_ended(place: Host) -> None:
+    data = bytes(range(256)) * 4000
+    with place.stream(["cat"]) as end, ThreadPoolExecutor(1) as pool:
+        came = pool.submit(lambda: b"".join(iter(lambda: end.recv(1 << 16), b"")))
+        end.sendall(data)
+        end.shutdown(1)
+        assert came.result() == data
+    failing = ["sh", "-c", "echo why >&2; exit 3"]
+    with pytest.raises(CommandFailed, match="status 3: why"), place.stream(failing) as end:
+        assert end.recv(1) == b""
+    with pytest.raises(EnvironmentFailure, match="no-such-program is not installed"), place.stream(["no-such-program"]):
+        pass
+
+
+@pytest.mark.tools
+def test_a_job_outlives_the_command_that_started_it(place: Host) -> None:
+    job = jobs.start(place, ["sh", "-c", "echo one; sleep 0.5; echo two"], name="slow", timeout=60)
+    assert list(jobs.wait(place, job, every=0.1)) == ["one", "two"]
+    endless = jobs.start(place, ["sleep", "1000"], name="endless", timeout=2000)
+    jobs.kill(place, endless)
+    assert jobs.status(place, endless) is not None
+
+
+def test_many_commands_run_at_once(place: Host) -> None:
+    """Each waits for all others."""
+    gate = f"{place.root}/gate"
+    place.run(["mkfifo", gate])
+    with ThreadPoolExecutor(8) as pool:
+        waiting = [pool.submit(place.run, ["sh", "-c", f"read x <{gate}; echo {n}"]) for n in range(7)]
+        place.run(["sh", "-c", f"exec 3<>{gate}; for n in 1 2 3 4 5 6 7; do echo >&3; done; sleep 1"])
+        assert [each.result().stdout for each in waiting] == [f"{n}\n" for n in range(7)]
+
+
+# This machine
+
+
+def test_a_missing_program_names_its_package(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(EnvironmentFailure, match="ninja is not installed on host here") as caught:
+        host.run(["ninja", "--version"])
+    assert caught.value.advice.startswith("Install with: apt-get install ninja-build ")
+
+
+def test_missing_programs_are_all_named(host: LocalHost) -> None:
+    assert missing(host, ["sh", "no-such-a", "cat", "no such b"]) == ("no-such-a", "no such b")
+    require(host, ["sh"])
+    with pytest.raises(EnvironmentFailure, match="no-such-a, no-such-b are not installed"):
+        require(host, ["no-such-a", "sh", "no-such-b"])
+
+
+def test_connect_makes_the_root_folder(seal: Path) -> None:
+    host = connect(HostEntry(name="here", root="~/our root"))
+    assert host.root == PurePosixPath(seal / "our root")
+    assert Path(host.root).is_dir()
+
+
+def test_connect_refuses_what_it_cannot_reach(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(EnvironmentFailure, match="root folder"):
+        connect(HostEntry(name="here", root=str(tmp_path / "file" / "root")))
+
+
+@pytest.mark.parametrize(
+    ("address", "scheme", "destination"),
+    [
+        ("local", "local", ""),
+        ("me@far", "ssh", "me@far"),
+        ("ssh://me@far", "ssh", "me@far"),
+        ("batch://queue/fast", "batch", "queue/fast"),
+    ],
+)
+def test_the_scheme_of_an_address_chooses_the_module(
+    address: str, scheme: str, destination: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connected = []
+
+    def stub(name: str) -> Connect:
+        def made(entry: HostEntry, rest: str) -> LocalHost:
+            connected.append((name, entry.name, rest))
+            return LocalHost(entry.name, PurePosixPath(tmp_path))
+
+        return made
+
+    monkeypatch.setattr(registry, "CONNECTIONS", {name: stub(name) for name in (*CONNECTIONS, "batch")})
+    assert connect(HostEntry(name="one", address=address)).name == "one"
+    assert connected == [(scheme, "one", destination)]
+
+
+def test_an_unknown_scheme_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(UsageError, match="no kind of connection is named 'batch'") as caught:
+        connect(HostEntry(name="one", address="batch://queue"))
+    known = ", ".join(CONNECTIONS)
+    assert caught.value.advice == f"Known are {known}: correct `hosts.one.address` in hosts.toml."
+
+
+Copies = tuple[Callable[[], None], Callable[[], None]]
+
+
+class Gone:
+    """A channel whose connection goes while it reads: paramiko has to acknowledge what came, and cannot write."""
+
+    def __init__(self) -> None:
+        self.said = iter([b"half of it"])
+
+    def recv(self, _: int) -> bytes:
+        for data in self.said:
+            return data
+        raise EOFError
+
+    def sendall(self, _: bytes) -> None:
+        raise EOFError
+
+    def shutdown_write(self) -> None:
+        raise EOFError
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, Copies]]:
+    """Our end of a stream, and what copies it to a channel that goes, and back."""
+    ours, theirs = socket.socketpair()
+    gone = Gone()
+    with ours, theirs:
+        ours.settimeout(10)
+        yield ours, copies(theirs, gone.recv, gone.sendall, gone.shutdown_write)
+
+
+def test_who_reads_a_stream_is_reported_that_the_connection_has_gone(ends: tuple[socket.socket, Copies]) -> None:
+    ours, (_, back) = ends
+    back()
+    assert ours.recv(99) == b"half of it"
+    assert ours.recv(99) == b""
+
+
+def test_who_writes_to_a_stream_is_reported_that_the_connection_has_gone(ends: tuple[socket.socket, Copies]) -> None:
+    ours, (forth, _) = ends
+    ours.sendall(b"some")
+    forth()
+    with pytest.raises(BrokenPipeError):
+        ours.sendall(b"more")
+
+
+def test_what_came_before_the_connection_went_is_kept() -> None:
+    assert ssh._read(Gone().recv, lambda: None) == b"half of it"
