@@ -85,7 +85,7 @@ class BuildSite:
         try:
             return build_store.has(self.place.host, key)
         except EnvironmentFailure:
-            self.made.lose(self.name)
+            self.made.lost.add(self.name)
             return False
 
     def _marked(self, events: Generator[LabEvent, None, T]) -> Generator[LabEvent, None, T]:
@@ -102,7 +102,7 @@ class BuildSite:
         build of the candidate.
         """
         host, entry, candidates = self.place.host, self.place.entry, self.candidates
-        context = self.made.context(self.name)
+        context = self.made.contexts.get(self.name)
         if context is None:
             yield from self.made.tidy_once(self.name, tidy(host))
             assert candidates.repository
@@ -124,10 +124,11 @@ class BuildSite:
 
     def _find(self, candidate: int) -> Generator[LabEvent, None, bool]:
         context = yield from self._open(candidate)
-        if built := pipeline.find(context, self.candidates.commits[candidate]):
-            yield from self._announce(candidate)
-            yield from self._keep(candidate, built)
-        return built is not None
+        if (built := pipeline.find(context, self.candidates.commits[candidate])) is None:
+            return False
+        yield from self._announce(candidate)
+        yield from self._keep(candidate, built)
+        return True
 
     def _build(self, candidate: int) -> Generator[LabEvent, None, bool]:
         began = time.monotonic()
@@ -206,7 +207,7 @@ class BuildLab:
         except EndFailed as failure:
             raise PerfBisectError(str(failure), failure.advice) from failure.__cause__
         except EnvironmentFailure as failure:
-            self.site.made.lose(self.site.name)
+            self.site.made.lost.add(self.site.name)
             since = elapsed()
             if self.stood_in and isinstance(failure, ConnectionLost):
                 raise HostAway(failure, lambda: self.held.seen > since and not self.held.lost) from failure
@@ -264,7 +265,7 @@ class CandidateBuilds:
             except EnvironmentFailure as failure:
                 if not self._left(without=site):
                     raise
-                self.made.lose(site.name)
+                self.made.lost.add(site.name)
                 yield Warned(f"host {site.name} builds no further: {failure}", "The others go on without it.")
         raise EnvironmentFailure(
             f"{self.candidates.name(candidate)} cannot be built: no build host of {self.host.name} is left"
@@ -272,7 +273,7 @@ class CandidateBuilds:
 
     def _left(self, without: BuildSite | None = None) -> list[BuildSite]:
         """Where builds are made; on a host that should only measure, where there is no other."""
-        left = [site for site in self.sites if site is not without and not self.made.is_lost(site.name)]
+        left = [site for site in self.sites if site is not without and site.name not in self.made.lost]
         return [site for site in left if site.name != self.host.name or site.place.entry.builds] or left
 
     def _bring(self, candidate: int) -> Iterator[LabEvent]:
@@ -301,7 +302,7 @@ class CandidateBuilds:
         here = site.name == self.host.name or not self._left(without=site)
         if here or site.has(self.made.built[candidate].facts.key):
             raise failure
-        self.made.forget(candidate)
+        self.made.places.pop(candidate, None)
         self._here.discard(candidate)
         name = self.candidates.name(candidate)
         return Warned(f"{name} cannot be brought from host {site.name}: {failure}", "It is built again.")
@@ -312,7 +313,7 @@ class CandidateBuilds:
 
     def _other_processor(self, site: BuildSite) -> Iterator[Warned]:
         """Warn once when a site makes builds for a processor that ``host`` does not have."""
-        context, host = self.made.context(site.name), self.host
+        context, host = self.made.contexts.get(site.name), self.host
         if context is None or site.name in self._compared:
             return
         self._compared.add(site.name)
@@ -334,7 +335,7 @@ class CandidateBuilds:
         """
         facts = self.made.built[candidate].facts
         site = self._site(candidate) if facts.linker else None
-        context = self.made.context(site.name) if site else None
+        context = self.made.contexts.get(site.name) if site else None
         if site is None or context is None or context.recorder is None:
             reason = facts.fixed or "its links were not recorded"
             raise BuildFailed(f"it cannot be linked again: {reason}", stage=links.LINK, log=facts.log)
@@ -363,7 +364,7 @@ class CandidateBuilds:
                 continue
             self._here.discard(candidate)
             if self.made.place(candidate) == changed.host:
-                self.made.forget(candidate)
+                self.made.places.pop(candidate, None)
 
     def end_others(self) -> None:
         """End builds of earlier sessions on the host that measures."""

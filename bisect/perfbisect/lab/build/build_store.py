@@ -18,7 +18,7 @@ so ``seen`` of the build, and of layouts that are linked together, is noted anew
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import PurePosixPath
@@ -214,6 +214,7 @@ def put_in_place(host: Host, builder: str, key: str, elsewhere: PurePosixPath | 
 
 
 ATTEMPTS = 3  # at a stream during which a connection broke off
+CHUNK = 1 << 16  # bytes of it at once
 
 READY = 'mkdir -p "${1%/*}" && rm -rf "$1.part" && mkdir "$1.part"'
 _DONE = (
@@ -234,32 +235,35 @@ def ship(build_host: Host, builder: str, key: str, host: Host) -> None:
     check(build_host, key)
     if build_host.root != host.root:
         _refuse_rooted(build_host, builder, key, host)
-    for left in reversed(range(ATTEMPTS)):
+
+    def send() -> None:
+        """Both ends report how they ended. The error of the packing side comes first, since a truncated stream looks damaged to
+        the other; unless the unpacking side has ended early.
+        """
         build_host.run(["test", "-d", str(place)])  # which also waits for a lost connection, as the next command does
         host.run(["sh", "-c", READY, "ready", str(there)], timeout=600)
-        try:
-            _stream(
-                build_host,
-                ["tar", "-cf", "-", "-C", str(place), "--exclude=./links", "."],
-                host,
-                ["tar", "-xf", "-", "-C", f"{there}.part"],
-            )
-            break
-        except ConnectionLost:
-            if not left:
-                raise
+        pack = ["tar", "-cf", "-", "-C", str(place), "--exclude=./links", "."]
+        with (
+            host.stream(["tar", "-xf", "-", "-C", f"{there}.part"]) as target,
+            suppress(ConnectionError),
+            build_host.stream(pack) as source,
+        ):
+            while chunk := source.recv(CHUNK):
+                target.sendall(chunk)
+
+    persistently(send)
     host.run(["sh", "-c", _DONE, "done", str(there)], timeout=600)
 
 
-def _stream(build_host: Host, pack: list[str], host: Host, unpack: list[str]) -> None:
-    """What ``pack`` writes goes to ``unpack``.
-
-    Both report how they ended. The error of the packing side comes first, since a truncated stream looks damaged to the
-    other; unless the unpacking side has ended early.
-    """
-    with host.stream(unpack) as target, suppress(ConnectionError), build_host.stream(pack) as source:
-        while chunk := source.recv(1 << 16):
-            target.sendall(chunk)
+def persistently(stream: Callable[[], None]) -> None:
+    """Stream something to a host, and again from its beginning when a connection breaks off."""
+    for left in reversed(range(ATTEMPTS)):
+        try:
+            return stream()
+        except ConnectionLost:
+            if not left:
+                raise
+    return None
 
 
 def _refuse_rooted(build_host: Host, builder: str, key: str, host: Host) -> None:

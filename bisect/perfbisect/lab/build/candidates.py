@@ -109,12 +109,12 @@ class BuildsMade:
         """Prebuilt candidates are there. Of earlier sessions ``known`` has the key of each commit's build, ``places`` its host."""
         self.built: dict[int, Built] = dict(candidates.prebuilt)
         self.places: dict[int, str] = {}
+        self.contexts: dict[str, BuildContext] = {}  # by host: what all builds there share, once it is known
+        self.lost: set[str] = set()  # hosts that build no further
         self.lock = threading.RLock()
         self._candidates = candidates
         self._earlier = known or {}
         self._earlier_places = places or {}
-        self._contexts: dict[str, BuildContext] = {}  # by host
-        self._lost: set[str] = set()
         self._tidied: set[str] = set()
         self._first: tuple[str, str, str] | None = None  # host, commit and key of one build, as the first host has it
 
@@ -122,30 +122,31 @@ class BuildsMade:
         """The host that has built a candidate in this session or an earlier one; "" where none is known."""
         return self.places.get(candidate) or self._earlier_places.get(self._candidates.commits[candidate], "")
 
-    def context(self, host: str) -> BuildContext | None:
-        """What all builds on a host share, once it is known."""
-        return self._contexts.get(host)
-
     def open(self, context: BuildContext, candidate: int) -> None:
         """Take a host for builds, as it will build ``candidate``.
 
         Raises UsageError when it would build differently than earlier in the hunt, EnvironmentFailure when it would build
         differently than another host.
         """
-        check_known(context, self._candidates, self._earlier)
-        name = context.host.name
+        name, commits, known = context.host.name, self._candidates.commits, self._earlier
+        built = next((commit for commit in commits if commit in known), None)
+        if built and pipeline.key_of(context, built) != known[built]:
+            raise UsageError(
+                f"{built[:10]} would now be built differently than earlier in this hunt, so the runs of then and now"
+                " cannot be compared.",
+                f"The recipe of {context.builder.name} or the compiler has changed: undo that, or begin a new hunt.",
+            )
         with self.lock:
             if self._first is None:
-                commit = self._candidates.commits[candidate]
                 with suppress(BuildFailed):  # it cannot be checked out, which its build will report
-                    self._first = name, commit, pipeline.key_of(context, commit)
+                    self._first = name, commits[candidate], pipeline.key_of(context, commits[candidate])
             elif self._first[0] != name and pipeline.key_of(context, self._first[1]) != self._first[2]:
                 other, commit, _ = self._first
                 raise EnvironmentFailure(
                     f"host {name} would build {commit[:10]} differently than host {other}: their compilers differ",
                     "Builds of the two could not be compared: install the same compilers on all build hosts.",
                 )
-            self._contexts[name] = context
+            self.contexts[name] = context
 
     def tidy_once(self, host: str, work: Iterator[Warned]) -> Iterator[Warned]:
         """End and remove what earlier sessions have left on a host, unless that was done; the warnings about it."""
@@ -163,33 +164,10 @@ class BuildsMade:
 
     def has(self, candidate: int) -> bool:
         """Whether a candidate is built, and the host that has it is known; prebuilt ones have none."""
-        return candidate in self.places or (candidate in self.built and candidate in self._candidates.prebuilt)
-
-    def forget(self, candidate: int) -> None:
-        """A build is not where it was made any more."""
-        self.places.pop(candidate, None)
-
-    def lose(self, host: str) -> None:
-        """A host builds no further."""
-        self._lost.add(host)
-
-    def is_lost(self, host: str) -> bool:
-        """Whether that host builds no further."""
-        return host in self._lost
+        return candidate in self.places or candidate in self._candidates.prebuilt
 
     def same_binary(self, candidate: int) -> int:
         """The first candidate with the binary of a built one."""
         binary = self.built[candidate].facts.binary
         with self.lock:
             return next(other for other, known in self.built.items() if known.facts.binary == binary)
-
-
-def check_known(context: BuildContext, candidates: Candidates, known: Mapping[str, str]) -> None:
-    """Raise UsageError when commits would be built differently now; ``known`` is the key of each build so far."""
-    commit = next((commit for commit in candidates.commits if commit in known), None)
-    if commit and pipeline.key_of(context, commit) != known[commit]:
-        raise UsageError(
-            f"{commit[:10]} would now be built differently than earlier in this hunt, so the runs of then and now cannot"
-            " be compared.",
-            f"The recipe of {context.builder.name} or the compiler has changed: undo that, or begin a new hunt.",
-        )

@@ -30,7 +30,6 @@ UNPACKERS = {
 }  # fmt: skip
 """Endings of tarballs, and the program that each needs on the host."""
 
-ATTEMPTS = 3  # at sending a tarball during which a connection broke off
 
 _ADVICE = "Give the folder in which it is installed, with its bin or lib, or a tarball of that."
 
@@ -85,7 +84,8 @@ def take(host: Host, builder: Builder, name: str, path: str) -> Built:
     prefix = build_store.prefix(host, tarball) if tarball else _folder(host, path)
     contents = _fingerprint(host, prefix)
     version = _version(host, builder, path, prefix)
-    known = _resolved(builder, version)
+    of_versions = [block for block in builder.when if not (block.file or block.missing)]
+    known = applied(msgspec.structs.replace(builder, when=of_versions), TreeFacts(version, lambda _: False, "", ""))
     try:
         artifacts = known.build.artifacts if known.build else []
         binary = hash_artifacts(host, prefix, artifacts) if artifacts else contents
@@ -104,33 +104,29 @@ def in_place(host: Host, builder: Builder, facts: HostFacts) -> Built:
     prints.
     """
     prefix = PurePosixPath(builder.installed)
-    values = {"prefix": str(prefix), "recipe": str(upload.place_recipe(host, builder))}
-    printed = host.run(fill(builder.installed_version, values)).stdout if builder.installed_version else ""
+    printed = _printed(host, builder, prefix)
     known = [facts.name, facts.cpu, facts.cores, facts.memory_mib, facts.kernel, printed.strip()]
     key = hashlib.sha256(repr(known).encode()).hexdigest()[:32]
     done = BuildFacts(facts.name, key, "", 0.0, 0, 0, reused=True, log="")
     return Built(done, builder, facts.kernel, prefix)
 
 
-def _resolved(builder: Builder, version: str) -> Builder:
-    """The recipe for an installed system of that version."""
-    known = [block for block in builder.when if not (block.file or block.missing)]
-    return applied(msgspec.structs.replace(builder, when=known), TreeFacts(version, lambda _: False, "", ""))
+def _printed(host: Host, builder: Builder, prefix: PurePosixPath) -> str:
+    """What the installed system prints of itself; "" where the recipe has no command for it."""
+    values = {"prefix": str(prefix), "recipe": str(upload.place_recipe(host, builder))}
+    return host.run(fill(builder.installed_version, values)).stdout if builder.installed_version else ""
 
 
 def _version(host: Host, builder: Builder, path: str, prefix: PurePosixPath) -> str:
     """The version that the installed system prints; "" where the recipe has no command for it."""
-    if not builder.installed_version:
-        return ""
-    values = {"prefix": str(prefix), "recipe": str(upload.place_recipe(host, builder))}
     try:
-        printed = host.run(fill(builder.installed_version, values)).stdout
+        printed = _printed(host, builder, prefix)
     except ConnectionLost:
         raise
     except EnvironmentFailure as failure:
         raise UsageError(f"{path} is no installed {builder.name}: {failure}", _ADVICE) from failure
     # programs begin with their own path, which may hold a number
-    if version := version_text(re.sub(r"(?<!\S)/\S*", "", printed)):
+    if (version := version_text(re.sub(r"(?<!\S)/\S*", "", printed))) or not builder.installed_version:
         return version
     raise UsageError(f"{path} does not print its version: it printed {printed.strip()[:80]!r}.", _ADVICE)
 
@@ -159,13 +155,7 @@ def unpack(host: Host, path: str) -> str:
             place = build_store.folder(host, key)
             if not build_store.changes(host, place):
                 return key
-            for left in reversed(range(ATTEMPTS)):
-                try:
-                    _send(host, file, path, place)
-                    break
-                except ConnectionLost:
-                    if not left:
-                        raise
+            build_store.persistently(lambda: _send(host, file, path, place))
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}.", _ADVICE) from error
     try:
@@ -186,7 +176,7 @@ def _send(host: Host, file: BinaryIO, path: str, place: PurePosixPath) -> None:
     file.seek(0)
     try:
         with host.stream(["sh", "-c", _UNPACK, "unpack", str(place), *through]) as target:
-            while chunk := file.read(1 << 16):
+            while chunk := file.read(build_store.CHUNK):
                 try:
                     target.sendall(chunk)
                 except OSError:  # tar has ended, and reports why

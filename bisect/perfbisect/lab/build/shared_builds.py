@@ -17,7 +17,7 @@ from perfbisect.host.facts import is_full
 from perfbisect.host.packages import missing
 from perfbisect.host.protocol import Host, no_space
 from perfbisect.lab.build import build_store
-from perfbisect.lab.build.build_store import FUNCTIONS, LONG, ODD, READY, REFUSED, UNPACK
+from perfbisect.lab.build.build_store import CHUNK, FUNCTIONS, LONG, ODD, READY, REFUSED, UNPACK
 from perfbisect.lab.build.log_parser import Progress
 from perfbisect.lab.build.plan import BuildContext, for_processor
 from perfbisect.lab.build.shared_store import Manifest, Refused, Store, Unfit, header, name_of, read_header
@@ -26,7 +26,6 @@ from perfbisect.masking import masked
 
 PAUSE = 600.0  # seconds for which a store that has failed is not asked
 MB = 10**6
-CHUNK = 1 << 16  # bytes
 _UNFIT = 5  # a status besides REFUSED
 
 _LEAVING = """\

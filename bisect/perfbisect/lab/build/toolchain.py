@@ -133,6 +133,7 @@ def how_to_build(builder: Builder, answers: Answers) -> str:
     return how_to_prepare(source, answers.get(SYSTEM) or "", described=bool(answers.get(DEB_SRC)))
 
 
+STATISTICS = "ccache.log"  # in the folder of a build: to it ccache logs events
 _HITS = ("direct_cache_hit", "preprocessed_cache_hit")
 _MISS = "cache_miss"
 _REMOTE = ("remote_storage_hit", "secondary_storage_hit")  # the latter before 4.7
@@ -176,7 +177,7 @@ def cache_environment(root: PurePosixPath, work: PurePosixPath, size: str, names
         "CCACHE_BASEDIR": str(work),
         "CCACHE_NOHASHDIR": "1",
         "CCACHE_MAXSIZE": size,
-        "CCACHE_STATSLOG": str(statistics(work)),
+        "CCACHE_STATSLOG": str(work / STATISTICS),
     } | ({"CCACHE_NAMESPACE": namespace} if namespace else {})
 
 
@@ -237,11 +238,6 @@ def try_remote(host: Host, remote: str) -> str:
 def _ccache_version(host: Host) -> tuple[int, int]:
     version = re.search(r"(\d+)\.(\d+)", host.run(["ccache", "--version"]).stdout)
     return (int(version[1]), int(version[2])) if version else (0, 0)
-
-
-def statistics(work: PurePosixPath) -> PurePosixPath:
-    """The file to which ccache logs the events of a build."""
-    return work / "ccache.log"
 
 
 def count_cached(log: str) -> tuple[int, int, int]:
