@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
+from typing import TypeVar
 
 from perfbisect.core.domain.settings import Patch
 from perfbisect.errors import BuildFailed, CommandFailed, EnvironmentFailure
@@ -28,7 +29,9 @@ from perfbisect.masking import masked
 from perfbisect.recipes.when import satisfies
 from perfbisect.repository.derived import APPLY, encoded, outcome
 from perfbisect.repository.git import BARE, Repository, all_but, alternates_line
-from perfbisect.repository.submodules import Found, Submodule, Unavailable, find, look, origin_of, submodules
+from perfbisect.repository.submodules import Unavailable, find, look, origin_of, submodules
+
+T = TypeVar("T")
 
 LONG = 3600.0  # seconds, for what moves all files of a large tree
 
@@ -289,11 +292,13 @@ def bring_submodules(
         try:
             if len(parts) == MOST:
                 raise Unavailable(f"it has more than {MOST} submodules")
-            found = yield from _found(parent, tree, submodule, address)
+            found = yield from _staged("fetch", find(parent, tree, submodule, address))
         except Unavailable as failed:
-            raise _cannot(host, sha, failed) from failed
+            log = "".join(f"{line}\n" for line in (str(failed), failed.advice, *failed.tried))
+            raise cannot(host, sha, str(failed), masked(log), failed.advice) from failed
         place = hashlib.sha256(path.encode()).hexdigest()[:16]
-        bare = yield from _mirrored(host, found, f"{name}.git/modules/{place}")
+        sending = mirror(host, found.repository, f"{name}.git/modules/{place}", [found.tree])
+        bare = yield from _staged("send", sending)
         parts.append(Part(bare, found.tree, path, submodule.ignore))
         inner = submodules(found.repository, found.tree, submodule.ignore)
         left.extend((found.repository, found.tree, found.address, f"{path}/", each) for each in inner)
@@ -312,20 +317,8 @@ def listed_submodules(repository: Repository, sha: str, ignore: Sequence[str], u
         yield masked(f"{each.path} at {each.commit[:10]}: {whence}")
 
 
-def _found(parent: Repository, tree: str, submodule: Submodule, address: str) -> Generator[Progress, None, Found]:
-    steps = Steps(find(parent, tree, submodule, address))
+def _staged(stage: str, work: Generator[tuple[int, int], None, T]) -> Generator[Progress, None, T]:
+    steps = Steps(work)
     for done, total in steps:
-        yield Progress("fetch", done, total)
+        yield Progress(stage, done, total)
     return steps.result
-
-
-def _mirrored(host: Host, found: Found, name: str) -> Generator[Progress, None, PurePosixPath]:
-    steps = Steps(mirror(host, found.repository, name, [found.tree]))
-    for done, total in steps:
-        yield Progress("send", done, total)
-    return steps.result
-
-
-def _cannot(host: Host, sha: str, failed: Unavailable) -> BuildFailed:
-    log = "".join(f"{line}\n" for line in (str(failed), failed.advice, *failed.tried))
-    return cannot(host, sha, str(failed), masked(log), failed.advice)

@@ -298,27 +298,24 @@ def keep(
 
     Returns the facts of the build, with the linker of its layouts, or why it cannot be linked again.
     """
-    fixed = why_fixed(variant) or _keep(host, work, paths, recorder)
+    fixed = why_fixed(variant) or _why_not(host, work, paths, recorder)
     return replace(built, linker="" if fixed else recorder.linker.version, fixed=fixed)
 
 
-def _keep(host: Host, work: PurePosixPath, paths: Sequence[str], recorder: Recorder) -> str:
+def _why_not(host: Host, work: PurePosixPath, paths: Sequence[str], recorder: Recorder) -> str:
     links, prefix = str(work / FOLDER), str(work / "prefix")
     if not paths:
         paths = host.run(["sh", "-c", _RECORDED, "recorded", links, prefix], timeout=LONG).stdout.split("\0")[:-1]
         if len(paths) > MOST:
-            return (
-                f"it has {len(paths)} programs and libraries, and its recipe does not name the `artifacts` to measure"
-            )
+            many = f"it has {len(paths)} programs and libraries"
+            return f"{many}, and its recipe does not name the `artifacts` to measure"
     where = [str(host.root), str(jobs.scratch(host)), links, prefix, recorder.linker.name]
     printed = host.run(["sh", "-c", _KEEP, "keep", *where, *paths], timeout=LONG).stdout
     reasons = [line.partition("\t")[::2] for line in printed.splitlines()]
     if not reasons:
         return "the link of no installed program was recorded"
-    if any(not reason for _, reason in reasons):
-        return ""
-    path, reason = reasons[0]
-    return f"{path}: {reason}"
+    path, reason = min(reasons, key=lambda each: each[1] != "")  # one that can be is enough; else the first says why
+    return reason and f"{path}: {reason}"
 
 
 def link(host: Host, key: str, seed: int, linker: Linker) -> str:
@@ -335,9 +332,5 @@ def link(host: Host, key: str, seed: int, linker: Linker) -> str:
         lines = [line.strip() for line in linked.stderr.splitlines() if line.strip()]
         named = (line for line in lines if re.search(r"error|undefined|fatal|cannot", line, re.IGNORECASE))
         reason = next(named, lines[-1] if lines else "no reason was printed")
-        raise BuildFailed(
-            f"its layout {seed} cannot be linked: {reason}",
-            stage=LINK,
-            log=str(build / "log"),
-        )
+        raise BuildFailed(f"its layout {seed} cannot be linked: {reason}", stage=LINK, log=str(build / "log"))
     return made
