@@ -115,15 +115,17 @@ class Store:
         with _as_os_error():
             self._files.rm_file(f"{self._base}/{name}")
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> list[Entry]:
         """All objects of a folder, and what interrupted writers have left there."""
         self._check()
         assert self.folder
+        found = []
         for file in self.folder.iterdir():
             if file.name.endswith(ENDING) or (file.name.startswith(".") and f"{ENDING}." in file.name):
                 with suppress(FileNotFoundError):
                     facts = file.lstat()
-                    yield Entry(file.name, facts.st_size, facts.st_mtime)
+                    found.append(Entry(file.name, facts.st_size, facts.st_mtime))
+        return found
 
     def _check(self) -> None:
         if self.folder and not self.folder.is_dir():  # a mount that is missing must not be filled
