@@ -6,233 +6,158 @@ for a commit outside of it; in a trial, the number of a build. ``at`` and ``star
 a host cannot count is null. ``event_id`` is the log entry of a fact.
 """
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from perfbisect.store.connection import APPLICATION, VERSION
 
 if TYPE_CHECKING:
     import sqlite_utils
 
-
-class Table(NamedTuple):
-    """A table: its columns with their types, and those that may be null; the first column, or ``key``, is the primary key."""
-
-    columns: dict[str, Any]
-    nullable: tuple[str, ...] = ()
-    key: tuple[str, ...] = ()
-    references: tuple[tuple[str, str, str], ...] = ()
-    indexes: tuple[tuple[str, ...], ...] = ()
-
-
-OF_SESSION = (("session_id", "sessions", "id"),)
-FACT = {"event_id": int, "session_id": int, "commit_hash": str, "node": int, "host": str}
-
-TABLES = {
-    "hosts": Table(  # runs are comparable only under the same row
-        {
-            "id": str,  # a hash of all that follows but ``first_seen``
-            "name": str,
-            "cpu": str,
-            "cores": int,
-            "memory_mib": int,
-            "kernel": str,
-            "compiler": str,
-            "tools": str,  # JSON: tool to version
-            "settings": str,  # JSON: governor, turbo, …
-            "first_seen": float,
-        },
-    ),
-    "commits": Table(  # those that were about to be built
-        {"commit_hash": str, "date": str, "author": str, "subject": str},  # date: committer's day
-    ),
-    "sessions": Table(
-        {
-            "id": int,
-            "uid": str,  # its name in all histories that have a copy of it
-            "origin": str,  # whose it is; null for those of this history's owner
-            "kind": str,  # hunt, compare, noise, prove
-            "started": float,
-            "ended": float,  # null: running or interrupted
-            "builder": str,
-            "variant": str,
-            "workload": str,  # of a trial: all, with commas between
-            "host": str,  # the first
-            "host_id": str,
-            "metric": str,
-            "run_count": int,
-            "build_count": int,  # without those that were there
-            "about": int,  # of a proof: the hunt; of a hunt for a drop: the comparison
-            "drop_between": str,  # JSON, of such a hunt: numbers of the workload, and of the builds before and after the drop
-            "good": str,  # of a hunt, as written
-            "bad": str,
-            "good_commit": str,
-            "bad_commit": str,
-            "base_commit": str,  # the good end of the range; the merge base where good is not an ancestor of bad
-            "repository": str,
-            "commits": int,  # in the range
-            "candidates": int,
-            "merges": int,
-            "between_visits": float,  # of an A/A, once it has ended: s.d. as a fraction, of the metric
-            "within_visits": float,
-            "noise": float,  # s.d. of one run, as hunts take it
-            "settings": str,  # JSON: everything that was asked for
-            "request": str,  # JSON, of a trial: what it measures
-        },
-        (
-            "origin",
-            "ended",
-            "about",
-            "drop_between",
-            "good",
-            "bad",
-            "good_commit",
-            "bad_commit",
-            "base_commit",
-            "repository",
-            "commits",
-            "candidates",
-            "merges",
-            "between_visits",
-            "within_visits",
-            "noise",
-            "request",
-        ),
-        references=(("host_id", "hosts", "id"), ("about", "sessions", "id")),
-        indexes=(("uid",), ("about",)),
-    ),
-    "ranges": Table(  # of hunts
-        {"session_id": int, "candidates": str},  # JSON: commit of each node, oldest first
-        references=OF_SESSION,
-    ),
-    "sittings": Table(  # a process that worked on a session
-        {"id": int, "session_id": int, "started": float, "process": str, "failure": str},
-        ("failure",),
-        references=OF_SESSION,
-        indexes=(("session_id",),),
-    ),
-    "events": Table(
-        {
-            "id": int,
-            "session_id": int,
-            "at": float,
-            "kind": str,
-            "commit_hash": str,  # of the candidate that the event is about
-            "host": str,  # null where there is only one
-            "body": str,  # JSON
-        },
-        ("commit_hash", "host"),
-        references=OF_SESSION,
-        indexes=(("session_id",),),
-    ),
-    "builds": Table(
-        FACT
-        | {
-            "at": float,
-            "build_key": str,
-            "binary_hash": str,
-            "same_as": str,  # the first build of this session with the same binary
-            "seconds": float,
-            "cache_hits": int,
-            "cache_misses": int,
-            "reused": int,  # 1: an earlier build was still there; 2: from the shared builds
-            "log": str,
-        },
-        ("node", "same_as"),
-        indexes=(("session_id", "commit_hash"), ("commit_hash",)),
-    ),
-    "skips": Table(  # candidates that could not be measured
-        FACT
-        | {
-            "workload": int,
-            "round": int,
-            "at": float,
-            "stage": str,
-            "reason": str,
-            "seconds": float,  # 0 where another hunt has spent them
-            "log": str,
-        },
-        ("node",),
-        indexes=(("session_id", "commit_hash"),),
-    ),
-    "runs": Table(
-        FACT
-        | {
-            "workload": int,  # its number in a trial; 0 in a hunt
-            "round": int,  # of a trial
-            "visit": str,
-            "build_key": str,
-            "dataset_key": str,
-            "started": float,  # when the measured window opened
-            "seconds": float,  # length of the window
-            "cost": float,  # seconds from the entry of the log before this one
-            "operations": int,
-            "qps": float,  # null where instructions were counted exactly
-            "latency_avg": float,  # milliseconds
-            "latency_p95": float,
-            "latency_p99": float,
-            "latency_max": float,
-            "log": str,
-        },
-        ("node", "dataset_key", "qps", "latency_avg", "latency_p95", "latency_p99", "latency_max"),
-        indexes=(("session_id", "commit_hash", "started"),),
-    ),
-    "verdicts": Table(
-        {
-            "session_id": int,
-            "event_id": int,
-            "at": float,
-            "kind": str,  # Found, Several, NotReproduced, CodePlacement, Inconclusive
-            "ratio": float,  # bad against good; null where the verdict has a ratio for each step instead
-            "low": float,  # 95 % interval
-            "high": float,
-            "detectable": float,  # NotReproduced: the smallest change that would have been seen
-            "reason": str,  # Inconclusive: why
-        },
-        ("ratio", "low", "high", "detectable", "reason"),
-        references=OF_SESSION,
-    ),
-    "suspects": Table(  # the commits that a verdict names
-        {
-            "session_id": int,
-            "rank": int,
-            "commit_hash": str,
-            "node": int,
-            "probability": float,
-            "ratio": float,  # after the commit against before it; null for the set of an inconclusive hunt
-            "low": float,
-            "high": float,
-        },
-        ("ratio", "low", "high"),
-        key=("session_id", "rank"),
-        references=OF_SESSION,
-    ),
-    "batches": Table(  # one `bisect batch`, or one `bisect run` of several workloads
-        {
-            "id": int,
-            "started": float,
-            "ended": float,  # null: running or interrupted
-            "process": str,  # the last one that worked on it
-            "file": str,  # its path; empty where one process carries out all hunts
-        },
-        ("ended",),
-    ),
-    "batch_hunts": Table(
-        {
-            "batch_id": int,
-            "number": int,
-            "arguments": str,  # JSON: of `bisect run`
-            "folder": str,  # where it is started
-            "hosts": str,  # JSON: those that it can be measured on, a list of lists: all of one of them
-            "hunt_id": int,  # null until it has begun
-            "status": int,  # its exit status; null until it has ended
-            "failure": str,  # of one that did not begin
-            "process": str,  # the last one that began this hunt
-        },
-        ("hunt_id", "status", "failure", "process"),
-        key=("batch_id", "number"),
-        references=(("batch_id", "batches", "id"), ("hunt_id", "sessions", "id")),
-    ),
+# A column has one type and one meaning wherever it is; those in neither list are texts.
+INTEGERS = frozenset(
+    [
+        "about",
+        "batch_id",
+        "build_count",
+        "cache_hits",
+        "cache_misses",
+        "candidates",
+        "commits",
+        "cores",
+        "event_id",
+        "hunt_id",
+        "memory_mib",
+        "merges",
+        "node",
+        "number",
+        "operations",
+        "rank",
+        "reused",
+        "round",
+        "run_count",
+        "session_id",
+        "status",
+    ]
+)
+REALS = frozenset(
+    [
+        "at",
+        "between_visits",
+        "cost",
+        "detectable",
+        "ended",
+        "first_seen",
+        "high",
+        "latency_avg",
+        "latency_max",
+        "latency_p95",
+        "latency_p99",
+        "low",
+        "noise",
+        "probability",
+        "qps",
+        "ratio",
+        "seconds",
+        "started",
+        "within_visits",
+    ]
+)
+OPTIONAL = frozenset(
+    [
+        "about",
+        "base_commit",
+        "bad",
+        "bad_commit",
+        "between_visits",
+        "candidates",
+        "commit_hash",
+        "commits",
+        "dataset_key",
+        "detectable",
+        "drop_between",
+        "ended",
+        "failure",
+        "good",
+        "good_commit",
+        "high",
+        "host",
+        "hunt_id",
+        "latency_avg",
+        "latency_max",
+        "latency_p95",
+        "latency_p99",
+        "low",
+        "merges",
+        "node",
+        "noise",
+        "origin",
+        "process",
+        "qps",
+        "ratio",
+        "reason",
+        "repository",
+        "request",
+        "same_as",
+        "status",
+        "within_visits",
+    ]
+)  # may be null
+REFERENCES = {
+    "session_id": "sessions",
+    "about": "sessions",
+    "hunt_id": "sessions",
+    "host_id": "hosts",
+    "batch_id": "batches",
 }
+FACT = "event_id session_id commit_hash node host"
+
+TABLES = {  # name → columns, the primary key first
+    # Runs are comparable only under the same row. id: a hash of all that follows but first_seen. tools, settings: JSON.
+    "hosts": "id name cpu cores memory_mib kernel compiler tools settings first_seen",
+    # Those that were about to be built. date: committer's day.
+    "commits": "commit_hash date author subject",
+    # uid: its name in all histories that have a copy of it. origin: whose it is; null for those of this history's owner. kind:
+    # hunt, compare, noise, prove. ended: null while it is running or interrupted. workload: of a trial, all with commas between.
+    # host: the first. build_count: without those that were there. about: of a proof, the hunt; of a hunt for a drop, the
+    # comparison, and drop_between the numbers of the workload and of the builds before and after the drop, as JSON.
+    # Of hunts: good and bad as written; base_commit is the good end of the range, the merge base where good is not an ancestor
+    # of bad; commits in the range. Of an A/A that has ended, as fractions: s.d. between visits and within them, and noise, that of
+    # one run as hunts take it. settings: JSON, all that was asked for. request: JSON, what a trial measures.
+    "sessions": "id uid origin kind started ended builder variant workload host host_id metric run_count build_count about drop_between"
+    " good bad good_commit bad_commit base_commit repository commits candidates merges between_visits within_visits noise settings request",
+    # The range of a hunt. candidates: JSON, the commit of each node, oldest first.
+    "ranges": "session_id candidates",
+    # A process that worked on a session, and why it could not go on.
+    "sittings": "id session_id started process failure",
+    # commit_hash: of the candidate that the event is about. host: null where there is only one. body: JSON.
+    "events": "id session_id at kind commit_hash host body",
+    # same_as: the first commit of this session with the same binary. reused: 1 where an earlier build was there, 2 for a shared one.
+    "builds": f"{FACT} at build_key binary_hash same_as seconds cache_hits cache_misses reused log",
+    # Candidates that could not be measured. seconds: 0 where another hunt has spent them.
+    "skips": f"{FACT} workload round at stage reason seconds log",
+    # workload, round: of a trial. started, seconds: of the measured window. cost: seconds from the entry of the log before
+    # this one. qps: null where instructions were counted exactly. latency: milliseconds.
+    "runs": f"{FACT} workload round visit build_key dataset_key started seconds cost operations qps latency_avg latency_p95"
+    " latency_p99 latency_max log",
+    # kind: Found, Several, NotReproduced, CodePlacement, Inconclusive. ratio: bad against good, with its 95 % interval; null where
+    # each step has one instead. detectable: the smallest change that would have been seen. reason: why it is inconclusive.
+    "verdicts": "session_id event_id at kind ratio low high detectable reason",
+    # The commits that a verdict names. ratio: after the commit against before it; null for the set of an inconclusive hunt.
+    "suspects": "session_id rank commit_hash node probability ratio low high",
+    # One `bisect batch`, or, without a file, one `bisect run` of several workloads. process: the last one that worked on it.
+    "batches": "id started ended process file",
+    # arguments: JSON, of `bisect run`. folder: where it is started. hosts: JSON, a list of lists: it is measured on all of one of
+    # them. hunt_id: null until it has begun. status: its exit status. failure: of one that did not begin.
+    "batch_hunts": "batch_id number arguments folder hosts hunt_id status failure process",
+}
+KEYS = {
+    "suspects": ("session_id", "rank"),
+    "batch_hunts": ("batch_id", "number"),
+}  # where it is more than the first column
+INDEXES = (
+    ("sessions", "uid"), ("sessions", "about"), ("sittings", "session_id"), ("events", "session_id"), ("builds", "commit_hash"),
+    ("builds", "session_id", "commit_hash"), ("skips", "session_id", "commit_hash"), ("runs", "session_id", "commit_hash", "started"),
+)  # fmt: skip
 
 VIEWS = {
     "hunts": """
@@ -344,24 +269,35 @@ GROUP BY builds.host, builder, variant
 }
 
 
+def column_type(table: str, column: str) -> type:
+    """The type of a column. A workload is a number within its session, and a name there; a host's id is a hash."""
+    if column == "workload":
+        return str if table == "sessions" else int
+    if column == "id":
+        return str if table == "hosts" else int
+    if table == "ranges":
+        return int if column == "session_id" else str
+    return int if column in INTEGERS else float if column in REALS else str
+
+
 def create(db: "sqlite_utils.Database") -> None:
     """Create what an empty file lacks. A second process that does the same waits, and finds it done."""
     db.execute("BEGIN IMMEDIATE")
     try:
         if not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-            for name, table in TABLES.items():
-                first = next(iter(table.columns))
-                key = table.key or first
-                known = {*table.nullable, *table.key, first}
-                made = db.table(name).create(
-                    table.columns,
-                    pk=key,
-                    not_null=[column for column in table.columns if column not in known],
-                    foreign_keys=table.references or None,
-                    defaults={column: 0 for column in table.columns if column.endswith("_count")},
+            for name, columns in TABLES.items():
+                first, *others = columns.split()
+                db.table(name).create(
+                    {column: column_type(name, column) for column in (first, *others)},
+                    pk=KEYS.get(name, first),
+                    not_null=[column for column in others if column not in OPTIONAL],
+                    foreign_keys=[
+                        (column, REFERENCES[column], "id") for column in (first, *others) if column in REFERENCES
+                    ],
+                    defaults={column: 0 for column in others if column.endswith("_count")},
                 )
-                for columns in table.indexes:
-                    made.create_index(columns, unique=columns == ("uid",))
+            for name, *indexed in INDEXES:
+                db.table(name).create_index(indexed, unique=indexed == ["uid"])
             for name, sql in VIEWS.items():
                 db.create_view(name, sql)
             db.execute(f"PRAGMA application_id = {APPLICATION}")
