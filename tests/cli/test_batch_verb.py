@@ -64,7 +64,7 @@ def file(script: Commit, tmp_path: Path) -> Path:
 
 def at_once(history: Path) -> int:
     """The largest number of hunts that had begun and not ended at one time."""
-    spans = rows(history, "select hunt_id, min(at), max(at) from events group by hunt_id")
+    spans = rows(history, "select session_id, min(at), max(at) from events group by session_id")
     return max(sum(began <= start < ended for _, began, ended in spans) for _, start, _ in spans)
 
 
@@ -101,8 +101,8 @@ def test_hunts_run_at_once_and_one_that_fails_stops_no_other(file: Path, tmp_pat
     for host in ("a", "b"):  # one at a time on each
         spans = rows(
             history,
-            "select min(at), max(at) from events join hunts on hunts.id = hunt_id"
-            f" where hunts.host = '{host}' group by hunt_id order by 1",
+            "select min(at), max(at) from events join hunts on hunts.id = session_id"
+            f" where hunts.host = '{host}' group by session_id order by 1",
         )
         assert all(before[1] <= after[0] for before, after in pairwise(spans))
     assert {page.name for page in pages.iterdir()} == {"index.html", "hunt-1.html", "hunt-2.html", "hunt-3.html"}
@@ -124,7 +124,7 @@ def test_hunts_of_a_range_share_builds(file: Path, tmp_path: Path) -> None:
     file.write_text(file.read_text().replace('any-host = ["a", "b"]', 'host = "a"'))
     history = tmp_path / "h.db"
     assert bisect("batch", str(file), "--history", str(history)).returncode == 0
-    made = rows(history, "select hunt_id, sum(not reused) from builds group by hunt_id order by hunt_id")
+    made = rows(history, "select session_id, sum(not reused) from builds group by session_id order by session_id")
     assert made[0][1] >= 3
     assert [number for _, number in made[1:]] == [0, 0]
     assert at_once(history) == 1
@@ -141,7 +141,7 @@ def test_interrupted_it_goes_on_with_all_hunts(file: Path, tmp_path: Path) -> No
     done = bisect("resume", "--all", "--history", str(history))
     assert done.returncode == 0, done.stderr
     assert rows(history, "select count(*), count(ended) from hunts") == [(3, 3)]
-    assert rows(history, "select count(*) from sessions where hunt_id = 1") == [(2,)]
+    assert rows(history, "select count(*) from sittings where session_id = 1") == [(2,)]
     assert "No hunt is interrupted" in bisect("resume", "--all", "--history", str(history)).stderr
 
 
@@ -222,4 +222,4 @@ def test_killed_its_hunts_go_on_and_are_taken_up(file: Path, tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr
     assert "Going on with batch b1" in done.stderr
     assert rows(history, "select count(*), count(ended) from hunts") == [(3, 3)]
-    assert rows(history, "select count(*) from sessions") == [(3,)]  # none was interrupted
+    assert rows(history, "select count(*) from sittings") == [(3,)]  # none was interrupted

@@ -92,7 +92,7 @@ def test_a_dry_run_leaves_the_history_as_it_is(exits: Exits, root: Path, tmp_pat
             dump = Path(__file__).parents[1] / "store" / "released.sql"
             connection.executescript(f"BEGIN;{dump.read_text()}COMMIT;")
         connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("UPDATE hunts SET ended = NULL, started = ?", [time.time()])
+        connection.execute("UPDATE sessions SET ended = NULL, started = ?", [time.time()])
         connection.execute("UPDATE builds SET build_key = ?", [KEYS[0]])
         killed.parent.mkdir()
         for file in tmp_path.glob("history.db*"):

@@ -30,7 +30,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
         sample.write(history)
         hunt = sample.begin(history, at=sample.BEGAN + 3600)
         assert history.writer is not None
-        history.writer.execute("update sessions set process = 'elsewhere 1 1' where hunt_id = ?", [hunt])
+        history.writer.execute("update sittings set process = 'elsewhere 1 1' where session_id = ?", [hunt])
     return path
 
 

@@ -62,7 +62,7 @@ def test_markdown_is_that_of_show(report: Callable[..., Ended], invoke: Callable
 
 def test_a_damaged_hunt_is_named_and_the_others_are_written(report: Callable[..., Ended], written: Path) -> None:
     with closing(History.open(written)) as history:
-        history.connection.execute("update events set body = '{' where hunt_id = 2 or (hunt_id = 1 and id = 3)")
+        history.connection.execute("update events set body = '{' where session_id = 2 or (session_id = 1 and id = 3)")
         history.connection.commit()
     status, _, err = report("--all", "pages")
     assert status == 0

@@ -139,7 +139,9 @@ def test_a_build_that_fails_fails_for_all_and_a_run_that_fails_for_its_own_workl
     assert culprits(seal) == {"one": commits[9], "two": commits[3]}
     built = tried.read_text().splitlines()
     assert len(built) == len(set(built))
-    failed = rows(seal / HISTORY, "select workload, commit_hash, stage from skips join hunts on hunts.id = hunt_id")
+    failed = rows(
+        seal / HISTORY, "select hunts.workload, commit_hash, stage from skips join hunts on hunts.id = session_id"
+    )
     by_build = {(workload, commit) for workload, commit, stage in failed if stage == "compile"}
     of_one, of_two = ({commit for name, commit in by_build if name == workload} for workload in ("one", "two"))
     assert of_two
@@ -162,7 +164,7 @@ def test_a_workload_that_fails_at_an_end_stops_no_other_and_can_go_on(
     fixed.touch()
     exits(0, "resume", "2", "--plain")
     assert culprits(seal) == {"one": commits[5], "two": commits[2]}
-    assert rows(seal / HISTORY, "select count(*) from sessions where hunt_id = 1") == [(1,)]
+    assert rows(seal / HISTORY, "select count(*) from sittings where session_id = 1") == [(1,)]
 
 
 def test_a_hunt_that_cannot_go_on_stops_no_other(

@@ -99,7 +99,9 @@ def test_clones_at_other_paths_use_the_same_builds(tmp_path: Path, git: Callable
         words = ["--build", "true", "--run", "sh {prefix}/bench.sh", "--rate", r"rate (\d+)", "--max-runs", "6"]
         done = bisect("run", good, bad, "--repo", str(clone), *words, "--no-explain", "--history", str(history))
         assert done.returncode in (1, 2), done.stdout + done.stderr
-        return rows(history, "select reused from builds where hunt_id = (select max(id) from hunts) order by event_id")
+        return rows(
+            history, "select reused from builds where session_id = (select max(id) from hunts) order by event_id"
+        )
 
     common = ("HEAD~2", "HEAD~1")
     assert hunt(clones[0], *common) == [(0,), (0,)]

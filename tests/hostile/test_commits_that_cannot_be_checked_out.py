@@ -221,7 +221,7 @@ def hunt(tmp_path: Path, good: int, bad: int) -> list[str]:
 def test_a_hunt_skips_them_and_so_does_its_continuation(tmp_path: Path, history: list[str]) -> None:
     whole = bisect(*hunt(tmp_path, 0, SPEEDS - 1), "--plain")
     assert whole.returncode == 0, whole.stdout + whole.stderr
-    skips = "select distinct commit_hash, stage from skips where hunt_id = {}"
+    skips = "select distinct commit_hash, stage from skips where session_id = {}"
     found = set(rows(tmp_path / "h.db", skips.format(1)))
     assert found
     assert found <= {(history[number], "checkout") for number in ODD}

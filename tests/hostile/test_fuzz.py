@@ -152,7 +152,9 @@ def world(tmp_path: Path, git: Git, monkeypatch: pytest.MonkeyPatch) -> Iterator
     ours = "'$.builder', 'script', '$.workload', 'one', '$.host', 'here', '$.repository', ?, '$.metric', 'rate', '$.good_commit', ?, '$.bad_commit', ?"
     with closing(sqlite3.connect(tmp_path / "some.db")) as connection, connection:
         ends = git("rev-parse", "HEAD~1"), git("rev-parse", "HEAD")
-        connection.execute(f"update hunts set settings = json_set(settings, {ours})", [str(tmp_path / "repo"), *ends])
+        connection.execute(
+            f"update sessions set settings = json_set(settings, {ours})", [str(tmp_path / "repo"), *ends]
+        )
 
     def stop(*_: object, **__: object) -> None:
         raise UsageError("The world of the fuzzer ends here.")

@@ -171,7 +171,7 @@ def test_a_hunt_prints_and_keeps_no_password(repository: Path, tmp_path: Path) -
         dump = "\n".join(connection.iterdump())
     kept = [line for line in dump.splitlines() if "s3cret" in line]
     assert kept
-    assert all(line.startswith('INSERT INTO "hunts"') for line in kept)
+    assert all(line.startswith('INSERT INTO "sessions"') for line in kept)
     assert stat.S_IMODE(history.stat().st_mode) == 0o600
 
 
@@ -183,7 +183,7 @@ def test_a_hunt_with_a_password_in_its_command_goes_on(repository: Path, tmp_pat
         connection.execute("DELETE FROM suspects")
         connection.execute("DELETE FROM verdicts")
         connection.execute("DELETE FROM events WHERE kind = 'HuntEnded'")
-        connection.execute("UPDATE hunts SET ended = NULL")
+        connection.execute("UPDATE sessions SET ended = NULL")
         connection.commit()
     done = run("resume", "--plain", "--history", str(history))
     assert done.status in (0, 2), done.err
@@ -230,13 +230,13 @@ DAMAGE = {
     "wrong types": "replace({column}, ':', ':[') ",
 }
 PLACES = {
-    "the first event": ("events", "body", "id = (SELECT min(id) FROM events WHERE hunt_id = 1)"),
-    "a run": ("events", "body", "id = (SELECT min(id) FROM events WHERE hunt_id = 1 AND kind = 'RunFinished')"),
-    "the verdict": ("events", "body", "hunt_id = 1 AND kind = 'HuntEnded'"),
-    "its kind": ("events", "kind", "hunt_id = 1 AND kind = 'HuntEnded'"),
-    "its time": ("events", "at", "hunt_id = 1 AND kind = 'HuntEnded'"),
-    "the settings": ("hunts", "settings", "id = 1"),
-    "the range": ("ranges", "candidates", "hunt_id = 1"),
+    "the first event": ("events", "body", "id = (SELECT min(id) FROM events WHERE session_id = 1)"),
+    "a run": ("events", "body", "id = (SELECT min(id) FROM events WHERE session_id = 1 AND kind = 'RunFinished')"),
+    "the verdict": ("events", "body", "session_id = 1 AND kind = 'HuntEnded'"),
+    "its kind": ("events", "kind", "session_id = 1 AND kind = 'HuntEnded'"),
+    "its time": ("events", "at", "session_id = 1 AND kind = 'HuntEnded'"),
+    "the settings": ("sessions", "settings", "id = 1"),
+    "the range": ("ranges", "candidates", "session_id = 1"),
 }
 
 

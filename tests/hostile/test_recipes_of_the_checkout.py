@@ -257,7 +257,9 @@ def test_a_hunt_of_an_earlier_release_finds_its_recipes_where_it_began(
     monkeypatch.chdir(here)
     ends = git("rev-parse", "HEAD~1"), git("rev-parse", "HEAD")
     assert run("run", *ends, "-b", "script", "-w", "one", "--repo", str(clone), "--plain").status == 4
-    blank = "update hunts set settings = json_remove(settings, '$.builders_path', '$.workloads_path', '$.hosts_path')"
+    blank = (
+        "update sessions set settings = json_remove(settings, '$.builders_path', '$.workloads_path', '$.hosts_path')"
+    )
     with closing(sqlite3.connect(seal / ".local/state/perfbisect/history.db")) as history, history:
         history.execute(blank)
     fixed.touch()

@@ -22,10 +22,11 @@ PRAGMAS = {
 
 
 DAMAGED = """
-SELECT iif(kind = 'hunt', 'hunt ', substr(kind, 1, 1)) || id || ', table sessions, column settings,' FROM sessions WHERE NOT json_valid(settings)
-UNION ALL SELECT name || ', table sessions, column request,' FROM trials WHERE NOT json_valid(request)
-UNION ALL SELECT 'session ' || session_id || ', table events, row ' || id || ',' FROM events WHERE NOT json_valid(body)
-UNION ALL SELECT 'hunt ' || session_id || ', table ranges,' FROM ranges WHERE NOT json_valid(candidates)
+WITH named AS (SELECT id, iif(kind = 'hunt', 'hunt ', substr(kind, 1, 1)) || id || ', table ' AS name, kind, settings, request FROM sessions)
+SELECT name || 'sessions, row ' || id || ', column settings,' FROM named WHERE NOT json_valid(settings)
+UNION ALL SELECT name || 'sessions, row ' || id || ', column request,' FROM named WHERE kind != 'hunt' AND NOT json_valid(request)
+UNION ALL SELECT name || 'events, row ' || events.id || ',' FROM events JOIN named ON named.id = session_id WHERE NOT json_valid(body)
+UNION ALL SELECT name || 'ranges,' FROM ranges JOIN named ON id = session_id WHERE NOT json_valid(candidates)
 UNION ALL SELECT 'table hosts, row ' || id || ',' FROM hosts WHERE NOT json_valid(tools) OR NOT json_valid(settings)
 LIMIT 1
 """

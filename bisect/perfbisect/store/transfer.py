@@ -224,8 +224,9 @@ def about_hunt(request: TrialRequest, hunt: int | None) -> TrialRequest:
 
 def log_of(history: History, session: int) -> Iterator[Timed]:
     """The log of a session as it is written: without passwords. Raises EnvironmentFailure for what cannot be read."""
+    name = called(history.columns(session, "kind")[0], session)
     for entry in history.events(session):
-        with intact(history.path, f"session {session}, table events, row {entry.id},"):
+        with intact(history.path, f"{name}, table events, row {entry.id},"):
             at, event = number(entry.at), masked_fields(entry.event)
             check_counts(fields := codec.encode(event))
             codec.dumps(fields)
