@@ -2,12 +2,14 @@
 
 python benchmarks/history/run.py                                1,000 hunts of 1,000 runs each, written once (10 minutes, 6 GB)
 python benchmarks/history/run.py --hunts 20 --folder /tmp/small  a small one
+python benchmarks/history/run.py --hunts 300 --against TREE      beside another checkout, which has written its own: --write there
 
 Writing goes through the store as in a hunt, but for one transaction a hunt in place of one an event. Each command is a
 process of its own, with the page cache warm; the time is the median of five.
 """
 
 import argparse
+import math
 import os
 import sqlite3
 import subprocess
@@ -17,26 +19,28 @@ import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median, stdev
 
 from invented import BEGAN, EACH, Invented
 
 from perfbisect.core.domain.events import RunFinished
+from perfbisect.core.stats.distributions import t_quantile
 from perfbisect.folders import cache_folder
 from perfbisect.hunt import watching
 from perfbisect.store.history import History
 
 REPEATS = 5
 APPENDED = 300  # runs
+PAIRS = 20  # of measurements side by side
 QUERIES = {
     "culprits": "select * from culprits",
     "rqps of a hunt": "select * from rqps where hunt_id = {hunt}",
     "candidates of a hunt": "select * from candidates where hunt_id = {hunt}",
-    "runs of a hunt": "select * from runs where hunt_id = {hunt} order by started",
+    "runs of a hunt": "select * from runs where session_id = {hunt} order by started",
     "a counter of a hunt": "select node, avg(value / operations) from counters join runs on event_id = run_id"
-    " where hunt_id = {hunt} and name = 'instructions' group by node",
+    " where session_id = {hunt} and name = 'instructions' group by node",
     "build costs": "select * from build_costs",
-    "builds of a commit": "select hunt_id, host, seconds from builds where commit_hash = (select bad_commit from hunts where id = {hunt})",
+    "builds of a commit": "select session_id, host, seconds from builds where commit_hash = (select bad_commit from hunts where id = {hunt})",
     "hunts of a system": "select id, workload, good, bad from hunts where builder = 'sqlite' order by id desc limit 20",
 }
 
@@ -88,6 +92,32 @@ def command(path: Path, *words: str) -> Callable[[], object]:
         subprocess.run(line, check=True, stdout=subprocess.DEVNULL)
 
     return work
+
+
+def side_by_side(here: Path, there: Path, tree: Path, hunt: str) -> None:
+    """CPU time of reading the histories of two checkouts in turns, and the ratio of this one to the other with its 95 % interval."""
+    opening = "from pathlib import Path; from perfbisect.store.history import History; History.open(Path({!r}), read_only=True)"
+    verb = "import sys; from perfbisect.cli.main import main; sys.argv = ['bisect', *{!r}]; main()"
+    print("| what | this, CPU s | other, CPU s | ratio | 95 % interval |\n|---|--:|--:|--:|--:|", flush=True)
+    for what, words in (("open", ()), ("`bisect history`", ("history",)), (f"`bisect show {hunt}`", ("show", hunt))):
+        taken: dict[Path, list[float]] = {here: [], there: []}
+        for turn in range(PAIRS + 1):
+            for path in (here, there) if turn % 2 else (there, here):
+                code = verb.format([*words, "--history", str(path)]) if words else opening.format(str(path))
+                source = Path(__file__).parents[2] if path == here else tree
+                environment = {**os.environ, "PYTHONPATH": str(source / "bisect")}
+                process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL, env=environment)
+                _, status, used = os.wait4(process.pid, 0)
+                process.returncode = os.waitstatus_to_exitcode(status)
+                assert not process.returncode, code
+                taken[path].append(used.ru_utime + used.ru_stime)
+        logs = [math.log(one / other) for one, other in zip(*(taken[path][1:] for path in (here, there)), strict=True)]
+        middle, error = fmean(logs), t_quantile(1.959964, PAIRS - 1) * stdev(logs) / math.sqrt(PAIRS)
+        low, ratio, high = (math.exp(middle + sign * error) for sign in (-1, 0, 1))
+        print(
+            f"| {what} | {median(taken[here]):.3f} | {median(taken[there]):.3f} | {ratio:.3f} | {low:.3f} to {high:.3f} |",
+            flush=True,
+        )
 
 
 class Silent:
@@ -151,6 +181,8 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=1_000, help="of each hunt")
     parser.add_argument("--folder", type=Path, default=cache_folder() / "benchmarks" / "history")
     parser.add_argument("--write", action="store_true", help="only write")
+    parser.add_argument("--against", type=Path, metavar="TREE", help="another checkout")
+    parser.add_argument("--their-folder", type=Path, help="of the histories that it has written")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
     path = given.folder / f"{given.hunts}x{given.runs}.db"
@@ -158,6 +190,9 @@ def main() -> None:
     if given.write:
         return
     hunt = str(given.hunts // 2 + 1)
+    if given.against:
+        side_by_side(path, (given.their_folder or given.folder) / path.name, given.against, hunt)
+        return
     with closing(sqlite3.connect(path)) as connection:
         sizes = [connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in ("hunts", "runs")]
     print(f"{sizes[0]:,} hunts, {sizes[1]:,} runs, {path.stat().st_size / 1e9:.1f} GB\n")

@@ -13,14 +13,12 @@ This module is fast to import: what decodes events (msgspec, numpy) or writes (s
 """
 
 import json
-import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perfbisect.core.domain.settings import Settings, TrialRequest
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.masking import masked, masked_fields
 from perfbisect.process import this_process
@@ -43,6 +41,7 @@ if TYPE_CHECKING:
 
     from perfbisect.core.domain.events import Event, HuntStarted
     from perfbisect.core.domain.facts import HostFacts
+    from perfbisect.core.domain.settings import Settings, TrialRequest
     from perfbisect.core.domain.trials import Trial
     from perfbisect.core.inference.observations import Logged
     from perfbisect.store.log import SessionLog
@@ -110,7 +109,7 @@ class History:
         """Close the file. Everything has been written before."""
         self.connection.close()
 
-    def begin(self, settings: Settings, host: "HostFacts", started: "HuntStarted", at: float) -> int:
+    def begin(self, settings: "Settings", host: "HostFacts", started: "HuntStarted", at: float) -> int:
         """Enter a new hunt and return its number; the range is that of ``started``, whose ``hunt`` is ignored.
 
         Its settings are stored as they are, since `resume` needs its commands. Where they contain a password, only the
@@ -123,7 +122,7 @@ class History:
             self.sit(hunt, at)
         return hunt
 
-    def begin_trial(self, settings: Settings, request: TrialRequest, host: "HostFacts", at: float) -> int:
+    def begin_trial(self, settings: "Settings", request: "TrialRequest", host: "HostFacts", at: float) -> int:
         """Enter a new trial and return its number; its name is the first letter of its kind and that."""
         with self.transaction():
             trial = self.enter_trial(settings, request, host, at)
@@ -131,7 +130,7 @@ class History:
         return trial
 
     def enter_hunt(
-        self, settings: Settings, host: "HostFacts", candidates: tuple[str, ...], commits: int, choices: int, merges: int, at: float
+        self, settings: "Settings", host: "HostFacts", candidates: tuple[str, ...], commits: int, choices: int, merges: int, at: float
     ) -> int:  # fmt: skip
         """Enter a hunt, on which nobody works yet."""
         row = {column: getattr(settings, column) for column in OF_SETTINGS}
@@ -141,7 +140,7 @@ class History:
             db.table("ranges").insert({"session_id": hunt, "candidates": json.dumps(candidates)})
         return hunt
 
-    def enter_trial(self, settings: Settings, request: TrialRequest, host: "HostFacts", at: float) -> int:
+    def enter_trial(self, settings: "Settings", request: "TrialRequest", host: "HostFacts", at: float) -> int:
         """Enter a trial, on which nobody works yet."""
         from perfbisect.store.log import compact
 
@@ -150,8 +149,10 @@ class History:
         row["about"] = request.reverts.hunt if request.reverts else None
         return self.enter(request.kind, settings, host, at, row | {"request": compact(masked_fields(request))})
 
-    def enter(self, kind: str, settings: Settings, host: "HostFacts", at: float, row: dict[str, Any]) -> int:
+    def enter(self, kind: str, settings: "Settings", host: "HostFacts", at: float, row: dict[str, Any]) -> int:
         """Enter a session with the columns of ``row``, too."""
+        import secrets
+
         from perfbisect.store.log import compact, host_row, insert
 
         if masked_fields(settings) is not settings:
@@ -221,7 +222,7 @@ class History:
         """Store the hash of a changed recipe: later build failures of the hunt belong to it."""
         self.update_settings(hunt, replace(self.settings(hunt), build_hash=build_hash))
 
-    def update_settings(self, session: int, settings: Settings) -> None:
+    def update_settings(self, session: int, settings: "Settings") -> None:
         """Store settings that a session has chosen itself."""
         from perfbisect.store.log import compact
 
@@ -259,9 +260,11 @@ class History:
         facts = (BuildFinished, CandidateSkipped, RunFinished)
         return [(entry.at, entry.event) for entry in self.events(hunt) if isinstance(entry.event, facts)]
 
-    def settings(self, session: int) -> Settings:
+    def settings(self, session: int) -> "Settings":
         """The settings of a session."""
         import msgspec
+
+        from perfbisect.core.domain.settings import Settings
 
         kind, stored = self.columns(session, "kind", "CAST(settings AS BLOB)")
         with intact(self.path, f"{called(kind, session)}, table sessions, row {session}, column settings,"):
@@ -315,6 +318,7 @@ class History:
         """A trial with all its runs: its log, folded. Raises EnvironmentFailure for a damaged one."""
         import msgspec
 
+        from perfbisect.core.domain.settings import TrialRequest
         from perfbisect.core.domain.trials import Trial
         from perfbisect.store.log import read_host
 
