@@ -31,7 +31,7 @@ from perfbisect.store.connection import (
     open_reader,
     open_writer,
 )
-from perfbisect.store.listing import Listed, ListedTrial, read_drop_hunts, read_hunts, read_trials, trial_state
+from perfbisect.store.listing import Listed, ListedTrial, called, read_drop_hunts, read_hunts, read_trials, trial_state
 from perfbisect.store.query import Answer, ask
 
 if TYPE_CHECKING:
@@ -397,8 +397,3 @@ class History:
     def query(self, sql: str) -> Answer:
         """The result of a user's SQL. Raises UsageError for a mistake in it, and for a statement that would write."""
         return ask(self.connection, sql, self.path)
-
-
-def called(kind: str, session: int) -> str:
-    """What a session is called: hunt 12, c3."""
-    return f"hunt {session}" if kind == "hunt" else f"{kind[:1]}{session}"

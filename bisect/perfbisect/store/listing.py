@@ -170,6 +170,11 @@ def read_drop_hunts(connection: sqlite3.Connection, trial: int) -> "tuple[DropHu
     return tuple(found)
 
 
+def called(kind: str, session: int) -> str:
+    """What a session is called: hunt 12, c3."""
+    return f"hunt {session}" if kind == "hunt" else f"{kind[:1]}{session}"
+
+
 def trial_state(ended: float | None, process: str | None, failure: str | None) -> str:
     """The state of a trial."""
     return "done" if ended is not None and failure is None else unfinished(process, failure)

@@ -32,8 +32,8 @@ from perfbisect.core.inference.hunt_state import fold
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.masking import masked, masked_fields
 from perfbisect.store.connection import explained, intact
-from perfbisect.store.history import History, called
-from perfbisect.store.listing import trial_state
+from perfbisect.store.history import History
+from perfbisect.store.listing import called, trial_state
 from perfbisect.store.log import check_counts, compact, encode, number, read_host
 from perfbisect.store.schema import TABLES
 
