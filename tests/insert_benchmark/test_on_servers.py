@@ -3,7 +3,7 @@
 import dataclasses
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -22,6 +22,7 @@ from perfbisect.lab.workload.sysbench import Outcome
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.requested import overridden
 from perfbisect.recipes.workload import Option, Workload, load_workload, read_suite
+from repos import Repo
 
 pytestmark = pytest.mark.dbms
 
@@ -215,12 +216,9 @@ def test_threads_without_a_table_are_refused(server: Server) -> None:
 
 
 @pytest.mark.parametrize("builder", BUILDERS)
-def test_a_visit_measures_a_step(builder: Builder, tmp_path: Path, git: Callable[..., str]) -> None:
+def test_a_visit_measures_a_step(builder: Builder, tmp_path: Path, git: Repo) -> None:
     """The whole way: from the shipped suite, by its name, to a run on the tables as they are after l.i2."""
-    (tmp_path / "repo" / "some.conf").touch()
-    git("add", ".")
-    git("commit", "-q", "-m", "a build")
-    commit = git("rev-parse", "HEAD")
+    commit = git.commit({"some.conf": ""})
     chosen = load_workload("insert-benchmark/qp500", builder.driver)
     asked = {"rows": "1000", "tables": "2", "threads": 6, "time": 1, "warmup": 0.2}
     workload = overridden(chosen, asked)

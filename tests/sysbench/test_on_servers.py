@@ -19,6 +19,7 @@ from perfbisect.lab.workload.sysbench import Outcome
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.requested import overridden
 from perfbisect.recipes.workload import Option, Workload, load_workload, read_suite
+from repos import Repo
 
 pytestmark = pytest.mark.dbms
 
@@ -226,12 +227,9 @@ def test_a_conflict_stops_no_run(server: Running) -> None:
 
 
 @pytest.mark.parametrize("builder", BUILDERS)
-def test_a_visit_measures_it(builder: Builder, tmp_path: Path, git: Callable[..., str]) -> None:
+def test_a_visit_measures_it(builder: Builder, tmp_path: Path, git: Repo) -> None:
     """The whole way: from the shipped suite, by its name, to a run of a server on its copy of the dataset."""
-    (tmp_path / "repo" / "some.conf").touch()
-    git("add", ".")
-    git("commit", "-q", "-m", "a build")
-    commit = git("rev-parse", "HEAD")
+    commit = git.commit({"some.conf": ""})
     chosen = load_workload("sysbench/read-write-10", builder.driver)
     asked = {"table-size": "2000", "tables": "3", "time": 1, "warmup": 0.2}
     with tempfile.TemporaryDirectory(prefix="lab") as root:

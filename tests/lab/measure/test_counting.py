@@ -1,7 +1,6 @@
 """Exact counts of instructions, by real perf and real valgrind."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -24,8 +23,8 @@ from perfbisect.lab.measure.counting import ENOUGH, LONGEST, PERF, Counter
 from perfbisect.recipes.builder import Builder, Server
 from perfbisect.recipes.requested import quick_builder, quick_workload
 from perfbisect.recipes.workload import Workload
+from repos import Repo
 
-Git = Callable[..., str]
 FOLDER = PurePosixPath("/visit")
 COMMAND = Workload(name="c", suite="s", driver="d", summary="", group="g", command=["bench", "--n={events}", "{time}"])
 
@@ -83,7 +82,7 @@ LOOP = "i=0; while [ $i -lt {events} ]; do i=$((i + 1)); done"
 
 
 @pytest.mark.tools
-def test_a_command_is_counted_without_its_start_up(host: LocalHost, git: Git, tmp_path: Path, by: str) -> None:
+def test_a_command_is_counted_without_its_start_up(host: LocalHost, git: Repo, tmp_path: Path, by: str) -> None:
     lab = command_lab(host, git, tmp_path, "seq 20000 >/dev/null; " + LOOP)
     lab.counted, lab.earlier = by, Earlier(events=500)
     (_, first), (_, again) = finished(measure(lab, Share(0, 2)))
@@ -96,7 +95,7 @@ def test_a_command_is_counted_without_its_start_up(host: LocalHost, git: Git, tm
 
 
 @pytest.mark.tools
-def test_a_command_without_a_length_is_counted_as_a_whole(host: LocalHost, git: Git, tmp_path: Path) -> None:
+def test_a_command_without_a_length_is_counted_as_a_whole(host: LocalHost, git: Repo, tmp_path: Path) -> None:
     lab = command_lab(host, git, tmp_path, LOOP.replace("{events}", "5000"))
     lab.counted = counting.method(host) or pytest.skip("this machine counts no instructions")
     ((_, run),) = finished(measure(lab, Share(0, 1)))
@@ -105,16 +104,15 @@ def test_a_command_without_a_length_is_counted_as_a_whole(host: LocalHost, git: 
 
 
 @pytest.mark.tools
-def test_a_later_commit_that_ignores_its_length_is_skipped(host: LocalHost, git: Git, tmp_path: Path) -> None:
+def test_a_later_commit_that_ignores_its_length_is_skipped(host: LocalHost, git: Repo, tmp_path: Path) -> None:
     lab = command_lab(host, git, tmp_path, "echo did 5; : {events}", operations=r"did (\d+)")
     lab.counted = counting.method(host) or pytest.skip("this machine counts no instructions")
     lab.earlier = Earlier(events=500)  # of some use to an earlier build
     assert "cannot be counted exactly" in skipped(measure(lab, Share(0, 1))).reason
 
 
-def command_lab(host: LocalHost, git: Git, folder: Path, script: str, operations: str = "") -> HostLab:
-    git("commit", "-q", "--allow-empty", "-m", "first")
-    repository, sha = folder / "repo", git("rev-parse", "HEAD")
+def command_lab(host: LocalHost, git: Repo, folder: Path, script: str, operations: str = "") -> HostLab:
+    repository, sha = git.path, git.commit()
     builder = quick_builder(("true",), str(repository))
     chosen = quick_workload(Quick(run=f"sh -c '{script}'", operations=operations), builder)
     return lab_of(host, builder, chosen, repository, (sha,), is_range=False)

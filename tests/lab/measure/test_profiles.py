@@ -2,7 +2,7 @@
 
 import subprocess
 import tempfile
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -52,6 +52,7 @@ from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Workload
 from postgres import BUILDER as POSTGRES
 from postgres import needs_postgres
+from repos import Repo
 
 OUTPUTS = Path(__file__).parents[2] / "outputs"
 CLOCK = Sampling("cpu-clock:u", "dwarf")
@@ -406,10 +407,8 @@ def test_stacks_that_are_too_many_all_the_same_are_a_failure(
 @pytest.mark.tools
 @pytest.mark.dbms
 @needs_postgres
-def test_the_connections_of_a_server_are_profiled_and_nothing_else(tmp_path: Path, git: Callable[..., str]) -> None:
-    (tmp_path / "repo" / "server.conf").write_text("listen_addresses = ''\nfsync = off\n")
-    git("add", ".")
-    git("commit", "-q", "-m", "change")
+def test_the_connections_of_a_server_are_profiled_and_nothing_else(tmp_path: Path, git: Repo) -> None:
+    git.commit({"server.conf": "listen_addresses = ''\nfsync = off\n"})
     workload = workload_of(
         folder=str(tmp_path),
         prepare="create table t as select i as id, i as k from generate_series(1, 20000) i;",
@@ -424,7 +423,7 @@ def test_the_connections_of_a_server_are_profiled_and_nothing_else(tmp_path: Pat
         host = LocalHost("here", PurePosixPath(root))
         events: list[LabEvent] = []
         for study in Profiles, partial(Waits, switches=1.0):  # each of them is sampled
-            lab = lab_of(host, builder, workload, tmp_path / "repo", (git("rev-parse", "HEAD"),))
+            lab = lab_of(host, builder, workload, tmp_path / "repo", (git.head,))
             lab.study = partial(study, seconds=3.0)
             events += lab.measure(Measure((Share(0, 1),), Purpose.EXPLAIN))
         assert not [event for event in events if isinstance(event, Unexplained)]
