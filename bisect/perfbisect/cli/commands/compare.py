@@ -20,14 +20,12 @@ from perfbisect.cli.options.common import (
     view_of,
 )
 from perfbisect.cli.options.common import wait_callback as waiting_for
-from perfbisect.cli.options.completion import host_name, variant_of_build
+from perfbisect.cli.options.completion import builder_option, host_name, several_workloads_option, variant_of_build
 from perfbisect.cli.options.forms import form_of, form_options, print_trial
 from perfbisect.cli.options.measurement import (
     announce,
-    builder_option,
     round_options,
     settings_of,
-    several_workloads_option,
     what_options,
 )
 from perfbisect.cli.options.param_types import Percent

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from perfbisect.cli.options.common import json_option, leasing, say, say_object
-from perfbisect.cli.options.completion import host_name
+from perfbisect.cli.options.completion import builder_option, host_name, workload_option
 from perfbisect.cli.options.measurement import (
     announce,
-    builder_option,
     builders_option,
     inventory_option,
-    workload_option,
     workloads_option,
 )
 from perfbisect.lab.checks import Finding, Level

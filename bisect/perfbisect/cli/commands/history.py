@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from perfbisect.cli.options.common import history_option, output_width, say, say_object
-from perfbisect.cli.options.completion import complete, host_name
-from perfbisect.cli.options.measurement import builder_option
+from perfbisect.cli.options.completion import builder_option, complete, host_name
 from perfbisect.cli.transfers import export, import_, of_group
 from perfbisect.store.batches import all_batches
 from perfbisect.store.history import History

@@ -6,14 +6,12 @@ from typing import Any
 import click
 
 from perfbisect.cli.options.common import clone_progress, leasing, wait_callback
-from perfbisect.cli.options.completion import host_name
+from perfbisect.cli.options.completion import builder_option, host_name, workload_option
 from perfbisect.cli.options.measurement import (
     announce_recipes,
-    builder_option,
     round_options,
     settings_of,
     what_options,
-    workload_option,
 )
 from perfbisect.ui.stream import note
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from perfbisect.cli.options.clone import Clone
 from perfbisect.cli.options.common import history_option, say
 from perfbisect.cli.options.completion import any_id
+from perfbisect.cli.options.forms import Clone
 from perfbisect.cli.options.param_types import Which
 from perfbisect.errors import PerfBisectError, UsageError
 from perfbisect.store.history import History

@@ -21,14 +21,13 @@ from perfbisect.cli.options.common import (
     wait_callback,
     wait_option,
 )
+from perfbisect.cli.options.completion import builder_option, several_workloads_option
 from perfbisect.cli.options.measurement import (
     announce_recipes,
-    builder_option,
     how_options,
     policy_of,
     policy_options,
     settings_of,
-    several_workloads_option,
     what_options,
 )
 from perfbisect.cli.options.param_types import Member, Multiple, Suspect

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perfbisect.cli.options.clone import Clone
 from perfbisect.cli.options.common import history_option, output_width, say, say_json
 from perfbisect.cli.options.completion import any_id
-from perfbisect.cli.options.forms import DELIMITERS, form_of, form_options, print_document, print_trial
+from perfbisect.cli.options.forms import DELIMITERS, Clone, form_of, form_options, print_document, print_trial
 from perfbisect.cli.options.param_types import Which
 from perfbisect.store.history import History
 

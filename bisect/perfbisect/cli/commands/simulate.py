@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perfbisect.cli.options.common import clone_progress, say, say_json
-from perfbisect.cli.options.measurement import announce, builder_option, builders_option, policy_of, policy_options
+from perfbisect.cli.options.completion import builder_option
+from perfbisect.cli.options.measurement import announce, builders_option, policy_of, policy_options
 from perfbisect.cli.options.param_types import SEED, Minutes, Percent
 from perfbisect.errors import UsageError
 

@@ -1,9 +1,9 @@
-"""Shell completion of the names of builders, workloads and hosts."""
+"""Shell completion of the names of builders, workloads, hosts and sessions; and the options that take the first two."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -80,6 +80,23 @@ def workload_names(ctx: click.Context, param: click.Parameter, incomplete: str) 
     groups = {workload.group for workload in offered(ctx)}
     names = {*workload_name(ctx, param, last), *complete(groups, last)}
     return [f"{before}{name}" for name in sorted(names)]
+
+
+def builder_option(text: str, **how: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """``--builder NAME``; ``text`` is its help, ``how`` further arguments of click."""
+    return click.option("--builder", "-b", metavar="NAME", shell_complete=builder_name, help=text, **how)
+
+
+def workload_option(text: str, **how: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """``--workload NAME``; likewise."""
+    return click.option("--workload", "-w", metavar="NAME", shell_complete=workload_name, help=text, **how)
+
+
+def several_workloads_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """``--workload NAME,…``; likewise."""
+    return click.option(
+        "--workload", "-w", default="", metavar="NAME,…", shell_complete=workload_names, help=text
+    )  # fmt: skip
 
 
 def host_name(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:

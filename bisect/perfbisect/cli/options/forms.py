@@ -1,6 +1,8 @@
 """The forms in which a session is printed: text, JSON, Markdown; a comparison also as CSV or TSV."""
 
 from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -8,8 +10,10 @@ import click
 from perfbisect.cli.options.common import output_width, say, say_json, say_styled
 
 if TYPE_CHECKING:
+    from perfbisect.core.domain.events import Commit
     from perfbisect.core.domain.trials import Trial
     from perfbisect.report.document import Document
+    from perfbisect.repository.git import Repository
 
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 
@@ -52,3 +56,39 @@ def print_document(document: "Document", form: str, *, header: bool = True) -> N
         say("\n".join(markdown.markdown(document)))
     else:
         say_styled(terminal.lines(document, output_width(), header=header))
+
+
+class Clone:
+    """Describes commits from the repository at a path; opened when it is needed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def describe(self, sha: str) -> "Commit":
+        """The commit with that full hash; the hash alone when the repository does not have it."""
+        from perfbisect.core.domain.events import Commit
+        from perfbisect.errors import PerfBisectError
+        from perfbisect.repository.commits import describe
+
+        try:
+            return describe(self.opened, sha)
+        except PerfBisectError:
+            return Commit(sha)
+
+    def diff(self, before: str, after: str) -> tuple[str, int] | None:
+        """The diff of two commits, and how many files it leaves out; None when the repository lacks one of them."""
+        from perfbisect.errors import PerfBisectError
+        from perfbisect.repository.commits import diff
+
+        try:
+            found = diff(self.opened, before, after)
+        except PerfBisectError:
+            return None
+        return found.text, found.left_out
+
+    @cached_property
+    def opened(self) -> "Repository":
+        """The repository. Raises PerfBisectError where it cannot be used."""
+        from perfbisect.repository.discovery import open_repository
+
+        return open_repository(self.path)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perfbisect.cli.options.common import history_option, wait_option
-from perfbisect.cli.options.completion import builder_name, workload_name, workload_names
 from perfbisect.cli.options.param_types import COUNT, Minutes, Option, Percent, Seconds
 from perfbisect.core.domain.settings import CAP, COUNTED, TIMING, Policy, Settings
 from perfbisect.folders import config_folder
@@ -48,23 +47,6 @@ def of_working_directory(name: str, advice: str, *, quiet: bool = False) -> Path
             note(f"{place} is ignored: {reason}. To use it, {advice}.")
         return None
     return place
-
-
-def builder_option(text: str, **how: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """``--builder NAME``; ``text`` is its help, ``how`` further arguments of click."""
-    return click.option("--builder", "-b", metavar="NAME", shell_complete=builder_name, help=text, **how)
-
-
-def workload_option(text: str, **how: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """``--workload NAME``; likewise."""
-    return click.option("--workload", "-w", metavar="NAME", shell_complete=workload_name, help=text, **how)
-
-
-def several_workloads_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """``--workload NAME,…``; likewise."""
-    return click.option(
-        "--workload", "-w", default="", metavar="NAME,…", shell_complete=workload_names, help=text
-    )  # fmt: skip
 
 
 WHAT = (
