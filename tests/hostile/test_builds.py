@@ -31,6 +31,7 @@ from perfbisect.recipes.requested import quick_builder
 from perfbisect.recipes.workload import Workload
 from perfbisect.repository.discovery import open_repository
 from program import bisect
+from repos import Repo
 from waiting import finish, processes
 
 pytestmark = pytest.mark.tools
@@ -78,14 +79,8 @@ Commit = Callable[[str], str]
 
 
 @pytest.fixture
-def commit(tmp_path: Path, git: Git) -> Commit:
-    def one(makefile: str) -> str:
-        (tmp_path / "repo" / "Makefile").write_text(makefile)
-        git("add", "-A")
-        git("commit", "-q", "--allow-empty", "-m", "change")
-        return git("rev-parse", "HEAD")
-
-    return one
+def commit(git: Repo) -> Commit:
+    return lambda makefile: git.commit({"Makefile": makefile})
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from perfbisect.recipes.output_pattern import find_number
 from perfbisect.repository.commits import _cut
 from perfbisect.store.history import History
 from program import LIMIT, PROGRAM, rows, run
+from repos import Repo
 
 URLS = {
     "redis://user:s3cret@cache:6379": "redis://***@cache:6379",
@@ -123,17 +124,11 @@ GOOD, BAD, BROKEN = "echo rate 100", "echo rate 50", "echo cannot reach https://
 
 
 @pytest.fixture
-def repository(tmp_path: Path) -> Path:
+def repository(git: Repo) -> Path:
     """Four commits: fast, two that do not build, slow."""
-    folder = tmp_path / "repo"
-    folder.mkdir()
-    subprocess.run(["git", "init", "-q", "-b", "main"], cwd=folder, check=True)
     for number, (bench, build) in enumerate(((GOOD, "true"), (GOOD, BROKEN), (BAD, BROKEN), (BAD, "true"))):
-        (folder / "run.sh").write_text(f"{bench}\n")
-        (folder / "build.sh").write_text(f"{build}\n")
-        subprocess.run(["git", "add", "-A"], cwd=folder, check=True)
-        subprocess.run(["git", "commit", "-qm", f"{number} https://u:s3cret@h/y"], cwd=folder, check=True)
-    return folder
+        git.commit({"run.sh": f"{bench}\n", "build.sh": f"{build}\n"}, f"{number} https://u:s3cret@h/y")
+    return git.path
 
 
 def hunt_in(repository: Path, *more: str) -> list[str]:

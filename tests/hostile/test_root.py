@@ -6,7 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -21,6 +21,7 @@ from perfbisect.lab import upkeep
 from perfbisect.lab.upkeep import KEPT, tidy
 from perfbisect.recipes.inventory import HostEntry
 from program import bisect, bisect_until
+from repos import Repo
 
 pytestmark = pytest.mark.tools
 
@@ -63,7 +64,7 @@ def open_to_others(path: Path, top: Path) -> bool:
     return bool(path.stat().st_mode & 0o044) and all(folder.stat().st_mode & 0o011 for folder in above)
 
 
-def test_commands_are_for_the_user_alone(tmp_path: Path, git: Callable[..., str]) -> None:
+def test_commands_are_for_the_user_alone(tmp_path: Path, git: Repo) -> None:
     """In a root that an earlier version has left open, too. Servers that run as nobody must get through it."""
     root, repo = tmp_path / "root", tmp_path / "repo"
     connect(root)
@@ -73,10 +74,7 @@ def test_commands_are_for_the_user_alone(tmp_path: Path, git: Callable[..., str]
     for left in (root / "jobs" / "left" / "command", root / "builds" / "left" / "log"):
         left.parent.mkdir(parents=True)
         left.write_text("earlier-secret")
-    for number in range(3):
-        (repo / "number").write_text(f"{number}\n")
-        git("add", "-A")
-        git("commit", "-qm", f"change {number}")
+    git.history({"number": f"{number}\n"} for number in range(3))
     (tmp_path / "hosts.toml").write_text(f'[hosts.here]\nroot = "{root}"\n')
     words = ["run", "HEAD~2", "HEAD", "--repo", str(repo), "--hosts", str(tmp_path / "hosts.toml"), "--host", "here"]
     for build, run in (("false password=a-secret", "true"), ("echo password=a-secret", "false password=a-secret")):
@@ -201,7 +199,7 @@ def test_a_user_that_does_not_exist_is_no_folder_of_that_name(
 
 
 @pytest.mark.parametrize("kind", ["clone", "bare", "worktree", "inside .git", "link", "broken link"])
-def test_a_repository_is_refused_always(git: Callable[..., str], tmp_path: Path, kind: str) -> None:
+def test_a_repository_is_refused_always(git: Repo, tmp_path: Path, kind: str) -> None:
     git("commit", "-q", "--allow-empty", "-m", "one")
     root = tmp_path / "repo"
     if kind == "bare":
@@ -324,7 +322,7 @@ def test_a_folder_that_a_group_may_write_to_is_accepted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("below", ["new", "refs/heads/new", "branches/deep/er", "hooks"])
-def test_a_folder_inside_a_git_directory_is_refused_always(git: Callable[..., str], tmp_path: Path, below: str) -> None:
+def test_a_folder_inside_a_git_directory_is_refused_always(git: Repo, tmp_path: Path, below: str) -> None:
     for folder in (tmp_path / "repo/.git/hooks", tmp_path / "repo/.git" / below):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
