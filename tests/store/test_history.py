@@ -49,7 +49,6 @@ from perfbisect.core.domain.orders import (
 from perfbisect.core.domain.settings import Direction, Policy, PriorKnowledge
 from perfbisect.errors import UsageError
 from perfbisect.store.history import History
-from perfbisect.store.log import decode, encode
 
 text = st.text(st.characters(exclude_categories=()), max_size=12)  # every code point, lone surrogates and NUL included
 commit = st.sampled_from(sample.CANDIDATES)
@@ -125,14 +124,6 @@ def test_a_belief_comes_back_to_four_digits_and_takes_little_room(history: Histo
     assert np.allclose(back.belief.slow, slow, atol=1e-4)
     [(size,)] = history.query("select length(body) from events").rows
     assert size < 400
-
-
-def test_a_record_without_sides_is_still_read(history: History) -> None:
-    belief = Belief(np.array([0.0, 1.0]), 0.9, 0.01, Interval(0.1, 0.2, 0.3))
-    body = encode(Decided(Decision(Measure((Share(0, 2),), Purpose.ENDS), belief)), ())
-    event = decode("Decided", body.replace(',"slow":[]', ""))
-    assert isinstance(event, Decided)
-    assert len(event.decision.belief.slow) == 0
 
 
 def test_progress_is_not_kept(history: History) -> None:

@@ -159,10 +159,3 @@ def unfinished_batches(history: "History", *, running: bool = False) -> list[Bat
         rows = history.connection.execute("SELECT id FROM batches WHERE ended IS NULL ORDER BY id").fetchall()
     found = [read_batch(history, number) for (number,) in rows]
     return [batch for batch in found if running or not batch.running]
-
-
-def files_of_batches(history: "History") -> list[tuple[int, str]]:
-    """The number of each batch and its file, oldest first."""
-    with explained(history.path):
-        rows: list[tuple[int, str]] = history.connection.execute("SELECT id, file FROM batches ORDER BY id").fetchall()
-    return rows

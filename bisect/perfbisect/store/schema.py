@@ -14,94 +14,22 @@ if TYPE_CHECKING:
     import sqlite_utils
 
 # A column has one type and one meaning wherever it is; those in neither list are texts.
-INTEGERS = frozenset(
-    [
-        "about",
-        "batch_id",
-        "build_count",
-        "cache_hits",
-        "cache_misses",
-        "candidates",
-        "commits",
-        "cores",
-        "event_id",
-        "hunt_id",
-        "memory_mib",
-        "merges",
-        "node",
-        "number",
-        "operations",
-        "rank",
-        "reused",
-        "round",
-        "run_count",
-        "session_id",
-        "status",
-    ]
-)
-REALS = frozenset(
-    [
-        "at",
-        "between_visits",
-        "cost",
-        "detectable",
-        "ended",
-        "first_seen",
-        "high",
-        "latency_avg",
-        "latency_max",
-        "latency_p95",
-        "latency_p99",
-        "low",
-        "noise",
-        "probability",
-        "qps",
-        "ratio",
-        "seconds",
-        "started",
-        "within_visits",
-    ]
-)
-OPTIONAL = frozenset(
-    [
-        "about",
-        "base_commit",
-        "bad",
-        "bad_commit",
-        "between_visits",
-        "candidates",
-        "commit_hash",
-        "commits",
-        "dataset_key",
-        "detectable",
-        "drop_between",
-        "ended",
-        "failure",
-        "good",
-        "good_commit",
-        "high",
-        "host",
-        "hunt_id",
-        "latency_avg",
-        "latency_max",
-        "latency_p95",
-        "latency_p99",
-        "low",
-        "merges",
-        "node",
-        "noise",
-        "origin",
-        "process",
-        "qps",
-        "ratio",
-        "reason",
-        "repository",
-        "request",
-        "same_as",
-        "status",
-        "within_visits",
-    ]
-)  # may be null
+INTEGERS = (
+    "about", "batch_id", "build_count", "cache_hits", "cache_misses", "candidates", "commits", "cores",
+    "event_id", "hunt_id", "memory_mib", "merges", "node", "number", "operations", "rank", "reused", "round",
+    "run_count", "session_id", "status",
+)  # fmt: skip
+REALS = (
+    "at", "between_visits", "cost", "detectable", "ended", "first_seen", "high", "latency_avg", "latency_max",
+    "latency_p95", "latency_p99", "low", "noise", "probability", "qps", "ratio", "seconds", "started",
+    "within_visits",
+)  # fmt: skip
+OPTIONAL = (  # may be null
+    "about", "base_commit", "bad", "bad_commit", "between_visits", "candidates", "commit_hash", "commits",
+    "dataset_key", "detectable", "drop_between", "ended", "failure", "good", "good_commit", "high", "host",
+    "hunt_id", "latency_avg", "latency_max", "latency_p95", "latency_p99", "low", "merges", "node", "noise",
+    "origin", "process", "qps", "ratio", "reason", "repository", "request", "same_as", "status", "within_visits",
+)  # fmt: skip
 REFERENCES = {
     "session_id": "sessions",
     "about": "sessions",

@@ -142,7 +142,7 @@ def any_id(ctx: click.Context, param: click.Parameter, incomplete: str) -> "list
 
     from perfbisect.cli.options.param_types import Which
     from perfbisect.errors import PerfBisectError
-    from perfbisect.store.batches import files_of_batches
+    from perfbisect.store.batches import all_batches
     from perfbisect.store.history import History
     from perfbisect.wording.text import printable
 
@@ -151,7 +151,7 @@ def any_id(ctx: click.Context, param: click.Parameter, incomplete: str) -> "list
         with closing(History.open(history_of(ctx), read_only=True)) as opened:
             named = [(trial.id, f"{trial.builder} {trial.title}, {trial.state}") for trial in reversed(opened.trials())]
             if isinstance(param.type, Which) and param.type.batches:
-                named += [(f"b{number}", file or "together") for number, file in reversed(files_of_batches(opened))]
+                named += [(batch.name, batch.file or "together") for batch in reversed(all_batches(opened))]
     except PerfBisectError:
         return items
     return items + [CompletionItem(name, help=printable(text)) for name, text in named if name.startswith(incomplete)]
