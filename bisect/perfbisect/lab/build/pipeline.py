@@ -177,12 +177,8 @@ def build(
     began = time.monotonic()
     wanted = _wanted(context, sha)
     built = _stored(context, wanted)
-    if shared and not built and (yield from shared.fetch(context, wanted.key)):
-        fetched = _stored(context, wanted)
-        if fetched:
-            seconds = time.monotonic() - began
-            return replace(fetched, facts=replace(fetched.facts, shared=True, seconds=seconds))
-        began = time.monotonic()
+    if shared and not built and (yield from shared.fetch(context, wanted.key)) and (built := _stored(context, wanted)):
+        return replace(built, facts=replace(built.facts, shared=True, seconds=time.monotonic() - began))
     built = built or (yield from _build(context, wanted))
     if shared:
         yield from shared.offer(context, built.facts)
