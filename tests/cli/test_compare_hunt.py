@@ -69,7 +69,7 @@ def test_each_drop_is_hunted_between_the_releases_where_it_happened(
     first, second, third = commits[3][:10], commits[9][:10], commits[5][:10]
     table = re.escape(f"0.80 {first}") + r" +" + re.escape(f"0.64 {second}") + r"  one\n *" + re.escape(f"0.80 {third}")
     assert re.search(table, out)
-    assert f"two, v1 to v2: {third} change (hunt 2)" in out
+    assert f"two, v1 to v2: {third} change (hunt 3)" in out
     for form in ("", "--tsv", "--csv", "--markdown"):
         shown = exits(0, "show", "c1", *filter(None, [form]))
         assert all(name in shown for name in (first, second, third)), form
@@ -143,8 +143,8 @@ def test_after_ctrl_c_in_a_hunt_the_hunts_go_on(commits: list[str]) -> None:
     assert cut.returncode == 130
     assert "go on with: bisect compare c1 --hunt --no-explain" in cut.stderr
     shown = bisect("show", "c1").stdout
-    assert re.search(r"0\.80 hunt 1 .*one$", shown, re.MULTILINE)
+    assert re.search(r"0\.80 hunt 2 .*one$", shown, re.MULTILINE)
     done = bisect("compare", "c1", "--hunt", "--no-explain", "--json")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)["hunts"]
-    assert [(each["hunt"], each["culprit"]) for each in told] == [(1, commits[3]), (3, commits[9]), (2, commits[5])]
+    assert [(each["hunt"], each["culprit"]) for each in told] == [(2, commits[3]), (4, commits[9]), (3, commits[5])]

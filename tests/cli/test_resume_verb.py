@@ -96,4 +96,4 @@ def test_commands_in_messages_name_the_history(
     out = exits(0, "resume", *option)
     assert "Full report: bisect show 1 --history 'of mine.db'\n" in out
     said = exits(0, "compare", good, bad, *SCRIPT, "--visits", "1", "--runs", "1", *option)
-    assert "bisect show c1 --history 'of mine.db'\n" in said
+    assert "bisect show c2 --history 'of mine.db'\n" in said
