@@ -1,5 +1,7 @@
-"""What `--help` prints, and what a shell completes."""
+"""What the program says of itself, and while it waits for a leased machine."""
 
+import io
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -12,9 +14,15 @@ from perfbisect.cli.commands.compare import compare
 from perfbisect.cli.commands.report import report
 from perfbisect.cli.commands.show import show
 from perfbisect.cli.main import VERBS
+from perfbisect.cli.options.common import leasing
 from perfbisect.core.domain.settings import TrialBuild, TrialRequest, TrialType, TrialWorkload
+from perfbisect.errors import EnvironmentFailure
 from perfbisect.store.batches import begin_batch
 from perfbisect.store.history import History
+from perfbisect.ui.stream import START_OF_LINE
+
+# What `--help` prints, and what a shell completes.
+
 
 Exits = Callable[..., str]
 
@@ -59,3 +67,45 @@ def test_ids_complete(tmp_path: Path) -> None:
     assert completed(show, "") == ["1", "c2", "b1"]
     assert completed(report, "b") == ["b1"]
     assert completed(show, "c") == ["c2"]
+
+
+# What is shown while a leased machine is waited for.
+
+
+LEASE = """
+[leases.one]
+acquire = ["sleep", "1.2"]
+status = ["echo", "PENDING"]
+release = [{release}]
+"""
+
+
+class Terminal(io.StringIO):
+    """Standard error that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def screen(written: str) -> list[str]:
+    """The lines that it shows in the end: text after a START_OF_LINE stands in place of what was there."""
+    return [line.rpartition(START_OF_LINE)[2] for line in written.split("\n")]
+
+
+@pytest.mark.parametrize("released", [True, False])
+def test_the_line_with_the_clock_is_gone_when_nothing_is_leased(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, released: bool
+) -> None:
+    """Neither what could not be released nor the error that follows stands behind it."""
+    (tmp_path / "hosts.toml").write_text(LEASE.format(release='"true"' if released else '"false"'))
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    with (
+        pytest.raises(EnvironmentFailure, match="printed 0 lines"),
+        leasing(["one:a"], tmp_path / "hosts.toml"),
+    ):
+        raise AssertionError("it is leased")
+    assert "waiting for one:a: PENDING" in terminal.getvalue()
+    *said, last = screen(terminal.getvalue())
+    assert last == ""
+    assert not [line for line in said if "waiting" in line]
+    assert any("could not be released" in line for line in said) is not released
