@@ -167,7 +167,7 @@ RATE_SKIP = "chance=$(date +%N | cut -c 6); echo rate {}0$chance"
 
 @pytest.fixture
 def commits_skip(script: Callable[[str], str], git: Callable[..., str]) -> list[str]:
-    """Twelve commits_skip; from the eighth on it is slow, and the fifth and sixth would hang."""
+    """Twelve commits; from the eighth on it is slow, and the fifth and sixth would hang."""
     made = []
     for number in range(12):
         text = "sleep 3600" if number in (5, 6) else RATE_SKIP.format(500 if number >= 8 else 1000)
@@ -201,8 +201,8 @@ def test_what_is_left_out_is_not_built_and_stays_so(exits: Exits, commits_skip: 
 def test_a_culprit_among_what_is_left_out_is_one_of_several(exits: Exits, commits_skip: list[str]) -> None:
     out = exits(2, "run", "v0", "v11", *HUNT_SKIP, "--skip", "v4..v8")
     assert "Inconclusive: commits that would separate the candidates were left out by --skip." in out
-    assert "The culprit is one of these 5 commits_skip" in out
-    assert "What would help: fewer commits_skip in --skip" in out
+    assert "The culprit is one of these 5 commits" in out
+    assert "What would help: fewer commits in --skip" in out
     for commit in commits_skip[5:10]:
         assert f"%  {commit[:10]}" in out
 
