@@ -247,23 +247,9 @@ def test_a_group_that_is_killed_and_interrupted_goes_on_with_all_its_hunts(
 
 
 def test_what_several_workloads_cannot_do_is_refused_before_anything_is_built(
-    exits: Exits, script: Script, tried: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    exits: Exits, script: Script, tried: Path, tmp_path: Path
 ) -> None:
-    commits = line_of(script, 3, one=1, two=2)
-    Path("hosts.toml").write_text(
-        f'[hosts.a]\nroot = "{tmp_path}/a"\n[hosts.b]\nroot = "{tmp_path}/b"\nbuild_hosts = ["a"]'
-    )
-    asked = ["run", commits[0], commits[-1], *HUNT, "--hosts", "hosts.toml"]
-    said = exits(3, *asked, "--host", "a", "--host", "b")
-    assert "these would be measured on several hosts" in said
-    assert "`bisect batch`" in said
-    assert said == exits(3, *asked, "--host", "a", "--host", "b", "--dry-run")
-    leased = []
-    with monkeypatch.context() as patched:
-        patched.setattr("perfbisect.cli.commands.run.leasing", lambda *_, **__: leased.append("a host"))
-        assert said == exits(3, *asked, "--host", "a", "--host", "b")
-    assert not leased
-    assert "these would be built on a" in exits(3, *asked, "--host", "b")
+    assert script
     assert "There is no workload and no group 'three'" in exits(3, "run", "a", "b", *HUNT, "--workload", "one,three")
     batch = tmp_path / "batch.toml"
     batch.write_text('[[hunt]]\ngood = "a"\nbad = "b"\nbuilder = "script"\nrepo = "repo"\nworkload = "one,two"\n')
@@ -277,3 +263,27 @@ def test_a_dry_run_prints_the_build_once_and_the_commands_of_each_workload(exits
     assert printed.count("install -D") == 1
     assert "# Workload two, with the same builds: the same except" in printed
     assert printed.count("run.sh one") == printed.count("run.sh two") == 1
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_several_workloads_on_several_hosts_go_on_after_kill_9(
+    script: Script, seal: Path, tried: Path, tmp_path: Path, elsewhere: bool
+) -> None:
+    """Each host measures either workload; builds are made on each, or ahead on a third one."""
+    commits = line_of(script, 12, one=4, two=9)
+    builds = 'build_hosts = ["made"]\n' if elsewhere else ""
+    entries = [f'[hosts.{name}]\nroot = "{tmp_path}/{name}"\n' for name in ("one", "two", "made")]
+    Path("hosts.toml").write_text(f"{entries[0]}{builds}{entries[1]}{builds}{entries[2]}")
+    words = ["run", commits[0], commits[-1], *HUNT, "--hosts", "hosts.toml", "--host", "one", "--host", "two"]
+    cut = bisect_until([*words, "--json"], '"RunFinished"', signal.SIGKILL)
+    assert cut.returncode == -signal.SIGKILL, cut.stderr
+    before = rows(seal / HISTORY, "select id, session_id, kind, body from events order by id")
+    done = bisect("resume", "b1", "--plain")
+    assert done.returncode == 0, done.stderr
+    assert culprits(seal) == {"one": commits[4], "two": commits[9]}
+    after = rows(seal / HISTORY, "select id, session_id, kind, body from events order by id")
+    assert after[: len(before)] == before
+    assert {host for (host,) in rows(seal / HISTORY, "select distinct host from runs")} == {"one", "two"}
+    made = rows(seal / HISTORY, "select host, commit_hash, count(*) from builds where not reused group by 1, 2")
+    assert all(times == 1 for _, _, times in made)
+    assert {host for host, _, _ in made} == ({"made"} if elsewhere else {"one", "two"})

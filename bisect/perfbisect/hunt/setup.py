@@ -123,6 +123,8 @@ class HuntSetup:
             common = replace(common, measured=tuple(load_requested(each)[1] for each in begun))
         setups = [common]
         for settings, workload in zip(others, workloads[1:], strict=True):
+            classes = common.settings.prior.host_classes
+            settings = replace(settings, prior=replace(settings.prior, host_classes=classes))
             span, untouched = common.span, common.untouched
             if settings.suspects != first.suspects:
                 span, untouched = read_hunt_range(settings, common.builder)
