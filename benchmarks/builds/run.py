@@ -22,8 +22,8 @@ from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.core.domain.settings import Quick, Settings
 from perfbisect.host.registry import connect
 from perfbisect.hunt.resolve import builder_of, resolve_commits
-from perfbisect.lab.build import checkout, pipeline
 from perfbisect.lab import Steps
+from perfbisect.lab.build import checkout, pipeline
 from perfbisect.recipes.inventory import load_host
 from perfbisect.recipes.requested import RECIPE, requested_builder
 from perfbisect.repository.discovery import open_repository
