@@ -242,7 +242,8 @@ def two_hunts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     repo = folder / "repo"
     repo.mkdir()
     who = {f"GIT_{role}_{what}": "x" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
-    environment = os.environ | who | {"HOME": str(folder)}
+    # Locks of its own: a thread that an earlier test has left behind may wait for those of the worker.
+    environment = os.environ | who | {"HOME": str(folder), "PERFBISECT_LOCKS": str(folder / "locks")}
     for words in (["init", "-q", "-b", "main"],):
         subprocess.run(["git", *words], cwd=repo, check=True, env=environment)
     for bench in (GOOD, BAD):
