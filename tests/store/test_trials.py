@@ -172,45 +172,12 @@ def test_what_is_no_hunt_is_none(history: History) -> None:
         history.listed(trial)
 
 
-def test_a_comparison_that_was_interrupted_goes_on_only_with_the_same(history: History) -> None:
-    wanted = request(TrialType.COMPARE, sample.SETTINGS, "old")
-    wanted = replace(wanted, works=tuple(replace(work, run_hash="all") for work in wanted.works))
-    trial = sample.begin_trial(history, wanted)
-    history.append(trial, BuildFinished(0, sample.build(0), None), 2.0)
-    assert history.unfinished_trial(wanted, sample.HOST) is None, "this process works on it"
-    left(history, trial)
-    base, old = wanted.subjects
-    for other in (
-        replace(wanted, runs=9),
-        replace(wanted, overrides={"time": 99}),
-        replace(wanted, subjects=(base, replace(old, key="another"))),
-        replace(wanted, subjects=(replace(base, key="another"), old)),
-        replace(wanted, subjects=(base, replace(old, config_hash="cd"))),
-        replace(wanted, works=wanted.works * 2),
-        replace(wanted, works=tuple(replace(work, run_hash="other") for work in wanted.works)),
-        replace(wanted, series=Series("1.0..1.9", (), ())),
-    ):
-        assert history.unfinished_trial(other, sample.HOST) is None
-    assert history.unfinished_trial(wanted, replace(sample.HOST, kernel="7")) is None
-    asked = replace(wanted, rounds=9, metric="p95")
-    goes_on(history, history.unfinished_trial(asked, sample.HOST), asked)
-    kept = history.trial("c1")
-    assert (kept.request.rounds, kept.request.metric, kept.request.subjects[0].key) == (9, "p95", sample.build(0).key)
-    assert history.unfinished_trial(wanted, sample.HOST) is None, "this process continues it now"
-
-
-def test_a_series_of_releases_is_kept_and_continues_in_another_metric(history: History) -> None:
+def test_a_series_of_releases_is_kept(history: History) -> None:
     series = Series("1.0..1.9", (("1.3-rc1", "a pre-release"),), ("--builder", "demo", "--metric", "qps"))
     wanted = replace(request(TrialType.COMPARE), series=series)
-    trial = sample.begin_trial(history, wanted)
+    sample.begin_trial(history, wanted)
     assert history.trial("c1").request == wanted
     assert [(each.title, each.series) for each in history.trials()] == [("1.0..1.9", "1.0..1.9")]
-    left(history, trial, "stopped")
-    other = replace(wanted, metric="p95", series=replace(series, options=("--metric", "p95")))
-    assert history.unfinished_trial(replace(wanted, series=replace(series, text="1.0..1.8")), sample.HOST) is None
-    assert history.unfinished_trial(replace(wanted, series=None), sample.HOST) is None
-    goes_on(history, history.unfinished_trial(other, sample.HOST), other)
-    assert (history.trial("c1").request, history.trials()[0].metric) == (other, "p95")
 
 
 def test_a_comparison_that_has_failed_says_why_and_goes_on(history: History) -> None:
@@ -220,14 +187,12 @@ def test_a_comparison_that_has_failed_says_why_and_goes_on(history: History) -> 
     left(history, trial, "no room")
     assert (history.trial("c1").state, history.trial("c1").failure) == ("failed", "no room")
     assert [(listed.state, listed.failure) for listed in history.trials()] == [("failed", "no room")]
-    found = history.unfinished_trial(wanted, sample.HOST)
-    goes_on(history, found, wanted)
-    assert found is not None and len(found.skips) == len(history.trial("c1").skips) == 1
+    goes_on(history, history.trial("c1"), wanted)
+    assert len(history.trial("c1").skips) == 1
     assert (history.trial("c1").state, history.trial("c1").failure) == ("running", "")
     history.append(trial, TrialEnded(), 11.0)
     history.fail(trial, "nothing was measured", 12.0)
     assert history.trial("c1").state == "failed"
-    assert history.unfinished_trial(wanted, sample.HOST) is None, "there is nothing to continue"
 
 
 def test_comparisons_that_were_interrupted_pin_what_they_use(history: History) -> None:
@@ -259,7 +224,7 @@ def test_a_damaged_trial_is_named_and_not_used(
         assert read_noise(history, sample.SETTINGS) is not None
 
 
-def test_a_proof_is_kept_with_its_hunt_and_continues_as_that_of_the_same_commits(history: History) -> None:
+def test_a_proof_is_kept_with_its_hunt(history: History) -> None:
     hunt = sample.begin(history)
     wanted = replace(request(TrialType.PROVE), reverts=Reverts(hunt, ("c" * 40, "d" * 40)))
     proof = sample.begin_trial(history, wanted)
@@ -268,11 +233,6 @@ def test_a_proof_is_kept_with_its_hunt_and_continues_as_that_of_the_same_commits
     assert history.trial("c3").request.reverts is None
     assert [trial.name for trial in history.proofs(hunt)] == ["p2"]
     assert history.proofs(proof) == []
-    left(history, proof, "interrupted")
-    other = replace(wanted, reverts=Reverts(hunt, ("c" * 40,)))
-    assert history.unfinished_trial(other, sample.HOST) is None
-    found = history.unfinished_trial(replace(wanted, rounds=9), sample.HOST)
-    assert found is not None and found.name == "p2"
 
 
 def comparison(history: History, *, hunted: bool = True) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from perfbisect.core.domain.events import HuntStarted, RunFinished, Warned
+from perfbisect.core.domain.events import HuntStarted, RunFinished, TrialStarted, Warned
 from perfbisect.core.domain.metrics import INSTRUCTIONS
 from perfbisect.core.domain.orders import CodePlacement, Found, Verdict
 from perfbisect.host.lock import HostLock
@@ -104,7 +104,7 @@ class HuntCourse:
         return self._labs_of(replace(setup, settings=settings)).workers
 
 
-def changes_since(before: Sequence[HuntStarted], setup: HuntSetup) -> tuple[Warned, ...]:
+def changes_since(before: Sequence[HuntStarted | TrialStarted], setup: HuntSetup) -> tuple[Warned, ...]:
     """Warnings about hosts that are not as they were when they last took part."""
     last = {facts.name: facts for event in before for facts in event.hosts}
     return tuple(

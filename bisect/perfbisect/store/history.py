@@ -354,14 +354,6 @@ class History:
         """The proofs of a hunt's verdict, oldest first; damaged ones are left out."""
         return [*self.intact_trials("kind = 'prove' AND about = ?", [hunt])][::-1]
 
-    def unfinished_trial(self, request: "TrialRequest", host: "HostFacts") -> "Trial | None":
-        """The newest interrupted or failed comparison or proof of the same builds and settings on the same machine, or None."""
-        where = "kind = ? AND ended IS NULL AND builder = ? AND host = ? AND origin IS NULL"
-        for trial in self.intact_trials(where, [request.kind, request.builder, request.host]):
-            if trial.state != "running" and trial.request.alike(masked_fields(request)) and trial.host == host:
-                return trial
-        return None
-
     def hunts(self) -> Sequence[Listed]:
         """All hunts, oldest first."""
         with explained(self.path):

@@ -220,23 +220,3 @@ class TrialRequest:
     runs: int  # in each visit
     reverts: Reverts | None = None  # of a proof
     series: Series | None = None  # of a comparison of the releases of a range
-
-    def alike(self, other: "TrialRequest") -> bool:
-        """Whether runs for both can be combined: only the rounds and the metric may differ, and what is not known of one."""
-        known = [
-            *((was.run_hash, now.run_hash) for was, now in zip(self.works, other.works, strict=False)),
-            *((was.key, now.key) for was, now in zip(self.subjects, other.subjects, strict=False)),
-            *((was.binary, now.binary) for was, now in zip(self.subjects, other.subjects, strict=False)),
-        ]
-        return self._asked() == other._asked() and all(not was or not now or was == now for was, now in known)
-
-    def _asked(self) -> "TrialRequest":
-        """What must be equal."""
-        return replace(
-            self,
-            metric="",
-            series=self.series and replace(self.series, options=()),  # they contain the metric
-            rounds=0,
-            works=tuple(replace(work, run_hash="") for work in self.works),
-            subjects=tuple(replace(each, key="", binary="", version="", trouble="") for each in self.subjects),
-        )

@@ -23,6 +23,7 @@ from perfbisect.core.domain.trials import TrialSkip, order
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.lock import HostLock
 from perfbisect.hunt.build_hosts import HostLocks
+from perfbisect.hunt.course import changes_since
 from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent
 from perfbisect.hunt.setup import PreparedHost
 from perfbisect.hunt.trials.setup import TrialSetup
@@ -62,6 +63,8 @@ class TrialCourse:
     def opening(self) -> Generator[TimedEvent, None, bool]:
         """The first events of the sitting."""
         hosts, setup = self.setup.setup.hosts, self.setup.setup
+        entries = self.log.history.events(self.log.hunt)
+        before = [entry.event for entry in entries if isinstance(entry.event, TrialStarted)]
         further, build_hosts = hosts[1:], hosts[0].build_hosts
         yield self.log.append(
             TrialStarted(
@@ -69,7 +72,7 @@ class TrialCourse:
                 tuple(each.facts for each in further), tuple(each.host.name for each in build_hosts),
             )
         )  # fmt: skip
-        for warning in setup.warnings:
+        for warning in (*setup.warnings, *changes_since(before, setup)):
             yield self.log.append(warning)
         return True
 
