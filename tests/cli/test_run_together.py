@@ -117,7 +117,7 @@ def test_each_commit_is_built_once_and_each_workload_has_its_culprit(
     assert all(f"found {commits[number][:10]}" in shown for number in (7, 18))
     assert "together  with hunt 2 (b1)" in exits(0, "show", "1")
     assert json.loads(exits(0, "show", "2", "--json"))["together"].startswith("with hunt 1 (b1)")
-    assert "- together with hunt 1" in exits(0, "show", "2", "--markdown")
+    assert "- together: with hunt 1" in exits(0, "show", "2", "--markdown")
     exits(0, "report", "b1", "--output", str(tmp_path / "pages"))
     assert "with hunt 2 (b1)" in (tmp_path / "pages" / "hunt-1.html").read_text()
     watched = exits(0, "watch", "b1", "--plain")

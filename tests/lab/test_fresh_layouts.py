@@ -3,7 +3,6 @@
 import os
 import shutil
 import subprocess
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -187,21 +186,6 @@ def test_a_build_that_fails_in_a_fresh_layout_alone_is_not_skipped(host: LocalHo
     [again] = [event.facts for event in fresh if isinstance(event, BuildFinished)]
     assert "cannot be linked" in again.fixed
     assert layouts(measure(lab, Share(0, 1), fresh=False), 0) == [0]
-
-
-def test_a_candidate_that_is_one_layout_is_skipped_where_that_cannot_be_linked(
-    host: LocalHost, tmp_path: Path, commits: tuple[str, ...]
-) -> None:
-    """As in an A/A of layouts: there is nothing that it could go on with."""
-    lab = open_lab(host, tmp_path / "repo", (commits[0], commits[0], commits[0]))
-    lab.candidates = replace(lab.candidates, layouts={1: 5, 2: 6})
-    measure(lab, Share(0, 1), fresh=False)
-    assert layouts(measure(lab, Share(1, 1), fresh=False), 1) == [5]
-    [recorded] = Path(host.root, "builds").glob("*/links/*/argv")
-    recorded.write_text("--no-such-option\n")
-    skipped = [each for each in measure(lab, Share(2, 1), fresh=False) if isinstance(each, CandidateSkipped)]
-    assert [(each.candidate, each.facts.stage) for each in skipped] == [(2, "link")]
-    assert skipped[0].facts.reason.startswith("its layout 6 cannot be linked: ")
 
 
 def test_what_a_killed_link_left_is_no_obstacle(host: LocalHost, lab: HostLab) -> None:
