@@ -22,7 +22,7 @@ INCOMPLETE = 2
 
 
 def carried_out(
-    carry_out: "CarryOut", history: Path | None, *, quiet: bool, begun: "Begun | None" = None
+    carry_out: "CarryOut", history: Path | None, *, quiet: bool, begun: "Begun | None" = None, view: str | None = None
 ) -> "tuple[Trial, Interrupted | None]":
     """The trial as ``carry_out`` leaves it, and what has cut it short once it had begun; with ``quiet`` only warnings are shown."""
     from perfbisect.errors import Interrupted
@@ -36,7 +36,7 @@ def carried_out(
             begun(name)
 
     try:
-        return carry_out(lambda titles: view_of(titles, history, None, stream=sys.stderr, quiet=quiet), noted), None
+        return carry_out(lambda titles: view_of(titles, history, view, stream=sys.stderr, quiet=quiet), noted), None
     except Interrupted as cut:
         if not names:
             raise

@@ -5,11 +5,11 @@ from perfbisect.store.history import History
 from perfbisect.wording.text import printable
 
 
-def refuse_imported(history: History, hunt: int, what: str) -> None:
-    """Raise UsageError for an imported hunt: its settings have commands, paths and hosts of someone else."""
-    if whose := history.origin(hunt):
+def refuse_imported(history: History, session: int, what: str, name: str = "") -> None:
+    """Raise UsageError for an imported hunt, or trial of that ``name``: its settings have commands and paths of someone else."""
+    if whose := history.origin(session):
         raise UsageError(
-            f"Hunt {hunt} was imported from {printable(whose)}: {what}, since its commands, its repository and its hosts"
+            f"{name or f'Hunt {session}'} was imported from {printable(whose)}: {what}, since its commands, its repository and its hosts"
             " are not yours.",
-            "`bisect show` prints the command that began it; check it, and begin a hunt of your own with it.",
+            f"`bisect show {name or session}` says how it was begun; check that, and begin one of your own.",
         )

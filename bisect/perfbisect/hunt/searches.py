@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from perfbisect.core.domain.events import Decided
 from perfbisect.core.domain.orders import Fleet, Found, Measure
-from perfbisect.core.search.decide import decide_together
+from perfbisect.core.search.decide import decide_together, seen_by
 from perfbisect.core.search.situation import Situation
 from perfbisect.hunt.driver import Member
 from perfbisect.hunt.loop import Step
@@ -24,7 +24,8 @@ class Searches:
         if len(ended) == len(members):
             return Step(None, at_once=True)
         number, decision = decide_together([situation(member) for member in members], ended, fleet)
-        decided, order = Decided(decision, fleet), decision.order
+        seen = seen_by(number, fleet) if len(members) > 1 else fleet
+        decided, order = Decided(decision, seen), decision.order
         if isinstance(order, Measure):
             builds = tuple(replace(build, workload=number) for build in decision.builds)
             own = replace(order, workload=number)

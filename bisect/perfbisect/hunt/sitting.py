@@ -53,7 +53,12 @@ class Sitting:
                     show(place, happened)
 
         # Threads forward the events of their hosts themselves.
-        heard = () if self.setup.in_threads else tuple(host for site in self.setup.hosts for host in hosts_of(site))
+        searched = any(member.problem for member in self.members)
+        heard = (
+            ()
+            if searched and self.setup.in_threads
+            else tuple(host for site in self.setup.hosts for host in hosts_of(site))
+        )
         with connection_events(heard, save_and_show) if heard else nullcontext(), closing(view):
             try:
                 for number in numbers if self.resumed else ():

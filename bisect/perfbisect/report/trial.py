@@ -204,13 +204,14 @@ def brief(hunt: DropHunt) -> str:
 
 def intervals(trial: Trial, rows: Sequence[Compared]) -> Table:
     """The intervals of all ratios; for programs, which of them are coloured, too."""
-    rounds = max((ratio.rounds for row in rows for ratio in row.ratios if ratio), default=0)
+    found = sorted({ratio.rounds for row in rows for ratio in row.ratios if ratio}) or [0]
+    rounds = f"{found[0]} to {count(found[-1], 'round')}" if len(found) > 1 else count(found[0], "round")
 
     def cell(_work: str, _build: int, ratio: Ratio) -> Cell:
         ends = (f"{ratio.interval.low:.4f}", f"{ratio.interval.high:.4f}") if ratio.interval else ("", "")
         return Cell(between(ratio.interval), (*ends, tone(ratio, trial.request.metric)))
 
-    title = f"95 % intervals, from {count(rounds, 'round')} of {count(trial.request.runs, 'run')} each"
+    title = f"95 % intervals, from {rounds} of {count(trial.request.runs, 'run')} each"
     head = columns(trial)
     plain = tuple(f"{column} {part}" for column in head for part in ("low", "high", "real"))
     return numbers(head, "workload", [*by_group(rows, cell, 3)], (title,), plain=plain)

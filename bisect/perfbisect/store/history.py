@@ -163,7 +163,7 @@ class History:
 
     def append(self, session: int, event: "Event", at: float) -> None:
         """Append ``event`` to the log of a session, and its rows to the other tables. It is durable when this returns."""
-        from perfbisect.store.log import PASSING
+        from perfbisect.core.domain.events import PASSING
 
         if isinstance(event, PASSING):
             return

@@ -16,22 +16,18 @@ from perfbisect.core.domain import codec
 from perfbisect.core.domain.codec import builtins, dumps
 from perfbisect.core.domain.events import (
     BuildFinished,
-    BuildProgress,
     BuildStarted,
     CandidateSkipped,
     ChangedFunctions,
     Commit,
     Counted,
     Event,
-    ExecutionStarted,
     HuntEnded,
     HuntStarted,
     LabEvent,
     Planned,
     Profiled,
     RunFinished,
-    RunProgress,
-    RunStarted,
     TrialEnded,
     TrialStarted,
 )
@@ -56,8 +52,6 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
-PASSING = (BuildProgress, RunStarted, RunProgress, ExecutionStarted)
-"""Events for live views only; they are not stored."""
 LARGEST = repr(codec.LARGEST).encode()  # as it stands in JSON in place of infinity
 COUNTS = frozenset({
     "branch_points", "cache_hits", "cache_misses", "candidate", "candidates", "choices", "commits", "cores", "cost", "events",

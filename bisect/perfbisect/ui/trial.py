@@ -98,7 +98,7 @@ class TrialView:
         request = trial.request
         match event:
             case TrialStarted(resumed=resumed):
-                self.rounds, self.done = trial.rounds_to_do(), 0
+                self.rounds, self.done, self.place = trial.rounds_to_do(), 0, ""
                 self.expected = len(self.rounds) * len(trial.pairs()) * request.runs
                 if resumed:
                     yield f"continuing {trial.name}, which has {count(len(trial.runs), 'run')}"

@@ -1,6 +1,7 @@
 """Hunts of several workloads that share their builds."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from planted import Planted
 
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.orders import Found, Inconclusive, Measure, NotReproduced, Purpose, Reason
+from perfbisect.core.domain.orders import Fleet, Found, Inconclusive, Measure, NotReproduced, Purpose, Reason, Share
 from perfbisect.core.domain.settings import Policy, PriorKnowledge
 from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
 from perfbisect.core.search.decide import decide, decide_together, runs_of_one
@@ -291,3 +292,40 @@ def test_the_runs_that_are_foreseen_are_about_those_that_hunts_make() -> None:
     outcomes = [hunt_together(worlds(scenario, members, seed), Policy(), KNOWN) for seed in range(1, 6)]
     known = sum(runs_of_one(60, drop, 0.01, 10.0) for drop in (0.05, 0.1))
     assert sum(sum(each.runs) for each in outcomes) / 5 == pytest.approx(known, rel=0.3)
+
+
+def on_two_hosts(bad: int) -> list[Observation]:
+    """Both ends of a line, built and measured on each of two hosts."""
+    built: list[Observation] = [Built(0, 600.0), Built(bad, 600.0)]
+    readings = [
+        replace(seen, host=host)
+        for host in (0, 1)
+        for candidate, slow in ((0, False), (bad, True))
+        for seen in read(candidate, slow, 20 + 20 * host + 10 * slow)
+        if isinstance(seen, Reading)
+    ]
+    return [*built, *readings]
+
+
+@pytest.mark.parametrize(("bad", "under_way"), [(2, 1), (64, 32)])
+def test_what_is_measured_for_another_workload_is_left_to_this_one_all_the_same(bad: int, under_way: int) -> None:
+    """Its runs say nothing of this one, whose own best candidate may be the same."""
+    now = Situation(Graph.line(bad), on_two_hosts(bad), Policy())
+    order = Measure((Share(under_way, 4),), Purpose.SEARCH, 0)
+    fleet = Fleet((order,))
+    number, decision = decide_together([now, now], (), fleet)
+    assert number == 1
+    assert isinstance(decision.order, Measure)
+    assert (decision.order.host, decision.order.plan[0].candidate) == (1, under_way)
+
+
+def test_no_budget_ends_a_hunt_while_an_order_of_another_one_is_under_way() -> None:
+    """Its runs that have ended count twice until all of it has."""
+    seen = on_two_hosts(64)
+    runs = sum(isinstance(each, Reading) for each in seen)
+    now = Situation(Graph.line(64), seen, Policy(max_runs=2 * runs + 4))
+    order = Measure((Share(32, 8),), Purpose.SEARCH, 0)
+    number, decision = decide_together([now, now], (), Fleet((order,)))
+    assert isinstance(decision.order, Measure)
+    number, decision = decide_together([now, replace(now, policy=Policy(max_runs=2 * runs))], [0])
+    assert number == 1 and isinstance(decision.order, Inconclusive)

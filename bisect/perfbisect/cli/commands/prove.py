@@ -25,7 +25,7 @@ Examples:
   bisect prove 12 --json | jq .proof
 
 \b
-Ctrl-C keeps what was measured, and the same command continues it. `bisect history` lists
+Ctrl-C keeps what was measured, and `bisect resume p5` continues it. `bisect history` lists
 proofs, `bisect show p5` reports one, and `bisect show 12` has those of hunt 12.
 
 \b

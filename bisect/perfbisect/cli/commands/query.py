@@ -24,7 +24,8 @@ Examples:
 
 \b
 Useful views: culprits, candidates, rqps, build_costs. rqps is of QPS, whatever the metric of the hunt.
-Tables: hunts, events, hosts, commits, builds, skips, datasets, visits, runs, counters, samples, verdicts, suspects.
+Tables and views: sessions, sittings, hunts, trials, events, hosts, commits, builds, skips, datasets, visits, runs,
+trial_readings, counters, samples, verdicts, suspects.
 """
 
 

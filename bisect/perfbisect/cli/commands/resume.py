@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 EPILOG = """\b
 Examples:
-  bisect resume        the latest hunt
+  bisect resume        the latest hunt (of a comparison, proof or A/A: give its name)
   bisect resume 12
   bisect resume c3     a comparison; so are proofs (p5) and A/As (n4)
   bisect resume b3     hunts of several workloads, which share their builds
@@ -82,8 +82,8 @@ def resume(
         batch, name, waiting = None, hunt, wait_callback(wait)
         with notifying(notify, history, note) as begun:
             trial, cut = carried_out(
-                lambda view, noted: trials.resume(name, history, view, waiting, announced, noted, note, leased),
-                history, quiet=view == "json", begun=begun,
+                lambda opened, noted: trials.resume(name, history, opened, waiting, announced, noted, note, leased),
+                history, quiet=view == "json", begun=begun, view=None if view == "json" else view,
             )  # fmt: skip
         return conclude(trial, cut, history, "json" if view == "json" else "")
     batch = unfinished_together(hunt, history)

@@ -268,6 +268,8 @@ class TrialEnded:
     """All rounds of a trial were made."""
 
 
+PASSING = (BuildProgress, RunStarted, RunProgress, ExecutionStarted)
+"""Events for live views only; they are not stored."""
 LabEvent = (
     BuildStarted | BuildProgress | BuildFinished | BuildCancelled | CandidateSkipped | RunStarted | RunProgress
     | ExecutionStarted | RunFinished | Warned | Counted | Profiled | Planned | Unexplained

@@ -60,6 +60,9 @@ class Share:
     runs: int
 
 
+OF_OTHERS = -1  # in place of the number of a workload: an order of another hunt, whose runs say nothing of this one
+
+
 @dataclass(frozen=True, slots=True)
 class Measure:
     """Measure the builds of ``plan``, interleaved in time; missing builds are made first.
@@ -330,12 +333,16 @@ class Fleet:
     @property
     def subjects(self) -> frozenset[int]:
         """The candidates of interest of all present orders, without the references beside them."""
-        return frozenset(share.candidate for order in self.busy for share in order.plan[:1])
+        return frozenset(share.candidate for order in self._own for share in order.plan[:1])
 
     @property
     def candidates(self) -> frozenset[int]:
         """All candidates of all present orders."""
-        return frozenset(share.candidate for order in self.busy for share in order.plan)
+        return frozenset(share.candidate for order in self._own for share in order.plan)
+
+    @property
+    def _own(self) -> list[Measure]:
+        return [order for order in self.busy if order.workload != OF_OTHERS]
 
     def renumbered(self, place: Mapping[int, int]) -> "Fleet":
         """The fleet with its orders renumbered: see ``Measure.renumbered``."""

@@ -1,4 +1,4 @@
-"""Measurements without a search: one build against itself or its layouts (`bisect noise`), several against the first of them
+"""Measurements without a search: one build against itself (`bisect noise`), several against the first of them
 (`bisect compare`), or the ends of a hunt and bad without the culprit (`bisect prove`).
 
 A trial consists of rounds. In each, every build is visited once for every workload. The order is reversed from one round
@@ -12,9 +12,9 @@ from random import Random
 from typing import Any
 
 from perfbisect.core.domain.events import (
+    PASSING,
     BuildFinished,
     CandidateSkipped,
-    Decided,
     Event,
     LabEvent,
     RunFinished,
@@ -88,6 +88,8 @@ class Trial:
 
     def add(self, at: float, event: Event) -> None:
         """Take the next event of the log, which happened ``at`` seconds since the epoch."""
+        if isinstance(event, PASSING):  # which are not in the log
+            return
         host = getattr(event, "host", "") if isinstance(event, LabEvent) else ""
         before = max(self.since.get("", at), self.since.get(host, 0.0))
         match event:
@@ -109,8 +111,7 @@ class Trial:
                 self.state = "done"
             case _:
                 pass
-        if not (isinstance(event, Decided) and event.fleet.busy):  # other hosts bound no run
-            self.since[host] = at
+        self.since[host] = at
 
     def _note(self, number: int, **known: Any) -> None:
         """Enter what is known of a build."""

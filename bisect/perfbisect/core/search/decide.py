@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.orders import ALL_FREE, Fleet, Measure, Purpose, Share
+from perfbisect.core.domain.orders import ALL_FREE, OF_OTHERS, Fleet, Measure, Purpose, Share
 from perfbisect.core.domain.settings import NOTHING_KNOWN, Policy, PriorKnowledge
 from perfbisect.core.inference.ancestry import ancestry_of
 from perfbisect.core.inference.noise_model import EXACT, USUAL
@@ -181,8 +181,8 @@ def decide_together(
             if len(members) > 1 and (decision.waits or not fleet.is_free(decision.order.host)):
                 idle.append((number, decision))
                 continue
-        elif len(members) > 1 and (own := [order for order in fleet.busy if order.workload == number]):
-            idle.append((number, replace(decision, order=own[0])))  # decided again when it has ended
+        elif len(members) > 1 and (under_way := _awaited(now, decision, number, fleet)):
+            idle.append((number, replace(decision, order=under_way[0])))  # decided again when it has ended
             continue
         if not isinstance(decision.order, Measure) or not member.builds:
             return number, decision
@@ -198,24 +198,35 @@ def decide_together(
 
 
 def _among(members: Sequence[Situation], number: int, fleet: Fleet) -> Situation:
-    """The situation of one member: what the others have spent, and will have, they spent of the same budgets.
-
-    Orders of others keep hosts busy with builds that all may use, and with runs that say nothing of it.
-    """
+    """The situation of one member: what the others have spent, and will have, they spent of the same budgets."""
     now = replace(members[number], fleet=fleet)
     if len(members) == 1:
         return now
     of_others = [order for order in fleet.busy if order.workload != number]
-    busy = (order if order.workload == number else _without_runs(order) for order in fleet.busy)
     others = [seen for i, each in enumerate(members) if i != number for seen in each.observations]
     runs = [seen for seen in others if isinstance(seen, Reading)]
     under_way = sum(share.runs for order in of_others for share in order.plan)
     spent = Spent(len(runs) + under_way, max((run.at + run.seconds / 120 for run in runs), default=0.0))
-    return replace(now, fleet=replace(fleet, busy=tuple(busy)), shared=True, elsewhere=spent)
+    return replace(now, fleet=seen_by(number, fleet), shared=True, elsewhere=spent)
 
 
-def _without_runs(order: Measure) -> Measure:
-    return replace(order, plan=tuple(replace(share, runs=0) for share in order.plan))
+def seen_by(number: int, fleet: Fleet) -> Fleet:
+    """The fleet as one of several members sees it: orders of others keep hosts busy with builds that all may use, and with
+    runs that say nothing of it.
+    """
+
+    def of(order: Measure) -> Measure:
+        if order.workload == number:
+            return order
+        return replace(order, plan=tuple(replace(share, runs=0) for share in order.plan), workload=OF_OTHERS)
+
+    return replace(fleet, busy=tuple(map(of, fleet.busy)))
+
+
+def _awaited(now: Situation, verdict: Proposal, number: int, fleet: Fleet) -> list[Measure]:
+    """The orders under way that a verdict waits for: those of its own, and all where a budget ends it, which they share."""
+    own = [order for order in fleet.busy if order.workload == number]
+    return own or (list(fleet.busy) if now.budget.ended(verdict.order) else [])
 
 
 def _measured_last(members: Sequence[Situation]) -> int | None:

@@ -20,7 +20,6 @@ from perfbisect.hunt import session
 from perfbisect.hunt.resolve import builder_of, resolve_settings
 from perfbisect.hunt.setup import HuntSetup, read_hunt_range
 from perfbisect.hunt.sitting import OpenView
-from perfbisect.recipes.inventory import load_host
 from perfbisect.report.command_line import command_on
 from perfbisect.repository.commits import resolve
 from perfbisect.repository.discovery import open_repository
@@ -112,7 +111,7 @@ def outlook(found: Comparison) -> Iterator[str]:
     if not every:
         unseen = f"No drop of {found.trial.name} is real and {percent(found.least)} or more: nothing would be hunted."
         if found.trial.state != "done" and found.trial.rounds_to_do():
-            unseen += " It was interrupted: the command that began it continues it."
+            unseen += f" It was interrupted: bisect resume {found.trial.name} continues it."
         elif found.trial.request.rounds < FEWEST_ROUNDS:
             unseen += f" A drop is seen from {FEWEST_ROUNDS} rounds on: --visits."
         yield unseen
@@ -212,20 +211,14 @@ def hunt_range(
 def begin(
     history: History, found: Comparison, drops: Sequence[Drop], views: Views, waiting: WaitCallback | None
 ) -> None:
-    """Begin the hunts for drops of one range: together where one host builds and measures, else one after another."""
+    """Begin the hunts for drops of one range: together."""
     left = iter(drops)
 
     def enter(number: str) -> None:
         history.enter_drop_hunt(found.trial.id, ends_of(next(left)), int(number))
 
     every = [settings_for(found, drop) for drop in drops]
-    if len(every) > 1 and not load_host(every[0].host, every[0].hosts_path).built_elsewhere:
-        setups = HuntSetup.set_up_together(every, waiting)
-        session.begin(setups, history.path, views.open, waiting, enter)
-        return
-    for settings in every:
-        setup = HuntSetup.set_up(settings, waiting)
-        session.begin([setup], history.path, views.open, waiting, enter)
+    session.begin(HuntSetup.set_up_together(every, waiting), history.path, views.open, waiting, enter)
 
 
 def settings_for(found: Comparison, drop: Drop) -> Settings:

@@ -19,6 +19,7 @@ from perfbisect.hunt.loop import Listed
 from perfbisect.hunt.notification import Begun
 from perfbisect.hunt.session import Leased
 from perfbisect.hunt.sitting import OpenView, Sitting
+from perfbisect.hunt.trials.builds import configured
 from perfbisect.hunt.trials.passes import TrialCourse, TrialLog, workers_of
 from perfbisect.hunt.trials.proof import claim_of, proof_setup
 from perfbisect.hunt.trials.setup import TrialSetup
@@ -54,7 +55,7 @@ def resume(
     """
     with closing(History.open(path)) as history:
         trial = history.trial(name)
-        refuse_imported(history, trial.id, "it is not gone on with here")
+        refuse_imported(history, trial.id, "it is not gone on with here", name)
         if trial.state == "done":
             raise UsageError(f"{name} is complete.", f"See it: {command_on('show', name, history.path)}")
         settings = continued(history.settings(trial.id))
@@ -86,9 +87,9 @@ def set_up_again(
         with proof_setup(claim, request.rounds, request.runs, waiting, say) as plan:
             yield plan
         return
-    driver = requested_builder(settings).driver
-    workloads = {work.name: load_workload(work.name, driver, settings.workloads_path) for work in request.works}
-    subjects = [as_requested(each) for each in request.subjects]
+    builder = requested_builder(settings)
+    workloads = {work.name: load_workload(work.name, builder.driver, settings.workloads_path) for work in request.works}
+    subjects = [configured(as_requested(each), builder) for each in request.subjects]
     yield TrialSetup.make(
         request.kind, settings, subjects, workloads, request.rounds, request.runs, waiting, series=request.series
     )
@@ -96,9 +97,7 @@ def set_up_again(
 
 def as_requested(build: TrialBuild) -> TrialBuild:
     """A build without what was found of it."""
-    return TrialBuild(
-        build.name, build.commit, build.path, variant=build.variant, config=build.config, config_hash=build.config_hash
-    )
+    return TrialBuild(build.name, build.commit, build.path, variant=build.variant, config=build.config)
 
 
 def check_unchanged(trial: Trial, plan: TrialSetup) -> None:

@@ -109,7 +109,13 @@ class TrialSetup:
                 say(f"reading {subject.path}")
                 found[number] = each = prebuilt.take(setup.host, setup.builder, subject.name, subject.path)
             facts = each.facts
-            subjects[number] = replace(subject, key=facts.key, binary=facts.binary, version=each.version)
+            subjects[number] = replace(
+                subject,
+                path="" if setup.builder.installed else subject.path,
+                key=facts.key,
+                binary=facts.binary,
+                version=each.version,
+            )
         return replace(self, request=replace(self.request, subjects=tuple(subjects)), prebuilt=found)
 
     def describe(self, commit: str) -> Commit:
