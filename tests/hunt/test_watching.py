@@ -10,11 +10,10 @@ from rich.console import Console
 
 import sample_hunt as sample
 from perfbisect.cli.commands.watch import say_how
-from perfbisect.core.domain.events import Event, HuntStarted, RunFinished
+from perfbisect.core.domain.events import PASSING, Event, HuntStarted, RunFinished
 from perfbisect.core.domain.settings import TrialBuild, TrialRequest, TrialType, TrialWorkload
 from perfbisect.hunt.watching import running, watch
 from perfbisect.store.history import History
-from perfbisect.store.log import PASSING
 from perfbisect.ui.lines import PlainLines
 from perfbisect.ui.live import LiveScreen
 from perfbisect.ui.view_model import Row

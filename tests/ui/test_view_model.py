@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from perfbisect.core.domain.events import (
+    PASSING,
     BuildFinished,
     BuildProgress,
     BuildStarted,
@@ -35,7 +36,6 @@ from perfbisect.core.domain.orders import (
 )
 from perfbisect.core.inference.hunt_state import Classification
 from perfbisect.hunt.watching import Completed
-from perfbisect.store.log import PASSING
 from perfbisect.ui.candidates import table
 from perfbisect.ui.view_model import (
     Building,
