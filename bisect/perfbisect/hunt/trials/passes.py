@@ -131,16 +131,17 @@ class LabOfVisits:
 
 def workers_of(course: TrialCourse, held: Mapping[str, HostLock]) -> InlineWorkers:
     """One host that carries out all visits; or hosts that are compared, one after another."""
-    setup, every = course.setup.setup, range(len(course.setup.request.subjects))
+    setup = course.setup.setup
     locks = HostLocks(shared=setup.shared)
     sites = [labs_at(course, site, locks) for site in setup.hosts]
     guarded = [
         GuardedLab(lab, site.host, held[site.host.name], site.facts)
         for lab, site in zip(sites, setup.hosts, strict=True)
     ]
-    works = range(len(course.setup.workloads))
-    place = (lambda subject: subject) if setup.builder.installed else (lambda _: 0)
-    lab = LabOfVisits({(work, subject): guarded[place(subject)] for work in works for subject in every})
+    lab: Lab = guarded[0]
+    if setup.builder.installed:  # each build is a host
+        works = range(len(course.setup.workloads))
+        lab = LabOfVisits({(work, number): each for work in works for number, each in enumerate(guarded)})
     return InlineWorkers(setup.host.name, lab)
 
 
@@ -164,8 +165,8 @@ def labs_at(course: TrialCourse, site: PreparedHost, locks: HostLocks) -> LabOfV
             # A proof measures builds of its hunt, which may have been made to be linked again.
             seeds = LayoutSeeds() if setup.settings.policy.layouts else None
             lab = of_variant.lab(candidates, earlier, site, workload, locks, seeds=seeds, made=made)
-            labs |= {(work, number): replace(lab, config=plan.configs[number]) for number in numbers[:1]}
-            labs |= {(work, number): labs[work, numbers[0]] for number in numbers}
+            of_way = replace(lab, config=plan.configs[numbers[0]])
+            labs |= dict.fromkeys(((work, number) for number in numbers), of_way)
     return LabOfVisits(labs)
 
 
