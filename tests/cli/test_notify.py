@@ -56,6 +56,25 @@ def test_the_verdict_of_a_hunt(
     assert json.loads(exits(0, "show", "--json")) == got["report"]
 
 
+def test_of_an_aa_and_of_a_proof(
+    exits: Exits, script: Callable[[str], str], keeps: Callable[[], dict[str, object]]
+) -> None:
+    apart = "\n:\n:\n:\n"
+    good, bad = (
+        script(f"rate={rate}{apart}jitter=$(date +%N | cut -c 6){apart}echo rate $((rate + jitter))")
+        for rate in (10000, 5000)
+    )
+    how = ["--visits", "2", "--runs", "2", "--notify", "./keep 'two words'"]
+    exits(0, "noise", "local", "--rev", good, *SCRIPT, *how)
+    got = keeps()
+    assert (got["kind"], got["id"], got["state"]) == ("noise", "n1", "done")
+    exits(0, "run", good, bad, *RUN)
+    exits(0, "prove", *how)
+    got = keeps()
+    assert (got["kind"], got["id"], got["show"]) == ("prove", "p3", "bisect show p3")
+    assert f"Reverting {bad[:10]}" in str(got["text"])
+
+
 def test_of_a_failure(exits: Exits, script: Callable[[str], str], keeps: Callable[[], dict[str, object]]) -> None:
     good, bad = script("echo rate 100"), script("exit 7")
     exits(4, "run", good, bad, *RUN, "--notify", "./keep 'two words'")

@@ -2,10 +2,13 @@
 
 import json
 import re
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from program import bisect_until, rows
 
 pytestmark = pytest.mark.tools
 
@@ -64,6 +67,18 @@ def test_what_a_revert_regains_is_measured_kept_and_shown(
     assert found["proof"]["regained"]["middle"] == pytest.approx(0.868, abs=0.01)
     assert found["settings"]["reverts"] == {"hunt": 1, "commits": [culprit]}
     assert found["settings"]["subjects"][2]["commit"] not in ("", good, bad, culprit)
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
+def test_a_proof_that_is_cut_short_goes_on(script: Script, exits: Exits, seal: Path, end: signal.Signals) -> None:
+    good, bad = script(program("100")), script(program("50"))
+    exits(0, "run", good, bad, *HUNT)
+    cut = bisect_until(["prove", "--visits", "3", "--runs", "1"], "run 4 of 9", end)
+    assert cut.returncode == (130 if end is signal.SIGINT else -end), cut.stderr
+    told = exits(0, "resume", "p2")
+    assert f"Reverting {bad[:10]} on" in told
+    [again] = rows(seal / ".local/state/perfbisect/history.db", "select count(*) from runs where session_id = 2")
+    assert 9 <= again[0] <= 12
 
 
 def test_what_the_hunt_left_out_does_not_matter(script: Script, exits: Exits) -> None:

@@ -22,7 +22,7 @@ INCOMPLETE = 2
 
 
 def carried_out(
-    carry_out: "CarryOut", history: Path | None, *, quiet: bool, begun: "Begun | None" = None, view: str | None = None
+    carry_out: "CarryOut", history: Path | None, begun: "Begun", *, quiet: bool, view: str | None = None
 ) -> "tuple[Trial, Interrupted | None]":
     """The trial as ``carry_out`` leaves it, and what has cut it short once it had begun; with ``quiet`` only warnings are shown."""
     from perfbisect.errors import Interrupted
@@ -32,8 +32,7 @@ def carried_out(
 
     def noted(name: str) -> None:
         names.append(name)
-        if begun:
-            begun(name)
+        begun(name)
 
     try:
         return carry_out(lambda titles: view_of(titles, history, view, stream=sys.stderr, quiet=quiet), noted), None

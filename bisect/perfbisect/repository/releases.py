@@ -121,7 +121,7 @@ def _older(repo: Repository, newer: str, tags: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseRange:
-    """The releases of a range, oldest version first, as a user writes them."""
+    """The releases of a range, oldest version first: versions, or tags where the recipe has no pattern of them."""
 
     taken: tuple[str, ...]
     left_out: tuple[tuple[str, str], ...]  # with the reason
@@ -147,12 +147,13 @@ def release_range(repo: Repository, text: str, release_tags: Sequence[str]) -> R
     contained = refs(repo, "refs/tags", f"--merged=refs/tags/{known[last]}", names="strip=2")
     taken, left_out = [], []
     for _, version in within:
+        name = version if release_tags else known[version]  # a recipe without patterns knows no versions
         if not plain(version):
-            left_out.append((version, "a pre-release"))
+            left_out.append((name, "a pre-release"))
         elif version not in (first, last) and known[version] not in contained:
-            left_out.append((version, f"{last} does not contain it"))
+            left_out.append((name, f"{last} does not contain it"))
         else:
-            taken.append(version)
+            taken.append(name)
     return ReleaseRange(tuple(taken), tuple(left_out))
 
 

@@ -196,7 +196,7 @@ def compare(
         if series and not form:
             note("\n".join(cost(plan, settings, history)))
         trial, cut = carried_out(
-            lambda view, noted: begin(plan, history, view, note, noted), history, quiet=bool(form), begun=begun
+            lambda view, noted: begin(plan, history, view, note, noted), history, begun, quiet=bool(form)
         )
         if hunt and not cut:
             if not form:

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from perfbisect.cli.options.common import clone_progress, leasing, wait_callback
+from perfbisect.cli.options.common import clone_progress, leasing, notify_option, wait_callback
 from perfbisect.cli.options.completion import builder_option, host_name, workload_option
 from perfbisect.cli.options.measurement import (
     announce_recipes,
@@ -35,6 +35,7 @@ Ctrl-C keeps what was measured, and `bisect resume n4` continues it. `bisect his
 @builder_option("System to build.", required=True)
 @what_options
 @round_options(8, 4, "Starts of the server.")
+@notify_option
 def noise(
     host: str,
     workload: str,
@@ -43,6 +44,7 @@ def noise(
     runs: int,
     as_json: bool,
     wait: bool,
+    notify: tuple[str, ...],
     history: Path | None,
     **options: Any,
 ) -> int:
@@ -56,6 +58,7 @@ def noise(
     from perfbisect.cli.trials import carried_out, conclude
     from perfbisect.core.domain.settings import TrialBuild, TrialType
     from perfbisect.hunt.leased_hosts import purpose_of
+    from perfbisect.hunt.notification import notifying
     from perfbisect.hunt.resolve import builder_of, choose_metric, resolve_settings
     from perfbisect.hunt.trials.builds import hosts_as_builds
     from perfbisect.hunt.trials.session import begin
@@ -76,7 +79,10 @@ def noise(
     else:
         settings = resolve_settings(requested, clone_progress=clone_progress)
         subjects = [TrialBuild(str(rev), settings.good_commit)]
-    with leasing(settings.hosts, settings.hosts_path, purpose=purpose_of(settings)):
+    lease = leasing(settings.hosts, settings.hosts_path, purpose=purpose_of(settings))
+    with notifying(notify, history, note) as begun, lease:
         plan = TrialSetup.make(TrialType.NOISE, settings, subjects, chosen, visits, runs, wait_callback(wait))
-        trial, cut = carried_out(lambda view, noted: begin(plan, history, view, note, noted), history, quiet=as_json)
+        trial, cut = carried_out(
+            lambda view, noted: begin(plan, history, view, note, noted), history, begun, quiet=as_json
+        )
     return conclude(trial, cut, history, "json" if as_json else "")

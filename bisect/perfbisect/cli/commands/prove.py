@@ -73,6 +73,6 @@ def prove(
         proof_setup(claim, visits, runs, wait_callback(wait), note) as plan,
     ):
         trial, cut = carried_out(
-            lambda view, noted: begin(plan, history, view, note, noted), history, quiet=as_json, begun=begun
+            lambda view, noted: begin(plan, history, view, note, noted), history, begun, quiet=as_json
         )
     return conclude(trial, cut, history, "json" if as_json else "")

@@ -83,7 +83,7 @@ def resume(
         with notifying(notify, history, note) as begun:
             trial, cut = carried_out(
                 lambda opened, noted: trials.resume(name, history, opened, waiting, announced, noted, note, leased),
-                history, quiet=view == "json", begun=begun, view=None if view == "json" else view,
+                history, begun, quiet=view == "json", view=None if view == "json" else view,
             )  # fmt: skip
         return conclude(trial, cut, history, "json" if view == "json" else "")
     batch = unfinished_together(hunt, history)
