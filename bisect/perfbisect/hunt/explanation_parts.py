@@ -9,7 +9,7 @@ from typing import TypeGuard
 from perfbisect.core.domain.events import Counted, Event, Planned, Profiled, RunFinished
 from perfbisect.core.explain.evidence import EXACT_GROUP
 from perfbisect.lab.measure.counting import ENOUGH, obstacle
-from perfbisect.lab.measure.profiles import Profiles, Waits
+from perfbisect.lab.measure.profiles import Profiles
 from perfbisect.lab.measure.studies import CounterGroups, ExactCounts, PlanStudy, has_statements
 from perfbisect.lab.measure.visit import StudyMaker
 from perfbisect.recipes.builder import Builder
@@ -118,7 +118,7 @@ PARTS: tuple[Part, ...] = (
     # Where threads wait for a good part of the time. A single round would not say how much waits vary by themselves.
     Part(
         "waits",
-        lambda seconds, events: partial(Waits, seconds=seconds, switches=switches(events)),
+        lambda seconds, events: partial(Profiles, seconds=seconds, switches=switches(events)),
         rounds=2,
         share=0.4,
         in_short_hunts=30.0,

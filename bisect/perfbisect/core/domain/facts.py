@@ -102,7 +102,7 @@ class ProfileFacts:
     samples: int
     lost: int = 0  # samples that the kernel has dropped
     event: str = ""  # that was sampled: "cycles:u", "cpu-clock:u"
-    chains: str = ""  # where the callers are from: "fp", "dwarf", "lbr"; "" without callers
+    chains: str = ""  # where the callers are from: "fp", "dwarf"; "" without callers
     off_cpu: bool = False  # costs are the time in which threads waited
     note: str = ""  # what the reader must know: callers that are missing, …
 

@@ -186,7 +186,7 @@ def counters(seen: CheckRequest) -> Iterator[Finding]:
         yield warning("vmstat", text, how_to_install(["vmstat"], seen.system))
 
 
-CALLERS = {"dwarf": "unwinding stacks", "lbr": "the processor's record of calls", "fp": "frame pointers"}
+CALLERS = {"dwarf": "unwinding stacks", "fp": "frame pointers"}
 
 
 def _samples(seen: CheckRequest) -> Finding:

@@ -4,23 +4,17 @@ The measured window is that of a timed run: the workload's first operation after
 last one ends it. What is sampled are the processes that a timed run counts.
 
 Waits are sampled in a run of their own, as every switch of threads costs more then: where threads wait for a good part of
-the time, there is time for it, and perf may see the kernel.
-
-
-What ``perf record`` can sample on a host, how it is started around a run, and how its samples become stacks.
+the time, there is time for it, and perf may see the kernel. A wait is sampled where a thread leaves its processor, and
+lasts until it is back on one.
 
 Callers are found by unwinding a copy of the stack (``dwarf``): every usual build has the tables for it, a stripped one
-too. Chains of frame pointers lack the caller of a function that calls nothing, for which GCC makes no frame even with
-``-fno-omit-frame-pointer``. So they are used only where perf can neither unwind nor read the processor's own record of
-calls (``lbr``).
-
-A wait is sampled where a thread leaves its processor, and lasts until it is back on one.
+too. Chains of frame pointers (``fp``) lack the caller of a function that calls nothing, for which GCC makes no frame even
+with ``-fno-omit-frame-pointer``. So they are used only where perf cannot unwind.
 """
 
 import math
 import re
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import PurePosixPath
@@ -40,7 +34,7 @@ from perfbisect.lab.workload import command, lines_of
 NAME = "profile"  # of the job that folds, and of the file below the visit's folder
 EVENTS = ("cycles", "cpu-clock")  # perf itself takes the second for the first where there are no counters
 WAITS = "context-switches"
-CHAINS = ("dwarf", "lbr", "fp")
+CHAINS = ("dwarf", "fp")
 STACK = 16384  # bytes of stack that are copied for each sample: few chains of servers are longer
 LIMIT = 600.0  # seconds in which samples must be folded
 LARGEST = "1G"  # file of waits, as of ``--max-size``: about 5,000 samples and every switch are far below it
@@ -58,37 +52,20 @@ perf script --no-inline -i "$file" -F comm,period,ip 2>/dev/null |
 rm -f "$file"
 """
 
-# A line of a frame begins with a tab. Of the path of a file only the base name is kept, below "/"; those two are no files.
-_TAKE_FRAME = r"""
+# Adds up equal chains, one on a line: see ``core/explain/profiles.py``. A line of a frame begins with a tab; of the path of
+# a file only the base name is kept, below "/", and those two are no files. Of ``waits`` a sample is taken where a thread
+# leaves its processor, and its cost are the nanoseconds until it is back.
+ADD_UP = r"""
 function take() {
     sub(/^[ \t]+[0-9a-f]+ +/, ""); gsub(/\t/, " ")
     if (!/ \(\/(dev\/zero|memfd:)/) sub(/ \(\/[^\/].*\//, " (/")
     chain = chain "\t" $0
 }
-"""
-_PRINT = r"""
-    for (each in cost) printf "%.0f\t%d\t%s\n", cost[each], number[each], each
-    printf "lost\t%d\nstatus\t%d\n", lost, status == "" ? 1 : status
-"""
-# Adds up equal chains, one on a line: see ``core/explain/profiles.py``.
-ADD_UP = (
-    _TAKE_FRAME
-    + r"""
-function add() { if (head != "") { cost[head chain] += period; number[head chain]++ }; head = chain = "" }
-/^\f/ { status = substr($0, 2); next }
-/^\t/ { take(); next }
-/PERF_RECORD_LOST lost [0-9]+$/ { lost += $NF; next }
-NF == 0 { add(); next }
-match($0, /[0-9]+:? *$/) { add(); period = substr($0, RSTART) + 0; head = substr($0, 1, RSTART - 1); gsub(/\t/, " ", head) }
-END { add();"""
-    + _PRINT
-    + "}"
-)
-# The same of waits: a sample is taken where a thread leaves its processor; its cost are the nanoseconds until it is back.
-ADD_UP_WAITS = (
-    _TAKE_FRAME
-    + r"""
-function add() { if (thread != "") { left[thread] = head chain; since[thread] = time }; thread = chain = "" }
+function add() {
+    if (head != "" && waits) { left[thread] = head chain; since[thread] = time }
+    else if (head != "") { cost[head chain] += period; number[head chain]++ }
+    head = chain = ""
+}
 /^\f/ { status = substr($0, 2); next }
 /^\t/ { take(); next }
 /PERF_RECORD_LOST lost [0-9]+$/ { lost += $NF; next }
@@ -99,14 +76,16 @@ function add() { if (thread != "") { left[thread] = head chain; since[thread] = 
 }
 /: PERF_RECORD_SWITCH / { next }
 NF == 0 { add(); next }
-match($0, /[0-9]+ +[0-9.]+: *$/) {
+match($0, waits ? "[0-9]+ +[0-9.]+: *$" : "[0-9]+:? *$") {
     add(); head = substr($0, 1, RSTART - 1); gsub(/\t/, " ", head)
-    thread = $(NF-1); time = $NF; sub(/:$/, "", time); time += 0
+    period = substr($0, RSTART) + 0; thread = $(NF-1); time = $NF + 0
 }
-END {"""
-    + _PRINT
-    + "}"
-)
+END {
+    add()
+    for (each in cost) printf "%.0f\t%d\t%s\n", cost[each], number[each], each
+    printf "lost\t%d\nstatus\t%d\n", lost, status == "" ? 1 : status
+}
+"""
 # Of such lines, those that cost most first, leaves the callers out where they are too many. No cost is left out.
 SHORTEN = rf"""
 BEGIN {{ FS = "\t"; status = 1 }}
@@ -121,9 +100,9 @@ END {{
 }}
 """
 _FOLD = r"""
-file=$1 shorten=$2 add_up=$3; shift 3
+file=$1 shorten=$2 add_up=$3 waits=$4; shift 4
 { perf script --no-inline --show-lost-events "$@" -i "$file"; printf '\n\f%s\n' "$?"; } |
-    awk "$add_up" | sort -k 1,1nr | awk "$shorten"
+    awk -v waits="$waits" "$add_up" | sort -k 1,1nr | awk "$shorten"
 """
 # A server's processes and threads that start before the window must be known: perf follows them by the event "dummy" as
 # long as it is enabled. So it starts with all events enabled, and those that are sampled are disabled first.
@@ -138,7 +117,6 @@ _COUNTED = re.compile(r"^(frames|samples) ([0-9]+)$", re.MULTILINE)
 
 NO_KERNEL = "Time in the kernel is left out: perf may not sample there (kernel.perf_event_paranoid)."
 NO_LEAF_CALLERS = "The caller of a function that calls nothing is missing where the compiler makes no frame for it."
-SHORT_CHAINS = "The outermost callers of deep stacks are missing: the processor records the last calls only."
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +150,7 @@ class Sampling:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader must know of every profile."""
-        of_chains = {"fp": NO_LEAF_CALLERS, "lbr": SHORT_CHAINS}.get(self.chains, "")
-        return tuple(filter(None, ["" if self.in_kernel else NO_KERNEL, of_chains]))
+        return (*([] if self.in_kernel else [NO_KERNEL]), *([NO_LEAF_CALLERS] if self.chains == "fp" else []))
 
 
 def available(host: Host) -> Sampling:
@@ -201,7 +178,7 @@ def sampling(printed: str, chains: str) -> Sampling | None:
     event, counts = _LISTED.search(printed), dict(_COUNTED.findall(printed))
     names = tuple(match[0] for match in _LISTED.finditer(printed) if "/" in match[0])
     samples, frames = (int(counts.get(name, 0)) for name in ("samples", "frames"))
-    if not event or not samples or (chains != CHAINS[-1] and frames < 2 * samples):
+    if not event or not samples or (chains != "fp" and frames < 2 * samples):
         return None
     return Sampling(event[1] + (":u" if "u" in event[2] else ""), chains, names)
 
@@ -244,12 +221,11 @@ def folded_on(host: Host, folder: PurePosixPath, sampled: Sampling, rate: int) -
     Raises NoSamples where there are none, and RunFailed where they cannot be read or are too many.
     """
     file = folder / NAME
-    if sampled.waits:
-        words, per_unit = [ADD_UP_WAITS, "--show-switch-events", "--ns", "-F", "comm,tid,time,ip,sym,dso"], 1000 / rate
-    else:
-        words, per_unit = [ADD_UP, "-F", "comm,period,ip,sym,dso"], 1000 if sampled.unit == "us" else 1
+    per_unit = 1000 / rate if sampled.waits else 1000 if sampled.unit == "us" else 1
+    of_waits = ["--show-switch-events", "--ns", "-F", "comm,tid,time,ip,sym,dso"]
+    fields = of_waits if sampled.waits else ["-F", "comm,period,ip,sym,dso"]
     try:
-        argv = ["sh", "-c", _FOLD, "fold", str(file), SHORTEN, *words]
+        argv = ["sh", "-c", _FOLD, "fold", str(file), SHORTEN, ADD_UP, "1" if sampled.waits else "", *fields]
         printed = carry_out(host, argv, "perf script", stage="run", name=NAME, limit=LIMIT, cwd=folder, merged=False)
     finally:
         host.run(["rm", "-f", "--", str(file)])
@@ -271,59 +247,42 @@ WAITS_FOR_ALL = "Threads wait for their clients and for work, too."
 
 @dataclass
 class Profiles(Study):
-    """Samples one run in each turn."""
+    """Samples one run in each turn: the work of the build or, with ``switches``, its waits.
+
+    No waits where perf may not see the kernel, which schedules threads, and no event where no thread has waited.
+    """
 
     seconds: float = LONGEST  # of measuring in a turn
+    switches: float | None = None  # of threads a second in earlier runs, 0 where that is unknown: waits are sampled
     sampled: Sampling | None = None  # None until it is known
     rate: float = 0.0  # samples of a second of CPU time
 
     def visit(self, system: System, dataset: str, turn: Turn) -> Generator[LabEvent]:
-        """One run, with the folding of its samples."""
+        """One run, with the folding of its samples, of which it has about ``SAMPLES``."""
         turn.left -= 1
+        context = shortened(self.context, self.seconds)
         try:
-            self.sampled = self.sampled or sampling_of(self.context)
+            sampled = self.sampled = self.sampled or sampling_of(context)
         except EnvironmentFailure as failure:
-            yield from self.refused(failure)
+            if self.switches is None:  # else the profiles have said so
+                yield Unexplained(PART, str(failure), context.host.name)
+            return
+        if self.switches is None:
+            rate = max(RAREST, round(self.rate or first_rate(context, ask(context.host, CORES) or 1)))
+        elif sampled.in_kernel:
+            sampled = Sampling(WAITS, sampled.chains)
+            rate = one_of((self.switches or USUAL_SWITCHES) * context.workload.time)
         else:
-            yield from self.sample(system, dataset, turn, self.sampled, shortened(self.context, self.seconds))
-
-    def refused(self, failure: EnvironmentFailure) -> Iterator[LabEvent]:
-        """What is said where the host takes no samples."""
-        yield Unexplained(PART, str(failure), self.context.host.name)
-
-    def sample(
-        self, system: System, dataset: str, turn: Turn, sampled: Sampling, context: RunContext
-    ) -> Generator[LabEvent]:
-        """One run, sampled so often that it has about ``SAMPLES``."""
-        rate = max(RAREST, round(self.rate or first_rate(context, ask(context.host, CORES) or 1)))
-        facts, folded = yield from sampled_run(context, system, dataset, turn, sampled, rate)
+            return
+        try:
+            facts, folded = yield from sampled_run(context, system, dataset, turn, sampled, rate)
+        except NoSamples:
+            if sampled.waits:
+                return
+            raise
         self.succeeded()
         yield Profiled(turn.candidate, profile(facts, folded, sampled))
         self.rate = next_rate(rate, folded.samples)
-
-
-@dataclass
-class Waits(Profiles):
-    """Samples the waits of one run in each turn; nothing where perf may not see the kernel, which schedules threads."""
-
-    switches: float = 0.0  # of threads a second in earlier runs; 0: unknown
-
-    def refused(self, failure: EnvironmentFailure) -> Iterator[LabEvent]:
-        """Nothing: the profiles have said so."""
-        yield from ()
-
-    def sample(
-        self, system: System, dataset: str, turn: Turn, sampled: Sampling, context: RunContext
-    ) -> Generator[LabEvent]:
-        """One run, sampled at one of so many waits; no event where no thread has waited."""
-        if not sampled.in_kernel:
-            return
-        waiting = Sampling(WAITS, sampled.chains)
-        rate = one_of((self.switches or USUAL_SWITCHES) * context.workload.time)
-        with suppress(NoSamples):
-            facts, folded = yield from sampled_run(context, system, dataset, turn, waiting, rate)
-            self.succeeded()
-            yield Profiled(turn.candidate, profile(facts, folded, waiting))
 
 
 def sampling_of(context: RunContext) -> Sampling:
