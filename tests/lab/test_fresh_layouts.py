@@ -190,14 +190,13 @@ def test_a_build_that_fails_in_a_fresh_layout_alone_is_not_skipped(host: LocalHo
 
 def test_what_a_killed_link_left_is_no_obstacle(host: LocalHost, lab: HostLab) -> None:
     measure(lab, Share(0, 1), fresh=False)
-    assert lab._bench
-    made = lab._bench.builds.link(0, 1)
+    made = lab.builds.link(0, 1)
     place = Path(host.root, "builds", made)
     binary = (place / "prefix" / "bench").read_bytes()
     subprocess.run(["mv", place, f"{place}.part"], check=True)
     (Path(f"{place}.part") / "prefix" / "bench").unlink()
     assert layouts(measure(lab, Share(0, 1)), 0) == [1]
-    assert lab._bench.builds.link(0, 1) == made
+    assert lab.builds.link(0, 1) == made
     assert (place / "prefix" / "bench").read_bytes() == binary
 
 

@@ -257,9 +257,7 @@ def test_a_build_that_refuses_the_data_of_another_loads_its_own(machine: FakeMac
     measure(lab, Share(BAD, 1))
     machine.done.clear()
     [key] = machine.datasets
-    bench = lab._bench
-    assert bench
-    first, last = (bench._system(candidate) for candidate in (GOOD, BAD))
+    first, last = (lab._system(candidate) for candidate in (GOOD, BAD))
     failure = RunFailed("unknown format", stage="start", log="log")
     assert list(keeper.load(last)) == []
     assert not keeper.refuse(last, key, RunFailed("it crashed", stage="run", log="log"))

@@ -304,10 +304,8 @@ def test_counters_of_the_connections_leave_out_the_rest_of_the_server(
     recipe(RECIPE + f'perf_scope = "{scope}"\n')
     lab = open_lab(replace(WORKLOAD, statement="select pg_sleep(0.1)", time=2.0), commits(PLAIN, SLOW))
     measure(lab, Share(0, 1))
-    bench = lab._bench
-    assert bench
-    system = bench._system(0)
-    with visit.begin(bench.runner.context, system, 0, bench.data.keys[system.commit]) as opened:
+    system = lab._system(0)
+    with visit.begin(lab.runner.context, system, 0, lab.data.keys[system.commit]) as opened:
         assert opened.service
         query = "do $$ begin loop end loop; end $$"
         busy = jobs.start(host, [*opened.service.argv(SERVER["ready"])[:-1], query], name="busy", timeout=600)

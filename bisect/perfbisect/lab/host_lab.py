@@ -64,7 +64,12 @@ class HostLab:
     made: BuildsMade | None = None
     training: tuple[Workload, ...] = ()  # with which builds are trained, where they are optimised with a profile
     config: ServerConfig = field(default_factory=ServerConfig)  # of its servers, beside the recipe
-    _bench: "Bench | None" = field(default=None, init=False)
+    builds: CandidateBuilds = field(init=False)  # this and what follows: once the host is prepared
+    data: DatasetKeeper = field(init=False)
+    runner: Study = field(init=False)
+    retry: RetryPolicy = field(init=False)
+    values: Values = field(init=False)  # placeholders that all candidates share
+    _prepared: bool = field(default=False, init=False)
 
     def measure(self, order: Measure) -> Generator[LabEvent]:
         """Build what is not built, then time the runs of ``order`` in interleaved order; in fresh layouts if that says so.
@@ -73,63 +78,9 @@ class HostLab:
         which decides again then.
         Raises EnvironmentFailure when the machine cannot do the work, or nothing can be measured at all.
         """
-        if self._bench is None:
+        if not self._prepared:
             with self.place.lock:
-                self._bench = yield from self._prepare()
-        yield from self._bench.measure(order)
-
-    def _prepare(self) -> Generator[LabEvent, None, "Bench"]:
-        """End what a killed session has left running on the host, remove what it left, and bring what runs need."""
-        host, entry, candidates, earlier = self.place.host, self.place.entry, self.candidates, self.earlier
-        made = self.made or BuildsMade(candidates, earlier.builds)
-        yield from made.tidy_once(host.name, tidy(host))
-        retry = RetryPolicy(host, candidates, self.workload.name)
-        absent = missing(host, ["vmstat", "iostat"])  # the preflight checks warn of what is missing
-        values = placeholders(host, entry, self.builder, earlier.memory_mib, earlier.cores)
-        counter = counting.counter(host, self.counted) if self.counted else None
-        if counter and (random := counter.randomness(host.name)):
-            yield Warned(*random)
-        context = RunContext(
-            host, entry, self.workload, lua.place(host, self.workload),
-            perf=not counter and perf.counts(host),
-            vmstat=not counter and "vmstat" not in absent,
-            iostat=not counter and bool(entry.device) and "iostat" not in absent,
-            longest=earlier.longest,
-            counter=counter,
-        )  # fmt: skip
-        runner = Runner(context, retry.succeeded, self.slow)
-        study = self.study or (partial(CountedRunner, events=earlier.events) if counter else None)
-        sites = [
-            BuildSite(
-                place, self.builder, self.variant, candidates, made,
-                layouts=self.seeds is not None, named=self.made is not None and place.host.name != host.name,
-                training=self.training,
-            )
-            for place in self.build_places or (self.place,)
-        ]  # fmt: skip
-        return Bench(
-            self,
-            CandidateBuilds(sites, host, candidates, made),
-            DatasetKeeper(host, self.workload, earlier.datasets),
-            study(context, retry.succeeded) if study else runner,
-            retry,
-            values,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Bench:
-    """A lab whose host is prepared: who does the work there."""
-
-    lab: HostLab
-    builds: CandidateBuilds
-    data: DatasetKeeper
-    runner: Study
-    retry: RetryPolicy
-    values: Values  # placeholders that all candidates share
-
-    def measure(self, order: Measure) -> Generator[LabEvent]:
-        """See ``HostLab.measure``."""
+                yield from self._prepare()
         turns: list[Turn] = []
         while True:
             for share in order.plan:
@@ -141,7 +92,7 @@ class Bench:
             made: dict[tuple[int, int], str] = {}  # candidate and layout → key of what is installed
             try:
                 if (yield from self._link(turns, made)):
-                    with self.lab.place.lock:
+                    with self.place.lock:
                         yield from self._time(turns, made)
                 return
             except BuildChanged as changed:
@@ -150,6 +101,40 @@ class Bench:
             finally:
                 for key in made.values():
                     self.builds.unlink(key)
+
+    def _prepare(self) -> Generator[LabEvent]:
+        """End what a killed session has left running on the host, remove what it left, and bring what runs need."""
+        host, entry, earlier = self.place.host, self.place.entry, self.earlier
+        made = self.made or BuildsMade(self.candidates, earlier.builds)
+        yield from made.tidy_once(host.name, tidy(host))
+        absent = missing(host, ["vmstat", "iostat"])  # the preflight checks warn of what is missing
+        self.values = placeholders(host, entry, self.builder, earlier.memory_mib, earlier.cores)
+        counter = counting.counter(host, self.counted) if self.counted else None
+        if counter and (random := counter.randomness(host.name)):
+            yield Warned(*random)
+        context = RunContext(
+            host, entry, self.workload, lua.place(host, self.workload),
+            perf=not counter and perf.counts(host),
+            vmstat=not counter and "vmstat" not in absent,
+            iostat=not counter and bool(entry.device) and "iostat" not in absent,
+            longest=earlier.longest,
+            counter=counter,
+        )  # fmt: skip
+        self.retry = RetryPolicy(host, self.candidates, self.workload.name)
+        counts: StudyMaker | None = partial(CountedRunner, events=earlier.events) if counter else None
+        times: StudyMaker = partial(Runner, slow=self.slow)
+        self.runner = (self.study or counts or times)(context, self.retry.succeeded)
+        sites = [
+            BuildSite(
+                place, self.builder, self.variant, self.candidates, made,
+                layouts=self.seeds is not None, named=self.made is not None and place.host.name != host.name,
+                training=self.training,
+            )
+            for place in self.build_places or (self.place,)
+        ]  # fmt: skip
+        self.builds = CandidateBuilds(sites, host, self.candidates, made)
+        self.data = DatasetKeeper(host, self.workload, earlier.datasets)
+        self._prepared = True
 
     def _renew(
         self, turns: Sequence[Turn], made: Mapping[tuple[int, int], str], changed: BuildChanged
@@ -165,7 +150,7 @@ class Bench:
             yield from self._failed(turn, failure, time.monotonic())
             return False
         yield Warned(
-            f"{self.lab.candidates.name(turn.candidate)}: {changed}: it is made again",
+            f"{self.candidates.name(turn.candidate)}: {changed}: it is made again",
             "Let what is measured write elsewhere, as below {data}: each time that it changes its build costs a build.",
         )
         self.builds.renew(changed)
@@ -189,11 +174,9 @@ class Bench:
     def _turns(self, order: Measure) -> list[Turn]:
         """The runs of a measurement in their order. Successive runs of one build in one layout share a visit of its server."""
         sequence = interleave(order.plan)
-        commits = self.lab.candidates.commits
+        commits = self.candidates.commits
         seeds = (
-            {each: self.lab.seeds.following(commits[each]) for each in set(sequence)}
-            if order.fresh and self.lab.seeds
-            else {}
+            {each: self.seeds.following(commits[each]) for each in set(sequence)} if order.fresh and self.seeds else {}
         )
         layouts = [next(seeds[each]) if seeds else 0 for each in sequence]
         turns, first = [], 1
@@ -217,21 +200,21 @@ class Bench:
             except ConnectionLost as lost:
                 yield self.builds.give_up(turn.candidate, lost)
                 return False
-        host = self.lab.place.host
+        host = self.place.host
         if made:
             build_store.note(host, [build_store.folder(host, key) for key in made.values()])
         return True
 
     def _failed(self, turn: Turn, failure: BuildFailed | RunFailed, began: float) -> Iterator[LabEvent]:
         """A build could not be measured. If it failed in a fresh layout only, it is not skipped: layouts are given up."""
-        if not (self.lab.seeds and turn.layout):
+        if not (self.seeds and turn.layout):
             yield self.retry.failed(turn.candidate, failure, began)
             return
         built = self.builds.made.built[turn.candidate]
         reason = str(failure) if isinstance(failure, BuildFailed) else f"in layout {turn.layout}, {failure}"
         facts = replace(built.facts, reused=True, seconds=0.0, linker="", fixed=reason)
         self.builds.made.built[turn.candidate] = replace(built, facts=facts)
-        name = self.lab.candidates.name(turn.candidate)
+        name = self.candidates.name(turn.candidate)
         yield Warned(
             f"{name} cannot be measured with its functions in another order: {reason}",
             "The hunt goes on with builds as they are linked; `--no-layouts` does so from the beginning.",
@@ -249,7 +232,7 @@ class Bench:
                 return
 
     def _is_loaded(self, candidate: int) -> bool:
-        return self.lab.candidates.commits[candidate] in self.data.keys
+        return self.candidates.commits[candidate] in self.data.keys
 
     def _run(self, turn: Turn, made: str) -> Generator[LabEvent, None, bool]:
         """Successive runs of a candidate, as linked again where that has the key ``made``; true when all ended well.
@@ -264,8 +247,8 @@ class Bench:
             key = self.data.keys[system.commit]
             try:
                 for event in self.runner.visit(system, key, turn):
-                    if self.lab.seeds and isinstance(event, RunFinished):
-                        self.lab.seeds.take(event.facts)
+                    if self.seeds and isinstance(event, RunFinished):
+                        self.seeds.take(event.facts)
                     yield event
             except JobLost as lost:
                 if turn.left:  # a server that is lost after its last run has done its work
@@ -276,7 +259,7 @@ class Bench:
                 yield self.data.damaged(key, damaged)
             except RunFailed as failure:
                 if not turn.left:  # how a server ends does not change what it did before
-                    name = self.lab.candidates.name(candidate)
+                    name = self.candidates.name(candidate)
                     yield Warned(f"{name}: {failure}", "Its runs had ended well, and count.")
                 elif not self.data.refuse(system, key, failure):
                     self._system(candidate, made)  # raises where the build has changed: then that comes first
@@ -293,12 +276,12 @@ class Bench:
         the folders above ours. Raises BuildChanged where the build is not as it was made.
         """
         built = self.builds.made.built[candidate]
-        host = self.lab.place.host
+        host = self.place.host
         if built.prefix and owner(host, built.builder.server):
             prefix = built.prefix
         else:
-            prefix = build_store.put_in_place(host, self.lab.builder.work_name, made or built.facts.key, built.prefix)
-        sha = self.lab.candidates.sha(candidate)
+            prefix = build_store.put_in_place(host, self.builder.work_name, made or built.facts.key, built.prefix)
+        sha = self.candidates.sha(candidate)
         values = {**self.values, "commit": sha, "prefix": str(prefix), "version": built.version}
-        builder = self.lab.config.applied(built.builder)
-        return System(self.lab.candidates.commits[candidate], built.facts.key, prefix, builder, values)
+        builder = self.config.applied(built.builder)
+        return System(self.candidates.commits[candidate], built.facts.key, prefix, builder, values)

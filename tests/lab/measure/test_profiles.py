@@ -60,7 +60,9 @@ FACTS = RunFacts("c", "key", "visit", "here", 0.0, 2.0, 50, {}, (), {}, {})
 def recorded(name: str, waits: str = "") -> Folded:
     """What an output of perf script becomes."""
     text = (OUTPUTS / f"perf-script-{name}.txt").read_text()
-    added = subprocess.run(["awk", "-v", f"waits={waits}", ADD_UP], input=f"{text}\n\f0\n", capture_output=True, text=True, check=True)
+    added = subprocess.run(
+        ["awk", "-v", f"waits={waits}", ADD_UP], input=f"{text}\n\f0\n", capture_output=True, text=True, check=True
+    )
     return fold(lines_of(added.stdout), 1000)
 
 

@@ -4,10 +4,9 @@ All build hosts of a host must make the same binary of a commit: otherwise its b
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from perfbisect.core.domain.facts import HostFacts
 from perfbisect.errors import EnvironmentFailure, UsageError
@@ -35,80 +34,65 @@ def read_release(text: str) -> str | None:
 ARCHITECTURE = Fact(("uname", "-m"), read_line)
 RELEASE = Fact(("cat", "/etc/os-release"), read_release)
 C_LIBRARY = Fact(("getconf", "GNU_LIBC_VERSION"), read_line)
-FACTS: tuple[Fact[object], ...] = (ARCHITECTURE, RELEASE, C_LIBRARY, CPU, CORES, TOOLS["ccache"])
+
+LEAVE_OUT = "or leave all but one of them out of `build_hosts` of {host} in hosts.toml."
+SAME = f"A difference between two builds must come from their commits. Install the same on each, {LEAVE_OUT}"
+COMPILERS = ("C compiler", "C++ compiler", "linker")
+PROCESSOR, NATIVE = "processors", "processors, and each would compile for its own"
+# What may differ between build hosts, how much it matters, and advice. The three programs are all called compilers.
+DIFFERENCES: Mapping[str, tuple[Level, str]] = {
+    "architectures": (Level.REFUSED, f"Choose others, {LEAVE_OUT}"),
+    **dict.fromkeys(COMPILERS, (Level.REFUSED, SAME)),
+    "root folders, which are part of what they build": (
+        Level.REFUSED, "Give them the same `root` in hosts.toml.",
+    ),
+    PROCESSOR: (Level.NOTE, ""),
+    NATIVE: (Level.REFUSED, f"Choose a variant that does not depend on it, {LEAVE_OUT}"),
+    "systems": (
+        Level.WARNING,
+        "Their headers and libraries may differ, and with them what is built: install the same system on each.",
+    ),
+    "versions of ccache": (Level.NOTE, "They may not find each other's results."),
+    "numbers of cores": (Level.NOTE, "The smallest takes longest for a build."),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class BuildSide:
-    """What of a build host decides which binaries it makes, and how soon. Texts are "" where they are not known."""
+    """What of a build host decides which binaries it makes, and how soon, by the keys of DIFFERENCES; "" is unknown."""
 
     name: str
-    root: str
-    architecture: str
-    release: str  # of its distribution and of its C library
-    compiler: tuple[str, ...]  # first lines of the version texts of C compiler, C++ compiler and linker
-    processor: str  # a hash of what the compiler takes for native
-    cpu: str
-    ccache: str
-    cores: int
+    values: Mapping[str, str]
     folder: str = ""  # boot of the machine, device and inode of the root: equal only for one folder of one machine
 
-    def tool(self, row: int) -> str:
-        """One of the compilers and the linker; "" where there is none."""
-        return self.compiler[row] if row < len(self.compiler) else ""
+    @property
+    def compiler(self) -> tuple[str, ...]:
+        """The first lines of the version texts of C compiler, C++ compiler and linker, as far as they are known."""
+        return tuple(filter(None, (self.values[tool] for tool in COMPILERS)))
 
 
 def read_side(host: Host, variant: Variant) -> BuildSide:
     """The properties of a host that builds a variant; a compiler that it lacks is none."""
     inode = Fact(("stat", "-L", "-c", "%d:%i", str(host.root)), read_line)
-    answers = ask_all(host, (*FACTS, BOOT, inode))
+    answers = ask_all(host, (ARCHITECTURE, RELEASE, C_LIBRARY, CPU, CORES, TOOLS["ccache"], BOOT, inode))
     try:
         tools = toolchain(host, variant)
     except EnvironmentFailure:  # reported by the check of its programs
         tools = Toolchain("", "", "")
-    release = filter(None, (answers.get(RELEASE), answers.get(C_LIBRARY)))
-    return BuildSide(
-        host.name,
-        str(host.root),
+    cpu, cores = answers.get(CPU) or "", answers.get(CORES)
+    release = ", ".join(filter(None, (answers.get(RELEASE), answers.get(C_LIBRARY))))
+    known = (
         answers.get(ARCHITECTURE) or "",
-        ", ".join(release),
-        tuple(tools.identity.splitlines()),
-        tools.processor,
-        answers.get(CPU) or "",
+        *(tools.identity.splitlines() + [""] * 3)[:3],
+        str(host.root),
+        cpu,
+        f"{cpu or 'unknown'} ({tools.processor[:6]})" if tools.processor else "",
+        release,
         answers.get(TOOLS["ccache"]) or "",
-        answers.get(CORES) or 0,
-        f"{boot} {place}" if (boot := answers.get(BOOT)) and (place := answers.get(inode)) else "",
+        count(cores, "core") if cores else "",
     )
-
-
-LEAVE_OUT = "or leave all but one of them out of `build_hosts` of {host} in hosts.toml."
-SAME = f"A difference between two builds must come from their commits. Install the same on each, {LEAVE_OUT}"
-Difference = tuple[Level, str, Callable[[BuildSide], str], str]  # what differs, its value on a host, and advice
-PROCESSOR: Difference = (Level.NOTE, "processors", lambda side: side.cpu, "")
-NATIVE: Difference = (
-    Level.REFUSED, "processors, and each would compile for its own",
-    lambda side: f"{side.cpu or 'unknown'} ({side.processor[:6]})" if side.processor else "",
-    f"Choose a variant that does not depend on it, {LEAVE_OUT}",
-)  # fmt: skip
-BEFORE: tuple[Difference, ...] = (
-    (Level.REFUSED, "architectures", lambda side: side.architecture, f"Choose others, {LEAVE_OUT}"),
-    *((Level.REFUSED, "compilers", partial(BuildSide.tool, row=row), SAME) for row in range(3)),
-    (
-        Level.REFUSED, "root folders, which are part of what they build", lambda side: side.root,
-        "Give them the same `root` in hosts.toml.",
-    ),
-)  # fmt: skip
-AFTER: tuple[Difference, ...] = (
-    (
-        Level.WARNING, "systems", lambda side: side.release,
-        "Their headers and libraries may differ, and with them what is built: install the same system on each.",
-    ),
-    (Level.NOTE, "versions of ccache", lambda side: side.ccache, "They may not find each other's results."),
-    (
-        Level.NOTE, "numbers of cores", lambda side: count(side.cores, "core") if side.cores else "",
-        "The smallest takes longest for a build.",
-    ),
-)  # fmt: skip
+    place = f"{boot} {found}" if (boot := answers.get(BOOT)) and (found := answers.get(inode)) else ""
+    return BuildSide(host.name, dict(zip(DIFFERENCES, known, strict=True)), place)
 
 
 def differing(host: str, sides: Sequence[BuildSide], *, native: bool) -> Iterator[Finding]:
@@ -116,26 +100,29 @@ def differing(host: str, sides: Sequence[BuildSide], *, native: bool) -> Iterato
 
     ``native`` is whether they compile for the processor that they have.
     """
-    for names in _by_value(sides, lambda side: side.folder).values():
+    for names in _by_value((side.folder, side.name) for side in sides).values():
         if len(names) > 1:
             text = f"{listed(names)}, which build for {host}, are the same machine with the same root folder"
             yield refused("build hosts", text, f"Leave all but one of them out of `build_hosts` of {host}.")
     seen: set[str] = set()
-    for level, what, value, advice in (*BEFORE, NATIVE if native else PROCESSOR, *AFTER):
-        names_of = _by_value(sides, value)
+    for what, (level, advice) in DIFFERENCES.items():
+        names_of = _by_value((side.values[what], side.name) for side in sides)
         text = ", ".join(f"{known} on {listed(who)}" for known, who in names_of.items())  # "12 on b1 and b3, 13 on b2"
-        if len(names_of) > 1 and text not in seen:  # the C++ compiler often differs as the C compiler does
-            seen.add(text)
-            text = f"the build hosts of {host} have different {what}: {text}"
-            yield Finding(level, "build hosts", text, advice.format(host=host))
+        # The C++ compiler often differs as the C compiler does.
+        if len(names_of) < 2 or text in seen or what == (PROCESSOR if native else NATIVE):
+            continue
+        seen.add(text)
+        called = "compilers" if what in COMPILERS else what
+        text = f"the build hosts of {host} have different {called}: {text}"
+        yield Finding(level, "build hosts", text, advice.format(host=host))
 
 
-def _by_value(sides: Sequence[BuildSide], value: Callable[[BuildSide], str]) -> dict[str, list[str]]:
+def _by_value(known: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     """Each value that is known with the names of the hosts that have it."""
     names: dict[str, list[str]] = {}
-    for side in sides:
-        if known := value(side):
-            names.setdefault(known, []).append(side.name)
+    for value, name in known:
+        if value:
+            names.setdefault(value, []).append(name)
     return names
 
 
