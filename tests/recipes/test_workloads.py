@@ -99,7 +99,10 @@ MISTAKES = {
         "[workloads.x]\nargs = {a = [1]}",
         r"`workloads.x.args.a` is a list, but must be text or a whole number or a number or true or false",
     ),
-    "dashes": ('[workloads.x]\nsummary = "x"\nstatement = "x"\nargs = {--a = 1}', r'`workloads.x.args` has "--a"'),
+    "dashes": (
+        '[workloads.x]\nsummary = "x"\nstatement = "x"\nargs = {--a = 1}',
+        r'`workloads.x.args.--a` is "--a", but must be an',
+    ),
     "choice": ('[workloads.x]\noperation = "querys"', r'must be one of "event", "query". Did you mean \'query\''),
     "nothing to run": ('[workloads.x]\nsummary = "x"', r"`workloads.x` has neither a script nor a statement"),
     "two things": (
@@ -136,7 +139,10 @@ MISTAKES = {
         r'`workloads.x.args` has "data", which is a placeholder of every command: {data}',
     ),
     "no program": ("[workloads.x]\nprepare_commands = [[]]", r"must be a command"),
-    "slash": ('[workloads."a/b"]\nsummary = "x"\nstatement = "x"', r"has a / in its name"),
+    "slash": (
+        '[workloads."a/b"]\nsummary = "x"\nstatement = "x"',
+        r"`workloads.a/b` is \"a/b\", but must be a name without /",
+    ),
     "reader's key": ('[workloads.x]\ndriver = "x"', r"`workloads.x.driver` is an unknown key"),
 }
 

@@ -22,6 +22,39 @@ FedoraName = Annotated[
     Meta(pattern=r"^([A-Za-z0-9][\w+.-]*)?\Z", description='a package of Fedora such as "postgresql-server"'),
 ]
 Folder = Annotated[str, Meta(pattern=r"^(/[\w.+-]+)*\Z", description='an absolute path such as "/usr"')]
+Below = Annotated[
+    str,
+    Meta(pattern=r"(?s)^(?!/|(.*/)?\.\.(/|\Z))", description="a path below {prefix}, without .. or a leading /"),
+]
+OfTree = Annotated[
+    str, Meta(pattern=r"^(?!\.{0,2}/)", description="a path from the top of the source tree, without a leading / or ./")
+]
+Ignored = Annotated[
+    str,
+    Meta(
+        pattern=r"(?s)^(?![/!:]|\./).*[^/]\Z",
+        description='a path from the top of the source tree: "doc/**" for a folder, "**/*.md" at any depth',
+    ),
+]
+ReleaseTag = Annotated[
+    str,
+    Meta(
+        pattern=r"\{version(:_)?\}",
+        description='a name with {version}, or with {version:_} for one with _ instead of dots: "REL_{version:_}"',
+    ),
+]
+CONDITION = r"\s*(>=|<=|==|!=|>|<)\s*(\d+(?:\.\d+)*)\s*"
+VersionRule = Annotated[
+    str,
+    Meta(
+        pattern=rf"^({CONDITION}(,{CONDITION})*)?\Z",
+        description='one or more of >=, <=, ==, !=, >, < with a number, separated by commas: ">=3.8,<3.30"',
+    ),
+]
+COMPILER = rf"\s*(gcc|clang)\s*((?:{CONDITION}(?:,{CONDITION})*)?)"
+CompilerRule = Annotated[
+    str, Meta(pattern=rf"^({COMPILER})?\Z", description='gcc or clang, and of which version: "gcc>=12", "clang"')
+]
 LONGEST = 1e9  # seconds of anything; waits of the system overflow not far above
 Seconds = Annotated[float, Meta(gt=0, le=LONGEST, description="a number of seconds above 0")]
 
@@ -111,7 +144,7 @@ class Build(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     install: list[Argv] = []
     # Paths below {prefix}, by default the recipe's programs or library. Builds are equal when the loadable sections of
     # these are; without any, no two builds are equal.
-    artifacts: list[str] = []
+    artifacts: list[Below] = []
     env: dict[Variable, str] = {}
     # What the host needs, beyond git and ccache: programs, headers ("openssl/ssl.h"), libraries known to pkg-config
     # ("libzstd.pc").
@@ -159,10 +192,10 @@ class Dataset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 class When(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A condition on the tree or the toolchain, and what it changes (merged over the recipe)."""
 
-    version: str = ""  # ">=8.0.30", ">=3.8,<3.30"
-    file: str = ""  # exists in the tree
-    missing: str = ""  # does not exist in the tree
-    compiler: str = ""  # "gcc>=12"
+    version: VersionRule = ""  # ">=8.0.30", ">=3.8,<3.30"
+    file: OfTree = ""  # exists in the tree
+    missing: OfTree = ""  # does not exist in the tree
+    compiler: CompilerRule = ""  # "gcc>=12"
     change: dict[str, object] = {}  # keys of the recipe: {"build": {"configure": […]}}
 
 
@@ -170,7 +203,7 @@ class PatchFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """A patch of the recipe's folder, applied to the commits that it fits before they are built."""
 
     file: str  # "patches/gcc-12.patch"
-    version: str = ""  # of the trees that it is for: "<8.0.20"; by default all
+    version: VersionRule = ""  # of the trees that it is for: "<8.0.20"; by default all
 
 
 class Builder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -188,10 +221,10 @@ class Builder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     summary: str
     extends: str = ""
     repository: str = ""
-    release_tags: list[str] = []  # "version-{version}", "REL_{version:_}" (dots written as _)
+    release_tags: list[ReleaseTag] = []  # "version-{version}", "REL_{version:_}" (dots written as _)
     version: list[str] = []  # a command that prints the version, run in the checkout: ["cat", "VERSION"]
     installed_version: list[str] = []  # the same of an installed system: ["{prefix}/bin/postgres", "--version"]
-    ignore: list[str] = []  # paths that cannot change the speed, git's glob rules
+    ignore: list[Ignored] = []  # paths that cannot change the speed, git's glob rules
     suspects: dict[str, Weight] = {}  # path (git's glob rules) → how much likelier a commit that touches it is
     # Debian's and Ubuntu's package of it, source or binary: what that is built with, this needs.
     debian: DebianName = ""
@@ -199,8 +232,8 @@ class Builder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     driver: str  # what workloads connect to: "sqlite", "mysql", "pgsql", …
     # The folder on every host in which the programs are that workloads run: "/usr". Nothing is built, and hosts are compared.
     installed: Folder = ""
-    library: str = ""  # of an embedded system: path below {prefix} that the workload loads
-    programs: list[str] = []  # paths below {prefix} of what the recipe runs
+    library: Below = ""  # of an embedded system: path below {prefix} that the workload loads
+    programs: list[Below] = []  # paths below {prefix} of what the recipe runs
     variant: str = "o2nofp"  # the default one
     variants: dict[str, Variant] = {}
     configs: dict[str, Config] = {}  # of the server: `bisect compare REV REV+NAME`

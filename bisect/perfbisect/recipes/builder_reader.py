@@ -1,7 +1,7 @@
 """Builders by name: a recipe merged with the recipes that it extends, and the files and patches beside it."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -9,11 +9,11 @@ import msgspec
 from perfbisect.core.domain.settings import Patch
 from perfbisect.errors import RecipeError, UsageError
 from perfbisect.recipes.build_systems import with_needs
-from perfbisect.recipes.builder import SHARED, Build, Builder, Variant, When
+from perfbisect.recipes.builder import SHARED, Build, Builder, Variant
 from perfbisect.recipes.configuration import chosen, contained, found_in, recipe_folders
 from perfbisect.recipes.placeholders import check_config, check_placeholders
 from perfbisect.recipes.toml import Location, Table, convert, hint, listed, merged, read_table, read_text
-from perfbisect.recipes.when import check_conditions, check_rule
+from perfbisect.recipes.when import check_conditions
 
 FILE = "builder.toml"
 UNDECIDED = "cannot be decided: the recipe does not say how to read the version of a tree."
@@ -104,10 +104,8 @@ def _check_files(builder: Builder) -> None:
     for index, patch in enumerate(builder.patches):
         where = location.at("patches", index)
         _beside(builder, patch.file, where.at("file"))
-        if patch.version:
-            check_rule(patch.version, where.at("version"))
-            if not builder.version:
-                raise where.at("version").mistake(UNDECIDED, PRINT_IT)
+        if patch.version and not builder.version:
+            raise where.at("version").mistake(UNDECIDED, PRINT_IT)
 
 
 def variant_of(builder: Builder, name: str = "") -> Variant:
@@ -164,10 +162,9 @@ def _completed(table: Table) -> Table:
 def _read_source(file: Path) -> Table:
     """One builder.toml, verified without the recipes that it extends."""
     table, location = read_table(file), Location(file)
-    convert(_completed(table), Builder, location)
+    for index, block in enumerate(convert(_completed(table), Builder, location).when):
+        check_conditions(block, location.at("when", index))
     check_placeholders(table, location)
-    for index, block in enumerate(table.get("when", [])):
-        check_conditions(msgspec.convert(block, When), location.at("when", index))
     return table
 
 
@@ -193,28 +190,6 @@ def _check_builder(builder: Builder, location: Location) -> None:
             f'is "{builder.variant}", but no such variant exists.{hint(builder.variant, builder.variants)}',
             f"Variants: {listed(builder.variants)}.",
         )
-    below = [(location.at("library"), builder.library)]
-    below += _entries(location.at("programs"), builder.programs)
-    below += _entries(location.at("build", "artifacts"), builder.build.artifacts if builder.build else [])
-    for where, path in below:
-        if path.startswith("/") or ".." in PurePosixPath(path).parts:
-            raise where.mistake(f'is "{path}", but must be a path below {{prefix}}, without a leading /.')
-    for where, pattern in _entries(location.at("release_tags"), builder.release_tags):
-        if "{version}" not in pattern and "{version:_}" not in pattern:
-            raise where.mistake(
-                f'is "{pattern}", which has no placeholder for the version.',
-                'Write {version}, or {version:_} for one with _ instead of dots: "REL_{version:_}".',
-            )
-    for where, pattern in _entries(location.at("ignore"), builder.ignore):
-        if not pattern or pattern.startswith(("/", "./", "!", ":")) or pattern.endswith("/"):
-            raise where.mistake(
-                f'is "{pattern}", which matches nothing.',
-                'Write paths from the top of the source tree: "doc/**" for a folder, "**/*.md" at any depth.',
-            )
-
-
-def _entries(location: Location, texts: Sequence[str]) -> list[tuple[Location, str]]:
-    return [(location.at(index), text) for index, text in enumerate(texts)]
 
 
 LARGEST = 1 << 20  # bytes: patches are kept with each hunt

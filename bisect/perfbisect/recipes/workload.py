@@ -12,7 +12,7 @@ PERFBISECT_SETUP, PERFBISECT_PREPARE, PERFBISECT_CHECK, PERFBISECT_STATEMENT  th
 """
 
 from collections.abc import Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
@@ -31,6 +31,12 @@ EVENTS = "events"  # the arg that is a workload's length in operations: an optio
 Drivers = str | Annotated[list[str], Meta(min_length=1, description="a list of at least one")]
 Option = str | int | float | bool
 LatencyName = Literal["min", "avg", "p95", "p99", "max"]
+Name = Annotated[str, Meta(pattern=r"^[^/]*\Z", description="a name without /, which separates suite and workload")]
+OptionName = Annotated[str, Meta(pattern=r"^(?!-)", description="an option without its leading dashes")]
+Script = Annotated[
+    str,
+    Meta(pattern=r"(?s)^(?!/|(.*/)?\.\.(/|\Z))", description="a file of the suite's folder, without .. or a leading /"),
+]
 SecondsOrZero = Annotated[float, Meta(ge=0, le=LONGEST, description="a number of seconds, 0 or more")]
 
 
@@ -52,10 +58,12 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     driver: str = ""  # one of the suite's: a suite with several has one Workload for each
     summary: str
     group: str  # point, range, range-aggregate, scan, write, …: the section of a table of results
-    script: str = ""  # Lua file in the suite's folder
-    args: dict[str, Option] = {}  # sysbench options, without the leading dashes; of a command: its own placeholders
-    prepare_script: str = ""  # loads the dataset; run with the command "prepare"
-    prepare_args: dict[str, Option] = {}
+    script: Script = ""  # Lua file in the suite's folder
+    args: dict[
+        OptionName, Option
+    ] = {}  # sysbench options, without the leading dashes; of a command: its own placeholders
+    prepare_script: Script = ""  # loads the dataset; run with the command "prepare"
+    prepare_args: dict[OptionName, Option] = {}
     prepare: str = ""  # plain SQL instead of a script: loads the dataset
     check: str = ""  # plain SQL: its result, read once a session, must be that of when the data was loaded
     setup: str = ""  # plain SQL run in each connection before the measured statement
@@ -93,7 +101,7 @@ class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     summary: str
     driver: Drivers  # builders with this driver, or one of these, can run it
     defaults: dict[str, object] = {}  # keys of a workload, merged under each
-    workloads: dict[str, Any]  # each a Workload
+    workloads: dict[Name, Any]  # each a Workload
 
     @property
     def drivers(self) -> list[str]:
@@ -129,8 +137,6 @@ def for_each_driver(suite: Suite) -> list[Workload]:
 
 def _check_workload(workload: Workload, location: Location) -> None:
     """What types cannot express."""
-    if "/" in location.keys.rpartition(".")[2]:
-        raise location.mistake("has a / in its name; / separates suite and workload.")
     if workload.command:
         check_command(workload, location)
         return
@@ -148,15 +154,9 @@ def _check_workload(workload: Workload, location: Location) -> None:
     folder = location.file.parent
     for key in ("script", "prepare_script"):
         script = getattr(workload, key)
-        if script.startswith("/") or ".." in PurePosixPath(script).parts:
-            raise location.at(key).mistake(f'is "{script}", but must be a file in {folder}, without .. or a leading /.')
         if script and not (folder / script).is_file():
             scripts = [path.name for path in folder.glob("*.lua")]
             raise location.at(key).mistake(f'is "{script}", but {folder} has no such file.{hint(script, scripts)}')
-    for key in ("args", "prepare_args"):
-        for option in getattr(workload, key):
-            if option.startswith("-"):
-                raise location.at(key).mistake(f'has "{option}": write options without the leading dashes.')
 
 
 def check_command(workload: Workload, location: Location) -> None:
