@@ -18,7 +18,7 @@ so ``seen`` of the build, and of layouts that are linked together, is noted anew
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import PurePosixPath
@@ -114,23 +114,22 @@ if alike "$2" 2>/dev/null; then remove "$1" && note "$2"; else remove "$1"; fi
 
 REFUSED = 3  # the status for an archive that would do harm
 
-# tar itself leaves out names with .. and follows no link that leads out of the folder; where it makes an absolute name
-# relative, it only warns. Set-user-ID bits and owners are dropped.
+# Of archives that came from elsewhere. tar itself leaves out names with .. and follows no link that leads out of the folder;
+# where it makes an absolute name relative, it only warns. Set-user-ID bits and owners are dropped.
 UNPACK = f"""\
+refuse() {{ printf '%s\n' "$1" | head -n 1 | cut -c -300; exit {REFUSED}; }}
 unpack() {{ # standard input into the folder $1, by these options of tar
     into=$1; shift
     LC_ALL=C tar -x "$@" --no-same-owner --no-same-permissions -f - -C "$into" 2>said
     status=$?
     head -n 20 said | cut -c -500 >&2
-    ! grep -q '^tar: Removing leading' said || return {REFUSED}
+    ! grep -q '^tar: Removing leading' said || refuse "it has names that lead out of the folder in which it is unpacked ($(head -n 1 said))"
     rm said
     return $status
 }}
-"""
-ODD = """\
-odd() { # the first thing below the folder $1 that is neither a file nor a folder nor a link
+odd() {{ # the first thing below the folder $1 that is neither a file nor a folder nor a link
     find "$1" ! -type f ! -type d ! -type l -printf '%P\\n' -quit
-}
+}}
 """
 
 
@@ -214,9 +213,9 @@ def put_in_place(host: Host, builder: str, key: str, elsewhere: PurePosixPath | 
 
 
 ATTEMPTS = 3  # at a stream during which a connection broke off
-CHUNK = 1 << 16  # bytes of it at once
+CHUNK = 1 << 20  # bytes of it at once
 
-READY = 'mkdir -p "${1%/*}" && rm -rf "$1.part" && mkdir "$1.part"'
+_READY = 'mkdir -p "${1%/*}" && rm -rf "$1.part" && mkdir "$1.part"'
 _DONE = (
     f"{FUNCTIONS}"
     '[ ! -d "$1.part" ] || { find "$1.part" -type f -exec sync -- {} + && note "$1.part" && rm -rf "$1" && mv -T -- "$1.part" "$1"; }'
@@ -241,7 +240,7 @@ def ship(build_host: Host, builder: str, key: str, host: Host) -> None:
         the other; unless the unpacking side has ended early.
         """
         build_host.run(["test", "-d", str(place)])  # which also waits for a lost connection, as the next command does
-        host.run(["sh", "-c", READY, "ready", str(there)], timeout=600)
+        host.run(["sh", "-c", _READY, "ready", str(there)], timeout=600)
         pack = ["tar", "-cf", "-", "-C", str(place), "--exclude=./links", "."]
         with (
             host.stream(["tar", "-xf", "-", "-C", f"{there}.part"]) as target,
@@ -253,6 +252,20 @@ def ship(build_host: Host, builder: str, key: str, host: Host) -> None:
 
     persistently(send)
     host.run(["sh", "-c", _DONE, "done", str(there)], timeout=600)
+
+
+def send_archive(host: Host, place: PurePosixPath, read: Callable[[int], bytes], size: int) -> Iterator[int]:
+    """Bring an archive of that size to ``place.part/archive``, where ``place`` is the folder of its build; yields the bytes sent."""
+    host.run(["sh", "-c", _READY, "ready", str(place)], timeout=LONG)
+    with host.stream(["sh", "-c", 'cat >"$1.part/archive"', "receive", str(place)]) as target:
+        done = 0
+        while done < size and (part := read(min(CHUNK, size - done))):
+            try:
+                target.sendall(part)
+            except OSError:  # the command has ended, and reports why
+                break
+            done += len(part)
+            yield done
 
 
 def persistently(stream: Callable[[], None]) -> None:

@@ -5,6 +5,7 @@ and kept among the finished builds, where ``bisect gc`` finds it.
 """
 
 import hashlib
+import os
 import re
 import time
 from pathlib import Path, PurePosixPath
@@ -19,7 +20,7 @@ from perfbisect.host.packages import require
 from perfbisect.host.protocol import Host, no_space
 from perfbisect.lab import upload
 from perfbisect.lab.build import build_store
-from perfbisect.lab.build.build_store import FUNCTIONS, LONG, ODD, REFUSED, UNPACK, hash_artifacts
+from perfbisect.lab.build.build_store import FUNCTIONS, LONG, REFUSED, UNPACK, hash_artifacts
 from perfbisect.lab.build.plan import Built
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.placeholders import fill
@@ -39,31 +40,28 @@ cd -- "$1" || exit
 { find . -type f -print0 | LC_ALL=C sort -z | xargs -0 -r sha256sum -- && find . -type l -printf '%p %l\\n' | LC_ALL=C sort
 } | sha256sum
 """
-_READY = 'mkdir -p "${1%/*}" && rm -rf "$1.part" && mkdir -p "$1.part/prefix"'
-# $1 the folder of the build, then options of tar.
+# $1 the folder of the build, $2 the path that the user gave, then options of tar. Prints why the archive is refused. A single
+# folder at the top is the release's own name and is left out, unless it is one that installed systems have.
 _UNPACK = f"""\
-{UNPACK}
-cd -- "$1.part" && shift && unpack prefix "$@"
-"""
-# A single folder at the top is the release's own name and is left out, unless it is one that installed systems have.
-_UNPACKED = f"""\
-{FUNCTIONS}{ODD}
-cd -- "$1.part" 2>/dev/null || {{ [ -d "$1" ]; exit; }}
-[ ! -d inner ] || {{ rm -rf prefix && mv -T inner prefix; }} || exit
+{FUNCTIONS}{UNPACK}
+place=$1 given=$2
+shift 2
+cd -- "$place.part" 2>/dev/null || {{ [ -d "$place" ]; exit; }} # done already
+rm -rf prefix inner && mkdir prefix || exit
+unpack prefix "$@" <archive || exit
 chmod -R u+rwX prefix || exit
 odd=$(odd prefix)
-[ -z "$odd" ] || {{ printf '%s is a device, a FIFO or a socket\\n' "$odd" >&2; exit {REFUSED}; }}
-set -- "$1" "$2" prefix/* prefix/.[!.]*
-if [ $# = 4 ] && [ -L "$3" ] && [ ! -L "$4" ]; then
-    printf 'its top, %s, is a symbolic link\\n' "${{3#prefix/}}" >&2; exit {REFUSED}
-fi
-if [ $# = 4 ] && [ -d "$3" ] && [ ! -e "$4" ]; then
-    case ${{3#prefix/}} in
+[ -z "$odd" ] || refuse "$odd is a device, a FIFO or a socket"
+set -- prefix/* prefix/.[!.]*
+if [ $# = 2 ] && [ -L "$1" ] && [ ! -L "$2" ]; then refuse "its top, ${{1#prefix/}}, is a symbolic link"; fi
+if [ $# = 2 ] && [ -d "$1" ] && [ ! -e "$2" ]; then
+    case ${{1#prefix/}} in
         bin | sbin | lib | lib64 | libexec) ;;
-        *) mv -T -- "$3" inner && rmdir prefix && mv -T inner prefix || exit;;
+        *) mv -T -- "$1" inner && rmdir prefix && mv -T inner prefix || exit;;
     esac
 fi
-printf '%s\\n' "$2" >log && find . -type f -exec sync -- {{}} + && record "$1.part" && rm -rf "$1" && mv -T -- "$1.part" "$1"
+printf '%s\n' "$given" >log && rm archive && find . -type f -exec sync -- {{}} + && record "$place.part" &&
+    rm -rf "$place" && mv -T -- "$place.part" "$place"
 """
 
 
@@ -149,49 +147,31 @@ def _fingerprint(host: Host, folder: PurePosixPath) -> str:
 
 def unpack(host: Host, path: str) -> str:
     """Unpack a tarball among the builds of the host, unless it is there as it was unpacked; returns its key."""
+    programs = next(programs for ending, programs in UNPACKERS.items() if path.endswith(ending))
+    through = [f"--use-compress-program={program}" for program in programs]
     try:
         with Path(path).open("rb") as file:
             key = hashlib.file_digest(file, "sha256").hexdigest()[:32]
             place = build_store.folder(host, key)
             if not build_store.changes(host, place):
                 return key
-            build_store.persistently(lambda: _send(host, file, path, place))
+            require(host, ("tar", *programs))
+            build_store.persistently(lambda: _send(host, file, place))
+        host.run(["sh", "-c", _UNPACK, "unpack", str(place), path, *through], timeout=LONG)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}.", _ADVICE) from error
-    try:
-        host.run(["sh", "-c", _UNPACKED, "unpacked", str(place), path], timeout=LONG)
-    except CommandFailed as failure:
-        if failure.status != REFUSED:
-            raise
-        raise _refusal(host, path, place, failure.output.strip()) from failure
-    return key
-
-
-def _send(host: Host, file: BinaryIO, path: str, place: PurePosixPath) -> None:
-    """Stream a tarball to where the host unpacks it."""
-    programs = next(programs for ending, programs in UNPACKERS.items() if path.endswith(ending))
-    require(host, ("tar", *programs))
-    host.run(["sh", "-c", _READY, "ready", str(place)], timeout=600)
-    through = [f"--use-compress-program={program}" for program in programs]
-    file.seek(0)
-    try:
-        with host.stream(["sh", "-c", _UNPACK, "unpack", str(place), *through]) as target:
-            while chunk := file.read(build_store.CHUNK):
-                try:
-                    target.sendall(chunk)
-                except OSError:  # tar has ended, and reports why
-                    break
     except CommandFailed as failure:
         if is_full(host):
             raise no_space(host.name, f"{path} is not unpacked") from failure
-        lines = failure.output.strip().splitlines()
+        host.run(["rm", "-rf", "--", f"{place}.part"], timeout=LONG)
         if failure.status == REFUSED:
-            why = f"it has names that lead out of the folder in which it is unpacked ({lines[0]})"
-            raise _refusal(host, path, place, why) from failure
+            raise UsageError(f"{path} is refused: {failure.output.splitlines()[0]}.", _ADVICE) from failure
+        lines = failure.output.strip().splitlines()
         raise UsageError(f"{path} is damaged, or no tarball: {lines[0] if lines else failure}.") from failure
+    return key
 
 
-def _refusal(host: Host, path: str, place: PurePosixPath, why: str) -> UsageError:
-    """The error for a tarball that would do harm; nothing of it stays on the host."""
-    host.run(["rm", "-rf", "--", f"{place}.part"], timeout=LONG)
-    return UsageError(f"{path} is refused: {why}.", _ADVICE)
+def _send(host: Host, file: BinaryIO, place: PurePosixPath) -> None:
+    file.seek(0)
+    for _ in build_store.send_archive(host, place, file.read, os.fstat(file.fileno()).st_size):
+        pass

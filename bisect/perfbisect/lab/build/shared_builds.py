@@ -9,6 +9,8 @@ import secrets
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
+from functools import cached_property
+from itertools import chain
 
 from perfbisect.core.domain.events import Warned
 from perfbisect.core.domain.facts import BuildFacts
@@ -17,7 +19,7 @@ from perfbisect.host.facts import is_full
 from perfbisect.host.packages import missing
 from perfbisect.host.protocol import Host, no_space
 from perfbisect.lab.build import build_store
-from perfbisect.lab.build.build_store import CHUNK, FUNCTIONS, LONG, ODD, READY, REFUSED, UNPACK
+from perfbisect.lab.build.build_store import CHUNK, FUNCTIONS, LONG, REFUSED, UNPACK, send_archive
 from perfbisect.lab.build.log_parser import Progress
 from perfbisect.lab.build.plan import BuildContext, for_processor
 from perfbisect.lab.build.shared_store import Manifest, Refused, Store, Unfit, header, name_of, read_header
@@ -50,10 +52,10 @@ getconf GNU_LIBC_VERSION 2>/dev/null || :
 # $1 the folder of a build, $2 where its builder installs. Leaves $1.part/archive, and prints its compression, size and hash,
 # whether the build contains the path $2, and the libraries that it lacks. The same folder gives the same archive.
 _PACK = f"""\
-{ODD}{_LEAVING}{_LACKING}
+{UNPACK}{_LEAVING}{_LACKING}
 cd -- "$1" && rm -rf "$1.part" && mkdir "$1.part" || exit
 found=$(odd prefix)$(leaving prefix)
-[ -z "$found" ] || {{ printf '%s\\n' "$found"; exit {REFUSED}; }}
+[ -z "$found" ] || refuse "$found"
 [ ! -e links/plan ] || links=./links
 if command -v zstd >/dev/null; then way=zstd through='zstd -q -T0'; else way=gzip through='gzip -n'; fi
 LC_ALL=C tar -c --use-compress-program="$through" --sort=name --mtime=@315532800 --owner=0 --group=0 --numeric-owner --mode=ug-s \\
@@ -65,12 +67,11 @@ lacking prefix
 # $1 the folder of the build, $2 the archive's hash, $3 what uncompresses it, $4 the key, $5 the root folder where it was
 # built, $6 the one here, then libraries that it may lack. Prints why it is not used.
 _UNPACK_BUILD = f"""\
-{FUNCTIONS}{UNPACK}{ODD}{_LEAVING}{_LACKING}
+{FUNCTIONS}{UNPACK}{_LEAVING}{_LACKING}
 place=$1 sum=$2 through=--use-compress-program=$3 key=$4 from=$5 root=$6
 shift 6
 cd -- "$place.part" 2>/dev/null || {{ [ -d "$place" ]; exit; }} # done already
-printf '%s  archive\\n' "$sum" | sha256sum -c --status - 2>/dev/null || {{ echo 'it is not what its manifest has the hash of'; exit {REFUSED}; }}
-refuse() {{ printf '%s\\n' "$1" | head -n 1 | cut -c -300; exit {REFUSED}; }}
+printf '%s  archive\\n' "$sum" | sha256sum -c --status - 2>/dev/null || refuse 'it is not what its manifest has the hash of'
 LC_ALL=C tar -t "$through" --quoting-style=escape -f archive >names 2>said || refuse "it is no archive: $(head -n 1 said)"
 LC_ALL=C tar -tv "$through" --quoting-style=escape -f archive >entries 2>said || refuse "it is no archive: $(head -n 1 said)"
 name=$(grep -E -m 1 -e '^/' -e '(^|/)\\.\\.(/|$)' names) && refuse "it has a name that leads out of its folder: $name"
@@ -78,7 +79,7 @@ name=$(grep -vE -m 1 -e '^\\./(build\\.json|log|prefix/?|links/?)$' -e '^\\./(pr
 name=$(grep -E -m 1 -e '^[^-dlh]' entries) && refuse "it has a device, a FIFO or a socket: $name"
 name=$(grep -E -m 1 -e '^(...|......)[sS]' entries) && refuse "it has a program that changes the user: $name"
 rm -rf build && mkdir build || exit
-unpack build "$through" <archive || {{ [ $? = {REFUSED} ] && refuse 'it has absolute names'; exit 1; }}
+unpack build "$through" <archive || exit 1
 chmod -R u+rwX build || exit
 name=$(odd build) && [ -z "$name" ] || refuse "it has a device, a FIFO or a socket: $name"
 name=$(leaving build) && [ -z "$name" ] || refuse "it has a link that leads out of its folder: $name"
@@ -99,7 +100,6 @@ class SharedBuilds:
     def __init__(self, address: str, secret: bytes = b"", clock: Callable[[], float] = time.monotonic) -> None:
         self.address = masked(address)
         self._address, self._secret, self._clock = address, secret, clock
-        self._store: Store | None = None
         self._quiet: dict[str, float] = {}  # what cannot be done with the store → until when it is not tried
         self._said: set[str] = set()
         self._surroundings: dict[str, str] = {}  # by host
@@ -116,22 +116,13 @@ class SharedBuilds:
             if not self._may("read"):
                 return False
             try:
-                with self._opened().read(name) as source:
+                with self._store.read(name) as source:
                     manifest = read_header(source, name, self._secret)
                     yield Progress("fetch")
                     if missing(host, ["tar", manifest.way]):
                         raise Unfit(f"unpacking it needs {manifest.way}, which is not installed there")
-                    host.run(["sh", "-c", READY, "ready", str(place)], timeout=LONG)
-                    with host.stream(["sh", "-c", 'cat >"$1.part/archive"', "receive", str(place)]) as target:
-                        done = 0
-                        while done < manifest.size and (part := source.read(min(CHUNK, manifest.size - done))):
-                            try:
-                                target.sendall(part)
-                            except OSError:  # the command has ended, and reports why
-                                break
-                            done += len(part)
-                            if done // MB > (done - len(part)) // MB:
-                                yield Progress("fetch", done // MB, manifest.size // MB)
+                    for done in send_archive(host, place, source.read, manifest.size):
+                        yield Progress("fetch", done // MB, manifest.size // MB)
                 _unpack(host, key, manifest)
                 return True
             except FileNotFoundError:
@@ -140,7 +131,7 @@ class SharedBuilds:
                 yield from self._trouble("read", trouble)
             except Refused as reason:
                 with suppress(OSError):
-                    self._opened().remove(name)
+                    self._store.remove(name)
                 yield Warned(
                     f"a shared build is refused, and is built again on host {host.name}: {reason}",
                     f"It was {name} in {self.address}: who can write there, and does a server in between change what it"
@@ -160,17 +151,14 @@ class SharedBuilds:
         if not self._may("written"):
             return
         try:
-            store = self._opened()
-            if any(store.has(name) for name in self._names(context, facts.key)):
+            if any(self._store.has(name) for name in self._names(context, facts.key)):
                 return
             yield Progress("share")
             manifest = self._packed(context, facts)
             yield Progress("share", 0, manifest.size // MB)
             with host.stream(["cat", "--", f"{place}.part/archive"]) as source:
-                parts = iter(lambda: source.recv(CHUNK), b"")
-                store.write(
-                    manifest.name, (part for some in ([header(manifest, self._secret)], parts) for part in some)
-                )
+                parts = chain([header(manifest, self._secret)], iter(lambda: source.recv(CHUNK), b""))
+                self._store.write(manifest.name, parts)
         except OSError as trouble:
             yield from self._trouble("written", trouble)
         except Unfit as reason:
@@ -184,11 +172,10 @@ class SharedBuilds:
     def try_out(self) -> None:
         """Write an object, read it, and remove it. Raises OSError for what cannot be done."""
         name, said = f"trial-{secrets.token_hex(8)}", b"perfbisect"
-        store = self._opened()
-        store.write(name, [said])
-        with store.read(name) as source:
+        self._store.write(name, [said])
+        with self._store.read(name) as source:
             found = source.read(len(said))
-        store.remove(name)
+        self._store.remove(name)
         if found != said:
             raise OSError("what is read is not what was written")
 
@@ -225,9 +212,9 @@ class SharedBuilds:
             root=str(host.root), absent=tuple(absent),
         )  # fmt: skip
 
-    def _opened(self) -> Store:
-        self._store = self._store or Store(self._address)
-        return self._store
+    @cached_property
+    def _store(self) -> Store:
+        return Store(self._address)
 
     def _may(self, what: str) -> bool:
         return self._clock() >= self._quiet.get(what, float("-inf"))
