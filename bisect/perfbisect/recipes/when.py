@@ -19,7 +19,7 @@ FIXED = (
     "extends", "when", "version", "installed_version", "summary", "repository", "release_tags", "ignore", "driver",
     "variant", "suspects", "patches", "configs",
 )  # fmt: skip
-OPERATORS: dict[str, Callable[[object, object], bool]] = {
+OPERATORS: dict[str, Callable[[list[int], list[int]], bool]] = {
     ">=": operator.ge, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt, "<": operator.lt,
 }  # fmt: skip
 DIGITS = 18  # of a number that counts; int() refuses thousands
