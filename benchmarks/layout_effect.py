@@ -17,7 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfbisect.core.stats.noise import Z_HIGH, Z_LOW, chi_square_factors
+from perfbisect.core.stats.distributions import Z_975
+from perfbisect.core.stats.noise import chi_square_factors
 
 USUAL = 0  # the build of a trial that is measured as it was linked; those after it are its layouts
 
@@ -50,8 +51,8 @@ def effect_of(visits: Mapping[tuple[int, int], float]) -> LayoutEffect:
     msl = rounds * float(((level - middle) ** 2).sum()) / (layouts - 1)
     mse = float((rest**2).sum()) / freedom
     below, above = chi_square_factors(layouts - 1)
-    low = max(0.0, below * (msl - f_quantile(Z_HIGH, layouts - 1, freedom) * mse)) / rounds
-    high = max(0.0, above * (msl - f_quantile(Z_LOW, layouts - 1, freedom) * mse)) / rounds
+    low = max(0.0, below * (msl - f_quantile(Z_975, layouts - 1, freedom) * mse)) / rounds
+    high = max(0.0, above * (msl - f_quantile(-Z_975, layouts - 1, freedom) * mse)) / rounds
     lowest, highest, usual = (math.exp(each - middle) for each in (level.min(), level.max(), everything[USUAL].mean()))
     sd = math.sqrt(max(0.0, msl - mse) / rounds)
     return LayoutEffect(layouts, rounds, sd, math.sqrt(low), math.sqrt(high), math.sqrt(mse), lowest, highest, usual)

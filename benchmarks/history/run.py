@@ -24,7 +24,7 @@ from statistics import fmean, median, stdev
 from invented import BEGAN, EACH, Invented
 
 from perfbisect.core.domain.events import RunFinished
-from perfbisect.core.stats.distributions import t_quantile
+from perfbisect.core.stats.distributions import Student
 from perfbisect.folders import cache_folder
 from perfbisect.hunt import watching
 from perfbisect.store.history import History
@@ -112,7 +112,7 @@ def side_by_side(here: Path, there: Path, tree: Path, hunt: str) -> None:
                 assert not process.returncode, code
                 taken[path].append(used.ru_utime + used.ru_stime)
         logs = [math.log(one / other) for one, other in zip(*(taken[path][1:] for path in (here, there)), strict=True)]
-        middle, error = fmean(logs), t_quantile(1.959964, PAIRS - 1) * stdev(logs) / math.sqrt(PAIRS)
+        middle, error = fmean(logs), Student(PAIRS - 1).quantile() * stdev(logs) / math.sqrt(PAIRS)
         low, ratio, high = (math.exp(middle + sign * error) for sign in (-1, 0, 1))
         print(
             f"| {what} | {median(taken[here]):.3f} | {median(taken[there]):.3f} | {ratio:.3f} | {low:.3f} to {high:.3f} |",

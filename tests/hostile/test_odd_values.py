@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from machine import Machine
-from perfbisect.core.domain.metrics import LARGEST_LOG, quotient
-from perfbisect.core.domain.orders import Interval
+from perfbisect.core.domain.metrics import quotient
+from perfbisect.core.domain.orders import LARGEST_LOG, Interval
 from perfbisect.core.inference.analysis import Contrast
 from perfbisect.core.stats.paired_comparison import paired
 from perfbisect.host.local import LocalHost

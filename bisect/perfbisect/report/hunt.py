@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from perfbisect.core.domain.metrics import find_metric
-from perfbisect.core.domain.orders import Interval
+from perfbisect.core.domain.orders import SAME
 from perfbisect.core.explain.evidence import Explanation, FunctionRow
 from perfbisect.core.explain.profiles import short
 from perfbisect.core.inference.hunt_state import Classification
@@ -270,7 +270,7 @@ def candidates(story: Story, *, page: bool) -> Section | None:
             share(each.hit_rate),
             classification_name(each.state),
         ).cells
-        own = Interval(1.0, 1.0, 1.0) if baseline else each.ratio
+        own = SAME if baseline else each.ratio
         name = Cell(commit.short, note=commit.subject if page else "")
         rows.append(Row((name, *numbers, *(() if page else subject)), own, TONES.get(each.state, "unclear")))
     head = ("commit", "date", relative, "95 %", "runs", "build", "ccache", "state", *(() if page else ("subject",)))

@@ -209,7 +209,7 @@ class Teller:
             compare = "effect on QPS was not measured; `bisect compare` of it and its parent shows it."
             return f"{more}its {compare}" if more else f"Its {compare}"
         after = f"after it QPS is {ratio(found)} of what it was before it"
-        if found.low <= 1 <= found.high:
+        if not found.excludes_one:
             expected = effect.middle if find_metric(self.metric).higher_is_better else 1 / effect.middle
             if not found.low <= expected <= found.high:
                 return f"QPS does not confirm it: {after}."
@@ -309,7 +309,7 @@ class Teller:
         known = one.known
         if not known.ratio.known:
             ends = "not measured"
-        elif known.ratio.low <= 1 <= known.ratio.high:
+        elif not known.ratio.excludes_one:
             ends = f"no change shown, {ratio(known.ratio)}"
         else:
             ends = f"{effect(known.ratio, self.metric)}, {ratio(known.ratio)}"
@@ -335,7 +335,7 @@ class Teller:
         if verdict.ratio.low == verdict.ratio.high:  # nothing was measured
             yield "Not reproduced: good and bad are the same binary, or differ in nothing that the recipe builds."
             yield "To hunt what changed between them, use a recipe or a variant that builds it."
-        elif not verdict.ratio.low <= 1 <= verdict.ratio.high:
+        elif verdict.ratio.excludes_one:
             yield f"Not reproduced: {ends}, {effect(verdict.ratio, self.metric)}."
             yield from why_not_hunted(verdict)
         else:

@@ -8,16 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfbisect.core.stats.distributions import (
-    below_by_chance,
-    log_cdf,
-    t_cdf,
-    t_mixture_quantiles,
-    t_of_rounds,
-    t_quantile,
-    t_quantile_975,
-    two_sided,
-)
+from perfbisect.core.stats.distributions import Student, below_by_chance, log_cdf
 
 
 @given(st.floats(-30, 8))
@@ -34,47 +25,35 @@ def test_log_cdf(x: float) -> None:
     ],
 )  # fmt: skip
 def test_the_points_of_student(freedom: int, point: float, by_rounds: float, by_expansion: float | None) -> None:
-    assert two_sided(point, freedom) == pytest.approx(0.05, abs=1e-6)
-    assert t_of_rounds(freedom) == pytest.approx(point, abs=by_rounds)
+    law = Student(freedom)
+    assert law.two_sided(point) == law.two_sided(-point) == pytest.approx(0.05, abs=1e-6)
+    assert law.of_rounds() == pytest.approx(point, abs=by_rounds)
     if by_expansion:
-        assert t_quantile_975(freedom) == pytest.approx(point, abs=by_expansion)
-        assert t_quantile(1.959964, freedom) == t_quantile_975(freedom)
+        assert law.quantile() == pytest.approx(point, abs=by_expansion)
+    location, scale = np.array([[3.0, 0.0]]), np.array([[1.0, 0.01]])
+    found = law.mixture_quantiles(np.ones(1), location, scale, (0.025, 0.5, 0.975))
+    assert found[0] == pytest.approx([3 - point, 3.0, 3 + point], rel=1e-4, abs=2e-4)
+    assert found[1] == pytest.approx([-0.01 * point, 0.0, 0.01 * point], rel=1e-3, abs=1e-6)
 
 
 def test_other_points_of_student() -> None:
     for freedom, point in ((2, 1.0607), (7, 0.8960), (30, 0.8538)):  # 80 %
-        assert t_quantile(0.841621, freedom) == pytest.approx(point, abs=5e-4)
+        assert Student(freedom).quantile(0.841621) == pytest.approx(point, abs=5e-4)
+    for freedom, point in ((2, 31.599), (4, 8.610)):  # 99.95 %
+        assert Student(freedom).two_sided(point) == pytest.approx(0.001, rel=2e-3)
 
 
 @pytest.mark.parametrize(("freedom", "near"), [(2, 2e-3), (3, 1e-3), (10, 1e-4), (100, 2e-6)])
 def test_the_score_is_near_the_exact_law(freedom: int, near: float) -> None:
     for t in np.linspace(-6, 6, 49).tolist():
-        tail = two_sided(t, freedom) / 2
-        assert t_cdf(t, freedom) == pytest.approx(tail if t < 0 else 1 - tail, abs=near)
-
-
-@pytest.mark.parametrize(
-    ("t", "freedom", "p"),
-    [(12.706, 1, 0.05), (4.303, 2, 0.05), (2.776, 4, 0.05), (2.571, 5, 0.05), (31.599, 2, 0.001), (8.610, 4, 0.001)],
-)
-def test_the_p_values_of_student_s_tables(t: float, freedom: int, p: float) -> None:
-    assert two_sided(t, freedom) == two_sided(-t, freedom) == pytest.approx(p, rel=2e-3)
+        tail = Student(freedom).two_sided(t) / 2
+        assert Student(freedom).cdf(t) == pytest.approx(tail if t < 0 else 1 - tail, abs=near)
 
 
 def test_no_difference_and_an_infinite_one() -> None:
-    assert two_sided(0.0, 3) == two_sided(0.0, 4) == 1
-    assert two_sided(float("inf"), 1) == 0
-    assert 0 <= two_sided(1e9, 7) < 1e-12
-
-
-@pytest.mark.parametrize(
-    ("freedom", "expected"), [(1, 12.7062), (2, 4.3027), (4, 2.7764), (10, 2.2281), (200, 1.9719), (1e6, 1.9623)]
-)
-def test_one_component_has_the_quantiles_of_the_tables(freedom: float, expected: float) -> None:
-    location, scale = np.array([[3.0, 0.0]]), np.array([[1.0, 0.01]])
-    found = t_mixture_quantiles(np.ones(1), location, scale, freedom, (0.025, 0.5, 0.975))
-    assert found[0] == pytest.approx([3 - expected, 3.0, 3 + expected], rel=1e-4, abs=2e-4)
-    assert found[1] == pytest.approx([-0.01 * expected, 0.0, 0.01 * expected], rel=1e-3, abs=1e-6)
+    assert Student(3).two_sided(0.0) == Student(4).two_sided(0.0) == 1
+    assert Student(1).two_sided(math.inf) == 0
+    assert 0 <= Student(7).two_sided(1e9) < 1e-12
 
 
 def test_a_mixture_has_the_quantiles_of_its_samples() -> None:
@@ -82,7 +61,7 @@ def test_a_mixture_has_the_quantiles_of_its_samples() -> None:
     weight, location, scale = np.array([0.7, 0.3]), np.array([[0.0], [2.0]]), np.array([[1.0], [0.2]])
     part = random.choice(2, 400_000, p=weight)
     sample = location[part, 0] + scale[part, 0] * random.standard_t(5, len(part))
-    found = t_mixture_quantiles(weight, location, scale, 5.0, (0.025, 0.5, 0.975))[0]
+    found = Student(5.0).mixture_quantiles(weight, location, scale, (0.025, 0.5, 0.975))[0]
     assert found == pytest.approx(np.quantile(sample, (0.025, 0.5, 0.975)), abs=0.03)
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfbisect.core.domain.facts import RunFacts
-from perfbisect.core.stats.distributions import t_quantile_975
+from perfbisect.core.stats.distributions import Student
 from perfbisect.core.stats.noise import (
     STEP,
     Noise,
@@ -136,7 +136,7 @@ def test_the_smallest_drop_is_seen_in_four_cases_of_five(shape: tuple[int, int, 
     for _ in range(trials):
         sides = [draw(rng, visits, runs, between / 100, within / 100) for _ in range(2)]
         slow, fast = (np.mean([run.value for run in side]) for side in sides)
-        seen += abs(fast - slow + drop) > t_quantile_975(long.freedom) * error
+        seen += abs(fast - slow + drop) > Student(long.freedom).quantile() * error
     assert seen / trials == pytest.approx(0.8, abs=0.05)
 
 

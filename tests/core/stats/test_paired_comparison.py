@@ -14,7 +14,7 @@ from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.orders import Interval
 from perfbisect.core.domain.settings import TrialBuild, TrialRequest, TrialType, TrialWorkload
 from perfbisect.core.domain.trials import Trial, TrialRun, TrialSkip, order
-from perfbisect.core.stats.distributions import t_of_rounds
+from perfbisect.core.stats.distributions import Student
 from perfbisect.core.stats.paired_comparison import (
     Compared,
     Ratio,
@@ -360,7 +360,9 @@ def test_the_interval_holds_exactly_the_shares_that_a_test_of_paired_differences
     def excess(candidate: float) -> float:
         """Above 0 where Student's test refuses the share."""
         rest = np.array([(back - bad) - candidate * (good - bad) for good, bad, back in rounds])
-        return abs(float(rest.mean())) - t_of_rounds(len(rounds) - 1) * float(rest.std(ddof=1)) / math.sqrt(len(rounds))
+        return abs(float(rest.mean())) - Student(len(rounds) - 1).of_rounds() * float(rest.std(ddof=1)) / math.sqrt(
+            len(rounds)
+        )
 
     exact = 1e-6 * (1 + abs(low) + abs(high))
     assert excess(middle) <= exact

@@ -79,7 +79,6 @@ def busiest(runs: Iterable[RunFacts]) -> float | None:
 Reader = Callable[[RunFacts], float | None]
 
 INSTRUCTIONS = "instructions/o"  # the metric that can be counted exactly
-LARGEST_LOG = 700.0  # larger ratios, up to exp(2 · 744), are stated as exp(700): they have no floating-point number
 
 
 @dataclass(frozen=True, slots=True)

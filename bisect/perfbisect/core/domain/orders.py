@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from perfbisect.core.domain.settings import Direction
 
+LARGEST_LOG = 700.0  # of a ratio
+
 
 class Purpose(StrEnum):
     """Why a measurement is ordered; shown to the user, never used by the lab."""
@@ -41,6 +43,23 @@ class Interval:
     def bound(self) -> int:
         """-1 where all that is known is that the ratio is at most ``high``, +1 where it is at least ``low``; else 0."""
         return int(self.high == math.inf) - int(self.low == 0) if self.known else 0
+
+    @property
+    def excludes_one(self) -> bool:
+        """Whether it leaves out that nothing differs."""
+        return not self.low <= 1 <= self.high
+
+    @classmethod
+    def around(cls, middle: float, half: float | None) -> "Interval":
+        """From the logarithm of a ratio, and half of the length of its interval; None where that is not known."""
+        if half is None:
+            return cls(0.0, ratio_of(middle), math.inf)
+        return cls(ratio_of(middle - half), ratio_of(middle), ratio_of(middle + half))
+
+
+def ratio_of(log: float) -> float:
+    """The ratio with that logarithm. Those beyond exp(±700) have no floating-point number and are stated as that."""
+    return math.exp(min(LARGEST_LOG, max(-LARGEST_LOG, log)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +113,7 @@ class BuildOrder:
 
 
 UNKNOWN = Interval(0.0, 1.0, math.inf)  # where nothing was measured
+SAME = Interval(1.0, 1.0, 1.0)  # of one binary with itself
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,7 @@ from statistics import fmean, median, stdev
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.metrics import COMPARED, METRICS, Metric, per_operation, quotient
 from perfbisect.core.domain.orders import Interval
-from perfbisect.core.stats.distributions import t_of_rounds
-from perfbisect.core.stats.paired_comparison import ratio_of
+from perfbisect.core.stats.distributions import Student
 
 
 class Cause(StrEnum):
@@ -66,7 +65,7 @@ class CounterRow:
     @property
     def moved(self) -> bool:
         """Whether the interval excludes no change."""
-        return not self.ratio.low <= 1 <= self.ratio.high
+        return self.ratio.excludes_one
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,11 +293,11 @@ def counter_row(reading: Reading, parent: Runs, culprit: Runs) -> CounterRow | N
     differences = [fmean(each) for each in rounds.values()]
     middle, count = fmean(differences), len(differences)
     middle = 0.0 if abs(middle) < 1e-9 else middle  # a rounding error
+    error, half = 0.0, None
     if count > 1 or exact:
         spread = stdev(differences) / math.sqrt(count) if count > 1 else 0.0
         error = max(EXACT if exact else FLOOR, spread)
-        half = (t_of_rounds(count - 1) if count > 1 else 2.0) * error
-        ratio, beyond = Interval(*map(ratio_of, (middle - half, middle, middle + half))), abs(middle) / error
-    else:
-        ratio, beyond = Interval(0.0, ratio_of(middle), math.inf), 0.0
+        half = (Student(count - 1).of_rounds() if count > 1 else 2.0) * error
+    beyond = abs(middle) / error if error else 0.0
+    ratio = Interval.around(middle, half)
     return CounterRow(reading.name, median(before), median(after), ratio, beyond, count, reading.unit, min(shares))

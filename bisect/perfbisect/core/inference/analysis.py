@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.metrics import LARGEST_LOG
 from perfbisect.core.domain.orders import Belief, Interval, Measure, Purpose, Share
 from perfbisect.core.domain.settings import CAP, Policy
 from perfbisect.core.inference.ancestry import Hypotheses, ancestry_of
@@ -32,7 +31,7 @@ from perfbisect.core.inference.posterior import BASE, CHANGE, NEVER, Posterior, 
 from perfbisect.core.inference.record import BEYOND, Behaviour, Record, behaviour, beyond
 from perfbisect.core.inference.relative_speed import Speeds, speeds
 from perfbisect.core.inference.state_space import Fit, Levels, fit, levels_of
-from perfbisect.core.stats.distributions import normal_score, t_cdf, t_quantile_975
+from perfbisect.core.stats.distributions import Student
 
 CLEAR = ((4, 20, 40), (2.1, 1.9, 1.7))  # standard errors at which the ends are taken to differ: after so many runs
 CLEAR_OF_LAYOUT = ((0.4, 0.8), (2.7, 1.9))  # the same, by the share of layout in what is uncertain
@@ -58,17 +57,15 @@ class Contrast:
     @property
     def clear(self) -> float:
         """The drop in normal standard errors, few degrees of freedom allowed for."""
-        return normal_score(self.drop / self.error, self.freedom)
+        return Student(self.freedom).score(self.drop / self.error)
 
     def above(self, drop: float) -> float:
         """Probability that the true drop is larger than ``drop``."""
-        return t_cdf((self.drop - drop) / self.error, self.freedom)
+        return Student(self.freedom).cdf((self.drop - drop) / self.error)
 
     def ratio(self, sign: float) -> Interval:
         """Second build against first, in the metric's own direction; for decisions (relative_speed.py has what is shown)."""
-        half = t_quantile_975(self.freedom) * self.error
-        logs = np.clip([-sign * (self.drop + d) for d in (-half, 0.0, half)], -LARGEST_LOG, LARGEST_LOG)
-        return Interval(*sorted(np.exp(logs).tolist()))
+        return Interval.around(-sign * self.drop, Student(self.freedom).quantile() * self.error)
 
 
 def contrast(levels: Levels, first: int, second: int) -> Contrast:
@@ -145,8 +142,9 @@ def prior_belief(graph: Graph, model: NoiseModel = USUAL) -> Belief:
     weight = graph.weight.copy()
     weight[0] = 0.0
     culprit = weight / max(weight.sum(), 1e-300)
-    effect = Interval(float(np.exp(-2 * BASE)), 1.0, float(np.exp(2 * BASE)))
-    return Belief(culprit, 0.5, model.noise, effect, slow=_known(ancestry_of(graph).sums(culprit)))
+    return Belief(
+        culprit, 0.5, model.noise, Interval.around(0.0, 2 * BASE), slow=_known(ancestry_of(graph).sums(culprit))
+    )
 
 
 def believed(

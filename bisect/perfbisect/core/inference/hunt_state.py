@@ -39,6 +39,7 @@ from perfbisect.core.domain.events import (
 )
 from perfbisect.core.domain.facts import BuildFacts, RunFacts, SkipFacts, hit_rate
 from perfbisect.core.domain.orders import (
+    SAME,
     Belief,
     CodePlacement,
     Interval,
@@ -318,7 +319,7 @@ def ratios(
         found |= {sha: speeds[number] for sha, number in node.items() if number in speeds}
     good = state.commits[0]
     same = [sha for sha in state.tested if sha != good and state.binary_of(sha) == state.binary_of(good)]
-    return found | dict.fromkeys(same, Interval(1.0, 1.0, 1.0))
+    return found | dict.fromkeys(same, SAME)
 
 
 def effect_of(
@@ -388,7 +389,7 @@ def by_belief(state: HuntState, slow: float) -> Classification:
 
 def by_interval(bad: Interval | None, own: Interval | None) -> Classification:
     """The end to which the whole of the commit's own interval is nearer, if the bad end differs from the good one."""
-    if bad is None or own is None or bad.low <= 1 <= bad.high:
+    if bad is None or own is None or not bad.excludes_one:
         return Classification.UNCLEAR
     lowest, highest = math.log(own.low) if own.low else -math.inf, math.log(own.high)
     near, far = sorted((lowest / math.log(bad.middle), highest / math.log(bad.middle)))

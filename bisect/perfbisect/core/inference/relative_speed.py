@@ -15,15 +15,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfbisect.core.domain.metrics import LARGEST_LOG
-from perfbisect.core.domain.orders import Interval
+from perfbisect.core.domain.orders import Interval, ratio_of
 from perfbisect.core.domain.settings import Policy
 from perfbisect.core.inference.code_placement import without_modes
 from perfbisect.core.inference.noise_model import FRESH, USUAL, NoiseModel
 from perfbisect.core.inference.observations import Observation, Reading
 from perfbisect.core.inference.record import Record, arrange, behaviour, direction
 from perfbisect.core.inference.state_space import KEPT, Array, Fit, fit
-from perfbisect.core.stats.distributions import log_sum, t_mixture_quantiles
+from perfbisect.core.stats.distributions import Student, log_sum
 
 FLAT = 1e-3  # of the host offset's prior precision: so little of it is left
 CONSISTENT = 1.14  # variance of a weighted mean over what weights of outliers.py make it seem, where noise is normal
@@ -51,15 +50,16 @@ class Speeds:
         origin = self.record.builds.index(self.record.name(baseline))
         difference = self.record.sign * (self.level[:, rows] - self.level[:, [origin]])
         if self.freedom <= 0:
-            middles = np.clip(self.probability @ difference, -LARGEST_LOG, LARGEST_LOG)
-            return [Interval(0.0, math.exp(middle), math.inf) for middle in middles.tolist()]
+            return [Interval.around(middle, None) for middle in (self.probability @ difference).tolist()]
         own = self.covariance[:, rows, rows]
         variance = own + self.covariance[:, [origin], [origin]] - 2 * self.covariance[:, rows, [origin]]
         scale = np.sqrt(np.maximum(variance, EXACT**2))
-        logs = t_mixture_quantiles(self.probability, difference, scale, self.freedom, PROBABILITIES)
-        found = np.exp(np.clip(logs, -LARGEST_LOG, LARGEST_LOG))
+        logs = Student(self.freedom).mixture_quantiles(self.probability, difference, scale, PROBABILITIES)
         sides, other = [direction(self.record, build) for build in builds], direction(self.record, baseline)
-        return [open_ended(Interval(*each), side, other) for each, side in zip(found.tolist(), sides, strict=True)]
+        return [
+            open_ended(Interval(*map(ratio_of, each)), side, other)
+            for each, side in zip(logs.tolist(), sides, strict=True)
+        ]
 
     def ratio(self, build: int, baseline: int) -> Interval:
         """The metric of ``build`` relative to ``baseline``."""
@@ -158,7 +158,7 @@ def _in_one_sort(
 def leading(ratios: Sequence[Interval | None]) -> int:
     """The host class whose ``ratios``, bad against good, is shown for all: the first with a clear difference, or else the first."""
     known = [place for place, ratio in enumerate(ratios) if ratio is not None and ratio.known]
-    clear = [place for place in known if not ratios[place].low <= 1 <= ratios[place].high]  # type: ignore[union-attr]
+    clear = [place for place in known if ratios[place].excludes_one]  # type: ignore[union-attr]
     return next(iter(clear or known), 0)
 
 

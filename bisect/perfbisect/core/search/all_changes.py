@@ -239,7 +239,7 @@ def _note(
     if step.candidate not in progress.noted:
         proven = strongest(evidence)
         large = abs(math.log(proven.middle)) >= least(progress.now.policy)
-        if named or (large and not proven.low <= 1 <= proven.high):
+        if named or (large and proven.excludes_one):
             parents = progress.now.graph.parents_of(step.candidate)
             progress.steps.append(replace(step, stand_ins=tuple(p for p in step.parents if p not in parents)))
         progress.noted[step.candidate], progress.changes[step.candidate] = step, evidence

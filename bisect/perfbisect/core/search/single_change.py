@@ -291,7 +291,7 @@ def _by_class(each: Sequence[_HostClass], step: Step | None) -> tuple[tuple[Effe
         elif known:
             effects.append(Effect(one.name, known.effect, ends=True))
             ends = known.ends.ratio(known.record.sign)
-            ratio = ends if step is None or ends.low <= 1 <= ends.high else None
+            ratio = None if step and ends.excludes_one else ends
         found.append(ratio)
     certain = [ratio for ratio in found if ratio]
     return tuple(effects), tuple(ratio or strongest(certain) for ratio in found) if certain else ()

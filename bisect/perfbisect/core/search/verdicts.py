@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import (
+    SAME,
     UNKNOWN,
     Belief,
     Inconclusive,
@@ -45,7 +46,7 @@ def pointless(graph: Graph, record: Record, policy: Policy) -> Verdict | None:
     if bad in record.skipped or 0 in record.skipped:
         return no_suspect(Reason.GOOD_UNMEASURABLE if 0 in record.skipped else Reason.BAD_UNMEASURABLE, policy)
     if record.name(bad) == 0 or not (graph.weight[1:] > 0).any():
-        return NotReproduced(Interval(1.0, 1.0, 1.0), 0.0)
+        return NotReproduced(SAME, 0.0)
     return None
 
 

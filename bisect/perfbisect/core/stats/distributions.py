@@ -1,7 +1,7 @@
 """The distributions that the search and the trials need: the normal, Student's, chi-square, F, and that of a rank sum.
 
-Student's law is exact in ``two_sided``, within 5e-4 in the table of few degrees of freedom, within 3e-5 of the scale in
-mixtures. The score and the expansion that the search decides by are good for many degrees of freedom, and less for few.
+Student's p-value is exact, its 97.5 % point for few degrees of freedom within 5e-4, the quantiles of mixtures within 3e-5
+of the scale. The score and the expansion that the search decides by are good for many degrees of freedom, and less for few.
 
 A rank sum says how probable it is by chance that one sample lies as far below another, for values of any distribution.
 Under the hypothesis that both are drawn alike, all assignments of the n + m ranks to the two samples are equally probable.
@@ -15,6 +15,7 @@ Other, 1947).
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -24,6 +25,9 @@ from numpy.typing import NDArray
 _ERFC = (-1.26551223, 1.00002368, 0.37409196, 0.09678418, -0.18628806,
          0.27886807, -1.13520398, 1.48851587, -0.82215223, 0.17087277)  # fmt: skip
 
+Array = NDArray[np.float64]
+
+Z_975 = 1.959964  # of the normal distribution
 FEW_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306)  # 97.5 % point for 1, 2, … degrees of freedom
 # Of chi-square with 1 to 6 degrees of freedom.
 FEW_LOW = (0.000982, 0.050636, 0.215795, 0.484419, 0.831212, 1.237344)  # 2.5 %
@@ -31,98 +35,90 @@ FEW_HIGH = (5.023886, 7.377759, 9.348404, 11.143287, 12.832502, 14.449375)  # 97
 HALVINGS = 60  # at most, of an interval that contains a quantile
 
 
-def log_cdf(x: NDArray[np.float64]) -> NDArray[np.float64]:
+def log_cdf(x: Array) -> Array:
     """log of the standard normal distribution function, exact far into the lower tail."""
     z = np.abs(x) / np.sqrt(2.0)
     t = 1.0 / (1.0 + 0.5 * z)
     log_upper = np.log(t / 2) - z * z + np.polynomial.polynomial.polyval(t, _ERFC)
-    result: NDArray[np.float64] = np.where(x < 0, log_upper, np.log1p(-np.exp(np.minimum(log_upper, -0.69))))
+    result: Array = np.where(x < 0, log_upper, np.log1p(-np.exp(np.minimum(log_upper, -0.69))))
     return result
 
 
-def normal_score(t: float, freedom: float) -> float:
-    """The point of the normal distribution where Student's is ``t`` (Wallace)."""
-    scale = np.sqrt(freedom * np.log1p(t * t / freedom)) * (8 * freedom + 1) / (8 * freedom + 3)
-    return float(np.copysign(scale, t))
+@dataclass(frozen=True, slots=True)
+class Student:
+    """Student's distribution with these degrees of freedom."""
+
+    freedom: float
+
+    def score(self, t: float) -> float:
+        """The point of the normal distribution where this one is ``t`` (Wallace)."""
+        v = self.freedom
+        return float(np.copysign(np.sqrt(v * np.log1p(t * t / v)) * (8 * v + 1) / (8 * v + 3), t))
+
+    def cdf(self, t: float) -> float:
+        """The distribution function, by the score (good to 2e-3 with two degrees of freedom, 1e-4 with ten)."""
+        return float(np.exp(log_cdf(np.array(self.score(t)))))
+
+    def quantile(self, z: float = Z_975) -> float:
+        """The point where the normal distribution is ``z`` (Cornish and Fisher's expansion).
+
+        That of 97.5 % is 0.13 low with two degrees of freedom, 0.003 with five, 3e-4 with nine.
+        """
+        v = max(self.freedom, 2.0)
+        first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
+        return z + first / v + second / v**2 + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3)
+
+    def of_rounds(self) -> float:
+        """The 97.5 % point for whole degrees of freedom, from the table where these are few."""
+        return FEW_T[int(self.freedom) - 1] if self.freedom <= len(FEW_T) else self.quantile()
+
+    def two_sided(self, t: float) -> float:
+        """The p-value of ``t`` for whole degrees of freedom: exact but for rounding, never below 0.
+
+        The finite series of Abramowitz and Stegun, 26.7.3 and 26.7.4.
+        """
+        if math.isinf(t):
+            return 0.0
+        angle, odd = math.atan(abs(t) / math.sqrt(self.freedom)), self.freedom % 2
+        cosine = math.cos(angle)
+        term, total = (cosine, 0.0) if odd else (1.0, 0.0)
+        for power in range(3 if odd else 2, int(self.freedom) + 1, 2):
+            total += term
+            term *= cosine**2 * (power - 1) / power
+        inside = 2 / math.pi * (angle + math.sin(angle) * total) if odd else math.sin(angle) * total
+        return max(0.0, 1.0 - inside)
+
+    def mixture_quantiles(self, weight: Array, location: Array, scale: Array, levels: Sequence[float]) -> Array:
+        """Quantiles of N mixtures of it, shape (N, levels), by bisection, to 1e-10 of the least scale.
+
+        ``weight`` (H,) is common to all mixtures and sums to one; ``location`` and ``scale`` have the shape (H, N).
+        """
+        freedom = float(np.clip(self.freedom, 1.0, 1000.0))  # normal from there on, to three digits
+        # With t = √freedom · tan(angle) the density in the angle is proportional to cos(angle)^(freedom - 1).
+        angle = np.linspace(-np.pi / 2, np.pi / 2, 4001)
+        density = np.cos(angle) ** (freedom - 1)
+        mass = np.concatenate(([0.0], np.cumsum(density[1:] + density[:-1])))
+        mass /= mass[-1]
+        width, close = np.sqrt(freedom) * scale, 1e-10 * scale.min(axis=0)
+        found = np.empty((location.shape[1], len(levels)))
+        for place, level in enumerate(levels):
+            reach = width * np.tan(np.interp(level, mass, angle))  # of each component from its location
+            low, high = (location + reach).min(axis=0), (location + reach).max(axis=0)
+            for _ in range(HALVINGS):
+                if (high - low <= close).all():
+                    break
+                middle = (low + high) / 2
+                above = weight @ np.interp(np.arctan((middle - location) / width), angle, mass) > level
+                low, high = np.where(above, low, middle), np.where(above, middle, high)
+            found[:, place] = (low + high) / 2
+        return found
 
 
-def t_cdf(t: float, freedom: float) -> float:
-    """Student's distribution function, by its normal score (good to 2e-3 with two degrees of freedom, 1e-4 with ten)."""
-    return float(np.exp(log_cdf(np.array(normal_score(t, freedom)))))
-
-
-def t_quantile_975(freedom: float) -> float:
-    """The 97.5 % point of Student's distribution (0.13 low with two degrees of freedom, 0.003 with five, 3e-4 with nine)."""
-    return t_quantile(1.959964, freedom)
-
-
-def t_quantile(z: float, freedom: float) -> float:
-    """The point of Student's distribution where the normal's is ``z`` (Cornish and Fisher's expansion)."""
-    v = max(freedom, 2.0)
-    first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
-    return z + first / v + second / v**2 + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3)
-
-
-def t_of_rounds(freedom: int) -> float:
-    """The 97.5 % point for whole degrees of freedom, from the table where these are few."""
-    return FEW_T[freedom - 1] if freedom <= len(FEW_T) else t_quantile_975(freedom)
-
-
-def two_sided(t: float, freedom: int) -> float:
-    """The p-value of Student's ``t`` with whole degrees of freedom: exact but for rounding, never below 0.
-
-    The finite series of Abramowitz and Stegun, 26.7.3 and 26.7.4.
-    """
-    if math.isinf(t):
-        return 0.0
-    angle = math.atan(abs(t) / math.sqrt(freedom))
-    cosine, odd = math.cos(angle), freedom % 2
-    term, total = (cosine, 0.0) if odd else (1.0, 0.0)
-    for power in range(3 if odd else 2, freedom + 1, 2):
-        total += term
-        term *= cosine**2 * (power - 1) / power
-    inside = 2 / math.pi * (angle + math.sin(angle) * total) if odd else math.sin(angle) * total
-    return max(0.0, 1.0 - inside)
-
-
-def log_sum(terms: NDArray[np.float64], axis: int | None = None) -> NDArray[np.float64]:
+def log_sum(terms: Array, axis: int | None = None) -> Array:
     """log of the sum of exponentials."""
     top = np.max(terms, axis=axis, keepdims=True)
-    total: NDArray[np.float64] = np.log(np.exp(terms - top).sum(axis=axis, keepdims=True)) + top
+    total: Array = np.log(np.exp(terms - top).sum(axis=axis, keepdims=True)) + top
     return np.squeeze(total, axis=axis)
-
-
-def t_mixture_quantiles(
-    weight: NDArray[np.float64],
-    location: NDArray[np.float64],
-    scale: NDArray[np.float64],
-    freedom: float,
-    levels: Sequence[float],
-) -> NDArray[np.float64]:
-    """Quantiles of N mixtures of Student distributions, shape (N, levels), by bisection, to 1e-10 of the least scale.
-
-    ``weight`` (H,) is common to all mixtures and sums to one; ``location`` and ``scale`` have the shape (H, N).
-    """
-    freedom = float(np.clip(freedom, 1.0, 1000.0))  # normal from there on, to three digits
-    # With t = √freedom · tan(angle) the density in the angle is proportional to cos(angle)^(freedom - 1).
-    angle = np.linspace(-np.pi / 2, np.pi / 2, 4001)
-    density = np.cos(angle) ** (freedom - 1)
-    mass = np.concatenate(([0.0], np.cumsum(density[1:] + density[:-1])))
-    mass /= mass[-1]
-    width = np.sqrt(freedom) * scale
-    close = 1e-10 * scale.min(axis=0)
-    found = np.empty((location.shape[1], len(levels)))
-    for place, level in enumerate(levels):
-        reach = width * np.tan(np.interp(level, mass, angle))  # of each component from its location
-        low, high = (location + reach).min(axis=0), (location + reach).max(axis=0)
-        for _ in range(HALVINGS):
-            if (high - low <= close).all():
-                break
-            middle = (low + high) / 2
-            above = weight @ np.interp(np.arctan((middle - location) / width), angle, mass) > level
-            low, high = np.where(above, low, middle), np.where(above, middle, high)
-        found[:, place] = (low + high) / 2
-    return found
 
 
 def chi_square_quantile(z: float, freedom: float) -> float:
@@ -145,7 +141,7 @@ def below_by_chance(low: Sequence[float], high: Sequence[float]) -> float:
 
 
 @lru_cache(maxsize=128)
-def _cumulated(n: int, m: int) -> NDArray[np.float64]:
+def _cumulated(n: int, m: int) -> Array:
     """The probabilities of at most 0, 1 … n·m pairs."""
     ways = np.ones(1)
     for i in range(1, n + 1):
@@ -156,5 +152,5 @@ def _cumulated(n: int, m: int) -> NDArray[np.float64]:
             longer[start::i] = np.cumsum(longer[start::i])
         ways = longer[: i * m + 1]
         ways /= ways.sum()
-    total: NDArray[np.float64] = np.minimum(np.cumsum(ways), 1.0)
+    total: Array = np.minimum(np.cumsum(ways), 1.0)
     return total

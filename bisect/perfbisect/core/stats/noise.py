@@ -26,11 +26,10 @@ import numpy as np
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.metrics import value
 from perfbisect.core.domain.trials import Trial
-from perfbisect.core.stats.distributions import chi_square_quantile, t_quantile
+from perfbisect.core.stats.distributions import Z_975, Student, chi_square_quantile
 
 ENOUGH = 6  # runs of an A/A without which older hunts know better
 WILD = 6.0  # s.d. from the median of its visit from which on a run is an accident
-Z_LOW, Z_HIGH = -1.959964, 1.959964  # of a 95 % interval
 Z_POWER = 0.841621  # 80 %
 LEAST = 0.001  # s.d. of a run that is believed at least
 STEP = 0.018  # between neighbouring values of a percentile in sysbench's histogram
@@ -123,8 +122,8 @@ def smallest_drop(noise: Noise, visits: int, runs: float) -> float:
     within = noise.within if noise.within is not None else noise.run
     between = (noise.between or 0.0) if noise.shared else 0.0
     error = math.sqrt(2 * (between**2 / visits + within**2 / (visits * runs)))
-    freedom = noise.freedom + 2 * (visits - 1)
-    return 1 - math.exp(-(t_quantile(Z_HIGH, freedom) + t_quantile(Z_POWER, freedom)) * error)
+    law = Student(noise.freedom + 2 * (visits - 1))
+    return 1 - math.exp(-(law.quantile() + law.quantile(Z_POWER)) * error)
 
 
 def repeats(cost: float, cost_above: float, variance: float, variance_above: float) -> int:
@@ -185,7 +184,7 @@ def _second(runs: Sequence[Timed]) -> float | None:
 
 def chi_square_factors(freedom: float) -> tuple[float, float]:
     """By what a mean square is multiplied for the ends of its 95 % interval."""
-    return freedom / chi_square_quantile(Z_HIGH, freedom), freedom / chi_square_quantile(Z_LOW, freedom)
+    return freedom / chi_square_quantile(Z_975, freedom), freedom / chi_square_quantile(-Z_975, freedom)
 
 
 def _interval(parts: Sequence[float], freedoms: Sequence[float]) -> tuple[float, float]:

@@ -52,10 +52,10 @@ from enum import StrEnum
 from statistics import correlation, mean, median, stdev, variance
 
 from perfbisect.core.domain.facts import RunFacts
-from perfbisect.core.domain.metrics import COMPARED, LARGEST_LOG, find_metric, quotient, typical, value
-from perfbisect.core.domain.orders import Interval
+from perfbisect.core.domain.metrics import COMPARED, find_metric, quotient, typical, value
+from perfbisect.core.domain.orders import Interval, ratio_of
 from perfbisect.core.domain.trials import Trial, TrialRun
-from perfbisect.core.stats.distributions import t_of_rounds, two_sided
+from perfbisect.core.stats.distributions import Student
 
 RATE = 0.05  # of false discoveries
 
@@ -83,7 +83,7 @@ class Ratio:
     @property
     def certain(self) -> bool:
         """Whether the interval leaves out that nothing differs."""
-        return self.interval is not None and not self.interval.low <= 1 <= self.interval.high
+        return self.interval is not None and self.interval.excludes_one
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,15 +155,10 @@ def paired(base: Mapping[int, float], other: Mapping[int, float]) -> Ratio | Non
     if count == 1:
         return Ratio(ratio_of(middle), None, 1)
     error = stdev(differences) / math.sqrt(count)
-    half = t_of_rounds(count - 1) * error
+    law = Student(count - 1)
     t = middle / error if error else math.copysign(math.inf, middle) if middle else 0.0
-    interval = Interval(*map(ratio_of, (middle - half, middle, middle + half)))
-    return Ratio(ratio_of(middle), interval, count, two_sided(t, count - 1))
-
-
-def ratio_of(log: float) -> float:
-    """The ratio with that logarithm."""
-    return math.exp(min(LARGEST_LOG, max(-LARGEST_LOG, log)))
+    interval = Interval.around(middle, law.of_rounds() * error)
+    return Ratio(interval.middle, interval, count, law.two_sided(t))
 
 
 def whole(trial: Trial) -> bool:
@@ -320,7 +315,7 @@ def share(good: Mapping[int, float], bad: Mapping[int, float], reverted: Mapping
     x, y = mean(lost), mean(back)
     xx, yy = variance(lost), variance(back)
     xy = correlation(lost, back) * math.sqrt(xx * yy) if xx and yy else 0.0
-    square = t_of_rounds(n - 1) ** 2 / n
+    square = Student(n - 1).of_rounds() ** 2 / n
     a, b, c = x * x - square * xx, x * y - square * xy, y * y - square * yy
     if a <= 0:
         return Regained(x, None, n)

@@ -43,11 +43,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfbisect.core.domain.metrics import find_metric
-from perfbisect.core.domain.orders import Interval
+from perfbisect.core.domain.orders import Interval, ratio_of
 from perfbisect.core.domain.settings import Direction
 from perfbisect.core.domain.trials import Trial
-from perfbisect.core.stats.distributions import t_quantile_975, two_sided
-from perfbisect.core.stats.paired_comparison import levels, ratio_of
+from perfbisect.core.stats.distributions import Student
+from perfbisect.core.stats.paired_comparison import levels
 
 RATE = 0.05  # of tables without a change that announce any step
 MASS = 0.95  # of the set of places
@@ -151,7 +151,7 @@ class _Search:
 
     def chance(self, z: float, wide: int) -> float:
         """The p-value of z for an arc of so many releases."""
-        return two_sided(z, min(self.freedom, ODD) if wide == 1 else self.freedom)
+        return Student(min(self.freedom, ODD) if wide == 1 else self.freedom).two_sided(z)
 
     @staticmethod
     def tests(count: int, wide: int) -> float:
@@ -214,13 +214,13 @@ class _Search:
         order = np.argsort(-mass, kind="stable")
         inside = order[: int(np.searchsorted(np.cumsum(mass[order]), MASS * mass.sum())) + 1]
         gap = float(right.mean() - left.mean())
-        half = t_quantile_975(self.freedom) * self.sd * math.sqrt(1 / len(left) + 1 / len(right))
+        half = Student(self.freedom).quantile() * self.sd * math.sqrt(1 / len(left) + 1 / len(right))
         return Step(
             cut - 1,
             cut,
             start + int(inside.min()),
             start + int(inside.max()) + 1,
-            Interval(math.exp(gap - half), math.exp(gap), math.exp(gap + half)),
+            Interval.around(gap, half),
             min(len(left), len(right)) == 1,
         )
 
