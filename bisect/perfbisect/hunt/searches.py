@@ -25,12 +25,12 @@ class Searches:
             return Step(None, at_once=True)
         number, decision = decide_together([situation(member) for member in members], ended, fleet)
         seen = seen_by(number, fleet) if len(members) > 1 else fleet
-        decided, order = Decided(decision, seen), decision.order
+        order, several = decision.order, len(members) > 1
+        own = replace(decision, builds=tuple(build for build in decision.builds if build.workload == number))
+        decided = Decided(own, seen)
         if isinstance(order, Measure):
-            builds = tuple(replace(build, workload=number) for build in decision.builds)
-            own = replace(order, workload=number)
-            return Step(own, decided, False, builds, decision.cancelled, decision.waits, number)
-        several = len(members) > 1
+            order = replace(order, workload=number)
+            return Step(order, decided, False, decision.builds, decision.cancelled, decision.waits, number)
         return Step(None, decided, at_once=isinstance(order, Found), workload=number, goes_on=several)
 
 

@@ -329,3 +329,44 @@ def test_no_budget_ends_a_hunt_while_an_order_of_another_one_is_under_way() -> N
     assert isinstance(decision.order, Measure)
     number, decision = decide_together([now, replace(now, policy=Policy(max_runs=2 * runs))], [0])
     assert number == 1 and isinstance(decision.order, Inconclusive)
+
+
+PROVING: list[Observation] = [
+    *ENDS,
+    *(each for v in (22, 23) for each in (Built(v, 600.0), *read(v, v == 23, 40 + v, 8))),
+    Built(21, 600.0),
+    Built(24, 600.0),
+]
+
+
+def test_build_hosts_make_what_another_workload_wants_while_one_measures_what_is_there() -> None:
+    proof, search = member(PROVING), member([seen for seen in PROVING if not isinstance(seen, Reading)])
+    search = replace(search, observations=[*search.observations, *read(0, False, 20), *read(BAD, True, 30)])
+    fleet = Fleet(hosts=1, build_hosts=1)
+    alone = decide(LINE, PROVING, Policy(), fleet=fleet)
+    number, decision = decide_together([proof, search], (), fleet)
+    assert isinstance(decision.order, Measure) and number == 0 and not alone.builds
+    [build] = decision.builds
+    assert build.workload == 1
+    assert decide_together([proof, search], [1], fleet)[1].builds == ()
+
+
+def on(host: int, *seen: Observation) -> list[Observation]:
+    """What was seen, there."""
+    return [each if isinstance(each, Skipped) else replace(each, host=host) for each in seen]
+
+
+def test_a_build_is_there_and_a_run_the_latest_on_its_own_host_only() -> None:
+    """The first wants 16, which host 0 alone has built, the second 48, which host 1 has."""
+    both = [*BUILDS, Built(32, 600.0)]
+    ends = [*read(0, False, 20), *read(BAD, True, 30)]
+    there = [*on(0, *both, *ends, Built(16, 600.0)), *on(1, *both, *ends, Built(48, 600.0))]
+    busy = Fleet((Measure((Share(0, 4),), Purpose.SEARCH, 0),))
+    first = member([*there, *on(1, *read(32, True, 90))])
+    second = member([*there, *on(1, *read(32, False, 80))])
+    number, decision = decide_together([first, second], (), busy)
+    assert number == 1 and isinstance(decision.order, Measure)
+    assert (decision.order.host, decision.order.plan[0].candidate) == (1, 48)
+    late = member([*there, *on(0, *read(32, False, 99))])
+    early = member([*there, *on(1, *read(32, False, 80))])
+    assert decide_together([late, early], (), busy)[0] == 1

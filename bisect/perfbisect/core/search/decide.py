@@ -16,8 +16,8 @@ Where slow runs are stopped, the good end is timed first on each host: its runs 
 - Of several hosts each carries out orders of any member; an order that is under way has the number of its member as
   ``workload``. The verdict of a member waits until none of its own is. A member that has nothing for a free host lets
   another one have it. Where none has, the order that is returned is for a busy host.
-- Where build hosts build ahead, they make what the members want; what one of them no longer wants is not ended, as
-  another may.
+- Where build hosts build ahead, they make what the members want: first the one whose order it is, and what is left of
+  them the others in turn. What one of them no longer wants is not ended, as another may.
 
 Each member decides by itself, as if it were alone, except that builds made for others cost it nothing more. Verdicts
 and orders that need no new build come first. Once every member wants one, the build is made that tells most for all of
@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.orders import ALL_FREE, OF_OTHERS, Fleet, Measure, Purpose, Share
+from perfbisect.core.domain.orders import ALL_FREE, OF_OTHERS, Building, Fleet, Measure, Purpose, Share
 from perfbisect.core.domain.settings import NOTHING_KNOWN, Policy, PriorKnowledge
 from perfbisect.core.inference.ancestry import ancestry_of
 from perfbisect.core.inference.noise_model import EXACT, USUAL
@@ -146,7 +146,8 @@ class _Member:
     @property
     def builds(self) -> bool:
         """Whether a build has to be made for its order."""
-        return any(share.candidate not in self.now.record.there for share in self.order.plan)
+        made = self.now.record.made(self.order.host)
+        return any(share.candidate not in made for share in self.order.plan)
 
     @property
     def seconds(self) -> float:
@@ -165,12 +166,28 @@ def decide_together(
     members: Sequence[Situation], ended: Collection[int] = (), fleet: Fleet = ALL_FREE
 ) -> tuple[int, Proposal]:
     """The member that is next, and its order or its verdict. Raises ValueError if all have ended."""
-    wanting: list[_Member] = []
-    idle: list[tuple[int, Proposal]] = []  # those that have nothing for the free hosts now
     left = [number for number in range(len(members)) if number not in ended]
     if not left:
         raise ValueError("all hunts have ended")
-    last = _measured_last(members)
+    number, decision = _next(members, left, fleet)
+    order, builds = decision.order, tuple(replace(build, workload=number) for build in decision.builds)
+    if not isinstance(order, Measure):
+        return number, decision
+    if not decision.waits and fleet.is_free(order.host):
+        fleet = replace(fleet, busy=(*fleet.busy, replace(order, workload=number)))
+    for other in left:
+        known = replace(fleet, building=(*fleet.building, *(Building(one.candidate, one.build_host) for one in builds)))
+        if other != number and known.builds_ahead and known.free_build_hosts:
+            more = decide_in(_among(members, other, known)).builds
+            builds += tuple(replace(build, workload=other) for build in more)
+    return number, replace(decision, builds=builds)
+
+
+def _next(members: Sequence[Situation], left: Sequence[int], fleet: Fleet) -> tuple[int, Proposal]:
+    """The member among those that are ``left`` that is next, and its own decision."""
+    wanting: list[_Member] = []
+    idle: list[tuple[int, Proposal]] = []  # those that have nothing for the free hosts now
+    last = _measured_last(members, fleet.free_host)
     for number in sorted(left, key=lambda each: each != last):
         now = _among(members, number, fleet)
         decision = decide_in(now)
@@ -229,13 +246,13 @@ def _awaited(now: Situation, verdict: Proposal, number: int, fleet: Fleet) -> li
     return own or (list(fleet.busy) if now.budget.ended(verdict.order) else [])
 
 
-def _measured_last(members: Sequence[Situation]) -> int | None:
-    """The member with the latest run. It goes on, if it can without a build: a host drifts less in a shorter time."""
+def _measured_last(members: Sequence[Situation], host: int) -> int | None:
+    """The member with the latest run on a host. It goes on, if it can without a build: a host drifts less in a shorter time."""
     latest = [
         (seen.at, number)
         for number, each in enumerate(members)
         for seen in each.observations
-        if isinstance(seen, Reading)
+        if isinstance(seen, Reading) and seen.host == host
     ]
     return max(latest, default=(0.0, None))[1]
 
@@ -247,7 +264,7 @@ def _for_all(wanting: Sequence[_Member]) -> tuple[int, Proposal]:
     one, record = wanting[0].now, wanting[0].now.record
     chance = chance_to_build(ancestry_of(one.graph), record.skipped, record.there, record.left_out)[candidates]
     run = float(np.mean([each.now.record.run_seconds for each in wanting]))
-    build = price(record, one.build_runs, candidates, chance) * record.run_seconds / run
+    build = price(record, one.build_runs, candidates, chance, wanting[0].order.host) * record.run_seconds / run
     runs = np.array([each.seconds / run for each in wanting]) @ (told >= LEARNS)
     best = wanting[int((chance * told.sum(axis=0) / (build**BUILD_EXPONENT + runs)).argmax())]
     return best.number, best.decision
