@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
+import sample_hunt
 from perfbisect.cli.commands.batch import follow
 from perfbisect.cli.commands.history import batch_line
 from perfbisect.cli.commands.show import batch_table
+from perfbisect.core.domain.events import HuntEnded
+from perfbisect.core.domain.orders import Inconclusive, Interval, Reason
 from perfbisect.errors import EnvironmentFailure, Interrupted, UsageError
 from perfbisect.hunt import batch as carry_out
 from perfbisect.hunt.batch import Stage, Task, locked_hosts, state_of, tasks_of, title_of
@@ -251,6 +254,14 @@ def test_a_hunt_that_is_not_in_the_history_yet_is_starting(history: History) -> 
     assert state_of(task, history) == "starting on h0"
     task.hunt = 1
     assert state_of(task, history) == "running on h0"
+
+
+def test_a_suspect_of_an_inconclusive_hunt_is_not_named(history: History) -> None:
+    [task] = tasks_of(read_batch(history, plan(history, "/f")), history)
+    task.stage, task.hunt, task.status = Stage.ENDED, sample_hunt.begin(history), 2
+    verdict = Inconclusive((1, 2), (0.5, 0.4), Interval(0.7, 0.8, 0.9), Reason.BUILDS_SPENT)
+    history.append(task.hunt, HuntEnded(verdict), 2.0)
+    assert state_of(task, history) == "inconclusive"
 
 
 def test_a_batch_is_a_table_and_a_line(history: History) -> None:

@@ -204,7 +204,7 @@ def test_one_server_in_three_configurations(tmp_path: Path) -> None:
     assert [ratio["ratio"] < 0.7 for ratio in row["ratios"]] == [True, True]
     own, seq, mine = told["settings"]["subjects"]
     assert own["key"] == seq["key"] == mine["key"]
-    assert [each["config"] for each in (own, seq, mine)] == ["", "seq", "my.conf"]
+    assert [each["config"] for each in (own, seq, mine)] == ["", "seq", str(tmp_path / "my.conf")]
     shown = bisect("show", "c1").stdout
     assert "are the same binary" not in shown
     assert f" = {folder}+seq\n" in shown
@@ -259,6 +259,20 @@ def test_a_base_that_does_not_build_is_listed_with_its_reason(exits: Exits, scri
     [failed] = json.loads(exits(0, "history", "--json"))
     assert (failed["id"], failed["state"]) == ("c1", "failed")
     assert f"{builds[0]} cannot be built" in failed["failure"]
+
+
+@pytest.mark.parametrize("trouble", ["does not build", "exit 3"])
+def test_what_kept_a_comparison_from_measuring_anything_is_tried_again(
+    exits: Exits, script: Callable[[str], str], tmp_path: Path, trouble: str
+) -> None:
+    """The latest unfinished session goes on, whatever it is."""
+    fixed, recipe = tmp_path / "fixed", Path("builders/script/builder.toml")
+    recipe.write_text(recipe.read_text().replace("! grep", f"[ -e {fixed} ] || ! grep"))
+    builds = [script(f"[ -e {fixed} ] || {trouble}; echo rate 200"), script("echo rate 100")]
+    assert "go on with: bisect resume c1" in exits(4, "compare", *builds, "--workload", "one", "--visits", "2", *HOW)
+    fixed.touch()
+    assert "0.50" in exits(0, "resume")
+    assert "c1 is complete" in exits(3, "resume", "c1")
 
 
 def test_an_aa_of_a_build_that_fails_on_the_way_has_failed(

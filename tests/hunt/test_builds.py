@@ -132,6 +132,15 @@ def test_a_wrong_name_is_named(settings: Settings, builder: Builder, word: str, 
     assert reason in str(raised.value)
 
 
+def test_the_file_of_a_configuration_is_found_from_any_folder(
+    settings: Settings, builder: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my.cnf").write_text("cache = 2\n")
+    _, own, named = read(settings, builder, "v1", "v1+my.cnf", "v1+small")
+    assert (own.name, own.config, named.config) == ("v1+my.cnf", str(tmp_path / "my.cnf"), "small")
+
+
 def test_binaries_in_two_configurations(settings: Settings, builder: Builder, tmp_path: Path) -> None:
     """A folder with a + in its own name, too."""
     folder = tmp_path / "opt+small"

@@ -87,6 +87,26 @@ def test_what_ends_jobs_has_ended_when_the_workers_have(limited: bool) -> None:
     assert ended.is_set()
 
 
+def test_a_job_that_begins_while_jobs_are_listed_to_be_ended_is_ended_too() -> None:
+    stop, looks, ended = threading.Event(), list[int](), threading.Event()
+
+    class Runs:
+        def measure(self, order: Measure) -> Generator[LabEvent]:
+            yield from ()
+            assert ended.wait(30)
+            raise Cancelled
+
+    def kill_jobs() -> None:
+        looks.append(len(looks))
+        if len(looks) == 2:  # the first look was too early
+            ended.set()
+
+    workers = ThreadWorkers(Member("here", Runs(), stop, kill_jobs=kill_jobs))
+    workers.submit(ORDER)
+    workers.stop()
+    assert ended.is_set()
+
+
 def test_turns_are_taken_in_order() -> None:
     turn, order = FairLock(), list[int]()
 

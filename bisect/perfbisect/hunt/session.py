@@ -133,7 +133,7 @@ def enter_all(
 
 
 def resume(
-    number: int | None,
+    number: int,
     batch: Batch | None,
     path: Path | None,
     open_view: OpenView,
@@ -142,7 +142,7 @@ def resume(
     begun: Begun | None,
     leased: Leased | None = None,
 ) -> tuple[Outcome, ...]:
-    """Continue a hunt (None: the latest) of the history at ``path``, or those of its ``batch`` without a verdict, where their
+    """Continue a hunt of the history at ``path``, or those of its ``batch`` without a verdict, where their
     logs end.
 
     ``continued`` is given the stored settings, and returns those to go on with. ``begun`` gets the number of each hunt.
@@ -156,7 +156,7 @@ def resume(
             if all(verdicts):
                 return tuple(map(Outcome, numbers, verdicts))
         else:
-            numbers, verdicts = [history.latest() if number is None else number], [None]
+            numbers, verdicts = [number], [None]
         for each in numbers:
             refuse_imported(history, each, "it is not gone on with here")
         requested = [continued(history.settings(each)) for each in numbers]

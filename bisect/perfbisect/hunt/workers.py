@@ -17,6 +17,8 @@ from perfbisect.hunt.event_queue import EventQueue
 from perfbisect.hunt.loop import UNLIMITED, Ended, NoBuildHosts
 from perfbisect.lab.guarded_lab import Lab
 
+AGAIN = 0.5  # seconds after which jobs of a cancelled order are looked for again
+
 Listener = Callable[[LabEvent], None]
 Subscribe = Callable[[Listener], AbstractContextManager[object]]  # forwards connection events
 
@@ -175,10 +177,22 @@ class ThreadWorkers:
         """Cancel what all threads do, and end the jobs for which those may wait."""
         for stop in (*(each.stop for each in self._members), *(each.stop for each in self._build_members)):
             stop.set()
-        killers = [threading.Thread(target=member.kill_jobs, daemon=True) for member in self._members]
+        killers = [
+            threading.Thread(target=self._end_jobs, args=(self._members[worker], thread), daemon=True)
+            for worker, thread in self._threads.items()
+            if worker < len(self._members)
+        ]
         for killer in killers:
             killer.start()
         self._killers += killers
+
+    @staticmethod
+    def _end_jobs(member: Member, order: threading.Thread) -> None:
+        """End the jobs of a cancelled order until it has ended: one that begins while they are listed is seen the next time."""
+        member.kill_jobs()
+        while order.is_alive():
+            member.kill_jobs()
+            order.join(AGAIN)
 
     def _start(self, worker: int, member: Member | BuildMember, work: Callable[[], Generator[LabEvent]]) -> None:
         thread = threading.Thread(

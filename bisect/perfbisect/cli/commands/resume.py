@@ -1,4 +1,4 @@
-"""`bisect resume`: continue an interrupted hunt."""
+"""`bisect resume`: continue an interrupted session."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -26,9 +26,11 @@ from perfbisect.ui.stream import note
 if TYPE_CHECKING:
     from perfbisect.store.batches import Batch
 
+UNFINISHED = ("interrupted", "failed")
+
 EPILOG = """\b
 Examples:
-  bisect resume        the latest hunt (of a comparison, proof or A/A: give its name)
+  bisect resume        the latest session that was interrupted or has failed
   bisect resume 12
   bisect resume c3     a comparison; so are proofs (p5) and A/As (n4)
   bisect resume b3     hunts of several workloads, which share their builds
@@ -53,7 +55,7 @@ def resume(
     wait: bool,
     notify: tuple[str, ...],
 ) -> int:
-    """Continue HUNT (default: the latest) after an interruption or a failure, without repeating finished work.
+    """Continue HUNT (default: the latest unfinished session) after an interruption or a failure, without repeating finished work.
 
     A hunt that was begun with others, for several workloads, goes on with them.
     """
@@ -75,6 +77,7 @@ def resume(
         minutes = 0 if batch else settings.policy.max_minutes
         return leasing(settings.hosts, settings.hosts_path, nodes, purpose=purpose_of(settings), minutes=minutes)
 
+    hunt = latest_unfinished(history) if hunt is None else hunt
     if isinstance(hunt, str) and not hunt.startswith("b"):
         from perfbisect.cli.trials import carried_out, conclude
         from perfbisect.hunt.trials import session as trials
@@ -88,13 +91,25 @@ def resume(
         return conclude(trial, cut, history, "json" if view == "json" else "")
     batch = unfinished_together(hunt, history)
     with notifying(notify, history, note) as begun:
-        number, shown = hunt if isinstance(hunt, int) else None, open_view(history, view)
+        number, shown = hunt if isinstance(hunt, int) else 0, open_view(history, view)
         outcomes = session.resume(number, batch, history, shown, wait_callback(wait), announced, begun, leased)
         return say_failures(outcomes, history)
 
 
-def unfinished_together(hunt: int | str | None, given: Path | None) -> "Batch | None":
-    """The batch that is carried out together, of that name or with that hunt (None: the latest), unless all have verdicts.
+def latest_unfinished(given: Path | None) -> int | str:
+    """The latest session of our own, hunt or trial, that was interrupted or has failed; without one the latest hunt."""
+    from contextlib import closing
+
+    from perfbisect.store.history import History
+
+    with closing(History.open(given)) as opened:
+        known = [(one.id, one) for one in opened.hunts()] + [(int(one.id[1:]), one) for one in opened.trials()]
+        left = [(number, one.id) for number, one in known if one.state in UNFINISHED and not one.origin]
+        return max(left)[1] if left else opened.latest()
+
+
+def unfinished_together(hunt: int | str, given: Path | None) -> "Batch | None":
+    """The batch that is carried out together, of that name or with that hunt, unless all have verdicts.
 
     None for a hunt that goes on by itself. Raises UsageError for what is not gone on with here.
     """
@@ -105,8 +120,8 @@ def unfinished_together(hunt: int | str | None, given: Path | None) -> "Batch | 
     from perfbisect.store.history import History
 
     with closing(History.open(given)) as opened:
-        if isinstance(hunt, int | None):
-            found = batch_together(opened, opened.latest() if hunt is None else hunt)
+        if isinstance(hunt, int):
+            found = batch_together(opened, hunt)
             return found if found and not found.ended else None
         batch = read_batch(opened, int(hunt[1:]))
     if batch.ended:

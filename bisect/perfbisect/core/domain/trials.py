@@ -24,7 +24,7 @@ from perfbisect.core.domain.events import (
 from perfbisect.core.domain.facts import HostFacts, RunFacts, SkipFacts
 from perfbisect.core.domain.settings import TrialRequest, TrialType
 
-FOUND = ("key", "binary", "version", "trouble", "seconds")  # of a TrialBuild: what is not asked for
+FOUND = ("key", "binary", "version", "seconds")  # of a TrialBuild: what is not asked for
 BY_HAND = "by hand"  # begins the origin of a trial that perfbisect has not measured
 
 
@@ -94,6 +94,8 @@ class Trial:
         before = max(self.since.get("", at), self.since.get(host, 0.0))
         match event:
             case TrialStarted(request=request, host=facts):
+                if not self.runs:  # what kept it from measuring anything is tried again
+                    self.skips.clear()
                 self.request, self.host = self._as_known(request), facts
                 self.state, self.failure, self.since = "running", "", {}
             case BuildFinished(number, build):
@@ -122,7 +124,11 @@ class Trial:
     def _as_known(self, request: TrialRequest) -> TrialRequest:
         """The request of another sitting, with what is known of its builds from earlier ones."""
         known = [
-            replace(new, **{name: getattr(new, name) or getattr(old, name) for name in FOUND})
+            replace(
+                new,
+                **{name: getattr(new, name) or getattr(old, name) for name in FOUND},
+                trouble=old.trouble if self.runs else "",
+            )
             for old, new in zip(self.request.subjects, request.subjects, strict=True)
         ]
         return replace(request, subjects=tuple(known))

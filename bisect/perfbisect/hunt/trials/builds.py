@@ -135,8 +135,11 @@ def has(repo: Repository, revision: str, release_tags: Sequence[str]) -> bool:
 
 
 def configured(subject: TrialBuild, builder: Builder) -> TrialBuild:
-    """The build with the hash of its configuration, if it has one. Raises UsageError where that cannot be."""
-    return replace(subject, config_hash=load_config(builder, subject.config).hash) if subject.config else subject
+    """The build with the place and the hash of its configuration, if it has one. Raises UsageError where that cannot be."""
+    if not subject.config:
+        return subject
+    place = subject.config if subject.config in builder.configs else str(local(subject.config))
+    return replace(subject, config=place, config_hash=load_config(builder, place).hash)
 
 
 def check_words(words: Sequence[str], settings: Settings, builder: Builder) -> None:

@@ -128,4 +128,4 @@ def unused(subjects: Sequence[TrialBuild], configs: Sequence[ServerConfig]) -> I
     for name, config in {each.config: config for each, config in zip(subjects, configs, strict=True)}.items():
         if config.left_out:
             verb = "is" if len(config.left_out) == 1 else "are"
-            yield Warned(f"of {name}, {', '.join(config.left_out)} {verb} left out: the recipe decides that")
+            yield Warned(f"of {Path(name).name}, {', '.join(config.left_out)} {verb} left out: the recipe decides that")
