@@ -2,7 +2,6 @@
 
 import json
 import os
-import platform
 import shutil
 import sqlite3
 import time
@@ -16,9 +15,10 @@ import pytest
 import sample_hunt as sample
 from perfbisect.core.domain.events import BuildFinished
 from perfbisect.host import jobs
-from perfbisect.host.leases import Record, noted
+from perfbisect.host.leases import Record, note
 from perfbisect.host.lock import hold
 from perfbisect.host.registry import connect
+from perfbisect.process import machine as this_boot
 from perfbisect.recipes.inventory import load_host
 from perfbisect.store.connection import default_place
 from perfbisect.store.history import History
@@ -172,9 +172,8 @@ def test_a_size_is_read_as_in_the_inventory(exits: Exits) -> None:
 def test_the_status_tells_what_could_not_be_given_back(exits: Exits, root: Path, tmp_path: Path) -> None:
     shut = tmp_path / "shut"
     shut.touch()
-    record = Record("j1", "pool:quiet", 1, "now", 1, platform.node(), ["test", "!", "-e", str(shut)])
-    with noted(record):
-        pass
+    record = Record("j1", "pool:quiet", 1, "now", f"{this_boot()} 1 0", "here", ["test", "!", "-e", str(shut)])
+    note(record)
     assert "could not be released" in exits(4, "gc")
     exits(0, "gc", "--dry-run")  # gives nothing back
     shut.unlink()

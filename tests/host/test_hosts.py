@@ -1,7 +1,7 @@
 """Hosts: what is the same on every kind of them, this machine, and which kind an address leads to."""
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 
@@ -12,7 +12,7 @@ from perfbisect.errors import CommandFailed, EnvironmentFailure, UsageError
 from perfbisect.host import jobs, registry, ssh
 from perfbisect.host.local import LocalHost
 from perfbisect.host.packages import missing, require
-from perfbisect.host.protocol import Host, copies
+from perfbisect.host.protocol import Host
 from perfbisect.host.registry import CONNECTIONS, Connect, connect
 from perfbisect.recipes.inventory import HostEntry
 from waiting import until
@@ -176,9 +176,6 @@ def test_an_unknown_scheme_is_refused_with_the_known_ones() -> None:
     assert caught.value.advice == f"Known are {known}: correct `hosts.one.address` in hosts.toml."
 
 
-Copies = tuple[Callable[[], None], Callable[[], None]]
-
-
 class Gone:
     """A channel whose connection goes while it reads: paramiko has to acknowledge what came, and cannot write."""
 
@@ -193,34 +190,16 @@ class Gone:
     def sendall(self, _: bytes) -> None:
         raise EOFError
 
-    def shutdown_write(self) -> None:
-        raise EOFError
 
-
-@pytest.fixture
-def ends() -> Iterator[tuple[socket.socket, Copies]]:
-    """Our end of a stream, and what copies it to a channel that goes, and back."""
-    ours, theirs = socket.socketpair()
+def test_what_came_before_the_connection_went_is_kept_and_both_ends_are_told() -> None:
+    assert ssh._read(Gone().recv, lambda: None) == b"half of it"
     gone = Gone()
+    ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.settimeout(10)
-        yield ours, copies(theirs, gone.recv, gone.sendall, gone.shutdown_write)
-
-
-def test_who_reads_a_stream_is_reported_that_the_connection_has_gone(ends: tuple[socket.socket, Copies]) -> None:
-    ours, (_, back) = ends
-    back()
-    assert ours.recv(99) == b"half of it"
-    assert ours.recv(99) == b""
-
-
-def test_who_writes_to_a_stream_is_reported_that_the_connection_has_gone(ends: tuple[socket.socket, Copies]) -> None:
-    ours, (forth, _) = ends
-    ours.sendall(b"some")
-    forth()
-    with pytest.raises(BrokenPipeError):
-        ours.sendall(b"more")
-
-
-def test_what_came_before_the_connection_went_is_kept() -> None:
-    assert ssh._read(Gone().recv, lambda: None) == b"half of it"
+        ssh.copy(gone.recv, theirs.sendall, lambda: theirs.shutdown(socket.SHUT_WR))
+        assert (ours.recv(99), ours.recv(99)) == (b"half of it", b"")
+        ours.sendall(b"some")
+        ssh.copy(theirs.recv, gone.sendall, lambda: theirs.shutdown(socket.SHUT_RD))
+        with pytest.raises(BrokenPipeError):
+            ours.sendall(b"more")

@@ -37,7 +37,7 @@ def test_output_and_status(host: LocalHost) -> None:
     job = shell(host, "echo one; echo two >&2; cat; printf last; exit 5")
     assert wait(host, job) == (["one", "last"], 5)
     assert jobs.status(host, job) == 5
-    assert jobs.output(host, job, stream="stderr") == ("two\n", 4)
+    assert jobs.printed(host, job, "stderr").text == "two\n"
 
 
 def test_merged_output_keeps_its_order(host: LocalHost) -> None:
@@ -93,15 +93,13 @@ def test_limit_is_kept_on_the_host(host: LocalHost) -> None:
 
 def test_reading_goes_on_where_it_was(host: LocalHost) -> None:
     job = shell(host, r"printf 'a\377\nb\n'; read -r line <go; echo $line", cwd=_with_fifo(host))
-    until(lambda: jobs.output(host, job)[1] == 5)
-    text, offset = jobs.output(host, job)
-    assert text == "a\ufffd\nb\n"
+    until(lambda: jobs.printed(host, job).text == "a\ufffd\nb\n")
     assert jobs.status(host, job) is None
     assert jobs.attach(host, job.id) == job
     assert jobs.running(host) == (job,)
     (Path(host.root) / "go").write_text("went\n")
     until(lambda: jobs.status(host, job) == 0)
-    assert jobs.output(host, job, offset)[0] == "went\n"
+    assert jobs.printed(host, job).text == "a\ufffd\nb\nwent\n"
     assert jobs.running(host) == ()
     with pytest.raises(EnvironmentFailure, match="no job nothing"):
         jobs.attach(host, "nothing")

@@ -1,7 +1,6 @@
 """Leases from a scheduler that is a folder: a job is a file in it."""
 
 import errno
-import platform
 import re
 import subprocess
 import sys
@@ -14,10 +13,11 @@ import pytest
 from fake_machine import FakeHost
 from perfbisect.errors import ConnectionLost, EnvironmentFailure
 from perfbisect.host import leases
+from perfbisect.host.connection import Listener, Unsubscribe
 from perfbisect.host.leases import LeasedHost, LeaseEnded, Record, Wanted
-from perfbisect.host.protocol import ConnectionEvent, ConnectionState, Listener, Unsubscribe
 from perfbisect.host.registry import connect
 from perfbisect.hunt.leased_hosts import leased_hosts
+from perfbisect.process import machine as this_boot
 from perfbisect.recipes.inventory import LeaseEntry, load_host, load_lease
 from waiting import until
 
@@ -242,11 +242,12 @@ def test_what_could_not_be_released_is_left_to_the_next_session(pool: Pool) -> N
 
 
 KILLED = """
-import os, platform, sys, time
-from perfbisect.host.leases import Record, noted
-with noted(Record("j1", "pool:quiet", 1, "now", os.getpid(), platform.node(), sys.argv[1:])):
-    print("noted", flush=True)
-    time.sleep(1000)
+import sys, time
+from perfbisect.host.leases import Record, note
+from perfbisect.process import this_process
+note(Record("j1", "pool:quiet", 1, "now", this_process(), "here", sys.argv[1:]))
+print("noted", flush=True)
+time.sleep(1000)
 """
 
 
@@ -267,8 +268,7 @@ def test_two_sessions_release_a_lease_once(pool: Pool) -> None:
     """The second looks while the first is at it."""
     begun, released = pool.folder / "begun", pool.folder / "released"
     release = f"touch {begun}; until [ -e {pool.folder}/go ]; do sleep 0.05; done; echo once >>{released}"
-    with leases.noted(Record("j1", "pool:quiet", 1, "now", 1, platform.node(), ["sh", "-c", release])):
-        pass
+    leases.note(Record("j1", "pool:quiet", 1, "now", f"{this_boot()} 1 0", "here", ["sh", "-c", release]))
     first = threading.Thread(target=leases.free_abandoned, args=(silent,))
     first.start()
     until(begun.exists)
@@ -280,8 +280,7 @@ def test_two_sessions_release_a_lease_once(pool: Pool) -> None:
 
 @pytest.mark.parametrize(("since", "runs"), [("2020-01-01T00:00:00Z", False), ("2999-01-01T00:00:00Z", True)])
 def test_the_lease_of_another_machine_is_left_alone_until_it_is_old(since: str, runs: bool) -> None:
-    with leases.noted(Record("j1", "pool:quiet", 1, since, 1, "another", ["true"])):
-        pass
+    leases.note(Record("j1", "pool:quiet", 1, since, "another pid:[1] 12 34", "another", ["true"]))
     assert records() == [("j1", runs)]
 
 
@@ -293,11 +292,10 @@ def test_a_file_system_without_locks(pool: Pool, monkeypatch: pytest.MonkeyPatch
     with leases.leased(pool.wanted(), silent, silent) as job:
         leases.free_abandoned(silent)
         assert records() == [(job.values["job"], True)]
-    with subprocess.Popen(["true"]) as ended:
-        pass
-    with leases.noted(Record("j1", "pool:quiet", 1, "now", ended.pid, platform.node(), ["true"])):
-        pass
+    leases.note(Record("j1", "pool:quiet", 1, "now", f"{this_boot()} 1 0", "here", ["true"]))
     assert records() == [("j1", False)]
+    leases.free_abandoned(silent)
+    assert records() == []
 
 
 class Breaking(FakeHost):
@@ -315,7 +313,7 @@ class Breaking(FakeHost):
     def retry(self) -> None:
         """Report that the connection is being opened again."""
         for listener in self.listeners:
-            listener(ConnectionEvent(self.name, ConnectionState.RETRYING, "trying again"))
+            listener("the connection is lost; trying again")
 
 
 def test_nothing_runs_on_a_machine_whose_lease_has_ended(pool: Pool) -> None:

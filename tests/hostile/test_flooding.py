@@ -202,7 +202,7 @@ def test_a_flood_is_bounded_while_it_lasts_and_can_be_ended(host: LocalHost) -> 
 def test_what_comes_can_be_followed_at_once(host: LocalHost) -> None:
     os.mkfifo(Path(host.root) / "go")
     job = shell(host, "printf one; read -r line <go; echo two", cwd=host.root)
-    until(lambda: jobs.output(host, job)[0] == "one")
+    until(lambda: jobs.printed(host, job).text == "one")
     (Path(host.root) / "go").write_text("on\n")
     assert jobs.end(host, job) == 0
     assert jobs.printed(host, job) == jobs.Printed("onetwo\n", 0)

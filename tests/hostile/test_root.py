@@ -20,320 +20,231 @@ from perfbisect.host.registry import MARKER
 from perfbisect.lab import upkeep
 from perfbisect.lab.upkeep import KEPT, tidy
 from perfbisect.recipes.inventory import HostEntry
-from program import bisect, bisect_until
+from program import bisect_until, run
 from repos import Repo
 
 pytestmark = pytest.mark.tools
 
 
+def entry(root: Path | str) -> HostEntry:
+    return HostEntry(name="here", root=str(root))
+
+
 def connect(root: Path | str) -> Host:
-    return registry.connect(HostEntry(name="here", root=str(root)))
+    return registry.connect(entry(root))
 
 
-def refused(root: Path | str, why: str, *, also_adopted: bool = True) -> EnvironmentFailure:
-    """The refusal of a root; nothing is written there."""
-    before = listing(root) if isinstance(root, Path) else []
-    with pytest.raises(EnvironmentFailure, match=why) as caught:
-        connect(root)
-    assert "`root`" in caught.value.advice
-    if also_adopted:
-        with pytest.raises(EnvironmentFailure, match=why):
-            registry.adopt(HostEntry(name="here", root=str(root)))
-    assert not isinstance(root, Path) or listing(root) == before
-    return caught.value
+def sh(script: str, cwd: Path) -> None:
+    """What prepares a folder."""
+    subprocess.run(["sh", "-ec", script], cwd=cwd, check=True)
 
 
 def listing(folder: Path) -> list[str]:
     return sorted(str(path) for path in folder.rglob("*"))
 
 
+def refused(root: Path | str, why: str, *, adoptable: bool = False) -> EnvironmentFailure:
+    """The refusal of a root; nothing is written there."""
+    before = listing(root) if isinstance(root, Path) else []
+    with pytest.raises(EnvironmentFailure, match=why) as caught:
+        connect(root)
+    assert "`root`" in caught.value.advice
+    if not adoptable:
+        with pytest.raises(EnvironmentFailure, match=why):
+            registry.adopt(entry(root))
+    assert not isinstance(root, Path) or listing(root) == before
+    return caught.value
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o7777
+
+
 def marker_of(root: Path) -> str:
     return (root / MARKER).read_text()
 
 
-def make_old(root: Path) -> None:
-    """A root as versions without markers left it."""
-    for name in ("builds", "datasets", "git", "jobs", "logs", "work", "ccache", "recipes", "scripts"):
-        (root / name).mkdir(parents=True)
-    (root / "lock.guard").touch()
+def inventory(tmp_path: Path, root: Path) -> str:
+    """The option for an inventory with that root."""
+    (tmp_path / "hosts.toml").write_text(f'[hosts.local]\nroot = "{root}"\n')
+    return f"--hosts={tmp_path / 'hosts.toml'}"
 
 
 def open_to_others(path: Path, top: Path) -> bool:
     """Whether other users may read a file, as far as folders from ``top`` on decide."""
     above = [folder for folder in path.parents if folder.is_relative_to(top)]
-    return bool(path.stat().st_mode & 0o044) and all(folder.stat().st_mode & 0o011 for folder in above)
+    return bool(mode(path) & 0o044) and all(mode(folder) & 0o011 for folder in above)
 
 
 def test_commands_are_for_the_user_alone(tmp_path: Path, git: Repo) -> None:
-    """In a root that an earlier version has left open, too. Servers that run as nobody must get through it."""
-    root, repo = tmp_path / "root", tmp_path / "repo"
+    """In a root that was left open, too. Servers that run as nobody must get through it."""
+    root = tmp_path / "root"
     connect(root)
-    for folder in (root, *(root / name for name in ("jobs", "logs", "scripts"))):
-        folder.mkdir(exist_ok=True)
-        folder.chmod(0o755)
-    for left in (root / "jobs" / "left" / "command", root / "builds" / "left" / "log"):
-        left.parent.mkdir(parents=True)
-        left.write_text("earlier-secret")
+    sh("chmod 755 .; mkdir jobs logs scripts; mkdir -p jobs/left builds/left; chmod 755 *", root)
+    sh("echo earlier-secret | tee jobs/left/command >builds/left/log", root)
     git.history({"number": f"{number}\n"} for number in range(3))
-    (tmp_path / "hosts.toml").write_text(f'[hosts.here]\nroot = "{root}"\n')
-    words = ["run", "HEAD~2", "HEAD", "--repo", str(repo), "--hosts", str(tmp_path / "hosts.toml"), "--host", "here"]
-    for build, run in (("false password=a-secret", "true"), ("echo password=a-secret", "false password=a-secret")):
-        failed = bisect(*words, "--build", build, "--run", run, "--rate", r"rate (\d+)")
-        assert failed.returncode == 4, failed.stdout + failed.stderr
+    words = ["run", "HEAD~2", "HEAD", "--repo", str(git.path), inventory(tmp_path, root), "--rate", r"rate (\d+)"]
+    for build, command in (("false password=a-secret", "true"), ("echo password=a-secret", "false password=a-secret")):
+        failed = run(*words, "--build", build, "--run", command)
+        assert failed.status == 4, failed.out + failed.err
     holding = [path for path in root.rglob("*") if path.is_file() and b"-secret" in path.read_bytes()]
     assert {path.relative_to(root).parts[0] for path in holding} >= {"jobs", "builds"}
     assert [path for path in holding if open_to_others(path, root)] == []
-    modes = {name: (root / name).stat().st_mode & 0o777 for name in (".", "jobs", "logs", "scripts")}
-    assert modes == {".": 0o711, "jobs": 0o700, "logs": 0o700, "scripts": 0o700}
-    assert {path.stat().st_mode & 0o777 for path in root.glob("jobs/2*/command")} == {0o600}
+    assert [mode(root / name) for name in (".", "jobs", "logs", "scripts")] == [0o711, 0o700, 0o700, 0o700]
+    assert {mode(path) for path in root.glob("jobs/2*/command")} == {0o600}
 
 
-def test_the_modes_of_a_shared_root_stay(tmp_path: Path) -> None:
-    for mode in (0o2775, 0o700):
-        root = tmp_path / f"{mode:o}"
+def test_modes_of_a_shared_root_and_behind_a_link_stay(tmp_path: Path) -> None:
+    for number, kept in enumerate((0o2775, 0o700)):
+        root = tmp_path / str(number)
         connect(root)
-        root.chmod(mode)
-        (root / "jobs").mkdir(mode=mode)
-        (root / "jobs").chmod(mode)
+        (root / "jobs").mkdir()
+        (tmp_path / "mine").mkdir(mode=0o755, exist_ok=True)
+        (root / "logs").symlink_to(tmp_path / "mine")
+        for folder in (root, root / "jobs"):
+            folder.chmod(kept)
         connect(root)
-        assert (root.stat().st_mode & 0o7777, (root / "jobs").stat().st_mode & 0o7777) == (mode, mode)
-
-
-def test_no_mode_is_changed_through_a_link(tmp_path: Path) -> None:
-    root = tmp_path / "root"
-    connect(root)
-    (tmp_path / "mine").mkdir(mode=0o755)
-    (root / "logs").symlink_to(tmp_path / "mine")
-    connect(root)
-    assert (tmp_path / "mine").stat().st_mode & 0o777 == 0o755
+        assert [mode(folder) for folder in (root, root / "jobs", tmp_path / "mine")] == [kept, kept, 0o755]
 
 
 # --- Which folder may be a root -----------------------------------------------------------------------------------
 
 
-def test_a_new_and_an_empty_folder_get_a_marker(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "mounted" / "lost+found").mkdir(parents=True)
-    (tmp_path / "killed").mkdir()
-    (tmp_path / "killed" / f"{MARKER}.aB3xYz").touch()  # another process was killed while it wrote the marker
-    for name in ("new/below", "empty", "mounted", "killed"):
-        assert connect(tmp_path / name).root == PurePosixPath(tmp_path, name)
-        assert marker_of(tmp_path / name).startswith("perfbisect ")
-        assert marker_of(tmp_path / name).count("\n") == 1
-        (tmp_path / name / "anything").touch()
-        connect(tmp_path / name)
-
-
 @pytest.mark.parametrize(
-    "name", ["photo.jpg", "tmp", "work", ".hidden", "-rf", "a\nb", "demo", "builds", "lock.guardian"]
+    ("prepare", "name"),
+    [
+        (":", "new/below"),
+        ("mkdir empty", "empty"),
+        ("mkdir -p mounted/lost+found", "mounted"),
+        (f"mkdir killed; touch killed/{MARKER}.aB3xYz", "killed"),  # while it wrote the marker
+        ("mkdir -p perfbisect/demo perfbisect/repositories", "perfbisect"),  # as in ~/.cache
+        ("mkdir group; chmod 2770 group", "group"),
+        ("mkdir disk; ln -s disk link", "link"),  # keeps its name
+        ("umask 0", "deep/er"),
+    ],
 )
+def test_what_becomes_a_root_gets_a_marker(tmp_path: Path, prepare: str, name: str) -> None:
+    before = os.umask(0 if prepare == "umask 0" else 0o022)
+    try:
+        sh(prepare, tmp_path)
+        assert connect(tmp_path / name).root == PurePosixPath(tmp_path, name)
+    finally:
+        os.umask(before)
+    assert not mode(tmp_path / name) & 0o002
+    assert marker_of(tmp_path / name).startswith("perfbisect ")
+    assert marker_of(tmp_path / name).count("\n") == 1
+    (tmp_path / name / "anything").touch()
+    connect(tmp_path / name)
+
+
+STRANGERS_FILES = "contains files that are not perfbisect's"
+
+
+@pytest.mark.parametrize("name", ["photo.jpg", "tmp", "work", ".hidden", "-rf", "a\nb", "demo", "builds", "lock"])
 def test_a_folder_with_anything_in_it_is_refused_until_it_is_adopted(tmp_path: Path, name: str) -> None:
     root = tmp_path / "root"
     (root / name).mkdir(parents=True)
     shown = name.replace("\n", "?")
-    failure = refused(root, "contains files that are not perfbisect's: ", also_adopted=False)
+    failure = refused(root, STRANGERS_FILES, adoptable=True)
     assert f": {shown};" in str(failure)
     assert "bisect doctor here --adopt" in failure.advice
-    host, contents = registry.adopt(HostEntry(name="here", root=str(root)))
+    host, contents = registry.adopt(entry(root))
     assert (host.root, contents) == (PurePosixPath(root), (shown,))
     connect(root)
-    assert registry.adopt(HostEntry(name="here", root=str(root)))[1] == ()
+    assert registry.adopt(entry(root))[1] == ()
 
 
 def test_of_many_files_some_are_named(tmp_path: Path) -> None:
     for number in range(5000):
         (tmp_path / f"file{number:04}").touch()
-    refused(tmp_path, "s: file0000, file0001, file0002, file0003 and 4,996 more;", also_adopted=False)
+    refused(tmp_path, "s: file0000, file0001, file0002, file0003 and 4,996 more;", adoptable=True)
 
 
-def test_the_root_of_an_earlier_version_is_recognised(tmp_path: Path) -> None:
-    make_old(tmp_path / "old")
-    (tmp_path / "old" / "reflink.aB3xYz").mkdir()
-    (tmp_path / "perfbisect" / "demo").mkdir(parents=True)  # as in ~/.cache, where `bisect demo` was
-    (tmp_path / "perfbisect" / "repositories").mkdir()
-    for name in ("old", "perfbisect"):
-        connect(tmp_path / name)
-        assert marker_of(tmp_path / name).startswith("perfbisect ")
+REPOSITORY, NO_FOLDER, INSIDE = (
+    "is a git repository, or inside of one's own folder",
+    "cannot be created",
+    "is inside of another root, .*/one,",
+)
+OF_GIT = "git init -q repo && git -C repo commit -q --allow-empty -m one"
+ANOTHER = f"mkdir -p one/tmp; echo 'perfbisect 1' >one/{MARKER}; ln -s one/tmp link"
 
 
-@pytest.mark.parametrize("spoil", ["stranger", "no guard", "guard with text", "guard is a link", "guard is a folder"])
-def test_what_is_merely_like_the_root_of_an_earlier_version_is_refused(tmp_path: Path, spoil: str) -> None:
-    root = tmp_path / "old"
-    make_old(root)
-    guard = root / "lock.guard"
-    if spoil == "stranger":
-        (root / "thesis").mkdir()
-    else:
-        guard.unlink()
-    if spoil == "guard with text":
-        guard.write_text("mine")
-    if spoil == "guard is a link":
-        guard.symlink_to("/dev/null")
-    if spoil == "guard is a folder":
-        guard.mkdir()
-    refused(root, "contains files that are not perfbisect's", also_adopted=False)
-
-
-@pytest.mark.parametrize("root", ["/", "//", "/.", "/usr/..", "/proc/self/root"])
-def test_the_top_is_refused_always(root: str) -> None:
-    refused(root, "is the top of the file system")
-
-
-def test_the_home_folder_is_refused_always(seal: Path, tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(seal)
-    for root in ("~", "~/", "~/.", "~/x/..", seal, f"{seal}//", tmp_path / "link"):
-        (seal / "x").mkdir(exist_ok=True)
-        refused(root, "is your home folder")
-    refused(seal.parent, "contains your home folder")
-    user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
-    refused(f"~{user}", "is your home folder|is the top|contains your home")
-
-
-@pytest.mark.parametrize("root", ["~no-such-user/x", "~$(id)", "~no-such-user"])
-def test_a_user_that_does_not_exist_is_no_folder_of_that_name(
-    root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("prepare", "root", "why"),
+    [
+        *((":", root, "is the top of the file system") for root in ("/", "//", "/.", "/usr/..", "/proc/self/root")),
+        *(("mkdir -p ~/x; ln -s ~ link", root, "is your home folder") for root in ("~", "~/", "~/.", "~/x/..", "{home}", "{home}//", "link")),
+        (":", "{home}/..", "contains your home folder"),
+        (":", "~{user}", "is your home folder|is the top|contains your home"),
+        *((":", root, "a user that does not exist there") for root in ("~no-such-user/x", "~$(id)", "~no-such-user")),
+        (OF_GIT, "repo", REPOSITORY),
+        (f"{OF_GIT}; git clone -q --bare repo bare.git", "bare.git", REPOSITORY),
+        (f"{OF_GIT}; git -C repo worktree add -q ../tree", "tree", REPOSITORY),
+        (f"{OF_GIT}; ln -s repo link", "link", REPOSITORY),
+        ("mkdir odd; ln -s nowhere odd/.git", "odd", REPOSITORY),
+        *((f"{OF_GIT}; rm -rf repo/.git/hooks; mkdir -p repo/.git/{below}", f"repo/.git/{below}", REPOSITORY)
+          for below in (".", "new", "refs/heads/new", "branches/deep/er", "hooks")),
+        ("echo kept >root", "root", NO_FOLDER),
+        ("ln -s nowhere root", "root", NO_FOLDER),
+        ("ln -s root root", "root", NO_FOLDER),
+        *((ANOTHER, inner, INSIDE) for inner in ("one/tmp/two", "one/builds/a/b", "one/work", "link/two")),
+    ],
+)  # fmt: skip
+def test_what_is_refused_always(
+    prepare: str, root: str, why: str, tmp_path: Path, seal: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    refused(root, "a user that does not exist there")
-    assert not list(tmp_path.iterdir())
+    sh(prepare, tmp_path)
+    made = sorted(path.name for path in tmp_path.iterdir())
+    user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
+    asked = root.format(home=seal, user=user)
+    refused(tmp_path / asked if asked[0] not in "/~" and "one" not in asked else asked, why)
+    assert sorted(path.name for path in tmp_path.iterdir()) == made
 
 
-@pytest.mark.parametrize("kind", ["clone", "bare", "worktree", "inside .git", "link", "broken link"])
-def test_a_repository_is_refused_always(git: Repo, tmp_path: Path, kind: str) -> None:
-    git("commit", "-q", "--allow-empty", "-m", "one")
-    root = tmp_path / "repo"
-    if kind == "bare":
-        git("clone", "-q", "--bare", ".", str(tmp_path / "bare.git"))
-        root = tmp_path / "bare.git"
-    elif kind == "worktree":
-        git("worktree", "add", "-q", str(tmp_path / "tree"))
-        root = tmp_path / "tree"
-    elif kind == "inside .git":
-        root = root / ".git"
-    elif kind == "link":
-        root = tmp_path / "link"
-        root.symlink_to(tmp_path / "repo")
-    elif kind == "broken link":
-        root = tmp_path / "odd"
-        root.mkdir()
-        (root / ".git").symlink_to("nowhere")
-    refused(root, "is a git repository")
-
-
-@pytest.mark.parametrize("kind", ["file", "broken link", "link to itself"])
-def test_what_is_no_folder_is_refused(tmp_path: Path, kind: str) -> None:
-    root = tmp_path / "root"
-    if kind == "file":
-        root.write_text("kept")
-    else:
-        root.symlink_to("root" if kind == "link to itself" else "nowhere")
-    refused(root, "cannot be created")
-    assert os.path.lexists(root)
-
-
-@pytest.mark.parametrize("kind", ["folder", "link", "empty", "another's"])
-def test_a_marker_that_is_none_does_not_count(tmp_path: Path, kind: str) -> None:
-    root = tmp_path / "root"
-    root.mkdir()
-    (root / "thesis").mkdir()
-    marker = root / MARKER
-    if kind == "folder":
-        marker.mkdir()
-    elif kind == "link":
-        (tmp_path / "real").write_text("perfbisect 1 uses this folder\n")
-        marker.symlink_to(tmp_path / "real")
-    else:
-        marker.write_text("" if kind == "empty" else "settings of mine\n")
-    refused(root, "contains files that are not perfbisect's", also_adopted=False)
-    with pytest.raises(EnvironmentFailure, match=r"has a \.perfbisect that perfbisect has not written"):
-        registry.adopt(HostEntry(name="here", root=str(root)))
-
-
-def test_a_root_is_not_made_where_another_root_removes_things(tmp_path: Path) -> None:
+def test_a_root_may_be_beside_folders_that_are_emptied(tmp_path: Path) -> None:
     connect(tmp_path / "one")
-    (tmp_path / "one" / "tmp").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "one" / "tmp")
-    for inner in ("one/tmp/two", "one/builds/a/b", "one/work", "link/two"):
-        refused(tmp_path / inner, f"is inside of another root, {tmp_path}/one,")
     connect(tmp_path / "one" / "apart")  # nothing is removed there
-    make_old(tmp_path / "git")
+    (tmp_path / "git").mkdir()
     connect(tmp_path / "git" / "two")  # not a root by its name alone
-    assert sorted(path.name for path in (tmp_path / "one").iterdir() if path.name != MARKER)
+
+
+@pytest.mark.parametrize(
+    "marker", ["mkdir {}", "echo perfbisect 1 >real; ln -s ../real {}", "touch {}", "echo settings of mine >{}"]
+)
+def test_a_marker_that_is_none_does_not_count(tmp_path: Path, marker: str) -> None:
+    root = tmp_path / "root"
+    sh(f"mkdir -p root/thesis; {marker.format(f'root/{MARKER}')}", tmp_path)
+    refused(root, STRANGERS_FILES, adoptable=True)
+    with pytest.raises(EnvironmentFailure, match=r"has a \.perfbisect that perfbisect has not written"):
+        registry.adopt(entry(root))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser can give a folder to another user")
-@pytest.mark.parametrize("marker", ["", "perfbisect 1.0 uses this folder\n"])
-@pytest.mark.parametrize("link", [False, True])
-def test_a_folder_that_another_user_prepared_is_refused(tmp_path: Path, marker: str, link: bool) -> None:
+@pytest.mark.parametrize("marker", [":", f"echo perfbisect 1.0 uses this folder >{MARKER}"])
+@pytest.mark.parametrize("name", ["prepared", "link"])
+def test_a_folder_that_another_user_prepared_is_refused(tmp_path: Path, marker: str, name: str) -> None:
     """A link in the place of a file of perfbisect would lead to one of this user's."""
-    precious = tmp_path / "precious"
-    precious.write_text("mine\n")
-    prepared = tmp_path / "root"
-    prepared.mkdir()
-    (prepared / "lock.beat").symlink_to(precious)
-    if marker:
-        (prepared / MARKER).write_text(marker)
-    for path in (prepared, *prepared.iterdir()):
-        os.chown(path, 65534, 65534, follow_symlinks=False)
-    root = prepared
-    if link:
-        root = tmp_path / "link"
-        root.symlink_to(prepared)
-    for verb in (["gc", "h", "--keep", "0"], ["doctor", "h"]):
-        (tmp_path / "hosts.toml").write_text(f'[hosts.h]\nroot = "{root}"\n')
-        done = bisect(*verb, "--hosts", str(tmp_path / "hosts.toml"))
-        assert "belongs to another user" in done.stdout + done.stderr
-    assert precious.read_text() == "mine\n"
-    refused(root, "belongs to another user", also_adopted=False)
-    registry.adopt(HostEntry(name="here", root=str(root)))  # trusted from now on
+    sh("echo mine >precious; mkdir prepared; ln -s prepared link", tmp_path)
+    sh(f"ln -s ../precious lock; {marker}; chown -h 65534:65534 . .[!.]* lock || :", tmp_path / "prepared")
+    root = tmp_path / name
+    for verb in (["gc", "--keep", "0"], ["doctor"]):
+        done = run(*verb, inventory(tmp_path, root))
+        assert "belongs to another user" in done.out + done.err
+    assert (tmp_path / "precious").read_text() == "mine\n"
+    refused(root, "belongs to another user", adoptable=True)
+    registry.adopt(entry(root))  # trusted from now on
     assert str(connect(root).root) == str(root)
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o702])
-@pytest.mark.parametrize("made", ["empty", "old", "marked"])
-def test_a_folder_that_anyone_may_write_to_is_refused(tmp_path: Path, mode: int, made: str) -> None:
+def test_a_folder_that_anyone_may_write_to_is_refused(tmp_path: Path, mode: int) -> None:
     root = tmp_path / "root"
     root.mkdir()
-    if made == "old":
-        make_old(root)
     root.chmod(mode)
-    if made == "marked":  # by this user, who trusts those who can write to it
-        registry.adopt(HostEntry(name="here", root=str(root)))
-        assert str(connect(root).root) == str(root)
-    else:
-        refused(root, "anyone may write to it", also_adopted=False)
-
-
-def test_a_new_root_is_writable_for_its_user_whatever_the_umask(tmp_path: Path) -> None:
-    before = os.umask(0)
-    try:
-        host = connect(tmp_path / "deep" / "er")
-    finally:
-        os.umask(before)
-    assert str(connect(tmp_path / "deep" / "er").root) == str(host.root)
-    assert not Path(host.root).stat().st_mode & 0o002
-
-
-def test_a_folder_that_a_group_may_write_to_is_accepted(tmp_path: Path) -> None:
-    root = tmp_path / "root"
-    root.mkdir()
-    root.chmod(0o2770)
+    refused(root, "anyone may write to it", adoptable=True)
+    registry.adopt(entry(root))  # by this user, who trusts those who can write to it
     assert str(connect(root).root) == str(root)
-
-
-@pytest.mark.parametrize("below", ["new", "refs/heads/new", "branches/deep/er", "hooks"])
-def test_a_folder_inside_a_git_directory_is_refused_always(git: Repo, tmp_path: Path, below: str) -> None:
-    for folder in (tmp_path / "repo/.git/hooks", tmp_path / "repo/.git" / below):
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-    refused(tmp_path / "repo/.git" / below, "is a git repository, or inside of one's own folder")
-
-
-def test_a_link_is_judged_by_its_target_and_keeps_its_name(tmp_path: Path) -> None:
-    (tmp_path / "disk").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "disk")
-    assert connect(tmp_path / "link").root == PurePosixPath(tmp_path, "link")
-    assert marker_of(tmp_path / "disk")
 
 
 def test_a_relative_root_begins_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -352,20 +263,14 @@ def test_many_that_create_one_root_at_the_same_time(tmp_path: Path) -> None:
         "    root = connect(HostEntry(name='here', root=f'{sys.argv[1]}/{n}')).root\n"
         "    Path(root, f'mine-{sys.argv[2]}').touch()"
     )
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-c", script, str(tmp_path), str(n)], stdin=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-        for n in range(4)
-    ]
+    words = [[sys.executable, "-c", script, str(tmp_path), str(n)] for n in range(4)]
+    running = [subprocess.Popen(each, stdin=subprocess.PIPE, stderr=subprocess.PIPE) for each in words]
     for process in running:
         assert process.stdin
         process.stdin.close()
+        process.stdin = None
     for process in running:
-        assert process.stderr
-        errors = process.stderr.read().decode()
-        process.stderr.close()
-        assert process.wait() == 0, errors
+        assert (process.communicate()[1], process.returncode) == (b"", 0)
     for number in range(40):
         assert len(list((tmp_path / str(number)).iterdir())) == 5
 
@@ -383,49 +288,32 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-def test_on_a_full_disk_an_old_root_can_be_freed(disk: Path) -> None:
-    make_old(disk / "root")
-    (disk / "new").mkdir()
-    build = disk / "root" / "builds" / ("a" * 32)
-    build.mkdir()
-    with (build / "file").open("wb", buffering=0) as file, pytest.raises(OSError, match="No space left"):
-        while True:
-            file.write(bytes(4096))
-    with pytest.raises(EnvironmentFailure, match="no space left on host here"):
-        connect(disk / "new")
-    assert listing(disk / "new") == [], "nothing half-written is left, which would be refused later"
-    host = connect(disk / "root")
-    assert not (disk / "root" / MARKER).exists()
-    upkeep.remove(host, list(upkeep.items(host)))
-    for name in ("root", "new"):
-        connect(disk / name)
-        assert marker_of(disk / name)
-
-
-def test_on_a_full_disk_gc_frees_some(disk: Path) -> None:
+def test_on_a_full_disk_gc_frees_some_and_nothing_half_written_is_left(disk: Path) -> None:
     """It takes the lock first, which needs space, too."""
-    inventory = disk.parent / "hosts.toml"
-    inventory.write_text(f'[hosts.local]\nroot = "{disk}/root"\n')
-    words = ["gc", "--keep", "0", "--hosts", str(inventory)]
-    assert bisect(*words).returncode == 0
+    (disk / "new").mkdir()
+    words = ["gc", "--keep", "0", inventory(disk.parent, disk / "root")]
+    assert run(*words).status == 0
     for _ in range(2):
         build = disk / "root" / "builds" / ("a" * 32)
         build.mkdir(parents=True)
         with (build / "file").open("wb", buffering=0) as file, pytest.raises(OSError, match="No space left"):
             while True:
                 file.write(bytes(4096))
-        ended = bisect(*words)
-        assert ended.returncode == 0, ended.stderr
+        with pytest.raises(EnvironmentFailure, match="no space left on host here"):
+            connect(disk / "new")
+        assert listing(disk / "new") == [], "it would be refused later"
+        ended = run(*words)
+        assert ended.status == 0, ended.err
         assert not build.exists()
+    connect(disk / "new")
+    assert marker_of(disk / "new")
 
 
 def test_on_a_disk_that_cannot_be_written(disk: Path) -> None:
     connect(disk / "marked")
-    make_old(disk / "old")
     (disk / "empty").mkdir()
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
     connect(disk / "marked")
-    connect(disk / "old")
     for name in ("empty", "new"):
         with pytest.raises(EnvironmentFailure, match=r"cannot be created: .*Read-only file system"):
             connect(disk / name)
@@ -433,27 +321,24 @@ def test_on_a_disk_that_cannot_be_written(disk: Path) -> None:
 
 @pytest.mark.slow
 def test_over_ssh_it_is_the_same(machine: Machine) -> None:
-    (machine.folder / "home" / "photos").mkdir()
-    (machine.folder / "home" / "repo" / ".git").mkdir(parents=True)
-    (machine.folder / "home" / "mine").mkdir()
-    (machine.folder / "home" / "mine" / "thesis").touch()
+    sh("mkdir -p photos repo/.git mine; touch mine/thesis", machine.folder / "home")
 
-    def entry(root: str) -> HostEntry:
+    def far(root: str) -> HostEntry:
         return HostEntry(name="far", address=machine.address, root=root)
 
     for root, why in (
         ("~", "is your home folder"),
         ("/", "is the top"),
         ("~/repo", "is a git repository"),
-        ("mine", "contains files that are not perfbisect's: thesis;"),
+        ("mine", f"{STRANGERS_FILES}: thesis;"),
         ("~nobody-at-all/x", "a user that does not exist there"),
     ):
         with pytest.raises(EnvironmentFailure, match=why):
-            registry.connect(entry(root))
-    host, contents = registry.adopt(entry("mine"))
+            registry.connect(far(root))
+    host, contents = registry.adopt(far("mine"))
     host.release()
     assert (host.root, contents) == (PurePosixPath("/root/mine"), ("thesis",))
-    host = registry.connect(entry("new/root"))
+    host = registry.connect(far("new/root"))
     host.release()
     assert host.root == PurePosixPath("/root/new/root")
     assert marker_of(machine.folder / "home" / "new" / "root")
@@ -462,52 +347,44 @@ def test_over_ssh_it_is_the_same(machine: Machine) -> None:
 # --- Every verb ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["run", "v1.0", "v1.1", "--builder", "demo", "--workload", "update-index"],
-        ["run", "v1.0", "v1.1", "--builder", "demo", "--workload", "update-index", "--wait"],
-        ["run", "v1.0", "v1.1", "--builder", "demo", "--workload", "update-index", "--dry-run"],
-        ["compare", "v1.0", "v1.1", "--builder", "demo", "--workload", "update-index"],
-        ["noise", "--rev", "v1.0", "--builder", "demo", "--workload", "update-index"],
-        ["demo"],
-        ["gc", "--keep", "0"],
-        ["gc", "--dry-run"],
-        ["doctor"],
-    ],
-    ids=lambda words: " ".join(word for word in words if word in ("--wait", "--dry-run") or word == words[0]),
-)
-def test_every_verb_refuses_a_strangers_folder(words: list[str], tmp_path: Path) -> None:
+def test_every_verb_refuses_a_strangers_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from perfbisect.demo.history import write_history
 
     root = tmp_path / "theirs"
     for name in ("tmp/a", "jobs/20200101-000000-run-abcdef", "logs/x", f"builds/{'a' * 32}", "work/thesis/source"):
         (root / name).mkdir(parents=True)
     before = listing(root)
-    inventory = tmp_path / "hosts.toml"
-    inventory.write_text(f'[hosts.local]\nroot = "{root}"\n')
+    hosts = inventory(tmp_path, root)
     write_history(tmp_path / "repo", 1)
-    where = ["--history", str(tmp_path / "h.db")] if words[0] != "doctor" and "--dry-run" not in words[1:2] else []
-    clone = ["--repo", "."] if words[0] in ("run", "compare", "noise") else []
-    ended = bisect(*words, *clone, "--hosts", str(inventory), *where, cwd=tmp_path / "repo")
-    said = ended.stdout + ended.stderr
-    assert ended.returncode == 4, said
-    assert "contains files that are not perfbisect's" in said
-    assert "Traceback" not in said
-    assert listing(root) == before
+    monkeypatch.chdir(tmp_path / "repo")
+    demo = ["--builder", "demo", "--workload", "update-index", "--repo", "."]
+    for words in (
+        ["run", "v1.0", "v1.1", *demo],
+        ["run", "v1.0", "v1.1", *demo, "--wait"],
+        ["run", "v1.0", "v1.1", *demo, "--dry-run"],
+        ["compare", "v1.0", "v1.1", *demo],
+        ["noise", "--rev", "v1.0", *demo],
+        ["demo"],
+        ["gc", "--keep", "0"],
+        ["gc", "--dry-run"],
+        ["doctor"],
+    ):
+        ended = run(*words, hosts)
+        said = ended.out + ended.err
+        assert ended.status == 4, said
+        assert STRANGERS_FILES in said
+        assert "Traceback" not in said
+        assert listing(root) == before
 
 
 def test_resume_refuses_a_folder_that_has_changed_hands(tmp_path: Path) -> None:
-    root, inventory, history = tmp_path / "root", tmp_path / "hosts.toml", str(tmp_path / "h.db")
-    inventory.write_text(f'[hosts.local]\nroot = "{root}"\n')
-    words = ["demo", "--hosts", str(inventory), "--history", history, "--folder", str(tmp_path / "demo"), "--json"]
+    root, history = tmp_path / "root", str(tmp_path / "h.db")
+    words = ["demo", inventory(tmp_path, root), "--history", history, "--folder", str(tmp_path / "demo"), "--json"]
     assert bisect_until(words, '"BuildStarted"', signal.SIGINT).returncode == 130
-    shutil.rmtree(root)
-    (root / "tmp").mkdir(parents=True)
-    (root / "tmp" / "thesis").touch()
-    ended = bisect("resume", "--history", history)
-    assert ended.returncode == 4
-    assert "contains files that are not perfbisect's: tmp;" in ended.stderr
+    sh("rm -rf root; mkdir -p root/tmp; touch root/tmp/thesis", tmp_path)
+    ended = run("resume", "--history", history)
+    assert ended.status == 4
+    assert f"{STRANGERS_FILES}: tmp;" in ended.err
     assert listing(root) == [str(root / "tmp"), str(root / "tmp" / "thesis")]
 
 
@@ -515,17 +392,15 @@ def test_doctor_adopts_and_says_what_may_be_removed(tmp_path: Path) -> None:
     root = tmp_path / "theirs"
     for name in ("tmp", "photos", "work"):
         (root / name).mkdir(parents=True)
-    inventory = tmp_path / "hosts.toml"
-    inventory.write_text(f'[hosts.local]\nroot = "{root}"\n')
-    words = ["doctor", "--adopt", "--json", "--hosts", str(inventory)]
+    hosts = inventory(tmp_path, root)
     for text in (
         "it contains photos, tmp and work, of which what is in tmp and work may be removed",
         "is perfbisect's own",
     ):
-        findings = json.loads(bisect(*words).stdout)["findings"]
+        findings = json.loads(run("doctor", "--adopt", "--json", hosts).out)["findings"]
         assert next(finding["text"] for finding in findings if finding["topic"] == "root").endswith(text)
     assert sorted(path.name for path in root.iterdir() if path.is_dir()) == ["photos", "tmp", "work"]
-    assert bisect("gc", "--keep", "0", "--hosts", str(inventory)).returncode == 0
+    assert run("gc", "--keep", "0", hosts).status == 0
 
 
 # --- What is removed below a root ---------------------------------------------------------------------------------

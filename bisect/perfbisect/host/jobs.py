@@ -175,12 +175,6 @@ def status(host: Host, job: Job, *, patience: float = 0) -> int | None:
     return _poll(host, job, 0, 0, "stdout", patience).ended
 
 
-def output(host: Host, job: Job, offset: int = 0, stream: str = "stdout") -> tuple[str, int]:
-    """What the job has written to ``stream`` from byte ``offset`` on (at most 1 MiB), and the offset after it."""
-    chunk = _poll(host, job, offset, _CHUNK, stream).chunk
-    return chunk.decode(errors="replace"), offset + len(chunk)
-
-
 def printed(host: Host, job: Job, stream: str = "stdout") -> Printed:
     """What a job that has ended has written to ``stream``, without waiting for it."""
     polled = _poll(host, job, 0, 0, stream)

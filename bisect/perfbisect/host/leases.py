@@ -4,9 +4,8 @@ The life of a job: a record, acquire, renew every minute, release, and the recor
 the job is released by its name, by this session or by the next.
 
 So nothing is kept for a session that was killed: the state folder has a file for each job, whose name is the job's. It is
-chosen at random before a scheduler hears of it. Whoever leases locks the file as long as it lives, also when it is killed: a
-file that can be locked is one that nobody uses. Where the file system has no such locks, the process is looked for.
-Neither tells of a session on another machine with the same home: its job is left alone until it is old.
+chosen at random before a scheduler hears of it. Whether its session has ended is known of those of this machine; the job of
+another one with the same home is left alone until it is old. Who releases an abandoned job locks its file meanwhile.
 """
 
 import fcntl
@@ -27,11 +26,11 @@ from typing import IO
 
 import msgspec
 
+from perfbisect import process
 from perfbisect.errors import ConnectionLost, EnvironmentFailure
 from perfbisect.folders import state_folder
 from perfbisect.host.local import end
-from perfbisect.host.protocol import Command, ConnectionEvent, ConnectionState, DelegatingHost, Host, Result
-from perfbisect.process import start_time
+from perfbisect.host.protocol import Command, DelegatingHost, Host, Result, last_line
 from perfbisect.recipes.inventory import LeaseEntry, user
 from perfbisect.recipes.placeholders import fill
 
@@ -143,14 +142,14 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
     kind: str  # "slurm:quiet"
     count: int  # machines
     since: str  # ISO 8601, UTC
-    pid: int  # of the session, for messages
-    machine: str  # the session's
+    process: str  # the session's: see ``perfbisect.process.this_process``
+    machine: str  # its name, for messages
     release: list[str]  # the command that gives it back
     purpose: str = ""
 
     def __str__(self) -> str:
         what = self.kind if self.count == 1 else f"{self.kind}*{self.count}"
-        return f"{what} (job {self.job}, since {self.since}, of process {self.pid} on {self.machine})"
+        return f"{what} (job {self.job}, since {self.since}, of process {self.process.split()[-2]} on {self.machine})"
 
 
 def folder() -> Path:
@@ -158,67 +157,64 @@ def folder() -> Path:
     return state_folder() / "leases"
 
 
-@contextmanager
-def noted(record: Record) -> Iterator[Callable[[], None]]:
-    """Keep a record while a job may exist; what is yielded removes it, once the job is given back."""
+def note(record: Record) -> Path:
+    """Keep a record while a job may exist; returns its file."""
     folder().mkdir(parents=True, exist_ok=True)
     path = folder() / f"{record.job}.json"
     new = path.with_suffix(".new")
     new.touch(mode=0o600)
     with new.open("wb") as file:
-        with suppress(OSError):  # a file system without locks
-            fcntl.flock(file, fcntl.LOCK_EX)
         file.write(msgspec.json.encode(record))
         file.flush()
         os.fsync(file)
-        new.rename(path)  # locked before anyone looks for it
-        place = os.open(path.parent, os.O_RDONLY)
-        os.fsync(place)
-        os.close(place)
-        yield lambda: path.unlink(missing_ok=True)
+    new.rename(path)
+    place = os.open(path.parent, os.O_RDONLY)
+    os.fsync(place)
+    os.close(place)
+    return path
 
 
 def all_records() -> list[tuple[Record, bool]]:
     """All that is noted, and whether the session that noted it still runs."""
-    return [(record, not free) for record, free, _ in _each_record()]
+    return [(record, not _ended(record)) for record, _ in _each_record()]
 
 
 def free_abandoned(say: Say) -> None:
     """Release what sessions that were killed have left."""
-    for record, free, path in _each_record():
-        if free:
-            why = _released(record.release)
-            if not why:
-                path.unlink(missing_ok=True)
-            said = f"could not be released: {why}" if why else "was left by a session that has ended, and is released"
-            say(f"{record} {said}.")
+    for record, path in _each_record():
+        if _ended(record):
+            with suppress(FileNotFoundError), path.open("rb+") as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    continue  # another session is at it
+                except OSError:
+                    pass  # a file system without locks
+                if not path.exists():
+                    continue
+                why = _released(record.release)
+                if not why:
+                    path.unlink()
+                said = (
+                    f"could not be released: {why}" if why else "was left by a session that has ended, and is released"
+                )
+                say(f"{record} {said}.")
 
 
-def _each_record() -> Iterator[tuple[Record, bool, Path]]:
-    """Each record with its file, and whether its session has ended: until the next one no other process is told so."""
+def _each_record() -> Iterator[tuple[Record, Path]]:
     for path in sorted(folder().glob("*.json")):
-        with suppress(FileNotFoundError, msgspec.DecodeError), path.open("rb+") as file:
-            locked: bool | None = False  # None: nothing is known
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                locked = True
-            except OSError:
-                locked = None
-            record = msgspec.json.decode(file.read(), type=Record)
-            # Another process may have released it just now
-            yield record, not locked and path.exists() and _ended(record, locked is None), path
+        with suppress(FileNotFoundError, msgspec.DecodeError):
+            yield msgspec.json.decode(path.read_bytes(), type=Record), path
 
 
-def _ended(record: Record, without_locks: bool) -> bool:
-    """Whether the session of a record that is not locked has ended."""
-    if record.machine == platform.node():
-        return not (without_locks and start_time(record.pid))
+def _ended(record: Record) -> bool:
+    """Whether the session of a record has ended."""
+    if process.is_local(record.process):
+        return not process.is_running(record.process)
     try:
-        since = datetime.fromisoformat(record.since)
-    except ValueError:
+        return datetime.now(UTC) - datetime.fromisoformat(record.since) > OLD
+    except (ValueError, TypeError):  # no time, or one without a zone
         return False
-    return datetime.now(UTC) - (since if since.tzinfo else since.replace(tzinfo=UTC)) > OLD
 
 
 @contextmanager
@@ -231,27 +227,26 @@ def leased(wanted: Wanted, show: Show, say: Say) -> Iterator[Job]:
     values = {"job": f"perfbisect-{secrets.token_hex(6)}", "user": user()}
     release = fill(lease.release, values)
     since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    record = Record(
-        values["job"], wanted.kind, len(wanted.names), since, os.getpid(), platform.node(), release, wanted.purpose
-    )
+    session = (since, process.this_process(), platform.node())
+    record = Record(values["job"], wanted.kind, len(wanted.names), *session, release, wanted.purpose)
     job = Job(wanted, values)
-    with noted(record) as forget:
-        try:
-            for name, (address, number) in _named(wanted, _acquire(job, show)):
-                job.machines.append(Machine(name, address, number, job))
-            _held.update({each.name: each for each in job.machines})
-            if lease.renew:
-                threading.Thread(target=job.keep, name=f"leases of {wanted.kind}", daemon=True).start()
-            yield job
-        finally:
-            job.stopped.set()
-            for each in job.machines:
-                _held.pop(each.name, None)
-            why = "" if job.refused else _released(release)
-            if not why:
-                forget()
-            else:
-                say(f"{record} could not be released: {why}. The next session tries again, and so does `bisect gc`.")
+    path = note(record)
+    try:
+        for name, (address, number) in _named(wanted, _acquire(job, show)):
+            job.machines.append(Machine(name, address, number, job))
+        _held.update({each.name: each for each in job.machines})
+        if lease.renew:
+            threading.Thread(target=job.keep, name=f"leases of {wanted.kind}", daemon=True).start()
+        yield job
+    finally:
+        job.stopped.set()
+        for each in job.machines:
+            _held.pop(each.name, None)
+        if why := "" if job.refused else _released(release):
+            note(msgspec.structs.replace(record, process=f"{process.machine()} 0 0"))  # no process has it any more
+            say(f"{record} could not be released: {why}. The next session tries again, and so does `bisect gc`.")
+        else:
+            path.unlink(missing_ok=True)
 
 
 def _acquire(job: Job, show: Show) -> list[tuple[str, str]]:
@@ -275,7 +270,7 @@ def _acquire(job: Job, show: Show) -> list[tuple[str, str]]:
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         job.refused = True
         try:
-            process = subprocess.Popen(
+            running = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -290,20 +285,20 @@ def _acquire(job: Job, show: Show) -> list[tuple[str, str]]:
         job.refused = False  # it may be interrupted, with a place in the queue or more
         waited, looked, state = False, 0.0, ""
         try:
-            while process.poll() is None:
+            while running.poll() is None:
                 with suppress(subprocess.TimeoutExpired):
-                    process.wait(1)
-                if process.returncode is None:
+                    running.wait(1)
+                if running.returncode is None:
                     waited = True
                     if lease.status and (not state or time.monotonic() - looked > LOOK):
                         looked, state = time.monotonic(), _short(fill(lease.status, job.values))[1]
-                    show(what, state or _last_line(_text(err)) or "in the queue")
+                    show(what, state or last_line(_text(err)) or "in the queue")
         finally:
-            end(process, STOP)
-        if process.returncode:
-            job.refused = process.returncode > 0  # killed by a signal, it may have leased something
-            said = _last_line(_text(err)) or _last_line(_text(out))
-            raise failure(said or f"{command[0]} ended with status {process.returncode}")
+            end(running, STOP)
+        if running.returncode:
+            job.refused = running.returncode > 0  # killed by a signal, it may have leased something
+            said = last_line(_text(err)) or last_line(_text(out))
+            raise failure(said or f"{command[0]} ended with status {running.returncode}")
         found = [line.split() for line in _text(out).splitlines() if line.strip()]
     if len(found) != count or any(len(words) > 2 for words in found):
         lines = f"{len(found)} line{'' if len(found) == 1 else 's'}"
@@ -331,11 +326,6 @@ def _text(stream: IO[bytes]) -> str:
     return os.pread(stream.fileno(), _KEPT, max(0, size - _KEPT)).decode(errors="replace")
 
 
-def _last_line(text: str) -> str:
-    lines = text.strip().splitlines()
-    return lines[-1].strip() if lines else ""
-
-
 def _short(command: Sequence[str]) -> tuple[int, str]:
     """The status of a command that does not wait, and the last line that it printed; -1 for one that does not end."""
     try:
@@ -347,7 +337,7 @@ def _short(command: Sequence[str]) -> tuple[int, str]:
     except OSError as error:
         return -1, f"{command[0]} does not start: {error.strerror}"
     printed = done.stdout if done.returncode == 0 else done.stderr or done.stdout
-    return done.returncode, _last_line(printed.decode(errors="replace"))
+    return done.returncode, last_line(printed.decode(errors="replace"))
 
 
 def _released(command: Sequence[str]) -> str:
@@ -365,12 +355,7 @@ class LeasedHost(DelegatingHost):
     def __init__(self, host: Host, machine: Machine) -> None:
         super().__init__(host)
         self.machine, self.node = machine, machine.address
-
-        def look(event: ConnectionEvent) -> None:
-            if event.state is ConnectionState.RETRYING:
-                machine.look()
-
-        host.subscribe(look)
+        host.subscribe(lambda _: machine.look())
 
     def acquire(self) -> None:
         """Acquire the host itself. Its lease is released at the end of the session."""

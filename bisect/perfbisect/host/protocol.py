@@ -13,13 +13,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
-from enum import StrEnum
-from functools import partial
 from pathlib import PurePosixPath
 from types import TracebackType
-from typing import Self
+from typing import Any, NamedTuple, Self
 
 from perfbisect.errors import Cancelled, CommandFailed, EnvironmentFailure, TooMuchOutput
+from perfbisect.host.connection import Connection, Listener, Unsubscribe
 
 HEAD = 8 << 20  # bytes of each stream of a job that are kept from its beginning: several times the log of a long build
 TAIL = 2 << 20  # bytes that are kept from its end, where totals and the reasons of failures are
@@ -30,29 +29,6 @@ ARGUMENT = (128 << 10) - 1  # bytes of one argument or variable of a program: th
 TIMED_OUT = 124  # the status of coreutils' timeout
 _NO_SPACE = os.strerror(errno.ENOSPC)
 _LAST = 1000  # characters of an output, in whose last line its reason is searched for
-
-
-class ConnectionState(StrEnum):
-    """What has happened to a connection."""
-
-    RETRYING = "retrying"  # it is lost, and is being opened again
-    LOST = "lost"  # it could not be opened again in time
-    RESTORED = "restored"
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionEvent:
-    """A change of the connection to a host, in a sentence for the user."""
-
-    host: str
-    state: ConnectionState
-    text: str
-
-
-Listener = Callable[[ConnectionEvent], None]
-"""Called in the thread whose command needs the connection. An exception of it ends the attempts to reconnect."""
-
-Unsubscribe = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,16 +65,12 @@ class Result:
         return self.status == 0
 
 
-@dataclass(frozen=True, slots=True)
-class Streamed:
+class Streamed(NamedTuple):
     """A command whose stdin and stdout are a socket; see ``Host.stream``."""
 
     errors: Callable[[int], bytes]  # reads its stderr
-    end: Callable[
-        [str], tuple[int, str]
-    ]  # waits for it; from its last bytes of stderr, its status and these without ours
+    end: Callable[[str], tuple[int, str]]  # waits for it; from the end of its stderr, its status and that without ours
     kill: Callable[[], object]
-    copies: tuple[Callable[[], object], ...] = ()  # run beside it; see ``copies``
 
 
 class Host(ABC):
@@ -113,16 +85,18 @@ class Host(ABC):
     name: str  # in hosts.toml
     root: PurePosixPath  # the folder on that host that contains everything perfbisect writes there
     is_local: bool  # whether commands see the files of this process
+    connection: Connection[Any] | None = None  # what commands need to be open, if anything
     node: str = ""  # the machine behind a leased host, which may be another in another session
 
-    def acquire(self) -> None:  # noqa: B027
-        """Obtain what commands need: open the connection, or wait for an allocation. Does nothing when acquired.
+    def acquire(self) -> None:
+        """Open the connection. Raises EnvironmentFailure when the host cannot be reached."""
+        if self.connection:
+            self.connection.open()
 
-        By default nothing has to be obtained. Raises EnvironmentFailure when the host cannot be reached.
-        """
-
-    def release(self) -> None:  # noqa: B027
-        """Give back what ``acquire`` obtained. A later command acquires the host again."""
+    def release(self) -> None:
+        """Close the connection. A later command opens it again."""
+        if self.connection:
+            self.connection.close()
 
     def __enter__(self) -> Self:
         """Acquire the host."""
@@ -135,12 +109,9 @@ class Host(ABC):
         """Release the host."""
         self.release()
 
-    def subscribe(self, _listener: Listener) -> Unsubscribe:
-        """Report connection events to the listener until the returned function is called. By default there are none."""
-        return lambda: None
-
-    def give_up_after(self, seconds: float) -> None:  # noqa: B027
-        """Open a lost connection again for so long at most. By default none can be lost."""
+    def subscribe(self, listener: Listener) -> Unsubscribe:
+        """Report connection events to the listener until the returned function is called."""
+        return self.connection.subscribe(listener) if self.connection else lambda: None
 
     def run(
         self,
@@ -178,11 +149,9 @@ class Host(ABC):
         above.
         """
         near, far = socket.socketpair()
-        with near, far, self.begin(tuple(argv), far) as running, ThreadPoolExecutor(3) as pool:
+        with near, far, self.begin(tuple(argv), far) as running, ThreadPoolExecutor(1) as pool:
             try:
                 errors = pool.submit(last_of, running.errors)
-                for copy in running.copies:
-                    pool.submit(copy)
                 yield near
                 near.close()
                 status, said = running.end(errors.result().decode(errors="replace"))
@@ -200,9 +169,9 @@ class Host(ABC):
 def judged(host: str, result: Result, timeout: float, check: bool) -> Result:
     """The result of a command, or the errors of ``Host.run``."""
     if not result.ok and _NO_SPACE in result.stderr:
-        raise no_space(host, _last_line(result.stderr))
+        raise no_space(host, last_line(result.stderr))
     if check and not result.ok:
-        output = _last_line(result.stderr) or _last_line(result.stdout) or "it printed nothing"
+        output = last_line(result.stderr) or last_line(result.stdout) or "it printed nothing"
         end = f"took more than {timeout:g} s" if result.status == TIMED_OUT else f"ended with status {result.status}"
         raise CommandFailed(
             f"on host {host}, {_shown(result.argv)} {end}: {output}",
@@ -219,37 +188,6 @@ def last_of(receive: Callable[[int], bytes]) -> bytes:
         while data := receive(1 << 16):
             last = (last + data)[-_LAST:]
     return last
-
-
-def copies(
-    far: socket.socket,
-    read: Callable[[int], bytes | None],
-    write: Callable[[bytes], object],
-    close: Callable[[], object],
-) -> tuple[Callable[[], None], Callable[[], None]]:
-    """What copies a socket to a command, and back. Where the command reads no more, writing to the socket's other end
-    fails instead of blocking.
-    """
-    return (
-        partial(_copy, far.recv, write, partial(far.shutdown, socket.SHUT_RD), close),
-        partial(_copy, read, far.sendall, partial(far.shutdown, socket.SHUT_WR)),
-    )
-
-
-def _copy(
-    read: Callable[[int], bytes | None], write: Callable[[bytes], object], *closing: Callable[[], object]
-) -> None:
-    """Copy all of one end to the other, then close. An end that is gone ends it: the status of the command tells."""
-    gone = suppress(OSError, ValueError, EOFError)  # the last of a channel without its connection
-    with gone:
-        while data := read(1 << 16):
-            unsent = memoryview(data)
-            while unsent:
-                written = write(unsent.tobytes())
-                unsent = unsent[written if isinstance(written, int) else len(unsent) :]
-    for close in closing:
-        with gone:
-            close()
 
 
 def no_space(host: str, detail: str) -> EnvironmentFailure:
@@ -284,7 +222,8 @@ def _shown(argv: tuple[str, ...]) -> str:
     return command if len(command) <= 200 else f"{command[:199]}…"
 
 
-def _last_line(text: str) -> str:
+def last_line(text: str) -> str:
+    """The last line of the end of a text, "" for none."""
     lines = text[-_LAST:].strip().splitlines()
     return lines[-1].strip() if lines else ""
 
@@ -295,26 +234,11 @@ class DelegatingHost(Host):
     def __init__(self, host: Host) -> None:
         self.host = host
         self.name, self.root, self.is_local, self.node = host.name, host.root, host.is_local, host.node
+        self.connection = host.connection
 
     @abstractmethod
     def around(self) -> AbstractContextManager[None]:
         """What is done before and after a command, or in its place by raising an error."""
-
-    def acquire(self) -> None:
-        """Acquire the host itself."""
-        self.host.acquire()
-
-    def release(self) -> None:
-        """Release the host itself."""
-        self.host.release()
-
-    def subscribe(self, listener: Listener) -> Unsubscribe:
-        """Subscribe to the host itself."""
-        return self.host.subscribe(listener)
-
-    def give_up_after(self, seconds: float) -> None:
-        """Give up the host itself."""
-        self.host.give_up_after(seconds)
 
     def execute(self, command: Command) -> Result:
         """Run a command; see ``Host.execute``."""

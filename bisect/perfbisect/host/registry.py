@@ -2,13 +2,12 @@
 
 The kind is chosen by the scheme of the address; a new one is a module with ``connect``, and a line in CONNECTIONS.
 
-What is below a root folder is removed without a question, so it must be perfbisect's own. A root has a marker, the file ``.perfbisect``, whose one line says what the folder is and which version marked it. A
-folder that is missing or empty becomes a root and gets one. A root of a version that had no markers gets one, too: it has
-an empty file ``lock.guard``, which every hunt made, and nothing but names that perfbisect uses. Any other folder is
-refused until the user adopts it. So is one in which others may have put links to files of this user: a folder of
-another user than this one and the superuser, or that anyone may write to, unless the marker is this user's. Refused always
-are ``/``, a folder that is or contains the home folder, a repository and a folder of its git directory, and a folder inside
-the folders of another root. Of a symbolic link the target is judged.
+What is below a root folder is removed without a question, so it must be perfbisect's own. A root has a marker, the file
+``.perfbisect``, whose one line says what the folder is and which version marked it. A folder that is missing or empty
+becomes a root and gets one. Any other folder is refused until the user adopts it. So is one in which others may have put
+links to files of this user: a folder of another user than this one and the superuser, or that anyone may write to, unless
+the marker is this user's. Refused always are ``/``, a folder that is or contains the home folder, a repository and a folder
+of its git directory, and a folder inside the folders of another root. Of a symbolic link the target is judged.
 """
 
 import shlex
@@ -25,15 +24,10 @@ from perfbisect.recipes.inventory import HostEntry, reached
 
 MARKER = ".perfbisect"
 FOLDERS = ("git", "recipes", "scripts", "work", "builds", "datasets", "visit", "jobs", "logs", "ccache", "tmp")
-FILES = ("lock", "lock.new", "lock.beat", "lock.guard")
 REMOVED = ("builds", "datasets", "jobs", "logs", "tmp", "visit", "work")  # by hunts and `bisect gc`
 _PRIVATE = "jobs logs scripts"  # what contains commands, and so passwords perhaps
 _PASSING = (f"{MARKER}.??????", "reflink.??????")  # left by a process that was killed
-_IN_CACHE = (
-    "demo",
-    "repositories",
-    "submodules",
-)  # of the controller, where ~/.cache/perfbisect is the root; never removed
+_IN_CACHE = ("demo", "repositories", "submodules")  # where ~/.cache/perfbisect is the root; never removed
 _SHOWN = 4  # names of what is in the way
 
 _REFUSED = 3  # status of the script, which then prints _TAG with the reason, and lines about it
@@ -99,13 +93,10 @@ safe() {{ [ -n "$(find . -maxdepth 0 '(' -uid 0 -o -uid "$(id -u)" ')' ! -perm -
 known() {{ marked . && {{ [ -O {MARKER} ] || safe; }}; }}
 present=
 if ! known; then
-    present=$(names "$@") foreign=$(names "$@" {_but(*FOLDERS, *FILES)})
+    present=$(names "$@")
     if known; then present=
     elif [ -z "$adopt" ] && ! safe; then refuse shared
     elif [ -z "$present" ]; then mark || exit 1
-    elif [ -z "$foreign" ] && [ -f lock.guard ] && [ ! -L lock.guard ] && [ ! -s lock.guard ]; then
-        present=
-        mark 2>/dev/null || :  # on a full disk it is marked later: `bisect gc` must be able to free space
     elif [ -z "$adopt" ]; then refuse foreign "$present"
     elif ! marked . && {{ [ -e {MARKER} ] || [ -L {MARKER} ]; }}; then refuse marker
     else mark || exit 1

@@ -4,37 +4,22 @@ A command is sent as a script for a POSIX shell on the host.
 """
 
 import itertools
-import math
 import re
 import secrets
 import shlex
-import threading
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Generic, TypeVar
+from typing import Generic
 
 from perfbisect.errors import ConnectionLost, EnvironmentFailure
+from perfbisect.host.connection import SILENCE, Connection, T
 from perfbisect.host.packages import absent
-from perfbisect.host.protocol import (
-    TIMED_OUT,
-    Command,
-    ConnectionEvent,
-    ConnectionState,
-    Host,
-    Listener,
-    Result,
-    Unsubscribe,
-    no_folder,
-    too_much,
-)
+from perfbisect.host.protocol import TIMED_OUT, Command, Host, Result, no_folder, too_much
 
-PATIENCE = 300.0  # seconds for which a lost connection is retried: enough for a restart of the host
-SILENCE = 20  # seconds without an answer after which a connection counts as lost
-LONGEST_PAUSE = 10.0  # seconds between two attempts to open it again
 GRACE = 5.0  # seconds between TERM and KILL for a command that takes too long
 _ABSENT, _NOWHERE = "perfbisect: no such program", "perfbisect: no such folder"
 
@@ -70,114 +55,6 @@ def check_started(host: str, argv: Sequence[str], stderr: str, cwd: PurePosixPat
         raise no_folder(host, cwd)
 
 
-def broken_off(host: str, why: str) -> ConnectionLost:
-    """The error for a connection that broke off."""
-    return ConnectionLost(f"the connection to host {host} broke off: {why or 'it does not answer'}")
-
-
-T = TypeVar("T")
-
-
-class Connection(ABC, Generic[T]):
-    """A connection to a host, opened when it is first used and opened again when it is lost. Thread-safe."""
-
-    tells_at_once = False  # whether it is reported as lost before the first attempt to open it again has failed
-    final: tuple[type[EnvironmentFailure], ...] = ()  # failures to open it that trying again does not mend
-
-    def __init__(self, name: str) -> None:
-        """Open nothing yet. ``name`` is the host's, for messages."""
-        self.name = name
-        self.patience = math.inf  # seconds for which it is opened again, where that is less than usual
-        self._now: T | None = None
-        self._was_open = False
-        self._given_up = False
-        self._listeners: list[Listener] = []
-        self._lock = threading.Lock()
-
-    @abstractmethod
-    def connected(self) -> T:
-        """What it consists of, newly opened. Raises EnvironmentFailure."""
-
-    @abstractmethod
-    def is_open(self, now: T) -> bool:
-        """Whether it is not lost."""
-
-    @abstractmethod
-    def drop(self, now: T) -> None:
-        """Close what it consists of."""
-
-    def open(self) -> T:
-        """What it consists of, opened if it is closed. Raises EnvironmentFailure: ConnectionLost if it was open before."""
-        with self._lock:
-            if self._now is None or not self.is_open(self._now):
-                self._drop()
-                try:
-                    self._now = self.connected()
-                except EnvironmentFailure as failure:  # a host that is starting refuses connections or logins
-                    if not self._was_open or isinstance(failure, self.final):
-                        raise
-                    lost = f"the connection to host {self.name} is lost: {failure}"
-                    raise ConnectionLost(lost, failure.advice) from failure
-                self._was_open, self._given_up = True, False
-            return self._now
-
-    def close(self) -> None:
-        """Close it. The next use opens it again."""
-        with self._lock:
-            self._drop()
-
-    def _drop(self) -> None:
-        now, self._now = self._now, None
-        if now is not None:
-            self.drop(now)
-
-    def subscribe(self, listener: Listener) -> Unsubscribe:
-        """Report that it is lost, is being opened again, or is restored; see ``Host.subscribe``."""
-        self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener)
-
-    def reopen(self, lost: ConnectionLost, deadline: float) -> None:
-        """Open it again, with growing pauses until ``deadline`` (of ``time.monotonic``).
-
-        Raises ConnectionLost after that, and any other error of ``open`` at once. After a timeout or an interruption
-        later calls try only once, so that cleaning up on an unreachable host does not wait again.
-        """
-        pause, reported = 0.5, False
-
-        def retrying(failure: ConnectionLost) -> None:
-            nonlocal reported
-            if not reported:
-                reported = True
-                left = deadline - time.monotonic()
-                self._report(ConnectionState.RETRYING, f"{failure}; trying again for {left:.0f} s")
-
-        try:
-            if self.tells_at_once:
-                retrying(lost)
-            while True:
-                try:
-                    self.open()
-                    break
-                except ConnectionLost as failure:
-                    left = deadline - time.monotonic()
-                    if left <= 0 or self._given_up:
-                        if reported:
-                            self._report(ConnectionState.LOST, str(failure))
-                        raise
-                    retrying(failure)
-                    time.sleep(min(pause, left))
-                    pause = min(2 * pause, LONGEST_PAUSE)
-        except BaseException:
-            self._given_up = True
-            raise
-        if reported:
-            self._report(ConnectionState.RESTORED, f"the connection to host {self.name} is restored")
-
-    def _report(self, state: ConnectionState, text: str) -> None:
-        for listener in tuple(self._listeners):
-            listener(ConnectionEvent(self.name, state, text))
-
-
 class TooMuch(Exception):
     """A command has printed more than PRINTED bytes to a stream."""
 
@@ -201,22 +78,6 @@ class RemoteHost(Host, Generic[T]):
     def end(self, mark: str) -> None:
         """Kill the rest of a script with that mark. By default nothing is left of one. Raises EnvironmentFailure."""
 
-    def acquire(self) -> None:
-        """Open the connection."""
-        self.connection.open()
-
-    def release(self) -> None:
-        """Close the connection."""
-        self.connection.close()
-
-    def subscribe(self, listener: Listener) -> Unsubscribe:
-        """Report events of the connection; see ``Host.subscribe``."""
-        return self.connection.subscribe(listener)
-
-    def give_up_after(self, seconds: float) -> None:
-        """Open a lost connection again for so long at most."""
-        self.connection.patience = seconds
-
     def execute(self, command: Command) -> Result:
         """Run a command, again where the connection was lost; see ``Host.execute``."""
         text, limit = script(command), command.timeout
@@ -232,7 +93,7 @@ class RemoteHost(Host, Generic[T]):
                     self.end(mark)
                 raise too_much(self.name, command.argv) from None
             except ConnectionLost as lost:
-                now, patience = time.monotonic(), min(self.connection.patience, PATIENCE)
+                now, patience = time.monotonic(), self.connection.patience
                 deadline = deadline or now + limit + patience  # also for one that is lost again and again
                 if now > deadline:
                     raise

@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host import remote
-from perfbisect.host.protocol import PRINTED, Command, Streamed, copies
-from perfbisect.host.remote import RemoteHost, TooMuch, broken_off, check_started
+from perfbisect.host.connection import SILENCE, broken_off
+from perfbisect.host.connection import Connection as HostConnection
+from perfbisect.host.protocol import PRINTED, Command, Streamed
+from perfbisect.host.remote import RemoteHost, TooMuch, check_started
 from perfbisect.recipes.inventory import HostEntry
 
 if TYPE_CHECKING:
@@ -58,14 +60,17 @@ class SshHost(RemoteHost["Connection"]):
     @contextmanager
     def begin(self, argv: tuple[str, ...], far: socket.socket) -> Iterator[Streamed]:
         """Start a command with its stdin and stdout on the socket; see ``Host.begin``."""
-        with self._channel(f"{remote.require(argv[0])}\n{shlex.join(argv)}", "perfbisect-stream") as channel:
+        script = f"{remote.require(argv[0])}\n{shlex.join(argv)}"
+        with self._channel(script, "perfbisect-stream") as channel, ThreadPoolExecutor(2) as pool:
 
             def end(said: str) -> tuple[int, str]:
                 check_started(self.name, argv, said)
                 return self._status(channel), said
 
-            both = copies(far, channel.recv, channel.sendall, channel.shutdown_write)
-            yield Streamed(channel.recv_stderr, end, channel.close, both)
+            # Where the command reads no more, writing to the other end of the socket fails instead of blocking.
+            pool.submit(copy, far.recv, channel.sendall, partial(far.shutdown, socket.SHUT_RD), channel.shutdown_write)
+            pool.submit(copy, channel.recv, far.sendall, partial(far.shutdown, socket.SHUT_WR))
+            yield Streamed(channel.recv_stderr, end, channel.close)
 
     def _channel(self, script: str, mark: str) -> "Channel":
         """A channel in which ``script`` runs. Raises ConnectionLost."""
@@ -74,7 +79,7 @@ class SshHost(RemoteHost["Connection"]):
         text = f"{{\n{script}\n}}".encode()
         connection = self.connection.open()
         try:
-            channel: Channel = connection.transport.open_session(timeout=remote.SILENCE)
+            channel: Channel = connection.transport.open_session(timeout=SILENCE)
         except (SSHException, OSError, EOFError) as error:
             connection.transport.close()
             raise broken_off(self.name, str(error)) from error
@@ -146,11 +151,22 @@ def _send(channel: "Channel", data: bytes) -> None:
         channel.shutdown_write()
 
 
+def copy(read: Callable[[int], bytes], write: Callable[[bytes], object], *closing: Callable[[], object]) -> None:
+    """Copy all of one end to the other, then close. An end that is gone ends it: the status of the command tells."""
+    gone = suppress(OSError, EOFError)  # the last of a channel without its connection
+    with gone:
+        while data := read(1 << 16):
+            write(data)
+    for close in closing:
+        with gone:
+            close()
+
+
 class HostKeyRefused(EnvironmentFailure):
     """The key of a host is unknown, or is not the one that is known. Trying again does not help."""
 
 
-class SshConnection(remote.Connection["Connection"]):
+class SshConnection(HostConnection["Connection"]):
     """One connection to a host over SSH, opened by fabric."""
 
     final = (HostKeyRefused,)
@@ -204,7 +220,7 @@ class SshConnection(remote.Connection["Connection"]):
                 hop.transport.set_keepalive(5)
                 if isinstance(hop.transport.sock, socket.socket):
                     to = partial(hop.transport.sock.setsockopt, socket.IPPROTO_TCP)
-                    to(socket.TCP_USER_TIMEOUT, remote.SILENCE * 1000)
+                    to(socket.TCP_USER_TIMEOUT, SILENCE * 1000)
                     to(socket.TCP_NODELAY, 1)
         except HostKeyRefused:
             raise

@@ -8,50 +8,48 @@ else comes on its stdout is of the command that leads there, such as a notice of
 import base64
 import os
 import re
-import select
 import shlex
 import signal
 import socket
 import subprocess
 import tempfile
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import PurePosixPath
-from typing import IO
+from queue import SimpleQueue
 
 from perfbisect.errors import ConnectionLost, EnvironmentFailure
-from perfbisect.host.local import end
-from perfbisect.host.protocol import PRINTED, Streamed, copies
-from perfbisect.host.remote import Connection, RemoteHost, TooMuch, broken_off, check_started, require
+from perfbisect.host.connection import Connection, broken_off
+from perfbisect.host.local import LocalHost, end
+from perfbisect.host.protocol import PRINTED, Streamed
+from perfbisect.host.remote import RemoteHost, TooMuch, check_started, require
 from perfbisect.masking import masked
 from perfbisect.recipes.inventory import HostEntry
 
 OPENING = 120.0  # seconds that the command may take until the shell answers
 ENDING = 10.0  # seconds in which it ends when it is asked to
-READY = b"perfbisect: ready"
 ANSWER = re.compile(rb"perfbisect: (\d+) (\d*) ([\w+/=]*) ([\w+/=]*) end\s")
 
 # Reads requests: "run ID N M", then a script of N bytes and its stdin of M bytes; "end ID". Prints an ANSWER for each
-# script that has ended: ID, status, stdout, stderr. head reads not a byte too much. Each script leads a session of its
+# script that has ended: ID, status, stdout, stderr; at first one of ID 0. head reads not a byte too much. Each script leads a session of its
 # own, by which it is ended: jobs that it has left have others. $1 is the most that is kept of a stream.
-_SERVER = f"""\
+_SERVER = """\
 limit=$1
-folder=$(mktemp -d "${{TMPDIR:-/tmp}}/perfbisect-shell-XXXXXXXX") || exit 1
+folder=$(mktemp -d "${TMPDIR:-/tmp}/perfbisect-shell-XXXXXXXX") || exit 1
 trap 'rm -rf -- "$folder"' EXIT
 exec 7>&1
-serve() {{
+serve() {
     at=$folder/$1
-    {{
-        {{
+    {
+        {
             setsid sh -c 'echo $$ >"$1/pid"; exec sh "$1/script"' script "$at" <"$at/in" 3>&- 7>&-
             echo "$?" >"$at/status"
-        }} 2>&1 >&3 | head -c "$limit" >"$at/err" 3>&- 7>&-
-    }} 3>&1 | head -c "$limit" >"$at/out" 7>&-
+        } 2>&1 >&3 | head -c "$limit" >"$at/err" 3>&- 7>&-
+    } 3>&1 | head -c "$limit" >"$at/out" 7>&-
     (
         flock 9
         printf 'perfbisect: %s %s ' "$1" "$(cat "$at/status")"
@@ -61,13 +59,13 @@ serve() {{
         echo ' end'
     ) >&7 9>>"$folder/lock"
     rm -rf -- "$at"
-}}
-end() {{
+}
+end() {
     read -r leader <"$folder/$1/pid" || return
     ps -e -o pid= -o sess= | while read -r pid session; do [ "$session" != "$leader" ] || echo "$pid"; done |
         xargs -r kill -s KILL
-}} 2>/dev/null
-echo '{READY.decode()}'
+} 2>/dev/null
+echo 'perfbisect: 0 0   end'
 while read -r verb id size further; do
     case $verb in
     run)
@@ -89,6 +87,8 @@ exec 4>&1
 status=$({{ {{ sh -c "$1" stream 3>&- 4>&-; echo "$?" >&3; }} | cat >&4; }} 3>&1)
 echo '{_STATUS}'"$status" >&2
 """
+# Not every program can open its stdin again if that is a socket. When it ends, its stdin is read no more.
+_PIPES = """cat | { { "$@"; echo "it ended with status $?" >&2; } | cat; kill 0; }"""
 
 Answer = tuple[int, bytes, bytes]  # status, stdout, stderr
 
@@ -117,42 +117,19 @@ class ThroughHost(RemoteHost["_Running"]):
     @contextmanager
     def begin(self, argv: tuple[str, ...], far: socket.socket) -> Iterator[Streamed]:
         """Start a command with its stdin and stdout on the socket; see ``Host.begin``."""
-        program = [*self.connection.command, "sh", "-c", _STREAM, "stream"]
-        # Pipes, since not every program can open its stdin again if that is a socket.
-        process = _started(self.name, [*program, f"{require(argv[0])}\nexec {shlex.join(argv)}"], subprocess.PIPE, 0)
+        script = f"{require(argv[0])}\nexec {shlex.join(argv)}"
+        leading = ("sh", "-c", _PIPES, "pipes", *self.connection.command, "sh", "-c", _STREAM, "stream", script)
+        with LocalHost(self.name, self.root).begin(leading, far) as running:
 
-        def ended(said: str) -> tuple[int, str]:
-            process.wait()
-            said, told, status = said.rpartition(_STATUS)
-            if not told:
-                lines = status.strip().splitlines() or [f"it ended with status {process.returncode}"]
-                raise broken_off(self.name, lines[-1])
-            check_started(self.name, argv, said)
-            return int(status.split()[0]), said
+            def ended(said: str) -> tuple[int, str]:
+                running.end(said)
+                said, told, status = said.rpartition(_STATUS)
+                if not told:
+                    raise broken_off(self.name, "".join(status.strip().splitlines()[-2:][:1]))
+                check_started(self.name, argv, said)
+                return int(status.split()[0]), said
 
-        with process:
-            assert process.stdin
-            assert process.stdout
-            assert process.stderr
-            both = copies(far, process.stdout.read, process.stdin.write, process.stdin.close)
-            yield Streamed(process.stderr.read, ended, process.kill, both)
-
-
-def _started(host: str, command: Sequence[str], errors: int | IO[bytes], buffer: int = -1) -> subprocess.Popen[bytes]:
-    """A command that leads to a host. Ctrl-C in the terminal does not reach it."""
-    try:
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            bufsize=buffer,
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise EnvironmentFailure(
-            f"host {host} cannot be reached: {command[0]} does not start on this machine: {error.strerror}"
-        ) from error
+            yield running._replace(end=ended)
 
 
 class Shell(Connection["_Running"]):
@@ -180,25 +157,19 @@ class Shell(Connection["_Running"]):
     def call(self, script: str, stdin: bytes, limit: float) -> Answer:
         """Run a script to its end. Without an answer in ``limit`` seconds the connection counts as lost.
 
-        So it does when the script and its stdin are not read in as many.
-
         Raises ConnectionLost. An interruption ends the script.
         """
         running = self.open()
-        number: int | None = None
+        number, future = running.send(script.encode(), stdin)
         try:
-            number, future = running.send(script.encode(), stdin, limit)
             return future.result(limit)
         except TimeoutError:
-            running.close()
+            running.close(at_once=True)
             raise broken_off(self.name, "") from None
         except (KeyboardInterrupt, SystemExit):
-            if number is None:
-                running.close()  # the request may be written in part
-            else:
-                with suppress(TimeoutError, EnvironmentFailure):
-                    running.end(number)
-                    future.result(ENDING)
+            with suppress(TimeoutError, EnvironmentFailure):
+                running.end(number)
+                future.result(ENDING)
             raise
 
 
@@ -208,27 +179,27 @@ class _Running:
     def __init__(self, name: str, command: Sequence[str]) -> None:
         self.name = name
         self.ended = False
-        self._closing = threading.Event()
-        self._cut = False  # a request was written in part: nothing that follows would be understood
-        self._numbers = count()
-        self._waiting: dict[int, Future[Answer]] = {}
+        ready = Future[Answer]()
+        self._waiting = {0: ready}
+        self._numbers = count(1)
         self._lock = threading.Lock()
-        self._writing = threading.Lock()
+        self._requests: SimpleQueue[bytes] = SimpleQueue()  # b"" is the last
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by ``close``
-        try:
-            self._process = _started(
-                name, [*command, "sh", "-c", _SERVER, "perfbisect", str(PRINTED + 1)], self._errors
+        program = [*command, "sh", "-c", _SERVER, "perfbisect", str(PRINTED + 1)]
+        pipe = subprocess.PIPE
+        try:  # Ctrl-C in the terminal does not reach it
+            self._process = subprocess.Popen(
+                program, stdin=pipe, stdout=pipe, stderr=self._errors, start_new_session=True
             )
-        except EnvironmentFailure:
+        except OSError as error:
             self._errors.close()
-            raise
-        assert self._process.stdin
-        os.set_blocking(self._process.stdin.fileno(), False)  # who does not read must not stop who writes
-        ready: Future[None] = Future()
-        self._reader = threading.Thread(target=self._read, args=(ready,), name=f"shell of {name}", daemon=True)
-        self._reader.start()
-        self._watcher = threading.Thread(target=self._watch, args=(ready,), name=f"end of {name}", daemon=True)
-        self._watcher.start()
+            raise EnvironmentFailure(
+                f"host {name} cannot be reached: {command[0]} does not start on this machine: {error.strerror}"
+            ) from error
+        work = (self._read, self._write, self._watch)
+        self._threads = [threading.Thread(target=each, name=f"shell of {name}", daemon=True) for each in work]
+        for thread in self._threads:
+            thread.start()
         try:
             ready.result(OPENING)
         except BaseException as error:
@@ -246,59 +217,46 @@ class _Running:
         lines = self._errors.read().decode(errors="replace").split("\n")
         return masked(next((line.strip() for line in reversed(lines) if line.strip()), ""))
 
-    def send(self, script: bytes, stdin: bytes, limit: float) -> "tuple[int, Future[Answer]]":
-        """Begin a script; its number, and what will have its answer. Raises TimeoutError after ``limit`` seconds."""
+    def send(self, script: bytes, stdin: bytes) -> tuple[int, Future[Answer]]:
+        """Begin a script; its number, and what will have its answer."""
         number, future = next(self._numbers), Future[Answer]()
         with self._lock:
             if self.ended:
                 raise self._lost()
             self._waiting[number] = future
-        self._write(b"run %d %d %d\n" % (number, len(script), len(stdin)) + script + stdin, limit)
+        self._requests.put(b"run %d %d %d\n" % (number, len(script), len(stdin)) + script + stdin)
         return number, future
 
     def end(self, number: int) -> None:
-        """Kill a script with its processes. Raises TimeoutError."""
-        self._write(b"end %d\n" % number, ENDING)
+        """Kill a script with its processes."""
+        self._requests.put(b"end %d\n" % number)
 
-    def _write(self, data: bytes, limit: float) -> None:
-        """Write a request. Raises TimeoutError when the shell does not read it in ``limit`` seconds."""
+    def _write(self) -> None:
+        """Write the requests, for as long as the shell reads them."""
         assert self._process.stdin
-        until = time.monotonic() + limit
-        with self._writing:
-            if self._cut or self._closing.is_set():
-                raise TimeoutError
-            self._cut, left = True, memoryview(data)
-            pipe, ready = self._process.stdin.fileno(), select.poll()
-            with suppress(ConnectionError):  # the watcher notices the end
-                ready.register(pipe, select.POLLOUT)
-                while left:
-                    if self._closing.is_set() or time.monotonic() > until:
-                        raise TimeoutError
-                    if ready.poll(100):  # milliseconds: ``close`` waits for this
-                        with suppress(BlockingIOError):
-                            left = left[os.write(pipe, left[: 1 << 16]) :]
-            self._cut = False
+        with suppress(OSError), self._process.stdin as stdin:
+            while request := self._requests.get():
+                stdin.write(request)
+                stdin.flush()
 
-    def _read(self, ready: "Future[None]") -> None:
+    def _read(self) -> None:
         assert self._process.stdout
-        with suppress(OSError, ValueError):
-            for line in self._process.stdout:
-                if not ready.done():
-                    if line.strip().endswith(READY):
-                        ready.set_result(None)
-                elif answer := ANSWER.search(line):
+        with suppress(OSError, ValueError), self._process.stdout as stdout:
+            for line in stdout:
+                if answer := ANSWER.search(line):
                     number, status, out, err = answer.groups()
                     with self._lock:
                         future = self._waiting.pop(int(number), None)
                     if future:
                         future.set_result((int(status or b"137"), base64.b64decode(out), base64.b64decode(err)))
 
-    def _watch(self, ready: "Future[None]") -> None:
+    def _watch(self) -> None:
         """After the end of the command no answer comes: what it has left on this machine must not keep its output open."""
         self._process.wait()
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._reader.join(10)
+        self._requests.put(b"")
+        self._threads[0].join(10)
         with self._lock:
             self.ended = True
             left = [*self._waiting.values()]
@@ -306,28 +264,16 @@ class _Running:
         lost = self._lost()
         for future in left:
             future.set_exception(lost)
-        if not ready.done():
-            ready.set_exception(lost)
 
     def _lost(self) -> ConnectionLost:
         return broken_off(self.name, self.said() or "its shell has ended")
 
-    def close(self) -> None:
-        """End the shell, and the command that led to it: at once if it has stopped reading."""
-        assert self._process.stdin
-        self._closing.set()
-        with self._writing:
-            pass  # who was writing has stopped; nobody begins
-        if self._cut:
-            end(self._process, ENDING)
-        with suppress(OSError):
-            self._process.stdin.close()
-        deadline = time.monotonic() + ENDING
-        while self._process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.01)
+    def close(self, *, at_once: bool = False) -> None:
+        """End the shell, and the command that led to it; it has time to end by itself, unless ``at_once``."""
+        self._requests.put(b"")
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(0 if at_once else ENDING)
         end(self._process, ENDING)
-        self._watcher.join(10)
-        if not self._reader.is_alive():
-            assert self._process.stdout
-            self._process.stdout.close()
+        for thread in self._threads:
+            thread.join(10)
         self._errors.close()

@@ -12,7 +12,7 @@ from perfbisect.core.domain.facts import RunFacts
 from perfbisect.errors import Cancelled
 from perfbisect.host.jobs import kill_all
 from perfbisect.host.lock import HostLock
-from perfbisect.host.protocol import ConnectionEvent, ConnectionState, Host, StoppableHost
+from perfbisect.host.protocol import Host, StoppableHost
 from perfbisect.hunt.build_hosts import BuildHost, HostLocks
 from perfbisect.hunt.loop import Workers
 from perfbisect.hunt.metric_check import MetricLab
@@ -181,8 +181,9 @@ def workers_of(
         members = [member(number, site) for number, site in enumerate(sites)]
         builders: list[BuildMember] = []
         if everywhere:
-            if stood_in := len(ahead) == 1 and all(site.can_build for site in sites):
-                ahead[0].host.give_up_after(STAND_IN)
+            stood_in = len(ahead) == 1 and all(site.can_build for site in sites)
+            if stood_in and (connection := ahead[0].host.connection):
+                connection.patience = STAND_IN
             builders = [first.build_member(each, candidates, everywhere, stood_in) for each in ahead]
         between = bool(ahead) and all(site.entry.builds for site in sites)
         workers = ThreadWorkers(*members, build_members=builders, builds_between=between)
@@ -199,10 +200,9 @@ def hosts_of(site: PreparedHost) -> tuple[Host, ...]:
 def connection_events(hosts: Sequence[Host], listener: Listener) -> Iterator[None]:
     """Forward connection events (retrying, restored) of hosts to ``listener`` as warnings."""
 
-    def forward(event: ConnectionEvent) -> None:
-        if event.state is not ConnectionState.LOST:  # that is raised as an error
-            with suppress(Cancelled):
-                listener(Warned(event.text))
+    def forward(text: str) -> None:
+        with suppress(Cancelled):
+            listener(Warned(text))
 
     with ExitStack() as subscriptions:
         for host in hosts:
