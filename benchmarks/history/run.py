@@ -105,7 +105,8 @@ def side_by_side(here: Path, there: Path, tree: Path, hunt: str) -> None:
             for path in (here, there) if turn % 2 else (there, here):
                 code = verb.format([*words, "--history", str(path)]) if words else opening.format(str(path))
                 source = Path(__file__).parents[2] if path == here else tree
-                environment = {**os.environ, "PYTHONPATH": str(source / "bisect")}
+                # both with compiled modules: the first turn, which does not count, compiles them
+                environment = {**os.environ, "PYTHONPATH": str(source / "bisect"), "PYTHONDONTWRITEBYTECODE": ""}
                 process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL, env=environment)
                 _, status, used = os.wait4(process.pid, 0)
                 process.returncode = os.waitstatus_to_exitcode(status)

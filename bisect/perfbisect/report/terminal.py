@@ -3,18 +3,21 @@
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from textwrap import wrap
+from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
-from rich.text import Text
 
 from perfbisect.report.document import Cell, Code, Document, Facts, Figure, Notes, Part, Prose, Section, Table
 from perfbisect.wording.quantities import moment
 from perfbisect.wording.table import GAP, Layout, aligned
 from perfbisect.wording.text import line_of, printable
 
+if TYPE_CHECKING:
+    from rich.text import Text  # slow to import, and needed for tables in colours alone
+
 COLOURS = {"worse": "red", "better": "green", "": ""}
 NOTE = 96  # columns of a remark
-Lines = Iterator[str | Text]
+Lines = Iterator["str | Text"]
 
 
 def lines(document: Document, width: int | None = None, *, header: bool = True) -> Lines:
@@ -102,8 +105,10 @@ def listing(found: Table, width: int | None) -> Iterator[str]:
     return map(layout.line, (found.head, *rows))
 
 
-def grid(found: Table) -> Iterator[Text]:
+def grid(found: Table) -> "Iterator[Text]":
     """Right-aligned numbers, and behind them the name of their row."""
+    from rich.text import Text
+
     head, rows = found.head[:-1], [row.cells for row in found.rows]
     cells = [[row[place] for row in rows if row] for place in range(len(head))]
     wide = [
@@ -122,7 +127,9 @@ def grid(found: Table) -> Iterator[Text]:
         yield line
 
 
-def styled(cell: Cell, width: int, behind: int) -> Text:
+def styled(cell: Cell, width: int, behind: int) -> "Text":
     """A number in its colour, and what is behind it."""
+    from rich.text import Text
+
     note = aligned(f" {printable(cell.note)}" if cell.note else "", behind, right=False)
     return Text.assemble((aligned(cell.text, width, right=True), COLOURS[cell.tone]), note)

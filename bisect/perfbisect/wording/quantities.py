@@ -4,10 +4,8 @@ import math
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from perfbisect.core.domain.facts import BuildFacts, remote_rate
-from perfbisect.core.domain.settings import CAP
-
 if TYPE_CHECKING:
+    from perfbisect.core.domain.facts import BuildFacts
     from perfbisect.core.domain.orders import Interval, Layouts
 
 MISSING = "–"
@@ -58,6 +56,8 @@ def chance(probability: float) -> str:
     if probability < 0.001:
         return "<0.1 %"
     if probability >= 0.99:
+        from perfbisect.core.domain.settings import CAP  # all settings are slow to import
+
         return f"{math.floor(1000 * min(probability, CAP) + 1e-9) / 10:.1f} %"
     return f"{100 * probability:.1f} %" if probability < 0.0995 else share(probability)
 
@@ -159,8 +159,10 @@ def time_of_day(at: float) -> str:
     return datetime.fromtimestamp(at).strftime("%H:%M:%S")
 
 
-def made(facts: BuildFacts) -> list[str]:
+def made(facts: "BuildFacts") -> list[str]:
     """How a build came about: what it took, and what the compiler cache found."""
+    from perfbisect.core.domain.facts import remote_rate
+
     if facts.shared:
         return [f"from the shared builds in {duration(facts.seconds)}"]
     if facts.reused:

@@ -11,11 +11,10 @@ from markupsafe import Markup
 
 import sample_hunt as sample
 from perfbisect.core.domain.orders import UNKNOWN, Interval
-from perfbisect.report import profiles
-from perfbisect.report.page import charts
+from perfbisect.report.page import charts, flame
 from perfbisect.report.page.case import LONGEST, any_of, parsed, place_in
+from perfbisect.report.page.flame import flame_graph, merged, pruned, shade
 from perfbisect.report.page.svg import Scale, element, interval, linear, plain, scale_of, shown
-from perfbisect.report.profiles import flame_graph, merged, pruned, shade
 from perfbisect.report.reader import Narrowing
 
 
@@ -259,9 +258,9 @@ def test_differences_of_frames_own_costs_sum_to_the_difference_of_the_whole() ->
     stacks = [";".join(random.choices("abcd", k=random.randint(1, 6))) for _ in range(80)]
     before, after = ({stack: random.random() for stack in stacks if random.random() < 0.7} for _ in range(2))
     root = merged(before, after)
-    own = sum(frame.own_change for _, frame in profiles.walk(root))
+    own = sum(frame.own_change for _, frame in flame.walk(root))
     assert own == pytest.approx(sum(after.values()) - sum(before.values()))
-    for _, frame in profiles.walk(root):
+    for _, frame in flame.walk(root):
         below = sum(each.width for each in frame.calls.values())
         assert frame.width >= below - 1e-9
 
@@ -293,14 +292,14 @@ def test_a_large_profile_is_drawn_in_a_bounded_size() -> None:
     stacks = {";".join(f"<{'x' * 200}{random.randrange(50)}>" for _ in range(30)): random.random() for _ in range(2000)}
     drawing = flame_graph(stacks, stacks, "µs")
     assert len(drawing) < 700_000
-    assert len(boxes(drawing)) <= profiles.MOST
+    assert len(boxes(drawing)) <= flame.MOST
 
 
 def test_small_frames_are_left_out_and_large_ones_stay() -> None:
     stacks = {f"m;f{number}": 1.0 for number in range(3000)} | {"m;large": 500.0}
     names = {frame.name for _, frame in pruned(merged(stacks, stacks))}
     assert {"all", "m", "large"} <= names
-    assert len(names) <= profiles.MOST + 3
+    assert len(names) <= flame.MOST + 3
 
 
 def test_a_stack_may_be_very_deep() -> None:

@@ -54,14 +54,15 @@ def show(
     if form in DELIMITERS:
         raise click.UsageError(f"--{form} is for comparisons, as c3; `bisect query` prints hunts as CSV.")
     from perfbisect.report import hunt as builder
-    from perfbisect.report import published
     from perfbisect.report.reader import read_story
-    from perfbisect.report.story import as_object
 
     with closing(History.open(history, read_only=True)) as opened:
         hunt = opened.latest() if hunt is None else hunt
         story = read_story(opened, hunt, Clone(Path(opened.settings(hunt).repository)).describe)
     if form == "json":
+        from perfbisect.report import published
+        from perfbisect.report.story import as_object
+
         say_json(published.encoded(as_object(story)))
     else:
         print_document(builder.document(story), form)

@@ -50,11 +50,13 @@ def print_trial(trial: "Trial", form: str, *, detailed: bool) -> None:
 
 def print_document(document: "Document", form: str, *, header: bool = True) -> None:
     """Print a document as text or Markdown."""
-    from perfbisect.report import markdown, terminal
-
     if form == "markdown":
+        from perfbisect.report import markdown
+
         say("\n".join(markdown.markdown(document)))
     else:
+        from perfbisect.report import terminal
+
         say_styled(terminal.lines(document, output_width(), header=header))
 
 

@@ -6,8 +6,6 @@ from typing import Any
 
 import click
 
-from perfbisect.core.domain.settings import TIMING
-
 COUNT = click.IntRange(1, 1_000_000_000)  # of runs, builds, seconds, …
 SMALLEST = 1e-6  # share that is not nothing, far below what any host can show
 SEED = click.IntRange(0, 2**63 - 1)
@@ -102,6 +100,8 @@ class Option(click.ParamType[tuple[str, str]]):
         """The name and the value, both as written."""
         if isinstance(value, tuple):
             return value
+        from perfbisect.core.domain.settings import TIMING
+
         name, sign, text = str(value).partition("=")
         if not name or not sign:
             self.fail(f"{value!r} is not an option with its value; write table-size=1000000.", param, ctx)

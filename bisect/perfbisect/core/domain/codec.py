@@ -24,6 +24,7 @@ ORDERS: Mapping[str, type[Order]] = {kind.__name__: kind for kind in get_args(Or
 BEGUN: Mapping[str, Any] = {  # what a decision has besides its order and its belief, in order
     "builds": tuple[BuildOrder, ...], "cancelled": tuple[int, ...], "found": tuple[Step, ...]
 }  # fmt: skip
+TAGGED = ("Decided", "HuntEnded")  # events that have values of several types, named by `kind`
 LARGEST = sys.float_info.max  # in place of infinity
 OF_TRIALS = ("workload", "round", "further", "build_hosts")  # left out where they are 0 or empty
 

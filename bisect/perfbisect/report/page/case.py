@@ -15,7 +15,7 @@ from perfbisect.report.document import Cell, Figure, Prose, Row, Section, Table,
 from perfbisect.report.hunt import COSTS, TONES, costs_of, document, profiled
 from perfbisect.report.page import pages
 from perfbisect.report.page.charts import by_second, posterior, timeline
-from perfbisect.report.profiles import flame_graph
+from perfbisect.report.page.flame import flame_graph
 from perfbisect.report.reader import Drawn
 from perfbisect.report.story import Case, DiffOf, Story
 from perfbisect.wording.functions import notes, own, unit_of
