@@ -14,7 +14,7 @@ for library in ("OPENBLAS", "OMP", "MKL"):  # matrices are small; must be set be
 
 from worlds import draw
 
-from perfbisect.core.domain.orders import Found, Several, Step, Verdict
+from perfbisect.core.domain.orders import all_steps
 from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.tally import Account, Chance, Judgement, account, judge, mean, suspects
 
@@ -45,24 +45,13 @@ def play(seed: int, *, every_change: bool) -> Played:
     return Played(
         drawn.features,
         judge(outcome.verdict, world, drawn.policy.min_effect),
-        tuple(step.probability for step in named(outcome.verdict)),
+        tuple(step.probability for step in all_steps(outcome.verdict)),
         together if world.answers else None,
         not world.answers.isdisjoint(chosen),
         account(outcome.verdict, world, drawn.policy.min_effect),
         outcome.builds,
         outcome.runs,
     )
-
-
-def named(verdict: Verdict) -> Sequence[Step]:
-    """The steps of a verdict."""
-    match verdict:
-        case Found(step):
-            return (step,)
-        case Several(steps, improvements):
-            return steps + improvements
-        case _:
-            return ()
 
 
 def rows(hunts: Sequence[Played], *, every_change: bool) -> Iterator[str]:

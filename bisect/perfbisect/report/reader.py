@@ -17,7 +17,7 @@ from perfbisect.core.domain.orders import (
     Several,
     Step,
     Verdict,
-    named_steps,
+    all_steps,
 )
 from perfbisect.core.domain.settings import Settings
 from perfbisect.core.explain.explanation import explanation
@@ -120,7 +120,6 @@ class Reader:
         warnings = {printable(text): printable(advice) for text, advice in state.warnings.items()}
         if state.belief is not None:
             warnings |= {printable(text): "" for text in state.belief.warnings}
-        better = verdict.improvements if isinstance(verdict, Several) else ()
         return Story(
             hunt=self.listed,
             settings=settings,
@@ -128,7 +127,7 @@ class Reader:
             effects=verdict.effects if isinstance(verdict, NotReproduced | Inconclusive) else (),
             verdict=self.sentences(verdict, hosts) if verdict else (),
             found=() if verdict else found_so_far(state.found, self.candidate, settings.metric, state.system),
-            cases=tuple(map(self.case, (*named_steps(verdict), *better) if verdict else state.found)),
+            cases=tuple(map(self.case, all_steps(verdict) if verdict else state.found)),
             suspects=tuple(self.suspects(searched=belief is not None)),
             unsettled=tuple(self.left_open()),
             effect=found.get(state.commits[-1]) or (belief.effect if belief is not None else None),

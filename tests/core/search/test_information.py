@@ -11,7 +11,7 @@ from shapes import criss_cross, octopus, two_roots
 
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Measure
-from perfbisect.core.domain.settings import Policy
+from perfbisect.core.domain.settings import Policy, PriorKnowledge
 from perfbisect.core.inference.ancestry import Hypotheses, ancestry_of, hypotheses
 from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
 from perfbisect.core.inference.posterior import Posterior, infer
@@ -20,6 +20,7 @@ from perfbisect.core.inference.state_space import Levels, fit, levels_of
 from perfbisect.core.search.build_forecast import chance_to_build, price
 from perfbisect.core.search.decide import decide
 from perfbisect.core.search.information import Prediction, Separation, bits, entropy, exact_bits, predict
+from perfbisect.core.search.situation import Situation
 from perfbisect.simulate.scenario import merging
 from perfbisect.simulate.world import Habits, World
 
@@ -139,14 +140,16 @@ def test_that_nothing_changed_is_weighed(drop: float, low: float, high: float) -
 
 
 RUN = [Reading(0, 0.0, 1.0, 0, 0, 60.0)]
-WORKS = np.ones(2)
 USUAL = 10.0
 
 
-def priced(seen: list[Observation], chance: np.ndarray[tuple[int], np.dtype[np.float64]] = WORKS) -> list[float]:
+def situation(seen: list[Observation]) -> Situation:
+    return Situation(Graph.line(1000), [*RUN, *seen], Policy(), PriorKnowledge(build_cost=USUAL))
+
+
+def priced(seen: list[Observation], chance: np.ndarray[tuple[int], np.dtype[np.float64]] | float = 1.0) -> list[float]:
     """Of one candidate next to a build, and of one far from any."""
-    record = arrange([*RUN, *seen], Policy(), 1000)
-    return price(record, record.build_runs(USUAL), [501, 875], chance).tolist()
+    return price(situation(seen), [501, 875], chance).tolist()
 
 
 def test_builds_that_all_take_as_long_have_one_price() -> None:
@@ -179,10 +182,11 @@ def test_each_build_host_has_a_compiler_cache_of_its_own() -> None:
     """The first build of each, with an empty cache, says nothing about the others; distances are those of its own cache."""
     first: list[Observation] = [Built(0, 6000.0, build_host=0), Built(1000, 6000.0, build_host=1)]
     near = [(500, 500.0, 0), (510, 20.0, 0), (750, 250.0, 1), (720, 45.0, 1), (875, 125.0, 1)]
-    record = arrange([*RUN, *first, *(Built(v, s, build_host=host) for v, s, host in near)], Policy(), 1000)
+    now = situation([*first, *(Built(v, s, build_host=host) for v, s, host in near)])
+    record = now.record
     assert record.caches == {0: {0, 500, 510}, 1: {1000, 750, 720, 875}}
     assert [attempt.seconds for attempt in record.builds_after(1)] == [seconds for _, seconds, _ in near]
-    costs = [price(record, record.build_runs(USUAL), [505, 870], WORKS, build_host=host).tolist() for host in (0, 1)]
+    costs = [price(now, [505, 870], build_host=host).tolist() for host in (0, 1)]
     assert costs[0][0] < costs[1][0] and costs[1][1] < costs[0][1]
     assert record.made(0) == {0, 1000, 500, 510, 750, 720, 875}, "every host gets them"
 

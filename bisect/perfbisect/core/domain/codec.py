@@ -31,19 +31,15 @@ OF_TRIALS = ("workload", "round", "further", "build_hosts")  # left out where th
 
 def encode(event: Event) -> dict[str, Any]:
     """The fields of an event as plain values."""
-    fields: dict[str, Any]
     match event:
         case Decided(decision, fleet):
             made = {"order": tagged(decision.order), "belief": short(decision.belief)}
             return {**made, **filled(decision, BEGUN), "fleet": filled(fleet, Fleet.__match_args__)}
         case HuntEnded(verdict):
             return {"verdict": tagged(verdict)}
-        case RunFinished() | CandidateSkipped() | TrialStarted():
-            fields = builtins(event)
-            return {key: value for key, value in fields.items() if value or key not in OF_TRIALS}
         case _:
-            fields = builtins(event)
-            return fields
+            left_out = OF_TRIALS if isinstance(event, RunFinished | CandidateSkipped | TrialStarted) else ()
+            return {key: value for key, value in builtins(event).items() if value or key not in left_out}
 
 
 def decode(kind: str, body: dict[str, Any], *, infinite: bool = True) -> Event:

@@ -275,6 +275,11 @@ def named_steps(verdict: Order | None) -> tuple[Step, ...]:
             return ()
 
 
+def all_steps(verdict: Order | None) -> tuple[Step, ...]:
+    """The changes that a verdict names, those for the better included."""
+    return (*named_steps(verdict), *(verdict.improvements if isinstance(verdict, Several) else ()))
+
+
 def first_step(verdict: Order | None) -> Step | None:
     """The change that is explained: the culprit, or the first of several; None where the verdict names none."""
     return next(iter(named_steps(verdict)), None)

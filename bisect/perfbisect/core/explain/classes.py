@@ -37,43 +37,25 @@ FAR = 5.0  # standard errors beyond which a factor has certainly moved
 PER_INSTRUCTION = "cpu/instruction"
 SAME_CODE = 0.001  # log ratio of instructions/o within which two builds execute the same
 
-# Cycles that a miss costs at least on processors of the last ten years, to weigh one event against another: nothing is
-# computed from them that is shown. A miss of the last level goes to memory; one of a TLB walks the page table.
-PENALTY = {
-    "L1-dcache-load-misses/o": 10,
-    "cache-misses/o": 40,
-    "LLC-load-misses/o": 150,
-    "dTLB-load-misses/o": 30,
-    "iTLB-load-misses/o": 30,
-    "L1-icache-load-misses/o": 15,
-    "branch-misses/o": 15,
-}
-PLACES = {
-    "L1-dcache-load-misses/o": "first-level data cache",
-    "cache-misses/o": "caches",
-    "LLC-load-misses/o": "last-level cache",
-    "dTLB-load-misses/o": "data TLB",
-    "iTLB-load-misses/o": "instruction TLB",
-    "L1-icache-load-misses/o": "instruction cache",
-    "branch-misses/o": "branch prediction",
+# Where misses are, and the cycles that one costs at least on processors of the last ten years, to weigh one event against
+# another: nothing is computed from them that is shown. A miss of the last level goes to memory; one of a TLB walks the page table.
+MISSES = {
+    "L1-dcache-load-misses/o": ("first-level data cache", 10),
+    "cache-misses/o": ("caches", 40),
+    "LLC-load-misses/o": ("last-level cache", 150),
+    "dTLB-load-misses/o": ("data TLB", 30),
+    "iTLB-load-misses/o": ("instruction TLB", 30),
+    "L1-icache-load-misses/o": ("instruction cache", 15),
+    "branch-misses/o": ("branch prediction", 15),
 }
 OF_CODE = (
-    "iTLB-load-misses/o",
-    "L1-icache-load-misses/o",
-    "branch-misses/o",
-    FRONT,
-    WRONG,
-    "stalled-cycles-frontend/o",
-)
+    "iTLB-load-misses/o", "L1-icache-load-misses/o", "branch-misses/o", FRONT, WRONG, "stalled-cycles-frontend/o",
+)  # fmt: skip
 OF_DATA = (
     "L1-dcache-load-misses/o", "cache-misses/o", "LLC-load-misses/o", "dTLB-load-misses/o", BACK, "stalled-cycles-backend/o",
 )  # fmt: skip
-STORAGE = ("r/o", "rKB/o", "wKB/o")
-SLOW_DISK = {
-    "r/o": 10_000,
-    "rKB/o": 100,
-    "wKB/o": 100,
-}  # microseconds at least, of one that turns: to leave out, not to show
+# Counters of storage, with the microseconds at least of one that turns: to leave out, not to show
+STORAGE = {"r/o": 10_000, "rKB/o": 100, "wKB/o": 100}
 CODE = Cause.INSTRUCTIONS, Cause.MEMORY
 # What explains a change of a metric other than the time of an operation.
 OF_METRIC = {
@@ -198,27 +180,20 @@ def detailed(evidence: Evidence, rows: Mapping[str, CounterRow], slower: bool) -
     match evidence.cause:
         case Cause.MEMORY:
             misses = sorted(
-                (name for name in PENALTY if marked(rows.get(name), slower)), key=lambda name: -abs(cost(rows[name]))
+                (name for name in MISSES if marked(rows.get(name), slower)), key=lambda name: -abs(cost(rows[name]))
             )
             slots = [name for name in (FRONT, WRONG, BACK) if marked(rows.get(name), slower)]
             dear = [name for name in misses[:2] if abs(cost(rows[name])) >= SMALL * abs(cost(rows[misses[0]]))]
             more = [*dear, *sorted(slots, key=lambda name: -abs(difference(rows[name])))[:1]]
-            detail = PLACES[misses[0]] if misses else ""
+            detail = MISSES[misses[0]][0] if misses else ""
         case Cause.WAITING:
             storage = [name for name in STORAGE if marked(rows.get(name), slower) and matters(rows, name)]
             locks = [name for name in ("cs/o", "cpu-migrations/o") if marked(rows.get(name), slower)]
             # Of a device that does other work at a steady rate, each operation that takes longer gets more.
             time = abs(log(rows[TIME])) if TIME in rows else 0.0
             busier = any(abs(log(rows[name])) >= time + MARKED for name in storage)
-            detail = (
-                "storage"
-                if busier or (storage and not locks)
-                else "lock"
-                if "cs/o" in locks
-                else "scheduler"
-                if locks
-                else ""
-            )
+            detail = "lock" if "cs/o" in locks else "scheduler" if locks else ""
+            detail = "storage" if busier or (storage and not locks) else detail
             more = [*storage, *locks] if detail == "storage" else locks
         case _:
             more, detail = [], ""
@@ -228,7 +203,7 @@ def detailed(evidence: Evidence, rows: Mapping[str, CounterRow], slower: bool) -
 def matters(rows: Mapping[str, CounterRow], name: str) -> bool:
     """Whether a slow disk would need a tenth of the longer waiting for what a counter of storage changed by."""
     waits = waiting(rows)
-    return waits is None or abs(difference(rows[name])) * SLOW_DISK[name] >= 0.1 * abs(waits)
+    return waits is None or abs(difference(rows[name])) * STORAGE[name] >= 0.1 * abs(waits)
 
 
 def suspicious(
@@ -246,7 +221,7 @@ def suspicious(
         [name for name in names if (row := rows.get(name)) and row.moved and abs(log(row)) >= NEGLIGIBLE]
         for names in (OF_CODE, OF_DATA)
     )
-    costs = [sum(abs(cost(rows[name])) for name in names if name in PENALTY) for names in (in_code, in_data)]
+    costs = [sum(abs(cost(rows[name])) for name in names if name in MISSES) for names in (in_code, in_data)]
     proven = layouts is not None and layouts.compared > 0 and layouts.changed == layouts.compared
     of_commit = any((row.changed or row.inlined) and row.part > 0.5 for row in functions)
     if not in_code or costs[0] < costs[1] or proven or of_commit:
@@ -272,7 +247,7 @@ def marked(row: CounterRow | None, slower: bool) -> bool:
 
 def cost(row: CounterRow) -> float:
     """Cycles per operation, roughly, that the change of a counter of misses costs."""
-    return difference(row) * PENALTY.get(row.name, 0)
+    return difference(row) * MISSES[row.name][1] if row.name in MISSES else 0.0
 
 
 def difference(row: CounterRow) -> float:

@@ -19,12 +19,12 @@ that of the cycles.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from statistics import fmean, median, stdev
 
 from perfbisect.core.domain.facts import RunFacts
-from perfbisect.core.domain.metrics import COMPARED, METRICS, Metric, per_operation, quotient
+from perfbisect.core.domain.metrics import COMPARED, METRICS, Metric, event_metric, quotient
 from perfbisect.core.domain.orders import Interval
 from perfbisect.core.stats.distributions import Student
 
@@ -206,16 +206,6 @@ EXACT_GROUP = "exact"  # of runs whose instructions are counted exactly, and not
 TIME, BUSY, CLOCK = "time/o", "time/cpu", "GHz"  # ratios that split the time of an operation; see ``classes``
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """How a ratio is read from a run, and the perf events that it needs."""
-
-    name: str
-    read: Callable[[RunFacts], float | None]
-    unit: str
-    events: tuple[str, ...] = ()
-
-
 def time_per_operation(run: RunFacts) -> float | None:
     """Microseconds from one operation to the next."""
     return None if run.counted else quotient(1e6, run.qps)
@@ -237,30 +227,17 @@ def slots_per_operation(category: str) -> Callable[[RunFacts], float | None]:
     return lambda run: quotient(slots(run.counters, category), run.operations)
 
 
-def of_metric(metric: Metric) -> Reading:
-    """The reading of a metric of runs."""
-    units = {"cpu/o": "us", "rKB/o": "kB", "wKB/o": "kB"}
-    return Reading(metric.name, metric.read, units.get(metric.name, ""), metric.events)
-
-
 FURTHER = ("L1-icache-load-misses/o", "LLC-load-misses/o", "cpu-migrations/o")
+UNITS = {"cpu/o": "us", "rKB/o": "kB", "wKB/o": "kB"}
 READINGS = (
-    Reading(TIME, time_per_operation, "us"),
-    Reading(BUSY, time_per_cpu, "", ("task-clock",)),
-    Reading(CLOCK, clock, "GHz", ("cycles", "task-clock")),
-    *(of_metric(METRICS[name]) for name in (*COMPARED, *FURTHER)),
+    Metric(TIME, time_per_operation, "us"),
+    Metric(BUSY, time_per_cpu, events=("task-clock",)),
+    Metric(CLOCK, clock, "GHz", events=("cycles", "task-clock")),
+    *(replace(METRICS[name], unit=UNITS.get(name, "")) for name in (*COMPARED, *FURTHER)),
+    *map(event_metric, ("stalled-cycles-frontend", "stalled-cycles-backend")),
     *(
-        Reading(f"{event}/o", per_operation(event), "", (event,))
-        for event in ("stalled-cycles-frontend", "stalled-cycles-backend")
-    ),
-    *(
-        Reading(
-            category,
-            slots_per_operation(category),
-            "",
-            tuple(event for family in FAMILIES for event, _ in family.slots[category]),
-        )
-        for category in (RETIRING, WRONG, FRONT, BACK)
+        Metric(name, slots_per_operation(name), events=tuple(each for one in FAMILIES for each, _ in one.slots[name]))
+        for name in (RETIRING, WRONG, FRONT, BACK)
     ),
 )
 
@@ -271,7 +248,7 @@ def counter_rows(parent: Runs, culprit: Runs) -> tuple[CounterRow, ...]:
     return tuple(sorted(rows, key=lambda row: round(row.beyond, 6), reverse=True))
 
 
-def counter_row(reading: Reading, parent: Runs, culprit: Runs) -> CounterRow | None:
+def counter_row(reading: Metric, parent: Runs, culprit: Runs) -> CounterRow | None:
     """One ratio; None where no pair of runs has it, or it is 0."""
     rounds: dict[int, list[float]] = {}
     before: list[float] = []

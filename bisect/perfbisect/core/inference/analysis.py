@@ -17,6 +17,7 @@ of the size asked for would have shown.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,10 +26,10 @@ from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Belief, Interval, Measure, Purpose, Share
 from perfbisect.core.domain.settings import CAP, Policy
 from perfbisect.core.inference.ancestry import Hypotheses, ancestry_of
-from perfbisect.core.inference.code_placement import without_modes
+from perfbisect.core.inference.code_placement import judged
 from perfbisect.core.inference.noise_model import USUAL, NoiseModel
 from perfbisect.core.inference.posterior import BASE, CHANGE, NEVER, Posterior, infer
-from perfbisect.core.inference.record import BEYOND, Behaviour, Record, behaviour, beyond
+from perfbisect.core.inference.record import BEYOND, Behaviour, Record, beyond
 from perfbisect.core.inference.relative_speed import Speeds, speeds
 from perfbisect.core.inference.state_space import Fit, Levels, fit, levels_of
 from perfbisect.core.stats.distributions import Student
@@ -59,6 +60,16 @@ class Contrast:
         """The drop in normal standard errors, few degrees of freedom allowed for."""
         return Student(self.freedom).score(self.drop / self.error)
 
+    @property
+    def bar(self) -> float:
+        """Standard errors asked for: fewer once the noise is known and layout, not noise, is most of the error."""
+        return float(min(np.interp(self.runs, *CLEAR), np.interp(self.layout / self.error**2, *CLEAR_OF_LAYOUT)))
+
+    @property
+    def detectable(self) -> float:
+        """The smallest drop that would have been seen, as a fraction."""
+        return float(-np.expm1(-(SHOWN + POWER) * self.error))
+
     def above(self, drop: float) -> float:
         """Probability that the true drop is larger than ``drop``."""
         return Student(self.freedom).cdf((self.drop - drop) / self.error)
@@ -88,49 +99,13 @@ def least(policy: Policy) -> float:
     return max(float(-np.log1p(-policy.min_effect)), 1e-4)
 
 
-def first_look(bad: int, build_cost: float, model: NoiseModel = USUAL) -> Measure:
+def first_look(bad: int, build_cost: float, model: NoiseModel) -> Measure:
     """The first runs of both ends: the dearer a build, in runs, the better to know them."""
     return _both(bad, model.first_runs[build_cost > CHEAP])
 
 
-def differ(ends: Contrast, searching: bool = False) -> bool:
-    """Whether the search may begin; or, if it has begun, whether it may go on."""
-    return ends.clear >= (STILL if searching else _bar(ends))
-
-
-def _bar(ends: Contrast) -> float:
-    """Standard errors asked for: fewer once the noise is known and layout, not noise, is most of the error."""
-    return float(min(np.interp(ends.runs, *CLEAR), np.interp(ends.layout / ends.error**2, *CLEAR_OF_LAYOUT)))
-
-
-def nothing(ends: Contrast, policy: Policy, searching: bool = False, model: NoiseModel = USUAL) -> bool:
-    """Whether to give up: no difference worth a search, or none that this many runs could show or can still support."""
-    if ends.runs < model.fewest:
-        return False
-    wanted = max(least(policy), model.promised * ends.noise)
-    if ends.above(wanted) < UNLIKELY or ends.above(least(policy)) < UNLIKELY / 5:
-        return True
-    return settled(ends, model) and not differ(ends, searching)
-
-
-def settled(ends: Contrast, model: NoiseModel = USUAL) -> bool:
-    """Whether more runs of the ends are pointless."""
-    return ends.runs >= model.most or ends.layout > SETTLED * ends.error**2
-
-
-def further_look(ends: Contrast, bad: int) -> Measure:
-    """More runs of both: enough to make the present difference clear, at most about as many as there were."""
-    needed = ends.runs * ((1.1 * _bar(ends) / max(ends.clear, 0.3)) ** 2 - 1)
-    return _both(bad, int(np.clip(np.ceil(needed), 1, max(2, min(ends.runs // 2 + 1, 8)))))
-
-
 def _both(bad: int, runs: int) -> Measure:
     return Measure((Share(bad, runs), Share(0, runs)), Purpose.ENDS)
-
-
-def detectable(ends: Contrast) -> float:
-    """The smallest drop that would have been seen, as a fraction."""
-    return float(-np.expm1(-(SHOWN + POWER) * ends.error))
 
 
 NOISY = 0.05  # s.d. of one run from which a host is called noisy
@@ -139,24 +114,10 @@ DRIFTING = 0.9
 
 def prior_belief(graph: Graph, model: NoiseModel = USUAL) -> Belief:
     """Before both ends were measured."""
-    weight = graph.weight.copy()
-    weight[0] = 0.0
-    culprit = weight / max(weight.sum(), 1e-300)
+    culprit = graph.weight / max(graph.weight.sum(), 1e-300)
     return Belief(
         culprit, 0.5, model.noise, Interval.around(0.0, 2 * BASE), slow=_known(ancestry_of(graph).sums(culprit))
     )
-
-
-def believed(
-    groups: Hypotheses, posterior: Posterior, record: Record, effect: Interval, levels: Levels, behaviour: Behaviour
-) -> Belief:
-    """The belief that ``levels`` support; ``effect`` is bad relative to good."""
-    culprit = groups.spread(posterior.culprit)
-    slow = groups.reach.sums(culprit)
-    slow[list(record.builds)] = groups.slow @ posterior.culprit
-    change = float(np.clip(posterior.change, 1 - CAP, CAP))
-    noticed = warnings(levels, behaviour, posterior.several)
-    return Belief(culprit, change, levels.noise, effect, noticed, _known(slow), posterior.several)
 
 
 def _known(slow: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -185,7 +146,7 @@ ANOTHER = 0.2  # prior of a change in a subrange of a range that was searched fo
 UNCHANGED = 0.08  # probability of any change below which there is nothing to find
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Analysis:
     """Everything that follows from the readings, at one moment of the hunt over ``graph`` under ``policy``."""
 
@@ -198,7 +159,6 @@ class Analysis:
     posterior: Posterior
     ends: Contrast
     seen: Behaviour
-    belief: Belief
     by_distance: tuple[Posterior, ...]  # for distances of stopped runs beyond their bounds; empty if none was stopped
     subrange: bool  # part of a range that was searched for its largest change
 
@@ -207,10 +167,21 @@ class Analysis:
         """What the readings can be disturbed by."""
         return self.levels.model
 
-    @property
+    @cached_property
     def effect(self) -> Interval:
         """The metric of the bad end relative to the good end."""
-        return self.belief.effect
+        return self.speeds.ratio(self.graph.size - 1, 0)
+
+    @cached_property
+    def belief(self) -> Belief:
+        """What views and the record show."""
+        posterior = self.posterior
+        culprit = self.groups.spread(posterior.culprit)
+        slow = self.groups.reach.sums(culprit)
+        slow[list(self.record.builds)] = self.groups.slow @ posterior.culprit
+        change = float(np.clip(posterior.change, 1 - CAP, CAP))
+        noticed = warnings(self.levels, self.seen, posterior.several)
+        return Belief(culprit, change, self.levels.noise, self.effect, noticed, _known(slow), posterior.several)
 
     @property
     def searching(self) -> bool:
@@ -219,15 +190,30 @@ class Analysis:
         return not self.subrange and any(b not in ends for b in self.record.builds)
 
     @property
-    def nothing(self) -> bool:
-        """Whether there is nothing to find, as far as these readings show."""
-        hopeless_ends = nothing(self.ends, self.policy, self.searching, self.model)
-        return hopeless_ends or (self.ends.runs >= self.model.fewest and self.posterior.change < UNCHANGED)
+    def settled(self) -> bool:
+        """Whether more runs of the ends are pointless."""
+        return self.ends.runs >= self.model.most or self.ends.layout > SETTLED * self.ends.error**2
 
     @property
     def differ(self) -> bool:
-        """Whether the ends differ clearly enough to search."""
-        return differ(self.ends, self.searching)
+        """Whether the ends differ clearly enough to begin the search; or, if it has begun, to go on."""
+        return self.ends.clear >= (STILL if self.searching else self.ends.bar)
+
+    @property
+    def nothing(self) -> bool:
+        """Whether to give up: no difference worth a search, or none that this many runs could show or can still support."""
+        ends, smallest = self.ends, least(self.policy)
+        if ends.runs < self.model.fewest:
+            return False
+        wanted = max(smallest, self.model.promised * ends.noise)
+        unlikely = ends.above(wanted) < UNLIKELY or ends.above(smallest) < UNLIKELY / 5
+        return unlikely or (self.settled and not self.differ) or self.posterior.change < UNCHANGED
+
+    def further_look(self) -> Measure:
+        """More runs of both ends: enough to make their difference clear, at most about as many as there were."""
+        ends = self.ends
+        needed = ends.runs * ((1.1 * ends.bar / max(ends.clear, 0.3)) ** 2 - 1)
+        return _both(self.graph.size - 1, int(np.clip(np.ceil(needed), 1, max(2, min(ends.runs // 2 + 1, 8)))))
 
     @property
     def shows(self) -> bool:
@@ -247,11 +233,7 @@ def analyse(
 ) -> Analysis:
     """What follows from the readings of ``record``, in which both ends have some; ``noise`` is that of a run, if known."""
     bad = record.name(graph.size - 1)
-    trust: NDArray[np.float64] | float = 1.0
-    if model.modes:
-        record, trust = without_modes(record, 0, bad)
-    seen = behaviour(record, 0, bad, model)
-    seen = replace(seen, weight=seen.weight * trust)
+    record, seen = judged(record, 0, bad, model)
 
     def inferred(fitted: Fit) -> tuple[Levels, Contrast, Posterior]:
         levels = levels_of(fitted, noise)
@@ -266,10 +248,8 @@ def analyse(
         further = (inferred(fit(beyond(record, distance), seen.weight, model))[2] for distance in BEYOND)
         by_distance = (posterior, *further)
         posterior = _mean(by_distance)
-    compared = speeds(record, fitted)
-    belief = believed(groups, posterior, record, compared.ratio(bad, 0), levels, seen)
     return Analysis(
-        graph, policy, record, levels, compared, groups, posterior, ends, seen, belief, by_distance, subrange
+        graph, policy, record, levels, speeds(record, fitted), groups, posterior, ends, seen, by_distance, subrange
     )
 
 
@@ -304,13 +284,8 @@ def with_common_culprit(each: Sequence[Analysis | None]) -> list[Analysis | None
 
     def common(known: Analysis) -> Analysis:
         own = known.posterior
-        posterior = replace(
-            own,
-            culprit=shared * share / share.sum() + (1 - shared) * own.culprit,
-            change=shared * change + (1 - shared) * own.change,
-            several=several,
-        )
-        belief = believed(known.groups, posterior, known.record, known.effect, known.levels, known.seen)
-        return replace(known, posterior=posterior, belief=belief)
+        culprit = shared * share / share.sum() + (1 - shared) * own.culprit
+        mixed = shared * change + (1 - shared) * own.change
+        return replace(known, posterior=replace(own, culprit=culprit, change=mixed, several=several))
 
     return [common(known) if known and known.shows else known for known in each]

@@ -273,15 +273,13 @@ def hypotheses(graph: Graph, record: Record) -> Hypotheses:
     that rules out everything: then changes were made and taken back, and nothing follows.
     """
     reach = ancestry_of(graph)
-    prior = graph.weight.copy()
-    prior[0] = 0.0
-    weight = prior.copy()
+    weight = graph.weight.copy()
     for candidate, name in record.same.items():
         weight[reach.ancestors(candidate) != reach.ancestors(name)] = 0.0
     if not (weight > 0).any():
-        weight = prior
+        weight = graph.weight
     possible = np.flatnonzero(weight > 0)
-    weight /= weight.sum()
+    weight = weight / weight.sum()
     pattern, used = np.zeros(len(possible), np.int64), 0
     for build in record.builds:
         if used == BITS:

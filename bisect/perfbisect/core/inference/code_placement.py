@@ -24,9 +24,9 @@ from perfbisect.core.domain.events import BuildFinished, RunFinished
 from perfbisect.core.domain.metrics import INSTRUCTIONS, exact
 from perfbisect.core.domain.orders import CodePlacement, Step, Verdict
 from perfbisect.core.inference.metric_choice import CLEAR
-from perfbisect.core.inference.noise_model import EXACT
+from perfbisect.core.inference.noise_model import EXACT, NoiseModel
 from perfbisect.core.inference.observations import Binaries, Logged, readable
-from perfbisect.core.inference.record import Record
+from perfbisect.core.inference.record import Behaviour, Record, behaviour
 
 Array = NDArray[np.float64]
 
@@ -63,6 +63,15 @@ def without_modes(record: Record, good: int, bad: int) -> tuple[Record, Array]:
     in_slow_mode = _in_slow_mode(record, modes, *ends)
     trust = 1 / (1 + (modes.gap / modes.noise) ** 2 * in_slow_mode * (1 - in_slow_mode))
     return replace(record, value=record.value + modes.gap * in_slow_mode), trust
+
+
+def judged(record: Record, good: int, bad: int, model: NoiseModel) -> tuple[Record, Behaviour]:
+    """The record without modes, and how its readings behave; their weights have the trust in them as a factor."""
+    trust: Array | float = 1.0
+    if model.modes and record.name(bad) in record.builds:
+        record, trust = without_modes(record, good, bad)
+    seen = behaviour(record, good, bad, model)
+    return record, replace(seen, weight=seen.weight * trust)
 
 
 def _recognised(record: Record, good: int, bad: int) -> _Modes | None:

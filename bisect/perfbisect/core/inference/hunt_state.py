@@ -8,13 +8,14 @@ merge base, and what was measured then stays known.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from perfbisect.core.domain.events import (
+    PASSING,
     BuildCancelled,
     BuildFinished,
-    BuildProgress,
     BuildStarted,
     CandidateSkipped,
     ChangedFunctions,
@@ -22,15 +23,12 @@ from perfbisect.core.domain.events import (
     Counted,
     Decided,
     Event,
-    ExecutionStarted,
     HuntEnded,
     HuntStarted,
     MetricChosen,
     Planned,
     Profiled,
     RunFinished,
-    RunProgress,
-    RunStarted,
     Studied,
     TrialEnded,
     TrialStarted,
@@ -55,7 +53,7 @@ from perfbisect.core.inference.noise_model import EXACT, USUAL
 from perfbisect.core.inference.observations import Binaries, Logged, counted_exactly, host_of, observations
 from perfbisect.core.inference.relative_speed import relative_speeds, step_ratio
 
-Transient = BuildProgress | RunStarted | RunProgress | ExecutionStarted  # these are not stored, and change nothing here
+MUTABLE = ("tested", "log", "studied", "in_flight", "cancelled", "warnings", "binaries", "since")
 
 
 def is_of_build(event: Event) -> bool:
@@ -135,21 +133,11 @@ class HuntState:
 
     def after(self, at: float, event: Event) -> "HuntState":
         """The state after ``event``, which happened ``at`` seconds since the epoch."""
-        if isinstance(event, Transient):
+        if isinstance(event, PASSING):
             return self
-        copy = replace(
-            self,
-            tested=dict(self.tested),
-            log=list(self.log),
-            studied=list(self.studied),
-            in_flight=dict(self.in_flight),
-            cancelled=list(self.cancelled),
-            warnings=dict(self.warnings),
-            binaries=Binaries(self.binaries),
-            since=dict(self.since),
-        )
-        copy.add(at, event)
-        return copy
+        following = replace(self, **{name: copy(getattr(self, name)) for name in MUTABLE})
+        following.add(at, event)
+        return following
 
     def begin_session(self, at: float) -> None:
         """A process began to work on the hunt; the time before it is not the hunt's."""
@@ -157,7 +145,7 @@ class HuntState:
 
     def add(self, at: float, event: Event) -> None:
         """Take the next event, which happened ``at`` seconds since the epoch."""
-        if isinstance(event, Transient):
+        if isinstance(event, PASSING):
             return
         before = at if self.last is None else self.last
         self.elapsed += max(0.0, at - before)

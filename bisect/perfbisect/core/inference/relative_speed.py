@@ -17,7 +17,7 @@ import numpy as np
 
 from perfbisect.core.domain.orders import Interval, ratio_of
 from perfbisect.core.domain.settings import Policy
-from perfbisect.core.inference.code_placement import without_modes
+from perfbisect.core.inference.code_placement import judged
 from perfbisect.core.inference.noise_model import FRESH, USUAL, NoiseModel
 from perfbisect.core.inference.observations import Observation, Reading
 from perfbisect.core.inference.record import Record, arrange, behaviour, direction
@@ -164,7 +164,7 @@ def leading(ratios: Sequence[Interval | None]) -> int:
 
 def strongest(ratios: Sequence[Interval]) -> Interval:
     """Of the ratios on the host classes the one farthest from 1; those that may be 1 only if all may."""
-    return max(ratios, key=lambda ratio: (not ratio.low <= 1 <= ratio.high, abs(math.log(ratio.middle))))
+    return max(ratios, key=lambda ratio: (ratio.excludes_one, abs(math.log(ratio.middle))))
 
 
 def _among_equals(observations: Sequence[Observation], bad: int, model: NoiseModel) -> Mapping[int, Interval]:
@@ -172,10 +172,8 @@ def _among_equals(observations: Sequence[Observation], bad: int, model: NoiseMod
     record = arrange(observations, Policy(), bad)
     if 0 not in record.builds or len(record.builds) < 2:
         return {}
-    trust: Array | float = 1.0
-    if model.modes and record.name(bad) in record.builds:
-        record, trust = without_modes(record, 0, bad)
-    found = speeds(record, fit(record, trust * behaviour(record, 0, bad, model).weight, model))
+    record, seen = judged(record, 0, bad, model)
+    found = speeds(record, fit(record, seen.weight, model))
     builds = [build for build in record.builds if build and build in found.compared[0]]
     if found.freedom <= 0 or not builds:
         return {}

@@ -27,7 +27,7 @@ from perfbisect.core.inference.ancestry import Hypotheses
 from perfbisect.core.inference.posterior import Posterior
 from perfbisect.core.inference.record import Record
 from perfbisect.core.search import information
-from perfbisect.core.search.build_forecast import chance_to_build, price, remaining, waiting
+from perfbisect.core.search.build_forecast import BUILD_EXPONENT, chance_to_build, price, remaining, waiting
 from perfbisect.core.search.information import Prediction, predict
 from perfbisect.core.search.situation import Situation
 
@@ -95,7 +95,6 @@ RUNS = np.array([1, 2, 3, 4, 6, 8, 12, 16])
 REFERENCES = np.array([0.0, 0.5, 1.0])  # reference runs for each run
 BATCH_RUNS = np.repeat(RUNS, len(REFERENCES))  # all pairs (runs, reference runs), flattened: (B,)
 BATCH_REFERENCES = np.ceil(np.outer(RUNS, REFERENCES)).astype(np.int64).ravel()
-BUILD_EXPONENT = 0.7
 GOOD_ENOUGH = 0.93  # repeats: the largest batch whose score is at least this share of the best is taken
 FAIR, SMALL = 0.85, 0.04  # the same share for batches that are a small share of the runs so far
 SURE = 0.05  # a reference is a build whose probability of being slow is this close to 0 or 1
@@ -122,8 +121,7 @@ def choose(known: Analysis, now: Situation, host: int, most: float = math.inf) -
     """
     build_runs, busy = now.build_runs, now.fleet.subjects
     record, levels, classes, posterior = known.record, known.levels, known.groups, known.posterior
-    built = (*record.builds, *record.built, *record.same)
-    chance = chance_to_build(classes.reach, record.skipped, built, record.left_out)
+    chance = chance_to_build(classes.reach, record.skipped, record.there, record.left_out)
     measured = [b for b in record.builds if b not in record.skipped]
     new = _unmeasured(known, now, chance, only_built=most < math.inf)
     candidates = [v for v in (*measured, *new) if v not in busy]
@@ -139,7 +137,7 @@ def choose(known: Analysis, now: Situation, host: int, most: float = math.inf) -
     if now.fleet.builds_ahead:
         first = np.where(new_build, waiting(now, candidates, likely), 0.0)
     else:
-        first = np.where(new_build, price(record, build_runs, candidates, likely, host), 0.0)
+        first = np.where(new_build, price(now, candidates, likely, host), 0.0)
     gaps = first * record.run_seconds / 60
     cost = np.column_stack((first**BUILD_EXPONENT, besides_new * build_runs**BUILD_EXPONENT))
     known_drift = {gap: _drift(known, host, gap) for gap in np.unique(gaps).tolist()}

@@ -30,18 +30,20 @@ from perfbisect.core.search.situation import Situation
 
 Array = NDArray[np.float64]
 
+BUILD_EXPONENT = 0.7  # of the cost of a build in scores: one step ahead, the full cost would repeat builds too often
 PRIOR = 4.0  # weight of the power 0, in squares of the logarithm of the distance
 
 
 def price(
-    record: Record, usual: float, candidates: Sequence[int], chance: Array, host: int = 0, build_host: int | None = None
+    now: Situation, candidates: Sequence[int], chance: Array | float = 1.0, host: int = 0, build_host: int | None = None
 ) -> Array:
     """The expected cost in runs of an attempt on ``host``, or on a build host, to build each of ``candidates``.
 
-    ``usual`` is the usual cost of a build that works, ``chance`` the probability that each builds.
+    ``chance`` is the probability that each builds.
     """
+    record = now.record
     made = record.made(host) - record.ahead if build_host is None else record.caches.get(build_host, frozenset())
-    works = usual * _share(record, candidates, made)
+    works = now.build_runs * _share(record, candidates, made)
     failed = [attempt.seconds for attempt in record.attempts if not attempt.works]
     if not failed:
         return works
@@ -83,13 +85,8 @@ def remaining(now: Situation) -> dict[int, float]:
 
 def left(now: Situation, one: Building) -> float:
     """The runs that a build in flight will still take."""
-    expected = float(price(now.record, now.build_runs, [one.candidate], np.ones(1), build_host=one.build_host)[0])
+    expected = float(price(now, [one.candidate], build_host=one.build_host)[0])
     return max(expected - one.seconds / now.record.run_seconds, OVERDUE * expected)
-
-
-def attempt(now: Situation, candidates: list[int], chance: Array, build_host: int) -> Array:
-    """The expected cost in runs to build each of ``candidates`` on a build host."""
-    return price(now.record, now.build_runs, candidates, chance, build_host=build_host)
 
 
 def waiting(now: Situation, candidates: list[int], chance: Array) -> Array:
@@ -99,7 +96,7 @@ def waiting(now: Situation, candidates: list[int], chance: Array) -> Array:
     """
     fleet, soon = now.fleet, remaining(now)
     hosts = fleet.free_build_hosts or tuple(h for h in range(fleet.build_hosts) if h not in fleet.gone_build_hosts)
-    cost = np.min([attempt(now, candidates, chance, host) for host in hosts], axis=0)
+    cost = np.min([price(now, candidates, chance, build_host=host) for host in hosts], axis=0)
     result: Array = np.array([soon.get(v, full) for v, full in zip(candidates, cost.tolist(), strict=True)])
     return result
 

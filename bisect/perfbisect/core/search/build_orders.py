@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 
 from perfbisect.core.domain.orders import BuildOrder, Measure, Purpose, Share
 from perfbisect.core.inference.ancestry import Ancestry, ancestry_of
-from perfbisect.core.search.build_forecast import attempt, chance_to_build, left, price, remaining
+from perfbisect.core.search.build_forecast import BUILD_EXPONENT, chance_to_build, left, price, remaining
+from perfbisect.core.search.information import entropy
 from perfbisect.core.search.situation import Proposal, Situation
 from perfbisect.core.search.verdicts import compared_with
 
@@ -169,16 +170,13 @@ def _evenness(share: Array, wanted: float) -> Array:
 
 def _entropy(one: float, other: float) -> float:
     """The bits of telling two events apart, times the probability of either; 0 if one is impossible."""
-    if one <= 0 or other <= 0:
-        return 0.0
     both = one + other
-    return float(-one * np.log2(one / both) - other * np.log2(other / both))
+    return both * float(entropy(np.array(one / both))) if min(one, other) > 0 else 0.0
 
 
 SUSPECTED = 0.3  # probability of a candidate from which its proof is prepared
 LEAST_BITS = 0.02  # expected of a build: what promises less is not built
 WORTH = 2.0  # how many times as much, in the same time, another build must promise for one in flight to be ended
-BUILD_EXPONENT = 0.7  # of the cost of a build, as in acquisition.py
 LIKE_URGENT = 1.0  # bits: what a build is worth that the search waits for
 HELD_BACK = 0.5  # of the builds that a budget still allows: so many are made on suspicion at most
 PATIENCE = 1.2  # a host builds itself if that takes no longer than so many times what it would wait
@@ -237,7 +235,7 @@ class _Plan:
         return tuple(
             host
             for (rate, host), other in zip(weak, better, strict=False)
-            if other.bits / float(attempt(now, [other.candidate], np.ones(1), host)[0]) > WORTH * rate
+            if other.bits / float(price(now, [other.candidate], build_host=host)[0]) > WORTH * rate
         )
 
     def own(self, order: Measure, begun: Collection[int]) -> Measure | None:
@@ -247,7 +245,7 @@ class _Plan:
         candidate = rest[0] if rest else next((cut.candidate for cut in self._cuts(1)), None)
         if candidate is None:
             return None
-        cost = float(price(now.record, now.build_runs, [candidate], np.ones(1), order.host)[0])
+        cost = float(price(now, [candidate], host=order.host)[0])
         soon = min([*remaining(now).values(), *(now.build_runs for _ in begun)], default=np.inf)
         if cost > PATIENCE * soon:
             return None
@@ -321,13 +319,12 @@ class _Plan:
     def _cost(self, candidates: list[int]) -> Array:
         """Of building each of these, on the build host that is quickest with it."""
         hosts = self.free or self.now.fleet.free_build_hosts or (0,)
-        costs = [attempt(self.now, candidates, self.chance[candidates], host) for host in hosts]
+        costs = [price(self.now, candidates, self.chance[candidates], build_host=host) for host in hosts]
         result: Array = np.min(costs, axis=0) ** BUILD_EXPONENT
         return result
 
     def _given(self, candidate: int) -> BuildOrder:
         """The build on the free build host that is quickest with it."""
-        chance = np.ones(1)
-        host = min(self.free, key=lambda each: float(attempt(self.now, [candidate], chance, each)[0]))
+        host = min(self.free, key=lambda each: float(price(self.now, [candidate], build_host=each)[0]))
         self.free.remove(host)
         return BuildOrder(candidate, host)

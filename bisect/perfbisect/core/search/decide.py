@@ -40,9 +40,9 @@ from perfbisect.core.inference.ancestry import ancestry_of
 from perfbisect.core.inference.noise_model import EXACT, USUAL
 from perfbisect.core.inference.observations import Built, Observation, Reading
 from perfbisect.core.search import information
-from perfbisect.core.search.acquisition import BUILD_EXPONENT, RUNS
+from perfbisect.core.search.acquisition import RUNS
 from perfbisect.core.search.all_changes import all_changes
-from perfbisect.core.search.build_forecast import chance_to_build, price
+from perfbisect.core.search.build_forecast import BUILD_EXPONENT, chance_to_build, price
 from perfbisect.core.search.build_orders import with_builds
 from perfbisect.core.search.fresh_layouts import with_layouts
 from perfbisect.core.search.information import entropy
@@ -264,7 +264,7 @@ def _for_all(wanting: Sequence[_Member]) -> tuple[int, Proposal]:
     one, record = wanting[0].now, wanting[0].now.record
     chance = chance_to_build(ancestry_of(one.graph), record.skipped, record.there, record.left_out)[candidates]
     run = float(np.mean([each.now.record.run_seconds for each in wanting]))
-    build = price(record, one.build_runs, candidates, chance, wanting[0].order.host) * record.run_seconds / run
+    build = price(one, candidates, chance, wanting[0].order.host) * record.run_seconds / run
     runs = np.array([each.seconds / run for each in wanting]) @ (told >= LEARNS)
     best = wanting[int((chance * told.sum(axis=0) / (build**BUILD_EXPONENT + runs)).argmax())]
     return best.number, best.decision

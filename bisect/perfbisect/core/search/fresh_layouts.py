@@ -36,6 +36,7 @@ from perfbisect.core.domain.orders import (
     Share,
     Step,
     Verdict,
+    all_steps,
 )
 from perfbisect.core.domain.settings import Policy, PriorKnowledge
 from perfbisect.core.inference.analysis import Contrast, contrast
@@ -111,7 +112,7 @@ def with_layouts(hunt: Hunt, now: Situation) -> Proposal:
     else:
         usual = _as_linked(hunt, now.graph, tuple(now.observations[:begins]), now.policy, now.prior, now.shared)
     again = now.with_readings(_is_fresh, prior=replace(now.prior, noise=None), model=FRESH)
-    each = {step.candidate: compare(again, step) for step in _steps(usual.order)}
+    each = {step.candidate: compare(again, step) for step in all_steps(usual.order)}
     if each and all(one.shown for of in each.values() for one in of):
         return replace(usual, order=_with_layouts(usual.order, each))
     if each and not any(one.absent for of in each.values() for one in of) and (more := _further(each, now)):
@@ -175,17 +176,6 @@ def _settled(verdict: Verdict) -> bool:
             return False
 
 
-def _steps(verdict: Verdict | Measure) -> tuple[Step, ...]:
-    """The steps that a verdict names."""
-    match verdict:
-        case Found(step):
-            return (step,)
-        case Several(steps, improvements):
-            return (*steps, *improvements)
-        case _:
-            return ()
-
-
 def _further(each: Mapping[int, Sequence[Comparison]], now: Situation) -> Measure | None:
     """More layouts of the first commit that needs them, and of those of its parents that do; None if none does."""
     for candidate, of in each.items():
@@ -201,13 +191,11 @@ def _with_layouts(verdict: Verdict | Measure, each: Mapping[int, Sequence[Compar
     def compared(step: Step) -> Step:
         return replace(step, layouts=_weakest(each[step.candidate]).layouts)
 
-    match verdict:
-        case Found(step):
-            return Found(compared(step))
-        case Several(steps, improvements):
-            return replace(verdict, steps=tuple(map(compared, steps)), improvements=tuple(map(compared, improvements)))
-        case _:
-            raise AssertionError("only what names a step has layouts")
+    if isinstance(verdict, Found):
+        return Found(compared(verdict.step))
+    assert isinstance(verdict, Several)
+    steps, better = (tuple(map(compared, some)) for some in (verdict.steps, verdict.improvements))
+    return replace(verdict, steps=steps, improvements=better)
 
 
 def _weakest(of: Sequence[Comparison]) -> Comparison:
@@ -222,7 +210,7 @@ def _ended(
         case Measure() as order:
             return replace(decision, order=replace(order, fresh=True))
         case Found() | Several() as verdict:
-            found = {step.candidate: compare(again, step) for step in _steps(verdict)}
+            found = {step.candidate: compare(again, step) for step in all_steps(verdict)}
             if all(one.shown for of in found.values() for one in of):
                 return replace(decision, order=_with_layouts(verdict, found))
             unproven = undecided(decision.belief, again.policy, Reason.NOT_CONFIRMED)
@@ -240,6 +228,6 @@ def _moved(
     usual: Verdict | Measure, each: Mapping[int, Sequence[Comparison]], ratio: Interval, detectable: float
 ) -> CodePlacement:
     """The verdict that the largest change of the usual layout is none in others."""
-    moved = [step for step in _steps(usual) if not all(one.shown for one in each[step.candidate])]
+    moved = [step for step in all_steps(usual) if not all(one.shown for one in each[step.candidate])]
     step = max(moved, key=lambda step: abs(math.log(step.ratio.middle)))
     return CodePlacement(replace(step, layouts=_weakest(each[step.candidate]).layouts), ratio, detectable)

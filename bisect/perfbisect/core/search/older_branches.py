@@ -25,7 +25,7 @@ from perfbisect.core.domain.orders import (
     Purpose,
     Reason,
     Several,
-    Step,
+    all_steps,
 )
 from perfbisect.core.domain.settings import Direction, Policy
 from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
@@ -167,12 +167,9 @@ def _needed(now: Situation, start: NDArray[np.int64], decision: Proposal) -> lis
     A step that was compared with parents of its own branch depends on none. Where no commit can be named, or several
     changes are likely, a branch that did not start with the speed of good may be the reason.
     """
-    steps: tuple[Step, ...] = ()
     match decision.order:
-        case Found(step):
-            steps = (step,)
-        case Several(named, improvements):
-            steps = (*named, *improvements)
+        case Found() | Several():
+            pass
         case Measure() if decision.belief.several < DOUBTFUL:
             return []
         case Inconclusive(candidates) if now.subrange:
@@ -182,7 +179,7 @@ def _needed(now: Situation, start: NDArray[np.int64], decision: Proposal) -> lis
         case Measure() | Inconclusive() | NotReproduced() | CodePlacement():
             return sorted({int(start[build]) for build in now.record.builds} - {0})
     needed: set[int] = set()
-    for step in steps:
+    for step in all_steps(decision.order):
         nodes = (step.candidate, *step.parents, *now.graph.parents_of(step.candidate))
         starts = {int(start[node]) for node in nodes}
         needed |= starts if len(starts) > 1 else set()

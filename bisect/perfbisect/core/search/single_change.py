@@ -27,10 +27,8 @@ from perfbisect.core.inference.analysis import (
     Analysis,
     analyse,
     first_look,
-    further_look,
     least,
     prior_belief,
-    settled,
     with_common_culprit,
 )
 from perfbisect.core.inference.ancestry import Hypotheses, hypotheses
@@ -66,7 +64,7 @@ def next_action(known: Analysis | None, now: Situation, host: int) -> Order:
     if known.nothing:
         return nothing_found(known.effect, known.ends, known.policy)
     if not known.differ:
-        return further_look(known.ends, now.bad)
+        return known.further_look()
     posterior = known.posterior
     answer = leading_hypothesis(known.groups, posterior, known.record)
     required = min(known.policy.confidence, CAP)
@@ -123,9 +121,9 @@ def _conclude(known: Analysis, answer: LeadingHypothesis, budget: Budget) -> Ord
         return _undecided(known, Reason.MANY_STEPS)
     stated = min(answer.probability * posterior.change, CAP)
     if stated < min(policy.confidence, CAP):
-        if settled(known.ends, known.model):
+        if known.settled:
             return None
-        return further_look(known.ends, graph.size - 1)
+        return known.further_look()
     ratio = known.speeds.ratio(answer.slow, weakest(proofs).parent)
     prior = float(graph.weight[answer.slow])
     stand_ins = tuple(p for p in parents if p not in graph.parents_of(answer.slow))

@@ -303,7 +303,5 @@ def subrange(whole: Graph, good: int, bad: int) -> Subrange:
     nodes = np.array([good, *points, *candidates])
     place = np.full(whole.size, -1)
     place[nodes] = np.arange(len(nodes))
-    rows: list[tuple[int, ...]] = [()] * (1 + len(points))
-    for candidate in candidates:
-        rows.append(tuple(int(place[p]) for p in whole.parents_of(candidate)))
+    rows = [(), *(() for _ in points), *(place[[*whole.parents_of(candidate)]].tolist() for candidate in candidates)]
     return Subrange(whole, good, bad, Graph.of(rows, whole.weight[nodes].tolist(), len(points)), nodes, place)

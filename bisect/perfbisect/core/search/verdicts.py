@@ -29,10 +29,7 @@ from perfbisect.core.domain.orders import (
     Verdict,
 )
 from perfbisect.core.domain.settings import CAP, Policy
-from perfbisect.core.inference.analysis import (
-    Contrast,
-    detectable,
-)
+from perfbisect.core.inference.analysis import Contrast
 from perfbisect.core.inference.ancestry import ancestry_of
 from perfbisect.core.inference.posterior import Posterior, credible_set
 from perfbisect.core.inference.record import Record
@@ -61,7 +58,7 @@ def undecided(belief: Belief, policy: Policy, reason: Reason) -> Inconclusive:
 
 def nothing_found(effect: Interval, ends: Contrast, policy: Policy) -> NotReproduced:
     """That the ends do not differ as ``policy`` asks, with the smallest change that would have been seen."""
-    return NotReproduced(effect, detectable(ends), (), policy.min_effect, policy.direction)
+    return NotReproduced(effect, ends.detectable, (), policy.min_effect, policy.direction)
 
 
 def no_suspect(reason: Reason, policy: Policy, ratio: Interval = UNKNOWN) -> Inconclusive:

@@ -46,7 +46,7 @@ Of the trials whose differences are normal, at most 5 % have an interval without
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from statistics import correlation, mean, median, stdev, variance
@@ -244,15 +244,9 @@ def by_machine(trial: Trial) -> bool:
 
 def _medians(runs: Sequence[RunFacts], *, whole: bool) -> Values:
     """The medians of the runs of one build in one workload."""
-    readers: list[Callable[[RunFacts], float | None]] = [_machine_cpu] if whole else [_reader("cpu/o")]
-    readers += [_reader({"o/s": "qps"}.get(name, name)) for name in COLUMNS[1:]]
-    found = ([one for run in runs if (one := read(run)) is not None] for read in readers)
-    return tuple(median(known) if known else None for known in found)
-
-
-def _reader(metric: str) -> Callable[[RunFacts], float | None]:
-    """Reads a metric of a run."""
-    return lambda run: value(run, metric)
+    of_machine = [cpu for run in runs if (cpu := _machine_cpu(run)) is not None] if whole else []
+    found = {"cpu/o": median(of_machine) if of_machine else None} if whole else {}
+    return tuple(found[name] if name in found else typical(runs, {"o/s": "qps"}.get(name, name)) for name in COLUMNS)
 
 
 def _machine_cpu(run: RunFacts) -> float | None:

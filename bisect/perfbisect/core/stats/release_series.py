@@ -270,13 +270,7 @@ def line_of(work: str, visits: Visits, releases: int, rate: float) -> Line:
     measured = sorted(level)
     values = [level[release] for release in measured]
     steps = (
-        replace(
-            step,
-            before=measured[step.before],
-            after=measured[step.after],
-            first=measured[step.first],
-            last=measured[step.last],
-        )
+        replace(step, **{name: measured[getattr(step, name)] for name in ("before", "after", "first", "last")})
         for step in find_steps(values, error or 0.0, rate)
     )
     base = values[0] if values else 0.0
@@ -331,12 +325,6 @@ def hunts_of(lines: Sequence[Line], metric: str) -> list[Hunt]:
         return not is_worse(steps[0], metric), -max(abs(math.log(step.size.middle)) for step in steps)
 
     return [
-        Hunt(
-            good,
-            bad,
-            direction,
-            tuple(line.work for line, _ in found),
-            min(abs(step.size.middle - 1) for _, step in found),
-        )
-        for (good, bad, direction), found in sorted(places.items(), key=lambda place: rank(place[1]))
+        Hunt(*place, tuple(line.work for line, _ in found), min(abs(step.size.middle - 1) for _, step in found))
+        for place, found in sorted(places.items(), key=lambda place: rank(place[1]))
     ]
