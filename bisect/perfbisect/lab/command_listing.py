@@ -138,29 +138,24 @@ def _measurement(request: ListingRequest, scratch: LocalHost, prefix: PurePosixP
     if format_command := plan.builder.dataset.format_command:
         lines = _steps(service, [format_command]) if service else [shell_words(dataset.format_argv(system, folder))]
         yield Part("the format of its data: builds that print the same share loaded data", tuple(lines))
-    placed = lua.place(scratch, workload)
-    yield Part("loading the data", tuple(_loading(system, workload, placed, folder, service)))
-    bench = visit.RunContext(host, entry, workload, placed, perf.counts(host))
+    loading = dataset.Loading(host, system, workload, folder, service, lua.place(scratch, workload))
+    yield Part("loading the data", tuple(_loading(loading)))
+    bench = visit.RunContext(host, entry, workload, loading.placed, perf.counts(host))
     timed = visit.timed(visit.Visit(bench, system, 0, folder, "", service), [PID] if service else [])
     line = _with_environment(timed.argv, timed.env, timed.cpus).replace(f"-p {PID}", "-p SERVER")
     yield Part(f"a visit, on a copy of that, in {timed.cwd}", tuple(_served(service, line)))
 
 
-def _loading(
-    system: System, workload: Workload, placed: PurePosixPath, folder: PurePosixPath, service: Service | None
-) -> Iterator[str]:
-    steps = dataset.loading(system, workload, placed, folder, service)
-    load = [_with_environment(step.argv, step.env) for step in steps]
+def _loading(loading: dataset.Loading) -> Iterator[str]:
+    service, check = loading.service, [loading.check()] if loading.service and loading.workload.check else []
+    load, asked = ([_with_environment(step.argv, step.env) for step in each] for each in (loading.steps(), check))
     if service is None:
         yield from load
         return
-    check = [dataset.checking(system, workload, placed, folder, service)] if workload.check else []
     recipe = service.recipe
     yield from _steps(service, recipe.initialise)
-    yield from _served(
-        replace(service, cpus=""), *_steps(service, recipe.create), *load, *_steps(service, recipe.settle),
-        *(_with_environment(step.argv, step.env) for step in check),
-    )  # fmt: skip
+    before, after = _steps(service, recipe.create), _steps(service, recipe.settle)
+    yield from _served(replace(service, cpus=""), *before, *load, *after, *asked)
 
 
 def _served(service: Service | None, *lines: str) -> Iterator[str]:

@@ -96,8 +96,11 @@ class Trainer:
         """Run each workload; false where data has to be loaded anew, as for a measurement."""
         for keeper in keepers:
             data = keeper.keys[build.commit]
+            placed = lua.place(self.host, keeper.workload)
+            context = visit.RunContext(self.host, self.entry, shortened(keeper.workload), placed)
             try:
-                self._run(system, shortened(keeper.workload), data)
+                for _ in visit.run_alone(context, system, 0, data):
+                    pass
             except DataDamaged as damaged:
                 yield keeper.damaged(data, damaged)
                 return False
@@ -106,11 +109,6 @@ class Trainer:
                     raise failed(build, keeper.workload, failure) from failure
                 return False
         return True
-
-    def _run(self, system: System, workload: Workload, data: str) -> None:
-        placed = lua.place(self.host, workload)
-        for _ in visit.run_alone(visit.RunContext(self.host, self.entry, workload, placed), system, 0, data):
-            pass
 
     def _system(self, build: Instrumented) -> System:
         own = {"commit": build.commit, "prefix": str(build.prefix), "version": build.version}

@@ -30,7 +30,8 @@ from perfbisect.lab.measure.studies import (
 )
 from perfbisect.lab.measure.visit import RunContext, Turn
 from perfbisect.lab.servers import System
-from perfbisect.lab.workload import dataset, lua, sysbench
+from perfbisect.lab.workload import lua, sysbench
+from perfbisect.lab.workload.dataset import DatasetKeeper
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.builder_reader import load_builder
 from perfbisect.recipes.inventory import HostEntry
@@ -241,10 +242,11 @@ def test_the_plans_of_sqlite(name: str, statement: str, plan: str, host: LocalHo
     builder = replace(load_builder("sqlite"), library=library.name)
     system = System("a commit", "key", library.parent, builder)
     context = RunContext(host, HostEntry(name="here"), workload, lua.place(host, workload))
-    data, _ = dataset.make(host, system, workload)
+    keeper = DatasetKeeper(host, workload, {})
+    assert not list(keeper.load(system))
     ended: list[None] = []
     turn = Turn(3, 1, 1, 1, Purpose.EXPLAIN, left=1)
-    [event] = PlanStudy(context, lambda: ended.append(None)).visit(system, data, turn)
+    [event] = PlanStudy(context, lambda: ended.append(None)).visit(system, keeper.keys["a commit"], turn)
     assert isinstance(event, Planned)
     assert (event.candidate, event.facts.commit, event.facts.build_key) == (3, "a commit", "key")
     assert (event.facts.statement, event.facts.plan.replace(" TABLE ", " ")) == (statement, plan)

@@ -154,7 +154,7 @@ PERCENTILES = {"50.000000": 100000, "95.000000": 200000, "99.000000": 300000}
 
 
 def printed(**keys: Any) -> str:
-    side = {"iops": 500.0, "runtime": 2000, "total_ios": 1000}
+    side = {"iops": 500.0, "total_ios": 1000}
     side["clat_ns"] = {"mean": 150000.0, "max": 400000, "N": 1000, "percentile": PERCENTILES}
     job = {"error": 0, "job_runtime": 2000, "usr_cpu": 3.0, "sys_cpu": 7.0, "read": side, "write": {"iops": 0.0}}
     return json.dumps({"fio version": "fio-3.33", "jobs": [job | keys]}, indent=2)
@@ -170,14 +170,7 @@ def test_iops_latencies_and_cpu_time() -> None:
     assert found.latency == {"avg": 0.15, "max": 0.4, "p95": 0.2, "p99": 0.3}
     warned = fio(f"fio: this platform does not support process shared mutexes {{}}\n{printed()}")
     assert warned == found, "what is before the JSON is passed over"
-    assert fio(printed(write={"iops": 100.0, "runtime": 2000, "total_ios": 200})).operations == 1200
-
-
-def test_before_3_0_latencies_are_microseconds_and_what_is_missing_is_derived() -> None:
-    side = {"iops": 500.0, "runtime": 2000, "clat": {"mean": 150.0, "percentile": {"95.000000": 200}}}
-    found = fio(json.dumps({"jobs": [{"usr_cpu": 3.0, "sys_cpu": 7.0, "read": side}]}))
-    assert (found.operations, found.counters) == (1000, {CPU: 200.0})
-    assert found.latency == {"avg": 0.15, "max": None, "p95": 0.2, "p99": None}
+    assert fio(printed(write={"iops": 100.0, "total_ios": 200})).operations == 1200
 
 
 def test_latencies_are_those_of_fsync_where_a_job_calls_it() -> None:

@@ -33,7 +33,7 @@ from perfbisect.errors import RunFailed, UsageError
 from perfbisect.host.protocol import Host
 from perfbisect.lab import upload
 from perfbisect.lab.measure import counting, perf
-from perfbisect.lab.measure.visit import LONGEST, RunContext, Study, Turn, Visit, begin, run, run_alone, shortened
+from perfbisect.lab.measure.visit import LONGEST, Study, Turn, Visit, begin, run, run_alone, shortened
 from perfbisect.lab.servers import System, carry_out, driver_options
 from perfbisect.lab.workload import lines_of, lua, sysbench
 from perfbisect.recipes.workload import Workload
@@ -101,13 +101,7 @@ class ExactCounts(Study):
             if by in ("", counting.PERF):
                 turn.left -= 1
                 return
-            context = RunContext(
-                host,
-                self.context.entry,
-                self.context.workload,
-                self.context.scripts,
-                counter=counting.counter(host, by),
-            )
+            context = replace(self.context, perf=False, vmstat=False, iostat=False, counter=counting.counter(host, by))
             self.runner = CountedRunner(context, self.succeeded, self.events)
         for event in self.runner.visit(system, dataset, turn):
             yield Counted(event.candidate, event.facts, EXACT_GROUP) if isinstance(event, RunFinished) else event

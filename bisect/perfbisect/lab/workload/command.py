@@ -1,8 +1,6 @@
 """A workload that is a command: how it is run and timed, and a parser of its output; that of fio is JSON.
 
-fio (``--output-format=json``) prints IOPS, latencies and CPU time of one job. It changed its JSON over the years: 3.0 renamed
-``clat`` (µs) to ``clat_ns``, ``total_ios``, ``job_runtime`` and ``sync`` came in later ones. What a version lacks is
-derived, or is None; only a run without IOPS is an error.
+fio (``--output-format=json``) prints IOPS, latencies and CPU time of one job, in the form of 3.0 (2017) and later.
 """
 
 import hashlib
@@ -27,7 +25,7 @@ PERCENTILES = {"p95": "95.000000", "p99": "99.000000"}
 
 
 class Times(msgspec.Struct, frozen=True):
-    """A distribution of latencies, in the unit that the name of its key says."""
+    """A distribution of latencies in nanoseconds."""
 
     mean: float = 0.0
     max: float = 0.0
@@ -39,15 +37,8 @@ class Direction(msgspec.Struct, frozen=True):
     """The reads or the writes of a job."""
 
     iops: float = 0.0
-    runtime: float = 0.0  # milliseconds
     total_ios: int = 0
-    clat: Times | None = None  # µs, before 3.0
-    clat_ns: Times | None = None
-
-    @property
-    def operations(self) -> float:
-        """Their number, before 2.2 from rate and time."""
-        return self.total_ios or self.iops * self.runtime / 1000
+    clat_ns: Times = Times()
 
 
 class Sync(msgspec.Struct, frozen=True):
@@ -81,14 +72,16 @@ def read_fio(stdout: str, began: float, seconds: float) -> Outcome:
     sentence, where there is no such result.
     """
     job = _job(stdout)
-    sides = sorted((job.read, job.write), key=lambda side: side.operations)
-    iops = sum(side.iops for side in sides)
-    operations = round(sum(side.operations for side in sides))
+    sides = sorted((job.read, job.write), key=lambda side: side.total_ios)
+    iops, operations = sum(side.iops for side in sides), sum(side.total_ios for side in sides)
     if not 0 < iops < float("inf") or not operations:
         raise ValueError("it did less than one I/O")
-    runtime = job.job_runtime or max(side.runtime for side in sides)
-    cpu = {CPU: (job.usr_cpu + job.sys_cpu) / 100 * runtime or None}
-    return Outcome(began, seconds, operations, _fio_latency(job, sides[-1]), reported=iops, counters=cpu)
+    cpu = {CPU: (job.usr_cpu + job.sys_cpu) / 100 * job.job_runtime or None}
+    times = job.sync.lat_ns if job.sync.lat_ns.N else sides[-1].clat_ns
+    percentiles = {name: times.percentile.get(key, 0.0) for name, key in PERCENTILES.items()}
+    found = {"avg": times.mean, "max": times.max, **percentiles}
+    latency = {name: value / 1e6 or None for name, value in found.items()}
+    return Outcome(began, seconds, operations, latency, reported=iops, counters=cpu)
 
 
 def _job(stdout: str) -> Job:
@@ -102,19 +95,6 @@ def _job(stdout: str) -> Job:
     if jobs[0].error:
         raise ValueError(f"fio reports error {jobs[0].error}")
     return jobs[0]
-
-
-def _fio_latency(job: Job, side: Direction) -> dict[str, float | None]:
-    if job.sync.lat_ns.N:
-        times, divisor = job.sync.lat_ns, 1e6
-    elif side.clat_ns is not None:
-        times, divisor = side.clat_ns, 1e6
-    else:
-        times, divisor = side.clat or Times(), 1e3
-    found = {"avg": times.mean, "max": times.max} | {
-        name: times.percentile.get(key, 0.0) for name, key in PERCENTILES.items()
-    }
-    return {name: value / divisor or None for name, value in found.items()}
 
 
 LONGEST_LINE = 500  # characters of it, in an error

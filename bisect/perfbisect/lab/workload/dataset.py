@@ -11,7 +11,7 @@ data that it loads itself, under the key KEY-BUILD.
 
 import hashlib
 import re
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
@@ -95,11 +95,6 @@ def key(builder: Builder, workload: Workload, values: Values, format_read: str =
     return hashlib.sha256("\0".join(inputs).encode()).hexdigest()[:16]
 
 
-def shared_key(name: str) -> str:
-    """The part of a key that does not depend on the build that loaded the data."""
-    return name.partition("-")[0]
-
-
 def pristine(host: Host, name: str) -> PurePosixPath:
     """Where the data of that key is kept."""
     return host.root / "datasets" / name
@@ -136,102 +131,6 @@ def copy(host: Host, name: str, server: Server | None) -> PurePosixPath:
     return folder
 
 
-def remove(host: Host, name: str) -> None:
-    """Remove the data of that key."""
-    host.run(["rm", "-rf", "--", str(pristine(host, name))], timeout=LONG)
-
-
-def make(host: Host, system: System, workload: Workload, refused: Sequence[str] = ()) -> tuple[str, bool]:
-    """The key of the data for this workload and build, "" when it needs none, and whether it was loaded with it just now.
-
-    ``refused`` are keys of data on which the build did not start: it gets data of the same shared key that another build
-    has loaded, if any is left that it has not refused, then its own. Raises RunFailed when loading fails.
-    """
-    name = key(system.builder, workload, system.values, _format(host, system))
-    if not name:
-        return "", False
-    own = f"{name}-{system.key[:8]}"
-    there = host.run(["ls", "-1", str(host.root / "datasets")], check=False).stdout.splitlines()
-    known = [name, *sorted(each for each in there if each.startswith(f"{name}-") and not each.endswith(".part"))]
-    name = next((each for each in known if each not in refused), own) if refused else name
-    if name in there:
-        return name, False
-    answers = load_anew(host, system, workload)
-    keep(host, name, system, visit_folder(host) / "data", answers)
-    return name, True
-
-
-def load_anew(host: Host, system: System, workload: Workload) -> list[str]:
-    """Load data with this build into the folder of the visit; returns the answers to the check. Raises RunFailed."""
-    folder = copy(host, "", system.builder.server)
-    service = service_in(host, system, folder)
-    if service is None:
-        load(host, system, workload, folder, None)
-        return []
-    service.do_all(service.recipe.initialise, "start")
-    with serve(service):
-        service.do_all(service.recipe.create)
-        load(host, system, workload, folder, service)
-        service.do_all(service.recipe.settle)
-        return ask(service, system, workload)
-
-
-def keep(host: Host, name: str, system: System, data: PurePosixPath, answers: list[str]) -> None:
-    """Move what was loaded to its place."""
-    counted = host.run(["sh", "-c", f"data=$1; {_COUNT}", "count", str(data)], timeout=LONG).stdout
-    files, size = map(int, counted.split())
-    about = msgspec.json.encode(DatasetRecord(system.key, files, size, answers)).decode()
-    host.run(["sh", "-c", _KEEP, "keep", str(data), str(pristine(host, name))], stdin=about, timeout=LONG)
-
-
-def verify(host: Host, system: System, workload: Workload, name: str) -> None:
-    """Ask the build's server, on a copy of the data, what the workload's check asks.
-
-    Raises DataDamaged when it does not answer as after loading, though it has loaded the data itself or answers as
-    expected on data that it loads now; RunFailed when it does not start, or gives its own answer on any data.
-    """
-    if not (workload.check and system.builder.server):
-        return
-    copy(host, name, system.builder.server)
-    kept = _read(host.run(["cat", str(pristine(host, name) / "dataset.json")]).stdout)
-    assert kept
-    try:
-        _compare_answers(host, system, workload, name, kept)
-    except DataDamaged:
-        if kept.build == system.key or (own := load_anew(host, system, workload)) == kept.answers:
-            raise
-        raise RunFailed(
-            f"it answers the workload's check with {_shown(own)} on data that it has just loaded itself, and the build"
-            f" that has loaded {name} with {_shown(kept.answers)}",
-            stage="prepare",
-            log=str(pristine(host, name) / "dataset.json"),
-        ) from None
-
-
-def _compare_answers(host: Host, system: System, workload: Workload, name: str, kept: DatasetRecord) -> None:
-    """Raise DataDamaged when the answers differ. How the server then ends on such data does not matter."""
-    service = service_in(host, system, visit_folder(host))
-    assert service
-    damaged = f"the loaded data {name} on host {host.name} is damaged"
-    with serve(service) as job:
-        try:
-            answers = ask(service, system, workload)
-        except RunFailed as failure:
-            ended(service, job, "during the workload's check", "run")  # then it is no fault of the data
-            raise DataDamaged(f"{damaged}: {failure}") from failure
-        if answers != kept.answers:
-            raise DataDamaged(
-                f"{damaged}: the workload's check is answered {_shown(answers)}, and was answered {_shown(kept.answers)}"
-                " when it had been loaded"
-            )
-
-
-def loader(host: Host, name: str) -> str:
-    """The key of the build that loaded the data of that key; "" when unknown."""
-    kept = _read(host.run(["cat", str(pristine(host, name) / "dataset.json")], check=False).stdout)
-    return kept.build if kept else ""
-
-
 @dataclass(frozen=True, slots=True)
 class Step:
     """One command of the loading, or of the check, of data."""
@@ -241,65 +140,57 @@ class Step:
     own: bool = False  # a command of the workload, not sysbench
 
 
-def loading(
-    system: System, workload: Workload, placed: PurePosixPath, folder: PurePosixPath, service: Service | None
-) -> Iterator[Step]:
-    """The commands of the workload's prepare step; ``placed`` is where its files are, ``folder`` is that of the visit."""
-    filled = command.values(system, workload, placed, folder, service)
-    yield from (Step(fill(argv, filled), own=True) for argv in workload.prepare_commands)
-    if script := lua.preparing(workload):
-        there = lua.on_host(placed, workload, script)
-        argv = sysbench.prepare_command(workload, there, driver_options(system.builder, service))
-        yield Step(argv, lua.environment(workload, placed, folder / "data", system.library))
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """One build, in the folder of a visit, as what loads data and answers the workload's check."""
 
+    host: Host
+    system: System
+    workload: Workload
+    folder: PurePosixPath
+    service: Service | None
+    placed: PurePosixPath  # where the workload's files are
 
-def checking(
-    system: System, workload: Workload, placed: PurePosixPath, folder: PurePosixPath, service: Service
-) -> Step:
-    """The command that asks what the workload's check asks."""
-    there = lua.on_host(placed, workload, lua.plain_sql(workload))
-    argv = sysbench.check_command(there, driver_options(system.builder, service))
-    return Step(argv, lua.environment(workload, placed, folder / "data", None))
+    @property
+    def options(self) -> dict[str, str]:
+        """How sysbench reaches the server."""
+        return driver_options(self.system.builder, self.service)
 
+    def steps(self) -> Iterator[Step]:
+        """The commands of the workload's prepare step."""
+        filled = command.values(self.system, self.workload, self.placed, self.folder, self.service)
+        yield from (Step(fill(argv, filled), own=True) for argv in self.workload.prepare_commands)
+        if script := lua.preparing(self.workload):
+            there = lua.on_host(self.placed, self.workload, script)
+            argv = sysbench.prepare_command(self.workload, there, self.options)
+            yield Step(argv, self._environment(self.system.library))
 
-def load(host: Host, system: System, workload: Workload, folder: PurePosixPath, service: Service | None) -> None:
-    """Run the workload's prepare step. Raises RunFailed."""
-    trouble = "the data cannot be loaded"
-    for step in loading(system, workload, lua.place(host, workload), folder, service):
-        if step.own:
-            who = f"{trouble}: {step.argv[0]}"
-            carry_out(host, step.argv, who, stage="prepare", limit=LONG, cwd=system.prefix, alone=True)
-        else:
-            complain = sysbench.complains(LONG)
-            carry_out(
-                host, step.argv, trouble, stage="prepare", limit=LONG, cwd=folder, env=step.env, complain=complain
-            )
+    def check(self) -> Step:
+        """The command that asks what the workload's check asks."""
+        there = lua.on_host(self.placed, self.workload, lua.plain_sql(self.workload))
+        return Step(sysbench.check_command(there, self.options), self._environment(None))
 
+    def load(self) -> None:
+        """Run the workload's prepare step. Raises RunFailed."""
+        for step in self.steps():
+            self._run(step, "the data cannot be loaded" + (f": {step.argv[0]}" if step.own else ""))
 
-def ask(service: Service, system: System, workload: Workload) -> list[str]:
-    """What the server answers to the workload's check; nothing when it has none. Raises RunFailed."""
-    if not workload.check:
-        return []
-    step = checking(system, workload, lua.place(service.host, workload), service.folder, service)
-    printed = carry_out(
-        service.host, step.argv, "the workload's check fails", stage="prepare", limit=LONG, cwd=service.folder,
-        env=step.env, complain=sysbench.complains(LONG),
-    )  # fmt: skip
-    return [line.removeprefix(sysbench.ANSWER) for line in lines_of(printed) if line.startswith(sysbench.ANSWER)]
+    def ask(self) -> list[str]:
+        """What the server answers to the workload's check; nothing when it has none. Raises RunFailed."""
+        if not self.workload.check:
+            return []
+        printed = lines_of(self._run(self.check(), "the workload's check fails"))
+        return [line.removeprefix(sysbench.ANSWER) for line in printed if line.startswith(sysbench.ANSWER)]
 
+    def _run(self, step: Step, who: str) -> str:
+        cwd, complain = (self.system.prefix, None) if step.own else (self.folder, sysbench.complains(LONG))
+        return carry_out(
+            self.host, step.argv, who, stage="prepare", limit=LONG, cwd=cwd, env=step.env, alone=step.own,
+            complain=complain,
+        )  # fmt: skip
 
-def _format(host: Host, system: System) -> str:
-    """What the recipe's command prints of the format of the data that a build makes. Raises RunFailed."""
-    format_command = system.builder.dataset.format_command
-    if not format_command:
-        return ""
-    folder = copy(host, "", system.builder.server)
-    if service := service_in(host, system, folder):
-        return service.do(format_command, "prepare", merged=False).removesuffix("\n")
-    filled = format_argv(system, folder)
-    who = f"the format of its data cannot be determined: {filled[0]}"
-    printed = carry_out(host, filled, who, stage="prepare", limit=SHORT, cwd=folder, merged=False, alone=True)
-    return printed if not printed or printed.endswith("\n") else f"{printed}\n"
+    def _environment(self, library: PurePosixPath | None) -> dict[str, str]:
+        return lua.environment(self.workload, self.placed, self.folder / "data", library)
 
 
 def format_argv(system: System, folder: PurePosixPath) -> list[str]:
@@ -341,10 +232,10 @@ class DatasetKeeper:
         commit, found = system.commit, ""
         while commit not in self.keys:
             try:
-                found, fresh = make(self.host, system, self.workload, [*self._refused.get(commit, ())])
+                found, fresh = self._make(system)
                 self._check_earlier(system, found)
                 if not (fresh or found in self._verified):
-                    verify(self.host, system, self.workload, found)
+                    self._verify(system, found)
                 self._verified.add(found)
                 self.keys[commit] = found
             except DataDamaged as damaged:
@@ -360,6 +251,102 @@ class DatasetKeeper:
                 "If that happens to many commits, let the recipe's dataset.format_command print in what they differ.",
             )
 
+    def _make(self, system: System) -> tuple[str, bool]:
+        """The key of the data for a build, "" when it needs none, and whether it was loaded with it just now.
+
+        A build that has refused data gets data of the same shared key that another build has loaded, if any is left that it
+        has not refused, then its own. Raises RunFailed when loading fails.
+        """
+        name = key(system.builder, self.workload, system.values, self._format(system))
+        if not name:
+            return "", False
+        there = self.host.run(["ls", "-1", str(self.host.root / "datasets")], check=False).stdout.splitlines()
+        if refused := self._refused.get(system.commit):
+            known = [
+                name,
+                *sorted(each for each in there if each.startswith(f"{name}-") and not each.endswith(".part")),
+            ]
+            name = next((each for each in known if each not in refused), f"{name}-{system.key[:8]}")
+        if name in there:
+            return name, False
+        answers = self._load_anew(system)
+        data = str(visit_folder(self.host) / "data")
+        counted = self.host.run(["sh", "-c", f"data=$1; {_COUNT}", "count", data], timeout=LONG).stdout
+        files, size = map(int, counted.split())
+        about = msgspec.json.encode(DatasetRecord(system.key, files, size, answers)).decode()
+        place = str(pristine(self.host, name))
+        self.host.run(["sh", "-c", _KEEP, "keep", data, place], stdin=about, timeout=LONG)
+        return name, True
+
+    def _load_anew(self, system: System) -> list[str]:
+        """Load data with this build into the folder of the visit; returns the answers to the check. Raises RunFailed."""
+        loading = self._loading(system, copy(self.host, "", system.builder.server))
+        service = loading.service
+        if service is None:
+            loading.load()
+            return []
+        service.do_all(service.recipe.initialise, "start")
+        with serve(service):
+            service.do_all(service.recipe.create)
+            loading.load()
+            service.do_all(service.recipe.settle)
+            return loading.ask()
+
+    def _loading(self, system: System, folder: PurePosixPath) -> Loading:
+        service, placed = service_in(self.host, system, folder), lua.place(self.host, self.workload)
+        return Loading(self.host, system, self.workload, folder, service, placed)
+
+    def _format(self, system: System) -> str:
+        """What the recipe's command prints of the format of the data that a build makes. Raises RunFailed."""
+        format_command = system.builder.dataset.format_command
+        if not format_command:
+            return ""
+        folder = copy(self.host, "", system.builder.server)
+        if service := service_in(self.host, system, folder):
+            return service.do(format_command, "prepare", merged=False).removesuffix("\n")
+        filled = format_argv(system, folder)
+        who = f"the format of its data cannot be determined: {filled[0]}"
+        printed = carry_out(self.host, filled, who, stage="prepare", limit=SHORT, cwd=folder, merged=False, alone=True)
+        return printed if not printed or printed.endswith("\n") else f"{printed}\n"
+
+    def _record(self, name: str) -> DatasetRecord | None:
+        return _read(self.host.run(["cat", str(pristine(self.host, name) / "dataset.json")], check=False).stdout)
+
+    def _verify(self, system: System, name: str) -> None:
+        """Ask the build's server, on a copy of the data, what the workload's check asks.
+
+        Raises DataDamaged when it does not answer as after loading, though it has loaded the data itself or answers as
+        expected on data that it loads now; RunFailed when it does not start, or gives its own answer on any data.
+        """
+        if not (self.workload.check and system.builder.server):
+            return
+        loading = self._loading(system, copy(self.host, name, system.builder.server))
+        kept, service = self._record(name), loading.service
+        assert kept and service
+        damaged = f"the loaded data {name} on host {self.host.name} is damaged"
+        try:
+            # How the server then ends on such data does not matter.
+            with serve(service) as job:
+                try:
+                    answers = loading.ask()
+                except RunFailed as failure:
+                    ended(service, job, "during the workload's check", "run")  # then it is no fault of the data
+                    raise DataDamaged(f"{damaged}: {failure}") from failure
+                if answers != kept.answers:
+                    raise DataDamaged(
+                        f"{damaged}: the workload's check is answered {_shown(answers)}, and was answered"
+                        f" {_shown(kept.answers)} when it had been loaded"
+                    )
+        except DataDamaged:
+            if kept.build == system.key or (own := self._load_anew(system)) == kept.answers:
+                raise
+            raise RunFailed(
+                f"it answers the workload's check with {_shown(own)} on data that it has just loaded itself, and the build"
+                f" that has loaded {name} with {_shown(kept.answers)}",
+                stage="prepare",
+                log=str(pristine(self.host, name) / "dataset.json"),
+            ) from None
+
     def damaged(self, key: str, damaged: DataDamaged) -> Warned:
         """Remove damaged data, so that it is loaded again. Raises the error when that has been done before."""
         if key in self._reloaded:
@@ -370,7 +357,7 @@ class DatasetKeeper:
         self._reloaded.add(key)
         self._verified.discard(key)
         self.keys = {commit: known for commit, known in self.keys.items() if known != key}
-        remove(self.host, key)
+        self.host.run(["rm", "-rf", "--", str(pristine(self.host, key))], timeout=LONG)
         return Warned(f"{damaged}: it is loaded again")
 
     def refuse(self, system: System, key: str, failure: RunFailed) -> bool:
@@ -378,7 +365,7 @@ class DatasetKeeper:
         refused = self._refused.setdefault(system.commit, {})
         if not key or failure.stage != "start" or key in refused:
             return False
-        if loader(self.host, key) == system.key:
+        if (kept := self._record(key)) and kept.build == system.key:
             return False
         refused[key] = failure
         self.keys.pop(system.commit, None)
@@ -386,7 +373,9 @@ class DatasetKeeper:
 
     def _check_earlier(self, system: System, key: str) -> None:
         before = self.earlier.get(system.commit)
-        if before is not None and shared_key(before) != shared_key(key):
+        if (
+            before is not None and before.partition("-")[0] != key.partition("-")[0]
+        ):  # the rest is the build that loaded it
             raise UsageError(
                 f"{system.commit[:10]} would now be run with other settings or data than before, so the runs of then and"
                 " now cannot be compared.",
