@@ -1,19 +1,18 @@
 """Servers: their settings, and how they are started, reached and stopped."""
 
-import dataclasses
 import os
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from labs import finished, lab_of, measure, workload_of
-from perfbisect.core.domain.events import CandidateSkipped, LabEvent, RunFinished, RunProgress
-from perfbisect.core.domain.facts import RunFacts
+from perfbisect.core.domain.events import CandidateSkipped, RunFinished
 from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.errors import EnvironmentFailure, RecipeError, RunFailed
 from perfbisect.host import jobs, registry
@@ -37,13 +36,11 @@ from perfbisect.lab.servers import (
     sizes,
     user_switch,
 )
-from perfbisect.recipes.builder import Build, Builder, Server, When
+from perfbisect.recipes.builder import Build, Builder, Server
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.requested import ServerConfig
-from postgres import BIN, BUILDER, needs_postgres
+from postgres import BUILDER, needs_postgres
 from repos import Repo
-
-FAST, SLOW, WRONG, MORTAL = range(4)
 
 TCP = """\
   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
@@ -53,19 +50,12 @@ TCP = """\
 """
 
 
-def test_ports_in_use_are_passed_over() -> None:
+def test_what_is_read_of_tables_and_logs() -> None:
     assert FIRST_PORT == 0x5B0A
-    assert free_port(TCP) == FIRST_PORT + 2
-    assert free_port("") == FIRST_PORT
-
-
-def test_descendants_come_after_their_parents() -> None:
+    assert (free_port(TCP), free_port("")) == (FIRST_PORT + 2, FIRST_PORT)
     table = "    1     0\n   10     1\n   11    10\n   12    11\n   13    11\n   99     1\n    5    13\n"
-    assert descendants(table, 10) == (11, 12, 13, 5)
+    assert descendants(table, 10) == (11, 12, 13, 5), "parents first"
     assert descendants(table, 99) == ()
-
-
-def test_the_log_excerpt_of_a_server_are_those_that_tell_why() -> None:
     assert log_excerpt("one\n\ntwo\nthree\nfour\n") == "two | three | four"
     assert log_excerpt("LOG: bad line 2\nFATAL: no\n") == "LOG: bad line 2 | FATAL: no"
     crash = "ready\nmysqld got signal 11 ;\n" + "\n".join(f"please report {n}" for n in range(9))
@@ -78,17 +68,7 @@ def test_a_socket_that_no_kernel_takes_is_refused() -> None:
         site(LocalHost("here", PurePosixPath("/")), PurePosixPath("/" + "x" * 100))
 
 
-WORKLOAD = workload_of(
-    prepare="create table t (id int primary key, k int);\ninsert into t select i, i from generate_series(1, 20000) i;\n"
-    "vacuum analyze t;",
-    setup="set jit = off;",
-    statement="select k from t where id = 777",
-    operation="query",
-    warmup=0.1,
-    time=1.0,
-)
-# One that spares the machine, where speed is not the question.
-RESTING = replace(WORKLOAD, statement="select k, pg_sleep(0.02) from t where id = 777")
+WORKLOAD = workload_of(statement="select pg_sleep(0.02)", operation="query", warmup=0.1, time=1.0)
 
 
 @pytest.fixture
@@ -100,11 +80,14 @@ def host() -> Iterator[LocalHost]:
 
 @pytest.fixture
 def lab(host: LocalHost, git: Repo) -> HostLab:
-    """A server that uses its index, one that may not, one that does not start, one that is for killing; and an end."""
-    slow = "fsync = off\nenable_indexscan = off\nenable_bitmapscan = off\n"
-    texts = ("fsync = off\n", slow, "no_such = 1\n", "\n", "fsync = on\n")
-    hashes = tuple(git.commit({"server.conf": f"listen_addresses = ''\n{text}"}) for text in texts)
-    return lab_of(host, BUILDER, RESTING, git.path, hashes)
+    return lab_of(
+        host,
+        BUILDER,
+        WORKLOAD,
+        git.path,
+        (git.commit({"server.conf": "listen_addresses = ''\nfsync = off\n"}),),
+        is_range=False,
+    )
 
 
 @pytest.mark.tools
@@ -125,24 +108,34 @@ def test_commands_of_a_recipe(host: LocalHost) -> None:
         assert "error" in Path(caught.value.log).read_text()
 
 
-@pytest.mark.tools
-def test_a_server_that_nobody_can_reach_says_how_it_was_asked_in_vain(host: LocalHost) -> None:
-    start = ["sh", "-c", "echo up; touch {data}; exec sleep 60"]
-    ask = ["sh", "-c", "until [ -e {data} ]; do sleep 0.01; done; echo 'no client library' >&2; exit 1"]
-    recipe = Server(initialise=[["init"]], start=start, ready=ask, ready_timeout=0.3)
-    service = Service(host, recipe, {"log": "none", "data": str(host.root / "begun")}, host.root)
-    sentence = r"not ready after 0.3 s; the last attempt to reach it printed: no client library: up"
-    with pytest.raises(RunFailed, match=sentence), serve(service):
-        pass
+def served(host: LocalHost, start: str, ready: list[str] | None = None, **recipe: Any) -> Service:
+    """A server that a shell is; {data} is a file of its own."""
+    server = Server(initialise=[["init"]], start=["sh", "-c", start], ready=ready or ["test", "-e", "{data}"], **recipe)
+    return Service(host, server, {"log": "none", "data": str(host.root / "file")}, host.root)
 
 
 @pytest.mark.tools
-def test_a_server_that_does_not_end_well_says_so(host: LocalHost) -> None:
-    start = ["sh", "-c", "trap 'echo PANIC; exit 3' TERM; echo up; sleep 1; touch {data}; while :; do sleep 0.1; done"]
-    recipe = Server(initialise=[["init"]], start=start, ready=["test", "-e", "{data}"], ready_timeout=600)
-    service = Service(host, recipe, {"log": "none", "data": str(host.root / "ready")}, host.root)
-    with pytest.raises(RunFailed, match=r"ended with status 3 when it was stopped: .*PANIC"), serve(service):
+@pytest.mark.parametrize(
+    ("start", "ready", "sentence"),
+    [
+        (
+            "echo up; touch {data}; exec sleep 60",
+            ["sh", "-c", "until [ -e {data} ]; do sleep 0.01; done; echo 'no client library' >&2; exit 1"],
+            "not ready after 0.3 s; the last attempt to reach it printed: no client library: up",
+        ),
+        ("echo no_such; exit 4", ["false"], "the server ended with status 4 before it was ready: no_such"),
+        (
+            "trap 'echo PANIC; exit 3' TERM; sleep 1; touch {data}; while :; do sleep 0.1; done",
+            None,
+            r"ended with status 3 when it was stopped: .*PANIC",
+        ),
+    ],
+)
+def test_a_server_that_fails_says_why(host: LocalHost, start: str, ready: list[str] | None, sentence: str) -> None:
+    patience = 600 if ready is None else 0.3
+    with pytest.raises(RunFailed, match=sentence), serve(served(host, start, ready, ready_timeout=patience)):
         pass
+    assert not jobs.running(host)
 
 
 @pytest.mark.tools
@@ -177,11 +170,7 @@ def test_a_program_that_a_build_lacks_is_its_fault_and_one_that_the_host_lacks_i
 
 @pytest.mark.tools
 def test_a_server_that_does_nothing_about_sigterm_ends_well(host: LocalHost) -> None:
-    ready = host.root / "ready"
-    start = ["sh", "-c", f"touch {ready}; exec sleep 1000"]
-    recipe = Server(initialise=[["init"]], start=start, ready=["test", "-e", str(ready)])
-    service = Service(host, recipe, {"log": "none"}, host.root)
-    with serve(service) as job:
+    with serve(served(host, "touch {data}; exec sleep 1000")) as job:
         assert jobs.status(host, job) is None
     assert not Path(job.folder).exists(), "nothing of it is kept"
 
@@ -240,64 +229,10 @@ def test_nobody_gets_through_the_root_to_the_data_as_access_sees_it(monkeypatch:
 
 @needs_postgres
 @pytest.mark.dbms
-def test_visits_of_a_server(lab: HostLab, host: LocalHost) -> None:
-    lab = dataclasses.replace(lab, workload=WORKLOAD)
-    runs = finished(measure(lab, Share(SLOW, 1), Share(FAST, 3)))
-    assert [candidate for candidate, _ in runs].count(FAST) == 3
-    fast = [run for candidate, run in runs if candidate == FAST]
-    (slow,) = [run for candidate, run in runs if candidate == SLOW]
-    assert len({run.visit for run in fast}) < 3, "neighbouring runs of one build share a visit"
-    assert min(run.qps for run in fast) > 2 * slow.qps
-
-    def work(run: RunFacts) -> float:
-        """Milliseconds of a processor for a query."""
-        clock = run.counters["task-clock"]
-        assert clock is not None
-        return clock / run.operations
-
-    assert work(slow) > 2 * min(map(work, fast)), "perf counts the server, which does the work"
-    assert not jobs.running(host)
-
-
-@needs_postgres
-@pytest.mark.dbms
-def test_conditions_and_the_version_reach_the_server(lab: HostLab, git: Repo) -> None:
-    assert BUILDER.server
-    newer = git.commit({"VERSION": "version 16.2\n"})
-    start = [*BUILDER.server.start[:-1], "config_file={prefix}/server-{version}.conf"]
-    install = [["install", "-D", "-m", "644", "{source}/server.conf", "{prefix}/server-{version}.conf"]]
-    change = {"server": {"start": start}, "build": {"install": install, "artifacts": ["server-16.2.conf"]}}
-    builder = replace(BUILDER, version=["cat", "{source}/VERSION"], when=[When(version=">=16", change=change)])
-    commits = (lab.candidates.commits[FAST], newer)
-    lab = dataclasses.replace(lab, builder=builder, candidates=dataclasses.replace(lab.candidates, commits=commits))
-    runs = finished(measure(lab, Share(1, 1), Share(0, 1)))
-    assert sorted(candidate for candidate, _ in runs) == [0, 1]
-
-
-@needs_postgres
-@pytest.mark.dbms
-def test_a_server_that_does_not_start_is_skipped_with_the_end_of_its_log(lab: HostLab, host: LocalHost) -> None:
-    assert BUILDER.server
-    server = replace(BUILDER.server, stop=[f"{BIN}/pg_ctl", "-D", "{data}", "-m", "fast", "stop"])
-    lab = dataclasses.replace(lab, builder=replace(BUILDER, server=server))
-    measure(lab, Share(FAST, 1))
-    *_, last = measure(lab, Share(WRONG, 1), Share(FAST, 1))
-    assert isinstance(last, CandidateSkipped)
-    assert (last.candidate, last.facts.stage) == (WRONG, "start")
-    assert "no_such" in last.facts.reason
-    assert "no_such" in Path(last.facts.log).read_text()
-    assert "before it was ready" in last.facts.reason
-    assert not jobs.running(host)
-
-
-@needs_postgres
-@pytest.mark.dbms
-@pytest.mark.parametrize("moment", [RunProgress, RunFinished])
-def test_a_server_that_dies_is_skipped(lab: HostLab, host: LocalHost, moment: type[LabEvent]) -> None:
-    lab = dataclasses.replace(lab, workload=replace(RESTING, time=2.0))
+def test_a_server_that_dies_between_two_runs_is_skipped(lab: HostLab, host: LocalHost) -> None:
     killed = []
-    for event in lab.measure(Measure((Share(MORTAL, 2),), Purpose.SEARCH)):
-        if isinstance(event, moment) and not killed:
+    for event in lab.measure(Measure((Share(0, 2),), Purpose.SEARCH)):
+        if isinstance(event, RunFinished) and not killed:
             (leader,) = [job for job in jobs.running(host) if "-server-" in job.id]
             killed = [str(pid) for pid in processes(host, leader)]
             host.run(["kill", "-s", "SEGV", *killed], check=False)
@@ -316,7 +251,7 @@ def test_a_process_that_ends_before_perf_attaches_fails_no_run(
     """Servers have helpers that come and go; the pid of one that is gone is listed for the first two attempts."""
     pids, gone = servers.pids, [2**22 + 1] * 2  # no kernel gives such a pid
     monkeypatch.setattr(servers, "pids", lambda *of: (*pids(*of), *[gone.pop() for _ in gone[:1]]))
-    ((_, run),) = finished(measure(lab, Share(FAST, 1)))
+    ((_, run),) = finished(measure(lab, Share(0, 1)))
     assert not gone
     assert run.counters["task-clock"]
 

@@ -57,7 +57,8 @@ def test_options_follow_those_of_the_variant(compiler: str, used: str) -> None:
         assert shlex.split(variant.ldflags) == [option]
 
 
-def test_a_training_is_known_by_its_workloads_and_not_by_its_host(trainer: Trainer) -> None:
+def test_what_a_training_is_known_by(trainer: Trainer) -> None:
+    """Its workloads and the configuration of their server, but not their order, nor the host and its sizes."""
     known = training_identity(trainer, VARIANT, "gcc")
     [workload] = trainer.workloads
     other = msgspec.structs.replace(workload, args={"rows": 10})
@@ -68,23 +69,15 @@ def test_a_training_is_known_by_its_workloads_and_not_by_its_host(trainer: Train
     assert training_identity(trainer, VARIANT, "clang") != known
     assert training_identity(None, VARIANT, "gcc") == {}
 
+    def identity(**changes: object) -> str:
+        served = msgspec.structs.replace(trainer.builder, server=msgspec.structs.replace(SERVER, **changes))
+        return replace(trainer, builder=served, entry=HostEntry(memory=99 if changes else 0)).identity
 
-def test_a_training_is_known_by_the_configuration_of_its_server(trainer: Trainer) -> None:
-    """But not by the sizes of the host."""
-
-    def identity(server: Server, **host: int) -> str:
-        builder = msgspec.structs.replace(trainer.builder, server=server)
-        return replace(trainer, builder=builder, entry=HostEntry(**host)).identity
-
-    known = identity(SERVER)
-    assert known != trainer.identity
-    assert identity(SERVER, memory=99) == known
+    served = identity()
+    assert served not in (trainer.identity, "") and identity(ready=["false"]) == served
     for change in ({"settings": {"cache": "{cache}", "sync": False}}, {"start": ["serve", "-f"]}, {"create": [["c"]]}):
-        assert identity(msgspec.structs.replace(SERVER, **change)) != known
-
-
-def test_a_training_does_not_depend_on_the_order_of_workloads(trainer: Trainer) -> None:
-    first, second = (msgspec.structs.replace(trainer.workloads[0], name=name) for name in "ab")
+        assert identity(**change) != served
+    first, second = (msgspec.structs.replace(workload, name=name) for name in "ab")
     builder = msgspec.structs.replace(trainer.builder, variants={"own": VARIANT})
     assert load_training(builder, "own", [second, first]) == (first, second)
 

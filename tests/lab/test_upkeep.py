@@ -50,64 +50,55 @@ def put(tmp_path: Path) -> Callable[..., Path]:
     return entry
 
 
-def test_oldest_first_until_the_rest_fits() -> None:
-    found = [Item("builds/b", 10, 2.0), Item("builds/a", 10, 1.0), Item("datasets/c", 10, 3.0), Item("jobs/d", 10, 4.0)]
-    assert expendable(found, 40, ()) == []
-    assert [item.name for item in expendable(found, 39, ())] == ["a"]
-    assert [item.name for item in expendable(found, 15, ())] == ["a", "b", "c"]
-    assert [item.name for item in expendable(found, 15, {"a", "c"})] == ["b", "d"]
-    assert [item.name for item in expendable(found, 0, {"a", "c"})] == ["b", "d"]
+def test_what_goes_first() -> None:
+    """What was left in any case; then links, what was not used for longest, and where builds are made."""
 
+    def going(paths: dict[str, float], limit: int, *pinned: str) -> list[str]:
+        return [item.path for item in expendable([Item(path, 10, used) for path, used in paths.items()], limit, pinned)]
 
-def test_a_build_that_was_cut_short_goes_in_any_case() -> None:
-    found = [Item("builds/a", 10, 1.0), Item("builds/b.part", 10, 9.0)]
-    assert [item.name for item in expendable(found, 100, ())] == ["b.part"]
-
-
-def test_a_visit_that_was_cut_short_goes_in_any_case_and_where_builds_are_made_last() -> None:
-    found = [Item("work/demo", 10, 1.0), Item("builds/a", 10, 9.0), Item("visit", 10, 9.0)]
-    assert [item.path for item in expendable(found, 100, ())] == ["visit"]
-    assert [item.path for item in expendable(found, 10, ())] == ["visit", "builds/a"]
-    assert [item.path for item in expendable(found, 0, ())] == ["visit", "builds/a", "work/demo"]
-    assert [item.path for item in expendable(found, 0, {"visit", "demo"})] == ["builds/a"]
-
-
-def test_the_links_of_builds_go_before_any_build_and_stay_with_one_that_is_needed() -> None:
-    found = [Item("builds/a", 10, 1.0), Item("builds/b", 10, 5.0), Item("builds/b/links", 10, 5.0)]
-    found += [Item("builds/c/links", 10, 2.0), Item("builds/c", 10, 2.0), Item("work/links", 10, 0.0)]
-    assert [item.path for item in expendable(found, 55, ())] == ["builds/c/links"]
-    assert [item.path for item in expendable(found, 35, ())] == ["builds/c/links", "builds/b/links", "builds/a"]
-    assert [item.path for item in expendable(found, 0, {"b", "c"})] == ["builds/a", "work/links"]
-
-
-@pytest.mark.tools
-def test_links_are_listed_beside_their_build_and_go_without_it(host: LocalHost, put: Callable[..., Path]) -> None:
-    put(f"builds/{A}/prefix", 1, 3)
-    put(f"builds/{A}/links", 2, 3)
-    put(f"builds/{A}/prefix/links", 0, 3)
-    put(f"builds/{B}.part/links", 1, 3)
-    found = {item.path: item for item in items(host)}
-    assert sorted(found) == [f"builds/{A}", f"builds/{A}/links", f"builds/{B}.part"]
-    assert found[f"builds/{A}"].size < 1.2 * MIB < 2 * MIB <= found[f"builds/{A}/links"].size
-    remove(host, [found[f"builds/{A}/links"]])
-    assert sorted(item.path for item in items(host)) == [f"builds/{A}", f"builds/{B}.part"]
+    usual = {"builds/b": 2.0, "builds/a": 1.0, "datasets/c": 3.0, "jobs/d": 4.0}
+    assert going(usual, 40) == []
+    assert going(usual, 39) == ["builds/a"]
+    assert going(usual, 15) == ["builds/a", "builds/b", "datasets/c"]
+    assert going(usual, 15, "a", "c") == going(usual, 0, "a", "c") == ["builds/b", "jobs/d"]
+    assert going({"builds/a": 1.0, "builds/b.part": 9.0}, 100) == ["builds/b.part"]
+    left = {"work/demo": 1.0, "builds/a": 9.0, "visit": 9.0}
+    assert going(left, 100) == ["visit"]
+    assert going(left, 0) == ["visit", "builds/a", "work/demo"]
+    assert going(left, 0, "visit", "demo") == ["builds/a"]
+    linked = {
+        "builds/a": 1.0,
+        "builds/b": 5.0,
+        "builds/b/links": 5.0,
+        "builds/c/links": 2.0,
+        "builds/c": 2.0,
+        "work/x": 0,
+    }
+    assert going(linked, 55) == ["builds/c/links"]
+    assert going(linked, 35) == ["builds/c/links", "builds/b/links", "builds/a"]
+    assert going(linked, 0, "b", "c") == ["builds/a", "work/x"]
 
 
 @pytest.mark.tools
 def test_what_is_there_with_size_and_last_use(host: LocalHost, put: Callable[..., Path], tmp_path: Path) -> None:
+    """Links are listed beside their build, and go without it."""
     assert items(host) == ()
-    put(f"builds/{A}", 1, 3)
+    put(f"builds/{A}/prefix", 1, 3)
+    put(f"builds/{A}/links", 2, 3)
+    put(f"builds/{A}/prefix/links", 0, 3)
+    put(f"builds/{B}.part/links", 1, 3)
     put(f"datasets/{D}", 2, 2)
     put("jobs/20200101-000000-run-abcdef", 0, 1)
     put("ccache/x", 5, 9)
     put("work/demo/build", 5, 9)
     put("visit", 3, 0)
     found = {item.path: item for item in items(host)}
-    assert sorted(found) == [f"builds/{A}", f"datasets/{D}", "jobs/20200101-000000-run-abcdef", "visit", "work/demo"]
-    assert MIB <= found[f"builds/{A}"].size < 1.2 * MIB
-    assert found[f"builds/{A}"].used == pytest.approx(time.time() - 3 * 86400, abs=100)
-    remove(host, [found[f"builds/{A}"], found["jobs/20200101-000000-run-abcdef"]])
-    assert sorted(item.path for item in items(host)) == [f"datasets/{D}", "visit", "work/demo"]
+    links, job, stay = f"builds/{A}/links", "jobs/20200101-000000-run-abcdef", {f"builds/{A}", f"datasets/{D}", "visit"}
+    assert set(found) == {*stay, links, f"builds/{B}.part", "work/demo", job}
+    assert MIB <= found[f"builds/{A}"].size < 1.2 * MIB < 2 * MIB <= found[links].size
+    assert found[f"datasets/{D}"].used == pytest.approx(time.time() - 2 * 86400, abs=100)
+    remove(host, [found[links], found[job], found[f"builds/{B}.part"]])
+    assert {item.path for item in items(host)} == {*stay, "work/demo"}
     assert (tmp_path / "ccache" / "x" / "inner" / "file").exists()
 
 

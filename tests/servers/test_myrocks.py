@@ -5,9 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from perfbisect.cli.commands.run import run
+from perfbisect.lab.servers import configuration, sizes
+from perfbisect.recipes.builder_reader import load_builder
+from perfbisect.recipes.inventory import HostEntry
+from perfbisect.recipes.when import TreeFacts, applied
 
 pytestmark = pytest.mark.tools
 
@@ -93,41 +95,19 @@ def test_what_never_ends_is_given_up(settle: Callable[..., tuple[int, list[str]]
     assert (status, changes(statements)) == (1, ["analysed", FLUSH])
 
 
-BUILDER = """
-extends = "myrocks"
-[build]
-compile = [["make", "mysqld"]]
-install = [["make", "install"]]
-artifacts = ["bin/mysqld"]
-"""
-
-
-@pytest.fixture
-def dry_run(tmp_path: Path, git: Callable[..., str]) -> str:
-    """What it prints from a commit of 5.6 to one of 8.0."""
-    for name, version in (("VERSION", "5 6 35"), ("MYSQL_VERSION", "8 0 32")):
-        parts = zip(("MAJOR", "MINOR", "PATCH"), version.split(), strict=True)
-        (tmp_path / "repo" / name).write_text("".join(f"MYSQL_VERSION_{part}={number}\n" for part, number in parts))
-        git("add", "-A")
-        git("commit", "-qm", version)
-        git("tag", f"fb-prod{version[0]}")
-        git("rm", "-q", name)
-    (tmp_path / "builders" / "mine").mkdir(parents=True)
-    (tmp_path / "builders" / "mine" / "builder.toml").write_text(BUILDER)
-    words = ["5", "8", "--builder", "mine", "--builders", f"{tmp_path}/builders", "--repo", f"{tmp_path}/repo"]
-    done = CliRunner().invoke(run, [*words, "-w", "update-index", "--dry-run"], standalone_mode=False)
-    assert done.exception is None, done.exception
-    return done.output
-
-
-def test_a_dry_run_tells_the_engines_settings(dry_run: str) -> None:
-    new, old = dry_run.split("the same except")
+@pytest.mark.parametrize(
+    ("version", "own"),
+    [
+        ("8.0.32", ["collation_server = latin1_swedish_ci\n"]),
+        ("5.6.35", ["innodb = OFF\n", "collation_server = latin1_bin\n", "rocksdb_max_subcompactions = 2\n"]),
+    ],
+)
+def test_the_engines_settings(version: str, own: list[str]) -> None:
+    builder = applied(load_builder("myrocks", SETTLE.parents[1]), TreeFacts(version, lambda _: False, "gcc", "12")))
+    files = dict.fromkeys(("data", "socket", "pidfile", "log", "port"), "x")
+    written = configuration(builder, {**sizes(HostEntry(), 1024, 2), **files})
     shared = ["rocksdb\n", "default_storage_engine = ROCKSDB\n", "rocksdb_default_cf_options = write_buffer_size=32m;"]
-    for line in (*shared, "collation_server = latin1_swedish_ci\n", "{cache_index_and_filter_blocks=1;", "/settle "):
-        assert line in new, line
-    parts = ("mysqld --no-defaults --version", "prepare.lua", "/settle ", " check\n", "# a visit", "update-index.lua")
-    places = [new.index(part) for part in parts]
-    assert places == sorted(places)
-    for line in (*shared, "innodb = OFF\n", "collation_server = latin1_bin\n", "rocksdb_max_subcompactions = 2\n"):
-        assert line in old, line
-    assert "innodb = OFF\n" not in new
+    for line in (*shared, "{cache_index_and_filter_blocks=1;", *own):
+        assert line in written, line
+    assert ("innodb = OFF\n" in written) == (version < "8")
+    assert builder.server and "{recipe}/settle" in builder.server.settle[0]

@@ -107,30 +107,6 @@ def test_a_visit_with_the_recipes_settings(
 
 @pytest.mark.dbms
 @needs_postgres
-@pytest.mark.slow
-def test_data_that_lost_something_is_loaded_again(open_lab: Open, commits: Commits, host: LocalHost) -> None:
-    hashes = commits(PLAIN, SLOW)
-    measure(open_lab(RESTING, hashes), Share(0, 1))
-    lab = open_lab(RESTING, hashes)
-    measure(lab, Share(0, 1))
-
-    def cut(kept: Path) -> None:
-        largest = max((kept / "data" / "base").rglob("*"), key=lambda file: file.stat().st_size)
-        os.truncate(largest, largest.stat().st_size // 2)
-
-    key = change_kept(host, cut)
-    events = measure(lab, Share(0, 1))
-    (said,) = warnings(events)
-    assert re.search(
-        rf"{key} on host here is damaged: [\d,]+ bytes in .* were copied, but .*: it is loaded again", said
-    )
-    assert [run.dataset for run in runs(events)] == [key]
-    change_kept(host, lambda kept: (kept / "dataset.json").unlink())
-    assert "its record is missing: it is loaded again" in warnings(measure(open_lab(RESTING, hashes), Share(0, 1)))[0]
-
-
-@pytest.mark.dbms
-@needs_postgres
 def test_data_with_other_rows_is_loaded_again(open_lab: Open, commits: Commits, host: LocalHost) -> None:
     hashes = commits(PLAIN, SLOW)
     measure(open_lab(RESTING, hashes), Share(0, 1))
@@ -169,32 +145,6 @@ def test_a_build_that_alone_answers_wrongly_is_skipped_and_the_data_stays(
     events = measure(open_lab(workload, hashes), Share(2, 1))
     assert "is answered as l0aded on, and was answered as loaded on" in warnings(events)[0]
     assert (len(warnings(events)), len(runs(events))) == (1, 1)
-
-
-@pytest.mark.dbms
-@needs_postgres
-@pytest.mark.slow
-def test_a_build_that_refuses_the_data_gets_its_own(
-    open_lab: Open, commits: Commits, host: LocalHost, recipe: Callable[[str], None]
-) -> None:
-    """The format is told by a comment in the settings, and a server says what servers say of another's files."""
-    tell = ["sh", "-c", "head -n 1 {prefix}/extra.conf >{data}/format"]
-    refuse = """head -n 1 {prefix}/extra.conf | cmp -s - {data}/format ||
-    {{ echo 'FATAL:  database files are incompatible with server'; exit 1; }}
-    exec "$@" """
-    start = ["sh", "-c", refuse, "start", *SERVER["start"]]
-    recipe(RECIPE + f"initialise = {json.dumps([*SERVER['initialise'], tell])}\nstart = {json.dumps(start)}\n")
-    lab = open_lab(RESTING, commits("# 1\n", "# 2\n", f"# 2\n{PLAIN}", "# 1\n#\n"))
-    events = measure(lab, Share(0, 1), Share(1, 1), Share(2, 1), Share(3, 1))
-    data = {run.commit: run.dataset for run in runs(events)}
-    old, new, newer, last = (data[commit] for commit in lab.candidates.commits)
-    assert old == last
-    assert new.startswith(f"{old}-"), "a key of its own"
-    assert newer == new, "which serves all that are like it"
-    assert [text.split(" does not start on the data ")[0] for text in warnings(events)] == [
-        lab.candidates.commits[1][:10], lab.candidates.commits[2][:10],
-    ]  # fmt: skip
-    assert "database files are incompatible with server" in warnings(events)[0]
 
 
 @pytest.mark.dbms

@@ -64,19 +64,14 @@ def workload(tmp_path: Path) -> Workload:
     )
 
 
+def other_runs(builder: Builder, workload: Workload, *hosts: HostEntry, than: Workload | None = None) -> bool:
+    """Whether these are other runs than those of the usual builder, workload and host."""
+    return fingerprint(builder, workload, hosts or [HOST]) != fingerprint(BUILDER, than or workload, [HOST])
+
+
 @pytest.mark.parametrize("change", [{"args": {"tables": 2}}, {"threads": 2}, {"time": 9.0}, {"setup": "select 1"}])
 def test_a_workload_makes_other_runs(workload: Workload, change: dict[str, object]) -> None:
-    now = changed(workload, **change)
-    assert fingerprint(BUILDER, now, [HOST]) != fingerprint(BUILDER, workload, [HOST])
-
-
-def test_a_script_makes_other_runs_and_what_only_people_read_does_not(workload: Workload, tmp_path: Path) -> None:
-    before = fingerprint(BUILDER, workload, [HOST])
-    (tmp_path / "suite.toml").write_text("[workloads.another]")
-    told = changed(workload, summary="one row", group="points", suspects={"src": 2.0})
-    assert fingerprint(changed(BUILDER, summary="a server"), told, [HOST]) == before
-    (tmp_path / "point.lua").write_text('require("sql") -- and more')
-    assert fingerprint(BUILDER, workload, [HOST]) != before
+    assert other_runs(BUILDER, changed(workload, **change), than=workload)
 
 
 @pytest.mark.parametrize(
@@ -89,46 +84,38 @@ def test_a_script_makes_other_runs_and_what_only_people_read_does_not(workload: 
     ],
 )
 def test_a_recipe_makes_other_runs(workload: Workload, builder: Builder) -> None:
-    assert fingerprint(builder, workload, [HOST]) != fingerprint(BUILDER, workload, [HOST])
+    assert other_runs(builder, workload)
 
 
-def test_a_file_that_no_script_requires_makes_no_other_runs(workload: Workload, tmp_path: Path) -> None:
-    before = fingerprint(BUILDER, workload, [HOST])
-    (tmp_path / "range.lua").write_text("")
-    assert fingerprint(BUILDER, workload, [HOST]) == before
-    (tmp_path / "sql.lua").write_text("")
-    assert fingerprint(BUILDER, workload, [HOST]) != before
-
-
-def test_a_command_may_read_what_lies_beside_its_suite_if_it_is_reported_where_that_is(
-    workload: Workload, tmp_path: Path
-) -> None:
-    told, untold = (changed(workload, script="", command=[word]) for word in ("{suite}/run", "run"))
-    before = [fingerprint(BUILDER, each, [HOST]) for each in (told, untold)]
-    (tmp_path / "run").write_text("")
-    (tmp_path / "suite.toml").write_text("[workloads.another]")
-    assert [fingerprint(BUILDER, each, [HOST]) == was for each, was in zip((told, untold), before, strict=True)] == [
-        False,
-        True,
-    ]
+def test_files_that_runs_read_make_other_runs(workload: Workload, tmp_path: Path) -> None:
+    """Those that a script requires; for a command what lies beside its suite, if it is told where that is."""
+    told = changed(workload, summary="one row", group="points", suspects={"src": 2.0})
+    assert not other_runs(changed(BUILDER, summary="a server"), told, than=workload), "what only people read"
+    commands = [changed(workload, script="", command=[word]) for word in ("{suite}/run", "run")]
+    before = [fingerprint(BUILDER, each, [HOST]) for each in (workload, *commands)]
+    for file, text, others in (
+        ("suite.toml", "[workloads.another]", [False, False, False]),
+        ("range.lua", "", [False, True, False]),
+        ("sql.lua", "", [True, True, False]),
+        ("point.lua", 'require("sql") -- and more', [True, True, False]),
+    ):
+        (tmp_path / file).write_text(text)
+        now = [fingerprint(BUILDER, each, [HOST]) for each in (workload, *commands)]
+        assert [one != other for one, other in zip(before, now, strict=True)] == others, file
+        before = now
 
 
 @pytest.mark.parametrize("word", ["{memory}", "{cache}", "{jobs}"])
 def test_sizes_of_the_host_count_for_commands_that_are_reported_them(workload: Workload, word: str) -> None:
     larger = HostEntry(name="here", memory=900, jobs=7)
-    assert fingerprint(BUILDER, workload, [larger]) == fingerprint(BUILDER, workload, [HOST])
-    told = changed(workload, script="", command=["run", word])
-    assert fingerprint(BUILDER, told, [larger]) != fingerprint(BUILDER, told, [HOST])
+    assert not other_runs(BUILDER, workload, larger)
+    assert other_runs(BUILDER, changed(workload, script="", command=["run", word]), larger)
 
 
-@pytest.mark.parametrize("entry", [HostEntry(name="here", server_cpus="0"), HostEntry(name="here", client_cpus="1")])
-def test_a_share_of_the_host_makes_other_runs(workload: Workload, entry: HostEntry) -> None:
-    assert fingerprint(BUILDER, workload, [entry]) != fingerprint(BUILDER, workload, [HOST])
-    assert fingerprint(BUILDER, workload, [HOST, entry]) != fingerprint(BUILDER, workload, [entry, HOST])
-
-
-def test_runs_that_are_counted_exactly_are_other_runs(workload: Workload) -> None:
-    timed = fingerprint(BUILDER, workload, [HOST])
-    assert fingerprint(BUILDER, workload, [HOST], [""]) == timed
-    methods = ("perf-user", "valgrind-3.19.0", "valgrind-3.21.0")
-    assert len({timed, *(fingerprint(BUILDER, workload, [HOST], [each]) for each in methods)}) == 4
+def test_the_share_of_a_host_and_exact_counts_make_other_runs(workload: Workload) -> None:
+    for entry in (HostEntry(name="here", server_cpus="0"), HostEntry(name="here", client_cpus="1")):
+        assert other_runs(BUILDER, workload, entry)
+        assert fingerprint(BUILDER, workload, [HOST, entry]) != fingerprint(BUILDER, workload, [entry, HOST])
+    methods = ([""], ["perf-user"], ["valgrind-3.19.0"], ["valgrind-3.21.0"])
+    found = [fingerprint(BUILDER, workload, [HOST], each) for each in methods]
+    assert len(set(found)) == 4 and found[0] == fingerprint(BUILDER, workload, [HOST])
