@@ -103,7 +103,7 @@ def test_what_never_ends_is_given_up(settle: Callable[..., tuple[int, list[str]]
     ],
 )
 def test_the_engines_settings(version: str, own: list[str]) -> None:
-    builder = applied(load_builder("myrocks", SETTLE.parents[1]), TreeFacts(version, lambda _: False, "gcc", "12")))
+    builder = applied(load_builder("myrocks", SETTLE.parents[1]), TreeFacts(version, lambda _: False, "gcc", "12"))
     files = dict.fromkeys(("data", "socket", "pidfile", "log", "port"), "x")
     written = configuration(builder, {**sizes(HostEntry(), 1024, 2), **files})
     shared = ["rocksdb\n", "default_storage_engine = ROCKSDB\n", "rocksdb_default_cf_options = write_buffer_size=32m;"]
