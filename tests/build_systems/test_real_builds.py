@@ -1,5 +1,7 @@
-"""Tiny trees of every build system, built by real tools as a hunt builds a commit."""
+"""Small trees of every build system, built by real tools as a hunt builds a commit: with the variant's options, programs that a
+tree does not install with the shared libraries that they load, and links that are repeated in other orders."""
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -8,12 +10,115 @@ import pytest
 
 from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.errors import BuildFailed
+from perfbisect.lab.build import build_store, links
 from perfbisect.recipes.builder import Build, Builder, Variant
-from repos import Repo
+from repos import Files, Repo
 from sharing import Yard
 
 pytestmark = pytest.mark.tools
 
+OWN = range(8)
+BENCH = (
+    "#include <stdio.h>\nint outer(void);\n"
+    + "".join(f"int own{n}(int x) {{ return x + {n}; }}\n" for n in OWN)
+    + "int main(int many, char **words)\n{\n    int sum = outer();\n"
+    + "".join(f"    sum += many > 9 ? own{n}(sum) : 0;\n" for n in OWN)
+    + '    printf("%d\\n", sum);\n    return 0;\n}\n'
+)
+
+
+def inner(value: int) -> str:
+    """The source of a library of many functions; the program prints ten more."""
+    return (
+        "".join(f"int part{n}(int x) {{ return x * {n + 3}; }}\n" for n in OWN)
+        + f"int inner(void) {{ return {value}; }}\n"
+    )
+
+
+# The program loads `outer` and that `inner`, each from a folder of its own. Only `outer` is installed, by some.
+BENCHMARK = {
+    "bench.c": BENCH,
+    "outer.c": "int inner(void);\nint second(void) { return 10; }\nint outer(void) { return inner() + second(); }\n",
+    "inner.c": inner(1),
+}
+UNINSTALLED = """\
+cmake_minimum_required(VERSION 3.10)
+project(tool C)
+add_library(inner SHARED inner.c)
+add_library(outer SHARED outer.c)
+set_target_properties(inner outer PROPERTIES VERSION 1.2.3 SOVERSION 1)
+set_target_properties(inner PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/deep/er")
+target_link_libraries(outer PRIVATE inner)
+add_executable(bench bench.c)
+target_link_libraries(bench outer)
+install(TARGETS outer LIBRARY DESTINATION lib)
+install(FILES bench.c DESTINATION OUTSIDE)
+"""
+RELATIVE = "set(CMAKE_BUILD_RPATH_USE_ORIGIN ON)\n"
+STATIC = """\
+cmake_minimum_required(VERSION 3.10)
+project(tool C)
+add_library(parts STATIC outer.c inner.c)
+add_executable(bench bench.c)
+target_link_libraries(bench parts)
+install(FILES bench.c DESTINATION OUTSIDE)
+"""
+MESON = """\
+project('tool', 'c')
+subdir('lib')
+executable('bench', 'bench.c', link_with: outer)
+install_data('bench.c', install_dir: 'OUTSIDE')
+"""
+MESON_LIB = """\
+inner = shared_library('inner', '../inner.c')
+outer = shared_library('outer', '../outer.c', link_with: inner, install: true)
+"""
+CONFIGURE_AC = """\
+AC_INIT([tool], [1])
+AC_CONFIG_MACRO_DIRS([m4])
+AM_INIT_AUTOMAKE([foreign])
+LT_INIT
+AC_PROG_CC
+AC_CONFIG_FILES([Makefile])
+AC_OUTPUT
+"""
+MAKEFILE_AM = """\
+ACLOCAL_AMFLAGS = -I m4
+lib_LTLIBRARIES = libinner.la libouter.la
+libinner_la_SOURCES = inner.c
+libouter_la_SOURCES = outer.c
+libouter_la_LIBADD = libinner.la
+noinst_PROGRAMS = bench
+bench_SOURCES = bench.c
+bench_LDADD = libouter.la
+outsidedir = OUTSIDE
+outside_DATA = bench.c
+"""
+MAKEFILE = """\
+CFLAGS = -O3
+bench: bench.o sub/libouter.so
+	$(CC) -o $@ bench.o -Lsub -louter -Wl,-rpath,$(CURDIR)/sub:/usr/local/odd -Wl,-rpath-link,$(CURDIR)
+sub/libouter.so: outer.o libinner.so
+	mkdir -p sub && $(CC) -shared -o $@ outer.o -L. -linner -Wl,-rpath,'$$ORIGIN/..'
+libinner.so: inner.o
+	$(CC) -shared -o $@ $^
+%.o: %.c
+	$(CC) $(CFLAGS) -fPIC -c -o $@ $<
+install:
+	install -D bench.c $(DESTDIR)OUTSIDE/bench.c
+"""
+AUTOTOOLS = {"configure.ac": CONFIGURE_AC, "Makefile.am": MAKEFILE_AM, "m4/.keep": ""}
+TREES = {
+    "cmake": {"CMakeLists.txt": UNINSTALLED},
+    "cmake, relative": {"CMakeLists.txt": RELATIVE + UNINSTALLED},
+    "cmake, static": {"CMakeLists.txt": STATIC},
+    "meson": {"meson.build": MESON, "lib/meson.build": MESON_LIB},
+    "autotools": AUTOTOOLS,
+    "make": {"makefile": MAKEFILE},
+}
+NEEDS = {"cmake": "cmake", "meson": "meson", "autotools": "libtoolize", "make": "make"}
+BIN = "bin/bench"
+RECIPE = Builder(name="tool", summary="a tool", driver="tool", programs=["bin/tool"], build=Build(timeout=300.0))
 MAIN = '#include <stdio.h>\nint part(void);\nint main(void) { printf("%d\\n", part()); return 0; }\n'
 SOURCES = {"main.c": MAIN, "part.c": "int part(void) { return 1; }\n"}
 CMAKE = """\
@@ -21,42 +126,14 @@ cmake_minimum_required(VERSION 3.10)
 project(tool C)
 add_executable(tool main.c part.c)
 install(TARGETS tool RUNTIME DESTINATION bin)
-install(FILES main.c DESTINATION OUTSIDE)
 """
-MESON = """\
-project('tool', 'c')
-executable('tool', 'main.c', 'part.c', install: true)
-install_data('main.c', install_dir: 'OUTSIDE')
-"""
-CONFIGURE_AC = """\
-AC_INIT([tool], [1])
-AM_INIT_AUTOMAKE([foreign subdir-objects])
-AC_PROG_CC
-AC_CONFIG_FILES([Makefile])
-AC_OUTPUT
-"""
-MAKEFILE_AM = """\
-bin_PROGRAMS = tool
-tool_SOURCES = main.c part.c
-outsidedir = OUTSIDE
-outside_DATA = main.c
-"""
-MAKEFILE = """\
+MAKE = """\
 CFLAGS = -O3
 tool: main.o part.o
 \t$(CC) $(CFLAGS) -o $@ $^
 install: tool
 \tinstall -D tool $(DESTDIR)$(PREFIX)/bin/tool
-\tinstall -D main.c $(DESTDIR)OUTSIDE/main.c
 """
-TREES = {
-    "cmake": {"CMakeLists.txt": CMAKE},
-    "meson": {"meson.build": MESON},
-    "autotools": {"configure.ac": CONFIGURE_AC, "Makefile.am": MAKEFILE_AM},
-    "make": {"makefile": MAKEFILE},
-}
-TOOLS = {"cmake": ("cmake", "ninja"), "meson": ("meson", "ninja"), "autotools": ("autoreconf", "automake"), "make": ()}
-RECIPE = Builder(name="tool", summary="a tool", driver="tool", programs=["bin/tool"], build=Build(timeout=300.0))
 
 # Compiles, and adds its arguments to the file beside it.
 RECORDER = '#!/bin/sh\nprintf "%s\\n" "$*" >>"$0.log"\nexec gcc "$@"\n'
@@ -73,15 +150,16 @@ class RecordingYard(Yard):
     def outside(self) -> Path:
         return self.folder / "outside"
 
-    def commit(self, files: dict[str, str]) -> str:
-        self.git.write({name: content.replace("OUTSIDE", str(self.outside)) for name, content in files.items()})
+    def commit(self, files: Files) -> str:
+        self.git.write({name: str(content).replace("OUTSIDE", str(self.outside)) for name, content in files.items()})
         for name in files:
             (self.git.path / name).chmod(0o755)
         return self.git.commit()
 
-    def made(self, sha: str, variant: Variant | None = None, **changes: object) -> BuildFacts:
+    def made(self, what: str | Files, variant: Variant | None = None, **changes: object) -> BuildFacts:
+        """The build of a commit, or of one that is made first."""
         variant = variant or Variant(cc=str(self.compiler), cflags="-O2 -DVARIANT")
-        return self.build(sha, variants={"o2nofp": variant}, **changes)
+        return self.build(what if isinstance(what, str) else self.commit(what), variants={"o2nofp": variant}, **changes)
 
     def run(self, facts: BuildFacts, program: str = "bin/tool") -> str:
         return self.output(facts.key, program)
@@ -89,7 +167,9 @@ class RecordingYard(Yard):
     def compiled(self) -> list[str]:
         """The arguments of the compilations of the tree's files."""
         lines = Path(f"{self.compiler}.log").read_text().splitlines()
-        return [line for line in lines if " -c " in f" {line} " and ("main." in line or "part." in line)]
+        return [
+            line for line in lines if " -c " in f" {line} " and re.search(r"(main|part|bench|outer|inner)\.c", line)
+        ]
 
 
 @pytest.fixture
@@ -108,13 +188,31 @@ def needs(*tools: str) -> None:
         pytest.skip(f"{', '.join(absent)} is not installed")
 
 
-@pytest.mark.parametrize("system", TREES)
-def test_a_tree_is_built_by_its_system_with_the_options_of_the_variant(yard: RecordingYard, system: str) -> None:
-    needs(*TOOLS[system])
-    first = yard.made(yard.commit(SOURCES | TREES[system]))
-    assert first.system == system
-    assert yard.run(first) == "1"
-    assert not yard.outside.exists(), "only {prefix} is written to"
+def order(program: Path) -> tuple[str, ...]:
+    """The functions of a program of ours, with their sizes, by their addresses."""
+    printed = subprocess.run(
+        ["nm", "-nS", "--defined-only", program], capture_output=True, text=True, check=True
+    ).stdout
+    rows = [line.split() for line in printed.splitlines()]
+    return tuple(f"{row[-1]} {row[-3]}" for row in rows if re.fullmatch(r"part\d|own\d", row[-1])) if rows else ()
+
+
+def runpath(file: Path) -> str:
+    printed = subprocess.run(["readelf", "-dW", file], capture_output=True, text=True, check=True).stdout
+    return next((line.split("[")[1].rstrip("]") for line in printed.splitlines() if "PATH)" in line), "")
+
+
+@pytest.mark.parametrize("tree", TREES)
+def test_a_tree_is_built_by_its_system(yard: RecordingYard, tree: str) -> None:
+    """With the options of the variant; what it does not install is copied with the libraries that it loads, and linked again."""
+    system = tree.partition(",")[0]
+    needs(NEEDS[system])
+
+    def made(files: Files) -> BuildFacts:
+        return yard.made(files, programs=[BIN], layouts=True)
+
+    first = made(BENCHMARK | TREES[tree])
+    assert (first.system, yard.run(first, BIN)) == (system, "11")
     compiled = yard.compiled()
     assert compiled
     for line in compiled:
@@ -125,30 +223,51 @@ def test_a_tree_is_built_by_its_system_with_the_options_of_the_variant(yard: Rec
     if system in ("cmake", "meson"):
         assert not [line for line in compiled if "-O3" in line or "-O0" in line or " -g" in line]
         assert any("-DNDEBUG" in line for line in compiled)
-    second = yard.made(yard.commit({"part.c": "int part(void) { return 2; }\n"}))
-    assert yard.run(second) == "2"
+    second = made({"inner.c": inner(5)})
     assert second.cache_hits >= 1
-    assert second.cache_misses == 1
+    assert second.cache_misses == (2 if system == "autotools" else 1), "libtool compiles twice"
     assert first.binary != second.binary
-    third = yard.made(yard.commit({"part.c": "int part(void) { return 2; } // two\n"}))
-    assert third.binary == second.binary
+    assert made({"inner.c": inner(5) + "// five\n"}).binary == second.binary
+    shutil.rmtree(yard.root / "work" / "tool" / "build")
+    assert (yard.run(first, BIN), yard.run(second, BIN)) == ("11", "15"), "each loads its own libraries"
+    assert not yard.outside.exists(), "only {prefix} is written to"
+
+    if system == "make":
+        assert runpath(yard.installed(first.key, BIN)) == "$ORIGIN:/usr/local/odd", "other folders stay"
+    found = links.find_linker(yard.host)
+    assert found
+    assert (first.fixed, first.linker) == ("", found.version)
+    again = [links.link(yard.host, first.key, seed, found) for seed in (1, 2)]
+    assert [yard.output(key, BIN) for key in again] == ["11", "11"]
+    top = yard.installed(first.key)
+    libraries = (path for path in top.rglob("libinner.so*") if not path.is_symlink())
+    parts = [BIN, *(str(path.relative_to(top)) for path in libraries)]
+    assert len(parts) == (1 if tree == "cmake, static" else 2)
+    for part in parts:
+        orders = [order(yard.installed(key, part)) for key in (first.key, *again)]
+        assert len(set(orders)) == 3
+        assert len({frozenset(each) for each in orders}) == 1, "the same instructions"
+    once = yard.installed(again[0], BIN).read_bytes()
+    build_store.remove(yard.host, again[0])
+    assert not yard.installed(again[0], BIN).exists()
+    assert links.link(yard.host, first.key, 1, found) == again[0]
+    assert yard.installed(again[0], BIN).read_bytes() == once
 
 
 STRICT = {
     "cmake": {
         "CMakeLists.txt": CMAKE.replace("add_exec", 'set(CMAKE_C_FLAGS "${CMAKE_C_FLAGS} -Wall -Werror")\nadd_exec')
     },
-    "meson": {"meson.build": MESON.replace("'c')", "'c', default_options: ['warning_level=2', 'werror=true'])", 1)},
-    "make": {"makefile": MAKEFILE.replace("-O3", "-O3 -Wall -Werror")},
+    "make": {"makefile": MAKE.replace("-O3", "-O3 -Wall -Werror")},
 }
 
 
 @pytest.mark.parametrize("system", STRICT)
 def test_warnings_of_a_newer_compiler_are_no_errors(yard: RecordingYard, system: str) -> None:
-    needs(*TOOLS[system])
+    needs(NEEDS[system])
     warned = {"part.c": "int part(void) { int unused = 3; return 1; }\n"}
     assert yard.run(yard.made(yard.commit(SOURCES | STRICT[system] | warned))) == "1"
-    assert any("-Werror" in line for line in yard.compiled()) or system == "meson"
+    assert any("-Werror" in line for line in yard.compiled())
 
 
 LIBRARY = """\
@@ -179,7 +298,7 @@ def test_cmake_builds_what_installs_the_programs_and_their_libraries_are_part_of
 def test_link_time_optimisation(yard: RecordingYard) -> None:
     needs("cmake")
     lto = Variant(cc=str(yard.compiler), cflags="-O2 -flto=auto", ldflags="-flto=auto -Wl,-O1")
-    assert yard.run(yard.made(yard.commit(SOURCES | TREES["cmake"]), lto)) == "1"
+    assert yard.run(yard.made(yard.commit(SOURCES | {"CMakeLists.txt": CMAKE}), lto)) == "1"
     assert "-Wl,-O1" in Path(f"{yard.compiler}.log").read_text()
 
 
@@ -246,10 +365,7 @@ def test_a_makefile_gets_the_variant_s_options_as_they_are(yard: RecordingYard) 
     main = "#include <stdio.h>\nint main(void) { puts(TEXT); return 0; }\n"
     built = yard.made(yard.commit({"main.c": main, "Makefile": makefile}), odd)
     assert yard.run(built) == "a $b"
-    headers = subprocess.run(
-        ["readelf", "-d", yard.installed(built.key) / "bin" / "tool"], capture_output=True, text=True, check=True
-    ).stdout
-    assert "[$ORIGIN/../lib]" in headers
+    assert runpath(yard.installed(built.key, "bin/tool")) == "$ORIGIN/../lib"
 
 
 def test_a_makefile_that_installs_nothing_leaves_its_folder(yard: RecordingYard) -> None:
@@ -259,7 +375,7 @@ def test_a_makefile_that_installs_nothing_leaves_its_folder(yard: RecordingYard)
 
 def test_in_place_the_copy_of_the_tree_is_the_result(yard: RecordingYard) -> None:
     needs("cmake")
-    sha = yard.commit(SOURCES | TREES["cmake"])
+    sha = yard.commit(SOURCES | {"CMakeLists.txt": CMAKE})
     built = yard.made(sha, programs=["build/tool"], build=Build(in_place=True))
     assert yard.run(built, "build/tool") == "1"
     assert (yard.installed(built.key) / "main.c").exists()
@@ -268,9 +384,9 @@ def test_in_place_the_copy_of_the_tree_is_the_result(yard: RecordingYard) -> Non
 
 def test_each_commit_is_built_with_the_system_that_it_has(yard: RecordingYard) -> None:
     needs("cmake")
-    older = yard.made(yard.commit(SOURCES | TREES["make"]))
+    older = yard.made(yard.commit(SOURCES | {"makefile": MAKE}))
     yard.git("rm", "-q", "makefile")
-    newer = yard.made(yard.commit(TREES["cmake"]))
+    newer = yard.made({"CMakeLists.txt": CMAKE})
     assert (older.system, newer.system) == ("make", "cmake")
     yard.git("rm", "-q", "CMakeLists.txt")
     with pytest.raises(BuildFailed, match="does not configure: its tree has no build system"):
@@ -278,7 +394,7 @@ def test_each_commit_is_built_with_the_system_that_it_has(yard: RecordingYard) -
 
 
 def test_the_system_of_the_range_goes_before_what_else_a_commit_has(yard: RecordingYard) -> None:
-    sha = yard.commit(SOURCES | TREES["make"] | {"CMakeLists.txt": "message(FATAL_ERROR broken)\n"})
+    sha = yard.commit(SOURCES | {"makefile": MAKE} | {"CMakeLists.txt": "message(FATAL_ERROR broken)\n"})
     assert yard.made(sha, build=Build(system="make")).system == "make"
     needs("cmake")
     with pytest.raises(BuildFailed, match="does not configure"):
@@ -313,3 +429,53 @@ def test_a_cargo_workspace(yard: RecordingYard) -> None:
     built = yard.made(yard.commit(tree))
     assert built.system == "cargo"
     assert yard.run(built) == "3"
+
+
+def test_a_linker_that_looks_for_the_libraries_of_libraries_finds_them(
+    yard: RecordingYard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ld.bfd does, which moves object files: the program has two, and loads `inner` only by `outer`."""
+    needs("cmake")
+    linker = links.Linker(links.OBJECTS, "")
+    monkeypatch.setattr(links, "find_linker", lambda _: linker)
+    lists = UNINSTALLED.replace("bench bench.c", "bench bench.c more.c")
+    more = {"CMakeLists.txt": lists, "more.c": "int more(void) { return 2; }\n"}
+    facts = yard.made(BENCHMARK | more, programs=[BIN], layouts=True)
+    shutil.rmtree(yard.root / "work" / "tool" / "build")
+    assert facts.fixed == ""
+    assert yard.output(links.link(yard.host, facts.key, 1, linker), BIN) == "11"
+
+
+def test_what_is_installed_is_not_touched(yard: RecordingYard) -> None:
+    """Whatever else the build has of that name."""
+    rule = "install:\n\tinstall -D bench $(DESTDIR)$(PREFIX)/bin/bench\n\tmkdir a b && cp bench a && cp bench b\n"
+    tree = {"Makefile": MAKEFILE.partition("install:")[0] + rule}
+    key = yard.made(BENCHMARK | tree, programs=[BIN]).key
+    assert runpath(yard.installed(key, BIN)).startswith(str(yard.root))
+    assert not yard.installed(key, "bin/libouter.so").exists()
+
+
+SEVERAL = "mkdir a b && echo 1 >a/bench && echo 2 >b/bench && chmod +x a/bench b/bench"
+BY_PATH = "$(CC) -fPIC -shared -o libx.so outer.c inner.c && $(CC) -o bench bench.c $(CURDIR)/libx.so"
+NEAREST = (
+    "mkdir -p x/y && printf '#!/bin/sh\\necho 7\\n' >x/bench && echo 'echo 8' >x/y/bench && chmod +x x/bench x/y/bench"
+)
+
+
+@pytest.mark.parametrize(
+    ("rule", "why"),
+    [
+        (f"{NEAREST} && echo 9 >bench", ""),  # that one cannot be executed: it is no program
+        (SEVERAL, r"bin/bench is not installed, and several files of the build have its name: \./a/bench \./b/bench"),
+        (BY_PATH, "bin/bench loads a library of its build by its path: build/libx"),
+        ("", "it did not install bin/bench"),
+    ],
+)
+def test_the_program_to_copy(yard: RecordingYard, rule: str, why: str) -> None:
+    """Is the one nearest to the top."""
+    tree = BENCHMARK | {"Makefile": f"all:\ninstall:\n\t{rule}\n"}
+    if not why:
+        assert yard.run(yard.made(tree, programs=[BIN]), BIN) == "7"
+        return
+    with pytest.raises(BuildFailed, match=rf"does not install: .*{why}"):
+        yard.made(tree, programs=[BIN])

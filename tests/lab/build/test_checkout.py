@@ -27,9 +27,6 @@ from waiting import finish
 pytestmark = pytest.mark.tools
 
 
-Git = Callable[..., str]
-
-
 @pytest.fixture
 def host(tmp_path: Path) -> LocalHost:
     root = tmp_path / "our 'root'"
@@ -206,13 +203,6 @@ def test_nobodys_git_configuration_matters(
     assert not (seal / "index").exists()
 
 
-def test_a_linked_work_tree_serves(host: LocalHost, git: Repo, tmp_path: Path) -> None:
-    sha = git.commit({"a.c": "1"})
-    git("worktree", "add", "-q", str(tmp_path / "linked"))
-    check_out(host, mirrored(host, tmp_path / "linked"), sha, place(host), [])
-    assert listing(Path(place(host))) == {"a.c"}
-
-
 def test_on_this_machine_nothing_is_copied(host: LocalHost, git: Repo) -> None:
     sha = git.commit({"a.c": "1"})
     told, bare = finish(checkout.mirror(StoppableHost(host, threading.Event()), open_repository(git.path), "n", [sha]))
@@ -255,14 +245,18 @@ def new_file(path: str) -> bytes:
     return f"diff --git a/{path} b/{path}\nnew file mode 100644\n--- /dev/null\n+++ b/{path}\n@@ -0,0 +1 @@\n+added\n".encode()
 
 
+Commit = Callable[..., str]
+Patched = Callable[..., BuildContext]
+
+
 @pytest.fixture
-def commit_of_patching(git: Repo) -> Callable[..., str]:
+def commit(git: Repo) -> Commit:
     """``commit(text, version)`` commits a tree with these; returns the hash."""
     return lambda text, version="1.0": git.commit({"text": f"{text}\nend\n", "VERSION": f"{version}\n"})
 
 
 @pytest.fixture
-def context(yard: Yard) -> Callable[..., BuildContext]:
+def context(yard: Yard) -> Patched:
     yard.recipe = msgspec.structs.replace(RECIPE, folder=yard.recipe.folder)
     return lambda *patches: yard.context("", *patches)
 
@@ -273,11 +267,9 @@ def built(context: BuildContext, sha: str) -> tuple[Built, str]:
     return made, Path(context.host.root, "builds", made.facts.key, "prefix", "text").read_text()
 
 
-def test_a_commit_is_known_by_its_patched_tree(
-    commit_of_patching: Callable[..., str], context: Callable[..., BuildContext]
-) -> None:
+def test_a_commit_is_known_by_its_patched_tree(commit: Commit, context: Patched) -> None:
     """With the patch it is the same build as the commit that has the fix; where nothing fits, it is as without patches."""
-    old, fixed, other = commit_of_patching("broken"), commit_of_patching("fixed"), commit_of_patching("other")
+    old, fixed, other = commit("broken"), commit("fixed"), commit("other")
     fix = Patch("fix.patch", change("broken", "fixed"))
     with pytest.raises(BuildFailed):
         built(context(), old)
@@ -297,10 +289,8 @@ def test_a_commit_is_known_by_its_patched_tree(
     assert not {"perfbisect.index", "perfbisect.index.lock"} & left
 
 
-def test_patches_build_on_each_other_and_those_for_some_versions_come_last(
-    commit_of_patching: Callable[..., str], context: Callable[..., BuildContext]
-) -> None:
-    first, second = commit_of_patching("zero", "1.5"), commit_of_patching("zero", "2.5")
+def test_patches_build_on_each_other_and_those_for_some_versions_come_last(commit: Commit, context: Patched) -> None:
+    first, second = commit("zero", "1.5"), commit("zero", "2.5")
     patches = (
         Patch("late", change("two", "three"), version="<2"),
         Patch("one", change("zero", "one")),
@@ -320,9 +310,9 @@ def test_patches_build_on_each_other_and_those_for_some_versions_come_last(
 
 
 def test_a_binary_name_and_content_that_is_not_utf_8_are_no_obstacle(
-    commit_of_patching: Callable[..., str], context: Callable[..., BuildContext], git: Repo, tmp_path: Path
+    commit: Commit, context: Patched, git: Repo, tmp_path: Path
 ) -> None:
-    commit_of_patching("x")
+    commit("x")
     (tmp_path / "repo" / "text").write_bytes(b"\xe5se\nend\n")
     git("commit", "-qam", "Latin-1")
     sha = git("rev-parse", "HEAD")
@@ -333,13 +323,11 @@ def test_a_binary_name_and_content_that_is_not_utf_8_are_no_obstacle(
 
 
 @pytest.mark.parametrize("path", ["../out.add", ".git/hooks/post-checkout", "link/out.add", "/tmp/out.add"])
-def test_nothing_outside_of_the_tree_is_touched(
-    commit_of_patching: Callable[..., str], context: Callable[..., BuildContext], tmp_path: Path, path: str
-) -> None:
+def test_nothing_outside_of_the_tree_is_touched(commit: Commit, context: Patched, tmp_path: Path, path: str) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (tmp_path / "repo" / "link").symlink_to(outside)
-    sha = commit_of_patching("x")
+    sha = commit("x")
     made, text = built(context(Patch("p", new_file(path)), Patch("in", new_file("in.add"))), sha)
     assert text == "x\nend\nadded\n"
     assert made.facts.patches == {"p": False, "in": True}

@@ -1,9 +1,8 @@
-"""Real builds of a small program and its library, linked again with several seeds."""
+"""Real builds of a small program and its library, linked again with several seeds; of each build system: tests/build_systems."""
 
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,6 @@ from waiting import finish
 
 pytestmark = pytest.mark.tools
 
-Git = Callable[..., str]
 
 NUMBERS = range(12)
 LIBRARY = "\n".join(f"int part{n}(int x) {{ return x * {n + 3} + {n}; }}" for n in NUMBERS)
@@ -40,26 +38,13 @@ libparts.a: library.o
 install: tiny
 \tmkdir -p $(PREFIX)/bin && install tiny $(PREFIX)/bin
 """
-TREES = {
-    "make": {"Makefile": MAKE},
-    "cmake": {
-        "CMakeLists.txt": """\
-cmake_minimum_required(VERSION 3.10)
-project(tiny C)
-add_library(parts SHARED library.c)
-add_executable(tiny program.c)
-target_link_libraries(tiny parts)
-install(TARGETS tiny parts RUNTIME DESTINATION bin LIBRARY DESTINATION lib)
-"""
-    },
-}
 TOOL = "bin/tiny"
 RECIPE = Builder(
     name="tiny",
     summary="a tiny program",
     driver="tiny",
     programs=["bin/tiny"],
-    variants={"o2nofp": Variant(cflags="-O1"), "lto": Variant(cflags="-O1 -flto", ldflags="-flto")},
+    variants={"o2nofp": Variant(cflags="-O1")},
     build=Build(),
 )
 
@@ -74,43 +59,6 @@ def order(program: Path) -> list[str]:
     printed = subprocess.run(["nm", "-n", "--defined-only", program], capture_output=True, text=True, check=True).stdout
     names = [line.split()[-1] for line in printed.splitlines()]
     return [name for name in names if re.fullmatch(r"part\d+|own\d+|whole", name)]  # mold adds part1$plt
-
-
-def sizes(program: Path) -> dict[str, str]:
-    """Their sizes in bytes: the same instructions."""
-    printed = subprocess.run(["nm", "-S", program], capture_output=True, text=True, check=True).stdout
-    lines = [line.split() for line in printed.splitlines()]
-    return {line[3]: line[1] for line in lines if len(line) == 4 and line[3].startswith(("part", "own"))}
-
-
-@pytest.mark.parametrize("system", TREES)
-def test_links_are_repeated_in_other_orders(place: Yard, system: str) -> None:
-    """Of meson and autotools: see test_uninstalled.py."""
-    if not shutil.which(system):
-        pytest.skip(f"{system} is not installed")
-    facts = place.build(SOURCES | TREES[system], layouts=True)
-    found = links.find_linker(place.host)
-    assert found
-    assert (facts.fixed, facts.linker) == ("", found.version)
-    usual = place.installed(facts.key, TOOL)
-    before, said = order(usual), place.output(facts.key, TOOL)
-    shuffled = [links.link(place.host, facts.key, seed, found) for seed in (1, 2, 3)]
-    orders = [order(place.installed(key, TOOL)) for key in shuffled]
-    assert len({tuple(each) for each in (before, *orders)}) == 4
-    assert all(sorted(each) == sorted(before) for each in orders)
-    assert {place.output(key, TOOL) for key in shuffled} == {said}
-    assert [sizes(place.installed(key, TOOL)) for key in shuffled] == [sizes(usual)] * 3
-    once = place.installed(shuffled[0], TOOL).read_bytes()
-    build_store.remove(place.host, shuffled[0])
-    assert not place.installed(shuffled[0], TOOL).exists()
-    assert links.link(place.host, facts.key, 1, found) == shuffled[0]
-    assert place.installed(shuffled[0], TOOL).read_bytes() == once
-    assert order(usual) == before
-    if system == "cmake":  # the library that the program loads
-        library = next(path for path in place.installed(facts.key, "lib").glob("libparts.so*") if not path.is_symlink())
-        moved = order(place.installed(shuffled[1], "lib") / library.name)
-        assert sorted(moved) == sorted(order(library))
-        assert moved != order(library)
 
 
 @pytest.mark.parametrize("name", [links.LLD, links.GOLD, links.OBJECTS])
@@ -140,13 +88,14 @@ def test_a_link_whose_inputs_have_changed_is_not_used(place: Yard) -> None:
     assert re.match(r"bin/tiny: the same link (fails|gives other code) the second time", facts.fixed)
 
 
-def test_code_that_is_optimised_at_link_time_has_one_order(place: Yard) -> None:
-    facts = place.build(SOURCES | TREES["make"], "lto", layouts=True)
-    assert "optimised at link time" in facts.fixed
+def test_code_that_is_optimised_at_link_time_or_with_a_profile_has_one_order() -> None:
+    for variant in (Variant(cflags="-O1 -flto"), Variant(ldflags="-flto"), Variant(train="*")):
+        assert "optimised" in links.why_fixed(variant)
+    assert links.why_fixed(Variant(cflags="-O2")) == ""
 
 
 def test_builds_that_are_linked_again_are_builds_of_their_own(place: Yard) -> None:
-    sha = place.git.commit(SOURCES | TREES["make"])
+    sha = place.git.commit(SOURCES | {"Makefile": MAKE})
     usual, again = (finish(build(place.context(layouts=wanted), sha))[1].facts for wanted in (False, True))
     assert usual.key != again.key
     assert (usual.linker, usual.fixed) == ("", "")

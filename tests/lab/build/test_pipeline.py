@@ -1,6 +1,5 @@
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -17,7 +16,6 @@ from waiting import finish
 
 pytestmark = pytest.mark.tools
 
-Git = Callable[..., str]
 
 MAKEFILE = """\
 OBJECTS = $(patsubst $(SOURCE)/%.c,%.o,$(wildcard $(SOURCE)/*.c))
@@ -98,13 +96,6 @@ def test_equal_code_is_one_build_or_one_binary(place: Yard) -> None:
     assert not comment.reused
     assert comment.key != first.key
     assert comment.binary == first.binary
-
-
-def test_debug_information_is_not_code(place: Yard) -> None:
-    first = place.build(place.git.commit(), "debug")
-    later = place.build(place.git.commit({"one.c": "\n\n" + FILES["one.c"]}), "debug")
-    assert first.binary == later.binary
-    assert place.build(place.git("rev-parse", "HEAD")).binary != later.binary  # another variant
 
 
 def test_what_does_not_compile_names_the_first_error(place: Yard) -> None:
@@ -237,12 +228,3 @@ def test_a_fixed_path_leads_to_the_build_that_is_measured(place: Yard) -> None:
         assert (fixed / "lib/libtiny.so").is_file()
     place.build(place.git.commit({"one.c": "int one(void) { return 3; }\n"}))
     assert all(Path(build_store.prefix(place.host, key), "lib/libtiny.so").is_file() for key in keys)
-
-
-def test_a_build_cut_short_is_built_again(place: Yard) -> None:
-    sha = place.git.commit()
-    facts = place.build(sha)
-    Path(build_store.folder(place.host, facts.key), "build.json").unlink()
-    again = place.build(sha)
-    assert not again.reused
-    assert (again.cache_hits, again.binary) == (3, facts.binary)
