@@ -2,10 +2,9 @@
 
 import os
 import time
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -13,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sample_hunt as sample
-from labs import lab_of, measure, runs
+from labs import bench_lab, measure, runs, warnings
 from perfbisect.clock import CLOCK
-from perfbisect.core.domain.events import CandidateSkipped, RunFinished, Warned
+from perfbisect.core.domain.events import CandidateSkipped, LabEvent, RunFinished
+from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.orders import Share
 from perfbisect.errors import ClockSet
 from perfbisect.host.local import LocalHost
@@ -25,9 +25,8 @@ from perfbisect.lab.host_lab import HostLab
 from perfbisect.lab.measure import perf
 from perfbisect.lab.measure.perf import SHARE, TICK, Stamp
 from perfbisect.lab.workload import ProcessResult, command
-from perfbisect.recipes.requested import quick_builder
-from perfbisect.recipes.workload import Workload
 from perfbisect.store.history import History
+from repos import Repo
 
 SCRIPT = """\
 #!/bin/sh
@@ -59,29 +58,20 @@ def jumps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def lab(tmp_path: Path, git: Callable[..., str], jumps: Path) -> HostLab:
-    script = tmp_path / "repo" / "bench"
-    commits = []
-    for version in ("one", "two"):
-        script.write_text(f"{SCRIPT}# {version}\n")
-        script.chmod(0o755)
-        git("add", ".")
-        git("commit", "-q", "-m", version)
-        commits.append(git("rev-parse", "HEAD"))
-    root = tmp_path / "root"
-    root.mkdir()
-    workload = Workload(
-        name="bench",
-        suite="suite",
-        folder=str(tmp_path),
-        driver="command",
-        summary="",
-        group="command",
-        command=["env", f"JUMPS={jumps}", "./bench"],
-        operations=r"done: (\d+)",
-    )
-    host = LocalHost("here", PurePosixPath(root))
-    return lab_of(host, quick_builder(("true",), str(tmp_path / "repo")), workload, tmp_path / "repo", tuple(commits))
+def lab(host: LocalHost, git: Repo, jumps: Path) -> HostLab:
+    commits = git.history({"bench": f"{SCRIPT}# {version}\n"} for version in range(2))
+    lab = bench_lab(host, git.path, *commits, command=["env", f"JUMPS={jumps}", "sh", "bench"])
+    return replace(lab, workload=msgspec.structs.replace(lab.workload, operations=r"done: (\d+)", rate=""))
+
+
+def with_script(lab: HostLab, script: str) -> HostLab:
+    return replace(lab, workload=msgspec.structs.replace(lab.workload, command=["sh", "-c", script]))
+
+
+def not_skipped(events: list[LabEvent]) -> list[RunFacts]:
+    """The runs, where it was no fault of the commit."""
+    assert not [event for event in events if isinstance(event, CandidateSkipped)]
+    return runs(events)
 
 
 @pytest.mark.tools
@@ -90,12 +80,11 @@ def test_a_run_during_which_the_clock_is_set_is_lost_and_repeated(lab: HostLab, 
     (jumps / "next").write_text(f"{jump:+}\n")
     before = CLOCK.now()
     events = measure(lab, Share(0, 2), Share(1, 2))
-    done = runs(events)
-    assert len(done) == 4, "it is no fault of the commit, and no result"
-    assert not [event for event in events if isinstance(event, CandidateSkipped)]
-    [warned] = [event for event in events if isinstance(event, Warned)]
-    assert f"the clock of host here was set {'forward' if jump > 0 else 'back'} by " in warned.text
-    assert warned.text.endswith("during a run: it is repeated")
+    done = not_skipped(events)
+    assert len(done) == 4, "it is no result"
+    [warned] = warnings(events)
+    assert f"the clock of host here was set {'forward' if jump > 0 else 'back'} by " in warned
+    assert warned.endswith("during a run: it is repeated")
     assert all(0 < run.seconds < 60 for run in done)
     assert all(before < run.started < CLOCK.now() for run in done), "on the clock of this process"
 
@@ -116,10 +105,7 @@ def test_a_failure_at_a_moment_when_the_clock_is_set_is_repeated_too(lab: HostLa
     """It may have failed for that."""
     flag = jumps / "failed"
     script = f"if [ -e {flag} ]; then echo done: 50; else touch {flag}; echo -3600 >{jumps}/now; exit 3; fi"
-    lab = replace(lab, workload=msgspec.structs.replace(lab.workload, command=["sh", "-c", script]))
-    events = measure(lab, Share(0, 1))
-    assert len(runs(events)) == 1
-    assert not [event for event in events if isinstance(event, CandidateSkipped)]
+    assert len(not_skipped(measure(with_script(lab, script), Share(0, 1)))) == 1
 
 
 @pytest.mark.tools
@@ -128,12 +114,9 @@ def test_a_run_whose_times_could_not_be_written_is_repeated(lab: HostLab, jumps:
     """As on a disk that is full for a moment: a folder in the place of the file has the same effect."""
     flag, file = jumps / "done", Path(lab.place.host.root, "visit", name)
     script = f"if [ ! -e {flag} ]; then touch {flag}; rm -f {file}; mkdir {file}; fi; echo done: 50"
-    lab = replace(lab, workload=msgspec.structs.replace(lab.workload, command=["sh", "-c", script]))
-    events = measure(lab, Share(0, 2))
-    assert len(runs(events)) == 2
-    assert not [event for event in events if isinstance(event, CandidateSkipped)]
-    [warned] = [event for event in events if isinstance(event, Warned)]
-    assert warned.text == "the begin and the end of a run could not be written: it is repeated"
+    events = measure(with_script(lab, script), Share(0, 2))
+    assert len(not_skipped(events)) == 2
+    assert warnings(events) == ["the begin and the end of a run could not be written: it is repeated"]
 
 
 @pytest.mark.tools
@@ -142,7 +125,7 @@ def test_a_host_whose_clock_is_wrong_costs_no_time(lab: HostLab, jumps: Path, ah
     (jumps / "now").write_text(f"{ahead:+}\n")
     before = CLOCK.now()
     events = measure(lab, Share(0, 2))
-    assert not [event for event in events if isinstance(event, Warned)]
+    assert warnings(events) == []
     assert all(before < run.started < CLOCK.now() for run in runs(events))
 
 

@@ -3,11 +3,12 @@
 import json
 import os
 import re
+import shutil
 import sqlite3
 import stat
-import subprocess
 from contextlib import closing
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -21,7 +22,7 @@ from perfbisect.masking import masked, masked_fields
 from perfbisect.recipes.output_pattern import find_number
 from perfbisect.repository.commits import _cut
 from perfbisect.store.history import History
-from program import LIMIT, PROGRAM, rows, run
+from program import rows, run
 from repos import Repo
 
 URLS = {
@@ -148,15 +149,12 @@ def test_a_hunt_prints_and_keeps_no_password(repository: Path, tmp_path: Path) -
     assert done.status == 2
     assert "https://***@h/x" in done.out + done.err or "budget" in done.out
     resumed = run(*hunt_in(repository, *words))
-    outputs = [
-        done,
-        resumed,
-        run("show", *words),
-        run("show", "--json", *words),
-        run("show", "--markdown", *words),
+    told = (["show"], ["show", "--json"], ["show", "--markdown"], ["history"], ["replay"])
+    asked = [
+        ["query", f"select {what} from hunts", *form]
+        for what, *form in (("*",), ("settings", "--json"), ("settings", "--csv"))
     ]
-    outputs += [run("history", *words), run("replay", *words), run("query", "select * from hunts", *words)]
-    outputs += [run("query", "select settings from hunts", form, *words) for form in ("--json", "--csv")]
+    outputs = [done, resumed, *(run(*verb, *words) for verb in (*told, *asked))]
     outputs += [run(*hunt_in(repository, *words)[:-2], "--dry-run")]
     for output in outputs:
         assert output.status in (0, 2), output.err
@@ -175,11 +173,10 @@ def test_a_hunt_with_a_password_in_its_command_goes_on(repository: Path, tmp_pat
     history = tmp_path / "history.db"
     run(*hunt_in(repository, "--history", str(history)))
     with closing(sqlite3.connect(history)) as connection:  # as if it had been killed before its verdict
-        connection.execute("DELETE FROM suspects")
-        connection.execute("DELETE FROM verdicts")
-        connection.execute("DELETE FROM events WHERE kind = 'HuntEnded'")
-        connection.execute("UPDATE sessions SET ended = NULL")
-        connection.commit()
+        connection.executescript(
+            "DELETE FROM suspects; DELETE FROM verdicts; DELETE FROM events WHERE kind = 'HuntEnded';"
+            "UPDATE sessions SET ended = NULL"
+        )
     done = run("resume", "--plain", "--history", str(history))
     assert done.status in (0, 2), done.err
     assert "resumed" in done.out
@@ -235,40 +232,32 @@ PLACES = {
 }
 
 
+def short_hunt(repository: Path, history: Path) -> None:
+    """One of a few runs, in a range of two commits that build nothing."""
+    words = hunt_in(repository, "--history", str(history), "--max-runs", "2")
+    words[1], words[words.index("sh build.sh")] = "HEAD~1", "true"
+    done = run(*words)
+    assert done.status == 2, done.err
+
+
 @pytest.fixture(scope="module")
 def two_hunts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A history with two hunts, whose repository still exists; never changed."""
     folder = tmp_path_factory.mktemp("two")
-    repo = folder / "repo"
-    repo.mkdir()
-    who = {f"GIT_{role}_{what}": "x" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    git = Repo(folder / "repo")
+    git.history({"run.sh": f"{bench}\n"} for bench in (GOOD, BAD))
     # Locks of its own: a thread that an earlier test has left behind may wait for those of the worker.
-    environment = os.environ | who | {"HOME": str(folder), "PERFBISECT_LOCKS": str(folder / "locks")}
-    for words in (["init", "-q", "-b", "main"],):
-        subprocess.run(["git", *words], cwd=repo, check=True, env=environment)
-    for bench in (GOOD, BAD):
-        (repo / "run.sh").write_text(f"{bench}\n")
-        subprocess.run(["git", "add", "-A"], cwd=repo, check=True, env=environment)
-        subprocess.run(["git", "commit", "-qm", bench], cwd=repo, check=True, env=environment)
-    history = folder / "history.db"
-    words = [*hunt_in(repo, "--history", str(history))]
-    words[1] = "HEAD~1"
-    words[words.index("sh build.sh")] = "true"
-    for _ in range(2):
-        done = subprocess.run(
-            [*PROGRAM, *words], env=environment, capture_output=True, text=True, timeout=LIMIT, check=False
-        )
-        assert done.returncode == 0, done.stderr
-    return history
+    with mock.patch.dict(os.environ, {"HOME": str(folder), "PERFBISECT_LOCKS": str(folder / "locks")}):
+        for _ in range(2):
+            short_hunt(git.path, folder / "history.db")
+    return folder / "history.db"
 
 
 @pytest.fixture
 def damaged(two_hunts: Path, tmp_path: Path) -> Path:
     """A copy to be damaged."""
     History.open(two_hunts).close()  # what is in its write-ahead log
-    copy = tmp_path / "history.db"
-    copy.write_bytes(two_hunts.read_bytes())
-    return copy
+    return Path(shutil.copy(two_hunts, tmp_path / "history.db"))
 
 
 def damage(history: Path, place: str, how: str) -> None:
@@ -317,24 +306,18 @@ def test_a_query_names_what_is_no_json(damaged: Path) -> None:
 
 
 @pytest.mark.tools
-@pytest.mark.parametrize(
-    "number", ["9223372036854775807", "9223372036854775808", "18446744073709551616", "9" * 400, "-1"]
-)
 @pytest.mark.parametrize("verb", ["show", "replay", "resume"])
-def test_a_number_beyond_those_of_sqlite_is_no_hunt(damaged: Path, verb: str, number: str) -> None:
-    status, _, said = run(verb, "--history", str(damaged), "--", number)
-    assert status == 3, said
-    assert "Error: " in said
+def test_a_number_beyond_those_of_sqlite_is_no_hunt(damaged: Path, verb: str) -> None:
+    for number in (2**63 - 1, 2**63, 2**64, "9" * 400, -1):
+        status, _, said = run(verb, "--history", str(damaged), "--", str(number))
+        assert status == 3, said
+        assert "Error: " in said
 
 
 @pytest.mark.tools
-def test_damage_does_not_keep_a_new_hunt_from_beginning(damaged: Path, two_hunts: Path) -> None:
+def test_damage_does_not_keep_a_new_hunt_from_beginning(damaged: Path) -> None:
     """It reads the costs, the noise and the failures of earlier ones."""
     for place, how in (("a run", "truncated"), ("the settings", "truncated")):
         damage(damaged, place, how)
     [(repo,)] = rows(damaged, "SELECT repository FROM hunts WHERE id = 2")
-    words = hunt_in(Path(repo), "--history", str(damaged))
-    words[1] = "HEAD~1"
-    words[words.index("sh build.sh")] = "true"
-    status, _, said = run(*words)
-    assert status == 0, said
+    short_hunt(Path(repo), damaged)

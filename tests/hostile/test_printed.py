@@ -1,6 +1,7 @@
 """What builds, benchmarks, hosts, recipes and repositories print or are named never reaches a terminal as it is."""
 
 import base64
+import contextlib
 import csv
 import io
 import json
@@ -14,13 +15,15 @@ import sys
 import time
 import unicodedata
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from perfbisect.report.markdown import escape, fenced
 from perfbisect.ui.lines import decode
 from perfbisect.wording.text import UNSAFE, printable, safe, safe_json, shell_words
-from program import LIMIT, PROGRAM
+from program import LIMIT, PROGRAM, Ended, run
+from repos import Repo
 
 ATTACKS = {
     "title": "\x1b]0;EVIL\x07",
@@ -70,19 +73,8 @@ def test_every_character_without_a_shape_is_unsafe() -> None:
 
 
 def test_a_command_that_is_copied_does_what_it_says(tmp_path: Path) -> None:
-    words = [
-        "printf",
-        "%s\\0",
-        "a b",
-        "it's",
-        "\x1b]0;x\x07",
-        "new\nline",
-        "\u202erev",
-        "tab\t",
-        "$(echo no)",
-        "`x`",
-        "é\\n",
-    ]
+    odd = ["a b", "it's", "\x1b]0;x\x07", "new\nline", "\u202erev", "tab\t", "$(echo no)", "`x`", "é\\n"]
+    words = ["printf", "%s\\0", *odd]
     line = shell_words(words)
     assert not UNSAFE.search(line)
     assert "\n" not in line
@@ -130,121 +122,81 @@ exit {status}
 """
 
 
-def environment(home: Path) -> dict[str, str]:
-    return os.environ | {"HOME": str(home), "COLUMNS": "120", "PYTHONUNBUFFERED": "1"}
-
-
 class World:
     """A repository with four commits: fast, one that does not build, one that crashes, slow; and a history."""
 
     def __init__(self, folder: Path) -> None:
-        self.home = folder / "home"
-        self.repo = folder / f"repo {ATTACKS['title']}"
-        self.history = folder / f"history{ATTACKS['bidirectional']}.db"
+        self.home, self.history = folder / "home", folder / f"history{ATTACKS['bidirectional']}.db"
         self.home.mkdir()
-        self.repo.mkdir()
-        self.git("init", "-q", "-b", "main")
-        for rate, status, builds in ((100, 0, 0), (100, 0, 1), (100, 3, 0), (50, 0, 0)):
-            (self.repo / "run.sh").write_text(SCRIPT.format(evil=shlex.quote(EVIL), rate=rate, status=status))
-            (self.repo / "build.sh").write_text(
-                SCRIPT.format(evil=shlex.quote(f"error: {EVIL}"), rate=0, status=builds)
-            )
-            self.git("add", "-A")
-            who = {"GIT_AUTHOR_NAME": ATTACKS["conceal"], "GIT_COMMITTER_NAME": "x"}
-            self.git("commit", "-qm", f"{rate} {EVIL}".replace("\n", " "), **who)
-        self.good, *_, self.bad = self.git("rev-list", "--reverse", "HEAD").split()
+        self.env = {"HOME": str(self.home), "COLUMNS": "120", "PYTHONUNBUFFERED": "1"}
+        self.git = Repo(folder / f"repo {ATTACKS['title']}")
+        with mock.patch.dict(os.environ, GIT_AUTHOR_NAME=ATTACKS["conceal"]):
+            for rate, status, builds in ((100, 0, 0), (100, 0, 1), (100, 3, 0), (50, 0, 0)):
+                scripts = {
+                    "run.sh": SCRIPT.format(evil=shlex.quote(EVIL), rate=rate, status=status),
+                    "build.sh": SCRIPT.format(evil=shlex.quote(f"error: {EVIL}"), rate=0, status=builds),
+                }
+                self.git.commit(scripts, f"{rate} {EVIL}".replace("\n", " "))
+        self.good, *_, self.crashing, self.bad = self.git("rev-list", "--reverse", "HEAD").split()
         self.tag = "v\u202e1\U000e0041"
         self.git("tag", self.tag, self.good)
 
-    def git(self, *words: str, **more: str) -> str:
-        who = {"GIT_AUTHOR_EMAIL": "x", "GIT_COMMITTER_EMAIL": "x", "GIT_AUTHOR_NAME": "x", "GIT_COMMITTER_NAME": "x"}
-        done = subprocess.run(
-            ["git", *words], cwd=self.repo, env=os.environ | who | more, capture_output=True, text=True, check=True
-        )
-        return done.stdout.strip()
-
-    @property
-    def hunt(self) -> list[str]:
+    def hunt(self, history: Path, bad: str = "") -> list[str]:
         return [
-            "run", self.tag, self.bad, "--repo", str(self.repo), "--build", "sh build.sh", "--run", "sh {prefix}/run.sh",
-            "--rate", "rate (.*)", "--history", str(self.history),
+            "run", self.tag, bad or self.bad, "--repo", str(self.git.path), "--build", "sh build.sh",
+            "--run", "sh {prefix}/run.sh", "--rate", "rate (.*)", "--history", str(history),
         ]  # fmt: skip
 
-    def bisect(self, *words: str, cwd: Path | None = None, **more: str) -> subprocess.CompletedProcess[bytes]:
-        env = environment(self.home) | more
-        return subprocess.run([*PROGRAM, *words], env=env, capture_output=True, check=False, timeout=LIMIT, cwd=cwd)
+    def bisect(self, *words: str, **more: str) -> Ended:
+        """Run the program; fails where anything that it prints is unsafe."""
+        with mock.patch.dict(os.environ, self.env | more), contextlib.chdir(self.home):
+            done = run(*words)
+        for text in (done.out, done.err):
+            assert not UNSAFE.search(text), UNSAFE.findall(text)
+        return done
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    return World(tmp_path_factory.mktemp("world"))
-
-
-@pytest.fixture(scope="module")
-def hunted(world: World) -> World:
-    """The same with a hunt in its history."""
-    done = world.bisect(*world.hunt, "--plain")
-    assert done.returncode in (0, 2), done.stderr.decode()
-    shown(done.stdout)
-    shown(done.stderr)
-    assert b"EVIL" in done.stdout
+    """The same with a hunt in its history, whose lines are safe."""
+    world = World(tmp_path_factory.mktemp("world"))
+    done = world.bisect(*world.hunt(world.history), "--plain")
+    assert done.status in (0, 2), done.err
+    assert "EVIL" in done.out
     return world
 
 
-def shown(output: bytes) -> str:
-    """The text of an output; fails where anything in it is unsafe."""
-    text = output.decode()
-    assert not UNSAFE.search(text), UNSAFE.findall(text)
-    return text
-
-
 @pytest.mark.tools
-def test_the_lines_of_a_hunt_are_safe(hunted: World) -> None:
-    """The fixture looks at them."""
-
-
-@pytest.mark.tools
-def test_a_hunt_in_json_is_safe_and_complete(hunted: World) -> None:
-    again = hunted.bisect(*hunted.hunt[:-1], str(hunted.home / "again.db"), "--json")
-    for line in shown(again.stdout).splitlines():
+def test_a_hunt_in_json_is_safe_and_complete(world: World) -> None:
+    for line in world.bisect(*world.hunt(world.home / "again.db"), "--json").out.splitlines():
         decode(line)
-    shown(again.stderr)
-
-
-REPORTS = [
-    ["show"], ["show", "1", "--markdown"], ["show", "1", "--json"], ["history"], ["history", "--json"], ["replay"],
-    ["query", "select * from candidates"], ["query", "select * from commits", "--csv"],
-    ["query", "select * from commits", "--json"], ["query", "select body as \x22\x1b[2J\x22 from events"],
-    ["query", "select settings from hunts"], ["show", "2"], ["show", "c1"], ["resume", "99"],
-]  # fmt: skip
 
 
 @pytest.mark.tools
-@pytest.mark.parametrize("words", REPORTS, ids=" ".join)
-def test_reports_are_safe(hunted: World, words: list[str]) -> None:
-    done = hunted.bisect(*words, "--history", str(hunted.history))
-    out = shown(done.stdout)
-    shown(done.stderr)
-    assert done.returncode in (0, 1, 2, 3)
-    if "--json" in words:
-        json.loads(out)
+def test_reports_are_safe(world: World) -> None:
+    of_commits = "select * from commits"
+    for words in (
+        ["show"], ["show", "1", "--markdown"], ["show", "1", "--json"], ["history"], ["history", "--json"], ["replay"],
+        ["query", "select * from candidates"], ["query", of_commits, "--csv"], ["query", of_commits, "--json"],
+        ["query", "select body as \x22\x1b[2J\x22 from events"], ["query", "select settings from hunts"],
+        ["show", "2"], ["show", "c1"], ["resume", "99"],
+    ):  # fmt: skip
+        done = world.bisect(*words, "--history", str(world.history))
+        assert done.status in (0, 1, 2, 3)
+        if "--json" in words:
+            json.loads(done.out)
 
 
 @pytest.mark.tools
-def test_json_of_a_query_is_read_as_the_same_text(hunted: World) -> None:
-    sql = f"select subject from commits where commit_hash = '{hunted.good}'"
-    done = hunted.bisect("query", sql, "--json", "--history", str(hunted.history))
-    [row] = json.loads(shown(done.stdout))
+def test_what_a_query_prints_is_read_as_the_same_text_and_is_no_formula(world: World) -> None:
+    history = ["--history", str(world.history)]
+    sql = f"select subject from commits where commit_hash = '{world.good}'"
+    [row] = json.loads(world.bisect("query", sql, "--json", *history).out)
     assert row["subject"].startswith(f"100 {ATTACKS['title']}")
     assert ATTACKS["bidirectional"] + ATTACKS["invisible"] + ATTACKS["tags"] in row["subject"]
-
-
-@pytest.mark.tools
-def test_csv_has_no_formulas(hunted: World) -> None:
     sql = "select '=cmd()' as a, '@sum' as b, '+1' as c, '-x' as d, -5 as e, 'a=b' as f, char(10) || '=x' as g"
-    done = hunted.bisect("query", sql, "--csv", "--history", str(hunted.history))
-    _, row = csv.reader(io.StringIO(shown(done.stdout)))
-    assert row == ["'=cmd()", "'@sum", "'+1", "'-x", "-5", "a=b", "'\n=x"]
+    _, cells = csv.reader(io.StringIO(world.bisect("query", sql, "--csv", *history).out))
+    assert cells == ["'=cmd()", "'@sum", "'+1", "'-x", "-5", "a=b", "'\n=x"]
 
 
 FAILING = [
@@ -260,23 +212,19 @@ FAILING = [
 @pytest.mark.tools
 @pytest.mark.parametrize("words", FAILING, ids=lambda words: printable(" ".join(words))[:40])
 def test_usage_errors_are_safe(world: World, words: list[str]) -> None:
-    done = world.bisect(*words, cwd=world.home)
-    assert done.returncode in (3, 4), done.stderr
-    shown(done.stdout)
-    shown(done.stderr)
+    done = world.bisect(*words)
+    assert done.status in (3, 4), done.err
 
 
 @pytest.mark.tools
 def test_a_failed_hunt_is_safe(world: World) -> None:
     """An end that crashes: its output stands in the error, and in the history."""
-    crashes = world.git("rev-list", "HEAD").split()[1]
-    done = world.bisect(*world.hunt[:2], crashes, *world.hunt[3:-1], str(world.home / "failed.db"))
-    assert done.returncode == 4
-    assert b"EVIL" in done.stderr
-    shown(done.stdout)
-    shown(done.stderr)
-    for words in (["history"], ["show"]):
-        shown(world.bisect(*words, "--history", str(world.home / "failed.db")).stdout)
+    failed = world.home / "failed.db"
+    done = world.bisect(*world.hunt(failed, world.crashing))
+    assert done.status == 4
+    assert "EVIL" in done.err
+    for verb in ("history", "show"):
+        world.bisect(verb, "--history", str(failed))
 
 
 @pytest.mark.tools
@@ -290,9 +238,7 @@ def test_recipes_and_hosts_are_safe(world: World) -> None:
         (world.home / path).parent.mkdir(parents=True, exist_ok=True)
         (world.home / path).write_text(text)
     for words in (["builders"], ["workloads"], ["hosts"], ["builders", "--show", "evil"], ["hosts", "--show", "local"]):
-        done = world.bisect(*words, cwd=world.home)
-        shown(done.stdout)
-        shown(done.stderr)
+        world.bisect(*words)
 
 
 @pytest.mark.tools
@@ -302,8 +248,7 @@ def test_completion_offers_only_what_a_shell_takes_for_a_word(world: World) -> N
         (folder / name).mkdir(parents=True, exist_ok=True)
         (folder / name / "builder.toml").write_text("summary = 'x'\ndriver = 'x'\n")
     words = f"bisect builders --builders {folder} --show "
-    asked = {"_BISECT_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": "5"}
-    offered = shown(world.bisect(cwd=world.home, **asked).stdout)
+    offered = world.bisect(_BISECT_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD="5").out
     assert "good-one" in offered
     assert "größe" in offered
     assert not {"$", ";", "`", "\\"} & set(offered)
@@ -318,8 +263,8 @@ STYLES = {"", "0", "1", "2", "22", "31", "32", "33", "36", "39", "0;31"}
 def test_the_live_view_writes_only_its_own_sequences(world: World) -> None:
     """On a terminal, with colours, in a window of ordinary size."""
     ours, theirs = pty.openpty()
-    argv = [*PROGRAM, *world.hunt[:-1], str(world.home / "live.db")]
-    env = environment(world.home) | {"TERM": "xterm-256color", "LINES": "40"}
+    argv = [*PROGRAM, *world.hunt(world.home / "live.db")]
+    env = os.environ | world.env | {"TERM": "xterm-256color", "LINES": "40"}
     process = subprocess.Popen(argv, stdin=theirs, stdout=theirs, stderr=theirs, env=env, start_new_session=True)
     os.close(theirs)
     written = b""
@@ -343,39 +288,26 @@ def test_the_live_view_writes_only_its_own_sequences(world: World) -> None:
 # What happens to the streams themselves
 
 
-def closed(words: str, *, streams: str) -> subprocess.CompletedProcess[str]:
-    line = f"exec {shlex.join(PROGRAM)} {words} {streams}"
-    return subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
-
-
 @pytest.mark.tools
-@pytest.mark.parametrize("words", ["show", "builders", "history", "--help", "run a b", "query 'select 1'", "--version"])
-def test_a_closed_standard_output_is_named(words: str) -> None:
-    done = closed(words, streams=">&-")
-    assert (done.returncode, done.stderr.splitlines()[0]) == (4, "Error: Standard output is closed.")
-
-
-@pytest.mark.tools
-@pytest.mark.parametrize("streams", ["2>&-", "2>/dev/full", "<&- 2>&-"])
-def test_without_standard_error_the_status_stays(streams: str) -> None:
-    assert closed("nonsense", streams=streams).returncode == 3
-    assert closed("builders", streams=streams).returncode == 0
-
-
-@pytest.mark.tools
-def test_with_all_streams_closed_nothing_is_a_bug() -> None:
-    assert closed("builders", streams="<&- >&- 2>&-").returncode == 4
-
-
-@pytest.mark.tools
-@pytest.mark.parametrize("words", ["--help", "builders", "workloads", "run --help"])
-def test_a_reader_that_has_gone_is_no_failure(words: str) -> None:
+@pytest.mark.parametrize(
+    ("words", "streams", "status"),
+    [
+        *((words, ">&-", 4) for words in ("show", "history", "--help", "run a b", "query 'select 1'", "--version")),
+        *((words, streams, status) for streams in ("2>&-", "2>/dev/full", "<&- 2>&-")
+          for words, status in (("nonsense", 3), ("builders", 0))),
+        ("builders", "<&- >&- 2>&-", 4),
+        *((words, "", 0) for words in ("--help", "builders", "run --help")),  # a reader that has gone
+    ],
+)  # fmt: skip
+def test_streams_that_are_closed_or_full(words: str, streams: str, status: int) -> None:
     reading, writing = os.pipe()
     os.close(reading)
+    argv = ["sh", "-c", f"exec {shlex.join(PROGRAM)} {words} {streams}"]
     try:
-        done = subprocess.run(
-            [*PROGRAM, *words.split()], stdout=writing, stderr=subprocess.PIPE, text=True, check=False
-        )
+        done = subprocess.run(argv, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
     finally:
         os.close(writing)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == status
+    if "2>" not in streams:
+        said = done.stderr.splitlines()[:1]
+        assert said == (["Error: Standard output is closed."] if status else [])
