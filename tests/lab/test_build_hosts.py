@@ -138,11 +138,6 @@ def test_two_build_at_once_and_what_they_built_is_brought(farm: Farm) -> None:
     assert measure(farm.lab, Share(FAST, 0)) == [], "it is there already"
 
 
-def test_equal_binaries_of_two_hosts_are_found(farm: Farm) -> None:
-    list(farm.labs["b1"].build(FAST))
-    assert finished(list(farm.labs["b2"].build(SAME))) == [(SAME, "b2", False, FAST)]
-
-
 def test_a_commit_that_does_not_build_is_skipped(farm: Farm) -> None:
     facts = skipped(list(farm.labs["b1"].build(BROKEN)))
     assert facts.stage == "compile"
@@ -166,12 +161,6 @@ def test_a_build_of_an_earlier_session_is_found_where_it_is(farm: Farm) -> None:
     farm.begin()
     assert finished(measure(farm.lab, Share(FAST, 0))) == [(FAST, "b2", True, None)]
     assert farm.stored("quiet") == farm.stored("b2")
-
-
-def test_what_nobody_has_is_built_by_one_of_them(farm: Farm) -> None:
-    [(candidate, host, reused, _)] = finished(measure(farm.lab, Share(FAST, 0)))
-    assert (candidate, reused) == (FAST, False)
-    assert host in farm.hosts
 
 
 def test_a_host_that_measures_builds_between_its_runs_if_it_may(farm: Farm) -> None:
@@ -214,13 +203,6 @@ def test_a_build_host_that_others_stand_in_for_is_back_with_its_heartbeat(farm: 
     assert not caught.value.is_back(), "another session builds there"
 
 
-def test_what_was_brought_outlives_the_host_that_built_it(farm: Farm) -> None:
-    list(farm.labs["b1"].build(FAST))
-    measure(farm.lab, Share(FAST, 0))
-    AWAY.add("b1")
-    assert measure(farm.lab, Share(FAST, 0)) == []
-
-
 def test_a_host_that_cannot_be_reached_builds_no_further(farm: Farm) -> None:
     AWAY.add("b1")
     with pytest.raises(EnvironmentFailure, match="is lost"):
@@ -237,13 +219,22 @@ def test_a_host_that_would_build_differently_is_refused(farm: Farm) -> None:
         list(farm.labs["b2"].build(SLOW))
 
 
-def test_a_build_that_is_cancelled_leaves_nothing_running(tmp_path: Path, commits: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("everything", [False, True])
+def test_builds_that_are_cancelled_leave_nothing_running(
+    tmp_path: Path, commits: tuple[str, ...], *, everything: bool
+) -> None:
+    """One, whose host builds on then; or all at once, as by Ctrl-C."""
     build = structs.replace(BUILDER.build, compile=[["sleep", "600"]]) if BUILDER.build else None
     farm = Farm(tmp_path, commits, structs.replace(BUILDER, build=build))
     crew = farm.workers()
-    crew.begin(BuildOrder(FAST, 0))
-    while not jobs.running(farm.hosts["b1"]):
+    for number in (0, 1)[: 1 + everything]:
+        crew.begin(BuildOrder(number, number))
+    while not all(jobs.running(host) for host in list(farm.hosts.values())[: 1 + everything]):
         assert not isinstance(crew.next()[1], Ended)
+    if everything:
+        crew.stop()
+        assert not any(jobs.running(host) for host in farm.hosts.values())
+        return
     crew.cancel(0)
     events = []
     while not isinstance(events[-1] if events else None, Ended):
@@ -253,8 +244,7 @@ def test_a_build_that_is_cancelled_leaves_nothing_running(tmp_path: Path, commit
     assert (told.candidate, told.commit.sha, told.host) == (FAST, commits[FAST], "b1")
     assert told.seconds > 0
     assert not jobs.running(farm.hosts["b1"])
-
-    farm.labs["b1"].site.builder = BUILDER  # the host builds on, whatever was cancelled
+    farm.labs["b1"].site.builder = BUILDER
     farm.made.contexts.clear()
     farm.made._first = None
     crew.begin(BuildOrder(FAST, 0))
@@ -262,19 +252,6 @@ def test_a_build_that_is_cancelled_leaves_nothing_running(tmp_path: Path, commit
         assert not isinstance(event, Warned)
     crew.stop()
     assert len(farm.stored("b1")) == 1
-
-
-def test_all_are_cancelled_at_once(tmp_path: Path, commits: tuple[str, ...]) -> None:
-    """As by Ctrl-C."""
-    build = structs.replace(BUILDER.build, compile=[["sleep", "600"]]) if BUILDER.build else None
-    farm = Farm(tmp_path, commits, structs.replace(BUILDER, build=build))
-    crew = farm.workers()
-    for number in (0, 1):
-        crew.begin(BuildOrder(number, number))
-    while not all(jobs.running(host) for host in farm.hosts.values()):
-        crew.next()
-    crew.stop()
-    assert not any(jobs.running(host) for host in farm.hosts.values())
 
 
 def test_a_build_host_without_its_builds_makes_them_again(farm: Farm) -> None:

@@ -176,18 +176,6 @@ def test_a_build_that_cannot_be_linked_again_is_reported_and_never_measured_as_i
     assert "in no sections of their own" in again.fixed
 
 
-def test_a_build_that_fails_in_a_fresh_layout_alone_is_not_skipped(host: LocalHost, lab: HostLab) -> None:
-    measure(lab, Share(0, 1), fresh=False)
-    [recorded] = Path(host.root, "builds").glob("*/links/*/argv")
-    recorded.write_text("--no-such-option\n")
-    fresh = measure(lab, Share(0, 1))
-    assert layouts(fresh, 0) == []
-    assert not [event for event in fresh if isinstance(event, CandidateSkipped)]
-    [again] = [event.facts for event in fresh if isinstance(event, BuildFinished)]
-    assert "cannot be linked" in again.fixed
-    assert layouts(measure(lab, Share(0, 1), fresh=False), 0) == [0]
-
-
 def test_what_a_killed_link_left_is_no_obstacle(host: LocalHost, lab: HostLab) -> None:
     measure(lab, Share(0, 1), fresh=False)
     made = lab.builds.link(0, 1)
@@ -211,13 +199,19 @@ def test_a_build_whose_links_were_freed_is_built_again(
     assert layouts(later, 0) == [1]
 
 
-def test_where_links_are_removed_meanwhile_the_hunt_goes_on_without_layouts(host: LocalHost, lab: HostLab) -> None:
+@pytest.mark.parametrize("lost", ["option", "links"])
+def test_a_build_that_fails_in_a_fresh_layout_alone_is_not_skipped(host: LocalHost, lab: HostLab, lost: str) -> None:
+    """The hunt goes on without layouts, also where links are removed meanwhile."""
     measure(lab, Share(0, 1), fresh=False)
-    remove(host, [item for item in items(host) if item.links])
+    [recorded] = Path(host.root, "builds").glob("*/links/*/argv")
+    if lost == "links":
+        remove(host, [item for item in items(host) if item.links])
+    else:
+        recorded.write_text("--no-such-option\n")
     fresh = measure(lab, Share(0, 1))
     assert layouts(fresh, 0) == []
-    [warned] = [event.text for event in fresh if isinstance(event, Warned)]
-    assert "its links were removed" in warned
+    assert not [event for event in fresh if isinstance(event, CandidateSkipped)]
     [again] = [event.facts for event in fresh if isinstance(event, BuildFinished)]
-    assert again.fixed
+    assert ("its links were removed" if lost == "links" else "cannot be linked") in again.fixed
+    assert again.fixed in next(event.text for event in fresh if isinstance(event, Warned))
     assert layouts(measure(lab, Share(0, 1), fresh=False), 0) == [0]

@@ -20,29 +20,26 @@ ORDER = Measure((Share(0, 1),), Purpose.SEARCH)
 RAN = RunProgress(0, 1.0, 100.0)
 
 
-class OneRun:
-    """Measures without doing anything."""
-
-    def measure(self, _order: Measure) -> Iterator[LabEvent]:
-        yield RAN
-
-
-class Runs:
-    """Measures for ever."""
+class Events:
+    """Measures without doing anything, once or ``forever``."""
 
     left = False
 
+    def __init__(self, *events: LabEvent, forever: bool = False) -> None:
+        self.events, self.forever = events, forever
+
     def measure(self, _order: Measure) -> Iterator[LabEvent]:
         try:
-            while True:
-                yield RAN
+            yield from self.events
+            while self.forever:
+                yield from self.events
         finally:
             self.left = True
 
 
 @pytest.fixture
 def watched(host: LocalHost) -> GuardedLab:
-    return GuardedLab(OneRun(), host, HostLock(host, "mine"), fingerprint(host))
+    return GuardedLab(Events(RAN), host, HostLock(host, "mine"), fingerprint(host))
 
 
 def measure(watched: GuardedLab) -> list[LabEvent]:
@@ -55,11 +52,6 @@ def said(text: str) -> Fact[str]:
 
 def df(mib: int) -> Fact[int]:
     return Fact(("echo", str(mib)), lambda line: int(line) << 20)
-
-
-def test_a_host_as_it_was_is_only_measured(watched: GuardedLab) -> None:
-    assert measure(watched) == [RAN]
-    assert measure(watched) == [RAN]
 
 
 def test_a_changed_setting_is_said_once(watched: GuardedLab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +93,7 @@ def test_a_host_that_is_not_ours_any_more_is_left_alone(watched: GuardedLab) -> 
 
 
 def test_nothing_counts_from_the_moment_the_host_is_not_ours_any_more(watched: GuardedLab) -> None:
-    lab = Runs()
+    lab = Events(RAN, forever=True)
     watched.lab = lab
     counted = []
     with pytest.raises(EnvironmentFailure, match="another process measures there now"):
@@ -116,12 +108,7 @@ def test_nothing_counts_from_the_moment_the_host_is_not_ours_any_more(watched: G
 def test_a_client_that_limits_the_server_is_a_warning_once(watched: GuardedLab, share: float, warnings: int) -> None:
     facts = sample_hunt.run(0, 0.0)
     busy = RunFinished(0, replace(facts, counters={**facts.counters, "client-busy": share}))
-
-    class Busy:
-        def measure(self, _order: Measure) -> Iterator[LabEvent]:
-            yield from (busy, busy)
-
-    watched.lab = Busy()
+    watched.lab = Events(busy, busy)
     found = [event.text for event in (*measure(watched), *measure(watched)) if isinstance(event, Warned)]
     assert len(found) == warnings
     assert all(f"the client uses {percent(share)} of the time" in text for text in found)
@@ -131,12 +118,7 @@ def test_a_build_that_falls_behind_is_a_warning_once(watched: GuardedLab) -> Non
     facts = sample_hunt.run(0, 0.0)
     slow = replace(facts, counters={"insert-done": 871.0, "insert-due": 1000.0, "insert-rate": 100.0})
     other = replace(slow, build_key="other", commit="b" * 40)
-
-    class Behind:
-        def measure(self, _order: Measure) -> Iterator[LabEvent]:
-            yield from (RunFinished(0, slow), RunFinished(0, slow), RunFinished(1, other))
-
-    watched.lab = Behind()
+    watched.lab = Events(RunFinished(0, slow), RunFinished(0, slow), RunFinished(1, other))
     found = [event.text for event in measure(watched) if isinstance(event, Warned)]
     assert [text.partition(" ")[0] for text in found] == [slow.commit[:10], "b" * 10]
     assert all("it sustains 87.1 of 100 rows per second (insert)" in text for text in found)
@@ -146,10 +128,5 @@ def test_the_runs_of_a_visit_count_together(watched: GuardedLab) -> None:
     """One that is a little behind fails no build."""
     paced = {"insert-due": 1000.0, "insert-rate": 100.0}
     runs = [replace(sample_hunt.run(0, 0.0), counters={**paced, "insert-done": done}) for done in (985.0, 1000.0)]
-
-    class Behind:
-        def measure(self, _order: Measure) -> Iterator[LabEvent]:
-            yield from (RunFinished(0, facts) for facts in runs)
-
-    watched.lab = Behind()
+    watched.lab = Events(*(RunFinished(0, facts) for facts in runs))
     assert not [event for event in measure(watched) if isinstance(event, Warned)]

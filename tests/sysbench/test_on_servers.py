@@ -1,25 +1,16 @@
 """The suite on a real PostgreSQL and a real MariaDB: what is loaded, and what every workload does to it."""
 
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
 
 import pytest
 from msgspec.structs import replace
 
 from installed_servers import BUILDERS, WORKLOADS, Installed, started
-from labs import lab_of
-from perfbisect.core.domain.events import CandidateSkipped, RunFinished
-from perfbisect.core.domain.orders import Measure, Purpose, Share
-from perfbisect.host import jobs
-from perfbisect.host.local import LocalHost
 from perfbisect.lab.workload import sysbench
 from perfbisect.lab.workload.sysbench import Outcome
 from perfbisect.recipes.builder import Builder
-from perfbisect.recipes.requested import overridden
-from perfbisect.recipes.workload import Option, Workload, load_workload, read_suite
-from repos import Repo
+from perfbisect.recipes.workload import Option, Workload, read_suite
 
 pytestmark = pytest.mark.dbms
 
@@ -224,20 +215,3 @@ def test_a_conflict_stops_no_run(server: Running) -> None:
     (errors,) = (int(line.split()[2]) for line in lines if "ignored errors:" in line)
     assert errors
     assert server.sql(count) == before
-
-
-@pytest.mark.parametrize("builder", BUILDERS)
-def test_a_visit_measures_it(builder: Builder, tmp_path: Path, git: Repo) -> None:
-    """The whole way: from the shipped suite, by its name, to a run of a server on its copy of the dataset."""
-    commit = git.commit({"some.conf": ""})
-    chosen = load_workload("sysbench/read-write-10", builder.driver)
-    asked = {"table-size": "2000", "tables": "3", "time": 1, "warmup": 0.2}
-    with tempfile.TemporaryDirectory(prefix="lab") as root:
-        host = LocalHost("here", PurePosixPath(root))
-        lab = lab_of(host, builder, overridden(chosen, asked), tmp_path / "repo", (commit,))
-        events = list(lab.measure(Measure((Share(0, 1),), Purpose.SEARCH)))
-        (run,) = [event.facts for event in events if isinstance(event, RunFinished)]
-        assert not [event for event in events if isinstance(event, CandidateSkipped)]
-        assert run.operations % 20 == 0
-        assert run.dataset
-        assert not jobs.running(host)

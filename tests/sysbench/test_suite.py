@@ -12,33 +12,7 @@ WORKLOADS = Path(__file__).parents[2] / "workloads"
 SUITE = read_suite(WORKLOADS / "sysbench" / "suite.toml")
 ALL = SUITE.workloads
 
-KEYS = [f"{covered}-{key}" for covered in ("covered", "notcovered") for key in ("pk", "si")]
-# The field's names, sizes attached, by its groups. Those of the first three exist as .pre, too.
-POINT = {"point-query", *(f"random-points-{size}" for size in (10, 100, 1000)), *(f"points-{keys}" for keys in KEYS)}
-RANGE = {f"range-{keys}" for keys in KEYS}
-AGGREGATE = {f"read-only-{size}" for size in (10, 100, 10000)}
-LATER = {f"read-only-{kind}" for kind in ("simple", "sum", "order", "distinct", "count")}
-WRITE = {
-    *(f"update-{kind}" for kind in ("inlist", "index", "nonindex", "one", "zipf")),
-    *("write-only", "read-write-10", "read-write-100", "delete", "insert"),
-}
-
-
-def in_group(group: str) -> set[str]:
-    return {name for name, workload in ALL.items() if workload.group == group}
-
-
-def with_pre(names: set[str]) -> set[str]:
-    return names | {f"{name}.pre" for name in names}
-
-
-def test_all_of_the_fields_microbenchmarks_are_there_in_its_groups() -> None:
-    assert in_group("point") == with_pre(POINT) | {"hot-points"}
-    assert in_group("range") == with_pre(RANGE)
-    assert in_group("range-aggregate") == with_pre(AGGREGATE) | LATER
-    assert in_group("scan") == {"scan"}
-    assert in_group("write") == WRITE
-    assert len(ALL) == 42 + len(LATER)
+WRITE = {name for name, workload in ALL.items() if workload.group == "write"}
 
 
 def test_each_serves_both_of_sysbenchs_drivers() -> None:

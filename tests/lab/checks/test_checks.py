@@ -6,7 +6,7 @@ And which differences between the build hosts of one host are refused, and which
 import os
 import shutil
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
@@ -29,7 +29,6 @@ from sharing import object_server
 
 OUTPUTS = Path(__file__).parents[2] / "outputs" / "facts"
 needs_ccache = pytest.mark.skipif(not shutil.which("ccache"), reason="no ccache")
-CPUS = "/sys/devices/system/cpu"
 
 
 def inspection_of(
@@ -40,6 +39,9 @@ def inspection_of(
     return CheckRequest(host, there, builder=builder, answers=answers, system="debian")
 
 
+Check = Callable[[CheckRequest], Iterator[Finding]]
+
+
 def levels(found: Iterator[Finding]) -> dict[str, Level]:
     return {finding.topic: finding.level for finding in found}
 
@@ -48,45 +50,65 @@ def setting(name: str) -> Fact[object]:
     return preflight.facts.SETTINGS[name]
 
 
-def test_a_host_that_tells_nothing_is_not_accused(host: LocalHost) -> None:
-    silent = inspection_of(host)
-    pure = (machine.clock_speed, machine.sharing, machine.layout, machine.space, machine.swap, machine.load)
-    assert [finding for check in pure for finding in check(silent) if finding.level is not Level.OK] == []
+def recorded(name: str) -> str:
+    return (OUTPUTS / name).read_text()
 
 
-def test_an_unsteady_clock_is_warned_of_with_the_command_that_mends_it(host: LocalHost) -> None:
-    for switch, state, command in (
-        (f"{CPUS}/intel_pstate/no_turbo", "no_turbo 0", f"echo 1 | sudo tee {CPUS}/intel_pstate/no_turbo"),
-        (f"{CPUS}/cpufreq/boost", "boost 1", f"echo 0 | sudo tee {CPUS}/cpufreq/boost"),
-    ):
-        told = ((setting("governor"), "powersave\n"), (setting("turbo"), state), (facts.TURBO_SWITCH, switch))
-        governor, turbo = machine.clock_speed(inspection_of(host, *told))
-        assert governor.level is turbo.level is Level.WARNING
-        assert "powersave" in governor.text
-        assert "scaling_governor" in governor.advice
-        assert turbo.advice == command
-    steady = inspection_of(host, (setting("governor"), "performance\n"), (setting("turbo"), "boost 0"))
-    assert levels(machine.clock_speed(steady)) == {"governor": Level.OK}
+NOTE, WARNING, OK = Level.NOTE, Level.WARNING, Level.OK
+UNPINNED = {"smt": NOTE, "numa": NOTE}
+POOR = recorded("vm.sysbench-help").replace("  pgsql - PostgreSQL driver\n", "")
 
 
-def test_what_cores_share(host: LocalHost) -> None:
-    server, vm = ((OUTPUTS / f"{name}.lscpu").read_text() for name in ("server", "vm"))
-    assert levels(machine.sharing(inspection_of(host, (facts.NODES, server)))) == {
-        "smt": Level.NOTE,
-        "numa": Level.NOTE,
-    }
-    pinned = inspection_of(host, (facts.NODES, server), server_cpus="0-7")
-    assert levels(machine.sharing(pinned)) == {"smt": Level.NOTE}
-    stolen = (OUTPUTS / "server.stat").read_text()
-    told = machine.sharing(inspection_of(host, (facts.NODES, vm), (facts.STEAL, stolen)))
-    assert levels(told) == {"virtual": Level.NOTE, "steal": Level.WARNING}
+@pytest.mark.parametrize(
+    ("check", "told", "expected"),
+    [
+        (machine.clock_speed, {"governor": "performance\n", "turbo": "boost 0"}, {"governor": OK}),
+        (machine.sharing, {facts.NODES: recorded("server.lscpu")}, UNPINNED),
+        (
+            machine.sharing,
+            {facts.NODES: recorded("vm.lscpu"), facts.STEAL: recorded("server.stat")},
+            {"virtual": NOTE, "steal": WARNING},
+        ),
+        (machine.layout, {"aslr": "2\n", "huge pages": "[always] madvise never\n"}, {"aslr": NOTE, "huge pages": NOTE}),
+        (machine.layout, {"aslr": "0\n", "huge pages": "always [madvise] never\n"}, {}),
+        (machine.swap, {facts.SWAP: recorded("server.swaps")}, {"swap": WARNING}),
+        (machine.swap, {facts.SWAP: recorded("server.swaps").replace("1310720", "0")}, {"swap": NOTE}),
+        (
+            machine.load,
+            {facts.CORES: recorded("server.lscpu"), facts.LOAD: "13.0 3.0 1.0 2/95 672\n"},
+            {"load": WARNING},
+        ),
+        (machine.load, {facts.CORES: recorded("server.lscpu"), facts.LOAD: "11.0 3.0 1.0 2/95 672\n"}, {"load": OK}),
+        (preflight.drivers, {facts.DRIVERS: recorded("vm.sysbench-help")}, {}),
+        (preflight.drivers, {facts.DRIVERS: POOR}, {"sysbench": Level.REFUSED}),
+        # A host that tells nothing is not accused.
+        (machine.clock_speed, {}, {"governor": OK}),
+        *((check, {}, {}) for check in (machine.sharing, machine.layout, machine.space, machine.swap, machine.load)),
+    ],
+)
+def test_what_matters_how_much(
+    host: LocalHost, check: Check, told: dict[str | Fact[object], str], expected: dict[str, Level]
+) -> None:
+    answers = [(setting(fact) if isinstance(fact, str) else fact, text) for fact, text in told.items()]
+    recipe = Builder(summary="", driver="pgsql", build=Build(compile=[], install=[], artifacts=[]))
+    assert levels(check(inspection_of(host, *answers, builder=recipe))) == expected
+    pinned = levels(check(inspection_of(host, *answers, builder=recipe, server_cpus="0-7")))
+    assert pinned == ({"smt": NOTE} if expected == UNPINNED else expected)
 
 
-def test_what_moves_memory_about(host: LocalHost) -> None:
-    told = (setting("aslr"), "2\n"), (setting("huge pages"), "[always] madvise never\n")
-    assert levels(machine.layout(inspection_of(host, *told))) == {"aslr": Level.NOTE, "huge pages": Level.NOTE}
-    calm = (setting("aslr"), "0\n"), (setting("huge pages"), "always [madvise] never\n")
-    assert levels(machine.layout(inspection_of(host, *calm))) == {}
+@pytest.mark.parametrize(
+    ("switch", "state", "command"),
+    [("intel_pstate/no_turbo", "no_turbo 0", "echo 1"), ("cpufreq/boost", "boost 1", "echo 0")],
+)
+def test_an_unsteady_clock_is_warned_of_with_the_command_that_mends_it(
+    host: LocalHost, switch: str, state: str, command: str
+) -> None:
+    switch = f"/sys/devices/system/cpu/{switch}"
+    told = ((setting("governor"), "powersave\n"), (setting("turbo"), state), (facts.TURBO_SWITCH, switch))
+    governor, turbo = machine.clock_speed(inspection_of(host, *told))
+    assert governor.level is turbo.level is Level.WARNING
+    assert "powersave" in governor.text and "scaling_governor" in governor.advice
+    assert turbo.advice == f"{command} | sudo tee {switch}"
 
 
 @pytest.mark.parametrize(
@@ -98,32 +120,6 @@ def test_room_on_the_disk(host: LocalHost, gib: float, level: Level) -> None:
     assert finding.level is level
     assert f"{gib:.1f} GiB" in finding.text
     assert ("bisect gc here" in finding.advice) == (level is not Level.OK)
-
-
-def test_swap_in_use_is_worse_than_swap(host: LocalHost) -> None:
-    used = (OUTPUTS / "server.swaps").read_text()
-    assert levels(machine.swap(inspection_of(host, (facts.SWAP, used)))) == {"swap": Level.WARNING}
-    unused = used.replace("1310720", "0")
-    assert levels(machine.swap(inspection_of(host, (facts.SWAP, unused)))) == {"swap": Level.NOTE}
-
-
-def test_a_busy_machine_is_warned_of(host: LocalHost) -> None:
-    cores = (preflight.facts.CORES, (OUTPUTS / "server.lscpu").read_text())
-    [busy] = machine.load(inspection_of(host, cores, (preflight.facts.LOAD, "13.0 3.0 1.0 2/95 672\n")))
-    assert busy.level is Level.WARNING
-    assert "load average is 13.0 on 24 cores" in busy.text
-    [calm] = machine.load(inspection_of(host, cores, (preflight.facts.LOAD, "11.0 3.0 1.0 2/95 672\n")))
-    assert calm.level is Level.OK
-
-
-def test_sysbench_without_the_driver_is_refused(host: LocalHost) -> None:
-    recipe = Builder(summary="", driver="pgsql", build=Build(compile=[], install=[], artifacts=[]))
-    full = (OUTPUTS / "vm.sysbench-help").read_text()
-    assert not list(preflight.drivers(inspection_of(host, (facts.DRIVERS, full), builder=recipe)))
-    poor = full.replace("  pgsql - PostgreSQL driver\n", "")
-    assert levels(preflight.drivers(inspection_of(host, (facts.DRIVERS, poor), builder=recipe))) == {
-        "sysbench": Level.REFUSED
-    }
 
 
 @pytest.mark.parametrize(
@@ -179,44 +175,24 @@ def checked(folder: Path, **entry: object) -> list[Finding]:
 
 @needs_ccache
 @pytest.mark.tools
-def test_a_store_that_works(tmp_path: Path) -> None:
+def test_a_remote_store_is_tried(tmp_path: Path) -> None:
     with object_server() as server:
         (found,) = checked(tmp_path, ccache_remote=server.address)
-        assert found.level is Level.OK
-        assert "secret" not in found.text
+        assert found.level is Level.OK and "secret" not in found.text
         assert {"PUT", "GET"} <= set(server.asked)
-        (again,) = checked(tmp_path, ccache_remote=server.address)
-        assert again.level is Level.OK
-    assert not list(tmp_path.iterdir()), "nothing of it stays on the host"
-
-
-@needs_ccache
-@pytest.mark.tools
-def test_a_store_that_takes_nothing(tmp_path: Path) -> None:
     with object_server() as server:
         server.fails = lambda method: 403 if method == "PUT" else 0
         (found,) = checked(tmp_path, ccache_remote=server.address)
-    assert found.level is Level.WARNING
-    assert "ccache" in found.text
-
-
-@needs_ccache
-@pytest.mark.tools
-def test_a_store_that_does_not_answer(tmp_path: Path) -> None:
+        assert found.level is Level.WARNING and "ccache" in found.text
+    assert not list(tmp_path.iterdir()), "nothing of it stays on the host"
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
     (found,) = checked(tmp_path, ccache_remote=f"http://user:secret@127.0.0.1:{port}")
     assert found.level is Level.WARNING
-    assert "cannot reach it" in found.text
-    assert "secret" not in found.text
-
-
-@needs_ccache
-@pytest.mark.tools
-def test_where_nothing_is_shared_or_built_nothing_is_tried(tmp_path: Path) -> None:
+    assert "cannot reach it" in found.text and "secret" not in found.text
     assert not checked(tmp_path)
     assert not checked(tmp_path, ccache_remote="none")
-    assert not checked(tmp_path, ccache_remote="http://127.0.0.1:1", build_hosts=["other"])
+    assert not checked(tmp_path, ccache_remote="http://127.0.0.1:1", build_hosts=["other"]), "nothing is built there"
 
 
 @pytest.mark.parametrize(
@@ -248,23 +224,16 @@ def test_a_ccache_that_is_too_old_is_said_to_be(tmp_path: Path, monkeypatch: pyt
     assert "is too old for a remote store: 4.4" in found.text
 
 
-def test_a_store_that_can_be_used(tmp_path: Path) -> None:
+def test_shared_builds_are_tried(tmp_path: Path) -> None:
     assert not list(shared_findings(None))
-    (found,) = shared_findings(SharedBuilds(str(tmp_path)))
-    assert found.level is Level.OK
-    assert "who can write there can run code on your hosts" in found.text
-    (found,) = shared_findings(SharedBuilds(str(tmp_path), b"0123456789abcdef"))
-    assert found.text.endswith(", signed")
+    for key, level, text in ((b"", Level.OK, "who can write there can run code"), (b"k" * 16, Level.OK, ", signed")):
+        (found,) = shared_findings(SharedBuilds(str(tmp_path), key))
+        assert found.level is level and text in found.text
     assert not list(tmp_path.iterdir())
-
-
-def test_a_store_that_cannot(tmp_path: Path) -> None:
-    (found,) = shared_findings(SharedBuilds(str(tmp_path / "nowhere")))
-    assert found.level is Level.WARNING
-    assert "there is no folder" in found.text
-    (found,) = shared_findings(SharedBuilds("nonsense://user:secret@x"))
-    assert found.level is Level.WARNING
-    assert "secret" not in found.text
+    for address, text in ((str(tmp_path / "nowhere"), "there is no folder"), ("nonsense://user:secret@x", "***@x")):
+        (found,) = shared_findings(SharedBuilds(address))
+        assert found.level is Level.WARNING
+        assert text in found.text and "secret" not in found.text
 
 
 NAMES = ("architecture", "cc", "cxx", "linker", "root", "cpu", "native", "release", "ccache", "cores")

@@ -106,25 +106,23 @@ def test_a_command_needs_no_sysbench(host: LocalHost) -> None:
 
 
 @pytest.mark.tools
-@pytest.mark.parametrize("program", ["sysbench", "ccache", "bison"])
+@pytest.mark.parametrize(
+    ("program", "package", "recipes"),
+    [
+        ("sysbench", "sysbench", (builder(), replace(builder(), build=None))),
+        ("ccache", "ccache", (builder(),)),
+        ("bison", "bison", (builder(["bison"]),)),
+        ("cmp", "diffutils", (builder(), replace(builder(), build=None))),  # which compares a build before each visit
+    ],
+)
 def test_a_missing_program_is_named_with_its_package(
-    host: LocalHost, take_away: Callable[..., None], program: str
+    host: LocalHost, take_away: Callable[..., None], program: str, package: str, recipes: tuple[Builder, ...]
 ) -> None:
     take_away(program)
-    with pytest.raises(EnvironmentFailure, match=f"{program} is not installed on host here") as caught:
-        inspection_of(host, builder(["bison"] if program == "bison" else []))
-    assert f"apt-get install {program}" in caught.value.advice
-
-
-@pytest.mark.tools
-def test_what_compares_a_build_before_each_visit_is_needed_on_every_host(
-    host: LocalHost, take_away: Callable[..., None]
-) -> None:
-    take_away("cmp")
-    for recipe in (builder(), replace(builder(), build=None)):
-        with pytest.raises(EnvironmentFailure, match="cmp is not installed on host here") as caught:
+    for recipe in recipes:
+        with pytest.raises(EnvironmentFailure, match=f"{program} is not installed on host here") as caught:
             inspection_of(host, recipe)
-        assert "apt-get install diffutils" in caught.value.advice
+        assert f"apt-get install {package}" in caught.value.advice
 
 
 @pytest.mark.tools
@@ -141,45 +139,35 @@ def test_what_a_build_needs_is_looked_for_where_it_belongs(host: LocalHost) -> N
 
 
 @pytest.mark.tools
-def test_what_a_build_needs_is_not_looked_for_where_it_is_not_built(host: LocalHost) -> None:
-    recipe = builder(["no/such.h"])
-    [finding, *_] = preflight.tools(
-        preflight.inspect_host(CheckRequest(host, HostEntry(name="here", build_hosts=["x"]), builder=recipe))
-    )
-    assert finding.topic == "builder"
-    assert finding.advice == "Check with: bisect doctor x --builder b"
-
-
-@pytest.mark.tools
 def test_a_host_that_builds_nothing_needs_nothing_to_build_with(
     host: LocalHost, take_away: Callable[..., None]
 ) -> None:
+    request = CheckRequest(host, HostEntry(name="here", build_hosts=["x"]), builder=builder(["no/such.h"]))
+    [finding, *_] = preflight.tools(preflight.inspect_host(request))
+    assert (finding.topic, finding.advice) == ("builder", "Check with: bisect doctor x --builder b")
     take_away(*NEEDED, "gcc")
     inspection_of(host, build_hosts=["x"])
     with pytest.raises(EnvironmentFailure, match=r"git.*not installed on host here"):
         inspection_of(host, build_hosts=["here"])
 
 
-@pytest.mark.tools
-def test_without_perf_qps_can_be_hunted_and_cpu_cannot(host: LocalHost, take_away: Callable[..., None]) -> None:
-    take_away("perf")
-    assert any("perf is not installed" in warning.text for warning in inspection_of(host, metric="qps"))
-    with pytest.raises(EnvironmentFailure, match=r"perf is not installed.*cpu/o cannot be measured"):
-        inspection_of(host, metric="cpu/o")
+REFUSING = "#!/bin/sh\necho 'Error: consider adjusting /proc/sys/kernel/perf_event_paranoid setting' >&2\nexit 255\n"
 
 
 @pytest.mark.tools
-def test_a_perf_that_is_not_permitted_comes_with_the_setting(host: LocalHost, take_away: Callable[..., None]) -> None:
-    refusing = (
-        "#!/bin/sh\necho 'Error: consider adjusting /proc/sys/kernel/perf_event_paranoid setting' >&2\nexit 255\n"
-    )
-    take_away(perf=refusing)
-    warnings = inspection_of(host, metric="qps")
-    assert any(
-        "perf is not permitted" in warning.text and "sysctl kernel.perf_event_paranoid=1" in warning.advice
-        for warning in warnings
-    )
-    with pytest.raises(EnvironmentFailure, match="cpu/o cannot be measured"):
+@pytest.mark.parametrize(
+    ("gone", "replaced", "text", "advice"),
+    [
+        (["perf"], {}, "perf is not installed", "apt-get install"),
+        ([], {"perf": REFUSING}, "perf is not permitted", "sysctl kernel.perf_event_paranoid=1"),
+    ],
+)
+def test_without_perf_qps_can_be_hunted_and_cpu_cannot(
+    host: LocalHost, take_away: Callable[..., None], gone: list[str], replaced: dict[str, str], text: str, advice: str
+) -> None:
+    take_away(*gone, **replaced)
+    assert any(text in each.text and advice in each.advice for each in inspection_of(host, metric="qps"))
+    with pytest.raises(EnvironmentFailure, match=f"{text}.*cpu/o cannot be measured"):
         inspection_of(host, metric="cpu/o")
 
 

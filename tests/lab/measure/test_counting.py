@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from counted import run as counted_run
-from labs import FAST, SAME, SLOW, Open, finished, lab_of, measure, skipped, workload
+from labs import FAST, SLOW, Open, finished, lab_of, measure, skipped, workload
 from perfbisect.core.domain.events import ExecutionStarted
-from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.metrics import METRICS, exact, shown, unit, value
 from perfbisect.core.domain.orders import Share
 from perfbisect.core.domain.settings import Quick
@@ -50,7 +49,8 @@ def test_counts_of_one_build_repeat_and_are_those_of_the_code(open_lab: Open, by
         {"rest": 0}, earlier=Earlier(events=0 if by == PERF else 200)
     )  # valgrind is slow: perf looks for a length
     lab.counted = by
-    runs = finished(measure(lab, Share(FAST, 2), Share(SLOW, 1)))
+    events = measure(lab, Share(FAST, 2), Share(SLOW, 1))
+    runs = finished(events)
     (first, again), (slow,) = ([run for candidate, run in runs if candidate == one] for one in (FAST, SLOW))
     counts = [value(run, "instructions/o") for run in (first, again, slow)]
     assert all(counts)
@@ -58,6 +58,9 @@ def test_counts_of_one_build_repeat_and_are_those_of_the_code(open_lab: Open, by
     assert abs(one / other - 1) < 1e-4
     assert twice / one == pytest.approx(2, rel=0.05), "the driver's share is small"
     assert first.counted == by
+    lengths = [event.operations for event in events if isinstance(event, ExecutionStarted)]
+    assert lengths[-4:] == [first.events, 2 * first.events] * 2, "one length for all"
+    assert by == PERF or lengths == [200, 400] * 3, "that is known and kept"
     assert first.events == first.operations == slow.operations
     assert exact(first, "instructions/o")
     assert not exact(first, "cpu/o")
@@ -65,17 +68,6 @@ def test_counts_of_one_build_repeat_and_are_those_of_the_code(open_lab: Open, by
         assert value(first, name) is None, f"{name} of a counted run"
     assert shown(first, "instructions/o") == one
     assert unit("instructions/o") == "instructions/o"
-
-
-@pytest.mark.tools
-def test_a_length_that_is_known_is_kept(open_lab: Open, host: LocalHost) -> None:
-    lab = open_lab({"rest": 0}, earlier=Earlier(events=100))
-    lab.counted = counting.method(host) or pytest.skip("this machine counts no instructions")
-    events = measure(lab, Share(SAME, 1))
-    ((_, run),) = finished(events)
-    assert run.operations == run.events == 100
-    executions = [event for event in events if isinstance(event, ExecutionStarted)]
-    assert executions == [ExecutionStarted(SAME, 1, 2, 100), ExecutionStarted(SAME, 2, 2, 200)]
 
 
 LOOP = "i=0; while [ $i -lt {events} ]; do i=$((i + 1)); done"
@@ -95,20 +87,16 @@ def test_a_command_is_counted_without_its_start_up(host: LocalHost, git: Repo, t
 
 
 @pytest.mark.tools
-def test_a_command_without_a_length_is_counted_as_a_whole(host: LocalHost, git: Repo, tmp_path: Path) -> None:
+def test_a_length_that_is_no_use(host: LocalHost, git: Repo, tmp_path: Path) -> None:
+    """A command that knows none is counted as a whole, and a later commit that ignores it is skipped."""
     lab = command_lab(host, git, tmp_path, LOOP.replace("{events}", "5000"))
     lab.counted = counting.method(host) or pytest.skip("this machine counts no instructions")
     ((_, run),) = finished(measure(lab, Share(0, 1)))
     assert (run.operations, run.events, run.counted) == (1, 0, lab.counted)
     assert (value(run, "instructions/o") or 0) > 5000
-
-
-@pytest.mark.tools
-def test_a_later_commit_that_ignores_its_length_is_skipped(host: LocalHost, git: Repo, tmp_path: Path) -> None:
-    lab = command_lab(host, git, tmp_path, "echo did 5; : {events}", operations=r"did (\d+)")
-    lab.counted = counting.method(host) or pytest.skip("this machine counts no instructions")
-    lab.earlier = Earlier(events=500)  # of some use to an earlier build
-    assert "cannot be counted exactly" in skipped(measure(lab, Share(0, 1))).reason
+    later = command_lab(host, git, tmp_path, "echo did 5; : {events}", operations=r"did (\d+)")
+    later.counted, later.earlier = lab.counted, Earlier(events=500)  # of some use to an earlier build
+    assert "cannot be counted exactly" in skipped(measure(later, Share(0, 1))).reason
 
 
 def command_lab(host: LocalHost, git: Repo, folder: Path, script: str, operations: str = "") -> HostLab:
@@ -157,38 +145,27 @@ def test_servers_and_threads_are_not_counted_exactly() -> None:
     assert "is a server" in counting.obstacle(server, workload())
 
 
-def test_what_valgrind_counted_in_all_processes_is_added() -> None:
+def test_what_is_counted_is_read() -> None:
+    """By valgrind in all processes, by perf in user space."""
     counter = Counter("valgrind-3.19.0", ("setarch", "-R"))
     assert counter.read("summary: 1200\nsummary: 34\n") == {"instructions": 1234}
-    assert counter.read("") == {"instructions": None}
-    assert counter.read("summary: many\n") == {"instructions": None}
+    assert counter.read("") == counter.read("summary: many\n") == {"instructions": None}
     argv = counter.under(FOLDER)
     assert argv[:2] == ["setarch", "-R"]
     assert "--cachegrind-out-file=/visit/counters.%p" in argv
-
-
-def test_what_perf_counted_in_user_space_is_read() -> None:
     counter = Counter(PERF)
-    assert counter.under(FOLDER) == [
-        "perf", "stat", "-x", ",", "-o", "/visit/counters", "-e", "instructions:u", "--",
-    ]  # fmt: skip
+    words = "perf stat -x , -o /visit/counters -e instructions:u --"
+    assert counter.under(FOLDER) == words.split()
     assert counter.read("812345,,instructions:u,1234,100.00,,\n") == {"instructions": 812345}
     assert counter.read("<not supported>,,instructions:u,0,100.00,,\n") == {"instructions": None}
 
 
-def lengths_of(short: int, long: int) -> tuple[RunFacts, RunFacts]:
-    one = counted_run(operations=short, counters={"instructions": 1000.0 + 3 * short})
-    two = counted_run(operations=long, counters={"instructions": 1000.0 + 3 * long})
-    return one, two
-
-
 def test_start_up_is_in_neither_count() -> None:
-    short, long = lengths_of(500, 1000)
+    short, long = (
+        counted_run(operations=length, counters={"instructions": 1000.0 + 3 * length}) for length in (500, 1000)
+    )
     both = counting.difference(short, long)
     assert value(both, "instructions/o") == 3
     assert both.seconds == short.seconds + long.seconds
-
-
-def test_a_command_that_did_not_do_more_is_reported() -> None:
     with pytest.raises(UsageError, match="cannot be counted exactly"):
-        counting.difference(*lengths_of(500, 500))
+        counting.difference(short, short)

@@ -36,28 +36,13 @@ def read(name: str) -> dict[str, float | None]:
     return parse((OUTPUTS / name).read_text())
 
 
-def test_counters_of_an_intel_machine_are_taken_as_perf_scaled_them() -> None:
-    counters = read("perf-intel.csv")
-    assert counters["instructions"] == 48213990716
-    assert counters["task-clock"] == 10001.92
-    assert counters["cpu-migrations"] == 0
-    assert len(counters) == 18
-
-
-def test_modifiers_of_an_unprivileged_perf_are_not_part_of_the_name() -> None:
-    counters = read("perf-amd.csv")
-    assert counters["cycles"] == 12950331870
-    assert counters["page-faults"] == 12
-
-
-def test_what_is_not_supported_or_not_counted_is_missing_and_not_zero() -> None:
-    counters = read("perf-amd.csv")
-    assert counters["LLC-load-misses"] is None
-    assert counters["iTLB-load-misses"] is None
-    assert counters["context-switches"] == 0
-    virtual = read("perf-virtual.csv")
-    assert virtual["instructions"] is None
-    assert virtual["context-switches"] == 11
+def test_counters_are_taken_as_perf_scaled_them_and_what_is_not_counted_is_missing() -> None:
+    intel, amd, virtual = (read(f"perf-{name}.csv") for name in ("intel", "amd", "virtual"))
+    assert (intel["instructions"], intel["task-clock"], intel["cpu-migrations"]) == (48213990716, 10001.92, 0)
+    assert len(intel) == 18
+    assert (amd["cycles"], amd["page-faults"]) == (12950331870, 12), "modifiers are not part of the name"
+    assert (amd["LLC-load-misses"], amd["iTLB-load-misses"], amd["context-switches"]) == (None, None, 0)
+    assert (virtual["instructions"], virtual["context-switches"]) == (None, 11)
 
 
 def test_two_kinds_of_cores_are_weighted_by_the_time_on_each() -> None:
@@ -91,10 +76,6 @@ def test_perf_counts_the_command_or_a_server() -> None:
     assert server[-4:] == ["-p", "12,13", "--", "sysbench"]
 
 
-def test_each_event_is_counted_once() -> None:
-    assert len(set(EVENTS)) == len(EVENTS)
-
-
 def test_a_refusal_is_distinguished_from_other_failures() -> None:
     assert "not permitted" in refusal("h", "Consider adjusting /proc/sys/kernel/perf_event_paranoid setting")
     assert "does not work on host h: event syntax error" in refusal("h", "event syntax error: 'x'")
@@ -104,6 +85,7 @@ def test_a_refusal_is_distinguished_from_other_failures() -> None:
 def test_this_machine_counts_task_clock(tmp_path: Path) -> None:
     counters = probe(LocalHost("here", PurePosixPath(tmp_path)))
     assert set(counters) == set(EVENTS)
+    assert len(set(EVENTS)) == len(EVENTS)
     clock = counters["task-clock"]
     assert clock is not None
     assert clock > 0
@@ -130,31 +112,20 @@ def test_a_thread_that_ends_while_perf_attaches_is_reported_from_all_else() -> N
             server.kill()
 
 
-OUTPUTS = Path(__file__).parents[2] / "outputs"
-
-
 def lines(name: str) -> list[str]:
     return (OUTPUTS / name).read_text().splitlines()
 
 
-def test_repeated_headers_the_first_row_and_a_broken_one_are_left_out() -> None:
+def test_rows_of_vmstat_and_of_every_iostat() -> None:
+    """Repeated headers, the first row and a broken one are left out; columns are found by name."""
     rows = parse_vmstat(lines("vmstat.txt"))
     assert [row["cs"] for row in rows] == [794, 600, 892]
     assert rows[0]["us"] == 95
-
-
-def test_columns_are_found_by_name() -> None:
     (row,) = parse_vmstat(lines("vmstat-new.txt"))
     assert (row["cs"], row["us"], row["id"]) == (1502, 49, 49)
-
-
-@pytest.mark.parametrize("name", ["iostat-10.txt", "iostat-11.txt", "iostat-12.txt"])
-def test_every_layout_of_iostat(name: str) -> None:
-    row = parse_iostat(lines(name))[0]
-    assert row == {"r/s": 310.0, "w/s": 44.0, "rkB/s": 4960.0, "wkB/s": 1232.0, "%util": 7.2}
-
-
-def test_each_second_of_iostat_is_a_row() -> None:
+    for name in ("iostat-10.txt", "iostat-11.txt", "iostat-12.txt"):
+        first = parse_iostat(lines(name))[0]
+        assert first == {"r/s": 310.0, "w/s": 44.0, "rkB/s": 4960.0, "wkB/s": 1232.0, "%util": 7.2}, name
     assert [row["r/s"] for row in parse_iostat(lines("iostat-12.txt"))] == [310.0, 100.0]
 
 

@@ -3,7 +3,6 @@
 import json
 import shutil
 import subprocess
-import tempfile
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -13,9 +12,9 @@ import pytest
 from msgspec.structs import replace as changed
 
 from labs import lab_of, measure, runs, skipped, workload_of
-from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, RunFinished, RunStarted
+from perfbisect.core.domain.events import BuildFinished, RunStarted
 from perfbisect.core.domain.metrics import value
-from perfbisect.core.domain.orders import Measure, Purpose, Share
+from perfbisect.core.domain.orders import Share
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.host_lab import HostLab
@@ -25,8 +24,6 @@ from perfbisect.lab.workload.command import CLOCK, CPU, outcome, prepare_inputs,
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.requested import quick_builder
 from perfbisect.recipes.workload import Workload
-from postgres import AT, BIN, needs_postgres
-from postgres import BUILDER as POSTGRES
 from repos import Repo
 from waiting import ended as is_ended
 
@@ -41,21 +38,17 @@ def ended(*stdout: str, stderr: str = "", status: int = 0, clock: str = "1000.5 
     return ProcessResult("\n".join(stdout), stderr, status, 90.0, clock)
 
 
-def test_without_a_metric_its_time_counts() -> None:
+def test_its_time_its_operations_and_what_it_prints_count() -> None:
     found = outcome(ended(), workload("x"))
     assert (found.opened, found.seconds, found.operations, found.reported) == (1000.5, 2.0, 1, None)
     assert found.latency == {"avg": 2000.0}
-
-
-def test_operations_divide_its_time() -> None:
     found = outcome(ended("did 4,000 ops"), workload("x", operations="did (.*) ops"))
     assert (found.operations, found.latency) == (4000, {"avg": 0.5})
-
-
-@pytest.mark.parametrize("key", ["rate", "cost"])
-def test_a_rate_or_a_cost_is_reported(key: str) -> None:
-    assert outcome(ended("n=2.5"), workload("x", **{key: "n=(.*)"})).reported == 2.5
-    assert outcome(ended('{"n": 2.5}'), workload("x", **{key: "$.n"})).reported == 2.5
+    for key in ("rate", "cost"):
+        assert outcome(ended("n=2.5"), workload("x", **{key: "n=(.*)"})).reported == 2.5
+        assert outcome(ended('{"n": 2.5}'), workload("x", **{key: "$.n"})).reported == 2.5
+    with pytest.raises(ValueError, match="less than one operation"):
+        outcome(ended("n=0.3"), workload("x", operations="n=(.*)"))
 
 
 @pytest.mark.parametrize(
@@ -83,11 +76,6 @@ def test_a_failure_is_reported(how: ProcessResult, sentence: str) -> None:
     with pytest.raises(ValueError) as caught:
         outcome(how, workload("x", rate="n=(.*)"))
     assert sentence in str(caught.value)
-
-
-def test_less_than_an_operation_is_none() -> None:
-    with pytest.raises(ValueError, match="less than one operation"):
-        outcome(ended("n=0.3"), workload("x", operations="n=(.*)"))
 
 
 @pytest.mark.parametrize(
@@ -333,45 +321,3 @@ def test_a_program_of_the_commit_that_loading_lacks_is_the_commits_fault_and_one
 def test_no_two_builds_count_as_one(lab: HostLab) -> None:
     events = measure(lab, Share(GOOD, 1), Share(SLOW, 1), Share(LAST, 1))
     assert [event.same_as for event in events if isinstance(event, BuildFinished)] == [None] * 3
-
-
-FILE = "select k from t where id = 777;\n"
-
-
-@pytest.mark.tools
-@pytest.mark.dbms
-@needs_postgres
-def test_a_benchmark_of_its_own_measures_a_server(tmp_path: Path, git: Repo) -> None:
-    commit = git.commit({"server.conf": "fsync = off\n"})
-    suite = tmp_path / "suite"
-    suite.mkdir()
-    (suite / "select.sql").write_text(FILE)
-    workload = workload_of(
-        name="select",
-        folder=str(suite),
-        prepare_commands=[
-            [
-                f"{BIN}/psql",
-                *AT,
-                "-c",
-                "create table t as select i as id, i as k from generate_series(1, 1000) i",
-                "bench",
-            ]
-        ],
-        command=[f"{BIN}/pgbench", "-n", *AT, "-T", "{time}", "-c", "{threads}", "-f", "{suite}/select.sql", "bench"],
-        rate=r"tps = ([0-9.]+)",
-        operations=r"actually processed: (\d+)",
-        time=1.0,
-    )
-    with tempfile.TemporaryDirectory(prefix="lab") as root:
-        lab = lab_of(LocalHost("here", PurePosixPath(root)), POSTGRES, workload, tmp_path / "repo", (commit,))
-        events = list(lab.measure(Measure((Share(0, 2),), Purpose.ENDS)))
-    assert not [event for event in events if isinstance(event, CandidateSkipped)]
-    runs = [event.facts for event in events if isinstance(event, RunFinished)]
-    assert len(runs) == 2
-    assert runs[0].visit == runs[1].visit, "one start of the server for both"
-    for run in runs:
-        assert run.dataset
-        assert run.reported == pytest.approx(run.operations / 1.0, rel=0.2)
-        if run.counters:  # of the server
-            assert 0 < (value(run, "cpu/o") or 0) < 1e6 * run.seconds / run.operations
