@@ -1,0 +1,250 @@
+"""Whole hunts on several hosts: places on this machine, and machines each at the end of a link of its own, that measure or build."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+import program
+from machine import PLACE, Machine
+from program import Process, bisect, bisect_until, bisect_watched
+from small_hunt import Hunt
+
+pytestmark = [pytest.mark.e2e, pytest.mark.tools]
+
+Make = Callable[..., Machine]
+BOTH = ["--host", "one", "--host", "two"]
+
+
+def running(*roots: Path | str) -> list[str]:
+    """The jobs of hosts that have no status."""
+    jobs = (path for root in roots for path in Path(root).glob("jobs/*/status"))
+    return [str(status) for status in jobs if not status.read_text().strip()]
+
+
+def events(lines: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in lines.splitlines() if line.startswith("{")]
+
+
+def two_places(folder: Path, more: str = 'class = "pair"', pause: float = 0.0) -> Hunt:
+    """Two places on this machine."""
+    entries = [f'[hosts.{name}]\nroot = "{folder}/{name}"\njobs = 1\n{more}\n' for name in ("one", "two")]
+    return Hunt(folder, "".join(entries), pause=pause)
+
+
+@pytest.mark.slow
+def test_killed_and_interrupted_and_gone_on_with(tmp_path: Path) -> None:
+    """Nothing is lost or counted twice; Ctrl-C leaves nothing running on either host."""
+    hunt = two_places(tmp_path, pause=0.3)
+    killed = bisect_until(hunt.words(*BOTH, "--json"), '"BuildProgress"', signal.SIGKILL)
+    assert killed.returncode == -signal.SIGKILL
+    assert bisect_until(hunt.resumed(), '"RunStarted"', signal.SIGINT).returncode == 130
+    assert not running(tmp_path / "one", tmp_path / "two")
+    hunt.check(bisect(*hunt.resumed("--plain")))
+    assert hunt.ask("select distinct host from builds order by 1") == [("one",), ("two",)]
+    shown = bisect("show", *hunt.kept(), "--json")
+    assert [host["name"] for host in json.loads(shown.stdout)["hosts"]] == ["one", "two"]
+
+
+@pytest.mark.slow
+def test_a_host_that_vanishes(tmp_path: Path) -> None:
+    """Its folder is moved away in the middle of the hunt: the other one finds the culprit alone."""
+    hunt, gone = two_places(tmp_path), tmp_path / "gone"
+
+    def see(line: str, _: Process) -> None:
+        if '"RunFinished"' in line and '"host":"two"' in line and not gone.exists():
+            (tmp_path / "two").rename(gone)
+
+    ended = bisect_watched(hunt.words(*BOTH, "--json"), see)
+    hunt.check(ended)
+    assert any("no further part" in str(each["text"]) for each in events(ended.stdout) if each["event"] == "Warned")
+
+
+@pytest.mark.slow
+def test_hosts_of_different_classes(tmp_path: Path) -> None:
+    """By default each is of its own: the verdict tells the effect on both."""
+    hunt = two_places(tmp_path, "")
+    ended = bisect(*hunt.words(*BOTH, "--plain"))
+    hunt.check(ended)
+    assert "On one: 0." in ended.stdout
+    assert "On two: 0." in ended.stdout
+    shown = json.loads(bisect("show", *hunt.kept(), "--json").stdout)
+    assert [effect["host_class"] for effect in shown["cases"][0]["effects"]] == ["one", "two"]
+
+
+def test_a_host_named_twice(tmp_path: Path) -> None:
+    twice = program.run(*two_places(tmp_path).words("--host", "one", "--host", "one"))
+    assert twice.status == 3
+    assert "Host one is given twice" in twice.err
+
+
+def entry(name: str, machine: Machine, more: str = "", root: str = PLACE) -> str:
+    return f'[hosts.{name}]\naddress = "{machine.address}"\nroot = "{root}"\njobs = 1\n{more}\n'
+
+
+@pytest.mark.slow
+def test_two_machines_share_a_hunt(make_machine: Make, tmp_path: Path) -> None:
+    a, b = make_machine(), make_machine()
+    hunt = Hunt(tmp_path, "".join(entry(*each, 'class = "pair"') for each in (("one", a), ("two", b))))
+    hunt.check(bisect(*hunt.words(*BOTH, "--plain", "--explain")))
+    assert hunt.ask("select distinct host from runs order by 1") == [("one",), ("two",)]
+    assert all([*Path(machine.root, "builds").glob("*")] for machine in (a, b))
+    measured = "select distinct json_extract(body, '$.facts.host'), json_extract(body, '$.candidate') from events"
+    reason = hunt.ask(f"{measured} where kind in ('Counted', 'Profiled')")
+    assert len({host for host, _ in reason}) == 1, "of both commits on the same machine"
+    assert len({candidate for _, candidate in reason}) == 2
+
+
+COMPILES = "echo 'int x;' | gcc -x c -c -o /dev/null - && echo yes"
+
+
+@pytest.mark.slow
+def test_one_machine_builds_and_the_other_measures(make_machine: Make, tmp_path: Path) -> None:
+    """What is measured came as a tar stream to a machine that cannot compile."""
+    cc1 = subprocess.run(["gcc", "-print-prog-name=cc1"], capture_output=True, text=True, check=True).stdout.strip()
+    a, b = make_machine(), make_machine(Path(cc1).parent)
+    assert [machine.inside(COMPILES) for machine in (a, b)] == ["yes\n", ""]
+    hunt = Hunt(tmp_path, entry("a", a, root=a.root) + entry("b", b, 'build_hosts = ["a"]', b.root))
+    hunt.check(bisect(*hunt.words("--host", "b", "--plain")))
+    assert hunt.ask("select distinct host from runs") == [("b",)]
+    names = [{path.name for path in Path(machine.root, "builds").glob("*")} for machine in (a, b)]
+    assert names[1] and names[1] <= names[0]
+    assert not [*Path(b.root).glob("work/*/source")]
+
+
+SLEEP = "sleep 2"  # before each build: it takes as long on a machine that others use
+
+
+class Ahead(Hunt):
+    """A longer hunt, which machines build for."""
+
+    def __init__(self, folder: Path, machines: list[Machine], *, between: bool = False, only: bool = False) -> None:
+        """The last machine measures, and builds ``between`` its runs; or it ``only`` measures. Else this one does."""
+        names = ["b1", "quiet"] if between or only else ["b1", "b2"]
+        more = f"build_hosts = {json.dumps(names[: -1 if only else None])}\n"
+        entries = [] if "quiet" in names else [f'[hosts.quiet]\nroot = "{folder}/quiet"\n{more}']
+        entries += [entry(name, machine, more if name == "quiet" else "") for name, machine in zip(names, machines)]
+        super().__init__(folder, "".join(entries), commits=24, culprit=15, pause=0.3, builds=(SLEEP, "make"))
+        self.begin = self.words("--host", "quiet")
+
+    def builds(self) -> list[tuple[str, float, float]]:
+        """Host, beginning and end of each build that was made, by the stored log."""
+        found = self.ask("select host, at - seconds, at from builds where not reused order by at")
+        return [(str(host), float(began), float(ended)) for host, began, ended in found]
+
+    def beside_a_run(self, build: Sequence[float]) -> bool:
+        return any(overlap(build, run) for run in self.ask("select started, started + seconds from runs"))
+
+
+def overlap(one: Sequence[float], other: Sequence[float]) -> bool:
+    return one[0] < other[1] and other[0] < one[1]
+
+
+@pytest.fixture
+def machines(make_machine: Make) -> list[Machine]:
+    """Two machines that build."""
+    return [make_machine(), make_machine()]
+
+
+@pytest.mark.slow
+def test_builds_go_on_beside_runs(machines: list[Machine], tmp_path: Path) -> None:
+    hunt = Ahead(tmp_path, machines)
+    ended = bisect(*hunt.begin, "--plain")
+    hunt.check(ended)
+    builds = hunt.builds()
+    assert {host for host, _, _ in builds} == {"b1", "b2"}
+    at_once = [one for one in builds for other in builds if one[0] != other[0] and overlap(one[1:], other[1:])]
+    assert at_once, "both machines build at once"
+    assert any(hunt.beside_a_run(build[1:]) for build in builds), "and while a run goes on"
+    assert {host for (host,) in hunt.ask("select distinct host from runs")} == {"quiet"}
+    assert not [*(tmp_path / "quiet").glob("work/*/source")], "nothing is built where it is measured"
+    for line in ("building  b1  ", "building  b2  ", "ran       quiet  ", "on quiet, built on b1 and b2"):
+        assert line in ended.stdout
+    shown = bisect("show", *hunt.kept()).stdout
+    assert "Built ahead: " in shown
+    assert "builds on b1, " in shown
+    assert hunt.culprit[:10] in bisect("replay", *hunt.kept()).stdout
+
+
+@pytest.mark.slow
+def test_a_host_that_measures_builds_between_its_runs(machines: list[Machine], tmp_path: Path) -> None:
+    hunt = Ahead(tmp_path, machines, between=True)
+    hunt.check(bisect(*hunt.begin, "--plain"))
+    beside = [(host, hunt.beside_a_run(build)) for host, *build in hunt.builds()]
+    assert {host for host, _ in beside} == {"b1", "quiet"}
+    assert ("b1", True) in beside
+    assert ("quiet", True) not in beside
+
+
+@pytest.mark.slow
+def test_builds_in_flight_are_made_again_or_followed_to_their_end(machines: list[Machine], tmp_path: Path) -> None:
+    """Killed, and interrupted; nothing is left running anywhere."""
+    hunt, roots = Ahead(tmp_path, machines), [machine.root for machine in machines]
+    ahead: set[str] = set()
+
+    def kill(line: str, process: Process) -> None:
+        for event in events(line):
+            if event["event"] == "BuildProgress" and event["stage"] == "compile":
+                ahead.add(str(event["host"]))
+        if ahead == {"b1", "b2"}:
+            process.send_signal(signal.SIGKILL)
+
+    assert bisect_watched([*hunt.begin, "--json"], kill).returncode == -signal.SIGKILL
+    assert running(*roots), "builds outlive the program"
+    assert bisect_until(hunt.resumed(), '"RunFinished"', signal.SIGINT).returncode == 130
+    assert not running(*roots)
+    hunt.check(bisect(*hunt.resumed("--plain")))
+    made = hunt.ask("select commit_hash, count(*) from builds where not reused group by 1 having count(*) > 1")
+    assert made == [], "no build was made twice"
+    assert not running(*roots)
+
+
+@pytest.mark.slow
+def test_a_build_host_that_vanishes(machines: list[Machine], tmp_path: Path) -> None:
+    """Its disk goes in the middle of the hunt, with all that it has built: the other one builds what is missing."""
+    hunt = Ahead(tmp_path, machines)
+    gone: list[str] = []
+
+    def see(line: str, _: Process) -> None:
+        if '"RunFinished"' in line and not gone:
+            gone.append(machines[1].inside(f"mount -t tmpfs -o ro none {PLACE}"))
+
+    ended = bisect_watched([*hunt.begin, "--json"], see)
+    hunt.check(ended)
+    assert "build host b2 takes no further part" in ended.stdout
+    told = next(each["at"] for each in events(ended.stdout) if "no further" in str(each.get("text", "")))
+    assert {host for host, _, at in hunt.builds() if at > float(str(told))} == {"b1"}
+
+
+@pytest.mark.slow
+def test_the_host_that_measures_stands_in_for_the_only_build_host(
+    machines: list[Machine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as that is out of reach, whose machine loses its power in the middle of the hunt."""
+    quick = "from perfbisect.host import lock; from perfbisect.hunt import labs; lock.BEAT, labs.STAND_IN = 1, 3; "
+    monkeypatch.setattr(program, "PROGRAM", [sys.executable, "-c", quick + program.PROGRAM[-1]])
+    hunt = Ahead(tmp_path, machines, only=True)
+    course: list[str] = []
+
+    def see(line: str, _: Process) -> None:
+        for event in events(line):
+            if event["event"] == "RunFinished" and not course:
+                machines[0].power_off()
+                course.append("off")
+            elif event["event"] == "BuildFinished" and event.get("host", "quiet") == "quiet" and course == ["off"]:
+                machines[0].power_on()
+                course.append("on")
+
+    ended = bisect_watched([*hunt.begin, "--json"], see)
+    hunt.check(ended)
+    assert course == ["off", "on"]
+    told = [str(event["text"]) for event in events(ended.stdout) if event["event"] == "Warned"]
+    lost, back = (next(n for n, text in enumerate(told) if f"b1 is {what}" in text) for what in ("out of reach", "back"))
+    assert lost < back
+    makers = [host for host, _, _ in hunt.builds()]
+    assert makers[0] == makers[-1] == "b1" and "quiet" in makers
+    assert not running(machines[1].root)

@@ -1,0 +1,70 @@
+"""A whole hunt in seconds: a program in C whose loop takes three times as long from one commit on."""
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from program import rows
+from repos import Repo
+
+MAKEFILE = "bench: bench.c work.h\n\t$(CC) -O1 -o $@ bench.c\n"
+BENCH = r"""
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+#include "work.h"
+
+int main(void) {
+    struct timespec from, to;
+    volatile unsigned long sum = 1;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &from);
+    for (long i = 0; i < 20000; i++)
+        for (long j = 0; j < WORK; j++) sum = sum * 31 + j;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &to);
+    double seconds = (to.tv_sec - from.tv_sec) + (to.tv_nsec - from.tv_nsec) / 1e9;
+    usleep(PAUSE);
+    printf("{\"host\": \"here\", \"results\": [{\"ops/s\": %.1f, \"operations\": 20000}]}\n", 20000 / seconds);
+    return STATUS;
+}
+"""
+RATE, OPERATIONS = '$.results[0]["ops/s"]', "$.results[0].operations"
+
+
+class Hunt:
+    """The history, an inventory and a hunt, whose log is ``h.db``; all below one folder."""
+
+    def __init__(
+        self, folder: Path, hosts: str = "", *, commits: int = 8, culprit: int = 5, status: dict[int, str] | None = None,
+        pause: float = 0.0, builds: tuple[str, ...] = ("make",),
+    ) -> None:  # fmt: skip
+        """``hosts`` is the text of hosts.toml, ``status`` what odd commits return, ``pause`` the seconds that a run sleeps."""
+        self.folder, self.repo, self.last = folder, folder / "repo", commits - 1
+        (folder / "hosts.toml").write_text(hosts)
+        line = "/* {} */\n#define WORK {}\n#define STATUS {}\n#define PAUSE {}\n"
+        works = (3000 if number >= culprit else 1000 for number in range(commits))
+        texts = (line.format(n, work, (status or {}).get(n, "0"), round(pause * 1e6)) for n, work in enumerate(works))
+        self.hashes = Repo(self.repo).history({"bench.c": BENCH, "Makefile": MAKEFILE, "work.h": text} for text in texts)
+        self.culprit = self.hashes[culprit]
+        self.asked = [*(word for each in builds for word in ("--build", each)), "--run", "./bench", "--rate", RATE]
+
+    def words(self, *more: str, history: str = "h.db") -> list[str]:
+        """`bisect run`, with further options."""
+        place = ["--repo", str(self.repo), "--hosts", str(self.folder / "hosts.toml"), *self.kept(history)]
+        explained = [] if "--explain" in more else ["--no-explain"]
+        return ["run", "v0", f"v{self.last}", *self.asked, "--no-layouts", *explained, *place, *more]
+
+    def kept(self, history: str = "h.db") -> list[str]:
+        return ["--history", str(self.folder / history)]
+
+    def resumed(self, form: str = "--json") -> list[str]:
+        return ["resume", *self.kept(), form]
+
+    def ask(self, sql: str, history: str = "h.db") -> list[tuple[Any, ...]]:
+        return rows(self.folder / history, sql)
+
+    def check(self, ended: subprocess.CompletedProcess[str], history: str = "h.db") -> None:
+        """It ended with the culprit; no host has built a commit twice, and no run counts twice."""
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        assert self.ask("select culprit from culprits", history) == [(self.culprit,)]
+        for what in ("started from runs", "commit_hash from builds where not reused"):
+            assert self.ask(f"select host, {what} group by 1, 2 having count(*) > 1", history) == [], what
