@@ -7,7 +7,7 @@ from typing import Any
 from program import rows
 from repos import Repo
 
-MAKEFILE = "bench: bench.c work.h\n\t$(CC) -O1 -o $@ bench.c\n"
+MAKEFILE = "bench: bench.o\n\t$(CC) -o $@ $<\nbench.o: bench.c work.h\n\t$(CC) -O1 -c bench.c\n"
 BENCH = r"""
 #include <stdio.h>
 #include <time.h>
@@ -43,7 +43,9 @@ class Hunt:
         line = "/* {} */\n#define WORK {}\n#define STATUS {}\n#define PAUSE {}\n"
         works = (3000 if number >= culprit else 1000 for number in range(commits))
         texts = (line.format(n, work, (status or {}).get(n, "0"), round(pause * 1e6)) for n, work in enumerate(works))
-        self.hashes = Repo(self.repo).history({"bench.c": BENCH, "Makefile": MAKEFILE, "work.h": text} for text in texts)
+        self.hashes = Repo(self.repo).history(
+            {"bench.c": BENCH, "Makefile": MAKEFILE, "work.h": text} for text in texts
+        )
         self.culprit = self.hashes[culprit]
         self.asked = [*(word for each in builds for word in ("--build", each)), "--run", "./bench", "--rate", RATE]
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from program import LIMIT, PROGRAM, Process, bisect, bisect_until, rows
+from program import LIMIT, PROGRAM, Process, bisect, bisect_until
+from small_hunt import Hunt
 
 pytestmark = [pytest.mark.e2e, pytest.mark.tools]
 
@@ -27,46 +28,45 @@ def interrupt(process: Process) -> None:
     process.send_signal(signal.SIGINT)
 
 
-def demo(tmp_path: Path) -> list[str]:
-    planted = ["demo", "--seed", "3", "--drop", "60%", "--no-explain", "--folder", str(tmp_path / "demo")]
-    return [*planted, "--plain", "--history", str(tmp_path / "h.db")]
+@pytest.fixture
+def hunt(tmp_path: Path) -> Hunt:
+    """A hunt on this machine."""
+    return Hunt(tmp_path, f'[hosts.local]\nroot = "{tmp_path}/root"\n', pause=0.2)
 
 
-def test_a_kernel_that_changed_between_two_sessions_is_said_and_shown(tmp_path: Path) -> None:
-    history = str(tmp_path / "h.db")
-    assert until(demo(tmp_path), "  built ", interrupt)[0] == 130
-    with closing(sqlite3.connect(history)) as db:
+def test_a_kernel_that_changed_between_two_sessions_is_said_and_shown(hunt: Hunt) -> None:
+    assert until(hunt.words("--plain"), "  built ", interrupt)[0] == 130
+    with closing(sqlite3.connect(hunt.folder / "h.db")) as db:
         [(number, body)] = db.execute("select id, body from events where kind = 'HuntStarted'").fetchall()
         told = json.loads(body)
         told["host"]["kernel"] = "5.10.0-1"
         db.execute("update events set body = ? where id = ?", [json.dumps(told), number])
         db.commit()
-    _, said = until(["resume", "--plain", "--history", history], "has changed during this hunt", interrupt)
+    _, said = until(hunt.resumed("--plain"), "has changed during this hunt", interrupt)
     assert "its kernel was 5.10.0-1 and is " in said
-    assert "its kernel was 5.10.0-1 and is " in bisect("show", "--history", history).stdout
+    assert "its kernel was 5.10.0-1 and is " in bisect("show", *hunt.kept()).stdout
 
 
 @pytest.mark.slow
-def test_one_who_waits_begins_when_the_other_ends(tmp_path: Path) -> None:
-    second = tmp_path / "second"
+def test_one_who_waits_begins_when_the_other_ends(hunt: Hunt) -> None:
     waiting: list[Process] = []
+    words = hunt.words("--plain", history="second.db")
 
     def begin_another(first: Process) -> None:
-        history = ["--history", str(second / "h.db"), "--plain"]
-        busy = bisect("run", "v1.0", "v1.1", *hunt, *history)
+        busy = bisect(*words)
         assert busy.returncode == 4
-        assert "is busy: hunt 1 for demo update-index, v1.0..v1.1, of " in busy.stderr
+        assert "is busy: hunt 1 for repo-" in busy.stderr
+        assert ", v0..v7, of " in busy.stderr
         assert "--wait" in busy.stderr
-        args = [*PROGRAM, "run", "v1.0", "v1.1", *hunt, *history, "--wait"]
-        environment = os.environ | {"PYTHONUNBUFFERED": "1"}
-        pipe = subprocess.PIPE
-        waiting.append(subprocess.Popen(args, stdout=pipe, stderr=pipe, text=True, env=environment))
+        environment, pipe = os.environ | {"PYTHONUNBUFFERED": "1"}, subprocess.PIPE
+        waiting.append(
+            subprocess.Popen([*PROGRAM, *words, "--wait"], stdout=pipe, stderr=pipe, text=True, env=environment)
+        )
         assert waiting[0].stderr is not None
-        assert waiting[0].stderr.readline().startswith("Waiting for hunt 1 for demo update-index")
+        assert any(line.startswith("Waiting for hunt 1 for repo-") for line in waiting[0].stderr)
         interrupt(first)
 
-    hunt = ["--builder", "demo", "--workload", "update-index", "--repo", str(tmp_path / "demo" / "repository")]
-    assert until(demo(tmp_path), "  built ", begin_another)[0] == 130
+    assert until(hunt.words("--plain"), "  built ", begin_another)[0] == 130
     with waiting[0] as another:
         assert another.stdout is not None
         assert any("  ran " in line for line in another.stdout)
@@ -90,11 +90,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-def test_a_disk_that_fills_up_stops_the_hunt_which_goes_on_when_there_is_room(
-    tmp_path: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)  # the inventory in the present folder goes before others
-    Path("hosts.toml").write_text(f'[hosts.local]\nroot = "{small_disk}/root"\n')
+def test_a_disk_that_fills_up_stops_the_hunt_which_goes_on_when_there_is_room(hunt: Hunt, small_disk: Path) -> None:
+    (hunt.folder / "hosts.toml").write_text(f'[hosts.local]\nroot = "{small_disk}/root"\n')
     ballast = small_disk / "ballast"
 
     def fill(_process: Process) -> None:
@@ -102,13 +99,11 @@ def test_a_disk_that_fills_up_stops_the_hunt_which_goes_on_when_there_is_room(
             file.truncate(0)
             os.posix_fallocate(file.fileno(), 0, 200 << 20)
 
-    status, said = until(demo(tmp_path), "  ran ", fill)
+    status, said = until(hunt.words("--plain"), "  ran ", fill)
     assert status == 4, said
     assert "no space left on host local" in said
     assert "bisect gc local" in said
     assert "go on with: bisect resume 1" in said
-    assert rows(tmp_path / "h.db", "select count(*) from skips") == [(0,)]
+    assert hunt.ask("select count(*) from skips") == [(0,)]
     ballast.unlink()
-    resumed = bisect("resume", "--plain", "--history", str(tmp_path / "h.db"))
-    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
-    assert "The culprit is" in resumed.stdout
+    hunt.check(bisect(*hunt.resumed("--plain")))

@@ -3,81 +3,60 @@
 import json
 import signal
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
 from machine import Machine
 from perfbisect.host.registry import MARKER
-from program import Process, bisect, bisect_watched, rows
+from program import Process, bisect, bisect_watched
+from small_hunt import Hunt
 
 pytestmark = [pytest.mark.e2e, pytest.mark.tools]
 
 
-@dataclass
-class Hunt:
-    """A demo hunt on the host "far", with its history."""
-
-    folder: Path
-
-    @property
-    def history(self) -> Path:
-        return self.folder / "history.db"
-
-    def begin(self, *options: str) -> list[str]:
-        planted = ["demo", "--seed", "3", "--drop", "60%", "--folder", str(self.folder / "demo")]
-        return [*planted, "--host", "far", "--json", *(options or ["--no-explain"]), *self.kept()]
-
-    def resume(self) -> list[str]:
-        return ["resume", "--json", *self.kept()]
-
-    def kept(self) -> Sequence[str]:
-        return ["--history", str(self.history)]
-
-    def run(self, argv: list[str], then: Callable[[str, Process], None] | None = None) -> int:
-        """Run the program; ``then`` is called with the type of every event and the process."""
-
-        def see(line: str, process: Process) -> None:
-            if then and line.startswith("{"):
-                then(json.loads(line)["event"], process)
-
-        return bisect_watched(argv, see).returncode
-
-    def check(self) -> None:
-        """The planted commit is named, nothing was skipped for a lost connection, no run was counted twice."""
-        answer = json.loads((self.folder / "demo" / "answer.json").read_text())
-        assert rows(self.history, "select culprit from culprits") == [(answer["commit"],)]
-        skipped = {commit for (commit,) in rows(self.history, "select commit_hash from skips")}
-        assert skipped <= set(answer["broken"])
-        assert rows(self.history, "select started, count(*) from runs group by started having count(*) > 1") == []
-        twice = "select commit_hash from builds where not reused group by 1 having count(*) > 1"
-        assert rows(self.history, twice) == []
+See = Callable[[str, Process], object]
 
 
 @pytest.fixture
-def far(machine: Machine, tmp_path: Path) -> Hunt:
-    return Hunt(tmp_path)
+def hunt(machine: Machine, tmp_path: Path) -> Hunt:
+    """A hunt on that machine."""
+    return Hunt(tmp_path, f'[hosts.far]\naddress = "{machine.address}"\nroot = "{machine.root}"\n', pause=0.3)
+
+
+def watched(words: list[str], then: See) -> CompletedProcess[str]:
+    """Run the program; ``then`` is called with the type of every event and the process."""
+
+    def see(line: str, process: Process) -> None:
+        if line.startswith("{"):
+            then(json.loads(line)["event"], process)
+
+    return bisect_watched(words, see)
+
+
+def begin(hunt: Hunt, *more: str) -> list[str]:
+    return hunt.words("--host", "far", "--json", *more)
 
 
 class Weather:
-    """Does something at the ``number``-th event of a type, for each (type, number, action)."""
+    """Does something at the ``number``-th event of a type, for each (type, number, action); a signal is for the program."""
 
-    def __init__(self, *events: tuple[str, int, Callable[[], None]]) -> None:
+    def __init__(self, *events: tuple[str, int, Callable[[], None] | signal.Signals]) -> None:
         self.left = list(events)
         self.seen: dict[str, int] = {}
 
-    def __call__(self, kind: str, _: Process) -> None:
+    def __call__(self, kind: str, process: Process) -> None:
         self.seen[kind] = self.seen.get(kind, 0) + 1
         for event in list(self.left):
             if event[:2] == (kind, self.seen[kind]):
                 self.left.remove(event)
-                event[2]()
+                process.send_signal(event[2]) if isinstance(event[2], signal.Signals) else event[2]()
 
 
 @pytest.mark.slow
-def test_a_hunt_survives_a_cut_link_and_a_restart_of_sshd(far: Hunt, machine: Machine) -> None:
+def test_a_hunt_survives_a_cut_link_and_a_restart_of_sshd(hunt: Hunt, machine: Machine) -> None:
     def cut() -> None:
         machine.link("down")
         time.sleep(1)
@@ -87,46 +66,35 @@ def test_a_hunt_survives_a_cut_link_and_a_restart_of_sshd(far: Hunt, machine: Ma
         ("BuildStarted", 1, cut), ("RunStarted", 1, cut),
         ("BuildStarted", 2, machine.kill_sshd), ("RunStarted", 2, machine.kill_sshd),
     )  # fmt: skip
-    assert far.run(far.begin(), weather) == 0
-    far.check()
+    hunt.check(watched(begin(hunt), weather))
+    assert hunt.ask("select * from skips") == []
     assert not weather.left
 
 
 @pytest.mark.slow
-def test_a_hunt_survives_restarts_of_the_host(far: Hunt, machine: Machine) -> None:
+def test_a_hunt_survives_restarts_of_the_host(hunt: Hunt, machine: Machine) -> None:
     def restart() -> None:
         machine.power_off()
         machine.power_on()
 
     weather = Weather(("BuildProgress", 1, restart), ("RunStarted", 2, restart))
-    assert far.run(far.begin("--explain"), weather) == 0
-    far.check()
+    hunt.check(watched(begin(hunt, "--explain"), weather))
     measured = "select distinct json_extract(body, '$.facts.host') from events where kind in ('Counted', 'Profiled')"
-    assert rows(far.history, measured) == [("far",)], "the reason is measured there, too"
+    assert hunt.ask(measured) == [("far",)], "the reason is measured there, too"
+    assert hunt.ask("select * from skips") == []
     assert not weather.left
 
 
-class Killed:
-    """Kills the controller at the ``number``-th event of a type."""
-
-    def __init__(self, kind: str, number: int) -> None:
-        self.kind, self.left = kind, number
-
-    def __call__(self, kind: str, process: Process) -> None:
-        self.left -= kind == self.kind
-        if self.left == 0:
-            process.send_signal(signal.SIGKILL)
-
-
 @pytest.mark.slow
-def test_a_controller_that_is_killed_again_and_again_goes_on(far: Hunt, machine: Machine) -> None:
-    argv = far.begin()
+def test_a_controller_that_is_killed_again_and_again_goes_on(hunt: Hunt, machine: Machine) -> None:
+    words = begin(hunt)
     for kind, number in (("BuildProgress", 2), ("RunStarted", 1), ("RunFinished", 3), ("BuildStarted", 1)):
-        assert far.run(argv, Killed(kind, number)) == -signal.SIGKILL
-        argv = far.resume()
-    assert far.run(argv) == 0
-    far.check()
-    assert "sysbench" not in machine.inside("ps -e -o args=")
+        killed = watched(words, Weather((kind, number, signal.SIGKILL)))
+        assert killed.returncode == -signal.SIGKILL
+        words = hunt.resumed()
+    hunt.check(bisect(*words))
+    assert hunt.ask("select * from skips") == []
+    assert "bench" not in machine.inside("ps -e -o args=")
 
 
 SERVED = """

@@ -127,7 +127,10 @@ class Ahead(Hunt):
         names = ["b1", "quiet"] if between or only else ["b1", "b2"]
         more = f"build_hosts = {json.dumps(names[: -1 if only else None])}\n"
         entries = [] if "quiet" in names else [f'[hosts.quiet]\nroot = "{folder}/quiet"\n{more}']
-        entries += [entry(name, machine, more if name == "quiet" else "") for name, machine in zip(names, machines)]
+        entries += [
+            entry(name, machine, more if name == "quiet" else "")
+            for name, machine in zip(names, machines, strict=False)
+        ]
         super().__init__(folder, "".join(entries), commits=24, culprit=15, pause=0.3, builds=(SLEEP, "make"))
         self.begin = self.words("--host", "quiet")
 
@@ -243,7 +246,9 @@ def test_the_host_that_measures_stands_in_for_the_only_build_host(
     hunt.check(ended)
     assert course == ["off", "on"]
     told = [str(event["text"]) for event in events(ended.stdout) if event["event"] == "Warned"]
-    lost, back = (next(n for n, text in enumerate(told) if f"b1 is {what}" in text) for what in ("out of reach", "back"))
+    lost, back = (
+        next(n for n, text in enumerate(told) if f"b1 is {what}" in text) for what in ("out of reach", "back")
+    )
     assert lost < back
     makers = [host for host, _, _ in hunt.builds()]
     assert makers[0] == makers[-1] == "b1" and "quiet" in makers

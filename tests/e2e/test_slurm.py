@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -19,7 +19,8 @@ import pytest
 
 from perfbisect.host import leases
 from perfbisect.recipes.inventory import load_lease
-from program import Process, bisect, bisect_until, bisect_watched, rows
+from program import Process, bisect, bisect_until, bisect_watched
+from small_hunt import Hunt
 from waiting import ended, processes, until
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "salloc", "srun", "scancel", "squeue", "scontrol", "sinfo", "unshare")
@@ -156,9 +157,6 @@ pytestmark = [
     pytest.mark.skipif(bool(why_not()), reason=f"a real Slurm: {why_not() or '-'}"),
 ]
 
-COMMITS, CULPRIT = 8, 5
-BENCH = 'awk -v n="$(date +%N)" -v base={base} \'BEGIN {{ srand(n); print "rate:", base * (1 + rand() / 100) }}\'\n'
-
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Slurm]:
@@ -168,49 +166,28 @@ def cluster() -> Iterator[Slurm]:
 
 
 @pytest.fixture
-def slurm(cluster: Slurm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Slurm]:
-    """The cluster without jobs, and a hosts.toml with the shipped lease, whose machines are alike."""
+def slurm(cluster: Slurm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slurm]:
+    """The cluster without jobs."""
     monkeypatch.setenv("SLURM_CONF", str(cluster.configuration))
-    (tmp_path / "hosts.toml").write_text(
-        '[leases.slurm]\nextends = "slurm"\nevery = 3\n'
-        f'[leases.slurm.host]\nroot = "{cluster.roots}/perfbisect"\nclass = "node"\njobs = 1\n'
-        f'[hosts.here]\nroot = "{tmp_path}/here"\nbuild_hosts = ["slurm:both*2"]\n'
-    )
     yield cluster
     assert cluster.jobs() in ({}, {"other": "RUNNING"})
     cluster.cancel()
 
 
 @pytest.fixture
-def commits(git: Callable[..., str], tmp_path: Path) -> list[str]:
-    """A program that prints a rate, half of it from one commit on."""
-    hashes = []
-    for number in range(COMMITS):
-        (tmp_path / "repo" / "bench.sh").write_text(
-            f"# {number}\n" + BENCH.format(base=500 if number >= CULPRIT else 1000)
-        )
-        git("add", "-A")
-        git("commit", "-qm", f"change {number}")
-        git("tag", f"v{number}")
-        hashes.append(git("rev-parse", "HEAD"))
-    return hashes
+def hunt(cluster: Slurm, tmp_path: Path) -> Hunt:
+    """A hunt with the shipped lease, whose machines are alike."""
+    entries = (
+        '[leases.slurm]\nextends = "slurm"\nevery = 3\n'
+        f'[leases.slurm.host]\nroot = "{cluster.roots}/perfbisect"\nclass = "node"\njobs = 1\n'
+        f'[hosts.here]\nroot = "{tmp_path}/here"\nbuild_hosts = ["slurm:both*2"]\n'
+    )
+    return Hunt(tmp_path, entries, pause=0.2)
 
 
-def words(folder: Path, *hosts: str, history: str = "h.db") -> list[str]:
+def words(hunt: Hunt, *hosts: str, history: str = "h.db") -> list[str]:
     """A hunt on these hosts."""
-    named = [word for host in hosts for word in ("--host", host)]
-    kept = ["--hosts", str(folder / "hosts.toml"), "--history", str(folder / history), "--repo", str(folder / "repo")]
-    measured = ["--build", "true", "--run", "sh bench.sh", "--rate", "rate: ([0-9.]+)", "--no-explain"]
-    return ["run", "v0", f"v{COMMITS - 1}", *measured, *named, *kept, "--json"]
-
-
-def resumed(folder: Path) -> list[str]:
-    return ["resume", "--history", str(folder / "h.db"), "--json"]
-
-
-def culprit(folder: Path, history: str = "h.db") -> str:
-    [[named]] = rows(folder / history, "select culprit from culprits")
-    return str(named)
+    return hunt.words("--json", *(word for host in hosts for word in ("--host", host)), history=history)
 
 
 def ours(slurm: Slurm) -> dict[str, str]:
@@ -222,7 +199,7 @@ def records(seal: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_from_the_queue_to_the_release(slurm: Slurm, seal: Path, tmp_path: Path, commits: list[str]) -> None:
+def test_from_the_queue_to_the_release(slurm: Slurm, seal: Path, hunt: Hunt) -> None:
     """It waits for a node that another has, is told so, and gives the node back."""
     slurm.occupy("quiet")
     seen = []
@@ -232,54 +209,50 @@ def test_from_the_queue_to_the_release(slurm: Slurm, seal: Path, tmp_path: Path,
             seen.append((ours(slurm), records(seal)))
             slurm.cancel("other")
 
-    done = bisect_watched(words(tmp_path, "slurm:quiet"), free)
-    assert done.returncode == 0, done.stderr
+    done = bisect_watched(words(hunt, "slurm:quiet"), free)
+    hunt.check(done)
     [[waiting, noted]] = seen
     assert [*waiting.values()] == ["PENDING"]
     assert noted == [f"{name}.json" for name in waiting]
     assert "slurm:quiet is leased, after" in done.stderr
-    assert culprit(tmp_path) == commits[CULPRIT]
     started = json.loads(next(line for line in done.stdout.splitlines() if '"HuntStarted"' in line))
     assert (started["host"]["name"], started["host"]["settings"]["node"]) == ("slurm:quiet", "n1")
     assert (slurm.jobs(), records(seal)) == ({}, [])
 
 
 @pytest.mark.slow
-def test_two_hunts_for_one_node_run_one_after_the_other(
-    slurm: Slurm, seal: Path, tmp_path: Path, commits: list[str]
-) -> None:
+def test_two_hunts_for_one_node_run_one_after_the_other(slurm: Slurm, seal: Path, hunt: Hunt) -> None:
     with ThreadPoolExecutor(2) as pool:
         names = ("a.db", "b.db")
-        done = list(pool.map(lambda name: bisect(*words(tmp_path, "slurm:quiet", history=name)), names))
-    assert [each.returncode for each in done] == [0, 0], done
-    assert [culprit(tmp_path, name) for name in names] == [commits[CULPRIT]] * 2
+        done = list(pool.map(lambda name: bisect(*words(hunt, "slurm:quiet", history=name)), names))
+    for name, each in zip(names, done, strict=True):
+        hunt.check(each, name)
     assert sum("Waiting for slurm:quiet" in each.stderr for each in done) == 1
-    spans = [rows(tmp_path / name, "select min(started), max(started) from runs")[0] for name in names]
+    spans = [hunt.ask("select min(started), max(started) from runs", name)[0] for name in names]
     first, second = sorted(spans)
     assert first[1] < second[0]
     assert records(seal) == []
 
 
 @pytest.mark.slow
-def test_a_lease_that_ends_in_the_middle(slurm: Slurm, seal: Path, tmp_path: Path, commits: list[str]) -> None:
+def test_a_lease_that_ends_in_the_middle(slurm: Slurm, seal: Path, hunt: Hunt) -> None:
     """The hunt says so and stops; resumed, it waits for the same node and goes on where it was."""
-    done = bisect_until(words(tmp_path, "slurm:quiet"), '"RunFinished"', lambda _: slurm.cancel())
+    done = bisect_until(words(hunt, "slurm:quiet"), '"RunFinished"', lambda _: slurm.cancel())
     assert done.returncode == 4, done.stdout + done.stderr
     assert "the lease of host slurm:quiet (n1) has ended" in done.stderr
     assert records(seal) == []
-    before = rows(tmp_path / "h.db", "select event_id from runs")
+    before = hunt.ask("select event_id from runs")
     assert before
 
     slurm.occupy("other")
-    again = bisect_until(resumed(tmp_path), "slurm:quiet", lambda _: None)
-    assert again.returncode == 0, again.stderr
-    assert culprit(tmp_path) == commits[CULPRIT]
-    assert set(before) < set(rows(tmp_path / "h.db", "select event_id from runs"))
+    again = bisect_until(hunt.resumed(), "slurm:quiet", lambda _: None)
+    hunt.check(again)
+    assert set(before) < set(hunt.ask("select event_id from runs"))
     assert "its node was" not in again.stdout
 
 
 @pytest.mark.slow
-def test_a_lease_that_ends_while_another_goes_on(slurm: Slurm, seal: Path, tmp_path: Path, commits: list[str]) -> None:
+def test_a_lease_that_ends_while_another_goes_on(slurm: Slurm, seal: Path, hunt: Hunt) -> None:
     """What it had begun is measured on the other node."""
 
     def cancel(line: str, _: Process) -> None:
@@ -287,18 +260,15 @@ def test_a_lease_that_ends_while_another_goes_on(slurm: Slurm, seal: Path, tmp_p
             [job] = slurm.run("squeue", "--noheader", "--nodelist=n1", "--format=%j").split()
             slurm.cancel(job)
 
-    done = bisect_watched(words(tmp_path, "slurm:quiet", "slurm:other"), cancel)
-    assert done.returncode == 0, done.stderr
+    done = bisect_watched(words(hunt, "slurm:quiet", "slurm:other"), cancel)
+    hunt.check(done)
     assert "host slurm:quiet takes no further part: the lease of host slurm:quiet (n1) has ended" in done.stdout
-    assert culprit(tmp_path) == commits[CULPRIT]
     assert records(seal) == []
 
 
 @pytest.mark.slow
-def test_a_killed_session_leaves_a_lease_that_the_next_one_ends(
-    slurm: Slurm, seal: Path, tmp_path: Path, commits: list[str]
-) -> None:
-    killed = bisect_until(words(tmp_path, "slurm:quiet"), '"RunFinished"', signal.SIGKILL)
+def test_a_killed_session_leaves_a_lease_that_the_next_one_ends(slurm: Slurm, seal: Path, hunt: Hunt) -> None:
+    killed = bisect_until(words(hunt, "slurm:quiet"), '"RunFinished"', signal.SIGKILL)
     assert killed.returncode == -signal.SIGKILL
     [left] = ours(slurm)
     assert records(seal) == [f"{left}.json"]
@@ -306,43 +276,38 @@ def test_a_killed_session_leaves_a_lease_that_the_next_one_ends(
     assert f"job {left}," in told.stdout
     assert "which has ended. Give it back with: bisect gc" in told.stdout
 
-    again = bisect(*resumed(tmp_path))
-    assert again.returncode == 0, again.stderr
+    again = bisect(*hunt.resumed())
+    hunt.check(again)
     assert f"job {left}," in again.stderr
     assert "was left by a session that has ended, and is released" in again.stderr
-    assert culprit(tmp_path) == commits[CULPRIT]
     assert (slurm.jobs(), records(seal)) == ({}, [])
 
 
 @pytest.mark.parametrize(("how", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -9)])
 def test_a_place_in_the_queue_is_given_back(
-    slurm: Slurm, seal: Path, tmp_path: Path, commits: list[str], how: signal.Signals, status: int
+    slurm: Slurm, seal: Path, hunt: Hunt, how: signal.Signals, status: int
 ) -> None:
     """At once, or by the next session if this one is killed."""
     slurm.occupy("quiet")
-    done = bisect_until(words(tmp_path, "slurm:quiet"), "Waiting for slurm:quiet", how)
+    done = bisect_until(words(hunt, "slurm:quiet"), "Waiting for slurm:quiet", how)
     assert done.returncode == status, done.stderr
     assert len(ours(slurm)) == len(records(seal)) == (how is signal.SIGKILL)
     bisect("gc")
     assert (ours(slurm), records(seal)) == ({}, [])
-    assert len(commits) == COMMITS
 
 
 @pytest.mark.slow
-def test_builders_are_leased_too(slurm: Slurm, seal: Path, tmp_path: Path, commits: list[str]) -> None:
+def test_builders_are_leased_too(slurm: Slurm, seal: Path, hunt: Hunt) -> None:
     """Two nodes in one job build for a machine that has none of the sources."""
-    done = bisect(*words(tmp_path, "here"))
-    assert done.returncode == 0, done.stderr
-    assert culprit(tmp_path) == commits[CULPRIT]
-    assert {host for (host,) in rows(tmp_path / "h.db", "select distinct host from runs")} == {"here"}
-    assert not list((tmp_path / "here" / "git").glob("*"))
+    done = bisect(*words(hunt, "here"))
+    hunt.check(done)
+    assert {host for (host,) in hunt.ask("select distinct host from runs")} == {"here"}
+    assert not list((hunt.folder / "here" / "git").glob("*"))
     assert (slurm.jobs(), records(seal)) == ({}, [])
 
 
 @pytest.mark.slow
-def test_a_node_that_is_down_is_lost_and_the_other_goes_on(
-    slurm: Slurm, seal: Path, tmp_path: Path, commits: list[str]
-) -> None:
+def test_a_node_that_is_down_is_lost_and_the_other_goes_on(slurm: Slurm, seal: Path, hunt: Hunt) -> None:
     """Both are of one job. What is left of it is given back with the verdict."""
     seen: list[float] = []
 
@@ -354,13 +319,12 @@ def test_a_node_that_is_down_is_lost_and_the_other_goes_on(
             seen.append(time.monotonic())
 
     try:
-        done = bisect_watched(words(tmp_path, "slurm:both*2"), down)
+        done = bisect_watched(words(hunt, "slurm:both*2"), down)
         ended = time.monotonic()
     finally:
         slurm.run("scontrol", "update", "nodename=n2", "state=resume")
-    assert done.returncode == 0, done.stderr
+    hunt.check(done)
     assert "host slurm:both/2 takes no further part: the lease of host slurm:both/2 (n2) has ended" in done.stdout
-    assert culprit(tmp_path) == commits[CULPRIT]
     assert ended - seen[1] < 30
     assert (slurm.jobs(), records(seal)) == ({}, [])
     until(lambda: slurm.run("sinfo", "--noheader", "--format=%D %t") == "2 idle\n")
@@ -381,13 +345,11 @@ NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["slurm", "slurm-ssh"])
-def test_what_a_session_without_a_home_has_leased_ends_by_itself(
-    slurm: Slurm, seal: Path, tmp_path: Path, name: str
-) -> None:
+def test_what_a_session_without_a_home_has_leased_ends_by_itself(slurm: Slurm, seal: Path, name: str) -> None:
     """Its user is no operator: the time limit stands from the start, and cannot be raised."""
     shipped = load_lease(name)
     commands = {verb: [*NOBODY, *getattr(shipped, verb)] for verb in ("acquire", "status", "renew", "release")}
-    lease = msgspec.structs.replace(shipped, every=1, **commands)
+    lease = msgspec.structs.replace(shipped, every=0.5, **commands)
     with subprocess.Popen([sys.executable, "-c", KILLED], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as session:
         assert session.stdin
         assert session.stdout
@@ -396,7 +358,7 @@ def test_what_a_session_without_a_home_has_leased_ends_by_itself(
         assert any(line == b"leased\n" for line in session.stdout)
         [(job, state)] = ours(slurm).items()
         assert state == "RUNNING"
-        time.sleep(15)  # it is kept as long as it is renewed
+        time.sleep(8)  # it is kept as long as it is renewed
         assert ours(slurm) == {job: "RUNNING"}
         assert slurm.run("squeue", "--noheader", "--format=%l %u") == "1-00:00:00 nobody\n"
         number = slurm.run("squeue", "--noheader", "--format=%A").strip()
@@ -429,17 +391,17 @@ def test_the_time_limit_of_a_lease(slurm: Slurm, seal: Path) -> None:
         assert limit(90) == "45:00"
 
 
-def test_what_cannot_be_leased(slurm: Slurm, seal: Path, tmp_path: Path, commits: list[str]) -> None:
-    done = bisect(*words(tmp_path, "slurm:nosuchfeature"))
+def test_what_cannot_be_leased(slurm: Slurm, seal: Path, hunt: Hunt) -> None:
+    done = bisect(*words(hunt, "slurm:nosuchfeature"))
     assert done.returncode == 4
     assert (
         "slurm:nosuchfeature cannot be leased: salloc: error: Job submit/allocate failed: Invalid feature"
         in done.stderr
     )
-    assert (slurm.jobs(), records(seal), len(commits)) == ({}, [], COMMITS)
+    assert (slurm.jobs(), records(seal)) == ({}, [])
 
 
-def test_doctor_checks_a_node_and_gives_it_back(slurm: Slurm, seal: Path, tmp_path: Path) -> None:
-    done = bisect("doctor", "slurm:quiet", "--hosts", str(tmp_path / "hosts.toml"), "--json")
+def test_doctor_checks_a_node_and_gives_it_back(slurm: Slurm, seal: Path, hunt: Hunt) -> None:
+    done = bisect("doctor", "slurm:quiet", "--hosts", str(hunt.folder / "hosts.toml"), "--json")
     assert json.loads(done.stdout)["host"]["settings"]["node"] == "n1", done.stderr
     assert (slurm.jobs(), records(seal)) == ({}, [])
