@@ -25,18 +25,19 @@ from perfbisect.report.document import (
     sections,
     tools,
 )
-from perfbisect.report.story import BuiltAhead, Candidate, Case, Story
+from perfbisect.report.story import BuiltAhead, Case, Story
 from perfbisect.wording.functions import beyond, notes, unit_of, waits_of
 from perfbisect.wording.quantities import (
     MISSING,
     between,
+    builds,
     cached,
     chance,
+    compared,
     count,
     decimals,
     duration,
     figure,
-    middle,
     ratio,
     share,
     signed,
@@ -263,10 +264,9 @@ def candidates(story: Story, *, page: bool) -> Section | None:
         commit, subject = each.commit, (Cell(each.commit.subject),)
         numbers = row(
             commit.date or MISSING,
-            "1.000" if baseline else MISSING if each.ratio is None else middle(each.ratio),
-            "baseline" if baseline else between(each.ratio),
+            *compared(each.ratio, baseline=baseline, unknown=MISSING),
             str(each.runs) if each.runs else MISSING,
-            build(each),
+            builds(each.builds, each.build_seconds, duration, shared=each.shared, reused=each.reused, unknown=MISSING),
             share(each.hit_rate),
             classification_name(each.state),
         ).cells
@@ -281,14 +281,6 @@ def candidates(story: Story, *, page: bool) -> Section | None:
     title = f"oldest first; {relative} is relative to {story.settings.good}"
     said = Notes(tuple((remark, "") for remark in remarks(story)))
     return Section(f"Candidates, {title}", (table, said), "ladder", folded=True)
-
-
-def build(each: Candidate) -> str:
-    """How long its builds took."""
-    if not each.build_seconds:
-        return "kept" if each.reused else MISSING
-    times = "shared: " if each.shared else f"{each.builds}× " if each.builds > 1 else ""
-    return f"{times}{duration(each.build_seconds)}"
 
 
 def remarks(story: Story) -> Iterator[str]:

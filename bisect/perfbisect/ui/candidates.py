@@ -1,7 +1,5 @@
 """The candidates of a range: as a line, with how probable each is and where was tested; and a table of those tested."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
@@ -11,10 +9,10 @@ from rich.text import Text
 
 from perfbisect.core.domain.events import Commit
 from perfbisect.core.domain.metrics import comparable, shown, unit
-from perfbisect.core.inference.hunt_state import Classification, Tested, classify
+from perfbisect.core.inference.hunt_state import Classification, classify
 from perfbisect.ui.view_model import Building, ViewModel
 from perfbisect.wording.glyphs import Glyphs
-from perfbisect.wording.quantities import between, chance, clock, duration, figure, middle
+from perfbisect.wording.quantities import builds, chance, clock, compared, duration, figure
 from perfbisect.wording.table import GAP, aligned
 from perfbisect.wording.text import printable
 from perfbisect.wording.verdicts import classification_name
@@ -108,47 +106,52 @@ def names(view: ViewModel, columns: int, width: int, glyphs: Glyphs) -> Text:
 
 SUBJECT_MOST = 44
 SUBJECT_FAIR = 18  # further columns that a subject gets before the rate does
+COLUMNS = {  # in their order on the line: least width, and whether it is aligned at the right
+    "commit": (10, False),
+    "date": (10, False),
+    "subject": (14, False),
+    "rate": (9, True),
+    "ratio": (5, True),
+    "95 % interval": (13, False),
+    "build": (6, True),
+    "runs": (4, True),
+    "culprit": (7, True),
+    "state": (9, False),
+}
+# what is left out last comes first
+NEEDED = ("commit", "ratio", "95 % interval", "state", "runs", "culprit", "build", "subject", "date", "rate")
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column: its least width and how a cell is written."""
+def cells(view: ViewModel, candidate: int) -> dict[str, str]:
+    """What each column says of a candidate: its commit, its runs and builds, and what is done with it now.
 
-    title: str
-    width: int
-    cell: Callable[[ViewModel, int, Tested], str]
-    right: bool = False
-
-
-def ratio_cell(view: ViewModel, candidate: int, row: Tested) -> str:
-    """The ratio to the baseline in three decimals, or its bound."""
-    found = view.ratio(candidate)
-    if found is not None:
-        return middle(found)
-    return "1.000" if view.is_baseline(candidate) and row.runs else ""
-
-
-def interval_cell(view: ViewModel, candidate: int, row: Tested) -> str:
-    """The 95 % interval of that ratio."""
-    found = view.ratio(candidate)
-    if found is not None:
-        return between(found)
-    return "baseline" if view.is_baseline(candidate) and row.runs else ""
-
-
-def build_cell(view: ViewModel, candidate: int, row: Tested) -> str:
-    """How long its builds took."""
-    if len(row.made) > 1:
-        return f"{len(row.made)}: {brief(row.build_seconds)}"
-    if row.shared:
-        return f"shared: {brief(row.build_seconds)}"
-    return "kept" if row.reused else brief(row.build_seconds) if row.build_seconds else ""
-
-
-def rate_cell(view: ViewModel, candidate: int, row: Tested) -> str:
-    """The median of its runs."""
-    found = [shown(run, view.metric) for run in row.runs if comparable(run, view.metric)]
-    return figure(median(found)) if found else ""
+    How probable it is to be the culprit is left out where that is next to nothing, or the ends may be alike.
+    """
+    row, commit, activity = view.rows[candidate], view.commit(candidate), view.activity(candidate)
+    rates = [shown(run, view.metric) for run in row.runs if comparable(run, view.metric)]
+    ratio, interval = compared(view.ratio(candidate), baseline=bool(row.runs) and view.is_baseline(candidate))
+    belief = view.state.belief
+    culprit = belief.culprit if belief is not None and view.ends_differ else ()
+    share = float(culprit[candidate]) if candidate < len(culprit) else 0.0
+    if activity:
+        state = "building" if isinstance(activity, Building) else "measuring"
+    elif row.skip is not None:
+        state = f"skipped, {row.skip.stage}: {printable(row.skip.reason)}"
+    else:
+        state = classification_name(classify(view.state, view.sha(candidate), view.ratios))
+        state += f", same as {Commit(row.same_as).short}" if row.same_as else ""
+    return {
+        "commit": commit.short,
+        "date": commit.date[:10],
+        "subject": commit.subject,
+        "rate": figure(median(rates)) if rates else "",
+        "ratio": ratio,
+        "95 % interval": interval,
+        "build": builds(len(row.made), row.build_seconds, brief, shared=row.shared, reused=bool(row.builds)),
+        "runs": str(len(row.runs) or ""),
+        "culprit": chance(share) if share >= 0.005 else "",
+        "state": state,
+    }
 
 
 def brief(seconds: float) -> str:
@@ -156,46 +159,14 @@ def brief(seconds: float) -> str:
     return duration(seconds) if seconds < 59.5 else clock(seconds)
 
 
-def chance_cell(view: ViewModel, candidate: int, row: Tested) -> str:
-    """How probable it is to be the culprit; nothing where that is next to nothing, or the ends may be alike."""
-    belief = view.state.belief
-    culprit = belief.culprit if belief is not None and view.ends_differ else ()
-    share = float(culprit[candidate]) if candidate < len(culprit) else 0.0
-    return chance(share) if share >= 0.005 else ""
-
-
-def state_cell(view: ViewModel, candidate: int, row: Tested) -> str:
-    """Its classification, or what is done with it now."""
-    if activity := view.activity(candidate):
-        return "building" if isinstance(activity, Building) else "measuring"
-    if row.skip is not None:
-        return f"skipped, {row.skip.stage}: {printable(row.skip.reason)}"
-    name = classification_name(classify(view.state, view.sha(candidate), view.ratios))
-    return f"{name}, same as {Commit(row.same_as).short}" if row.same_as else name
-
-
-COMMIT = Column("commit", 10, lambda view, candidate, row: row.commit.short)
-DATE = Column("date", 10, lambda view, candidate, row: view.commit(candidate).date[:10])
-SUBJECT = Column("subject", 14, lambda view, candidate, row: view.commit(candidate).subject)
-RATE = Column("QPS", 9, rate_cell, right=True)
-RATIO = Column("rQPS", 5, ratio_cell, right=True)
-INTERVAL = Column("95 % interval", 13, interval_cell)
-BUILD = Column("build", 6, build_cell, right=True)
-RUNS = Column("runs", 4, lambda view, candidate, row: str(len(row.runs) or ""), right=True)
-CHANCE = Column("culprit", 7, chance_cell, right=True)
-STATE = Column("state", 9, state_cell)
-
-SHOWN = (COMMIT, DATE, SUBJECT, RATE, RATIO, INTERVAL, BUILD, RUNS, CHANCE, STATE)
-NEEDED = (COMMIT, RATIO, INTERVAL, STATE, RUNS, CHANCE, BUILD, SUBJECT, DATE, RATE)  # what is left out last comes first
-
-
 def table(view: ViewModel, width: int, rows: int) -> list[Text]:
     """A header and at most ``rows`` further lines of at most ``width`` columns."""
     if not view.rows:
         return []
     widths = chosen(width)
-    titles = (aligned(title(view, column), size, right=column.right) for column, size in widths.items())
-    lines = [Text(GAP.join(titles).rstrip(), "dim")]
+    titles = {"rate": unit(view.metric), "ratio": view.ratio_title}
+    head = (aligned(titles.get(name, name), size, right=COLUMNS[name][1]) for name, size in widths.items())
+    lines = [Text(GAP.join(head).rstrip(), "dim")]
     candidates = sorted(view.rows)
     hidden = 0
     if len(candidates) > rows:
@@ -207,28 +178,22 @@ def table(view: ViewModel, width: int, rows: int) -> list[Text]:
     return lines
 
 
-def title(view: ViewModel, column: Column) -> str:
-    """The title of a column."""
-    return view.ratio_title if column is RATIO else unit(view.metric) if column is RATE else column.title
-
-
-def chosen(width: int) -> dict[Column, int]:
+def chosen(width: int) -> dict[str, int]:
     """The columns that fit, with their widths; what room is left goes to the subject, then to the state."""
-    fitting: list[Column] = []
+    fitting: list[str] = []
     used = -len(GAP)
-    for column in NEEDED:
-        more = SUBJECT_FAIR if column is RATE else 0
-        if used + len(GAP) + column.width + more <= width or not fitting:
-            fitting.append(column)
-            used += len(GAP) + column.width
+    for name in NEEDED:
+        least = len(GAP) + COLUMNS[name][0]
+        if used + least + SUBJECT_FAIR * (name == "rate") <= width or not fitting:
+            fitting.append(name)
+            used += least
     spare = max(0, width - used)
-    widths = {column: column.width for column in SHOWN if column in fitting}
-    if SUBJECT in widths:
-        more = min(SUBJECT_MOST - SUBJECT.width, spare)
-        widths[SUBJECT] += more
-        spare -= more
-    if STATE in widths:
-        widths[STATE] += spare
+    widths = {name: least for name, (least, _) in COLUMNS.items() if name in fitting}
+    for name, most in (("subject", SUBJECT_MOST), ("state", width)):
+        if name in widths:
+            more = min(most - widths[name], spare)
+            widths[name] += more
+            spare -= more
     return widths
 
 
@@ -244,17 +209,15 @@ def most_relevant(view: ViewModel, rows: int) -> list[int]:
     return sorted(sorted(view.rows, key=rank)[:rows])
 
 
-def line(view: ViewModel, candidate: int, widths: dict[Column, int]) -> Text:
+def line(view: ViewModel, candidate: int, widths: dict[str, int]) -> Text:
     """One row."""
-    row = view.rows[candidate]
-    what = view.classification(candidate)
-    text = Text()
-    for place, (column, size) in enumerate(widths.items()):
-        style = STYLES[what] if what is not None and column in (STATE, RATIO) else ""
-        text.append(GAP if place else "")
-        cell = column.cell(view, candidate, row)
-        if column is STATE and cell_len(cell) > size:
+    what, texts, text = view.classification(candidate), cells(view, candidate), Text()
+    for place, (name, size) in enumerate(widths.items()):
+        style = STYLES[what] if what is not None and name in ("state", "ratio") else ""
+        cell = texts[name]
+        if name == "state" and cell_len(cell) > size:
             cell = cell.partition(",")[0]
-        text.append(aligned(cell, size, right=column.right), style)
+        text.append(GAP if place else "")
+        text.append(aligned(cell, size, right=COLUMNS[name][1]), style)
     text.rstrip()
     return text
