@@ -2,9 +2,10 @@
 
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import date, timedelta
+from itertools import accumulate
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from perfbisect.core.domain.events import (
 )
 from perfbisect.core.domain.facts import BuildFacts, HostFacts, RunFacts, SkipFacts
 from perfbisect.core.domain.orders import Belief, Decision, Found, Interval, Measure, Purpose, Share, Step, interleave
+from perfbisect.ui.view_model import ViewModel, update
 
 BEGAN = 1_700_000_000.0  # seconds since the epoch
 VERBS = ("Keep", "Split", "Check", "Inline", "Remove", "Cache", "Count", "Move")
@@ -146,3 +148,8 @@ class SampleHunt:
             int(sum(samples) / 2), {"avg": 0.02}, tuple(samples), {}, {},
         )  # fmt: skip
         yield self.at, RunFinished(candidate, facts)
+
+
+def followed(events: Iterable[tuple[float, Event]]) -> list[ViewModel]:
+    """What a view knows after each event."""
+    return list(accumulate(events, lambda view, entry: update(view, entry[1], entry[0]), initial=ViewModel()))[1:]

@@ -202,29 +202,15 @@ def test_a_file_system_that_several_hosts_mount_has_no_write_ahead_log(
     assert [each.name for each in path.parent.iterdir()] == ["history.db"]
 
 
-def not_sqlite(path: Path) -> None:
-    path.write_text("hello, " * 300)
-
-
-def other_database(path: Path) -> None:
+def spoiled(path: Path, sql: str) -> None:
+    """A history, or another database where there is none yet, after some SQL."""
     with closing(sqlite3.connect(path)) as db:
-        db.execute("create table x (y)")
+        db.executescript(sql)
 
 
-def too_new(path: Path) -> None:
+def of_version(path: Path, version: int) -> None:
     History.open(path).close()
-    with closing(sqlite3.connect(path)) as db:
-        db.execute("pragma user_version = 999")
-
-
-def too_old(path: Path) -> None:
-    too_new(path)
-    with closing(sqlite3.connect(path)) as db:
-        db.execute("pragma user_version = 1")
-
-
-def a_folder(path: Path) -> None:
-    path.mkdir()
+    spoiled(path, f"pragma user_version = {version}")
 
 
 def damaged(path: Path) -> None:
@@ -240,16 +226,16 @@ def damaged(path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
-        (not_sqlite, "not an SQLite database"),
-        (other_database, "not a history of perfbisect"),
-        (too_new, "newer perfbisect"),
-        (too_old, "older perfbisect"),
-        (a_folder, "not a regular file"),
+        (lambda path: path.write_text("hello, " * 300), "not an SQLite database"),
+        (lambda path: spoiled(path, "create table x (y)"), "not a history of perfbisect"),
+        (lambda path: of_version(path, 999), "newer perfbisect"),
+        (lambda path: of_version(path, 1), "older perfbisect"),
+        (Path.mkdir, "not a regular file"),
         (damaged, "damaged"),
     ],
 )
 def test_something_else(
-    tmp_path: Path, opening: Callable[[Path], History], spoil: Callable[[Path], None], says: str
+    tmp_path: Path, opening: Callable[[Path], History], spoil: Callable[[Path], object], says: str
 ) -> None:
     path = tmp_path / "history.db"
     spoil(path)

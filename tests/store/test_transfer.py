@@ -5,13 +5,14 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import program
 import sample_hunt as sample
 from perfbisect.core.domain.events import HuntStarted, RunFinished, TrialEnded, Warned
 from perfbisect.core.domain.settings import Reverts, TrialBuild, TrialRequest, TrialType, TrialWorkload
@@ -19,23 +20,12 @@ from perfbisect.errors import PerfBisectError
 from perfbisect.store import transfer
 from perfbisect.store.history import History
 from perfbisect.store.prior_data import read_costs, read_noise, read_pinned
+from program import rows
 
-Invoke = Callable[..., tuple[int, str, str]]
 
-
-@pytest.fixture
-def bisect(capsys: pytest.CaptureFixture[str]) -> Invoke:
-    """A command of the program: its status, what it printed, and what it said on standard error."""
-    from perfbisect.cli.main import main
-
-    def call(*words: str | Path) -> tuple[int, str, str]:
-        with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
-            patch.setattr(sys, "argv", ["bisect", *map(str, words)])
-            main()
-        printed = capsys.readouterr()
-        return int(ended.value.code or 0), printed.out, printed.err
-
-    return call
+def bisect(*words: str | Path) -> program.Ended:
+    """A command of the program."""
+    return program.run(*map(str, words))
 
 
 def log(path: Path, hunt: int) -> list[tuple[float, str]]:
@@ -45,12 +35,6 @@ def log(path: Path, hunt: int) -> list[tuple[float, str]]:
             (entry.at, repr(replace(entry.event, hunt=0) if isinstance(entry.event, HuntStarted) else entry.event))
             for entry in opened.events(hunt)
         ]
-
-
-def rows(path: Path, sql: str) -> list[tuple[object, ...]]:
-    """The rows of a query."""
-    with closing(sqlite3.connect(path)) as connection:
-        return connection.execute(sql).fetchall()
 
 
 def dump(path: Path) -> list[str]:
@@ -88,7 +72,7 @@ def add_trial(path: Path, kind: TrialType, runs: int = 12, hunt: int | None = No
         return f"{kind[0]}{trial}"
 
 
-def test_two_histories_become_one_and_numbers_change(tmp_path: Path, bisect: Invoke) -> None:
+def test_two_histories_become_one_and_numbers_change(tmp_path: Path) -> None:
     anna, ours, file = written(tmp_path / "a.db", 2), written(tmp_path / "ours.db"), tmp_path / "anna.db"
     proof = add_trial(anna, TrialType.PROVE, hunt=2)
     aa = add_trial(anna, TrialType.NOISE)
@@ -110,7 +94,7 @@ def test_two_histories_become_one_and_numbers_change(tmp_path: Path, bisect: Inv
         assert both[1] == both[0] / 2 * 3, table  # type: ignore[operator]
 
 
-def test_importing_twice_adds_nothing_and_what_has_grown_is_added(tmp_path: Path, bisect: Invoke) -> None:
+def test_importing_twice_adds_nothing_and_what_has_grown_is_added(tmp_path: Path) -> None:
     hers, ours = written(tmp_path / "hers.db", until=20), tmp_path / "ours.db"
     assert bisect("history", "import", hers, "--history", ours)[0] == 0
     add_trial(hers, TrialType.COMPARE)
@@ -128,7 +112,7 @@ def test_importing_twice_adds_nothing_and_what_has_grown_is_added(tmp_path: Path
     assert rows(ours, "select run_count, ended is null from hunts") == [(16, 0)]
 
 
-def test_a_copy_that_went_on_in_both_histories_stays_and_is_told(tmp_path: Path, bisect: Invoke) -> None:
+def test_a_copy_that_went_on_in_both_histories_stays_and_is_told(tmp_path: Path) -> None:
     hers, ours = written(tmp_path / "hers.db", until=20), tmp_path / "ours.db"
     bisect("history", "import", hers, "--own", "--history", ours)
     for path, text in ((hers, "one"), (ours, "other")):
@@ -141,7 +125,7 @@ def test_a_copy_that_went_on_in_both_histories_stays_and_is_told(tmp_path: Path,
     assert log(ours, 1) == mine
 
 
-def test_hosts_of_others_are_other_machines(tmp_path: Path, bisect: Invoke) -> None:
+def test_hosts_of_others_are_other_machines(tmp_path: Path) -> None:
     """Also where they have the same name and look the same."""
     hers = written(tmp_path / "hers.db", 2, until=40)
     add_trial(hers, TrialType.NOISE)
@@ -157,7 +141,7 @@ def test_hosts_of_others_are_other_machines(tmp_path: Path, bisect: Invoke) -> N
     assert all(found["--own"])
 
 
-def test_a_file_of_others_adds_nothing_to_own_hunts(tmp_path: Path, bisect: Invoke) -> None:
+def test_a_file_of_others_adds_nothing_to_own_hunts(tmp_path: Path) -> None:
     """It could have commands that `bisect resume` would execute."""
     ours, hers = written(tmp_path / "ours.db", until=20), tmp_path / "hers.db"
     bisect("history", "export", hers, "--history", ours)
@@ -173,7 +157,7 @@ def test_a_file_of_others_adds_nothing_to_own_hunts(tmp_path: Path, bisect: Invo
 
 
 @pytest.mark.parametrize("verb", ["resume", "prove"])
-def test_commands_of_others_are_not_executed(tmp_path: Path, bisect: Invoke, verb: str) -> None:
+def test_commands_of_others_are_not_executed(tmp_path: Path, verb: str) -> None:
     hers, ours = written(tmp_path / "hers.db"), tmp_path / "ours.db"
     bisect("history", "import", hers, "--from", "anna", "--history", ours)
     status, _, said = bisect(verb, "1", "--history", ours)
@@ -227,7 +211,7 @@ DAMAGES: Sequence[str] = (
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_or_hostile_file_changes_nothing(tmp_path: Path, bisect: Invoke, damage: str) -> None:
+def test_a_damaged_or_hostile_file_changes_nothing(tmp_path: Path, damage: str) -> None:
     """Neither does what comes before it in the file."""
     hers, ours = written(tmp_path / "hers.db", 2), written(tmp_path / "ours.db")
     add_trial(hers, TrialType.COMPARE)
@@ -242,7 +226,7 @@ def test_a_damaged_or_hostile_file_changes_nothing(tmp_path: Path, bisect: Invok
     assert dump(ours) == before
 
 
-def test_a_file_that_is_cut_changes_nothing(tmp_path: Path, bisect: Invoke) -> None:
+def test_a_file_that_is_cut_changes_nothing(tmp_path: Path) -> None:
     hers, ours, file = written(tmp_path / "hers.db"), written(tmp_path / "ours.db"), tmp_path / "file.db"
     before = dump(ours)
     assert bisect("history", "export", file, "--history", hers)[0] == 0
@@ -263,7 +247,7 @@ def importing(hers: Path, ours: Path) -> str:
     return f"import sys; sys.argv = {argv}\nfrom perfbisect.cli.main import main; main()"
 
 
-def test_killed_in_the_midst_it_is_gone_on_with(tmp_path: Path, bisect: Invoke) -> None:
+def test_killed_in_the_midst_it_is_gone_on_with(tmp_path: Path) -> None:
     hers, ours, whole = written(tmp_path / "hers.db", 2), written(tmp_path / "ours.db"), tmp_path / "whole.db"
     add_trial(hers, TrialType.COMPARE)
     shutil.copy(ours, whole)
@@ -290,7 +274,7 @@ def test_killed_in_the_midst_it_is_gone_on_with(tmp_path: Path, bisect: Invoke) 
     assert dump(ours) == dump(whole)
 
 
-def test_two_imports_of_a_file_at_once_add_it_once(tmp_path: Path, bisect: Invoke) -> None:
+def test_two_imports_of_a_file_at_once_add_it_once(tmp_path: Path) -> None:
     hers, ours, whole = written(tmp_path / "hers.db", 2), written(tmp_path / "ours.db"), tmp_path / "whole.db"
     add_trial(hers, TrialType.COMPARE)
     shutil.copy(ours, whole)
@@ -303,7 +287,7 @@ def test_two_imports_of_a_file_at_once_add_it_once(tmp_path: Path, bisect: Invok
 
 
 def test_a_hunt_that_runs_writes_between_the_turns_of_an_import(
-    tmp_path: Path, bisect: Invoke, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hers, ours = written(tmp_path / "hers.db"), tmp_path / "ours.db"
     add_trial(hers, TrialType.COMPARE)
@@ -324,7 +308,7 @@ def test_a_hunt_that_runs_writes_between_the_turns_of_an_import(
     assert log(ours, 2) == log(hers, 1)
 
 
-def test_passwords_are_not_exported(tmp_path: Path, bisect: Invoke) -> None:
+def test_passwords_are_not_exported(tmp_path: Path) -> None:
     path, file = tmp_path / "ours.db", tmp_path / "file.db"
     with closing(History.open(path)) as opened:
         sample.begin(opened, replace(sample.SETTINGS, repository="https://me:secret@example.org/engine"))
@@ -335,7 +319,7 @@ def test_passwords_are_not_exported(tmp_path: Path, bisect: Invoke) -> None:
     assert not (tmp_path / "other.db").exists()
 
 
-def test_passwords_in_the_settings_of_a_trial_are_not_exported(tmp_path: Path, bisect: Invoke) -> None:
+def test_passwords_in_the_settings_of_a_trial_are_not_exported(tmp_path: Path) -> None:
     """Nor is the own history readable by others; what is exported is known when it comes back."""
     path, file = tmp_path / "ours.db", tmp_path / "file.db"
     with closing(History.open(path)) as opened:
@@ -358,9 +342,7 @@ def test_passwords_in_the_settings_of_a_trial_are_not_exported(tmp_path: Path, b
         (None, "it is an SQLite database, but no history of perfbisect"),
     ],
 )
-def test_a_file_that_is_no_history_is_told_and_what_to_give(
-    tmp_path: Path, bisect: Invoke, content: bytes | None, reason: str
-) -> None:
+def test_a_file_that_is_no_history_is_told_and_what_to_give(tmp_path: Path, content: bytes | None, reason: str) -> None:
     ours, file = written(tmp_path / "ours.db"), tmp_path / "letter"
     before = dump(ours)
     if content is None:
@@ -376,9 +358,7 @@ def test_a_file_that_is_no_history_is_told_and_what_to_give(
 
 
 @pytest.mark.parametrize("name", ["12", "c3", "p5", "n4"])
-def test_an_id_in_the_place_of_file_is_refused(
-    tmp_path: Path, bisect: Invoke, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_id_in_the_place_of_file_is_refused(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ours = written(tmp_path / "ours.db")
     monkeypatch.chdir(tmp_path)
     status, _, said = bisect("history", "export", name, "1", "--history", ours)
@@ -387,7 +367,7 @@ def test_an_id_in_the_place_of_file_is_refused(
     assert not Path(name).exists()
 
 
-def test_the_history_itself_is_not_imported(tmp_path: Path, bisect: Invoke) -> None:
+def test_the_history_itself_is_not_imported(tmp_path: Path) -> None:
     path = written(tmp_path / "ours.db")
     assert bisect("history", "--history", path, "import", path)[0] == 3
 

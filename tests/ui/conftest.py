@@ -1,12 +1,10 @@
 """One invented hunt for all tests of the views."""
 
-from itertools import accumulate
-
 import pytest
 
-from example_hunt import SampleHunt
+from example_hunt import SampleHunt, followed
 from perfbisect.core.domain.events import Event
-from perfbisect.ui.view_model import ViewModel, update
+from perfbisect.ui.view_model import ViewModel
 
 Events = list[tuple[float, Event]]
 
@@ -20,4 +18,4 @@ def events() -> Events:
 @pytest.fixture(scope="session")
 def views(events: Events) -> list[ViewModel]:
     """The view after each of them."""
-    return list(accumulate(events, lambda view, entry: update(view, entry[1], entry[0]), initial=ViewModel()))[1:]
+    return followed(events)

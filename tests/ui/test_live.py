@@ -8,7 +8,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console, Group
 
-from example_hunt import SampleHunt
+from example_hunt import SampleHunt, followed
 from perfbisect.core.domain.events import BuildStarted, Commit, Decided, Event, RunFinished, RunProgress, Warned
 from perfbisect.core.domain.orders import (
     Inconclusive,
@@ -142,9 +142,7 @@ def test_the_strip_shows_where_was_tested(events: Events, views: list[ViewModel]
 
 def test_a_range_wider_than_the_terminal_is_binned() -> None:
     sample = SampleHunt(size=200, culprit=100, broken=frozenset())
-    view = ViewModel()
-    for at, event in sample.events():
-        view = update(view, event, at)
+    view = followed(sample.events())[-1]
     blocks, axis, _ = picture(view, 82, 40, sample.at)[3:6]
     assert len(axis) == 81
     assert blocks.index("█") == 1 + 40
@@ -153,9 +151,7 @@ def test_a_range_wider_than_the_terminal_is_binned() -> None:
 
 def test_a_small_range_is_drawn_wider() -> None:
     sample = SampleHunt(size=5, culprit=3, broken=frozenset())
-    views = [ViewModel()]
-    for at, event in sample.events():
-        views.append(update(views[-1], event, at))
+    views = followed(sample.events())
     assert len(picture(views[-2], 80, 40, sample.at)[4]) == 1 + 5 * 3
 
 

@@ -2,13 +2,15 @@
 
 import io
 import json
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
-from itertools import accumulate
+from typing import Any
 
 import pytest
 from rich.console import Console
 
-from example_hunt import HOST, SampleHunt
+from example_hunt import HOST, SampleHunt, followed
 from perfbisect.core.domain.events import (
     BuildCancelled,
     BuildFinished,
@@ -42,10 +44,14 @@ EVENTS = [*SampleHunt().events()]
 TITLES = {12: "update-index", 13: "sc\x1b[2Jan"}
 
 
+def empty(width: int, height: int, titles: dict[int, str], *, together: bool) -> LiveScreen:
+    console = Console(file=io.StringIO(), force_terminal=True, width=width, height=height, color_system=None)
+    return LiveScreen(console, titles, together=together, now=lambda: EVENTS[40][0])
+
+
 def screen(width: int = 100, height: int = 40) -> LiveScreen:
     """A screen of two hunts, of which the first has ended."""
-    console = Console(file=io.StringIO(), force_terminal=True, width=width, height=height, color_system=None)
-    view = LiveScreen(console, TITLES, together=True, now=lambda: EVENTS[40][0])
+    view = empty(width, height, TITLES, together=True)
     view.recall(12, EVENTS)
     view.recall(13, [])
     view.show(13, EVENTS[:40])
@@ -72,23 +78,11 @@ def test_a_verdict_is_shown_before_the_reason_is_measured() -> None:
     assert "culprit" in lines[1]
 
 
-def test_it_never_takes_more_than_the_terminal_has() -> None:
-    for height in (1, 2, 3, 5, 8, 13, 24):
-        view = screen(60, height)
-        lines = [*view.picture(height)]
-        view.close()
-        assert len(lines) <= height
-        assert all(line.cell_len <= 60 for line in lines)
-
-
 def test_at_the_end_all_hunts_stay() -> None:
     view = screen()
     view.show(13, EVENTS[40:])
-    view.close()
-    assert isinstance(view.console.file, io.StringIO)
-    left = view.console.file.getvalue().rpartition("\x1b[?1049l")[2]
-    assert left.count("The culprit is") == 2
-    assert left.count("  hunt 1") == 2
+    stays = left(view)
+    assert stays.count("The culprit is") == stays.count("  hunt 1") == 2
 
 
 def test_what_hunts_have_in_common_is_written_once() -> None:
@@ -160,8 +154,7 @@ ROWS = [
 
 def screen_batch(width: int = 100, height: int = 40) -> LiveScreen:
     """A screen_batch with one hunt that runs and one that has ended."""
-    console = Console(file=io.StringIO(), force_terminal=True, width=width, height=height, color_system=None)
-    view = LiveScreen(console, {}, now=lambda: EVENTS[40][0])
+    view = empty(width, height, {}, together=False)
     for hunt in (12, 13):
         view.recall(hunt, [])
         view.show(hunt, EVENTS[:40])
@@ -178,20 +171,27 @@ def test_each_hunt_has_a_line_and_only_those_that_run_a_screen() -> None:
     assert len(lines) > 10
 
 
-def test_it_never_takes_more_than_the_terminal_has_batch() -> None:
+@pytest.mark.parametrize("screen_of", [screen, screen_batch])
+def test_it_never_takes_more_than_the_terminal_has(screen_of: Callable[[int, int], LiveScreen]) -> None:
     for height in (1, 2, 3, 5, 8, 13, 24):
-        lines = [*screen_batch(60, height).picture(height)]
+        with closing(screen_of(60, height)) as view:
+            lines = [*view.picture(height)]
         assert len(lines) <= height
         assert all(line.cell_len <= 60 for line in lines)
+
+
+def left(view: LiveScreen) -> str:
+    """What stays on the terminal when a screen is closed."""
+    view.close()
+    assert isinstance(view.console.file, io.StringIO)
+    return view.console.file.getvalue().rpartition("\x1b[?1049l")[2]
 
 
 def test_at_the_end_the_states_stay() -> None:
     view = screen_batch()
     view.states(ROWS)
-    view.close()
-    assert isinstance(view.console.file, io.StringIO)
-    left = view.console.file.getvalue().rpartition("\x1b[?1049l")[2]
-    assert "found abcdef0123 97 %" in left and "update-index" not in left
+    stays = left(view)
+    assert "found abcdef0123 97 %" in stays and "update-index" not in stays
 
 
 def test_lines_tell_what_changes_once() -> None:
@@ -217,28 +217,32 @@ Events = list[tuple[float, Event]]
 AHEAD = BuildStarted | BuildProgress | BuildFinished
 
 
-@pytest.fixture(scope="session")
-def ahead(events: Events) -> Events:
-    """The hunt of the sample: what it builds is built on b1 and b2 in turns."""
+def on_hosts(events: Events, started: dict[str, Any], hosts_of: Callable[[LabEvent], tuple[str, ...]]) -> Events:
+    """The hunt of the sample, which begins so, and in which other hosts do what one did."""
     found: Events = []
     for at, event in events[:400]:
-        match event:
-            case HuntStarted():
-                found.append((at, replace(event, build_hosts=("b1", "b2"))))
-            case Warned():
-                found.append((at, event))
-            case _ if isinstance(event, AHEAD):
-                found.append((at, replace(event, host=f"b{1 + event.candidate % 2}")))
-            case _ if isinstance(event, LabEvent):
-                found.append((at, replace(event, host=HOST.name)))
-            case _:
-                found.append((at, event))
+        if isinstance(event, HuntStarted):
+            found.append((at, replace(event, **started)))
+        elif isinstance(event, LabEvent) and not isinstance(event, Warned):
+            found += [(at, replace(event, host=host)) for host in hosts_of(event)]
+        else:
+            found.append((at, event))
     return found
 
 
 @pytest.fixture(scope="session")
+def ahead(events: Events) -> Events:
+    """What it builds is built on b1 and b2 in turns."""
+
+    def hosts_of(event: LabEvent) -> tuple[str, ...]:
+        return (f"b{1 + event.candidate % 2}" if isinstance(event, AHEAD) else HOST.name,)
+
+    return on_hosts(events, {"build_hosts": ("b1", "b2")}, hosts_of)
+
+
+@pytest.fixture(scope="session")
 def views(ahead: Events) -> list[ViewModel]:
-    return list(accumulate(ahead, lambda view, entry: update(view, entry[1], entry[0]), initial=ViewModel()))[1:]
+    return followed(ahead)
 
 
 def screen_builds_ahead(view: ViewModel, at: float) -> list[str]:
@@ -323,24 +327,14 @@ def test_as_json(ahead: Events) -> None:
 
 @pytest.fixture(scope="session")
 def two(events: Events) -> Events:
-    """The hunt of the sample, on a; meanwhile b does the same a little later."""
-    found: Events = []
-    for at, event in events[:400]:
-        match event:
-            case HuntStarted():
-                found.append((at, replace(event, further=(replace(event.host, name="b"),), host_classes=("x", "x"))))
-            case Warned():
-                found.append((at, event))
-            case _ if isinstance(event, LabEvent):
-                found += [(at, replace(event, host=name)) for name in (HOST.name, "b")]
-            case _:
-                found.append((at, event))
-    return found
+    """The hunt is on a; meanwhile b does the same a little later."""
+    further = replace(HOST, name="b")
+    return on_hosts(events, {"further": (further,), "host_classes": ("x", "x")}, lambda _: (HOST.name, "b"))
 
 
 @pytest.fixture(scope="session")
 def views_of_two(two: Events) -> list[ViewModel]:
-    return list(accumulate(two, lambda view, entry: update(view, entry[1], entry[0]), initial=ViewModel()))[1:]
+    return followed(two)
 
 
 def test_each_host_has_two_lines(two: Events, views_of_two: list[ViewModel]) -> None:

@@ -107,27 +107,19 @@ def end_batch(history: "History", batch: int, at: float) -> None:
 
 def read_batch(history: "History", batch: int) -> Batch:
     """The batch of that number. Raises UsageError when there is none."""
-    with explained(history.path):
-        select = "SELECT started, ended, process, file FROM batches WHERE id = ?"
-        row = history.connection.execute(select, [min(batch, LARGEST_ID)]).fetchone()
-        if row is None:
-            raise UsageError(
-                f"There is no batch b{batch} in the history {history.path}.", "Begin one: bisect batch FILE"
-            )
-        started, ended, process, file = row
-        with intact(history.path, f"batch {batch}, table batch_hunts,"):
-            hunts = tuple(read_hunts_of(history.connection, batch))
+    rows = history.select("SELECT started, ended, process, file FROM batches WHERE id = ?", [min(batch, LARGEST_ID)])
+    if not rows:
+        raise UsageError(f"There is no batch b{batch} in the history {history.path}.", "Begin one: bisect batch FILE")
+    [(started, ended, process, file)] = rows
+    with intact(history.path, f"batch {batch}, table batch_hunts,"), explained(history.path):
+        hunts = tuple(read_hunts_of(history.connection, batch))
     return Batch(batch, started, file, hunts, ended is not None, ended is None and is_running(process))
 
 
 def batch_together(history: "History", hunt: int) -> Batch | None:
     """The batch in which a hunt is carried out together with others; None for a hunt of its own."""
-    with explained(history.path):
-        row = history.connection.execute(
-            "SELECT batch_id FROM batch_hunts JOIN batches ON batches.id = batch_id WHERE hunt_id = ? AND file = ''",
-            [hunt],
-        ).fetchone()
-    return read_batch(history, row[0]) if row else None
+    together = "SELECT batch_id FROM batch_hunts JOIN batches ON batches.id = batch_id WHERE hunt_id = ? AND file = ''"
+    return next((read_batch(history, batch) for (batch,) in history.select(together, [hunt])), None)
 
 
 def read_hunts_of(connection: sqlite3.Connection, batch: int) -> list[BatchHunt]:
@@ -148,14 +140,11 @@ def read_hunts_of(connection: sqlite3.Connection, batch: int) -> list[BatchHunt]
 
 def all_batches(history: "History") -> list[Batch]:
     """All batches of a history, oldest first."""
-    with explained(history.path):
-        rows = history.connection.execute("SELECT id FROM batches ORDER BY id").fetchall()
-    return [read_batch(history, number) for (number,) in rows]
+    return [read_batch(history, number) for (number,) in history.select("SELECT id FROM batches ORDER BY id")]
 
 
 def unfinished_batches(history: "History", *, running: bool = False) -> list[Batch]:
     """Batches with hunts that have no verdict, oldest first; those that another process works on only if ``running``."""
-    with explained(history.path):
-        rows = history.connection.execute("SELECT id FROM batches WHERE ended IS NULL ORDER BY id").fetchall()
-    found = [read_batch(history, number) for (number,) in rows]
+    open_ones = history.select("SELECT id FROM batches WHERE ended IS NULL ORDER BY id")
+    found = [read_batch(history, number) for (number,) in open_ones]
     return [batch for batch in found if running or not batch.running]

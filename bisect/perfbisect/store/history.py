@@ -13,7 +13,7 @@ This module is fast to import: what decodes events (msgspec, numpy) or writes (s
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -234,6 +234,11 @@ class History:
         with self.transaction() as db:
             db.table("sessions").update(hunt, {"about": trial, "drop_between": json.dumps(drop)})
 
+    def select(self, sql: str, values: Sequence[object] | Mapping[str, object] = ()) -> list[tuple[Any, ...]]:
+        """The rows of a query."""
+        with explained(self.path):
+            return self.connection.execute(sql, values).fetchall()
+
     def events(self, session: int, after: int = 0) -> Iterator[Entry]:
         """The log of a session, in order: the entries after the id ``after``."""
         from perfbisect.store.log import decode
@@ -276,9 +281,8 @@ class History:
 
     def sittings(self, session: int) -> list[float]:
         """The starts of the sittings of a session, in order, in seconds since the epoch."""
-        with explained(self.path):
-            rows = self.connection.execute("SELECT started FROM sittings WHERE session_id = ? ORDER BY id", [session])
-            return [started for (started,) in rows]
+        rows = self.select("SELECT started FROM sittings WHERE session_id = ? ORDER BY id", [session])
+        return [started for (started,) in rows]
 
     def candidates(self, hunt: int) -> tuple[str, ...]:
         """The commit of each node of a hunt's range, oldest first."""
@@ -286,21 +290,18 @@ class History:
             import msgspec
 
             self.columns(hunt, "id", hunts=True)
-            with explained(self.path):
-                select = "SELECT CAST(candidates AS BLOB) FROM ranges WHERE session_id = ?"
-                row = self.connection.execute(select, [hunt]).fetchone()
+            rows = self.select("SELECT CAST(candidates AS BLOB) FROM ranges WHERE session_id = ?", [hunt])
             with intact(self.path, f"hunt {hunt}, table ranges,"):
-                self.ranges[hunt] = msgspec.json.decode(row[0], type=tuple[str, ...])
+                self.ranges[hunt] = msgspec.json.decode(rows[0][0], type=tuple[str, ...])
         return self.ranges[hunt]
 
     def columns(self, session: int, *names: str, hunts: bool = False) -> tuple[Any, ...]:
         """Columns of a session. Raises UsageError when there is no such session, or with ``hunts`` no such hunt."""
-        with explained(self.path):
-            select = f"SELECT {', '.join(names)} FROM {'hunts' if hunts else 'sessions'} WHERE id = ?"
-            row: tuple[Any, ...] | None = self.connection.execute(select, [min(session, LARGEST_ID)]).fetchone()
-        if row is None:
+        select = f"SELECT {', '.join(names)} FROM {'hunts' if hunts else 'sessions'} WHERE id = ?"
+        rows = self.select(select, [min(session, LARGEST_ID)])
+        if not rows:
             raise UsageError(f"There is no hunt {session} in the history {self.path}.", "`bisect history` lists them.")
-        return row
+        return rows[0]
 
     def origin(self, session: int) -> str:
         """Whose an imported session is; "" for an own one."""
@@ -338,15 +339,14 @@ class History:
         trial.state, trial.failure = trial_state(ended, process, failure), failure or ""
         return trial
 
-    def intact_trials(self, where: str, values: "Iterable[object]") -> "Iterator[Trial]":
+    def intact_trials(self, where: str, values: Sequence[object]) -> "Iterator[Trial]":
         """The trials for which a condition of SQL holds, newest first, as they are wanted.
 
         Damaged ones, which `bisect show` reports, are left out.
         """
-        with explained(self.path):
-            select = f"SELECT id FROM sessions WHERE kind != 'hunt' AND {where} ORDER BY id DESC"
-            rows = self.connection.execute(select, [*values]).fetchall()
-        for (number,) in rows:
+        for (number,) in self.select(
+            f"SELECT id FROM sessions WHERE kind != 'hunt' AND {where} ORDER BY id DESC", values
+        ):
             with suppress(EnvironmentFailure):
                 yield self.read_trial(number)
 
@@ -379,9 +379,7 @@ class History:
 
     def latest(self) -> int:
         """The newest own hunt, or without one the newest. Raises UsageError when none exists."""
-        with explained(self.path):
-            own = "iif(origin IS NULL, id, NULL)"
-            [newest] = self.connection.execute(f"SELECT coalesce(max({own}), max(id)) FROM hunts").fetchone()
+        [(newest,)] = self.select("SELECT coalesce(max(iif(origin IS NULL, id, NULL)), max(id)) FROM hunts")
         if newest is None:
             raise UsageError(f"There are no hunts yet in {self.path}.", "Begin one with `bisect run`.")
         return int(newest)

@@ -230,22 +230,10 @@ class SessionLog:
         twin = self.db.execute(f"{same} ORDER BY event_id LIMIT 1", [*wanted.values()]).fetchone()
         if not build.reused:
             self._count("build_count")
-        insert(
-            self.db,
-            "builds",
-            fact
-            | {
-                "at": at,
-                "build_key": build.key,
-                "binary_hash": build.binary,
-                "same_as": twin[0] if twin and has_twin else None,
-                "seconds": build.seconds,
-                "cache_hits": build.cache_hits,
-                "cache_misses": build.cache_misses,
-                "reused": 2 if build.shared else int(build.reused),
-                "log": build.log,
-            },
-        )
+        row = {name: getattr(build, name) for name in ("seconds", "cache_hits", "cache_misses", "log")}
+        row |= {"at": at, "build_key": build.key, "binary_hash": build.binary}
+        same_as = twin[0] if twin and has_twin else None
+        insert(self.db, "builds", fact | row | {"same_as": same_as, "reused": 2 if build.shared else int(build.reused)})
 
     def _run(self, fact: Row, event: RunFinished, run: RunFacts, at: float) -> None:
         """A run; its counters and samples are views of the log."""
@@ -257,25 +245,16 @@ class SessionLog:
             [self.session, fact["event_id"], fact["host"]],
         ).fetchone()
         self._count("run_count")
-        insert(
-            self.db,
-            "runs",
-            fact
-            | {
-                "workload": event.workload,
-                "round": event.round,
-                "visit": run.visit,
-                "build_key": run.build_key,
-                "dataset_key": run.dataset or None,
-                "started": run.started,
-                "seconds": run.seconds,
-                "cost": max(at - before[0], run.seconds) if before else run.seconds,
-                "operations": run.operations,
-                "qps": operations_per_second(run),
-                "log": run.log,
-            }
-            | {f"latency_{name}": run.latency.get(name) for name in ("avg", "p95", "p99", "max")},
-        )
+        names = ("visit", "build_key", "started", "seconds", "operations", "log")
+        row = {name: getattr(run, name) for name in names} | {
+            "workload": event.workload,
+            "round": event.round,
+            "dataset_key": run.dataset or None,
+            "cost": max(at - before[0], run.seconds) if before else run.seconds,
+            "qps": operations_per_second(run),
+        }
+        latency = {f"latency_{name}": run.latency.get(name) for name in ("avg", "p95", "p99", "max")}
+        insert(self.db, "runs", fact | row | latency)
 
     def _noise(self) -> Row:
         """The noise of an A/A that has ended."""

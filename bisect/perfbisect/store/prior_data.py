@@ -2,7 +2,6 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
@@ -83,32 +82,24 @@ def parameters(settings: Settings) -> dict[str, str]:
     }
 
 
-def select(history: "History", sql: str, values: Mapping[str, object]) -> list[tuple[Any, ...]]:
-    """All rows of a query."""
-    with explained(history.path):
-        return history.connection.execute(sql, values).fetchall()
-
-
 def read_failures(history: "History", settings: Settings, since: float) -> tuple[SkipFacts, ...]:
     """Commits that did not build for this builder, variant and host after ``since``, and did not build later.
 
     Failures with another version of the recipe do not count.
     """
-    rows = select(history, FAILURES, parameters(settings) | {"since": since})
+    rows = history.select(FAILURES, parameters(settings) | {"since": since})
     return tuple(SkipFacts(*row) for row in rows)
 
 
 def read_costs(history: "History", settings: Settings) -> Costs:
     """The expected seconds of a build and of a run of a hunt of these settings."""
     named = parameters(settings)
-    builds = select(
-        history,
+    builds = history.select(
         f"SELECT seconds FROM builds JOIN hunts ON hunts.id = session_id WHERE NOT reused AND {ALIKE} AND {built_for('builds')}"
         f" ORDER BY at DESC LIMIT {RECENT}",
         named,
     )
-    runs = select(
-        history,
+    runs = history.select(
         f"SELECT cost FROM runs JOIN hunts ON hunts.id = session_id WHERE {SAME_WORK}"
         f" AND {LATEST} ORDER BY runs.started DESC LIMIT {RECENT}",
         named,
@@ -124,14 +115,12 @@ def middle(rows: list[tuple[Any, ...]]) -> float | None:
 def read_kept(history: "History", settings: Settings) -> tuple[frozenset[str], frozenset[str]]:
     """Keys of the latest builds and datasets of comparable hunts on the host."""
     named = parameters(settings)
-    builds = select(
-        history,
+    builds = history.select(
         f"SELECT build_key FROM builds JOIN hunts ON hunts.id = session_id WHERE {ALIKE} AND {built_for('builds')}"
         " ORDER BY at DESC LIMIT 10",
         named,
     )
-    datasets = select(
-        history,
+    datasets = history.select(
         "SELECT dataset_key FROM runs JOIN hunts ON hunts.id = session_id"
         f" WHERE dataset_key IS NOT NULL AND {SAME_WORK} AND {LATEST} ORDER BY runs.started DESC LIMIT 1",
         named,
@@ -147,8 +136,7 @@ def read_pinned(history: "History", since: float) -> frozenset[str]:
 SELECT id FROM sessions WHERE ended IS NULL AND origin IS NULL
   AND (started >= :since OR EXISTS (SELECT 1 FROM events WHERE session_id = sessions.id AND at >= :since))
 """
-    rows = select(
-        history,
+    rows = history.select(
         f"SELECT build_key FROM builds WHERE session_id IN ({unfinished})"
         f" UNION SELECT build_key FROM runs WHERE session_id IN ({unfinished})"
         f" UNION SELECT dataset_key FROM runs WHERE session_id IN ({unfinished})",
@@ -168,8 +156,7 @@ def read_noise(history: "History", settings: Settings) -> float | None:
         known = trial_noise(history, settings)
     if known is not None:
         return at_least(known.run, settings.metric)
-    rows = select(
-        history,
+    rows = history.select(
         "SELECT runs.session_id, runs.build_key, events.id, CAST(events.body AS BLOB) FROM runs"
         f" JOIN hunts ON hunts.id = runs.session_id JOIN events ON events.id = event_id WHERE {SAME_WORK}"
         f" AND {LATEST} ORDER BY runs.started DESC LIMIT {RECENT}",

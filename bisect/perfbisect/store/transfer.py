@@ -100,8 +100,7 @@ class Turns:
 
 def everything(source: History) -> list[int]:
     """The numbers of all sessions of a history."""
-    with explained(source.path):
-        return [session for (session,) in source.connection.execute("SELECT id FROM sessions ORDER BY id")]
+    return [session for (session,) in source.select("SELECT id FROM sessions ORDER BY id")]
 
 
 def completed(source: History, names: Sequence[int | str]) -> list[int]:
@@ -241,9 +240,8 @@ def head_of(history: History, session: int) -> Head:
     )  # fmt: skip
     row = history.columns(session, *names)
     kind, uid, origin, started, host_id, commits, choices, merges, base, request, about, drop = row
-    with explained(history.path):
-        select = "SELECT started, coalesce(failure, '') FROM sittings WHERE session_id = ? ORDER BY id"
-        sittings = history.connection.execute(select, [session]).fetchall()
+    select = "SELECT started, coalesce(failure, '') FROM sittings WHERE session_id = ? ORDER BY id"
+    sittings = history.select(select, [session])
     check_counts(host := builtins(read_host(history.connection, host_id)))
     head = Head(
         msgspec.convert(kind, str),
