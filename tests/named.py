@@ -1,6 +1,11 @@
-"""What a verdict names."""
+"""What a search may have seen, and what a verdict names."""
 
+import numpy as np
+from hypothesis import strategies as st
+
+from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Found, Several, Step, Verdict
+from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
 
 
 def found(verdict: Verdict) -> Step:
@@ -14,3 +19,24 @@ def several(verdict: Verdict) -> tuple[list[int], list[int], list[tuple[int, int
     assert isinstance(verdict, Several)
     drops, rises = ([step.candidate for step in steps] for steps in (verdict.steps, verdict.improvements))
     return drops, rises, [(one.good, one.bad) for one in verdict.unsettled]
+
+
+@st.composite
+def moments(draw: st.DrawFn, build_hosts: int = 0) -> tuple[Graph, list[Observation]]:
+    """A small history, and what may have been seen of it, sense or nonsense: builds without runs, failures, no runs at all."""
+    size = draw(st.integers(3, 30))
+    rows = [(), *(tuple(sorted({v - 1, draw(st.integers(0, v - 1))}, reverse=True)) for v in range(1, size))]
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    culprit, inner = draw(st.integers(1, size - 1)), st.integers(1, size - 2)
+    effect, noise = draw(st.sampled_from([0.3, 0.1, 0.0])), draw(st.sampled_from([0.002, 0.03]))
+    run = [0, size - 1, *draw(st.lists(inner, max_size=10))] if draw(st.integers(0, 4)) else []
+    waiting = draw(st.sets(inner, max_size=3))
+    failed = draw(st.sets(inner, max_size=3)) - set(run) - waiting
+    seen: list[Observation] = [
+        Built(v, 600.0, build_host=draw(st.integers(0, build_hosts - 1)) if build_hosts else None)
+        for v in dict.fromkeys([*run, *waiting])
+    ]
+    seen += [Skipped(v, "does not build", 60.0 * (v % 2), left_out=v % 3 == 0) for v in sorted(failed)]
+    for i, v in enumerate(run * 2):
+        seen.append(Reading(v, rng.normal() * noise - effect * (v >= culprit), float(i), i, 0, 60.0))
+    return Graph.of(rows), seen

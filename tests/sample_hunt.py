@@ -7,7 +7,7 @@ c05, c07 crashes, and c08 is the culprit: 28 % fewer operations, by 1.35 times t
 import hashlib
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -213,6 +213,14 @@ class Tale:
         )
         self.at += 10.5
         yield self.at, RunFinished(candidate, facts)
+
+
+def comparison(builds: int, works: Sequence[str], *, rounds: int = 3, runs: int = 1, metric: str = "qps") -> Trial:
+    """A comparison of so many builds without runs; a workload is of the group that its name begins with."""
+    named = tuple(TrialBuild(f"v{number}", f"{number:040}", key=f"key-{number}") for number in range(builds))
+    loads = tuple(TrialWorkload(name, name.partition("-")[0], 1.0, 10.0) for name in works)
+    request = TrialRequest(TrialType.COMPARE, "demo", "o2nofp", "local", metric, {}, named, loads, rounds, runs)
+    return Trial(3, request, HOST, 0.0)
 
 
 WORKS = ("scan", "update-index", "point-query")

@@ -156,13 +156,8 @@ def test_of_several_host_classes_the_first_with_a_clear_difference_is_shown() ->
     assert found[1].middle == pytest.approx(math.exp(-0.2), abs=0.003)
     assert found[2].middle == pytest.approx(1.0, abs=0.003), "measured on the other class alone"
     same, slower, unknown = Interval(0.99, 1.0, 1.01), Interval(0.8, 0.9, 0.95), Interval(0.0, 0.9, math.inf)
-    assert [leading(each) for each in ((same, slower), (None, same), (unknown, slower), (), (None, None))] == [
-        1,
-        1,
-        1,
-        0,
-        0,
-    ]
+    pairs = ((same, slower), (None, same), (unknown, slower), (), (None, None))
+    assert [leading(each) for each in pairs] == [1, 1, 1, 0, 0]
 
 
 World = Callable[[np.random.Generator], list[Reading]]
@@ -269,10 +264,6 @@ def readings(
     return seen
 
 
-def agree(shown: Interval, table: Interval) -> bool:
-    return (shown.low, shown.middle, shown.high) == pytest.approx((table.low, table.middle, table.high), rel=1e-7)
-
-
 TURNS = [10, 0, 0, 10, 10, 0, 0, 10, 5, 0, 10, 5, 5, 10, 0, 5, 4, 5, 5, 4, 4, 5, 5, 4]
 STEP = {0: 0.0, 4: 0.0, 5: -0.2, 10: -0.2}
 NOTHING = dict.fromkeys(STEP, 0.0)
@@ -305,16 +296,16 @@ def test_bad_against_good_is_that_of_the_table(
     for end in range(len(observations), len(observations) - 8, -3):
         decision = decide(LINE, observations[:end], Policy(direction=direction), prior)
         table = relative_speeds(observations[:end], 10, classes)
-        assert agree(decision.belief.effect, table[10])
+        assert near(decision.belief.effect, table[10], 1e-7)
         if isinstance(decision.order, NotReproduced | Inconclusive):
-            assert agree(decision.order.ratio, table[10])
+            assert near(decision.order.ratio, table[10], 1e-7)
 
 
 def test_a_change_right_after_good_has_the_ratio_of_the_table() -> None:
     observations = readings([1, 0, 0, 1] * 8, {0: 0.0, 1: -0.2})
     order = decide(Graph.line(1), observations, Policy()).order
     assert isinstance(order, Found)
-    assert agree(order.step.ratio, relative_speeds(observations, 1)[1])
+    assert near(order.step.ratio, relative_speeds(observations, 1)[1], 1e-7)
 
 
 def test_readings_corrected_for_an_older_branch_leave_bad_against_good_as_it_was_measured() -> None:
@@ -323,7 +314,7 @@ def test_readings_corrected_for_an_older_branch_leave_bad_against_good_as_it_was
     observations = readings([6, 0, 0, 6, 1, 0, 0, 1, 1, 0, 0, 1, 5, 6, 3, 0, 5, 3, 6, 0, 4, 5, 1, 0], level)
     decision = decide(OLDER, observations, Policy())
     assert any("older than good" in text for text in decision.belief.warnings)
-    assert agree(decision.belief.effect, relative_speeds(observations, 6)[6])
+    assert near(decision.belief.effect, relative_speeds(observations, 6)[6], 1e-7)
 
 
 def test_runs_that_were_not_repeated_bound_nothing() -> None:

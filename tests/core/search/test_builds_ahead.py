@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from planted import Planted
 
+from named import moments
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Building, BuildOrder, Decision, Fleet, Found, Measure, Purpose, Share
 from perfbisect.core.domain.settings import NOTHING_KNOWN, Policy
@@ -48,37 +49,29 @@ def ordered(decision: Decision) -> list[int]:
 
 
 @st.composite
-def moments(draw: st.DrawFn) -> tuple[Graph, list[Observation], Policy, Fleet]:
-    """A small history, what may have been seen of it, and build hosts that are doing something."""
-    size = draw(st.integers(3, 30))
-    rows = [(), *(tuple(sorted({v - 1, draw(st.integers(0, v - 1))}, reverse=True)) for v in range(1, size))]
-    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
-    culprit, noise = draw(st.integers(1, size - 1)), draw(st.sampled_from([0.002, 0.03]))
+def flying(draw: st.DrawFn) -> tuple[Graph, list[Observation], Policy, Fleet]:
+    """A moment at which build hosts are doing something."""
     hosts = draw(st.integers(1, 6))
-    inner = st.integers(1, size - 2)
-    run = [0, size - 1, *draw(st.lists(inner, max_size=5))] if draw(st.integers(0, 4)) else []
-    waiting = draw(st.sets(inner, max_size=3))
-    failed = draw(st.sets(inner, max_size=3)) - set(run) - waiting
-    seen: list[Observation] = [made(v, draw(st.integers(0, hosts - 1))) for v in dict.fromkeys([*run, *waiting])]
-    seen += [Skipped(v, "does not build", 60.0 * (v % 2), left_out=v % 3 == 0) for v in sorted(failed)]
-    for i, v in enumerate(run * 2):
-        seen.append(Reading(v, rng.normal() * noise - 0.1 * (v >= culprit), float(i), i, 0, RUN))
-    free = [v for v in range(size) if v not in {*run, *waiting, *failed}]
-    flying = draw(st.lists(st.sampled_from(free), unique=True, max_size=hosts - 1)) if free else []
+    graph, seen = draw(moments(hosts))
+    size, run = graph.size, any(isinstance(each, Reading) for each in seen)
+    built = {each.candidate for each in seen if isinstance(each, Built)}
+    failed = {each.candidate for each in seen if isinstance(each, Skipped)}
+    free = [v for v in range(size) if v not in built | failed]
+    coming = draw(st.lists(st.sampled_from(free), unique=True, max_size=hosts - 1)) if free else []
     gone = draw(st.sets(st.integers(0, hosts - 1), max_size=hosts - 1))
     left = [host for host in range(hosts) if host not in gone]
     building = tuple(
         Building(v, host, draw(st.sampled_from([0.0, 300.0, 5000.0])), draw(st.booleans()))
-        for v, host in zip(flying, left, strict=False)
+        for v, host in zip(coming, left, strict=False)
     )
-    spent = len({*run, *waiting}) + len(flying) + sum(v % 2 and v % 3 > 0 for v in failed)
+    spent = len(built) + len(coming) + sum(v % 2 and v % 3 > 0 for v in failed)
     policy = Policy(max_builds=draw(st.sampled_from([0, spent + 1, spent + 3])))
-    busy = draw(st.booleans()) and bool(run)
+    busy = draw(st.booleans()) and run
     order = (Measure((Share(0, 1),), Purpose.SEARCH),) if busy else ()
-    return Graph.of(rows), seen, policy, Fleet(order, (), 1, hosts, building, tuple(gone), draw(st.booleans()))
+    return graph, seen, policy, Fleet(order, (), 1, hosts, building, tuple(gone), draw(st.booleans()))
 
 
-@given(moments())
+@given(flying())
 @settings(max_examples=60, deadline=None)
 def test_every_order_of_builds(moment: tuple[Graph, list[Observation], Policy, Fleet]) -> None:
     graph, seen, policy, fleet = moment

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from planted import Planted
 
+from named import moments
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import (
     ALL_FREE,
@@ -38,27 +39,12 @@ from perfbisect.simulate.world import Habits, World
 POLICY = Policy()
 
 
-@st.composite
-def states(draw: st.DrawFn) -> tuple[Graph, list[Observation]]:
-    """A small history and what a hunt may have seen of it, sense or nonsense."""
-    size = draw(st.integers(3, 12))
-    rows = [(), *(tuple(sorted({v - 1, draw(st.integers(0, v - 1))}, reverse=True)) for v in range(1, size))]
-    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
-    candidates = [0, size - 1, *draw(st.lists(st.integers(1, size - 1), max_size=14))]
-    effect, noise = draw(st.sampled_from([0.3, 0.05, 0.0])), draw(st.sampled_from([0.002, 0.03]))
-    culprit = draw(st.integers(1, size - 1))
-    skipped = draw(st.sets(st.integers(1, size - 2), max_size=3)) - set(candidates)
-    seen: list[Observation] = [Skipped(v, "does not build") for v in sorted(skipped)]
-    built: set[int] = set()
-    for i, v in enumerate(candidates * 2):
-        if v not in built:
-            built.add(v)
-            seen.append(Built(v, 300.0))
-        seen.append(Reading(v, rng.normal() * noise - effect * (v >= culprit), float(i), i, 0, 60.0))
-    return Graph.of(rows), seen
+def measured() -> st.SearchStrategy[tuple[Graph, list[Observation]]]:
+    """Moments at which both ends have readings."""
+    return moments().filter(lambda moment: any(isinstance(each, Reading) for each in moment[1]))
 
 
-@given(states())
+@given(measured())
 @settings(max_examples=12, deadline=None)
 def test_every_decision(state: tuple[Graph, list[Observation]]) -> None:
     graph, seen = state
@@ -83,7 +69,7 @@ def test_every_decision(state: tuple[Graph, list[Observation]]) -> None:
             assert max(probabilities) <= CAP
 
 
-@given(states(), st.randoms(use_true_random=False))
+@given(measured(), st.randoms(use_true_random=False))
 @settings(max_examples=12, deadline=None)
 def test_the_order_in_which_simultaneous_facts_arrive_does_not_matter(state, random) -> None:
     graph, seen = state
@@ -92,7 +78,7 @@ def test_the_order_in_which_simultaneous_facts_arrive_does_not_matter(state, ran
     assert np.allclose(decide(graph, shuffled, POLICY).belief.culprit, decide(graph, seen, POLICY).belief.culprit)
 
 
-@given(states())
+@given(measured())
 @settings(max_examples=12, deadline=None)
 def test_another_unit_of_the_metric_or_another_start_changes_nothing(state) -> None:
     graph, seen = state
@@ -101,7 +87,7 @@ def test_another_unit_of_the_metric_or_another_start_changes_nothing(state) -> N
     assert np.allclose(one.belief.culprit, other.belief.culprit, atol=1e-6)
 
 
-@given(states(), st.randoms(use_true_random=False))
+@given(measured(), st.randoms(use_true_random=False))
 @settings(max_examples=12, deadline=None)
 def test_numbering_commits_differently_changes_nothing(state, random) -> None:
     """Any other order with parents before children numbers the same history."""
@@ -119,7 +105,7 @@ def test_numbering_commits_differently_changes_nothing(state, random) -> None:
     assert np.allclose(one, other[[number[v] for v in range(graph.size)]], atol=1e-7)
 
 
-@given(states())
+@given(measured())
 @settings(max_examples=12, deadline=None)
 def test_classes_lose_nothing(state) -> None:
     """The posterior is the same as when every candidate is a class of its own."""

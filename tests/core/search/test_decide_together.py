@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from planted import Planted
 
+from named import moments
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Fleet, Found, Inconclusive, Measure, NotReproduced, Purpose, Reason, Share
 from perfbisect.core.domain.settings import Policy, PriorKnowledge
@@ -39,29 +40,13 @@ def member(seen: Sequence[Observation]) -> Situation:
     return Situation(LINE, seen, Policy())
 
 
-@st.composite
-def moments(draw: st.DrawFn) -> tuple[Graph, list[Observation], Policy]:
-    """A small history, and what may have been seen of it."""
-    size = draw(st.integers(3, 30))
-    rows = [(), *(tuple(sorted({v - 1, draw(st.integers(0, v - 1))}, reverse=True)) for v in range(1, size))]
-    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
-    culprit, noise = draw(st.integers(1, size - 1)), draw(st.sampled_from([0.002, 0.03]))
-    inner = st.integers(1, size - 2)
-    run = [0, size - 1, *draw(st.lists(inner, max_size=5))] if draw(st.integers(0, 4)) else []
-    waiting = draw(st.sets(inner, max_size=3))
-    failed = draw(st.sets(inner, max_size=3)) - set(run) - waiting
-    seen: list[Observation] = [Built(v, 600.0) for v in dict.fromkeys([*run, *waiting])]
-    seen += [Skipped(v, "does not build", 60.0 * (v % 2), left_out=v % 3 == 0) for v in sorted(failed)]
-    for i, v in enumerate(run * 2):
-        seen.append(Reading(v, rng.normal() * noise - 0.1 * (v >= culprit), float(i), i, 0, 60.0))
-    budgets = Policy(max_builds=draw(st.sampled_from([0, 6])), max_runs=draw(st.sampled_from([0, 12])))
-    return Graph.of(rows), seen, budgets
+POLICIES = st.builds(Policy, max_builds=st.sampled_from([0, 6]), max_runs=st.sampled_from([0, 12]))
 
 
-@given(moments())
+@given(moments(), POLICIES)
 @settings(max_examples=60, deadline=None)
-def test_a_single_workload_is_hunted_as_ever(moment: tuple[Graph, list[Observation], Policy]) -> None:
-    graph, seen, policy = moment
+def test_a_single_workload_is_hunted_as_ever(moment: tuple[Graph, list[Observation]], policy: Policy) -> None:
+    graph, seen = moment
     alone = decide(graph, seen, policy)
     number, decision = decide_together([Situation(graph, seen, policy)])
     assert number == 0
@@ -72,7 +57,7 @@ def test_a_single_workload_is_hunted_as_ever(moment: tuple[Graph, list[Observati
 @st.composite
 def groups(draw: st.DrawFn) -> list[Situation]:
     """Hunts in one history, of which each has measured some of the common builds."""
-    graph, seen, policy = draw(moments())
+    (graph, seen), policy = draw(moments()), draw(POLICIES)
     builds = [each for each in seen if not isinstance(each, Reading)]
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     members = [Situation(graph, seen, policy)]

@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 import sample_hunt as sample
 from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.orders import Interval
-from perfbisect.core.domain.settings import TrialBuild, TrialRequest, TrialType, TrialWorkload
 from perfbisect.core.domain.trials import Trial, TrialRun, TrialSkip, order
 from perfbisect.core.stats.distributions import Student
 from perfbisect.core.stats.paired_comparison import (
-    Compared,
     Ratio,
     compared,
     paired,
@@ -31,12 +29,7 @@ from perfbisect.core.stats.paired_comparison import (
 
 def trial(subjects: int = 2, works: tuple[str, ...] = ("scan",), rounds: int = 3, runs: int = 1) -> Trial:
     """A trial without runs."""
-    names = tuple(TrialBuild(f"v{number}", f"{number:040}", key=f"key-{number}") for number in range(subjects))
-    request = TrialRequest(
-        TrialType.COMPARE, "demo", "o2nofp", "local", "qps", {}, names,
-        tuple(TrialWorkload(name, name.partition("-")[0], 1.0, 10.0) for name in works), rounds, runs,
-    )  # fmt: skip
-    return Trial(3, request, sample.HOST, 0.0)
+    return sample.comparison(subjects, works, rounds=rounds, runs=runs)
 
 
 def ran(number: int, subject: int, qps: float, work: int = 0) -> TrialRun:
@@ -214,9 +207,6 @@ def test_95_percent_are_95_percent(rounds: int, drift: float) -> None:
     assert right / cases == pytest.approx(0.95, abs=0.012) or (drift and right / cases > 0.95)
 
 
-WORKS, BUILDS, ROUNDS = 12, 3, 5
-
-
 def test_the_published_example_of_the_procedure() -> None:
     """Benjamini and Hochberg (1995), section 3.2: 15 p-values, of which four remain at 5 %."""
     published = [
@@ -231,63 +221,6 @@ def test_no_cell_and_a_single_one() -> None:
     assert real([]) == []
     assert real([0.049]) == [True]
     assert real([0.051]) == [False]
-
-
-def table(chance: random.Random, slow: frozenset[int] = frozenset(), noise: float = 0.06) -> list[Compared]:
-    """A comparison measured by an unsteady machine; in ``slow`` workloads each further build has lost 20 %.
-
-    All builds of a round share how fast the machine is then. The baseline is shared by the cells of a row.
-    """
-    names = tuple(TrialBuild(f"v{number}") for number in range(BUILDS + 1))
-    works = tuple(TrialWorkload(f"w{number}", "all", 1.0, 10.0) for number in range(WORKS))
-    request = TrialRequest(TrialType.COMPARE, "demo", "", "local", "qps", {}, names, works, ROUNDS, 1)
-    made = Trial(1, request, sample.HOST, 0.0)
-    for number in range(ROUNDS):
-        machine = chance.gauss(0, 0.05)
-        for work in range(WORKS):
-            for subject in order(range(BUILDS + 1), number):
-                speed = 1e5 * (0.8 if subject and work in slow else 1.0) * (1 + machine + chance.gauss(0, noise))
-                made.runs.append(TrialRun(number, work, subject, 0.0, 1.0, sample.run(0, 0.0, qps=speed)))
-    return compared(made, "qps")
-
-
-def tones(rows: list[Compared]) -> dict[tuple[int, int], str]:
-    """Workload and build → its colour."""
-    return {
-        (int(row.work[1:]), place): tone(ratio, "qps")
-        for row in rows
-        for place, ratio in enumerate(row.ratios)
-        if ratio is not None
-    }
-
-
-@pytest.mark.slow
-@pytest.mark.calibration
-def test_of_100_tables_of_alike_builds_at_most_5_announce_a_drop() -> None:
-    """They announce one where each cell is judged alone: the noise is large enough for ratios below 0.95."""
-    chance = random.Random(22)
-    tables = [table(chance) for _ in range(400)]
-    assert sum("worse" in tones(rows).values() for rows in tables) / 4 <= 5
-    alone = [any(ratio and ratio.certain and ratio.ratio <= 0.95 for row in rows for ratio in row.ratios) for rows in tables]  # fmt: skip
-    assert sum(alone) / 4 > 20, "or this test could not fail"
-
-
-@pytest.mark.slow
-@pytest.mark.calibration
-def test_of_the_differences_called_real_few_are_none_and_few_drops_are_missed() -> None:
-    """Each cell that is not slow is judged, whatever its size: a colour also needs 5 %."""
-    chance = random.Random(23)
-    share = found = 0.0
-    tables = 200
-    for _ in range(tables):
-        slow = frozenset(chance.sample(range(WORKS), 4))
-        rows = table(chance, slow, noise=0.02)
-        called = [int(row.work[1:]) for row in rows for ratio in row.ratios if ratio and ratio.real]
-        false = sum(work not in slow for work in called)
-        share += false / max(1, len(called))
-        found += (len(called) - false) / (len(slow) * BUILDS)
-    assert 0.01 < share / tables <= 0.05
-    assert found / tables > 0.9
 
 
 Levels = dict[int, float]

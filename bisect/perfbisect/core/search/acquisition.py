@@ -36,15 +36,12 @@ Array = NDArray[np.float64]
 EXPLORED = 4  # hypotheses that are split
 
 
-def splits(
-    record: Record,
-    classes: Hypotheses,
-    posterior: Posterior,
-    chance: Array,
-    busy: Collection[int],
-    among: Collection[int] | None = None,
-) -> list[int]:
-    """Candidates without readings that split the most probable hypotheses best; only those of ``among`` if it is given."""
+def splits(known: Analysis, chance: Array, busy: Collection[int], among: Collection[int] | None = None) -> list[int]:
+    """Candidates without readings that split the most probable hypotheses best; only those of ``among`` if it is given.
+
+    ``busy`` are the candidates that other hosts are measuring.
+    """
+    record, classes, posterior = known.record, known.groups, known.posterior
     open_ = chance > 0
     open_[list(record.builds)] = False
     open_[[*record.same, *busy]] = False
@@ -183,9 +180,9 @@ def _unmeasured(known: Analysis, now: Situation, chance: Array, *, only_built: b
     if only_built:
         return ready
     if now.shared:
-        ready += splits(record, known.groups, known.posterior, chance, subjects, record.built)
+        ready += splits(known, chance, subjects, record.built)
     among = None if now.budget.may_build else record.built | coming
-    best = splits(record, known.groups, known.posterior, chance, subjects, among)
+    best = splits(known, chance, subjects, among)
     return list(dict.fromkeys([*ready, *best]))
 
 

@@ -79,18 +79,21 @@ class Comparison:
         return self.layouts.compared if self.layouts else 0
 
     @property
+    def _known(self) -> Contrast | None:
+        """The difference in fresh layouts, once there are enough."""
+        return self.fresh if self.compared >= FEWEST else None
+
+    @property
     def shown(self) -> bool:
         """Whether the difference is there in fresh layouts, and about as large."""
-        known = self.fresh is not None and self.compared >= FEWEST
-        if not known or self.chance * self.compared > CHANCE:
+        if self._known is None or self.chance * self.compared > CHANCE:
             return False
-        return self.fresh.clear >= PROVEN and self.fresh.drop >= KEPT * self.usual  # type: ignore[union-attr]
+        return self._known.clear >= PROVEN and self._known.drop >= KEPT * self.usual
 
     @property
     def absent(self) -> bool:
         """Whether it is not: most of it can be excluded."""
-        known = self.fresh is not None and self.compared >= FEWEST
-        return known and self.fresh.above(KEPT * self.usual) < GONE  # type: ignore[union-attr]
+        return self._known is not None and self._known.above(KEPT * self.usual) < GONE
 
     @property
     def wanted(self) -> int:

@@ -109,7 +109,7 @@ def _conclude(known: Analysis, answer: LeadingHypothesis, budget: Budget) -> Ord
         return _undecided(known, Reason.UNBUILDABLE)
     parents = compared_with(graph, record, answer.slow) if answer.certain else (answer.fast,)
     proofs = pairwise_proofs(record, known.levels, answer.slow, parents)
-    if (more := confirmation(record, posterior, known.levels, answer.slow, proofs)) is not None:
+    if (more := confirmation(known, answer.slow, proofs)) is not None:
         if not budget.builds_allowed(more):
             return _undecided(known, Reason.BUILDS_SPENT)
         return more

@@ -29,9 +29,9 @@ from perfbisect.core.domain.orders import (
     Verdict,
 )
 from perfbisect.core.domain.settings import CAP, Policy
-from perfbisect.core.inference.analysis import Contrast
+from perfbisect.core.inference.analysis import Analysis, Contrast
 from perfbisect.core.inference.ancestry import ancestry_of
-from perfbisect.core.inference.posterior import Posterior, credible_set
+from perfbisect.core.inference.posterior import credible_set
 from perfbisect.core.inference.record import Record
 from perfbisect.core.inference.state_space import Levels
 from perfbisect.core.search.situation import Proposal, Situation
@@ -139,15 +139,12 @@ def weakest(proofs: Sequence[PairwiseProof]) -> PairwiseProof:
     return min(proofs, key=lambda proof: proof.contrast.drop if proof.contrast else np.inf)
 
 
-def confirmation(
-    record: Record, posterior: Posterior, levels: Levels, culprit: int, proofs: Sequence[PairwiseProof]
-) -> Measure | None:
+def confirmation(known: Analysis, culprit: int, proofs: Sequence[PairwiseProof]) -> Measure | None:
     """The runs that the proof still lacks; None if it is complete or impossible."""
+    levels, posterior = known.levels, known.posterior
     enough = levels.model.proof + (posterior.drifting > DRIFT_LIKELY)
     drop = -float(posterior.culprit @ posterior.fit.drop)
-    at_first = (
-        enough - 1 if drop > CLEAR * levels.noise else enough
-    )  # the error of two runs against two is the noise of one
+    at_first = enough - (drop > CLEAR * levels.noise)  # the error of two runs against two is the noise of one
     wanted = {}
     for proof in proofs:
         if proof.runs >= levels.model.proof_most:
@@ -160,7 +157,7 @@ def confirmation(
         return None
     shares = [(culprit, max(wanted.values())), *wanted.items()]
     # the first run of a build is not fresh
-    return Measure(tuple(Share(v, runs + (record.runs(v) == 0)) for v, runs in shares), Purpose.CONFIRM)
+    return Measure(tuple(Share(v, runs + (known.record.runs(v) == 0)) for v, runs in shares), Purpose.CONFIRM)
 
 
 def _pairwise_proof(record: Record, levels: Levels, culprit: int, parent: int, reach: int) -> PairwiseProof:
