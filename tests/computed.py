@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from perfbisect.core.domain.events import (
@@ -22,7 +22,7 @@ from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Found, Measure, Step, Verdict, interleave
 from perfbisect.core.domain.settings import Policy, Settings
 from perfbisect.hunt.metric_check import MetricLab
-from perfbisect.hunt.search_problem import SavedLog, SearchProblem, WorkersFor
+from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, WorkersFor, ending, opening, pursue
 from perfbisect.hunt.workers import InlineWorkers
 from perfbisect.lab.guarded_lab import Lab
 from perfbisect.store.history import History
@@ -94,6 +94,23 @@ def speeds(names: tuple[str, ...], culprit: int, slow: float = 0.8) -> dict[str,
 def measured_by(lab: Lab, metric: str = "qps") -> WorkersFor:
     """One host with this lab, whatever the commits are."""
     return lambda _: InlineWorkers("local", MetricLab(lab, metric))
+
+
+def hunt(
+    problem: SearchProblem,
+    started: HuntStarted,
+    log: SavedLog,
+    workers_for: WorkersFor,
+    failed: Sequence[SkipFacts] = (),
+    left_out: Sequence[SkipFacts] = (),
+    afterwards: Callable[[Verdict], Iterator[TimedEvent]] | None = None,
+) -> Iterator[TimedEvent]:
+    """A hunt from ``started`` to HuntEnded; ``afterwards`` measures more once there is a verdict."""
+    yield from opening(problem, started, log, failed, left_out)
+    named = yield from pursue(problem, log, workers_for(problem.commits))
+    if afterwards:
+        yield from afterwards(named)
+    yield ending(problem, log, named)
 
 
 def verdict(events: Sequence[Event]) -> Verdict:

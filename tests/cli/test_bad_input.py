@@ -217,7 +217,9 @@ def test_a_suspicion_that_meets_no_commit_is_said(repo: Path) -> None:
         good="v1.0", bad="v1.2", repository=str(repo), builder="demo", workload="update-index", host="local",
         suspects={"storage/innodb/**": 4.0, "file.c": 2.0},
     )  # fmt: skip
-    said = [warning.text for warning in HuntSetup.set_up(resolve_settings(asked)).warnings if "suspect" in warning.text]
+    said = [
+        warning.text for warning in HuntSetup.set_up([resolve_settings(asked)])[0].warnings if "suspect" in warning.text
+    ]
     assert said == ["No commit of the range touches storage/innodb/**, which you suspect"]
 
 

@@ -89,7 +89,7 @@ def test_each_hunt_says_which_suspicion_meets_no_commit(script: Script) -> None:
     for settings in (every, every[::-1]):
         said = {
             setup.workload.name: [warning.text.split()[6] for warning in setup.warnings if "suspect" in warning.text]
-            for setup in HuntSetup.set_up_together(settings)
+            for setup in HuntSetup.set_up(settings)
         }
         assert said == {"one": ["none.c,"], "two": ["one.c,", "none.c,"]}
 

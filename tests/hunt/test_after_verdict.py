@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from computed import ComputedLab, commits, log_of, measured_by, problem, started, verdict
+from computed import ComputedLab, commits, hunt, log_of, measured_by, problem, started, verdict
 from perfbisect.core.domain.events import CandidateSkipped, Event, HuntEnded, LabEvent, RunFinished, Warned
 from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.orders import CodePlacement, Measure, Verdict
@@ -13,7 +13,7 @@ from perfbisect.core.domain.settings import Policy
 from perfbisect.core.inference.code_placement import RESOLVED
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.hunt.after_verdict import placement_counted
-from perfbisect.hunt.search_problem import SavedLog, SearchProblem, hunt, replay
+from perfbisect.hunt.search_problem import SavedLog, SearchProblem, replay
 from perfbisect.lab.guarded_lab import Lab
 from perfbisect.store.history import History
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from computed import ComputedLab, commits, culprit, log_of, measured_by, problem, speeds, started
+from computed import ComputedLab, commits, culprit, hunt, log_of, measured_by, problem, speeds, started
 from named import found
 from perfbisect.core.domain.events import Event, LabEvent, RunFinished, Warned
 from perfbisect.core.domain.orders import Found, Measure, Verdict
@@ -18,7 +18,7 @@ from perfbisect.errors import UsageError
 from perfbisect.hunt.after_verdict import TIMED, culprit_timed
 from perfbisect.hunt.auto_metric import choice_at_ends, with_metric_chosen
 from perfbisect.hunt.resolve import resolve_settings
-from perfbisect.hunt.search_problem import SavedLog, SearchProblem, WorkersFor, hunt
+from perfbisect.hunt.search_problem import SavedLog, SearchProblem, WorkersFor
 from perfbisect.hunt.setup import HuntSetup
 from perfbisect.lab.measure import counting
 from perfbisect.store.history import History
@@ -199,7 +199,7 @@ def test_the_choice_and_the_hunt_are_said_once_each(
         git("add", "-A")
         git("commit", "-qm", f"commit {number}")
     asked = Settings("HEAD~1", "HEAD", str(tmp_path / "repo"), "demo", "update-index", "local", choose_metric=True)
-    setup = HuntSetup.set_up(resolve_settings(asked))
+    [setup] = HuntSetup.set_up([resolve_settings(asked)])
     lab, log, out = CountingLab(NAMES, speeds(NAMES, 17, slow=0.99)), log_of(history, NAMES), io.StringIO()
     view = PlainLines(out, {1: ""})
     steps = with_metric_chosen(setup, problem(NAMES), started(NAMES), log, lambda _: measured_by(lab))

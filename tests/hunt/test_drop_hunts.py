@@ -11,7 +11,7 @@ from perfbisect.core.stats.drops import Drop, DropRange
 from perfbisect.errors import CannotGoOn
 from perfbisect.hunt import session
 from perfbisect.hunt.trials import drop_hunts
-from perfbisect.hunt.trials.drop_hunts import Comparison, Views, hunt_range
+from perfbisect.hunt.trials.drop_hunts import Comparison, hunt_range
 from perfbisect.store.history import History
 
 
@@ -37,8 +37,7 @@ def test_in_place_of_a_hunt_that_cannot_go_on_another_begins(history: History, m
     monkeypatch.setattr(session, "resume", resume)
     monkeypatch.setattr(drop_hunts, "begin", lambda _history, _found, drops, *_: begun.extend(drops))
     drops = [cast("Drop", SimpleNamespace(work=work)) for work in range(3)]
-    views = cast("Views", SimpleNamespace(open=None))
     span = cast("DropRange", SimpleNamespace(drops=drops))
-    hunt_range(history, cast("Comparison", Drops()), span, views, None)
+    hunt_range(history, cast("Comparison", Drops()), span, lambda _: pytest.fail("shown"), None)
     assert resumed == [1, 2]
     assert begun == [drops[2]]

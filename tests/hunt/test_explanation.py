@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 from msgspec.structs import replace as struct_replace
 
-from computed import ComputedLab, commits, culprit, log_of, measured_by, problem, speeds, started
+from computed import ComputedLab, commits, culprit, hunt, log_of, measured_by, problem, speeds, started
 from perfbisect.clock import CLOCK
 from perfbisect.core.domain.events import (
     BuildFinished,
@@ -31,7 +31,7 @@ from perfbisect.errors import EnvironmentFailure
 from perfbisect.hunt import explanation
 from perfbisect.hunt.explanation import LEAST, explain, start_up
 from perfbisect.hunt.explanation_parts import PARTS, SLOWER, Part, counted_length, part_of, waiting
-from perfbisect.hunt.search_problem import SavedLog, TimedEvent, compare_merge_base, hunt
+from perfbisect.hunt.search_problem import SavedLog, TimedEvent, compare_merge_base
 from perfbisect.hunt.workers import InlineWorkers
 from perfbisect.lab.measure.visit import StudyMaker
 from perfbisect.recipes.builder_reader import load_builder

@@ -6,7 +6,7 @@ from itertools import islice
 
 import pytest
 
-from computed import ComputedLab, commits, culprit, log_of, measured_by, problem, speeds, started, verdict
+from computed import ComputedLab, commits, culprit, hunt, log_of, measured_by, problem, speeds, started, verdict
 from perfbisect.core.domain.events import (
     BuildFinished,
     CandidateSkipped,
@@ -21,7 +21,7 @@ from perfbisect.core.domain.facts import LEFT_OUT, SkipFacts
 from perfbisect.core.domain.orders import Found, Inconclusive, Measure, NotReproduced, Reason, Verdict
 from perfbisect.core.domain.settings import Policy
 from perfbisect.errors import EnvironmentFailure
-from perfbisect.hunt.search_problem import SavedLog, SearchProblem, compare_merge_base, hunt, replay
+from perfbisect.hunt.search_problem import SavedLog, SearchProblem, compare_merge_base, replay
 from perfbisect.lab import Steps
 from perfbisect.store.history import History
 

@@ -38,7 +38,7 @@ def by_valgrind(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("by_valgrind")
 def test_builds_that_are_counted_are_those_that_are_timed(timed: Settings) -> None:
     """Otherwise `--metric auto` would build the ends twice, and find them built differently afterwards."""
-    setup = HuntSetup.set_up(resolve_settings(timed))
+    [setup] = HuntSetup.set_up([resolve_settings(timed)])
     counted = setup.by_metric(replace(setup.settings, metric=INSTRUCTIONS))
     assert (setup.settings.prior.exact, counted.settings.prior.exact) == (False, True)
     assert setup.settings.policy.layouts is counted.settings.policy.layouts is True
@@ -47,7 +47,7 @@ def test_builds_that_are_counted_are_those_that_are_timed(timed: Settings) -> No
 def test_hosts_that_count_by_different_methods_count_nothing_exactly(
     timed: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    setup = HuntSetup.set_up(resolve_settings(timed))
+    [setup] = HuntSetup.set_up([resolve_settings(timed)])
     by_perf, by_valgrind = setup.hosts[0].host, object()
     monkeypatch.setattr(counting, "method", lambda host: counting.PERF if host is by_perf else "valgrind-3.19.0")
     both = replace(setup, hosts=(setup.hosts[0], replace(setup.hosts[0], host=by_valgrind)))
@@ -61,7 +61,7 @@ def test_hosts_that_count_by_different_methods_count_nothing_exactly(
 @pytest.mark.usefixtures("by_valgrind")
 def test_options_on_the_time_of_counted_runs_have_no_effect_and_that_is_said(timed: Settings) -> None:
     def said(**changes: object) -> list[str]:
-        setup = HuntSetup.set_up(resolve_settings(replace(timed, **changes)))  # type: ignore[arg-type]
+        [setup] = HuntSetup.set_up([resolve_settings(replace(timed, **changes))])  # type: ignore[arg-type]
         return [warning.text for warning in setup.warnings if "no effect" in warning.text]
 
     given = {"time": 5.0, "warmup": 1.0}
@@ -84,7 +84,7 @@ def test_a_host_stands_in_for_its_only_build_host_if_it_would_make_the_same_buil
             f"through = ['unshare', '--mount', 'sh', '-c', 'mount -t tmpfs -o mode=755 none {root} && exec \"$@\"', 'sh']\n"
         )
         settings = replace(timed, host="quiet", hosts_path=str(tmp_path / "hosts.toml"))
-        return HuntSetup.set_up(resolve_settings(settings)).hosts[0].can_build
+        return HuntSetup.set_up([resolve_settings(settings)])[0].hosts[0].can_build
 
     assert can_build(tmp_path / "root")
     assert not can_build(tmp_path / "other"), "paths get into builds"

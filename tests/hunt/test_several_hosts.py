@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from computed import ComputedLab, commits, culprit, log_of, problem, speeds, started, verdict
+from computed import ComputedLab, commits, culprit, hunt, log_of, problem, speeds, started, verdict
 from perfbisect.core.domain.events import (
     BuildFinished,
     Decided,
@@ -19,7 +19,7 @@ from perfbisect.core.domain.events import (
 from perfbisect.core.domain.orders import Measure, NotReproduced
 from perfbisect.core.domain.settings import PriorKnowledge
 from perfbisect.errors import Cancelled, EnvironmentFailure
-from perfbisect.hunt.search_problem import SavedLog, SearchProblem, compare_merge_base, hunt, replay
+from perfbisect.hunt.search_problem import SavedLog, SearchProblem, compare_merge_base, replay
 from perfbisect.hunt.workers import Member, ThreadWorkers
 from perfbisect.store.history import History
 

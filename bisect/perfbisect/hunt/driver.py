@@ -102,9 +102,9 @@ class Driver:
             with closing(run(self._plan, self, self._workers())) as events:
                 for happened in events:
                     yield from happened
-                    for number, member in enumerate(self.members):
-                        if len(self.members) > 1 and member.verdict and not followed(member.verdict):
-                            yield from self._closing(number)
+                    verdict = self.members[self._turn].verdict
+                    if len(self.members) > 1 and verdict and not followed(verdict):
+                        yield from self._closing(self._turn)
         for number in range(len(self.members)):
             yield from self._closing(number)
 

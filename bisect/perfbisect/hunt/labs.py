@@ -4,7 +4,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from perfbisect.core.domain.events import BuildFinished, HuntStarted, LabEvent, RunFinished, Warned
@@ -29,19 +29,10 @@ from perfbisect.lab.measure.visit import SlowRuns, StudyMaker
 STAND_IN = 60.0  # seconds for which the only build host is waited for before the hosts that measure build themselves
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """One host of a session, with what ends all that its labs do there; None: they work in the main thread."""
-
-    number: int
-    stop: threading.Event | None = None
-
-    def of(self, site: PreparedHost) -> PreparedHost:
-        """The host as a lab there uses it."""
-        if self.stop is None:
-            return site
-        build_hosts = tuple(replace(each, host=StoppableHost(each.host, self.stop)) for each in site.build_hosts)
-        return replace(site, host=StoppableHost(site.host, self.stop), build_hosts=build_hosts)
+def stoppable(site: PreparedHost, stop: threading.Event) -> PreparedHost:
+    """The host as a lab uses it in a thread: ``stop`` ends what is done there."""
+    build_hosts = tuple(replace(each, host=StoppableHost(each.host, stop)) for each in site.build_hosts)
+    return replace(site, host=StoppableHost(site.host, stop), build_hosts=build_hosts)
 
 
 class HuntLabs:
@@ -109,9 +100,17 @@ class HuntLabs:
             partial(connection_events, (each.host,)),
         )
 
-    def lab(self, place: Place, candidates: Candidates, study: StudyMaker | None, made: BuildsMade | None) -> Lab:
-        """The lab of the hunt at one of its hosts."""
-        site = place.of(self.setup.hosts[place.number])
+    def lab(
+        self,
+        number: int,
+        stop: threading.Event | None,
+        candidates: Candidates,
+        study: StudyMaker | None,
+        made: BuildsMade | None,
+    ) -> Lab:
+        """The lab of the hunt at the host of that number; without ``stop`` it works in the main thread."""
+        site = self.setup.hosts[number]
+        site = stoppable(site, stop) if stop else site
         name = site.host.name
         first = self._first.get(name, site.facts)
         slow = SlowRuns(self.setup.settings.policy.slow_after, candidates.commits[0])
@@ -157,18 +156,18 @@ def workers_of(
     candidates = first.setup.candidates(commits)
     everywhere = first.builds_made(candidates) if ahead else None
 
-    def lab(place: Place) -> Lab:
+    def lab(number: int, stop: threading.Event | None = None) -> Lab:
         made = everywhere
         if len(hunts) > 1 and made is None:
-            made = first.builds_made(candidates, sites[place.number].host.name)
-        return join([each.lab(place, candidates, study, made) for each in hunts])
+            made = first.builds_made(candidates, sites[number].host.name)
+        return join([each.lab(number, stop, candidates, study, made) for each in hunts])
 
     def member(number: int, site: PreparedHost) -> Member:
         stop = threading.Event()
         heard = (site.host,) if ahead else hosts_of(site)  # the threads of hosts that build ahead hear these
         return Member(
             site.host.name,
-            lab(Place(number, stop)),
+            lab(number, stop),
             stop,
             partial(connection_events, heard),
             partial(kill_all, site.host),
@@ -176,7 +175,7 @@ def workers_of(
 
     workers: InlineWorkers | ThreadWorkers
     if len(sites) == 1 and not ahead:
-        workers = InlineWorkers(sites[0].host.name, lab(Place(0)))
+        workers = InlineWorkers(sites[0].host.name, lab(0))
     else:
         members = [member(number, site) for number, site in enumerate(sites)]
         builders: list[BuildMember] = []

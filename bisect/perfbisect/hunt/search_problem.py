@@ -103,26 +103,6 @@ def outlook(problem: SearchProblem, decision: Decision, log: SavedLog) -> Warned
     )
 
 
-def hunt(
-    problem: SearchProblem,
-    started: HuntStarted | None,
-    log: SavedLog,
-    workers_for: WorkersFor,
-    failed: Sequence[SkipFacts] = (),
-    left_out: Sequence[SkipFacts] = (),
-    afterwards: Callable[[Verdict], Iterator[TimedEvent]] | None = None,
-) -> Iterator[TimedEvent]:
-    """The hunt itself, from ``started`` (None: the session has begun already) to HuntEnded.
-
-    ``afterwards`` measures more once there is a verdict; the others are those of ``opening``.
-    """
-    yield from opening(problem, started, log, failed, left_out)
-    verdict = yield from pursue(problem, log, workers_for(problem.commits))
-    if afterwards:
-        yield from afterwards(verdict)
-    yield ending(problem, log, verdict)
-
-
 def opening(
     problem: SearchProblem,
     started: HuntStarted | None,

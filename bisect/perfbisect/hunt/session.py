@@ -24,7 +24,6 @@ from perfbisect.hunt.build_hosts import HostLocks
 from perfbisect.hunt.course import HuntCourse
 from perfbisect.hunt.driver import LabOfSeveral, Member
 from perfbisect.hunt.host_locks import lock_hosts, tell_number
-from perfbisect.hunt.imported import refuse_imported
 from perfbisect.hunt.labs import workers_of
 from perfbisect.hunt.leased_hosts import known_nodes
 from perfbisect.hunt.loop import Workers
@@ -33,7 +32,7 @@ from perfbisect.hunt.prior_hunts import with_prior_knowledge
 from perfbisect.hunt.search_problem import SavedLog
 from perfbisect.hunt.searches import Searches
 from perfbisect.hunt.setup import HuntSetup
-from perfbisect.hunt.sitting import OpenView, Sitting, verdict_of
+from perfbisect.hunt.sitting import OpenView, Sitting, refuse_imported, verdict_of
 from perfbisect.lab import upkeep
 from perfbisect.lab.guarded_lab import Lab
 from perfbisect.recipes.requested import load_requested
@@ -190,27 +189,23 @@ def set_up_again(
 ) -> tuple[dict[int, HuntSetup], dict[int, PerfBisectError]]:
     """The setups of the hunts that go on, and why others cannot, by their places; those with a verdict need neither."""
     unable: dict[int, PerfBisectError] = {}
+    setups: dict[int, HuntSetup] = {}
+    known = []  # those whose recipes are there
     for place, settings in enumerate(requested):
         try:
             load_requested(settings)
+            known.append(settings)
+        except UsageError as trouble:
+            if verdicts[place] is None:
+                unable[place] = trouble
+    going_on = [place for place, verdict in enumerate(verdicts) if verdict is None and place not in unable]
+    found = HuntSetup.set_up([requested[place] for place in going_on], waiting, known) if going_on else ()
+    for place, setup in zip(going_on, found, strict=True):
+        try:
+            check_unchanged(history, numbers[place], setup)
+            setups[place] = setup
         except UsageError as trouble:
             unable[place] = trouble
-    known = [settings for place, settings in enumerate(requested) if place not in unable]
-    unable = {place: trouble for place, trouble in unable.items() if verdicts[place] is None}
-    going_on = [place for place, verdict in enumerate(verdicts) if verdict is None and place not in unable]
-    setups: dict[int, HuntSetup] = {}
-    if going_on:
-        if len(numbers) > 1:
-            found = HuntSetup.set_up_together([requested[place] for place in going_on], waiting, known)
-        else:
-            found = (HuntSetup.set_up(requested[0], waiting),)
-        for place, setup in zip(going_on, found, strict=True):
-            try:
-                check_unchanged(history, numbers[place], setup)
-            except UsageError as trouble:
-                unable[place] = trouble
-            else:
-                setups[place] = setup
     if not setups:
         raise unable[min(unable)]
     return setups, unable

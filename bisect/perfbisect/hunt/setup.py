@@ -18,7 +18,6 @@ from perfbisect.host.registry import connect
 from perfbisect.hunt.build_hosts import BuildHost, BuildHostChecks, HostLocks, build_ahead
 from perfbisect.hunt.left_out import left_out
 from perfbisect.hunt.patches import check_patches, patches_of
-from perfbisect.hunt.shared import shared_builds
 from perfbisect.lab.build.candidates import BuildsMade, Candidates
 from perfbisect.lab.build.links import LayoutSeeds
 from perfbisect.lab.build.plan import build_fingerprint
@@ -31,6 +30,7 @@ from perfbisect.lab.measure.visit import SlowRuns, StudyMaker
 from perfbisect.lab.workload.lua import fingerprint
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.builder_reader import variant_of
+from perfbisect.recipes.configuration import load_configuration
 from perfbisect.recipes.inventory import HostEntry, load_host
 from perfbisect.recipes.requested import check_fit, load_requested, requested_builder
 from perfbisect.recipes.workload import Workload, load_training
@@ -94,73 +94,60 @@ class HuntSetup:
 
     @classmethod
     def set_up(
-        cls,
-        settings: Settings,
-        waiting: WaitCallback | None = None,
-        span: Range | None = None,
-        workloads: tuple[Workload, ...] = (),
-    ) -> "HuntSetup":
-        """Load the recipes, read the range and check the hosts.
-
-        With ``waiting`` a host is checked only when no other session measures there. A trial gives its builds as
-        ``span``, and its ``workloads``. Raises UsageError and EnvironmentFailure.
-        """
-        return cls._checked(settings, waiting, span, workloads)._complete()
-
-    @classmethod
-    def set_up_together(
         cls, requested: Sequence[Settings], waiting: WaitCallback | None = None, begun: Sequence[Settings] = ()
     ) -> tuple["HuntSetup", ...]:
         """The setups of hunts that differ in their workloads only: their hosts are checked once.
 
-        ``begun`` are all that were begun together, where some do not go on: builds may be trained with the workloads of all.
-        Raises as ``set_up``.
+        With ``waiting`` a host is checked only when no other session measures there. ``begun`` are all hunts that were begun
+        together, where some do not go on: builds may be trained with the workloads of all. Raises UsageError and
+        EnvironmentFailure.
         """
-        first, *others = requested
         workloads = tuple(load_requested(each)[1] for each in requested)
-        common = cls._checked(first, waiting, beside=workloads[1:])
-        if begun:
-            common = replace(common, measured=tuple(load_requested(each)[1] for each in begun))
-        setups = [common]
-        for settings, workload in zip(others, workloads[1:], strict=True):
-            classes = common.settings.prior.host_classes
-            settings = replace(settings, prior=replace(settings.prior, host_classes=classes))
+        first = requested[0]
+        common = cls._checked(first, load_requested(first)[0], workloads, waiting)
+        measured = tuple(load_requested(each)[1] for each in begun) or workloads
+        setups = []
+        for settings, workload in zip(requested, workloads, strict=True):
             span, untouched = common.span, common.untouched
             if settings.suspects != first.suspects:
                 span, untouched = read_hunt_range(settings, common.builder)
-            setups.append(replace(common, settings=settings, workload=workload, span=span, untouched=untouched))
-        return tuple(each._complete() for each in setups)
+            classes = replace(settings.prior, host_classes=common.settings.prior.host_classes)
+            setup = replace(common, settings=replace(settings, prior=classes), workload=workload, measured=measured)
+            setups.append(replace(setup, span=span, untouched=untouched)._complete())
+        return tuple(setups)
+
+    @classmethod
+    def of_trial(
+        cls, settings: Settings, waiting: WaitCallback | None, span: Range, workloads: tuple[Workload, ...]
+    ) -> "HuntSetup":
+        """The setup of a trial, whose builds are ``span``. Raises as ``set_up``."""
+        builder = requested_builder(settings)
+        check_fit(builder, workloads, settings)
+        return cls._checked(settings, builder, workloads, waiting, span)._complete()
 
     @classmethod
     def _checked(
         cls,
         settings: Settings,
+        builder: Builder,
+        workloads: tuple[Workload, ...],
         waiting: WaitCallback | None,
-        span: Range | None = None,
-        workloads: tuple[Workload, ...] = (),
-        beside: tuple[Workload, ...] = (),
+        builds: Range | None = None,
     ) -> "HuntSetup":
-        """The setup but for what depends on its metric. The host must be able to run the workloads ``beside`` its own, too."""
-        trial = bool(workloads)
-        if trial:
-            builder = requested_builder(settings)
-            check_fit(builder, workloads, settings)
-        else:
-            builder, workload = load_requested(settings)
-            workloads = (workload, *beside)
+        """The setup of the first workload, but for what depends on its metric; a trial has its ``builds``."""
         settings = replace(settings, prior=replace(settings.prior, host_classes=host_classes(settings)))
         # Without a repository nothing is built, so the host needs no compiler.
         needed = builder if settings.repository else msgspec.structs.replace(builder, build=None)
-        span, untouched = (span, ()) if span else read_hunt_range(settings, builder)
-        skipped = () if trial else left_out(settings, span)
+        span, untouched = (builds, ()) if builds else read_hunt_range(settings, builder)
+        skipped = () if builds else left_out(settings, span)
         patches = patches_of(settings, builder)
-        idle = check_patches(patches, settings, builder, span, is_range=not trial)
+        idle = check_patches(patches, settings, builder, span, is_range=not builds)
         build_ahead([load_host(name, settings.hosts_path) for name in settings.hosts])
         checks = BuildHostChecks(settings, needed, waiting)
         hosts = tuple(PreparedHost.prepare(name, settings, needed, workloads, checks) for name in settings.hosts)
         warned = (
             *uncommitted_changes(settings),
-            *(() if trial else on_one_machine(hosts)),
+            *(() if builds else on_one_machine(hosts)),
             *both_tag_and_branch(settings, (settings.good, settings.bad, *settings.skips)),
             *idle,
             *(warning for each in hosts for warning in each.warnings),
@@ -297,6 +284,12 @@ class HuntSetup:
             branch_points=self.span.graph.branch_points,
             build_hosts=tuple(each.host.name for each in self.ahead),
         )
+
+
+def shared_builds() -> SharedBuilds | None:
+    """The shared builds of the user's configuration; None without any. Raises RecipeError for a mistake in it."""
+    shared = load_configuration().shared
+    return SharedBuilds(shared.builds, shared.secret()) if shared.builds else None
 
 
 def without_effect(setup: HuntSetup) -> Iterator[Warned]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from perfbisect.core.domain.events import HuntEnded, HuntStarted, LabEvent
 from perfbisect.core.domain.orders import Verdict
-from perfbisect.errors import Interrupted, PerfBisectError, ReaderGone, in_words
+from perfbisect.errors import Interrupted, PerfBisectError, ReaderGone, UsageError, in_words
 from perfbisect.hunt.driver import Driver, Member
 from perfbisect.hunt.labs import connection_events, hosts_of
 from perfbisect.hunt.loop import Planner, Workers
@@ -17,6 +17,7 @@ from perfbisect.hunt.watching import View
 from perfbisect.report.command_line import command_on
 from perfbisect.report.reader import read_story
 from perfbisect.store.history import History
+from perfbisect.wording.text import printable
 
 OpenView = Callable[[Mapping[int, str]], View]  # the title of each member, by its number → what shows them
 
@@ -96,3 +97,13 @@ def verdict_of(history: History, number: int) -> Verdict | None:
         if isinstance(entry.event, HuntEnded | HuntStarted):
             last = entry.event.verdict if isinstance(entry.event, HuntEnded) else None
     return last
+
+
+def refuse_imported(history: History, session: int, what: str, name: str = "") -> None:
+    """Raise UsageError for an imported hunt, or trial of that ``name``: its settings have commands and paths of someone else."""
+    if whose := history.origin(session):
+        raise UsageError(
+            f"{name or f'Hunt {session}'} was imported from {printable(whose)}: {what}, since its commands, its repository and its hosts"
+            " are not yours.",
+            f"`bisect show {name or session}` says how it was begun; check that, and begin one of your own.",
+        )

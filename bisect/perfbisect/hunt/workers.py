@@ -7,7 +7,6 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from queue import Empty
-from typing import Protocol
 
 from perfbisect.clock import CLOCK
 from perfbisect.core.domain.events import BuildCancelled, Commit, LabEvent, Warned
@@ -15,6 +14,7 @@ from perfbisect.core.domain.orders import BuildOrder, Measure
 from perfbisect.errors import Cancelled, EnvironmentFailure
 from perfbisect.hunt.event_queue import EventQueue
 from perfbisect.hunt.loop import UNLIMITED, Ended, NoBuildHosts
+from perfbisect.lab.builds import BuildLab
 from perfbisect.lab.guarded_lab import Lab
 
 AGAIN = 0.5  # seconds after which jobs of a cancelled order are looked for again
@@ -76,13 +76,6 @@ def _cancelled_after(seconds: float) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-class Builds(Protocol):
-    """Makes builds; see ``perfbisect.lab.builds``."""
-
-    def build(self, candidate: int) -> Generator[LabEvent]:
-        """Build a candidate."""
-
-
 @dataclass(frozen=True, slots=True)
 class Member:
     """One of several hosts."""
@@ -99,7 +92,7 @@ class BuildMember:
     """A host that builds ahead."""
 
     name: str
-    lab: Builds
+    lab: BuildLab
     stop: threading.Event
     describe: Callable[[int], Commit]  # the commit of a candidate
     subscribe: Subscribe = nullcontext

@@ -35,7 +35,7 @@ from perfbisect.wording.text import printable
 
 if TYPE_CHECKING:
     from perfbisect.host.lock import WaitCallback
-    from perfbisect.hunt.trials.drop_hunts import DropOptions, Views
+    from perfbisect.hunt.trials.drop_hunts import DropOptions
     from perfbisect.hunt.watching import View
 
 EPILOG = """\b
@@ -253,7 +253,12 @@ def hunt_and_print(
     from perfbisect.hunt.trials.drop_hunts import OPEN, hunt_drops
     from perfbisect.store.history import History
 
-    hunts = hunt_drops(name, history, views(history, form), waiting, how)
+    def lines(titles: Mapping[int, str]) -> "View":
+        """Where standard output is for the table alone, lines on standard error."""
+        return view_of(titles, history, "plain", together=len(titles) > 1, stream=sys.stderr)
+
+    shown = lines if form else open_view(history, None)
+    hunts = hunt_drops(name, history, shown, lambda text: note(printable(text)), waiting, how)
     if not hunts:
         note(f"No drop of {name} is real and large enough to be hunted.")
     with closing(History.open(history, read_only=True)) as opened:
@@ -261,13 +266,3 @@ def hunt_and_print(
     if any(hunt is None or hunt.state in OPEN for hunt in hunts):
         return ENVIRONMENT
     return 0 if all(hunt and hunt.culprit for hunt in hunts) else UNNAMED
-
-
-def views(history: Path | None, form: str) -> "Views":
-    """What shows the hunts: as those of `bisect run`; where standard output is for the table alone, lines on standard error."""
-    from perfbisect.hunt.trials.drop_hunts import Views
-
-    def opened(titles: Mapping[int, str]) -> "View":
-        return view_of(titles, history, "plain", together=len(titles) > 1, stream=sys.stderr)
-
-    return Views(opened if form else open_view(history, None), lambda text: note(printable(text)))

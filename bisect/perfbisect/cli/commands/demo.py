@@ -104,7 +104,7 @@ def demo(
     )
     announce_recipes(settings)
     with leasing(settings.hosts, settings.hosts_path, purpose=f"bisect demo --seed {seed}"):
-        setup = HuntSetup.set_up(resolve_settings(settings))
+        [setup] = HuntSetup.set_up([resolve_settings(settings)])
         [outcome] = begin([setup], history, open_view(history, view))
     planted = msgspec.json.decode(answer_file.read_bytes())["commit"]
     if not isinstance(outcome.verdict, Found):

@@ -78,7 +78,7 @@ def doctor(
     from perfbisect.errors import ENVIRONMENT, EnvironmentFailure
     from perfbisect.host import registry
     from perfbisect.host.facts import read_fingerprint
-    from perfbisect.hunt.shared import shared_builds
+    from perfbisect.hunt.setup import shared_builds
     from perfbisect.lab.checks import CheckRequest
     from perfbisect.lab.checks.all_hosts import Wanted
     from perfbisect.lab.checks.preflight import findings, inspect_host, shared_findings
@@ -133,7 +133,7 @@ def named_host() -> bool:
 def doctor_all(wanted: "Wanted", hosts: Path | None, as_json: bool) -> int:
     """Check every host of the inventory; the exit status."""
     from perfbisect.errors import ENVIRONMENT
-    from perfbisect.hunt.shared import shared_builds
+    from perfbisect.hunt.setup import shared_builds
     from perfbisect.lab.checks.all_hosts import check_all
     from perfbisect.lab.checks.preflight import shared_findings
     from perfbisect.recipes.inventory import load_hosts

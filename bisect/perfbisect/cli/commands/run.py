@@ -127,8 +127,7 @@ def run(
         return 0
     waiting = wait_callback(wait)
     with notifying(notify, history, note) as begun, lease:
-        alone = len(every) == 1
-        setups = (HuntSetup.set_up(settings, waiting),) if alone else HuntSetup.set_up_together(every, waiting)
+        setups = HuntSetup.set_up(every, waiting)
         return say_failures(begin(setups, history, open_view(history, view), waiting, begun, in_batch), history)
 
 

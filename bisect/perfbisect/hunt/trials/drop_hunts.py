@@ -41,14 +41,6 @@ class DropOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Views:
-    """What the hunts are shown by."""
-
-    open: OpenView
-    say: Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
 class Comparison:
     """A stored comparison, and the settings that its drops are hunted with."""
 
@@ -155,7 +147,12 @@ def read_comparison(history: History, name: str, how: DropOptions) -> Comparison
 
 
 def hunt_drops(
-    name: str, path: Path | None, views: Views, waiting: WaitCallback | None, how: DropOptions
+    name: str,
+    path: Path | None,
+    open_view: OpenView,
+    say: Callable[[str], None],
+    waiting: WaitCallback | None,
+    how: DropOptions,
 ) -> list[DropHunt | None]:
     """Hunt all drops of a comparison in the history at ``path``. Returns the hunt for each; None where it could not begin.
 
@@ -168,18 +165,18 @@ def hunt_drops(
         history.update_settings(found.trial.id, replace(kept, policy=policy))
         for span in found.ranges():
             try:
-                hunt_range(history, found, span, views, waiting)
+                hunt_range(history, found, span, open_view, waiting)
             except Interrupted:
                 again = f"{command_on('compare', name, path)} --hunt{'' if how.explain else ' --no-explain'}"
                 raise Interrupted(f"Interrupted. What was measured is kept; go on with: {again}") from None
             except PerfBisectError as trouble:
-                views.say(f"{found.named(span)}: {trouble} {trouble.advice}".rstrip())
+                say(f"{found.named(span)}: {trouble} {trouble.advice}".rstrip())
         ended = read_comparison(history, name, how)
         return [ended.hunt_of(drop) for span in ended.ranges() for drop in span.drops]
 
 
 def hunt_range(
-    history: History, found: Comparison, span: DropRange, views: Views, waiting: WaitCallback | None
+    history: History, found: Comparison, span: DropRange, open_view: OpenView, waiting: WaitCallback | None
 ) -> None:
     """Hunt the drops of one range that have no verdict: begun hunts continue, the others begin.
 
@@ -198,18 +195,18 @@ def hunt_range(
         together = {one.hunt for one in batch.hunts if one.hunt is not None} if batch else {hunt.hunt}
         carried_on |= together
         try:
-            outcomes = session.resume(hunt.hunt, batch, history.path, views.open, waiting, unchanged, None)
+            outcomes = session.resume(hunt.hunt, batch, history.path, open_view, waiting, lambda stored: stored, None)
         except CannotGoOn:  # none of them can
             replaced |= together & {each.hunt for each in begun}
         else:
             replaced |= {each.hunt for each in outcomes if isinstance(each.failure, CannotGoOn)}
     new = [drop for drop in span.drops if (begun_one := found.hunt_of(drop)) is None or begun_one.hunt in replaced]
     if new:
-        begin(history, found, new, views, waiting)
+        begin(history, found, new, open_view, waiting)
 
 
 def begin(
-    history: History, found: Comparison, drops: Sequence[Drop], views: Views, waiting: WaitCallback | None
+    history: History, found: Comparison, drops: Sequence[Drop], open_view: OpenView, waiting: WaitCallback | None
 ) -> None:
     """Begin the hunts for drops of one range: together."""
     left = iter(drops)
@@ -218,7 +215,7 @@ def begin(
         history.enter_drop_hunt(found.trial.id, ends_of(next(left)), int(number))
 
     every = [settings_for(found, drop) for drop in drops]
-    session.begin(HuntSetup.set_up_together(every, waiting), history.path, views.open, waiting, enter)
+    session.begin(HuntSetup.set_up(every, waiting), history.path, open_view, waiting, enter)
 
 
 def settings_for(found: Comparison, drop: Drop) -> Settings:
@@ -251,8 +248,3 @@ def as_written(settings: Settings, build: TrialBuild) -> str:
 def ends_of(drop: Drop) -> tuple[int, int, int]:
     """Workload, first and last build."""
     return drop.work, drop.first, drop.last
-
-
-def unchanged(settings: Settings) -> Settings:
-    """The settings that a hunt goes on with: its own."""
-    return settings

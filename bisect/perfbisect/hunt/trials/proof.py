@@ -9,12 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from perfbisect.core.domain.events import HuntEnded
-from perfbisect.core.domain.orders import CodePlacement, Found, Inconclusive, NotReproduced, Several, Step, Verdict
+from perfbisect.core.domain.orders import Inconclusive, Verdict, named_steps
 from perfbisect.core.domain.settings import Reverts, Settings, TrialBuild, TrialType
 from perfbisect.errors import UsageError
 from perfbisect.host.lock import WaitCallback
-from perfbisect.hunt.imported import refuse_imported
+from perfbisect.hunt.sitting import refuse_imported, verdict_of
 from perfbisect.hunt.trials.setup import TrialSetup
 from perfbisect.recipes.requested import load_requested
 from perfbisect.report.command_line import command_to_resume
@@ -39,35 +38,18 @@ def claim_of(history: History, hunt: int | None) -> Claim:
     """What a hunt (None: the latest that named a culprit) says. Raises UsageError when it names no culprit."""
     if hunt is None:
         for listed in reversed(history.hunts()):
-            if listed.culprit and not listed.origin and changes(verdict_of(history, listed.id)):
+            if listed.culprit and not listed.origin and named_steps(verdict_of(history, listed.id)):
                 return claim_of(history, listed.id)
         raise UsageError(f"No hunt in the history {history.path} has named a culprit.", "Begin one with `bisect run`.")
     refuse_imported(history, hunt, "it is not proved here")
     candidates, verdict = history.candidates(hunt), verdict_of(history, hunt)
-    nodes = sorted((step.candidate for step in changes(verdict)), reverse=True)
+    nodes = sorted((step.candidate for step in named_steps(verdict)), reverse=True)
     if not nodes:
         raise unnamed(history, hunt, verdict)
     batch = batch_together(history, hunt)
     together = [each.hunt for each in batch.hunts if each.hunt is not None] if batch else []
     reverts = Reverts(hunt, tuple(candidates[node] for node in nodes))
     return Claim(history.settings(hunt), reverts, tuple(history.settings(each) for each in together))
-
-
-def verdict_of(history: History, hunt: int) -> Verdict | None:
-    """The verdict of a hunt; None where it has none yet."""
-    ended = [entry.event for entry in history.events(hunt) if isinstance(entry.event, HuntEnded)]
-    return ended[-1].verdict if ended else None
-
-
-def changes(verdict: Verdict | None) -> tuple[Step, ...]:
-    """The changes for the worse that a verdict names."""
-    match verdict:
-        case Found(step):
-            return (step,)
-        case Several(steps):
-            return steps
-        case NotReproduced() | CodePlacement() | Inconclusive() | None:
-            return ()
 
 
 def unnamed(history: History, hunt: int, verdict: Verdict | None) -> UsageError:

@@ -13,12 +13,11 @@ from perfbisect.errors import CannotGoOn, PerfBisectError, UsageError
 from perfbisect.host.lock import HostLock, WaitCallback
 from perfbisect.hunt.driver import Member
 from perfbisect.hunt.host_locks import lock_hosts, tell_number
-from perfbisect.hunt.imported import refuse_imported
 from perfbisect.hunt.leased_hosts import known_nodes
 from perfbisect.hunt.loop import Listed
 from perfbisect.hunt.notification import Begun
 from perfbisect.hunt.session import Leased
-from perfbisect.hunt.sitting import OpenView, Sitting
+from perfbisect.hunt.sitting import OpenView, Sitting, refuse_imported
 from perfbisect.hunt.trials.builds import configured
 from perfbisect.hunt.trials.passes import TrialCourse, TrialLog, workers_of
 from perfbisect.hunt.trials.proof import claim_of, proof_setup

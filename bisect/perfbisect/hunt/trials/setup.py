@@ -62,7 +62,7 @@ class TrialSetup:
         names = tuple(subject.commit or subject.name for subject in subjects)
         alone = Range(names[0], names[-1], names[0], 0, 0, Graph.line(0), names)
         run = tuple(overridden(each, settings.overrides) for each in workloads.values())
-        setup = HuntSetup.set_up(settings, waiting, alone, run)
+        setup = HuntSetup.of_trial(settings, waiting, alone, run)
         setup = replace(setup, measured=trained or setup.measured)
         works = tuple(
             TrialWorkload(name, each.group, each.warmup, each.time, setup.run_hash(each))
