@@ -23,8 +23,9 @@ from perfbisect.host import ssh
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.build import build_store, checkout
 from perfbisect.lab.build.pipeline import build, build_context
-from perfbisect.lab.build.plan import BuildContext, Built
+from perfbisect.lab.build.plan import BuildContext, Built, build_key
 from perfbisect.lab.build.shared_builds import SharedBuilds
+from perfbisect.lab.build.toolchain import Toolchain
 from perfbisect.recipes.builder import Build, Builder, Variant
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.repository.discovery import open_repository
@@ -53,6 +54,14 @@ def tiny(value: int) -> Files:
     """The tree of a program that ends with that status."""
     main = "int one(void);\nint main(void) { return one(); }\n"
     return {"main.c": main, "one.c": f"int one(void) {{ return {value}; }}\n"}
+
+
+def key_of_build(builder: Builder, variant: Variant, tools: Toolchain, system: str = "") -> str:
+    """The key of a build on any host."""
+    nobody: Any = None
+    return build_key(
+        BuildContext(nobody, nobody, builder, "", variant, tools, nobody, nobody), "tree", (), "sha", system
+    )
 
 
 @dataclass

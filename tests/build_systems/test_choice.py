@@ -13,7 +13,6 @@ from perfbisect.core.domain.settings import Quick, Settings
 from perfbisect.errors import UsageError
 from perfbisect.host.local import LocalHost
 from perfbisect.hunt.resolve import choose_system, resolve_settings
-from perfbisect.lab.build.plan import build_key
 from perfbisect.lab.build.toolchain import Toolchain, with_compiler
 from perfbisect.recipes import build_commands
 from perfbisect.recipes.build_systems import (
@@ -30,6 +29,7 @@ from perfbisect.recipes.builder import BUILD_PLACEHOLDERS, Build, Builder, Varia
 from perfbisect.recipes.placeholders import fill
 from perfbisect.recipes.requested import requested_builder
 from perfbisect.repository.discovery import open_repository
+from sharing import key_of_build
 
 TREES = st.sets(st.sampled_from(sorted(MARKERS)))
 RECIPE = Builder(name="tool", summary="a tool", driver="tool")
@@ -136,7 +136,7 @@ def test_a_recipe_that_names_its_system_keeps_it(tmp_path: Path, git: Callable[.
 
 
 def key(builder: Builder, system: str = "cmake") -> str:
-    return build_key(builder, Variant(), Toolchain("gcc", "12", "gcc 12"), "tree", (), "sha", system)
+    return key_of_build(builder, Variant(), Toolchain("gcc", "12", "gcc 12"), system)
 
 
 def test_all_that_changes_a_build_by_a_system_is_in_its_key() -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from perfbisect.core.domain.facts import remote_rate
 from perfbisect.host.local import LocalHost
-from perfbisect.lab.build.plan import build_key
 from perfbisect.lab.build.toolchain import (
     EVENTS,
     cache_environment,
@@ -21,7 +20,7 @@ from perfbisect.lab.build.toolchain import (
 )
 from perfbisect.recipes.builder import Build, Builder, Variant
 from perfbisect.wording.quantities import cached
-from sharing import Yard, object_server, tiny
+from sharing import Yard, key_of_build, object_server, tiny
 
 pytestmark = [pytest.mark.tools, pytest.mark.skipif(not shutil.which("ccache"), reason="no ccache")]
 
@@ -122,7 +121,7 @@ def test_a_native_build_is_one_of_its_processor(tmp_path: Path, processors: Proc
         processors.change(processor)
         tools = toolchain(host, Variant(cc=str(processors.compiler)))
         keys.append([
-            build_key(Builder(summary="x", driver="x", build=how), variant, tools, "tree", (), "sha")
+            key_of_build(Builder(summary="x", driver="x", build=how), variant, tools)
             for how, variant in ((build, plain), (build, native), (in_the_recipe, plain))
         ])  # fmt: skip
     first, second, third = keys

@@ -37,7 +37,6 @@ from perfbisect.lab.build.plan import (
     plan_for,
     present,
     resolved_for,
-    training_identity,
     version_of,
 )
 from perfbisect.lab.build.shared_builds import SharedBuilds
@@ -52,9 +51,8 @@ from perfbisect.lab.build.toolchain import (
     own_packages,
     share_cache,
     toolchain,
-    with_compiler,
 )
-from perfbisect.recipes.build_systems import compiler_of, system_of
+from perfbisect.recipes.build_systems import system_of
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.builder_reader import build_of, variant_of
 from perfbisect.recipes.inventory import HostEntry
@@ -137,11 +135,7 @@ def _wanted(context: BuildContext, sha: str) -> _Wanted:
     paths = present(context, sources.commit)
     tree = checkout.filtered_tree(host, context.bare, sources.commit, ignore)
     tree = checkout.with_submodules(tree, context.repository, sha, ignore)
-    system = system_of(builder, paths) or ""
-    tools = with_compiler(host, context.tools, compiler_of(system))
-    training = training_identity(context.training, context.variant, context.tools.name)
-    how = (context.patches, context.recorder.identity if context.recorder else "", training)
-    return _Wanted(sources, paths, build_key(builder, context.variant, tools, tree, paths, sha, system, *how))
+    return _Wanted(sources, paths, build_key(context, tree, paths, sha, system_of(builder, paths) or ""))
 
 
 def key_of(context: BuildContext, sha: str) -> str:

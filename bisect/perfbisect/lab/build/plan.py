@@ -27,9 +27,17 @@ from perfbisect.host.protocol import Host
 from perfbisect.lab import upload
 from perfbisect.lab.build import checkout, links
 from perfbisect.lab.build.log_parser import COMPILE, CONFIGURE, INSTALL
-from perfbisect.lab.build.toolchain import Toolchain, cache_environment, is_native
+from perfbisect.lab.build.toolchain import Toolchain, cache_environment, is_native, with_compiler
 from perfbisect.lab.upload import recipe_archive
-from perfbisect.recipes.build_systems import MARKERS, expanded, has_commands, nothing_found, revision, system_of
+from perfbisect.recipes.build_systems import (
+    MARKERS,
+    compiler_of,
+    expanded,
+    has_commands,
+    nothing_found,
+    revision,
+    system_of,
+)
 from perfbisect.recipes.builder import Builder, Variant
 from perfbisect.recipes.builder_reader import build_of, variant_of
 from perfbisect.recipes.inventory import HostEntry
@@ -255,21 +263,8 @@ def training_identity(training: Training | None, variant: Variant, compiler: str
 _LAYOUT = "2"  # part of every key: raise it when what a build folder holds changes its meaning
 
 
-def build_key(
-    builder: Builder,
-    variant: Variant,
-    tools: Toolchain,
-    tree: str,
-    present: Collection[str],
-    sha: str,
-    system: str = "",
-    patches: Sequence[Patch] = (),
-    links: str = "",
-    training: dict[str, Any] | None = None,
-) -> str:
+def build_key(context: BuildContext, tree: str, present: Collection[str], sha: str, system: str = "") -> str:
     """The key of a build: everything that can change it, and nothing else.
-
-    ``links`` is how its links are recorded and repeated, "" where they are not; ``training`` is what it is trained with.
 
     ``system`` is the build system of this commit, "" where the recipe has commands. The patches that it may get are in
     the ``tree``, except for those of some versions: which of them it gets follows from the tree.
@@ -277,12 +272,15 @@ def build_key(
     The effect of the recipe's conditions follows from the tree, the toolchain, and which of their paths are ``present``,
     ignored or not; so these and the conditions are in the key instead.
     """
+    builder, variant = context.builder, context.variant
+    tools = with_compiler(context.host, context.tools, compiler_of(system))
     if system:  # builds have the path of their home in them: cmake's RPATH
         how = msgspec.structs.replace(build_of(builder), system=system)
         builder = msgspec.structs.replace(builder, build=how, home=builder.work_name)
     recipe = _recipe(builder, variant) | ({"system": revision(system)} if system else {})
-    recipe |= _identity([patch for patch in patches if patch.version]) | (training or {})
-    recipe |= {"links": links} if links else {}
+    recipe |= _identity([patch for patch in context.patches if patch.version])
+    recipe |= training_identity(context.training, variant, tools.name)
+    recipe |= {"links": context.recorder.identity} if context.recorder else {}
     recipe |= {"processor": tools.processor} if for_processor(builder, variant) else {}
     commit = sha if "{commit}" in recipe["commands"] else ""
     of_tree = {"tree": tree, "present": sorted(present), "toolchain": tools.identity, "commit": commit}
