@@ -227,7 +227,6 @@ def test_a_tree_is_built_by_its_system(yard: RecordingYard, tree: str) -> None:
     assert second.cache_hits >= 1
     assert second.cache_misses == (2 if system == "autotools" else 1), "libtool compiles twice"
     assert first.binary != second.binary
-    assert made({"inner.c": inner(5) + "// five\n"}).binary == second.binary
     shutil.rmtree(yard.root / "work" / "tool" / "build")
     assert (yard.run(first, BIN), yard.run(second, BIN)) == ("11", "15"), "each loads its own libraries"
     assert not yard.outside.exists(), "only {prefix} is written to"

@@ -113,7 +113,7 @@ def test_any_keys_make_a_path(keys: list[str | int]) -> None:
     assert steps(path) == keys
 
 
-@settings(max_examples=40)  # each is searched by a process of its own
+@settings(max_examples=10)  # each is searched by a process of its own
 @given(st.floats(min_value=1e-300, max_value=1e300))
 def test_any_number_above_0_is_read_as_it_was_printed(number: float) -> None:
     assert find_number(r"n=(\S+)", f"n={number!r}") == number
