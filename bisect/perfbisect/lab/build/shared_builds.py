@@ -14,7 +14,7 @@ from itertools import chain
 
 from perfbisect.core.domain.events import Warned
 from perfbisect.core.domain.facts import BuildFacts
-from perfbisect.errors import CommandFailed, ConnectionLost, EnvironmentFailure
+from perfbisect.errors import CommandFailed, EnvironmentFailure
 from perfbisect.host.facts import is_full
 from perfbisect.host.packages import missing
 from perfbisect.host.protocol import Host, no_space
@@ -22,13 +22,12 @@ from perfbisect.lab.build import build_store
 from perfbisect.lab.build.build_store import CHUNK, FUNCTIONS, LONG, REFUSED, UNPACK, send_archive
 from perfbisect.lab.build.log_parser import Progress
 from perfbisect.lab.build.plan import BuildContext, for_processor
-from perfbisect.lab.build.shared_store import Manifest, Refused, Store, Unfit, header, name_of, read_header
+from perfbisect.lab.build.shared_store import Manifest, Refused, Store, header, name_of, read_header
 from perfbisect.lab.build.toolchain import mentions_native
 from perfbisect.masking import masked
 
 PAUSE = 600.0  # seconds for which a store that has failed is not asked
 MB = 10**6
-_UNFIT = 5  # a status besides REFUSED
 
 _LEAVING = """\
 leaving() { # the first symbolic link below the folder $1 that leads out of it
@@ -55,7 +54,7 @@ _PACK = f"""\
 {UNPACK}{_LEAVING}{_LACKING}
 cd -- "$1" && rm -rf "$1.part" && mkdir "$1.part" || exit
 found=$(odd prefix)$(leaving prefix)
-[ -z "$found" ] || refuse "$found"
+[ -z "$found" ] || refuse "$found is a link that leads out of the installation, or no file"
 [ ! -e links/plan ] || links=./links
 if command -v zstd >/dev/null; then way=zstd through='zstd -q -T0'; else way=gzip through='gzip -n'; fi
 LC_ALL=C tar -c --use-compress-program="$through" --sort=name --mtime=@315532800 --owner=0 --group=0 --numeric-owner --mode=ug-s \\
@@ -87,7 +86,7 @@ name=$(leaving build) && [ -z "$name" ] || refuse "it has a link that leads out 
 grep -qF -e "\\"key\\":\\"$key\\"" build/build.json || refuse 'it is another build than its manifest says'
 for library in $(lacking build/prefix); do
     for known do [ "$known" != "$library" ] || continue 2; done
-    printf '%s\\n' "$library"; exit {_UNFIT}
+    echo "it needs $library, which is not installed there"; exit 1
 done
 [ "$from" = "$root" ] || [ ! -d build/links ] || [ -e build/links/root ] || printf %s "$from" >build/links/root
 find build -type f -exec sync -- {{}} + && record "$PWD/build" && rm -rf "$place" && mv -T -- build "$place" && rm -rf "$place.part"
@@ -120,7 +119,7 @@ class SharedBuilds:
                     manifest = read_header(source, name, self._secret)
                     yield Progress("fetch")
                     if missing(host, ["tar", manifest.way]):
-                        raise Unfit(f"unpacking it needs {manifest.way}, which is not installed there")
+                        raise EnvironmentFailure(f"unpacking it needs {manifest.way}, which is not installed there")
                     for done in send_archive(host, place, source.read, manifest.size):
                         yield Progress("fetch", done // MB, manifest.size // MB)
                 _unpack(host, key, manifest)
@@ -137,7 +136,7 @@ class SharedBuilds:
                     f"It was {name} in {self.address}: who can write there, and does a server in between change what it"
                     " sends?",
                 )
-            except (Unfit, CommandFailed, ConnectionLost) as reason:
+            except EnvironmentFailure as reason:
                 why = _first(reason.output if isinstance(reason, CommandFailed) else str(reason))
                 if is_full(host):  # where nothing can be built, either
                     raise no_space(host.name, f"a shared build is not unpacked: {why}") from reason
@@ -161,8 +160,6 @@ class SharedBuilds:
                 self._store.write(manifest.name, parts)
         except OSError as trouble:
             yield from self._trouble("written", trouble)
-        except Unfit as reason:
-            yield from self._once(str(reason))
         except EnvironmentFailure as trouble:  # a host on which it cannot be packed builds all the same
             yield from self._once(f"a build on host {host.name} cannot be shared: {trouble}", trouble.advice)
         finally:
@@ -188,18 +185,13 @@ class SharedBuilds:
         return name_of(*made_of, str(host.root), tools.processor), name_of(*made_of)
 
     def _packed(self, context: BuildContext, facts: BuildFacts) -> Manifest:
-        """Pack a build beside its folder on its host. Raises Unfit where no such build can be shared."""
+        """Pack a build beside its folder on its host. Raises EnvironmentFailure where it cannot be shared."""
         host = context.host
         build_store.check(host, facts.key)
         argv = [str(build_store.folder(host, facts.key)), str(context.work / "prefix")]
         ended = host.run(["sh", "-c", _PACK, "pack", *argv], check=False, timeout=LONG)
-        if ended.status == REFUSED:
-            raise Unfit(
-                f"builds of {context.builder.name} are not shared: {ended.stdout.strip()} is a link that leads out of the"
-                " installation, or no file"
-            )
         if not ended.ok:
-            raise EnvironmentFailure(f"packing it fails: {_first(ended.stderr)}")
+            raise EnvironmentFailure(f"packing it fails: {_first(ended.stdout + ended.stderr)}")
         way, size, sha256, rooted, *absent = ended.stdout.split("\n")[:-1]
         bound, free = self._names(context, facts.key)
         # What an earlier session has built may be for its processor, too: the files that say so are gone.
@@ -238,14 +230,12 @@ def _first(said: str) -> str:
 
 
 def _unpack(host: Host, key: str, manifest: Manifest) -> None:
-    """Check what arrived, and put it in its place. Raises Refused and Unfit."""
+    """Check what arrived, and put it in its place. Raises Refused, and EnvironmentFailure for what is not for this host."""
     place = str(build_store.folder(host, key))
     argv = [place, manifest.sha256, manifest.way, key, manifest.root, str(host.root), *manifest.absent]
-    ended = host.run(["sh", "-c", _UNPACK_BUILD, "unpack", *argv], check=False, timeout=LONG)
-    said = ended.stdout.strip()
-    if ended.status == REFUSED:
-        raise Refused(said)
-    if ended.status == _UNFIT:
-        raise Unfit(f"it needs {said}, which is not installed there")
-    if not ended.ok:
-        raise Unfit(f"they cannot be unpacked there: {_first(ended.stderr)}")
+    try:
+        host.run(["sh", "-c", _UNPACK_BUILD, "unpack", *argv], timeout=LONG)
+    except CommandFailed as failure:
+        if failure.status == REFUSED:
+            raise Refused(_first(failure.output)) from failure
+        raise

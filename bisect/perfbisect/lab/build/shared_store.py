@@ -34,10 +34,6 @@ class Refused(PerfBisectError):
     """A shared build that is not used."""
 
 
-class Unfit(PerfBisectError):
-    """A shared build that is whole, but not for this host."""
-
-
 @dataclass(frozen=True, slots=True)
 class Entry:
     """An object of a folder."""
