@@ -1,20 +1,21 @@
 """TOML to typed structs, and back. An error names the file, the key, what was found and what is allowed.
 
-msgspec checks the types. Its error has the path of the mistake, though not the key inside a table of free names
-(``variants[...]``): of such a table that entry is the mistake which has the same error alone.
+msgspec checks the types. Its error does not name the key inside a table of free names (``variants[...]``), so the entries of
+a value that is wrong are checked one by one.
 """
 
 import math
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
-from copy import deepcopy
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar
+from types import UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 import msgspec
+from msgspec.inspect import type_info
 
 from perfbisect.errors import RecipeError
 
@@ -25,7 +26,6 @@ DEPTH = 32  # levels of tables and lists
 PASSWORD = re.compile(r"//.*@")  # and user names in addresses
 WORDS = {"Str": "text", "Int": "a whole number", "Float": "a number", "Bool": "true or false", "List": "a list",
          "Dict": "a table", "Struct": "a table"}  # fmt: skip
-_STEP = re.compile(r"\.([^.\[`]+)|\[(\d+)\]|\[\.\.\.\]")  # of msgspec's path: a field, an index, or any key
 _FIELD = re.compile(r"Object (contains unknown|missing required) field `(.*)`")
 
 
@@ -101,7 +101,7 @@ def convert(table: object, shape: type[Shape], location: Location) -> Shape:
     try:
         return msgspec.convert(table, shape)
     except msgspec.ValidationError as error:
-        raise _mistake(str(error), table, shape, location) from error
+        raise _mistake(error, table, shape, location) from error
 
 
 def filled_in(shape: type[msgspec.Struct]) -> frozenset[str]:
@@ -109,37 +109,44 @@ def filled_in(shape: type[msgspec.Struct]) -> frozenset[str]:
     return getattr(shape, "filled_in", frozenset())
 
 
-def _mistake(message: str, table: object, shape: type[msgspec.Struct], location: Location) -> RecipeError:
-    what, _, path = message.partition(" - at `")
-    value: Any = deepcopy(table)
-    whole, found = value, msgspec.inspect.type_info(shape)
-    of_key = path.startswith("key` in")
-    steps = [*_STEP.finditer(path), *([None] if of_key else [])]
-    for step in steps:
-        name, index = step.groups() if step else (None, None)
-        key: str | int = name or (int(index) if index else _wrong_entry(value, whole, shape, message))
-        found, value = _inside(found, key, of_key=not step), value[key] if step else key
-        location = location.at(key)
-    if field := _FIELD.fullmatch(what):
+def _mistake(error: msgspec.ValidationError, value: object, kind: Any, location: Location) -> RecipeError:
+    """The error for a value that is not of that type: for the innermost entry that is not what it must be."""
+    shape = _shape(kind, value)
+    for key, entry, inner in _entries(value, shape):
+        try:
+            msgspec.convert(entry, inner)
+        except msgspec.ValidationError as own:
+            return _mistake(own, entry, inner, location.at(key))
+    if field := _FIELD.fullmatch(str(error)):
         if field[1] == "contains unknown":
-            return _unknown(field[2], _plain_type(found).cls, location)
-        expected = _inside(found, field[2])
-        return location.at(field[2]).mistake(f"is missing: it must be {_describe(expected)}.")
+            return _unknown(field[2], shape, location)
+        expected = next(each.type for each in msgspec.structs.fields(shape) if each.encode_name == field[2])
+        return location.at(field[2]).mistake(f"is missing: it must be {_describe(type_info(expected))}.")
+    found = type_info(kind)
     near = hint(value, choices) if (choices := getattr(found, "values", ())) and isinstance(value, str) else ""
     return location.mistake(f"is {show(value)}, but must be {_describe(found)}.{near}")
 
 
-def _wrong_entry(entries: Table, whole: object, shape: type[msgspec.Struct], message: str) -> str:
-    """The key of the entry that a message is about: with it alone the message is the same."""
-    for key, entry in dict(entries).items():
-        entries.clear()
-        entries[key] = entry
-        try:
-            msgspec.convert(whole, shape)
-        except msgspec.ValidationError as error:
-            if str(error) == message:
-                return key
-    raise AssertionError(message)
+def _shape(kind: Any, value: object) -> Any:
+    """The struct, list or dict that an annotated or optional type is; of several, the one of this value."""
+    if get_origin(kind) is Annotated:
+        return _shape(get_args(kind)[0], value)
+    if get_origin(kind) in (Union, UnionType):
+        shapes = [_shape(each, value) for each in get_args(kind)]
+        return next((each for each in shapes if isinstance(value, get_origin(each) or each)), shapes[0])
+    return kind
+
+
+def _entries(value: object, shape: Any) -> Iterator[tuple[str | int, object, Any]]:
+    """What is in a table or list of that shape, with the types that it must have; of free names these, too."""
+    if isinstance(value, list) and get_origin(shape) is list:
+        yield from ((index, entry, get_args(shape)[0]) for index, entry in enumerate(value))
+    elif isinstance(value, dict) and get_origin(shape) is dict:
+        for key, entry in value.items():
+            yield from ((key, each, kind) for each, kind in zip((key, entry), get_args(shape), strict=True))
+    elif isinstance(value, dict) and isinstance(shape, type) and issubclass(shape, msgspec.Struct):
+        fields = ((each.encode_name, each.type) for each in msgspec.structs.fields(shape))
+        yield from ((name, value[name], kind) for name, kind in fields if name in value)
 
 
 def _unknown(key: str, shape: type[msgspec.Struct], location: Location) -> RecipeError:
@@ -148,24 +155,6 @@ def _unknown(key: str, shape: type[msgspec.Struct], location: Location) -> Recip
     return location.at(key).mistake(
         f"is an unknown key.{hint(key, allowed)}", f"Allowed in {where}: {', '.join(allowed)}."
     )
-
-
-def _inside(found: Any, key: str | int, *, of_key: bool = False) -> Any:
-    """The type of an entry of a table or list, as msgspec describes types; or that of the key itself."""
-    match found := _plain_type(found, lists=isinstance(key, int)):
-        case msgspec.inspect.StructType():
-            return next(field.type for field in found.fields if field.encode_name == key)
-        case msgspec.inspect.DictType():
-            return found.key_type if of_key else found.value_type
-        case _:
-            return found.item_type
-
-
-def _plain_type(found: Any, *, lists: bool = False) -> Any:
-    """The table or list that an annotated or optional type is."""
-    while isinstance(found, msgspec.inspect.Metadata | msgspec.inspect.UnionType):
-        found = found.type if isinstance(found, msgspec.inspect.Metadata) else found.types[-1 if lists else 0]
-    return found
 
 
 def _describe(found: Any) -> str:
