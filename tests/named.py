@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Found, Several, Step, Verdict
 from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
+from perfbisect.simulate.scenario import merging
 
 
 def found(verdict: Verdict) -> Step:
@@ -24,8 +25,8 @@ def several(verdict: Verdict) -> tuple[list[int], list[int], list[tuple[int, int
 @st.composite
 def moments(draw: st.DrawFn, build_hosts: int = 0) -> tuple[Graph, list[Observation]]:
     """A small history, and what may have been seen of it, sense or nonsense: builds without runs, failures, no runs at all."""
-    size = draw(st.integers(3, 30))
-    rows = [(), *(tuple(sorted({v - 1, draw(st.integers(0, v - 1))}, reverse=True)) for v in range(1, size))]
+    graph = merging(draw(st.integers(2, 29)), seed=draw(st.integers(0, 999)), branching=0.3, length=4.0)
+    size = graph.size
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     culprit, inner = draw(st.integers(1, size - 1)), st.integers(1, size - 2)
     effect, noise = draw(st.sampled_from([0.3, 0.1, 0.0])), draw(st.sampled_from([0.002, 0.03]))
@@ -39,4 +40,4 @@ def moments(draw: st.DrawFn, build_hosts: int = 0) -> tuple[Graph, list[Observat
     seen += [Skipped(v, "does not build", 60.0 * (v % 2), left_out=v % 3 == 0) for v in sorted(failed)]
     for i, v in enumerate(run * 2):
         seen.append(Reading(v, rng.normal() * noise - effect * (v >= culprit), float(i), i, 0, 60.0))
-    return Graph.of(rows), seen
+    return graph, seen

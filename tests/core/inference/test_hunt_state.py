@@ -215,20 +215,10 @@ def test_what_was_not_measured_is_built_or_skipped() -> None:
     assert [classify(state, sha, {}) for sha in SHAS] == expected
 
 
-def built_from(commit: str, binary: str, host: str) -> tuple[float, BuildFinished]:
-    return 100.0, BuildFinished(0, facts(commit, binary), None, host)
-
-
-def facts(commit: str, binary: str) -> BuildFacts:
-    return BuildFacts(commit, "key", binary, 5.0, 0, 0, False, "")
-
-
-NODE = {"a": 0, "b": 1, "c": 2}
-
-
 @pytest.mark.parametrize("hosts", [(), ("m", "n")])
 def test_a_build_of_a_build_host_is_there_for_every_host(hosts: tuple[str, ...]) -> None:
-    log = [built_from("a", "1", "b1"), built_from("b", "1", "b2"), built_from("c", "1", "n")]
-    first, second, third = observations(log, NODE, "qps", 0.0, hosts, ("b1", "b2"))
+    log = [(100.0, built(number, "1", host=name)) for number, name in enumerate(("b1", "b2", "n"))]
+    node = {sha: number for number, sha in enumerate(SHAS)}
+    first, second, third = observations(log, node, "qps", 0.0, hosts, ("b1", "b2"))
     assert (first, second) == (Built(0, 5.0, build_host=0), Built(1, 5.0, 0, build_host=1))
     assert third == (Built(2, 5.0, None, 1) if hosts else Built(2, 5.0, 0)), "a host's own build is there on that host"

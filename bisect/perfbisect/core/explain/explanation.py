@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 
 from perfbisect.core.domain.events import ChangedFunctions, Counted, Planned, Profiled, Studied, Unexplained
-from perfbisect.core.domain.facts import ChangeFacts, PlanFacts, ProfileFacts, RunFacts
+from perfbisect.core.domain.facts import ChangeFacts, PlanFacts, RunFacts
 from perfbisect.core.domain.metrics import find_metric
-from perfbisect.core.domain.orders import Interval, Step
+from perfbisect.core.domain.orders import Step
 from perfbisect.core.explain.classes import classify
 from perfbisect.core.explain.evidence import (
     EXACT_GROUP,
@@ -96,16 +96,16 @@ def explanation(
     if any(run.reported is not None and run.operations == 1 for run in runs):
         return unknown(parent, culprit, NO_OPERATIONS)
     planned = [event.facts for event in events if isinstance(event, Planned)]
+    recorded = [event.facts for event in events if isinstance(event, Profiled)]
     plans = different_plans(*([facts for facts in planned if facts.commit == commit] for commit in (parent, culprit)))
+    both = [[facts for facts in recorded if facts.commit == commit] for commit in (parent, culprit)]
     hunted = counter_rows({"": usual[0]}, {"": usual[1]}) if any(run.counted for run in usual[0]) else ()
     names = {row.name for row in hunted}
     counters = (*hunted, *(row for row in counter_rows(before, after) if row.name not in names))
-    profiles = profiles_of(events, parent, culprit)
+    profiles, seen = comparable(*both), functions_in(chain(*both))
     change = change_of(events, parent, culprit)
-    recorded = [event.facts for event in events if isinstance(event, Profiled)]
-    seen = functions_in(facts for facts in recorded if facts.commit in (parent, culprit))
     functions = function_rows(*profiles, change, seen)
-    waits = waiter_rows(*profiles_of(events, parent, culprit, off_cpu=True), change, seen)
+    waits = waiter_rows(*comparable(*both, off_cpu=True), change, seen)
     if not (counters or plans or functions):
         return unknown(parent, culprit, NO_RUNS)
     missing = [f"{event.part}: {event.reason}" for event in not_done(events, parent, culprit)]
@@ -113,17 +113,11 @@ def explanation(
         missing.append(NO_COUNTERS)
     if functions and change and change.note:
         missing.append(change.note)
+    slower = (step.ratio.middle < 1) is find_metric(metric).higher_is_better if step else None
     return Explanation(
         parent,
         culprit,
-        classify(
-            counters,
-            plans,
-            functions,
-            step.layouts if step else None,
-            metric,
-            got_worse(step.ratio, metric) if step else None,
-        ),
+        classify(counters, plans, functions, step.layouts if step else None, metric, slower),
         counters,
         functions=functions,
         waits=waits,
@@ -134,20 +128,6 @@ def explanation(
         missing=tuple(dict.fromkeys(missing)),
         metric=metric,
     )
-
-
-def got_worse(ratio: Interval, metric: str) -> bool:
-    """Whether a change by ``ratio`` makes the metric worse."""
-    return (ratio.middle < 1) is find_metric(metric).higher_is_better
-
-
-def profiles_of(
-    events: Sequence[Studied], parent: str, culprit: str, *, off_cpu: bool = False
-) -> tuple[list[ProfileFacts], list[ProfileFacts]]:
-    """The profiles of both commits that can be compared, in order of time."""
-    recorded = [event.facts for event in events if isinstance(event, Profiled)]
-    both = ([facts for facts in recorded if facts.commit == commit] for commit in (parent, culprit))
-    return comparable(*both, off_cpu=off_cpu)
 
 
 def change_of(events: Sequence[Studied], parent: str, culprit: str) -> ChangeFacts | None:
