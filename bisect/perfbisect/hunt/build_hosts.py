@@ -1,12 +1,13 @@
 """The hosts that build for those that measure, connected and checked before anything is built."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from perfbisect.core.domain.events import Warned
 from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import UsageError
+from perfbisect.host.facts import PROCESSOR, ask
 from perfbisect.host.lock import WaitCallback, wait
 from perfbisect.host.protocol import Host
 from perfbisect.host.registry import connect
@@ -53,6 +54,7 @@ class BuildHostChecks:
         found = tuple(self.known[name] for name in entry.built_elsewhere)
         for each in found:
             check_architectures(host, each.host)
+            warned += other_processor(host, each.host, self.builder, self.settings.variant)
         if (together := frozenset(entry.built_on)) not in self.compared:
             self.compared.add(together)
             warned += self._compared(entry, host, found)
@@ -112,6 +114,20 @@ def check_architectures(host: Host, build_host: Host) -> None:
             f"Host {host.name} is {runs} and its build host {build_host.name} is {builds}: builds of the latter do not"
             " run on the former.",
             "Choose build_hosts of the same architecture in hosts.toml.",
+        )
+
+
+def other_processor(host: Host, build_host: Host, builder: Builder, variant: str) -> Iterator[Warned]:
+    """A warning where a build host makes builds for a processor that ``host`` does not have."""
+    if not for_processor(builder, variant_of(builder, variant or builder.variant)):
+        return
+    built_for, measured_on = ask(build_host, PROCESSOR), ask(host, PROCESSOR)
+    if built_for and measured_on and built_for != measured_on:
+        yield Warned(
+            f"host {build_host.name} compiles for its own processor, {built_for}, and host {host.name} has another:"
+            f" {measured_on}",
+            f"Choose a variant that does not depend on it, or remove {build_host.name} from `build_hosts` of {host.name} in"
+            " hosts.toml.",
         )
 
 

@@ -19,13 +19,13 @@ from perfbisect.errors import (
     JobLost,
     PerfBisectError,
 )
-from perfbisect.host.facts import PROCESSOR, ask, free_bytes
+from perfbisect.host.facts import free_bytes
 from perfbisect.host.lock import HostLock
 from perfbisect.host.protocol import Host
 from perfbisect.lab import Steps
 from perfbisect.lab.build import build_store, checkout, links, pipeline, prebuilt
 from perfbisect.lab.build.candidates import BuildsMade, Candidates, LabHost
-from perfbisect.lab.build.plan import BuildContext, Built, for_processor
+from perfbisect.lab.build.plan import BuildContext, Built
 from perfbisect.lab.guarded_lab import RetryPolicy, enough_space
 from perfbisect.lab.training import Trainer
 from perfbisect.lab.upkeep import tidy
@@ -218,7 +218,6 @@ class CandidateBuilds:
         self.made = made
         self._here: set[int] = set(candidates.prebuilt)
         self._alone = False  # no build of an earlier session runs on ``host``
-        self._compared: set[str] = set()  # sites whose processor was compared with that of ``host``
         self._linked: dict[str, tuple[Host, str]] = {}  # key of a layout → where it was linked, key of its build
 
     def obtain(self, candidate: int) -> Generator[LabEvent, None, bool]:
@@ -271,7 +270,6 @@ class CandidateBuilds:
     def _bring(self, candidate: int) -> Iterator[LabEvent]:
         """Send a build to ``host``. If the site that has it is lost, the build is forgotten instead, with a warning."""
         facts, site = self.made.built[candidate].facts, self._site(candidate)
-        yield from self._other_processor(site)
         if site.name == self.host.name:
             self._alone = self._alone or not facts.reused  # a build ends all others first
         else:
@@ -302,23 +300,6 @@ class CandidateBuilds:
     def _site(self, candidate: int) -> BuildSite:
         place = self.made.place(candidate)
         return next(site for site in self.sites if site.name == place)
-
-    def _other_processor(self, site: BuildSite) -> Iterator[Warned]:
-        """Warn once when a site makes builds for a processor that ``host`` does not have."""
-        context, host = self.made.contexts.get(site.name), self.host
-        if context is None or site.name in self._compared:
-            return
-        self._compared.add(site.name)
-        if site.name == host.name or not for_processor(context.builder, context.variant):
-            return
-        built_for, measured_on = ask(site.place.host, PROCESSOR), ask(host, PROCESSOR)
-        if built_for and measured_on and built_for != measured_on:
-            yield Warned(
-                f"host {site.name} compiles for its own processor, {built_for}, and host {host.name} has another:"
-                f" {measured_on}",
-                f"Choose a variant that does not depend on it, or remove {site.name} from `build_hosts` of {host.name} in"
-                " hosts.toml.",
-            )
 
     def link(self, candidate: int, layout: int) -> str:
         """Link a built candidate again in the layout of that seed; returns the key of what is installed then.

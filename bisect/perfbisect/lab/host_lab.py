@@ -9,7 +9,6 @@ from itertools import groupby
 from perfbisect.core.domain.events import BuildFinished, BuildProgress, LabEvent, RunFinished, Warned
 from perfbisect.core.domain.orders import Measure, Purpose, interleave
 from perfbisect.errors import BuildChanged, BuildFailed, ConnectionLost, DataDamaged, JobLost, RunFailed
-from perfbisect.host.packages import missing
 from perfbisect.lab.build import build_store, links
 from perfbisect.lab.build.candidates import BuildsMade, Candidates, LabHost
 from perfbisect.lab.build.links import LayoutSeeds
@@ -107,7 +106,6 @@ class HostLab:
         host, entry, earlier = self.place.host, self.place.entry, self.earlier
         made = self.made or BuildsMade(self.candidates, earlier.builds)
         yield from made.tidy_once(host.name, tidy(host))
-        absent = missing(host, ["vmstat", "iostat"])  # the preflight checks warn of what is missing
         self.values = placeholders(host, entry, self.builder, earlier.memory_mib, earlier.cores)
         counter = counting.counter(host, self.counted) if self.counted else None
         if counter and (random := counter.randomness(host.name)):
@@ -115,8 +113,6 @@ class HostLab:
         context = RunContext(
             host, entry, self.workload, lua.place(host, self.workload),
             perf=not counter and perf.counts(host),
-            vmstat=not counter and "vmstat" not in absent,
-            iostat=not counter and bool(entry.device) and "iostat" not in absent,
             longest=earlier.longest,
             counter=counter,
         )  # fmt: skip

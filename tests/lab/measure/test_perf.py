@@ -138,7 +138,7 @@ def test_only_the_window_counts() -> None:
 
 @pytest.mark.tools
 def test_vmstat_runs_as_long_as_the_command_and_the_status_is_the_commands(tmp_path: Path) -> None:
-    argv = beside(["sh", "-c", "sleep 1.2; exit 3"], PurePosixPath(tmp_path), vmstat=True, device="")
+    argv = beside(["sh", "-c", "sleep 1.2; exit 3"], PurePosixPath(tmp_path), "")
     assert subprocess.run(argv, check=False).returncode == 3
     rows = parse_vmstat((tmp_path / "vmstat").read_text().splitlines())
     assert len(rows) == 1

@@ -180,9 +180,7 @@ def context(**changes: object) -> RunContext:
     """A context of a run of ten seconds."""
     workload = Workload(summary="", group="point", script="w.lua", **changes)  # type: ignore[arg-type]
     host = FakeHost("far", {"sh perf": "perf\n"})
-    return RunContext(
-        host, HostEntry(name="far"), workload, PurePosixPath("/far"), perf=False, vmstat=False, iostat=False
-    )
+    return RunContext(host, HostEntry(name="far"), workload, PurePosixPath("/far"), perf=False)
 
 
 def test_how_often_a_run_is_sampled() -> None:

@@ -45,9 +45,7 @@ def counted(
 ) -> list[LabEvent]:
     """The events of one turn of each build; with ``events`` as the length that an earlier session has found."""
     system = System("a commit", "key", host.root, Builder(summary="a shell", driver="command"))
-    context = RunContext(
-        host, HostEntry(name="here"), workload, lua.place(host, workload), perf=True, vmstat=False, iostat=False
-    )
+    context = RunContext(host, HostEntry(name="here"), workload, lua.place(host, workload), perf=True)
     study = ExactCounts(context, lambda: None, events)
     found: list[LabEvent] = []
     for build in builds:
@@ -151,7 +149,7 @@ def test_this_machine_counts_each_group_all_the_time(tmp_path: Path) -> None:
 def test_runs_are_as_short_as_is_asked_and_of_whole_seconds(seconds: float, time: int, warmup: float) -> None:
     workload = replace(load_workload("update-index", "demo"), time=20.0, warmup=2.0)
     host = LocalHost("here", PurePosixPath("/nowhere"))
-    context = RunContext(host, HostEntry(name="here"), workload, host.root, perf=True, vmstat=False, iostat=False)
+    context = RunContext(host, HostEntry(name="here"), workload, host.root, perf=True)
     short = shortened(context, seconds).workload
     assert (short.time, short.warmup) == (time, warmup)
     assert f"--time={time}" in sysbench.command(short, PurePosixPath("x.lua"))

@@ -43,7 +43,6 @@ from perfbisect.recipes.builder_reader import variant_of
 from perfbisect.wording.text import listed
 
 TO_MEASURE = ("timeout", "setsid", "flock", "ps", "awk", "base64", "tar", "cmp")
-OF_SYSBENCH = frozenset({"mysql", "pgsql"})  # drivers that sysbench itself has, if it was compiled with them
 
 
 def tools(seen: CheckRequest) -> Iterator[Finding]:
@@ -83,7 +82,7 @@ def drivers(seen: CheckRequest) -> Iterator[Finding]:
     """Can sysbench drive the system?"""
     driver = seen.builder.driver if seen.builder and by_sysbench(seen) else ""
     compiled = seen.answers.get(DRIVERS)
-    if driver in OF_SYSBENCH and compiled is not None and driver not in compiled:
+    if driver in lua.SYSBENCH_DRIVERS and compiled is not None and driver not in compiled:
         text = f"sysbench on host {seen.name} was compiled without its {driver} driver"
         from_source = "compile sysbench with the client library of that database."
         yield refused("sysbench", text, f"Install the package of your distribution, or {from_source}")

@@ -198,13 +198,18 @@ def time_here(at: float, ended: Stamp, uptime: float, now: float) -> float:
     return now - max(0.0, uptime - ended.after) - (ended.at - at)
 
 
-# $1: folder for the reports, $2: device ("" for no iostat), $3: "yes" for vmstat, then the command
+# $1: folder for the reports, $2: "yes" for vmstat and iostat, where they are installed, $3: device ("" for no iostat), then
+# the command
 _BESIDE = f"""\
-{STAMP}folder=$1 device=$2 vmstat=$3; shift 3
+{STAMP}folder=$1 watched=$2 device=$3; shift 3
 stamp >"$folder/time"
 pids=
-if [ "$vmstat" = yes ]; then vmstat -n 1 >"$folder/vmstat" & pids="$pids $!"; fi
-if [ -n "$device" ]; then iostat -y -k -x "$device" 1 >"$folder/iostat" & pids="$pids $!"; fi
+watch() {{
+    report=$1; shift
+    if command -v "$1" >/dev/null; then "$@" >"$folder/$report" & pids="$pids $!"; fi
+}}
+if [ "$watched" ]; then watch vmstat vmstat -n 1; fi
+if [ "$watched" ] && [ "$device" ]; then watch iostat iostat -y -k -x "$device" 1; fi
 "$@"
 status=$?
 stamp >>"$folder/time"
@@ -217,12 +222,12 @@ IOSTAT_COLUMNS = ("r/s", "w/s", "rkB/s", "wkB/s", "%util")
 Row = Mapping[str, float]
 
 
-def beside(argv: Sequence[str], folder: PurePosixPath, *, vmstat: bool, device: str) -> list[str]:
-    """``argv`` with vmstat, and with iostat on ``device`` unless it is empty, running as long as it does.
+def beside(argv: Sequence[str], folder: PurePosixPath, device: str, *, watched: bool = True) -> list[str]:
+    """``argv`` with vmstat, and with iostat on ``device`` unless it is empty, running as long as it does if ``watched``.
 
     The reports go to ``vmstat`` and ``iostat`` in ``folder``, the host's clock at begin and end to ``time``.
     """
-    options = [str(folder), device.removeprefix("/dev/"), "yes" if vmstat else ""]
+    options = [str(folder), "yes" if watched else "", device.removeprefix("/dev/")]
     return ["sh", "-c", _BESIDE, "beside", *options, *argv]
 
 

@@ -101,7 +101,7 @@ class ExactCounts(Study):
             if by in ("", counting.PERF):
                 turn.left -= 1
                 return
-            context = replace(self.context, perf=False, vmstat=False, iostat=False, counter=counting.counter(host, by))
+            context = replace(self.context, perf=False, counter=counting.counter(host, by))
             self.runner = CountedRunner(context, self.succeeded, self.events)
         for event in self.runner.visit(system, dataset, turn):
             yield Counted(event.candidate, event.facts, EXACT_GROUP) if isinstance(event, RunFinished) else event

@@ -91,11 +91,11 @@ class RunContext:
     workload: Workload
     scripts: PurePosixPath  # where its scripts are on the host
     perf: bool = False  # can count
-    vmstat: bool = False  # is installed
-    iostat: bool = False  # is installed, and a device is configured
     wrap: Callable[..., list[str]] = under_perf  # what a run is started under where perf can count
     longest: float = 0.0  # seconds of the longest run so far: how long a command takes, if that is known
-    counter: Counter | None = None  # of exact counts, in place of the three; the workload has a length then
+    counter: Counter | None = (
+        None  # of exact counts, in place of perf, vmstat and iostat; the workload has a length then
+    )
 
     @property
     def warmup(self) -> float:
@@ -232,8 +232,7 @@ def start(visit: Visit, limit: float) -> Job:
     """Start sysbench or the workload's command, counted by perf, with vmstat and iostat beside it; killed after ``limit`` seconds."""
     bench, served = visit.bench, visit.service
     run = timed(visit, servers.pids(served, visit.server) if bench.perf and served and visit.server else ())
-    device = bench.entry.device if bench.iostat else ""
-    argv = perf.beside(run.argv, visit.folder, vmstat=bench.vmstat, device=device)
+    argv = perf.beside(run.argv, visit.folder, bench.entry.device, watched=not bench.counter)
     return jobs.start(bench.host, argv, name=NAME, timeout=limit, cwd=run.cwd, env=run.env, cpus=run.cpus)
 
 
