@@ -5,14 +5,15 @@ import shutil
 import subprocess
 from collections.abc import Callable, Generator
 from dataclasses import replace
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path, PurePosixPath
+from typing import cast
 
 import msgspec
 import pytest
 from msgspec import structs
 
-from labs import lab_of, measure, runs, skipped, warnings
+from labs import lab_of, measure, runs, skipped, warnings, workload_of
 from perfbisect.core.domain.events import BuildFinished, LabEvent, Warned
 from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.errors import BuildFailed, EnvironmentFailure
@@ -28,7 +29,6 @@ from perfbisect.lab.host_lab import HostLab
 from perfbisect.recipes.builder import Build, Builder, Variant
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.requested import quick_builder
-from perfbisect.recipes.workload import Workload
 from perfbisect.repository.discovery import open_repository
 from program import bisect
 from repos import Repo
@@ -63,19 +63,10 @@ BUILDER = Builder(
         timeout=60.0,
     ),
 )
-BENCH = Workload(
-    name="bench",
-    suite="suite",
-    folder="/nowhere",
-    driver="command",
-    summary="",
-    group="command",
-    command=["sh", "-c", "echo $(cat use) ops/s"],
-    rate=r"(\d+) ops/s",
-)
+BENCH = workload_of(driver="command", command=["sh", "-c", "echo $(cat use) ops/s"], rate=r"(\d+) ops/s", timeout=60.0)
 
-Git = Callable[..., str]
 Commit = Callable[[str], str]
+Context = Callable[..., BuildContext]
 
 
 @pytest.fixture
@@ -84,9 +75,9 @@ def commit(git: Repo) -> Commit:
 
 
 @pytest.fixture
-def context(tmp_path: Path, host: LocalHost) -> Callable[..., BuildContext]:
+def context(git: Repo, host: LocalHost) -> Context:
     def one(at_once: int = 4, **changes: object) -> BuildContext:
-        repository = open_repository(tmp_path / "repo")
+        repository = open_repository(git.path)
         bare = finish(checkout.mirror(host, repository, "racy", []))[1]
         builder = msgspec.structs.replace(BUILDER, **changes)
         return build_context(host, HostEntry(name="here", jobs=at_once), builder, "", bare, repository)
@@ -94,35 +85,29 @@ def context(tmp_path: Path, host: LocalHost) -> Callable[..., BuildContext]:
     return one
 
 
-def steps(work: Generator[Progress | Warned, None, Built]) -> tuple[list[str], list[Warned], Built]:
+Work = Generator[Progress | Warned, None, Built]
+
+
+def steps(work: Work) -> tuple[list[str], list[Warned], Built]:
     """The stages, each time one begins; the warnings; what was built."""
-    stages: list[str] = []
-    warned, built = [], None
     yielded, built = finish(work)
-    for step in yielded:
-        if isinstance(step, Warned):
-            warned.append(step)
-        elif step.stage != (stages[-1] if stages else ""):
-            stages.append(step.stage)
-    return stages, warned, built
+    stages = [stage for stage, _ in groupby(step.stage for step in yielded if isinstance(step, Progress))]
+    return stages, [step for step in yielded if isinstance(step, Warned)], built
 
 
-def once_compiling(
-    work: Generator[Progress | Warned, None, Built], act: Callable[[], None]
-) -> Generator[Progress | Warned, None, Built]:
+def once_compiling(work: Work, act: Callable[[], None]) -> Work:
     """The same steps; ``act`` is called when the compilation has begun, or is found begun."""
     while True:
         try:
             step = next(work)
         except StopIteration as end:
-            built: Built = end.value
-            return built
+            return cast(Built, end.value)
         if isinstance(step, Progress) and step.stage == "compile":
             act()
         yield step
 
 
-def attempts(work: Generator[Progress | Warned, None, Built]) -> int:
+def attempts(work: Work) -> int:
     """How often a build that fails was tried."""
     count = 0
     with pytest.raises(BuildFailed):
@@ -131,7 +116,7 @@ def attempts(work: Generator[Progress | Warned, None, Built]) -> int:
     return count
 
 
-def test_a_race_is_no_verdict(context: Callable[..., BuildContext], commit: Commit) -> None:
+def test_a_race_is_no_verdict(context: Context, commit: Commit) -> None:
     sha = commit(RACE)
     stages, warned, built = steps(build(context(), sha))
     assert stages == ["checkout", "compile", "checkout", "compile", "install"]
@@ -148,14 +133,12 @@ def test_a_race_is_no_verdict(context: Callable[..., BuildContext], commit: Comm
     assert steps(build(context(1), sha))[2].facts.key == built.facts.key
 
 
-def test_what_builds_is_built_once(context: Callable[..., BuildContext], commit: Commit) -> None:
+def test_what_builds_is_built_once(context: Context, commit: Commit) -> None:
     stages, warned, _ = steps(build(context(), commit(SOUND)))
     assert (stages, warned) == (["checkout", "compile", "install"], [])
 
 
-def test_a_commit_that_does_not_compile_is_reported_with_the_error_of_one_job(
-    context: Callable[..., BuildContext], commit: Commit
-) -> None:
+def test_a_commit_that_does_not_compile_is_reported_with_the_error_of_one_job(context: Context, commit: Commit) -> None:
     with pytest.raises(BuildFailed, match=r"does not compile: use\.c:7:1: error: no such thing"):
         finish(build(context(), commit(BROKEN)))
     with pytest.raises(BuildFailed, match="error: of slow"):
@@ -166,7 +149,7 @@ def test_a_commit_that_does_not_compile_is_reported_with_the_error_of_one_job(
     assert not [*Path(context().host.root, "jobs").iterdir()]
 
 
-def test_what_would_fail_again_is_not_repeated(context: Callable[..., BuildContext], commit: Commit) -> None:
+def test_what_would_fail_again_is_not_repeated(context: Context, commit: Commit) -> None:
     sha = commit(BROKEN)
     assert attempts(build(context(4), sha)) == 2
     assert attempts(build(context(1), sha)) == 1
@@ -181,22 +164,20 @@ def test_what_would_fail_again_is_not_repeated(context: Callable[..., BuildConte
 
 
 @pytest.mark.parametrize(("makefile", "warned"), [(KILLED, 1), (LACKING, 2)], ids=["memory", "not installed"])
-def test_other_failures_that_one_job_may_not_have(
-    context: Callable[..., BuildContext], commit: Commit, makefile: str, warned: int
-) -> None:
+def test_other_failures_that_one_job_may_not_have(context: Context, commit: Commit, makefile: str, warned: int) -> None:
     _, warnings, built = steps(build(context(), commit(makefile)))
     assert len(warnings) == warned
     assert Path(built.facts.log).exists()
 
 
-def test_memory_that_one_job_lacks_too_is_the_hosts_fault(context: Callable[..., BuildContext], commit: Commit) -> None:
+def test_memory_that_one_job_lacks_too_is_the_hosts_fault(context: Context, commit: Commit) -> None:
     with pytest.raises(EnvironmentFailure, match="stopped on host here: out of memory"):
         finish(build(context(), commit(KILLED.replace("*-j4*)", "*)"))))
 
 
 @pytest.mark.parametrize("attempt", [1, 2])
 def test_an_attempt_that_a_killed_session_has_left_is_followed(
-    context: Callable[..., BuildContext], commit: Commit, tmp_path: Path, attempt: int
+    context: Context, commit: Commit, tmp_path: Path, attempt: int
 ) -> None:
     """A session is killed in the first or the second attempt; the next one follows the job to its end."""
     count, go = tmp_path / "count", tmp_path / "go"
@@ -219,9 +200,7 @@ def test_an_attempt_that_a_killed_session_has_left_is_followed(
     del left
 
 
-def test_leaving_the_second_attempt_leaves_nothing_running(
-    context: Callable[..., BuildContext], commit: Commit
-) -> None:
+def test_leaving_the_second_attempt_leaves_nothing_running(context: Context, commit: Commit) -> None:
     mark = str(4_000_000 + os.getpid())
     sha = commit(RACE.replace("cat table", f"cat table && sleep {mark}"))
     building = build(context(), sha)
@@ -249,7 +228,7 @@ def test_an_end_and_a_candidate_that_race_are_measured(host: LocalHost, tmp_path
 
 @pytest.mark.e2e
 @pytest.mark.slow
-def test_a_hunt_whose_end_and_culprit_race_names_the_culprit(tmp_path: Path, git: Git, commit: Commit) -> None:
+def test_a_hunt_whose_end_and_culprit_race_names_the_culprit(tmp_path: Path, commit: Commit) -> None:
     bench = tmp_path / "repo" / "bench"
     bench.write_text("#!/bin/sh\nsleep 0.2; echo $(($(cat use) + $(date +%N | cut -c 7-8 | sed s/^0//))) ops/s\n")
     bench.chmod(0o755)
@@ -274,24 +253,19 @@ def copy(lab: HostLab) -> HostLab:
 
 
 @pytest.fixture
-def lab(host: LocalHost, tmp_path: Path, git: Callable[..., str]) -> Lab:
+def lab(host: LocalHost, git: Repo) -> Lab:
     """A lab for a commit with a Makefile and a program, which prints the number in its file ``use``."""
 
     def of(
         *, makefile: str = "all:\n\techo 7 >use\n", program: str = "", prepare: str = "", build: str = "make"
     ) -> HostLab:
-        (tmp_path / "repo" / "Makefile").write_text(makefile)
-        (tmp_path / "repo" / "program").write_text(f"#!/bin/sh\necho $(cat use) ops/s\n{program}\n")
-        (tmp_path / "repo" / "program").chmod(0o755)
-        git("add", "-A")
-        git("commit", "-q", "--allow-empty", "-m", "change")
-        workload = Workload(
-            name="bench", suite="suite", folder="/nowhere", driver="command", summary="", group="command",
-            command=["./program"], prepare_commands=[["sh", "-c", each] for each in prepare.splitlines()],
-            rate=r"(\d+) ops/s", timeout=60.0,
-        )  # fmt: skip
-        builder = quick_builder((build,), str(tmp_path / "repo"))
-        return lab_of(host, builder, workload, tmp_path / "repo", (git("rev-parse", "HEAD"),), is_range=False)
+        script = f"#!/bin/sh\necho $(cat use) ops/s\n{program}\n"
+        git.write({"Makefile": makefile, "program": script})
+        (git.path / "program").chmod(0o755)
+        prepared = [["sh", "-c", each] for each in prepare.splitlines()]
+        workload = msgspec.structs.replace(BENCH, command=["./program"], prepare_commands=prepared)
+        builder = quick_builder((build,), str(git.path))
+        return lab_of(host, builder, workload, git.path, (git.commit(),), is_range=False)
 
     return of
 

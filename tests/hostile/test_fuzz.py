@@ -35,12 +35,12 @@ from perfbisect.recipes.inventory import load_host, load_hosts
 from perfbisect.recipes.output_pattern import check_pattern, find_number
 from perfbisect.store.history import History
 from program import Ended, run
+from repos import Repo
 
 pytestmark = pytest.mark.tools  # git
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "0"))
-Git = Callable[..., str]
 
 
 def fuzz(usual: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -133,7 +133,7 @@ root = "{root}"
 
 
 @pytest.fixture
-def world(tmp_path: Path, git: Git, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def world(tmp_path: Path, git: Repo, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The working directory of all examples; nothing in it can measure, or reach another machine."""
     for name, text in (
         ("given/builders/script/builder.toml", BUILDER),
@@ -143,15 +143,11 @@ def world(tmp_path: Path, git: Git, monkeypatch: pytest.MonkeyPatch) -> Iterator
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     shutil.copytree(tmp_path / "given", Path(os.environ["HOME"], ".config/perfbisect"))
-    for rate in (10, 20):
-        (tmp_path / "repo/run.sh").write_text(f"echo rate {rate}\n")
-        git("add", ".")
-        git("commit", "-qm", f"rate {rate}")
+    ends = git.history({"run.sh": f"echo rate {rate}\n"} for rate in (10, 20))
     with closing(History.open(tmp_path / "some.db")) as history:
         sample_hunt.write(history)
     ours = "'$.builder', 'script', '$.workload', 'one', '$.host', 'here', '$.repository', ?, '$.metric', 'rate', '$.good_commit', ?, '$.bad_commit', ?"
     with closing(sqlite3.connect(tmp_path / "some.db")) as connection, connection:
-        ends = git("rev-parse", "HEAD~1"), git("rev-parse", "HEAD")
         connection.execute(
             f"update sessions set settings = json_set(settings, {ours})", [str(tmp_path / "repo"), *ends]
         )
@@ -192,9 +188,7 @@ BOUNDED = {  # valid values that would only take long
 FORMS: dict[str, list[set[str]]] = {  # parameters that belong together
     "run": [
         {"builder", "workload"},
-        {"builder", "command", "rate"},
-        {"build", "command", "rate"},
-        {"build", "command", "cost"},
+        *({build, "command", way} for build in ("builder", "build") for way in ("rate", "cost")),
     ],
     "simulate": [{"commits"}, {"commits", "merges"}, {"good", "bad", "repo"}],
     "doctor": [set(), {"builder"}, {"builder", "workload"}],
@@ -257,14 +251,12 @@ def command_lines(draw: st.DrawFn) -> list[str]:
     forms = FORMS.get(verb, [set()])
     form = draw(st.sampled_from([*forms, *forms, set.union(*forms)]))
     always = ("history", "repo", "host", "dry_run")
+    others = set.union(*forms) - form
     given = [
         each
         for each in command.params
-        if (
-            each.name in form
-            if each.name in set.union(*forms)
-            else each.required or each.name in always or one_in(draw, 6)
-        )
+        if each.name not in others
+        and (each.name in form or each.required or each.name in always or one_in(draw, 6))
         and not one_in(draw, 25)
     ]
     wrong = draw(st.sets(st.sampled_from(range(len(given))), max_size=2)) if given else set()
@@ -320,23 +312,10 @@ SHIPPED = {
     "hosts": [
         (ROOT / "hosts.toml").read_text(),
         """
-        [hosts.a]
-        address = "me@a"
-        port = 22
-        root = "~/x"
-        jobs = 2
-        memory = 4096
-        server_cpus = "0-3"
-        client_cpus = "4"
-        device = "sda"
-        ccache_size = "5Gi"
-        class = "c8"
-        build_hosts = ["b"]
-        ccache_remote = "redis://u:p@c:6379"
-        keep = "1T"
-        [hosts.b]
-        address = "local"
-        """,
+        hosts.b.address = "local"
+        hosts.a = { address = "me@a", port = 22, root = "~/x", jobs = 2, memory = 4096, server_cpus = "0-3", keep = "1T",
+        client_cpus = "4", device = "sda", ccache_size = "5Gi", class = "c8", build_hosts = ["b"], ccache_remote = "redis://u:p@c:6379" }
+        """.replace(",\n", ", "),
     ],
 }
 values = st.recursive(
@@ -387,38 +366,17 @@ def recipes(draw: st.DrawFn, kind: str) -> bytes:
     except (TypeError, ValueError):  # what TOML cannot say
         return draw(st.binary(max_size=40))
     raw = text.encode(errors="surrogateescape")
-    match draw(st.sampled_from(["whole", "whole", "whole", "whole", "cut", "odd", "twice", "deep", "long"])):
-        case "cut":
-            return raw[: draw(st.integers(0, len(raw)))]
-        case "odd":
-            at = draw(st.integers(0, len(raw)))
-            odd = draw(
-                st.sampled_from(
-                    [b"\0", b"\xff", b"\r", b'"""', b"'''", b"[[", b"]]", b"\\u0000", b"\xef\xbb\xbf", b"="]
-                )
-            )
-            return raw[:at] + odd + raw[at:]
-        case "twice":
-            return raw + raw
-        case "deep":
-            depth = draw(st.sampled_from([50, 400, 3000, 100_000]))
-            deep = draw(
-                st.sampled_from(
-                    ["[" * depth, "[" * depth + "]" * depth, "{a=" * depth, "[" * depth + "1" + "]" * depth]
-                )
-            )
-            return (
-                f"x = {deep}\n".encode() + raw
-                if draw(st.booleans())
-                else raw + f"\nx.{'a.' * min(depth, 2000)}b = 1".encode()
-            )
-        case "long":
-            return (
-                raw
-                + b"\ny = "
-                + draw(st.sampled_from([b"9" * 5000, b"0x" + b"f" * 5000, b"1e99999", b'"' + b"x" * 100_000 + b'"']))
-            )
-    return raw
+    at = draw(st.integers(0, len(raw)))
+    odd = draw(
+        st.sampled_from([b"\0", b"\xff", b"\r", b'"""', b"'''", b"[[", b"]]", b"\\u0000", b"\xef\xbb\xbf", b"="])
+    )
+    depth = draw(st.sampled_from([50, 400, 3000, 100_000]))
+    deep = draw(
+        st.sampled_from([b"[" * depth, b"[" * depth + b"]" * depth, b"{a=" * depth, b"[" * depth + b"1" + b"]" * depth])
+    )
+    long = draw(st.sampled_from([b"9" * 5000, b"0x" + b"f" * 5000, b"1e99999", b'"' + b"x" * 100_000 + b'"']))
+    odds = [raw[:at], raw[:at] + odd + raw[at:], raw + raw, b"x = " + deep + b"\n" + raw, raw + b"\ny = " + long]
+    return draw(st.sampled_from([*[raw] * 4, *odds, raw + b"\nx." + b"a." * min(depth, 2000) + b"b = 1"]))
 
 
 @pytest.fixture

@@ -1,11 +1,12 @@
 """The configuration of a repository that is hunted in makes git run nothing, whoever owns it."""
 
+import contextlib
 import os
 import re
 import shlex
 import subprocess
-from itertools import product
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -20,7 +21,7 @@ from perfbisect.repository.commits import UnknownRevision, describe, look_up, re
 from perfbisect.repository.discovery import is_dirty, open_repository
 from perfbisect.repository.git import Repository, borrowed
 from perfbisect.repository.range import read_range
-from program import bisect
+from program import run
 from repos import Repo
 from traps import HOOKS, Trap
 from waiting import finish
@@ -29,6 +30,11 @@ pytestmark = pytest.mark.tools
 
 NOBODY = 65534
 FILES = ("a.c", "a.h", "a.i", "plain")
+
+
+def configure(config: Path, settings: dict[str, str]) -> None:
+    for name, value in settings.items():
+        subprocess.run(["git", "config", "--file", config, name, value], check=True)
 
 
 @pytest.fixture
@@ -41,13 +47,12 @@ def commits(git: Repo) -> list[str]:
 
 
 @pytest.fixture
-def hostile(tmp_path: Path, commits: list[str], trap: Trap) -> Path:
+def hostile(git: Repo, commits: list[str], trap: Trap) -> Path:
     """A repository in which everything is armed, with a file that looks changed and a submodule armed as well."""
-    repo = tmp_path / "repo"
+    repo = git.path
     module = repo / "module"
-    subprocess.run(["git", "clone", "-q", repo, module], check=True)
-    subprocess.run(["git", "update-index", "--add", "--cacheinfo", f"160000,{commits[0]},module"], cwd=repo, check=True)
-    subprocess.run(["git", "commit", "-q", "-m", "module"], cwd=repo, check=True)
+    git("clone", "-q", str(repo), str(module))
+    git.move_module("module", commits[0])
     for git_dir in (repo / ".git", module / ".git"):
         trap.arm(git_dir)
     for name in FILES:
@@ -71,10 +76,9 @@ def use(repo: Repository, host: LocalHost, commits: list[str]) -> None:
     for commit in commits:
         checkout.checkout(host, bare, commit, source, [])
     assert Path(source, "a.c").read_text() == "2\n"
-    for config, key in product(
-        ("config", "more", "config.worktree"), ("extensions.partialClone", "remote.evil.promisor")
-    ):
-        subprocess.run(["git", "config", "--file", repo.git_dir / config, "--unset", key], check=False)
+    for config in ("config", "more", "config.worktree"):  # no partial clone is sent
+        for key in ("extensions.partialClone", "remote.evil.promisor"):
+            subprocess.run(["git", "config", "--file", repo.git_dir / config, "--unset", key], check=False)
     sent = host.root / "sent.git"
     host.run(["git", "init", "-q", "--bare", "--template=", str(sent)])
     list(host_git.push(host, sent, repo, commits))
@@ -149,12 +153,12 @@ def test_no_missing_object_is_fetched(
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
     tree = git("rev-parse", "v1^{tree}")
     (tmp_path / "repo/.git/objects" / tree[:2] / tree[2:]).unlink()
-    git("config", "extensions.partialClone", "origin")
-    git("config", "remote.origin.promisor", "true")
-    git("config", "protocol.allow", "always")
-    git("config", "core.sshCommand", trap.command("ssh"))
-    for name, value in settings.items():
-        git("config", f"remote.origin.{name}", value.replace("%", f"{trap.folder}/{name}"))
+    partial = {"extensions.partialClone": "origin", "remote.origin.promisor": "true", "protocol.allow": "always",
+               "core.sshCommand": trap.command("ssh")}  # fmt: skip
+    promisor = {
+        f"remote.origin.{name}": value.replace("%", f"{trap.folder}/{name}") for name, value in settings.items()
+    }
+    configure(git.path / ".git/config", partial | promisor)
     opened = open_repository(tmp_path / "repo")
     assert look_up(opened, ["1234512345" * 4, "v1"]) == [None, commits[1]]
     with pytest.raises(EnvironmentFailure, match="git rev-list failed"):
@@ -165,17 +169,12 @@ def test_no_missing_object_is_fetched(
 def test_what_a_filter_would_make_of_a_file_is_not_known(hostile: Path, trap: Trap) -> None:
     opened = open_repository(hostile)
     assert not is_dirty(opened)
-    (hostile / "a.c").write_text("changed\n")
-    assert not is_dirty(opened)
-    (hostile / "plain").write_text("changed\n")
-    assert is_dirty(opened)
-    (hostile / "plain").write_text("2\n")
-    assert not is_dirty(opened)
+    for name, text, dirty in (("a.c", "changed\n", False), ("plain", "changed\n", True), ("plain", "2\n", False)):
+        (hostile / name).write_text(text)
+        assert is_dirty(opened) == dirty
     (hostile / "plain").unlink()
     assert is_dirty(opened)
-    subprocess.run(
-        ["git", "config", "--file", hostile / ".git/config", "filter.a=b.clean", trap.command("equals")], check=True
-    )
+    configure(hostile / ".git/config", {"filter.a=b.clean": trap.command("equals")})
     (hostile / ".git/info/attributes").write_text("* filter=a=b\n")
     assert not is_dirty(opened)
 
@@ -187,7 +186,7 @@ def test_a_checkout_that_is_configured_elsewhere_is_not_looked_at(
     other = tmp_path / "other"
     subprocess.run(["git", "init", "-q", other], check=True)
     for place in (other, tmp_path / "nowhere", Path("/"), Path("/proc/self/root")):
-        subprocess.run(["git", "config", "--file", hostile / ".git/config", "core.worktree", str(place)], check=True)
+        configure(hostile / ".git/config", {"core.worktree": str(place)})
         opened = open_repository(hostile / ".git")
         assert (opened.git_dir, opened.work_tree) == (hostile / ".git", None)
         assert not is_dirty(opened)
@@ -203,60 +202,52 @@ def foreign(hostile: Path) -> Path:
     return hostile
 
 
-@pytest.mark.parametrize("place", ["repo", "repo/module/..", "repo/.git", "repo/.git/objects", "repo/deep/er"])
-def test_a_repository_of_another_user_is_refused(foreign: Path, tmp_path: Path, place: str) -> None:
+def test_a_repository_of_another_user_is_refused(foreign: Path, tmp_path: Path) -> None:
+    """Also by a gitfile, a link, as a bare clone, and where it trusts itself."""
     (foreign / "deep" / "er").mkdir(parents=True)
-    with pytest.raises(EnvironmentFailure, match="detected dubious ownership in repository at") as caught:
-        open_repository(tmp_path / place)
-    assert re.search(r"If you trust it: git config --global --add safe\.directory \S*/repo\S*$", caught.value.advice)
-
-
-def test_gitfiles_links_and_bare_clones_of_another_user_are_refused(foreign: Path, tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / ".git").write_text(f"gitdir: {foreign}/.git\n")
     (tmp_path / "link").symlink_to(foreign)
     bare = tmp_path / "bare"
     subprocess.run(["cp", "-r", foreign / ".git", bare], check=True)
-    subprocess.run(["git", "config", "--file", bare / "config", "core.bare", "true"], check=True)
+    configure(bare / "config", {"core.bare": "true"})
     subprocess.run(["chown", "-R", str(NOBODY), bare], check=True)
-    for place in ("own", "link", "bare"):
-        with pytest.raises(EnvironmentFailure, match="dubious ownership"):
-            open_repository(tmp_path / place)
-
-
-def test_a_repository_of_another_user_that_is_trusted_serves(
-    foreign: Path, host: LocalHost, commits: list[str], seal: Path
-) -> None:
-    (seal / ".gitconfig").write_text(f"[safe]\n\tdirectory = {foreign}\n")
-    use(open_repository(foreign), host, commits)
-
-
-def test_it_cannot_trust_itself(foreign: Path) -> None:
     for value in ("*", str(foreign)):
         subprocess.run(
             ["git", "config", "--file", foreign / ".git/config", "--add", "safe.directory", value], check=True
         )
-    with pytest.raises(EnvironmentFailure, match="dubious ownership"):
-        open_repository(foreign)
+    inside = ("repo", "repo/module/..", "repo/.git", "repo/.git/objects", "repo/deep/er")
+    for place in (*inside, "own", "link", "bare"):
+        with pytest.raises(EnvironmentFailure, match="detected dubious ownership in repository at") as caught:
+            open_repository(tmp_path / place)
+        if place in inside:
+            trust = r"If you trust it: git config --global --add safe\.directory \S*/repo\S*$"
+            assert re.search(trust, caught.value.advice)
 
 
-def test_with_sudo_that_of_the_user_serves(
-    foreign: Path, host: LocalHost, commits: list[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("trusted", ["by the user", "with sudo"])
+def test_a_repository_of_another_user_that_is_trusted_serves(
+    foreign: Path, host: LocalHost, commits: list[str], seal: Path, trusted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SUDO_UID", str(NOBODY))
+    if trusted == "with sudo":
+        monkeypatch.setenv("SUDO_UID", str(NOBODY))
+    else:
+        (seal / ".gitconfig").write_text(f"[safe]\n\tdirectory = {foreign}\n")
     use(open_repository(foreign), host, commits)
 
 
-def test_the_program_refuses_one_that_it_finds_above(foreign: Path, tmp_path: Path) -> None:
+def test_the_program_refuses_one_that_it_finds_above(
+    foreign: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its words are those of git, and nothing runs: not even to report that it is refused."""
     below = foreign / "deep" / "er"
     below.mkdir(parents=True)
-    asked = ["run", "v0", "v2", "--build", "true", "--run", "true", "--history", str(tmp_path / "h.db")]
-    for words, cwd in ((asked, below), ([*asked, "--repo", str(foreign)], tmp_path)):
-        done = bisect(*words, cwd=cwd)
-        assert done.returncode == 4, done.stderr
-        assert "dubious ownership" in done.stderr
-        assert "git config --global --add safe.directory" in done.stderr
+    for words, cwd in (([], below), (["--repo", str(foreign)], tmp_path)):
+        monkeypatch.chdir(cwd)
+        done = run("run", "v0", "v2", "--build", "true", "--run", "true", *words)
+        assert done.status == 4, done.err
+        assert "dubious ownership" in done.err
+        assert "git config --global --add safe.directory" in done.err
 
 
 def test_grafts_do_not_change_the_history(
@@ -314,16 +305,10 @@ LISTS = [":{}", "{}:", "/nowhere::{}", ".:{}", "{}:.", "./:{}", "bin:{}", "../re
 
 @pytest.mark.parametrize("folders", LISTS)
 def test_nothing_is_searched_in_the_working_directory(
-    folders: str,
-    tmp_path: Path,
-    commits: list[str],
-    host: LocalHost,
-    trap: Trap,
-    monkeypatch: pytest.MonkeyPatch,
-    git: Repo,
+    folders: str, tmp_path: Path, commits: list[str], host: LocalHost, trap: Trap, git: Repo
 ) -> None:
     """An entry of a list of folders that is empty or relative is the folder in which git runs: the repository, a checkout."""
-    repo = tmp_path / "repo"
+    repo = git.path
     for folder in (repo, repo / ".git", repo / "bin"):
         folder.mkdir(exist_ok=True)
         for name in ("git", "sh", "sha256sum", "env"):
@@ -332,16 +317,10 @@ def test_nothing_is_searched_in_the_working_directory(
             program.chmod(0o755)
         for name in ("libz.so.1", "libpcre2-8.so.0", "libc.so.6"):
             (folder / name).write_text("no library\n")  # a program that finds it does not start
-    git("add", "-A")
-    git("commit", "-q", "-m", "programs and libraries")
-    commits.append(git("rev-parse", "HEAD"))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", folders.format(os.environ["PATH"]))
-    run_git(repo, commits, host)
-    monkeypatch.undo()
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("LD_LIBRARY_PATH", folders.format("/usr/lib"))
-    run_git(repo, commits, host)
+    commits.append(git.commit(title="programs and libraries"))
+    for variable, usual in (("PATH", os.environ["PATH"]), ("LD_LIBRARY_PATH", "/usr/lib")):
+        with mock.patch.dict(os.environ, {variable: folders.format(usual)}), contextlib.chdir(tmp_path):
+            run_git(repo, commits, host)
 
 
 def run_git(repo: Path, commits: list[str], host: LocalHost) -> None:
@@ -363,9 +342,9 @@ def test_odd_folders_for_temporary_files(
     (tmp_path / "away" / folder.strip("/")).mkdir(exist_ok=True)
     monkeypatch.setenv("TMPDIR", folder)
     asked = ["run", "v0", "v2", "--build", "true", "--run", "true", "--repo", str(tmp_path / "repo"), "--dry-run"]
-    done = bisect(*asked, cwd=tmp_path / "away")
-    assert (done.returncode, done.stderr) == (0, "")
     monkeypatch.setattr("tempfile.tempdir", None)
+    done = run(*asked)
+    assert (done.status, done.err) == (0, "")
     with borrowed(open_repository(tmp_path / "repo")) as lender:
         assert subprocess.run(["git", f"--git-dir={lender}", "cat-file", "-e", commits[0]], check=False).returncode == 0
         assert lender.is_absolute()
@@ -382,35 +361,38 @@ def test_an_unknown_format_is_refused_with_its_name(
 
 
 # Beside the traps: what makes a push fail, hang or send something else.
-STUBBORN = {
-    "push.gpgSign": "true",
-    "push.negotiate": "true",
-    "push.pushOption": "anything",
-    "push.default": "nothing",
-    "push.recurseSubmodules": "only",
-    "push.followTags": "true",
-    "remote.pushDefault": "nowhere",
-    "http.proxy": "http://nowhere.invalid",
-    "transfer.fsckObjects": "true",
-    "transfer.hideRefs": "refs/perfbisect",
-    "receive.fsckObjects": "true",
-    "receive.hideRefs": "refs",
-    "receive.denyDeletes": "true",
-    "receive.maxInputSize": "1",
-    "receive.procReceiveRefs": "refs/perfbisect",
-    "receive.certNonceSeed": "seed",
-    "receive.shallowUpdate": "false",
-    "protocol.allow": "never",
-    "protocol.fd.allow": "never",
-    "pack.packSizeLimit": "1",
-    "pack.windowMemory": "1",
-    "core.alternateRefsPrefixes": "refs/tags",
-    "core.bigFileThreshold": "1",
-    "core.compression": "0",
-    "safe.directory": "/nowhere",
-    "init.defaultObjectFormat": "sha256",
-    "init.templateDir": "/nowhere",
-}
+STUBBORN = dict(
+    line.split("=")
+    for line in [
+        "push.gpgSign=true",
+        "push.negotiate=true",
+        "push.pushOption=anything",
+        "push.default=nothing",
+        "push.recurseSubmodules=only",
+        "push.followTags=true",
+        "remote.pushDefault=nowhere",
+        "http.proxy=http://nowhere.invalid",
+        "transfer.fsckObjects=true",
+        "transfer.hideRefs=refs/perfbisect",
+        "receive.fsckObjects=true",
+        "receive.hideRefs=refs",
+        "receive.denyDeletes=true",
+        "receive.maxInputSize=1",
+        "receive.procReceiveRefs=refs/perfbisect",
+        "receive.certNonceSeed=seed",
+        "receive.shallowUpdate=false",
+        "protocol.allow=never",
+        "protocol.fd.allow=never",
+        "pack.packSizeLimit=1",
+        "pack.windowMemory=1",
+        "core.alternateRefsPrefixes=refs/tags",
+        "core.bigFileThreshold=1",
+        "core.compression=0",
+        "safe.directory=/nowhere",
+        "init.defaultObjectFormat=sha256",
+        "init.templateDir=/nowhere",
+    ]
+)
 
 
 def everything(trap: Trap, hooks: Path) -> dict[str, str]:
@@ -421,11 +403,6 @@ def everything(trap: Trap, hooks: Path) -> dict[str, str]:
         for name, value in settings.items()
         if name not in ("extensions.partialClone", "remote.evil.promisor")
     }
-
-
-def configure(config: Path, settings: dict[str, str]) -> None:
-    for name, value in settings.items():
-        subprocess.run(["git", "config", "--file", config, name, value], check=True)
 
 
 @pytest.mark.parametrize("whose", ["the repository", "the user", "the environment"])

@@ -2,19 +2,16 @@
 
 import json
 import os
-import shutil
-import sqlite3
-from collections.abc import Callable
-from contextlib import closing
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from program import Ended, run
+from repos import Repo
 
 pytestmark = pytest.mark.tools
 
-Git = Callable[..., str]
 OWN, THEIRS = "mine", "theirs"
 
 BUILDER = """
@@ -55,15 +52,12 @@ def write(folder: Path, whose: str, root: Path) -> None:
 
 
 @pytest.fixture
-def clone(tmp_path: Path, git: Git, seal: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def clone(tmp_path: Path, git: Repo, seal: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository with two commits and with recipes that hide the user's; it is the working directory."""
     write(seal / ".config/perfbisect", OWN, tmp_path / OWN)
     clone = tmp_path / "repo"
     write(clone, THEIRS, tmp_path / THEIRS)
-    for rate in (10, 20):
-        (clone / "run.sh").write_text(f"echo rate {rate}\n")
-        git("add", ".")
-        git("commit", "-qm", f"rate {rate}")
+    git.history({"run.sh": f"echo rate {rate}\n"} for rate in (10, 20))
     monkeypatch.chdir(clone)
     return clone
 
@@ -135,34 +129,24 @@ def test_shell_completion_follows_it_too_and_prints_nothing_else(clone: Path, mo
 
 
 @pytest.mark.parametrize(
-    "place", ["top", "folder", "linked", "worktree", "submodule", "bare", "inside .git", "cloned elsewhere", "foreign"]
+    ("prepare", "place"),
+    [
+        (":", "repo"),
+        (":", "repo/deep/er"),
+        ("ln -s repo link", "link"),
+        ("git -C repo worktree add -q ../tree", "tree"),
+        ("git -C repo -c protocol.file.allow=always submodule add -q $PWD/repo sub", "repo/sub"),
+        ("git clone -q --bare repo bare.git", "bare.git"),
+        (":", "repo/.git/hooks"),
+        ("git init -q --separate-git-dir apart work", "work"),  # cloned elsewhere
+        ("mkdir -p foreign; mkdir -m 0 foreign/.git", "foreign"),  # which git refuses to read
+    ],
 )
 def test_wherever_in_a_repository(
-    place: str, clone: Path, tmp_path: Path, git: Git, monkeypatch: pytest.MonkeyPatch
+    prepare: str, place: str, clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = clone
-    if place == "folder":
-        here = clone / "deep/er"
-    elif place == "linked":
-        here = tmp_path / "link"
-        here.symlink_to(clone)
-    elif place == "worktree":
-        here = tmp_path / "tree"
-        git("worktree", "add", "-q", str(here))
-    elif place == "submodule":
-        git("-c", "protocol.file.allow=always", "submodule", "add", "-q", str(clone), "sub")
-        here = clone / "sub"
-    elif place == "bare":
-        here = tmp_path / "bare.git"
-        git("clone", "-q", "--bare", ".", str(here))
-    elif place == "inside .git":
-        here = clone / ".git/hooks"
-    elif place == "cloned elsewhere":
-        here = tmp_path / "work"
-        git("init", "-q", "--separate-git-dir", str(tmp_path / "apart"), str(here))
-    elif place == "foreign":
-        here = tmp_path / "foreign"
-        (here / ".git").mkdir(parents=True, mode=0)  # which git refuses to read
+    subprocess.run(["sh", "-ec", prepare], cwd=tmp_path, check=True)
+    here = tmp_path / place
     write(here, THEIRS, tmp_path / THEIRS)
     monkeypatch.chdir(here)
     ended = dry_run("--repo", str(clone))
@@ -224,7 +208,7 @@ def test_a_working_directory_that_was_removed_is_no_bug(tmp_path: Path, monkeypa
 
 
 def test_a_hunt_goes_on_with_the_recipes_that_it_began_with(
-    clone: Path, tmp_path: Path, git: Git, monkeypatch: pytest.MonkeyPatch
+    clone: Path, tmp_path: Path, git: Repo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, fixed = tmp_path / "work", tmp_path / "fixed"
     write(here, "here", tmp_path / "root")
@@ -243,34 +227,6 @@ def test_a_hunt_goes_on_with_the_recipes_that_it_began_with(
     assert set(fixed.read_text().split()) == {"here"}
     assert not (tmp_path / THEIRS).exists()
     assert run("replay").status == 0
-
-
-def test_a_hunt_of_an_earlier_release_finds_its_recipes_where_it_began(
-    clone: Path, tmp_path: Path, git: Git, seal: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its record names no folders: it searched the working directory."""
-    here, fixed = tmp_path / "work", tmp_path / "fixed"
-    write(here, "here", tmp_path / "root")
-    (clone / "run.sh").write_text(f"[ -e {fixed} ] || exit 7; echo rate 5\n")
-    git("commit", "-qam", "slow")
-    shutil.rmtree(seal / ".config")
-    monkeypatch.chdir(here)
-    ends = git("rev-parse", "HEAD~1"), git("rev-parse", "HEAD")
-    assert run("run", *ends, "-b", "script", "-w", "one", "--repo", str(clone), "--plain").status == 4
-    blank = (
-        "update sessions set settings = json_remove(settings, '$.builders_path', '$.workloads_path', '$.hosts_path')"
-    )
-    with closing(sqlite3.connect(seal / ".local/state/perfbisect/history.db")) as history, history:
-        history.execute(blank)
-    fixed.touch()
-    monkeypatch.chdir(clone)
-    refused = run("resume", "--plain")
-    assert refused.status == 3
-    assert "There is no builder 'script'" in refused.err
-    assert f"it, copy what the hunt needs of it to {seal}/.config/perfbisect/builders." in refused.err
-    monkeypatch.chdir(here)
-    resumed = run("resume", "--plain")
-    assert resumed.status == 0, resumed.err
 
 
 def test_a_link_may_not_lead_out_of_a_folder_of_recipes_from_elsewhere(clone: Path, tmp_path: Path, seal: Path) -> None:
@@ -313,4 +269,4 @@ def test_a_script_is_a_file_beside_its_suite(script: str, clone: Path, tmp_path:
     )
     ended = run("workloads", "--workloads", str(tmp_path / "given"))
     assert ended.status == 3
-    assert f'`workloads.x.script` is "{script}", but must be a file in {suite.parent}' in ended.err
+    assert f'`workloads.x.script` is "{script}", but must be a file of the suite\'s folder' in ended.err
