@@ -24,20 +24,8 @@ def test_commits_and_prebuilt_binaries_on_another_machine(machine: Machine, tmp_
         subprocess.run(["sh", "-c", MAKE.format(repo=repo, tag=tag, prefix=prefix)], cwd=build, check=True)
     subprocess.run(["tar", "-C", str(tmp_path), "-czf", "demo.tar.gz", "demo-1.0"], cwd=tmp_path, check=True)
     builds = [f"old={tmp_path / 'demo.tar.gz'}", f"new={there / 'demo-1.1'}"]
-    words = [
-        "compare",
-        "v1.1",
-        *builds,
-        "v1.0",
-        "--repo",
-        str(repo),
-        "--builder",
-        "demo",
-        "--workload",
-        "update-index",
-        "--host",
-        "far",
-    ]
+    words = ["compare", "v1.1", *builds, "v1.0", "--repo", str(repo), "--builder", "demo", "--host", "far"]
+    words += ["--workload", "update-index"]
     asked = ["--visits", "2", "--runs", "1", "--warmup", "0.1", "--metric", "cpu/o", "--json"]
     done = bisect(*words, *asked)
     assert done.returncode == 0, done.stderr

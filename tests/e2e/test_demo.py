@@ -13,18 +13,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.tools]
 def test_the_planted_commit_is_named_after_a_kill_and_an_interrupt(tmp_path: Path) -> None:
     """Killed while it builds, interrupted while it measures, resumed to the right verdict, nothing done twice."""
     history = tmp_path / "history.db"
-    demo = [
-        "demo",
-        "--seed",
-        "3",
-        "--drop",
-        "60%",
-        "--folder",
-        str(tmp_path / "demo"),
-        "--history",
-        str(history),
-        "--json",
-    ]
+    place = ["--folder", str(tmp_path / "demo"), "--history", str(history), "--json"]
+    demo = ["demo", "--seed", "3", "--drop", "60%", *place]
     assert bisect_until(demo, '"BuildProgress"', signal.SIGKILL).returncode == -signal.SIGKILL
     resume = ["resume", "--history", str(history), "--json"]
     assert bisect_until(resume, '"RunProgress"', signal.SIGINT).returncode == 130

@@ -50,17 +50,8 @@ def commits(tmp_path: Path, git: Callable[..., str]) -> list[str]:
 
 def test_a_slow_command_of_a_server_is_found_without_a_recipe(tmp_path: Path, commits: list[str]) -> None:
     history = tmp_path / "history.db"
-    hunt = [
-        "run",
-        commits[0],
-        commits[-1],
-        "--repo",
-        str(tmp_path / "package"),
-        "--configure",
-        "MALLOC=libc",
-        "--plain",
-        "--no-explain",
-    ]
+    hunt = ["run", commits[0], commits[-1], "--repo", str(tmp_path / "package"), "--configure", "MALLOC=libc"]
+    hunt += ["--plain", "--no-explain"]
     run = shlex.join(["sh", "-c", RUN, "{data}"])
     ended = bisect(*hunt, "--run", run, "--rate", r'"GET","([0-9.]+)"', "--history", str(history))
     assert ended.returncode == 0, ended.stdout + ended.stderr
