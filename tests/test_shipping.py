@@ -31,13 +31,14 @@ def interpreter(name: str) -> str | None:
     return None
 
 
-@pytest.fixture
-def wheel(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
     subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
         cwd=ROOT, check=True, capture_output=True,
     )  # fmt: skip
-    [built] = tmp_path.glob("*.whl")
+    [built] = folder.glob("*.whl")
     return built
 
 
