@@ -180,15 +180,19 @@ def test_a_series_of_releases_is_kept(history: History) -> None:
     assert [(each.title, each.series) for each in history.trials()] == [("1.0..1.9", "1.0..1.9")]
 
 
-def test_a_comparison_that_has_failed_says_why_and_goes_on(history: History) -> None:
+@pytest.mark.parametrize("runs", [0, 1])
+def test_a_comparison_that_has_failed_says_why_and_goes_on(history: History, runs: int) -> None:
+    """What kept it from measuring anything is tried again."""
     wanted = request(TrialType.COMPARE, sample.SETTINGS, "old")
     trial = sample.begin_trial(history, wanted)
+    for _ in range(runs):
+        history.append(trial, RunFinished(0, sample.run(0, 1.0)), 2.0)
     history.append(trial, CandidateSkipped(1, SkipFacts("old", "run", "it crashed", "/log", 3.0)), 2.0)
     left(history, trial, "no room")
     assert (history.trial("c1").state, history.trial("c1").failure) == ("failed", "no room")
     assert [(listed.state, listed.failure) for listed in history.trials()] == [("failed", "no room")]
     goes_on(history, history.trial("c1"), wanted)
-    assert len(history.trial("c1").skips) == 1
+    assert len(history.trial("c1").skips) == runs
     assert (history.trial("c1").state, history.trial("c1").failure) == ("running", "")
     history.append(trial, TrialEnded(), 11.0)
     history.fail(trial, "nothing was measured", 12.0)
