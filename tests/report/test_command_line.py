@@ -10,7 +10,7 @@ import sample_hunt as sample
 from perfbisect.cli.commands.run import run as run_command
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.settings import COUNTED, Direction, Policy, Quick, Settings
-from perfbisect.report.command_line import command_to_resume, command_to_run
+from perfbisect.report.command_line import command_on, command_to_run
 from perfbisect.store.connection import default_place
 
 REQUESTED = Settings(
@@ -74,5 +74,5 @@ def test_the_command_asks_for_the_same_hunt(monkeypatch: pytest.MonkeyPatch, tmp
 
 
 def test_commands_name_a_history_only_when_it_is_not_the_usual_one(tmp_path: Path) -> None:
-    assert command_to_resume(3, default_place()) == "bisect resume 3"
-    assert command_to_resume(3, tmp_path / "a b.db") == f"bisect resume 3 --history '{tmp_path}/a b.db'"
+    assert command_on("resume", 3, default_place()) == "bisect resume 3"
+    assert command_on("resume", 3, tmp_path / "a b.db") == f"bisect resume 3 --history '{tmp_path}/a b.db'"

@@ -43,7 +43,7 @@ from perfbisect.core.domain.orders import (
 from perfbisect.core.domain.settings import PriorKnowledge, Settings
 from perfbisect.core.inference.analysis import prior_belief
 from perfbisect.core.inference.hunt_state import Classification, fold
-from perfbisect.report.command_line import command_to_resume, command_to_run
+from perfbisect.report.command_line import command_on, command_to_run
 from perfbisect.report.hunt import document
 from perfbisect.report.markdown import markdown
 from perfbisect.report.reader import Reader, read_story
@@ -70,7 +70,7 @@ def story_of(
         1, sample.BEGAN, "engine", "o2nofp", "update-index", "local", "qps", "1.0", "1.1", 14, 10, 2, state,
         None, None, None, 6, 16,
     )  # fmt: skip
-    commands = command_to_run(settings, default_place()), command_to_resume(1, default_place())
+    commands = command_to_run(settings, default_place()), command_on("resume", 1, default_place())
     return Reader(listed, settings, folded).story(*commands)
 
 

@@ -107,25 +107,6 @@ def test_every_kind_of_event_comes_back(history: History) -> None:
     assert [entry.event for entry in history.events(hunt)] == events
 
 
-def test_a_belief_comes_back_to_four_digits_and_takes_little_room(history: History) -> None:
-    culprit = np.repeat([0.0, 1 / 70_000, 2 / 70_000], [1, 70_000, 0 + 29_999])
-    slow = np.repeat([0.0, 0.123456, 1.0], [2, 70_000, 29_998])
-    belief = Belief(culprit, 0.9, np.float64(0.01), Interval(0.1, 0.2, 0.3), ("drift",), slow)
-    order = Measure((Share(np.int64(3), 2), Share(0, 2)), Purpose.SEARCH)  # type: ignore[arg-type]
-    hunt = sample.begin(history)
-    history.append(hunt, Decided(Decision(order, belief)), 5.0)
-    [entry] = history.events(hunt)
-    assert isinstance(entry.event, Decided)
-    back = entry.event.decision
-    assert back.order == order
-    assert np.allclose(back.belief.culprit, culprit, rtol=1e-3)
-    assert (back.belief.change, back.belief.noise, back.belief.warnings) == (0.9, 0.01, ("drift",))
-    assert back.belief.effect == belief.effect
-    assert np.allclose(back.belief.slow, slow, atol=1e-4)
-    [(size,)] = history.query("select length(body) from events").rows
-    assert size < 400
-
-
 def test_progress_is_not_kept(history: History) -> None:
     hunt = sample.begin(history)
     history.append(hunt, BuildProgress(1, 2, 3, "compile"), 5.0)

@@ -31,7 +31,6 @@ from perfbisect.core.domain.events import (
 )
 from perfbisect.core.domain.facts import BuildFacts, ChangeFacts, HostFacts, RunFacts
 from perfbisect.core.domain.orders import (
-    Belief,
     Decision,
     Inconclusive,
     Interval,
@@ -39,9 +38,7 @@ from perfbisect.core.domain.orders import (
     Measure,
     Purpose,
     Reason,
-    Several,
     Share,
-    Step,
 )
 from perfbisect.store.history import History
 from perfbisect.ui.lines import JsonLines, PlainLines, decode, encode, lines
@@ -147,29 +144,6 @@ def test_every_event_comes_back(events: Events) -> None:
         "Warned", "HuntStarted", "Decided", "BuildStarted", "BuildProgress", "BuildFinished", "CandidateSkipped",
         "RunStarted", "RunProgress", "RunFinished", "HuntEnded",
     }  # fmt: skip
-
-
-def test_verdicts_of_older_histories_still_come_back() -> None:
-    verdict = Several((Step(3, 0.97, Interval(0.8, 0.9, 0.95), (2,)),))
-    line = json.loads(encode(HuntEnded(verdict), 1.0))
-    del line["verdict"]["unsettled"], line["verdict"]["detectable"]
-    assert decode(json.dumps(line)) == (HuntEnded(verdict), 1.0)
-
-
-def test_a_belief_about_many_takes_little_room() -> None:
-    culprit = np.full(100_000, 0.1 / 99_999)
-    culprit[70_000] = 0.9
-    slow = np.repeat([0.0, 1.0], [70_000, 30_000])
-    belief = Belief(culprit, 0.5, 0.02, Interval(0.0, 1.0, np.inf), slow=slow)
-    line = encode(Decided(Decision(Measure((Share(1, 2),), Purpose.ENDS), belief)), 1.0)
-    belief_written = json.loads(line)["belief"]
-    assert len(line) < 5000
-    assert belief_written["culprit"] == [[70_000, 1e-6], [1, 0.9], [29_999, 1e-6]]
-    event, _ = decode(line)
-    assert isinstance(event, Decided)
-    assert event.decision.belief.effect.high == np.inf and len(event.decision.belief.culprit) == 100_000
-    assert np.allclose(event.decision.belief.culprit, culprit, rtol=1e-4, atol=0)
-    assert np.array_equal(event.decision.belief.slow, slow)
 
 
 @pytest.mark.parametrize(

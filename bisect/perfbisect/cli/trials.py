@@ -49,7 +49,7 @@ def conclude(trial: "Trial", cut: "Interrupted | None", history: Path | None, fo
     from perfbisect.core.stats.noise import noise_of_trial
     from perfbisect.core.stats.paired_comparison import whole
     from perfbisect.errors import INTERRUPTED, EnvironmentFailure
-    from perfbisect.report.command_line import command_to_show
+    from perfbisect.report.command_line import command_on
     from perfbisect.wording.reasons import proof_status
 
     kind = trial.request.kind
@@ -67,7 +67,7 @@ def conclude(trial: "Trial", cut: "Interrupted | None", history: Path | None, fo
     if kind is TrialType.NOISE:
         return 0
     if not form:
-        note(f"Counters per operation: {command_to_show(trial.name, history)}")
+        note(f"Counters per operation: {command_on('show', trial.name, history)}")
     if kind is TrialType.PROVE:
         return proof_status(trial)
     if not form:

@@ -80,19 +80,9 @@ def of_recipes(settings: Settings) -> list[str]:
     return [word for option in options if option[1] for word in option]
 
 
-def command_to_resume(hunt: int, history: Path) -> str:
-    """The `bisect resume` of this hunt."""
-    return command_on("resume", str(hunt), history)
-
-
-def command_to_show(name: str, history: Path | None) -> str:
-    """The `bisect show` of a hunt, a comparison or an A/A."""
-    return command_on("show", name, history)
-
-
-def command_on(verb: str, name: str, history: Path | None) -> str:
+def command_on(verb: str, name: str | int, history: Path | None) -> str:
     """The command that shows, resumes, proves or reports a hunt or a trial."""
-    return shell_words(["bisect", verb, name, *history_option(history)])
+    return shell_words(["bisect", verb, str(name), *history_option(history)])
 
 
 def history_option(history: Path | None) -> list[str]:

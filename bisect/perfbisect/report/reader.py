@@ -22,7 +22,7 @@ from perfbisect.core.domain.orders import (
 from perfbisect.core.domain.settings import Settings
 from perfbisect.core.explain.explanation import explanation
 from perfbisect.core.inference.hunt_state import HuntState, classify, effect_of, fold, ratios
-from perfbisect.report.command_line import command_to_resume, command_to_run
+from perfbisect.report.command_line import command_on, command_to_run
 from perfbisect.report.profiles import Profiles, profiles
 from perfbisect.report.story import BuiltAhead, Candidate, Case, Costs, Counted, LeftOpen, Story, Suspect
 from perfbisect.store.batches import batch_together
@@ -70,7 +70,7 @@ def read_hunt(history: History, hunt: int, describe: Describe = Commit) -> tuple
     settings = history.settings(hunt)
     state.use_range(history.candidates(hunt))
     story = Reader(history.listed(hunt), settings, state, describe).story(
-        command_to_run(settings, history.path), command_to_resume(hunt, history.path)
+        command_to_run(settings, history.path), command_on("resume", hunt, history.path)
     )
     shown = {trial.name: tuple(reasons.proof_sentences(trial)) for trial in history.proofs(hunt)}
     drawn = Drawn(state, tuple(course([event for _, event in entries], state.commits)), profiles(state.studied))

@@ -9,7 +9,7 @@ from rich.cells import cell_len
 
 from perfbisect.report.document import Cell, Code, Document, Facts, Figure, Notes, Part, Prose, Section, Table
 from perfbisect.wording.quantities import moment
-from perfbisect.wording.table import GAP, Layout, aligned
+from perfbisect.wording.table import GAP, aligned, table
 from perfbisect.wording.text import line_of, printable
 
 if TYPE_CHECKING:
@@ -97,12 +97,11 @@ def notes(text: str, indent: str, width: int | None) -> Iterable[str]:
     return wrap(printable(text), wide, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
 
 
-def listing(found: Table, width: int | None) -> Iterator[str]:
+def listing(found: Table, width: int | None) -> list[str]:
     """A table; where there is little room it loses its minor columns, and the end of its last one."""
     rows = [[printable(cell.text) for cell in row.cells] for row in found.rows]
     inner = width - 2 if width and found.minor else None
-    layout = Layout.fit(found.head, rows, right=found.right, width=inner, drop=found.minor)
-    return map(layout.line, (found.head, *rows))
+    return table(found.head, rows, right=found.right, width=inner, drop=found.minor)
 
 
 def grid(found: Table) -> "Iterator[Text]":

@@ -244,9 +244,7 @@ def head_of(history: History, session: int) -> Head:
     sittings = history.select(select, [session])
     check_counts(host := builtins(read_host(history.connection, host_id)))
     head = Head(
-        msgspec.convert(kind, str),
-        msgspec.convert(uid, str),
-        msgspec.convert(origin, str),
+        *msgspec.convert((kind, uid, origin), tuple[str, str, str]),
         number(started),
         masked_fields(history.settings(session)),
         msgspec.convert(host, HostFacts),

@@ -46,8 +46,8 @@ from perfbisect.core.domain.metrics import comparable, shown, shown_metric, unit
 from perfbisect.core.domain.orders import Decision, Measure
 from perfbisect.core.inference.hunt_state import is_of_build
 from perfbisect.ui.stream import put
-from perfbisect.ui.trial import TrialView
-from perfbisect.ui.view_model import REPORT, Report, Row, Running, TimedEvent, ViewModel, recalled, update
+from perfbisect.ui.trial import TrialView, recalled_session
+from perfbisect.ui.view_model import REPORT, Report, Row, Running, TimedEvent, ViewModel, update
 from perfbisect.wording.quantities import (
     chance,
     count,
@@ -205,10 +205,8 @@ def decode(line: str | bytes) -> tuple[Event, float]:
 class Lines:
     """A view that writes each event to a stream at once, and keeps nothing to draw. ``titles`` are those of its hunts."""
 
-    def __init__(
-        self, stream: TextIO, titles: Mapping[int, str], report: Report = REPORT, *, together: bool = False
-    ) -> None:
-        self.stream, self.titles, self.report, self.together = stream, titles, report, together
+    def __init__(self, stream: TextIO, titles: Mapping[int, str]) -> None:
+        self.stream, self.titles = stream, titles
 
     def recall(self, hunt: int, events: Iterable[TimedEvent]) -> None:
         """The lines of earlier sittings of a resumed hunt were written then."""
@@ -249,8 +247,8 @@ class PlainLines(Lines):
         together: bool = False,
         quiet: bool = False,
     ) -> None:
-        super().__init__(stream, titles, report, together=together)
-        self.quiet = quiet
+        super().__init__(stream, titles)
+        self.report, self.together, self.quiet = report, together, quiet
         wide = max(map(cell_len, titles.values()), default=0)
         several = len(titles) > 1
         self.prefixes = {
@@ -263,9 +261,7 @@ class PlainLines(Lines):
 
     def recall(self, hunt: int, events: Iterable[TimedEvent]) -> None:
         """Take the events of earlier sittings of a hunt; their lines were written then."""
-        known, view = [*events], ViewModel(report=self.report)
-        trial = TrialView.of(view, known[0][1]) if known else None
-        self.views[hunt] = trial.recall(known) if trial else recalled(view, known)
+        self.views[hunt] = recalled_session(self.report, events)
 
     def show(self, hunt: int, events: Iterable[TimedEvent]) -> None:
         """Write the lines of events, at once."""

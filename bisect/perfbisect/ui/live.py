@@ -15,7 +15,7 @@ from perfbisect.clock import CLOCK
 from perfbisect.core.domain.events import HuntEnded
 from perfbisect.core.inference.hunt_state import is_of_build
 from perfbisect.ui.screen import lines
-from perfbisect.ui.trial import TrialView
+from perfbisect.ui.trial import TrialView, recalled_session
 from perfbisect.ui.trial import picture as picture_of_trial
 from perfbisect.ui.view_model import (
     REPORT,
@@ -25,7 +25,6 @@ from perfbisect.ui.view_model import (
     TimedEvent,
     ViewModel,
     caught_up,
-    recalled,
 )
 from perfbisect.wording.glyphs import glyphs_for
 from perfbisect.wording.quantities import count
@@ -68,9 +67,7 @@ class LiveScreen:
 
     def recall(self, hunt: int, events: Iterable[TimedEvent]) -> None:
         """Take the events of earlier sittings of a hunt, before any other of it."""
-        known, view = [*events], ViewModel(report=self.report)
-        trial = TrialView.of(view, known[0][1]) if known else None
-        self.views[hunt] = trial.recall(known) if trial else recalled(view, known)
+        self.views[hunt] = recalled_session(self.report, events)
 
     def show(self, hunt: int, events: Iterable[TimedEvent]) -> None:
         """Take events of a hunt; the next picture includes them."""

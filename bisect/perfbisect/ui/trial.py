@@ -1,6 +1,6 @@
 """What views show of a trial: what is known of it, its lines, and its picture with the ratios so far."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 
 from rich.text import Text
@@ -21,7 +21,7 @@ from perfbisect.core.domain.settings import TrialRequest
 from perfbisect.core.domain.trials import Trial
 from perfbisect.core.stats.paired_comparison import levels, paired
 from perfbisect.ui.screen import Section, both_ends, drawn, folded, share_out
-from perfbisect.ui.view_model import Building, Running, TimedEvent, ViewModel, activity_after
+from perfbisect.ui.view_model import Building, Report, Running, TimedEvent, ViewModel, activity_after, recalled
 from perfbisect.wording.glyphs import Glyphs, bar
 from perfbisect.wording.quantities import MISSING, clock, count, decimals, estimate, figure
 from perfbisect.wording.table import table
@@ -140,6 +140,13 @@ class TrialView:
         """Estimated minutes that the remaining runs take; None while none was made."""
         costs = [run.cost for run in self.trial.runs] if self.trial else []
         return (self.expected - self.done) * median(costs) / 60 if costs else None
+
+
+def recalled_session(report: Report, events: Iterable[TimedEvent]) -> ViewModel | TrialView:
+    """The view of a session after the events of its earlier sittings."""
+    known, view = [*events], ViewModel(report=report)
+    trial = TrialView.of(view, known[0][1]) if known else None
+    return trial.recall(known) if trial else recalled(view, known)
 
 
 def measured(trial: Trial, facts: object) -> str:

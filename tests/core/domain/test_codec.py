@@ -67,7 +67,19 @@ def test_a_verdict_is_read_as_it_was_written(verdict: Found | Inconclusive | Sev
     assert again(HuntEnded(verdict)) == HuntEnded(verdict)
 
 
-def test_equal_probabilities_of_neighbours_are_kept_as_one_number() -> None:
-    belief = Belief(np.full(100_000, 1e-5), 1.0, 0.01, SAME)
-    event = Decided(Decision(Measure((Share(1, 1),), Purpose.SEARCH), belief))
-    assert encode(event)["belief"]["culprit"] == [[100_000, 1e-5]]
+def test_a_belief_about_many_takes_little_room() -> None:
+    """Equal probabilities of neighbours are kept as one number; those of numpy are plain ones."""
+    culprit = np.full(100_000, 0.1 / 99_999)
+    culprit[70_000] = 0.9
+    slow = np.repeat([0.0, 0.123456, 1.0], [2, 69_998, 30_000])
+    belief = Belief(culprit, 0.5, np.float64(0.02), Interval(0.0, 1.0, np.inf), ("drift",), slow)
+    order = Measure((Share(np.int64(1), 2), Share(0, 2)), Purpose.ENDS)  # type: ignore[arg-type]
+    event = Decided(Decision(order, belief))
+    assert encode(event)["belief"]["culprit"] == [[70_000, 1e-6], [1, 0.9], [29_999, 1e-6]]
+    assert len(dumps(encode(event))) < 600
+    found = again(event)
+    assert isinstance(found, Decided) and found.decision.order == order
+    back = found.decision.belief
+    assert (back.change, back.noise, back.effect, back.warnings) == (0.5, 0.02, belief.effect, ("drift",))
+    assert np.allclose(back.culprit, culprit, rtol=1e-4, atol=0)
+    assert np.allclose(back.slow, slow, atol=1e-4)

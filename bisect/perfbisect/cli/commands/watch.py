@@ -10,7 +10,7 @@ import click
 from perfbisect.cli.options.common import history_option, lines_wanted, plain_option, view_of
 from perfbisect.cli.options.completion import any_id
 from perfbisect.cli.options.param_types import Which
-from perfbisect.report.command_line import command_on, command_to_show
+from perfbisect.report.command_line import command_on
 from perfbisect.ui.stream import note
 from perfbisect.wording.text import printable
 
@@ -77,7 +77,7 @@ def numbers(one: int | str, history: "History") -> list[int]:
         return [int(one[1:])]
     found = [each.hunt for each in read_batch(history, int(one[1:])).hunts if each.hunt is not None]
     if not found:
-        raise UsageError(f"No hunt of {one} has begun.", f"See what it has: {command_to_show(one, history.path)}")
+        raise UsageError(f"No hunt of {one} has begun.", f"See what it has: {command_on('show', one, history.path)}")
     return found
 
 

@@ -95,17 +95,17 @@ def view_of(
 
     Without a ``stream`` it is on standard output, and its last picture stays. ``quiet``: lines about what goes wrong, alone.
     """
-    from perfbisect.report.command_line import command_to_show
+    from perfbisect.report.command_line import command_on
 
     def report(hunt: int) -> str:
-        return command_to_show(str(hunt), history)
+        return command_on("show", hunt, history)
 
     out = stream or sys.stdout
     if view or quiet or lines_wanted(out):
         from perfbisect.ui.lines import JsonLines, PlainLines
 
         if view == "json":
-            return JsonLines(out, titles, report)
+            return JsonLines(out, titles)
         return PlainLines(out, titles, report, together=together, quiet=quiet)
     from perfbisect.ui.live import LiveScreen
     from perfbisect.ui.terminal import Terminal

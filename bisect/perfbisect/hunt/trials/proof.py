@@ -16,7 +16,7 @@ from perfbisect.host.lock import WaitCallback
 from perfbisect.hunt.sitting import refuse_imported, verdict_of
 from perfbisect.hunt.trials.setup import TrialSetup
 from perfbisect.recipes.requested import load_requested
-from perfbisect.report.command_line import command_to_resume
+from perfbisect.report.command_line import command_on
 from perfbisect.repository.commits import look_up
 from perfbisect.repository.derived import reverted
 from perfbisect.repository.discovery import open_repository
@@ -58,7 +58,7 @@ def unnamed(history: History, hunt: int, verdict: Verdict | None) -> UsageError:
     match verdict:
         case None:
             return UsageError(
-                f"Hunt {hunt} has no verdict yet.", f"Continue it: {command_to_resume(hunt, history.path)}"
+                f"Hunt {hunt} has no verdict yet.", f"Continue it: {command_on('resume', hunt, history.path)}"
             )
         case Inconclusive(candidates) if len(candidates) > 1:
             size = count(len(candidates), "commit")
