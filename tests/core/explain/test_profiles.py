@@ -35,24 +35,14 @@ from perfbisect.core.explain.profiles import (
         ("int (&edge<int>()) [3]", "a.out", "int (&edge<int>()) [3] (a.out)"),
         ("vfs_read", "[kernel]", "vfs_read ([kernel])"),
         ("clock_gettime", "[vdso]", "clock_gettime ([vdso])"),
+        ("", "libz.so.1", "[libz.so.1]"),  # addresses without a symbol are one frame
+        ("", "[kernel]", "[kernel]"),
+        ("", UNKNOWN, UNKNOWN),
     ],
 )
 def test_a_frame_is_read_as_it_was_written(function: str, binary: str, text: str) -> None:
     assert frame(function, binary) == text
-    assert read_frame(text) == (function, binary)
-
-
-@pytest.mark.parametrize(
-    ("binary", "text", "read"),
-    [
-        ("libz.so.1", "[libz.so.1]", ("[libz.so.1]", "libz.so.1")),
-        ("[kernel]", "[kernel]", ("[kernel]", "[kernel]")),
-        ("", "[unknown]", ("[unknown]", "[unknown]")),
-    ],
-)
-def test_addresses_without_a_symbol_are_one_frame(binary: str, text: str, read: tuple[str, str]) -> None:
-    assert frame("", binary) == text
-    assert read_frame(text) == read
+    assert read_frame(text) == (function or text, binary)
 
 
 def test_no_name_can_end_a_frame_or_a_line() -> None:
@@ -62,10 +52,10 @@ def test_no_name_can_end_a_frame_or_a_line() -> None:
     assert frames(f"program;{written};{frame('d', 'libc.so.6')}") == (written, "d (libc.so.6)")
 
 
-def test_a_program_has_no_binary() -> None:
+def test_a_program_has_no_binary_and_no_frame_may_lack_one() -> None:
     assert read_frame("mysqld") == ("mysqld", "")
-
     assert frames("mysqld") == ()
+    assert frame("", "") == UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -153,13 +143,9 @@ def test_equal_stacks_are_one() -> None:
     "line", ["", "a\tb\tc", "12", "12\t1", "-1\t1\tserver\tf (/x)", "perf: something\tis wrong", "lost\t"]
 )
 def test_a_line_of_anything_else_is_left_out_or_has_no_frame(line: str) -> None:
-    folded = fold([line])
+    folded, none = fold([line]), fold([])
     assert set(folded.stacks) <= {f"{UNKNOWN};{UNKNOWN}"}
-
-
-def test_nothing_was_sampled() -> None:
-    folded = fold([])
-    assert (folded.stacks, folded.samples, folded.alone) == ({}, 0, 0.0)
+    assert (none.stacks, none.samples, none.alone) == ({}, 0, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -51,20 +51,20 @@ def test_counts_that_show_what_rates_hide() -> None:
     assert choice.usual and choice.usual.metric == "qps" and not choice.usual.clear(USUAL)
 
 
-def test_a_change_that_only_rates_show() -> None:
-    good, bad = runs(STEADY, {"instructions": STEADY}), runs(times(0.8, STEADY), {"instructions": STEADY})
-    assert choose("qps", good, bad, USUAL).metric == "qps"
-
-
-def test_the_clearer_of_two() -> None:
-    """Instructions rise by 1 %, and the rate drops by 50 %: both are clear, and the rate is worth more."""
-    good, bad = runs(STEADY, {"instructions": STEADY}), runs(times(0.5, STEADY), {"instructions": times(1.01, STEADY)})
-    assert choose("qps", good, bad, Policy(min_effect=0.005)).metric == "qps"
-
-
-def test_a_better_metric_is_none_that_shows_the_change() -> None:
-    good, bad = runs(STEADY, {"instructions": STEADY}), runs(times(0.97, STEADY), {"instructions": times(0.5, STEADY)})
-    assert choose("qps", good, bad, USUAL).metric == "qps"
+@pytest.mark.parametrize(
+    ("slower", "more", "policy"),
+    [
+        pytest.param(0.8, 1.0, USUAL, id="only rates show it"),
+        pytest.param(0.5, 1.01, Policy(min_effect=0.005), id="both are clear, and the rate is worth more"),
+        pytest.param(0.97, 0.5, USUAL, id="a better metric is none that shows the change"),
+    ],
+)
+def test_rates_are_taken(slower: float, more: float, policy: Policy) -> None:
+    good, bad = (
+        runs(STEADY, {"instructions": STEADY}),
+        runs(times(slower, STEADY), {"instructions": times(more, STEADY)}),
+    )
+    assert choose("qps", good, bad, policy).metric == "qps"
 
 
 def test_without_a_change_or_without_values_it_is_that_of_the_workload() -> None:

@@ -89,24 +89,23 @@ def noise_of(runs: Sequence[Timed], shared: bool) -> Noise | None:
     msw = inside / (n - v) if n > v else None
     msb = outside / (v - 1) if v > 1 else None
     second = _second(tame)
+    between: float | None = None
     if msw is None or msb is None:
-        square, few = (msb, v - 1) if msb is not None else (msw or 0.0, n - v)
-        low, high = (math.sqrt(square * factor) for factor in chi_square_factors(few))
-        within = None if msw is None else math.sqrt(msw)
-        return Noise(v, n, len(runs) - n, shared, None, within, math.sqrt(square), low, high, few, second)
-    even = (n - float((size**2).sum()) / n) / (v - 1)
-    between = max(0.0, msb - msw) / even
-    weights = (1 / even, 1 - 1 / even) if shared else (0.0, 1.0)
-    squares, freedoms = (msb, msw), (v - 1, n - v)
-    total = (between if shared else 0.0) + msw
-    low, high = _interval([w * s for w, s in zip(weights, squares, strict=True)], freedoms)
-    low, high = min(low, total), max(high, total)
-    spread = sum((w * s) ** 2 / f for w, s, f in zip(weights, squares, freedoms, strict=True))
-    freedom = total**2 / spread if spread else float(n - 1)
-    return Noise(
-        v, n, len(runs) - n, shared, math.sqrt(between), math.sqrt(msw), math.sqrt(total), math.sqrt(low),
-        math.sqrt(high), freedom, second,
-    )  # fmt: skip
+        total, freedom = (msb, v - 1.0) if msb is not None else (msw or 0.0, n - v + 0.0)
+        low, high = (total * factor for factor in chi_square_factors(freedom))
+    else:
+        even = (n - float((size**2).sum()) / n) / (v - 1)
+        between = max(0.0, msb - msw) / even
+        weights = (1 / even, 1 - 1 / even) if shared else (0.0, 1.0)
+        parts, freedoms = [w * s for w, s in zip(weights, (msb, msw), strict=True)], (v - 1, n - v)
+        total = (between if shared else 0.0) + msw
+        low, high = _interval(parts, freedoms)
+        low, high = min(low, total), max(high, total)
+        spread = sum(part**2 / f for part, f in zip(parts, freedoms, strict=True))
+        freedom = total**2 / spread if spread else n - 1.0
+    of_visits, of_runs = (None if each is None else math.sqrt(each) for each in (between, msw))
+    run, low, high = map(math.sqrt, (total, low, high))
+    return Noise(v, n, len(runs) - n, shared, of_visits, of_runs, run, low, high, freedom, second)
 
 
 def at_least(noise: float, metric: str) -> float:
