@@ -101,3 +101,11 @@ def run(*args: str) -> Ended:
         out.flush()
     assert isinstance(status, int)
     return Ended(status, *(stream.buffer.getvalue().decode() for stream in (out, err)))  # type: ignore[attr-defined]
+
+
+def executable(path: Path, text: str) -> Path:
+    """Write a program, in a folder that may have to be made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path

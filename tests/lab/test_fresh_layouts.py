@@ -18,6 +18,7 @@ from perfbisect.lab.build.links import LayoutSeeds
 from perfbisect.lab.host_lab import HostLab
 from perfbisect.lab.upkeep import items, remove
 from perfbisect.recipes.inventory import HostEntry
+from program import executable
 from repos import Repo
 from waiting import finish
 
@@ -150,10 +151,8 @@ def test_measuring_layouts_never_reads_what_they_share_with_their_build(
     tmp_path: Path, lab: HostLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measure(lab, Share(0, 1), fresh=False)
-    (tmp_path / "bin").mkdir()
-    reading = tmp_path / "bin" / "sha256sum"
-    reading.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/read\nexec {shutil.which("sha256sum")} "$@"\n')
-    reading.chmod(0o755)
+    counting = f'#!/bin/sh\necho "$@" >>{tmp_path}/read\nexec {shutil.which("sha256sum")} "$@"\n'
+    executable(tmp_path / "bin" / "sha256sum", counting)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     for _ in range(2):
         measure(lab, Share(0, 2))

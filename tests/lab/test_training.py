@@ -19,6 +19,7 @@ from perfbisect.lab.training import LIMIT, SECONDS, Trainer, shortened
 from perfbisect.recipes.builder import Builder, Server, Variant
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Workload, load_training
+from program import executable
 from waiting import finish
 
 VARIANT = Variant(cflags="-O2", train="*")
@@ -168,11 +169,8 @@ def test_a_workload_that_fails_is_a_failure_of_the_build(trainer: Trainer) -> No
 def test_a_sysbench_without_the_driver_is_a_fault_of_the_host(
     trainer: Trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program = tmp_path / "bin" / "sysbench"
-    program.parent.mkdir()
-    program.write_text("#!/bin/sh\nprintf 'Compiled-in database drivers:\\n  mysql - MySQL driver\\n\\nmore\\n'\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(program.parent), prepend=":")
+    poor = "#!/bin/sh\nprintf 'Compiled-in database drivers:\\n  mysql - MySQL driver\\n\\nmore\\n'\n"
+    monkeypatch.setenv("PATH", str(executable(tmp_path / "bin" / "sysbench", poor).parent), prepend=":")
     [workload] = trainer.workloads
     by_sysbench = msgspec.structs.replace(workload, command=[], script="w.lua", driver="pgsql")
     builder = msgspec.structs.replace(trainer.builder, driver="pgsql")

@@ -3,7 +3,6 @@
 import json
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 
 from perfbisect.recipes.output_pattern import find_number
 from perfbisect.recipes.workload import load_workloads
+from program import bisect, executable
 
 SCRIPT = Path(__file__).parents[2] / "workloads" / "rocksdb" / "db_bench"
 NEW = (
@@ -24,10 +24,10 @@ pytestmark = pytest.mark.tools
 
 def run(folder: Path, line: str, *words: str, status: int = 0) -> tuple[list[str], str]:
     """The arguments that the script gives a db_bench which prints ``line``, and what the script prints."""
-    program = folder / "bin" / "db_bench"
-    program.parent.mkdir(exist_ok=True)
-    program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >{folder}/given\necho "{line}"\nexit {status}\n')
-    program.chmod(0o755)
+    executable(
+        folder / "bin" / "db_bench",
+        f'#!/bin/sh\nprintf "%s\\n" "$@" >{folder}/given\necho "{line}"\nexit {status}\n',
+    )
     done = subprocess.run([SCRIPT, folder, "2", *words], capture_output=True, text=True, check=False)
     assert done.returncode == status, done.stderr
     return (folder / "given").read_text().splitlines(), done.stdout
@@ -77,8 +77,7 @@ def test_every_workload_runs(tmp_path: Path, seal: Path) -> None:
 
 def compared(*words: str) -> Any:
     """What a short comparison tells."""
-    program = [sys.executable, "-c", "from perfbisect.cli.main import main; main()", "compare", *words]
     short = ["--builder", "rocksdb", "--visits", "1", "--runs", "1", "--set", "num=5000", "--json"]
-    done = subprocess.run([*program, *short], capture_output=True, text=True, check=False, timeout=3000)
+    done = bisect("compare", *words, *short)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

@@ -10,6 +10,7 @@ from perfbisect.lab.servers import configuration, sizes
 from perfbisect.recipes.builder_reader import load_builder
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.when import TreeFacts, applied
+from program import executable
 
 pytestmark = pytest.mark.tools
 
@@ -38,15 +39,12 @@ esac
 def settle(tmp_path: Path) -> Callable[..., tuple[int, list[str]]]:
     """``settle(busy, *unknown)``: the script's status and what it asks; nothing takes time."""
     programs = {"mysql": CLIENT, "mysqlcheck": "#!/bin/sh\necho analysed >>$LOG\n", "sleep": "#!/bin/sh\n"}
-    (tmp_path / "bin").mkdir()
     for name, text in programs.items():
-        (tmp_path / "bin" / name).write_text(text)
-        (tmp_path / "bin" / name).chmod(0o755)
+        executable(tmp_path / "bin" / name, text)
 
     def call(busy: int, *unknown: str, patience: int = 1200) -> tuple[int, list[str]]:
-        statements, script = tmp_path / "statements", tmp_path / "settle"
-        script.write_text(SETTLE.read_text().replace("PATIENCE=1200", f"PATIENCE={patience}"))
-        script.chmod(0o755)
+        statements, text = tmp_path / "statements", SETTLE.read_text()
+        script = executable(tmp_path / "settle", text.replace("PATIENCE=1200", f"PATIENCE={patience}"))
         env = {
             "PATH": f"{tmp_path}/bin:/usr/bin:/bin",
             "LOG": str(statements),

@@ -13,6 +13,7 @@ from perfbisect.lab.host_lab import HostLab
 from perfbisect.recipes.builder import Builder, Server
 from perfbisect.recipes.builder_reader import load_builder
 from perfbisect.recipes.placeholders import fill
+from program import executable
 
 RECIPES = Path(__file__).parents[2] / "builders"
 
@@ -45,9 +46,7 @@ def server(mysql: Builder) -> Server:
 def ask(tmp_path: Path) -> Run:
     """``ask(command, lacks, version)``: the command's status and output, in a release of that kind."""
     for program in ("bin/mysqld", "bin/mysql", "bin/mysqlcheck", "scripts/mysql_install_db"):
-        (tmp_path / "a b" / program).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "a b" / program).write_text(PROGRAM)
-        (tmp_path / "a b" / program).chmod(0o755)
+        executable(tmp_path / "a b" / program, PROGRAM)
 
     def call(command: Sequence[str], lacks: str = "nothing", version: str = "9.7.0") -> tuple[int, str]:
         values = {"prefix": f"{tmp_path}/a b", "source": str(tmp_path), "config": "C", "data": "D", "socket": "S"}

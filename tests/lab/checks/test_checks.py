@@ -3,7 +3,6 @@
 And which differences between the build hosts of one host are refused, and which are told.
 """
 
-import os
 import shutil
 import socket
 from collections.abc import Callable, Iterator
@@ -25,6 +24,7 @@ from perfbisect.lab.checks.all_hosts import DIFFERENCES, BuildSide, differing, r
 from perfbisect.lab.checks.preflight import compiler_cache, shared_findings
 from perfbisect.recipes.builder import Build, Builder
 from perfbisect.recipes.inventory import HostEntry
+from program import executable
 from sharing import object_server
 
 OUTPUTS = Path(__file__).parents[2] / "outputs" / "facts"
@@ -154,17 +154,28 @@ def test_who_is_there(host: LocalHost) -> None:
 
 
 @pytest.mark.tools
-def test_a_slow_or_wrong_clock(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert levels(machine.clock(inspection_of(host, (facts.CLOCK_SOURCE, "tsc\n")))) == {}
-    [slow] = machine.clock(inspection_of(host, (facts.CLOCK_SOURCE, "hpet\n")))
-    assert slow.level is Level.WARNING
-    assert "hpet" in slow.text
-    loose = inspection_of(host, (facts.SYNCHRONISED, "NTPSynchronized=no\n"))
-    assert levels(machine.clock(loose)) == {"clock": Level.NOTE}
-    behind = Fact(("date", "-d", "1 minute ago", "+%s.%N"), facts.TIME.read)
-    monkeypatch.setattr(machine, "TIME", behind)
-    [wrong] = machine.clock(inspection_of(host))
-    assert "60 s behind that of this machine" in wrong.text
+@pytest.mark.parametrize(
+    ("fact", "told", "level", "text"),
+    [
+        (facts.CLOCK_SOURCE, "tsc\n", None, ""),
+        (facts.CLOCK_SOURCE, "hpet\n", Level.WARNING, "hpet"),
+        (facts.SYNCHRONISED, "NTPSynchronized=no\n", Level.NOTE, "follows no time server"),
+        (None, "1 minute ago", Level.WARNING, "60 s behind that of this machine"),
+    ],
+)
+def test_a_slow_or_wrong_clock(
+    host: LocalHost,
+    monkeypatch: pytest.MonkeyPatch,
+    fact: Fact[object] | None,
+    told: str,
+    level: Level | None,
+    text: str,
+) -> None:
+    if fact is None:
+        monkeypatch.setattr(machine, "TIME", Fact(("date", "-d", told, "+%s.%N"), facts.TIME.read))
+    found = list(machine.clock(inspection_of(host, *([(fact, told)] if fact else []))))
+    assert [each.level for each in found] == ([level] if level else [])
+    assert all(text in each.text for each in found)
 
 
 def checked(folder: Path, **entry: object) -> list[Finding]:
@@ -214,11 +225,8 @@ def test_which_versions_can_use_which_store(version: tuple[int, int], remote: st
 @pytest.mark.tools
 def test_a_ccache_that_is_too_old_is_said_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another version, as far as its first line goes."""
-    program = tmp_path / "bin" / "ccache"
-    program.parent.mkdir()
-    program.write_text("#!/bin/sh\n[ $1 != --version ] || { echo 'ccache version 4.4.1'; exit; }\nexit 1\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    old = "#!/bin/sh\n[ $1 != --version ] || { echo 'ccache version 4.4.1'; exit; }\nexit 1\n"
+    monkeypatch.setenv("PATH", str(executable(tmp_path / "bin" / "ccache", old).parent), prepend=":")
     (found,) = checked(tmp_path, ccache_remote="http://127.0.0.1:1")
     assert found.level is Level.WARNING
     assert "is too old for a remote store: 4.4" in found.text
@@ -308,13 +316,6 @@ def test_the_release_of_a_distribution() -> None:
 
 def entry(name: str, *builders: str) -> HostEntry:
     return HostEntry(name=name, build_hosts=[*builders])
-
-
-def test_who_builds() -> None:
-    alone, both, away = entry("a"), entry("a", "a", "b", "b"), entry("a", "b")
-    assert (alone.built_on, alone.built_elsewhere, alone.builds) == (("a",), (), True)
-    assert (both.built_on, both.built_elsewhere, both.builds) == (("a", "b"), ("b",), True)
-    assert (away.built_on, away.built_elsewhere, away.builds) == (("b",), ("b",), False)
 
 
 def test_build_hosts_are_shared_by_all_hosts_of_a_hunt_or_are_single() -> None:

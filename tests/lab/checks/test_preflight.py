@@ -16,6 +16,7 @@ from perfbisect.recipes.builder import Build, Builder, Packages, Server, Variant
 from perfbisect.recipes.builder_reader import variant_of
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Workload
+from program import executable
 
 WORKLOAD = Workload(name="w", suite="s", driver="pgsql", summary="", group="point", statement="select 1")
 HERE = HostEntry(name="here")
@@ -62,8 +63,7 @@ def take_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
         for program in USED - {*gone}:
             found = shutil.which(program)
             if program in replaced:
-                (folder / program).write_text(replaced[program])
-                (folder / program).chmod(0o755)
+                executable(folder / program, replaced[program])
             elif found:
                 (folder / program).symlink_to(found)
         monkeypatch.setenv("PATH", str(folder))
@@ -244,9 +244,7 @@ def test_without_hardware_counters_valgrind_counts_what_is_embedded(
     with pytest.raises(EnvironmentFailure, match="does not count instructions") as refused:
         warned(CheckRequest(host, HERE, "instructions/o", embedded, "", (loop,)))
     assert "install valgrind" in refused.value.advice
-    valgrind = tmp_path / "bin" / "valgrind"
-    valgrind.write_text("#!/bin/sh\necho valgrind-3.21.0\n")
-    valgrind.chmod(0o755)
+    executable(tmp_path / "bin" / "valgrind", "#!/bin/sh\necho valgrind-3.21.0\n")
     assert any("counted exactly by valgrind 3.21.0" in text for text in said(embedded, loop))
     warned(CheckRequest(host, HERE, "instructions/o", embedded, "", (loop,)))
     served = replace(embedded, server=SERVER)

@@ -22,6 +22,7 @@ from perfbisect.lab.measure.counting import ENOUGH, LONGEST, PERF, Counter
 from perfbisect.recipes.builder import Builder, Server
 from perfbisect.recipes.requested import quick_builder, quick_workload
 from perfbisect.recipes.workload import Workload
+from program import executable
 from repos import Repo
 
 FOLDER = PurePosixPath("/visit")
@@ -32,10 +33,9 @@ COMMAND = Workload(name="c", suite="s", driver="d", summary="", group="g", comma
 def by(request: pytest.FixtureRequest, host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The method with perf, and that without it; the test is skipped where the machine has none of that sort."""
     if request.param == "valgrind":
-        perf = tmp_path / "programs" / "perf"
-        perf.parent.mkdir()
-        perf.write_text("#!/bin/sh\necho '<not supported>,,instructions:u,0,100.00,,' >&2\n")
-        perf.chmod(0o755)
+        perf = executable(
+            tmp_path / "programs" / "perf", "#!/bin/sh\necho '<not supported>,,instructions:u,0,100.00,,' >&2\n"
+        )
         monkeypatch.setenv("PATH", f"{perf.parent}:{os.environ['PATH']}")
     found = counting.method(host)
     if not found.startswith(request.param):

@@ -49,6 +49,7 @@ from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Workload
 from postgres import BUILDER as POSTGRES
 from postgres import needs_postgres
+from program import executable
 from repos import Repo
 
 OUTPUTS = Path(__file__).parents[2] / "outputs"
@@ -336,8 +337,7 @@ def test_large_profiles_are_shortened_and_no_cost_is_dropped(
     host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Equal chains added up, it would be about 15 MB: more than is kept of a job's output."""
-    (tmp_path / "perf").write_text(script_of(5000, 150, "leaf"))
-    (tmp_path / "perf").chmod(0o755)
+    executable(tmp_path / "perf", script_of(5000, 150, "leaf"))
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     folded = folded_on(host, PurePosixPath(tmp_path), Sampling("cycles", "dwarf"), 499)
     assert folded.samples == 5000
@@ -374,8 +374,7 @@ def test_stacks_that_are_too_many_all_the_same_are_a_failure(
     host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Names of 3,000 characters."""
-    (tmp_path / "perf").write_text(script_of(5000, 2, "x" * 3000))
-    (tmp_path / "perf").chmod(0o755)
+    executable(tmp_path / "perf", script_of(5000, 2, "x" * 3000))
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     with pytest.raises(RunFailed, match="perf script printed too much; of what it printed") as raised:
         folded_on(host, PurePosixPath(tmp_path), Sampling("cycles", "dwarf"), 499)
