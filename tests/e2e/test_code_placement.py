@@ -1,12 +1,12 @@
 """A commit that only moves code, and slows a program down by that: real links show it, and real counts what it executes."""
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from program import bisect
+from repos import Repo
 
 pytestmark = [pytest.mark.e2e, pytest.mark.tools, pytest.mark.slow]
 
@@ -69,20 +69,20 @@ def main(work: int) -> str:
 
 
 @pytest.fixture
-def repository(git: Callable[..., str], tmp_path: Path) -> Path:
+def repository(git: Repo) -> Path:
     """Its history: one commit moves the functions, a later one works more, the others change nothing that is executed."""
-    repo = tmp_path / "repo"
-    (repo / "Makefile").write_text(
-        "bench: main.o steps.o version.o\n\t$(CC) $(LDFLAGS) -o $@ $^\n%.o: %.c\n\t$(CC) -O2 -c $<\n"
+    git.write(
+        {"Makefile": "bench: main.o steps.o version.o\n\t$(CC) $(LDFLAGS) -o $@ $^\n%.o: %.c\n\t$(CC) -O2 -c $<\n"}
     )
-    for number in range(COMMITS):
-        (repo / "steps.c").write_text(steps(number >= MOVED))
-        (repo / "main.c").write_text(main(100 if number >= SLOWER else 1))
-        (repo / "version.c").write_text(f"int version = {100 + number};\n")
-        git("add", "-A")
-        git("commit", "-qm", f"change {number}")
-        git("tag", f"v{number}")
-    return repo
+    git.history(
+        {
+            "steps.c": steps(number >= MOVED),
+            "main.c": main(100 if number >= SLOWER else 1),
+            "version.c": f"int version = {100 + number};\n",
+        }
+        for number in range(COMMITS)
+    )
+    return git.path
 
 
 @pytest.mark.skipif(shutil.which("valgrind") is None, reason="no valgrind: apt-get install valgrind")

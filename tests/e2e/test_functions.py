@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,6 +10,7 @@ import pytest
 
 from perfbisect.repository import changed_functions as ctags
 from program import bisect, rows
+from repos import Repo
 
 pytestmark = [
     pytest.mark.e2e,
@@ -143,33 +144,21 @@ PLANTS = {
 }  # fmt: skip
 
 
-def planted(git: Callable[..., str], repo: Path, plant: Plant) -> str:
+def planted(git: Repo, plant: Plant) -> str:
     """A history of the engine in which one commit has the plant; returns its hash."""
-    (repo / "Makefile").write_text(
-        "bench: bench.c page.c hash.c engine.h\n\t$(CC) -O2 -fno-omit-frame-pointer -o $@ bench.c page.c hash.c\n"
-    )
-    culprit = ""
-    tree = dict(ENGINE)
-    for number in range(COMMITS):
-        if number == CULPRIT:
-            for name, old, new in plant.edits:
-                assert tree[name].count(old) == 1
-                tree[name] = tree[name].replace(old, new)
-        for name, text in tree.items():
-            (repo / name).write_text(text)
-        with (repo / "bench.c").open("a") as file:
-            file.write(f"/* change {number} */\n")
-        git("add", "-A")
-        git("commit", "-qm", f"change {number}")
-        git("tag", f"v{number}")
-        culprit = git("rev-parse", "HEAD") if number == CULPRIT else culprit
-    return culprit
+    make = "bench: bench.c page.c hash.c engine.h\n\t$(CC) -O2 -fno-omit-frame-pointer -o $@ bench.c page.c hash.c\n"
+    slow = ENGINE | {"Makefile": make}
+    for name, old, new in plant.edits:
+        assert slow[name].count(old) == 1
+        slow[name] = slow[name].replace(old, new)
+    trees = (slow if number >= CULPRIT else slow | ENGINE for number in range(COMMITS))
+    return git.history(tree | {"bench.c": f"{BENCH}/* {n} */\n"} for n, tree in enumerate(trees))[CULPRIT]
 
 
 @pytest.mark.parametrize("name", PLANTS)
-def test_the_function_of_a_plant_is_first(git: Callable[..., str], tmp_path: Path, name: str) -> None:
-    plant, repo, history = PLANTS[name], tmp_path / "repo", tmp_path / "history.db"
-    culprit = planted(git, repo, plant)
+def test_the_function_of_a_plant_is_first(git: Repo, tmp_path: Path, name: str) -> None:
+    plant, repo, history = PLANTS[name], git.path, tmp_path / "history.db"
+    culprit = planted(git, plant)
     asked = ["--build", "make", "--run", "./bench", "--rate", "$.rate", "--operations", "$.operations"]
     done = bisect(
         "run", "v0", f"v{COMMITS - 1}", *asked, "--plain", "--no-layouts", "--history", str(history), cwd=repo

@@ -95,8 +95,8 @@ def test_what_an_order_brings() -> None:
 
 
 def test_what_fails() -> None:
-    world = World(LINE, {7: -0.1}, Habits(failed_share=0.5), unbuildable=frozenset({5}), crashing=frozenset({6}))
-    assert world.measure(order((5, 2), (0, 2))) == [Skipped(5, "does not build", 300.0)]
+    world = World(LINE, {7: -0.1}, unbuildable=frozenset({5}), crashing=frozenset({6}))
+    assert world.measure(order((5, 2), (0, 2))) == [Skipped(5, "does not build", 600.0)]
     built, crashed = world.measure(order((6, 2)))
     assert isinstance(built, Built)
     assert crashed == Skipped(6, "crashes", 60.0)

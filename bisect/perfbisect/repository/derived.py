@@ -112,14 +112,6 @@ def _without(bare: Path, tree: str, commit: str, ignore: Sequence[str], *, merge
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
-    """One side of a conflict."""
-
-    mode: str
-    blob: str
-
-
-@dataclass(frozen=True, slots=True)
 class Temporary:
     """git in the temporary repository; with ``folder``, on the index and the work tree there."""
 
@@ -143,22 +135,22 @@ class Temporary:
             raise failure(f"git {arguments[0]} failed in {self.bare}", done.stderr)
         return done.stdout
 
-    def unmerged(self) -> dict[str, dict[str, Stage]]:
-        """The paths with a conflict, and of each its sides that exist: "1" the base, "2" ours, "3" theirs."""
-        found: dict[str, dict[str, Stage]] = {}
+    def unmerged(self) -> dict[str, dict[str, tuple[str, str]]]:
+        """The paths with a conflict, and mode and blob of its sides that exist: "1" the base, "2" ours, "3" theirs."""
+        found: dict[str, dict[str, tuple[str, str]]] = {}
         for entry in filter(None, self.git("ls-files", "--unmerged", "-z").split("\0")):
             head, _, path = entry.partition("\t")
             mode, blob, stage = head.split(" ")
-            found.setdefault(path, {})[stage] = Stage(mode, blob)
+            found.setdefault(path, {})[stage] = mode, blob
         return found
 
-    def settle(self, path: str, stages: Mapping[str, Stage]) -> bool:
+    def settle(self, path: str, stages: Mapping[str, tuple[str, str]]) -> bool:
         """Merge a file whose changes only touch; false where that is not so."""
         assert self.folder
-        modes = {stage.mode for stage in stages.values()}
+        modes = {mode for mode, _ in stages.values()}
         if len(stages) < 3 or len(modes) > 1 or not modes <= {"100644", "100755"}:
             return False
-        sides = [self.git("unpack-file", stages[side].blob).strip() for side in "213"]
+        sides = [self.git("unpack-file", stages[side][1]).strip() for side in "213"]
         before = [(self.folder / side).read_bytes() for side in sides]
         if any(sign * MARKER in text for text in before for sign in (b"<", b"|", b"=", b">")):
             return False

@@ -42,7 +42,6 @@ class Release(NamedTuple):
     """A tag that names a release."""
 
     tag: str
-    pattern: str  # as in a recipe's release_tags: "v{version}"
     version: str  # as the user writes it: "1.2"
 
 
@@ -55,7 +54,7 @@ class Range(NamedTuple):
 
 
 def by_pattern(tags: Iterable[Tag]) -> dict[str, list[Release]]:
-    """Pattern → its releases, the latest version first. First is the pattern with the latest tag of those with two or more."""
+    """Pattern as in a recipe's release_tags ("v{version}") → its releases, the latest version first. First is the pattern with the latest tag of those with two or more."""
     found: dict[str, list[Release]] = {}
     latest: dict[str, int] = {}
     for tag in tags:
@@ -66,7 +65,7 @@ def by_pattern(tags: Iterable[Tag]) -> dict[str, list[Release]]:
             continue  # a year, or the number of a release candidate
         written = "{version:_}" if "_" in match["version"] else "{version}"
         pattern = match["head"] + written
-        found.setdefault(pattern, []).append(Release(tag.name, pattern, match["version"].replace("_", ".")))
+        found.setdefault(pattern, []).append(Release(tag.name, match["version"].replace("_", ".")))
         latest[pattern] = max(latest.get(pattern, 0), tag.seconds)
     for releases in found.values():
         releases.sort(key=lambda release: [int(part) for part in release.version.split(".")], reverse=True)

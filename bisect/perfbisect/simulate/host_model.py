@@ -57,7 +57,6 @@ class Habits:
     layout: float = 0.005  # s.d. of a build: repeating its runs does not average it away
     # layouts have two modes besides, this far apart: from, to. Neighbours share theirs, until a commit switches it
     modes: tuple[float, float] = (0.0, 0.0)
-    mode_length: tuple[float, float] = (20.0, 200.0)  # commits from one switch to the next: from, to
     visits: float = 0.0  # s.d. of a visit: all runs of one start of the server share it
     outliers: float = 0.02  # share of runs that are slowed down, typically by ten times the noise
     lucky: float = 0.0  # share of the outliers that are sped up instead
@@ -77,7 +76,6 @@ class Habits:
     cache_reach: float = 180.0  # distance in candidates from which the compiler cache is of no use
     link_seconds: float = 0.0  # to link a build again, with a layout of its own
     flaky: float = 0.0  # share of attempts to build that fail by chance; never of the ends
-    failed_share: float = 1.0  # time of a build that fails, as a share of one that works
 
 
 GRID = 128  # points of a drift within its memory; it is straight between them

@@ -155,6 +155,7 @@ def _scattered(graph: Graph, rng: Rng) -> list[int]:
 
 
 STRETCH = 5  # commits of a typical stretch that does not build
+MODE_LENGTH = (20.0, 200.0)  # commits from one switch between the modes of layout to the next: from, to
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -200,7 +201,7 @@ class Scenario:
         if not self.habits.modes[1]:
             return 0.0, frozenset()
         rng = generator(seed, Purpose.MODES)
-        gap, length = (float(rng.uniform(*limits)) for limits in (self.habits.modes, self.habits.mode_length))
+        gap, length = (float(rng.uniform(*limits)) for limits in (self.habits.modes, MODE_LENGTH))
         switches = rng.random(self.graph.size) < 1 / length
         switches[0] = rng.random() < 0.5
         return gap, frozenset(np.flatnonzero(np.cumsum(switches) % 2).tolist())

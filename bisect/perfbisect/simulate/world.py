@@ -234,7 +234,7 @@ class World:
         share = 1.0
         if distance is not None and habits.cached_share < 1:
             share = min(1.0, habits.cached_share + distance / habits.cache_reach)
-        return habits.build_seconds * share * (habits.failed_share if candidate in self.unbuildable else 1.0)
+        return habits.build_seconds * share
 
     def _disturbance(self, candidate: int, host: int) -> float:
         """The noise of the next run of a build."""
