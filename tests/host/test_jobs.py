@@ -220,24 +220,6 @@ def test_a_command_that_is_killed_before_its_time_is_lost(host: LocalHost, how: 
 
 
 @pytest.mark.tools
-def test_ctrl_c_leaves_nothing_running(host: LocalHost) -> None:
-    script = (
-        "import sys; from pathlib import PurePosixPath\n"
-        "from perfbisect.host import jobs; from perfbisect.host.local import LocalHost\n"
-        "host = LocalHost('here', PurePosixPath(sys.argv[1]))\n"
-        "job = jobs.start(host, ['sh', '-c', 'echo on; sleep ' + sys.argv[2]], name='x', timeout=2000000)\n"
-        "for line in jobs.wait(host, job): print(line, flush=True)"
-    )
-    command = [sys.executable, "-c", script, str(host.root), f"{MARK}.6"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as controller:
-        assert controller.stdout
-        assert controller.stdout.readline() == "on\n"
-        controller.send_signal(signal.SIGINT)
-    assert controller.returncode == -signal.SIGINT
-    assert not processes(f"{MARK}.6")
-
-
-@pytest.mark.tools
 def test_a_job_outlives_a_killed_controller(host: LocalHost) -> None:
     script = (
         "import os, sys; from pathlib import PurePosixPath\n"

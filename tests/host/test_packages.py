@@ -74,31 +74,19 @@ def test_the_table_names_development_packages_for_files() -> None:
     assert all(named.debian.endswith("-dev") and named.fedora.endswith("-devel") for named in files)
 
 
-@pytest.mark.parametrize(
-    ("text", "system"),
-    [
-        ('ID="rhel"\nID_LIKE="fedora"\nVERSION_ID="8.9"\n', "fedora"),
-        ('ID="centos"\nID_LIKE="rhel fedora"\n', "fedora"),
-        ('ID="almalinux"\nID_LIKE="rhel centos fedora"\n', "fedora"),
-        ('ID="ol"\nID_LIKE="fedora"\n', "fedora"),
-        ('ID="amzn"\nID_LIKE="fedora"\n', "fedora"),
-        ("ID=fedora\nVARIANT_ID=server\n", "fedora"),
-        ("ID=debian\n", "debian"),
-        ("# a comment\n\n  ID='debian'  \n", "debian"),
-        ("ID=raspbian\nID_LIKE=debian\n", "debian"),
-        ('ID=linuxmint\nID_LIKE="ubuntu debian"\n', "ubuntu"),
-        ("ID=pop\nID_LIKE='ubuntu debian'\r\n", "ubuntu"),
-        ("ID=Ubuntu\n", "ubuntu"),
-        ('NAME="Debian"\nID=devuan\nID_LIKE=debian\n', "debian"),
-        ('ID="opensuse-leap"\nID_LIKE="suse opensuse"\n', None),
-        ("ID=alpine\n", None),
-        ("ID=arch\n", None),
-        ('PRETTY_NAME="Debian"\nBUG_ID=debian\n', None),
-        ("no assignment\n", None),
-        ("", None),
-    ],
-)
-def test_the_family_of_a_system(text: str, system: str | None) -> None:
+SYSTEMS = {
+    "fedora": ['ID="rhel"\nID_LIKE="fedora"\nVERSION_ID="8.9"\n', 'ID="centos"\nID_LIKE="rhel fedora"\n',
+               'ID="almalinux"\nID_LIKE="rhel centos fedora"\n', "ID=fedora\nVARIANT_ID=server\n"],
+    "debian": ["ID=debian\n", "# a comment\n\n  ID='debian'  \n", "ID=raspbian\nID_LIKE=debian\n",
+               'NAME="Debian"\nID=devuan\nID_LIKE=debian\n'],
+    "ubuntu": ['ID=linuxmint\nID_LIKE="ubuntu debian"\n', "ID=pop\nID_LIKE='ubuntu debian'\r\n", "ID=Ubuntu\n"],
+    None: ['ID="opensuse-leap"\nID_LIKE="suse opensuse"\n', "ID=arch\n", 'PRETTY_NAME="Debian"\nBUG_ID=debian\n',
+           "no assignment\n", ""],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("system", "text"), [(system, text) for system, texts in SYSTEMS.items() for text in texts])
+def test_the_family_of_a_system(system: str | None, text: str) -> None:
     assert read_system(text) == system
 
 

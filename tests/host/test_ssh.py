@@ -303,22 +303,6 @@ def test_a_job_started_twice_runs_once(tmp_path: Path) -> None:
     jobs.remove(twice, job)
 
 
-def test_two_threads_use_two_hosts_and_one(machine: Machine, reach: Reach) -> None:
-    hosts = [reach(entry(machine)), reach(entry(machine))]
-    said: list[str] = []
-
-    def many(host: SshHost) -> None:
-        for _ in range(10):
-            said.append(host.run(["cat"], stdin="x").stdout)
-
-    threads = [threading.Thread(target=many, args=[host]) for host in hosts + hosts]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert said == ["x"] * 40
-
-
 @pytest.mark.parametrize("losing", [False, True])
 def test_who_writes_to_a_stream_that_has_ended_is_reported(host: SshHost, machine: Machine, losing: bool) -> None:
     """More than fits into any buffer: nobody waits for ever for what reads no more."""

@@ -196,14 +196,6 @@ def test_a_flood_is_bounded_while_it_lasts_and_can_be_ended(host: LocalHost) -> 
     until(lambda: not collectors(job))
 
 
-def test_what_comes_can_be_followed_at_once(host: LocalHost) -> None:
-    job, go = waiting(host, "printf one; read -r line <go; echo two")
-    until(lambda: jobs.printed(host, job).text == "one")
-    go.write_text("on\n")
-    assert jobs.end(host, job) == 0
-    assert jobs.printed(host, job) == jobs.Printed("onetwo\n", 0)
-
-
 def test_lines_that_are_followed_are_bounded(host: LocalHost) -> None:
     job = shell(
         host, f"head -c {5 * MB} /dev/zero | tr '\\0' x; echo; echo short; head -c {5 * MB} /dev/zero | tr '\\0' y"

@@ -6,6 +6,7 @@ import os
 import resource
 import subprocess
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -24,6 +25,7 @@ from perfbisect.repository.range import read_range
 from perfbisect.store.history import History
 from perfbisect.wording.quantities import between, change, decimals, figure, ratio
 from program import LIMIT, PROGRAM, bisect, rows, run
+from repos import Repo
 from waiting import finish
 
 FORMS = ([], ["--csv"], ["--json"])
@@ -73,21 +75,21 @@ def test_the_memory_of_a_query_does_not_grow_with_its_rows(history: Path, form: 
 
 @pytest.mark.parametrize("sql", ["select zeroblob(900000000)", "select hex(zeroblob(60000000))"])
 def test_a_value_without_a_bound_is_refused(history: Path, sql: str) -> None:
-    done = bisect("query", sql, "--csv", "--history", str(history))
-    assert (done.returncode, done.stdout) == (3, "")
-    assert done.stderr.startswith("Error: The query is wrong: string or blob too big.")
+    done = run("query", sql, "--csv", "--history", str(history))
+    assert (done.status, done.out) == (3, "")
+    assert done.err.startswith("Error: The query is wrong: string or blob too big.")
 
 
 def test_a_wide_cell_behind_the_first_rows_is_shown_whole(history: Path) -> None:
     sql = f"select iif(i = 1500, '{'w' * 50}', 'x') as a, i from ({COUNT.format(limit='where i < 2000')})"
-    lines = bisect("query", sql, "--history", str(history)).stdout.splitlines()
+    lines = run("query", sql, "--history", str(history)).out.splitlines()
     assert len(lines) == 2001
     assert f"{'w' * 50}  1500" in lines
     assert "x  2000" in lines
 
 
 def test_infinity_in_json_is_the_largest_number(history: Path) -> None:
-    out = bisect("query", "select 9e999 as a, -9e999 as b, null as c", "--json", "--history", str(history)).stdout
+    out = run("query", "select 9e999 as a, -9e999 as b, null as c", "--json", "--history", str(history)).out
     [row] = json.loads(out, parse_constant=pytest.fail)
     assert row == {"a": 1.7976931348623157e308, "b": -1.7976931348623157e308, "c": None}
 
@@ -116,15 +118,9 @@ def test_a_quotient_that_is_no_number_is_unknown() -> None:
 
 @pytest.mark.tools
 @pytest.mark.parametrize(("good", "bad"), [("1e308", "1e-308"), ("1e-308", "1e308"), ("1e300", "0.001")])
-def test_rates_beyond_all_bounds_are_reported(tmp_path: Path, good: str, bad: str) -> None:
-    repo = tmp_path / "repo"
-    repo.mkdir()
-    subprocess.run(["git", "init", "-q", "-b", "main"], cwd=repo, check=True)
-    for rate in (good, bad):
-        (repo / "run.sh").write_text(f"echo rate {rate}\n")
-        subprocess.run(["git", "add", "-A"], cwd=repo, check=True)
-        subprocess.run(["git", "commit", "-qm", rate], cwd=repo, check=True)
-    command = ["--repo", str(repo), "--build", "true", "--rate", "rate (.*)"]
+def test_rates_beyond_all_bounds_are_reported(git: Repo, good: str, bad: str) -> None:
+    git.history({"run.sh": f"echo rate {rate}\n"} for rate in (good, bad))
+    command = ["--repo", str(git.path), "--build", "true", "--rate", "rate (.*)"]
     hunt = run("run", "HEAD~1", "HEAD", *command, "--run", "sh {prefix}/run.sh", "--direction", "any", "--plain")
     assert hunt.status == 0, hunt.err
     assert hunt.err == ""
@@ -144,20 +140,15 @@ COMMITS, CULPRIT = 5, 3
 
 def speeds(repo: Path, object_format: str = "sha256", extra: bytes = b"") -> list[str]:
     """A repository with a script that is slower from one commit on; with a file named ``extra`` that changes as well."""
-    subprocess.run(["git", "init", "-q", "-b", "main", f"--object-format={object_format}", repo], check=True)
+    with mock.patch.dict(os.environ, GIT_DEFAULT_HASH=object_format):
+        git = Repo(repo)
     hashes = []
     for number in range(COMMITS):
         rate = 1000 if number < CULPRIT else 700
-        (repo / "run.sh").write_text(f"echo rate $(({rate} + $(od -An -N1 -tu1 /dev/urandom) % 9)) # {number}\n")
         if extra:
             Path(os.fsdecode(os.fsencode(repo) + b"/" + extra)).write_text(f"{number}\n")
-        run = ["git", "-C", repo]
-        subprocess.run([*run, "add", "-A"], check=True)
-        subprocess.run([*run, "commit", "-q", "-m", f"change {number}"], check=True)
-        subprocess.run([*run, "tag", f"v{number}"], check=True)
-        hashes.append(
-            subprocess.run([*run, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
-        )
+        script = f"echo rate $(({rate} + $(od -An -N1 -tu1 /dev/urandom) % 9)) # {number}\n"
+        hashes.append(git.commit({"run.sh": script}, f"change {number}", f"v{number}"))
     return hashes
 
 
@@ -168,12 +159,11 @@ HUNT += ["--no-explain", "--plain"]
 @pytest.mark.e2e
 def test_a_whole_hunt(tmp_path: Path) -> None:
     hashes = speeds(tmp_path / "repo", extra=b"caf\xe9\n\xff.c")
-    history = str(tmp_path / "h.db")
-    done = bisect(*HUNT, "--repo", str(tmp_path / "repo"), "--history", history)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = run(*HUNT, "--repo", str(tmp_path / "repo"), "--history", str(tmp_path / "h.db"))
+    assert done.status == 0, done.out + done.err
     assert rows(tmp_path / "h.db", "select culprit from culprits") == [(hashes[CULPRIT],)]
     for words in (["show"], ["show", "--markdown"], ["show", "--json"], ["replay"]):
-        assert hashes[CULPRIT][:10] in bisect(*words, "--history", history).stdout
+        assert hashes[CULPRIT][:10] in run(*words, "--history", str(tmp_path / "h.db")).out
 
 
 def test_sources_of_both_formats_reach_both_kinds_of_host(tmp_path: Path, host: LocalHost, machine: Machine) -> None:
@@ -214,13 +204,13 @@ def test_a_folder_whose_name_is_not_utf8_is_refused_before_anything_is_built(tmp
         assert "caf\\xe9 is not UTF-8" in done.stderr
 
 
-@pytest.mark.parametrize("name", [b"caf\xe9", b"\xff", b"v0\xc3", b"\xed\xa0\x80"])
-def test_a_revision_that_is_not_utf8_is_unknown(tmp_path: Path, name: bytes) -> None:
-    speeds(tmp_path / "repo", "sha1")
-    odd = os.fsdecode(name)
-    done = bisect(HUNT[0], odd, *HUNT[2:], "--repo", str(tmp_path / "repo"), "--history", str(tmp_path / "h.db"))
-    assert done.returncode == 3, done.stderr
-    assert "is neither a release nor a revision" in done.stderr
-    subprocess.run([b"git", b"tag", name, b"v0"], cwd=tmp_path / "repo", check=True)
-    again = bisect(HUNT[0], odd, *HUNT[2:], "--repo", str(tmp_path / "repo"), "--history", str(tmp_path / "h.db"))
-    assert again.returncode == 3, again.stderr
+def test_a_revision_that_is_not_utf8_is_unknown(tmp_path: Path) -> None:
+    repo = tmp_path / "repo"
+    speeds(repo, "sha1")
+    for name in (b"caf\xe9", b"\xff", b"v0\xc3", b"\xed\xa0\x80"):
+        words = [HUNT[0], os.fsdecode(name), *HUNT[2:], "--repo", str(repo), "--history", str(tmp_path / "h.db")]
+        done = run(*words)
+        assert done.status == 3, done.err
+        assert "is neither a release nor a revision" in done.err
+        subprocess.run([b"git", b"tag", name, b"v0"], cwd=repo, check=True)
+        assert run(*words).status == 3
