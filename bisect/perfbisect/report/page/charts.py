@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from perfbisect.core.domain.events import Commit
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.stats.release_series import Line, is_worse
-from perfbisect.report.page.svg import Scale, chart, element, joined, linear, number, percent, plain
+from perfbisect.report.page.svg import Scale, across, chart, element, joined, linear, number, percent, plain, upright
 from perfbisect.report.reader import Narrowing
 from perfbisect.report.series import plateaus_of, sentence, spanned
 from perfbisect.wording.quantities import chance, decimals, figure
@@ -74,8 +74,7 @@ def y_of(value: float, scale: Scale) -> float:
 def grid(scale: Scale) -> Markup:
     """Horizontal lines with their values."""
     return joined(
-        element("line", x1="0%", x2="100%", y1=y, y2=y, class_="grid")
-        + element("text", plain(tick), x="0%", y=y - 3, class_="tick left")
+        across(0.0, 1.0, y, "grid") + element("text", plain(tick), x="0%", y=y - 3, class_="tick left")
         for tick in scale.ticks(4)
         for y in [y_of(tick, scale)]
     )
@@ -102,7 +101,7 @@ def in_time(run: Timed, place: int, of: int, scale: Scale) -> Markup:
             viewBox=f"0 0 100 {number(HEIGHT)}",
             preserveAspectRatio="none",
         )
-        marks = [inner, element("line", x1=percent(left), x2=percent(left + width), y1=y, y2=y, class_="median")]
+        marks = [inner, across(left, left + width, y, "median")]
     area = element("rect", x=percent(left), width=percent(width), y=0.0, height=HEIGHT, class_="hover")
     return element("g", title, area, *marks, class_=run.side)
 
@@ -128,7 +127,7 @@ def posterior(tried: Tried, course: Sequence[Narrowing]) -> Markup:
         shown = [course[round(place * (len(course) - 1) / (STEPS - 1))] for place in range(STEPS)]
     lines = joined(span(tried, each, number * STEP + STEP / 2) for number, each in enumerate(shown))
     base = len(shown) * STEP + BARS + 8
-    axis = element("line", x1="0%", x2="100%", y1=base, y2=base, class_="axis")
+    axis = across(0.0, 1.0, base, "axis")
     final = course[-1].culprit
     marks = joined(tested(tried, len(final), base + 10))
     label = "Probability of each commit, and how the search narrowed the range"
@@ -139,7 +138,7 @@ def span(tried: Tried, one: Narrowing, y: float) -> Markup:
     """The commits that held the mass at a decision, and dots for those that were measured then."""
     low, high = credible(one.culprit)
     size = len(one.culprit)
-    line = element("line", x1=percent(low / size), x2=percent((high + 1) / size), y1=y, y2=y, class_="span")
+    line = across(low / size, (high + 1) / size, y, "span")
     dots = [
         element("circle", cx=percent((each + 0.5) / size), cy=y, r=2.6, class_=colour(tried, each))
         for each in one.measured
@@ -227,8 +226,8 @@ def steps(line: Line, names: Sequence[str], metric: str) -> Iterator[Markup]:
             yield element(
                 "rect", title, x=percent(left), width=percent(right - left), y=0.0, height=HEIGHT, class_="place"
             )
-        x, tone = percent((step.before + step.after + 1) / 2 / size), "bad" if is_worse(step, metric) else "good"
-        yield element("line", title, x1=x, x2=x, y1=0.0, y2=HEIGHT, class_=f"step {tone}")
+        tone = "bad" if is_worse(step, metric) else "good"
+        yield upright((step.before + step.after + 1) / 2 / size, HEIGHT, f"step {tone}", title)
 
 
 def plateaus(line: Line, scale: Scale) -> Iterator[Markup]:
@@ -237,8 +236,7 @@ def plateaus(line: Line, scale: Scale) -> Iterator[Markup]:
     bounds = [0, *(step.after for step in line.steps), size]
     for start, end in pairwise(bounds):
         if (level := levels[start]) is not None:
-            y = y_of(level, scale)
-            yield element("line", x1=percent(start / size), x2=percent(end / size), y1=y, y2=y, class_="plateau")
+            yield across(start / size, end / size, y_of(level, scale), "plateau")
 
 
 def dots(line: Line, names: Sequence[str], scale: Scale) -> Iterator[Markup]:

@@ -53,6 +53,16 @@ def percent(fraction: float) -> str:
     return f"{number(100 * fraction)}%"
 
 
+def across(left: float, right: float, y: float, class_: str) -> Markup:
+    """A horizontal line between two fractions of the width."""
+    return element("line", x1=percent(left), x2=percent(right), y1=y, y2=y, class_=class_)
+
+
+def upright(place: float, height: float, class_: str, *title: Markup) -> Markup:
+    """A vertical line at a fraction of the width."""
+    return element("line", *title, x1=percent(place), x2=percent(place), y1=0.0, y2=height, class_=class_)
+
+
 def chart(height: float, label: str, *content: Markup, class_: str = "") -> Markup:
     """A drawing as wide as its place; ``label`` is what a screen reader says."""
     return element(
@@ -138,15 +148,12 @@ def interval(found: Interval | None, scale: Scale, tone: str = "") -> Markup:
     Where one end is unknown the line goes to the edge and has no dot.
     """
     middle = ROW / 2
-    grid = [
-        element("line", x1=percent(scale(tick)), x2=percent(scale(tick)), y1=0.0, y2=ROW, class_="grid")
-        for tick in scale.ticks(4)
-    ]
-    one = element("line", x1=percent(scale(1.0)), x2=percent(scale(1.0)), y1=0.0, y2=ROW, class_="one")
+    grid = [upright(scale(tick), ROW, "grid") for tick in scale.ticks(4)]
+    one = upright(scale(1.0), ROW, "one")
     if found is None:
         return chart(ROW, "not measured", *grid, one)
     low, high = scale(found.low), scale(min(found.high, scale.high))
-    marks = [element("line", x1=percent(low), x2=percent(high), y1=middle, y2=middle, class_="interval")]
+    marks = [across(low, high, middle, "interval")]
     if not found.bound:
         marks.append(element("circle", cx=percent(scale(found.middle)), cy=middle, r=4.5, class_="dot"))
     text = ratio(found)
