@@ -3,7 +3,7 @@
 import math
 import random
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from perfbisect.core.domain.events import (
     BuildFinished,
@@ -65,6 +65,26 @@ class ComputedLab:
                 candidate,
                 RunFacts(commit, commit, f"{self.clock}", "local", self.clock, 10.0, operations, {}, (), {}, {}),
             )
+
+
+@dataclass
+class CountingLab(ComputedLab):
+    """It counts instructions too: about 1,000 an operation, and more by the factor ``extra`` in slow builds."""
+
+    extra: float = 1.05
+    exactly: bool = False
+
+    def measure(self, order: Measure) -> Generator[LabEvent]:
+        """As a real lab does it."""
+        for event in ComputedLab.measure(self, order):
+            if isinstance(event, RunFinished):
+                slow = self.speed[event.facts.commit] < max(self.speed.values())
+                noise = self.luck.gauss(0, 1e-7 if self.exactly else 1e-3)
+                total = event.facts.operations * 1000 * (self.extra if slow else 1.0) * (1 + noise)
+                counted = "valgrind-3.19.0" if self.exactly else ""
+                facts = replace(event.facts, counters={"instructions": total}, counted=counted)
+                event = replace(event, facts=facts)
+            yield event
 
 
 def commits(count: int) -> tuple[str, ...]:

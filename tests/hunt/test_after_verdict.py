@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from computed import ComputedLab, commits, hunt, log_of, measured_by, problem, started, verdict
+from computed import ComputedLab, CountingLab, commits, hunt, log_of, measured_by, problem, speeds, started, verdict
 from perfbisect.core.domain.events import CandidateSkipped, Event, HuntEnded, LabEvent, RunFinished, Warned
 from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.orders import CodePlacement, Measure, Verdict
@@ -38,28 +38,13 @@ class LinkingLab(ComputedLab):
             yield event
 
 
-@dataclass
-class CountingLab(ComputedLab):
-    """It counts 1,000 instructions an operation, and more by the fraction ``extra`` from the commit on that moves code."""
-
-    extra: float = 0.0
-
-    def measure(self, order: Measure) -> Generator[LabEvent]:
-        """As a real lab does it."""
-        for event in ComputedLab.measure(self, order):
-            if isinstance(event, RunFinished):
-                factor = 1 + self.extra * (self.commits.index(event.facts.commit) >= MOVED)
-                counters = {"instructions": 1000 * factor * event.facts.operations}
-                event = replace(event, facts=replace(event.facts, counters=counters, counted="valgrind-3.19.0"))
-            yield event
-
-
 def linking() -> LinkingLab:
-    return LinkingLab(NAMES, {name: 0.85 if node >= MOVED else 1.0 for node, name in enumerate(NAMES)})
+    return LinkingLab(NAMES, speeds(NAMES, MOVED, slow=0.85))
 
 
 def counting(extra: float = 0.0) -> CountingLab:
-    return CountingLab(NAMES, dict.fromkeys(NAMES, 1.0), extra=extra)
+    """From the commit on that moves code it counts more by the fraction ``extra``."""
+    return CountingLab(NAMES, speeds(NAMES, MOVED, slow=0.85), extra=1 + extra, exactly=True)
 
 
 def asked(most: int = 0) -> SearchProblem:

@@ -2,12 +2,12 @@
 
 import io
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from computed import ComputedLab, commits, culprit, hunt, log_of, measured_by, problem, speeds, started
+from computed import ComputedLab, CountingLab, commits, culprit, hunt, log_of, measured_by, problem, speeds, started
 from named import found
 from perfbisect.core.domain.events import Event, LabEvent, RunFinished, Warned
 from perfbisect.core.domain.orders import Found, Measure, Verdict
@@ -27,26 +27,6 @@ from perfbisect.wording.reasons import metric_sentence
 
 NAMES = commits(30)
 LAST = len(NAMES) - 1
-
-
-@dataclass
-class CountingLab(ComputedLab):
-    """It counts instructions too: about 1,000 an operation, and more by the factor ``extra`` in slow builds."""
-
-    extra: float = 1.05
-    exactly: bool = False
-
-    def measure(self, order: Measure) -> Generator[LabEvent]:
-        """As a real lab does it."""
-        for event in ComputedLab.measure(self, order):
-            if isinstance(event, RunFinished):
-                slow = self.speed[event.facts.commit] < max(self.speed.values())
-                noise = self.luck.gauss(0, 1e-7 if self.exactly else 1e-3)
-                total = event.facts.operations * 1000 * (self.extra if slow else 1.0) * (1 + noise)
-                counted = "valgrind-3.19.0" if self.exactly else ""
-                facts = replace(event.facts, counters={"instructions": total}, counted=counted)
-                event = replace(event, facts=facts)
-            yield event
 
 
 def chosen(

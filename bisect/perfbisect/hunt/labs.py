@@ -1,8 +1,7 @@
 """The labs of a session: one for each host, with the builds and data that earlier sessions have left there."""
 
 import threading
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -14,6 +13,7 @@ from perfbisect.host.jobs import kill_all
 from perfbisect.host.lock import HostLock
 from perfbisect.host.protocol import Host, StoppableHost
 from perfbisect.hunt.build_hosts import BuildHost, HostLocks
+from perfbisect.hunt.driver import LabOfSeveral
 from perfbisect.hunt.loop import Workers
 from perfbisect.hunt.metric_check import MetricLab
 from perfbisect.hunt.search_problem import SavedLog
@@ -50,22 +50,7 @@ class HuntLabs:
         locks: HostLocks,
     ) -> None:
         self.setup, self._log, self._held, self.locks = setup, log, held, locks
-        self._builds: dict[str, dict[str, str]] = defaultdict(dict)  # host → commit → key of its build
-        self._data: dict[str, dict[str, str]] = defaultdict(dict)  # host → commit → key of its data
-        self._events: dict[str, int] = defaultdict(int)  # host → length of its counted runs
-        for _, event in log.entries:
-            host = event.host or setup.settings.host
-            if isinstance(event, BuildFinished):
-                self._builds[host][event.facts.commit] = event.facts.key
-            elif isinstance(event, RunFinished):
-                self._data[host][event.facts.commit] = event.facts.dataset
-                self._events[host] = event.facts.events or self._events[host]  # a timed run has none
         self._first = {facts.name: facts for event in reversed(before) for facts in event.hosts}
-        self._made_on = {  # commit → the host that built it last
-            event.facts.commit: event.host or setup.settings.host
-            for _, event in log.entries
-            if isinstance(event, BuildFinished)
-        }
 
     @property
     def limit(self) -> tuple[float, float]:
@@ -74,14 +59,18 @@ class HuntLabs:
 
     def workers(self, commits: tuple[str, ...], study: StudyMaker | None = None) -> Workers[LabEvent]:
         """The hosts of the hunt, for measurements of these commits; with ``study`` they do that in place of timed runs."""
-        return workers_of([self], commits, lambda labs: labs[0], study)
+        return workers_of({0: self}, commits, study)
+
+    def _built(self, host: str = "") -> list[BuildFinished]:
+        """The builds of the log that were made on a host, by default on any."""
+        found = [event for _, event in self._log.entries if isinstance(event, BuildFinished)]
+        return [event for event in found if host in ("", event.host or self.setup.settings.host)]
 
     def builds_made(self, candidates: Candidates, host: str = "") -> BuildsMade:
         """What labs have built of these commits on one host or, by default, anywhere, as earlier sessions left it."""
-        if host:
-            return BuildsMade(candidates, self._builds[host])
-        keys = {commit: key for builds in self._builds.values() for commit, key in builds.items()}
-        return BuildsMade(candidates, keys, self._made_on)
+        built, first = self._built(host), self.setup.settings.host
+        places = {} if host else {event.facts.commit: event.host or first for event in built}
+        return BuildsMade(candidates, {event.facts.commit: event.facts.key for event in built}, places)
 
     def build_member(self, each: BuildHost, candidates: Candidates, made: BuildsMade, stood_in: bool) -> BuildMember:
         """A host that builds ahead."""
@@ -114,17 +103,17 @@ class HuntLabs:
         name = site.host.name
         first = self._first.get(name, site.facts)
         slow = SlowRuns(self.setup.settings.policy.slow_after, candidates.commits[0])
-        first_host = self.setup.settings.host
         runs = [
             event.facts
             for _, event in self._log.entries
-            if isinstance(event, RunFinished) and (event.host or first_host) == name
+            if isinstance(event, RunFinished) and (event.host or self.setup.settings.host) == name
         ]
         slow.take(runs)
         longest = max((run.seconds for run in runs), default=0.0)
-        earlier = Earlier(
-            self._builds[name], self._data[name], self._events[name], longest, first.memory_mib, first.cores
-        )
+        length = next((run.events for run in reversed(runs) if run.events), 0)  # a timed run has none
+        keys = {event.facts.commit: event.facts.key for event in self._built(name)}
+        loaded = {run.commit: run.dataset for run in runs}
+        earlier = Earlier(keys, loaded, length, longest, first.memory_mib, first.cores)
         lab = self.setup.lab(
             candidates, earlier, site, self.setup.workload, self.locks, slow, self._seeds(name, runs), study, made
         )
@@ -142,16 +131,13 @@ class HuntLabs:
 
 
 def workers_of(
-    hunts: Sequence[HuntLabs],
-    commits: tuple[str, ...],
-    join: Callable[[Sequence[Lab]], Lab],
-    study: StudyMaker | None = None,
+    hunts: Mapping[int, HuntLabs], commits: tuple[str, ...], study: StudyMaker | None = None, *, together: bool = False
 ) -> Workers[LabEvent]:
     """The hosts of a session, for measurements of these commits in the labs of its hunts, which share all builds.
 
-    ``join`` makes one lab of those at a host. With ``study`` they do that in place of timed runs.
+    With ``study`` they do that in place of timed runs. ``together``: the hunts are of several that were begun together.
     """
-    first = hunts[0]
+    first = next(iter(hunts.values()))
     sites, ahead = first.setup.hosts, first.setup.ahead
     candidates = first.setup.candidates(commits)
     everywhere = first.builds_made(candidates) if ahead else None
@@ -160,7 +146,8 @@ def workers_of(
         made = everywhere
         if len(hunts) > 1 and made is None:
             made = first.builds_made(candidates, sites[number].host.name)
-        return join([each.lab(number, stop, candidates, study, made) for each in hunts])
+        labs = {workload: each.lab(number, stop, candidates, study, made) for workload, each in hunts.items()}
+        return LabOfSeveral(labs) if together else labs[0]
 
     def member(number: int, site: PreparedHost) -> Member:
         stop = threading.Event()

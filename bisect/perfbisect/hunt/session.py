@@ -10,7 +10,7 @@ an end of the range while others go on. What ends all of them (the host, Ctrl-C)
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext, suppress
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from perfbisect.errors import ENVIRONMENT, CannotGoOn, PerfBisectError, UsageErr
 from perfbisect.host.lock import HostLock, WaitCallback
 from perfbisect.hunt.build_hosts import HostLocks
 from perfbisect.hunt.course import HuntCourse
-from perfbisect.hunt.driver import LabOfSeveral, Member
+from perfbisect.hunt.driver import Member
 from perfbisect.hunt.host_locks import lock_hosts, tell_number
 from perfbisect.hunt.labs import workers_of
 from perfbisect.hunt.leased_hosts import known_nodes
@@ -34,7 +34,6 @@ from perfbisect.hunt.searches import Searches
 from perfbisect.hunt.setup import HuntSetup
 from perfbisect.hunt.sitting import OpenView, Sitting, refuse_imported, verdict_of
 from perfbisect.lab import upkeep
-from perfbisect.lab.guarded_lab import Lab
 from perfbisect.recipes.requested import load_requested
 from perfbisect.store.batches import (
     Batch,
@@ -258,11 +257,6 @@ def follow(
         if batch:
             enter_status(history, batch.id, place, status, failure)
 
-    def fail(place: int, trouble: PerfBisectError) -> None:
-        with suppress(PerfBisectError):  # of the history itself
-            history.fail(numbers[place], str(trouble), CLOCK.now())
-            enter(place, ENVIRONMENT, str(trouble))
-
     locks = HostLocks([each.host.name for each in some.ahead], some.shared)
     courses = {
         place: HuntCourse(logs[place], setup, held, locks, resumed, together=len(logs))
@@ -276,39 +270,21 @@ def follow(
         trouble = (unable or {}).get(place)
         verdict = None if course or trouble else verdict_of(history, log.hunt)
         members.append(Member(problem, log, course, verdict=verdict, failure=trouble))
-        if trouble:
-            fail(place, trouble)
-        elif course:
-            enter(place, None)
-            if begun:
-                begun(str(log.hunt))
 
     def workers() -> Workers[LabEvent]:
         """The hosts of the session, for the hunts that are still open."""
-        going_on = {place: course for place, course in courses.items() if members[place].is_open}
-        every = [course.labs for course in going_on.values()]
-        common = next(iter(going_on.values())).problem.commits
+        going_on = {place: course.labs for place, course in courses.items() if members[place].is_open}
+        return workers_of(going_on, common.commits, together=len(members) > 1)
 
-        def join(labs: Sequence[Lab]) -> Lab:
-            return labs[0] if len(members) == 1 else LabOfSeveral(dict(zip(going_on, labs, strict=True)))
-
-        return workers_of(every, common, join)
-
-    def ended(place: int, verdict: Verdict) -> None:
-        enter(place, exit_status(verdict))
-
-    Sitting(
-        history,
-        name,
-        dict(zip(numbers, titles, strict=True)),
-        members,
-        some,
-        Searches(members),
-        workers,
-        fail,
-        ended,
-        resumed,
-    ).carry_out(open_view)
+    sitting = Sitting(history, name, titles, members, some, Searches(members), workers, resumed, enter)
+    for place, member in enumerate(members):
+        if member.failure:
+            sitting.fail(place, member.failure)
+        elif member.course:
+            enter(place, None)
+            if begun:
+                begun(str(member.log.hunt))
+    sitting.carry_out(open_view)
     outcomes = tuple(
         Outcome(number, None if member.failure else member.verdict, member.failure)
         for number, member in zip(numbers, members, strict=True)

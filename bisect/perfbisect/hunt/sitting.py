@@ -2,12 +2,13 @@
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass
 
+from perfbisect.clock import CLOCK
 from perfbisect.core.domain.events import HuntEnded, HuntStarted, LabEvent
 from perfbisect.core.domain.orders import Verdict
-from perfbisect.errors import Interrupted, PerfBisectError, ReaderGone, UsageError, in_words
+from perfbisect.errors import ENVIRONMENT, Interrupted, PerfBisectError, ReaderGone, UsageError, in_words
 from perfbisect.hunt.driver import Driver, Member
 from perfbisect.hunt.labs import connection_events, hosts_of
 from perfbisect.hunt.loop import Planner, Workers
@@ -18,6 +19,7 @@ from perfbisect.report.command_line import command_on
 from perfbisect.report.reader import read_story
 from perfbisect.store.history import History
 from perfbisect.wording.text import printable
+from perfbisect.wording.verdicts import exit_status
 
 OpenView = Callable[[Mapping[int, str]], View]  # the title of each member, by its number → what shows them
 
@@ -28,24 +30,30 @@ class Sitting:
 
     history: History
     name: str  # by which commands are given the session: 12, b3, c4
-    titles: Mapping[int, str]  # of each member, by its number in the history
+    titles: Sequence[str]  # of each member
     members: Sequence[Member]
     setup: HuntSetup  # of any of them: all have the same hosts
     plan: Planner
     workers: Callable[[], Workers[LabEvent]]
-    fail: Callable[[int, PerfBisectError], None]  # enters that a member cannot go on
-    ended: Callable[[int, Verdict], None] = lambda *_: None  # enters its verdict
-    resumed: bool = False
+    resumed: bool
+    enter: Callable[[int, int | None, str], None] = lambda *_: None  # the exit status of a member, and its failure
+
+    def fail(self, place: int, trouble: PerfBisectError) -> None:
+        """Enter that a member cannot go on."""
+        with suppress(PerfBisectError):  # of the history itself
+            self.history.fail(self.members[place].log.hunt, str(trouble), CLOCK.now())
+            self.enter(place, ENVIRONMENT, str(trouble))
 
     def carry_out(self, open_view: OpenView) -> None:
         """Work until each member has ended. Raises Interrupted or the failure, with the command that goes on."""
         driver = Driver(self.members, self.plan, self.workers, self.fail)
-        numbers, view = [*self.titles], open_view(self.titles)
+        numbers = [member.log.hunt for member in self.members]
+        view = open_view(dict(zip(numbers, self.titles, strict=True)))
 
         def show(place: int, happened: TimedEvent) -> None:
             if isinstance(happened[1], HuntEnded):  # entered first: showing it may end this process
                 self.members[place].verdict = happened[1].verdict
-                self.ended(place, happened[1].verdict)
+                self.enter(place, exit_status(happened[1].verdict), "")
             view.show(numbers[place], [happened])
 
         def save_and_show(event: LabEvent) -> None:

@@ -1,7 +1,7 @@
 """A trial begins, or goes on where its log ends: the same driver and the same sittings as those of hunts."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from perfbisect.clock import CLOCK
 from perfbisect.core.domain.events import TrialStarted
 from perfbisect.core.domain.settings import Settings, TrialBuild, TrialType
 from perfbisect.core.domain.trials import Trial
-from perfbisect.errors import CannotGoOn, PerfBisectError, UsageError
+from perfbisect.errors import CannotGoOn, UsageError
 from perfbisect.host.lock import HostLock, WaitCallback
 from perfbisect.hunt.driver import Member
 from perfbisect.hunt.host_locks import lock_hosts, tell_number
@@ -132,14 +132,11 @@ def follow(
         begun(name)
     course = TrialCourse(log, plan, resumed)
 
-    def fail(_: int, trouble: PerfBisectError) -> None:
-        with suppress(PerfBisectError):  # of the history itself
-            history.fail(number, str(trouble), CLOCK.now())
-
-    Sitting(
-        history, name, {number: title(plan)}, [Member(None, log, course)], plan.setup, Listed(course.orders()),
-        lambda: workers_of(course, held), fail, resumed=resumed,
-    ).carry_out(open_view)  # fmt: skip
+    members, plan_of = [Member(None, log, course)], Listed(course.orders())
+    sitting = Sitting(
+        history, name, [title(plan)], members, plan.setup, plan_of, lambda: workers_of(course, held), resumed
+    )
+    sitting.carry_out(open_view)
     return log.trial
 
 
