@@ -127,24 +127,24 @@ class Yard:
 
 def break_stream(monkeypatch: pytest.MonkeyPatch, to_host: bool, lose: Callable[[], object], pieces: int = 1) -> None:
     """Call ``lose`` once so many pieces of the next stream over SSH have gone to the host, or have come from it."""
-    whole = ssh.copies
+    whole, left = ssh.copy, count(pieces, -1)
 
-    def broken(far: socket, read: Any, write: Any, close: Any) -> Any:
-        monkeypatch.setattr(ssh, "copies", whole)
+    def counted(act: Callable[[Any], object]) -> Callable[[Any], object]:
+        def once(given: Any) -> object:
+            if next(left) == 0:
+                lose()
+            return act(given)
 
-        def counted(act: Callable[[Any], object]) -> Callable[[Any], object]:
-            left = count(pieces, -1)
+        return once
 
-            def once(given: Any) -> object:
-                if next(left) == 0:
-                    lose()
-                return act(given)
+    def broken(read: Any, write: Any, *closing: Any) -> None:
+        end = read if to_host else write
+        if not isinstance(getattr(end, "__self__", None), socket):  # the other direction, or no stream
+            return whole(read, write, *closing)
+        monkeypatch.setattr(ssh, "copy", whole)
+        return whole(read, counted(write), *closing) if to_host else whole(counted(read), write, *closing)
 
-            return once
-
-        return whole(far, read, counted(write), close) if to_host else whole(far, counted(read), write, close)
-
-    monkeypatch.setattr(ssh, "copies", broken)
+    monkeypatch.setattr(ssh, "copy", broken)
 
 
 @dataclass

@@ -3,9 +3,8 @@
 The checkout has no ``.git``. What a build could read from there, such as the commit's hash, would make different
 binaries of equal code; and without it nothing a build does can harm the repository.
 
-Ignored paths are given as git's glob pathspecs, from the top of the tree, as they are for the range. git's sparse
-checkout reads its patterns as ``.gitignore`` does, where a pattern that matches a folder takes everything below it
-along; ``sparse_patterns`` makes up for that difference.
+Ignored paths are given as git's glob pathspecs, from the top of the tree, as they are for the range. What is checked out is
+a tree that git makes without them: its sparse checkout would read such patterns in another way.
 """
 
 import errno
@@ -37,25 +36,30 @@ LONG = 3600.0  # seconds, for what moves all files of a large tree
 
 _REFUSED = 128  # status of git for what it cannot do
 
-# $1 the repository, $2 the checkout, $3 a commit or tree, $4 where in the checkout its tree goes; stdin are the sparse
-# patterns. A link in that place may have been left by a build, and leads elsewhere. With other patterns than before nothing of it is kept: git would not
-# remove the files of a submodule that is ignored now.
+# $1 the repository, $2 the checkout, $3 a commit or tree, $4 where in the checkout its tree goes, then pathspecs of what is left
+# out. A link in that place may have been left by a build, and leads elsewhere.
 _SWITCH = f"""\
-bare=$1 source=$2${{4:+/}}$4 patterns=$1/info/sparse-checkout
+bare=$1 source=$2${{4:+/}}$4 tree=$3
 real() {{ (cd -P -- "$1" && pwd -P); }}
 [ -z "$4" ] || [ "$(real "${{source%/*}}")/${{4##*/}}" = "$(real "$2")/$4" ] || {{
     echo "fatal: a link leads to $4" >&2; exit {_REFUSED}
 }}
-[ ! -L "$source" ] || rm -f "$source"
-mkdir -p "$1/info" && rm -f "$1/index.lock" && cat >"$patterns.new" || exit
-[ "$(cat "$patterns.new")" = "$(cat "$patterns" 2>/dev/null)" ] || rm -rf "$source" "$1/index" || exit
-mkdir -p "$source" && mv -f "$patterns.new" "$patterns" && cd -- "$source" || exit
+shift 4
 switch() {{
-    git -c core.bare=false -c core.sparseCheckout=true -c core.sparseCheckoutCone=false \
-        --git-dir="$bare" --work-tree="$source" "$@"
+    git -c core.bare=false -c core.sparseCheckout=false --git-dir="$bare" --work-tree="$source" "$@"
+    case $? in 0) ;; 1 | {_REFUSED}) exit {_REFUSED} ;; *) exit 1 ;; esac
 }}
-switch read-tree --reset -u "$3"
-case $? in 0) ;; 1 | {_REFUSED}) exit {_REFUSED} ;; *) exit 1 ;; esac
+[ ! -L "$source" ] || rm -f "$source"
+rm -f "$bare/index.lock" "$bare/filter.lock" && mkdir -p "$source" && cd -- "$source" || exit
+if [ $# != 0 ]; then # the tree without them
+    tree=$(
+        export GIT_INDEX_FILE="$bare/filter"
+        switch read-tree --reset "$tree"
+        switch ls-files -z -- "$@" | switch update-index -z --force-remove --stdin || exit
+        switch write-tree --missing-ok
+    ) || exit
+fi
+switch read-tree --reset -u "$tree"
 switch clean -q -ffdx
 """
 
@@ -197,32 +201,9 @@ def cannot(host: Host, sha: str, reason: str, log: str, hint: str) -> BuildFaile
     return BuildFailed(f"{sha[:10]} cannot be checked out: {reason}", stage="checkout", log=str(place), hint=hint)
 
 
-def sparse_patterns(ignore: Sequence[str]) -> str:
-    """The content of git's sparse-checkout file that leaves out what glob pathspecs match, and nothing else."""
-    lines = ["/*"]
-    for pattern in sorted(ignore, key=lambda pattern: (_whole_folder(pattern), pattern.count("/"))):
-        line = "/" + _quoted_pattern(pattern)
-        lines.append("!" + line)
-        if not _whole_folder(pattern):
-            lines.append(f"{line}/**")  # a glob names files; what is below a folder of such a name stays
-    return "".join(line + "\n" for line in lines)
-
-
-def _whole_folder(pattern: str) -> bool:
-    """Whether a glob pathspec takes everything below a folder along: it ends so, or is a plain name."""
-    return pattern.endswith("/**") or not re.search(r"[*?\[\\]", pattern)
-
-
-def _quoted_pattern(pattern: str) -> str:
-    """A glob as a line of a pattern file: no line ends in it, and blanks at its end kept."""
-    text = re.sub(r"[\r\n]", "?", pattern)
-    kept = text.rstrip(" \t")
-    return kept + "".join("\\" + blank for blank in text[len(kept) :])
-
-
 def _switch(host: Host, source: PurePosixPath, part: Part) -> None:
-    arguments = [str(part.bare), str(source), part.tree, part.path]
-    scripted(host, _SWITCH, arguments, stdin=sparse_patterns(part.ignore), timeout=LONG)
+    ignored = [f":(top,glob){pattern}" for pattern in part.ignore]
+    scripted(host, _SWITCH, [str(part.bare), str(source), part.tree, part.path, *ignored], timeout=LONG)
 
 
 @dataclass(frozen=True, slots=True)
