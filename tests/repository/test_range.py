@@ -157,7 +157,7 @@ def random_history(seed: int) -> dict[str, Made]:
     return commits
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(20))
 def test_the_graph_of_any_history(history: History, seed: int) -> None:
     """Compare ranges of a random history with the definition, along all parents and along first parents."""
     commits = random_history(seed)

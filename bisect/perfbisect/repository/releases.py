@@ -54,7 +54,10 @@ class Range(NamedTuple):
 
 
 def by_pattern(tags: Iterable[Tag]) -> dict[str, list[Release]]:
-    """Pattern as in a recipe's release_tags ("v{version}") → its releases, the latest version first. First is the pattern with the latest tag of those with two or more."""
+    """Pattern as in a recipe's release_tags ("v{version}") → its releases, the latest version first.
+
+    First is the pattern with the latest tag of those with two or more.
+    """
     found: dict[str, list[Release]] = {}
     latest: dict[str, int] = {}
     for tag in tags:
