@@ -74,6 +74,12 @@ class BuildSite:
         with self.place.beside:
             return (yield from self._marked(self._find(candidate)))
 
+    def key(self, candidate: int) -> Generator[LabEvent, None, str]:
+        """The key of the build of a candidate, which is the same on all build hosts. Raises BuildFailed where there is none."""
+        with self.place.beside:
+            context = yield from self._marked(self._open(candidate))
+            return pipeline.key_of(context, self.candidates.commits[candidate])
+
     def has(self, key: str) -> bool:
         """Whether the host has the build with that key. One that cannot be reached builds no further."""
         try:
@@ -236,13 +242,15 @@ class CandidateBuilds:
         return True
 
     def _found(self, candidate: int) -> Generator[LabEvent, None, bool]:
-        """Whether another of several sites has built the candidate in an earlier session; one looks for itself when it builds."""
+        """Whether one of several sites has built the candidate earlier; a single one looks for itself when it builds."""
         known = self.made.place(candidate)
-        site = next((site for site in self._left() if site.name == known), None)
-        if site is None or len(self.sites) == 1:
+        sites = sorted(self._left(), key=lambda site: site.name != known)
+        if len(self.sites) == 1 or not sites:
             return False
         with suppress(BuildFailed, EnvironmentFailure):  # which a build will report
-            return (yield from site.find(candidate))
+            key = yield from sites[0].key(candidate)
+            if site := next((site for site in sites if site.has(key)), None):
+                return (yield from site.find(candidate))
         return False
 
     def _build(self, candidate: int) -> Generator[LabEvent, None, bool]:

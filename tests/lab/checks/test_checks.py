@@ -318,6 +318,13 @@ def entry(name: str, *builders: str) -> HostEntry:
     return HostEntry(name=name, build_hosts=[*builders])
 
 
+def test_who_builds() -> None:
+    alone, both, away = entry("a"), entry("a", "a", "b", "b"), entry("a", "b")
+    assert (alone.built_on, alone.built_elsewhere, alone.builds) == (("a",), (), True)
+    assert (both.built_on, both.built_elsewhere, both.builds) == (("a", "b"), ("b",), True)
+    assert (away.built_on, away.built_elsewhere, away.builds) == (("b",), ("b",), False)
+
+
 def test_build_hosts_are_shared_by_all_hosts_of_a_hunt_or_are_single() -> None:
     assert build_ahead([entry("a", "x", "y")])
     assert build_ahead([entry("a", "x")])
