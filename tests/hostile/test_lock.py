@@ -95,6 +95,7 @@ def test_the_program_refuses_it(tmp_path: Path) -> None:
     ):
         places = (f'[hosts.one]\nroot = "{tmp_path}/root"\n{more}\n', f'[hosts.two]\nroot = "{tmp_path}/link"\n')
         hosts.write_text("".join(places))
+        (tmp_path / "root" / "lock").unlink(missing_ok=True)  # each is a session of its own
         ended = run(*words, "--hosts", str(hosts), "--history", str(tmp_path / "h.db"))
         assert ended.status == 3, ended.out + ended.err
         assert "Hosts one and two are one" in ended.err
