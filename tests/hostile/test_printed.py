@@ -292,11 +292,11 @@ def test_the_live_view_writes_only_its_own_sequences(world: World) -> None:
 @pytest.mark.parametrize(
     ("words", "streams", "status"),
     [
-        *((words, ">&-", 4) for words in ("show", "history", "--help", "run a b", "query 'select 1'", "--version")),
+        *((words, ">&-", 4) for words in ("show", "builders", "history", "--help", "run a b", "query 'select 1'", "--version")),
         *((words, streams, status) for streams in ("2>&-", "2>/dev/full", "<&- 2>&-")
           for words, status in (("nonsense", 3), ("builders", 0))),
         ("builders", "<&- >&- 2>&-", 4),
-        *((words, "", 0) for words in ("--help", "builders", "run --help")),  # a reader that has gone
+        *((words, "", 0) for words in ("--help", "builders", "workloads", "run --help")),  # a reader that has gone
     ],
 )  # fmt: skip
 def test_streams_that_are_closed_or_full(words: str, streams: str, status: int) -> None:
