@@ -64,6 +64,8 @@ BUILDER = Builder(
     server=msgspec.convert(tomllib.loads(CONFIGURED)["server"], Server),
 )
 
+FOLDERS = ("--builders", "builders", "--workloads", "workloads", "--hosts", "hosts.toml")  # with the files of ``write``
+
 SUITE = """
 summary = "one row"
 driver = "pgsql"

@@ -6,6 +6,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, redirect_stderr, redirect_stdout
@@ -15,8 +16,12 @@ from typing import IO, Any, NamedTuple
 from unittest import mock
 
 from perfbisect.cli.main import main
+from perfbisect.errors import USAGE
 
 PROGRAM = [sys.executable, "-c", "from perfbisect.cli.main import main; main()"]
+# The words of a hunt for the script of tests/cli/conftest.py, in its clone; and those that make it short.
+SCRIPT = ["--builder", "script", "--workload", "one", "--repo", "repo"]
+HUNT = [*SCRIPT, "--plain", "--no-explain"]
 LIMIT = 3000  # seconds; far beyond what is needed, on a busy machine too
 
 Process = subprocess.Popen[str]
@@ -93,6 +98,7 @@ def run(*args: str) -> Ended:
     out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
     err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace", write_through=True)
     status: object = None
+    time.tzset()
     with mock.patch.object(sys, "argv", ["bisect", *args]), redirect_stdout(out), redirect_stderr(err):
         try:
             main()
@@ -109,3 +115,18 @@ def executable(path: Path, text: str) -> Path:
     path.write_text(text)
     path.chmod(0o755)
     return path
+
+
+def exits(status: int, *args: str) -> str:
+    """Run it in this process; it ends with that status, without a traceback. What it prints; of mistakes the errors alone."""
+    ended = run(*args)
+    assert ended.status == status, ended.err
+    assert "Traceback" not in ended.err
+    return ended.err if status == USAGE else ended.out + ended.err
+
+
+def printed(*args: str, status: int = 0) -> str:
+    """Run it in this process; it ends with that status. What it prints on standard output."""
+    ended = run(*args)
+    assert ended.status == status, ended.err
+    return ended.out

@@ -1,48 +1,9 @@
-"""The program in this process; and a system that is a shell script, which is built and run in no time."""
+"""A system that is a shell script, which is built and run in no time."""
 
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from perfbisect.cli.main import main
-from perfbisect.errors import USAGE
-
-Ended = tuple[int, str, str]  # exit status, standard output, standard error
-Invoke = Callable[..., Ended]
-Exits = Callable[..., str]
-
-
-@pytest.fixture
-def invoke(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Invoke:
-    """``invoke(*args)`` runs the program; nothing that a user gets wrong may end in a traceback."""
-    time.tzset()
-
-    def run(*args: str) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["bisect", *args])
-        with pytest.raises(SystemExit) as leave:
-            main()
-        out, err = capsys.readouterr()
-        assert "Traceback" not in err
-        assert isinstance(leave.value.code, int)
-        return leave.value.code, out, err
-
-    return run
-
-
-@pytest.fixture
-def exits(invoke: Invoke) -> Exits:
-    """``exits(status, *args)`` runs the program, which ends with that status; returns what it prints, of mistakes on stderr."""
-
-    def run(status: int, *args: str) -> str:
-        ended, out, err = invoke(*args)
-        assert ended == status, err
-        return err if status == USAGE else out + err
-
-    return run
-
 
 BUILDER = """
 summary = "a script"
@@ -85,3 +46,9 @@ def script(tmp_path: Path, git: Callable[..., str], monkeypatch: pytest.MonkeyPa
         return git("rev-parse", "HEAD")
 
     return commit
+
+
+@pytest.fixture
+def ends(script: Commit) -> tuple[str, str]:
+    """A commit with a rate of 100, and one after it with a rate of 10."""
+    return script("echo rate 100"), script("echo rate 10")

@@ -7,17 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.core.domain.settings import Settings
+from perfbisect.core.domain.settings import Policy, Settings
+from perfbisect.errors import UsageError
 from perfbisect.host.lock import hold
 from perfbisect.host.registry import connect
 from perfbisect.hunt.resolve import resolve_settings
 from perfbisect.hunt.setup import HuntSetup
 from perfbisect.recipes.inventory import load_host
-from program import PROGRAM
+from program import PROGRAM, exits
 
 pytestmark = pytest.mark.tools  # starts git, and looks for everything a hunt needs
-
-Exits = Callable[..., str]
 
 
 @pytest.fixture
@@ -32,99 +31,107 @@ def repo(git: Callable[..., str], tmp_path: Path) -> Path:
     return folder
 
 
-def hunt(repo: Path, good: str, bad: str, **options: str) -> list[str]:
+def hunt(repo: Path, good: str = "v1.0", bad: str = "v1.1", **options: str) -> list[str]:
     """Arguments of a hunt in ``repo`` that would be possible."""
     chosen = {"builder": "demo", "workload": "update-index", "repo": str(repo)} | options
-    return ["run", good, bad, *(word for name, value in chosen.items() for word in (f"--{name}", value))]
+    return ["run", *(word for name, value in chosen.items() for word in (f"--{name}", value)), "--", good, bad]
 
 
-def test_unknown_revision(exits: Exits, repo: Path) -> None:
+def test_ends_that_are_none(repo: Path, git: Callable[..., str], tmp_path: Path) -> None:
+    """Odd names of revisions are only unknown."""
     said = exits(3, *hunt(repo, "v1.0", "v1.9"))
-    assert "v1.9" in said
-    assert "v1.2" in said or "v1.1" in said  # the nearest that exist
-
-
-@pytest.mark.parametrize("odd", ["--upload-pack=x", "a b", "$(touch x)", "'", "v1.0;ls", "..", "HEAD~99"])
-def test_odd_revision_names_are_only_unknown(exits: Exits, repo: Path, odd: str) -> None:
-    args = hunt(repo, "v1.0", "v1.1")[3:]
-    said = exits(3, "run", *args, "--", "v1.0", odd)
-    assert odd in said
+    assert "v1.9" in said and "v1.1" in said  # the nearest that exists
+    for odd in ("--upload-pack=x", "a b", "$(touch x)", "'", "v1.0;ls", "..", "HEAD~99"):
+        assert odd in exits(3, *hunt(repo, "v1.0", odd))
     assert not (repo / "x").exists()
-
-
-def test_good_and_bad_swapped(exits: Exits, repo: Path) -> None:
-    said = exits(3, *hunt(repo, "v1.2", "v1.0"))
-    assert "swap" in said
-
-
-def test_equal_ends(exits: Exits, repo: Path) -> None:
-    said = exits(3, *hunt(repo, "v1.1", "v1.1"))
-    assert "same commit" in said
-
-
-def test_not_a_repository(exits: Exits, tmp_path: Path) -> None:
-    said = exits(3, *hunt(tmp_path / "nothing", "a", "b"))
-    assert "nothing" in said
-
-
-def test_shallow_clone(exits: Exits, repo: Path, git: Callable[..., str], tmp_path: Path) -> None:
+    assert "swap" in exits(3, *hunt(repo, "v1.2", "v1.0"))
+    assert "same commit" in exits(3, *hunt(repo, "v1.1", "v1.1"))
+    assert "nothing" in exits(3, *hunt(tmp_path / "nothing", "a", "b"))
     git("clone", "-q", "--depth=1", f"file://{repo}", str(tmp_path / "shallow"), cwd=tmp_path)
-    said = exits(3, *hunt(tmp_path / "shallow", "v1.0", "v1.2"))
-    assert "--unshallow" in said
+    assert "--unshallow" in exits(3, *hunt(tmp_path / "shallow"))
 
 
-@pytest.mark.parametrize(
-    ("option", "wrong", "nearest"),
-    [("builder", "demoo", "demo"), ("workload", "update-indx", "update-index"), ("host", "locl", "local")],
-)
-def test_unknown_names_say_the_nearest(exits: Exits, repo: Path, option: str, wrong: str, nearest: str) -> None:
-    said = exits(3, *hunt(repo, "v1.0", "v1.1", **{option: wrong}))
-    assert wrong in said
-    assert nearest in said
+WRONG_OPTIONS = [  # option, value, what is said
+    ("builder", "demoo", ["demoo", "'demo'"]),
+    ("workload", "update-indx", ["update-indx", "update-index"]),
+    ("host", "locl", ["locl", "local"]),
+    ("max-time", "soon", ["'soon' is not a duration; write 90s, 45m or 2h."]),
+    ("warmup", "nan", ["'nan' is not a number of seconds"]),
+    ("confidence", "150%", ["150%"]),
+    ("confidence", "99.9%", ["'99.9%' is more than 99.5%, the highest probability that a verdict states."]),
+    ("metric", "speed", ["speed"]),
+    ("direction", "down", ["down"]),
+    ("set", "batch", ["'batch' is not an option with its value; write table-size=1000000."]),
+    ("set", "batch=x", ["batch=x"]),
+    ("set", "tablesize=5", ["demo/update-index has no arg 'tablesize' to set. Did you mean 'table-size'"]),
+    (
+        "suspect",
+        "storage",
+        ["'storage' is not a path and a weight from 0.000001 to 1000000; write storage/innobase=4."],
+    ),
+    ("slow-after", "1", ["'1' is not above 1"]),
+    ("slow-after", "nan", ["'nan' is not above 1"]),
+    ("slow-after", "inf", ["'inf' is not above 1"]),
+    ("slow-after", "5x", ["'5x' is not a number"]),
+]
+COMMANDS = [
+    ("", "--builder is missing"),
+    ("--builder demo", "--workload is missing"),
+    ("--build make", "--build needs a command"),
+    ("--builder demo --workload scan --rate (x)", "--rate needs a command"),
+    ("--run ./b --workload scan", "--workload and --run exclude each other"),
+    ("--run ./b --builder demo --build make", "--builder and --build exclude each other"),
+    ("--run ./b --slow-after 5 --all", "--slow-after and --all exclude each other"),
+    ("--run", "requires an argument"),
+    ("--run ./b'", '--run "./b\'" cannot be split into words'),
+    ("--run ./b --build m\\", "cannot be split into words"),
+    ("--run ./b --rate x", '`rate` is "x", which has no groups'),
+    ("--run ./b --cost x(", '`cost` is "x(", which is not a regular expression'),
+    ("--run ./b --rate $.", '`rate` is "$.", which is not a path into JSON'),
+    ("--run ./b --rate (x) --cost (y)", "both a rate and a cost"),
+    ("--run ./{b}", "unknown placeholder {b}"),
+    ("--run ./b --time 5", "--time would change nothing"),
+    ("--run ./b --metric rate", "No pattern finds a rate"),
+    ("--run ./b --metric ops", "There is no metric 'ops'"),
+    ("--run ./b --variant fast", "has no variant 'fast'"),
+    ("--run ./b --set time=abc", "time has an option of its own: --time abc"),
+]
 
 
-def test_typo_in_a_recipe_key(exits: Exits, repo: Path, tmp_path: Path) -> None:
-    recipe = tmp_path / "builders" / "mine"
-    recipe.mkdir(parents=True)
-    (recipe / "builder.toml").write_text(
-        'summary = "mine"\ndriver = "demo"\n[build]\ncompil = [["make"]]\nartifacts = []\n'
-    )
-    said = exits(3, *hunt(repo, "v1.0", "v1.1", builder="mine", builders=str(tmp_path / "builders")))
-    for part in ("builder.toml", "compil", "compile"):
-        assert part in said
+def test_options_of_a_hunt(repo: Path, seal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for option, value, parts in WRONG_OPTIONS:
+        said = exits(3, *hunt(repo, **{option: value}))
+        assert all(part in said for part in parts), said
+    for options, sentence in COMMANDS:
+        assert sentence in exits(3, "run", "v1.0", "v1.2", "--repo", str(repo), *options.split())
+    monkeypatch.chdir(tmp_path)
+    assert "is not a git repository" in exits(3, "run", "v1.0", "v1.2", "--run", "./b")
+    assert not list(seal.rglob("history.db"))
 
 
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("max-time", "soon"),
-        ("confidence", "150%"),
-        ("confidence", "99.9%"),
-        ("metric", "speed"),
-        ("direction", "down"),
-        ("set", "batch"),
-        ("set", "batch=x"),
-    ],
-)
-def test_wrong_option_values(exits: Exits, repo: Path, option: str, value: str) -> None:
-    said = exits(3, *hunt(repo, "v1.0", "v1.1", **{option: value}))
-    assert value in said
+def test_recipes(repo: Path, tmp_path: Path) -> None:
+    """With a mistyped key, and without what builds."""
+    for name, text in (
+        ("mine", 'summary = "mine"\ndriver = "demo"\n[build]\ncompil = [["make"]]\nartifacts = []\n'),
+        ("served", 'summary = "says nothing of builds"\ndriver = "demo"\n'),
+    ):
+        (tmp_path / name / name).mkdir(parents=True)
+        (tmp_path / name / name / "builder.toml").write_text(text)
+    said = exits(3, *hunt(repo, builder="mine", builders=str(tmp_path / "mine")))
+    assert all(part in said for part in ("builder.toml", "compil", "compile"))
+    words = hunt(repo, builder="served", builders=str(tmp_path / "served"))
+    for each in (words, ["noise", *words[1:-3], "--rev", "v1.0"]):
+        said = exits(3, *each)
+        assert "v1.0 cannot be built: its tree has no build system: none of Cargo.toml, CMakeLists.txt" in said
+        assert "--build, or in a recipe's [build]" in said
 
 
-def test_an_arg_that_the_workload_does_not_have(exits: Exits, repo: Path) -> None:
-    said = exits(3, *hunt(repo, "v1.0", "v1.1", set="tablesize=5"))
-    assert "demo/update-index has no arg 'tablesize' to set. Did you mean 'table-size'" in said
-
-
-def test_unknown_verb_says_the_nearest(exits: Exits) -> None:
-    said = exits(3, "histroy")
-    assert "history" in said
-
-
-@pytest.mark.parametrize("verb", ["show", "resume"])
-def test_no_history_yet(exits: Exits, verb: str) -> None:
-    said = exits(3, verb)
-    assert said.startswith("Error: ")
+def test_verbs_and_ids() -> None:
+    assert "history" in exits(3, "histroy")
+    for wrong in ("x3", "c", "3c", "-1", "c99999999999999999999"):
+        assert "is not an id; write 12 for a hunt, c3 for a comparison" in exits(3, "show", "--", wrong)
+    for verb in ("replay", "prove"):
+        assert "'c2' is the id of a comparison; write 12 for a hunt." in exits(3, verb, "c2")
 
 
 @pytest.mark.parametrize(
@@ -140,9 +147,7 @@ def test_a_history_that_is_a_fifo(words: list[str], tmp_path: Path) -> None:
     assert f"{fifo} cannot be opened: it is not a regular file" in refused.stderr
 
 
-def test_a_missing_tool_is_named_with_its_package(
-    exits: Exits, repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_tool_is_named_with_its_package(repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A PATH that holds everything but sysbench."""
     tools = tmp_path / "bin"
     tools.mkdir()
@@ -152,64 +157,43 @@ def test_a_missing_tool_is_named_with_its_package(
             if program.name != "sysbench" and not link.is_symlink():
                 link.symlink_to(program)
     monkeypatch.setenv("PATH", str(tools))
-    said = exits(4, *hunt(repo, "v1.0", "v1.2"))
+    said = exits(4, *hunt(repo))
     assert "sysbench" in said
     assert "apt-get install" in said
 
 
-def test_a_busy_host_is_reported_before_anything_is_begun(exits: Exits, repo: Path, seal: Path) -> None:
+def test_a_busy_host_is_reported_before_anything_is_begun(repo: Path, seal: Path) -> None:
     with hold(connect(load_host("local")), "a hunt of another session"):
-        said = exits(4, *hunt(repo, "v1.0", "v1.2"))
-    assert "a hunt of another session" in said
+        assert "a hunt of another session" in exits(4, *hunt(repo))
     assert not list(seal.rglob("history.db"))
 
 
-@pytest.mark.parametrize(
-    ("builds", "workload", "said"),
-    [
-        (["v1.0"], "scan", ["at least two builds", "bisect noise"]),
-        (["v1.0", "v1.1", "v1.0"], "scan", ["v1.0 is given twice"]),
-        (["v1.0", "old=empty", "old=other"], "scan", ["old is given twice"]),
-        (["v1.0", "v1.9"], "scan", ["v1.9", "v1.1"]),
-        (["v1.0", "old=nothing"], "scan", ["no folder", "nothing", "NAME=PATH"]),
-        (["v1.0", "old=nothing.tar.xz"], "scan", ["no file", "nothing.tar.xz"]),
-        (["v1.0", "=empty"], "scan", ["has no name"]),
-        (["v1.0", "old="], "scan", ["has no path"]),
-        (["v1.0", "old=empty"], "scan", ["empty is no installed demo", "lib/libdemo.so"]),
-        (["v1.0", "old=text.tar.gz"], "scan", ["text.tar.gz is damaged"]),
-        (["v1.0", "v1.1"], "scn", ["no workload and no group 'scn'", "'scan'", "Groups: point"]),
-        (["v1.0", "v1.1"], "write,demo/scn", ["demo/scn", "demo/scan"]),
-        (["v1.0", "v1.1"], ",", ["--workload is empty"]),
-    ],
-)
-def test_what_cannot_be_compared(
-    exits: Exits, repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    builds: list[str], workload: str, said: list[str],
-) -> None:  # fmt: skip
+NOT_COMPARABLE = [  # builds, workload, what is said
+    ("v1.0", "scan", ["at least two builds", "bisect noise"]),
+    ("v1.0 v1.1 v1.0", "scan", ["v1.0 is given twice"]),
+    ("v1.0 old=empty old=other", "scan", ["old is given twice"]),
+    ("v1.0 v1.9", "scan", ["v1.9", "v1.1"]),
+    ("v1.0 old=nothing", "scan", ["no folder", "nothing", "NAME=PATH"]),
+    ("v1.0 old=nothing.tar.xz", "scan", ["no file", "nothing.tar.xz"]),
+    ("v1.0 =empty", "scan", ["has no name"]),
+    ("v1.0 old=", "scan", ["has no path"]),
+    ("v1.0 old=empty", "scan", ["empty is no installed demo", "lib/libdemo.so"]),
+    ("v1.0 old=text.tar.gz", "scan", ["text.tar.gz is damaged"]),
+    ("v1.0 v1.1", "scn", ["no workload and no group 'scn'", "'scan'", "Groups: point"]),
+    ("v1.0 v1.1", "write,demo/scn", ["demo/scn", "demo/scan"]),
+    ("v1.0 v1.1", ",", ["--workload is empty"]),
+]
+
+
+def test_what_cannot_be_compared(repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("empty", "other"):
         (tmp_path / name).mkdir()
     (tmp_path / "text.tar.gz").write_text("no tarball")
     monkeypatch.chdir(tmp_path)
-    told = exits(3, "compare", *builds, "--builder", "demo", "--workload", workload, "--repo", str(repo))
-    for part in said:
-        assert part in told
-
-
-def test_a_tree_without_a_build_system(exits: Exits, repo: Path, tmp_path: Path) -> None:
-    recipe = tmp_path / "builders" / "served"
-    recipe.mkdir(parents=True)
-    (recipe / "builder.toml").write_text('summary = "says nothing of builds"\ndriver = "demo"\n')
-    mine = {"builder": "served", "builders": str(tmp_path / "builders")}
-    for words in (hunt(repo, "v1.0", "v1.1", **mine), ["noise", *hunt(repo, "", "", **mine)[3:], "--rev", "v1.0"]):
-        said = exits(3, *words)
-        assert "v1.0 cannot be built: its tree has no build system: none of Cargo.toml, CMakeLists.txt" in said
-        assert "--build, or in a recipe's [build]" in said
-
-
-@pytest.mark.parametrize("wrong", ["x3", "c", "3c", "-1", "c99999999999999999999"])
-def test_an_id_that_is_none(exits: Exits, wrong: str) -> None:
-    said = exits(3, "show", "--", wrong)
-    assert "is not an id" in said
+    for builds, workload, parts in NOT_COMPARABLE:
+        words = [*builds.split(), "--builder", "demo", "--workload", workload, "--repo", str(repo)]
+        said = exits(3, "compare", *words)
+        assert all(part in said for part in parts), said
 
 
 def test_a_suspicion_that_meets_no_commit_is_said(repo: Path) -> None:
@@ -223,37 +207,9 @@ def test_a_suspicion_that_meets_no_commit_is_said(repo: Path) -> None:
     assert said == ["No commit of the range touches storage/innodb/**, which you suspect"]
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ("", "--builder is missing"),
-        ("--builder demo", "--workload is missing"),
-        ("--build make", "--build needs a command"),
-        ("--builder demo --workload scan --rate (x)", "--rate needs a command"),
-        ("--run ./b --workload scan", "--workload and --run exclude each other"),
-        ("--run ./b --builder demo --build make", "--builder and --build exclude each other"),
-        ("--run", "requires an argument"),
-        ("--run ./b'", '--run "./b\'" cannot be split into words'),
-        ("--run ./b --build m\\", "cannot be split into words"),
-        ("--run ./b --rate x", '`rate` is "x", which has no groups'),
-        ("--run ./b --cost x(", '`cost` is "x(", which is not a regular expression'),
-        ("--run ./b --rate $.", '`rate` is "$.", which is not a path into JSON'),
-        ("--run ./b --rate (x) --cost (y)", "both a rate and a cost"),
-        ("--run ./{b}", "unknown placeholder {b}"),
-        ("--run ./b --time 5", "--time would change nothing"),
-        ("--run ./b --metric rate", "No pattern finds a rate"),
-        ("--run ./b --metric ops", "There is no metric 'ops'"),
-        ("--run ./b --variant fast", "has no variant 'fast'"),
-        ("--run ./b --set time=abc", "time has an option of its own: --time abc"),
-    ],
-)
-def test_commands_that_cannot_be_meant(exits: Exits, repo: Path, seal: Path, options: str, sentence: str) -> None:
-    said = exits(3, "run", "v1.0", "v1.2", "--repo", str(repo), *options.split())
-    assert sentence in said
-    assert not list(seal.rglob("history.db"))
-
-
-def test_a_command_needs_a_repository(exits: Exits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    said = exits(3, "run", "v1.0", "v1.2", "--run", "./b")
-    assert "is not a git repository" in said
+def test_a_metric_without_a_bound_is_refused_with_slow_after(tmp_path: Path) -> None:
+    asked = Settings(
+        "v1", "v2", str(tmp_path), "sqlite", "update-index", "local", metric="p95", policy=Policy(slow_after=5.0)
+    )
+    with pytest.raises(UsageError, match="--slow-after cannot be used with p95 of workload update-index"):
+        resolve_settings(asked)

@@ -4,7 +4,7 @@ import io
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -38,60 +38,54 @@ def history(tmp_path: Path) -> Iterator[History]:
         yield opened
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looks follow each other soon."""
+@pytest.fixture
+def play(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """``play(script)`` lets a script of the shell be each hunt; its arguments are those of `bisect`. Looks follow soon."""
     monkeypatch.setattr(carry_out, "EVERY", 0.02)
+    return lambda script: monkeypatch.setattr(carry_out, "PROGRAM", ("sh", "-c", script, "sh"))
 
 
-def play(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    """Let a script of the shell be each hunt; its arguments are those of `bisect`."""
-    monkeypatch.setattr(carry_out, "PROGRAM", ("sh", "-c", script, "sh"))
+Play = Callable[[str], None]
 
 
-def plan(history: History, *folders: str) -> int:
+def plan(history: History, *folders: Path) -> int:
     """A batch with a hunt in each folder, each with a host of its own: h0, h1, …"""
-    planned = [
-        Planned(("--builder=x", "--", "a", "b"), folder, ((f"h{number}",),)) for number, folder in enumerate(folders)
-    ]
+    words = ("--builder=x", "--", "a", "b")
+    planned = [Planned(words, str(folder), ((f"h{number}",),)) for number, folder in enumerate(folders)]
     return begin_batch(history, Path("/batch.toml"), planned, 1.0)
 
 
-def carried_out(history: History, *batches: int) -> tuple[int, list[Task]]:
-    """The exit status of these batches, and their hunts."""
+def carried_out(history: History, *batches: int) -> int:
+    """The exit status of these batches."""
     tasks = [task for batch in batches for task in tasks_of(read_batch(history, batch), history)]
     for number, task in enumerate(tasks):
         task.number = number
-    return follow(tasks, history, None, "again", view=unseen()), tasks
+    return follow(tasks, history, Path("of $mine.db"), "again", view=unseen())
 
 
-def test_a_hunt_that_a_signal_has_ended_is_a_failure(
-    history: History, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def ends(history: History, batch: int) -> list[tuple[int | None, str]]:
+    """How its hunts have ended."""
+    return [(one.status, one.failure) for one in read_batch(history, batch).hunts]
+
+
+def test_a_hunt_that_fails_stops_no_other(
+    history: History, play: Play, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    play(monkeypatch, 'case "$*" in *--host=h0*) kill -9 $$;; esac')
-    batch = plan(history, str(tmp_path), str(tmp_path))
-    assert carried_out(history, batch)[0] == 128 + 9
-    assert "failed: killed by signal 9" in capsys.readouterr().err
-    assert [(one.status, one.failure) for one in read_batch(history, batch).hunts] == [
-        (137, "killed by signal 9"),
-        (0, ""),
-    ]
+    """By a signal, or without its folder; the command for their page can be copied."""
+    play('case "$*" in *--host=h0*) kill -9 $$;; esac; sleep 0.2')
+    batch = plan(history, tmp_path, tmp_path / "gone", tmp_path)
+    assert carried_out(history, batch) == 128 + 9
+    printed = capsys.readouterr()
+    assert "failed: killed by signal 9" in printed.err
+    assert "Their page: bisect report b1 --history 'of $mine.db'\n" in printed.out
+    killed, gone, other = ends(history, batch)
+    assert (killed, other) == ((137, "killed by signal 9"), (0, ""))
+    assert gone[0] == 4 and str(tmp_path / "gone") in gone[1]
 
 
-def test_the_command_for_their_page_can_be_copied(
-    history: History, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    play(monkeypatch, "exit 0")
-    tasks = tasks_of(read_batch(history, plan(history, str(tmp_path))), history)
-    follow(tasks, history, Path("of $mine.db"), "again", view=unseen())
-    assert "Their page: bisect report b1 --history 'of $mine.db'\n" in capsys.readouterr().out
-
-
-def test_interrupted_it_says_how_many_had_ended_and_how(
-    history: History, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    play(monkeypatch, 'case "$*" in *--host=h0*) exit 4;; *--host=h1*) exit 0;; esac; exec sleep 100')
-    batch = plan(history, *[str(tmp_path)] * 4)
+def test_interrupted_it_says_how_many_had_ended_and_how(history: History, play: Play, tmp_path: Path) -> None:
+    play('case "$*" in *--host=h0*) exit 4;; *--host=h1*) exit 0;; esac; exec sleep 100')
+    batch = plan(history, *[tmp_path] * 4)
 
     class Stopped(PlainLines):
         def states(self, rows: Sequence[Row]) -> None:
@@ -103,23 +97,12 @@ def test_interrupted_it_says_how_many_had_ended_and_how(
         follow(tasks, history, None, "again", view=Stopped(io.StringIO(), {}))
 
 
-def test_a_hunt_whose_folder_is_gone_stops_no_other(
-    history: History, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    play(monkeypatch, "sleep 0.2")
-    batch = plan(history, str(tmp_path / "gone"), str(tmp_path))
-    assert carried_out(history, batch)[0] == 4
-    failed, other = read_batch(history, batch).hunts
-    assert failed.status == 4 and str(tmp_path / "gone") in failed.failure
-    assert other.status == 0
-
-
 def test_a_hunt_whose_rows_are_damaged_stops_no_other(
-    history: History, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    history: History, play: Play, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    play(monkeypatch, "sleep 0.2")
-    batch = plan(history, str(tmp_path), str(tmp_path), str(tmp_path))
-    listed = history.listed
+    play("sleep 0.2")
+    batch = plan(history, tmp_path, tmp_path, tmp_path)
+    listed, settings = history.listed, history.settings
     looks: list[int] = []
 
     def damaged(hunt: int) -> Listed:
@@ -130,17 +113,12 @@ def test_a_hunt_whose_rows_are_damaged_stops_no_other(
 
     history.connection.execute("PRAGMA foreign_keys = OFF")
     monkeypatch.setattr(history, "listed", damaged)
-    settings = history.settings
     monkeypatch.setattr(history, "settings", lambda hunt: (damaged(hunt), settings(hunt))[1])
     enter_hunt(history, batch, 1, 999)  # damaged before it is gone on with
-    assert carried_out(history, batch)[0] == 4
-    assert [(one.status, one.failure) for one in read_batch(history, batch).hunts] == [
-        (0, ""),
-        (4, "table hunts is damaged"),
-        (0, ""),
-    ]
+    assert carried_out(history, batch) == 4
+    assert ends(history, batch) == [(0, ""), (4, "table hunts is damaged"), (0, "")]
     enter_status(history, batch, 1, 0)  # its verdict is known
-    assert carried_out(history, batch)[0] == 0
+    assert carried_out(history, batch) == 0
     looks.clear()
     task = Task(0, "", (), "", ((),), "", hunt=999, stage=Stage.ELSEWHERE)
     carry_out.observe(task, history, tmp_path, unseen(), {})  # damaged while another process works on it
@@ -149,19 +127,19 @@ def test_a_hunt_whose_rows_are_damaged_stops_no_other(
 
 
 def test_each_batch_has_its_own_logs_and_errors_of_earlier_processes_are_not_told_again(
-    history: History, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    history: History, play: Play, tmp_path: Path
 ) -> None:
-    play(monkeypatch, 'echo "Error: of ${7#*:} in batch ${7%:*}"; exit 4')
-    batches = [plan(history, str(tmp_path)) for _ in range(2)]
-    assert carried_out(history, *batches)[0] == 4
+    play('echo "Error: of ${7#*:} in batch ${7%:*}"; exit 4')
+    batches = [plan(history, tmp_path) for _ in range(2)]
+    assert carried_out(history, *batches) == 4
     for batch in batches:
-        [hunt] = read_batch(history, batch).hunts
+        [(_, failure)] = ends(history, batch)
         log = tmp_path / "h-batches" / f"b{batch}" / "1.log"
-        assert hunt.failure == f"of 0 in batch {batch}"
-        assert log.read_text() == f"Error: {hunt.failure}\n"
-    play(monkeypatch, "exit 4")
+        assert failure == f"of 0 in batch {batch}"
+        assert log.read_text() == f"Error: {failure}\n"
+    play("exit 4")
     carried_out(history, batches[0])
-    assert read_batch(history, batches[0]).hunts[0].failure == ""
+    assert ends(history, batches[0]) == [(4, "")]
 
 
 def test_leased_hosts_that_build_make_no_hunt_wait(tmp_path: Path) -> None:
@@ -174,9 +152,9 @@ def test_leased_hosts_that_build_make_no_hunt_wait(tmp_path: Path) -> None:
     assert locked_hosts(task, "a") == ("a", "c")
 
 
-def test_what_a_hunt_locks_is_asked_once(history: History, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_a_hunt_locks_is_asked_once(history: History, play: Play, tmp_path: Path) -> None:
     """It is read from files: not again at each look at hunts that run for days."""
-    play(monkeypatch, f"until [ -e {tmp_path}/enough ]; do sleep 0.01; done")
+    play(f"until [ -e {tmp_path}/enough ]; do sleep 0.01; done")
     planned = [Planned(("--builder=x", "--", "a", "b"), str(tmp_path), (("h",), ("i",)))] * 3
     tasks = tasks_of(read_batch(history, begin_batch(history, Path("/batch.toml"), planned, 1.0)), history)
     asked: list[tuple[int, str]] = []
@@ -208,12 +186,10 @@ sys.stdin.read()
 """
 
 
-def test_a_hunt_that_a_process_has_claimed_is_not_started_twice(
-    history: History, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_hunt_that_a_process_has_claimed_is_not_started_twice(history: History, play: Play, tmp_path: Path) -> None:
     """A batch was killed, and the process of its hunt still waits for the host: the hunt has no number."""
-    play(monkeypatch, f"echo begun >>{tmp_path}/began")
-    batch = plan(history, str(tmp_path))
+    play(f"echo begun >>{tmp_path}/began")
+    batch = plan(history, tmp_path)
     command = [sys.executable, "-c", CLAIMS, str(history.path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout and other.stdin and other.stdout.readline() == b"claimed\n"
@@ -238,26 +214,14 @@ def test_a_hunt_that_a_process_has_claimed_is_not_started_twice(
 
 def test_a_hunt_has_one_name_made_of_what_was_asked_for(history: History) -> None:
     planned = Planned(("--builder=x", "--workload=w", "--set=n=1", "--no-explain", "--", "a", "b"), "/f", (("h0",),))
-    assert title_of(planned) == "x w a..b"
     quick = Planned(("--repo=sub/clone", "--run=./run -n", "--", "a", "b"), "/f", (("h0",),))
-    assert title_of(quick) == "clone ./run -n a..b"
     number = begin_batch(history, Path("/batch.toml"), [planned, quick], 1.0)
-    assert [task.title for task in tasks_of(read_batch(history, number), history)] == [
-        "x w a..b",
-        "clone ./run -n a..b",
-    ]
-
-
-def test_a_hunt_that_is_not_in_the_history_yet_is_starting(history: History) -> None:
-    [task] = tasks_of(read_batch(history, plan(history, "/f")), history)
-    task.stage, task.hosts = Stage.RUNNING, ("h0",)
-    assert state_of(task, history) == "starting on h0"
-    task.hunt = 1
-    assert state_of(task, history) == "running on h0"
+    names = [task.title for task in tasks_of(read_batch(history, number), history)]
+    assert names == [title_of(planned), title_of(quick)] == ["x w a..b", "clone ./run -n a..b"]
 
 
 def test_a_suspect_of_an_inconclusive_hunt_is_not_named(history: History) -> None:
-    [task] = tasks_of(read_batch(history, plan(history, "/f")), history)
+    [task] = tasks_of(read_batch(history, plan(history, Path("/f"))), history)
     task.stage, task.hunt, task.status = Stage.ENDED, sample_hunt.begin(history), 2
     verdict = Inconclusive((1, 2), (0.5, 0.4), Interval(0.7, 0.8, 0.9), Reason.BUILDS_SPENT)
     history.append(task.hunt, HuntEnded(verdict), 2.0)
@@ -265,10 +229,16 @@ def test_a_suspect_of_an_inconclusive_hunt_is_not_named(history: History) -> Non
 
 
 def test_a_batch_is_a_table_and_a_line(history: History) -> None:
-    number = plan(history, "/f", "/g")
+    """A hunt that is not in the history yet is starting."""
+    number = plan(history, Path("/f"), Path("/g"))
     enter_status(history, number, 0, 3, "it broke")
     batch = read_batch(history, number)
     lines = batch_table(batch, history, 100)
     assert lines[0] == "Batch b1 of /batch.toml"
     assert [line.split()[-1] for line in lines[2:]] == ["broke", "waiting"]
     assert batch_line(batch) == "b1: /batch.toml; 0 of 2 with a verdict"
+    _, task = tasks_of(batch, history)
+    task.stage, task.hosts = Stage.RUNNING, ("h0",)
+    assert state_of(task, history) == "starting on h0"
+    task.hunt = 1
+    assert state_of(task, history) == "running on h0"

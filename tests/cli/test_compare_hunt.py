@@ -8,12 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from program import bisect, bisect_until
+from program import bisect_until, exits, printed, run
 
 pytestmark = pytest.mark.tools
 
-Invoke = Callable[..., tuple[int, str, str]]
-Exits = Callable[..., str]
 Commit = Callable[[str], str]
 
 SCRIPT = """\
@@ -42,29 +40,18 @@ def commits(script: Commit, git: Callable[..., str]) -> list[str]:
 
 
 def words(*more: str) -> list[str]:
-    return [
-        *more,
-        "-b",
-        "script",
-        "-w",
-        "one,two",
-        "--builders",
-        "builders",
-        "--workloads",
-        "workloads",
-        "--repo",
-        "repo",
-    ]
+    recipes = ["--builders", "builders", "--workloads", "workloads", "--repo", "repo"]
+    return [*more, "-b", "script", "-w", "one,two", *recipes]
 
 
 QUICK = ("--visits", "3", "--runs", "1", "--no-explain")
 
 
 def test_each_drop_is_hunted_between_the_releases_where_it_happened(
-    commits: list[str], invoke: Invoke, exits: Exits
+    commits: list[str],
 ) -> None:
     """From one command; the culprits are in the table then, and in every form of it later."""
-    status, out, err = invoke("compare", "v1", "v2", "v3", *words(), *QUICK, "--hunt")
+    status, out, err = run("compare", "v1", "v2", "v3", *words(), *QUICK, "--hunt")
     assert status == 0, out + err
     first, second, third = commits[3][:10], commits[9][:10], commits[5][:10]
     table = re.escape(f"0.80 {first}") + r" +" + re.escape(f"0.64 {second}") + r"  one\n *" + re.escape(f"0.80 {third}")
@@ -82,7 +69,7 @@ def test_each_drop_is_hunted_between_the_releases_where_it_happened(
     assert len(re.findall(r"^ *\d+ ", exits(0, "history"), re.MULTILINE)) == 3
 
 
-def test_a_dry_run_says_what_would_be_hunted(commits: list[str], exits: Exits) -> None:
+def test_a_dry_run_says_what_would_be_hunted(commits: list[str]) -> None:
     before = exits(0, "compare", "v1", "v3", *words(), *QUICK, "--hunt", "--dry-run")
     assert "\nhunts, v1 to v3: 11 candidates\n" in before
     assert "runs of unknown length, since a command ends by itself, and in each visit a copy of the data" in before
@@ -94,13 +81,13 @@ def test_a_dry_run_says_what_would_be_hunted(commits: list[str], exits: Exits) -
     assert "hunts, v3@lto and other builds: none: no other is a revision that is built and configured alike." in alone
 
 
-def test_a_table_without_drops_hunts_nothing(commits: list[str], invoke: Invoke) -> None:
-    status, out, err = invoke("compare", "v2~1", "v2", *words(), *QUICK, "--hunt", "--json")
+def test_a_table_without_drops_hunts_nothing(commits: list[str]) -> None:
+    status, out, err = run("compare", "v2~1", "v2", *words(), *QUICK, "--hunt", "--json")
     assert status == 0
     assert "No drop of c1 is real and large enough to be hunted." in err
     assert json.loads(out)["hunts"] == []
-    invoke("compare", "v1", "v3", *words(), *QUICK, "--visits", "1")
-    _, cost, _ = invoke("compare", "c2", "--hunt", "--dry-run")
+    run("compare", "v1", "v3", *words(), *QUICK, "--visits", "1")
+    _, cost, _ = run("compare", "c2", "--hunt", "--dry-run")
     assert "nothing would be hunted. A drop is seen from 2 rounds on: --visits." in cost
 
 
@@ -113,7 +100,7 @@ def test_a_table_without_drops_hunts_nothing(commits: list[str], invoke: Invoke)
     ],
 )
 def test_builds_without_commits_between_them_are_refused_before_anything_is_measured(
-    commits: list[str], exits: Exits, builds: list[str], told: str
+    commits: list[str], builds: list[str], told: str
 ) -> None:
     assert told in exits(3, "compare", *builds, *words(), "--hunt")
     assert "c1" not in exits(0, "history", "--history", "h.db") if Path("h.db").exists() else True
@@ -130,8 +117,8 @@ def test_builds_without_commits_between_them_are_refused_before_anything_is_meas
         (["v1", "v2", "--min-effect", "5%"], "--min-effect is for --hunt"),
     ],
 )
-def test_mistakes(commits: list[str], invoke: Invoke, given: list[str], told: str) -> None:
-    status, _, err = invoke("compare", *given)
+def test_mistakes(commits: list[str], given: list[str], told: str) -> None:
+    status, _, err = run("compare", *given)
     assert status == 3
     assert told in err
 
@@ -142,9 +129,6 @@ def test_after_ctrl_c_in_a_hunt_the_hunts_go_on(commits: list[str]) -> None:
     cut = bisect_until(["compare", "v1", "v2", "v3", *words(), *QUICK, "--hunt"], ", search", signal.SIGINT)
     assert cut.returncode == 130
     assert "go on with: bisect compare c1 --hunt --no-explain" in cut.stderr
-    shown = bisect("show", "c1").stdout
-    assert re.search(r"0\.80 hunt 2 .*one$", shown, re.MULTILINE)
-    done = bisect("compare", "c1", "--hunt", "--no-explain", "--json")
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)["hunts"]
+    assert re.search(r"0\.80 hunt 2 .*one$", printed("show", "c1"), re.MULTILINE)
+    told = json.loads(printed("compare", "c1", "--hunt", "--no-explain", "--json"))["hunts"]
     assert [(each["hunt"], each["culprit"]) for each in told] == [(2, commits[3]), (4, commits[9]), (3, commits[5])]

@@ -3,23 +3,18 @@
 import json
 import re
 import signal
-import sqlite3
 import subprocess
 import tempfile
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 import postgres
 from perfbisect.demo.history import Answer, write_history
-from program import bisect, bisect_until
+from program import bisect_until, exits, printed, rows, run
 
 pytestmark = pytest.mark.tools
-
-# `bisect compare` on real builds of the demo's engine, as a user meets it.
-
 
 ANSWERS: dict[Path, Answer] = {}
 
@@ -46,17 +41,15 @@ def installed(seal: Path, folder: Path) -> Path:
 
 def test_a_planted_slowdown_is_seen_and_the_same_binary_is_not_slower(repo: Path, seal: Path, tmp_path: Path) -> None:
     """A revision, another, and a tarball and a folder of what the first one installs."""
-    small = bisect(*compare(repo, "v1.0", "again=v1.0", "-w", "scan", "--visits", "1", "--runs", "1"))
-    assert small.returncode == 3, "a name with = is for binaries"
-    bisect(*compare(repo, "v1.0", "v1.0~0", "-w", "scan", "--visits", "1", "--runs", "1"))
+    said = exits(3, *compare(repo, "v1.0", "again=v1.0", "-w", "scan", "--visits", "1", "--runs", "1"))
+    assert "again" in said, "a name with = is for binaries"
+    run(*compare(repo, "v1.0", "v1.0~0", "-w", "scan", "--visits", "1", "--runs", "1"))
     folder = installed(seal, tmp_path / "demo-1.0")
     tarball = tmp_path / "demo-1.0.tar.xz"
     subprocess.run(["tar", "-C", str(tmp_path), "-cJf", str(tarball), folder.name], check=True)
     builds = ["v1.0", "v1.1", f"packed={tarball}", f"folder={folder}"]
     words = compare(repo, *builds, "-w", "update-index", "--visits", "5", "--runs", "1")
-    done = bisect(*words, "--metric", "cpu/o", "--json")  # others may work on this machine, too
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
+    told = json.loads(printed(*words, "--metric", "cpu/o", "--json"))  # others may work on this machine, too
     [row] = told["workloads"]
     slow, *alike = row["ratios"]
     assert slow["interval"]["low"] > 1.2
@@ -69,17 +62,16 @@ def test_a_planted_slowdown_is_seen_and_the_same_binary_is_not_slower(repo: Path
     assert binaries[0] == binaries[2] == binaries[3] != binaries[1]
     assert row["counters"]["qps"][1] < 0.9
 
-    listed = bisect("history").stdout
-    assert re.search(r"^c2 .* v1.0 v1.1 packed folder .* compared$", listed, re.MULTILINE)
-    shown = bisect("show", "c2").stdout
+    assert re.search(r"^c2 .* v1.0 v1.1 packed folder .* compared$", printed("history"), re.MULTILINE)
+    shown = printed("show", "c2")
     assert "cpu/o relative to: v1.0\ncol-1 : v1.1\ncol-2 : packed = " in shown
     assert "v1.0 and packed and folder are the same binary." in shown
     assert re.search(r"^ *[\d.]+ +[\d.]+ +[\d.]+ +[\d.]+  cpu/o$", shown, re.MULTILINE)
-    assert json.loads(bisect("show", "c2", "--json").stdout)["workloads"] == told["workloads"]
-    issue = bisect("show", "c2", "--markdown").stdout
+    assert json.loads(printed("show", "c2", "--json"))["workloads"] == told["workloads"]
+    issue = printed("show", "c2", "--markdown")
     assert issue.startswith("## demo update-index: v1.0, v1.1, packed, folder\n\n- Comparison c2, ")
     assert "| col-1 | col-2 | col-3 | workload |" in issue
-    assert "col-1\tcol-2\tcol-3\tworkload\n" in bisect("show", "c2", "--tsv").stdout
+    assert "col-1\tcol-2\tcol-3\tworkload\n" in printed("show", "c2", "--tsv")
 
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
@@ -90,52 +82,42 @@ def test_a_comparison_that_is_cut_goes_on(repo: Path, seal: Path, end: signal.Si
         assert cut.returncode == 130
         assert "Interrupted. What was measured is kept; go on with: bisect resume c1" in cut.stderr
         assert "Throughput relative to: v1.0" in cut.stdout
-    assert re.search(r"^c1 .* interrupted$", bisect("history").stdout, re.MULTILINE)
-    done = bisect("resume", "c1")
-    assert done.returncode == 0, done.stderr
-    assert "continuing c1" in done.stderr
-    assert "Throughput relative to: v1.0" in done.stdout
-    with closing(sqlite3.connect(seal / ".local/state/perfbisect/history.db")) as history:
-        rounds = history.execute("select round, count(*) from runs group by round order by round").fetchall()
-        ended = history.execute("select count(*) from sessions where ended is null").fetchone()
+    assert re.search(r"^c1 .* interrupted$", printed("history"), re.MULTILINE)
+    done = run("resume", "c1")
+    assert done.status == 0, done.err
+    assert "continuing c1" in done.err
+    assert "Throughput relative to: v1.0" in done.out
+    history = seal / ".local/state/perfbisect/history.db"
+    rounds = rows(history, "select round, count(*) from runs group by round order by round")
     assert [count for _, count in rounds if count == 4] == [4] * 2
     assert [count for _, count in rounds if count < 4], "the incomplete round stays, under its own number"
-    assert ended == (0,)
-    refused = bisect("resume", "c1")
-    assert refused.returncode == 3
-    assert "c1 is complete" in refused.stderr
+    assert rows(history, "select count(*) from sessions where ended is null") == [(0,)]
+    assert "c1 is complete" in exits(3, "resume", "c1")
 
 
 def test_a_build_that_fails_is_left_out_and_one_that_is_the_base_is_not(repo: Path) -> None:
     broken = ANSWERS[repo].broken[0]
-    done = bisect(*compare(repo, "v1.0", broken, "v1.1", "-w", "scan", "--visits", "1", "--runs", "1"))
-    assert done.returncode == 2, done.stderr
-    assert f"{broken} is left out: " in done.stderr
-    assert re.search(r"^ +– +[\d.]+  scan$", done.stdout, re.MULTILINE)
-    assert f"{broken} was not measured: " in done.stdout
-    done = bisect(*compare(repo, broken, "v1.0", "-w", "scan"))
-    assert done.returncode == 4
-    assert f"{broken} cannot be built" in done.stderr
+    done = run(*compare(repo, "v1.0", broken, "v1.1", "-w", "scan", "--visits", "1", "--runs", "1"))
+    assert done.status == 2, done.err
+    assert f"{broken} is left out: " in done.err
+    assert re.search(r"^ +– +[\d.]+  scan$", done.out, re.MULTILINE)
+    assert f"{broken} was not measured: " in done.out
+    assert f"{broken} cannot be built" in exits(4, *compare(repo, broken, "v1.0", "-w", "scan"))
 
 
 def test_variants_of_one_revision_are_builds_of_their_own(repo: Path) -> None:
     """One of them is what the default builds, which is built once."""
-    builds = "v1.0", "v1.0@lto", "v1.0^0@o2nofp", "v1.0@pgo"
-    words = compare(repo, *builds, "-w", "scan", "--visits", "1", "--runs", "1", "--json")
-    done = bisect(*words)
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    names, variants, keys = zip(
-        *((each["name"], each["variant"], each["key"]) for each in told["settings"]["subjects"]), strict=True
-    )
-    assert names == builds
-    assert variants == ("", "lto", "", "pgo")
+    builds = ["v1.0", "v1.0@lto", "v1.0^0@o2nofp", "v1.0@pgo"]
+    told = json.loads(printed(*compare(repo, *builds, "-w", "scan", "--visits", "1", "--runs", "1", "--json")))
+    subjects = told["settings"]["subjects"]
+    assert [each["name"] for each in subjects] == builds
+    assert [each["variant"] for each in subjects] == ["", "lto", "", "pgo"]
+    keys = [each["key"] for each in subjects]
     assert keys[0] == keys[2]
     assert len(set(keys)) == 3
-    assert "v1.0 and v1.0^0@o2nofp are the same binary." in bisect("show", "c1").stdout
-    wrong = bisect(*compare(repo, "v1.0", "v1.0@lot", "-w", "scan"))
-    assert wrong.returncode == 3
-    assert "has no variant 'lot'. Did you mean 'lto'?" in wrong.stderr
+    assert "v1.0 and v1.0^0@o2nofp are the same binary." in printed("show", "c1")
+    wrong = exits(3, *compare(repo, "v1.0", "v1.0@lot", "-w", "scan"))
+    assert "has no variant 'lot'. Did you mean 'lto'?" in wrong
 
 
 SERVER = f"""
@@ -151,35 +133,10 @@ change.server.start = {json.dumps(["{prefix}/bin/postgres", *postgres.OPTIONS, "
 
 @pytest.mark.dbms
 @postgres.needs_postgres
-def test_an_installed_server_is_measured_in_place(tmp_path: Path) -> None:
-    """Debian's own PostgreSQL, twice: as it is, and through another path to it."""
-    postgres.write(tmp_path, {"builders/pg/builder.toml": SERVER, "workloads/pg/suite.toml": postgres.SUITE})
-    (tmp_path / "other").symlink_to(postgres.BIN.parent)
-    builds = [f"debian={postgres.BIN.parent}", f"other={tmp_path / 'other'}"]
-    folders = ["--builders", "builders", "--workloads", "workloads", "--hosts", "hosts.toml"]
-    with tempfile.TemporaryDirectory(prefix="lab") as root:  # short, for the sake of the socket
-        (tmp_path / "hosts.toml").write_text(f'[hosts.here]\nroot = "{root}"\n')
-        asked = ["--builder", "pg", "--workload", "one-row", "--host", "here", "--visits", "3", "--runs", "2"]
-        done = bisect("compare", *builds, *asked, *folders, "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    [row] = told["workloads"]
-    [ratio] = row["ratios"]
-    assert 0.5 < ratio["ratio"] < 2
-    assert ratio["rounds"] == 3
-    first, second = told["settings"]["subjects"]
-    version = subprocess.run(
-        [postgres.BIN / "postgres", "--version"], capture_output=True, text=True, check=True
-    ).stdout
-    assert first["version"] in version
-    assert first["key"] == second["key"], "it is the same binary, whatever it is called"
-    assert told["runs"] == 12
-
-
-@pytest.mark.dbms
-@postgres.needs_postgres
-def test_one_server_in_three_configurations(tmp_path: Path) -> None:
-    """The recipe's, one of its configs, and a file of the user: indexes are used in the first only."""
+def test_an_installed_server_in_three_configurations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Debian's own PostgreSQL, in place: as it is, through another path, with a config of the recipe and with a file of the
+    user: indexes are used in the first two only.
+    """
     recipe = SERVER.replace('"-c", "fsync=off"', '"-c", "config_file={config}"').replace(
         "[server.sysbench]", 'config = "pg.conf"\nreserved = ["data_directory"]\n[server.sysbench]'
     )
@@ -190,31 +147,35 @@ def test_one_server_in_three_configurations(tmp_path: Path) -> None:
         "workloads/pg/suite.toml": postgres.SUITE,
         "my.conf": "data_directory = '/nowhere'\nenable_indexscan = off\nenable_bitmapscan = off\n",
     })  # fmt: skip
-    folder = postgres.BIN.parent
-    builds = [f"own={folder}", f"seq={folder}+seq", f"mine={folder}+my.conf"]
-    folders = ["--builders", "builders", "--workloads", "workloads", "--hosts", "hosts.toml"]
+    folder, other = postgres.BIN.parent, tmp_path / "other"
+    other.symlink_to(folder)
+    builds = [f"debian={folder}", f"other={other}", f"seq={folder}+seq", f"mine={folder}+my.conf"]
+    monkeypatch.chdir(tmp_path)
     with tempfile.TemporaryDirectory(prefix="lab") as root:  # short, for the sake of the socket
         (tmp_path / "hosts.toml").write_text(f'[hosts.here]\nroot = "{root}"\n')
-        asked = ["--builder", "pg", "--workload", "one-row", "--host", "here", "--visits", "1", "--runs", "1"]
-        done = bisect("compare", *builds, *asked, *folders, "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "of my.conf, data_directory is left out: the recipe decides that" in done.stderr
-    told = json.loads(done.stdout)
+        asked = ["--builder", "pg", "--workload", "one-row", "--host", "here", "--visits", "3", "--runs", "2"]
+        done = run("compare", *builds, *asked, *postgres.FOLDERS, "--json")
+    assert done.status == 0, done.err
+    assert "of my.conf, data_directory is left out: the recipe decides that" in done.err
+    told = json.loads(done.out)
     [row] = told["workloads"]
-    assert [ratio["ratio"] < 0.7 for ratio in row["ratios"]] == [True, True]
-    own, seq, mine = told["settings"]["subjects"]
-    assert own["key"] == seq["key"] == mine["key"]
-    assert [each["config"] for each in (own, seq, mine)] == ["", "seq", str(tmp_path / "my.conf")]
-    shown = bisect("show", "c1").stdout
-    assert "are the same binary" not in shown
-    assert f" = {folder}+seq\n" in shown
+    again, *slower = [ratio["ratio"] for ratio in row["ratios"]]
+    assert 0.5 < again < 2
+    assert [ratio < 0.7 for ratio in slower] == [True, True]
+    assert [ratio["rounds"] for ratio in row["ratios"]] == [3, 3, 3]
+    subjects = told["settings"]["subjects"]
+    argv = [postgres.BIN / "postgres", "--version"]
+    version = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    assert subjects[0]["version"] in version
+    assert len({each["key"] for each in subjects}) == 1, "it is the same binary, whatever it is called"
+    assert [each["config"] for each in subjects] == ["", "", "seq", str(tmp_path / "my.conf")]
+    assert told["runs"] == 24
+    assert f" = {folder}+seq\n" in printed("show", "c1")
 
 
 # `bisect compare` where something fails on the way.
 
 
-Invoke = Callable[..., tuple[int, str, str]]
-Exits = Callable[..., str]
 HOW = ["--builder", "script", "--repo", "repo", "--runs", "1"]
 FAILS_LATER = """\
 [ "$1" = one ] || echo again >>COUNT
@@ -222,12 +183,10 @@ FAILS_LATER = """\
 echo rate 50"""
 
 
-def test_what_fails_on_the_way_is_said_kept_and_reported_later(
-    invoke: Invoke, exits: Exits, script: Callable[[str], str], tmp_path: Path
-) -> None:
+def test_what_fails_on_the_way_is_said_kept_and_reported_later(script: Callable[[str], str], tmp_path: Path) -> None:
     base = script("echo rate 100")
     other = script(FAILS_LATER.replace("COUNT", str(tmp_path / "count")))
-    status, out, err = invoke("compare", base, other, "--workload", "all", "--visits", "2", *HOW)
+    status, out, err = run("compare", base, other, "--workload", "all", "--visits", "2", *HOW)
     reason = f"{other} fails in two: it ended with status 7"
     assert status == 2, err
     assert reason in err
@@ -240,9 +199,7 @@ def test_what_fails_on_the_way_is_said_kept_and_reported_later(
     assert (skip["work"], skip["subject"], skip["facts"]["stage"]) == (1, 1, "run")
 
 
-def test_where_nothing_could_be_measured_it_is_said_why_and_begun_anew(
-    exits: Exits, script: Callable[[str], str]
-) -> None:
+def test_where_nothing_could_be_measured_it_is_said_why_and_begun_anew(script: Callable[[str], str]) -> None:
     builds = [script("exit 3 # now"), script("exit 3")]
     for number in (1, 2):
         err = exits(4, "compare", *builds, "--workload", "one", "--visits", "1", *HOW)
@@ -253,7 +210,7 @@ def test_where_nothing_could_be_measured_it_is_said_why_and_begun_anew(
         assert last["failure"].startswith("Nothing was measured")
 
 
-def test_a_base_that_does_not_build_is_listed_with_its_reason(exits: Exits, script: Callable[[str], str]) -> None:
+def test_a_base_that_does_not_build_is_listed_with_its_reason(script: Callable[[str], str]) -> None:
     builds = [script("does not build"), script("echo rate 100")]
     exits(4, "compare", *builds, "--workload", "one", "--visits", "1", *HOW)
     [failed] = json.loads(exits(0, "history", "--json"))
@@ -263,7 +220,7 @@ def test_a_base_that_does_not_build_is_listed_with_its_reason(exits: Exits, scri
 
 @pytest.mark.parametrize("trouble", ["does not build", "exit 3"])
 def test_what_kept_a_comparison_from_measuring_anything_is_tried_again(
-    exits: Exits, script: Callable[[str], str], tmp_path: Path, trouble: str
+    script: Callable[[str], str], tmp_path: Path, trouble: str
 ) -> None:
     """The latest unfinished session goes on, whatever it is."""
     fixed, recipe = tmp_path / "fixed", Path("builders/script/builder.toml")
@@ -275,9 +232,7 @@ def test_what_kept_a_comparison_from_measuring_anything_is_tried_again(
     assert "c1 is complete" in exits(3, "resume", "c1")
 
 
-def test_an_aa_of_a_build_that_fails_on_the_way_has_failed(
-    exits: Exits, script: Callable[[str], str], tmp_path: Path
-) -> None:
+def test_an_aa_of_a_build_that_fails_on_the_way_has_failed(script: Callable[[str], str], tmp_path: Path) -> None:
     count = tmp_path / "count"
     build = script(f"echo again >>{count}; [ $(wc -l <{count}) -le 3 ] || exit 7; echo rate $(wc -l <{count})")
     err = exits(4, "noise", "--rev", build, "--workload", "one", "--visits", "6", *HOW)
@@ -286,7 +241,7 @@ def test_an_aa_of_a_build_that_fails_on_the_way_has_failed(
     assert (failed["id"], failed["state"], failed["runs"]) == ("n1", "failed", 3)
 
 
-def test_an_aa_that_fails_at_once_is_reported_with_its_reason(exits: Exits, script: Callable[[str], str]) -> None:
+def test_an_aa_that_fails_at_once_is_reported_with_its_reason(script: Callable[[str], str]) -> None:
     build = script("exit 7")
     exits(4, "noise", "--rev", build, "--workload", "one", *HOW)
     told = json.loads(exits(0, "show", "n1", "--json"))

@@ -1,6 +1,5 @@
 """bisect demo: where it writes, and how it ends when it is interrupted."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -12,18 +11,16 @@ from perfbisect.cli.commands.demo import demo
 from perfbisect.demo.history import Answer
 from perfbisect.errors import INTERRUPTED, UsageError
 from perfbisect.hunt import setup
+from program import exits, run
 
 # `bisect demo --folder`: what lies there and is not a demo's stays.
 
-
-Invoke = Callable[..., tuple[int, str, str]]
-Exits = Callable[..., str]
 
 ANSWER = Answer("c", "p", "subject", 1, 2, 0.5, ())
 
 
 @pytest.mark.parametrize("answer", [None, b"42", b'{"commit": "c"}', b"\xff"])
-def test_what_is_not_a_demos_stays(exits: Exits, tmp_path: Path, answer: bytes | None) -> None:
+def test_what_is_not_a_demos_stays(tmp_path: Path, answer: bytes | None) -> None:
     (tmp_path / "repository").mkdir()
     (tmp_path / "repository" / "thesis").touch()
     if answer is not None:
@@ -38,7 +35,7 @@ def test_what_is_not_a_demos_stays(exits: Exits, tmp_path: Path, answer: bytes |
 @pytest.mark.tools
 @pytest.mark.parametrize("where", ["given", "of its own"])
 def test_an_earlier_demo_is_written_anew(
-    invoke: Invoke, seal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+    seal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     """In its own folder also one that was cut short before it had an answer."""
 
@@ -51,7 +48,7 @@ def test_an_earlier_demo_is_written_anew(
     (folder / "repository" / "old").touch()
     if where == "given":
         (folder / "answer.json").write_bytes(msgspec.json.encode(ANSWER))
-    status, _, said = invoke("demo", *(["--folder", str(folder)] if where == "given" else []))
+    status, _, said = run("demo", *(["--folder", str(folder)] if where == "given" else []))
     assert "far enough" in said
     assert status == 3
     assert not (folder / "repository" / "old").exists()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from perfbisect.demo.history import Answer, write_history
-from program import bisect
+from program import exits, printed
 
 pytestmark = pytest.mark.tools
 
@@ -56,15 +56,13 @@ def series(repo: Path, range_: str, *words: str) -> list[str]:
 
 
 def test_what_a_series_would_cost(repo: Path) -> None:
-    done = bisect(*series(repo, "1.0.1..1.0.10", "--visits", "3", "--dry-run"))
-    assert done.returncode == 0, done.stderr
-    first, *others = done.stdout.splitlines()
+    first, *others = printed(*series(repo, "1.0.1..1.0.10", "--visits", "3", "--dry-run")).splitlines()
     assert first.startswith("10 builds: 1.0.1, 1.0.2, 1.0.3, ")
     assert "left out: 1.0.3-rc1, a pre-release" in others
     assert "left out: 1.0.2.1, 1.0.10 does not contain it" in others
     assert "3 rounds of 10 visits, 1 run each" in others
     assert any("11 s of runs" in line and "33 s" in line for line in others)
-    assert not bisect("history").stdout.count("compared"), "nothing is measured"
+    assert "no hunts yet" in exits(3, "history"), "nothing is measured"
 
 
 @pytest.mark.parametrize(
@@ -80,17 +78,14 @@ def test_what_a_series_would_cost(repo: Path) -> None:
     ],
 )
 def test_what_is_refused(repo: Path, range_: str, more: tuple[str, ...], reason: str) -> None:
-    done = bisect(*series(repo, range_, *more))
-    assert done.returncode == 3
-    assert reason in done.stderr
+    assert reason in exits(3, *series(repo, range_, *more))
 
 
 @pytest.mark.slow
 def test_a_planted_slowdown_is_a_step_and_a_broken_release_a_gap(repo: Path, tmp_path: Path) -> None:
     """The step is before the first release with the planted commit, and the command hunts between its neighbours."""
-    done = bisect(*series(repo, "1.0.1..1.0.10", "--visits", "1", "--metric", "instructions/o", "--json"))
-    assert done.returncode == 2, done.stderr
-    found = json.loads(done.stdout)
+    words = series(repo, "1.0.1..1.0.10", "--visits", "1", "--metric", "instructions/o", "--json")
+    found = json.loads(printed(*words, status=2))
     [line] = found["series"]["lines"]
     gaps = [each["release"] for each in line["releases"] if each["ratio"] is None]
     assert gaps == ["1.0.9"]
@@ -99,23 +94,19 @@ def test_a_planted_slowdown_is_a_step_and_a_broken_release_a_gap(repo: Path, tmp
     assert step["worse"]
     assert step["ratio"]["low"] > 1.2
     hunt = found["series"]["hunts"][0]
-    assert hunt["command"].startswith(
-        f"bisect run {hunt['good']} {hunt['bad']} --workload update-index --builder demo "
-    )
+    start = f"bisect run {hunt['good']} {hunt['bad']} --workload update-index --builder demo "
+    assert hunt["command"].startswith(start)
     assert f"--repo {repo}" in hunt["command"]
     assert "--direction" not in hunt["command"], "more instructions are the usual change for the worse"
-    assert found["settings"]["series"]["left_out"] == [
-        ["1.0.2.1", "1.0.10 does not contain it"],
-        ["1.0.3-rc1", "a pre-release"],
-    ]
-    shown = bisect("show", "c1").stdout
+    left_out = [["1.0.2.1", "1.0.10 does not contain it"], ["1.0.3-rc1", "a pre-release"]]
+    assert found["settings"]["series"]["left_out"] == left_out
+    shown = printed("show", "c1")
     assert "update-index: instructions/o relative to 1.0.1" in shown
     assert hunt["command"] in shown
-    assert "| after | since | within (95 %) |" in bisect("show", "c1", "--markdown").stdout
-    assert (
-        "after\tsince\tnot before\tnot after\tratio\tlow\thigh\treal\tworkload" in bisect("show", "c1", "--tsv").stdout
-    )
-    assert re.search(r"^c1 .* 1\.0\.1\.\.1\.0\.10 .*compared", bisect("history").stdout, re.MULTILINE)
+    assert "| after | since | within (95 %) |" in printed("show", "c1", "--markdown")
+    head = "after\tsince\tnot before\tnot after\tratio\tlow\thigh\treal\tworkload"
+    assert head in printed("show", "c1", "--tsv")
+    assert re.search(r"^c1 .* 1\.0\.1\.\.1\.0\.10 .*compared", printed("history"), re.MULTILINE)
     page = tmp_path / "c1.html"
-    assert bisect("report", "c1", "-o", str(page)).returncode == 0
+    exits(0, "report", "c1", "-o", str(page))
     assert 'class="chart series"' in page.read_text()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from program import Process, bisect, bisect_watched, rows
+from program import Process, bisect_watched, exits, rows, run
 from waiting import until
 
 pytestmark = pytest.mark.tools
@@ -41,13 +41,11 @@ def running(folder: Path) -> list[Path]:
 
 def test_the_limit_of_time_ends_what_is_under_way(hunt: list[str], tmp_path: Path, seal: Path) -> None:
     """The hunt ends as one whose time is spent, and does so again whenever its log is decided again."""
-    ended = bisect(*hunt, "--plain", "--max-time", "3s")
-    assert ended.returncode == 2, ended.stdout + ended.stderr
-    assert "the budget of 0.05 minutes is used up" in ended.stdout
+    assert "the budget of 0.05 minutes is used up" in exits(2, *hunt, "--plain", "--max-time", "3s")
     assert rows(seal / HISTORY, "select count(*) from runs") == [(0,)]
     until(lambda: not running(tmp_path))
-    assert "the budget of 0.05 minutes is used up" in bisect("replay", "1").stdout
-    assert bisect("resume").returncode in (2, 3)  # 3: all hunts of a batch have a verdict
+    assert "the budget of 0.05 minutes is used up" in exits(2, "replay", "1")
+    assert run("resume").status in (2, 3)  # 3: all hunts of a batch have a verdict
 
 
 def test_a_signal_ends_a_run_that_ignores_it(hunt: list[str], tmp_path: Path) -> None:

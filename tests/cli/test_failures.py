@@ -5,25 +5,23 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 
 from perfbisect.cli import main
-from program import PROGRAM
-
-Invoke = Callable[..., tuple[int, str, str]]
-Exits = Callable[..., str]
+from program import PROGRAM, SCRIPT, exits, run
 
 
-def test_a_folder_that_cannot_be_written(invoke: Invoke, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    status, _, said = invoke("demo", "--folder", str(tmp_path / "file" / "demo"))
+    status, _, said = run("demo", "--folder", str(tmp_path / "file" / "demo"))
     assert (status, said) == (4, f"Error: {tmp_path}/file/demo: Not a directory\n")
 
 
 @pytest.mark.tools
 def test_a_cache_that_cannot_be_written(
-    exits: Exits, script: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    script: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit = script("echo rate 100")
     recipe = Path("builders/script/builder.toml")
@@ -40,15 +38,13 @@ def fail(*_: object, **__: object) -> int:
 
 
 @pytest.mark.parametrize("broken", [False, True])
-def test_a_bug_is_written_down(
-    invoke: Invoke, seal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: bool
-) -> None:
+def test_a_bug_is_written_down(seal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: bool) -> None:
     """In the state folder, or where temporary files are."""
     monkeypatch.setattr(main.bisect, "main", fail)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     if broken:
         (seal / ".local").touch()
-    status, _, said = invoke("history")
+    status, _, said = run("history")
     path = Path(said.removeprefix("Error: this is a bug of perfbisect; please report it with ").strip())
     assert status == 70
     assert "ZeroDivisionError: of ours" in path.read_text()
@@ -68,6 +64,11 @@ def test_a_bug_is_reported_where_it_cannot_be_written_down(
     assert "ZeroDivisionError: of ours" in capsys.readouterr().err
 
 
+def program(stdout: int | IO[str], *words: str) -> subprocess.CompletedProcess[str]:
+    """Run it, with its standard output there."""
+    return subprocess.run([*PROGRAM, *words], stdout=stdout, stderr=subprocess.PIPE, text=True, check=False)
+
+
 @pytest.fixture
 def unread() -> Iterator[int]:
     """A pipe whose reader is gone."""
@@ -79,7 +80,7 @@ def unread() -> Iterator[int]:
 
 def test_a_full_disk_takes_no_output() -> None:
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run([*PROGRAM, "builders"], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        done = program(full, "builders")
     assert (done.returncode, done.stderr) == (
         4,
         "Error: Standard output cannot be written: No space left on device\n",
@@ -87,28 +88,27 @@ def test_a_full_disk_takes_no_output() -> None:
 
 
 def test_a_list_that_nobody_reads_any_more_is_no_failure(unread: int) -> None:
-    done = subprocess.run([*PROGRAM, "workloads"], stdout=unread, stderr=subprocess.PIPE, text=True, check=False)
+    done = program(unread, "workloads")
     assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.tools
 @pytest.mark.parametrize("form", ["--plain", "--json"])
-def test_a_hunt_on_a_full_disk_says_how_to_go_on(script: Callable[[str], str], form: str) -> None:
-    good, bad = script("echo rate 100"), script("echo rate 10")
-    hunt = ["run", good, bad, "--builder", "script", "--workload", "one", "--repo", "repo", form]
+def test_a_hunt_on_a_full_disk_says_how_to_go_on(ends: tuple[str, str], form: str) -> None:
+    good, bad = ends
+    hunt = ["run", good, bad, *SCRIPT, form]
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run([*PROGRAM, *hunt], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        done = program(full, *hunt)
     assert done.returncode == 4
     assert "Error: Standard output cannot be written: No space left on device\n" in done.stderr
     assert done.stderr.endswith("go on with: bisect resume 1\n")
-    listed = subprocess.run([*PROGRAM, "history"], capture_output=True, text=True, check=False).stdout
-    assert "Standard output cannot be written" in listed
+    assert "Standard output cannot be written" in exits(0, "history")
 
 
 @pytest.mark.tools
-def test_a_hunt_that_nobody_reads_any_more_is_interrupted(script: Callable[[str], str], unread: int) -> None:
-    good, bad = script("echo rate 100"), script("echo rate 10")
-    hunt = ["run", good, bad, "--builder", "script", "--workload", "one", "--repo", "repo", "--plain"]
-    done = subprocess.run([*PROGRAM, *hunt], stdout=unread, stderr=subprocess.PIPE, text=True, check=False)
+def test_a_hunt_that_nobody_reads_any_more_is_interrupted(ends: tuple[str, str], unread: int) -> None:
+    good, bad = ends
+    hunt = ["run", good, bad, *SCRIPT, "--plain"]
+    done = program(unread, *hunt)
     assert done.returncode == 130
     assert done.stderr.endswith("go on with: bisect resume 1\n")

@@ -2,7 +2,6 @@
 
 import io
 import sys
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -20,15 +19,13 @@ from perfbisect.errors import EnvironmentFailure
 from perfbisect.store.batches import begin_batch
 from perfbisect.store.history import History
 from perfbisect.ui.stream import START_OF_LINE
+from program import exits
 
 # What `--help` prints, and what a shell completes.
 
 
-Exits = Callable[..., str]
-
-
 @pytest.mark.parametrize("verb", VERBS)
-def test_help_has_no_marks_and_plain_defaults(exits: Exits, verb: str) -> None:
+def test_help_has_no_marks_and_plain_defaults(verb: str) -> None:
     said = exits(0, verb, "--help")
     assert "\b" not in said and "\\x08" not in said
     assert "default: (" not in " ".join(said.split())

@@ -9,11 +9,11 @@ from perfbisect.recipes.builder_reader import load_builder
 from perfbisect.recipes.workload import load_workload
 from perfbisect.repository.commits import resolve
 from perfbisect.repository.discovery import open_repository
+from program import exits
 
 pytestmark = pytest.mark.tools
 
 Git = Callable[..., str]
-Exits = Callable[..., str]
 PROSE = {"README.md": "# kv", "doc/manual.txt": "…", ".github/ci.yml": "on: push"}
 C_BENCH = "int main(void) { return 0; }"
 CMAKE = {
@@ -95,8 +95,7 @@ def two_releases(commit: Callable[..., None], tree: Mapping[str, str]) -> None:
 )
 def test_trees(
     tree: Mapping[str, str], command: list[str], build: dict[str, object], ignored: bool,
-    commit: Callable[..., None], exits: Exits,
-) -> None:  # fmt: skip
+    commit: Callable[..., None]) -> None:  # fmt: skip
     two_releases(commit, tree)
     said = exits(0, "init", "--name", "kv")
     builder = load_builder("kv")
@@ -116,7 +115,7 @@ def test_trees(
         exits(0, verb, "--show", of)
 
 
-def test_nothing_is_overwritten(commit: Callable[..., None], exits: Exits, tmp_path: Path) -> None:
+def test_nothing_is_overwritten(commit: Callable[..., None], tmp_path: Path) -> None:
     two_releases(commit, MAKE)
     exits(0, "init", "--into", str(tmp_path / "own"), "--name", "kv")
     files = sorted(path for path in (tmp_path / "own").rglob("*.toml"))
@@ -135,14 +134,14 @@ def test_nothing_is_overwritten(commit: Callable[..., None], exits: Exits, tmp_p
     assert "is no name for a recipe" in exits(3, "init", "--name", "../x")
 
 
-def test_printed_only(commit: Callable[..., None], exits: Exits, seal: Path) -> None:
+def test_printed_only(commit: Callable[..., None], seal: Path) -> None:
     two_releases(commit, MAKE)
     said = exits(0, "init", "--print")
     assert 'release_tags = [\n    "v{version}",\n]' in said
     assert not [*seal.rglob("*.toml")]
 
 
-def test_no_tags_and_few_commits(commit: Callable[..., None], exits: Exits) -> None:
+def test_no_tags_and_few_commits(commit: Callable[..., None]) -> None:
     assert "has no commit on its present branch" in exits(3, "init")
     commit(MAKE)
     assert "has a single commit" in exits(3, "init")
@@ -151,14 +150,14 @@ def test_no_tags_and_few_commits(commit: Callable[..., None], exits: Exits) -> N
     assert "bisect run 'HEAD~2' HEAD --builder" in exits(0, "init")
 
 
-def test_no_benchmark(commit: Callable[..., None], exits: Exits) -> None:
+def test_no_benchmark(commit: Callable[..., None]) -> None:
     two_releases(commit, {"Makefile": "all:\n", "kv.c": ""})
     said = exits(0, "init", "--name", "kv")
     assert "No benchmark was found. First put the command to measure into" in said
     assert load_workload("to-be-written", "kv").command[-1].endswith("exit 1")
 
 
-def test_what_cannot_be_proposed(commit: Callable[..., None], exits: Exits, git: Git, tmp_path: Path) -> None:
+def test_what_cannot_be_proposed(commit: Callable[..., None], git: Git, tmp_path: Path) -> None:
     assert "is not a git repository" in exits(3, "init", "--repo", str(tmp_path))
     two_releases(commit, {"kv.txt": ""})
     assert "cannot be built: its tree has no build system" in exits(3, "init")
@@ -166,7 +165,7 @@ def test_what_cannot_be_proposed(commit: Callable[..., None], exits: Exits, git:
     assert "is a shallow clone" in exits(3, "init", "--repo", str(tmp_path / "shallow"))
 
 
-def test_a_system_with_a_recipe(commit: Callable[..., None], exits: Exits, git: Git, seal: Path) -> None:
+def test_a_system_with_a_recipe(commit: Callable[..., None], git: Git, seal: Path) -> None:
     two_releases(commit, {"CMakeLists.txt": ""})
     git("remote", "add", "origin", "git@github.com:mysql/mysql-server")
     said = exits(0, "init")
@@ -176,7 +175,7 @@ def test_a_system_with_a_recipe(commit: Callable[..., None], exits: Exits, git: 
     assert "bisect run 1.9 1.10 --builder my-mysql" in exits(0, "init", "--name", "my-mysql")
 
 
-def test_a_bare_monorepo_with_a_submodule(commit: Callable[..., None], exits: Exits, git: Git, tmp_path: Path) -> None:
+def test_a_bare_monorepo_with_a_submodule(commit: Callable[..., None], git: Git, tmp_path: Path) -> None:
     commit(MAKE | {"third_party/x/x_bench.c": C_BENCH}, "kv/v1.0")
     git("update-index", "--add", "--cacheinfo", f"160000,{git('rev-parse', 'HEAD')},third_party/lib")
     git("commit", "-qm", "lib")
@@ -188,7 +187,7 @@ def test_a_bare_monorepo_with_a_submodule(commit: Callable[..., None], exits: Ex
     assert "x_bench" not in said
 
 
-def test_hostile_names(commit: Callable[..., None], exits: Exits, git: Git) -> None:
+def test_hostile_names(commit: Callable[..., None], git: Git) -> None:
     hostile = 'a"b\n\x1b]0;x\x07{prefix}$(touch x)_bench'
     git("config", "remote.origin.url", "https://user:secret@example.org/x\x1b[2J")
     commit(
@@ -208,7 +207,7 @@ def test_hostile_names(commit: Callable[..., None], exits: Exits, git: Git) -> N
     assert load_workload("kv-bench", "kv").command == ["{prefix}/kv-bench"]
 
 
-def test_nothing_of_the_repository_runs(commit: Callable[..., None], exits: Exits, git: Git, tmp_path: Path) -> None:
+def test_nothing_of_the_repository_runs(commit: Callable[..., None], git: Git, tmp_path: Path) -> None:
     two_releases(commit, MAKE | {".gitattributes": "* diff=x filter=x"})
     commit({"kv.c": "int kv3;"}, "v2.0")
     trap = f"touch {tmp_path}/ran; cat"
@@ -220,7 +219,7 @@ def test_nothing_of_the_repository_runs(commit: Callable[..., None], exits: Exit
     assert not (tmp_path / "ran").exists()
 
 
-def test_the_ends_are_what_the_recipe_calls_them(commit: Callable[..., None], exits: Exits) -> None:
+def test_the_ends_are_what_the_recipe_calls_them(commit: Callable[..., None]) -> None:
     two_releases(commit, MAKE)
     exits(0, "init", "--name", "kv")
     repo = open_repository(Path.cwd())

@@ -13,13 +13,10 @@ from pathlib import Path
 import pytest
 
 import sample_hunt as sample
-from perfbisect.cli.main import main
 from perfbisect.store.history import History
+from program import PROGRAM, exits, printed, run
 
 pytestmark = pytest.mark.tools  # starts the program again and again
-
-PROGRAM = "from perfbisect.cli.main import main; main()"
-Ended = tuple[int, str, str]  # exit status, standard output, standard error
 
 
 @pytest.fixture(scope="session")
@@ -35,75 +32,47 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def bisect(invoke: Callable[..., Ended], written: Path) -> Callable[..., Ended]:
-    """``bisect(verb, *args)`` on that history."""
-    return lambda *args: invoke(*args, "--history", str(written))
+def looked(written: Path) -> Callable[..., str]:
+    """``looked(verb, *args)``: what it prints about that history."""
+    return lambda *args: printed(*args, "--history", str(written))
 
 
-def test_history(bisect: Callable[..., Ended]) -> None:
-    status, out, _ = bisect("history")
-    assert status == 0
-    assert [line.split() for line in out.splitlines()] == [
-        ["id", "when", "builder", "workload", "host", "range", "builds", "runs", "culprit", "sure", "state"],
-        [
-            "1",
-            "2023-11-14",
-            "22:13",
-            "engine",
-            "update-index",
-            "local",
-            "1.0..1.1",
-            "6",
-            "16",
-            "6da84d17ef",
-            "97",
-            "%",
-            "found",
-        ],
-        ["2", "2023-11-14", "23:13", "engine", "update-index", "local", "1.0..1.1", "0", "0", "–", "–", "interrupted"],
+def test_history(looked: Callable[..., str]) -> None:
+    hunt = "engine update-index local 1.0..1.1"
+    assert [" ".join(line.split()) for line in looked("history").splitlines()] == [
+        "id when builder workload host range builds runs culprit sure state",
+        f"1 2023-11-14 22:13 {hunt} 6 16 6da84d17ef 97 % found",
+        f"2 2023-11-14 23:13 {hunt} 0 0 – – interrupted",
     ]
-
-
-def test_history_as_json(bisect: Callable[..., Ended]) -> None:
-    status, out, _ = bisect("history", "--json")
-    assert status == 0
-    hunts = json.loads(out)
-    assert [(hunt["id"], hunt["state"], hunt["culprit"]) for hunt in hunts] == [
+    assert [(hunt["id"], hunt["state"], hunt["culprit"]) for hunt in json.loads(looked("history", "--json"))] == [
         (1, "found", sample.CANDIDATES[sample.CULPRIT]),
         (2, "interrupted", None),
     ]
 
 
-def test_show_tells_the_latest_or_the_one_asked_for(bisect: Callable[..., Ended]) -> None:
-    assert bisect("show")[1].startswith("Hunt 2, ")
-    status, out, _ = bisect("show", "1")
-    assert status == 0
-    assert "The culprit is 6da84d17ef" in out
-    assert bisect("show", "1", "--markdown")[1].startswith("## engine update-index")
-    assert json.loads(bisect("show", "1", "--json")[1])["hunt"]["id"] == 1
+def test_show_tells_the_latest_or_the_one_asked_for(looked: Callable[..., str]) -> None:
+    assert looked("show").startswith("Hunt 2, ")
+    assert "The culprit is 6da84d17ef" in looked("show", "1")
+    assert looked("show", "1", "--markdown").startswith("## engine update-index")
+    assert json.loads(looked("show", "1", "--json"))["hunt"]["id"] == 1
 
 
-def test_query(bisect: Callable[..., Ended]) -> None:
+def test_query(looked: Callable[..., str]) -> None:
     sql = "select id, good as 'g', null as n, 0.5 as half from hunts union all select 10, 'ä,\"b', x'ff', 2"
-    assert bisect("query", sql)[1].splitlines() == [
+    assert looked("query", sql).splitlines() == [
         "id  g     n   half",
         " 1  1.0        0.5",
         " 2  1.0        0.5",
         '10  ä,"b  ff     2',
     ]
-    assert json.loads(bisect("query", sql, "--json")[1])[2] == {"id": 10, "g": 'ä,"b', "n": "ff", "half": 2}
-    assert list(csv.reader(io.StringIO(bisect("query", sql, "--csv")[1])))[-1] == ["10", 'ä,"b', "ff", "2"]
+    assert json.loads(looked("query", sql, "--json"))[2] == {"id": 10, "g": 'ä,"b', "n": "ff", "half": 2}
+    assert list(csv.reader(io.StringIO(looked("query", sql, "--csv"))))[-1] == ["10", 'ä,"b', "ff", "2"]
+    for form, empty in ((), "a\n"), (("--json",), "[]\n"), (("--csv",), "a\n"):
+        assert looked("query", "select 1 as a where 0", *form) == empty
 
 
-def test_query_without_rows(bisect: Callable[..., Ended]) -> None:
-    assert bisect("query", "select 1 as a where 0")[1] == "a\n"
-    assert bisect("query", "select 1 as a where 0", "--json")[1] == "[]\n"
-    assert bisect("query", "select 1 as a where 0", "--csv")[1] == "a\n"
-
-
-@pytest.mark.parametrize(
-    ("args", "says"),
-    [
+def test_mistakes_end_with_one_sentence(written: Path) -> None:
+    for words, says in (
         (["show", "9"], "no hunt 9"),
         (["show", "first"], "first"),
         (["show", "1", "--json", "--markdown"], "one of"),
@@ -112,25 +81,17 @@ def test_query_without_rows(bisect: Callable[..., Ended]) -> None:
         (["query", "select 1", "--json", "--csv"], "one of"),
         (["query", "select 1 as a, 2 as b, 3 as a", "--json"], "AS"),
         (["query"], "SQL"),
-    ],
-)
-def test_mistakes_end_with_one_sentence(bisect: Callable[..., Ended], args: list[str], says: str) -> None:
-    status, out, err = bisect(*args)
-    assert status == 3
-    assert says in err
-    assert out == ""
+    ):
+        ended = run(*words, "--history", str(written))
+        assert (ended.status, ended.out) == (3, "")
+        assert says in ended.err
 
 
-@pytest.mark.parametrize("verb", [["history"], ["show"], ["query", "select 1"]])
-def test_no_history_yet(
-    verb: list[str], seal: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["bisect", *verb])
-    with pytest.raises(SystemExit) as leave:
-        main()
-    assert leave.value.code == 3
-    assert capsys.readouterr().err.startswith("Error: There are no hunts yet")
+def test_no_history_yet(seal: Path) -> None:
+    for verb in (["history"], ["show"], ["query", "select 1"]):
+        assert exits(3, *verb).startswith("Error: There are no hunts yet")
     assert list(seal.iterdir()) == []  # looking makes nothing
+    assert exits(3, "resume").startswith("Error: ")
 
 
 @pytest.mark.parametrize(
@@ -138,12 +99,8 @@ def test_no_history_yet(
 )
 def test_a_reader_that_has_enough(args: list[str], written: Path) -> None:
     """`bisect … | head`, with the reader gone before the first line."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, *args, "--history", str(written)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    words = [*PROGRAM, *args, "--history", str(written)]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stderr is not None
     process.stdout.close()
@@ -153,21 +110,15 @@ def test_a_reader_that_has_enough(args: list[str], written: Path) -> None:
 
 
 def test_an_encoding_without_typographic_quotes(written: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, "show", "1", "--history", str(written)],
-        env=os.environ | {"PYTHONIOENCODING": "latin-1"},
-        capture_output=True,
-        check=True,
-    )
+    words, env = [*PROGRAM, "show", "1", "--history", str(written)], os.environ | {"PYTHONIOENCODING": "latin-1"}
+    done = subprocess.run(words, env=env, capture_output=True, check=True)
     assert b"'Check the key order" in done.stdout
 
 
 def test_the_list_of_hunts_loads_nothing_heavy(written: Path) -> None:
     """It has to answer at once; what takes long is loading these."""
-    look = f"{PROGRAM[: -len('main()')]}import sys, atexit; sys.argv[1:] = sys.argv[1:]; atexit.register("
-    look += "lambda: print(*sys.modules, file=sys.stderr)); main()"
-    done = subprocess.run(
-        [sys.executable, "-c", look, "history", "--history", str(written)], capture_output=True, text=True, check=True
-    )
+    look = f"import sys, atexit; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); {PROGRAM[-1]}"
+    words = [sys.executable, "-c", look, "history", "--history", str(written)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
     assert "update-index" in done.stdout
     assert not {"numpy", "rich.console", "sqlite_utils", "git", "msgspec"} & set(done.stderr.split())

@@ -6,15 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from program import HUNT, exits, run
+
 pytestmark = pytest.mark.tools
 
 # Good is not an ancestor of bad: what becomes of a hunt whose merge base is, or is not, shown to be as fast as good.
 
 
-Invoke = Callable[..., tuple[int, str, str]]
-Exits = Callable[..., str]
 Fork = Callable[[int, int, int], tuple[str, str, str]]
-HUNT = ["--builder", "script", "--workload", "one", "--repo", "repo", "--plain", "--no-explain"]
 
 
 @pytest.fixture
@@ -33,7 +32,7 @@ def fork(script: Callable[[str], str], git: Callable[..., str]) -> Fork:
     return make
 
 
-def test_one_that_is_not_shown_to_be_leaves_the_hunt_inconclusive(exits: Exits, fork: Fork) -> None:
+def test_one_that_is_not_shown_to_be_leaves_the_hunt_inconclusive(fork: Fork) -> None:
     base, good, bad = fork(1000, 1000, 500)
     out = exits(2, "run", good, bad, *HUNT, "--max-runs", "4")
     told = (
@@ -53,11 +52,9 @@ def test_one_that_is_not_shown_to_be_leaves_the_hunt_inconclusive(exits: Exits, 
     assert "  ran  " not in again
 
 
-def test_one_that_is_slower_is_reported_with_the_commands_that_find_the_changes(
-    invoke: Invoke, exits: Exits, fork: Fork
-) -> None:
+def test_one_that_is_slower_is_reported_with_the_commands_that_find_the_changes(fork: Fork) -> None:
     base, good, bad = fork(1000, 2000, 700)
-    status, out, err = invoke("run", good, bad, *HUNT)
+    status, out, err = run("run", good, bad, *HUNT)
     assert status == 3
     assert f"The merge base {base[:10]} does not have the speed of good {good[:10]}" in err
     assert "rate of good is 2.0" in err or "rate of good is 1.9" in err
@@ -69,7 +66,7 @@ def test_one_that_is_slower_is_reported_with_the_commands_that_find_the_changes(
 
 
 def test_what_is_measured_since_does_not_undo_it(
-    invoke: Invoke, exits: Exits, script: Callable[[str], str], git: Callable[..., str], tmp_path: Path
+    script: Callable[[str], str], git: Callable[..., str], tmp_path: Path
 ) -> None:
     """The host's speed at the base changes once bad has run: by the bad end's runs, the hunt has begun."""
     chance, slower = "chance=$(date +%N | cut -c 6)", tmp_path / "slower"
@@ -77,16 +74,13 @@ def test_what_is_measured_since_does_not_undo_it(
     bad = script(f"{chance}; touch {slower}; echo rate 500$chance")
     git("checkout", "-qb", "side", base)
     good = script(f"{chance}; echo rate 1000$chance")
-    status, out, err = invoke("run", good, bad, *HUNT)
+    status, out, err = run("run", good, bad, *HUNT)
     assert status == 0, out + err
     out = exits(0, "resume", "--plain")
     assert f"The culprit is {bad[:10]}" in out
 
 
 # A branch that began before good, at a commit that was slower than good.
-
-
-HUNT_OLDER_BRANCHES = ["--builder", "script", "--workload", "one", "--repo", "repo", "--no-explain"]
 
 
 @pytest.fixture
@@ -99,9 +93,7 @@ def commit(script: Callable[[str], str]) -> Callable[[int, str], str]:
     return make
 
 
-def test_it_is_judged_by_what_it_began_with(
-    exits: Exits, commit: Callable[[int, str], str], git: Callable[..., str]
-) -> None:
+def test_it_is_judged_by_what_it_began_with(commit: Callable[[int, str], str], git: Callable[..., str]) -> None:
     """The branch's third commit is to blame; its first is as slow as what it began at, and no more so than good."""
     old = commit(800, "old")
     good = commit(1000, "good")
@@ -112,7 +104,7 @@ def test_it_is_judged_by_what_it_began_with(
     git("merge", "-q", "--no-commit", "-s", "ours", "side")
     commit(750, "merge")
     bad = commit(750, "bad")
-    out = exits(0, "run", good, bad, *HUNT_OLDER_BRANCHES, "--plain")
+    out = exits(0, "run", good, bad, *HUNT)
     assert f"The culprit is {side[2][:10]}" in out
     assert f"Proven against {side[1][:10]}, its parent" in out
     assert "9 commits, 9 candidates, 1 merge" in out

@@ -1,9 +1,8 @@
-"""`bisect noise` on real builds of the demo's engine, as a user meets it."""
+"""`bisect noise` on real builds of the demo's engine, as a user meets it; and trials on leased hosts."""
 
 import json
 import math
 import signal
-import sqlite3
 import tempfile
 from collections.abc import Callable
 from contextlib import closing
@@ -16,7 +15,7 @@ from perfbisect.core.domain.settings import Settings
 from perfbisect.demo.history import write_history
 from perfbisect.store.history import History
 from perfbisect.store.prior_data import read_noise
-from program import bisect, bisect_until
+from program import SCRIPT, bisect_until, exits, printed, rows
 
 pytestmark = pytest.mark.tools
 
@@ -29,14 +28,11 @@ def arguments(tmp_path: Path) -> list[str]:
 
 
 def runs(tmp_path: Path) -> list[tuple[int, int]]:
-    with closing(sqlite3.connect(tmp_path / "history.db")) as history:
-        return history.execute("select round, count(*) from runs group by round order by round").fetchall()
+    return rows(tmp_path / "history.db", "select round, count(*) from runs group by round order by round")
 
 
 def test_an_aa_tells_the_noise_and_hunts_begin_with_it(arguments: list[str], tmp_path: Path) -> None:
-    done = bisect(*arguments, "--visits", "2", "--runs", "3", "--json")
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
+    told = json.loads(printed(*arguments, "--visits", "2", "--runs", "3", "--json"))
     assert (told["noise"]["visits"], told["noise"]["runs"] + told["noise"]["wild"]) == (2, 6)
     assert told["noise"]["run"] > 0
     drops = [row["drop"] for row in told["detectable"]]
@@ -48,9 +44,9 @@ def test_an_aa_tells_the_noise_and_hunts_begin_with_it(arguments: list[str], tmp
         assert read_noise(history, wanted) == pytest.approx(told["noise"]["run"])
 
 
-def test_the_failure_of_the_build_itself_ends_it(exits: Callable[..., str], script: Callable[[str], str]) -> None:
+def test_the_failure_of_the_build_itself_ends_it(script: Callable[[str], str]) -> None:
     commit = script("exit 7")
-    words = ["noise", "--builder", "script", "--workload", "one", "--repo", "repo", "--rev", commit]
+    words = ["noise", *SCRIPT, "--rev", commit]
     assert f"Nothing was measured: {commit} fails in one" in exits(4, *words, "--visits", "2")
 
 
@@ -61,16 +57,16 @@ def test_ctrl_c_keeps_what_was_measured(arguments: list[str], tmp_path: Path) ->
     assert "Interrupted. What was measured is kept; go on with: bisect resume n1 --history" in cut.stderr
     assert "Smallest detectable drop" in cut.stdout
     before = runs(tmp_path)
-    again = bisect("resume", "n1", "--history", str(tmp_path / "history.db"))
-    assert again.returncode == 0, again.stderr
-    assert "Smallest detectable drop" in again.stdout
+    assert "Smallest detectable drop" in printed("resume", "n1", "--history", str(tmp_path / "history.db"))
     assert sum(count == 2 for _, count in runs(tmp_path)) == 3
     assert runs(tmp_path)[: len(before)] == before
 
 
 @pytest.mark.dbms
 @postgres.needs_postgres
-def test_runs_of_one_visit_share_a_start_of_the_server(tmp_path: Path, git: Callable[..., str]) -> None:
+def test_runs_of_one_visit_share_a_start_of_the_server(
+    tmp_path: Path, git: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     postgres.write(
         tmp_path,
         {
@@ -85,19 +81,59 @@ def test_runs_of_one_visit_share_a_start_of_the_server(tmp_path: Path, git: Call
         (tmp_path / "hosts.toml").write_text(f'[hosts.here]\nroot = "{root}"\n')
         words = ["noise", "here", "--builder", "pg", "--workload", "one-row", "--rev", "HEAD", "--visits", "3"]
         words += ["--runs", "2", "--json", "--repo", str(tmp_path / "repo"), "--history", str(tmp_path / "history.db")]
-        folders = ["--builders", "builders", "--workloads", "workloads", "--hosts", "hosts.toml"]
-        done = bisect(*words, *folders, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    noise = json.loads(done.stdout)["noise"]
+        monkeypatch.chdir(tmp_path)
+        noise = json.loads(printed(*words, *postgres.FOLDERS))["noise"]
     assert noise["shared"]
     assert noise["run"] == pytest.approx(math.hypot(noise["between"], noise["within"]))
-    with closing(sqlite3.connect(tmp_path / "history.db")) as history:
-        shares = history.execute("select round, count(distinct visit) from runs group by round").fetchall()
+    shares = rows(tmp_path / "history.db", "select round, count(distinct visit) from runs group by round")
     assert shares == [(0, 1), (1, 1), (2, 1)]
 
 
 def test_a_revision_that_does_not_exist(arguments: list[str]) -> None:
     wrong = [word if word != "v1.0" else "v9.9" for word in arguments]
-    done = bisect(*wrong)
-    assert done.returncode == 3
-    assert "v9.9" in done.stderr
+    assert "v9.9" in exits(3, *wrong)
+
+
+# Sittings of trials: cut short, they go on as hunts do, with build hosts and on leased hosts, too.
+
+SHORT = ["--builder", "script", "--repo", "repo", "--runs", "1"]
+
+LEASED = """
+[hosts.made]
+root = "{folder}/made"
+[leases.pool]
+acquire = ["sh", "-ec", "echo {{job}} >>{folder}/asked; echo n1"]
+release = ["sh", "-ec", "echo {{job}} >>{folder}/released"]
+[leases.pool.host]
+through = ["env"]
+root = "{folder}/{{address}}"
+build_hosts = ["made"]
+"""
+
+
+@pytest.mark.parametrize("kind", ["comparison", "noise", "series"])
+def test_a_trial_on_a_leased_host_is_built_elsewhere_and_goes_on_there(
+    script: Callable[[str], str], git: Callable[..., str], tmp_path: Path, seal: Path, kind: str
+) -> None:
+    """Each sitting leases the machine anew, and releases it; what one has built and measured the next one has."""
+    builds = [script(f"sleep 0.1; echo rate {100 - number}") for number in range(8 if kind == "series" else 2)]
+    Path("hosts.toml").write_text(LEASED.format(folder=tmp_path))
+    for number, commit in enumerate(builds):
+        git("tag", f"v1.{number}", commit)
+    words = {
+        "comparison": ["compare", *builds, "--host", "pool:", "--visits", "4"],
+        "noise": ["noise", "pool:", "--rev", builds[0], "--visits", "8"],
+        "series": ["compare", "--each-release", "v1.0..v1.7", "--host", "pool:", "--visits", "1"],
+    }[kind]
+    cut = bisect_until([*words, "--workload", "one", "--hosts", "hosts.toml", *SHORT], "run 3 of 8", signal.SIGINT)
+    assert cut.returncode == 130, cut.stderr
+    exits(0, "resume", "n1" if kind == "noise" else "c1")
+    history = seal / ".local/state/perfbisect/history.db"
+    assert rows(history, "select distinct host from runs") == [("pool:",)]
+    [runs] = rows(history, "select count(*) from runs")[0]
+    assert 8 <= runs <= 11
+    made = rows(history, "select host, count(*) from builds where not reused group by host")
+    assert made == [("made", 1 if kind == "noise" else len(builds))]
+    asked, released = ((tmp_path / file).read_text().split() for file in ("asked", "released"))
+    assert sorted(asked) == sorted(released)
+    assert len(set(asked)) == 2

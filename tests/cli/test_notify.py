@@ -17,12 +17,11 @@ from perfbisect.errors import Interrupted
 from perfbisect.hunt.notification import notifying, run
 from perfbisect.report.published import notice
 from perfbisect.store.history import History
+from program import SCRIPT, exits
 from waiting import processes, until
 
 pytestmark = pytest.mark.tools
 
-Exits = Callable[..., str]
-SCRIPT = ["--builder", "script", "--workload", "one", "--repo", "repo"]
 RUN = [*SCRIPT, "--plain", "--no-layouts", "--no-explain"]
 
 
@@ -43,10 +42,8 @@ def keeps(tmp_path: Path) -> Callable[[], dict[str, object]]:
     return read
 
 
-def test_the_verdict_of_a_hunt(
-    exits: Exits, script: Callable[[str], str], keeps: Callable[[], dict[str, object]]
-) -> None:
-    good, bad = script("echo rate 100"), script("echo rate 10")
+def test_the_verdict_of_a_hunt(ends: tuple[str, str], keeps: Callable[[], dict[str, object]]) -> None:
+    good, bad = ends
     out = exits(0, "run", good, bad, *RUN, "--notify", "./keep 'two words'")
     assert "printed" not in out and "warning: the command" not in out
     got = keeps()
@@ -56,9 +53,7 @@ def test_the_verdict_of_a_hunt(
     assert json.loads(exits(0, "show", "--json")) == got["report"]
 
 
-def test_of_an_aa_and_of_a_proof(
-    exits: Exits, script: Callable[[str], str], keeps: Callable[[], dict[str, object]]
-) -> None:
+def test_of_an_aa_and_of_a_proof(script: Callable[[str], str], keeps: Callable[[], dict[str, object]]) -> None:
     apart = "\n:\n:\n:\n"
     good, bad = (
         script(f"rate={rate}{apart}jitter=$(date +%N | cut -c 6){apart}echo rate $((rate + jitter))")
@@ -75,7 +70,7 @@ def test_of_an_aa_and_of_a_proof(
     assert f"Reverting {bad[:10]}" in str(got["text"])
 
 
-def test_of_a_failure(exits: Exits, script: Callable[[str], str], keeps: Callable[[], dict[str, object]]) -> None:
+def test_of_a_failure(script: Callable[[str], str], keeps: Callable[[], dict[str, object]]) -> None:
     good, bad = script("echo rate 100"), script("exit 7")
     exits(4, "run", good, bad, *RUN, "--notify", "./keep 'two words'")
     got = keeps()
@@ -83,9 +78,9 @@ def test_of_a_failure(exits: Exits, script: Callable[[str], str], keeps: Callabl
 
 
 def test_of_a_comparison_by_the_configured_command(
-    exits: Exits, script: Callable[[str], str], seal: Path, keeps: Callable[[], dict[str, object]], tmp_path: Path
+    ends: tuple[str, str], seal: Path, keeps: Callable[[], dict[str, object]], tmp_path: Path
 ) -> None:
-    good, bad = script("echo rate 100"), script("echo rate 10")
+    good, bad = ends
     file = seal / ".config" / "perfbisect" / "config.toml"
     file.parent.mkdir(parents=True)
     file.write_text(f"notify = \"{tmp_path}/keep 'two words'\"\n")
@@ -103,15 +98,15 @@ def test_of_a_comparison_by_the_configured_command(
     assert "`notifi` is an unknown key." in exits(3, "compare", *builds)
 
 
-def test_a_failure_of_the_command_is_a_warning(exits: Exits, script: Callable[[str], str]) -> None:
-    good, bad = script("echo rate 100"), script("echo rate 10")
+def test_a_failure_of_the_command_is_a_warning(ends: tuple[str, str]) -> None:
+    good, bad = ends
     out = exits(0, "run", good, bad, *RUN, "--notify", "sh -c 'echo first >&2; echo no such relay >&2; exit 3'")
     assert out.count("--notify") == 1
     assert "warning: the command of --notify ended with status 3: no such relay\n" in out
 
 
-def test_what_cannot_be_run_is_refused_before_the_hunt(exits: Exits, script: Callable[[str], str]) -> None:
-    good, bad = script("echo rate 100"), script("echo rate 10")
+def test_what_cannot_be_run_is_refused_before_the_hunt(ends: tuple[str, str]) -> None:
+    good, bad = ends
     assert "there is no program no-such-program" in exits(3, "run", good, bad, *RUN, "--notify", "no-such-program")
     assert "No closing quotation" in exits(3, "run", good, bad, *RUN, "--notify", "mail 'me")
 
@@ -168,16 +163,14 @@ def example(using: str, folder: Path) -> Path:
 
 
 @pytest.mark.skipif(shutil.which("jq") is None, reason="no jq on this machine: apt-get install jq")
-def test_the_example_of_docs_for_mail(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exits: Exits, script: Callable[[str], str]
-) -> None:
+def test_the_example_of_docs_for_mail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: tuple[str, str]) -> None:
     """Only ``mail`` itself is another program here, which keeps what it is to send."""
     mail = tmp_path / "bin" / "mail"
     mail.parent.mkdir()
     mail.write_text(f'#!/bin/sh\nprintf "%s|" "$@" >{tmp_path}/sent\ncat >>{tmp_path}/sent\n')
     mail.chmod(0o755)
     monkeypatch.setenv("PATH", f"{mail.parent}:{os.environ['PATH']}")
-    good, bad = script("echo rate 100"), script("echo rate 10")
+    good, bad = ends
     exits(0, "run", good, bad, *RUN, "--notify", f"{example('mail -s', tmp_path)} me@example.org")
     sent = (tmp_path / "sent").read_text()
     assert sent.startswith(f"-s|bisect 1: script one {good}..{bad}: found|me@example.org|The culprit is {bad[:10]}")
@@ -186,7 +179,7 @@ def test_the_example_of_docs_for_mail(
 
 @pytest.mark.skipif(not all(map(shutil.which, ("jq", "curl"))), reason="no jq or curl: apt-get install jq curl")
 def test_the_example_of_docs_for_a_webhook(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exits: Exits, script: Callable[[str], str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: tuple[str, str]
 ) -> None:
     got: list[dict[str, str]] = []
 
@@ -209,7 +202,7 @@ def test_the_example_of_docs_for_a_webhook(
         secret.parent.mkdir(parents=True)
         secret.write_text(f'url = "http://127.0.0.1:{server.server_port}/hooks/secret"\nnoproxy = "*"\n')
         monkeypatch.setenv("HOME", str(tmp_path / "home"))
-        good, bad = script("echo rate 100"), script("echo rate 10")
+        good, bad = ends
         out = exits(0, "run", good, bad, *RUN, "--notify", str(example("curl", tmp_path)))
         server.shutdown()
     assert "warning: the command" not in out

@@ -6,15 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from program import HUNT, SCRIPT, exits
+
 pytestmark = pytest.mark.tools
 
 # `--patch`: old commits that do not build as they are, and patches that cannot help.
 
 
-Exits = Callable[..., str]
 Git = Callable[..., str]
-SCRIPT = ["--builder", "script", "--workload", "one", "--repo", "repo"]
-HUNT = [*SCRIPT, "--plain", "--no-explain"]
 BROKEN = "does not build"
 RATE = "chance=$(date +%N | cut -c 6)\necho rate {}0$chance # {}"
 
@@ -27,21 +26,33 @@ def diff(old: str, new: str, path: str = "run.sh") -> str:
     return f"--- a/{path}\n+++ b/{path}\n@@ -1,2 +1,2 @@\n-{old}\n+{new}\n {CHANCE}\n"
 
 
+Make = Callable[[range, int], list[str]]
+
+
 @pytest.fixture
-def commits(script: Callable[[str], str], git: Git, tmp_path: Path) -> list[str]:
-    """Eight commits, slow from the fifth on; those before the sixth do not build, and fix.patch makes them build."""
-    made = []
-    for number in range(8):
-        made.append(
-            script(f"# {BROKEN if number < 6 else 'fine'}\n" + RATE.format(500 if number >= 5 else 1000, number))
-        )
-        git("tag", f"v{number}")
-    (tmp_path / "fix.patch").write_text(diff(f"# {BROKEN}", "# patched"))
-    return made
+def make(script: Callable[[str], str], git: Git, tmp_path: Path) -> Make:
+    """``make(broken, slow)``: eight commits, slow from that one on; those that do not build do with fix.patch."""
+
+    def commits(broken: range, slow: int) -> list[str]:
+        made = []
+        for number in range(8):
+            first = BROKEN if number in broken else "fine"
+            made.append(script(f"# {first}\n" + RATE.format(500 if number >= slow else 1000, number)))
+            git("tag", f"v{number}")
+        (tmp_path / "fix.patch").write_text(diff(f"# {BROKEN}", "# patched"))
+        return made
+
+    return commits
+
+
+@pytest.fixture
+def commits(make: Make) -> list[str]:
+    """Eight commits, slow from the fifth on; those before the sixth do not build."""
+    return make(range(6), 5)
 
 
 def test_commits_that_it_fits_are_built_with_it_and_the_report_says_which(
-    exits: Exits, commits: list[str], git: Git, tmp_path: Path
+    commits: list[str], git: Git, tmp_path: Path
 ) -> None:
     """The file is gone before the hunt is resumed; the clone stays as it was."""
     before = sorted(path.relative_to(tmp_path) for path in (tmp_path / "repo").rglob("*"))
@@ -78,60 +89,47 @@ def test_commits_that_it_fits_are_built_with_it_and_the_report_says_which(
     assert builds[commits[5]] and builds[commits[4]] and not builds[commits[7]]
 
 
-def test_a_comparison_applies_it_too(exits: Exits, commits: list[str]) -> None:
+@pytest.mark.usefixtures("commits")
+def test_a_comparison_applies_it_too() -> None:
     asked = ["compare", "v4", "v7", *SCRIPT, "--visits", "2", "--runs", "1"]
     assert "Nothing can be measured, because v4 cannot be built" in exits(4, *asked)
     assert "v7" in exits(0, *asked, "--patch", "fix.patch")
-    assert commits
 
 
-def test_one_that_fits_only_in_the_middle_of_the_range_is_used(
-    exits: Exits, script: Callable[[str], str], git: Git, tmp_path: Path
-) -> None:
-    made = []
-    for number in range(8):
-        made.append(
-            script(f"# {BROKEN if 2 <= number < 6 else 'fine'}\n" + RATE.format(500 if number >= 4 else 1000, number))
-        )
-        git("tag", f"v{number}")
-    (tmp_path / "fix.patch").write_text(diff(f"# {BROKEN}", "# patched"))
+def test_one_that_fits_only_in_the_middle_of_the_range_is_used(make: Make) -> None:
+    made = make(range(2, 6), 4)
     assert f"The culprit is {made[4][:10]}" in exits(0, "run", "v0", "v7", *HUNT, "--patch", "fix.patch")
 
 
-@pytest.mark.parametrize(
-    ("content", "sentence"),
-    [
-        (diff("# no such line", "# x"), "The patch odd.patch applies to no commit of v0..v7: patch failed: run.sh:1."),
-        (diff("# x", "# y", "other"), "The patch odd.patch applies to no commit of v0..v7: other: does not exist in index"),
-        ("--- /dev/null\n+++ b/../x\n@@ -0,0 +1 @@\n+x\n", "applies to no commit of v0..v7: invalid path '../x'"),
-        ("--- /dev/null\n+++ b/.git/hooks/x\n@@ -0,0 +1 @@\n+x\n", "applies to no commit of v0..v7: invalid path '.git/hooks/x'"),
-        ("just a text\n", "odd.patch is not a patch that git can read: No valid patches in input"),
-        ("", "odd.patch is not a patch that git can read: No valid patches in input"),
-        ("@" * (1 << 20) + "@", "The patch odd.patch has more than 1 MiB."),
-        (None, "The patch odd.patch cannot be read: Is a directory."),
-    ],
-)  # fmt: skip
-def test_what_cannot_help_is_said_before_anything_is_built(
-    exits: Exits, commits: list[str], tmp_path: Path, content: str | None, sentence: str
-) -> None:
+CANNOT_HELP = [
+    (diff("# no such line", "# x"), "The patch odd.patch applies to no commit of v0..v7: patch failed: run.sh:1."),
+    (diff("# x", "# y", "other"), "The patch odd.patch applies to no commit of v0..v7: other: does not exist in index"),
+    ("--- /dev/null\n+++ b/../x\n@@ -0,0 +1 @@\n+x\n", "applies to no commit of v0..v7: invalid path '../x'"),
+    ("--- /dev/null\n+++ b/.git/hooks/x\n@@ -0,0 +1 @@\n+x\n", "applies to no commit of v0..v7: invalid path '.git/hooks/x'"),
+    ("just a text\n", "odd.patch is not a patch that git can read: No valid patches in input"),
+    ("", "odd.patch is not a patch that git can read: No valid patches in input"),
+    ("@" * (1 << 20) + "@", "The patch odd.patch has more than 1 MiB."),
+    (None, "The patch odd.patch cannot be read: Is a directory."),
+]  # fmt: skip
+
+
+@pytest.mark.usefixtures("commits")
+def test_what_cannot_help_is_said_before_anything_is_built(tmp_path: Path) -> None:
     odd = tmp_path / "odd.patch"
-    odd.mkdir() if content is None else odd.write_text(content)
-    said = exits(3, "run", "v0", "v7", *HUNT, "--patch", "fix.patch", "--patch", "odd.patch")
-    assert sentence in said.replace(f"{tmp_path}/", "")
+    for content, sentence in CANNOT_HELP:
+        odd.unlink(missing_ok=True)
+        odd.mkdir() if content is None else odd.write_text(content)
+        said = exits(3, "run", "v0", "v7", *HUNT, "--patch", "fix.patch", "--patch", "odd.patch")
+        assert sentence in said.replace(f"{tmp_path}/", "")
     assert not (tmp_path / "x").exists()
-    assert commits
-
-
-def test_two_of_one_name_are_refused(exits: Exits, commits: list[str], tmp_path: Path) -> None:
     (tmp_path / "more").mkdir()
     (tmp_path / "more/fix.patch").write_text("x")
     said = exits(3, "run", "v0", "v7", *HUNT, "--patch", "fix.patch", "--patch", "more/fix.patch")
     assert "There are two patches of the name fix.patch." in said
-    assert commits
 
 
 def test_one_that_changes_only_ignored_paths_is_said_to_change_nothing(
-    exits: Exits, script: Callable[[str], str], git: Git, tmp_path: Path
+    script: Callable[[str], str], git: Git, tmp_path: Path
 ) -> None:
     recipe = tmp_path / "builders/script/builder.toml"
     (tmp_path / "repo/doc").mkdir()
@@ -146,22 +144,20 @@ def test_one_that_changes_only_ignored_paths_is_said_to_change_nothing(
     assert "The patch doc.patch changes only paths that the recipe of script ignores: builds stay as they are" in out
 
 
-def test_a_dry_run_has_the_commands_for_the_patched_tree(exits: Exits, commits: list[str], tmp_path: Path) -> None:
+@pytest.mark.usefixtures("commits")
+def test_a_dry_run_has_the_commands_for_the_patched_tree(tmp_path: Path) -> None:
     recipe = tmp_path / "builders/script/builder.toml"
     block = '[[when]]\nfile = "added"\nchange.build.compile = [["true", "with", "added"]]\n'
     recipe.write_text(recipe.read_text() + block)
     (tmp_path / "add.patch").write_text("--- /dev/null\n+++ b/added\n@@ -0,0 +1 @@\n+x\n")
-    plain = exits(0, "run", "v0", "v7", *HUNT, "--dry-run")
-    patched = exits(0, "run", "v0", "v7", *HUNT, "--dry-run", "--patch", "add.patch")
-    assert "true with added" not in plain
-    assert "true with added" in patched
-    assert commits
+    asked = ["run", "v0", "v7", *HUNT, "--dry-run"]
+    assert "true with added" not in exits(0, *asked)
+    assert "true with added" in exits(0, *asked, "--patch", "add.patch")
 
 
 # `--skip`: commits that are known to be broken are left out, and what cannot be left out is said.
 
 
-HUNT_SKIP = ["--builder", "script", "--workload", "one", "--repo", "repo", "--plain", "--no-explain"]
 RATE_SKIP = "chance=$(date +%N | cut -c 6); echo rate {}0$chance"
 
 
@@ -176,8 +172,8 @@ def commits_skip(script: Callable[[str], str], git: Callable[..., str]) -> list[
     return made
 
 
-def test_what_is_left_out_is_not_built_and_stays_so(exits: Exits, commits_skip: list[str]) -> None:
-    asked = ["run", "v0", "v11", *HUNT_SKIP, "--skip", "v4..v6", "--skip", commits_skip[2]]
+def test_what_is_left_out_is_not_built_and_stays_so(commits_skip: list[str]) -> None:
+    asked = ["run", "v0", "v11", *HUNT, "--skip", "v4..v6", "--skip", commits_skip[2]]
     out = exits(0, *asked)
     left = [commits_skip[2], commits_skip[5], commits_skip[6]]
     for commit in left:
@@ -198,8 +194,8 @@ def test_what_is_left_out_is_not_built_and_stays_so(exits: Exits, commits_skip: 
     assert "left out: by --skip" not in exits(0, "resume", "--plain"), "its log has them"
 
 
-def test_a_culprit_among_what_is_left_out_is_one_of_several(exits: Exits, commits_skip: list[str]) -> None:
-    out = exits(2, "run", "v0", "v11", *HUNT_SKIP, "--skip", "v4..v8")
+def test_a_culprit_among_what_is_left_out_is_one_of_several(commits_skip: list[str]) -> None:
+    out = exits(2, "run", "v0", "v11", *HUNT, "--skip", "v4..v8")
     assert "Inconclusive: commits that would separate the candidates were left out by --skip." in out
     assert "The culprit is one of these 5 commits" in out
     assert "What would help: fewer commits in --skip" in out
@@ -222,11 +218,11 @@ MISTAKES = [
 
 
 @pytest.mark.usefixtures("commits_skip")
-def test_what_cannot_be_left_out_is_said(exits: Exits, git: Callable[..., str]) -> None:
+def test_what_cannot_be_left_out_is_said(git: Callable[..., str]) -> None:
     """A commit of the range that changes nothing that is built is no candidate."""
     for skip, sentence in MISTAKES:
-        assert sentence in exits(3, "run", "v1", "v11", *HUNT_SKIP, "--skip", skip)
+        assert sentence in exits(3, "run", "v1", "v11", *HUNT, "--skip", skip)
     git("commit", "-q", "--allow-empty", "-m", "docs")
     git("tag", "docs")
     git("tag", "-f", "v11", git("commit-tree", "v11^{tree}", "-p", "docs", "-m", "last"))
-    assert "--skip docs leaves out nothing" in exits(3, "run", "v1", "v11", *HUNT_SKIP, "--skip", "docs")
+    assert "--skip docs leaves out nothing" in exits(3, "run", "v1", "v11", *HUNT, "--skip", "docs")

@@ -8,14 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from program import bisect_until, rows
+from program import HUNT, bisect_until, exits, rows
 
 pytestmark = pytest.mark.tools
 
-Exits = Callable[..., str]
 Script = Callable[[str], str]
 Git = Callable[..., str]
-HUNT = ["--builder", "script", "--workload", "one", "--repo", "repo", "--plain", "--no-explain"]
 APART = "\n:\n:\n:\n:\n"
 
 
@@ -27,7 +25,7 @@ def program(*factors: str, ends: str = "") -> str:
 
 
 @pytest.fixture
-def hunted(script: Script, exits: Exits) -> tuple[str, str, str]:
+def hunted(script: Script) -> tuple[str, str, str]:
     """A hunt from good to bad whose culprit loses a half; a later commit loses a tenth of the rest."""
     good = script(program("100", "100", "100"))
     culprit = script(program("100", "50", "100"))
@@ -37,7 +35,7 @@ def hunted(script: Script, exits: Exits) -> tuple[str, str, str]:
 
 
 def test_what_a_revert_regains_is_measured_kept_and_shown(
-    hunted: tuple[str, str, str], exits: Exits, seal: Path, tmp_path: Path
+    hunted: tuple[str, str, str], seal: Path, tmp_path: Path
 ) -> None:
     """ln(2) of ln(2 / 0.9) is 86.8 %."""
     good, culprit, bad = hunted
@@ -70,18 +68,17 @@ def test_what_a_revert_regains_is_measured_kept_and_shown(
 
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
-def test_a_proof_that_is_cut_short_goes_on(script: Script, exits: Exits, seal: Path, end: signal.Signals) -> None:
+def test_a_proof_that_is_cut_short_goes_on(script: Script, seal: Path, end: signal.Signals) -> None:
     good, bad = script(program("100")), script(program("50"))
     exits(0, "run", good, bad, *HUNT)
     cut = bisect_until(["prove", "--visits", "3", "--runs", "1"], "run 4 of 9", end)
     assert cut.returncode == (130 if end is signal.SIGINT else -end), cut.stderr
-    told = exits(0, "resume", "p2")
-    assert f"Reverting {bad[:10]} on" in told
+    assert f"Reverting {bad[:10]} on" in exits(0, "resume", "p2")
     [again] = rows(seal / ".local/state/perfbisect/history.db", "select count(*) from runs where session_id = 2")
     assert 9 <= again[0] <= 12
 
 
-def test_what_the_hunt_left_out_does_not_matter(script: Script, exits: Exits) -> None:
+def test_what_the_hunt_left_out_does_not_matter(script: Script) -> None:
     good = script(program("100", "100"))
     broken = script("exit 1")
     script(program("100", "100", ends=" # as good"))
@@ -91,7 +88,7 @@ def test_what_the_hunt_left_out_does_not_matter(script: Script, exits: Exits) ->
     assert f"Reverting {culprit[:10]}" in exits(0, "prove", "--visits", "3", "--runs", "1")
 
 
-def test_a_culprit_that_conflicts_is_left_to_the_user(script: Script, exits: Exits) -> None:
+def test_a_culprit_that_conflicts_is_left_to_the_user(script: Script) -> None:
     good = script(program("100"))
     culprit = script(program("50"))
     bad = script(program("51"))
@@ -101,7 +98,7 @@ def test_a_culprit_that_conflicts_is_left_to_the_user(script: Script, exits: Exi
     assert f"git revert {culprit[:10]}" in told
 
 
-def test_hunts_without_a_culprit_have_nothing_to_revert(script: Script, exits: Exits) -> None:
+def test_hunts_without_a_culprit_have_nothing_to_revert(script: Script) -> None:
     assert "No hunt in the history" in exits(3, "prove")
     good = script(program("100"))
     bad = script(program("100", ends=" # the same"))
@@ -111,9 +108,7 @@ def test_hunts_without_a_culprit_have_nothing_to_revert(script: Script, exits: E
     assert "There is no hunt 7" in exits(3, "prove", "7")
 
 
-def test_a_repository_that_has_lost_the_culprit(
-    hunted: tuple[str, str, str], exits: Exits, git: Git, tmp_path: Path
-) -> None:
+def test_a_repository_that_has_lost_the_culprit(hunted: tuple[str, str, str], git: Git, tmp_path: Path) -> None:
     good, culprit, _ = hunted
     git("reset", "-q", "--hard", good)
     git("reflog", "expire", "--expire=now", "--all")

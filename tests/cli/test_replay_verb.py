@@ -1,13 +1,11 @@
 """`bisect replay` as users meet it: a range in a real repository, its hunt read back from the history."""
 
-import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from perfbisect.cli.main import main
 from perfbisect.core.domain.events import BuildFinished, Decided, HuntStarted, RunFinished
 from perfbisect.core.domain.facts import BuildFacts, HostFacts, RunFacts
 from perfbisect.core.domain.graph import Graph
@@ -16,6 +14,7 @@ from perfbisect.core.domain.settings import Policy, Settings
 from perfbisect.core.inference.observations import observations
 from perfbisect.core.search.decide import decide
 from perfbisect.store.history import History
+from program import printed
 
 pytestmark = pytest.mark.tools
 
@@ -68,19 +67,13 @@ def commits(git: Callable[..., str], tmp_path: Path) -> tuple[str, ...]:
 
 
 @pytest.fixture
-def replay(
-    tmp_path: Path, commits: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., tuple[int, str]]:
-    """``replay(speeds, *arguments)`` of a hunt through the five commits: exit status and what is printed."""
+def replay(tmp_path: Path, commits: tuple[str, ...]) -> Callable[..., str]:
+    """``replay(status, speeds, *arguments)`` of a hunt through the five commits: what is printed."""
 
-    def run(speeds: tuple[int, ...], *arguments: str) -> tuple[int, str]:
+    def run(status: int, speeds: tuple[int, ...], *arguments: str) -> str:
         path = tmp_path / "history.db"
         hunted(path, tmp_path / "repo", commits, speeds)
-        monkeypatch.setattr(sys, "argv", ["bisect", "replay", "--history", str(path), *arguments])
-        with pytest.raises(SystemExit) as leave:
-            main()
-        assert isinstance(leave.value.code, int)
-        return leave.value.code, capsys.readouterr().out
+        return printed("replay", "--history", str(path), *arguments, status=status)
 
     return run
 
@@ -88,29 +81,23 @@ def replay(
 SLOWER = (10_000, 10_000, 10_000, 7_000, 7_000)
 
 
-def test_a_culprit_is_named_again(replay: Callable[..., tuple[int, str]], commits: tuple[str, ...]) -> None:
-    status, said = replay(SLOWER)
-    assert status == 0
+def test_a_culprit_is_named_again(replay: Callable[..., str], commits: tuple[str, ...]) -> None:
+    said = replay(0, SLOWER)
     first, *_ = said.splitlines()
     assert first.split(maxsplit=2) == ["0", "runs", "the ends are compared"]
     assert f"{commits[3][:10]} leads with" in said
     assert f"The culprit is {commits[3][:10]} (2020-01-02, “Change 3”)" in said
 
 
-def test_ends_that_are_alike_have_no_leader(replay: Callable[..., tuple[int, str]]) -> None:
-    status, said = replay((10_000,) * 5)
-    assert status == 1
+def test_ends_that_are_alike_have_no_leader(replay: Callable[..., str]) -> None:
+    said = replay(1, (10_000,) * 5)
     assert "leads" not in said
     assert "Not reproduced" in said
 
 
-def test_a_smaller_budget_ends_it_without_a_name(replay: Callable[..., tuple[int, str]]) -> None:
-    status, said = replay(SLOWER, "--max-runs", "2")
-    assert status == 2
-    assert said.splitlines()[1].split()[-1] == "verdict"
+def test_a_smaller_budget_ends_it_without_a_name(replay: Callable[..., str]) -> None:
+    assert replay(2, SLOWER, "--max-runs", "2").splitlines()[1].split()[-1] == "verdict"
 
 
-def test_less_time_ends_it_too(replay: Callable[..., tuple[int, str]]) -> None:
-    status, said = replay(SLOWER, "--max-time", "30s")
-    assert status == 2
-    assert "the budget of 0.5 minutes is used up" in said
+def test_less_time_ends_it_too(replay: Callable[..., str]) -> None:
+    assert "the budget of 0.5 minutes is used up" in replay(2, SLOWER, "--max-time", "30s")

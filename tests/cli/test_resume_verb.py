@@ -11,18 +11,14 @@ from perfbisect.hunt.driver import Driver
 from perfbisect.hunt.search_problem import TimedEvent
 from perfbisect.store.batches import begin_batch, end_batch
 from perfbisect.store.history import History
+from program import HUNT, SCRIPT, exits
 
 pytestmark = pytest.mark.tools
 
-Exits = Callable[..., str]
-SCRIPT = ["--builder", "script", "--workload", "one", "--repo", "repo"]
-HUNT = [*SCRIPT, "--plain", "--no-explain"]
 SUITE, HISTORY = Path("workloads/script/suite.toml"), Path(".local/state/perfbisect/history.db")
 
 
-def test_a_hunt_that_has_failed_goes_on_as_it_began(
-    exits: Exits, script: Callable[[str], str], seal: Path, tmp_path: Path
-) -> None:
+def test_a_hunt_that_has_failed_goes_on_as_it_began(script: Callable[[str], str], seal: Path, tmp_path: Path) -> None:
     """The bad end needs a file to run, which comes later; both write down how many processors they get."""
     fixed, seen = tmp_path / "fixed", tmp_path / "seen"
     SUITE.write_text(SUITE.read_text().replace('"{threads}"', '"{cores}"'))
@@ -50,13 +46,11 @@ def test_a_hunt_that_has_failed_goes_on_as_it_began(
     assert "found" in exits(0, "history")
 
 
-def test_a_recipe_that_was_fixed_updates_the_hash_of_the_hunt(
-    exits: Exits, script: Callable[[str], str], seal: Path
-) -> None:
+def test_a_recipe_that_was_fixed_updates_the_hash_of_the_hunt(ends: tuple[str, str], seal: Path) -> None:
     recipe = Path("builders/script/builder.toml")
     whole = recipe.read_text()
     recipe.write_text(whole.replace("[build]", '[build]\nconfigure = [["false"]]'))
-    good, bad = script("echo rate 100"), script("echo rate 10")
+    good, bad = ends
     exits(4, "run", good, bad, *HUNT)
     recipe.write_text(whole)
     exits(0, "resume", "--plain")
@@ -69,7 +63,7 @@ def test_a_recipe_that_was_fixed_updates_the_hash_of_the_hunt(
 
 
 def test_commands_in_messages_name_the_history(
-    exits: Exits, script: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    script: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fixed, option = tmp_path / "fixed", ["--history", "of mine.db"]
     good, bad = script("echo rate 100"), script(f"[ -e {fixed} ] || exit 7; echo rate 10")

@@ -20,12 +20,10 @@ from perfbisect.hunt.trials.proof import claim_of, proof_setup
 from perfbisect.store.history import History
 from perfbisect.ui.lines import PlainLines
 from perfbisect.ui.view_model import TimedEvent
-from program import bisect, bisect_until, rows
+from program import bisect_until, exits, rows
 
 pytestmark = pytest.mark.tools
 
-Exits = Callable[..., str]
-Invoke = Callable[..., tuple[int, str, str]]
 Script = Callable[[str], str]
 
 HUNT = ["--builder", "script", "--repo", "repo", "--workload", "one,two", "--no-explain"]
@@ -53,12 +51,11 @@ def line_of(script: Script, size: int, one: int, two: int, first: dict[int, str]
     """Commits of which number ``one`` makes workload one slower, and ``two`` the other; ``first`` are lines of their scripts."""
     return [
         script(
-            RATES.format(
+            f"{RATES}\n# commit {number}".format(
                 one=700 if one <= number else 1000,
                 two=600 if two <= number else 1000,
                 first=(first or {}).get(number, ""),
             )
-            + f"\n# commit {number}"
         )
         for number in range(size)
     ]
@@ -95,7 +92,7 @@ def test_each_hunt_says_which_suspicion_meets_no_commit(script: Script) -> None:
 
 
 def test_each_commit_is_built_once_and_each_workload_has_its_culprit(
-    exits: Exits, script: Script, seal: Path, tried: Path, tmp_path: Path
+    script: Script, seal: Path, tried: Path, tmp_path: Path
 ) -> None:
     commits = line_of(script, 24, one=7, two=18)
     out = exits(0, "run", commits[0], commits[-1], *HUNT, "--plain")
@@ -130,7 +127,7 @@ def test_each_commit_is_built_once_and_each_workload_has_its_culprit(
 
 
 def test_a_build_that_fails_fails_for_all_and_a_run_that_fails_for_its_own_workload(
-    exits: Exits, script: Script, seal: Path, tried: Path
+    script: Script, seal: Path, tried: Path
 ) -> None:
     """The middle of the range, which is tried first, does not build; what follows it fails in one workload."""
     first = dict.fromkeys(range(4, 8), "# does not build") | {8: "[ $1 = one ] || exit 7"}
@@ -150,7 +147,7 @@ def test_a_build_that_fails_fails_for_all_and_a_run_that_fails_for_its_own_workl
 
 
 def test_a_workload_that_fails_at_an_end_stops_no_other_and_can_go_on(
-    exits: Exits, script: Script, seal: Path, tmp_path: Path
+    script: Script, seal: Path, tmp_path: Path
 ) -> None:
     fixed = tmp_path / "fixed"
     needs = f"[ $1 = one ] || [ -e {fixed} ] || exit 7"
@@ -168,7 +165,7 @@ def test_a_workload_that_fails_at_an_end_stops_no_other_and_can_go_on(
 
 
 def test_a_hunt_that_cannot_go_on_stops_no_other(
-    exits: Exits, script: Script, seal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    script: Script, seal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its workload was changed while others had no verdict. What ends a session is not entered as its reason."""
     fixed = tmp_path / "fixed"
@@ -205,7 +202,7 @@ def raising(trouble: BaseException) -> Callable[..., object]:
 
 
 def test_a_verdict_is_in_the_batch_though_it_could_not_be_shown(
-    exits: Exits, script: Script, seal: Path, monkeypatch: pytest.MonkeyPatch
+    script: Script, seal: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commits = line_of(script, 6, one=2, two=2)
     shown = PlainLines.show
@@ -237,8 +234,7 @@ def test_a_group_that_is_killed_and_interrupted_goes_on_with_all_its_hunts(
     assert ended.returncode == 130
     assert "bisect resume b1" in ended.stderr
     assert {json.loads(line)["hunt"] for line in ended.stdout.splitlines()} == {1, 2}
-    ended = bisect("resume", "--all", "--plain")
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    exits(0, "resume", "--all", "--plain")
     assert culprits(seal) == {"one": commits[7], "two": commits[18]}
     built = tried.read_text().splitlines()
     assert len(built) - len(set(built)) <= 1  # the build during which it was killed
@@ -247,7 +243,7 @@ def test_a_group_that_is_killed_and_interrupted_goes_on_with_all_its_hunts(
 
 
 def test_what_several_workloads_cannot_do_is_refused_before_anything_is_built(
-    exits: Exits, script: Script, tried: Path, tmp_path: Path
+    script: Script, tried: Path, tmp_path: Path
 ) -> None:
     assert script
     assert "There is no workload and no group 'three'" in exits(3, "run", "a", "b", *HUNT, "--workload", "one,three")
@@ -257,7 +253,7 @@ def test_what_several_workloads_cannot_do_is_refused_before_anything_is_built(
     assert not tried.exists()
 
 
-def test_a_dry_run_prints_the_build_once_and_the_commands_of_each_workload(exits: Exits, script: Script) -> None:
+def test_a_dry_run_prints_the_build_once_and_the_commands_of_each_workload(script: Script) -> None:
     commits = line_of(script, 3, one=1, two=2)
     printed = exits(0, "run", commits[0], commits[-1], *HUNT, "--dry-run")
     assert printed.count("install -D") == 1
@@ -278,8 +274,7 @@ def test_several_workloads_on_several_hosts_go_on_after_kill_9(
     cut = bisect_until([*words, "--json"], '"RunFinished"', signal.SIGKILL)
     assert cut.returncode == -signal.SIGKILL, cut.stderr
     before = rows(seal / HISTORY, "select id, session_id, kind, body from events order by id")
-    done = bisect("resume", "b1", "--plain")
-    assert done.returncode == 0, done.stderr
+    exits(0, "resume", "b1", "--plain")
     assert culprits(seal) == {"one": commits[4], "two": commits[9]}
     after = rows(seal / HISTORY, "select id, session_id, kind, body from events order by id")
     assert after[: len(before)] == before

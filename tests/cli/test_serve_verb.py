@@ -10,7 +10,7 @@ import sys
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from importlib import metadata
 from pathlib import Path
@@ -21,11 +21,11 @@ import pytest
 import sample_hunt as sample
 from perfbisect.cli.commands.serve import configured
 from perfbisect.store.history import History
+from program import PROGRAM, exits
 
 pytestmark = pytest.mark.tools
 
 SOURCES = Path(__file__).parents[2] / "bisect"
-PROGRAM = "from perfbisect.cli.main import main; main()"
 
 
 @pytest.fixture
@@ -36,9 +36,7 @@ def history(tmp_path: Path) -> Iterator[History]:
         yield opened
 
 
-def test_what_is_started(
-    history: History, invoke: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_started(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[list[str]] = []
 
     def run(argv: list[str], check: bool, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
@@ -50,7 +48,7 @@ def test_what_is_started(
 
     monkeypatch.setattr(metadata, "version", lambda name: {"datasette": "1.0a19"}[name])
     monkeypatch.setattr(subprocess, "run", run)
-    status, out, _ = invoke("serve", "--port", "8042", "--history", str(history.path))
+    status, out, _ = run("serve", "--port", "8042", "--history", str(history.path))
     assert (status, out) == (7, "")
     [argv] = started
     assert argv[:5] == [sys.executable, "-m", "datasette", "serve", str(history.path)]
@@ -58,22 +56,20 @@ def test_what_is_started(
     assert argv[argv.index("--port") + 1] == "8042"
     assert not Path(argv[argv.index("--config") + 1]).exists()
     for address, guarded in {"127.0.0.7": True, "localhost": True, "::1": True, "0.0.0.0": False, "::": False}.items():
-        invoke("serve", "--address", address, "--history", str(history.path))
+        run("serve", "--address", address, "--history", str(history.path))
         argv = started.pop()
         assert (argv[-1], "--plugins-dir" in argv) == (address, guarded)
 
 
 def test_without_datasette_and_without_a_history(
-    history: History, invoke: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    history: History, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def version(name: str) -> str:
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "version", version)
-    status, _, err = invoke("serve", "--history", str(history.path))
-    assert status == 3 and "pip install 'perfbisect[serve]'" in err
-    status, _, err = invoke("serve", "--history", str(tmp_path / "none.db"))
-    assert status == 3 and "There are no hunts yet" in err
+    assert "pip install 'perfbisect[serve]'" in exits(3, "serve", "--history", str(history.path))
+    assert "There are no hunts yet" in exits(3, "serve", "--history", str(tmp_path / "none.db"))
 
 
 def test_the_files_are_where_the_options_say(tmp_path: Path) -> None:
@@ -99,7 +95,7 @@ def test_a_real_datasette_beside_a_hunt_that_is_written(history: History, packag
         with urllib.request.urlopen(f"{place}/{path}?{urllib.parse.urlencode(query)}") as answer:
             return json.load(answer)
 
-    argv = [sys.executable, "-c", PROGRAM, "serve", "--history", str(history.path), "--port", "0"]
+    argv = [*PROGRAM, "serve", "--history", str(history.path), "--port", "0"]
     env = {**os.environ, "PYTHONPATH": f"{packages}:{SOURCES}"}
     with subprocess.Popen(argv, env=env, start_new_session=True, stderr=subprocess.PIPE, text=True) as process:
         try:

@@ -26,9 +26,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import sample_hunt
-from perfbisect.cli.commands.simulate import Cost
 from perfbisect.cli.main import VERBS, bisect
-from perfbisect.cli.options.param_types import Bytes, Minutes, Option, Percent, Suspect
+from perfbisect.cli.options.param_types import Parsed
 from perfbisect.errors import PerfBisectError, UsageError
 from perfbisect.recipes.configuration import in_bytes
 from perfbisect.recipes.inventory import load_host, load_hosts
@@ -192,7 +191,7 @@ FORMS: dict[str, list[set[str]]] = {  # parameters that belong together
     ],
     "simulate": [{"commits"}, {"commits", "merges"}, {"good", "bad", "repo"}],
     "doctor": [set(), {"builder"}, {"builder", "workload"}],
-    "show": [set(), {"as_json"}, {"markdown"}],
+    "show": [set(), {"as_json"}, {"as_markdown"}],
     "query": [set(), {"as_json"}, {"as_csv"}],
 }
 FILES = ("history", "folder", "repo", "builders", "workloads", "hosts")
@@ -232,7 +231,7 @@ def odd(verb: str, parameter: click.Parameter) -> st.SearchStrategy[str]:
     return st.one_of(texts, numbers.map(text_of))
 
 
-NUMERIC = (click.IntRange, click.FloatRange, Minutes, Percent, Bytes, Suspect, Option, Cost)
+NUMERIC = (click.IntRange, Parsed)
 
 
 def one_in(draw: st.DrawFn, many: int) -> bool:

@@ -18,6 +18,7 @@ from perfbisect.core.domain.events import HuntStarted, RunFinished, TrialEnded, 
 from perfbisect.core.domain.settings import Reverts, TrialBuild, TrialRequest, TrialType, TrialWorkload
 from perfbisect.errors import PerfBisectError
 from perfbisect.store import transfer
+from perfbisect.store.batches import Planned, begin_batch, enter_hunt, enter_status
 from perfbisect.store.history import History
 from perfbisect.store.prior_data import read_costs, read_noise, read_pinned
 from program import rows
@@ -92,6 +93,41 @@ def test_two_histories_become_one_and_numbers_change(tmp_path: Path) -> None:
     for table in ("builds", "skips", "verdicts", "suspects", "candidates", "rqps"):
         both = [rows(path, f"select count(*) from {table}")[0][0] for path in (anna, ours)]
         assert both[1] == both[0] / 2 * 3, table  # type: ignore[operator]
+
+
+def test_batches_are_copied_with_their_hunts_and_nothing_of_them_is_begun(tmp_path: Path) -> None:
+    hers, ours, file = written(tmp_path / "hers.db", 4), written(tmp_path / "ours.db"), tmp_path / "two.db"
+    with closing(History.open(hers)) as opened:
+        planned = [Planned(("--build=touch ran", "--", "a", "b"), "/", (("local",),))] * 3
+        for batch, begun in (
+            (begin_batch(opened, Path("/nightly.toml"), planned, 1.0), (2, 3)),
+            (begin_batch(opened, None, planned[:2], 2.0), (1, 4)),
+        ):
+            for place, hunt in enumerate(begun):
+                enter_hunt(opened, batch, place, hunt)
+                enter_status(opened, batch, place, 0)
+    assert bisect("history", "export", file, "b1", "--history", hers)[:2] == (0, f"{file}: 2 hunts\n")
+    assert "b1: /nightly.toml, hunts 1, 2; 2 of 2 with a verdict" in bisect("history", "--history", file)[1]
+    for _ in range(2):
+        bisect("history", "import", file, "--history", ours)
+        bisect("history", "import", hers, "--history", ours, "--from", "two")
+        listed = bisect("history", "--history", ours)[1]
+        assert "\nb1: /nightly.toml, hunts 2, 3; 2 of 2 with a verdict\nb2: together, hunts 4, 5; 2 of 2 with" in listed
+        assert "\nb3" not in listed
+    assert bisect("show", "b1", "--history", ours)[1].count("engine update-index 1.0..1.1") == 2
+    assert bisect("resume", "--all", "--history", ours)[2] == "No hunt is interrupted.\n"
+    with closing(History.open(ours)) as opened:
+        begin_batch(opened, None, planned[:1], 3.0)
+        enter_hunt(opened, 3, 0, 1)
+    before = dump(ours)
+    with closing(sqlite3.connect(hers)) as connection, closing(sqlite3.connect(ours)) as own:
+        uid = own.execute("select uid from sessions where id = 1").fetchone()
+        connection.execute("update sessions set uid = ? where id = 1", uid)
+        connection.commit()
+    bisect("history", "import", hers, "--history", ours, "--from", "two")
+    assert dump(ours) == before, "a batch with an own hunt is left alone"
+    status, _, said = bisect("history", "export", tmp_path / "none.db", "b9", "--history", hers)
+    assert status == 3 and "There is no batch b9" in said
 
 
 def test_importing_twice_adds_nothing_and_what_has_grown_is_added(tmp_path: Path) -> None:
@@ -357,7 +393,7 @@ def test_a_file_that_is_no_history_is_told_and_what_to_give(tmp_path: Path, cont
     assert dump(ours) == before
 
 
-@pytest.mark.parametrize("name", ["12", "c3", "p5", "n4"])
+@pytest.mark.parametrize("name", ["12", "c3", "p5", "n4", "b2"])
 def test_an_id_in_the_place_of_file_is_refused(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ours = written(tmp_path / "ours.db")
     monkeypatch.chdir(tmp_path)

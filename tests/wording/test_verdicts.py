@@ -28,7 +28,8 @@ from perfbisect.core.domain.orders import (
 from perfbisect.core.domain.settings import Direction, Policy
 from perfbisect.core.inference.observations import Skipped
 from perfbisect.core.search.decide import decide
-from perfbisect.wording.verdicts import exit_status, sentences, why
+from perfbisect.wording.quantities import between, middle, ratio, slower_than
+from perfbisect.wording.verdicts import effect, exit_status, sentences, why
 from pinned import pinned
 
 DROP = Interval(0.698, 0.712, 0.726)
@@ -178,3 +179,26 @@ def test_without_a_measured_end_there_are_no_suspects() -> None:
         "The ratio of bad to good is not known.",
         "No commit can be named.",
     )
+
+
+# Ratios of which only one end is known: runs that were stopped.
+
+
+@pytest.mark.parametrize(
+    ("interval", "metric", "short", "words"),
+    [
+        (Interval(0.0, 0.2, 0.204), "qps", "<0.204", "at least 4.90 times slower"),
+        (Interval(4.92, 5.0, math.inf), "latency", ">4.920", "at least 4.92 times slower"),
+        (Interval(4.92, 5.0, math.inf), "qps", ">4.920", "at least 4.92 times faster"),
+        (Interval(0.0, 0.2, 0.204), "latency", "<0.204", "at least 4.90 times faster"),
+    ],
+)
+def test_a_ratio_with_one_end(interval: Interval, metric: str, short: str, words: str) -> None:
+    assert ratio(interval) == between(interval) == middle(interval) == short
+    assert effect(interval, metric) == words
+
+
+def test_a_ratio_with_two_ends_is_as_before() -> None:
+    known = Interval(0.7, 0.71, 0.72)
+    assert (ratio(known), middle(known), effect(known, "qps")) == ("0.710 (0.700–0.720)", "0.710", "a drop of 29 %")
+    assert slower_than(5.0, 12.0) == "slower than 5 × good (stopped after 12 s)"

@@ -1,9 +1,7 @@
 """The file of `bisect batch`: hunts in TOML, with the options of `bisect run` as keys."""
 
-import os
 import re
-import tomllib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -16,6 +14,7 @@ from perfbisect.cli.commands.run import requested_settings, run
 from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import PerfBisectError, RecipeError
 from perfbisect.hunt.batch import LEASED, range_of
+from perfbisect.recipes.toml import read_table
 from perfbisect.store.batches import Planned
 from perfbisect.wording.text import printable
 
@@ -60,12 +59,7 @@ def read_batch_file(path: Path) -> list[Entry]:
 
     Raises RecipeError with the table and the key for each mistake.
     """
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as failure:
-        raise RecipeError(f"{path} cannot be read: {failure.strerror}.") from failure
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as failure:
-        raise RecipeError(f"{path} is not valid TOML: {failure}.") from failure
+    content = read_table(path)
     for name in content:
         if name not in ("defaults", "hunt"):
             raise RecipeError(f"{path}: there is no table [{name}].", "It has [defaults] and [[hunt]].")
@@ -78,18 +72,14 @@ def read_batch_file(path: Path) -> list[Entry]:
     for number, own in enumerate(hunts, 1):
         if not isinstance(own, dict):
             raise RecipeError(f"{path}: hunt must be tables, written [[hunt]].")
-        values = defaults | own
-        if "host" in own and "any-host" not in own:
-            values.pop("any-host", None)
-        if "any-host" in own and "host" not in own:
-            values.pop("host", None)
+        chosen = {key for key in OWN if key in own}  # in place of that of [defaults]
+        values = {key: value for key, value in (defaults | own).items() if not chosen or key not in {*OWN} - chosen}
         place = Place(path, f"[[hunt]] {number}", frozenset(values) - frozenset(own))
         check_keys(place, own, mistakes)
         workloads = values.get("workload")
-        for workload in (workloads or [None]) if isinstance(workloads, list) else [workloads]:
+        for workload in workloads if isinstance(workloads, list) and workloads else [workloads]:
             with noted(mistakes):
-                values_of_one = values | ({"workload": workload} if workload is not None and workloads else {})
-                one = entry(place, values_of_one, mistakes)
+                one = entry(place, values | ({"workload": workload} if workload else {}), mistakes)
                 found += [one] if one else []
     raise_all(path, mistakes)
     return found
@@ -106,15 +96,15 @@ def noted(mistakes: list[RecipeError]) -> Iterator[None]:
 
 def raise_all(path: Path, mistakes: Sequence[RecipeError]) -> None:
     """Raise one RecipeError that tells all mistakes, each once: several hunts can have one from [defaults]."""
-    told = {str(mistake): mistake for mistake in mistakes}
-    if len(told) == 1:
-        raise next(iter(told.values()))
-    if told:
-        lines = [f"{sentence} {mistake.advice}".rstrip() for sentence, mistake in told.items()]
-        raise RecipeError(f"{path} has {len(told)} mistakes:", "\n".join(map(printable, lines)))
+    each = {str(mistake): mistake for mistake in mistakes}
+    if len(each) == 1:
+        raise mistakes[0]
+    if each:
+        lines = [f"{sentence} {mistake.advice}".rstrip() for sentence, mistake in each.items()]
+        raise RecipeError(f"{path} has {len(each)} mistakes:", "\n".join(map(printable, lines)))
 
 
-def options() -> dict[str, click.Parameter]:
+def options() -> dict[str, click.Option]:
     """The options of `bisect run` that a file may have, by name."""
     return {
         name.removeprefix("--"): each
@@ -159,7 +149,7 @@ def entry(place: Place, values: Mapping[str, Any], mistakes: list[RecipeError]) 
     if noted_before != len(mistakes):
         return None
     arguments += ["--", values["good"], values["bad"]]
-    settings = checked(place, choices, arguments, values)
+    settings = checked(place, choices, arguments, "any-host" if "any-host" in values else "host")
     parts = (settings.repository, settings.builder, settings.variant, settings.quick, values["good"], values["bad"])
     folder = str(place.path.parent.absolute())
     return Entry(Planned(tuple(arguments), folder, choices), range_of(folder, parts))
@@ -179,44 +169,35 @@ def hosts_of(place: Place, values: Mapping[str, Any]) -> tuple[tuple[str, ...], 
     return (tuple(names("host")) if "host" in values else ("local",),)
 
 
-def words(place: Place, name: str, option: click.Parameter, value: object) -> list[str]:
+def words(place: Place, name: str, option: click.Option, value: object) -> list[str]:
     """A key and its value as arguments of `bisect run`."""
-    assert isinstance(option, click.Option)
     if option.is_flag:
         if not isinstance(value, bool):
-            raise RecipeError(f"{place.of(name)} must be true or false, and is {toml(value)}.")
+            raise RecipeError(f"{place.of(name)} must be true or false, and is {shown(value, quoted=True)}.")
         return [f"--{name}"] if value else [*option.secondary_opts[:1]]
+    if isinstance(value, list) and not option.multiple:
+        raise RecipeError(f"{place.of(name)} must be one value, and is a list.")
     values = value if isinstance(value, list) else [value]
     if isinstance(value, dict) and option.multiple:  # --set and --suspect: NAME=VALUE
         values = [f"{key}={shown(part)}" for key, part in value.items()]
-    if isinstance(value, list) and not option.multiple:
-        raise RecipeError(f"{place.of(name)} must be one value, and is a list.")
     for each in values:
-        if isinstance(option.type, click.IntRange) and (
-            isinstance(each, bool) or not re.fullmatch(r"-?\d+", str(each))
-        ):
-            span = f"{option.type.min or 0:,} to {option.type.max:,}"
-            raise RecipeError(f"{place.of(name)} must be a whole number from {span}, and is {toml(each)}.")
-        if isinstance(each, bool) or not isinstance(each, str | int | float):
-            raise RecipeError(f"{place.of(name)} must be text or a number, and is {toml(each)}.")
+        allowed = "text or a number"
+        if whole := isinstance(option.type, click.IntRange):
+            allowed = f"a whole number from {option.type.min:,} to {option.type.max:,}"
+        fits = re.fullmatch(r"-?\d+", str(each)) if whole else isinstance(each, str | int | float)
+        if isinstance(each, bool) or not fits:
+            raise RecipeError(f"{place.of(name)} must be {allowed}, and is {shown(each, quoted=True)}.")
     return [f"--{name}={shown(each)}" for each in values]
 
 
-def toml(value: object) -> str:
-    """What was found, for messages."""
-    if isinstance(value, dict | list):
-        return "a table" if isinstance(value, dict) else "a list"
-    return repr(value) if isinstance(value, str) else shown(value)
-
-
-def shown(value: object) -> str:
-    """A value as on a command line."""
+def shown(value: object, *, quoted: bool = False) -> str:
+    """A value as on a command line, or, with text in quotes, for messages."""
+    if quoted and isinstance(value, dict | list | str):
+        return repr(value) if isinstance(value, str) else "a table" if isinstance(value, dict) else "a list"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def checked(
-    place: Place, choices: tuple[tuple[str, ...], ...], arguments: list[str], given: Collection[str]
-) -> Settings:
+def checked(place: Place, choices: Sequence[Sequence[str]], arguments: list[str], key_of_hosts: str) -> Settings:
     """The settings of a hunt. Raises RecipeError with the key for what `bisect run` would refuse at once."""
     from perfbisect.recipes.builder_reader import load_builder
     from perfbisect.recipes.inventory import load_host
@@ -224,14 +205,12 @@ def checked(
 
     hosts = [f"--host={host}" for host in choices[0]]
     with explained(place):
-        context = run.make_context("run", [*hosts, *arguments])
-        settings = requested_settings(**context.params)
+        settings = requested_settings(**run.make_context("run", [*hosts, *arguments]).params)
     if settings.repository and not Path(settings.repository).is_dir():
         raise RecipeError(f"{place.of('repo')}: there is no folder {settings.repository}.")
-    for host in (host for hosts in choices for host in hosts):
-        with explained(place, "any-host" if "any-host" in given else "host"):
-            if LEASED not in host:
-                load_host(host, settings.hosts_path)
+    with explained(place, key_of_hosts):
+        for host in {host: None for hosts in choices for host in hosts if LEASED not in host}:
+            load_host(host, settings.hosts_path)
     if not settings.quick:
         with explained(place, "builder"):
             load_builder(settings.builder, settings.builders_path)
@@ -255,14 +234,3 @@ def explained(place: Place, key: str = "") -> Iterator[None]:
         raise RecipeError(f"{place.of(key)}: {mistake.message}") from mistake
     except PerfBisectError as failure:
         raise RecipeError(f"{place.of(failure.option or key)}: {failure}", failure.advice) from failure
-
-
-@contextmanager
-def inside(folder: Path) -> Iterator[None]:
-    """Work in a folder: relative paths of the file mean what is beside it."""
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)

@@ -12,7 +12,6 @@ import sys
 import traceback
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from types import FrameType
 
 import click
@@ -186,25 +185,18 @@ def keep_traceback() -> str:
     """
     text = f"perfbisect {__version__}\n{' '.join(sys.argv)}\n{traceback.format_exc()}"
     text = masked(text).encode(errors="backslashreplace").decode()  # arguments need not be text
-    for make in (_in_state_folder, _in_temporary_folder):
-        with suppress(OSError, PerfBisectError):  # the latter without a home folder
-            path = make()
-            path.write_text(text, encoding="utf-8")
-            return str(path)
+    with suppress(OSError, PerfBisectError):  # the latter without a home folder
+        from perfbisect.folders import state_folder
+
+        folder = state_folder()
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "error.log").write_text(text, encoding="utf-8")
+        return str(folder / "error.log")
+    with suppress(OSError):
+        from tempfile import mkstemp  # slow to load
+
+        descriptor, path = mkstemp(prefix="perfbisect-", suffix=".log")
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        return path
     return f"this:\n{text}"
-
-
-def _in_state_folder() -> Path:
-    from perfbisect.folders import state_folder
-
-    folder = state_folder()
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder / "error.log"
-
-
-def _in_temporary_folder() -> Path:
-    import tempfile  # slow to load
-
-    descriptor, path = tempfile.mkstemp(prefix="perfbisect-", suffix=".log")
-    os.close(descriptor)
-    return Path(path)

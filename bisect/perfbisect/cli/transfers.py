@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perfbisect.cli.options.common import history_option, say
+from perfbisect.cli.options.common import EXISTING, FILE, history_option, say
 from perfbisect.cli.options.completion import any_id
-from perfbisect.cli.options.param_types import ID, Which
+from perfbisect.cli.options.param_types import ANY, Id
+from perfbisect.errors import UsageError
 from perfbisect.store.history import History
 from perfbisect.ui.stream import note
 from perfbisect.wording.quantities import count
@@ -22,12 +23,11 @@ if TYPE_CHECKING:
 
 SQLITE = b"SQLite format 3\0"  # the beginning of every database
 CONFLICTS = 1  # exit status
-FILE = click.Path(dir_okay=False, path_type=Path)
 
 EXPORT = """\b
 Examples:
   bisect history export for-anna.db          everything
-  bisect history export two.db 12 13 c3      hunts 12 and 13 with their proofs, and a comparison
+  bisect history export two.db 12 13 c3 b2   hunts 12 and 13 with their proofs, a comparison, and the hunts of a batch
 
 \b
 FILE is a history of its own: bisect show 12 --history FILE. Passwords in it are masked.
@@ -46,24 +46,21 @@ it is here.
 
 @click.command(epilog=EXPORT)
 @click.argument("file", type=FILE)
-@click.argument("hunts", metavar="[HUNT…]", type=Which(), nargs=-1, shell_complete=any_id)
+@click.argument("hunts", metavar="[HUNT…]", type=Id(ANY), nargs=-1, shell_complete=any_id)
 @history_option
-@click.pass_context
-def export(ctx: click.Context, file: Path, hunts: tuple[int | str, ...], history: Path | None) -> None:
+def export(file: Path, hunts: tuple[int | str, ...], history: Path | None) -> None:
     """Write HUNTs, comparisons and A/As (default: all) with everything about them to FILE, a new history."""
-    from perfbisect.errors import UsageError
     from perfbisect.store import transfer
 
-    if re.fullmatch(ID, str(file)):  # FILE was forgotten
+    if re.fullmatch(rf"[{ANY}]?\d{{1,15}}", str(file)):  # FILE was forgotten
         from perfbisect.report.command_line import history_option as same_history
         from perfbisect.wording.text import shell_words
 
-        again = ["bisect", "history", "export", "hunts.db", str(file), *map(str, hunts)]
-        again += same_history(history or of_group(ctx))
+        again = ["bisect", "history", "export", "hunts.db", str(file), *map(str, hunts), *same_history(history)]
         raise UsageError(f"{file} is an id, and FILE must come before it.", f"Write: {shell_words(again)}")
     if file.exists():
         raise UsageError(f"{file} exists already.", "Name another file, or remove it.")
-    with closing(History.open(history or of_group(ctx))) as source, transfer.snapshot(source):
+    with closing(History.open(history)) as source, transfer.snapshot(source):
         wanted = transfer.completed(source, hunts) if hunts else transfer.everything(source)
         partial = file.with_name(f".{file.name}.{os.getpid()}")
         try:
@@ -80,7 +77,7 @@ def export(ctx: click.Context, file: Path, hunts: tuple[int | str, ...], history
 
 
 @click.command(name="import", epilog=IMPORT)
-@click.argument("files", metavar="FILE…", type=click.Path(exists=True, dir_okay=False, path_type=Path), nargs=-1, required=True)  # fmt: skip
+@click.argument("files", metavar="FILE…", type=EXISTING, nargs=-1, required=True)
 @click.option("--from", "origin", metavar="NAME", help="Whose they are. Default: the name of FILE without its ending.")
 @click.option(
     "--own",
@@ -88,58 +85,49 @@ def export(ctx: click.Context, file: Path, hunts: tuple[int | str, ...], history
     help="They are your own: hosts of the same names are the same machines, and hunts can be gone on with.",
 )
 @history_option
-@click.pass_context
-def import_(ctx: click.Context, files: tuple[Path, ...], origin: str | None, own: bool, history: Path | None) -> int:
+def import_(files: tuple[Path, ...], origin: str | None, own: bool, history: Path | None) -> int:
     """Add the hunts, comparisons and A/As of FILEs, with new numbers; what is known already is updated.
 
     What others have measured is listed and reported, but counts for no new hunt: a host of theirs is another machine, also
     where it has the same name.
     """
-    from perfbisect.errors import UsageError
+    from perfbisect.store import transfer
     from perfbisect.store.connection import default_place
 
     if own and origin:
         raise click.UsageError("--own and --from exclude each other: give one of them.")
-    path = history or of_group(ctx) or default_place()
+    path = history or default_place()
     for file in files:
         if path.exists() and file.samefile(path):
             raise UsageError(f"{file} is the history itself.", "Name another file, or another history with --history.")
+    conflicts = 0
     with closing(History.open(path)) as target:
-        conflicts = 0
         for file in files:
-            done = read_in(file, target, "" if own else origin or file.stem)
+            with foreign(file) as source, transfer.snapshot(source):
+                wanted = transfer.everything(source)
+                transfer.check(source, wanted)  # nothing of a file with mistakes is imported
+                done = transfer.copy(source, target, wanted, "" if own else origin or file.stem)
             conflicts += tell(file, done)
     return CONFLICTS if conflicts else 0
-
-
-def of_group(ctx: click.Context) -> Path | None:
-    """The history that was given before the name of the subcommand."""
-    found: Path | None = ctx.parent.params.get("history") if ctx.parent else None
-    return found
-
-
-def read_in(file: Path, target: History, origin: str) -> "list[Copied]":
-    """Import one file. Nothing of one with mistakes is."""
-    from perfbisect.store import transfer
-
-    with foreign(file) as source, transfer.snapshot(source):
-        wanted = transfer.everything(source)
-        transfer.check(source, wanted)
-        return transfer.copy(source, target, wanted, origin)
 
 
 @contextmanager
 def foreign(file: Path) -> Iterator[History]:
     """A history of someone else, open for reading."""
-    from perfbisect.errors import UsageError
     from perfbisect.store.connection import NoHistory
     from perfbisect.store.transfer import check_tables
 
     try:
         opened = History.open(file, read_only=True)
     except NoHistory as wrong:  # its advice is about the user's own history
+        with file.open("rb") as stream:
+            begun = stream.read(len(SQLITE))
+        what = (
+            "it is an SQLite database, but no history of perfbisect" if begun == SQLITE else "it is no SQLite database"
+        )
+        what = what if begun else "it is empty"
         raise UsageError(
-            f"{printable(str(file))} cannot be imported: {what_it_is(file)}.",
+            f"{printable(str(file))} cannot be imported: {what}.",
             "Give the history of someone, or what `bisect history export` has written.",
         ) from wrong
     with closing(opened):
@@ -147,34 +135,20 @@ def foreign(file: Path) -> Iterator[History]:
         yield opened
 
 
-def what_it_is(file: Path) -> str:
-    """Why a file is no history."""
-    with file.open("rb") as stream:
-        begun = stream.read(len(SQLITE))
-    if not begun:
-        return "it is empty"
-    return "it is an SQLite database, but no history of perfbisect" if begun == SQLITE else "it is no SQLite database"
-
-
 def tell(file: Path, done: "Sequence[Copied]") -> int:
     """Say what has become of the hunts of a file; returns the number of conflicts."""
     from perfbisect.store.transfer import summary
 
+    name = printable(str(file))
     for one in done:
         what = "hunt " if one.name.isdigit() else ""
-        match one.how:
-            case "new" | "grown":
-                added = "" if one.how == "new" else ", which has grown"
-                say(f"{what}{one.name} is {what}{one.here} here{added}")
-            case "conflict":
-                note(
-                    f"{printable(str(file))}: {what}{one.name} is {what}{one.here} here, but differs from it: it stays as it"
-                    " is here."
-                )
-            case _:
-                pass
+        same = f"{what}{one.name} is {what}{one.here} here"
+        if one.how in ("new", "grown"):
+            say(f"{same}, which has grown" if one.how == "grown" else same)
+        elif one.how == "conflict":
+            note(f"{name}: {same}, but differs from it: it stays as it is here.")
     found = summary(done)
-    say(f"{printable(str(file))}: {found['new']} new, {found['grown']} grown, {found['known']} known already")
+    say(f"{name}: {found['new']} new, {found['grown']} grown, {found['known']} known already")
     return found["conflict"]
 
 

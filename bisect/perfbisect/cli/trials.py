@@ -8,24 +8,35 @@ from typing import TYPE_CHECKING
 
 from perfbisect.cli.options.common import view_of
 from perfbisect.cli.options.forms import print_trial
+from perfbisect.errors import Interrupted
 from perfbisect.ui.stream import note
 
 if TYPE_CHECKING:
     from perfbisect.core.domain.trials import Trial
-    from perfbisect.errors import Interrupted
     from perfbisect.hunt.notification import Begun
     from perfbisect.hunt.sitting import OpenView
+    from perfbisect.hunt.trials.setup import TrialSetup
 
+    Ended = tuple[Trial, Interrupted | None]
     CarryOut = Callable[[OpenView, Begun], Trial]
 
 INCOMPLETE = 2
 
 
+def measured(plan: "TrialSetup", history: Path | None, form: str, begun: "Begun") -> "Ended":
+    """Begin a trial; see ``carried_out``."""
+    from perfbisect.hunt.trials.session import begin
+
+    return carried_out(lambda view, noted: begin(plan, history, view, note, noted), history, form, begun)
+
+
 def carried_out(
-    carry_out: "CarryOut", history: Path | None, begun: "Begun", *, quiet: bool, view: str | None = None
-) -> "tuple[Trial, Interrupted | None]":
-    """The trial as ``carry_out`` leaves it, and what has cut it short once it had begun; with ``quiet`` only warnings are shown."""
-    from perfbisect.errors import Interrupted
+    carry_out: "CarryOut", history: Path | None, form: str, begun: "Begun", view: str | None = None
+) -> "Ended":
+    """The trial as ``carry_out`` leaves it, and what has cut it short once it had begun.
+
+    Where it is printed in a ``form`` for programs, only warnings are shown before.
+    """
     from perfbisect.store.history import History
 
     names: list[str] = []
@@ -35,7 +46,9 @@ def carried_out(
         begun(name)
 
     try:
-        return carry_out(lambda titles: view_of(titles, history, view, stream=sys.stderr, quiet=quiet), noted), None
+        return carry_out(
+            lambda titles: view_of(titles, history, view, stream=sys.stderr, quiet=bool(form)), noted
+        ), None
     except Interrupted as cut:
         if not names:
             raise
@@ -43,45 +56,38 @@ def carried_out(
             return opened.trial(names[0]), cut
 
 
-def conclude(trial: "Trial", cut: "Interrupted | None", history: Path | None, form: str) -> int:
+def conclude(ended: "Ended", history: Path | None, form: str) -> int:
     """Print a trial, say what can be done with it, and return the exit status."""
-    from perfbisect.core.domain.settings import TrialType
+    from perfbisect.core.domain.settings import Policy, TrialType
+    from perfbisect.core.stats.drops import find_drops
     from perfbisect.core.stats.noise import noise_of_trial
     from perfbisect.core.stats.paired_comparison import whole
     from perfbisect.errors import INTERRUPTED, EnvironmentFailure
     from perfbisect.report.command_line import command_on
     from perfbisect.wording.reasons import proof_status
 
+    trial, cut = ended
     kind = trial.request.kind
-    if kind is TrialType.NOISE and noise_of_trial(trial) is None and not cut:
+    known = kind is not TrialType.NOISE or noise_of_trial(trial) is not None
+    if known:
+        print_trial(trial, form, detailed=False)
+    if cut:
+        note(str(cut))
+        return INTERRUPTED
+    if not known:
         raise EnvironmentFailure(
             f"The runs of {trial.request.subjects[0].name} have too few values of {trial.request.metric} to estimate their"
             " noise.",
             "Make more runs with --visits and --runs, or choose another metric.",
         )
-    if kind is not TrialType.NOISE or noise_of_trial(trial):
-        print_trial(trial, form, detailed=False)
-    if cut:
-        note(str(cut))
-        return INTERRUPTED
     if kind is TrialType.NOISE:
         return 0
     if not form:
         note(f"Counters per operation: {command_on('show', trial.name, history)}")
     if kind is TrialType.PROVE:
         return proof_status(trial)
-    if not form:
-        say_drops(trial, history)
-    return 0 if whole(trial) else INCOMPLETE
-
-
-def say_drops(trial: "Trial", history: Path | None) -> None:
-    """Say how the drops of a comparison are hunted, where some are real."""
-    from perfbisect.core.domain.settings import Policy
-    from perfbisect.core.stats.drops import find_drops
-    from perfbisect.report.command_line import command_on
-
-    if drops := find_drops(trial, Policy().min_effect):
+    if not form and (drops := find_drops(trial, Policy().min_effect)):
         several = f"{len(drops)} drops are real: to find their commits"
         text = several if len(drops) > 1 else "A drop is real: to find its commit"
         note(f"{text}: {command_on('compare', trial.name, history)} --hunt")
+    return 0 if whole(trial) else INCOMPLETE

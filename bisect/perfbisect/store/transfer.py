@@ -29,8 +29,9 @@ from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, Event
 from perfbisect.core.domain.facts import HostFacts
 from perfbisect.core.domain.settings import Settings, TrialRequest
 from perfbisect.core.inference.hunt_state import fold
-from perfbisect.errors import EnvironmentFailure
+from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.masking import masked, masked_fields
+from perfbisect.store.batches import begin_batch, end_batch, read_batch
 from perfbisect.store.connection import explained, intact
 from perfbisect.store.history import History
 from perfbisect.store.listing import called, trial_state
@@ -104,9 +105,18 @@ def everything(source: History) -> list[int]:
 
 
 def completed(source: History, names: Sequence[int | str]) -> list[int]:
-    """The numbers of sessions, with the proofs of hunts, the hunts of proofs, and those for the drops of comparisons."""
+    """The numbers of sessions, with the proofs of hunts, the hunts of proofs, and those for the drops of comparisons.
+
+    That of a batch (b2) stands for its hunts. Raises UsageError where none has begun.
+    """
     wanted = set[int]()
     for name in names:
+        if isinstance(name, str) and name.startswith("b"):
+            begun = {one.hunt for one in read_batch(source, int(name[1:])).hunts if one.hunt is not None}
+            if not begun:
+                raise UsageError(f"No hunt of {name} has begun.")
+            wanted |= begun
+            continue
         trial = source.trial(name) if isinstance(name, str) else None
         source.columns(trial.id if trial else int(name), "id", hunts=trial is None)
         wanted |= {trial.id, *(each.hunt for each in trial.hunts)} if trial else {int(name)}
@@ -138,7 +148,48 @@ def copy(source: History, target: History, wanted: Sequence[int], origin: str) -
             here[session], how = copy_session(numbered(head, here), log, turns, origin)
         was, now = (called(kind, each).removeprefix("hunt ") for each in (session, here[session]))
         done.append(Copied(was, now, how))
+    copy_batches(source, target, here, origin)
     return done
+
+
+def copy_batches(source: History, target: History, here: Mapping[int, int], origin: str) -> None:
+    """Enter which of the copied hunts (number there → here) were in one batch.
+
+    It has ended here: its hunts do not begin from a copy, whose commands are anyone's. A file of others adds nothing to
+    a batch with own hunts.
+    """
+    with explained(source.path), intact(source.path, "table batch_hunts"):
+        rows = source.connection.execute(
+            "SELECT batch_id, started, file, number, hunt_id, status FROM batches b JOIN batch_hunts ON batch_id = b.id"
+        )
+        members = msgspec.convert(
+            [row for row in rows if row[4] in here], list[tuple[int, float, str, int, int, int | None]]
+        )
+    entered = dict[int, int]()
+    for batch, started, file, place, hunt, status in sorted(members):
+        with target.transaction() as db:
+            if batch not in entered:
+                hunts = [here[each[4]] for each in members if each[0] == batch]
+                known = f"SELECT batch_id FROM batch_hunts WHERE hunt_id IN ({', '.join('?' * len(hunts))})"
+                same = db.execute(known, hunts).fetchone()
+                entered[batch] = (
+                    same[0] if same else begin_batch(target, Path(masked(file)) if file else None, [], started)
+                )
+                if not same:
+                    end_batch(target, entered[batch], started)
+                elif origin and not all(map(target.origin, hunts)):
+                    entered[batch] = 0
+            if entered[batch]:
+                its = target.settings(here[hunt])
+                asked = [f"--builder={its.builder}", f"--workload={its.workload}", its.good, its.bad]
+                row: dict[str, Any] = {
+                    "batch_id": entered[batch],
+                    "number": place,
+                    "hunt_id": here[hunt],
+                    "status": status,
+                }
+                row |= {"arguments": json.dumps(asked), "folder": "", "hosts": json.dumps([its.hosts])}
+                db.table("batch_hunts").insert(row, ignore=True)
 
 
 @contextmanager

@@ -3,13 +3,13 @@
 import shlex
 import time
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import chdir, closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from perfbisect.cli.options.common import history_option, plain_option, say, view_of
+from perfbisect.cli.options.common import EXISTING, FOLDER, history_option, plain_option, say, view_of
 from perfbisect.errors import INTERRUPTED, Interrupted
 from perfbisect.ui.stream import note
 from perfbisect.wording.text import printable
@@ -53,14 +53,14 @@ Exit status: the highest of the hunts'.
 
 
 @click.command(epilog=EPILOG)
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("file", type=EXISTING)
 @click.option("--dry-run", is_flag=True, help="Check the file and print the hunts without beginning them.")
 @click.option(
     "--anew", is_flag=True, help="Begin all hunts again, where an interrupted batch of the same FILE would go on."
 )
 @plain_option
 @click.option(
-    "--page", metavar="FOLDER", type=click.Path(file_okay=False, path_type=Path),
+    "--page", metavar="FOLDER", type=FOLDER,
     help="Write an index and the pages of the hunts at the end.",
 )  # fmt: skip
 @history_option
@@ -69,7 +69,7 @@ def batch(file: Path, dry_run: bool, anew: bool, plain: bool, page: Path | None,
 
     An interrupted batch goes on with the same command, or with `bisect resume --all`.
     """
-    from perfbisect.cli.batch_file import inside, read_batch_file
+    from perfbisect.cli.batch_file import read_batch_file
     from perfbisect.errors import UsageError
     from perfbisect.hunt.batch import tasks_of
     from perfbisect.report.command_line import command_on
@@ -79,7 +79,7 @@ def batch(file: Path, dry_run: bool, anew: bool, plain: bool, page: Path | None,
 
     file, place = file.absolute(), (history or default_place()).absolute()
     page = page.absolute() if page else None
-    with inside(file.parent):
+    with chdir(file.parent):  # relative paths of the file mean what is beside it
         entries = read_batch_file(file)
         if dry_run:
             for entry in entries:
@@ -88,18 +88,17 @@ def batch(file: Path, dry_run: bool, anew: bool, plain: bool, page: Path | None,
             return 0
         planned = [entry.planned for entry in entries]
         with closing(History.open(place)) as opened:
-            same = [
+            known = [
                 each
                 for each in unfinished_batches(opened, running=True)
                 if each.file == str(file) and [one.planned for one in each.hunts] == planned
             ]
-            if same and same[-1].running:
-                raise UsageError(
-                    f"Another process works on this batch, {same[-1].name}.",
-                    f"See it: {command_on('watch', same[-1].name, history)}",
-                )
-            if same and not anew:
-                number = same[-1].id
+            for latest in known[-1:]:
+                if latest.running:
+                    see = command_on("watch", latest.name, history)
+                    raise UsageError(f"Another process works on this batch, {latest.name}.", f"See it: {see}")
+            if known and not anew:
+                number = known[-1].id
                 continue_batch(opened, number)
                 note(f"Going on with batch b{number}.")
             else:
@@ -131,7 +130,6 @@ def follow(
 
     view = view or view_of({}, given, "plain" if plain else None)
     logs = history.path.with_name(f"{history.path.stem}-batches")
-    batches = dict.fromkeys(task.batch for task in tasks if task.batch is not None)
 
     def show() -> None:
         view.states([Row(task.title, task.hunt, state_of(task, history), task.runs) for task in tasks])
@@ -145,17 +143,16 @@ def follow(
             f"Interrupted; {count(len(ended), 'hunt')} of {len(tasks)} ended before, {failed} of them without a verdict. What"
             f" was measured is kept; go on with: {go_on}"
         ) from None
-    for batch in batches:
-        if all(one.status in VERDICTS for one in read_batch(history, batch).hunts):
-            end_batch(history, batch, time.time())
-    for task in tasks:
-        if task.status not in VERDICTS:
-            note(f"{printable(task.title)}: {printable(state_of(task, history))}")
-            note(f"  its output: {task.log(logs)}")
-    done = sum(task.status in VERDICTS for task in tasks)
-    say(f"{done} of {count(len(tasks), 'hunt')} ended with a verdict.")
-    for batch in batches:
-        say(f"Their page: {command_on('report', f'b{batch}', given)}")
-    if done < len(tasks):
+    open_ones = [task for task in tasks if task.status not in VERDICTS]
+    for task in open_ones:
+        note(f"{printable(task.title)}: {printable(state_of(task, history))}")
+        note(f"  its output: {task.log(logs)}")
+    say(f"{len(tasks) - len(open_ones)} of {count(len(tasks), 'hunt')} ended with a verdict.")
+    for number in dict.fromkeys(task.batch for task in tasks if task.batch is not None):
+        batch = read_batch(history, number)
+        if all(one.status in VERDICTS for one in batch.hunts):
+            end_batch(history, number, time.time())
+        say(f"Their page: {command_on('report', batch.name, given)}")
+    if open_ones:
         note(f"Go on with the others: {go_on}")
     return max((task.status or 0 for task in tasks), default=0)

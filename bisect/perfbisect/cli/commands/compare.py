@@ -2,7 +2,6 @@
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,22 +12,21 @@ from click.core import ParameterSource
 from perfbisect.cli.options.common import (
     clone_progress,
     explain_option,
-    leasing,
+    leasing_for,
     notify_option,
     open_view,
     say,
-    view_of,
 )
-from perfbisect.cli.options.common import wait_callback as waiting_for
 from perfbisect.cli.options.completion import builder_option, host_name, several_workloads_option, variant_of_build
-from perfbisect.cli.options.forms import form_of, form_options, print_trial
+from perfbisect.cli.options.forms import form_options, print_trial
 from perfbisect.cli.options.measurement import (
     announce,
+    effect_option,
+    how_options,
     round_options,
     settings_of,
     what_options,
 )
-from perfbisect.cli.options.param_types import Percent
 from perfbisect.errors import ENVIRONMENT
 from perfbisect.ui.stream import note
 from perfbisect.wording.text import printable
@@ -36,7 +34,6 @@ from perfbisect.wording.text import printable
 if TYPE_CHECKING:
     from perfbisect.host.lock import WaitCallback
     from perfbisect.hunt.trials.drop_hunts import DropOptions
-    from perfbisect.hunt.watching import View
 
 EPILOG = """\b
 Examples:
@@ -74,8 +71,8 @@ Exit status: 0 complete, 2 some builds could not be measured, 3 usage or configu
 4 environment failure, 130 interrupted.
 """
 UNNAMED = 2  # the hunt for a drop names no commit
-OF_HUNTS = {
-    "builds", "hunt", "min_effect", "explain", "dry_run", "wait", "notify", "history", "as_json", "as_csv", "as_tsv", "markdown",
+OF_HUNTS = {  # what is not decided by a stored comparison
+    "builds", "hunt", "min_effect", "explain", "dry_run", "waiting", "notify", "history", "as_json", "as_csv", "as_tsv", "as_markdown",
 }  # fmt: skip
 
 
@@ -93,18 +90,16 @@ OF_HUNTS = {
     help="Instead of BUILDs: every release from A to B, as a line with its steps, and what to hunt.",
 )  # fmt: skip
 @click.option("--hunt", is_flag=True, help="After the table, hunt every drop in it that is real, and name its commit.")
-@click.option(
-    "--min-effect", type=Percent(), help="With --hunt, the smallest drop of interest. Default: 2%.", metavar="SHARE"
-)
+@effect_option("With --hunt, the smallest drop of interest. Default: 2%.")
 @explain_option
 @click.option("--dry-run", is_flag=True, help="Print what would be measured and what it costs, without doing it.")
-@round_options(5, 2, "Rounds: visits of each build.")
+@how_options
 @form_options
 @notify_option
+@round_options(5, 2, "Rounds: visits of each build.")
 def compare(
     builds: tuple[str, ...],
     workload: str,
-    host: tuple[str, ...],
     each_release: str,
     hunt: bool,
     min_effect: float | None,
@@ -112,11 +107,8 @@ def compare(
     dry_run: bool,
     visits: int,
     runs: int,
-    as_json: bool,
-    as_csv: bool,
-    as_tsv: bool,
-    markdown: bool,
-    wait: bool,
+    form: str,
+    waiting: "WaitCallback | None",
     notify: tuple[str, ...],
     history: Path | None,
     **options: Any,
@@ -131,42 +123,49 @@ def compare(
     """
     from dataclasses import replace
 
-    from perfbisect.cli.trials import INCOMPLETE, carried_out, conclude
+    from perfbisect.cli.trials import INCOMPLETE, conclude, measured
     from perfbisect.core.domain.settings import TrialType
     from perfbisect.core.stats.paired_comparison import whole
-    from perfbisect.hunt.leased_hosts import purpose_of
     from perfbisect.hunt.notification import notifying
     from perfbisect.hunt.resolve import builder_of, choose_metric
     from perfbisect.hunt.trials.builds import check_words, hosts_as_builds, read_builds
-    from perfbisect.hunt.trials.drop_hunts import DropOptions, between
+    from perfbisect.hunt.trials.drop_hunts import DropOptions, between, outlook, read_comparison
     from perfbisect.hunt.trials.releases import cost, read_releases
-    from perfbisect.hunt.trials.session import begin
     from perfbisect.hunt.trials.setup import TrialSetup
     from perfbisect.recipes.inventory import load_host
     from perfbisect.recipes.workload import choose_workloads
+    from perfbisect.store.history import History
     from perfbisect.wording.quantities import count
 
-    form = form_of(json=as_json, csv=as_csv, tsv=as_tsv, markdown=markdown)
     if min_effect and not hunt:
         raise click.UsageError("--min-effect is for --hunt.")
     how = DropOptions(min_effect, explain)
-    if hunt and (stored := stored_name(builds, workload)):
+    stored = builds[0] if builds and re.fullmatch(r"c\d{1,15}", builds[0]) else ""
+    if hunt and stored and len(builds) == 1 and not workload:
         refuse_further(stored, click.get_current_context())
-        return hunt_stored(stored, history, form, how, wait=wait, dry_run=dry_run, notify=notify)
+        with closing(History.open(history, read_only=True)) as opened:
+            found = read_comparison(opened, stored, how)
+        if dry_run:
+            say("\n".join(outlook(found)))
+            return 0
+        with notifying(notify, history, note) as begun, leasing_for(found.settings):
+            begun(stored)
+            return hunt_and_print(stored, history, form, waiting, how)
     for option, value in (("--builder", options["builder"]), ("--workload", workload)):
         if not value:
-            raise click.UsageError(f"{option} is missing.{about_stored(builds)}")
-    settings = settings_of(options, good="", bad="", workload="", host=host[0], further_hosts=host[1:])
+            shown = f" {stored} in the history is printed by `bisect show {stored}`; `bisect compare {stored} --hunt` alone hunts its drops."
+            raise click.UsageError(f"{option} is missing.{shown if stored else ''}")
+    settings = settings_of(options, good="", bad="", workload="")
     builder = builder_of(settings)
     chosen = choose_workloads(workload, builder.driver, settings.workloads_path)
     if not chosen:
         raise click.UsageError("--workload is empty.")
-    if builds and each_release:
+    if each_release and builds:
         raise click.UsageError("--each-release measures all releases of its range: leave out the BUILDs.")
-    if hunt and each_release:
+    if each_release and hunt:
         raise click.UsageError("--each-release prints the command that hunts each step; --hunt is for BUILDs.")
     check_words(builds or (each_release,) * bool(each_release), settings, builder)
-    announce(builder, chosen.values(), [load_host(name, settings.hosts_path) for name in host])
+    announce(builder, chosen.values(), [load_host(name, settings.hosts_path) for name in settings.hosts])
     settings = replace(settings, workload=next(iter(chosen)), metric=choose_metric(settings.metric, [*chosen.values()]))
     series = None
     if each_release:
@@ -184,9 +183,7 @@ def compare(
         for title, reason in spans.items():
             if isinstance(reason, str):
                 note(f"warning: nothing can be hunted between {title}: {reason}")
-    waiting = waiting_for(wait)
-    lease = leasing(settings.hosts, settings.hosts_path, purpose=purpose_of(settings))
-    with notifying(notify, history, note) as begun, lease:
+    with notifying(notify, history, note) as begun, leasing_for(settings):
         plan = TrialSetup.make(TrialType.COMPARE, settings, subjects, chosen, visits, runs, waiting, series=series)
         if dry_run:
             sizes = (count(each, "candidate") if isinstance(each, int) else f"none: {each}" for each in spans.values())
@@ -195,27 +192,13 @@ def compare(
             return 0
         if series and not form:
             note("\n".join(cost(plan, settings, history)))
-        trial, cut = carried_out(
-            lambda view, noted: begin(plan, history, view, note, noted), history, begun, quiet=bool(form)
-        )
+        trial, cut = measured(plan, history, form, begun)
         if hunt and not cut:
             if not form:
                 print_trial(trial, form, detailed=False)
             status = hunt_and_print(trial.name, history, form, waiting, how)
             return status or (0 if whole(trial) else INCOMPLETE)
-    return conclude(trial, cut, history, form)
-
-
-def stored_name(builds: Sequence[str], workload: str) -> str:
-    """The comparison that `bisect compare c3 --hunt` is about; "" for builds that are to be compared."""
-    return builds[0] if len(builds) == 1 and not workload and re.fullmatch(r"c\d{1,15}", builds[0]) else ""
-
-
-def about_stored(builds: Sequence[str]) -> str:
-    """What is said where a comparison that is stored was probably meant, as builds lack what is needed to measure them."""
-    if name := stored_name(builds[:1], ""):
-        return f" {name} in the history is printed by `bisect show {name}`; `bisect compare {name} --hunt` alone hunts its drops."
-    return ""
+    return conclude((trial, cut), history, form)
 
 
 def refuse_further(name: str, ctx: click.Context) -> None:
@@ -226,38 +209,17 @@ def refuse_further(name: str, ctx: click.Context) -> None:
             raise click.UsageError(f"{parameter.opts[0]} has no effect: {name} keeps how it was measured.")
 
 
-def hunt_stored(
-    name: str, history: Path | None, form: str, how: "DropOptions", *, wait: bool, dry_run: bool, notify: Sequence[str]
-) -> int:
-    """Hunt the drops of a stored comparison, or say which they are; returns the exit status."""
-    from perfbisect.hunt.leased_hosts import purpose_of
-    from perfbisect.hunt.notification import notifying
-    from perfbisect.hunt.trials.drop_hunts import outlook, read_comparison
-    from perfbisect.store.history import History
-
-    with closing(History.open(history, read_only=True)) as opened:
-        found = read_comparison(opened, name, how)
-    if dry_run:
-        say("\n".join(outlook(found)))
-        return 0
-    lease = leasing(found.settings.hosts, found.settings.hosts_path, purpose=purpose_of(found.settings))
-    with notifying(notify, history, note) as begun, lease:
-        begun(name)
-        return hunt_and_print(name, history, form, waiting_for(wait), how)
-
-
 def hunt_and_print(
     name: str, history: Path | None, form: str, waiting: "WaitCallback | None", how: "DropOptions"
 ) -> int:
-    """Hunt the drops of a comparison, and print it with the culprits; returns the exit status."""
+    """Hunt the drops of a comparison, and print it with the culprits; returns the exit status.
+
+    The hunts are shown as those of `bisect run`; where standard output is for the table alone, as lines on standard error.
+    """
     from perfbisect.hunt.trials.drop_hunts import OPEN, hunt_drops
     from perfbisect.store.history import History
 
-    def lines(titles: Mapping[int, str]) -> "View":
-        """Where standard output is for the table alone, lines on standard error."""
-        return view_of(titles, history, "plain", together=len(titles) > 1, stream=sys.stderr)
-
-    shown = lines if form else open_view(history, None)
+    shown = open_view(history, "plain" if form else None, sys.stderr if form else None)
     hunts = hunt_drops(name, history, shown, lambda text: note(printable(text)), waiting, how)
     if not hunts:
         note(f"No drop of {name} is real and large enough to be hunted.")

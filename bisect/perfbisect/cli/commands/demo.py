@@ -7,7 +7,15 @@ from pathlib import Path
 
 import click
 
-from perfbisect.cli.options.common import explain_option, history_option, hosts_option, leasing, open_view, view_options
+from perfbisect.cli.options.common import (
+    PATH,
+    explain_option,
+    history_option,
+    hosts_option,
+    leasing,
+    open_view,
+    view_options,
+)
 from perfbisect.cli.options.measurement import announce_recipes, inventory_option
 from perfbisect.cli.options.param_types import SEED, Percent
 from perfbisect.core.domain.settings import PriorKnowledge, Settings
@@ -33,14 +41,12 @@ WRONG = 1
 @click.option("--seed", type=SEED, default=1, show_default=True, help="Seed of the history.")
 @click.option("--drop", type=Percent(), help="Size of the planted drop. Default: 25% to 60%, from the seed.")
 @click.option(
-    "--changes",
-    type=click.IntRange(1, 3),
-    default=1,
+    "--changes", type=click.IntRange(1, 3), default=1,
     help="Plant so many commits, each of which slows another workload, and find all of them by `compare --hunt`.",
-)
+)  # fmt: skip
 @hosts_option
 @inventory_option
-@click.option("--folder", type=click.Path(path_type=Path), help="Where the history is written.")
+@click.option("--folder", type=PATH, help="Where the history is written.")
 @explain_option
 @view_options
 @history_option
@@ -84,37 +90,29 @@ def demo(
         planted_in = {"update-index": answer.commit, **answer.further}
         status = ctx.invoke(
             compare, builds=("v1.0", "v1.1"), workload=",".join(planted_in), builder="demo", repo=repository.absolute(),
-            host=host, hosts=hosts, hunt=True, explain=explain, history=history,
+            host=host, hosts=hosts, hunt=True, explain=explain, history=history, waiting=None,
         )  # fmt: skip
         if status == INTERRUPTED:  # the answer is for those who have searched to the end
             return INTERRUPTED
         return say_whether_right(planted_in, answer_file, history)
 
     settings = Settings(
-        good="v1.0",
-        bad="v1.1",
-        repository=str(repository.absolute()),
-        builder="demo",
-        workload="update-index",
-        host=host[0],
-        further_hosts=host[1:],
-        explain=explain,
-        prior=PriorKnowledge(build_cost=1.0),
-        hosts_path=str(hosts or ""),
-    )
+        "v1.0", "v1.1", str(repository.absolute()), "demo", "update-index", host[0], further_hosts=host[1:],
+        explain=explain, prior=PriorKnowledge(build_cost=1.0), hosts_path=str(hosts or ""),
+    )  # fmt: skip
     announce_recipes(settings)
     with leasing(settings.hosts, settings.hosts_path, purpose=f"bisect demo --seed {seed}"):
         [setup] = HuntSetup.set_up([resolve_settings(settings)])
         [outcome] = begin([setup], history, open_view(history, view))
-    planted = msgspec.json.decode(answer_file.read_bytes())["commit"]
+    planted = answer.commit[:10]
     if not isinstance(outcome.verdict, Found):
-        note(f"The hunt named no commit; planted was {planted[:10]} ({answer_file}).")
+        note(f"The hunt named no commit; planted was {planted} ({answer_file}).")
         return outcome.status
     named = setup.span.candidates[outcome.verdict.step.candidate]
-    if named != planted:
-        note(f"Wrong: named {named[:10]}, planted was {planted[:10]} ({answer_file}).")
+    if named != answer.commit:
+        note(f"Wrong: named {named[:10]}, planted was {planted} ({answer_file}).")
         return WRONG
-    note(f"Right: {planted[:10]} is the commit that was planted ({answer_file}).")
+    note(f"Right: {planted} is the commit that was planted ({answer_file}).")
     return 0
 
 
@@ -131,7 +129,8 @@ def say_whether_right(planted: Mapping[str, str], answer_file: Path, history: Pa
         if found == commit:
             note(f"Right: {commit[:10]}, planted in {workload}, was named.")
         else:
-            note(f"{f'Wrong: {found[:10]} was named' if found else 'No commit was named'} in {workload}, planted was {commit[:10]} ({answer_file}).")  # fmt: skip
+            said = f"Wrong: {found[:10]} was named" if found else "No commit was named"
+            note(f"{said} in {workload}, planted was {commit[:10]} ({answer_file}).")
     return 0 if all(named.get(workload) == commit for workload, commit in planted.items()) else WRONG
 
 

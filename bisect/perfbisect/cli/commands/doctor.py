@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perfbisect.cli.options.common import json_option, leasing, say, say_object
-from perfbisect.cli.options.completion import builder_option, host_name, workload_option
+from perfbisect.cli.options.common import host_argument, json_option, leasing, say, say_object
+from perfbisect.cli.options.completion import builder_option, workload_option
 from perfbisect.cli.options.measurement import (
     announce,
     builders_option,
@@ -42,7 +42,7 @@ Exit status: 0 fit, 4 measurements would be meaningless or impossible.
 
 
 @click.command(epilog=EPILOG)
-@click.argument("host", default="local", shell_complete=host_name)
+@host_argument
 @builder_option("Check whether it can be built there.")
 @workload_option("Check whether it can be run there.")
 @click.option("--variant", metavar="NAME", default="", help="Compiler settings of the builder.")
@@ -56,7 +56,7 @@ Exit status: 0 fit, 4 measurements would be meaningless or impossible.
 @click.option(
     "--all", "every", is_flag=True, help="Check all hosts of hosts.toml at once, and whether build hosts agree."
 )
-@json_option
+@json_option()
 @builders_option
 @workloads_option
 @inventory_option
@@ -97,7 +97,8 @@ def doctor(
     elif recipe and only_commands(recipe.driver, workloads):
         chosen = ()
     if every:
-        if adopt or named_host():
+        named = click.get_current_context().get_parameter_source("host")
+        if adopt or named is not click.core.ParameterSource.DEFAULT:
             raise click.UsageError("--all checks every host, and changes none: leave out HOST and --adopt.")
         return doctor_all(Wanted(metric, recipe, variant, chosen), hosts, as_json)
     entry = load_host(host, hosts or "")
@@ -114,20 +115,19 @@ def doctor(
                 found.append(adopted(there, contents))
             inspection = inspect_host(CheckRequest(there, entry, metric, recipe, variant, chosen))
             facts = read_fingerprint(there, inspection.answers)
-            found.extend(findings(inspection))
-            found.extend(shared_findings(shared_builds()))
+            found += [*findings(inspection), *shared_findings(shared_builds())]
     except EnvironmentFailure as failure:
         found.append(Finding(Level.REFUSED, "reach", str(failure), failure.advice))
     if as_json:
         say_object({"host": facts, "findings": found, "files": foreign_files(recipe, chosen or (), [entry])})
     else:
         say("\n".join(lines(host, facts, found)))
-    return ENVIRONMENT if any(finding.level is Level.REFUSED for finding in found) else 0
+    return ENVIRONMENT if number(found, Level.REFUSED) else 0
 
 
-def named_host() -> bool:
-    """Whether a host is named on the command line."""
-    return click.get_current_context().get_parameter_source("host") is not click.core.ParameterSource.DEFAULT
+def number(found: Iterable[Finding], level: Level) -> int:
+    """How many findings are of that level."""
+    return sum(finding.level is level for finding in found)
 
 
 def doctor_all(wanted: "Wanted", hosts: Path | None, as_json: bool) -> int:
@@ -158,8 +158,7 @@ def doctor_all(wanted: "Wanted", hosts: Path | None, as_json: bool) -> int:
         say_object({"hosts": every, "build_hosts": differences, "shared": shared})
     else:
         say("\n".join(lines_of_all(checked, differences, shared)))
-    clash = any(finding.level is Level.REFUSED for finding in differences)
-    return ENVIRONMENT if clash or any(host.refused for host in checked) else 0
+    return ENVIRONMENT if number(differences, Level.REFUSED) or any(host.refused for host in checked) else 0
 
 
 def lines_of_all(
@@ -172,14 +171,15 @@ def lines_of_all(
 
     head = ("host", "for", "verdict", "warnings", "cores", "ccache", "compiler", "processor")
     yield from table(head, [row(host) for host in checked], right=("warnings", "cores"))
-    of_hosts = {host.name: [each for each in host.findings if each.level in SERIOUS] for host in checked}
-    for title, findings in (*of_hosts.items(), ("build hosts", differences), ("shared builds", shared)):
+    of_hosts = [(host.name, [each for each in host.findings if each.level in SERIOUS]) for host in checked]
+    for title, findings in (*of_hosts, ("build hosts", differences), ("shared builds", shared)):
         if findings:
             yield from ("", f"{printable(title)}:", *texts(findings))
-    unfit = [host.name for host in checked if host.refused]
-    clash = sum(finding.level is Level.REFUSED for finding in differences)
-    parts = [f"{printable(listed(unfit))} {'is' if len(unfit) == 1 else 'are'} not fit"] if unfit else []
-    parts += [f"{count(clash, 'problem')} with build hosts must be solved"] if clash else []
+    parts = []
+    if unfit := [host.name for host in checked if host.refused]:
+        parts.append(f"{printable(listed(unfit))} {'is' if len(unfit) == 1 else 'are'} not fit")
+    if clash := number(differences, Level.REFUSED):
+        parts.append(f"{count(clash, 'problem')} with build hosts must be solved")
     end = f": {'; '.join(parts)}." if parts else ", all fit. What `bisect doctor HOST` says besides are notes."
     yield from ("", f"{count(len(checked), 'host')}{end}")
 
@@ -194,12 +194,11 @@ def row(host: "Checked") -> tuple[str, ...]:
     from perfbisect.wording.text import listed
 
     role = f"builds for {listed(host.builds_for)}" if host.builds_for else "measuring"
-    warnings = sum(finding.level is Level.WARNING for finding in host.findings)
     known: tuple[str, ...] = ("", "", "", "")
     if facts := host.facts:
         compiler = host.side.compiler[0] if host.side and host.side.compiler else facts.compiler
         known = (str(facts.cores or ""), facts.tools.get("ccache", ""), compiler, facts.cpu)
-    return host.name, role, verdict(host), str(warnings), *known
+    return host.name, role, verdict(host), str(number(host.findings, Level.WARNING)), *known
 
 
 def texts(findings: Iterable[Finding], topics: int = 0) -> Iterator[str]:
@@ -250,10 +249,9 @@ def lines(name: str, facts: "HostFacts | None", found: Sequence[Finding]) -> Ite
         yield printable(f"{name}: {facts.cpu}, {size}, kernel {facts.kernel}")
         yield ""
     yield from texts(found, max(len(finding.topic) for finding in found))
-    tally = {level: sum(finding.level is level for finding in found) for level in Level}
-    refused = tally[Level.REFUSED]
+    refused = number(found, Level.REFUSED)
     yield ""
     yield (
         f"{name} is {'not fit' if refused else 'fit'} to measure on: {refused} refused,"
-        f" {count(tally[Level.WARNING], 'warning')}, {count(tally[Level.NOTE], 'note')}."
+        f" {count(number(found, Level.WARNING), 'warning')}, {count(number(found, Level.NOTE), 'note')}."
     )

@@ -1,19 +1,28 @@
 """`bisect gc`: remove the oldest of what can be built or loaded again."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from perfbisect.cli.options.common import history_option, leasing, say, say_object, wait_callback, wait_option
-from perfbisect.cli.options.completion import host_name
+from perfbisect.cli.options.common import (
+    history_option,
+    host_argument,
+    json_option,
+    leasing,
+    say,
+    say_object,
+    waiting_option,
+)
 from perfbisect.cli.options.measurement import announce, inventory_option
-from perfbisect.cli.options.param_types import Bytes
+from perfbisect.cli.options.param_types import BYTES
 
 if TYPE_CHECKING:
+    from perfbisect.host.lock import WaitCallback
+    from perfbisect.lab.build.shared_store import Entry
     from perfbisect.lab.upkeep import Item
 
 EPILOG = """\b
@@ -30,21 +39,20 @@ hosts.toml. Machines that a session which was killed had leased are given back; 
 Exit status: 0, or 4 where a machine could not be given back.
 """
 
+MANY = ("jobs", "logs")  # categories that have one line each
 ACTIVE = 30 * 86400.0  # seconds for which a hunt without a verdict keeps what it needs
 
 
 @click.command(epilog=EPILOG)
-@click.argument("host", default="local", shell_complete=host_name)
-@click.option(
-    "--keep", type=Bytes(), help="Size that may stay: 20G, 500M, 0. Default: `keep` of the host in hosts.toml."
-)
+@host_argument
+@click.option("--keep", type=BYTES, help="Size that may stay: 20G, 500M, 0. Default: `keep` of the host in hosts.toml.")
 @click.option(
     "--shared", "of_shared", is_flag=True, help="Remove shared builds from their folder instead, oldest use first."
 )
 @click.option("--dry-run", is_flag=True, help="List what would be removed.")
 @inventory_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-@wait_option
+@json_option()
+@waiting_option
 @history_option
 def gc(
     host: str,
@@ -53,7 +61,7 @@ def gc(
     dry_run: bool,
     hosts: Path | None,
     as_json: bool,
-    wait: bool,
+    waiting: "WaitCallback | None",
     history: Path | None,
 ) -> int:
     """Remove old builds and datasets from HOST (default: local) until at most --keep is left."""
@@ -80,7 +88,7 @@ def gc(
         if dry_run and not entry.leased
         else leasing([host], hosts or "", builders=False, purpose="bisect gc"),
         connect(entry) as there,
-        nullcontext() if dry_run else hold(there, "a clean-up", wait_callback(wait)),
+        nullcontext() if dry_run else hold(there, "a clean-up", waiting),
     ):
         found = upkeep.items(there)
         left = [job.id for job in (*jobs.running(there), *jobs.orphaned(there))]
@@ -91,15 +99,18 @@ def gc(
         gone = upkeep.expendable(found, limit, pinned)
         if not dry_run:
             upkeep.remove(there, gone)
-    if as_json:
-        freed = sum(item.size for item in gone)
-        stays = sum(item.size for item in found) - freed
-        say_object({"removed": not dry_run, "items": gone, "bytes": freed, "left": stays})
-    else:
-        say("\n".join(lines(host, gone, found, limit, pinned, dry_run)))
+    stays = sum(item.size for item in found) - sum(item.size for item in gone)
+    what = size(sum(item.size for item in gone)) if gone else "Nothing"
+    say_freed(gone, stays, as_json, f"{what} {verb(gone, dry_run)} freed on host {host}", dry_run, table_of(gone))
+    if stays > limit and not as_json:
+        kept = sum(item.size for item in found if item.name in pinned)
+        say(
+            f"That is more than {size(limit)}: {size(kept)} belong to hunts without a verdict (see `bisect history`) or to"
+            " running jobs."
+        )
     # What could not be given back, which has been said, is still noted, by no session that runs.
-    kept = (not dry_run or entry.leased) and any(not runs for _, runs in all_records())
-    return ENVIRONMENT if kept else 0
+    unreleased = (not dry_run or entry.leased) and any(not runs for _, runs in all_records())
+    return ENVIRONMENT if unreleased else 0
 
 
 def gc_shared(keep: int | None, dry_run: bool, as_json: bool) -> int:
@@ -111,14 +122,30 @@ def gc_shared(keep: int | None, dry_run: bool, as_json: bool) -> int:
     shared = load_configuration().shared
     limit = in_bytes(shared.keep) if keep is None else keep
     gone, left = clean_shared_folder(shared.builds or "", limit, time.time(), dry_run=dry_run)
-    freed = sum(entry.size for entry in gone)
-    if as_json:
-        say_object({"removed": not dry_run, "items": gone, "bytes": freed, "left": left})
-    else:
-        verb = "would be" if dry_run else "were" if gone else "had to be"
-        what = f"{count(len(gone), 'shared build')}, {size(freed)}," if gone else "No shared build"
-        say(f"{what} {verb} removed from {shared.builds}; {size(left)} {'stay' if dry_run else 'are left'}.")
+    freed = size(sum(entry.size for entry in gone))
+    what = f"{count(len(gone), 'shared build')}, {freed}," if gone else "No shared build"
+    say_freed(gone, left, as_json, f"{what} {verb(gone, dry_run)} removed from {shared.builds}", dry_run)
     return 0
+
+
+def verb(gone: Sequence[object], dry_run: bool) -> str:
+    """For what is removed."""
+    return "would be" if dry_run else "were" if gone else "had to be"
+
+
+def say_freed(
+    gone: "Sequence[Item] | Sequence[Entry]",
+    left: int,
+    as_json: bool,
+    text: str,
+    dry_run: bool,
+    table: Iterable[str] = (),
+) -> None:
+    """Print what was, or would be, removed, and how many bytes are left."""
+    if as_json:
+        say_object({"removed": not dry_run, "items": gone, "bytes": sum(each.size for each in gone), "left": left})
+    else:
+        say("\n".join([*table, f"{text}; {size(left)} {'stay' if dry_run else 'are left'}."]))
 
 
 def pins(path: Path | None, *, read_only: bool) -> frozenset[str]:
@@ -142,33 +169,18 @@ def pins(path: Path | None, *, read_only: bool) -> frozenset[str]:
         return read_pinned(opened, time.time() - ACTIVE)
 
 
-def lines(
-    host: str, gone: "Sequence[Item]", found: "Sequence[Item]", limit: int, pinned: frozenset[str], dry_run: bool
-) -> Iterator[str]:
+def table_of(gone: "Sequence[Item]") -> Iterator[str]:
     """What was, or would be, removed; all jobs in one line, and all logs."""
     from perfbisect.wording.quantities import moment
     from perfbisect.wording.table import table
 
-    head = ("last used", "size", "what")
-    many = ("jobs", "logs")
-    rows = [(moment(item.used), size(item.size), item.path) for item in gone if item.category not in many]
-    for kind in many:
+    rows = [(moment(item.used), size(item.size), item.path) for item in gone if item.category not in MANY]
+    for kind in MANY:
         if some := [item for item in gone if item.category == kind]:
             until = max(item.used for item in some)
             rows.append((moment(until), size(sum(item.size for item in some)), f"{len(some):,} in {kind}"))
     if rows:
-        yield from table(head, rows, right=("size",))
-        yield ""
-    freed = sum(item.size for item in gone)
-    left = sum(item.size for item in found) - freed
-    verb = "would be" if dry_run else "were" if gone else "had to be"
-    yield f"{size(freed) if gone else 'Nothing'} {verb} freed on host {host}; {size(left)} {'stay' if dry_run else 'are left'}."
-    if left > limit:
-        kept = sum(item.size for item in found if item.name in pinned)
-        yield (
-            f"That is more than {size(limit)}: {size(kept)} belong to hunts without a verdict (see `bisect history`) or to"
-            " running jobs."
-        )
+        yield from (*table(("last used", "size", "what"), rows, right=("size",)), "")
 
 
 def size(number: int) -> str:

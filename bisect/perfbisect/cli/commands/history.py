@@ -3,18 +3,20 @@
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from perfbisect.cli.options.common import history_option, output_width, say, say_object
+from perfbisect.cli.options.common import history_option, json_option, output_width, say, say_object
 from perfbisect.cli.options.completion import builder_option, complete, host_name
-from perfbisect.cli.transfers import export, import_, of_group
+from perfbisect.cli.options.param_types import Parsed
+from perfbisect.cli.transfers import export, import_
 from perfbisect.store.batches import all_batches
 from perfbisect.store.history import History
 from perfbisect.store.listing import Listed, ListedTrial
-from perfbisect.wording.quantities import count
+from perfbisect.wording.quantities import MISSING, chance, count, moment
 from perfbisect.wording.text import printable
 
 if TYPE_CHECKING:
@@ -50,11 +52,12 @@ Exit status: 0, or 3 with the file and the line where something is wrong; nothin
 # columns that are dropped in a narrow terminal
 DISPENSABLE = ("runs", "builds", "host", "sure", "builder", "range", "when")
 HEAD = ("id", "when", "builder", "workload", "host", "range", "builds", "runs", "culprit", "sure", "state")
+DONE = {"compare": "compared", "prove": "proof", "noise": "A/A"}  # what a trial that is complete is, by its kind
 ORIGIN = HEAD.index("range")  # the place of the column that says from whom hunts were imported
 
 
 @click.group(epilog=EPILOG, invoke_without_command=True)
-@click.option("--json", "as_json", is_flag=True, help="A JSON array; `kind` is hunt, compare, prove or noise.")
+@json_option("A JSON array; `kind` is hunt, compare, prove or noise.")
 @history_option
 @click.pass_context
 def history(ctx: click.Context, history: Path | None, as_json: bool) -> None:
@@ -79,102 +82,71 @@ def listing(done: Sequence[Listed | ListedTrial]) -> str:
 
     if not done:
         return "There are no hunts yet. Begin one with `bisect run`."
-    rows = [row(one) if isinstance(one, Listed) else trial_row(one) for one in done]
+    rows = [row(one) for one in done]
     head: tuple[str, ...] = HEAD
     if any(one.origin for one in done):  # a host of theirs is another machine than one of ours
         head = (*HEAD[:ORIGIN], "from", *HEAD[ORIGIN:])
-        rows = [
-            (*cells[:ORIGIN], printable(one.origin), *cells[ORIGIN:]) for cells, one in zip(rows, done, strict=True)
-        ]
-    lines = table(head, rows, right=("id", "builds", "runs", "sure"), width=output_width(), drop=DISPENSABLE)
+        rows = [(*cells[:ORIGIN], one.origin, *cells[ORIGIN:]) for cells, one in zip(rows, done, strict=True)]
+    printed = [tuple(map(printable, cells)) for cells in rows]
+    lines = table(head, printed, right=("id", "builds", "runs", "sure"), width=output_width(), drop=DISPENSABLE)
     return "\n".join([*lines, *(f"{one.id} failed: {printable(one.failure)}" for one in done if one.failure)])
 
 
-def row(hunt: Listed) -> tuple[str, ...]:
-    """The row of a hunt."""
-    from perfbisect.wording.quantities import MISSING, chance, moment
-
-    return (
-        str(hunt.id),
-        moment(hunt.started),
-        printable(hunt.builder),
-        printable(hunt.workload),
-        printable(hunt.host),
-        printable(f"{hunt.good}..{hunt.bad}"),
-        str(hunt.builds),
-        str(hunt.runs),
-        hunt.culprit[:10] if hunt.culprit else MISSING,
-        MISSING if hunt.probability is None else chance(hunt.probability),
-        hunt.state,
-    )
-
-
-def trial_row(trial: ListedTrial) -> tuple[str, ...]:
-    """The row of a trial."""
-    from perfbisect.wording.quantities import MISSING, moment
-
-    first, *others = trial.workloads
-    return (
-        trial.id,
-        moment(trial.started),
-        printable(trial.builder),
-        printable(first) if not others else count(len(trial.workloads), "workload"),
-        printable(trial.host),
-        printable(trial.title),
-        str(len(trial.builds)),
-        str(trial.runs),
-        MISSING,
-        MISSING,
-        trial.state if trial.state != "done" else {"compare": "compared", "prove": "proof", "noise": "A/A"}[trial.kind],
-    )
+def row(one: Listed | ListedTrial) -> tuple[str, ...]:
+    """The row of a hunt or a trial."""
+    begun = (str(one.id), moment(one.started), one.builder)
+    if isinstance(one, Listed):
+        culprit = one.culprit[:10] if one.culprit else MISSING
+        sure = MISSING if one.probability is None else chance(one.probability)
+        measured = (one.workload, one.host, f"{one.good}..{one.bad}", str(one.builds), str(one.runs))
+        return *begun, *measured, culprit, sure, one.state
+    works = one.workloads[0] if len(one.workloads) == 1 else count(len(one.workloads), "workload")
+    state = one.state if one.state != "done" else DONE[one.kind]
+    return *begun, works, one.host, one.title, str(len(one.builds)), str(one.runs), MISSING, MISSING, state
 
 
 def batch_line(batch: "Batch") -> str:
     """A batch in a line, for `bisect history`."""
     from perfbisect.hunt.batch import VERDICTS
 
-    begun = map(str, sorted(one.hunt for one in batch.hunts if one.hunt is not None))  # they begin in any order
+    begun = sorted(one.hunt for one in batch.hunts if one.hunt is not None)  # they begin in any order
     ended = sum(one.status in VERDICTS for one in batch.hunts)
-    hunts = ", ".join(begun)
-    hunts = f", hunts {hunts}" if hunts else ""
+    hunts = f", hunts {', '.join(map(str, begun))}" if begun else ""
     what = printable(batch.file) if batch.file else "together"
     return f"{batch.name}: {what}{hunts}; {ended} of {len(batch.hunts)} with a verdict"
 
 
-class ResultPath(click.ParamType[tuple[str, Path]]):
-    """A file or folder of results, with the name of its build before it where one is given."""
+def _result(text: str) -> tuple[str, Path]:
+    name, separator, path = text.partition("=")
+    if not separator or Path(text).exists():
+        name, path = "", text
+    if not Path(path).exists():
+        raise ValueError(f"is no result: there is no file or folder {path!r}.")
+    return name, Path(path)
 
-    name = "[NAME=]PATH"
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Path]:
-        """The name, or nothing, and the path."""
-        if isinstance(value, tuple):
-            return value
-        text = str(value)
-        name, separator, path = text.partition("=")
-        if not separator or Path(text).exists():
-            name, path = "", text
-        if not Path(path).exists():
-            self.fail(f"There is no file or folder {path!r}.", param, ctx)
-        return name, Path(path)
+def complete_result(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+    """Files, which the shell knows best; behind the name of a build, those that no shell changes."""
+    from click.shell_completion import CompletionItem
 
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
-        """Files, which the shell knows best; behind the name of a build, those that no shell changes."""
-        from click.shell_completion import CompletionItem
+    name, separator, typed = incomplete.partition("=")
+    if not separator:
+        return [CompletionItem(incomplete, type="file")]
+    before = typed[: typed.rfind("/") + 1]
+    try:
+        found = [f"{name}={before}{each.name}{'/' * each.is_dir()}" for each in Path(before or ".").iterdir()]
+    except OSError:
+        return []
+    return [CompletionItem(each) for each in complete(found, incomplete)]
 
-        name, separator, typed = incomplete.partition("=")
-        if not separator:
-            return [CompletionItem(incomplete, type="file")]
-        before = typed[: typed.rfind("/") + 1]
-        try:
-            found = [f"{name}={before}{each.name}{'/' * each.is_dir()}" for each in Path(before or ".").iterdir()]
-        except OSError:
-            return []
-        return [CompletionItem(each) for each in complete(found, incomplete)]
+
+RESULT = Parsed(
+    "[NAME=]PATH", _result
+)  # a file or folder of results, with the name of its build before it if one is given
 
 
 @click.command(epilog=ADD)
-@click.argument("files", metavar="[NAME=]PATH...", type=ResultPath(), nargs=-1, required=True)
+@click.argument("files", metavar="[NAME=]PATH...", type=RESULT, nargs=-1, required=True, shell_complete=complete_result)
 @builder_option("System. Default: the engine that the files name.", default="")
 @click.option(
     "--host", default="unknown", show_default=True, metavar="NAME", shell_complete=host_name,
@@ -183,13 +155,11 @@ class ResultPath(click.ParamType[tuple[str, Path]]):
 @click.option("--date", type=click.DateTime(["%Y-%m-%d"]), metavar="YYYY-MM-DD", help="When, in UTC. Default: now.")
 @click.option("--from", "whose", default="", metavar="NAME", help="Whose they are.")
 @history_option
-@click.pass_context
 def add(
-    ctx: click.Context,
     files: tuple[tuple[str, Path], ...],
     builder: str,
     host: str,
-    date: object,
+    date: datetime | None,
     whose: str,
     history: Path | None,
 ) -> None:
@@ -199,8 +169,6 @@ def add(
     col-1 to col-n. What is added is listed, reported and queried as any comparison, is marked as made by hand, and counts
     for no hunt. It has intervals only where builds were measured more than once.
     """
-    from datetime import UTC, datetime
-
     from perfbisect.core.domain.events import RunFinished
     from perfbisect.store.hand_files import checked_name, read_results
     from perfbisect.store.hand_trials import add as store
@@ -209,22 +177,18 @@ def add(
     for option, text in (("--builder", builder), ("--host", host), ("--from", whose)):
         if text:
             checked_name(text, option)
-    at = date.replace(tzinfo=UTC).timestamp() if isinstance(date, datetime) else datetime.now(UTC).timestamp()
+    at = (date.replace(tzinfo=UTC) if date else datetime.now(UTC)).timestamp()
     sets: list[Results] = [each for name, path in files for each in read_results(path, name)]
     made = trial_of(sets, builder, host, at)
-    with closing(History.open(history or of_group(ctx))) as opened:
+    with closing(History.open(history)) as opened:
         name, new = store(opened, made, whose)
     if not new:
         say(f"{name} has these results already.")
         return
-    request = made.request
-    extent = f"{count(len(request.subjects), 'build')}, {count(len(request.works), 'test')}, {count(sum(isinstance(each, RunFinished) for each in made.events), 'result')}"
-    say(
-        printable(
-            f"{name}: {extent}"
-            + (f"; left out: {count(made.left_out, 'test')} that only warm up" if made.left_out else "")
-        )
-    )
+    results = sum(isinstance(each, RunFinished) for each in made.events)
+    sizes = ((len(made.request.subjects), "build"), (len(made.request.works), "test"), (results, "result"))
+    left_out = f"; left out: {count(made.left_out, 'test')} that only warm up" if made.left_out else ""
+    say(printable(f"{name}: {', '.join(count(size, what) for size, what in sizes)}{left_out}"))
     say(f"`bisect show {name}` prints it.")
 
 

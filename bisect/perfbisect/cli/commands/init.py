@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perfbisect.cli.options.common import say
-from perfbisect.cli.options.measurement import PATH
+from perfbisect.cli.options.common import PATH, say
+from perfbisect.wording.text import printable, shell_words
 
 if TYPE_CHECKING:
     from perfbisect.hunt.proposal import Described, Look
@@ -33,6 +33,7 @@ def init(repo: Path | None, name: str, into: Path | None, only_print: bool) -> i
 
     It looks at the tags, the build system, the benchmarks and what cannot change the speed.
     """
+    from perfbisect.folders import config_folder
     from perfbisect.hunt.proposal import Look, look
     from perfbisect.recipes import proposal
 
@@ -40,7 +41,7 @@ def init(repo: Path | None, name: str, into: Path | None, only_print: bool) -> i
     if not isinstance(found, Look):
         say("\n".join(_described(found)))
         return 0
-    folder = _folder(into)
+    folder = into.expanduser().absolute() if into else config_folder()
     files = {
         folder / "builders" / found.proposal.name / "builder.toml": proposal.builder(found.proposal),
         folder / "workloads" / found.proposal.name / "suite.toml": proposal.suite(found.proposal),
@@ -56,15 +57,7 @@ def init(repo: Path | None, name: str, into: Path | None, only_print: bool) -> i
     return 0
 
 
-def _folder(into: Path | None) -> Path:
-    from perfbisect.folders import config_folder
-
-    return into.expanduser().absolute() if into else config_folder()
-
-
 def _described(found: "Described") -> list[str]:
-    from perfbisect.wording.text import shell_words
-
     builder = found.builder
     words = ["bisect", "run", found.good, found.bad, "--builder", builder.name, "--workload", found.workload]
     return [
@@ -76,17 +69,13 @@ def _described(found: "Described") -> list[str]:
 
 
 def _found(found: "Look") -> list[str]:
-    from perfbisect.wording.text import printable
-
     proposal, range_ = found.proposal, found.range
-    tags = f"{range_.good} and {range_.bad}" + (f", tagged {proposal.patterns[0]}" if proposal.patterns else "")
-    files = f"{found.files:,} files" + (f", most in {found.language}" if found.language else "")
-    bench = proposal.benchmark
+    tagged = f", tagged {proposal.patterns[0]}" if proposal.patterns else ": there are no tags of releases"
     rows = {
-        "tree": files,
-        "ends": tags if proposal.patterns else f"{range_.good} and {range_.bad}: there are no tags of releases",
+        "tree": f"{found.files:,} files" + (f", most in {found.language}" if found.language else ""),
+        "ends": f"{range_.good} and {range_.bad}{tagged}",
         "built by": proposal.system or "nothing: it is used as it is checked out",
-        "benchmark": bench.what if bench else "none found",
+        "benchmark": proposal.benchmark.what if proposal.benchmark else "none found",
         "ignored": ", ".join(proposal.ignore) or "nothing",
         "submodules": ", ".join(found.submodules) or "none",
     }
@@ -130,8 +119,6 @@ def _dry_run(found: "Look", into: Path | None) -> str:
 
 
 def _to_do(found: "Look", into: Path | None, suite: Path) -> list[str]:
-    from perfbisect.wording.text import shell_words
-
     proposal = found.proposal
     words = ["bisect", "run", found.range.good, found.range.bad, "--builder", proposal.name]
     words += ["--workload", proposal.workload, "--repo", str(found.repository.folder)]
@@ -141,7 +128,6 @@ def _to_do(found: "Look", into: Path | None, suite: Path) -> list[str]:
     if not proposal.benchmark:
         advice = [f"No benchmark was found. First put the command to measure into {suite}; until then a run fails."]
     elif not proposal.benchmark.workloads[0].cost:
-        advice = [
-            f"The duration of {proposal.workload} is measured. Give it arguments, or a pattern for its output, in {suite}"
-        ]
+        what = f"The duration of {proposal.workload} is measured."
+        advice = [f"{what} Give it arguments, or a pattern for its output, in {suite}"]
     return ["", *advice, "Try:", f"  {shell_words(words)}"]

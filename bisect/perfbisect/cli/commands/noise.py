@@ -1,19 +1,24 @@
 """`bisect noise`: measure the noise of a host, and the smallest change that it can show."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from perfbisect.cli.options.common import clone_progress, leasing, notify_option, wait_callback
-from perfbisect.cli.options.completion import builder_option, host_name, workload_option
+from perfbisect.cli.options.common import clone_progress, host_argument, leasing_for, notify_option
+from perfbisect.cli.options.completion import builder_option, workload_option
 from perfbisect.cli.options.measurement import (
     announce_recipes,
+    how_options,
+    json_form_option,
     round_options,
     settings_of,
     what_options,
 )
 from perfbisect.ui.stream import note
+
+if TYPE_CHECKING:
+    from perfbisect.host.lock import WaitCallback
 
 EPILOG = """\b
 Examples:
@@ -29,21 +34,22 @@ Ctrl-C keeps what was measured, and `bisect resume n4` continues it. `bisect his
 
 
 @click.command(epilog=EPILOG)
-@click.argument("host", default="local", shell_complete=host_name)
+@host_argument
 @workload_option("Workload to run.", required=True)
 @click.option("--rev", metavar="REV", help="Release or git revision to build; none with --builder host.")
 @builder_option("System to build.", required=True)
 @what_options
-@round_options(8, 4, "Starts of the server.")
+@how_options
+@json_form_option
 @notify_option
+@round_options(8, 4, "Starts of the server.")
 def noise(
-    host: str,
     workload: str,
     rev: str | None,
     visits: int,
     runs: int,
-    as_json: bool,
-    wait: bool,
+    form: str,
+    waiting: "WaitCallback | None",
     notify: tuple[str, ...],
     history: Path | None,
     **options: Any,
@@ -55,34 +61,27 @@ def noise(
     """
     from dataclasses import replace
 
-    from perfbisect.cli.trials import carried_out, conclude
+    from perfbisect.cli.trials import conclude, measured
     from perfbisect.core.domain.settings import TrialBuild, TrialType
-    from perfbisect.hunt.leased_hosts import purpose_of
     from perfbisect.hunt.notification import notifying
     from perfbisect.hunt.resolve import builder_of, choose_metric, resolve_settings
     from perfbisect.hunt.trials.builds import hosts_as_builds
-    from perfbisect.hunt.trials.session import begin
     from perfbisect.hunt.trials.setup import TrialSetup
     from perfbisect.recipes.workload import load_workload
 
-    requested = settings_of(options, good=rev or "", bad=rev or "", workload=workload, host=host)
+    requested = settings_of(options, good=rev or "", bad=rev or "", workload=workload)
     announce_recipes(requested)
     builder = builder_of(requested)
     chosen = {workload: load_workload(workload, builder.driver, requested.workloads_path)}
     if bool(builder.installed) == bool(rev):
-        raise click.UsageError(
-            "--rev names the build." if not rev else f"Nothing of {builder.name} is built: no --rev."
-        )
+        raise click.UsageError(f"Nothing of {builder.name} is built: no --rev." if rev else "--rev names the build.")
     if builder.installed:
         settings, subjects = hosts_as_builds(requested, builder, least=1)
         settings = replace(settings, metric=choose_metric(settings.metric, [*chosen.values()]))
     else:
         settings = resolve_settings(requested, clone_progress=clone_progress)
         subjects = [TrialBuild(str(rev), settings.good_commit)]
-    lease = leasing(settings.hosts, settings.hosts_path, purpose=purpose_of(settings))
-    with notifying(notify, history, note) as begun, lease:
-        plan = TrialSetup.make(TrialType.NOISE, settings, subjects, chosen, visits, runs, wait_callback(wait))
-        trial, cut = carried_out(
-            lambda view, noted: begin(plan, history, view, note, noted), history, begun, quiet=as_json
-        )
-    return conclude(trial, cut, history, "json" if as_json else "")
+    with notifying(notify, history, note) as begun, leasing_for(settings):
+        plan = TrialSetup.make(TrialType.NOISE, settings, subjects, chosen, visits, runs, waiting)
+        ended = measured(plan, history, form, begun)
+    return conclude(ended, history, form)

@@ -2,20 +2,16 @@
 
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from perfbisect.cli.options.common import (
-    history_option,
-    leasing,
-    notify_option,
-    wait_callback,
-    wait_option,
-)
-from perfbisect.cli.options.completion import hunt_number
-from perfbisect.cli.options.measurement import announce_recipes, continued
-from perfbisect.cli.options.param_types import COUNT, HUNT
+from perfbisect.cli.options.common import id_argument, leasing_for, notify_option
+from perfbisect.cli.options.measurement import announce_recipes, continued, json_form_option, round_options
 from perfbisect.ui.stream import note
+
+if TYPE_CHECKING:
+    from perfbisect.host.lock import WaitCallback
 
 EPILOG = """\b
 Examples:
@@ -36,18 +32,14 @@ does not build; 3 usage or configuration error, 4 environment failure, 130 inter
 
 
 @click.command(epilog=EPILOG)
-@click.argument("hunt", type=HUNT, required=False, shell_complete=hunt_number)
-@click.option(
-    "--visits", type=click.IntRange(2, 1_000_000), default=6, show_default=True, help="Rounds: visits of each build."
-)
-@click.option("--runs", type=COUNT, default=2, show_default=True, help="Timed runs in each visit.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object at the end.")
-@wait_option
+@id_argument()
+@json_form_option
 @notify_option
-@history_option
+@round_options(6, 2, "Rounds: visits of each build.", least=2)
 def prove(
-    hunt: int | None, visits: int, runs: int, as_json: bool, wait: bool, notify: tuple[str, ...], history: Path | None
-) -> int:
+    hunt: int | None, visits: int, runs: int, form: str, waiting: "WaitCallback | None", notify: tuple[str, ...],
+    history: Path | None,
+) -> int:  # fmt: skip
     """Revert the culprit of HUNT (default: the latest that named one) on top of bad, and measure what that regains.
 
     Good, bad, and bad without the culprit take turns, with the settings of the hunt, on its first host. The share that
@@ -55,24 +47,19 @@ def prove(
     """
     from dataclasses import replace
 
-    from perfbisect.cli.trials import carried_out, conclude
-    from perfbisect.hunt.leased_hosts import purpose_of
+    from perfbisect.cli.trials import conclude, measured
     from perfbisect.hunt.notification import notifying
     from perfbisect.hunt.trials.proof import claim_of, proof_setup
-    from perfbisect.hunt.trials.session import begin
     from perfbisect.store.history import History
 
     with closing(History.open(history)) as opened:
         claim = claim_of(opened, hunt)
     claim = replace(claim, settings=continued(claim.settings), together=tuple(map(continued, claim.together)))
     announce_recipes(claim.settings)
-    first = claim.settings.hosts[:1]
     with (
         notifying(notify, history, note) as begun,
-        leasing(first, claim.settings.hosts_path, purpose=purpose_of(claim.settings)),
-        proof_setup(claim, visits, runs, wait_callback(wait), note) as plan,
+        leasing_for(replace(claim.settings, further_hosts=())),
+        proof_setup(claim, visits, runs, waiting, note) as plan,
     ):
-        trial, cut = carried_out(
-            lambda view, noted: begin(plan, history, view, note, noted), history, begun, quiet=as_json
-        )
-    return conclude(trial, cut, history, "json" if as_json else "")
+        ended = measured(plan, history, form, begun)
+    return conclude(ended, history, form)

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from perfbisect.cli.options.common import history_option, output_width, say, say_json
+from perfbisect.cli.options.common import history_option, json_option, output_width, say, say_json
 from perfbisect.errors import UsageError
 from perfbisect.store.history import History
 from perfbisect.store.query import Answer
@@ -35,7 +35,7 @@ FIRST_SECONDS = 0.3
 
 @click.command(epilog=EPILOG)
 @click.argument("sql")
-@click.option("--json", "as_json", is_flag=True, help="A JSON array of objects.")
+@json_option("A JSON array of objects.")
 @click.option("--csv", "as_csv", is_flag=True, help="Comma-separated values with a header.")
 @history_option
 def query(sql: str, history: Path | None, as_json: bool, as_csv: bool) -> None:
@@ -87,11 +87,9 @@ def write_table(answer: Answer) -> None:
         if len(first) == FIRST_ROWS or time.monotonic() - begun > FIRST_SECONDS:
             break
     head = [*map(printable, answer.columns)]
+    types = [{type(value) for value in values} for values in zip(*first, strict=True)]
     numbers = [
-        name
-        for place, name in enumerate(head)
-        if any(isinstance(row[place], int | float) for row in first)
-        and not any(isinstance(row[place], str | bytes) for row in first)
+        name for name, found in zip(head, types, strict=False) if found & {int, float} and not found & {str, bytes}
     ]
     layout = Layout.fit(head, [*map(cells, first)], right=numbers, width=output_width())
     say(layout.line(head))

@@ -1,17 +1,29 @@
 """`bisect builders`, `bisect workloads` and `bisect hosts`: list recipes, or print one as TOML, fully resolved."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from perfbisect.cli.options.common import say, table
+from perfbisect.cli.options.common import say
 from perfbisect.cli.options.completion import builder_name, host_name, workload_name
 from perfbisect.cli.options.measurement import builders_option, inventory_option, workloads_option
+from perfbisect.ui.stream import note
+from perfbisect.wording.text import printable
 
 if TYPE_CHECKING:
     from perfbisect.recipes.workload import Workload
+
+
+def table(rows: "Sequence[Sequence[str]]") -> None:
+    """Print rows in aligned columns."""
+    from perfbisect.wording.table import columns
+
+    if rows:
+        say("\n".join(columns([[*map(printable, row)] for row in rows])))
+    else:
+        note("none")
 
 
 @click.command(
@@ -30,9 +42,7 @@ def builders(show: str | None, builders: Path | None) -> None:
         return
     builder = load_builder(show, builders or "")
     say("".join(f"# {folder}\n" for folder in (builder.folder, *builder.inherited)))
-    say(to_toml(builder))
-    for line in listing(builder):
-        say(line)
+    say("\n".join([to_toml(builder), *listing(builder)]))
 
 
 @click.command(
@@ -56,15 +66,12 @@ def workloads(show: str | None, builder: str | None, builders: Path | None, work
     for workload in chosen(show, known) if show else known:
         alike.setdefault(full_name(workload), []).append(workload)
     if not show:
-        table(
-            [
-                (name, ", ".join(one.driver for one in each), each[0].group, each[0].summary)
-                for name, each in alike.items()
-            ]
-        )
-    for one, *others in alike.values() if show else ():
-        drivers = [one.driver, *(each.driver for each in others)]
-        suite = Suite(summary=one.summary, driver=drivers if others else one.driver, workloads={one.name: one})
+        drivers = {name: ", ".join(one.driver for one in each) for name, each in alike.items()}
+        table([(name, drivers[name], each[0].group, each[0].summary) for name, each in alike.items()])
+        return
+    for one, *others in alike.values():
+        systems = [one.driver, *(each.driver for each in others)]
+        suite = Suite(summary=one.summary, driver=systems if others else one.driver, workloads={one.name: one})
         say(f"# {one.folder}\n{to_toml(suite)}")
 
 
@@ -91,7 +98,6 @@ def hosts(show: str | None, hosts: Path | None) -> None:
     from perfbisect.host.leases import all_records
     from perfbisect.recipes.inventory import Inventory, LeaseEntry, load_host, load_hosts, load_leases
     from perfbisect.recipes.toml import to_toml
-    from perfbisect.wording.text import printable
 
     leases = {each.name: each for each in load_leases(hosts or "")}
     if show:

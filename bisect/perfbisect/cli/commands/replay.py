@@ -1,17 +1,20 @@
 """`bisect replay`: repeat the decisions of a past hunt from its log, without touching a host."""
 
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from perfbisect.cli.options.common import history_option, say
-from perfbisect.cli.options.completion import hunt_number
-from perfbisect.cli.options.measurement import announce, continued, least
-from perfbisect.cli.options.param_types import COUNT, HUNT, Minutes, Percent
-from perfbisect.core.domain.settings import CAP
+from perfbisect.cli.options.common import history_option, id_argument, say
+from perfbisect.cli.options.measurement import (
+    announce,
+    confidence_option,
+    continued,
+    effect_option,
+    limit_options,
+    policy_of,
+)
 from perfbisect.ui.stream import note
 
 EPILOG = """\b
@@ -28,12 +31,10 @@ UNDECIDED = 2
 
 
 @click.command(epilog=EPILOG)
-@click.argument("hunt", type=HUNT, required=False, shell_complete=hunt_number)
-@click.option("--confidence", type=Percent(CAP), help="Probability at which a culprit is named.")
-@click.option("--min-effect", type=Percent(), help="Smallest change of interest.")
-@click.option("--max-builds", type=COUNT, help="Stop after this many builds.")
-@click.option("--max-runs", type=COUNT, help="Stop after this many timed runs.")
-@click.option("--max-time", "max_minutes", type=Minutes(), help="Stop after this time: 90s, 45m, 2h.")
+@id_argument()
+@confidence_option()
+@effect_option("Smallest change of interest.")
+@limit_options
 @history_option
 def replay(hunt: int | None, history: Path | None, **rules: Any) -> int:
     """Repeat the decisions of HUNT (default: the latest) from its log, with its own settings or with others.
@@ -67,35 +68,27 @@ def replay(hunt: int | None, history: Path | None, **rules: Any) -> int:
     span, _ = read_hunt_range(settings, builder)
     if span.candidates != candidates:
         raise UsageError(f"The range of hunt {number} in {settings.repository} has changed.")
-    asked = {name: value for name, value in rules.items() if value is not None}
-    policy = replace(settings.policy, **(asked | least(asked["min_effect"]) if "min_effect" in asked else asked))
+    policy = policy_of(rules, settings.policy)
     hosts = settings.hosts if settings.further_hosts else ()
     build_hosts = next((event.build_hosts for _, event in reversed(events) if isinstance(event, HuntStarted)), ())
+    problem = SearchProblem(span.graph, candidates, policy, settings.metric, hosts, settings.prior, build_hosts)
     repository = open_repository(Path(settings.repository))
     if together:
         note(f"Hunt {number} was carried out {together}. Budgets count for it alone in a replay.")
-    for runs, decision in decisions(
-        SearchProblem(span.graph, candidates, policy, settings.metric, hosts, settings.prior, build_hosts),
-        events,
-        began,
-        shared=bool(together),
-    ):
-        if isinstance(decision.order, Measure):
-            leader = int(decision.belief.culprit.argmax())
-            likely = chance(float(decision.belief.culprit[leader]))
-            ends = decision.order.purpose is Purpose.ENDS
-            say(
-                f"{runs:5} runs  {'the ends are compared' if ends else f'{candidates[leader][:10]} leads with {likely}'}"
-            )
-        else:
+    for runs, decision in decisions(problem, events, began, shared=bool(together)):
+        order, culprit = decision.order, decision.belief.culprit
+        if not isinstance(order, Measure):
             say(f"{runs:5} runs  verdict")
-            for sentence in sentences(
-                decision.order,
+            found = sentences(
+                order,
                 lambda node: describe(repository, candidates[node]),
                 settings.metric,
                 lambda node: systems.get(candidates[node], ""),
-            ):
-                say(sentence)
-            return exit_status(decision.order)
+            )
+            say("\n".join(found))
+            return exit_status(order)
+        leader = int(culprit.argmax())
+        leads = f"{candidates[leader][:10]} leads with {chance(float(culprit[leader]))}"
+        say(f"{runs:5} runs  {'the ends are compared' if order.purpose is Purpose.ENDS else leads}")
     say("The log ends here; with these settings the hunt would continue.")
     return UNDECIDED

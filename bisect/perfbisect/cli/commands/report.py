@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from perfbisect.cli.options.common import history_option, say
-from perfbisect.cli.options.completion import any_id
+from perfbisect.cli.options.common import FILE, FOLDER, PATH, history_option, id_argument, say
 from perfbisect.cli.options.forms import Clone
-from perfbisect.cli.options.param_types import Which
+from perfbisect.cli.options.param_types import ANY
 from perfbisect.errors import PerfBisectError, UsageError
+from perfbisect.store.batches import read_batch
 from perfbisect.store.history import History
 from perfbisect.store.listing import Listed, ListedTrial
 from perfbisect.ui.stream import note
@@ -31,75 +31,56 @@ A page is one file that needs no network: mail it, or keep it with the issue.
 
 
 @click.command(epilog=EPILOG)
-@click.argument("hunt", type=Which(batches=True), required=False, shell_complete=any_id)
+@id_argument(ANY)
 @click.option(
-    "--output",
-    "-o",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
+    "--output", "-o", metavar="FILE", type=PATH,
     help="Page to write. Default: hunt-12.html, c3.html, … in the working directory. Of a batch: a folder.",
-)
+)  # fmt: skip
 @click.option("--markdown", is_flag=True, help="Print Markdown for an issue, and write no page.")
 @click.option(
-    "--speedscope",
-    metavar="FILE",
-    type=click.Path(dir_okay=False, path_type=Path),
+    "--speedscope", metavar="FILE", type=FILE,
     help="Write the profiles of culprit and parent for speedscope as well.",
-)
+)  # fmt: skip
 @click.option(
-    "--folded",
-    metavar="FOLDER",
-    type=click.Path(file_okay=False, path_type=Path),
+    "--folded", metavar="FOLDER", type=FOLDER,
     help="Write them as folded stacks as well: parent.folded and culprit.folded.",
-)
+)  # fmt: skip
 @click.option(
-    "--all",
-    "everything",
-    metavar="FOLDER",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Write an index and the pages of the whole history.",
+    "--all", "everything", metavar="FOLDER", type=FOLDER, help="Write an index and the pages of the whole history."
 )
 @history_option
 @click.pass_context
 def report(
-    ctx: click.Context,
-    hunt: int | str | None,
-    output: Path | None,
-    markdown: bool,
-    speedscope: Path | None,
-    folded: Path | None,
-    everything: Path | None,
-    history: Path | None,
-) -> None:
+    ctx: click.Context, hunt: int | str | None, output: Path | None, markdown: bool, speedscope: Path | None,
+    folded: Path | None, everything: Path | None, history: Path | None,
+) -> None:  # fmt: skip
     """Write a page about HUNT (default: the latest): verdict, runs, reason, functions and diff, flame graph, costs."""
-    if everything and (hunt is not None or output or markdown or speedscope or folded):
+    name, profiles = hunt if isinstance(hunt, str) else "", speedscope or folded
+    if everything and (hunt is not None or output or markdown or profiles):
         raise click.UsageError("--all writes everything: leave out HUNT and the other options.")
     if markdown and output:
         raise click.UsageError("Choose one of --markdown and --output.")
-    if everything:
-        with closing(History.open(history, read_only=True)) as opened:
-            write_all(opened, everything, history)
-        return
-    if isinstance(hunt, str) and hunt.startswith("b"):
-        if markdown or speedscope or folded:
-            raise click.UsageError(f"{hunt} is a batch: it has an index and pages only.")
-        with closing(History.open(history, read_only=True)) as opened:
-            write_all(opened, output or Path(f"batch-{hunt[1:]}"), history, hunts_of_batch(opened, hunt))
-        return
-    if isinstance(hunt, str) and (speedscope or folded):
-        raise UsageError(f"{hunt} has no profiles: they are recorded after the verdict of a hunt.")
+    if name.startswith("b") and (markdown or profiles):
+        raise click.UsageError(f"{name} is a batch: it has an index and pages only.")
+    if name and profiles:
+        raise UsageError(f"{name} has no profiles: they are recorded after the verdict of a hunt.")
     with closing(History.open(history, read_only=True)) as opened:
-        hunt = opened.latest() if hunt is None else hunt
-        if isinstance(hunt, int):
-            write_profiles(opened, hunt, speedscope, folded)
-        if not markdown:
-            path = output or Path(page_name(hunt))
-            write(path, page_of(opened, hunt, history))
-            say(str(path))
+        if everything:
+            write_all(opened, everything, history)
+        elif name.startswith("b"):
+            batch = read_batch(opened, int(name[1:]))
+            begun = {one.hunt for one in batch.hunts if one.hunt is not None}
+            write_all(opened, output or Path(f"batch-{batch.id}"), history, begun)
+        else:
+            one = opened.latest() if hunt is None else hunt
+            if isinstance(one, int) and profiles:
+                write_profiles(opened, one, speedscope, folded)
+            if not markdown:
+                write(output or Path(page_name(one)), page_of(opened, one, history))
     if markdown:
         from perfbisect.cli.commands.show import show
 
-        ctx.invoke(show, hunt=hunt, history=history, as_json=False, as_csv=False, as_tsv=False, markdown=True)
+        ctx.invoke(show, hunt=hunt, history=history, as_markdown=True)
 
 
 def page_name(hunt: int | str) -> str:
@@ -123,8 +104,6 @@ def page_of(history: History, hunt: int | str, given: Path | None, index: str = 
 
 def write_profiles(history: History, hunt: int, speedscope: Path | None, folded: Path | None) -> None:
     """Write the files of profiles that are wanted. Raises UsageError where the hunt has none."""
-    if not (speedscope or folded):
-        return
     from perfbisect.report import profiles as files
 
     found = files.profiles(entry.event for entry in history.events(hunt))
@@ -132,19 +111,9 @@ def write_profiles(history: History, hunt: int, speedscope: Path | None, folded:
         raise UsageError(f"Hunt {hunt} has no profiles.", "They are recorded after the verdict, where perf can sample.")
     if speedscope:
         write(speedscope, files.speedscope(found, f"hunt {hunt}"))
-        say(str(speedscope))
     if folded:
-        for side, stacks in (("parent", found.parent), ("culprit", found.culprit)):
-            path = folded / f"{side}.folded"
-            write(path, files.folded(stacks))
-            say(str(path))
-
-
-def hunts_of_batch(history: History, name: str) -> set[int]:
-    """The hunts of a batch that have begun. Raises UsageError when there is no such batch."""
-    from perfbisect.store.batches import read_batch
-
-    return {one.hunt for one in read_batch(history, int(name[1:])).hunts if one.hunt is not None}
+        write(folded / "parent.folded", files.folded(found.parent))
+        write(folded / "culprit.folded", files.folded(found.culprit))
 
 
 def write_all(history: History, folder: Path, given: Path | None, only: Collection[int] | None = None) -> None:
@@ -163,12 +132,13 @@ def write_all(history: History, folder: Path, given: Path | None, only: Collecti
             note(f"No page of {one.id}: {trouble}")
             continue
         written[one.id] = page_name(one.id)
-        write(folder / written[one.id], page)
+        write(folder / written[one.id], page, quiet=True)
     write(folder / "index.html", index_page(hunts, trials, written))
-    say(str(folder / "index.html"))
 
 
-def write(path: Path, text: str) -> None:
-    """Write a file, with its folder."""
+def write(path: Path, text: str, *, quiet: bool = False) -> None:
+    """Write a file, with its folder, and say where."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8", errors="backslashreplace")
+    if not quiet:
+        say(str(path))

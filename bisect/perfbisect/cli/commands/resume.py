@@ -1,7 +1,7 @@
 """`bisect resume`: continue an interrupted session."""
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,21 +9,21 @@ import click
 
 from perfbisect.cli.options.common import (
     history_option,
-    leasing,
+    id_argument,
+    leasing_for,
     notify_option,
     open_view,
     say_failures,
     view_options,
-    wait_callback,
-    wait_option,
+    waiting_option,
 )
-from perfbisect.cli.options.completion import hunt_number
 from perfbisect.cli.options.measurement import announce_recipes, continued
-from perfbisect.cli.options.param_types import Which
+from perfbisect.cli.options.param_types import ANY
 from perfbisect.report.command_line import command_on
 from perfbisect.ui.stream import note
 
 if TYPE_CHECKING:
+    from perfbisect.host.lock import WaitCallback
     from perfbisect.store.batches import Batch
 
 UNFINISHED = ("interrupted", "failed")
@@ -39,11 +39,11 @@ Examples:
 
 
 @click.command(epilog=EPILOG)
-@click.argument("hunt", type=Which(batches=True), required=False, shell_complete=hunt_number)
+@id_argument(ANY)
 @click.option(
     "--all", "everything", is_flag=True, help="Continue all interrupted hunts, and begin what is left of batches."
 )
-@wait_option
+@waiting_option
 @notify_option
 @view_options
 @history_option
@@ -52,7 +52,7 @@ def resume(
     everything: bool,
     history: Path | None,
     view: str | None,
-    wait: bool,
+    waiting: "WaitCallback | None",
     notify: tuple[str, ...],
 ) -> int:
     """Continue HUNT (default: the latest unfinished session) after an interruption or a failure, without repeating finished work.
@@ -65,7 +65,6 @@ def resume(
         return resume_all(history, plain=view == "plain")
     from perfbisect.core.domain.settings import Settings
     from perfbisect.hunt import session
-    from perfbisect.hunt.leased_hosts import purpose_of
     from perfbisect.hunt.notification import notifying
 
     def announced(stored: Settings) -> Settings:
@@ -74,32 +73,30 @@ def resume(
         return settings
 
     def leased(settings: Settings, nodes: Mapping[str, str]) -> AbstractContextManager[None]:
-        minutes = 0 if batch else settings.policy.max_minutes
-        return leasing(settings.hosts, settings.hosts_path, nodes, purpose=purpose_of(settings), minutes=minutes)
+        return leasing_for(settings, nodes, 0 if batch else settings.policy.max_minutes)
 
     hunt = latest_unfinished(history) if hunt is None else hunt
     if isinstance(hunt, str) and not hunt.startswith("b"):
         from perfbisect.cli.trials import carried_out, conclude
         from perfbisect.hunt.trials import session as trials
 
-        batch, name, waiting = None, hunt, wait_callback(wait)
+        batch, name = None, hunt
+        form, view = ("json", None) if view == "json" else ("", view)
         with notifying(notify, history, note) as begun:
-            trial, cut = carried_out(
+            ended = carried_out(
                 lambda opened, noted: trials.resume(name, history, opened, waiting, announced, noted, note, leased),
-                history, begun, quiet=view == "json", view=None if view == "json" else view,
+                history, form, begun, view,
             )  # fmt: skip
-        return conclude(trial, cut, history, "json" if view == "json" else "")
+        return conclude(ended, history, form)
     batch = unfinished_together(hunt, history)
     with notifying(notify, history, note) as begun:
         number, shown = hunt if isinstance(hunt, int) else 0, open_view(history, view)
-        outcomes = session.resume(number, batch, history, shown, wait_callback(wait), announced, begun, leased)
+        outcomes = session.resume(number, batch, history, shown, waiting, announced, begun, leased)
         return say_failures(outcomes, history)
 
 
 def latest_unfinished(given: Path | None) -> int | str:
     """The latest session of our own, hunt or trial, that was interrupted or has failed; without one the latest hunt."""
-    from contextlib import closing
-
     from perfbisect.store.history import History
 
     with closing(History.open(given)) as opened:
@@ -113,8 +110,6 @@ def unfinished_together(hunt: int | str, given: Path | None) -> "Batch | None":
 
     None for a hunt that goes on by itself. Raises UsageError for what is not gone on with here.
     """
-    from contextlib import closing
-
     from perfbisect.errors import UsageError
     from perfbisect.store.batches import batch_together, read_batch
     from perfbisect.store.history import History
@@ -133,8 +128,6 @@ def unfinished_together(hunt: int | str, given: Path | None) -> "Batch | None":
 
 def resume_all(given: Path | None, *, plain: bool) -> int:
     """Continue all interrupted hunts of our own and all unfinished batches; returns the highest exit status."""
-    from contextlib import closing
-
     from perfbisect.cli.commands.batch import follow
     from perfbisect.hunt.batch import VERDICTS, Task, range_of, tasks_of
     from perfbisect.store.batches import continue_batch, unfinished_batches
@@ -145,13 +138,14 @@ def resume_all(given: Path | None, *, plain: bool) -> int:
         known: set[int | None] = set()
         for batch in unfinished_batches(opened):
             known |= {one.hunt for one in batch.hunts}
+            left = [task for task in tasks_of(batch, opened) if task.status not in VERDICTS]
             if batch.together:  # its first hunt goes on with all
-                tasks += [task for task in tasks_of(batch, opened) if task.status not in VERDICTS][:1]
-                for task in tasks[-1:]:
+                left = left[:1]
+                for task in left:
                     task.batch = None
-                continue
-            continue_batch(opened, batch.id)
-            tasks += [task for task in tasks_of(batch, opened) if task.status not in VERDICTS]
+            else:
+                continue_batch(opened, batch.id)
+            tasks += left
         for one in opened.hunts():
             if one.state == "interrupted" and not one.origin and one.id not in known:
                 hosts = opened.settings(one.id).hosts
@@ -161,5 +155,4 @@ def resume_all(given: Path | None, *, plain: bool) -> int:
         if not tasks:
             note("No hunt is interrupted.")
             return 0
-        again = command_on("resume", "--all", given)
-        return follow(tasks, opened, given, again, plain=plain)
+        return follow(tasks, opened, given, command_on("resume", "--all", given), plain=plain)

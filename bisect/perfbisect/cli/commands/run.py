@@ -1,9 +1,8 @@
 """`bisect run`: find the commit that changed the speed between two revisions."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,14 +11,13 @@ from perfbisect.cli.options.common import (
     explain_option,
     history_option,
     hosts_option,
-    leasing,
+    leasing_for,
     notify_option,
     open_view,
     say,
     say_failures,
     view_options,
-    wait_callback,
-    wait_option,
+    waiting_option,
 )
 from perfbisect.cli.options.completion import builder_option, several_workloads_option
 from perfbisect.cli.options.measurement import (
@@ -30,9 +28,12 @@ from perfbisect.cli.options.measurement import (
     settings_of,
     what_options,
 )
-from perfbisect.cli.options.param_types import Member, Multiple, Suspect
+from perfbisect.cli.options.param_types import FACTOR, MEMBER, SUSPECT
 from perfbisect.core.domain.settings import Direction, Quick, Settings
 from perfbisect.ui.stream import note
+
+if TYPE_CHECKING:
+    from perfbisect.host.lock import WaitCallback
 
 EPILOG = """\b
 Examples:
@@ -77,10 +78,10 @@ history of its own. Exit status then: the highest of theirs.
     "--direction", type=click.Choice([d.value for d in Direction]),
     help="Change of the metric from good to bad. Default: the one that makes it worse.",
 )  # fmt: skip
-@click.option("--suspect", type=Suspect(), multiple=True, help="Prior weight of commits that touch PATH. Repeatable.")
+@click.option("--suspect", type=SUSPECT, multiple=True, help="Prior weight of commits that touch PATH. Repeatable.")
 @policy_options
 @click.option(
-    "--slow-after", type=Multiple(), metavar="FACTOR",
+    "--slow-after", type=FACTOR,
     help="Stop runs that take FACTOR times as long as those of GOOD, and count them as slower than that.",
 )  # fmt: skip
 @click.option(
@@ -93,22 +94,22 @@ history of its own. Exit status then: the highest of theirs.
 @click.option("--skip", metavar="REV|A..B", multiple=True, help="Leave out commits known to be broken. Repeatable.")
 @click.option("--retry-failed", is_flag=True, help="Build commits again that failed in earlier hunts.")
 @how_options
-@wait_option
+@waiting_option
 @notify_option
 @view_options
 @history_option
-@click.option("--in-batch", type=Member(), hidden=True)
+@click.option("--in-batch", type=MEMBER, hidden=True)
 def run(
     direction: str | None,
     history: Path | None,
     view: str | None,
-    wait: bool,
+    waiting: "WaitCallback | None",
     notify: tuple[str, ...],
     in_batch: tuple[int, int] | None,
+    dry_run: bool,
     **options: Any,
 ) -> int:
     """Find the commit that changed the speed between GOOD and BAD."""
-    from perfbisect.hunt.leased_hosts import purpose_of
     from perfbisect.hunt.notification import notifying
     from perfbisect.hunt.session import begin
     from perfbisect.hunt.setup import HuntSetup
@@ -116,16 +117,14 @@ def run(
     if in_batch:
         claim_in(in_batch, history)
     every = resolved(requested_settings(**options), Direction(direction) if direction else None)
-    settings = every[0]
-    minutes = settings.policy.max_minutes if len(every) == 1 else 0
-    lease = leasing(settings.hosts, settings.hosts_path, purpose=purpose_of(settings), minutes=minutes)
-    if options["dry_run"]:
+    alone = len(every) == 1
+    lease = leasing_for(every[0], minutes=every[0].policy.max_minutes if alone else 0)
+    if dry_run:
         from perfbisect.hunt.dry_run import lines
 
         with lease:
             say("\n".join(lines(every)))
         return 0
-    waiting = wait_callback(wait)
     with notifying(notify, history, note) as begun, lease:
         setups = HuntSetup.set_up(every, waiting)
         return say_failures(begin(setups, history, open_view(history, view), waiting, begun, in_batch), history)
@@ -137,10 +136,8 @@ def resolved(requested: Settings, direction: Direction | None) -> tuple[Settings
 
     every = [replace(requested, workload=name) for name in workloads_of(requested)]
     announce_recipes(*every)
-    found = [resolve_settings(every[0], direction, clone_progress=clone_progress)]
-    for each in every[1:]:
-        found.append(resolve_settings(replace(each, repository=found[0].repository), direction))
-    return tuple(found)
+    first = resolve_settings(every[0], direction, clone_progress=clone_progress)
+    return first, *(resolve_settings(replace(each, repository=first.repository), direction) for each in every[1:])
 
 
 def workloads_of(requested: Settings) -> tuple[str, ...]:
@@ -167,60 +164,35 @@ def claim_in(batch: tuple[int, int], history: Path | None) -> None:
         claim(opened, *batch)
 
 
-def requested_settings(
-    good: str,
-    bad: str,
-    workload: str,
-    host: tuple[str, ...],
-    build: tuple[str, ...],
-    command: str | None,
-    rate: str,
-    cost: str,
-    operations: str,
-    first_parent: bool,
-    skip: tuple[str, ...],
-    retry_failed: bool,
-    **options: Any,
-) -> Settings:
+def requested_settings(build: tuple[str, ...], command: str | None, **options: Any) -> Settings:
     """The settings that the options ask for. Raises UsageError for options that exclude each other."""
     from perfbisect.recipes.requested import RECIPE
 
     if options["builder"] == RECIPE and command is not None:  # that name alone would be the same for all repositories
         options["builder"] = ""
-    builder = options["builder"]
-    given = {"--build": build, "--rate": rate, "--cost": cost, "--operations": operations}
-    check_choice(builder, workload, command, [option for option, value in given.items() if value])
+    builder, workload = options["builder"], options["workload"]
+    patterns = {name: options[name] for name in ("rate", "cost", "operations")}
+    if command is None:
+        if beside := [name for name, value in {"build": build, **patterns}.items() if value]:
+            raise click.UsageError(f"--{beside[0]} needs a command: give it with --run.")
+        if not (builder and workload):
+            missing = "--workload" if builder else "--builder"
+            raise click.UsageError(f"{missing} is missing. Or measure any command, with --build and --run.")
+    elif workload:
+        raise click.UsageError("--workload and --run exclude each other: give one of them.")
+    if builder and build:
+        raise click.UsageError("--builder and --build exclude each other: give one of them.")
     if options["slow_after"] and options["all_steps"]:
         raise click.UsageError(
             "--slow-after and --all exclude each other: of a build whose runs are stopped it is not known how slow it is,"
             " so changes after it would be missed."
         )
-    quick = None if command is None else Quick(command, None if builder else build, rate, cost, operations)
+    policy = replace(policy_of(options), slow_after=options["slow_after"] or 0.0, layouts=options["layouts"])
     return settings_of(
         options,
-        good=good,
-        bad=bad,
-        workload=workload,
-        host=host[0],
-        further_hosts=host[1:],
-        first_parent=first_parent,
-        retry_failed=retry_failed,
-        skips=dict.fromkeys(skip, ""),
+        skips=dict.fromkeys(options["skip"], ""),
         suspects=dict(options["suspect"]),
-        policy=replace(policy_of(options), slow_after=options["slow_after"] or 0.0, layouts=options["layouts"]),
-        quick=quick,
-        explain=options["explain"],
+        policy=policy,
+        quick=None if command is None else Quick(command, None if builder else build, **patterns),
+        **{name: options[name] for name in ("good", "bad", "workload", "first_parent", "retry_failed", "explain")},
     )
-
-
-def check_choice(builder: str, workload: str, command: str | None, given: Sequence[str]) -> None:
-    """Raise UsageError unless build and workload are each given once; ``given`` are the options beside --run."""
-    if command is None and given:
-        raise click.UsageError(f"{given[0]} needs a command: give it with --run.")
-    if command is None and not (builder and workload):
-        missing = "--workload" if builder else "--builder"
-        raise click.UsageError(f"{missing} is missing. Or measure any command, with --build and --run.")
-    if command is not None and workload:
-        raise click.UsageError("--workload and --run exclude each other: give one of them.")
-    if builder and "--build" in given:
-        raise click.UsageError("--builder and --build exclude each other: give one of them.")

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perfbisect.cli.options.common import history_option, output_width, say, say_json
-from perfbisect.cli.options.completion import any_id
-from perfbisect.cli.options.forms import DELIMITERS, Clone, form_of, form_options, print_document, print_trial
-from perfbisect.cli.options.param_types import Which
+from perfbisect.cli.options.common import history_option, id_argument, output_width, say, say_json
+from perfbisect.cli.options.forms import DELIMITERS, Clone, form_options, print_document, print_trial
+from perfbisect.cli.options.param_types import ANY
 from perfbisect.store.history import History
 
 if TYPE_CHECKING:
@@ -30,52 +29,40 @@ Examples:
 
 
 @click.command(epilog=EPILOG)
-@click.argument("hunt", type=Which(batches=True), required=False, shell_complete=any_id)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@id_argument(ANY)
 @form_options
 @history_option
-def show(
-    hunt: int | str | None, history: Path | None, as_json: bool, as_csv: bool, as_tsv: bool, markdown: bool
-) -> None:
+def show(hunt: int | str | None, history: Path | None, form: str) -> None:
     """Report HUNT (default: the latest): verdict, proof, reason, candidates, counters, costs; or a trial."""
-    form = form_of(json=as_json, csv=as_csv, tsv=as_tsv, markdown=markdown)
-    if isinstance(hunt, str) and hunt.startswith("b"):
-        if form in ("json", *DELIMITERS):
-            raise click.UsageError(f"{hunt} is a batch: it is shown as a table only; its hunts have other forms.")
-        show_batch(hunt, history, form)
-        return
-    if isinstance(hunt, str):
-        with closing(History.open(history, read_only=True)) as opened:
-            trial = opened.trial(hunt)
-        if form in DELIMITERS and not hunt.startswith("c"):
-            raise click.UsageError(f"--{form} is for comparisons, and {hunt} is none.")
-        print_trial(trial, form, detailed=True)
-        return
-    if form in DELIMITERS:
-        raise click.UsageError(f"--{form} is for comparisons, as c3; `bisect query` prints hunts as CSV.")
     from perfbisect.report import hunt as builder
-    from perfbisect.report.reader import read_story
-
-    with closing(History.open(history, read_only=True)) as opened:
-        hunt = opened.latest() if hunt is None else hunt
-        story = read_story(opened, hunt, Clone(Path(opened.settings(hunt).repository)).describe)
-    if form == "json":
-        from perfbisect.report import published
-        from perfbisect.report.story import as_object
-
-        say_json(published.encoded(as_object(story)))
-    else:
-        print_document(builder.document(story), form)
-
-
-def show_batch(name: str, given: Path | None, form: str) -> None:
-    """Print the hunts of a batch with their states."""
     from perfbisect.report.markdown import fenced
+    from perfbisect.report.reader import read_story
     from perfbisect.store.batches import read_batch
 
-    with closing(History.open(given, read_only=True)) as opened:
-        lines = batch_table(read_batch(opened, int(name[1:])), opened, output_width())
-    say("\n".join(fenced(lines) if form == "markdown" else lines))
+    name = hunt if isinstance(hunt, str) else ""
+    if name.startswith("b") and form in ("json", *DELIMITERS):
+        raise click.UsageError(f"{name} is a batch: it is shown as a table only; its hunts have other forms.")
+    if not name and form in DELIMITERS:
+        raise click.UsageError(f"--{form} is for comparisons, as c3; `bisect query` prints hunts as CSV.")
+    with closing(History.open(history, read_only=True)) as opened:
+        if name.startswith("b"):
+            table = batch_table(read_batch(opened, int(name[1:])), opened, output_width())
+            say("\n".join(fenced(table) if form == "markdown" else table))
+        elif name:
+            trial = opened.trial(name)
+            if form in DELIMITERS and not name.startswith("c"):
+                raise click.UsageError(f"--{form} is for comparisons, and {name} is none.")
+            print_trial(trial, form, detailed=True)
+        else:
+            number = opened.latest() if hunt is None else int(hunt)
+            story = read_story(opened, number, Clone(Path(opened.settings(number).repository)).describe)
+            if form == "json":
+                from perfbisect.report import published
+                from perfbisect.report.story import as_object
+
+                say_json(published.encoded(as_object(story)))
+            else:
+                print_document(builder.document(story), form)
 
 
 def batch_table(batch: "Batch", history: History, width: int | None) -> list[str]:

@@ -2,16 +2,14 @@
 
 import math
 import sys
-from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from perfbisect.cli.options.common import clone_progress, say, say_json
+from perfbisect.cli.options.common import PATH, Decorator, clone_progress, json_option, say, say_json
 from perfbisect.cli.options.completion import builder_option
 from perfbisect.cli.options.measurement import announce, builders_option, policy_of, policy_options
-from perfbisect.cli.options.param_types import SEED, Minutes, Percent
+from perfbisect.cli.options.param_types import MINUTES, SEED, Parsed, Percent
 from perfbisect.errors import UsageError
 
 if TYPE_CHECKING:
@@ -42,24 +40,27 @@ STEPS = (
 )  # fmt: skip
 
 
-class Cost(click.ParamType[tuple[float, str]]):
-    """A bare number of runs, or a duration."""
+def _cost(text: str) -> tuple[float, str]:
+    try:
+        runs = float(text)
+    except ValueError:
+        return MINUTES.parse(text), "minutes"
+    if not (runs == 0 or 1e-6 <= runs <= 1e9):
+        raise ValueError("is neither a number of runs, up to 1e9, nor a duration; write 10, or 15m.")
+    return runs, "runs"
 
-    name = "COST"
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, str]:
-        """A number, and "runs" or "minutes"."""
-        if isinstance(value, tuple):
-            return value
-        try:
-            runs = float(str(value))
-        except ValueError:
-            return Minutes().convert(value, param, ctx), "minutes"
-        if not (runs == 0 or 1e-6 <= runs <= 1e9):
-            self.fail(
-                f"{value!r} is neither a number of runs, up to 1e9, nor a duration; write 10, or 15m.", param, ctx
-            )
-        return runs, "runs"
+COST = Parsed("COST", _cost)  # a number, and whether it is of runs or of minutes
+
+
+def share(name: str, default: str, text: str, **how: bool) -> Decorator:
+    """The option of that name, which is a share."""
+    return click.option(name, type=Percent(**how), default=default, show_default=True, help=text)
+
+
+def cost(name: str, default: str, text: str) -> Decorator:
+    """The option of that name, which is a cost."""
+    return click.option(name, type=COST, default=default, show_default=True, help=text)
 
 
 @click.command(epilog=EPILOG)
@@ -67,69 +68,41 @@ class Cost(click.ParamType[tuple[float, str]]):
 @click.argument("bad", required=False)
 @click.option("--commits", type=click.IntRange(1, 1_000_000), help="Length of the range. Default: 1000.")
 @click.option("--merges", is_flag=True, help="A history with merges instead of a line.")
-@click.option("--repo", type=click.Path(path_type=Path), help="Local clone with the range GOOD..BAD.")
+@click.option("--repo", type=PATH, help="Local clone with the range GOOD..BAD.")
 @builder_option("… and ignore the paths that its recipe ignores.")
 @builders_option
 @click.option("--first-parent", is_flag=True, help="… and follow only the first parent of merges.")
-@click.option("--effect", type=Percent(), default="5%", show_default=True, help="Size of the drop.")
-@click.option("--noise", type=Percent(), default="1%", show_default=True, help="Standard deviation of a run.")
+@share("--effect", "5%", "Size of the drop.")
+@share("--noise", "1%", "Standard deviation of a run.")
 @click.option("--noise-known", is_flag=True, help="The host is known from earlier hunts.")
-@click.option(
-    "--layout",
-    type=Percent(none=True),
-    default="0.5%",
-    show_default=True,
-    help="… of a build, from its memory layout.",
-)
-@click.option(
+@share("--layout", "0.5%", "… of a build, from its memory layout.", none=True)
+@share(
     "--modes",
-    type=Percent(none=True),
-    default="0%",
-    show_default=True,
-    help="Gap between two modes of layout; every 20 to 200 commits the builds change over to the other one.",
+    "0%",
+    "Gap between two modes of layout; every 20 to 200 commits the builds change over to the other one.",
+    none=True,
 )
 @click.option("--layouts", is_flag=True, help="Builds can be linked again, with their functions in another order.")
-@click.option(
-    "--link-cost", type=Cost(), default="0.1", show_default=True, help="Cost of linking again: in runs (0.1) or time."
-)
-@click.option(
-    "--drift", type=Percent(none=True), default="0%", show_default=True, help="… of the host, over two hours."
-)
-@click.option(
-    "--outliers", type=Percent(none=True), default="2%", show_default=True, help="Share of runs that are outliers."
-)
+@cost("--link-cost", "0.1", "Cost of linking again: in runs (0.1) or time.")
+@share("--drift", "0%", "… of the host, over two hours.", none=True)
+@share("--outliers", "2%", "Share of runs that are outliers.", none=True)
 @click.option("--steps", type=click.Choice(STEPS), default="one", show_default=True, metavar="KIND", help="See below.")
-@click.option(
-    "--failing", type=Percent(none=True), default="0%", show_default=True, help="Share of commits that do not build."
-)
-@click.option(
-    "--build-cost", type=Cost(), default="10", show_default=True, help="Cost of a build: in runs (10) or time (15m)."
-)
-@click.option(
-    "--cached",
-    type=Percent(whole=True),
-    default="100%",
-    show_default=True,
-    help="Share of that for a build close to an existing one.",
-)
-@click.option(
-    "--run-time", type=Minutes(), default="1m", show_default=True, help="Duration of a run, with its warm-up."
-)
+@share("--failing", "0%", "Share of commits that do not build.", none=True)
+@cost("--build-cost", "10", "Cost of a build: in runs (10) or time (15m).")
+@share("--cached", "100%", "Share of that for a build close to an existing one.", whole=True)
+@click.option("--run-time", type=MINUTES, default="1m", show_default=True, help="Duration of a run, with its warm-up.")
 @click.option("--hosts", type=click.IntRange(1, 1000), default=1, show_default=True, help="Number of hosts.")
 @click.option(
-    "--build-hosts",
-    type=click.IntRange(0, 1000),
-    default=0,
-    show_default=True,
+    "--build-hosts", type=click.IntRange(0, 1000), default=0, show_default=True,
     help="Hosts that build ahead while others measure. 0: each host builds what it measures.",
-)
+)  # fmt: skip
 @click.option("--builds-between", is_flag=True, help="… and hosts that measure build, too, while they would wait.")
 @policy_options
 @click.option(
     "--hunts", type=click.IntRange(1, 1_000_000), default=50, show_default=True, help="Number of simulated hunts."
 )
 @click.option("--seed", type=SEED, default=1, show_default=True, help="Seed of the first one.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@json_option()
 def simulate(good: str | None, bad: str | None, as_json: bool, **options: Any) -> None:
     """Simulate hunts: what they cost, and how often they are right.
 
@@ -151,25 +124,19 @@ def simulate(good: str | None, bad: str | None, as_json: bool, **options: Any) -
         raise UsageError("--builds-between is about what hosts do beside build hosts.", "Give --build-hosts as well.")
     graph = chosen_graph(good, bad, options)
     run_seconds = 60 * options["run_time"]
-    cost, unit = options["build_cost"]
-    build_seconds = cost * (run_seconds if unit == "runs" else 60)
-    link_cost, link_unit = options["link_cost"]
+    build_seconds, link_seconds = (
+        cost * (run_seconds if unit == "runs" else 60) for cost, unit in (options["build_cost"], options["link_cost"])
+    )
+    habits = Habits(
+        modes=(-math.log1p(-options["modes"]),) * 2,
+        link_seconds=link_seconds,
+        run_seconds=run_seconds,
+        build_seconds=build_seconds,
+        cached_share=options["cached"],
+        **{name: options[name] for name in ("noise", "layout", "drift", "outliers")},
+    )
     scenario = Scenario(
-        graph,
-        effect=options["effect"],
-        changes=options["steps"],
-        failing=options["failing"],
-        habits=Habits(
-            noise=options["noise"],
-            layout=options["layout"],
-            modes=(-math.log1p(-options["modes"]),) * 2,
-            link_seconds=link_cost * (run_seconds if link_unit == "runs" else 60),
-            drift=options["drift"],
-            outliers=options["outliers"],
-            run_seconds=run_seconds,
-            build_seconds=build_seconds,
-            cached_share=options["cached"],
-        ),
+        graph, effect=options["effect"], changes=options["steps"], failing=options["failing"], habits=habits
     )
     prior = PriorKnowledge(build_seconds / run_seconds, options["noise"] if options["noise_known"] else None)
     how = {name: options[name] for name in ("hosts", "build_hosts", "builds_between")}
@@ -177,19 +144,14 @@ def simulate(good: str | None, bad: str | None, as_json: bool, **options: Any) -
     def rule(world: "World", policy: "Policy") -> "Verdict":
         return hunt(world, policy, prior, **how).verdict
 
-    tally = Tally.of(
-        attempts(
-            scenario,
-            replace(policy_of(options), layouts=options["layouts"]),
-            rule,
-            range(options["seed"], options["seed"] + options["hunts"]),
-        )
-    )
+    policy = replace(policy_of(options), layouts=options["layouts"])
+    seeds = range(options["seed"], options["seed"] + options["hunts"])
+    tally = Tally.of(attempts(scenario, policy, rule, seeds))
     if as_json:
         asked = {key: value for key, value in options.items() if value is not None}
         asked |= {each: " ".join(map(str, options[each])) for each in ("build_cost", "link_cost")}
-        told = {"candidates": len(graph.candidates), "options": asked} | asdict(tally)
-        say_json(msgspec.json.encode(told, enc_hook=str).decode())  # NaN becomes null
+        figures = {"candidates": len(graph.candidates), "options": asked} | asdict(tally)
+        say_json(msgspec.json.encode(figures, enc_hook=str).decode())  # NaN becomes null
         return
     merges = int((graph.first[1:] - graph.first[:-1] > 1).sum())
     among = f", {merges:,} of them merges" if merges else ""
@@ -201,12 +163,17 @@ def simulate(good: str | None, bad: str | None, as_json: bool, **options: Any) -
 
 
 def chosen_graph(good: str | None, bad: str | None, options: dict[str, Any]) -> "Graph":
-    """The graph of a real repository, or a random one."""
+    """The graph of a real repository, as `bisect run` sees it, or a random one."""
     from perfbisect.core.domain.graph import Graph
+    from perfbisect.recipes.builder_reader import load_builder
+    from perfbisect.repository.commits import resolve
+    from perfbisect.repository.discovery import cached_clone, open_repository
+    from perfbisect.repository.range import read_range
     from perfbisect.simulate.scenario import merging
 
+    name, repo = options["builder"], options["repo"]
     if good is None:
-        if options["repo"] or options["builder"] or options["first_parent"]:
+        if repo or name or options["first_parent"]:
             raise UsageError(
                 "A range of the repository is missing.", "Give two revisions: bisect simulate GOOD BAD --repo …"
             )
@@ -216,17 +183,6 @@ def chosen_graph(good: str | None, bad: str | None, options: dict[str, Any]) -> 
         raise UsageError(f"One revision, '{good}', is not a range.", "Give two: bisect simulate GOOD BAD --repo FOLDER")
     if options["commits"] or options["merges"]:
         raise UsageError("A range of a repository has its own commits.", "Leave out --commits and --merges.")
-    return real_graph(good, bad, options)
-
-
-def real_graph(good: str, bad: str, options: dict[str, Any]) -> "Graph":
-    """The range of a repository, as `bisect run` sees it."""
-    from perfbisect.recipes.builder_reader import load_builder
-    from perfbisect.repository.commits import resolve
-    from perfbisect.repository.discovery import cached_clone, open_repository
-    from perfbisect.repository.range import read_range
-
-    name, repo = options["builder"], options["repo"]
     builder = load_builder(name, options["builders"] or "") if name else None
     announce(builder)
     if repo is None:
@@ -234,9 +190,9 @@ def real_graph(good: str, bad: str, options: dict[str, Any]) -> "Graph":
             raise UsageError("A repository is missing.", "Give --repo FOLDER, or --builder NAME.")
         repo = cached_clone(builder, (good, bad), clone_progress)
     git = open_repository(repo)
-    tags: Sequence[str] = builder.release_tags if builder else ()
+    tags, ignored = (builder.release_tags, builder.ignore) if builder else ((), ())
     ends = resolve(git, good, tags), resolve(git, bad, tags)
-    return read_range(git, *ends, builder.ignore if builder else (), first_parent=options["first_parent"]).graph
+    return read_range(git, *ends, ignored, first_parent=options["first_parent"]).graph
 
 
 def attempts(scenario: Any, policy: Any, rule: "Rule", seeds: range) -> list["Trial"]:

@@ -9,7 +9,8 @@ import click
 
 from perfbisect.cli.options.common import history_option, lines_wanted, plain_option, view_of
 from perfbisect.cli.options.completion import any_id
-from perfbisect.cli.options.param_types import Which
+from perfbisect.cli.options.param_types import ANY, Id
+from perfbisect.errors import UsageError
 from perfbisect.report.command_line import command_on
 from perfbisect.ui.stream import note
 from perfbisect.wording.text import printable
@@ -31,12 +32,11 @@ The history is only read. Ctrl-C ends watching, and nothing else.
 
 
 @click.command(epilog=EPILOG)
-@click.argument("sessions", metavar="[HUNT…]", type=Which(batches=True), nargs=-1, shell_complete=any_id)
+@click.argument("sessions", metavar="[HUNT…]", type=Id(ANY), nargs=-1, shell_complete=any_id)
 @plain_option
 @history_option
 def watch(sessions: tuple[int | str, ...], plain: bool, history: Path | None) -> None:
     """Show HUNTs and trials (default: all that run now) as their own terminals do, until they end."""
-    from perfbisect.errors import UsageError
     from perfbisect.hunt import watching
     from perfbisect.store.batches import batch_together
     from perfbisect.store.history import History
@@ -49,12 +49,12 @@ def watch(sessions: tuple[int | str, ...], plain: bool, history: Path | None) ->
         batch = batch_together(opened, chosen[0])
         together = batch is not None and {*chosen} <= {one.hunt for one in batch.hunts}
         listed = {number: opened.listed_session(number) for number in chosen}
-        if lines := plain or lines_wanted():
-            titles = {number: str(each.id) for number, each in listed.items()}
-        elif together:
-            titles = {number: opened.listed(number).workload for number in listed}
-        else:
-            titles = {number: each.title for number, each in listed.items()}
+        lines = plain or lines_wanted()
+
+        def title(number: int, each: "Listed | ListedTrial") -> str:
+            return str(each.id) if lines else opened.listed(number).workload if together else each.title
+
+        titles = {number: title(number, each) for number, each in listed.items()}
         view = view_of(titles, history, "plain" if lines else None, together=together and not lines)
         ended: list[Listed | ListedTrial] = []
         with suppress(KeyboardInterrupt), closing(watching.watch(opened, chosen, view, time.sleep)) as ends:
@@ -66,7 +66,6 @@ def watch(sessions: tuple[int | str, ...], plain: bool, history: Path | None) ->
 
 def numbers(one: int | str, history: "History") -> list[int]:
     """The number of a hunt or a trial, or those of the hunts of a batch that have begun. Raises UsageError without any."""
-    from perfbisect.errors import UsageError
     from perfbisect.store.batches import read_batch
 
     if isinstance(one, int):

@@ -5,24 +5,39 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from perfbisect.cli.options.completion import host_name
-from perfbisect.cli.options.param_types import Command
+from perfbisect.cli.options.completion import any_id, host_name
+from perfbisect.cli.options.param_types import COMMAND, Id
 from perfbisect.ui.stream import note, put, rewrite_line
 from perfbisect.wording.text import printable, safe_json
 
 if TYPE_CHECKING:
     from rich.text import Text
 
+    from perfbisect.core.domain.settings import Settings
     from perfbisect.host.lock import Owner, WaitCallback
     from perfbisect.hunt.session import Outcome
     from perfbisect.hunt.sitting import OpenView
     from perfbisect.hunt.watching import View
+
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def added(*options: Decorator) -> Decorator:
+    """Add these options to a command, in their order."""
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
 
 
 def each_host(_ctx: click.Context, _param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -41,40 +56,57 @@ def or_configured(ctx: click.Context, _param: click.Parameter, value: tuple[str,
     return value or ()
 
 
+def or_of_group(ctx: click.Context, _param: click.Parameter, value: Path | None) -> Path | None:
+    """The history that is given to a command, or before its name to its group."""
+    return value or (ctx.parent.params.get("history") if ctx.parent else None)
+
+
 # Each is given to the command as a parameter of its name.
+PATH = click.Path(path_type=Path)
+FILE = click.Path(dir_okay=False, path_type=Path)
+EXISTING = click.Path(exists=True, dir_okay=False, path_type=Path)  # a file
+FOLDER = click.Path(file_okay=False, path_type=Path)
 history_option = click.option(  # None: the default place
-    "--history", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
+    "--history", metavar="FILE", type=FILE, callback=or_of_group,
     help="History to use. Default: perfbisect/history.db in the user's state folder.",
 )  # fmt: skip
 hosts_option = click.option(
     "--host", multiple=True, default=("local",), metavar="NAME", show_default=True, shell_complete=host_name,
     callback=each_host, help="Host to measure on. Repeatable: several hosts share the work.",
 )  # fmt: skip
+host_argument = click.argument("host", default="local", shell_complete=host_name)
 explain_option = click.option(
     "--explain/--no-explain", default=True, show_default=True,
     help="Measure a culprit and its parent again for the reason: counters, profiles, plans.",
 )  # fmt: skip
-wait_option = click.option(
-    "--wait", is_flag=True, help="Wait for a host on which another session measures, instead of failing."
-)
+waiting_option = click.option(  # what shows who is waited for; None without it
+    "--wait", "waiting", is_flag=True, callback=lambda _ctx, _param, wait: wait_callback() if wait else None,
+    help="Wait for a host on which another session measures, instead of failing.",
+)  # fmt: skip
 notify_option = click.option(  # the arguments of a command; none for no command
-    "--notify", type=Command(), callback=or_configured,
+    "--notify", type=COMMAND, callback=or_configured,
     help="Command that gets the verdict as JSON on its standard input, at the end.",
 )  # fmt: skip
-json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 plain_option = click.option("--plain", is_flag=True, help="Plain lines, as when there is no terminal.")
+view_options = added(  # of every verb that hunts: ``view: str | None``; of several the last counts
+    *(
+        click.option(f"--{name}", "view", flag_value=name, default=None, help=text)
+        for name, text in {
+            "plain": "Plain lines, as when there is no terminal.",
+            "json": "One JSON object for each event.",
+        }.items()
+    )
+)
 
-VIEWS = {
-    "plain": "Plain lines, as when there is no terminal.",
-    "json": "One JSON object for each event.",
-}  # option: its help
+
+def json_option(text: str = "One JSON object.") -> Decorator:
+    """``--json``; ``text`` is its help."""
+    return click.option("--json", "as_json", is_flag=True, help=text)
 
 
-def view_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of every verb that hunts, given to it as ``view: str | None``; of several the last counts."""
-    for name, text in reversed(VIEWS.items()):
-        command = click.option(f"--{name}", "view", flag_value=name, default=None, help=text)(command)
-    return command
+def id_argument(kinds: str = "") -> Decorator:
+    """``HUNT``: the id of a hunt, or of what else has a letter of ``kinds``; None for the latest one."""
+    return click.argument("hunt", type=Id(kinds), required=False, shell_complete=any_id)
 
 
 def lines_wanted(stream: TextIO | None = None) -> bool:
@@ -113,9 +145,9 @@ def view_of(
     return LiveScreen(Terminal(out), titles, report, together=together, keep=stream is None)
 
 
-def open_view(history: Path | None, view: str | None) -> "OpenView":
+def open_view(history: Path | None, view: str | None, stream: TextIO | None = None) -> "OpenView":
     """What opens the view of that name for the hunts of one process."""
-    return lambda titles: view_of(titles, history, view, together=len(titles) > 1)
+    return lambda titles: view_of(titles, history, view, together=len(titles) > 1, stream=stream)
 
 
 class WaitingLine:
@@ -156,8 +188,8 @@ class WaitingLine:
         self.drawn = False
 
 
-def wait_callback(wait: bool) -> "WaitCallback | None":
-    """Shows which session is waited for; None without ``wait``."""
+def wait_callback() -> "WaitCallback":
+    """Shows which session is waited for."""
     line = WaitingLine()
 
     def waiting(owner: "Owner | None") -> None:
@@ -168,7 +200,7 @@ def wait_callback(wait: bool) -> "WaitCallback | None":
         else:
             note("The host is free now.")
 
-    return waiting if wait else None
+    return waiting
 
 
 @contextmanager
@@ -194,13 +226,23 @@ def leasing(
 
     with ExitStack() as stack:
         try:
-            held = leased_hosts(
-                names, hosts_path, show, line.say, nodes=nodes, builders=builders, purpose=purpose, minutes=minutes
+            stack.enter_context(
+                leased_hosts(
+                    names, hosts_path, show, line.say, nodes=nodes, builders=builders, purpose=purpose, minutes=minutes
+                )
             )
-            stack.enter_context(held)
         finally:  # an error would stand behind it
             line.clear()
         yield
+
+
+def leasing_for(
+    settings: "Settings", nodes: Mapping[str, str] | None = None, minutes: float = 0
+) -> AbstractContextManager[None]:
+    """Hold the leases of a session's hosts for a block."""
+    from perfbisect.hunt.leased_hosts import purpose_of
+
+    return leasing(settings.hosts, settings.hosts_path, nodes, purpose=purpose_of(settings), minutes=minutes)
 
 
 def say_failures(outcomes: "Sequence[Outcome]", history: Path | None) -> int:
@@ -253,14 +295,3 @@ def clone_progress(step: str, done: int, total: int) -> None:
     """Show on standard error, if it is a terminal, how far git has got with a clone."""
     if sys.stderr.isatty():
         rewrite_line(f"{step} {done}/{total}" + ("\n" if done == total else ""))
-
-
-def table(rows: Sequence[Sequence[str]]) -> None:
-    """Print rows in aligned columns."""
-    from perfbisect.wording.table import columns
-
-    if not rows:
-        note("none")
-        return
-    for line in columns([[*map(printable, row)] for row in rows]):
-        say(line)

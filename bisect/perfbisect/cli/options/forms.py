@@ -1,13 +1,13 @@
 """The forms in which a session is printed: text, JSON, Markdown; a comparison also as CSV or TSV."""
 
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from perfbisect.cli.options.common import output_width, say, say_json, say_styled
+from perfbisect.cli.options.common import added, output_width, say, say_json, say_styled
 
 if TYPE_CHECKING:
     from perfbisect.core.domain.events import Commit
@@ -17,22 +17,26 @@ if TYPE_CHECKING:
 
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 
-CSV = click.option("--csv", "as_csv", is_flag=True, help="Print the tables of a comparison as comma-separated values.")
-TSV = click.option("--tsv", "as_tsv", is_flag=True, help="Print them separated by tabs.")
-MARKDOWN = click.option("--markdown", is_flag=True, help="Print Markdown, for an issue.")
+FORMS = {  # option → its help
+    "json": "Print JSON.",
+    "csv": "Print the tables of a comparison as comma-separated values.",
+    "tsv": "Print them separated by tabs.",
+    "markdown": "Print Markdown, for an issue.",
+}
 
 
 def form_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of all forms but JSON."""
-    return CSV(TSV(MARKDOWN(command)))
+    """The options of all forms, given to the command as ``form``: the name of the chosen one, "" for text."""
 
+    @wraps(command)
+    def with_form(**options: Any) -> Any:
+        names = [name for name in FORMS if options.pop(f"as_{name}")]
+        if len(names) > 1:
+            raise click.UsageError(f"Choose one of {' and '.join(f'--{name}' for name in names)}.")
+        return command(form="".join(names), **options)
 
-def form_of(**chosen: bool) -> str:
-    """The chosen form; empty for text. Raises click's UsageError for several."""
-    names = [name for name, is_chosen in chosen.items() if is_chosen]
-    if len(names) > 1:
-        raise click.UsageError(f"Choose one of {' and '.join(f'--{name}' for name in names)}.")
-    return "".join(names)
+    flags = (click.option(f"--{name}", f"as_{name}", is_flag=True, help=text) for name, text in FORMS.items())
+    return added(*flags)(with_form)
 
 
 def print_trial(trial: "Trial", form: str, *, detailed: bool) -> None:

@@ -1,14 +1,14 @@
 """What is measured, how, by which rules and with which recipes: options that several verbs share, and settings made of them."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from perfbisect.cli.options.common import history_option, wait_option
-from perfbisect.cli.options.param_types import COUNT, Minutes, Option, Percent, Seconds
+from perfbisect.cli.options.common import PATH, Decorator, added, history_option, waiting_option
+from perfbisect.cli.options.param_types import ARG, COUNT, MINUTES, SECONDS, Percent
 from perfbisect.core.domain.settings import CAP, COUNTED, TIMING, Policy, Settings
 from perfbisect.folders import config_folder
 from perfbisect.recipes.configuration import BUILDERS, HOSTS, WORKLOADS, working_directory
@@ -19,10 +19,8 @@ if TYPE_CHECKING:
     from perfbisect.recipes.inventory import HostEntry
     from perfbisect.recipes.workload import Workload
 
-PATH = click.Path(path_type=Path)
 
-
-def recipes_option(name: str, what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def recipes_option(name: str, what: str) -> Decorator:
     """The option with the folder or file ``name`` of recipes; None where those of the working directory do not count."""
 
     def given(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
@@ -49,12 +47,15 @@ def of_working_directory(name: str, advice: str, *, quiet: bool = False) -> Path
     return place
 
 
-WHAT = (
+variant_option = click.option(
+    "--variant", metavar="NAME", default="", help="Compiler settings; see `bisect builders --show`."
+)
+what_options = added(
     click.option(
         "--repo", type=PATH,
         help="Local clone. Default: a clone of the recipe's URL; without a recipe, the current folder.",
     ),
-    click.option("--variant", metavar="NAME", default="", help="Compiler settings; see `bisect builders --show`."),
+    variant_option,
     click.option(
         "--configure", metavar="OPTION", multiple=True,
         help="Option for the configure step of the build system: -DWITH_X=OFF, --without-y. Repeatable.",
@@ -69,79 +70,71 @@ WHAT = (
         " or that of the command.",
     ),
 )  # fmt: skip
-HOW = (
+how_options = added(
     click.option("--time", type=COUNT, help="Seconds of each timed run."),
-    click.option("--warmup", type=Seconds(), help="Seconds of warm-up before each run."),
+    click.option("--warmup", type=SECONDS, help="Seconds of warm-up before each run."),
     click.option("--threads", type=click.IntRange(1, 1_000_000), help="Client threads."),
-    click.option(
-        "--set", "changes", type=Option(), multiple=True, help="Change one of the workload's args. Repeatable."
-    ),
+    click.option("--set", "changes", type=ARG, multiple=True, help="Change one of the workload's args. Repeatable."),
     builders_option,
     workloads_option,
     inventory_option,
 )
-RULES = (
-    click.option(
-        "--confidence", type=Percent(CAP), default="95%", show_default=True,
-        help="Probability at which a culprit is named.",
-    ),
-    click.option(
-        "--min-effect", type=Percent(), help="Smallest change of interest  [default: 2%; 0.2% of exact counts]"
-    ),
+limit_options = added(
+    click.option("--max-builds", type=COUNT, help="Stop with the best answer after this many builds."),
+    click.option("--max-runs", type=COUNT, help="… after this many timed runs."),
+    click.option("--max-time", type=MINUTES, help="… after this time: 90s, 45m, 2h."),
+)
+
+
+def confidence_option(**how: Any) -> Decorator:
+    """``--confidence``; ``how`` are further arguments of click."""
+    return click.option("--confidence", type=Percent(CAP), help="Probability at which a culprit is named.", **how)
+
+
+def effect_option(text: str) -> Decorator:
+    """``--min-effect``; ``text`` is its help."""
+    return click.option("--min-effect", type=Percent(), help=text)
+
+
+policy_options = added(
+    confidence_option(default="95%", show_default=True),
+    effect_option("Smallest change of interest  [default: 2%; 0.2% of exact counts]"),
     click.option(
         "--all", "all_steps", is_flag=True, help="Find all changes of at least that size, not only the largest."
     ),
-    click.option("--max-builds", type=COUNT, help="Stop with the best answer after this many builds."),
-    click.option("--max-runs", type=COUNT, help="… after this many timed runs."),
-    click.option("--max-time", type=Minutes(), help="… after this time: 90s, 45m, 2h."),
-)  # fmt: skip
+    limit_options,
+)
+# of a trial that is printed in no other form beside text; given to the command as ``form``
+json_form_option = click.option("--json", "form", flag_value="json", default="", help="One JSON object at the end.")
 
 
-def added(*options: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add these options to a command, in their order."""
-
-    def add(command: Callable[..., Any]) -> Callable[..., Any]:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return add
-
-
-what_options, how_options, policy_options = added(*WHAT), added(*HOW), added(*RULES)
-
-
-def round_options(visits: int, runs: int, of: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The options of `noise` and `compare`: the number of rounds, which ``of`` describes, and those of HOW."""
+def round_options(visits: int, runs: int, text: str, least: int = 1) -> Decorator:
+    """The options of all trials: the number of rounds, whose help ``text`` is, of runs in each, waiting and the history."""
+    most = click.IntRange(least, COUNT.max)
     return added(
-        click.option("--visits", type=COUNT, default=visits, show_default=True, help=of),
+        click.option("--visits", type=most, default=visits, show_default=True, help=text),
         click.option("--runs", type=COUNT, default=runs, show_default=True, help="Timed runs in each visit."),
-        *HOW,
-        click.option("--json", "as_json", is_flag=True, help="One JSON object at the end."),
-        wait_option,
+        waiting_option,
         history_option,
     )
 
 
-def overrides(options: Mapping[str, Any]) -> dict[str, str | int | float | bool]:
-    """The changes to a workload; sorted, whatever the order on the command line."""
-    return {name: options[name] for name in TIMING if options[name] is not None} | dict(
-        sorted(dict(options["changes"]).items())
-    )
-
-
 def settings_of(options: Mapping[str, Any], **own: Any) -> Settings:
-    """The settings from the options of WHAT and HOW, and the verb's ``own``."""
+    """The settings from ``what_options`` and ``how_options``, and the verb's ``own``."""
     from perfbisect.recipes.builder_reader import given_patches
 
+    host, *further = options["host"] if isinstance(options["host"], tuple) else (options["host"],)
+    timing = {name: options[name] for name in TIMING if options[name] is not None}
     return Settings(
         repository=str(options["repo"].absolute()) if options["repo"] else "",
+        host=host,
+        further_hosts=tuple(further),
+        configure=options["configure"],
+        patches=given_patches(options["patch"]),
+        overrides=timing | dict(sorted(dict(options["changes"]).items())),  # whatever the order on the command line
         builder=options["builder"],
         variant=options["variant"],
         metric=options["metric"],
-        configure=tuple(options["configure"]),
-        patches=given_patches(options["patch"]),
-        overrides=overrides(options),
         builders_path=str(options["builders"] or ""),
         workloads_path=str(options["workloads"] or ""),
         hosts_path=str(options["hosts"] or ""),
@@ -149,21 +142,14 @@ def settings_of(options: Mapping[str, Any], **own: Any) -> Settings:
     )
 
 
-def least(effect: float | None) -> dict[str, Any]:
-    """The smallest changes of interest, of a time and of a count, as `--min-effect` has them; None: the usual ones."""
-    return {"min_counted": COUNTED} if effect is None else {"min_effect": effect, "min_counted": 0.0}
-
-
-def policy_of(options: Mapping[str, Any]) -> Policy:
-    """The rules from the options of RULES."""
-    return Policy(
-        confidence=options["confidence"],
-        **least(options["min_effect"]),
-        max_builds=options["max_builds"] or 0,
-        max_runs=options["max_runs"] or 0,
-        max_minutes=options["max_time"] or 0.0,
-        all_steps=options["all_steps"],
-    )
+def policy_of(options: Mapping[str, Any], kept: Policy | None = None) -> Policy:
+    """The rules from ``policy_options``; for a hunt that is in the history, what is not given is as ``kept``."""
+    rules = {name: options.get(name) for name in ("confidence", "max_builds", "max_runs", "all_steps")}
+    rules |= {"max_minutes": options["max_time"], "min_effect": options["min_effect"]}
+    given: dict[str, Any] = {name: value for name, value in rules.items() if value is not None}
+    if "min_effect" in given:  # of a count, too
+        given["min_counted"] = 0.0
+    return replace(kept or Policy(min_counted=COUNTED), **given)
 
 
 def continued(settings: Settings) -> Settings:
