@@ -3,12 +3,13 @@
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perfbisect.errors import UsageError
+from perfbisect.masking import masked
 from perfbisect.process import is_running, this_process
 from perfbisect.store.connection import LARGEST_ID, explained, intact
 
@@ -148,3 +149,45 @@ def unfinished_batches(history: "History", *, running: bool = False) -> list[Bat
     open_ones = history.select("SELECT id FROM batches WHERE ended IS NULL ORDER BY id")
     found = [read_batch(history, number) for (number,) in open_ones]
     return [batch for batch in found if running or not batch.running]
+
+
+def copy_batches(source: "History", target: "History", here: Mapping[int, int], origin: str) -> None:
+    """Enter which of the copied hunts (number there → here) were in one batch.
+
+    It has ended here: its hunts do not begin from a copy, whose commands are anyone's. A file of others adds nothing to
+    a batch with own hunts.
+    """
+    import msgspec  # not needed for a list of batches
+
+    with explained(source.path), intact(source.path, "table batch_hunts"):
+        rows = source.connection.execute(
+            "SELECT batch_id, started, file, number, hunt_id, status FROM batches b JOIN batch_hunts ON batch_id = b.id"
+        )
+        members = msgspec.convert(
+            [row for row in rows if row[4] in here], list[tuple[int, float, str, int, int, int | None]]
+        )
+    entered = dict[int, int]()
+    for batch, started, file, place, hunt, status in sorted(members):
+        with target.transaction() as db:
+            if batch not in entered:
+                hunts = [here[each[4]] for each in members if each[0] == batch]
+                known = f"SELECT batch_id FROM batch_hunts WHERE hunt_id IN ({', '.join('?' * len(hunts))})"
+                same = db.execute(known, hunts).fetchone()
+                entered[batch] = (
+                    same[0] if same else begin_batch(target, Path(masked(file)) if file else None, [], started)
+                )
+                if not same:
+                    end_batch(target, entered[batch], started)
+                elif origin and not all(map(target.origin, hunts)):
+                    entered[batch] = 0
+            if entered[batch]:
+                its = target.settings(here[hunt])
+                asked = [f"--builder={its.builder}", f"--workload={its.workload}", its.good, its.bad]
+                row: dict[str, Any] = {
+                    "batch_id": entered[batch],
+                    "number": place,
+                    "hunt_id": here[hunt],
+                    "status": status,
+                }
+                row |= {"arguments": json.dumps(asked), "folder": "", "hosts": json.dumps([its.hosts])}
+                db.table("batch_hunts").insert(row, ignore=True)

@@ -31,7 +31,7 @@ from perfbisect.core.domain.settings import Settings, TrialRequest
 from perfbisect.core.inference.hunt_state import fold
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.masking import masked, masked_fields
-from perfbisect.store.batches import begin_batch, end_batch, read_batch
+from perfbisect.store.batches import copy_batches, read_batch
 from perfbisect.store.connection import explained, intact
 from perfbisect.store.history import History
 from perfbisect.store.listing import called, trial_state
@@ -150,46 +150,6 @@ def copy(source: History, target: History, wanted: Sequence[int], origin: str) -
         done.append(Copied(was, now, how))
     copy_batches(source, target, here, origin)
     return done
-
-
-def copy_batches(source: History, target: History, here: Mapping[int, int], origin: str) -> None:
-    """Enter which of the copied hunts (number there → here) were in one batch.
-
-    It has ended here: its hunts do not begin from a copy, whose commands are anyone's. A file of others adds nothing to
-    a batch with own hunts.
-    """
-    with explained(source.path), intact(source.path, "table batch_hunts"):
-        rows = source.connection.execute(
-            "SELECT batch_id, started, file, number, hunt_id, status FROM batches b JOIN batch_hunts ON batch_id = b.id"
-        )
-        members = msgspec.convert(
-            [row for row in rows if row[4] in here], list[tuple[int, float, str, int, int, int | None]]
-        )
-    entered = dict[int, int]()
-    for batch, started, file, place, hunt, status in sorted(members):
-        with target.transaction() as db:
-            if batch not in entered:
-                hunts = [here[each[4]] for each in members if each[0] == batch]
-                known = f"SELECT batch_id FROM batch_hunts WHERE hunt_id IN ({', '.join('?' * len(hunts))})"
-                same = db.execute(known, hunts).fetchone()
-                entered[batch] = (
-                    same[0] if same else begin_batch(target, Path(masked(file)) if file else None, [], started)
-                )
-                if not same:
-                    end_batch(target, entered[batch], started)
-                elif origin and not all(map(target.origin, hunts)):
-                    entered[batch] = 0
-            if entered[batch]:
-                its = target.settings(here[hunt])
-                asked = [f"--builder={its.builder}", f"--workload={its.workload}", its.good, its.bad]
-                row: dict[str, Any] = {
-                    "batch_id": entered[batch],
-                    "number": place,
-                    "hunt_id": here[hunt],
-                    "status": status,
-                }
-                row |= {"arguments": json.dumps(asked), "folder": "", "hosts": json.dumps([its.hosts])}
-                db.table("batch_hunts").insert(row, ignore=True)
 
 
 @contextmanager
