@@ -254,10 +254,10 @@ def test_a_build_that_refuses_the_data_of_another_loads_its_own(machine: FakeMac
     keeper = DatasetKeeper(machine, workload(), {})
     lab = open_lab(machine)
     measure(lab, Share(GOOD, 1))  # loads the data
-    measure(lab, Share(BAD, 1))
+    measure(lab, Share(BAD, 1), Share(MIDDLE, 1))
     machine.done.clear()
     [key] = machine.datasets
-    first, last = (lab._system(candidate) for candidate in (GOOD, BAD))
+    first, middle, last = (lab._system(candidate) for candidate in (GOOD, MIDDLE, BAD))
     failure = RunFailed("unknown format", stage="start", log="log")
     assert list(keeper.load(last)) == []
     assert not keeper.refuse(last, key, RunFailed("it crashed", stage="run", log="log"))
@@ -270,3 +270,6 @@ def test_a_build_that_refuses_the_data_of_another_loads_its_own(machine: FakeMac
     assert machine.done == [f"load {D}"]
     assert not keeper.refuse(last, own, failure), "it has loaded that itself"
     assert not keeper.refuse(first, key, failure)
+    assert keeper.refuse(middle, key, failure)
+    [warned] = keeper.load(middle)
+    assert (keeper.keys[B], machine.done) == (own, [f"load {D}"]), "which serves all that are like it"

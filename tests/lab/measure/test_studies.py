@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from perfbisect.core.domain.events import Counted, ExecutionStarted, LabEvent, Planned
 from perfbisect.core.domain.orders import Purpose
 from perfbisect.core.explain.evidence import AMD, ARM, BACK, EXACT_GROUP, FAMILIES, FRONT, INTEL, RETIRING, WRONG, slots
-from perfbisect.errors import RunFailed
+from perfbisect.errors import DataDamaged, RunFailed
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.measure import counting, perf
 from perfbisect.lab.measure.studies import (
@@ -30,7 +30,7 @@ from perfbisect.lab.measure.studies import (
 )
 from perfbisect.lab.measure.visit import RunContext, Turn
 from perfbisect.lab.servers import System
-from perfbisect.lab.workload import lua, sysbench
+from perfbisect.lab.workload import dataset, lua, sysbench
 from perfbisect.lab.workload.dataset import DatasetKeeper
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.builder_reader import load_builder
@@ -231,6 +231,9 @@ def test_the_plans_of_sqlite(name: str, statement: str, plan: str, host: LocalHo
     assert (event.facts.statement, event.facts.plan.replace(" TABLE ", " ")) == (statement, plan)
     assert (len(ended), turn.left) == (1, 0)
     assert not list(Path(host.root, "jobs").iterdir())
+    Path(host.root, "datasets", keeper.keys["a commit"], "dataset.json").unlink()
+    with pytest.raises(DataDamaged, match="is damaged: its record is missing"):
+        dataset.copy(host, keeper.keys["a commit"], None)
 
 
 @pytest.mark.tools
