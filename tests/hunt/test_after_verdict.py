@@ -12,7 +12,7 @@ from perfbisect.core.domain.orders import CodePlacement, Measure, Verdict
 from perfbisect.core.domain.settings import Policy
 from perfbisect.core.inference.code_placement import RESOLVED
 from perfbisect.errors import EnvironmentFailure
-from perfbisect.hunt.after_verdict import placement_counted
+from perfbisect.hunt.further_runs import placement_counted
 from perfbisect.hunt.search_problem import SavedLog, SearchProblem, replay
 from perfbisect.lab.guarded_lab import Lab
 from perfbisect.store.history import History

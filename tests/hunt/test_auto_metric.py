@@ -15,8 +15,8 @@ from perfbisect.core.domain.settings import Direction, Policy, PriorKnowledge, S
 from perfbisect.core.inference.hunt_state import HuntState, effect_of, fold, ratios
 from perfbisect.core.inference.metric_choice import COUNTS, RUNS, Choice
 from perfbisect.errors import UsageError
-from perfbisect.hunt.after_verdict import TIMED, culprit_timed
 from perfbisect.hunt.auto_metric import choice_at_ends, with_metric_chosen
+from perfbisect.hunt.further_runs import TIMED, culprit_timed
 from perfbisect.hunt.resolve import resolve_settings
 from perfbisect.hunt.search_problem import SavedLog, SearchProblem, WorkersFor
 from perfbisect.hunt.setup import HuntSetup

@@ -8,11 +8,11 @@ from perfbisect.core.domain.events import HuntStarted, RunFinished, TrialStarted
 from perfbisect.core.domain.metrics import INSTRUCTIONS
 from perfbisect.core.domain.orders import CodePlacement, Found, Verdict
 from perfbisect.host.lock import HostLock
-from perfbisect.hunt.after_verdict import culprit_timed, placement_counted
 from perfbisect.hunt.auto_metric import with_metric_chosen
 from perfbisect.hunt.build_hosts import HostLocks
 from perfbisect.hunt.changed_code import read_change, reader
 from perfbisect.hunt.explanation import explain
+from perfbisect.hunt.further_runs import culprit_timed, placement_counted
 from perfbisect.hunt.labs import HuntLabs
 from perfbisect.hunt.merge_base import merge_base_equals_good
 from perfbisect.hunt.prior_hunts import known_failures

@@ -1,11 +1,19 @@
-"""Runs that a hunt makes beside those of its search: of given commits, as many as its log still lacks."""
+"""Runs that a hunt makes beside those of its search: of given commits, as many as its log still lacks.
+
+Those after a verdict change none, and say more about what was named:
+
+* A culprit that counts have named is timed beside its parents, so that the verdict says whether QPS confirms it.
+* A commit that makes a difference by code placement alone is counted beside its parents, where that can be done, so that
+  the verdict says whether it executes the same instructions.
+"""
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 from perfbisect.core.domain.events import CandidateSkipped, Event, RunFinished, Warned
 from perfbisect.core.domain.facts import RunFacts
-from perfbisect.core.domain.orders import Measure, Purpose, Share
+from perfbisect.core.domain.orders import Measure, Purpose, Share, Step
+from perfbisect.core.inference.code_placement import sides
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.hunt.loop import Listed, run
 from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, WorkersFor
@@ -58,3 +66,22 @@ def count(order: Measure, problem: SearchProblem, log: SavedLog | Beside, worker
         yield from run(Listed(iter([order])), log, workers(problem.commits))
     except (EnvironmentFailure, UsageError) as trouble:
         yield log.append(Warned(f"Instructions are not counted exactly: {trouble}", trouble.advice))
+
+
+TIMED = 6  # runs of a culprit and of each parent, to see what it does to QPS
+COUNTED = 1  # the same of runs in which instructions are counted exactly
+
+
+def culprit_timed(step: Step, problem: SearchProblem, log: SavedLog, timed: WorkersFor) -> Generator[TimedEvent]:
+    """Time a culprit and what it was compared with, as far as the budget allows."""
+    order = missing(problem, log, (step.candidate, *step.parents), TIMED, purpose=Purpose.CONFIRM)
+    if order and affordable(order, problem, log):
+        yield from run(Listed(iter([order])), Beside(log), timed(problem.commits))
+
+
+def placement_counted(step: Step, problem: SearchProblem, log: SavedLog, counted: WorkersFor) -> Generator[TimedEvent]:
+    """Count the instructions of a commit that moves code and of what it was compared with, as far as the budget allows."""
+    nodes = [problem.commits.index(sha) for sha in sides(step, problem.commits, log.entries)]
+    order = missing(problem, log, nodes, COUNTED, counted=True, purpose=Purpose.CONFIRM)
+    if order and affordable(order, problem, log):
+        yield from count(order, problem, Beside(log), counted)
