@@ -123,8 +123,7 @@ def state_of(task: Task, history: History) -> str:
         with suppress(PerfBisectError):  # of damaged rows: its exit status is known
             listed = history.listed(task.hunt)
             sure = MISSING if listed.probability is None else chance(listed.probability)
-            named = listed.culprit and listed.state != "inconclusive"  # which has suspects only
-            return f"{listed.state} {listed.culprit[:10]} {sure}" if named and listed.culprit else listed.state
+            return f"{listed.state} {listed.culprit[:10]} {sure}" if listed.culprit else listed.state
         return "ended"
     return f"failed: {task.failure or f'status {task.status}'}"
 

@@ -124,11 +124,16 @@ def read_hunts(connection: sqlite3.Connection, hunt: int | None = None) -> tuple
 
 
 def listed_hunt(connection: sqlite3.Connection, row: Sequence[Any]) -> Listed:
-    """A hunt from a row of ``HUNTS``; one without an end with the first change that is proven so far."""
-    named = row[16:19]
+    """A hunt from a row of ``HUNTS``; one without an end with the first change that is proven so far.
+
+    The suspects of an inconclusive one are not named.
+    """
+    known, named = state(*row[12:16]), row[16:19]
     if row[12] is None:
         named = connection.execute(SO_FAR, [row[0], row[0]]).fetchone() or named
-    return Listed(*(*row[:12], state(*row[12:16]), *named, *row[19:-1], row[15] or "", row[-1]))
+    elif known == STATES["Inconclusive"]:
+        named = (None, None, named[2])
+    return Listed(*(*row[:12], known, *named, *row[19:-1], row[15] or "", row[-1]))
 
 
 def read_trials(connection: sqlite3.Connection, trial: int | None = None) -> tuple[ListedTrial, ...]:
