@@ -21,7 +21,7 @@ import pytest
 import sample_hunt as sample
 from perfbisect.cli.commands.serve import configured
 from perfbisect.store.history import History
-from program import PROGRAM, exits
+from program import PROGRAM, exits, run
 
 pytestmark = pytest.mark.tools
 
@@ -39,7 +39,7 @@ def history(tmp_path: Path) -> Iterator[History]:
 def test_what_is_started(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[list[str]] = []
 
-    def run(argv: list[str], check: bool, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    def start(argv: list[str], check: bool, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
         started.append([*argv, env["PERFBISECT_ADDRESS"]])
         assert "latest_hunts" in Path(argv[argv.index("--config") + 1]).read_text()
         if "--plugins-dir" in argv:
@@ -47,7 +47,7 @@ def test_what_is_started(history: History, monkeypatch: pytest.MonkeyPatch) -> N
         return subprocess.CompletedProcess(argv, 7)
 
     monkeypatch.setattr(metadata, "version", lambda name: {"datasette": "1.0a19"}[name])
-    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(subprocess, "run", start)
     status, out, _ = run("serve", "--port", "8042", "--history", str(history.path))
     assert (status, out) == (7, "")
     [argv] = started
