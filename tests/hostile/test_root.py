@@ -91,7 +91,8 @@ def test_commands_are_for_the_user_alone(tmp_path: Path, git: Repo) -> None:
     assert {path.relative_to(root).parts[0] for path in holding} >= {"jobs", "builds"}
     assert [path for path in holding if open_to_others(path, root)] == []
     assert [mode(root / name) for name in (".", "jobs", "logs", "scripts")] == [0o711, 0o700, 0o700, 0o700]
-    assert {mode(path) for path in root.glob("jobs/2*/command")} == {0o600}
+    kept = {mode(path) for path in root.glob("jobs/2*/command")}
+    assert kept == {0o600}, f"{failed.out}{failed.err}{sorted(root.rglob('*'))}"
 
 
 def test_modes_of_a_shared_root_and_behind_a_link_stay(tmp_path: Path) -> None:
