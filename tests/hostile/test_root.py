@@ -20,7 +20,7 @@ from perfbisect.host.registry import MARKER
 from perfbisect.lab import upkeep
 from perfbisect.lab.upkeep import KEPT, tidy
 from perfbisect.recipes.inventory import HostEntry
-from program import bisect_until, run
+from program import bisect, bisect_until, run
 from repos import Repo
 
 pytestmark = pytest.mark.tools
@@ -85,14 +85,14 @@ def test_commands_are_for_the_user_alone(tmp_path: Path, git: Repo) -> None:
     git.history({"number": f"{number}\n"} for number in range(3))
     words = ["run", "HEAD~2", "HEAD", "--repo", str(git.path), inventory(tmp_path, root), "--rate", r"rate (\d+)"]
     for build, command in (("false password=a-secret", "true"), ("echo password=a-secret", "false password=a-secret")):
-        failed = run(*words, "--build", build, "--run", command)
-        assert failed.status == 4, failed.out + failed.err
+        failed = bisect(*words, "--build", build, "--run", command)
+        assert failed.returncode == 4, failed.stdout + failed.stderr
     holding = [path for path in root.rglob("*") if path.is_file() and b"-secret" in path.read_bytes()]
     assert {path.relative_to(root).parts[0] for path in holding} >= {"jobs", "builds"}
     assert [path for path in holding if open_to_others(path, root)] == []
     assert [mode(root / name) for name in (".", "jobs", "logs", "scripts")] == [0o711, 0o700, 0o700, 0o700]
     kept = {mode(path) for path in root.glob("jobs/2*/command")}
-    assert kept == {0o600}, f"{failed.out}{failed.err}{sorted(root.rglob('*'))}"
+    assert kept == {0o600}, f"{failed.stdout}{failed.stderr}{sorted(root.rglob('*'))}"
 
 
 def test_modes_of_a_shared_root_and_behind_a_link_stay(tmp_path: Path) -> None:
