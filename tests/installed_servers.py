@@ -140,6 +140,7 @@ def started(recipe: Server) -> Iterator[Values]:
         folder = Path(name)
         (folder / "data").mkdir()
         values: Values = {key: f"{folder}/{key}" for key in ("data", "socket", "pidfile")} | {"port": 5432}
+        env = {**os.environ, "TMPDIR": name}  # MariaDB removes the temporary tables of others when it starts
         user_switch = []
         if os.getuid() == 0:
             user_switch = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
@@ -147,10 +148,11 @@ def started(recipe: Server) -> Iterator[Values]:
                 os.chown(owned, 65534, 65534)
         for command in recipe.initialise:
             argv = [*user_switch, *fill(command, values)]
-            done = subprocess.run(argv, check=False, capture_output=True, text=True, cwd=folder)
+            done = subprocess.run(argv, check=False, capture_output=True, text=True, cwd=folder, env=env)
             assert done.returncode == 0, done.stdout + done.stderr
         with (folder / "log").open("w") as log:
-            process = subprocess.Popen([*user_switch, *fill(recipe.start, values)], stdout=log, stderr=log, cwd=folder)
+            argv = [*user_switch, *fill(recipe.start, values)]
+            process = subprocess.Popen(argv, stdout=log, stderr=log, cwd=folder, env=env)
         try:
             deadline = time.monotonic() + PATIENCE
             while subprocess.run(fill(recipe.ready, values), check=False, capture_output=True).returncode:
