@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 HOME = os.environ.get("HOME", "")  # the tests' own home is empty, and forgotten
-KEPT = Path(os.environ.get("XDG_CACHE_HOME") or f"{HOME}/.cache") / "perfbisect" / "source-packages"
+KEPT = Path(os.environ.get("XDG_CACHE_HOME") or f"{HOME}/.cache") / "perfbisect-tests" / "source-packages"
 LISTED = Path("/etc/apt")
 
 
