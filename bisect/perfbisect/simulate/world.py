@@ -94,6 +94,8 @@ class World:
             if isinstance(made, Skipped):
                 return seen
         seconds = self.habits.run_seconds
+        if order.together:
+            return seen + self._rounds(order)
         for candidate, neighbours in groupby(interleave(order.plan)):
             visit, effect = self.runs + 1, self._visit(candidate)
             for again, _ in enumerate(neighbours):
@@ -107,6 +109,26 @@ class World:
                 number = visit if self.habits.visits else self.runs  # a host without visits starts no server
                 cost = seconds + (self.habits.link_seconds if layout else 0.0)
                 seen.append(Reading(candidate, value, middle, number, order.host, cost, layout=layout))
+        return seen
+
+    def _rounds(self, order: Measure) -> list[Observation]:
+        """Both builds of ``order`` at the same time, so many times."""
+        one, other = (share.candidate for share in order.plan)
+        seen: list[Observation] = []
+        seconds = self.habits.run_seconds * self.habits.round_runs
+        for _ in range(order.plan[0].runs):
+            self.runs += 2
+            self._tried |= {one, other}
+            self.wait(order.host, self.clock(order.host) + seconds)
+            if failed := {one, other} & self.crashing:
+                return [*seen, Skipped(min(failed), "crashes", seconds)]
+            rng = self._generator(Purpose.ROUNDS, one * self.graph.size + other)
+            noise = self.habits.own_noise * float(rng.normal() - rng.normal())
+            starved, size = float(rng.random()), float(rng.normal())
+            noise += 0.3 * size * (starved < self.habits.starved)
+            value = self.habits.kept * (self.level(one) - self.level(other)) + noise
+            middle = (self.clock(order.host) - seconds / 2) / 60
+            seen.append(Reading(one, value, middle, self.runs, order.host, seconds, partner=other))
         return seen
 
     def build(self, candidate: int, host: int = 0) -> Built | Skipped | None:

@@ -96,6 +96,7 @@ class Measure:
     layouts: Layouts | None = field(default=None, compare=False)  # what they have shown so far, for the views
     workload: int = 0  # its number in the session
     round: int = 0  # the number of the round in a session that measures in rounds
+    together: bool = False  # two builds with as many runs each, which run at the same time
 
     def renumbered(self, place: Mapping[int, int]) -> "Measure":
         """The order under other numbers of the candidates, without those that are not in ``place``."""

@@ -24,6 +24,14 @@ class Direction(StrEnum):
     ANY = "any"
 
 
+class Pairing(StrEnum):
+    """How builds are compared."""
+
+    AUTO = "auto"
+    TOGETHER = "together"  # in rounds of two, which run at the same time on the same cores
+    TURNS = "turns"
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """The rules of one hunt. Fractions, not percentages; 0 for a budget means no limit."""
@@ -38,6 +46,7 @@ class Policy:
     all_steps: bool = False  # hunt every change of at least ``min_effect``, not only the largest
     slow_after: float = 0.0  # a run is stopped after so many times what a run of the good end takes; 0: never
     layouts: bool = False  # whether builds can be linked again, with their functions in another order
+    pairing: Pairing = Pairing.TURNS
 
     def hunts(self, ratio: float) -> bool:
         """Whether a change by the factor ``ratio`` has the direction that is hunted."""

@@ -101,11 +101,11 @@ def least(policy: Policy) -> float:
 
 def first_look(bad: int, build_cost: float, model: NoiseModel) -> Measure:
     """The first runs of both ends: the dearer a build, in runs, the better to know them."""
-    return _both(bad, model.first_runs[build_cost > CHEAP])
+    return _both(bad, model.first_runs[build_cost > CHEAP], model)
 
 
-def _both(bad: int, runs: int) -> Measure:
-    return Measure((Share(bad, runs), Share(0, runs)), Purpose.ENDS)
+def _both(bad: int, runs: int, model: NoiseModel) -> Measure:
+    return Measure((Share(bad, runs), Share(0, runs)), Purpose.ENDS, together=model.rounds)
 
 
 NOISY = 0.05  # s.d. of one run from which a host is called noisy
@@ -213,7 +213,8 @@ class Analysis:
         """More runs of both ends: enough to make their difference clear, at most about as many as there were."""
         ends = self.ends
         needed = ends.runs * ((1.1 * ends.bar / max(ends.clear, 0.3)) ** 2 - 1)
-        return _both(self.graph.size - 1, int(np.clip(np.ceil(needed), 1, max(2, min(ends.runs // 2 + 1, 8)))))
+        runs = int(np.clip(np.ceil(needed), 1, max(2, min(ends.runs // 2 + 1, 8))))
+        return _both(self.graph.size - 1, runs, self.model)
 
     @property
     def shows(self) -> bool:

@@ -10,7 +10,7 @@
 All sizes are in log units: fractions, where they are small.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 Drift = tuple[float, float, float]  # (size in s.d. of a run, memory in units of the pace of readings, prior)
 Visit = tuple[float, float]  # (size of the effect that the runs of a visit share, in s.d. of a run; prior)
@@ -42,6 +42,13 @@ class NoiseModel:
     most: float  # runs of each end
     proof_most: int  # the same after which a proof is given up
     modes: bool  # whether each run is in a layout of its own, of which there may be two modes
+    rounds: bool = False  # whether two builds ran at the same time, and readings are differences between them
+
+    @property
+    def of_rounds(self) -> "NoiseModel":
+        """The same for rounds: what disturbs the host disturbs both builds, so nothing drifts."""
+        steady = {"drifts": EXACT.drifts, "large_drifts": (), "calm": 1.0}
+        return replace(self, **steady, noise=0.01, worth=2.0, first_runs=(3, 3), rounds=True)  # type: ignore[arg-type]
 
 
 USUAL = NoiseModel(

@@ -17,10 +17,13 @@ from perfbisect.core.domain.metrics import exact, find_metric, value
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One timed run of a build."""
+    """One timed run of a build, or a round: two builds that ran at the same time on the same cores.
+
+    What disturbs a round disturbs both of its builds, so that only their difference counts.
+    """
 
     candidate: int
-    value: float  # natural logarithm of the metric
+    value: float  # natural logarithm of the metric; of a round, less that of the partner
     at: float  # minutes since the hunt began, at the middle of the run
     visit: int  # runs with the same number share one start of the server
     host: int = 0
@@ -29,6 +32,7 @@ class Reading:
         0  # of a run that was stopped as too slow: -1 if the value was at most that, +1 if at least; 0: it is exact
     )
     layout: int = 0  # 0: the build as it is linked; n: linked again, its functions in another order by seed n
+    partner: int | None = None  # the other build of a round
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,7 @@ class Record:
 
     builds: tuple[int, ...]  # candidates with readings (one name for equal binaries), oldest first
     build: NDArray[np.int64]  # index into ``builds``
+    partner: NDArray[np.int64]  # the same of the other build of a round; -1 where a build ran alone
     value: NDArray[np.float64]  # log metric, oriented: less is slower
     at: NDArray[np.float64]  # minutes
     visit: NDArray[np.int64]
@@ -73,13 +74,27 @@ class Record:
 
     def runs(self, candidate: int) -> int:
         """How often this build was timed."""
-        name = self.name(candidate)
-        return int((self.build == self.builds.index(name)).sum()) if name in self.builds else 0
+        return len(self.readings(candidate))
 
     def readings(self, candidate: int) -> NDArray[np.int64]:
-        """Positions of this build's readings, in time order."""
+        """Positions of this build's readings, in time order; rounds in which it was the partner are among them."""
         name = self.name(candidate)
-        return np.flatnonzero(self.build == self.builds.index(name)) if name in self.builds else np.empty(0, np.int64)
+        if name not in self.builds:
+            return np.empty(0, np.int64)
+        row = self.builds.index(name)
+        return np.flatnonzero((self.build == row) | (self.partner == row))
+
+    def rounds(self, one: int, other: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Positions of the rounds of these two builds, in time order, and what ``one`` is above ``other`` in each."""
+        rows = [self.builds.index(self.name(v)) if self.name(v) in self.builds else -2 for v in (one, other)]
+        ahead = (self.build == rows[0]) & (self.partner == rows[1])
+        found = np.flatnonzero(ahead | (self.build == rows[1]) & (self.partner == rows[0]))
+        return found, np.where(ahead[found], 1.0, -1.0) * self.value[found]
+
+    @cached_property
+    def spent(self) -> int:
+        """The runs that were made, two in each round."""
+        return len(self.value) + int((self.partner >= 0).sum())
 
     @cached_property
     def turn(self) -> NDArray[np.int64]:
@@ -167,13 +182,17 @@ def arrange(observations: Sequence[Observation], policy: Policy, bad: int) -> Re
                     attempted.add(seen.candidate)
                     if seen.candidate not in built:  # otherwise it was a run that failed
                         attempts.append(_attempt(seen, built))
-    candidates = np.array([same.get(r.candidate, r.candidate) for r in readings], np.int64)
-    builds, build = np.unique(candidates, return_inverse=True)
+    readings = [r for r in readings if _partner(r, same) != same.get(r.candidate, r.candidate)]
+    names = np.array([(same.get(r.candidate, r.candidate), _partner(r, same)) for r in readings], np.int64).reshape(
+        -1, 2
+    )
+    builds = np.unique(names[names >= 0])
     value = np.array([r.value for r in readings], np.float64)
-    sign = _sign(policy.direction, value, candidates, same.get(bad, bad))
+    sign = _sign(policy.direction, value, names, same.get(bad, bad))
     return Record(
         builds=tuple(int(b) for b in builds),
-        build=build.astype(np.int64),
+        build=np.searchsorted(builds, names[:, 0]),
+        partner=np.where(names[:, 1] < 0, -1, np.searchsorted(builds, names[:, 1])),
         value=sign * value,
         at=np.array([r.at for r in readings], np.float64),
         visit=np.array([r.visit for r in readings], np.int64),
@@ -207,14 +226,21 @@ def _join(same: dict[int, int], one: int, other: int) -> None:
             same[candidate] = least
 
 
-def _sign(direction: Direction, value: NDArray[np.float64], candidate: NDArray[np.int64], bad: int) -> float:
+def _partner(reading: Reading, same: Mapping[int, int]) -> int:
+    return -1 if reading.partner is None else same.get(reading.partner, reading.partner)
+
+
+def _sign(direction: Direction, value: NDArray[np.float64], names: NDArray[np.int64], bad: int) -> float:
     match direction:
         case Direction.DROP:
             return 1.0
         case Direction.RISE:
             return -1.0
         case Direction.ANY:
-            good, slow = value[candidate == 0], value[candidate == bad]
+            good, slow = (value[(names == (end, -1)).all(axis=1)] for end in (0, bad))
+            above = [value[(names == (bad, 0)).all(axis=1)], -value[(names == (0, bad)).all(axis=1)]]
+            if len(rounds := np.concatenate(above)):
+                return -1.0 if np.median(rounds) > 0 else 1.0
             return -1.0 if len(good) and len(slow) and np.median(slow) > np.median(good) else 1.0
 
 
@@ -232,15 +258,22 @@ class Behaviour:
 
 def behaviour(record: Record, good: int, bad: int, model: NoiseModel = USUAL) -> Behaviour:
     """Judge every reading; ``good`` and ``bad`` are the two ends, at least one of them measured."""
-    runs = np.bincount(record.build, minlength=len(record.builds))
-    value = record.value[np.lexsort((record.value, record.build))]
+    # builds, or pairs of them, with the median of each
+    _, cell, runs = np.unique(
+        record.build + (record.partner + 1) * len(record.builds), return_inverse=True, return_counts=True
+    )
+    value = record.value[np.lexsort((record.value, cell))]
     first = np.cumsum(runs) - runs
-    centre = (value[first + (runs - 1) // 2] + value[first + runs // 2]) / 2  # the median of each build
-    ends = centre[np.isin(record.builds, [good, record.name(bad)])]
-    deviation = record.value - centre[record.build]
-    repeated = runs[record.build] > 1
+    centre = (value[first + (runs - 1) // 2] + value[first + runs // 2]) / 2
+    if model.rounds:
+        step = float(np.median(record.rounds(good, bad)[1]))
+        ends = np.array([-step, 0.0, step])
+    else:
+        ends = centre[np.isin(record.builds, [good, record.name(bad)])]
+    deviation = record.value - centre[cell]
+    repeated = runs[cell] > 1
     varying = repeated & (record.bound == 0)  # runs that were stopped do not vary
-    scale = _scale(deviation[varying], len(np.unique(record.build[varying])), model)
+    scale = _scale(deviation[varying], len(np.unique(cell[varying])), model)
     single = np.abs(record.value[:, None] - ends[None]).min(axis=1)
     distance = np.where(repeated, np.abs(deviation), 0.0 if model.exact else single) / scale
     weight = np.minimum(1.0, (FREEDOM + 2) / (FREEDOM + distance**2))
@@ -295,7 +328,7 @@ def united(record: Record, weight: Array) -> tuple[Record, Array, float]:
         kept[members[1:]] = False
         repeated += max(float(total[first]) - 1.0, 0.0)
     fewer = replace(
-        record, build=record.build[kept], value=value[kept], at=record.at[kept], visit=record.visit[kept],
+        record, build=record.build[kept], partner=record.partner[kept], value=value[kept], at=record.at[kept], visit=record.visit[kept],
         host=record.host[kept], seconds=record.seconds[kept], bound=record.bound[kept],
     )  # fmt: skip
     return fewer, total[kept], repeated

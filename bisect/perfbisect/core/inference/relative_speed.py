@@ -75,8 +75,8 @@ def open_ended(ratio: Interval, build: int, baseline: int) -> Interval:
 def speeds(record: Record, fitted: Fit) -> Speeds:
     """The levels of ``fitted``, which was made of ``record``, with their uncertainty."""
     builds, hosts = len(fitted.runs), len(fitted.hosts)
-    readings = np.bincount(record.build, minlength=builds)
-    single = readings == 1
+    both = record.partner[record.partner >= 0]
+    single = np.bincount(record.build, minlength=builds) + np.bincount(both, minlength=builds) == 1
     information, covariance, level = fitted.information, fitted.covariance, fitted.coefficients
     squares = fitted.squares
     if hosts > 1:
@@ -88,9 +88,10 @@ def speeds(record: Record, fitted: Fit) -> Speeds:
         covariance = np.linalg.inv(information).astype(np.float64)
         level = (covariance @ (np.swapaxes(x, 1, 2) @ y[:, :, None]))[:, :, 0]
         squares = ((y - (x @ level[:, :, None])[:, :, 0]) ** 2).sum(axis=1) + fitted.within
-    spent = builds + hosts - 1
+    spent = fitted.free
     # The weight of a build's only reading says how far it is from both ends, not how far it can be trusted.
-    freedom = float(fitted.runs[~single].sum()) + int(single.sum()) - spent
+    only = single[fitted.build]
+    freedom = float(fitted.weight[~only].sum()) + int(only.sum()) - spent
     freedom = max(freedom - fitted.repeated, 1.0) if len(record.value) - fitted.repeated > spent else 0.0
     squares = squares + EXACT**2
     evidence = np.log(fitted.prior) - 0.5 * (

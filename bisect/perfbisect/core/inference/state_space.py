@@ -5,12 +5,15 @@ process (Ornstein-Uhlenbeck). Its size relative to the noise of a run, its memor
 and the size of the visit effect are unknown: they are put on a small grid, so that the same code serves runs of one
 second and of ten minutes.
 
+A round, of two builds at the same time, reads the difference of their levels: neither the speed of the host nor its
+drift enters. Where all readings are rounds, the levels are known up to a constant, and are put near zero.
+
 Because the drift is Markov, the readings can be whitened one by one (a Kalman filter), for all laws at once and in time
 linear in the readings. What remains is ordinary least squares of the levels. The posterior of the culprit (posterior.py)
 and every ratio that is shown (relative_speed.py) depend on the readings only through this fit.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
@@ -23,6 +26,7 @@ from perfbisect.core.stats.distributions import log_sum
 Array = NDArray[np.float64]
 
 KEPT = 4e-3  # laws less probable than this are dropped
+NEAR_ZERO = 1e-3  # precision of that, in 1/s
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,8 +81,11 @@ class Fit:
     coefficients: Array  # (H, K)
     squares: Array  # (H,) weighted sum of squared residuals
     within: float  # the part of ``squares`` within groups of readings, the same under each law
-    runs: Array  # (M,) weighted runs of each build
-    repeated: float  # the part of all ``runs`` that shows nothing of the noise: further stopped runs of a build
+    runs: Array  # (M,) weighted readings of each build
+    build: NDArray[np.int64]  # of each reading, the stopped runs of a build being one
+    weight: Array  # of each reading
+    repeated: float  # the part of all ``weight`` that shows nothing of the noise: further stopped runs of a build
+    free: int  # of the K coefficients those that readings determine
     pace: float  # minutes from one reading to the next within a measurement
     hosts: NDArray[np.int64]  # (S,)
     state: Array  # (S, H, 1 + K) mean of each host's drift after its last reading, as columns of [readings, indicators]
@@ -116,9 +123,10 @@ class Levels:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Groups:
-    """Consecutive readings of one visit to one build, taken together."""
+    """Consecutive readings of one visit to one build, or to the two of a round, taken together."""
 
     build: NDArray[np.int64]
+    partner: NDArray[np.int64]  # -1 where a build ran alone
     host: NDArray[np.int64]
     at: Array
     weight: Array
@@ -130,6 +138,8 @@ class _Groups:
 def fit(record: Record, weight: Array, model: NoiseModel = USUAL) -> Fit:
     """The fit to ``record``, readings weighted by ``weight``, under the laws of ``model``."""
     builds, pace = len(record.builds), _pace(record)
+    if model.rounds:  # the speed of a host does not enter
+        record = replace(record, host=np.zeros_like(record.host))
     record, weight, repeated = united(record, weight)
     groups = _group(record, weight)
     visits = model.visits if groups.repeated else ((0.0, 1.0),)
@@ -140,17 +150,21 @@ def fit(record: Record, weight: Array, model: NoiseModel = USUAL) -> Fit:
     ]
     columns = [(drift, memory * pace, visit, p * q) for (drift, memory, p), (visit, q) in laws + further]
     drift, memory, visit, prior = (np.array(column) for column in zip(*columns, strict=True))
-    prior = np.where(drift == 0, prior * min(1.0, model.calm / _spread(record, weight, repeated, model)), prior)
+    if not model.rounds:
+        prior = np.where(drift == 0, prior * min(1.0, model.calm / _spread(record, weight, repeated, model)), prior)
     white, log_det, state, spread = _whiten(groups, builds, drift, memory, visit, model.host_offset)
     y, x = white[:, :, 0], white[:, :, 1:]
     information = np.swapaxes(x, 1, 2) @ x
     covariance = np.linalg.inv(information).astype(np.float64)
     coefficients = (covariance @ (np.swapaxes(x, 1, 2) @ y[:, :, None]))[:, :, 0]
     squares = ((y - (x @ coefficients[:, :, None])[:, :, 0]) ** 2).sum(axis=1) + groups.within
+    both = record.partner >= 0
     runs = np.bincount(record.build, weight, builds).astype(np.float64)
+    runs += np.bincount(record.partner[both], weight[both], builds)
+    free = int(x.shape[2]) - model.rounds
     return Fit(
         model, drift, memory, prior, np.arange(len(prior)) < len(laws), y, x, log_det, information, covariance, coefficients, squares, groups.within, runs,
-        repeated, pace, np.unique(groups.host), state, spread,
+        record.build, weight, repeated, free, pace, np.unique(groups.host), state, spread,
     )  # fmt: skip
 
 
@@ -162,7 +176,7 @@ def levels_of(fit: Fit, noise: float | None = None) -> Levels:
     if noise is not None and not fit.model.exact:  # the first two counts show as much as earlier hunts
         guess, worth = noise, 10.0
     residual = fit.squares[ours] + worth * guess**2
-    freedom = worth + float(fit.runs.sum()) - fit.repeated
+    freedom = worth + float(fit.weight.sum()) - fit.repeated + fit.model.rounds
     information = fit.information[ours]
     # |S of the readings| · |covariance of the levels|⁻¹ stands before the part that posterior.py adds
     evidence = np.log(prior / prior.sum()) - 0.5 * fit.log_det[ours] - 0.5 * np.linalg.slogdet(information)[1]
@@ -201,16 +215,16 @@ def _pace(record: Record) -> float:
 
 def _group(record: Record, weight: Array) -> _Groups:
     order = np.lexsort((record.at, record.host))  # what other hosts do meanwhile does not end a visit
-    build, visit, host = record.build[order], record.visit[order], record.host[order]
+    build, partner, visit, host = (each[order] for each in (record.build, record.partner, record.visit, record.host))
     new = np.ones(len(order), bool)
-    new[1:] = (np.diff(build) != 0) | (np.diff(visit) != 0) | (np.diff(host) != 0)
+    new[1:] = np.any([np.diff(each) != 0 for each in (build, partner, visit, host)], axis=0)
     group = np.cumsum(new) - 1
     w, value = weight[order], record.value[order]
     total = np.bincount(group, w).astype(np.float64)
     mean = np.bincount(group, w * value) / total
     at = np.bincount(group, w * record.at[order]) / total
     within = float((w * (value - mean[group]) ** 2).sum())
-    return _Groups(build[new], host[new], at, total, mean, within, not bool(new.all()))
+    return _Groups(build[new], partner[new], host[new], at, total, mean, within, not bool(new.all()))
 
 
 def _whiten(
@@ -228,13 +242,16 @@ def _whiten(
     as the same columns, (S, H, columns), and the variance, (S, H).
     """
     hosts, host = np.unique(groups.host, return_inverse=True)
-    count, extra = len(groups.mean), len(hosts) - 1
-    columns = np.zeros((count + extra, 1 + builds + extra))
+    alone = groups.partner < 0
+    count, extra, near_zero = len(groups.mean), len(hosts) - 1, 0 if alone.any() else builds
+    columns = np.zeros((count + extra + near_zero, 1 + builds + extra))
     columns[:count, 0] = groups.mean
     columns[np.arange(count), 1 + groups.build] = 1.0
-    further = np.flatnonzero(host)
+    columns[np.flatnonzero(~alone), 1 + groups.partner[~alone]] = -1.0
+    further = np.flatnonzero((host > 0) & alone)
     columns[further, builds + host[further]] = 1.0
     columns[count + np.arange(extra), 1 + builds + np.arange(extra)] = 1 / host_offset
+    columns[count + extra + np.arange(near_zero), 1 + np.arange(near_zero)] = NEAR_ZERO
 
     size, noise = drift**2, 1 / groups.weight[:, None] + (visit**2)[None]
     state = np.zeros((len(hosts), len(drift), columns.shape[1]))
@@ -244,6 +261,9 @@ def _whiten(
     forecast = np.empty((count, len(drift)))
     for i in range(count):
         h = host[i]
+        if not alone[i]:
+            forecast[i], white[i] = noise[i], columns[i] / np.sqrt(noise[i])[:, None]
+            continue
         memory_kept = np.exp((last[h] - groups.at[i]) / memory)
         last[h] = groups.at[i]
         variance = size + memory_kept**2 * (spread[h] - size)
@@ -254,5 +274,5 @@ def _whiten(
         white[i] = surprise / np.sqrt(forecast[i])[:, None]
         state[h] = expected + gain[:, None] * surprise
         spread[h] = variance * (1 - gain)
-    pseudo = np.broadcast_to(columns[count:, None], (extra, len(drift), columns.shape[1]))
+    pseudo = np.broadcast_to(columns[count:, None], (extra + near_zero, len(drift), columns.shape[1]))
     return np.swapaxes(np.concatenate((white, pseudo)), 0, 1), np.log(forecast).sum(axis=0), state, spread

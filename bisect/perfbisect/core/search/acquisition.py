@@ -92,6 +92,7 @@ RUNS = np.array([1, 2, 3, 4, 6, 8, 12, 16])
 REFERENCES = np.array([0.0, 0.5, 1.0])  # reference runs for each run
 BATCH_RUNS = np.repeat(RUNS, len(REFERENCES))  # all pairs (runs, reference runs), flattened: (B,)
 BATCH_REFERENCES = np.ceil(np.outer(RUNS, REFERENCES)).astype(np.int64).ravel()
+NONE = np.zeros(len(RUNS), np.int64)
 GOOD_ENOUGH = 0.93  # repeats: the largest batch whose score is at least this share of the best is taken
 FAIR, SMALL = 0.85, 0.04  # the same share for batches that are a small share of the runs so far
 SURE = 0.05  # a reference is a build whose probability of being slow is this close to 0 or 1
@@ -129,6 +130,8 @@ def choose(known: Analysis, now: Situation, host: int, most: float = math.inf) -
     made = record.made(host)
     new_build = np.array([v not in made for v in candidates])
     references = _references(record, classes, posterior, rows, made)
+    rounds = levels.model.rounds
+    batch_runs, batch_references = (RUNS, NONE) if rounds else (BATCH_RUNS, BATCH_REFERENCES)
     likely = np.array([1.0 if row >= 0 else chance[v] for v, row in zip(candidates, rows, strict=True)])
     besides_new = np.array([sum(record.builds[row] not in made for row in pair) for pair in references])
     if now.fleet.builds_ahead:
@@ -137,22 +140,30 @@ def choose(known: Analysis, now: Situation, host: int, most: float = math.inf) -
         first = np.where(new_build, price(now, candidates, likely, host), 0.0)
     gaps = first * record.run_seconds / 60
     cost = np.column_stack((first**BUILD_EXPONENT, besides_new * build_runs**BUILD_EXPONENT))
-    known_drift = {gap: _drift(known, host, gap) for gap in np.unique(gaps).tolist()}
-    before, error = (np.array(each) for each in zip(*(known_drift[gap] for gap in gaps.tolist()), strict=True))
-    score = _scores(seen, cost, likely, before, error, _weights(references, len(record.builds)))
-    score = np.where(max(most, 1) >= BATCH_RUNS + BATCH_REFERENCES, score, 0.0)
+    weights = _weights(references, len(record.builds))
+    if rounds:
+        references = [pair or [record.builds.index(0)] for pair in references]
+        partners, score = _rounds(seen, cost, likely, references, len(record.builds))
+    else:
+        known_drift = {gap: _drift(known, host, gap) for gap in np.unique(gaps).tolist()}
+        before, error = (np.array(each) for each in zip(*(known_drift[gap] for gap in gaps.tolist()), strict=True))
+        score = _scores(seen, cost, likely, before, error, weights)
+    score = np.where(max(most, 1) >= batch_runs + batch_references, score, 0.0)
     option, k = divmod(int(score.argmax()), score.shape[1])
     best = float(score[option, k])
     if rows[option] >= 0:
-        small = SMALL * len(record.value) >= BATCH_RUNS + BATCH_REFERENCES
+        small = SMALL * len(record.value) >= batch_runs + batch_references
         near = score[option] >= np.where(small, FAIR, GOOD_ENOUGH) * best
-        k = int(np.where(near, 100 * BATCH_RUNS - BATCH_REFERENCES, -1).argmax())
+        k = int(np.where(near, 100 * batch_runs - batch_references, -1).argmax())
     elif now.fleet.builds_ahead and most == math.inf:  # as many runs as if its build had been waited for
-        usual = BATCH_RUNS + BATCH_REFERENCES
+        usual = batch_runs + batch_references
         k = int((score[option] * (cost[option, 0] + usual) / (build_runs**BUILD_EXPONENT + usual)).argmax())
-    n, beside = int(BATCH_RUNS[k]), int(BATCH_REFERENCES[k])
+    n, beside = int(batch_runs[k]), int(batch_references[k])
     if rows[option] < 0 and n > 2:  # half of the runs of a new build, then decide again
         n, beside = (n + 1) // 2, (beside + 1) // 2
+    if rounds:
+        plan = (Share(candidates[option], n), Share(record.builds[partners[option]], n))
+        return Choice(Measure(plan, Purpose.SEARCH, together=True), best)
     shares = [Share(candidates[option], n), *_shared(record, references[option], beside)]
     return Choice(Measure(tuple(shares), Purpose.SEARCH), best)
 
@@ -218,6 +229,23 @@ def _scores(seen: Prediction, cost: Array, likely: Array, before: Array, error: 
     return result
 
 
+def _rounds(
+    seen: Prediction, cost: Array, likely: Array, references: Sequence[Sequence[int]], builds: int
+) -> tuple[NDArray[np.int64], Array]:
+    """The same for rounds of each candidate with one of its references: the better one's row, (options,), and the scores."""
+    found = []
+    for side in (0, -1):
+        partner = np.array([pair[side] for pair in references])
+        weights = np.eye(builds)[partner]
+        read = seen.against(weights, weights, np.ones((len(partner), len(RUNS))))
+        square = read.between / (read.above * (1 - read.above)) / (read.within + 1 / RUNS)
+        gain = information.bits(read.above, square) * likely[:, None]
+        found.append((partner, gain / (cost.sum(axis=1)[:, None] + RUNS)))
+    (one, first), (other, second) = found
+    better = second.max(axis=1) > first.max(axis=1)
+    return np.where(better, other, one), np.where(better[:, None], second, first)
+
+
 def hopeless(choice: Choice, known: Analysis, now: Situation, required: float) -> bool:
     """Whether to give up, because the expected costs are out of proportion.
 
@@ -274,7 +302,7 @@ def _references(
     preferably of those that exist on the host (``made``).
     """
     slow = classes.slow @ posterior.culprit
-    runs = np.bincount(record.build, minlength=len(slow))
+    runs = np.array([record.runs(build) for build in record.builds])
     usable = [i for i, b in enumerate(record.builds) if b not in record.skipped]
     here = {i for i in usable if record.builds[i] in made}
     fast_ones = sorted((i for i in usable if slow[i] < SURE), key=lambda i: (i not in here, -slow[i]))

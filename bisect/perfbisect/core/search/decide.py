@@ -29,6 +29,7 @@ hunts. With a single member, the decisions are those of ``decide``.
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +48,7 @@ from perfbisect.core.search.build_orders import with_builds
 from perfbisect.core.search.fresh_layouts import with_layouts
 from perfbisect.core.search.information import entropy
 from perfbisect.core.search.older_branches import with_older_branches
+from perfbisect.core.search.pairing import with_pairing
 from perfbisect.core.search.single_change import single_change
 from perfbisect.core.search.situation import Proposal, Situation, Spent
 
@@ -88,7 +90,7 @@ def decide_in(now: Situation) -> Proposal:
         policy = replace(policy, layouts=False)
     now = replace(now, policy=policy, model=EXACT if now.prior.exact else USUAL)
     hunt = every_change if policy.all_steps else largest_change
-    return with_builds(with_good_timed(with_layouts(hunt, now), now), now)
+    return with_builds(with_good_timed(with_pairing(partial(with_layouts, hunt), now), now), now)
 
 
 def largest_change(now: Situation) -> Proposal:

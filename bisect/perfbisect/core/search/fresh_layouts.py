@@ -105,7 +105,7 @@ class Comparison:
 
 def with_layouts(hunt: Hunt, now: Situation) -> Proposal:
     """The decision of ``hunt``; where layouts can be had, nothing is named by the usual layout alone."""
-    if not now.policy.layouts or now.model is not USUAL:
+    if not now.policy.layouts or now.model is not USUAL:  # fresh layouts are measured in turns only
         return hunt(now)
     begins = next((place for place, seen in enumerate(now.observations) if _is_fresh(seen)), None)
     if begins is None:

@@ -115,7 +115,7 @@ def _compared(point: int, now: Situation) -> Proposal:
     numbers = count()
 
     def node(seen: Observation) -> int | None:
-        far = isinstance(seen, Reading) and next(numbers) not in near
+        far = isinstance(seen, Reading) and seen.partner is None and next(numbers) not in near
         return None if far else place.get(record.name(seen.candidate))
 
     two = now.seen_as(

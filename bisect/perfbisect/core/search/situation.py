@@ -110,7 +110,7 @@ class Budget:
 
     @property
     def _runs(self) -> int:
-        return len(self.record.value) + self.fleet.runs + self.elsewhere.runs
+        return self.record.spent + self.fleet.runs + self.elsewhere.runs
 
     @property
     def _attempted(self) -> frozenset[int]:
@@ -180,7 +180,13 @@ class Situation:
         for seen in self.observations:
             if (place := node(seen)) is None:
                 continue
-            if isinstance(seen, Reading) and offset:
+            if isinstance(seen, Reading) and seen.partner is not None:
+                beside = replace(seen, candidate=seen.partner)
+                if (partner := node(beside)) is None:
+                    continue
+                change = offset(seen) - offset(beside) if offset else 0.0
+                seen = replace(seen, value=seen.value + change, partner=partner)
+            elif isinstance(seen, Reading) and offset:
                 seen = replace(seen, value=seen.value + offset(seen))
             elif isinstance(seen, Built) and same:
                 seen = replace(seen, same_as=same(seen))

@@ -155,14 +155,24 @@ def confirmation(known: Analysis, culprit: int, proofs: Sequence[PairwiseProof])
             wanted[proof.parent] = min(proof.runs, 8)
     if not wanted:
         return None
+    if levels.model.rounds:  # one parent after the other
+        parent, runs = next(iter(wanted.items()))
+        return Measure((Share(culprit, runs), Share(parent, runs)), Purpose.CONFIRM, together=True)
     shares = [(culprit, max(wanted.values())), *wanted.items()]
     # the first run of a build is not fresh
     return Measure(tuple(Share(v, runs + (known.record.runs(v) == 0)) for v, runs in shares), Purpose.CONFIRM)
 
 
 def _pairwise_proof(record: Record, levels: Levels, culprit: int, parent: int, reach: int) -> PairwiseProof:
-    """Fresh runs of both sides; the pair counts if its runs are within ``reach`` readings of each other on one host."""
+    """Fresh runs of both sides; the pair counts if its runs are within ``reach`` readings of each other on one host.
+
+    Of rounds those of both, made when both had readings already.
+    """
     slow, fast = record.readings(culprit), record.readings(parent)
+    if levels.model.rounds:
+        rows, above = record.rounds(parent, culprit)
+        above = above[rows > max(slow[:1].sum(), fast[:1].sum())]
+        return _of_rounds(parent, above, levels)
     if len(slow) and len(fast):
         start = max(slow[0], fast[0])
         slow, fast = slow[slow > start], fast[fast > start]
@@ -175,6 +185,15 @@ def _pairwise_proof(record: Record, levels: Levels, culprit: int, parent: int, r
     runs = min(len(low), len(high))
     contrast = Contrast(_centre(high) - _centre(low), float(np.sqrt(variance)), freedom, runs, levels.noise)
     return PairwiseProof(parent, runs, contrast)
+
+
+def _of_rounds(parent: int, above: NDArray[np.float64], levels: Levels) -> PairwiseProof:
+    """The proof by fresh rounds, in which the parent is so much above the culprit."""
+    if not len(above):
+        return PairwiseProof(parent, 0, None)
+    freedom = max(levels.freedom - levels.mean.shape[1], 2.0)
+    error = levels.noise / float(np.sqrt(len(above)))
+    return PairwiseProof(parent, len(above), Contrast(_centre(above), error, freedom, len(above), levels.noise))
 
 
 def _on_one_host(record: Record, slow: Readings, fast: Readings) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
