@@ -126,9 +126,11 @@ class World:
             noise = self.habits.own_noise * float(rng.normal() - rng.normal())
             starved, size = float(rng.random()), float(rng.normal())
             noise += 0.3 * size * (starved < self.habits.starved)
-            value = self.habits.kept * (self.level(one) - self.level(other)) + noise
+            layouts = [self.link(each, order.host) if order.fresh else 0 for each in (one, other)]
+            levels = [self.level(each, layout) for each, layout in zip((one, other), layouts, strict=True)]
+            value = self.habits.kept * (levels[0] - levels[1]) + noise
             middle = (self.clock(order.host) - seconds / 2) / 60
-            seen.append(Reading(one, value, middle, self.runs, order.host, seconds, partner=other))
+            seen.append(Reading(one, value, middle, self.runs, order.host, seconds, layout=layouts[0], partner=other))
         return seen
 
     def build(self, candidate: int, host: int = 0) -> Built | Skipped | None:

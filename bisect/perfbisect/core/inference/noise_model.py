@@ -47,8 +47,9 @@ class NoiseModel:
     @property
     def of_rounds(self) -> "NoiseModel":
         """The same for rounds: what disturbs the host disturbs both builds, so nothing drifts."""
-        steady = {"drifts": EXACT.drifts, "large_drifts": (), "calm": 1.0}
-        return replace(self, **steady, noise=0.01, worth=2.0, first_runs=(3, 3), rounds=True)  # type: ignore[arg-type]
+        return replace(
+            self, drifts=EXACT.drifts, large_drifts=(), calm=1.0, noise=self.noise / 2, modes=False, rounds=True
+        )
 
 
 USUAL = NoiseModel(

@@ -20,6 +20,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+import numpy as np
+
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import (
     ALL_FREE,
@@ -41,14 +43,14 @@ from perfbisect.core.domain.orders import (
 from perfbisect.core.domain.settings import Policy, PriorKnowledge
 from perfbisect.core.inference.analysis import Contrast, contrast
 from perfbisect.core.inference.code_placement import without_modes
-from perfbisect.core.inference.noise_model import FRESH, USUAL
+from perfbisect.core.inference.noise_model import FRESH, NoiseModel
 from perfbisect.core.inference.observations import Observation, Reading
 from perfbisect.core.inference.record import arrange, behaviour
 from perfbisect.core.inference.state_space import fit, levels_of
 from perfbisect.core.search.older_branches import Hunt
 from perfbisect.core.search.situation import Proposal, Situation
 from perfbisect.core.search.verdicts import PROVEN, afforded, undecided
-from perfbisect.core.stats.distributions import below_by_chance
+from perfbisect.core.stats.distributions import above_by_chance, below_by_chance
 
 FEWEST = 5  # layouts of each side, at least
 MOST = 60  # layouts of each side, after which it is left open whether the difference is there
@@ -105,7 +107,7 @@ class Comparison:
 
 def with_layouts(hunt: Hunt, now: Situation) -> Proposal:
     """The decision of ``hunt``; where layouts can be had, nothing is named by the usual layout alone."""
-    if not now.policy.layouts or now.model is not USUAL:  # fresh layouts are measured in turns only
+    if not now.policy.layouts or now.model.exact:
         return hunt(now)
     begins = next((place for place, seen in enumerate(now.observations) if _is_fresh(seen)), None)
     if begins is None:
@@ -113,8 +115,10 @@ def with_layouts(hunt: Hunt, now: Situation) -> Proposal:
         if isinstance(usual.order, Measure) or _settled(usual.order):
             return usual
     else:
-        usual = _as_linked(hunt, now.graph, tuple(now.observations[:begins]), now.policy, now.prior, now.shared)
-    again = now.with_readings(_is_fresh, prior=replace(now.prior, noise=None), model=FRESH)
+        first = tuple(now.observations[:begins])
+        usual = _as_linked(hunt, now.graph, first, now.policy, now.prior, now.shared, now.model)
+    model = FRESH.of_rounds if now.model.rounds else FRESH
+    again = now.with_readings(_is_fresh, prior=replace(now.prior, noise=None), model=model)
     each = {step.candidate: compare(again, step) for step in all_steps(usual.order)}
     if each and all(one.shown for of in each.values() for one in of):
         return replace(usual, order=_with_layouts(usual.order, each))
@@ -131,9 +135,10 @@ def _as_linked(
     policy: Policy,
     prior: PriorKnowledge,
     shared: bool,
+    model: NoiseModel,
 ) -> Proposal:
     """How the first part of a hunt ended; kept, as every later decision depends on it."""
-    return hunt(Situation(graph, observations, policy, prior, ALL_FREE, shared=shared))
+    return hunt(Situation(graph, observations, policy, prior, ALL_FREE, shared=shared, model=model))
 
 
 def compare(again: Situation, step: Step) -> tuple[Comparison, ...]:
@@ -148,19 +153,25 @@ def _compare(again: Situation, step: Step, parent: int) -> Comparison:
     record = arrange(pair.observations, again.policy, slow)
     if not (record.runs(slow) and record.runs(fast)):
         return Comparison(parent, usual, None, None)
-    record, trust = without_modes(record, fast, slow)
+    trust = np.ones(len(record.value))
+    if again.model.modes:
+        record, trust = without_modes(record, fast, slow)
     if min(record.runs(slow), record.runs(fast)) >= TYPICAL:
-        trust = trust * behaviour(record, fast, slow, FRESH).weight
-    levels = levels_of(fit(record, trust, FRESH))
+        trust = trust * behaviour(record, fast, slow, again.model).weight
+    levels = levels_of(fit(record, trust, again.model))
     found = contrast(levels, record.builds.index(fast), record.builds.index(slow))
     ratio = found.ratio(record.sign)
     hunted = 1 if (step.ratio.middle < 1) is (record.sign > 0) else -1
-    pairs = list(zip(record.value[record.readings(slow)], record.value[record.readings(fast)], strict=False))
-    changed = sum(hunted * (high - low) > 0 for low, high in pairs)
-    kept = record.readings(slow), record.readings(fast)
-    low, high = ((hunted * record.value[rows])[trust[rows] > TRUSTED] for rows in kept)
-    chance = below_by_chance(low.tolist(), high.tolist()) if len(low) and len(high) else 1.0
-    layouts = Layouts(ratio, len(pairs), int(changed))
+    if again.model.rounds:
+        _, above = record.rounds(fast, slow)
+        differences, chance = hunted * above, above_by_chance((hunted * above).tolist())
+    else:
+        kept = record.readings(slow), record.readings(fast)
+        low, high = ((hunted * record.value[rows])[trust[rows] > TRUSTED] for rows in kept)
+        chance = below_by_chance(low.tolist(), high.tolist()) if len(low) and len(high) else 1.0
+        both = min(map(len, kept))
+        differences = hunted * (record.value[kept[1][:both]] - record.value[kept[0][:both]])
+    layouts = Layouts(ratio, len(differences), int((differences > 0).sum()))
     return Comparison(parent, usual, replace(found, drop=hunted * found.drop), layouts, chance)
 
 
@@ -183,8 +194,11 @@ def _further(each: Mapping[int, Sequence[Comparison]], now: Situation) -> Measur
     """More layouts of the first commit that needs them, and of those of its parents that do; None if none does."""
     for candidate, of in each.items():
         if wanted := {one.parent: one.wanted for one in of if one.wanted}:
+            if rounds := now.model.rounds:  # with one parent after the other
+                wanted = dict([next(iter(wanted.items()))])
             plan = (Share(candidate, max(wanted.values())), *(Share(parent, runs) for parent, runs in wanted.items()))
-            return Measure(plan, Purpose.CONFIRM, now.fleet.free_host, True, _weakest(of).layouts)
+            host, known = now.fleet.free_host, _weakest(of).layouts
+            return Measure(plan, Purpose.CONFIRM, host, True, known, together=rounds)
     return None
 
 

@@ -24,7 +24,9 @@ CLEAR = 6.0  # a difference of so many s.d. of a run: turns show it fast enough
 ROUNDS = 4  # of the ends, before the way is chosen
 GAIN = 0.6  # s.d. of the difference of a round, as a share of that of two runs in turns, below which rounds are better
 LEFT = 0.5  # share of the difference in turns that rounds have to show
-SURE = 4.0  # standard errors at which the difference in turns is taken to be known: they are guesses after two runs each
+SURE = (
+    4.0  # standard errors at which the difference in turns is taken to be known: they are guesses after two runs each
+)
 
 
 @dataclass(frozen=True, slots=True)

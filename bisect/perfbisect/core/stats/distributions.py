@@ -140,6 +140,21 @@ def below_by_chance(low: Sequence[float], high: Sequence[float]) -> float:
     return float(_cumulated(len(x), len(y))[exceptions])
 
 
+def above_by_chance(differences: Sequence[float]) -> float:
+    """The probability of so few and so small differences that are not above 0, if they are distributed evenly around it.
+
+    By the ranks of their sizes: F. Wilcoxon, "Individual Comparisons by Ranking Methods", Biometrics Bulletin 1 (1945).
+    """
+    values = np.asarray(differences)
+    ranks = np.abs(values).argsort().argsort() + 1
+    ways = np.ones(1)
+    for rank in range(1, len(values) + 1):
+        with_it = np.concatenate((np.zeros(rank), ways))
+        with_it[: len(ways)] += ways
+        ways = with_it / 2
+    return float(min(ways[: int(ranks[values <= 0].sum()) + 1].sum(), 1.0))
+
+
 @lru_cache(maxsize=128)
 def _cumulated(n: int, m: int) -> Array:
     """The probabilities of at most 0, 1 … n·m pairs."""
