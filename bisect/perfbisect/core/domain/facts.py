@@ -78,6 +78,7 @@ class RunFacts:
     counted: str = ""
     events: int = 0  # of a counted run: the length of the shorter; 0: it was counted once, from its start to its end
     layout: int = 0  # 0: the build as it is linked; n: linked again, its functions in another order by seed n
+    round: str = ""  # identifies what ran at the same time: two runs, that of the candidate of interest is logged first
     # perf event → share of the time in which it was counted, where that is below 1: its counter is extrapolated
     running: Mapping[str, float] = field(default_factory=dict)
 
