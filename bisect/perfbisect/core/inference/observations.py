@@ -8,7 +8,7 @@ The list of observations is the whole state of a hunt between two decisions.
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, RunFinished
 from perfbisect.core.domain.facts import LEFT_OUT, BuildFacts, RunFacts
@@ -104,7 +104,7 @@ def observations(
     ``log`` has (seconds since the epoch, event) in order, ``began`` is when the hunt began. A run that is not
     ``readable`` is left out, and so is a timed one where others were ``counted_exactly``. ``hosts`` are the names of the
     hosts where there are several: a build exists, and binaries are compared, only on the host that made them. What one of
-    the ``build_hosts`` made exists on all.
+    the ``build_hosts`` made exists on all. Of a round only both runs together are a reading.
     """
     seen: list[Observation] = []
     place = {name: number for number, name in enumerate(hosts)}
@@ -112,6 +112,7 @@ def observations(
     binaries = Binaries()
     visits: dict[tuple[int, str], int] = {}
     counted = counted_exactly(log, metric)
+    begun: dict[str, Reading] = {}  # rounds of which the first run was read; one that was cut short stays
     for at, event in log:
         candidate = node.get(event.facts.commit)
         if candidate is None:
@@ -133,5 +134,11 @@ def observations(
                     minutes = (run.started + run.seconds / 2 - began) / 60
                     visit = visits.setdefault((host, run.visit), len(visits))
                     bound = (-1 if find_metric(metric).higher_is_better else 1) if run.slower_than else 0
-                    seen.append(Reading(candidate, reading, minutes, visit, host, at - run.started, bound, run.layout))
+                    one = Reading(candidate, reading, minutes, visit, host, at - run.started, bound, run.layout)
+                    if not run.round:
+                        seen.append(one)
+                    elif first := begun.pop(run.round, None):
+                        seen.append(replace(first, value=first.value - one.value, partner=candidate))
+                    else:
+                        begun[run.round] = one
     return seen
