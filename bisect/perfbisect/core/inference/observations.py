@@ -137,8 +137,8 @@ def observations(
                     one = Reading(candidate, reading, minutes, visit, host, at - run.started, bound, run.layout)
                     if not run.round:
                         seen.append(one)
-                    elif first := begun.pop(run.round, None):
-                        seen.append(replace(first, value=first.value - one.value, partner=candidate))
+                    elif half := begun.pop(run.round, None):
+                        seen.append(replace(half, value=half.value - one.value, partner=candidate))
                     else:
                         begun[run.round] = one
     return seen
