@@ -12,7 +12,15 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
-from perfbisect.core.domain.events import BuildFinished, BuildStarted, CandidateSkipped, Decided, Event, LabEvent
+from perfbisect.core.domain.events import (
+    BuildFinished,
+    BuildStarted,
+    CandidateSkipped,
+    Decided,
+    Event,
+    LabEvent,
+    PairingChosen,
+)
 from perfbisect.core.domain.facts import BUILDING
 from perfbisect.core.domain.orders import CodePlacement, Measure, Verdict, first_step, named_steps
 from perfbisect.core.domain.orders import Step as Change
@@ -21,6 +29,7 @@ from perfbisect.errors import EndFailed, NothingToCompare, PerfBisectError, RunF
 from perfbisect.hunt.loop import Planner, Workers, run
 from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, outlook
 from perfbisect.lab.guarded_lab import Lab
+from perfbisect.wording.reasons import pairing_sentence
 
 T = TypeVar("T")
 Numbered = tuple[int, TimedEvent]  # the number of a member, and what happened
@@ -68,6 +77,9 @@ class Member:
     def decided(self, event: Decided) -> Iterator[TimedEvent]:
         """Enter a decision, and once what it shows of the length of the hunt."""
         yield self.log.append(event)
+        if event.decision.ways and not self.log.pairing:
+            ways = event.decision.ways
+            yield self.log.append(PairingChosen(ways.together, pairing_sentence(ways)))
         if self.problem and not self.warned and (warning := outlook(self.problem, event.decision, self.log)):
             self.warned = True
             yield self.log.append(warning)

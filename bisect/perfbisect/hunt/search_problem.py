@@ -14,13 +14,14 @@ from perfbisect.core.domain.events import (
     HuntEnded,
     HuntStarted,
     LabEvent,
+    PairingChosen,
     RunFinished,
     Warned,
 )
 from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Decision, Measure, Verdict
-from perfbisect.core.domain.settings import CAP, NOTHING_KNOWN, Direction, Policy, PriorKnowledge
+from perfbisect.core.domain.settings import CAP, NOTHING_KNOWN, Direction, Pairing, Policy, PriorKnowledge
 from perfbisect.core.inference.code_placement import with_counts
 from perfbisect.core.inference.observations import Logged, Observation, Reading, observations
 from perfbisect.core.search.decide import decide_in, runs_of_one
@@ -52,6 +53,12 @@ class SearchProblem:
         node = {commit: index for index, commit in enumerate(self.commits)}
         return observations(entries, node, self.metric, began, self.hosts, self.build_hosts)
 
+    def rules(self, chosen: PairingChosen | None) -> Policy:
+        """The rules once it was ``chosen`` how builds are compared."""
+        if chosen is None:
+            return self.policy
+        return replace(self.policy, pairing=Pairing.TOGETHER if chosen.together else Pairing.TURNS)
+
 
 class SavedLog:
     """The log of one hunt: what earlier sessions left in the history, and everything since."""
@@ -61,6 +68,8 @@ class SavedLog:
         self.hunt = hunt
         self.began = history.began(hunt)
         self.entries: list[tuple[float, Logged]] = list(history.log(hunt))
+        chosen = [entry.event for entry in history.events(hunt) if isinstance(entry.event, PairingChosen)]
+        self.pairing = chosen[-1] if chosen else None
         CLOCK.go_on_from(max([self.began, *(at for at, _ in self.entries)]))
 
     def append(self, event: Event, workload: int | None = None) -> TimedEvent:
@@ -69,6 +78,8 @@ class SavedLog:
         self.history.append(self.hunt, event, at)
         if isinstance(event, BuildFinished | CandidateSkipped | RunFinished):
             self.entries.append((at, event))
+        elif isinstance(event, PairingChosen):
+            self.pairing = event
         return at, event
 
 
@@ -142,7 +153,7 @@ def compare_merge_base(
         problem,
         graph=Graph.line(1),
         commits=(problem.commits[0], good),
-        policy=replace(problem.policy, direction=Direction.ANY, all_steps=False),
+        policy=replace(problem.policy, direction=Direction.ANY, all_steps=False, pairing=Pairing.TURNS),
     )
     yield log.append(replace(started, candidates=between.commits, commits=1, merges=0, branch_points=0))
     return (yield from pursue(between, log, workers_for(between.commits)))
@@ -163,6 +174,8 @@ def replay(
     for at, event in events:
         if isinstance(event, BuildFinished | CandidateSkipped | RunFinished):
             entries.append((at, event))
+        if isinstance(event, PairingChosen):
+            problem = replace(problem, policy=problem.rules(event))
         if isinstance(event, Decided):
             seen = problem.observations(entries, began)
             now = Situation(problem.graph, seen, problem.policy, problem.prior, event.fleet, shared=shared)

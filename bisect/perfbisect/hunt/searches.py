@@ -39,4 +39,4 @@ def situation(member: Member) -> Situation:
     problem = member.problem
     assert problem, "a hunt has a problem"
     seen = problem.observations(member.log.entries, member.log.began)
-    return Situation(problem.graph, seen, problem.policy, problem.prior)
+    return Situation(problem.graph, seen, problem.rules(member.log.pairing), problem.prior)

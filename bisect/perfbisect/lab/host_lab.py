@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
 
-from perfbisect.core.domain.events import BuildFinished, BuildProgress, LabEvent, RunFinished, Warned
+from perfbisect.core.domain.events import BuildFinished, BuildProgress, LabEvent, PairingChosen, RunFinished, Warned
 from perfbisect.core.domain.orders import Measure, Purpose, interleave
 from perfbisect.errors import BuildChanged, BuildFailed, ConnectionLost, DataDamaged, JobLost, RunFailed
 from perfbisect.lab.build import build_store, links
@@ -15,6 +15,7 @@ from perfbisect.lab.build.links import LayoutSeeds
 from perfbisect.lab.builds import BuildSite, CandidateBuilds
 from perfbisect.lab.guarded_lab import RetryPolicy
 from perfbisect.lab.measure import counting, perf
+from perfbisect.lab.measure.rounds import TRIES, Rounds, TurnsAdvised, rounds_on
 from perfbisect.lab.measure.studies import CountedRunner
 from perfbisect.lab.measure.visit import RunContext, Runner, SlowRuns, Study, StudyMaker, Turn
 from perfbisect.lab.servers import System, owner, placeholders
@@ -41,7 +42,7 @@ class Earlier:
 
 @dataclass
 class HostLab:
-    """Measures candidates on one host. Nothing is done there before the first measurement.
+    """Measures candidates on one host, in turns or two at the same time. Nothing is done there before the first measurement.
 
     ``variant`` "" is the recipe's own choice. ``build_places`` are the hosts that build; none: the host itself. What they
     have built is ``made``, if other labs share them; events of builds on another host have its name then. ``counted`` is how
@@ -66,6 +67,7 @@ class HostLab:
     builds: CandidateBuilds = field(init=False)  # this and what follows: once the host is prepared
     data: DatasetKeeper = field(init=False)
     runner: Study = field(init=False)
+    rounds: Rounds = field(init=False)
     retry: RetryPolicy = field(init=False)
     values: Values = field(init=False)  # placeholders that all candidates share
     _prepared: bool = field(default=False, init=False)
@@ -92,7 +94,7 @@ class HostLab:
             try:
                 if (yield from self._link(turns, made)):
                     with self.place.lock:
-                        yield from self._time(turns, made)
+                        yield from self._time(turns, made, together=order.together)
                 return
             except BuildChanged as changed:
                 if not (yield from self._renew(turns, made, changed)):
@@ -120,6 +122,7 @@ class HostLab:
         counts: StudyMaker | None = partial(CountedRunner, events=earlier.events) if counter else None
         times: StudyMaker = partial(Runner, slow=self.slow)
         self.runner = (self.study or counts or times)(context, self.retry.succeeded)
+        self.rounds = rounds_on(context, self.retry.succeeded, server=self.builder.server is not None)
         sites = [
             BuildSite(
                 place, self.builder, self.variant, self.candidates, made,
@@ -176,6 +179,15 @@ class HostLab:
         )
         layouts = [next(seeds[each]) if seeds else 0 for each in sequence]
         turns, first = [], 1
+        if order.together:  # a turn of each, one after the other
+            runs = 1 if seeds else order.plan[0].runs
+            for number in range(0, len(sequence), 2 * runs):
+                for share in order.plan:
+                    layout = next(seeds[share.candidate]) if seeds else 0
+                    turns.append(
+                        Turn(share.candidate, 1 + number // 2, runs, len(sequence) // 2, order.purpose, runs, layout)
+                    )
+            return turns
         for (candidate, layout), neighbours in groupby(zip(sequence, layouts, strict=True)):
             runs = len(list(neighbours))
             turns.append(Turn(candidate, first, runs, len(sequence), order.purpose, left=runs, layout=layout))
@@ -217,15 +229,70 @@ class HostLab:
         )
         yield BuildFinished(turn.candidate, facts, None)
 
-    def _time(self, turns: Sequence[Turn], made: Mapping[tuple[int, int], str]) -> Generator[LabEvent]:
+    def _time(
+        self, turns: Sequence[Turn], made: Mapping[tuple[int, int], str], *, together: bool
+    ) -> Generator[LabEvent]:
         """The runs of a measurement, everything built; ``made`` has the keys of builds in layouts."""
         self.builds.end_others()
         for candidate in sorted({turn.candidate for turn in turns}):
             if not (yield from self._load(candidate)):
                 return
-        for turn in turns:
+        for turn in turns if not together else ():
             if not (yield from self._run(turn, made.get((turn.candidate, turn.layout), ""))):
                 return
+        for pair in zip(turns[::2], turns[1::2], strict=True) if together else ():
+            if not (yield from self._rounds(pair, made)):
+                return
+
+    def _rounds(self, pair: tuple[Turn, Turn], made: Mapping[tuple[int, int], str]) -> Generator[LabEvent, None, bool]:
+        """Successive rounds of two candidates; true when all ended well.
+
+        A candidate that fails is run alone: if it does not fail then, builds are measured in turns from here on.
+        """
+        began, rounds = time.monotonic(), self.rounds
+        keys = [made.get((turn.candidate, turn.layout), "") for turn in pair]
+        while pair[0].left:
+            for turn in pair:
+                if not (yield from self._load(turn.candidate)):
+                    return False
+            systems = [
+                replace(self._system(turn.candidate, key, beside=bool(side)), layout=turn.layout)
+                for side, (turn, key) in enumerate(zip(pair, keys, strict=True))
+            ]
+            data = [self.data.keys[system.commit] for system in systems]
+            try:
+                for event in rounds.visit([*zip(systems, data, strict=True)], pair):
+                    if self.seeds and isinstance(event, RunFinished):
+                        self.seeds.take(event.facts)
+                    yield event
+            except JobLost as lost:
+                rounds.failed += 1
+                if rounds.failed >= TRIES:
+                    yield _turns_advised(f"runs were killed in {TRIES} rounds in a row, perhaps for taking all memory")
+                    return False
+                yield (event := self.retry.lost(pair[rounds.at].candidate, lost, "run", began))
+                if not isinstance(event, Warned):
+                    return False
+            except DataDamaged as damaged:
+                yield self.data.damaged(data[rounds.at], damaged)
+            except TurnsAdvised as advised:
+                yield _turns_advised(str(advised))
+                return False
+            except RunFailed as failure:
+                if not pair[0].left:  # how a server ends does not change what it did before
+                    yield Warned(
+                        f"{self.candidates.name(pair[rounds.at].candidate)}: {failure}",
+                        "Its runs had ended well, and count.",
+                    )
+                    continue
+                failing = pair[rounds.at]
+                alone = Turn(failing.candidate, 1, 1, 1, failing.purpose, 1, failing.layout)
+                if (yield from self._run(alone, keys[rounds.at])):
+                    yield _turns_advised(
+                        f"{self.candidates.name(failing.candidate)} fails beside another build only: {failure}"
+                    )
+                return False
+        return True
 
     def _is_loaded(self, candidate: int) -> bool:
         return self.candidates.commits[candidate] in self.data.keys
@@ -265,8 +332,8 @@ class HostLab:
                 return False
         return True
 
-    def _system(self, candidate: int, made: str = "") -> System:
-        """A built candidate, or its layout with the key ``made``, at the path where every build is measured.
+    def _system(self, candidate: int, made: str = "", *, beside: bool = False) -> System:
+        """A built candidate, or its layout with the key ``made``, at the path where every build is measured; or ``beside`` it.
 
         A server that may not run as root keeps the place where it is installed elsewhere: it may lack the right to read
         the folders above ours. Raises BuildChanged where the build is not as it was made.
@@ -276,8 +343,13 @@ class HostLab:
         if built.prefix and owner(host, built.builder.server):
             prefix = built.prefix
         else:
-            prefix = build_store.put_in_place(host, self.builder.work_name, made or built.facts.key, built.prefix)
+            put = build_store.put_beside if beside else build_store.put_in_place
+            prefix = put(host, self.builder.work_name, made or built.facts.key, built.prefix)
         sha = self.candidates.sha(candidate)
         values = {**self.values, "commit": sha, "prefix": str(prefix), "version": built.version}
         builder = self.config.applied(built.builder)
         return System(self.candidates.commits[candidate], built.facts.key, prefix, builder, values)
+
+
+def _turns_advised(why: str) -> PairingChosen:
+    return PairingChosen(together=False, why=f"Builds are measured in turns: {why}.")

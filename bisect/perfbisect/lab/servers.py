@@ -87,8 +87,10 @@ class Service:
 
     @property
     def env(self) -> Mapping[str, str]:
-        """The recipe's environment variables."""
-        return {name: fill_text(text, self.values) for name, text in self.recipe.env.items()}
+        """The recipe's environment variables, and a folder for temporary files: servers remove those that others have left."""
+        return {"TMPDIR": str(self.folder / "tmp")} | {
+            name: fill_text(text, self.values) for name, text in self.recipe.env.items()
+        }
 
     def argv(self, command: Sequence[str]) -> list[str]:
         """A command of the recipe, as the user that may run it."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from perfbisect.core.domain.metrics import find_metric
-from perfbisect.core.domain.settings import AUTO, TIMING, Direction, Policy, Settings
+from perfbisect.core.domain.settings import AUTO, TIMING, Direction, Pairing, Policy, Settings
 from perfbisect.store.connection import default_place
 from perfbisect.wording.text import shell_words
 
@@ -35,6 +35,8 @@ def _options(settings: Settings) -> Iterator[tuple[str, ...]]:
     yield from (("--host", name) for name in settings.hosts)
     yield "--repo", settings.repository
     yield "--variant", settings.variant
+    if policy.pairing is not Pairing.AUTO:
+        yield "--pairing", policy.pairing.value
     yield "--metric", AUTO if settings.choose_metric else settings.metric  # which one is usual depends on the workload
     direction = Direction.DROP if find_metric(settings.metric).higher_is_better else Direction.RISE
     if policy.direction is not direction:

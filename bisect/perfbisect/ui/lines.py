@@ -36,6 +36,7 @@ from perfbisect.core.domain.events import (
     HuntEnded,
     HuntStarted,
     MetricChosen,
+    PairingChosen,
     Planned,
     Profiled,
     RunFinished,
@@ -76,6 +77,8 @@ def texts(view: ViewModel, event: Event) -> Iterator[str]:
             yield f"{'resumed' if event.resumed else 'hunt':9} {hunt(event)}"
         case MetricChosen(why=why):
             yield f"{'metric':9} {why}"
+        case PairingChosen(why=why):
+            yield f"{'pairing':9} {why}"
         case Warned(text, advice):
             yield f"{'warning':9} {advised(text, advice)}"
         case Decided(Decision(order=Measure() as order)):

@@ -23,6 +23,7 @@ from perfbisect.core.domain.events import (
     HuntStarted,
     LabEvent,
     MetricChosen,
+    PairingChosen,
     RunFinished,
     RunProgress,
     RunStarted,
@@ -279,7 +280,7 @@ def _with(view: ViewModel, event: Event, at: float) -> ViewModel:
         return with_ratios(view)
     if isinstance(event, HuntStarted):
         return view if view.ended is None else replace(view, began=at, ended=None, decided=None)
-    if isinstance(event, Warned) or not isinstance(event, LabEvent):
+    if isinstance(event, Warned | PairingChosen) or not isinstance(event, LabEvent):
         return view
     now = activity_after(view.busy.get(event.host), event, at)
     ahead = event.host in state.build_hosts

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from perfbisect.core.domain.metrics import find_metric
-from perfbisect.core.domain.orders import Interval, NotReproduced
+from perfbisect.core.domain.orders import Interval, NotReproduced, Ways
 from perfbisect.core.domain.settings import Direction
 from perfbisect.core.domain.trials import Trial
 from perfbisect.core.explain.classes import PER_INSTRUCTION
@@ -16,7 +16,7 @@ from perfbisect.core.explain.explanation import NO_OPERATIONS, NO_RUNS
 from perfbisect.core.inference.metric_choice import Choice, Shown
 from perfbisect.core.stats.paired_comparison import BAD, GOOD, REVERTED, Outcome, outcome, regained
 from perfbisect.wording import functions
-from perfbisect.wording.quantities import change, count, figure, percent, share
+from perfbisect.wording.quantities import change, count, figure, percent, ratio, share
 from perfbisect.wording.text import listed, metric_title, printable
 
 NOTHING = {
@@ -265,3 +265,14 @@ def unmeasured(trial: Trial) -> str:
         if reason:
             return printable(f"Not proven: {name} cannot be measured: {reason}.")
     return f"Not proven: it takes two rounds in which all three builds have a value of {trial.request.metric}."
+
+
+def pairing_sentence(ways: Ways) -> str:
+    """How builds are compared from here on, and what the ends have shown both ways."""
+    noises = f"at the same time their ratio varies by {percent(ways.in_rounds)}, in turns by {percent(ways.in_turns)}"
+    if ways.together:
+        return f"Builds are measured two at the same time: {noises}."
+    if ways.lost:
+        seen = f"bad has {ratio(ways.beside)} of good, and {ratio(ways.alone)} in turns"
+        return f"Builds are measured in turns: at the same time {seen}, so that two disturb each other."
+    return f"Builds are measured in turns: {noises}."

@@ -29,7 +29,7 @@ from perfbisect.cli.options.measurement import (
     what_options,
 )
 from perfbisect.cli.options.param_types import FACTOR, MEMBER, SUSPECT
-from perfbisect.core.domain.settings import Direction, Quick, Settings
+from perfbisect.core.domain.settings import Direction, Pairing, Quick, Settings
 from perfbisect.ui.stream import note
 
 if TYPE_CHECKING:
@@ -87,6 +87,10 @@ history of its own. Exit status then: the highest of theirs.
 @click.option(
     "--layouts/--no-layouts", default=True, show_default=True,
     help="Compare a culprit and its parents in other orders of their functions, too.",
+)  # fmt: skip
+@click.option(
+    "--pairing", type=click.Choice([p.value for p in Pairing]), default=Pairing.AUTO.value, show_default=True,
+    help="Measure two builds at the same time (together), or one after the other (turns).",
 )  # fmt: skip
 @explain_option
 @click.option("--dry-run", is_flag=True, help="Print the commands for both ends without running them.")
@@ -187,7 +191,12 @@ def requested_settings(build: tuple[str, ...], command: str | None, **options: A
             "--slow-after and --all exclude each other: of a build whose runs are stopped it is not known how slow it is,"
             " so changes after it would be missed."
         )
-    policy = replace(policy_of(options), slow_after=options["slow_after"] or 0.0, layouts=options["layouts"])
+    policy = replace(
+        policy_of(options),
+        slow_after=options["slow_after"] or 0.0,
+        layouts=options["layouts"],
+        pairing=Pairing(options["pairing"]),
+    )
     return settings_of(
         options,
         skips=dict.fromkeys(options["skip"], ""),

@@ -96,6 +96,15 @@ class MetricChosen:
 
 
 @dataclass(frozen=True, slots=True)
+class PairingChosen:
+    """How builds are compared from here on: in rounds of two at the same time, or in turns."""
+
+    together: bool
+    why: str  # a sentence
+    host: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Warned:
     """Something the user should know, and what to do about it."""
 
@@ -272,7 +281,7 @@ PASSING = (BuildProgress, RunStarted, RunProgress, ExecutionStarted)
 """Events for live views only; they are not stored."""
 LabEvent = (
     BuildStarted | BuildProgress | BuildFinished | BuildCancelled | CandidateSkipped | RunStarted | RunProgress
-    | ExecutionStarted | RunFinished | Warned | Counted | Profiled | Planned | Unexplained
+    | ExecutionStarted | RunFinished | Warned | Counted | Profiled | Planned | Unexplained | PairingChosen
 )  # fmt: skip
 Studied = Counted | Profiled | Planned | ChangedFunctions | Unexplained  # for the reason, after the verdict
 Event = HuntStarted | TrialStarted | MetricChosen | Decided | LabEvent | ChangedFunctions | HuntEnded | TrialEnded

@@ -72,6 +72,18 @@ class Layouts:
 
 
 @dataclass(frozen=True, slots=True)
+class Ways:
+    """The ends compared both ways: in turns, and in rounds, in which both ran at the same time."""
+
+    together: bool  # the way that was chosen
+    in_turns: float  # s.d. of the ratio of two runs, as a fraction
+    in_rounds: float  # the same of a round
+    alone: Interval  # bad against good, in turns
+    beside: Interval  # the same in rounds
+    lost: bool = False  # rounds would be less noisy, but do not show what turns do
+
+
+@dataclass(frozen=True, slots=True)
 class Share:
     """The runs of one candidate within a measurement."""
 
@@ -263,6 +275,7 @@ class Decision:
     builds: tuple[BuildOrder, ...] = ()  # to be begun now, on free build hosts
     cancelled: tuple[int, ...] = ()  # the build hosts whose present build is ended, as it is of no use any more
     found: tuple[Step, ...] = ()  # the changes that are proven already while others are hunted, oldest first
+    ways: Ways | None = None  # where both are known, and none has been entered in the log as chosen
 
 
 def named_steps(verdict: Order | None) -> tuple[Step, ...]:

@@ -26,6 +26,7 @@ from perfbisect.core.domain.events import (
     HuntEnded,
     HuntStarted,
     MetricChosen,
+    PairingChosen,
     Planned,
     Profiled,
     RunFinished,
@@ -117,6 +118,7 @@ class HuntState:
     tested: dict[str, Tested] = field(default_factory=dict)  # by commit, in order of time
     log: list[tuple[float, Logged]] = field(default_factory=list)  # what observations are made of, with its times
     why_metric: str = ""  # a sentence, where `--metric auto` has chosen it
+    why_pairing: str = ""  # a sentence, where it was chosen how builds are compared
     warnings: dict[str, str] = field(default_factory=dict)  # text → advice
     belief: Belief | None = None  # about the present range
     studied: list[Studied] = field(default_factory=list)
@@ -157,6 +159,8 @@ class HuntState:
                 self.why_metric = why
                 if self.started:
                     self.started = replace(self.started, metric=metric)
+            case PairingChosen(why=why):
+                self.why_pairing = why
             case Warned(text, advice):
                 self.warnings[text] = advice
             case Decided(decision):

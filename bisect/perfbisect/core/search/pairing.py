@@ -8,9 +8,9 @@ chosen that shows the difference more clearly; in rounds only if they show at le
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from perfbisect.core.domain.orders import Measure, Purpose, Share
+from perfbisect.core.domain.orders import Interval, Measure, Purpose, Share, Ways
 from perfbisect.core.domain.settings import Pairing
 from perfbisect.core.inference.analysis import Contrast, contrast
 from perfbisect.core.inference.noise_model import USUAL
@@ -24,32 +24,8 @@ CLEAR = 6.0  # a difference of so many s.d. of a run: turns show it fast enough
 ROUNDS = 4  # of the ends, before the way is chosen
 GAIN = 0.6  # s.d. of the difference of a round, as a share of that of two runs in turns, below which rounds are better
 LEFT = 0.5  # share of the difference in turns that rounds have to show
-SURE = (
-    4.0  # standard errors at which the difference in turns is taken to be known: they are guesses after two runs each
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Ways:
-    """The ends, good against bad, measured both ways."""
-
-    turns: Contrast
-    rounds: Contrast | None = None
-
-    @property
-    def large(self) -> bool:
-        """Whether turns show the difference fast enough."""
-        return abs(self.turns.drop) >= CLEAR * self.turns.noise
-
-    @property
-    def together(self) -> bool:
-        """Whether rounds are the better way, and valid."""
-        if self.rounds is None:
-            return False
-        known = abs(self.turns.drop) - SURE * self.turns.error
-        kept = math.copysign(self.rounds.drop, self.turns.drop * self.rounds.drop)
-        valid = known <= 0 or kept >= LEFT * known
-        return valid and self.rounds.noise < GAIN * math.sqrt(2) * self.turns.noise
+# Standard errors by which the difference in turns may be smaller than it seems: they are guesses after two runs each.
+SURE = 4.0
 
 
 def with_pairing(hunt: Hunt, now: Situation) -> Proposal:
@@ -64,20 +40,32 @@ def with_pairing(hunt: Hunt, now: Situation) -> Proposal:
     )  # fmt: skip
     if now.policy.pairing is Pairing.TOGETHER:
         return hunt(rounds)
-    ways = compared(now)
-    if ways is None or ways.large:
+    alone, beside = compared(now)
+    if alone is None or abs(alone.drop) >= CLEAR * alone.noise:  # turns show it fast enough
         return hunt(turns)
-    if ways.rounds is None:
+    if beside is None:
         decision = hunt(turns)
         if not isinstance(decision.order, Measure):
             return decision
         plan = (Share(now.bad, ROUNDS), Share(0, ROUNDS))
         return replace(decision, order=Measure(plan, Purpose.ENDS, decision.order.host, together=True))
-    return hunt(rounds if ways.together else turns)
+    ways = chosen(alone, beside, now.record.sign)
+    return replace(hunt(rounds if ways.together else turns), ways=ways)
 
 
-def compared(now: Situation) -> Ways | None:
-    """The first readings of the ends both ways; None while one of them has no run in turns.
+def chosen(alone: Contrast, beside: Contrast, sign: float) -> Ways:
+    """The better way: rounds, where they are less noisy and show at least half of the difference that turns are sure of."""
+    known = abs(alone.drop) - SURE * alone.error
+    kept = math.copysign(beside.drop, alone.drop * beside.drop)
+    valid = known <= 0 or kept >= LEFT * known
+    quieter = beside.noise < GAIN * math.sqrt(2) * alone.noise
+    turns, rounds = (Interval.around(-sign * each.drop, 2 * each.error) for each in (alone, beside))
+    noise = math.sqrt(2) * alone.noise
+    return Ways(valid and quieter, noise, beside.noise, turns, rounds, lost=quieter and not valid)
+
+
+def compared(now: Situation) -> tuple[Contrast | None, Contrast | None]:
+    """The first readings of the ends in turns, None while one of them has none; and in rounds, None before there are enough.
 
     Only what was read until the way was chosen: later readings do not change it.
     """
@@ -91,10 +79,9 @@ def compared(now: Situation) -> Ways | None:
     both = [seen for seen in first if seen.partner is not None][:ROUNDS]
     turns = arrange(alone, now.policy, now.bad)
     if not (turns.runs(0) and turns.runs(now.bad)):
-        return None
-    if len(both) < ROUNDS:
-        return Ways(_ends(turns, now, together=False))
-    return Ways(_ends(turns, now, together=False), _ends(arrange(both, now.policy, now.bad), now, together=True))
+        return None, None
+    rounds = _ends(arrange(both, now.policy, now.bad), now, together=True) if len(both) >= ROUNDS else None
+    return _ends(turns, now, together=False), rounds
 
 
 def _ends(record: Record, now: Situation, *, together: bool) -> Contrast:

@@ -18,6 +18,7 @@ so ``seen`` of the build, and of layouts that are linked together, is noted anew
 """
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -103,6 +104,26 @@ _POINT = f"""\
 [ -n "$3" ] || exit 0
 touch -c -- "$3" && changed "$3"
 [ -e "$3/files/seen" ] || [ ! -d "$1" ] || record "$3"
+"""
+# The same as a folder $4, with its path in place of $2: files and links with that path are copies, changed by the expression
+# $5 of sed, all others are shared. $6 matches the links. $4.of says of which build it was made.
+_COPY = f"""\
+{FUNCTIONS}unchanged=
+! alike "$3" 2>/dev/null || unchanged=yes
+if [ "$(cat "$4.of" 2>/dev/null)" != "$1" ] || [ ! "$unchanged" ]; then
+    rm -rf -- "$4" "$4.of" && mkdir -p "${{4%/*}}" && cp -al -- "$1" "$4" || exit
+    LC_ALL=C grep -rlFZ -e "$2" -- "$4" | LC_ALL=C xargs -0 -r sh -c '
+        rewrite=$1; shift
+        for file do
+            at=$(stat -c %y -- "$file") && LC_ALL=C sed -i -e "$rewrite" -- "$file" && touch -d "$at" -- "$file" || exit
+        done' rewrite "$5" || exit
+    find "$4" -type l -lname "$6" -exec sh -c '
+        rewrite=$1; shift
+        for link do to=$(readlink -- "$link" | sed -e "$rewrite") && ln -sfn -- "$to" "$link" || exit; done' link "$5" {{}} + || exit
+    [ -z "$unchanged" ] || note "$3"
+    printf %s "$1" >"$4.of"
+fi
+touch -c -- "$3" && changed "$3"
 """
 
 # $1 a build, or a layout of that in $2, whose times the removal changes.
@@ -207,6 +228,27 @@ def put_in_place(host: Host, builder: str, key: str, elsewhere: PurePosixPath | 
     fixed = host.root / "work" / builder / "prefix"
     installed, touched = (elsewhere, "") if elsewhere else (prefix(host, key), str(folder(host, key)))
     argv = ["sh", "-c", _POINT, "point", str(installed), str(fixed), touched]
+    if paths := host.run(argv, timeout=LONG).stdout:
+        raise BuildChanged(host.name, key, paths)
+    return fixed
+
+
+def put_beside(host: Host, builder: str, key: str, elsewhere: PurePosixPath | None = None) -> PurePosixPath:
+    """The same at a second place, for a build that runs while another one is in the first.
+
+    What leads to the first place, as the search path of a library, leads to the second in a copy of the build. Both paths
+    have the same length, so that one can be written in place of the other, and nothing moves.
+    """
+    first = host.root / "work" / builder / "prefix"
+    fixed = first.with_name("second")
+    if elsewhere:
+        host.run(["sh", "-c", _POINT, "point", str(elsewhere), str(fixed), ""], timeout=LONG)
+        return fixed
+    found = re.sub(r"([][\\.*^$,])", r"\\\1", str(first))
+    written = re.sub(r"([&,\\])", r"\\\1", str(fixed))
+    links = re.sub(r"([][*?\\])", r"\\\1", str(first)) + "*"
+    places = [str(prefix(host, key)), str(first), str(folder(host, key)), str(fixed)]
+    argv = ["sh", "-c", _COPY, "copy", *places, f"s,{found},{written},g", links]
     if paths := host.run(argv, timeout=LONG).stdout:
         raise BuildChanged(host.name, key, paths)
     return fixed

@@ -198,10 +198,12 @@ def time_here(at: float, ended: Stamp, uptime: float, now: float) -> float:
     return now - max(0.0, uptime - ended.after) - (ended.at - at)
 
 
-# $1: folder for the reports, $2: "yes" for vmstat and iostat, where they are installed, $3: device ("" for no iostat), then
-# the command
+# $1: folder for the reports, $2: "yes" for vmstat and iostat, where they are installed, $3: device ("" for no iostat),
+# $4: folder of the other run of a round ("" for none), then the command. Both runs of a round begin when the FIFO ``go`` is
+# opened. The one that ends first keeps its share of the cores busy: otherwise the rest of the other would be faster.
 _BESIDE = f"""\
-{STAMP}folder=$1 watched=$2 device=$3; shift 3
+{STAMP}folder=$1 watched=$2 device=$3 other=$4; shift 4
+[ -z "$other" ] || read -r go <"$folder/go"
 stamp >"$folder/time"
 pids=
 watch() {{
@@ -213,6 +215,10 @@ if [ "$watched" ] && [ "$device" ]; then watch iostat iostat -y -k -x "$device" 
 "$@"
 status=$?
 stamp >>"$folder/time"
+if [ "$other" ]; then
+    : >"$folder/ended"
+    while [ ! -e "$other/ended" ]; do :; done
+fi
 [ -z "$pids" ] || kill $pids
 exit $status
 """
@@ -222,12 +228,15 @@ IOSTAT_COLUMNS = ("r/s", "w/s", "rkB/s", "wkB/s", "%util")
 Row = Mapping[str, float]
 
 
-def beside(argv: Sequence[str], folder: PurePosixPath, device: str, *, watched: bool = True) -> list[str]:
+def beside(
+    argv: Sequence[str], folder: PurePosixPath, device: str, *, watched: bool = True, other: PurePosixPath | None = None
+) -> list[str]:
     """``argv`` with vmstat, and with iostat on ``device`` unless it is empty, running as long as it does if ``watched``.
 
-    The reports go to ``vmstat`` and ``iostat`` in ``folder``, the host's clock at begin and end to ``time``.
+    The reports go to ``vmstat`` and ``iostat`` in ``folder``, the host's clock at begin and end to ``time``. ``other`` is
+    the folder of what runs at the same time: both begin when they are told, and last as long.
     """
-    options = [str(folder), "yes" if watched else "", device.removeprefix("/dev/")]
+    options = [str(folder), "yes" if watched else "", device.removeprefix("/dev/"), str(other or "")]
     return ["sh", "-c", _BESIDE, "beside", *options, *argv]
 
 

@@ -130,13 +130,13 @@ class Visit:
 
 @contextmanager
 def begin(
-    bench: RunContext, system: System, candidate: int, dataset_key: str, slow: SlowRuns | None = None
+    bench: RunContext, system: System, candidate: int, dataset_key: str, slow: SlowRuns | None = None, side: str = ""
 ) -> Iterator[Visit]:
-    """A visit, its server started and at the end stopped.
+    """A visit, its server started and at the end stopped; a ``side`` of two at the same time.
 
     Raises RunFailed when the server does not live that long, DataDamaged when the copied data is not what was loaded.
     """
-    folder = dataset.copy(bench.host, dataset_key, system.builder.server)
+    folder = dataset.copy(bench.host, dataset_key, system.builder.server, side)
     served = servers.service_in(bench.host, system, folder, bench.entry.server_cpus)
     with servers.serve(served) if served else nullcontext() as job:
         yield Visit(bench, system, candidate, folder, dataset_key, served, job, slow or SlowRuns())
@@ -166,18 +166,42 @@ def run(visit: Visit) -> Generator[RunProgress, None, RunFacts]:
 
 def attempt(visit: Visit) -> Generator[RunProgress, None, RunFacts | None]:
     """A timed run, as in ``run``; None if a process of the server ended before perf could attach to it."""
+    slow_after = visit.slow.limit(visit.system.commit, visit.bench.warmup)
+    running = Running(visit, slow_after or visit.bench.limit, stopped_as_slow=slow_after is not None)
+    yield from running.wait()
+    return running.collect()
+
+
+class Running:
+    """A timed run that has begun; killed after ``limit`` seconds. In a round it waits until ``other`` has begun, too."""
+
+    def __init__(
+        self, visit: Visit, limit: float, *, stopped_as_slow: bool = False, other: PurePosixPath | None = None
+    ) -> None:
+        """Start it; ``other`` is the folder of the other visit."""
+        self.visit, self.limit, self.stopped_as_slow = visit, limit, stopped_as_slow
+        self.job = start(visit, limit, other)
+
+    def wait(self) -> Generator[RunProgress]:
+        """Wait for its end; yields each report interval."""
+        bench, host, job, workload = self.visit.bench, self.visit.bench.host, self.job, self.visit.bench.workload
+        if workload.command:
+            jobs.end(host, job)
+            jobs.kill(host, job, grace=1)  # processes that it left would disturb the next run, or answer it
+        else:
+            # A poll takes a few milliseconds of the machine that runs the workload: few of them. It reports each second.
+            for line in jobs.wait(host, job, every=min(5.0, max(1.0, bench.planned / 20))):
+                if interval := sysbench.progress(line, workload.operation):
+                    yield RunProgress(self.visit.candidate, *interval)
+
+    def collect(self) -> RunFacts | None:
+        """The facts of the run, once it has ended; None if a process of the server ended before perf could attach to it."""
+        return collect(self.visit, self.job, self.limit, stopped_as_slow=self.stopped_as_slow)
+
+
+def collect(visit: Visit, job: Job, limit: float, *, stopped_as_slow: bool) -> RunFacts | None:
+    """The facts of a run that has ended, as ``Running.collect``."""
     bench, host, workload = visit.bench, visit.bench.host, visit.bench.workload
-    slow_after = visit.slow.limit(visit.system.commit, bench.warmup)
-    limit = slow_after or bench.limit
-    job = start(visit, limit)
-    if workload.command:
-        jobs.end(host, job)
-        jobs.kill(host, job, grace=1)  # processes that it left would disturb the next run, or answer it
-    else:
-        # A poll takes a few milliseconds of the machine that runs the workload: few of them. It reports each second.
-        for line in jobs.wait(host, job, every=min(5.0, max(1.0, bench.planned / 20))):
-            if interval := sysbench.progress(line, workload.operation):
-                yield RunProgress(visit.candidate, *interval)
     reports = [str(visit.folder / name) for name in (command.CLOCK, "time", "counters", "vmstat", "iostat")]
     paths = ["/proc/uptime", str(job.folder / "status"), *reports]
     found = host.run(["sh", "-c", _COLLECT, "collect", *paths]).stdout.removesuffix("\f")
@@ -197,7 +221,7 @@ def attempt(visit: Visit) -> Generator[RunProgress, None, RunFacts | None]:
     def started(opened: float, stamp: perf.Stamp) -> float:
         return perf.time_here(opened, stamp, float(uptime.split()[0]), collected)
 
-    if slow_after and stamps and ended.status in TIMED_OUT:
+    if stopped_as_slow and stamps and ended.status in TIMED_OUT:
         opened = stamps[0].at + bench.warmup
         jobs.kill(host, job, grace=1)
         jobs.remove(host, job)
@@ -228,11 +252,14 @@ class Timed:
     cpus: str  # a taskset list; "" for all
 
 
-def start(visit: Visit, limit: float) -> Job:
-    """Start sysbench or the workload's command, counted by perf, with vmstat and iostat beside it; killed after ``limit`` seconds."""
+def start(visit: Visit, limit: float, other: PurePosixPath | None = None) -> Job:
+    """Start sysbench or the workload's command, counted by perf, with vmstat and iostat beside it; killed after ``limit`` seconds.
+
+    ``other`` is the folder of a visit that measures at the same time.
+    """
     bench, served = visit.bench, visit.service
     run = timed(visit, servers.pids(served, visit.server) if bench.perf and served and visit.server else ())
-    argv = perf.beside(run.argv, visit.folder, bench.entry.device, watched=not bench.counter)
+    argv = perf.beside(run.argv, visit.folder, bench.entry.device, watched=not bench.counter, other=other)
     return jobs.start(bench.host, argv, name=NAME, timeout=limit, cwd=run.cwd, env=run.env, cpus=run.cpus)
 
 

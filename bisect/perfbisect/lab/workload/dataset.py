@@ -43,10 +43,10 @@ SHORT = 300.0  # seconds: commands that print the format
 _COUNT = """find "$data" -type f -printf '%s\\n' | awk '{ bytes += $1 } END { printf "%d %.0f\\n", NR, bytes }'"""
 # The time of a dataset's folder is that of its last use.
 _LAY_OUT = f"""\
-rm -rf "$1" && mkdir -p "$1" && mkfifo "$1/control" "$1/ack" || exit 1
+rm -rf "$1" && mkdir -p "$1" && mkfifo "$1/control" "$1/ack" "$1/go" && mkdir "$1/tmp" || exit 1
 data=$1/data
 if [ -n "$2" ] && [ -d "$2/data" ]; then touch -c "$2"; cp -a --reflink=auto "$2/data" "$data"; else mkdir "$data"; fi || exit 1
-[ -z "$3" ] || chown "$3:$3" "$1" "$data"
+[ -z "$3" ] || chown "$3:$3" "$1" "$data" "$1/tmp"
 [ -z "$2" ] || {{ {_COUNT}; cat "$2/dataset.json" 2>/dev/null || :; }}
 """
 # A folder of its final name is complete, and survives a power failure. Interrupted and run again, it continues.
@@ -110,12 +110,13 @@ def remove_visit(host: Host) -> None:
     host.run(["rm", "-rf", "--", str(visit_folder(host))], timeout=LONG)
 
 
-def copy(host: Host, name: str, server: Server | None) -> PurePosixPath:
+def copy(host: Host, name: str, server: Server | None, side: str = "") -> PurePosixPath:
     """Make the folder of a visit afresh: its FIFOs, and as ``data`` a copy of the data of that key (nothing for "").
 
-    It belongs to the user as whom the ``server`` runs. Raises DataDamaged for a copy of another size than what was loaded.
+    It belongs to the user as whom the ``server`` runs. Visits at the same time have folders of their own, each a ``side``.
+    Raises DataDamaged for a copy of another size than what was loaded.
     """
-    folder, source = visit_folder(host), str(pristine(host, name)) if name else ""
+    folder, source = visit_folder(host) / side, str(pristine(host, name)) if name else ""
     printed = host.run(["sh", "-c", _LAY_OUT, "copy", str(folder), source, owner(host, server)], timeout=LONG).stdout
     if not name:
         return folder

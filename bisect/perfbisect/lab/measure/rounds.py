@@ -1,0 +1,176 @@
+"""Rounds: two builds are measured at the same time on the same cores, so that what disturbs one disturbs the other.
+
+Each has a place, a copy of the data, a server, and a client of its own. Both runs begin at the same moment; what ends first
+keeps its share of the cores busy until the other has ended. A round in which the shares of the two were not alike, or that
+did not overlap, is thrown away and made again. Where two cannot be measured at the same time, builds are measured in turns.
+"""
+
+import math
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from perfbisect.core.domain.events import LabEvent, RunFinished, RunProgress, Warned
+from perfbisect.core.domain.facts import RunFacts
+from perfbisect.errors import EnvironmentFailure, JobLost
+from perfbisect.host import jobs
+from perfbisect.host.facts import Fact, ask, cpu_numbers
+from perfbisect.host.protocol import Host
+from perfbisect.lab.measure.visit import RunContext, Running, Turn, Visit, begin
+from perfbisect.lab.servers import System
+from perfbisect.recipes.inventory import HostEntry
+from perfbisect.wording.quantities import percent
+
+Side = tuple[System, str]  # a build, and the key of its data
+
+SIDES = ("one", "two")  # folders of the two visits: paths of one length, so that nothing moves
+UNEVEN = 1.25  # times the share of the cores that the other got, from which on a round does not count
+OVERLAP = 0.8  # of the shorter run: how much of it has to run beside the other
+TRIES = 3  # at a round, before builds are measured in turns
+SPARE = 0.05  # of the memory, which has to be left with both
+
+# Waits until both have begun; ends the wait of both at once.
+_GO = 'exec 3>"$1/go" 4>"$2/go"; exec 3>&- 4>&-'
+_ALLOWED = Fact(("cat", "/proc/self/status"), lambda text: _field(text, "Cpus_allowed_list"))
+_MEMORY = Fact(("cat", "/proc/meminfo"), lambda text: (_kib(text, "MemAvailable"), _kib(text, "MemTotal")))
+
+
+def _field(text: str, name: str) -> str | None:
+    return next((line.split(":", 1)[1].strip() for line in text.splitlines() if line.startswith(f"{name}:")), None)
+
+
+def _kib(text: str, name: str) -> int:
+    return int((_field(text, name) or "0 kB").split()[0])
+
+
+class TurnsAdvised(Exception):
+    """Two builds cannot be measured at the same time here; the text says why."""
+
+
+def shared_cores(entry: HostEntry, allowed: str, threads: int, *, server: bool) -> HostEntry:
+    """The host with the cores that both builds of a round share: as many as one has threads, so that both want all of them.
+
+    Two that had a core each would be compared with different cores. Servers and clients have cores of their own where
+    there is more than one.
+    """
+    cores = sorted(cpu_numbers(allowed))
+    if not server:
+        of_clients = sorted(cpu_numbers(entry.client_cpus or entry.server_cpus or allowed))
+        return msgspec.structs.replace(entry, client_cpus=_listed(of_clients[-threads:]))
+    of_servers = sorted(cpu_numbers(entry.server_cpus or allowed))
+    if not entry.server_cpus:
+        of_servers = of_servers[-max(1, min(threads, len(of_servers) // 2)) :]
+    of_servers = of_servers[-threads:]
+    left = [core for core in cores if core not in of_servers] or cores
+    of_clients = sorted(cpu_numbers(entry.client_cpus)) if entry.client_cpus else left
+    return msgspec.structs.replace(
+        entry, server_cpus=_listed(of_servers), client_cpus=_listed(of_clients[-max(threads, 1) :])
+    )
+
+
+def _listed(cores: Sequence[int]) -> str:
+    return ",".join(map(str, cores))
+
+
+def rounds_on(context: RunContext, succeeded: Callable[[], None], *, server: bool) -> "Rounds":
+    """Rounds in a context of runs in turns."""
+    allowed = ask(context.host, _ALLOWED) or "0"
+    entry = shared_cores(context.entry, allowed, context.workload.threads, server=server)
+    return Rounds(replace(context, entry=entry), succeeded)
+
+
+@dataclass
+class Rounds:
+    """Measures two builds at the same time; ``at`` is the side with which it deals, whose failure an error is."""
+
+    context: RunContext
+    succeeded: Callable[[], None]
+    at: int = 0
+    failed: int = 0  # rounds in a row that did not count
+    begun: int = field(default=0, init=False)
+
+    def visit(self, sides: Sequence[Side], turns: Sequence[Turn]) -> Generator[LabEvent]:
+        """One visit of both: all rounds that are left for servers, one for what is started for each run.
+
+        Raises TurnsAdvised, and what ``Runner.visit`` raises.
+        """
+        host = self.context.host
+        with ExitStack() as stack:
+            visits: list[Visit] = []
+            before, _ = ask(host, _MEMORY) or (0, 0)
+            for self.at, (system, key) in enumerate(sides):
+                if self.at and system.builder.server:
+                    _check_memory(host, before)
+                try:
+                    opened = begin(self.context, system, turns[self.at].candidate, key, side=SIDES[self.at])
+                    visits.append(stack.enter_context(opened))
+                except JobLost:
+                    raise
+                except EnvironmentFailure as trouble:
+                    if not self.at:
+                        raise
+                    raise TurnsAdvised(f"a second one cannot be started beside the first: {trouble}") from trouble
+            for _ in range(turns[0].left if sides[0][0].builder.server else 1):
+                yield turns[0].started(self.context)
+                found = yield from self._round(visits)
+                if found is None:
+                    continue
+                self.failed = 0
+                self.succeeded()
+                for turn, facts in zip(turns, found, strict=True):
+                    turn.left -= 1
+                    yield RunFinished(turn.candidate, facts)
+
+    def _round(self, visits: Sequence[Visit]) -> Generator[RunProgress | Warned, None, list[RunFacts] | None]:
+        """One round; None where it did not count."""
+        host, running = self.context.host, dict[int, Running]()
+        self.begun += 1
+        order = (0, 1) if self.begun % 2 else (1, 0)  # so that who starts first is at no advantage
+        folders = [visit.folder for visit in visits]
+        host.run(["rm", "-f", "--", *(str(folder / "ended") for folder in folders)])
+        try:
+            for self.at in order:
+                running[self.at] = Running(visits[self.at], 2 * self.context.limit, other=folders[1 - self.at])
+            host.run(["timeout", "30", "sh", "-c", _GO, "go", *(str(folders[side]) for side in order)], check=False)
+            for self.at in (0, 1):
+                yield from running[self.at].wait()
+            found = []
+            for self.at in (0, 1):
+                found.append(running[self.at].collect())
+        finally:
+            for each in running.values():
+                jobs.kill(host, each.job, grace=1)
+        one, two = found
+        why = "perf could not attach to a server" if one is None or two is None else invalid(one, two)
+        if why or one is None or two is None:
+            self.failed += 1
+            if self.failed >= TRIES:
+                raise TurnsAdvised(f"{TRIES} rounds in a row did not count: {why}")
+            if self.failed == 1:
+                yield Warned(f"a round of two builds does not count: {why}", "It is made again.")
+            return None
+        return [replace(facts, round=running[0].job.id) for facts in (one, two)]
+
+
+def invalid(one: RunFacts, two: RunFacts) -> str:
+    """Why a round does not count; "" where it does."""
+    beside = min(each.started + each.seconds for each in (one, two)) - max(one.started, two.started)
+    if beside < OVERLAP * min(one.seconds, two.seconds):
+        return "its runs did not last long enough at the same time"
+    shares = [(each.counters.get("task-clock") or 0.0) / 1000 / each.seconds for each in (one, two)]
+    if min(shares) > 0 and max(shares) / min(shares) > UNEVEN:
+        return f"one build got {percent(shares[0])} of the time of a core, the other {percent(shares[1])}"
+    return ""
+
+
+def _check_memory(host: Host, before: int) -> None:
+    """Raise TurnsAdvised where a second server would not find as much memory as the first one has taken."""
+    now, total = ask(host, _MEMORY) or (0, 0)
+    needed = max(before - now, 0) + SPARE * total
+    if total and now < needed:
+        gib = [math.ceil(each / 1024**2 * 10) / 10 for each in (needed, now)]
+        raise TurnsAdvised(
+            f"two servers need more memory than there is: {gib[0]:g} GiB for the second, {gib[1]:g} left"
+        )
