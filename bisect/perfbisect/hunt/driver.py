@@ -79,7 +79,7 @@ class Member:
         yield self.log.append(event)
         if event.decision.ways and not self.log.pairing:
             ways = event.decision.ways
-            yield self.log.append(PairingChosen(ways.together, pairing_sentence(ways)))
+            yield self.log.append(PairingChosen(ways.together, pairing_sentence(ways), ways.by_cpu))
         if self.problem and not self.warned and (warning := outlook(self.problem, event.decision, self.log)):
             self.warned = True
             yield self.log.append(warning)

@@ -48,10 +48,13 @@ class SearchProblem:
     prior: PriorKnowledge = NOTHING_KNOWN
     build_hosts: tuple[str, ...] = ()  # the names of those that build ahead
 
-    def observations(self, entries: Sequence[tuple[float, Logged]], began: float) -> list[Observation]:
-        """The observations in a log that began at ``began`` (seconds since the epoch)."""
+    def observations(
+        self, entries: Sequence[tuple[float, Logged]], began: float, chosen: PairingChosen | None = None
+    ) -> list[Observation]:
+        """The observations in a log that began at ``began`` (seconds since the epoch), once it was ``chosen`` how builds are compared."""
         node = {commit: index for index, commit in enumerate(self.commits)}
-        return observations(entries, node, self.metric, began, self.hosts, self.build_hosts)
+        by_cpu = chosen is not None and chosen.by_cpu
+        return observations(entries, node, self.metric, began, self.hosts, self.build_hosts, by_cpu=by_cpu)
 
     def rules(self, chosen: PairingChosen | None) -> Policy:
         """The rules once it was ``chosen`` how builds are compared."""
@@ -171,14 +174,15 @@ def replay(
     log = [(at, event) for at, event in events if isinstance(event, BuildFinished | CandidateSkipped | RunFinished)]
     shared = shared or any(isinstance(event, BuildFinished) and event.facts.for_another for _, event in log)
     entries: list[tuple[float, Logged]] = []
+    chosen: PairingChosen | None = None
     for at, event in events:
         if isinstance(event, BuildFinished | CandidateSkipped | RunFinished):
             entries.append((at, event))
         if isinstance(event, PairingChosen):
-            problem = replace(problem, policy=problem.rules(event))
+            chosen = event
         if isinstance(event, Decided):
-            seen = problem.observations(entries, began)
-            now = Situation(problem.graph, seen, problem.policy, problem.prior, event.fleet, shared=shared)
+            seen, policy = problem.observations(entries, began, chosen), problem.rules(chosen)
+            now = Situation(problem.graph, seen, policy, problem.prior, event.fleet, shared=shared)
             decision = decide_in(now)
             order = decision.order
             if not isinstance(order, Measure):

@@ -38,5 +38,5 @@ def situation(member: Member) -> Situation:
     """What the next decision of a hunt depends on."""
     problem = member.problem
     assert problem, "a hunt has a problem"
-    seen = problem.observations(member.log.entries, member.log.began)
+    seen = problem.observations(member.log.entries, member.log.began, member.log.pairing)
     return Situation(problem.graph, seen, problem.rules(member.log.pairing), problem.prior)

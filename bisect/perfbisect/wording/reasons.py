@@ -269,7 +269,10 @@ def unmeasured(trial: Trial) -> str:
 
 def pairing_sentence(ways: Ways) -> str:
     """How builds are compared from here on, and what the ends have shown both ways."""
-    noises = f"at the same time their ratio varies by {percent(ways.in_rounds)}, in turns by {percent(ways.in_turns)}"
+    what = " of CPU times" * ways.by_cpu
+    noises = (
+        f"at the same time their ratio{what} varies by {percent(ways.in_rounds)}, in turns by {percent(ways.in_turns)}"
+    )
     if ways.together:
         return f"Builds are measured two at the same time: {noises}."
     if ways.lost:

@@ -255,7 +255,8 @@ class Teller:
             who = f"its nearest tested ancestor{'s' * (len(others) > 1)}"
             missing = "a parent" if real else "parents"
             against.append(f"{listed(others)}, {who} in place of {missing} that could not be measured")
-        return f"Proven against {', and '.join(against)}, with runs taken in turns."
+        way = "each time with both run at the same time" if step.together else "with runs taken in turns"
+        return f"Proven against {', and '.join(against)}, {way}."
 
     def code_placement(self, verdict: CodePlacement) -> Iterator[str]:
         """That a commit makes a difference with the usual layout only; and what would help."""

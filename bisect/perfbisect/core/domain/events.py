@@ -101,6 +101,7 @@ class PairingChosen:
 
     together: bool
     why: str  # a sentence
+    by_cpu: bool = False  # rounds are compared by CPU time in place of time
     host: str = ""
 
 

@@ -81,6 +81,7 @@ class Ways:
     alone: Interval  # bad against good, in turns
     beside: Interval  # the same in rounds
     lost: bool = False  # rounds would be less noisy, but do not show what turns do
+    by_cpu: bool = False  # rounds are compared by CPU time in place of time
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +153,7 @@ class Step:
     prior: float = 1.0  # prior weight of the candidate; 1 is ordinary
     effects: tuple[Effect, ...] = ()  # on each host class, if there are several
     layouts: Layouts | None = None  # None: it was compared as it is linked usually, and in no other layout
+    together: bool = False  # whether it and its parents were compared at the same time
 
 
 @dataclass(frozen=True, slots=True)

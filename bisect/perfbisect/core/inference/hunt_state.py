@@ -118,7 +118,7 @@ class HuntState:
     tested: dict[str, Tested] = field(default_factory=dict)  # by commit, in order of time
     log: list[tuple[float, Logged]] = field(default_factory=list)  # what observations are made of, with its times
     why_metric: str = ""  # a sentence, where `--metric auto` has chosen it
-    why_pairing: str = ""  # a sentence, where it was chosen how builds are compared
+    pairing: PairingChosen | None = None  # where it was chosen how builds are compared
     warnings: dict[str, str] = field(default_factory=dict)  # text → advice
     belief: Belief | None = None  # about the present range
     studied: list[Studied] = field(default_factory=list)
@@ -159,8 +159,8 @@ class HuntState:
                 self.why_metric = why
                 if self.started:
                     self.started = replace(self.started, metric=metric)
-            case PairingChosen(why=why):
-                self.why_pairing = why
+            case PairingChosen():
+                self.pairing = event
             case Warned(text, advice):
                 self.warnings[text] = advice
             case Decided(decision):
@@ -306,7 +306,8 @@ def ratios(
     found: dict[str, Interval] = {}
     model = EXACT if counted_exactly(state.log, metric) else USUAL
     for node in (wider, state.node) if outside else (state.node,):
-        seen = observations(state.log, node, metric, state.log[0][0], hosts, state.build_hosts)
+        by_cpu = state.pairing is not None and state.pairing.by_cpu
+        seen = observations(state.log, node, metric, state.log[0][0], hosts, state.build_hosts, by_cpu=by_cpu)
         speeds = relative_speeds(seen, len(state.commits) - 1, host_classes, model)
         found |= {sha: speeds[number] for sha, number in node.items() if number in speeds}
     good = state.commits[0]

@@ -33,6 +33,7 @@ class Reading:
     )
     layout: int = 0  # 0: the build as it is linked; n: linked again, its functions in another order by seed n
     partner: int | None = None  # the other build of a round
+    cpu: float | None = None  # as ``value``, by CPU time in place of time; of metrics that are times or rates alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,24 @@ def readable(run: RunFacts, metric: str) -> float | None:
     return math.log(measured) if measured is not None and 0 < measured < math.inf else None
 
 
+def by_cpu_time(run: RunFacts, metric: str) -> float | None:
+    """The logarithm of a metric that is a time or a rate, as if CPU time were time; None for others, or where it is unknown.
+
+    Two builds on the same cores get shares of their time that vary more than what they need of it.
+    """
+    duration = metric == "latency" and run.reported is None and math.isclose(value(run, metric) or 0.0, 1000 / run.qps)
+    clock = run.counters.get("task-clock")
+    if not (metric == "qps" or duration) or not clock or clock <= 0 or run.operations <= 0:
+        return None
+    return math.log(run.operations / clock) * (1 if metric == "qps" else -1)
+
+
+def _difference(one: Reading, other: Reading) -> Reading:
+    """The reading of a round."""
+    cpu = None if one.cpu is None or other.cpu is None else one.cpu - other.cpu
+    return replace(one, value=one.value - other.value, partner=other.candidate, cpu=cpu)
+
+
 def counted_exactly(log: Sequence[tuple[float, Logged]], metric: str) -> bool:
     """Whether some runs show the metric as a count that repeats; the others are no readings of it then."""
     return any(isinstance(event, RunFinished) and exact(event.facts, metric) for _, event in log)
@@ -98,13 +117,15 @@ def observations(
     began: float,
     hosts: Sequence[str] = (),
     build_hosts: Sequence[str] = (),
+    *,
+    by_cpu: bool = False,
 ) -> list[Observation]:
     """The observations in ``log`` about the commits in ``node`` (full hash → node of the graph).
 
     ``log`` has (seconds since the epoch, event) in order, ``began`` is when the hunt began. A run that is not
     ``readable`` is left out, and so is a timed one where others were ``counted_exactly``. ``hosts`` are the names of the
     hosts where there are several: a build exists, and binaries are compared, only on the host that made them. What one of
-    the ``build_hosts`` made exists on all. Of a round only both runs together are a reading.
+    the ``build_hosts`` made exists on all. Of a round only both runs together are a reading; ``by_cpu`` says by which time.
     """
     seen: list[Observation] = []
     place = {name: number for number, name in enumerate(hosts)}
@@ -134,11 +155,16 @@ def observations(
                     minutes = (run.started + run.seconds / 2 - began) / 60
                     visit = visits.setdefault((host, run.visit), len(visits))
                     bound = (-1 if find_metric(metric).higher_is_better else 1) if run.slower_than else 0
-                    one = Reading(candidate, reading, minutes, visit, host, at - run.started, bound, run.layout)
+                    cpu = by_cpu_time(run, metric)
+                    one = Reading(
+                        candidate, reading, minutes, visit, host, at - run.started, bound, run.layout, cpu=cpu
+                    )
                     if not run.round:
                         seen.append(one)
                     elif half := begun.pop(run.round, None):
-                        seen.append(replace(half, value=half.value - one.value, partner=candidate))
+                        both = _difference(half, one)
+                        if not by_cpu or both.cpu is not None:
+                            seen.append(replace(both, value=both.cpu) if by_cpu and both.cpu is not None else both)
                     else:
                         begun[run.round] = one
     return seen

@@ -266,7 +266,8 @@ def behaviour(record: Record, good: int, bad: int, model: NoiseModel = USUAL) ->
     first = np.cumsum(runs) - runs
     centre = (value[first + (runs - 1) // 2] + value[first + runs // 2]) / 2
     if model.rounds:
-        step = float(np.median(record.rounds(good, bad)[1]))
+        between = record.rounds(good, bad)[1]
+        step = float(np.median(between)) if len(between) else 0.0
         ends = np.array([-step, 0.0, step])
     else:
         ends = centre[np.isin(record.builds, [good, record.name(bad)])]

@@ -10,7 +10,7 @@ builds: what code placement adds to a change of the source is weighed in the dec
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -110,7 +110,8 @@ def _compared(record: Record) -> Mapping[int, frozenset[int]]:
     """For each build those that share a host with it, or with one that does: all others may differ by their host."""
     groups: list[set[int]] = []
     for host in np.unique(record.host):
-        group = set(np.unique(record.build[record.host == host]).tolist())
+        here = record.host == host
+        group = {*record.build[here].tolist(), *record.partner[here & (record.partner >= 0)].tolist()}
         for other in [other for other in groups if other & group]:
             groups.remove(other)
             group |= other
@@ -126,18 +127,30 @@ def relative_speeds(
 
     The good end and candidates with its binary are left out, and so is what cannot be compared with it. Hosts of one class,
     ``host_classes`` by number, show the same ratios. Of several classes the leading one is shown, and others where that
-    did not measure a candidate. What was measured in fresh layouts, as good was, is compared with it in these.
+    did not measure a candidate. What was measured in rounds, or in fresh layouts, as good was, is compared with it in these.
     """
-    usual, fresh = by_layout(observations)
-    if model is not USUAL or not any(isinstance(seen, Reading) for seen in fresh):
+    if model is not USUAL:
         return _in_one_sort(observations, bad, host_classes, model)
-    return {**_in_one_sort(usual, bad, host_classes, USUAL), **_in_one_sort(fresh, bad, host_classes, FRESH)}
+    found: dict[int, Interval] = {}
+    for own, alike in in_sorts(observations):
+        found |= _in_one_sort(alike, bad, host_classes, own)
+    return found
 
 
-def by_layout(observations: Sequence[Observation]) -> tuple[list[Observation], list[Observation]]:
-    """The observations with the readings of builds as they are linked usually, and with those in fresh layouts."""
-    usual = [seen for seen in observations if not isinstance(seen, Reading) or seen.layout == 0]
-    return usual, [seen for seen in observations if not isinstance(seen, Reading) or seen.layout > 0]
+def in_sorts(observations: Sequence[Observation]) -> Iterator[tuple[NoiseModel, list[Observation]]]:
+    """The observations with the readings of each sort that there is: in turns, in rounds, and both in fresh layouts.
+
+    Readings of different sorts cannot be compared. The later one tells more.
+    """
+    for fresh, model in ((False, USUAL), (True, FRESH)):
+        for rounds in (False, True):
+            alike = [
+                seen
+                for seen in observations
+                if not isinstance(seen, Reading) or (seen.layout > 0, seen.partner is not None) == (fresh, rounds)
+            ]
+            if any(isinstance(seen, Reading) for seen in alike):
+                yield model.of_rounds if rounds else model, alike
 
 
 def _in_one_sort(
@@ -186,13 +199,16 @@ def _among_equals(observations: Sequence[Observation], bad: int, model: NoiseMod
 def step_ratio(observations: Sequence[Observation], bad: int, candidate: int, parent: int) -> Interval | None:
     """The metric of a candidate relative to another one; None unless both have two readings, on a common host.
 
-    In fresh layouts where both have two of them.
+    In the last sort in which both have two of them.
     """
-    usual, fresh = (arrange(sort, Policy(), bad) for sort in by_layout(observations))
-    record = fresh if min(fresh.runs(candidate), fresh.runs(parent)) >= 2 else usual
-    if min(record.runs(candidate), record.runs(parent)) < 2:
+    record, model = None, USUAL
+    for own, alike in in_sorts(observations):
+        of_sort = arrange(alike, Policy(), bad)
+        if min(of_sort.runs(candidate), of_sort.runs(parent)) >= 2:
+            record, model = of_sort, own if own.rounds else USUAL
+    if record is None:
         return None
-    found = speeds(record, fit(record, behaviour(record, record.name(parent), candidate).weight))
+    found = speeds(record, fit(record, behaviour(record, record.name(parent), candidate, model).weight, model))
     if found.freedom <= 0 or record.name(candidate) not in found.compared[record.name(parent)]:
         return None
     return found.ratio(candidate, parent)

@@ -5,16 +5,22 @@ gains most on shared machines, and nothing on a silent one. It is not valid ever
 need more memory than there is for both, disturb each other. So the ends are measured in turns first. Where a run varies
 little compared with their difference, it stays at that. Otherwise they are measured in rounds as well, and the way is
 chosen that shows the difference more clearly; in rounds only if they show at least half of what turns are sure of.
+
+Which of two gets a core for how long varies more than what each needs of it. So CPU time is compared in rounds, in place of
+time, where that is known, and the ends do not differ in how long they wait.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
-from perfbisect.core.domain.orders import Interval, Measure, Purpose, Share, Ways
+import numpy as np
+
+from perfbisect.core.domain.orders import UNKNOWN, Interval, Measure, Purpose, Share, Ways
 from perfbisect.core.domain.settings import Pairing
-from perfbisect.core.inference.analysis import Contrast, contrast
-from perfbisect.core.inference.noise_model import USUAL
-from perfbisect.core.inference.observations import Reading
+from perfbisect.core.inference.analysis import Contrast, contrast, least
+from perfbisect.core.inference.noise_model import USUAL, NoiseModel
+from perfbisect.core.inference.observations import Observation, Reading
 from perfbisect.core.inference.record import Record, arrange, behaviour
 from perfbisect.core.inference.state_space import fit, levels_of
 from perfbisect.core.search.older_branches import Hunt
@@ -33,58 +39,92 @@ def with_pairing(hunt: Hunt, now: Situation) -> Proposal:
     turns = now.with_readings(lambda seen: seen.partner is None)
     if now.model.exact or now.policy.pairing is Pairing.TURNS:
         return hunt(turns)
-    spent = replace(now.elsewhere, runs=now.elsewhere.runs + turns.record.spent)
-    rounds = now.with_readings(
-        lambda seen: seen.partner is not None,
-        prior=replace(now.prior, noise=None), model=USUAL.of_rounds, elsewhere=spent,
-    )  # fmt: skip
     if now.policy.pairing is Pairing.TOGETHER:
-        return hunt(rounds)
-    alone, beside = compared(now)
-    if alone is None or abs(alone.drop) >= CLEAR * alone.noise:  # turns show it fast enough
+        return hunt(_in_rounds(now, turns, by_cpu=False))
+    alone, beside = _ends_seen(now)
+    ways = _ways(alone, beside, now)
+    if ways is None:
         return hunt(turns)
-    if beside is None:
+    if len(beside) < ROUNDS:
         decision = hunt(turns)
         if not isinstance(decision.order, Measure):
             return decision
         plan = (Share(now.bad, ROUNDS), Share(0, ROUNDS))
         return replace(decision, order=Measure(plan, Purpose.ENDS, decision.order.host, together=True))
-    ways = chosen(alone, beside, now.record.sign)
-    return replace(hunt(rounds if ways.together else turns), ways=ways)
+    return replace(hunt(_in_rounds(now, turns, by_cpu=ways.by_cpu) if ways.together else turns), ways=ways)
 
 
-def chosen(alone: Contrast, beside: Contrast, sign: float) -> Ways:
-    """The better way: rounds, where they are less noisy and show at least half of the difference that turns are sure of."""
-    known = abs(alone.drop) - SURE * alone.error
-    kept = math.copysign(beside.drop, alone.drop * beside.drop)
-    valid = known <= 0 or kept >= LEFT * known
-    quieter = beside.noise < GAIN * math.sqrt(2) * alone.noise
-    turns, rounds = (Interval.around(-sign * each.drop, 2 * each.error) for each in (alone, beside))
-    noise = math.sqrt(2) * alone.noise
-    return Ways(valid and quieter, noise, beside.noise, turns, rounds, lost=quieter and not valid)
+def _in_rounds(now: Situation, turns: Situation, *, by_cpu: bool) -> Situation:
+    """The situation by its rounds alone; what was measured in ``turns`` has been spent elsewhere."""
+    spent = replace(now.elsewhere, runs=now.elsewhere.runs + turns.record.spent)
+    rounds = now.with_readings(
+        lambda seen: seen.partner is not None and not (by_cpu and seen.cpu is None),
+        prior=replace(now.prior, noise=None), model=USUAL.of_rounds, elsewhere=spent,
+    )  # fmt: skip
+    return replace(rounds, observations=timed_by_cpu(rounds.observations)) if by_cpu else rounds
 
 
-def compared(now: Situation) -> tuple[Contrast | None, Contrast | None]:
-    """The first readings of the ends in turns, None while one of them has none; and in rounds, None before there are enough.
+def timed_by_cpu(seen: Sequence[Observation]) -> list[Observation]:
+    """The same with CPU time in place of time."""
+    return [
+        replace(each, value=each.cpu) if isinstance(each, Reading) and each.cpu is not None else each for each in seen
+    ]
+
+
+def _ends_seen(now: Situation) -> tuple[list[Reading], list[Reading]]:
+    """The first readings of the ends in turns, and in rounds.
 
     Only what was read until the way was chosen: later readings do not change it.
     """
-    first: list[Reading] = []
+    alone: list[Reading] = []
+    beside: list[Reading] = []
     for seen in now.observations:
         if isinstance(seen, Reading):
-            if seen.partner is None and any(one.partner is not None for one in first):
+            if seen.partner is None and beside:
                 break
-            first.append(seen)
-    alone = [seen for seen in first if seen.partner is None]
-    both = [seen for seen in first if seen.partner is not None][:ROUNDS]
-    turns = arrange(alone, now.policy, now.bad)
-    if not (turns.runs(0) and turns.runs(now.bad)):
-        return None, None
-    rounds = _ends(arrange(both, now.policy, now.bad), now, together=True) if len(both) >= ROUNDS else None
-    return _ends(turns, now, together=False), rounds
+            (alone if seen.partner is None else beside).append(seen)
+    return alone, beside[:ROUNDS]
 
 
-def _ends(record: Record, now: Situation, *, together: bool) -> Contrast:
-    model = USUAL.of_rounds if together else USUAL
+def _ways(alone: Sequence[Reading], beside: Sequence[Reading], now: Situation) -> Ways | None:
+    """The better way: rounds, where they are less noisy and show at least half of the difference that turns are sure of.
+
+    None where turns show the difference fast enough, or not yet.
+    """
+    record = arrange(alone, now.policy, now.bad)
+    if not (record.runs(0) and record.runs(now.bad)):
+        return None
+    turns = _ends(record, now, USUAL)
+    if abs(turns.drop) >= CLEAR * turns.noise:
+        return None
+    noise = math.sqrt(2) * turns.noise
+    seen = Interval.around(-record.sign * turns.drop, 2 * turns.error)
+    if len(beside) < ROUNDS:
+        return Ways(False, noise, math.inf, seen, UNKNOWN)
+    by_cpu = all(each.cpu is not None for each in beside) and _all_is_cpu(alone, record, now)
+    both = arrange(timed_by_cpu(beside) if by_cpu else beside, now.policy, now.bad)
+    rounds = _ends(both, now, USUAL.of_rounds)
+    known = abs(turns.drop) - SURE * turns.error
+    kept = math.copysign(1.0, record.sign * turns.drop * both.sign * rounds.drop) * abs(rounds.drop)
+    valid = known <= 0 or kept >= LEFT * known
+    quieter = rounds.noise < GAIN * noise
+    shown = Interval.around(-both.sign * rounds.drop, 2 * rounds.error)
+    return Ways(valid and quieter, noise, rounds.noise, seen, shown, quieter and not valid, by_cpu)
+
+
+def _all_is_cpu(alone: Sequence[Reading], record: Record, now: Situation) -> bool:
+    """Whether the ends differ by CPU time if they do: not by more waiting than a change of interest."""
+    waits = [
+        [seen.value - seen.cpu for seen in alone if record.name(seen.candidate) == end and seen.cpu is not None]
+        for end in (record.name(0), record.name(now.bad))
+    ]
+    if min(map(len, waits)) < 2:
+        return False
+    good, bad = (np.array(each) for each in waits)
+    error = math.sqrt(good.var(ddof=1) / len(good) + bad.var(ddof=1) / len(bad))
+    return bool(abs(bad.mean() - good.mean()) + 2 * error <= least(now.policy))
+
+
+def _ends(record: Record, now: Situation, model: NoiseModel) -> Contrast:
     levels = levels_of(fit(record, behaviour(record, 0, now.bad, model).weight, model))
     return contrast(levels, record.builds.index(0), record.builds.index(now.bad))

@@ -127,7 +127,7 @@ def _conclude(known: Analysis, answer: LeadingHypothesis, budget: Budget) -> Ord
     ratio = known.speeds.ratio(answer.slow, weakest(proofs).parent)
     prior = float(graph.weight[answer.slow])
     stand_ins = tuple(p for p in parents if p not in graph.parents_of(answer.slow))
-    return Found(Step(answer.slow, stated, ratio, parents, stand_ins, prior))
+    return Found(Step(answer.slow, stated, ratio, parents, stand_ins, prior, together=known.model.rounds))
 
 
 def _large_enough(proofs: Sequence[PairwiseProof], policy: Policy) -> bool:
