@@ -1,10 +1,10 @@
 """The lab that acts on a real host: builds what is not built, times what is ordered, reports what happens."""
 
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import groupby
+from itertools import groupby, islice
 
 from perfbisect.core.domain.events import BuildFinished, BuildProgress, LabEvent, PairingChosen, RunFinished, Warned
 from perfbisect.core.domain.orders import Measure, Purpose, interleave
@@ -171,28 +171,35 @@ class HostLab:
         return True
 
     def _turns(self, order: Measure) -> list[Turn]:
-        """The runs of a measurement in their order. Successive runs of one build in one layout share a visit of its server."""
-        sequence = interleave(order.plan)
-        commits = self.candidates.commits
-        seeds = (
-            {each: self.seeds.following(commits[each]) for each in set(sequence)} if order.fresh and self.seeds else {}
-        )
-        layouts = [next(seeds[each]) if seeds else 0 for each in sequence]
-        turns, first = [], 1
-        if order.together:  # a turn of each, one after the other
-            runs = 1 if seeds else order.plan[0].runs
-            for number in range(0, len(sequence), 2 * runs):
-                for share in order.plan:
-                    layout = next(seeds[share.candidate]) if seeds else 0
-                    turns.append(
-                        Turn(share.candidate, 1 + number // 2, runs, len(sequence) // 2, order.purpose, runs, layout)
-                    )
+        """The runs of a measurement in their order. Successive runs of one build in one layout share a visit of its server.
+
+        Of rounds one turn of each build follows the other. Both are in the same layout: what did not change from one build to
+        the other is then in the same place.
+        """
+        seeds = self.seeds if order.fresh else None
+        following = {share.candidate: self._following(share.candidate) for share in order.plan} if seeds else {}
+        sequence, purpose = interleave(order.plan), order.purpose
+        turns: list[Turn] = []
+        if order.together:
+            of = order.plan[0].runs
+            layouts: Iterable[int] = islice(max(following.values(), key=lambda each: each[0])[1], of) if seeds else (0,)
+            for number, layout in enumerate(layouts):
+                runs = 1 if seeds else of
+                turns += (Turn(share.candidate, 1 + number, runs, of, purpose, runs, layout) for share in order.plan)
             return turns
-        for (candidate, layout), neighbours in groupby(zip(sequence, layouts, strict=True)):
+        first = 1
+        each = [next(following[candidate][1]) if seeds else 0 for candidate in sequence]
+        for (candidate, layout), neighbours in groupby(zip(sequence, each, strict=True)):
             runs = len(list(neighbours))
-            turns.append(Turn(candidate, first, runs, len(sequence), order.purpose, left=runs, layout=layout))
+            turns.append(Turn(candidate, first, runs, len(sequence), purpose, left=runs, layout=layout))
             first += runs
         return turns
+
+    def _following(self, candidate: int) -> tuple[int, Iterator[int]]:
+        """The next seed of layouts of a candidate, and all from there on."""
+        assert self.seeds
+        commit = self.candidates.commits[candidate]
+        return next(self.seeds.following(commit)), self.seeds.following(commit)
 
     def _link(self, turns: Sequence[Turn], made: dict[tuple[int, int], str]) -> Generator[LabEvent, None, bool]:
         """Link builds again for turns in layouts, before any is timed; true when all are linked. ``made`` gets their keys."""
