@@ -28,7 +28,16 @@ from perfbisect.core.domain.events import (
 )
 from perfbisect.core.domain.facts import BuildFacts, HostFacts, RunFacts, SkipFacts
 from perfbisect.core.domain.orders import Belief, Decision, Found, Interval, Measure, Purpose, Share, Step
-from perfbisect.core.domain.settings import Series, Settings, TrialBuild, TrialRequest, TrialType, TrialWorkload
+from perfbisect.core.domain.settings import (
+    Pairing,
+    Policy,
+    Series,
+    Settings,
+    TrialBuild,
+    TrialRequest,
+    TrialType,
+    TrialWorkload,
+)
 from perfbisect.core.domain.trials import Trial, TrialRun, order
 from perfbisect.store.history import History
 
@@ -65,6 +74,7 @@ SETTINGS = Settings(
     host="local",
     overrides={"time": 10},
     explain=True,
+    policy=Policy(pairing=Pairing.AUTO),
 )
 
 

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 import sample_hunt as sample
 from perfbisect.cli.commands.run import run as run_command
 from perfbisect.core.domain.metrics import find_metric
-from perfbisect.core.domain.settings import COUNTED, Direction, Policy, Quick, Settings
+from perfbisect.core.domain.settings import COUNTED, Direction, Pairing, Policy, Quick, Settings
 from perfbisect.report.command_line import command_on, command_to_run
 from perfbisect.store.connection import default_place
 
@@ -37,7 +37,7 @@ COMMAND = replace(
     builder="repo-1",
     workload="x-1",
     metric="rate",
-    policy=Policy(),
+    policy=Policy(pairing=Pairing.AUTO),
     explain=True,
     quick=Quick("./x 'a b'", ("./configure", "make '-j{jobs}'"), "ops: ([0-9]+)", operations="$.n"),
 )

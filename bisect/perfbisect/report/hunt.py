@@ -101,6 +101,7 @@ def facts(story: Story) -> Iterator[tuple[str, str]]:
     yield "workload", f"{settings.workload}{changed}; metric {metric_title(settings.metric)}"
     for name, text in (
         ("chosen", story.why_metric),
+        ("pairing", story.why_pairing),
         ("together", story.together),
         ("command", settings.quick.run if settings.quick else ""),
         *(("patch", text) for text in patches(story)),

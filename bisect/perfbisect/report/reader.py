@@ -137,6 +137,7 @@ class Reader:
             again=again,
             go_on=go_on,
             why_metric=state.why_metric,
+            why_pairing=state.pairing.why if state.pairing else "",
         )
 
     def sentences(self, verdict: Verdict, hosts: Sequence[str]) -> tuple[str, ...]:

@@ -132,6 +132,7 @@ class Story:
     again: str  # the command that repeats this hunt
     go_on: str  # the command that resumes it
     why_metric: str = ""  # a sentence, where `--metric auto` has chosen it
+    why_pairing: str = ""  # a sentence, where it was chosen how builds are compared
     together: str = ""  # with which hunts it shares its builds, in words
     proofs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # p5 → what it shows, a sentence each
 

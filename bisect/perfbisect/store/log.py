@@ -244,13 +244,21 @@ class SessionLog:
             " ORDER BY id DESC LIMIT 1",
             [self.session, fact["event_id"], fact["host"]],
         ).fetchone()
+        beside = (
+            run.round
+            and self.db.execute(
+                "SELECT json_extract(body, '$.facts.round') = ? FROM events WHERE session_id = ? AND id < ?"
+                " AND kind = 'RunFinished' ORDER BY id DESC LIMIT 1",
+                [run.round, self.session, fact["event_id"]],
+            ).fetchone()
+        )
         self._count("run_count")
         names = ("visit", "build_key", "started", "seconds", "operations", "log")
         row = {name: getattr(run, name) for name in names} | {
             "workload": event.workload,
             "round": event.round,
             "dataset_key": run.dataset or None,
-            "cost": max(at - before[0], run.seconds) if before else run.seconds,
+            "cost": 0.0 if beside and beside[0] else max(at - before[0], run.seconds) if before else run.seconds,
             "qps": operations_per_second(run),
         }
         latency = {f"latency_{name}": run.latency.get(name) for name in ("avg", "p95", "p99", "max")}

@@ -167,7 +167,11 @@ def ran(view: ViewModel, event: RunFinished) -> str:
     elif view.is_baseline(event.candidate):
         compared = "baseline"
     now = view.now
-    which = f"run {now.number} of {now.of}, {PURPOSES[now.purpose]}" if isinstance(now, Running) else ""
+    which = (
+        f"{'round' if facts.round else 'run'} {now.number} of {now.of}, {PURPOSES[now.purpose]}"
+        if isinstance(now, Running)
+        else ""
+    )
     layout = f"{', ' * bool(which)}layout {facts.layout}" if facts.layout else ""
     return f"{measured}  {compared:24}  {which}{layout}".rstrip()
 
@@ -178,11 +182,14 @@ def decided(view: ViewModel, order: Measure) -> str:
         f"{'' if share.runs else 'the build of '}{view.commit(share.candidate).short}{f' x{share.runs}' * (share.runs > 0)}"
         for share in order.plan
     )
+    together = ", both at the same time" * order.together
     leads = view.no_leader
     if view.leader is not None:
         candidate, share = view.leader
         leads = f"{view.commit(candidate).short} leads with {chance(share)}"
-    return f"{leads}; next, for {PURPOSES[order.purpose]}: {plan}{', each run in another layout' * order.fresh}"
+    return (
+        f"{leads}; next, for {PURPOSES[order.purpose]}: {plan}{together}{', each run in another layout' * order.fresh}"
+    )
 
 
 def encode(event: Event, at: float, hunt: int | None = None) -> str:

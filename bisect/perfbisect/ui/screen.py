@@ -47,11 +47,16 @@ def lines(view: ViewModel, width: int, height: int | None, now: float, glyphs: G
         Section(verdict(view, room) if view.state.verdict else in_progress(view, room, now, glyphs), 9),
         Section(belief(view, room, glyphs), 7),
         Section(warnings(view, room, whole=height is None), 3),
-        Section([Text(line, "dim") for line in folded(view.state.why_metric, room, "", 3)], 2),
+        Section([Text(line, "dim") for line in folded(chosen(view), room, "", 3)], 2),
     ]
     rows, airy = share_out(around, len(view.rows) + 1, height)
     around.insert(3, Section(table(view, room, rows - 1) if rows > 1 else [], 5))
     return drawn(around, width, glyphs, airy=airy)
+
+
+def chosen(view: ViewModel) -> str:
+    """What was chosen for the hunt, and why."""
+    return " ".join(filter(None, (view.state.why_metric, view.state.pairing.why if view.state.pairing else "")))
 
 
 def drawn(sections: list[Section], width: int, glyphs: Glyphs, *, airy: bool) -> list[Text]:

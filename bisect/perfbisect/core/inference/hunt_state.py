@@ -185,6 +185,8 @@ class HuntState:
             case RunFinished(facts=run):
                 row = self.row(run.commit)
                 took = max(at - self.since.get(event.host, before), run.seconds)
+                if run.round and any(getattr(each.facts, "round", "") == run.round for _, each in self.log[-4:]):
+                    took = 0.0  # it ran beside that one
                 self._log(at, event, row.with_run(run, took))
             case Counted() | Profiled() | Planned() | ChangedFunctions() | Unexplained():
                 self.studied.append(event)
