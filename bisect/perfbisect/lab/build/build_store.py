@@ -105,24 +105,28 @@ _POINT = f"""\
 touch -c -- "$3" && changed "$3"
 [ -e "$3/files/seen" ] || [ ! -d "$1" ] || record "$3"
 """
-# The same as a folder $4, with its path in place of $2: files and links with that path are copies, changed by the expression
-# $5 of sed, all others are shared. $6 matches the links. $4.of says of which build it was made.
+# The same with the copy $4 of the build, which has that place in its paths: files and links with $2 are changed by the
+# expression $5 of sed, all others are shared. $6 matches the links.
 _COPY = f"""\
-{FUNCTIONS}unchanged=
-! alike "$3" 2>/dev/null || unchanged=yes
-if [ "$(cat "$4.of" 2>/dev/null)" != "$1" ] || [ ! "$unchanged" ]; then
-    rm -rf -- "$4" "$4.of" && mkdir -p "${{4%/*}}" && cp -al -- "$1" "$4" || exit
-    LC_ALL=C grep -rlFZ -e "$2" -- "$4" | LC_ALL=C xargs -0 -r sh -c '
+{FUNCTIONS}copy() {{
+    rm -rf -- "$3" && cp -al -- "$1" "$3" || return
+    LC_ALL=C grep -rlFZ -e "$2" -- "$3" | LC_ALL=C xargs -0 -r sh -c '
         rewrite=$1; shift
         for file do
             at=$(stat -c %y -- "$file") && LC_ALL=C sed -i -e "$rewrite" -- "$file" && touch -d "$at" -- "$file" || exit
-        done' rewrite "$5" || exit
-    find "$4" -type l -lname "$6" -exec sh -c '
+        done' rewrite "$4" || return
+    find "$3" -type l -lname "$5" -exec sh -c '
         rewrite=$1; shift
-        for link do to=$(readlink -- "$link" | sed -e "$rewrite") && ln -sfn -- "$to" "$link" || exit; done' link "$5" {{}} + || exit
+        for link do to=$(readlink -- "$link" | sed -e "$rewrite") && ln -sfn -- "$to" "$link" || exit; done' link "$4" {{}} +
+}}
+if [ ! -d "$4" ]; then # which changes times of the build
+    unchanged=
+    ! alike "$3" 2>/dev/null || unchanged=yes
+    copy "$1" "$2" "$4.part" "$5" "$6" || exit
     [ -z "$unchanged" ] || note "$3"
-    printf %s "$1" >"$4.of"
+    mv -T -- "$4.part" "$4" || exit
 fi
+rm -rf -- "$7" && mkdir -p "${{7%/*}}" && ln -s -- "$4" "$7" || exit
 touch -c -- "$3" && changed "$3"
 """
 
@@ -236,8 +240,8 @@ def put_in_place(host: Host, builder: str, key: str, elsewhere: PurePosixPath | 
 def put_beside(host: Host, builder: str, key: str, elsewhere: PurePosixPath | None = None) -> PurePosixPath:
     """The same at a second place, for a build that runs while another one is in the first.
 
-    What leads to the first place, as the search path of a library, leads to the second in a copy of the build. Both paths
-    have the same length, so that one can be written in place of the other, and nothing moves.
+    What leads to the first place, as the search path of a library, leads to the second in a copy of the build, ``beside`` its
+    ``prefix``. Both paths have the same length, so that one can be written in place of the other, and nothing moves.
     """
     first = host.root / "work" / builder / "prefix"
     fixed = first.with_name("second")
@@ -247,8 +251,9 @@ def put_beside(host: Host, builder: str, key: str, elsewhere: PurePosixPath | No
     found = re.sub(r"([][\\.*^$,])", r"\\\1", str(first))
     written = re.sub(r"([&,\\])", r"\\\1", str(fixed))
     links = re.sub(r"([][*?\\])", r"\\\1", str(first)) + "*"
-    places = [str(prefix(host, key)), str(first), str(folder(host, key)), str(fixed)]
-    argv = ["sh", "-c", _COPY, "copy", *places, f"s,{found},{written},g", links]
+    build = folder(host, key)
+    places = [str(build / "prefix"), str(first), str(build), str(build / "beside")]
+    argv = ["sh", "-c", _COPY, "copy", *places, f"s,{found},{written},g", links, str(fixed)]
     if paths := host.run(argv, timeout=LONG).stdout:
         raise BuildChanged(host.name, key, paths)
     return fixed
@@ -283,7 +288,7 @@ def ship(build_host: Host, builder: str, key: str, host: Host) -> None:
         """
         build_host.run(["test", "-d", str(place)])  # which also waits for a lost connection, as the next command does
         host.run(["sh", "-c", _READY, "ready", str(there)], timeout=600)
-        pack = ["tar", "-cf", "-", "-C", str(place), "--exclude=./links", "."]
+        pack = ["tar", "-cf", "-", "-C", str(place), "--exclude=./links", "--exclude=./beside", "."]
         with (
             host.stream(["tar", "-xf", "-", "-C", f"{there}.part"]) as target,
             suppress(ConnectionError),

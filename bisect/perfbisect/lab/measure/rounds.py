@@ -26,7 +26,7 @@ from perfbisect.wording.quantities import percent
 Side = tuple[System, str]  # a build, and the key of its data
 
 SIDES = ("one", "two")  # folders of the two visits: paths of one length, so that nothing moves
-UNEVEN = 1.25  # times the share of the cores that the other got, from which on a round does not count
+UNEVEN = 1.5  # times the share of the cores that the other got, from which on a round does not count
 OVERLAP = 0.8  # of the shorter run: how much of it has to run beside the other
 TRIES = 3  # at a round, before builds are measured in turns
 SPARE = 0.05  # of the memory, which has to be left with both
