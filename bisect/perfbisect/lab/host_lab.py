@@ -3,7 +3,7 @@
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import groupby, islice
 
 from perfbisect.core.domain.events import BuildFinished, BuildProgress, LabEvent, PairingChosen, RunFinished, Warned
@@ -67,9 +67,9 @@ class HostLab:
     builds: CandidateBuilds = field(init=False)  # this and what follows: once the host is prepared
     data: DatasetKeeper = field(init=False)
     runner: Study = field(init=False)
-    rounds: Rounds = field(init=False)
     retry: RetryPolicy = field(init=False)
     values: Values = field(init=False)  # placeholders that all candidates share
+    _context: RunContext = field(init=False)
     _prepared: bool = field(default=False, init=False)
 
     def measure(self, order: Measure) -> Generator[LabEvent]:
@@ -122,7 +122,7 @@ class HostLab:
         counts: StudyMaker | None = partial(CountedRunner, events=earlier.events) if counter else None
         times: StudyMaker = partial(Runner, slow=self.slow)
         self.runner = (self.study or counts or times)(context, self.retry.succeeded)
-        self.rounds = rounds_on(context, self.retry.succeeded, server=self.builder.server is not None)
+        self._context = context
         sites = [
             BuildSite(
                 place, self.builder, self.variant, self.candidates, made,
@@ -134,6 +134,11 @@ class HostLab:
         self.builds = CandidateBuilds(sites, host, self.candidates, made)
         self.data = DatasetKeeper(host, self.workload, earlier.datasets)
         self._prepared = True
+
+    @cached_property
+    def rounds(self) -> Rounds:
+        """What measures two at the same time."""
+        return rounds_on(self._context, self.retry.succeeded, server=self.builder.server is not None)
 
     def _renew(
         self, turns: Sequence[Turn], made: Mapping[tuple[int, int], str], changed: BuildChanged

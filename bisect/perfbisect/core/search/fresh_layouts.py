@@ -112,7 +112,7 @@ def with_layouts(hunt: Hunt, now: Situation) -> Proposal:
     begins = next((place for place, seen in enumerate(now.observations) if _is_fresh(seen)), None)
     if begins is None:
         usual = hunt(now)
-        if isinstance(usual.order, Measure) or _settled(usual.order):
+        if isinstance(usual.order, Measure) or settled(usual.order):
             return usual
     else:
         first = tuple(now.observations[:begins])
@@ -179,8 +179,8 @@ def _is_fresh(seen: Observation) -> bool:
     return isinstance(seen, Reading) and seen.layout > 0
 
 
-def _settled(verdict: Verdict) -> bool:
-    """Whether other layouts can change nothing about a verdict that was reached with the usual one."""
+def settled(verdict: Verdict) -> bool:
+    """Whether other layouts, or rounds, can change nothing about a verdict that was reached with the usual one, or in turns."""
     match verdict:
         case Inconclusive(reason=reason):
             return reason not in BY_LAYOUT

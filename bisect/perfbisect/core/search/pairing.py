@@ -23,15 +23,24 @@ from perfbisect.core.inference.noise_model import USUAL, NoiseModel
 from perfbisect.core.inference.observations import Observation, Reading
 from perfbisect.core.inference.record import Record, arrange, behaviour
 from perfbisect.core.inference.state_space import fit, levels_of
+from perfbisect.core.search.fresh_layouts import settled
 from perfbisect.core.search.older_branches import Hunt
 from perfbisect.core.search.situation import Proposal, Situation
+from perfbisect.core.search.verdicts import afforded
+from perfbisect.core.stats.distributions import Student
 
-CLEAR = 6.0  # a difference of so many s.d. of a run: turns show it fast enough
+CLEAR, SURE = (
+    6.0,
+    4.0,
+)  # a difference of so many s.d. of a run, the second as if these were known: turns show it fast enough
 ROUNDS = 4  # of the ends, before the way is chosen
+MORE = 2  # further runs of each end in turns, while it is doubtful whether rounds show what these do
 GAIN = 0.6  # s.d. of the difference of a round, as a share of that of two runs in turns, below which rounds are better
 LEFT = 0.5  # share of the difference in turns that rounds have to show
-# Standard errors by which the difference in turns may be smaller than it seems: they are guesses after two runs each.
-SURE = 4.0
+# Normal standard errors of turns by which rounds show too little: from the first on the ends are measured again in turns, until
+# there are so many runs of each, since fewer do not tell the noise; from the second on rounds are not valid then.
+DOUBTFUL, LOST = 1.3, 3.5
+MOST = 8
 
 
 def with_pairing(hunt: Hunt, now: Situation) -> Proposal:
@@ -45,12 +54,14 @@ def with_pairing(hunt: Hunt, now: Situation) -> Proposal:
     ways = _ways(alone, beside, now)
     if ways is None:
         return hunt(turns)
-    if len(beside) < ROUNDS:
+    if len(beside) < ROUNDS or ways.doubtful:
         decision = hunt(turns)
-        if not isinstance(decision.order, Measure):
+        if not isinstance(decision.order, Measure) and settled(decision.order):
             return decision
-        plan = (Share(now.bad, ROUNDS), Share(0, ROUNDS))
-        return replace(decision, order=Measure(plan, Purpose.ENDS, decision.order.host, together=True))
+        together = len(beside) < ROUNDS
+        plan = tuple(Share(end, ROUNDS if together else MORE) for end in (now.bad, 0))
+        order = Measure(plan, Purpose.ENDS, now.fleet.free_host, together=together)
+        return afforded(replace(decision, order=order), now)
     return replace(hunt(_in_rounds(now, turns, by_cpu=ways.by_cpu) if ways.together else turns), ways=ways)
 
 
@@ -72,16 +83,17 @@ def timed_by_cpu(seen: Sequence[Observation]) -> list[Observation]:
 
 
 def _ends_seen(now: Situation) -> tuple[list[Reading], list[Reading]]:
-    """The first readings of the ends in turns, and in rounds.
+    """The readings of the ends in turns, and the first in rounds.
 
-    Only what was read until the way was chosen: later readings do not change it.
+    Of what was read after the first round only that before any other build: later readings do not change the choice.
     """
-    alone: list[Reading] = []
-    beside: list[Reading] = []
+    ends, alone, beside = {now.record.name(0), now.record.name(now.bad)}, list[Reading](), list[Reading]()
     for seen in now.observations:
         if isinstance(seen, Reading):
-            if seen.partner is None and beside:
-                break
+            if now.record.name(seen.candidate) not in ends:
+                if beside:
+                    break
+                continue
             (alone if seen.partner is None else beside).append(seen)
     return alone, beside[:ROUNDS]
 
@@ -95,7 +107,8 @@ def _ways(alone: Sequence[Reading], beside: Sequence[Reading], now: Situation) -
     if not (record.runs(0) and record.runs(now.bad)):
         return None
     turns = _ends(record, now, USUAL)
-    if abs(turns.drop) >= CLEAR * turns.noise:
+    size = abs(turns.drop) / turns.noise
+    if size >= CLEAR and Student(turns.freedom).score(size) >= SURE:
         return None
     noise = math.sqrt(2) * turns.noise
     seen = Interval.around(-record.sign * turns.drop, 2 * turns.error)
@@ -104,12 +117,16 @@ def _ways(alone: Sequence[Reading], beside: Sequence[Reading], now: Situation) -
     by_cpu = all(each.cpu is not None for each in beside) and _all_is_cpu(alone, record, now)
     both = arrange(timed_by_cpu(beside) if by_cpu else beside, now.policy, now.bad)
     rounds = _ends(both, now, USUAL.of_rounds)
-    known = abs(turns.drop) - SURE * turns.error
     kept = math.copysign(1.0, record.sign * turns.drop * both.sign * rounds.drop) * abs(rounds.drop)
-    valid = known <= 0 or kept >= LEFT * known
+    apart = (
+        Student(turns.freedom).score((abs(turns.drop) - kept) / turns.error) if kept < LEFT * abs(turns.drop) else 0.0
+    )
+    enough = len(alone) >= 2 * MOST
+    valid = apart < (LOST if enough else DOUBTFUL)
     quieter = rounds.noise < GAIN * noise
     shown = Interval.around(-both.sign * rounds.drop, 2 * rounds.error)
-    return Ways(valid and quieter, noise, rounds.noise, seen, shown, quieter and not valid, by_cpu)
+    doubtful = quieter and not valid and not enough
+    return Ways(valid and quieter, noise, rounds.noise, seen, shown, quieter and not valid, by_cpu, doubtful)
 
 
 def _all_is_cpu(alone: Sequence[Reading], record: Record, now: Situation) -> bool:

@@ -196,50 +196,48 @@ class Running:
 
     def collect(self) -> RunFacts | None:
         """The facts of the run, once it has ended; None if a process of the server ended before perf could attach to it."""
-        return collect(self.visit, self.job, self.limit, stopped_as_slow=self.stopped_as_slow)
+        visit, job, limit = self.visit, self.job, self.limit
+        bench, host, workload = visit.bench, visit.bench.host, visit.bench.workload
+        reports = [str(visit.folder / name) for name in (command.CLOCK, "time", "counters", "vmstat", "iostat")]
+        paths = ["/proc/uptime", str(job.folder / "status"), *reports]
+        found = host.run(["sh", "-c", _COLLECT, "collect", *paths]).stdout.removesuffix("\f")
+        collected = CLOCK.now()
+        # What is measured could write there, too: the last fields are then not what they seem, and are read with care.
+        uptime, status, clock, times, counted, of_vmstat, of_iostat = found.split("\f", 6)
+        stdout, stderr = jobs.printed(host, job), jobs.printed(host, job, "stderr")
+        note = stdout.note or stderr.note
+        ended = ProcessResult(stdout.text, stderr.text, int(status), limit, clock, note, not stdout.left)
+        if perf.missed(ended.lines()):
+            jobs.remove(host, job)
+            return None
+        if (bench.perf or bench.counter) and ended.status == 0 and not clock and perf.killed(lines_of(ended.stderr)):
+            raise jobs.lost(host, job)
+        stamps = perf.read_stamps(times)
 
+        def started(opened: float, stamp: perf.Stamp) -> float:
+            return perf.time_here(opened, stamp, float(uptime.split()[0]), collected)
 
-def collect(visit: Visit, job: Job, limit: float, *, stopped_as_slow: bool) -> RunFacts | None:
-    """The facts of a run that has ended, as ``Running.collect``."""
-    bench, host, workload = visit.bench, visit.bench.host, visit.bench.workload
-    reports = [str(visit.folder / name) for name in (command.CLOCK, "time", "counters", "vmstat", "iostat")]
-    paths = ["/proc/uptime", str(job.folder / "status"), *reports]
-    found = host.run(["sh", "-c", _COLLECT, "collect", *paths]).stdout.removesuffix("\f")
-    collected = CLOCK.now()
-    # What is measured could write there, too: the last fields are then not what they seem, and are read with care.
-    uptime, status, clock, times, counted, of_vmstat, of_iostat = found.split("\f", 6)
-    stdout, stderr = jobs.printed(host, job), jobs.printed(host, job, "stderr")
-    note = stdout.note or stderr.note
-    ended = ProcessResult(stdout.text, stderr.text, int(status), limit, clock, note, not stdout.left)
-    if perf.missed(ended.lines()):
+        if self.stopped_as_slow and stamps and ended.status in TIMED_OUT:
+            opened = stamps[0].at + bench.warmup
+            jobs.kill(host, job, grace=1)
+            jobs.remove(host, job)
+            return visit.slow.stopped(
+                facts(visit, job, Outcome(opened, 0.0, 0, {}), started(opened, stamps[0]), "", {})
+            )
+        perf.check_clock(stamps, host.name)
+        try:
+            outcome = (command if workload.command else sysbench).outcome(ended, workload)
+        except ValueError as error:
+            raise failure(visit, job, ended.lines(), f"{error}{note}") from error
+        if len(stamps) < 2:
+            raise not_recorded()
+        begin, end = stamps
+        opened = outcome.opened or begin.at + bench.warmup
+        window = opened - begin.at, opened - begin.at + outcome.seconds
+        system = perf.read(of_vmstat, of_iostat, *window)
+        measured = facts(visit, job, outcome, started(opened, end), counted, system)
         jobs.remove(host, job)
-        return None
-    if (bench.perf or bench.counter) and ended.status == 0 and not clock and perf.killed(lines_of(ended.stderr)):
-        raise jobs.lost(host, job)
-    stamps = perf.read_stamps(times)
-
-    def started(opened: float, stamp: perf.Stamp) -> float:
-        return perf.time_here(opened, stamp, float(uptime.split()[0]), collected)
-
-    if stopped_as_slow and stamps and ended.status in TIMED_OUT:
-        opened = stamps[0].at + bench.warmup
-        jobs.kill(host, job, grace=1)
-        jobs.remove(host, job)
-        return visit.slow.stopped(facts(visit, job, Outcome(opened, 0.0, 0, {}), started(opened, stamps[0]), "", {}))
-    perf.check_clock(stamps, host.name)
-    try:
-        outcome = (command if workload.command else sysbench).outcome(ended, workload)
-    except ValueError as error:
-        raise failure(visit, job, ended.lines(), f"{error}{note}") from error
-    if len(stamps) < 2:
-        raise not_recorded()
-    begin, end = stamps
-    opened = outcome.opened or begin.at + bench.warmup
-    window = opened - begin.at, opened - begin.at + outcome.seconds
-    system = perf.read(of_vmstat, of_iostat, *window)
-    measured = facts(visit, job, outcome, started(opened, end), counted, system)
-    jobs.remove(host, job)
-    return measured
+        return measured
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,132 @@
+"""The way in which builds are compared: worlds in which rounds of two are better than turns, and such where they are not."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from named import found
+from perfbisect.core.domain.events import RunFinished
+from perfbisect.core.domain.facts import RunFacts
+from perfbisect.core.domain.graph import Graph
+from perfbisect.core.domain.orders import Found, Measure, NotReproduced, Ways
+from perfbisect.core.domain.settings import Pairing, Policy
+from perfbisect.core.inference.observations import Observation, Reading, observations
+from perfbisect.core.inference.relative_speed import in_sorts, relative_speeds
+from perfbisect.core.search.decide import decide
+from perfbisect.core.search.pairing import ROUNDS
+from perfbisect.simulate.hunt import hunt
+from perfbisect.simulate.world import Habits, World
+from perfbisect.wording.reasons import pairing_sentence
+
+LINE = Graph.line(40)
+SHARED = Habits(noise=0.15, own_noise=0.005, layout=0.001, outliers=0.0)  # a shared machine
+QUIET = Habits(noise=0.005, own_noise=0.005, layout=0.001, outliers=0.0)
+AUTO, TOGETHER = Policy(pairing=Pairing.AUTO), Policy(pairing=Pairing.TOGETHER)
+
+
+def rounds(seen: Sequence[Observation]) -> list[Reading]:
+    return [each for each in seen if isinstance(each, Reading) and each.partner is not None]
+
+
+def turns(seen: Sequence[Observation]) -> list[Reading]:
+    return [each for each in seen if isinstance(each, Reading) and each.partner is None]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_on_a_shared_machine_rounds_name_what_turns_do_not(seed: int) -> None:
+    outcome = hunt(World(LINE, {26: -0.05}, SHARED, seed=seed), AUTO)
+    step = found(outcome.verdict)
+    assert step.candidate == 26
+    assert step.together
+    assert step.ratio.low < 0.95 < step.ratio.high
+    assert outcome.runs < 60
+    in_turns = hunt(World(LINE, {26: -0.05}, SHARED, seed=seed), Policy(max_runs=100)).verdict
+    assert not isinstance(in_turns, Found)
+
+
+def test_a_drop_that_turns_show_at_once_needs_no_rounds() -> None:
+    outcome = hunt(World(LINE, {26: -0.30}, QUIET, seed=1), AUTO)
+    assert found(outcome.verdict).candidate == 26
+    assert not rounds(outcome.observations)
+    assert not found(outcome.verdict).together
+
+
+def test_where_two_disturb_each_other_it_goes_on_in_turns() -> None:
+    noisy = replace(QUIET, noise=0.028, kept=0.1)
+    outcomes = [hunt(World(LINE, {26: -0.14}, noisy, seed=seed), AUTO) for seed in range(6)]
+    assert [found(outcome.verdict).candidate for outcome in outcomes] == [26] * 6
+    assert not any(found(outcome.verdict).together for outcome in outcomes)
+    assert {len(rounds(outcome.observations)) for outcome in outcomes} == {0, ROUNDS}
+
+
+def test_an_empty_range_is_not_accused_in_rounds() -> None:
+    for seed in range(6):
+        outcome = hunt(World(LINE, {}, SHARED, seed=seed), AUTO)
+        assert isinstance(outcome.verdict, NotReproduced), seed
+        assert outcome.verdict.detectable < 0.05
+
+
+def test_runs_in_turns_say_nothing_of_a_hunt_in_rounds() -> None:
+    outcome = hunt(World(LINE, {26: -0.05}, SHARED, seed=3), AUTO)
+    seen = [*outcome.observations]
+    other = [replace(each, value=each.value + 1) if each in turns(seen) else each for each in seen]
+    one, two = (decide(LINE, each, TOGETHER).order for each in (seen, other))
+    assert one == two
+    assert isinstance(one, Found)
+
+
+def test_a_budget_counts_both_runs_of_a_round() -> None:
+    outcome = hunt(World(LINE, {26: -0.05}, SHARED, seed=2), replace(TOGETHER, max_runs=21))
+    assert len(rounds(outcome.observations)) == 10
+    assert outcome.runs == 20
+
+
+def test_what_was_chosen_is_said_with_its_figures() -> None:
+    log: list[Observation] = []
+    world = World(LINE, {26: -0.05}, SHARED, seed=1)
+    while not (decision := decide(LINE, log, AUTO)).ways:
+        assert isinstance(decision.order, Measure)
+        log += world.measure(decision.order)
+    assert decision.ways.together
+    assert "Builds are measured two at the same time: " in pairing_sentence(decision.ways)
+    noises = decision.ways.in_rounds, decision.ways.in_turns
+    assert noises[0] < noises[1] / 5
+    lost = Ways(False, 0.1, 0.01, decision.ways.alone, decision.ways.beside, lost=True)
+    assert "two disturb each other" in pairing_sentence(lost)
+    assert pairing_sentence(replace(lost, lost=False)).startswith("Builds are measured in turns: ")
+
+
+def run(commit: str, seconds: float, cpu: float, key: str) -> tuple[float, RunFinished]:
+    facts = RunFacts(
+        commit, commit, "v", "h", 10.0, seconds, 1, {"avg": 1000 * seconds}, (), {"task-clock": cpu}, {}, round=key
+    )
+    return 20.0, RunFinished(0, facts)
+
+
+NODES = {"good": 0, "bad": 1}
+
+
+def test_both_runs_of_a_round_are_one_reading() -> None:
+    log = [run("bad", 4.0, 2000.0, "a"), run("good", 2.0, 1900.0, "a"), run("bad", 3.0, 2000.0, "b")]
+    (reading,) = observations(log, NODES, "qps", 0.0)
+    assert isinstance(reading, Reading)
+    assert (reading.candidate, reading.partner) == (1, 0)
+    assert reading.value == pytest.approx(-0.6931, abs=1e-4)
+    assert reading.cpu == pytest.approx(-0.0513, abs=1e-4)
+    (of_cpu,) = observations(log, NODES, "latency", 0.0, by_cpu=True)
+    assert isinstance(of_cpu, Reading)
+    assert of_cpu.value == pytest.approx(0.0513, abs=1e-4), "a latency rises"
+    (other,) = observations(log, NODES, "cpu/o", 0.0, by_cpu=False)
+    assert isinstance(other, Reading)
+    assert other.cpu is None, "which is no time"
+
+
+def test_a_ratio_compares_readings_of_one_sort() -> None:
+    world = World(LINE, {26: -0.05}, replace(SHARED, own_noise=0.001), seed=1)
+    seen = [*hunt(world, AUTO).observations]
+    assert [model.rounds for model, _ in in_sorts(seen)] == [False, True]
+    shown = relative_speeds(seen, LINE.size - 1)[LINE.size - 1]
+    alone = relative_speeds(rounds(seen), LINE.size - 1)[LINE.size - 1]
+    assert shown == alone
+    assert shown.high - shown.low < 0.02
