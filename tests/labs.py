@@ -62,6 +62,24 @@ def workload_of(**keys: Any) -> Workload:
     return Workload(**usual | keys)
 
 
+SUITE = """
+summary = "tables"
+driver = "small"
+[defaults]
+group = "point"
+time = 5
+args = {tables = 1, rate = 0.5}
+[workloads.select]
+summary = "one row"
+script = "select.lua"
+args = {rate = 1}
+[workloads.view]
+summary = "a view"
+group = "range"
+statement = "SELECT 1;"
+"""
+
+
 def bench_lab(
     host: Host, repository: Path, *commits: str, command: Sequence[str] = ("true",), build: str = "true"
 ) -> HostLab:

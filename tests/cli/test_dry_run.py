@@ -103,7 +103,7 @@ def test_commands_in_order(listing: Callable[..., str], ours: Path) -> None:
         f"KV_HOME={visit}/data {work}/prefix/bin/kvd --format",
         f"{work}/prefix/bin/kvd --initialise {visit}/data",
         f"KV_HOME={visit}/data {work}/prefix/bin/kvd --config={visit}/config --quick &",
-        f"until KV_HOME={visit}/data {work}/prefix/bin/kv ping; do",
+        f"until TMPDIR={visit}/tmp KV_HOME={visit}/data {work}/prefix/bin/kv ping; do",
         f"{work}/prefix/bin/kv create 'bench; rm -rf ~'",
         f"{work}/prefix/bin/kvbench --fill",
         f"{work}/prefix/bin/kv settle",
@@ -140,7 +140,7 @@ def test_the_other_end(listing: Callable[..., str]) -> None:
 def test_chosen_processors(listing: Callable[..., str]) -> None:
     loading, visit = listing("2.0", "2.1", 'server_cpus = "0-1"\nclient_cpus = "1"').split("# a visit")
     assert "taskset" not in loading, "nothing is measured yet"
-    assert re.search(r"^KV_HOME=\S+ taskset -c 0-1 \S+/kvd --config=", visit, re.MULTILINE)
+    assert re.search(r"^TMPDIR=\S+ KV_HOME=\S+ taskset -c 0-1 \S+/kvd --config=", visit, re.MULTILINE)
     assert re.search(r"^taskset -c 1 perf stat ", visit, re.MULTILINE)
 
 

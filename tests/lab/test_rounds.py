@@ -1,7 +1,9 @@
 """Rounds: two builds that run at the same time, on real builds and with real servers."""
 
 import subprocess
-from pathlib import Path
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
 
 import pytest
 
@@ -115,9 +117,17 @@ def test_fresh_layouts_are_those_of_both(host: LocalHost, git: Repo) -> None:
     ]
 
 
+@pytest.fixture
+def short_root() -> Iterator[Path]:
+    """For the sake of the socket."""
+    with tempfile.TemporaryDirectory(prefix="lab") as root:
+        yield Path(root)
+
+
 @pytest.mark.dbms
 @pytest.mark.parametrize("builder", BUILDERS)
-def test_two_servers_live_side_by_side(builder: Builder, host: LocalHost, git: Repo) -> None:
+def test_two_servers_live_side_by_side(builder: Builder, git: Repo, short_root: Path) -> None:
+    host = LocalHost("here", PurePosixPath(short_root))
     commits = tuple(git.commit({"some.conf": f"{n}\n"}) for n in range(2))
     workload = workload_of(
         driver=builder.driver, prepare="create table t (id int primary key, k int); insert into t values (1, 1)",

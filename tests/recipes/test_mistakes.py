@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from labs import SUITE
 from perfbisect.errors import RecipeError
 from perfbisect.recipes.builder_reader import load_builders
 from perfbisect.recipes.configuration import load_configuration
@@ -13,22 +14,6 @@ from perfbisect.recipes.workload import load_workloads
 
 Write = Callable[[str, str], Path]
 
-SUITE = """
-summary = "tables"
-driver = "small"
-[defaults]
-group = "point"
-time = 5
-args = {tables = 1, rate = 0.5}
-[workloads.select]
-summary = "one row"
-script = "select.lua"
-args = {rate = 1}
-[workloads.view]
-summary = "a view"
-group = "range"
-statement = "SELECT 1;"
-"""
 COMMAND = '[workloads.x]\nsummary = "x"\ncommand = ["x"]\n'
 
 # Kind of file → what is put into it, and what the error must say.

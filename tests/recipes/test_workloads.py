@@ -3,27 +3,11 @@ from pathlib import Path
 
 import pytest
 
+from labs import SUITE
 from perfbisect.errors import RecipeError
 from perfbisect.recipes.workload import full_name, load_workload, load_workloads
 
 Write = Callable[[str, str], Path]
-
-SUITE = """
-summary = "tables"
-driver = "small"
-[defaults]
-group = "point"
-time = 5
-args = {tables = 1, rate = 0.5}
-[workloads.select]
-summary = "one row"
-script = "select.lua"
-args = {rate = 1}
-[workloads.view]
-summary = "a view"
-group = "range"
-statement = "SELECT 1;"
-"""
 
 
 @pytest.fixture

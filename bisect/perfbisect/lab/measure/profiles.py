@@ -27,7 +27,8 @@ from perfbisect.host import jobs
 from perfbisect.host.facts import CORES, ask
 from perfbisect.host.protocol import Host
 from perfbisect.lab.measure import perf
-from perfbisect.lab.measure.visit import LONGEST, RunContext, Study, Turn, begin, run, shortened
+from perfbisect.lab.measure.studies import LONGEST, shortened
+from perfbisect.lab.measure.visit import RunContext, Study, Turn, begin, run
 from perfbisect.lab.servers import System, carry_out
 from perfbisect.lab.workload import command, lines_of
 

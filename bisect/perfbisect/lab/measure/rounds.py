@@ -108,10 +108,8 @@ class Rounds:
                     visits.append(stack.enter_context(opened))
                 except JobLost:
                     raise
-                except EnvironmentFailure as trouble:
-                    if not self.at:
-                        raise
-                    raise TurnsAdvised(f"a second one cannot be started beside the first: {trouble}") from trouble
+                except EnvironmentFailure as trouble:  # which ends the hunt if it is one in turns, too
+                    raise TurnsAdvised(f"two cannot be started at the same time: {trouble}") from trouble
             for _ in range(turns[0].left if sides[0][0].builder.server else 1):
                 yield turns[0].started(self.context)
                 found = yield from self._round(visits)
@@ -132,7 +130,7 @@ class Rounds:
         host.run(["rm", "-f", "--", *(str(folder / "ended") for folder in folders)])
         try:
             for self.at in order:
-                running[self.at] = Running(visits[self.at], 2 * self.context.limit, other=folders[1 - self.at])
+                running[self.at] = Running(visits[self.at], folders[1 - self.at])
             host.run(["timeout", "30", "sh", "-c", _GO, "go", *(str(folders[side]) for side in order)], check=False)
             for self.at in (0, 1):
                 yield from running[self.at].wait()

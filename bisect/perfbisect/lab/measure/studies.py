@@ -11,6 +11,7 @@ Plans are asked for by ``plans.lua`` of the workload's driver: it runs the workl
 with its connection for the plans of what that has sent. Such a run is not measured.
 """
 
+import math
 import re
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -33,10 +34,25 @@ from perfbisect.errors import RunFailed, UsageError
 from perfbisect.host.protocol import Host
 from perfbisect.lab import upload
 from perfbisect.lab.measure import counting, perf
-from perfbisect.lab.measure.visit import LONGEST, Study, Turn, Visit, begin, run, run_alone, shortened
+from perfbisect.lab.measure.visit import RunContext, Study, Turn, Visit, begin, run, run_alone
 from perfbisect.lab.servers import System, carry_out, driver_options
 from perfbisect.lab.workload import lines_of, lua, sysbench
 from perfbisect.recipes.workload import Workload
+
+SHORTEST, LONGEST = 1.0, 10.0  # seconds of a run for the reason of a change
+
+
+def shortened(context: RunContext, seconds: float) -> RunContext:
+    """The context with runs of ``seconds``, from one to ``LONGEST``, and no longer than usual; a command takes what it takes.
+
+    sysbench counts whole seconds.
+    """
+    workload = context.workload
+    if workload.command:
+        return context
+    time = float(math.floor(min(workload.time, LONGEST, max(SHORTEST, seconds))))
+    return replace(context, workload=msgspec.structs.replace(workload, time=time, warmup=min(workload.warmup, time)))
+
 
 Execution = Generator[ExecutionStarted | RunProgress, None, RunFacts]
 

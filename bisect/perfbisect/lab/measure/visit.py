@@ -14,8 +14,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from statistics import median
 
-import msgspec
-
 from perfbisect.clock import CLOCK
 from perfbisect.core.domain.events import LabEvent, RunFinished, RunProgress, RunStarted
 from perfbisect.core.domain.facts import RunFacts
@@ -166,21 +164,20 @@ def run(visit: Visit) -> Generator[RunProgress, None, RunFacts]:
 
 def attempt(visit: Visit) -> Generator[RunProgress, None, RunFacts | None]:
     """A timed run, as in ``run``; None if a process of the server ended before perf could attach to it."""
-    slow_after = visit.slow.limit(visit.system.commit, visit.bench.warmup)
-    running = Running(visit, slow_after or visit.bench.limit, stopped_as_slow=slow_after is not None)
+    running = Running(visit)
     yield from running.wait()
     return running.collect()
 
 
 class Running:
-    """A timed run that has begun; killed after ``limit`` seconds. In a round it waits until ``other`` has begun, too."""
+    """A timed run that has begun. In a round it waits until the one in the folder ``other`` has begun, too."""
 
-    def __init__(
-        self, visit: Visit, limit: float, *, stopped_as_slow: bool = False, other: PurePosixPath | None = None
-    ) -> None:
-        """Start it; ``other`` is the folder of the other visit."""
-        self.visit, self.limit, self.stopped_as_slow = visit, limit, stopped_as_slow
-        self.job = start(visit, limit, other)
+    def __init__(self, visit: Visit, other: PurePosixPath | None = None) -> None:
+        """Start it."""
+        slow_after = None if other else visit.slow.limit(visit.system.commit, visit.bench.warmup)
+        self.visit, self.stopped_as_slow = visit, slow_after is not None
+        self.limit = slow_after or visit.bench.limit * (2 if other else 1)
+        self.job = start(visit, self.limit, other)
 
     def wait(self) -> Generator[RunProgress]:
         """Wait for its end; yields each report interval."""
@@ -389,18 +386,3 @@ class Runner(Study):
                 if facts.slower_than:
                     turn.stopped = True
                     raise _Stopped  # a server may go on with what the run has begun: it is killed
-
-
-SHORTEST, LONGEST = 1.0, 10.0  # seconds of a run for the reason of a change
-
-
-def shortened(context: RunContext, seconds: float) -> RunContext:
-    """The context with runs of ``seconds``, from one to ``LONGEST``, and no longer than usual; a command takes what it takes.
-
-    sysbench counts whole seconds.
-    """
-    workload = context.workload
-    if workload.command:
-        return context
-    time = float(math.floor(min(workload.time, LONGEST, max(SHORTEST, seconds))))
-    return replace(context, workload=msgspec.structs.replace(workload, time=time, warmup=min(workload.warmup, time)))
