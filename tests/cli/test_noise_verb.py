@@ -38,7 +38,11 @@ def test_an_aa_tells_the_noise_and_hunts_begin_with_it(arguments: list[str], tmp
     drops = [row["drop"] for row in told["detectable"]]
     assert drops == sorted(drops, reverse=True)
     assert told["advice"]["runs"] == 1  # an embedded library is opened for each run
-    assert runs(tmp_path) == [(0, 3), (1, 3)]
+    assert runs(tmp_path) == [(0, 3), (1, 3), (2, 16)], "the last are eight pairs at the same time"
+    assert told["pairs"]["time"] > 0
+    assert "The ratio of two runs at the same time varies by " in printed(
+        "show", "n1", "--history", str(tmp_path / "history.db")
+    )
     with closing(History.open(tmp_path / "history.db")) as history:
         wanted = Settings("v1.0", "v1.1", "", "demo", "update-index", "local", "o2nofp", overrides={"warmup": 0.0})
         assert read_noise(history, wanted) == pytest.approx(told["noise"]["run"])
@@ -80,7 +84,17 @@ def test_runs_of_one_visit_share_a_start_of_the_server(
     with tempfile.TemporaryDirectory(prefix="lab") as root:  # short, for the sake of the socket
         (tmp_path / "hosts.toml").write_text(f'[hosts.here]\nroot = "{root}"\n')
         words = ["noise", "here", "--builder", "pg", "--workload", "one-row", "--rev", "HEAD", "--visits", "3"]
-        words += ["--runs", "2", "--json", "--repo", str(tmp_path / "repo"), "--history", str(tmp_path / "history.db")]
+        words += [
+            "--runs",
+            "2",
+            "--json",
+            "--pairing",
+            "turns",
+            "--repo",
+            str(tmp_path / "repo"),
+            "--history",
+            str(tmp_path / "history.db"),
+        ]
         monkeypatch.chdir(tmp_path)
         noise = json.loads(printed(*words, *postgres.FOLDERS))["noise"]
     assert noise["shared"]
@@ -96,7 +110,7 @@ def test_a_revision_that_does_not_exist(arguments: list[str]) -> None:
 
 # Sittings of trials: cut short, they go on as hunts do, with build hosts and on leased hosts, too.
 
-SHORT = ["--builder", "script", "--repo", "repo", "--runs", "1"]
+SHORT = ["--builder", "script", "--repo", "repo", "--runs", "1", "--pairing", "turns"]
 
 LEASED = """
 [hosts.made]

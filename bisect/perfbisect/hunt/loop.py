@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from perfbisect.core.domain.events import Decided, Warned
+from perfbisect.core.domain.events import Decided, PairingChosen, Warned
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Building, BuildOrder, Fleet, Found, Measure
 from perfbisect.core.domain.settings import Policy, PriorKnowledge
@@ -33,7 +33,7 @@ class Step:
     """What a planner wants next."""
 
     order: Measure | None  # None: no further order
-    decided: Decided | None = None  # logged when the order is given, or at the end
+    decided: Decided | PairingChosen | None = None  # logged when the order is given, or at the end
     at_once: bool = False  # the end does not wait for orders that are still carried out
     builds: tuple[BuildOrder, ...] = ()  # to be begun now, on build hosts that are free
     cancelled: tuple[int, ...] = ()  # build hosts whose present build is to be ended
@@ -126,7 +126,7 @@ class Log(Protocol[E_contra, T_co]):
         """Make ``event`` durable. ``workload`` is that of the order in which it happened; None: it concerns all."""
 
 
-def run(planner: Planner, log: Log[E | Decided | Warned, T], workers: Workers[E]) -> Generator[T]:
+def run(planner: Planner, log: Log[E | Decided | PairingChosen | Warned, T], workers: Workers[E]) -> Generator[T]:
     """Give orders until the planner has no more; yields what the log returns for each event.
 
     A host that fails takes no further order as long as another is left. Raises the failure of the last host, or of one
@@ -278,13 +278,19 @@ class Search:
 
 @dataclass(slots=True)
 class Listed:
-    """A planner for orders that are given one after another. One for a host that is busy is kept until it is free."""
+    """A planner for orders that are given one after another. One for a host that is busy is kept until it is free.
 
-    orders: Iterator[Measure]
+    What is chosen before an order is logged with it.
+    """
+
+    orders: Iterator[Measure | PairingChosen]
     kept: Measure | None = None
 
     def next(self, fleet: Fleet) -> Step:
         """The next order."""
-        order = self.kept or next(self.orders, None)
+        order, chosen = self.kept or next(self.orders, None), None
+        if isinstance(order, PairingChosen):
+            chosen, order = order, next(self.orders, None)
+        assert not isinstance(order, PairingChosen), "one choice before an order"
         self.kept = order if order and not fleet.is_free(order.host) else None
-        return Step(order)
+        return Step(order, chosen)

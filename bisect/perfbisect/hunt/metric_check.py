@@ -5,8 +5,8 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from perfbisect.core.domain.events import LabEvent, RunFinished
+from perfbisect.core.domain.metrics import readable
 from perfbisect.core.domain.orders import Measure
-from perfbisect.core.inference.observations import readable
 from perfbisect.errors import NothingToCompare
 from perfbisect.lab.guarded_lab import Lab
 

@@ -77,9 +77,10 @@ def of_trial(made: Trial) -> dict[str, Any]:
 
 def of_noise(made: Trial) -> dict[str, Any]:
     """What an A/A shows; None and nothing where there are too few runs."""
-    found = noise.noise_of_trial(made)
+    found, pairs = noise.noise_of_trial(made), noise.of_pairs(made)
     return {
         "noise": found,
+        "pairs": {"time": pairs[0], "cpu_time": pairs[1]} if pairs else None,
         "advice": noise.advice(made, found) if found else None,
         "detectable": list(noise.rows(made, found)) if found else [],
     }

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from perfbisect.core.domain.events import Decided, Warned
+from perfbisect.core.domain.events import Decided, PairingChosen, Warned
 from perfbisect.core.domain.orders import Belief, BuildOrder, Decision, Measure, Verdict
 from perfbisect.core.domain.settings import NOTHING_KNOWN, Policy, PriorKnowledge
 from perfbisect.core.inference.observations import Built, Observation
@@ -29,11 +29,11 @@ class MemoryLog:
     observations: list[Observation] = field(default_factory=list)
     decision: Decision | None = None
 
-    def append(self, event: Observation | Decided | Warned, workload: int | None = None) -> None:
+    def append(self, event: Observation | Decided | PairingChosen | Warned, workload: int | None = None) -> None:
         """Keep an observation or a decision."""
         if isinstance(event, Decided):
             self.decision = event.decision
-        elif not isinstance(event, Warned):
+        elif not isinstance(event, Warned | PairingChosen):
             self.observations.append(event)
 
 

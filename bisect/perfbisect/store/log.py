@@ -273,7 +273,7 @@ class SessionLog:
             return {}
         rows = self.db.execute("SELECT body FROM events WHERE session_id = ? AND kind = 'RunFinished'", [self.session])
         runs = [event for (body,) in rows if isinstance(event := decode("RunFinished", body), RunFinished)]
-        found = noise_in([(run.round, run.facts) for run in runs if not run.facts.layout], metric)
+        found = noise_in([(run.round, run.facts) for run in runs if not (run.facts.layout or run.facts.round)], metric)
         return {"between_visits": found.between, "within_visits": found.within, "noise": found.run} if found else {}
 
     def _verdict(self, verdict: Verdict, event_id: int, at: float) -> None:

@@ -193,7 +193,7 @@ def trial_noise(history: "History", settings: Settings) -> Noise | None:
     for trial in history.intact_trials(
         f"kind = 'noise' AND origin IS NULL AND {where} AND {overrides} AND run_count >= ?", values
     ):
-        alike = [run for run in trial.runs if exact(run.facts, settings.metric) == settings.prior.exact]
+        alike = [run for run in trial.counting() if exact(run.facts, settings.metric) == settings.prior.exact]
         if not trial.failure and (noise := noise_in([(run.round, run.facts) for run in alike], settings.metric)):
             return noise
     return None

@@ -10,6 +10,7 @@ from perfbisect.core.domain.events import (
     CandidateSkipped,
     Event,
     LabEvent,
+    PairingChosen,
     RunFinished,
     RunStarted,
     TrialEnded,
@@ -98,10 +99,12 @@ class TrialView:
         request = trial.request
         match event:
             case TrialStarted(resumed=resumed):
-                self.rounds, self.done, self.place = trial.rounds_to_do(), 0, ""
-                self.expected = len(self.rounds) * len(trial.pairs()) * request.runs
+                self._count(trial)
                 if resumed:
                     yield f"continuing {trial.name}, which has {count(len(trial.runs), 'run')}"
+            case PairingChosen(why=why):
+                self._count(trial)
+                yield why
             case Warned(text, advice):
                 yield f"warning: {advised(text, advice)}"
             case BuildStarted(number, commit):
@@ -117,15 +120,23 @@ class TrialView:
             case RunFinished(number, facts, workload=work, round=made):
                 yield from self._begins(request, number, work, made)  # a history does not keep that a run begins
                 self.done += 1
-                yield f"  run {self.done} of {self.expected}  {measured(trial, facts)}"
+                of = f" of {self.expected}" if self.done <= self.expected else ""
+                yield f"  run {self.done}{of}  {measured(trial, facts)}"
             case TrialEnded():
                 self.ended, self.busy = trial.since.get("", self.began), {}
             case _:
                 pass
 
+    def _count(self, trial: Trial) -> None:
+        """Begin to count runs."""
+        self.rounds, self.done, self.place = trial.rounds_to_do(), 0, ""
+        visits = len(trial.pairs()) if not trial.together else 2 * sum(build > 0 for _, build in trial.pairs())
+        self.expected = len(self.rounds) * visits * trial.request.runs
+
     def _begins(self, request: TrialRequest, build: int, work: int, made: int) -> Iterator[str]:
         """The round, workload and build that are measured, where they are others than before."""
-        place = f"{made - self.rounds.start + 1} of {len(self.rounds)}"
+        number = made - self.rounds.start + 1
+        place = f"{number} of {len(self.rounds)}" if number <= len(self.rounds) else "to compare both ways"
         name = printable(f"round {place}: {request.works[work].name}, {request.subjects[build].name}")
         before, self.place = self.place, name if len(request.subjects) > 1 else f"visit {place}"
         if self.place != before:
@@ -212,7 +223,7 @@ def ratio_lines(trial: Trial, room: int) -> Iterator[str]:
     works = [printable(work.name) for work in request.works]
     cells = []
     for number in range(len(works)):
-        rounds = levels((run for run in trial.runs if run.work == number), request.metric)
+        rounds = levels(trial, number, request.metric)
         found = [paired(rounds.get(0, {}), rounds.get(build, {})) for build in range(1, len(names) + 1)]
         cells.append([MISSING if each is None else decimals(each.ratio, 3) for each in found])
     across, down = (names, works) if len(works) >= len(names) else (works, names)

@@ -23,6 +23,7 @@ from perfbisect.cli.options.measurement import (
     announce,
     effect_option,
     how_options,
+    pairing_option,
     round_options,
     settings_of,
     what_options,
@@ -96,6 +97,7 @@ OF_HUNTS = {  # what is not decided by a stored comparison
 @how_options
 @form_options
 @notify_option
+@pairing_option
 @round_options(5, 2, "Rounds: visits of each build.")
 def compare(
     builds: tuple[str, ...],

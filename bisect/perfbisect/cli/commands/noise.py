@@ -11,6 +11,7 @@ from perfbisect.cli.options.measurement import (
     announce_recipes,
     how_options,
     json_form_option,
+    pairing_option,
     round_options,
     settings_of,
     what_options,
@@ -42,6 +43,7 @@ Ctrl-C keeps what was measured, and `bisect resume n4` continues it. `bisect his
 @how_options
 @json_form_option
 @notify_option
+@pairing_option
 @round_options(8, 4, "Starts of the server.")
 def noise(
     workload: str,

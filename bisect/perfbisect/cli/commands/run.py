@@ -23,6 +23,7 @@ from perfbisect.cli.options.completion import builder_option, several_workloads_
 from perfbisect.cli.options.measurement import (
     announce_recipes,
     how_options,
+    pairing_option,
     policy_of,
     policy_options,
     settings_of,
@@ -88,10 +89,7 @@ history of its own. Exit status then: the highest of theirs.
     "--layouts/--no-layouts", default=True, show_default=True,
     help="Compare a culprit and its parents in other orders of their functions, too.",
 )  # fmt: skip
-@click.option(
-    "--pairing", type=click.Choice([p.value for p in Pairing]), default=Pairing.AUTO.value, show_default=True,
-    help="Measure two builds at the same time (together), or one after the other (turns).",
-)  # fmt: skip
+@pairing_option
 @explain_option
 @click.option("--dry-run", is_flag=True, help="Print the commands for both ends without running them.")
 @click.option("--first-parent", is_flag=True, help="Follow only the first parent of merges.")

@@ -9,7 +9,7 @@ import click
 
 from perfbisect.cli.options.common import PATH, Decorator, added, history_option, waiting_option
 from perfbisect.cli.options.param_types import ARG, COUNT, MINUTES, SECONDS, Percent
-from perfbisect.core.domain.settings import CAP, COUNTED, TIMING, Policy, Settings
+from perfbisect.core.domain.settings import CAP, COUNTED, TIMING, Pairing, Policy, Settings
 from perfbisect.folders import config_folder
 from perfbisect.recipes.configuration import BUILDERS, HOSTS, WORKLOADS, working_directory
 from perfbisect.ui.stream import note
@@ -108,6 +108,12 @@ policy_options = added(
 json_form_option = click.option("--json", "form", flag_value="json", default="", help="One JSON object at the end.")
 
 
+pairing_option = click.option(
+    "--pairing", type=click.Choice([p.value for p in Pairing]), default=Pairing.AUTO.value, show_default=True,
+    help="Measure two builds at the same time (together), or one after the other (turns).",
+)  # fmt: skip
+
+
 def round_options(visits: int, runs: int, text: str, least: int = 1) -> Decorator:
     """The options of all trials: the number of rounds, whose help ``text`` is, of runs in each, waiting and the history."""
     most = click.IntRange(least, COUNT.max)
@@ -135,6 +141,7 @@ def settings_of(options: Mapping[str, Any], **own: Any) -> Settings:
         builder=options["builder"],
         variant=options["variant"],
         metric=options["metric"],
+        policy=own.pop("policy", None) or Policy(pairing=Pairing(options.get("pairing", Pairing.TURNS))),
         builders_path=str(options["builders"] or ""),
         workloads_path=str(options["workloads"] or ""),
         hosts_path=str(options["hosts"] or ""),

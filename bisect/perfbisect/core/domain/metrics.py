@@ -215,6 +215,24 @@ def value(run: RunFacts, metric: str) -> float | None:
     return find_metric(metric).read(run)
 
 
+def readable(run: RunFacts, metric: str) -> float | None:
+    """The logarithm of a run's metric; None where it is missing or none can be taken: not positive, or not finite."""
+    measured = value(run, metric)
+    return math.log(measured) if measured is not None and 0 < measured < math.inf else None
+
+
+def by_cpu_time(run: RunFacts, metric: str) -> float | None:
+    """The logarithm of a metric that is a time or a rate, as if CPU time were time; None for others, or where it is unknown.
+
+    Two builds on the same cores get shares of their time that vary more than what they need of it.
+    """
+    duration = metric == "latency" and run.reported is None and math.isclose(value(run, metric) or 0.0, 1000 / run.qps)
+    clock = run.counters.get("task-clock")
+    if not (metric == "qps" or duration) or not clock or clock <= 0 or run.operations <= 0:
+        return None
+    return math.log(run.operations / clock) * (1 if metric == "qps" else -1)
+
+
 def exact(run: RunFacts, metric: str) -> bool:
     """Whether the metric of the run is a count that repeats, to parts per million."""
     return bool(run.counted) and metric == INSTRUCTIONS

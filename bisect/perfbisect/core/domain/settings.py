@@ -229,3 +229,4 @@ class TrialRequest:
     runs: int  # in each visit
     reverts: Reverts | None = None  # of a proof
     series: Series | None = None  # of a comparison of the releases of a range
+    pairing: Pairing = Pairing.TURNS

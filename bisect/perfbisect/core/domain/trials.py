@@ -17,12 +17,13 @@ from perfbisect.core.domain.events import (
     CandidateSkipped,
     Event,
     LabEvent,
+    PairingChosen,
     RunFinished,
     TrialEnded,
     TrialStarted,
 )
 from perfbisect.core.domain.facts import HostFacts, RunFacts, SkipFacts
-from perfbisect.core.domain.settings import TrialRequest, TrialType
+from perfbisect.core.domain.settings import Pairing, TrialRequest, TrialType
 
 FOUND = ("key", "binary", "version", "seconds")  # of a TrialBuild: what is not asked for
 BY_HAND = "by hand"  # begins the origin of a trial that perfbisect has not measured
@@ -77,6 +78,7 @@ class Trial:
     failure: str = ""  # why it could not go on
     origin: str = ""  # whose it is, if it was imported; begins with BY_HAND if perfbisect has not measured it
     hunts: tuple[DropHunt, ...] = ()  # of a comparison, for its drops
+    pairing: PairingChosen | None = None  # where it was chosen how builds are compared
     since: dict[str, float] = field(
         default_factory=dict, compare=False
     )  # host → its last event; "" → the log's last entry
@@ -109,6 +111,8 @@ class Trial:
                 self.skips.append(TrialSkip(work, number, at, skip))
             case RunFinished(number, run, workload=work, round=made):
                 self.runs.append(TrialRun(made, work, number, at, max(at - before, run.seconds), run))
+            case PairingChosen():
+                self.pairing = event
             case TrialEnded():
                 self.state = "done"
             case _:
@@ -138,6 +142,15 @@ class Trial:
         """Its short name: c3, n4, p5."""
         return f"{self.request.kind[0]}{self.id}"
 
+    @property
+    def together(self) -> bool:
+        """Whether each build is measured at the same time as the first one, as far as that is chosen."""
+        return self.pairing.together if self.pairing else self.request.pairing is Pairing.TOGETHER
+
+    def counting(self, work: int | None = None) -> list[TrialRun]:
+        """The runs of a workload, or of all, that were made in the way in which builds are compared."""
+        return [run for run in self.runs if work in (None, run.work) and bool(run.facts.round) is self.together]
+
     def pairs(self) -> list[tuple[int, int]]:
         """Workload and build of each visit of a round, without failed builds and workloads whose baseline failed.
 
@@ -156,7 +169,8 @@ class Trial:
 
     def rounds_to_do(self) -> range:
         """The numbers of the rounds that are still to be made; an incomplete round does not count."""
-        pairs, runs = self.pairs(), Counter((run.round, run.work, run.subject) for run in self.runs)
+        runs = Counter((run.round, run.work, run.subject) for run in self.counting())
+        pairs = [pair for pair in self.pairs() if pair[1] or not self.together]
         made = {run.round for run in self.runs}
         whole = sum(all(runs[number, *pair] >= self.request.runs for pair in pairs) for number in made)
         first = max(made, default=-1) + 1

@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, RunFinished
-from perfbisect.core.domain.facts import LEFT_OUT, BuildFacts, RunFacts
-from perfbisect.core.domain.metrics import exact, find_metric, value
+from perfbisect.core.domain.facts import LEFT_OUT, BuildFacts
+from perfbisect.core.domain.metrics import by_cpu_time, exact, find_metric, readable
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,7 @@ class Reading:
     layout: int = 0  # 0: the build as it is linked; n: linked again, its functions in another order by seed n
     partner: int | None = None  # the other build of a round
     cpu: float | None = None  # as ``value``, by CPU time in place of time; of metrics that are times or rates alone
+    waits: float = 0.0  # natural logarithm of time over CPU time, where ``cpu`` is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,24 +80,6 @@ class Binaries(dict[tuple[int, str], str]):
 def host_of(name: str, hosts: Mapping[str, int], build_hosts: Collection[str]) -> int:
     """Where binaries are compared with those of a build that was made on the host of this name."""
     return SHARED if len(hosts) > 1 and name in build_hosts else hosts.get(name, 0)
-
-
-def readable(run: RunFacts, metric: str) -> float | None:
-    """The logarithm of a run's metric; None where it is missing or none can be taken: not positive, or not finite."""
-    measured = value(run, metric)
-    return math.log(measured) if measured is not None and 0 < measured < math.inf else None
-
-
-def by_cpu_time(run: RunFacts, metric: str) -> float | None:
-    """The logarithm of a metric that is a time or a rate, as if CPU time were time; None for others, or where it is unknown.
-
-    Two builds on the same cores get shares of their time that vary more than what they need of it.
-    """
-    duration = metric == "latency" and run.reported is None and math.isclose(value(run, metric) or 0.0, 1000 / run.qps)
-    clock = run.counters.get("task-clock")
-    if not (metric == "qps" or duration) or not clock or clock <= 0 or run.operations <= 0:
-        return None
-    return math.log(run.operations / clock) * (1 if metric == "qps" else -1)
 
 
 def _difference(one: Reading, other: Reading) -> Reading:
@@ -159,6 +142,8 @@ def observations(
                     one = Reading(
                         candidate, reading, minutes, visit, host, at - run.started, bound, run.layout, cpu=cpu
                     )
+                    if cpu is not None:
+                        one = replace(one, waits=math.log(1000 * run.seconds / (run.counters["task-clock"] or 1.0)))
                     if not run.round:
                         seen.append(one)
                     elif half := begun.pop(run.round, None):

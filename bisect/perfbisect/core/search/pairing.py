@@ -14,10 +14,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-
+from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import UNKNOWN, Interval, Measure, Purpose, Share, Ways
-from perfbisect.core.domain.settings import Pairing
+from perfbisect.core.domain.settings import Direction, Pairing, Policy
 from perfbisect.core.inference.analysis import Contrast, contrast, least
 from perfbisect.core.inference.noise_model import USUAL, NoiseModel
 from perfbisect.core.inference.observations import Observation, Reading
@@ -98,6 +97,13 @@ def _ends_seen(now: Situation) -> tuple[list[Reading], list[Reading]]:
     return alone, beside[:ROUNDS]
 
 
+def ways_of(seen: Sequence[Observation]) -> Ways | None:
+    """The better way to compare two builds, 0 and 1, by readings of both; None where turns show their difference fast enough."""
+    now = Situation(Graph.line(1), seen, Policy(direction=Direction.ANY))
+    alone, beside = _ends_seen(now)
+    return _ways(alone, beside, now) if len(beside) >= ROUNDS else None
+
+
 def _ways(alone: Sequence[Reading], beside: Sequence[Reading], now: Situation) -> Ways | None:
     """The better way: rounds, where they are less noisy and show at least half of the difference that turns are sure of.
 
@@ -114,32 +120,30 @@ def _ways(alone: Sequence[Reading], beside: Sequence[Reading], now: Situation) -
     seen = Interval.around(-record.sign * turns.drop, 2 * turns.error)
     if len(beside) < ROUNDS:
         return Ways(False, noise, math.inf, seen, UNKNOWN)
-    by_cpu = all(each.cpu is not None for each in beside) and _all_is_cpu(alone, record, now)
+    by_cpu, enough = _waits_alike(alone, beside, record, now), len(alone) >= 2 * MOST
     both = arrange(timed_by_cpu(beside) if by_cpu else beside, now.policy, now.bad)
     rounds = _ends(both, now, USUAL.of_rounds)
     kept = math.copysign(1.0, record.sign * turns.drop * both.sign * rounds.drop) * abs(rounds.drop)
     apart = (
         Student(turns.freedom).score((abs(turns.drop) - kept) / turns.error) if kept < LEFT * abs(turns.drop) else 0.0
     )
-    enough = len(alone) >= 2 * MOST
     valid = apart < (LOST if enough else DOUBTFUL)
     quieter = rounds.noise < GAIN * noise
     shown = Interval.around(-both.sign * rounds.drop, 2 * rounds.error)
-    doubtful = quieter and not valid and not enough
-    return Ways(valid and quieter, noise, rounds.noise, seen, shown, quieter and not valid, by_cpu, doubtful)
+    doubtful = not enough and (by_cpu is False or (quieter and not valid))
+    return Ways(valid and quieter, noise, rounds.noise, seen, shown, quieter and not valid, bool(by_cpu), doubtful)
 
 
-def _all_is_cpu(alone: Sequence[Reading], record: Record, now: Situation) -> bool:
-    """Whether the ends differ by CPU time if they do: not by more waiting than a change of interest."""
-    waits = [
-        [seen.value - seen.cpu for seen in alone if record.name(seen.candidate) == end and seen.cpu is not None]
-        for end in (record.name(0), record.name(now.bad))
-    ]
-    if min(map(len, waits)) < 2:
-        return False
-    good, bad = (np.array(each) for each in waits)
-    error = math.sqrt(good.var(ddof=1) / len(good) + bad.var(ddof=1) / len(bad))
-    return bool(abs(bad.mean() - good.mean()) + 2 * error <= least(now.policy))
+def _waits_alike(alone: Sequence[Reading], beside: Sequence[Reading], record: Record, now: Situation) -> bool | None:
+    """Whether the ends differ by CPU time if they do, not by waiting; None where CPU time is unknown.
+
+    Others on the machine only add to the waiting of a run, so that the run of each end which waits least shows its own.
+    """
+    if any(each.cpu is None for each in (*alone, *beside)):
+        return None
+    ends = (record.name(0), record.name(now.bad))
+    good, bad = (min(seen.waits for seen in alone if record.name(seen.candidate) == end) for end in ends)
+    return abs(good - bad) <= least(now.policy)
 
 
 def _ends(record: Record, now: Situation, model: NoiseModel) -> Contrast:

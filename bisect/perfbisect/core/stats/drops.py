@@ -61,7 +61,7 @@ def find_drops(trial: Trial, least: float) -> list[Drop]:
 
 def differences(trial: Trial, work: int) -> list[Drop]:
     """All pairs of builds that are tested in a workload, whatever their difference: those with several rounds in common."""
-    rounds = levels((run for run in trial.runs if run.work == work), trial.request.metric)
+    rounds = levels(trial, work, trial.request.metric)
     ratios = [(*ends, paired(rounds[ends[0]], rounds[ends[1]])) for ends in tested(trial, rounds)]
     return [Drop(work, first, last, ratio) for first, last, ratio in ratios if ratio and ratio.p is not None]
 
@@ -89,8 +89,7 @@ def hunted(trial: Trial, worse: Sequence[Drop]) -> list[Drop]:
     """Of the real drops of one workload those that are hunted, by builds."""
     if not worse:
         return []
-    runs = (run for run in trial.runs if run.work == worse[0].work)
-    measured = levels(runs, trial.request.metric)
+    measured = levels(trial, worse[0].work, trial.request.metric)
     found = list[Drop]()
     for line in lines(trial.request.subjects):
         mine = [drop for drop in worse if drop.last in line]

@@ -24,11 +24,12 @@ from statistics import median
 import numpy as np
 
 from perfbisect.core.domain.facts import RunFacts
-from perfbisect.core.domain.metrics import value
+from perfbisect.core.domain.metrics import by_cpu_time, readable, value
 from perfbisect.core.domain.trials import Trial
 from perfbisect.core.stats.distributions import Z_975, Student, chi_square_quantile
 
 ENOUGH = 6  # runs of an A/A without which older hunts know better
+FEWEST_PAIRS = 3  # of runs at the same time, whose ratio shows how much it varies
 WILD = 6.0  # s.d. from the median of its visit from which on a run is an accident
 Z_POWER = 0.841621  # 80 %
 LEAST = 0.001  # s.d. of a run that is believed at least
@@ -218,7 +219,24 @@ class Advice:
 
 def noise_of_trial(trial: Trial) -> Noise | None:
     """What the runs of an A/A come to; None when they are too few."""
-    return noise_in([(run.round, run.facts) for run in trial.runs], trial.request.metric)
+    return noise_in([(run.round, run.facts) for run in trial.counting()], trial.request.metric)
+
+
+def of_pairs(trial: Trial) -> tuple[float, float | None] | None:
+    """S.d. of the ratio of two runs at the same time, and the same of their CPU times; None where there are too few."""
+    beside: dict[str, list[RunFacts]] = {}
+    for run in trial.runs:
+        if run.facts.round:
+            beside.setdefault(run.facts.round, []).append(run.facts)
+    pairs = [pair for pair in beside.values() if len(pair) == 2]
+    if len(pairs) < FEWEST_PAIRS:
+        return None
+    found: list[float | None] = []
+    for read in (readable, by_cpu_time):
+        logs = [(read(one, trial.request.metric), read(two, trial.request.metric)) for one, two in pairs]
+        known = [one - two for one, two in logs if one is not None and two is not None]
+        found.append(float(np.std(known, ddof=1)) if len(known) >= FEWEST_PAIRS else None)
+    return None if found[0] is None else (found[0], found[1])
 
 
 def costs(trial: Trial) -> tuple[float, float]:

@@ -52,7 +52,7 @@ from enum import StrEnum
 from statistics import correlation, mean, median, stdev, variance
 
 from perfbisect.core.domain.facts import RunFacts
-from perfbisect.core.domain.metrics import COMPARED, find_metric, quotient, typical, value
+from perfbisect.core.domain.metrics import COMPARED, by_cpu_time, find_metric, quotient, readable, typical, value
 from perfbisect.core.domain.orders import Interval, ratio_of
 from perfbisect.core.domain.trials import Trial, TrialRun
 from perfbisect.core.stats.distributions import Student
@@ -113,8 +113,8 @@ def compared(trial: Trial, metric: str) -> list[Compared]:
     further = range(1, len(trial.request.subjects))
     found = []
     for number, work in enumerate(trial.request.works):
-        runs = [run for run in trial.runs if run.work == number]
-        rounds = levels(runs, metric)
+        runs = trial.counting(number)
+        rounds = levels(trial, number, metric)
         ratios = tuple(paired(rounds.get(0, {}), rounds.get(subject, {})) for subject in further)
         found.append(Compared(work.name, work.group, ratios, counted(runs, further, metric)))
     groups = list(dict.fromkeys(row.group for row in found))
@@ -136,13 +136,26 @@ def judged(rows: Sequence[Compared]) -> list[Compared]:
     ]
 
 
-def levels(runs: Iterable[TrialRun], metric: str) -> dict[int, dict[int, float]]:
-    """TrialBuild → round → mean logarithm of the metric; runs that do not have it are left out."""
+def levels(trial: Trial, work: int, metric: str) -> dict[int, dict[int, float]]:
+    """TrialBuild → round → mean logarithm of the metric in a workload; runs that do not have it are left out.
+
+    Of builds that ran at the same time as the first one it is what they are above that one.
+    """
     logs: dict[int, dict[int, list[float]]] = {}
-    for run in runs:
-        measured = value(run.facts, metric)
-        if measured is not None and measured > 0:
-            logs.setdefault(run.subject, {}).setdefault(run.round, []).append(math.log(measured))
+    beside: dict[str, tuple[TrialRun, float]] = {}
+    by_cpu = trial.together and trial.pairing is not None and trial.pairing.by_cpu
+    for run in trial.counting(work):
+        measured = by_cpu_time(run.facts, metric) if by_cpu else readable(run.facts, metric)
+        if measured is None:
+            continue
+        if trial.together:
+            if run.facts.round not in beside:
+                beside[run.facts.round] = run, measured
+                continue
+            other, level = beside.pop(run.facts.round)
+            logs.setdefault(run.subject, {}).setdefault(run.round, []).append(0.0)
+            run, measured = other, level - measured
+        logs.setdefault(run.subject, {}).setdefault(run.round, []).append(measured)
     return {subject: {number: mean(each) for number, each in rounds.items()} for subject, rounds in logs.items()}
 
 
@@ -294,7 +307,7 @@ def outcome(found: Regained | None) -> Outcome:
 
 def regained(trial: Trial) -> Regained | None:
     """The share in the trial's metric; None before all three builds were measured in two rounds."""
-    found = levels(trial.runs, trial.request.metric)
+    found = levels(trial, 0, trial.request.metric)
     return share(*(found.get(build, {}) for build in (GOOD, BAD, REVERTED)))
 
 

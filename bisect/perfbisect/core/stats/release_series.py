@@ -259,7 +259,7 @@ def lines_of(trial: Trial) -> list[Line]:
     request = trial.request
     found = []
     for number, work in enumerate(request.works):
-        visits = levels((run for run in trial.runs if run.work == number), request.metric)
+        visits = levels(trial, number, request.metric)
         found.append(line_of(work.name, visits, len(request.subjects), RATE / len(request.works)))
     return found
 

@@ -12,14 +12,17 @@ from perfbisect.core.domain.events import (
     CandidateSkipped,
     Event,
     LabEvent,
+    PairingChosen,
     RunFinished,
     RunStarted,
     TrialEnded,
     TrialStarted,
 )
 from perfbisect.core.domain.orders import Measure, Purpose, Share, Verdict
-from perfbisect.core.domain.settings import TrialType
+from perfbisect.core.domain.settings import Pairing, TrialType
 from perfbisect.core.domain.trials import TrialSkip, order
+from perfbisect.core.inference.observations import observations
+from perfbisect.core.search.pairing import ROUNDS, ways_of
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.lock import HostLock
 from perfbisect.hunt.build_hosts import HostLocks
@@ -33,7 +36,10 @@ from perfbisect.lab.build.links import LayoutSeeds
 from perfbisect.lab.guarded_lab import GuardedLab, Lab
 from perfbisect.lab.host_lab import Earlier
 from perfbisect.store.history import History
+from perfbisect.wording.reasons import pairing_sentence
 
+BOTH = 2  # rounds in turns, before builds are measured at the same time
+PAIRS = 8  # runs of a build beside itself, which show how much a pair varies
 Way = tuple[str, str]  # the variant of a build and the hash of its configuration
 
 
@@ -80,7 +86,7 @@ class TrialCourse:
         """The end of a trial."""
         yield self.log.append(TrialEnded())
 
-    def orders(self) -> Iterator[Measure]:
+    def orders(self) -> Iterator[Measure | PairingChosen]:
         """The builds that are missing, then the visits of the rounds that are still to be made.
 
         Raises EnvironmentFailure when the baseline cannot be built, or nothing to compare it with (in a series of releases:
@@ -91,15 +97,62 @@ class TrialCourse:
             if number not in self.setup.prebuilt and not trial.request.subjects[number].trouble:
                 yield Measure((Share(number, 0),), Purpose.ENDS)
         self._check_builds()
-        for number in trial.rounds_to_do():
-            for work in range(len(request.works)):
-                for subject in order(range(len(request.subjects)), number, shuffled=request.series is not None):
-                    if (work, subject) in trial.pairs():
-                        yield Measure((Share(subject, request.runs),), Purpose.ENDS, workload=work, round=number)
+        yield from self._both_ways()
+        changed = True
+        while changed:
+            changed, way = False, trial.together
+            for number in trial.rounds_to_do():
+                yield from self._pass(number)
+                if changed := trial.together is not way:
+                    break
+        if request.kind is TrialType.NOISE and request.pairing is Pairing.AUTO and not trial.pairing:
+            made = sum(bool(run.facts.round) for run in trial.runs) // 2
+            if made < PAIRS:
+                last = max((run.round for run in trial.runs), default=-1)
+                yield Measure(
+                    (Share(0, PAIRS - made), Share(0, PAIRS - made)), Purpose.ENDS, round=last + 1, together=True
+                )
         for skip in trial.skips:
             if not trial.runs or (request.kind is TrialType.NOISE and not skip.subject):
                 nothing = "" if trial.runs else "Nothing was measured: "
                 raise EnvironmentFailure(f"{nothing}{self._fails(skip)}", f"See {skip.facts.log}.")
+
+    def _pass(self, number: int) -> Iterator[Measure]:
+        """The visits of one round."""
+        trial, request = self.log.trial, self.setup.request
+        for work in range(len(request.works)):
+            for subject in order(range(len(request.subjects)), number, shuffled=request.series is not None):
+                if (work, subject) in trial.pairs() and (subject or not trial.together):
+                    beside = (Share(0, request.runs),) if trial.together else ()
+                    plan = (Share(subject, request.runs), *beside)
+                    yield Measure(plan, Purpose.ENDS, workload=work, round=number, together=trial.together)
+
+    def _both_ways(self) -> Iterator[Measure | PairingChosen]:
+        """The first two builds in turns and at the same time, until it is known which way is better."""
+        trial, request = self.log.trial, self.setup.request
+        commits = [subject.commit or subject.name for subject in request.subjects[:2]]
+        if request.pairing is not Pairing.AUTO or trial.pairing or len(set(commits)) < 2:
+            return
+        began = max((run.round for run in trial.runs), default=-1) + 1
+        for number in range(began, began + BOTH - len({run.round for run in trial.runs})):
+            yield from self._pass(number)
+        while (
+            (made := sum(bool(run.facts.round) for run in trial.runs) // 2) < ROUNDS
+            and not trial.pairing
+            and not trial.skips
+        ):
+            number = max(run.round for run in trial.runs) + 1
+            yield Measure((Share(1, 1), Share(0, 1)), Purpose.ENDS, round=number, together=True)
+            if made == sum(bool(run.facts.round) for run in trial.runs) // 2:
+                return
+        entries = [
+            (run.at, RunFinished(run.subject, run.facts)) for run in trial.runs if not run.work and run.subject < 2
+        ]
+        seen = observations(
+            entries, {commit: node for node, commit in enumerate(commits)}, request.metric, self.log.began
+        )
+        if not trial.pairing and (ways := ways_of(seen)):
+            yield PairingChosen(ways.together, pairing_sentence(ways), ways.by_cpu)
 
     def _check_builds(self) -> None:
         request = self.log.trial.request
@@ -122,8 +175,7 @@ class LabOfVisits:
 
     def measure(self, order: Measure) -> Generator[LabEvent]:
         """Carry out an order for one visit; its runs say which it is."""
-        [share] = order.plan
-        for event in self.labs[order.workload, share.candidate].measure(order):
+        for event in self.labs[order.workload, order.plan[0].candidate].measure(order):
             if isinstance(event, RunStarted | RunFinished | CandidateSkipped):
                 event = replace(event, workload=order.workload, round=order.round)
             yield event

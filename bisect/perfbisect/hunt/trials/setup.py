@@ -7,6 +7,7 @@ from pathlib import Path
 from perfbisect.core.domain.events import Commit, Warned
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.settings import (
+    Pairing,
     Reverts,
     Series,
     Settings,
@@ -71,7 +72,7 @@ class TrialSetup:
         changed = typed(next(iter(workloads.values())), settings.overrides)
         request = TrialRequest(
             kind, settings.builder, settings.variant, settings.host, settings.metric, changed, tuple(subjects), works,
-            rounds, runs, reverts, series,
+            rounds, runs, reverts, series, pairing_of(settings, subjects, setup),
         )  # fmt: skip
         if repository is None and settings.repository:
             repository = open_repository(Path(settings.repository))
@@ -121,6 +122,14 @@ class TrialSetup:
     def describe(self, commit: str) -> Commit:
         """One commit."""
         return describe(self.repository, commit) if self.repository else Commit(commit)
+
+
+def pairing_of(settings: Settings, subjects: Sequence[TrialBuild], setup: HuntSetup) -> Pairing:
+    """How the builds may be compared: in turns where they are hosts, or need labs of their own, or are counted."""
+    ways = {(subject.variant, subject.config) for subject in subjects}
+    if setup.builder.installed or len(ways) > 1 or setup.settings.prior.exact:
+        return Pairing.TURNS
+    return settings.policy.pairing
 
 
 def unused(subjects: Sequence[TrialBuild], configs: Sequence[ServerConfig]) -> Iterator[Warned]:

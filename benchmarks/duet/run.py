@@ -1,0 +1,145 @@
+"""Hunts for small changes on a machine that is not silent, in turns and in rounds, on the same builds. See benchmarks/README.md.
+
+Each case is a history of an optimised C program, made by a seed: many functions, five of which take the time, and in each
+commit another one is changed. One commit makes a hot function slower by so much that the whole program is. Results are
+appended to a file, a line each; what is there is not measured again, so the benchmark can be stopped and resumed.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from random import Random
+
+HOT, FUNCTIONS, LOOPS = 5, 40, 400
+
+
+def main() -> None:
+    """Measure the cases that have no result yet, then print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("results", type=Path, help="file of the results, a JSON object a line")
+    parser.add_argument("--plants", default="2,2,2,2,2,2,2,2,2,2,1,1,5,5,20,20,0,0,0,0,0", help="per cent, 0: none")
+    parser.add_argument("--ways", default="auto,turns")
+    parser.add_argument("--commits", type=int, default=300)
+    parser.add_argument("--minutes", type=float, default=60.0, help="after which a hunt counts as not named")
+    asked = parser.parse_args()
+    done = [json.loads(line) for line in asked.results.read_text().splitlines()] if asked.results.exists() else []
+    for case, plant in enumerate(map(float, asked.plants.split(","))):
+        for way in asked.ways.split(","):
+            if not any((one["case"], one["plant"], one["way"]) == (case, plant, way) for one in done):
+                found = hunt(case, plant, way, asked.commits, asked.minutes)
+                done.append(found)
+                with asked.results.open("a") as results:
+                    results.write(json.dumps(found) + "\n")
+    for line in table(done):
+        print(line)
+
+
+def hunt(case: int, plant: float, way: str, commits: int, minutes: float) -> dict[str, object]:
+    """One hunt: what it named, whether that is right, its seconds, runs and builds."""
+    with tempfile.TemporaryDirectory(prefix="duet") as place:
+        culprit = history(Path(place, "program"), Random(1000 * case + 7), commits, plant / 100)
+        words = [
+            "bisect", "run", "first", "last", "--repo", f"{place}/program", "--build", "make", "--run", "./program",
+            "--pairing", way, "--max-time", f"{minutes}m", "--no-explain", "--json", "--history", f"{place}/h.db",
+            "--min-effect", f"{min(max(plant, 1.0), 2.0) * 0.75}%",
+        ]  # fmt: skip
+        began = time.monotonic()
+        ended = subprocess.run(words, capture_output=True, text=True, check=False)
+        seconds = time.monotonic() - began
+        events = [json.loads(line) for line in ended.stdout.splitlines()]
+    runs = [event for event in events if event["event"] == "RunFinished"]
+    verdicts = [event["verdict"] for event in events if event["event"] == "HuntEnded"]
+    subjects = {event["candidate"]: event["commit"]["subject"] for event in events if event["event"] == "BuildStarted"}
+    verdict = verdicts[-1] if verdicts else {"kind": f"status {ended.returncode}"}
+    named = subjects.get(verdict["step"]["candidate"], "?") if verdict["kind"] == "Found" else ""
+    pairing = [event["why"] for event in events if event["event"] == "PairingChosen"]
+    return {
+        "case": case, "plant": plant, "way": way, "verdict": verdict["kind"], "named": named, "culprit": culprit,
+        "seconds": round(seconds, 1), "runs": len(runs), "rounds": sum(bool(run["facts"].get("round")) for run in runs) // 2,
+        "builds": sum(event["event"] == "BuildFinished" for event in events), "pairing": pairing,
+    }  # fmt: skip
+
+
+def history(place: Path, random: Random, commits: int, plant: float) -> str:
+    """Make a repository with the tags ``first`` and ``last``; returns the subject of the commit with the plant."""
+    place.mkdir()
+    git(place, "init", "-q", "-b", "main")
+    at = random.randrange(1, commits) if plant else 0
+    constant = [random.randrange(3, 1 << 20) | 1 for _ in range(FUNCTIONS)]
+    loops = [LOOPS] * HOT
+    extra = [0] * FUNCTIONS
+    (place / "Makefile").write_text("program: $(wildcard *.c)\n\t$(CC) -O2 -c $^\n\t$(CC) -O2 -o program *.o\n")
+    (place / "main.c").write_text(MAIN)
+    for number in range(commits):
+        if number == at and plant:
+            loops[random.randrange(HOT)] += round(HOT * LOOPS * plant)
+        elif random.random() < 0.2:
+            constant[random.randrange(HOT)] += 2  # of a hot function, which takes as long as before
+        else:
+            changed = random.randrange(HOT, FUNCTIONS)
+            extra[changed] += 1
+        for file in range(FUNCTIONS // HOT):
+            members = range(file * HOT, (file + 1) * HOT)
+            text = "".join(function(n, constant[n], extra[n], loops[n] if n < HOT else 8) for n in members)
+            (place / f"part{file}.c").write_text(f"#include <stdint.h>\nextern uint64_t table[1024];\n{text}")
+        git(place, "add", ".")
+        git(place, "commit", "-q", "-m", f"change {number}")
+        if number in (0, commits - 1):
+            git(place, "tag", "last" if number else "first")
+    return f"change {at}" if plant else ""
+
+
+def function(number: int, constant: int, extra: int, loops: int) -> str:
+    """The text of a function: mixed arithmetic and memory in a loop; ``extra`` statements before it, which take no time."""
+    before = "".join(f"    x += x >> {3 + place % 9};\n" for place in range(extra))
+    step = (f"x ^= x << 13; x ^= x >> 7; x ^= x << 17; x += {constant}u", f"x = x * {constant}u + (x >> 11)",
+            f"x ^= table[x & 1023]; table[(x >> 9) & 1023] += x; x += {constant}u")[number % 3]  # fmt: skip
+    return f"uint64_t function{number}(uint64_t x) {{\n{before}    for (int i = 0; i < {loops}; i++) {{ {step}; }}\n    return x;\n}}\n"
+
+
+CALLS = "".join(f"x = function{n}(x);" for n in range(HOT))
+MAIN = f"""\
+#include <stdint.h>
+#include <stdio.h>
+uint64_t table[1024];
+{"".join(f"uint64_t function{n}(uint64_t);" for n in range(FUNCTIONS))}
+int main(void) {{
+    uint64_t x = 88172645463325252u;
+    for (int round = 0; round < 180000; round++) {{ {CALLS} }}
+    {"".join(f"x = function{n}(x);" for n in range(HOT, FUNCTIONS))}
+    printf("%llu\\n", (unsigned long long)x);
+    return 0;
+}}
+"""
+
+
+def git(place: Path, *words: str) -> None:
+    """Run git, as somebody."""
+    who = ["-c", "user.name=duet", "-c", "user.email=duet@localhost"]
+    subprocess.run(["git", *who, *words], cwd=place, check=True, capture_output=True)
+
+
+def table(done: list[dict[str, object]]) -> list[str]:
+    """A line for each plant and way."""
+    lines = [
+        "| plant | way | right | wrong | not named | median seconds of those named | runs |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for plant, way in dict.fromkeys((one["plant"], one["way"]) for one in done):
+        of = [one for one in done if (one["plant"], one["way"]) == (plant, way)]
+        right = [one for one in of if one["named"] and one["named"] == one["culprit"]]
+        wrong = [one for one in of if one["named"] and one["named"] != one["culprit"]]
+        seconds, runs = sorted(float(str(one["seconds"])) for one in right), sorted(int(str(one["runs"])) for one in of)
+        middle = f"{seconds[len(seconds) // 2]:.0f}" if seconds else "–"
+        lines.append(
+            f"| {plant:g} % | {way} | {len(right)} | {len(wrong)} | {len(of) - len(right) - len(wrong)} | {middle} | {runs[len(runs) // 2]} |"
+        )
+    return lines
+
+
+if __name__ == "__main__":
+    sys.exit(main())
