@@ -86,8 +86,9 @@ def test_a_hunt_survives_restarts_of_the_host(hunt: Hunt, machine: Machine) -> N
 
 
 @pytest.mark.slow
-def test_a_controller_that_is_killed_again_and_again_goes_on(hunt: Hunt, machine: Machine) -> None:
-    words = begin(hunt)
+@pytest.mark.parametrize("pairing", ["turns", "together"])
+def test_a_controller_that_is_killed_again_and_again_goes_on(hunt: Hunt, machine: Machine, pairing: str) -> None:
+    words = begin(hunt, "--pairing", pairing)
     for kind, number in (("BuildProgress", 2), ("RunStarted", 1), ("RunFinished", 3), ("BuildStarted", 1)):
         killed = watched(words, Weather((kind, number, signal.SIGKILL)))
         assert killed.returncode == -signal.SIGKILL
@@ -95,6 +96,14 @@ def test_a_controller_that_is_killed_again_and_again_goes_on(hunt: Hunt, machine
     hunt.check(bisect(*words))
     assert hunt.ask("select * from skips") == []
     assert "bench" not in machine.inside("ps -e -o args=")
+    of_rounds = "select json_extract(body, '$.facts.round') as round, count(*) from events where kind = 'RunFinished' group by 1"
+    rounds = hunt.ask(of_rounds)
+    if pairing == "turns":
+        assert [number for number, _ in rounds] in ([None], [""])
+    else:
+        assert all(rounds)
+        assert {runs for _, runs in rounds} <= {1, 2}
+        assert sum(runs == 1 for _, runs in rounds) <= 1, "a round that was cut short is lost, and it alone"
 
 
 SERVED = """

@@ -151,7 +151,8 @@ def facts(seconds: float, cpu: float | None, started: float = 0.0) -> RunFacts:
     [
         (facts(2.0, 1000.0), facts(2.1, 1050.0), ""),
         (facts(2.0, None), facts(2.1, None), ""),
-        (facts(2.0, 1000.0), facts(2.0, 600.0), "got 50 % of the time of a core, the other 30 %"),
+        (facts(2.0, 1200.0), facts(2.0, 600.0), "got 60 % of the time of a core, the other 30 %"),
+        (facts(2.0, 300.0), facts(2.0, 100.0), ""),  # both wait for something else
         (facts(2.0, 1000.0), facts(2.0, 1000.0, started=1.0), "did not last long enough"),
     ],
 )

@@ -27,6 +27,7 @@ Side = tuple[System, str]  # a build, and the key of its data
 
 SIDES = ("one", "two")  # folders of the two visits: paths of one length, so that nothing moves
 UNEVEN = 1.5  # times the share of the cores that the other got, from which on a round does not count
+CONTENDED = 0.8  # cores that two have to use for one to be able to take the other's share
 OVERLAP = 0.8  # of the shorter run: how much of it has to run beside the other
 TRIES = 3  # at a round, before builds are measured in turns
 SPARE = 0.05  # of the memory, which has to be left with both
@@ -158,7 +159,7 @@ def invalid(one: RunFacts, two: RunFacts) -> str:
     if beside < OVERLAP * min(one.seconds, two.seconds):
         return "its runs did not last long enough at the same time"
     shares = [(each.counters.get("task-clock") or 0.0) / 1000 / each.seconds for each in (one, two)]
-    if min(shares) > 0 and max(shares) / min(shares) > UNEVEN:
+    if sum(shares) > CONTENDED and min(shares) > 0 and max(shares) / min(shares) > UNEVEN:
         return f"one build got {percent(shares[0])} of the time of a core, the other {percent(shares[1])}"
     return ""
 
