@@ -72,7 +72,7 @@ class TrialSetup:
         changed = typed(next(iter(workloads.values())), settings.overrides)
         request = TrialRequest(
             kind, settings.builder, settings.variant, settings.host, settings.metric, changed, tuple(subjects), works,
-            rounds, runs, reverts, series, pairing_of(settings, subjects, setup),
+            rounds, runs, reverts, series, pairing_of(settings, subjects, setup, FEW if kind is TrialType.NOISE else rounds),
         )  # fmt: skip
         if repository is None and settings.repository:
             repository = open_repository(Path(settings.repository))
@@ -124,12 +124,15 @@ class TrialSetup:
         return describe(self.repository, commit) if self.repository else Commit(commit)
 
 
-def pairing_of(settings: Settings, subjects: Sequence[TrialBuild], setup: HuntSetup) -> Pairing:
+FEW = 3  # rounds, below which it would cost more to compare both ways
+
+
+def pairing_of(settings: Settings, subjects: Sequence[TrialBuild], setup: HuntSetup, rounds: int) -> Pairing:
     """How the builds may be compared: in turns where they are hosts, or need labs of their own, or are counted."""
-    ways = {(subject.variant, subject.config) for subject in subjects}
+    ways, asked = {(subject.variant, subject.config) for subject in subjects}, settings.policy.pairing
     if setup.builder.installed or len(ways) > 1 or setup.settings.prior.exact:
         return Pairing.TURNS
-    return settings.policy.pairing
+    return Pairing.TURNS if asked is Pairing.AUTO and rounds < FEW else asked
 
 
 def unused(subjects: Sequence[TrialBuild], configs: Sequence[ServerConfig]) -> Iterator[Warned]:
