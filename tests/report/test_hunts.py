@@ -1,6 +1,7 @@
 """Whole reports, compared with the files beside this one. To accept a new form, delete the file and run twice."""
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
@@ -300,3 +301,22 @@ def test_a_build_of_an_earlier_hunt_costs_nothing(history: History) -> None:
     story = read_story(history, hunt)
     assert (story.costs.builds, story.costs.build_seconds, story.costs.hit_rate) == (0, 0.0, None)
     assert story.candidates[0].reused
+
+
+def test_pairs_are_shown_as_pairs() -> None:
+    seen: dict[str, int] = {}
+
+    def beside(run: RunFacts) -> RunFacts:
+        if run.commit not in (sample.CANDIDATES[sample.CULPRIT], sample.CANDIDATES[6]):
+            return run
+        seen[run.commit] = seen.get(run.commit, 0) + 1
+        return replace(run, round=f"r{seen[run.commit]}")
+
+    story = story_of(with_runs(sample.events(), beside))
+    (case,) = story.cases
+    assert len(case.pairs) == min(seen.values()) == 3
+    assert all(before > after for before, after in case.pairs), "QPS of the parent, and of the commit"
+    lines = printed(story).split("QPS of both, in each pair:\n")[1].splitlines()[:4]
+    assert lines[0].split() == ["parent", "○", "commit", "●", "ratio"]
+    assert all(re.search(r"×0\.7\d\d +●━+○$", line) for line in lines[1:])
+    assert "QPS of both, in each pair:" in issue(story)

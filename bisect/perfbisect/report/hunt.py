@@ -176,10 +176,32 @@ def of_case(story: Story, place: int, draw: Draw | None) -> Iterator[Section]:
         yield Section("Another plan", said, f"{anchor}-plans", quiet=True, within=True)
     why: tuple[Part, ...] = (Prose((case.why,)), *counters(case), Notes(tuple((text, "") for text in missing(case))))
     yield Section(f"Why {commit.short}", why, f"{anchor}-why", within=True)
+    if case.pairs:
+        yield Section("At the same time", (pairs(case),), f"{anchor}-pairs", quiet=True, within=True)
     if draw:
         yield from draw(place)
     elif tables := tuple(function_tables(case.explanation)):
         yield Section("Functions", tables, quiet=True)
+
+
+WIDE = 24  # columns of a dumbbell
+
+
+def pairs(case: Case) -> Table:
+    """Each round of the commit and a parent: what both needed at the same time, as a dumbbell."""
+    every = [each for pair in case.pairs for each in pair]
+    low, span = min(every), max(max(every) - min(every), 1e-12)
+    rows = []
+    for before, after in case.pairs:
+        ends = sorted((round((each - low) / span * (WIDE - 1)), sign) for each, sign in ((before, "○"), (after, "●")))
+        (first, left), (last, right) = ends
+        drawn = " " * first + (left + "━" * (last - first - 1) + right if last > first else "●")
+        rows.append(row(figure(before), figure(after), f"×{decimals(after / before, 3)}", drawn))
+    title = UNITS.get(case.pairs_metric, metric_title(case.pairs_metric))
+    return Table(
+        ("parent ○", "commit ●", "ratio", ""), tuple(rows), ("parent ○", "commit ●", "ratio"),
+        above=(f"{title} of both, in each pair:",),
+    )  # fmt: skip
 
 
 def counters(case: Case) -> Iterator[Table]:

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from perfbisect.core.domain.events import BuildFinished, Commit, Decided, Event, HuntStarted
+from perfbisect.core.domain.events import BuildFinished, Commit, Decided, Event, HuntStarted, RunFinished
 from perfbisect.core.domain.facts import LEFT_OUT, RunFacts, hit_rate, remote_rate
-from perfbisect.core.domain.metrics import COMPARED, INSTRUCTIONS, quotient, typical
+from perfbisect.core.domain.metrics import COMPARED, INSTRUCTIONS, quotient, typical, value
 from perfbisect.core.domain.orders import (
     Inconclusive,
     Interval,
@@ -190,7 +190,31 @@ class Reader:
             counters=tuple(counters),
             explanation=explained,
             plans=explained.plans,
+            pairs=tuple(self.pairs(step)),
+            pairs_metric=self.pairs_metric,
         )
+
+    @property
+    def pairs_metric(self) -> str:
+        """What is compared in rounds."""
+        chosen = self.state.pairing
+        return "cpu/o" if chosen is not None and chosen.by_cpu else self.settings.metric
+
+    def pairs(self, step: Step) -> Iterator[tuple[float, float]]:
+        """The metric of a parent and of the commit in each round in which both were measured."""
+        commits, begun = self.state.commits, dict[str, RunFacts]()
+        sides = {commits[step.candidate]: 1, **{commits[parent]: 0 for parent in step.parents}}
+        for _, event in self.state.log:
+            if not (isinstance(event, RunFinished) and event.facts.round):
+                continue
+            one, other = begun.pop(event.facts.round, None), event.facts
+            if one is None:
+                begun[other.round] = other
+            elif {sides.get(one.commit), sides.get(other.commit)} == {0, 1}:
+                after, before = (one, other) if sides[one.commit] else (other, one)
+                found = value(before, self.pairs_metric), value(after, self.pairs_metric)
+                if found[0] and found[1]:
+                    yield found[0], found[1]
 
     def own(self, runs: Sequence[RunFacts]) -> list[RunFacts]:
         """Those of the runs that were made as the hunt's are: counted exactly, or timed."""

@@ -64,6 +64,8 @@ class Case:
     counters: tuple[Counted, ...]
     explanation: Explanation  # against the first parent
     plans: tuple[PlanRow, ...] = ()  # statements that the commit makes execute in another way
+    pairs: tuple[tuple[float, float], ...] = ()  # the metric of a parent and of the commit in each round of both
+    pairs_metric: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ CLEAR, SURE = (
     4.0,
 )  # a difference of so many s.d. of a run, the second as if these were known: turns show it fast enough
 ROUNDS = 4  # of the ends, before the way is chosen
+AFFORDED = 40  # runs of a budget below which they would take too much of it
 MORE = 2  # further runs of each end in turns, while it is doubtful whether rounds show what these do
 GAIN = 0.6  # s.d. of the difference of a round, as a share of that of two runs in turns, below which rounds are better
 LEFT = 0.5  # share of the difference in turns that rounds have to show
@@ -51,7 +52,7 @@ def with_pairing(hunt: Hunt, now: Situation) -> Proposal:
         return hunt(_in_rounds(now, turns, by_cpu=False))
     alone, beside = _ends_seen(now)
     ways = _ways(alone, beside, now)
-    if ways is None:
+    if ways is None or 0 < now.policy.max_runs < AFFORDED:
         return hunt(turns)
     if len(beside) < ROUNDS or ways.doubtful:
         decision = hunt(turns)
