@@ -21,7 +21,9 @@ def summary(trial: Trial) -> tuple[str, ...]:
         return (f"{trial.name}: {trial.failure or 'too few runs to estimate their noise.'}",)
     wild = f", {count(found.wild, 'outlier')} left out" if found.wild else ""
     groups = count(found.visits, "visit" if found.shared else "round")
-    seconds = median(run.facts.seconds for run in trial.runs if not run.facts.layout)  # of a command: not known before
+    seconds = median(
+        run.facts.seconds for run in trial.counting() if not run.facts.layout
+    )  # of a command: not known before
     what = f"{request.builder} {request.works[0].name} on {request.host}, {subject.name}"
     return (f"{what}: {groups}, {count(found.runs, 'run')} of {seconds:.3g} s{wild}",)
 

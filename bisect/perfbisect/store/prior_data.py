@@ -172,7 +172,8 @@ def read_noise(history: "History", settings: Settings) -> float | None:
         assert isinstance(event, RunFinished)
         measured = value(event.facts, settings.metric)
         alike = exact(event.facts, settings.metric) == settings.prior.exact
-        if measured is not None and measured > 0 and alike and not (event.facts.slower_than or event.facts.layout):
+        facts = event.facts
+        if measured is not None and measured > 0 and alike and not (facts.slower_than or facts.layout or facts.round):
             builds[hunt, build_key].append((event.facts.visit, math.log(measured)))
     steps = [
         abs(after - before)

@@ -243,7 +243,7 @@ def costs(trial: Trial) -> tuple[float, float]:
     """Seconds of a run, and of opening a visit. Loading the data for the first visit does not count."""
     first: dict[int, float] = {}  # visit → seconds of its first run, the opening included
     later = []
-    for made in trial.runs:
+    for made in trial.counting():
         if made.round in first:
             later.append(made.cost)
         first.setdefault(made.round, made.cost)

@@ -29,6 +29,7 @@ SIDES = ("one", "two")  # folders of the two visits: paths of one length, so tha
 UNEVEN = 1.5  # times the share of the cores that the other got, from which on a round does not count
 CONTENDED = 0.8  # cores that two have to use for one to be able to take the other's share
 OVERLAP = 0.8  # of the shorter run: how much of it has to run beside the other
+BEGUN = 60  # seconds in which both have to be about to begin
 TRIES = 3  # at a round, before builds are measured in turns
 SPARE = 0.05  # of the memory, which has to be left with both
 
@@ -132,7 +133,9 @@ class Rounds:
         try:
             for self.at in order:
                 running[self.at] = Running(visits[self.at], folders[1 - self.at])
-            host.run(["timeout", "30", "sh", "-c", _GO, "go", *(str(folders[side]) for side in order)], check=False)
+            begun = ["timeout", str(BEGUN), "sh", "-c", _GO, "go", *(str(folders[side]) for side in order)]
+            if not host.run(begun, timeout=2 * BEGUN, check=False).ok:
+                raise TurnsAdvised("two runs did not begin at the same time")
             for self.at in (0, 1):
                 yield from running[self.at].wait()
             found = []

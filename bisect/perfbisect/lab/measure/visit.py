@@ -54,7 +54,7 @@ class SlowRuns:
 
     def take(self, runs: Iterable[RunFacts]) -> None:
         """Learn from runs that have ended well."""
-        self.finished += (run for run in runs if run.commit == self.good and not run.slower_than)
+        self.finished += (run for run in runs if run.commit == self.good and not (run.slower_than or run.round))
 
     def limit(self, commit: str, warmup: float) -> float | None:
         """Whole seconds after which a run of ``commit`` is stopped, with its ``warmup``; None where it is not.
