@@ -39,7 +39,7 @@ class Step:
     cancelled: tuple[int, ...] = ()  # build hosts whose present build is to be ended
     waits: bool = False  # the order needs builds that are not there; the planner is asked again when one has ended
     workload: int | None = None  # the one that ``decided`` is about, in a session of several
-    goes_on: bool = False  # ``decided`` ends one of several hunts: the planner is asked at once for the others
+    goes_on: bool = False  # ``decided`` ends one of several hunts, or is a choice: the planner is asked again at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +280,7 @@ class Search:
 class Listed:
     """A planner for orders that are given one after another. One for a host that is busy is kept until it is free.
 
-    What is chosen before an order is logged with it.
+    What is chosen between them is logged.
     """
 
     orders: Iterator[Measure | PairingChosen]
@@ -288,9 +288,8 @@ class Listed:
 
     def next(self, fleet: Fleet) -> Step:
         """The next order."""
-        order, chosen = self.kept or next(self.orders, None), None
-        if isinstance(order, PairingChosen):
-            chosen, order = order, next(self.orders, None)
-        assert not isinstance(order, PairingChosen), "one choice before an order"
+        order = self.kept or next(self.orders, None)
+        if isinstance(order, PairingChosen):  # what follows depends on it: it is in the log before that is asked for
+            return Step(None, order, goes_on=True)
         self.kept = order if order and not fleet.is_free(order.host) else None
-        return Step(order, chosen)
+        return Step(order)

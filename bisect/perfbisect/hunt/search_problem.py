@@ -187,6 +187,7 @@ def replay(
             order = decision.order
             if not isinstance(order, Measure):
                 decision = replace(decision, order=with_counts(order, problem.commits, log))
-            yield sum(isinstance(each, Reading) for each in seen), decision
+            runs = [each for each in seen if isinstance(each, Reading)]
+            yield len(runs) + sum(run.partner is not None for run in runs), decision
             if not isinstance(order, Measure):
                 return

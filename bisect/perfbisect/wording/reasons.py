@@ -273,6 +273,9 @@ def pairing_sentence(ways: Ways) -> str:
     noises = (
         f"at the same time their ratio{what} varies by {percent(ways.in_rounds)}, in turns by {percent(ways.in_turns)}"
     )
+    if ways.clear:
+        seen = f"they show the difference at once, {change(ways.alone.middle)}, where a ratio varies by {percent(ways.in_turns)}"
+        return f"Builds are measured in turns: {seen}."
     if ways.together:
         return f"Builds are measured two at the same time: {noises}."
     if ways.lost:

@@ -82,6 +82,7 @@ class Ways:
     beside: Interval  # the same in rounds
     lost: bool = False  # rounds would be less noisy, but do not show what turns do
     by_cpu: bool = False  # rounds are compared by CPU time in place of time
+    clear: bool = False  # turns show the difference fast enough
     doubtful: bool = False  # rounds may show less than turns do: it takes more turns to know
 
 

@@ -159,7 +159,7 @@ class Trial:
         failed = {(skip.work, skip.subject) for skip in self.skips}
         if self.request.kind is TrialType.PROVE and (failed or any(each.trouble for each in self.request.subjects)):
             return []
-        base = None if self.request.series else 0
+        base = None if self.request.series and not self.together else 0
         return [
             (work, number)
             for work in range(len(self.request.works))

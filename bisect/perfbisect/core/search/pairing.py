@@ -37,15 +37,17 @@ AFFORDED = 40  # runs of a budget below which they would take too much of it
 MORE = 2  # further runs of each end in turns, while it is doubtful whether rounds show what these do
 GAIN = 0.6  # s.d. of the difference of a round, as a share of that of two runs in turns, below which rounds are better
 LEFT = 0.5  # share of the difference in turns that rounds have to show
-# Normal standard errors of turns by which rounds show too little: from the first on the ends are measured again in turns, until
-# there are so many runs of each, since fewer do not tell the noise; from the second on rounds are not valid then.
+# Normal standard errors of turns by which rounds show too little: from the first on the ends are measured again in turns, until there
+# are so many runs of each, since fewer do not tell the noise; from the second on rounds are not valid then.
 DOUBTFUL, LOST = 1.3, 3.5
 MOST = 8
 
 
 def with_pairing(hunt: Hunt, now: Situation) -> Proposal:
     """The decision of ``hunt``, whose readings are made in turns or in rounds, as ``policy.pairing`` or the ends say."""
-    turns = now.with_readings(lambda seen: seen.partner is None)
+    rounds = sum(isinstance(seen, Reading) and seen.partner is not None for seen in now.observations)
+    spent = replace(now.elsewhere, runs=now.elsewhere.runs + 2 * rounds)
+    turns = now.with_readings(lambda seen: seen.partner is None, elsewhere=spent)
     if now.model.exact or now.policy.pairing is Pairing.TURNS:
         return hunt(turns)
     if now.policy.pairing is Pairing.TOGETHER:
@@ -54,6 +56,10 @@ def with_pairing(hunt: Hunt, now: Situation) -> Proposal:
     ways = _ways(alone, beside, now)
     if ways is None or 0 < now.policy.max_runs < AFFORDED:
         return hunt(turns)
+    if ways.clear:
+        decision = hunt(turns)
+        goes_on = not isinstance(decision.order, Measure) or decision.order.purpose is not Purpose.ENDS
+        return replace(decision, ways=ways if goes_on else None)
     if len(beside) < ROUNDS or ways.doubtful:
         decision = hunt(turns)
         if not isinstance(decision.order, Measure) and settled(decision.order):
@@ -83,56 +89,52 @@ def timed_by_cpu(seen: Sequence[Observation]) -> list[Observation]:
 
 
 def _ends_seen(now: Situation) -> tuple[list[Reading], list[Reading]]:
-    """The readings of the ends in turns, and the first in rounds.
-
-    Of what was read after the first round only that before any other build: later readings do not change the choice.
-    """
+    """The first readings of the ends in turns, and in rounds, as they are linked usually."""
     ends, alone, beside = {now.record.name(0), now.record.name(now.bad)}, list[Reading](), list[Reading]()
     for seen in now.observations:
         if isinstance(seen, Reading):
-            if now.record.name(seen.candidate) not in ends:
-                if beside:
-                    break
-                continue
-            (alone if seen.partner is None else beside).append(seen)
-    return alone, beside[:ROUNDS]
+            sides = {now.record.name(side) for side in (seen.candidate, seen.partner) if side is not None}
+            if sides <= ends and not seen.layout:
+                (alone if seen.partner is None else beside).append(seen)
+    return alone[: 2 * MOST], beside[:ROUNDS]
 
 
 def ways_of(seen: Sequence[Observation]) -> Ways | None:
-    """The better way to compare two builds, 0 and 1, by readings of both; None where turns show their difference fast enough."""
+    """The better way to compare two builds, 0 and 1, by readings of both; None where that is not known."""
     now = Situation(Graph.line(1), seen, Policy(direction=Direction.ANY))
     alone, beside = _ends_seen(now)
-    return _ways(alone, beside, now) if len(beside) >= ROUNDS else None
+    ways = _ways(alone, beside, now)
+    return ways if ways and (ways.clear or len(beside) >= ROUNDS) else None
 
 
 def _ways(alone: Sequence[Reading], beside: Sequence[Reading], now: Situation) -> Ways | None:
     """The better way: rounds, where they are less noisy and show at least half of the difference that turns are sure of.
 
-    None where turns show the difference fast enough, or not yet.
+    None while one of the ends has no reading in turns.
     """
     record = arrange(alone, now.policy, now.bad)
     if not (record.runs(0) and record.runs(now.bad)):
         return None
     turns = _ends(record, now, USUAL)
-    size = abs(turns.drop) / turns.noise
-    if size >= CLEAR and Student(turns.freedom).score(size) >= SURE:
-        return None
     noise = math.sqrt(2) * turns.noise
     seen = Interval.around(-record.sign * turns.drop, 2 * turns.error)
+    size = abs(turns.drop) / turns.noise
+    if size >= CLEAR and Student(turns.freedom).score(size) >= SURE:
+        return Ways(False, noise, math.inf, seen, UNKNOWN, clear=True)
     if len(beside) < ROUNDS:
         return Ways(False, noise, math.inf, seen, UNKNOWN)
     by_cpu, enough = _waits_alike(alone, beside, record, now), len(alone) >= 2 * MOST
     both = arrange(timed_by_cpu(beside) if by_cpu else beside, now.policy, now.bad)
     rounds = _ends(both, now, USUAL.of_rounds)
     kept = math.copysign(1.0, record.sign * turns.drop * both.sign * rounds.drop) * abs(rounds.drop)
-    apart = (
-        Student(turns.freedom).score((abs(turns.drop) - kept) / turns.error) if kept < LEFT * abs(turns.drop) else 0.0
-    )
+    less = kept < LEFT * abs(turns.drop)
+    apart = Student(turns.freedom).score((abs(turns.drop) - kept) / turns.error) if less else 0.0
     valid = apart < (LOST if enough else DOUBTFUL)
     quieter = rounds.noise < GAIN * noise
     shown = Interval.around(-both.sign * rounds.drop, 2 * rounds.error)
     doubtful = not enough and (by_cpu is False or (quieter and not valid))
-    return Ways(valid and quieter, noise, rounds.noise, seen, shown, quieter and not valid, bool(by_cpu), doubtful)
+    lost = quieter and not valid
+    return Ways(valid and quieter, noise, rounds.noise, seen, shown, lost, bool(by_cpu), doubtful=doubtful)
 
 
 def _waits_alike(alone: Sequence[Reading], beside: Sequence[Reading], record: Record, now: Situation) -> bool | None:

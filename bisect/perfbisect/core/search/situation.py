@@ -86,6 +86,8 @@ class Budget:
 
     def allows(self, order: Measure) -> bool:
         """Whether ``order`` may be given, if need be with fewer runs (see ``within``)."""
+        if order.together and 0 < self.policy.max_runs < self._runs + 2:  # a round has two runs
+            return False
         return not self.spent and self.builds_allowed(order)
 
     def builds_allowed(self, order: Measure) -> bool:
@@ -97,6 +99,8 @@ class Budget:
     def within(self, order: Measure) -> Measure:
         """``order`` with no more runs than are left, divided as evenly as they were."""
         left = self.policy.max_runs - self._runs
+        if self.policy.max_runs and order.together:
+            return replace(order, plan=tuple(Share(each.candidate, min(each.runs, left // 2)) for each in order.plan))
         total = sum(share.runs for share in order.plan)
         if not self.policy.max_runs or total <= left:
             return order

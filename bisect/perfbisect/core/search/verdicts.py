@@ -84,7 +84,8 @@ def afforded(decision: Proposal, now: Situation) -> Proposal:
         return decision
     if budget.allows(order):
         return replace(decision, order=budget.within(order))
-    return replace(decision, order=undecided(decision.belief, now.policy, budget.spent or Reason.BUILDS_SPENT))
+    reason = budget.spent or (Reason.RUNS_SPENT if budget.builds_allowed(order) else Reason.BUILDS_SPENT)
+    return replace(decision, order=undecided(decision.belief, now.policy, reason))
 
 
 CLEAR = 3.5  # standard errors of a clear difference, for which one fresh run less is enough

@@ -133,6 +133,8 @@ class TrialCourse:
         commits = [subject.commit or subject.name for subject in request.subjects[:2]]
         if request.pairing is not Pairing.AUTO or trial.pairing or len(set(commits)) < 2:
             return
+        if not {(0, 0), (0, 1)} <= {*trial.pairs()}:  # one of them has failed
+            return
         began = max((run.round for run in trial.runs), default=-1) + 1
         for number in range(began, began + BOTH - len({run.round for run in trial.runs})):
             yield from self._pass(number)
@@ -141,7 +143,7 @@ class TrialCourse:
             and not trial.pairing
             and not trial.skips
         ):
-            number = max(run.round for run in trial.runs) + 1
+            number = max((run.round for run in trial.runs), default=-1) + 1
             yield Measure((Share(1, 1), Share(0, 1)), Purpose.ENDS, round=number, together=True)
             if made == sum(bool(run.facts.round) for run in trial.runs) // 2:
                 return

@@ -72,7 +72,7 @@ class TrialSetup:
         changed = typed(next(iter(workloads.values())), settings.overrides)
         request = TrialRequest(
             kind, settings.builder, settings.variant, settings.host, settings.metric, changed, tuple(subjects), works,
-            rounds, runs, reverts, series, pairing_of(settings, subjects, setup, FEW if kind is TrialType.NOISE else rounds),
+            rounds, runs, reverts, series, pairing_of(settings, subjects, setup, rounds, kind),
         )  # fmt: skip
         if repository is None and settings.repository:
             repository = open_repository(Path(settings.repository))
@@ -127,11 +127,15 @@ class TrialSetup:
 FEW = 3  # rounds, below which it would cost more to compare both ways
 
 
-def pairing_of(settings: Settings, subjects: Sequence[TrialBuild], setup: HuntSetup, rounds: int) -> Pairing:
+def pairing_of(
+    settings: Settings, subjects: Sequence[TrialBuild], setup: HuntSetup, rounds: int, kind: TrialType
+) -> Pairing:
     """How the builds may be compared: in turns where they are hosts, or need labs of their own, or are counted."""
     ways, asked = {(subject.variant, subject.config) for subject in subjects}, settings.policy.pairing
     if setup.builder.installed or len(ways) > 1 or setup.settings.prior.exact:
         return Pairing.TURNS
+    if kind is TrialType.NOISE:
+        return Pairing.TURNS if asked is Pairing.TURNS else Pairing.AUTO  # both ways
     return Pairing.TURNS if asked is Pairing.AUTO and rounds < FEW else asked
 
 
