@@ -53,7 +53,8 @@ class Hunt:
         """`bisect run`, with further options."""
         place = ["--repo", str(self.repo), "--hosts", str(self.folder / "hosts.toml"), *self.kept(history)]
         explained = [] if "--explain" in more else ["--no-explain"]
-        return ["run", "v0", f"v{self.last}", *self.asked, "--no-layouts", *explained, *place, *more]
+        quick = ["--no-layouts", "--pairing", "turns"]
+        return ["run", "v0", f"v{self.last}", *self.asked, *quick, *explained, *place, *more]
 
     def kept(self, history: str = "h.db") -> list[str]:
         return ["--history", str(self.folder / history)]

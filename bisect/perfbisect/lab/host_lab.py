@@ -8,7 +8,15 @@ from itertools import groupby, islice
 
 from perfbisect.core.domain.events import BuildFinished, BuildProgress, LabEvent, PairingChosen, RunFinished, Warned
 from perfbisect.core.domain.orders import Measure, Purpose, interleave
-from perfbisect.errors import BuildChanged, BuildFailed, ConnectionLost, DataDamaged, JobLost, RunFailed
+from perfbisect.errors import (
+    BuildChanged,
+    BuildFailed,
+    ConnectionLost,
+    DataDamaged,
+    EnvironmentFailure,
+    JobLost,
+    RunFailed,
+)
 from perfbisect.lab.build import build_store, links
 from perfbisect.lab.build.candidates import BuildsMade, Candidates, LabHost
 from perfbisect.lab.build.links import LayoutSeeds
@@ -21,7 +29,7 @@ from perfbisect.lab.measure.visit import RunContext, Runner, SlowRuns, Study, St
 from perfbisect.lab.servers import System, owner, placeholders
 from perfbisect.lab.upkeep import tidy
 from perfbisect.lab.workload import lua
-from perfbisect.lab.workload.dataset import DatasetKeeper
+from perfbisect.lab.workload.dataset import DatasetKeeper, remove_visit
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.placeholders import Values
 from perfbisect.recipes.requested import ServerConfig
@@ -267,10 +275,15 @@ class HostLab:
             for turn in pair:
                 if not (yield from self._load(turn.candidate)):
                     return False
-            systems = [
-                replace(self._system(turn.candidate, key, beside=bool(side)), layout=turn.layout)
-                for side, (turn, key) in enumerate(zip(pair, keys, strict=True))
-            ]
+            systems = [replace(self._system(pair[0].candidate, keys[0]), layout=pair[0].layout)]
+            try:
+                beside = self._system(pair[1].candidate, keys[1], beside=True)
+            except (BuildChanged, ConnectionLost):
+                raise
+            except EnvironmentFailure as trouble:
+                yield _turns_advised(f"there is no second place for a build: {trouble}")
+                return False
+            systems.append(replace(beside, layout=pair[1].layout))
             data = [self.data.keys[system.commit] for system in systems]
             try:
                 for event in rounds.visit([*zip(systems, data, strict=True)], pair):
@@ -278,8 +291,11 @@ class HostLab:
                         self.seeds.take(event.facts)
                     yield event
             except JobLost as lost:
+                if not pair[0].left:  # a server that is lost after its last run has done its work
+                    continue
                 rounds.failed += 1
                 if rounds.failed >= TRIES:
+                    self.retry.succeeded()
                     yield _turns_advised(f"runs were killed in {TRIES} rounds in a row, perhaps for taking all memory")
                     return False
                 yield (event := self.retry.lost(pair[rounds.at].candidate, lost, "run", began))
@@ -288,6 +304,7 @@ class HostLab:
             except DataDamaged as damaged:
                 yield self.data.damaged(data[rounds.at], damaged)
             except TurnsAdvised as advised:
+                remove_visit(self.place.host)
                 yield _turns_advised(str(advised))
                 return False
             except RunFailed as failure:
@@ -296,6 +313,8 @@ class HostLab:
                         f"{self.candidates.name(pair[rounds.at].candidate)}: {failure}",
                         "Its runs had ended well, and count.",
                     )
+                    continue
+                if self.data.refuse(systems[rounds.at], data[rounds.at], failure):
                     continue
                 failing = pair[rounds.at]
                 alone = Turn(failing.candidate, 1, 1, 1, failing.purpose, 1, failing.layout)

@@ -54,11 +54,10 @@ from perfbisect.core.inference.noise_model import EXACT, USUAL
 from perfbisect.core.inference.observations import (
     Binaries,
     Logged,
-    Observation,
-    Reading,
     counted_exactly,
     host_of,
     observations,
+    without_refused,
 )
 from perfbisect.core.inference.relative_speed import relative_speeds, step_ratio
 
@@ -318,19 +317,12 @@ def ratios(
     for node in (wider, state.node) if outside else (state.node,):
         by_cpu = state.pairing is not None and state.pairing.by_cpu
         seen = observations(state.log, node, metric, state.log[0][0], hosts, state.build_hosts, by_cpu=by_cpu)
-        seen = compared(seen, state.pairing)
+        seen = without_refused(seen, state.pairing)
         speeds = relative_speeds(seen, len(state.commits) - 1, host_classes, model)
         found |= {sha: speeds[number] for sha, number in node.items() if number in speeds}
     good = state.commits[0]
     same = [sha for sha in state.tested if sha != good and state.binary_of(sha) == state.binary_of(good)]
     return found | dict.fromkeys(same, SAME)
-
-
-def compared(seen: list[Observation], chosen: PairingChosen | None) -> list[Observation]:
-    """The observations without rounds, where it was chosen not to compare by them."""
-    if chosen is None or chosen.together:
-        return seen
-    return [each for each in seen if not isinstance(each, Reading) or each.partner is None]
 
 
 def effect_of(
@@ -344,7 +336,7 @@ def effect_of(
     if len(set(host_classes)) > 1 or not state.log:
         return None
     seen = observations(state.log, state.node, metric, state.log[0][0], hosts, state.build_hosts)
-    seen = compared(seen, state.pairing)
+    seen = without_refused(seen, state.pairing)
     each = [step_ratio(seen, len(state.commits) - 1, step.candidate, parent) for parent in step.parents]
     known = [ratio for ratio in each if ratio is not None]
     return min(known, key=lambda ratio: abs(math.log(ratio.middle))) if known and len(known) == len(each) else None

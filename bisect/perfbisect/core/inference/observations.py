@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, RunFinished
+from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, PairingChosen, RunFinished
 from perfbisect.core.domain.facts import LEFT_OUT, BuildFacts
 from perfbisect.core.domain.metrics import by_cpu_time, exact, find_metric, readable
 
@@ -153,3 +153,10 @@ def observations(
                     else:
                         begun[run.round] = one
     return seen
+
+
+def without_refused(seen: list[Observation], chosen: PairingChosen | None) -> list[Observation]:
+    """The observations without rounds, where it was chosen not to compare by them."""
+    if chosen is None or chosen.together:
+        return seen
+    return [each for each in seen if not isinstance(each, Reading) or each.partner is None]

@@ -119,6 +119,7 @@ _COPY = f"""\
         rewrite=$1; shift
         for link do to=$(readlink -- "$link" | sed -e "$rewrite") && ln -sfn -- "$to" "$link" || exit; done' link "$4" {{}} +
 }}
+[ -d "$1" ] || {{ echo 'all of them'; exit 0; }}
 if [ ! -d "$4" ]; then # which changes times of the build
     unchanged=
     ! alike "$3" 2>/dev/null || unchanged=yes
@@ -246,6 +247,8 @@ def put_beside(host: Host, builder: str, key: str, elsewhere: PurePosixPath | No
     first = host.root / "work" / builder / "prefix"
     fixed = first.with_name("second")
     if elsewhere:
+        if host.run(["grep", "-rqF", "-e", str(first), "--", str(elsewhere)], timeout=LONG, check=False).ok:
+            raise EnvironmentFailure(f"{elsewhere} on host {host.name} contains the path of another build: {first}")
         host.run(["sh", "-c", _POINT, "point", str(elsewhere), str(fixed), ""], timeout=LONG)
         return fixed
     found = re.sub(r"([][\\.*^$,])", r"\\\1", str(first))

@@ -203,7 +203,7 @@ def time_here(at: float, ended: Stamp, uptime: float, now: float) -> float:
 # opened. The one that ends first keeps its share of the cores busy: otherwise the rest of the other would be faster.
 _BESIDE = f"""\
 {STAMP}folder=$1 watched=$2 device=$3 other=$4; shift 4
-[ -z "$other" ] || read -r go <"$folder/go"
+[ -z "$other" ] || {{ echo $$ >"$folder/shell"; read -r go <"$folder/go"; }}
 stamp >"$folder/time"
 pids=
 watch() {{
@@ -216,8 +216,9 @@ if [ "$watched" ] && [ "$device" ]; then watch iostat iostat -y -k -x "$device" 
 status=$?
 stamp >>"$folder/time"
 if [ "$other" ]; then
-    : >"$folder/ended"
-    while [ ! -e "$other/ended" ]; do :; done
+    true >"$folder/ended"
+    read -r shell <"$other/shell"
+    while [ ! -e "$other/ended" ] && kill -0 "$shell" 2>/dev/null; do :; done
 fi
 [ -z "$pids" ] || kill $pids
 exit $status

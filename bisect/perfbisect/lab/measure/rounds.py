@@ -14,17 +14,19 @@ import msgspec
 
 from perfbisect.core.domain.events import LabEvent, RunFinished, RunProgress, Warned
 from perfbisect.core.domain.facts import RunFacts
-from perfbisect.errors import EnvironmentFailure, JobLost
+from perfbisect.errors import ConnectionLost, DataDamaged, EnvironmentFailure, HostAway, JobLost
 from perfbisect.host import jobs
 from perfbisect.host.facts import Fact, ask, cpu_numbers
 from perfbisect.host.protocol import Host
 from perfbisect.lab.measure.visit import RunContext, Running, Turn, Visit, begin
 from perfbisect.lab.servers import System
+from perfbisect.lab.workload.dataset import remove_visit
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.wording.quantities import percent
 
 Side = tuple[System, str]  # a build, and the key of its data
 
+MARKERS = ("ended", "gone", "shell")  # of the last round
 SIDES = ("one", "two")  # folders of the two visits: paths of one length, so that nothing moves
 UNEVEN = 1.5  # times the share of the cores that the other got, from which on a round does not count
 CONTENDED = 0.8  # cores that two have to use for one to be able to take the other's share
@@ -33,8 +35,8 @@ BEGUN = 60  # seconds in which both have to be about to begin
 TRIES = 3  # at a round, before builds are measured in turns
 SPARE = 0.05  # of the memory, which has to be left with both
 
-# Waits until both have begun; ends the wait of both at once.
-_GO = 'exec 3>"$1/go" 4>"$2/go"; exec 3>&- 4>&-'
+# Waits until both have begun; ends the wait of both at once. It may be run again where a connection was lost.
+_GO = '[ -e "$1/gone" ] || { exec 3>"$1/go" 4>"$2/go"; : >"$1/gone"; exec 3>&- 4>&-; }'
 _ALLOWED = Fact(("cat", "/proc/self/status"), lambda text: _field(text, "Cpus_allowed_list"))
 _MEMORY = Fact(("cat", "/proc/meminfo"), lambda text: (_kib(text, "MemAvailable"), _kib(text, "MemTotal")))
 
@@ -99,6 +101,7 @@ class Rounds:
         Raises TurnsAdvised, and what ``Runner.visit`` raises.
         """
         host = self.context.host
+        remove_visit(host)  # the data of a visit in turns: there is room for two at most
         with ExitStack() as stack:
             visits: list[Visit] = []
             before, _ = ask(host, _MEMORY) or (0, 0)
@@ -108,7 +111,8 @@ class Rounds:
                 try:
                     opened = begin(self.context, system, turns[self.at].candidate, key, side=SIDES[self.at])
                     visits.append(stack.enter_context(opened))
-                except JobLost:
+                    stack.push(self._stopping(self.at))
+                except (JobLost, DataDamaged, ConnectionLost, HostAway):
                     raise
                 except EnvironmentFailure as trouble:  # which ends the hunt if it is one in turns, too
                     raise TurnsAdvised(f"two cannot be started at the same time: {trouble}") from trouble
@@ -123,24 +127,41 @@ class Rounds:
                     turn.left -= 1
                     yield RunFinished(turn.candidate, facts)
 
+    def _stopping(self, side: int) -> Callable[..., None]:
+        """Notes whose server is stopped, unless that is because of a failure, whose side is known."""
+
+        def note(kind: type[BaseException] | None, *_: object) -> None:
+            if kind is None:
+                self.at = side
+
+        return note
+
     def _round(self, visits: Sequence[Visit]) -> Generator[RunProgress | Warned, None, list[RunFacts] | None]:
         """One round; None where it did not count."""
         host, running = self.context.host, dict[int, Running]()
         self.begun += 1
         order = (0, 1) if self.begun % 2 else (1, 0)  # so that who starts first is at no advantage
         folders = [visit.folder for visit in visits]
-        host.run(["rm", "-f", "--", *(str(folder / "ended") for folder in folders)])
+        host.run(["rm", "-f", "--", *(str(folder / name) for folder in folders for name in MARKERS)])
         try:
             for self.at in order:
                 running[self.at] = Running(visits[self.at], folders[1 - self.at])
             begun = ["timeout", str(BEGUN), "sh", "-c", _GO, "go", *(str(folders[side]) for side in order)]
             if not host.run(begun, timeout=2 * BEGUN, check=False).ok:
+                for self.at in (0, 1):
+                    if jobs.status(host, running[self.at].job) is not None:  # it says why
+                        running[self.at].collect()
                 raise TurnsAdvised("two runs did not begin at the same time")
             for self.at in (0, 1):
                 yield from running[self.at].wait()
-            found = []
-            for self.at in (0, 1):
-                found.append(running[self.at].collect())
+            # One that was ended at its limit is the reason why the other, which waits for it, was as well.
+            late = [
+                side for side in (0, 1) if not host.run(["test", "-e", str(folders[side] / "ended")], check=False).ok
+            ]
+            results: dict[int, RunFacts | None] = {}
+            for self.at in (*late, *({0, 1} - {*late})):
+                results[self.at] = running[self.at].collect()
+            found = [results[0], results[1]]
         finally:
             for each in running.values():
                 jobs.kill(host, each.job, grace=1)
