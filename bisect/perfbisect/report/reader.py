@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfbisect.core.domain.events import BuildFinished, Commit, Decided, Event, HuntStarted, RunFinished
-from perfbisect.core.domain.facts import LEFT_OUT, RunFacts, hit_rate, remote_rate
+from perfbisect.core.domain.facts import LEFT_OUT, RunFacts, hit_rate, pairs_of, remote_rate
 from perfbisect.core.domain.metrics import COMPARED, INSTRUCTIONS, quotient, typical, value
 from perfbisect.core.domain.orders import (
     Inconclusive,
@@ -202,15 +202,10 @@ class Reader:
 
     def pairs(self, step: Step) -> Iterator[tuple[float, float]]:
         """The metric of a parent and of the commit in each round in which both were measured."""
-        commits, begun = self.state.commits, dict[str, RunFacts]()
+        commits = self.state.commits
         sides = {commits[step.candidate]: 1, **{commits[parent]: 0 for parent in step.parents}}
-        for _, event in self.state.log:
-            if not (isinstance(event, RunFinished) and event.facts.round):
-                continue
-            one, other = begun.pop(event.facts.round, None), event.facts
-            if one is None:
-                begun[other.round] = other
-            elif {sides.get(one.commit), sides.get(other.commit)} == {0, 1}:
+        for one, other in pairs_of(event.facts for _, event in self.state.log if isinstance(event, RunFinished)):
+            if {sides.get(one.commit), sides.get(other.commit)} == {0, 1}:
                 after, before = (one, other) if sides[one.commit] else (other, one)
                 found = value(before, self.pairs_metric), value(after, self.pairs_metric)
                 if found[0] and found[1]:

@@ -88,6 +88,16 @@ class RunFacts:
         return self.operations / self.seconds
 
 
+def pairs_of(runs: Iterable[RunFacts]) -> Iterator[tuple[RunFacts, RunFacts]]:
+    """The runs that ran at the same time, two by two, as they are in a log; without what was cut short."""
+    begun: dict[str, RunFacts] = {}
+    for run in runs:
+        if run.round and (one := begun.pop(run.round, None)):
+            yield one, run
+        elif run.round:
+            begun[run.round] = run
+
+
 @dataclass(frozen=True, slots=True)
 class ProfileFacts:
     """Where one run of a build spent its time: folded stacks with their costs, totals of the measured window."""

@@ -147,6 +147,11 @@ class Trial:
         """Whether each build is measured at the same time as the first one, as far as that is chosen."""
         return self.pairing.together if self.pairing else self.request.pairing is Pairing.TOGETHER
 
+    @property
+    def pairs_made(self) -> int:
+        """How many pairs of runs were made at the same time."""
+        return sum(bool(run.facts.round) for run in self.runs) // 2
+
     def counting(self, work: int | None = None) -> list[TrialRun]:
         """The runs of a workload, or of all, that were made in the way in which builds are compared."""
         return [run for run in self.runs if work in (None, run.work) and bool(run.facts.round) is self.together]

@@ -28,10 +28,8 @@ from perfbisect.core.search.situation import Proposal, Situation
 from perfbisect.core.search.verdicts import afforded
 from perfbisect.core.stats.distributions import Student
 
-CLEAR, SURE = (
-    6.0,
-    4.0,
-)  # a difference of so many s.d. of a run, the second as if these were known: turns show it fast enough
+# A difference of so many s.d. of a run, the second as if these were known: turns show it fast enough.
+CLEAR, SURE = 6.0, 4.0
 ROUNDS = 4  # of the ends, before the way is chosen
 AFFORDED = 40  # runs of a budget below which they would take too much of it
 MORE = 2  # further runs of each end in turns, while it is doubtful whether rounds show what these do
@@ -119,10 +117,9 @@ def _ways(alone: Sequence[Reading], beside: Sequence[Reading], now: Situation) -
     noise = math.sqrt(2) * turns.noise
     seen = Interval.around(-record.sign * turns.drop, 2 * turns.error)
     size = abs(turns.drop) / turns.noise
-    if size >= CLEAR and Student(turns.freedom).score(size) >= SURE:
-        return Ways(False, noise, math.inf, seen, UNKNOWN, clear=True)
-    if len(beside) < ROUNDS:
-        return Ways(False, noise, math.inf, seen, UNKNOWN)
+    clear = size >= CLEAR and Student(turns.freedom).score(size) >= SURE
+    if clear or len(beside) < ROUNDS:
+        return Ways(False, noise, math.inf, seen, UNKNOWN, clear=clear)
     by_cpu, enough = _waits_alike(alone, beside, record, now), len(alone) >= 2 * MOST
     both = arrange(timed_by_cpu(beside) if by_cpu else beside, now.policy, now.bad)
     rounds = _ends(both, now, USUAL.of_rounds)

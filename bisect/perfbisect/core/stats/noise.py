@@ -23,7 +23,7 @@ from statistics import median
 
 import numpy as np
 
-from perfbisect.core.domain.facts import RunFacts
+from perfbisect.core.domain.facts import RunFacts, pairs_of
 from perfbisect.core.domain.metrics import by_cpu_time, readable, value
 from perfbisect.core.domain.trials import Trial
 from perfbisect.core.stats.distributions import Z_975, Student, chi_square_quantile
@@ -224,11 +224,7 @@ def noise_of_trial(trial: Trial) -> Noise | None:
 
 def of_pairs(trial: Trial) -> tuple[float, float | None] | None:
     """S.d. of the ratio of two runs at the same time, and the same of their CPU times; None where there are too few."""
-    beside: dict[str, list[RunFacts]] = {}
-    for run in trial.runs:
-        if run.facts.round:
-            beside.setdefault(run.facts.round, []).append(run.facts)
-    pairs = [pair for pair in beside.values() if len(pair) == 2]
+    pairs = [*pairs_of(run.facts for run in trial.runs)]
     if len(pairs) < FEWEST_PAIRS:
         return None
     found: list[float | None] = []

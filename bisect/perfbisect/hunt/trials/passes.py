@@ -106,7 +106,7 @@ class TrialCourse:
                 if changed := trial.together is not way:
                     break
         if request.kind is TrialType.NOISE and request.pairing is Pairing.AUTO and not trial.pairing:
-            made = sum(bool(run.facts.round) for run in trial.runs) // 2
+            made = trial.pairs_made
             if made < PAIRS:
                 last = max((run.round for run in trial.runs), default=-1)
                 yield Measure(
@@ -138,14 +138,10 @@ class TrialCourse:
         began = max((run.round for run in trial.runs), default=-1) + 1
         for number in range(began, began + BOTH - len({run.round for run in trial.runs})):
             yield from self._pass(number)
-        while (
-            (made := sum(bool(run.facts.round) for run in trial.runs) // 2) < ROUNDS
-            and not trial.pairing
-            and not trial.skips
-        ):
+        while (made := trial.pairs_made) < ROUNDS and not trial.pairing and not trial.skips:
             number = max((run.round for run in trial.runs), default=-1) + 1
             yield Measure((Share(1, 1), Share(0, 1)), Purpose.ENDS, round=number, together=True)
-            if made == sum(bool(run.facts.round) for run in trial.runs) // 2:
+            if made == trial.pairs_made:
                 return
         entries = [
             (run.at, RunFinished(run.subject, run.facts)) for run in trial.runs if not run.work and run.subject < 2

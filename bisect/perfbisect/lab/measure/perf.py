@@ -235,7 +235,7 @@ def beside(
     """``argv`` with vmstat, and with iostat on ``device`` unless it is empty, running as long as it does if ``watched``.
 
     The reports go to ``vmstat`` and ``iostat`` in ``folder``, the host's clock at begin and end to ``time``. ``other`` is
-    the folder of what runs at the same time: both begin when they are told, and last as long.
+    the folder of what runs at the same time: both begin at one signal, and last as long.
     """
     options = [str(folder), "yes" if watched else "", device.removeprefix("/dev/"), str(other or "")]
     return ["sh", "-c", _BESIDE, "beside", *options, *argv]
