@@ -27,7 +27,7 @@ def test_as_json_the_same() -> None:
     report = json.loads(exits(0, "doctor", "--json"))
     assert report["host"]["name"] == "local"
     assert {"level", "topic", "text", "advice"} == set(report["findings"][0])
-    assert {"tools", "disk", "perf"} <= {finding["topic"] for finding in report["findings"]}
+    assert {"tools", "disk", "perf", "pairs"} <= {finding["topic"] for finding in report["findings"]}
 
 
 RECIPE = """summary = "mine"\ndriver = "demo"\n[build]\ncompile = [["no-such-compiler"]]\ninstall = []\nartifacts = ["x"]

@@ -40,9 +40,7 @@ def test_an_aa_tells_the_noise_and_hunts_begin_with_it(arguments: list[str], tmp
     assert told["advice"]["runs"] == 1  # an embedded library is opened for each run
     assert runs(tmp_path) == [(0, 3), (1, 3), (2, 16)], "the last are eight pairs at the same time"
     assert told["pairs"]["time"] > 0
-    assert "The ratio of two runs at the same time varies by " in printed(
-        "show", "n1", "--history", str(tmp_path / "history.db")
-    )
+    assert "The ratio of two runs varies by " in printed("show", "n1", "--history", str(tmp_path / "history.db"))
     with closing(History.open(tmp_path / "history.db")) as history:
         wanted = Settings("v1.0", "v1.1", "", "demo", "update-index", "local", "o2nofp", overrides={"warmup": 0.0})
         assert read_noise(history, wanted) == pytest.approx(told["noise"]["run"])

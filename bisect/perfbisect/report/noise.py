@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from statistics import median
 
 from perfbisect.core.domain.trials import Trial
-from perfbisect.core.search.pairing import GAIN
 from perfbisect.core.stats.noise import noise_of_trial, of_pairs
 from perfbisect.core.stats.noise import rows as detectable
 from perfbisect.core.stats.noise import sentences as advice
 from perfbisect.report.document import Facts, Prose, Section, Table, row
 from perfbisect.wording.quantities import MISSING, count, duration, percent
+from perfbisect.wording.reasons import pairs_sentence
 
 
 def summary(trial: Trial) -> tuple[str, ...]:
@@ -28,18 +28,6 @@ def summary(trial: Trial) -> tuple[str, ...]:
     return (f"{what}: {groups}, {count(found.runs, 'run')} of {seconds:.3g} s{wild}",)
 
 
-def pairs_sentence(noise: float, of_cpu: float | None, run: float) -> str:
-    """How much the ratio of two runs at the same time varies, and what follows."""
-    least, turns = min(noise, of_cpu or noise), math.sqrt(2) * run
-    cpu = f", that of their CPU times by {percent(of_cpu)}" if of_cpu is not None else ""
-    said = (
-        f"The ratio of two runs at the same time varies by {percent(noise)}{cpu}; of two in turns by {percent(turns)}."
-    )
-    if least < GAIN * turns:
-        return f"{said} Hunts and comparisons measure two at the same time here, if the ends show the same so (--pairing auto)."
-    return f"{said} Nothing is gained by that here."
-
-
 def sections(trial: Trial) -> Iterator[Section]:
     """How a build varies on a host, and what size of change that allows to detect."""
     found = noise_of_trial(trial)
@@ -55,7 +43,8 @@ def sections(trial: Trial) -> Iterator[Section]:
     )
     yield Section("How runs vary", (Facts(varies),), "noise", quiet=True)
     if pairs := of_pairs(trial):
-        yield Section("At the same time", (Prose((pairs_sentence(*pairs, found.run),)),), "pairs", quiet=True)
+        said = f"The {pairs_sentence('runs', *pairs, math.sqrt(2) * found.run)}."
+        yield Section("At the same time", (Prose((said,)),), "pairs", quiet=True)
     head = ("runs per side", "visits", "time", "drop")
     rows = (
         row(str(each.runs), str(each.visits), duration(each.seconds), percent(each.drop))

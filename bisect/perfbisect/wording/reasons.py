@@ -14,6 +14,7 @@ from perfbisect.core.explain.classes import PER_INSTRUCTION
 from perfbisect.core.explain.evidence import Cause, CounterRow, Evidence, Explanation, PlanRow, Sureness
 from perfbisect.core.explain.explanation import NO_OPERATIONS, NO_RUNS
 from perfbisect.core.inference.metric_choice import Choice, Shown
+from perfbisect.core.search.pairing import GAIN
 from perfbisect.core.stats.paired_comparison import BAD, GOOD, REVERTED, Outcome, outcome, regained
 from perfbisect.wording import functions
 from perfbisect.wording.quantities import change, count, figure, percent, ratio, share
@@ -265,6 +266,14 @@ def unmeasured(trial: Trial) -> str:
         if reason:
             return printable(f"Not proven: {name} cannot be measured: {reason}.")
     return f"Not proven: it takes two rounds in which all three builds have a value of {trial.request.metric}."
+
+
+def pairs_sentence(what: str, noise: float, of_cpu: float | None, turns: float) -> str:
+    """How much the ratio of two ``what`` varies at the same time and in turns, and what follows; begins with "ratio"."""
+    cpu = f" (that of CPU times by {percent(of_cpu)})" if of_cpu is not None else ""
+    said = f"ratio of two {what} varies by {percent(noise)} at the same time{cpu}, by {percent(turns)} in turns"
+    gains = min(noise, of_cpu or noise) < GAIN * turns
+    return f"{said}: {'--pairing auto gains here' if gains else 'nothing is gained by pairs here'}"
 
 
 def pairing_sentence(ways: Ways) -> str:

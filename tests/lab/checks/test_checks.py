@@ -3,6 +3,7 @@
 And which differences between the build hosts of one host are refused, and which are told.
 """
 
+import re
 import shutil
 import socket
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from perfbisect.host import facts, jobs
 from perfbisect.host.facts import Answers, Fact, free
 from perfbisect.host.local import LocalHost
 from perfbisect.host.lock import hold
+from perfbisect.host.protocol import Host
 from perfbisect.hunt.build_hosts import build_ahead
 from perfbisect.lab.build.shared_builds import SharedBuilds
 from perfbisect.lab.build.toolchain import unfit
@@ -24,6 +26,7 @@ from perfbisect.lab.checks.all_hosts import DIFFERENCES, BuildSide, differing, r
 from perfbisect.lab.checks.preflight import compiler_cache, shared_findings
 from perfbisect.recipes.builder import Build, Builder
 from perfbisect.recipes.inventory import HostEntry
+from perfbisect.wording.reasons import pairs_sentence
 from program import executable
 from sharing import object_server
 
@@ -186,6 +189,50 @@ def checked(folder: Path, **entry: object) -> list[Finding]:
 
 @needs_ccache
 @pytest.mark.tools
+@pytest.mark.tools
+def test_what_two_at_the_same_time_gain_is_measured(host: LocalHost) -> None:
+    """With the loop itself on this machine; nothing is measured beside a hunt."""
+    [found] = machine.pairing(inspection_of(host))
+    figures = r"varies by [\d.]+ % at the same time \(that of CPU times by [\d.]+ %\), by [\d.]+ % in turns: "
+    assert re.match(f"the ratio of two equal loops {figures}", found.text)
+    assert found.level is Level.OK
+    with hold(host, "a hunt"):
+        assert not [*machine.pairing(inspection_of(host))]
+
+
+@pytest.mark.tools
+def test_that_is_measured_on_another_machine(far: Host) -> None:
+    [found] = machine.pairing(CheckRequest(far, HostEntry(name="far")))
+    assert "% in turns" in found.text
+
+
+@pytest.mark.parametrize(
+    ("beside", "cpu", "alone", "words"),
+    [
+        (
+            1.004,
+            1.001,
+            1.2,
+            r"0\.\d+ % at the same time \(that of CPU times by 0\.\d+ %\), by .* --pairing auto gains here",
+        ),
+        (1.2, 1.002, 1.2, "--pairing auto gains here"),
+        (1.004, 1.003, 1.003, "nothing is gained"),
+        (1.01, 0.0, 1.2, r"at the same time, by .* % in turns: --pairing auto gains here"),  # CPU time is unknown
+        (1.3, 0.0, 1.2, "nothing is gained"),
+    ],
+)
+def test_when_two_at_the_same_time_gain(beside: float, cpu: float, alone: float, words: str) -> None:
+    lines = []
+    for number in range(6):
+        for name, ratio in (("alone", alone), ("beside", beside)):
+            lines += [f"{name} 200000 {100000 * bool(cpu)}"]
+            lines += [f"{name} {200000 * ratio ** (number % 2):.0f} {100000 * cpu ** (number % 2) * bool(cpu):.0f}"]
+    found = machine.read_pairs("\n".join(lines))
+    assert found
+    assert re.search(words, pairs_sentence("loops", *found))
+    assert machine.read_pairs("\n".join(lines[:6])) is None, "too few"
+
+
 def test_a_remote_store_is_tried(tmp_path: Path) -> None:
     with object_server() as server:
         (found,) = checked(tmp_path, ccache_remote=server.address)

@@ -81,6 +81,7 @@ def doctor(
     from perfbisect.hunt.setup import shared_builds
     from perfbisect.lab.checks import CheckRequest
     from perfbisect.lab.checks.all_hosts import Wanted
+    from perfbisect.lab.checks.machine import pairing
     from perfbisect.lab.checks.preflight import findings, inspect_host, shared_findings
     from perfbisect.recipes.builder_reader import load_builder
     from perfbisect.recipes.inventory import load_host
@@ -115,7 +116,7 @@ def doctor(
                 found.append(adopted(there, contents))
             inspection = inspect_host(CheckRequest(there, entry, metric, recipe, variant, chosen))
             facts = read_fingerprint(there, inspection.answers)
-            found += [*findings(inspection), *shared_findings(shared_builds())]
+            found += [*findings(inspection), *pairing(inspection), *shared_findings(shared_builds())]
     except EnvironmentFailure as failure:
         found.append(Finding(Level.REFUSED, "reach", str(failure), failure.advice))
     if as_json:

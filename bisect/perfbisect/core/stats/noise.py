@@ -17,7 +17,7 @@ between them is drift of the machine, which a hunt cancels by taking turns: it i
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -225,14 +225,17 @@ def noise_of_trial(trial: Trial) -> Noise | None:
 def of_pairs(trial: Trial) -> tuple[float, float | None] | None:
     """S.d. of the ratio of two runs at the same time, and the same of their CPU times; None where there are too few."""
     pairs = [*pairs_of(run.facts for run in trial.runs)]
-    if len(pairs) < FEWEST_PAIRS:
-        return None
-    found: list[float | None] = []
-    for read in (readable, by_cpu_time):
-        logs = [(read(one, trial.request.metric), read(two, trial.request.metric)) for one, two in pairs]
-        known = [one - two for one, two in logs if one is not None and two is not None]
-        found.append(float(np.std(known, ddof=1)) if len(known) >= FEWEST_PAIRS else None)
-    return None if found[0] is None else (found[0], found[1])
+    noise, of_cpu = (
+        spread((read(one, trial.request.metric), read(two, trial.request.metric)) for one, two in pairs)
+        for read in (readable, by_cpu_time)
+    )
+    return None if noise is None else (noise, of_cpu)
+
+
+def spread(pairs: Iterable[tuple[float | None, float | None]]) -> float | None:
+    """S.d. of the differences of pairs, as far as both sides are known; None where there are too few."""
+    known = [one - two for one, two in pairs if one is not None and two is not None]
+    return float(np.std(known, ddof=1)) if len(known) >= FEWEST_PAIRS else None
 
 
 def costs(trial: Trial) -> tuple[float, float]:

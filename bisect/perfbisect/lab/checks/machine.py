@@ -1,12 +1,14 @@
 """Is a machine fit to measure on: its processors, what else uses it, its clock, its counters, its memory and disk?
 
-A metric that cannot be counted is refused.
+A metric that cannot be counted is refused. What it gains to run two builds at the same time is measured with a loop.
 """
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 
 from perfbisect.core.domain.metrics import INSTRUCTIONS, find_metric
+from perfbisect.core.stats.noise import spread
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host import jobs, lock
 from perfbisect.host.facts import (
@@ -24,6 +26,7 @@ from perfbisect.host.facts import (
     THROTTLED,
     TIME,
     TURBO_SWITCH,
+    Fact,
     ask,
     disk,
     free,
@@ -32,7 +35,9 @@ from perfbisect.host.facts import (
 from perfbisect.host.packages import how_to_install, missing
 from perfbisect.lab.checks import CheckRequest, Finding, Level, note, ok, refused, warning
 from perfbisect.lab.measure import counting, perf, profiles
+from perfbisect.lab.measure.rounds import ALLOWED, shared_cores
 from perfbisect.lab.servers import FIRST_PORT
+from perfbisect.wording.reasons import pairs_sentence
 
 STOLEN = 0.01  # share of the time that other machines took, from which on measurements suffer
 
@@ -263,3 +268,61 @@ def swap(seen: CheckRequest) -> Iterator[Finding]:
         yield warning("swap", text, "sudo swapoff -a")
     elif size:
         yield note("swap", f"host {seen.name} may swap: {size:,} MiB, none of it in use", "sudo swapoff -a")
+
+
+PAIRS = 12  # of the loop, both ways
+PAIRS_SECONDS = 20  # after which no further one is begun: well below the limit of a command
+# $1: the core of pairs, $2: the cores of runs in turns. Prints for each run its name, its microseconds, and those of CPU.
+# The loop takes 0.1 s of CPU; in a pair it keeps its share for a while after that, as the runs of a round do. What a process
+# had of a CPU is in schedstat, which reading stat brings up to date.
+_PAIRS = f"""\
+loop='function cpu(line, words) {{
+  getline line <"/proc/self/stat"; close("/proc/self/stat")
+  getline line <"/proc/self/schedstat"; close("/proc/self/schedstat")
+  split(line, words, " "); return words[1] / 1000
+}}
+BEGIN {{
+  began = cpu(); for (i = 0; i < n; i++) sum += i; printf "%d\\n", cpu() - began
+  fflush(); for (i = 0; i < n / 4 * more; i++) sum += i
+}}'
+now() {{ echo $(($(date +%s%N) / 1000)); }}
+one() {{
+  began=$(now)
+  taskset -c "$2" awk -v n="$n" -v more="$3" "$loop" </dev/null | {{
+    read -r cpu && echo "$1 $(($(now) - began)) $cpu"; cat >/dev/null; }}
+}}
+n=10000 took=0 pairs=0 end=$(($(now) + {PAIRS_SECONDS}000000))
+while [ "$took" -lt 20000 ] && [ "$(now)" -lt "$end" ]; do
+  n=$((n * 2)) found=$(one first "$1" 0) took=${{found##* }}
+  [ "$took" -gt 0 ] || {{ found=${{found% *}}; took=${{found#* }}; }}
+done
+n=$((n * 100000 / took))
+while [ "$pairs" -lt {PAIRS} ] && [ "$(now)" -lt "$end" ]; do
+  one alone "$2" 0; one alone "$2" 0
+  one beside "$1" 1 & one beside "$1" 1; wait
+  pairs=$((pairs + 1))
+done"""
+
+
+def pairing(seen: CheckRequest) -> Iterator[Finding]:
+    """What is gained by two builds at the same time: equal loops, in turns and two at once. Takes some seconds."""
+    host, entry = seen.host, seen.entry
+    if lock.holder(host) or missing(host, ["taskset"]):  # it would disturb what is measured there
+        return
+    cores = ask(host, ALLOWED) or "0"
+    core = shared_cores(entry, cores, 1, server=False).client_cpus
+    command = ("sh", "-c", _PAIRS, "pairs", core, entry.client_cpus or entry.server_cpus or cores)
+    if found := ask(host, Fact(command, read_pairs)):
+        yield ok("pairs", f"the {pairs_sentence('equal loops', *found)}")
+
+
+def read_pairs(text: str) -> tuple[float, float | None, float] | None:
+    """S.d. of the ratio of two loops at the same time, of that of their CPU times, and of that of two in turns."""
+    runs = [line.split() for line in text.splitlines()]
+
+    def varies(name: str, column: int) -> float | None:
+        logs = [math.log(took) if (took := int(run[column])) > 0 else None for run in runs if run[0] == name]
+        return spread(zip(logs[::2], logs[1::2], strict=False))
+
+    beside, alone = varies("beside", 1), varies("alone", 1)
+    return None if beside is None or alone is None else (beside, varies("beside", 2), alone)

@@ -37,7 +37,7 @@ SPARE = 0.05  # of the memory, which has to be left with both
 
 # Waits until both have begun; ends the wait of both at once. It may be run again where a connection was lost.
 _GO = '[ -e "$1/gone" ] || { exec 3>"$1/go" 4>"$2/go"; : >"$1/gone"; exec 3>&- 4>&-; }'
-_ALLOWED = Fact(("cat", "/proc/self/status"), lambda text: _field(text, "Cpus_allowed_list"))
+ALLOWED = Fact(("cat", "/proc/self/status"), lambda text: _field(text, "Cpus_allowed_list"))
 _MEMORY = Fact(("cat", "/proc/meminfo"), lambda text: (_kib(text, "MemAvailable"), _kib(text, "MemTotal")))
 
 
@@ -80,7 +80,7 @@ def _listed(cores: Sequence[int]) -> str:
 
 def rounds_on(context: RunContext, succeeded: Callable[[], None], *, server: bool) -> "Rounds":
     """Rounds in a context of runs in turns."""
-    allowed = ask(context.host, _ALLOWED) or "0"
+    allowed = ask(context.host, ALLOWED) or "0"
     entry = shared_cores(context.entry, allowed, context.workload.threads, server=server)
     return Rounds(replace(context, entry=entry), succeeded)
 
