@@ -1,6 +1,7 @@
 """The picture of a hunt, with a fixed clock, in terminals of many sizes."""
 
 import io
+import re
 from contextlib import closing
 from dataclasses import replace
 
@@ -9,7 +10,17 @@ from rich.cells import cell_len
 from rich.console import Console, Group
 
 from example_hunt import SampleHunt, followed
-from perfbisect.core.domain.events import BuildStarted, Commit, Decided, Event, RunFinished, RunProgress, Warned
+from perfbisect.core.domain.events import (
+    BuildStarted,
+    Commit,
+    Decided,
+    Event,
+    PairingChosen,
+    RunFinished,
+    RunProgress,
+    Warned,
+)
+from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.orders import (
     Inconclusive,
     Interval,
@@ -138,6 +149,38 @@ def test_the_strip_shows_where_was_tested(events: Events, views: list[ViewModel]
     assert axis[1] == UNICODE.good and axis[60] == UNICODE.bad and axis[1 + 29] == UNICODE.skipped
     assert len(axis) == len(names) == 61
     assert names.startswith(" v1.0 ") and names.endswith(" v1.1")
+
+
+def together(view: ViewModel, *pairs: tuple[float, float]) -> ViewModel:
+    """The view after pairs of the bad end beside the good one, with these rates."""
+    for number, rates in enumerate(pairs):
+        for candidate, rate in zip((view.state.node[view.state.commits[-1]], 0), rates, strict=True):
+            facts = RunFacts(
+                view.sha(candidate), "key", "visit", "local", 0.0, 1.0, int(rate), {}, (), {}, {}, round=f"r{number}"
+            )
+            view = update(view, RunFinished(candidate, facts), 0.0)
+    return view
+
+
+def test_pairs_are_shown_as_pairs_while_they_are_made(events: Events, views: list[ViewModel]) -> None:
+    before, now = moment(events, views, Purpose.CONFIRM, 7)
+    view = together(before, *((900.0 * rate, 1000.0 * rate) for rate in (5, 1, 2, 3, 4)))
+    shown = picture(view, 90, 50, now)
+    place = next(place for place, line in enumerate(shown) if " beside " in line)
+    bad, good = (view.commit(each).short for each in (len(view.state.commits) - 1, 0))
+    assert shown[place] == f" ● {bad} beside ○ {good}, QPS: ×0.900 in 5 pairs"
+    latest = shown[place + 1 : place + 5]
+    assert [line.split(" · ")[1] for line in latest] == [f"{900 * n:,} beside {1000 * n:,}" for n in (4, 3, 2, 1)]
+    assert all(re.search(r"●━*○ +×0\.900 · ", line) for line in latest)
+    starts = [line.index("●") for line in latest]
+    assert starts == sorted(starts, reverse=True), "what disturbs both moves both"
+    assert not shown[place + 5]
+    assert any("@==" in line for line in picture(view, 90, 50, now, ASCII))
+    by_cpu = with_state(view, pairing=PairingChosen(True, "", by_cpu=True))
+    assert not any(" beside " in line for line in picture(by_cpu, 90, 50, now)), "no CPU time was counted"
+    assert not any(" beside " in line for line in picture(before, 90, 50, now)), "runs in turns are no pairs"
+    for height in range(1, 30):
+        assert len(picture(view, 90, height, now)) <= height
 
 
 def test_a_range_wider_than_the_terminal_is_binned() -> None:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from contextlib import closing
 from dataclasses import replace
 
@@ -97,6 +98,25 @@ def test_the_picture_has_the_ratios_so_far() -> None:
     view.close()
     assert isinstance(console.file, io.StringIO)
     assert "4 of 12 runs" in console.file.getvalue().rpartition("\x1b[?1049l")[2]
+
+
+def test_pairs_of_a_trial_are_shown_as_pairs() -> None:
+    begun = [entry for entry in events() if not isinstance(entry[1], RunFinished)]
+    pairs = [
+        (
+            1100.0,
+            RunFinished(
+                number, replace(sample.run(0, 0.0, qps=qps), commit=BUILDS[number].commit, round="r1"), "", 0, 0
+            ),
+        )
+        for number, qps in ((1, 900.0), (0, 1000.0))
+    ]
+    console = Console(file=io.StringIO(), force_terminal=True, width=100, height=24, color_system=None)
+    view = LiveScreen(console, {3: "comparison"}, now=lambda: 1101.0)
+    view.show(3, [*begun, *pairs])
+    shown = "\n".join(line.plain for line in view.picture(24))
+    view.close()
+    assert re.search(r"● v2\S* beside ○ v1, QPS: ×0\.900 in 1 pair\n ●━+○ +×0\.900 · 900 beside 1,000", shown), shown
 
 
 def test_a_resumed_trial_recalls_what_was_measured() -> None:

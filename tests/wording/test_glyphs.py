@@ -5,7 +5,7 @@ from dataclasses import astuple
 import pytest
 from rich.cells import cell_len
 
-from perfbisect.wording.glyphs import ASCII, UNICODE, bar, glyphs_for, sparkline, writable
+from perfbisect.wording.glyphs import ASCII, UNICODE, bar, dumbbell, glyphs_for, sparkline, writable
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,18 @@ def test_a_sparkline_starts_at_zero_and_shows_the_latest() -> None:
     assert sparkline([0.0, 50.0, 100.0], 100.0, 10, UNICODE) == "▁▅█"
     assert sparkline(list(range(100)), 100.0, 3, UNICODE) == "███"
     assert sparkline([], 0.0, 5, UNICODE) == ""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "drawn"),
+    [(2.0, 1.0, "●━━━━━━━○"), (1.0, 1.5, "○━━━●"), (1.5, 2.0, "    ○━━━●"), (1.25, 1.25, "  ●"), (1.0, 1.1, "○●")],
+)
+def test_a_dumbbell_joins_two_values(before: float, after: float, drawn: str) -> None:
+    assert dumbbell(before, after, (1.0, 2.0), 9, UNICODE) == drawn
+
+
+def test_values_that_are_all_equal_are_one_sign() -> None:
+    assert dumbbell(3.0, 3.0, (3.0, 3.0), 9, ASCII) == "@"
 
 
 def test_a_bar_has_one_length() -> None:

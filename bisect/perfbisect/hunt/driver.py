@@ -19,7 +19,6 @@ from perfbisect.core.domain.events import (
     Decided,
     Event,
     LabEvent,
-    PairingChosen,
 )
 from perfbisect.core.domain.facts import BUILDING
 from perfbisect.core.domain.orders import CodePlacement, Measure, Verdict, first_step, named_steps
@@ -29,7 +28,7 @@ from perfbisect.errors import EndFailed, NothingToCompare, PerfBisectError, RunF
 from perfbisect.hunt.loop import Planner, Workers, run
 from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, outlook
 from perfbisect.lab.guarded_lab import Lab
-from perfbisect.wording.reasons import pairing_sentence
+from perfbisect.wording.reasons import pairing_chosen
 
 T = TypeVar("T")
 Numbered = tuple[int, TimedEvent]  # the number of a member, and what happened
@@ -78,8 +77,7 @@ class Member:
         """Enter a decision, and once what it shows of the length of the hunt."""
         yield self.log.append(event)
         if event.decision.ways and not self.log.pairing:
-            ways = event.decision.ways
-            yield self.log.append(PairingChosen(ways.together, pairing_sentence(ways), ways.by_cpu))
+            yield self.log.append(pairing_chosen(event.decision.ways))
         if self.problem and not self.warned and (warning := outlook(self.problem, event.decision, self.log)):
             self.warned = True
             yield self.log.append(warning)

@@ -27,6 +27,7 @@ from perfbisect.report.document import (
 )
 from perfbisect.report.story import BuiltAhead, Case, Story
 from perfbisect.wording.functions import beyond, notes, unit_of, waits_of
+from perfbisect.wording.glyphs import UNICODE, dumbbell
 from perfbisect.wording.quantities import (
     MISSING,
     between,
@@ -101,7 +102,7 @@ def facts(story: Story) -> Iterator[tuple[str, str]]:
     yield "workload", f"{settings.workload}{changed}; metric {metric_title(settings.metric)}"
     for name, text in (
         ("chosen", story.why_metric),
-        ("pairing", story.why_pairing),
+        ("pairing", story.pairing.why if story.pairing else ""),
         ("together", story.together),
         ("command", settings.quick.run if settings.quick else ""),
         *(("patch", text) for text in patches(story)),
@@ -176,8 +177,8 @@ def of_case(story: Story, place: int, draw: Draw | None) -> Iterator[Section]:
         yield Section("Another plan", said, f"{anchor}-plans", quiet=True, within=True)
     why: tuple[Part, ...] = (Prose((case.why,)), *counters(case), Notes(tuple((text, "") for text in missing(case))))
     yield Section(f"Why {commit.short}", why, f"{anchor}-why", within=True)
-    if case.pairs:
-        yield Section("At the same time", (pairs(case),), f"{anchor}-pairs", quiet=True, within=True)
+    if case.pairs and not draw:
+        yield Section("At the same time", (pairs(case),), quiet=True)
     if draw:
         yield from draw(place)
     elif tables := tuple(function_tables(case.explanation)):
@@ -185,23 +186,30 @@ def of_case(story: Story, place: int, draw: Draw | None) -> Iterator[Section]:
 
 
 WIDE = 24  # columns of a dumbbell
+PAIRS = 40  # that text shows
 
 
 def pairs(case: Case) -> Table:
-    """Each round of the commit and a parent: what both needed at the same time, as a dumbbell."""
-    every = [each for pair in case.pairs for each in pair]
-    low, span = min(every), max(max(every) - min(every), 1e-12)
-    rows = []
-    for before, after in case.pairs:
-        ends = sorted((round((each - low) / span * (WIDE - 1)), sign) for each, sign in ((before, "○"), (after, "●")))
-        (first, left), (last, right) = ends
-        drawn = " " * first + (left + "━" * (last - first - 1) + right if last > first else "●")
-        rows.append(row(figure(before), figure(after), f"×{decimals(after / before, 3)}", drawn))
-    title = UNITS.get(case.pairs_metric, metric_title(case.pairs_metric))
+    """The latest rounds of the commit and a parent: what both needed at the same time, as a dumbbell."""
+    shown = case.pairs[-PAIRS:]
+    every = [each for pair in shown for each in pair]
+    rows = [
+        row(
+            figure(before), figure(after), f"×{decimals(after / before, 3)}",
+            dumbbell(before, after, (min(every), max(every)), WIDE, UNICODE),
+        )
+        for before, after in shown
+    ]  # fmt: skip
+    latest = f"the latest {PAIRS} of {count(len(case.pairs), 'pair')}" if len(case.pairs) > PAIRS else "each pair"
     return Table(
         ("parent ○", "commit ●", "ratio", ""), tuple(rows), ("parent ○", "commit ●", "ratio"),
-        above=(f"{title} of both, in each pair:",),
+        above=(f"{pairs_title(case)} of both, in {latest}:",),
     )  # fmt: skip
+
+
+def pairs_title(case: Case) -> str:
+    """What is compared in rounds."""
+    return UNITS.get(case.pairs_metric, metric_title(case.pairs_metric))
 
 
 def counters(case: Case) -> Iterator[Table]:

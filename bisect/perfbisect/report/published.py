@@ -42,6 +42,7 @@ def of_trial(made: Trial) -> dict[str, Any]:
         "settings": msgspec.to_builtins(made.request),
         "host": made.host,
         "skips": made.skips,
+        "pairing": made.pairing,
     }
     if made.request.kind is TrialType.NOISE:
         return found | of_noise(made)

@@ -137,7 +137,7 @@ class Reader:
             again=again,
             go_on=go_on,
             why_metric=state.why_metric,
-            why_pairing=state.pairing.why if state.pairing else "",
+            pairing=state.pairing,
         )
 
     def sentences(self, verdict: Verdict, hosts: Sequence[str]) -> tuple[str, ...]:
@@ -197,8 +197,8 @@ class Reader:
     @property
     def pairs_metric(self) -> str:
         """What is compared in rounds."""
-        chosen = self.state.pairing
-        return "cpu/o" if chosen is not None and chosen.by_cpu else self.settings.metric
+        chosen, metric = self.state.pairing, self.settings.metric
+        return chosen.compared(metric) if chosen else metric
 
     def pairs(self, step: Step) -> Iterator[tuple[float, float]]:
         """The metric of a parent and of the commit in each round in which both were measured."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from perfbisect.core.domain.events import Commit
+from perfbisect.core.domain.events import Commit, PairingChosen
 from perfbisect.core.domain.facts import HostFacts
 from perfbisect.core.domain.orders import Effect, Interval
 from perfbisect.core.domain.settings import Settings
@@ -134,7 +134,7 @@ class Story:
     again: str  # the command that repeats this hunt
     go_on: str  # the command that resumes it
     why_metric: str = ""  # a sentence, where `--metric auto` has chosen it
-    why_pairing: str = ""  # a sentence, where it was chosen how builds are compared
+    pairing: PairingChosen | None = None  # where it was chosen how builds are compared
     together: str = ""  # with which hunts it shares its builds, in words
     proofs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # p5 → what it shows, a sentence each
 

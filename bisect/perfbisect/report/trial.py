@@ -103,6 +103,8 @@ def facts(trial: Trial) -> Iterator[tuple[str, str]]:
     yield "builder", ", ".join(filter(None, (request.builder, request.variant)))
     how = f"{count(request.rounds, 'round')} of {count(request.runs, 'run')} each"
     yield "measured", f"{', '.join((metric_title(request.metric), *changed))}; {how}"
+    if trial.pairing:
+        yield "pairing", trial.pairing.why
     if trial.origin:
         yield "origin", imported(trial)
     yield "host", host_line(trial.host)

@@ -1,5 +1,6 @@
 """The candidates of a range: as a line, with how probable each is and where was tested; and a table of those tested."""
 
+from collections.abc import Callable, Sequence
 from statistics import median
 
 import numpy as np
@@ -8,13 +9,14 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from perfbisect.core.domain.events import Commit
-from perfbisect.core.domain.metrics import comparable, shown, unit
+from perfbisect.core.domain.facts import RunFacts, pairs_of
+from perfbisect.core.domain.metrics import comparable, shown, unit, value
 from perfbisect.core.inference.hunt_state import Classification, classify
 from perfbisect.ui.view_model import Building, ViewModel
-from perfbisect.wording.glyphs import Glyphs
-from perfbisect.wording.quantities import builds, chance, clock, compared, duration, figure
+from perfbisect.wording.glyphs import Glyphs, dumbbell
+from perfbisect.wording.quantities import builds, chance, clock, compared, count, decimals, duration, figure
 from perfbisect.wording.table import GAP, aligned
-from perfbisect.wording.text import printable
+from perfbisect.wording.text import metric_title, printable
 from perfbisect.wording.verdicts import classification_name
 
 MARKS = {  # style, and name of the sign; where one column has several candidates, the last of these is shown
@@ -102,6 +104,41 @@ def names(view: ViewModel, columns: int, width: int, glyphs: Glyphs) -> Text:
     if room < len(legend) + 6 and len(line) + len(legend) + 4 <= width:
         line.append("    ").append_text(legend)
     return line
+
+
+PAIRS = 4  # the latest rounds, each on a line
+RECENT = 400  # entries of a log, among which pairs are looked for
+
+
+def pairs(runs: Sequence[RunFacts], metric: str, name: Callable[[str], str], room: int, glyphs: Glyphs) -> list[Text]:
+    """The latest pairs of the two builds that are measured at the same time, newest first; none while runs are in turns.
+
+    ``name`` gives that of the build of a commit.
+    """
+    made = [*pairs_of(runs)]
+    if not made or not runs[-1].round:
+        return []
+    both = [run.commit for run in made[-1]]
+    values = ((value(low, metric), value(high, metric)) for high, low in made if [high.commit, low.commit] == both)
+    known = [(low, high) for low, high in values if low and high]
+    if not known:
+        return []
+    latest, size = known[: -PAIRS - 1 : -1], max(5, min(60, room - 36))
+    span = min(map(min, latest)), max(map(max, latest))
+    one, other = (glyphs.good, "bold"), (glyphs.bad, STYLES[Classification.NOW])
+    typically = f"×{decimals(median(high / low for low, high in known), 3)} in {count(len(known), 'pair')}"
+    behind = f", {metric_title(metric)}: {typically}"
+    lines = [Text.assemble(other, f" {name(both[0])} beside ", one, f" {name(both[1])}{behind}")]
+    for low, high in latest:
+        drawn = Text(dumbbell(low, high, span, size, glyphs), "dim")
+        for sign, style in (one, other):
+            if (place := drawn.plain.find(sign)) >= 0:
+                drawn.stylize(f"not dim {style}", place, place + 1)
+        drawn.pad_right(size - len(drawn))
+        lines.append(
+            Text.assemble(drawn, f"  ×{decimals(high / low, 3)} {glyphs.dot} {figure(high)} beside {figure(low)}")
+        )
+    return lines
 
 
 SUBJECT_MOST = 44

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from rich.cells import cell_len
 from rich.text import Text
 
+from perfbisect.core.domain.events import RunFinished
 from perfbisect.core.domain.metrics import shown, shown_metric, unit
-from perfbisect.ui.candidates import strip, table
+from perfbisect.ui.candidates import RECENT, pairs, strip, table
 from perfbisect.ui.view_model import Building, Running, ViewModel, minutes_left, within
 from perfbisect.wording.glyphs import ASCII, UNICODE, Glyphs, bar, sparkline, writable
 from perfbisect.wording.quantities import (
@@ -45,12 +46,13 @@ def lines(view: ViewModel, width: int, height: int | None, now: float, glyphs: G
         Section(header(view, room, now, glyphs), 8),
         Section(strip(view, room, glyphs), 6),
         Section(verdict(view, room) if view.state.verdict else in_progress(view, room, now, glyphs), 9),
+        Section(in_pairs(view, room, glyphs), 4),
         Section(belief(view, room, glyphs), 7),
         Section(warnings(view, room, whole=height is None), 3),
         Section([Text(line, "dim") for line in folded(chosen(view), room, "", 3)], 2),
     ]
     rows, airy = share_out(around, len(view.rows) + 1, height)
-    around.insert(3, Section(table(view, room, rows - 1) if rows > 1 else [], 5))
+    around.insert(4, Section(table(view, room, rows - 1) if rows > 1 else [], 5))
     return drawn(around, width, glyphs, airy=airy)
 
 
@@ -215,6 +217,16 @@ def run_line(view: ViewModel, run: Running, room: int, now: float, glyphs: Glyph
     size = max(5, min(60, room - 36))
     drawn = sparkline(run.samples, view.top, size, glyphs)
     return Text.assemble((drawn, "cyan"), (" " * (size - len(drawn))), "  ", behind)
+
+
+def in_pairs(view: ViewModel, room: int, glyphs: Glyphs) -> list[Text]:
+    """The latest pairs, while there is no verdict."""
+    state = view.state
+    if state.verdict:
+        return []
+    metric = state.pairing.compared(view.metric) if state.pairing else view.metric
+    runs = [event.facts for _, event in state.log[-RECENT:] if isinstance(event, RunFinished)]
+    return pairs(runs, metric, lambda sha: state.row(sha).commit.short, room, glyphs)
 
 
 def belief(view: ViewModel, room: int, glyphs: Glyphs) -> list[Text]:

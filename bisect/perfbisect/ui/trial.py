@@ -21,6 +21,7 @@ from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.settings import TrialRequest
 from perfbisect.core.domain.trials import Trial
 from perfbisect.core.stats.paired_comparison import levels, paired
+from perfbisect.ui.candidates import RECENT, pairs
 from perfbisect.ui.screen import Section, both_ends, drawn, folded, share_out
 from perfbisect.ui.view_model import Building, Report, Running, TimedEvent, ViewModel, activity_after, recalled
 from perfbisect.wording.glyphs import Glyphs, bar
@@ -188,12 +189,21 @@ def picture(view: TrialView, width: int, height: int | None, now: float, glyphs:
     around = [
         Section([both_ends(what, time, room, glyphs, "bold", ""), progress], 8),
         Section(doing, 9),
+        Section(in_pairs(trial, room, glyphs) if view.ended is None else [], 4),
         Section(warnings, 3),
     ]
     ratios = [*ratio_lines(trial, room)]
     rows, airy = share_out(around, len(ratios), height)
-    around.insert(2, Section([Text(line) for line in ratios[:rows]], 5))
+    around.insert(3, Section([Text(line) for line in ratios[:rows]], 5))
     return drawn(around, width, glyphs, airy=airy)
+
+
+def in_pairs(trial: Trial, room: int, glyphs: Glyphs) -> list[Text]:
+    """The latest pairs."""
+    metric = trial.pairing.compared(trial.request.metric) if trial.pairing else trial.request.metric
+    runs = trial.runs[-RECENT:]
+    names = {run.facts.commit: printable(trial.request.subjects[run.subject].name) for run in runs}
+    return pairs([run.facts for run in runs], metric, names.__getitem__, room, glyphs)
 
 
 def activity(view: TrialView, host: str, doing: Building | Running | None, now: float) -> str:

@@ -72,3 +72,13 @@ def bar(fraction: float, width: int, glyphs: Glyphs) -> tuple[str, str]:
     """The two parts of a progress bar: done, and still to do."""
     done = int(min(1.0, max(0.0, fraction)) * width)
     return glyphs.done * done, glyphs.todo * (width - done)
+
+
+def dumbbell(before: float, after: float, span: tuple[float, float], width: int, glyphs: Glyphs) -> str:
+    """Two values that belong together in ``width`` columns, from the lower to the upper end of ``span``."""
+    low, size = span[0], max(span[1] - span[0], 1e-12)
+    ends = sorted(
+        (round((each - low) / size * (width - 1)), sign) for each, sign in ((before, glyphs.good), (after, glyphs.bad))
+    )
+    (first, left), (last, right) = ends
+    return " " * first + (left + glyphs.done * (last - first - 1) + right if last > first else glyphs.bad)

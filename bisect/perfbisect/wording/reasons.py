@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
+from perfbisect.core.domain.events import PairingChosen
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.orders import Interval, NotReproduced, Ways
 from perfbisect.core.domain.settings import Direction
@@ -276,18 +277,15 @@ def pairs_sentence(what: str, noise: float, of_cpu: float | None, turns: float) 
     return f"{said}: {'--pairing auto gains here' if gains else 'nothing is gained by pairs here'}"
 
 
-def pairing_sentence(ways: Ways) -> str:
-    """How builds are compared from here on, and what the ends have shown both ways."""
-    what = " of CPU times" * ways.by_cpu
-    noises = (
-        f"at the same time their ratio{what} varies by {percent(ways.in_rounds)}, in turns by {percent(ways.in_turns)}"
-    )
+def pairing_chosen(ways: Ways, good: str = "good", bad: str = "bad") -> PairingChosen:
+    """How builds are compared from here on, with a sentence that says what the ends have shown both ways."""
+    noise = percent(ways.in_turns)
     if ways.clear:
-        seen = f"they show the difference at once, {change(ways.alone.middle)}, where a ratio varies by {percent(ways.in_turns)}"
-        return f"Builds are measured in turns: {seen}."
-    if ways.together:
-        return f"Builds are measured two at the same time: {noises}."
-    if ways.lost:
-        seen = f"bad has {ratio(ways.beside)} of good, and {ratio(ways.alone)} in turns"
-        return f"Builds are measured in turns: at the same time {seen}, so that two disturb each other."
-    return f"Builds are measured in turns: {noises}."
+        seen = f"they show the difference at once, {change(ways.alone.middle)}, where a ratio varies by {noise}"
+        return PairingChosen(False, f"Builds are measured in turns: {seen}.")
+    beside = f"{bad} has {ratio(ways.beside)} of {good}{' by CPU time' * ways.by_cpu}"
+    noises = f"the ratio varies by {percent(ways.in_rounds)} and by {noise}"
+    seen = f"{beside} at the same time and {ratio(ways.alone)} in turns, {noises}"
+    way = "two at the same time" if ways.together else "in turns"
+    why = printable(f"Builds are measured {way}: {seen}{', so two disturb each other' * ways.lost}.")
+    return PairingChosen(ways.together, why, ways.by_cpu, alone=ways.alone, beside=ways.beside)

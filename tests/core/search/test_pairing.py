@@ -17,7 +17,8 @@ from perfbisect.core.search.decide import decide
 from perfbisect.core.search.pairing import ROUNDS
 from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.world import Habits, World
-from perfbisect.wording.reasons import pairing_sentence
+from perfbisect.wording.quantities import ratio
+from perfbisect.wording.reasons import pairing_chosen
 
 LINE = Graph.line(40)
 SHARED = Habits(noise=0.15, own_noise=0.005, layout=0.001, outliers=0.0)  # a shared machine
@@ -89,12 +90,21 @@ def test_what_was_chosen_is_said_with_its_figures() -> None:
         assert isinstance(decision.order, Measure)
         log += world.measure(decision.order)
     assert decision.ways.together
-    assert "Builds are measured two at the same time: " in pairing_sentence(decision.ways)
+    alone, beside = decision.ways.alone, decision.ways.beside
+    chosen = pairing_chosen(decision.ways)
+    assert (chosen.together, chosen.alone, chosen.beside) == (True, alone, beside)
+    assert beside.low < 0.95 < beside.high < alone.high, "together it is known better"
+    both = f"bad has {ratio(beside)} of good at the same time and {ratio(alone)} in turns, the ratio varies by "
+    assert chosen.why.startswith(f"Builds are measured two at the same time: {both}")
     noises = decision.ways.in_rounds, decision.ways.in_turns
     assert noises[0] < noises[1] / 5
     lost = Ways(False, 0.1, 0.01, decision.ways.alone, decision.ways.beside, lost=True)
-    assert "two disturb each other" in pairing_sentence(lost)
-    assert pairing_sentence(replace(lost, lost=False)).startswith("Builds are measured in turns: ")
+    assert "two disturb each other" in pairing_chosen(lost).why
+    named = pairing_chosen(replace(lost, lost=False, by_cpu=True), "v1", "v2\x1b")
+    assert named.why.startswith("Builds are measured in turns: v2\\x1b has ")
+    assert " of v1 by CPU time at the same time and " in named.why
+    clear = pairing_chosen(replace(lost, clear=True))
+    assert (clear.alone, clear.beside) == (None, None), "only one way was measured"
 
 
 def run(commit: str, seconds: float, cpu: float, key: str) -> tuple[float, RunFinished]:

@@ -302,6 +302,26 @@ def test_small_frames_are_left_out_and_large_ones_stay() -> None:
     assert len(names) <= flame.MOST + 3
 
 
+def test_pairs_are_joined_and_their_ratio_is_below_them() -> None:
+    pairs = [(100.0 * noise, 95.0 * noise) for noise in (1.0, 1.3, 0.7)]
+    drawing = charts.dumbbells(pairs, "QPS")
+    assert len(re.findall('<circle [^>]*class="good"', drawing)) == len(re.findall('class="bad"', drawing)) == 3
+    below = re.findall('<circle [^>]*cy="([^"]*)" r="4"></circle>', drawing)
+    assert len(below) == 3, "the ratios, in no colour"
+    assert len(set(below)) == 1, "what moves both moves no ratio"
+    assert "×0.950" in drawing
+    assert "<title>pair 2: 130, 124, ×0.950</title>" in drawing
+    assert ">1</text>" in drawing
+
+
+def test_of_many_pairs_the_latest_are_drawn_and_labels_do_not_meet() -> None:
+    latest = [(100.0, 101.0), (100.0, 99.0), (100.0, 99.9)] * (charts.LATEST // 3)
+    drawing = charts.dumbbells([(1.0, 1.0), *latest], "QPS")
+    assert drawing.count("<title>") == charts.LATEST
+    assert "×0.999</text>" in drawing
+    assert ">1</text>" not in drawing
+
+
 def test_a_stack_may_be_very_deep() -> None:
     stack = ";".join(f"f{number}" for number in range(5000))
     assert flame_graph({stack: 1.0}, {stack: 2.0}, "µs")

@@ -146,6 +146,16 @@ def test_why_a_metric_was_chosen_is_said(history: History) -> None:
     assert "metric QPS chosen The metric is QPS, which shows <most>. " in read.shown
 
 
+def test_pairs_are_a_drawing(history: History) -> None:
+    story, drawn = read_hunt(history, sample.write(history))
+    (case,) = story.cases
+    paired = replace(story, cases=(replace(case, pairs=((20.0, 15.0), (30.0, 22.5)), pairs_metric="cpu/o"),))
+    said = [hunt_page(each, drawn, lambda *_: None, None) for each in (story, paired)]
+    assert ["At the same time" in text for text in said] == [False, True]
+    assert 'aria-label="cpu/o, µs of both builds in each pair, and their ratio"' in said[1]
+    assert "━" not in said[1]
+
+
 def test_an_unfinished_hunt_has_a_page(history: History) -> None:
     hunt = sample.begin(history)
     read = Reader(hunt_page(*read_hunt(history, hunt), lambda *_: ("", 0), None))

@@ -15,7 +15,7 @@ from perfbisect.core.domain.facts import (
     RunFacts,
     SkipFacts,
 )
-from perfbisect.core.domain.orders import ALL_FREE, Decision, Fleet, Purpose, Verdict
+from perfbisect.core.domain.orders import ALL_FREE, Decision, Fleet, Interval, Purpose, Verdict
 from perfbisect.core.domain.settings import TrialRequest
 
 
@@ -103,6 +103,12 @@ class PairingChosen:
     why: str  # a sentence
     by_cpu: bool = False  # rounds are compared by CPU time in place of time
     host: str = ""
+    alone: Interval | None = None  # bad against good in turns, and in rounds, where both ways were measured
+    beside: Interval | None = None
+
+    def compared(self, metric: str) -> str:
+        """What is compared in rounds, where ``metric`` is in turns."""
+        return "cpu/o" if self.by_cpu else metric
 
 
 @dataclass(frozen=True, slots=True)

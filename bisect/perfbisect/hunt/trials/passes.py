@@ -36,7 +36,7 @@ from perfbisect.lab.build.links import LayoutSeeds
 from perfbisect.lab.guarded_lab import GuardedLab, Lab
 from perfbisect.lab.host_lab import Earlier
 from perfbisect.store.history import History
-from perfbisect.wording.reasons import pairing_sentence
+from perfbisect.wording.reasons import pairing_chosen
 
 BOTH = 2  # rounds in turns, before builds are measured at the same time
 PAIRS = 8  # runs of a build beside itself, which show how much a pair varies
@@ -150,7 +150,7 @@ class TrialCourse:
             entries, {commit: node for node, commit in enumerate(commits)}, request.metric, self.log.began
         )
         if not trial.pairing and (ways := ways_of(seen)):
-            yield PairingChosen(ways.together, pairing_sentence(ways), ways.by_cpu)
+            yield pairing_chosen(ways, *(subject.name for subject in request.subjects[:2]))
 
     def _check_builds(self) -> None:
         request = self.log.trial.request

@@ -12,9 +12,9 @@ from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.explain.evidence import Explanation, FunctionRow
 from perfbisect.core.explain.profiles import short, split
 from perfbisect.report.document import Cell, Figure, Prose, Row, Section, Table, row
-from perfbisect.report.hunt import COSTS, TONES, costs_of, document, profiled
+from perfbisect.report.hunt import COSTS, TONES, costs_of, document, pairs_title, profiled
 from perfbisect.report.page import pages
-from perfbisect.report.page.charts import by_second, posterior, timeline
+from perfbisect.report.page.charts import by_second, dumbbells, posterior, timeline
 from perfbisect.report.page.flame import flame_graph
 from perfbisect.report.reader import Drawn
 from perfbisect.report.story import Case, DiffOf, Story
@@ -26,6 +26,7 @@ HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@ ?(.*)")
 LONGEST = 400  # characters of a line that are shown
 LETTERS = 250_000  # of a diff, as it is written in the page
 SMALL, MOST = 0.005, 40  # functions: share of the whole difference from which on one is listed; how many
+PAIRED = "each line is a pair that ran at the same time; below, their ratios with the median"
 OPEN = 3  # files that are unfolded where no function is known
 
 
@@ -97,6 +98,10 @@ def drawn_case(story: Story, drawn: Drawn, diff_of: DiffOf, place: int) -> Itera
     case, anchor = story.cases[place], f"case-{place + 1}"
     found, profiles = case.explanation, drawn.profiles if place == 0 else None
     yield from runs(story, case, anchor, drawn)
+    if case.pairs:
+        legend = (("parent", "parent"), ("culprit", "commit"), ("muted", PAIRED))
+        drawing = Figure(partial(dumbbells, case.pairs, pairs_title(case)), legend=legend)
+        yield Section("At the same time", (drawing,), f"{anchor}-pairs", within=True)
     files, note = change(case, anchor, diff_of, names_of(found))
     tables = tuple(functions(found, files))
     if tables:

@@ -106,6 +106,41 @@ def in_time(run: Timed, place: int, of: int, scale: Scale) -> Markup:
     return element("g", title, area, *marks, class_=run.side)
 
 
+BELOW = 80.0  # height of the ratios of pairs
+LEFT = 0.1  # of the width, for their ticks
+
+
+def dumbbells(pairs: Sequence[tuple[float, float]], unit: str) -> Markup:
+    """The latest pairs in order of time: what both builds needed, joined by a line, and below it the ratio of the two.
+
+    What disturbs a pair moves both of its ends, and not its ratio.
+    """
+    shown = pairs[-LATEST:]
+    found = [after / before for before, after in shown]
+    scale, lower = linear([one for pair in shown for one in pair]), linear([1.0, *found], margin=0.2)
+    base, width, middle = HEIGHT + LABEL, (1 - LEFT) / len(shown), median(found)
+
+    def below(ratio: float) -> float:
+        return base + BELOW * (1 - lower(ratio))
+
+    marks = [grid(scale), across(LEFT, 1.0, below(1.0), "one"), across(LEFT, 1.0, below(middle), "median")]
+    names = {below(1.0): "1"} if abs(below(1.0) - below(middle)) > LABEL else {}
+    names[below(middle)] = f"×{decimals(middle, 3)}"
+    marks += [element("text", name, x="0%", y=y + 4, class_="tick left") for y, name in names.items()]
+    for place, (before, after) in enumerate(shown):
+        left, ratio = LEFT + place * width, found[place]
+        x, ends = percent(left + width / 2), (y_of(before, scale), y_of(after, scale))
+        title = element("title", f"pair {place + 1}: {figure(before)}, {figure(after)}, ×{decimals(ratio, 3)}")
+        area = element("rect", x=percent(left), width=percent(width), y=0.0, height=base + BELOW, class_="hover")
+        line = element("line", x1=x, x2=x, y1=ends[0], y2=ends[1], class_="interval")
+        dots = (
+            element("circle", cx=x, cy=y, r=4.0, class_=tone)
+            for tone, y in (("good", ends[0]), ("bad", ends[1]), (None, below(ratio)))
+        )
+        marks.append(element("g", title, area, line, *dots))
+    return chart(base + BELOW, f"{unit} of both builds in each pair, and their ratio", *marks, class_="timeline")
+
+
 MASS = 0.95  # of the commits that a line spans
 STEPS = 60  # lines at most; of more, those at even distances are drawn
 STEP = 9.0  # height of a line
