@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from perfbisect.errors import EnvironmentFailure, JobLost
+from perfbisect.errors import Cancelled, EnvironmentFailure, JobLost
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
 from waiting import finish, processes, until
@@ -183,6 +183,29 @@ def test_leaving_the_wait_kills_the_job(host: LocalHost, how: str) -> None:
             waiting.throw(KeyboardInterrupt)
     assert not processes(f"{MARK}.4")
     assert jobs.running(host) == ()
+
+
+def test_an_interrupted_start_leaves_nothing_that_runs(host: LocalHost) -> None:
+    """Whenever it comes: before there is a folder, before the leader has begun, and after it."""
+
+    def interrupt(*_: object) -> None:
+        raise Cancelled
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for after in range(1, 31):
+            with contextlib.suppress(Cancelled):
+                signal.setitimer(signal.ITIMER_REAL, after / 500)
+                shell(host, f"sleep {MARK}.7")
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                break
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert after > 1
+    jobs.kill_all(host)
+    until(lambda: not processes(f"{MARK}.7"))
+    assert all(path.read_text().strip() for path in Path(host.root, "jobs").glob("*/status"))
 
 
 def test_a_lost_job_is_an_error_and_nothing_of_it_runs_beside_its_repetition(host: LocalHost) -> None:

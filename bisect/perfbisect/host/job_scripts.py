@@ -143,6 +143,10 @@ done
 cat "$1/pid"
 """
 
+# Of a job whose start was interrupted: the leader writes its pid before it reads the command, so that it has either left its
+# pid, which is printed, or runs nothing any more.
+ABANDON = 'rm -f "$1/command"; cat "$1/pid" 2>/dev/null || rm -rf -- "$1"'
+
 # Prints the state: "running", "lost", "torn" for output that could not be written, or the exit status. A zombie has
 # ended: its parent does not reap it.
 STATE = """\

@@ -112,7 +112,7 @@ def start(
         started = host.run(["sh", "-c", job_scripts.START, "start", *arguments], env=search, stdin=command, check=False)
     except (KeyboardInterrupt, SystemExit, Cancelled):
         with contextlib.suppress(EnvironmentFailure):
-            kill(host, attach(host, kept))
+            _abandon(host, folder)
         raise
     if started.status == NOT_THERE:
         raise absent([argv[0]], host.name)
@@ -260,6 +260,13 @@ def kill_all(host: Host) -> None:
     with contextlib.suppress(EnvironmentFailure):
         for job in running(host):
             kill(host, job)
+
+
+def _abandon(host: Host, folder: PurePosixPath) -> None:
+    """End a job that may have begun or be about to: its leader does nothing once its command is not there."""
+    stat = host.run(["sh", "-c", job_scripts.ABANDON, "abandon", str(folder)]).stdout
+    if stat:
+        kill(host, _job(folder, stat))
 
 
 def remove(host: Host, job: Job) -> None:

@@ -162,7 +162,7 @@ def workers_of(
 
     workers: InlineWorkers | ThreadWorkers
     if len(sites) == 1 and not ahead:
-        workers = InlineWorkers(sites[0].host.name, lab(0))
+        workers = InlineWorkers(sites[0].host.name, lab(0), sites[0].host)
     else:
         members = [member(number, site) for number, site in enumerate(sites)]
         builders: list[BuildMember] = []

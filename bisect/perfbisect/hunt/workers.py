@@ -12,6 +12,8 @@ from perfbisect.clock import CLOCK
 from perfbisect.core.domain.events import BuildCancelled, Commit, LabEvent, Warned
 from perfbisect.core.domain.orders import BuildOrder, Measure
 from perfbisect.errors import Cancelled, EnvironmentFailure
+from perfbisect.host.jobs import kill_all
+from perfbisect.host.protocol import Host
 from perfbisect.hunt.event_queue import EventQueue
 from perfbisect.hunt.loop import UNLIMITED, Ended, NoBuildHosts
 from perfbisect.lab.builds import BuildLab
@@ -26,9 +28,10 @@ Subscribe = Callable[[Listener], AbstractContextManager[object]]  # forwards con
 class InlineWorkers(NoBuildHosts):
     """One host, whose lab works in the thread of the caller; so Ctrl-C interrupts the lab itself."""
 
-    def __init__(self, name: str, lab: Lab) -> None:
+    def __init__(self, name: str, lab: Lab, *measured_on: Host) -> None:
         self.hosts = (name,)
         self._lab = lab
+        self._measured_on = measured_on
         self._events: Generator[LabEvent] | None = None
 
     def submit(self, order: Measure) -> None:
@@ -40,18 +43,26 @@ class InlineWorkers(NoBuildHosts):
         assert self._events, "an order is under way"
         try:
             with _cancelled_after(_left(self.limit)):
-                return 0, next(self._events, Ended())
+                event = next(self._events, None)
         except Cancelled:
             self.minutes = self.limit[1]
-            self._events.close()
-            return 0, Ended()
+            self.stop()
         except EnvironmentFailure as failure:
+            self._events = None
             return 0, Ended(failure)
+        else:
+            if event:
+                return 0, event
+            self._events = None
+        return 0, Ended()
 
     def stop(self) -> None:
-        """End the order."""
+        """End the order, and a job that began at the moment of the interruption, of which the lab does not know yet."""
         if self._events:
             self._events.close()
+            self._events = None
+            for host in self._measured_on:
+                kill_all(host)
 
 
 def _left(limit: tuple[float, float]) -> float:

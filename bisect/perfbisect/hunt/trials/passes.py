@@ -192,7 +192,7 @@ def workers_of(course: TrialCourse, held: Mapping[str, HostLock]) -> InlineWorke
     if setup.builder.installed:  # each build is a host
         works = range(len(course.setup.workloads))
         lab = LabOfVisits({(work, number): each for work in works for number, each in enumerate(guarded)})
-    return InlineWorkers(setup.host.name, lab)
+    return InlineWorkers(setup.host.name, lab, *(site.host for site in setup.hosts))
 
 
 def labs_at(course: TrialCourse, site: PreparedHost, locks: HostLocks) -> LabOfVisits:
