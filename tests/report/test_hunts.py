@@ -318,9 +318,11 @@ def test_pairs_are_shown_as_pairs() -> None:
     assert all(before > after for before, after in case.pairs), "QPS of the parent, and of the commit"
     lines = printed(story).split("QPS of both, in each pair:\n")[1].splitlines()[:4]
     assert lines[0].split() == ["parent", "○", "commit", "●", "ratio"]
-    assert all(re.search(r"×0\.7\d\d +●━+○$", line) for line in lines[1:])
+    assert all(re.search(r"×0\.7\d\d  ─*●━+○─*$", line) for line in lines[1:])
     assert "QPS of both, in each pair:" in issue(story)
     many = replace(story, cases=(replace(case, pairs=((2.0, 1.0), *case.pairs * 20)),))
     shown = printed(many).split("QPS of both, in the latest 40 of 61 pairs:\n")[1]
     assert "×0.500" not in shown
     assert shown.count("━") > 40
+    lengths = {len(line) for line in shown.splitlines()[1:41]}
+    assert len(lengths) == 1, "all are drawn on one line of values"

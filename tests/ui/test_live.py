@@ -171,7 +171,7 @@ def test_pairs_are_shown_as_pairs_while_they_are_made(events: Events, views: lis
     assert shown[place] == f" ● {bad} beside ○ {good}, QPS: ×0.900 in 5 pairs"
     latest = shown[place + 1 : place + 5]
     assert [line.split(" · ")[1] for line in latest] == [f"{900 * n:,} beside {1000 * n:,}" for n in (4, 3, 2, 1)]
-    assert all(re.search(r"●━*○ +×0\.900 · ", line) for line in latest)
+    assert all(re.search(r"─*●━*○─*  ×0\.900 · ", line) for line in latest)
     starts = [line.index("●") for line in latest]
     assert starts == sorted(starts, reverse=True), "what disturbs both moves both"
     assert not shown[place + 5]

@@ -116,7 +116,7 @@ def test_pairs_of_a_trial_are_shown_as_pairs() -> None:
     view.show(3, [*begun, *pairs])
     shown = "\n".join(line.plain for line in view.picture(24))
     view.close()
-    assert re.search(r"● v2\S* beside ○ v1, QPS: ×0\.900 in 1 pair\n ●━+○ +×0\.900 · 900 beside 1,000", shown), shown
+    assert re.search(r"● v2\S* beside ○ v1, QPS: ×0\.900 in 1 pair\n ●━+○  ×0\.900 · 900 beside 1,000", shown), shown
 
 
 def test_a_resumed_trial_recalls_what_was_measured() -> None:

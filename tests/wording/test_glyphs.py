@@ -36,14 +36,20 @@ def test_a_sparkline_starts_at_zero_and_shows_the_latest() -> None:
 
 @pytest.mark.parametrize(
     ("before", "after", "drawn"),
-    [(2.0, 1.0, "●━━━━━━━○"), (1.0, 1.5, "○━━━●"), (1.5, 2.0, "    ○━━━●"), (1.25, 1.25, "  ●"), (1.0, 1.1, "○●")],
+    [
+        (2.0, 1.0, "●━━━━━━━○"),
+        (1.0, 1.5, "○━━━●────"),
+        (1.5, 2.0, "────○━━━●"),
+        (1.25, 1.25, "──●──────"),
+        (1.0, 1.1, "○●───────"),
+    ],
 )
 def test_a_dumbbell_joins_two_values(before: float, after: float, drawn: str) -> None:
-    assert dumbbell(before, after, (1.0, 2.0), 9, UNICODE) == drawn
+    assert "".join(dumbbell(before, after, (1.0, 2.0), 9, UNICODE)) == drawn
 
 
 def test_values_that_are_all_equal_are_one_sign() -> None:
-    assert dumbbell(3.0, 3.0, (3.0, 3.0), 9, ASCII) == "@"
+    assert dumbbell(3.0, 3.0, (3.0, 3.0), 9, ASCII) == ("", "@", "--------")
 
 
 def test_a_bar_has_one_length() -> None:

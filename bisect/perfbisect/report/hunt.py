@@ -196,7 +196,7 @@ def pairs(case: Case) -> Table:
     rows = [
         row(
             figure(before), figure(after), f"×{decimals(after / before, 3)}",
-            dumbbell(before, after, (min(every), max(every)), WIDE, UNICODE),
+            "".join(dumbbell(before, after, (min(every), max(every)), WIDE, UNICODE)),
         )
         for before, after in shown
     ]  # fmt: skip

@@ -130,14 +130,10 @@ def pairs(runs: Sequence[RunFacts], metric: str, name: Callable[[str], str], roo
     behind = f", {metric_title(metric)}: {typically}"
     lines = [Text.assemble(other, f" {name(both[0])} beside ", one, f" {name(both[1])}{behind}")]
     for low, high in latest:
-        drawn = Text(dumbbell(low, high, span, size, glyphs), "dim")
-        for sign, style in (one, other):
-            if (place := drawn.plain.find(sign)) >= 0:
-                drawn.stylize(f"not dim {style}", place, place + 1)
-        drawn.pad_right(size - len(drawn))
-        lines.append(
-            Text.assemble(drawn, f"  ×{decimals(high / low, 3)} {glyphs.dot} {figure(high)} beside {figure(low)}")
-        )
+        before, drawn, after = dumbbell(low, high, span, size, glyphs)
+        ends = [(sign, dict([one, other]).get(sign, "")) for sign in drawn]
+        behind = f"  ×{decimals(high / low, 3)} {glyphs.dot} {figure(high)} beside {figure(low)}"
+        lines.append(Text.assemble((before, "dim"), *ends, (after, "dim"), behind))
     return lines
 
 

@@ -34,6 +34,9 @@ SIMILAR = {
     "·": "|",
     "→": ">",
     "●": "o",
+    "○": ".",
+    "━": "=",
+    "─": "-",
     "│": "|",
 }  # never a double quote: in JSON text it would end a string
 
@@ -74,11 +77,17 @@ def bar(fraction: float, width: int, glyphs: Glyphs) -> tuple[str, str]:
     return glyphs.done * done, glyphs.todo * (width - done)
 
 
-def dumbbell(before: float, after: float, span: tuple[float, float], width: int, glyphs: Glyphs) -> str:
-    """Two values that belong together in ``width`` columns, from the lower to the upper end of ``span``."""
+def dumbbell(
+    before: float, after: float, span: tuple[float, float], width: int, glyphs: Glyphs
+) -> tuple[str, str, str]:
+    """Two values that belong together on a line of ``width`` columns, and the line before and after them.
+
+    ``span`` is what the line stands for, from end to end.
+    """
     low, size = span[0], max(span[1] - span[0], 1e-12)
     ends = sorted(
         (round((each - low) / size * (width - 1)), sign) for each, sign in ((before, glyphs.good), (after, glyphs.bad))
     )
     (first, left), (last, right) = ends
-    return " " * first + (left + glyphs.done * (last - first - 1) + right if last > first else glyphs.bad)
+    drawn = left + glyphs.done * (last - first - 1) + right if last > first else glyphs.bad
+    return glyphs.line * first, drawn, glyphs.line * (width - 1 - last)
