@@ -13,6 +13,7 @@ import pytest
 from rich.text import Text
 
 import sample_hunt as sample
+from perfbisect.core.domain.events import PairingChosen
 from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.settings import Reverts, TrialBuild, TrialRequest, TrialType, TrialWorkload
 from perfbisect.core.domain.trials import DropHunt, Trial, TrialRun, TrialSkip
@@ -177,6 +178,27 @@ def test_json_holds_everything() -> None:
     }  # fmt: skip
     assert as_object(proof())["proof"]["outcome"] == "regains"
     assert len(as_object(noise())["detectable"]) == 6
+
+
+def beside() -> Trial:
+    """A comparison of two builds in pairs; runs in turns had been made before."""
+    made = comparison()
+    chosen = PairingChosen(True, "Builds are measured two at the same time.", alone=None, beside=None)
+    for number, noise in enumerate((1.0, 1.4, 0.8)):
+        for subject, rate in ((1, 900.0), (0, 1000.0)):
+            run = replace(sample.run(0, 900.0 + number, qps=rate * noise), round=f"r{number}")
+            made.runs.append(TrialRun(2 + number, 0, subject, 0.0, 12.0, run))
+    return replace(made, pairing=chosen)
+
+
+def test_pairs_are_drawn_and_how_they_were_chosen_is_said() -> None:
+    made = beside()
+    assert "  pairing   Builds are measured two at the same time." in plain(made)
+    assert as_object(made)["pairing"]["together"] is True
+    text = page(document(made, page=True))
+    assert text.count("at the same time</h2>") == 1, "of one build and one workload of several"
+    assert text.count("×0.900</title>") == 3
+    assert "at the same time</h2>" not in page(document(comparison(), page=True))
 
 
 def test_json_of_a_series() -> None:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from perfbisect.core.domain.events import BuildFinished, Commit, Decided, Event, HuntStarted, RunFinished
 from perfbisect.core.domain.facts import LEFT_OUT, RunFacts, hit_rate, pairs_of, remote_rate
-from perfbisect.core.domain.metrics import COMPARED, INSTRUCTIONS, quotient, typical, value
+from perfbisect.core.domain.metrics import COMPARED, INSTRUCTIONS, quotient, typical, values_of
 from perfbisect.core.domain.orders import (
     Inconclusive,
     Interval,
@@ -200,16 +200,14 @@ class Reader:
         chosen, metric = self.state.pairing, self.settings.metric
         return chosen.compared(metric) if chosen else metric
 
-    def pairs(self, step: Step) -> Iterator[tuple[float, float]]:
+    def pairs(self, step: Step) -> list[tuple[float, float]]:
         """The metric of a parent and of the commit in each round in which both were measured."""
         commits = self.state.commits
         sides = {commits[step.candidate]: 1, **{commits[parent]: 0 for parent in step.parents}}
-        for one, other in pairs_of(event.facts for _, event in self.state.log if isinstance(event, RunFinished)):
-            if {sides.get(one.commit), sides.get(other.commit)} == {0, 1}:
-                after, before = (one, other) if sides[one.commit] else (other, one)
-                found = value(before, self.pairs_metric), value(after, self.pairs_metric)
-                if found[0] and found[1]:
-                    yield found[0], found[1]
+        made = pairs_of(event.facts for _, event in self.state.log if isinstance(event, RunFinished))
+        both = (pair for pair in made if {sides.get(run.commit) for run in pair} == {0, 1})
+        ordered = ((one, other) if sides[one.commit] else (other, one) for one, other in both)
+        return values_of(ordered, self.pairs_metric)
 
     def own(self, runs: Sequence[RunFacts]) -> list[RunFacts]:
         """Those of the runs that were made as the hunt's are: counted exactly, or timed."""

@@ -9,7 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perfbisect.core.domain.metrics import BUSY, Background, background, busiest, find_metric
+from perfbisect.core.domain.facts import pairs_of
+from perfbisect.core.domain.metrics import BUSY, Background, background, busiest, find_metric, values_of
 from perfbisect.core.domain.settings import TrialBuild, TrialType
 from perfbisect.core.domain.trials import BY_HAND, DropHunt, Trial
 from perfbisect.core.stats.paired_comparison import (
@@ -361,10 +362,11 @@ def remarks(trial: Trial) -> Iterator[str]:
 
 def drawn(trial: Trial, history: Path | None) -> Iterator[Section]:
     """What a page has beside: the runs of each workload in order of time, the builds, the host, the command."""
-    from perfbisect.report.page.charts import by_second, timeline
+    from perfbisect.report.page.charts import PAIRED, by_second, dumbbells, timeline
 
     request = trial.request
     names = [each.name for each in request.subjects]
+    compared_by = trial.pairing.compared(request.metric) if trial.pairing else request.metric
     colours = [
         *zip(SIDES, names, strict=False),
         *((("muted", "and further builds"),) if len(names) > len(SIDES) else ()),
@@ -378,6 +380,12 @@ def drawn(trial: Trial, history: Path | None) -> Iterator[Section]:
             drawing = partial(timeline, runs, metric_title(request.metric))
             legend = (*colours, ("muted", "runs in order of time"))
             yield Section(f"{work.name} in order of time", (Figure(drawing, legend=legend),))
+        for place, name in enumerate(names[1:], 1):
+            both = (run.facts for run in trial.runs if run.work == number and run.subject in (0, place))
+            if pairs := values_of(pairs_of(both), compared_by):
+                legend = (("parent", names[0]), ("culprit", name), ("muted", PAIRED))
+                drawing = partial(dumbbells, pairs, metric_title(compared_by))
+                yield Section(f"{work.name} at the same time", (Figure(drawing, legend=legend),))
     builds = ((each.name, ", ".join(filter(None, (each.commit, each.version, each.path)))) for each in request.subjects)
     yield Section("Builds", (Facts(tuple(builds)),), "builds")
     yield Section("Tools and settings", tools([trial.host]), "conditions")

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from perfbisect.core.domain.events import Commit
 from perfbisect.core.domain.facts import RunFacts, pairs_of
-from perfbisect.core.domain.metrics import comparable, shown, unit, value
+from perfbisect.core.domain.metrics import comparable, shown, unit, values_of
 from perfbisect.core.inference.hunt_state import Classification, classify
 from perfbisect.ui.view_model import Building, ViewModel
 from perfbisect.wording.glyphs import Glyphs, dumbbell
@@ -119,8 +119,7 @@ def pairs(runs: Sequence[RunFacts], metric: str, name: Callable[[str], str], roo
     if not made or not runs[-1].round:
         return []
     both = [run.commit for run in made[-1]]
-    values = ((value(low, metric), value(high, metric)) for high, low in made if [high.commit, low.commit] == both)
-    known = [(low, high) for low, high in values if low and high]
+    known = values_of((pair for pair in made if [run.commit for run in pair] == both), metric)
     if not known:
         return []
     latest, size = known[: -PAIRS - 1 : -1], max(5, min(60, room - 36))

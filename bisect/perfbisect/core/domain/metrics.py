@@ -207,6 +207,12 @@ def find_metric(name: str) -> Metric:
     return METRICS[name]
 
 
+def values_of(pairs: Iterable[tuple[RunFacts, RunFacts]], metric: str) -> list[tuple[float, float]]:
+    """The metric of the second and of the first run of each pair where both are readable; that of the partner comes first."""
+    known = ((value(before, metric), value(after, metric)) for after, before in pairs)
+    return [(before, after) for before, after in known if before and after and 0 < before * after < math.inf]
+
+
 def value(run: RunFacts, metric: str) -> float | None:
     """One metric of one run: operations per second, milliseconds, CPU microseconds, or a count per operation.
 

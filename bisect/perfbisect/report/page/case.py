@@ -14,7 +14,7 @@ from perfbisect.core.explain.profiles import short, split
 from perfbisect.report.document import Cell, Figure, Prose, Row, Section, Table, row
 from perfbisect.report.hunt import COSTS, TONES, costs_of, document, pairs_title, profiled
 from perfbisect.report.page import pages
-from perfbisect.report.page.charts import by_second, dumbbells, posterior, timeline
+from perfbisect.report.page.charts import PAIRED, by_second, dumbbells, posterior, timeline
 from perfbisect.report.page.flame import flame_graph
 from perfbisect.report.reader import Drawn
 from perfbisect.report.story import Case, DiffOf, Story
@@ -26,7 +26,6 @@ HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@ ?(.*)")
 LONGEST = 400  # characters of a line that are shown
 LETTERS = 250_000  # of a diff, as it is written in the page
 SMALL, MOST = 0.005, 40  # functions: share of the whole difference from which on one is listed; how many
-PAIRED = "each line is a pair that ran at the same time; below, their ratios with the median"
 OPEN = 3  # files that are unfolded where no function is known
 
 

@@ -107,6 +107,7 @@ def in_time(run: Timed, place: int, of: int, scale: Scale) -> Markup:
 
 
 BELOW = 80.0  # height of the ratios of pairs
+PAIRED = "each line is a pair that ran at the same time; below, their ratios with the median"
 LEFT = 0.1  # of the width, for their ticks
 
 
