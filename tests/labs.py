@@ -81,11 +81,11 @@ statement = "SELECT 1;"
 
 
 def bench_lab(
-    host: Host, repository: Path, *commits: str, command: Sequence[str] = ("true",), build: str = "true"
+    host: Host, repository: Path, *commits: str, command: Sequence[str] = ("true",), build: str = "true", **keys: Any
 ) -> HostLab:
     """A lab for commits that are built by a command, and measured by the rate that another prints."""
     rate = r"ops/s: (\d+)"
-    workload = workload_of(name="bench", driver="command", command=[*command], rate=rate, timeout=60.0)
+    workload = workload_of(name="bench", driver="command", command=[*command], rate=rate, timeout=60.0, **keys)
     return lab_of(host, quick_builder((build,), str(repository)), workload, repository, commits, is_range=False)
 
 

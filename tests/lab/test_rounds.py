@@ -1,23 +1,26 @@
 """Rounds: two builds that run at the same time, on real builds and with real servers."""
 
+import os
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
 
 from installed_servers import BUILDERS
-from labs import bench_lab, lab_of, runs, skipped, warnings, workload_of
+from labs import bench_lab, lab_of, measure, runs, skipped, warnings, workload_of
 from perfbisect.core.domain.events import LabEvent, PairingChosen, RunStarted
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.orders import Measure, Purpose, Share
-from perfbisect.host.facts import cpu_numbers
+from perfbisect.errors import BuildChanged
+from perfbisect.host.facts import ask, cpu_numbers
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.build import build_store
 from perfbisect.lab.build.links import LayoutSeeds
-from perfbisect.lab.host_lab import HostLab
-from perfbisect.lab.measure.rounds import invalid, shared_cores
+from perfbisect.lab.host_lab import Earlier, HostLab
+from perfbisect.lab.measure.rounds import MEMORY, TurnsAdvised, check_memory, invalid, shared_cores
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.inventory import HostEntry
 from repos import Repo
@@ -47,8 +50,8 @@ def built(git: Repo, *programs: str) -> tuple[str, ...]:
     )
 
 
-def open_lab(host: LocalHost, git: Repo, *programs: str) -> HostLab:
-    return bench_lab(host, git.path, *built(git, *programs), command=["./bench"], build="chmod +x bench")
+def open_lab(host: LocalHost, git: Repo, *programs: str, **keys: Any) -> HostLab:
+    return bench_lab(host, git.path, *built(git, *programs), command=["./bench"], build="chmod +x bench", **keys)
 
 
 def test_both_run_at_the_same_time_on_the_same_core(host: LocalHost, git: Repo, tmp_path: Path) -> None:
@@ -70,6 +73,38 @@ def test_both_run_at_the_same_time_on_the_same_core(host: LocalHost, git: Repo, 
     assert len({len(place) for place in places}) == 1
 
 
+CORES = os.sched_getaffinity(0)
+
+
+@pytest.mark.skipif(len(CORES) < 2, reason="one core only")
+def test_a_program_gets_as_many_cores_as_it_used_in_turns(host: LocalHost, git: Repo, tmp_path: Path) -> None:
+    say = f"taskset -pc $$ >>{tmp_path}/cores; {LOOP}"
+    lab = open_lab(host, git, say, say)
+    lab.earlier = Earlier(busiest=1.7)
+    assert len(runs(together(lab))) == 2
+    _, cores = (tmp_path / "cores").read_text().splitlines()
+    assert len(cpu_numbers(cores.split(": ")[1])) == 2
+
+
+def test_what_ends_first_keeps_as_many_threads_busy(host: LocalHost, git: Repo, tmp_path: Path) -> None:
+    """Of what fills the cores for it, each is a process with its command line."""
+    lines = f"ps -eo stat,args | grep '^R.*[ ]beside {host.root}/visit/one '"
+    until = f"i=0; until [ $({lines} | wc -l) = 3 ] || [ $i -gt 3000 ]; do i=$((i + 1)); sleep 0.01; done"
+    lab = open_lab(host, git, LOOP, f"{LOOP}; {until}; {lines} | wc -l >{tmp_path}/busy", threads=3)
+    together(lab)
+    assert (tmp_path / "busy").read_text() == "3\n"
+
+
+def test_one_core_is_enough(host: LocalHost, git: Repo) -> None:
+    os.sched_setaffinity(0, {min(CORES)})
+    try:
+        events = together(open_lab(host, git, LOOP, LOOP))
+    finally:
+        os.sched_setaffinity(0, CORES)
+    assert len(runs(events)) == 2
+    assert all(run.round for run in runs(events))
+
+
 def test_the_second_place_leads_nowhere_else(host: LocalHost, git: Repo) -> None:
     """A build has the path of its installation in a library's search path, a file, and a link."""
     commits = tuple(git.commit({"value.c": f"int value(void) {{ return {n}; }}\n", "main.c": MAIN}) for n in (7, 8))
@@ -83,6 +118,13 @@ def test_the_second_place_leads_nowhere_else(host: LocalHost, git: Repo) -> None
     assert b"/prefix" not in (second / "main").read_bytes()
     again = build_store.put_beside(host, second.parent.name, key)
     assert str(again) == str(second)
+    (second / "main").write_text("other")
+    with pytest.raises(BuildChanged, match="main"):
+        build_store.put_beside(host, second.parent.name, key)
+    (second / "libvalue.so").unlink()
+    with pytest.raises(BuildChanged, match=r"libvalue\.so"):
+        build_store.put_beside(host, second.parent.name, key)
+    assert not build_store.changes(host, build_store.folder(host, key)), "only the copy has changed"
 
 
 MAIN = '#include <stdio.h>\nint value(void);\nint main(void) {\n    for (volatile long i = 0; i < 400000000; i++);\n    printf("ops/s: %d\\n", value());\n    return 0;\n}\n'
@@ -115,6 +157,34 @@ def test_fresh_layouts_are_those_of_both(host: LocalHost, git: Repo) -> None:
         (6, 2),
         (6, 3),
     ]
+
+
+def test_without_memory_for_two_it_goes_on_in_turns(host: LocalHost) -> None:
+    """The first server has taken as much as the machine has."""
+    now, total = ask(host, MEMORY) or (0, 0)
+    with pytest.raises(
+        TurnsAdvised, match=r"two servers need more memory than there is: [\d.]+ GiB for the second, [\d.]+ left"
+    ):
+        check_memory(host, now + 2 * total)
+    check_memory(host, 0)
+
+
+def test_without_space_for_two_it_goes_on_in_turns(git: Repo, tmp_path: Path) -> None:
+    """There is room for the data and a copy of it."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if (
+        os.geteuid()
+        or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=100m", "none", disk], check=False).returncode
+    ):
+        pytest.skip("a small file system cannot be mounted here")
+    try:
+        prepare = [["sh", "-c", "head -c 40M /dev/zero >{data}/rows"]]
+        lab = open_lab(LocalHost("here", PurePosixPath(disk)), git, LOOP, LOOP, prepare_commands=prepare)
+        assert "two cannot be started at the same time: no space left on host here" in refused(together(lab))
+        assert len(runs(measure(lab, Share(0, 1), Share(1, 1)))) == 2
+    finally:
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from perfbisect.core.domain.events import BuildFinished, HuntStarted, LabEvent, RunFinished, Warned
-from perfbisect.core.domain.facts import RunFacts
+from perfbisect.core.domain.facts import RunFacts, busiest
 from perfbisect.errors import Cancelled
 from perfbisect.host.jobs import kill_all
 from perfbisect.host.lock import HostLock
@@ -113,7 +113,7 @@ class HuntLabs:
         length = next((run.events for run in reversed(runs) if run.events), 0)  # a timed run has none
         keys = {event.facts.commit: event.facts.key for event in self._built(name)}
         loaded = {run.commit: run.dataset for run in runs}
-        earlier = Earlier(keys, loaded, length, longest, first.memory_mib, first.cores)
+        earlier = Earlier(keys, loaded, length, longest, busiest(runs), first.memory_mib, first.cores)
         lab = self.setup.lab(
             candidates, earlier, site, self.setup.workload, self.locks, slow, self._seeds(name, runs), study, made
         )

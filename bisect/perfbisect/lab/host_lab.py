@@ -7,6 +7,7 @@ from functools import cached_property, partial
 from itertools import groupby, islice
 
 from perfbisect.core.domain.events import BuildFinished, BuildProgress, LabEvent, PairingChosen, RunFinished, Warned
+from perfbisect.core.domain.facts import busiest
 from perfbisect.core.domain.orders import Measure, Purpose, interleave
 from perfbisect.errors import (
     BuildChanged,
@@ -44,6 +45,7 @@ class Earlier:
     datasets: Mapping[str, str] = field(default_factory=dict)  # commit → key of its data
     events: int = 0  # length of counted runs
     longest: float = 0.0  # seconds of the longest run
+    busiest: float = 0.0  # cores that a run in turns has used, at most
     memory_mib: int = 0
     cores: int = 0
 
@@ -79,6 +81,7 @@ class HostLab:
     values: Values = field(init=False)  # placeholders that all candidates share
     _context: RunContext = field(init=False)
     _prepared: bool = field(default=False, init=False)
+    _busiest: float = field(init=False)
 
     def measure(self, order: Measure) -> Generator[LabEvent]:
         """Build what is not built, then time the runs of ``order`` in interleaved order; in fresh layouts if that says so.
@@ -141,12 +144,13 @@ class HostLab:
         ]  # fmt: skip
         self.builds = CandidateBuilds(sites, host, self.candidates, made)
         self.data = DatasetKeeper(host, self.workload, earlier.datasets)
-        self._prepared = True
+        self._busiest, self._prepared = earlier.busiest, True
 
     @cached_property
     def rounds(self) -> Rounds:
         """What measures two at the same time."""
-        return rounds_on(self._context, self.retry.succeeded, server=self.builder.server is not None)
+        threads = max(self.workload.threads, round(self._busiest))
+        return rounds_on(self._context, self.retry.succeeded, threads, server=self.builder.server is not None)
 
     def _renew(
         self, turns: Sequence[Turn], made: Mapping[tuple[int, int], str], changed: BuildChanged
@@ -341,8 +345,10 @@ class HostLab:
             key = self.data.keys[system.commit]
             try:
                 for event in self.runner.visit(system, key, turn):
-                    if self.seeds and isinstance(event, RunFinished):
-                        self.seeds.take(event.facts)
+                    if isinstance(event, RunFinished):
+                        self._busiest = max(self._busiest, busiest([event.facts]))
+                        if self.seeds:
+                            self.seeds.take(event.facts)
                     yield event
             except JobLost as lost:
                 if turn.left:  # a server that is lost after its last run has done its work

@@ -16,9 +16,9 @@ from perfbisect.cli.options.common import (
     open_view,
     view_options,
 )
-from perfbisect.cli.options.measurement import announce_recipes, inventory_option
+from perfbisect.cli.options.measurement import announce_recipes, inventory_option, pairing_option
 from perfbisect.cli.options.param_types import SEED, Percent
-from perfbisect.core.domain.settings import PriorKnowledge, Settings
+from perfbisect.core.domain.settings import Pairing, Policy, PriorKnowledge, Settings
 from perfbisect.errors import INTERRUPTED
 from perfbisect.ui.stream import note
 
@@ -47,6 +47,7 @@ WRONG = 1
 @hosts_option
 @inventory_option
 @click.option("--folder", type=PATH, help="Where the history is written.")
+@pairing_option
 @explain_option
 @view_options
 @history_option
@@ -59,6 +60,7 @@ def demo(
     host: tuple[str, ...],
     hosts: Path | None,
     folder: Path | None,
+    pairing: str,
     explain: bool,
     history: Path | None,
     view: str | None,
@@ -90,7 +92,7 @@ def demo(
         planted_in = {"update-index": answer.commit, **answer.further}
         status = ctx.invoke(
             compare, builds=("v1.0", "v1.1"), workload=",".join(planted_in), builder="demo", repo=repository.absolute(),
-            host=host, hosts=hosts, hunt=True, explain=explain, history=history, waiting=None,
+            host=host, hosts=hosts, hunt=True, pairing=pairing, explain=explain, history=history, waiting=None,
         )  # fmt: skip
         if status == INTERRUPTED:  # the answer is for those who have searched to the end
             return INTERRUPTED
@@ -98,7 +100,7 @@ def demo(
 
     settings = Settings(
         "v1.0", "v1.1", str(repository.absolute()), "demo", "update-index", host[0], further_hosts=host[1:],
-        explain=explain, prior=PriorKnowledge(build_cost=1.0), hosts_path=str(hosts or ""),
+        policy=Policy(pairing=Pairing(pairing)), explain=explain, prior=PriorKnowledge(build_cost=1.0), hosts_path=str(hosts or ""),
     )  # fmt: skip
     announce_recipes(settings)
     with leasing(settings.hosts, settings.hosts_path, purpose=f"bisect demo --seed {seed}"):

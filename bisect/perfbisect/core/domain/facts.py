@@ -87,6 +87,16 @@ class RunFacts:
         """Operations per second over the whole window."""
         return self.operations / self.seconds
 
+    @property
+    def cores_used(self) -> float:
+        """How many cores what is counted has used on average; 0 where that is unknown."""
+        return (self.counters.get("task-clock") or 0.0) / 1000 / self.seconds
+
+
+def busiest(runs: Iterable[RunFacts]) -> float:
+    """The most cores that one of these runs has used, rounds left out: in these no more are to be had."""
+    return max((run.cores_used for run in runs if not run.round), default=0.0)
+
 
 def pairs_of(runs: Iterable[RunFacts]) -> Iterator[tuple[RunFacts, RunFacts]]:
     """The runs that ran at the same time, two by two, as they are in a log; without what was cut short."""

@@ -18,6 +18,7 @@ from perfbisect.core.domain.events import (
     TrialEnded,
     TrialStarted,
 )
+from perfbisect.core.domain.facts import busiest
 from perfbisect.core.domain.orders import Measure, Purpose, Share, Verdict
 from perfbisect.core.domain.settings import Pairing, TrialType
 from perfbisect.core.domain.trials import TrialSkip, order
@@ -211,7 +212,7 @@ def labs_at(course: TrialCourse, site: PreparedHost, locks: HostLocks) -> LabOfV
         for work, workload in enumerate(plan.workloads):
             runs = [run.facts for run in trial.runs if run.work == work and run.subject in numbers]
             loaded = {run.commit: run.dataset for run in runs}
-            earlier = Earlier(datasets=loaded, events=runs[-1].events if runs else 0)
+            earlier = Earlier(datasets=loaded, events=runs[-1].events if runs else 0, busiest=busiest(runs))
             # A proof measures builds of its hunt, which may have been made to be linked again.
             seeds = LayoutSeeds() if setup.settings.policy.layouts else None
             lab = of_variant.lab(candidates, earlier, site, workload, locks, seeds=seeds, made=made)

@@ -106,29 +106,33 @@ touch -c -- "$3" && changed "$3"
 [ -e "$3/files/seen" ] || [ ! -d "$1" ] || record "$3"
 """
 # The same with the copy $4 of the build, which has that place in its paths: files and links with $2 are changed by the
-# expression $5 of sed, all others are shared. $6 matches the links.
+# expression $5 of sed, all others are shared. $6 matches the links. ``copy`` beside it has the record of the copy, and leads
+# to it: the path of the copy itself is as long as that of the build.
 _COPY = f"""\
 {FUNCTIONS}copy() {{
-    rm -rf -- "$3" && cp -al -- "$1" "$3" || return
-    LC_ALL=C grep -rlFZ -e "$2" -- "$3" | LC_ALL=C xargs -0 -r sh -c '
+    rm -rf -- "$3" "$6/copy" && cp -al -- "$1" "$3" && mkdir -- "$6/copy" && ln -s -- "$3" "$6/copy/prefix" && cd -- "$3" || return
+    {{ LC_ALL=C grep -rlFZ -e "$2" .; find . -type l -lname "$5" -print0; }} >"$6/copy/paths"
+    LC_ALL=C xargs -0 -r sh -c '
         rewrite=$1; shift
-        for file do
-            at=$(stat -c %y -- "$file") && LC_ALL=C sed -i -e "$rewrite" -- "$file" && touch -d "$at" -- "$file" || exit
-        done' rewrite "$4" || return
-    find "$3" -type l -lname "$5" -exec sh -c '
-        rewrite=$1; shift
-        for link do to=$(readlink -- "$link" | sed -e "$rewrite") && ln -sfn -- "$to" "$link" || exit; done' link "$4" {{}} +
+        for each do
+            if [ -h "$each" ]; then
+                to=$(readlink -- "$each" | sed -e "$rewrite") && ln -sfn -- "$to" "$each" || exit
+                continue
+            fi
+            at=$(stat -c %y -- "$each") && LC_ALL=C sed -i -e "$rewrite" -- "$each" && touch -d "$at" -- "$each" || exit
+        done' rewrite "$4" <"$6/copy/paths" || return
+    [ ! -e "$6/files/paths" ] || record_layout "$6/copy" "$6" "$6/copy/paths"
 }}
 [ -d "$1" ] || {{ echo 'all of them'; exit 0; }}
 if [ ! -d "$4" ]; then # which changes times of the build
     unchanged=
     ! alike "$3" 2>/dev/null || unchanged=yes
-    copy "$1" "$2" "$4.part" "$5" "$6" || exit
+    copy "$1" "$2" "$4.part" "$5" "$6" "$3" || exit
     [ -z "$unchanged" ] || note "$3"
-    mv -T -- "$4.part" "$4" || exit
+    ln -sfn -- "$4" "$3/copy/prefix" && mv -T -- "$4.part" "$4" || exit
 fi
 rm -rf -- "$7" && mkdir -p "${{7%/*}}" && ln -s -- "$4" "$7" || exit
-touch -c -- "$3" && changed "$3"
+touch -c -- "$3" && changed "$3" && changed "$3/copy"
 """
 
 # $1 a build, or a layout of that in $2, whose times the removal changes.
@@ -241,8 +245,8 @@ def put_in_place(host: Host, builder: str, key: str, elsewhere: PurePosixPath | 
 def put_beside(host: Host, builder: str, key: str, elsewhere: PurePosixPath | None = None) -> PurePosixPath:
     """The same at a second place, for a build that runs while another one is in the first.
 
-    What leads to the first place, as the search path of a library, leads to the second in a copy of the build, ``beside`` its
-    ``prefix``. Both paths have the same length, so that one can be written in place of the other, and nothing moves.
+    What leads to the first place, as the search path of a library, leads to the second in a copy of the build, which is
+    ``beside`` its ``prefix`` and must not change either. Both paths have the same length, so that one can be written in place of the other, and nothing moves.
     """
     first = host.root / "work" / builder / "prefix"
     fixed = first.with_name("second")
@@ -264,6 +268,8 @@ def put_beside(host: Host, builder: str, key: str, elsewhere: PurePosixPath | No
 
 ATTEMPTS = 3  # at a stream during which a connection broke off
 CHUNK = 1 << 20  # bytes of it at once
+
+NOT_SENT = ("links", "beside", "copy")
 
 _READY = 'mkdir -p "${1%/*}" && rm -rf "$1.part" && mkdir "$1.part"'
 _DONE = (
@@ -291,7 +297,7 @@ def ship(build_host: Host, builder: str, key: str, host: Host) -> None:
         """
         build_host.run(["test", "-d", str(place)])  # which also waits for a lost connection, as the next command does
         host.run(["sh", "-c", _READY, "ready", str(there)], timeout=600)
-        pack = ["tar", "-cf", "-", "-C", str(place), "--exclude=./links", "--exclude=./beside", "."]
+        pack = ["tar", "-cf", "-", "-C", str(place), *(f"--exclude=./{each}" for each in NOT_SENT), "."]
         with (
             host.stream(["tar", "-xf", "-", "-C", f"{there}.part"]) as target,
             suppress(ConnectionError),

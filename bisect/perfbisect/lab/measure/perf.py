@@ -199,10 +199,11 @@ def time_here(at: float, ended: Stamp, uptime: float, now: float) -> float:
 
 
 # $1: folder for the reports, $2: "yes" for vmstat and iostat, where they are installed, $3: device ("" for no iostat),
-# $4: folder of the other run of a round ("" for none), then the command. Both runs of a round begin when the FIFO ``go`` is
-# opened. The one that ends first keeps its share of the cores busy: otherwise the rest of the other would be faster.
+# $4: folder of the other run of a round ("" for none), $5: how many threads a run has, then the command. Both runs of a round
+# begin when the FIFO ``go`` is opened. The one that ends first keeps its share of the cores busy: otherwise the rest of the
+# other would be faster.
 _BESIDE = f"""\
-{STAMP}folder=$1 watched=$2 device=$3 other=$4; shift 4
+{STAMP}folder=$1 watched=$2 device=$3 other=$4 threads=$5; shift 5
 [ -z "$other" ] || {{ echo $$ >"$folder/shell"; read -r go <"$folder/go"; }}
 stamp >"$folder/time"
 pids=
@@ -218,7 +219,9 @@ stamp >>"$folder/time"
 if [ "$other" ]; then
     true >"$folder/ended"
     read -r shell <"$other/shell"
-    while [ ! -e "$other/ended" ] && kill -0 "$shell" 2>/dev/null; do :; done
+    fill() {{ while [ ! -e "$other/ended" ] && kill -0 "$shell" 2>/dev/null; do :; done; }}
+    while [ "$threads" -gt 1 ]; do fill & threads=$((threads - 1)); done
+    fill
 fi
 [ -z "$pids" ] || kill $pids
 exit $status
@@ -230,14 +233,15 @@ Row = Mapping[str, float]
 
 
 def beside(
-    argv: Sequence[str], folder: PurePosixPath, device: str, *, watched: bool = True, other: PurePosixPath | None = None
-) -> list[str]:
+    argv: Sequence[str], folder: PurePosixPath, device: str, *, watched: bool = True, other: PurePosixPath | None = None,
+    threads: int = 1,
+) -> list[str]:  # fmt: skip
     """``argv`` with vmstat, and with iostat on ``device`` unless it is empty, running as long as it does if ``watched``.
 
     The reports go to ``vmstat`` and ``iostat`` in ``folder``, the host's clock at begin and end to ``time``. ``other`` is
-    the folder of what runs at the same time: both begin at one signal, and last as long.
+    the folder of what runs at the same time: both begin at one signal, and last as long, with as many ``threads``.
     """
-    options = [str(folder), "yes" if watched else "", device.removeprefix("/dev/"), str(other or "")]
+    options = [str(folder), "yes" if watched else "", device.removeprefix("/dev/"), str(other or ""), str(threads)]
     return ["sh", "-c", _BESIDE, "beside", *options, *argv]
 
 

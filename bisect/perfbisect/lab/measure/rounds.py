@@ -38,7 +38,7 @@ SPARE = 0.05  # of the memory, which has to be left with both
 # Waits until both have begun; ends the wait of both at once. It may be run again where a connection was lost.
 _GO = '[ -e "$1/gone" ] || { exec 3>"$1/go" 4>"$2/go"; : >"$1/gone"; exec 3>&- 4>&-; }'
 ALLOWED = Fact(("cat", "/proc/self/status"), lambda text: _field(text, "Cpus_allowed_list"))
-_MEMORY = Fact(("cat", "/proc/meminfo"), lambda text: (_kib(text, "MemAvailable"), _kib(text, "MemTotal")))
+MEMORY = Fact(("cat", "/proc/meminfo"), lambda text: (_kib(text, "MemAvailable"), _kib(text, "MemTotal")))
 
 
 def _field(text: str, name: str) -> str | None:
@@ -78,10 +78,10 @@ def _listed(cores: Sequence[int]) -> str:
     return ",".join(map(str, cores))
 
 
-def rounds_on(context: RunContext, succeeded: Callable[[], None], *, server: bool) -> "Rounds":
-    """Rounds in a context of runs in turns."""
+def rounds_on(context: RunContext, succeeded: Callable[[], None], threads: int, *, server: bool) -> "Rounds":
+    """Rounds in a context of runs in turns, which have used as many cores as ``threads``."""
     allowed = ask(context.host, ALLOWED) or "0"
-    entry = shared_cores(context.entry, allowed, context.workload.threads, server=server)
+    entry = shared_cores(context.entry, allowed, threads, server=server)
     return Rounds(replace(context, entry=entry), succeeded)
 
 
@@ -104,10 +104,10 @@ class Rounds:
         remove_visit(host)  # the data of a visit in turns: there is room for two at most
         with ExitStack() as stack:
             visits: list[Visit] = []
-            before, _ = ask(host, _MEMORY) or (0, 0)
+            before, _ = ask(host, MEMORY) or (0, 0)
             for self.at, (system, key) in enumerate(sides):
                 if self.at and system.builder.server:
-                    _check_memory(host, before)
+                    check_memory(host, before)
                 try:
                     opened = begin(self.context, system, turns[self.at].candidate, key, side=SIDES[self.at])
                     visits.append(stack.enter_context(opened))
@@ -182,15 +182,15 @@ def invalid(one: RunFacts, two: RunFacts) -> str:
     beside = min(each.started + each.seconds for each in (one, two)) - max(one.started, two.started)
     if beside < OVERLAP * min(one.seconds, two.seconds):
         return "its runs did not last long enough at the same time"
-    shares = [(each.counters.get("task-clock") or 0.0) / 1000 / each.seconds for each in (one, two)]
+    shares = [each.cores_used for each in (one, two)]
     if sum(shares) > CONTENDED and min(shares) > 0 and max(shares) / min(shares) > UNEVEN:
         return f"one build got {percent(shares[0])} of the time of a core, the other {percent(shares[1])}"
     return ""
 
 
-def _check_memory(host: Host, before: int) -> None:
+def check_memory(host: Host, before: int) -> None:
     """Raise TurnsAdvised where a second server would not find as much memory as the first one has taken."""
-    now, total = ask(host, _MEMORY) or (0, 0)
+    now, total = ask(host, MEMORY) or (0, 0)
     needed = max(before - now, 0) + SPARE * total
     if total and now < needed:
         gib = [math.ceil(each / 1024**2 * 10) / 10 for each in (needed, now)]

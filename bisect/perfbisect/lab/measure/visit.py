@@ -20,6 +20,7 @@ from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.orders import Purpose
 from perfbisect.errors import EnvironmentFailure, PerfBisectError, RunFailed
 from perfbisect.host import jobs
+from perfbisect.host.facts import cpu_numbers
 from perfbisect.host.jobs import Job
 from perfbisect.host.protocol import Host, no_space
 from perfbisect.lab import servers
@@ -254,7 +255,10 @@ def start(visit: Visit, limit: float, other: PurePosixPath | None = None) -> Job
     """
     bench, served = visit.bench, visit.service
     run = timed(visit, servers.pids(served, visit.server) if bench.perf and served and visit.server else ())
-    argv = perf.beside(run.argv, visit.folder, bench.entry.device, watched=not bench.counter, other=other)
+    threads = max(bench.workload.threads, len(cpu_numbers(run.cpus or "0")))
+    argv = perf.beside(
+        run.argv, visit.folder, bench.entry.device, watched=not bench.counter, other=other, threads=threads
+    )
     return jobs.start(bench.host, argv, name=NAME, timeout=limit, cwd=run.cwd, env=run.env, cpus=run.cpus)
 
 

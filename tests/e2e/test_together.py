@@ -1,0 +1,169 @@
+"""Real systems of which two builds run at the same time: whole hunts and comparisons; and programs where that misleads."""
+
+import ctypes.util
+import json
+import shutil
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+import postgres
+from installed_servers import MARIADB, installed
+from perfbisect.recipes.toml import to_toml
+from program import bisect, printed, rows
+from repos import Repo
+
+pytestmark = [pytest.mark.e2e, pytest.mark.tools]
+
+COMMITS, CULPRIT = 5, 3
+
+
+def in_pairs(history: Path) -> int:
+    """How many rounds there were. On a busy machine their shares are not always alike: then it goes on in turns, with a reason."""
+    query = (
+        "select coalesce(json_extract(body, '$.facts.round'), '') from events where kind = 'RunFinished' order by id"
+    )
+    found = [key for (key,) in rows(history, query)]
+    told = rows(history, "select json_extract(body, '$.why') from events where kind = 'PairingChosen'")
+    assert all(found) or "did not count: one build got" in told[-1][0], told
+    counted = Counter(filter(None, found))
+    assert set(counted.values()) == {2}
+    return len(counted)
+
+
+def chosen(history: Path) -> tuple[bool, str]:
+    """Whether builds are measured at the same time, and why."""
+    query = (
+        "select json_extract(body, '$.together'), json_extract(body, '$.why') from events where kind = 'PairingChosen'"
+    )
+    *_, (together, why) = rows(history, query)
+    return bool(together), why
+
+
+# SQLite as this machine has it, behind a library that counts to WORK at each step of a statement.
+SQLITE = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include "work.h"
+
+int sqlite3_step(void *statement) {
+    static int (*step)(void *);
+    if (!step) step = dlsym(RTLD_NEXT, "sqlite3_step");
+    for (volatile long i = 0; i < WORK; i++);
+    return step(statement);
+}
+"""
+SQLITE_RECIPE = """
+summary = "SQLite of this machine"
+driver = "sqlite"
+library = "libsqlite3.so"
+variants.o2nofp = {{}}
+[build]
+compile = [["cc", "-shared", "-fPIC", "-I{{source}}", "-o", "libsqlite3.so", "{{source}}/sqlite.c", "-Wl,--no-as-needed", "-l:{library}"]]
+install = [["install", "-D", "libsqlite3.so", "{{prefix}}/libsqlite3.so"]]
+artifacts = ["libsqlite3.so"]
+"""
+
+
+def test_sqlite_in_sysbench(git: Repo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = ctypes.util.find_library("sqlite3")
+    if library is None:
+        pytest.skip("no shared libsqlite3 on this machine")
+    work = (f"#define WORK {5000 if n >= CULPRIT else 0} /* {n} */\n" for n in range(COMMITS))
+    hashes = git.history({"sqlite.c": SQLITE, "work.h": text} for text in work)
+    postgres.write(tmp_path, {"builders/sqlite/builder.toml": SQLITE_RECIPE.format(library=library)})
+    monkeypatch.chdir(tmp_path)
+    how = ["--builder", "sqlite", "--builders", "builders", "--workload", "point-query", "--repo", "repo"]
+    how += ["--warmup", "0.1", "--time", "1", "--pairing", "together"]
+    ended = bisect("run", "v0", f"v{COMMITS - 1}", *how, "--no-explain", "--plain", "--history", "run.db")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert rows(Path("run.db"), "select culprit from culprits") == [(hashes[CULPRIT],)]
+    assert in_pairs(Path("run.db"))
+    ends = ["v0", f"v{COMMITS - 1}"]
+    [row] = json.loads(printed("compare", *ends, *how, "--visits", "3", "--json", "--history", "compare.db"))[
+        "workloads"
+    ]
+    assert row["ratios"][0]["interval"]["high"] < 1
+    assert in_pairs(Path("compare.db"))
+    told = json.loads(printed("noise", "--rev", "v0", *how, "--visits", "2", "--json", "--history", "noise.db"))
+    assert told["noise"]
+
+
+# Everything is relative to the folder of the server: the path of a socket must be short.
+REDIS = """
+cd "$(mktemp -d)"
+redis-server --port 0 --unixsocket socket --save '' --dir . >/dev/null &
+server=$!
+trap 'kill $server; wait $server; rm -rf "$PWD"' EXIT
+until redis-cli -s socket ping >/dev/null 2>&1; do kill -0 $server && sleep 0.02 || exit; done
+redis-benchmark -s socket -c 4 -n 4000 --csv eval "$(cat "$0.lua")" 0
+"""
+
+
+@pytest.mark.dbms
+def test_redis_by_command(git: Repo, tmp_path: Path) -> None:
+    if not shutil.which("redis-server"):
+        pytest.skip("no redis: apt-get install redis-server")
+    lua = "local sum = 0 for i = 1, %d do sum = sum + i end return sum -- %d\n"
+    hashes = git.history(
+        {"bench.sh": REDIS, "bench.sh.lua": lua % (9000 if n >= CULPRIT else 3000, n)} for n in range(COMMITS)
+    )
+    history = tmp_path / "h.db"
+    how = ["--build", "true", "--run", "sh {prefix}/bench.sh", "--rate", r'\n"[^"]*","([\d.]+)"', "--no-explain"]
+    how += ["--repo", str(git.path), "--pairing", "together", "--plain", "--history", str(history)]
+    ended = bisect("run", "v0", f"v{COMMITS - 1}", *how)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert rows(history, "select culprit from culprits") == [(hashes[CULPRIT],)]
+    assert in_pairs(history)
+
+
+SUITE = """
+summary = "a table without an index"
+driver = "mysql"
+[workloads.scan]
+summary = "all rows"
+group = "scan"
+prepare = "create table t (id int primary key, k int); insert into t select seq, seq from seq_1_to_3000;"
+statement = "select sum(k) from t"
+warmup = 0.1
+time = 1
+"""
+
+
+@pytest.mark.dbms
+@pytest.mark.skipif(not installed(MARIADB), reason="no mariadb: apt-get install mariadb-server")
+@pytest.mark.xdist_group("mariadb")
+def test_two_mariadb_servers_are_compared(git: Repo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first keeps the results of queries."""
+    for number, cached in enumerate((1, 0)):
+        git.commit({"some.conf": f"[mariadbd]\nquery_cache_type = {cached}\n"}, tag=f"v{number}")
+    server = MARIADB.server
+    assert server
+    start = ["--defaults-file={prefix}/some.conf" if word == "--no-defaults" else word for word in server.start]
+    recipe = to_toml(
+        replace(MARIADB, server=replace(server, start=start), name="", folder="", summary="of this machine")
+    )
+    files = {"builders/maria/builder.toml": recipe, "workloads/maria/suite.toml": SUITE}
+    monkeypatch.chdir(tmp_path)
+    with tempfile.TemporaryDirectory(prefix="lab") as root:  # short, for the sake of the socket
+        postgres.write(tmp_path, files | {"hosts.toml": f'[hosts.here]\nroot = "{root}"\n'})
+        words = [
+            "compare",
+            "v0",
+            "v1",
+            "--builder",
+            "maria",
+            "--workload",
+            "maria/scan",
+            "--repo",
+            "repo",
+            "--host",
+            "here",
+        ]
+        words += ["--pairing", "together", "--visits", "2", "--json", "--history", "h.db", *postgres.FOLDERS]
+        [row] = json.loads(printed(*words))["workloads"]
+    assert row["ratios"][0]["interval"]["high"] < 1
+    assert in_pairs(Path("h.db")) == 4
