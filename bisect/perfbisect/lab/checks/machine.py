@@ -270,10 +270,10 @@ def swap(seen: CheckRequest) -> Iterator[Finding]:
         yield note("swap", f"host {seen.name} may swap: {size:,} MiB, none of it in use", "sudo swapoff -a")
 
 
-PAIRS = 12  # of the loop, both ways
-PAIRS_SECONDS = 20  # after which no further one is begun: well below the limit of a command
+PAIRS = 8  # of the loop, both ways
+PAIRS_SECONDS = 12  # after which no further one is begun: well below the limit of a command
 # $1: the core of pairs, $2: the cores of runs in turns. Prints for each run its name, its microseconds, and those of CPU.
-# The loop takes 0.1 s of CPU; in a pair it keeps its share for a while after that, as the runs of a round do. What a process
+# The loop takes 0.08 s of CPU; in a pair it keeps its share for a while after that, as the runs of a round do. What a process
 # had of a CPU is in schedstat, which reading stat brings up to date.
 _PAIRS = f"""\
 loop='function cpu(line, words) {{
@@ -296,7 +296,7 @@ while [ "$took" -lt 20000 ] && [ "$(now)" -lt "$end" ]; do
   n=$((n * 2)) found=$(one first "$1" 0) took=${{found##* }}
   [ "$took" -gt 0 ] || {{ found=${{found% *}}; took=${{found#* }}; }}
 done
-n=$((n * 100000 / took))
+n=$((n * 80000 / took))
 while [ "$pairs" -lt {PAIRS} ] && [ "$(now)" -lt "$end" ]; do
   one alone "$2" 0; one alone "$2" 0
   one beside "$1" 1 & one beside "$1" 1; wait
