@@ -42,6 +42,7 @@ class Purpose(IntEnum):
     MODES = 18
     LINKS = 19
     ROUNDS = 20
+    WAITS = 21
 
 
 def generator(seed: int, purpose: Purpose, which: int = 0) -> np.random.Generator:
@@ -71,11 +72,14 @@ class Habits:
     phases: tuple[float, float, float] = (0.0, 0.0, 1.0)  # a second speed for a while: share of time, change, length
     host_spread: float = 0.0  # s.d. between hosts
     bad_host: float = 1.0  # noise of host 1, as a multiple
-    # of rounds: s.d. of each build, what is left of a difference, share in which one build starves, time in runs
+    # of rounds: s.d. of each build, what is left of a difference, share in which one build gets less of the cores, and by
+    # how much (s.d.), time in runs
     own_noise: float = 0.005
     kept: float = 1.0
-    starved: float = 0.02
+    starved: tuple[float, float] = (0.02, 0.3)
     round_runs: float = 2.0
+    waits: float = 0.0  # mean of what a run waits for others, which CPU time does not show; 0: CPU time is not known
+    stalls: float = 0.0  # share of a change that is waiting, too
     run_seconds: float = 60.0
     build_seconds: float = 600.0  # of a build with an empty compiler cache
     cached_share: float = 1.0  # of that, for a build next to an existing one; the rest grows with distance

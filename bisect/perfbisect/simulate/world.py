@@ -9,7 +9,7 @@ visit to it.
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 import numpy as np
@@ -108,7 +108,8 @@ class World:
                 middle = (self.clock(order.host) - seconds / 2) / 60
                 number = visit if self.habits.visits else self.runs  # a host without visits starts no server
                 cost = seconds + (self.habits.link_seconds if layout else 0.0)
-                seen.append(Reading(candidate, value, middle, number, order.host, cost, layout=layout))
+                reading = Reading(candidate, value, middle, number, order.host, cost, layout=layout)
+                seen.append(self._with_waits(reading))
         return seen
 
     def _rounds(self, order: Measure) -> list[Observation]:
@@ -123,15 +124,43 @@ class World:
             if failed := {one, other} & self.crashing:
                 return [*seen, Skipped(min(failed), "crashes", seconds)]
             rng = self._generator(Purpose.ROUNDS, one * self.graph.size + other)
-            noise = self.habits.own_noise * float(rng.normal() - rng.normal())
+            noise = self.habits.own_noise * float(rng.normal() - rng.normal()) + self._visit(one) - self._visit(other)
             starved, size = float(rng.random()), float(rng.normal())
-            noise += 0.3 * size * (starved < self.habits.starved)
+            share, most = self.habits.starved
+            unfair = most * size * (starved < share)
             layouts = [self.link(each, order.host) if order.fresh else 0 for each in (one, other)]
             levels = [self.level(each, layout) for each, layout in zip((one, other), layouts, strict=True)]
             value = self.habits.kept * (levels[0] - levels[1]) + noise
             middle = (self.clock(order.host) - seconds / 2) / 60
-            seen.append(Reading(one, value, middle, self.runs, order.host, seconds, layout=layouts[0], partner=other))
+            cpu = None
+            if self.habits.waits:
+                cpu = value + self.habits.kept * (self._stalled(one) - self._stalled(other))
+            seen.append(
+                Reading(
+                    one,
+                    value + unfair,
+                    middle,
+                    self.runs,
+                    order.host,
+                    seconds,
+                    layout=layouts[0],
+                    partner=other,
+                    cpu=cpu,
+                )
+            )
         return seen
+
+    def _with_waits(self, one: Reading) -> Reading:
+        """A run in turns that has waited for others and, where that is known, its CPU time."""
+        if not self.habits.waits:
+            return one
+        for_others = self.habits.waits * float(self._generator(Purpose.WAITS, one.candidate).exponential())
+        stalled = self._stalled(one.candidate)
+        return replace(one, value=one.value - for_others, cpu=one.value + stalled, waits=for_others + stalled)
+
+    def _stalled(self, candidate: int) -> float:
+        """What a build waits more for its source."""
+        return -self.habits.stalls * self._change(self.binaries.get(candidate, candidate))
 
     def build(self, candidate: int, host: int = 0) -> Built | Skipped | None:
         """Make a build; None if this host has it."""
