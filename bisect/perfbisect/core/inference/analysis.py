@@ -144,6 +144,7 @@ def warnings(levels: Levels, behaviour: Behaviour, several: float) -> tuple[str,
 
 ANOTHER = 0.2  # prior of a change in a subrange of a range that was searched for its largest
 UNCHANGED = 0.08  # probability of any change below which there is nothing to find
+POSSIBLE = 0.1  # of a change as asked for, from which few rounds do not show that there is none
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,8 +207,10 @@ class Analysis:
         if ends.runs < self.model.fewest:
             return False
         wanted = max(smallest, self.model.promised * ends.noise)
-        unlikely = ends.above(wanted) < UNLIKELY or ends.above(smallest) < UNLIKELY / 5
-        return unlikely or (self.settled and not self.differ) or self.posterior.change < UNCHANGED
+        above = ends.above(smallest)
+        unlikely = ends.above(wanted) < UNLIKELY or above < UNLIKELY / 5
+        unchanged = self.posterior.change < UNCHANGED and not (self.model.rounds and above > POSSIBLE)
+        return unlikely or unchanged or (self.settled and not self.differ)
 
     def further_look(self) -> Measure:
         """More runs of both ends: enough to make their difference clear, at most about as many as there were."""

@@ -48,7 +48,7 @@ class NoiseModel:
     def of_rounds(self) -> "NoiseModel":
         """The same for rounds: what disturbs the host disturbs both builds, so nothing drifts."""
         return replace(
-            self, drifts=EXACT.drifts, large_drifts=(), calm=1.0, noise=self.noise / 2, modes=False, rounds=True
+            self, drifts=EXACT.drifts, large_drifts=(), calm=1.0, noise=USUAL.noise / 2, modes=False, rounds=True
         )
 
 

@@ -33,7 +33,10 @@ CLEAR, SURE = 6.0, 4.0
 ROUNDS = 4  # of the ends, before the way is chosen
 AFFORDED = 40  # runs of a budget below which they would take too much of it
 MORE = 2  # further runs of each end in turns, while it is doubtful whether rounds show what these do
+# Little is assumed of the noise when both ways are compared: what is would be taken for the noise of few readings.
+LITTLE, WORTH = 0.005, 1.0
 GAIN = 0.6  # s.d. of the difference of a round, as a share of that of two runs in turns, below which rounds are better
+FAR, FEW = 0.2, 12  # that share above which so many runs in turns have to show it: one outlier makes fewer look noisy
 LEFT = 0.5  # share of the difference in turns that rounds have to show
 # Normal standard errors of turns by which rounds show too little: from the first on the ends are measured again in turns, until there
 # are so many runs of each, since fewer do not tell the noise; from the second on rounds are not valid then.
@@ -114,7 +117,7 @@ def _ways(alone: Sequence[Reading], beside: Sequence[Reading], now: Situation) -
     if not (record.runs(0) and record.runs(now.bad)):
         return None
     turns = _ends(record, now, USUAL)
-    noise = math.sqrt(2) * turns.noise
+    noise = math.sqrt(2) * _ends(record, now, replace(USUAL, noise=LITTLE, worth=WORTH)).noise
     seen = Interval.around(-record.sign * turns.drop, 2 * turns.error)
     size = abs(turns.drop) / turns.noise
     clear = size >= CLEAR and Student(turns.freedom).score(size) >= SURE
@@ -127,11 +130,13 @@ def _ways(alone: Sequence[Reading], beside: Sequence[Reading], now: Situation) -
     less = kept < LEFT * abs(turns.drop)
     apart = Student(turns.freedom).score((abs(turns.drop) - kept) / turns.error) if less else 0.0
     valid = apart < (LOST if enough else DOUBTFUL)
-    quieter = rounds.noise < GAIN * noise
+    of_round = _ends(both, now, replace(USUAL.of_rounds, noise=math.sqrt(2) * LITTLE, worth=WORTH)).noise
+    quieter = of_round < GAIN * noise
     shown = Interval.around(-both.sign * rounds.drop, 2 * rounds.error)
     doubtful = not enough and (by_cpu is False or (quieter and not valid))
+    doubtful |= quieter and of_round > FAR * noise and len(alone) < FEW
     lost = quieter and not valid
-    return Ways(valid and quieter, noise, rounds.noise, seen, shown, lost, bool(by_cpu), doubtful=doubtful)
+    return Ways(valid and quieter, noise, of_round, seen, shown, lost, bool(by_cpu), doubtful=doubtful)
 
 
 def _waits_alike(alone: Sequence[Reading], beside: Sequence[Reading], record: Record, now: Situation) -> bool | None:
