@@ -2,8 +2,12 @@
 
 import ctypes.util
 import json
+import re
+import resource
 import shutil
+import subprocess
 import tempfile
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -167,3 +171,106 @@ def test_two_mariadb_servers_are_compared(git: Repo, tmp_path: Path, monkeypatch
         [row] = json.loads(printed(*words))["workloads"]
     assert row["ratios"][0]["interval"]["high"] < 1
     assert in_pairs(Path("h.db")) == 4
+
+
+# A disk that serves one request at a time, whoever comes; neighbours make it slower now and then, by a third.
+DISK = """
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/file.h>
+#include <time.h>
+#include <unistd.h>
+#include "work.h"
+
+int main(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    srand(now.tv_nsec);
+    int disk = open(getenv("DISK"), O_CREAT | O_RDWR, 0600), service = SERVICE * (75 + rand() % 50) / 100;
+    for (int i = 0; i < 60; i++) {
+        flock(disk, LOCK_EX);
+        if (pwrite(disk, &i, sizeof i, 0) < 0 || fsync(disk)) return 1;
+        usleep(service);
+        flock(disk, LOCK_UN);
+        usleep(500);
+    }
+    return 0;
+}
+"""
+
+
+def test_two_that_wait_for_one_disk_are_measured_in_turns(git: Repo, tmp_path: Path) -> None:
+    """At the same time both last as long: each request of one waits for one of the other."""
+    hashes = git.history({"bench.c": DISK, "work.h": f"#define SERVICE {us}\n"} for us in (5000, 10000))
+    history = tmp_path / "h.db"
+    words = ["run", "v0", "v1", "--build", "cc -O1 -o bench bench.c", "--run", f"env DISK={tmp_path}/disk ./bench"]
+    ended = bisect(*words, "--repo", str(git.path), "--no-explain", "--plain", "--history", str(history))
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert rows(history, "select culprit from culprits") == [(hashes[1],)]
+    together, why = chosen(history)
+    assert not together
+    assert re.search(r"they wait for 9\d(\.\d)? % of their time|they show the difference at once", why)
+    assert f"pairing   {why}" in ended.stdout
+
+
+FEW = "two threads do not get two cores here"
+# Two threads that work beside each other, or one after the other. Beside other tests they get cores of their own where the
+# kernel lets them ask for that.
+THREADS = """
+#include <fcntl.h>
+#include <pthread.h>
+#include <unistd.h>
+#include "work.h"
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void *work(void *unused) {
+    for (int i = 0; i < 400; i++) {
+        if (SERIAL) pthread_mutex_lock(&lock);
+        for (volatile long j = 0; j < 4000000; j++);
+        if (SERIAL) pthread_mutex_unlock(&lock);
+    }
+    return unused;
+}
+
+int main(void) {
+    int group = open("/proc/self/autogroup", O_WRONLY);
+    if (group >= 0 && write(group, "-15", 3) < 0) close(group);
+    pthread_t threads[2];
+    for (int i = 0; i < 2; i++) pthread_create(threads + i, 0, work, 0);
+    for (int i = 0; i < 2; i++) pthread_join(threads[i], 0);
+    return 0;
+}
+"""
+
+
+def cores_used(program: Path) -> float:
+    """How many it gets now."""
+    began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    subprocess.run([program], check=True)
+    return (resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before) / (time.monotonic() - began)
+
+
+def test_threads_that_wait_for_each_other_are_measured_in_turns(git: Repo, tmp_path: Path) -> None:
+    """Where two share the cores, nearly nothing is lost while a thread waits."""
+    hashes = git.history({"bench.c": THREADS, "work.h": f"#define SERIAL {serial}\n"} for serial in (0, 1))
+    build = ["cc", "-O1", "-pthread", "-D", "SERIAL=0", "-x", "c", "-", "-o", tmp_path / "bench"]
+    subprocess.run(build, input=THREADS.replace('#include "work.h"', ""), text=True, check=True)
+    if cores_used(tmp_path / "bench") < 1.3:
+        pytest.skip(FEW)
+    history = tmp_path / "h.db"
+    words = ["run", "v0", "v1", "--build", "cc -O1 -pthread -o bench bench.c", "--run", "./bench", "--max-time", "3m"]
+    ended = bisect(*words, "--repo", str(git.path), "--no-explain", "--plain", "--history", str(history))
+    used = """
+        select json_extract(body, '$.facts.counters.task-clock') / json_extract(body, '$.facts.seconds') / 1000
+        from events where kind = 'RunFinished' and json_extract(body, '$.facts.commit') = '{}'
+        and coalesce(json_extract(body, '$.facts.round'), '') = ''
+    """
+    got = [cores for (cores,) in rows(history, used.format(hashes[0])) if cores]
+    if not got or sorted(got)[len(got) // 2] < 1.3:
+        pytest.skip(FEW)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert rows(history, "select culprit from culprits") == [(hashes[1],)]
+    together, why = chosen(history)
+    assert not together
+    assert f"pairing   {why}" in ended.stdout

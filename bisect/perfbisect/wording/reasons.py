@@ -283,6 +283,9 @@ def pairing_chosen(ways: Ways, good: str = "good", bad: str = "bad") -> PairingC
     if ways.clear:
         seen = f"they show the difference at once, {change(ways.alone.middle)}, where a ratio varies by {noise}"
         return PairingChosen(False, f"Builds are measured in turns: {seen}.")
+    if ways.waiting:
+        seen = f"they wait for {percent(ways.waiting)} of their time, and two may wait for each other"
+        return PairingChosen(False, f"Builds are measured in turns: {seen}.")
     beside = f"{bad} has {ratio(ways.beside)} of {good}{' by CPU time' * ways.by_cpu}"
     noises = f"the ratio varies by {percent(ways.in_rounds)} and by {noise}"
     seen = f"{beside} at the same time and {ratio(ways.alone)} in turns, {noises}"

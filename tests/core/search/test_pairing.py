@@ -61,6 +61,19 @@ def test_where_two_disturb_each_other_it_goes_on_in_turns() -> None:
     assert {len(rounds(outcome.observations)) for outcome in outcomes} == {0, ROUNDS}
 
 
+def test_those_that_wait_nearly_all_of_their_time_are_measured_in_turns() -> None:
+    """As for a disk that two would share."""
+    log: list[Observation] = []
+    world = World(LINE, {26: -0.2}, SHARED, seed=1)
+    while not (decision := decide(LINE, log, AUTO)).ways:
+        assert isinstance(decision.order, Measure)
+        made = world.measure(decision.order)
+        log += [replace(each, cpu=each.value, waits=3) if isinstance(each, Reading) else each for each in made]
+    assert not rounds(log)
+    assert "turns: they wait for 95 % of their time, and two may" in pairing_chosen(decision.ways).why
+    assert isinstance(decide(LINE, log, AUTO).order, Measure)
+
+
 def test_an_empty_range_is_not_accused_in_rounds() -> None:
     for seed in range(6):
         outcome = hunt(World(LINE, {}, SHARED, seed=seed), AUTO)

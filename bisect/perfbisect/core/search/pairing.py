@@ -3,16 +3,18 @@
 Builds that run at the same time on the same cores meet the same disturbances: their difference does not show them. That
 gains most on shared machines, and nothing on a silent one. It is not valid everywhere: two that wait for one disk, or
 need more memory than there is for both, disturb each other. So the ends are measured in turns first. Where a run varies
-little compared with their difference, it stays at that. Otherwise they are measured in rounds as well, and the way is
-chosen that shows the difference more clearly; in rounds only if they show at least half of what turns are sure of.
+little compared with their difference, or waits nearly all of its time, it stays at that. Otherwise they are measured in
+rounds as well, and the way is chosen that shows the difference more clearly; in rounds only if they show at least half of
+what turns are sure of.
 
 Which of two gets a core for how long varies more than what each needs of it. So CPU time is compared in rounds, in place of
 time, where that is known, and the ends do not differ in how long they wait.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from statistics import median
 
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import UNKNOWN, Interval, Measure, Purpose, Share, Ways
@@ -42,6 +44,9 @@ LEFT = 0.5  # share of the difference in turns that rounds have to show
 # are so many runs of each, since fewer do not tell the noise; from the second on rounds are not valid then.
 DOUBTFUL, LOST = 1.3, 3.5
 MOST = 8
+# Share of the time in which one of the ends waits, from which on two would wait for each other, as for a disk that serves one
+# request at a time: both last as long then, whatever they differ by. A server of short queries waits for 80 % on a busy machine.
+WAITING = 0.93
 
 
 def with_pairing(hunt: Hunt, now: Situation) -> Proposal:
@@ -57,7 +62,7 @@ def with_pairing(hunt: Hunt, now: Situation) -> Proposal:
     ways = _ways(alone, beside, now)
     if ways is None or 0 < now.policy.max_runs < AFFORDED:
         return hunt(turns)
-    if ways.clear:
+    if ways.clear or ways.waiting:
         decision = hunt(turns)
         goes_on = not isinstance(decision.order, Measure) or decision.order.purpose is not Purpose.ENDS
         return replace(decision, ways=ways if goes_on else None)
@@ -105,7 +110,7 @@ def ways_of(seen: Sequence[Observation]) -> Ways | None:
     now = Situation(Graph.line(1), seen, Policy(direction=Direction.ANY))
     alone, beside = _ends_seen(now)
     ways = _ways(alone, beside, now)
-    return ways if ways and (ways.clear or len(beside) >= ROUNDS) else None
+    return ways if ways and (ways.clear or ways.waiting or len(beside) >= ROUNDS) else None
 
 
 def _ways(alone: Sequence[Reading], beside: Sequence[Reading], now: Situation) -> Ways | None:
@@ -121,8 +126,10 @@ def _ways(alone: Sequence[Reading], beside: Sequence[Reading], now: Situation) -
     seen = Interval.around(-record.sign * turns.drop, 2 * turns.error)
     size = abs(turns.drop) / turns.noise
     clear = size >= CLEAR and Student(turns.freedom).score(size) >= SURE
-    if clear or len(beside) < ROUNDS:
-        return Ways(False, noise, math.inf, seen, UNKNOWN, clear=clear)
+    waits = 1 - math.exp(-max(_waits(alone, record, now, median)))
+    waiting = waits if waits > WAITING else 0.0
+    if clear or waiting or len(beside) < ROUNDS:
+        return Ways(False, noise, math.inf, seen, UNKNOWN, clear=clear, waiting=waiting)
     by_cpu, enough = _waits_alike(alone, beside, record, now), len(alone) >= 2 * MOST
     both = arrange(timed_by_cpu(beside) if by_cpu else beside, now.policy, now.bad)
     rounds = _ends(both, now, USUAL.of_rounds)
@@ -146,9 +153,16 @@ def _waits_alike(alone: Sequence[Reading], beside: Sequence[Reading], record: Re
     """
     if any(each.cpu is None for each in (*alone, *beside)):
         return None
-    ends = (record.name(0), record.name(now.bad))
-    good, bad = (min(seen.waits for seen in alone if record.name(seen.candidate) == end) for end in ends)
+    good, bad = _waits(alone, record, now, min)
     return abs(good - bad) <= least(now.policy)
+
+
+def _waits(
+    alone: Sequence[Reading], record: Record, now: Situation, which: Callable[[list[float]], float]
+) -> Sequence[float]:
+    """How long the runs of good wait, and those of bad, by ``which`` of them: logarithms of their time over their CPU time."""
+    ends = (record.name(0), record.name(now.bad))
+    return [which([seen.waits for seen in alone if record.name(seen.candidate) == end]) for end in ends]
 
 
 def _ends(record: Record, now: Situation, model: NoiseModel) -> Contrast:
