@@ -87,14 +87,11 @@ def test_sqlite_in_sysbench(git: Repo, tmp_path: Path, monkeypatch: pytest.Monke
     assert rows(Path("run.db"), "select culprit from culprits") == [(hashes[CULPRIT],)]
     assert in_pairs(Path("run.db"))
     ends = ["v0", f"v{COMMITS - 1}"]
-    [row] = json.loads(printed("compare", *ends, *how, "--visits", "3", "--json", "--history", "compare.db"))[
-        "workloads"
-    ]
+    few = ["--visits", "3", "--runs", "1", "--json"]
+    [row] = json.loads(printed("compare", *ends, *how, *few, "--history", "compare.db"))["workloads"]
     assert row["ratios"][0]["ratio"] < 0.5
     assert in_pairs(Path("compare.db"))
-    told = json.loads(
-        printed("noise", "--rev", "v0", *how, "--visits", "2", "--runs", "1", "--json", "--history", "noise.db")
-    )
+    told = json.loads(printed("noise", "--rev", "v0", *how, *few, "--history", "noise.db"))
     assert told["noise"]
 
 
