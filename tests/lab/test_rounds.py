@@ -127,6 +127,15 @@ def test_the_second_place_leads_nowhere_else(host: LocalHost, git: Repo) -> None
     assert not build_store.changes(host, build_store.folder(host, key)), "only the copy has changed"
 
 
+@pytest.mark.parametrize("end", ["", "exit 3"])
+def test_a_program_that_changes_its_second_place_has_its_build_made_again(host: LocalHost, git: Repo, end: str) -> None:
+    spoil = f"case $(pwd -P) in */beside) {LOOP}; rm bench.mode; {end};; *) {LOOP};; esac"
+    events = together(open_lab(host, git, LOOP, spoil), 3)
+    [told, *_] = [text for text in warnings(events) if "it is made again" in text]
+    assert "bench.mode" in told
+    assert not any(isinstance(event, PairingChosen) for event in events)
+
+
 MAIN = '#include <stdio.h>\nint value(void);\nint main(void) {\n    for (volatile long i = 0; i < 400000000; i++);\n    printf("ops/s: %d\\n", value());\n    return 0;\n}\n'
 BUILD = """sh -c 'cc -shared -fPIC -o libvalue.so value.c && cc -o main main.c -L. -lvalue -Wl,-rpath,$PWD'"""
 

@@ -321,6 +321,7 @@ class HostLab:
                 if self.data.refuse(systems[rounds.at], data[rounds.at], failure):
                     continue
                 failing = pair[rounds.at]
+                self._system(failing.candidate, keys[rounds.at], beside=rounds.at == 1)  # raises where it has changed
                 alone = Turn(failing.candidate, 1, 1, 1, failing.purpose, 1, failing.layout)
                 if (yield from self._run(alone, keys[rounds.at])):
                     yield _turns_advised(
