@@ -42,6 +42,22 @@ int main(void)
 	return 0;
 }
 """
+# Its runs are as long in each build; what they do in that time differs.
+TIMED_BENCH = r"""
+#include <stdio.h>
+#include <time.h>
+#include "engine.h"
+
+int main(void)
+{
+	unsigned long sum = 0, op = 0;
+	fill();
+	while (op % 1000 || clock() < CLOCKS_PER_SEC / 2)
+		sum += page_insert(op++);
+	printf("{\"rate\": %lu, \"cost\": %.3f, \"sum\": %lu}\n", 2 * op, 5e8 / op, sum);
+	return 0;
+}
+"""
 HEADER = """
 unsigned long page_insert(unsigned key);
 unsigned long row_hash(const unsigned char *row, int size);
@@ -144,7 +160,7 @@ PLANTS = {
 }  # fmt: skip
 
 
-def planted(git: Repo, plant: Plant) -> str:
+def planted(git: Repo, plant: Plant, bench: str = BENCH) -> str:
     """A history of the engine in which one commit has the plant; returns its hash."""
     make = "bench: bench.c page.c hash.c engine.h\n\t$(CC) -O2 -fno-omit-frame-pointer -o $@ bench.c page.c hash.c\n"
     slow = ENGINE | {"Makefile": make}
@@ -152,7 +168,7 @@ def planted(git: Repo, plant: Plant) -> str:
         assert slow[name].count(old) == 1
         slow[name] = slow[name].replace(old, new)
     trees = (slow if number >= CULPRIT else slow | ENGINE for number in range(COMMITS))
-    return git.history(tree | {"bench.c": f"{BENCH}/* {n} */\n"} for n, tree in enumerate(trees))[CULPRIT]
+    return git.history(tree | {"bench.c": f"{bench}/* {n} */\n"} for n, tree in enumerate(trees))[CULPRIT]
 
 
 @pytest.mark.parametrize("name", PLANTS)
@@ -184,3 +200,23 @@ def test_the_function_of_a_plant_is_first(git: Repo, tmp_path: Path, name: str) 
     assert bisect("report", "--output", str(page), "--history", str(history), cwd=repo).returncode == 0
     link = rf'<a href="#[^"]+">\s*(<code>)?{plant.function}(</code>)?\s*</a>'
     assert re.search(link, page.read_text()), "with a link to its hunk"
+
+
+@pytest.mark.parametrize(
+    ("bench", "found_by"),
+    [(BENCH, []), (TIMED_BENCH, ["--rate", "$.rate"]), (TIMED_BENCH, ["--cost", "$.cost"])],
+    ids=["by wall time", "by a rate", "by a cost"],
+)
+def test_a_reason_needs_no_option(git: Repo, tmp_path: Path, bench: str, found_by: list[str]) -> None:
+    history = tmp_path / "history.db"
+    culprit = planted(git, PLANTS["extra instructions"], bench)
+    asked = ["--build", "make", "--run", "./bench", *found_by, "--plain", "--no-layouts", "--history", str(history)]
+    done = bisect("run", "v0", f"v{COMMITS - 1}", *asked, cwd=git.path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    [case] = json.loads(bisect("show", "--json", "--history", str(history)).stdout)["cases"]
+    assert case["commit"]["sha"] == culprit
+    first = case["explanation"]["functions"][0]
+    assert (first["function"], first["changed"]) == ("row_hash", True)
+    assert first["part"] > 0.5
+    assert "of the loss is in `row_hash`, which this commit changes" in case["why"]
+    assert ("has no count of operations" in " ".join(case["explanation"]["missing"])) is bool(found_by)

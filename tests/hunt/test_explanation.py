@@ -257,7 +257,7 @@ def test_counts_that_would_take_too_long_are_left_out_with_a_sentence(
     events = list(explained(monkeypatch, log_of(history, NAMES), lab))
     assert len(lab.studied) == turns
     said = [event.reason for event in events if isinstance(event, Unexplained)]
-    assert said == ([] if turns else ["it would take 32 s or more, and 30 s are left of the time for the reason"])
+    assert said == ([] if turns else ["it would take 1 min 32 s or more, and 1 min 30 s are left of the time for the reason"])
 
 
 def timed(operations: int, clock: float | None, *, seconds: float = 2.0, switches: float | None = None) -> RunFinished:
@@ -288,18 +288,15 @@ def test_waits_are_studied_where_threads_wait(clock: float | None, threads: int,
     assert not waiting(struct_replace(workload, command=["x"]), seen)
 
 
-@pytest.mark.parametrize(("worked", "seconds"), [(100.0, [10.0, 30 / 6]), (3600.0, [360 / 6 / 2, 360 / 6])])
-def test_a_part_may_have_time_of_its_own_in_short_hunts(
-    monkeypatch: pytest.MonkeyPatch, history: History, worked: float, seconds: list[float]
+def test_a_part_ends_once_half_of_its_rounds_have_shown_enough(
+    monkeypatch: pytest.MonkeyPatch, history: History
 ) -> None:
-    """Of a longer one a tenth for all parts; what one leaves is the next one's."""
-    asked: list[float] = []
-    monkeypatch.setattr(explanation, "worked", lambda _: worked)
-    monkeypatch.setattr(explanation, "start_up", lambda _: 0.0)
-    counters = replace(COUNTERS, study=lambda seconds, _: asked.append(seconds) or NoStudy(seconds, []))  # type: ignore[func-returns-value,arg-type,return-value]
-    waits = StudyLab(replace(counters, name="waits", in_short_hunts=60.0), groups=())
-    list(explained(monkeypatch, log_of(history, NAMES), waits, StudyLab(counters)))
-    assert asked == pytest.approx(seconds, rel=0.01)
+    seen: list[int] = []
+    part = replace(COUNTERS, enough=lambda found: bool(seen.append(len(found.counters)) or True))  # type: ignore[func-returns-value]
+    counters = StudyLab(part)
+    list(explained(monkeypatch, log_of(history, NAMES), counters))
+    assert len(counters.studied) == 4
+    assert seen[0] > 0
 
 
 def test_every_event_for_the_reason_is_of_one_part() -> None:

@@ -22,10 +22,13 @@ from perfbisect.core.domain.events import (
     Planned,
     Profiled,
     RunFinished,
+    Studied,
     Unexplained,
     Warned,
 )
 from perfbisect.core.domain.orders import Measure, Purpose, Share, Verdict, first_step
+from perfbisect.core.explain.evidence import Explanation
+from perfbisect.core.explain.explanation import explanation
 from perfbisect.errors import PerfBisectError, in_words
 from perfbisect.hunt.explanation_parts import PARTS, Part
 from perfbisect.hunt.loop import Listed, Workers, run
@@ -36,7 +39,7 @@ from perfbisect.recipes.workload import Workload
 from perfbisect.wording.quantities import duration
 
 SHARE = 0.1  # of the time of a hunt for all parts, but for rounds that are always taken or have begun
-LEAST = 30.0  # seconds for them in a short hunt: a tenth of five minutes
+LEAST = 90.0  # seconds for them in a short hunt
 SHORTEST = 1.0  # seconds of a run that says anything
 
 WorkersOf = Callable[[StudyMaker], Workers[LabEvent]]
@@ -81,15 +84,11 @@ def explain(
     seen = [event for _, event in before]
     host = best_host(seen, commits[step.candidate])
     left = max(LEAST, SHARE * worked(before) / together)
-    short = left <= LEAST
     for number, part in enumerate(PARTS):
         suit = [each for each in PARTS[number:] if each.suits(builder, workload, seen)]
         if part not in suit:
             continue
-        of_its_own = part.in_short_hunts if short else 0.0
-        allowed = of_its_own or left * part.share / sum(
-            each.share for each in suit if not (short and each.in_short_hunts)
-        )
+        allowed = left * part.share / sum(each.share for each in suit)
         began = CLOCK.now()
         others = measured_on(host, seen, commits, but=builds) if part.of_all else ()
         try:
@@ -100,7 +99,7 @@ def explain(
                 yield at, event
         except (PerfBisectError, OSError) as trouble:
             yield log.append(Unexplained(part.name, str(in_words(trouble))))
-        left -= 0.0 if of_its_own else CLOCK.now() - began
+        left -= CLOCK.now() - began
 
 
 def take(
@@ -139,6 +138,8 @@ def take(
     def orders() -> Iterator[Measure]:
         began, turns = CLOCK.now(), [0.0]
         for number in range(part.rounds):
+            if 2 * number > part.rounds and part.enough(so_far(events, commits, builds)):
+                break
             missing = [build for build in (builds if number % 2 == 0 else builds[::-1]) if done[build] <= number]
             for place, build in enumerate(missing):
                 start = CLOCK.now()
@@ -156,7 +157,14 @@ def take(
 
     for at, event in without_stored_builds(run(Listed(orders()), PartLog(log, part.name, builds), workers)):
         failed = failed or isinstance(event, Unexplained)
+        events.append(event)
         yield at, event
+
+
+def so_far(events: Iterable[Event], commits: Sequence[str], builds: tuple[int, int]) -> Explanation:
+    """What was measured for the reason so far."""
+    culprit, parent = (commits[build] for build in builds)
+    return explanation([event for event in events if isinstance(event, Studied)], parent, culprit)
 
 
 def without_stored_builds(events: Iterable[TimedEvent]) -> Iterator[TimedEvent]:

@@ -7,16 +7,19 @@ from functools import partial
 from typing import TypeGuard
 
 from perfbisect.core.domain.events import Counted, Event, Planned, Profiled, RunFinished
-from perfbisect.core.explain.evidence import EXACT_GROUP
+from perfbisect.core.explain.evidence import EXACT_GROUP, Explanation, Sureness
+from perfbisect.core.explain.functions import part_error, whole
 from perfbisect.lab.measure.counting import ENOUGH, obstacle
 from perfbisect.lab.measure.profiles import Profiles
 from perfbisect.lab.measure.studies import CounterGroups, ExactCounts, PlanStudy, has_statements
 from perfbisect.lab.measure.visit import StudyMaker
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.workload import Workload
+from perfbisect.wording.functions import SURE, beyond
 
 WAITING = 0.3  # share of the time of the workload's threads that is spent off CPU, from which on waits are sampled
 SLOWER = 100.0  # times that a program takes more CPU time while its instructions are counted by valgrind
+PLACED = 0.02  # standard error of the share that the first function has, from which on no further profile is taken
 COUNTED_OPERATIONS = 4.0  # at the least; and of those that make a usual count, so many times as many
 TOUCHED = 12.0
 SPEED = 2e9  # instructions a second, about
@@ -36,7 +39,7 @@ class Part:
     suits: Callable[[Builder, Workload, Sequence[Event]], bool] = lambda *_: True
     always: Callable[[Workload], bool] = lambda _: False  # whether the first round is taken however long it takes
     least: Callable[[Sequence[Event]], float] = lambda _: 0.0  # seconds of a turn at least, after these runs of a build
-    in_short_hunts: float = 0.0  # seconds of its own there, in place of a share
+    enough: Callable[[Explanation], bool] = lambda _: False  # whether half of the rounds have shown what it can show
     of_all: bool = False  # after culprit and parent, one turn of each other build that the hunt has measured there
 
     def has(self, event: Event) -> TypeGuard[Counted | Profiled | Planned]:
@@ -92,6 +95,13 @@ def waiting(workload: Workload, events: Sequence[Event]) -> bool:
     return any(clock and clock / 1000 < (1 - WAITING) * workload.threads * seconds for clock, seconds in clocks)
 
 
+def placed(found: Explanation) -> bool:
+    """Whether the profiles show in which function the difference is, far beyond noise."""
+    total, spread = whole(found.functions)
+    telling = [row for row in found.functions if row.difference * total > 0 and beyond(row)]
+    return bool(telling) and abs(total) >= SURE * spread and part_error(telling[:1], found.functions) <= PLACED
+
+
 def switches(events: Sequence[Event]) -> float:
     """The most switches of threads a second in the runs of a hunt; 0 where they are not known."""
     return max((event.facts.system.get("cs") or 0.0 for event in events if isinstance(event, RunFinished)), default=0.0)
@@ -114,17 +124,29 @@ PARTS: tuple[Part, ...] = (
         always=has_statements,
         of_all=True,
     ),
-    Part("profiles", lambda seconds, _: partial(Profiles, seconds=seconds), rounds=3, share=0.4),
+    Part(
+        "profiles",
+        lambda seconds, _: partial(Profiles, seconds=seconds),
+        rounds=3,
+        share=0.4,
+        always=lambda workload: bool(workload.command),  # which has no server to start
+        enough=placed,
+    ),
     # Where threads wait for a good part of the time. A single round would not say how much waits vary by themselves.
     Part(
         "waits",
         lambda seconds, events: partial(Profiles, seconds=seconds, switches=switches(events)),
         rounds=2,
         share=0.4,
-        in_short_hunts=30.0,
         suits=lambda _, workload, seen: waiting(workload, seen),
     ),
-    Part("counters", lambda seconds, _: partial(CounterGroups, seconds=seconds), rounds=6, share=0.4),
+    Part(
+        "counters",
+        lambda seconds, _: partial(CounterGroups, seconds=seconds),
+        rounds=6,
+        share=0.4,
+        enough=lambda found: found.classes[0].sure is Sureness.SURE,
+    ),
     # After them, where the processor has counted none, and only for what can be counted exactly.
     Part(
         "instructions",

@@ -13,7 +13,7 @@ from perfbisect.core.domain.settings import Direction
 from perfbisect.core.domain.trials import Trial
 from perfbisect.core.explain.classes import PER_INSTRUCTION
 from perfbisect.core.explain.evidence import Cause, CounterRow, Evidence, Explanation, PlanRow, Sureness
-from perfbisect.core.explain.explanation import NO_OPERATIONS, NO_RUNS
+from perfbisect.core.explain.explanation import NO_RUNS
 from perfbisect.core.inference.metric_choice import Choice, Shown
 from perfbisect.core.search.pairing import GAIN
 from perfbisect.core.stats.paired_comparison import BAD, GOOD, REVERTED, Outcome, outcome, regained
@@ -23,7 +23,6 @@ from perfbisect.wording.text import listed, metric_title, printable
 
 NOTHING = {
     "": "Nothing that was counted differs enough between the two to say why.",
-    NO_OPERATIONS: "The output of the command has no count of operations (--operations).",
     NO_RUNS: "There are no runs of both builds to compare.",
 }
 POINTS = {"storage": "storage", "lock": "contention", "scheduler": "the scheduler"}

@@ -22,7 +22,13 @@ from perfbisect.core.explain.evidence import (
     Sureness,
     counter_rows,
 )
-from perfbisect.core.explain.explanation import NO_COUNTERS, comparable_plan, different_plans, explanation
+from perfbisect.core.explain.explanation import (
+    NO_COUNTERS,
+    NO_OPERATIONS,
+    comparable_plan,
+    different_plans,
+    explanation,
+)
 from perfbisect.wording.reasons import sentences
 
 PAIRS = Path(__file__).parents[2] / "outputs" / "pairs"
@@ -197,9 +203,38 @@ def test_a_commit_that_waits_with_cpu_time_as_it_was() -> None:
     assert cause is Cause.WAITING, said
 
 
-def test_a_command_without_a_count_of_operations_is_not_explained() -> None:
-    once = replace(run(1), reported=3.0)
-    assert "--operations" in explained([once], [once])[1]
+@pytest.mark.parametrize("metric", ["rate", "cost"])
+def test_runs_of_fixed_length_have_operations_by_their_rate(metric: str) -> None:
+    """Their counters and profiles are as large in each build, and half the work was done in the one."""
+    rates = (4.0, 2.0) if metric == "rate" else (2.0, 4.0)
+    before, after = (
+        [replace(run(1), commit=commit, reported=rate)] * 3 for commit, rate in zip("pc", rates, strict=True)
+    )
+    recorded = [
+        Profiled(
+            1,
+            replace(
+                profile(commit, {("main", "scan"): scans, ("main", "log"): 100 - scans}, operations=1), seconds=10.0
+            ),
+        )
+        for commit, scans in (("p", 20), ("c", 60))
+        for _ in range(3)
+    ]
+    found = explanation(recorded, "p", "c", (before, after), metric=metric)
+    assert NO_OPERATIONS in found.missing
+    assert {row.name: round(row.ratio.middle, 3) for row in found.counters if row.name in ("cpu/o", "time/o")} == {
+        "cpu/o": 2,
+        "time/o": 2,
+    }
+    scan, log = found.functions
+    assert (scan.function, log.function) == ("scan", "log")
+    assert scan.culprit == pytest.approx(6 * scan.parent, rel=0.01)
+    assert log.culprit == pytest.approx(log.parent, rel=0.01)
+
+    longer = [replace(each, seconds=2 * each.seconds) for each in after]
+    fixed_work = explanation(recorded, "p", "c", (before, longer), metric=metric)
+    assert fixed_work.missing == ()
+    assert [row.ratio.middle for row in fixed_work.counters if row.name == "time/o"] == [pytest.approx(2)]
 
 
 def noisy(operations: int, wobble: float, **factors: float) -> RunFacts:

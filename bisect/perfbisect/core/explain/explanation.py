@@ -5,12 +5,16 @@ one build, or between versions in wording only: estimates of rows and costs, siz
 statement.
 """
 
+import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
+from statistics import median
+from typing import TypeVar
 
 from perfbisect.core.domain.events import ChangedFunctions, Counted, Planned, Profiled, Studied, Unexplained
-from perfbisect.core.domain.facts import ChangeFacts, PlanFacts, RunFacts
+from perfbisect.core.domain.facts import ChangeFacts, PlanFacts, ProfileFacts, RunFacts
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.orders import Step
 from perfbisect.core.explain.classes import classify
@@ -67,7 +71,13 @@ def different_plans(parent: Iterable[PlanFacts], culprit: Iterable[PlanFacts]) -
 
 ENOUGH = 3  # rounds of groups of counters, from which on their intervals are those of the table
 FUNCTIONS = "functions"  # the part that reads what the commit changes
-NO_OPERATIONS, NO_RUNS = "no operations", "no runs"  # details of an unknown cause
+NO_RUNS = "no runs"  # detail of an unknown cause
+THOUSANDTHS = 1000  # of a run of the parent: the operations where the output has no count of them
+FIXED = 0.2  # of the change of a rate: a change of the length of runs below that says that they have a fixed length
+NO_OPERATIONS = (
+    "The output has no count of operations (--operations), and runs are as long as ever: one stands for what"
+    " the parent does in a thousandth of a run, by the rate."
+)
 NO_COUNTERS = (
     "This host has no counters of instructions and cycles, so more code and slower memory cannot be separated."
 )
@@ -87,16 +97,19 @@ def explanation(
     the time for enough runs of the explanation, and exact counts always: they are what the hunt went by. ``step`` is that of
     the verdict on ``metric``, which is explained.
     """
-    counted = [event for event in events if isinstance(event, Counted)]
+    speeds = dict(zip((parent, culprit), thousandths(*usual, metric), strict=False))
+    usual = [done(facts, speeds) for facts in usual[0]], [done(facts, speeds) for facts in usual[1]]
+    counted = [
+        replace(event, facts=done(event.facts, speeds))
+        for event in events
+        if isinstance(event, Counted) and not (speeds and event.group == EXACT_GROUP)  # of one run, whatever it does
+    ]
     before, after = (of_commit(counted, commit) for commit in (parent, culprit))
     rounds = [min(len(before[group]), len(after[group])) for group in {*before} & {*after} - {EXACT_GROUP}]
     if max(rounds, default=0) < ENOUGH:
         before, after = ({"": runs, **groups} for runs, groups in zip(usual, (before, after), strict=True))
-    runs = [*chain(*before.values(), *after.values())]
-    if any(run.reported is not None and run.operations == 1 for run in runs):
-        return unknown(parent, culprit, NO_OPERATIONS)
     planned = [event.facts for event in events if isinstance(event, Planned)]
-    recorded = [event.facts for event in events if isinstance(event, Profiled)]
+    recorded = [done(event.facts, speeds) for event in events if isinstance(event, Profiled)]
     plans = different_plans(*([facts for facts in planned if facts.commit == commit] for commit in (parent, culprit)))
     both = [[facts for facts in recorded if facts.commit == commit] for commit in (parent, culprit)]
     hunted = counter_rows({"": usual[0]}, {"": usual[1]}) if any(run.counted for run in usual[0]) else ()
@@ -113,6 +126,8 @@ def explanation(
         missing.append(NO_COUNTERS)
     if functions and change and change.note:
         missing.append(change.note)
+    if speeds:
+        missing.append(NO_OPERATIONS)
     slower = (step.ratio.middle < 1) is find_metric(metric).higher_is_better if step else None
     return Explanation(
         parent,
@@ -128,6 +143,34 @@ def explanation(
         missing=tuple(dict.fromkeys(missing)),
         metric=metric,
     )
+
+
+def thousandths(parent: Sequence[RunFacts], culprit: Sequence[RunFacts], metric: str) -> tuple[float, ...]:
+    """Of runs with a fixed length: how many thousandths of the parent's run each side does a second, by its rate or cost.
+
+    None where the operations are known, or where a run is always the same work and stands for one operation itself.
+    """
+    sides = parent, culprit
+    if metric not in ("rate", "cost") or not all(sides):
+        return ()
+    if any(run.operations != 1 or not run.reported for run in chain(*sides)):
+        return ()
+    values = [median(run.reported or 0.0 for run in side) for side in sides]
+    speeds = [1 / value if metric == "cost" else value for value in values]
+    lengths = [median(run.seconds for run in side) for side in sides]
+    longer, slower = math.log(lengths[1] / lengths[0]), math.log(speeds[0] / speeds[1])
+    if abs(longer) >= FIXED * abs(slower):
+        return ()
+    return tuple(THOUSANDTHS * speed / speeds[0] / lengths[0] for speed in speeds)
+
+
+Facts = TypeVar("Facts", RunFacts, ProfileFacts)
+
+
+def done(facts: Facts, speeds: Mapping[str, float]) -> Facts:
+    """A run with the operations that it did at the speed of its commit; as it is where none is known."""
+    speed = speeds.get(facts.commit)
+    return replace(facts, operations=max(1, round(facts.seconds * speed))) if speed else facts
 
 
 def change_of(events: Sequence[Studied], parent: str, culprit: str) -> ChangeFacts | None:
