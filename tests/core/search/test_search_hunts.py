@@ -106,7 +106,7 @@ def test_an_unbuildable_parent_is_replaced_by_its_nearest_tested_ancestor() -> N
 @pytest.mark.parametrize(
     ("policy", "reason"),
     [
-        (Policy(max_runs=15), Reason.RUNS_SPENT),
+        (Policy(max_runs=12), Reason.RUNS_SPENT),
         (Policy(max_builds=5), Reason.BUILDS_SPENT),
         (Policy(max_minutes=60), Reason.MINUTES_SPENT),
     ],

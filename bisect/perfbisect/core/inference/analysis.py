@@ -42,6 +42,7 @@ POWER = 1.28  # further standard errors: a change this much larger would have be
 UNLIKELY = 0.04  # probability of such a change at which it is given up
 SETTLED = 0.8  # share of layout in what is uncertain from which more runs of the same builds add nothing
 CHEAP = 4.0  # builds that cost fewer runs than this
+PLAIN = 16.0  # s.d. of a run: so large a drop is plain to see, also where few runs tell how large that is
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +100,9 @@ def least(policy: Policy) -> float:
     return max(float(-np.log1p(-policy.min_effect)), 1e-4)
 
 
-def first_look(bad: int, build_cost: float, model: NoiseModel) -> Measure:
-    """The first runs of both ends: the dearer a build, in runs, the better to know them."""
-    return _both(bad, model.first_runs[build_cost > CHEAP], model)
+def first_look(bad: int, model: NoiseModel) -> Measure:
+    """The first runs of both ends."""
+    return _both(bad, model.first_runs[0], model)
 
 
 def _both(bad: int, runs: int, model: NoiseModel) -> Measure:
@@ -211,6 +212,14 @@ class Analysis:
         unlikely = ends.above(wanted) < UNLIKELY or above < UNLIKELY / 5
         unchanged = self.posterior.change < UNCHANGED and not (self.model.rounds and above > POSSIBLE)
         return unlikely or unchanged or (self.settled and not self.differ)
+
+    def second_look(self, build_cost: float) -> Measure | None:
+        """More runs of both ends where they do not differ plainly: the dearer a build, in runs, the better to know them."""
+        bad = self.record.name(self.graph.size - 1)
+        lacking = self.model.first_runs[build_cost > CHEAP] - min(self.record.runs(0), self.record.runs(bad))
+        if lacking <= 0 or self.searching or self.ends.drop > PLAIN * self.ends.noise:
+            return None
+        return _both(self.graph.size - 1, lacking, self.model)
 
     def further_look(self) -> Measure:
         """More runs of both ends: enough to make their difference clear, at most about as many as there were."""

@@ -60,7 +60,9 @@ def next_action(known: Analysis | None, now: Situation, host: int) -> Order:
     The candidates of interest of other hosts' orders are left to them.
     """
     if known is None:
-        return first_look(now.bad, now.build_runs, now.model)
+        return first_look(now.bad, now.model)
+    if more := known.second_look(now.build_runs):
+        return more
     if known.nothing:
         return nothing_found(known.effect, known.ends, known.policy)
     if not known.differ:
@@ -268,7 +270,7 @@ def _best(now: Situation, each: Sequence[_HostClass], main: Analysis | None, bel
         return budget.within(min(measures, key=lambda order: (not now.fleet.is_free(order.host), order.host)))
     ended = next((order for order, _ in orders if isinstance(order, Inconclusive)), None)
     if lost and not ended:  # the change shows on no other class: an order for a lost host, so that the loop fails
-        look = first_look(now.bad, now.build_runs, now.model)
+        look = first_look(now.bad, now.model)
         return replace(look, host=now.prior.host_classes.index(lost[0].name))
     assert main
     return ended or nothing_found(main.effect, main.ends, policy)

@@ -29,7 +29,7 @@ from perfbisect.core.domain.orders import (
     Verdict,
 )
 from perfbisect.core.domain.settings import CAP, Policy
-from perfbisect.core.inference.analysis import Analysis, Contrast
+from perfbisect.core.inference.analysis import PLAIN, Analysis, Contrast
 from perfbisect.core.inference.ancestry import ancestry_of
 from perfbisect.core.inference.posterior import credible_set
 from perfbisect.core.inference.record import Record
@@ -145,12 +145,14 @@ def confirmation(known: Analysis, culprit: int, proofs: Sequence[PairwiseProof])
     levels, posterior = known.levels, known.posterior
     enough = levels.model.proof + (posterior.drifting > DRIFT_LIKELY)
     drop = -float(posterior.culprit @ posterior.fit.drop)
-    at_first = enough - (drop > CLEAR * levels.noise)  # the error of two runs against two is the noise of one
+    # The error of two runs against two is the noise of one; to show a plain drop that is not there takes two accidents.
+    fewer = (drop > CLEAR * levels.noise) + (drop > PLAIN * levels.noise)
+    at_first = enough - fewer
     wanted = {}
     for proof in proofs:
         if proof.runs >= levels.model.proof_most:
             return None
-        if proof.runs < enough and not proof.clear(enough - 1):
+        if proof.runs < enough and not proof.clear(enough - max(fewer, 1)):
             wanted[proof.parent] = max(at_first - proof.runs, 1)
         elif not proof.proven:
             wanted[proof.parent] = min(proof.runs, 8)
