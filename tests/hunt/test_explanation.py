@@ -257,7 +257,9 @@ def test_counts_that_would_take_too_long_are_left_out_with_a_sentence(
     events = list(explained(monkeypatch, log_of(history, NAMES), lab))
     assert len(lab.studied) == turns
     said = [event.reason for event in events if isinstance(event, Unexplained)]
-    assert said == ([] if turns else ["it would take 1 min 32 s or more, and 1 min 30 s are left of the time for the reason"])
+    assert said == (
+        [] if turns else ["it would take 1 min 32 s or more, and 1 min 30 s are left of the time for the reason"]
+    )
 
 
 def timed(operations: int, clock: float | None, *, seconds: float = 2.0, switches: float | None = None) -> RunFinished:

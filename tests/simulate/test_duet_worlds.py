@@ -1,21 +1,16 @@
 """Hunts that may compare two builds at the same time, in the simulated worlds of their benchmark."""
 
 import math
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from duet.worlds import WORLDS, Cell, noise_of_pairs, one
 
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.core.inference.observations import Observation, Reading
 from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.world import World
-
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks" / "duet"))
-
-from worlds import WORLDS, Cell, noise_of_pairs, one
 
 BOTH = (Share(20, 200), Share(0, 200))
 
