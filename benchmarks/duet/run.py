@@ -1,18 +1,19 @@
 """Hunts for small changes on a machine that is not silent, in turns and in rounds, on the same builds. See benchmarks/README.md.
 
 Each case is a history of an optimised C program, made by a seed: many functions, five of which take the time, and in each
-commit another one is changed. One commit makes a hot function slower by so much that the whole program is. Results are
-appended to a file, a line each; what is there is not measured again, so the benchmark can be stopped and resumed.
+commit another one is changed. One commit makes a hot function slower by so much that the whole program is. Or cases are
+folders with such histories of other systems. Results are appended to a file, a line each; what is there is not measured
+again, so the benchmark can be stopped and resumed.
 """
 
 import argparse
 import json
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 from random import Random
+from typing import Any
 
 HOT, FUNCTIONS, LOOPS = 5, 40, 400
 
@@ -25,48 +26,68 @@ def main() -> None:
     parser.add_argument("--ways", default="auto,turns")
     parser.add_argument("--commits", type=int, default=300)
     parser.add_argument("--minutes", type=float, default=60.0, help="after which a hunt counts as not named")
+    parser.add_argument("--systems", type=Path, nargs="+", default=[], help="folders, each with repo/ and hunt.json")
+    parser.add_argument("--histories", type=Path, help="folder that keeps the history of each hunt")
     asked = parser.parse_args()
-    done = [json.loads(line) for line in asked.results.read_text().splitlines()] if asked.results.exists() else []
-    for case, plant in enumerate(map(float, asked.plants.split(","))):
+    done: list[dict[str, Any]] = (
+        [json.loads(line) for line in asked.results.read_text().splitlines()] if asked.results.exists() else []
+    )
+    cases: list[tuple[Any, float, Path | None]]
+    cases = [(folder.name, read(folder)["plant"], folder) for folder in asked.systems]
+    for case, plant, folder in cases or [(n, float(plant), None) for n, plant in enumerate(asked.plants.split(","))]:
         for way in asked.ways.split(","):
-            if not any((one["case"], one["plant"], one["way"]) == (case, plant, way) for one in done):
-                found = hunt(case, plant, way, asked.commits, asked.minutes)
-                done.append(found)
-                with asked.results.open("a") as results:
-                    results.write(json.dumps(found) + "\n")
-    for line in table(done):
+            if any((one["case"], one["plant"], one["way"]) == (case, plant, way) for one in done):
+                continue
+            with tempfile.TemporaryDirectory(prefix="duet") as place:
+                if folder is None:
+                    history(Path(place, "case"), Random(1000 * case + 7), asked.commits, plant / 100)
+                kept = asked.histories or Path(place)
+                found = hunt(folder or Path(place, "case"), way, asked.minutes, kept / f"{case}-{plant:g}-{way}.db")
+            done.append({"case": case, "way": way, **found})
+            with asked.results.open("a") as results:
+                results.write(json.dumps(done[-1]) + "\n")
+    for line in [*table(done, "plant"), "", *table(done, "system")]:
         print(line)
 
 
-def hunt(case: int, plant: float, way: str, commits: int, minutes: float) -> dict[str, object]:
+def read(folder: Path) -> dict[str, Any]:
+    """What a folder says of its case: ``options`` of ``bisect run``, ``culprit``, ``plant`` in per cent, ``system``."""
+    case: dict[str, Any] = json.loads((folder / "hunt.json").read_text())
+    return case
+
+
+def hunt(folder: Path, way: str, minutes: float, kept: Path) -> dict[str, object]:
     """One hunt: what it named, whether that is right, its seconds, runs and builds."""
-    with tempfile.TemporaryDirectory(prefix="duet") as place:
-        culprit = history(Path(place, "program"), Random(1000 * case + 7), commits, plant / 100)
-        words = [
-            "bisect", "run", "first", "last", "--repo", f"{place}/program", "--build", "make", "--run", "./program",
-            "--pairing", way, "--max-time", f"{minutes}m", "--no-explain", "--json", "--history", f"{place}/h.db",
-            "--min-effect", f"{min(max(plant, 1.0), 2.0) * 0.75}%",
-        ]  # fmt: skip
-        began = time.monotonic()
-        ended = subprocess.run(words, capture_output=True, text=True, check=False)
-        seconds = time.monotonic() - began
-        events = [json.loads(line) for line in ended.stdout.splitlines()]
+    case = read(folder)
+    plant, culprit = case["plant"], case["culprit"]
+    words = [
+        "bisect", "run", "first", "last", "--repo", f"{folder}/repo", *case["options"],
+        "--pairing", way, "--max-time", f"{minutes}m", "--no-explain", "--json", "--history", str(kept),
+        "--min-effect", f"{min(max(plant, 1.0), 2.0) * 0.75}%",
+    ]  # fmt: skip
+    began = time.monotonic()
+    ended = subprocess.run(words, capture_output=True, text=True, check=False)
+    seconds = time.monotonic() - began
+    events = [json.loads(line) for line in ended.stdout.splitlines()]
     runs = [event for event in events if event["event"] == "RunFinished"]
     verdicts = [event["verdict"] for event in events if event["event"] == "HuntEnded"]
-    subjects = {event["candidate"]: event["commit"]["subject"] for event in events if event["event"] == "BuildStarted"}
-    verdict = verdicts[-1] if verdicts else {"kind": f"status {ended.returncode}"}
-    named = subjects.get(verdict["step"]["candidate"], "?") if verdict["kind"] == "Found" else ""
+    commits = {event["candidate"]: event["commit"]["sha"] for event in events if event["event"] == "BuildStarted"}
+    verdict: dict[str, Any] = (
+        verdicts[-1] if verdicts else {"kind": f"status {ended.returncode}: {ended.stderr[-500:]}"}
+    )
+    named = commits.get(verdict["step"]["candidate"], "?") if verdict["kind"] == "Found" else ""
     pairing = [event["why"] for event in events if event["event"] == "PairingChosen"]
     return {
-        "case": case, "plant": plant, "way": way, "verdict": verdict["kind"], "named": named, "culprit": culprit,
+        "system": case["system"], "plant": plant, "verdict": verdict["kind"], "named": named, "culprit": culprit,
         "seconds": round(seconds, 1), "runs": len(runs), "rounds": sum(bool(run["facts"].get("round")) for run in runs) // 2,
         "builds": sum(event["event"] == "BuildFinished" for event in events), "pairing": pairing,
     }  # fmt: skip
 
 
-def history(place: Path, random: Random, commits: int, plant: float) -> str:
-    """Make a repository with the tags ``first`` and ``last``; returns the subject of the commit with the plant."""
-    place.mkdir()
+def history(folder: Path, random: Random, commits: int, plant: float) -> None:
+    """Make a case: a repository with the tags ``first`` and ``last``, and what is to be found in it."""
+    place = folder / "repo"
+    place.mkdir(parents=True)
     git(place, "init", "-q", "-b", "main")
     at = random.randrange(1, commits) if plant else 0
     constant = [random.randrange(3, 1 << 20) | 1 for _ in range(FUNCTIONS)]
@@ -90,7 +111,10 @@ def history(place: Path, random: Random, commits: int, plant: float) -> str:
         git(place, "commit", "-q", "-m", f"change {number}")
         if number in (0, commits - 1):
             git(place, "tag", "last" if number else "first")
-    return f"change {at}" if plant else ""
+    culprit = git(place, "rev-list", "-1", f"--grep=^change {at}$", "last").strip() if plant else ""
+    options = ["--build", "make", "--run", "./program"]
+    case = {"options": options, "culprit": culprit, "plant": 100 * plant, "system": "generated C"}
+    (folder / "hunt.json").write_text(json.dumps(case))
 
 
 def function(number: int, constant: int, extra: int, loops: int) -> str:
@@ -117,29 +141,29 @@ int main(void) {{
 """
 
 
-def git(place: Path, *words: str) -> None:
-    """Run git, as somebody."""
+def git(place: Path, *words: str) -> str:
+    """Run git, as somebody; returns its output."""
     who = ["-c", "user.name=duet", "-c", "user.email=duet@localhost"]
-    subprocess.run(["git", *who, *words], cwd=place, check=True, capture_output=True)
+    return subprocess.run(["git", *who, *words], cwd=place, check=True, capture_output=True, text=True).stdout
 
 
-def table(done: list[dict[str, object]]) -> list[str]:
-    """A line for each plant and way."""
+def table(done: list[dict[str, object]], by: str) -> list[str]:
+    """A line for each plant, or system, and way."""
     lines = [
-        "| plant | way | right | wrong | not named | median seconds of those named | runs |",
+        f"| {by} | way | right | wrong | not named | median seconds of those named | runs |",
         "|---|---|---|---|---|---|---|",
     ]
-    for plant, way in dict.fromkeys((one["plant"], one["way"]) for one in done):
-        of = [one for one in done if (one["plant"], one["way"]) == (plant, way)]
+    for of_what, way in dict.fromkeys((one[by], one["way"]) for one in done):
+        of = [one for one in done if (one[by], one["way"]) == (of_what, way)]
         right = [one for one in of if one["named"] and one["named"] == one["culprit"]]
         wrong = [one for one in of if one["named"] and one["named"] != one["culprit"]]
         seconds, runs = sorted(float(str(one["seconds"])) for one in right), sorted(int(str(one["runs"])) for one in of)
         middle = f"{seconds[len(seconds) // 2]:.0f}" if seconds else "–"
         lines.append(
-            f"| {plant:g} % | {way} | {len(right)} | {len(wrong)} | {len(of) - len(right) - len(wrong)} | {middle} | {runs[len(runs) // 2]} |"
+            f"| {f'{of_what:g} %' if isinstance(of_what, float) else of_what} | {way} | {len(right)} | {len(wrong)} | {len(of) - len(right) - len(wrong)} | {middle} | {runs[len(runs) // 2]} |"
         )
     return lines
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
