@@ -59,7 +59,7 @@ def ours(case: dict[str, object], repo: Path, place: Path) -> dict[str, object]:
     ended = subprocess.run(words, capture_output=True, text=True, check=False)
     seconds = time.monotonic() - began
     events = [json.loads(line) for line in ended.stdout.splitlines()]
-    commits = {event["candidate"]: event["commit"]["id"] for event in events if event["event"] == "BuildStarted"}
+    commits = {event["candidate"]: event["commit"]["sha"] for event in events if event["event"] == "BuildStarted"}
     verdict = next(
         (event["verdict"] for event in events if event["event"] == "HuntEnded"), {"kind": ended.stderr[-200:]}
     )
