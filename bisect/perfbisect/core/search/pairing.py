@@ -70,7 +70,7 @@ def with_pairing(hunt: Hunt, now: Situation) -> Proposal:
         decision = hunt(turns)
         if not isinstance(decision.order, Measure) and settled(decision.order):
             return decision
-        together = len(beside) < ROUNDS
+        together = len(beside) < ROUNDS and not ways.doubtful
         plan = tuple(Share(end, ROUNDS if together else MORE) for end in (now.bad, 0))
         order = Measure(plan, Purpose.ENDS, now.fleet.free_host, together=together)
         return afforded(replace(decision, order=order), now)
@@ -128,8 +128,11 @@ def _ways(alone: Sequence[Reading], beside: Sequence[Reading], now: Situation) -
     clear = size >= CLEAR and Student(turns.freedom).score(size) >= SURE
     waits = 1 - math.exp(-max(_waits(alone, record, now, median)))
     waiting = waits if waits > WAITING else 0.0
-    if clear or waiting or len(beside) < ROUNDS:
-        return Ways(False, noise, math.inf, seen, UNKNOWN, clear=clear, waiting=waiting)
+    if (
+        clear or waiting or len(beside) < ROUNDS
+    ):  # a few more runs in turns may make it clear, for less than rounds cost
+        nearly = size >= CLEAR and not beside and len(alone) < FEW
+        return Ways(False, noise, math.inf, seen, UNKNOWN, clear=clear, waiting=waiting, doubtful=nearly)
     by_cpu, enough = _waits_alike(alone, beside, record, now), len(alone) >= 2 * MOST
     both = arrange(timed_by_cpu(beside) if by_cpu else beside, now.policy, now.bad)
     rounds = _ends(both, now, USUAL.of_rounds)
