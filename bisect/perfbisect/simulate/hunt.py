@@ -1,12 +1,14 @@
 """A hunt in a simulated world: the loop of a real hunt, with workers that compute and a log in memory."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from perfbisect.core.domain.events import Decided, PairingChosen, Warned
-from perfbisect.core.domain.orders import Belief, BuildOrder, Decision, Measure, Verdict
-from perfbisect.core.domain.settings import NOTHING_KNOWN, Policy, PriorKnowledge
+from perfbisect.core.domain.graph import Graph
+from perfbisect.core.domain.orders import Belief, BuildOrder, Decision, Fleet, Measure, Verdict, Ways
+from perfbisect.core.domain.settings import NOTHING_KNOWN, Pairing, Policy, PriorKnowledge
 from perfbisect.core.inference.observations import Built, Observation
-from perfbisect.hunt.loop import UNLIMITED, Ended, Search, Workers, run
+from perfbisect.core.search.pairing import timed_by_cpu
+from perfbisect.hunt.loop import UNLIMITED, Ended, Search, Step, Workers, run
 from perfbisect.simulate.world import World, maker
 
 
@@ -24,17 +26,37 @@ class Outcome:
 
 @dataclass(slots=True)
 class MemoryLog:
-    """Keeps the observations and the last decision."""
+    """Keeps the observations, the last decision, and the way that was chosen first, as a history does."""
 
     observations: list[Observation] = field(default_factory=list)
     decision: Decision | None = None
+    pairing: Ways | None = None
 
     def append(self, event: Observation | Decided | PairingChosen | Warned, workload: int | None = None) -> None:
         """Keep an observation or a decision."""
         if isinstance(event, Decided):
             self.decision = event.decision
+            self.pairing = self.pairing or event.decision.ways
         elif not isinstance(event, Warned | PairingChosen):
             self.observations.append(event)
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedSearch:
+    """The planner of a hunt that keeps to the way in which it was chosen to compare builds."""
+
+    graph: Graph
+    policy: Policy
+    prior: PriorKnowledge
+    log: MemoryLog
+
+    def next(self, fleet: Fleet) -> Step:
+        """Decide; see ``Search.next``."""
+        policy, seen, chosen = self.policy, self.log.observations, self.log.pairing
+        if chosen:
+            policy = replace(policy, pairing=Pairing.TOGETHER if chosen.together else Pairing.TURNS)
+            seen = timed_by_cpu(seen) if chosen.by_cpu else seen
+        return Search(self.graph, policy, self.prior, lambda: seen).next(fleet)
 
 
 @dataclass(slots=True)
@@ -133,7 +155,7 @@ def hunt(
     ``builds_between``: the hosts build, too, while they would wait for the build hosts.
     """
     log = MemoryLog()
-    planner = Search(world.graph, policy, prior, lambda: log.observations)
+    planner = SimulatedSearch(world.graph, policy, prior, log)
     workers: Workers[Observation] = SimulatedWorkers(world, hosts, most_orders, build_hosts, builds_between)
     for _ in run(planner, log, workers):
         pass
