@@ -37,8 +37,9 @@ AFFORDED = 40  # runs of a budget below which they would take too much of it
 MORE = 2  # further runs of each end in turns, while it is doubtful whether rounds show what these do
 # Little is assumed of the noise when both ways are compared: what is would be taken for the noise of few readings.
 LITTLE, WORTH = 0.005, 1.0
-GAIN = 0.6  # s.d. of the difference of a round, as a share of that of two runs in turns, below which rounds are better
-FAR, FEW = 0.2, 12  # that share above which so many runs in turns have to show it: one outlier makes fewer look noisy
+GAIN = 0.5  # s.d. of the difference of a round, as a share of that of two runs in turns, below which rounds are better
+# Between these shares so many runs in turns are made first: an outlier makes fewer look noisy, chance makes them look steady.
+FAR, NEAR, FEW = 0.2, 1.5, 12
 LEFT = 0.5  # share of the difference in turns that rounds have to show
 # Normal standard errors of turns by which rounds show too little: from the first on the ends are measured again in turns, until there
 # are so many runs of each, since fewer do not tell the noise; from the second on rounds are not valid then.
@@ -144,7 +145,7 @@ def _ways(alone: Sequence[Reading], beside: Sequence[Reading], now: Situation) -
     quieter = of_round < GAIN * noise
     shown = Interval.around(-both.sign * rounds.drop, 2 * rounds.error)
     doubtful = not enough and (by_cpu is False or (quieter and not valid))
-    doubtful |= quieter and of_round > FAR * noise and len(alone) < FEW
+    doubtful |= FAR * noise < of_round < NEAR * noise and len(alone) < FEW
     lost = quieter and not valid
     return Ways(valid and quieter, noise, of_round, seen, shown, lost, bool(by_cpu), doubtful=doubtful)
 
