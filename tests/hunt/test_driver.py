@@ -17,6 +17,7 @@ from perfbisect.core.domain.events import (
     HuntEnded,
     LabEvent,
     RunFinished,
+    Unexplained,
     Warned,
 )
 from perfbisect.core.domain.facts import BuildFacts
@@ -77,6 +78,7 @@ class ComputedCourse:
 
     def closing(self, verdict: Verdict) -> Generator[TimedEvent]:
         yield ending(self.problem, self.log, verdict)
+        yield self.log.append(Unexplained("counters", "of no use here"))
 
 
 @dataclass
@@ -208,7 +210,8 @@ def test_a_verdict_that_nothing_follows_ends_its_hunt_at_once(history: History) 
     ends = [place for place, (_, event) in enumerate(events) if isinstance(event, HuntEnded)]
     assert [events[place][0] for place in ends] == [2, 0, 1]
     assert any(isinstance(event, RunFinished) for _, event in events[ends[0] :])
-    assert ends[1:] == [len(events) - 2, len(events) - 1]
+    assert ends[1:] == [len(events) - 4, len(events) - 3]
+    assert [(number, type(event)) for number, event in events[-2:]] == [(0, Unexplained), (1, Unexplained)], "reasons"
 
 
 def test_a_budget_is_that_of_all(history: History) -> None:

@@ -3,6 +3,7 @@
 import io
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from rich.console import Console
 
 import sample_hunt as sample
 from perfbisect.cli.commands.watch import say_how
-from perfbisect.core.domain.events import PASSING, Event, HuntStarted, RunFinished
+from perfbisect.core.domain.events import PASSING, Event, HuntEnded, HuntStarted, RunFinished, Warned
 from perfbisect.core.domain.settings import TrialBuild, TrialRequest, TrialType, TrialWorkload
 from perfbisect.hunt.watching import running, watch
 from perfbisect.store.history import History
@@ -82,6 +83,24 @@ def test_two_hunts_are_followed_to_their_ends(writer: History, reader: History) 
     assert view.closed and view.earlier == {first: [], second: []}
     assert view.ended == {first: kept()[-1][0], second: sample.BEGAN}
     assert running(reader) == []
+
+
+def test_the_reason_that_follows_a_verdict_is_watched(writer: History, reader: History) -> None:
+    hunt = sample.begin(writer)
+    *before, (at, verdict) = kept()
+    assert isinstance(verdict, HuntEnded)
+    rest = iter(
+        [*before, (at, replace(verdict, reason_follows=True)), (at + 1, Warned("of it", "")), (at + 2, verdict)]
+    )
+    view = Seen()
+
+    def happens(_seconds: float) -> None:
+        if entry := next(rest, None):
+            writer.append(hunt, entry[1], entry[0])
+
+    [ended] = watch(reader, (hunt,), view, happens)
+    assert ended.state == "found"
+    assert [type(event) for event in view.shown[hunt]][-3:] == [HuntEnded, Warned, HuntEnded]
 
 
 def test_earlier_sessions_are_recalled(writer: History, reader: History) -> None:

@@ -26,6 +26,7 @@ VERBS: Mapping[str, str] = {
     "run": "Find the commit that changed the speed between two revisions.",
     "batch": "Carry out several hunts, as many at once as hosts allow.",
     "resume": "Continue an interrupted hunt, or all of them.",
+    "why": "Measure the reason of a verdict, or what is left of it.",
     "watch": "Show hunts that run in other terminals.",
     "replay": "Repeat the decisions of a past hunt from its log, with other settings.",
     "compare": "Measure several builds relative to the first.",

@@ -6,7 +6,7 @@ from functools import partial
 
 from perfbisect.core.domain.events import HuntStarted, RunFinished, TrialStarted, Warned
 from perfbisect.core.domain.metrics import INSTRUCTIONS
-from perfbisect.core.domain.orders import CodePlacement, Found, Verdict
+from perfbisect.core.domain.orders import CodePlacement, Found, Verdict, first_step
 from perfbisect.host.lock import HostLock
 from perfbisect.hunt.auto_metric import with_metric_chosen
 from perfbisect.hunt.build_hosts import HostLocks
@@ -32,10 +32,14 @@ class HuntCourse:
         locks: HostLocks,
         resumed: bool,
         together: int = 1,
+        why: float | None = None,
     ) -> None:
-        """``together`` is the number of hunts that the session carries out: each gets its share of the time for reasons."""
+        """``together`` is the number of hunts that the session carries out: each gets its share of the time for reasons.
+
+        ``why``: the hunt has a verdict, and goes on for its reason alone, for so many seconds; 0: as usual.
+        """
         self.log, self.setup = log, setup
-        self._held, self._locks, self._resumed, self._together = held, locks, resumed, together
+        self._held, self._locks, self._resumed, self._together, self._why = held, locks, resumed, together, why
         settings = setup.settings
         self.problem = SearchProblem(
             setup.span.graph, setup.span.candidates, settings.policy, settings.metric,
@@ -72,11 +76,13 @@ class HuntCourse:
         return True
 
     def closing(self, verdict: Verdict | None) -> Generator[TimedEvent]:
-        """What is measured once there is a verdict, and the end of the hunt."""
+        """What the verdict lacks, the end of the hunt, and then its reason."""
         assert verdict, "a hunt ends with a verdict"
         log, setup, commits = self.log, self.setup, self.problem.commits
         settings = setup.settings
         match verdict:
+            case _ if self._why is not None:  # it was said before
+                pass
             case Found(step) if settings.prior.exact and any(
                 isinstance(event, RunFinished) and not event.facts.counted for _, event in log.entries
             ):
@@ -88,12 +94,16 @@ class HuntCourse:
                     yield from placement_counted(step, self.problem, log, self._workers_of(counting))
             case _:
                 pass
-        if settings.explain:
+        explains = settings.explain and first_step(verdict) is not None
+        yield ending(self.problem, log, verdict, reason_follows=explains)
+        if explains:
             usual = setup.by_metric(replace(settings, metric=setup.workload.metric)) if settings.prior.exact else setup
             workers = partial(self._workers_of(usual), commits)
-            yield from explain(verdict, commits, log, workers, usual.builder, usual.workload, self._together)
+            yield from explain(
+                verdict, commits, log, workers, usual.builder, usual.workload, self._together, self._why or 0.0
+            )
             yield from read_change(verdict, commits, log, reader(settings.repository))
-        yield ending(self.problem, log, verdict)
+            yield ending(self.problem, log, verdict)
 
     def _labs_of(self, setup: HuntSetup) -> HuntLabs:
         return HuntLabs(setup, self.log, self._before, self._held, self._locks)

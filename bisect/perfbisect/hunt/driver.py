@@ -18,6 +18,7 @@ from perfbisect.core.domain.events import (
     CandidateSkipped,
     Decided,
     Event,
+    HuntEnded,
     LabEvent,
 )
 from perfbisect.core.domain.facts import BUILDING
@@ -53,7 +54,7 @@ class Course(Protocol):
         """What comes first; false where the member has ended with it."""
 
     def closing(self, verdict: Verdict | None) -> Generator[TimedEvent]:
-        """What follows a verdict, where one was looked for; and the end."""
+        """What follows a verdict, where one was looked for; the end; and the reason."""
 
 
 @dataclass
@@ -115,8 +116,11 @@ class Driver:
                     verdict = self.members[self._turn].verdict
                     if len(self.members) > 1 and verdict and not followed(verdict):
                         yield from self._closing(self._turn)
-        for number in range(len(self.members)):
-            yield from self._closing(number)
+        closings = [self._closing(number) for number in range(len(self.members))]
+        for each in closings:
+            yield from to_verdict(each)
+        for each in closings:  # the reasons
+            yield from each
 
     def append(self, event: Event | WorkloadFailed, workload: int | None = None) -> tuple[Numbered, ...]:
         """Make an event durable: in one log, or in those of all hunts that have no verdict."""
@@ -235,6 +239,14 @@ def numbered(number: int, events: Generator[TimedEvent, None, T]) -> Generator[N
                 result: T = end.value
                 return result
             yield number, event
+
+
+def to_verdict(events: Generator[Numbered]) -> Iterator[Numbered]:
+    """The events up to a verdict; those after it are left."""
+    while happened := next(events, None):
+        yield happened
+        if isinstance(happened[1][1], HuntEnded):
+            return
 
 
 def elsewhere(event: Event) -> Event:

@@ -1,8 +1,8 @@
 """After the verdict: culprit and parent are measured again in turns, for the reason. See ``core/explain``.
 
-One part after another: plans, profiles, counters. Their events are stored in the log of the hunt, and no decision reads
-them. What an earlier session has measured is not measured again. A part that fails is left out with a sentence, and the
-hunt ends as it was found.
+One part after another: plans, profiles, counters. Their events are stored in the log of the hunt, whose verdict stands,
+and no decision reads them. What an earlier session has measured is not measured again. A part that fails is left out with
+a sentence, until the reason is measured again.
 """
 
 from collections import Counter
@@ -37,6 +37,7 @@ from perfbisect.lab.measure.visit import StudyMaker
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.workload import Workload
 from perfbisect.wording.quantities import duration
+from perfbisect.wording.text import advised
 
 SHARE = 0.1  # of the time of a hunt for all parts, but for rounds that are always taken or have begun
 LEAST = 90.0  # seconds for them in a short hunt
@@ -72,10 +73,11 @@ def explain(
     builder: Builder,
     workload: Workload,
     together: int = 1,
+    seconds: float = 0.0,
 ) -> Generator[TimedEvent]:
     """Measure for the reason of the verdict's first step what the log does not contain yet.
 
-    ``together`` is the number of hunts that have shared the time of this one.
+    ``together`` is the number of hunts that have shared the time of this one. ``seconds`` it may take; 0: as usual.
     """
     if (step := first_step(verdict)) is None:
         return
@@ -83,7 +85,7 @@ def explain(
     before = [(entry.at, entry.event) for entry in log.history.events(log.hunt)]
     seen = [event for _, event in before]
     host = best_host(seen, commits[step.candidate])
-    left = max(LEAST, SHARE * worked(before) / together)
+    left = seconds or max(LEAST, SHARE * worked(before) / together)
     for number, part in enumerate(PARTS):
         suit = [each for each in PARTS[number:] if each.suits(builder, workload, seen)]
         if part not in suit:
@@ -98,7 +100,8 @@ def explain(
                 seen.append(event)
                 yield at, event
         except (PerfBisectError, OSError) as trouble:
-            yield log.append(Unexplained(part.name, str(in_words(trouble))))
+            failure = in_words(trouble)
+            yield log.append(Unexplained(part.name, advised(str(failure), failure.advice)))
         left -= CLOCK.now() - began
 
 
@@ -121,13 +124,14 @@ def take(
     first, from what a visit took in the search. A round that has begun is finished.
     """
     events = [event for _, event in before]
-    if any(isinstance(event, Unexplained) and event.part == part.name for event in events):
-        return
     done = turns_done([event for event in events if part.has(event)])
     usual = start_up(before)
     least = sum(part.least([event for event in events if is_run_of(commits[build], event)]) for build in builds)
     if least > allowed and not any(done.values()):
-        needed = f"it would take {duration(least)} or more, and {duration(allowed)} are left of the time for the reason"
+        needed = (
+            f"it would take {duration(least)} or more, and {duration(allowed)} are left of the time for the reason"
+            " (`bisect why --max-time`)"
+        )
         yield log.append(Unexplained(part.name, needed))
         return
     seconds = max(SHORTEST, allowed / (len(builds) * part.rounds) - usual)

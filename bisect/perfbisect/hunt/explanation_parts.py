@@ -8,6 +8,7 @@ from typing import TypeGuard
 
 from perfbisect.core.domain.events import Counted, Event, Planned, Profiled, RunFinished
 from perfbisect.core.explain.evidence import EXACT_GROUP, Explanation, Sureness
+from perfbisect.core.explain.explanation import part_of
 from perfbisect.core.explain.functions import part_error, whole
 from perfbisect.lab.measure.counting import ENOUGH, obstacle
 from perfbisect.lab.measure.profiles import Profiles
@@ -45,19 +46,6 @@ class Part:
     def has(self, event: Event) -> TypeGuard[Counted | Profiled | Planned]:
         """Whether an event is one of this part."""
         return part_of(event) == self.name
-
-
-def part_of(event: Event) -> str:
-    """The name of the part to which an event belongs; "" if it is of none."""
-    match event:
-        case Planned():
-            return "plans"
-        case Profiled(facts=facts):
-            return "waits" if facts.off_cpu else "profiles"
-        case Counted(group=group):
-            return "instructions" if group == EXACT_GROUP else "counters"
-        case _:
-            return ""
 
 
 def has_instructions(events: Sequence[Event]) -> bool:

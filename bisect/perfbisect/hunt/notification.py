@@ -5,6 +5,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from perfbisect.errors import Interrupted, PerfBisectError
@@ -16,22 +17,43 @@ LIMIT = 60.0  # seconds that the command may take
 Begun = Callable[[str], None]  # takes the name of what has begun: 12 for a hunt, c3 for a comparison
 
 
+@dataclass
+class Notifier:
+    """Notifies once each of what it was called with has ended."""
+
+    command: Sequence[str]
+    path: Path | None  # of the history
+    warn: Callable[[str], None]
+    names: list[str] = field(default_factory=list)
+
+    def __call__(self, name: str) -> None:
+        """It begins."""
+        self.names.append(name)
+
+    def ended(self, name: str, failure: str = "") -> None:
+        """Notify once that it has ended."""
+        if name in self.names:
+            self.names.remove(name)
+            if self.command and (reason := _sent(self.command, self.path, name, failure)):
+                self.warn(f"warning: the command of --notify {reason}")
+
+
 @contextmanager
-def notifying(command: Sequence[str], path: Path | None, warn: Callable[[str], None]) -> Iterator[Begun]:
+def notifying(command: Sequence[str], path: Path | None, warn: Callable[[str], None]) -> Iterator[Notifier]:
     """Notify when what is done inside ends, with a verdict or a failure; not when it is interrupted.
 
-    Inside, the function that this yields takes the name of what has begun in the history at ``path``, each of several. Nothing
-    is sent about what has failed before. A failure of the command is a warning.
+    Inside, what this yields takes the name of what has begun in the history at ``path``, each of several, and that of a hunt
+    whose verdict is there before all is done. Nothing is sent about what has failed before. A failure of the command is a
+    warning.
     """
-    begun: list[str] = []
+    begun = Notifier(command, path, warn)
 
     def send(failure: str = "") -> None:
-        for name in begun if command else ():
-            if reason := _sent(command, path, name, failure):
-                warn(f"warning: the command of --notify {reason}")
+        for name in [*begun.names]:
+            begun.ended(name, failure)
 
     try:
-        yield begun.append
+        yield begun
     except Interrupted:
         raise
     except Exception as failure:

@@ -140,9 +140,9 @@ def opening(
             yield log.append(CandidateSkipped(inner[facts.commit], facts))
 
 
-def ending(problem: SearchProblem, log: SavedLog, verdict: Verdict) -> TimedEvent:
+def ending(problem: SearchProblem, log: SavedLog, verdict: Verdict, *, reason_follows: bool = False) -> TimedEvent:
     """Enter the verdict, which ends the hunt."""
-    return log.append(HuntEnded(with_counts(verdict, problem.commits, log.entries)))
+    return log.append(HuntEnded(with_counts(verdict, problem.commits, log.entries), reason_follows))
 
 
 def compare_merge_base(

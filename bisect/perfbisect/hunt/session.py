@@ -27,7 +27,7 @@ from perfbisect.hunt.host_locks import lock_hosts, tell_number
 from perfbisect.hunt.labs import workers_of
 from perfbisect.hunt.leased_hosts import known_nodes
 from perfbisect.hunt.loop import Workers
-from perfbisect.hunt.notification import Begun
+from perfbisect.hunt.notification import Begun, Notifier
 from perfbisect.hunt.prior_hunts import with_prior_knowledge
 from perfbisect.hunt.search_problem import SavedLog
 from perfbisect.hunt.searches import Searches
@@ -139,12 +139,14 @@ def resume(
     continued: Callable[[Settings], Settings],
     begun: Begun | None,
     leased: Leased | None = None,
+    why: float | None = None,
 ) -> tuple[Outcome, ...]:
     """Continue a hunt of the history at ``path``, or those of its ``batch`` without a verdict, where their
     logs end.
 
     ``continued`` is given the stored settings, and returns those to go on with. ``begun`` gets the number of each hunt.
-    ``leased`` leases the hosts. One that cannot go on has failed, and the others go on. Where none can, the reason of the
+    ``leased`` leases the hosts. ``why``: a hunt goes on for the reason of its verdict alone, for so many seconds (0: as
+    many as usual). One that cannot go on has failed, and the others go on. Where none can, the reason of the
     first is raised: CannotGoOn when new runs could not be compared with its earlier ones.
     """
     with closing(History.open(path)) as history:
@@ -165,7 +167,7 @@ def resume(
             with lock_hosts(next(iter(setups.values())), waiting) as held:
                 if batch:
                     continue_batch(history, batch.id)
-                return follow(history, numbers, batch, setups, open_view, held, begun, unable)
+                return follow(history, numbers, batch, setups, open_view, held, begun, unable, why)
 
 
 def enter_verdicts(history: History, batch: Batch, numbers: Sequence[int]) -> list[Verdict | None]:
@@ -239,6 +241,7 @@ def follow(
     held: Mapping[str, HostLock],
     begun: Begun | None,
     unable: Mapping[int, PerfBisectError] | None = None,
+    why: float | None = None,
 ) -> tuple[Outcome, ...]:
     """Hunt, showing every event, until each hunt has ended. ``setups`` are those of the hunts that go on, by their places.
 
@@ -257,10 +260,10 @@ def follow(
         if batch:
             enter_status(history, batch.id, place, status, failure)
 
+    told = begun.ended if isinstance(begun, Notifier) else lambda _: None
     locks = HostLocks([each.host.name for each in some.ahead], some.shared)
     courses = {
-        place: HuntCourse(logs[place], setup, held, locks, resumed, together=len(logs))
-        for place, setup in setups.items()
+        place: HuntCourse(logs[place], setup, held, locks, resumed, len(logs), why) for place, setup in setups.items()
     }
     common = next(iter(courses.values())).problem
     members = []
@@ -268,7 +271,7 @@ def follow(
         course = courses.get(place)
         problem = course.problem if course else replace(common, metric=stored[place].metric)
         trouble = (unable or {}).get(place)
-        verdict = None if course or trouble else verdict_of(history, log.hunt)
+        verdict = None if (course and why is None) or trouble else verdict_of(history, log.hunt)
         members.append(Member(problem, log, course, verdict=verdict, failure=trouble))
 
     def workers() -> Workers[LabEvent]:
@@ -276,7 +279,7 @@ def follow(
         going_on = {place: course.labs for place, course in courses.items() if members[place].is_open}
         return workers_of(going_on, common.commits, together=len(members) > 1)
 
-    sitting = Sitting(history, name, titles, members, some, Searches(members), workers, resumed, enter)
+    sitting = Sitting(history, name, titles, members, some, Searches(members), workers, resumed, enter, told)
     for place, member in enumerate(members):
         if member.failure:
             sitting.fail(place, member.failure)
@@ -284,11 +287,13 @@ def follow(
             enter(place, None)
             if begun:
                 begun(str(member.log.hunt))
-    sitting.carry_out(open_view)
+    stopped = sitting.carry_out(open_view)
     outcomes = tuple(
         Outcome(number, None if member.failure else member.verdict, member.failure)
         for number, member in zip(numbers, members, strict=True)
     )
     if batch and all(each.verdict for each in outcomes):
         end_batch(history, batch.id, CLOCK.now())
+    if stopped:
+        raise stopped
     return outcomes

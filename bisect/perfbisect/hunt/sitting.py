@@ -37,6 +37,7 @@ class Sitting:
     workers: Callable[[], Workers[LabEvent]]
     resumed: bool
     enter: Callable[[int, int | None, str], None] = lambda *_: None  # the exit status of a member, and its failure
+    told: Callable[[str], None] = lambda _: None  # once the verdict of the hunt of that name was shown
 
     def fail(self, place: int, trouble: PerfBisectError) -> None:
         """Enter that a member cannot go on."""
@@ -44,8 +45,11 @@ class Sitting:
             self.history.fail(self.members[place].log.hunt, str(trouble), CLOCK.now())
             self.enter(place, ENVIRONMENT, str(trouble))
 
-    def carry_out(self, open_view: OpenView) -> None:
-        """Work until each member has ended. Raises Interrupted or the failure, with the command that goes on."""
+    def carry_out(self, open_view: OpenView) -> Interrupted | None:
+        """Work until each member has ended. Raises Interrupted or the failure, with the command that goes on.
+
+        Once all verdicts stand, returns the interruption of what is left of their reasons.
+        """
         driver = Driver(self.members, self.plan, self.workers, self.fail)
         numbers = [member.log.hunt for member in self.members]
         view = open_view(dict(zip(numbers, self.titles, strict=True)))
@@ -55,6 +59,8 @@ class Sitting:
                 self.members[place].verdict = happened[1].verdict
                 self.enter(place, exit_status(happened[1].verdict), "")
             view.show(numbers[place], [happened])
+            if isinstance(happened[1], HuntEnded):
+                self.told(str(numbers[place]))
 
         def save_and_show(event: LabEvent) -> None:
             if threading.current_thread() is threading.main_thread():  # the history belongs to it
@@ -77,6 +83,9 @@ class Sitting:
                         show(place, happened)
             except (KeyboardInterrupt, ReaderGone):  # Ctrl-C, or the reader of our output has ended
                 view.close()
+                verdicts = [verdict for number in numbers if (verdict := verdict_of(self.history, number))]
+                if len(verdicts) == len(numbers):
+                    return self._stands(numbers, verdicts)
                 raise self._interrupted(numbers) from None
             except (PerfBisectError, OSError) as trouble:
                 failure = in_words(trouble)
@@ -87,6 +96,15 @@ class Sitting:
                 own = "\nThe hunt keeps its commands: to change them, begin a new hunt." if quick else ""
                 failure.advice = f"{failure.advice}\nWhat was measured is kept; go on with: {self._again}{own}".strip()
                 raise failure from failure.__cause__
+        return None
+
+    def _stands(self, numbers: Sequence[int], verdicts: Sequence[Verdict]) -> Interrupted:
+        """The interruption of a reason, which is no failure of the hunt."""
+        again = " and ".join(command_on("why", str(number), self.history.path) for number in numbers)
+        what = "The verdict stands" if len(numbers) == 1 else "The verdicts stand"
+        stopped = Interrupted(f"Interrupted. {what}; what is left of the reason is measured by: {again}")
+        stopped.exit_status = max(map(exit_status, verdicts))
+        return stopped
 
     def _interrupted(self, numbers: Sequence[int]) -> Interrupted:
         found = [number for number, member in zip(numbers, self.members, strict=True) if member.found]

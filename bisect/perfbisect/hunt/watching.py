@@ -14,6 +14,7 @@ from perfbisect.core.domain.events import (
     Counted,
     Decided,
     Event,
+    HuntEnded,
     HuntStarted,
     Planned,
     Profiled,
@@ -71,7 +72,7 @@ def watch(
                 state = history.listed_session(hunt)  # read first, so that no event follows those of one that has ended
                 if events := [*each.new()]:
                     view.show(hunt, events)
-                if state.state != RUNNING:
+                if state.state != RUNNING and not (each.reason_follows and history.is_carried_out(hunt)):
                     del followed[hunt]
                     view.end(hunt, each.at)
                     yield state
@@ -89,6 +90,7 @@ class Followed:
         self.at = history.began(hunt)  # its time
         self.events = Completed()
         self.began = (history.sittings(hunt) or [history.began(hunt)])[-1]
+        self.reason_follows = False
 
     def earlier(self) -> Iterator[TimedEvent]:
         """The events of all sessions but the latest."""
@@ -102,6 +104,8 @@ class Followed:
         """The events since the last call, with those that follow from them."""
         for entry in self.history.events(self.hunt, self.last):
             self.last, self.at = entry.id, entry.at
+            if isinstance(entry.event, HuntEnded):
+                self.reason_follows = entry.event.reason_follows
             for event in self.events.after(entry.event):
                 yield entry.at, event
 

@@ -72,6 +72,12 @@ def read_hunt(history: History, hunt: int, describe: Describe = Commit) -> tuple
     story = Reader(history.listed(hunt), settings, state, describe).story(
         command_to_run(settings, history.path), command_on("resume", hunt, history.path)
     )
+    if story.verdict and story.cases and not story.hunt.origin:
+        first, *others = story.cases
+        helps = reasons.what_helps(
+            first.explanation, command_on("why", hunt, history.path), studied=bool(state.studied)
+        )
+        story = replace(story, cases=(replace(first, why=f"{first.why} {helps}".strip()), *others))
     shown = {trial.name: tuple(reasons.proof_sentences(trial)) for trial in history.proofs(hunt)}
     drawn = Drawn(state, tuple(course([event for _, event in entries], state.commits)), profiles(state.studied))
     return replace(story, proofs=shown, together=together_with(history, hunt)), drawn

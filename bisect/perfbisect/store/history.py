@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.masking import masked, masked_fields
-from perfbisect.process import this_process
+from perfbisect.process import is_running, this_process
 from perfbisect.store.connection import (
     LARGEST_ID,
     default_place,
@@ -376,6 +376,11 @@ class History:
             return self.listed(session)
         with explained(self.path):
             return read_trials(self.connection, session)[0]
+
+    def is_carried_out(self, session: int) -> bool:
+        """Whether a process of this machine works on it."""
+        latest = "SELECT process FROM sittings WHERE session_id = ? ORDER BY id DESC LIMIT 1"
+        return any(process and is_running(process) for (process,) in self.select(latest, [session]))
 
     def latest(self) -> int:
         """The newest own hunt, or without one the newest. Raises UsageError when none exists."""

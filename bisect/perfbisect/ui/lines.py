@@ -108,11 +108,17 @@ def texts(view: ViewModel, event: Event) -> Iterator[str]:
             yield f"{'reason':9} {view.commit(candidate).short}  {count(len(facts.functions), 'changed function')}"
         case Unexplained(part, reason):
             yield f"{'warning':9} {named(view, event.host)}no {part} for the reason: {printable(reason)}"
+        case HuntEnded() if view.stands and not event.reason_follows:
+            yield f"{'reason':9} {view.why or 'Nothing of the workload can be measured for it.'}"
+            yield f"{'':9} {view.report_hint}"
         case HuntEnded(verdict):
             for place, sentence in enumerate(
                 sentences(verdict, view.commit, view.metric, view.state.system, view.qps_of)
             ):
                 yield f"{'' if place else 'verdict':9} {sentence}"
+            if event.reason_follows:
+                yield f"{'':9} Its reason follows. Ctrl-C ends that, and the verdict stands."
+                return
             if view.why:
                 yield f"{'':9} {view.why}"
             if view.report_hint:

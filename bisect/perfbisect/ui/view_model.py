@@ -108,6 +108,7 @@ class ViewModel:
     began: float | None = None  # of this session
     ended: float | None = None
     decided: Verdict | None = None  # of the search; the reason may be measured still
+    stands: bool = False  # the verdict was said, and its reason is measured
     why: str = ""  # the reason of the change that the verdict names, once it is there; "" where nothing is known of it
     now: Building | Running | None = None  # at the host of the latest event, those that build ahead left out
     busy: Mapping[str, Building | Running | None] = field(default_factory=dict)  # at each host, with those
@@ -262,6 +263,8 @@ def _with(view: ViewModel, event: Event, at: float) -> ViewModel:
     if state is not view.state:
         view = replace(view, state=state, rows=rows(state))
     view = replace(view, began=began)
+    if isinstance(event, HuntEnded) and event.reason_follows:
+        return replace(view, decided=event.verdict, stands=True)
     if isinstance(event, HuntEnded):
         return replace(
             view,
@@ -269,7 +272,7 @@ def _with(view: ViewModel, event: Event, at: float) -> ViewModel:
             now=None,
             busy={},
             decided=event.verdict,
-            why=why_of(state, view.metric),
+            why=why_of(state, view.metric, view.report(state.started.hunt if state.started else 0)),
         )
     if isinstance(event, Decided):
         order = event.decision.order
@@ -279,7 +282,8 @@ def _with(view: ViewModel, event: Event, at: float) -> ViewModel:
     if isinstance(event, MetricChosen):
         return with_ratios(view)
     if isinstance(event, HuntStarted):
-        return view if view.ended is None else replace(view, began=at, ended=None, decided=None)
+        begins = view.ended is not None or view.stands
+        return replace(view, began=at, ended=None, decided=None, stands=False) if begins else view
     if isinstance(event, Warned | PairingChosen) or not isinstance(event, LabEvent):
         return view
     now = activity_after(view.busy.get(event.host), event, at)
@@ -361,14 +365,16 @@ def minutes_left(view: ViewModel, now: float) -> float | None:
     return missing * per_bit + CONFIRMING * run * (0.5 if view.state.purpose is Purpose.CONFIRM else 1.0)
 
 
-def why_of(state: HuntState, metric: str) -> str:
-    """The reason of the first change of ``metric`` that the verdict names; "" where it was not studied."""
+def why_of(state: HuntState, metric: str, report: str) -> str:
+    """The reason of the first change of ``metric`` that the verdict names; "" where it was not studied.
+
+    ``report`` is the command that shows the hunt.
+    """
     step = first_step(state.verdict)
     if step is None or not state.studied:
         return ""
     parent, culprit = state.commits[step.parents[0]], state.commits[step.candidate]
     runs = state.runs_of(step, exact=counted_exactly(state.log, metric))
     found = explanation(state.studied, parent, culprit, runs, step, metric)
-    if not (found.counters or found.functions or found.plans):
-        return ""
-    return f"Why {culprit[:10]}: {' '.join(reasons.sentences(found))}"
+    helps = reasons.what_helps(found, report.replace(" show ", " why ", 1), studied=True)
+    return f"Why {culprit[:10]}: {' '.join((*reasons.sentences(found), helps))}".rstrip()

@@ -49,6 +49,14 @@ def sentences(found: Explanation) -> tuple[str, ...]:
     return (*plans, *map(sentence, main[:1]), *also, *functions.sentences(found))
 
 
+def what_helps(found: Explanation, command: str, *, studied: bool) -> str:
+    """Why no reason is known, and the ``command`` that measures it; "" where one is."""
+    if found.plans or found.functions or (found.classes and found.classes[0].cause is not Cause.UNKNOWN):
+        return ""
+    why = printable(found.missing[0].rstrip(".")) if studied and found.missing else "it was not measured"
+    return f"No function is known to be the reason ({why}): measure it with `{command}`."
+
+
 def sentence(evidence: Evidence) -> str:
     """One class, with its numbers and how sure it is."""
     if evidence.cause is Cause.PLAN:

@@ -65,6 +65,7 @@ def test_a_decision_is_kept_with_the_fleet_of_its_moment() -> None:
 )
 def test_a_verdict_is_read_as_it_was_written(verdict: Found | Inconclusive | Several) -> None:
     assert again(HuntEnded(verdict)) == HuntEnded(verdict)
+    assert again(HuntEnded(verdict, reason_follows=True)) == HuntEnded(verdict, reason_follows=True)
 
 
 def test_a_belief_about_many_takes_little_room() -> None:

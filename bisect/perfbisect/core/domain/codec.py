@@ -35,8 +35,8 @@ def encode(event: Event) -> dict[str, Any]:
         case Decided(decision, fleet):
             made = {"order": tagged(decision.order), "belief": short(decision.belief)}
             return {**made, **filled(decision, BEGUN), "fleet": filled(fleet, Fleet.__match_args__)}
-        case HuntEnded(verdict):
-            return {"verdict": tagged(verdict)}
+        case HuntEnded(verdict, follows):
+            return {"verdict": tagged(verdict), **({"reason_follows": True} if follows else {})}
         case _:
             left_out = OF_TRIALS if isinstance(event, RunFinished | CandidateSkipped | TrialStarted) else ()
             return {key: value for key, value in builtins(event).items() if value or key not in left_out}
@@ -59,7 +59,7 @@ def decode(kind: str, body: dict[str, Any], *, infinite: bool = True) -> Event:
                 case Measure():
                     raise ValueError("a measurement is not a verdict")
                 case verdict:
-                    return HuntEnded(verdict)
+                    return HuntEnded(verdict, bool(body.get("reason_follows")))
         case _ if kind in EVENTS:
             return msgspec.convert(body, EVENTS[kind])
         case _:

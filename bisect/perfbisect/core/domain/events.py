@@ -274,9 +274,10 @@ class Unexplained:
 
 @dataclass(frozen=True, slots=True)
 class HuntEnded:
-    """The verdict."""
+    """The verdict; where its reason is to be measured, that follows, and then the same again."""
 
     verdict: Verdict
+    reason_follows: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from itertools import chain
 from statistics import median
 from typing import TypeVar
 
-from perfbisect.core.domain.events import ChangedFunctions, Counted, Planned, Profiled, Studied, Unexplained
+from perfbisect.core.domain.events import ChangedFunctions, Counted, Event, Planned, Profiled, Studied, Unexplained
 from perfbisect.core.domain.facts import ChangeFacts, PlanFacts, ProfileFacts, RunFacts
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.orders import Step
@@ -180,14 +180,29 @@ def change_of(events: Sequence[Studied], parent: str, culprit: str) -> ChangeFac
 
 
 def not_done(events: Sequence[Studied], parent: str, culprit: str) -> list[Unexplained]:
-    """The parts that could not be measured, without a change that could not be read at first, and was read later."""
-    found: list[Unexplained] = []
+    """The parts that could not be measured, each as it was last; without those that were measured later."""
+    found: dict[str, Unexplained] = {}
     for event in events:
         if isinstance(event, Unexplained):
-            found.append(event)
-        elif isinstance(event, ChangedFunctions) and (event.facts.parent, event.facts.commit) == (parent, culprit):
-            found = [each for each in found if each.part != FUNCTIONS]
-    return found
+            found[event.part] = event
+        elif not isinstance(event, ChangedFunctions) or (event.facts.parent, event.facts.commit) == (parent, culprit):
+            found.pop(part_of(event), None)
+    return [*found.values()]
+
+
+def part_of(event: Event) -> str:
+    """The name of the part to which an event belongs; "" if it is of none."""
+    match event:
+        case Planned():
+            return "plans"
+        case Profiled(facts=facts):
+            return "waits" if facts.off_cpu else "profiles"
+        case Counted(group=group):
+            return "instructions" if group == EXACT_GROUP else "counters"
+        case ChangedFunctions():
+            return FUNCTIONS
+        case _:
+            return ""
 
 
 def unknown(parent: str, culprit: str, why: str) -> Explanation:

@@ -31,6 +31,7 @@ from perfbisect.lab.measure.studies import LONGEST, shortened
 from perfbisect.lab.measure.visit import RunContext, Study, Turn, begin, run
 from perfbisect.lab.servers import System, carry_out
 from perfbisect.lab.workload import command, lines_of
+from perfbisect.wording.text import advised
 
 NAME = "profile"  # of the job that folds, and of the file below the visit's folder
 EVENTS = ("cycles", "cpu-clock")  # perf itself takes the second for the first where there are no counters
@@ -266,7 +267,7 @@ class Profiles(Study):
             sampled = self.sampled = self.sampled or sampling_of(context)
         except EnvironmentFailure as failure:
             if self.switches is None:  # else the profiles have said so
-                yield Unexplained(PART, str(failure), context.host.name)
+                yield Unexplained(PART, advised(str(failure), failure.advice), context.host.name)
             return
         if self.switches is None:
             rate = max(RAREST, round(self.rate or first_rate(context, ask(context.host, CORES) or 1)))

@@ -1,0 +1,53 @@
+"""The verdict at once and the reason after it: Ctrl-C there, `bisect why`, and why there is no reason."""
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from program import SCRIPT, bisect_until, exits
+
+pytestmark = pytest.mark.tools
+
+RUN = [*SCRIPT, "--plain", "--no-layouts"]
+
+
+def test_ctrl_c_in_the_reason_leaves_the_verdict_which_was_notified(ends: tuple[str, str], tmp_path: Path) -> None:
+    good, bad = ends
+    kept = tmp_path / "kept"
+    words = ["run", good, bad, *RUN, "--notify", f"sh -c 'cat >>{kept}'"]
+    ended = bisect_until(words, "counters: ", signal.SIGINT)
+    assert ended.returncode == 0, "a culprit is named"
+    said, _, reason = ended.stdout.partition("Its reason follows.")
+    assert f"The culprit is {bad[:10]}" in said and "counters: " not in said
+    assert "counters: " in reason
+    assert "The verdict stands; what is left of the reason is measured by: bisect why 1\n" in ended.stderr
+    got = json.loads(kept.read_text())
+    assert (got["state"], got["id"]) == ("found", "1")
+    assert "found" in exits(0, "history")
+
+    first = ended.stdout.count("counters: ")
+    out = exits(0, "why", "--plain")
+    assert out.index("The culprit is") < out.index("counters: ") < out.index(f"Why {bad[:10]}")
+    again = exits(0, "why", "1", "--plain")
+    assert out.count("counters: ") >= first and "counters: " not in again, "what was measured is not measured again"
+    assert f"The culprit is {bad[:10]}" in again and f"Why {bad[:10]}" in again
+
+
+def test_a_hunt_without_a_reason_names_the_command_for_it(ends: tuple[str, str]) -> None:
+    good, bad = ends
+    assert f"The culprit is {bad[:10]}" in exits(0, "run", good, bad, *RUN, "--no-explain")
+    shown = " ".join(exits(0, "show").split())
+    assert "No function is known to be the reason (it was not measured): measure it with `bisect why 1`." in shown
+    assert "counters: " in exits(0, "why", "--plain", "--max-time", "90s")
+    assert "it was not measured" not in exits(0, "show")
+
+
+def test_there_must_be_a_verdict_that_names_a_commit(script: Callable[[str], str]) -> None:
+    good, same, failing = script("echo rate 100"), script("echo rate 100 # the same"), script("exit 7")
+    exits(1, "run", good, same, *RUN)
+    assert "The verdict of hunt 1 names no commit" in exits(3, "why")
+    exits(4, "run", good, failing, *RUN)
+    assert "Hunt 2 has no verdict." in exits(3, "why") and "bisect resume 2" in exits(3, "why", "2")
