@@ -14,7 +14,7 @@ from perfbisect.errors import UsageError
 from perfbisect.host.local import LocalHost
 from perfbisect.hunt.resolve import choose_system, resolve_settings
 from perfbisect.lab.build.toolchain import Toolchain, with_compiler
-from perfbisect.recipes import build_commands
+from perfbisect.recipes import build_commands, programs
 from perfbisect.recipes.build_systems import (
     AUTO,
     MARKERS,
@@ -170,7 +170,7 @@ def test_the_revision_of_a_system_covers_all_its_commands(system: str, monkeypat
 
 def test_the_revision_of_a_system_covers_what_is_copied_from_the_build(monkeypatch: pytest.MonkeyPatch) -> None:
     before = revision("make")
-    monkeypatch.setattr(build_commands, "COPY", build_commands.COPY + "# another\n")
+    monkeypatch.setattr(programs, "COPY", programs.COPY + "# another\n")
     assert revision("make") != before
 
 

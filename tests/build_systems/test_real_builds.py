@@ -454,7 +454,6 @@ def test_what_is_installed_is_not_touched(yard: RecordingYard) -> None:
     assert not yard.installed(key, "bin/libouter.so").exists()
 
 
-SEVERAL = "mkdir a b && echo 1 >a/bench && echo 2 >b/bench && chmod +x a/bench b/bench"
 BY_PATH = "$(CC) -fPIC -shared -o libx.so outer.c inner.c && $(CC) -o bench bench.c $(CURDIR)/libx.so"
 NEAREST = (
     "mkdir -p x/y && printf '#!/bin/sh\\necho 7\\n' >x/bench && echo 'echo 8' >x/y/bench && chmod +x x/bench x/y/bench"
@@ -465,13 +464,12 @@ NEAREST = (
     ("rule", "why"),
     [
         (f"{NEAREST} && echo 9 >bench", ""),  # that one cannot be executed: it is no program
-        (SEVERAL, r"bin/bench is not installed, and several files of the build have its name: \./a/bench \./b/bench"),
         (BY_PATH, "bin/bench loads a library of its build by its path: build/libx"),
         ("", "it did not install bin/bench"),
     ],
 )
 def test_the_program_to_copy(yard: RecordingYard, rule: str, why: str) -> None:
-    """Is the one nearest to the top."""
+    """Is the one with the shortest path."""
     tree = BENCHMARK | {"Makefile": f"all:\ninstall:\n\t{rule}\n"}
     if not why:
         assert yard.run(yard.made(tree, programs=[BIN]), BIN) == "7"

@@ -29,6 +29,7 @@ REQUESTED = Settings(
     workloads_path="/w",
     hosts_path="/h.toml",
     configure=("-DWITH_X=a b", "--without-y"),
+    programs=("out/x",),
 )
 
 

@@ -140,11 +140,10 @@ def choose_system(git: Repository, builder: Builder, commits: Mapping[str, str],
     """
     alone = settings.quick is not None and settings.quick.build == ()  # --run without --build
     build = Build() if alone else build_of(builder)
+    given = "--configure" if settings.configure else "--program" if settings.programs else ""
     if has_commands(build):
-        if settings.configure:
-            raise UsageError(
-                f"--configure has no effect: {builder.name} is built by commands.", "Give the option in these commands."
-            )
+        if given:
+            raise UsageError(f"{given} has no effect: {builder.name} is built by commands.", "Change these commands.")
         return ""
     trees = {revision: top_level(git, commit) for revision, commit in commits.items()}
     for revision, paths in trees.items():
@@ -161,6 +160,6 @@ def choose_system(git: Repository, builder: Builder, commits: Mapping[str, str],
                 "Give the commands that build it: with --build, or in a recipe's [build].",
             )
     system = build.system or for_range(trees.values())
-    if settings.configure and not system:
-        raise UsageError(f"--configure has no effect: {nothing_found()}.", "Leave it out.")
+    if given and not system:
+        raise UsageError(f"{given} has no effect: {nothing_found()}.", "Leave it out.")
     return system

@@ -5,6 +5,7 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 from typing import TypeVar
 
 from perfbisect.clock import elapsed
@@ -25,6 +26,7 @@ from perfbisect.host.protocol import Host
 from perfbisect.lab import Steps
 from perfbisect.lab.build import build_store, checkout, links, pipeline, prebuilt
 from perfbisect.lab.build.candidates import BuildsMade, Candidates, LabHost
+from perfbisect.lab.build.log_parser import COMPILE
 from perfbisect.lab.build.plan import BuildContext, Built
 from perfbisect.lab.guarded_lab import RetryPolicy, enough_space
 from perfbisect.lab.training import Trainer
@@ -170,8 +172,14 @@ class BuildSite:
         self._announced = False
 
     def _keep(self, candidate: int, built: Built) -> Generator[LabEvent]:
-        """Keep a build and report it; threads report in the order in which they keep."""
+        """Keep a build and report it; threads report in the order in which they keep.
+
+        Raises BuildFailed for one that may run another program than the others.
+        """
         with self.made.lock:
+            if trouble := self.made.unlike(built):
+                raise BuildFailed(f"{self.candidates.name(candidate)}: {trouble}", stage=COMPILE, log=built.facts.log)
+            yield from self._noted(candidate, built)
             if built.facts.fixed and not any(other.facts.fixed for other in self.made.built.values()):
                 yield Warned(
                     f"{self.candidates.name(candidate)} cannot be linked again with its functions in another order:"
@@ -179,6 +187,23 @@ class BuildSite:
                     "What placement of the code alone does to the speed is then not known.",
                 )
             yield BuildFinished(candidate, built.facts, self.made.add(candidate, built, self.name))
+
+    def _noted(self, candidate: int, built: Built) -> Iterator[Warned]:
+        """What is to know of a build, unless it was said of another."""
+        facts, others = built.facts, [other.facts for other in self.made.built.values()]
+        if facts.partial and not any(other.partial for other in others):
+            yield Warned(
+                f"not all of the tree of {self.candidates.name(candidate)} builds: {facts.partial}",
+                f"What is started is there, so it is measured; this is said once. See {facts.log}.",
+            )
+        for program, (path, *rivals) in facts.programs.items():
+            if rivals and not any(other.programs.get(program, ("",))[0] == path for other in others):
+                yield Warned(
+                    f"several files of the build are called {PurePath(program).name}: {path} is run, not"
+                    f" {' or '.join(rivals)}",
+                    "The path of the command goes first, then what loads no library of its build, then the shortest path."
+                    " --program PATH chooses another.",
+                )
 
 
 @dataclass

@@ -1,15 +1,15 @@
 """What a recipe's ``[build]`` without commands runs: for each build system the commands, and what they need beside it.
 
 They run in the empty folder ``{build}``. Of ``in_place`` the result is the copy of the tree in {prefix} in which it is built,
-not what is installed there: that copy is made before, and nothing is installed. ``copying`` brings what a tree builds and
+not what is installed there: that copy is made before, and nothing is installed. ``programs`` brings what a tree builds and
 does not install.
 """
 
 import re
 from collections.abc import Collection
-from pathlib import PurePosixPath
 
 from perfbisect.recipes.builder import Build, Builder
+from perfbisect.recipes.programs import CARGO_TARGETS, CMAKE_TARGETS, GO_TARGETS, MAKE_TARGETS, MESON_TARGETS, building
 
 # Nothing is fetched during a build: what a build gets from the network differs from day to day.
 OFFLINE = {
@@ -44,20 +44,6 @@ _LOG = ".perfbisect.log"  # beside folders of the tree's own names
 _LOGGED = f'{{{{ "$0" "$@" 2>&1 || : >{_LOG}.failed; }}}} | tee {_LOG}; [ ! -e {_LOG}.failed ]'
 _VARIABLE = re.compile(r"-D([^:=]+)")
 _CMAKE_CONFIGURE = 'command -v ninja >/dev/null && set -- -G Ninja "$@"; exec "$0" "$@"'
-# $0 the number of jobs, then a folder and programs: targets of the same names are built, or everything if one is not
-# a target.
-_BUILD_PROGRAMS = """\
-folder=$1; shift
-if [ -e "$folder/build.ninja" ]; then
-    known=$(ninja -C "$folder" -t targets all) || exit
-else
-    known=$(cmake --build "$folder" --target help) || exit
-fi
-for target do
-    printf '%s\\n' "$known" | awk -v t="$target" '$1 == t":" || $2 == t {{ known = 1 }} END {{ exit !known }}' || set --
-done
-exec cmake --build "$folder" --parallel "$0" ${{1+--target}} "$@"
-"""
 # What was not built is left out: cmake's own installation ends at the first file that is absent.
 _OPTIONAL = r"s/^( *file\(INSTALL DESTINATION .* TYPE [A-Z_]+)( |$)/\1 OPTIONAL\2/"
 
@@ -65,6 +51,11 @@ _OPTIONAL = r"s/^( *file\(INSTALL DESTINATION .* TYPE [A-Z_]+)( |$)/\1 OPTIONAL\
 def _there(build: Build) -> tuple[str, list[str]]:
     """The folder with the tree, and what runs a command in the tree's copy where it is built in one."""
     return ("{prefix}", ["env", "-C", "{prefix}"]) if build.in_place else ("{source}", [])
+
+
+def _named(builder: Builder, build: Build, system: str, argv: list[str], folder: str = ".") -> list[str]:
+    """The command that builds the recipe's targets, or what is started."""
+    return [*argv, *build.targets] if build.targets else building(builder, build, system, argv, folder)
 
 
 def cmake(builder: Builder, build: Build, _: Collection[str]) -> Build:
@@ -98,17 +89,13 @@ def cmake(builder: Builder, build: Build, _: Collection[str]) -> Build:
         *build.options,
     ]  # fmt: skip
     compile_ = ["cmake", "--build", folder, "--parallel", "{jobs}"]
-    if build.targets:
-        compile_ += ["--target", *build.targets]
-    elif builder.programs and not build.in_place:
-        names = (PurePosixPath(program).name for program in builder.programs)
-        compile_ = ["sh", "-c", _BUILD_PROGRAMS, "{jobs}", folder, *names]
+    made = _named(builder, build, CMAKE_TARGETS, [*compile_, *(["--target"] if build.targets else [])], folder)
     install = [
         ["find", ".", "-name", "cmake_install.cmake", "-exec", "sed", "-i", "-E", _OPTIONAL, "{{}}", "+"],
         ["sh", "-c", STAGED, "{prefix}", "cmake", "-P", "cmake_install.cmake"],
     ]
     refuse = [["sh", "-c", _REFUSE, _LOG, *variables]] if variables else []
-    return Build(configure=[configure, *refuse], compile=[compile_], install=install)
+    return Build(configure=[configure, *refuse], compile=[made], install=install)
 
 
 # Meson takes compilers of more than one word from a file only. $0 is the file, then the words of both compilers.
@@ -118,7 +105,7 @@ printf '[binaries]\\nc = [%s]\\ncpp = [%s]\\n' "$(list $1)" "$(list $2)" >"$0"
 """
 
 
-def meson(_: Builder, build: Build, __: Collection[str]) -> Build:
+def meson(builder: Builder, build: Build, _: Collection[str]) -> Build:
     """The build type is ``plain``: the compiler's options are the variant's alone."""
     source, folder = _there(build)[0], "{prefix}/build" if build.in_place else "."
     setup = [
@@ -131,7 +118,7 @@ def meson(_: Builder, build: Build, __: Collection[str]) -> Build:
     ]  # fmt: skip
     return Build(
         configure=[["sh", "-c", _NATIVE, "{build}/native.ini", "{cc}", "{cxx}"], setup],
-        compile=[["ninja", "-C", folder, "-j{jobs}", *build.targets]],
+        compile=[_named(builder, build, MESON_TARGETS, ["ninja", "-C", folder, "-j{jobs}"], folder)],
         install=[["sh", "-c", STAGED, "{prefix}", "meson", "install", "--no-rebuild"]],
     )
 
@@ -156,7 +143,7 @@ exec "$source/configure" "$@"
 """
 
 
-def autotools(_: Builder, build: Build, paths: Collection[str]) -> Build:
+def autotools(builder: Builder, build: Build, paths: Collection[str]) -> Build:
     """A configure script, or a configure.ac to make one from.
 
     Scripts of GNU Autoconf are run out of the tree. Others, written by hand, may not know how: for these the folder of the
@@ -171,7 +158,7 @@ def autotools(_: Builder, build: Build, paths: Collection[str]) -> Build:
     generate = [] if "configure" in paths else [[*there, "autoreconf", "-f", "-i", source]]
     return Build(
         configure=[*generate, [*there, "sh", "-c", _AUTOTOOLS_CONFIGURE, source, *options]],
-        compile=[[*there, "make", "-j{jobs}", *build.targets]],
+        compile=[_named(builder, build, MAKE_TARGETS, [*there, "make", "-j{jobs}"])],
         install=[["sh", "-c", STAGED, "{prefix}", "make", "install"]],
         needs=["autoreconf"] if generate else [],
     )
@@ -202,7 +189,7 @@ fi
 """
 
 
-def make(_: Builder, build: Build, __: Collection[str]) -> Build:
+def make(builder: Builder, build: Build, _: Collection[str]) -> Build:
     """A Makefile alone, in a copy of the tree.
 
     Makefiles have no common way to set the compiler's options: some append to CFLAGS, some ignore it. So the compiler is
@@ -215,7 +202,7 @@ def make(_: Builder, build: Build, __: Collection[str]) -> Build:
     copied = [] if build.in_place else [["cp", "-a", "{source}/.", "{build}"]]
     return Build(
         configure=[*copied, ["sh", "-c", _MAKE_COMPILERS, compilers]],
-        compile=[[*there, "make", "-j{jobs}", *variables, *build.targets]],
+        compile=[_named(builder, build, MAKE_TARGETS, [*there, "make", "-j{jobs}", *variables])],
         install=[["sh", "-c", _MAKE_INSTALL, "{prefix}", *variables]],
     )
 
@@ -227,107 +214,31 @@ find . -maxdepth 1 -type f -name '*.so' -exec cp -- {{}} "$0/lib" \\;
 """
 
 
-def cargo(_: Builder, build: Build, paths: Collection[str]) -> Build:
+def cargo(builder: Builder, build: Build, paths: Collection[str]) -> Build:
     """A release build with the crates that are vendored or in the host's cache; ``targets`` are options: ``--bin=NAME``."""
     target = "{prefix}/target" if build.in_place else "{build}"
     locked = ["--locked"] if "Cargo.lock" in paths else []
+    argv = [
+        "cargo", "build", "--release", "--offline", f"--manifest-path={_there(build)[0]}/Cargo.toml",
+        f"--target-dir={target}", "--jobs={jobs}", *build.options, *locked,
+    ]  # fmt: skip
     return Build(
-        compile=[[
-            "cargo", "build", "--release", "--offline", f"--manifest-path={_there(build)[0]}/Cargo.toml",
-            f"--target-dir={target}", "--jobs={jobs}", *build.options, *build.targets, *locked,
-        ]],
+        compile=[_named(builder, build, CARGO_TARGETS, argv)],
         install=[["sh", "-c", _CARGO_INSTALL, "{prefix}"]],
         env={"CC": "{cc}", "CXX": "{cxx}", "CFLAGS": "{cflags}", "CXXFLAGS": "{cflags}", "CARGO_NET_OFFLINE": "true"},
-    )  # fmt: skip
+    )
 
 
-def go(_: Builder, build: Build, __: Collection[str]) -> Build:
+def go(builder: Builder, build: Build, _: Collection[str]) -> Build:
     """All commands of the module, with the modules that are vendored or in the host's cache; ``targets`` are packages."""
+    argv = ["env", "-C", _there(build)[0], "go", "build", "-trimpath", "-o", "{prefix}/bin/", *build.options]
     return Build(
         configure=[["mkdir", "-p", "{prefix}/bin/"]],
-        compile=[[
-            "env", "-C", _there(build)[0], "go", "build", "-trimpath", "-o", "{prefix}/bin/", *build.options,
-            *(build.targets or ["./..."]),
-        ]],
+        compile=[
+            [*argv, *build.targets] if build.targets else building(builder, build, GO_TARGETS, [*argv, "./..."], "{prefix}")
+        ],
         env={
             "GOPROXY": "off", "GOTOOLCHAIN": "local", "GOFLAGS": "-buildvcs=false -p={jobs}",
             "CC": "{cc}", "CXX": "{cxx}", "CGO_CFLAGS": "{cflags}", "CGO_CXXFLAGS": "{cflags}", "CGO_LDFLAGS": "{ldflags}",
         },
     )  # fmt: skip
-
-
-# $0 {prefix}, then paths of programs below it. Runs in {build}.
-COPY = r"""
-work=$(realpath ..) && prefix=$(realpath -m -- "$0") || exit
-tab='	'
-fail() { echo "error: $1"; exit 1; }
-of_the_build() { # whether the path $1 is one of the tree, or of what was built of it
-    case $1 in "$prefix" | "$prefix"/*) return 1;; "$work"/*) return 0;; *) return 1;; esac
-}
-built() { # paths of the executable files called $1 that are nearest to the top
-    find . -path ./.stage -prune -o -type f -perm -u+x -printf '%f\t%d\t%p\n' |
-        name=$1 awk -F '\t' '$1 == ENVIRON["name"] { print $2 "\t" $3 }' | sort -n |
-        while IFS=$tab read -r depth path; do # a script of libtool runs the program of its name in .libs
-            head -n 5 -- "$path" | grep -aq 'temporary wrapper script for' || printf '%s\t%s\n' "$depth" "$path"
-        done | awk -F '\t' 'NR == 1 { top = $1 } $1 == top { print $2 }'
-}
-loaded() { # libraries that $1 loads: name, path; of those that are found by their path it is the name, too
-    LC_ALL=C ldd "$1" 2>/dev/null | sed -n 's/^[[:space:]]*\(.*\/.*\) (0x[0-9a-f]*)$/\1/p' |
-        sed -e 's/ => /\t/' -e t -e 's/.*/&\t&/'
-}
-move() { # let $1 look for libraries beside itself in place of the build
-    runpath=$(readelf -dW -- "$1" 2>/dev/null | sed -n 's/.*(R\(UN\)\{0,1\}PATH).*\[\(.*\)\]$/\2/p')
-    new=\$ORIGIN changed=
-    set -f
-    IFS=:
-    for folder in $runpath; do
-        case $folder in
-            /*) if of_the_build "$(realpath -m -- "$folder")"; then changed=yes; else new=$new:$folder; fi;;
-            *) changed=yes;; # relative to the file, or to where it is run
-        esac
-    done
-    unset IFS
-    set +f
-    [ -n "$changed" ] || return 0
-    section=$(readelf -SW -- "$1" | sed -n 's/^ *\[ *[0-9]*\] \.dynstr  *STRTAB  *[0-9a-f]*  *\([0-9a-f]*\) .*/\1/p')
-    at=$(readelf -W -p .dynstr -- "$1" | sed -n 's/^ *\[ *\([0-9a-f]*\)\]  /\1\t/p' |
-        text=$runpath awk -F '\t' '$2 == ENVIRON["text"] { print $1; exit }')
-    [ -n "$section" ] && [ -n "$at" ] && [ "${#new}" -le "${#runpath}" ] ||
-        fail "${1##*/} loads libraries of its build, and its RUNPATH cannot be changed: $runpath"
-    { printf %s "$new"; head -c "$((${#runpath} - ${#new}))" /dev/zero; } |
-        dd of="$1" bs=1 seek="$((0x$section + 0x$at))" conv=notrunc status=none || exit
-}
-copy() {
-    mkdir -p -- "${2%/*}" && cp -pL -- "$1" "$2" && chmod u+w -- "$2" || exit
-    move "$2"
-}
-for program do
-    to=$0/$program
-    [ ! -e "$to" ] || continue
-    from=$(built "${program##*/}")
-    [ -n "$from" ] || continue
-    [ "$(printf '%s\n' "$from" | wc -l)" = 1 ] ||
-        fail "$program is not installed, and several files of the build have its name: $(printf '%s\n' "$from" | paste -s -d ' ')"
-    echo "perfbisect: $program is not installed, and copied from the build: $from"
-    copy "$from" "$to"
-    loaded "$from" | while IFS=$tab read -r name path; do
-        of_the_build "$(realpath -- "$path")" || continue
-        [ "$name" != "$path" ] || fail "$program loads a library of its build by its path: $path"
-        [ -e "${to%/*}/$name" ] || copy "$path" "${to%/*}/$name"
-    done || exit
-    loaded "$to" | while IFS=$tab read -r name path; do
-        ! of_the_build "$(realpath -- "$path")" || fail "$program still loads a library of its build: $path"
-    done || exit
-done
-"""
-
-
-def copying(builder: Builder) -> list[list[str]]:
-    """The command that brings programs that a tree builds and does not install, as many a benchmark, to {prefix}.
-
-    The folder of a build is emptied for the next one, and a program finds shared libraries in it by its RUNPATH. So a program
-    that is copied from it brings these libraries along, beside itself, and in each of these files the RUNPATH is changed
-    where it stands: ``$ORIGIN`` is no longer than the folder of the build, or the ``$ORIGIN/…``, that it replaces.
-    """
-    script = COPY.replace("{", "{{").replace("}", "}}")
-    return [["sh", "-c", script, "{prefix}", *builder.programs]] if builder.programs else []

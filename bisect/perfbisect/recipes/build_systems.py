@@ -18,8 +18,9 @@ from itertools import product
 import msgspec
 
 from perfbisect.recipes import build_commands
-from perfbisect.recipes.build_commands import OFFLINE, copying
+from perfbisect.recipes.build_commands import OFFLINE
 from perfbisect.recipes.builder import Build, Builder
+from perfbisect.recipes.programs import finding, installing, short
 
 AUTO = "auto"  # in the place of a system: each commit has its own
 
@@ -92,7 +93,7 @@ def expanded(builder: Builder, system: str, paths: Collection[str]) -> Build:
         build,
         configure=[*copied, *made.configure],
         compile=made.compile,
-        install=[] if build.in_place else [*made.install, *copying(builder)],
+        install=[*([] if build.in_place else installing(builder, made.install)), *finding(builder, build)],
         env={**OFFLINE, **made.env, **build.env},
         needs=list(dict.fromkeys((*SYSTEMS[system].needs, *made.needs, *build.needs))),
         artifacts=build.artifacts or [*builder.programs, *([builder.library] if builder.library else [])],
@@ -137,5 +138,5 @@ def listing(builder: Builder) -> Iterator[str]:
         yield f"# {system}, for a tree with {' or '.join(SYSTEMS[system].files)}"
         made = expanded(builder, system, SYSTEMS[system].files[:1])
         for argv in (*made.configure, *made.compile, *made.install):
-            text = shlex.join(argv).replace("{{", "{").replace("}}", "}")
+            text = shlex.join(map(short, argv)).replace("{{", "{").replace("}}", "}")
             yield from (f"#     {line}" for line in text.split("\n"))

@@ -210,13 +210,17 @@ class Builder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """One system: where its source is and how a commit of it is built and run."""
 
     # By the reader.
-    filled_in: ClassVar[frozenset[str]] = frozenset({"name", "folder", "inherited", "home", "requested", "addition"})
+    filled_in: ClassVar[frozenset[str]] = frozenset({
+        "name", "folder", "inherited", "home", "requested", "started", "chosen", "addition",
+    })  # fmt: skip
 
     name: str = ""  # the folder's name
     folder: str = ""  # absolute path of the recipe's folder
     inherited: list[str] = []  # folders of the recipes that it extends, nearest first
     home: str = ""  # name of its repository and its work folder on a host; "": that of the recipe
     requested: list[str] = []  # those options of the configure step that the user gave; they are in build.options
+    started: list[str] = []  # what a command of the user starts: paths below {prefix}, like ``programs``
+    chosen: list[str] = []  # files of the build that the user chose, each for the program of its name
     addition: str = ""  # the end of its server's configuration file, with placeholders: see ServerConfig
     summary: str
     extends: str = ""

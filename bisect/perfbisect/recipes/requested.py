@@ -63,8 +63,9 @@ def requested_builder(settings: Settings) -> Builder:
         builder = load_builder(settings.builder, settings.builders_path)
     else:
         builder = quick_builder(
-            settings.quick.build, settings.repository, settings.builders_path, settings.system, settings.configure
-        )
+            settings.quick.build, settings.repository, settings.builders_path, settings.system, settings.configure,
+            program_of(words("--run", settings.quick.run), settings.programs), settings.programs,
+        )  # fmt: skip
         if settings.root:
             called = builder.home.rpartition("-")[0]
             builder = msgspec.structs.replace(builder, home=_named(called, [settings.root]))
@@ -73,17 +74,28 @@ def requested_builder(settings: Settings) -> Builder:
     options = [*builder.build.options, *(literal(option) for option in settings.configure)]
     system = "" if settings.system == AUTO else settings.system or builder.build.system
     build = with_needs(msgspec.structs.replace(builder.build, options=options, system=system))
-    return msgspec.structs.replace(builder, build=build, requested=list(settings.configure))
+    for path in settings.programs:
+        if PurePath(path).name not in (
+            names := [PurePath(each).name for each in (*builder.programs, *builder.started)]
+        ):
+            raise UsageError(
+                f"--program {path} has no effect: the recipe of {builder.name} runs no program of that name.",
+                f"It runs {listed(names)}.",
+            )
+    return msgspec.structs.replace(
+        builder, build=build, requested=list(settings.configure), chosen=list(settings.programs)
+    )
 
 
 def quick_builder(
-    commands: tuple[str, ...], repository: str, given: str = "", system: str = "", configure: tuple[str, ...] = ()
-) -> Builder:
+    commands: tuple[str, ...], repository: str, given: str = "", system: str = "", configure: tuple[str, ...] = (),
+    started: Sequence[str] = (), chosen: Sequence[str] = (),
+) -> Builder:  # fmt: skip
     """A builder for a repository without a recipe: each command is run in a copy of the checkout, which is kept.
 
-    With a ``system`` and without commands that copy is built by the system; its options ``configure`` are in the name,
-    so that the history of one is never used for another. Raises UsageError for a command that cannot be split into
-    words, or that has an unknown placeholder.
+    With a ``system`` and without commands that copy is built by the system, for what is ``started``, with the user's
+    choices of files. These and its options ``configure`` are in the name, so that the history of one is never used for
+    another. Raises UsageError for a command that cannot be split into words, or that has an unknown placeholder.
     """
     recipe = load_builder(RECIPE, given)
     build = build_of(recipe)
@@ -94,10 +106,25 @@ def quick_builder(
     in_place = bool(system) and not commands
     return msgspec.structs.replace(
         recipe,
-        name=_named(name, [repository, *(["", system, *configure] if in_place else commands)]),
+        name=_named(name, [repository, *(["", system, *configure, *started, *chosen] if in_place else commands)]),
         home=_named(name, [repository]),  # sources are sent once for all commands
+        started=list(started) if in_place else [],
         build=Build(in_place=True) if in_place else msgspec.structs.replace(build, compile=compile_),
     )
+
+
+_BELOW = re.compile(r"(?:\{prefix\}/|\./)?((?!-|\.\.?/)[^\s;|&()<>\"'`$={}:/]+(?:/[^\s;|&()<>\"'`$={}:/]+)*)")
+
+
+def program_of(command: list[str], chosen: Sequence[str]) -> list[str]:
+    """What a command starts of the folder in which it is run, by the first path below that; and the user's choice.
+
+    That is for commands such as ``env``, or for a shell, which begin with another word.
+    """
+    every = (word for text in command for word in re.split(r"[\s;|&()<>\"'`]+", text) if "/" in word)
+    found = next((match[1] for word in every if (match := _BELOW.fullmatch(word))), "")
+    names = {PurePath(found).name} if found else set()
+    return [*([found] if found else []), *(path for path in chosen if PurePath(path).name not in names)]
 
 
 def quick_workload(quick: Quick, builder: Builder) -> Workload:

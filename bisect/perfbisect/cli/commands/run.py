@@ -29,7 +29,7 @@ from perfbisect.cli.options.measurement import (
     settings_of,
     what_options,
 )
-from perfbisect.cli.options.param_types import FACTOR, MEMBER, SUSPECT
+from perfbisect.cli.options.param_types import BELOW, FACTOR, MEMBER, SUSPECT
 from perfbisect.core.domain.settings import Direction, Pairing, Quick, Settings
 from perfbisect.ui.stream import note
 
@@ -73,6 +73,9 @@ history of its own. Exit status then: the highest of theirs.
 @click.option("--rate", default="", metavar="PATTERN", help="Number in its output; higher is better.")
 @click.option("--cost", default="", metavar="PATTERN", help="Number in its output; lower is better.")
 @click.option("--operations", default="", metavar="PATTERN", help="Number of operations in its output. Default: one.")
+@click.option(
+    "--program", type=BELOW, multiple=True, help="File of the build to run where several have its name. Repeatable."
+)
 @what_options
 @hosts_option
 @click.option(
@@ -199,6 +202,7 @@ def requested_settings(build: tuple[str, ...], command: str | None, **options: A
         options,
         skips=dict.fromkeys(options["skip"], ""),
         suspects=dict(options["suspect"]),
+        programs=options["program"],
         policy=policy,
         quick=None if command is None else Quick(command, None if builder else build, **patterns),
         **{name: options[name] for name in ("good", "bad", "workload", "first_parent", "retry_failed", "explain")},

@@ -99,6 +99,12 @@ def _factor(text: str) -> float:
     return factor
 
 
+def _below(text: str) -> str:
+    if not re.fullmatch(r"(?!/|(.*/)?\.\.(/|\Z))[^\t\n]*[^/\t\n]", path := text.removeprefix("./")):
+        raise ValueError("is not the path of a file in the build; write out-static/kvbench.")
+    return path
+
+
 def _member(text: str) -> tuple[int, int]:
     if not (found := re.fullmatch(r"(\d{1,15}):(\d{1,15})", text)):
         raise ValueError("is no hunt of a batch.")
@@ -112,6 +118,7 @@ SUSPECT = Parsed("PATH=WEIGHT", _suspect)  # the weight of the commits that touc
 ARG = Parsed("NAME=VALUE", _arg)  # of a workload; both as written
 COMMAND = Parsed("COMMAND", _command)  # its arguments, split as a shell splits them; empty for none
 FACTOR = Parsed("FACTOR", _factor)
+BELOW = Parsed("PATH", _below)
 MEMBER = Parsed("BATCH:PLACE", _member)  # a hunt of a batch: its batch, and its place there
 
 

@@ -24,6 +24,9 @@ class BuildFacts:
     linker: str = ""  # that links it again in other layouts; "" where that was not wanted, or cannot be
     fixed: str = ""  # why it cannot be linked again, where that was wanted
     remote_hits: int = 0  # those of cache_hits that were answered by the remote store of the compiler cache
+    partial: str = ""  # why the rest of the tree does not build, where only what is started was built
+    # Program → its file in the build, where it was looked for by its name; others of that name follow.
+    programs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     shared: bool = False  # reused: it came from the shared builds, which took ``seconds``
 
     @property

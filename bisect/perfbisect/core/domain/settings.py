@@ -145,6 +145,7 @@ class Settings:
     # The build system of the range: "auto" where each commit has its own, "" where the recipe or --build has commands.
     system: str = ""
     configure: tuple[str, ...] = ()  # options of its configure step, after those of the recipe
+    programs: tuple[str, ...] = ()  # of --program: files of the build, each for the program of its name
     # What --skip leaves out: REV or A..B as written → the same with full hashes
     skips: dict[str, str] = field(default_factory=dict)
     patches: tuple[Patch, ...] = ()  # of --patch

@@ -162,6 +162,17 @@ class BuildsMade:
         same = self.same_binary(candidate)
         return None if same == candidate else same
 
+    def unlike(self, built: Built) -> str:
+        """Why a build may have another program than one of the others, as one of the two lacks a part of its tree; or ""."""
+        others = [other for other in self.built.values() if other.facts.system]
+        for one, other in [*((built, other) for other in others), *((other, built) for other in others)]:
+            for program, (path, *rivals) in one.facts.programs.items() if one.facts.partial else ():
+                known = other.facts.programs.get(program)
+                if known[0] != path if known else rivals or program in one.builder.started:
+                    it = f"{program} is {path} where not all of the tree builds ({one.facts.partial})"
+                    return f"{it}, and {known[0] if known else program} elsewhere"
+        return ""
+
     def has(self, candidate: int) -> bool:
         """Whether a candidate is built, and the host that has it is known; prebuilt ones have none."""
         return candidate in self.places or candidate in self._candidates.prebuilt

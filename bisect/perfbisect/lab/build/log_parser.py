@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from perfbisect.host import jobs
 from perfbisect.host.protocol import Host
 from perfbisect.masking import masked
+from perfbisect.recipes.programs import PARTIAL, PROGRAM, SAID
 
 STAGE = "[perfbisect] "  # begins the lines that the build script adds to the output; the stage's name follows
 CONFIGURE, COMPILE, INSTALL, TRAIN = "configure", "compile", "install", "train"  # stages
@@ -66,6 +67,10 @@ class BuildLog:
     error: str = ""  # the first line that reports one, with those that belong to it
     unfinished: bool = False  # the next lines may belong to it, too
     host_trouble: str = ""  # a failure of the host rather than of the commit
+    partial: str = ""  # why not all was built, where what is started was
+    programs: dict[str, tuple[str, ...]] = field(
+        default_factory=dict
+    )  # program → its file in the build, others of its name
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=100))
 
     def read(self, line: str) -> bool:
@@ -76,6 +81,14 @@ class BuildLog:
             self.error, self.unfinished = "", False  # errors of an earlier stage did not stop it
             self.tail.clear()
             return True
+        if line.startswith(SAID):
+            word, _, said = line.removeprefix(SAID).partition("] ")
+            if word == PARTIAL:
+                self.partial = self.why()
+            elif word == PROGRAM:
+                program, *paths = masked(said).split("\t")
+                self.programs[program] = tuple(path.removeprefix("./") for path in paths)
+            return False
         self.tail.append(masked(line)[:LONGEST])
         self._find_error(line)
         before = self.done, self.total

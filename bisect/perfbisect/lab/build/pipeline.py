@@ -198,7 +198,19 @@ def _build(context: BuildContext, wanted: _Wanted) -> Generator[Progress | Warne
     patches = _for_version(context, wanted.sources, plan.version).patches
     seconds, binary = time.monotonic() - began, ended.binary or wanted.key
     facts = BuildFacts(
-        wanted.sha, wanted.key, binary, seconds, hits, misses, False, "", plan.system, patches, remote_hits=remote
+        wanted.sha,
+        wanted.key,
+        binary,
+        seconds,
+        hits,
+        misses,
+        False,
+        "",
+        plan.system,
+        patches,
+        remote_hits=remote,
+        partial=_with_short_paths(context, ended.output.partial),
+        programs=ended.output.programs,
     )
     if context.recorder:
         yield Progress(links.LINK)
@@ -307,7 +319,8 @@ def _attempt(
     output = BuildLog(expected=int(steps) if steps.isdecimal() else 0)
     argv, cwd = ["sh", "-c", script(plan.commands, note)], context.work / "build"
     job = job or jobs.start(host, argv, name=name, cwd=cwd, env=plan.env, timeout=how.timeout, merged=True)
-    if status := (yield from follow(host, job, output)):
+    status = yield from follow(host, job, output)
+    if status or (output.partial and output.host_trouble):
         return _Ended(plan, job, output, status)
     artifacts = measured(host, prefix, how.artifacts, with_libraries=plan.with_libraries)
     try:
@@ -338,6 +351,11 @@ def _saved_log(context: BuildContext, wanted: _Wanted, ended: _Ended) -> str:
     return str(log)
 
 
+def _with_short_paths(context: BuildContext, text: str) -> str:
+    """A line of a compiler; ccache makes paths relative to the build folder."""
+    return re.sub(rf"(?:{re.escape(str(context.work))}/|(?<![\w./])(?:\.\./)+)(?:source/)?", "", text)
+
+
 def _failure(context: BuildContext, wanted: _Wanted, ended: _Ended) -> BuildFailed | EnvironmentFailure:
     """The error for a failed build; its log is saved."""
     host, output, sha = context.host, ended.output, wanted.sha[:10]
@@ -350,8 +368,7 @@ def _failure(context: BuildContext, wanted: _Wanted, ended: _Ended) -> BuildFail
             f"the build of {sha} stopped on host {host.name}: {output.host_trouble}",
             f"Fewer jobs at once, with `jobs` in hosts.toml, need less memory. See {log}.",
         )
-    # ccache makes paths relative to the build folder
-    reason = re.sub(rf"(?:{re.escape(str(context.work))}/|(?<![\w./])(?:\.\./)+)(?:source/)?", "", output.why())
+    reason = _with_short_paths(context, output.why())
     if ended.status in _LATE:
         reason = f"not done after {build_of(ended.plan.builder).timeout:g} s"
     hint = ""

@@ -42,6 +42,7 @@ from perfbisect.recipes.builder import Builder, Variant
 from perfbisect.recipes.builder_reader import build_of, variant_of
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.placeholders import fill, fill_text
+from perfbisect.recipes.programs import started
 from perfbisect.recipes.when import TreeFacts, applied, version_text
 from perfbisect.repository.git import Repository
 
@@ -307,6 +308,8 @@ def _recipe(builder: Builder, variant: Variant) -> dict[str, Any]:
     by_system = {key: build.pop(key) for key in ("system", "options", "targets", "in_place")}
     if not has_commands(build_of(builder)):
         build |= by_system | {"programs": builder.programs, "library": builder.library}
+        build |= {"server": True} if builder.server else {}  # then all has to build
+        build |= {"started": started(builder)} if builder.started or builder.chosen else {}
     commands = json.dumps(build) + json.dumps(msgspec.to_builtins(builder.when))
     parts = {
         "layout": _LAYOUT,

@@ -1,0 +1,235 @@
+"""What a build is for: the programs that are started. Which targets make them, what else may fail, and which file is one.
+
+A program is a path below {prefix}: one of the recipe's ``programs``, or what the command of --run starts. A build by a
+system is good when these are there. So the targets that make them are built where the system can say which these are;
+otherwise everything is, errors or not, and then the programs are looked for. A server loads what nobody names, such as
+plugins, and would silently run without: of a recipe with one, all that is built has to be built.
+
+Scripts run in {build}. They tell the reader of the output (``log_parser``) what it cannot see by lines that begin with ``SAID``.
+"""
+
+from pathlib import PurePosixPath
+
+from perfbisect.recipes.builder import Build, Builder
+
+# Begins a line of a script to the reader of the output. A word, "] " and fields with tabs between follow.
+SAID = "[perfbisect:"
+PARTIAL = "partial"  # not all was built
+PROGRAM = "program"  # its path, the file that it is, others of its name
+_INCOMPLETE = ".perfbisect.incomplete"  # the file of {build} that says so to later commands
+
+# $0 {prefix}, $1 the folder that is searched, $2 programs: a line for each, behind a tab the file that the user chose.
+PRELUDE = r"""work=$(realpath ..) && prefix=$(realpath -m -- "$0") || exit
+top=$1 programs=$2 incomplete=$PWD/INCOMPLETE
+shift 2
+tab='	' line='
+'
+loaded() { # libraries that $1 loads: name, path; of those that are found by their path it is the name, too
+    LC_ALL=C ldd "$1" 2>/dev/null | sed -n 's/^[[:space:]]*\(.*\/.*\) (0x[0-9a-f]*)$/\1/p' |
+        sed -e 's/ => /\t/' -e t -e 's/.*/&\t&/'
+}
+built() { # executable files called as the program $1, by preference; if the user chose the file $2, no others
+    cd "$top" && find . -path ./.stage -prune -o -type f -perm -u+x -printf '%f\t%p\n' |
+        name=${1##*/} awk -F '\t' '$1 == ENVIRON["name"] { print $2 }' |
+        while IFS= read -r path; do # a script of libtool runs the program of its name in .libs
+            ! head -n 5 -- "$path" | grep -aq 'temporary wrapper script for' || continue
+            # What is no result of the build does not stand in for a result that is absent.
+            [ ! -e "$incomplete" ] || [ ! -e "$work/source/$path" ] || continue
+            case $path in *"/${2:-${1##*/}}") ;; *) continue;; esac
+            case $path in *"/$1") place=0;; *) place=1;; esac
+            if loaded "$path" | cut -f 2 | xargs -r -d '\n' realpath -- | grep -qF "$work/"; then linked=1; else linked=0; fi
+            printf '%s\t%s\t%s\n' "$place$linked" "${#path}" "$path"
+        done | LC_ALL=C sort -t "$tab" -k 1,1n -k 2,2n -k 3 | cut -f 3-
+}
+""".replace("INCOMPLETE", _INCOMPLETE)
+
+# Behind the words of PRELUDE: "yes" if other targets may fail, and the command that builds everything. `targets` prints those
+# that make the program $1, `build` builds $names or everything, with the option $keep. Where names are a guess, $again is set.
+BUILD = r"""go_on=$1 keep= again= names= all= needed=
+shift
+SYSTEM
+set -f
+IFS=$line
+for each in $programs; do
+    program=${each%%"$tab"*} file=${each#*"$tab"}
+    if [ -z "$file" ] && [ -e "$work/source/$program" ]; then all=yes; continue; fi # it may start anything
+    needed=$needed$each$line
+    found=$(targets "${file:-$program}" "$@")
+    if [ -n "$found" ]; then names=$names$found$line; else all=yes; fi
+done
+[ -z "$all" ] || names=
+[ -n "$go_on" ] && [ -n "$needed" ] || keep= go_on=
+build "$@" && exit
+status=$?
+[ -n "$go_on" ] || exit "$status"
+: >"$incomplete"
+absent() {
+    for each in $needed; do
+        program=${each%%"$tab"*} file=${each#*"$tab"}
+        { [ -z "$file" ] && [ -f "$prefix/$program" ] && [ -x "$prefix/$program" ]; } ||
+            [ -n "$(built "$program" "$file")" ] || return 0
+    done
+    return 1
+}
+if absent && [ -n "$again" ] && [ -n "$names" ] && names= && build "$@"; then rm -f "$incomplete"; exit; fi
+! absent || exit "$status"
+echo 'PARTIAL'
+""".replace("PARTIAL", f"{SAID}{PARTIAL}] ")
+
+# Of what ninja links: the files of that path, in {prefix}/build where the tree is built in place; else of that name.
+NINJA_TARGETS = r"""linked() { ninja -C "$folder" -t targets all | program=$1 awk -F ': ' '
+    BEGIN { program = "/" ENVIRON["program"]; name = program; sub(".*/", "/", name) }
+    function ends(text, end) { return substr(text, length(text) - length(end) + 1) == end }
+    $2 ~ /EXECUTABLE_LINKER|^[a-z]+_LINKER/ && ends("/build/" $1, name) {
+        if (ends("/build/" $1, program)) exact = exact $1 "\n"; else other = other $1 "\n"
+    }
+    END { printf "%s", exact == "" ? other : exact }'; }
+"""
+CMAKE_TARGETS = rf"""{NINJA_TARGETS}
+targets() {{
+    if [ -e "$folder/build.ninja" ]; then linked "$1"; else
+        cmake --build "$folder" --target help | awk -v t="${{1##*/}}" '$2 == t {{ print t }}'
+    fi
+}}
+if [ -e "$folder/build.ninja" ]; then keep=-k0; else keep=-k; fi
+build() {{ "$@" ${{names:+--target}} $names ${{keep:+--}} $keep; }}
+"""
+MESON_TARGETS = rf"""{NINJA_TARGETS}
+keep=-k0
+targets() {{ [ -z "$in_place" ] || linked "$1"; }}
+build() {{ "$@" $keep $names; }}
+"""
+# Rules of a Makefile for that very path, if it is no name of an action: `bench` may run a benchmark. Not where other targets
+# have variables, as `all: CFLAGS += -O3`; and what else a program needs may be made by `all` alone.
+MAKE_TARGETS = r"""keep=-k again=yes
+targets() {
+    [ -n "$in_place" ] || return 0
+    program=$1
+    shift
+    "$@" -npq .DEFAULT 2>/dev/null | t=$program awk '
+        /^# Not a target/ { getline; next }
+        index($0, ENVIRON["t"] ":") == 1 { on = found = 1 }
+        on && /^#  Phony target/ { found = 0 }
+        !on && /^# [A-Za-z_][A-Za-z0-9_]* [:+?]*= / { other = 1 }
+        /^$/ { on = 0 }
+        END { if (found && !other) print ENVIRON["t"] }'
+}
+build() { "$@" $keep $names; }
+"""
+CARGO_TARGETS = r"""keep=$(cargo build --help 2>/dev/null | grep -o -m 1 -e --keep-going) again=yes
+targets() {
+    name=${1##*/}
+    cargo metadata --no-deps --offline --format-version=1 --manifest-path="$work/source/Cargo.toml" 2>/dev/null |
+        grep -qF "\"kind\":[\"bin\"],\"crate_types\":[\"bin\"],\"name\":\"$name\"" && echo "--bin=$name"
+}
+build() { "$@" $keep $names; }
+"""
+GO_TARGETS = r"""targets() { :; }
+build() { "$@"; }
+"""
+
+COPY = r"""fail() { echo "error: $1"; exit 1; }
+of_the_build() { # whether the path $1 is one of the tree, or of what was built of it
+    case $1 in "$prefix" | "$prefix"/*) return 1;; "$work"/*) return 0;; *) return 1;; esac
+}
+move() { # let $1 look for libraries beside itself in place of the build
+    runpath=$(readelf -dW -- "$1" 2>/dev/null | sed -n 's/.*(R\(UN\)\{0,1\}PATH).*\[\(.*\)\]$/\2/p')
+    new=\$ORIGIN changed=
+    set -f
+    IFS=:
+    for folder in $runpath; do
+        case $folder in
+            /*) if of_the_build "$(realpath -m -- "$folder")"; then changed=yes; else new=$new:$folder; fi;;
+            *) changed=yes;; # relative to the file, or to where it is run
+        esac
+    done
+    unset IFS
+    set +f
+    [ -n "$changed" ] || return 0
+    section=$(readelf -SW -- "$1" | sed -n 's/^ *\[ *[0-9]*\] \.dynstr  *STRTAB  *[0-9a-f]*  *\([0-9a-f]*\) .*/\1/p')
+    at=$(readelf -W -p .dynstr -- "$1" | sed -n 's/^ *\[ *\([0-9a-f]*\)\]  /\1\t/p' |
+        text=$runpath awk -F '\t' '$2 == ENVIRON["text"] { print $1; exit }')
+    [ -n "$section" ] && [ -n "$at" ] && [ "${#new}" -le "${#runpath}" ] ||
+        fail "${1##*/} loads libraries of its build, and its RUNPATH cannot be changed: $runpath"
+    { printf %s "$new"; head -c "$((${#runpath} - ${#new}))" /dev/zero; } |
+        dd of="$1" bs=1 seek="$((0x$section + 0x$at))" conv=notrunc status=none || exit
+}
+copy() {
+    mkdir -p -- "${2%/*}" && cp -pL --remove-destination -- "$1" "$2" && chmod u+w -- "$2" || exit
+    move "$2"
+}
+bring() { # the file $1 of the build to $prefix/$program, with the libraries that it loads from there
+    copy "$1" "$to"
+    loaded "$1" | while IFS=$tab read -r name path; do
+        of_the_build "$(realpath -- "$path")" || continue
+        [ "$name" != "$path" ] || fail "$program loads a library of its build by its path: $path"
+        [ -e "${to%/*}/$name" ] || copy "$path" "${to%/*}/$name"
+    done || exit
+    loaded "$to" | while IFS=$tab read -r name path; do
+        ! of_the_build "$(realpath -- "$path")" || fail "$program still loads a library of its build: $path"
+    done || exit
+}
+cd "$top" || exit
+printf '%s\n' "$programs" | while IFS= read -r each; do
+    program=${each%%"$tab"*} file=${each#*"$tab"}
+    to=$prefix/$program
+    [ -n "$file" ] || [ ! -e "$to" ] || continue
+    found=$(built "$program" "$file")
+    from=${found%%"$line"*}
+    [ -n "$from" ] || [ -z "$file" ] || fail "the build has no program $file, which --program chooses"
+    [ -n "$from" ] || continue
+    [ ! "$from" -ef "$to" ] || continue
+    printf 'SAID%s\t%s\n' "$program" "$(printf '%s\n' "$found" | paste -s)"
+    [ "$(realpath .)" = "$prefix" ] || { bring "$from"; continue; }
+    mkdir -p -- "${to%/*}" && ln -srfT -- "$from" "$to" || exit
+done
+""".replace("SAID", f"{SAID}{PROGRAM}] ")
+
+
+def started(builder: Builder) -> str:
+    """The programs that are started, as scripts take them."""
+    chosen = {PurePosixPath(path).name: path for path in builder.chosen}
+    programs = dict.fromkeys((*builder.programs, *builder.started))
+    return "\n".join(f"{program}\t{chosen.get(PurePosixPath(program).name, '')}" for program in programs)
+
+
+def _script(text: str) -> str:
+    """A text of which a recipe's command can be: braces are no placeholders."""
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+def short(word: str) -> str:
+    """A word of a command for a reader: of the scripts above, which go around others, what they are for."""
+    whole = word.startswith(_script(PRELUDE))
+    return ("bring what is started" if word.endswith(_script(COPY)) else "build what is started") if whole else word
+
+
+def building(builder: Builder, build: Build, system: str, argv: list[str], folder: str = ".") -> list[str]:
+    """A command that builds what is started, where ``argv`` builds everything in ``folder``; ``system`` is a text above."""
+    programs = started(builder)
+    if not programs:
+        return argv
+    known = f'folder="{folder}" in_place={"yes" * build.in_place}\n'
+    script = _script(PRELUDE + BUILD.replace("SYSTEM", known + system)).replace("{{prefix}}", "{prefix}")
+    go_on = "" if builder.server else "yes"
+    return ["sh", "-c", script, "{prefix}", "{prefix}" if build.in_place else ".", _script(programs), go_on, *argv]
+
+
+def installing(builder: Builder, argvs: list[list[str]]) -> list[list[str]]:
+    """The commands of an installation, which may fail where not all was built."""
+    if builder.server or not started(builder):
+        return argvs
+    return [["sh", "-c", f'"$@" || [ -e {_INCOMPLETE} ]', "install", *argv] for argv in argvs]
+
+
+def finding(builder: Builder, build: Build) -> list[list[str]]:
+    """The command that brings programs that a tree builds and does not install, as many a benchmark, to {prefix}.
+
+    The folder of a build is emptied for the next one, and a program finds shared libraries in it by its RUNPATH. So a program
+    that is copied from it brings these libraries along, beside itself, and in each of these files the RUNPATH is changed
+    where it stands: ``$ORIGIN`` is no longer than the folder of the build, or the ``$ORIGIN/…``, that it replaces. Where the
+    tree is built in place, a link to the program is enough.
+    """
+    programs = started(builder)
+    top = "{prefix}" if build.in_place else "."
+    return [["sh", "-c", _script(PRELUDE + COPY), "{prefix}", top, _script(programs)]] if programs else []

@@ -1,0 +1,282 @@
+"""A build is good when what is started is there, whatever else of its tree fails; and which file that is. With real tools."""
+
+import os
+import pwd
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from labs import lab_of, measure, runs, warnings, workload_of
+from perfbisect.core.domain.events import BuildFinished, CandidateSkipped
+from perfbisect.core.domain.facts import BuildFacts
+from perfbisect.core.domain.orders import Share
+from perfbisect.core.domain.settings import Quick, Settings
+from perfbisect.errors import BuildFailed, UsageError
+from perfbisect.recipes.builder import Build, Builder, Server, Variant
+from perfbisect.recipes.requested import program_of, requested_builder, words
+from repos import Files, Repo
+from sharing import Yard
+
+pytestmark = pytest.mark.tools
+
+MAIN = '#include <stdio.h>\nint part(void);\nint main(void) { printf("%d\\n", part()); return 0; }\n'
+# The same program twice, once against a library of the build; and what no compiler takes.
+SOURCES = {
+    "src/main.c": MAIN,
+    "src/part.c": "int part(void) { return PART; }\n",
+    "src/broken.c": "#error out of date\n",
+}
+CMAKE = """\
+cmake_minimum_required(VERSION 3.10)
+project(tool C)
+add_library(part SHARED src/part.c)
+target_compile_definitions(part PRIVATE PART=2)
+add_executable(shared src/main.c)
+target_link_libraries(shared part)
+add_executable(static src/main.c src/part.c)
+target_compile_definitions(static PRIVATE PART=1)
+foreach(each shared static)
+    set_target_properties(${each} PROPERTIES OUTPUT_NAME bench RUNTIME_OUTPUT_DIRECTORY out-${each})
+endforeach()
+add_executable(broken src/broken.c)
+install(TARGETS broken part RUNTIME DESTINATION bin LIBRARY DESTINATION lib)
+"""
+MESON = """\
+project('tool', 'c')
+subdir('out-static')
+subdir('out-shared')
+executable('broken', 'src/broken.c', install: true)
+"""
+MESON_PARTS = {
+    "out-static/meson.build": "executable('bench', '../src/main.c', '../src/part.c', c_args: '-DPART=1')\n",
+    "out-shared/meson.build": "part = shared_library('part', '../src/part.c', c_args: '-DPART=2')\n"
+    "executable('bench', '../src/main.c', link_with: part)\n",
+}
+MAKE = """\
+all: broken out-shared/bench out-static/bench
+out-static/bench: src/main.c src/part.c
+	mkdir -p $(@D) && $(CC) -DPART=1 -o $@ $^
+out-shared/libpart.so: src/part.c
+	mkdir -p $(@D) && $(CC) -DPART=2 -fPIC -shared -o $@ $^
+out-shared/bench: src/main.c out-shared/libpart.so
+	$(CC) -o $@ src/main.c -Lout-shared -lpart -Wl,-rpath,$(CURDIR)/out-shared
+broken: src/broken.c
+	$(CC) -o $@ $<
+install: all
+	install -D broken $(DESTDIR)$(PREFIX)/bin/broken
+"""
+CONFIGURE = "#!/bin/sh\nsed 's,@,@,' Makefile.in >Makefile\n"
+TREES: dict[str, Files] = {
+    "cmake": {"CMakeLists.txt": CMAKE},
+    "meson": {"meson.build": MESON, **MESON_PARTS},
+    "autotools": {"configure": CONFIGURE, "Makefile.in": MAKE},
+    "make": {"Makefile": MAKE},
+}
+NEEDS = {"cmake": "ninja", "meson": "meson", "autotools": "make", "make": "make"}
+RECIPE = Builder(
+    name="tool", summary="a tool", driver="tool", build=Build(timeout=300.0), variants={"o2nofp": Variant(cflags="-O2")}
+)
+IN_PLACE = Build(in_place=True, timeout=300.0)
+STATIC, SHARED, BENCH = "out-static/bench", "out-shared/bench", "bin/bench"
+
+
+@pytest.fixture
+def yard(tmp_path: Path, git: Repo) -> Yard:
+    return Yard(tmp_path, git, RECIPE, jobs=2)
+
+
+def commit(yard: Yard, files: Files) -> str:
+    for name in files:
+        yard.git.write({name: files[name]})
+        (yard.git.path / name).chmod(0o755 if name == "configure" else 0o644)
+    return yard.git.commit()
+
+
+def built_below(system: str, path: str) -> str:
+    """The path that a command in the folder of the tree writes."""
+    return f"build/{path}" if system in ("cmake", "meson") else path
+
+
+@pytest.mark.parametrize("system", TREES)
+def test_a_command_is_built_and_nothing_else_of_its_tree_where_the_system_says_how(yard: Yard, system: str) -> None:
+    if shutil.which(NEEDS[system]) is None:
+        pytest.skip(f"{NEEDS[system]} is not installed")
+    sha = commit(yard, SOURCES | TREES[system])
+    path = built_below(system, SHARED)
+    made = yard.build(sha, started=[path], build=IN_PLACE)
+    assert (made.system, made.partial, made.programs) == (system, "", {})
+    assert yard.output(made.key, path) == "2"
+    other = built_below(system, STATIC)
+    assert not yard.installed(made.key, other).exists(), "only what is started was built"
+    # By its name alone it is looked for, and the one that loads no library of the build goes first.
+    named = yard.build(sha, started=["bench"], build=IN_PLACE)
+    assert named.programs == {"bench": (other, path)}
+    assert yard.output(named.key, "bench") == "1"
+    assert bool(named.partial) is (system in ("make", "autotools")), "whose targets are paths"
+    chosen = yard.build(sha, started=["bench"], chosen=[SHARED], build=IN_PLACE)
+    assert chosen.programs == {"bench": (path,)}
+    assert yard.output(chosen.key, "bench") == "2"
+    # What is started does not compile: no other program of the tree stands in for it.
+    broken = {"src/part.c": "#error broken\n", "tests/bench": "#!/bin/sh\necho 3\n"}
+    yard.git.write(broken)
+    (yard.git.path / "tests/bench").chmod(0o755)
+    with pytest.raises(BuildFailed, match="does not compile"):
+        yard.build(yard.git.commit(), started=[path], build=IN_PLACE)
+
+
+@pytest.mark.parametrize("system", TREES)
+def test_a_recipe_without_a_server_needs_its_programs_only(yard: Yard, system: str) -> None:
+    if shutil.which(NEEDS[system]) is None:
+        pytest.skip(f"{NEEDS[system]} is not installed")
+    sha = commit(yard, SOURCES | TREES[system])
+    made = yard.build(sha, programs=[BENCH])
+    assert made.programs == {BENCH: (STATIC, SHARED)}
+    assert "out of date" in made.partial or system == "cmake", "which has targets for these"
+    assert yard.output(made.key, BENCH) == "1"
+    shared = yard.build(sha, programs=[BENCH], chosen=[SHARED])
+    assert yard.output(shared.key, BENCH) == "2"
+    assert yard.installed(shared.key, "bin/libpart.so").exists()
+    with pytest.raises(
+        BuildFailed, match=rf"the build has no program x/{BENCH}, which --program chooses|does not compile"
+    ):
+        yard.build(sha, programs=[BENCH], chosen=[f"x/{BENCH}"])
+    if system != "cmake":  # its targets are known
+        with pytest.raises(BuildFailed, match=r"does not compile: .*out of date"):
+            yard.build(sha, programs=[BENCH], server=Server(initialise=[], start=["x"], ready=["x"]))
+
+
+def test_cmake_without_ninja(yard: Yard) -> None:
+    files = SOURCES | {"CMakeLists.txt": CMAKE}
+    options = Build(in_place=True, timeout=300.0, options=["-G", "Unix Makefiles"])
+    made = yard.build(commit(yard, files), started=["build/out-static/bench"], build=options)
+    assert yard.output(made.key, "build/out-static/bench") == "1"
+    assert "out of date" in made.partial, "its targets have other names"
+    plain = {"CMakeLists.txt": CMAKE.replace(" OUTPUT_NAME bench", "")}
+    made = yard.build(commit(yard, plain), started=["build/out-static/static"], build=options)
+    assert (yard.output(made.key, "build/out-static/static"), made.partial) == ("1", "")
+
+
+def test_a_script_of_the_tree_may_start_anything(yard: Yard) -> None:
+    sha = commit(yard, SOURCES | {"Makefile": MAKE, "run.sh": "./bench\n"})
+    with pytest.raises(BuildFailed, match=r"does not compile: .*out of date"):
+        yard.build(sha, started=["run.sh"], build=IN_PLACE)
+    made = yard.build(sha, started=["run.sh", STATIC], chosen=[STATIC], build=IN_PLACE)
+    assert yard.output(made.key, STATIC) == "1"
+
+
+ORDER = "all: made.h\n\t$(MAKE) bench\nmade.h:\n\techo '#define PART 4' >$@\nbench: src/main.c src/part.c\n\t$(CC) -o $@ $^\n"
+
+
+def test_what_make_makes_before_a_target_is_made_by_all(yard: Yard) -> None:
+    files = SOURCES | {"src/part.c": '#include "../made.h"\nint part(void) { return PART; }\n', "Makefile": ORDER}
+    made = yard.build(commit(yard, files), started=["bench"], build=IN_PLACE)
+    assert (yard.output(made.key, "bench"), made.partial) == ("4", "")
+    own = commit(yard, {**SOURCES, "Makefile": f"all: CPPFLAGS = -DPART=7\n{MAKE}".replace("-DPART=1", "$(CPPFLAGS)")})
+    assert yard.output(yard.build(own, started=[STATIC], build=IN_PLACE).key, STATIC) == "7"
+    # A target that is an action, such as to run the benchmark, is no program.
+    files = {"Makefile": f".PHONY: bench\n{MAKE}bench: all\n\ttouch ran\n"}
+    made = yard.build(commit(yard, files | {"src/part.c": SOURCES["src/part.c"]}), started=["bench"], build=IN_PLACE)
+    assert yard.output(made.key, "bench") == "1"
+    assert not yard.installed(made.key, "ran").exists()
+
+
+def test_go_and_cargo(yard: Yard) -> None:
+    if shutil.which("go"):
+        tree = {"go.mod": "module example.org/tool\n\ngo 1.16\n"}
+        for name, says in {"bench": 'println("1")', "broken": "absent()"}.items():
+            tree[f"cmd/{name}/main.go"] = f"package main\n\nfunc main() {{ {says} }}\n"
+        sha = commit(yard, tree)
+        assert "undefined: absent" in yard.build(sha, programs=[BENCH]).partial
+        with pytest.raises(BuildFailed, match="does not compile"):
+            yard.build(sha, programs=["bin/broken"])
+        yard.git("rm", "-q", "go.mod")
+    rustup = Path(pwd.getpwuid(os.getuid()).pw_dir) / ".rustup"
+    if shutil.which("cargo") is None or not rustup.exists():
+        pytest.skip("cargo is not installed")
+    tree = {
+        "Cargo.toml": '[package]\nname = "tool"\nversion = "1.0.0"\nedition = "2021"\n',
+        "src/bin/bench.rs": 'fn main() { println!("3"); }\n',
+        "src/bin/broken.rs": "fn main() { absent() }\n",
+    }
+    build = Build(timeout=300.0, env={"RUSTUP_HOME": str(rustup)})
+    made = yard.build(commit(yard, tree), programs=[BENCH], build=build)
+    assert (made.partial, yard.output(made.key, BENCH)) == ("", "3")
+    path = "target/release/bench"
+    made = yard.build(commit(yard, {}), started=[path], build=Build(timeout=300.0, env=build.env, in_place=True))
+    assert yard.output(made.key, path) == "3"
+
+
+@pytest.mark.parametrize(
+    ("command", "program"),
+    [
+        ("./bench 600 data/x", "bench"),
+        ("{prefix}/build/bench --n={events}", "build/bench"),
+        ("env A=b/c taskset -c 0 build/bench", "build/bench"),
+        ("sh -c 'cd x; ./bench | tail -1'", "bench"),
+        ("/usr/bin/time out/bench", "out/bench"),
+        ("sqlite3 :memory:", ""),
+        ("../bench", ""),
+        ("make bench", ""),
+    ],
+)
+def test_what_a_command_starts(command: str, program: str) -> None:
+    split = words("--run", command)
+    assert program_of(split, ()) == [program] * bool(program)
+    assert program_of(split, ["x/bench", "x/other"])[-1] == "x/other"
+
+
+def test_a_choice_that_chooses_nothing_is_refused(tmp_path: Path) -> None:
+    quick = Settings("a", "b", str(tmp_path), "", "", "here", quick=Quick("./bench", ()), system="make")
+    assert requested_builder(quick).started == ["bench"]
+    names = {requested_builder(quick).name}
+    for other in (Quick("./other", ()), Quick("./bench 2", ())):
+        names.add(requested_builder(Settings("a", "b", str(tmp_path), "", "", "", quick=other, system="make")).name)
+    assert len(names) == 2, "what is built depends on the program"
+    assert requested_builder(replace(quick, programs=("x/bench",))).name not in names
+    recipe = tmp_path / "builders" / "kv" / "builder.toml"
+    recipe.parent.mkdir(parents=True)
+    recipe.write_text('summary = "kv"\ndriver = "kv"\nprograms = ["bin/kv"]\n')
+    wrong = Settings("a", "b", "", "kv", "", "here", builders_path=str(tmp_path / "builders"), programs=("out/other",))
+    with pytest.raises(
+        UsageError, match=r"--program out/other has no effect: the recipe of kv runs no program of that"
+    ):
+        requested_builder(wrong)
+
+
+def session(yard: Yard, commits: Sequence[str]) -> tuple[list[str], list[BuildFacts], list[str]]:
+    """Build these commits in one session: the warnings, the builds, and why others were skipped."""
+    recipe = requested_builder(
+        Settings("a", "b", str(yard.git.path), "", "", "here", quick=Quick("./bench", ()), system="make")
+    )
+    workload = workload_of(name="bench", driver="command", command=["./bench"])
+    lab = lab_of(yard.host, recipe, workload, yard.git.path, tuple(commits), is_range=False)
+    events = [event for candidate in range(len(commits)) for event in measure(lab, Share(candidate, 1))]
+    reasons = [event.facts.reason for event in events if isinstance(event, CandidateSkipped)]
+    assert len(runs(events)) == len(commits) - len(reasons)
+    return warnings(events), [event.facts for event in events if isinstance(event, BuildFinished)], reasons
+
+
+def test_a_session_says_once_what_does_not_build(yard: Yard) -> None:
+    commits = [
+        commit(yard, SOURCES | TREES["make"] | {"src/part.c": f"int part(void) {{ return {n}; }}\n"}) for n in "567"
+    ]
+    said, built, skipped = session(yard, commits)
+    assert (len(built), skipped) == (3, [])
+    partial, chosen = said
+    assert re.fullmatch(r"not all of the tree of \w{10} builds: .*out of date", partial)
+    assert chosen == "several files of the build are called bench: out-static/bench is run, not out-shared/bench"
+
+
+def test_a_build_that_lacks_what_others_run_is_skipped(yard: Yard) -> None:
+    """It would be compared with another program, and be slow for that."""
+    whole = commit(yard, SOURCES | TREES["make"])
+    fewer = commit(yard, {"Makefile": MAKE.replace("-DPART=1", "-DPART=1 -include src/broken.c")})
+    _, built, skipped = session(yard, [whole, fewer])
+    assert len(built) == 1
+    assert re.search(
+        r"bench is out-shared/bench where not all of the tree builds .*and out-static/bench elsewhere", *skipped
+    )
