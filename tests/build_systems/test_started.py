@@ -15,7 +15,8 @@ from perfbisect.core.domain.events import BuildFinished, CandidateSkipped
 from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.core.domain.orders import Share
 from perfbisect.core.domain.settings import Quick, Settings
-from perfbisect.errors import BuildFailed, UsageError
+from perfbisect.errors import BuildFailed, EndFailed, UsageError
+from perfbisect.lab.host_lab import HostLab
 from perfbisect.recipes.builder import Build, Builder, Server, Variant
 from perfbisect.recipes.requested import program_of, requested_builder, words
 from repos import Files, Repo
@@ -247,14 +248,28 @@ def test_a_choice_that_chooses_nothing_is_refused(tmp_path: Path) -> None:
         requested_builder(wrong)
 
 
+def test_an_end_whose_program_starts_another_says_how_to_have_both(yard: Yard) -> None:
+    main = '#include <stdlib.h>\nint main(void) { return system("./part") != 0; }\n'
+    rules = "all: bench part\n%: src/%.c\n\t$(CC) -o $@ $<\nbench: src/bench.c\n\t$(CC) -o $@ $<\n"
+    sources = {"src/bench.c": main, "src/part.c": "int main(void) { return 0; }\n", "Makefile": rules}
+    sha = commit(yard, sources)
+    with pytest.raises(EndFailed, match=r"fails in workload bench") as failure:
+        measure(lab(yard, [sha, sha], is_range=True), Share(0, 1))
+    assert "only bench was built, and starts others: name these with --program PATH" in failure.value.advice
+    assert runs(measure(lab(yard, [sha, sha], "part", is_range=True), Share(0, 1)))
+
+
+def lab(yard: Yard, commits: Sequence[str], *programs: str, is_range: bool) -> HostLab:
+    settings = Settings("a", "b", str(yard.git.path), "", "", "here", quick=Quick("./bench", ()), system="make")
+    recipe = requested_builder(replace(settings, programs=programs))
+    workload = workload_of(name="bench", driver="command", command=["./bench"])
+    return lab_of(yard.host, recipe, workload, yard.git.path, tuple(commits), is_range=is_range)
+
+
 def session(yard: Yard, commits: Sequence[str]) -> tuple[list[str], list[BuildFacts], list[str]]:
     """Build these commits in one session: the warnings, the builds, and why others were skipped."""
-    recipe = requested_builder(
-        Settings("a", "b", str(yard.git.path), "", "", "here", quick=Quick("./bench", ()), system="make")
-    )
-    workload = workload_of(name="bench", driver="command", command=["./bench"])
-    lab = lab_of(yard.host, recipe, workload, yard.git.path, tuple(commits), is_range=False)
-    events = [event for candidate in range(len(commits)) for event in measure(lab, Share(candidate, 1))]
+    opened = lab(yard, commits, is_range=False)
+    events = [event for candidate in range(len(commits)) for event in measure(opened, Share(candidate, 1))]
     reasons = [event.facts.reason for event in events if isinstance(event, CandidateSkipped)]
     assert len(runs(events)) == len(commits) - len(reasons)
     return warnings(events), [event.facts for event in events if isinstance(event, BuildFinished)], reasons

@@ -133,11 +133,16 @@ LOSSES = 3  # in a row: so often work that was lost with its host is repeated
 class RetryPolicy:
     """Decides for the candidates of one lab."""
 
-    def __init__(self, host: Host, candidates: Candidates, workload: str = "") -> None:
-        """The work is done on ``host``; without a ``workload`` it builds. Asks for its present boot."""
+    def __init__(self, host: Host, candidates: Candidates, workload: str = "", built: Sequence[str] = ()) -> None:
+        """The work is done on ``host``; without a ``workload`` it builds. Asks for its present boot.
+
+        ``built`` are the programs of a tree that were, where perhaps nothing else was.
+        """
         self.host = host
         self.candidates = candidates
         self.workload = workload
+        only = f" Perhaps only {', '.join(built)} was built, and starts others: name these with --program PATH."
+        self.further = only if built else ""
         self._boot = ask(host, BOOT)
         self._losses = 0  # in a row
         self._changed: set[str] = set()  # keys of what was found changed since a run has ended well
@@ -189,7 +194,7 @@ class RetryPolicy:
                 else f"fails in workload {self.workload}"
             )
             raise EndFailed(
-                f"nothing can be compared, because {end}, {name}, {what}: {failure}", failure.advice
+                f"nothing can be compared, because {end}, {name}, {what}: {failure}", failure.advice + self.further
             ) from failure
         seconds = time.monotonic() - began
         commit = self.candidates.commits[candidate]

@@ -129,7 +129,7 @@ class HostLab:
             longest=earlier.longest,
             counter=counter,
         )  # fmt: skip
-        self.retry = RetryPolicy(host, self.candidates, self.workload.name)
+        self.retry = RetryPolicy(host, self.candidates, self.workload.name, self.builder.started)
         counts: StudyMaker | None = partial(CountedRunner, events=earlier.events) if counter else None
         times: StudyMaker = partial(Runner, slow=self.slow)
         self.runner = (self.study or counts or times)(context, self.retry.succeeded)
