@@ -19,7 +19,7 @@ from statistics import median
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import UNKNOWN, Interval, Measure, Purpose, Share, Ways
 from perfbisect.core.domain.settings import Direction, Pairing, Policy
-from perfbisect.core.inference.analysis import Contrast, contrast, least
+from perfbisect.core.inference.analysis import NOISY, Contrast, contrast, least
 from perfbisect.core.inference.noise_model import USUAL, NoiseModel
 from perfbisect.core.inference.observations import Observation, Reading
 from perfbisect.core.inference.record import Record, arrange, behaviour
@@ -32,6 +32,7 @@ from perfbisect.core.stats.distributions import Student
 
 # A difference of so many s.d. of a run, the second as if these were known: turns show it fast enough.
 CLEAR, SURE = 6.0, 4.0
+UNSTEADY = 2.0  # times as many on a noisy host: what makes runs vary comes in phases, and it may be twice as noisy soon
 ROUNDS = 4  # of the ends, before the way is chosen
 AFFORDED = 40  # runs of a budget below which they would take too much of it
 MORE = 2  # further runs of each end in turns, while it is doubtful whether rounds show what these do
@@ -126,13 +127,13 @@ def _ways(alone: Sequence[Reading], beside: Sequence[Reading], now: Situation) -
     noise = math.sqrt(2) * _ends(record, now, replace(USUAL, noise=LITTLE, worth=WORTH)).noise
     seen = Interval.around(-record.sign * turns.drop, 2 * turns.error)
     size = abs(turns.drop) / turns.noise
-    clear = size >= CLEAR and Student(turns.freedom).score(size) >= SURE
+    needed = CLEAR * (UNSTEADY if turns.noise > NOISY else 1.0)
+    clear = size >= needed and Student(turns.freedom).score(size) >= SURE
     waits = 1 - math.exp(-max(_waits(alone, record, now, median)))
     waiting = waits if waits > WAITING else 0.0
-    if (
-        clear or waiting or len(beside) < ROUNDS
-    ):  # a few more runs in turns may make it clear, for less than rounds cost
-        nearly = size >= CLEAR and not beside and len(alone) < FEW
+    if clear or waiting or len(beside) < ROUNDS:
+        # A few more runs in turns may make it clear, for less than rounds cost.
+        nearly = size >= needed and not beside and len(alone) < FEW
         return Ways(False, noise, math.inf, seen, UNKNOWN, clear=clear, waiting=waiting, doubtful=nearly)
     by_cpu, enough = _waits_alike(alone, beside, record, now), len(alone) >= 2 * MOST
     both = arrange(timed_by_cpu(beside) if by_cpu else beside, now.policy, now.bad)
