@@ -220,3 +220,11 @@ def test_a_reason_needs_no_option(git: Repo, tmp_path: Path, bench: str, found_b
     assert first["part"] > 0.5
     assert "of the loss is in `row_hash`, which this commit changes" in case["why"]
     assert ("has no count of operations" in " ".join(case["explanation"]["missing"])) is bool(found_by)
+    folder = tmp_path / "folded"
+    said = bisect("report", "--folded", str(folder), "--output", str(tmp_path / "p.html"), "--history", str(history))
+    assert said.returncode == 0, said.stderr
+    parent, culprit = (
+        sum(int(line.rpartition(" ")[2]) for line in (folder / f"{side}.folded").read_text().splitlines())
+        for side in ("parent", "culprit")
+    )
+    assert culprit > 1.1 * parent, "the stacks, too, are of the same work"

@@ -6,7 +6,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from perfbisect.core.domain.events import BuildFinished, Commit, Decided, Event, HuntStarted, RunFinished
+from perfbisect.core.domain.events import (
+    BuildFinished,
+    Commit,
+    Decided,
+    Event,
+    HuntStarted,
+    Profiled,
+    RunFinished,
+    Studied,
+)
 from perfbisect.core.domain.facts import LEFT_OUT, RunFacts, hit_rate, pairs_of, remote_rate
 from perfbisect.core.domain.metrics import COMPARED, INSTRUCTIONS, quotient, typical, values_of
 from perfbisect.core.domain.orders import (
@@ -18,9 +27,10 @@ from perfbisect.core.domain.orders import (
     Step,
     Verdict,
     all_steps,
+    first_step,
 )
 from perfbisect.core.domain.settings import Settings
-from perfbisect.core.explain.explanation import explanation
+from perfbisect.core.explain.explanation import done, explanation, speeds_of
 from perfbisect.core.inference.hunt_state import HuntState, classify, effect_of, fold, ratios
 from perfbisect.report.command_line import command_on, command_to_run
 from perfbisect.report.profiles import Profiles, profiles
@@ -79,7 +89,12 @@ def read_hunt(history: History, hunt: int, describe: Describe = Commit) -> tuple
         )
         story = replace(story, cases=(replace(first, why=f"{first.why} {helps}".strip()), *others))
     shown = {trial.name: tuple(reasons.proof_sentences(trial)) for trial in history.proofs(hunt)}
-    drawn = Drawn(state, tuple(course([event for _, event in entries], state.commits)), profiles(state.studied))
+    studied: Sequence[Studied] = state.studied
+    if step := first_step(state.verdict):
+        parent, culprit = state.commits[step.parents[0]], state.commits[step.candidate]
+        speeds = speeds_of(parent, culprit, state.runs_of(step, exact=settings.prior.exact), settings.metric)
+        studied = [replace(one, facts=done(one.facts, speeds)) if isinstance(one, Profiled) else one for one in studied]
+    drawn = Drawn(state, tuple(course([event for _, event in entries], state.commits)), profiles(studied))
     return replace(story, proofs=shown, together=together_with(history, hunt)), drawn
 
 

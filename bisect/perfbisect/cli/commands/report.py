@@ -105,8 +105,9 @@ def page_of(history: History, hunt: int | str, given: Path | None, index: str = 
 def write_profiles(history: History, hunt: int, speedscope: Path | None, folded: Path | None) -> None:
     """Write the files of profiles that are wanted. Raises UsageError where the hunt has none."""
     from perfbisect.report import profiles as files
+    from perfbisect.report.reader import read_hunt
 
-    found = files.profiles(entry.event for entry in history.events(hunt))
+    found = read_hunt(history, hunt)[1].profiles
     if found is None:
         raise UsageError(f"Hunt {hunt} has no profiles.", "They are recorded after the verdict, where perf can sample.")
     if speedscope:

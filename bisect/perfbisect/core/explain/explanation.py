@@ -97,7 +97,7 @@ def explanation(
     the time for enough runs of the explanation, and exact counts always: they are what the hunt went by. ``step`` is that of
     the verdict on ``metric``, which is explained.
     """
-    speeds = dict(zip((parent, culprit), thousandths(*usual, metric), strict=False))
+    speeds = speeds_of(parent, culprit, usual, metric)
     usual = [done(facts, speeds) for facts in usual[0]], [done(facts, speeds) for facts in usual[1]]
     counted = [
         replace(event, facts=done(event.facts, speeds))
@@ -162,6 +162,13 @@ def thousandths(parent: Sequence[RunFacts], culprit: Sequence[RunFacts], metric:
     if abs(longer) >= FIXED * abs(slower):
         return ()
     return tuple(THOUSANDTHS * speed / speeds[0] / lengths[0] for speed in speeds)
+
+
+def speeds_of(
+    parent: str, culprit: str, usual: tuple[Sequence[RunFacts], Sequence[RunFacts]], metric: str
+) -> Mapping[str, float]:
+    """The same by commit; empty where there are none."""
+    return dict(zip((parent, culprit), thousandths(*usual, metric), strict=False))
 
 
 Facts = TypeVar("Facts", RunFacts, ProfileFacts)
