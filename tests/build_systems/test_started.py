@@ -275,6 +275,11 @@ def session(yard: Yard, commits: Sequence[str]) -> tuple[list[str], list[BuildFa
     return warnings(events), [event.facts for event in events if isinstance(event, BuildFinished)], reasons
 
 
+def test_a_program_whose_libraries_are_not_found_is_not_taken(yard: Yard) -> None:
+    sha = commit(yard, {**SOURCES, "Makefile": MAKE.replace(" -Wl,-rpath,$(CURDIR)/out-shared", "")})
+    assert yard.build(sha, started=["bench"], build=IN_PLACE).programs == {"bench": (STATIC, SHARED)}
+
+
 def test_a_session_says_once_what_does_not_build(yard: Yard) -> None:
     commits = [
         commit(yard, SOURCES | TREES["make"] | {"src/part.c": f"int part(void) {{ return {n}; }}\n"}) for n in "567"

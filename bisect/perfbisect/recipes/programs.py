@@ -37,7 +37,9 @@ built() { # executable files called as the program $1, by preference; if the use
             [ ! -e "$incomplete" ] || [ ! -e "$work/source/$path" ] || continue
             case $path in *"/${2:-${1##*/}}") ;; *) continue;; esac
             case $path in *"/$1") place=0;; *) place=1;; esac
-            if loaded "$path" | cut -f 2 | xargs -r -d '\n' realpath -- | grep -qF "$work/"; then linked=1; else linked=0; fi
+            linked=0 # a library that is not found is one of the build as well
+            ! LC_ALL=C ldd "$path" 2>/dev/null | grep -qF '=> not found' || linked=1
+            ! loaded "$path" | cut -f 2 | xargs -r -d '\n' realpath -- | grep -qF "$work/" || linked=1
             printf '%s\t%s\t%s\n' "$place$linked" "${#path}" "$path"
         done | LC_ALL=C sort -t "$tab" -k 1,1n -k 2,2n -k 3 | cut -f 3-
 }
