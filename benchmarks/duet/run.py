@@ -72,9 +72,9 @@ def hunt(folder: Path, way: str, minutes: float, kept: Path) -> dict[str, object
     runs = [event for event in events if event["event"] == "RunFinished"]
     verdicts = [event["verdict"] for event in events if event["event"] == "HuntEnded"]
     commits = {event["candidate"]: event["commit"]["sha"] for event in events if event["event"] == "BuildStarted"}
-    verdict: dict[str, Any] = (
-        verdicts[-1] if verdicts else {"kind": f"status {ended.returncode}: {ended.stderr[-500:]}"}
-    )
+    if not verdicts:  # as where another session measures here: not a result
+        raise SystemExit(f"{folder}: status {ended.returncode}: {ended.stderr}")
+    verdict = verdicts[-1]
     named = commits.get(verdict["step"]["candidate"], "?") if verdict["kind"] == "Found" else ""
     pairing = [event["why"] for event in events if event["event"] == "PairingChosen"]
     return {
@@ -150,12 +150,12 @@ def git(place: Path, *words: str) -> str:
 def table(done: list[dict[str, object]], by: str) -> list[str]:
     """A line for each plant, or system, and way."""
     lines = [
-        f"| {by} | way | right | wrong | not named | median seconds of those named | runs |",
+        f"| {by} | way | right | wrong | not named | median seconds of the right ones | runs |",
         "|---|---|---|---|---|---|---|",
     ]
     for of_what, way in dict.fromkeys((one[by], one["way"]) for one in done):
         of = [one for one in done if (one[by], one["way"]) == (of_what, way)]
-        right = [one for one in of if one["named"] and one["named"] == one["culprit"]]
+        right = [one for one in of if one["named"] == one["culprit"]]  # where nothing was planted: nothing named
         wrong = [one for one in of if one["named"] and one["named"] != one["culprit"]]
         seconds, runs = sorted(float(str(one["seconds"])) for one in right), sorted(int(str(one["runs"])) for one in of)
         middle = f"{seconds[len(seconds) // 2]:.0f}" if seconds else "–"
