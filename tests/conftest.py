@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from machine import PROJECT, Machine, here, why_not
+from perfbisect.host import lock
 from perfbisect.host.local import LocalHost
 from perfbisect.host.registry import connect
 from perfbisect.host.ssh import SshHost
@@ -99,6 +100,11 @@ def seal(homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
     for name, value in WHO.items():
         monkeypatch.setenv(name, value)
     yield home
+    for (
+        place
+    ) in lock._waited.values():  # in queues, where this process stays until it ends: it would come up in other tests
+        place.leave()
+    lock._waited.clear()
     shutil.rmtree(home, ignore_errors=True)
 
 

@@ -13,7 +13,7 @@ from perfbisect.core.domain.settings import Direction
 from perfbisect.core.domain.trials import Trial
 from perfbisect.core.explain.classes import PER_INSTRUCTION
 from perfbisect.core.explain.evidence import Cause, CounterRow, Evidence, Explanation, PlanRow, Sureness
-from perfbisect.core.explain.explanation import NO_RUNS
+from perfbisect.core.explain.explanation import NO_COUNTERS, NO_OPERATIONS, NO_RUNS
 from perfbisect.core.inference.metric_choice import Choice, Shown
 from perfbisect.core.search.pairing import GAIN
 from perfbisect.core.stats.paired_comparison import BAD, GOOD, REVERTED, Outcome, outcome, regained
@@ -53,7 +53,10 @@ def what_helps(found: Explanation, command: str, *, studied: bool) -> str:
     """Why no reason is known, and the ``command`` that measures it; "" where one is."""
     if found.plans or found.functions or (found.classes and found.classes[0].cause is not Cause.UNKNOWN):
         return ""
-    why = printable(found.missing[0].rstrip(".")) if studied and found.missing else "it was not measured"
+    causes = [each for each in found.missing if each not in (NO_COUNTERS, NO_OPERATIONS)]
+    if studied and found.missing and not causes:
+        return "No function is known to be the reason."
+    why = printable(causes[0].rstrip(".")) if studied and causes else "it was not measured"
     return f"No function is known to be the reason ({why}): measure it with `{command}`."
 
 

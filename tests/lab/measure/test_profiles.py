@@ -201,7 +201,11 @@ def test_a_host_without_perf_is_told_once() -> None:
     turn = Turn(3, 1, 1, 1, Purpose.EXPLAIN, left=1)
     study = Profiles(context(), lambda: None)
     system = System("a commit", "key", PurePosixPath("/far"), BUILDER)
-    assert list(study.visit(system, "", turn)) == [Unexplained("profiles", "perf is not installed on host far", "far")]
+    why = (
+        "perf is not installed on host far. Install with: apt-get install linux-perf (Debian, Ubuntu), or dnf install perf"
+        " (Fedora, RHEL)"
+    )
+    assert list(study.visit(system, "", turn)) == [Unexplained("profiles", why, "far")]
     assert turn.left == 0
 
 

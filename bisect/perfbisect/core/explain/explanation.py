@@ -74,6 +74,7 @@ FUNCTIONS = "functions"  # the part that reads what the commit changes
 NO_RUNS = "no runs"  # detail of an unknown cause
 THOUSANDTHS = 1000  # of a run of the parent: the operations where the output has no count of them
 FIXED = 0.2  # of the change of a rate: a change of the length of runs below that says that they have a fixed length
+ABSURD = math.log(1e6)  # change of a rate from which on it is no speed
 NO_OPERATIONS = (
     "The output has no count of operations (--operations), and runs are as long as ever: one stands for what"
     " the parent does in a thousandth of a run, by the rate."
@@ -156,12 +157,14 @@ def thousandths(parent: Sequence[RunFacts], culprit: Sequence[RunFacts], metric:
     if any(run.operations != 1 or not run.reported for run in chain(*sides)):
         return ()
     values = [median(run.reported or 0.0 for run in side) for side in sides]
-    speeds = [1 / value if metric == "cost" else value for value in values]
     lengths = [median(run.seconds for run in side) for side in sides]
-    longer, slower = math.log(lengths[1] / lengths[0]), math.log(speeds[0] / speeds[1])
-    if abs(longer) >= FIXED * abs(slower):
+    longer = math.log(lengths[1] / lengths[0])
+    faster = (
+        (math.log(values[1]) - math.log(values[0])) * (-1 if metric == "cost" else 1) if min(values) > 0 else math.inf
+    )
+    if abs(faster) > ABSURD or abs(longer) >= FIXED * abs(faster):
         return ()
-    return tuple(THOUSANDTHS * speed / speeds[0] / lengths[0] for speed in speeds)
+    return tuple(THOUSANDTHS * speed / lengths[0] for speed in (1.0, math.exp(faster)))
 
 
 def speeds_of(

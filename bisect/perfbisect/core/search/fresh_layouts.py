@@ -198,7 +198,7 @@ def settled(verdict: Verdict) -> bool:
 
 
 def _too_large(ratio: Interval) -> bool:
-    return math.log(ratio.low) >= TOO_LARGE or math.log(ratio.high) <= -TOO_LARGE
+    return ratio.low >= math.exp(TOO_LARGE) or ratio.high <= math.exp(-TOO_LARGE)
 
 
 def _further(each: Mapping[int, Sequence[Comparison]], now: Situation) -> Measure | None:
