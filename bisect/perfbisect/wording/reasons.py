@@ -54,9 +54,9 @@ def what_helps(found: Explanation, command: str, *, studied: bool) -> str:
     if found.plans or found.functions or (found.classes and found.classes[0].cause is not Cause.UNKNOWN):
         return ""
     causes = [each for each in found.missing if each not in (NO_COUNTERS, NO_OPERATIONS)]
-    if studied and found.missing and not causes:
+    if studied and not causes:
         return "No function is known to be the reason."
-    why = printable(causes[0].rstrip(".")) if studied and causes else "it was not measured"
+    why = printable(causes[0].rstrip(".")) if studied else "it was not measured"
     return f"No function is known to be the reason ({why}): measure it with `{command}`."
 
 
