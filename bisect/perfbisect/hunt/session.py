@@ -260,7 +260,7 @@ def follow(
         if batch:
             enter_status(history, batch.id, place, status, failure)
 
-    told = begun.ended if isinstance(begun, Notifier) else lambda _: None
+    notify = begun.ended if isinstance(begun, Notifier) else lambda _: None
     locks = HostLocks([each.host.name for each in some.ahead], some.shared)
     courses = {
         place: HuntCourse(logs[place], setup, held, locks, resumed, len(logs), why) for place, setup in setups.items()
@@ -279,7 +279,7 @@ def follow(
         going_on = {place: course.labs for place, course in courses.items() if members[place].is_open}
         return workers_of(going_on, common.commits, together=len(members) > 1)
 
-    sitting = Sitting(history, name, titles, members, some, Searches(members), workers, resumed, enter, told)
+    sitting = Sitting(history, name, titles, members, some, Searches(members), workers, resumed, enter, notify)
     for place, member in enumerate(members):
         if member.failure:
             sitting.fail(place, member.failure)

@@ -37,7 +37,7 @@ class Sitting:
     workers: Callable[[], Workers[LabEvent]]
     resumed: bool
     enter: Callable[[int, int | None, str], None] = lambda *_: None  # the exit status of a member, and its failure
-    told: Callable[[str], None] = lambda _: None  # once the verdict of the hunt of that name was shown
+    notify: Callable[[str], None] = lambda _: None  # once the verdict of the hunt of that name was shown
 
     def fail(self, place: int, trouble: PerfBisectError) -> None:
         """Enter that a member cannot go on."""
@@ -60,7 +60,7 @@ class Sitting:
                 self.enter(place, exit_status(happened[1].verdict), "")
             view.show(numbers[place], [happened])
             if isinstance(happened[1], HuntEnded):
-                self.told(str(numbers[place]))
+                self.notify(str(numbers[place]))
 
         def save_and_show(event: LabEvent) -> None:
             if threading.current_thread() is threading.main_thread():  # the history belongs to it

@@ -83,9 +83,7 @@ class Ways:
     lost: bool = False  # rounds would be less noisy, but do not show what turns do
     by_cpu: bool = False  # rounds are compared by CPU time in place of time
     clear: bool = False  # turns show the difference fast enough
-    waiting: float = (
-        0.0  # share of their time in which the ends wait, where it is nearly all: two may wait for each other
-    )
+    waiting: float = 0.0  # share of their time in which the ends wait, where that is nearly all of it
     doubtful: bool = False  # rounds may show less than turns do: it takes more turns to know
 
 

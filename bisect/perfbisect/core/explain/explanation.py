@@ -149,7 +149,7 @@ def explanation(
 def thousandths(parent: Sequence[RunFacts], culprit: Sequence[RunFacts], metric: str) -> tuple[float, ...]:
     """Of runs with a fixed length: how many thousandths of the parent's run each side does a second, by its rate or cost.
 
-    None where the operations are known, or where a run is always the same work and stands for one operation itself.
+    Empty where the operations are known, or where a run is always the same work and stands for one operation itself.
     """
     sides = parent, culprit
     if metric not in ("rate", "cost") or not all(sides):
