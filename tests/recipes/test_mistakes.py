@@ -16,6 +16,8 @@ Write = Callable[[str, str], Path]
 
 COMMAND = '[workloads.x]\nsummary = "x"\ncommand = ["x"]\n'
 
+ARCHIVE = '[archives.a]\naddress = "https://example.org/{version}/a.tar.gz"\nfile = "a"\nsha256 = {}\n'
+
 # Kind of file → what is put into it, and what the error must say.
 MISTAKES: dict[str, list[tuple[str, str]]] = {
     "end of a builder": [
@@ -36,6 +38,10 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ('env = {A = "{socket}"}', r"`build.env.A` has the unknown placeholder"),
         ('env = {A = "${X"}', r"`build.env.A` has a lone \{"),
         ('[[when]]\nchange.library = "x"', r"`when\[0\]` has no condition"),
+        ('options = ["{archives.bost}"]', r"`build` has the placeholder \{archives.bost\}, but no such archive exists"),
+        (f"{ARCHIVE}pattern = '('", r"`archives.a.pattern` is no regular expression: missing \)"),
+        (f"{ARCHIVE[:-3]}{{1 = 'AB'}}\npattern = '(.)'", r'`archives.a.sha256.1` is "AB", but must be 64 hexadecimal'),
+        (f"{ARCHIVE}pattern = 'x'", r"`archives.a.pattern` has 0 groups, but must have one: the version"),
         ('[[when]]\nfile = "x"', r"`when\[0\]` changes nothing"),
         (
             '[[when]]\nfile = "x"\nchange.build.confgure = []',

@@ -27,7 +27,7 @@ FOLDERS = ("git", "recipes", "scripts", "work", "builds", "datasets", "visit", "
 REMOVED = ("builds", "datasets", "jobs", "logs", "tmp", "visit", "work")  # by hunts and `bisect gc`
 _PRIVATE = "jobs logs scripts"  # what contains commands, and so passwords perhaps
 _PASSING = (f"{MARKER}.??????", "reflink.??????")  # left by a process that was killed
-_IN_CACHE = ("demo", "repositories", "submodules")  # where ~/.cache/perfbisect is the root; never removed
+_IN_CACHE = ("archives", "demo", "repositories", "submodules")  # where ~/.cache/perfbisect is the root; never removed
 _SHOWN = 4  # names of what is in the way
 
 _REFUSED = 3  # status of the script, which then prints _TAG with the reason, and lines about it

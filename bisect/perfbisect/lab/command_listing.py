@@ -20,7 +20,7 @@ from perfbisect.host.facts import CORES, MEMORY_MIB, ask
 from perfbisect.host.local import LocalHost
 from perfbisect.host.protocol import Host
 from perfbisect.lab import Steps
-from perfbisect.lab.build import checkout, pipeline
+from perfbisect.lab.build import archives, checkout, pipeline
 from perfbisect.lab.build.checkout import for_all
 from perfbisect.lab.build.plan import BuildContext, Phase, Plan, plan_for, present
 from perfbisect.lab.build.toolchain import Toolchain, cache_namespace, toolchain
@@ -70,8 +70,8 @@ def list_commands(request: ListingRequest) -> tuple[Part, ...]:
     with TemporaryDirectory(prefix="perfbisect-", dir=Path(gettempdir()).absolute()) as folder:
         scratch = LocalHost(request.host.name, PurePosixPath(folder))
         work = scratch.root / "work" / request.builder.work_name
-        plans = _plans(request, scratch)
-        parts = [(part, request.build_host or request.host) for part in _build(request, work, *plans)]
+        beside, plans = _plans(request, scratch)
+        parts = [(part, request.build_host or request.host) for part in (beside, *_build(request, work, *plans))]
         parts += [(part, request.host) for part in _measurement(request, scratch, work / "prefix", plans[-1])]
         there = [(part.title, part.lines, str(host.root)) for part, host in parts if part.lines]
         return tuple(
@@ -80,8 +80,8 @@ def list_commands(request: ListingRequest) -> tuple[Part, ...]:
         )
 
 
-def _plans(request: ListingRequest, scratch: LocalHost) -> tuple[Plan, ...]:
-    """How the commit is built; where it is trained, how the build is made that counts, first."""
+def _plans(request: ListingRequest, scratch: LocalHost) -> tuple[Part, tuple[Plan, ...]]:
+    """The archives that the commit needs, and how it is built; where it is trained, how the build is made that counts, first."""
     builder, commit = request.builder, request.commit
     host, entry = request.build_host or request.host, request.build_entry or request.entry
     repository = open_repository(request.repository)
@@ -102,7 +102,10 @@ def _plans(request: ListingRequest, scratch: LocalHost) -> tuple[Plan, ...]:
         pipeline.check_out(context, sources)
         paths = present(context, sources.commit)
         phases = (Phase.INSTRUMENTED, Phase.OPTIMISED) if request.training else (Phase.PLAIN,)
-        return tuple(plan_for(replace(context, phase=phase), commit, paths) for phase in phases)
+        needed = archives.needed(scratch, bare, sources, builder, paths)
+        beside = Part("archives", tuple(f"# {each} from {each.address}" for each in needed.values()))
+        sums = {name: each.sha256 for name, each in needed.items()}
+        return beside, tuple(plan_for(replace(context, phase=phase), commit, paths, sums) for phase in phases)
     except BuildFailed as failed:  # its log is as temporary as the folder
         raise EnvironmentFailure(str(failed)) from failed
 

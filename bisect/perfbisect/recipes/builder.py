@@ -51,6 +51,15 @@ VersionRule = Annotated[
         description='one or more of >=, <=, ==, !=, >, < with a number, separated by commas: ">=3.8,<3.30"',
     ),
 ]
+ArchiveName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]*\Z", description='a name such as "boost"')]
+Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z", description="64 hexadecimal digits, as sha256sum prints them")]
+Tarball = Annotated[
+    str,
+    Meta(
+        pattern=r"^https?://\S+/[\w.{}:+~-]+\.(tar(\.(gz|bz2|xz|zst))?|tgz)\Z",
+        description='the address of a tarball: "https://example.org/{version}/lib_{version:_}.tar.gz"',
+    ),
+]
 COMPILER = rf"\s*(gcc|clang)\s*((?:{CONDITION}(?:,{CONDITION})*)?)"
 CompilerRule = Annotated[
     str, Meta(pattern=rf"^({COMPILER})?\Z", description='gcc or clang, and of which version: "gcc>=12", "clang"')
@@ -78,6 +87,7 @@ BUILD_PLACEHOLDERS = VERSION_PLACEHOLDERS | {
     "jobs",  # parallel jobs on this host
     "version",  # of the tree being built, "" when the recipe does not define it
 }  # fmt: skip
+OF_ARCHIVES = "archives.NAME"  # in a build, for each archive of the recipe: the folder in which it is unpacked
 SIZE_PLACEHOLDERS = frozenset({
     "memory",  # MiB of the host
     "cache",  # MiB that a server may use for its own cache of the data
@@ -98,7 +108,7 @@ COMMAND_PLACEHOLDERS = SIZE_PLACEHOLDERS | {
     "socket", "port",  # of the server, if the builder has one
 }  # fmt: skip
 MEASURED = "*"  # in place of workloads to train with: those that are measured
-PLACEHOLDERS = BUILD_PLACEHOLDERS | CONFIG_PLACEHOLDERS | COMMAND_PLACEHOLDERS
+PLACEHOLDERS = BUILD_PLACEHOLDERS | {OF_ARCHIVES} | CONFIG_PLACEHOLDERS | COMMAND_PLACEHOLDERS
 
 
 class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -206,6 +216,16 @@ class PatchFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     version: VersionRule = ""  # of the trees that it is for: "<8.0.20"; by default all
 
 
+class Archive(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A tarball that a tree needs beside git, in the version that the tree names; {archives.NAME} is where it is unpacked."""
+
+    address: Tarball  # {version}, {version:_} (dots written as _)
+    file: OfTree  # names the version; a tree without it needs no archive
+    pattern: str  # of the version in that file: a regular expression with one group; _ in what it matches are dots
+    unless: OfTree = ""  # a tree that has this needs no archive
+    sha256: dict[str, Sha256]  # by version
+
+
 class Builder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One system: where its source is and how a commit of it is built and run."""
 
@@ -246,6 +266,7 @@ class Builder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     dataset: Dataset = Dataset()
     when: list[When] = []
     patches: list[PatchFile] = []
+    archives: dict[ArchiveName, Archive] = {}
 
     @property
     def work_name(self) -> str:

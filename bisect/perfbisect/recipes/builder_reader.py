@@ -1,5 +1,6 @@
 """Builders by name: a recipe merged with the recipes that it extends, and the files and patches beside it."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from perfbisect.errors import RecipeError, UsageError
 from perfbisect.recipes.build_systems import with_needs
 from perfbisect.recipes.builder import SHARED, Build, Builder, Variant
 from perfbisect.recipes.configuration import chosen, contained, found_in, recipe_folders
-from perfbisect.recipes.placeholders import check_config, check_placeholders
+from perfbisect.recipes.placeholders import archives_in, check_config, check_placeholders
 from perfbisect.recipes.toml import Location, Table, convert, hint, listed, merged, read_table, read_text
 from perfbisect.recipes.when import check_conditions
 
@@ -189,6 +190,19 @@ def _check_builder(builder: Builder, location: Location) -> None:
         raise location.at("variant").mistake(
             f'is "{builder.variant}", but no such variant exists.{hint(builder.variant, builder.variants)}',
             f"Variants: {listed(builder.variants)}.",
+        )
+    for name, archive in builder.archives.items():
+        where = location.at("archives", name)
+        try:
+            groups = re.compile(archive.pattern).groups
+        except re.error as error:
+            raise where.at("pattern").mistake(f"is no regular expression: {error}.") from error
+        if groups != 1:
+            raise where.at("pattern").mistake(f"has {groups} groups, but must have one: the version.")
+    for name in sorted(archives_in(builder.build) - builder.archives.keys()):
+        raise location.at("build").mistake(
+            f"has the placeholder {{archives.{name}}}, but no such archive exists.{hint(name, builder.archives)}",
+            f"Archives: {listed(builder.archives)}.",
         )
 
 

@@ -14,12 +14,15 @@ from perfbisect.recipes.builder import (
     BUILD_PLACEHOLDERS,
     CONFIG_PLACEHOLDERS,
     INSTALLED_PLACEHOLDERS,
+    OF_ARCHIVES,
     SERVER_PLACEHOLDERS,
     VERSION_PLACEHOLDERS,
 )
 from perfbisect.recipes.toml import Location, Table, hint, listed
 
 Values = Mapping[str, str | int]
+
+_ARCHIVE = "archives."  # begins the placeholder of one
 
 TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 FLAGS = {"cflags", "ldflags"}
@@ -90,7 +93,7 @@ def check_placeholders(table: Table, location: Location) -> None:
     check_texts(table.get("version", []), location.at("version"), VERSION_PLACEHOLDERS)
     check_texts(table.get("installed_version", []), location.at("installed_version"), INSTALLED_PLACEHOLDERS)
     for section, keys, allowed in (
-        ("build", ("options", "targets", "configure", "compile", "install", "env"), BUILD_PLACEHOLDERS),
+        ("build", ("options", "targets", "configure", "compile", "install", "env"), BUILD_PLACEHOLDERS | {OF_ARCHIVES}),
         ("server", IN_SERVER, SERVER_PLACEHOLDERS),
         ("dataset", ("format_command",), SERVER_PLACEHOLDERS),
     ):
@@ -112,11 +115,18 @@ def placeholders_in(argv: Sequence[str]) -> set[str]:
     return {match[1] for text in argv for match in TOKEN.finditer(text) if match[1] is not None}
 
 
+def archives_in(*parts: object) -> set[str]:
+    """The names of the archives whose folders are in these parts of a recipe."""
+    words = placeholders_in([str(part) for part in parts])
+    return {word.removeprefix(_ARCHIVE) for word in words if word.startswith(_ARCHIVE)}
+
+
 def check_texts(value: object, location: Location, allowed: Collection[str]) -> None:
     """Raise RecipeError for a placeholder that is not ``allowed``, in a text or in any text of a list or table."""
     for where, text in _texts(value, location):
         for match in TOKEN.finditer(text):
-            if match[0] in ("{{", "}}") or match[1] in allowed:
+            word = OF_ARCHIVES if (match[1] or "").startswith(_ARCHIVE) else match[1]
+            if match[0] in ("{{", "}}") or word in allowed:
                 continue
             if match[1] is None:
                 raise where.mistake(f'has a lone {match[0]} in "{text}".', "Write {{ and }} for literal braces.")

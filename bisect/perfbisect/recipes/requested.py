@@ -28,7 +28,7 @@ from perfbisect.recipes.builder_reader import FILE as BUILDER
 from perfbisect.recipes.builder_reader import build_of, config_template, load_builder, recipe_files
 from perfbisect.recipes.configuration import BUILDERS, HOSTS, WORKLOADS, is_own
 from perfbisect.recipes.inventory import HostEntry
-from perfbisect.recipes.placeholders import check_texts, literal, placeholders_in
+from perfbisect.recipes.placeholders import archives_in, check_texts, literal, placeholders_in
 from perfbisect.recipes.toml import Location, hint, listed, read_text, show
 from perfbisect.recipes.workload import EVENTS, Option, Workload, check_command, full_name, load_workload
 from perfbisect.recipes.workload import FILE as SUITE
@@ -71,7 +71,10 @@ def requested_builder(settings: Settings) -> Builder:
             builder = msgspec.structs.replace(builder, home=_named(called, [settings.root]))
     if builder.build is None or has_commands(builder.build):
         return builder
-    options = [*builder.build.options, *(literal(option) for option in settings.configure)]
+    # No archive is brought in place of the user's own.
+    given = {option.partition("=")[0] for option in settings.configure}
+    own = [each for each in builder.build.options if not archives_in(each) or each.partition("=")[0] not in given]
+    options = [*own, *(literal(option) for option in settings.configure)]
     system = "" if settings.system == AUTO else settings.system or builder.build.system
     build = with_needs(msgspec.structs.replace(builder.build, options=options, system=system))
     for path in settings.programs:

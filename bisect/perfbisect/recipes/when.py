@@ -17,7 +17,7 @@ from perfbisect.recipes.toml import Location, convert, merged
 # Fixed for a whole hunt, before conditions are evaluated.
 FIXED = (
     "extends", "when", "version", "installed_version", "summary", "repository", "release_tags", "ignore", "driver",
-    "variant", "suspects", "patches", "configs",
+    "variant", "suspects", "patches", "configs", "archives",
 )  # fmt: skip
 OPERATORS: dict[str, Callable[[list[int], list[int]], bool]] = {
     ">=": operator.ge, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt, "<": operator.lt,

@@ -273,13 +273,13 @@ def bring_submodules(
         try:
             if len(parts) == MOST:
                 raise Unavailable(f"it has more than {MOST} submodules")
-            found = yield from _staged("fetch", find(parent, tree, submodule, address))
+            found = yield from staged("fetch", find(parent, tree, submodule, address))
         except Unavailable as failed:
             log = "".join(f"{line}\n" for line in (str(failed), failed.advice, *failed.tried))
             raise cannot(host, sha, str(failed), masked(log), failed.advice) from failed
         place = hashlib.sha256(path.encode()).hexdigest()[:16]
         sending = mirror(host, found.repository, f"{name}.git/modules/{place}", [found.tree])
-        bare = yield from _staged("send", sending)
+        bare = yield from staged("send", sending)
         parts.append(Part(bare, found.tree, path, submodule.ignore))
         inner = submodules(found.repository, found.tree, submodule.ignore)
         left.extend((found.repository, found.tree, found.address, f"{path}/", each) for each in inner)
@@ -298,7 +298,8 @@ def listed_submodules(repository: Repository, sha: str, ignore: Sequence[str], u
         yield masked(f"{each.path} at {each.commit[:10]}: {whence}")
 
 
-def _staged(stage: str, work: Generator[tuple[int, int], None, T]) -> Generator[Progress, None, T]:
+def staged(stage: str, work: Generator[tuple[int, int], None, T]) -> Generator[Progress, None, T]:
+    """The steps of the work as a build's progress in that stage."""
     steps = Steps(work)
     for done, total in steps:
         yield Progress(stage, done, total)

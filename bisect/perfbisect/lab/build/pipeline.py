@@ -21,7 +21,7 @@ from perfbisect.host import facts, jobs
 from perfbisect.host.facts import SYSTEM
 from perfbisect.host.packages import absent
 from perfbisect.host.protocol import TIMED_OUT, Host, no_space
-from perfbisect.lab.build import build_store, checkout, links
+from perfbisect.lab.build import archives, build_store, checkout, links
 from perfbisect.lab.build.build_store import hash_artifacts, measured
 from perfbisect.lab.build.checkout import Sources, for_all, for_version
 from perfbisect.lab.build.log_parser import CONFIGURE, INSTALL, OUT_OF_MEMORY, TRAIN, BuildLog, Progress, follow, script
@@ -121,21 +121,30 @@ class _Wanted:
 
     sources: Sources
     paths: frozenset[str]  # as ``present`` has them
+    needed: dict[str, archives.Needed]  # archives, by name
     key: str
 
     @property
     def sha(self) -> str:
         return self.sources.sha
 
+    @property
+    def sums(self) -> dict[str, str]:
+        """Of its archives, by their names."""
+        return {name: each.sha256 for name, each in self.needed.items()}
+
 
 def _wanted(context: BuildContext, sha: str) -> _Wanted:
-    """Raises BuildFailed for a commit that git cannot read, and EnvironmentFailure."""
+    """Raises BuildFailed for a commit that git cannot read or whose archives are unknown, and EnvironmentFailure."""
     host, builder, ignore = context.host, context.builder, context.builder.ignore
     sources = for_all(host, context.bare, sha, context.patches)
     paths = present(context, sources.commit)
     tree = checkout.filtered_tree(host, context.bare, sources.commit, ignore)
     tree = checkout.with_submodules(tree, context.repository, sha, ignore)
-    return _Wanted(sources, paths, build_key(context, tree, paths, sha, system_of(builder, paths) or ""))
+    needed = archives.needed(host, context.bare, sources, builder, paths)
+    sums = [each.sha256 for each in needed.values()]
+    key = build_key(context, tree, paths, sha, system_of(builder, paths) or "", sums)
+    return _Wanted(sources, paths, needed, key)
 
 
 def key_of(context: BuildContext, sha: str) -> str:
@@ -265,8 +274,9 @@ def _made(
 ) -> Generator[Progress | Warned, None, _Ended]:
     """A build that ended well, by a job of that name; from its checkout on, unless ``job`` makes it already."""
     if job is None:
+        yield from archives.bring(context.host, wanted.needed.values())
         yield from _check_out(context, wanted.sources)
-    ended = yield from _attempt(context, plan_for(context, wanted.sha, wanted.paths), name, job)
+    ended = yield from _attempt(context, plan_for(context, wanted.sha, wanted.paths, wanted.sums), name, job)
     if ended.failed and ended.job.name == name and (alone := _alone(context, wanted, ended)):
         failure, at_once = _failure(context, wanted, ended), jobs_of(context)
         yield Warned(f"{failure}: it is repeated with one job instead of {at_once}", failure.advice)
@@ -340,7 +350,7 @@ def _alone(context: BuildContext, wanted: _Wanted, ended: _Ended) -> Plan | None
     if of_the_host or ended.output.stage == CONFIGURE or ended.status in _LATE:
         return None
     entry = msgspec.structs.replace(context.entry, jobs=1)
-    alone = plan_for(replace(context, entry=entry), wanted.sha, wanted.paths)
+    alone = plan_for(replace(context, entry=entry), wanted.sha, wanted.paths, wanted.sums)
     return alone if (alone.commands, alone.env) != (ended.plan.commands, ended.plan.env) else None
 
 

@@ -25,7 +25,7 @@ from perfbisect.errors import BuildFailed, TooMuchOutput
 from perfbisect.host import facts
 from perfbisect.host.protocol import Host
 from perfbisect.lab import upload
-from perfbisect.lab.build import checkout, links
+from perfbisect.lab.build import build_store, checkout, links
 from perfbisect.lab.build.log_parser import COMPILE, CONFIGURE, INSTALL
 from perfbisect.lab.build.toolchain import Toolchain, cache_environment, is_native, with_compiler
 from perfbisect.lab.upload import recipe_archive
@@ -41,7 +41,7 @@ from perfbisect.recipes.build_systems import (
 from perfbisect.recipes.builder import Builder, Variant
 from perfbisect.recipes.builder_reader import build_of, variant_of
 from perfbisect.recipes.inventory import HostEntry
-from perfbisect.recipes.placeholders import fill, fill_text
+from perfbisect.recipes.placeholders import archives_in, fill, fill_text
 from perfbisect.recipes.programs import started
 from perfbisect.recipes.when import TreeFacts, applied, version_text
 from perfbisect.repository.git import Repository
@@ -147,14 +147,19 @@ class BuildContext:
         return self.work / "profile"
 
 
-def plan_for(context: BuildContext, sha: str, paths: frozenset[str]) -> Plan:
-    """How commit ``sha``, which is checked out, is built; ``paths`` as ``present`` has them.
+def plan_for(context: BuildContext, sha: str, paths: frozenset[str], archives: Mapping[str, str]) -> Plan:
+    """How commit ``sha``, which is checked out, is built; ``paths`` as ``present`` has them, ``archives`` by name their sums.
 
     Raises BuildFailed for a tree without a build system, where the recipe has no commands.
     """
     version = version_of(context, sha)
     resolved = resolved_for(context, paths, version)
     values = _values(context, resolved, sha, version)
+    values |= {f"archives.{name}": "" for name in resolved.archives}
+    values |= {f"archives.{name}": str(build_store.prefix(context.host, each[:32])) for name, each in archives.items()}
+    how = build_of(resolved)
+    options = [option for option in how.options if archives_in(option) <= archives.keys()]
+    resolved = msgspec.structs.replace(resolved, build=msgspec.structs.replace(how, options=options))
     system = system_of(resolved, paths)
     if system is None:
         raise BuildFailed(f"{sha[:10]} does not configure: {nothing_found()}", stage=CONFIGURE, log="")
@@ -167,9 +172,11 @@ def plan_for(context: BuildContext, sha: str, paths: frozenset[str]) -> Plan:
 
 
 def present(context: BuildContext, sha: str) -> frozenset[str]:
-    """The paths of the tree that the recipe's conditions depend on, and by which its build system is known."""
+    """The paths of the tree that the recipe's conditions and archives depend on, and by which its build system is known."""
     builder = context.builder
-    paths = {path for block in builder.when for path in (block.file, block.missing) if path}
+    conditions = [(block.file, block.missing) for block in builder.when]
+    conditions += [(archive.file, archive.unless) for archive in builder.archives.values()]
+    paths = {path for condition in conditions for path in condition if path}
     if builder.build and not has_commands(builder.build):
         return checkout.present(context.host, context.bare, sha, paths, files=MARKERS | {"Cargo.lock"})
     return checkout.present(context.host, context.bare, sha, paths)
@@ -264,10 +271,18 @@ def training_identity(training: Training | None, variant: Variant, compiler: str
 _LAYOUT = "2"  # part of every key: raise it when what a build folder holds changes its meaning
 
 
-def build_key(context: BuildContext, tree: str, present: Collection[str], sha: str, system: str = "") -> str:
+def build_key(
+    context: BuildContext,
+    tree: str,
+    present: Collection[str],
+    sha: str,
+    system: str = "",
+    archives: Collection[str] = (),
+) -> str:
     """The key of a build: everything that can change it, and nothing else.
 
-    ``system`` is the build system of this commit, "" where the recipe has commands. The patches that it may get are in
+    ``system`` is the build system of this commit, "" where the recipe has commands; ``archives`` are the sums of those that
+    it needs. The patches that it may get are in
     the ``tree``, except for those of some versions: which of them it gets follows from the tree.
 
     The effect of the recipe's conditions follows from the tree, the toolchain, and which of their paths are ``present``,
@@ -283,6 +298,7 @@ def build_key(context: BuildContext, tree: str, present: Collection[str], sha: s
     recipe |= training_identity(context.training, variant, tools.name)
     recipe |= {"links": context.recorder.identity} if context.recorder else {}
     recipe |= {"processor": tools.processor} if for_processor(builder, variant) else {}
+    recipe |= {"archives": list(archives)} if archives else {}
     commit = sha if "{commit}" in recipe["commands"] else ""
     of_tree = {"tree": tree, "present": sorted(present), "toolchain": tools.identity, "commit": commit}
     return _hash(recipe | of_tree)[:32]

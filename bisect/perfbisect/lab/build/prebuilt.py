@@ -145,8 +145,11 @@ def _fingerprint(host: Host, folder: PurePosixPath) -> str:
     return result.stdout[:32]
 
 
-def unpack(host: Host, path: str) -> str:
-    """Unpack a tarball among the builds of the host, unless it is there as it was unpacked; returns its key."""
+def unpack(host: Host, path: str, advice: str = _ADVICE) -> str:
+    """Unpack a tarball among the builds of the host, unless it is there as it was unpacked; returns its key.
+
+    Raises UsageError, with that advice, for one that cannot be read, or would do harm.
+    """
     programs = next(programs for ending, programs in UNPACKERS.items() if path.endswith(ending))
     through = [f"--use-compress-program={program}" for program in programs]
     try:
@@ -159,13 +162,13 @@ def unpack(host: Host, path: str) -> str:
             build_store.persistently(lambda: _send(host, file, place))
         host.run(["sh", "-c", _UNPACK, "unpack", str(place), path, *through], timeout=LONG)
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}.", _ADVICE) from error
+        raise UsageError(f"{path} cannot be read: {error.strerror}.", advice) from error
     except CommandFailed as failure:
         if is_full(host):
             raise no_space(host.name, f"{path} is not unpacked") from failure
         host.run(["rm", "-rf", "--", f"{place}.part"], timeout=LONG)
         if failure.status == REFUSED:
-            raise UsageError(f"{path} is refused: {failure.output.splitlines()[0]}.", _ADVICE) from failure
+            raise UsageError(f"{path} is refused: {failure.output.splitlines()[0]}.", advice) from failure
         lines = failure.output.strip().splitlines()
         raise UsageError(f"{path} is damaged, or no tarball: {lines[0] if lines else failure}.") from failure
     return key

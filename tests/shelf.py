@@ -1,0 +1,71 @@
+"""Archives over HTTP, from a server of a test that also sends parts and breaks off; and the archives."""
+
+import hashlib
+import io
+import re
+import tarfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+@dataclass
+class Shelf:
+    """What it has, and what was asked of it."""
+
+    address: str = ""
+    files: dict[str, bytes] = field(default_factory=dict)  # by path
+    asked: list[tuple[str, str]] = field(default_factory=list)  # path, range
+    cuts: list[int] = field(default_factory=list)  # bytes after which the next answers break off
+    parts: bool = True  # it knows ranges
+
+
+def packed(files: Mapping[str, str]) -> bytes:
+    """A tarball."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        for name, text in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(text)
+            tar.addfile(entry, io.BytesIO(text.encode()))
+    return buffer.getvalue()
+
+
+def sum_of(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+@contextmanager
+def shelf(files: Mapping[str, bytes]) -> Iterator[Shelf]:
+    state = Shelf(files=dict(files))
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            wanted = self.headers.get("Range", "")
+            state.asked.append((self.path, wanted))
+            content = state.files.get(self.path)
+            if content is None:
+                return self.send_error(404, "Not Found")
+            begin = int(found[1]) if state.parts and (found := re.fullmatch(r"bytes=(\d+)-", wanted)) else 0
+            if begin and begin >= len(content):
+                return self.send_error(416)
+            rest = content[begin:]
+            self.send_response(206 if begin else 200)
+            self.send_header("Content-Length", str(len(rest)))
+            self.end_headers()
+            self.wfile.write(rest[: state.cuts.pop(0) if state.cuts else None])
+            return None
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    state.address = f"http://127.0.0.1:{server.server_port}"
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield state
+    finally:
+        server.shutdown()
+        server.server_close()
