@@ -39,7 +39,7 @@ def test_a_setting_that_slows_queries_is_found(tmp_path: Path, git: Callable[...
     ) == [(1,)]
     asked = rows(history, "select json_extract(body, '$.candidate') from events where kind = 'Planned'")
     assert {(CULPRIT - 1,), (CULPRIT,)} <= set(asked)
-    assert len(asked) == len(set(asked))  # each build once; others than these two as far as the time for the reason allows
+    assert len(asked) == len(set(asked))  # others, too, as far as the time for the reason allows
     shown = bisect("show", "--history", str(history), cwd=tmp_path).stdout
     assert f"Since {hashes[CULPRIT][:10]}, 1 statement of the workload has another plan." in shown
     assert (

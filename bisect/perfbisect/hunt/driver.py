@@ -77,7 +77,7 @@ class Member:
     def decided(self, event: Decided) -> Iterator[TimedEvent]:
         """Enter a decision, and once what it shows of the length of the hunt."""
         yield self.log.append(event)
-        if event.decision.ways and not self.log.pairing:
+        if event.decision.ways and (not self.log.pairing or self.log.pairing.by_cpu):
             yield self.log.append(pairing_chosen(event.decision.ways))
         if self.problem and not self.warned and (warning := outlook(self.problem, event.decision, self.log)):
             self.warned = True

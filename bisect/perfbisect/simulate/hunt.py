@@ -36,7 +36,8 @@ class MemoryLog:
         """Keep an observation or a decision."""
         if isinstance(event, Decided):
             self.decision = event.decision
-            self.pairing = self.pairing or event.decision.ways
+            if not self.pairing or self.pairing.by_cpu:
+                self.pairing = event.decision.ways or self.pairing
         elif not isinstance(event, Warned | PairingChosen):
             self.observations.append(event)
 

@@ -289,6 +289,9 @@ def pairs_sentence(what: str, noise: float, of_cpu: float | None, turns: float) 
 
 def pairing_chosen(ways: Ways, good: str = "good", bad: str = "bad") -> PairingChosen:
     """How builds are compared from here on, with a sentence that says what the ends have shown both ways."""
+    if ways.waits:
+        seen = f"{bad} has {ratio(ways.beside)} of {good}, though their CPU time is the same: one of them waits longer"
+        return PairingChosen(True, printable(f"Builds are compared by time from here on: {seen}."), beside=ways.beside)
     noise = percent(ways.in_turns)
     if ways.clear:
         seen = f"they show the difference at once, {change(ways.alone.middle)}, where a ratio varies by {noise}"

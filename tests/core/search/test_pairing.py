@@ -74,6 +74,25 @@ def test_those_that_wait_nearly_all_of_their_time_are_measured_in_turns() -> Non
     assert isinstance(decide(LINE, log, AUTO).order, Measure)
 
 
+def test_a_change_that_only_waits_is_found_though_rounds_are_compared_by_cpu_time_first() -> None:
+    waiting = replace(SHARED, noise=0.1, waits=0.02, stalls=1.0, starved=(1.0, 0.01))
+    switched = 0
+    for seed in range(6):
+        outcome = hunt(World(LINE, {26: -0.03}, waiting, seed=seed), AUTO)
+        assert found(outcome.verdict).candidate == 26
+        by_cpu = [each.by_cpu for each in outcome.observations if isinstance(each, Reading)]
+        decision = decide(LINE, by_cpu, TOGETHER)
+        switched += decision.ways is not None and decision.ways.waits
+        if decision.ways:
+            why = pairing_chosen(decision.ways).why
+            assert why.startswith("Builds are compared by time from here on: bad has 0.9")
+            assert why.endswith(" of good, though their CPU time is the same: one of them waits longer.")
+            assert not pairing_chosen(decision.ways).by_cpu
+    assert switched
+    same = hunt(World(LINE, {}, replace(waiting, stalls=0.0), seed=1), AUTO)
+    assert isinstance(same.verdict, NotReproduced)
+
+
 def test_an_empty_range_is_not_accused_in_rounds() -> None:
     for seed in range(6):
         outcome = hunt(World(LINE, {}, SHARED, seed=seed), AUTO)

@@ -84,6 +84,7 @@ class Ways:
     by_cpu: bool = False  # rounds are compared by CPU time in place of time
     clear: bool = False  # turns show the difference fast enough
     waiting: float = 0.0  # share of their time in which the ends wait, where that is nearly all of it
+    waits: bool = False  # the ends differ by time, though not by CPU time, and are compared by time from here on
     doubtful: bool = False  # rounds may show less than turns do: it takes more turns to know
 
 

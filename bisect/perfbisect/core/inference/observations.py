@@ -35,6 +35,12 @@ class Reading:
     partner: int | None = None  # the other build of a round
     cpu: float | None = None  # as ``value``, by CPU time in place of time; of metrics that are times or rates alone
     waits: float = 0.0  # natural logarithm of time over CPU time, where ``cpu`` is known
+    time: float | None = None  # as ``value``, by time, where that is by CPU time
+
+    @property
+    def by_cpu(self) -> "Reading":
+        """The same with CPU time in place of time, where it is known."""
+        return self if self.cpu is None else replace(self, value=self.cpu, time=self.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +155,7 @@ def observations(
                     elif half := begun.pop(run.round, None):
                         both = _difference(half, one)
                         if not by_cpu or both.cpu is not None:
-                            seen.append(replace(both, value=both.cpu) if by_cpu and both.cpu is not None else both)
+                            seen.append(both.by_cpu if by_cpu else both)
                     else:
                         begun[run.round] = one
     return seen
