@@ -9,7 +9,7 @@ from click.testing import CliRunner
 import sample_hunt as sample
 from perfbisect.cli.commands.run import run as run_command
 from perfbisect.core.domain.metrics import find_metric
-from perfbisect.core.domain.settings import COUNTED, Direction, Pairing, Policy, Quick, Settings
+from perfbisect.core.domain.settings import COUNTED, Direction, Flags, Pairing, Policy, Quick, Settings
 from perfbisect.report.command_line import command_on, command_to_run
 from perfbisect.store.connection import default_place
 
@@ -30,6 +30,7 @@ REQUESTED = Settings(
     hosts_path="/h.toml",
     configure=("-DWITH_X=a b", "--without-y"),
     programs=("out/x",),
+    flags=Flags("-O1 '-DX=a b'", "", "-lm"),
 )
 
 

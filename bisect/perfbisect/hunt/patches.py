@@ -25,8 +25,9 @@ def patches_of(settings: Settings, builder: Builder) -> tuple[Patch, ...]:
     """
     patches = (*recipe_patches(builder), *settings.patches)
     check_names(patches)
-    if settings.patches and not settings.repository:
-        raise UsageError("--patch has no effect: nothing is built.", "Leave it out.")
+    given = ["--patch"] if settings.patches else [name for name, _ in settings.flags.options]
+    if given and not settings.repository:
+        raise UsageError(f"{given[0]} has no effect: nothing is built.", "Leave it out.")
     return patches if settings.repository else ()
 
 

@@ -160,6 +160,8 @@ def choose_system(git: Repository, builder: Builder, commits: Mapping[str, str],
                 "Give the commands that build it: with --build, or in a recipe's [build].",
             )
     system = build.system or for_range(trees.values())
+    if settings.flags.options:
+        given = given or settings.flags.options[0][0]
     if given and not system:
         raise UsageError(f"{given} has no effect: {nothing_found()}.", "Leave it out.")
     return system

@@ -8,6 +8,8 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
+from perfbisect.core.domain.settings import Flags
+
 Argv = Annotated[list[str], Meta(min_length=1, description='a command: ["program", "argument", …]')]
 Variable = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\Z", description="a name of an environment variable")]
 Need = Annotated[
@@ -231,7 +233,7 @@ class Builder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     # By the reader.
     filled_in: ClassVar[frozenset[str]] = frozenset({
-        "name", "folder", "inherited", "home", "requested", "started", "chosen", "addition",
+        "name", "folder", "inherited", "home", "requested", "started", "chosen", "flags", "addition",
     })  # fmt: skip
 
     name: str = ""  # the folder's name
@@ -241,6 +243,7 @@ class Builder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     requested: list[str] = []  # those options of the configure step that the user gave; they are in build.options
     started: list[str] = []  # what a command of the user starts: paths below {prefix}, like ``programs``
     chosen: list[str] = []  # files of the build that the user chose, each for the program of its name
+    flags: Flags = Flags()  # that the user adds to those of the variant and of the tree
     addition: str = ""  # the end of its server's configuration file, with placeholders: see ServerConfig
     summary: str
     extends: str = ""

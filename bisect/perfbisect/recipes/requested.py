@@ -64,11 +64,12 @@ def requested_builder(settings: Settings) -> Builder:
     else:
         builder = quick_builder(
             settings.quick.build, settings.repository, settings.builders_path, settings.system, settings.configure,
-            program_of(words("--run", settings.quick.run), settings.programs), settings.programs,
+            program_of(words("--run", settings.quick.run), settings.programs), settings.programs, settings.flags.options,
         )  # fmt: skip
         if settings.root:
             called = builder.home.rpartition("-")[0]
             builder = msgspec.structs.replace(builder, home=_named(called, [settings.root]))
+    builder = msgspec.structs.replace(builder, flags=settings.flags)
     if builder.build is None or has_commands(builder.build):
         return builder
     # No archive is brought in place of the user's own.
@@ -92,13 +93,13 @@ def requested_builder(settings: Settings) -> Builder:
 
 def quick_builder(
     commands: tuple[str, ...], repository: str, given: str = "", system: str = "", configure: tuple[str, ...] = (),
-    started: Sequence[str] = (), chosen: Sequence[str] = (),
+    started: Sequence[str] = (), chosen: Sequence[str] = (), flags: Sequence[tuple[str, str]] = (),
 ) -> Builder:  # fmt: skip
     """A builder for a repository without a recipe: each command is run in a copy of the checkout, which is kept.
 
     With a ``system`` and without commands that copy is built by the system, for what is ``started``, with the user's
-    choices of files. These and its options ``configure`` are in the name, so that the history of one is never used for
-    another. Raises UsageError for a command that cannot be split into words, or that has an unknown placeholder.
+    choices of files. These, its options ``configure`` and the ``flags`` are in the name, so that the history of one is
+    never used for another. Raises UsageError for a command that cannot be split into words, or that has an unknown placeholder.
     """
     recipe = load_builder(RECIPE, given)
     build = build_of(recipe)
@@ -107,9 +108,10 @@ def quick_builder(
     compile_ = [*build.compile, *(["env", "-C", "{prefix}", *argv] for argv in argvs)]
     name = Path(repository).name.removesuffix(".git") or "repository"
     in_place = bool(system) and not commands
+    how = ["", system, *configure, *started, *chosen] if in_place else commands
     return msgspec.structs.replace(
         recipe,
-        name=_named(name, [repository, *(["", system, *configure, *started, *chosen] if in_place else commands)]),
+        name=_named(name, [repository, *how, *(word for option in flags for word in option)]),
         home=_named(name, [repository]),  # sources are sent once for all commands
         started=list(started) if in_place else [],
         build=Build(in_place=True) if in_place else msgspec.structs.replace(build, compile=compile_),

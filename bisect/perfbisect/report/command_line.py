@@ -55,6 +55,7 @@ def _options(settings: Settings) -> Iterator[tuple[str, ...]]:
     yield from (("--suspect", f"{path}={weight:g}") for path, weight in settings.suspects.items())
     yield from (("--configure", option) for option in settings.configure)
     yield from (("--program", path) for path in settings.programs)
+    yield from settings.flags.options
     yield from (("--patch", patch.file) for patch in settings.patches)
     yield from (("--skip", text) for text in settings.skips)
     flags = {

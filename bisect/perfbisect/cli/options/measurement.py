@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perfbisect.cli.options.common import PATH, Decorator, added, history_option, waiting_option
-from perfbisect.cli.options.param_types import ARG, COUNT, MINUTES, SECONDS, Percent
-from perfbisect.core.domain.settings import CAP, COUNTED, TIMING, Pairing, Policy, Settings
+from perfbisect.cli.options.param_types import ARG, COUNT, FLAGS, MINUTES, SECONDS, Percent
+from perfbisect.core.domain.settings import CAP, COUNTED, TIMING, Flags, Pairing, Policy, Settings
 from perfbisect.folders import config_folder
 from perfbisect.recipes.configuration import BUILDERS, HOSTS, WORKLOADS, working_directory
 from perfbisect.ui.stream import note
@@ -60,6 +60,9 @@ what_options = added(
         "--configure", metavar="OPTION", multiple=True,
         help="Option for the configure step of the build system: -DWITH_X=OFF, --without-y. Repeatable.",
     ),
+    click.option("--cflags", type=FLAGS, default="", help="Options for all compilations of C, after those of the tree."),
+    click.option("--cxxflags", type=FLAGS, default="", help="The same for C++."),
+    click.option("--ldflags", type=FLAGS, default="", help="The same for links."),
     click.option(
         "--patch", type=PATH, multiple=True,
         help="Patch for the commits that it applies to, before they are built. Repeatable.",
@@ -136,6 +139,7 @@ def settings_of(options: Mapping[str, Any], **own: Any) -> Settings:
         host=host,
         further_hosts=tuple(further),
         configure=options["configure"],
+        flags=Flags(options["cflags"], options["cxxflags"], options["ldflags"]),
         patches=given_patches(options["patch"]),
         overrides=timing | dict(sorted(dict(options["changes"]).items())),  # whatever the order on the command line
         builder=options["builder"],

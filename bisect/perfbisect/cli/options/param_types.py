@@ -1,6 +1,7 @@
 """Types of option values: durations, sizes, shares, paths with weights, names with values, commands, ids."""
 
 import re
+import shlex
 from collections.abc import Callable
 from typing import Any
 
@@ -105,6 +106,13 @@ def _below(text: str) -> str:
     return path
 
 
+def _flags(text: str) -> str:
+    try:
+        return shlex.join(shlex.split(text))  # so that no shell finds more in it than words
+    except ValueError as error:
+        raise ValueError(f"cannot be split into words: {str(error).lower()}.") from error
+
+
 def _member(text: str) -> tuple[int, int]:
     if not (found := re.fullmatch(r"(\d{1,15}):(\d{1,15})", text)):
         raise ValueError("is no hunt of a batch.")
@@ -119,6 +127,7 @@ ARG = Parsed("NAME=VALUE", _arg)  # of a workload; both as written
 COMMAND = Parsed("COMMAND", _command)  # its arguments, split as a shell splits them; empty for none
 FACTOR = Parsed("FACTOR", _factor)
 BELOW = Parsed("PATH", _below)
+FLAGS = Parsed("FLAGS", _flags)
 MEMBER = Parsed("BATCH:PLACE", _member)  # a hunt of a batch: its batch, and its place there
 
 

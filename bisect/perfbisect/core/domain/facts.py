@@ -27,6 +27,7 @@ class BuildFacts:
     partial: str = ""  # why the rest of the tree does not build, where only what is started was built
     # Program → its file in the build, where it was looked for by its name; others of that name follow.
     programs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    flags: tuple[tuple[str, str], ...] = ()  # of the user: --cflags and the like, with their values
     shared: bool = False  # reused: it came from the shared builds, which took ``seconds``
 
     @property

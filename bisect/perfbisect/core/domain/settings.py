@@ -99,6 +99,26 @@ class Patch:
         return self.version, hashlib.sha256(self.content).hexdigest()
 
 
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """Options for the compilers of any build, after all others; quoted for a shell."""
+
+    cflags: str = ""
+    cxxflags: str = ""
+    ldflags: str = ""
+
+    @property
+    def options(self) -> tuple[tuple[str, str], ...]:
+        """The options of `bisect run` that say so, with their values."""
+        values = {"--cflags": self.cflags, "--cxxflags": self.cxxflags, "--ldflags": self.ldflags}
+        return tuple((name, value) for name, value in values.items() if value)
+
+    def plus(self, more: "Flags") -> "Flags":
+        """These and more, what is there already only once."""
+        pairs = ((self.cflags, more.cflags), (self.cxxflags, more.cxxflags), (self.ldflags, more.ldflags))
+        return Flags(*(old if f" {new} " in f" {old} " else f"{old} {new}".strip() for old, new in pairs))
+
+
 AUTO = "auto"  # in place of a metric: the one that shows the change between the ends best
 TIMING = ("time", "warmup", "threads")  # names of overrides; the others are args of the workload
 
@@ -146,6 +166,7 @@ class Settings:
     system: str = ""
     configure: tuple[str, ...] = ()  # options of its configure step, after those of the recipe
     programs: tuple[str, ...] = ()  # of --program: files of the build, each for the program of its name
+    flags: Flags = Flags()
     # What --skip leaves out: REV or A..B as written → the same with full hashes
     skips: dict[str, str] = field(default_factory=dict)
     patches: tuple[Patch, ...] = ()  # of --patch

@@ -51,6 +51,7 @@ from perfbisect.lab.build.toolchain import (
     own_packages,
     share_cache,
     toolchain,
+    with_compilers,
 )
 from perfbisect.recipes.build_systems import system_of
 from perfbisect.recipes.builder import Builder
@@ -220,6 +221,7 @@ def _build(context: BuildContext, wanted: _Wanted) -> Generator[Progress | Warne
         remote_hits=remote,
         partial=_with_short_paths(context, ended.output.partial),
         programs=ended.output.programs,
+        flags=context.builder.flags.options,
     )
     if context.recorder:
         yield Progress(links.LINK)
@@ -327,7 +329,8 @@ def _attempt(
     host, how, prefix = context.host, build_of(plan.builder), context.work / "prefix"
     steps = host.run(["sh", "-c", _STEPS if job else _EMPTY, "steps", str(context.work)], timeout=600).stdout
     output = BuildLog(expected=int(steps) if steps.isdecimal() else 0)
-    argv, cwd = ["sh", "-c", script(plan.commands, note)], context.work / "build"
+    argv = with_compilers(["sh", "-c", script(plan.commands, note)], plan.env)
+    cwd = context.work / "build"
     job = job or jobs.start(host, argv, name=name, cwd=cwd, env=plan.env, timeout=how.timeout, merged=True)
     status = yield from follow(host, job, output)
     if status or (output.partial and output.host_trouble):

@@ -27,7 +27,7 @@ from perfbisect.host.protocol import Host
 from perfbisect.lab import upload
 from perfbisect.lab.build import build_store, checkout, links
 from perfbisect.lab.build.log_parser import COMPILE, CONFIGURE, INSTALL
-from perfbisect.lab.build.toolchain import Toolchain, cache_environment, is_native, with_compiler
+from perfbisect.lab.build.toolchain import Toolchain, cache_environment, flag_environment, is_native, with_compiler
 from perfbisect.lab.upload import recipe_archive
 from perfbisect.recipes.build_systems import (
     MARKERS,
@@ -237,7 +237,8 @@ def _environment(context: BuildContext, builder: Builder, values: dict[str, str 
     recorded = context.recorder.environment(context.work) if context.recorder else {}
     uncached = {"CCACHE_DISABLE": "1"} if context.phase else {}
     own = {name: fill_text(text, values) for name, text in build_of(builder).env.items()}
-    return cache | fixed | recorded | uncached | own
+    flagged = flag_environment(context.host, builder.flags, context.variant)
+    return cache | fixed | recorded | uncached | own | flagged
 
 
 def profiled(variant: Variant, compiler: str, phase: Phase, folder: PurePosixPath) -> Variant:
@@ -307,7 +308,7 @@ def build_key(
 def for_processor(builder: Builder, variant: Variant) -> bool:
     """Whether the recipe or the variant compiles for the processor of the host that builds."""
     recipe = _recipe(builder, variant)
-    return is_native(" ".join((recipe["commands"], *recipe["variant"])))
+    return is_native(" ".join((recipe["commands"], *recipe["variant"], *recipe.get("flags", ()))))
 
 
 def build_fingerprint(builder: Builder, variant: Variant, patches: Sequence[Patch] = ()) -> str:
@@ -334,6 +335,7 @@ def _recipe(builder: Builder, variant: Variant) -> dict[str, Any]:
         "variant": [variant.cc, variant.cxx, variant.cflags, variant.ldflags, *filter(None, [variant.train])],
         "files": hashlib.sha256(recipe_archive(builder)).hexdigest() if "{recipe}" in commands else "",
     }
+    parts |= {"flags": [word for option in builder.flags.options for word in option]} if builder.flags.options else {}
     return parts | {"home": builder.home} if builder.home else parts  # a build may contain the path of its home
 
 

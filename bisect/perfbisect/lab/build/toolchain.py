@@ -11,12 +11,14 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
+from perfbisect.core.domain.settings import Flags
 from perfbisect.errors import CommandFailed, EnvironmentFailure
 from perfbisect.host.facts import DEB_SRC, SYSTEM, Answers
 from perfbisect.host.packages import Package, how_to_prepare, lacking, require
 from perfbisect.host.protocol import Host
+from perfbisect.lab import upload
 from perfbisect.recipes.builder import Build, Builder, Variant
 
 _IDENTITY = """\
@@ -101,6 +103,26 @@ def read_macros(macros: str) -> tuple[str, str]:
         if parts[0] in defined:
             return name, ".".join(defined.get(part, "0") for part in parts)
     return "", ""
+
+
+COMPILERS = "PERFBISECT_COMPILERS"  # in the environment of a build: the folder that is first in its PATH
+_NAMES = ("ccache", "cc", "c++", "gcc", "g++", "clang", "clang++", "c89", "c99")
+
+
+def flag_environment(host: Host, flags: Flags, variant: Variant) -> dict[str, str]:
+    """The variables by which the compilers of a build get these options, whatever the build system gives them."""
+    if not flags.options:
+        return {}
+    script = Path(__file__).parent / "recorder" / "cc"
+    names = (*_NAMES, PurePosixPath(variant.cc).name, PurePosixPath(variant.cxx).name)
+    folder = upload.place(host, "compilers", dict.fromkeys(names, script))
+    values = {"PERFBISECT_CFLAGS": flags.cflags, "PERFBISECT_CXXFLAGS": flags.cxxflags}
+    return {COMPILERS: str(folder), **values, "PERFBISECT_LDFLAGS": flags.ldflags}
+
+
+def with_compilers(argv: Sequence[str], env: Mapping[str, str]) -> list[str]:
+    """The command of a build, which finds the compilers of its environment first."""
+    return ["sh", "-c", 'PATH=$0:$PATH exec "$@"', env[COMPILERS], *argv] if COMPILERS in env else [*argv]
 
 
 NEEDED = ("git", "ccache", "ld", "objcopy", "readelf")
