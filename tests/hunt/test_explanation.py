@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pytest
 from msgspec.structs import replace as struct_replace
@@ -30,7 +31,7 @@ from perfbisect.core.explain.evidence import EXACT_GROUP
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.hunt import explanation
 from perfbisect.hunt.explanation import LEAST, explain, start_up
-from perfbisect.hunt.explanation_parts import PARTS, SLOWER, Part, counted_length, part_of, waiting
+from perfbisect.hunt.explanation_parts import PARTS, SLOWER, Part, by_function, counted_length, part_of, waiting
 from perfbisect.hunt.search_problem import SavedLog, TimedEvent, compare_merge_base
 from perfbisect.hunt.workers import InlineWorkers
 from perfbisect.lab.measure.visit import StudyMaker
@@ -44,7 +45,7 @@ PARENT = CULPRIT - 1
 WORKLOAD = Workload(name="w", summary="", group="point", script="w.lua")
 BUILDER = load_builder("sqlite")
 GROUPS = ("core", "caches")
-EXACT = PARTS[-1]
+EXACT, SAMPLED = (part for part in PARTS if part.name == "instructions")
 
 
 @dataclass(frozen=True)
@@ -86,8 +87,9 @@ class StudyLab:
         else:
             for group in self.groups:
                 facts = RunFacts(
-                    commit, commit, f"{CLOCK.now()}", "local", CLOCK.now(), 1.0, 100, {}, (), {}, {}, events=77
-                )
+                    commit, commit, f"{CLOCK.now()}", "local", CLOCK.now(), 1.0, 100, {}, (), {}, {}, events=77,
+                    counted="valgrind" * (group == EXACT_GROUP),
+                )  # fmt: skip
                 yield Counted(node, facts, group)
 
 
@@ -143,7 +145,7 @@ def test_good_beside_the_range_is_no_candidate_of_it(
     alone = measured_by(ComputedLab((NAMES[0], good), {NAMES[0]: 1.0, good: 1.0}))
     list(compare_merge_base(problem(NAMES), started(NAMES), good, log, alone))
     timed: list[Event] = []
-    plans = StudyLab(replace(PLANS, least=lambda runs: timed.extend(runs) or 0.0))  # type: ignore[func-returns-value]
+    plans = StudyLab(replace(PLANS, least=lambda _, runs: timed.extend(runs) or 0.0))  # type: ignore[func-returns-value]
     events = list(explained(monkeypatch, log, plans, place=place))
     assert culprit(events).candidate == place
     measured = {event.candidate for event in events if isinstance(event, RunFinished)}
@@ -253,7 +255,7 @@ def test_counts_that_would_take_too_long_are_left_out_with_a_sentence(
 ) -> None:
     """Even where a first round is always taken: an operation of a build that has become slow may take minutes."""
     exact = replace(COUNTERS, name="instructions", rounds=1, always=lambda _: True)
-    lab = StudyLab(replace(exact, least=lambda runs: least if runs else 0.0), groups=(EXACT_GROUP,))
+    lab = StudyLab(replace(exact, least=lambda _, runs: least if runs else 0.0), groups=(EXACT_GROUP,))
     events = list(explained(monkeypatch, log_of(history, NAMES), lab))
     assert len(lab.studied) == turns
     said = [event.reason for event in events if isinstance(event, Unexplained)]
@@ -274,12 +276,18 @@ def timed(operations: int, clock: float | None, *, seconds: float = 2.0, switche
 
 def test_how_long_an_exact_count_takes() -> None:
     """What computes becomes slower, in 4 operations at least; what waits does not, in many operations."""
-    assert EXACT.least([timed(10, 2000.0), timed(1000, 2000.0)]) == pytest.approx(4 * SLOWER * 0.2)
-    assert EXACT.least([timed(10, None)]) == pytest.approx(4 * SLOWER * 0.2)
-    assert EXACT.least([timed(0, None)]) == EXACT.least([]) == 0
-    computing = EXACT.least([timed(100_000, 2000.0)])
+    least = partial(EXACT.least, WORKLOAD)
+    assert least([timed(10, 2000.0), timed(1000, 2000.0)]) == pytest.approx(4 * SLOWER * 0.2)
+    assert least([timed(10, None)]) == pytest.approx(4 * SLOWER * 0.2)
+    assert least([timed(0, None)]) == least([]) == 0
+    computing = least([timed(100_000, 2000.0)])
     assert computing < 1
-    assert EXACT.least([timed(1000, 20.0)]) > 60, "2 ms an operation, of which 20 µs are computed"
+    assert least([timed(1000, 20.0)]) > 60, "2 ms an operation, of which 20 µs are computed"
+    whole = struct_replace(WORKLOAD, command=["bench"])
+    assert EXACT.least(whole, [timed(1, 1500.0)]) == 2 + SLOWER * 1.5, "a command without a length, once"
+    assert EXACT.least(struct_replace(whole, command=["bench", "{events}"]), [timed(10, None)]) == least(
+        [timed(10, None)]
+    )
 
 
 @pytest.mark.parametrize(
@@ -311,31 +319,26 @@ def test_every_event_for_the_reason_is_of_one_part() -> None:
         Planned(0, PlanFacts("a", "a", "h", "s", "p")),
         Profiled(0, profile),
         Profiled(0, replace(profile, off_cpu=True)),
-        Counted(0, timed(1, 1.0).facts, "core"),
         Counted(0, timed(1, 1.0).facts, EXACT_GROUP),
+        Profiled(0, replace(profile, unit="instructions", samples=0)),
+        Counted(0, timed(1, 1.0).facts, "core"),
     ]
     assert [part_of(event) for event in events] == [part.name for part in PARTS]
+    assert [by_function(event) for event in events] == [False, False, False, False, True, False]
     assert part_of(timed(1, 1.0)) == ""
 
 
-@pytest.mark.parametrize(
-    ("group", "counters", "suits"),
-    [
-        ("core", {"instructions": 5.0}, False),
-        ("core", {"instructions": None}, True),
-        ("software", {"task-clock": 1.0}, True),
-        (EXACT_GROUP, {"instructions": 5.0}, True),
-    ],
-)
-def test_exact_counts_are_taken_where_the_processor_counts_none(
-    group: str, counters: dict[str, float | None], suits: bool
-) -> None:
-    seen = [Counted(0, RunFacts("a", "a", "r", "h", 0.0, 1.0, 1, {}, (), counters, {}), group)]
-    assert EXACT.suits(BUILDER, WORKLOAD, seen) is suits
-
-
-def test_a_server_is_not_visited_for_exact_counts() -> None:
-    assert not EXACT.suits(load_builder("mysql"), WORKLOAD, [])
+def test_instructions_are_counted_by_function_or_sampled() -> None:
+    """Sampled of what is not counted exactly, where a processor counts them."""
+    server, run = load_builder("mysql"), timed(10, 2000.0)
+    by_processor = replace(run, facts=replace(run.facts, counters={"instructions": 5.0}))
+    exact = Profiled(0, ProfileFacts("a", "a", "h", 10, 1.0, "instructions", {}, 0))
+    assert EXACT.suits(BUILDER, WORKLOAD, [by_processor])
+    assert not EXACT.suits(server, WORKLOAD, [])
+    assert not EXACT.suits(BUILDER, struct_replace(WORKLOAD, threads=2), [])
+    assert SAMPLED.suits(server, WORKLOAD, [by_processor])
+    assert not SAMPLED.suits(server, WORKLOAD, [run])
+    assert not SAMPLED.suits(BUILDER, WORKLOAD, [by_processor, exact])
 
 
 @pytest.mark.parametrize(("group", "known"), [(EXACT_GROUP, 77), (GROUPS[0], 0)])

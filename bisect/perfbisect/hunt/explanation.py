@@ -1,6 +1,6 @@
 """After the verdict: culprit and parent are measured again in turns, for the reason. See ``core/explain``.
 
-One part after another: plans, profiles, counters. Their events are stored in the log of the hunt, whose verdict stands,
+One part after another: see ``PARTS``. Their events are stored in the log of the hunt, whose verdict stands,
 and no decision reads them. What an earlier session has measured is not measured again. A part that fails is left out with
 a sentence, until the reason is measured again.
 """
@@ -33,14 +33,16 @@ from perfbisect.errors import PerfBisectError, in_words
 from perfbisect.hunt.explanation_parts import PARTS, Part
 from perfbisect.hunt.loop import Listed, Workers, run
 from perfbisect.hunt.search_problem import SavedLog, TimedEvent
+from perfbisect.lab.measure.counting import has_length
 from perfbisect.lab.measure.visit import StudyMaker
 from perfbisect.recipes.builder import Builder
-from perfbisect.recipes.workload import Workload
+from perfbisect.recipes.workload import EVENTS, Workload
 from perfbisect.wording.quantities import duration
 from perfbisect.wording.text import advised
 
 SHARE = 0.1  # of the time of a hunt for all parts, but for rounds that are always taken or have begun
 LEAST = 90.0  # seconds for them in a short hunt
+NO_LENGTH = f"; with {{{EVENTS}}} in place of a number in the command, a short run would be enough"
 SHORTEST = 1.0  # seconds of a run that says anything
 
 WorkersOf = Callable[[StudyMaker], Workers[LabEvent]]
@@ -94,9 +96,7 @@ def explain(
         began = CLOCK.now()
         others = measured_on(host, seen, commits, but=builds) if part.of_all else ()
         try:
-            for at, event in take(
-                part, commits, builds, others, host, before, log, workers_of, allowed, always=part.always(workload)
-            ):
+            for at, event in take(part, commits, builds, others, host, before, log, workers_of, allowed, workload):
                 seen.append(event)
                 yield at, event
         except (PerfBisectError, OSError) as trouble:
@@ -115,8 +115,7 @@ def take(
     log: SavedLog,
     workers_of: WorkersOf,
     allowed: float,
-    *,
-    always: bool,
+    workload: Workload,
 ) -> Generator[TimedEvent]:
     """The rounds of one part that are missing, as far as the time allows; ``allowed`` is in seconds.
 
@@ -126,11 +125,11 @@ def take(
     events = [event for _, event in before]
     done = turns_done([event for event in events if part.has(event)])
     usual = start_up(before)
-    least = sum(part.least([event for event in events if is_run_of(commits[build], event)]) for build in builds)
+    least = sum(part.least(workload, [one for one in events if is_run_of(commits[build], one)]) for build in builds)
     if least > allowed and not any(done.values()):
         needed = (
             f"it would take {duration(least)} or more, and {duration(allowed)} are left of the time for the reason"
-            " (`bisect why --max-time`)"
+            f" (`bisect why --max-time`){NO_LENGTH * (not has_length(workload))}"
         )
         yield log.append(Unexplained(part.name, needed))
         return
@@ -149,7 +148,7 @@ def take(
                 start = CLOCK.now()
                 longest = max(turns) or usual + SHORTEST
                 late = place == 0 and start - began + longest * len(missing) > allowed  # one side alone says nothing
-                if failed or (late and not (always and number == 0)):
+                if failed or (late and not (part.always(workload) and number == 0)):
                     return
                 yield Measure((Share(build, 1),), Purpose.EXPLAIN, host_number)
                 turns.append(CLOCK.now() - start)

@@ -7,11 +7,12 @@ from functools import partial
 from typing import TypeGuard
 
 from perfbisect.core.domain.events import Counted, Event, Planned, Profiled, RunFinished
-from perfbisect.core.explain.evidence import EXACT_GROUP, Explanation, Sureness
+from perfbisect.core.domain.facts import RunFacts
+from perfbisect.core.explain.evidence import Explanation, Sureness
 from perfbisect.core.explain.explanation import part_of
 from perfbisect.core.explain.functions import part_error, whole
-from perfbisect.lab.measure.counting import ENOUGH, obstacle
-from perfbisect.lab.measure.profiles import Profiles
+from perfbisect.lab.measure.counting import ENOUGH, has_length, obstacle
+from perfbisect.lab.measure.profiles import SAMPLED_INSTRUCTIONS, Profiles
 from perfbisect.lab.measure.studies import CounterGroups, ExactCounts, PlanStudy, has_statements
 from perfbisect.lab.measure.visit import StudyMaker
 from perfbisect.recipes.builder import Builder
@@ -19,7 +20,7 @@ from perfbisect.recipes.workload import Workload
 from perfbisect.wording.functions import SURE, beyond
 
 WAITING = 0.3  # share of the time of the workload's threads that is spent off CPU, from which on waits are sampled
-SLOWER = 100.0  # times that a program takes more CPU time while its instructions are counted by valgrind
+SLOWER = 60.0  # times that a program takes more CPU time while its instructions are counted by valgrind
 PLACED = 0.02  # standard error of the share that the first function has, from which on no further profile is taken
 COUNTED_OPERATIONS = 4.0  # at the least; and of those that make a usual count, so many times as many
 TOUCHED = 12.0
@@ -39,7 +40,8 @@ class Part:
     # whether it can show what is not known yet, of a workload of a system, after these events
     suits: Callable[[Builder, Workload, Sequence[Event]], bool] = lambda *_: True
     always: Callable[[Workload], bool] = lambda _: False  # whether the first round is taken however long it takes
-    least: Callable[[Sequence[Event]], float] = lambda _: 0.0  # seconds of a turn at least, after these runs of a build
+    # seconds of a turn at least, of a workload after these runs of a build
+    least: Callable[[Workload, Sequence[Event]], float] = lambda *_: 0.0
     enough: Callable[[Explanation], bool] = lambda _: False  # whether half of the rounds have shown what it can show
     of_all: bool = False  # after culprit and parent, one turn of each other build that the hunt has measured there
 
@@ -48,24 +50,30 @@ class Part:
         return part_of(event) == self.name
 
 
-def has_instructions(events: Sequence[Event]) -> bool:
-    """Whether a processor has counted instructions for the reason, or the hunt has gone by exact counts of them."""
-    exact = {event.facts.commit for event in events if isinstance(event, RunFinished) and event.facts.counted}
-    return len(exact) > 2 or any(  # of the ends alone: for the choice of a metric
-        isinstance(event, Counted) and event.group != EXACT_GROUP and event.facts.counters.get("instructions")
-        for event in events
-    )
+def counts_instructions(events: Sequence[Event]) -> bool:
+    """Whether the processor has counted instructions in a timed run."""
+    runs = (event.facts for event in events if isinstance(event, RunFinished) and not event.facts.counted)
+    return any(run.counters.get("instructions") for run in runs)
 
 
-def counting_time(runs: Sequence[Event]) -> float:
+def by_function(event: Event) -> bool:
+    """Whether it is an exact count by function."""
+    return isinstance(event, Profiled) and part_of(event) == "instructions" and not event.facts.samples
+
+
+def counting_time(workload: Workload, runs: Sequence[Event]) -> float:
     """Seconds that an exact count takes about, after these timed runs of a build; 0 where there is none.
 
     What an operation computes becomes slower, up to the few operations that are counted in any case. What it waits takes
-    as long as ever, in as many operations as it takes to execute enough instructions.
+    as long as ever, in as many operations as it takes to execute enough instructions. A command without a length is
+    counted once, as it is.
     """
     found = [run.facts for run in runs if isinstance(run, RunFinished) and run.facts.operations]
     if not found:
         return 0.0
+    if not has_length(workload):
+        clocks = [(facts.counters.get("task-clock") or 1000 * facts.seconds) / 1000 for facts in found]
+        return max(facts.seconds for facts in found) + SLOWER * min(clocks)
     slowest = max(found, key=lambda facts: facts.seconds / facts.operations)
     each = slowest.seconds / slowest.operations
     computing = min(each, (slowest.counters.get("task-clock") or math.inf) / 1000 / slowest.operations)
@@ -96,9 +104,9 @@ def switches(events: Sequence[Event]) -> float:
 
 
 def counted_length(events: Sequence[Event]) -> int:
-    """The length of exactly counted runs that an earlier session has found; both builds have the same. 0: there is none."""
-    found = (event for event in events if isinstance(event, Counted) and event.group == EXACT_GROUP)
-    return next((event.facts.events for event in found), 0)
+    """The length of exactly counted runs that the hunt has found; both builds have the same. 0: there is none."""
+    found = (event.facts for event in events if isinstance(event, (Counted, Profiled, RunFinished)))
+    return next((facts.events for facts in found if isinstance(facts, RunFacts) and facts.counted), 0)
 
 
 PARTS: tuple[Part, ...] = (
@@ -128,21 +136,29 @@ PARTS: tuple[Part, ...] = (
         share=0.4,
         suits=lambda _, workload, seen: waiting(workload, seen),
     ),
-    Part(
-        "counters",
-        lambda seconds, _: partial(CounterGroups, seconds=seconds),
-        rounds=6,
-        share=0.4,
-        enough=lambda found: found.classes[0].sure is Sureness.SURE,
-    ),
-    # After them, where the processor has counted none, and only for what can be counted exactly.
+    # Where it can be counted exactly: this tells more code from everything else, and in which functions it is.
     Part(
         "instructions",
         lambda _, events: partial(ExactCounts, events=counted_length(events)),
         rounds=1,
-        share=0.2,
-        suits=lambda builder, workload, seen: not (obstacle(builder, workload) or has_instructions(seen)),
+        share=0.8,
+        suits=lambda builder, workload, _: not obstacle(builder, workload),
         always=lambda workload: not workload.command,  # whose counted runs are as short as they can be
         least=counting_time,
+    ),
+    # Where they were not, they are sampled, if the processor counts them.
+    Part(
+        "instructions",
+        lambda seconds, _: partial(Profiles, seconds=seconds, events=SAMPLED_INSTRUCTIONS),
+        rounds=3,
+        share=0.4,
+        suits=lambda _, __, seen: counts_instructions(seen) and not any(map(by_function, seen)),
+    ),
+    Part(
+        "counters",
+        lambda seconds, _: partial(CounterGroups, seconds=seconds),
+        rounds=6,
+        share=0.2,
+        enough=lambda found: found.classes[0].sure is Sureness.SURE,
     ),
 )

@@ -259,6 +259,7 @@ def profiled(found: Explanation) -> Iterator[tuple[str, Sequence[FunctionRow]]]:
     for what, measured in (
         ("Waiting of each function per operation, µs", waits_of(found)),
         (f"Own cost of each function per operation, {unit_of(found.unit)}", found.functions),
+        (f"Instructions of each function per {'run' if found.whole_runs else 'operation'}", found.counts),
     ):
         if measured:
             yield f"{what}; share of the whole difference", measured

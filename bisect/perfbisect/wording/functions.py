@@ -1,5 +1,6 @@
 """What functions of two profiles say of a change, in sentences."""
 
+import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
@@ -7,9 +8,12 @@ from perfbisect.core.domain.metrics import INSTRUCTIONS
 from perfbisect.core.explain.evidence import Cause, Explanation, FunctionRow
 from perfbisect.core.explain.functions import BEYOND, OTHERS, part_error, whole
 from perfbisect.core.explain.profiles import same, short
-from perfbisect.wording.quantities import figure, share
+from perfbisect.wording.quantities import decimals, figure, percent, share
 from perfbisect.wording.text import listed, printable
 
+SAME = 1e-4  # share of all instructions below which a difference says nothing
+FEW = 0.05  # share of one of two reasons below which only the other is named
+TEN = 9.95  # instructions from which on they are written without decimals
 SURE = 5.0  # standard errors from which on a difference needs no word of doubt
 NAMED = 3  # functions, and groups of them, in a sentence
 LEAST = 0.005  # share of the whole cost from which on a function that the commit changes is named
@@ -27,15 +31,16 @@ def sentences(found: Explanation) -> tuple[str, ...]:
     Of a commit that waits longer, first where it waits. Profiles are of times: what they say of a count is only what the
     functions cost that the commit changes.
     """
+    counted = tuple(of_counts(found))
     if found.metric == INSTRUCTIONS:
-        return tuple(costs_of_changed(found))
+        return (*counted, *costs_of_changed(found, " ".join(counted)))
     waits = waits_of(found)
     total, spread = whole(waits)
     longer = [row for row in waits if row.difference > 0 and beyond(row) and row.function != OTHERS]
     waiting = (
         [place(replace(found, functions=waits), longer, "longer waiting")] if longer and total > 2 * spread else []
     )
-    said = (*waiting, *of_cpu(found))
+    said = (*waiting, *of_cpu(found), *counted)
     return (*said, *costs_of_changed(found, " ".join(said)))
 
 
@@ -51,6 +56,60 @@ def costs_of_changed(found: Explanation, said: str = "") -> Iterator[str]:
     ]
     if shares:
         yield f"This commit changes {listed(shares[:NAMED])}."
+
+
+def of_counts(found: Explanation) -> Iterator[str]:
+    """The functions that execute more instructions or fewer: the one with most of the difference, and those of the commit."""
+    total, spread = whole(found.counts)
+    before = sum(row.parent for row in found.counts)
+    one = f"{'A run' if found.whole_runs else 'An operation'}"
+    if not found.counts:
+        return
+    if abs(total) <= max(2 * spread, SAME * before):
+        yield f"{one} executes as many instructions as before: they differ by less than {percent((abs(total) + 2 * spread) / before)}."
+        return
+    telling = [
+        row
+        for row in found.counts
+        if row.difference * total > 0 and beyond(row) and not row.partner and row.function != OTHERS
+    ]
+    shown = [row for row in telling if row is telling[0] or (row.part >= SMALL and (own(row) or row.below))][:NAMED]
+    for row in shown:
+        yield executes(row, found, one.lower())
+
+
+def executes(row: FunctionRow, found: Explanation, one: str) -> str:
+    """How many more instructions a function executes in ``one``, whether because of more calls or longer ones, and why."""
+    doubt = f" (±{size(float(f'{1.96 * row.error:.2g}'))})" if 1.96 * row.error >= FEW * abs(row.difference) else ""
+    more = f"{size(row.difference)}{doubt} {'more' if row.difference > 0 else 'fewer'} instructions {one}"
+    if row.parent > 0:
+        more += f" ({'+' if row.difference > 0 else '−'}{percent(abs(row.difference) / row.parent)})"
+    why = because(row, replace(found, functions=found.counts))
+    if not why and found.change_known:
+        why = ", which this commit does not change"
+    inlined = f", inlined into {quoted(row.into)}" if row.into else ""
+    return f"{name(row)}{inlined}{why}{',' if inlined or why else ''} executes {more}{as_often(row)}."
+
+
+def as_often(row: FunctionRow) -> str:
+    """Whether a function is called more often, or each call executes more; "" where calls were not counted."""
+    if not (row.calls and min(row.calls) > 0 and row.parent > 0 and row.culprit > 0):
+        return ""
+    often = math.log(row.calls[1] / row.calls[0])
+    each = math.log(row.culprit / row.parent) - often
+    if abs(often) <= FEW * abs(each):
+        return ", called as often"
+    times = f"{row.calls[1] / row.calls[0]:.1f} times as often"
+    less = f"{percent(abs(math.expm1(often)))} {'more' if often > 0 else 'less'} often"
+    called = f", called {less if abs(often) < 1 / 3 else times}"
+    if abs(each) <= FEW * abs(often):
+        return f"{called}, each call as long as before"
+    return f"{called}, each call {percent(abs(math.expm1(each)))} {'longer' if each > 0 else 'shorter'}"
+
+
+def size(difference: float) -> str:
+    """How many instructions: 15, 0.33, 1,240."""
+    return decimals(abs(difference), 0) if abs(difference) >= TEN else figure(abs(difference))
 
 
 def waits_of(found: Explanation) -> tuple[FunctionRow, ...]:
@@ -228,5 +287,9 @@ def notes(row: FunctionRow, changed: Collection[str]) -> Iterator[str]:
     if row.below:
         inlined = "into which a function that this commit changes is inlined"
         yield f"below {short(row.below)}, {'changed by this commit' if is_changed(row.below, changed) else inlined}"
+    if row.into:
+        yield f"inlined into {short(row.into)}"
+    if called := as_often(row):
+        yield called.removeprefix(", ")
     if row.partner:
         yield f"cost moved {'from' if row.difference > 0 else 'to'} {short(row.partner)}"

@@ -153,6 +153,9 @@ def test_what_is_counted_is_read() -> None:
     argv = counter.under(FOLDER)
     assert argv[:2] == ["setarch", "-R"]
     assert "--cachegrind-out-file=/visit/counters.%p" in argv
+    functions = Counter("valgrind-3.19.0", by_function=True)
+    assert {"--tool=callgrind", "--callgrind-out-file=/visit/counters.%p"} <= {*functions.under(FOLDER)}
+    assert functions.read("summary: 12\n") == {"instructions": 12}
     counter = Counter(PERF)
     words = "perf stat -x , -o /visit/counters -e instructions:u --"
     assert counter.under(FOLDER) == words.split()

@@ -27,6 +27,7 @@ from perfbisect.lab.measure.profiles import (
     NO_KERNEL,
     NO_LEAF_CALLERS,
     OFTENEST,
+    SAMPLED_INSTRUCTIONS,
     SAMPLES,
     SHORTEN,
     WAITS,
@@ -132,6 +133,9 @@ def test_what_trials_show() -> None:
     assert sampling(f"dummy:HG\ncpu-clock\n{counts}", "fp") == Sampling("cpu-clock", "fp")
     hybrid = sampling(f"cpu_core/cycles/u\ncpu_atom/cycles/u\n{counts}", "dwarf")
     assert hybrid == Sampling("cycles:u", "dwarf", ("cpu_core/cycles/u", "cpu_atom/cycles/u"))
+    assert sampling(f"instructions:u\n{counts}", "dwarf") == Sampling("instructions:u", "dwarf")
+    by_core = sampling(f"cpu_core/instructions/\ncpu_atom/instructions/\n{counts}", "fp")
+    assert by_core == Sampling("instructions", "fp", ("cpu_core/instructions/", "cpu_atom/instructions/"))
     assert sampling("cycles\nsamples 0\nframes 0\n", "fp") is None, "it is counted, and no interrupt comes"
     assert sampling("cycles\nsamples 20\nframes 20\n", "dwarf") is None, "callers are unknown"
     assert sampling("cycles\nsamples 20\nframes 20\n", "fp") == Sampling("cycles", "fp")
@@ -140,6 +144,7 @@ def test_what_trials_show() -> None:
 
 def test_units_and_notes() -> None:
     assert (CLOCK.unit, Sampling("cycles", "dwarf").unit) == ("us", "cycles")
+    assert Sampling("instructions:u", "dwarf").unit == Sampling("instructions", "fp").unit == "instructions"
     assert Sampling("cycles", "dwarf").notes == ()
     assert Sampling("cycles:u", "fp").notes == (NO_KERNEL, NO_LEAF_CALLERS)
     folded = Folded({"p;f (x)": 3.0, "p;main (x);g (x)": 7.0}, samples=10, lost=0, alone=0.3)
@@ -207,6 +212,7 @@ def test_a_host_without_perf_is_told_once() -> None:
     )
     assert list(study.visit(system, "", turn)) == [Unexplained("profiles", why, "far")]
     assert turn.left == 0
+    assert list(Profiles(context(), lambda: None, events=SAMPLED_INSTRUCTIONS).visit(system, "", turn)) == []
 
 
 def test_a_host_that_samples_nothing() -> None:

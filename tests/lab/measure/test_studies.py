@@ -8,7 +8,15 @@ from pathlib import Path, PurePosixPath
 import pytest
 from msgspec.structs import replace
 
-from perfbisect.core.domain.events import Counted, ExecutionStarted, LabEvent, Planned
+from perfbisect.core.domain.events import (
+    Counted,
+    ExecutionStarted,
+    LabEvent,
+    Planned,
+    Profiled,
+    RunStarted,
+    Unexplained,
+)
 from perfbisect.core.domain.orders import Purpose
 from perfbisect.core.explain.evidence import AMD, ARM, BACK, EXACT_GROUP, FAMILIES, FRONT, INTEL, RETIRING, WRONG, slots
 from perfbisect.errors import DataDamaged, RunFailed
@@ -60,9 +68,10 @@ def counted(
 def test_all_builds_are_counted_with_one_length(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is found with the first of them, or in an earlier session."""
     version = host.run(["valgrind", "--version"]).stdout.strip()
-    monkeypatch.setattr(counting, "method", lambda _: version)
+    monkeypatch.setattr(counting, "methods", lambda _: [version])
     monkeypatch.setattr(counting, "ENOUGH", 4e6)
-    found = [event for event in counted(host) if isinstance(event, Counted)]
+    events = counted(host)
+    found = [event for event in events if isinstance(event, Counted)]
     assert [(event.candidate, event.group, event.facts.counted) for event in found] == [
         (0, EXACT_GROUP, version),
         (1, EXACT_GROUP, version),
@@ -71,16 +80,22 @@ def test_all_builds_are_counted_with_one_length(host: LocalHost, monkeypatch: py
     assert first.events == second.events > 1
     counts = [(facts.counters["instructions"] or 0) / facts.operations for facts in (first, second)]
     assert counts[0] == pytest.approx(counts[1], rel=1e-3)
+    profiles = [event.facts for event in events if isinstance(event, Profiled)]
+    assert [(sum(facts.stacks.values()), facts.samples) for facts in profiles] == [
+        (pytest.approx(facts.counters["instructions"], rel=0.01), 0) for facts in (first, second)
+    ]
+    assert all(facts.calls and facts.operations == first.operations for facts in profiles)
+    monkeypatch.setattr(counting, "methods", lambda _: [counting.PERF, version])
     again = counted(host, builds=(1,), events=123)
+    assert [type(event) for event in again if not isinstance(event, ExecutionStarted | RunStarted)] == [Profiled]
     assert [event.operations for event in again if isinstance(event, ExecutionStarted)] == [123, 246]
 
 
-def test_nothing_is_counted_where_perf_counts_all_that_or_where_it_would_not_repeat(
-    host: LocalHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for method, threads in ((counting.PERF, 1), ("valgrind-3.19.0", 2)):
-        monkeypatch.setattr(counting, "method", lambda _, method=method: method)
-        assert counted(host, replace(LOOP, threads=threads)) == []
+def test_perf_counts_no_functions(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counting, "methods", lambda _: [counting.PERF])
+    [said] = counted(host, builds=(0,))
+    assert isinstance(said, Unexplained)
+    assert (said.part, "apt-get install valgrind" in said.reason) == ("instructions", True)
 
 
 OUTPUTS = Path(__file__).parents[2] / "outputs"

@@ -121,15 +121,16 @@ class ProfileFacts:
     host: str
     operations: int  # in the window; a cost divided by it is one per operation
     seconds: float  # length of the window
-    unit: str  # of costs: "us" (CPU time, or time off CPU) or "cycles"
+    unit: str  # of costs: "us" (CPU time, or time off CPU), "cycles" or "instructions"
     # "program;outermost;…;innermost" → self cost of that stack: samples × period. Frames: ``core/explain/profiles.py``
     stacks: Mapping[str, float]
-    samples: int
+    samples: int  # 0: every instruction was counted, and frames below the first are functions that are inlined into it
     lost: int = 0  # samples that the kernel has dropped
     event: str = ""  # that was sampled: "cycles:u", "cpu-clock:u"
     chains: str = ""  # where the callers are from: "fp", "dwarf"; "" without callers
     off_cpu: bool = False  # costs are the time in which threads waited
     note: str = ""  # what the reader must know: callers that are missing, …
+    calls: Mapping[str, float] = field(default_factory=dict)  # "caller;callee" → how often, where that was counted
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,6 +101,9 @@ class FunctionRow:
     )
     callers: tuple[str, ...] = ()  # that call it, those with most of its cost first
     partner: str = ""  # the function to (or from) which its cost has merely moved; "" where it has not
+    # how often it is called in the parent and in the culprit; None where that was not counted, as of one that is inlined
+    calls: tuple[float, float] | None = None
+    into: str = ""  # the function into which it is inlined, where exact counts have told it apart
 
     @property
     def difference(self) -> float:
@@ -129,6 +132,8 @@ class Explanation:
     waits: tuple[
         FunctionRow, ...
     ] = ()  # the same for time off CPU, in us: functions that called what waits, outside of libc
+    counts: tuple[FunctionRow, ...] = ()  # the same for instructions: counted, or sampled where errors are not 0
+    whole_runs: bool = False  # whether what was counted is a whole run, and not an operation
     unit: str = ""  # of the costs in ``functions``: "us" of CPU time, "cycles"
     changed: tuple[str, ...] = ()  # functions that the commit changes, also those that no profile contains
     change_known: bool = False  # whether it was found out, completely, which functions the commit changes

@@ -18,6 +18,7 @@ from perfbisect.core.domain.facts import ChangeFacts, PlanFacts, ProfileFacts, R
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.orders import Step
 from perfbisect.core.explain.classes import classify
+from perfbisect.core.explain.counts import count_rows
 from perfbisect.core.explain.evidence import (
     EXACT_GROUP,
     Cause,
@@ -29,6 +30,7 @@ from perfbisect.core.explain.evidence import (
     counter_rows,
 )
 from perfbisect.core.explain.functions import comparable, function_rows, functions_in, waiter_rows
+from perfbisect.core.explain.profiles import COUNTED
 
 ESTIMATES = re.compile(
     r"""
@@ -110,7 +112,11 @@ def explanation(
     if max(rounds, default=0) < ENOUGH:
         before, after = ({"": runs, **groups} for runs, groups in zip(usual, (before, after), strict=True))
     planned = [event.facts for event in events if isinstance(event, Planned)]
-    recorded = [done(event.facts, speeds) for event in events if isinstance(event, Profiled)]
+    recorded = [
+        done(event.facts, speeds)
+        for event in events
+        if isinstance(event, Profiled) and (event.facts.samples or not speeds)
+    ]
     plans = different_plans(*([facts for facts in planned if facts.commit == commit] for commit in (parent, culprit)))
     both = [[facts for facts in recorded if facts.commit == commit] for commit in (parent, culprit)]
     hunted = counter_rows({"": usual[0]}, {"": usual[1]}) if any(run.counted for run in usual[0]) else ()
@@ -120,12 +126,14 @@ def explanation(
     change = change_of(events, parent, culprit)
     functions = function_rows(*profiles, change, seen)
     waits = waiter_rows(*comparable(*both, off_cpu=True), change, seen)
-    if not (counters or plans or functions):
+    of_counts = comparable(*both, counted=True)
+    counts = count_rows(*of_counts, change)
+    if not (counters or plans or functions or counts):
         return unknown(parent, culprit, NO_RUNS)
     missing = [f"{event.part}: {event.reason}" for event in not_done(events, parent, culprit)]
     if counters and not any(row.name == "instructions/o" for row in counters):
         missing.append(NO_COUNTERS)
-    if functions and change and change.note:
+    if (functions or counts) and change and change.note:
         missing.append(change.note)
     if speeds:
         missing.append(NO_OPERATIONS)
@@ -137,6 +145,8 @@ def explanation(
         counters,
         functions=functions,
         waits=waits,
+        counts=counts,
+        whole_runs=all(run.operations == 1 for runs in of_counts for run in runs),
         unit=profiles[0][0].unit if functions else "",
         changed=change.functions if change else (),
         change_known=change is not None and change.files > 0 and not change.approximate and not change.note,
@@ -206,7 +216,7 @@ def part_of(event: Event) -> str:
         case Planned():
             return "plans"
         case Profiled(facts=facts):
-            return "waits" if facts.off_cpu else "profiles"
+            return "waits" if facts.off_cpu else "instructions" if facts.unit == COUNTED else "profiles"
         case Counted(group=group):
             return "instructions" if group == EXACT_GROUP else "counters"
         case ChangedFunctions():

@@ -4,7 +4,8 @@ The cost of a function is what its own code costs, without what it calls: sample
 build. So differences of functions sum to the difference of the whole.
 
 A number of samples is Poisson's, with a standard deviation of its root; where there are several rounds, the spread of the
-differences between them shows what else varies, and the larger of the two is the error.
+differences between them shows what else varies, and the larger of the two is the error. Exact counts repeat to parts per
+million of the whole.
 
 A refactoring moves cost from one function to others. A function that lost what others gained, beyond noise, is reported as
 moved, if one of them is called by the other, or both by a third, or if the one is gone and the other new, as after a change
@@ -18,8 +19,17 @@ from dataclasses import dataclass, field, replace
 from statistics import stdev
 
 from perfbisect.core.domain.facts import ChangeFacts, ProfileFacts
-from perfbisect.core.explain.evidence import FunctionRow
-from perfbisect.core.explain.profiles import NO_CALLERS, UNKNOWN, frames, read_frame, same, source_name, split
+from perfbisect.core.explain.evidence import EXACT, FunctionRow
+from perfbisect.core.explain.profiles import (
+    COUNTED,
+    NO_CALLERS,
+    UNKNOWN,
+    frames,
+    read_frame,
+    same,
+    source_name,
+    split,
+)
 
 Key = tuple[str, str]  # function and binary
 
@@ -62,7 +72,9 @@ def side_of(profiles: Sequence[ProfileFacts]) -> Side:
     operations = sum(run.operations for run in profiles)
     for run in profiles:
         own: dict[Key, float] = {}
-        period = sum(run.stacks.values()) / run.samples if run.samples else 0.0
+        total = sum(run.stacks.values())
+        period = total / run.samples if run.samples else 0.0
+        least = ((period if run.samples else EXACT * total) / operations) ** 2
         for stack, cost in run.stacks.items():
             chain = [key_of(text) for text in frames(stack)] or [key_of(stack)]
             own[chain[-1]] = own.get(chain[-1], 0.0) + cost
@@ -73,8 +85,9 @@ def side_of(profiles: Sequence[ProfileFacts]) -> Side:
                 above[caller] = above.get(caller, 0.0) + cost
         for key, cost in own.items():
             side.cost[key] = side.cost.get(key, 0.0) + cost / operations
-            side.variance[key] = side.variance.get(key, 0.0) + period * cost / operations**2
-        side.least = max(side.least, (period / operations) ** 2)
+            counted = period * cost / operations**2 if run.samples else least
+            side.variance[key] = side.variance.get(key, 0.0) + counted
+        side.least = max(side.least, least)
         side.rounds.append({key: cost / run.operations for key, cost in own.items()})
     return side
 
@@ -85,19 +98,26 @@ def key_of(text: str) -> Key:
     return source_name(function), binary
 
 
-def functions_in(profiles: Iterable[ProfileFacts]) -> frozenset[str]:
-    """The names of all functions in the stacks of profiles, on CPU and off it, but for those of the binaries of `SYSTEM`."""
-    stacks = {stack for run in profiles for stack in run.stacks}
-    keys = {key_of(text) for stack in stacks for text in frames(stack)}
+def functions_in(profiles: Iterable[ProfileFacts], *, inlined: bool = False) -> frozenset[str]:
+    """The names of all functions in the stacks of profiles, on CPU and off it, but for those of the binaries of `SYSTEM`.
+
+    Those that exact counts have told apart, but are ``inlined``, only if these are wanted.
+    """
+    stacks = {(stack, bool(run.samples) or inlined) for run in profiles for stack in run.stacks}
+    keys = {key_of(text) for stack, deep in stacks for text in frames(stack)[: None if deep else 1]}
     return frozenset(function for function, binary in keys if not SYSTEM.match(binary))
 
 
 def comparable(
-    parent: Sequence[ProfileFacts], culprit: Sequence[ProfileFacts], *, off_cpu: bool = False
+    parent: Sequence[ProfileFacts], culprit: Sequence[ProfileFacts], *, off_cpu: bool = False, counted: bool = False
 ) -> tuple[list[ProfileFacts], list[ProfileFacts]]:
-    """The profiles on (or off) CPU of both sides that are in one unit; empty lists where one side has none."""
+    """The profiles on (or off) CPU of both sides, or their counts, in one unit; empty lists where one side has none."""
     usable = [
-        [run for run in runs if run.stacks and run.operations > 0 and run.off_cpu is off_cpu]
+        [
+            run
+            for run in runs
+            if run.stacks and run.operations > 0 and (run.off_cpu, run.unit == COUNTED) == (off_cpu, counted)
+        ]
         for runs in (parent, culprit)
     ]
     units = [dict.fromkeys(run.unit for run in runs) for runs in usable]

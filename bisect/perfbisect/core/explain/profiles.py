@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 SEPARATOR = ";"  # of the parts of a stack
+COUNTED = "instructions"  # unit of the costs of counts
 KERNEL, UNKNOWN = "[kernel]", "[unknown]"  # binaries that are no files
 RARE = "[rare stacks]"
 NO_CALLERS = frozenset({UNKNOWN, RARE})  # frames that call nothing: their functions are not known

@@ -15,13 +15,17 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from perfbisect.core.domain.facts import RunFacts
+from perfbisect.core.domain.facts import ProfileFacts, RunFacts
 from perfbisect.core.domain.metrics import INSTRUCTIONS
+from perfbisect.core.explain.counts import counts_of
+from perfbisect.core.explain.profiles import COUNTED
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host.packages import how_to_install
 from perfbisect.host.protocol import Host
 from perfbisect.lab import upload
 from perfbisect.lab.measure import perf
+from perfbisect.lab.servers import carry_out
+from perfbisect.lab.workload import lines_of
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.placeholders import placeholders_in
 from perfbisect.recipes.workload import EVENTS, Option, Workload
@@ -45,6 +49,71 @@ status=$?
 grep -h '^summary:' -- "$counters".* >"$counters"
 exit "$status"
 """
+_TOOLS = {  # of valgrind: by whether instructions are counted by function
+    False: ("cachegrind", "--cache-sim=no"),
+    True: ("callgrind", "--dump-instr=yes", "--dump-line=no", "--compress-strings=no", "--compress-pos=no"),
+}
+NAME = "functions"  # of the job that adds them up
+LIMIT = 600.0  # seconds that it may take
+LINES = 20_000  # of an object's addresses, and of functions and calls, those with the highest counts
+# A frame as of ``core/explain/profiles.py``, from a function and the path of its binary.
+_FRAME = r"""
+function frame(name, path) {
+    if (name ~ /^(\?\?\?|0x[0-9a-f]+)$/) name = "[unknown]"
+    if (length(name) > 400) name = substr(name, 1, 200) "..." substr(name, length(name) - 196)
+    if (!sub(/^\/.*\//, "/", path) && path !~ /^\//) path = "[unknown]"
+    return name " (" path ")"
+}
+"""
+# What callgrind writes, as lines of instructions (of an object, at an address, in a function, in a program) and of calls.
+_READ = r"""
+BEGIN { OFS = "\t" }
+{ gsub(/\t/, " ") }
+/^cmd: / { program = $2; sub(/.*\//, "", program); next }
+/^ob=/ { object = substr($0, 4); next }
+/^fn=/ { name = substr($0, 4); next }
+/^cob=/ { other = substr($0, 5); next }
+/^cfn=/ { callee = substr($0, 5); next }
+/^calls=/ {
+    split(substr($0, 7), words, " ")
+    calls[frame(callee, other == "" ? object : other) OFS frame(name, object)] += words[1]
+    other = ""; of_call = 1; next
+}
+/^0x/ { if (!of_call) own[object OFS $1 OFS frame(name, object) OFS program] += $2; of_call = 0 }
+END {
+    for (each in calls) printf "calls\t%.0f\t%s\n", calls[each], each
+    for (each in own) printf "own\t%.0f\t%s\n", own[each], each
+}
+"""
+# What addr2line prints of addresses, as lines of those in inlined functions: these, innermost first.
+_INLINED = r"""
+function put() {
+    if (count < 2) return
+    printf "%s\t%s", ENVIRON["OBJECT"], address
+    for (i = 1; i < count; i++) printf "\t%s", frame(names[i], ENVIRON["OBJECT"])
+    print ""
+}
+/^0x[0-9a-f]+$/ { put(); address = $0; sub(/^0x0*/, "0x", address); count = line = 0; next }
+++line % 2 { gsub(/\t/, " "); names[++count] = $0 }
+END { put() }
+"""
+_ADD_UP = r"""
+BEGIN { FS = "\t" }
+FILENAME == "inlined" { frames[$1, $2] = substr($0, length($1) + length($2) + 3) "\t"; next }
+$1 == "calls" { printf "%s\tcalls\t%s\t%s\n", $2, $3, $4 }
+$1 == "own" { own[$6 "\t" frames[$3, $4] $5] += $2 }
+END { for (each in own) printf "%.0f\t1\t%s\n", own[each], each }
+"""
+_FUNCTIONS = rf"""
+cd -- "$1" && read=$2 inlined=$3 add_up=$4 && awk "$read" counters.* >functions || exit
+awk -F '\t' '$1 == "own" {{ print $3 }}' functions | sort -u | while IFS= read -r OBJECT; do
+    [ -f "$OBJECT" ] || continue
+    export OBJECT
+    awk -F '\t' '$1 == "own" && $3 == ENVIRON["OBJECT"] {{ print $2, $4 }}' functions | sort -rn | head -n {LINES} |
+        cut -d ' ' -f 2 | addr2line -a -f -i -C -e "$OBJECT" 2>/dev/null | awk "$inlined"
+done >inlined
+awk "$add_up" inlined functions | sort -k 1,1nr | head -n {LINES}
+"""
 _SUMMARY = re.compile(r"summary: ([0-9]{1,30})")
 _VERSION = re.compile(r"valgrind-[0-9]+(\.[0-9]+)*")
 
@@ -56,6 +125,7 @@ class Counter:
     method: str  # PERF, or the name and version of valgrind; part of what makes runs comparable
     prefix: tuple[str, ...] = ()  # of a command whose addresses are not random
     env: Mapping[str, str] = field(default_factory=dict)  # of a command whose random numbers are fixed
+    by_function: bool = False  # by valgrind; see ``functions_on``
 
     def randomness(self, host: str) -> tuple[str, str] | None:
         """A sentence and advice where something random still reaches the counts of that host; None where nothing does."""
@@ -74,9 +144,9 @@ class Counter:
         result = str(folder / "counters")
         if self.method == PERF:
             return [*self.prefix, "perf", "stat", "-x", ",", "-o", result, "-e", "instructions:u", "--"]
-        options = ["-q", "--tool=cachegrind", "--cache-sim=no", "--trace-children=yes"]
-        files_of_processes = f"--cachegrind-out-file={result}.%p"
-        return [*self.prefix, "sh", "-c", _SUMMARIES, "counted", result, "valgrind", *options, files_of_processes]
+        tool, *options = _TOOLS[self.by_function]
+        options = ["-q", f"--tool={tool}", *options, "--trace-children=yes", f"--{tool}-out-file={result}.%p"]
+        return [*self.prefix, "sh", "-c", _SUMMARIES, "counted", result, "valgrind", *options]
 
     def read(self, text: str) -> dict[str, float | None]:
         """The counters in that result."""
@@ -86,22 +156,45 @@ class Counter:
         return {"instructions": float(sum(found)) if found else None}
 
 
-def method(host: Host) -> str:
-    """How instructions can be counted on the host: PERF, the name and version of valgrind, or "" for not at all."""
+def methods(host: Host) -> list[str]:
+    """How instructions can be counted on the host, the quick way first: PERF, the name and version of valgrind."""
     printed = host.run(["sh", "-c", _METHODS], check=False).stdout
     counters, _, version = printed.rpartition("\f")
-    if perf.parse(counters).get("instructions"):
-        return PERF
-    return version.strip() if _VERSION.fullmatch(version.strip()) else ""
+    by_perf = [PERF] if perf.parse(counters).get("instructions") else []
+    return [*by_perf, *([version.strip()] if _VERSION.fullmatch(version.strip()) else [])]
 
 
-def counter(host: Host, by: str) -> Counter:
+def method(host: Host) -> str:
+    """The quick way in which instructions can be counted on the host; "" where they cannot be."""
+    return next(iter(methods(host)), "")
+
+
+def counter(host: Host, by: str, *, by_function: bool = False) -> Counter:
     """The counter of that method, with what the host has to keep counts the same."""
     fixes_addresses = host.run(["sh", "-c", "setarch -R true"], check=False).ok  # a container may forbid it
     prefix = ("setarch", "-R") if fixes_addresses else ()
     place = upload.place(host, "scripts", {_FIXED_RANDOM.name: _FIXED_RANDOM})
     compiled = host.run(["sh", "-c", _COMPILE, "compile", str(place)], check=False).ok
-    return Counter(by, prefix, {"LD_PRELOAD": str(place / _LIBRARY)} if compiled else {})
+    return Counter(by, prefix, {"LD_PRELOAD": str(place / _LIBRARY)} if compiled else {}, by_function)
+
+
+def functions_on(host: Host, folder: PurePosixPath) -> str:
+    """The instructions and calls of each function that were counted in the folder of a visit: see ``counts_of``.
+
+    Functions that are inlined are told apart by debug lines, where a binary has any and the host has addr2line.
+    """
+    argv = ["sh", "-c", _FUNCTIONS, "functions", str(folder), _FRAME + _READ, _FRAME + _INLINED, _ADD_UP]
+    return carry_out(host, argv, "callgrind", stage="run", name=NAME, limit=LIMIT, cwd=folder, merged=False)
+
+
+def by_function(facts: RunFacts, *printed: str) -> ProfileFacts:
+    """The functions of a counted run, from what ``functions_on`` has printed of its executions."""
+    *short, long = map(lines_of, printed)
+    stacks, calls = counts_of(short[0] if short else (), long)
+    return ProfileFacts(
+        facts.commit, facts.build_key, facts.host, facts.operations, facts.seconds, COUNTED, stacks,
+        samples=0, event=facts.counted, calls=calls,
+    )  # fmt: skip
 
 
 def for_metric(host: Host, metric: str) -> str:

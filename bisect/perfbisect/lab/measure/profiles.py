@@ -21,7 +21,7 @@ from pathlib import PurePosixPath
 
 from perfbisect.core.domain.events import LabEvent, Profiled, Unexplained
 from perfbisect.core.domain.facts import ProfileFacts, RunFacts
-from perfbisect.core.explain.profiles import FEW, RARE, Folded, fold
+from perfbisect.core.explain.profiles import COUNTED, FEW, RARE, Folded, fold
 from perfbisect.errors import EnvironmentFailure, NoSamples
 from perfbisect.host import jobs
 from perfbisect.host.facts import CORES, ask
@@ -35,6 +35,7 @@ from perfbisect.wording.text import advised
 
 NAME = "profile"  # of the job that folds, and of the file below the visit's folder
 EVENTS = ("cycles", "cpu-clock")  # perf itself takes the second for the first where there are no counters
+SAMPLED_INSTRUCTIONS = ("instructions",)  # those that a timed run counts, too
 WAITS = "context-switches"
 CHAINS = ("dwarf", "fp")
 STACK = 16384  # bytes of stack that are copied for each sample: few chains of servers are longer
@@ -114,7 +115,7 @@ while [ "$1" != -- ]; do printf 'disable %s\\n' "$1" >&3; read -r answer <&4; sh
 shift; exec 3>&- 4>&-
 exec "$@"
 """
-_LISTED = re.compile(r"^(?:\w+/)?(cycles|cpu-clock)(?:/|:|$)(\w*)$", re.MULTILINE)
+_LISTED = re.compile(r"^(?:\w+/)?(cycles|cpu-clock|instructions)(?:/|:|$)(\w*)$", re.MULTILINE)
 _COUNTED = re.compile(r"^(frames|samples) ([0-9]+)$", re.MULTILINE)
 
 NO_KERNEL = "Time in the kernel is left out: perf may not sample there (kernel.perf_event_paranoid)."
@@ -142,7 +143,8 @@ class Sampling:
     @property
     def unit(self) -> str:
         """The unit of costs."""
-        return "cycles" if self.event.startswith("cycles") else "us"
+        name = self.event.partition(":")[0]
+        return name if name in ("cycles", COUNTED) else "us"
 
     @property
     def call_graph(self) -> str:
@@ -155,10 +157,10 @@ class Sampling:
         return (*([] if self.in_kernel else [NO_KERNEL]), *([NO_LEAF_CALLERS] if self.chains == "fp" else []))
 
 
-def available(host: Host) -> Sampling:
+def available(host: Host, events: Sequence[str] = EVENTS) -> Sampling:
     """What perf can sample on a host where it can count, from trials. Raises EnvironmentFailure where it takes no samples."""
     printed = ""
-    for event in EVENTS:
+    for event in events:
         for chains in CHAINS:
             words = [str(jobs.scratch(host) / "trial"), event, Sampling(event, chains).call_graph]
             tried = host.run(["sh", "-c", _TRIAL, "sampled", *words], check=False)
@@ -256,6 +258,7 @@ class Profiles(Study):
 
     seconds: float = LONGEST  # of measuring in a turn
     switches: float | None = None  # of threads a second in earlier runs, 0 where that is unknown: waits are sampled
+    events: Sequence[str] = EVENTS  # to sample work by, the first that perf can
     sampled: Sampling | None = None  # None until it is known
     rate: float = 0.0  # samples of a second of CPU time
 
@@ -264,9 +267,9 @@ class Profiles(Study):
         turn.left -= 1
         context = shortened(self.context, self.seconds)
         try:
-            sampled = self.sampled = self.sampled or sampling_of(context)
+            sampled = self.sampled = self.sampled or sampling_of(context, self.events)
         except EnvironmentFailure as failure:
-            if self.switches is None:  # else the profiles have said so
+            if self.switches is None and self.events is EVENTS:  # else the profiles have said so
                 yield Unexplained(PART, advised(str(failure), failure.advice), context.host.name)
             return
         if self.switches is None:
@@ -287,11 +290,11 @@ class Profiles(Study):
         self.rate = next_rate(rate, folded.samples)
 
 
-def sampling_of(context: RunContext) -> Sampling:
+def sampling_of(context: RunContext, events: Sequence[str]) -> Sampling:
     """What perf can sample on the host. Raises EnvironmentFailure if it is nothing."""
     if not context.perf:
         perf.probe(context.host)
-    return available(context.host)
+    return available(context.host, events)
 
 
 def sampled_run(

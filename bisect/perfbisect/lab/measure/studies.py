@@ -1,7 +1,7 @@
 """What is measured in place of timed runs: counted runs, and the plans of statements. See ``visit.Study``.
 
-An exactly counted run has two executions, of lengths that are found with the first build. For the reason of a change this is
-done where perf counts no instructions: valgrind tells more code from everything else. See ``counting``.
+An exactly counted run has two executions, of lengths that are found with the first build. For the reason of a change
+instructions are counted function by function. See ``counting``.
 
 Groups are what a processor can count all at once, so that no counter is extrapolated. Processors have four to eight
 counters, of which a watchdog may take one and a hypervisor some; if more events are asked for, perf counts each for a part
@@ -25,16 +25,19 @@ from perfbisect.core.domain.events import (
     ExecutionStarted,
     LabEvent,
     Planned,
+    Profiled,
     RunFinished,
     RunProgress,
+    Unexplained,
 )
 from perfbisect.core.domain.facts import PlanFacts, RunFacts
 from perfbisect.core.explain.evidence import AMD, ARM, EXACT_GROUP, INTEL
 from perfbisect.errors import RunFailed, UsageError
+from perfbisect.host.packages import how_to_install
 from perfbisect.host.protocol import Host
 from perfbisect.lab import upload
 from perfbisect.lab.measure import counting, perf
-from perfbisect.lab.measure.visit import RunContext, Study, Turn, Visit, begin, run, run_alone
+from perfbisect.lab.measure.visit import RunContext, Study, Turn, Visit, begin, run
 from perfbisect.lab.servers import System, carry_out, driver_options
 from perfbisect.lab.workload import lines_of, lua, sysbench
 from perfbisect.recipes.workload import Workload
@@ -62,6 +65,7 @@ class CountedRunner(Study):
     """Counts runs in one context, which has a counter."""
 
     events: int = 0  # the length of runs; 0 until it is known
+    functions: list[str] = field(default_factory=list)  # of the executions of the latest run, where they are counted
 
     def visit(self, system: System, dataset: str, turn: Turn) -> Generator[LabEvent]:
         """One run on the data of that key. Raises as ``Runner.visit``, and UsageError if the first has no length."""
@@ -93,34 +97,50 @@ class CountedRunner(Study):
             raise RunFailed(str(trouble), stage="run", log=str(self.context.host.root / "jobs")) from trouble
 
     def _execute(self, system: System, dataset: str, candidate: int, events: int, number: int, of: int) -> Execution:
-        """One execution of that length, on a fresh copy of the data; of length 0: as long as the command is."""
+        """One execution of that length, on a fresh copy of the data; of length 0: as long as the command is.
+
+        Where it is not known ``of`` how many, the length is looked for.
+        """
         yield ExecutionStarted(candidate, number, of, events)
         workload = self.context.workload
         context = replace(self.context, workload=counting.of_length(workload, events) if events else workload)
-        facts = yield from run_alone(context, system, candidate, dataset)
+        with begin(context, system, candidate, dataset) as opened:
+            facts = yield from run(opened)
+            if of and context.counter and context.counter.by_function:
+                self.functions = [*self.functions[: number - 1], counting.functions_on(context.host, opened.folder)]
         operations = events if events and workload.command and not workload.operations else facts.operations
         return replace(facts, events=events, operations=operations, latency={}, samples=(), reported=None)
 
 
 @dataclass
 class ExactCounts(Study):
-    """Counts one run in a turn; none where perf can count, or where the workload cannot be counted exactly."""
+    """Counts one run in a turn by function, with valgrind; and as a whole, unless perf does that."""
 
     events: int = 0  # the length of runs, from an earlier session; 0 until it is known
+    by_perf: bool = False  # whether perf counts instructions, too
     runner: CountedRunner | None = None  # which keeps the length of runs: both builds have the same one
 
     def visit(self, system: System, dataset: str, turn: Turn) -> Generator[LabEvent]:
-        """One counted run as an event of its own. Raises as ``CountedRunner.visit``."""
+        """One counted run as events of its own. Raises as ``CountedRunner.visit``."""
         if self.runner is None:
-            host, obstacle = self.context.host, counting.obstacle(system.builder, self.context.workload)
-            by = "" if obstacle else counting.method(host)
-            if by in ("", counting.PERF):
+            host = self.context.host
+            methods = counting.methods(host)
+            by = next((each for each in methods if each != counting.PERF), "")
+            if not by:
                 turn.left -= 1
+                why = f"only valgrind counts them by function. {how_to_install(['valgrind'])}"
+                yield Unexplained("instructions", why, host.name)
                 return
-            context = replace(self.context, perf=False, counter=counting.counter(host, by))
-            self.runner = CountedRunner(context, self.succeeded, self.events)
+            self.by_perf = counting.PERF in methods
+            counter = counting.counter(host, by, by_function=True)
+            self.runner = CountedRunner(replace(self.context, perf=False, counter=counter), self.succeeded, self.events)
         for event in self.runner.visit(system, dataset, turn):
-            yield Counted(event.candidate, event.facts, EXACT_GROUP) if isinstance(event, RunFinished) else event
+            if not isinstance(event, RunFinished):
+                yield event
+                continue
+            if not self.by_perf:
+                yield Counted(event.candidate, event.facts, EXACT_GROUP)
+            yield Profiled(event.candidate, counting.by_function(event.facts, *self.runner.functions))
 
 
 CORE = ("cycles", "instructions")  # in each group: the ratios that matter most are measured in every run

@@ -1,0 +1,187 @@
+"""Instructions of functions: what a host prints of two executions, and what two builds say of calls that are longer or more."""
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfbisect.core.domain.events import ChangedFunctions, Event, Profiled
+from perfbisect.core.domain.facts import ChangeFacts, ProfileFacts, RunFacts
+from perfbisect.core.explain.counts import CALLS, counts_of
+from perfbisect.core.explain.explanation import NO_RUNS, explanation
+from perfbisect.core.explain.profiles import stack
+from perfbisect.wording.functions import sentences
+
+SHORT = """\
+500	1	bench	hash (/bench)
+90	1	bench	main (/bench)
+30	1	bench	mix (/bench)	hash (/bench)
+7	1	bench	[unknown] (/libm.so.6)
+10	calls	hash (/bench)	main (/bench)
+1	calls	start (/bench)	[unknown] ([unknown])
+"""
+LONG = """\
+1000	1	bench	hash (/bench)
+60	1	bench	mix (/bench)	hash (/bench)
+90	1	bench	main (/bench)
+9	1	bench	[unknown] (/libm.so.6)
+20	calls	hash (/bench)	main (/bench)
+1	calls	start (/bench)	[unknown] ([unknown])
+"""
+
+
+def test_what_only_the_longer_execution_does_is_counted() -> None:
+    stacks, calls = counts_of(SHORT.splitlines(), LONG.splitlines())
+    assert stacks == {"bench;hash (bench)": 500, "bench;hash (bench);mix (bench)": 30, "bench;[libm.so.6]": 2}
+    assert calls == {"main (bench);hash (bench)": 10}
+    whole, all_calls = counts_of([], LONG.splitlines())
+    assert whole["bench;main (bench)"] == 90
+    assert all_calls["[unknown];start (bench)"] == 1
+
+
+LINE = st.one_of(
+    st.text(),
+    st.builds("\t".join, st.lists(st.text(st.characters(exclude_characters="\t")), max_size=6)),
+    st.builds("{}\t{}\t{}\t{}".format, st.integers(), st.sampled_from(["1", "calls", "x"]), st.text(), st.text()),
+)
+
+
+@given(short=st.lists(LINE), long=st.lists(LINE))
+def test_whatever_a_host_prints_is_read(short: Sequence[str], long: Sequence[str]) -> None:
+    stacks, calls = counts_of(short, long)
+    assert all(cost > 0 and "\n" not in text for text, cost in stacks.items())
+    assert all(number > 0 and text.count(";") == 1 for text, number in calls.items())
+
+
+def test_calls_are_bounded() -> None:
+    _, calls = counts_of([], (f"{number}\tcalls\tf{number} (/b)\tg (/b)" for number in range(1, CALLS + 9)))
+    assert len(calls) == CALLS
+    assert min(calls.values()) == 9
+
+
+def counted(
+    commit: str,
+    costs: Mapping[str, float],
+    calls: Mapping[str, float],
+    operations: int = 100,
+) -> Profiled:
+    """A count of a hundred operations, from instructions and calls of each: "hash", or "hash mix" of an inlined function."""
+
+    def frame(name: str) -> str:
+        return f"{name} (bench)" if "@" not in name else f"{name.replace('@', ' (')})"
+
+    def chain(names: str) -> str:
+        return ";".join(map(frame, names.split()))
+
+    stacks = {f"bench;{chain(names)}": operations * cost for names, cost in costs.items()}
+    pairs = {chain(names): operations * number for names, number in calls.items()}
+    facts = ProfileFacts(commit, commit, "h", operations, 1.0, "instructions", stacks, samples=0, calls=pairs)
+    return Profiled(0 if commit == "p" else 1, facts)
+
+
+PARENT = {"main": 20.0, "insert": 40.0, "hash": 400.0, "hash mix": 200.0, "copy@libc.so.6": 40.0}
+CALLS_BEFORE = {"main insert": 1.0, "insert hash": 2.0, "hash copy@libc.so.6": 4.0}
+LONGER = "`hash`, which this commit changes, executes 40 more instructions an operation (+10 %), called as often."
+
+
+@pytest.mark.parametrize(
+    ("costs", "calls", "changed", "said"),
+    [
+        ({"hash": 440.0}, {}, ["hash"], LONGER),
+        ({"hash": 360.0}, {}, ["hash"], LONGER.replace("more", "fewer").replace("+", "−")),
+        (
+            {"hash": 440.0},
+            {},
+            ["other"],
+            "`hash`, which this commit does not change, executes 40 more instructions an operation (+10 %), called as often.",
+        ),
+        (
+            {"hash mix": 215.0},
+            {},
+            ["mix"],
+            "`mix`, inlined into `hash`, which this commit changes, executes 15 more instructions an operation (+7.5 %).",
+        ),
+        (
+            {"insert": 50.0, "hash": 800.0, "hash mix": 400.0, "copy@libc.so.6": 80.0},
+            {"insert hash": 4.0, "hash copy@libc.so.6": 8.0},
+            ["insert"],
+            ("`hash`, called below `insert`, which this commit changes, executes 400 more instructions an operation"
+            " (+100 %), called 2.0 times as often, each call as long as before."),
+        ),
+        (
+            {"hash": 484.0},
+            {"insert hash": 2.2},
+            ["hash", "insert"],
+            ("`hash`, which this commit changes, executes 84 more instructions an operation (+21 %), called 10 % more"
+            " often, each call 10 % longer."),
+        ),
+        (
+            {"check": 12.5},
+            {"insert check": 1.0},
+            ["insert", "check"],
+            "`check`, which this commit changes, executes 12 more instructions an operation.",
+        ),
+        (
+            {"hash": 400.01},
+            {},
+            ["hash"],
+            "An operation executes as many instructions as before: they differ by less than 0.0027 %.",
+        ),
+    ],
+)  # fmt: skip
+def test_longer_calls_and_more_of_them_are_told_apart(
+    costs: Mapping[str, float], calls: Mapping[str, float], changed: list[str], said: str
+) -> None:
+    events: list[Event] = [
+        counted("p", PARENT, CALLS_BEFORE),
+        counted("c", PARENT | costs, CALLS_BEFORE | calls),
+        ChangedFunctions(1, ChangeFacts("c", "p", tuple(changed), files=1)),
+    ]
+    found = explanation(events, "p", "c", metric="instructions/o")  # type: ignore[arg-type]
+    assert sentences(found)[0] == said
+    assert sum(row.difference for row in found.counts) == pytest.approx(
+        sum((PARENT | costs).values()) - sum(PARENT.values())
+    )
+    assert not found.functions, "profiles of time are another table"
+
+
+def test_parts_of_one_function_do_not_call_it() -> None:
+    calls = {"main hash": 2.0, "hash hash.part.0": 1.0, "hash hash": 3.0}
+    events = [counted(commit, {"hash": cost, "hash.part.0": 9.0}, calls) for commit, cost in (("p", 50.0), ("c", 60.0))]
+    [row] = explanation(events, "p", "c").counts
+    assert (row.parent, row.culprit, row.calls) == (59, 69, (5, 5))
+
+
+def test_a_run_is_an_operation_where_nothing_tells_them() -> None:
+    events = [counted(commit, {"hash": cost}, {}, operations=1) for commit, cost in (("p", 5e6), ("c", 6e6))]
+    found = explanation(events, "p", "c")
+    assert sentences(found) == ("`hash` executes 1,000,000 more instructions a run (+20 %).",)
+
+
+def test_runs_of_a_fixed_length_do_not_do_the_same_work() -> None:
+    """One of twice the rate executes as many instructions."""
+
+    def timed(commit: str, rate: float) -> RunFacts:
+        return RunFacts(commit, commit, "v", "h", 0.0, 10.0, 1, {}, (), {}, {}, reported=rate)
+
+    events = [counted(commit, {"hash": cost}, {}, operations=1) for commit, cost in (("p", 5e6), ("c", 6e6))]
+    usual = [timed("p", 200.0)], [timed("c", 100.0)]
+    assert explanation(events, "p", "c", usual, metric="rate").counts == ()
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_samples_of_instructions_have_an_interval(depth: int) -> None:
+    def sampled(commit: str, share: int) -> Profiled:
+        names = [f"{name} (/bench)" for name in ("hash", "insert", "main")[:depth]]
+        stacks = {";".join(["bench", *stack(names)]): 1e6 * share, "bench;other (bench)": 3e9}
+        facts = ProfileFacts(commit, commit, "h", 1000, 1.0, "instructions", stacks, samples=3000 + share)
+        return Profiled(0, facts)
+
+    found = explanation([sampled("p", 2000), sampled("c", 4000)], "p", "c")
+    first = found.counts[0]
+    assert (first.function, first.calls) == ("hash", None)
+    assert first.difference == pytest.approx(2e6)
+    assert 0.01 < first.error / first.difference < 0.1
+    assert "`hash` executes 2,000,000 (±150,000) more instructions an operation (+100 %)" in " ".join(sentences(found))
+    assert explanation([sampled("p", 2000)], "p", "c").classes[0].detail == NO_RUNS
