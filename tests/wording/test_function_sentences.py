@@ -8,7 +8,7 @@ import pytest
 from counted import profile
 from perfbisect.core.domain.facts import ChangeFacts
 from perfbisect.core.explain.evidence import Cause, Evidence, Explanation, Sureness
-from perfbisect.core.explain.functions import function_rows, waiter_rows
+from perfbisect.core.explain.functions import function_rows, of_kinds, waiter_rows
 from perfbisect.wording.functions import notes, sentences
 from pinned import pinned
 
@@ -101,6 +101,32 @@ def test_below_a_function_into_which_a_changed_one_is_inlined() -> None:
 
 def test_without_profiles_nothing_is_said() -> None:
     assert sentences(Explanation("p", "c", changed=("f",), change_known=True)) == ()
+
+
+def kernel(*functions: str) -> tuple[str, ...]:
+    """A stack of a thread that waits."""
+    return ("main", *(f"{name}@[kernel]" for name in functions), "schedule@[kernel]")
+
+
+def test_what_a_commit_waits_for() -> None:
+    """By functions of the kernel; a function of the program has such a name by chance only."""
+    lock, disk, client = (
+        kernel("do_futex", "futex_wait"),
+        kernel("ext4_sync_file", "io_schedule"),
+        kernel("do_epoll_wait"),
+    )
+    other, named = kernel("do_nanosleep"), ("main", "my_futex", "schedule@[kernel]")
+    before = {lock: 300, disk: 200, client: 500, other: 100, named: 100}
+    parent, culprit = (
+        replace(profile(commit, stacks), off_cpu=True)
+        for commit, stacks in (("p", before), ("c", {**before, lock: 900, other: 900, named: 900}))
+    )
+    rows = waiter_rows(*([of_kinds(run)] * 2 for run in (parent, culprit)))
+    assert {row.function for row in rows} == {"locks (futex)", "storage", "others' answers (sockets, pipes)"}
+    waits, waiting = waiter_rows([parent] * 2, [culprit] * 2), (Evidence(Cause.WAITING, None, Sureness.SURE),)
+    found = Explanation("p", "c", waiting, waits=waits, kinds_of_waits=rows, unit="us")
+    assert "The longer waiting is for locks (futex): 1,200 (1,128 to 1,272) µs an operation." in sentences(found)
+    assert "locks" not in " ".join(sentences(replace(found, classes=())))
 
 
 IDLE, FLUSH = ("main", "scan", "schedule@[kernel]"), ("main", "log", "fdatasync@libc.so.6", "schedule@[kernel]")

@@ -40,6 +40,8 @@ def sentences(found: Explanation) -> tuple[str, ...]:
     waiting = (
         [place(replace(found, functions=waits), longer, "longer waiting")] if longer and total > 2 * spread else []
     )
+    kinds = [row for row in found.kinds_of_waits if waiting and row.difference > 0 and beyond(row)]
+    waiting += [f"The longer waiting is for {row.function}: {interval(row)} µs an operation." for row in kinds[:1]]
     said = (*waiting, *of_cpu(found), *counted)
     return (*said, *costs_of_changed(found, " ".join(said)))
 
@@ -105,6 +107,20 @@ def as_often(row: FunctionRow) -> str:
     if abs(each) <= FEW * abs(often):
         return f"{called}, each call as long as before"
     return f"{called}, each call {percent(abs(math.expm1(each)))} {'longer' if each > 0 else 'shorter'}"
+
+
+def interval(row: FunctionRow) -> str:
+    """By how many microseconds a function differs, with its 95 % interval: 120 (90.5 to 150)."""
+    half = 1.96 * row.error
+    return f"{figure(row.difference)} ({figure(row.difference - half)} to {figure(row.difference + half)})"
+
+
+def explained_by_change(found: Explanation) -> bool:
+    """Whether a function that the commit changes, or what it calls, has a good part of what was measured by function."""
+    return any(
+        (own(row) or row.below) and beyond(row) and row.part >= SMALL
+        for row in (*found.functions, *waits_of(found), *found.counts)
+    )
 
 
 def size(difference: float) -> str:

@@ -12,7 +12,16 @@ from perfbisect.core.domain.orders import Interval, NotReproduced, Ways
 from perfbisect.core.domain.settings import Direction
 from perfbisect.core.domain.trials import Trial
 from perfbisect.core.explain.classes import PER_INSTRUCTION
-from perfbisect.core.explain.evidence import Cause, CounterRow, Evidence, Explanation, PlanRow, Sureness
+from perfbisect.core.explain.evidence import (
+    BUSY,
+    TIME,
+    Cause,
+    CounterRow,
+    Evidence,
+    Explanation,
+    PlanRow,
+    Sureness,
+)
 from perfbisect.core.explain.explanation import NO_COUNTERS, NO_OPERATIONS, NO_RUNS
 from perfbisect.core.inference.metric_choice import Choice, Shown
 from perfbisect.core.search.pairing import GAIN
@@ -46,7 +55,30 @@ def sentences(found: Explanation) -> tuple[str, ...]:
         what = "the time of an instruction" if exact else FURTHER[each.cause]
         further.append(what + (f" ({named(each.rows[0])})" if each.rows else ""))
     also = [f"In part also: {', '.join(further)}."] if further else []
-    return (*plans, *map(sentence, main[:1]), *also, *functions.sentences(found))
+    return (*plans, *map(sentence, main[:1]), *also, *functions.sentences(found), *nowhere(found))
+
+
+def nowhere(found: Explanation) -> Iterator[str]:
+    """That no function of the diff explains a change of time, and what is excluded as its reason, with the figures."""
+    out = [*excluded(found)]
+    if found.change_known and out and not found.plans and not functions.explained_by_change(found):
+        moves = found.layouts is None and not any(each.cause is Cause.INSTRUCTIONS for each in found.classes)
+        left = f" Not excluded: {FURTHER[Cause.LAYOUT]}, as no other layout was measured." if moves else ""
+        yield f"No function of the diff explains it. Excluded: {listed(out)}.{left}"
+
+
+def excluded(found: Explanation) -> Iterator[str]:
+    """What can have caused less than half of a change of the time of an operation."""
+    rows = {row.name: row for row in found.counters}
+    causes = {each.cause for each in found.classes}
+    whole = abs(math.log(rows[TIME].ratio.middle)) if TIME in rows else 0.0
+    for cause, name in (Cause.INSTRUCTIONS, "instructions/o"), (Cause.MEMORY, "ipc"), (Cause.WAITING, BUSY):
+        row = rows.get(name)
+        ends = (row.ratio.low, row.ratio.high) if row and cause not in causes else ()
+        if row and ends and all(0 < end < math.inf and abs(math.log(end)) < whole / 2 for end in ends):
+            yield f"{FURTHER[cause]} ({row.name} {ratio(row.ratio)})"
+    if found.layouts and found.layouts.ratio.excludes_one:
+        yield f"{FURTHER[Cause.LAYOUT]} ({ratio(found.layouts.ratio)} in {count(found.layouts.compared, 'layout')})"
 
 
 def what_helps(found: Explanation, command: str, *, studied: bool) -> str:

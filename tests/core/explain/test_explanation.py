@@ -402,6 +402,35 @@ def test_another_plan_is_said_first() -> None:
     assert sentences(Explanation("p", "c", found))[0].startswith("A statement is executed in another way")
 
 
+@pytest.mark.parametrize(
+    ("layouts", "tail"),
+    [
+        (Layouts(Interval(0.93, 0.95, 0.97), 12, 11), "the placement of code (0.950 (0.930–0.970) in 12 layouts)."),
+        (Layouts(Interval(0.93, 0.98, 1.03), 12, 7), "and waiting (time/cpu 1.001 (0.999–1.003))."),
+        (None, "Not excluded: the placement of code, as no other layout was measured."),
+    ],
+)
+def test_that_no_function_explains_it_is_an_answer(layouts: Layouts | None, tail: str) -> None:
+    """With what is excluded as a reason, and the figures that do so."""
+    wobbles = (0.998, 1.0, 1.003)
+    parent, culprit = (
+        [changed(operations, instructions=count, cycles=1.0, task_clock=cpu * wobble) for wobble in wobbles]
+        for operations, count, cpu in ((200_000, 1.0, 1.0), (180_000, 1.0001, 1.11))
+    )
+    events = [
+        Profiled(1, profile("p", {("main", "scan"): 5000})),
+        Profiled(1, profile("c", {("main", "scan"): 5600})),
+        ChangedFunctions(1, ChangeFacts("c", "p", ("insert",), files=1)),
+    ]
+    found = explanation(events, "p", "c", (parent, culprit), replace(LOSS, layouts=layouts))
+    said = sentences(found)[-1]
+    assert said.startswith("No function of the diff explains it. Excluded: the number of instructions per operation (")
+    assert said.endswith(tail)
+    its_own = replace(events[-1], facts=replace(events[-1].facts, functions=("scan",)))
+    found = explanation([*events[:-1], its_own], "p", "c", (parent, culprit), replace(LOSS, layouts=layouts))
+    assert "No function" not in " ".join(sentences(found))
+
+
 COUNT = re.compile(r" *([0-9][0-9,.]*)(?: msec)? +([A-Za-z][\w.-]+) .*#? .*?(?:\(([0-9.]+)%\))?$")
 SECONDS = re.compile(r" *([0-9.]+) \+- .* seconds time elapsed")
 

@@ -25,7 +25,7 @@ from statistics import fmean, median, stdev
 
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.metrics import COMPARED, METRICS, Metric, event_metric, quotient
-from perfbisect.core.domain.orders import Interval
+from perfbisect.core.domain.orders import Interval, Layouts
 from perfbisect.core.stats.distributions import Student
 
 
@@ -132,6 +132,7 @@ class Explanation:
     waits: tuple[
         FunctionRow, ...
     ] = ()  # the same for time off CPU, in us: functions that called what waits, outside of libc
+    kinds_of_waits: tuple[FunctionRow, ...] = ()  # the same by what is waited for
     counts: tuple[FunctionRow, ...] = ()  # the same for instructions: counted, or sampled where errors are not 0
     whole_runs: bool = False  # whether what was counted is a whole run, and not an operation
     unit: str = ""  # of the costs in ``functions``: "us" of CPU time, "cycles"
@@ -140,6 +141,7 @@ class Explanation:
     plans: tuple[PlanRow, ...] = ()
     missing: tuple[str, ...] = ()  # a sentence for each part that could not be measured
     metric: str = "qps"  # whose change is explained
+    layouts: Layouts | None = None  # the comparison in other orders of the functions, where the verdict has one
 
 
 Terms = tuple[tuple[str, int], ...]  # events with the sign with which they are added

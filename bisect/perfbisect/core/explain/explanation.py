@@ -29,7 +29,7 @@ from perfbisect.core.explain.evidence import (
     Sureness,
     counter_rows,
 )
-from perfbisect.core.explain.functions import comparable, function_rows, functions_in, waiter_rows
+from perfbisect.core.explain.functions import comparable, function_rows, functions_in, of_kinds, waiter_rows
 from perfbisect.core.explain.profiles import COUNTED
 
 ESTIMATES = re.compile(
@@ -125,7 +125,9 @@ def explanation(
     profiles, seen = comparable(*both), functions_in(chain(*both))
     change = change_of(events, parent, culprit)
     functions = function_rows(*profiles, change, seen)
-    waits = waiter_rows(*comparable(*both, off_cpu=True), change, seen)
+    off_cpu = comparable(*both, off_cpu=True)
+    waits = waiter_rows(*off_cpu, change, seen)
+    kinds = waiter_rows(*comparable(*([of_kinds(run) for run in runs] for runs in off_cpu), off_cpu=True))
     of_counts = comparable(*both, counted=True)
     counts = count_rows(*of_counts, change)
     if not (counters or plans or functions or counts):
@@ -145,6 +147,7 @@ def explanation(
         counters,
         functions=functions,
         waits=waits,
+        kinds_of_waits=kinds,
         counts=counts,
         whole_runs=all(run.operations == 1 for runs in of_counts for run in runs),
         unit=profiles[0][0].unit if functions else "",
@@ -153,6 +156,7 @@ def explanation(
         plans=plans,
         missing=tuple(dict.fromkeys(missing)),
         metric=metric,
+        layouts=step.layouts if step else None,
     )
 
 

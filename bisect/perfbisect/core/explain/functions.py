@@ -43,6 +43,14 @@ INTERRUPTED = re.compile(
 SYSTEM = re.compile(
     r"\[|lib(?:c|pthread|stdc\+\+|c\+\+|gomp)[-.]|ld-linux"
 )  # binaries in which a thread waits for what called them
+KINDS = {  # of waits, by functions of the kernel
+    kind: re.compile(rf"(?:{functions})[^;]* \(\[kernel\]\)")
+    for kind, functions in (
+        ("locks (futex)", "futex"),
+        ("storage", "io_schedule|blk_mq|submit_bio|jbd2|fsync|fdatasync|wait_on_page|folio_wait"),
+        ("others' answers (sockets, pipes)", "epoll|poll_schedule|sk_wait|unix_stream|tcp_|inet_|pipe_"),
+    )
+}
 OTHERS = "[other functions]"  # the row of all further ones: differences must sum to the whole
 EXAMINED = 60  # functions between which cost may have moved, those whose costs differ most
 SMALL = 0.005  # share of the cost of an operation below which nothing is reported as moved
@@ -144,6 +152,16 @@ def waiter_rows(
     each = [sum(run.seconds for run in runs) / sum(run.operations for run in runs) for runs in (parent, culprit)]
     longer = each[1] / each[0] if each[0] else 1.0
     return function_rows([called(run, longer) for run in parent], [called(run) for run in culprit], change, seen)
+
+
+def of_kinds(run: ProfileFacts) -> ProfileFacts:
+    """A profile off CPU with what is waited for in place of functions; waits of other kinds are left out."""
+    stacks: dict[str, float] = {}
+    for stack, cost in run.stacks.items():
+        kind = next((kind for kind, pattern in KINDS.items() if pattern.search(stack)), "")
+        if kind and not INTERRUPTED.search(stack):
+            stacks[f"waits;{kind} (all)"] = stacks.get(f"waits;{kind} (all)", 0.0) + cost
+    return replace(run, stacks=stacks)
 
 
 def called(run: ProfileFacts, factor: float = 1.0) -> ProfileFacts:
