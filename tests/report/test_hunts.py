@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -24,7 +25,7 @@ from perfbisect.core.domain.events import (
     RunStarted,
     Warned,
 )
-from perfbisect.core.domain.facts import RunFacts
+from perfbisect.core.domain.facts import Known, RunFacts
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import (
     Decision,
@@ -41,13 +42,13 @@ from perfbisect.core.domain.orders import (
     Unsettled,
     Verdict,
 )
-from perfbisect.core.domain.settings import PriorKnowledge, Settings
+from perfbisect.core.domain.settings import Flags, PriorKnowledge, Settings
 from perfbisect.core.inference.analysis import prior_belief
 from perfbisect.core.inference.hunt_state import Classification, fold
 from perfbisect.report.command_line import command_on, command_to_run
 from perfbisect.report.hunt import document
 from perfbisect.report.markdown import markdown
-from perfbisect.report.reader import Reader, read_story
+from perfbisect.report.reader import Reader, known_failures, read_story
 from perfbisect.report.story import Story, as_object
 from perfbisect.report.terminal import text as in_terminal
 from perfbisect.store.connection import default_place
@@ -326,3 +327,19 @@ def test_pairs_are_shown_as_pairs() -> None:
     assert shown.count("━") > 40
     lengths = {len(line) for line in shown.splitlines()[1:41]}
     assert len(lengths) == 1, "all are drawn on one line of values"
+
+
+def test_a_class_of_known_errors_says_how_often_it_was_seen_and_what_mends_it(tmp_path: Path) -> None:
+    old = Known("Python 2", other="--host NAME, a host with Python 2")
+    found = {4: Known("a header", Flags("-include x.h")), 5: Known("a header", Flags("-include y.h")), 6: old}
+    skips = [CandidateSkipped(node, replace(sample.skip(node), known=known)) for node, known in found.items()]
+    settings = replace(sample.SETTINGS, flags=Flags("-O1"))
+    path = tmp_path / "history.db"
+    again = command_to_run(replace(settings, flags=Flags("-O1 -include x.h -include y.h")), path)
+    assert "--cflags '-O1 -include x.h -include y.h'" in again
+    assert known_failures(fold(enumerate(skips)), settings, path) == {
+        f"2 commits did not build for a header, such as {sample.CANDIDATES[4][:10]}": (
+            f"Mended by --cflags '-include x.h -include y.h': {again}"
+        ),
+        f"1 commit did not build for Python 2, such as {sample.CANDIDATES[6][:10]}": f"Mended by {old.option}.",
+    }

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from perfbisect.clock import CLOCK
 from perfbisect.core.domain.events import HuntEnded, HuntStarted, LabEvent
@@ -15,7 +15,8 @@ from perfbisect.hunt.loop import Planner, Workers
 from perfbisect.hunt.search_problem import TimedEvent
 from perfbisect.hunt.setup import HuntSetup
 from perfbisect.hunt.watching import View
-from perfbisect.report.command_line import command_on
+from perfbisect.lab.build.known_errors import KnownFailure
+from perfbisect.report.command_line import command_on, command_to_run
 from perfbisect.report.reader import read_story
 from perfbisect.store.history import History
 from perfbisect.wording.text import printable
@@ -94,6 +95,10 @@ class Sitting:
                         self.fail(place, failure)
                 quick = self.setup.settings.quick
                 own = "\nThe hunt keeps its commands: to change them, begin a new hunt." if quick else ""
+                if isinstance(known := failure.__cause__, KnownFailure) and known.known.flags.options:
+                    flags = self.setup.settings.flags.plus(known.known.flags)
+                    mended = command_to_run(replace(self.setup.settings, flags=flags), self.history.path)
+                    own = f"\nOr begin a new hunt: {mended}"
                 failure.advice = f"{failure.advice}\nWhat was measured is kept; go on with: {self._again}{own}".strip()
                 raise failure from failure.__cause__
         return None

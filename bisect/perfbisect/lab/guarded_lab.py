@@ -15,6 +15,7 @@ from perfbisect.host.facts import BOOT, CORES, KERNEL, SETTINGS, THROTTLED, Fact
 from perfbisect.host.lock import HostLock
 from perfbisect.host.protocol import Host, no_space
 from perfbisect.lab.build.candidates import Candidates
+from perfbisect.lab.build.known_errors import KnownFailure
 from perfbisect.lab.checks.machine import GIB, LITTLE, TOO_LITTLE
 from perfbisect.wording.quantities import figure, percent
 
@@ -198,4 +199,5 @@ class RetryPolicy:
             ) from failure
         seconds = time.monotonic() - began
         commit = self.candidates.commits[candidate]
-        return CandidateSkipped(candidate, SkipFacts(commit, failure.stage, str(failure), failure.log, seconds))
+        known = failure.known if isinstance(failure, KnownFailure) else None
+        return CandidateSkipped(candidate, SkipFacts(commit, failure.stage, str(failure), failure.log, seconds, known))

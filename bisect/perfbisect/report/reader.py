@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +18,7 @@ from perfbisect.core.domain.events import (
     RunFinished,
     Studied,
 )
-from perfbisect.core.domain.facts import LEFT_OUT, RunFacts, hit_rate, pairs_of, remote_rate
+from perfbisect.core.domain.facts import LEFT_OUT, Known, RunFacts, SkipFacts, hit_rate, pairs_of, remote_rate
 from perfbisect.core.domain.metrics import COMPARED, INSTRUCTIONS, quotient, typical, values_of
 from perfbisect.core.domain.orders import (
     Inconclusive,
@@ -39,7 +41,7 @@ from perfbisect.store.batches import batch_together
 from perfbisect.store.history import History
 from perfbisect.store.listing import Listed
 from perfbisect.wording import reasons
-from perfbisect.wording.quantities import slower_than
+from perfbisect.wording.quantities import count, slower_than
 from perfbisect.wording.text import listed, printable, printable_commit
 from perfbisect.wording.verdicts import found_so_far, sentences, why
 
@@ -94,8 +96,24 @@ def read_hunt(history: History, hunt: int, describe: Describe = Commit) -> tuple
         parent, culprit = state.commits[step.parents[0]], state.commits[step.candidate]
         speeds = speeds_of(parent, culprit, state.runs_of(step, exact=settings.prior.exact), settings.metric)
         studied = [replace(one, facts=done(one.facts, speeds)) if isinstance(one, Profiled) else one for one in studied]
+    story = replace(story, warnings={**story.warnings, **known_failures(state, settings, history.path)})
     drawn = Drawn(state, tuple(course([event for _, event in entries], state.commits)), profiles(studied))
     return replace(story, proofs=shown, together=together_with(history, hunt)), drawn
+
+
+def known_failures(state: HuntState, settings: Settings, path: Path) -> dict[str, str]:
+    """Of each class of known errors in how many commits it was seen, and the command that mends it."""
+    classes: dict[str, list[SkipFacts]] = {}
+    for row in state.tested.values():
+        if row.skip and row.skip.known:
+            classes.setdefault(row.skip.known.name, []).append(row.skip)
+    said = {}
+    for name, skips in classes.items():
+        known = reduce(Known.also, (skip.known for skip in skips if skip.known))
+        again = command_to_run(replace(settings, flags=settings.flags.plus(known.flags)), path)
+        seen = f"{count(len(skips), 'commit')} did not build for {name}, such as {skips[0].commit[:10]}"
+        said[seen] = f"Mended by {known.option}" + (f": {again}" if known.flags.options else ".")
+    return said
 
 
 def course(events: Sequence[Event], commits: tuple[str, ...]) -> Iterator[Narrowing]:

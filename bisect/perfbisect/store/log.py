@@ -185,7 +185,7 @@ class SessionLog:
                 self._build(self._fact(event, event_id, where), build, at, has_twin=event.same_as is not None)
             case CandidateSkipped(facts=skip):
                 failure = asdict(skip) | {"seconds": 0.0 if skip.for_another else skip.seconds}
-                del failure["commit"], failure["for_another"]
+                del failure["commit"], failure["for_another"], failure["known"]
                 place = {"workload": event.workload, "round": event.round, "at": at}
                 insert(self.db, "skips", self._fact(event, event_id, where) | place | failure)
             case RunFinished(facts=run):

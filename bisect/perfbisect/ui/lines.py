@@ -94,6 +94,8 @@ def texts(view: ViewModel, event: Event) -> Iterator[str]:
             yield f"{'skipped':9} {named(view, event.host)}{view.commit(candidate).short}  {facts.stage}: {printable(facts.reason)}"
             if facts.log:
                 yield f"{'':9} log: {printable(facts.log)}"
+            if facts.known:
+                yield f"{'':9} for {facts.known.name}: {facts.known.option}"
         case ExecutionStarted(candidate, number=1):  # no line for a run that is timed: it has a known end
             yield f"{'running':9} {named(view, event.host)}{view.commit(candidate).short}  {execution(event)}"
         case RunFinished(candidate):

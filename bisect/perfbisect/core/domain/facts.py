@@ -3,8 +3,11 @@
 A counter that the machine does not support is ``None``: never 0, never 1.
 """
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+from perfbisect.core.domain.settings import Flags
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +167,25 @@ BUILDING = ("checkout", "configure", "compile", "install", "train")  # stages of
 
 
 @dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of an error that a tree has because its compiler is younger."""
+
+    name: str  # of its class
+    flags: Flags = field(default_factory=Flags)  # that mend it
+    other: str = ""  # what does, where these do not
+    by_itself: bool = False  # whether the flags may be tried without being asked for
+
+    @property
+    def option(self) -> str:
+        """What mends it, as it is typed."""
+        return self.other or shlex.join(word for option in self.flags.options for word in option)
+
+    def also(self, other: "Known") -> "Known":
+        """What mends both, if that is of the same class."""
+        return replace(self, flags=self.flags.plus(other.flags)) if other.name == self.name else self
+
+
+@dataclass(frozen=True, slots=True)
 class SkipFacts:
     """Why a candidate could not be measured."""
 
@@ -172,6 +194,7 @@ class SkipFacts:
     reason: str  # one sentence
     log: str
     seconds: float
+    known: Known | None = None
     for_another: bool = False  # its build was tried for the hunt of another workload, which has spent the seconds
 
     @property

@@ -6,8 +6,10 @@ from collections import deque
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 
+from perfbisect.core.domain.facts import Known
 from perfbisect.host import jobs
 from perfbisect.host.protocol import Host
+from perfbisect.lab.build.known_errors import known_error
 from perfbisect.masking import masked
 from perfbisect.recipes.programs import PARTIAL, PROGRAM, SAID
 
@@ -23,9 +25,12 @@ _ERROR = re.compile(
     r"\berror:|: undefined reference to|\bcannot find -l|^CMake Error|No rule to make target|command not found"
     r"|^\S*: \*\*\* |: not found$|internal compiler error"
     r"|\bERROR: "  # Meson
+    r"|: multiple definition of "
+    r"|^\w{1,40}Error: |^(?:\S{0,200}/)?env: "  # Python, or its absence
     r"|^error\[E\d+\]: "  # Rust
     r"|^\S+\.go:\d+:\d+: |^go: (?!downloading |finding |found |added |warning)"
 )
+_FOLLOWING = "error: variable or field '"  # of a function whose parameters have the type that the next line misses
 _PLACE = re.compile(r"^configure: error: in [`']")  # the reason is on the next line
 _OF_CMAKE = re.compile(r"^CMake Error.*:$")
 _OF_CONFIGURE = re.compile(r"^configure: error: .*:$")
@@ -65,6 +70,8 @@ class BuildLog:
     total: int = 0
     steps: int = 0  # compiled by plain make, which does not number its steps
     error: str = ""  # the first line that reports one, with those that belong to it
+    errors: int = 0  # lines that report one
+    known: Known | None = None  # what is known of the first, and of others of its class
     unfinished: bool = False  # the next lines may belong to it, too
     host_trouble: str = ""  # a failure of the host rather than of the commit
     partial: str = ""  # why not all was built, where what is started was
@@ -78,7 +85,12 @@ class BuildLog:
         if line.startswith(STAGE):
             self.stage = line.removeprefix(STAGE).partition(":")[0]
             self.done, self.total = 0, self.expected if self.stage == COMPILE else 0
-            self.error, self.unfinished = "", False  # errors of an earlier stage did not stop it
+            self.error, self.unfinished, self.errors, self.known = (
+                "",
+                False,
+                0,
+                None,
+            )  # errors of an earlier stage did not stop it
             self.tail.clear()
             return True
         if line.startswith(SAID):
@@ -106,7 +118,15 @@ class BuildLog:
                 self.host_trouble = f"{trouble}: {_short(line)}"
         if self.unfinished:
             self._continue_error(line)
-        elif not self.error and _ERROR.search(line) and not _PLACE.match(line):
+            return
+        if is_error := bool(_ERROR.search(line)):
+            self.errors += _FOLLOWING not in line
+        if (is_error or "note: '" in line) and (known := known_error(line)):
+            if self.known:
+                self.known = self.known.also(known)
+            elif self.errors == 1:
+                self.known = known
+        if is_error and not self.error and not _PLACE.match(line):
             lines = [earlier.strip() for earlier in list(self.tail)[:-1] if earlier.strip()]
             before = lines[-1] if lines and _GAVE_UP.match(line) else ""
             self.error = f"{before} | {_short(line)}" if before else _short(line)

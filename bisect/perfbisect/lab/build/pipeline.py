@@ -24,6 +24,7 @@ from perfbisect.host.protocol import TIMED_OUT, Host, no_space
 from perfbisect.lab.build import archives, build_store, checkout, links
 from perfbisect.lab.build.build_store import hash_artifacts, measured
 from perfbisect.lab.build.checkout import Sources, for_all, for_version
+from perfbisect.lab.build.known_errors import KnownFailure
 from perfbisect.lab.build.log_parser import CONFIGURE, INSTALL, OUT_OF_MEMORY, TRAIN, BuildLog, Progress, follow, script
 from perfbisect.lab.build.plan import (
     BuildContext,
@@ -389,4 +390,7 @@ def _failure(context: BuildContext, wanted: _Wanted, ended: _Ended) -> BuildFail
         hint = how_to_build(context.builder, facts.ask_all(host, SYSTEM_FACTS))
     which = f"the {context.phase} build of " if context.phase else ""
     sentence = f"{which}{sha} does not {output.stage}: {reason}"
-    return BuildFailed(sentence, stage=output.stage, log=log, hint=hint and f"{hint}.")
+    hint = hint and f"{hint}."
+    if output.known and ended.status not in _LATE:
+        return KnownFailure(sentence, output.known, stage=output.stage, log=log, hint=hint)
+    return BuildFailed(sentence, stage=output.stage, log=log, hint=hint)
