@@ -15,6 +15,7 @@ from perfbisect.recipes.builder import Build, Builder
 # Begins a line of a script to the reader of the output. A word, "] " and fields with tabs between follow.
 SAID = "[perfbisect:"
 PARTIAL = "partial"  # not all was built
+AGAIN = "again"  # all is built, since a target alone was not: its errors are no reason
 PROGRAM = "program"  # its path, the file that it is, others of its name
 _INCOMPLETE = ".perfbisect.incomplete"  # the file of {build} that says so to later commands
 
@@ -73,10 +74,13 @@ absent() {
     done
     return 1
 }
-if absent && [ -n "$again" ] && [ -n "$names" ] && names= && build "$@"; then rm -f "$incomplete"; exit; fi
+if absent && [ -n "$again" ] && [ -n "$names" ] && names= && echo 'AGAIN' && build "$@"; then
+    rm -f "$incomplete"
+    exit
+fi
 ! absent || exit "$status"
 echo 'PARTIAL'
-""".replace("PARTIAL", f"{SAID}{PARTIAL}] ")
+""".replace("PARTIAL", f"{SAID}{PARTIAL}] ").replace("AGAIN", f"{SAID}{AGAIN}] ")
 
 # Of what ninja links: the files of that path, in {prefix}/build where the tree is built in place; else of that name.
 NINJA_TARGETS = r"""linked() { ninja -C "$folder" -t targets all | program=$1 awk -F ': ' '

@@ -13,6 +13,7 @@ from perfbisect.lab.build.log_parser import BuildLog
 SOURCES = {
     "a.c": ("uint64_t f(void);\n", HEADER, "--cflags '-include stdint.h'"),
     "max.c": ("int f(void) { return INT_MAX; }\n", HEADER, "--cflags '-include limits.h'"),
+    "types.c": ("u_int8_t f(void);\n", HEADER, "--cflags '-D_DEFAULT_SOURCE -include sys/types.h'"),
     "a.cpp": ("uint64_t f();\n", HEADER, "--cxxflags '-include cstdint'"),
     "b.cpp": ("std::uint8_t f();\n", HEADER, "--cxxflags '-include cstdint'"),
     "c.cpp": ("int f() { return std::numeric_limits<int>::max(); }\n", HEADER, "--cxxflags '-include limits'"),
@@ -46,6 +47,7 @@ def compiled(path: Path, *options: str) -> subprocess.CompletedProcess[str]:
         "-Werror",
         "-Wno-error=overflow",
         "-Wno-error=deprecated",
+        *(["-std=c99"] if path.name == "types.c" else []),
         *options,
         "-c",
         path.name,

@@ -49,6 +49,12 @@ def test_each_stage_begins_anew() -> None:
     assert output.why() == "it printed nothing"
 
 
+def test_errors_of_a_target_alone_are_no_reason_where_all_is_built_then() -> None:
+    alone = "Fatal error: can't create build/main.o: No such file or directory"
+    output = follow("[perfbisect] compile: make", alone, "[perfbisect:again] ", "x.c:1:1: error: unknown type name 'x'")
+    assert (output.why(), output.errors) == ("x.c:1:1: error: unknown type name 'x'", 1)
+
+
 @pytest.mark.parametrize(
     ("lines", "reason"),
     [

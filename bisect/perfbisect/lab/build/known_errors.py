@@ -73,6 +73,7 @@ type_traits - enable_if(_t)?|is_(same|base_of|integral|pointer|trivially_\w{1,30
 """.strip().splitlines()
     )
 ]
+_OF_THE_SYSTEM = ("unistd.h", "sys/types.h", "sys/time.h", "strings.h", "time.h")
 _ABSENT = re.compile(
     r"\berror: (?:unknown type name |use of undeclared identifier |no (?:member|template|type) named )?"
     r"'(?:std::)?(\w{1,60})'(?: does not name a | has not been declared| was not declared in this scope| undeclared \(first"
@@ -141,5 +142,6 @@ def known_error(line: str) -> Known | None:
 
 
 def _missing(header: str, of_c: bool) -> Known:
-    text = f"-include {header}"
+    # Under -std=c99 those of the system declare little without it.
+    text = f"{'-D_DEFAULT_SOURCE ' if of_c and header in _OF_THE_SYSTEM else ''}-include {header}"
     return Known(HEADER, Flags(cflags=text) if of_c else Flags(cxxflags=text), by_itself=True)

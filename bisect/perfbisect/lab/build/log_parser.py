@@ -11,7 +11,7 @@ from perfbisect.host import jobs
 from perfbisect.host.protocol import Host
 from perfbisect.lab.build.known_errors import known_error
 from perfbisect.masking import masked
-from perfbisect.recipes.programs import PARTIAL, PROGRAM, SAID
+from perfbisect.recipes.programs import AGAIN, PARTIAL, PROGRAM, SAID
 
 STAGE = "[perfbisect] "  # begins the lines that the build script adds to the output; the stage's name follows
 CONFIGURE, COMPILE, INSTALL, TRAIN = "configure", "compile", "install", "train"  # stages
@@ -85,18 +85,14 @@ class BuildLog:
         if line.startswith(STAGE):
             self.stage = line.removeprefix(STAGE).partition(":")[0]
             self.done, self.total = 0, self.expected if self.stage == COMPILE else 0
-            self.error, self.unfinished, self.errors, self.known = (
-                "",
-                False,
-                0,
-                None,
-            )  # errors of an earlier stage did not stop it
-            self.tail.clear()
+            self._forget()  # errors of an earlier stage did not stop it
             return True
         if line.startswith(SAID):
             word, _, said = line.removeprefix(SAID).partition("] ")
             if word == PARTIAL:
                 self.partial = self.why()
+            elif word == AGAIN:
+                self._forget()
             elif word == PROGRAM:
                 program, *paths = masked(said).split("\t")
                 self.programs[program] = tuple(path.removeprefix("./") for path in paths)
@@ -106,6 +102,10 @@ class BuildLog:
         before = self.done, self.total
         self._count(line)
         return (self.done, self.total) != before
+
+    def _forget(self) -> None:
+        self.error, self.unfinished, self.errors, self.known = "", False, 0, None
+        self.tail.clear()
 
     def why(self) -> str:
         """The line that best explains a failure."""
