@@ -23,7 +23,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", type=Path, help="file of the results, a JSON object a line")
     parser.add_argument("--plants", default="2,2,2,2,2,2,2,2,2,2,1,1,5,5,20,20,0,0,0,0,0", help="per cent, 0: none")
-    parser.add_argument("--ways", default="auto,turns")
+    parser.add_argument("--ways", default="auto,turns", help="of --pairing; default: no option at all")
     parser.add_argument("--commits", type=int, default=300)
     parser.add_argument("--minutes", type=float, default=60.0, help="after which a hunt counts as not named")
     parser.add_argument("--systems", type=Path, nargs="+", default=[], help="folders, each with repo/ and hunt.json")
@@ -62,9 +62,10 @@ def hunt(folder: Path, way: str, minutes: float, kept: Path) -> dict[str, object
     plant, culprit = case["plant"], case["culprit"]
     words = [
         "bisect", "run", "first", "last", "--repo", f"{folder}/repo", *case["options"],
-        "--pairing", way, "--max-time", f"{minutes}m", "--no-explain", "--json", "--history", str(kept),
-        "--min-effect", f"{min(max(plant, 1.0), 2.0) * 0.75}%",
+        "--max-time", f"{minutes}m", "--no-explain", "--json", "--history", str(kept),
     ]  # fmt: skip
+    if way != "default":
+        words += ["--pairing", way, "--min-effect", f"{min(max(plant, 1.0), 2.0) * 0.75}%"]
     began = time.monotonic()
     ended = subprocess.run(words, capture_output=True, text=True, check=False)
     seconds = time.monotonic() - began
@@ -76,11 +77,13 @@ def hunt(folder: Path, way: str, minutes: float, kept: Path) -> dict[str, object
         raise SystemExit(f"{folder}: status {ended.returncode}: {ended.stderr}")
     verdict = verdicts[-1]
     named = commits.get(verdict["step"]["candidate"], "?") if verdict["kind"] == "Found" else ""
-    pairing = [event["why"] for event in events if event["event"] == "PairingChosen"]
+    pairing, metric = (
+        [event["why"] for event in events if event["event"] == what] for what in ("PairingChosen", "MetricChosen")
+    )
     return {
         "system": case["system"], "plant": plant, "verdict": verdict["kind"], "named": named, "culprit": culprit,
         "seconds": round(seconds, 1), "runs": len(runs), "rounds": sum(bool(run["facts"].get("round")) for run in runs) // 2,
-        "builds": sum(event["event"] == "BuildFinished" for event in events), "pairing": pairing,
+        "builds": sum(event["event"] == "BuildFinished" for event in events), "pairing": pairing, "metric": metric,
     }  # fmt: skip
 
 

@@ -1,45 +1,145 @@
-"""`--metric auto`: measured at the ends, chosen once, kept."""
+"""`--metric auto`: time first; where it does not tell the ends apart, their instructions, if these do."""
 
 import io
-from collections.abc import Callable, Generator
-from dataclasses import replace
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import cast
 
+import msgspec
 import pytest
 
-from computed import ComputedLab, CountingLab, commits, culprit, hunt, log_of, measured_by, problem, speeds, started
-from named import found
-from perfbisect.core.domain.events import Event, LabEvent, RunFinished, Warned
-from perfbisect.core.domain.orders import Found, Measure, Verdict
-from perfbisect.core.domain.settings import Direction, Policy, PriorKnowledge, Settings
-from perfbisect.core.inference.hunt_state import HuntState, effect_of, fold, ratios
-from perfbisect.core.inference.metric_choice import COUNTS, RUNS, Choice
+from computed import ComputedLab, commits, log_of, measured_by, problem, speeds
+from perfbisect.core.domain.events import (
+    Decided,
+    Event,
+    HuntEnded,
+    LabEvent,
+    MetricChosen,
+    RunFinished,
+    Warned,
+)
+from perfbisect.core.domain.graph import Graph
+from perfbisect.core.domain.metrics import INSTRUCTIONS
+from perfbisect.core.domain.orders import Found, Inconclusive, Measure, NotReproduced, Purpose, Share
+from perfbisect.core.domain.settings import COUNTED, Direction, Policy, Settings
+from perfbisect.core.inference.hunt_state import effect_of, fold
+from perfbisect.core.inference.metric_choice import COUNTS
 from perfbisect.errors import UsageError
-from perfbisect.hunt.auto_metric import choice_at_ends, with_metric_chosen
-from perfbisect.hunt.further_runs import TIMED, culprit_timed
+from perfbisect.hunt.auto_metric import takes_long
+from perfbisect.hunt.build_hosts import HostLocks
+from perfbisect.hunt.course import HuntCourse
+from perfbisect.hunt.driver import Driver, LabOfSeveral, Member
+from perfbisect.hunt.further_runs import TIMED
+from perfbisect.hunt.labs import HuntLabs
 from perfbisect.hunt.resolve import resolve_settings
-from perfbisect.hunt.search_problem import SavedLog, SearchProblem, WorkersFor
+from perfbisect.hunt.search_problem import SavedLog, WorkersFor, replay
+from perfbisect.hunt.searches import Searches
 from perfbisect.hunt.setup import HuntSetup
+from perfbisect.hunt.workers import InlineWorkers
+from perfbisect.lab.guarded_lab import Lab
 from perfbisect.lab.measure import counting
 from perfbisect.store.history import History
 from perfbisect.ui.lines import PlainLines
-from perfbisect.wording.reasons import metric_sentence
 
-NAMES = commits(30)
-LAST = len(NAMES) - 1
+pytestmark = pytest.mark.tools
+
+NAMES = commits(120)
+CULPRIT, OTHER = 71, 30
 
 
-def chosen(
-    log: SavedLog, timed: WorkersFor, counted: WorkersFor | None = None, most: int = 0
-) -> tuple[Choice, list[Event]]:
-    """The choice, and the events until then."""
-    asked = replace(problem(NAMES), policy=Policy(max_runs=most))
-    steps, events = choice_at_ends(asked, log, timed, counted), []
-    while True:
-        try:
-            events.append(next(steps)[1])
-        except StopIteration as end:
-            return end.value, events
+@dataclass
+class World(ComputedLab):
+    """Builds that differ in their speed, and elsewhere in their instructions; counted exactly, by perf beside the time, or not."""
+
+    more: dict[str, float] = field(default_factory=dict)
+    counts: str = "valgrind-3.19.0"
+    exactly: bool = False
+
+    def measure(self, order: Measure) -> Generator[LabEvent]:
+        """As a real lab does it."""
+        for event in ComputedLab.measure(self, order):
+            if isinstance(event, RunFinished) and (self.exactly or not self.counts):
+                facts, noise = event.facts, self.luck.gauss(0, 1e-7 if self.exactly else 2e-3)
+                total = facts.operations * 1000 * self.more[facts.commit] * (1 + noise)
+                facts = replace(facts, counters={"instructions": total}, counted=self.counts if self.exactly else "")
+                event = replace(event, facts=facts)
+            yield event
+
+
+def world(seed: int, slow: float = 1.0, at: int = CULPRIT, more: float = 1.0, **others: object) -> World:
+    """A world in which one commit makes builds slower, and CULPRIT makes them execute more."""
+    made = World(NAMES, speeds(NAMES, at, slow), more=speeds(NAMES, CULPRIT, more), **others)  # type: ignore[arg-type]
+    made.luck.seed(seed)
+    return made
+
+
+@dataclass(frozen=True)
+class Labs:
+    """What a course needs of the labs of a hunt."""
+
+    workers: WorkersFor
+    lab: Lab
+
+
+class ComputedHunt(HuntCourse):
+    """A hunt whose setup and decisions are real, and whose measurements are computed."""
+
+    def __init__(self, log: SavedLog, setup: HuntSetup, lab: World) -> None:
+        self.lab = lab
+        super().__init__(log, setup, {}, cast(HostLocks, None), False)
+
+    def _labs_of(self, setup: HuntSetup) -> HuntLabs:
+        self.lab = replace(self.lab, exactly=setup.settings.prior.exact)  # it keeps its builds, and its luck
+        return cast(HuntLabs, Labs(measured_by(self.lab, setup.settings.metric), self.lab))
+
+
+@pytest.fixture
+def setup(git: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HuntSetup:
+    """The recipe and the host are real, as they are asked how to count; the range is not."""
+    monkeypatch.setattr(counting, "method", lambda _: "valgrind-3.19.0")
+    for number in range(2):
+        (tmp_path / "repo" / "file.c").write_text(f"int x = {number};\n")
+        git("add", "-A")
+        git("commit", "-qm", f"commit {number}")
+    policy = Policy(min_counted=COUNTED)
+    asked = Settings(
+        "HEAD~1", "HEAD", str(tmp_path / "repo"), "demo", "update-index", "local", metric="auto", policy=policy
+    )
+    [found] = HuntSetup.set_up([resolve_settings(asked)])
+    assert (found.settings.metric, found.settings.choose_metric) == ("qps", True)
+    span = replace(found.span, graph=Graph.line(len(NAMES) - 1), candidates=NAMES)
+    return replace(found, span=span)
+
+
+def session(
+    logs: Sequence[SavedLog], setups: Sequence[HuntSetup], labs: Sequence[World]
+) -> Generator[tuple[int, Event]]:
+    """The events of hunts that are carried out together."""
+    courses = [ComputedHunt(*each) for each in zip(logs, setups, labs, strict=True)]
+    members = [
+        Member(
+            each.problem, each.log, each, change_over=each.changed_over if each.setup.settings.choose_metric else None
+        )
+        for each in courses
+    ]
+
+    def workers() -> InlineWorkers:
+        if len(courses) == 1:
+            return cast(InlineWorkers, courses[0].labs.workers(NAMES))
+        return InlineWorkers("local", LabOfSeveral({n: cast(Labs, each.labs).lab for n, each in enumerate(courses)}))
+
+    driver = Driver(members, Searches(members), workers, lambda _, failure: pytest.fail(str(failure)))
+    with closing(driver.session()) as events:
+        for number, (_, event) in events:
+            yield number, event
+
+
+def hunted(history: History, setup: HuntSetup, lab: World) -> tuple[SavedLog, list[Event]]:
+    """A hunt and its events."""
+    log = log_of(history, NAMES)
+    return log, [event for _, event in session([log], [setup], [lab])]
 
 
 def runs_in(log: SavedLog) -> list[tuple[str, bool]]:
@@ -47,156 +147,185 @@ def runs_in(log: SavedLog) -> list[tuple[str, bool]]:
     return [(e.facts.commit, bool(e.facts.counted)) for _, e in log.entries if isinstance(e, RunFinished)]
 
 
-def test_counts_show_what_a_rate_hides(history: History) -> None:
-    """A drop of 1 % by 5 % more instructions, with runs that vary by 1 %."""
-    lab, log = CountingLab(NAMES, speeds(NAMES, 17, slow=0.99)), log_of(history, NAMES)
-    choice, _ = chosen(log, measured_by(lab))
-    assert choice.metric == "instructions/o"
-    said = metric_sentence(choice)
-    assert said.startswith("The metric is instructions/o, which shows the change between the ends best: a rise of ")
-    assert "as QPS gives" in said
-    assert sorted(runs_in(log)) == sorted([(NAMES[0], False), (NAMES[LAST], False)] * RUNS)
-    rising = replace(problem(NAMES, choice.metric), policy=Policy(direction=Direction.RISE))
-    assert culprit([event for _, event in hunt(rising, started(NAMES), log, measured_by(lab))]).candidate == 17
+def named(events: Sequence[Event]) -> int | None:
+    """The candidate that is named."""
+    assert isinstance(events[-1], HuntEnded)
+    verdict = events[-1].verdict
+    return verdict.step.candidate if isinstance(verdict, Found) else None
 
 
-def exact_hunt(history: History, log: SavedLog, choice: Choice, timed: WorkersFor, counted: WorkersFor) -> HuntState:
-    """The state after a hunt by exact counts, whose culprit is timed before its end."""
-    by_counts: SearchProblem = replace(
-        problem(NAMES, choice.metric),
-        policy=Policy(direction=Direction.RISE, min_effect=0.001),
-        prior=PriorKnowledge(exact=True),
-    )
-
-    def afterwards(verdict: Verdict) -> Generator[tuple[float, Event]]:
-        return culprit_timed(found(verdict), by_counts, log, timed)
-
-    for _ in hunt(by_counts, started(NAMES), log, counted, afterwards=afterwards):
-        pass
-    return fold((entry.at, entry.event) for entry in history.events(log.hunt))
-
-
-@pytest.mark.parametrize("slow", [0.9, 0.9999])
-def test_a_culprit_of_exact_counts_is_timed(history: History, slow: float) -> None:
-    """It executes 10 % more, and is slower by 10 % or by nothing."""
-    truth, log = speeds(NAMES, 17, slow=slow), log_of(history, NAMES)
-    timed = measured_by(CountingLab(NAMES, truth, extra=1.1))
-    lab = CountingLab(NAMES, truth, extra=1.1, exactly=True)
-    choice, _ = chosen(log, timed, measured_by(lab, "instructions/o"))
-    assert choice.metric == "instructions/o" and choice.best and choice.best.noise < 1e-4
-    assert sorted(runs_in(log)[2 * RUNS :]) == sorted([(NAMES[0], True), (NAMES[LAST], True)] * COUNTS)
-    state = exact_hunt(history, log, choice, timed, measured_by(lab, "instructions/o"))
-    assert isinstance(state.verdict, Found)
-    step = state.verdict.step
-    assert (step.candidate, step.parents) == (17, (16,))
-    ends = {NAMES[0], NAMES[LAST]}
-    assert [commit for commit, counted in runs_in(log) if not counted and commit not in ends].count(NAMES[17]) == TIMED
-    shown = ratios(state, "instructions/o")[NAMES[LAST]]
-    assert shown.low == pytest.approx(1.1, abs=1e-4) and shown.high == pytest.approx(1.1, abs=1e-4)
-    effect = effect_of(state, step, "qps")
-    assert effect and effect.low < slow < effect.high
-    assert (effect.high < 1) is (slow == 0.9)
-    assert effect_of(state, replace(step, candidate=18, parents=(17,)), "qps") is None
+@pytest.mark.parametrize("noise", [0.01, 0.05, 0.3])
+def test_one_per_cent_more_instructions_are_named_whatever_time_hides(
+    history: History, setup: HuntSetup, noise: float
+) -> None:
+    for seed in range(2):
+        log, events = hunted(history, setup, world(seed, slow=0.99, more=1.01, noise=noise))
+        assert named(events) == CULPRIT
+        [chosen] = [event for event in events if isinstance(event, MetricChosen)]
+        assert chosen.metric == INSTRUCTIONS
+        assert chosen.why.startswith(
+            "The metric is instructions/o from here on, which shows a rise of 1.0 %, where runs"
+        )
+        assert " of good, does not show it." in chosen.why
+        counted = [commit for commit, exact in runs_in(log) if exact]
+        assert len(counted) <= 16
+        stored = history.settings(log.hunt)
+        assert (stored.metric, stored.choose_metric, stored.prior.exact) == (INSTRUCTIONS, False, True)
 
 
-def test_without_a_change_it_stays_that_of_the_workload(history: History) -> None:
-    choice, _ = chosen(log_of(history, NAMES), measured_by(CountingLab(NAMES, speeds(NAMES, 17, slow=1.0))))
-    assert choice.metric == "qps"
-    assert "no recorded metric shows a change" in metric_sentence(choice)
+@pytest.mark.parametrize("noise", [0.01, 0.1])
+def test_a_drop_by_memory_is_named_by_time_or_nothing_is(history: History, setup: HuntSetup, noise: float) -> None:
+    """Beside a count that changes by 0.3 % elsewhere."""
+    found = []
+    for seed in range(3):
+        _, events = hunted(history, setup, world(seed, slow=0.95, at=OTHER, more=1.003, noise=noise))
+        assert not any(isinstance(event, MetricChosen) for event in events)
+        found.append(named(events))
+    assert CULPRIT not in found
+    assert noise > 0.01 or set(found) == {OTHER}
 
 
-@pytest.mark.parametrize("cut", range(1, 20, 3))
-def test_a_cut_choice_goes_on_by_the_same_runs(history: History, cut: int) -> None:
-    truth = speeds(NAMES, 17, slow=0.99)
-    lab, exact = CountingLab(NAMES, truth), CountingLab(NAMES, truth, exactly=True)
-    workers = measured_by(lab), measured_by(exact, "instructions/o")
-    log = log_of(history, NAMES)
-    steps = choice_at_ends(problem(NAMES), log, *workers)
-    for _ in range(cut):
-        next(steps)
-    steps.close()
-    again = SavedLog(history, log.hunt)
-    choice, _ = chosen(again, *workers)
-    assert choice.metric == "instructions/o"
-    assert len(runs_in(again)) == 2 * (RUNS + COUNTS)
-    assert chosen(again, *workers) == (choice, [])
+def test_a_drop_that_time_shows_is_not_counted(history: History, setup: HuntSetup) -> None:
+    log, events = hunted(history, setup, world(1, slow=0.8, more=1.3))
+    assert named(events) == CULPRIT
+    assert not any(counted for _, counted in runs_in(log))
 
 
-@pytest.mark.parametrize(("most", "made"), [(1, 0), (2, 2), (4, 4), (7, 6)])
-def test_the_budget_counts_for_it(history: History, most: int, made: int) -> None:
-    """Both ends have equally many runs; a single one compares nothing, and is left to the search."""
-    log, lab = log_of(history, NAMES), measured_by(CountingLab(NAMES, speeds(NAMES, 17)))
-    chosen(log, lab, lab, most=most)
-    assert len(runs_in(log)) == made
+@pytest.mark.parametrize("noise", [0.005, 0.05])
+def test_where_nothing_changed_each_end_is_counted_once(history: History, setup: HuntSetup, noise: float) -> None:
+    for seed in range(2):
+        log, events = hunted(history, setup, world(seed, noise=noise))
+        assert isinstance(events[-1], HuntEnded) and isinstance(events[-1].verdict, NotReproduced | Inconclusive)
+        assert sorted(commit for commit, counted in runs_in(log) if counted) == [NAMES[0], NAMES[-1]]
 
 
-def test_a_method_that_fails_is_said_and_the_others_remain(history: History) -> None:
+def test_a_change_that_may_be_another_one_is_said_with_the_option_that_hunts_it(
+    history: History, setup: HuntSetup
+) -> None:
+    small = replace(setup, settings=replace(setup.settings, policy=Policy(min_effect=0.02)))
+    _, events = hunted(history, small, world(1, slow=0.99, more=1.012))
+    [said] = [event for event in events if isinstance(event, Warned) and "instructions/o" in event.text]
+    assert said.text.endswith("that is no change of interest")
+    assert said.advice == "To hunt it: --metric instructions/o --min-effect 0.8%"
+
+
+def test_where_nothing_can_be_counted_nothing_changes(
+    history: History, setup: HuntSetup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counting, "method", lambda _: "")
+    log, events = hunted(history, setup, world(3, slow=0.99, more=1.01, noise=0.05))
+    assert isinstance(events[-1], HuntEnded) and isinstance(events[-1].verdict, NotReproduced)
+    assert not any(counted for _, counted in runs_in(log))
+
+
+def test_what_perf_counts_beside_the_time_is_taken_of_servers(
+    history: History, setup: HuntSetup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It varies by 0.2 % a run, in which a rise of 4 % is plain."""
+    monkeypatch.setattr(counting, "method", lambda _: "")
+    log, events = hunted(history, setup, world(2, slow=0.99, more=1.04, noise=0.1, counts=""))
+    assert named(events) == CULPRIT
+    assert [event.metric for event in events if isinstance(event, MetricChosen)] == [INSTRUCTIONS]
+    assert not history.settings(log.hunt).prior.exact
+
+
+def test_a_method_that_fails_is_said_and_time_goes_on(history: History, setup: HuntSetup) -> None:
     """valgrind does not know every instruction of every processor."""
 
-    class Failing(ComputedLab):
+    class Failing(World):
         def measure(self, order: Measure) -> Generator[LabEvent]:
-            raise UsageError("no.", "Do this.")
-            yield
+            if self.exactly:
+                raise UsageError("no.", "Do this.")
+            yield from World.measure(self, order)
 
-    lab = CountingLab(NAMES, speeds(NAMES, 17, slow=0.99))
-    choice, events = chosen(log_of(history, NAMES), measured_by(lab), measured_by(Failing(NAMES, {})))
-    assert choice.metric == "instructions/o"
+    failing = Failing(**vars(world(1, slow=0.99, more=1.01)))
+    _, events = hunted(history, setup, failing)
     assert Warned("Instructions are not counted exactly: no.", "Do this.") in events
+    assert isinstance(events[-1], HuntEnded)
 
 
-def test_an_end_that_does_not_build(history: History) -> None:
-    """Nothing can be compared: the hunt ends by itself, in the workload's own metric."""
-    lab = CountingLab(NAMES, speeds(NAMES, 17), frozenset({NAMES[0]}))
-    log = log_of(history, NAMES)
-    assert chosen(log, measured_by(lab))[0].metric == "qps"
-    assert chosen(log, measured_by(lab))[1] == []
-
-
-def test_a_culprit_beyond_the_budget_is_not_timed(history: History) -> None:
-    log, truth = log_of(history, NAMES), speeds(NAMES, 17)
-    timed = measured_by(CountingLab(NAMES, truth))
-    exact = measured_by(CountingLab(NAMES, truth, exactly=True), "instructions/o")
-    few = replace(
-        problem(NAMES, "instructions/o"),
-        policy=Policy(direction=Direction.RISE, max_runs=14),
-        prior=PriorKnowledge(exact=True),
-    )
-    state = fold(
-        hunt(few, started(NAMES), log, exact, afterwards=lambda verdict: culprit_timed(found(verdict), few, log, timed))
-    )
-    assert state.verdict is not None
-    assert all(counted for _, counted in runs_in(log))
-
-
-@pytest.mark.tools
-def test_the_choice_and_the_hunt_are_said_once_each(
-    history: History, git: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("method", "long"), [("valgrind-3.19.0", True), (counting.PERF, False)])
+def test_a_command_that_takes_long_is_not_counted_as_a_whole(
+    history: History, setup: HuntSetup, method: str, *, long: bool
 ) -> None:
-    """The recipe and the host are real, as the choice asks them how to count; the measurements are not."""
-    monkeypatch.setattr(counting, "method", lambda _: "")
-    for number in range(2):
-        (tmp_path / "repo" / "file.c").write_text(f"int x = {number};\n")
-        git("add", "-A")
-        git("commit", "-qm", f"commit {number}")
-    asked = Settings("HEAD~1", "HEAD", str(tmp_path / "repo"), "demo", "update-index", "local", choose_metric=True)
-    [setup] = HuntSetup.set_up([resolve_settings(asked)])
-    lab, log, out = CountingLab(NAMES, speeds(NAMES, 17, slow=0.99)), log_of(history, NAMES), io.StringIO()
-    view = PlainLines(out, {1: ""})
-    steps = with_metric_chosen(setup, problem(NAMES), started(NAMES), log, lambda _: measured_by(lab))
-    while True:
-        try:
-            at, event = next(steps)
-        except StopIteration as end:
-            after = end.value.settings
-            break
-        view.show(1, [(at, event)])
-    assert (after.metric, after.choose_metric) == ("instructions/o", False)
-    by_counts = replace(problem(NAMES, after.metric), policy=after.policy)
-    for at, event in hunt(by_counts, None, log, measured_by(lab)):
-        view.show(1, [(at, event)])
-    words = [line[10:].split()[0] for line in out.getvalue().splitlines() if line[10:].strip()]
-    assert [word for word in words if word in ("hunt", "metric", "warning")] == ["hunt", "metric"]
-    assert "rinstructions/o" in out.getvalue(), "what follows is compared by the metric that was chosen"
+    """A run takes ten seconds, under valgrind minutes; where its operations are numbered, a part of it is enough."""
+    lab, log = world(1), log_of(history, NAMES)
+    for event in lab.measure(Measure((Share(0, 1), Share(len(NAMES) - 1, 1)), Purpose.ENDS)):
+        log.append(event)
+    counted = replace(setup, hosts=tuple(replace(each, counts=method) for each in setup.hosts))
+    assert not takes_long(counted, problem(NAMES), log)
+    for words, taken in ((("./bench",), long), (("./bench", "{events}"), False)):
+        command = msgspec.structs.replace(setup.workload, command=words)
+        assert takes_long(replace(counted, workload=command), problem(NAMES), log) is taken
+
+
+@pytest.mark.parametrize("cut", [8, 26, 34, 38, 41, 46, 60, 75])
+def test_a_hunt_that_is_cut_goes_on_to_the_same_commit(history: History, setup: HuntSetup, cut: int) -> None:
+    """What was counted is not counted again."""
+    log, lab = log_of(history, NAMES), world(1, slow=0.99, more=1.01, noise=0.05)
+    for _ in zip(range(cut), session([log], [setup], [lab]), strict=False):
+        pass
+    stored = history.settings(log.hunt)
+    again = SavedLog(history, log.hunt)
+    settings = stored if stored.metric == INSTRUCTIONS else setup.settings
+    events = [event for _, event in session([again], [setup.by_metric(settings)], [lab])]
+    assert named(events) == CULPRIT
+    for end in (NAMES[0], NAMES[-1]):
+        assert runs_in(again).count((end, True)) == COUNTS
+
+
+@pytest.mark.parametrize("most", [6, 20, 40])
+def test_the_budget_of_runs_counts_for_both(history: History, setup: HuntSetup, most: int) -> None:
+    few = replace(setup, settings=replace(setup.settings, policy=Policy(min_counted=COUNTED, max_runs=most)))
+    log, events = hunted(history, few, world(1, slow=0.99, more=1.01, noise=0.05))
+    assert isinstance(events[-1], HuntEnded)
+    assert len(runs_in(log)) <= most
+
+
+def test_each_hunt_of_a_group_changes_over_alone(history: History, setup: HuntSetup) -> None:
+    """The second is found by time; what was built for it is not built again."""
+    built: list[str] = []
+    labs = [replace(one, built=built) for one in (world(1, slow=0.99, more=1.01), world(2, slow=0.8, at=OTHER))]
+    logs = [log_of(history, NAMES) for _ in labs]
+    events = [*session(logs, [setup, setup], labs)]
+    assert [named([event for number, event in events if number == hunt]) for hunt in (0, 1)] == [CULPRIT, OTHER]
+    assert [number for number, event in events if isinstance(event, MetricChosen)] == [0]
+    assert len(built) == len(set(built))
+
+
+def test_a_replay_repeats_what_was_decided_by_instructions(history: History, setup: HuntSetup) -> None:
+    log, _ = hunted(history, setup, world(1, slow=0.99, more=1.01, noise=0.05))
+    entries = [(entry.at, entry.event) for entry in history.events(log.hunt)]
+    settings = history.settings(log.hunt)
+    asked = replace(problem(NAMES, settings.metric), policy=settings.policy, prior=settings.prior)
+    begins = next(place for place, (_, event) in enumerate(entries) if isinstance(event, MetricChosen))
+    decided = [event.decision.order for _, event in entries[begins:] if isinstance(event, Decided)]
+    assert [decision.order for _, decision in replay(asked, entries, log.began)] == decided
+
+
+def test_what_is_known_of_time_is_in_the_verdict_and_the_change_in_the_report(
+    history: History, setup: HuntSetup
+) -> None:
+    log, lab, out = log_of(history, NAMES), world(2, slow=0.9999, more=1.01, noise=0.1), io.StringIO()
+    view = PlainLines(out, {log.hunt: ""})
+    for _, event in session([log], [setup], [lab]):
+        view.show(log.hunt, [(0.0, event)])
+    said = " ".join(out.getvalue().split())
+    assert "metric The metric is instructions/o from here on, which shows a rise of 1.0 %" in said
+    assert (
+        "This commit adds 1.0 % instructions per operation; that it costs time is not shown: QPS after it is " in said
+    )
     state = fold((entry.at, entry.event) for entry in history.events(log.hunt))
-    assert state.started and state.started.metric == "instructions/o"
-    assert state.why_metric.startswith("The metric is instructions/o, which shows the change")
+    assert isinstance(state.verdict, Found) and state.started
+    assert (state.started.metric, state.pairing) == (INSTRUCTIONS, None)
+    timed = effect_of(state, state.verdict.step, "qps")
+    assert timed and not timed.excludes_one
+    assert runs_in(log).count((NAMES[CULPRIT], False)) >= TIMED
+
+
+@pytest.mark.parametrize(("direction", "slow_after"), [(Direction.RISE, 0.0), (None, 5.0), (None, 0.0)])
+def test_a_hunt_in_another_direction_or_with_stopped_runs_is_one_by_time(
+    setup: HuntSetup, direction: Direction | None, slow_after: float
+) -> None:
+    asked = replace(setup.settings, metric="auto", policy=Policy(slow_after=slow_after))
+    assert resolve_settings(asked, direction).choose_metric is not bool(direction or slow_after)

@@ -1,82 +1,82 @@
-"""`--metric auto`: both ends are measured, then one of the recorded metrics is chosen for the whole hunt.
+"""`--metric auto`: where time does not tell both ends apart, the hunt changes over to their instructions, if these do.
 
-Where instructions can be counted exactly they are counted at the ends, too.
+They are counted exactly where that can be done. Elsewhere those count that perf has recorded with the timed runs.
 """
 
 from collections.abc import Callable, Generator
 from dataclasses import replace
 
-from perfbisect.core.domain.events import CandidateSkipped, HuntStarted, MetricChosen
+from perfbisect.core.domain.events import MetricChosen, Warned
 from perfbisect.core.domain.metrics import INSTRUCTIONS
-from perfbisect.core.domain.orders import Measure
-from perfbisect.core.inference.metric_choice import COUNTS, RUNS, Choice, choose
-from perfbisect.hunt.further_runs import count, missing, runs_of
-from perfbisect.hunt.loop import Listed, run
-from perfbisect.hunt.resolve import worse_direction
+from perfbisect.core.domain.orders import Interval
+from perfbisect.core.domain.settings import COUNTED, Direction
+from perfbisect.core.inference.metric_choice import COUNTS, Shown, shown_by
+from perfbisect.hunt.further_runs import affordable, count, missing, runs_of
 from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, WorkersFor
 from perfbisect.hunt.setup import HuntSetup
-from perfbisect.wording.reasons import metric_sentence
+from perfbisect.lab.measure.counting import PERF, has_length
+from perfbisect.wording.reasons import changed_over, not_taken
+
+LONGEST = 10.0  # seconds of a run, from which on a whole command takes too long under valgrind
 
 
-def with_metric_chosen(
+def by_instructions(
     setup: HuntSetup,
     problem: SearchProblem,
-    started: HuntStarted,
     log: SavedLog,
+    time: Interval,
     workers_of: Callable[[HuntSetup], WorkersFor],
-) -> Generator[TimedEvent, None, HuntSetup]:
-    """Begin the session, and choose the metric that shows the change between the ends best.
+    *,
+    last: bool,
+) -> Generator[TimedEvent, None, HuntSetup | None]:
+    """The setup with which a hunt goes on by instructions; its settings are stored as those of the hunt.
 
-    Returns the setup with that metric; its settings are stored as those of the hunt.
-
-    A hunt that is interrupted meanwhile measures what is missing and chooses by the same runs.
+    None where they show nothing either, or cannot be had. ``time`` is what the ends have shown of the workload's metric;
+    ``last``: that was all. A hunt that is interrupted meanwhile counts what is missing.
     """
     settings = setup.settings
-    counting = setup.by_metric(replace(settings, metric=INSTRUCTIONS))
-    counted = workers_of(counting) if counting.settings.prior.exact and settings.metric != INSTRUCTIONS else None
-    yield log.append(started)
-    choice = yield from choice_at_ends(problem, log, workers_of(setup), counted)
-    policy = replace(settings.policy, direction=worse_direction(choice.metric))
-    noise = settings.prior.noise if choice.metric == settings.metric else None
-    chosen = setup.by_metric(
-        replace(
-            settings,
-            metric=choice.metric,
-            choose_metric=False,
-            policy=policy,
-            prior=replace(settings.prior, noise=noise),
-        )
-    )
-    chosen = replace(chosen, settings=replace(chosen.settings, run_hash=chosen.run_hash(chosen.workload)))
-    log.history.update_settings(log.hunt, chosen.settings)
-    yield log.append(MetricChosen(choice.metric, metric_sentence(choice)))
-    return chosen
-
-
-def choice_at_ends(
-    problem: SearchProblem,
-    log: SavedLog,
-    timed: WorkersFor,
-    counted: WorkersFor | None = None,
-) -> Generator[TimedEvent, None, Choice]:
-    """Measure what is missing of both ends, and choose; ``counted`` are workers that count instructions exactly."""
-    ends = 0, len(problem.commits) - 1
-    limit = (problem.policy.max_runs or 2 * (RUNS + COUNTS)) // 2
-    if order := _missing(problem, log, ends, min(RUNS, limit)):
-        yield from run(Listed(iter([order])), log, timed(problem.commits))
-    if counted and (order := _missing(problem, log, ends, min(COUNTS, limit - RUNS), counted=True)):
-        yield from count(order, problem, log, counted)
-    good, bad = (
-        [*runs_of(log, problem.commits[end])[:RUNS], *runs_of(log, problem.commits[end], counted=True)] for end in ends
-    )
-    return choose(problem.metric, good, bad, problem.policy)
-
-
-def _missing(
-    problem: SearchProblem, log: SavedLog, ends: tuple[int, int], wanted: int, *, counted: bool = False
-) -> Measure | None:
-    """The order for the runs that the ends lack; None where there are enough, or a build has failed."""
-    failed = {event.facts.commit for _, event in log.entries if isinstance(event, CandidateSkipped)}
-    if not failed.isdisjoint(problem.commits[end] for end in ends):
+    policy = replace(settings.policy, direction=Direction.RISE)
+    wanted = replace(settings, metric=INSTRUCTIONS, choose_metric=False, policy=policy)
+    changed = setup.by_metric(replace(wanted, prior=replace(settings.prior, noise=None)))
+    exact = changed.settings.prior.exact
+    if settings.metric == INSTRUCTIONS or (exact and takes_long(changed, problem, log)):
         return None
-    return missing(problem, log, ends, wanted, counted=counted)
+    shown = yield from instructions_of_ends(problem, log, workers_of(changed) if exact else None)
+    if shown is None or not shown.clear:
+        return None
+    if not shown.large(policy) or not shown.explains(time, settings.metric, policy):
+        if last and shown.ratio > 1 + COUNTED:
+            yield log.append(Warned(*not_taken(shown, settings.metric, policy)))
+        return None
+    changed = replace(changed, settings=replace(changed.settings, run_hash=changed.run_hash(changed.workload)))
+    with log.history.transaction():
+        log.history.update_settings(log.hunt, changed.settings)
+        chosen = log.append(MetricChosen(INSTRUCTIONS, changed_over(shown, settings.metric, time)))
+    yield chosen
+    return changed
+
+
+def takes_long(setup: HuntSetup, problem: SearchProblem, log: SavedLog) -> bool:
+    """Whether it would take too long to count a run of a command as a whole."""
+    runs = runs_of(log, problem.commits[0])
+    by_valgrind = any(site.counts != PERF for site in setup.hosts) and not has_length(setup.workload)
+    return by_valgrind and min((run.seconds for run in runs), default=0.0) >= LONGEST
+
+
+def instructions_of_ends(
+    problem: SearchProblem, log: SavedLog, counted: WorkersFor | None
+) -> Generator[TimedEvent, None, Shown | None]:
+    """What the instructions of both ends show, counted exactly by workers that do so, or else as the log has them."""
+    ends = [problem.commits[0], problem.commits[-1]]
+    if counted is None:
+        timed = ([run for run in runs_of(log, end) if not (run.round or run.layout)] for end in ends)
+        return shown_by(*timed)
+    shown = None
+    for wanted in range(1, COUNTS + 1):
+        order = missing(problem, log, (0, len(problem.commits) - 1), wanted, counted=True)
+        if order and affordable(order, problem, log):
+            yield from count(order, problem, log, counted)
+        shown = shown_by(*(runs_of(log, end, counted=True) for end in ends))
+        if shown is None or shown.ratio < 1 + min(COUNTED, problem.policy.of_counts().min_effect) / 2:
+            break
+    return shown

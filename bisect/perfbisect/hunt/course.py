@@ -6,9 +6,9 @@ from functools import partial
 
 from perfbisect.core.domain.events import HuntStarted, RunFinished, TrialStarted, Warned
 from perfbisect.core.domain.metrics import INSTRUCTIONS
-from perfbisect.core.domain.orders import CodePlacement, Found, Verdict, first_step
+from perfbisect.core.domain.orders import CodePlacement, Found, Interval, Verdict, first_step
 from perfbisect.host.lock import HostLock
-from perfbisect.hunt.auto_metric import with_metric_chosen
+from perfbisect.hunt.auto_metric import by_instructions
 from perfbisect.hunt.build_hosts import HostLocks
 from perfbisect.hunt.changed_code import read_change, reader
 from perfbisect.hunt.explanation import explain
@@ -63,17 +63,21 @@ class HuntCourse:
             or (yield from merge_base_equals_good(self.problem, started, settings, log, self.labs.workers))
         ):
             return False
-        chosen = settings.choose_metric
-        if chosen:
-            self.setup = yield from with_metric_chosen(
-                setup, self.problem, started, log, lambda other: self._labs_of(other).workers
-            )
-            settings = self.setup.settings
-            self.labs = self._labs_of(self.setup)
-            self.problem = replace(self.problem, policy=settings.policy, metric=settings.metric, prior=settings.prior)
         failed = () if self._resumed or settings.retry_failed else known_failures(log.history, settings, log.began)
-        yield from opening(self.problem, None if chosen else started, log, failed, setup.left_out)
+        yield from opening(self.problem, started, log, failed, setup.left_out)
         return True
+
+    def changed_over(self, time: Interval, last: bool) -> Generator[TimedEvent, None, SearchProblem | None]:
+        """What is searched by instructions, where time does not tell the ends apart and they do; see ``by_instructions``."""
+        changed = yield from by_instructions(
+            self.setup, self.problem, self.log, time, lambda other: self._labs_of(other).workers, last=last
+        )
+        if changed is None:
+            return None
+        settings = changed.settings
+        self.setup, self.labs = changed, self._labs_of(changed)
+        self.problem = replace(self.problem, policy=settings.policy, metric=settings.metric, prior=settings.prior)
+        return self.problem
 
     def closing(self, verdict: Verdict | None) -> Generator[TimedEvent]:
         """What the verdict lacks, the end of the hunt, and then its reason."""

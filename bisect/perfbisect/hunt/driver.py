@@ -22,9 +22,10 @@ from perfbisect.core.domain.events import (
     LabEvent,
 )
 from perfbisect.core.domain.facts import BUILDING
-from perfbisect.core.domain.orders import CodePlacement, Measure, Verdict, first_step, named_steps
+from perfbisect.core.domain.orders import CodePlacement, Interval, Measure, Verdict, first_step, named_steps
 from perfbisect.core.domain.orders import Step as Change
 from perfbisect.core.inference.hunt_state import is_of_build
+from perfbisect.core.inference.metric_choice import untold
 from perfbisect.errors import EndFailed, NothingToCompare, PerfBisectError, RunFailed, UsageError
 from perfbisect.hunt.loop import Planner, Workers, run
 from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, outlook
@@ -66,6 +67,11 @@ class Member:
     course: Course | None  # None: it has ended
     verdict: Verdict | None = None
     failure: PerfBisectError | None = None
+    # Looks for another metric where this one does not tell the ends apart, whose ratio it is given; and whether that is all
+    # there is to know of it. Returns the problem by which the search goes on, if there is one.
+    change_over: Callable[[Interval, bool], Generator[TimedEvent, None, SearchProblem | None]] | None = None
+    asked: bool = False  # whether it has looked, as the search would take very many runs
+    unpromising: Interval | None = None  # that ratio, while it is to look
     found: tuple[Change, ...] = ()  # what its latest decision names
     warned: bool = False  # whether it has said that it will take very many runs
 
@@ -109,13 +115,17 @@ class Driver:
         for number, member in enumerate(self.members):
             if member.is_open:
                 yield from self._catch_up(number, member)
-        if self._open:
+        goes_on = True
+        while goes_on and self._open:
             with closing(run(self._plan, self, self._workers())) as events:
                 for happened in events:
                     yield from happened
-                    verdict = self.members[self._turn].verdict
-                    if len(self.members) > 1 and verdict and not followed(verdict):
+                    member = self.members[self._turn]
+                    if len(self.members) > 1 and member.verdict and not followed(member):
                         yield from self._closing(self._turn)
+            for number, member in enumerate(self.members):
+                yield from self._change_over(number, member)
+            goes_on = any(member.problem for member in self.members)  # a trial stays open
         closings = [self._closing(number) for number in range(len(self.members))]
         for each in closings:
             yield from to_verdict(each)
@@ -172,6 +182,17 @@ class Driver:
             yield from self._alone(number, member.course.closing(member.verdict))
             member.course = None
 
+    def _change_over(self, number: int, member: Member) -> Generator[Numbered]:
+        """Look for another metric of a hunt, where its own does not tell the ends apart; with one it goes on."""
+        change_over, asked, told = member.change_over, member.unpromising, untold(member.verdict)
+        member.unpromising = None
+        if not change_over or member.failure or not (ratio := told or asked):
+            return
+        if told:
+            member.change_over = None
+        if problem := (yield from self._alone(number, change_over(ratio, told is not None))):
+            member.problem, member.verdict, member.change_over = problem, None, None
+
     def _catch_up(self, number: int, member: Member) -> Generator[Numbered]:
         """Enter what was built for others and is not in the log of a hunt: it had failed then, or had not begun."""
         known = {event.facts.commit for _, event in member.log.entries if is_of_build(event)}
@@ -224,9 +245,11 @@ class LabOfSeveral:
             yield WorkloadFailed(trouble)  # type: ignore[misc]  # for the driver alone
 
 
-def followed(verdict: Verdict) -> bool:
-    """Whether something is measured after a verdict."""
-    return first_step(verdict) is not None or isinstance(verdict, CodePlacement)
+def followed(member: Member) -> bool:
+    """Whether something is measured after the verdict of a hunt."""
+    verdict = member.verdict
+    placed = first_step(verdict) is not None or isinstance(verdict, CodePlacement)
+    return placed or (member.change_over is not None and untold(verdict) is not None)
 
 
 def numbered(number: int, events: Generator[TimedEvent, None, T]) -> Generator[Numbered, None, T]:

@@ -39,12 +39,6 @@ def resolve_settings(
     variant_of(builder, settings.variant)
     auto = settings.metric == AUTO
     metric = choose_metric("" if auto else settings.metric, [workload])
-    if auto and (direction or settings.policy.slow_after):
-        raise UsageError(
-            f"{'--direction' if direction else '--slow-after'} needs a metric that is known beforehand; --metric {AUTO}"
-            " is chosen when both ends were measured.",
-            "Name the metric, or leave the option out: what is hunted then is a change for the worse.",
-        )
     if settings.policy.slow_after and not find_metric(metric).bounded(command=bool(workload.command)):
         raise UsageError(
             f"--slow-after cannot be used with {metric} of workload {workload.name}: the time after which a run is stopped"
@@ -56,7 +50,8 @@ def resolve_settings(
         builder=settings.builder or builder.name,
         workload=settings.workload or workload.name,
         metric=metric,
-        choose_metric=auto,
+        # What is hunted otherwise is a change for the worse, and runs are never stopped when they are counted.
+        choose_metric=auto and not direction and not settings.policy.slow_after,
         overrides=typed(workload, settings.overrides),
         policy=replace(settings.policy, direction=direction or worse_direction(metric)),
         suspects={**builder.suspects, **workload.suspects, **settings.suspects},

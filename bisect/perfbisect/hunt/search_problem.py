@@ -14,6 +14,7 @@ from perfbisect.core.domain.events import (
     HuntEnded,
     HuntStarted,
     LabEvent,
+    MetricChosen,
     PairingChosen,
     RunFinished,
     Warned,
@@ -25,7 +26,7 @@ from perfbisect.core.domain.settings import CAP, NOTHING_KNOWN, Direction, Pairi
 from perfbisect.core.inference.code_placement import with_counts
 from perfbisect.core.inference.observations import Logged, Observation, Reading, observations
 from perfbisect.core.search.decide import decide_in, runs_of_one
-from perfbisect.core.search.situation import Situation
+from perfbisect.core.search.situation import Situation, Spent
 from perfbisect.hunt.loop import Search, Workers, run
 from perfbisect.store.history import History
 from perfbisect.wording.quantities import percent
@@ -62,6 +63,12 @@ class SearchProblem:
             return self.policy
         return replace(self.policy, pairing=Pairing.TOGETHER if chosen.together else Pairing.TURNS)
 
+    def spent(self, entries: Sequence[tuple[float, Logged]]) -> Spent:
+        """The runs of a log that are no readings: those that were timed before instructions were counted."""
+        if not self.prior.exact:
+            return Spent()
+        return Spent(sum(isinstance(event, RunFinished) and not event.facts.counted for _, event in entries))
+
 
 class SavedLog:
     """The log of one hunt: what earlier sessions left in the history, and everything since."""
@@ -71,8 +78,10 @@ class SavedLog:
         self.hunt = hunt
         self.began = history.began(hunt)
         self.entries: list[tuple[float, Logged]] = list(history.log(hunt))
-        chosen = [entry.event for entry in history.events(hunt) if isinstance(entry.event, PairingChosen)]
-        self.pairing = chosen[-1] if chosen else None
+        self.pairing: PairingChosen | None = None  # of the present metric
+        for entry in history.events(hunt):
+            if isinstance(entry.event, PairingChosen | MetricChosen):
+                self.pairing = entry.event if isinstance(entry.event, PairingChosen) else None
         CLOCK.go_on_from(max([self.began, *(at for at, _ in self.entries)]))
 
     def append(self, event: Event, workload: int | None = None) -> TimedEvent:
@@ -81,8 +90,8 @@ class SavedLog:
         self.history.append(self.hunt, event, at)
         if isinstance(event, BuildFinished | CandidateSkipped | RunFinished):
             self.entries.append((at, event))
-        elif isinstance(event, PairingChosen):
-            self.pairing = event
+        elif isinstance(event, PairingChosen | MetricChosen):
+            self.pairing = event if isinstance(event, PairingChosen) else None
         return at, event
 
 
@@ -169,20 +178,23 @@ def replay(
 
     ``shared``: it is known to be of a hunt of several workloads; else a log shows that by builds that were made for another.
     Yields (runs of the range made so far, decision) and ends with the first verdict; that has what was counted after it.
-    No host is touched.
+    No host is touched. What was decided by another metric before is left out.
     """
+    changes = [place for place, (_, event) in enumerate(events) if isinstance(event, MetricChosen)]
+    begins = changes[-1] if changes else -1
     log = [(at, event) for at, event in events if isinstance(event, BuildFinished | CandidateSkipped | RunFinished)]
     shared = shared or any(isinstance(event, BuildFinished) and event.facts.for_another for _, event in log)
     entries: list[tuple[float, Logged]] = []
     chosen: PairingChosen | None = None
-    for at, event in events:
+    for place, (at, event) in enumerate(events):
         if isinstance(event, BuildFinished | CandidateSkipped | RunFinished):
             entries.append((at, event))
-        if isinstance(event, PairingChosen):
+        if isinstance(event, PairingChosen) and place > begins:
             chosen = event
-        if isinstance(event, Decided):
+        if isinstance(event, Decided) and place > begins:
             seen, policy = problem.observations(entries, began, chosen), problem.rules(chosen)
-            now = Situation(problem.graph, seen, policy, problem.prior, event.fleet, shared=shared)
+            elsewhere = problem.spent(entries)
+            now = Situation(problem.graph, seen, policy, problem.prior, event.fleet, shared=shared, elsewhere=elsewhere)
             decision = decide_in(now)
             order = decision.order
             if not isinstance(order, Measure):

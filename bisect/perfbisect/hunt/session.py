@@ -272,7 +272,8 @@ def follow(
         problem = course.problem if course else replace(common, metric=stored[place].metric)
         trouble = (unable or {}).get(place)
         verdict = None if (course and why is None) or trouble else verdict_of(history, log.hunt)
-        members.append(Member(problem, log, course, verdict=verdict, failure=trouble))
+        auto = course.changed_over if course and stored[place].choose_metric else None
+        members.append(Member(problem, log, course, verdict=verdict, failure=trouble, change_over=auto))
 
     def workers() -> Workers[LabEvent]:
         """The hosts of the session, for the hunts that are still open."""

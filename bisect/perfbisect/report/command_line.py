@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from perfbisect.core.domain.metrics import find_metric
-from perfbisect.core.domain.settings import AUTO, TIMING, Direction, Pairing, Policy, Settings
+from perfbisect.core.domain.settings import TIMING, Direction, Pairing, Policy, Settings
 from perfbisect.store.connection import default_place
 from perfbisect.wording.text import shell_words
 
@@ -37,7 +37,8 @@ def _options(settings: Settings) -> Iterator[tuple[str, ...]]:
     yield "--variant", settings.variant
     if policy.pairing is not Pairing.AUTO:
         yield "--pairing", policy.pairing.value
-    yield "--metric", AUTO if settings.choose_metric else settings.metric  # which one is usual depends on the workload
+    if not settings.choose_metric:
+        yield "--metric", settings.metric
     direction = Direction.DROP if find_metric(settings.metric).higher_is_better else Direction.RISE
     if policy.direction is not direction:
         yield "--direction", policy.direction.value

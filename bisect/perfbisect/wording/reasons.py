@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from perfbisect.core.domain.events import PairingChosen
-from perfbisect.core.domain.metrics import find_metric
+from perfbisect.core.domain.metrics import INSTRUCTIONS, find_metric
 from perfbisect.core.domain.orders import Interval, NotReproduced, Ways
-from perfbisect.core.domain.settings import Direction
+from perfbisect.core.domain.settings import Direction, Policy
 from perfbisect.core.domain.trials import Trial
 from perfbisect.core.explain.classes import PER_INSTRUCTION
 from perfbisect.core.explain.evidence import (
@@ -23,11 +23,11 @@ from perfbisect.core.explain.evidence import (
     Sureness,
 )
 from perfbisect.core.explain.explanation import NO_COUNTERS, NO_OPERATIONS, NO_RUNS
-from perfbisect.core.inference.metric_choice import Choice, Shown
+from perfbisect.core.inference.metric_choice import Shown
 from perfbisect.core.search.pairing import GAIN
 from perfbisect.core.stats.paired_comparison import BAD, GOOD, REVERTED, Outcome, outcome, regained
 from perfbisect.wording import functions
-from perfbisect.wording.quantities import change, count, figure, percent, ratio, share
+from perfbisect.wording.quantities import change, count, percent, ratio, share
 from perfbisect.wording.text import listed, metric_title, printable
 
 NOTHING = {
@@ -203,32 +203,24 @@ def _listed(line: str, left: re.Match[str], right: re.Match[str]) -> bool:
     return line[left.end() : right.start()].strip() == ","
 
 
-def metric_sentence(choice: Choice) -> str:
-    """The metric, and what it shows of the change between the ends."""
-    title, best, usual = metric_title(choice.metric), choice.best, choice.usual
-    if best is None and choice.small:
-        small = f"{metric_title(choice.small.metric)} shows {change(choice.small.ratio)}"
-        option = smaller_option(choice.small.ratio)
-        return f"The metric is {title}: no recorded metric shows a change of interest. {small}: to hunt that, use {option}."
-    if best is None:
-        return f"The metric is {title}: no recorded metric shows a change between the ends yet."
-    if usual is None:
-        return f"The metric is {title}, which shows the change between the ends best: {shown_by(best)}."
-    if usual.metric == best.metric:
-        return f"The metric is {title}: no other recorded metric shows more of the change between the ends, {shown_by(best)}."
-    more = f"{figure(best.information / max(usual.information, 1e-12))} times as much information a second"
-    if best.information > 1000 * usual.information:
-        more = "more than 1,000 times as much information a second"
-    return (
-        f"The metric is {title}, which shows the change between the ends best: {shown_by(best)}. That is {more} as"
-        f" {metric_title(usual.metric)} gives: {shown_by(usual)}."
-    )
+def changed_over(shown: Shown, usual: str, time: Interval) -> str:
+    """That a hunt goes on by instructions."""
+    seen = f"{metric_title(usual)}, of which bad has {ratio(time)} of good, does not show it"
+    return f"The metric is {INSTRUCTIONS} from here on, which shows {shown_by(shown)}; {seen}."
 
 
 def shown_by(one: Shown) -> str:
     """The change, and the noise that it is seen in."""
     noise = "less than 0.01 %" if one.noise < 0.0001 else percent(one.noise)
     return f"{change(one.ratio)}, where runs vary by {noise}"
+
+
+def not_taken(shown: Shown, usual: str, policy: Policy) -> tuple[str, str]:
+    """Why a rise of the instructions is not hunted, and how it is."""
+    small = not shown.large(policy)
+    seen = "that is no change of interest" if small else f"{metric_title(usual)} may show another change than this one"
+    option = f" {smaller_option(shown.ratio)}" * small
+    return f"{INSTRUCTIONS} shows {shown_by(shown)}: {seen}", f"To hunt it: --metric {INSTRUCTIONS}{option}"
 
 
 TOO_SMALL = 1.5e-4  # log ratio below which the search takes no change for one

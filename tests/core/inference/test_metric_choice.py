@@ -1,117 +1,105 @@
-"""The metric that `--metric auto` chooses."""
+"""What the instructions of both ends show beside their time."""
 
-import math
-from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from perfbisect.core.domain.facts import RunFacts
+from perfbisect.core.domain.orders import SAME, UNKNOWN, Inconclusive, Interval, NotReproduced, Reason, Verdict
 from perfbisect.core.domain.settings import COUNTED, Policy
-from perfbisect.core.inference.metric_choice import choose
-from perfbisect.wording.reasons import metric_sentence
+from perfbisect.core.inference.metric_choice import shown_by, untold
+from perfbisect.lab.measure import perf
 
 USUAL = Policy(min_counted=COUNTED)
-STEADY, UNSTEADY = (1.0, 1.001, 0.999), (1.0, 1.06, 0.95)
+VARIES = (1.06, 0.95, 1.0)
 
 
-def runs(qps: tuple[float, ...], counters: Mapping[str, tuple[float, ...]]) -> list[RunFacts]:
-    """Runs of ten seconds at these rates, with these counts of each operation."""
+def runs(*instructions: float, counted: str = "valgrind-3.19.0", operations: int = 1000) -> list[RunFacts]:
+    """Runs that executed so many instructions for each operation."""
     return [
-        RunFacts(
-            "c", "key", f"{number}", "host", 100.0 * number, 10.0, round(10_000 * rate), {}, (),
-            {name: each[number] * round(10_000 * rate) for name, each in counters.items()}, {},
-        )
-        for number, rate in enumerate(qps)
+        RunFacts("c", "key", str(number), "host", 100.0 * number, 10.0, operations, {}, (), {"instructions": each * operations},
+                 {}, counted=counted)
+        for number, each in enumerate(instructions)
     ]  # fmt: skip
 
 
-def counted(instructions: float) -> list[RunFacts]:
-    """Runs in which instructions are counted exactly."""
-    each = runs((1.0, 1.0), {})
-    return [
-        replace(run, counted="valgrind-3.19.0", counters={"instructions": instructions * run.operations})
-        for run in each
-    ]
-
-
-def times(factor: float, of: tuple[float, ...]) -> tuple[float, ...]:
-    """Each of them, multiplied."""
-    return tuple(factor * one for one in of)
-
-
-def test_counts_that_show_what_rates_hide() -> None:
-    good = runs(UNSTEADY, {"instructions": STEADY, "task-clock": UNSTEADY})
-    bad = runs(times(0.96, UNSTEADY[::-1]), {"instructions": times(1.04, STEADY), "task-clock": times(1.04, UNSTEADY)})
-    choice = choose("qps", good, bad, USUAL)
-    assert choice.metric == "instructions/o"
-    assert choice.best and choice.best.ratio == pytest.approx(1.04, abs=0.001)
-    assert choice.usual and choice.usual.metric == "qps" and not choice.usual.clear(USUAL)
-
-
 @pytest.mark.parametrize(
-    ("slower", "more", "policy"),
+    ("added", "time", "metric", "hunted"),
     [
-        pytest.param(0.8, 1.0, USUAL, id="only rates show it"),
-        pytest.param(0.5, 1.01, Policy(min_effect=0.005), id="both are clear, and the rate is worth more"),
-        pytest.param(0.97, 0.5, USUAL, id="a better metric is none that shows the change"),
+        pytest.param(0.010, (0.97, 1.00, 1.03), "latency", True, id="time shows nothing"),
+        pytest.param(0.010, (0.60, 1.00, 1.60), "latency", True, id="time says nothing"),
+        pytest.param(0.010, (0.60, 1.00, 1.60), "qps", True, id="a rate says nothing"),
+        pytest.param(0.010, (1.005, 1.02, 1.035), "latency", True, id="as large as layouts of two builds allow"),
+        pytest.param(0.010, (0.965, 0.98, 0.995), "qps", True, id="the same of a rate"),
+        pytest.param(0.001, (0.97, 1.00, 1.03), "latency", False, id="no change of interest"),
+        pytest.param(-0.010, (0.97, 1.00, 1.03), "latency", False, id="fewer"),
+        pytest.param(0.003, (0.995, 1.00, 1.015), "latency", True, id="few, and time excludes a change of interest"),
+        pytest.param(0.003, (0.995, 1.02, 1.05), "latency", False, id="few, and time may hide another change"),
+        pytest.param(0.003, (1.03, 1.05, 1.07), "latency", False, id="time shows another change"),
+        pytest.param(0.010, (0.93, 0.95, 0.97), "qps", False, id="a rate shows another change"),
+        pytest.param(0.010, (0.93, 0.95, 0.97), "latency", False, id="time gets better"),
+        pytest.param(0.010, (1.03, 1.05, 1.07), "qps", False, id="a rate gets better"),
     ],
 )
-def test_rates_are_taken(slower: float, more: float, policy: Policy) -> None:
-    good, bad = (
-        runs(STEADY, {"instructions": STEADY}),
-        runs(times(slower, STEADY), {"instructions": times(more, STEADY)}),
-    )
-    assert choose("qps", good, bad, policy).metric == "qps"
-
-
-def test_without_a_change_or_without_values_it_is_that_of_the_workload() -> None:
-    good = runs(UNSTEADY, {"instructions": STEADY, "page-faults": (0.0, 0.0, 0.0)})
-    assert choose("latency", good, good, USUAL).metric == "latency"
-    assert choose("qps", good, [], USUAL) == choose("qps", [], good, USUAL)
-    assert choose("qps", good, [], USUAL).usual is None
-
-
-@pytest.mark.parametrize(
-    ("added", "slower", "rates", "chosen"),
-    [
-        (0.012, 0.99, UNSTEADY, "instructions/o"),  # far below what such rates show
-        (0.012, 1.04, UNSTEADY, "instructions/o"),
-        (0.001, 0.99, UNSTEADY, "qps"),  # no change of interest
-        (-0.012, 0.99, UNSTEADY, "qps"),
-        (0.012, 0.985, STEADY, "instructions/o"),  # as large as rates and layouts of two builds allow
-        (0.012, 0.8, STEADY, "qps"),  # the rate shows another, larger change
-    ],
-)
-def test_an_exact_count_is_taken_where_time_allows_so_small_a_change(
-    added: float, slower: float, rates: tuple[float, ...], chosen: str
+def test_more_instructions_are_hunted_where_they_may_be_all_that_time_shows(
+    added: float, time: tuple[float, float, float], metric: str, *, hunted: bool
 ) -> None:
-    good = [*runs(rates, {}), *counted(1000.0)]
-    bad = [*runs(times(slower, rates[::-1]), {}), *counted(1000.0 * (1 + added))]
-    assert choose("qps", good, bad, USUAL).metric == chosen
+    shown = shown_by(runs(1000.0, 1000.0), runs(*[1000.0 * (1 + added)] * 2))
+    assert shown and shown.exact
+    assert (shown.clear and shown.large(USUAL) and shown.explains(Interval(*time), metric, USUAL)) is hunted
 
 
 def test_the_smallest_change_that_was_asked_for_holds_for_counts_too() -> None:
-    """And what is too small for it is said, with the option that hunts it."""
-    good, bad = ([*runs(UNSTEADY, {}), *counted(count)] for count in (1000.0, 1012.0))
-    choice = choose("qps", good, bad, Policy(min_effect=0.02))
-    assert choice.metric == "qps"
-    assert metric_sentence(choice) == (
-        "The metric is QPS: no recorded metric shows a change of interest. instructions/o shows a rise of 1.2 %: to hunt"
-        " that, use --min-effect 0.8%."
-    )
+    shown = shown_by(runs(1000.0), runs(1012.0))
+    assert shown and shown.clear and not shown.large(Policy(min_effect=0.02)) and shown.large(Policy(min_effect=0.01))
 
 
-@given(
-    st.sampled_from(["instructions", "branches", "task-clock"]), st.floats(0.03, 2.0),
-    st.floats(1.0, 1000.0), st.permutations(range(3)),
-)  # fmt: skip
-def test_units_and_order_do_not_matter(counter: str, effect: float, unit: float, order: list[int]) -> None:
-    good, bad = runs(UNSTEADY, {counter: STEADY}), runs(UNSTEADY, {counter: times(1 + effect, STEADY)})
-    first = choose("qps", good, bad, USUAL)
-    other = [runs(UNSTEADY, {counter: times(unit * factor, STEADY)}) for factor in (1.0, 1 + effect)]
-    again = choose("qps", *([each[place] for place in order] for each in other), USUAL)  # type: ignore[arg-type]
-    assert first.metric == again.metric != "qps"
-    assert first.best and again.best and math.isclose(first.best.information, again.best.information, rel_tol=1e-6)
+def test_a_program_that_does_not_repeat_what_it_does_is_not_counted() -> None:
+    """As one that runs for a given time."""
+    shown = shown_by(runs(1000.0, 1003.0), runs(1100.0, 1104.0))
+    assert shown and not shown.clear
+
+
+PERF = "{:.0f},,instructions:u,{:.0f},100.00,,\n812.31,msec,task-clock,812310000,100.00,0.801,CPUs utilized\n"
+
+
+@pytest.mark.parametrize(("added", "varies", "clear"), [(0.04, 0.002, True), (0.04, 0.02, False), (0.0, 0.002, False)])
+def test_instructions_of_timed_runs_are_judged_by_how_much_they_vary(
+    added: float, varies: float, *, clear: bool
+) -> None:
+    """As perf prints them of a server, which cannot be counted exactly."""
+
+    def timed(of: float) -> list[RunFacts]:
+        printed = [PERF.format(1e6 * of * (1 + varies * each), 8e8) for each in (-1, 0.2, 0.8)]
+        counters = [perf.parse(text) for text in printed]
+        assert [each["instructions"] for each in counters] == [pytest.approx(1e6 * of, rel=0.05)] * 3
+        return [replace(run, counters=each) for run, each in zip(runs(*VARIES, counted=""), counters, strict=True)]
+
+    shown = shown_by(timed(1.0), timed(1 + added))
+    assert shown and not shown.exact
+    assert (shown.clear and shown.large(USUAL)) is clear
+
+
+def test_too_few_or_none_show_nothing() -> None:
+    timed = runs(1000.0, 1001.0, counted="")
+    assert shown_by(timed, timed) is shown_by(runs(1000.0), []) is shown_by([], []) is None
+    blank = [replace(run, counters={}) for run in runs(*VARIES, counted="")]
+    assert shown_by(blank, blank) is None
+
+
+WIDE = Interval(0.9, 1.0, 1.1)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "ratio"),
+    [
+        (NotReproduced(WIDE, 0.05), WIDE),
+        (NotReproduced(SAME, 0.0), None),  # one binary
+        (Inconclusive((1, 2), (0.5, 0.4), WIDE, Reason.TOO_NOISY), WIDE),
+        (Inconclusive((1, 2), (0.5, 0.4), WIDE, Reason.RUNS_SPENT), None),
+        (Inconclusive((), (), UNKNOWN, Reason.BAD_UNMEASURABLE), None),
+        (None, None),
+    ],
+)
+def test_which_verdicts_are_asked_about(verdict: Verdict | None, ratio: Interval | None) -> None:
+    assert untold(verdict) == ratio

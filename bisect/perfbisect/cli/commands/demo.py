@@ -18,7 +18,7 @@ from perfbisect.cli.options.common import (
 )
 from perfbisect.cli.options.measurement import announce_recipes, inventory_option, pairing_option
 from perfbisect.cli.options.param_types import SEED, Percent
-from perfbisect.core.domain.settings import Pairing, Policy, PriorKnowledge, Settings
+from perfbisect.core.domain.settings import AUTO, COUNTED, Pairing, Policy, PriorKnowledge, Settings
 from perfbisect.errors import INTERRUPTED
 from perfbisect.ui.stream import note
 
@@ -99,8 +99,8 @@ def demo(
         return say_whether_right(planted_in, answer_file, history)
 
     settings = Settings(
-        "v1.0", "v1.1", str(repository.absolute()), "demo", "update-index", host[0], further_hosts=host[1:],
-        policy=Policy(pairing=Pairing(pairing)), explain=explain, prior=PriorKnowledge(build_cost=1.0), hosts_path=str(hosts or ""),
+        "v1.0", "v1.1", str(repository.absolute()), "demo", "update-index", host[0], further_hosts=host[1:], metric=AUTO,
+        policy=Policy(pairing=Pairing(pairing), min_counted=COUNTED), explain=explain, prior=PriorKnowledge(build_cost=1.0), hosts_path=str(hosts or ""),
     )  # fmt: skip
     announce_recipes(settings)
     with leasing(settings.hosts, settings.hosts_path, purpose=f"bisect demo --seed {seed}"):

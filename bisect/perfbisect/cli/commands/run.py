@@ -30,7 +30,7 @@ from perfbisect.cli.options.measurement import (
     what_options,
 )
 from perfbisect.cli.options.param_types import BELOW, FACTOR, MEMBER, SUSPECT
-from perfbisect.core.domain.settings import Direction, Pairing, Quick, Settings
+from perfbisect.core.domain.settings import AUTO, Direction, Pairing, Quick, Settings
 from perfbisect.ui.stream import note
 
 if TYPE_CHECKING:
@@ -43,7 +43,6 @@ Examples:
   bisect run v1.0 HEAD --builder my-kv --workload range --metric p95 --direction rise
   bisect run 3.41.0 3.42.0 --builder sqlite --workload scan --max-time 2h --json
   bisect run 3.44.0 3.45.0 --builder sqlite --workload scan --metric instructions/o --min-effect 0.1%
-  bisect run 3.44.0 3.45.0 --builder sqlite --workload scan --metric auto
   bisect run 8.0.28 8.0.29 --builder mysql --workload scan --host c8-1 --host c8-2
   bisect run 8.0.28 8.0.29 --builder mysql --workload scan,update-index,read-only
   bisect run v1.0 HEAD --build 'make -j{jobs}' --run ./bench --rate 'ops/s: ([0-9.]+)'
@@ -175,6 +174,7 @@ def requested_settings(build: tuple[str, ...], command: str | None, **options: A
 
     if options["builder"] == RECIPE and command is not None:  # that name alone would be the same for all repositories
         options["builder"] = ""
+    options["metric"] = options["metric"] or AUTO
     builder, workload = options["builder"], options["workload"]
     patterns = {name: options[name] for name in ("rate", "cost", "operations")}
     if command is None:

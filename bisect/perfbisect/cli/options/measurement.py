@@ -69,8 +69,8 @@ what_options = added(
     ),
     click.option(
         "--metric", default="", metavar="NAME",
-        help="qps, p95, cpu/o, instructions/o, …; for `run` also auto: the one that shows the change best. Default: qps,"
-        " or that of the command.",
+        help="qps, p95, cpu/o, instructions/o, … Default: qps, or that of the command; of `run` auto: the same, or"
+        " instructions/o where that tells nothing apart.",
     ),
 )  # fmt: skip
 how_options = added(

@@ -163,7 +163,7 @@ class HuntState:
             case HuntStarted():
                 self._start(event)
             case MetricChosen(metric, why):
-                self.why_metric = why
+                self.why_metric, self.pairing = why, None
                 if self.started:
                     self.started = replace(self.started, metric=metric)
             case PairingChosen():

@@ -225,7 +225,7 @@ def _among(members: Sequence[Situation], number: int, fleet: Fleet) -> Situation
     others = [seen for i, each in enumerate(members) if i != number for seen in each.observations]
     runs = [seen for seen in others if isinstance(seen, Reading)]
     under_way = sum(share.runs for order in of_others for share in order.plan)
-    made = sum(1 if run.partner is None else 2 for run in runs)
+    made = sum(1 if run.partner is None else 2 for run in runs) + sum(each.elsewhere.runs for each in members)
     spent = Spent(made + under_way, max((run.at + run.seconds / 120 for run in runs), default=0.0))
     return replace(now, fleet=seen_by(number, fleet), shared=True, elsewhere=spent)
 
