@@ -95,3 +95,11 @@ def test_another_version_made_it_slower(machine: Machine, seal: Path, tmp_path: 
     has_it = git.commit({"extra/unit/unit.h": ""})
     git.commit({"bench.c": ""})
     assert "WITH_UNIT" not in listed(good=has_it)
+
+    unknown = git.commit(
+        {"bench.c": BENCH % 9, "cmake/unit.cmake": 'SET(UNIT_PACKAGE_NAME "unit_9_9")\n', "extra/unit/unit.h": None}
+    )
+    ended = bisect("run", hashes[0], unknown, *hunt, "--host", "far")
+    assert ended.returncode == 4
+    assert f"{unknown[:10]} cannot be checked out: it needs unit 9.9, of which the recipe has no sum" in ended.stderr
+    assert 'Add "9.9" = "SHA256" to [archives.unit.sha256] of unit, or of a recipe that extends it.' in ended.stderr

@@ -32,6 +32,18 @@ def test_every_shipped_recipe_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert [host.name for host in load_hosts()] == ["local"]
 
 
+@pytest.mark.parametrize("name", ["mysql", "percona"])
+def test_the_boost_of_a_release_is_known_by_what_its_tree_says(name: str) -> None:
+    recipe = load_builder(name)
+    boost = recipe.archives["boost"]
+    assert recipe.build
+    assert "-DWITH_BOOST={archives.boost}" in recipe.build.options
+    named = re.search(boost.pattern, '# comment\nSET(BOOST_PACKAGE_NAME "boost_1_73_0")\nSET(BOOST_TARBALL "x")\n')
+    assert named
+    assert named[1].replace("_", ".") in boost.sha256
+    assert len(set(boost.sha256.values())) == len(boost.sha256) == 13
+
+
 def test_every_shipped_builder_has_a_workload() -> None:
     drivers = {each.driver for each in load_workloads()}
     without = {each.name for each in load_builders() if each.driver not in drivers}
