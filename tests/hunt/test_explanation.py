@@ -282,7 +282,7 @@ def test_how_long_an_exact_count_takes() -> None:
     assert least([timed(0, None)]) == least([]) == 0
     computing = least([timed(100_000, 2000.0)])
     assert computing < 1
-    assert least([timed(1000, 20.0)]) > 60, "2 ms an operation, of which 20 µs are computed"
+    assert least([timed(1000, 20.0)]) > 15, "2 ms an operation, of which 20 µs are computed"
     whole = struct_replace(WORKLOAD, command=["bench"])
     assert EXACT.least(whole, [timed(1, 1500.0)]) == 2 + SLOWER * 1.5, "a command without a length, once"
     assert EXACT.least(struct_replace(whole, command=["bench", "{events}"]), [timed(10, None)]) == least(

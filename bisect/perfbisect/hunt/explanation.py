@@ -126,7 +126,7 @@ def take(
     done = turns_done([event for event in events if part.has(event)])
     usual = start_up(before)
     least = sum(part.least(workload, [one for one in events if is_run_of(commits[build], one)]) for build in builds)
-    if least > allowed and not any(done.values()):
+    if least > max(0.0, allowed) and not any(done.values()):
         needed = (
             f"it would take {duration(least)} or more, and {duration(allowed)} are left of the time for the reason"
             f" (`bisect why --max-time`){NO_LENGTH * (not has_length(workload))}"

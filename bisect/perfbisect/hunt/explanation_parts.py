@@ -11,7 +11,7 @@ from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.explain.evidence import Explanation, Sureness
 from perfbisect.core.explain.explanation import part_of
 from perfbisect.core.explain.functions import part_error, whole
-from perfbisect.lab.measure.counting import ENOUGH, has_length, obstacle
+from perfbisect.lab.measure.counting import ENOUGH_BY_FUNCTION, has_length, obstacle
 from perfbisect.lab.measure.profiles import SAMPLED_INSTRUCTIONS, Profiles
 from perfbisect.lab.measure.studies import CounterGroups, ExactCounts, PlanStudy, has_statements
 from perfbisect.lab.measure.visit import StudyMaker
@@ -20,7 +20,7 @@ from perfbisect.recipes.workload import Workload
 from perfbisect.wording.functions import SURE, beyond
 
 WAITING = 0.3  # share of the time of the workload's threads that is spent off CPU, from which on waits are sampled
-SLOWER = 60.0  # times that a program takes more CPU time while its instructions are counted by valgrind
+SLOWER = 40.0  # times that a program takes more CPU time while its instructions are counted by valgrind
 PLACED = 0.02  # standard error of the share that the first function has, from which on no further profile is taken
 COUNTED_OPERATIONS = 4.0  # at the least; and of those that make a usual count, so many times as many
 TOUCHED = 12.0
@@ -77,7 +77,7 @@ def counting_time(workload: Workload, runs: Sequence[Event]) -> float:
     slowest = max(found, key=lambda facts: facts.seconds / facts.operations)
     each = slowest.seconds / slowest.operations
     computing = min(each, (slowest.counters.get("task-clock") or math.inf) / 1000 / slowest.operations)
-    operations = max(1.0, TOUCHED * ENOUGH / (SPEED * computing))
+    operations = max(1.0, TOUCHED * ENOUGH_BY_FUNCTION / (SPEED * computing))
     return COUNTED_OPERATIONS * SLOWER * computing + operations * (each - computing)
 
 
@@ -141,7 +141,7 @@ PARTS: tuple[Part, ...] = (
         "instructions",
         lambda _, events: partial(ExactCounts, events=counted_length(events)),
         rounds=1,
-        share=0.8,
+        share=0.9,
         suits=lambda builder, workload, _: not obstacle(builder, workload),
         always=lambda workload: not workload.command,  # whose counted runs are as short as they can be
         least=counting_time,
@@ -158,7 +158,7 @@ PARTS: tuple[Part, ...] = (
         "counters",
         lambda seconds, _: partial(CounterGroups, seconds=seconds),
         rounds=6,
-        share=0.2,
+        share=0.3,
         enough=lambda found: found.classes[0].sure is Sureness.SURE,
     ),
 )

@@ -45,6 +45,7 @@ from perfbisect.core.domain.events import (
 )
 from perfbisect.core.domain.metrics import comparable, shown, shown_metric, unit
 from perfbisect.core.domain.orders import Decision, Measure
+from perfbisect.core.explain.profiles import COUNTED
 from perfbisect.core.inference.hunt_state import is_of_build
 from perfbisect.ui.stream import put
 from perfbisect.ui.trial import TrialView, recalled_session
@@ -102,8 +103,9 @@ def texts(view: ViewModel, event: Event) -> Iterator[str]:
             yield f"{'ran':9} {named(view, event.host)}{view.commit(candidate).short}  {ran(view, event)}"
         case Counted(candidate, group=group):
             yield f"{'reason':9} {named(view, event.host)}{view.commit(candidate).short}  counters: {group}"
-        case Profiled(candidate):
-            yield f"{'reason':9} {named(view, event.host)}{view.commit(candidate).short}  profile"
+        case Profiled(candidate, facts):
+            what = "instructions by function" if facts.unit == COUNTED else "profile"
+            yield f"{'reason':9} {named(view, event.host)}{view.commit(candidate).short}  {what}"
         case Planned(candidate):
             yield f"{'reason':9} {named(view, event.host)}{view.commit(candidate).short}  plan of a statement"
         case ChangedFunctions(candidate, facts):

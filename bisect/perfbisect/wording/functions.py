@@ -84,7 +84,9 @@ def executes(row: FunctionRow, found: Explanation, one: str) -> str:
     """How many more instructions a function executes in ``one``, whether because of more calls or longer ones, and why."""
     doubt = f" (±{size(float(f'{1.96 * row.error:.2g}'))})" if 1.96 * row.error >= FEW * abs(row.difference) else ""
     more = f"{size(row.difference)}{doubt} {'more' if row.difference > 0 else 'fewer'} instructions {one}"
-    if row.parent > 0:
+    if row.parent <= 0:
+        more = f"{size(row.difference)} instructions {one}, and none before"
+    else:
         more += f" ({'+' if row.difference > 0 else '−'}{percent(abs(row.difference) / row.parent)})"
     why = because(row, replace(found, functions=found.counts))
     if not why and found.change_known:

@@ -120,7 +120,7 @@ LONGER = "`hash`, which this commit changes, executes 40 more instructions an op
             {"check": 12.5},
             {"insert check": 1.0},
             ["insert", "check"],
-            "`check`, which this commit changes, executes 12 more instructions an operation.",
+            "`check`, which this commit changes, executes 12 instructions an operation, and none before.",
         ),
         (
             {"hash": 400.01},

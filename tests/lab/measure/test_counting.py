@@ -14,6 +14,7 @@ from perfbisect.core.domain.events import ExecutionStarted
 from perfbisect.core.domain.metrics import METRICS, exact, shown, unit, value
 from perfbisect.core.domain.orders import Share
 from perfbisect.core.domain.settings import Quick
+from perfbisect.core.explain.counts import counts_of
 from perfbisect.errors import UsageError
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.host_lab import Earlier, HostLab
@@ -161,6 +162,71 @@ def test_what_is_counted_is_read() -> None:
     assert counter.under(FOLDER) == words.split()
     assert counter.read("812345,,instructions:u,1234,100.00,,\n") == {"instructions": 812345}
     assert counter.read("<not supported>,,instructions:u,0,100.00,,\n") == {"instructions": None}
+
+
+CALLGRIND = r"""version: 1
+creator: callgrind-3.19.0
+cmd: /usr/bin/bench {binary} 7
+positions: instr
+events: Ir
+summary: 1234
+
+ob={binary}
+fl=/src/b.c
+fn=walk(tree<int>*)
+0x10 5
+fi=/src/tree.h
+0x14 50
+cfn=walk(tree<int>*)'2
+calls=3 0x10
+0x14 9999
+cob=/lib/libc.so.6
+cfi=??
+cfn=0x00000000000012f0
+calls=2 0x12f0
+0x14 77
+fe=/src/b.c
+
+fn=walk(tree<int>*)'2
+0x10 20
+fn=main
+0x99 1
+cfn=walk(tree<int>*)
+calls=1 0x10
+0x99 10222
+
+ob=/lib/libc.so.6
+fn=0x00000000000012f0
+0x12f0 77
+ob=???
+fn=???
+0x1 4
+fn=
+calls=
+0x
+calls=x y
+nothing\t of this sort (/x)
+totals: 1234
+"""
+
+
+@pytest.mark.tools
+def test_what_callgrind_writes_is_added_up(host: LocalHost, tmp_path: Path) -> None:
+    """Depths of a recursion are one function, inclusive costs of calls are none, and what is no line of its own is left out."""
+    folder = tmp_path / "visit"
+    folder.mkdir()
+    binary = folder / "bench"
+    binary.write_text("no binary")
+    (folder / "counters.1").write_text(CALLGRIND.replace("{binary}", str(binary)))
+    (folder / "counters.2").write_text("")
+    stacks, calls = counts_of([], counting.functions_on(host, PurePosixPath(folder)).splitlines())
+    assert stacks == {
+        "bench;walk(tree<int>*) (bench)": 75, "bench;main (bench)": 1, "bench;[libc.so.6]": 77, "bench;[unknown]": 4,
+    }  # fmt: skip
+    walk = "walk(tree<int>*) (bench)"
+    assert {pair: number for pair, number in calls.items() if number} == {
+        f"{walk};{walk}": 3, f"{walk};[libc.so.6]": 2, f"main (bench);{walk}": 1,
+    }  # fmt: skip
 
 
 def test_start_up_is_in_neither_count() -> None:

@@ -69,7 +69,7 @@ def test_all_builds_are_counted_with_one_length(host: LocalHost, monkeypatch: py
     """It is found with the first of them, or in an earlier session."""
     version = host.run(["valgrind", "--version"]).stdout.strip()
     monkeypatch.setattr(counting, "methods", lambda _: [version])
-    monkeypatch.setattr(counting, "ENOUGH", 4e6)
+    monkeypatch.setattr(counting, "ENOUGH_BY_FUNCTION", 4e6)
     events = counted(host)
     found = [event for event in events if isinstance(event, Counted)]
     assert [(event.candidate, event.group, event.facts.counted) for event in found] == [

@@ -32,6 +32,7 @@ from perfbisect.recipes.workload import EVENTS, Option, Workload
 
 PERF = "perf-user"
 ENOUGH = 250e6  # instructions between the two lengths: about a second under valgrind
+ENOUGH_BY_FUNCTION = ENOUGH / 8  # callgrind takes longer, and a change that was found needs less
 STEP = 16  # from one length that was too short to the next
 LONGEST = STEP**7  # length, from which on a command does not seem to use it
 
@@ -59,6 +60,7 @@ LINES = 20_000  # of an object's addresses, and of functions and calls, those wi
 # A frame as of ``core/explain/profiles.py``, from a function and the path of its binary.
 _FRAME = r"""
 function frame(name, path) {
+    sub(/'[0-9]+$/, "", name)  # the depth of a recursion
     if (name ~ /^(\?\?\?|0x[0-9a-f]+)$/) name = "[unknown]"
     if (length(name) > 400) name = substr(name, 1, 200) "..." substr(name, length(name) - 196)
     if (!sub(/^\/.*\//, "/", path) && path !~ /^\//) path = "[unknown]"
@@ -126,6 +128,11 @@ class Counter:
     prefix: tuple[str, ...] = ()  # of a command whose addresses are not random
     env: Mapping[str, str] = field(default_factory=dict)  # of a command whose random numbers are fixed
     by_function: bool = False  # by valgrind; see ``functions_on``
+
+    @property
+    def enough(self) -> float:
+        """Instructions between the two lengths."""
+        return ENOUGH_BY_FUNCTION if self.by_function else ENOUGH
 
     def randomness(self, host: str) -> tuple[str, str] | None:
         """A sentence and advice where something random still reaches the counts of that host; None where nothing does."""
@@ -225,15 +232,15 @@ def of_length(workload: Workload, events: int) -> Workload:
     return msgspec.structs.replace(workload, warmup=0.0, args=workload.args | fixed)
 
 
-def next_length(lengths: Mapping[int, float]) -> int:
-    """The length to try after those that were counted (length → instructions), 0 once the longest is enough.
+def next_length(lengths: Mapping[int, float], enough: float = ENOUGH) -> int:
+    """The length to try after those that were counted (length → instructions), 0 once the longest tells what is ``enough``.
 
     Raises UsageError where they do not grow.
     """
     if not lengths:
         return 1
     longest = max(lengths)
-    if lengths[longest] - lengths[min(lengths)] >= ENOUGH / STEP:
+    if lengths[longest] - lengths[min(lengths)] >= enough / STEP:
         return 0
     if longest >= LONGEST:
         raise UsageError(
@@ -243,11 +250,11 @@ def next_length(lengths: Mapping[int, float]) -> int:
     return longest * STEP
 
 
-def chosen_length(lengths: Mapping[int, float]) -> int:
+def chosen_length(lengths: Mapping[int, float], enough: float = ENOUGH) -> int:
     """The shorter length of a counted run, from those that were tried."""
     longest = max(lengths)
     beyond = lengths[longest] - lengths[min(lengths)]
-    return max(1, round((longest - min(lengths)) * ENOUGH / beyond))
+    return max(1, round((longest - min(lengths)) * enough / beyond))
 
 
 def instructions(facts: RunFacts) -> float:

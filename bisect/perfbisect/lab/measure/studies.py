@@ -82,10 +82,11 @@ class CountedRunner(Study):
         known = self.events > 0
         if not known:
             lengths: dict[int, float] = {}
-            while events := counting.next_length(lengths):
+            enough = self.context.counter.enough if self.context.counter else counting.ENOUGH
+            while events := counting.next_length(lengths, enough):
                 facts = yield from self._execute(system, dataset, candidate, events, len(lengths) + 1, 0)
                 lengths[events] = counting.instructions(facts)
-            self.events = counting.chosen_length(lengths)
+            self.events = counting.chosen_length(lengths, enough)
         short = yield from self._execute(system, dataset, candidate, self.events, 1, 2)
         long = yield from self._execute(system, dataset, candidate, 2 * self.events, 2, 2)
         try:
