@@ -219,6 +219,7 @@ def test_go_and_cargo(yard: Yard) -> None:
         ("env A=b/c taskset -c 0 build/bench", "build/bench"),
         ("sh -c 'cd x; ./bench | tail -1'", "bench"),
         ("/usr/bin/time out/bench", "out/bench"),
+        ("sh -c 'seq 9 | sed s/.*/x/ | out/bench; rm -f data/[a-z]?'", "out/bench"),
         ("sqlite3 :memory:", ""),
         ("../bench", ""),
         ("make bench", ""),

@@ -118,7 +118,9 @@ def quick_builder(
     )
 
 
-_BELOW = re.compile(r"(?:\{prefix\}/|\./)?((?!-|\.\.?/)[^\s;|&()<>\"'`$={}:/]+(?:/[^\s;|&()<>\"'`$={}:/]+)*)")
+_BELOW = re.compile(
+    r"(?:\{prefix\}/|\./)?((?!-|\.\.?/)[^\s;|&()<>\"'`$={}:*?\[\]\\/]+(?:/[^\s;|&()<>\"'`$={}:*?\[\]\\/]+)*)"
+)
 
 
 def program_of(command: list[str], chosen: Sequence[str]) -> list[str]:
