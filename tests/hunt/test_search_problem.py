@@ -6,6 +6,7 @@ from itertools import islice
 
 import pytest
 
+import sample_hunt as sample
 from computed import ComputedLab, commits, culprit, hunt, log_of, measured_by, problem, speeds, started, verdict
 from perfbisect.core.domain.events import (
     BuildFinished,
@@ -15,11 +16,13 @@ from perfbisect.core.domain.events import (
     HuntEnded,
     HuntStarted,
     LabEvent,
+    Remedied,
     RunFinished,
 )
 from perfbisect.core.domain.facts import LEFT_OUT, SkipFacts
 from perfbisect.core.domain.orders import Found, Inconclusive, Measure, NotReproduced, Reason, Verdict
-from perfbisect.core.domain.settings import Policy
+from perfbisect.core.domain.settings import Flags, Policy
+from perfbisect.core.inference.hunt_state import fold
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.hunt.search_problem import SavedLog, compare_merge_base, replay
 from perfbisect.lab import Steps
@@ -203,3 +206,29 @@ def test_a_replay_takes_the_same_course_and_with_a_smaller_budget_ends_earlier(h
     *_, (runs, decision) = replay(poorer, events, log.began)
     assert runs < again[-1][0]
     assert isinstance(decision.order, Inconclusive)
+
+
+def test_options_that_are_added_set_aside_what_was_measured_until_a_build_is_the_same_binary(history: History) -> None:
+    """In the log of the search, as it is and as it is read again, and in what views and reports show."""
+    said = [
+        BuildFinished(0, sample.build(0, binary="one"), None), RunFinished(0, sample.run(0, 10.0)),
+        BuildFinished(9, sample.build(9, binary="two"), None), RunFinished(9, sample.run(9, 20.0)),
+        CandidateSkipped(3, sample.skip(3)), CandidateSkipped(4, sample.skip(4, LEFT_OUT)),
+        Remedied(Flags("-include x.h"), "it does not build without"),
+        BuildFinished(0, sample.build(0, binary="one"), None), BuildFinished(9, sample.build(9, binary="other"), None),
+        RunFinished(9, sample.run(9, 30.0)),
+    ]  # fmt: skip
+    log = SavedLog(history, sample.begin(history))
+    kept = [log.append(event) for event in said[:7]]
+    assert [event.facts.commit for _, event in log.entries] == [sample.CANDIDATES[4]], "by --skip"
+    assert set(log.aside) == {sample.CANDIDATES[0], sample.CANDIDATES[9]}
+    kept += [log.append(event) for event in said[7:]]
+    runs = [event.facts.started for _, event in log.entries if isinstance(event, RunFinished)]
+    assert runs == [10.0, 30.0], "that of the binary which has changed is gone"
+    assert not log.aside
+    assert SavedLog(history, log.hunt).entries == log.entries
+    state = fold([(0.0, sample.started()), *kept])
+    assert state.log == log.entries
+    assert [len(state.row(sample.CANDIDATES[node]).runs) for node in (0, 9)] == [1, 1]
+    assert [state.row(sample.CANDIDATES[node]).skip is None for node in (3, 4)] == [True, False]
+    assert state.remedy == ("it does not build without: everything was built with that.",)

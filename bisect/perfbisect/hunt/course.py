@@ -16,7 +16,7 @@ from perfbisect.hunt.further_runs import culprit_timed, placement_counted
 from perfbisect.hunt.labs import HuntLabs
 from perfbisect.hunt.merge_base import merge_base_equals_good
 from perfbisect.hunt.prior_hunts import known_failures
-from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, WorkersFor, ending, opening
+from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, WorkersFor, ending, made_again, opening
 from perfbisect.hunt.setup import HuntSetup
 from perfbisect.lab.guarded_lab import changed
 
@@ -65,6 +65,7 @@ class HuntCourse:
             return False
         failed = () if self._resumed or settings.retry_failed else known_failures(log.history, settings, log.began)
         yield from opening(self.problem, started, log, failed, setup.left_out)
+        yield from made_again(self.problem, log, self.labs.workers)
         return True
 
     def changed_over(self, time: Interval, last: bool) -> Generator[TimedEvent, None, SearchProblem | None]:

@@ -24,8 +24,8 @@ from perfbisect.core.domain.events import (
 from perfbisect.core.domain.facts import BUILDING
 from perfbisect.core.domain.orders import CodePlacement, Interval, Measure, Verdict, first_step, named_steps
 from perfbisect.core.domain.orders import Step as Change
-from perfbisect.core.inference.hunt_state import is_of_build
 from perfbisect.core.inference.metric_choice import untold
+from perfbisect.core.inference.observations import is_of_build
 from perfbisect.errors import EndFailed, NothingToCompare, PerfBisectError, RunFailed, UsageError
 from perfbisect.hunt.loop import Planner, Workers, run
 from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, outlook

@@ -21,13 +21,14 @@ from perfbisect.core.domain.events import (
 )
 from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.orders import Decision, Measure, Verdict
+from perfbisect.core.domain.orders import Decision, Measure, Purpose, Share, Verdict
 from perfbisect.core.domain.settings import CAP, NOTHING_KNOWN, Direction, Pairing, Policy, PriorKnowledge
 from perfbisect.core.inference.code_placement import with_counts
 from perfbisect.core.inference.observations import Logged, Observation, Reading, observations
+from perfbisect.core.inference.set_aside import SetAside
 from perfbisect.core.search.decide import decide_in, runs_of_one
 from perfbisect.core.search.situation import Situation, Spent
-from perfbisect.hunt.loop import Search, Workers, run
+from perfbisect.hunt.loop import Listed, Search, Workers, run
 from perfbisect.store.history import History
 from perfbisect.wording.quantities import percent
 
@@ -77,22 +78,24 @@ class SavedLog:
         self.history = history
         self.hunt = hunt
         self.began = history.began(hunt)
-        self.entries: list[tuple[float, Logged]] = list(history.log(hunt))
+        self.entries: list[tuple[float, Logged]] = []
+        self.aside = SetAside()
         self.pairing: PairingChosen | None = None  # of the present metric
         for entry in history.events(hunt):
-            if isinstance(entry.event, PairingChosen | MetricChosen):
-                self.pairing = entry.event if isinstance(entry.event, PairingChosen) else None
+            self._take(entry.at, entry.event)
         CLOCK.go_on_from(max([self.began, *(at for at, _ in self.entries)]))
 
     def append(self, event: Event, workload: int | None = None) -> TimedEvent:
         """Make ``event`` durable, then return it with its time."""
         at = CLOCK.now()
         self.history.append(self.hunt, event, at)
-        if isinstance(event, BuildFinished | CandidateSkipped | RunFinished):
-            self.entries.append((at, event))
-        elif isinstance(event, PairingChosen | MetricChosen):
-            self.pairing = event if isinstance(event, PairingChosen) else None
+        self._take(at, event)
         return at, event
+
+    def _take(self, at: float, event: Event) -> None:
+        self.aside.enter(at, event, self.entries)
+        if isinstance(event, PairingChosen | MetricChosen):
+            self.pairing = event if isinstance(event, PairingChosen) else None
 
 
 def pursue(problem: SearchProblem, log: SavedLog, workers: Workers[LabEvent]) -> Generator[TimedEvent, None, Verdict]:
@@ -149,6 +152,14 @@ def opening(
             yield log.append(CandidateSkipped(inner[facts.commit], facts))
 
 
+def made_again(problem: SearchProblem, log: SavedLog, workers_for: WorkersFor) -> Generator[TimedEvent]:
+    """Make the builds again of which readings were set aside: those of the same binaries count again."""
+    pending = [node for node, commit in enumerate(problem.commits) if commit in log.aside]
+    if pending:
+        orders = iter([Measure((Share(node, 0),), Purpose.SEARCH) for node in pending])
+        yield from run(Listed(orders), log, workers_for(problem.commits))
+
+
 def ending(problem: SearchProblem, log: SavedLog, verdict: Verdict, *, reason_follows: bool = False) -> TimedEvent:
     """Enter the verdict, which ends the hunt."""
     return log.append(HuntEnded(with_counts(verdict, problem.commits, log.entries), reason_follows))
@@ -186,9 +197,9 @@ def replay(
     shared = shared or any(isinstance(event, BuildFinished) and event.facts.for_another for _, event in log)
     entries: list[tuple[float, Logged]] = []
     chosen: PairingChosen | None = None
+    aside = SetAside()
     for place, (at, event) in enumerate(events):
-        if isinstance(event, BuildFinished | CandidateSkipped | RunFinished):
-            entries.append((at, event))
+        aside.enter(at, event, entries)
         if isinstance(event, PairingChosen) and place > begins:
             chosen = event
         if isinstance(event, Decided) and place > begins:

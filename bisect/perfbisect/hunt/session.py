@@ -34,6 +34,7 @@ from perfbisect.hunt.searches import Searches
 from perfbisect.hunt.setup import HuntSetup
 from perfbisect.hunt.sitting import OpenView, Sitting, refuse_imported, verdict_of
 from perfbisect.lab import upkeep
+from perfbisect.lab.build.remedies import Mended
 from perfbisect.recipes.requested import load_requested
 from perfbisect.store.batches import (
     Batch,
@@ -243,10 +244,34 @@ def follow(
     unable: Mapping[int, PerfBisectError] | None = None,
     why: float | None = None,
 ) -> tuple[Outcome, ...]:
+    """Hunt as ``_follow`` does, and go on with further options each time that they mend a build."""
+    while True:
+        try:
+            return _follow(history, numbers, batch, setups, open_view, held, begun, unable, why)
+        except Mended:
+            unable = unable or {}
+            setups = {
+                place: setup.restored(history.settings(numbers[place]))
+                for place, setup in setups.items()
+                if verdict_of(history, numbers[place]) is None
+            }
+
+
+def _follow(
+    history: History,
+    numbers: Sequence[int],
+    batch: Batch | None,
+    setups: Mapping[int, HuntSetup],
+    open_view: OpenView,
+    held: Mapping[str, HostLock],
+    begun: Begun | None,
+    unable: Mapping[int, PerfBisectError] | None,
+    why: float | None,
+) -> tuple[Outcome, ...]:
     """Hunt, showing every event, until each hunt has ended. ``setups`` are those of the hunts that go on, by their places.
 
     ``unable``, with which the hunts are resumed, is why others cannot go on. Raises Interrupted or the failure, with the
-    command that continues them.
+    command that continues them, and Mended.
     """
     resumed = unable is not None
     logs = [SavedLog(history, number) for number in numbers]

@@ -263,7 +263,13 @@ class HuntSetup:
                 self.settings.good_commit: "the good end",
             },
             patches=self.patches,
+            remedies=self.settings.remedies,
         )
+
+    def restored(self, settings: Settings) -> "HuntSetup":
+        """The same hunt by its stored settings, of which it has chosen some itself."""
+        setup = replace(self, builder=requested_builder(settings)).by_metric(settings)
+        return replace(setup, settings=replace(setup.settings, build_hash=setup.build_hash()))
 
     def started(self, hunt_id: int, resumed: bool) -> HuntStarted:
         """The first event of a session."""

@@ -16,6 +16,7 @@ from perfbisect.hunt.search_problem import TimedEvent
 from perfbisect.hunt.setup import HuntSetup
 from perfbisect.hunt.watching import View
 from perfbisect.lab.build.known_errors import KnownFailure
+from perfbisect.lab.build.remedies import Mended
 from perfbisect.report.command_line import command_on, command_to_run
 from perfbisect.report.reader import read_story
 from perfbisect.store.history import History
@@ -88,6 +89,15 @@ class Sitting:
                 if len(verdicts) == len(numbers):
                     return self._stands(numbers, verdicts)
                 raise self._interrupted(numbers) from None
+            except Mended as mended:
+                for place, member in enumerate(self.members):
+                    if member.is_open:
+                        settings = replace(self.history.settings(numbers[place]), flags=mended.event.flags)
+                        with self.history.transaction():
+                            self.history.update_settings(numbers[place], settings)
+                            happened = member.log.append(mended.event)
+                        show(place, happened)
+                raise
             except (PerfBisectError, OSError) as trouble:
                 failure = in_words(trouble)
                 for place, member in enumerate(self.members):
@@ -97,8 +107,8 @@ class Sitting:
                 own = "\nThe hunt keeps its commands: to change them, begin a new hunt." if quick else ""
                 if isinstance(known := failure.__cause__, KnownFailure) and known.known.flags.options:
                     flags = self.setup.settings.flags.plus(known.known.flags)
-                    mended = command_to_run(replace(self.setup.settings, flags=flags), self.history.path)
-                    own = f"\nOr begin a new hunt: {mended}"
+                    again = command_to_run(replace(self.setup.settings, flags=flags), self.history.path)
+                    own = f"\nOr begin a new hunt: {again}"
                 failure.advice = f"{failure.advice}\nWhat was measured is kept; go on with: {self._again}{own}".strip()
                 raise failure from failure.__cause__
         return None

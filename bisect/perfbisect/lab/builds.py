@@ -26,8 +26,10 @@ from perfbisect.host.protocol import Host
 from perfbisect.lab import Steps
 from perfbisect.lab.build import build_store, checkout, links, pipeline, prebuilt
 from perfbisect.lab.build.candidates import BuildsMade, Candidates, LabHost
-from perfbisect.lab.build.log_parser import COMPILE
+from perfbisect.lab.build.known_errors import KnownFailure
+from perfbisect.lab.build.log_parser import COMPILE, Progress
 from perfbisect.lab.build.plan import BuildContext, Built
+from perfbisect.lab.build.remedies import mend
 from perfbisect.lab.guarded_lab import RetryPolicy, enough_space
 from perfbisect.lab.training import Trainer
 from perfbisect.lab.upkeep import tidy
@@ -133,34 +135,34 @@ class BuildSite:
         return True
 
     def _build(self, candidate: int) -> Generator[LabEvent, None, bool]:
-        began = time.monotonic()
+        began, sha = time.monotonic(), self.candidates.commits[candidate]
         with self.place.only_builds or nullcontext():
             context = yield from self._open(candidate)
         assert self._retry
         yield from self._announce(candidate)
         while True:
             try:
-                with closing(
-                    pipeline.build(context, self.candidates.commits[candidate], self.place.shared)
-                ) as building:
-                    steps = Steps(building)
-                    for step in steps:
-                        yield (
-                            step
-                            if isinstance(step, Warned)
-                            else BuildProgress(candidate, step.done, step.total, step.stage)
-                        )
-                yield from self._keep(candidate, steps.result)
+                building = pipeline.build(context, sha, self.place.shared)
+                yield from self._keep(candidate, (yield from self._shown(candidate, building)))
             except JobLost as lost:
                 yield (event := self._retry.lost(candidate, lost, "compile", began))
                 if not isinstance(event, Warned):
                     return False
             except BuildFailed as failure:
+                if isinstance(failure, KnownFailure) and self.made.tries_remedies(candidate, failure):
+                    yield from self._shown(candidate, mend(context, sha, failure))
                 yield self._retry.failed(candidate, failure, began)
                 return False
             else:
                 self._retry.succeeded()
                 return True
+
+    def _shown(self, candidate: int, building: Generator[Progress | Warned, None, T]) -> Generator[LabEvent, None, T]:
+        steps = Steps(building)
+        with closing(building):
+            for step in steps:
+                yield step if isinstance(step, Warned) else BuildProgress(candidate, step.done, step.total, step.stage)
+        return steps.result
 
     def _started(self, candidate: int) -> BuildStarted:
         return BuildStarted(candidate, self.candidates.describe(self.candidates.commits[candidate]))

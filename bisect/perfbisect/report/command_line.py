@@ -62,6 +62,7 @@ def _options(settings: Settings) -> Iterator[tuple[str, ...]]:
     flags = {
         "--first-parent": settings.first_parent,
         "--retry-failed": settings.retry_failed,
+        "--no-remedies": not settings.remedies,
         "--all": policy.all_steps,
         "--no-explain": not settings.explain,
         "--no-layouts": not policy.layouts,

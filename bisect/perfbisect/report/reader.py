@@ -186,7 +186,7 @@ class Reader:
         def qps_of(step: Step) -> Interval | None:
             return effect_of(state, step, "qps", hosts, settings.prior.host_classes)
 
-        return sentences(verdict, self.candidate, settings.metric, state.system, qps_of)
+        return *sentences(verdict, self.candidate, settings.metric, state.system, qps_of), *state.remedy
 
     def commit(self, sha: str) -> Commit:
         """A commit as far as it is known, with texts that are safe to print."""

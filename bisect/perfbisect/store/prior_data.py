@@ -47,6 +47,7 @@ WHERE builder = :builder AND variant = :variant AND origin IS NULL AND {built_fo
   AND stage IN ('configure', 'compile', 'install')
   AND seconds > 0 -- 0 for failures that a hunt took over from earlier ones
   AND coalesce(iif(json_valid(hunts.settings), json_extract(hunts.settings, '$.build_hash'), NULL), '') = :build_hash
+  AND NOT EXISTS (SELECT 1 FROM events WHERE events.session_id = skips.session_id AND events.kind = 'Remedied') -- options have changed
   AND NOT EXISTS (
     SELECT 1 FROM builds JOIN hunts others ON others.id = builds.session_id
     WHERE builds.commit_hash = skips.commit_hash AND builds.at > skips.at

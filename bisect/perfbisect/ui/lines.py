@@ -39,6 +39,7 @@ from perfbisect.core.domain.events import (
     PairingChosen,
     Planned,
     Profiled,
+    Remedied,
     RunFinished,
     Unexplained,
     Warned,
@@ -46,7 +47,7 @@ from perfbisect.core.domain.events import (
 from perfbisect.core.domain.metrics import comparable, shown, shown_metric, unit
 from perfbisect.core.domain.orders import Decision, Measure
 from perfbisect.core.explain.profiles import COUNTED
-from perfbisect.core.inference.hunt_state import is_of_build
+from perfbisect.core.inference.observations import is_of_build
 from perfbisect.ui.stream import put
 from perfbisect.ui.trial import TrialView, recalled_session
 from perfbisect.ui.view_model import REPORT, Report, Row, Running, TimedEvent, ViewModel, update
@@ -78,6 +79,8 @@ def texts(view: ViewModel, event: Event) -> Iterator[str]:
             yield f"{'resumed' if event.resumed else 'hunt':9} {hunt(event)}"
         case MetricChosen(why=why):
             yield f"{'metric':9} {why}"
+        case Remedied():
+            yield f"{'remedied':9} {event.why}: all builds are made with that, and readings stay where the binary does"
         case PairingChosen(why=why):
             yield f"{'pairing':9} {why}"
         case Warned(text, advice):
@@ -116,9 +119,8 @@ def texts(view: ViewModel, event: Event) -> Iterator[str]:
             yield f"{'reason':9} {view.why or 'Nothing of the workload can be measured for it.'}"
             yield f"{'':9} {view.report_hint}"
         case HuntEnded(verdict):
-            for place, sentence in enumerate(
-                sentences(verdict, view.commit, view.metric, view.state.system, view.qps_of)
-            ):
+            said = sentences(verdict, view.commit, view.metric, view.state.system, view.qps_of)
+            for place, sentence in enumerate((*said, *view.state.remedy)):
                 yield f"{'' if place else 'verdict':9} {sentence}"
             if event.reason_follows:
                 yield f"{'':9} Its reason follows. Ctrl-C ends that, and the verdict stands."

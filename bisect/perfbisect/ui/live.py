@@ -13,7 +13,7 @@ from rich.text import Text
 
 from perfbisect.clock import CLOCK
 from perfbisect.core.domain.events import HuntEnded
-from perfbisect.core.inference.hunt_state import is_of_build
+from perfbisect.core.inference.observations import is_of_build
 from perfbisect.ui.screen import lines
 from perfbisect.ui.trial import TrialView, recalled_session
 from perfbisect.ui.trial import picture as picture_of_trial

@@ -265,7 +265,7 @@ def verdict(view: ViewModel, room: int) -> list[Text]:
         return []
     texts = sentences(view.state.verdict, view.commit, view.hunt.metric, view.state.system, view.qps_of)
     lines: list[Text] = []
-    for place, text in enumerate(texts):
+    for place, text in enumerate((*texts, *view.state.remedy)):
         begin = "    " if text.startswith("  ") else ""  # of further lines
         lines += [Text(line, "" if place else "bold") for line in folded(text, room, begin, 9)]
     lines += [Text(line) for line in folded(view.why, room, "", 9)] if view.why else []

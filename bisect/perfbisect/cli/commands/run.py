@@ -96,6 +96,10 @@ history of its own. Exit status then: the highest of theirs.
 @click.option("--dry-run", is_flag=True, help="Print the commands for both ends without running them.")
 @click.option("--first-parent", is_flag=True, help="Follow only the first parent of merges.")
 @click.option("--skip", metavar="REV|A..B", multiple=True, help="Leave out commits known to be broken. Repeatable.")
+@click.option(
+    "--remedies/--no-remedies", default=True, show_default=True,
+    help="Try a header or -Wno-error where it mends builds that a younger compiler refuses.",
+)  # fmt: skip
 @click.option("--retry-failed", is_flag=True, help="Build commits again that failed in earlier hunts.")
 @how_options
 @waiting_option
@@ -205,5 +209,8 @@ def requested_settings(build: tuple[str, ...], command: str | None, **options: A
         programs=options["program"],
         policy=policy,
         quick=None if command is None else Quick(command, None if builder else build, **patterns),
-        **{name: options[name] for name in ("good", "bad", "workload", "first_parent", "retry_failed", "explain")},
+        **{
+            name: options[name]
+            for name in ("good", "bad", "workload", "first_parent", "retry_failed", "explain", "remedies")
+        },
     )

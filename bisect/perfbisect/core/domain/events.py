@@ -16,7 +16,7 @@ from perfbisect.core.domain.facts import (
     SkipFacts,
 )
 from perfbisect.core.domain.orders import ALL_FREE, Decision, Fleet, Interval, Purpose, Verdict
-from perfbisect.core.domain.settings import TrialRequest
+from perfbisect.core.domain.settings import Flags, TrialRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +93,19 @@ class MetricChosen:
 
     metric: str
     why: str  # a sentence
+
+
+@dataclass(frozen=True, slots=True)
+class Remedied:
+    """From here on everything is built with further options: what was measured counts only where the binary stays the same."""
+
+    flags: Flags  # with those of the user
+    why: str  # a sentence without its end
+
+    @property
+    def sentence(self) -> str:
+        """What was done."""
+        return f"{self.why}: everything was built with that."
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,4 +305,14 @@ LabEvent = (
     | ExecutionStarted | RunFinished | Warned | Counted | Profiled | Planned | Unexplained | PairingChosen
 )  # fmt: skip
 Studied = Counted | Profiled | Planned | ChangedFunctions | Unexplained  # for the reason, after the verdict
-Event = HuntStarted | TrialStarted | MetricChosen | Decided | LabEvent | ChangedFunctions | HuntEnded | TrialEnded
+Event = (
+    HuntStarted
+    | TrialStarted
+    | MetricChosen
+    | Remedied
+    | Decided
+    | LabEvent
+    | ChangedFunctions
+    | HuntEnded
+    | TrialEnded
+)

@@ -167,6 +167,7 @@ class Settings:
     configure: tuple[str, ...] = ()  # options of its configure step, after those of the recipe
     programs: tuple[str, ...] = ()  # of --program: files of the build, each for the program of its name
     flags: Flags = Flags()
+    remedies: bool = True  # try what mends a known error of a build
     # What --skip leaves out: REV or A..B as written → the same with full hashes
     skips: dict[str, str] = field(default_factory=dict)
     patches: tuple[Patch, ...] = ()  # of --patch

@@ -1,9 +1,7 @@
 """The state of a hunt, folded once from its events; views and reports read it. Pure.
 
 It is keyed by commit (full hash), not by candidate: a hunt may begin with a range of its own, to compare good with the
-merge base, and what was measured then stays known.
-
-``classify`` says on which side of the change a commit is, as far as a hunt has shown.
+merge base, and what was measured then stays known. ``classify`` says on which side of the change a commit is.
 """
 
 import math
@@ -29,6 +27,7 @@ from perfbisect.core.domain.events import (
     PairingChosen,
     Planned,
     Profiled,
+    Remedied,
     RunFinished,
     Studied,
     TrialEnded,
@@ -36,7 +35,7 @@ from perfbisect.core.domain.events import (
     Unexplained,
     Warned,
 )
-from perfbisect.core.domain.facts import BuildFacts, RunFacts, SkipFacts, hit_rate
+from perfbisect.core.domain.facts import LEFT_OUT, BuildFacts, RunFacts, SkipFacts, hit_rate
 from perfbisect.core.domain.orders import (
     SAME,
     Belief,
@@ -60,15 +59,10 @@ from perfbisect.core.inference.observations import (
     without_refused,
 )
 from perfbisect.core.inference.relative_speed import relative_speeds, step_ratio
+from perfbisect.core.inference.set_aside import SetAside
 
-MUTABLE = ("tested", "log", "studied", "in_flight", "cancelled", "warnings", "binaries", "since")
-
-
-def is_of_build(event: Event) -> bool:
-    """Whether it concerns a build, of which all hunts of a group know; not one whose run has failed."""
-    if isinstance(event, CandidateSkipped):
-        return event.facts.of_build
-    return isinstance(event, BuildStarted | BuildFinished)
+SURE = 0.95
+MUTABLE = ("tested", "log", "aside", "studied", "in_flight", "cancelled", "warnings", "binaries", "since")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +118,8 @@ class HuntState:
     node: dict[str, int] = field(default_factory=dict)  # commit → candidate
     tested: dict[str, Tested] = field(default_factory=dict)  # by commit, in order of time
     log: list[tuple[float, Logged]] = field(default_factory=list)  # what observations are made of, with its times
+    aside: SetAside = field(default_factory=SetAside)
+    remedy: tuple[str, ...] = ()  # what was done so that commits build: a sentence
     why_metric: str = ""  # a sentence, where `--metric auto` has chosen it
     pairing: PairingChosen | None = None  # where it was chosen how builds are compared
     warnings: dict[str, str] = field(default_factory=dict)  # text → advice
@@ -166,6 +162,12 @@ class HuntState:
                 self.why_metric, self.pairing = why, None
                 if self.started:
                     self.started = replace(self.started, metric=metric)
+            case Remedied():
+                self.remedy, self.belief, self.found, self.binaries = (event.sentence,), None, (), Binaries()
+                self.aside.take(self.log)
+                for sha, row in self.tested.items():
+                    skip = row.skip if row.skip and row.skip.stage == LEFT_OUT else None
+                    self.tested[sha] = replace(row, runs=(), skip=skip, same_as=None)
             case PairingChosen():
                 self.pairing = event
             case Warned(text, advice):
@@ -182,7 +184,8 @@ class HuntState:
             case BuildFinished(facts=build):
                 row = self.row(build.commit)
                 same = self.binaries.same_as(self._place(event), build) or row.same_as
-                self._log(at, event, replace(row, builds=(*row.builds, build), same_as=same))
+                runs = self.aside.give_back(build, self.log)
+                self._log(at, event, replace(row, builds=(*row.builds, build), runs=(*row.runs, *runs), same_as=same))
             case BuildCancelled(seconds=seconds):
                 self.cancelled.append(seconds)
             case CandidateSkipped(facts=skip):
@@ -340,9 +343,6 @@ def effect_of(
     each = [step_ratio(seen, len(state.commits) - 1, step.candidate, parent) for parent in step.parents]
     known = [ratio for ratio in each if ratio is not None]
     return min(known, key=lambda ratio: abs(math.log(ratio.middle))) if known and len(known) == len(each) else None
-
-
-SURE = 0.95
 
 
 class Classification(StrEnum):

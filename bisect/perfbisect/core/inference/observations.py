@@ -10,7 +10,14 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, PairingChosen, RunFinished
+from perfbisect.core.domain.events import (
+    BuildFinished,
+    BuildStarted,
+    CandidateSkipped,
+    Event,
+    PairingChosen,
+    RunFinished,
+)
 from perfbisect.core.domain.facts import LEFT_OUT, BuildFacts
 from perfbisect.core.domain.metrics import by_cpu_time, exact, find_metric, readable
 
@@ -66,6 +73,13 @@ class Skipped:
 
 
 Observation = Reading | Built | Skipped
+
+
+def is_of_build(event: Event) -> bool:
+    """Whether it concerns a build, of which all hunts of a group know; not one whose run has failed."""
+    if isinstance(event, CandidateSkipped):
+        return event.facts.of_build
+    return isinstance(event, BuildStarted | BuildFinished)
 
 
 Logged = BuildFinished | CandidateSkipped | RunFinished

@@ -12,10 +12,13 @@ from perfbisect.core.domain.settings import Patch
 from perfbisect.errors import BuildFailed, EnvironmentFailure, UsageError
 from perfbisect.host.protocol import Host
 from perfbisect.lab.build import pipeline
+from perfbisect.lab.build.known_errors import KnownFailure
 from perfbisect.lab.build.plan import BuildContext, Built
 from perfbisect.lab.build.shared_builds import SharedBuilds
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.repository.git import Repository
+
+ALIKE = 3  # candidates that fail for one reason, after which what mends it is tried
 
 
 class FairLock:
@@ -77,6 +80,7 @@ class Candidates:
     ends: Mapping[str, str] = field(default_factory=dict)  # commit → its name in a message: "the good end"
     prebuilt: Mapping[int, Built] = field(default_factory=dict)  # candidate → what needs no building
     patches: tuple[Patch, ...] = ()  # for each that they apply to
+    remedies: bool = False  # what mends a known error is tried
     is_range: bool = True  # nothing can be measured without the first and the last; otherwise each is independent
 
     def name(self, candidate: int) -> str:
@@ -116,6 +120,7 @@ class BuildsMade:
         self._earlier = known or {}
         self._earlier_places = places or {}
         self._tidied: set[str] = set()
+        self._failed: dict[str, set[int]] = {}  # class of a known error → candidates
         self._first: tuple[str, str, str] | None = None  # host, commit and key of one build, as the first host has it
 
     def place(self, candidate: int) -> str:
@@ -172,6 +177,14 @@ class BuildsMade:
                     it = f"{program} is {path} where not all of the tree builds ({one.facts.partial})"
                     return f"{it}, and {known[0] if known else program} elsewhere"
         return ""
+
+    def tries_remedies(self, candidate: int, failure: KnownFailure) -> bool:
+        """Whether what mends a failure is to be tried: of an end, and once so many candidates have failed alike."""
+        with self.lock:
+            alike = self._failed.setdefault(failure.known.name, set())
+            alike.add(candidate)
+            many = len(alike) == ALIKE or bool(self._candidates.end(candidate))
+            return self._candidates.remedies and many
 
     def has(self, candidate: int) -> bool:
         """Whether a candidate is built, and the host that has it is known; prebuilt ones have none."""

@@ -1,0 +1,47 @@
+"""What mends a known error is tried on the commit that fails; the hunt then goes on with it."""
+
+import shlex
+from collections.abc import Generator
+from dataclasses import replace
+
+import msgspec
+
+from perfbisect.core.domain.events import Remedied, Warned
+from perfbisect.errors import BuildFailed
+from perfbisect.lab.build.known_errors import KnownFailure
+from perfbisect.lab.build.log_parser import Progress
+from perfbisect.lab.build.pipeline import build
+from perfbisect.lab.build.plan import BuildContext
+
+MOST = 3  # builds: a compiler that stops at one header does not say that others are missing, too
+
+
+class Mended(Exception):
+    """A commit builds with further options, which all builds of its hunt get from here on: no failure."""
+
+    def __init__(self, event: Remedied) -> None:
+        super().__init__(event.why)
+        self.event = event
+
+
+def mend(context: BuildContext, sha: str, failure: KnownFailure) -> Generator[Progress | Warned]:
+    """Build a commit that fails for a known reason with what mends that. Raises Mended where it builds then."""
+    known, flags = failure.known, context.builder.flags
+    for _ in range(MOST):
+        more = flags.plus(known.flags)
+        if more == flags or not known.by_itself:
+            return
+        flags = more
+        yield Warned(
+            f"{sha[:10]} does not build for {known.name}: it is tried with {known.option}",
+            "--no-remedies tries nothing.",
+        )
+        try:
+            yield from build(replace(context, builder=msgspec.structs.replace(context.builder, flags=flags)), sha)
+        except KnownFailure as again:
+            known = again.known
+        except BuildFailed:
+            return
+        else:
+            options = shlex.join(word for option in flags.options for word in option)
+            raise Mended(Remedied(flags, f"{sha[:10]} does not build without {options}, for {failure.known.name}"))
