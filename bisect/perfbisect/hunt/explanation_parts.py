@@ -139,7 +139,7 @@ PARTS: tuple[Part, ...] = (
     # Where it can be counted exactly: this tells more code from everything else, and in which functions it is.
     Part(
         "instructions",
-        lambda _, events: partial(ExactCounts, events=counted_length(events)),
+        lambda seconds, events: partial(ExactCounts, events=counted_length(events), seconds=seconds),
         rounds=1,
         share=0.9,
         suits=lambda builder, workload, _: not obstacle(builder, workload),

@@ -49,12 +49,16 @@ LOOP = Workload(summary="", group="", command=["sh", "-c", "i=0; while [ $i -lt 
 
 
 def counted(
-    host: LocalHost, workload: Workload = LOOP, builds: tuple[int, ...] = (0, 1), events: int = 0
+    host: LocalHost,
+    workload: Workload = LOOP,
+    builds: tuple[int, ...] = (0, 1),
+    events: int = 0,
+    seconds: float = 30.0,
 ) -> list[LabEvent]:
     """The events of one turn of each build; with ``events`` as the length that an earlier session has found."""
     system = System("a commit", "key", host.root, Builder(summary="a shell", driver="command"))
     context = RunContext(host, HostEntry(name="here"), workload, lua.place(host, workload), perf=True)
-    study = ExactCounts(context, lambda: None, events)
+    study = ExactCounts(context, lambda: None, events, seconds)
     found: list[LabEvent] = []
     for build in builds:
         turn = Turn(build, 1, 1, 1, Purpose.EXPLAIN, left=1)
@@ -89,6 +93,15 @@ def test_all_builds_are_counted_with_one_length(host: LocalHost, monkeypatch: py
     again = counted(host, builds=(1,), events=123)
     assert [type(event) for event in again if not isinstance(event, ExecutionStarted | RunStarted)] == [Profiled]
     assert [event.operations for event in again if isinstance(event, ExecutionStarted)] == [123, 246]
+
+
+@pytest.mark.tools
+@pytest.mark.skipif(shutil.which("valgrind") is None, reason="no valgrind on this machine: apt-get install valgrind")
+def test_what_never_ends_under_valgrind_is_ended(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    version = host.run(["valgrind", "--version"]).stdout.strip()
+    monkeypatch.setattr(counting, "methods", lambda _: [version])
+    with pytest.raises(RunFailed, match="2 s"):
+        counted(host, replace(LOOP, command=["sleep", "1000"]), seconds=0.5)
 
 
 def test_perf_counts_no_functions(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,11 +113,15 @@ class CountedRunner(Study):
         return replace(facts, events=events, operations=operations, latency={}, samples=(), reported=None)
 
 
+LATE = 4.0  # threads that wait for each other in a loop never end under valgrind
+
+
 @dataclass
 class ExactCounts(Study):
     """Counts one run in a turn by function, with valgrind; and as a whole, unless perf does that."""
 
     events: int = 0  # the length of runs, from an earlier session; 0 until it is known
+    seconds: float = LONGEST  # that a run is thought to take; an execution is ended after ``LATE`` times as long
     by_perf: bool = False  # whether perf counts instructions, too
     runner: CountedRunner | None = None  # which keeps the length of runs: both builds have the same one
 
@@ -134,7 +138,9 @@ class ExactCounts(Study):
                 return
             self.by_perf = counting.PERF in methods
             counter = counting.counter(host, by, by_function=True)
-            self.runner = CountedRunner(replace(self.context, perf=False, counter=counter), self.succeeded, self.events)
+            workload = msgspec.structs.replace(self.context.workload, timeout=LATE * self.seconds)
+            context = replace(self.context, perf=False, counter=counter, workload=workload)
+            self.runner = CountedRunner(context, self.succeeded, self.events)
         for event in self.runner.visit(system, dataset, turn):
             if not isinstance(event, RunFinished):
                 yield event
