@@ -339,6 +339,17 @@ END
     assert yard.made(yard.commit(tree)).system == "autotools"
 
 
+def test_options_that_a_configure_script_of_a_subfolder_does_not_know(yard: RecordingYard) -> None:
+    """They are given to it, too."""
+    needs("autoreconf")
+    top = CONFIGURE_AC.replace("LT_INIT", "AM_MAINTAINER_MODE\nAC_CONFIG_SUBDIRS([sub])").replace(
+        "AC_CONFIG_MACRO_DIRS([m4])\n", ""
+    )
+    makefile = "bin_PROGRAMS = tool\ntool_SOURCES = main.c part.c\n"
+    sub = {"sub/configure.ac": "AC_INIT([sub], [1])\nAC_OUTPUT\n"}
+    yard.made(yard.commit(SOURCES | sub | {"configure.ac": top, "Makefile.am": makefile}))
+
+
 def test_options_reach_cmake_unharmed(yard: RecordingYard) -> None:
     needs("cmake")
     more = 'file(WRITE "${CMAKE_BINARY_DIR}/word" "${WORD}")\ninstall(FILES "${CMAKE_BINARY_DIR}/word" DESTINATION share)\n'

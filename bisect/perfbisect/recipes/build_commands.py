@@ -138,7 +138,9 @@ known=$("$source/configure" --help 2>/dev/null)
 for option in --disable-dependency-tracking --disable-silent-rules --disable-maintainer-mode; do
     case $known in *"$option"*) set -- "$option" "$@";; esac
 done
-case $known in *--disable-option-checking*) set -- --enable-option-checking=fatal "$@";; esac
+case $known in *--disable-option-checking*) # not for scripts of subfolders, which get the same options and know others
+    grep -q '^ *ac_subdirs_all=' "$source/configure" || set -- --enable-option-checking=fatal "$@";;
+esac
 exec "$source/configure" "$@"
 """
 

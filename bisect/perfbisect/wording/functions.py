@@ -13,6 +13,7 @@ from perfbisect.wording.text import listed, printable
 
 SAME = 1e-4  # share of all instructions below which a difference says nothing
 FEW = 0.05  # share of one of two reasons below which only the other is named
+MANY = 10.0  # times as much from which on no percentage is written
 TEN = 9.95  # instructions from which on they are written without decimals
 SURE = 5.0  # standard errors from which on a difference needs no word of doubt
 NAMED = 3  # functions, and groups of them, in a sentence
@@ -75,7 +76,9 @@ def of_counts(found: Explanation) -> Iterator[str]:
         for row in found.counts
         if row.difference * total > 0 and beyond(row) and not row.partner and row.function != OTHERS
     ]
-    shown = [row for row in telling if row is telling[0] or (row.part >= SMALL and (own(row) or row.below))][:NAMED]
+    explained = [row for row in telling if row.part >= FEW and (own(row) or row.below)]
+    first = [*telling[:1], *explained[:1]]  # many may have a little each
+    shown = [row for row in telling if row in first or (row in explained and row.part >= SMALL)][:NAMED]
     for row in shown:
         yield executes(row, found, one.lower())
 
@@ -86,6 +89,8 @@ def executes(row: FunctionRow, found: Explanation, one: str) -> str:
     more = f"{size(row.difference)}{doubt} {'more' if row.difference > 0 else 'fewer'} instructions {one}"
     if row.parent <= 0:
         more = f"{size(row.difference)} instructions {one}, and none before"
+    elif row.culprit >= MANY * row.parent:
+        more += f" (×{size(row.culprit / row.parent)})"
     else:
         more += f" ({'+' if row.difference > 0 else '−'}{percent(abs(row.difference) / row.parent)})"
     why = because(row, replace(found, functions=found.counts))
@@ -103,7 +108,8 @@ def as_often(row: FunctionRow) -> str:
     each = math.log(row.culprit / row.parent) - often
     if abs(often) <= FEW * abs(each):
         return ", called as often"
-    times = f"{row.calls[1] / row.calls[0]:.1f} times as often"
+    ratio = row.calls[1] / row.calls[0]
+    times = f"{decimals(ratio, 0 if ratio >= MANY else 1)} times as often"
     less = f"{percent(abs(math.expm1(often)))} {'more' if often > 0 else 'less'} often"
     called = f", called {less if abs(often) < 1 / 3 else times}"
     if abs(each) <= FEW * abs(often):
