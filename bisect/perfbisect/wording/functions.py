@@ -7,7 +7,7 @@ from dataclasses import replace
 from perfbisect.core.domain.metrics import INSTRUCTIONS
 from perfbisect.core.explain.evidence import Cause, Explanation, FunctionRow
 from perfbisect.core.explain.functions import BEYOND, OTHERS, part_error, whole
-from perfbisect.core.explain.profiles import same, short
+from perfbisect.core.explain.profiles import COUNTED, same, short
 from perfbisect.wording.quantities import decimals, figure, percent, share
 from perfbisect.wording.text import listed, printable
 
@@ -32,9 +32,9 @@ def sentences(found: Explanation) -> tuple[str, ...]:
     Of a commit that waits longer, first where it waits. Profiles are of times: what they say of a count is only what the
     functions cost that the commit changes.
     """
-    counted = tuple(of_counts(found))
     if found.metric == INSTRUCTIONS:
-        return (*counted, *costs_of_changed(found, " ".join(counted)))
+        said = tuple(of_counts(found))
+        return (*said, *costs_of_changed(found, " ".join(said)))
     waits = waits_of(found)
     total, spread = whole(waits)
     longer = [row for row in waits if row.difference > 0 and beyond(row) and row.function != OTHERS]
@@ -43,7 +43,8 @@ def sentences(found: Explanation) -> tuple[str, ...]:
     )
     kinds = [row for row in found.kinds_of_waits if waiting and row.difference > 0 and beyond(row)]
     waiting += [f"The longer waiting is for {row.function}: {interval(row)} µs an operation." for row in kinds[:1]]
-    said = (*waiting, *of_cpu(found), *counted)
+    said = (*waiting, *of_cpu(found))
+    said += tuple(of_counts(found, " ".join(said)))
     return (*said, *costs_of_changed(found, " ".join(said)))
 
 
@@ -61,8 +62,11 @@ def costs_of_changed(found: Explanation, said: str = "") -> Iterator[str]:
         yield f"This commit changes {listed(shares[:NAMED])}."
 
 
-def of_counts(found: Explanation) -> Iterator[str]:
-    """The functions that execute more instructions or fewer: the one with most of the difference, and those of the commit."""
+def of_counts(found: Explanation, said: str = "") -> Iterator[str]:
+    """The functions that execute more instructions or fewer: the one with most of the difference, and those of the commit.
+
+    What the commit has to do with them is left out where that was ``said``.
+    """
     total, spread = whole(found.counts)
     before = sum(row.parent for row in found.counts)
     one = f"{'A run' if found.whole_runs else 'An operation'}"
@@ -80,10 +84,13 @@ def of_counts(found: Explanation) -> Iterator[str]:
     first = [*telling[:1], *explained[:1]]  # many may have a little each
     shown = [row for row in telling if row in first or (row in explained and row.part >= SMALL)][:NAMED]
     for row in shown:
-        yield executes(row, found, one.lower())
+        yield executes(row, found, one.lower(), said)
+    if not telling:
+        counts = replace(found, functions=found.counts, unit=COUNTED)
+        yield from moved(counts, "loss" if total > 0 else "gain", "")
 
 
-def executes(row: FunctionRow, found: Explanation, one: str) -> str:
+def executes(row: FunctionRow, found: Explanation, one: str, said: str) -> str:
     """How many more instructions a function executes in ``one``, whether because of more calls or longer ones, and why."""
     doubt = f" (±{size(float(f'{1.96 * row.error:.2g}'))})" if 1.96 * row.error >= FEW * abs(row.difference) else ""
     more = f"{size(row.difference)}{doubt} {'more' if row.difference > 0 else 'fewer'} instructions {one}"
@@ -96,6 +103,8 @@ def executes(row: FunctionRow, found: Explanation, one: str) -> str:
     why = because(row, replace(found, functions=found.counts))
     if not why and found.change_known:
         why = ", which this commit does not change"
+    if f"{name(row)}{why}" in said:
+        why = ""
     inlined = f", inlined into {quoted(row.into)}" if row.into else ""
     return f"{name(row)}{inlined}{why}{',' if inlined or why else ''} executes {more}{as_often(row)}."
 

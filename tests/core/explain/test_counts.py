@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from counted import profile
 from perfbisect.core.domain.events import ChangedFunctions, Event, Profiled
 from perfbisect.core.domain.facts import ChangeFacts, ProfileFacts, RunFacts
 from perfbisect.core.explain.counts import CALLS, counts_of
@@ -152,6 +153,31 @@ def test_longer_calls_and_more_of_them_are_told_apart(
         sum((PARENT | costs).values()) - sum(PARENT.values())
     )
     assert not found.functions, "profiles of time are another table"
+
+
+def test_what_was_said_of_a_function_is_not_said_again() -> None:
+    times = [Profiled(1, profile(commit, {("main", "hash"): n})) for commit, n in (("p", 5000), ("c", 9000))]
+    events = [
+        *times,
+        counted("p", PARENT, CALLS_BEFORE),
+        counted("c", PARENT | {"hash": 440.0}, CALLS_BEFORE),
+        ChangedFunctions(1, ChangeFacts("c", "p", ("hash",), files=1)),
+    ]
+    of_time, of_counts = sentences(explanation(events, "p", "c"))
+    assert of_time.endswith(" of the loss is in `hash`, which this commit changes.")
+    assert of_counts == "`hash` executes 40 more instructions an operation (+10 %), called as often."
+
+
+def test_a_function_of_another_name_that_executes_more() -> None:
+    events = [
+        counted(commit, {"main": 100.0, name: cost}, {})
+        for commit, name, cost in (("p", "old", 4e3), ("c", "new", 4.2e3))
+    ]
+    [said] = sentences(explanation(events, "p", "c"))
+    assert (
+        said
+        == "100 % of the loss is left in `new`, to which the cost of `old` moved (4,000 instructions an operation)."
+    )
 
 
 def test_parts_of_one_function_do_not_call_it() -> None:
