@@ -166,7 +166,7 @@ def test_one_per_cent_more_instructions_are_named_whatever_time_hides(
         assert chosen.why.startswith(
             "The metric is instructions/o from here on, which shows a rise of 1.0 %, where runs"
         )
-        assert " of good, does not show it." in chosen.why
+        assert " of good, is not enough to find it." in chosen.why
         counted = [commit for commit, exact in runs_in(log) if exact]
         assert len(counted) <= 16
         stored = history.settings(log.hunt)

@@ -205,7 +205,7 @@ def _listed(line: str, left: re.Match[str], right: re.Match[str]) -> bool:
 
 def changed_over(shown: Shown, usual: str, time: Interval) -> str:
     """That a hunt goes on by instructions."""
-    seen = f"{metric_title(usual)}, of which bad has {ratio(time)} of good, does not show it"
+    seen = f"{metric_title(usual)}, of which bad has {ratio(time)} of good, is not enough to find it"
     return f"The metric is {INSTRUCTIONS} from here on, which shows {shown_by(shown)}; {seen}."
 
 
