@@ -112,3 +112,10 @@ def test_without_remedies_and_for_other_errors_the_option_is_said(tmp_path: Path
     assert f"For a standard header that is missing: {OPTION}." in ended.stderr
     assert "Or begin a new hunt: bisect run v0 v15 --build make" in ended.stderr
     assert f"{OPTION} --no-remedies --no-explain" in ended.stderr.replace("\n", " ")
+
+
+def test_what_does_not_mend_is_said_with_the_error_that_follows(tmp_path: Path) -> None:
+    old = Old(tmp_path, range(12, COMMITS), "uint64_t first(void); typedef absent")
+    ended = bisect(*old.words("--build", "make"))
+    assert ended.returncode == 4
+    assert f"with {OPTION}: {old.hashes[-1][:10]} does not compile" in ended.stdout

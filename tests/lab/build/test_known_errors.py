@@ -83,6 +83,18 @@ def test_an_error_of_this_compiler_is_known_and_its_option_mends_it(tmp_path: Pa
 
 
 @pytest.mark.tools
+def test_a_library_that_is_named_before_its_users(tmp_path: Path) -> None:
+    (tmp_path / "a.c").write_text(
+        "double fmax(double, double);\nint main(int c, char **v) { return fmax(c, 2.5 * c); }\n"
+    )
+    argv = ["gcc", "-fno-builtin", "-Wl,--as-needed", "-lm", "a.c"]
+    log = read(subprocess.run(argv, check=False, cwd=tmp_path, capture_output=True, text=True).stderr)
+    assert log.known
+    assert (log.known.option, log.known.by_itself) == ("--ldflags -lm", False)
+    subprocess.run([*argv, *log.known.flags.ldflags.split()], check=True, cwd=tmp_path)
+
+
+@pytest.mark.tools
 def test_a_variable_that_two_files_define(tmp_path: Path) -> None:
     for name in ("a.c", "b.c"):
         (tmp_path / name).write_text("int common;\nint main_of_" + name[0] + ";\n")

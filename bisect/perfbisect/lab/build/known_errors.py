@@ -101,6 +101,10 @@ _TABLE: tuple[tuple[str, Known], ...] = (
     (r"\[-W(?:c\+\+11-)?(narrowing)\]", Known("narrowing conversions", Flags(cxxflags="-Wno-narrowing"))),
     (r": multiple (definition) of [`']", Known("variables that several files define", Flags("-fcommon"))),
     (
+        r": undefined reference to [`']((?:a?(?:sin|cos|tan)h?|atan2|ceil|exp2?|floor|fmax|fmin|fmod|log(?:2|10)?|pow|round|sqrt)f?)'",
+        Known("libm, which is named before its users or not at all", Flags(ldflags="-lm")),
+    ),
+    (
         r"\b((?:evp|rsa|dsa|dh|bignum|hmac|x509)_\w{0,30}st\b|FIPS_mode|ERR_GET_FUNC|EVP_MD_CTX_(?:create|cleanup|init)\b)",
         Known("OpenSSL 3 in place of an older one", other="--host NAME, a host with OpenSSL 1.1"),
     ),
@@ -136,8 +140,8 @@ def known_error(line: str) -> Known | None:
                 return _missing(c if of_c else cxx, of_c)
     for pattern, known in _PATTERNS:
         if found := pattern.search(line):
-            flags = Flags(known.flags.cflags.format(found[1]), known.flags.cxxflags.format(found[1]))
-            return replace(known, flags=flags)
+            cflags, cxxflags = (flags.format(found[1]) for flags in (known.flags.cflags, known.flags.cxxflags))
+            return replace(known, flags=replace(known.flags, cflags=cflags, cxxflags=cxxflags))
     return None
 
 

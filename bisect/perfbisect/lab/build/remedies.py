@@ -32,16 +32,17 @@ def mend(context: BuildContext, sha: str, failure: KnownFailure) -> Generator[Pr
         if more == flags or not known.by_itself:
             return
         flags = more
+        options = shlex.join(word for option in flags.options for word in option)
         yield Warned(
             f"{sha[:10]} does not build for {known.name}: it is tried with {known.option}",
             "--no-remedies tries nothing.",
         )
         try:
             yield from build(replace(context, builder=msgspec.structs.replace(context.builder, flags=flags)), sha)
-        except KnownFailure as again:
+        except BuildFailed as again:
+            yield Warned(f"with {options}: {again}", again.advice)
+            if not isinstance(again, KnownFailure):
+                return
             known = again.known
-        except BuildFailed:
-            return
         else:
-            options = shlex.join(word for option in flags.options for word in option)
             raise Mended(Remedied(flags, f"{sha[:10]} does not build without {options}, for {failure.known.name}"))
