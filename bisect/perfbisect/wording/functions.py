@@ -13,6 +13,7 @@ from perfbisect.wording.text import listed, printable
 
 SAME = 1e-4  # share of all instructions below which a difference says nothing
 FEW = 0.05  # share of one of two reasons below which only the other is named
+SMALLEST = 0.005  # of the calls of before, from which on a function is still called
 MANY = 10.0  # times as much from which on no percentage is written
 TEN = 9.95  # instructions from which on they are written without decimals
 SURE = 5.0  # standard errors from which on a difference needs no word of doubt
@@ -120,7 +121,7 @@ def as_often(row: FunctionRow) -> str:
     ratio = row.calls[1] / row.calls[0]
     times = f"{decimals(ratio, 0 if ratio >= MANY else 1)} times as often"
     less = f"{percent(abs(math.expm1(often)))} {'more' if often > 0 else 'less'} often"
-    called = f", called {less if abs(often) < 1 / 3 else times}"
+    called = f", called {less if often < 1 / 3 else times}" if ratio > SMALLEST else ", hardly called any more"
     if abs(each) <= FEW * abs(often):
         return f"{called}, each call as long as before"
     return f"{called}, each call {percent(abs(math.expm1(each)))} {'longer' if each > 0 else 'shorter'}"

@@ -80,15 +80,19 @@ def calls_of(runs: Sequence[ProfileFacts]) -> Calls:
 
 
 def above(rows: Sequence[FunctionRow], before: Calls, after: Calls) -> dict[Key, str]:
-    """The functions that the commit leaves as they are, and the changed one due to which each is called more or less often."""
+    """The functions that the commit leaves as they are, and the changed one due to which each is called more or less often,
+    by others than itself."""
     own = {(row.function, row.binary): row.function for row in rows if row.changed or row.inlined}
     found = dict(own)
     for _ in range(LEVELS):
         for key in sorted({*before, *after} - found.keys()):
             low, high = before.get(key, {}), after.get(key, {})
-            grown = {caller: high.get(caller, 0.0) - low.get(caller, 0.0) for caller in {*low, *high}}
+            grown = {caller: high.get(caller, 0.0) - low.get(caller, 0.0) for caller in {*low, *high} - {key}}
             total = sum(grown.values())
-            caller = max(sorted(found.keys() & grown.keys()), key=lambda one: grown[one] * total, default=None)
-            if caller and grown[caller] * total > MOSTLY * total**2 > 0:
-                found[key] = found[caller]
+            due: dict[str, float] = {}
+            for caller in sorted(found.keys() & grown.keys()):
+                due[found[caller]] = due.get(found[caller], 0.0) + grown[caller] * total
+            most = max(due, key=lambda one: due[one], default=None)
+            if most and due[most] > MOSTLY * total**2 > 0:
+                found[key] = most
     return {key: function for key, function in found.items() if key not in own}
