@@ -1,12 +1,15 @@
 """What a user gets wrong: one clear sentence, the right exit status, nothing begun."""
 
 import os
+import shlex
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from perfbisect.cli.main import HABITS, VERBS
+from perfbisect.cli.options.param_types import MINUTES, UNSPLIT
 from perfbisect.core.domain.settings import Policy, Settings
 from perfbisect.errors import UsageError
 from perfbisect.host.lock import hold
@@ -55,7 +58,7 @@ WRONG_OPTIONS = [  # option, value, what is said
     ("builder", "demoo", ["demoo", "'demo'"]),
     ("workload", "update-indx", ["update-indx", "update-index"]),
     ("host", "locl", ["locl", "local"]),
-    ("max-time", "soon", ["'soon' is not a duration; write 90s, 45m or 2h."]),
+    ("max-time", "soon", ["'soon' is not a duration; write 90s, 45m or 1h30m."]),
     ("warmup", "nan", ["'nan' is not a number of seconds"]),
     ("confidence", "150%", ["150%"]),
     ("confidence", "99.9%", ["'99.9%' is more than 99.5%, the highest probability that a verdict states."]),
@@ -194,6 +197,57 @@ def test_what_cannot_be_compared(repo: Path, tmp_path: Path, monkeypatch: pytest
         words = [*builds.split(), "--builder", "demo", "--workload", workload, "--repo", str(repo)]
         said = exits(3, "compare", *words)
         assert all(part in said for part in parts), said
+
+
+NEEDS_A_SHELL = [  # command, what only a shell understands, what to write in its place
+    ("./b > out", ">", "\"sh -c './b > out'\""),
+    ("./b && ./c", "&&", "\"sh -c './b && ./c'\""),
+    ("./b | tail", "|", "\"sh -c './b | tail'\""),
+    ("./b; ./c", ";", "\"sh -c './b; ./c'\""),
+    ("./b $HOME", "$HOME", """'sh -c '"'"'./b $HOME'"'"''"""),
+    ("./b *.db", "*", "\"sh -c './b *.db'\""),
+]
+
+
+@pytest.mark.parametrize(("command", "of_shells", "works"), NEEDS_A_SHELL)
+def test_what_only_a_shell_understands_is_said_before_anything_is_built(
+    repo: Path, command: str, of_shells: str, works: str
+) -> None:
+    for option, other in (("--run", []), ("--build", ["--run", "./x"])):
+        said = exits(3, "run", "v1.0", "v1.1", "--repo", str(repo), option, command, *other)
+        assert f"has {of_shells}, and is run without a shell. Write {works}, or quote" in said
+    again = shlex.split(works)[0]
+    assert shlex.split(again) == ["sh", "-c", command]
+    assert UNSPLIT.parse(again) == again
+
+
+@pytest.mark.parametrize("command", ["./b --filter=Scan.*", "./b 's/;/,/'", './b "a|b"', "./b {prefix}/x", r"./b \; x"])
+def test_what_a_shell_would_leave_alone_is_no_work_for_one(command: str) -> None:
+    assert UNSPLIT.parse(command) == command
+
+
+def test_ends_may_be_a_range_of_git(repo: Path) -> None:
+    for between in ("..", "..."):
+        said = exits(
+            0, "run", f"v1.0{between}v1.1", "--builder", "demo", "--workload", "scan", "--repo", str(repo), "--dry-run"
+        )
+        assert "v1.0" in said
+    for half in ("v1.0", "v1.0..", "..v1.1"):
+        assert "GOOD..BAD" in exits(3, "run", half, "--builder", "demo", "--workload", "scan", "--repo", str(repo))
+
+
+def test_the_habits_of_git_bisect_lead_to_the_verb() -> None:
+    for word, verb in HABITS.items():
+        assert f"There is no command '{word}'. What it does in git bisect is here: bisect {verb}" in exits(3, word)
+        assert verb.split()[0] in VERBS
+
+
+@pytest.mark.parametrize(
+    ("text", "minutes"),
+    [("90s", 1.5), ("35min", 35), ("1h30m", 90), ("90 s", 1.5), ("2h", 120), ("7", 7), ("1d", 1440)],
+)
+def test_durations_are_read_as_people_write_them(text: str, minutes: float) -> None:
+    assert MINUTES.parse(text) == pytest.approx(minutes)
 
 
 def test_a_suspicion_that_meets_no_commit_is_said(repo: Path) -> None:

@@ -49,6 +49,12 @@ VERBS: Mapping[str, str] = {
 LISTS = ("builders", "workloads", "hosts")  # in one module
 
 
+HABITS = {  # of git bisect, and what stands for them
+    "start": "run GOOD BAD", "good": "run GOOD BAD", "bad": "run GOOD BAD", "skip": "run GOOD BAD --skip REV",
+    "log": "show", "status": "history", "visualize": "report", "view": "report", "reset": "gc",
+}  # fmt: skip
+
+
 class Verbs(click.Group):
     """A group whose commands are imported when they are used."""
 
@@ -73,6 +79,8 @@ class Verbs(click.Group):
 
             near = get_close_matches(args[0], VERBS, 1)
             hint = f" Did you mean '{near[0]}'?" if near else ""
+            if args[0] in HABITS:
+                hint = f" What it does in git bisect is here: bisect {HABITS[args[0]]}"
             raise click.UsageError(f"There is no command '{args[0]}'.{hint}", ctx)
         return super().resolve_command(ctx, args)
 

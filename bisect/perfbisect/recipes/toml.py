@@ -23,6 +23,7 @@ Table = dict[str, Any]
 Shape = TypeVar("Shape", bound=msgspec.Struct)
 
 DEPTH = 32  # levels of tables and lists
+MOST_LISTED = 12  # names in a message
 PASSWORD = re.compile(r"//.*@")  # and user names in addresses
 WORDS = {"Str": "text", "Int": "a whole number", "Float": "a number", "Bool": "true or false", "List": "a list",
          "Dict": "a table", "Struct": "a table"}  # fmt: skip
@@ -198,14 +199,24 @@ def merged(below: object, above: object) -> Any:
 
 
 def hint(word: str, known: Iterable[str]) -> str:
-    """A sentence with the known word most similar to ``word``; "" when none is similar."""
-    near = get_close_matches(word, list(known), 1)
-    return f" Did you mean '{near[0]}'?" if near else ""
+    """A sentence with the three known words most similar to ``word``; "" when none is similar."""
+    near = [f"'{each}'" for each in get_close_matches(word, [*dict.fromkeys(known)], 3)]
+    return f" Did you mean {' or '.join(filter(None, (', '.join(near[:-1]), near[-1])))}?" if near else ""
 
 
 def listed(words: Iterable[str]) -> str:
     """The words in alphabetical order, for a sentence; "none" when there are none."""
     return ", ".join(sorted(words)) or "none"
+
+
+def workloads_listed(whose: str, names: Iterable[str]) -> str:
+    """Advice on which workloads there are, or what lists them where they are too many for a message."""
+    every = {*names}
+    return (
+        f"Workloads{whose}: {listed(every)}."
+        if len(every) <= MOST_LISTED
+        else f"`bisect workloads` lists all {len(every)}{whose}."
+    )
 
 
 def to_toml(recipe: msgspec.Struct) -> str:

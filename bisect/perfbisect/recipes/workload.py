@@ -24,7 +24,7 @@ from perfbisect.recipes.builder_reader import variant_of
 from perfbisect.recipes.configuration import found_in, recipe_folders
 from perfbisect.recipes.output_pattern import check_pattern
 from perfbisect.recipes.placeholders import check_texts
-from perfbisect.recipes.toml import Location, convert, hint, listed, merged, read_table
+from perfbisect.recipes.toml import Location, convert, hint, listed, merged, read_table, workloads_listed
 
 EVENTS = "events"  # the arg that is a workload's length in operations: an option of sysbench, {events} in a command
 
@@ -209,7 +209,7 @@ def _called(name: str, driver: str, everything: Sequence[Workload]) -> Workload:
     elsewhere = f" The one of that name is for {listed({each.driver for each in named})}." if named else ""
     near = hint(name, names | {full_name(workload) for workload in fitting})
     raise RecipeError(
-        f"There is no workload '{name}' for {driver}.{elsewhere or near}", f"Workloads for {driver}: {listed(names)}."
+        f"There is no workload '{name}' for {driver}.{elsewhere or near}", workloads_listed(f" for {driver}", names)
     )
 
 
@@ -239,7 +239,7 @@ def choose_workloads(words: str, driver: str, given: str | Path = "") -> dict[st
             groups = {workload.group for workload in fitting}
             raise RecipeError(
                 f"There is no workload and no group '{word}' for {driver}.{hint(word, [*short, *groups])}",
-                f"Workloads for {driver}: {listed(set(short))}. Groups: {listed(groups)}.",
+                f"{workloads_listed(f' for {driver}', short)} Groups: {listed(groups)}.",
             )
         for name, each in (members or {word: _called(word, driver, everything)}).items():
             found.setdefault(full_name(each), (name, each))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from perfbisect.cli.options.common import say
-from perfbisect.cli.options.completion import builder_name, host_name, workload_name
+from perfbisect.cli.options.completion import builder_name, builder_option, host_name, workload_name
 from perfbisect.cli.options.measurement import builders_option, inventory_option, workloads_option
 from perfbisect.ui.stream import note
 from perfbisect.wording.text import printable
@@ -49,7 +49,7 @@ def builders(show: str | None, builders: Path | None) -> None:
     epilog="\b\nExamples:\n  bisect workloads\n  bisect workloads --builder demo\n  bisect workloads --show demo/update-index"
 )
 @click.option("--show", metavar="NAME", shell_complete=workload_name, help="Print one workload, complete, as TOML.")
-@click.option("--builder", metavar="NAME", shell_complete=builder_name, help="Only what this builder can run.")
+@builder_option("Only what this builder can run.")
 @builders_option
 @workloads_option
 def workloads(show: str | None, builder: str | None, builders: Path | None, workloads: Path | None) -> None:
@@ -78,13 +78,13 @@ def workloads(show: str | None, builder: str | None, builders: Path | None, work
 def chosen(name: str, known: "Iterable[Workload]") -> "list[Workload]":
     """Every workload called ``name``: several where systems share a workload."""
     from perfbisect.errors import RecipeError
-    from perfbisect.recipes.toml import hint, listed
+    from perfbisect.recipes.toml import hint, workloads_listed
     from perfbisect.recipes.workload import full_name
 
     found = [workload for workload in known if name in (workload.name, full_name(workload))]
     if not found:
         names = {workload.name for workload in known}
-        raise RecipeError(f"There is no workload '{name}'.{hint(name, names)}", f"Workloads: {listed(names)}.")
+        raise RecipeError(f"There is no workload '{name}'.{hint(name, names)}", workloads_listed("", names))
     return found
 
 

@@ -29,7 +29,7 @@ from perfbisect.cli.options.measurement import (
     settings_of,
     what_options,
 )
-from perfbisect.cli.options.param_types import BELOW, FACTOR, MEMBER, SUSPECT
+from perfbisect.cli.options.param_types import BELOW, FACTOR, MEMBER, SUSPECT, UNSPLIT
 from perfbisect.core.domain.settings import AUTO, Direction, Pairing, Quick, Settings
 from perfbisect.ui.stream import note
 
@@ -52,7 +52,7 @@ Examples:
   bisect run 8.0.28 8.0.29 --builder mysql --workload scan --notify ~/bin/mail-verdict
 
 \b
-GOOD and BAD are releases as the builder's tags spell them (8.0.28) or any git revision.
+GOOD and BAD are releases as the builder's tags spell them (8.0.28) or any git revision; or GOOD..BAD.
 --build and --run replace --builder and --workload: any repository, any command. The metric is
 the number that --rate or --cost finds in its output, by a pattern with one group or a path
 into JSON ($.result.ops); without them it is the duration of the command.
@@ -64,11 +64,11 @@ history of its own. Exit status then: the highest of theirs.
 
 @click.command(epilog=EPILOG)
 @click.argument("good")
-@click.argument("bad")
+@click.argument("bad", required=False)
 @builder_option("System to build.", default="")
 @several_workloads_option("What to run: a workload, or several, or groups, which share all builds.")
-@click.option("--build", metavar="COMMAND", multiple=True, help="Or a command that builds in the checkout. Repeatable.")
-@click.option("--run", "command", metavar="COMMAND", help="Or a command to measure, in the same folder.")
+@click.option("--build", type=UNSPLIT, multiple=True, help="Or a command that builds in the checkout. Repeatable.")
+@click.option("--run", "command", type=UNSPLIT, help="Or a command to measure, in the same folder.")
 @click.option("--rate", default="", metavar="PATTERN", help="Number in its output; higher is better.")
 @click.option("--cost", default="", metavar="PATTERN", help="Number in its output; lower is better.")
 @click.option("--operations", default="", metavar="PATTERN", help="Number of operations in its output. Default: one.")
@@ -124,6 +124,7 @@ def run(
 
     if in_batch:
         claim_in(in_batch, history)
+    options["good"], options["bad"] = ends_of(options["good"], options["bad"])
     every = resolved(requested_settings(**options), Direction(direction) if direction else None)
     alone = len(every) == 1
     lease = leasing_for(every[0], minutes=every[0].policy.max_minutes if alone else 0)
@@ -136,6 +137,16 @@ def run(
     with notifying(notify, history, note) as begun, lease:
         setups = HuntSetup.set_up(every, waiting)
         return say_failures(begin(setups, history, open_view(history, view), waiting, begun, in_batch), history)
+
+
+def ends_of(good: str, bad: str | None) -> tuple[str, str]:
+    """Both ends, also from git's A..B or A...B in place of the first. Raises UsageError where one is missing."""
+    if bad is not None:
+        return good, bad
+    good, _, bad = good.partition("...") if "..." in good else good.partition("..")
+    if not (good and bad):
+        raise click.UsageError("A range has two ends: bisect run GOOD BAD, or GOOD..BAD.")
+    return good, bad
 
 
 def resolved(requested: Settings, direction: Direction | None) -> tuple[Settings, ...]:

@@ -44,11 +44,16 @@ def _seconds(text: str) -> float:
     return seconds
 
 
+_UNITS = {"s": 1 / 60, "m": 1.0, "h": 60.0, "d": 1440.0}  # minutes
+_DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,12})?) ?(s|sec|m|min|h|d)")
+_DURATIONS = re.compile(rf"(?:{_DURATION.pattern} ?)+")
+
+
 def _minutes(text: str) -> float:
     from perfbisect.recipes.builder import LONGEST
 
-    unit = {"s": 1 / 60, "m": 1.0, "h": 60.0}.get(text[-1:])
-    minutes = number(text[:-1] if unit else text, "is not a duration; write 90s, 45m or 2h.") * (unit or 1)
+    parts = _DURATION.findall(text) if _DURATIONS.fullmatch(text) else [(text, "m")]
+    minutes = sum(number(size, "is not a duration; write 90s, 45m or 1h30m.") * _UNITS[unit[0]] for size, unit in parts)
     if not 0.001 <= 60 * minutes <= LONGEST:
         raise ValueError("is not a duration from a millisecond to 30 years.")
     return minutes
@@ -94,6 +99,21 @@ def _command(text: str) -> tuple[str, ...]:
         raise ValueError(f"cannot be run: {mistake}.") from mistake
 
 
+_QUOTED = re.compile(r"'[^']*'|\"(?:[^\"\\$`]|\\.)*\"|\\.")
+# What only a shell understands; of patterns, those in a word that is no option.
+_OF_SHELLS = re.compile(r"&&|\|\|?|[;<>`&]|\$(?:\w+|[({])|(?:(?<=\s)(?!-)[^\s=]*)[*?]")
+
+
+def _without_shell(text: str) -> str:
+    if found := _OF_SHELLS.search(_QUOTED.sub("_", text)):
+        inner = f"sh -c {shlex.quote(text)}"
+        works = shlex.quote(inner) if set('"$`\\!') & set(inner) else f'"{inner}"'
+        raise ValueError(
+            f"has {found[0].strip()}, and is run without a shell. Write {works}, or quote what is none of a shell's."
+        )
+    return text
+
+
 def _factor(text: str) -> float:
     if not 1 < (factor := number(text)) <= MOST_TIMES:
         raise ValueError(f"is not above 1 and at most {MOST_TIMES:,.0f}.")
@@ -124,6 +144,7 @@ MINUTES = Parsed("TIME", _minutes)  # a bare number means minutes
 BYTES = Parsed("SIZE", _bytes)  # as in hosts.toml
 SUSPECT = Parsed("PATH=WEIGHT", _suspect)  # the weight of the commits that touch the path
 ARG = Parsed("NAME=VALUE", _arg)  # of a workload; both as written
+UNSPLIT = Parsed("COMMAND", _without_shell)  # as written
 COMMAND = Parsed("COMMAND", _command)  # its arguments, split as a shell splits them; empty for none
 FACTOR = Parsed("FACTOR", _factor)
 BELOW = Parsed("PATH", _below)
