@@ -75,6 +75,13 @@ def test_functions_are_those_in_which_lines_differ(read: Read) -> None:
 
 
 @needs_ctags
+def test_functions_of_rust_end_before_the_next(read: Read) -> None:
+    before = "fn size() -> u32 {\n    1\n}\n\nstruct Page;\n\nimpl Page {\n    fn insert(&self) {\n        run(\n            2)\n    }\n}\n"
+    assert read({"a.rs": before}, {"a.rs": before.replace("2)", "3)")}).functions == ("Page::insert",)
+    assert read({"a.rs": before}, {"a.rs": before.replace("    1", "    4")}).functions == ("size",)
+
+
+@needs_ctags
 def test_new_removed_and_renamed_functions_are_changed(read: Read) -> None:
     found = read(
         {"page.c": PAGE},

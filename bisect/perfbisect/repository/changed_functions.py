@@ -16,7 +16,7 @@ import shutil
 import subprocess
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
@@ -38,6 +38,7 @@ LANGUAGES = {  # extension of a file → that of the language by which ctags rea
 CTAGS = ("--options=NONE", "--quiet=yes", "--recurse=no", "--links=no", "--sort=no", "--languages=C,C++,Rust,Go",
            "--kinds-C=fd", "--kinds-C++=fd", "--kinds-Rust=fPM", "--kinds-Go=f", "--output-format=json",
            "--fields=+neK", "-f", "-")  # fmt: skip
+UNKNOWN = 1 << 31  # a line
 UNNAMED = "__anon"  # the beginning of what ctags calls a lambda; its lines are also those of the function around it
 
 
@@ -119,9 +120,20 @@ def parsed(output: str, files: Mapping[str, str]) -> Mapping[str, Sequence[Defin
             continue
         scopes = [part for part in tag.get("scope", "").split("::") if part and not part.startswith(UNNAMED)]
         name, first = "::".join([*scopes, tag["name"].replace(" ", "")]), int(tag["line"])
-        function = Definition(name, first, int(tag.get("end", first)), tag["kind"] == "macro")
+        # Of Rust, ctags 5.9 does not say where a function ends: before the next one, then.
+        last = UNKNOWN if tag["path"].endswith(".rs") and tag["kind"] != "macro" else first
+        function = Definition(name, first, int(tag.get("end", last)), tag["kind"] == "macro")
         found[files[tag["path"]]].append(function)
-    return {path: sorted(each, key=lambda one: one.first) for path, each in found.items()}
+    return {path: ended(sorted(each, key=lambda one: one.first)) for path, each in found.items()}
+
+
+def ended(functions: Sequence[Definition]) -> Sequence[Definition]:
+    """The functions of a file, those whose end is unknown up to the next one."""
+    nexts = [*(one.first for one in functions[1:]), UNKNOWN]
+    return [
+        replace(one, last=max(one.first, after - 1)) if one.last == UNKNOWN else one
+        for one, after in zip(functions, nexts, strict=False)
+    ]
 
 
 FILES = 300  # source files of a change that are read, at most
