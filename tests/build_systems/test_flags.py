@@ -1,5 +1,7 @@
 """Options of the user for compilers, in small trees of every build system that set the same ones themselves."""
 
+import os
+import pwd
 import shutil
 import subprocess
 from dataclasses import replace
@@ -48,7 +50,29 @@ tool: main.o part.o other.o
 install: tool
 	install -D tool $(DESTDIR)$(PREFIX)/bin/tool
 """
+BUILD_RS = """\
+use std::{env, process::Command};
+fn main() {
+    let script = "$CC $CFLAGS -DC=1 -c part.c -o $OUT_DIR/part.o && ar rcs $OUT_DIR/libpart.a $OUT_DIR/part.o";
+    assert!(Command::new("sh").args(["-c", script]).status().unwrap().success());
+    println!("cargo:rustc-link-search=native={}", env::var("OUT_DIR").unwrap());
+    println!("cargo:rustc-link-lib=static=part");
+}
+"""
+CARGO = {
+    "Cargo.toml": '[package]\nname = "tool"\nversion = "0.1.0"\nedition = "2021"\nbuild = "build.rs"\n',
+    "build.rs": BUILD_RS,
+    "src/main.rs": 'extern "C" { fn part() -> i32; }\nfn main() { println!("{} 3 7 2", unsafe { part() }); }\n',
+    "part.c": "int part(void) { return C + 0 * sizeof(uint16_t); }\n",
+}
+GO = {
+    "go.mod": "module example.com/tool\n\ngo 1.18\n",
+    "cmd/tool/main.go": 'package main\n\n// #cgo CFLAGS: -DC=1\n// int part(void) { return C; }\nimport "C"\n'
+    'import "fmt"\n\nfunc main() { fmt.Println(C.part(), 3, 7, 2) }\n',
+}
 TREES = {
+    "cargo": CARGO,
+    "go": GO,
     "cmake": {"CMakeLists.txt": CMAKE},
     "meson": {"meson.build": MESON},
     "autotools": AUTOTOOLS,
@@ -77,14 +101,21 @@ def test_the_options_of_the_user_come_last_in_every_build_system(yard: Yard, tre
     if not shutil.which(needed := NEEDS.get(system, system)):
         pytest.skip(f"{needed} is not installed")
     sha = yard.git.commit(SOURCES | TREES.get(tree, TREES["make, g++"]))
-    changes = {"build": COMMANDS} if tree == "commands" else {}
-    built = yard.build(sha, flags=FLAGS, **changes)
+    rustup = Path(pwd.getpwuid(os.getuid()).pw_dir) / ".rustup"
+    builds = {"commands": COMMANDS, "cargo": Build(timeout=300.0, env={"RUSTUP_HOME": str(rustup)})}
+    if tree == "cargo" and not rustup.exists():
+        pytest.skip("cargo has no toolchain")
+    changes = {"build": builds[tree]} if tree in builds else {}
+    given = replace(FLAGS, cflags="-UC '-DC=1 + 1'") if tree == "go" else FLAGS  # go's own C takes no header
+    built = yard.build(sha, flags=given, **changes)
     assert yard.output(built.key, "bin/tool") == "2 3 7 2"
     loads = subprocess.run(
         ["readelf", "-d", yard.installed(built.key, "bin/tool")], capture_output=True, check=True
     ).stdout
     assert b"/of/the/user" in loads
-    assert built.flags == FLAGS.options
+    assert built.flags == given.options
+    if tree in ("cargo", "go"):  # the rest is C
+        return
     second = yard.build({"part.cpp": SOURCES["part.cpp"] + "int more;\n"}, flags=FLAGS, **changes)
     assert second.key != built.key
     assert second.cache_hits > 0 or tree == "commands", "the compiler is found as before"

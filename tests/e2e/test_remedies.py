@@ -23,7 +23,8 @@ artifacts = ["bench"]
 compile = [["sh", "-c", "cp -a {source}/. . && make CC={cc}"]]
 install = [["sh", "-c", "mkdir -p {prefix} && cp bench {prefix}"]]
 """
-OPTION = "--cflags '-include stdint.h'"
+HEADER = "--cflags '-include stdint.h'"
+OPTION = "--cflags '-include stdint.h -Werror=implicit-function-declaration'"
 
 
 class Old:
@@ -63,7 +64,7 @@ class Old:
             f" does not build without {OPTION}, for a standard header that is missing: everything was built with that."
         )
         assert OPTION in shown["again"]
-        assert shown["settings"]["flags"]["cflags"] == "-include stdint.h"
+        assert shown["settings"]["flags"]["cflags"] == "-include stdint.h -Werror=implicit-function-declaration"
 
 
 def test_an_end_that_misses_a_header_is_built_with_it_and_so_is_everything(tmp_path: Path) -> None:
@@ -74,7 +75,7 @@ def test_an_end_that_misses_a_header_is_built_with_it_and_so_is_everything(tmp_p
     flags = rows(
         old.history, "select distinct json_extract(body, '$.facts.flags') from events where kind = 'BuildFinished'"
     )
-    assert flags == [('[["--cflags","-include stdint.h"]]',)]
+    assert flags == [('[["--cflags","-include stdint.h -Werror=implicit-function-declaration"]]',)]
 
 
 def test_three_candidates_that_miss_a_header_are_enough_and_equal_builds_keep_their_readings(tmp_path: Path) -> None:
@@ -109,9 +110,23 @@ def test_without_remedies_and_for_other_errors_the_option_is_said(tmp_path: Path
     old = Old(tmp_path, range(12, COMMITS))
     ended = bisect(*old.words("--build", "make", "--no-remedies"))
     assert ended.returncode == 4
-    assert f"For a standard header that is missing: {OPTION}." in ended.stderr
+    assert f"For a standard header that is missing: {HEADER}." in ended.stderr
     assert "Or begin a new hunt: bisect run v0 v15 --build make" in ended.stderr
-    assert f"{OPTION} --no-remedies --no-explain" in ended.stderr.replace("\n", " ")
+    assert f"{HEADER} --no-remedies --no-explain" in ended.stderr.replace("\n", " ")
+
+
+def test_a_header_that_hides_what_a_source_asks_for_is_no_remedy(tmp_path: Path) -> None:
+    """A function of GNU is declared only where the source's own definition comes before every header."""
+    old = Old(tmp_path, range(12, COMMITS))
+    repo = Repo(tmp_path / "repo")
+    line = "#define _GNU_SOURCE\n#include <string.h>\nconst char *tail(const char *t) { return strchrnul(t, 'x'); }\n"
+    work = WORK.format(99, 3000, "uint64_t")
+    repo.write({"bench.c": line + USED, "work.h": work})
+    bad = repo.commit()
+    ended = bisect("run", "v0", bad, *old.words("--build", "make")[3:])
+    assert ended.returncode == 4
+    assert "it is tried with" in ended.stdout
+    assert "does not compile: work.h" in ended.stderr, "and not for what the trial lacked"
 
 
 def test_what_does_not_mend_is_said_with_the_error_that_follows(tmp_path: Path) -> None:

@@ -114,8 +114,8 @@ class HuntCourse:
         return HuntLabs(setup, self.log, self._before, self._held, self._locks)
 
     def _workers_of(self, setup: HuntSetup) -> WorkersFor:
-        """What works after a verdict, for which no budget counts."""
-        settings = replace(setup.settings, policy=setup.settings.policy.unlimited())
+        """What works after a verdict, for which no budget counts, by builds as they were."""
+        settings = replace(setup.settings, policy=setup.settings.policy.unlimited(), remedies=False)
         return self._labs_of(replace(setup, settings=settings)).workers
 
 

@@ -23,7 +23,7 @@ from perfbisect.lab import Steps
 from perfbisect.lab.build import archives, checkout, pipeline
 from perfbisect.lab.build.checkout import for_all
 from perfbisect.lab.build.plan import BuildContext, Phase, Plan, plan_for, present
-from perfbisect.lab.build.toolchain import Toolchain, cache_namespace, toolchain
+from perfbisect.lab.build.toolchain import COMPILERS, Toolchain, cache_namespace, toolchain
 from perfbisect.lab.measure import perf, visit
 from perfbisect.lab.servers import Service, System, configuration, placeholders, service_in
 from perfbisect.lab.training import SECONDS
@@ -119,7 +119,9 @@ def _build(request: ListingRequest, work: PurePosixPath, *plans: Plan) -> Iterat
         others = " or ".join(request.build_hosts)
         where = f"{where} on host {others}, which sends the result to host {request.host.name}"
     *before, plan = ((each, tuple(shell_words(argv) for _, argv in each.commands)) for each in plans)
-    yield Part("environment of the build", tuple(f"{name}={shell_word(value)}" for name, value in plan[0].env.items()))
+    env = [f"{name}={shell_word(value)}" for name, value in plan[0].env.items()]
+    env += [f'PATH="${COMPILERS}:$PATH"'] if COMPILERS in plan[0].env else []
+    yield Part("environment of the build", tuple(env))
     for _, counting in before:
         yield Part(f"build that counts what it executes, {where}", counting)
         names = listed([full_name(each) for each in request.training])

@@ -228,5 +228,6 @@ def candidates_of(plan: TrialSetup) -> Candidates:
         repository=plan.repository,
         describe=plan.describe,
         prebuilt=plan.prebuilt,
+        remedies=False,
         is_range=False,
     )

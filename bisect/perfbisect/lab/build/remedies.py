@@ -7,12 +7,15 @@ from dataclasses import replace
 import msgspec
 
 from perfbisect.core.domain.events import Remedied, Warned
+from perfbisect.core.domain.settings import Flags
 from perfbisect.errors import BuildFailed
 from perfbisect.lab.build.known_errors import KnownFailure
 from perfbisect.lab.build.log_parser import Progress
 from perfbisect.lab.build.pipeline import build
 from perfbisect.lab.build.plan import BuildContext
 
+# Included before a source can define _GNU_SOURCE, a header may leave functions undeclared that return pointers: never silently.
+DECLARED = Flags("-Werror=implicit-function-declaration")
 MOST = 3  # builds: a compiler that stops at one header does not say that others are missing, too
 
 
@@ -29,9 +32,10 @@ def mend(context: BuildContext, sha: str, failure: KnownFailure) -> Generator[Pr
     known, flags = failure.known, context.builder.flags
     for _ in range(MOST):
         more = flags.plus(known.flags)
-        if more == flags or not known.by_itself:
+        undone = "no-error=implicit-function" in known.flags.cflags and DECLARED.cflags in flags.cflags
+        if more == flags or undone or not known.by_itself:
             return
-        flags = more
+        flags = more.plus(DECLARED) if "-include" in known.flags.cflags else more
         options = shlex.join(word for option in flags.options for word in option)
         yield Warned(
             f"{sha[:10]} does not build for {known.name}: it is tried with {known.option}",
