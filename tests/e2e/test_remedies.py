@@ -24,7 +24,7 @@ compile = [["sh", "-c", "cp -a {source}/. . && make CC={cc}"]]
 install = [["sh", "-c", "mkdir -p {prefix} && cp bench {prefix}"]]
 """
 HEADER = "--cflags '-include stdint.h'"
-OPTION = "--cflags '-include stdint.h -Werror=implicit-function-declaration'"
+OPTION = "--cflags '-include stdint.h -Werror=int-conversion -Werror=int-to-pointer-cast'"
 
 
 class Old:
@@ -64,7 +64,10 @@ class Old:
             f" does not build without {OPTION}, for a standard header that is missing: everything was built with that."
         )
         assert OPTION in shown["again"]
-        assert shown["settings"]["flags"]["cflags"] == "-include stdint.h -Werror=implicit-function-declaration"
+        assert (
+            shown["settings"]["flags"]["cflags"]
+            == "-include stdint.h -Werror=int-conversion -Werror=int-to-pointer-cast"
+        )
 
 
 def test_an_end_that_misses_a_header_is_built_with_it_and_so_is_everything(tmp_path: Path) -> None:
@@ -75,7 +78,7 @@ def test_an_end_that_misses_a_header_is_built_with_it_and_so_is_everything(tmp_p
     flags = rows(
         old.history, "select distinct json_extract(body, '$.facts.flags') from events where kind = 'BuildFinished'"
     )
-    assert flags == [('[["--cflags","-include stdint.h -Werror=implicit-function-declaration"]]',)]
+    assert flags == [('[["--cflags","-include stdint.h -Werror=int-conversion -Werror=int-to-pointer-cast"]]',)]
 
 
 def test_three_candidates_that_miss_a_header_are_enough_and_equal_builds_keep_their_readings(tmp_path: Path) -> None:

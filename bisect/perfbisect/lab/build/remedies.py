@@ -14,8 +14,9 @@ from perfbisect.lab.build.log_parser import Progress
 from perfbisect.lab.build.pipeline import build
 from perfbisect.lab.build.plan import BuildContext
 
-# Included before a source can define _GNU_SOURCE, a header may leave functions undeclared that return pointers: never silently.
-DECLARED = Flags("-Werror=implicit-function-declaration")
+# A header that is included before a source can define _GNU_SOURCE may leave functions undeclared: these return an int then, and
+# half of what was a pointer.
+WHOLE = Flags("-Werror=int-conversion -Werror=int-to-pointer-cast")
 MOST = 3  # builds: a compiler that stops at one header does not say that others are missing, too
 
 
@@ -32,10 +33,10 @@ def mend(context: BuildContext, sha: str, failure: KnownFailure) -> Generator[Pr
     known, flags = failure.known, context.builder.flags
     for _ in range(MOST):
         more = flags.plus(known.flags)
-        undone = "no-error=implicit-function" in known.flags.cflags and DECLARED.cflags in flags.cflags
+        undone = "-Wno-error=int-" in known.flags.cflags and WHOLE.cflags in flags.cflags
         if more == flags or undone or not known.by_itself:
             return
-        flags = more.plus(DECLARED) if "-include" in known.flags.cflags else more
+        flags = more.plus(WHOLE) if "-include" in known.flags.cflags else more
         options = shlex.join(word for option in flags.options for word in option)
         yield Warned(
             f"{sha[:10]} does not build for {known.name}: it is tried with {known.option}",
