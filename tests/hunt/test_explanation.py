@@ -268,6 +268,16 @@ def test_counts_that_would_take_too_long_are_left_out_with_a_sentence(
     )
 
 
+def test_of_a_command_without_a_length_it_is_said_how_less_would_be_counted(
+    monkeypatch: pytest.MonkeyPatch, history: History
+) -> None:
+    monkeypatch.setattr(explanation, "has_length", lambda _: False)
+    lab = StudyLab(replace(COUNTERS, name="instructions", least=lambda *_: 2 * LEAST))
+    events = list(explained(monkeypatch, log_of(history, NAMES), lab))
+    [said] = [event.reason for event in events if isinstance(event, Unexplained)]
+    assert said.endswith("; with {events} in place of a number in the command, a short run would be enough")
+
+
 def timed(operations: int, clock: float | None, *, seconds: float = 2.0, switches: float | None = None) -> RunFinished:
     """A run of build 0; ``clock`` is its CPU time in milliseconds."""
     counters, system = {"task-clock": clock}, {"cs": switches}

@@ -16,6 +16,7 @@ from labs import BUILDER, FAST, SLOW, Open, lab_of, workload_of
 from perfbisect.core.domain.events import LabEvent, Profiled, Unexplained
 from perfbisect.core.domain.facts import ProfileFacts, RunFacts
 from perfbisect.core.domain.orders import Measure, Purpose, Share
+from perfbisect.core.explain.explanation import explanation
 from perfbisect.core.explain.profiles import RARE, UNKNOWN, Folded, fold, frames, read_frame
 from perfbisect.errors import EnvironmentFailure, NoSamples, RunFailed
 from perfbisect.host.local import LocalHost
@@ -102,6 +103,22 @@ def test_chains_of_a_server_and_of_cpp_are_whole_and_readable() -> None:
         assert "PostgresMain (postgres)" in chain
         assert not any(one == other == "[postgres]" for one, other in pairwise(chain))
     assert "shop::Store<shop::Item>::put" in callers(dict(recorded("cpp").stacks), "__memcmp_evex_movbe")
+
+
+@pytest.mark.tools
+def test_samples_of_instructions_of_a_server_have_intervals() -> None:
+    """A recorded output, as if its periods were instructions; of a build that executes 20 times as many in one function."""
+    folded, sampled = recorded("postgres"), Sampling("instructions:u", "dwarf")
+    stack = max(folded.stacks, key=lambda text: folded.stacks[text])
+    slow = replace(folded, stacks={**folded.stacks, stack: 20 * folded.stacks[stack]}, samples=8 + 19)
+    events = [
+        Profiled(node, profile(replace(FACTS, commit=commit), each, sampled))
+        for node, (commit, each) in enumerate((("p", folded), ("c", slow)))
+    ]
+    row = explanation(events, "p", "c").counts[0]
+    assert row.function == read_frame(frames(stack)[-1])[0]
+    assert row.difference == pytest.approx(19 * folded.stacks[stack] / FACTS.operations)
+    assert 0 < 1.96 * row.error < row.difference
 
 
 @pytest.mark.tools

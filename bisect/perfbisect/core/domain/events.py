@@ -278,7 +278,7 @@ class ChangedFunctions:
 
 @dataclass(frozen=True, slots=True)
 class Unexplained:
-    """A part of the explanation ("counters", "profiles", "plans", "functions") that cannot be measured, and why: one sentence."""
+    """A part of the explanation ("counters", "instructions", "plans", "functions" …) that cannot be measured, and why: one sentence."""
 
     part: str
     reason: str
