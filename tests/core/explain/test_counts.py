@@ -162,6 +162,16 @@ def test_longer_calls_and_more_of_them_are_told_apart(
     assert not found.functions, "profiles of time are another table"
 
 
+def test_what_is_inlined_into_a_function_that_is_called_more_often() -> None:
+    events = [
+        counted("p", PARENT, CALLS_BEFORE),
+        counted("c", PARENT | {"hash": 800.0, "hash mix": 400.0}, CALLS_BEFORE | {"insert hash": 4.0}),
+        ChangedFunctions(1, ChangeFacts("c", "p", ("insert",), files=1)),
+    ]
+    found = {row.function: row for row in explanation(events, "p", "c").counts}
+    assert (found["mix"].into, found["mix"].below, found["mix"].calls) == ("hash", "insert", None)
+
+
 def test_what_was_said_of_a_function_is_not_said_again() -> None:
     times = [Profiled(1, profile(commit, {("main", "hash"): n})) for commit, n in (("p", 5000), ("c", 9000))]
     events = [

@@ -54,17 +54,18 @@ def count_rows(
     rows = function_rows(parent, culprit, change, functions_in(both, inlined=True))
     stacks = [stack for run in both if not run.samples for stack in reversed([*run.stacks])]  # what costs most is last
     chains = [[key_of(each) for each in frames(stack)] for stack in stacks]
-    inlined = {inner: outer for chain in chains for (outer, _), inner in pairwise(chain)}
+    inlined = {inner: outer for chain in chains for outer, inner in pairwise(chain)}
     before, after = (calls_of(runs) for runs in (parent, culprit))
     changed = above(rows, before, after)
     called = {key: (sum(before.get(key, {}).values()), sum(after.get(key, {}).values())) for key in {*before, *after}}
-    keys = [(row.function, row.binary) for row in rows]
-    return tuple(
-        replace(row, into=inlined[key])
-        if key in inlined
-        else replace(row, calls=called.get(key), below=changed.get(key, row.below))
-        for key, row in zip(keys, rows, strict=True)
-    )
+
+    def with_calls(row: FunctionRow) -> FunctionRow:
+        key = row.function, row.binary
+        if outer := inlined.get(key):
+            return replace(row, into=outer[0], below=changed.get(outer, row.below))
+        return replace(row, calls=called.get(key), below=changed.get(key, row.below))
+
+    return tuple(map(with_calls, rows))
 
 
 def calls_of(runs: Sequence[ProfileFacts]) -> Calls:
