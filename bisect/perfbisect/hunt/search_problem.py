@@ -27,7 +27,7 @@ from perfbisect.core.inference.code_placement import with_counts
 from perfbisect.core.inference.observations import Logged, Observation, Reading, observations
 from perfbisect.core.inference.set_aside import SetAside
 from perfbisect.core.search.decide import decide_in, runs_of_one
-from perfbisect.core.search.situation import Situation, Spent
+from perfbisect.core.search.situation import Proposal, Situation, Spent
 from perfbisect.hunt.loop import Listed, Search, Workers, run
 from perfbisect.store.history import History
 from perfbisect.wording.quantities import percent
@@ -114,7 +114,8 @@ def outlook(problem: SearchProblem, decision: Decision, log: SavedLog) -> Warned
     """That the hunt will take very many runs, once its noise is known. It goes on all the same."""
     effect, noise = decision.belief.effect, decision.belief.noise
     order, runs = decision.order, [event.facts for _, event in log.entries if isinstance(event, RunFinished)]
-    if not isinstance(order, Measure) or not effect.known:
+    unseen = isinstance(decision, Proposal) and not decision.evidence  # nothing was measured in this way yet
+    if not isinstance(order, Measure) or unseen or not effect.known:
         return None
     if sum(bool(run.layout) is order.fresh and not run.counted for run in runs) < NOISE_KNOWN:
         return None
