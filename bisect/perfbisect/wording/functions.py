@@ -141,6 +141,16 @@ def explained_by_change(found: Explanation) -> bool:
     )
 
 
+def may_explain(found: Explanation, ratio: float) -> tuple[FunctionRow, ...]:
+    """The functions of the diff that may have half of the difference as far as noise shows; costs became ``ratio`` as large."""
+    expected = max(abs(whole(found.functions)[0]), abs(ratio - 1) * sum(row.parent for row in found.functions))
+    return tuple(
+        row
+        for row in found.functions
+        if (own(row) or row.below) and not found.counts and abs(row.difference) + 2 * row.error > expected / 2
+    )
+
+
 def size(difference: float) -> str:
     """How many instructions: 15, 0.33, 1,240."""
     return decimals(abs(difference), 0) if abs(difference) >= TEN else figure(abs(difference))

@@ -61,7 +61,13 @@ def sentences(found: Explanation) -> tuple[str, ...]:
 def nowhere(found: Explanation) -> Iterator[str]:
     """That no function of the diff explains a change of time, and what is excluded as its reason, with the figures."""
     out = [*excluded(found)]
-    if found.change_known and out and not found.plans and not functions.explained_by_change(found):
+    if not found.change_known or not out or found.plans or functions.explained_by_change(found):
+        return
+    slower = next((row.ratio.middle for row in found.counters if row.name == TIME), 1.0)
+    if rows := functions.may_explain(found, slower):
+        which = listed([functions.name(row) for row in rows[: functions.NAMED]])
+        yield f"Whether it is in {which} is hidden by the noise of the profiles."
+    else:
         moves = found.layouts is None and not any(each.cause is Cause.INSTRUCTIONS for each in found.classes)
         left = f" Not excluded: {FURTHER[Cause.LAYOUT]}, as no other layout was measured." if moves else ""
         yield f"No function of the diff explains it. Excluded: {listed(out)}.{left}"

@@ -431,6 +431,20 @@ def test_that_no_function_explains_it_is_an_answer(layouts: Layouts | None, tail
     assert "No function" not in " ".join(sentences(found))
 
 
+def test_a_function_of_the_diff_that_noise_may_hide_is_not_excluded() -> None:
+    parent, culprit = (
+        [changed(count, instructions=1.0, cycles=1.0, task_clock=1.0)] * 3 for count in (200_000, 190_000)
+    )
+    events = [
+        Profiled(1, profile("p", {("main", "scan"): 900, ("main", "hash"): 100})),
+        Profiled(1, profile("c", {("main", "scan"): 900, ("main", "hash"): 105})),
+        ChangedFunctions(1, ChangeFacts("c", "p", ("hash",), files=1)),
+    ]
+    even = Layouts(Interval(0.93, 0.95, 0.97), 12, 11)
+    said = sentences(explanation(events, "p", "c", (parent, culprit), replace(LOSS, layouts=even)))[-1]
+    assert said == "Whether it is in `hash` is hidden by the noise of the profiles."
+
+
 COUNT = re.compile(r" *([0-9][0-9,.]*)(?: msec)? +([A-Za-z][\w.-]+) .*#? .*?(?:\(([0-9.]+)%\))?$")
 SECONDS = re.compile(r" *([0-9.]+) \+- .* seconds time elapsed")
 
