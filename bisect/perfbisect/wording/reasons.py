@@ -54,6 +54,8 @@ def sentences(found: Explanation) -> tuple[str, ...]:
         exact = any(row.name == PER_INSTRUCTION for row in each.rows)
         what = "the time of an instruction" if exact else FURTHER[each.cause]
         further.append(what + (f" ({named(each.rows[0])})" if each.rows else ""))
+    if main and not (main[0].rows or main[0].detail) and functions.explained_by_change(found):
+        main = []  # profiles say why
     also = [f"In part also: {', '.join(further)}."] if further else []
     return (*plans, *map(sentence, main[:1]), *also, *functions.sentences(found), *nowhere(found))
 

@@ -16,6 +16,7 @@ from perfbisect.core.explain.evidence import (
     BACK,
     EXACT_GROUP,
     Cause,
+    Evidence,
     Explanation,
     FunctionRow,
     PlanRow,
@@ -393,6 +394,15 @@ def test_the_same_instructions_and_moved_counters_of_the_front_end_make_a_suspic
     assert placed(layouts=Layouts(even, 8, 4)) is Cause.LAYOUT
     own = FunctionRow("f", "engine", 1.0, 2.0, part=0.9, changed=True)
     assert placed((own,)) is Cause.MEMORY, "a function that the commit changes has the loss"
+
+
+def test_what_profiles_say_needs_no_counters() -> None:
+    loss = FunctionRow("f", "engine", 1000.0, 2000.0, error=10.0, part=1.0, changed=True)
+    nothing = Evidence(Cause.UNKNOWN, None, Sureness.POSSIBLE)
+    assert sentences(Explanation("p", "c", (nothing,)))[0].startswith("Nothing that was counted differs enough")
+    assert sentences(Explanation("p", "c", (nothing,), functions=(loss,), unit="us"))[0].endswith(
+        "`f`, which this commit changes."
+    )
 
 
 def test_another_plan_is_said_first() -> None:
