@@ -260,3 +260,30 @@ def test_builds_are_compared_at_the_same_time(repo: Path, tmp_path: Path) -> Non
     )
     assert len(beside) == 8
     assert len(set(beside)) == 4
+
+
+RATE = "echo rate $(({level} + $(od -An -N1 -tu1 /dev/urandom) / 32))\n"  # one of eight numbers
+
+
+def test_any_two_commits_of_any_repository_are_compared_by_one_command(
+    git: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a command in place of recipes; interrupted, it goes on. Its first line is the answer."""
+    monkeypatch.chdir(tmp_path / "repo")
+    for level in (1000, 800):
+        (tmp_path / "repo" / "bench").write_text(RATE.format(level=level))
+        git("add", ".")
+        git("commit", "-qm", "change")
+    command = ["--run", "sh bench", "--rate", "rate ([0-9]+)"]
+    words = ["compare", "HEAD~1", "HEAD", *command, "--pairing", "turns", "--visits", "4", "--runs", "2"]
+    cut = bisect_until(words, "run 3 of 16", signal.SIGINT)
+    assert "bisect resume c1" in cut.stderr
+    told = printed("resume", "c1")
+    answer = re.match(
+        r"HEAD is (20|19) % slower \((?:19|20)\.\d+–2[01]\.\d+ %\) than HEAD~1: (\d+) runs each\.\n", told
+    )
+    assert answer, told
+    assert int(answer[2]) >= 8
+    assert "between rounds" in printed("noise", "local", "--rev", "HEAD", *command, "--visits", "2", "--runs", "2")
+    assert "--workload is missing" in exits(3, "compare", "HEAD~1", "HEAD", "--builder", "demo")
+    assert "exclude each other" in exits(3, "noise", "local", "--rev", "HEAD", *command, "-w", "scan")

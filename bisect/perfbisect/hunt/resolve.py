@@ -9,8 +9,8 @@ from perfbisect.core.domain.settings import AUTO, Direction, Settings
 from perfbisect.errors import UsageError
 from perfbisect.recipes.build_systems import for_range, found_in, has_commands, nothing_found
 from perfbisect.recipes.builder import Build, Builder
-from perfbisect.recipes.builder_reader import build_of, load_builder, variant_of
-from perfbisect.recipes.requested import load_requested, typed
+from perfbisect.recipes.builder_reader import build_of, variant_of
+from perfbisect.recipes.requested import load_requested, requested_builder, typed
 from perfbisect.recipes.workload import Workload
 from perfbisect.repository.commits import ends_of, first_commit, joined, resolve
 from perfbisect.repository.discovery import Progress, cached_clone, open_repository
@@ -28,8 +28,7 @@ def resolve_settings(
 
     ``direction`` None is the one that makes the metric worse. Mistakes in names are raised before anything is cloned.
     """
-    if settings.quick and settings.quick.build is not None and not settings.repository:
-        settings = replace(settings, repository=str(open_repository(Path.cwd(), named=False).folder))
+    settings = with_repository(settings)
     builder, workload = load_requested(settings)
     if builder.installed:
         raise UsageError(
@@ -96,9 +95,16 @@ def worse_direction(metric: str) -> Direction:
     return Direction.DROP if find_metric(metric).higher_is_better else Direction.RISE
 
 
+def with_repository(settings: Settings) -> Settings:
+    """The settings of a command with the repository of the current folder, where none is given."""
+    if settings.quick and settings.quick.build is not None and not settings.repository:
+        return replace(settings, repository=str(open_repository(Path.cwd(), named=False).folder))
+    return settings
+
+
 def builder_of(settings: Settings) -> Builder:
     """The requested builder. Raises RecipeError where it or its variant does not exist."""
-    builder = load_builder(settings.builder, settings.builders_path)
+    builder = requested_builder(settings)
     variant_of(builder, settings.variant)
     return builder
 

@@ -30,7 +30,15 @@ from perfbisect.recipes.configuration import BUILDERS, HOSTS, WORKLOADS, is_own
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.placeholders import archives_in, check_texts, literal, placeholders_in
 from perfbisect.recipes.toml import Location, hint, listed, read_text, show
-from perfbisect.recipes.workload import EVENTS, Option, Workload, check_command, full_name, load_workload
+from perfbisect.recipes.workload import (
+    EVENTS,
+    Option,
+    Workload,
+    check_command,
+    choose_workloads,
+    full_name,
+    load_workload,
+)
 from perfbisect.recipes.workload import FILE as SUITE
 
 RECIPE = "command"
@@ -52,6 +60,13 @@ def load_requested(settings: Settings) -> tuple[Builder, Workload]:
     changed = overridden(workload, settings.overrides)
     check_fit(builder, [changed], settings)
     return builder, changed
+
+
+def requested_workloads(settings: Settings, builder: Builder, names: str) -> dict[str, Workload]:
+    """The workloads that ``names`` says, or the one of a command, by unambiguous names. Raises as ``choose_workloads``."""
+    if settings.quick:
+        return {(command := quick_workload(settings.quick, builder)).name: command}
+    return choose_workloads(names, builder.driver, settings.workloads_path)
 
 
 def requested_builder(settings: Settings) -> Builder:

@@ -21,6 +21,7 @@ from perfbisect.cli.options.completion import builder_option, host_name, several
 from perfbisect.cli.options.forms import form_options, print_trial
 from perfbisect.cli.options.measurement import (
     announce,
+    command_options,
     effect_option,
     how_options,
     pairing_option,
@@ -43,6 +44,7 @@ Examples:
   bisect compare 8.0.37 8.0.37@lto 8.0.37+my.cnf --builder mysql --workload point
   bisect compare 15=/usr/lib/postgresql/15 17=/usr/lib/postgresql/17 -b postgres -w scan
   bisect compare --builder host --workload cpu,memory --host old --host new
+  bisect compare v1.0 HEAD --build 'make -j{jobs}' --run ./bench --rate 'ops/s: ([0-9.]+)'
   bisect compare old=kv-1.2.tar.xz v1.3 --builder kv --workload get --visits 8
   bisect compare 8.0.28 8.0.29 -b mysql -w point,write --tsv > qps.rel.tsv
   bisect compare 8.0.28 8.0.29 8.0.30 -b mysql -w point,write --hunt
@@ -81,6 +83,7 @@ OF_HUNTS = {  # what is not decided by a stored comparison
 @click.argument("builds", nargs=-1, metavar="BUILD...", shell_complete=variant_of_build)
 @several_workloads_option("Workloads, groups or suites.")
 @builder_option("System to build.", default="")
+@command_options
 @what_options
 @click.option(
     "--host", multiple=True, default=("local",), show_default=True, metavar="NAME", shell_complete=host_name,
@@ -129,13 +132,13 @@ def compare(
     from perfbisect.core.domain.settings import TrialType
     from perfbisect.core.stats.paired_comparison import whole
     from perfbisect.hunt.notification import notifying
-    from perfbisect.hunt.resolve import builder_of, choose_metric
+    from perfbisect.hunt.resolve import builder_of, choose_metric, with_repository
     from perfbisect.hunt.trials.builds import check_words, hosts_as_builds, read_builds
     from perfbisect.hunt.trials.drop_hunts import DropOptions, between, outlook, read_comparison
     from perfbisect.hunt.trials.releases import cost, read_releases
     from perfbisect.hunt.trials.setup import TrialSetup
     from perfbisect.recipes.inventory import load_host
-    from perfbisect.recipes.workload import choose_workloads
+    from perfbisect.recipes.requested import requested_workloads
     from perfbisect.store.history import History
     from perfbisect.wording.quantities import count
 
@@ -153,13 +156,12 @@ def compare(
         with notifying(notify, history, note) as begun, leasing_for(found.settings):
             begun(stored)
             return hunt_and_print(stored, history, form, waiting, how)
-    for option, value in (("--builder", options["builder"]), ("--workload", workload)):
-        if not value:
-            shown = f" {stored} in the history is printed by `bisect show {stored}`; `bisect compare {stored} --hunt` alone hunts its drops."
-            raise click.UsageError(f"{option} is missing.{shown if stored else ''}")
-    settings = settings_of(options, good="", bad="", workload="")
+    if stored and not (workload or options["command"]):
+        shown = f"{stored} in the history is printed by `bisect show {stored}`; `bisect compare {stored} --hunt` alone hunts its drops."
+        raise click.UsageError(f"--workload is missing. {shown}")
+    settings = with_repository(settings_of(options, workload, good="", bad=""))
     builder = builder_of(settings)
-    chosen = choose_workloads(workload, builder.driver, settings.workloads_path)
+    chosen = requested_workloads(settings, builder, workload)
     if not chosen:
         raise click.UsageError("--workload is empty.")
     if each_release and builds:
@@ -168,7 +170,8 @@ def compare(
         raise click.UsageError("--each-release prints the command that hunts each step; --hunt is for BUILDs.")
     check_words(builds or (each_release,) * bool(each_release), settings, builder)
     announce(builder, chosen.values(), [load_host(name, settings.hosts_path) for name in settings.hosts])
-    settings = replace(settings, workload=next(iter(chosen)), metric=choose_metric(settings.metric, [*chosen.values()]))
+    settings = replace(settings, builder=settings.builder or builder.name, workload=next(iter(chosen)))
+    settings = replace(settings, metric=choose_metric(settings.metric, [*chosen.values()]))
     series = None
     if each_release:
         settings, subjects, series = read_releases(each_release, settings, builder, history, clone_progress)

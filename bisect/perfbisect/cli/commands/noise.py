@@ -9,6 +9,7 @@ from perfbisect.cli.options.common import clone_progress, host_argument, leasing
 from perfbisect.cli.options.completion import builder_option, workload_option
 from perfbisect.cli.options.measurement import (
     announce_recipes,
+    command_options,
     how_options,
     json_form_option,
     pairing_option,
@@ -27,6 +28,7 @@ Examples:
   bisect noise spare -b postgres -w scan --rev REL_17_0 --visits 12 --runs 4
   bisect noise spare -b postgres -w scan --rev REL_17_0 --time 60 --metric p95
   bisect noise spare -b host -w cpu
+  bisect noise local --rev HEAD --run ./bench
 
 \b
 Later hunts with the same host, builder, variant, workload and options use the result.
@@ -36,9 +38,10 @@ Ctrl-C keeps what was measured, and `bisect resume n4` continues it. `bisect his
 
 @click.command(epilog=EPILOG)
 @host_argument
-@workload_option("Workload to run.", required=True)
+@workload_option("Workload to run.", default="")
 @click.option("--rev", metavar="REV", help="Release or git revision to build; none with --builder host.")
-@builder_option("System to build.", required=True)
+@builder_option("System to build.", default="")
+@command_options
 @what_options
 @how_options
 @json_form_option
@@ -66,15 +69,15 @@ def noise(
     from perfbisect.cli.trials import conclude, measured
     from perfbisect.core.domain.settings import TrialBuild, TrialType
     from perfbisect.hunt.notification import notifying
-    from perfbisect.hunt.resolve import builder_of, choose_metric, resolve_settings
+    from perfbisect.hunt.resolve import builder_of, choose_metric, resolve_settings, with_repository
     from perfbisect.hunt.trials.builds import hosts_as_builds
     from perfbisect.hunt.trials.setup import TrialSetup
-    from perfbisect.recipes.workload import load_workload
+    from perfbisect.recipes.requested import requested_workloads
 
-    requested = settings_of(options, good=rev or "", bad=rev or "", workload=workload)
+    requested = with_repository(settings_of(options, workload, good=rev or "", bad=rev or ""))
     announce_recipes(requested)
     builder = builder_of(requested)
-    chosen = {workload: load_workload(workload, builder.driver, requested.workloads_path)}
+    chosen = requested_workloads(requested, builder, workload)
     if bool(builder.installed) == bool(rev):
         raise click.UsageError(f"Nothing of {builder.name} is built: no --rev." if rev else "--rev names the build.")
     if builder.installed:

@@ -22,6 +22,7 @@ from perfbisect.cli.options.common import (
 from perfbisect.cli.options.completion import builder_option, several_workloads_option
 from perfbisect.cli.options.measurement import (
     announce_recipes,
+    command_options,
     how_options,
     pairing_option,
     policy_of,
@@ -29,8 +30,8 @@ from perfbisect.cli.options.measurement import (
     settings_of,
     what_options,
 )
-from perfbisect.cli.options.param_types import BELOW, FACTOR, MEMBER, SUSPECT, UNSPLIT
-from perfbisect.core.domain.settings import AUTO, Direction, Pairing, Quick, Settings
+from perfbisect.cli.options.param_types import FACTOR, MEMBER, SUSPECT
+from perfbisect.core.domain.settings import AUTO, Direction, Pairing, Settings
 from perfbisect.ui.stream import note
 
 if TYPE_CHECKING:
@@ -67,14 +68,7 @@ history of its own. Exit status then: the highest of theirs.
 @click.argument("bad", required=False)
 @builder_option("System to build.", default="")
 @several_workloads_option("What to run: a workload, or several, or groups, which share all builds.")
-@click.option("--build", type=UNSPLIT, multiple=True, help="Or a command that builds in the checkout. Repeatable.")
-@click.option("--run", "command", type=UNSPLIT, help="Or a command to measure, in the same folder.")
-@click.option("--rate", default="", metavar="PATTERN", help="Number in its output; higher is better.")
-@click.option("--cost", default="", metavar="PATTERN", help="Number in its output; lower is better.")
-@click.option("--operations", default="", metavar="PATTERN", help="Number of operations in its output. Default: one.")
-@click.option(
-    "--program", type=BELOW, multiple=True, help="File of the build to run where several have its name. Repeatable."
-)
+@command_options
 @what_options
 @hosts_option
 @click.option(
@@ -183,25 +177,9 @@ def claim_in(batch: tuple[int, int], history: Path | None) -> None:
         claim(opened, *batch)
 
 
-def requested_settings(build: tuple[str, ...], command: str | None, **options: Any) -> Settings:
+def requested_settings(**options: Any) -> Settings:
     """The settings that the options ask for. Raises UsageError for options that exclude each other."""
-    from perfbisect.recipes.requested import RECIPE
-
-    if options["builder"] == RECIPE and command is not None:  # that name alone would be the same for all repositories
-        options["builder"] = ""
     options["metric"] = options["metric"] or AUTO
-    builder, workload = options["builder"], options["workload"]
-    patterns = {name: options[name] for name in ("rate", "cost", "operations")}
-    if command is None:
-        if beside := [name for name, value in {"build": build, **patterns}.items() if value]:
-            raise click.UsageError(f"--{beside[0]} needs a command: give it with --run.")
-        if not (builder and workload):
-            missing = "--workload" if builder else "--builder"
-            raise click.UsageError(f"{missing} is missing. Or measure any command, with --build and --run.")
-    elif workload:
-        raise click.UsageError("--workload and --run exclude each other: give one of them.")
-    if builder and build:
-        raise click.UsageError("--builder and --build exclude each other: give one of them.")
     if options["slow_after"] and options["all_steps"]:
         raise click.UsageError(
             "--slow-after and --all exclude each other: of a build whose runs are stopped it is not known how slow it is,"
@@ -217,9 +195,7 @@ def requested_settings(build: tuple[str, ...], command: str | None, **options: A
         options,
         skips=dict.fromkeys(options["skip"], ""),
         suspects=dict(options["suspect"]),
-        programs=options["program"],
         policy=policy,
-        quick=None if command is None else Quick(command, None if builder else build, **patterns),
         **{
             name: options[name]
             for name in ("good", "bad", "workload", "first_parent", "retry_failed", "explain", "remedies")

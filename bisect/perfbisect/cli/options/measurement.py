@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perfbisect.cli.options.common import PATH, Decorator, added, history_option, waiting_option
-from perfbisect.cli.options.param_types import ARG, COUNT, FLAGS, MINUTES, SECONDS, Percent
-from perfbisect.core.domain.settings import CAP, COUNTED, TIMING, Flags, Pairing, Policy, Settings
+from perfbisect.cli.options.param_types import ARG, BELOW, COUNT, FLAGS, MINUTES, SECONDS, UNSPLIT, Percent
+from perfbisect.core.domain.settings import CAP, COUNTED, TIMING, Flags, Pairing, Policy, Quick, Settings
 from perfbisect.folders import config_folder
 from perfbisect.recipes.configuration import BUILDERS, HOSTS, WORKLOADS, working_directory
 from perfbisect.ui.stream import note
@@ -50,6 +50,19 @@ def of_working_directory(name: str, advice: str, *, quiet: bool = False) -> Path
 variant_option = click.option(
     "--variant", metavar="NAME", default="", help="Compiler settings; see `bisect builders --show`."
 )
+command_options = added(
+    click.option("--build", type=UNSPLIT, multiple=True, help="Or a command that builds in the checkout. Repeatable."),
+    click.option("--run", "command", type=UNSPLIT, help="Or a command to measure, in the same folder."),
+    click.option("--rate", default="", metavar="PATTERN", help="Number in its output; higher is better."),
+    click.option("--cost", default="", metavar="PATTERN", help="Number in its output; lower is better."),
+    click.option(
+        "--operations", default="", metavar="PATTERN", help="Number of operations in its output. Default: one."
+    ),
+    click.option(
+        "--program", type=BELOW, multiple=True,
+        help="File of the build to run where several have its name. Repeatable.",
+    ),
+)  # fmt: skip
 what_options = added(
     click.option(
         "--repo", type=PATH,
@@ -128,10 +141,35 @@ def round_options(visits: int, runs: int, text: str, least: int = 1) -> Decorato
     )
 
 
-def settings_of(options: Mapping[str, Any], **own: Any) -> Settings:
-    """The settings from ``what_options`` and ``how_options``, and the verb's ``own``."""
+def command_of(options: Mapping[str, Any], workload: str) -> Quick | None:
+    """The command of ``command_options``, None for a workload by name. Raises UsageError for what excludes each other."""
+    from perfbisect.recipes.requested import RECIPE
+
+    command, build = options["command"], options["build"]
+    builder = "" if options["builder"] == RECIPE and command else options["builder"]  # one name for all repositories
+    patterns = {name: options[name] for name in ("rate", "cost", "operations")}
+    if command is None:
+        if beside := [name for name, value in {"build": build, **patterns}.items() if value]:
+            raise click.UsageError(f"--{beside[0]} needs a command: give it with --run.")
+        if not (builder and workload):
+            missing = "--workload" if builder else "--builder"
+            raise click.UsageError(f"{missing} is missing. Or measure any command, with --build and --run.")
+        return None
+    if workload:
+        raise click.UsageError("--workload and --run exclude each other: give one of them.")
+    if builder and build:
+        raise click.UsageError("--builder and --build exclude each other: give one of them.")
+    return Quick(command, None if builder else build, **patterns)
+
+
+def settings_of(options: Mapping[str, Any], workload: str = "", **own: Any) -> Settings:
+    """The settings from ``what_options``, ``how_options`` and, where these are given, ``command_options``; the verb's ``own``.
+
+    Raises UsageError as ``command_of``.
+    """
     from perfbisect.recipes.builder_reader import given_patches
 
+    quick = command_of(options, workload) if "command" in options else None
     host, *further = options["host"] if isinstance(options["host"], tuple) else (options["host"],)
     timing = {name: options[name] for name in TIMING if options[name] is not None}
     return Settings(
@@ -142,7 +180,10 @@ def settings_of(options: Mapping[str, Any], **own: Any) -> Settings:
         flags=Flags(options["cflags"], options["cxxflags"], options["ldflags"]),
         patches=given_patches(options["patch"]),
         overrides=timing | dict(sorted(dict(options["changes"]).items())),  # whatever the order on the command line
-        builder=options["builder"],
+        builder="" if quick and quick.build is not None else options["builder"],
+        workload=workload,
+        quick=quick,
+        programs=options.get("program", ()),
         variant=options["variant"],
         metric=options["metric"],
         policy=own.pop("policy", None) or Policy(pairing=Pairing(options.get("pairing", Pairing.TURNS))),

@@ -22,8 +22,7 @@ from perfbisect.hunt.trials.builds import configured
 from perfbisect.hunt.trials.passes import TrialCourse, TrialLog, workers_of
 from perfbisect.hunt.trials.proof import claim_of, proof_setup
 from perfbisect.hunt.trials.setup import TrialSetup
-from perfbisect.recipes.requested import requested_builder
-from perfbisect.recipes.workload import load_workload
+from perfbisect.recipes.requested import requested_builder, requested_workloads
 from perfbisect.report.command_line import command_on
 from perfbisect.store.history import History
 
@@ -87,7 +86,8 @@ def set_up_again(
             yield plan
         return
     builder = requested_builder(settings)
-    workloads = {work.name: load_workload(work.name, builder.driver, settings.workloads_path) for work in request.works}
+    names = ",".join(work.name for work in request.works)
+    workloads = requested_workloads(settings, builder, names)
     subjects = [configured(as_requested(each), builder) for each in request.subjects]
     yield TrialSetup.make(
         request.kind, settings, subjects, workloads, request.rounds, request.runs, waiting, series=request.series
