@@ -4,7 +4,6 @@ Tables are in the form of the field: a column for each build but the first, a ro
 name of the row behind them.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -48,7 +47,7 @@ from perfbisect.report.document import (
     tools,
 )
 from perfbisect.wording.quantities import MISSING, between, count, decimals, figure, percent
-from perfbisect.wording.reasons import proof_sentences
+from perfbisect.wording.reasons import comparison_sentence, proof_sentences
 from perfbisect.wording.text import metric_title
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ def document(trial: Trial, *, detailed: bool = True, page: bool = False, history
         spent = Section("Per operation", tuple(per_operation(trial, rows)), "operations", quiet=True, folded=True)
         said = Section("Remarks", (Notes(tuple((text, "") for text in remarks(trial))),), "remarks", quiet=True)
         body = (*parts, *((spent,) if detailed else ()), said)
-        summary = tuple(proof_sentences(trial) if request.kind is TrialType.PROVE else answer(trial, rows, names))
+        summary = tuple(proof_sentences(trial) if request.kind is TrialType.PROVE else comparison_sentence(trial, rows))
         headline = "" if summary else headline_of(trial, rows, names)
     return Document(
         session=f"{KINDS[request.kind]} {trial.name}",
@@ -125,27 +124,6 @@ def headline_of(trial: Trial, rows: Sequence[Compared], names: Sequence[str]) ->
     if request.series:
         return f"{names[0]} to {names[-1]} of {request.builder}: {count(series.steps_in(trial), 'step')} in {works}"
     return f"{', '.join(names[1:])} relative to {names[0]}: {works} of {request.builder}"
-
-
-def answer(trial: Trial, rows: Sequence[Compared], names: Sequence[str]) -> Iterator[str]:
-    """What a comparison of two builds in one workload has shown, in a sentence."""
-    if len(rows) != 1 or len(names) != 2 or not (only := rows[0].ratios[0]) or not only.interval:
-        return
-    old, new = names
-    metric = trial.request.metric
-    rate = ("slower", "faster")
-    words = {"qps": rate, "rate": rate, "latency": ("faster", "slower")}
-    of, (less, more) = ("", words[metric]) if metric in words else (f"{metric_title(metric)} of ", ("lower", "higher"))
-    runs = count(min(Counter(run.subject for run in trial.counting(0)).values()), "run")
-    low, high = only.interval.low - 1, only.interval.high - 1
-    if only.certain:
-        nearer, farther = sorted((100 * abs(low), 100 * abs(high)))
-        places = 0 if farther - nearer >= 2 else 1 if farther - nearer >= 0.2 else 2
-        word, size = (less if high < 0 else more), abs(only.ratio - 1)
-        yield f"{of}{new} is {percent(size)} {word} ({decimals(nearer, places)}–{decimals(farther, places)} %) than {of}{old}: {runs} each."
-    else:
-        span = f"{percent(-low)} {less} and {percent(high)} {more}"
-        yield f"No difference is shown: {of}{new} is between {span} than {of}{old}, {runs} each."
 
 
 def comparison(trial: Trial, rows: Sequence[Compared], *, page: bool) -> Iterator[Section]:

@@ -1,8 +1,9 @@
 """Reasons in sentences: why a build is slower, which statements have another plan, why a hunt goes by the metric that it chose,
-why a change is not hunted, and what a revert of the culprit shows."""
+why a change is not hunted, and what a comparison and a revert of the culprit show."""
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
@@ -25,9 +26,9 @@ from perfbisect.core.explain.evidence import (
 from perfbisect.core.explain.explanation import NO_COUNTERS, NO_OPERATIONS, NO_RUNS
 from perfbisect.core.inference.metric_choice import Shown
 from perfbisect.core.search.pairing import GAIN
-from perfbisect.core.stats.paired_comparison import BAD, GOOD, REVERTED, Outcome, outcome, regained
+from perfbisect.core.stats.paired_comparison import BAD, GOOD, REVERTED, Compared, Outcome, outcome, regained
 from perfbisect.wording import functions
-from perfbisect.wording.quantities import change, count, percent, ratio, share
+from perfbisect.wording.quantities import change, count, decimals, percent, ratio, share
 from perfbisect.wording.text import listed, metric_title, printable
 
 NOTHING = {
@@ -264,6 +265,28 @@ STATUS = {Outcome.REGAINS: 0, Outcome.NOTHING: 1, Outcome.NOT_LOST: 1, Outcome.U
 def proof_status(trial: Trial) -> int:
     """0: reverting regains something. 1: it is not shown to, or nothing was lost. 2: undecided."""
     return STATUS[outcome(regained(trial))]
+
+
+def comparison_sentence(trial: Trial, rows: Sequence[Compared]) -> Iterator[str]:
+    """What a comparison of two builds in one workload has shown, in a sentence."""
+    names = [printable(build.name) for build in trial.request.subjects]
+    if len(rows) != 1 or len(names) != 2 or not (only := rows[0].ratios[0]) or not only.interval:
+        return
+    old, new = names
+    metric = trial.request.metric
+    rate = ("slower", "faster")
+    words = {"qps": rate, "rate": rate, "latency": ("faster", "slower")}
+    of, (less, more) = ("", words[metric]) if metric in words else (f"{metric_title(metric)} of ", ("lower", "higher"))
+    runs = count(min(Counter(run.subject for run in trial.counting(0)).values()), "run")
+    low, high = only.interval.low - 1, only.interval.high - 1
+    if only.certain:
+        nearer, farther = sorted((100 * abs(low), 100 * abs(high)))
+        places = 0 if farther - nearer >= 2 else 1 if farther - nearer >= 0.2 else 2
+        word, size = (less if high < 0 else more), abs(only.ratio - 1)
+        yield f"{of}{new} is {percent(size)} {word} ({decimals(nearer, places)}–{decimals(farther, places)} %) than {of}{old}: {runs} each."
+    else:
+        span = f"{percent(-low)} {less} and {percent(high)} {more}"
+        yield f"No difference is shown: {of}{new} is between {span} than {of}{old}, {runs} each."
 
 
 def proof_sentences(trial: Trial) -> Iterator[str]:
