@@ -51,6 +51,12 @@ class EndFailed(EnvironmentFailure):
     """An end of the range cannot be built or measured: nothing can be compared."""
 
 
+class WrongPattern(EndFailed):
+    """The pattern of the metric finds nothing in what an end of the range prints: it never will."""
+
+    exit_status = USAGE
+
+
 class NothingToCompare(EnvironmentFailure):
     """The runs of a workload have no value for the metric."""
 
@@ -155,6 +161,14 @@ class RunFailed(PerfBisectError):
         super().__init__(sentence, f"See {log}.")
         self.stage = stage
         self.log = log
+
+
+class NoMetric(RunFailed):
+    """A run ended well, and ``printed`` nothing that the pattern of the metric finds: its last lines."""
+
+    def __init__(self, sentence: str, *, stage: str, log: str, printed: str) -> None:
+        super().__init__(sentence, stage=stage, log=log)
+        self.printed = printed
 
 
 class NoSamples(RunFailed):

@@ -33,6 +33,17 @@ def test_a_cache_that_cannot_be_written(
     assert said.endswith(": Not a directory\n")
 
 
+@pytest.mark.tools
+def test_a_pattern_that_finds_nothing_is_shown_what_was_printed(script: Callable[[str], str]) -> None:
+    good, bad = (script(f"echo begin; echo rate {rate}") for rate in (100, 80))
+    said = exits(
+        3, "run", f"{good}..{bad}", "--repo", "repo", "--run", "sh run.sh", "--rate", "tps: ([0-9]+)", "--plain"
+    )
+    assert f"because the bad end, {bad[:10]}, has no result: it printed no metric" in said
+    assert "Its last lines are:\nbegin\nrate 80\nBegin again with a pattern that fits." in said
+    assert "resume" not in said
+
+
 def fail(*_: object, **__: object) -> int:
     raise ZeroDivisionError("of ours")
 

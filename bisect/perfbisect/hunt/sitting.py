@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from perfbisect.clock import CLOCK
 from perfbisect.core.domain.events import HuntEnded, HuntStarted, LabEvent
 from perfbisect.core.domain.orders import Verdict
-from perfbisect.errors import ENVIRONMENT, Interrupted, PerfBisectError, ReaderGone, UsageError, in_words
+from perfbisect.errors import ENVIRONMENT, Interrupted, PerfBisectError, ReaderGone, UsageError, WrongPattern, in_words
 from perfbisect.hunt.driver import Driver, Member
 from perfbisect.hunt.labs import connection_events, hosts_of
 from perfbisect.hunt.loop import Planner, Workers
@@ -109,7 +109,10 @@ class Sitting:
                     flags = self.setup.settings.flags.plus(known.known.flags)
                     again = command_to_run(replace(self.setup.settings, flags=flags), self.history.path)
                     own = f"\nOr begin a new hunt: {again}"
-                failure.advice = f"{failure.advice}\nWhat was measured is kept; go on with: {self._again}{own}".strip()
+                if not isinstance(failure, WrongPattern):
+                    failure.advice = (
+                        f"{failure.advice}\nWhat was measured is kept; go on with: {self._again}{own}".strip()
+                    )
                 raise failure from failure.__cause__
         return None
 

@@ -10,7 +10,7 @@ from perfbisect.core.domain.events import CandidateSkipped, LabEvent, RunFinishe
 from perfbisect.core.domain.facts import HostFacts, RunFacts, SkipFacts, host_differences
 from perfbisect.core.domain.metrics import BUSY, background, busiest
 from perfbisect.core.domain.orders import Measure
-from perfbisect.errors import BuildFailed, EndFailed, JobLost, RunFailed, RunLost
+from perfbisect.errors import BuildFailed, EndFailed, JobLost, NoMetric, RunFailed, RunLost, WrongPattern
 from perfbisect.host.facts import BOOT, CORES, KERNEL, SETTINGS, THROTTLED, Fact, ask, ask_all, free, is_full
 from perfbisect.host.lock import HostLock
 from perfbisect.host.protocol import Host, no_space
@@ -194,6 +194,12 @@ class RetryPolicy:
                 if isinstance(failure, BuildFailed) or not self.workload
                 else f"fails in workload {self.workload}"
             )
+            if isinstance(failure, NoMetric):
+                printed = f"Its last lines are:\n{failure.printed}" if failure.printed else "It printed nothing."
+                raise WrongPattern(
+                    f"nothing can be compared, because {end}, {name}, has no result: {failure}",
+                    f"{printed}\nBegin again with a pattern that fits.",
+                ) from failure
             raise EndFailed(
                 f"nothing can be compared, because {end}, {name}, {what}: {failure}", failure.advice + self.further
             ) from failure

@@ -91,13 +91,17 @@ def steps(path: str) -> list[str | int]:
     return taken
 
 
+class NoNumber(ValueError):
+    """Nothing in an output is where the number should be."""
+
+
 def _by_pattern(pattern: str, stdout: str, stderr: str) -> str:
     try:
         found = last_match(pattern, [stdout.removesuffix("\n"), stderr.removesuffix("\n")])
     except TimeoutError:
         raise ValueError(f"the search of its output for {pattern} took more than {LONGEST:g} s") from None
     if found is None:
-        raise ValueError(f"it printed no metric: nothing in its output matches {pattern}")
+        raise NoNumber(f"it printed no metric: nothing in its output matches {pattern}")
     return found
 
 
@@ -108,11 +112,11 @@ def _in_json(path: str, stdout: str) -> object:
             found = found[step]
         except (KeyError, IndexError, TypeError):
             there = f"has only {_short(', '.join(map(str, found)))}" if isinstance(found, dict) else _kind(found)
-            raise ValueError(f"it printed no metric: its JSON has no {path}, since {where} {there}") from None
+            raise NoNumber(f"it printed no metric: its JSON has no {path}, since {where} {there}") from None
         where += f".{step}" if isinstance(step, str) else f"[{step}]"
     if isinstance(found, int | float | str) and not isinstance(found, bool):
         return found
-    raise ValueError(f"it printed no metric: {path} in its JSON {_kind(found)}, not a number")
+    raise NoNumber(f"it printed no metric: {path} in its JSON {_kind(found)}, not a number")
 
 
 def _document(stdout: str) -> Any:
@@ -124,7 +128,7 @@ def _document(stdout: str) -> Any:
             why = "is JSON with too many lists or tables in each other"
         except ValueError:
             continue
-    raise ValueError(f"it printed no metric: its output {why}")
+    raise NoNumber(f"it printed no metric: its output {why}")
 
 
 def _kind(found: object) -> str:

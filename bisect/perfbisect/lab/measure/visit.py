@@ -18,7 +18,7 @@ from perfbisect.clock import CLOCK
 from perfbisect.core.domain.events import LabEvent, RunFinished, RunProgress, RunStarted
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.orders import Purpose
-from perfbisect.errors import EnvironmentFailure, PerfBisectError, RunFailed
+from perfbisect.errors import EnvironmentFailure, NoMetric, PerfBisectError, RunFailed
 from perfbisect.host import jobs
 from perfbisect.host.facts import cpu_numbers
 from perfbisect.host.jobs import Job
@@ -40,6 +40,7 @@ from perfbisect.lab.workload import (
     sysbench,
 )
 from perfbisect.recipes.inventory import HostEntry
+from perfbisect.recipes.output_pattern import NoNumber
 from perfbisect.recipes.workload import Workload
 
 SLACK = 1.0  # seconds from the start of a job to that of the command or statement which it times, at most
@@ -226,7 +227,10 @@ class Running:
         try:
             outcome = (command if workload.command else sysbench).outcome(ended, workload)
         except ValueError as error:
-            raise failure(visit, job, ended.lines(), f"{error}{note}") from error
+            failed = failure(visit, job, ended.lines(), f"{error}{note}")
+            if isinstance(error, NoNumber) and isinstance(failed, RunFailed):
+                failed = NoMetric(str(failed), stage="run", log=failed.log, printed=command.last_lines(*ended.lines()))
+            raise failed from error
         if len(stamps) < 2:
             raise not_recorded()
         begin, end = stamps

@@ -19,6 +19,7 @@ from perfbisect.recipes.builder import SIZE_PLACEHOLDERS, Builder
 from perfbisect.recipes.output_pattern import find_number
 from perfbisect.recipes.placeholders import Values, fill
 from perfbisect.recipes.workload import Workload
+from perfbisect.wording.text import printable
 
 CPU = "fio-cpu"  # milliseconds of usr and sys time: a counter of a run
 PERCENTILES = {"p95": "95.000000", "p99": "99.000000"}
@@ -98,6 +99,7 @@ def _job(stdout: str) -> Job:
 
 
 LONGEST_LINE = 500  # characters of it, in an error
+LAST = 10  # lines that an error quotes
 MOST = (1 << 63) - 1  # operations: the largest number that the history can keep
 CLOCK = "clock"  # the file below the visit's folder with begin, status and end
 
@@ -191,6 +193,11 @@ def _latency(pattern: str, stdout: str, stderr: str) -> float | None:
         return find_number(pattern, stdout, stderr)
     except ValueError:
         return None
+
+
+def last_lines(*lines: str) -> str:
+    """The last of the lines that a command printed, for an error."""
+    return "\n".join(printable(masked(line.rstrip())[:LONGEST_LINE]) for line in [*filter(str.strip, lines)][-LAST:])
 
 
 def last(*streams: str) -> str:
