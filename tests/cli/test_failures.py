@@ -44,6 +44,28 @@ def test_a_pattern_that_finds_nothing_is_shown_what_was_printed(script: Callable
     assert "resume" not in said
 
 
+@pytest.mark.tools
+def test_one_number_in_every_run_is_said_to_be_a_constant(script: Callable[[str], str]) -> None:
+    good, bad = (script(f"echo rate 7; : {number}") for number in range(2))
+    words = [
+        "run",
+        good,
+        bad,
+        "--repo",
+        "repo",
+        "--run",
+        "sh run.sh",
+        "--rate",
+        "rate ([0-9]+)",
+        "--metric",
+        "rate",
+        "--plain",
+    ]
+    _, told, _ = run(*words)
+    assert told.count("every run has printed the same number, 7") == 1
+    assert "Does the pattern of --rate or --cost find a constant?" in told
+
+
 def fail(*_: object, **__: object) -> int:
     raise ZeroDivisionError("of ours")
 

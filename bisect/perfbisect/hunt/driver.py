@@ -28,7 +28,7 @@ from perfbisect.core.inference.metric_choice import untold
 from perfbisect.core.inference.observations import is_of_build
 from perfbisect.errors import EndFailed, NothingToCompare, PerfBisectError, RunFailed, UsageError
 from perfbisect.hunt.loop import Planner, Workers, run
-from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, outlook
+from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, constant, outlook
 from perfbisect.lab.guarded_lab import Lab
 from perfbisect.wording.reasons import pairing_chosen
 
@@ -85,7 +85,9 @@ class Member:
         yield self.log.append(event)
         if event.decision.ways and (not self.log.pairing or self.log.pairing.by_cpu):
             yield self.log.append(pairing_chosen(event.decision.ways))
-        if self.problem and not self.warned and (warning := outlook(self.problem, event.decision, self.log)):
+        if not self.problem or self.warned:
+            return
+        if warning := outlook(self.problem, event.decision, self.log) or constant(self.log):
             self.warned = True
             yield self.log.append(warning)
 

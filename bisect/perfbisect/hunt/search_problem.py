@@ -30,10 +30,11 @@ from perfbisect.core.search.decide import decide_in, runs_of_one
 from perfbisect.core.search.situation import Proposal, Situation, Spent
 from perfbisect.hunt.loop import Listed, Search, Workers, run
 from perfbisect.store.history import History
-from perfbisect.wording.quantities import percent
+from perfbisect.wording.quantities import figure, percent
 
 TimedEvent = tuple[float, Event]  # seconds since the epoch, what happened
 NOISE_KNOWN = 10  # runs, after which the noise of a host is known well enough to say what it means
+SAME = 4  # runs, after which one number in all of them is a constant
 MANY = 300  # runs, from which on a hunt says how many it will probably take
 WorkersFor = Callable[[tuple[str, ...]], Workers[LabEvent]]  # commits of a graph's nodes → who measures them
 
@@ -127,6 +128,18 @@ def outlook(problem: SearchProblem, decision: Decision, log: SavedLog) -> Warned
     text = f"{varying}, so a change of {percent(change)} takes some {float(f'{needed:.1g}'):,.0f} runs to find"
     return Warned(
         text, "What would help: a quieter host; or exact counts (--metric instructions/o), where they can be had."
+    )
+
+
+def constant(log: SavedLog) -> Warned | None:
+    """That all runs, of both ends at least, have printed the same number."""
+    runs = [event.facts for _, event in log.entries if isinstance(event, RunFinished) and not event.facts.counted]
+    printed = {run.reported for run in runs}
+    if len(runs) < SAME or len({run.commit for run in runs}) < 2 or len(printed) > 1 or None in printed:
+        return None
+    same = figure(printed.pop())
+    return Warned(
+        f"every run has printed the same number, {same}", "Does the pattern of --rate or --cost find a constant?"
     )
 
 
