@@ -156,9 +156,9 @@ def compare(
         with notifying(notify, history, note) as begun, leasing_for(found.settings):
             begun(stored)
             return hunt_and_print(stored, history, form, waiting, how)
-    if stored and not (workload or options["command"]):
+    if stored and not (options["command"] or (workload and options["builder"])):
         shown = f"{stored} in the history is printed by `bisect show {stored}`; `bisect compare {stored} --hunt` alone hunts its drops."
-        raise click.UsageError(f"--workload is missing. {shown}")
+        raise click.UsageError(f"{'--builder' if workload else '--workload'} is missing. {shown}")
     settings = with_repository(settings_of(options, workload, good="", bad=""))
     builder = builder_of(settings)
     chosen = requested_workloads(settings, builder, workload)
