@@ -56,7 +56,10 @@ def _fetched(address: str, sha256: str, part: Path) -> Generator[tuple[int, int]
         try:
             yield from _appended(address, part)
         except (OSError, HTTPException) as error:
-            full = isinstance(error, HTTPError) and error.code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE
+            full = False
+            if isinstance(error, HTTPError):
+                error.close()  # it is the answer, too, and holds the connection
+                full = error.code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE
             if _size(part) > before:
                 continue
             if not (before and full):
