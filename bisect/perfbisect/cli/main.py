@@ -51,7 +51,7 @@ LISTS = ("builders", "workloads", "hosts")  # in one module
 
 HABITS = {  # of git bisect, and what stands for them
     "start": "run GOOD BAD", "good": "run GOOD BAD", "bad": "run GOOD BAD", "skip": "run GOOD BAD --skip REV",
-    "log": "show", "status": "history", "visualize": "report", "view": "report", "reset": "gc",
+    "log": "show", "status": "history", "visualize": "report", "view": "report", "reset": "history (nothing to reset: your clone is left as it is)",
 }  # fmt: skip
 
 

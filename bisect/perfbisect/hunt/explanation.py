@@ -128,7 +128,7 @@ def take(
     least = sum(part.least(workload, [one for one in events if is_run_of(commits[build], one)]) for build in builds)
     if least > max(0.0, allowed) and not any(done.values()):
         needed = (
-            f"it would take {duration(least)} or more, and {duration(allowed)} are left of the time for the reason"
+            f"it would take {duration(least)} or more, and {duration(max(0.0, allowed))} are left of the time for the reason"
             f" (`bisect why --max-time`){NO_LENGTH * (not has_length(workload))}"
         )
         yield log.append(Unexplained(part.name, needed))

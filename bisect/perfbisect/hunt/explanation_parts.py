@@ -43,10 +43,15 @@ class Part:
     # seconds of a turn at least, of a workload after these runs of a build
     least: Callable[[Workload, Sequence[Event]], float] = lambda *_: 0.0
     enough: Callable[[Explanation], bool] = lambda _: False  # whether half of the rounds have shown what it can show
+    sampled: bool | None = (
+        None  # of two parts of one name: whether its events are of samples, or of exact counts by function
+    )
     of_all: bool = False  # after culprit and parent, one turn of each other build that the hunt has measured there
 
     def has(self, event: Event) -> TypeGuard[Counted | Profiled | Planned]:
         """Whether an event is one of this part."""
+        if self.sampled is not None and not (isinstance(event, Profiled) and bool(event.facts.samples) is self.sampled):
+            return False
         return part_of(event) == self.name
 
 
@@ -141,6 +146,7 @@ PARTS: tuple[Part, ...] = (
         "instructions",
         lambda seconds, events: partial(ExactCounts, events=counted_length(events), seconds=seconds),
         rounds=1,
+        sampled=False,
         share=0.9,
         suits=lambda builder, workload, _: not obstacle(builder, workload),
         always=lambda workload: not workload.command,  # whose counted runs are as short as they can be
@@ -151,6 +157,7 @@ PARTS: tuple[Part, ...] = (
         "instructions",
         lambda seconds, _: partial(Profiles, seconds=seconds, events=SAMPLED_INSTRUCTIONS),
         rounds=3,
+        sampled=True,
         share=0.4,
         suits=lambda _, __, seen: counts_instructions(seen) and not any(map(by_function, seen)),
     ),

@@ -199,7 +199,7 @@ def merged(below: object, above: object) -> Any:
 
 
 def hint(word: str, known: Iterable[str]) -> str:
-    """A sentence with the three known words most similar to ``word``; "" when none is similar."""
+    """A sentence with up to three known words, the most similar to ``word``; "" when none is similar."""
     near = [f"'{each}'" for each in get_close_matches(word, [*dict.fromkeys(known)], 3)]
     return f" Did you mean {' or '.join(filter(None, (', '.join(near[:-1]), near[-1])))}?" if near else ""
 

@@ -8,6 +8,7 @@ from collections.abc import Generator
 from http import HTTPStatus
 from http.client import HTTPException
 from pathlib import Path
+from shlex import quote
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -17,6 +18,7 @@ from perfbisect.repository.discovery import locked
 
 MB = 1_000_000
 CHUNK = 1 << 20  # bytes at once
+MOST = 10_000 * MB  # bytes of an archive
 SILENCE = 60.0  # seconds without a byte after which a download has failed
 
 
@@ -31,10 +33,10 @@ def downloaded(name: str, address: str, sha256: str) -> Generator[tuple[int, int
     with locked(folder / "lock"):
         if (found := _sum(path)) != sha256:
             other = f"The one in {folder} has the sum {found}. " if found else ""
-            by_hand = f"{other}To put it there by hand: `cp {file} {folder}/`."
+            by_hand = f"{other}To put it there by hand: `cp {quote(file)} {quote(str(folder))}/`."
             try:
                 found = yield from _fetched(address, sha256, part)
-            except (OSError, HTTPException) as error:
+            except (OSError, HTTPException, ValueError) as error:
                 cause = getattr(error, "reason", error)
                 why = getattr(cause, "strerror", "") or cause
                 raise EnvironmentFailure(f"{name} cannot be fetched from {address}: {why}", by_hand) from error
@@ -49,13 +51,13 @@ def downloaded(name: str, address: str, sha256: str) -> Generator[tuple[int, int
 def _fetched(address: str, sha256: str, part: Path) -> Generator[tuple[int, int], None, str]:
     """Bring the rest of what is at the address, or all of it, to the file ``part``; returns its sum.
 
-    Raises OSError or HTTPException when nothing more comes.
+    Raises OSError, HTTPException or ValueError when nothing more comes, or nothing that could be an archive.
     """
     while True:
         before = _size(part)
         try:
             yield from _appended(address, part)
-        except (OSError, HTTPException) as error:
+        except (OSError, HTTPException, ValueError) as error:
             full = False
             if isinstance(error, HTTPError):
                 error.close()  # it is the answer, too, and holds the connection
@@ -78,6 +80,8 @@ def _appended(address: str, part: Path) -> Generator[tuple[int, int]]:
     ):
         total = file.tell() + int(answer.headers.get("Content-Length", 0))
         while chunk := answer.read(CHUNK):
+            if file.tell() + len(chunk) > MOST:
+                raise HTTPException(f"there are more than {MOST // MB:,} MB")
             file.write(chunk)
             yield file.tell() // MB, total // MB
         if file.tell() < total:

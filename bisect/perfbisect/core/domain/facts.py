@@ -166,6 +166,9 @@ LEFT_OUT = "left out"  # in place of a stage: nothing was tried, because of --sk
 BUILDING = ("checkout", "configure", "compile", "install", "train")  # stages of a failure that belong to a build
 
 
+MOST_OPTIONS = 2000  # characters
+
+
 @dataclass(frozen=True, slots=True)
 class Known:
     """What is known of an error that a tree has because its compiler is younger."""
@@ -181,8 +184,10 @@ class Known:
         return self.other or shlex.join(word for option in self.flags.options for word in option)
 
     def also(self, other: "Known") -> "Known":
-        """What mends both, if that is of the same class."""
-        return replace(self, flags=self.flags.plus(other.flags)) if other.name == self.name else self
+        """What mends both, if that is of the same class and not too much for a command."""
+        if other.name != self.name or len(self.option) > MOST_OPTIONS:
+            return self
+        return replace(self, flags=self.flags.plus(other.flags))
 
 
 @dataclass(frozen=True, slots=True)

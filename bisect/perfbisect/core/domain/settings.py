@@ -119,7 +119,7 @@ class Flags:
         return Flags(*(old if f" {new} " in f" {old} " else f"{old} {new}".strip() for old, new in pairs))
 
 
-AUTO = "auto"  # in place of a metric: the one that shows the change between the ends best
+AUTO = "auto"  # in place of a metric: that of the workload or, where that tells nothing apart, exact counts
 TIMING = ("time", "warmup", "threads")  # names of overrides; the others are args of the workload
 
 
@@ -171,7 +171,7 @@ class Settings:
     # What --skip leaves out: REV or A..B as written → the same with full hashes
     skips: dict[str, str] = field(default_factory=dict)
     patches: tuple[Patch, ...] = ()  # of --patch
-    # --metric auto: ``metric`` is that of the workload until both ends were measured, and another is chosen
+    # --metric auto: ``metric`` is that of the workload until it tells nothing apart, and counts do
     choose_metric: bool = False
     # Of --run and --build: the first commit of the history, the same in all its clones
     root: str = ""

@@ -8,7 +8,7 @@ import msgspec
 
 from perfbisect.core.domain.events import Remedied, Warned
 from perfbisect.core.domain.settings import Flags
-from perfbisect.errors import BuildFailed
+from perfbisect.errors import BuildFailed, JobLost
 from perfbisect.lab.build.known_errors import KnownFailure
 from perfbisect.lab.build.log_parser import Progress
 from perfbisect.lab.build.pipeline import build
@@ -44,7 +44,7 @@ def mend(context: BuildContext, sha: str, failure: KnownFailure) -> Generator[Pr
         )
         try:
             yield from build(replace(context, builder=msgspec.structs.replace(context.builder, flags=flags)), sha)
-        except BuildFailed as again:
+        except (BuildFailed, JobLost) as again:
             yield Warned(f"with {options}: {again}", again.advice)
             if not isinstance(again, KnownFailure):
                 return
