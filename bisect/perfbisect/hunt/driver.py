@@ -24,7 +24,7 @@ from perfbisect.core.domain.events import (
 from perfbisect.core.domain.facts import BUILDING
 from perfbisect.core.domain.orders import CodePlacement, Interval, Measure, Verdict, first_step, named_steps
 from perfbisect.core.domain.orders import Step as Change
-from perfbisect.core.inference.metric_choice import untold
+from perfbisect.core.inference.metric_choice import indistinct
 from perfbisect.core.inference.observations import is_of_build
 from perfbisect.errors import EndFailed, NothingToCompare, PerfBisectError, RunFailed, UsageError
 from perfbisect.hunt.loop import Planner, Workers, run
@@ -186,13 +186,13 @@ class Driver:
 
     def _change_over(self, number: int, member: Member) -> Generator[Numbered]:
         """Look for another metric of a hunt, where its own does not tell the ends apart; with one it goes on."""
-        change_over, asked, told = member.change_over, member.unpromising, untold(member.verdict)
+        change_over, asked, ended = member.change_over, member.unpromising, indistinct(member.verdict)
         member.unpromising = None
-        if not change_over or member.failure or not (ratio := told or asked):
+        if not change_over or member.failure or not (ratio := ended or asked):
             return
-        if told:
+        if ended:
             member.change_over = None
-        if problem := (yield from self._alone(number, change_over(ratio, told is not None))):
+        if problem := (yield from self._alone(number, change_over(ratio, ended is not None))):
             member.problem, member.verdict, member.change_over = problem, None, None
 
     def _catch_up(self, number: int, member: Member) -> Generator[Numbered]:
@@ -251,7 +251,7 @@ def followed(member: Member) -> bool:
     """Whether something is measured after the verdict of a hunt."""
     verdict = member.verdict
     placed = first_step(verdict) is not None or isinstance(verdict, CodePlacement)
-    return placed or (member.change_over is not None and untold(verdict) is not None)
+    return placed or (member.change_over is not None and indistinct(verdict) is not None)
 
 
 def numbered(number: int, events: Generator[TimedEvent, None, T]) -> Generator[Numbered, None, T]:

@@ -244,34 +244,10 @@ def follow(
     unable: Mapping[int, PerfBisectError] | None = None,
     why: float | None = None,
 ) -> tuple[Outcome, ...]:
-    """Hunt as ``_follow`` does, and go on with further options each time that they mend a build."""
-    while True:
-        try:
-            return _follow(history, numbers, batch, setups, open_view, held, begun, unable, why)
-        except Mended:
-            unable = unable or {}
-            setups = {
-                place: setup.restored(history.settings(numbers[place]))
-                for place, setup in setups.items()
-                if verdict_of(history, numbers[place]) is None
-            }
-
-
-def _follow(
-    history: History,
-    numbers: Sequence[int],
-    batch: Batch | None,
-    setups: Mapping[int, HuntSetup],
-    open_view: OpenView,
-    held: Mapping[str, HostLock],
-    begun: Begun | None,
-    unable: Mapping[int, PerfBisectError] | None,
-    why: float | None,
-) -> tuple[Outcome, ...]:
     """Hunt, showing every event, until each hunt has ended. ``setups`` are those of the hunts that go on, by their places.
 
     ``unable``, with which the hunts are resumed, is why others cannot go on. Raises Interrupted or the failure, with the
-    command that continues them, and Mended.
+    command that continues them. Each time that further options mend a build, it goes on with these.
     """
     resumed = unable is not None
     logs = [SavedLog(history, number) for number in numbers]
@@ -313,7 +289,12 @@ def _follow(
             enter(place, None)
             if begun:
                 begun(str(member.log.hunt))
-    stopped = sitting.carry_out(open_view)
+    try:
+        stopped = sitting.carry_out(open_view)
+    except Mended:
+        left = [place for place in setups if verdict_of(history, numbers[place]) is None]
+        setups = {place: setups[place].restored(history.settings(numbers[place])) for place in left}
+        return follow(history, numbers, batch, setups, open_view, held, begun, unable or {}, why)
     outcomes = tuple(
         Outcome(number, None if member.failure else member.verdict, member.failure)
         for number, member in zip(numbers, members, strict=True)

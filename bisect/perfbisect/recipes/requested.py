@@ -79,7 +79,7 @@ def requested_builder(settings: Settings) -> Builder:
     else:
         builder = quick_builder(
             settings.quick.build, settings.repository, settings.builders_path, settings.system, settings.configure,
-            program_of(words("--run", settings.quick.run), settings.programs), settings.programs, settings.flags.options,
+            program_of(words("--run", settings.quick.run), settings.programs), settings.programs, settings.flags.words,
         )  # fmt: skip
         if settings.root:
             called = builder.home.rpartition("-")[0]
@@ -108,7 +108,7 @@ def requested_builder(settings: Settings) -> Builder:
 
 def quick_builder(
     commands: tuple[str, ...], repository: str, given: str = "", system: str = "", configure: tuple[str, ...] = (),
-    started: Sequence[str] = (), chosen: Sequence[str] = (), flags: Sequence[tuple[str, str]] = (),
+    started: Sequence[str] = (), chosen: Sequence[str] = (), flags: Sequence[str] = (),
 ) -> Builder:  # fmt: skip
     """A builder for a repository without a recipe: each command is run in a copy of the checkout, which is kept.
 
@@ -126,7 +126,7 @@ def quick_builder(
     how = ["", system, *configure, *started, *chosen] if in_place else commands
     return msgspec.structs.replace(
         recipe,
-        name=_named(name, [repository, *how, *(word for option in flags for word in option)]),
+        name=_named(name, [repository, *how, *flags]),
         home=_named(name, [repository]),  # sources are sent once for all commands
         started=list(started) if in_place else [],
         build=Build(in_place=True) if in_place else msgspec.structs.replace(build, compile=compile_),

@@ -23,7 +23,6 @@ Table = dict[str, Any]
 Shape = TypeVar("Shape", bound=msgspec.Struct)
 
 DEPTH = 32  # levels of tables and lists
-MOST_LISTED = 12  # names in a message
 PASSWORD = re.compile(r"//.*@")  # and user names in addresses
 WORDS = {"Str": "text", "Int": "a whole number", "Float": "a number", "Bool": "true or false", "List": "a list",
          "Dict": "a table", "Struct": "a table"}  # fmt: skip
@@ -207,16 +206,6 @@ def hint(word: str, known: Iterable[str]) -> str:
 def listed(words: Iterable[str]) -> str:
     """The words in alphabetical order, for a sentence; "none" when there are none."""
     return ", ".join(sorted(words)) or "none"
-
-
-def workloads_listed(whose: str, names: Iterable[str]) -> str:
-    """Advice on which workloads there are, or what lists them where they are too many for a message."""
-    every = {*names}
-    return (
-        f"Workloads{whose}: {listed(every)}."
-        if len(every) <= MOST_LISTED
-        else f"`bisect workloads` lists all {len(every)}{whose}."
-    )
 
 
 def to_toml(recipe: msgspec.Struct) -> str:

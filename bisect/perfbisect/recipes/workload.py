@@ -11,7 +11,7 @@ PERFBISECT_ACK      FIFO on which perf answers
 PERFBISECT_SETUP, PERFBISECT_PREPARE, PERFBISECT_CHECK, PERFBISECT_STATEMENT  the SQL of a plain SQL workload
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -24,8 +24,9 @@ from perfbisect.recipes.builder_reader import variant_of
 from perfbisect.recipes.configuration import found_in, recipe_folders
 from perfbisect.recipes.output_pattern import check_pattern
 from perfbisect.recipes.placeholders import check_texts
-from perfbisect.recipes.toml import Location, convert, hint, listed, merged, read_table, workloads_listed
+from perfbisect.recipes.toml import Location, convert, hint, listed, merged, read_table
 
+MOST_LISTED = 12  # names in a message
 EVENTS = "events"  # the arg that is a workload's length in operations: an option of sysbench, {events} in a command
 
 Drivers = str | Annotated[list[str], Meta(min_length=1, description="a list of at least one")]
@@ -210,6 +211,16 @@ def _called(name: str, driver: str, everything: Sequence[Workload]) -> Workload:
     near = hint(name, names | {full_name(workload) for workload in fitting})
     raise RecipeError(
         f"There is no workload '{name}' for {driver}.{elsewhere or near}", workloads_listed(f" for {driver}", names)
+    )
+
+
+def workloads_listed(whose: str, names: Iterable[str]) -> str:
+    """Advice on which workloads there are, or what lists them where they are too many for a message."""
+    every = {*names}
+    return (
+        f"Workloads{whose}: {listed(every)}."
+        if len(every) <= MOST_LISTED
+        else f"`bisect workloads` lists all {len(every)}{whose}."
     )
 
 

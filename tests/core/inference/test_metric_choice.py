@@ -7,7 +7,7 @@ import pytest
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.orders import SAME, UNKNOWN, Inconclusive, Interval, NotReproduced, Reason, Verdict
 from perfbisect.core.domain.settings import COUNTED, Policy
-from perfbisect.core.inference.metric_choice import shown_by, untold
+from perfbisect.core.inference.metric_choice import indistinct, shown_by
 from perfbisect.lab.measure import perf
 
 USUAL = Policy(min_counted=COUNTED)
@@ -102,4 +102,4 @@ WIDE = Interval(0.9, 1.0, 1.1)
     ],
 )
 def test_which_verdicts_are_asked_about(verdict: Verdict | None, ratio: Interval | None) -> None:
-    assert untold(verdict) == ratio
+    assert indistinct(verdict) == ratio

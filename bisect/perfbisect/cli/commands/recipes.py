@@ -78,8 +78,8 @@ def workloads(show: str | None, builder: str | None, builders: Path | None, work
 def chosen(name: str, known: "Iterable[Workload]") -> "list[Workload]":
     """Every workload called ``name``: several where systems share a workload."""
     from perfbisect.errors import RecipeError
-    from perfbisect.recipes.toml import hint, workloads_listed
-    from perfbisect.recipes.workload import full_name
+    from perfbisect.recipes.toml import hint
+    from perfbisect.recipes.workload import full_name, workloads_listed
 
     found = [workload for workload in known if name in (workload.name, full_name(workload))]
     if not found:

@@ -181,7 +181,7 @@ class Known:
     @property
     def option(self) -> str:
         """What mends it, as it is typed."""
-        return self.other or shlex.join(word for option in self.flags.options for word in option)
+        return self.other or shlex.join(self.flags.words)
 
     def also(self, other: "Known") -> "Known":
         """What mends both, if that is of the same class and not too much for a command."""

@@ -113,6 +113,11 @@ class Flags:
         values = {"--cflags": self.cflags, "--cxxflags": self.cxxflags, "--ldflags": self.ldflags}
         return tuple((name, value) for name, value in values.items() if value)
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The same as words of a command line."""
+        return tuple(word for option in self.options for word in option)
+
     def plus(self, more: "Flags") -> "Flags":
         """These and more, what is there already only once."""
         pairs = ((self.cflags, more.cflags), (self.cxxflags, more.cxxflags), (self.ldflags, more.ldflags))

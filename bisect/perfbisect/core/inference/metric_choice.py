@@ -24,15 +24,15 @@ REPEATS = 0.001  # s.d. of a run above which a count is not exact: the program d
 SMALL = 0.25  # of the smallest change of interest in time, which time has to exclude where the count rises by less than this
 LAYOUT = math.sqrt(2 * sum(share * size**2 for size, share in USUAL.layouts))  # s.d. of the ratio of two builds
 # Of verdicts without a name: because time does not tell builds apart.
-UNTOLD = (Reason.TOO_NOISY, Reason.BY_CHANCE, Reason.NOT_CONFIRMED, Reason.LAYOUT_TIE)
+INDISTINCT = (Reason.TOO_NOISY, Reason.BY_CHANCE, Reason.NOT_CONFIRMED, Reason.LAYOUT_TIE)
 
 
-def untold(verdict: Verdict | None) -> Interval | None:
+def indistinct(verdict: Verdict | None) -> Interval | None:
     """The ratio of the ends, where a hunt has ended without a name because its metric does not tell builds apart."""
     match verdict:
         case NotReproduced(ratio) if ratio.low < ratio.high:  # else they are the same binary
             return ratio
-        case Inconclusive(ratio=ratio, reason=reason) if reason in UNTOLD:
+        case Inconclusive(ratio=ratio, reason=reason) if reason in INDISTINCT:
             return ratio
         case _:
             return None

@@ -49,6 +49,11 @@ class Reading:
         """The same with CPU time in place of time, where it is known."""
         return self if self.cpu is None else replace(self, value=self.cpu, time=self.value)
 
+    @property
+    def by_time(self) -> "Reading":
+        """The same with time in place of CPU time, where that is by CPU time."""
+        return self if self.time is None else replace(self, value=self.time, time=None)
+
 
 @dataclass(frozen=True, slots=True)
 class Built:

@@ -95,11 +95,9 @@ def _in_rounds(now: Situation, turns: Situation, *, by_cpu: bool) -> Situation:
 
 def _by_rounds(hunt: Hunt, rounds: Situation) -> Proposal:
     """The decision of ``hunt``; by time, where nothing has changed by CPU time, and the ends wait differently in their rounds."""
-    decision = hunt(rounds)
-    seen = rounds.observations
-    timed = [replace(one, value=one.time, time=None) if isinstance(one, Reading) and one.time is not None else one
-             for one in seen]  # fmt: skip
-    if timed == list(seen) or not isinstance(decision.order, NotReproduced):
+    decision, seen = hunt(rounds), rounds.observations
+    by_cpu = any(isinstance(each, Reading) and each.time is not None for each in seen)
+    if not isinstance(decision.order, NotReproduced) or not by_cpu:
         return decision
     more = _waits_more(rounds)
     if len(more) < WAITS_SEEN:
@@ -109,6 +107,7 @@ def _by_rounds(hunt: Hunt, rounds: Situation) -> Proposal:
     error = stdev(more) / math.sqrt(len(more)) or math.inf
     if abs(Student(len(more) - 1).score(mean(more) / error)) < WAITED:
         return decision
+    timed = [each.by_time if isinstance(each, Reading) else each for each in seen]
     by_time = replace(rounds, observations=timed)
     ends = _ends(by_time.record, by_time, by_time.model)
     shown = ends.ratio(by_time.record.sign)

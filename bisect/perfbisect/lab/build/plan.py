@@ -335,7 +335,7 @@ def _recipe(builder: Builder, variant: Variant) -> dict[str, Any]:
         "variant": [variant.cc, variant.cxx, variant.cflags, variant.ldflags, *filter(None, [variant.train])],
         "files": hashlib.sha256(recipe_archive(builder)).hexdigest() if "{recipe}" in commands else "",
     }
-    parts |= {"flags": [word for option in builder.flags.options for word in option]} if builder.flags.options else {}
+    parts |= {"flags": [*builder.flags.words]} if builder.flags.words else {}
     return parts | {"home": builder.home} if builder.home else parts  # a build may contain the path of its home
 
 

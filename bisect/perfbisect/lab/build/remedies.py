@@ -37,7 +37,7 @@ def mend(context: BuildContext, sha: str, failure: KnownFailure) -> Generator[Pr
         if more == flags or undone or not known.by_itself:
             return
         flags = more.plus(WHOLE) if "-include" in known.flags.cflags else more
-        options = shlex.join(word for option in flags.options for word in option)
+        options = shlex.join(flags.words)
         yield Warned(
             f"{sha[:10]} does not build for {known.name}: it is tried with {known.option}",
             "--no-remedies tries nothing.",
