@@ -1,6 +1,7 @@
 """What the program says of itself, and while it waits for a leased machine."""
 
 import io
+import re
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -12,7 +13,7 @@ import sample_hunt as sample
 from perfbisect.cli.commands.compare import compare
 from perfbisect.cli.commands.report import report
 from perfbisect.cli.commands.show import show
-from perfbisect.cli.main import VERBS
+from perfbisect.cli.main import VERBS, bisect
 from perfbisect.cli.options.common import leasing
 from perfbisect.core.domain.settings import TrialBuild, TrialRequest, TrialType, TrialWorkload
 from perfbisect.errors import EnvironmentFailure
@@ -24,11 +25,27 @@ from program import exits
 # What `--help` prints, and what a shell completes.
 
 
+FIRST = {  # options of the longer helps
+    "run": ["--build", "--run", "--rate"], "compare": ["--build", "--run", "--rate"], "noise": ["--rev", "--build", "--run"],
+    "simulate": ["--commits", "--effect", "--noise"], "show": ["--markdown", "--json", "--csv"], "prove": ["--visits", "--runs", "--wait"],
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("verb", VERBS)
-def test_help_has_no_marks_and_plain_defaults(verb: str) -> None:
-    said = exits(0, verb, "--help")
-    assert "\b" not in said and "\\x08" not in said
-    assert "default: (" not in " ".join(said.split())
+def test_help_fits_a_screen_and_all_of_it_has_every_option(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    command = bisect.get_command(click.Context(bisect), verb)
+    assert command
+    every = {param.opts[0] for param in command.params if isinstance(param, click.Option) and not param.hidden}
+    short = exits(0, verb, "--help")
+    assert sum(max(1, -(-len(line) // 80)) for line in short.splitlines()) <= 50
+    for said in (short, *([exits(0, verb, "--help-all")] if "--help-all" in every else [])):
+        assert "\b" not in said and "\\x08" not in said
+        assert "default: (" not in " ".join(said.split())
+        options = said.partition("Options:")[2].partition("Examples:")[0]
+        shown = re.findall(r"^  (?:-\w, )?(--[\w-]+)", options, re.MULTILINE)
+        assert shown[:3] == FIRST.get(verb, shown[:3])
+    assert every < set(shown), "the last is the whole help"
 
 
 def test_variants_of_a_build_complete() -> None:

@@ -10,6 +10,7 @@ import click
 from click.core import ParameterSource
 
 from perfbisect.cli.options.common import (
+    LongCommand,
     clone_progress,
     explain_option,
     leasing_for,
@@ -39,15 +40,15 @@ if TYPE_CHECKING:
 
 EPILOG = """\b
 Examples:
-  bisect compare 3.41.0 3.42.0 HEAD --builder sqlite --workload update-index
+  bisect compare v1.0 HEAD --build 'make -j{jobs}' --run ./bench --rate 'ops/s: ([0-9.]+)'
   bisect compare 8.0.28 8.0.29 --builder mysql --workload point,write --host spare
+  bisect compare 8.0.28 8.0.29 8.0.30 -b mysql -w point,write --hunt
+  bisect compare 3.41.0 3.42.0 HEAD --builder sqlite --workload update-index
   bisect compare 8.0.37 8.0.37@lto 8.0.37+my.cnf --builder mysql --workload point
   bisect compare 15=/usr/lib/postgresql/15 17=/usr/lib/postgresql/17 -b postgres -w scan
   bisect compare --builder host --workload cpu,memory --host old --host new
-  bisect compare v1.0 HEAD --build 'make -j{jobs}' --run ./bench --rate 'ops/s: ([0-9.]+)'
   bisect compare old=kv-1.2.tar.xz v1.3 --builder kv --workload get --visits 8
   bisect compare 8.0.28 8.0.29 -b mysql -w point,write --tsv > qps.rel.tsv
-  bisect compare 8.0.28 8.0.29 8.0.30 -b mysql -w point,write --hunt
   bisect compare c3 --hunt --dry-run     the drops of a stored one, and what is between their builds
   bisect compare c3 --hunt
   bisect compare --each-release 8.0.20..8.0.40 -b mysql -w point,write --visits 6 --runs 1
@@ -78,11 +79,13 @@ OF_HUNTS = {  # what is not decided by a stored comparison
     "builds", "hunt", "min_effect", "explain", "dry_run", "waiting", "notify", "history", "as_json", "as_csv", "as_tsv", "as_markdown",
 }  # fmt: skip
 
+COMMON = "--build --run --rate --cost --builder --workload --repo --metric --host --each-release --hunt --visits --dry-run --json"
 
-@click.command(epilog=EPILOG)
+
+@click.command(cls=LongCommand, epilog=EPILOG, common=COMMON)
 @click.argument("builds", nargs=-1, metavar="BUILD...", shell_complete=variant_of_build)
-@several_workloads_option("Workloads, groups or suites.")
-@builder_option("System to build.", default="")
+@several_workloads_option("… and what it runs: workloads, groups or suites.")
+@builder_option("Or a recipe: how a system is built.", default="")
 @command_options
 @what_options
 @click.option(

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from perfbisect.cli.options.common import clone_progress, host_argument, leasing_for, notify_option
+from perfbisect.cli.options.common import LongCommand, clone_progress, host_argument, leasing_for, notify_option
 from perfbisect.cli.options.completion import builder_option, workload_option
 from perfbisect.cli.options.measurement import (
     announce_recipes,
@@ -24,23 +24,25 @@ if TYPE_CHECKING:
 
 EPILOG = """\b
 Examples:
+  bisect noise local --rev HEAD --run ./bench
   bisect noise local --builder sqlite-amalgamation --workload update-index --rev 3.42.0 --repo ~/src/amalgamations
   bisect noise spare -b postgres -w scan --rev REL_17_0 --visits 12 --runs 4
   bisect noise spare -b postgres -w scan --rev REL_17_0 --time 60 --metric p95
   bisect noise spare -b host -w cpu
-  bisect noise local --rev HEAD --run ./bench
 
 \b
 Later hunts with the same host, builder, variant, workload and options use the result.
 Ctrl-C keeps what was measured, and `bisect resume n4` continues it. `bisect history` lists it, `bisect show` reports it.
 """
 
+COMMON = "--rev --build --run --rate --cost --builder --workload --repo --metric --visits --runs --json"
 
-@click.command(epilog=EPILOG)
+
+@click.command(cls=LongCommand, epilog=EPILOG, common=COMMON)
 @host_argument
-@workload_option("Workload to run.", default="")
+@workload_option("… and what it runs.", default="")
 @click.option("--rev", metavar="REV", help="Release or git revision to build; none with --builder host.")
-@builder_option("System to build.", default="")
+@builder_option("Or a recipe: how a system is built.", default="")
 @command_options
 @what_options
 @how_options

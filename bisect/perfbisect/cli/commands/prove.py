@@ -33,9 +33,9 @@ does not build; 3 usage or configuration error, 4 environment failure, 130 inter
 
 @click.command(epilog=EPILOG)
 @id_argument()
+@round_options(6, 2, "Rounds: visits of each build.", least=2)
 @json_form_option
 @notify_option
-@round_options(6, 2, "Rounds: visits of each build.", least=2)
 def prove(
     hunt: int | None, visits: int, runs: int, form: str, waiting: "WaitCallback | None", notify: tuple[str, ...],
     history: Path | None,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perfbisect.cli.options.common import (
+    LongCommand,
     clone_progress,
     explain_option,
     history_option,
@@ -39,14 +40,14 @@ if TYPE_CHECKING:
 
 EPILOG = """\b
 Examples:
+  bisect run v1.0 HEAD --build 'make -j{jobs}' --run ./bench --rate 'ops/s: ([0-9.]+)'
   bisect run 8.0.28 8.0.29 --builder mysql --workload update-index
+  bisect run 8.0.28 8.0.29 --builder mysql --workload scan,update-index,read-only
   bisect run REL_16_0 REL_17_0 --builder postgres --workload scan --repo ~/src/postgres
   bisect run v1.0 HEAD --builder my-kv --workload range --metric p95 --direction rise
   bisect run 3.41.0 3.42.0 --builder sqlite --workload scan --max-time 2h --json
   bisect run 3.44.0 3.45.0 --builder sqlite --workload scan --metric instructions/o --min-effect 0.1%
   bisect run 8.0.28 8.0.29 --builder mysql --workload scan --host c8-1 --host c8-2
-  bisect run 8.0.28 8.0.29 --builder mysql --workload scan,update-index,read-only
-  bisect run v1.0 HEAD --build 'make -j{jobs}' --run ./bench --rate 'ops/s: ([0-9.]+)'
   bisect run 8.0.11 8.0.18 --builder mysql --workload scan --patch gcc-12.patch
   bisect run 8.0.28 8.0.29 --builder mysql --workload scan --skip 3f2a1b9..77c0d4e --skip v1-broken
   bisect run v1.0 HEAD --build 'make -j{jobs}' --run './engine query.sql' --slow-after 5
@@ -62,12 +63,17 @@ history of its own. Exit status then: the highest of theirs.
 `bisect resume` continues an interrupted hunt.
 """
 
+COMMON = (
+    "--build --run --rate --cost --builder --workload --repo --metric --host --direction --min-effect --all --max-time --skip"
+    " --explain --dry-run --plain --json"
+)
 
-@click.command(epilog=EPILOG)
+
+@click.command(cls=LongCommand, epilog=EPILOG, common=COMMON)
 @click.argument("good")
 @click.argument("bad", required=False)
-@builder_option("System to build.", default="")
-@several_workloads_option("What to run: a workload, or several, or groups, which share all builds.")
+@builder_option("Or a recipe: how a system is built.", default="")
+@several_workloads_option("… and what it runs: workloads or groups, which share all builds.")
 @command_options
 @what_options
 @hosts_option

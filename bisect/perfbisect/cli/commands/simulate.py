@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from perfbisect.cli.options.common import PATH, Decorator, clone_progress, json_option, say, say_json
+from perfbisect.cli.options.common import PATH, Decorator, LongCommand, clone_progress, json_option, say, say_json
 from perfbisect.cli.options.completion import builder_option
 from perfbisect.cli.options.measurement import announce, builders_option, policy_of, policy_options
 from perfbisect.cli.options.param_types import MINUTES, SEED, Parsed, Percent
@@ -63,19 +63,22 @@ def cost(name: str, default: str, text: str) -> Decorator:
     return click.option(name, type=COST, default=default, show_default=True, help=text)
 
 
-@click.command(epilog=EPILOG)
+COMMON = "--commits --effect --noise --layout --drift --repo --builder --steps --build-cost --run-time --hosts --min-effect --all --hunts --json"
+
+
+@click.command(cls=LongCommand, epilog=EPILOG, common=COMMON)
 @click.argument("good", required=False)
 @click.argument("bad", required=False)
 @click.option("--commits", type=click.IntRange(1, 1_000_000), help="Length of the range. Default: 1000.")
 @click.option("--merges", is_flag=True, help="A history with merges instead of a line.")
 @click.option("--repo", type=PATH, help="Local clone with the range GOOD..BAD.")
-@builder_option("… and ignore the paths that its recipe ignores.")
+@builder_option("Ignore the paths that its recipe ignores.")
 @builders_option
-@click.option("--first-parent", is_flag=True, help="… and follow only the first parent of merges.")
+@click.option("--first-parent", is_flag=True, help="Follow only the first parent of merges.")
 @share("--effect", "5%", "Size of the drop.")
 @share("--noise", "1%", "Standard deviation of a run.")
 @click.option("--noise-known", is_flag=True, help="The host is known from earlier hunts.")
-@share("--layout", "0.5%", "… of a build, from its memory layout.", none=True)
+@share("--layout", "0.5%", "Standard deviation of a build, from its memory layout.", none=True)
 @share(
     "--modes",
     "0%",
@@ -84,12 +87,19 @@ def cost(name: str, default: str, text: str) -> Decorator:
 )
 @click.option("--layouts", is_flag=True, help="Builds can be linked again, with their functions in another order.")
 @cost("--link-cost", "0.1", "Cost of linking again: in runs (0.1) or time.")
-@share("--drift", "0%", "… of the host, over two hours.", none=True)
+@share("--drift", "0%", "Standard deviation of the host, over two hours.", none=True)
 @share("--outliers", "2%", "Share of runs that are outliers.", none=True)
-@click.option("--steps", type=click.Choice(STEPS), default="one", show_default=True, metavar="KIND", help="See below.")
+@click.option(
+    "--steps",
+    type=click.Choice(STEPS),
+    default="one",
+    show_default=True,
+    metavar="KIND",
+    help="Other steps of the range; --help-all tells them.",
+)
 @share("--failing", "0%", "Share of commits that do not build.", none=True)
 @cost("--build-cost", "10", "Cost of a build: in runs (10) or time (15m).")
-@share("--cached", "100%", "Share of that for a build close to an existing one.", whole=True)
+@share("--cached", "100%", "Share of --build-cost for a build close to an existing one.", whole=True)
 @click.option("--run-time", type=MINUTES, default="1m", show_default=True, help="Duration of a run, with its warm-up.")
 @click.option("--hosts", type=click.IntRange(1, 1000), default=1, show_default=True, help="Number of hosts.")
 @click.option(

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
+ALL_HELP = f"{__name__}.all_help"  # in the context of a command whose help is printed
+EXAMPLES = 6  # lines of an epilog: click's mark, the title, and four examples
+
 
 def added(*options: Decorator) -> Decorator:
     """Add these options to a command, in their order."""
@@ -38,6 +41,44 @@ def added(*options: Decorator) -> Decorator:
         return command
 
     return add
+
+
+class LongCommand(click.Command):
+    """A verb with more options than fit a screen: `--help` has the ``common`` ones and the first examples, `--help-all` all."""
+
+    def __init__(self, *args: Any, common: str, **how: Any) -> None:
+        super().__init__(*args, **how)
+        self.common = [*common.split(), "--help-all"]
+        self.params.append(
+            click.Option(
+                ["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=self.print_all,
+                help="Show all options, examples and what they mean.",
+            )
+        )  # fmt: skip
+
+    def print_all(self, ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
+        """Print the whole help and exit, if that is wanted."""
+        if wanted and not ctx.resilient_parsing:
+            ctx.meta[ALL_HELP] = True
+            say(ctx.get_help())
+            ctx.exit()
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The common options, in their order; behind them the others, if wanted."""
+        rows = {param.opts[0]: row for param in self.get_params(ctx) if (row := param.get_help_record(ctx))}
+        groups = {"Options": [rows.pop(name) for name in self.common]}
+        if ctx.meta.get(ALL_HELP):
+            groups["Further options"] = [*rows.values()]
+        for title, group in groups.items():
+            with formatter.section(title):
+                formatter.write_dl(group)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The first examples, or all of the epilog."""
+        lines = (self.epilog or "").splitlines()
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text("\n".join(lines if ctx.meta.get(ALL_HELP) else lines[:EXAMPLES]))
 
 
 def each_host(_ctx: click.Context, _param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:

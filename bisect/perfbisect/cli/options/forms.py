@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 
 FORMS = {  # option → its help
+    "markdown": "Print Markdown, for an issue.",
     "json": "Print JSON.",
     "csv": "Print the tables of a comparison as comma-separated values.",
     "tsv": "Print them separated by tabs.",
-    "markdown": "Print Markdown, for an issue.",
 }
 
 

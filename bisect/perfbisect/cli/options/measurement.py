@@ -51,12 +51,12 @@ variant_option = click.option(
     "--variant", metavar="NAME", default="", help="Compiler settings; see `bisect builders --show`."
 )
 command_options = added(
-    click.option("--build", type=UNSPLIT, multiple=True, help="Or a command that builds in the checkout. Repeatable."),
-    click.option("--run", "command", type=UNSPLIT, help="Or a command to measure, in the same folder."),
+    click.option("--build", type=UNSPLIT, multiple=True, help="Command that builds in the checkout. Repeatable."),
+    click.option("--run", "command", type=UNSPLIT, help="Command to measure, in the same folder."),
     click.option("--rate", default="", metavar="PATTERN", help="Number in its output; higher is better."),
     click.option("--cost", default="", metavar="PATTERN", help="Number in its output; lower is better."),
     click.option(
-        "--operations", default="", metavar="PATTERN", help="Number of operations in its output. Default: one."
+        "--operations", default="", metavar="PATTERN", help="Number of operations in the output. Default: one."
     ),
     click.option(
         "--program", type=BELOW, multiple=True,
@@ -96,9 +96,9 @@ how_options = added(
     inventory_option,
 )
 limit_options = added(
-    click.option("--max-builds", type=COUNT, help="Stop with the best answer after this many builds."),
-    click.option("--max-runs", type=COUNT, help="… after this many timed runs."),
-    click.option("--max-time", type=MINUTES, help="… after this time: 90s, 45m, 2h."),
+    click.option("--max-time", type=MINUTES, help="Stop with the best answer after this time: 90s, 45m, 2h."),
+    click.option("--max-builds", type=COUNT, help="The same after this many builds."),
+    click.option("--max-runs", type=COUNT, help="The same after this many timed runs."),
 )
 
 
