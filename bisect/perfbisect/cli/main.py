@@ -35,7 +35,7 @@ VERBS: Mapping[str, str] = {
     "show": "Report one hunt: verdict, proof, candidates, counters; or one comparison or proof.",
     "report": "Write a page about a hunt or a comparison, or about all of them.",
     "query": "Query the history in SQL.",
-    "serve": "Browse the history in a web browser, with Datasette.",
+    "serve": "Browse the history in a web browser.",
     "init": "Write a builder and a workload for a clone that has no recipe.",
     "builders": "List the builders: how systems are built and run.",
     "workloads": "List the microbenchmarks.",

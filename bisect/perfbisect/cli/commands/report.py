@@ -134,7 +134,7 @@ def write_all(history: History, folder: Path, given: Path | None, only: Collecti
             continue
         written[one.id] = page_name(one.id)
         write(folder / written[one.id], page, quiet=True)
-    write(folder / "index.html", index_page(hunts, trials, written))
+    write(folder / "index.html", index_page(hunts, trials, lambda one: written.get(one, "")))
 
 
 def write(path: Path, text: str, *, quiet: bool = False) -> None:

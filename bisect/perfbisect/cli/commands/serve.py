@@ -1,11 +1,14 @@
-"""`bisect serve`: the history in Datasette."""
+"""`bisect serve`: the history as pages, and with `--sql` in Datasette."""
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
 import tempfile
+from contextlib import closing, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,8 @@ from urllib.parse import urlsplit
 
 import click
 
-from perfbisect.cli.options.common import history_option
+from perfbisect.cli.options.common import history_option, say
+from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError
 from perfbisect.ui.stream import note
 from perfbisect.wording.text import printable
 
@@ -21,14 +25,14 @@ EPILOG = """\b
 Examples:
   bisect serve
   bisect serve --port 8042 --open
-  bisect serve --history ~/shared/history.db
+  bisect serve --sql                     with SQL, in Datasette: pip install 'perfbisect[serve]'
 
 \b
-Needs Datasette: pip install 'perfbisect[serve]'
 The history is only read, also beside a hunt that is writing it. Ctrl-C ends serving.
 """
 
 LOOPBACK = "127.0.0.1"
+PAGE = re.compile(r"/(?:hunt-(\d{1,18})|([cnp]\d{1,18}))\.html")
 LONGEST = 10_000  # milliseconds of a query
 PLUGIN = """from datasette import hookimpl
 from perfbisect.cli.commands.serve import own_names
@@ -43,17 +47,22 @@ REFUSAL = "This is served to this machine alone. Open it as localhost, with the 
     "--address", default=LOOPBACK, show_default=True, help="Address to listen on; others can read everything."
 )
 @click.option("--open", "opens", is_flag=True, help="Open it in a web browser.")
+@click.option("--sql", is_flag=True, help="Serve it in Datasette, with queries for hunts, builds and noise by host.")
 @history_option
-def serve(port: int, address: str, opens: bool, history: Path | None) -> int:
-    """Browse and query the history in a web browser, with queries for hunts, culprits, builds and noise by host."""
+def serve(port: int, address: str, opens: bool, sql: bool, history: Path | None) -> int:
+    """Browse the history in a web browser: a list of all hunts and comparisons, and the page of each."""
     from perfbisect.store.connection import default_place, open_reader
 
     path = (history or default_place()).absolute()
     open_reader(path).close()  # says what is wrong with it
-    version = installed_version()
-    own = all(ip_address(found[4][0]).is_loopback for found in socket.getaddrinfo(address, port))
+    version = installed_version() if sql else 0
+    found = socket.getaddrinfo(address, port)
+    own = all(ip_address(each[4][0]).is_loopback for each in found)
     if path.stat().st_mode & 0o077 == 0:
         note(f"Other users cannot read {printable(str(path))}, but on this machine they can read what is served.")
+    if not sql:
+        serve_pages(found[0][0], address, port, path, history, own=own, opens=opens)
+        return 0
     with tempfile.TemporaryDirectory(prefix="perfbisect-") as folder:
         options = configured(Path(folder), path.stem, version, own=own)
         argv = [
@@ -67,11 +76,62 @@ def serve(port: int, address: str, opens: bool, history: Path | None) -> int:
             return 0
 
 
+def serve_pages(
+    family: int, address: str, port: int, path: Path, given: Path | None, *, own: bool, opens: bool
+) -> None:
+    """Serve the pages until Ctrl-C; each is made when it is asked for. Raises EnvironmentFailure for a port in use."""
+
+    class Server(ThreadingHTTPServer):
+        address_family = family
+
+    class Pages(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            refused = own and not is_own(self.headers.get("Host", ""), address)
+            status, text = (421, REFUSAL) if refused else answer(urlsplit(self.path).path, path, given)
+            self.send_response(status)
+            self.send_header("Content-Type", f"text/{'html' if status == 200 else 'plain'}; charset=utf-8")
+            self.send_header("X-Content-Type-Options", "nosniff")
+            self.end_headers()
+            with suppress(ConnectionError):  # the browser has gone on
+                self.wfile.write(text.encode(errors="backslashreplace"))
+
+        def log_message(self, *_: object) -> None:
+            """Requests are not listed."""
+
+    try:
+        server = Server((address, port), Pages)
+    except OSError as trouble:
+        sentence = f"Port {port} of {address} cannot be listened on: {trouble.strerror}."
+        raise EnvironmentFailure(sentence, "Choose another one with --port.") from None
+    with server, suppress(KeyboardInterrupt):
+        place = f"http://{f'[{address}]' if ':' in address else address}:{server.server_port}/"
+        say(place)
+        if opens:
+            click.launch(place)
+        server.serve_forever()
+
+
+def answer(place: str, path: Path, given: Path | None) -> tuple[int, str]:
+    """The status and the page at a place: the list of all, or a hunt or trial; 404 and a sentence where there is none."""
+    from perfbisect.cli.commands.report import page_name, page_of
+    from perfbisect.report.page.pages import index_page
+    from perfbisect.store.history import History
+
+    named = PAGE.fullmatch(place)
+    try:
+        with closing(History.open(path, read_only=True)) as opened:
+            if named:
+                return 200, page_of(opened, named[2] or int(named[1]), given, index="/")
+            if place == "/":
+                return 200, index_page(opened.hunts(), opened.trials(), page_name)
+    except PerfBisectError as trouble:
+        return 404 if isinstance(trouble, UsageError) else 500, f"{trouble} {trouble.advice}\n"
+    return 404, "There is no such page. / lists all hunts and comparisons.\n"
+
+
 def installed_version() -> int:
     """The first number of Datasette's version. Raises UsageError where it is not installed."""
     from importlib.metadata import PackageNotFoundError, version
-
-    from perfbisect.errors import UsageError
 
     try:
         return int(version("datasette").partition(".")[0])
@@ -106,7 +166,8 @@ def own_names() -> Any:
         async def answer(scope: Any, receive: Any, send: Any) -> None:
             from datasette import Response
 
-            own = scope["type"] != "http" or is_own(dict(scope["headers"]).get(b"host", b"").decode("latin-1"))
+            host = dict(scope.get("headers", ())).get(b"host", b"").decode("latin-1")
+            own = scope["type"] != "http" or is_own(host, os.environ.get("PERFBISECT_ADDRESS", ""))
             await (app(scope, receive, send) if own else Response.text(REFUSAL, status=421).asgi_send(send))
 
         return answer
@@ -114,10 +175,10 @@ def own_names() -> Any:
     return wrap
 
 
-def is_own(host: str) -> bool:
-    """Whether the header Host names this machine: as localhost, by a loopback address, or as `bisect serve --address` does."""
+def is_own(host: str, address: str) -> bool:
+    """Whether the header Host names this machine: as localhost, by a loopback address, or by the ``address`` of --address."""
     try:
         name = urlsplit(f"//{host}").hostname or ""
-        return name in ("localhost", os.environ.get("PERFBISECT_ADDRESS", "").lower()) or ip_address(name).is_loopback
+        return name in ("localhost", address.lower()) or ip_address(name).is_loopback
     except ValueError:
         return False

@@ -7,7 +7,7 @@ script and use this style, known by their hashes, and load nothing.
 
 import hashlib
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -37,12 +37,12 @@ def page(document: Document, index: str = "") -> str:
     return render("document.html", index, document=document)
 
 
-def index_page(hunts: Sequence[Listed], trials: Sequence[ListedTrial], pages: Mapping[int | str, str]) -> str:
-    """The page that lists a history, the newest first; ``pages`` are the addresses of those that were written, by id."""
+def index_page(hunts: Sequence[Listed], trials: Sequence[ListedTrial], link: Callable[[int | str], str]) -> str:
+    """The page that lists a history, the newest first; ``link`` gives the address of a page by its id, "" without one."""
     every: list[Listed | ListedTrial] = [*hunts, *trials]
     every.sort(key=lambda one: one.started, reverse=True)
     head = ("id", "when", "what", "builder", "workload", "range or builds", "result", "sure", "ratio", "runs", "host")
-    rows = tuple(entry(one, pages.get(one.id, "")) for one in every)
+    rows = tuple(entry(one, link(one.id)) for one in every)
     return render("index.html", table=Table(head, rows, ("sure", "ratio", "runs"), name="listing"))
 
 
