@@ -2,12 +2,16 @@
 
 import io
 import re
+import shutil
+import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import click
 import pytest
+from click.shell_completion import get_completion_class
 
 import sample_hunt as sample
 from perfbisect.cli.commands.compare import compare
@@ -20,7 +24,7 @@ from perfbisect.errors import EnvironmentFailure
 from perfbisect.store.batches import begin_batch
 from perfbisect.store.history import History
 from perfbisect.ui.stream import START_OF_LINE
-from program import exits
+from program import LIMIT, exits
 
 # What `--help` prints, and what a shell completes.
 
@@ -46,6 +50,70 @@ def test_help_fits_a_screen_and_all_of_it_has_every_option(verb: str, monkeypatc
         shown = re.findall(r"^  (?:-\w, )?(--[\w-]+)", options, re.MULTILINE)
         assert shown[:3] == FIRST.get(verb, shown[:3])
     assert every < set(shown), "the last is the whole help"
+
+
+@pytest.fixture
+def tagged(git: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program is in a repository with tags, and with names and a subject that attack a shell."""
+    monkeypatch.chdir(tmp_path / "repo")
+    for name in ("v1.0", "v1.1", "evil$(touch${IFS}x)"):
+        git("commit", "-q", "--allow-empty", "-m", f"{name}, and \x1b[2J more")
+        git("tag", name)
+
+
+WORDS = {  # what is typed → what is offered, with some of its meaning
+    "run v1.": {"v1.0": "v1.0, and \\x1b[2J more", "v1.1": "v1.1"},
+    "run v1.0..v1.1": {"v1.0..v1.1": "v1.1"},
+    "run --builder demo --skip 1.": {"1.0": "v1.0", "1.1": "v1.1"},
+    "compare v1.0 H": {"HEAD": "checked out"},
+    "noise --rev e": {},
+    "run --metric ip": {"ipc": ""},
+    "run --builder mariad": {"mariadb": "MariaDB"},
+    "run -b mysql -w scan,update-in": {"scan,update-index": "k = k + 1", "scan,update-inlist": ""},
+    "doctor loc": {"local": ""},
+}
+
+
+@pytest.mark.tools
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@pytest.mark.usefixtures("tagged")
+def test_words_complete_in_three_shells(shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    completion = get_completion_class(shell)
+    assert completion
+    separator = {"bash": ",", "zsh": "\n", "fish": "\t"}[shell]
+    for typed, offered in WORDS.items():
+        words = f"bisect {typed}".split()
+        monkeypatch.setenv("COMP_WORDS", " ".join(words))
+        monkeypatch.setenv("COMP_CWORD", words[-1] if shell == "fish" else str(len(words) - 1))
+        said = completion(bisect, {}, "bisect", "_BISECT_COMPLETE").complete()
+        assert said.count("plain") == len(offered), typed
+        for name, meaning in offered.items():
+            assert name in said and (shell == "bash" or meaning in said.partition(name + separator)[2])
+
+
+@pytest.mark.tools
+@pytest.mark.parametrize("shell", ["bash", "fish"])
+@pytest.mark.usefixtures("tagged")
+def test_a_real_shell_completes(shell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not shutil.which(shell):
+        pytest.skip(f"no {shell} here")
+    program = tmp_path / "bin" / "bisect"
+    program.parent.mkdir()
+    program.write_text(f"#!{sys.executable}\nfrom perfbisect.cli.main import main\nmain()\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=":")
+    complete = {
+        "bash": """
+            eval "$(_BISECT_COMPLETE=bash_source bisect)"
+            COMP_WORDS=(bisect $1); COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+            _bisect_completion bisect; printf '%s\\n' "${COMPREPLY[@]}"
+        """,
+        "fish": '_BISECT_COMPLETE=fish_source bisect | source; complete -C "bisect $argv"',
+    }[shell]
+    for typed in ("run --builder demo --skip 1.", "run -b mysql -w scan,update-in"):
+        options = ["bash", "-c", complete, "bash", typed] if shell == "bash" else ["fish", "-c", complete, typed]
+        done = subprocess.run(options, capture_output=True, text=True, timeout=LIMIT, check=True)
+        assert {line.partition("\t")[0] for line in done.stdout.splitlines()} == set(WORDS[typed])
 
 
 def test_variants_of_a_build_complete() -> None:

@@ -145,6 +145,10 @@ def main() -> None:
     # Matrices here are small: more threads would only spin on the processors that are being measured.
     for library in ("OPENBLAS", "OMP", "MKL"):
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
+    if os.environ.get("_BISECT_COMPLETE") == "fish_source":  # click's script cuts words and texts at their first comma
+        from click.shell_completion import FishComplete
+
+        FishComplete.source_template = FishComplete.source_template.replace('split ","', 'split --max 1 ","')
     try:
         guard()
         status = bisect.main(prog_name="bisect", standalone_mode=False)

@@ -55,6 +55,14 @@ def refs(repo: Repository, *which: str, names: str = "") -> list[str]:
     return git(repo, "for-each-ref", f"--format=%(refname{names and ':'}{names})", *which).split()
 
 
+def described_refs(repo: Repository) -> dict[str, str]:
+    """HEAD, branches and tags, the newest first, each with its date and subject."""
+    form = "--format=%(refname:short)%09%(creatordate:short) %(subject)"
+    which = ("refs/heads", "refs/tags", "refs/remotes")
+    lines = git(repo, "for-each-ref", form, "--sort=-creatordate", *which).splitlines()
+    return {"HEAD": "what is checked out"} | dict(line.split("\t", 1) for line in lines if "\t" in line)
+
+
 def tags_of(version: str, release_tags: Sequence[str]) -> list[str]:
     """The tags that a release may have, by the recipe's patterns."""
     return [tag.replace("{version}", version).replace("{version:_}", version.replace(".", "_")) for tag in release_tags]

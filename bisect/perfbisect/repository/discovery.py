@@ -128,6 +128,11 @@ Progress = Callable[[str, int, int], None]  # what git does, steps done, steps i
 REFS = ("+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
 
 
+def clone_path(builder: str) -> Path:
+    """Where the clone of that builder's repository is, or will be."""
+    return cache_folder() / "repositories" / f"{builder}.git"
+
+
 def cached_clone(builder: Builder, revisions: Sequence[str] = (), progress: Progress | None = None) -> Path:
     """The path of a bare clone of the recipe's repository.
 
@@ -136,10 +141,9 @@ def cached_clone(builder: Builder, revisions: Sequence[str] = (), progress: Prog
     """
     if not builder.repository:
         raise UsageError(f"Builder {builder.name} names no repository.", "Give a local clone: --repo FOLDER")
-    folder = cache_folder() / "repositories"
-    path = folder / f"{builder.name}.git"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # git keeps the address, which may contain a password
-    with locked(folder / f"{builder.name}.lock"):
+    path = clone_path(builder.name)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # git keeps the address, which may contain a password
+    with locked(path.with_suffix(".lock")):
         if not path.exists():
             _clone(builder.repository, path, progress)
         elif _is_behind(path, builder, revisions):

@@ -18,7 +18,7 @@ from perfbisect.cli.options.common import (
     open_view,
     say,
 )
-from perfbisect.cli.options.completion import builder_option, host_name, several_workloads_option, variant_of_build
+from perfbisect.cli.options.completion import build_name, builder_option, host_name, revision, several_workloads_option
 from perfbisect.cli.options.forms import form_options, print_trial
 from perfbisect.cli.options.measurement import (
     announce,
@@ -83,7 +83,7 @@ COMMON = "--build --run --rate --cost --builder --workload --repo --metric --hos
 
 
 @click.command(cls=LongCommand, epilog=EPILOG, common=COMMON)
-@click.argument("builds", nargs=-1, metavar="BUILD...", shell_complete=variant_of_build)
+@click.argument("builds", nargs=-1, metavar="BUILD...", shell_complete=build_name)
 @several_workloads_option("… and what it runs: workloads, groups or suites.")
 @builder_option("Or a recipe: how a system is built.", default="")
 @command_options
@@ -93,7 +93,7 @@ COMMON = "--build --run --rate --cost --builder --workload --repo --metric --hos
     help="Host to measure on. With --builder host, repeat it for each host that is compared.",
 )  # fmt: skip
 @click.option(
-    "--each-release", default="", metavar="A..B",
+    "--each-release", default="", metavar="A..B", shell_complete=revision,
     help="Instead of BUILDs: every release from A to B, as a line with its steps, and what to hunt.",
 )  # fmt: skip
 @click.option("--hunt", is_flag=True, help="After the table, hunt every drop in it that is real, and name its commit.")

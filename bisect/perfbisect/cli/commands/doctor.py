@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from perfbisect.cli.options.common import host_argument, json_option, leasing, say, say_object
-from perfbisect.cli.options.completion import builder_option, workload_option
+from perfbisect.cli.options.completion import builder_option, metric_name, workload_option
 from perfbisect.cli.options.measurement import (
     announce,
     builders_option,
@@ -47,7 +47,12 @@ Exit status: 0 fit, 4 measurements would be meaningless or impossible.
 @workload_option("Check whether it can be run there.")
 @click.option("--variant", metavar="NAME", default="", help="Compiler settings of the builder.")
 @click.option(
-    "--metric", default="qps", show_default=True, metavar="NAME", help="Check whether it can be measured there."
+    "--metric",
+    default="qps",
+    show_default=True,
+    metavar="NAME",
+    shell_complete=metric_name,
+    help="Check whether it can be measured there.",
 )
 @click.option(
     "--adopt", is_flag=True,

@@ -137,7 +137,7 @@ def complete_result(_ctx: click.Context, _param: click.Parameter, incomplete: st
         found = [f"{name}={before}{each.name}{'/' * each.is_dir()}" for each in Path(before or ".").iterdir()]
     except OSError:
         return []
-    return [CompletionItem(each) for each in complete(found, incomplete)]
+    return [CompletionItem(each) for each in complete(sorted(found), incomplete)]
 
 
 RESULT = Parsed(

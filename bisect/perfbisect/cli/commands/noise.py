@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perfbisect.cli.options.common import LongCommand, clone_progress, host_argument, leasing_for, notify_option
-from perfbisect.cli.options.completion import builder_option, workload_option
+from perfbisect.cli.options.completion import builder_option, revision, workload_option
 from perfbisect.cli.options.measurement import (
     announce_recipes,
     command_options,
@@ -41,7 +41,9 @@ COMMON = "--rev --build --run --rate --cost --builder --workload --repo --metric
 @click.command(cls=LongCommand, epilog=EPILOG, common=COMMON)
 @host_argument
 @workload_option("… and what it runs.", default="")
-@click.option("--rev", metavar="REV", help="Release or git revision to build; none with --builder host.")
+@click.option(
+    "--rev", metavar="REV", shell_complete=revision, help="Release or git revision to build; none with --builder host."
+)
 @builder_option("Or a recipe: how a system is built.", default="")
 @command_options
 @what_options

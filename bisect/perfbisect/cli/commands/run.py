@@ -20,7 +20,7 @@ from perfbisect.cli.options.common import (
     view_options,
     waiting_option,
 )
-from perfbisect.cli.options.completion import builder_option, several_workloads_option
+from perfbisect.cli.options.completion import builder_option, revision, several_workloads_option
 from perfbisect.cli.options.measurement import (
     announce_recipes,
     command_options,
@@ -70,8 +70,8 @@ COMMON = (
 
 
 @click.command(cls=LongCommand, epilog=EPILOG, common=COMMON)
-@click.argument("good")
-@click.argument("bad", required=False)
+@click.argument("good", shell_complete=revision)
+@click.argument("bad", required=False, shell_complete=revision)
 @builder_option("Or a recipe: how a system is built.", default="")
 @several_workloads_option("… and what it runs: workloads or groups, which share all builds.")
 @command_options
@@ -95,7 +95,13 @@ COMMON = (
 @explain_option
 @click.option("--dry-run", is_flag=True, help="Print the commands for both ends without running them.")
 @click.option("--first-parent", is_flag=True, help="Follow only the first parent of merges.")
-@click.option("--skip", metavar="REV|A..B", multiple=True, help="Leave out commits known to be broken. Repeatable.")
+@click.option(
+    "--skip",
+    metavar="REV|A..B",
+    multiple=True,
+    shell_complete=revision,
+    help="Leave out commits known to be broken. Repeatable.",
+)
 @click.option(
     "--remedies/--no-remedies", default=True, show_default=True,
     help="Try a header or -Wno-error where it mends builds that a younger compiler refuses.",

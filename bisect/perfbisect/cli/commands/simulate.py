@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perfbisect.cli.options.common import PATH, Decorator, LongCommand, clone_progress, json_option, say, say_json
-from perfbisect.cli.options.completion import builder_option
+from perfbisect.cli.options.completion import builder_option, revision
 from perfbisect.cli.options.measurement import announce, builders_option, policy_of, policy_options
 from perfbisect.cli.options.param_types import MINUTES, SEED, Parsed, Percent
 from perfbisect.errors import UsageError
@@ -67,8 +67,8 @@ COMMON = "--commits --effect --noise --layout --drift --repo --builder --steps -
 
 
 @click.command(cls=LongCommand, epilog=EPILOG, common=COMMON)
-@click.argument("good", required=False)
-@click.argument("bad", required=False)
+@click.argument("good", required=False, shell_complete=revision)
+@click.argument("bad", required=False, shell_complete=revision)
 @click.option("--commits", type=click.IntRange(1, 1_000_000), help="Length of the range. Default: 1000.")
 @click.option("--merges", is_flag=True, help="A history with merges instead of a line.")
 @click.option("--repo", type=PATH, help="Local clone with the range GOOD..BAD.")

@@ -1,7 +1,8 @@
-"""Shell completion of the names of builders, workloads, hosts and sessions; and the options that take the first two."""
+"""Shell completion of revisions and of the names of builders, workloads, metrics, hosts and sessions; options that take some."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,94 +12,136 @@ from perfbisect.errors import PerfBisectError
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+    from perfbisect.recipes.builder import Builder
     from perfbisect.recipes.workload import Workload
 
 PLAIN = re.compile(r"[\w@%+=:,./-]+")  # a word that no shell changes or executes
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
-Completion = Callable[[click.Context, click.Parameter, str], list[str]]
+Completion = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
 
 
 def complete(names: Iterable[str], incomplete: str) -> list[str]:
     """The names that begin with what has been typed. Left out are those that a shell would have to be given in quotes."""
-    return sorted(name for name in names if name.startswith(incomplete) and PLAIN.fullmatch(name))
+    return [name for name in names if name.startswith(incomplete) and PLAIN.fullmatch(name)]
 
 
-def completing(names: Callable[[click.Context, str], Iterable[str]]) -> Completion:
-    """Shell completion by the names that a function finds; by none where it fails, since a shell cannot show an error."""
+def completing(names: Callable[[click.Context, str], Mapping[str, str]]) -> Completion:
+    """Shell completion by the names that a function finds, each with what it means; by none where it fails, since a shell
+    cannot show an error.
+    """
 
-    def completion(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    def completion(ctx: click.Context, _param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+        from click.shell_completion import CompletionItem
+
+        from perfbisect.wording.text import printable
+
         try:
-            return complete(names(ctx, incomplete), incomplete)
+            found = names(ctx, incomplete)
         except PerfBisectError:
             return []
+        return [CompletionItem(name, help=printable(found[name])) for name in complete(found, incomplete)]
 
     return completion
 
 
 @completing
-def builder_name(ctx: click.Context, _incomplete: str) -> Iterable[str]:
+def builder_name(ctx: click.Context, _incomplete: str) -> Mapping[str, str]:
     """The names of builders."""
     from perfbisect.recipes.builder_reader import load_builders
 
-    return (builder.name for builder in load_builders(ctx.params.get("builders") or ""))
+    return {builder.name: builder.summary for builder in load_builders(ctx.params.get("builders") or "")}
 
 
-@completing
-def variant_of_build(ctx: click.Context, incomplete: str) -> Iterable[str]:
-    """What follows the last @ or + of a build, if --builder stands before it."""
+def named_builder(ctx: click.Context) -> "Builder | None":
+    """The builder of --builder, if that stands before."""
     from perfbisect.recipes.builder_reader import load_builder
 
-    sign = max("@+", key=incomplete.rfind)
-    revision, found, _ = incomplete.rpartition(sign)
-    if not found or not ctx.params.get("builder"):
-        return []
-    builder = load_builder(ctx.params["builder"], ctx.params.get("builders") or "")
-    return (f"{revision}{sign}{name}" for name in (builder.variants if sign == "@" else builder.configs))
+    name = ctx.params.get("builder")
+    return load_builder(name, ctx.params.get("builders") or "") if name else None
+
+
+def revisions(ctx: click.Context, incomplete: str) -> Mapping[str, str]:
+    """Releases as the builder's tags spell them, branches and tags; behind two dots, as the other end of a range.
+
+    They are those of --repo, or else of the clone of the recipe, where one exists, or of the current folder.
+    """
+    from perfbisect.repository.commits import described_refs, spelled
+    from perfbisect.repository.discovery import clone_path, open_repository
+
+    builder = named_builder(ctx)
+    clone = clone_path(builder.name) if builder else Path()
+    repo = open_repository(ctx.params.get("repo") or (clone if clone.exists() else Path()), named=False)
+    known = described_refs(repo)
+    tags = (pair for pattern in (builder.release_tags if builder else ()) for pair in spelled([*known], pattern))
+    begun = incomplete[: incomplete.rfind("..") + 2] if ".." in incomplete else ""
+    return {begun + name: text for name, text in ({version: known[tag] for version, tag in tags} | known).items()}
+
+
+revision = completing(revisions)
 
 
 @completing
-def workload_name(ctx: click.Context, incomplete: str) -> Iterable[str]:
+def build_name(ctx: click.Context, incomplete: str) -> Mapping[str, str]:
+    """A revision; behind its last @ or +, the variants or configurations of the builder, if --builder stands before it."""
+    sign = max("@+", key=incomplete.rfind)
+    name, found, _ = incomplete.rpartition(sign)
+    builder = named_builder(ctx) if found else None
+    if builder is None:
+        return revisions(ctx, incomplete)
+    return {f"{name}{sign}{each}": "" for each in (builder.variants if sign == "@" else builder.configs)}
+
+
+@completing
+def workload_name(ctx: click.Context, incomplete: str) -> Mapping[str, str]:
     """The names of workloads; only those of the builder, if --builder stands before it."""
     return names_of(offered(ctx), incomplete)
 
 
 @completing
-def workload_names(ctx: click.Context, incomplete: str) -> Iterable[str]:
+def workload_names(ctx: click.Context, incomplete: str) -> Mapping[str, str]:
     """The last of several workloads or groups, separated by commas."""
     begun, comma, last = incomplete.rpartition(",")
     workloads = offered(ctx)
-    return {f"{begun}{comma}{name}" for name in names_of(workloads, last) | {each.group for each in workloads}}
+    found = {**{each.group: "a group" for each in workloads}, **names_of(workloads, last)}
+    return {f"{begun}{comma}{name}": found[name] for name in sorted(found)}
 
 
-def names_of(workloads: "Iterable[Workload]", incomplete: str) -> set[str]:
+def names_of(workloads: "Iterable[Workload]", incomplete: str) -> dict[str, str]:
     """Their names; with those of their suites if none begins as what has been typed."""
     from perfbisect.recipes.workload import full_name
 
-    short = {workload.name for workload in workloads}
-    return short if complete(short, incomplete) else {*map(full_name, workloads)}
+    short = {workload.name: workload.summary for workload in workloads}
+    found = short if complete(short, incomplete) else {full_name(each): each.summary for each in workloads}
+    return dict(sorted(found.items()))
+
+
+@completing
+def metric_name(_ctx: click.Context, _incomplete: str) -> Mapping[str, str]:
+    """The names of metrics."""
+    from perfbisect.core.domain.metrics import METRICS
+
+    return dict.fromkeys(METRICS, "")
 
 
 def offered(ctx: click.Context) -> "list[Workload]":
     """The workloads of the builder that stands before them; without one, all."""
-    from perfbisect.recipes.builder_reader import load_builder
     from perfbisect.recipes.workload import load_workloads
 
     workloads = load_workloads(ctx.params.get("workloads") or "")
-    if builder := ctx.params.get("builder"):
-        driver = load_builder(builder, ctx.params.get("builders") or "").driver
-        workloads = [workload for workload in workloads if workload.driver == driver]
+    if builder := named_builder(ctx):
+        workloads = [workload for workload in workloads if workload.driver == builder.driver]
     return workloads
 
 
 @completing
-def host_name(ctx: click.Context, _incomplete: str) -> Iterable[str]:
+def host_name(ctx: click.Context, _incomplete: str) -> Mapping[str, str]:
     """The names of hosts; of leased ones as far as the lease."""
     from perfbisect.recipes.inventory import load_hosts, load_leases
 
     given = ctx.params.get("hosts") or ""
-    leased = [f"{lease.name}:" for lease in load_leases(given)]
-    return [*(host.name for host in load_hosts(given)), *leased]
+    leased = {f"{lease.name}:": lease.summary for lease in load_leases(given)}
+    return {host.name: host.summary for host in load_hosts(given)} | leased
 
 
 def builder_option(text: str, **how: Any) -> Decorator:
@@ -131,9 +174,7 @@ def any_id(ctx: click.Context, param: click.Parameter, incomplete: str) -> "list
     items: list[tuple[int | str, str]] = []
     try:
         with closing(History.open(ctx.params.get("history"), read_only=True)) as opened:
-            items += [
-                (each.id, f"{each.builder} {each.good}..{each.bad}, {each.state}") for each in opened.hunts()[::-1]
-            ]
+            items += [(each.id, f"{each.title}, {each.state}") for each in opened.hunts()[::-1]]
             items += [(each.id, f"{each.builder} {each.title}, {each.state}") for each in opened.trials()[::-1]]
             items += [(each.name, each.file or "together") for each in all_batches(opened)[::-1]]
     except PerfBisectError:  # what was read before it is offered

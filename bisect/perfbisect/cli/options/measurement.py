@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perfbisect.cli.options.common import PATH, Decorator, added, history_option, waiting_option
+from perfbisect.cli.options.completion import metric_name
 from perfbisect.cli.options.param_types import ARG, BELOW, COUNT, FLAGS, MINUTES, SECONDS, UNSPLIT, Percent
 from perfbisect.core.domain.settings import CAP, COUNTED, TIMING, Flags, Pairing, Policy, Quick, Settings
 from perfbisect.folders import config_folder
@@ -81,7 +82,7 @@ what_options = added(
         help="Patch for the commits that it applies to, before they are built. Repeatable.",
     ),
     click.option(
-        "--metric", default="", metavar="NAME",
+        "--metric", default="", metavar="NAME", shell_complete=metric_name,
         help="qps, p95, cpu/o, instructions/o, … Default: qps, or that of the command; of `run` auto: the same, or"
         " instructions/o where that tells nothing apart.",
     ),
