@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import termios
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -76,6 +77,25 @@ def test_its_end_takes_the_log_excerpt_with_it(hunt: list[str]) -> None:
     assert process.wait(timeout=LIMIT) == 130
     assert not jobs.running(host)
     assert not Path(host.root, "visit").exists()
+
+
+def test_ctrl_c_is_not_printed_into_the_picture(hunt: list[str]) -> None:
+    ours, theirs = os.openpty()
+    assert prints_control(ours)
+    argv = ["env", "TERM=xterm", "setsid", "--ctty", *(word for word in hunt if word != "--plain")]
+    process = subprocess.Popen(argv, stdin=theirs, stdout=theirs, stderr=theirs)
+    until(lambda: in_a_run() or process.poll() is not None)
+    assert not prints_control(ours)
+    os.write(ours, b"\x03")
+    assert process.wait(timeout=LIMIT) == 130
+    assert prints_control(ours), "it is as it was"
+    said = os.read(ours, 1_000_000)
+    assert b"\x1b[?1049h" in said and b"^C" not in said
+
+
+def prints_control(terminal: int) -> bool:
+    """Whether a terminal prints ^C where Ctrl-C is typed."""
+    return bool(termios.tcgetattr(terminal)[3] & termios.ECHOCTL)
 
 
 def test_with_nohup_it_goes_on(hunt: list[str]) -> None:

@@ -15,6 +15,7 @@ from perfbisect.core.domain.events import (
     Commit,
     Decided,
     Event,
+    HuntEnded,
     PairingChosen,
     RunFinished,
     RunProgress,
@@ -22,6 +23,7 @@ from perfbisect.core.domain.events import (
 )
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.orders import (
+    Decision,
     Inconclusive,
     Interval,
     Measure,
@@ -29,12 +31,14 @@ from perfbisect.core.domain.orders import (
     Purpose,
     Reason,
     Several,
+    Share,
     Step,
     Verdict,
 )
 from perfbisect.ui.live import LiveScreen
 from perfbisect.ui.screen import lines as drawn
 from perfbisect.ui.terminal import Terminal
+from perfbisect.ui.time_left import minutes_left
 from perfbisect.ui.view_model import ViewModel, update
 from perfbisect.wording.glyphs import ASCII, UNICODE, Glyphs
 
@@ -67,14 +71,15 @@ def moment(events: Events, views: list[ViewModel], purpose: Purpose, sample: int
 
 # The picture at width 90, in the confirmation: what people see, kept here so that every change of it is seen too.
 CONFIRMING = """\
- demo · update-index · local · hunt 12                 2:57 elapsed · under a minute left
+ hunt 12 · demo · update-index · local                     2:57 elapsed · about 40 s left
  v1.0 → v1.1 · 71 commits · 59 candidates · 6 merges       8 builds · 24 runs · 1 skipped
 
   ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁█▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁
  ○────────────────────────────×○──○─○○◆──────●──────────────●
  v1.0     ○ good  ● bad  ◐ unclear  × skipped  ◆ now     v1.1
 
- run 1 of 6 · confirmation  1d8d92bf57  Split the latch of a page and the latch of its par
+ checking the commit that leads against its parent: 0 of about 6 runs
+ measuring  1d8d92bf57  Split the latch of a page and the latch of its parent
  ▅▅▅▅▅                                                 23,788 QPS · 4 of 6 s
 
  commit      subject                rQPS  95 % interval   build  runs  culprit  state
@@ -121,6 +126,49 @@ def test_the_picture_in_ascii(events: Events, views: list[ViewModel]) -> None:
         assert len(one) == len(other)
 
 
+def test_no_number_is_cut(events: Events) -> None:
+    """In two hunts, the second with long numbers: a narrow picture has only numbers that a very wide one has, too."""
+    wide = [*SampleHunt(rate=1.2e8, noise=1e-7, size=5, culprit=3).events()]
+    for recorded in (events, wide):
+        seen = followed(recorded)
+        for width in (80, 120, 200):
+            for view, (at, _) in [*zip(seen, recorded, strict=True)][1::20]:
+                drawn, whole = picture(view, width, None, at), picture(view, 400, None, at)
+                assert "hunt 12 " in drawn[0]
+                assert numbers(drawn) <= numbers(whole)
+
+
+def numbers(lines: list[str]) -> set[str]:
+    return set(re.findall(r"[\d.,:]*\d[\d.,:]*…?", "\n".join(lines)))
+
+
+def test_the_time_left_passes_and_ratios_move_in_fresh_layouts(events: Events, views: list[ViewModel]) -> None:
+    view, now = moment(events, views, Purpose.CONFIRM, 4)
+    first, second = (minutes_left(view, now + passed) for passed in (0, 6))
+    assert first and second and 0 < second < first
+    order = Measure((Share(37, 5), Share(36, 5)), Purpose.CONFIRM, fresh=True)
+    view, said = update(view, Decided(Decision(order, SampleHunt().belief())), now), set()
+    for seed in range(1, 5):
+        for candidate, rate in ((37, 500 + 10 * seed), (36, 1000)):
+            facts = RunFacts(
+                view.sha(candidate), "key", f"{seed}", "local", now, 1.0, rate, {}, (), {}, {}, layout=seed
+            )
+            view = update(view, RunFinished(candidate, facts), now)
+            shown = "\n".join(picture(view, 120, 40, now))
+            said |= {*re.findall(r"\S+ \(\S+\) of its parent in \d layouts", shown)}
+    assert "checking that the difference is not code placement: 8 of about 10 runs" in shown
+    assert len(said) == 5, said
+
+
+def test_while_the_reason_is_measured_that_is_said(events: Events, views: list[ViewModel]) -> None:
+    at, ended = events[-1]
+    assert isinstance(ended, HuntEnded)
+    said = "\n".join(picture(update(views[-2], replace(ended, reason_follows=True), at), 100, 40, at))
+    assert "The culprit is 1d8d92bf57" in said
+    assert "measuring the reason, 0 parts so far; Ctrl-C ends that, and the verdict stands" in said
+    assert "measuring the reason" not in "\n".join(picture(views[-1], 100, 40, at))
+
+
 @pytest.mark.parametrize("height", [3, 8, 24, None])
 @pytest.mark.parametrize("width", [20, 60, 100, 160])
 def test_nothing_is_wider_or_higher_than_the_terminal(
@@ -134,7 +182,7 @@ def test_nothing_is_wider_or_higher_than_the_terminal(
 
 def test_what_runs_now_stays_on_the_shortest_terminal(events: Events, views: list[ViewModel]) -> None:
     view, now = moment(events, views, Purpose.CONFIRM, 4)
-    assert "run 1 of 6" in "\n".join(picture(view, 80, 2, now))
+    assert "against its parent: 0 of about 6 runs" in "\n".join(picture(view, 80, 2, now))
 
 
 def test_the_clock_ticks_between_events(events: Events, views: list[ViewModel]) -> None:

@@ -87,7 +87,7 @@ def test_the_picture_has_the_ratios_so_far() -> None:
     view = LiveScreen(console, {3: "comparison"}, now=lambda: 1020.0)
     view.show(3, events())
     lines = [line.plain for line in view.picture(24)]
-    assert lines[0].startswith(" kv · scan · write · local · c3") and "0:20 elapsed" in lines[0]
+    assert lines[0].startswith(" c3 · kv · scan · write · local") and "0:20 elapsed" in lines[0]
     assert "  4 of 12 runs" in lines[1]
     assert any(line.split()[:2] == ["scan", "0.500"] for line in lines)
     assert any("v3 is left out" in line for line in lines)

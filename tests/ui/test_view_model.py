@@ -37,13 +37,13 @@ from perfbisect.core.domain.orders import (
 from perfbisect.core.inference.hunt_state import Classification
 from perfbisect.hunt.watching import Completed
 from perfbisect.ui.candidates import table
+from perfbisect.ui.time_left import minutes_left
 from perfbisect.ui.view_model import (
     Building,
     Running,
     ViewModel,
     bits,
     caught_up,
-    minutes_left,
     recalled,
     update,
     within,

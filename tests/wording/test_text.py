@@ -60,7 +60,7 @@ FORMS: list[tuple[Callable[[float], str], dict[float, str]]] = [
               0.0006231: "a drop to 1/1,605", 0.099: "a drop to 1/10", 12.2: "a rise to 12 times"}),
     (duration, {0.44: "0.4 s", 9.96: "10 s", 59.6: "1 min", 61: "1 min 1 s", 3600: "1 h", 12_345: "3 h 26 min"}),
     (clock, {-1.0: "0:00", 7.9: "0:07", 750.0: "12:30", 3723.0: "1:02:03"}),
-    (estimate, {0.3: "under a minute", 0.8: "about 1 min", 3.6: "about 4 min", 33.0: "about 35 min",
+    (estimate, {0.1: "about 10 s", 0.3: "about 20 s", 0.8: "about 1 min", 3.6: "about 4 min", 33.0: "about 35 min",
                 58.0: "about 60 min", 59.9: "about 1 h", 81.0: "about 1 h 20 min", 119.0: "about 2 h",
                 1000.0: "about 17 h"}),
 ]  # fmt: skip

@@ -1,6 +1,7 @@
 """The candidates of a range: as a line, with how probable each is and where was tested; and a table of those tested."""
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 
 import numpy as np
@@ -15,7 +16,7 @@ from perfbisect.core.inference.hunt_state import Classification, classify
 from perfbisect.ui.view_model import Building, ViewModel
 from perfbisect.wording.glyphs import Glyphs, dumbbell
 from perfbisect.wording.quantities import builds, chance, clock, compared, count, decimals, duration, figure
-from perfbisect.wording.table import GAP, aligned
+from perfbisect.wording.table import GAP, aligned, cut
 from perfbisect.wording.text import metric_title, printable
 from perfbisect.wording.verdicts import classification_name
 
@@ -32,6 +33,7 @@ MARKS = {  # style, and name of the sign; where one column has several candidate
 STYLES = {what: style for what, (style, _) in MARKS.items()}
 RANK = list(MARKS)
 LEGEND = (Classification.GOOD, Classification.BAD, Classification.UNCLEAR, Classification.SKIPPED, Classification.NOW)
+LONGEST = 30  # columns for an end of the range
 WIDEST = 3  # columns for one candidate
 NEGLIGIBLE = 0.0005
 
@@ -90,7 +92,7 @@ def names(view: ViewModel, columns: int, width: int, glyphs: Glyphs) -> Text:
     """The ends under their ends of the axis, and the legend between or behind them where there is room."""
     if view.hunt is None:
         return Text()
-    good, bad = printable(view.hunt.good), printable(view.hunt.bad)
+    good, bad = end_of_range(view.hunt.good), end_of_range(view.hunt.bad)
     legend = Text()
     for what in LEGEND:
         legend.append(f"{sign(what, glyphs)} ", STYLES[what])
@@ -104,6 +106,11 @@ def names(view: ViewModel, columns: int, width: int, glyphs: Glyphs) -> Text:
     if room < len(legend) + 6 and len(line) + len(legend) + 4 <= width:
         line.append("    ").append_text(legend)
     return line
+
+
+def end_of_range(written: str) -> str:
+    """An end of the range in short, as it was written."""
+    return Commit(written).short if re.fullmatch("[0-9a-f]{40}", written) else cut(printable(written), LONGEST)
 
 
 PAIRS = 4  # the latest rounds, each on a line
@@ -122,17 +129,18 @@ def pairs(runs: Sequence[RunFacts], metric: str, name: Callable[[str], str], roo
     known = values_of((pair for pair in made if [run.commit for run in pair] == both), metric)
     if not known:
         return []
-    latest, size = known[: -PAIRS - 1 : -1], max(5, min(60, room - 36))
+    latest = known[: -PAIRS - 1 : -1]
+    behind = [f"  ×{decimals(high / low, 3)} {glyphs.dot} {figure(high)} beside {figure(low)}" for low, high in latest]
+    size = max(5, min(60, room - max(36, *map(cell_len, behind))))
     span = min(map(min, latest)), max(map(max, latest))
     one, other = (glyphs.good, "bold"), (glyphs.bad, STYLES[Classification.NOW])
     typically = f"×{decimals(median(high / low for low, high in known), 3)} in {count(len(known), 'pair')}"
-    behind = f", {metric_title(metric)}: {typically}"
-    lines = [Text.assemble(other, f" {name(both[0])} beside ", one, f" {name(both[1])}{behind}")]
-    for low, high in latest:
+    what = f", {metric_title(metric)}: {typically}"
+    lines = [Text.assemble(other, f" {name(both[0])} beside ", one, f" {name(both[1])}{what}")]
+    for (low, high), values in zip(latest, behind, strict=True):
         before, drawn, after = dumbbell(low, high, span, size, glyphs)
         ends = [(sign, dict([one, other]).get(sign, "")) for sign in drawn]
-        behind = f"  ×{decimals(high / low, 3)} {glyphs.dot} {figure(high)} beside {figure(low)}"
-        lines.append(Text.assemble((before, "dim"), *ends, (after, "dim"), behind))
+        lines.append(Text.assemble((before, "dim"), *ends, (after, "dim"), values))
     return lines
 
 
@@ -151,7 +159,8 @@ COLUMNS = {  # in their order on the line: least width, and whether it is aligne
     "state": (9, False),
 }
 # what is left out last comes first
-NEEDED = ("commit", "ratio", "95 % interval", "state", "runs", "culprit", "build", "subject", "date", "rate")
+NEEDED = ("commit", "ratio", "95 % interval", "state", "runs", "culprit", "subject", "build", "date", "rate")
+TEXTS = ("subject", "state")  # which may be cut; numbers are not
 
 
 def cells(view: ViewModel, candidate: int) -> dict[str, str]:
@@ -195,32 +204,35 @@ def table(view: ViewModel, width: int, rows: int) -> list[Text]:
     """A header and at most ``rows`` further lines of at most ``width`` columns."""
     if not view.rows:
         return []
-    widths = chosen(width)
     titles = {"rate": unit(view.metric), "ratio": view.ratio_title}
-    head = (aligned(titles.get(name, name), size, right=COLUMNS[name][1]) for name, size in widths.items())
-    lines = [Text(GAP.join(head).rstrip(), "dim")]
     candidates = sorted(view.rows)
     hidden = 0
     if len(candidates) > rows:
         kept = most_relevant(view, max(1, rows - 1))
         hidden, candidates = len(candidates) - len(kept), kept
-    lines += [line(view, candidate, widths) for candidate in candidates]
+    shown = {candidate: cells(view, candidate) for candidate in candidates}
+    numbers = [name for name in COLUMNS if name not in TEXTS]
+    widest = {name: max(COLUMNS[name][0], *(cell_len(row[name]) for row in shown.values())) for name in numbers}
+    widths = chosen(width, {name: widest.get(name, least) for name, (least, _) in COLUMNS.items()})
+    head = (aligned(titles.get(name, name), size, right=COLUMNS[name][1]) for name, size in widths.items())
+    lines = [Text(GAP.join(head).rstrip(), "dim")]
+    lines += [line(view.classification(candidate), row, widths) for candidate, row in shown.items()]
     if hidden and rows > 1:
         lines.append(Text(f"and {hidden} more", "dim"))
     return lines
 
 
-def chosen(width: int) -> dict[str, int]:
-    """The columns that fit, with their widths; what room is left goes to the subject, then to the state."""
+def chosen(width: int, leasts: Mapping[str, int]) -> dict[str, int]:
+    """The columns that fit, with their widths, at least ``leasts``; what room is left goes to the subject, then to the state."""
     fitting: list[str] = []
     used = -len(GAP)
     for name in NEEDED:
-        least = len(GAP) + COLUMNS[name][0]
+        least = len(GAP) + leasts[name]
         if used + least + SUBJECT_FAIR * (name == "rate") <= width or not fitting:
             fitting.append(name)
             used += least
     spare = max(0, width - used)
-    widths = {name: least for name, (least, _) in COLUMNS.items() if name in fitting}
+    widths = {name: least for name, least in leasts.items() if name in fitting}
     for name, most in (("subject", SUBJECT_MOST), ("state", width)):
         if name in widths:
             more = min(most - widths[name], spare)
@@ -241,9 +253,9 @@ def most_relevant(view: ViewModel, rows: int) -> list[int]:
     return sorted(sorted(view.rows, key=rank)[:rows])
 
 
-def line(view: ViewModel, candidate: int, widths: dict[str, int]) -> Text:
-    """One row."""
-    what, texts, text = view.classification(candidate), cells(view, candidate), Text()
+def line(what: Classification | None, texts: Mapping[str, str], widths: Mapping[str, int]) -> Text:
+    """The row of a candidate that is ``what``."""
+    text = Text()
     for place, (name, size) in enumerate(widths.items()):
         style = STYLES[what] if what is not None and name in ("state", "ratio") else ""
         cell = texts[name]

@@ -174,8 +174,8 @@ def ran(view: ViewModel, event: RunFinished) -> str:
     if facts.slower_than:
         measured = slower_than(facts.slower_than, facts.seconds)
     compared = f"{view.ratio_title} {ratio(found)}" if found and comparable(facts, view.metric) else ""
-    if facts.layout and view.state.layouts:
-        compared = in_layouts(view.state.layouts)
+    if facts.layout and view.layouts:
+        compared = in_layouts(view.layouts)
     elif view.is_baseline(event.candidate):
         compared = "baseline"
     now = view.now

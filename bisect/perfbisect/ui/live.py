@@ -15,6 +15,7 @@ from perfbisect.clock import CLOCK
 from perfbisect.core.domain.events import HuntEnded
 from perfbisect.core.inference.observations import is_of_build
 from perfbisect.ui.screen import lines
+from perfbisect.ui.terminal import echo_control
 from perfbisect.ui.trial import TrialView, recalled_session
 from perfbisect.ui.trial import picture as picture_of_trial
 from perfbisect.ui.view_model import (
@@ -56,6 +57,7 @@ class LiveScreen:
         self.views: dict[int, ViewModel | TrialView] = {hunt: ViewModel(report=report) for hunt in titles}
         self.rows: Sequence[Row] = [Row(title, hunt) for hunt, title in titles.items()]
         self.latest = next(iter(titles), None)  # the hunt that was measured last
+        self.echo = False  # whether the terminal printed ^C before
         self.live = Live(
             get_renderable=lambda: Group(*self.picture(console.height)),
             console=console,
@@ -91,6 +93,7 @@ class LiveScreen:
     def draw(self) -> None:
         """Begin to draw."""
         if not self.live.is_started:
+            self.echo = echo_control(self.console.file, on=False)  # into the picture
             self.live.start()
 
     def end(self, hunt: int, at: float) -> None:
@@ -103,6 +106,8 @@ class LiveScreen:
         if not self.live.is_started:
             return
         self.live.stop()
+        if self.echo:
+            echo_control(self.console.file, on=True)
         if not self.keep:
             return
         drawn = [] if any(row.state for row in self.rows) else [*self.views.values()]
@@ -133,7 +138,7 @@ class LiveScreen:
             state = printable(row.state) or known
             style = "bold" if self.together and row.hunt in drawn and view and not view.decided else ""
             line = Text(f" {printable(row.title)}{gap}  {number:10} {state}", style, no_wrap=True)
-            line.truncate(self.console.width)
+            line.truncate(self.console.width, overflow="ellipsis")
             yield line
 
     def picture(self, height: int) -> Iterator[Text]:

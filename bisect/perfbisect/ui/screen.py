@@ -9,8 +9,10 @@ from rich.text import Text
 
 from perfbisect.core.domain.events import RunFinished
 from perfbisect.core.domain.metrics import shown, shown_metric, unit
-from perfbisect.ui.candidates import RECENT, pairs, strip, table
-from perfbisect.ui.view_model import Building, Running, ViewModel, minutes_left, within
+from perfbisect.core.domain.orders import Purpose
+from perfbisect.ui.candidates import RECENT, end_of_range, pairs, strip, table
+from perfbisect.ui.time_left import minutes_left
+from perfbisect.ui.view_model import Building, Running, ViewModel, within
 from perfbisect.wording.glyphs import ASCII, UNICODE, Glyphs, bar, sparkline, writable
 from perfbisect.wording.quantities import (
     chance,
@@ -25,8 +27,9 @@ from perfbisect.wording.quantities import (
     slower_than,
 )
 from perfbisect.wording.text import advised, execution, printable
-from perfbisect.wording.verdicts import PURPOSES, sentences
+from perfbisect.wording.verdicts import PHASES, sentences
 
+SMALLEST = 5  # columns of a progress bar
 ENOUGH = 7  # lines of the table that matter more than empty lines and warnings
 WARNINGS = 5
 
@@ -42,17 +45,19 @@ class Section:
 def lines(view: ViewModel, width: int, height: int | None, now: float, glyphs: Glyphs = UNICODE) -> list[Text]:
     """At most ``height`` lines (None: as many as it takes) of at most ``width`` columns, at ``now`` (epoch seconds)."""
     room = max(10, width - 2)
+    doing = view.ended is None and (view.stands or not view.state.verdict)
     around = [
         Section(header(view, room, now, glyphs), 8),
         Section(strip(view, room, glyphs), 6),
-        Section(verdict(view, room) if view.state.verdict else in_progress(view, room, now, glyphs), 9),
+        Section(verdict(view, room), 10),
+        Section([*phase(view, room), *in_progress(view, room, now, glyphs)] if doing else [], 9),
         Section(in_pairs(view, room, glyphs), 4),
         Section(belief(view, room, glyphs), 7),
         Section(warnings(view, room, whole=height is None), 3),
         Section([Text(line, "dim") for line in folded(chosen(view), room, "", 3)], 2),
     ]
     rows, airy = share_out(around, len(view.rows) + 1, height)
-    around.insert(4, Section(table(view, room, rows - 1) if rows > 1 else [], 5))
+    around.insert(5, Section(table(view, room, rows - 1) if rows > 1 else [], 5))
     return drawn(around, width, glyphs, airy=airy)
 
 
@@ -68,9 +73,9 @@ def drawn(sections: list[Section], width: int, glyphs: Glyphs, *, airy: bool) ->
         lines += [Text()] if airy and lines and section.lines else []
         lines += section.lines
     for line in lines:
-        line.plain = writable(line.plain, "ascii") if glyphs is ASCII else line.plain
         line.pad_left(1 if line.plain else 0)
-        line.truncate(width)
+        line.truncate(width, overflow="ellipsis")
+        line.plain = writable(line.plain, "ascii") if glyphs is ASCII else line.plain
         line.no_wrap = True
     return lines
 
@@ -103,13 +108,13 @@ def header(view: ViewModel, room: int, now: float, glyphs: Glyphs) -> list[Text]
     left = minutes_left(view, now)
     if view.state.verdict is None and view.ended is None:
         time.append(f"{estimate(left)} left" if left is not None else "estimating")
-    ends = f"{printable(hunt.good)} {glyphs.arrow} {printable(hunt.bad)}"
+    ends = f"{end_of_range(hunt.good)} {glyphs.arrow} {end_of_range(hunt.bad)}"
     size = [count(hunt.commits, "commit"), count(hunt.choices, "candidate")]
     size += [count(hunt.merges, "merge")] if hunt.merges else []
     skipped = sum(row.skip is not None for row in view.rows.values())
     cost = [count(sum(len(row.made) for row in view.rows.values()), "build"), count(view.runs, "run")]
     cost += [f"{skipped} skipped"] if skipped else []
-    what = [hunt.builder, hunt.workload, ", ".join(facts.name for facts in hunt.hosts), f"hunt {hunt.hunt}"]
+    what = [f"hunt {hunt.hunt}", hunt.builder, hunt.workload, ", ".join(facts.name for facts in hunt.hosts)]
     return [
         both_ends(what, time, room, glyphs, "bold", ""),
         both_ends([ends, *size], cost, room, glyphs, "dim", "dim"),
@@ -132,6 +137,21 @@ def facts(parts: list[str], room: int, glyphs: Glyphs) -> str:
             break
         line = longer
     return line
+
+
+def phase(view: ViewModel, room: int) -> list[Text]:
+    """What is done, in plain words, and how far it is."""
+    if view.stands:
+        said = f"measuring the reason, {count(len(view.state.studied), 'part')} so far; Ctrl-C ends that, and the verdict stands"
+        return [Text(line) for line in folded(said, room, "", 2)]
+    if not view.phase or view.hunt is None:
+        return []
+    now, known = view.phase, view.state.belief
+    done, about = view.runs - now.began, max(now.until, view.runs) - now.began
+    far = f"{done} of about {count(about, 'run')}"
+    if now.order.purpose is Purpose.SEARCH and known is not None:
+        far = f"among {within(known, 0.95):,} of {count(view.hunt.choices, 'candidate')}"
+    return [Text(f"{PHASES[now.order.purpose, now.order.fresh]}: {far}")]
 
 
 def in_progress(view: ViewModel, room: int, now: float, glyphs: Glyphs) -> list[Text]:
@@ -168,7 +188,7 @@ def activity(view: ViewModel, doing: Building | Running | None, room: int, now: 
             line = build_line(view, build, room, now, glyphs)
         case Running() as run:
             commit = view.commit(run.candidate)
-            which = f"run {run.number} of {run.of} {glyphs.dot} {PURPOSES[run.purpose]}  "
+            which = f"{'measured' if run.finished else 'measuring'}  "
             if run.finished and run.number == run.of and view.builds_ahead:
                 which = "waiting for a build, after  "
             line = run_line(view, run, room, now, glyphs)
@@ -189,10 +209,16 @@ def build_line(view: ViewModel, build: Building, room: int, now: float, glyphs: 
     else:
         steps = f"{build.done:,} of {build.total:,}" if build.total else ""
         fraction = build.done / build.total if build.total else 0.0
-        parts = [part for part in (steps, build.stage, clock(now - build.since)) if part]
-    behind = f"  {f' {glyphs.dot} '.join(parts)}"
-    done, todo = bar(fraction, max(5, min(60, room - 36)), glyphs)
+        parts = [part for part in (clock(now - build.since), steps, build.stage) if part]
+    size, behind = beside(parts, room, glyphs)
+    done, todo = bar(fraction, size, glyphs)
     return Text.assemble((done, "cyan"), (todo, "dim"), behind)
+
+
+def beside(parts: list[str], room: int, glyphs: Glyphs) -> tuple[int, str]:
+    """The width of what is drawn before ``parts``, and these: as many as are whole. It changes only where they are long."""
+    behind = facts(parts, room - SMALLEST - 2, glyphs)
+    return max(SMALLEST, min(60, room - max(36, cell_len(behind) + 2))), f"  {behind}"
 
 
 def run_line(view: ViewModel, run: Running, room: int, now: float, glyphs: Glyphs) -> Text:
@@ -213,10 +239,9 @@ def run_line(view: ViewModel, run: Running, room: int, now: float, glyphs: Glyph
     else:
         text = "running" if not run.seconds else "warming up" if passed < run.seconds else "finishing"
     of = f" of {run.seconds:.0f}" if run.seconds else ""
-    behind = f"{text} {glyphs.dot} {passed:.0f}{of} s"
-    size = max(5, min(60, room - 36))
+    size, behind = beside([text, f"{passed:.0f}{of} s"], room, glyphs)
     drawn = sparkline(run.samples, view.top, size, glyphs)
-    return Text.assemble((drawn, "cyan"), (" " * (size - len(drawn))), "  ", behind)
+    return Text.assemble((drawn, "cyan"), (" " * (size - len(drawn))), behind)
 
 
 def in_pairs(view: ViewModel, room: int, glyphs: Glyphs) -> list[Text]:
@@ -242,8 +267,8 @@ def belief(view: ViewModel, room: int, glyphs: Glyphs) -> list[Text]:
     parts = []
     if (effect := view.ratio(len(view.state.commits) - 1)) is not None:
         parts.append(f"bad is {ratio(effect)} of good")
-    if view.state.layouts:
-        parts.append(in_layouts(view.state.layouts))
+    if view.layouts:
+        parts.append(in_layouts(view.layouts))
     if known.change < 0.95:
         parts.append(f"{chance(known.change)} that they differ")
     parts += [f"noise {percent(known.noise)}", f"95 % within {count(within(known, 0.95), 'candidate')}"]
@@ -273,8 +298,10 @@ def verdict(view: ViewModel, room: int) -> list[Text]:
 
 
 def folded(text: str, room: int, begin: str, most: int) -> Iterator[str]:
-    """``text`` in lines of at most ``room`` columns, ``most`` of them."""
+    """``text`` in lines of at most ``room`` columns, ``most`` of them; … where there are more."""
     start = text[: len(text) - len(text.lstrip())]
     held = text.strip().replace(" %", "\N{NO-BREAK SPACE}%")
-    for line in textwrap.wrap(held, room, initial_indent=start, subsequent_indent=begin)[:most]:
+    for line in textwrap.wrap(
+        held, room, initial_indent=start, subsequent_indent=begin, max_lines=most, placeholder=" …"
+    ):
         yield line.replace("\N{NO-BREAK SPACE}%", " %")

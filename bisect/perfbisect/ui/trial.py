@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 
+from rich.cells import cell_len
 from rich.text import Text
 
 from perfbisect.core.domain.events import (
@@ -22,7 +23,7 @@ from perfbisect.core.domain.settings import TrialRequest
 from perfbisect.core.domain.trials import Trial
 from perfbisect.core.stats.paired_comparison import levels, paired
 from perfbisect.ui.candidates import RECENT, pairs
-from perfbisect.ui.screen import Section, both_ends, drawn, folded, share_out
+from perfbisect.ui.screen import Section, beside, both_ends, drawn, folded, share_out
 from perfbisect.ui.view_model import Building, Report, Running, TimedEvent, ViewModel, activity_after, recalled
 from perfbisect.wording.glyphs import Glyphs, bar
 from perfbisect.wording.quantities import MISSING, clock, count, decimals, estimate, figure
@@ -178,9 +179,10 @@ def picture(view: TrialView, width: int, height: int | None, now: float, glyphs:
     time = [f"{clock(until - (view.began or until))} elapsed"]
     if view.ended is None:
         time.append("estimating" if left is None else f"{estimate(left)} left")
-    what = [request.builder, *(work.name for work in request.works[:3]), trial.host.name, trial.name]
-    done, todo = bar(view.done / view.expected if view.expected else 0.0, max(5, min(60, room - 36)), glyphs)
-    progress = Text.assemble((done, "cyan"), (todo, "dim"), f"  {view.done:,} of {count(view.expected, 'run')}")
+    what = [trial.name, request.builder, *(work.name for work in request.works[:3]), trial.host.name]
+    size, far = beside([f"{view.done:,} of {count(view.expected, 'run')}"], room, glyphs)
+    done, todo = bar(view.done / view.expected if view.expected else 0.0, size, glyphs)
+    progress = Text.assemble((done, "cyan"), (todo, "dim"), far)
     doing = [
         Text(line) for host, one in view.busy.items() for line in folded(activity(view, host, one, now), room, "  ", 2)
     ]
@@ -239,4 +241,11 @@ def ratio_lines(trial: Trial, room: int) -> Iterator[str]:
     across, down = (names, works) if len(works) >= len(names) else (works, names)
     rows = cells if down is works else [list(row) for row in zip(*cells, strict=True)]
     lines = [[name, *row] for name, row in zip(down, rows, strict=True)]
-    yield from table((f"relative to {printable(request.subjects[0].name)}", *across), lines, right=across, width=room)
+    title = f"relative to {printable(request.subjects[0].name)}"
+    for shown in range(len(across), 0, -1):  # as many columns as fit
+        made = table((title, *across[:shown]), [row[: shown + 1] for row in lines], right=across)
+        if shown == 1 or max(map(cell_len, made)) <= room:
+            yield from made
+            if shown < len(across):
+                yield f"and {count(len(across) - shown, 'further column')}"
+            return

@@ -1,11 +1,7 @@
-"""What views know of a hunt: its state, what each host is busy with, the clock, the time left. Pure; time is a parameter.
-
-The time left is that of the bits of belief that are missing, at the cost of the bits gained so far.
-"""
+"""What views know of a hunt: its state, its phase, what each host is busy with, the clock. Pure; time is a parameter."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from statistics import median
 
 import numpy as np
 
@@ -36,6 +32,7 @@ from perfbisect.core.domain.orders import (
     Found,
     Inconclusive,
     Interval,
+    Layouts,
     Measure,
     NotReproduced,
     Purpose,
@@ -46,7 +43,8 @@ from perfbisect.core.domain.orders import (
 )
 from perfbisect.core.explain.explanation import explanation
 from perfbisect.core.inference.hunt_state import Classification, HuntState, Tested, classify, effect_of, fold, ratios
-from perfbisect.core.inference.observations import counted_exactly
+from perfbisect.core.inference.observations import counted_exactly, observations, without_refused
+from perfbisect.core.inference.relative_speed import step_ratio
 from perfbisect.wording import reasons
 from perfbisect.wording.quantities import chance
 from perfbisect.wording.text import metric_title, printable, printable_commit
@@ -64,11 +62,6 @@ class Row:
     hunt: int | None  # its number, once it has begun
     state: str = ""  # in words; "" for what its own view knows
     running: bool = True  # and drawn
-
-
-RUNS_PER_BIT = 4.0  # first guess: one build and this many runs halve the range
-CONFIRMING = 6.0  # runs that prove a culprit against its parent
-PRIOR_BITS = 1.0  # weight of the first guess against what is observed
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +91,22 @@ class Running:
     finished: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Orders of one purpose after each other; runs are counted from the begin of the hunt."""
+
+    order: Measure  # the latest
+    began: int  # runs before it
+    until: int  # runs after its orders so far
+
+    @classmethod
+    def of(cls, before: "Phase | None", order: Measure, runs: int) -> "Phase":
+        """The phase that an order goes on with or begins, after so many ``runs``."""
+        new = before is None or (before.order.purpose, before.order.fresh) != (order.purpose, order.fresh)
+        began, until = (runs, runs) if before is None or new else (before.began, max(runs, before.until))
+        return cls(order, began, until + sum(share.runs for share in order.plan))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ViewModel:
     """Everything that is drawn. Times are seconds since the epoch."""
@@ -113,6 +122,8 @@ class ViewModel:
     now: Building | Running | None = None  # at the host of the latest event, those that build ahead left out
     busy: Mapping[str, Building | Running | None] = field(default_factory=dict)  # at each host, with those
     searching: tuple[float, float] | None = None  # when the search began, and the bits missing then
+    phase: Phase | None = None  # of the orders of this session
+    layouts: Layouts | None = None  # what fresh layouts show so far, while a commit is compared with its parent in them
     report: Report = REPORT  # the command that shows the report of a hunt
 
     @property
@@ -278,7 +289,10 @@ def _with(view: ViewModel, event: Event, at: float) -> ViewModel:
         order = event.decision.order
         begins = view.searching is None and state.purpose in (Purpose.SEARCH, Purpose.CONFIRM)
         searching = (at, bits(event.decision.belief)) if begins else view.searching
-        return replace(view, searching=searching, decided=None if isinstance(order, Measure) else order)
+        view = replace(view, searching=searching, layouts=state.layouts)
+        if not isinstance(order, Measure):
+            return replace(view, decided=order)
+        return replace(view, decided=None, phase=Phase.of(view.phase, order, view.runs))
     if isinstance(event, MetricChosen):
         return with_ratios(view)
     if isinstance(event, HuntStarted):
@@ -311,7 +325,24 @@ def with_ratios(view: ViewModel) -> ViewModel:
     if view.hunt is None:
         return view
     found = ratios(view.state, view.metric, view.state.hosts, view.hunt.host_classes)
-    return replace(view, ratios=found)
+    return replace(view, ratios=found, layouts=layouts_so_far(view) or view.layouts)
+
+
+def layouts_so_far(view: ViewModel) -> Layouts | None:
+    """What the runs so far show of a commit against its parent in fresh layouts; None unless these are measured, twice."""
+    state, order = view.state, view.phase.order if view.phase else None
+    if order is None or not order.fresh or order.purpose is not Purpose.CONFIRM:
+        return None
+    culprit, parent = (share.candidate for share in order.plan[:2])
+    runs = (view.rows[each].runs if each in view.rows else () for each in (culprit, parent))
+    if (compared := min(sum(run.layout > 0 for run in some) for some in runs)) < 2:
+        return None
+    by_cpu = state.pairing is not None and state.pairing.by_cpu
+    seen = observations(
+        state.log, state.node, view.metric, state.log[0][0], state.hosts, state.build_hosts, by_cpu=by_cpu
+    )
+    ratio = step_ratio(without_refused(seen, state.pairing), len(state.commits) - 1, culprit, parent)
+    return Layouts(ratio, compared, 0) if ratio else None
 
 
 def activity_after(before: Building | Running | None, event: LabEvent, at: float) -> Building | Running | None:
@@ -349,20 +380,6 @@ def within(belief: Belief, mass: float) -> int:
     """The smallest number of candidates whose probabilities sum up to ``mass``."""
     together = np.cumsum(np.sort(belief.culprit)[::-1])
     return min(len(together), int(np.searchsorted(together, mass * together[-1])) + 1)
-
-
-def minutes_left(view: ViewModel, now: float) -> float | None:
-    """Estimated minutes until the verdict; None while too little is known."""
-    belief = view.state.belief
-    ran_in = [row.run_seconds / 60 / len(row.runs) for row in view.rows.values() if row.runs]
-    if belief is None or view.state.verdict is not None or not ran_in:
-        return None
-    build, run = median([row.build_seconds / 60 for row in view.rows.values() if row.made] or [0.0]), median(ran_in)
-    missing = bits(belief)
-    since, at_first = view.searching or (now, missing)
-    guess, gained = build + RUNS_PER_BIT * run, max(0.0, at_first - missing)
-    per_bit = ((now - since) / 60 + PRIOR_BITS * guess) / (gained + PRIOR_BITS)
-    return missing * per_bit + CONFIRMING * run * (0.5 if view.state.purpose is Purpose.CONFIRM else 1.0)
 
 
 def why_of(state: HuntState, metric: str, report: str) -> str:

@@ -156,9 +156,9 @@ def clock(seconds: float) -> str:
 
 
 def estimate(minutes: float) -> str:
-    """An estimated length of time, rounded to what is known of it: under a minute, about 4 min, about 1 h 20 min."""
+    """An estimated length of time, rounded to what is known of it: about 20 s, about 4 min, about 1 h 20 min."""
     if minutes < 0.75:
-        return "under a minute"
+        return f"about {max(1, round(6 * minutes))}0 s"
     if minutes < 59.5:
         step = 1 if minutes < 10 else 5
         return f"about {round(minutes / step) * step} min"

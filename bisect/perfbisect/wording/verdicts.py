@@ -36,6 +36,15 @@ PURPOSES = {
     Purpose.EXPLAIN: "the reason",
 }
 
+PHASES = {  # what is done in orders of a purpose, each run in another layout or not
+    (Purpose.ENDS, False): "checking that the ends differ",
+    (Purpose.ENDS, True): "checking that the ends differ whatever the code placement",
+    (Purpose.SEARCH, False): "searching",
+    (Purpose.SEARCH, True): "searching again, each run in another code placement",
+    (Purpose.CONFIRM, False): "checking the commit that leads against its parent",
+    (Purpose.CONFIRM, True): "checking that the difference is not code placement",
+}
+
 CLASSIFICATIONS = {Classification.BASELINE: "good", Classification.UNCLEAR: "unclear"}
 
 LISTED = 10  # candidates of an inconclusive hunt that are listed; the others are summed up
