@@ -77,7 +77,7 @@ def repository(git: Repo) -> Path:
     git.history(
         {
             "steps.c": steps(number >= MOVED),
-            "main.c": main(100 if number >= SLOWER else 1),
+            "main.c": main(700 if number >= SLOWER else 500),
             "version.c": f"int version = {100 + number};\n",
         }
         for number in range(COMMITS)
