@@ -32,7 +32,7 @@ from perfbisect.core.domain.orders import (
     first_step,
 )
 from perfbisect.core.domain.settings import Settings
-from perfbisect.core.explain.explanation import done, explanation, speeds_of
+from perfbisect.core.explain.explanation import done, explanation, usual_value
 from perfbisect.core.inference.hunt_state import HuntState, classify, effect_of, fold, ratios
 from perfbisect.report.command_line import command_on, command_to_run
 from perfbisect.report.profiles import Profiles, profiles
@@ -93,9 +93,11 @@ def read_hunt(history: History, hunt: int, describe: Describe = Commit) -> tuple
     shown = {trial.name: tuple(reasons.proof_sentences(trial)) for trial in history.proofs(hunt)}
     studied: Sequence[Studied] = state.studied
     if step := first_step(state.verdict):
-        parent, culprit = state.commits[step.parents[0]], state.commits[step.candidate]
-        speeds = speeds_of(parent, culprit, state.runs_of(step, exact=settings.prior.exact), settings.metric)
-        studied = [replace(one, facts=done(one.facts, speeds)) if isinstance(one, Profiled) else one for one in studied]
+        value = usual_value(state.runs_of(step, exact=settings.prior.exact), settings.metric)
+        studied = [
+            replace(one, facts=done(one.facts, value, settings.metric)) if isinstance(one, Profiled) else one
+            for one in studied
+        ]
     story = replace(story, warnings={**story.warnings, **known_failures(state, settings, history.path)})
     drawn = Drawn(state, tuple(course([event for _, event in entries], state.commits)), profiles(studied))
     return replace(story, proofs=shown, together=together_with(history, hunt)), drawn

@@ -215,10 +215,10 @@ def test_runs_of_fixed_length_have_operations_by_their_rate(metric: str) -> None
         Profiled(
             1,
             replace(
-                profile(commit, {("main", "scan"): scans, ("main", "log"): 100 - scans}, operations=1), seconds=10.0
+                profile(commit, {("main", "scan"): scans, ("main", "log"): 100 - scans}, operations=1), reported=rate
             ),
         )
-        for commit, scans in (("p", 20), ("c", 60))
+        for commit, scans, rate in zip("pc", (20, 60), rates, strict=True)
         for _ in range(3)
     ]
     found = explanation(recorded, "p", "c", (before, after), metric=metric)
@@ -231,6 +231,9 @@ def test_runs_of_fixed_length_have_operations_by_their_rate(metric: str) -> None
     assert (scan.function, log.function) == ("scan", "log")
     assert scan.culprit == pytest.approx(6 * scan.parent, rel=0.01)
     assert log.culprit == pytest.approx(log.parent, rel=0.01)
+
+    busy = [replace(each, seconds=1.4 * each.seconds) for each in after]  # runs of a fixed CPU time, on a busy host
+    assert explanation(recorded, "p", "c", (before, busy), metric=metric).functions == found.functions
 
     longer = [replace(each, seconds=2 * each.seconds) for each in after]
     fixed_work = explanation(recorded, "p", "c", (before, longer), metric=metric)

@@ -134,6 +134,7 @@ class ProfileFacts:
     off_cpu: bool = False  # costs are the time in which threads waited
     note: str = ""  # what the reader must know: callers that are missing, …
     calls: Mapping[str, float] = field(default_factory=dict)  # "caller;callee" → how often, where that was counted
+    reported: float | None = None  # as in RunFacts
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ statement.
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 from statistics import median
@@ -100,12 +100,12 @@ def explanation(
     the time for enough runs of the explanation, and exact counts always: they are what the hunt went by. ``step`` is that of
     the verdict on ``metric``, which is explained.
     """
-    speeds = speeds_of(parent, culprit, usual, metric)
-    usual = [done(facts, speeds) for facts in usual[0]], [done(facts, speeds) for facts in usual[1]]
+    value = usual_value(usual, metric)
+    usual = [done(facts, value, metric) for facts in usual[0]], [done(facts, value, metric) for facts in usual[1]]
     counted = [
-        replace(event, facts=done(event.facts, speeds))
+        replace(event, facts=done(event.facts, value, metric))
         for event in events
-        if isinstance(event, Counted) and not (speeds and event.group == EXACT_GROUP)  # of one run, whatever it does
+        if isinstance(event, Counted) and not (value and event.group == EXACT_GROUP)  # of one run, whatever it does
     ]
     before, after = (of_commit(counted, commit) for commit in (parent, culprit))
     rounds = [min(len(before[group]), len(after[group])) for group in {*before} & {*after} - {EXACT_GROUP}]
@@ -113,9 +113,9 @@ def explanation(
         before, after = ({"": runs, **groups} for runs, groups in zip(usual, (before, after), strict=True))
     planned = [event.facts for event in events if isinstance(event, Planned)]
     recorded = [
-        done(event.facts, speeds)
+        done(event.facts, value, metric)
         for event in events
-        if isinstance(event, Profiled) and (event.facts.samples or not speeds)
+        if isinstance(event, Profiled) and (event.facts.samples or not value)
     ]
     plans = different_plans(*([facts for facts in planned if facts.commit == commit] for commit in (parent, culprit)))
     both = [[facts for facts in recorded if facts.commit == commit] for commit in (parent, culprit)]
@@ -137,7 +137,7 @@ def explanation(
         missing.append(NO_COUNTERS)
     if (functions or counts) and change and change.note:
         missing.append(change.note)
-    if speeds:
+    if value:
         missing.append(NO_OPERATIONS)
     slower = (step.ratio.middle < 1) is find_metric(metric).higher_is_better if step else None
     return Explanation(
@@ -160,41 +160,40 @@ def explanation(
     )
 
 
-def thousandths(parent: Sequence[RunFacts], culprit: Sequence[RunFacts], metric: str) -> tuple[float, ...]:
-    """Of runs with a fixed length: how many thousandths of the parent's run each side does a second, by its rate or cost.
+def usual_value(usual: tuple[Sequence[RunFacts], Sequence[RunFacts]], metric: str, cpu: str = "task-clock") -> float:
+    """Of runs with a fixed length: the parent's rate or cost, at which one does a thousand thousandths of itself.
 
-    Empty where the operations are known, or where a run is always the same work and stands for one operation itself.
+    The length may be one of CPU time: on a busy host the time by the clock says nothing of it then, but for a run that
+    takes longer by just what its rate fell by: it is the same work, and waits. 0.0 where the operations are known, or where
+    a run is always the same work and stands for one operation itself.
     """
-    sides = parent, culprit
-    if metric not in ("rate", "cost") or not all(sides):
-        return ()
-    if any(run.operations != 1 or not run.reported for run in chain(*sides)):
-        return ()
-    values = [median(run.reported or 0.0 for run in side) for side in sides]
-    lengths = [median(run.seconds for run in side) for side in sides]
-    longer = math.log(lengths[1] / lengths[0])
-    faster = (
-        (math.log(values[1]) - math.log(values[0])) * (-1 if metric == "cost" else 1) if min(values) > 0 else math.inf
-    )
-    if abs(faster) > ABSURD or abs(longer) >= FIXED * abs(faster):
-        return ()
-    return tuple(THOUSANDTHS * speed / lengths[0] for speed in (1.0, math.exp(faster)))
+    if metric not in ("rate", "cost") or not all(usual):
+        return 0.0
+    if any(run.operations != 1 or not run.reported or run.reported < 0 for run in chain(*usual)):
+        return 0.0
+    before, after = (median(run.reported or 0.0 for run in side) for side in usual)
+    faster = math.log(after / before) * (-1 if metric == "cost" else 1)
 
+    def longer(lengths: Sequence[Sequence[float]]) -> float:
+        known = all(chain(*lengths))
+        return math.log(median(lengths[1]) / median(lengths[0])) if known else math.inf
 
-def speeds_of(
-    parent: str, culprit: str, usual: tuple[Sequence[RunFacts], Sequence[RunFacts]], metric: str
-) -> Mapping[str, float]:
-    """The same by commit; empty where there are none."""
-    return dict(zip((parent, culprit), thousandths(*usual, metric), strict=False))
+    by_clock = longer([[run.seconds for run in side] for side in usual])
+    by_cpu = longer([[run.counters.get("task-clock") or 0.0 for run in side] for side in usual])
+    least = FIXED * abs(faster)
+    fixed = abs(by_clock) < least or (abs(by_cpu) < least and abs(by_clock + faster) >= least)
+    return before if fixed and abs(faster) <= ABSURD else 0.0
 
 
 Facts = TypeVar("Facts", RunFacts, ProfileFacts)
 
 
-def done(facts: Facts, speeds: Mapping[str, float]) -> Facts:
-    """A run with the operations that it did at the speed of its commit; as it is where none is known."""
-    speed = speeds.get(facts.commit)
-    return replace(facts, operations=max(1, round(facts.seconds * speed))) if speed else facts
+def done(facts: Facts, value: float, metric: str) -> Facts:
+    """A run with the operations that it did, by its own rate or cost beside the parent's; as it is where one is unknown."""
+    if not value or not facts.reported:
+        return facts
+    faster = value / facts.reported if metric == "cost" else facts.reported / value
+    return replace(facts, operations=max(1, round(THOUSANDTHS * faster)))
 
 
 def change_of(events: Sequence[Studied], parent: str, culprit: str) -> ChangeFacts | None:

@@ -354,4 +354,5 @@ def profile(facts: RunFacts, folded: Folded, sampled: Sampling) -> ProfileFacts:
         chains=sampled.chains,
         off_cpu=sampled.waits,
         note=" ".join(filter(None, notes)),
+        reported=facts.reported,
     )
