@@ -86,6 +86,16 @@ def test_the_table_of_commands_is_that_of_the_program() -> None:
     assert PAGE.read_text() == written(PAGE.read_text()), "stale: run `.venv/bin/python tests/reference.py`"
 
 
+def test_readme_is_short_and_leads_to_every_command_and_page() -> None:
+    text = PAGES[0].read_text()
+    assert len(text.split()) <= 900
+    table = text.partition("## Commands")[2].partition("##")[0]
+    assert sorted(re.findall(r"`(\w+)`", table)) == sorted(VERBS)
+    assert {str(page.relative_to(ROOT)) for page in PAGES[1:]} <= {
+        link.partition("#")[0] for link in LINK.findall(text)
+    }
+
+
 def test_the_hooks_run_what_make_lint_runs() -> None:
     recipe = re.search(r"^lint:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert recipe
