@@ -8,7 +8,7 @@ import click
 import pytest
 
 from perfbisect.cli.main import VERBS, bisect
-from reference import PAGE, written
+from reference import GUIDE, PAGE, with_keys, written
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "bisect" / "perfbisect"
@@ -84,6 +84,10 @@ def test_options_named_on_the_page_of_commands_exist() -> None:
 
 def test_the_table_of_commands_is_that_of_the_program() -> None:
     assert PAGE.read_text() == written(PAGE.read_text()), "stale: run `.venv/bin/python tests/reference.py`"
+
+
+def test_the_keys_of_recipes_are_those_of_the_program() -> None:
+    assert GUIDE.read_text() == with_keys(GUIDE.read_text()), "stale: run `.venv/bin/python tests/reference.py`"
 
 
 def test_readme_is_short_and_leads_to_every_command_and_page() -> None:

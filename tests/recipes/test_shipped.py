@@ -3,10 +3,9 @@
 import re
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from perfbisect.recipes import builder, inventory, workload
+from perfbisect.recipes import builder
 from perfbisect.recipes.builder import SHARED
 from perfbisect.recipes.builder_reader import load_builder, load_builders
 from perfbisect.recipes.inventory import at_once, load_host, load_hosts, load_lease
@@ -48,36 +47,6 @@ def test_every_shipped_builder_has_a_workload() -> None:
     drivers = {each.driver for each in load_workloads()}
     without = {each.name for each in load_builders() if each.driver not in drivers}
     assert without == {"command"}  # its workload comes from the command line
-
-
-def documented(heading: str) -> dict[str, str]:
-    """The keys in the first column of the table that follows a heading, with its last column: their defaults."""
-    table = GUIDE.split(heading, 1)[1].split("| key |", 1)[1].split("\n\n", 1)[0]
-    return dict(re.findall(r"^\| `(\w+)` \|(?:.*\|)?(.*)\|$", table, re.MULTILINE))
-
-
-@pytest.mark.parametrize(
-    ("heading", "shape"),
-    [
-        ("### Keys of `builder.toml`", builder.Builder),
-        ("\n`[variants.NAME]`", builder.Variant),
-        ("\n`[build]`", builder.Build),
-        ("\n`[server]`", builder.Server),
-        ("\n`[dataset]`", builder.Dataset),
-        ("\n`[[when]]`", builder.When),
-        ("### Keys of `suite.toml`", workload.Suite),
-        ("\n`[workloads.NAME]`", workload.Workload),
-        ("\n`[hosts.NAME]`", inventory.HostEntry),
-        ("\n`[leases.NAME]`", inventory.LeaseEntry),
-    ],
-)
-def test_the_guide_names_every_key_and_its_default(heading: str, shape: type[msgspec.Struct]) -> None:
-    named = documented(heading)
-    assert set(named) == set(shape.__struct_encode_fields__) - getattr(shape, "filled_in", frozenset())
-    for field in msgspec.structs.fields(shape):
-        if field.encode_name in named and isinstance(field.default, str | float | int) and field.default:
-            shown = f"{field.default:g}" if isinstance(field.default, float) else str(field.default).lower()
-            assert shown in re.sub(r"[`\" ]", "", named[field.encode_name]).lower().split(","), field.name
 
 
 def test_the_guide_names_every_placeholder_where_it_is_known() -> None:
