@@ -64,7 +64,8 @@ def hunt(folder: Path, way: str, minutes: float, kept: Path) -> dict[str, object
         "bisect", "run", "first", "last", "--repo", f"{folder}/repo", *case["options"],
         "--max-time", f"{minutes}m", "--no-explain", "--json", "--history", str(kept),
     ]  # fmt: skip
-    if way != "default":
+    if way != "default":  # by time: counts of instructions, which are chosen otherwise, show nothing of the ways
+        words += ["--metric", "latency"] * ("--metric" not in case["options"])
         words += ["--pairing", way, "--min-effect", f"{min(max(plant, 1.0), 2.0) * 0.75}%"]
     began = time.monotonic()
     ended = subprocess.run(words, capture_output=True, text=True, check=False)
