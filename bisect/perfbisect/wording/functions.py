@@ -193,8 +193,8 @@ def place(found: Explanation, rows: Sequence[FunctionRow], kind: str) -> str:
             text = f"is in {name(named[0])}{because(named[0], found)}"
         else:
             text = f"is in or below functions that this commit changes: {', '.join(each(row) for row in named)}"
-        return f"{doubt(named)}{extent(named, found.functions)} of the {kind} {text}."
-    text = f"{doubt([first])}{extent([first], found.functions)} of the {kind} is in {name(first)}"
+        return f"{doubt(named)}{extent(named, found)} of the {kind} {text}."
+    text = f"{doubt([first])}{extent([first], found)} of the {kind} is in {name(first)}"
     if not found.change_known:
         return f"{text}."
     if by_commit:
@@ -259,7 +259,7 @@ def moved(found: Explanation, kind: str, ending: str) -> Iterator[str]:
         left = left_over((sources, to))
         if kind and left * total > 0:
             both = [*sources, *to]
-            of_all = f"{doubt(both)}{extent(both, found.functions)} of the {kind}"
+            of_all = f"{doubt(both)}{extent(both, found)} of the {kind}"
             is_in = "is left in" if kind == "loss" else "is in"
             yield f"{of_all} {is_in} {after}, to which the cost of {before} moved ({amount})."
         else:
@@ -293,9 +293,9 @@ def left_over(group: tuple[Sequence[FunctionRow], Sequence[FunctionRow]]) -> flo
     return left if abs(left) > 2 * spread else 0.0
 
 
-def extent(some: Sequence[FunctionRow], rows: Sequence[FunctionRow]) -> str:
+def extent(some: Sequence[FunctionRow], found: Explanation) -> str:
     """The share of the difference that some functions have, with its 95 % interval where that is wider than a digit."""
-    part, half = sum(row.part for row in some), 1.96 * part_error(some, rows)
+    part, half = sum(row.part for row in some), 1.96 * part_error(some, found.functions, found.shared)
     if half < 0.005:
         return share(part)
     return f"{share(part)} ({100 * (part - half):.0f} to {share(part + half)})".replace("(-", "(−")

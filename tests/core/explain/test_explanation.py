@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -30,6 +31,7 @@ from perfbisect.core.explain.explanation import (
     different_plans,
     explanation,
 )
+from perfbisect.core.explain.functions import part_error
 from perfbisect.wording.reasons import sentences
 
 PAIRS = Path(__file__).parents[2] / "outputs" / "pairs"
@@ -239,6 +241,29 @@ def test_runs_of_fixed_length_have_operations_by_their_rate(metric: str) -> None
     fixed_work = explanation(recorded, "p", "c", (before, longer), metric=metric)
     assert fixed_work.missing == ()
     assert [row.ratio.middle for row in fixed_work.counters if row.name == "time/o"] == [pytest.approx(2)]
+
+
+def test_the_interval_of_a_share_holds_it_where_the_host_is_not_as_fast_in_each_run() -> None:
+    """One profile of each build, in which all costs are off by 2 % together; as those of the hunt's runs are."""
+    random, trials, held = Random(6), 400, 0
+    before, after = (
+        {"scan": 3000, "log": 5000, "sort": 2000},
+        {"scan": 5400, "log": 5000, "sort": 2800},
+    )
+    for _ in range(trials):
+
+        def off() -> float:
+            return random.lognormvariate(0, 0.02)
+
+        sides = [[replace(run(1000), counters={"task-clock": 10.0 * off()}) for _ in range(6)] for _ in "pc"]
+        profiled = [
+            Profiled(1, profile(commit, {("main", name): round(each * random.gauss(1, each**-0.5) * speed) for name, each in costs.items()}))
+            for commit, costs, speed in (("p", before, off()), ("c", after, off()))
+        ]  # fmt: skip
+        found = explanation(profiled, "p", "c", (sides[0], sides[1]))
+        [row] = [row for row in found.functions if row.function == "scan"]
+        held += abs(row.part - 0.75) <= 1.96 * part_error([row], found.functions, found.shared)
+    assert 0.93 <= held / trials <= 0.985, held
 
 
 def noisy(operations: int, wobble: float, **factors: float) -> RunFacts:

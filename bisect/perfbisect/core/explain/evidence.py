@@ -129,6 +129,7 @@ class Explanation:
     classes: tuple[Evidence, ...] = ()  # the main one first
     counters: tuple[CounterRow, ...] = ()  # ranked by how far beyond noise they moved
     functions: tuple[FunctionRow, ...] = ()  # ranked by |difference|; those that exchanged cost, by what is left of it
+    shared: float = 0.0  # relative standard error that the costs of all functions of a build have in common
     waits: tuple[
         FunctionRow, ...
     ] = ()  # the same for time off CPU, in us: functions that called what waits, outside of libc

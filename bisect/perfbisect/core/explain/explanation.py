@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
-from statistics import median
+from statistics import median, variance
 from typing import TypeVar
 
 from perfbisect.core.domain.events import ChangedFunctions, Counted, Event, Planned, Profiled, Studied, Unexplained
@@ -31,6 +31,7 @@ from perfbisect.core.explain.evidence import (
 )
 from perfbisect.core.explain.functions import comparable, function_rows, functions_in, of_kinds, waiter_rows
 from perfbisect.core.explain.profiles import COUNTED
+from perfbisect.core.stats.distributions import Z_975, Student
 
 ESTIMATES = re.compile(
     r"""
@@ -146,6 +147,7 @@ def explanation(
         classify(counters, plans, functions, step.layouts if step else None, metric, slower),
         counters,
         functions=functions,
+        shared=shared_error(usual, min(map(len, profiles))),
         waits=waits,
         kinds_of_waits=kinds,
         counts=counts,
@@ -194,6 +196,24 @@ def done(facts: Facts, value: float, metric: str) -> Facts:
         return facts
     faster = value / facts.reported if metric == "cost" else facts.reported / value
     return replace(facts, operations=max(1, round(THOUSANDTHS * faster)))
+
+
+def shared_error(runs: Iterable[Sequence[RunFacts]], pairs: int) -> float:
+    """Relative standard error of all costs of a build together beside those of another, each profiled ``pairs`` times.
+
+    A host works at another speed from run to run: so does the CPU time of an operation vary among ``runs`` of each build.
+    0.0 where that is not known; made larger, as intervals go by the normal law, where they are few. Runs in rounds are left out, which share their cores with another build.
+    """
+    sides = [
+        [math.log(cpu / run.operations) for run in side if not run.round and (cpu := run.counters.get("task-clock"))]
+        for side in runs
+    ]
+    known = [side for side in sides if len(side) > 1]
+    if not (known and pairs):
+        return 0.0
+    freedom = sum(len(side) - 1 for side in known)
+    pooled = sum(variance(side) * (len(side) - 1) for side in known) / freedom
+    return math.sqrt(2 * pooled / pairs) * Student(freedom).quantile() / Z_975
 
 
 def change_of(events: Sequence[Studied], parent: str, culprit: str) -> ChangeFacts | None:

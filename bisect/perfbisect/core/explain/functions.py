@@ -379,11 +379,17 @@ def whole(rows: Sequence[FunctionRow]) -> tuple[float, float]:
     return sum(row.difference for row in rows), math.sqrt(sum(row.error**2 for row in rows))
 
 
-def part_error(some: Sequence[FunctionRow], rows: Sequence[FunctionRow]) -> float:
-    """The standard error of the share of some rows in the whole difference; by the delta method."""
+def part_error(some: Sequence[FunctionRow], rows: Sequence[FunctionRow], shared: float = 0.0) -> float:
+    """The standard error of the share of some rows in the whole difference; by the delta method.
+
+    ``shared`` is a relative error that the costs of all have in common: of a share of the difference as large as that of
+    the cost it changes nothing.
+    """
     total, spread = whole(rows)
     own, noise = whole(some)
     if not total:
         return math.inf
     share = own / total
-    return math.sqrt((1 - share) ** 2 * noise**2 + share**2 * max(0.0, spread**2 - noise**2)) / abs(total)
+    common = shared * (sum(row.culprit for row in some) - share * sum(row.culprit for row in rows))
+    error = (1 - share) ** 2 * noise**2 + share**2 * max(0.0, spread**2 - noise**2) + common**2
+    return math.sqrt(error) / abs(total)
