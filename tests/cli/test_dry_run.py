@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from perfbisect.host.registry import MARKER
-from program import exits, printed
+from program import SCRIPT, exits, printed, run
 
 pytestmark = pytest.mark.tools
 
@@ -193,3 +193,16 @@ def test_format_without_server(listing: Callable[..., str], tmp_path: Path, ours
     )
     write(tmp_path / "builders" / "kv" / "builder.toml", head + tail)
     assert f"{ours}/work/kv/prefix/bin/kvd --format {ours}/visit/data\n" in listing("2.0", "2.1")
+
+
+def test_what_a_hunt_takes_is_said_before_it_begins(ends: tuple[str, str]) -> None:
+    """Without a history little is known; what is not committed is said, too."""
+    asked = ["run", *ends, *SCRIPT, "--no-explain"]
+    first = "1 commit, 1 candidate: about 2 builds and 8 to 14 runs"
+    unknown = f"{first}; time and disk are known after the first ones"
+    assert printed(*asked, "--dry-run").startswith(f"# {unknown}\n")
+    Path("repo/run.sh").write_text("echo rate 5\n")
+    ended = run(*asked, "--plain")
+    assert unknown in ended.err
+    assert re.search(r"warning +\S+/repo has uncommitted changes, which are not measured", ended.out)
+    assert re.match(rf"# {first}; about [\d s]+(to [\d s]+)?; [\d.]+ [kM]?B of disk\n", printed(*asked, "--dry-run"))

@@ -6,10 +6,12 @@ from pathlib import Path
 
 from perfbisect.core.domain.settings import Settings
 from perfbisect.host.registry import connect
+from perfbisect.hunt.forecast import forecast
 from perfbisect.hunt.patches import patches_of
+from perfbisect.hunt.setup import read_hunt_range
 from perfbisect.lab.command_listing import ListingRequest, Part, list_commands
 from perfbisect.recipes.inventory import load_host
-from perfbisect.recipes.requested import load_requested
+from perfbisect.recipes.requested import load_requested, requested_builder
 from perfbisect.recipes.workload import load_training
 
 
@@ -30,6 +32,14 @@ def lines(every: Sequence[Settings]) -> Iterator[str]:
         yield ""
         yield f"# Workload {other.workload}, with the same builds: the same except"
         yield from text([part for part in parts_of(other, other.bad_commit) if part not in bad])
+
+
+def forecast_of(path: Path | None, every: Sequence[Settings]) -> str:
+    """What the hunts are likely to take, as a comment."""
+    settings = every[0]
+    span, _ = read_hunt_range(settings, requested_builder(settings))
+    with connect(load_host(settings.host, settings.hosts_path)) as host:
+        return f"# {forecast(path, every, span, host)}"
 
 
 def parts_of(settings: Settings, commit: str) -> tuple[Part, ...]:

@@ -148,28 +148,38 @@ def expected_builds(candidates: int, most: int) -> int:
 def too_little(host: Host, builds: Collection[str], datasets: Collection[str], expected: int) -> tuple[Warned, ...]:
     """A warning when earlier ``builds`` and ``datasets`` (keys) let expect that the disk will be full.
 
-    As many builds as ``expected`` are counted and one copy of the data. No warning where nothing is known.
+    No warning where nothing is known.
     """
-    free = free_bytes(host)
-    if free is None or not builds:
+    free, known = free_bytes(host), space_needed(host, builds, datasets, expected)
+    if free is None or known is None or known[0] + LITTLE / 5 < free:
         return ()
+    needed, each = known
+    return (
+        Warned(
+            f"this hunt may need {needed / GIB:.1f} GiB on host {host.name} ({expected} builds of "
+            f"{each / GIB:.2f} GiB), and {free / GIB:.1f} GiB are free",
+            f"Free some with `bisect gc {host.name} --keep SIZE`, or stop earlier with --max-builds.",
+        ),
+    )
+
+
+def space_needed(
+    host: Host, builds: Collection[str], datasets: Collection[str], expected: int
+) -> tuple[float, float] | None:
+    """The bytes of as many builds as are ``expected`` and one copy of the data, and those of a build.
+
+    Judged by earlier ``builds`` and ``datasets`` (keys); None where nothing is known.
+    """
+    if not builds:
+        return None
     wanted = [*(f"builds/{key}" for key in builds), *(f"datasets/{key}" for key in datasets)]
     listed = host.run(["sh", "-c", _OF_THESE, "sizes", str(host.root), *wanted], timeout=LONG).stdout
     known = list(read_items(listed))
     sizes = [item.size for item in known if item.category == "builds"]
     if not sizes:
-        return ()
+        return None
     data = max((item.size for item in known if item.category == "datasets"), default=0)
-    needed = expected * int(median(sizes)) + data
-    if needed + LITTLE / 5 < free:
-        return ()
-    return (
-        Warned(
-            f"this hunt may need {needed / GIB:.1f} GiB on host {host.name} ({expected} builds of "
-            f"{median(sizes) / GIB:.2f} GiB), and {free / GIB:.1f} GiB are free",
-            f"Free some with `bisect gc {host.name} --keep SIZE`, or stop earlier with --max-builds.",
-        ),
-    )
+    return expected * median(sizes) + data, median(sizes)
 
 
 KEPT = 100  # logs of failed builds, and as many jobs that failed or were interrupted

@@ -176,6 +176,14 @@ def time_of_day(at: float) -> str:
     return datetime.fromtimestamp(at).strftime("%H:%M:%S")
 
 
+def size(number: int) -> str:
+    """Bytes with a unit."""
+    for unit, one in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if number >= one:
+            return f"{number / one:.1f} {unit}"
+    return f"{number} B"
+
+
 def made(facts: "BuildFacts") -> list[str]:
     """How a build came about: what it took, and what the compiler cache found."""
     from perfbisect.core.domain.facts import remote_rate

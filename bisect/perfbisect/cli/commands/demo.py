@@ -77,6 +77,7 @@ def demo(
     from perfbisect.core.domain.orders import Found
     from perfbisect.demo.history import write_history
     from perfbisect.folders import cache_folder
+    from perfbisect.hunt.forecast import forecast
     from perfbisect.hunt.resolve import resolve_settings
     from perfbisect.hunt.session import begin
     from perfbisect.hunt.setup import HuntSetup
@@ -105,6 +106,7 @@ def demo(
     announce_recipes(settings)
     with leasing(settings.hosts, settings.hosts_path, purpose=f"bisect demo --seed {seed}"):
         [setup] = HuntSetup.set_up([resolve_settings(settings)])
+        note(forecast(history, [setup.settings], setup.span, setup.host))
         [outcome] = begin([setup], history, open_view(history, view))
     planted = answer.commit[:10]
     if not isinstance(outcome.verdict, Found):

@@ -19,6 +19,7 @@ from perfbisect.cli.options.common import (
 )
 from perfbisect.cli.options.measurement import announce, inventory_option
 from perfbisect.cli.options.param_types import BYTES
+from perfbisect.wording.quantities import count, moment, size
 
 if TYPE_CHECKING:
     from perfbisect.host.lock import WaitCallback
@@ -117,7 +118,6 @@ def gc_shared(keep: int | None, dry_run: bool, as_json: bool) -> int:
     """Remove shared builds from their folder until at most ``keep`` is left; the exit status."""
     from perfbisect.lab.upkeep import clean_shared_folder
     from perfbisect.recipes.configuration import in_bytes, load_configuration
-    from perfbisect.wording.quantities import count
 
     shared = load_configuration().shared
     limit = in_bytes(shared.keep) if keep is None else keep
@@ -171,7 +171,6 @@ def pins(path: Path | None, *, read_only: bool) -> frozenset[str]:
 
 def table_of(gone: "Sequence[Item]") -> Iterator[str]:
     """What was, or would be, removed; all jobs in one line, and all logs."""
-    from perfbisect.wording.quantities import moment
     from perfbisect.wording.table import table
 
     rows = [(moment(item.used), size(item.size), item.path) for item in gone if item.category not in MANY]
@@ -181,11 +180,3 @@ def table_of(gone: "Sequence[Item]") -> Iterator[str]:
             rows.append((moment(until), size(sum(item.size for item in some)), f"{len(some):,} in {kind}"))
     if rows:
         yield from (*table(("last used", "size", "what"), rows, right=("size",)), "")
-
-
-def size(number: int) -> str:
-    """Bytes with a unit."""
-    for unit, one in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if number >= one:
-            return f"{number / one:.1f} {unit}"
-    return f"{number} B"

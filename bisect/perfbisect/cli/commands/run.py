@@ -93,7 +93,7 @@ COMMON = (
 )  # fmt: skip
 @pairing_option
 @explain_option
-@click.option("--dry-run", is_flag=True, help="Print the commands for both ends without running them.")
+@click.option("--dry-run", is_flag=True, help="Print what it takes and the commands for both ends, without running them.")
 @click.option("--first-parent", is_flag=True, help="Follow only the first parent of merges.")
 @click.option(
     "--skip",
@@ -124,6 +124,7 @@ def run(
     **options: Any,
 ) -> int:
     """Find the commit that changed the speed between GOOD and BAD."""
+    from perfbisect.hunt.forecast import forecast
     from perfbisect.hunt.notification import notifying
     from perfbisect.hunt.session import begin
     from perfbisect.hunt.setup import HuntSetup
@@ -135,13 +136,14 @@ def run(
     alone = len(every) == 1
     lease = leasing_for(every[0], minutes=every[0].policy.max_minutes if alone else 0)
     if dry_run:
-        from perfbisect.hunt.dry_run import lines
+        from perfbisect.hunt.dry_run import forecast_of, lines
 
         with lease:
-            say("\n".join(lines(every)))
+            say("\n".join([forecast_of(history, every), *lines(every)]))
         return 0
     with notifying(notify, history, note) as begun, lease:
         setups = HuntSetup.set_up(every, waiting)
+        note(forecast(history, every, setups[0].span, setups[0].host))
         return say_failures(begin(setups, history, open_view(history, view), waiting, begun, in_batch), history)
 
 
