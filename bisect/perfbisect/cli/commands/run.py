@@ -93,7 +93,9 @@ COMMON = (
 )  # fmt: skip
 @pairing_option
 @explain_option
-@click.option("--dry-run", is_flag=True, help="Print what it takes and the commands for both ends, without running them.")
+@click.option(
+    "--dry-run", is_flag=True, help="Print what it takes and the commands for both ends, without running them."
+)
 @click.option("--first-parent", is_flag=True, help="Follow only the first parent of merges.")
 @click.option(
     "--skip",
