@@ -71,13 +71,13 @@ def test_a_missing_file_would_be_noticed() -> None:
     assert [exists(path) for path in named] == [False, False, True, False, True]
 
 
-def test_options_named_on_the_page_of_commands_exist() -> None:
+def test_options_named_in_readme_and_on_the_page_of_commands_exist() -> None:
     known = {"--help"}
     for verb in VERBS:
         command = bisect.get_command(click.Context(bisect), verb)
         assert command is not None
         known |= {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
-    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", prose(PAGE)))
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", prose(PAGE) + PAGES[0].read_text()))
     assert named
     assert named <= known
 
