@@ -87,7 +87,7 @@ def test_the_page_joins_functions_diff_and_flame_graph(history: History) -> None
     text = page(history, change("less"))
     for part in (
         "into which <code>less</code> is inlined",
-        '<a href="#case-1-hunk-0-0"><code>search</code></a>',  # the hunk of what is inlined
+        '<a href="#case-1-hunk-0-0-0"><code>search</code></a>',  # where what is inlined begins
         'class="changed"',
         "cost moved to new",
         "cost moved from old",

@@ -247,10 +247,11 @@ def test_no_step_and_an_old_terminal() -> None:
 
 def test_pages() -> None:
     told = {name: page(document(made, page=True)) for name, made in TRIALS.items()}
-    whole = '<td class="num worse">0.55</td><td class="num better">1.89</td><th scope="row">update-index</th>'
-    assert whole in told["comparison"]
-    assert '<td class="num worse">0.55 <code>5555555555</code></td>' in told["hunted"]
-    assert "col-1 : 8.0.29" in told["comparison"] and "Relative table" in told["comparison"]
+    assert "worse in 3 and better in 1 of 6 ratios</h1>" in told["comparison"]
+    assert "5555555555" in told["hunted"]
+    assert "col-1 : 8.0.29" in told["comparison"] and "Relative to 8.0.28" in told["comparison"]
+    two = replace(comparison(), request=replace(comparison().request, subjects=comparison().request.subjects[:2]))
+    assert "8.0.29 against 8.0.28: worse in 1 of 3 workloads</h1>" in page(document(two, page=True))
     assert "regains" in told["proof"] and "Smallest detectable drop" in told["noise"]
     charts = re.findall(r'<svg class="chart series".*?</svg>', told["series"])
     assert [chart.count("<circle") for chart in charts] == [19, 19, 19]

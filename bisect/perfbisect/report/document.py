@@ -91,6 +91,8 @@ class Figure:
     legend: tuple[tuple[str, str], ...] = ()  # class of colour, its meaning
     name: str = ""  # its kind on a page
     lines: tuple[str, ...] = ()
+    y: str = ""  # what is drawn upwards, with its unit
+    x: str = ""  # what is drawn from left to right
 
 
 Part = Facts | Prose | Notes | Code | Figure | Table
@@ -107,7 +109,6 @@ class Section:
     folded: bool = False  # in Markdown, where it is long
     charted: bool = False  # a chart before it shows the same to people at a terminal
     within: bool = False  # it belongs to the section before
-    beside: str = ""  # "left" or "right" of two that stand beside each other on a wide screen
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,7 @@ class Document:
     facts: Facts  # how it was measured
     summary: tuple[str, ...]  # what came out, in sentences
     sections: tuple[Section, ...]
-    headline: str = ""  # the first of these in short, for a page
+    headline: str = ""  # the answer in a line with one number, for a page
 
 
 def row(*texts: str) -> Row:

@@ -45,12 +45,13 @@ from perfbisect.wording.quantities import (
 )
 from perfbisect.wording.reasons import plan_lines, plans_sentence
 from perfbisect.wording.table import cut
-from perfbisect.wording.text import cited, metric_title, patched
+from perfbisect.wording.text import metric_title, patched
 from perfbisect.wording.verdicts import classification_name, effect
 
 Draw = Callable[[int], Iterable[Section]]  # what a page draws of the case at that place
 
 UNITS = {"time/o": "time/o, µs", "cpu/o": "cpu/o, µs", "ipc": "instructions/cycle", "time/cpu": "time/CPU time"}
+UNITS |= {metric: f"{metric}, ms" for metric in ("latency", "p95", "p99")}
 COUNTERS = ("counter", "parent", "culprit", "ratio", "95 %")
 COSTS = ("parent", "culprit", "difference", "share")
 LEAST, LISTED = 3, 10  # functions in text: the first of them anyway, the others where they differ beyond noise
@@ -82,7 +83,6 @@ def document(
         sections=sections(
             Section("Proofs", (Prose(proofs),), quiet=True) if proofs else None,
             *found,
-            suspects(story),
             candidates(story, page=draw is not None),
             extent_drawn,
             Section("Warnings", (Notes(tuple(story.warnings.items())),)) if story.warnings else None,
@@ -151,13 +151,13 @@ def so_far(story: Story) -> Iterator[str]:
 
 
 def headline(story: Story) -> str:
-    """The verdict in one sentence, where it names one commit."""
+    """The verdict in a line, where it names one commit."""
     if len(story.cases) != 1 or story.hunt.state != "found":
         return ""
     [case] = story.cases
     what = effect(case.ratio, story.settings.metric)
     what += "" if case.ratio.bound else f" in {metric_title(story.settings.metric)}"
-    return f"The culprit is {cited(case.commit)}: {what}, {chance(case.probability)} sure."
+    return f"{case.commit.short}: {what}"
 
 
 def of_case(story: Story, place: int, draw: Draw | None) -> Iterator[Section]:
@@ -203,13 +203,13 @@ def pairs(case: Case) -> Table:
     latest = f"the latest {PAIRS} of {count(len(case.pairs), 'pair')}" if len(case.pairs) > PAIRS else "each pair"
     return Table(
         ("parent ○", "commit ●", "ratio", ""), tuple(rows), ("parent ○", "commit ●", "ratio"),
-        above=(f"{pairs_title(case)} of both, in {latest}:",),
+        above=(f"{titled(case.pairs_metric)} of both, in {latest}:",),
     )  # fmt: skip
 
 
-def pairs_title(case: Case) -> str:
-    """What is compared in rounds."""
-    return UNITS.get(case.pairs_metric, metric_title(case.pairs_metric))
+def titled(metric: str) -> str:
+    """A metric with the unit of its values, as an axis or a row is called."""
+    return UNITS.get(metric, metric_title(metric))
 
 
 def counters(case: Case) -> Iterator[Table]:
@@ -221,7 +221,7 @@ def counters(case: Case) -> Iterator[Table]:
     for each in case.explanation.counters:
         partly = f" ({share(each.share)} counted)" if each.share < 1 else ""
         cells = row(
-            UNITS.get(each.name, each.name) + partly,
+            titled(each.name) + partly,
             figure(each.parent),
             figure(each.culprit),
             f"×{decimals(each.ratio.middle, 2)}",
@@ -271,23 +271,12 @@ def costs_of(each: FunctionRow) -> tuple[str, ...]:
     return figure(each.parent), figure(each.culprit), signed(each.difference), part
 
 
-def suspects(story: Story) -> Section | None:
-    """The suspects of an unfinished hunt; a verdict lists its own."""
-    if story.verdict or not story.suspects:
-        return None
-    rows = [
-        row(chance(each.probability), each.commit.short, each.commit.date, each.commit.subject)
-        for each in story.suspects
-    ]
-    table = Table(("sure", "commit", "date", "subject"), tuple(rows), ("sure",), minor=("date",))
-    return Section("Most probable so far", (table,), "suspects")
-
-
 def candidates(story: Story, *, page: bool) -> Section | None:
     """Everything that was built, measured or skipped, oldest first; on a page subjects are beside their commits."""
     if not story.candidates:
         return None
     relative = f"r{metric_title(story.settings.metric)}"
+    sure = {} if story.verdict else {each.commit.sha: chance(each.probability) for each in story.suspects}
     rows = []
     for each in story.candidates:
         if each.left_out:
@@ -301,13 +290,15 @@ def candidates(story: Story, *, page: bool) -> Section | None:
             builds(each.builds, each.build_seconds, duration, shared=each.shared, reused=each.reused, unknown=MISSING),
             share(each.hit_rate),
             classification_name(each.state),
+            *([sure.get(commit.sha, MISSING)] if sure else []),
         ).cells
         own = SAME if baseline else each.ratio
         name = Cell(commit.short, note=commit.subject if page else "")
         rows.append(Row((name, *numbers, *(() if page else subject)), own, TONES.get(each.state, "unclear")))
-    head = ("commit", "date", relative, "95 %", "runs", "build", "ccache", "state", *(() if page else ("subject",)))
+    last = (*(("sure",) if sure else ()), *(() if page else ("subject",)))
+    head = ("commit", "date", relative, "95 %", "runs", "build", "ccache", "state", *last)
     table = Table(
-        head, tuple(rows), (relative, "runs", "build", "ccache"), name="ladder", axis=f"ratio of {relative[1:]}",
+        head, tuple(rows), (relative, "runs", "build", "ccache", "sure"), name="ladder", axis=f"ratio of {relative[1:]}",
         minor=("ccache", "date", "build", "runs", "state", "95 %"),
     )  # fmt: skip
     title = f"oldest first; {relative} is relative to {story.settings.good}"
@@ -317,6 +308,10 @@ def candidates(story: Story, *, page: bool) -> Section | None:
 
 def remarks(story: Story) -> Iterator[str]:
     """What the table has no column for."""
+    known = {each.commit.sha for each in story.candidates}
+    suspects = [each for each in story.suspects if not (story.verdict or each.commit.sha in known)]
+    if suspects:
+        yield f"not measured yet: {', '.join(f'{each.commit.short} ({chance(each.probability)})' for each in suspects)}"
     for each in story.candidates:
         if each.skipped and not each.left_out:
             yield f"{each.commit.short} was skipped, {each.skipped}"

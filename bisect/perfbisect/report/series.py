@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 WIDE = 48  # columns of the chart
 NARROWEST = 0.04  # of the ratios that the chart spans, in logarithms
+STEPS = (("culprit", "step for the worse"), ("parent", "for the better"), ("muted", "dark lines: levels between steps"))
 LEVEL, PLATEAU = "●", "│"
 RULE = (
     f"Of 100 series without a change, at most {100 * RATE:.0f} announce a step in any workload,"
@@ -34,7 +35,9 @@ RULE = (
 def sections(trial: Trial, draw: "Callable[[Line], Markup]") -> Iterator[Section]:
     """The line of each workload, which a page draws; the steps, and what to hunt; and as tables all levels and steps."""
     found, names = lines_of(trial), [subject.name for subject in trial.request.subjects]
-    drawings = [Figure(partial(draw, line), above=line.work, lines=tuple(chart(trial, line))) for line in found]
+    y = f"{metric_title(trial.request.metric)} relative to the first release that was measured"
+    x = "releases, oldest first"
+    drawings = [Figure(partial(draw, one), one.work, STEPS, "", tuple(chart(trial, one)), y, x) for one in found]
     hunts = tuple(command(trial, hunt) for hunt in hunts_of(found, trial.request.metric))
     said = (Prose(tuple(texts(found, names))), *((Code(hunts, "To find the commits"),) if hunts else ()))
     yield Section("Releases", (*drawings, *said), "series", quiet=True)
@@ -45,7 +48,7 @@ def sections(trial: Trial, draw: "Callable[[Line], Markup]") -> Iterator[Section
         f"Left out of {series_of(trial).text}: {', '.join(names)} ({reason})." for reason, names in reasons.items()
     )
     yield Section("Left out", (Prose(left),) if left else (), quiet=True)
-    title = Prose((f"{metric_title(trial.request.metric)} relative to the first release that was measured",))
+    title = Prose((y,))
     tables = [levels(trial, found), *([steps(trial, found)] if any(line.steps for line in found) else [])]
     yield Section("Tables", (title, *tables), "tables", quiet=True, charted=True)
 

@@ -5,6 +5,7 @@ name of the row behind them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,7 +35,6 @@ from perfbisect.report.document import (
     Code,
     Document,
     Facts,
-    Figure,
     Notes,
     Prose,
     Row,
@@ -46,6 +46,7 @@ from perfbisect.report.document import (
     sections,
     tools,
 )
+from perfbisect.report.hunt import titled
 from perfbisect.wording.quantities import MISSING, between, count, decimals, figure, percent
 from perfbisect.wording.reasons import comparison_sentence, proof_sentences
 from perfbisect.wording.text import metric_title
@@ -119,20 +120,24 @@ def imported(trial: Trial) -> str:
 
 
 def headline_of(trial: Trial, rows: Sequence[Compared], names: Sequence[str]) -> str:
-    """What was measured."""
+    """The answer in a line: how many differences are real, in which way; or how many steps a series has."""
     request, works = trial.request, count(len(trial.request.works), "workload")
     if request.series:
         return f"{names[0]} to {names[-1]} of {request.builder}: {count(series.steps_in(trial), 'step')} in {works}"
-    return f"{', '.join(names[1:])} relative to {names[0]}: {works} of {request.builder}"
+    tones = [tone(ratio, request.metric) for row in rows for ratio in row.ratios if ratio]
+    found = " and ".join(f"{word} in {tones.count(word)}" for word in ("worse", "better") if word in tones)
+    each = works if len(names) == 2 else count(len(tones), "ratio")
+    said = f"{found} of" if found else "no real difference in"
+    return f"{', '.join(names[1:])} against {names[0]}: {said} {each}"
 
 
 def comparison(trial: Trial, rows: Sequence[Compared], *, page: bool) -> Iterator[Section]:
     """Ratios, their intervals, groups, service levels."""
-    yield Section("Relative table", (Prose(legend(trial)), ratios(trial, rows)), "table", quiet=True)
     if page:
         title = f"Relative to {trial.request.subjects[0].name}"
-        yield Section(title, (plotted(trial, rows),), "ratios")
+        yield Section(title, (Prose(legend(trial)), plotted(trial, rows)), "ratios")
     else:
+        yield Section("Relative table", (Prose(legend(trial)), ratios(trial, rows)), "table", quiet=True)
         yield Section("Intervals", (intervals(trial, rows),), quiet=True)
     found = [
         Row((*map(two, (each.least, each.most, each.average, each.median)), Cell(label(each, columns(trial)))))
@@ -359,7 +364,7 @@ def remarks(trial: Trial) -> Iterator[str]:
 
 def drawn(trial: Trial, history: Path | None) -> Iterator[Section]:
     """What a page has beside: the runs of each workload in order of time, the builds, the host, the command."""
-    from perfbisect.report.page.charts import PAIRED, by_second, dumbbells, timeline
+    from perfbisect.report.page.charts import by_second, of_pairs, of_runs
 
     request = trial.request
     names = [each.name for each in request.subjects]
@@ -369,20 +374,15 @@ def drawn(trial: Trial, history: Path | None) -> Iterator[Section]:
         *((("muted", "and further builds"),) if len(names) > len(SIDES) else ()),
     ]
     for number, work in enumerate(request.works):
-        sides = [
-            (SIDES[min(place, 2)], [run.facts for run in trial.runs if (run.work, run.subject) == (number, place)])
-            for place in range(len(names))
-        ]
+        made = [run for run in trial.runs if run.work == number]
+        sides = [(SIDES[min(run.subject, 2)], [replace(run.facts, round=str(run.round))]) for run in made]
         if runs := by_second(sides, find_metric(request.metric).read):
-            drawing = partial(timeline, runs, metric_title(request.metric))
-            legend = (*colours, ("muted", "runs in order of time"))
-            yield Section(f"{work.name} in order of time", (Figure(drawing, legend=legend),))
+            yield Section(f"{work.name} in order of time", (of_runs(runs, titled(request.metric), colours),))
         for place, name in enumerate(names[1:], 1):
-            both = (run.facts for run in trial.runs if run.work == number and run.subject in (0, place))
+            both = (run.facts for run in made if run.subject in (0, place))
             if pairs := values_of(pairs_of(both), compared_by):
-                legend = (("parent", names[0]), ("culprit", name), ("muted", PAIRED))
-                drawing = partial(dumbbells, pairs, metric_title(compared_by))
-                yield Section(f"{work.name} at the same time", (Figure(drawing, legend=legend),))
+                drawing = of_pairs(pairs, titled(compared_by), [*zip(SIDES, (names[0], name), strict=False)])
+                yield Section(f"{work.name} at the same time", (drawing,))
     builds = ((each.name, ", ".join(filter(None, (each.commit, each.version, each.path)))) for each in request.subjects)
     yield Section("Builds", (Facts(tuple(builds)),), "builds")
     yield Section("Tools and settings", tools([trial.host]), "conditions")

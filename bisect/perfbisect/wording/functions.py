@@ -127,6 +127,12 @@ def as_often(row: FunctionRow) -> str:
     return f"{called}, each call {percent(abs(math.expm1(each)))} {'longer' if each > 0 else 'shorter'}"
 
 
+def by_calls(found: Explanation) -> bool:
+    """Whether most of what is executed more is due to more calls: it would be with each call as long as before."""
+    more = sum(row.parent * (row.calls[1] / row.calls[0] - 1) for row in found.counts if row.calls and row.calls[0] > 0)
+    return 0 < whole(found.counts)[0] / 2 < more
+
+
 def interval(row: FunctionRow) -> str:
     """By how many microseconds a function differs, with its 95 % interval: 120 (90.5 to 150)."""
     half = 1.96 * row.error

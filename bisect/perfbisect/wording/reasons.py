@@ -58,7 +58,8 @@ def sentences(found: Explanation) -> tuple[str, ...]:
     if main and not (main[0].rows or main[0].detail) and functions.explained_by_change(found):
         main = []  # profiles say why
     also = [f"In part also: {', '.join(further)}."] if further else []
-    return (*plans, *map(sentence, main[:1]), *also, *functions.sentences(found), *nowhere(found))
+    first = [sentence(each, "more calls" if functions.by_calls(found) else "code bloat") for each in main[:1]]
+    return (*plans, *first, *also, *functions.sentences(found), *nowhere(found))
 
 
 def nowhere(found: Explanation) -> Iterator[str]:
@@ -106,8 +107,8 @@ def what_helps(found: Explanation, command: str, *, studied: bool) -> str:
     return f"No function is known to be the reason ({why}): measure it with `{command}`."
 
 
-def sentence(evidence: Evidence) -> str:
-    """One class, with its numbers and how sure it is."""
+def sentence(evidence: Evidence, bloat: str = "") -> str:
+    """One class, with its numbers and how sure it is; ``bloat`` is what more instructions are called."""
     if evidence.cause is Cause.PLAN:
         return "A statement is executed in another way: its plan differs between the two."
     if not evidence.rows:
@@ -117,7 +118,7 @@ def sentence(evidence: Evidence) -> str:
     with_it = f", with {', '.join(map(named, more))}" if more else ""
     match evidence.cause:
         case Cause.INSTRUCTIONS:
-            what = "more instructions per operation (code bloat)" if up else "fewer instructions per operation"
+            what = f"more instructions per operation ({bloat})" if up else "fewer instructions per operation"
             text = f"It executes {what}: {size}"
         case Cause.MEMORY if row.name == PER_INSTRUCTION:
             slower = " (slower memory, or a slower clock)" if up else ""

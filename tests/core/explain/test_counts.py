@@ -12,7 +12,7 @@ from perfbisect.core.domain.facts import ChangeFacts, ProfileFacts, RunFacts
 from perfbisect.core.explain.counts import CALLS, counts_of
 from perfbisect.core.explain.explanation import NO_RUNS, explanation
 from perfbisect.core.explain.profiles import stack
-from perfbisect.wording.functions import sentences
+from perfbisect.wording.functions import by_calls, sentences
 
 SHORT = """\
 500	1	bench	hash (/bench)
@@ -160,6 +160,7 @@ def test_longer_calls_and_more_of_them_are_told_apart(
         sum((PARENT | costs).values()) - sum(PARENT.values())
     )
     assert not found.functions, "profiles of time are another table"
+    assert by_calls(found) is ("times as often" in said)
 
 
 def test_what_is_inlined_into_a_function_that_is_called_more_often() -> None:

@@ -130,6 +130,11 @@ def test_runs_without_seconds_are_one_value_each() -> None:
     assert "<polyline" not in drawing
 
 
+def test_runs_of_one_round_are_joined() -> None:
+    rounds = [charts.Timed(side, (1.0,), name) for side, name in zip("pcpcp", ["a", "a", "b", "", ""], strict=True)]
+    assert charts.timeline(rounds, "QPS").count('class="interval"') == 1
+
+
 def test_long_runs_are_averaged() -> None:
     values = tuple(float(number) for number in range(1000))
     found = charts.averaged(values)
@@ -244,6 +249,14 @@ def test_both_profiles_are_merged_by_callers() -> None:
     assert (main.calls["a"].own_before, main.calls["a"].own_after, main.calls["a"].after) == (3.0, 4.0, 6.0)
     assert main.calls["a"].calls["c"].own_change == 2.0
     assert main.calls["b"].after == 0
+
+
+def test_one_program_is_one_tree_whatever_its_stacks_begin_with() -> None:
+    starts = ("_start (x);__libc_start_main@@GLIBC_2.34 (libc.so.6);", "__libc_start_call_main (libc.so.6);", "")
+    root = merged({f"x;{start}main (x);start_thread_pool (x)": 1.0 for start in starts}, {"x;_start": 2.0})
+    assert list(root.calls["x"].calls) == ["main (x)"]
+    assert list(root.calls["x"].calls["main (x)"].calls) == ["start_thread_pool (x)"]
+    assert (root.before, root.calls["x"].own_after) == (3.0, 2.0)
 
 
 def test_what_vanished_keeps_the_width_it_had() -> None:

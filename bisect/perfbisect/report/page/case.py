@@ -12,9 +12,9 @@ from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.explain.evidence import Explanation, FunctionRow
 from perfbisect.core.explain.profiles import short, split
 from perfbisect.report.document import Cell, Figure, Prose, Row, Section, Table, row
-from perfbisect.report.hunt import COSTS, TONES, costs_of, document, pairs_title, profiled
+from perfbisect.report.hunt import COSTS, TONES, costs_of, document, profiled, titled
 from perfbisect.report.page import pages
-from perfbisect.report.page.charts import PAIRED, by_second, dumbbells, posterior, timeline
+from perfbisect.report.page.charts import by_second, of_pairs, of_runs, posterior
 from perfbisect.report.page.flame import flame_graph
 from perfbisect.report.reader import Drawn
 from perfbisect.report.story import Case, DiffOf, Story
@@ -26,10 +26,12 @@ HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@ ?(.*)")
 LONGEST = 400  # characters of a line that are shown
 LETTERS = 250_000  # of a diff, as it is written in the page
 SMALL, MOST = 0.005, 40  # functions: share of the whole difference from which on one is listed; how many
+SIDES = (("parent", "parent"), ("culprit", "culprit"))  # class of colour, its meaning
+RANGE = (("parent", "good"), ("culprit", "bad, or the culprit"), ("gray", "unclear"), ("muted", "× skipped"))
 OPEN = 3  # files that are unfolded where no function is known
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Line:
     """One line of a hunk: ``kind`` is "add", "del" or "same"; numbers are 0 on the side that does not have it."""
 
@@ -37,6 +39,7 @@ class Line:
     old: int
     new: int
     text: str
+    anchor: str = ""  # its place in the page, where something leads to it
 
 
 @dataclass(slots=True)
@@ -85,11 +88,12 @@ def narrowed(story: Story, drawn: Drawn) -> Section | None:
         if each.node is not None and not each.left_out
     }
     above = (
-        f"Left to right: {count(story.hunt.candidates, 'candidate')} after {story.settings.good}, oldest first. From the"
-        " top: at each decision, the commits that together held 95 % of the probability, and what was measured then. At the"
-        " bottom: the probability of each commit at the end."
+        "From the top: at each decision, the commits that together held 95 % of the probability, and what was measured then."
+        " At the bottom: the probability of each commit at the end."
     )
-    return Section("The range", (Figure(partial(posterior, tested, drawn.course), above),), "range")
+    ends = f"{count(story.hunt.candidates, 'candidate')}, oldest first: {story.settings.good} to {story.settings.bad}"
+    drawing = Figure(partial(posterior, tested, drawn.course), above, RANGE, x=ends)
+    return Section("The range", (drawing,), "range")
 
 
 def drawn_case(story: Story, drawn: Drawn, diff_of: DiffOf, place: int) -> Iterator[Section]:
@@ -98,23 +102,23 @@ def drawn_case(story: Story, drawn: Drawn, diff_of: DiffOf, place: int) -> Itera
     found, profiles = case.explanation, drawn.profiles if place == 0 else None
     yield from runs(story, case, anchor, drawn)
     if case.pairs:
-        legend = (("parent", "parent"), ("culprit", "commit"), ("muted", PAIRED))
-        drawing = Figure(partial(dumbbells, case.pairs, pairs_title(case)), legend=legend)
+        drawing = of_pairs(case.pairs, titled(case.pairs_metric), SIDES)
         yield Section("At the same time", (drawing,), f"{anchor}-pairs", within=True)
     files, note = change(case, anchor, diff_of, names_of(found))
     tables = tuple(functions(found, files))
     if tables:
-        side = "left" if files else ""
-        yield Section("Functions", tables, f"{anchor}-functions", within=True, beside=side)
+        yield Section("Functions", tables, f"{anchor}-functions", within=True)
     elif not drawn.state.studied:
-        said = Prose(("Functions were not recorded: this hunt has no explanation.",))
-        yield Section("Functions", (said,), within=True)
+        missing = Prose(("Functions were not recorded: this hunt has no explanation.",))
+        yield Section("Functions", (missing,), within=True)
     if files or note:
-        drawing, side = Figure(partial(pages.part, "diff", files), note), "right" if tables and files else ""
-        yield Section("The change", (drawing,), f"{anchor}-change", within=True, beside=side)
+        drawing = Figure(partial(pages.part, "diff", files), note)
+        yield Section("The change", (drawing,), f"{anchor}-change", within=True)
     if profiles:
-        graph = partial(flame_graph, profiles.parent, profiles.culprit, unit_of(profiles.unit))
-        drawing = Figure(graph, " ".join(("Widths are costs per operation.", *profiles.notes)), name="flame")
+        unit = unit_of(profiles.unit)
+        graph = partial(flame_graph, profiles.parent, profiles.culprit, unit)
+        said = (f"Widths are costs per operation, in {unit}.", *profiles.notes)
+        drawing = Figure(graph, " ".join(said), name="flame")
         yield Section("Flame graph", (drawing,), f"{anchor}-flame", within=True)
 
 
@@ -131,17 +135,22 @@ def on_page(each: FunctionRow, files: Sequence[ChangedFile], changed: Sequence[s
     said = [each.binary, *notes(each, changed)]
     if each.callers:
         said.append(f"called by {', '.join(map(short, each.callers[:3]))}")
-    hunk = next(filter(None, (each.function if each.changed else "", *each.inlined[:1], each.below)), "")
-    name = Cell(each.function, note="; ".join(said), link=anchor_of(hunk, files) if hunk else "")
+    places = (place_of(one, files) for one in due_to(each))
+    name = Cell(each.function, note="; ".join(said), link=next(filter(None, places), ""))
     error = f" ± {figure(2 * each.error)}" if each.error else ""
     parent, culprit, difference, part = costs_of(each)
     cells = (name, *row(parent, culprit, difference + error, part).cells)
     return Row(cells, (each.parent, each.culprit), "changed" if own(each) else "")
 
 
+def due_to(each: FunctionRow) -> tuple[str, ...]:
+    """The functions that the commit changes and to which the cost of one is due."""
+    return (each.function,) if each.changed else (*each.inlined, each.below)
+
+
 def names_of(found: Explanation) -> tuple[str, ...]:
-    """The functions that the commit changes, those that cost more first."""
-    measured = (name for each in found.functions for name in ([each.function] if each.changed else each.inlined))
+    """The functions that the commit changes, in the order in which the reason names them."""
+    measured = (name for _, rows in profiled(found) for each in rows for name in due_to(each) if name)
     return tuple(dict.fromkeys((*measured, *found.changed)))
 
 
@@ -163,13 +172,8 @@ def runs(story: Story, case: Case, anchor: str, drawn: Drawn) -> Iterator[Sectio
     shown = by_second(timed if all(made for _, made in timed) else exact, find_metric(metric).read)
     if {run.side for run in shown} != {"parent", "culprit"}:
         return
-    note = f"{count(len(shown), 'run')} in order of time"
-    several = any(len(run.values) > 1 for run in shown)
-    title = "QPS in each second" if several else f"{metric_title(metric)} of each run"
-    note += "; a line is one run, flat lines are medians" if several else ""
-    drawing = partial(timeline, shown, "QPS" if several else metric_title(metric))
-    legend = (("parent", "parent"), ("culprit", "culprit"), ("muted", note))
-    yield Section(title, (Figure(drawing, legend=legend),), f"{anchor}-runs", within=True)
+    title = "QPS in each second" if len(shown[0].values) > 1 else f"{metric_title(metric)} of each run"
+    yield Section(title, (of_runs(shown, titled(metric), SIDES),), f"{anchor}-runs", within=True)
 
 
 def parsed(diff: str) -> list[ChangedFile]:
@@ -239,7 +243,13 @@ def place_in(hunk: Hunk, word: re.Pattern[str]) -> bool:
     return bool(word.search(hunk.scope) or any(word.search(text) for text in lines))
 
 
-def anchor_of(function: str, files: Sequence[ChangedFile]) -> str:
-    """The place of the first hunk of a function; empty if none is shown."""
+def place_of(function: str, files: Sequence[ChangedFile]) -> str:
+    """Where a function is changed: the line at which it begins, or else its first hunk; empty if neither is shown."""
     word = any_of([function])
-    return next((f"#{hunk.anchor}" for one in files for hunk in one.hunks if word and place_in(hunk, word)), "")
+    hunks = [hunk for one in files for hunk in one.hunks if word and place_in(hunk, word)]
+    for hunk in hunks:
+        for number, line in enumerate(hunk.lines):
+            if word and word.search(line.text) and not (line.text[:1].isspace() or line.text.endswith(";")):
+                line.anchor = f"{hunk.anchor}-{number}"
+                return f"#{line.anchor}"
+    return f"#{hunks[0].anchor}" if hunks else ""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from statistics import mean, median
 
@@ -12,14 +13,16 @@ from numpy.typing import NDArray
 from perfbisect.core.domain.events import Commit
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.stats.release_series import Line, is_worse
+from perfbisect.report.document import Figure
 from perfbisect.report.page.svg import Scale, across, chart, element, joined, linear, number, percent, plain, upright
 from perfbisect.report.reader import Narrowing
 from perfbisect.report.series import plateaus_of, sentence, spanned
-from perfbisect.wording.quantities import chance, decimals, figure
+from perfbisect.wording.quantities import chance, count, decimals, figure
 
 HEIGHT = 220.0
 POINTS = 100  # of one run at most; of more, neighbours are averaged
 FEW = 3  # fewer report intervals than this draw no line: the run is one value
+LABEL = 14.0  # height of a row of labels
 GAP = 0.15  # between two runs, of the width of a run
 LATEST = 60  # runs that are drawn at most
 
@@ -30,6 +33,7 @@ class Timed:
 
     side: str  # "parent", "culprit"
     values: tuple[float, ...]
+    round: str = ""  # what it shares with the runs of the other side that it is compared with
 
     @property
     def middle(self) -> float:
@@ -43,9 +47,9 @@ def by_second(
     """The runs of all sides in order of time; by ``value`` alone where any of them has too few report intervals."""
     runs = sorted(((run, side) for side, runs in sides for run in runs), key=lambda pair: pair[0].started)[-LATEST:]
     if all(len(run.samples) >= FEW for run, _ in runs):
-        return [Timed(side, averaged(run.samples)) for run, side in runs]
-    values = ((value(run), side) for run, side in runs)
-    return [Timed(side, (one,)) for one, side in values if one is not None]
+        return [Timed(side, averaged(run.samples), run.round) for run, side in runs]
+    values = ((value(run), side, run.round) for run, side in runs)
+    return [Timed(side, (one,), together) for one, side, together in values if one is not None]
 
 
 def averaged(samples: Sequence[float]) -> tuple[float, ...]:
@@ -56,6 +60,16 @@ def averaged(samples: Sequence[float]) -> tuple[float, ...]:
     return tuple(mean(samples[low:high]) for low, high in pairwise(cuts))
 
 
+Colours = Sequence[tuple[str, str]]  # class of colour, its meaning
+
+
+def of_runs(runs: Sequence[Timed], y: str, colours: Colours) -> Figure:
+    """The figure of runs; ``y`` is what they measure, where that is not QPS in each second."""
+    y, thin = ("QPS", "; a thin line is one run, a flat one its median") if len(runs[0].values) > 1 else (y, "")
+    legend = (*colours, ("muted", f"gray lines join the runs of one round{thin}"))
+    return Figure(partial(timeline, runs, y), legend=legend, y=y, x=f"{count(len(runs), 'run')}, in order of time")
+
+
 def timeline(runs: Sequence[Timed], unit: str) -> Markup:
     """The runs in order of time: a line for each, or a dot where it is one value, with its median; ticks at the left.
 
@@ -63,7 +77,16 @@ def timeline(runs: Sequence[Timed], unit: str) -> Markup:
     """
     scale = linear([one for run in runs for one in run.values])
     body = joined(in_time(run, place, len(runs), scale) for place, run in enumerate(runs))
-    return chart(HEIGHT, f"{unit} of the runs in order of time", grid(scale), body, class_="timeline")
+    label = f"{unit} of the runs in order of time"
+    return chart(HEIGHT, label, grid(scale), joined(rounds(runs, scale)), body, class_="timeline")
+
+
+def rounds(runs: Sequence[Timed], scale: Scale) -> Iterator[Markup]:
+    """Lines that join the runs of one round."""
+    spots = [(run.round, (place + 0.5) / len(runs), y_of(run.middle, scale)) for place, run in enumerate(runs)]
+    for (one, left, top), (other, right, bottom) in pairwise(spots):
+        if one == other != "":
+            yield element("line", x1=percent(left), x2=percent(right), y1=top, y2=bottom, class_="interval")
 
 
 def y_of(value: float, scale: Scale) -> float:
@@ -109,6 +132,12 @@ def in_time(run: Timed, place: int, of: int, scale: Scale) -> Markup:
 BELOW = 80.0  # height of the ratios of pairs
 PAIRED = "each line is a pair that ran at the same time; below, their ratios with the median"
 LEFT = 0.1  # of the width, for their ticks
+
+
+def of_pairs(pairs: Sequence[tuple[float, float]], y: str, colours: Colours) -> Figure:
+    """The figure of pairs."""
+    x = f"{count(min(len(pairs), LATEST), 'pair')}, in order of time"
+    return Figure(partial(dumbbells, pairs, y), legend=(*colours, ("muted", PAIRED)), y=y, x=x)
 
 
 def dumbbells(pairs: Sequence[tuple[float, float]], unit: str) -> Markup:
@@ -162,7 +191,7 @@ def posterior(tried: Tried, course: Sequence[Narrowing]) -> Markup:
     if len(course) > STEPS:
         shown = [course[round(place * (len(course) - 1) / (STEPS - 1))] for place in range(STEPS)]
     lines = joined(span(tried, each, number * STEP + STEP / 2) for number, each in enumerate(shown))
-    base = len(shown) * STEP + BARS + 8
+    base = len(shown) * STEP + BARS + 2 * LABEL
     axis = across(0.0, 1.0, base, "axis")
     final = course[-1].culprit
     marks = joined(tested(tried, len(final), base + 10))
@@ -203,6 +232,9 @@ def bars(tried: Tried, culprit: NDArray[np.float64], base: float) -> Iterator[Ma
         likeliest = int(group[culprit[group].argmax()])
         known = tried.get(likeliest)
         name = f"{known[0].short} {known[0].subject}" if known else f"commit {likeliest} of {size - 1}"
+        if total == tallest:
+            middle = percent((group[0] + group[-1] + 1) / 2 / size)
+            yield element("text", chance(total), x=middle, y=base - BARS - 4)
         yield element(
             "rect",
             element("title", f"{name}: {chance(total)}"),
@@ -231,7 +263,6 @@ def colour(tried: Tried, candidate: int) -> str | None:
     return known[1] if known else None
 
 
-LABEL = 14.0  # height of a row of labels
 ROWS = 3  # of labels, so that those of neighbouring steps do not meet
 ROOM = 0.08  # of the height above and below the line
 

@@ -8,14 +8,18 @@ The drawing is complete without the page's script, which zooms, searches, and sh
 each frame carries its depth and its two widths; frames are in depth-first order, which is all that a layout needs.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import dropwhile
 
 from markupsafe import Markup, escape
 
 from perfbisect.report.page.svg import chart, element, joined, percent
 from perfbisect.wording.quantities import figure, signed
 
+# What a program or a thread begins with, before it comes to its own code; some stacks have it, and some lack a part of it.
+BEGINNING = re.compile(r"(_*start|__libc_start_\w+|start_thread|(__)?clone3?)\b.*")
 Stacks = Mapping[str, float]  # "outermost;…;innermost" → own cost per operation
 
 ROW = 18.0
@@ -71,9 +75,9 @@ def merged(before: Stacks, after: Stacks) -> Frame:
 
 
 def path(root: Frame, stack: str) -> list[Frame]:
-    """The frames of a stack from the root on; those that are new are made."""
-    frames = [root]
-    for name in stack.split(";"):
+    """The frames of a stack from the root on, without its beginning; those that are new are made."""
+    frames, (program, *names) = [root], stack.split(";")
+    for name in (program, *dropwhile(BEGINNING.fullmatch, names)):
         frames.append(frames[-1].calls.setdefault(name, Frame(name)))
     return frames
 

@@ -89,17 +89,17 @@ class Scale:
     def ticks(self, count: int = 5) -> list[float]:
         """About ``count`` round values within the scale."""
         if self.logarithmic and self.high / self.low > 8:
-            found = decades(self.low, self.high)
-            return found if len(found) <= 2 * count else found[:: math.ceil(len(found) / count)]
+            found = decades(self.low, self.high, (1, 2, 5))
+            return found if len(found) <= count + 1 else decades(self.low, self.high, (1,))
         step = round_step((self.high - self.low) / count)
         first, last = math.ceil(self.low / step), math.floor(self.high / step)
         return [place * step for place in range(first, last + 1)]
 
 
-def decades(low: float, high: float) -> list[float]:
-    """1, 2 and 5 times the powers of ten between the two."""
+def decades(low: float, high: float, digits: Sequence[int]) -> list[float]:
+    """The ``digits`` times the powers of ten between the two."""
     exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    return [value for power in exponents for digit in (1, 2, 5) if low <= (value := digit * 10.0**power) <= high]
+    return [value for power in exponents for digit in digits if low <= (value := digit * 10.0**power) <= high]
 
 
 def round_step(step: float) -> float:

@@ -43,7 +43,16 @@ const unfold = () => {
   if (folded && !folded.open) { folded.open = true; target.scrollIntoView(); }
 };
 addEventListener("hashchange", unfold);
+// A change is shown from the function on that the table before it, and the reason, name first.
+for (const diff of document.querySelectorAll(".diff")) {
+  const link = diff.closest("section").previousElementSibling?.querySelector(".functions a");
+  const first = link && document.querySelector(link.getAttribute("href"));
+  if (first) diff.scrollTop = first.getBoundingClientRect().top - diff.getBoundingClientRect().top - 5 * first.offsetHeight;
+}
 unfold();
+
+// What is wider than its place can be scrolled by keys.
+for (const box of document.querySelectorAll(".scroll")) if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
 
 // Rows of the index that contain all words.
 for (const field of document.querySelectorAll("input.filter")) {
