@@ -1,5 +1,9 @@
 """`bisect init` in small repositories of several types, and with bad input."""
 
+import os
+import pty
+import shlex
+import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -9,7 +13,7 @@ from perfbisect.recipes.builder_reader import load_builder
 from perfbisect.recipes.workload import load_workload
 from perfbisect.repository.commits import resolve
 from perfbisect.repository.discovery import open_repository
-from program import exits
+from program import LIMIT, PROGRAM, exits
 
 pytestmark = pytest.mark.tools
 
@@ -39,6 +43,18 @@ GO = {
     "kv_test.go": "package kv\nfunc BenchmarkGet(b *testing.B) {}\nfunc BenchmarkPut(b *testing.B) {}\n",
 }
 PYTHON = {"kv/__init__.py": "", "benchmarks/bench_get.py": "if __name__ == '__main__': pass\n"}
+TARGET = {
+    "CMakeLists.txt": "project(kv C)\nadd_library(kv kv.c)\nadd_custom_target(bench COMMAND true)\n",
+    "kv.c": "int kv;",
+}
+FOLDER = {
+    "Makefile": "all:\n",
+    "perf/Makefile": "get put$(EXE): lib.o\n",
+    "perf/get.c": C_BENCH,
+    "perf/lib.c": "int x;",
+}
+SERVED = {"Makefile": "all:\n", "src/Makefile": "NAME = kv-server\n", "src/kv-benchmark.c": C_BENCH}
+BESIDE = GO | {"Makefile": "all:\n"}
 MESON = {
     "meson.build": "project('kv', 'c')\nsubdir('perf')\n",
     "perf/meson.build": "executable('kv-perf', 'kv-perf.c')\n",
@@ -49,6 +65,7 @@ AUTOTOOLS = {
     "Makefile.am": "bin_PROGRAMS = kv\nEXTRA_PROGRAMS = \\\n  kvbench\n",
     "kvbench.c": C_BENCH,
 }
+TREES = ["cmake", "make", "meson", "autotools", "cargo", "criterion", "go", "target", "folder", "server", "beside", "python"]  # fmt: skip
 
 
 @pytest.fixture
@@ -89,9 +106,13 @@ def two_releases(commit: Callable[..., None], tree: Mapping[str, str]) -> None:
         (CARGO, ["{prefix}/bin/kv-bench"], {"in_place": False, "targets": ["--bin=kv-bench"]}, True),
         (CRITERION, ["sh", "-c"], {"in_place": True, "targets": ["--bench=get-put"]}, False),
         (GO, ["env", "-C", "{prefix}", "{prefix}/benchmarks.test"], {"artifacts": ["benchmarks.test"]}, True),
+        (TARGET, ["cmake", "--build", "{prefix}/build", "--target", "bench"], {"targets": ["bench"]}, True),
+        (FOLDER, ["{prefix}/perf/get"], {"targets": ["-C", "perf", "get"]}, True),
+        (SERVED, ["sh", "-c"], {"in_place": True, "targets": []}, True),
+        (BESIDE, ["env", "-C", "{prefix}", "{prefix}/benchmarks.test"], {"artifacts": ["benchmarks.test"]}, True),
         (PYTHON, ["env", "PYTHONPATH={prefix}", "python3", "{prefix}/benchmarks/bench_get.py"], {}, True),
     ],
-    ids=["cmake", "make", "meson", "autotools", "cargo", "criterion", "go", "python"],
+    ids=TREES,
 )
 def test_trees(
     tree: Mapping[str, str], command: list[str], build: dict[str, object], ignored: bool,
@@ -107,12 +128,15 @@ def test_trees(
     assert workload.command[: len(command)] == command
     assert ("**/*.md" in builder.ignore) is ignored, "README.md is needed by some builds"
     assert {"doc/**", ".github/**"} <= set(builder.ignore)
-    assert "bisect run 1.9 1.10 --builder kv --workload" in said
-    assert "# 1.10, " in said, "the dry run"
-    assert "# 1.9, " in said
-    assert name in said.partition("# a visit")[2]
     for verb, of in (("builders", "kv"), ("workloads", name)):
         exits(0, verb, "--show", of)
+    for recipe in (Path(builder.folder) / "builder.toml", Path(workload.folder) / "suite.toml"):
+        assert len(recipe.read_text().splitlines()) <= 15
+    for verb in ("run 1.9 1.10", "compare 1.9 1.10", "noise --rev 1.10"):
+        assert f"bisect {verb} --builder kv --workload {name} --repo" in said
+    run = shlex.split(next(line for line in said.splitlines() if line.startswith("  bisect run ")))
+    dry = exits(0, *run[1:], "--dry-run")
+    assert "# 1.9, " in dry and "# 1.10, " in dry and "# a visit" in dry
 
 
 def test_nothing_is_overwritten(commit: Callable[..., None], tmp_path: Path) -> None:
@@ -137,7 +161,7 @@ def test_nothing_is_overwritten(commit: Callable[..., None], tmp_path: Path) -> 
 def test_printed_only(commit: Callable[..., None], seal: Path) -> None:
     two_releases(commit, MAKE)
     said = exits(0, "init", "--print")
-    assert 'release_tags = [\n    "v{version}",\n]' in said
+    assert 'release_tags = ["v{version}"]' in said
     assert not [*seal.rglob("*.toml")]
 
 
@@ -150,23 +174,42 @@ def test_no_tags_and_few_commits(commit: Callable[..., None]) -> None:
     assert "bisect run 'HEAD~2' HEAD --builder" in exits(0, "init")
 
 
-def test_no_benchmark(commit: Callable[..., None]) -> None:
+def test_no_benchmark(commit: Callable[..., None], seal: Path) -> None:
     two_releases(commit, {"Makefile": "all:\n", "kv.c": ""})
-    said = exits(0, "init", "--name", "kv")
-    assert "No benchmark was found. First put the command to measure into" in said
-    assert load_workload("to-be-written", "kv").command[-1].endswith("exit 1")
+    said = exits(3, "init", "--name", "kv")
+    assert (
+        "No benchmark was found that both 1.9 and 1.10 have (built by make). Looked for: programs and targets" in said
+    )
+    assert "bisect run v1.9 v1.10 --run 'PROGRAM ARGUMENTS'" in said
+    assert not [*seal.rglob("*.toml")]
+
+
+def test_one_of_several(commit: Callable[..., None], seal: Path) -> None:
+    two_releases(commit, GO)
+    said = exits(0, "init", "--print")
+    assert "BenchmarkGet of `go test`" in said and "others      BenchmarkPut: --benchmark NAME" in said, (
+        "nobody is asked"
+    )
+    assert "[workloads.BenchmarkPut]" in exits(0, "init", "--print", "--benchmark", "BenchmarkPut")
+    assert "There are: BenchmarkGet, BenchmarkPut." in exits(3, "init", "--benchmark", "BenchmarkDrop")
+    ours, theirs = pty.openpty()
+    with subprocess.Popen([*PROGRAM, "init", "--print"], stdin=theirs, stdout=theirs, stderr=theirs) as process:
+        os.write(ours, b"2\n")
+        assert process.wait(LIMIT) == 0
+    said = os.read(ours, 1 << 16).decode()
+    assert "Which benchmark" in said and "[workloads.BenchmarkPut]" in said
 
 
 def test_what_cannot_be_proposed(commit: Callable[..., None], git: Git, tmp_path: Path) -> None:
     assert "is not a git repository" in exits(3, "init", "--repo", str(tmp_path))
     two_releases(commit, {"kv.txt": ""})
-    assert "cannot be built: its tree has no build system" in exits(3, "init")
+    assert "its tree has no build system" in exits(3, "init")
     git("clone", "-q", "--depth", "1", f"file://{tmp_path}/repo", str(tmp_path / "shallow"))
     assert "is a shallow clone" in exits(3, "init", "--repo", str(tmp_path / "shallow"))
 
 
 def test_a_system_with_a_recipe(commit: Callable[..., None], git: Git, seal: Path) -> None:
-    two_releases(commit, {"CMakeLists.txt": ""})
+    two_releases(commit, TARGET)
     git("remote", "add", "origin", "git@github.com:mysql/mysql-server")
     said = exits(0, "init")
     assert "builder mysql" in said

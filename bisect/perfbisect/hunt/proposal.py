@@ -2,22 +2,33 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from perfbisect.errors import UsageError
 from perfbisect.masking import masked
 from perfbisect.recipes import benchmarks
-from perfbisect.recipes.build_systems import chosen, for_range, nothing_found
+from perfbisect.recipes.build_systems import AUTO, SYSTEMS, chosen, for_range, found_in, nothing_found
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.builder_reader import load_builders
-from perfbisect.recipes.proposal import EMBEDDING, Proposal, Tree, defined, ignored, language, to_read
+from perfbisect.recipes.proposal import (
+    EMBEDDING,
+    LOOKED_FOR,
+    Benchmark,
+    Proposal,
+    Tree,
+    defined,
+    ignored,
+    language,
+    to_read,
+)
 from perfbisect.recipes.workload import load_workloads
 from perfbisect.repository.commits import resolve, tags_of
 from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.git import Repository, configured, git
 from perfbisect.repository.objects import lines_with, listing, texts_in
 from perfbisect.repository.releases import Range, latest_range
+from perfbisect.wording.text import shell_words
 
 _NAMES = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 _URL = re.compile(r"(?:https|ssh|git)://[\w@:/.~+-]+|[\w.-]+@[\w.-]+:[\w/.~+-]+", re.ASCII)
@@ -33,6 +44,7 @@ class Look:
     language: str  # of most of them, or ""
     submodules: tuple[str, ...]
     proposal: Proposal
+    benchmarks: list[Benchmark]  # the best guess first, which the proposal has
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +78,24 @@ def look(path: Path, name: str = "", *, named: bool) -> Look | Described:
     if not name and (described := _described(repo, url, bad, range_)):
         return described
     title = _usable(name or _name_of(repo, url), given=bool(name))
-    system = for_range(tree.paths for tree in trees)
-    benchmark = benchmarks.found(chosen(system, bad.paths), good, bad)
-    if not system and not benchmark:
+    default = for_range(tree.paths for tree in trees)
+    systems = [each for each in SYSTEMS if all(each in found_in(tree.paths) for tree in trees)]
+    system, found = benchmarks.found(systems or [chosen(default, bad.paths)], good, bad)
+    if system != default and default != AUTO:  # such as a Makefile beside a go.mod
+        found = [
+            each if "compile" in each.build else replace(each, build={"system": system, **each.build}) for each in found
+        ]
+    if not found:
+        words = ["bisect", "run", *(_revision(end, range_) for end in (range_.good, range_.bad))]
         raise UsageError(
-            f"{repo.folder} cannot be built: {nothing_found()}; and it has no benchmark in Python.",
-            "Measure any command with your own: bisect run GOOD BAD --build COMMAND --run COMMAND",
+            f"No benchmark was found that both {range_.good} and {range_.bad} have"
+            f" ({f'built by {default}' if default else nothing_found()}). Looked for: {LOOKED_FOR}.",
+            f"Measure any command: {shell_words(words)}{'' if default else ' --build COMMAND'} --run 'PROGRAM ARGUMENTS'",
         )
     proposal = Proposal(
-        title, range_.bad, system, _public(url), range_.patterns,
-        _version(repo, ends), ignored(good, bad), benchmark,
-    )  # fmt: skip
-    return Look(repo, range_, len(bad.paths), language(bad.paths), listings[1].submodules, proposal)
+        title, range_.bad, system, _public(url), range_.patterns, _version(repo, ends), ignored(good, bad), found[0]
+    )
+    return Look(repo, range_, len(bad.paths), language(bad.paths), listings[1].submodules, proposal, found)
 
 
 def _described(repo: Repository, url: str, tree: Tree, range_: Range) -> Described | None:
@@ -98,12 +116,16 @@ def _described(repo: Repository, url: str, tree: Tree, range_: Range) -> Describ
         return None
     workload = next((each.name for each in fitting if each.group == "write"), fitting[0].name)
 
-    def spelled(version: str) -> str:
-        if not range_.patterns or range_.patterns[0] in builder.release_tags or version.startswith("HEAD"):
-            return version
-        return tags_of(version, range_.patterns[:1])[0]
+    ends = [range_.good, range_.bad]
+    if not (range_.patterns and range_.patterns[0] in builder.release_tags):
+        ends = [_revision(end, range_) for end in ends]
+    return Described(repo, builder, workload, *ends)
 
-    return Described(repo, builder, workload, spelled(range_.good), spelled(range_.bad))
+
+def _revision(version: str, range_: Range) -> str:
+    """An end of the range as git knows it, without a recipe."""
+    tagged = range_.patterns and not version.startswith("HEAD")
+    return tags_of(version, range_.patterns[:1])[0] if tagged else version
 
 
 def _canonical(url: str) -> str:

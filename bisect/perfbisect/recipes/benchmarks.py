@@ -1,24 +1,30 @@
-"""The benchmark of a tree: the program to build, and the commands that measure it."""
+"""The benchmarks of a tree: the program to build, and the command that measures it."""
 
 import re
 import tomllib
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 
-from perfbisect.recipes.proposal import PLAIN, Benchmark, Measured, Tree, is_benchmark
+from perfbisect.recipes.proposal import PLAIN, Benchmark, Measured, Tree, in_benchmarks, is_benchmark, language
 
-MOST = 30  # workloads
 C = (".c", ".cc", ".cpp", ".cxx")
 MAKEFILES = ("GNUmakefile", "makefile", "Makefile")
 
 GOOGLE = ["--benchmark_format=json"], "$.benchmarks[0].cpu_time"  # its times are of the first benchmark
 CRITERION = ["--bench", "--output-format", "bencher"], r"bench: +([0-9,]+) ns/iter"
+# A client like redis-benchmark, and its server, which is started for each run.
+SERVED = (
+    "cd {{data}} || exit; rm -f s; {server} --port 0 --unixsocket s --save '' >log &"
+    " until [ -S s ] || ! kill -0 $!; do sleep 0.05; done;"
+    " {client} -s s -t set -n 200000 --csv; status=$?; kill $!; wait; exit $status"
+)
+SERVED_RATE = '"SET","([0-9.]+)"'
 GO_COST = r"Benchmark\S+\s+[0-9]+\s+([0-9.]+) ns/op"
 
-_CALL = re.compile(r"""(?im)^[^#\n]*?\b(\w*add_executable|\w*bench\w*)\s*\(\s*"?([^\s")$]+)""")
+_CALL = re.compile(r"""(?im)^[^#\n]*?\b(\w*add_executable|\w*bench\w*)\s*\(\s*"?(?:\$\{\w+\}/)?([^\s")$]+)""")
+_CUSTOM = re.compile(r"(?im)^[^#\n]*?\badd_custom_target\s*\(\s*([\w.-]+)")
 _OPTION = re.compile(r"""(?i)\boption\s*\(\s*(\w*BENCH\w*)\s+(?:"[^"]*"\s*)?(\w*)\s*\)""")
 _OUTPUT = re.compile(
     r"(?i)\bset\s*\(\s*CMAKE_RUNTIME_OUTPUT_DIRECTORY\s+\"?\$\{(?:CMAKE|PROJECT|CMAKE_CURRENT)_BINARY_DIR\}/?([\w./-]*)\"?"
@@ -31,80 +37,88 @@ _MAIN = re.compile(r"\bmain\s*\(|BENCHMARK_MAIN")
 _GO_BENCHMARK = re.compile(r"^func (Benchmark\w+)\(\w+ \*testing\.B\)", re.MULTILINE)
 
 
-def found(system: str, good: Tree, bad: Tree) -> Benchmark | None:
-    """The benchmark that both ends have, with this build system ("": none); None where nothing looks like one."""
-    older = {each.name for candidate in _candidates(system, good) for each in candidate.workloads}
-    candidates = _candidates(system, bad)
-    in_both = [
-        replace(candidate, workloads=kept)
-        for candidate in candidates
-        if (kept := [each for each in candidate.workloads if each.name in older])
-    ]
-    if not in_both:
-        return None
-    names = dict.fromkeys(each.name for candidate in candidates for each in candidate.workloads)
-    first = replace(in_both[0], workloads=in_both[0].workloads[:MOST])
-    used = {each.name for each in first.workloads}
-    return replace(first, others=[name for name in names if name not in used][:MOST])
+def found(systems: Iterable[str], good: Tree, bad: Tree) -> tuple[str, list[Benchmark]]:
+    """The first of these build systems with benchmarks that both ends have, and these, the best guess first."""
+    for system in systems:
+        older = {each.workload.name for each in _candidates(system, good)}
+        both = {each.workload.name: each for each in _candidates(system, bad)[::-1] if each.workload.name in older}
+        if both:
+            return system, [*both.values()][::-1]
+    return "", []
 
 
 def _candidates(system: str, tree: Tree) -> list[Benchmark]:
-    """What looks like a benchmark, the best guess first."""
+    """What looks like a benchmark; without a build ``system``, of a tree in Python alone."""
     if not system:
-        return list(_scripts(tree))
-    candidates = list(_OF_SYSTEM[system](tree))
-    return candidates or (list(_target(tree)) if system in ("make", "autotools") else [])
+        return [*_scripts(tree)] if language(tree.paths) == "Python" else []
+    candidates = [*_OF_SYSTEM[system](tree)] or [*_target(system, tree)]
+    if system in ("cargo", "go"):
+        return candidates
+    return sorted(candidates, key=lambda each: not is_benchmark(each.workload.name))  # before others of their folders
 
 
 def _program(tree: Tree, path: str, targets: list[str], options: list[str] | None = None) -> Benchmark:
     """A program at this path below {prefix}, which is not installed."""
     name = PurePosixPath(path).name
+    what = f"{name}, which is built and run in a copy of the tree"
+    server = name.removesuffix("benchmark") + "server"
+    if name.endswith("-benchmark") and server in "".join(tree.own(lambda of: "akefile" in of.name).values()):
+        client = f"{{prefix}}/{path}"
+        script = SERVED.format(server=f"{client.removesuffix(name)}{server}", client=client)
+        both = [*targets, server] if targets else []
+        return _in_copy(f"{what}, with {server}", Measured(name, ["sh", "-c", script], rate=SERVED_RATE), both, options)
     uses_google = "benchmark/benchmark.h" in tree.texts.get(tree.source_of(name), "")
     arguments, cost = GOOGLE if uses_google else ([], "")
-    what = f"{name}, which is built and run in a copy of the tree"
     return _in_copy(what, Measured(name, [f"{{prefix}}/{path}", *arguments], cost), targets, options)
 
 
 def _in_copy(what: str, measured: Measured, targets: list[str], options: list[str] | None = None) -> Benchmark:
     build = {"in_place": True, "options": options, "targets": targets}
-    return Benchmark(what, [measured], {key: value for key, value in build.items() if value})
+    return Benchmark(what, measured, {key: value for key, value in build.items() if value})
 
 
 def _join(*parts: str) -> str:
     return str(PurePosixPath(*parts))
 
 
-def _cmake(tree: Tree) -> Iterator[Benchmark]:
+def _cmake_files(tree: Tree) -> tuple[dict[str, str], str, list[str]]:
+    """cmake's files, path → text; all of their text; and the options that switch benchmarks on."""
     files = tree.own(lambda path: path.name == "CMakeLists.txt" or path.suffix == ".cmake")
     everything = "\n".join(files.values())
-    options = [
-        f"-D{name}=ON"
-        for name, default in dict(_OPTION.findall(everything)).items()
-        if default.upper() in ("", "OFF", "FALSE", "NO", "0")
-    ]
+    defaults = dict(_OPTION.findall(everything))
+    off = [name for name, default in defaults.items() if default.upper() in ("", "OFF", "FALSE", "NO", "0")]
+    return files, everything, [f"-D{name}=ON" for name in off]
+
+
+def _cmake(tree: Tree) -> Iterator[Benchmark]:
+    files, everything, options = _cmake_files(tree)
     output = _OUTPUT.search(everything)
     for path, text in files.items():
         where = str(PurePosixPath(path).parent) if path.endswith(".txt") else "."
         for call, word in _CALL.findall(text):
-            name = PurePosixPath(word).stem if PurePosixPath(word).suffix in C else word
+            source = PurePosixPath(word)
+            name = source.stem if source.suffix in C else word
             # A function of the project with a source defines a program, too.
             defined = call.lower().endswith("add_executable") or name != word
-            if defined and is_benchmark(name) and "/" not in name:
+            if defined and "/" not in name and in_benchmarks(PurePosixPath(where, name)):
                 yield _program(tree, _join("build", output[1] if output else where, name), [name], options)
 
 
 def _meson(tree: Tree) -> Iterator[Benchmark]:
     for path, text in sorted(tree.own(lambda path: path.name == "meson.build").items()):
-        for name in filter(is_benchmark, _MESON.findall(text)):
-            target = _join(str(PurePosixPath(path).parent), name)
-            yield _program(tree, _join("build", target), [target])
+        for name in _MESON.findall(text):
+            if in_benchmarks(PurePosixPath(path).parent / name):
+                target = _join(str(PurePosixPath(path).parent), name)
+                yield _program(tree, _join("build", target), [target])
 
 
 def _autotools(tree: Tree) -> Iterator[Benchmark]:
     for path, text in tree.own(lambda path: path.name == "Makefile.am").items():
         where = str(PurePosixPath(path).parent)
         for kind, names in _PROGRAMS.findall(text):
-            for name in filter(is_benchmark, names.replace("\\\n", " ").split()):
+            for name in names.replace("\\\n", " ").split():
+                if not in_benchmarks(PurePosixPath(where, name)):
+                    continue
                 if where == "." or kind not in ("check", "EXTRA"):  # which `make all` builds
                     yield _program(tree, _join(where, name), [name] if where == "." else [])
     yield from _by_rule(tree, ("Makefile.in", "Makefile"))
@@ -115,24 +129,33 @@ def _by_rule(tree: Tree, names: tuple[str, ...]) -> Iterator[Benchmark]:
     of_top = [*filter(tree.texts.__contains__, names)][:1]  # and what it may include
     of_top += sorted(path for path in tree.texts if path.endswith(".mk") and "/" not in path)
     rules = dict.fromkeys(_RULE.findall("\n".join(tree.texts[path] for path in of_top)))
-    named = tree.own(lambda path: path.suffix in C and is_benchmark(path.stem))
+    named = tree.own(lambda path: path.suffix in C and in_benchmarks(path))
     sources = [PurePosixPath(path) for path, text in named.items() if _MAIN.search(text)]
     stems = {source.stem for source in sources}
     for rule in rules:
         if PurePosixPath(rule).name in stems and PLAIN.fullmatch(rule):
             yield _program(tree, _join(rule), [rule])
     for source in sources:
-        if len(source.parts) > 1 and any(str(source.parent / name) in tree.texts for name in names):
-            yield _program(tree, str(source.with_suffix("")), [])
+        there = [tree.texts[path] for name in names if (path := str(source.parent / name)) in tree.texts]
+        if len(source.parts) > 1 and there:
+            heads = (line.partition(":")[0] for text in there for line in text.splitlines() if ":" in line)
+            own = any(source.stem in re.split(r"[\s$]", head) for head in heads)  # else `make` alone may build it
+            yield _program(tree, str(source.with_suffix("")), ["-C", str(source.parent), source.stem] if own else [])
 
 
-def _target(tree: Tree) -> Iterator[Benchmark]:
-    """A target of make that runs the benchmark. It is made during the build, too, so that a run compiles nothing."""
-    for makefile in (*MAKEFILES, "Makefile.in", "Makefile.am"):
-        for rule in dict.fromkeys(_RULE.findall(tree.texts.get(makefile, ""))):
-            if rule in ("bench", "benchmark", "benchmarks"):
-                measured = Measured(rule, ["make", "-s", "-C", "{prefix}", rule])
-                yield _in_copy(f"`make {rule}`, in a copy of the tree", measured, [rule])
+def _target(system: str, tree: Tree) -> Iterator[Benchmark]:
+    """A target that runs the benchmark. It is made during the build, too, so that a run compiles nothing."""
+    options: list[str] = []
+    if system == "cmake":
+        _, everything, options = _cmake_files(tree)
+        names, argv = _CUSTOM.findall(everything), ["cmake", "--build", "{prefix}/build", "--target"]
+    else:
+        texts = [tree.texts.get(makefile, "") for makefile in (*MAKEFILES, "Makefile.in", "Makefile.am")]
+        names, argv = _RULE.findall("\n".join(texts)), ["make", "-s", "-C", "{prefix}"]
+    for name in dict.fromkeys(names):
+        if is_benchmark(name) and not {"/", "."} & set(name) and "clean" not in name:
+            what = f"target {name} of {system}, in a copy of the tree"
+            yield _in_copy(what, Measured(name, [*argv, name]), [name], options)
 
 
 def _cargo(tree: Tree) -> Iterator[Benchmark]:
@@ -150,7 +173,7 @@ def _crate(tree: Tree, where: str, crate: str, table: dict[str, Any]) -> Iterato
         if is_benchmark(name):
             measured = Measured(name, [f"{{prefix}}/bin/{name}"])
             build, top = {"targets": [*of_crate, f"--bin={name}"]}, {"programs": [f"bin/{name}"]}
-            yield Benchmark(f"{name}, which is installed", [measured], build, top)
+            yield Benchmark(f"{name}, which is installed", measured, build, top)
     criterion = "criterion" in str(table.get("dev-dependencies", ""))
     for name in _targets(tree, table, "bench", _join(where, "benches")):
         arguments, cost = CRITERION if criterion else (["--bench"], "")
@@ -193,34 +216,31 @@ def _go(tree: Tree) -> Iterator[Benchmark]:
         program = "{prefix}/benchmarks.test"
         run = ["env", "-C", _join("{prefix}", where), program, "-test.run=^$", "-test.benchtime={time}s"]
         has_data = any(path.startswith(_join(where, "testdata") + "/") for path in tree.paths)
-        yield Benchmark(
-            f"the benchmarks of `go test` in {where}",
-            [Measured(name, [*run, f"-test.bench=^{name}$"], GO_COST, 1.0) for name in packages[where]],
-            {
-                "compile": [
-                    ["env", "-C", _join("{prefix}", where), "go", "test", "-c", "-trimpath", "-o", program, "."]
-                ],
-                "artifacts": [] if has_data else ["benchmarks.test"],
-                "needs": ["go"],
-                "env": {"GOPROXY": "off", "GOTOOLCHAIN": "local", "GOFLAGS": "-buildvcs=false -p={jobs}"},
-            },
-            {"extends": "command"},
-        )
+        make = [
+            "env",
+            "-C",
+            _join("{prefix}", where),
+            "GOPROXY=off",
+            "GOTOOLCHAIN=local",
+            "GOFLAGS=-buildvcs=false -p={jobs}",
+        ]
+        compile_ = [[*make, "go", "test", "-c", "-trimpath", "-o", program, "."]]
+        build = {"compile": compile_, "needs": ["go"]} | ({} if has_data else {"artifacts": ["benchmarks.test"]})
+        for name in packages[where]:
+            measured = Measured(name, [*run, f"-test.bench=^{name}$"], GO_COST, time=1.0)
+            yield Benchmark(f"{name} of `go test` in {where}", measured, build, {"extends": "command"})
 
 
 def _scripts(tree: Tree) -> Iterator[Benchmark]:
     """Benchmarks in Python of a tree that is not built."""
     files = tree.own(
-        lambda path: path.suffix == ".py" and is_benchmark(path.stem) and path.stem not in ("setup", "__init__")
+        lambda path: path.suffix == ".py" and in_benchmarks(path) and path.stem not in ("setup", "__init__")
     )
-    measured: dict[str, Measured] = {}  # the nearest to the top of each name
     for path, text in files.items():
         if "__main__" in text:
             command = ["env", "PYTHONPATH={prefix}", "python3", f"{{prefix}}/{path}"]
-            measured.setdefault(name := PurePosixPath(path).stem, Measured(name, command))
-    if measured:
-        what = "scripts in Python, in a copy of the tree"
-        yield Benchmark(what, [*measured.values()], {"needs": ["python3"]}, {"extends": "command"})
+            measured = Measured(PurePosixPath(path).stem, command)
+            yield Benchmark(f"{path}, in a copy of the tree", measured, {"needs": ["python3"]}, {"extends": "command"})
 
 
 _OF_SYSTEM: dict[str, Callable[[Tree], Iterator[Benchmark]]] = {

@@ -13,13 +13,16 @@ from typing import Any
 
 import tomli_w
 
-from perfbisect.recipes.toml import Table
-
 PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")  # a name that neither a shell nor a recipe changes
 
 EMBEDDING = ("include_str!", "include_bytes!", "//go:embed")  # names of files that become part of a program
 
-_BENCH = re.compile(r"bench|(?:^|[_-])perf(?:$|[_-])|speed_?test", re.IGNORECASE)
+_BENCH = re.compile(r"bench|(?:^|[_-])perf(?!ect)|speed_?test", re.IGNORECASE)
+BENCH_FOLDERS = ("bench", "benches", "benchmark", "benchmarks", "perf")
+LOOKED_FOR = (
+    f"programs and targets called *bench*, perf* or speedtest*, or in a folder {', '.join(BENCH_FOLDERS)};"
+    " benches of cargo, benchmarks of `go test`, and scripts in Python called so"
+)
 _BUILD_FILES = re.compile(
     r"CMakeLists\.txt|.*\.cmake|meson\.build|meson_options\.txt|meson\.options|GNUmakefile|[Mm]akefile.*|.*\.mk"
     r"|configure|configure\.(?:ac|in)|.*\.am|Cargo\.toml|build\.rs|go\.mod|setup\.py|pyproject\.toml"
@@ -62,6 +65,11 @@ def is_benchmark(name: str) -> bool:
     return bool(_BENCH.search(name)) and PLAIN.fullmatch(name) is not None
 
 
+def in_benchmarks(path: PurePosixPath) -> bool:
+    """Whether a program or a source file is called like a benchmark, or is in a folder that is."""
+    return is_benchmark(path.stem) or (path.parent.name in BENCH_FOLDERS and PLAIN.fullmatch(path.name) is not None)
+
+
 def is_own(path: str) -> bool:
     """Whether a path is outside of the folders that hold the code of other projects."""
     return not _OTHERS & set(PurePosixPath(path).parts) and PLAIN.fullmatch(path) is not None
@@ -77,7 +85,7 @@ def to_read(paths: frozenset[str]) -> list[str]:
 
     def needed(path: str) -> bool:
         name = PurePosixPath(path)
-        is_source = name.suffix in SOURCES and (is_benchmark(name.stem) or name.parts[0] in ("bench", "benches"))
+        is_source = name.suffix in SOURCES and in_benchmarks(name)
         return is_build_file(path) or is_source or path.endswith("_test.go")
 
     return sorted(filter(needed, paths), key=lambda path: (not is_build_file(path), path.count("/"), path))
@@ -160,7 +168,8 @@ class Measured:
 
     name: str
     command: list[str]
-    cost: str = ""  # where the output has it; "": the duration is measured
+    cost: str = ""  # where the output has it
+    rate: str = ""  # likewise; without either, the duration is measured
     time: float = 0.0  # seconds, of a command that takes them
 
 
@@ -169,15 +178,14 @@ class Benchmark:
     """What is measured, and the keys of a recipe that it needs."""
 
     what: str  # in a sentence
-    workloads: list[Measured]
+    workload: Measured
     build: dict[str, Any] = field(default_factory=dict)  # keys of [build]
     top: dict[str, Any] = field(default_factory=dict)  # keys of the recipe
-    others: list[str] = field(default_factory=list)  # what else looks like a benchmark
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What the files say."""
+    """What the files say, and the benchmark that was chosen."""
 
     name: str
     of: str  # the revision that was looked at
@@ -186,85 +194,46 @@ class Proposal:
     patterns: tuple[str, ...]  # of the tags of releases
     version: list[str]
     ignore: list[str]
-    benchmark: Benchmark | None
+    benchmark: Benchmark
 
-    @property
-    def workload(self) -> str:
-        """The workload to run first."""
-        return self.workloads[0].name
-
-    @property
-    def workloads(self) -> list[Measured]:
-        """What is measured; where nothing was found, a command that says so and fails, since a made-up one would mislead."""
-        if self.benchmark:
-            return self.benchmark.workloads
-        said = "echo 'This is no benchmark yet: put the command to measure into the suite.toml.' >&2; exit 1"
-        return [Measured("to-be-written", ["sh", "-c", said])]
-
-
-def builder(proposal: Proposal) -> str:
-    """The text of the builder.toml."""
-    bench = proposal.benchmark or Benchmark("", [])
-    parts = [
-        f"""\
-# Written by `bisect init` from the tree of {_one_line(proposal.of)}: guesses, for you to change.
-# All keys: docs/recipes.md of perfbisect.
-""",
-        _table(
-            {
-                **bench.top,
-                "summary": f"{proposal.name}, as bisect init found it",
-                "repository": proposal.repository,
-                "release_tags": list(proposal.patterns),
-                "version": proposal.version,
-                "ignore": proposal.ignore,
-                "driver": proposal.name,
-            }
-        ),
-        """\
-# Commits that touch only paths of `ignore` are never built, and these paths are left out of the checkout.
-# If the build needs no tests, add "tests/**".
-""",
-    ]
-    if proposal.system and "compile" not in bench.build:
-        parts.append(f"# Built by {proposal.system}, as read from the tree; `options` are for its configure step.\n")
-    if bench.build.get("in_place"):
-        parts.append("""\
-# The benchmark is not installed, so it is built and run in a copy of the tree. Builds are one candidate
-# where all of their `artifacts` are equal, such as the benchmark, if it loads no library of this tree.
-""")
-    return "\n".join([*parts, *([_table({"build": bench.build})] if bench.build else [])])
-
-
-def suite(proposal: Proposal) -> str:
-    """The text of the suite.toml."""
-    parts = [
-        "# Written by `bisect init`: guesses, for you to change.\n",
-        _table({"summary": f"benchmarks of {proposal.name}", "driver": proposal.name}),
-    ]
-    if proposal.benchmark and proposal.benchmark.others:
-        names = "".join(f"#   {_one_line(name)}\n" for name in proposal.benchmark.others)
-        parts.append(f"# Not used, but called like a benchmark:\n{names}")
-    if any(not each.cost for each in proposal.workloads):
-        parts.append("""\
-# The duration of a command is measured, unless a pattern finds a number in its output:
-#   rate = 'ops/s: ([0-9.]+)'       # higher is better
-#   cost = '$.results[0].seconds'   # lower is better; a path into JSON
-# Add its arguments, and let it take half a second or more. {data} is an empty folder for its files.
-""")
-    for each in proposal.workloads:
-        table: Table = {
-            "summary": f"{each.name}, as bisect init found it",
-            "group": "benchmark",
-            "command": each.command,
+    def builder(self) -> str:
+        """The text of the builder.toml."""
+        recipe = {
+            **self.benchmark.top,
+            "summary": f"{self.name}, as bisect init found it",
+            "repository": self.repository,
+            "release_tags": list(self.patterns),
+            "version": self.version,
+            "ignore": self.ignore,
+            "driver": self.name,
+            "build": self.benchmark.build,
         }
-        table |= {key: value for key, value in {"cost": each.cost, "time": each.time}.items() if value}
-        parts.append(_table({"workloads": {each.name: table}}))
-    return "\n".join(parts)
+        return (
+            f"# Guessed by `bisect init` from the tree of {_one_line(self.of)}: change what is wrong.\n{_text(recipe)}"
+        )
+
+    def suite(self) -> str:
+        """The text of the suite.toml."""
+        measured = self.benchmark.workload
+        keys: dict[str, Any] = {"summary": f"{measured.name}, as bisect init found it", "group": "benchmark"}
+        keys |= {"command": measured.command, "cost": measured.cost, "rate": measured.rate, "time": measured.time}
+        workload = {key: value for key, value in keys.items() if value}
+        hint = (
+            "" if measured.cost or measured.rate else "# Its duration is measured, unless there is a pattern: " + HINT
+        )
+        text = _text(
+            {"summary": f"benchmarks of {self.name}", "driver": self.name, "workloads": {measured.name: workload}}
+        )
+        return text + hint
 
 
-def _table(table: Mapping[str, Any]) -> str:
-    return tomli_w.dumps({key: value for key, value in table.items() if value})
+HINT = "rate = 'ops/s: ([0-9.]+)', or cost = '…' where lower is better.\n"
+
+
+def _text(table: Mapping[str, Any]) -> str:
+    """TOML with each list in a line of its own: strings hold no line breaks, which are escapes."""
+    text = tomli_w.dumps({key: value for key, value in table.items() if value}, indent=0)
+    return text.replace("[\n", "[").replace(",\n]", "]").replace(",\n", ", ")
 
 
 def _one_line(name: str) -> str:

@@ -17,6 +17,7 @@ from perfbisect.repository.commits import look_up, refs, spelled
 from perfbisect.repository.git import Repository, git
 
 FEW = 20  # commits of the range where no release exists
+RECENT = 31_536_000  # seconds between HEAD and the last release of its line: a year
 TRIED = 20  # releases that are tried as the good end
 
 FORM = "Write the first release and the last one with two dots between them: 8.0.20..8.0.40"
@@ -84,7 +85,9 @@ def latest_range(repo: Repository) -> Range:
     head = look_up(repo, ["HEAD"])[0]
     if head is None:
         raise UsageError(f"{repo.folder} has no commit on its present branch.", "Check out a branch that has commits.")
-    known = by_pattern(tags_of_commits(repo, "--merged=HEAD")) or by_pattern(tags_of_commits(repo))
+    merged, since = tags_of_commits(repo, "--merged=HEAD"), int(git(repo, "log", "-1", "--format=%ct", head)) - RECENT
+    # Where releases are on branches, the tags that HEAD contains are years old.
+    known = by_pattern(merged if any(tag.seconds > since for tag in merged) else tags_of_commits(repo))
     patterns = tuple(known)[:4]
     releases = known[patterns[0]] if patterns else []
     if len(releases) > 1:

@@ -1,5 +1,6 @@
 """`bisect init`: write a builder and a suite for a repository that no recipe describes."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,11 +10,15 @@ from perfbisect.cli.options.common import PATH, say
 from perfbisect.wording.text import printable, shell_words
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from perfbisect.hunt.proposal import Described, Look
+    from perfbisect.recipes.proposal import Benchmark
 
 EPILOG = """\b
 Examples:
   cd ~/src/kv && bisect init
+  bisect init --benchmark kv-get
   bisect init --repo ~/src/kv --print
   bisect init --repo ~/src/kv.git --name kv --into ~/recipes
 
@@ -22,39 +27,70 @@ What it finds are guesses: read the two files. Nothing of the repository is exec
 is ever overwritten. A system with a shipped recipe needs none: its `bisect run` is printed.
 """
 
+MOST = 12  # further benchmarks that are named
+
 
 @click.command(epilog=EPILOG)
 @click.option("--repo", type=PATH, help="The clone to look at. Default: the current folder.")
+@click.option(
+    "--benchmark", default="", metavar="NAME", help="Which, of several. Default: asks on a terminal, or the first."
+)
 @click.option("--name", default="", metavar="NAME", help="Name of builder and suite. Default: that of the repository.")
 @click.option("--into", type=PATH, metavar="DIR", help="Write below DIR. Default: ~/.config/perfbisect.")
 @click.option("--print", "only_print", is_flag=True, help="Print the two files, and write none.")
-def init(repo: Path | None, name: str, into: Path | None, only_print: bool) -> int:
-    """Write a builder and a workload for any clone, and say what to run.
+def init(repo: Path | None, benchmark: str, name: str, into: Path | None, only_print: bool) -> int:
+    """Find the benchmark of a clone, write a builder and a workload for it, and say what to run.
 
     It looks at the tags, the build system, the benchmarks and what cannot change the speed.
     """
+    from dataclasses import replace
+
     from perfbisect.folders import config_folder
     from perfbisect.hunt.proposal import Look, look
-    from perfbisect.recipes import proposal
 
     found = look(repo or Path.cwd(), name, named=repo is not None)
     if not isinstance(found, Look):
         say("\n".join(_described(found)))
         return 0
+    say("\n".join(_found(found)))
+    proposal = replace(found.proposal, benchmark=_chosen(found.benchmarks, benchmark))
     folder = into.expanduser().absolute() if into else config_folder()
     files = {
-        folder / "builders" / found.proposal.name / "builder.toml": proposal.builder(found.proposal),
-        folder / "workloads" / found.proposal.name / "suite.toml": proposal.suite(found.proposal),
+        folder / "builders" / proposal.name / "builder.toml": proposal.builder(),
+        folder / "workloads" / proposal.name / "suite.toml": proposal.suite(),
     }
-    say("\n".join(_found(found)))
     if only_print:
         say("\n".join(f"\n# {file}\n{text}" for file, text in files.items()).rstrip())
         return 0
     _write(files)
     say("\n".join(f"  wrote       {file}" for file in files))
-    say(f"\n{_dry_run(found, folder if into else None)}")
-    say("\n".join(_to_do(found, folder if into else None, list(files)[1])))
+    of = ["--builder", proposal.name, "--workload", proposal.benchmark.workload.name]
+    of += ["--repo", str(found.repository.folder)]
+    if into:
+        of += ["--builders", str(folder / "builders"), "--workloads", str(folder / "workloads")]
+    ends = [found.range.good, found.range.bad]
+    say("\nTry, with --dry-run to see the commands only:")
+    for verb in (["run", *ends], ["compare", *ends], ["noise", "--rev", ends[1]]):
+        say(f"  {shell_words(['bisect', *verb, *of])}")
     return 0
+
+
+def _chosen(benchmarks: "Sequence[Benchmark]", name: str) -> "Benchmark":
+    """The benchmark of that name; without a name, the one that the user is asked for on a terminal, or the first."""
+    from perfbisect.errors import UsageError
+
+    names = [each.workload.name for each in benchmarks]
+    if name not in ("", *names):
+        raise UsageError(f"There is no benchmark {name!r} that both ends have.", f"There are: {', '.join(names)}.")
+    if not name and len(names) > 1 and sys.stdin.isatty() and sys.stdout.isatty():
+        say("\n".join(f"  {number:10}  {printable(each.what)}" for number, each in enumerate(benchmarks, 1)))
+        name = names[click.prompt("Which benchmark", type=click.IntRange(1, len(names)), default=1) - 1]
+    chosen = benchmarks[names.index(name) if name else 0]
+    say(f"  benchmark   {printable(chosen.what)}")
+    if others := [each for each in names if each != chosen.workload.name]:
+        more = f" and {len(others) - MOST} more" if len(others) > MOST else ""
+        say(f"  others      {', '.join(others[:MOST])}{more}: --benchmark NAME takes one of them")
+    return chosen
 
 
 def _described(found: "Described") -> list[str]:
@@ -75,7 +111,6 @@ def _found(found: "Look") -> list[str]:
         "tree": f"{found.files:,} files" + (f", most in {found.language}" if found.language else ""),
         "ends": f"{range_.good} and {range_.bad}{tagged}",
         "built by": proposal.system or "nothing: it is used as it is checked out",
-        "benchmark": proposal.benchmark.what if proposal.benchmark else "none found",
         "ignored": ", ".join(proposal.ignore) or "nothing",
         "submodules": ", ".join(found.submodules) or "none",
     }
@@ -96,38 +131,3 @@ def _write(files: dict[Path, str]) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("x", encoding="utf-8") as stream:
             stream.write(text)
-
-
-def _dry_run(found: "Look", into: Path | None) -> str:
-    """What `bisect run --dry-run` prints for the proposed hunt."""
-    from perfbisect.core.domain.settings import Settings
-    from perfbisect.hunt.dry_run import lines
-    from perfbisect.hunt.resolve import resolve_settings
-
-    requested = Settings(
-        good=found.range.good,
-        bad=found.range.bad,
-        repository=str(found.repository.folder),
-        builder=found.proposal.name,
-        workload=f"{found.proposal.name}/{found.proposal.workload}",
-        host="local",
-        metric="",
-        builders_path=str(into / "builders") if into else "",
-        workloads_path=str(into / "workloads") if into else "",
-    )
-    return "\n".join(lines((resolve_settings(requested),)))
-
-
-def _to_do(found: "Look", into: Path | None, suite: Path) -> list[str]:
-    proposal = found.proposal
-    words = ["bisect", "run", found.range.good, found.range.bad, "--builder", proposal.name]
-    words += ["--workload", proposal.workload, "--repo", str(found.repository.folder)]
-    if into:
-        words += ["--builders", str(into / "builders"), "--workloads", str(into / "workloads")]
-    advice = []
-    if not proposal.benchmark:
-        advice = [f"No benchmark was found. First put the command to measure into {suite}; until then a run fails."]
-    elif not proposal.benchmark.workloads[0].cost:
-        what = f"The duration of {proposal.workload} is measured."
-        advice = [f"{what} Give it arguments, or a pattern for its output, in {suite}"]
-    return ["", *advice, "Try:", f"  {shell_words(words)}"]
