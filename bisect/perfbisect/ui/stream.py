@@ -141,6 +141,13 @@ def note(text: str) -> None:
     put(text, cast("TextIO", guarded(sys.stderr, reported=False)))
 
 
+def ask(question: str, most: int) -> int:
+    """The number from 1 to ``most`` that the user of a terminal answers, by default 1."""
+    import click
+
+    return int(click.prompt(question, type=click.IntRange(1, most), default=1))
+
+
 def rewrite_line(text: str) -> None:
     """Replace the line of the cursor, on a standard error that is a terminal."""
     output = guarded(sys.stderr, reported=False)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from perfbisect.cli.options.common import PATH, say
+from perfbisect.ui.stream import ask
 from perfbisect.wording.text import printable, shell_words
 
 if TYPE_CHECKING:
@@ -82,9 +83,9 @@ def _chosen(benchmarks: "Sequence[Benchmark]", name: str) -> "Benchmark":
     names = [each.workload.name for each in benchmarks]
     if name not in ("", *names):
         raise UsageError(f"There is no benchmark {name!r} that both ends have.", f"There are: {', '.join(names)}.")
-    if not name and len(names) > 1 and sys.stdin.isatty() and sys.stdout.isatty():
+    if not name and len(names) > 1 and sys.stdin and sys.stdin.isatty() and sys.stdout.isatty():
         say("\n".join(f"  {number:10}  {printable(each.what)}" for number, each in enumerate(benchmarks, 1)))
-        name = names[click.prompt("Which benchmark", type=click.IntRange(1, len(names)), default=1) - 1]
+        name = names[ask("Which benchmark", len(names)) - 1]
     chosen = benchmarks[names.index(name) if name else 0]
     say(f"  benchmark   {printable(chosen.what)}")
     if others := [each for each in names if each != chosen.workload.name]:
