@@ -35,13 +35,10 @@ def fork(script: Callable[[str], str], git: Callable[..., str]) -> Fork:
 def test_one_that_is_not_shown_to_be_leaves_the_hunt_inconclusive(fork: Fork) -> None:
     base, good, bad = fork(1000, 1000, 500)
     out = exits(2, "run", good, bad, *HUNT, "--max-runs", "4")
-    told = (
-        f"Inconclusive: the merge base {base[:10]} is not shown to be as fast as good {good[:10]}: rate of good is 1.0"
-    )
+    slower = f"the merge base {base[:10]} is not shown to be as fast as good {good[:10]}"
+    told = f"Inconclusive, as {slower} (rate of good is 1.0"
     assert told in out or told.replace("1.0", "0.9") in out
-    assert "of that of the merge base, and the budget of 4 runs is used up." in out
-    assert "The ratio of bad to good is not known." in out
-    assert "No commit can be named." in out
+    assert "of that of the merge base, and the budget of 4 runs is used up): no commit can be named" in out
     assert "inconclusive" in exits(0, "history")
     shown = exits(0, "show")
     assert told[:90] in shown

@@ -196,9 +196,9 @@ def test_what_is_left_out_is_not_built_and_stays_so(commits_skip: list[str]) -> 
 
 def test_a_culprit_among_what_is_left_out_is_one_of_several(commits_skip: list[str]) -> None:
     out = exits(2, "run", "v0", "v11", *HUNT, "--skip", "v4..v8")
-    assert "Inconclusive: commits that would separate the candidates were left out by --skip." in out
-    assert "The culprit is one of these 5 commits" in out
-    assert "What would help: fewer commits in --skip" in out
+    assert "Inconclusive, as commits that would separate the candidates were left out by --skip: the culprit" in out
+    assert "is one of these 5 commits" in out
+    assert "Try next: fewer commits in --skip" in out
     for commit in commits_skip[5:10]:
         assert f"%  {commit[:10]}" in out
 

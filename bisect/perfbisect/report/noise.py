@@ -10,7 +10,7 @@ from perfbisect.core.stats.noise import rows as detectable
 from perfbisect.core.stats.noise import sentences as advice
 from perfbisect.report.document import Facts, Prose, Section, Table, row
 from perfbisect.wording.quantities import MISSING, count, duration, percent
-from perfbisect.wording.reasons import pairs_sentence
+from perfbisect.wording.reasons import pairs_sentence, unmeasured
 
 
 def summary(trial: Trial) -> tuple[str, ...]:
@@ -18,7 +18,7 @@ def summary(trial: Trial) -> tuple[str, ...]:
     request, subject = trial.request, trial.request.subjects[0]
     found = noise_of_trial(trial)
     if found is None:
-        return (f"{trial.name}: {trial.failure or 'too few runs to estimate their noise.'}",)
+        return tuple(unmeasured(trial, "Not known"))
     wild = f", {count(found.wild, 'outlier')} left out" if found.wild else ""
     groups = count(found.visits, "visit" if found.shared else "round")
     seconds = median(

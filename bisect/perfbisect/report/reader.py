@@ -43,7 +43,8 @@ from perfbisect.store.listing import Listed
 from perfbisect.wording import reasons
 from perfbisect.wording.quantities import count, slower_than
 from perfbisect.wording.text import listed, printable, printable_commit
-from perfbisect.wording.verdicts import found_so_far, sentences, why
+from perfbisect.wording.unnamed import why
+from perfbisect.wording.verdicts import found_so_far, sentences
 
 MOST = 10  # suspects of an unfinished hunt
 
@@ -188,7 +189,8 @@ class Reader:
         def qps_of(step: Step) -> Interval | None:
             return effect_of(state, step, "qps", hosts, settings.prior.host_classes)
 
-        return *sentences(verdict, self.candidate, settings.metric, state.system, qps_of), *state.remedy
+        size = self.listed.candidates
+        return *sentences(verdict, self.candidate, settings.metric, state.system, qps_of, size), *state.remedy
 
     def commit(self, sha: str) -> Commit:
         """A commit as far as it is known, with texts that are safe to print."""

@@ -119,7 +119,8 @@ def texts(view: ViewModel, event: Event) -> Iterator[str]:
             yield f"{'reason':9} {view.why or 'Nothing of the workload can be measured for it.'}"
             yield f"{'':9} {view.report_hint}"
         case HuntEnded(verdict):
-            said = sentences(verdict, view.commit, view.metric, view.state.system, view.qps_of)
+            size = view.hunt.choices if view.hunt else 0
+            said = sentences(verdict, view.commit, view.metric, view.state.system, view.qps_of, size)
             for place, sentence in enumerate((*said, *view.state.remedy)):
                 yield f"{'' if place else 'verdict':9} {sentence}"
             if event.reason_follows:

@@ -288,7 +288,9 @@ def verdict(view: ViewModel, room: int) -> list[Text]:
     """The verdict in sentences."""
     if view.state.verdict is None or view.hunt is None:
         return []
-    texts = sentences(view.state.verdict, view.commit, view.hunt.metric, view.state.system, view.qps_of)
+    texts = sentences(
+        view.state.verdict, view.commit, view.hunt.metric, view.state.system, view.qps_of, view.hunt.choices
+    )
     lines: list[Text] = []
     for place, text in enumerate((*texts, *view.state.remedy)):
         begin = "    " if text.startswith("  ") else ""  # of further lines

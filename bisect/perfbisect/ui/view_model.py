@@ -205,13 +205,14 @@ class ViewModel:
         if belief is None or len(belief.culprit) < 2 or not self.ends_differ:
             return None
         candidate = int(np.argmax(belief.culprit))
-        share = float(belief.culprit[candidate])
-        return (candidate, share) if share >= 0.5 or share * (len(belief.culprit) - 1) >= 2 else None
+        second, share = np.sort(belief.culprit)[-2:].tolist()
+        return (candidate, share) if share >= 0.5 or share >= max(1.1 * second, 2 / (len(belief.culprit) - 1)) else None
 
     @property
     def no_leader(self) -> str:
         """The text in place of a leader."""
-        return "no commit stands out yet" if self.ends_differ else "not yet known whether the ends differ"
+        likely = f", of {within(self.state.belief, 0.95)} that are likely" if self.state.belief else ""
+        return f"no commit stands out yet{likely}" if self.ends_differ else "not yet known whether the ends differ"
 
     @property
     def runs(self) -> int:
@@ -230,7 +231,8 @@ class ViewModel:
             case Found(step):
                 return f"culprit {self.commit(step.candidate).short}, {chance(step.probability)}"
             case Several(steps):
-                return f"changes at {', '.join(self.commit(step.candidate).short for step in steps)}"
+                where = ", ".join(self.commit(step.candidate).short for step in steps)
+                return f"changes at {where}" if where else "no change for the worse named"
             case NotReproduced():
                 return "not reproduced"
             case CodePlacement(step):

@@ -123,9 +123,12 @@ def _ratio(value: float) -> str:
     return decimals(value, 3) if value >= 0.0995 else f"{value:.3g}"
 
 
-def change(ratio: float) -> str:
+NOTHING = 0.0005  # relative size of a change below which there is none
+
+
+def change(ratio: float, least: float = NOTHING) -> str:
     """A ratio in words: a drop of 29 %, a drop to 1/1,600, a rise to 12 times."""
-    if abs(ratio - 1) < 0.0005:
+    if abs(ratio - 1) < least:
         return "no change"
     if 0 < ratio < 0.1:
         return f"a drop to 1/{decimals(1 / ratio, 0)}"

@@ -26,7 +26,7 @@ from perfbisect.core.explain.evidence import (
 from perfbisect.core.explain.explanation import NO_COUNTERS, NO_OPERATIONS, NO_RUNS
 from perfbisect.core.inference.metric_choice import Shown
 from perfbisect.core.search.pairing import GAIN
-from perfbisect.core.stats.paired_comparison import BAD, GOOD, REVERTED, Compared, Outcome, outcome, regained
+from perfbisect.core.stats.paired_comparison import BAD, GOOD, Compared, Outcome, outcome, regained
 from perfbisect.wording import functions
 from perfbisect.wording.quantities import change, count, decimals, percent, ratio, share
 from perfbisect.wording.text import listed, metric_title, printable
@@ -236,23 +236,22 @@ def not_taken(shown: Shown, usual: str, policy: Policy) -> tuple[str, str]:
 TOO_SMALL = 1.5e-4  # log ratio below which the search takes no change for one
 
 
-def why_not_hunted(verdict: NotReproduced) -> tuple[str, ...]:
-    """Why a difference between the ends that is shown is not hunted; and the options with which it is."""
+def why_not_hunted(verdict: NotReproduced) -> tuple[str, str]:
+    """Why a difference between the ends that is shown is not hunted; and what to try, "" where nothing hunts it."""
     seen, wanted = abs(math.log(verdict.ratio.middle)), verdict.direction
     way = Direction.DROP if verdict.ratio.middle < 1 else Direction.RISE
     small, other = seen < -math.log1p(-verdict.least), wanted not in (way, Direction.ANY)
     options = " ".join([*([f"--direction {way}"] * other), *([smaller_option(verdict.ratio.middle)] * small)])
-    least = f"less than the smallest change of interest, {percent(verdict.least)} (--min-effect)"
+    least = f"that is less than the smallest change of interest, {percent(verdict.least)} (--min-effect)"
     if small and seen < TOO_SMALL:
-        return (f"That is {least}, and too small to be hunted.",)
+        return f"{least}, and too small to be hunted", ""
     if other:
-        return (
-            f"A {wanted} is hunted, and this is a {way}{f', {least}' * small}: if good and bad were swapped, put the older",
-            f"revision first; to hunt this change, use {options}.",
-        )
+        swapped = "the older revision first, if good and bad were swapped"
+        return f"a {wanted} is hunted, and excluded", f"{swapped}; or {options}, which hunts this {way}"
     if small:
-        return (f"That is {least}: to hunt it, use {options}.",)
-    return ("That is no more than noise or code layout can cause.",)
+        return least, f"{options}, which hunts it"
+    more = "longer runs (--time), or another variant, which changes the code layout"
+    return "that is no more than noise or code layout can cause", more
 
 
 def smaller_option(ratio: float) -> str:
@@ -260,6 +259,7 @@ def smaller_option(ratio: float) -> str:
     return f"--min-effect {float(f'{70 * -math.expm1(-abs(math.log(ratio))):.1g}'):g}%"
 
 
+MORE = "Try next: more rounds (--visits), or a quieter host."
 STATUS = {Outcome.REGAINS: 0, Outcome.NOTHING: 1, Outcome.NOT_LOST: 1, Outcome.UNCLEAR: 2, Outcome.UNMEASURED: 2}
 
 
@@ -271,7 +271,10 @@ def proof_status(trial: Trial) -> int:
 def comparison_sentence(trial: Trial, rows: Sequence[Compared]) -> Iterator[str]:
     """What a comparison of two builds in one workload has shown, in a sentence."""
     names = [printable(build.name) for build in trial.request.subjects]
-    if len(rows) != 1 or len(names) != 2 or not (only := rows[0].ratios[0]) or not only.interval:
+    if len(rows) != 1 or len(names) != 2:
+        return
+    if not (only := rows[0].ratios[0]) or not only.interval:
+        yield from unmeasured(trial, "Not compared")
         return
     old, new = names
     metric = trial.request.metric
@@ -288,6 +291,7 @@ def comparison_sentence(trial: Trial, rows: Sequence[Compared]) -> Iterator[str]
     else:
         span = f"{percent(-low)} {less} and {percent(high)} {more}"
         yield f"No difference is shown: {of}{new} is between {span} than {of}{old}, {runs} each."
+        yield MORE
 
 
 def proof_sentences(trial: Trial) -> Iterator[str]:
@@ -296,12 +300,12 @@ def proof_sentences(trial: Trial) -> Iterator[str]:
     good, bad = (printable(request.subjects[build].name) for build in (GOOD, BAD))
     commits, hunt = (request.reverts.commits, request.reverts.hunt) if request.reverts else ((), 0)
     if found is None:
-        yield unmeasured(trial)
+        yield from unmeasured(trial, "Not proven")
         return
     if found.share is None:
         alike = f"{good} and {bad} are not shown to differ in {metric_title(request.metric)}"
         yield f"Nothing can be regained: in these {found.rounds} rounds {alike}."
-        yield "What would help: more rounds (--visits), or a quieter host."
+        yield MORE
         return
     worse, low, high = (
         (found.lost > 0) == find_metric(request.metric).higher_is_better,
@@ -309,7 +313,7 @@ def proof_sentences(trial: Trial) -> Iterator[str]:
         found.share.high,
     )
     what = (
-        f"{share(found.share.middle)} ({100 * low:,.0f} to {share(high)}) of what was {'lost' if worse else 'gained'}"
+        f"{share(found.share.middle)} ({share(low)[:-2]} to {share(high)}) of what was {'lost' if worse else 'gained'}"
     )
     names = listed([commit[:10] for commit in commits]) if commits else ""
     yield f"Reverting {names} on {bad} {'regains' if worse else 'takes back'} {what}."
@@ -320,24 +324,28 @@ def proof_sentences(trial: Trial) -> Iterator[str]:
             yield "That is more than the whole: other changes have the opposite effect, or the revert adds one of its own."
         case Outcome.REGAINS:
             yield "Nothing of it is shown to be due to other changes."
-        case Outcome.NOTHING if high > 0:
-            doubt = f"the verdict of hunt {hunt} is in doubt, or later commits lose the same again"
-            yield f"The interval includes 0 %: {doubt}."
         case Outcome.NOTHING:
-            yield f"It makes things worse: the verdict of hunt {hunt} is in doubt."
+            doubt = f"the verdict of hunt {hunt} is in doubt"
+            zero = f"The interval includes 0 %: {doubt}, or later commits lose the same again."
+            yield zero if high > 0 else f"It makes things worse: {doubt}."
+            yield f"Try next: {'; '.join(f'bisect compare {commit[:10]}^ {commit[:10]}' for commit in commits)}"
         case _:
-            yield "The interval includes nothing and all: more rounds (--visits) or a quieter host would decide."
+            yield "The interval includes nothing and all."
+            yield MORE
 
 
-def unmeasured(trial: Trial) -> str:
-    """Why no share is known."""
+def unmeasured(trial: Trial, no: str) -> Iterator[str]:
+    """Why nothing is known, which ``no`` says; and what to try."""
     subjects = trial.request.subjects
-    failed = [(subjects[build].name, subjects[build].trouble) for build in (GOOD, BAD, REVERTED)]
+    failed = [(build.name, build.trouble) for build in subjects]
     failed += [(subjects[skip.subject].name, skip.facts.reason) for skip in trial.skips]
-    for name, reason in failed:
-        if reason:
-            return printable(f"Not proven: {name} cannot be measured: {reason}.")
-    return f"Not proven: it takes two rounds in which all three builds have a value of {trial.request.metric}."
+    if known := next(((name, reason) for name, reason in failed if reason), None):
+        yield printable(f"{no}: {known[0]} cannot be measured: {known[1]}.")
+        yield "Try next: another revision, or a recipe or a --patch with which this one builds and runs."
+    else:
+        few = f"it takes two rounds in which all builds have a value of {metric_title(trial.request.metric)}"
+        yield printable(f"{no}: {trial.failure or few}.")
+        yield MORE if trial.state == "done" else f"Try next: bisect resume {trial.name}"
 
 
 def pairs_sentence(what: str, noise: float, of_cpu: float | None, turns: float) -> str:

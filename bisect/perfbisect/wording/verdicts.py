@@ -1,6 +1,6 @@
 """A verdict as sentences, the same in every view and report, and as an exit status."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from perfbisect.core.domain.events import Commit
@@ -11,7 +11,6 @@ from perfbisect.core.domain.orders import (
     Found,
     Inconclusive,
     Interval,
-    MergeBase,
     NotReproduced,
     Purpose,
     Reason,
@@ -21,9 +20,10 @@ from perfbisect.core.domain.orders import (
     Verdict,
 )
 from perfbisect.core.inference.hunt_state import Classification
-from perfbisect.wording.quantities import chance, change, count, figure, percent, ratio
+from perfbisect.wording.quantities import NOTHING, chance, change, count, figure, percent, ratio
 from perfbisect.wording.reasons import why_not_hunted
 from perfbisect.wording.text import cited, listed, metric_title
+from perfbisect.wording.unnamed import DOUBTED, what_next, why
 
 CommitOf = Callable[[int], Commit]
 SpeedOf = Callable[[Step], Interval | None]  # what a step does to QPS; None where that was not measured
@@ -52,43 +52,6 @@ LIKELY = 0.5  # from this probability of more than one change on, a single culpr
 # The smallest change that could be seen, below which nothing smaller matters: such are those of exact counts.
 EXACTLY = 1e-3
 
-REASONS = {
-    Reason.UNBUILDABLE: "the commits that would separate the candidates do not build or run",
-    Reason.LEFT_OUT: "commits that would separate the candidates were left out by --skip",
-    Reason.NOT_CONFIRMED: "runs in turns did not confirm the commit that the search suggested",
-    Reason.TOO_NOISY: "the runs vary too much to decide",
-    Reason.BY_CHANCE: "the ends may differ by chance; if they do not, the culprit is known",
-    Reason.LAYOUT_TIE: "neighbouring builds differ by no more than code layout alone can cause",
-    Reason.MANY_STEPS: "several changes together make the difference, and none of them stands out as the largest",
-    Reason.BRANCH_POINT_UNKNOWN: (
-        "it depends on a branch older than good, and it is not known whether its branch point is as fast as good"
-    ),
-    Reason.NOT_IN_BAD: (
-        "bad does not contain the change that separates it from good: its branch point differs from good as much"
-    ),
-    Reason.GOOD_UNMEASURABLE: "the good end cannot be measured",
-    Reason.BAD_UNMEASURABLE: "the bad end cannot be measured",
-    Reason.NO_HOST: "no host is left",
-    Reason.STOPPED_RUNS: "runs were stopped, and how slow they would have been decides which change is the largest",
-    Reason.BUILDS_SPENT: "the budget of builds is used up",
-    Reason.RUNS_SPENT: "the budget of runs is used up",
-    Reason.MINUTES_SPENT: "the budget of time is used up",
-}
-
-HELP = {  # what would help
-    Reason.TOO_NOISY: "longer runs (--time), a quieter host, or a metric that varies less (instructions/o).",
-    Reason.NOT_CONFIRMED: "longer runs (--time) or a quieter host.",
-    Reason.BY_CHANCE: "longer runs (--time), or another variant, which changes the code layout.",
-    Reason.LAYOUT_TIE: "another compiler or variant, which changes the code layout; more runs do not help.",
-    Reason.MANY_STEPS: "--all, which names every change of at least --min-effect.",
-    Reason.UNBUILDABLE: (
-        "a recipe or a --patch with which these commits build; --retry-failed, if the host was the cause."
-    ),
-    Reason.LEFT_OUT: "fewer commits in --skip, and a recipe or a --patch with which they build.",
-    Reason.BRANCH_POINT_UNKNOWN: "a recipe with which the branch point builds, or a larger budget.",
-    Reason.STOPPED_RUNS: "a larger --slow-after; or a hunt between the two suspects.",
-}
-
 
 def classification_name(what: Classification) -> str:
     """The classification of a commit in a table: good, bad, culprit, unclear, …"""
@@ -114,12 +77,14 @@ def sentences(
     metric: str,
     system_of: SystemOf = lambda _: "",
     speed_of: SpeedOf | None = None,
+    size: int = 0,
 ) -> tuple[str, ...]:
     """The verdict, one sentence or list entry an element; list entries begin with two spaces.
 
-    ``commit_of`` gives the commit of a candidate, ``metric`` is the name of what was measured ("qps", "cpu/o", …).
+    ``commit_of`` gives the commit of a candidate, of which there are ``size``; ``metric`` is the name of what was measured
+    ("qps", "cpu/o", …).
     """
-    teller = Teller(commit_of, metric, system_of, speed_of)
+    teller = Teller(commit_of, metric, system_of, speed_of, size)
     match verdict:
         case Found(step):
             return tuple(teller.found(step))
@@ -143,36 +108,10 @@ def found_so_far(steps: Sequence[Step], commit_of: CommitOf, metric: str, system
 def effect(ratio: Interval, metric: str) -> str:
     """A ratio in words; where runs were stopped, by how much at least: at least 4.9 times slower."""
     if not ratio.bound:
-        return change(ratio.middle)
+        return change(ratio.middle, 0.0 if ratio.excludes_one else NOTHING)
     factor = 1 / ratio.high if ratio.bound < 0 else ratio.low
     slower = (ratio.bound < 0) is find_metric(metric).higher_is_better
     return f"at least {figure(factor)} times {'slower' if slower else 'faster'}"
-
-
-def why(verdict: Inconclusive, metric: str) -> str:
-    """Why no culprit is named, as a clause."""
-    match verdict.reason, verdict.detail:
-        case Reason.RUNS_SPENT, float(limit):
-            return f"the budget of {count(int(limit), 'run')} is used up"
-        case Reason.MINUTES_SPENT, float(limit):
-            return f"the budget of {limit:g} minute{'s' * (limit != 1)} is used up"
-        case Reason.MERGE_BASE, MergeBase(commit, good, known):
-            differ = f"{metric_title(metric)} of good is {ratio(known.ratio)} of that of the merge base, and "
-            return (
-                f"the merge base {commit} is not shown to be as fast as good {good}: "
-                f"{differ if known.ratio.known else ''}{why(known, metric)}"
-            )
-        case reason, _:
-            return REASONS[reason]
-
-
-def help_of(reasons: Iterable[Reason]) -> Iterator[str]:
-    """What would help against each of these, if anything is known."""
-    for reason in dict.fromkeys(reasons):
-        if reason is Reason.NOT_IN_BAD:
-            yield "To find the change, hunt between the branch point of bad and good."
-        elif reason in HELP:
-            yield f"What would help: {HELP[reason]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,11 +122,17 @@ class Teller:
     metric: str
     system_of: SystemOf
     speed_of: SpeedOf | None = None
+    size: int = 0  # candidates of the range
 
     @property
     def what(self) -> str:
         """The metric in a sentence."""
         return metric_title(self.metric)
+
+    @property
+    def older(self) -> str:
+        """What to try where nothing became worse."""
+        return f"bisect run OLDER {self.commit_of(0).short}, where OLDER is fast, if good is slow already"
 
     def changed(self, found: Interval, what: str = "") -> str:
         """What a metric is after a commit."""
@@ -277,9 +222,9 @@ class Teller:
             yield "It moves code, and executes the same instructions as the code before it."
         elif verdict.same_counts is False:
             yield "It does not execute the same number of instructions as the code before it."
-        yield f"Over layouts, {self.what} of bad is {ratio(verdict.ratio)} of that of good."
-        yield f"A change of {percent(verdict.detectable)} or more would have been detected."
-        yield "What would help: a variant that aligns functions, loops and jumps, or optimisation with a profile."
+        excluded = f"a change of {percent(verdict.detectable)} or more is excluded"
+        yield f"Over layouts, {self.what} of bad is {ratio(verdict.ratio)} of that of good: {excluded}."
+        yield "Try next: a variant that aligns functions, loops and jumps, or optimisation with a profile."
 
     def several(self, verdict: Several) -> Iterator[str]:
         """Every change, oldest first; improvements; what is undecided."""
@@ -287,7 +232,7 @@ class Teller:
         if steps:
             yield f"{some(len(steps), 'change')} of {self.what} in the range, oldest first:"
         else:
-            yield f"No change of {self.what} for the worse was found in the range."
+            yield f"No change of {self.what} for the worse {'can be named' if unsettled else 'is in the range'}."
         yield from self.entries(steps)
         if improvements:
             yield f"{some(len(improvements), 'improvement')}:"
@@ -298,13 +243,15 @@ class Teller:
         for one in unsettled:
             yield from self.left_open(one)
         if verdict.detectable:
-            yield f"Elsewhere, a change of {percent(verdict.detectable)} or more would have been detected."
+            yield f"Elsewhere, a change of {percent(verdict.detectable)} or more is excluded."
         if verdict.left:
             least = f"What is left beside them adds up to less than {percent(verdict.left)}"
             yield f"{least}; changes that cancel each other were not sought."
         if steps and self.metric == INSTRUCTIONS:
             yield "Whether these cost time was not measured; `bisect compare` of a commit and its parent shows it."
-        yield from help_of(one.known.reason for one in unsettled)
+        yield from dict.fromkeys(what_next(one.known) for one in unsettled)
+        if not (steps or unsettled):
+            yield f"Try next: {self.older}."
 
     def entries(self, steps: Sequence[Step]) -> Iterator[str]:
         """One line for each step; then its effect on each host class, and whether the build changed."""
@@ -344,41 +291,44 @@ class Teller:
         ends = f"{self.what} of bad is {ratio(verdict.ratio)} of that of good"
         if verdict.ratio.low == verdict.ratio.high:  # nothing was measured
             yield "Not reproduced: good and bad are the same binary, or differ in nothing that the recipe builds."
-            yield "To hunt what changed between them, use a recipe or a variant that builds it."
+            yield "Try next: a recipe or a variant that builds what changed between them."
         elif verdict.ratio.excludes_one:
-            yield f"Not reproduced: {ends}, {effect(verdict.ratio, self.metric)}."
-            yield from why_not_hunted(verdict)
+            reason, options = why_not_hunted(verdict)
+            yield f"Not reproduced: {ends}, {effect(verdict.ratio, self.metric)}; {reason}."
+            yield f"Try next: {options or self.older}."
         else:
-            yield f"Not reproduced: on this host the two ends are not shown to differ in {self.what}."
-            yield f"{ends}."
+            seen = f"{ends}, and a change of {percent(verdict.detectable)} or more is excluded"
+            yield f"Not reproduced: on this host {seen}."
             yield from self.by_host_class(verdict.effects)
-            yield f"A change of {percent(verdict.detectable)} or more would have been detected."
-            if verdict.detectable >= EXACTLY:
-                yield "To detect smaller changes, use longer runs, another host or another metric."
-            older = f"bisect run OLDER {self.commit_of(0).short}, where OLDER is fast"
-            yield f"If good is slow already, the change is older: {older}."
+            smaller = "; or longer runs, another host or another metric, which show smaller changes"
+            yield f"Try next: {self.older}{smaller * (verdict.detectable >= EXACTLY)}."
 
     def inconclusive(self, verdict: Inconclusive) -> Iterator[str]:
-        """The set that contains the culprit, and why it could not be made smaller."""
-        yield f"Inconclusive: {why(verdict, self.metric)}."
+        """Why no commit is named, the set that contains the culprit, and what is excluded; and what to try."""
+        yield f"Inconclusive, as {why(verdict, self.metric)}: {self.narrowed(verdict)}."
         if verdict.ratio.known:
-            ends = f"{self.what} of bad is {ratio(verdict.ratio)} of that of good"
-            yield f"{ends}: {effect(verdict.ratio, self.metric)}."
-        else:
-            yield "The ratio of bad to good is not known."
+            differ = effect(verdict.ratio, self.metric) if verdict.ratio.excludes_one else "no change is shown"
+            yield f"{self.what} of bad is {ratio(verdict.ratio)} of that of good: {differ}."
         yield from self.by_host_class(verdict.effects)
-        size = len(verdict.candidates)
-        many = "this commit" if size == 1 else f"one of these {size} commits"
-        sure = f"{many}, {chance(sum(verdict.probabilities))} sure:"
-        if not size:
-            yield "No commit can be named."
-        elif verdict.several > LIKELY:
-            yield "Probably more than one commit made the difference."
-            yield f"If it is a single commit, it is {sure}"
-        else:
-            yield f"The culprit is {sure}"
         yield from self.listing(verdict)
-        yield from help_of([verdict.reason])
+        yield what_next(verdict)
+
+    def narrowed(self, known: Inconclusive) -> str:
+        """To which commits the culprit was narrowed, how surely, and how many are excluded."""
+        size = len(known.candidates)
+        if not size:
+            none = "no commit of the range is the culprit" if known.reason is Reason.NOT_IN_BAD else ""
+            return none or "no commit can be named, and none is excluded"
+        many = "this commit" if size == 1 else f"one of these {size} commits"
+        left = self.size - size
+        others = "none" if left <= 0 else "the other one" if left == 1 else f"the {left:,} others"
+        sure = f"is {many}, {chance(sum(known.probabilities))} sure, which excludes {others}"
+        if known.reason in DOUBTED or (known.ratio.known and not known.ratio.excludes_one):
+            return f"if anything changed, the culprit {sure}"
+        if known.several > LIKELY and known.reason not in (Reason.UNBUILDABLE, Reason.LEFT_OUT):
+            some = "" if known.reason is Reason.MANY_STEPS else "probably more than one commit made the difference; "
+            return f"{some}the largest change {sure}"
+        return f"the culprit {sure}"
 
 
 def some(number: int, noun: str) -> str:

@@ -2,12 +2,11 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from statistics import median
 
 import numpy as np
 import pytest
 
+from impatient import ImpatientWorld
 from named import found
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Found, Inconclusive, Measure, NotReproduced, Purpose, Reason, Share
@@ -215,26 +214,6 @@ def test_what_runs_cannot_decide_ends() -> None:
 
 FIVE = Policy(slow_after=5.0)
 SLOW_NOISY = Habits(noise=0.05, layout=0.005, outliers=0.02)
-
-
-@dataclass(slots=True, eq=False)
-class ImpatientWorld(World):
-    """A world that stops runs as slow as that: the bound is read in their place."""
-
-    slow_after: float = 5.0
-    good: list[float] = field(default_factory=list)
-
-    def measure(self, order: Measure) -> list[Observation]:
-        """Carry out ``order``."""
-        return [self.stopped(seen) if isinstance(seen, Reading) else seen for seen in World.measure(self, order)]
-
-    def stopped(self, seen: Reading) -> Reading:
-        """The reading, or the bound."""
-        if seen.candidate == 0:
-            self.good.append(seen.value)
-            return seen
-        bound = median(self.good) - math.log(self.slow_after)
-        return replace(seen, value=bound, bound=-1) if seen.value < bound else seen
 
 
 def test_good_is_timed_first_on_each_host() -> None:

@@ -84,11 +84,14 @@ def replay(hunt: int | None, history: Path | None, **rules: Any) -> int:
                 lambda node: describe(repository, candidates[node]),
                 settings.metric,
                 lambda node: systems.get(candidates[node], ""),
+                size=len(span.graph.candidates),
             )
             say("\n".join(found))
             return exit_status(order)
         leader = int(culprit.argmax())
-        leads = f"{candidates[leader][:10]} leads with {chance(float(culprit[leader]))}"
+        alike = int((culprit > 0.99 * culprit[leader]).sum())
+        first = f"{candidates[leader][:10]} leads" if alike == 1 else f"{alike} commits lead, each"
+        leads = f"{first} with {chance(float(culprit[leader]))}"
         say(f"{runs:5} runs  {'the ends are compared' if order.purpose is Purpose.ENDS else leads}")
     say("The log ends here; with these settings the hunt would continue.")
     return UNDECIDED

@@ -1,0 +1,75 @@
+"""Why a hunt names no culprit, and what to try next."""
+
+from perfbisect.core.domain.orders import Inconclusive, MergeBase, Reason
+from perfbisect.wording.quantities import count, ratio
+from perfbisect.wording.text import metric_title
+
+REASONS = {
+    Reason.UNBUILDABLE: "the commits that would separate the candidates do not build or run",
+    Reason.LEFT_OUT: "commits that would separate the candidates were left out by --skip",
+    Reason.NOT_CONFIRMED: "runs in turns did not confirm the commit that the search suggested",
+    Reason.TOO_NOISY: "the runs vary too much to decide",
+    Reason.BY_CHANCE: "the ends may differ by chance alone",
+    Reason.LAYOUT_TIE: "neighbouring builds differ by no more than code layout alone can cause",
+    Reason.MANY_STEPS: "several changes together make the difference, and none of them stands out as the largest",
+    Reason.BRANCH_POINT_UNKNOWN: (
+        "the culprit may be on a branch older than good, whose branch point is not known to be as fast as good"
+    ),
+    Reason.NOT_IN_BAD: (
+        "bad does not contain the change that separates it from good (its branch point differs from good as much)"
+    ),
+    Reason.GOOD_UNMEASURABLE: "the good end cannot be measured",
+    Reason.BAD_UNMEASURABLE: "the bad end cannot be measured",
+    Reason.NO_HOST: "no host is left",
+    Reason.STOPPED_RUNS: "runs were stopped, and how slow they would have been decides which change is the largest",
+    Reason.BUILDS_SPENT: "the budget of builds is used up",
+    Reason.RUNS_SPENT: "the budget of runs is used up",
+    Reason.MINUTES_SPENT: "the budget of time is used up",
+}
+
+BUDGET = "a new hunt with a larger {}, for which the builds of this one are made already."
+DOUBTED = (Reason.NOT_CONFIRMED, Reason.BY_CHANCE)  # reasons for which even a single suspect may be none
+NEXT = {  # what to try
+    Reason.TOO_NOISY: "longer runs (--time), a quieter host, or a metric that varies less (instructions/o).",
+    Reason.NOT_CONFIRMED: "longer runs (--time) or a quieter host.",
+    Reason.BY_CHANCE: "longer runs (--time), or another variant, which changes the code layout.",
+    Reason.LAYOUT_TIE: "another compiler or variant, which changes the code layout; more runs do not help.",
+    Reason.RUNS_SPENT: BUDGET.format("--max-runs"),
+    Reason.BUILDS_SPENT: BUDGET.format("--max-builds"),
+    Reason.MINUTES_SPENT: BUDGET.format("--max-time"),
+    Reason.GOOD_UNMEASURABLE: "another good; or a recipe or a --patch with which this one builds and runs.",
+    Reason.BAD_UNMEASURABLE: "another bad; or a recipe or a --patch with which this one builds and runs.",
+    Reason.NO_HOST: "the same hunt once a host can be reached.",
+    Reason.NOT_IN_BAD: "a hunt between the branch point of bad and good, for what good has and bad lacks.",
+    Reason.MANY_STEPS: "--all, which names every change of at least --min-effect.",
+    Reason.UNBUILDABLE: (
+        "a recipe or a --patch with which these commits build; --retry-failed, if the host was the cause."
+    ),
+    Reason.LEFT_OUT: "fewer commits in --skip, and a recipe or a --patch with which they build.",
+    Reason.BRANCH_POINT_UNKNOWN: "a recipe with which the branch point builds, or a larger budget.",
+    Reason.STOPPED_RUNS: "a larger --slow-after; or a hunt between the two suspects.",
+}
+
+
+def why(verdict: Inconclusive, metric: str) -> str:
+    """Why no culprit is named, as a clause."""
+    match verdict.reason, verdict.detail:
+        case Reason.RUNS_SPENT, float(limit):
+            return f"the budget of {count(int(limit), 'run')} is used up"
+        case Reason.MINUTES_SPENT, float(limit):
+            return f"the budget of {limit:g} minute{'s' * (limit != 1)} is used up"
+        case Reason.MERGE_BASE, MergeBase(commit, good, known):
+            differ = f"{metric_title(metric)} of good is {ratio(known.ratio)} of that of the merge base, and "
+            return (
+                f"the merge base {commit} is not shown to be as fast as good {good}"
+                f" ({differ if known.ratio.known else ''}{why(known, metric)})"
+            )
+        case reason, _:
+            return REASONS[reason]
+
+
+def what_next(known: Inconclusive) -> str:
+    """What to try where no culprit is named."""
+    if isinstance(base := known.detail, MergeBase):
+        return f"{what_next(base.known)} Or, without good: bisect run {base.commit} BAD"
+    return f"Try next: {NEXT[known.reason]}"

@@ -1,0 +1,223 @@
+"""Every ending without a name, from simulated hunts and trials: what is known, what is excluded, what to try next.
+
+They are in endings.txt, to be read as prose. Numbers there are not compared: the last digits of a hunt differ from processor
+to processor. To accept another wording, delete the file and run twice.
+"""
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, get_args
+
+import pytest
+from shapes import older_branches
+
+import sample_hunt as sample
+from impatient import ImpatientWorld
+from perfbisect.core.domain.events import Commit
+from perfbisect.core.domain.facts import SkipFacts
+from perfbisect.core.domain.graph import Graph
+from perfbisect.core.domain.orders import UNKNOWN, Fleet, Found, Inconclusive, MergeBase, Reason, Verdict
+from perfbisect.core.domain.settings import (
+    NOTHING_KNOWN,
+    Policy,
+    PriorKnowledge,
+    Reverts,
+    TrialBuild,
+    TrialRequest,
+    TrialType,
+    TrialWorkload,
+)
+from perfbisect.core.domain.trials import Trial, TrialRun, TrialSkip
+from perfbisect.core.inference.observations import Observation, Skipped
+from perfbisect.core.search.decide import decide
+from perfbisect.report.trial import document
+from perfbisect.simulate.hunt import hunt
+from perfbisect.simulate.scenario import Scenario
+from perfbisect.simulate.world import Habits, World
+from perfbisect.wording.reasons import proof_status
+from perfbisect.wording.verdicts import sentences
+from pinned import pinned
+
+pytestmark = pytest.mark.calibration  # simulates whole hunts
+
+LINE = Graph.line(30)
+QUIET, NOISY = Habits(noise=0.005, layout=0.002, outliers=0.0), Habits(noise=0.1, layout=0.005)
+EXACT = PriorKnowledge(exact=True)
+COUNTS = Habits(noise=1e-5, layout=0.0, outliers=0.0)
+OLDER = Graph.of([(), (), (1,), *((v,) for v in range(2, 20))], branch_points=1)  # a branch older than good
+TWO = older_branches(100, 2)
+HOLE = frozenset(range(11, 16))
+
+Ended = tuple[Verdict, int]  # and the size of the range
+
+
+def ended(world: World, policy: Policy = Policy(), prior: PriorKnowledge = NOTHING_KNOWN) -> Ended:  # noqa: B008
+    return hunt(world, policy, prior).verdict, len(world.graph.candidates)
+
+
+def drop(size: float, habits: Habits, seed: int, commits: int = 30, policy: Policy = Policy()) -> Ended:  # noqa: B008
+    return ended(World(Graph.line(commits), {min(7, commits): -size}, habits, seed=seed), policy)
+
+
+def left_out() -> Ended:
+    """As if the user had left out what does not build."""
+    outcome = hunt(World(LINE, {12: -0.1}, QUIET, unbuildable=HOLE), Policy())
+    seen = (replace(each, left_out=True) if isinstance(each, Skipped) else each for each in outcome.observations)
+    return decided([*seen])
+
+
+def decided(seen: Sequence[Observation], **more: Any) -> Ended:
+    order = decide(LINE, seen, Policy(), **more).order
+    assert isinstance(order, Inconclusive)
+    return order, 30
+
+
+def merge_base() -> Ended:
+    known, _ = drop(0.03, NOISY, 1, commits=1, policy=Policy(max_runs=6))
+    assert isinstance(known, Inconclusive)
+    return Inconclusive((), (), UNKNOWN, Reason.MERGE_BASE, detail=MergeBase("0a0a0a0a0a", "0b0b0b0b0b", known)), 30
+
+
+def every(steps: dict[int, float], budget: int = 0, **more: Any) -> Ended:
+    """A hunt for every change, by exact counts."""
+    return ended(World(LINE, steps, COUNTS, seed=1, **more), Policy(all_steps=True, max_builds=budget), EXACT)
+
+
+FEW = Policy(min_effect=0.001)
+HUNTS: dict[str, Callable[[], Ended]] = {
+    "alike": lambda: ended(World(LINE, {}, QUIET, seed=3)),
+    "alike, exact counts": lambda: ended(World(LINE, {}, COUNTS, seed=3), FEW, EXACT),
+    "the same binary": lambda: ended(World(Graph.line(1), {}, QUIET, binaries={1: 0})),
+    "the other way": lambda: ended(World(LINE, {20: 0.2}, QUIET, seed=3)),
+    "smaller than asked for": lambda: drop(0.02, QUIET, 2, policy=Policy(min_effect=0.05)),
+    "code placement": lambda: ended(
+        World(LINE, {}, QUIET, mode_gap=0.15, slow_modes=frozenset(range(17, 31)), seed=1), Policy(layouts=True)
+    ),
+    "an improvement only": lambda: every({9: 0.15}),
+    "several, and a subrange left open": lambda: every({5: -0.1, 12: -0.1}, unbuildable=HOLE),
+    "several, and the budget": lambda: every({5: -0.1, 12: -0.2, 20: -0.1}, 12),
+    "nothing named, and a subrange left open": lambda: every({12: -0.1}, unbuildable=HOLE),
+    "commits that do not build": lambda: ended(World(LINE, {12: -0.1}, QUIET, unbuildable=HOLE)),
+    "one parent that does not build": lambda: ended(
+        World(LINE, {7: -0.1}, Habits(noise=0.005, layout=0.01), unbuildable=frozenset({6}), seed=5)
+    ),
+    "commits left out": left_out,
+    "not confirmed": lambda: drop(0.15, Habits(noise=0.3, layout=0.005), 3),
+    "too noisy": lambda: drop(0.05, NOISY, 6),
+    "by chance": lambda: drop(0.03, Habits(noise=0.01, layout=0.01), 0, commits=1),
+    "layout tie": lambda: drop(0.04, Habits(noise=0.005, layout=0.02), 2),
+    "many steps": lambda: ended(Scenario(LINE, changes="slope", habits=COUNTS).world(3), FEW, EXACT),
+    "an unknown branch point": lambda: ended(
+        World(TWO, {3: -0.06}, QUIET, older={1: -0.05, 2: 0.04}, unbuildable=frozenset({1, 2}))
+    ),
+    "what bad does not contain": lambda: ended(World(OLDER, {}, QUIET, older={1: -0.05})),
+    "good does not build": lambda: ended(World(LINE, {}, QUIET, unbuildable=frozenset({0}))),
+    "bad does not build": lambda: ended(World(LINE, {}, QUIET, unbuildable=frozenset({30}))),
+    "no host": lambda: decided(
+        [], prior=PriorKnowledge(host_classes=("old", "new")), fleet=Fleet(gone=(0, 1), hosts=2)
+    ),
+    "stopped runs": lambda: ended(
+        ImpatientWorld(Graph.line(20), {6: math.log(0.3), 14: -3.0}, Habits(0.01, layout=0.002), seed=4),
+        Policy(slow_after=5.0),
+    ),
+    "runs spent": lambda: drop(0.2, QUIET, 5, policy=Policy(max_runs=12)),
+    "runs spent at the ends": lambda: drop(0.05, Habits(noise=0.05), 0, commits=15, policy=Policy(max_runs=7)),
+    "nothing measured": lambda: drop(0.2, QUIET, 5, policy=Policy(max_runs=1)),
+    "builds spent": lambda: drop(0.2, QUIET, 5, policy=Policy(max_builds=4)),
+    "builds spent, several changes": lambda: ended(
+        World(LINE, {7: -0.1, 20: -0.1}, QUIET, seed=1), Policy(max_builds=5)
+    ),
+    "minutes spent": lambda: drop(0.2, QUIET, 5, policy=Policy(max_minutes=60.0)),
+    "merge base": merge_base,
+}
+
+
+def commit_of(candidate: int) -> Commit:
+    return Commit(f"{candidate:02d}" * 20, "2021-10-13", "A. Author", f"Change {candidate}")
+
+
+def trial(kind: TrialType, *rates: Sequence[float], state: str = "done", failure: str = "") -> Trial:
+    """A trial with one run of each build in each round; a proof has good, bad and the revert."""
+    names = {TrialType.NOISE: ["1.0"], TrialType.COMPARE: ["1.0", "1.1"]}.get(kind, ["1.0", "1.1", "1.1 without cc"])
+    request = TrialRequest(
+        kind, "demo", "o2nofp", "local", "qps", {}, tuple(TrialBuild(name, name * 10, key=name) for name in names),
+        (TrialWorkload("scan", "scan", 1.0, 10.0),), len(rates), 1, Reverts(7, ("c" * 40,)),
+    )  # fmt: skip
+    runs = [
+        TrialRun(number, 0, build, 1.0, 1.0, sample.run(0, 1.0, qps=rate))
+        for number, round_ in enumerate(rates)
+        for build, rate in enumerate(round_)
+    ]
+    return Trial(5, request, sample.HOST, 0.0, state, runs=runs, failure=failure)
+
+
+def near(*levels: float) -> Trial:
+    """Four rounds with a noise of about 1 %."""
+    noise = (0.99, 1.012, 1.0, 1.003)
+    kind = list(TrialType)[len(levels) - 1]
+    each = [noise, (*noise[1:], noise[0]), (*noise[2:], *noise[:2])]
+    return trial(kind, *([level * each[place][n] for place, level in enumerate(levels)] for n in range(4)))
+
+
+def broken(made: Trial, *, built: bool) -> Trial:
+    if built:
+        made.skips.append(TrialSkip(0, 1, 1.0, SkipFacts("1.1", "run", "it crashed", "/log", 1.0)))
+        return made
+    first, second, *others = made.request.subjects
+    request = replace(made.request, subjects=(first, replace(second, trouble="a.c:1: error"), *others))
+    return replace(made, request=request, runs=[run for run in made.runs if run.subject != 1])
+
+
+def costs() -> Trial:
+    """Of a metric of which less is better, a rise is lost."""
+    made = trial(TrialType.PROVE, *[(1, 1, 1)] * 3)
+    for run, milliseconds in zip(made.runs, (1000.0, 2000.0, 1000.0) * 3, strict=True):
+        run.facts.counters["task-clock"] = milliseconds + run.round
+    return replace(made, request=replace(made.request, metric="cpu/o"))
+
+
+PROOFS: dict[str, tuple[int, Trial]] = {  # exit status, trial
+    "a part is regained": (0, near(1000, 500, 900)),
+    "all is regained": (0, near(1000, 500, 1000)),
+    "more is regained": (0, near(1000, 500, 2000)),
+    "nothing is regained": (1, near(1000, 500, 500)),
+    "it makes things worse": (1, near(1000, 500, 300)),
+    "nothing was lost": (1, near(1000, 1001, 900)),
+    "a gain is taken back": (0, near(500, 1000, 500)),
+    "a rise is lost": (0, costs()),
+    "an unclear proof": (2, trial(TrialType.PROVE, (1000, 900, 800), (1000, 905, 1100))),
+    "too few rounds": (2, trial(TrialType.PROVE, (1000, 500, 1000))),
+    "a proof without bad": (2, broken(near(1000, 500, 900), built=False)),
+    "a proof of a crash": (2, broken(trial(TrialType.PROVE, (1000, 500, 900)), built=True)),
+    "a proof that failed": (2, trial(TrialType.PROVE, state="failed", failure="no room on /")),
+}
+OTHERS = {
+    "slower": near(1000, 900),
+    "no difference": near(1000, 1001),
+    "a build that cannot be compared": broken(near(1000, 900), built=False),
+    "a comparison that failed": trial(TrialType.COMPARE, state="failed", failure="no room on /"),
+    "an A/A": near(1000),
+    "an A/A of one run": trial(TrialType.NOISE, (1000,)),
+    "an A/A that failed": trial(TrialType.NOISE, state="failed", failure="no room on /"),
+}
+
+
+def test_every_ending() -> None:
+    ends = {name: of() for name, of in HUNTS.items()}
+    assert {type(verdict) for verdict, _ in ends.values()} == {*get_args(Verdict)} - {Found}
+    assert {one.reason for one, _ in ends.values() if isinstance(one, Inconclusive)} == set(Reason)
+    told = {name: sentences(verdict, commit_of, "qps", size=size) for name, (verdict, size) in ends.items()}
+    for name, lines in told.items():
+        assert lines[-1].startswith("Try next: "), name
+    told |= {name: document(made).summary for name, (_, made) in PROOFS.items()}
+    told |= {name: document(made).summary for name, made in OTHERS.items()}
+    blocks = (f"{name}\n{''.join(f'  {line}{chr(10)}' for line in said)}" for name, said in told.items())
+    pinned("wording/endings.txt", "\n".join(blocks), lambda text: re.sub(r"\d[\d.,]*", "#", re.sub(" +", " ", text)))
+
+
+@pytest.mark.parametrize("name", PROOFS)
+def test_the_status_of_a_proof(name: str) -> None:
+    status, made = PROOFS[name]
+    assert proof_status(made) == status
