@@ -202,7 +202,11 @@ def test_what_a_hunt_takes_is_said_before_it_begins(ends: tuple[str, str]) -> No
     unknown = f"{first}; time and disk are known after the first ones"
     assert printed(*asked, "--dry-run").startswith(f"# {unknown}\n")
     Path("repo/run.sh").write_text("echo rate 5\n")
-    ended = run(*asked, "--plain")
+    ended = run(*asked, "--plain", "--name", "nightly 7")
     assert unknown in ended.err
     assert re.search(r"warning +\S+/repo has uncommitted changes, which are not measured", ended.out)
     assert re.match(rf"# {first}; about [\d s]+(to [\d s]+)?; [\d.]+ [kM]?B of disk\n", printed(*asked, "--dry-run"))
+    assert printed("show", "nightly 7").startswith("Hunt 1, ")
+    assert " nightly 7: " in printed("history")
+    assert "is no name" in exits(3, *asked, "--name", "c3")
+    assert "nor the name of a hunt" in exits(3, "show", "nightly")

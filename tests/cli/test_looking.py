@@ -40,8 +40,8 @@ def looked(written: Path) -> Callable[..., str]:
 def test_history(looked: Callable[..., str]) -> None:
     hunt = "engine update-index local 1.0..1.1"
     assert [" ".join(line.split()) for line in looked("history").splitlines()] == [
-        "id when builder workload host range builds runs culprit sure state",
-        f"1 2023-11-14 22:13 {hunt} 6 16 6da84d17ef 97 % found",
+        "id when builder workload host range builds runs culprit sure state subject",
+        f"1 2023-11-14 22:13 {hunt} 6 16 6da84d17ef 97 % found Check the key order of a page after each update",
         f"2 2023-11-14 23:13 {hunt} 0 0 – – interrupted",
     ]
     assert [(hunt["id"], hunt["state"], hunt["culprit"]) for hunt in json.loads(looked("history", "--json"))] == [

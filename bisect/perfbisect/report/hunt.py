@@ -96,6 +96,8 @@ def document(
 def facts(story: Story) -> Iterator[tuple[str, str]]:
     """What was hunted, how, and where."""
     settings = story.settings
+    if settings.name:
+        yield "name", settings.name
     yield "range", f"{settings.good}..{settings.bad} of {settings.repository}: {extent(story)}"
     yield "builder", f"{settings.builder}, {settings.variant}"
     changed = "".join(f", {name} {value}" for name, value in settings.overrides.items())

@@ -45,11 +45,13 @@ class Listed:
     runs: int
     failure: str = ""  # why it has failed
     origin: str = ""  # whose it is, if it was imported
+    name: str = ""  # if it was given one
+    subject: str = ""  # of the culprit
 
     @property
     def title(self) -> str:
-        """What is hunted."""
-        return f"{self.builder} {self.workload} {self.good}..{self.bad}"
+        """Its name, or what is hunted."""
+        return self.name or f"{self.builder} {self.workload} {self.good}..{self.bad}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,8 @@ SELECT hunts.id, hunts.started, builder, variant, workload, host, metric, good, 
   merges, hunts.ended, iif(verdicts.kind = 'Several' AND verdicts.reason IS NOT NULL, 'Unsettled', verdicts.kind),
   sittings.process, sittings.failure,
   suspects.commit_hash, suspects.probability, coalesce(suspects.ratio, verdicts.ratio),
-  build_count, run_count, coalesce(origin, '')
+  build_count, run_count, coalesce(origin, ''),
+  coalesce(iif(json_valid(hunts.settings), json_extract(hunts.settings, '$.name'), NULL), '')
 FROM hunts
 LEFT JOIN verdicts ON verdicts.session_id = hunts.id AND hunts.ended IS NOT NULL
 LEFT JOIN sittings ON sittings.id = (SELECT max(id) FROM sittings WHERE session_id = hunts.id)
@@ -133,7 +136,8 @@ def listed_hunt(connection: sqlite3.Connection, row: Sequence[Any]) -> Listed:
         named = connection.execute(SO_FAR, [row[0], row[0]]).fetchone() or named
     elif known == STATES["Inconclusive"]:
         named = (None, None, named[2])
-    return Listed(*(*row[:12], known, *named, *row[19:-1], row[15] or "", row[-1]))
+    subject = connection.execute("SELECT subject FROM commits WHERE commit_hash = ?", [named[0]]).fetchone() or ("",)
+    return Listed(*(*row[:12], known, *named, *row[19:21], row[15] or "", *row[21:], *subject))
 
 
 def read_trials(connection: sqlite3.Connection, trial: int | None = None) -> tuple[ListedTrial, ...]:
@@ -168,9 +172,7 @@ def read_drop_hunts(connection: sqlite3.Connection, trial: int) -> "tuple[DropHu
         [listed] = read_hunts(connection, hunt)
         named, subject = "", ""
         if listed.state in NAMED and listed.culprit:
-            named = listed.culprit
-            row = connection.execute("SELECT subject FROM commits WHERE commit_hash = ?", [named]).fetchone()
-            subject = row[0] if row else ""
+            named, subject = listed.culprit, listed.subject
         found.append(DropHunt(work, first, last, hunt, listed.state, named, subject))
     return tuple(found)
 

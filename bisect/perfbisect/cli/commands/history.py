@@ -51,7 +51,7 @@ Exit status: 0, or 3 with the file and the line where something is wrong; nothin
 
 # columns that are dropped in a narrow terminal
 DISPENSABLE = ("runs", "builds", "host", "sure", "builder", "range", "when")
-HEAD = ("id", "when", "builder", "workload", "host", "range", "builds", "runs", "culprit", "sure", "state")
+HEAD = ("id", "when", "builder", "workload", "host", "range", "builds", "runs", "culprit", "sure", "state", "subject")
 DONE = {"compare": "compared", "prove": "proof", "noise": "A/A"}  # what a trial that is complete is, by its kind
 ORIGIN = HEAD.index("range")  # the place of the column that says from whom hunts were imported
 
@@ -98,11 +98,22 @@ def row(one: Listed | ListedTrial) -> tuple[str, ...]:
     if isinstance(one, Listed):
         culprit = one.culprit[:10] if one.culprit else MISSING
         sure = MISSING if one.probability is None else chance(one.probability)
-        measured = (one.workload, one.host, f"{one.good}..{one.bad}", str(one.builds), str(one.runs))
-        return *begun, *measured, culprit, sure, one.state
+        span = f"{one.name}: {one.good}..{one.bad}" if one.name else f"{one.good}..{one.bad}"
+        return (
+            *begun,
+            one.workload,
+            one.host,
+            span,
+            str(one.builds),
+            str(one.runs),
+            culprit,
+            sure,
+            one.state,
+            one.subject,
+        )
     works = one.workloads[0] if len(one.workloads) == 1 else count(len(one.workloads), "workload")
     state = one.state if one.state != "done" else DONE[one.kind]
-    return *begun, works, one.host, one.title, str(len(one.builds)), str(one.runs), MISSING, MISSING, state
+    return *begun, works, one.host, one.title, str(len(one.builds)), str(one.runs), MISSING, MISSING, state, ""
 
 
 def batch_line(batch: "Batch") -> str:

@@ -31,7 +31,7 @@ from perfbisect.cli.options.measurement import (
     settings_of,
     what_options,
 )
-from perfbisect.cli.options.param_types import FACTOR, MEMBER, SUSPECT
+from perfbisect.cli.options.param_types import FACTOR, MEMBER, NAME, SUSPECT
 from perfbisect.core.domain.settings import AUTO, Direction, Pairing, Settings
 from perfbisect.ui.stream import note
 
@@ -81,6 +81,9 @@ COMMON = (
     "--direction", type=click.Choice([d.value for d in Direction]),
     help="Change of the metric from good to bad. Default: the one that makes it worse.",
 )  # fmt: skip
+@click.option(
+    "--name", type=NAME, default="", help="Name of the hunt, which other commands take in place of its number."
+)
 @click.option("--suspect", type=SUSPECT, multiple=True, help="Prior weight of commits that touch PATH. Repeatable.")
 @policy_options
 @click.option(
@@ -214,6 +217,6 @@ def requested_settings(**options: Any) -> Settings:
         policy=policy,
         **{
             name: options[name]
-            for name in ("good", "bad", "workload", "first_parent", "retry_failed", "explain", "remedies")
+            for name in ("name", "good", "bad", "workload", "first_parent", "retry_failed", "explain", "remedies")
         },
     )

@@ -108,7 +108,7 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 EXISTING = click.Path(exists=True, dir_okay=False, path_type=Path)  # a file
 FOLDER = click.Path(file_okay=False, path_type=Path)
 history_option = click.option(  # None: the default place
-    "--history", metavar="FILE", type=FILE, callback=or_of_group,
+    "--history", metavar="FILE", type=FILE, callback=or_of_group, is_eager=True,  # before the names of hunts
     help="History to use. Default: perfbisect/history.db in the user's state folder.",
 )  # fmt: skip
 hosts_option = click.option(

@@ -3,9 +3,12 @@
 import re
 import shlex
 from collections.abc import Callable
+from contextlib import closing, suppress
 from typing import Any
 
 import click
+
+from perfbisect.errors import PerfBisectError
 
 COUNT = click.IntRange(1, 1_000_000_000)  # of runs, builds, seconds, …
 SMALLEST = 1e-6  # share that is not nothing, far below what any host can show
@@ -133,6 +136,14 @@ def _flags(text: str) -> str:
         raise ValueError(f"cannot be split into words: {str(error).lower()}.") from error
 
 
+def _name(text: str) -> str:
+    if not re.fullmatch(rf"((?![{ANY}]?\d+\Z)\w[\w.:+/@ -]{{0,59}})?", text):
+        raise ValueError(
+            "is no name: it begins with a letter or a digit, has at most 60, and is no id such as 12 or c3."
+        )
+    return text
+
+
 def _member(text: str) -> tuple[int, int]:
     if not (found := re.fullmatch(r"(\d{1,15}):(\d{1,15})", text)):
         raise ValueError("is no hunt of a batch.")
@@ -149,6 +160,7 @@ COMMAND = Parsed("COMMAND", _command)  # its arguments, split as a shell splits 
 FACTOR = Parsed("FACTOR", _factor)
 BELOW = Parsed("PATH", _below)
 FLAGS = Parsed("FLAGS", _flags)
+NAME = Parsed("NAME", _name)  # of a hunt
 MEMBER = Parsed("BATCH:PLACE", _member)  # a hunt of a batch: its batch, and its place there
 
 
@@ -180,8 +192,18 @@ TRIALS = "cpn"
 ANY = "cpnb"
 
 
+def _hunt_named(name: str, ctx: click.Context | None) -> int | None:
+    """The latest hunt of that name in the history that is given; None without one."""
+    from perfbisect.store.history import History
+
+    path = ctx.params.get("history") if ctx else None
+    with suppress(PerfBisectError), closing(History.open(path, read_only=True)) as opened:
+        return max((each.id for each in opened.hunts() if each.name == name), default=None)
+    return None
+
+
 class Id(click.ParamType[int | str]):
-    """The id of a hunt, as a number, or of what has one of the letters of ``kinds`` before its number, as text."""
+    """The id of a hunt, as a number or by its name, or of what has one of the letters of ``kinds`` before its number, as text."""
 
     name = "ID"
 
@@ -192,7 +214,9 @@ class Id(click.ParamType[int | str]):
         """A number for a hunt, text for anything else."""
         text = str(value)
         known = re.fullmatch(rf"([{ANY}]?)\d{{1,15}}", text)
+        if not known and (number := _hunt_named(text, ctx)):
+            return number
         if not known or known[1] not in ("", *self.kinds):
-            what = f"is the id of a {KINDS[known[1]]}" if known else "is not an id"
+            what = f"is the id of a {KINDS[known[1]]}" if known else "is not an id, nor the name of a hunt"
             self.fail(f"{text!r} {what}; write {', '.join(EXAMPLES[kind] for kind in ('', *self.kinds))}.", param, ctx)
         return int(text) if text.isdecimal() else text

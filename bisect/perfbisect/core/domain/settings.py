@@ -181,6 +181,7 @@ class Settings:
     # Of --run and --build: the first commit of the history, the same in all its clones
     root: str = ""
     explain: bool = False  # measure a culprit and its parent for the reason, after the verdict
+    name: str = ""  # for people
 
     @property
     def hosts(self) -> tuple[str, ...]:
