@@ -65,8 +65,9 @@ Colours = Sequence[tuple[str, str]]  # class of colour, its meaning
 
 def of_runs(runs: Sequence[Timed], y: str, colours: Colours) -> Figure:
     """The figure of runs; ``y`` is what they measure, where that is not QPS in each second."""
-    y, thin = ("QPS", "; a thin line is one run, a flat one its median") if len(runs[0].values) > 1 else (y, "")
-    legend = (*colours, ("muted", f"gray lines join the runs of one round{thin}"))
+    y, notes = ("QPS", ["a thin line is one run, a flat one its median"]) if len(runs[0].values) > 1 else (y, [])
+    notes += ["gray lines join the runs of one round"] * any(run.round for run in runs)
+    legend = (*colours, *(("muted", note) for note in notes))
     return Figure(partial(timeline, runs, y), legend=legend, y=y, x=f"{count(len(runs), 'run')}, in order of time")
 
 

@@ -57,13 +57,11 @@ def merged(before: Stacks, after: Stacks) -> Frame:
     """Both profiles as one tree, whose root is everything."""
     root = Frame("all")
     for stack, cost in before.items():
-        frames = path(root, stack)
-        for frame in frames:
+        for frame in (frames := path(root, stack)):
             frame.before += cost
         frames[-1].own_before += cost
     for stack, cost in after.items():
-        frames = path(root, stack)
-        for frame in frames:
+        for frame in (frames := path(root, stack)):
             frame.after += cost
         frames[-1].own_after += cost
     for stack, cost in before.items():

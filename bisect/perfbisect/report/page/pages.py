@@ -24,12 +24,8 @@ from perfbisect.wording.text import safe
 
 TEMPLATES = Path(__file__).parent / "templates"
 KINDS = {"compare": "comparison", "prove": "proof", "noise": "A/A"}
-BEFORE = {
-    "ladder": 2,
-    "counters": 3,
-    "functions": 3,
-    "ratios": 2,
-}  # kind of table → the column before which it has plots
+# Kind of table → the column before which it has plots.
+BEFORE = {"ladder": 2, "counters": 3, "functions": 3, "ratios": 2}
 
 
 def page(document: Document, index: str = "") -> str:
@@ -81,19 +77,14 @@ def costs(parent: float, culprit: float, largest: float) -> Markup:
     """The cost of a function: what both builds spend, and what one of them spends more."""
     low, high = sorted((max(parent, 0.0), max(culprit, 0.0)))
     text = f"{figure(parent)} in the parent, {figure(culprit)} in the culprit"
-    shape = {"y": 6.0, "height": 10.0}
-    return svg.chart(
-        svg.ROW,
-        text,
-        svg.element("rect", x="0%", width=svg.percent(low / largest), class_="common", **shape),
+    bars = (("common", 0.0, low), ("bad" if culprit > parent else "good", low, high - low))
+    rects = (
         svg.element(
-            "rect",
-            x=svg.percent(low / largest),
-            width=svg.percent((high - low) / largest),
-            class_="bad" if culprit > parent else "good",
-            **shape,
-        ),
+            "rect", x=svg.percent(left / largest), width=svg.percent(width / largest), y=6.0, height=10.0, class_=tone
+        )
+        for tone, left, width in bars
     )
+    return svg.chart(svg.ROW, text, *rects)
 
 
 def with_code(text: str) -> Markup:
