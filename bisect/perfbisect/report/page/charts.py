@@ -60,10 +60,7 @@ def averaged(samples: Sequence[float]) -> tuple[float, ...]:
     return tuple(mean(samples[low:high]) for low, high in pairwise(cuts))
 
 
-Colours = Sequence[tuple[str, str]]  # class of colour, its meaning
-
-
-def of_runs(runs: Sequence[Timed], y: str, colours: Colours) -> Figure:
+def of_runs(runs: Sequence[Timed], y: str, colours: Sequence[tuple[str, str]]) -> Figure:
     """The figure of runs; ``y`` is what they measure, where that is not QPS in each second."""
     y, notes = ("QPS", ["a thin line is one run, a flat one its median"]) if len(runs[0].values) > 1 else (y, [])
     notes += ["gray lines join the runs of one round"] * any(run.round for run in runs)
@@ -135,7 +132,7 @@ PAIRED = "each line is a pair that ran at the same time; below, their ratios wit
 LEFT = 0.1  # of the width, for their ticks
 
 
-def of_pairs(pairs: Sequence[tuple[float, float]], y: str, colours: Colours) -> Figure:
+def of_pairs(pairs: Sequence[tuple[float, float]], y: str, colours: Sequence[tuple[str, str]]) -> Figure:
     """The figure of pairs."""
     x = f"{count(min(len(pairs), LATEST), 'pair')}, in order of time"
     return Figure(partial(dumbbells, pairs, y), legend=(*colours, ("muted", PAIRED)), y=y, x=x)
