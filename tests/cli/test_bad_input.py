@@ -132,7 +132,9 @@ def test_recipes(repo: Path, tmp_path: Path) -> None:
 def test_verbs_and_ids() -> None:
     assert "history" in exits(3, "histroy")
     for wrong in ("x3", "c", "3c", "-1", "c99999999999999999999"):
-        assert "is not an id, nor the name of a hunt; write 12 for a hunt, c3 for a comparison" in exits(3, "show", "--", wrong)
+        assert "is not an id, nor the name of a hunt; write 12 for a hunt, c3 for a comparison" in exits(
+            3, "show", "--", wrong
+        )
     for verb in ("replay", "prove"):
         assert "'c2' is the id of a comparison; write 12 for a hunt." in exits(3, verb, "c2")
 

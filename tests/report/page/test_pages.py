@@ -152,7 +152,7 @@ def test_pairs_are_a_drawing(history: History) -> None:
     paired = replace(story, cases=(replace(case, pairs=((20.0, 15.0), (30.0, 22.5)), pairs_metric="cpu/o"),))
     said = [hunt_page(each, drawn, lambda *_: None, None) for each in (story, paired)]
     assert ["At the same time" in text for text in said] == [False, True]
-    assert 'aria-label="cpu/o, µs of both builds in each pair, and their ratio"' in said[1]
+    assert 'aria-label="cpu/o, µs of both builds in each pair, and their ratio: ×0.750 as the median"' in said[1]
     assert "━" not in said[1]
 
 

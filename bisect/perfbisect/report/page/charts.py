@@ -166,7 +166,8 @@ def dumbbells(pairs: Sequence[tuple[float, float]], unit: str) -> Markup:
             for tone, y in (("good", ends[0]), ("bad", ends[1]), (None, below(ratio)))
         )
         marks.append(element("g", title, area, line, *dots))
-    return chart(base + BELOW, f"{unit} of both builds in each pair, and their ratio", *marks, class_="timeline")
+    label = f"{unit} of both builds in each pair, and their ratio: ×{decimals(middle, 3)} as the median"
+    return chart(base + BELOW, label, *marks, class_="timeline")
 
 
 MASS = 0.95  # of the commits that a line spans
@@ -193,7 +194,7 @@ def posterior(tried: Tried, course: Sequence[Narrowing]) -> Markup:
     axis = across(0.0, 1.0, base, "axis")
     final = course[-1].culprit
     marks = joined(tested(tried, len(final), base + 10))
-    label = "Probability of each commit, and how the search narrowed the range"
+    label = f"How the search narrowed the range in {len(course)} decisions, and the probability of each commit: {chance(final.max())} at most"
     return chart(base + 20, label, lines, joined(bars(tried, final, base)), axis, marks, class_="range")
 
 
