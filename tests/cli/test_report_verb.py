@@ -1,15 +1,17 @@
 """`bisect report`: the files that it writes."""
 
 import json
+import shlex
 from collections.abc import Callable
 from contextlib import closing
+from html import escape
 from pathlib import Path
 
 import pytest
 
 import sample_hunt as sample
 from perfbisect.store.history import History
-from program import Ended, run
+from program import HUNT, Ended, exits, run
 
 
 @pytest.fixture
@@ -100,3 +102,28 @@ def test_json_of_speedscope_is_what_its_schema_asks() -> None:
     lines = folded(PROFILES.parent).splitlines()
     assert "engine;main;run_workload 600000" in lines
     assert len(lines) == len(PROFILES.parent)
+
+
+@pytest.mark.tools
+def test_every_form_has_the_link_and_what_a_mail_needs(ends: tuple[str, str], git: Callable[..., str]) -> None:
+    """The subject is made of what a shell, a terminal, Markdown and HTML read."""
+    odd = "Read `rm x` $(rm y); @user <b>'\"|\\\x1b]0;\x07 \u202e```"
+    git("commit", "--amend", "-qm", odd)
+    git("remote", "add", "origin", "git@gitlab.gnome.org:GNOME/kv.git")
+    culprit = git("rev-parse", "HEAD")
+    exits(0, "run", ends[0], culprit, *HUNT, "--threads", "2", "--min-effect", "3%", "--max-time", "1h")
+    [case] = json.loads(exits(0, "show", "--json"))["cases"]
+    link, issue = f"https://gitlab.gnome.org/GNOME/kv/-/commit/{culprit}", case["issue"]
+    assert case["link"] == link and link in issue[1]
+    assert [line.partition(": ")[0] for line in issue] == ["rate", "Commit", "Effect", "Sure", "Why", "Reproduce"]
+    exits(0, "report", "-o", "page.html")
+    shown, markdown, page = exits(0, "show"), exits(0, "show", "--markdown"), Path("page.html").read_text()
+    assert f"\n  link     {link}\n" in shown and f"\n- link: {link}\n" in markdown and f'<a href="{link}">' in page
+    assert "".join(f"  {line}\n" for line in issue) in shown
+    assert "\n````\n" + "".join(f"{line}\n" for line in issue) + "````" in markdown
+    assert str(escape("\n".join(issue))).replace("&quot;", "&#34;").replace("&#x27;", "&#39;") in page
+    words = shlex.split(issue[-1].removeprefix("Reproduce: "))
+    assert words[:4] == ["bisect", "compare", ends[0][:10], culprit[:10]] and "--max-time" not in words
+    assert f"2 builds: {words[2]}, {words[3]}" in exits(0, *words[1:], "--dry-run")
+    git("remote", "set-url", "origin", "/srv/kv.git")
+    assert "gitlab" not in exits(0, "show") and culprit in exits(0, "show")

@@ -7,10 +7,11 @@ import pytest
 from click.testing import CliRunner
 
 import sample_hunt as sample
+from perfbisect.cli.commands.compare import compare as compare_command
 from perfbisect.cli.commands.run import run as run_command
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.settings import COUNTED, Direction, Flags, Pairing, Policy, Quick, Settings
-from perfbisect.report.command_line import command_on, command_to_run
+from perfbisect.report.command_line import command_on, command_to_compare, command_to_run
 from perfbisect.store.connection import default_place
 
 REQUESTED = Settings(
@@ -63,7 +64,26 @@ def test_the_command_asks_for_the_same_hunt(monkeypatch: pytest.MonkeyPatch, tmp
     for settings in hunts:
         words = shlex.split(command_to_run(settings, tmp_path / "h.db"))
         CliRunner().invoke(run_command, words[2:], catch_exceptions=False)
-    for found, settings in zip(requested, hunts, strict=True):
+    monkeypatch.setattr("perfbisect.hunt.resolve.with_repository", lambda settings: stop(settings, None))
+    for settings in hunts:
+        words = shlex.split(command_to_compare(settings, "p", "c"))
+        CliRunner().invoke(compare_command, words[2:], catch_exceptions=False)
+    hunts_alone, compared = requested[: len(hunts)], requested[len(hunts) :]
+    for asked, found in zip(compared, hunts_alone, strict=True):
+        for name in (
+            "host",
+            "workload",
+            "builder",
+            "metric",
+            "variant",
+            "overrides",
+            "quick",
+            "flags",
+            "programs",
+            "configure",
+        ):
+            assert getattr(asked, name) == getattr(found, name)
+    for found, settings in zip(hunts_alone, hunts, strict=True):
         usual = settings.policy.min_effect == Policy().min_effect
         assert found.policy == replace(settings.policy, min_counted=COUNTED if usual else 0.0)
         assert found.quick == settings.quick

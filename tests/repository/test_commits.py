@@ -24,6 +24,7 @@ from perfbisect.repository.commits import (
     releases,
     resolve,
     touched,
+    web_address,
 )
 from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.git import Repository
@@ -252,3 +253,30 @@ def test_of_equal_trees_and_of_a_missing_commit(git: Repo) -> None:
     assert diff(repo, only, only) == module.Diff("", 0)
     with pytest.raises(EnvironmentFailure):
         diff(repo, "0" * 40, only)
+
+
+@pytest.mark.parametrize(
+    ("remote", "page"),
+    [
+        ("https://github.com/o/r.git", "https://github.com/o/r/commit/"),
+        ("https://user:secret@github.com/o/r", "https://github.com/o/r/commit/"),
+        ("git@github.com:o/r.x.git", "https://github.com/o/r.x/commit/"),
+        ("ssh://git@ssh.github.com:443/o/r.git/", "https://github.com/o/r/commit/"),
+        ("git://github.com/o/r", "https://github.com/o/r/commit/"),
+        ("mine:o/r", "https://github.com/o/r/commit/"),
+        ("git@gitlab.example.org:group/sub/r.git", "https://gitlab.example.org/group/sub/r/-/commit/"),
+        ("git@bitbucket.org:o/r.git", "https://bitbucket.org/o/r/commits/"),
+        ("http://gitea.example.org:3000/o/r.git", "http://gitea.example.org:3000/o/r/commit/"),
+        ("ssh://git@codeberg.org:2222/o/r.git", "https://codeberg.org/o/r/commit/"),
+        ("git@git.sr.ht:~o/r", "https://git.sr.ht/~o/r/commit/"),
+        *((odd, "") for odd in (
+            "/srv/github.com/o/r", "../r", "file:///srv/github.com/o/r", "C:/github/r", "https://example.org/o/r.git",
+            "git@github.com-work:o/r", "https://github.com/r", 'https://github.com/o/r"><b>', "ext::sh -c github.com:o/r",
+        )),
+    ],
+)  # fmt: skip
+def test_the_page_of_a_commit(git: Repo, repo: Repository, remote: str, page: str) -> None:
+    assert web_address(repo, "ab") == ""
+    git("remote", "add", "upstream", remote)
+    git("config", "url.https://github.com/.insteadOf", "mine:")
+    assert web_address(repo, "ab") == (f"{page}ab" if page else "")

@@ -88,6 +88,7 @@ def document(
             Section("Warnings", (Notes(tuple(story.warnings.items())),)) if story.warnings else None,
             Section("Tools and settings", folded, "conditions") if folded else None,
             Section("Costs", (costs(story),), "costs", quiet=True),
+            Section("For a mail or an issue", tuple(Code(case.issue) for case in story.cases)),
             Section("Repeat it", tuple(commands(story, history)), "repeat", quiet=True),
         ),
     )
@@ -170,6 +171,7 @@ def of_case(story: Story, place: int, draw: Draw | None) -> Iterator[Section]:
         ("commit", commit.sha),
         ("author", ", ".join(filter(None, (commit.author, commit.date)))),
         ("subject", commit.subject),
+        ("link", case.link),
         ("parents", ", ".join(f"{parent.short}  {parent.subject}" for parent in case.parents)),
     )
     title = "The commit" if len(story.cases) == 1 else f"Change {place + 1}"

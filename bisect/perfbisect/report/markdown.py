@@ -66,7 +66,7 @@ def prose(texts: Iterable[str]) -> Iterator[str]:
 
 def facts(found: Facts) -> Iterator[str]:
     """Names and what they are."""
-    return (f"- {escape(name)}: {escape(text)}" for name, text in found.pairs)
+    return (f"- {escape(name)}: {text if name == 'link' else escape(text)}" for name, text in found.pairs)
 
 
 def table(found: Table) -> Iterator[str]:

@@ -34,21 +34,24 @@ from perfbisect.core.domain.orders import (
 from perfbisect.core.domain.settings import Settings
 from perfbisect.core.explain.explanation import done, explanation, usual_value
 from perfbisect.core.inference.hunt_state import HuntState, classify, effect_of, fold, ratios
-from perfbisect.report.command_line import command_on, command_to_run
+from perfbisect.report.command_line import command_on, command_to_compare, command_to_run
+from perfbisect.report.document import host_line
 from perfbisect.report.profiles import Profiles, profiles
 from perfbisect.report.story import BuiltAhead, Candidate, Case, Costs, Counted, LeftOpen, Story, Suspect
 from perfbisect.store.batches import batch_together
 from perfbisect.store.history import History
 from perfbisect.store.listing import Listed
 from perfbisect.wording import reasons
-from perfbisect.wording.quantities import count, slower_than
-from perfbisect.wording.text import listed, printable, printable_commit
+from perfbisect.wording.quantities import chance, count, slower_than
+from perfbisect.wording.text import cited, listed, printable, printable_commit
 from perfbisect.wording.unnamed import why
-from perfbisect.wording.verdicts import found_so_far, sentences
+from perfbisect.wording.verdicts import Teller, effect, found_so_far, sentences
 
 MOST = 10  # suspects of an unfinished hunt
 
 Describe = Callable[[str], Commit]  # by full hash
+LinkOf = Callable[[str], str]
+NO_LINK: LinkOf = "".format  # "" for each commit
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,21 +71,23 @@ class Drawn:
     profiles: Profiles | None
 
 
-def read_story(history: History, hunt: int, describe: Describe = Commit) -> Story:
-    """The report of a hunt; ``describe`` gives commits that its log does not describe.
+def read_story(history: History, hunt: int, describe: Describe = Commit, link_of: LinkOf = NO_LINK) -> Story:
+    """The report of a hunt; ``describe`` gives commits that its log does not describe, ``link_of`` their pages at a forge.
 
     Raises UsageError when there is no such hunt.
     """
-    return read_hunt(history, hunt, describe)[0]
+    return read_hunt(history, hunt, describe, link_of)[0]
 
 
-def read_hunt(history: History, hunt: int, describe: Describe = Commit) -> tuple[Story, Drawn]:
+def read_hunt(
+    history: History, hunt: int, describe: Describe = Commit, link_of: LinkOf = NO_LINK
+) -> tuple[Story, Drawn]:
     """The same, and what a page draws."""
     entries = [(entry.at, entry.event) for entry in history.events(hunt)]
     state = fold(entries, history.sittings(hunt))
     settings = history.settings(hunt)
     state.use_range(history.candidates(hunt))
-    story = Reader(history.listed(hunt), settings, state, describe).story(
+    story = Reader(history.listed(hunt), settings, state, describe, link_of).story(
         command_to_run(settings, history.path), command_on("resume", hunt, history.path)
     )
     if story.verdict and story.cases and not story.hunt.origin:
@@ -151,6 +156,7 @@ class Reader:
     settings: Settings
     state: HuntState
     describe: Describe = Commit
+    link_of: LinkOf = NO_LINK
 
     def story(self, again: str = "", go_on: str = "") -> Story:
         """The report, with the commands that repeat and that resume the hunt."""
@@ -222,20 +228,36 @@ class Reader:
             sides = own if metric == INSTRUCTIONS else (before, after)
             low, high = (typical(runs, metric) for runs in sides)
             counters.append(Counted(metric, low, high, quotient(high, low)))
+        commit, why = self.candidate(step.candidate), " ".join(reasons.sentences(explained))
         return Case(
-            commit=self.candidate(step.candidate),
+            commit=commit,
             parents=tuple(map(self.candidate, step.parents)),
             probability=step.probability,
             ratio=step.ratio,
             effects=step.effects,
             cause=explained.classes[0].cause,
-            why=" ".join(reasons.sentences(explained)),
+            why=why,
             counters=tuple(counters),
             explanation=explained,
             plans=explained.plans,
             pairs=tuple(self.pairs(step)),
             pairs_metric=self.pairs_metric,
+            link=(link := self.link_of(commit.sha)),
+            issue=tuple(self.issue(step, commit, link, why)),
         )
+
+    def issue(self, step: Step, commit: Commit, link: str, why: str) -> Iterator[str]:
+        """What a mail or an issue about a step says."""
+        settings, state = self.settings, self.state
+        teller = Teller(self.candidate, settings.metric, state.system)
+        parent = self.candidate(step.parents[0]).short if step.parents else f"{commit.short}^"
+        yield f"{teller.what}: {effect(step.ratio, settings.metric)} since {cited(commit)}"
+        yield f"Commit: {link or commit.sha}{f', by {commit.author}' if commit.author else ''}"
+        host = host_line(state.started.hosts[0]) if state.started else settings.host
+        yield f"Effect: {teller.changed(step.ratio)}; {self.listed.title} on {host}."
+        yield f"Sure: {chance(step.probability)}. {teller.proof(step)}"
+        yield f"Why: {why}"
+        yield f"Reproduce: {command_to_compare(settings, parent, commit.short)}"
 
     @property
     def pairs_metric(self) -> str:

@@ -66,6 +66,8 @@ class Case:
     plans: tuple[PlanRow, ...] = ()  # statements that the commit makes execute in another way
     pairs: tuple[tuple[float, float], ...] = ()  # the metric of a parent and of the commit in each round of both
     pairs_metric: str = ""
+    link: str = ""  # its page at a forge
+    issue: tuple[str, ...] = ()  # ready for a mail or an issue: what, how much, how sure, why, how to reproduce
 
 
 @dataclass(frozen=True, slots=True)

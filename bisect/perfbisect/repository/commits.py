@@ -11,6 +11,15 @@ from perfbisect.masking import masked
 from perfbisect.repository.git import Repository, git
 from perfbisect.repository.objects import headers
 
+# By a forge, or by the software that a host's name begins with: what is before the hash of a commit in an address.
+FORGES = dict.fromkeys(("github", "gitea", "forgejo", "codeberg", "git.sr.ht"), "commit")
+FORGES |= {"gitlab": "-/commit", "bitbucket.org": "commits"}
+# https://host:port/path, ssh://user@host:port/path or user@host:path
+REMOTE = re.compile(
+    r"(?:(https?|git\+ssh|ssh|git)://(?:[^/@]*@)?|(?:[\w.-]+@)?(?=[^/:]+:[^:]*$))(?:alt)?(?:ssh\.)?"
+    r"((?:[a-z0-9-]+\.)+[a-z]+)(:\d+(?=/))?[:/]/*((?:[\w.~+-]+/)+[\w.~+-]+?)(?:\.git)?/*",
+    re.ASCII | re.IGNORECASE,
+)
 LONGEST = 500  # characters of a subject or an author that are kept
 DOTS = ".."
 
@@ -93,6 +102,15 @@ def describe(repo: Repository, commit: str) -> Commit:
     shown = git(repo, "rev-list", "--max-count=1", "--no-commit-header", "--format=%H%x00%cs%x00%an%x00%s", commit)
     sha, date, author, subject = shown.rstrip("\n").split("\0")
     return Commit(sha, date if re.match(r"\d", date) else "", _cut(author), _cut(subject))
+
+
+def web_address(repo: Repository, commit: str) -> str:
+    """The page of a commit at the forge of the usual remote; "" where the form of that address is not known."""
+    found = REMOTE.fullmatch(git(repo, "ls-remote", "--get-url", allowed=(0, 128)).strip())
+    scheme, host, port, path = found.groups("") if found else ("",) * 4
+    kind = FORGES.get(host.lower()) or FORGES.get(host.lower().partition(".")[0])
+    server = f"{scheme}://{host}{port}" if scheme.lower().startswith("http") else f"https://{host}"
+    return f"{server}/{path}/{kind}/{commit}" if kind else ""
 
 
 def _cut(text: str) -> str:

@@ -55,7 +55,8 @@ def show(hunt: int | str | None, history: Path | None, form: str) -> None:
             print_trial(trial, form, detailed=True)
         else:
             number = opened.latest() if hunt is None else int(hunt)
-            story = read_story(opened, number, Clone(Path(opened.settings(number).repository)).describe)
+            clone = Clone(Path(opened.settings(number).repository))
+            story = read_story(opened, number, clone.describe, clone.link)
             if form == "json":
                 from perfbisect.report import published
                 from perfbisect.report.story import as_object

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import cached_property, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from perfbisect.core.domain.trials import Trial
     from perfbisect.report.document import Document
     from perfbisect.repository.git import Repository
+
+T = TypeVar("T")
 
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 
@@ -73,24 +75,31 @@ class Clone:
     def describe(self, sha: str) -> "Commit":
         """The commit with that full hash; the hash alone when the repository does not have it."""
         from perfbisect.core.domain.events import Commit
-        from perfbisect.errors import PerfBisectError
         from perfbisect.repository.commits import describe
 
-        try:
-            return describe(self.opened, sha)
-        except PerfBisectError:
-            return Commit(sha)
+        return self.asked(lambda repository: describe(repository, sha), Commit(sha))
+
+    def link(self, sha: str) -> str:
+        """The page of a commit at the forge of the repository's remote; "" where none is known."""
+        from perfbisect.repository.commits import web_address
+
+        return self.asked(lambda repository: web_address(repository, sha), "")
 
     def diff(self, before: str, after: str) -> tuple[str, int] | None:
         """The diff of two commits, and how many files it leaves out; None when the repository lacks one of them."""
-        from perfbisect.errors import PerfBisectError
         from perfbisect.repository.commits import diff
 
+        found = self.asked(lambda repository: diff(repository, before, after), None)
+        return (found.text, found.left_out) if found else None
+
+    def asked(self, ask: "Callable[[Repository], T]", otherwise: T) -> T:
+        """What the repository answers; ``otherwise`` where it cannot."""
+        from perfbisect.errors import PerfBisectError
+
         try:
-            found = diff(self.opened, before, after)
+            return ask(self.opened)
         except PerfBisectError:
-            return None
-        return found.text, found.left_out
+            return otherwise
 
     @cached_property
     def opened(self) -> "Repository":
