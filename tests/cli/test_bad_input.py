@@ -207,6 +207,7 @@ NEEDS_A_SHELL = [  # command, what only a shell understands, what to write in it
     ("./b | tail", "|", "\"sh -c './b | tail'\""),
     ("./b; ./c", ";", "\"sh -c './b; ./c'\""),
     ("./b $HOME", "$HOME", """'sh -c '"'"'./b $HOME'"'"''"""),
+    ("~/b", "~/", "\"sh -c '~/b'\""),
     ("./b *.db", "*", "\"sh -c './b *.db'\""),
 ]
 
@@ -223,7 +224,9 @@ def test_what_only_a_shell_understands_is_said_before_anything_is_built(
     assert UNSPLIT.parse(again) == again
 
 
-@pytest.mark.parametrize("command", ["./b --filter=Scan.*", "./b 's/;/,/'", './b "a|b"', "./b {prefix}/x", r"./b \; x"])
+@pytest.mark.parametrize(
+    "command", ["./b --filter=Scan.*", "./b 's/;/,/'", './b "a|b"', "./b {prefix}/x", r"./b \; x", "N=3 ./b~"]
+)
 def test_what_a_shell_would_leave_alone_is_no_work_for_one(command: str) -> None:
     assert UNSPLIT.parse(command) == command
 

@@ -50,7 +50,7 @@ LISTS = ("builders", "workloads", "hosts")  # in one module
 
 
 HABITS = {  # of git bisect, and what stands for them
-    "start": "run GOOD BAD", "good": "run GOOD BAD", "bad": "run GOOD BAD", "skip": "run GOOD BAD --skip REV",
+    "start": "run GOOD BAD", "good": "run GOOD BAD", "bad": "run GOOD BAD", "skip": "run GOOD BAD --skip REV", "next": "resume",
     "log": "show", "status": "history", "visualize": "report", "view": "report", "reset": "history (nothing to reset: your clone is left as it is)",
 }  # fmt: skip
 

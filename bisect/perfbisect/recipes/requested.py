@@ -181,7 +181,7 @@ def words(option: str, text: str) -> list[str]:
         ) from error
     if not found:
         raise UsageError(f"{option} is empty.", "Give a command: a program and its arguments.")
-    return found
+    return ["env", *found] if re.match(r"\w+=", found[0]) else found  # as a shell takes N=3 ./bench
 
 
 def _named(name: str, parts: list[str]) -> str:

@@ -70,7 +70,7 @@ def init(repo: Path | None, benchmark: str, name: str, into: Path | None, only_p
     if into:
         of += ["--builders", str(folder / "builders"), "--workloads", str(folder / "workloads")]
     ends = [found.range.good, found.range.bad]
-    say("\nTry, with --dry-run to see the commands only:")
+    say("\nTry (with --dry-run the first two only print what they would do):")
     for verb in (["run", *ends], ["compare", *ends], ["noise", "--rev", ends[1]]):
         say(f"  {shell_words(['bisect', *verb, *of])}")
     return 0

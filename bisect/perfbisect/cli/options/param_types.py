@@ -104,7 +104,7 @@ def _command(text: str) -> tuple[str, ...]:
 
 _QUOTED = re.compile(r"'[^']*'|\"(?:[^\"\\$`]|\\.)*\"|\\.")
 # What only a shell understands; of patterns, those in a word that is no option.
-_OF_SHELLS = re.compile(r"&&|\|\|?|[;<>`&]|\$(?:\w+|[({])|(?:(?<=\s)(?!-)[^\s=]*)[*?]")
+_OF_SHELLS = re.compile(r"(?:^|(?<=\s))~/|&&|\|\|?|[;<>`&]|\$(?:\w+|[({])|(?:(?<=\s)(?!-)[^\s=]*)[*?]")
 
 
 def _without_shell(text: str) -> str:
