@@ -141,8 +141,11 @@ def facts(parts: list[str], room: int, glyphs: Glyphs) -> str:
 
 def phase(view: ViewModel, room: int) -> list[Text]:
     """What is done, in plain words, and how far it is."""
-    if view.stands:
-        said = f"measuring the reason, {count(len(view.state.studied), 'part')} so far; Ctrl-C ends that, and the verdict stands"
+    if view.decided:
+        said = "measuring once more what the verdict names"
+        if view.stands:
+            parts = count(len(view.state.studied), "part")
+            said = f"measuring the reason, {parts} so far; Ctrl-C ends that, and the verdict stands"
         return [Text(line) for line in folded(said, room, "", 2)]
     if not view.phase or view.hunt is None:
         return []
