@@ -92,6 +92,9 @@ def test_the_picture_has_the_ratios_so_far() -> None:
     assert any(line.split()[:2] == ["scan", "0.500"] for line in lines)
     assert any("v3 is left out" in line for line in lines)
     assert not any("\x1b" in line for line in lines)
+    narrow = LiveScreen(Console(file=io.StringIO(), width=28, height=24), {3: "comparison"}, now=lambda: 1020.0)
+    narrow.views = view.views
+    assert "and 1 further column" in [line.plain.strip() for line in narrow.picture(24)], "no number is cut"
     for height in (2, 4, 8):
         assert len([*view.picture(height)]) <= height
     view.show(3, [(1030.0, TrialEnded())])

@@ -267,11 +267,9 @@ def belief(view: ViewModel, room: int, glyphs: Glyphs) -> list[Text]:
         candidate, share = view.leader
         commit = view.commit(candidate)
         first = Text.assemble("leading  ", (f"{commit.short}  {chance(share)}", "bold"), "  ", commit.subject)
-    parts = []
+    parts = [in_layouts(view.layouts)] if view.layouts else []
     if (effect := view.ratio(len(view.state.commits) - 1)) is not None:
         parts.append(f"bad is {ratio(effect)} of good")
-    if view.layouts:
-        parts.append(in_layouts(view.layouts))
     if known.change < 0.95:
         parts.append(f"{chance(known.change)} that they differ")
     parts += [f"noise {percent(known.noise)}", f"95 % within {count(within(known, 0.95), 'candidate')}"]
