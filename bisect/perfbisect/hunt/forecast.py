@@ -1,6 +1,5 @@
 """What hunts of one range are likely to take, said before they begin: builds, runs, time and disk."""
 
-import math
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
@@ -21,20 +20,19 @@ LEAST, MOST = 6, 7  # runs more than builds; runs for each build
 
 def forecast(path: Path | None, every: Sequence[Settings], span: Range, host: Host) -> str:
     """A line about these hunts. Time and disk are known from earlier ones in the history at ``path``, if there are any."""
-    policy, candidates = every[0].policy, len(span.candidates)
-    most = expected_builds(candidates, policy.max_builds)
+    policy, size_of_range = every[0].policy, len(span.candidates)
+    most = expected_builds(size_of_range, policy.max_builds)
     builds = (max(2, most - SPARED), most)
     runs = [min(number, policy.max_runs or number) for number in (builds[0] + LEAST, most * MOST)]
-    begin = f"{count(span.commits, 'commit')}, {count(candidates - 1, 'candidate')}: about {between(builds[0], most, 'build')}"
-    parts = [f"{begin} and {between(runs[0], runs[1], 'run')}{' of each workload' * (len(every) > 1)}"]
+    begin = f"{count(span.commits, 'commit')}, {count(size_of_range - 1, 'candidate')}: about"
+    cost = f"{between(builds[0], most, 'build')} and {between(runs[0], runs[1], 'run')}"
+    parts = [f"{begin} {cost}{' of each workload' * (len(every) > 1)}"]
     with suppress(UsageError), closing(History.open(path, read_only=True)) as history:  # there may be none yet
         costs = [read_costs(history, each) for each in every]
         if costs[0].build and all(cost.run for cost in costs):
             run = sum(cost.run or 0.0 for cost in costs)
-            low, high = (
-                estimate(min((made * costs[0].build + ran * run) / 60, policy.max_minutes or math.inf))
-                for made, ran in zip(builds, runs, strict=True)
-            )
+            minutes = [(made * costs[0].build + ran * run) / 60 for made, ran in zip(builds, runs, strict=True)]
+            low, high = (estimate(min(each, policy.max_minutes or each)) for each in minutes)
             parts.append(low if low == high else f"{low} to {high.removeprefix('about ')}")
         if needed := space_needed(host, *read_kept(history, every[0]), most):
             parts.append(f"{size(int(needed[0]))} of disk")

@@ -211,9 +211,8 @@ def table(view: ViewModel, width: int, rows: int) -> list[Text]:
         kept = most_relevant(view, max(1, rows - 1))
         hidden, candidates = len(candidates) - len(kept), kept
     shown = {candidate: cells(view, candidate) for candidate in candidates}
-    numbers = [name for name in COLUMNS if name not in TEXTS]
-    widest = {name: max(COLUMNS[name][0], *(cell_len(row[name]) for row in shown.values())) for name in numbers}
-    widths = chosen(width, {name: widest.get(name, least) for name, (least, _) in COLUMNS.items()})
+    widest = {name: max(cell_len(row[name]) for row in shown.values()) for name in COLUMNS if name not in TEXTS}
+    widths = chosen(width, {name: max(least, widest.get(name, 0)) for name, (least, _) in COLUMNS.items()})
     head = (aligned(titles.get(name, name), size, right=COLUMNS[name][1]) for name, size in widths.items())
     lines = [Text(GAP.join(head).rstrip(), "dim")]
     lines += [line(view.classification(candidate), row, widths) for candidate, row in shown.items()]

@@ -142,10 +142,9 @@ def facts(parts: list[str], room: int, glyphs: Glyphs) -> str:
 def phase(view: ViewModel, room: int) -> list[Text]:
     """What is done, in plain words, and how far it is."""
     if view.decided:
-        said = "measuring once more what the verdict names"
-        if view.stands:
-            parts = count(len(view.state.studied), "part")
-            said = f"measuring the reason, {parts} so far; Ctrl-C ends that, and the verdict stands"
+        parts = count(len(view.state.studied), "part")
+        reason = f"measuring the reason, {parts} so far; Ctrl-C ends that, and the verdict stands"
+        said = reason if view.stands else "measuring once more what the verdict names"
         return [Text(line) for line in folded(said, room, "", 2)]
     if not view.phase or view.hunt is None:
         return []
@@ -304,7 +303,6 @@ def folded(text: str, room: int, begin: str, most: int) -> Iterator[str]:
     """``text`` in lines of at most ``room`` columns, ``most`` of them; … where there are more."""
     start = text[: len(text) - len(text.lstrip())]
     held = text.strip().replace(" %", "\N{NO-BREAK SPACE}%")
-    for line in textwrap.wrap(
-        held, room, initial_indent=start, subsequent_indent=begin, max_lines=most, placeholder=" …"
-    ):
+    shape = textwrap.TextWrapper(room, start, begin, max_lines=most, placeholder=" …")
+    for line in shape.wrap(held):
         yield line.replace("\N{NO-BREAK SPACE}%", " %")

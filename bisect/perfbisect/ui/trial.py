@@ -244,8 +244,8 @@ def ratio_lines(trial: Trial, room: int) -> Iterator[str]:
     title = f"relative to {printable(request.subjects[0].name)}"
     for shown in range(len(across), 0, -1):  # as many columns as fit
         made = table((title, *across[:shown]), [row[: shown + 1] for row in lines], right=across)
-        if shown == 1 or max(map(cell_len, made)) <= room:
-            yield from made
-            if shown < len(across):
-                yield f"and {count(len(across) - shown, 'further column')}"
-            return
+        if max(map(cell_len, made)) <= room:
+            break
+    yield from made
+    if shown < len(across):
+        yield f"and {count(len(across) - shown, 'further column')}"

@@ -332,7 +332,7 @@ def with_ratios(view: ViewModel) -> ViewModel:
 
 def layouts_so_far(view: ViewModel) -> Layouts | None:
     """What the runs so far show of a commit against its parent in fresh layouts; None unless these are measured, twice."""
-    state, order = view.state, view.phase.order if view.phase else None
+    state, log, order = view.state, view.state.log, view.phase.order if view.phase else None
     if order is None or not order.fresh or order.purpose is not Purpose.CONFIRM:
         return None
     culprit, parent = (share.candidate for share in order.plan[:2])
@@ -340,9 +340,7 @@ def layouts_so_far(view: ViewModel) -> Layouts | None:
     if (compared := min(sum(run.layout > 0 for run in some) for some in runs)) < 2:
         return None
     by_cpu = state.pairing is not None and state.pairing.by_cpu
-    seen = observations(
-        state.log, state.node, view.metric, state.log[0][0], state.hosts, state.build_hosts, by_cpu=by_cpu
-    )
+    seen = observations(log, state.node, view.metric, log[0][0], state.hosts, state.build_hosts, by_cpu=by_cpu)
     ratio = step_ratio(without_refused(seen, state.pairing), len(state.commits) - 1, culprit, parent)
     return Layouts(ratio, compared, 0) if ratio else None
 

@@ -38,7 +38,7 @@ PURPOSES = {
 
 PHASES = {  # what is done in orders of a purpose, each run in another layout or not
     (Purpose.ENDS, False): "checking that the ends differ",
-    (Purpose.ENDS, True): "checking that the ends differ whatever the code placement",
+    (Purpose.ENDS, True): "checking that the ends differ in any code placement",
     (Purpose.SEARCH, False): "searching",
     (Purpose.SEARCH, True): "searching again, each run in another code placement",
     (Purpose.CONFIRM, False): "checking the commit that leads against its parent",

@@ -99,18 +99,8 @@ def row(one: Listed | ListedTrial) -> tuple[str, ...]:
         culprit = one.culprit[:10] if one.culprit else MISSING
         sure = MISSING if one.probability is None else chance(one.probability)
         span = f"{one.name}: {one.good}..{one.bad}" if one.name else f"{one.good}..{one.bad}"
-        return (
-            *begun,
-            one.workload,
-            one.host,
-            span,
-            str(one.builds),
-            str(one.runs),
-            culprit,
-            sure,
-            one.state,
-            one.subject,
-        )
+        measured = (one.workload, one.host, span, str(one.builds), str(one.runs))
+        return *begun, *measured, culprit, sure, one.state, one.subject
     works = one.workloads[0] if len(one.workloads) == 1 else count(len(one.workloads), "workload")
     state = one.state if one.state != "done" else DONE[one.kind]
     return *begun, works, one.host, one.title, str(len(one.builds)), str(one.runs), MISSING, MISSING, state, ""

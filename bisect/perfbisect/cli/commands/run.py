@@ -81,9 +81,7 @@ COMMON = (
     "--direction", type=click.Choice([d.value for d in Direction]),
     help="Change of the metric from good to bad. Default: the one that makes it worse.",
 )  # fmt: skip
-@click.option(
-    "--name", type=NAME, default="", help="Name of the hunt, which other commands take in place of its number."
-)
+@click.option("--name", type=NAME, default="", help="Name of the hunt, for other commands in place of its number.")
 @click.option("--suspect", type=SUSPECT, multiple=True, help="Prior weight of commits that touch PATH. Repeatable.")
 @policy_options
 @click.option(
@@ -96,9 +94,7 @@ COMMON = (
 )  # fmt: skip
 @pairing_option
 @explain_option
-@click.option(
-    "--dry-run", is_flag=True, help="Print what it takes and the commands for both ends, without running them."
-)
+@click.option("--dry-run", is_flag=True, help="Print what it takes and the commands for both ends, and run none.")
 @click.option("--first-parent", is_flag=True, help="Follow only the first parent of merges.")
 @click.option(
     "--skip",

@@ -138,9 +138,7 @@ def _flags(text: str) -> str:
 
 def _name(text: str) -> str:
     if not re.fullmatch(rf"((?![{ANY}]?\d+\Z)\w[\w.:+/@ -]{{0,59}})?", text):
-        raise ValueError(
-            "is no name: it begins with a letter or a digit, has at most 60, and is no id such as 12 or c3."
-        )
+        raise ValueError("is no name: it has at most 60 letters, digits and signs, and is no id such as 12.")
     return text
 
 
