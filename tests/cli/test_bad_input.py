@@ -232,13 +232,13 @@ def test_what_a_shell_would_leave_alone_is_no_work_for_one(command: str) -> None
 
 
 def test_ends_may_be_a_range_of_git(repo: Path) -> None:
+    what = ["--builder", "demo", "--workload", "scan", "--repo", str(repo)]
     for between in ("..", "..."):
-        said = exits(
-            0, "run", f"v1.0{between}v1.1", "--builder", "demo", "--workload", "scan", "--repo", str(repo), "--dry-run"
-        )
-        assert "v1.0" in said
+        assert "# v1.0" in exits(0, "run", f"v1.0{between}v1.1", *what, "--dry-run")
+        assert "rounds of 2 visits" in exits(0, "compare", f"v1.0{between}v1.1", *what, "--dry-run")
+    assert "--rev is missing" in exits(3, "noise", "v1.0", *what)
     for half in ("v1.0", "v1.0..", "..v1.1"):
-        assert "GOOD..BAD" in exits(3, "run", half, "--builder", "demo", "--workload", "scan", "--repo", str(repo))
+        assert "GOOD..BAD" in exits(3, "run", half, *what)
 
 
 def test_the_habits_of_git_bisect_lead_to_the_verb() -> None:

@@ -147,6 +147,8 @@ def compare(
 
     if min_effect and not hunt:
         raise click.UsageError("--min-effect is for --hunt.")
+    if len(builds) == 1 and (ends := re.fullmatch(r"([^=]+?)\.{2,3}([^=.][^=]*)", builds[0])):  # git's A..B
+        builds = ends.groups()
     how = DropOptions(min_effect, explain)
     stored = builds[0] if builds and re.fullmatch(r"c\d{1,15}", builds[0]) else ""
     if hunt and stored and len(builds) == 1 and not workload:

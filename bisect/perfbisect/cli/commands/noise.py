@@ -79,11 +79,12 @@ def noise(
     from perfbisect.recipes.requested import requested_workloads
 
     requested = with_repository(settings_of(options, workload, good=rev or "", bad=rev or ""))
-    announce_recipes(requested)
     builder = builder_of(requested)
-    chosen = requested_workloads(requested, builder, workload)
     if bool(builder.installed) == bool(rev):
-        raise click.UsageError(f"Nothing of {builder.name} is built: no --rev." if rev else "--rev names the build.")
+        missing = "--rev is missing: what to build, such as --rev HEAD. The argument is a host."
+        raise click.UsageError(f"Nothing of {builder.name} is built: no --rev." if rev else missing)
+    announce_recipes(requested)
+    chosen = requested_workloads(requested, builder, workload)
     if builder.installed:
         settings, subjects = hosts_as_builds(requested, builder, least=1)
         settings = replace(settings, metric=choose_metric(settings.metric, [*chosen.values()]))
