@@ -162,7 +162,7 @@ def test_one_per_cent_more_instructions_are_named_whatever_time_hides(
         log, events = hunted(history, setup, world(seed, slow=0.99, more=1.01, noise=noise))
         assert named(events) == CULPRIT
         [chosen] = [event for event in events if isinstance(event, MetricChosen)]
-        assert chosen.metric == INSTRUCTIONS
+        assert (chosen.metric, chosen.usual) == (INSTRUCTIONS, "qps")
         assert chosen.why.startswith(
             "The metric is instructions/o from here on, which shows a rise of 1.0 %, where runs"
         )

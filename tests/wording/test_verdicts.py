@@ -48,7 +48,8 @@ class Told:
     verdict: Verdict
     metric: str = "qps"
     systems: bool = False
-    qps: Interval | str | None = ""  # what the step does to QPS; None where that was not measured
+    qps: Interval | str | None = ""  # what the step does to QPS, or what is usual; None where that was not measured
+    usual: str = "qps"
 
 
 def below(middle: float, least: float, way: Direction | None = None) -> NotReproduced:
@@ -72,6 +73,15 @@ VERDICTS = {
         0, Found(replace(STEP, ratio=TINY)), "instructions/o", qps=Interval(0.999, 1.001, 1.003)
     ),
     "QPS gets better": Told(0, Found(replace(STEP, ratio=TINY)), "instructions/o", qps=Interval(1.03, 1.05, 1.07)),
+    "latency confirms": Told(
+        0, Found(replace(STEP, ratio=TINY)), "instructions/o", qps=Interval(1.02, 1.05, 1.08), usual="latency"
+    ),
+    "latency does not confirm": Told(
+        0, Found(replace(STEP, ratio=TINY)), "instructions/o", qps=Interval(0.999, 1.001, 1.002), usual="latency"
+    ),
+    "latency gets better": Told(
+        0, Found(replace(STEP, ratio=TINY)), "instructions/o", qps=Interval(0.92, 0.95, 0.98), usual="latency"
+    ),
     "QPS unknown": Told(0, Found(replace(STEP, ratio=TINY)), "instructions/o", qps=None),
     "of QPS itself": Told(0, Found(STEP), qps=SAME),
     "the build changed": Told(0, Found(STEP), systems=True),
@@ -120,7 +130,9 @@ def said(told: Told) -> tuple[str, ...]:
     found = None if isinstance(told.qps, str) else told.qps
     speed_of = None if told.qps == "" else lambda _: found
     systems = SYSTEMS if told.systems else {}
-    return sentences(told.verdict, commit_of, told.metric, lambda candidate: systems.get(candidate, ""), speed_of)
+    return sentences(
+        told.verdict, commit_of, told.metric, lambda node: systems.get(node, ""), speed_of, usual=told.usual
+    )
 
 
 def test_every_verdict() -> None:

@@ -184,7 +184,7 @@ class Reader:
             costs=self.costs(),
             again=again,
             go_on=go_on,
-            why_metric=state.why_metric,
+            why_metric=state.chosen.why,
             pairing=state.pairing,
         )
 
@@ -192,11 +192,13 @@ class Reader:
         """The verdict in words."""
         state, settings = self.state, self.settings
 
-        def qps_of(step: Step) -> Interval | None:
-            return effect_of(state, step, "qps", hosts, settings.prior.host_classes)
+        def speed_of(step: Step) -> Interval | None:
+            return effect_of(state, step, state.chosen.usual, hosts, settings.prior.host_classes)
 
-        size = self.listed.candidates
-        return *sentences(verdict, self.candidate, settings.metric, state.system, qps_of, size), *state.remedy
+        told = sentences(
+            verdict, self.candidate, settings.metric, state.system, speed_of, self.listed.candidates, state.chosen.usual
+        )
+        return *told, *state.remedy
 
     def commit(self, sha: str) -> Commit:
         """A commit as far as it is known, with texts that are safe to print."""

@@ -48,6 +48,7 @@ from perfbisect.core.domain.metrics import comparable, shown, shown_metric, unit
 from perfbisect.core.domain.orders import Decision, Measure
 from perfbisect.core.explain.profiles import COUNTED
 from perfbisect.core.inference.observations import is_of_build
+from perfbisect.ui.screen import told
 from perfbisect.ui.stream import put
 from perfbisect.ui.trial import TrialView, recalled_session
 from perfbisect.ui.view_model import REPORT, Report, Row, Running, TimedEvent, ViewModel, update
@@ -63,7 +64,7 @@ from perfbisect.wording.quantities import (
     time_of_day,
 )
 from perfbisect.wording.text import advised, execution, listed, patched, printable, safe_json
-from perfbisect.wording.verdicts import PURPOSES, sentences
+from perfbisect.wording.verdicts import PURPOSES
 
 
 def lines(view: ViewModel, event: Event, at: float) -> Iterator[str]:
@@ -119,9 +120,7 @@ def texts(view: ViewModel, event: Event) -> Iterator[str]:
             yield f"{'reason':9} {view.why or 'Nothing of the workload can be measured for it.'}"
             yield f"{'':9} {view.report_hint}"
         case HuntEnded(verdict):
-            size = view.hunt.choices if view.hunt else 0
-            said = sentences(verdict, view.commit, view.metric, view.state.system, view.qps_of, size)
-            for place, sentence in enumerate((*said, *view.state.remedy)):
+            for place, sentence in enumerate(told(view, verdict)):
                 yield f"{'' if place else 'verdict':9} {sentence}"
             if event.reason_follows:
                 yield f"{'':9} Its reason follows. Ctrl-C ends that, and the verdict stands."

@@ -9,7 +9,8 @@ from rich.text import Text
 
 from perfbisect.core.domain.events import RunFinished
 from perfbisect.core.domain.metrics import shown, shown_metric, unit
-from perfbisect.core.domain.orders import Purpose
+from perfbisect.core.domain.orders import Interval, Purpose, Step, Verdict
+from perfbisect.core.inference.hunt_state import effect_of
 from perfbisect.ui.candidates import RECENT, end_of_range, pairs, strip, table
 from perfbisect.ui.time_left import minutes_left
 from perfbisect.ui.view_model import Building, Running, ViewModel, within
@@ -63,7 +64,7 @@ def lines(view: ViewModel, width: int, height: int | None, now: float, glyphs: G
 
 def chosen(view: ViewModel) -> str:
     """What was chosen for the hunt, and why."""
-    return " ".join(filter(None, (view.state.why_metric, view.state.pairing.why if view.state.pairing else "")))
+    return " ".join(filter(None, (view.state.chosen.why, view.state.pairing.why if view.state.pairing else "")))
 
 
 def drawn(sections: list[Section], width: int, glyphs: Glyphs, *, airy: bool) -> list[Text]:
@@ -284,15 +285,23 @@ def warnings(view: ViewModel, room: int, whole: bool) -> list[Text]:
     return [Text(line, "yellow") for text in texts for line in folded(f"! {text}", room, "  ", 9 if whole else 2)]
 
 
+def told(view: ViewModel, verdict: Verdict) -> tuple[str, ...]:
+    """The verdict in sentences, and what was done so that commits build."""
+    state, usual, hunt = view.state, view.state.chosen.usual, view.hunt
+
+    def speed_of(step: Step) -> Interval | None:
+        return effect_of(state, step, usual, state.hosts, hunt.host_classes if hunt else ())
+
+    size = hunt.choices if hunt else 0
+    return *sentences(verdict, view.commit, view.metric, state.system, speed_of, size, usual), *state.remedy
+
+
 def verdict(view: ViewModel, room: int) -> list[Text]:
     """The verdict in sentences."""
     if view.state.verdict is None or view.hunt is None:
         return []
-    texts = sentences(
-        view.state.verdict, view.commit, view.hunt.metric, view.state.system, view.qps_of, view.hunt.choices
-    )
     lines: list[Text] = []
-    for place, text in enumerate((*texts, *view.state.remedy)):
+    for place, text in enumerate(told(view, view.state.verdict)):
         begin = "    " if text.startswith("  ") else ""  # of further lines
         lines += [Text(line, "" if place else "bold") for line in folded(text, room, begin, 9)]
     lines += [Text(line) for line in folded(view.why, room, "", 9)] if view.why else []

@@ -37,12 +37,11 @@ from perfbisect.core.domain.orders import (
     NotReproduced,
     Purpose,
     Several,
-    Step,
     Verdict,
     first_step,
 )
 from perfbisect.core.explain.explanation import explanation
-from perfbisect.core.inference.hunt_state import Classification, HuntState, Tested, classify, effect_of, fold, ratios
+from perfbisect.core.inference.hunt_state import Classification, HuntState, Tested, classify, fold, ratios
 from perfbisect.core.inference.observations import counted_exactly, observations, without_refused
 from perfbisect.core.inference.relative_speed import step_ratio
 from perfbisect.wording import reasons
@@ -181,10 +180,6 @@ class ViewModel:
     def ratio_title(self) -> str:
         """The name of that ratio: rQPS, rcpu/o, …"""
         return f"r{metric_title(self.metric)}"
-
-    def qps_of(self, step: Step) -> Interval | None:
-        """What a step does to QPS; None where that was not measured."""
-        return effect_of(self.state, step, "qps", self.state.hosts, self.hunt.host_classes if self.hunt else ())
 
     @property
     def metric(self) -> str:

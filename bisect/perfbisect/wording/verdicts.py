@@ -26,7 +26,8 @@ from perfbisect.wording.text import cited, listed, metric_title
 from perfbisect.wording.unnamed import DOUBTED, what_next, why
 
 CommitOf = Callable[[int], Commit]
-SpeedOf = Callable[[Step], Interval | None]  # what a step does to QPS; None where that was not measured
+# what a step does to the metric of the workload, where another was hunted; None where that was not measured
+SpeedOf = Callable[[Step], Interval | None]
 SystemOf = Callable[[int], str]  # the build system of a candidate; "" where it has none, or was not built
 
 PURPOSES = {
@@ -78,13 +79,14 @@ def sentences(
     system_of: SystemOf = lambda _: "",
     speed_of: SpeedOf | None = None,
     size: int = 0,
+    usual: str = "qps",
 ) -> tuple[str, ...]:
     """The verdict, one sentence or list entry an element; list entries begin with two spaces.
 
     ``commit_of`` gives the commit of a candidate, of which there are ``size``; ``metric`` is the name of what was measured
     ("qps", "cpu/o", …).
     """
-    teller = Teller(commit_of, metric, system_of, speed_of, size)
+    teller = Teller(commit_of, metric, system_of, speed_of, size, usual)
     match verdict:
         case Found(step):
             return tuple(teller.found(step))
@@ -123,6 +125,7 @@ class Teller:
     system_of: SystemOf
     speed_of: SpeedOf | None = None
     size: int = 0  # candidates of the range
+    usual: str = "qps"  # the metric of the workload, where another led to the culprit
 
     @property
     def what(self) -> str:
@@ -144,7 +147,7 @@ class Teller:
         yield f"{self.changed(step.ratio)}: {effect(step.ratio, self.metric)}."
         yield from self.by_host_class(step.effects)
         if self.speed_of and not is_speed(self.metric):
-            yield self.in_qps(self.speed_of(step), step.ratio)
+            yield self.in_time(self.speed_of(step), step.ratio)
         yield self.proof(step)
         yield from self.in_layouts(step)
         yield from self.build_changed(step)
@@ -153,26 +156,26 @@ class Teller:
                 f"Its prior probability was {step.prior:g} times that of an ordinary commit, because of the paths it touches."
             )
 
-    def in_qps(self, found: Interval | None, effect: Interval) -> str:
-        """What the culprit does to QPS, where another metric led to it by that effect."""
-        more = ""
+    def in_time(self, found: Interval | None, effect: Interval) -> str:
+        """What the culprit does to the metric of the workload, where another led to it by that effect."""
+        what, more, better = metric_title(self.usual), "", find_metric(self.usual).higher_is_better
         if self.metric == INSTRUCTIONS and effect.low > 1:
             adds = percent(effect.middle - 1)
             more = f"This commit adds {adds} instructions per operation; that it costs time is not shown: "
         if found is None:
-            compare = "effect on QPS was not measured; `bisect compare` of it and its parent shows it."
+            compare = f"effect on {what} was not measured; `bisect compare` of it and its parent shows it."
             return f"{more}its {compare}" if more else f"Its {compare}"
-        after = f"after it QPS is {ratio(found)} of what it was before it"
+        after = f"after it {what} is {ratio(found)} of what it was before it"
         if not found.excludes_one:
-            expected = effect.middle if find_metric(self.metric).higher_is_better else 1 / effect.middle
+            expected = effect.middle if find_metric(self.metric).higher_is_better is better else 1 / effect.middle
             if not found.low <= expected <= found.high:
-                return f"QPS does not confirm it: {after}."
+                return f"{what} does not confirm it: {after}."
             if more:
-                return f"{more}{self.changed(found, 'QPS')}, and varies too much."
-            return f"QPS varies too much to show it: {after}."
-        if found.middle > 1:
-            return f"QPS gets better nevertheless: {after}."
-        return f"QPS confirms it: {after}, {change(found.middle)}."
+                return f"{more}{self.changed(found, what)}, and varies too much."
+            return f"{what} varies too much to show it: {after}."
+        if (found.middle > 1) is better:
+            return f"{what} gets better nevertheless: {after}."
+        return f"{what} confirms it: {after}, {change(found.middle)}."
 
     def build_changed(self, step: Step) -> Iterator[str]:
         """That the commit is built in another way than those it was compared with, if it is."""

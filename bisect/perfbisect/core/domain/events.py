@@ -93,6 +93,7 @@ class MetricChosen:
 
     metric: str
     why: str  # a sentence
+    usual: str = "qps"  # what was compared before: the metric of the workload
 
 
 @dataclass(frozen=True, slots=True)

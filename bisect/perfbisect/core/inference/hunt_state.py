@@ -120,7 +120,7 @@ class HuntState:
     log: list[tuple[float, Logged]] = field(default_factory=list)  # what observations are made of, with its times
     aside: SetAside = field(default_factory=SetAside)
     remedy: tuple[str, ...] = ()  # what was done so that commits build: a sentence
-    why_metric: str = ""  # a sentence, where `--metric auto` has chosen it
+    chosen: MetricChosen = field(default_factory=lambda: MetricChosen("", ""))  # empty where nothing was changed
     pairing: PairingChosen | None = None  # where it was chosen how builds are compared
     warnings: dict[str, str] = field(default_factory=dict)  # text → advice
     belief: Belief | None = None  # about the present range
@@ -158,8 +158,8 @@ class HuntState:
         match event:
             case HuntStarted():
                 self._start(event)
-            case MetricChosen(metric, why):
-                self.why_metric, self.pairing = why, None
+            case MetricChosen(metric):
+                self.chosen, self.pairing = event, None
                 if self.started:
                     self.started = replace(self.started, metric=metric)
             case Remedied():
