@@ -55,6 +55,7 @@ FOLDER = {
 }
 SERVED = {"Makefile": "all:\n", "src/Makefile": "NAME = kv-server\n", "src/kv-benchmark.c": C_BENCH}
 BESIDE = GO | {"Makefile": "all:\n"}
+LATER = {"meson.build": "project('kv', 'c')", "Makefile": "all:\nclean_bench:\nbench-all: all\n"}
 MESON = {
     "meson.build": "project('kv', 'c')\nsubdir('perf')\n",
     "perf/meson.build": "executable('kv-perf', 'kv-perf.c')\n",
@@ -65,7 +66,7 @@ AUTOTOOLS = {
     "Makefile.am": "bin_PROGRAMS = kv\nEXTRA_PROGRAMS = \\\n  kvbench\n",
     "kvbench.c": C_BENCH,
 }
-TREES = ["cmake", "make", "meson", "autotools", "cargo", "criterion", "go", "target", "folder", "server", "beside", "python"]  # fmt: skip
+TREES = ["cmake", "make", "meson", "autotools", "cargo", "criterion", "go", "target", "folder", "server", "beside", "later", "python"]  # fmt: skip
 
 
 @pytest.fixture
@@ -110,6 +111,7 @@ def two_releases(commit: Callable[..., None], tree: Mapping[str, str]) -> None:
         (FOLDER, ["{prefix}/perf/get"], {"targets": ["-C", "perf", "get"]}, True),
         (SERVED, ["sh", "-c"], {"in_place": True, "targets": []}, True),
         (BESIDE, ["env", "-C", "{prefix}", "{prefix}/benchmarks.test"], {"artifacts": ["benchmarks.test"]}, True),
+        (LATER, ["make", "-s", "-C", "{prefix}", "bench-all"], {"system": "make", "targets": ["bench-all"]}, True),
         (PYTHON, ["env", "PYTHONPATH={prefix}", "python3", "{prefix}/benchmarks/bench_get.py"], {}, True),
     ],
     ids=TREES,

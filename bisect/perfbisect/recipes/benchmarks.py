@@ -38,7 +38,7 @@ _GO_BENCHMARK = re.compile(r"^func (Benchmark\w+)\(\w+ \*testing\.B\)", re.MULTI
 
 
 def found(systems: Iterable[str], good: Tree, bad: Tree) -> tuple[str, list[Benchmark]]:
-    """The first of these build systems with benchmarks that both ends have, and these, the best guess first."""
+    """The first of these build systems with benchmarks that both ends have, and these: the best guess first, each name once."""
     for system in systems:
         older = {each.workload.name for each in _candidates(system, good)}
         both = {each.workload.name: each for each in _candidates(system, bad)[::-1] if each.workload.name in older}
@@ -51,9 +51,11 @@ def _candidates(system: str, tree: Tree) -> list[Benchmark]:
     """What looks like a benchmark; without a build ``system``, of a tree in Python alone."""
     if not system:
         return [*_scripts(tree)] if language(tree.paths) == "Python" else []
-    candidates = [*_OF_SYSTEM[system](tree)] or [*_target(system, tree)]
+    candidates = [*_OF_SYSTEM[system](tree)]
     if system in ("cargo", "go"):
         return candidates
+    if not candidates and system != "meson":
+        return [*_target(system, tree)]
     return sorted(candidates, key=lambda each: not is_benchmark(each.workload.name))  # before others of their folders
 
 

@@ -67,7 +67,7 @@ def is_benchmark(name: str) -> bool:
 
 def in_benchmarks(path: PurePosixPath) -> bool:
     """Whether a program or a source file is called like a benchmark, or is in a folder that is."""
-    return is_benchmark(path.stem) or (path.parent.name in BENCH_FOLDERS and PLAIN.fullmatch(path.name) is not None)
+    return PLAIN.fullmatch(path.name) is not None and (is_benchmark(path.stem) or path.parent.name in BENCH_FOLDERS)
 
 
 def is_own(path: str) -> bool:
