@@ -174,7 +174,7 @@ def usual_value(usual: tuple[Sequence[RunFacts], Sequence[RunFacts]], metric: st
     if any(run.operations != 1 or not run.reported or run.reported < 0 for run in chain(*usual)):
         return 0.0
     before, after = (median(run.reported or 0.0 for run in side) for side in usual)
-    faster = math.log(after / before) * (-1 if metric == "cost" else 1)
+    faster = (math.log(after) - math.log(before)) * (-1 if metric == "cost" else 1)  # a quotient may be no number
 
     def longer(lengths: Sequence[Sequence[float]]) -> float:
         known = all(chain(*lengths))
