@@ -46,8 +46,12 @@ def test_a_hunt_without_a_reason_names_the_command_for_it(ends: tuple[str, str])
 
 
 def test_there_must_be_a_verdict_that_names_a_commit(script: Callable[[str], str]) -> None:
-    good, same, failing = script("echo rate 100"), script("echo rate 100 # the same"), script("exit 7")
+    good, same = script("echo rate 100"), script("echo rate 100 # the same")
+    slow, failing = script("echo rate 10"), script("exit 7")
     exits(1, "run", good, same, "--metric", "rate", *RUN)  # a comment takes some instructions
     assert "The verdict of hunt 1 names no commit" in exits(3, "why")
+    exits(2, "run", same, slow, *RUN, "--max-runs", "4")
+    beside = f"{slow[:10]} leads, and is not proven. To measure it beside its parent: bisect compare '{slow[:10]}^' {slow[:10]} "
+    assert beside in exits(3, "why")
     exits(4, "run", good, failing, *RUN)
-    assert "Hunt 2 has no verdict." in exits(3, "why") and "bisect resume 2" in exits(3, "why", "2")
+    assert "Hunt 3 has no verdict." in exits(3, "why") and "bisect resume 3" in exits(3, "why", "3")

@@ -37,7 +37,7 @@ from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.scenario import Scenario
 from perfbisect.simulate.world import Habits, World
 from perfbisect.wording.reasons import proof_status
-from perfbisect.wording.verdicts import sentences
+from perfbisect.wording.verdicts import Teller
 from pinned import pinned
 
 pytestmark = pytest.mark.calibration  # simulates whole hunts
@@ -208,7 +208,7 @@ def test_every_ending() -> None:
     ends = {name: of() for name, of in HUNTS.items()}
     assert {type(verdict) for verdict, _ in ends.values()} == {*get_args(Verdict)} - {Found}
     assert {one.reason for one, _ in ends.values() if isinstance(one, Inconclusive)} == set(Reason)
-    told = {name: sentences(verdict, commit_of, "qps", size=size) for name, (verdict, size) in ends.items()}
+    told = {name: Teller(commit_of, "qps", size=size).told(verdict) for name, (verdict, size) in ends.items()}
     for name, lines in told.items():
         assert lines[-1].startswith("Try next: "), name
     told |= {name: document(made).summary for name, (_, made) in PROOFS.items()}

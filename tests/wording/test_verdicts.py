@@ -25,7 +25,7 @@ from perfbisect.core.domain.orders import (
 )
 from perfbisect.core.domain.settings import Direction
 from perfbisect.wording.quantities import between, middle, ratio, slower_than
-from perfbisect.wording.verdicts import effect, exit_status, sentences
+from perfbisect.wording.verdicts import Teller, effect, exit_status
 from pinned import pinned
 
 DROP = Interval(0.698, 0.712, 0.726)
@@ -130,9 +130,8 @@ def said(told: Told) -> tuple[str, ...]:
     found = None if isinstance(told.qps, str) else told.qps
     speed_of = None if told.qps == "" else lambda _: found
     systems = SYSTEMS if told.systems else {}
-    return sentences(
-        told.verdict, commit_of, told.metric, lambda node: systems.get(node, ""), speed_of, usual=told.usual
-    )
+    system_of = dict.fromkeys(range(99), "") | systems
+    return Teller(commit_of, told.metric, system_of.__getitem__, speed_of, usual=told.usual).told(told.verdict)
 
 
 def test_every_verdict() -> None:

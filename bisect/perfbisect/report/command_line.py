@@ -18,10 +18,9 @@ def command_to_run(settings: Settings, history: Path) -> str:
 
 def command_to_compare(settings: Settings, *builds: str) -> str:
     """The `bisect compare` that measures these builds as a hunt does, on its first host."""
-    options = (words for words in _options(replace(settings, further_hosts=())) if words[0] not in OF_SEARCHES)
-    return shell_words(
-        ["bisect", "compare", *builds, *of_recipes(settings), *(word for words in options for word in words)]
-    )
+    options = _options(replace(settings, further_hosts=()))
+    how = [word for words in options if len(words) > 1 and words[0] not in OF_SEARCHES for word in words]
+    return shell_words(["bisect", "compare", *builds, *of_recipes(settings), *how])
 
 
 def of_settings(settings: Settings) -> list[str]:
@@ -37,8 +36,7 @@ NUMBERS = {  # option → its field of Policy, and the unit behind it
     "--max-time": ("max_minutes", "m"),
     "--slow-after": ("slow_after", ""),
 }
-FLAGS = ("--first-parent", "--retry-failed", "--no-remedies", "--all", "--no-explain", "--no-layouts")
-OF_SEARCHES = {"--direction", "--suspect", "--skip", *NUMBERS, *FLAGS}  # what only a search has
+OF_SEARCHES = {"--direction", "--suspect", "--skip", *NUMBERS}  # with the flags, what only a search has
 
 
 def _options(settings: Settings) -> Iterator[tuple[str, ...]]:
@@ -70,11 +68,15 @@ def _options(settings: Settings) -> Iterator[tuple[str, ...]]:
     yield from settings.flags.options
     yield from (("--patch", patch.file) for patch in settings.patches)
     yield from (("--skip", text) for text in settings.skips)
-    given = (
-        settings.first_parent, settings.retry_failed, not settings.remedies, policy.all_steps, not settings.explain,
-        not policy.layouts,
-    )  # fmt: skip
-    yield from ((flag,) for flag, is_given in zip(FLAGS, given, strict=True) if is_given)
+    flags = {
+        "--first-parent": settings.first_parent,
+        "--retry-failed": settings.retry_failed,
+        "--no-remedies": not settings.remedies,
+        "--all": policy.all_steps,
+        "--no-explain": not settings.explain,
+        "--no-layouts": not policy.layouts,
+    }
+    yield from ((flag,) for flag, given in flags.items() if given)
 
 
 def of_recipes(settings: Settings) -> list[str]:

@@ -27,7 +27,6 @@ from perfbisect.core.domain.orders import (
     NotReproduced,
     Several,
     Step,
-    Verdict,
     all_steps,
     first_step,
 )
@@ -45,7 +44,7 @@ from perfbisect.wording import reasons
 from perfbisect.wording.quantities import chance, count, slower_than
 from perfbisect.wording.text import cited, listed, printable, printable_commit
 from perfbisect.wording.unnamed import why
-from perfbisect.wording.verdicts import Teller, effect, found_so_far, sentences
+from perfbisect.wording.verdicts import Teller, effect
 
 MOST = 10  # suspects of an unfinished hunt
 
@@ -173,8 +172,8 @@ class Reader:
             settings=settings,
             hosts=state.started.hosts if state.started is not None else (),
             effects=verdict.effects if isinstance(verdict, NotReproduced | Inconclusive) else (),
-            verdict=self.sentences(verdict, hosts) if verdict else (),
-            found=() if verdict else found_so_far(state.found, self.candidate, settings.metric, state.system),
+            verdict=(*self.teller.told(verdict), *state.remedy) if verdict else (),
+            found=() if verdict else self.teller.so_far(state.found),
             cases=tuple(map(self.case, all_steps(verdict) if verdict else state.found)),
             suspects=tuple(self.suspects(searched=belief is not None)),
             unsettled=tuple(self.left_open()),
@@ -188,17 +187,16 @@ class Reader:
             pairing=state.pairing,
         )
 
-    def sentences(self, verdict: Verdict, hosts: Sequence[str]) -> tuple[str, ...]:
-        """The verdict in words."""
-        state, settings = self.state, self.settings
+    @property
+    def teller(self) -> Teller:
+        """Says what the hunt has found."""
+        state, settings, usual = self.state, self.settings, self.state.chosen.usual
+        hosts = settings.hosts if settings.further_hosts else ()
 
         def speed_of(step: Step) -> Interval | None:
-            return effect_of(state, step, state.chosen.usual, hosts, settings.prior.host_classes)
+            return effect_of(state, step, usual, hosts, settings.prior.host_classes)
 
-        told = sentences(
-            verdict, self.candidate, settings.metric, state.system, speed_of, self.listed.candidates, state.chosen.usual
-        )
-        return *told, *state.remedy
+        return Teller(self.candidate, settings.metric, state.system, speed_of, self.listed.candidates, usual)
 
     def commit(self, sha: str) -> Commit:
         """A commit as far as it is known, with texts that are safe to print."""
@@ -250,8 +248,7 @@ class Reader:
 
     def issue(self, step: Step, commit: Commit, link: str, why: str) -> Iterator[str]:
         """What a mail or an issue about a step says."""
-        settings, state = self.settings, self.state
-        teller = Teller(self.candidate, settings.metric, state.system)
+        settings, state, teller = self.settings, self.state, self.teller
         parent = self.candidate(step.parents[0]).short if step.parents else f"{commit.short}^"
         yield f"{teller.what}: {effect(step.ratio, settings.metric)} since {cited(commit)}"
         yield f"Commit: {link or commit.sha}{f', by {commit.author}' if commit.author else ''}"

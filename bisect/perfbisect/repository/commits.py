@@ -16,9 +16,8 @@ FORGES = dict.fromkeys(("github", "gitea", "forgejo", "codeberg", "git.sr.ht"), 
 FORGES |= {"gitlab": "-/commit", "bitbucket.org": "commits"}
 # https://host:port/path, ssh://user@host:port/path or user@host:path
 REMOTE = re.compile(
-    r"(?:(https?|git\+ssh|ssh|git)://(?:[^/@]*@)?|(?:[\w.-]+@)?(?=[^/:]+:[^:]*$))(?:alt)?(?:ssh\.)?"
-    r"((?:[a-z0-9-]+\.)+[a-z]+)(:\d+(?=/))?[:/]/*((?:[\w.~+-]+/)+[\w.~+-]+?)(?:\.git)?/*",
-    re.ASCII | re.IGNORECASE,
+    r"(?ai)(?:(https?|git\+ssh|ssh|git)://(?:[^/@]*@)?|(?:[\w.-]+@)?(?=[^/:]+:[^:]*$))(?:alt)?(?:ssh\.)?"
+    r"((?:[a-z0-9-]+\.)+[a-z]+)(:\d+(?=/))?[:/]/*((?:[\w.~+-]+/)+[\w.~+-]+?)(?:\.git)?/*"
 )
 LONGEST = 500  # characters of a subject or an author that are kept
 DOTS = ".."

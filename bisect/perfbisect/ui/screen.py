@@ -28,7 +28,7 @@ from perfbisect.wording.quantities import (
     slower_than,
 )
 from perfbisect.wording.text import advised, execution, printable
-from perfbisect.wording.verdicts import PHASES, sentences
+from perfbisect.wording.verdicts import PHASES, Teller
 
 SMALLEST = 5  # columns of a progress bar
 ENOUGH = 7  # lines of the table that matter more than empty lines and warnings
@@ -293,7 +293,7 @@ def told(view: ViewModel, verdict: Verdict) -> tuple[str, ...]:
         return effect_of(state, step, usual, state.hosts, hunt.host_classes if hunt else ())
 
     size = hunt.choices if hunt else 0
-    return *sentences(verdict, view.commit, view.metric, state.system, speed_of, size, usual), *state.remedy
+    return *Teller(view.commit, view.metric, state.system, speed_of, size, usual).told(verdict), *state.remedy
 
 
 def verdict(view: ViewModel, room: int) -> list[Text]:

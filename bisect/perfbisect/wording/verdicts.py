@@ -72,41 +72,6 @@ def exit_status(verdict: Verdict) -> int:
             return 2
 
 
-def sentences(
-    verdict: Verdict,
-    commit_of: CommitOf,
-    metric: str,
-    system_of: SystemOf = lambda _: "",
-    speed_of: SpeedOf | None = None,
-    size: int = 0,
-    usual: str = "qps",
-) -> tuple[str, ...]:
-    """The verdict, one sentence or list entry an element; list entries begin with two spaces.
-
-    ``commit_of`` gives the commit of a candidate, of which there are ``size``; ``metric`` is the name of what was measured
-    ("qps", "cpu/o", …).
-    """
-    teller = Teller(commit_of, metric, system_of, speed_of, size, usual)
-    match verdict:
-        case Found(step):
-            return tuple(teller.found(step))
-        case Several():
-            return tuple(teller.several(verdict))
-        case NotReproduced():
-            return tuple(teller.not_reproduced(verdict))
-        case CodePlacement():
-            return tuple(teller.code_placement(verdict))
-        case Inconclusive():
-            return tuple(teller.inconclusive(verdict))
-
-
-def found_so_far(steps: Sequence[Step], commit_of: CommitOf, metric: str, system_of: SystemOf) -> tuple[str, ...]:
-    """The changes that are proven before there is a verdict, if there are any."""
-    teller = Teller(commit_of, metric, system_of)
-    first = f"As found so far, {count(len(steps), 'change')} of {teller.what}:"
-    return (first, *teller.entries(steps)) if steps else ()
-
-
 def effect(ratio: Interval, metric: str) -> str:
     """A ratio in words; where runs were stopped, by how much at least: at least 4.9 times slower."""
     if not ratio.bound:
@@ -121,11 +86,30 @@ class Teller:
     """Says what a hunt has found of one metric."""
 
     commit_of: CommitOf
-    metric: str
-    system_of: SystemOf
+    metric: str  # what was measured: "qps", "cpu/o", …
+    system_of: SystemOf = lambda _: ""
     speed_of: SpeedOf | None = None
     size: int = 0  # candidates of the range
     usual: str = "qps"  # the metric of the workload, where another led to the culprit
+
+    def told(self, verdict: Verdict) -> tuple[str, ...]:
+        """The verdict, one sentence or list entry an element; list entries begin with two spaces."""
+        match verdict:
+            case Found(step):
+                return tuple(self.found(step))
+            case Several():
+                return tuple(self.several(verdict))
+            case NotReproduced():
+                return tuple(self.not_reproduced(verdict))
+            case CodePlacement():
+                return tuple(self.code_placement(verdict))
+            case Inconclusive():
+                return tuple(self.inconclusive(verdict))
+
+    def so_far(self, steps: Sequence[Step]) -> tuple[str, ...]:
+        """The changes that are proven before there is a verdict, if there are any."""
+        first = f"As found so far, {count(len(steps), 'change')} of {self.what}:"
+        return (first, *self.entries(steps)) if steps else ()
 
     @property
     def what(self) -> str:

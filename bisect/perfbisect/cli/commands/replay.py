@@ -54,7 +54,7 @@ def replay(hunt: int | None, history: Path | None, **rules: Any) -> int:
     from perfbisect.repository.discovery import open_repository
     from perfbisect.store.history import History
     from perfbisect.wording.quantities import chance
-    from perfbisect.wording.verdicts import exit_status, sentences
+    from perfbisect.wording.verdicts import Teller, exit_status
 
     with closing(History.open(history, read_only=True)) as store:
         number = store.latest() if hunt is None else hunt
@@ -79,14 +79,13 @@ def replay(hunt: int | None, history: Path | None, **rules: Any) -> int:
         order, culprit = decision.order, decision.belief.culprit
         if not isinstance(order, Measure):
             say(f"{runs:5} runs  verdict")
-            found = sentences(
-                order,
+            teller = Teller(
                 lambda node: describe(repository, candidates[node]),
                 settings.metric,
                 lambda node: systems.get(candidates[node], ""),
                 size=len(span.graph.candidates),
             )
-            say("\n".join(found))
+            say("\n".join(teller.told(order)))
             return exit_status(order)
         leader = int(culprit.argmax())
         alike = int((culprit > 0.99 * culprit[leader]).sum())

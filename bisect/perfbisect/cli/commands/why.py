@@ -17,7 +17,7 @@ from perfbisect.cli.options.common import (
 )
 from perfbisect.cli.options.measurement import announce_recipes, continued
 from perfbisect.cli.options.param_types import MINUTES
-from perfbisect.report.command_line import command_on
+from perfbisect.report.command_line import command_on, command_to_compare
 
 if TYPE_CHECKING:
     from perfbisect.core.domain.settings import Settings
@@ -48,7 +48,7 @@ def why(
     """Measure why the commit is slower that HUNT names (default: the latest), as far as that was not done. The verdict stands."""
     from dataclasses import replace
 
-    from perfbisect.core.domain.orders import first_step
+    from perfbisect.core.domain.orders import Inconclusive, first_step
     from perfbisect.errors import UsageError
     from perfbisect.hunt import session
     from perfbisect.hunt.sitting import verdict_of
@@ -61,11 +61,15 @@ def why(
 
     with closing(History.open(history, read_only=True)) as opened:
         number = opened.latest() if hunt is None else hunt
-        verdict = verdict_of(opened, number)
+        verdict, advice = verdict_of(opened, number), ""
+        if isinstance(verdict, Inconclusive) and len(verdict.candidates) == 1:
+            leader = opened.candidates(number)[verdict.candidates[0]][:10]
+            beside = command_to_compare(opened.settings(number), f"{leader}^", leader)
+            advice = f"{leader} leads, and is not proven. To measure it beside its parent: {beside}"
     if verdict is None:
         raise UsageError(f"Hunt {number} has no verdict.", f"Go on with: {command_on('resume', str(number), history)}")
     if first_step(verdict) is None:
-        raise UsageError(f"The verdict of hunt {number} names no commit, so nothing has a reason.")
+        raise UsageError(f"The verdict of hunt {number} names no commit, so nothing has a reason.", advice)
     outcomes = session.resume(
         number, None, history, open_view(history, view), waiting, asked, None, leasing_for, 60 * max_time
     )
