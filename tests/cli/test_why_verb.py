@@ -50,7 +50,7 @@ def test_there_must_be_a_verdict_that_names_a_commit(script: Callable[[str], str
     slow, failing = script("echo rate 10"), script("exit 7")
     exits(1, "run", good, same, "--metric", "rate", *RUN)  # a comment takes some instructions
     assert "The verdict of hunt 1 names no commit" in exits(3, "why")
-    exits(2, "run", same, slow, *RUN, "--max-runs", "4")
+    exits(2, "run", same, slow, *RUN, "--max-runs", "3")
     beside = f"{slow[:10]} leads, and is not proven. To measure it beside its parent: bisect compare '{slow[:10]}^' {slow[:10]} "
     assert beside in exits(3, "why")
     exits(4, "run", good, failing, *RUN)
