@@ -106,11 +106,11 @@ def stored() -> Iterator[tuple[History, Clone]]:
 
 
 def live(history: History) -> str:
-    """The live view in the second run of the confirmation."""
+    """The live view in the last run of the first confirmation."""
     view, at = ViewModel(), 0.0
     for at, event in Followed(history, 1).new():
         view = caught_up(view, [(at, event)])
-        if isinstance(event, RunStarted) and event.purpose is Purpose.CONFIRM and event.number == 2:
+        if isinstance(event, RunStarted) and event.purpose is Purpose.CONFIRM and event.number == event.of:
             break
     console = Console(record=True, file=StringIO(), width=COLUMNS, markup=False, emoji=False, highlight=False)
     console.print(Group(*lines(view, COLUMNS, None, at + 1)))
