@@ -273,8 +273,9 @@ def comparison_sentence(trial: Trial, rows: Sequence[Compared]) -> Iterator[str]
     names = [printable(build.name) for build in trial.request.subjects]
     if len(rows) != 1 or len(names) != 2:
         return
-    if not (only := rows[0].ratios[0]) or not only.interval:
+    if (only := rows[0].ratios[0]) is None:
         yield from unmeasured(trial, "Not compared")
+    if not only or not only.interval:  # of one round
         return
     old, new = names
     metric = trial.request.metric
@@ -328,7 +329,7 @@ def proof_sentences(trial: Trial) -> Iterator[str]:
             doubt = f"the verdict of hunt {hunt} is in doubt"
             zero = f"The interval includes 0 %: {doubt}, or later commits lose the same again."
             yield zero if high > 0 else f"It makes things worse: {doubt}."
-            yield f"Try next: {'; '.join(f'bisect compare {commit[:10]}^ {commit[:10]}' for commit in commits)}"
+            yield f"Try next: the command of `bisect show {hunt}` that compares it with its parent."
         case _:
             yield "The interval includes nothing and all."
             yield MORE
