@@ -76,6 +76,7 @@ ENOUGH = 3  # rounds of groups of counters, from which on their intervals are th
 FUNCTIONS = "functions"  # the part that reads what the commit changes
 NO_RUNS = "no runs"  # detail of an unknown cause
 THOUSANDTHS = 1000  # of a run of the parent: the operations where the output has no count of them
+MOST_OPERATIONS = 1e15  # of a run whose rate is no speed
 FIXED = 0.2  # of the change of a rate: a change of the length of runs below that says that they have a fixed length
 ABSURD = math.log(1e6)  # change of a rate from which on it is no speed
 NO_OPERATIONS = (
@@ -195,7 +196,7 @@ def done(facts: Facts, value: float, metric: str) -> Facts:
     if not value or not facts.reported:
         return facts
     faster = value / facts.reported if metric == "cost" else facts.reported / value
-    return replace(facts, operations=max(1, round(THOUSANDTHS * faster)))
+    return replace(facts, operations=max(1, round(min(THOUSANDTHS * faster, MOST_OPERATIONS))))
 
 
 def shared_error(runs: Iterable[Sequence[RunFacts]], pairs: int) -> float:
