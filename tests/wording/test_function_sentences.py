@@ -67,6 +67,7 @@ CASES = {
     "everywhere": Case(dict.fromkeys(MANY, 115), before=MANY),
     "a long name": Case({**HOT, ("main", LONG): 4000}),
     "a hostile name": Case({**HOT, ("main", "evil\x1b[2J"): 4000}),
+    "a program without symbols": Case({("@kv",): 30_000}, ("search",), before={("@kv",): 25_000}),
     "a very long name": Case({**HOT, ("main", "f" * 5000): 4000}),
 }
 

@@ -20,6 +20,7 @@ SURE = 5.0  # standard errors from which on a difference needs no word of doubt
 NAMED = 3  # functions, and groups of them, in a sentence
 LEAST = 0.005  # share of the whole cost from which on a function that the commit changes is named
 SMALL = 0.1  # share of the whole difference below which a function is not named beside others
+STRIPPED = ", which has no symbols"
 
 
 def unit_of(costs: str) -> str:
@@ -103,11 +104,11 @@ def executes(row: FunctionRow, found: Explanation, one: str, said: str) -> str:
         more += f" ({'+' if row.difference > 0 else '−'}{percent(abs(row.difference) / row.parent)})"
     why = because(row, replace(found, functions=found.counts))
     if not why and found.change_known:
-        why = ", which this commit does not change"
+        why = STRIPPED if nameless(row) else ", which this commit does not change"
     if f"{name(row)}{why}" in said:
         why = ""
     inlined = f", inlined into {quoted(row.into)}" if row.into else ""
-    return f"{name(row)}{inlined}{why}{',' if inlined or why else ''} executes {more}{as_often(row)}."
+    return f"{name(row)}{inlined}{why}{',' if inlined or why else ''} executes {more}{'' if nameless(row) else as_often(row)}."
 
 
 def as_often(row: FunctionRow) -> str:
@@ -140,9 +141,12 @@ def interval(row: FunctionRow) -> str:
 
 
 def explained_by_change(found: Explanation) -> bool:
-    """Whether a function that the commit changes, or what it calls, has a good part of what was measured by function."""
+    """Whether a function that the commit changes, or what it calls, has a good part of what was measured by function.
+
+    A binary without symbols may hide one.
+    """
     return any(
-        (own(row) or row.below) and beyond(row) and row.part >= SMALL
+        (own(row) or row.below or nameless(row)) and beyond(row) and row.part >= SMALL
         for row in (*found.functions, *waits_of(found), *found.counts)
     )
 
@@ -201,6 +205,8 @@ def place(found: Explanation, rows: Sequence[FunctionRow], kind: str) -> str:
             text = f"is in or below functions that this commit changes: {', '.join(each(row) for row in named)}"
         return f"{doubt(named)}{extent(named, found)} of the {kind} {text}."
     text = f"{doubt([first])}{extent([first], found)} of the {kind} is in {name(first)}"
+    if nameless(first):
+        return f"{text}{STRIPPED} (its functions cannot be told apart: link it without -s, and do not strip it)."
     if not found.change_known:
         return f"{text}."
     if by_commit:
@@ -224,6 +230,11 @@ def more_or_less(difference: float, found: Explanation) -> str:
 def own(row: FunctionRow) -> bool:
     """Whether the commit changes the function, or one that is inlined into it."""
     return row.changed or bool(row.inlined)
+
+
+def nameless(row: FunctionRow) -> bool:
+    """Whether it stands for all functions of a binary without symbols."""
+    return row.function == f"[{row.binary}]"
 
 
 def because(row: FunctionRow, found: Explanation) -> str:
