@@ -86,7 +86,8 @@ def look(path: Path, name: str = "", *, named: bool) -> Look | Described:
             each if "compile" in each.build else replace(each, build={"system": system, **each.build}) for each in found
         ]
     if not found:
-        words = ["bisect", "run", *(_revision(end, range_) for end in (range_.good, range_.bad))]
+        ends = [_revision(end, range_) for end in (range_.good, range_.bad)]
+        words = ["bisect", "run", *(ends if range_.patterns else ("GOOD", "BAD"))]
         raise UsageError(
             f"No benchmark was found that both {range_.good} and {range_.bad} have"
             f" ({f'built by {default}' if default else nothing_found()}). Looked for: {LOOKED_FOR}.",

@@ -169,7 +169,8 @@ def of_case(story: Story, place: int, draw: Draw | None) -> Iterator[Section]:
     commit = case.commit
     about = (
         ("commit", commit.sha),
-        ("author", ", ".join(filter(None, (commit.author, commit.date)))),
+        ("author", commit.author),
+        ("committed", commit.date),
         ("subject", commit.subject),
         ("link", case.link),
         ("parents", ", ".join(f"{parent.short}  {parent.subject}" for parent in case.parents)),

@@ -102,7 +102,10 @@ def latest_unfinished(given: Path | None) -> int | str:
     with closing(History.open(given)) as opened:
         known = [(one.id, one) for one in opened.hunts()] + [(int(one.id[1:]), one) for one in opened.trials()]
         left = [(number, one.id) for number, one in known if one.state in UNFINISHED and not one.origin]
-        return max(left)[1] if left else opened.latest()
+        if left:
+            return max(left)[1]
+        note("No session is unfinished: the latest hunt goes on with its reason, if anything of it is missing.")
+        return opened.latest()
 
 
 def unfinished_together(hunt: int | str, given: Path | None) -> "Batch | None":

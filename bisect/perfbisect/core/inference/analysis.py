@@ -139,7 +139,7 @@ def warnings(levels: Levels, behaviour: Behaviour, several: float) -> tuple[str,
     if behaviour.outliers > max(1, 0.03 * len(behaviour.weight)):
         found.append(f"{behaviour.outliers} readings are far from the others of their build and hardly count")
     if several > 0.9:
-        found.append("there is more than one change in the range; the largest is hunted first")
+        found.append("there is more than one change in the range; the largest is hunted first (--all: every one)")
     return tuple(found)
 
 
