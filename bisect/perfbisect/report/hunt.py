@@ -169,8 +169,7 @@ def of_case(story: Story, place: int, draw: Draw | None) -> Iterator[Section]:
     commit = case.commit
     about = (
         ("commit", commit.sha),
-        ("author", commit.author),
-        ("committed", commit.date),
+        ("author", ", ".join(filter(None, (commit.author, commit.date)))),
         ("subject", commit.subject),
         ("link", case.link),
         ("parents", ", ".join(f"{parent.short}  {parent.subject}" for parent in case.parents)),
