@@ -109,6 +109,16 @@ def test_runs_in_turns_say_nothing_of_a_hunt_in_rounds() -> None:
     assert isinstance(one, Found)
 
 
+def test_until_the_way_is_chosen_turns_promise_nothing() -> None:
+    """They do not lead to another metric, nor to a warning: rounds may show at once what they do not."""
+    for seed in range(6):
+        seen = hunt(World(LINE, {26: -0.05}, SHARED, seed=seed), AUTO).observations
+        of_ends = [decide(LINE, seen[:number], AUTO) for number in range(2, len(seen))]
+        undecided = [each for each in of_ends if each.ways is None and isinstance(each.order, Measure)]
+        assert undecided
+        assert not any(each.evidence for each in undecided)
+
+
 def test_a_budget_counts_both_runs_of_a_round() -> None:
     outcome = hunt(World(LINE, {26: -0.05}, SHARED, seed=2), replace(TOGETHER, max_runs=21))
     assert len(rounds(outcome.observations)) == 10

@@ -78,7 +78,7 @@ def with_pairing(hunt: Hunt, now: Situation) -> Proposal:
         together = len(beside) < ROUNDS and not ways.doubtful
         plan = tuple(Share(end, ROUNDS if together else MORE) for end in (now.bad, 0))
         order = Measure(plan, Purpose.ENDS, now.fleet.free_host, together=together)
-        return afforded(replace(decision, order=order), now)
+        return afforded(replace(decision, order=order, evidence=()), now)  # turns may not be what is searched by
     decision = _by_rounds(hunt, _in_rounds(now, turns, by_cpu=ways.by_cpu)) if ways.together else hunt(turns)
     return replace(decision, ways=decision.ways or ways)
 
