@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from perfbisect.recipes.proposal import Tree, is_unread
 from program import HUNT, bisect_until, exits, rows
 
 pytestmark = pytest.mark.tools
@@ -88,7 +89,7 @@ def test_what_the_hunt_left_out_does_not_matter(script: Script) -> None:
     assert f"Reverting {culprit[:10]}" in exits(0, "prove", "--visits", "3", "--runs", "1")
 
 
-def test_a_culprit_that_conflicts_is_left_to_the_user(script: Script) -> None:
+def test_a_culprit_that_conflicts_is_left_to_the_user(script: Script, tmp_path: Path) -> None:
     good = script(program("100"))
     culprit = script(program("50"))
     bad = script(program("51"))
@@ -96,6 +97,24 @@ def test_a_culprit_that_conflicts_is_left_to_the_user(script: Script) -> None:
     told = exits(2, "prove", "1")
     assert f"{culprit[:10]} does not revert cleanly: conflicts in run.sh." in told
     assert f"git revert {culprit[:10]}" in told
+    assert f"compare: bisect compare {good} {bad} reverted --builder script --workload one --host" in told
+    assert f" --repo {tmp_path / 'repo'} " in told
+
+
+def test_a_conflict_in_prose_that_no_build_reads_prevents_nothing(script: Script, tmp_path: Path) -> None:
+    def commit(factor: str, news: str) -> str:
+        for name in ("CHANGELOG.md", "NEWS"):
+            (tmp_path / "repo" / name).write_text(f"{news}\n")
+        return script(program(factor, "100"))
+
+    good, culprit, bad = commit("100", "1"), commit("50", "2"), commit("50", "3")
+    exits(0, "run", good, bad, *HUNT)
+    told = exits(0, "prove", "1", "--visits", "3", "--runs", "1")
+    assert "whose conflicts are left as bad has them: CHANGELOG.md, NEWS" in told
+    read = Tree(frozenset({"NEWS", "a.md", "b.md"}), {"CMakeLists.txt": "file(READ NEWS v)\nfile(READ b.md t)"})
+    assert not is_unread(read, "NEWS", "") and not is_unread(read, "b.md", "")
+    assert is_unread(read, "a.md", "./bench") and not is_unread(read, "a.md", "./bench a.md")
+    assert f"Reverting {culprit[:10]} on {bad} regains" in told
 
 
 def test_hunts_without_a_culprit_have_nothing_to_revert(script: Script) -> None:

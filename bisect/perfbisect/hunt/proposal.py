@@ -26,7 +26,7 @@ from perfbisect.recipes.workload import load_workloads
 from perfbisect.repository.commits import resolve, tags_of
 from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.git import Repository, configured, git
-from perfbisect.repository.objects import lines_with, listing, texts_in
+from perfbisect.repository.objects import Listing, lines_with, listing, texts_in
 from perfbisect.repository.releases import Range, latest_range
 from perfbisect.wording.text import shell_words
 
@@ -69,12 +69,7 @@ def look(path: Path, name: str = "", *, named: bool) -> Look | Described:
     range_ = latest_range(repo)
     ends = [resolve(repo, revision, range_.patterns) for revision in (range_.good, range_.bad)]
     listings = [listing(repo, commit) for commit in ends]
-    trees = []
-    for commit, each in zip(ends, listings, strict=True):
-        paths = frozenset(each.files)
-        embedding = lines_with(repo, commit, EMBEDDING, ("*.rs", "*.go"))
-        trees.append(Tree(paths, texts_in(repo, each, to_read(paths)), embedding))
-    good, bad = trees
+    good, bad = trees = [tree_of(repo, commit, each) for commit, each in zip(ends, listings, strict=True)]
     if not name and (described := _described(repo, url, bad, range_)):
         return described
     title = _usable(name or _name_of(repo, url), given=bool(name))
@@ -97,6 +92,12 @@ def look(path: Path, name: str = "", *, named: bool) -> Look | Described:
         title, range_.bad, system, _public(url), range_.patterns, _version(repo, ends), ignored(good, bad), found[0]
     )
     return Look(repo, range_, len(bad.paths), language(bad.paths), listings[1].submodules, proposal, found)
+
+
+def tree_of(repo: Repository, commit: str, listed: Listing) -> Tree:
+    """The tree of a commit, and of its files what a proposal needs."""
+    paths = frozenset(listed.files)
+    return Tree(paths, texts_in(repo, listed, to_read(paths)), lines_with(repo, commit, EMBEDDING, ("*.rs", "*.go")))
 
 
 def _described(repo: Repository, url: str, tree: Tree, range_: Range) -> Described | None:

@@ -125,6 +125,19 @@ def ignored(good: Tree, bad: Tree) -> list[str]:
     return [pattern for pattern in _of(bad) if pattern in of_good or not _has(good, pattern)]
 
 
+# What tells users what is new; as names, for automake wants some of them to be there.
+_NEWS = re.compile(r"(?:changes|changelog|news|history|release-?notes)(?:\.txt)?", re.IGNORECASE)
+
+
+def is_unread(tree: Tree, path: str, commands: str) -> bool:
+    """Whether a file of the tree is prose that neither its build files nor these commands name."""
+    alone = Tree(frozenset({path}), {})
+    named = f"{_named(tree)}\n{commands}"
+    is_news = _NEWS.fullmatch(PurePosixPath(path).name) is not None
+    is_prose = is_news or any(_has(alone, pattern) for pattern in _of(tree))
+    return is_prose and not any(_mentions(named if is_news else commands, part) for part in PurePosixPath(path).parts)
+
+
 def _has(tree: Tree, pattern: str) -> bool:
     folder, suffix = pattern.removesuffix("**"), pattern.removeprefix("**/*")
     if folder != pattern:
@@ -132,10 +145,15 @@ def _has(tree: Tree, pattern: str) -> bool:
     return any(path.endswith(suffix) for path in tree.paths) if suffix != pattern else pattern in tree.paths
 
 
-def _of(tree: Tree) -> list[str]:
+def _named(tree: Tree) -> str:
+    """All that may name a file that a build needs."""
     generated = {"configure"} if {"configure.ac", "configure.in"} & tree.paths else set()
     read = (text for path, text in tree.texts.items() if path not in generated and is_build_file(path))
-    named = "\n".join((*read, tree.embedding))
+    return "\n".join((*read, tree.embedding))
+
+
+def _of(tree: Tree) -> list[str]:
+    named = _named(tree)
     folders = {path.partition("/")[0] for path in tree.paths if "/" in path}
     found = [f"{name}/**" for name in _FOLDERS if name in folders and _is_free(tree, name, named)]
     for suffix in _PROSE:

@@ -5,7 +5,7 @@ reference and no file. The index holds the whole tree, and the work tree is empt
 for unchanged, and so writes only those that a revert touches.
 
 Paths that a recipe ignores cannot change the speed. They stay as they are, so that a conflict in documentation or in
-tests prevents nothing.
+tests prevents nothing. Nor does one in a file that no build reads: the tip's version of that file stays.
 
 Nor does a conflict in which both sides changed lines that touch, but not the same lines. git merges two changes of a file
 only if unchanged lines lie between them. A revert meets that often: later commits added their functions right behind those
@@ -19,7 +19,7 @@ git takes no patch that needs a guess: its lines must be there, though other lin
 import base64
 import re
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -58,14 +58,19 @@ class Reverted:
     commit: str  # full hash
     merges: tuple[str, ...]  # of the commits, those that are merges: reverted relative to their first parent
     beside: tuple[str, ...]  # paths in which lines of later commits touch the reverted ones
+    kept: tuple[str, ...]  # paths with a conflict that stay as they are in the tip
 
 
 @contextmanager
-def reverted(repo: Repository, tip: str, commits: Sequence[str], ignore: Sequence[str]) -> Iterator[Reverted]:
+def reverted(
+    repo: Repository, tip: str, commits: Sequence[str], ignore: Sequence[str],
+    unread: Callable[[str], bool] = lambda path: False, compare: str = "bisect compare GOOD BAD reverted",
+) -> Iterator[Reverted]:  # fmt: skip
     """``tip`` without what ``commits`` (full hashes, newest first) changed; of a merge, relative to its first parent.
 
-    The same arguments always give the same commit. Raises NotReverted for conflicts in paths that ``ignore``, a recipe's
-    glob patterns, does not match, and where the result equals ``tip`` in these; EnvironmentFailure when git fails.
+    The same arguments always give the same commit. Raises NotReverted for conflicts in paths that neither ``ignore``, a
+    recipe's glob patterns, matches nor ``unread`` is true of, with the command to ``compare`` a revert by hand, and where
+    the result equals ``tip`` in these; EnvironmentFailure when git fails.
     """
     with borrowed(repo) as bare:
         ask = Temporary(bare)
@@ -73,11 +78,21 @@ def reverted(repo: Repository, tip: str, commits: Sequence[str], ignore: Sequenc
         whole = tree = ask.git("rev-parse", f"{tip}^{{tree}}").strip()
         merges: list[str] = []
         beside: set[str] = set()
+        kept: set[str] = set()
         for commit in commits:
             is_merge = len(ask.git("rev-list", "--max-count=1", "--parents", commit).split()) > 2
             merges += [commit] if is_merge else []
-            tree, paths = _without(bare, tree, commit, ignore, merge=is_merge)
-            beside.update(map(printable, paths))
+            mainline = ["--mainline", "1"] if is_merge else []
+            tree, touching, stay, left = _without(bare, tree, [*mainline, commit], ignore, unread)
+            if left := [*map(printable, left)]:
+                shown = f"{', '.join(left[:_SHOWN])}{f' and {len(left) - _SHOWN} more' if len(left) > _SHOWN else ''}"
+                raise NotReverted(
+                    f"{commit[:10]} does not revert cleanly: conflicts in {shown}.",
+                    f"Revert it by hand (git switch -c reverted {tip[:10]}; git revert {commit[:10]}), commit, and"
+                    f" compare: {compare}",
+                )
+            beside.update(map(printable, touching))
+            kept.update(map(printable, stay))
         if tree == whole:
             raise NotReverted(
                 f"Reverting {_short(commits)} changes nothing in {tip[:10]}.",
@@ -85,30 +100,34 @@ def reverted(repo: Repository, tip: str, commits: Sequence[str], ignore: Sequenc
             )
         message = f"Revert {_short(commits)}\n\nThis is {tip} without {', '.join(commits)}.\n"
         made = ask.git("commit-tree", "-p", tip, tree, stdin=message).strip()
-        yield Reverted(replace(repo, objects=bare / "objects"), made, tuple(merges), tuple(sorted(beside)))
+        of_user = replace(repo, objects=bare / "objects")
+        yield Reverted(of_user, made, tuple(merges), tuple(sorted(beside)), tuple(sorted(kept)))
 
 
-def _without(bare: Path, tree: str, commit: str, ignore: Sequence[str], *, merge: bool) -> tuple[str, list[str]]:
-    """The hash of ``tree`` without the change of one commit, and the paths in which touching lines were settled."""
+def _without(
+    bare: Path, tree: str, what: Sequence[str], ignore: Sequence[str], unread: Callable[[str], bool]
+) -> tuple[str, list[str], list[str], list[str]]:
+    """The hash of ``tree`` without ``what`` git reverts, and the paths with a conflict: those in which touching lines
+    were settled, those that stay as they are, and others, which leave no tree.
+    """
     with TemporaryDirectory(prefix="revert-", dir=bare) as folder:
         ask = Temporary(bare, Path(folder))
         ask.git("read-tree", tree)
-        relative_to = ["--mainline", "1"] if merge else []
-        done = ask.run("revert", "--no-commit", *relative_to, commit)
-        if done.returncode and not (done.returncode == _CONFLICT and ask.unmerged()):
-            raise failure(f"{commit[:10]} cannot be reverted", done.stderr)
+        done = ask.run("revert", "--no-commit", *what)
+        before = ask.unmerged()
+        if done.returncode and not (done.returncode == _CONFLICT and before):
+            raise failure(f"{what[-1][:10]} cannot be reverted", done.stderr)
         if ignore:
             ask.run("reset", "-q", tree, "--", *(f":(top,glob){pattern}" for pattern in ignore))
         conflicts = ask.unmerged()
         beside = [path for path, stages in conflicts.items() if ask.settle(path, stages)]
-        if left := [printable(path) for path in conflicts if path not in beside]:
-            shown = f"{', '.join(left[:_SHOWN])}{f' and {len(left) - _SHOWN} more' if len(left) > _SHOWN else ''}"
-            raise NotReverted(
-                f"{commit[:10]} does not revert cleanly: conflicts in {shown}.",
-                f"Revert it in a clone by hand (git revert {commit[:10]}), commit, and compare:"
-                " bisect compare GOOD BAD REVERTED",
-            )
-        return ask.git("write-tree", "--missing-ok").strip(), beside
+        stay = [path for path in conflicts if path not in beside and unread(path)]
+        if stay:
+            ask.run("reset", "-q", tree, "--", *(f":(top,literal){path}" for path in stay))
+        left = [path for path in conflicts if path not in (*beside, *stay)]
+        stay += [path for path in before if path not in conflicts]
+        made = "" if left else ask.git("write-tree", "--missing-ok").strip()
+        return made, beside, stay, left
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,19 +7,23 @@ else is as in the hunt, so that its builds are found again.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from perfbisect.core.domain.orders import Inconclusive, Verdict, named_steps
 from perfbisect.core.domain.settings import Reverts, Settings, TrialBuild, TrialType
 from perfbisect.errors import UsageError
 from perfbisect.host.lock import WaitCallback
+from perfbisect.hunt.proposal import tree_of
 from perfbisect.hunt.sitting import refuse_imported, verdict_of
 from perfbisect.hunt.trials.setup import TrialSetup
+from perfbisect.recipes.proposal import is_unread
 from perfbisect.recipes.requested import load_requested
-from perfbisect.report.command_line import command_on
+from perfbisect.report.command_line import command_on, command_to_compare
 from perfbisect.repository.commits import look_up
 from perfbisect.repository.derived import reverted
 from perfbisect.repository.discovery import open_repository
+from perfbisect.repository.objects import listing
 from perfbisect.store.batches import batch_together
 from perfbisect.store.history import History
 from perfbisect.wording.quantities import count
@@ -86,15 +90,23 @@ def proof_setup(
             f"{settings.repository} has no commit {absent[0][:10]} any more, which hunt {claim.reverts.hunt} measured.",
             "Fetch it there, or begin a new hunt with: bisect run",
         )
-    with reverted(repository, settings.bad_commit, commits, builder.ignore) as made:
+    bad = settings.bad_commit
+    tree = cache(lambda: tree_of(repository, bad, listing(repository, bad)))
+    commands = f"{builder.build} {workload.command} {workload.prepare_commands}"
+    compare = command_to_compare(settings, settings.good, settings.bad, "reverted")
+    with reverted(
+        repository, bad, commits, builder.ignore, lambda path: is_unread(tree(), path, commands), compare
+    ) as made:
         for merge in made.merges:
             say(f"{merge[:10]} is a merge: it is reverted relative to its first parent")
         if made.beside:
             say(f"lines that later commits put right beside the reverted ones stay: {', '.join(made.beside)}")
+        if made.kept:
+            say(f"no build reads these files, whose conflicts are left as bad has them: {', '.join(made.kept)}")
         names = ", ".join(commit[:10] for commit in commits)
         builds = (
             TrialBuild(settings.good, settings.good_commit),
-            TrialBuild(settings.bad, settings.bad_commit),
+            TrialBuild(settings.bad, bad),
             TrialBuild(f"{settings.bad} without {names}", made.commit),
         )
         yield TrialSetup.make(
