@@ -24,6 +24,7 @@ COMMITS, CULPRIT = 5, 2
 PROGRAM = r"""
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 static inline unsigned mix(unsigned h)
 {
@@ -53,7 +54,8 @@ int main(int count, char **words)
 		row[i % 40] += i;
 		sum += insert(row);
 	}
-	printf("%u\n", sum);
+	double ms = 1e3 * clock() / CLOCKS_PER_SEC;
+	printf(ms < 200 ? "%u in %.3f ms\n" : "%u in %.3f s\n", sum, ms < 200 ? ms : ms / 1e3);
 	return 0;
 }
 """
@@ -87,9 +89,12 @@ def test_debug_lines_tell_an_inlined_function_apart(git: Repo, tmp_path: Path) -
     assert "waits" not in case["why"]
 
 
-def test_more_calls_and_longer_ones_are_told_apart(git: Repo, tmp_path: Path) -> None:
-    """By a run, in a hunt by time."""
-    case = reason(git, tmp_path / "h.db", OFTENER, "-O2", "./bench 300000")
+@pytest.mark.parametrize(
+    "asked", [(), ("--cost", r"in ([0-9.]+) ms")], ids=["time", "a cost in another unit while counted"]
+)
+def test_more_calls_and_longer_ones_are_told_apart(git: Repo, tmp_path: Path, asked: tuple[str, ...]) -> None:
+    """By a run, in a hunt by time, and by a cost that is not printed where the program is as slow as under valgrind."""
+    case = reason(git, tmp_path / "h.db", OFTENER, "-O2", "./bench 300000", *asked)
     assert "`hash`, called below `insert`, which this commit changes" in case["why"]
     assert re.search(
         r"`hash`[^.]* executes [0-9,]+ more instructions a run \(\+9[0-9] %\), called 2\.0 times", case["why"]

@@ -58,7 +58,10 @@ def sentences(found: Explanation) -> tuple[str, ...]:
     if main and not (main[0].rows or main[0].detail) and functions.explained_by_change(found):
         main = []  # profiles say why
     also = [f"In part also: {', '.join(further)}."] if further else []
-    first = [sentence(each, "more calls" if functions.by_calls(found) else "code bloat") for each in main[:1]]
+    bloat = "more calls" if functions.by_calls(found) else "code bloat"
+    failed = next((each for each in found.missing if each.startswith("instructions: ")), "")
+    failed = printable(failed.removeprefix("instructions: ").partition(". ")[0])
+    first = [sentence(each, bloat, failed) for each in main[:1]]
     return (*plans, *first, *also, *functions.sentences(found), *nowhere(found))
 
 
@@ -107,8 +110,11 @@ def what_helps(found: Explanation, command: str, *, studied: bool) -> str:
     return f"No function is known to be the reason ({why}): measure it with `{command}`."
 
 
-def sentence(evidence: Evidence, bloat: str = "") -> str:
-    """One class, with its numbers and how sure it is; ``bloat`` is what more instructions are called."""
+def sentence(evidence: Evidence, bloat: str = "", failed: str = "") -> str:
+    """One class, with its numbers and how sure it is; ``bloat`` is what more instructions are called.
+
+    ``failed`` says why a host that may count instructions has counted none.
+    """
     if evidence.cause is Cause.PLAN:
         return "A statement is executed in another way: its plan differs between the two."
     if not evidence.rows:
@@ -135,7 +141,8 @@ def sentence(evidence: Evidence, bloat: str = "") -> str:
             same = "the same instructions are executed in other time"
             text = f"The placement of its code may be the only difference: {same} ({row.name} {size}){with_it}"
         case _:
-            unknown = "this host has no instruction counts, so more code and slower memory cannot be separated"
+            why = f"its instructions were not counted ({failed})" if failed else "this host has no instruction counts"
+            unknown = f"{why}, so more code and slower memory cannot be separated"
             text = (
                 f"CPU time per operation is {size}, so most of it goes into computing and not into waiting; {unknown}"
             )

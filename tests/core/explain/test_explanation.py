@@ -111,6 +111,15 @@ def test_without_instruction_counts_cpu_time_still_tells_computing_from_waiting(
     assert found.missing == (NO_COUNTERS,)
 
 
+def test_why_instructions_were_not_counted_is_said() -> None:
+    few = {"task-clock": 9_600.0, "context-switches": 1e5}
+    failed = Unexplained("instructions", "run: it ended with status 1: no room. Try more")
+    found = explanation([failed], "p", "c", ([run(counters=few)], [run(100_000, few)]))
+    [said] = sentences(found)
+    assert "its instructions were not counted (run: it ended with status 1: no room), so more code and" in said
+    assert found.missing == (f"instructions: {failed.reason}",), "the host counts them, as far as is known"
+
+
 def timed_and_counted(cpu: float, instructions: float) -> Explanation:
     """Of a host without counters: runs of the search, which time two builds, and one exact count of each."""
     events = [
@@ -348,6 +357,29 @@ def test_few_rounds_are_joined_by_the_runs_of_the_search(rounds: int) -> None:
     usual = [run()] * 6, [noisy(140_000, wobble, instructions=1.42) for wobble in (0.01, -0.01) * 3]
     rows = {row.name: row for row in explanation(events, "p", "c", usual).counters}
     assert rows["instructions/o"].rounds == (6 if rounds < 3 else 3)
+
+
+@pytest.mark.parametrize(("searched", "later"), [(0.01, 0.1), (0.1, 0.01)])
+def test_measuring_more_makes_no_reason_worse(searched: float, later: float) -> None:
+    """Of a counter in the runs of the search and in later ones the more precise interval is taken."""
+
+    def runs(wobble: float, rounds: int, marked: float = 1.0) -> tuple[list[RunFacts], list[RunFacts]]:
+        factors = [1.11 * (1 + wobble * (-1) ** number) for number in range(rounds)]
+        slow = [replace(changed(200_000, task_clock=each), running={"cycles": marked}) for each in factors]
+        return [run()] * rounds, slow
+
+    usual, again = runs(searched, 12, marked=0.6), runs(later, 6)
+    events = [
+        Counted(node, replace(facts, commit=commit), "software")
+        for node, commit in enumerate("pc")
+        for facts in again[node]
+    ]
+    both, alone = (explanation(events, "p", "c", each) for each in (usual, ([], [])))
+    before = explanation([], "p", "c", usual)
+    [found, first, second] = ({row.name: row for row in each.counters} for each in (both, before, alone))
+    assert found["cpu/o"] == (first if searched < later else second)["cpu/o"]
+    assert found["cpu/o"].moved, "as without the worse of the two"
+    assert found["cycles/o"] == second["cycles/o"], "that perf has not extrapolated"
 
 
 def test_a_pair_is_made_of_the_same_round_of_the_same_group() -> None:

@@ -18,7 +18,7 @@ that of the cycles.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from statistics import fmean, median, stdev
@@ -66,6 +66,11 @@ class CounterRow:
     def moved(self) -> bool:
         """Whether the interval excludes no change."""
         return self.ratio.excludes_one
+
+    @property
+    def width(self) -> float:
+        """How imprecise it is: the length of its interval in log units, of one that was extrapolated as many times longer."""
+        return math.log(self.ratio.high / self.ratio.low) / self.share if self.ratio.low else math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,10 +255,17 @@ READINGS = (
 )
 
 
-def counter_rows(parent: Runs, culprit: Runs) -> tuple[CounterRow, ...]:
-    """The ratios that both builds have, those first that moved furthest beyond their noise."""
+def counter_rows(parent: Runs, culprit: Runs, others: Iterable[CounterRow] = ()) -> tuple[CounterRow, ...]:
+    """The ratios that both builds have, those first that moved furthest beyond their noise.
+
+    ``others`` are rows from other runs of the two. Of a counter in both, the more precise row is taken (``width``), so
+    that measuring more never makes a reason worse.
+    """
     rows = [row for reading in READINGS if (row := counter_row(reading, parent, culprit))]
-    return tuple(sorted(rows, key=lambda row: round(row.beyond, 6), reverse=True))
+    best: dict[str, CounterRow] = {}
+    for row in (*others, *rows):
+        best[row.name] = min(best.get(row.name, row), row, key=lambda each: each.width)
+    return tuple(sorted(best.values(), key=lambda row: round(row.beyond, 6), reverse=True))
 
 
 def counter_row(reading: Metric, parent: Runs, culprit: Runs) -> CounterRow | None:

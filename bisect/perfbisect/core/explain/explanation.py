@@ -72,7 +72,7 @@ def different_plans(parent: Iterable[PlanFacts], culprit: Iterable[PlanFacts]) -
     )
 
 
-ENOUGH = 3  # rounds of groups of counters, from which on their intervals are those of the table
+ENOUGH = 3  # rounds of groups of counters, from which on they have intervals of their own
 FUNCTIONS = "functions"  # the part that reads what the commit changes
 NO_RUNS = "no runs"  # detail of an unknown cause
 THOUSANDTHS = 1000  # of a run of the parent: the operations where the output has no count of them
@@ -98,9 +98,10 @@ def explanation(
 ) -> Explanation:
     """Why ``culprit`` differs from ``parent`` (full hashes).
 
-    ``usual`` are the runs of both, parent first, in the search: counters are taken from these, too, where the hunt had not
-    the time for enough runs of the explanation, and exact counts always: they are what the hunt went by. ``step`` is that of
-    the verdict on ``metric``, which is explained.
+    ``usual`` are the runs of both, parent first, in the search. Of a counter in these and in the runs of the explanation
+    the more precise interval is taken (``counter_rows``); the latter are joined by the former where they are few. Exact
+    counts are always those of the search: they are what the hunt went by. ``step`` is that of the verdict on ``metric``,
+    which is explained.
     """
     value = usual_value(usual, metric)
     usual = [done(facts, value, metric) for facts in usual[0]], [done(facts, value, metric) for facts in usual[1]]
@@ -121,9 +122,10 @@ def explanation(
     ]
     plans = different_plans(*([facts for facts in planned if facts.commit == commit] for commit in (parent, culprit)))
     both = [[facts for facts in recorded if facts.commit == commit] for commit in (parent, culprit)]
-    hunted = counter_rows({"": usual[0]}, {"": usual[1]}) if any(run.counted for run in usual[0]) else ()
+    searched = counter_rows({"": usual[0]}, {"": usual[1]})
+    hunted = searched if any(run.counted for run in usual[0]) else ()
     names = {row.name for row in hunted}
-    counters = (*hunted, *(row for row in counter_rows(before, after) if row.name not in names))
+    counters = (*hunted, *(row for row in counter_rows(before, after, searched) if row.name not in names))
     profiles, seen = comparable(*both), functions_in(chain(*both))
     change = change_of(events, parent, culprit)
     functions = function_rows(*profiles, change, seen)
@@ -134,8 +136,10 @@ def explanation(
     counts = count_rows(*of_counts, change)
     if not (counters or plans or functions or counts):
         return unknown(parent, culprit, NO_RUNS)
-    missing = [f"{event.part}: {event.reason}" for event in not_done(events, parent, culprit)]
-    if counters and not any(row.name == "instructions/o" for row in counters):
+    failed = not_done(events, parent, culprit)
+    missing = [f"{event.part}: {event.reason}" for event in failed]
+    countable = any(each.part == "instructions" for each in failed)  # why they were not is said then
+    if counters and not countable and not any(row.name == "instructions/o" for row in counters):
         missing.append(NO_COUNTERS)
     if (functions or counts) and change and change.note:
         missing.append(change.note)

@@ -103,7 +103,8 @@ class CountedRunner(Study):
         Where it is not known ``of`` how many, the length is looked for.
         """
         yield ExecutionStarted(candidate, number, of, events)
-        workload = self.context.workload
+        # What counts makes a program many times slower, which may print its time otherwise: only operations are needed.
+        workload = msgspec.structs.replace(self.context.workload, rate="", cost="", latencies={})
         context = replace(self.context, workload=counting.of_length(workload, events) if events else workload)
         with begin(context, system, candidate, dataset) as opened:
             facts = yield from run(opened)
