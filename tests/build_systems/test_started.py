@@ -18,7 +18,7 @@ from perfbisect.core.domain.settings import Quick, Settings
 from perfbisect.errors import BuildFailed, EndFailed, UsageError
 from perfbisect.lab.host_lab import HostLab
 from perfbisect.recipes.builder import Build, Builder, Server, Variant
-from perfbisect.recipes.requested import program_of, requested_builder, words
+from perfbisect.recipes.requested import load_requested, program_of, requested_builder, words
 from repos import Files, Repo
 from sharing import Yard
 
@@ -258,6 +258,22 @@ def test_an_end_whose_program_starts_another_says_how_to_have_both(yard: Yard) -
         measure(lab(yard, [sha, sha], is_range=True), Share(0, 1))
     assert "only bench was built, and starts others: name these with --program PATH" in failure.value.advice
     assert runs(measure(lab(yard, [sha, sha], "part", is_range=True), Share(0, 1)))
+
+
+@pytest.mark.parametrize("run", ["./md2html big.md", "md2html big.md", "build/md2html/md2html ../big.md"])
+def test_an_end_whose_program_does_not_start_says_where_the_build_made_it(yard: Yard, run: str) -> None:
+    if shutil.which("ninja") is None:
+        pytest.skip("ninja is not installed")
+    main = '#include <stdio.h>\nint main(int n, char **v) { if (fopen(v[1], "r")) return 0; perror(v[1]); return 1; }\n'
+    top = "cmake_minimum_required(VERSION 3.10)\nproject(tool C)\nadd_subdirectory(md2html)\n"
+    files = {"CMakeLists.txt": top, "md2html/CMakeLists.txt": "add_executable(md2html a.c)\n", "md2html/a.c": main}
+    sha = commit(yard, files)
+    settings = Settings("a", "b", str(yard.git.path), "", "", "here", quick=Quick(run, ()), system="cmake")
+    with pytest.raises(EndFailed) as failure:
+        measure(lab_of(yard.host, *load_requested(settings), yard.git.path, (sha, sha)), Share(0, 1))
+    made = " The build made build/md2html/md2html: --run 'build/md2html/md2html big.md'"
+    is_absent_input = "../big.md" in run
+    assert failure.value.advice.partition("/stdout.")[2] == ("" if is_absent_input else made), failure.value
 
 
 def lab(yard: Yard, commits: Sequence[str], *programs: str, is_range: bool) -> HostLab:

@@ -134,16 +134,11 @@ LOSSES = 3  # in a row: so often work that was lost with its host is repeated
 class RetryPolicy:
     """Decides for the candidates of one lab."""
 
-    def __init__(self, host: Host, candidates: Candidates, workload: str = "", built: Sequence[str] = ()) -> None:
-        """The work is done on ``host``; without a ``workload`` it builds. Asks for its present boot.
-
-        ``built`` are the programs of a tree that were, where perhaps nothing else was.
-        """
+    def __init__(self, host: Host, candidates: Candidates, workload: str = "") -> None:
+        """The work is done on ``host``; without a ``workload`` it builds. Asks for its present boot."""
         self.host = host
         self.candidates = candidates
         self.workload = workload
-        only = f" Perhaps only {', '.join(built)} was built, and starts others: name these with --program PATH."
-        self.further = only if built else ""
         self._boot = ask(host, BOOT)
         self._losses = 0  # in a row
         self._changed: set[str] = set()  # keys of what was found changed since a run has ended well
@@ -178,8 +173,10 @@ class RetryPolicy:
         reason = f"it was killed {LOSSES + 1} times in a row, perhaps for taking all memory (see `dmesg`)"
         return self.failed(candidate, RunFailed(reason, stage=stage, log=str(self.host.root / "jobs")), began)
 
-    def failed(self, candidate: int, failure: BuildFailed | RunFailed, began: float) -> CandidateSkipped:
-        """The candidate is skipped.
+    def failed(
+        self, candidate: int, failure: BuildFailed | RunFailed, began: float, further: str = ""
+    ) -> CandidateSkipped:
+        """The candidate is skipped; ``further`` advice is for an end.
 
         Raises EnvironmentFailure when the disk is full, which is not the candidate's fault, and EndFailed for an end of
         the range: without it nothing can be found, and most often the machine or the recipe has to be fixed, after which
@@ -201,7 +198,7 @@ class RetryPolicy:
                     f"{printed}\nBegin again with a pattern that fits.",
                 ) from failure
             raise EndFailed(
-                f"nothing can be compared, because {end}, {name}, {what}: {failure}", failure.advice + self.further
+                f"nothing can be compared, because {end}, {name}, {what}: {failure}", failure.advice + further
             ) from failure
         seconds = time.monotonic() - began
         commit = self.candidates.commits[candidate]

@@ -30,6 +30,7 @@ from perfbisect.lab.measure.visit import RunContext, Runner, SlowRuns, Study, St
 from perfbisect.lab.servers import System, owner, placeholders
 from perfbisect.lab.upkeep import tidy
 from perfbisect.lab.workload import lua
+from perfbisect.lab.workload.command import not_started
 from perfbisect.lab.workload.dataset import DatasetKeeper, remove_visit
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.placeholders import Values
@@ -129,7 +130,7 @@ class HostLab:
             longest=earlier.longest,
             counter=counter,
         )  # fmt: skip
-        self.retry = RetryPolicy(host, self.candidates, self.workload.name, self.builder.started)
+        self.retry = RetryPolicy(host, self.candidates, self.workload.name)
         counts: StudyMaker | None = partial(CountedRunner, events=earlier.events) if counter else None
         times: StudyMaker = partial(Runner, slow=self.slow)
         self.runner = (self.study or counts or times)(context, self.retry.succeeded)
@@ -239,10 +240,12 @@ class HostLab:
 
     def _failed(self, turn: Turn, failure: BuildFailed | RunFailed, began: float) -> Iterator[LabEvent]:
         """A build could not be measured. If it failed in a fresh layout only, it is not skipped: layouts are given up."""
+        host, built = self.place.host, self.builds.made.built[turn.candidate]
         if not (self.seeds and turn.layout):
-            yield self.retry.failed(turn.candidate, failure, began)
+            prefix = built.prefix or build_store.prefix(host, built.facts.key)
+            further = not_started(host, prefix, self.workload, self.builder.started, str(failure))
+            yield self.retry.failed(turn.candidate, failure, began, further)
             return
-        built = self.builds.made.built[turn.candidate]
         reason = str(failure) if isinstance(failure, BuildFailed) else f"in layout {turn.layout}, {failure}"
         facts = replace(built.facts, reused=True, seconds=0.0, linker="", fixed=reason)
         self.builds.made.built[turn.candidate] = replace(built, facts=facts)

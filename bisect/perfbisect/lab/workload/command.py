@@ -5,12 +5,14 @@ fio (``--output-format=json``) prints IOPS, latencies and CPU time of one job, i
 
 import hashlib
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 import msgspec
 
 from perfbisect.errors import ClockSet
+from perfbisect.host.protocol import Host
 from perfbisect.lab import upload
 from perfbisect.lab.servers import Service, System
 from perfbisect.lab.workload import SECONDS, TIMED_OUT, Outcome, ProcessResult, killed, lua, not_recorded
@@ -18,6 +20,7 @@ from perfbisect.masking import masked
 from perfbisect.recipes.builder import SIZE_PLACEHOLDERS, Builder
 from perfbisect.recipes.output_pattern import find_number
 from perfbisect.recipes.placeholders import Values, fill
+from perfbisect.recipes.requested import RECIPE
 from perfbisect.recipes.workload import Workload
 from perfbisect.wording.text import printable
 
@@ -193,6 +196,29 @@ def _latency(pattern: str, stdout: str, stderr: str) -> float | None:
         return find_number(pattern, stdout, stderr)
     except ValueError:
         return None
+
+
+# What a shell, env and perf say of a program that does not start; of a shell also where what it started ends otherwise.
+_NOT_STARTED = re.compile(
+    r"status 12[67]: .*?([^\s:'‘]+)['’]?: [^:]*$|sh: (?:line )?\d+: ([^\s:]+): (?:command )?not found$"
+)
+
+
+def not_started(host: Host, prefix: PurePosixPath, workload: Workload, started: Sequence[str], reason: str) -> str:
+    """Advice where a run failed since a program did not start: where the build has one of its name, or else how to have
+    it built, where perhaps only those that are ``started`` were.
+    """
+    if not (found := _NOT_STARTED.search(reason)):
+        return ""
+    program, text = found[1] or found[2], workload.summary if workload.suite == RECIPE else ""
+    argv = ["find", ".", "-name", PurePosixPath(program).name, "-type", "f", "-perm", "-u+x", "-printf", "%P\\n"]
+    made = [path for path in host.run(argv, cwd=prefix, check=False).stdout.splitlines() if path != program]
+    word = rf"(?<![\w./-]){re.escape(program)}(?![\w./-])"
+    if made and re.search(word, text):
+        path = min(made, key=lambda path: (len(path), path))
+        return f" The build made {path}: --run {shlex.quote(re.sub(word, lambda _: path, text, count=1))}"
+    only = f" Perhaps only {', '.join(started)} was built, and starts others: name these with --program PATH."
+    return only if started else ""
 
 
 def last_lines(*lines: str) -> str:
