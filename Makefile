@@ -46,6 +46,7 @@ $(VENV)/bin/pip:
 	$(PYTHON) -m venv $(VENV)
 
 $(STAMP): pyproject.toml | $(VENV)/bin/pip
+	@echo "Installing Python packages into $(VENV): some minutes where the machine or the network is slow."
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
