@@ -36,6 +36,16 @@ def test_commands_become_recipes() -> None:
     assert workload.name.startswith("bench-")
 
 
+def test_another_content_of_a_file_outside_of_the_tree_is_another_build(tmp_path: Path) -> None:
+    """A benchmark that is not in the repository may be edited between two hunts."""
+    made = set()
+    for content in ("int main() {}\n", "int main() { return 0; }\n"):
+        (tmp_path / "bench.c").write_text(content)
+        builder, _ = load_requested(asked(build=(f"sh -c 'cc {tmp_path}/bench.c -o bench'",)))
+        made.add((builder.name, str(builder.build.compile)))
+    assert len({name for name, _ in made}) == len({commands for _, commands in made}) == 2
+
+
 @pytest.mark.parametrize(
     ("change", "builder", "workload"),
     [

@@ -12,7 +12,8 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
@@ -120,17 +121,27 @@ def quick_builder(
     build = build_of(recipe)
     argvs = [words("--build", command) for command in commands]
     check_texts(argvs, LINE.at("build"), BUILD_PLACEHOLDERS)
-    compile_ = [*build.compile, *(["env", "-C", "{prefix}", *argv] for argv in argvs)]
+    named = "".join(sums(commands))  # in the commands it is part of the identity of a build
+    with_files = [f"PERFBISECT_FILES={named}"] if named else []
+    compile_ = [*build.compile, *(["env", "-C", "{prefix}", *with_files, *argv] for argv in argvs)]
     name = Path(repository).name.removesuffix(".git") or "repository"
     in_place = bool(system) and not commands
     how = ["", system, *configure, *started, *chosen] if in_place else commands
     return msgspec.structs.replace(
         recipe,
-        name=_named(name, [repository, *how, *flags]),
+        name=_named(name, [repository, *how, *flags, *with_files]),
         home=_named(name, [repository]),  # sources are sent once for all commands
         started=list(started) if in_place else [],
         build=Build(in_place=True) if in_place else msgspec.structs.replace(build, compile=compile_),
     )
+
+
+def sums(commands: Sequence[str]) -> Iterator[str]:
+    """Of each file outside of the tree that commands name by its full path, such as a benchmark: what tells its content."""
+    for path in re.findall(r"/[^\s;|&()<>\"'`$*?]+", " ".join(commands)):
+        with suppress(OSError):
+            if Path(path).is_file():
+                yield hashlib.sha256(Path(path).read_bytes()).hexdigest()[:12]
 
 
 _BELOW = re.compile(

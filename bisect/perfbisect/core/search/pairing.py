@@ -45,6 +45,9 @@ LEFT = 0.5  # share of the difference in turns that rounds have to show
 # Normal standard errors of turns by which rounds show too little: from the first on the ends are measured again in turns, until there
 # are so many runs of each, since fewer do not tell the noise; from the second on rounds are not valid then.
 DOUBTFUL, LOST = 1.3, 3.5
+SEEN_ONCE = (
+    2.5  # the same where the ends are not measured again: chance must not look like builds that disturb each other
+)
 MOST = 8
 # Share of the time in which one of the ends waits, from which on two would wait for each other, as for a disk that serves one
 # request at a time: both last as long then, whatever they differ by. A server of short queries waits for 80 % on a busy machine.
@@ -149,11 +152,13 @@ def ways_of(seen: Sequence[Observation]) -> Ways | None:
     """The better way to compare two builds, 0 and 1, by readings of both; None where that is not known."""
     now = Situation(Graph.line(1), seen, Policy(direction=Direction.ANY))
     alone, beside = _ends_seen(now)
-    ways = _ways(alone, beside, now)
+    ways = _ways(alone, beside, now, chance=SEEN_ONCE)
     return ways if ways and (ways.clear or ways.waiting or len(beside) >= ROUNDS) else None
 
 
-def _ways(alone: Sequence[Reading], beside: Sequence[Reading], now: Situation) -> Ways | None:
+def _ways(
+    alone: Sequence[Reading], beside: Sequence[Reading], now: Situation, *, chance: float = DOUBTFUL
+) -> Ways | None:
     """The better way: rounds, where they are less noisy and show at least half of the difference that turns are sure of.
 
     None while one of the ends has no reading in turns.
@@ -179,7 +184,7 @@ def _ways(alone: Sequence[Reading], beside: Sequence[Reading], now: Situation) -
     kept = math.copysign(1.0, record.sign * turns.drop * both.sign * rounds.drop) * abs(rounds.drop)
     less = kept < LEFT * abs(turns.drop)
     apart = Student(turns.freedom).score((abs(turns.drop) - kept) / turns.error) if less else 0.0
-    valid = apart < (LOST if enough else DOUBTFUL)
+    valid = apart < (LOST if enough else chance)
     of_round = _ends(both, now, replace(USUAL.of_rounds, noise=math.sqrt(2) * LITTLE, worth=WORTH)).noise
     quieter = of_round < GAIN * noise
     shown = Interval.around(-both.sign * rounds.drop, 2 * rounds.error)
