@@ -186,6 +186,16 @@ def test_no_benchmark(commit: Callable[..., None], seal: Path) -> None:
     assert not [*seal.rglob("*.toml")]
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "path"),
+    [("Makefile", "all: kv\nkv: kv.c\n", "kv"), ("CMakeLists.txt", "add_executable(kv kv.c)\n", "build/kv")],
+)
+def test_a_program_of_any_name(name: str, text: str, path: str, commit: Callable[..., None]) -> None:
+    two_releases(commit, {name: text})
+    assert "bisect init --benchmark PROGRAM" in exits(3, "init", "--print")
+    assert f'command = ["{{prefix}}/{path}"]' in exits(0, "init", "--print", "--benchmark", "kv")
+
+
 def test_one_of_several(commit: Callable[..., None], seal: Path) -> None:
     two_releases(commit, GO)
     said = exits(0, "init", "--print")

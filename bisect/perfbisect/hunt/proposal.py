@@ -58,8 +58,9 @@ class Described:
     bad: str
 
 
-def look(path: Path, name: str = "", *, named: bool) -> Look | Described:
+def look(path: Path, name: str = "", wanted: str = "", *, named: bool) -> Look | Described:
     """What ``bisect init`` finds at ``path``, which the user has ``named`` or is in; ``name`` is that of the new recipe.
+    Beside what is called like a benchmark, it may measure a program ``wanted``.
 
     With a name, a recipe is proposed also for a system that has one. Raises UsageError for what is no repository, has no
     range, or cannot be built and measured by any guess; and for a name that cannot be used.
@@ -69,7 +70,7 @@ def look(path: Path, name: str = "", *, named: bool) -> Look | Described:
     range_ = latest_range(repo)
     ends = [resolve(repo, revision, range_.patterns) for revision in (range_.good, range_.bad)]
     listings = [listing(repo, commit) for commit in ends]
-    good, bad = trees = [tree_of(repo, commit, each) for commit, each in zip(ends, listings, strict=True)]
+    good, bad = trees = [tree_of(repo, commit, each, wanted) for commit, each in zip(ends, listings, strict=True)]
     if not name and (described := _described(repo, url, bad, range_)):
         return described
     title = _usable(name or _name_of(repo, url), given=bool(name))
@@ -86,7 +87,8 @@ def look(path: Path, name: str = "", *, named: bool) -> Look | Described:
         raise UsageError(
             f"No benchmark was found that both {range_.good} and {range_.bad} have"
             f" ({f'built by {default}' if default else nothing_found()}). Looked for: {LOOKED_FOR}.",
-            f"Measure any command: {shell_words(words)}{'' if default else ' --build COMMAND'} --run 'PROGRAM ARGUMENTS'",
+            "Name a program of the build: bisect init --benchmark PROGRAM. Or measure any command:"
+            f" {shell_words(words)}{'' if default else ' --build COMMAND'} --run 'PROGRAM ARGUMENTS'",
         )
     proposal = Proposal(
         title, range_.bad, system, _public(url), range_.patterns, _version(repo, ends), ignored(good, bad), found[0]
@@ -94,10 +96,10 @@ def look(path: Path, name: str = "", *, named: bool) -> Look | Described:
     return Look(repo, range_, len(bad.paths), language(bad.paths), listings[1].submodules, proposal, found)
 
 
-def tree_of(repo: Repository, commit: str, listed: Listing) -> Tree:
+def tree_of(repo: Repository, commit: str, listed: Listing, wanted: str = "") -> Tree:
     """The tree of a commit, and of its files what a proposal needs."""
-    paths = frozenset(listed.files)
-    return Tree(paths, texts_in(repo, listed, to_read(paths)), lines_with(repo, commit, EMBEDDING, ("*.rs", "*.go")))
+    paths, embedding = frozenset(listed.files), lines_with(repo, commit, EMBEDDING, ("*.rs", "*.go"))
+    return Tree(paths, texts_in(repo, listed, to_read(paths)), embedding, wanted)
 
 
 def _described(repo: Repository, url: str, tree: Tree, range_: Range) -> Described | None:

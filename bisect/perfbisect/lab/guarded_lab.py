@@ -173,10 +173,8 @@ class RetryPolicy:
         reason = f"it was killed {LOSSES + 1} times in a row, perhaps for taking all memory (see `dmesg`)"
         return self.failed(candidate, RunFailed(reason, stage=stage, log=str(self.host.root / "jobs")), began)
 
-    def failed(
-        self, candidate: int, failure: BuildFailed | RunFailed, began: float, further: str = ""
-    ) -> CandidateSkipped:
-        """The candidate is skipped; ``further`` advice is for an end.
+    def failed(self, candidate: int, failure: BuildFailed | RunFailed, began: float) -> CandidateSkipped:
+        """The candidate is skipped.
 
         Raises EnvironmentFailure when the disk is full, which is not the candidate's fault, and EndFailed for an end of
         the range: without it nothing can be found, and most often the machine or the recipe has to be fixed, after which
@@ -198,7 +196,7 @@ class RetryPolicy:
                     f"{printed}\nBegin again with a pattern that fits.",
                 ) from failure
             raise EndFailed(
-                f"nothing can be compared, because {end}, {name}, {what}: {failure}", failure.advice + further
+                f"nothing can be compared, because {end}, {name}, {what}: {failure}", failure.advice
             ) from failure
         seconds = time.monotonic() - began
         commit = self.candidates.commits[candidate]

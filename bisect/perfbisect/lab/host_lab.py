@@ -243,8 +243,8 @@ class HostLab:
         host, built = self.place.host, self.builds.made.built[turn.candidate]
         if not (self.seeds and turn.layout):
             prefix = built.prefix or build_store.prefix(host, built.facts.key)
-            further = not_started(host, prefix, self.workload, self.builder.started, str(failure))
-            yield self.retry.failed(turn.candidate, failure, began, further)
+            failure.advice += not_started(host, prefix, self.workload, self.builder.started, str(failure))
+            yield self.retry.failed(turn.candidate, failure, began)
             return
         reason = str(failure) if isinstance(failure, BuildFailed) else f"in layout {turn.layout}, {failure}"
         facts = replace(built.facts, reused=True, seconds=0.0, linker="", fixed=reason)

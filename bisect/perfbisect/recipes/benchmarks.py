@@ -102,14 +102,14 @@ def _cmake(tree: Tree) -> Iterator[Benchmark]:
             name = source.stem if source.suffix in C else word
             # A function of the project with a source defines a program, too.
             defined = call.lower().endswith("add_executable") or name != word
-            if defined and "/" not in name and in_benchmarks(PurePosixPath(where, name)):
+            if defined and "/" not in name and tree.measures(PurePosixPath(where, name)):
                 yield _program(tree, _join("build", output[1] if output else where, name), [name], options)
 
 
 def _meson(tree: Tree) -> Iterator[Benchmark]:
     for path, text in sorted(tree.own(lambda path: path.name == "meson.build").items()):
         for name in _MESON.findall(text):
-            if in_benchmarks(PurePosixPath(path).parent / name):
+            if tree.measures(PurePosixPath(path).parent / name):
                 target = _join(str(PurePosixPath(path).parent), name)
                 yield _program(tree, _join("build", target), [target])
 
@@ -119,7 +119,7 @@ def _autotools(tree: Tree) -> Iterator[Benchmark]:
         where = str(PurePosixPath(path).parent)
         for kind, names in _PROGRAMS.findall(text):
             for name in names.replace("\\\n", " ").split():
-                if not in_benchmarks(PurePosixPath(where, name)):
+                if not tree.measures(PurePosixPath(where, name)):
                     continue
                 if where == "." or kind not in ("check", "EXTRA"):  # which `make all` builds
                     yield _program(tree, _join(where, name), [name] if where == "." else [])
@@ -135,7 +135,7 @@ def _by_rule(tree: Tree, names: tuple[str, ...]) -> Iterator[Benchmark]:
     sources = [PurePosixPath(path) for path, text in named.items() if _MAIN.search(text)]
     stems = {source.stem for source in sources}
     for rule in rules:
-        if PurePosixPath(rule).name in stems and PLAIN.fullmatch(rule):
+        if PurePosixPath(rule).name in {*stems, tree.wanted} and PLAIN.fullmatch(rule):
             yield _program(tree, _join(rule), [rule])
     for source in sources:
         there = [tree.texts[path] for name in names if (path := str(source.parent / name)) in tree.texts]
@@ -172,7 +172,7 @@ def _crate(tree: Tree, where: str, crate: str, table: dict[str, Any]) -> Iterato
     """The benchmarks of one crate: programs, then those of `cargo bench`, then examples."""
     of_crate = [] if where == "." else [f"--package={crate}"]
     for name in _targets(tree, table, "bin", _join(where, "src/bin")):
-        if is_benchmark(name):
+        if is_benchmark(name) or name == tree.wanted:
             measured = Measured(name, [f"{{prefix}}/bin/{name}"])
             build, top = {"targets": [*of_crate, f"--bin={name}"]}, {"programs": [f"bin/{name}"]}
             yield Benchmark(f"{name}, which is installed", measured, build, top)
@@ -218,14 +218,8 @@ def _go(tree: Tree) -> Iterator[Benchmark]:
         program = "{prefix}/benchmarks.test"
         run = ["env", "-C", _join("{prefix}", where), program, "-test.run=^$", "-test.benchtime={time}s"]
         has_data = any(path.startswith(_join(where, "testdata") + "/") for path in tree.paths)
-        make = [
-            "env",
-            "-C",
-            _join("{prefix}", where),
-            "GOPROXY=off",
-            "GOTOOLCHAIN=local",
-            "GOFLAGS=-buildvcs=false -p={jobs}",
-        ]
+        flags = ["GOPROXY=off", "GOTOOLCHAIN=local", "GOFLAGS=-buildvcs=false -p={jobs}"]
+        make = ["env", "-C", _join("{prefix}", where), *flags]
         compile_ = [[*make, "go", "test", "-c", "-trimpath", "-o", program, "."]]
         build = {"compile": compile_, "needs": ["go"]} | ({} if has_data else {"artifacts": ["benchmarks.test"]})
         for name in packages[where]:

@@ -46,11 +46,16 @@ class Tree:
     paths: frozenset[str]  # of files
     texts: Mapping[str, str]  # of the files that ``to_read`` names, as far as they are text
     embedding: str = ""  # the lines of its sources that EMBEDDING finds
+    wanted: str = ""  # the program that the user measures, whatever its name is
 
     def own(self, wanted: Callable[[PurePosixPath], bool]) -> dict[str, str]:
         """The wanted files that ``is_own``, path → text, the nearest to the top first."""
         paths = sorted(self.texts, key=lambda path: (path.count("/"), path))
         return {path: self.texts[path] for path in paths if is_own(path) and wanted(PurePosixPath(path))}
+
+    def measures(self, program: PurePosixPath) -> bool:
+        """Whether a program is the wanted one, or called like a benchmark, or in a folder that is."""
+        return program.name == self.wanted or in_benchmarks(program)
 
     def source_of(self, name: str) -> str:
         """The path of the source file of that name without its suffix; "" where none exists."""

@@ -77,8 +77,7 @@ def reverted(
         ask.git("update-ref", "--no-deref", "HEAD", tip)
         whole = tree = ask.git("rev-parse", f"{tip}^{{tree}}").strip()
         merges: list[str] = []
-        beside: set[str] = set()
-        kept: set[str] = set()
+        beside, kept = set[str](), set[str]()
         for commit in commits:
             is_merge = len(ask.git("rev-list", "--max-count=1", "--parents", commit).split()) > 2
             merges += [commit] if is_merge else []

@@ -34,7 +34,7 @@ MOST = 12  # further benchmarks that are named
 @click.command(epilog=EPILOG)
 @click.option("--repo", type=PATH, help="The clone to look at. Default: the current folder.")
 @click.option(
-    "--benchmark", default="", metavar="NAME", help="Which, of several. Default: asks on a terminal, or the first."
+    "--benchmark", default="", metavar="NAME", help="Which, or any program. Default: asks on a terminal, or the first."
 )
 @click.option("--name", default="", metavar="NAME", help="Name of builder and suite. Default: that of the repository.")
 @click.option("--into", type=PATH, metavar="DIR", help="Write below DIR. Default: ~/.config/perfbisect.")
@@ -49,7 +49,7 @@ def init(repo: Path | None, benchmark: str, name: str, into: Path | None, only_p
     from perfbisect.folders import config_folder
     from perfbisect.hunt.proposal import Look, look
 
-    found = look(repo or Path.cwd(), name, named=repo is not None)
+    found = look(repo or Path.cwd(), name, benchmark, named=repo is not None)
     if not isinstance(found, Look):
         say("\n".join(_described(found)))
         return 0
