@@ -275,6 +275,24 @@ def test_the_interval_of_a_share_holds_it_where_the_host_is_not_as_fast_in_each_
     assert 0.93 <= held / trials <= 0.985, held
 
 
+def test_runs_at_the_same_time_are_compared_with_each_other() -> None:
+    """What disturbs both is no noise of their ratio; runs beside other builds are left out."""
+    random = Random(7)
+
+    def cpu(name: str, ms: float) -> RunFacts:
+        return replace(run(1000), round=name, counters={"task-clock": ms})
+
+    slow = {name: random.uniform(1, 3) for name in ("r1", "r2", "r3", "r4")}
+    parent = [cpu("other", 40.0), *(cpu(name, 10.0 * factor) for name, factor in slow.items())]
+    culprit = [
+        *(cpu(name, 11.0 * factor * random.uniform(0.999, 1.001)) for name, factor in slow.items()),
+        cpu("", 50.0),
+    ]
+    found = explanation([], "p", "c", (parent, culprit))
+    [row] = [row for row in found.counters if row.name == "cpu/o"]
+    assert 1.095 < row.ratio.low < 1.1 < row.ratio.high < 1.105
+
+
 def noisy(operations: int, wobble: float, **factors: float) -> RunFacts:
     facts = changed(operations, **factors)
     return replace(facts, counters={name: (value or 0) * (1 + wobble) for name, value in facts.counters.items()})

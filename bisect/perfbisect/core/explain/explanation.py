@@ -122,7 +122,8 @@ def explanation(
     ]
     plans = different_plans(*([facts for facts in planned if facts.commit == commit] for commit in (parent, culprit)))
     both = [[facts for facts in recorded if facts.commit == commit] for commit in (parent, culprit)]
-    searched = counter_rows({"": usual[0]}, {"": usual[1]})
+    at_once = beside(*usual)
+    searched = counter_rows({"": at_once[0]}, {"": at_once[1]})
     hunted = searched if any(run.counted for run in usual[0]) else ()
     names = {row.name for row in hunted}
     counters = (*hunted, *(row for row in counter_rows(before, after, searched) if row.name not in names))
@@ -165,6 +166,15 @@ def explanation(
         metric=metric,
         layouts=step.layouts if step else None,
     )
+
+
+def beside(parent: Sequence[RunFacts], culprit: Sequence[RunFacts]) -> tuple[Sequence[RunFacts], Sequence[RunFacts]]:
+    """Runs of both at the same time, each beside the other, where there are enough; else all, in order of time."""
+    both = {run.round for run in parent if run.round} & {run.round for run in culprit}
+    if len(both) < ENOUGH:
+        return parent, culprit
+    one, other = ({run.round: run for run in side} for side in (parent, culprit))
+    return [one[each] for each in sorted(both)], [other[each] for each in sorted(both)]
 
 
 def usual_value(usual: tuple[Sequence[RunFacts], Sequence[RunFacts]], metric: str, cpu: str = "task-clock") -> float:
