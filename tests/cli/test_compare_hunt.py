@@ -75,7 +75,7 @@ def test_a_dry_run_says_what_would_be_hunted(commits: list[str]) -> None:
     assert "runs of unknown length, since a command ends by itself, and in each visit a copy of the data" in before
     exits(0, "compare", "v1", "v3", *words(), *QUICK)
     told = exits(0, "compare", "c1", "--hunt", "--dry-run")
-    assert told == "one and two, v1 to v3:\n  one: 36 % lost\n  two: 20 % lost\n  11 candidates\n"
+    assert told == "one and two, v1 to v3:\n  one: 36 % slower\n  two: 20 % slower\n  11 candidates\n"
     assert "hunts" not in exits(0, "history"), "nothing was hunted"
     alone = exits(0, "compare", "v1", "v3", "v3@lto", *words(), *QUICK, "--hunt", "--dry-run")
     assert "hunts, v3@lto and other builds: none: no other is a revision that is built and configured alike." in alone

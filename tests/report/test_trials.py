@@ -191,6 +191,20 @@ def beside() -> Trial:
     return replace(made, pairing=chosen)
 
 
+def test_runs_add_up_and_tables_are_of_those_that_count() -> None:
+    made = beside()
+    told = plain(replace(made, request=replace(made.request, metric="latency")))
+    whole = "3 rounds with 6 runs at the same time; 18 in turns helped to choose that: 24 runs in all"
+    assert f"  measured  latency, time 10; {whole}" in told and f"95 % intervals, from {whole}" in told
+    assert "latency (above 1: slower) relative to: 8.0.28" in told
+    assert not [line for line in told if "r/o" in line], "nothing is read"
+    (costs,) = (at for at, line in enumerate(told) if line.startswith("point-query, cpu/o"))
+    assert told[costs].endswith("medians of runs at the same time, not by pairs")
+    assert told[costs + 3].split()[-2:] == ["1,000", "8.0.28"] and told[costs + 4].split()[-2:] == ["900", "8.0.29"]
+    alone = [replace(run, facts=replace(run.facts, operations=1)) for run in made.runs]
+    assert not [line for line in plain(replace(made, runs=alone)) if "o/s" in line or line.endswith("qps")]
+
+
 def test_pairs_are_drawn_and_how_they_were_chosen_is_said() -> None:
     made = beside()
     assert "  pairing   Builds are measured two at the same time." in plain(made)

@@ -16,6 +16,7 @@ from perfbisect.core.domain.events import (
     CandidateSkipped,
     Commit,
     Event,
+    PairingChosen,
     RunFinished,
     RunStarted,
     TrialEnded,
@@ -24,7 +25,7 @@ from perfbisect.core.domain.events import (
 )
 from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.orders import Purpose
-from perfbisect.core.domain.settings import TrialBuild, TrialRequest, TrialType, TrialWorkload
+from perfbisect.core.domain.settings import Pairing, TrialBuild, TrialRequest, TrialType, TrialWorkload
 from perfbisect.ui.lines import JsonLines, PlainLines, decode
 from perfbisect.ui.live import LiveScreen
 
@@ -119,6 +120,16 @@ def test_pairs_of_a_trial_are_shown_as_pairs() -> None:
     view.show(3, [*begun, *pairs])
     shown = "\n".join(line.plain for line in view.picture(24))
     view.close()
+    out = io.StringIO()
+    PlainLines(out, {3: ""}).show(3, [
+        (1.0, replace(TrialStarted(3, REQUEST, sample.HOST, False), request=replace(REQUEST, pairing=Pairing.AUTO, works=WORKS[:1], subjects=BUILDS[:2]))),
+        *pairs, (1200.0, PairingChosen(True, "In pairs.", alone=None, beside=None)), *pairs[:1],
+    ])  # fmt: skip
+    told = out.getvalue().splitlines()
+    assert told[0].startswith("round 1 of 6: scan, v2") and told[1] == "  run 1 of 12  900 QPS, in a pair"
+    assert told[4:6] == ["In pairs. 2 runs to go.", "round 1 of 2: scan, v2\\x1b[2J"] and told[6].startswith(
+        "  run 3 of 4"
+    )
     assert re.search(r"● v2\S* beside ○ v1, QPS: ×0\.900 in 1 pair\n ●━+○  ×0\.900 · 900 beside 1,000", shown), shown
 
 
@@ -133,6 +144,6 @@ def test_a_resumed_trial_recalls_what_was_measured() -> None:
     view.show(3, [(2000.0 + place, event) for place, event in enumerate((resumed, begins, begins, fails))])
     assert out.getvalue().splitlines() == [
         "continuing c3, which has 4 runs",
-        "round 1 of 1: write, v1",
+        "round 2 of 2: write, v1",
         r"warning: v2\x1b[2J fails in write: it crashes. See build.log.",
     ]

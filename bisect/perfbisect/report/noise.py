@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from statistics import median
 
 from perfbisect.core.domain.trials import Trial
-from perfbisect.core.stats.noise import noise_of_trial, of_pairs
+from perfbisect.core.search.pairing import GAIN
+from perfbisect.core.stats.noise import noise_of_trial, of_pairs, smallest_in_pairs
 from perfbisect.core.stats.noise import rows as detectable
 from perfbisect.core.stats.noise import sentences as advice
 from perfbisect.report.document import Facts, Prose, Section, Table, row
@@ -25,7 +26,8 @@ def summary(trial: Trial) -> tuple[str, ...]:
         run.facts.seconds for run in trial.counting() if not run.facts.layout
     )  # of a command: not known before
     what = f"{request.builder} {request.works[0].name} on {request.host}, {subject.name}"
-    return (f"{what}: {groups}, {count(found.runs, 'run')} of {seconds:.3g} s{wild}",)
+    pairs = f"; and {count(2 * trial.pairs_made, 'run')} at the same time" * bool(trial.pairs_made)
+    return (f"{what}: {groups}, {count(found.runs, 'run')} of {seconds:.3g} s{wild}{pairs}",)
 
 
 def sections(trial: Trial) -> Iterator[Section]:
@@ -42,14 +44,20 @@ def sections(trial: Trial) -> Iterator[Section]:
         ("of one run", f"{percent(found.run)} ({percent(found.low)} to {percent(found.high)})"),
     )
     yield Section("How runs vary", (Facts(varies),), "noise", quiet=True)
+    turns, gains = math.sqrt(2) * found.run, False
     if pairs := of_pairs(trial):
-        said = f"The {pairs_sentence('runs', *pairs, math.sqrt(2) * found.run)}."
+        beside = min(filter(None, pairs), default=0.0)
+        gains, by_cpu = beside < GAIN * turns, " by CPU time" * (beside == pairs[1])
+        said = f"The {pairs_sentence('runs', *pairs, turns)}."
         yield Section("At the same time", (Prose((said,)),), "pairs", quiet=True)
-    head = ("runs per side", "visits", "time", "drop")
+    head = ("runs per side", "visits", "time", *(("drop in turns", f"in pairs{by_cpu}") if gains else ("drop",)))
     rows = (
-        row(str(each.runs), str(each.visits), duration(each.seconds), percent(each.drop))
+        row(
+            str(each.runs), str(each.visits), duration(each.seconds), percent(each.drop),
+            *([percent(smallest_in_pairs(beside, trial.pairs_made, each.runs))] if gains else []),
+        )
         for each in detectable(trial, found)
-    )
+    )  # fmt: skip
     title = "Smallest detectable drop (95 % sure, in 4 cases of 5)"
     yield Section(title, (Table(head, tuple(rows), head),), "detectable")
     yield Section("What would help", (Prose(tuple(advice(trial, found))),), quiet=True)

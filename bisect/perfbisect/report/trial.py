@@ -47,6 +47,7 @@ from perfbisect.report.document import (
     tools,
 )
 from perfbisect.report.hunt import titled
+from perfbisect.wording.comparisons import relative_metric, runs_of
 from perfbisect.wording.quantities import MISSING, between, count, decimals, figure, percent
 from perfbisect.wording.reasons import comparison_sentence, proof_sentences
 from perfbisect.wording.text import metric_title
@@ -103,8 +104,7 @@ def facts(trial: Trial) -> Iterator[tuple[str, str]]:
     request = trial.request
     changed = (f"{name} {value}" for name, value in request.overrides.items())
     yield "builder", ", ".join(filter(None, (request.builder, request.variant)))
-    how = f"{count(request.rounds, 'round')} of {count(request.runs, 'run')} each"
-    yield "measured", f"{', '.join((metric_title(request.metric), *changed))}; {how}"
+    yield "measured", f"{', '.join((metric_title(request.metric), *changed))}; {runs_of(trial)}"
     if trial.pairing:
         yield "pairing", trial.pairing.why
     if trial.origin:
@@ -171,10 +171,9 @@ def numbers(
 def legend(trial: Trial) -> tuple[str, ...]:
     """Which build each column is, and what they are relative to."""
     request = trial.request
-    what = "Throughput" if request.metric == "qps" else metric_title(request.metric)
     further = zip(columns(trial), request.subjects[1:], strict=True)
     return (
-        f"{what} relative to: {named(request.subjects[0])}",
+        f"{relative_metric(trial)} relative to: {named(request.subjects[0])}",
         *(f"{column} : {named(subject)}" for column, subject in further),
     )
 
@@ -216,7 +215,7 @@ def intervals(trial: Trial, rows: Sequence[Compared]) -> Table:
         ends = (f"{ratio.interval.low:.4f}", f"{ratio.interval.high:.4f}") if ratio.interval else ("", "")
         return Cell(between(ratio.interval), (*ends, tone(ratio, trial.request.metric)))
 
-    title = f"95 % intervals, from {rounds} of {count(trial.request.runs, 'run')} each"
+    title = f"95 % intervals, from {runs_of(trial, rounds)}"
     head = columns(trial)
     plain = tuple(f"{column} {part}" for column in head for part in ("low", "high", "real"))
     return numbers(head, "workload", [*by_group(rows, cell, 3)], (title,), plain=plain)
@@ -271,22 +270,29 @@ def per_operation(trial: Trial, rows: Sequence[Compared]) -> Iterator[Table]:
     builds = [each.name for each in trial.request.subjects]
     unit = "cpu/o in % of the machine per o/s" if by_machine(trial) else "cpu/o in µs"
 
-    def of(values: Sequence[Values], names: Sequence[str], cell: Callable[[float], Cell], *above: str) -> Table:
-        rows = [
-            Row((*(missing() if value is None else cell(value) for value in each), Cell(name)))
-            for each, name in zip(values, names, strict=True)
-        ]
-        return numbers(COLUMNS, "build", rows, above)
+    # Of commands, whose operation is a whole run, the metric says it.
+    names = COLUMNS[:-1] if all(run.facts.operations == 1 for run in trial.runs) else (*COLUMNS, "qps")
+    way = f", medians of runs {'at the same time, not by pairs' if trial.together else 'in turns'}" * bool(
+        trial.pairing
+    )
+
+    def of(values: Sequence[Values], of_rows: Sequence[str], cell: Callable[[float], Cell], *above: str) -> Table:
+        known = [(name, of) for name, of in zip(names, zip(*values, strict=True), strict=False) if set(of) - {None}]
+        cells = ([missing() if one is None else cell(one) for one in of] for _, of in known)
+        rows = [Row((*each, Cell(name))) for *each, name in zip(*cells, of_rows, strict=True)]
+        return numbers([name for name, _ in known], "build", rows, above)
 
     for found in spent_per_operation(trial):
-        if any(value is not None for each in found.absolute for value in each):
-            yield of(found.absolute, builds, exact, f"{found.work}, {unit}", ABSOLUTE)
+        if any(set(each[: len(names)]) - {None} for each in found.absolute):
+            yield of(found.absolute, builds, exact, f"{found.work}, {unit}{way}", ABSOLUTE)
             if builds[1:]:
                 yield of(found.relative, builds[1:], two, RELATIVE)
     for each in rows:
-        if each.counters.keys() - {"qps", *COLUMNS}:  # what the tables of costs do not have
-            yield counters(trial, each, f"relative to {builds[0]}", lambda _, other: two(other))
-            yield counters(trial, each, "absolute", lambda base, other: exact(base * other))
+        told = {name: of for name, of in each.counters.items() if name != "qps" or name in names}
+        if told.keys() - {"qps", *COLUMNS}:  # what the tables of costs do not have
+            each = replace(each, counters=told)
+            yield counters(trial, each, f"relative to {builds[0]}{way}", lambda _, other: two(other))
+            yield counters(trial, each, f"absolute{way}", lambda base, other: exact(base * other))
 
 
 def counters(trial: Trial, found: Compared, what: str, cell: Callable[[float, float], Cell]) -> Table:

@@ -19,12 +19,13 @@ from perfbisect.core.domain.events import (
     Warned,
 )
 from perfbisect.core.domain.metrics import find_metric
-from perfbisect.core.domain.settings import TrialRequest
+from perfbisect.core.domain.settings import TrialRequest, TrialType
 from perfbisect.core.domain.trials import Trial
 from perfbisect.core.stats.paired_comparison import levels, paired
 from perfbisect.ui.candidates import RECENT, pairs
 from perfbisect.ui.screen import Section, beside, both_ends, drawn, folded, share_out
 from perfbisect.ui.view_model import Building, Report, Running, TimedEvent, ViewModel, activity_after, recalled
+from perfbisect.wording.comparisons import relative_metric
 from perfbisect.wording.glyphs import Glyphs, bar
 from perfbisect.wording.quantities import MISSING, clock, count, decimals, estimate, figure
 from perfbisect.wording.table import table
@@ -41,8 +42,7 @@ class TrialView:
         self.trial: Trial | None = None
         self.began: float | None = None  # of this sitting
         self.ended: float | None = None
-        self.rounds = range(0)  # those of this sitting
-        self.expected = self.done = 0  # its runs
+        self.rounds = self.expected = 0  # in all, and their runs
         self.place = ""  # the round, workload and build that are measured
         self.busy: dict[str, Building | Running | None] = {}  # at each host
 
@@ -106,7 +106,7 @@ class TrialView:
                     yield f"continuing {trial.name}, which has {count(len(trial.runs), 'run')}"
             case PairingChosen(why=why):
                 self._count(trial)
-                yield why
+                yield f"{why} {count(self.expected - self.runs, 'run')} to go."
             case Warned(text, advice):
                 yield f"warning: {advised(text, advice)}"
             case BuildStarted(number, commit):
@@ -121,24 +121,23 @@ class TrialView:
                 yield from self._begins(request, number, work, made)
             case RunFinished(number, facts, workload=work, round=made):
                 yield from self._begins(request, number, work, made)  # a history does not keep that a run begins
-                self.done += 1
-                of = f" of {self.expected}" if self.done <= self.expected else ""
-                yield f"  run {self.done}{of}  {measured(trial, facts)}"
+                of = f" of {self.expected}" if self.runs <= self.expected else ""
+                yield f"  run {self.runs}{of}  {measured(trial, facts)}{', in a pair' * bool(facts.round)}"
             case TrialEnded():
                 self.ended, self.busy = trial.since.get("", self.began), {}
             case _:
                 pass
 
     def _count(self, trial: Trial) -> None:
-        """Begin to count runs."""
-        self.rounds, self.done, self.place = trial.rounds_to_do(), 0, ""
+        """Expect what is made, and what is to come."""
+        rounds, tried, self.place = trial.rounds_to_do(), trial.pairs_to_try, ""
+        self.rounds = rounds.stop + (min(1, tried) if trial.request.kind is TrialType.NOISE else tried)
         visits = len(trial.pairs()) if not trial.together else 2 * sum(build > 0 for _, build in trial.pairs())
-        self.expected = len(self.rounds) * visits * trial.request.runs
+        self.expected = self.runs + len(rounds) * visits * trial.request.runs + 2 * tried
 
     def _begins(self, request: TrialRequest, build: int, work: int, made: int) -> Iterator[str]:
         """The round, workload and build that are measured, where they are others than before."""
-        number = made - self.rounds.start + 1
-        place = f"{number} of {len(self.rounds)}" if number <= len(self.rounds) else "to compare both ways"
+        place = f"{made + 1} of {self.rounds}" if made < self.rounds else f"{made + 1}"
         name = printable(f"round {place}: {request.works[work].name}, {request.subjects[build].name}")
         before, self.place = self.place, name if len(request.subjects) > 1 else f"visit {place}"
         if self.place != before:
@@ -152,7 +151,7 @@ class TrialView:
     def minutes_left(self) -> float | None:
         """Estimated minutes that the remaining runs take; None while none was made."""
         costs = [run.cost for run in self.trial.runs] if self.trial else []
-        return (self.expected - self.done) * median(costs) / 60 if costs else None
+        return (self.expected - self.runs) * median(costs) / 60 if costs else None
 
 
 def recalled_session(report: Report, events: Iterable[TimedEvent]) -> ViewModel | TrialView:
@@ -180,8 +179,8 @@ def picture(view: TrialView, width: int, height: int | None, now: float, glyphs:
     if view.ended is None:
         time.append("estimating" if left is None else f"{estimate(left)} left")
     what = [trial.name, request.builder, *(work.name for work in request.works[:3]), trial.host.name]
-    size, far = beside([f"{view.done:,} of {count(view.expected, 'run')}"], room, glyphs)
-    done, todo = bar(view.done / view.expected if view.expected else 0.0, size, glyphs)
+    size, far = beside([f"{view.runs:,} of {count(view.expected, 'run')}"], room, glyphs)
+    done, todo = bar(view.runs / view.expected if view.expected else 0.0, size, glyphs)
     progress = Text.assemble((done, "cyan"), (todo, "dim"), far)
     doing = [
         Text(line) for host, one in view.busy.items() for line in folded(activity(view, host, one, now), room, "  ", 2)
@@ -241,7 +240,7 @@ def ratio_lines(trial: Trial, room: int) -> Iterator[str]:
     across, down = (names, works) if len(works) >= len(names) else (works, names)
     rows = cells if down is works else [list(row) for row in zip(*cells, strict=True)]
     lines = [[name, *row] for name, row in zip(down, rows, strict=True)]
-    title = f"relative to {printable(request.subjects[0].name)}"
+    title = f"{relative_metric(trial)} relative to {printable(request.subjects[0].name)}"
     for shown in range(len(across), 0, -1):  # as many columns as fit
         made = table((title, *across[:shown]), [row[: shown + 1] for row in lines], right=across)
         if max(map(cell_len, made)) <= room:

@@ -28,6 +28,7 @@ from perfbisect.core.inference.metric_choice import Shown
 from perfbisect.core.search.pairing import GAIN
 from perfbisect.core.stats.paired_comparison import BAD, GOOD, Compared, Outcome, outcome, regained
 from perfbisect.wording import functions
+from perfbisect.wording.comparisons import LOWER, WORDS, difference
 from perfbisect.wording.quantities import change, count, decimals, percent, ratio, share
 from perfbisect.wording.text import listed, metric_title, printable
 
@@ -286,16 +287,14 @@ def comparison_sentence(trial: Trial, rows: Sequence[Compared]) -> Iterator[str]
         return
     old, new = names
     metric = trial.request.metric
-    rate = ("slower", "faster")
-    words = {"qps": rate, "rate": rate, "latency": ("faster", "slower")}
-    of, (less, more) = ("", words[metric]) if metric in words else (f"{metric_title(metric)} of ", ("lower", "higher"))
+    of = "" if metric in WORDS else f"{metric_title(metric)} of "
+    less, more = WORDS.get(metric, LOWER)
     runs = count(min(Counter(run.subject for run in trial.counting(0)).values()), "run")
     low, high = only.interval.low - 1, only.interval.high - 1
     if only.certain:
         nearer, farther = sorted((100 * abs(low), 100 * abs(high)))
         places = 0 if farther - nearer >= 2 else 1 if farther - nearer >= 0.2 else 2
-        word, size = (less if high < 0 else more), abs(only.ratio - 1)
-        yield f"{of}{new} is {percent(size)} {word} ({decimals(nearer, places)}–{decimals(farther, places)} %) than {of}{old}: {runs} each."
+        yield f"{of}{new} is {difference(metric, only.ratio)} ({decimals(nearer, places)}–{decimals(farther, places)} %) than {of}{old}: {runs} each."
     else:
         span = f"{percent(-low)} {less} and {percent(high)} {more}"
         yield f"No difference is shown: {of}{new} is between {span} than {of}{old}, {runs} each."

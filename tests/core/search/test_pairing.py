@@ -10,11 +10,11 @@ from perfbisect.core.domain.events import RunFinished
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Found, Measure, NotReproduced, Ways
-from perfbisect.core.domain.settings import Pairing, Policy
+from perfbisect.core.domain.settings import PAIRS_FIRST, Pairing, Policy
 from perfbisect.core.inference.observations import Observation, Reading, observations
 from perfbisect.core.inference.relative_speed import in_sorts, relative_speeds
 from perfbisect.core.search.decide import decide
-from perfbisect.core.search.pairing import ROUNDS, ways_of
+from perfbisect.core.search.pairing import ways_of
 from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.world import Habits, World
 from perfbisect.wording.quantities import ratio
@@ -58,7 +58,7 @@ def test_where_two_disturb_each_other_it_goes_on_in_turns() -> None:
     outcomes = [hunt(World(LINE, {26: -0.14}, noisy, seed=seed), AUTO) for seed in range(6)]
     assert [found(outcome.verdict).candidate for outcome in outcomes] == [26] * 6
     assert not any(found(outcome.verdict).together for outcome in outcomes)
-    assert {len(rounds(outcome.observations)) for outcome in outcomes} == {0, ROUNDS}
+    assert {len(rounds(outcome.observations)) for outcome in outcomes} == {0, PAIRS_FIRST}
 
 
 def test_those_that_wait_nearly_all_of_their_time_are_measured_in_turns() -> None:

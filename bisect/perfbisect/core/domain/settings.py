@@ -24,6 +24,9 @@ class Direction(StrEnum):
     ANY = "any"
 
 
+PAIRS_FIRST = 4  # of both ends at the same time, before the way is chosen
+
+
 class Pairing(StrEnum):
     """How builds are compared."""
 

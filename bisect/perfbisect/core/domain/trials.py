@@ -23,9 +23,10 @@ from perfbisect.core.domain.events import (
     TrialStarted,
 )
 from perfbisect.core.domain.facts import HostFacts, RunFacts, SkipFacts
-from perfbisect.core.domain.settings import Pairing, TrialRequest, TrialType
+from perfbisect.core.domain.settings import PAIRS_FIRST, Pairing, TrialRequest, TrialType
 
 FOUND = ("key", "binary", "version", "seconds")  # of a TrialBuild: what is not asked for
+PAIRS = 8  # runs of a build beside itself, which show how much a pair varies
 BY_HAND = "by hand"  # begins the origin of a trial that perfbisect has not measured
 
 
@@ -151,6 +152,14 @@ class Trial:
     def pairs_made(self) -> int:
         """How many pairs of runs were made at the same time."""
         return sum(bool(run.facts.round) for run in self.runs) // 2
+
+    @property
+    def pairs_to_try(self) -> int:
+        """How many pairs are still to be made beside the rounds: to choose a way, or by an A/A to show what they vary."""
+        alone = self.request.kind is TrialType.NOISE
+        both = alone or len({each.commit or each.name for each in self.request.subjects[:2]}) > 1
+        open_ = both and self.request.pairing is Pairing.AUTO and not self.pairing
+        return max(0, (PAIRS if alone else PAIRS_FIRST) - self.pairs_made) if open_ else 0
 
     def counting(self, work: int | None = None) -> list[TrialRun]:
         """The runs of a workload, or of all, that were made in the way in which builds are compared."""

@@ -18,7 +18,7 @@ from statistics import mean, median, stdev
 
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import UNKNOWN, Interval, Measure, NotReproduced, Purpose, Share, Ways
-from perfbisect.core.domain.settings import Direction, Pairing, Policy
+from perfbisect.core.domain.settings import PAIRS_FIRST, Direction, Pairing, Policy
 from perfbisect.core.inference.analysis import NOISY, Contrast, contrast, least
 from perfbisect.core.inference.noise_model import USUAL, NoiseModel
 from perfbisect.core.inference.observations import Observation, Reading
@@ -33,7 +33,6 @@ from perfbisect.core.stats.distributions import Student
 # A difference of so many s.d. of a run, the second as if these were known: turns show it fast enough.
 CLEAR, SURE = 6.0, 4.0
 UNSTEADY = 2.0  # times as many on a noisy host: what makes runs vary comes in phases, and it may be twice as noisy soon
-ROUNDS = 4  # of the ends, before the way is chosen
 AFFORDED = 40  # runs of a budget below which they would take too much of it
 MORE = 2  # further runs of each end in turns, while it is doubtful whether rounds show what these do
 # Little is assumed of the noise when both ways are compared: what is would be taken for the noise of few readings.
@@ -74,12 +73,12 @@ def with_pairing(hunt: Hunt, now: Situation) -> Proposal:
         decision = hunt(turns)
         goes_on = not isinstance(decision.order, Measure) or decision.order.purpose is not Purpose.ENDS
         return replace(decision, ways=ways if goes_on else None)
-    if len(beside) < ROUNDS or ways.doubtful:
+    if len(beside) < PAIRS_FIRST or ways.doubtful:
         decision = hunt(turns)
         if not isinstance(decision.order, Measure) and settled(decision.order):
             return decision
-        together = len(beside) < ROUNDS and not ways.doubtful
-        plan = tuple(Share(end, ROUNDS if together else MORE) for end in (now.bad, 0))
+        together = len(beside) < PAIRS_FIRST and not ways.doubtful
+        plan = tuple(Share(end, PAIRS_FIRST if together else MORE) for end in (now.bad, 0))
         order = Measure(plan, Purpose.ENDS, now.fleet.free_host, together=together)
         return afforded(replace(decision, order=order, evidence=()), now)  # turns may not be what is searched by
     decision = _by_rounds(hunt, _in_rounds(now, turns, by_cpu=ways.by_cpu)) if ways.together else hunt(turns)
@@ -145,7 +144,7 @@ def _ends_seen(now: Situation) -> tuple[list[Reading], list[Reading]]:
             sides = {now.record.name(side) for side in (seen.candidate, seen.partner) if side is not None}
             if sides <= ends and not seen.layout:
                 (alone if seen.partner is None else beside).append(seen)
-    return alone[: 2 * MOST], beside[:ROUNDS]
+    return alone[: 2 * MOST], beside[:PAIRS_FIRST]
 
 
 def ways_of(seen: Sequence[Observation]) -> Ways | None:
@@ -153,7 +152,7 @@ def ways_of(seen: Sequence[Observation]) -> Ways | None:
     now = Situation(Graph.line(1), seen, Policy(direction=Direction.ANY))
     alone, beside = _ends_seen(now)
     ways = _ways(alone, beside, now, chance=SEEN_ONCE)
-    return ways if ways and (ways.clear or ways.waiting or len(beside) >= ROUNDS) else None
+    return ways if ways and (ways.clear or ways.waiting or len(beside) >= PAIRS_FIRST) else None
 
 
 def _ways(
@@ -174,7 +173,7 @@ def _ways(
     clear = size >= needed and Student(turns.freedom).score(size) >= SURE
     waits = 1 - math.exp(-max(_waits(alone, record, now, median)))
     waiting = waits if waits > WAITING else 0.0
-    if clear or waiting or len(beside) < ROUNDS:
+    if clear or waiting or len(beside) < PAIRS_FIRST:
         # A few more runs in turns may make it clear, for less than rounds cost.
         nearly = size >= needed and not beside and len(alone) < FEW
         return Ways(False, noise, math.inf, seen, UNKNOWN, clear=clear, waiting=waiting, doubtful=nearly)

@@ -126,6 +126,12 @@ def smallest_drop(noise: Noise, visits: int, runs: float) -> float:
     return 1 - math.exp(-(law.quantile() + law.quantile(Z_POWER)) * error)
 
 
+def smallest_in_pairs(noise: float, known: int, pairs: int) -> float:
+    """The same of so many pairs at the same time, whose ratio has an s.d. of ``noise``, by so many as are ``known``."""
+    law = Student(known + pairs - 2)
+    return 1 - math.exp(-(law.quantile() + law.quantile(Z_POWER)) * noise / math.sqrt(pairs))
+
+
 def repeats(cost: float, cost_above: float, variance: float, variance_above: float) -> int:
     """How often to repeat within one unit of the level above, for the least error at a given total cost.
 
@@ -273,7 +279,8 @@ def sentences(trial: Trial, found: Noise) -> Iterator[str]:
         most = "more than one run in a visit teaches nothing new" if best.runs == 1 else f"{best.runs} runs"
         yield f"Best for the time it takes: {most}{'' if best.runs == 1 else ' in each visit'}."
     if best.seconds is None:
-        yield "Too few report intervals in a run to say how long runs should be."
+        if trial.runs[0].facts.operations > 1:  # a command has no report intervals
+            yield "Too few report intervals in a run to say how long runs should be."
     elif 0.6 * now <= best.seconds <= 1.6 * now:
         yield f"Runs of {now:g} s are about as long as is best."
     else:

@@ -239,7 +239,7 @@ def spent_per_operation(trial: Trial) -> list[Spent]:
     found = []
     for number, work in enumerate(trial.request.works):
         rows = tuple(
-            _medians([run.facts for run in trial.runs if (run.work, run.subject) == (number, subject)], whole=whole)
+            _medians([run.facts for run in trial.counting(number) if run.subject == subject], whole=whole)
             for subject in range(len(trial.request.subjects))
         )
         relative = tuple(tuple(map(quotient, row, rows[0])) for row in rows[1:])

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from perfbisect.core.domain.settings import Settings, TrialBuild, TrialType
 from perfbisect.core.domain.trials import BY_HAND, DropHunt, Trial
-from perfbisect.core.stats.drops import Drop, DropRange, find_drops, lines, loss, ranges
+from perfbisect.core.stats.drops import Drop, DropRange, find_drops, lines, ranges
 from perfbisect.errors import CannotGoOn, Interrupted, PerfBisectError, UsageError
 from perfbisect.host.lock import WaitCallback
 from perfbisect.hunt import session
@@ -25,6 +25,7 @@ from perfbisect.repository.commits import resolve
 from perfbisect.repository.discovery import open_repository
 from perfbisect.store.batches import batch_together
 from perfbisect.store.history import History
+from perfbisect.wording.comparisons import difference
 from perfbisect.wording.quantities import count, percent
 from perfbisect.wording.text import listed, printable
 
@@ -113,7 +114,8 @@ def outlook(found: Comparison) -> Iterator[str]:
         for drop in span.drops:
             hunt = found.hunt_of(drop)
             known = f"; hunt {hunt.hunt}: {hunt.culprit[:10] or hunt.state}" if hunt else ""
-            yield f"  {printable(request.works[drop.work].name)}: {percent(loss(drop.ratio, request.metric))} lost{known}"
+            said = printable(request.works[drop.work].name), difference(request.metric, drop.ratio.ratio)
+            yield f"  {': '.join(said)}{known}"
         try:
             settings = settings_for(found, span.drops[0])
             candidates = read_hunt_range(settings, builder_of(settings))[0].candidates

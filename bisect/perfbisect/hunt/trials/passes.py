@@ -23,7 +23,7 @@ from perfbisect.core.domain.orders import Measure, Purpose, Share, Verdict
 from perfbisect.core.domain.settings import Pairing, TrialType
 from perfbisect.core.domain.trials import TrialSkip, order
 from perfbisect.core.inference.observations import observations
-from perfbisect.core.search.pairing import ROUNDS, ways_of
+from perfbisect.core.search.pairing import ways_of
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.lock import HostLock
 from perfbisect.hunt.build_hosts import HostLocks
@@ -40,7 +40,6 @@ from perfbisect.store.history import History
 from perfbisect.wording.reasons import pairing_chosen
 
 BOTH = 2  # rounds in turns, before builds are measured at the same time
-PAIRS = 8  # runs of a build beside itself, which show how much a pair varies
 Way = tuple[str, str]  # the variant of a build and the hash of its configuration
 
 
@@ -106,13 +105,9 @@ class TrialCourse:
                 yield from self._pass(number)
                 if changed := trial.together is not way:
                     break
-        if request.kind is TrialType.NOISE and request.pairing is Pairing.AUTO and not trial.pairing:
-            made = trial.pairs_made
-            if made < PAIRS:
-                last = max((run.round for run in trial.runs), default=-1)
-                yield Measure(
-                    (Share(0, PAIRS - made), Share(0, PAIRS - made)), Purpose.ENDS, round=last + 1, together=True
-                )
+        if request.kind is TrialType.NOISE and (more := trial.pairs_to_try):
+            last = max((run.round for run in trial.runs), default=-1)
+            yield Measure((Share(0, more), Share(0, more)), Purpose.ENDS, round=last + 1, together=True)
         for skip in trial.skips:
             if not trial.runs or (request.kind is TrialType.NOISE and not skip.subject):
                 nothing = "" if trial.runs else "Nothing was measured: "
@@ -139,10 +134,10 @@ class TrialCourse:
         began = max((run.round for run in trial.runs), default=-1) + 1
         for number in range(began, began + BOTH - len({run.round for run in trial.runs})):
             yield from self._pass(number)
-        while (made := trial.pairs_made) < ROUNDS and not trial.pairing and not trial.skips:
+        while (left := trial.pairs_to_try) and not trial.skips:
             number = max((run.round for run in trial.runs), default=-1) + 1
             yield Measure((Share(1, 1), Share(0, 1)), Purpose.ENDS, round=number, together=True)
-            if made == trial.pairs_made:
+            if left == trial.pairs_to_try:
                 return
         entries = [
             (run.at, RunFinished(run.subject, run.facts)) for run in trial.runs if not run.work and run.subject < 2

@@ -5,10 +5,11 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from perfbisect.core.domain.settings import Series, Settings, TrialBuild
+from perfbisect.core.domain.settings import PAIRS_FIRST, Pairing, Series, Settings, TrialBuild
 from perfbisect.core.stats.release_series import FEWEST
 from perfbisect.errors import UsageError
 from perfbisect.hunt.resolve import resolve_commits, worse_direction
+from perfbisect.hunt.trials.passes import BOTH
 from perfbisect.hunt.trials.setup import TrialSetup
 from perfbisect.recipes.builder import Builder
 from perfbisect.report.command_line import history_option, of_settings
@@ -64,6 +65,8 @@ def cost(plan: TrialSetup, settings: Settings, history: Path | None) -> Iterator
     visits = builds * works
     timed = builds * sum(request.runs * (work.warmup + work.time) for work in request.works)
     yield f"{count(request.rounds, 'round')} of {count(visits, 'visit')}, {count(request.runs, 'run')} each"
+    if request.pairing is Pairing.AUTO:
+        yield f"to choose how: the first {BOTH} rounds in turns, then {count(PAIRS_FIRST, 'pair')} of runs at the same time"
     start = "a start of the server on a copy of its data" if plan.setup.builder.server else "a copy of the data"
     commands = [" ".join(workload.command) for workload in plan.workloads if workload.command]
     if any("{time}" not in command for command in commands):  # it ends by itself

@@ -1,0 +1,33 @@
+"""What stands beside the figures of a trial: the metric with its direction, differences, and the runs that they are from."""
+
+from perfbisect.core.domain.metrics import find_metric
+from perfbisect.core.domain.trials import Trial
+from perfbisect.wording.quantities import count, percent
+
+LOWER = ("lower", "higher")
+WORDS = {"qps": ("slower", "faster"), "rate": ("slower", "faster"), "latency": ("faster", "slower")}  # below 1, above 1
+
+
+def difference(metric: str, of_one: float) -> str:
+    """A ratio of a metric as a difference from 1: 12 % slower, 3.1 % higher."""
+    return f"{percent(abs(of_one - 1))} {WORDS.get(metric, LOWER)[of_one > 1]}"
+
+
+def relative_metric(trial: Trial) -> str:
+    """What is relative, and of a cost which way is worse."""
+    metric, chosen = trial.request.metric, trial.pairing
+    what = "Throughput" if metric == "qps" else metric
+    by = " by CPU time" * bool(chosen and chosen.together and chosen.by_cpu)
+    worse = f" (above 1: {'slower' if metric == 'latency' else 'worse'})"
+    return f"{what}{by}{worse * (not find_metric(metric).higher_is_better)}"
+
+
+def runs_of(trial: Trial, rounds: str = "") -> str:
+    """The runs that figures are from, in so many rounds (those that were asked for), and how many there are in all."""
+    counting, request, made = trial.counting(), trial.request, len(trial.runs)
+    if len(counting) == made:
+        return f"{rounds or count(request.rounds, 'round')} of {count(request.runs, 'run')} each"
+    way, other = ("at the same time", "in turns")[:: 1 if trial.together else -1]
+    aside = f"{made - len(counting)} {other} {'helped to choose that' if trial.pairing else 'are beside them'}"
+    runs = f"{count(len({run.round for run in counting}), 'round')} with {count(len(counting), 'run')} {way}"
+    return f"{runs}; {aside}: {count(made, 'run')} in all"
