@@ -54,7 +54,7 @@ def test_the_failure_of_the_build_itself_ends_it(script: Callable[[str], str]) -
 
 def test_ctrl_c_keeps_what_was_measured(arguments: list[str], tmp_path: Path) -> None:
     """And it goes on as a hunt does: with the rounds that are still to be made."""
-    cut = bisect_until([*arguments, "--visits", "3", "--runs", "2", "--time", "1"], "run 4 of 6", signal.SIGINT)
+    cut = bisect_until([*arguments, "--visits", "3", "--runs", "2", "--time", "1"], "run 4 of 22", signal.SIGINT)
     assert cut.returncode == 130
     assert "Interrupted. What was measured is kept; go on with: bisect resume n1 --history" in cut.stderr
     assert "Smallest detectable drop" in cut.stdout
