@@ -121,7 +121,9 @@ def test_a_dry_run_tells_the_paths_of_that_machine_and_leaves_it_alone(
     machine: Machine, tmp_path: Path, git: Callable[..., str]
 ) -> None:
     for name in ("one", "two"):
-        git("commit", "-q", "--allow-empty", "-m", name)
+        (tmp_path / "repo" / "kv.c").write_text(name)
+        git("add", "-A")
+        git("commit", "-q", "-m", name)
     recipe = tmp_path / "builders" / "kv" / "builder.toml"
     recipe.parent.mkdir(parents=True)
     recipe.write_text(SERVED)

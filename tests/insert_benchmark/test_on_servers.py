@@ -138,10 +138,10 @@ def test_the_steps_in_their_order(server: Server) -> None:
         before = server.state()
         outcome, inserted, deleted = counted(server, name)
         assert inserted == outcome.operations == done(outcome, "insert") > 0
-        assert deleted == done(outcome, "delete")
+        assert deleted == done(outcome, "delete") > 0
         assert 0 <= inserted - deleted <= 11 * batch * CLIENTS, "as many: ten transactions ahead at most"
         for (_, oldest, newest), (rows, first, last) in zip(before, server.state(), strict=True):
-            assert first > oldest, "the oldest are deleted"
+            assert first >= oldest, "the oldest are deleted; on a busy machine one client may not have come to it"
             assert last > newest, "at the other end new ones are added"
             assert last - first + 1 == rows, "nothing is missing between"
 

@@ -104,8 +104,9 @@ def latest_unfinished(given: Path | None) -> int | str:
         left = [(number, one.id) for number, one in known if one.state in UNFINISHED and not one.origin]
         if left:
             return max(left)[1]
+        latest = opened.latest()
         note("No session is unfinished: the latest hunt goes on with its reason, if anything of it is missing.")
-        return opened.latest()
+        return latest
 
 
 def unfinished_together(hunt: int | str, given: Path | None) -> "Batch | None":
