@@ -68,10 +68,10 @@ def test_an_installed_wheel_hunts(python: str, wheel: Path, tmp_path: Path, git:
     pip = [tmp_path / "venv/bin/pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check"]
     subprocess.run([*pip, wheel], check=True, capture_output=True, env=env)
 
-    def bisect(*words: str) -> str:
+    def bisect(*words: str, said: str = "") -> str:
         command = [tmp_path / "venv/bin/bisect", *words]
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path / "repo")
-        assert (done.returncode, done.stderr) == (0, ""), done
+        assert (done.returncode, done.stderr[: len(said)], done.stderr.count("\n")) == (0, said, bool(said)), done
         return done.stdout
 
     assert "bisect run" in bisect("--help")
@@ -82,7 +82,7 @@ def test_an_installed_wheel_hunts(python: str, wheel: Path, tmp_path: Path, git:
         git("commit", "-qm", f"change {number}")
     hunted = bisect(
         "run", "HEAD~3", "HEAD", "--build", "true", "--run", "sh bench.sh", "--rate", r"rate (\d+)",
-        "--no-explain", "--plain",
+        "--no-explain", "--plain", said="3 commits, 3 candidates: ",
     )  # fmt: skip
     assert f"The culprit is {git('rev-parse', '--short=10', 'HEAD~1')}" in hunted
 

@@ -29,7 +29,7 @@ DECLARED
 int main(void) {
     struct timespec from, to;
     uint64_t x = 1;
-    long rounds = 3000000;
+    long rounds = 1000000;
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &from);
     for (long i = 0; i < rounds; i++) {
         CALLED
