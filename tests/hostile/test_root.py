@@ -2,6 +2,7 @@
 
 import json
 import os
+import pwd
 import shutil
 import signal
 import subprocess
@@ -338,10 +339,11 @@ def test_over_ssh_it_is_the_same(machine: Machine) -> None:
             registry.connect(far(root))
     host, contents = registry.adopt(far("mine"))
     host.release()
-    assert (host.root, contents) == (PurePosixPath("/root/mine"), ("thesis",))
+    home = PurePosixPath(pwd.getpwuid(0).pw_dir)
+    assert (host.root, contents) == (home / "mine", ("thesis",))
     host = registry.connect(far("new/root"))
     host.release()
-    assert host.root == PurePosixPath("/root/new/root")
+    assert host.root == home / "new" / "root"
     assert marker_of(machine.folder / "home" / "new" / "root")
 
 

@@ -208,12 +208,12 @@ def test_every_ending() -> None:
     ends = {name: of() for name, of in HUNTS.items()}
     assert {type(verdict) for verdict, _ in ends.values()} == {*get_args(Verdict)} - {Found}
     assert {one.reason for one, _ in ends.values() if isinstance(one, Inconclusive)} == set(Reason)
-    told = {name: Teller(commit_of, "qps", size=size).told(verdict) for name, (verdict, size) in ends.items()}
-    for name, lines in told.items():
+    rendered = {name: Teller(commit_of, "qps", size=size).sentences(verdict) for name, (verdict, size) in ends.items()}
+    for name, lines in rendered.items():
         assert lines[-1].startswith("Try next: "), name
-    told |= {name: document(made).summary for name, (_, made) in PROOFS.items()}
-    told |= {name: document(made).summary for name, made in OTHERS.items()}
-    blocks = (f"{name}\n{''.join(f'  {line}{chr(10)}' for line in said)}" for name, said in told.items())
+    rendered |= {name: document(made).summary for name, (_, made) in PROOFS.items()}
+    rendered |= {name: document(made).summary for name, made in OTHERS.items()}
+    blocks = (f"{name}\n{''.join(f'  {line}{chr(10)}' for line in said)}" for name, said in rendered.items())
     pinned("wording/endings.txt", "\n".join(blocks), lambda text: re.sub(r"\d[\d.,]*", "#", re.sub(" +", " ", text)))
 
 

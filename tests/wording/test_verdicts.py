@@ -131,7 +131,7 @@ def said(told: Told) -> tuple[str, ...]:
     speed_of = None if told.qps == "" else lambda _: found
     systems = SYSTEMS if told.systems else {}
     system_of = dict.fromkeys(range(99), "") | systems
-    return Teller(commit_of, told.metric, system_of.__getitem__, speed_of, usual=told.usual).told(told.verdict)
+    return Teller(commit_of, told.metric, system_of.__getitem__, speed_of, usual=told.usual).sentences(told.verdict)
 
 
 def test_every_verdict() -> None:

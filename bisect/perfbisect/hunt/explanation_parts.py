@@ -43,9 +43,8 @@ class Part:
     # seconds of a turn at least, of a workload after these runs of a build
     least: Callable[[Workload, Sequence[Event]], float] = lambda *_: 0.0
     enough: Callable[[Explanation], bool] = lambda _: False  # whether half of the rounds have shown what it can show
-    sampled: bool | None = (
-        None  # of two parts of one name: whether its events are of samples, or of exact counts by function
-    )
+    # of two parts of one name: whether its events are of samples, or of exact counts by function
+    sampled: bool | None = None
     of_all: bool = False  # after culprit and parent, one turn of each other build that the hunt has measured there
 
     def has(self, event: Event) -> TypeGuard[Counted | Profiled | Planned]:

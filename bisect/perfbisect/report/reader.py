@@ -172,7 +172,7 @@ class Reader:
             settings=settings,
             hosts=state.started.hosts if state.started is not None else (),
             effects=verdict.effects if isinstance(verdict, NotReproduced | Inconclusive) else (),
-            verdict=(*self.teller.told(verdict), *state.remedy) if verdict else (),
+            verdict=(*self.teller.sentences(verdict), *state.remedy) if verdict else (),
             found=() if verdict else self.teller.so_far(state.found),
             cases=tuple(map(self.case, all_steps(verdict) if verdict else state.found)),
             suspects=tuple(self.suspects(searched=belief is not None)),

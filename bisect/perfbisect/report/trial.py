@@ -288,9 +288,9 @@ def per_operation(trial: Trial, rows: Sequence[Compared]) -> Iterator[Table]:
             if builds[1:]:
                 yield of(found.relative, builds[1:], two, RELATIVE)
     for each in rows:
-        told = {name: of for name, of in each.counters.items() if name != "qps" or name in names}
-        if told.keys() - {"qps", *COLUMNS}:  # what the tables of costs do not have
-            each = replace(each, counters=told)
+        shown = {name: of for name, of in each.counters.items() if name != "qps" or name in names}
+        if shown.keys() - {"qps", *COLUMNS}:  # what the tables of costs do not have
+            each = replace(each, counters=shown)
             yield counters(trial, each, f"relative to {builds[0]}{way}", lambda _, other: two(other))
             yield counters(trial, each, f"absolute{way}", lambda base, other: exact(base * other))
 

@@ -48,7 +48,7 @@ from perfbisect.core.domain.metrics import comparable, shown, shown_metric, unit
 from perfbisect.core.domain.orders import Decision, Measure
 from perfbisect.core.explain.profiles import COUNTED
 from perfbisect.core.inference.observations import is_of_build
-from perfbisect.ui.screen import told
+from perfbisect.ui.screen import verdict_sentences
 from perfbisect.ui.stream import put
 from perfbisect.ui.trial import TrialView, recalled_session
 from perfbisect.ui.view_model import REPORT, Report, Row, Running, TimedEvent, ViewModel, update
@@ -120,7 +120,7 @@ def texts(view: ViewModel, event: Event) -> Iterator[str]:
             yield f"{'reason':9} {view.why or 'Nothing of the workload can be measured for it.'}"
             yield f"{'':9} {view.report_hint}"
         case HuntEnded(verdict):
-            for place, sentence in enumerate(told(view, verdict)):
+            for place, sentence in enumerate(verdict_sentences(view, verdict)):
                 yield f"{'' if place else 'verdict':9} {sentence}"
             if event.reason_follows:
                 yield f"{'':9} Its reason follows. Ctrl-C ends that, and the verdict stands."

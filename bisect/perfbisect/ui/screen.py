@@ -285,7 +285,7 @@ def warnings(view: ViewModel, room: int, whole: bool) -> list[Text]:
     return [Text(line, "yellow") for text in texts for line in folded(f"! {text}", room, "  ", 9 if whole else 2)]
 
 
-def told(view: ViewModel, verdict: Verdict) -> tuple[str, ...]:
+def verdict_sentences(view: ViewModel, verdict: Verdict) -> tuple[str, ...]:
     """The verdict in sentences, and what was done so that commits build."""
     state, usual, hunt = view.state, view.state.chosen.usual, view.hunt
 
@@ -293,7 +293,7 @@ def told(view: ViewModel, verdict: Verdict) -> tuple[str, ...]:
         return effect_of(state, step, usual, state.hosts, hunt.host_classes if hunt else ())
 
     size = hunt.choices if hunt else 0
-    return *Teller(view.commit, view.metric, state.system, speed_of, size, usual).told(verdict), *state.remedy
+    return *Teller(view.commit, view.metric, state.system, speed_of, size, usual).sentences(verdict), *state.remedy
 
 
 def verdict(view: ViewModel, room: int) -> list[Text]:
@@ -301,7 +301,7 @@ def verdict(view: ViewModel, room: int) -> list[Text]:
     if view.state.verdict is None or view.hunt is None:
         return []
     lines: list[Text] = []
-    for place, text in enumerate(told(view, view.state.verdict)):
+    for place, text in enumerate(verdict_sentences(view, view.state.verdict)):
         begin = "    " if text.startswith("  ") else ""  # of further lines
         lines += [Text(line, "" if place else "bold") for line in folded(text, room, begin, 9)]
     lines += [Text(line) for line in folded(view.why, room, "", 9)] if view.why else []

@@ -92,7 +92,7 @@ class Teller:
     size: int = 0  # candidates of the range
     usual: str = "qps"  # the metric of the workload, where another led to the culprit
 
-    def told(self, verdict: Verdict) -> tuple[str, ...]:
+    def sentences(self, verdict: Verdict) -> tuple[str, ...]:
         """The verdict, one sentence or list entry an element; list entries begin with two spaces."""
         match verdict:
             case Found(step):

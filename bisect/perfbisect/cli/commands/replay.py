@@ -85,7 +85,7 @@ def replay(hunt: int | None, history: Path | None, **rules: Any) -> int:
                 lambda node: systems.get(candidates[node], ""),
                 size=len(span.graph.candidates),
             )
-            say("\n".join(teller.told(order)))
+            say("\n".join(teller.sentences(order)))
             return exit_status(order)
         leader = int(culprit.argmax())
         alike = int((culprit > 0.99 * culprit[leader]).sum())
