@@ -71,8 +71,8 @@ def test_what_a_revert_regains_is_measured_kept_and_shown(
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
 def test_a_proof_that_is_cut_short_goes_on(script: Script, seal: Path, end: signal.Signals) -> None:
     good, bad = script(program("100")), script(program("50"))
-    exits(0, "run", good, bad, *HUNT)
-    cut = bisect_until(["prove", "--visits", "3", "--runs", "1"], "run 4 of 17", end)
+    exits(0, "run", good, bad, *HUNT, "--pairing", "turns")
+    cut = bisect_until(["prove", "--visits", "3", "--runs", "1"], "run 4 of 9", end)
     assert cut.returncode == (130 if end is signal.SIGINT else -end), cut.stderr
     assert f"Reverting {bad[:10]} on" in exits(0, "resume", "p2")
     [again] = rows(seal / ".local/state/perfbisect/history.db", "select count(*) from runs where session_id = 2")
