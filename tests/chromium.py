@@ -6,11 +6,14 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 PROGRAM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 LIMIT = 60.0  # seconds for one command
@@ -58,15 +61,15 @@ class Browser:
             self.events.append(message)
         return message
 
-    def open(self, page: Path, *, width: int = 1280, height: int = 900, dark: bool = False) -> None:
-        """Load a file at a size of the window, and wait until it has loaded."""
+    def open(self, page: Path | str, *, width: int = 1280, height: int = 900, dark: bool = False) -> None:
+        """Load a file, or what is at an address, at a size of the window, and wait until it has loaded."""
         self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
         self.events.clear()
-        self.call("Page.navigate", url=page.as_uri())
+        self.call("Page.navigate", url=page if isinstance(page, str) else page.as_uri())
         while not self.seen("Page.loadEventFired"):
             self.receive()
 
@@ -131,3 +134,25 @@ def browser(profile: Path) -> Iterator[Browser]:
             except subprocess.TimeoutExpired:
                 process.kill()
             os.close(reader)
+
+
+def complaints(opened: Browser) -> list[object]:
+    """Errors of scripts, and what the policy refused."""
+    logged = [entry["entry"] for entry in opened.seen("Log.entryAdded")]
+    return [*opened.seen("Runtime.exceptionThrown"), *(entry for entry in logged if entry["level"] == "error")]
+
+
+def axe_core(folder: Path) -> str:
+    """The rules of axe-core, which a package of Python brings, put into that folder; without a network, the test is skipped."""
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(folder)]
+    if subprocess.run([*pip, "axe-playwright-python~=0.1.8"], check=False, capture_output=True).returncode:
+        pytest.skip("pip cannot install axe-playwright-python")
+    return (folder / "axe_playwright_python" / "axe.min.js").read_text()
+
+
+def violations(opened: Browser, axe: str) -> Any:
+    """What axe-core finds wrong with the page."""
+    opened.ask(f"{axe}; 0")
+    run = "axe.run().then(found => found.violations.map(each => [each.id, each.impact, each.nodes[0].html]))"
+    found = opened.call("Runtime.evaluate", expression=run, awaitPromise=True, returnByValue=True)
+    return found["result"]["value"]

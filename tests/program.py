@@ -7,9 +7,9 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, redirect_stderr, redirect_stdout
+from contextlib import closing, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from threading import Timer
 from typing import IO, Any, NamedTuple
@@ -130,3 +130,17 @@ def printed(*args: str, status: int = 0) -> str:
     ended = run(*args)
     assert ended.status == status, ended.err
     return ended.out
+
+
+@contextmanager
+def served(history: Path, *options: str) -> Iterator[int]:
+    """The port of a program that serves a history, and ends at Ctrl-C without having said anything."""
+    argv = [*PROGRAM, "serve", "--history", str(history), "--port", "0", *options]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout
+            yield int(process.stdout.readline().rstrip("/\n").rpartition(":")[2])
+        finally:
+            process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=60)[1] == ""
+    assert process.returncode == 0

@@ -1,5 +1,6 @@
 """`bisect serve`: its pages; what `--sql` starts; and real Datasettes, beside a hunt that is writing."""
 
+import base64
 import http.client
 import json
 import os
@@ -11,7 +12,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,10 @@ from typing import Any
 import pytest
 
 import sample_hunt as sample
-from perfbisect.cli.commands.serve import configured
+from perfbisect.cli.serving.datasette import configured
+from perfbisect.cli.serving.guard import add_user
 from perfbisect.store.history import History
-from program import PROGRAM, exits, run
+from program import PROGRAM, exits, run, served
 
 pytestmark = pytest.mark.tools
 
@@ -40,10 +42,9 @@ def test_what_is_started(history: History, monkeypatch: pytest.MonkeyPatch) -> N
     started: list[list[str]] = []
 
     def start(argv: list[str], check: bool, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
-        started.append([*argv, env["PERFBISECT_ADDRESS"]])
+        started.append([*argv, env["PERFBISECT_GUARD"]])
         assert "latest_hunts" in Path(argv[argv.index("--config") + 1]).read_text()
-        if "--plugins-dir" in argv:
-            assert Path(argv[argv.index("--plugins-dir") + 1], "own_names.py").exists()
+        assert Path(argv[argv.index("--plugins-dir") + 1], "guarded.py").exists()
         return subprocess.CompletedProcess(argv, 7)
 
     monkeypatch.setattr(metadata, "version", lambda name: {"datasette": "1.0a19"}[name])
@@ -55,10 +56,28 @@ def test_what_is_started(history: History, monkeypatch: pytest.MonkeyPatch) -> N
     assert argv[argv.index("--host") + 1] == "127.0.0.1"
     assert argv[argv.index("--port") + 1] == "8042"
     assert not Path(argv[argv.index("--config") + 1]).exists()
-    for address, guarded in {"127.0.0.7": True, "localhost": True, "::1": True, "0.0.0.0": False, "::": False}.items():
+    for address in ("127.0.0.7", "localhost", "::1"):
         run("serve", "--sql", "--address", address, "--history", str(history.path))
-        argv = started.pop()
-        assert (argv[-1], "--plugins-dir" in argv) == (address, guarded)
+        assert json.loads(started.pop()[-1]) == [None, None, address]
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "::"])
+def test_other_machines_are_served_only_with_a_login(
+    history: History, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("serve", "--sql", "--address", address, "--history", str(history.path))
+    said = exits(3, *words)
+    assert "--password-file FILE" in said and "--token-file FILE" in said
+    users = tmp_path / "users"
+    assert f"{users} cannot be read" in exits(3, *words, "--password-file", str(users))
+    users.touch(0o600)
+    assert "names nobody" in exits(3, *words, "--password-file", str(users))
+    add_user(users, "reader", "correct horse")
+    monkeypatch.setattr(metadata, "version", lambda name: {"datasette": "1.0a19"}[name])
+    monkeypatch.setattr(subprocess, "run", lambda argv, check, env: subprocess.CompletedProcess(argv, 0))
+    assert "a proxy with TLS" in exits(0, *words, "--password-file", str(users))
+    users.chmod(0o640)
+    assert f"chmod 600 {users}" in exits(3, *words, "--password-file", str(users))
 
 
 def test_without_datasette_and_without_a_history(
@@ -73,15 +92,17 @@ def test_without_datasette_and_without_a_history(
 
 
 def test_the_files_are_where_the_options_say(tmp_path: Path) -> None:
-    option, file = configured(tmp_path, "kept", 0, own=False)
-    assert option == "--metadata"
+    option, file, *plugins = configured(tmp_path, "kept", 0)
+    assert (option, plugins[0]) == ("--metadata", "--plugins-dir")
     assert "kept" in json.loads(Path(file).read_text())["databases"]
 
 
-def ask(port: int, path: str, host: str = "localhost") -> tuple[int, str]:
-    """The status and the text of an answer."""
+def ask(port: int, path: str, host: str = "localhost", login: str = "") -> tuple[int, str]:
+    """The status and the text of an answer; ``login`` is a name with its password, or the header itself."""
+    if ":" in login:
+        login = f"Basic {base64.b64encode(login.encode()).decode()}"
     with closing(http.client.HTTPConnection("127.0.0.1", port)) as other:
-        other.request("GET", path, headers={"Host": host})
+        other.request("GET", path, headers={"Host": host} | ({"Authorization": login} if login else {}))
         answer = other.getresponse()
         return answer.status, answer.read().decode()
 
@@ -95,33 +116,52 @@ def refuses_strangers(port: int, path: str) -> None:
 
 
 def test_pages_are_made_when_they_are_asked_for(history: History) -> None:
-    argv = [*PROGRAM, "serve", "--history", str(history.path), "--port", "0"]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout
-            port = int(process.stdout.readline().rstrip("/\n").rpartition(":")[2])
-            refuses_strangers(port, "/")
-            assert 'href="hunt-1.html"' in ask(port, "/")[1]
-            assert "hunt-2.html" not in ask(port, "/")[1]
-            sample.begin(history)
-            assert 'href="hunt-2.html"' in ask(port, "/")[1]
-            assert "The culprit is 6da84d17ef" in ask(port, "/hunt-1.html?x")[1]
-            assert "There is no verdict yet." in ask(port, "/hunt-2.html")[1]
-            for path, said in {
-                "/hunt-99.html": "no hunt 99",
-                "/c2.html": "no c2",
-                "/etc/passwd": "no such page",
-            }.items():
-                status, text = ask(port, path)
-                assert (status, said in text) == (404, True), text
-            assert f"Port {port} of 127.0.0.1" in exits(4, *argv[len(PROGRAM) : -1], str(port))
-            history.connection.execute("update events set body = '{' where session_id = 1 and id = 3")
-            history.connection.commit()
-            assert ask(port, "/hunt-1.html")[0] == 500
-        finally:
-            process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=60)[1] == ""
-    assert process.returncode == 0
+    with served(history.path) as port:
+        refuses_strangers(port, "/all")
+        assert 'href="hunt-1.html"' in ask(port, "/all")[1]
+        assert "hunt-2.html" not in ask(port, "/all")[1]
+        assert "0 sessions run" in ask(port, "/")[1]
+        sample.begin(history)
+        assert 'href="hunt-2.html"' in ask(port, "/all")[1]
+        assert "1 session runs" in ask(port, "/")[1]
+        assert "The culprit is 6da84d17ef" in ask(port, "/hunt-1.html?x")[1]
+        assert "There is no verdict yet." in ask(port, "/hunt-2.html")[1]
+        for path, said in {
+            "/hunt-99.html": "no hunt 99",
+            "/c2.html": "no c2",
+            "/hunt-desk3%3A1.html": "no desk3:1",
+            "/etc/passwd": "no such page",
+        }.items():
+            status, text = ask(port, path)
+            assert (status, said in text) == (404, True), text
+        assert f"Port {port} of 127.0.0.1" in exits(4, "serve", "--history", str(history.path), "--port", str(port))
+        history.connection.execute("update events set body = '{' where session_id = 1 and id = 3")
+        history.connection.commit()
+        assert ask(port, "/hunt-1.html")[0] == 500
+
+
+def test_a_login(history: History, tmp_path: Path) -> None:
+    users, token = tmp_path / "users", tmp_path / "token"
+    add_user(users, "reader", "correct horse")
+    token.touch(0o600)
+    token.write_text(f"{'0123456789abcdef' * 2}\n")
+    with served(history.path, "--password-file", str(users), "--token-file", str(token)) as port:
+        refused = {
+            "": 401,
+            "reader:wrong horse": 401,
+            "other:correct horse": 401,
+            "Bearer 0123456789abcdef": 401,
+            "Basic %": 401,
+        }
+        admitted = {"reader:correct horse": 200, f"Bearer {token.read_text().strip()}": 200}
+        for login, status in {**refused, **admitted}.items():
+            for path in ("/", "/hunt-1.html"):
+                found, text = ask(port, path, "history.example", login)
+                assert (found, "6da84d17ef" in text) == (status, status == 200 and path != "/"), login
+        add_user(users, "reader", "battery staple")
+        assert [ask(port, "/", login=f"reader:{word}")[0] for word in ("correct horse", "battery staple")] == [401, 200]
+        users.chmod(0o644)
+        assert ask(port, "/", login="reader:battery staple")[0] == 401
 
 
 @pytest.fixture(params=["datasette~=0.65.0", "datasette~=1.0a13"])
@@ -135,29 +175,40 @@ def packages(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(folder)
 
 
-@pytest.mark.slow
-def test_a_real_datasette_beside_a_hunt_that_is_written(history: History, packages: str) -> None:
-    def get(path: str, **query: str) -> Any:
-        with urllib.request.urlopen(f"{place}/{path}?{urllib.parse.urlencode(query)}") as answer:
-            return json.load(answer)
-
-    argv = [*PROGRAM, "serve", "--sql", "--history", str(history.path), "--port", "0"]
+@contextmanager
+def datasette(history: Path, packages: str, *options: str) -> Iterator[str]:
+    """The address of a real Datasette, started by the program."""
+    argv = [*PROGRAM, "serve", "--sql", "--history", str(history), "--port", "0", *options]
     env = {**os.environ, "PYTHONPATH": f"{packages}:{SOURCES}"}
     with subprocess.Popen(argv, env=env, start_new_session=True, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr
-            place = next(found[0] for line in process.stderr if (found := re.search(r"http://127\.0\.0\.1:\d+", line)))
-            first = get("history/latest_hunts.json", _shape="array")
-            assert [row["verdict"] for row in first] == ["Found"]
-            sample.begin(history)
-            assert [row["id"] for row in get("history/latest_hunts.json", _shape="array")] == [2, 1]
-            assert len(get("history/builds_of_hunt.json", _shape="array", hunt="1")) == 6
-            assert len(get("history/builds_of_hunt.json", _shape="array", hunt="2")) == 0
-            assert get("history/spread_by_host.json", _shape="array")[0]["host"] == "local"
-            refuses_strangers(int(place.rpartition(":")[2]), "/-/versions.json")
-            with pytest.raises(urllib.error.HTTPError):
-                get("history.json", sql="delete from hunts", _shape="array")
-            assert len(history.hunts()) == 2
+            yield next(found[0] for line in process.stderr if (found := re.search(r"http://127\.0\.0\.1:\d+", line)))
         finally:
             os.killpg(process.pid, signal.SIGINT)
         assert process.wait(60) == 0
+
+
+@pytest.mark.slow
+def test_a_real_datasette_beside_a_hunt_that_is_written(history: History, packages: str, tmp_path: Path) -> None:
+    def get(path: str, **query: str) -> Any:
+        with urllib.request.urlopen(f"{place}/{path}?{urllib.parse.urlencode(query)}") as answer:
+            return json.load(answer)
+
+    with datasette(history.path, packages) as place:
+        first = get("history/latest_hunts.json", _shape="array")
+        assert [row["verdict"] for row in first] == ["Found"]
+        sample.begin(history)
+        assert [row["id"] for row in get("history/latest_hunts.json", _shape="array")] == [2, 1]
+        assert len(get("history/builds_of_hunt.json", _shape="array", hunt="1")) == 6
+        assert len(get("history/builds_of_hunt.json", _shape="array", hunt="2")) == 0
+        assert get("history/spread_by_host.json", _shape="array")[0]["host"] == "local"
+        refuses_strangers(int(place.rpartition(":")[2]), "/-/versions.json")
+        with pytest.raises(urllib.error.HTTPError):
+            get("history.json", sql="delete from hunts", _shape="array")
+        assert len(history.hunts()) == 2
+    add_user(tmp_path / "users", "reader", "correct horse")
+    with datasette(history.path, packages, "--password-file", str(tmp_path / "users")) as place:
+        port = int(place.rpartition(":")[2])
+        for login, status in {"": 401, "reader:wrong horse": 401, "reader:correct horse": 200}.items():
+            assert ask(port, "/history/latest_hunts.json", login=login)[0] == status

@@ -47,6 +47,8 @@ class Listed:
     origin: str = ""  # whose it is, if it was imported
     name: str = ""  # if it was given one
     subject: str = ""  # of the culprit
+    suspect: str = ""  # of one that runs: full hash of the candidate that is more probable than any other, if one is
+    suspicion: float | None = None  # its probability
 
     @property
     def title(self) -> str:
@@ -111,6 +113,22 @@ SELECT json_extract(candidates, '$[' || json_extract(step, '$.candidate') || ']'
 FROM latest WHERE step IS NOT NULL
 """
 
+# A belief is run-length encoded: pairs of how many candidates, oldest first, have which probability.
+SUSPECT = """
+WITH latest AS (
+  SELECT body, candidates FROM events, ranges
+  WHERE events.id = (SELECT max(id) FROM events WHERE session_id = ? AND kind = 'Decided') AND ranges.session_id = ?
+    AND json_valid(body) AND json_valid(candidates)
+), believed AS (
+  SELECT json_extract(value, '$[0]') AS wide, json_extract(value, '$[1]') AS probability,
+    sum(json_extract(value, '$[0]')) OVER (ORDER BY key) AS place
+  FROM latest, json_each(body, '$.belief.culprit')
+)
+SELECT json_extract(candidates, '$[' || (place - 1) || ']'), probability FROM latest, believed
+WHERE wide = 1 AND probability = (SELECT max(probability) FROM believed)
+  AND json_array_length(candidates) = (SELECT sum(wide) FROM believed)
+"""
+
 DROPS = """
 SELECT json_extract(drop_between, '$[0]'), json_extract(drop_between, '$[1]'), json_extract(drop_between, '$[2]'), max(id)
 FROM sessions WHERE about = ? AND kind = 'hunt' AND json_valid(drop_between) GROUP BY 1, 3, 2
@@ -137,7 +155,8 @@ def listed_hunt(connection: sqlite3.Connection, row: Sequence[Any]) -> Listed:
     elif known == STATES["Inconclusive"]:
         named = (None, None, named[2])
     subject = connection.execute("SELECT subject FROM commits WHERE commit_hash = ?", [named[0]]).fetchone() or ("",)
-    return Listed(*(*row[:12], known, *named, *row[19:21], row[15] or "", *row[21:], *subject))
+    suspect = connection.execute(SUSPECT, [row[0], row[0]]).fetchone() if known == "running" else None
+    return Listed(*(*row[:12], known, *named, *row[19:21], row[15] or "", *row[21:], *subject, *(suspect or ())))
 
 
 def read_trials(connection: sqlite3.Connection, trial: int | None = None) -> tuple[ListedTrial, ...]:

@@ -1,7 +1,5 @@
 """Pages in a real browser: charts are drawn, nothing is fetched, keys work, hostile text does nothing."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +7,7 @@ import pytest
 
 import explained_hunt as reason
 import sample_hunt as sample
-from chromium import PROGRAM, Browser, browser
+from chromium import PROGRAM, Browser, axe_core, browser, complaints, violations
 from explained_hunt import hostile_page
 from perfbisect.report.page.case import hunt_page
 from perfbisect.store.history import History
@@ -37,29 +35,16 @@ def page(history: History, tmp_path: Path) -> Path:
     return file
 
 
-def complaints(opened: Browser) -> list[object]:
-    """Errors of scripts, and what the policy refused."""
-    logged = [entry["entry"] for entry in opened.seen("Log.entryAdded")]
-    return [*opened.seen("Runtime.exceptionThrown"), *(entry for entry in logged if entry["level"] == "error")]
-
-
 @pytest.fixture(scope="module")
 def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The rules of axe-core, which a package of Python brings; without a network, the test is skipped."""
-    folder = tmp_path_factory.mktemp("axe")
-    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(folder)]
-    if subprocess.run([*pip, "axe-playwright-python~=0.1.8"], check=False, capture_output=True).returncode:
-        pytest.skip("pip cannot install axe-playwright-python")
-    return (folder / "axe_playwright_python" / "axe.min.js").read_text()
+    """The rules of axe-core."""
+    return axe_core(tmp_path_factory.mktemp("axe"))
 
 
 @pytest.mark.parametrize(("width", "dark"), [(400, False), (800, True), (1400, False), (1400, True)])
 def test_it_reads_well_aloud(chromium: Browser, page: Path, axe: str, width: int, dark: bool) -> None:
     chromium.open(page, width=width, dark=dark)
-    chromium.ask(f"{axe}; 0")
-    run = "axe.run().then(found => found.violations.map(each => [each.id, each.impact, each.nodes[0].html]))"
-    found = chromium.call("Runtime.evaluate", expression=run, awaitPromise=True, returnByValue=True)
-    assert found["result"]["value"] == []
+    assert violations(chromium, axe) == []
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1400, False), (1400, True), (800, False), (400, False), (400, True)])

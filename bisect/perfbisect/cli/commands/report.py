@@ -84,8 +84,8 @@ def report(
 
 
 def page_name(hunt: int | str) -> str:
-    """The file of a page."""
-    return f"hunt-{hunt}.html" if isinstance(hunt, int) else f"{hunt}.html"
+    """The file of a page: hunt-12.html, c3.html; hunt-ORIGIN:12.html, ORIGIN:c3.html."""
+    return f"{'hunt-' * str(hunt).rpartition(':')[2].isdecimal()}{hunt}.html"
 
 
 def page_of(history: History, hunt: int | str, given: Path | None, index: str = "") -> str:

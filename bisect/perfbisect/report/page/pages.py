@@ -33,13 +33,18 @@ def page(document: Document, index: str = "") -> str:
     return render("document.html", index, document=document)
 
 
-def index_page(hunts: Sequence[Listed], trials: Sequence[ListedTrial], link: Callable[[int | str], str]) -> str:
-    """The page that lists a history, the newest first; ``link`` gives the address of a page by its id, "" without one."""
+def index_page(
+    hunts: Sequence[Listed], trials: Sequence[ListedTrial], link: Callable[[int | str], str], index: str = ""
+) -> str:
+    """The page that lists a history, the newest first; ``link`` gives the address of a page by its id, "" without one.
+
+    ``index`` is the address of a page above it, if there is one.
+    """
     every: list[Listed | ListedTrial] = [*hunts, *trials]
     every.sort(key=lambda one: one.started, reverse=True)
     head = ("id", "when", "what", "builder", "workload", "range or builds", "result", "sure", "ratio", "runs", "host")
     rows = tuple(entry(one, link(one.id)) for one in every)
-    return render("index.html", table=Table(head, rows, ("sure", "ratio", "runs"), name="listing"))
+    return render("index.html", index, table=Table(head, rows, ("sure", "ratio", "runs"), name="listing"))
 
 
 def entry(one: Listed | ListedTrial, link: str) -> Row:

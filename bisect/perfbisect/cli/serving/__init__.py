@@ -1,0 +1,1 @@
+"""What `bisect serve` is made of."""

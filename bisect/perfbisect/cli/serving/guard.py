@@ -1,0 +1,223 @@
+"""Who may read what is served: the names of a password file, by HTTP's Basic scheme, and who has the token of a file, as a Bearer.
+Without these files, this machine alone.
+
+A line of a password file is ``NAME:HASH``. The hash is scrypt's (RFC 7914), written as passlib and others write it, in the PHC
+string format: ``$scrypt$ln=15,r=8,p=3$SALT$KEY``, base64 without padding. Neither file may be readable by others. Both are read
+again for each request, so that whom a line is taken from is refused at once.
+"""
+
+import binascii
+import hashlib
+import hmac
+import os
+import re
+import secrets
+import stat
+import threading
+import time
+from base64 import b64decode, b64encode
+from contextlib import suppress
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from perfbisect.errors import PerfBisectError, UsageError
+from perfbisect.wording.text import printable, shell_words
+
+NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
+LINE = re.compile(
+    rf"({NAME.pattern}):\$scrypt\$ln=(\d{{1,2}}),r=(\d{{1,2}}),p=(\d{{1,2}})\$([A-Za-z0-9+/]+)\$([A-Za-z0-9+/]{{22,}})"
+)
+COST = (15, 8, 3)  # log2 of N, r and p: 32 MiB, and about 0.3 s
+MEMORY = 2**28  # bytes that a line may ask for, at most
+SHORTEST = 8, 20  # characters of a password, of a token
+LONGEST = 2**20  # bytes of a file
+DELAY = 1.0  # seconds that a wrong password or token waits for its answer
+STRANGE = "This is served to this machine alone. Open it as localhost, with the same port.\n"
+UNKNOWN = "This is served to those who log in.\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Hash:
+    """The hash of a password."""
+
+    cost: tuple[int, int, int]
+    salt: bytes
+    key: bytes
+
+    def is_of(self, password: bytes) -> bool:
+        """Whether the password has this hash."""
+        return hmac.compare_digest(derived(password, self.salt, self.cost, len(self.key)), self.key)
+
+    def __str__(self) -> str:
+        ln, r, p = self.cost
+        salt, key = (b64encode(part).decode().rstrip("=") for part in (self.salt, self.key))
+        return f"$scrypt$ln={ln},r={r},p={p}${salt}${key}"
+
+
+def derived(password: bytes, salt: bytes, cost: tuple[int, int, int], size: int = 32) -> bytes:
+    """The key that scrypt derives from a password."""
+    ln, r, p = cost
+    return hashlib.scrypt(password, salt=salt, n=2**ln, r=r, p=p, dklen=size, maxmem=2 * MEMORY)
+
+
+def hashed(password: str) -> Hash:
+    """A password with a salt of its own."""
+    salt = secrets.token_bytes(16)
+    return Hash(COST, salt, derived(password.encode(), salt, COST))
+
+
+NOBODY = Hash(COST, bytes(16), bytes(32))  # of no password: an unknown name takes as long as a wrong password
+
+
+@dataclass(eq=False)
+class Guard:
+    """Answers in place of the server where a request is not admitted."""
+
+    passwords: Path | None
+    token: Path | None
+    address: str  # that is listened on; without a login, of this machine alone
+    admitted: dict[bytes, tuple[str, Hash]] = field(default_factory=dict)  # by the digest of what was sent
+    secret: bytes = field(default_factory=lambda: secrets.token_bytes(32))  # of the digests
+    turn: threading.Lock = field(default_factory=threading.Lock)  # one hash at a time
+
+    @property
+    def asks(self) -> bool:
+        """Whether there is a login."""
+        return bool(self.passwords or self.token)
+
+    def check(self) -> None:
+        """Raise UsageError for a file that is missing, has a mistake, or can be read by others."""
+        if self.passwords and not read_passwords(self.passwords):
+            raise UsageError(f"{self.passwords} names nobody.", f"Add a name: {adding(self.passwords)}")
+        if self.token:
+            read_token(self.token)
+
+    def refusal(self, host: str, authorization: str) -> tuple[int, dict[str, str], str] | None:
+        """The status, headers and text for a request with these two headers that is not admitted; else None."""
+        if not self.asks:
+            return None if is_own(host, self.address) else (421, {}, STRANGE)
+        if self.admits(authorization):
+            return None
+        scheme = 'Basic realm="perfbisect", charset="UTF-8"' if self.passwords else 'Bearer realm="perfbisect"'
+        return 401, {"WWW-Authenticate": scheme}, UNKNOWN
+
+    def admits(self, authorization: str) -> bool:
+        """Whether this is right. What is wrong is answered a second later; with files that cannot be read, everything is."""
+        scheme, _, sent = authorization.partition(" ")
+        known = {"basic": self.knows, "bearer": self.is_token}.get(scheme.lower())
+        with suppress(PerfBisectError):  # the files were in order when serving began
+            if known and known(sent.strip()):
+                return True
+        if authorization:
+            time.sleep(DELAY)
+        return False
+
+    def is_token(self, sent: str) -> bool:
+        """Whether it is the token."""
+        return self.token is not None and hmac.compare_digest(sent.encode(), read_token(self.token).encode())
+
+    def knows(self, sent: str) -> bool:
+        """Whether a name and its password are those of a line. A password that was right once is not hashed again."""
+        if self.passwords is None:
+            return False
+        lines = read_passwords(self.passwords)
+        digest = hmac.digest(self.secret, sent.encode(), "sha256")
+        if digest in self.admitted:
+            name, before = self.admitted[digest]
+            if lines.get(name) == before:
+                return True
+        try:
+            user, _, password = b64decode(sent, validate=True).partition(b":")
+        except (binascii.Error, ValueError):
+            return False
+        name = user.decode(errors="replace")
+        with self.turn:
+            if not lines.get(name, NOBODY).is_of(password):
+                return False
+        self.admitted[digest] = name, lines[name]
+        return True
+
+
+def is_own(host: str, address: str) -> bool:
+    """Whether the header Host names this machine: as localhost, by a loopback address, or by the ``address`` of --address.
+
+    A page of a stranger can have its own name lead to 127.0.0.1 (DNS rebinding). The browser of a user of this machine
+    would then let it read what is served here; but the name stands in each request.
+    """
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        return name in ("localhost", address.lower()) or ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def read_passwords(path: Path) -> dict[str, Hash]:
+    """The names of a password file with their hashes. Raises UsageError with the number of a line that is wrong."""
+    found = {}
+    for number, line in enumerate(private(path).splitlines(), 1):
+        if line.strip() and not line.startswith("#"):
+            try:
+                name, hashed = parsed(line.strip())
+            except ValueError:
+                sentence = f"Line {number} of {path} is no name with a hash of scrypt that is fit for use."
+                raise UsageError(sentence, f"Make it again: {adding(path)}") from None
+            found[name] = hashed
+    return found
+
+
+def parsed(line: str) -> tuple[str, Hash]:
+    """A name and its hash. Raises ValueError for what is none, or would need too much memory or time."""
+    parts = LINE.fullmatch(line)
+    if parts is None:
+        raise ValueError
+    ln, r, p = map(int, parts.group(2, 3, 4))
+    if not (ln and r and 0 < p <= 16 and 128 * r * 2**ln <= MEMORY):
+        raise ValueError
+    salt, key = (b64decode(part + "=" * (-len(part) % 4)) for part in parts.group(5, 6))
+    return parts[1], Hash((ln, r, p), salt, key)
+
+
+def read_token(path: Path) -> str:
+    """The token of a file: its only line. Raises UsageError for a short one."""
+    token = private(path).strip()
+    if len(token.split()) != 1 or len(token) < SHORTEST[1]:
+        sentence = f"{path} has no token: one line without spaces, of {SHORTEST[1]} characters or more."
+        raise UsageError(sentence, "Make one: (umask 077; openssl rand -hex 32 > FILE)")
+    return token
+
+
+def private(path: Path) -> str:
+    """The text of a file that only its owner can read. Raises UsageError for any other."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
+                raise UsageError(f"Others can read {path}, or write it.", f"Make it private: chmod 600 {path}")
+            return file.read(LONGEST)
+    except (OSError, UnicodeError) as trouble:
+        reason = trouble.strerror if isinstance(trouble, OSError) else "it is no text"
+        raise UsageError(f"{path} cannot be read: {reason}.") from None
+
+
+def adding(path: Path) -> str:
+    """The command that adds a name to a password file."""
+    return shell_words(["bisect", "serve", "--add-user", "NAME", "--password-file", str(path)])
+
+
+def add_user(path: Path, name: str, password: str) -> bool:
+    """Write a line into a password file, which is made if it does not exist; returns whether the name is new in it.
+
+    Raises UsageError for a name or a password that cannot be used.
+    """
+    if not NAME.fullmatch(name):
+        raise UsageError(f"{printable(name)!r} is no name.", "It has letters, digits and . _ @ -, 64 at most.")
+    if len(password) < SHORTEST[0]:
+        raise UsageError(f"The password is shorter than {SHORTEST[0]} characters.", "Choose a longer one.")
+    lines = private(path).splitlines() if path.exists() else []
+    others = [line for line in lines if not line.startswith(f"{name}:")]
+    beside = path.with_name(f"{path.name}.{os.getpid()}")
+    beside.touch(0o600, exist_ok=False)
+    beside.write_text("".join(f"{line}\n" for line in [*others, f"{name}:{hashed(password)}"]), encoding="utf-8")
+    beside.replace(path)
+    return len(others) == len(lines)

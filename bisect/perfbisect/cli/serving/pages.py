@@ -1,0 +1,159 @@
+"""The pages of a history over HTTP: the dashboard, the list of all, and one for each hunt and trial, made when asked for."""
+
+import re
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+from urllib.parse import quote, unquote, urlsplit
+
+import click
+
+from perfbisect.cli.options.common import say
+from perfbisect.cli.serving.guard import Guard
+from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError
+from perfbisect.store.history import History
+from perfbisect.store.listing import Listed, ListedTrial
+
+if TYPE_CHECKING:
+    from perfbisect.report.page.dashboard import Watched
+
+PAGE = re.compile(r"/(?:hunt-((?:[\w.@-]{1,64}:)?\d{1,18})|((?:[\w.@-]{1,64}:)?[cnp]\d{1,18}))\.html", re.ASCII)
+PATIENCE = 60.0  # seconds for a client that sends or takes nothing
+SERIES = 4  # the newest ones, whose lines are drawn
+
+Lists = tuple[Sequence[Listed], Sequence[ListedTrial]]
+
+
+class Source(Protocol):
+    """Where what is served comes from."""
+
+    def listing(self) -> Lists:
+        """All hunts and all trials, oldest first."""
+
+    def session(self, name: str) -> AbstractContextManager[tuple[History, int | str]]:
+        """A history that has the session of that id, and its id there. Raises UsageError when there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSource:
+    """The history of a file."""
+
+    path: Path
+
+    def listing(self) -> Lists:
+        """All of it."""
+        with closing(History.open(self.path, read_only=True)) as opened:
+            return opened.hunts(), opened.trials()
+
+    @contextmanager
+    def session(self, name: str) -> Iterator[tuple[History, int | str]]:
+        """The history itself."""
+        if ":" in name:
+            raise UsageError(f"There is no {name} in the history {self.path}.", "`bisect history` lists all.")
+        with closing(History.open(self.path, read_only=True)) as opened:
+            yield opened, int(name) if name.isdecimal() else name
+
+
+@dataclass(eq=False)
+class Pages:
+    """The pages of a source; ``given`` is the history as the user named it, for the commands on a page."""
+
+    source: Source
+    given: Path | None
+    drawn: "dict[tuple[str, int], list[Watched]]" = field(default_factory=dict)  # by the id of a series and its runs
+
+    def answer(self, place: str) -> tuple[int, str]:
+        """The status and the page at a place; 404 and a sentence where there is none."""
+        from perfbisect.cli.commands.report import page_of
+        from perfbisect.report.page.pages import index_page
+
+        named = PAGE.fullmatch(unquote(place))
+        try:
+            if named:
+                with self.source.session(named[1] or named[2]) as (history, one):
+                    return 200, page_of(history, one, self.given, index="./")
+            if place == "/":
+                return 200, self.dashboard()
+            if place == "/all":
+                return 200, index_page(*self.source.listing(), address, index="./")
+        except PerfBisectError as trouble:
+            return 404 if isinstance(trouble, UsageError) else 500, f"{trouble} {trouble.advice}\n"
+        return 404, "There is no such page. / shows what runs, and leads to the list of all hunts and comparisons.\n"
+
+    def dashboard(self) -> str:
+        """The start page."""
+        from perfbisect.report.page.dashboard import dashboard_page
+
+        hunts, trials = self.source.listing()
+        return dashboard_page(hunts, trials, self.lines(trials), address, time.time())
+
+    def lines(self, trials: Sequence[ListedTrial]) -> "list[Watched]":
+        """The lines of the newest series, one for each range and what is measured of it; damaged ones are left out."""
+        newest = {(one.builder, one.variant, one.host, one.series, one.workloads): one for one in trials if one.series}
+        latest = sorted(newest.values(), key=lambda one: one.started, reverse=True)[:SERIES]
+        for one in latest:
+            if (one.id, one.runs) not in self.drawn:
+                self.drawn[one.id, one.runs] = self.lines_of(one.id)
+        return [line for one in latest for line in self.drawn[one.id, one.runs]]
+
+    def lines_of(self, name: str) -> "list[Watched]":
+        """The lines of a series; none of a damaged one."""
+        from perfbisect.report.page.dashboard import watched_of
+
+        with suppress(PerfBisectError), self.source.session(name) as (history, one):
+            return watched_of(history.trial(str(one)), name)
+        return []
+
+
+def address(one: int | str) -> str:
+    """The address of a page by its id."""
+    from perfbisect.cli.commands.report import page_name
+
+    return quote(page_name(one))
+
+
+def serve_pages(family: int, port: int, guard: Guard, pages: Pages, *, opens: bool) -> None:
+    """Serve the pages until Ctrl-C. Raises EnvironmentFailure for a port in use."""
+
+    class Server(ThreadingHTTPServer):
+        address_family = family
+
+    class Handler(BaseHTTPRequestHandler):
+        timeout = PATIENCE
+
+        def do_GET(self) -> None:
+            refused = guard.refusal(self.headers.get("Host", ""), self.headers.get("Authorization", ""))
+            if refused:
+                self.reply(refused[0], refused[2], refused[1])
+            else:
+                self.reply(*pages.answer(urlsplit(self.path).path), {})
+
+        def reply(self, status: int, text: str, headers: dict[str, str]) -> None:
+            """Send an answer."""
+            self.send_response(status)
+            self.send_header("Content-Type", f"text/{'html' if status == 200 else 'plain'}; charset=utf-8")
+            self.send_header("X-Content-Type-Options", "nosniff")
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+            with suppress(ConnectionError):  # the browser has gone on
+                self.wfile.write(text.encode(errors="backslashreplace"))
+
+        def log_message(self, *_: object) -> None:
+            """Requests are not listed."""
+
+    try:
+        server = Server((guard.address, port), Handler)
+    except OSError as trouble:
+        sentence = f"Port {port} of {guard.address} cannot be listened on: {trouble.strerror}."
+        raise EnvironmentFailure(sentence, "Choose another one with --port.") from None
+    with server, suppress(KeyboardInterrupt):
+        place = f"http://{f'[{guard.address}]' if ':' in guard.address else guard.address}:{server.server_port}/"
+        say(place)
+        if opens:
+            click.launch(place)
+        server.serve_forever()

@@ -1,0 +1,132 @@
+"""The start page of `bisect serve`, one screen: what runs, the culprits of the last weeks, the lines of what is watched."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeVar
+
+from markupsafe import Markup
+
+from perfbisect.core.domain.trials import Trial
+from perfbisect.core.stats.release_series import is_worse, lines_of
+from perfbisect.report.document import Cell, Row, Table, row
+from perfbisect.report.page.pages import render
+from perfbisect.report.page.svg import Scale, chart, element, percent, upright
+from perfbisect.report.series import series_of, spanned
+from perfbisect.store.listing import NAMED, Listed, ListedTrial
+from perfbisect.wording.quantities import MISSING, chance, change, count, decimals, moment
+
+WEEKS = 4
+WEEK = 7 * 86400.0  # seconds
+RUNNING, CULPRITS, LINES = 6, 10, 6  # at most: what a screen holds
+HEIGHT = 40.0  # of a line
+LATEST = 120  # points of a line at most
+
+LinkTo = Callable[[int | str], str]
+Session = TypeVar("Session", Listed, ListedTrial, Listed | ListedTrial)
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """The line of a branch or a series: ratios to its first point, oldest first, None for a gap."""
+
+    title: str
+    points: tuple[float | None, ...]
+    steps: tuple[tuple[int, bool], ...]  # the first point with it, and whether it is for the worse
+    id: str  # of the session whose page has more
+
+    @property
+    def latest(self) -> str:
+        """Its last ratio."""
+        return next((f"×{decimals(ratio, 3)}" for ratio in reversed(self.points) if ratio is not None), MISSING)
+
+    def draw(self) -> Markup:
+        """Its latest points, and a vertical line before each step."""
+        points = self.points[-LATEST:]
+        first, wide = len(self.points) - len(points), max(1, len(points) - 1)
+        known = [(place, ratio) for place, ratio in enumerate(points) if ratio]
+        low, high = spanned([ratio for _, ratio in known] or [1.0])
+        scale = Scale(low, high, logarithmic=True)
+        spots = [(percent(place / wide), 3 + (HEIGHT - 6) * (1 - scale(ratio))) for place, ratio in known]
+        parts = [element("line", x1=a, y1=b, x2=c, y2=d, class_="line") for (a, b), (c, d) in pairwise(spots)]
+        parts += [element("circle", cx=x, cy=y, r=2.5) for x, y in spots[-1:]]
+        steps = [(place - first - 0.5, "bad" if worse else "good") for place, worse in self.steps if place > first]
+        parts += [upright(place / wide, HEIGHT, f"step {tone}") for place, tone in steps]
+        worse = sum(worse for _, worse in self.steps)
+        label = f"{self.title}: {self.latest} of the first, {count(worse, 'step')} for the worse"
+        return chart(HEIGHT, f"{label}, {len(self.steps) - worse} for the better", *parts, class_="series spark")
+
+
+def watched_of(trial: Trial, name: str) -> list[Watched]:
+    """The lines of a series of releases, which the session of that id has measured."""
+    metric, text = trial.request.metric, series_of(trial).text
+    return [
+        Watched(
+            f"{line.work}, {text}",
+            line.ratios,
+            tuple((step.after, is_worse(step, metric)) for step in line.steps),
+            name,
+        )
+        for line in lines_of(trial)
+    ]
+
+
+def dashboard_page(
+    hunts: Sequence[Listed], trials: Sequence[ListedTrial], lines: Sequence[Watched], link: LinkTo, now: float
+) -> str:
+    """The page; ``now`` is in seconds since the epoch, ``link`` gives the address of a page by its id."""
+    every: list[Listed | ListedTrial] = [*hunts, *trials]
+    running = newest(one for one in every if one.state == "running")
+    named = newest(one for one in hunts if one.state in NAMED and one.started > now - WEEKS * WEEK)
+    runs = f"{count(len(running), 'session')} {'runs' if len(running) == 1 else 'run'}"
+    return render(
+        "dashboard.html",
+        headline=f"{runs}, {count(len(named), 'hunt')} of the last {WEEKS} weeks named a culprit",
+        now=now,
+        total=len(every),
+        tables=(
+            ("Running", running_table(running[:RUNNING], link), len(running) - RUNNING, "Nothing runs."),
+            (
+                f"Culprits of the last {WEEKS} weeks",
+                culprits_table(named[:CULPRITS], link),
+                len(named) - CULPRITS,
+                "No hunt has named one.",
+            ),
+        ),
+        lines=lines[:LINES],
+        link=link,
+    )
+
+
+def newest(sessions: Iterable[Session]) -> list[Session]:
+    """The latest first."""
+    return sorted(sessions, key=lambda one: one.started, reverse=True)
+
+
+def running_table(running: Sequence[Listed | ListedTrial], link: LinkTo) -> Table:
+    """What runs, and of a hunt the candidate that leads, or is proven already."""
+    rows = []
+    for one in running:
+        if isinstance(one, Listed):
+            what = one.name or one.builder, f"{one.good}..{one.bad}", one.workload
+            leads, sure = (one.culprit, one.probability) if one.culprit else (one.suspect, one.suspicion)
+        else:
+            what, leads, sure = (one.builder, one.title, ", ".join(one.workloads)), "", None
+        texts = (*what, one.host, moment(one.started), leads[:10] or MISSING, MISSING if sure is None else chance(sure))
+        rows.append(Row((Cell(str(one.id), link=link(one.id)), *row(*texts).cells)))
+    head = ("id", "what", "range or builds", "workload", "host", "since", "leads", "sure")
+    return Table(head, tuple(rows), ("sure",), name="running")
+
+
+def culprits_table(named: Sequence[Listed], link: LinkTo) -> Table:
+    """The first commits that verdicts name."""
+    rows = []
+    for one in named:
+        effect = MISSING if one.ratio is None else change(one.ratio)
+        sure = MISSING if one.probability is None else chance(one.probability)
+        day, *_ = moment(one.started).split()
+        texts = (one.subject, f"{one.builder} {one.workload}", f"{one.metric}: {effect}", sure, day, str(one.id))
+        rows.append(Row((Cell((one.culprit or MISSING)[:10], link=link(one.id)), *row(*texts).cells)))
+    return Table(
+        ("commit", "subject", "measured", "effect", "sure", "day", "hunt"), tuple(rows), ("sure",), name="culprits"
+    )

@@ -1,0 +1,112 @@
+"""The files of a login: their form, their rights, and what is refused of them."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from perfbisect.cli.serving.guard import Guard, Hash, add_user, hashed, parsed, read_passwords, read_token
+from perfbisect.errors import UsageError
+from program import PROGRAM, exits
+
+# By passlib 1.7.4: scrypt.hash("password"), from its documentation.
+FOREIGN = "$scrypt$ln=16,r=8,p=1$aM15713r3Xsvxbi31lqr1Q$nFNh2CVHVjNldFVKDHDlm4CbdRSCdEBsjjJxD+iCs5E"
+
+
+def private(path: Path, text: str) -> Path:
+    path.touch(0o600)
+    path.write_text(text)
+    return path
+
+
+def test_a_hash_of_another_program() -> None:
+    name, made = parsed(f"reader:{FOREIGN}")
+    assert name == "reader"
+    assert str(made) == FOREIGN
+    assert made.is_of(b"password")
+    assert not made.is_of(b"Password")
+
+
+def test_a_hash_is_read_as_it_was_written() -> None:
+    made = hashed("naïve \U0001f40e")
+    assert parsed(f"a.b@c:{made}") == ("a.b@c", made)
+    assert made != hashed("naïve \U0001f40e"), "each has a salt of its own"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "reader:secret",
+        "reader",
+        f"an n:{FOREIGN}",
+        f"reader:{FOREIGN}:1",
+        f"reader:{FOREIGN.replace('ln=16', 'ln=30')}",
+        f"reader:{FOREIGN.replace('p=1', 'p=0')}",
+        f"reader:{FOREIGN.replace('p=1', 'p=99')}",
+        f"reader:{FOREIGN.rpartition('$')[0]}$nFNh",
+        f"reader:{FOREIGN}AA",
+        "reader:$2y$05$abcdefghijklmnopqrstuv",
+    ],
+)
+def test_a_line_that_is_none_is_named(line: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"Line 3 of .*users"):
+        read_passwords(private(tmp_path / "users", f"# readers\n\n{line}\n"))
+
+
+def test_names_are_added_and_changed_and_the_file_stays_private(tmp_path: Path) -> None:
+    users = tmp_path / "users"
+    assert add_user(users, "reader", "correct horse")
+    assert add_user(users, "other", "correct horse")
+    assert not add_user(users, "reader", "battery staple")
+    found = read_passwords(users)
+    assert {name: one.is_of(b"battery staple") for name, one in found.items()} == {"other": False, "reader": True}
+    assert users.stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in tmp_path.iterdir()] == ["users"]
+    for name, password in (("a:b", "correct horse"), ("", "correct horse"), ("eve", "short")):
+        with pytest.raises(UsageError):
+            add_user(users, name, password)
+    users.chmod(0o644)
+    with pytest.raises(UsageError, match="Others can read"):
+        add_user(users, "eve", "correct horse")
+
+
+def test_a_password_comes_from_standard_input(tmp_path: Path) -> None:
+    argv = [*PROGRAM, "serve", "--add-user", "reader", "--password-file", "users"]
+    made = subprocess.run(argv, input="correct horse\n", capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert (made.stdout, made.stderr) == ("reader can log in: users\n", "")
+    assert read_passwords(tmp_path / "users")["reader"].is_of(b"correct horse")
+    assert "--password-file FILE" in exits(3, "serve", "--add-user", "reader")
+
+
+@pytest.mark.parametrize("text", ["", "short\n", "two words of a token, long enough\n", "a" * 30 + "\n" + "b" * 30])
+def test_a_file_without_a_token(text: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="has no token"):
+        read_token(private(tmp_path / "token", text))
+
+
+def test_what_was_right_once_is_not_hashed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hashes: list[bytes] = []
+    genuine = Hash.is_of
+    monkeypatch.setattr(Hash, "is_of", lambda self, password: hashes.append(password) or genuine(self, password))
+    monkeypatch.setattr("perfbisect.cli.serving.guard.DELAY", 0.0)
+    add_user(tmp_path / "users", "reader", "correct horse")
+    guard = Guard(tmp_path / "users", None, "0.0.0.0")
+    right, wrong = "Basic cmVhZGVyOmNvcnJlY3QgaG9yc2U=", "Basic b3RoZXI6Y29ycmVjdCBob3JzZQ=="
+    assert [guard.admits(sent) for sent in (right, right, wrong, wrong, right)] == [True, True, False, False, True]
+    assert len(hashes) == 3, "an unknown name takes as long as a known one"
+    (tmp_path / "users").unlink()
+    assert not guard.admits(right)
+
+
+def test_the_same_answer_for_all_that_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr("time.sleep", waited.append)
+    token = private(tmp_path / "token", "0123456789abcdef0123456789abcdef\n")
+    guard = Guard(None, token, "0.0.0.0")
+    assert guard.refusal("x", "Bearer 0123456789abcdef0123456789abcdef") is None
+    refusals = [
+        guard.refusal("x", sent) for sent in ("Bearer wrong", "Basic cmVhZGVyOmE=", "Bearer ä", "Digest a", "Bearer")
+    ]
+    assert waited == [1.0] * len(refusals)
+    assert refusals == [guard.refusal("x", "")] * len(refusals)
+    assert len(waited) == len(refusals), "who has not tried does not wait"

@@ -1,0 +1,117 @@
+"""What is served in a real browser: a login, and the dashboard, which fits a screen."""
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import sample_hunt as sample
+from chromium import PROGRAM, Browser, axe_core, browser, complaints, violations
+from perfbisect.cli.serving.guard import add_user
+from perfbisect.core.domain.events import Decided, RunFinished, TrialEnded
+from perfbisect.core.domain.orders import Decision
+from perfbisect.store.history import History
+from program import served
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.tools,
+    pytest.mark.skipif(PROGRAM is None, reason="no Chromium on this machine: apt-get install chromium"),
+]
+
+DAY = 86400.0
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Iterator[History]:
+    """Six hunts with a culprit, an old one, two that run, and a series with two steps."""
+    now = time.time()
+    with closing(History.open(tmp_path / "history.db")) as opened:
+        for age in (60, 20, 16, 12, 8, 4, 1):
+            hunt = sample.begin(opened, at=now - age * DAY)
+            for at, event in sample.events():
+                opened.append(hunt, event, at)
+        lines = sample.series({"scan": ((8, -0.1),), "point-query": ((12, 0.06),)}, releases=24)
+        trial = sample.begin_trial(opened, lines.request, now - DAY)
+        for run in lines.runs:
+            opened.append(trial, RunFinished(run.subject, run.facts, workload=run.work, round=run.round), now)
+        opened.append(trial, TrialEnded(), now)
+        named = replace(sample.SETTINGS, name="<b>slow updates</b>", host="desk-3")
+        hunt = sample.begin(opened, named, now - 3600)
+        for at, event in [*sample.events()][:20]:
+            if isinstance(event, Decided):
+                culprit = event.decision.belief.culprit * 0.2
+                culprit[7] = 0.82
+                event = Decided(Decision(event.decision.order, replace(event.decision.belief, culprit=culprit)))
+            opened.append(hunt, event, at)
+        sample.begin(opened, at=now)
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """One browser for all tests."""
+    with browser(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The rules of axe-core."""
+    return axe_core(tmp_path_factory.mktemp("axe"))
+
+
+def test_a_login_leads_to_the_dashboard_and_from_there_to_all_pages(
+    chromium: Browser, history: History, axe: str, tmp_path: Path
+) -> None:
+    add_user(tmp_path / "users", "reader", "correct horse")
+    with served(history.path, "--password-file", str(tmp_path / "users")) as port:
+        chromium.open(f"http://reader:wrong@127.0.0.1:{port}/")
+        assert not chromium.ask("document.querySelector('.dash') !== null")
+        assert {one["response"]["status"] for one in chromium.seen("Network.responseReceived")} <= {401}
+        here = f"http://reader:correct%20horse@127.0.0.1:{port}/"
+        for width, dark in ((1280, False), (1280, True), (400, False), (400, True)):
+            chromium.open(here, width=width, height=800, dark=dark)
+            assert (violations(chromium, axe), complaints(chromium)) == ([], [])
+            assert chromium.ask("document.documentElement.scrollWidth <= innerWidth")
+            assert chromium.ask("document.documentElement.scrollHeight <= innerHeight") is (width == 1280)
+        assert chromium.ask("document.querySelector('h1').textContent") == (
+            "2 sessions run, 6 hunts of the last 4 weeks named a culprit"
+        )
+        cells = (
+            "[...document.querySelectorAll('.{} tbody tr')].map(row => [...row.children].map(cell => cell.textContent))"
+        )
+        begun, leading = chromium.ask(cells.format("running"))
+        assert (begun[0], begun[6:]) == ("10", ["–", "–"])
+        assert leading[:5] == ["9", "<b>slow updates</b>", "1.0..1.1", "update-index", "desk-3"]
+        assert leading[6:] == [sample.CANDIDATES[7][:10], "82 %"]
+        named = chromium.ask(cells.format("culprits"))
+        assert [row[-1] for row in named] == ["7", "6", "5", "4", "3", "2"]
+        assert named[0][:5] == ["6da84d17ef", sample.SUBJECTS[8], "engine update-index", "qps: a drop of 28 %", "97 %"]
+        lines = chromium.ask("[...document.querySelectorAll('.spark')].map(line => line.getAttribute('aria-label'))")
+        assert [line.partition(", 1.0..1.23: ")[0] for line in lines] == ["scan", "update-index", "point-query"]
+        assert [line.partition("first, ")[2] for line in lines] == [
+            "1 step for the worse, 0 for the better",
+            "0 steps for the worse, 0 for the better",
+            "0 steps for the worse, 1 for the better",
+        ]
+        scan = "document.querySelector('.spark').getBoundingClientRect()"
+        step = "document.querySelector('.spark .step.bad').getBoundingClientRect().left"
+        assert math.isclose(chromium.ask(f"({step} - {scan}.left) / {scan}.width"), 7.5 / 23, abs_tol=0.01)
+        for page, title in (
+            ("hunt-7.html", "6da84d17ef"),
+            ("c8.html", ""),
+            ("all", "perfbisect: hunts and comparisons"),
+        ):
+            chromium.open(here)
+            chromium.events.clear()
+            chromium.ask(f"document.querySelector('a[href=\"{page}\"]').click()")
+            while not chromium.seen("Page.loadEventFired"):
+                chromium.receive()
+            assert chromium.ask("document.title").startswith(title)
+            assert chromium.ask("location.pathname") == f"/{page}"
+            assert chromium.ask("document.querySelector('.brand a').pathname") == "/"
