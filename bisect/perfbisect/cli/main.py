@@ -34,6 +34,7 @@ VERBS: Mapping[str, str] = {
     "history": "List the hunts and comparisons.",
     "show": "Report one hunt: verdict, proof, candidates, counters; or one comparison or proof.",
     "report": "Write a page about a hunt or a comparison, or about all of them.",
+    "push": "Carry the history to a central one, which a team reads.",
     "query": "Query the history in SQL.",
     "serve": "Browse the history in a web browser.",
     "init": "Write a builder and a workload for a clone that has no recipe.",

@@ -12,6 +12,7 @@ from perfbisect.errors import ENVIRONMENT, Interrupted, PerfBisectError, ReaderG
 from perfbisect.hunt.driver import Driver, Member
 from perfbisect.hunt.labs import connection_events, hosts_of
 from perfbisect.hunt.loop import Planner, Workers
+from perfbisect.hunt.pushing import pushing
 from perfbisect.hunt.search_problem import TimedEvent
 from perfbisect.hunt.setup import HuntSetup
 from perfbisect.hunt.watching import View
@@ -20,6 +21,7 @@ from perfbisect.lab.build.remedies import Mended
 from perfbisect.report.command_line import command_on, command_to_run
 from perfbisect.report.reader import read_story
 from perfbisect.store.history import History
+from perfbisect.ui.stream import note
 from perfbisect.wording.text import printable
 from perfbisect.wording.verdicts import exit_status
 
@@ -52,6 +54,10 @@ class Sitting:
 
         Once all verdicts stand, returns the interruption of what is left of their reasons.
         """
+        with pushing(self.history.path, [member.log.hunt for member in self.members], note):
+            return self._work(open_view)
+
+    def _work(self, open_view: OpenView) -> Interrupted | None:
         driver = Driver(self.members, self.plan, self.workers, self.fail)
         numbers = [member.log.hunt for member in self.members]
         view = open_view(dict(zip(numbers, self.titles, strict=True)))

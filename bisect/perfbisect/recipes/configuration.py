@@ -172,11 +172,24 @@ class Shared(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         return secret
 
 
+class CentralHistory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The central history of a team, to which each session of this user is pushed."""
+
+    address: Annotated[
+        str,
+        Meta(pattern=r"^(postgres(ql)?://\S+)?\Z", description='an address such as "postgresql://USER@HOST/DATABASE"'),
+    ] = ""
+    origin: Annotated[
+        str, Meta(pattern=r"^[A-Za-z0-9_.@-]{0,64}\Z", description="a name of letters, digits and . _ @ -")
+    ] = ""
+
+
 class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the user has set."""
 
     notify: str = ""  # the default of --notify
     shared: Shared = Shared()
+    central: CentralHistory = CentralHistory()
 
 
 def load_configuration() -> Configuration:

@@ -356,6 +356,8 @@ def built_ahead(ahead: BuiltAhead) -> str:
 def commands(story: Story, history: Path | None) -> Iterator[Code]:
     """The commands that repeat, resume and prove the hunt."""
     yield Code((story.again,), "To repeat")
+    if story.hunt.origin:  # its commands and its hosts are another user's
+        return
     if not story.verdict or story.suspects:
         yield Code((story.go_on,), "To resume")
     if story.cases:

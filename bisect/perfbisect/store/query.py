@@ -11,6 +11,7 @@ from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.store.connection import sentence
 
 LONGEST = 64 << 20  # bytes of a value: the largest of a history is far smaller
+WRITES = "The query does more than `bisect query` is for, which only reads the history."
 PROGRESS_STEPS = 100_000  # instructions of SQLite's virtual machine between two checks for Ctrl-C
 
 READS = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
@@ -101,9 +102,7 @@ def mistakes_explained(connection: sqlite3.Connection, path: Path) -> Iterator[N
             case sqlite3.SQLITE_INTERRUPT:
                 raise KeyboardInterrupt from None
             case code if code in (sqlite3.SQLITE_AUTH, sqlite3.SQLITE_READONLY) or "it is a view" in str(failure):
-                raise UsageError(
-                    "The query does more than `bisect query` is for, which only reads the history.", "Use SELECT."
-                ) from failure
+                raise UsageError(WRITES, "Use SELECT.") from failure
             case sqlite3.SQLITE_ERROR if "JSON" in str(failure) and (where := no_json(connection)):
                 raise EnvironmentFailure(
                     f"The history {path} is damaged: {where} is no JSON.", "Leave it out with WHERE json_valid(…)."

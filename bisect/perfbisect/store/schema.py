@@ -87,6 +87,30 @@ INDEXES = (
     ("builds", "session_id", "commit_hash"), ("skips", "session_id", "commit_hash"), ("runs", "session_id", "commit_hash", "started"),
 )  # fmt: skip
 
+# every commit that a hunt built, skipped or measured, on each host: the rows of ``touched``
+CANDIDATES = """
+SELECT hunt_id, node, t.commit_hash, date, subject, t.host,
+  (SELECT count(*) FROM builds b WHERE b.session_id = hunt_id AND b.commit_hash = t.commit_hash AND b.host = t.host) AS builds,
+  (SELECT sum(b.seconds) FROM builds b WHERE b.session_id = hunt_id AND b.commit_hash = t.commit_hash AND b.host = t.host)
+    AS build_seconds,
+  (SELECT count(*) FROM runs r WHERE r.session_id = hunt_id AND r.commit_hash = t.commit_hash AND r.host = t.host) AS runs,
+  (SELECT avg(r.qps) FROM runs r WHERE r.session_id = hunt_id AND r.commit_hash = t.commit_hash AND r.host = t.host) AS qps,
+  (SELECT avg(qps / ((coalesce(before, after) + coalesce(after, before)) / 2)) FROM (
+    SELECT r.qps,
+      (SELECT base.qps FROM runs base WHERE base.session_id = hunt_id AND base.commit_hash = base_commit
+        AND base.host = r.host AND base.started <= r.started ORDER BY base.started DESC LIMIT 1) AS before,
+      (SELECT base.qps FROM runs base WHERE base.session_id = hunt_id AND base.commit_hash = base_commit
+        AND base.host = r.host AND base.started >= r.started ORDER BY base.started LIMIT 1) AS after
+    FROM runs r WHERE r.session_id = hunt_id AND r.commit_hash = t.commit_hash AND r.host = t.host
+  ) AS compared) AS rqps, -- as in the view of that name
+  (SELECT b.same_as FROM builds b WHERE b.session_id = hunt_id AND b.commit_hash = t.commit_hash AND b.host = t.host
+    AND b.same_as IS NOT NULL LIMIT 1) AS same_as,
+  (SELECT s.stage || ': ' || s.reason FROM skips s WHERE s.session_id = hunt_id AND s.commit_hash = t.commit_hash
+    AND s.host = t.host ORDER BY s.event_id DESC LIMIT 1) AS skipped
+FROM touched t LEFT JOIN commits ON commits.commit_hash = t.commit_hash
+ORDER BY hunt_id, node, t.host
+"""
+
 VIEWS = {
     "hunts": """
 SELECT id, started, ended, good, bad, good_commit, bad_commit, base_commit, repository, builder, variant, workload, host, host_id,
@@ -123,7 +147,7 @@ FROM events JOIN json_each(body, '$.facts.samples') AS item WHERE events.kind = 
     # one start of a server on a fresh copy of its dataset
     "visits": """
 SELECT session_id, visit AS name, commit_hash, build_key, dataset_key, workload, round, min(started) AS started, count(*) AS runs
-FROM runs GROUP BY session_id, visit
+FROM runs GROUP BY session_id, visit, commit_hash, build_key, dataset_key, workload, round
 """,
     "datasets": """
 SELECT dataset_key, min(started) AS first_used, max(started) AS last_used FROM runs WHERE dataset_key IS NOT NULL GROUP BY dataset_key
@@ -141,8 +165,8 @@ FROM (
         AND base.host = runs.host AND base.started >= runs.started ORDER BY base.started LIMIT 1) AS after
     FROM runs JOIN hunts ON hunts.id = runs.session_id
   ) AS paired
-)
-GROUP BY session_id, commit_hash, host
+) AS compared
+GROUP BY session_id, commit_hash, node, host
 """,
     "culprits": """
 SELECT hunts.id AS hunt_id, builder, workload, host, good, bad, metric, suspects.commit_hash AS culprit,
@@ -153,8 +177,7 @@ JOIN suspects ON suspects.session_id = hunts.id
 LEFT JOIN commits ON commits.commit_hash = suspects.commit_hash
 ORDER BY hunts.id, suspects.rank
 """,
-    # every commit that a hunt built, skipped or measured, on each host: for each hunt on its own, since SQLite would compute
-    # a join of views for all
+    # for each hunt on its own, since SQLite would compute a join of views for all
     "candidates": """
 WITH touched AS (
   SELECT hunts.id AS hunt_id, hunts.base_commit, json_extract(value, '$[0]') AS node, json_extract(value, '$[1]') AS commit_hash,
@@ -165,33 +188,14 @@ WITH touched AS (
     UNION SELECT node, commit_hash, host FROM runs WHERE session_id = hunts.id
   )))
 )
-SELECT hunt_id, node, t.commit_hash, date, subject, t.host,
-  (SELECT count(*) FROM builds b WHERE b.session_id = hunt_id AND b.commit_hash = t.commit_hash AND b.host = t.host) AS builds,
-  (SELECT sum(b.seconds) FROM builds b WHERE b.session_id = hunt_id AND b.commit_hash = t.commit_hash AND b.host = t.host)
-    AS build_seconds,
-  (SELECT count(*) FROM runs r WHERE r.session_id = hunt_id AND r.commit_hash = t.commit_hash AND r.host = t.host) AS runs,
-  (SELECT avg(r.qps) FROM runs r WHERE r.session_id = hunt_id AND r.commit_hash = t.commit_hash AND r.host = t.host) AS qps,
-  (SELECT avg(qps / ((coalesce(before, after) + coalesce(after, before)) / 2)) FROM (
-    SELECT r.qps,
-      (SELECT base.qps FROM runs base WHERE base.session_id = hunt_id AND base.commit_hash = base_commit
-        AND base.host = r.host AND base.started <= r.started ORDER BY base.started DESC LIMIT 1) AS before,
-      (SELECT base.qps FROM runs base WHERE base.session_id = hunt_id AND base.commit_hash = base_commit
-        AND base.host = r.host AND base.started >= r.started ORDER BY base.started LIMIT 1) AS after
-    FROM runs r WHERE r.session_id = hunt_id AND r.commit_hash = t.commit_hash AND r.host = t.host
-  )) AS rqps, -- as in the view of that name
-  (SELECT b.same_as FROM builds b WHERE b.session_id = hunt_id AND b.commit_hash = t.commit_hash AND b.host = t.host
-    AND b.same_as IS NOT NULL LIMIT 1) AS same_as,
-  (SELECT s.stage || ': ' || s.reason FROM skips s WHERE s.session_id = hunt_id AND s.commit_hash = t.commit_hash
-    AND s.host = t.host ORDER BY s.event_id DESC LIMIT 1) AS skipped
-FROM touched t LEFT JOIN commits ON commits.commit_hash = t.commit_hash
-ORDER BY hunt_id, node, t.host
-""",
+"""
+    + CANDIDATES,
     # builds that were really made
     "build_costs": """
 SELECT builds.host, builder, variant, count(*) AS builds, avg(seconds) AS seconds, min(seconds) AS fastest,
   max(seconds) AS slowest, sum(cache_hits) * 1.0 / nullif(sum(cache_hits + cache_misses), 0) AS hit_rate
 FROM builds JOIN sessions ON sessions.id = session_id
-WHERE NOT reused
+WHERE reused = 0
 GROUP BY builds.host, builder, variant
 """,
 }

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from perfbisect.cli.options.central import from_option
 from perfbisect.cli.options.common import history_option, json_option, output_width, say, say_object
 from perfbisect.cli.options.completion import builder_option, complete, host_name
 from perfbisect.cli.options.param_types import Parsed
@@ -31,6 +32,7 @@ Examples:
   bisect history --json | jq '.[] | select(.state == "found")'
   bisect history export for-anna.db      see bisect history export --help
   bisect history import anna.db
+  bisect history --from central          those of a team: see bisect push --help
   bisect history add x.my8028 x.my8040   results made by hand; see bisect history add --help
 
 \b
@@ -58,33 +60,43 @@ ORIGIN = HEAD.index("range")  # the place of the column that says from whom hunt
 
 @click.group(epilog=EPILOG, invoke_without_command=True)
 @json_option("A JSON array; `kind` is hunt, compare, prove or noise.")
+@from_option
 @history_option
 @click.pass_context
-def history(ctx: click.Context, history: Path | None, as_json: bool) -> None:
+def history(ctx: click.Context, history: Path | None, central: str | None, as_json: bool) -> None:
     """List hunts, comparisons, proofs and A/As, oldest first; or copy them from and to other histories."""
     if ctx.invoked_subcommand:
         return
-    with closing(History.open(history, read_only=True)) as opened:
-        done: list[Listed | ListedTrial] = [*opened.hunts(), *opened.trials()]
-        batches = [] if as_json else all_batches(opened)
-    done.sort(key=lambda one: one.started)
+    done: list[Listed | ListedTrial]
+    if central is not None:
+        from perfbisect.store.pull import reading
+
+        with reading(central) as there:
+            done, batches = there.listing(), []
+    else:
+        with closing(History.open(history, read_only=True)) as opened:
+            done = [*opened.hunts(), *opened.trials()]
+            batches = [] if as_json else all_batches(opened)
+        done.sort(key=lambda one: one.started)
     if as_json:
         say_object([{"kind": "hunt"} | asdict(one) for one in done])
     else:
-        say(listing(done))
+        say(listing(done, central=central is not None))
         if batches:
             say("\n".join(["", *map(batch_line, batches)]))
 
 
-def listing(done: Sequence[Listed | ListedTrial]) -> str:
-    """The table of hunts and trials."""
+def listing(done: Sequence[Listed | ListedTrial], *, central: bool = False) -> str:
+    """The table of hunts and trials; those of a central history with ids that have their origins."""
     from perfbisect.wording.table import table
 
     if not done:
         return "There are no hunts yet. Begin one with `bisect run`."
     rows = [row(one) for one in done]
     head: tuple[str, ...] = HEAD
-    if any(one.origin for one in done):  # a host of theirs is another machine than one of ours
+    if central:
+        rows = [(f"{one.origin}:{cells[0]}", *cells[1:]) for cells, one in zip(rows, done, strict=True)]
+    elif any(one.origin for one in done):  # a host of theirs is another machine than one of ours
         head = (*HEAD[:ORIGIN], "from", *HEAD[ORIGIN:])
         rows = [(*cells[:ORIGIN], one.origin, *cells[ORIGIN:]) for cells, one in zip(rows, done, strict=True)]
     printed = [tuple(map(printable, cells)) for cells in rows]

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from perfbisect.cli.options.central import from_option
 from perfbisect.cli.options.common import history_option, json_option, output_width, say, say_json
 from perfbisect.errors import UsageError
 from perfbisect.store.history import History
@@ -20,6 +21,7 @@ Examples:
   bisect query 'select * from culprits'
   bisect query 'select commit_hash, date, runs, rqps from candidates where hunt_id = 12'
   bisect query 'select * from build_costs' --csv
+  bisect query "select * from culprits where hunt_id like 'ORIGIN:%'" --from central
   bisect query "select name, sql from sqlite_master where type = 'table'" --json
 
 \b
@@ -37,12 +39,19 @@ FIRST_SECONDS = 0.3
 @click.argument("sql")
 @json_option("A JSON array of objects.")
 @click.option("--csv", "as_csv", is_flag=True, help="Comma-separated values with a header.")
+@from_option
 @history_option
-def query(sql: str, history: Path | None, as_json: bool, as_csv: bool) -> None:
+def query(sql: str, history: Path | None, central: str | None, as_json: bool, as_csv: bool) -> None:
     """Print the rows of one SQL query."""
     if as_json and as_csv:
         raise click.UsageError("Choose one of --json and --csv.")
     write = write_json if as_json else write_csv if as_csv else write_table
+    if central is not None:
+        from perfbisect.store.pull import reading
+
+        with reading(central) as there:
+            write(there.query(sql))
+        return
     with closing(History.open(history, read_only=True)) as opened:
         answer = opened.query(sql)
         with closing(answer.rows):
@@ -50,8 +59,8 @@ def query(sql: str, history: Path | None, as_json: bool, as_csv: bool) -> None:
 
 
 def plain(value: Any) -> Any:
-    """A value of SQLite for JSON and tables: bytes become hexadecimal."""
-    return value.hex() if isinstance(value, bytes) else value
+    """A value of a database for JSON and tables: bytes become hexadecimal, and types that JSON lacks texts."""
+    return value.hex() if isinstance(value, bytes) else value if isinstance(value, int | float | None) else str(value)
 
 
 def write_json(answer: Answer) -> None:

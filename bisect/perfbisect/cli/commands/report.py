@@ -1,11 +1,11 @@
 """`bisect report`: one hunt, comparison, proof or A/A as a page, with its profiles as files; or all of a history."""
 
 from collections.abc import Collection
-from contextlib import closing
 from pathlib import Path
 
 import click
 
+from perfbisect.cli.options.central import from_option, id_of_other, opened_for
 from perfbisect.cli.options.common import FILE, FOLDER, PATH, history_option, id_argument, say
 from perfbisect.cli.options.forms import Clone
 from perfbisect.cli.options.param_types import ANY
@@ -24,6 +24,7 @@ Examples:
   bisect report 12 --markdown            for an issue, to standard output
   bisect report 12 --speedscope 12.json  for https://www.speedscope.app
   bisect report --all pages/             an index and a page for each
+  bisect report ORIGIN:12 --from central
 
 \b
 A page is one file that needs no network: mail it, or keep it with the issue.
@@ -48,14 +49,15 @@ A page is one file that needs no network: mail it, or keep it with the issue.
 @click.option(
     "--all", "everything", metavar="FOLDER", type=FOLDER, help="Write an index and the pages of the whole history."
 )
+@from_option
 @history_option
 @click.pass_context
 def report(
     ctx: click.Context, hunt: int | str | None, output: Path | None, markdown: bool, speedscope: Path | None,
-    folded: Path | None, everything: Path | None, history: Path | None,
+    folded: Path | None, everything: Path | None, history: Path | None, central: str | None,
 ) -> None:  # fmt: skip
     """Write a page about HUNT (default: the latest): verdict, runs, reason, functions and diff, flame graph, costs."""
-    name, profiles = hunt if isinstance(hunt, str) else "", speedscope or folded
+    name, profiles = id_of_other(hunt), speedscope or folded
     if everything and (hunt is not None or output or markdown or profiles):
         raise click.UsageError("--all writes everything: leave out HUNT and the other options.")
     if markdown and output:
@@ -64,7 +66,9 @@ def report(
         raise click.UsageError(f"{name} is a batch: it has an index and pages only.")
     if name and profiles:
         raise UsageError(f"{name} has no profiles: they are recorded after the verdict of a hunt.")
-    with closing(History.open(history, read_only=True)) as opened:
+    if everything and central:
+        raise click.UsageError("--all writes the pages of a local history.")
+    with opened_for(hunt, history, central) as (opened, wanted):
         if everything:
             write_all(opened, everything, history)
         elif name.startswith("b"):
@@ -72,7 +76,7 @@ def report(
             begun = {one.hunt for one in batch.hunts if one.hunt is not None}
             write_all(opened, output or Path(f"batch-{batch.id}"), history, begun)
         else:
-            one = opened.latest() if hunt is None else hunt
+            one = opened.latest() if wanted is None else wanted
             if isinstance(one, int) and profiles:
                 write_profiles(opened, one, speedscope, folded)
             if not markdown:
@@ -80,7 +84,7 @@ def report(
     if markdown:
         from perfbisect.cli.commands.show import show
 
-        ctx.invoke(show, hunt=hunt, history=history, as_markdown=True)
+        ctx.invoke(show, hunt=hunt, history=history, central=central, as_markdown=True)
 
 
 def page_name(hunt: int | str) -> str:

@@ -1,11 +1,11 @@
 """`bisect show`: report one hunt, one comparison, one proof or one A/A."""
 
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from perfbisect.cli.options.central import from_option, id_of_other, opened_for
 from perfbisect.cli.options.common import history_option, id_argument, output_width, say, say_json
 from perfbisect.cli.options.forms import DELIMITERS, Clone, form_options, print_document, print_trial
 from perfbisect.cli.options.param_types import ANY
@@ -25,26 +25,28 @@ Examples:
   bisect show p5           a proof
   bisect show n4           an A/A
   bisect show b2           a batch: its hunts and their verdicts
+  bisect show ORIGIN:12 --from central
 """
 
 
 @click.command(epilog=EPILOG)
 @id_argument(ANY)
 @form_options
+@from_option
 @history_option
-def show(hunt: int | str | None, history: Path | None, form: str) -> None:
+def show(hunt: int | str | None, history: Path | None, central: str | None, form: str) -> None:
     """Report HUNT (default: the latest): verdict, proof, reason, candidates, counters, costs; or a trial."""
     from perfbisect.report import hunt as builder
     from perfbisect.report.markdown import fenced
     from perfbisect.report.reader import read_story
     from perfbisect.store.batches import read_batch
 
-    name = hunt if isinstance(hunt, str) else ""
+    name = id_of_other(hunt)
     if name.startswith("b") and form in ("json", *DELIMITERS):
         raise click.UsageError(f"{name} is a batch: it is shown as a table only; its hunts have other forms.")
     if not name and form in DELIMITERS:
         raise click.UsageError(f"--{form} is for comparisons, as c3; `bisect query` prints hunts as CSV.")
-    with closing(History.open(history, read_only=True)) as opened:
+    with opened_for(hunt, history, central) as (opened, wanted):
         if name.startswith("b"):
             table = batch_table(read_batch(opened, int(name[1:])), opened, output_width())
             say("\n".join(fenced(table) if form == "markdown" else table))
@@ -54,7 +56,7 @@ def show(hunt: int | str | None, history: Path | None, form: str) -> None:
                 raise click.UsageError(f"--{form} is for comparisons, and {name} is none.")
             print_trial(trial, form, detailed=True)
         else:
-            number = opened.latest() if hunt is None else int(hunt)
+            number = opened.latest() if wanted is None else int(wanted)
             clone = Clone(Path(opened.settings(number).repository))
             story = read_story(opened, number, clone.describe, clone.link)
             if form == "json":

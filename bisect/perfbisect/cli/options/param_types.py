@@ -211,6 +211,8 @@ class Id(click.ParamType[int | str]):
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
         """A number for a hunt, text for anything else."""
         text = str(value)
+        if ctx and ctx.params.get("central"):  # there it is checked where it is looked up
+            return text
         known = re.fullmatch(rf"([{ANY}]?)\d{{1,15}}", text)
         if not known and (number := _hunt_named(text, ctx)):
             return number

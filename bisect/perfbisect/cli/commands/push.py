@@ -1,0 +1,77 @@
+"""`bisect push`: carries what is new in the local history to a central one, which many people read."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import click
+
+from perfbisect.cli.options.central import configured_address
+from perfbisect.cli.options.common import history_option, say
+from perfbisect.errors import ENVIRONMENT
+from perfbisect.recipes.configuration import load_configuration
+from perfbisect.ui.stream import note
+from perfbisect.wording.text import printable
+
+EPILOG = """\b
+Examples:
+  bisect push --sql | psql postgresql://ADMIN@HOST/DATABASE    once: tables, views and roles
+  bisect push --to postgresql://USER@HOST/DATABASE --as ORIGIN
+  bisect push                                  to that of config.toml
+  bisect history --from central                what is there
+  bisect show ORIGIN:12 --from central
+
+\b
+With this in config.toml, every session pushes while it runs and when it ends:
+  [central]
+  address = "postgresql://USER@HOST/DATABASE"   # the password is in ~/.pgpass
+  origin = "ORIGIN"                             # default: USER@MACHINE
+
+\b
+Only what is new is sent; a push that was cut off goes on with the same command. Passwords in addresses and commands are
+masked. Exit status: 0 all is there, 4 it is not.
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.option("--to", "address", metavar="URL", help="The central history. Default: that of config.toml.")
+@click.option("--as", "origin", metavar="ORIGIN", help="What this history is called there.")
+@click.option("--sql", is_flag=True, help="Print the SQL that makes a central history, and push nothing.")
+@history_option
+def push(address: str | None, origin: str | None, sql: bool, history: Path | None) -> int:
+    """Push new hunts, comparisons and A/As of the local history to a central one in PostgreSQL."""
+    from perfbisect.store.central import connected, definition
+    from perfbisect.store.history import History
+    from perfbisect.store.push import origin_of
+    from perfbisect.store.push import push as push_all
+    from perfbisect.wording.quantities import count
+
+    if sql:
+        say("\n".join(definition()))
+        return 0
+    address = address or configured_address()
+    origin = origin_of(origin or load_configuration().central.origin)
+    with closing(History.open(history, read_only=True)) as opened, connected(address) as central, progress() as said:
+        done = push_all(opened, central, origin, said=said)
+    for sentence in done.refused:
+        note(f"Not pushed: {printable(sentence)}")
+    what = f"{count(done.entries, 'event')} of {count(done.sessions, 'session')}"
+    say(
+        f"Pushed {what} to {printable(address)} as {origin}."
+        if done.sessions
+        else f"Nothing new for {printable(address)}."
+    )
+    return ENVIRONMENT if done.refused else 0
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[int, int], None]]:
+    """Takes how many sessions of how many are pushed, and shows it on a terminal."""
+    from rich.progress import Progress
+
+    from perfbisect.ui.terminal import Terminal
+
+    with Progress(console=Terminal(sys.stderr), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("sessions")
+        yield lambda done, total: bar.update(task, completed=done, total=total)

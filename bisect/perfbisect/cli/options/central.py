@@ -1,0 +1,57 @@
+"""What is read of a central history: the option that names one, and the session that is wanted."""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import click
+
+from perfbisect.errors import UsageError
+from perfbisect.store.history import History
+
+CONFIGURED = "central"
+
+
+def address_of(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
+    """The address that is given; that of config.toml for the word ``central``."""
+    return configured_address() if value == CONFIGURED else value
+
+
+def configured_address() -> str:
+    """The address of the central history in config.toml. Raises UsageError where there is none."""
+    from perfbisect.folders import config_folder
+    from perfbisect.recipes.configuration import CONFIGURATION, load_configuration
+
+    if not (address := load_configuration().central.address):
+        raise UsageError(
+            f"{config_folder() / CONFIGURATION} names no central history.",
+            'Give its address, or write there: [central] address = "postgresql://USER@HOST/DATABASE"',
+        )
+    return address
+
+
+from_option = click.option(
+    "--from", "central", metavar="URL", callback=address_of, is_eager=True,  # before the names of hunts
+    help="Read a central history: postgresql://USER@HOST/DATABASE, or `central` for that of config.toml. A hunt there is ORIGIN:NUMBER.",
+)  # fmt: skip
+
+
+def id_of_other(hunt: int | str | None) -> str:
+    """The id of a trial or a batch, without the origin that a central history has before it; "" for a hunt."""
+    name = hunt.rpartition(":")[2] if isinstance(hunt, str) else ""
+    return "" if name.isdecimal() else name
+
+
+@contextmanager
+def opened_for(
+    hunt: int | str | None, history: Path | None, central: str | None
+) -> Iterator[tuple[History, int | str | None]]:
+    """The history with a session (None: the latest hunt), and its id there: the local one, or of a central one a copy."""
+    if central is None:
+        with closing(History.open(history, read_only=True)) as opened:
+            yield opened, hunt
+        return
+    from perfbisect.store.pull import reading
+
+    with reading(central) as there, there.session(None if hunt is None else str(hunt)) as found:
+        yield found

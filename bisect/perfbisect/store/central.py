@@ -1,0 +1,190 @@
+"""The central history: a PostgreSQL database with the sessions of many histories, in tables and views of the same names.
+
+A session is called ORIGIN:NUMBER there, by the name of the history that it is from and its number in that; so are batches.
+Entries of a log keep their numbers, which are unique within a session. JSON is of PostgreSQL's type `json`, which keeps the
+text as it is.
+
+``pushes`` is the one table that no other history has: of each session the last entry of its log that is here, a digest of
+what can change beside the log, and when a process that works on it was last heard of (null: none does).
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from perfbisect.errors import EnvironmentFailure, UsageError
+from perfbisect.masking import masked
+from perfbisect.store.connection import VERSION
+from perfbisect.store.schema import CANDIDATES, INDEXES, KEYS, OPTIONAL, TABLES, VIEWS, column_type
+
+if TYPE_CHECKING:
+    import psycopg
+
+    Connection = psycopg.Connection[tuple[Any, ...]]
+
+SCHEMA = "perfbisect"
+ADDRESS = re.compile(r"postgres(ql)?://")
+ORIGIN = re.compile(r"[\w.@-]{1,64}", re.ASCII)
+NAMED = ("session_id", "hunt_id", "about", "batch_id")  # columns with the name of a session or a batch: ORIGIN:NUMBER
+OF_LOG = ("events", "builds", "skips", "runs")  # tables whose rows belong to entries of a log
+DOCUMENTS = {("events", "body"), ("sessions", "settings"), ("sessions", "request"), ("ranges", "candidates"), ("hosts", "tools"), ("hosts", "settings"), ("batch_hunts", "arguments"), ("batch_hunts", "hosts")}  # fmt: skip
+TYPES = {int: "bigint", float: "double precision", str: "text"}
+TIMEOUTS: Mapping[str, Any] = {"connect_timeout": 10, "keepalives_idle": 20, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 30_000}  # fmt: skip
+
+# Where SQLite and PostgreSQL differ. Runs have the same number in several sessions: views of them say of which each is.
+OWN_VIEWS = {
+    "trials": """
+SELECT id, regexp_replace(id, '([0-9]+)$', substr(kind, 1, 1) || '\\1') AS name, kind, started, ended, builder, variant, workload, host,
+  host_id, metric, run_count, between_visits, within_visits, noise, CASE WHEN kind = 'prove' THEN about END AS hunt_id, uid, origin,
+  settings, request
+FROM sessions WHERE kind != 'hunt'
+""",
+    "trial_readings": """
+SELECT sessions.id AS trial_id, event_id, round, request -> 'works' -> runs.workload::int ->> 'name' AS workload,
+  request -> 'subjects' -> node::int ->> 'name' AS build, runs.started, seconds, qps
+FROM runs JOIN sessions ON sessions.id = session_id AND kind != 'hunt'
+""",
+    "counters": """
+SELECT events.id AS run_id, source, name, value, events.session_id
+FROM events CROSS JOIN LATERAL (SELECT body -> 'facts' AS facts) AS run CROSS JOIN LATERAL (
+  SELECT 'perf' AS source, key AS name, value::double precision FROM json_each_text(facts -> 'counters')
+  UNION ALL SELECT 'system', key, value::double precision FROM json_each_text(facts -> 'system')
+  UNION ALL SELECT 'command', 'reported', (facts ->> 'reported')::double precision WHERE facts ->> 'reported' IS NOT NULL
+  UNION ALL SELECT 'counted', facts ->> 'counted', (facts ->> 'events')::double precision WHERE facts ->> 'counted' != ''
+  UNION ALL SELECT 'limit', 'slower_than', (facts ->> 'slower_than')::double precision WHERE (facts ->> 'slower_than')::double precision != 0
+) AS item
+WHERE events.kind = 'RunFinished'
+""",
+    "samples": """
+SELECT events.id AS run_id, number - 1 AS number, qps::double precision, events.session_id
+FROM events CROSS JOIN LATERAL json_array_elements_text(body #> '{facts,samples}') WITH ORDINALITY AS item (qps, number)
+WHERE events.kind = 'RunFinished'
+""",
+    "candidates": """
+WITH touched AS (
+  SELECT hunts.id AS hunt_id, hunts.base_commit, node, commit_hash, each.host
+  FROM hunts JOIN (
+    SELECT session_id, node, commit_hash, host FROM builds UNION SELECT session_id, node, commit_hash, host FROM skips
+    UNION SELECT session_id, node, commit_hash, host FROM runs
+  ) AS each ON session_id = hunts.id
+)
+"""
+    + CANDIDATES,
+}
+
+GRANTS = "Whoever may grant: GRANT perfbisect_append TO USER; to read only: GRANT perfbisect_read TO USER"
+RIGHTS = f"""
+DO $$ BEGIN CREATE ROLE perfbisect_read; EXCEPTION WHEN duplicate_object THEN NULL; END $$;
+DO $$ BEGIN CREATE ROLE perfbisect_append; EXCEPTION WHEN duplicate_object THEN NULL; END $$;
+GRANT USAGE ON SCHEMA {SCHEMA} TO perfbisect_read;
+GRANT SELECT ON ALL TABLES IN SCHEMA {SCHEMA} TO perfbisect_read;
+GRANT perfbisect_read TO perfbisect_append;
+GRANT INSERT ON {", ".join([*TABLES, "pushes"])} TO perfbisect_append;
+GRANT UPDATE ON sessions, sittings, batches, batch_hunts, pushes TO perfbisect_append;
+GRANT DELETE ON verdicts, suspects TO perfbisect_append;
+"""
+
+
+def keys(table: str) -> tuple[str, ...]:
+    """The primary key of a table of the central history."""
+    if table in (*OF_LOG, "sittings"):
+        return "session_id", "id" if table in ("events", "sittings") else "event_id"
+    return KEYS.get(table, (TABLES[table].split()[0],))
+
+
+def sql_type(table: str, column: str) -> str:
+    """The type of a column in PostgreSQL."""
+    if (table, column) in DOCUMENTS:
+        return "json"
+    if column in NAMED or (column == "id" and table in ("sessions", "batches")):
+        return "text"
+    return TYPES[column_type(table, column)]
+
+
+def definition() -> Iterator[str]:
+    """The SQL that makes an empty central history, with the roles of those who append and of those who only read."""
+    yield f"BEGIN;\nCREATE SCHEMA {SCHEMA};\nCOMMENT ON SCHEMA {SCHEMA} IS '{VERSION}';\nSET search_path = {SCHEMA};"
+    for table, columns in TABLES.items():
+        lines = [
+            f"  {column} {sql_type(table, column)}"
+            + ("" if column in OPTIONAL else " NOT NULL")
+            + (" REFERENCES sessions ON DELETE CASCADE" if column == "session_id" else "")
+            for column in columns.split()
+        ]
+        yield f"CREATE TABLE {table} (\n" + ",\n".join([*lines, f"  PRIMARY KEY ({', '.join(keys(table))})"]) + "\n);"
+    yield (
+        "CREATE TABLE pushes (\n  session_id text PRIMARY KEY REFERENCES sessions ON DELETE CASCADE,\n"
+        "  entry bigint NOT NULL,\n  digest text NOT NULL,\n  seen double precision\n);"
+    )
+    yield "CREATE INDEX ON sessions (origin);"
+    yield from (
+        f"CREATE INDEX ON {table} ({', '.join(columns)});" for table, *columns in INDEXES if columns != ["session_id"]
+    )
+    yield from (f"CREATE VIEW {name} AS{OWN_VIEWS.get(name, sql).rstrip()};" for name, sql in VIEWS.items())
+    yield f"{RIGHTS.strip()}\nCOMMIT;"
+
+
+@contextmanager
+def connected(address: str) -> "Iterator[Connection]":
+    """A connection to a central history, each statement a transaction of its own. Raises UsageError where there is none,
+    EnvironmentFailure where it cannot be reached.
+    """
+    if not ADDRESS.match(address):
+        raise UsageError(
+            f"{masked(address)} is no address of a central history.", "Write: postgresql://USER@HOST/DATABASE"
+        )
+    try:
+        import psycopg
+        from psycopg.types.string import TextLoader
+    except ImportError:
+        raise UsageError("psycopg is not installed.", "Install it: pip install 'perfbisect[central]'") from None
+    with explained(address):
+        connection = psycopg.connect(
+            address, autocommit=True, application_name="perfbisect", options=f"-c search_path={SCHEMA}", **TIMEOUTS
+        )
+    with explained(address), connection:
+        connection.adapters.register_loader("json", TextLoader)
+        space = f"to_regnamespace('{SCHEMA}')"
+        select = f"SELECT obj_description({space}, 'pg_namespace'), has_schema_privilege({space}, 'USAGE')"
+        found, allowed = connection.execute(select).fetchone() or (None, False)
+        if found is None:
+            raise UsageError(
+                f"{masked(address)} has no central history.", "Make one, once: bisect push --sql | psql ADDRESS"
+            )
+        if not allowed:
+            raise UsageError(f"The central history {masked(address)} may not be read by this user.", GRANTS)
+        if found != str(VERSION):
+            raise UsageError(
+                f"The central history {masked(address)} has form {found}; this perfbisect writes and reads form {VERSION}.",
+                "Use the version of perfbisect that made it, or make another database.",
+            )
+        yield connection
+
+
+@contextmanager
+def explained(address: str) -> Iterator[None]:
+    """Translate errors of PostgreSQL and of the way to it into sentences for the user."""
+    import psycopg
+    from psycopg import errors
+
+    place = masked(address)
+    try:
+        yield
+    except errors.InsufficientPrivilege as failure:
+        raise UsageError(
+            f"The central history {place} refuses this: {sentence(failure)}.",
+            GRANTS,
+        ) from failure
+    except (psycopg.OperationalError, psycopg.InterfaceError) as failure:
+        raise EnvironmentFailure(
+            f"The central history {place} cannot be reached: {sentence(failure)}.",
+            "Check the address, the network and ~/.pgpass. Nothing is lost: all is in the local history.",
+        ) from failure
+    except psycopg.Error as failure:
+        raise EnvironmentFailure(f"The central history {place} has failed: {sentence(failure)}.") from failure
+
+
+def sentence(failure: Exception) -> str:
+    """The first line of an error, without secrets."""
+    return masked(str(failure).strip().partition("\n")[0].rstrip("."))

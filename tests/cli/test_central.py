@@ -1,0 +1,90 @@
+"""A central history that is configured: sessions push by themselves, and all verbs that read can read it."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from central import Server, served
+from installed_servers import POSTGRES
+from perfbisect.errors import ENVIRONMENT, USAGE
+from program import HUNT, bisect, exits, run
+
+pytestmark = [
+    pytest.mark.tools,
+    pytest.mark.dbms,
+    pytest.mark.skipif(not POSTGRES, reason="no PostgreSQL: apt-get install postgresql"),
+]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with served() as started:
+        yield started
+
+
+def configure(seal: Path, address: str) -> None:
+    place = seal / ".config/perfbisect/config.toml"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(f'[central]\naddress = "{address}"\norigin = "desk3"\n')
+
+
+def test_hunts_push_by_themselves_and_are_read_there(
+    script: Callable[[str], str], ends: tuple[str, str], server: Server, seal: Path, tmp_path: Path
+) -> None:
+    good, bad = ends
+    address = server.create("whole")
+    configure(seal, address)
+    exits(0, "run", good, bad, *HUNT)
+    exits(0, "prove", "--visits", "2", "--runs", "1")
+    assert "Nothing new for" in exits(0, "push")
+    elsewhere = ["--from", "central"]
+    listed = exits(0, "history", *elsewhere)
+    assert re.search(rf"^ *desk3:1 .* {bad[:10]} .* found", listed, re.MULTILINE), listed
+    assert re.search(r"^ *desk3:p2 .* proof", listed, re.MULTILINE), listed
+    assert [one["origin"] for one in json.loads(exits(0, "history", "--json", *elsewhere))] == ["desk3", "desk3"]
+
+    def told(*words: str) -> list[str]:
+        return [
+            line for line in exits(0, *words).splitlines() if not re.match(r"(Hunt|To |  from |started|Why )", line)
+        ]
+
+    # without the commands that only its owner can execute
+    there, here = told("show", "desk3:1", *elsewhere), told("show", "1")
+    assert f"{bad[:10]}" in "\n".join(there)
+    assert [line for line in there if line not in here] == []
+    assert "Reverting" in exits(0, "show", "desk3:p2", *elsewhere)
+    assert json.loads(exits(0, "show", "--json", *elsewhere))["cases"]
+    assert "culprit" in exits(0, "show", "desk3:1", "--markdown", *elsewhere)
+    exits(0, "report", "desk3:1", "--output", "page.html", *elsewhere)
+    assert bad[:10] in Path("page.html").read_text()
+    assert bad in exits(
+        0, "query", "select culprit from culprits where hunt_id = 'desk3:1'", "--csv", "--from", address
+    )
+
+    missing = run("show", "desk3:7", *elsewhere)
+    assert (missing.status, "There is no desk3:7 in the central history" in missing.err) == (USAGE, True)
+    assert run("show", "seven", *elsewhere).status == USAGE
+
+
+def test_a_server_that_is_gone_keeps_no_hunt_from_its_verdict(
+    ends: tuple[str, str], server: Server, seal: Path
+) -> None:
+    configure(seal, "postgresql://bench:hunter2@127.0.0.1:1/none")
+    ended = bisect("run", *ends, *HUNT)
+    assert ended.returncode == 0, ended.stderr
+    assert "Not all is in the central history yet" in ended.stderr
+    assert "Push it later: bisect push" in ended.stderr
+    failed = run("push")
+    assert (failed.status, "cannot be reached" in failed.err) == (ENVIRONMENT, True)
+    assert "hunter2" not in ended.stderr + failed.err
+    address = server.create("later")
+    assert "1 session" in exits(0, "push", "--to", address)
+
+
+def test_without_one(seal: Path) -> None:
+    wrong = run("push")
+    assert (wrong.status, "names no central history" in wrong.err) == (USAGE, True)
+    assert "CREATE TABLE sessions" in exits(0, "push", "--sql")

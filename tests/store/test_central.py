@@ -1,0 +1,262 @@
+"""The central history in a real PostgreSQL: pushed to, and read."""
+
+import json
+import math
+import os
+import random
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+import sample_hunt as sample
+from central import Server, served
+from installed_servers import POSTGRES
+from perfbisect.core.domain.events import RunFinished, TrialEnded, Warned
+from perfbisect.errors import EnvironmentFailure, UsageError
+from perfbisect.store import push as pushing
+from perfbisect.store.central import connected, keys
+from perfbisect.store.history import History
+from perfbisect.store.pull import reading
+from perfbisect.store.push import push
+from perfbisect.store.schema import TABLES, VIEWS
+
+pytestmark = [pytest.mark.dbms, pytest.mark.skipif(not POSTGRES, reason="no PostgreSQL: apt-get install postgresql")]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with served() as started:
+        yield started
+
+
+@pytest.fixture
+def address(server: Server, request: pytest.FixtureRequest) -> str:
+    return server.create("".join(letter for letter in request.node.name.lower() if letter.isalnum())[:60])
+
+
+def pushed(history: History, address: str, origin: str = "desk3") -> pushing.Pushed:
+    with connected(address) as central:
+        return push(history, central, origin)
+
+
+def rows(address: str, sql: str) -> list[tuple[Any, ...]]:
+    with connected(address) as central:
+        return central.execute(sql.encode()).fetchall()
+
+
+def cut(wire: socket.socket) -> None:
+    """End a connection as a network does that is gone."""
+    with wire, suppress(OSError):  # it has ended
+        wire.shutdown(socket.SHUT_RDWR)
+
+
+def logs(history: History) -> list[tuple[int, str]]:
+    return history.select(
+        "SELECT id, body FROM events WHERE session_id IN (SELECT id FROM sessions WHERE origin IS NULL) ORDER BY id"
+    )
+
+
+def same(local: object, there: object) -> bool:
+    """Whether two values are the same, one of which has the name of the origin before the number of a session."""
+    if isinstance(local, int | float) and not isinstance(there, str) and there is not None:
+        return math.isclose(local, there, rel_tol=1e-9)  # type: ignore[arg-type]
+    if isinstance(there, str) and there.startswith("{"):
+        return json.loads(str(local)) == json.loads(there)
+    return local == there or f"desk3:{local}" == there or there == f"desk3:{str(local)[:1]}{str(local)[1:]}"
+
+
+def test_tables_and_views_are_those_of_the_local_history(history: History, address: str) -> None:
+    hunt = sample.write(history)
+    compared = sample.comparison(2, ["scan", "load"])
+    trial = sample.begin_trial(history, compared.request)
+    for run in compared.runs:
+        history.append(trial, RunFinished(run.subject, run.facts, workload=run.work, round=run.round), run.at)
+    history.append(trial, TrialEnded(), 9e3)
+    assert pushed(history, address).sessions == 2
+    for name in (*TABLES, *VIEWS):
+        if name in ("batches", "batch_hunts"):
+            continue
+        columns = [each[0] for each in history.connection.execute(f"SELECT * FROM {name} LIMIT 0").description]
+        chosen = [column for column in columns if column != "origin"]
+        order = (
+            ", ".join(keys(name))
+            if name in TABLES
+            else ", ".join(str(1 + place) for place in range(min(4, len(chosen))))
+        )
+        select = f"SELECT {', '.join(chosen)} FROM {name} ORDER BY {order}"
+        local, there = history.select(select), rows(address, select)
+        assert len(local) == len(there), name
+        for one, other in zip(local, there, strict=True):
+            assert all(map(same, one, other)), (name, one, other)
+    assert rows(address, "SELECT body::text FROM events ORDER BY id") == [(body,) for _, body in logs(history)]
+    with reading(address) as central, central.session(f"desk3:{hunt}") as (copy, number):
+        assert number == hunt
+        log = f"SELECT id, at, kind, body FROM events WHERE session_id = {hunt} ORDER BY id"
+        assert copy.select(log) == history.select(log)
+        assert copy.listed(hunt) == replace(history.listed(hunt), origin="desk3")
+    with reading(address) as central:
+        listed = {str(one.id): one for one in central.listing()}
+    [made] = history.trials()
+    assert listed == {"1": replace(history.listed(1), origin="desk3"), made.id: replace(made, origin="desk3")}
+    with reading(address) as central, central.session(f"desk3:{made.id}") as (copy, name):
+        assert copy.trial(str(name)) == replace(history.trial(made.id), origin="desk3")
+
+
+def test_only_what_is_new_is_sent(history: History, address: str) -> None:
+    hunt = sample.begin(history, sample.SETTINGS)
+    with connected(address) as central:
+        for at, event in sample.events():
+            history.append(hunt, event, at)
+            push(history, central, "desk3", hunt)
+            assert push(history, central, "desk3", hunt, running=True).entries == 0
+        assert push(history, central, "desk3") == pushing.Pushed(0, 0)
+    counts = "SELECT count(*), count(DISTINCT event_id) FROM runs"
+    assert rows(address, counts) == history.select(counts)
+
+
+def test_a_hunt_runs_while_its_process_is_heard_of(history: History, address: str) -> None:
+    hunt = sample.begin(history, sample.SETTINGS)
+    for at, event in list(sample.events())[:20]:
+        history.append(hunt, event, at)
+
+    def state(*, running: bool | None) -> str:
+        with connected(address) as central:
+            push(history, central, "desk3", running=running)
+        with reading(address) as there:
+            return there.listing()[0].state
+
+    assert state(running=True) == "running"
+    assert state(running=False) == "interrupted"
+    assert state(running=True) == "running"
+    rows(address, "UPDATE pushes SET seen = seen - 1000 RETURNING 1")
+    with reading(address) as there:
+        assert there.listing()[0].state == "interrupted"
+
+
+def test_passwords_do_not_leave(history: History, address: str) -> None:
+    secret = "https://me:hunter2@cache.example/x?token=abcdef"
+    settings = replace(sample.SETTINGS, configure=(f"--with={secret}", 'say "quoted"'), repository=f"/src/{secret}")
+    hunt = sample.begin(history, settings)
+    history.append(hunt, Warned(f"unreachable: {secret}"), 3.0)
+    history.fail(hunt, f"no way to {secret}", 4.0)
+    pushed(history, address)
+    everything = [str(row) for table in TABLES for row in rows(address, f"SELECT * FROM {table}")]
+    assert not [row for row in everything if "hunter2" in row or "abcdef" in row]
+    assert any("***@cache.example" in row for row in everything)
+    [(stored,)] = rows(address, "SELECT settings FROM sessions")
+    assert json.loads(stored)["configure"][1] == 'say "quoted"'
+
+
+def test_another_history_of_the_same_name_is_refused(history: History, address: str, tmp_path: Path) -> None:
+    sample.write(history)
+    pushed(history, address)
+    with closing(History.open(tmp_path / "other.db")) as other:
+        sample.write(other)
+        [refused] = pushed(other, address).refused
+        assert "desk3:1 is another session there" in refused
+        assert "--as" in refused
+        assert pushed(other, address, "desk4").sessions == 1
+    assert len(rows(address, "SELECT 1 FROM sessions")) == 2
+
+
+def test_what_is_damaged_is_named_and_all_else_is_pushed(history: History, address: str) -> None:
+    first, second = sample.write(history), sample.write(history)
+    history.connection.execute("UPDATE events SET body = '{' WHERE id = (SELECT min(id) + 3 FROM events)")
+    done = pushed(history, address)
+    assert done.sessions == 1
+    assert done.refused[0].startswith(f"desk3:{first}: it is damaged: ")
+    assert rows(address, "SELECT DISTINCT session_id FROM events") == [(f"desk3:{second}",)]
+
+
+def test_rights(history: History, server: Server, address: str) -> None:
+    sample.write(history)
+    database = address.rpartition("/")[2]
+    with psycopg.connect(address, autocommit=True) as admin:
+        for user, role in (("appends", "perfbisect_append"), ("reads", "perfbisect_read"), ("nobody", "")):
+            admin.execute(f"CREATE ROLE {user} LOGIN {f'IN ROLE {role}' if role else ''}".encode())
+    with pytest.raises(UsageError, match="refuses this: permission denied") as refused:
+        pushed(history, server.address(database, "reads"))
+    assert "GRANT perfbisect_append TO" in refused.value.advice
+    pushed(history, server.address(database, "appends"))
+    history.append(1, Warned("more"), 9e9)
+    assert pushed(history, server.address(database, "appends")).entries == 1
+    with reading(server.address(database, "reads")) as central:
+        assert len(central.listing()) == 1
+        answer = central.query("select culprit from culprits")
+        assert answer.columns == ("culprit",)
+        assert len([*answer.rows]) == 1
+        with pytest.raises(UsageError, match="only reads"):
+            central.query("delete from events")
+        with pytest.raises(UsageError, match='relation "culpit" does not exist'):
+            central.query("select * from culpit")
+    for statement in ("DELETE FROM events", "UPDATE events SET at = 0", "DELETE FROM sessions", "DROP TABLE runs"):
+        with pytest.raises(UsageError, match="refuses this"), connected(server.address(database, "appends")) as central:
+            central.execute(statement.encode())
+    with pytest.raises(UsageError, match="may not be read by this user"), reading(server.address(database, "nobody")):
+        pass
+
+
+def test_no_central_history(server: Server) -> None:
+    with pytest.raises(UsageError, match="has no central history") as wrong, connected(server.address("postgres")):
+        pass
+    assert "bisect push --sql" in wrong.value.advice
+    with pytest.raises(EnvironmentFailure, match="cannot be reached"), connected("postgresql://127.0.0.1:1/x"):
+        pass
+    with pytest.raises(UsageError, match="is no address"), connected("mysql://here/x"):
+        pass
+
+
+def test_many_push_while_they_hunt_and_the_server_is_restarted(
+    path: Path, server: Server, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twenty sessions, half of them of one history; each is cut off at random: its connection, or the server's end."""
+    monkeypatch.setattr(pushing, "ENTRIES", 7)
+    events = list(sample.events())
+    one = tmp_path / "one.db"
+    History.open(one).close()
+    ends = threading.Event()
+
+    def hunt(number: int) -> None:
+        mine, origin = (one, "one") if number % 2 else (tmp_path / f"{number}.db", f"h{number}")
+        chance = random.Random(number)
+        with closing(History.open(mine)) as history:
+            session = sample.begin(history, sample.SETTINGS)
+            for at, event in [*events, *[(at + 1, Warned(f"warning {at}")) for at, _ in events]]:
+                history.append(session, event, at)
+                if chance.random() < 0.3:
+                    try:
+                        with connected(address) as central:
+                            if chance.random() < 0.3:  # as where the process is killed, or the network is cut
+                                wire = socket.socket(fileno=os.dup(central.fileno()))
+                                threading.Timer(chance.random() / 50, cut, [wire]).start()
+                            push(history, central, origin, session)
+                    except EnvironmentFailure:
+                        pass
+
+    def disturb() -> None:
+        while not ends.wait(1.0):
+            server.control("-m", "immediate", "restart")
+
+    disturber = threading.Thread(target=disturb)
+    disturber.start()
+    with ThreadPoolExecutor(20) as pool:
+        list(pool.map(hunt, range(20)))
+    ends.set()
+    disturber.join()
+    there: list[tuple[Any, ...]] = []
+    for mine, origin in [(one, "one"), *((tmp_path / f"{number}.db", f"h{number}") for number in range(0, 20, 2))]:
+        with closing(History.open(mine, read_only=True)) as history, connected(address) as central:
+            assert not push(history, central, origin).refused
+            select = "SELECT id, body FROM events WHERE session_id LIKE %s ORDER BY id"
+            assert central.execute(select, [f"{origin}:%"]).fetchall() == logs(history)
+            there += central.execute("SELECT count(*) FROM runs WHERE session_id LIKE %s", [f"{origin}:%"]).fetchall()
+            assert there[-1:] == history.select("SELECT count(*) FROM runs")
+    assert len(rows(address, "SELECT 1 FROM sessions")) == 20
