@@ -1,19 +1,26 @@
 """Hunts for small changes on a machine that is not silent, in turns and in rounds, on the same builds. See benchmarks/README.md.
 
 Each case is a history of an optimised C program, made by a seed: many functions, five of which take the time, and in each
-commit another one is changed. One commit makes a hot function slower by so much that the whole program is. Or cases are
-folders with such histories of other systems. Results are appended to a file, a line each; what is there is not measured
+commit another one is changed. One commit makes a hot function slower by so much that the whole program is. Or one commit only
+moves code, by which the program is slower and nothing is to be named. Or cases are folders with such histories of other
+systems. Results are appended to a file, a line each; what is there is not measured
 again, so the benchmark can be stopped and resumed.
 """
 
 import argparse
 import json
 import subprocess
+import sys
 import tempfile
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # what benchmarks share
+
+import moved_code
 
 HOT, FUNCTIONS, LOOPS = 5, 40, 400
 
@@ -23,6 +30,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", type=Path, help="file of the results, a JSON object a line")
     parser.add_argument("--plants", default="2,2,2,2,2,2,2,2,2,2,1,1,5,5,20,20,0,0,0,0,0", help="per cent, 0: none")
+    parser.add_argument(
+        "--moved", type=int, default=0, help="in place of plants: so many histories that only move code"
+    )
     parser.add_argument("--ways", default="auto,turns", help="of --pairing; default: no option at all")
     parser.add_argument("--commits", type=int, default=300)
     parser.add_argument("--minutes", type=float, default=60.0, help="after which a hunt counts as not named")
@@ -34,13 +44,18 @@ def main() -> None:
     )
     cases: list[tuple[Any, float, Path | None]]
     cases = [(folder.name, read(folder)["plant"], folder) for folder in asked.systems]
-    for case, plant, folder in cases or [(n, float(plant), None) for n, plant in enumerate(asked.plants.split(","))]:
+    plants = [0.0] * asked.moved or map(float, asked.plants.split(","))
+    for case, plant, folder in cases or [(n, plant, None) for n, plant in enumerate(plants)]:
         for way in asked.ways.split(","):
             if any((one["case"], one["plant"], one["way"]) == (case, plant, way) for one in done):
                 continue
             with tempfile.TemporaryDirectory(prefix="duet") as place:
                 if folder is None:
-                    history(Path(place, "case"), Random(1000 * case + 7), asked.commits, plant / 100)
+                    random = Random(1000 * case + 7)
+                    if asked.moved:
+                        moved(Path(place, "case"), random, asked.commits)
+                    else:
+                        history(Path(place, "case"), random, asked.commits, plant / 100)
                 kept = asked.histories or Path(place)
                 found = hunt(folder or Path(place, "case"), way, asked.minutes, kept / f"{case}-{plant:g}-{way}.db")
             done.append({"case": case, "way": way, **found})
@@ -66,7 +81,8 @@ def hunt(folder: Path, way: str, minutes: float, kept: Path) -> dict[str, object
     ]  # fmt: skip
     if way != "default":  # by time: counts of instructions, which are chosen otherwise, show nothing of the ways
         words += ["--metric", "latency"] * ("--metric" not in case["options"])
-        words += ["--pairing", way, "--min-effect", f"{min(max(plant, 1.0), 2.0) * 0.75}%"]
+        words += ["--pairing", way]
+        words += ["--min-effect", f"{min(max(plant, 1.0), 2.0) * 0.75}%"] * ("--min-effect" not in case["options"])
     began = time.monotonic()
     ended = subprocess.run(words, capture_output=True, text=True, check=False)
     seconds = time.monotonic() - began
@@ -90,35 +106,66 @@ def hunt(folder: Path, way: str, minutes: float, kept: Path) -> dict[str, object
 
 def history(folder: Path, random: Random, commits: int, plant: float) -> None:
     """Make a case: a repository with the tags ``first`` and ``last``, and what is to be found in it."""
+    at = random.randrange(1, commits) if plant else 0
+    versions = changed(random, commits, at, plant)
+    made(
+        folder,
+        versions,
+        at,
+        {"options": ["--build", "make", "--run", "./program"], "plant": 100 * plant, "system": "generated C"},
+    )
+
+
+def moved(folder: Path, random: Random, commits: int) -> None:
+    """Make a case without a culprit: one commit moves code, and by that alone the program takes up to 25 % longer."""
+    at, main_c = random.randrange(1, commits), moved_code.main(random.choice((700, 1000, 1500)), 600_000)
+    version, versions = 100, []
+    for number in range(commits):
+        version += random.random() < 0.5  # or a comment is changed, and the binary is the same
+        versions.append({
+            "Makefile": moved_code.MAKEFILE, "main.c": main_c, "steps.c": moved_code.steps(number >= at),
+            "version.c": f"int version = {version}; /* {number} */\n",
+        })  # fmt: skip
+    options = ["--build", "make", "--run", "./bench", "--min-effect", "2%"]
+    made(folder, versions, 0, {"options": options, "plant": 0.0, "system": "moved code", "moved": at})
+
+
+def made(folder: Path, versions: Iterable[dict[str, str]], culprit: int, case: dict[str, Any]) -> None:
+    """Write a case: commits with these files, of which the one with the number ``culprit`` is it; 0: none."""
     place = folder / "repo"
     place.mkdir(parents=True)
     git(place, "init", "-q", "-b", "main")
-    at = random.randrange(1, commits) if plant else 0
+    for number, files in enumerate(versions):
+        for name, text in files.items():
+            (place / name).write_text(text)
+        git(place, "add", ".")
+        git(place, "commit", "-q", "-m", f"change {number}")
+        if not number:
+            git(place, "tag", "first")
+    git(place, "tag", "last")
+    sha = git(place, "rev-list", "-1", f"--grep=^change {culprit}$", "last").strip() if culprit else ""
+    (folder / "hunt.json").write_text(json.dumps({**case, "culprit": sha}))
+
+
+def changed(random: Random, commits: int, at: int, plant: float) -> Iterator[dict[str, str]]:
+    """The files of each commit; from the one with the number ``at`` on, a hot function takes longer."""
     constant = [random.randrange(3, 1 << 20) | 1 for _ in range(FUNCTIONS)]
     loops = [LOOPS] * HOT
     extra = [0] * FUNCTIONS
-    (place / "Makefile").write_text("program: $(wildcard *.c)\n\t$(CC) -O2 -c $^\n\t$(CC) -O2 -o program *.o\n")
-    (place / "main.c").write_text(MAIN)
+    makefile = "program: $(wildcard *.c)\n\t$(CC) -O2 -c $^\n\t$(CC) -O2 -o program *.o\n"
     for number in range(commits):
         if number == at and plant:
             loops[random.randrange(HOT)] += round(HOT * LOOPS * plant)
         elif random.random() < 0.2:
             constant[random.randrange(HOT)] += 2  # of a hot function, which takes as long as before
         else:
-            changed = random.randrange(HOT, FUNCTIONS)
-            extra[changed] += 1
+            extra[random.randrange(HOT, FUNCTIONS)] += 1
+        files = {"Makefile": makefile, "main.c": MAIN}
         for file in range(FUNCTIONS // HOT):
             members = range(file * HOT, (file + 1) * HOT)
             text = "".join(function(n, constant[n], extra[n], loops[n] if n < HOT else 8) for n in members)
-            (place / f"part{file}.c").write_text(f"#include <stdint.h>\nextern uint64_t table[1024];\n{text}")
-        git(place, "add", ".")
-        git(place, "commit", "-q", "-m", f"change {number}")
-        if number in (0, commits - 1):
-            git(place, "tag", "last" if number else "first")
-    culprit = git(place, "rev-list", "-1", f"--grep=^change {at}$", "last").strip() if plant else ""
-    options = ["--build", "make", "--run", "./program"]
-    case = {"options": options, "culprit": culprit, "plant": 100 * plant, "system": "generated C"}
-    (folder / "hunt.json").write_text(json.dumps(case))
+            files[f"part{file}.c"] = f"#include <stdint.h>\nextern uint64_t table[1024];\n{text}"
+        yield files
 
 
 def function(number: int, constant: int, extra: int, loops: int) -> str:
