@@ -30,6 +30,7 @@ def main() -> None:
         "folders", type=Path, nargs="+", help="each with repo/ and hunt.json: options, culprit, system, plant"
     )
     parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--histories", type=Path, help="folder that keeps the history of each hunt")
     asked = parser.parse_args()
     done = [json.loads(line) for line in asked.results.read_text().splitlines()] if asked.results.exists() else []
     for again in range(asked.repeats):
@@ -40,7 +41,9 @@ def main() -> None:
                 if any(key.items() <= one.items() for one in done):
                     continue
                 with tempfile.TemporaryDirectory(prefix="race") as place:
-                    found = (ours if side == "ours" else by_hand)(case, folder.resolve() / "repo", Path(place))
+                    repo = folder.resolve() / "repo"
+                    kept = (asked.histories or Path(place)) / f"{folder.name}-{again}.db"
+                    found = ours(case, repo, Path(place), kept) if side == "ours" else by_hand(case, repo, Path(place))
                 done.append({**key, "system": case["system"], "culprit": case["culprit"], **found})
                 with asked.results.open("a") as results:
                     results.write(json.dumps(done[-1]) + "\n")
@@ -48,12 +51,12 @@ def main() -> None:
         print(line)
 
 
-def ours(case: dict[str, object], repo: Path, place: Path) -> dict[str, object]:
+def ours(case: dict[str, object], repo: Path, place: Path, history: Path) -> dict[str, object]:
     """`bisect run` until the commit is named and proven."""
     (place / "hosts.toml").write_text(f'[hosts.local]\nroot = "{place}/root"\n')
     words = [
         "bisect", "run", "first", "last", "--repo", str(repo), "--hosts", f"{place}/hosts.toml", "--no-explain", "--json",
-        "--history", f"{place}/h.db", *case["options"],  # type: ignore[misc]
+        "--history", str(history), *case["options"],  # type: ignore[misc]
     ]  # fmt: skip
     began = time.monotonic()
     ended = subprocess.run(words, capture_output=True, text=True, check=False)
@@ -104,7 +107,13 @@ def by_hand(case: dict[str, object], repo: Path, place: Path) -> dict[str, objec
         value = measured(_git(tree, "rev-parse", "HEAD").strip())
         said = _git(tree, "bisect", "skip" if value is None else "bad" if value > threshold else "good")
     seconds = time.monotonic() - began
-    return {"seconds": seconds, "named": said.split()[0], "builds": len(steps), "runs": len(steps)}
+    return {
+        "seconds": seconds,
+        "named": said.split()[0],
+        "builds": len(steps),
+        "runs": len(steps),
+        "running": sum(steps),
+    }
 
 
 def _git(tree: Path, *words: str) -> str:
