@@ -238,6 +238,17 @@ def test_runs_in_fresh_layouts_are_compared_among_themselves() -> None:
     assert relative_speeds(fresh, 1)[1].middle == pytest.approx(1.0, rel=0.01)
 
 
+def test_pairs_that_no_other_pair_links_with_good_have_no_ratio() -> None:
+    def pairs(build: int, partner: int, value: float) -> list[Reading]:
+        wiggle = (0.001, -0.001, 0.0005, -0.0005)
+        return [Reading(build, value + each, 10.0 * at, at, partner=partner) for at, each in enumerate(wiggle)]
+
+    apart = pairs(3, 0, -0.2) + pairs(2, 1, -0.1)
+    assert relative_speeds(apart, 3).keys() == {3}
+    linked = relative_speeds(apart + pairs(1, 3, 0.05), 3)
+    assert linked[2].middle == pytest.approx(math.exp(-0.25), abs=0.003)
+
+
 LINE = Graph.line(10)
 OLDER = Graph.of(
     [(), (), (0,), (2,), (1,), (4,), (3, 5)], branch_points=1

@@ -39,7 +39,7 @@ class Speeds:
     level: Array  # (H, M)
     covariance: Array  # (H, M, M), noise included
     freedom: float
-    compared: Mapping[int, frozenset[int]]  # build → those that it can be compared with, through common hosts
+    compared: Mapping[int, frozenset[int]]  # build → those that it can be compared with, through common hosts or rounds
 
     def ratios(self, builds: Sequence[int], baseline: int) -> list[Interval]:
         """The metric of each of ``builds`` relative to ``baseline``.
@@ -107,11 +107,16 @@ def speeds(record: Record, fitted: Fit) -> Speeds:
 
 
 def _compared(record: Record) -> Mapping[int, frozenset[int]]:
-    """For each build those that share a host with it, or with one that does: all others may differ by their host."""
+    """For each build those that it can be compared with.
+
+    In turns they share a host with it, or with one that does: all others may differ by their host. In rounds they were
+    measured beside it, or beside one that was: all others may differ by the effect of their rounds.
+    """
+    alone = record.partner < 0
     groups: list[set[int]] = []
-    for host in np.unique(record.host):
-        here = record.host == host
-        group = {*record.build[here].tolist(), *record.partner[here & (record.partner >= 0)].tolist()}
+    linked = [set(record.build[alone & (record.host == host)].tolist()) for host in np.unique(record.host[alone])]
+    linked += [set(pair) for pair in np.column_stack((record.build, record.partner))[~alone].tolist()]
+    for group in linked:
         for other in [other for other in groups if other & group]:
             groups.remove(other)
             group |= other
