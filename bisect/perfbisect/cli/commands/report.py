@@ -123,22 +123,24 @@ def write_profiles(history: History, hunt: int, speedscope: Path | None, folded:
 
 def write_all(history: History, folder: Path, given: Path | None, only: Collection[int] | None = None) -> None:
     """Write every page, or those of the hunts of ``only``, and the index. What is damaged is named and left out."""
+    from perfbisect.report.document import Cell
     from perfbisect.report.page.pages import index_page
 
     hunts, trials = history.hunts(), history.trials()
     if only is not None:
         hunts, trials = [hunt for hunt in hunts if hunt.id in only], []
-    written: dict[int | str, str] = {}
+    cells = dict[int | str, Cell]()
     everything: list[Listed | ListedTrial] = [*hunts, *trials]
     for one in everything:
+        cells[one.id] = Cell(str(one.id))
         try:
             page = page_of(history, one.id, given, index="index.html")
         except PerfBisectError as trouble:
             note(f"No page of {one.id}: {trouble}")
             continue
-        written[one.id] = page_name(one.id)
-        write(folder / written[one.id], page, quiet=True)
-    write(folder / "index.html", index_page(hunts, trials, lambda one: written.get(one, "")))
+        cells[one.id] = Cell(str(one.id), link=page_name(one.id))
+        write(folder / page_name(one.id), page, quiet=True)
+    write(folder / "index.html", index_page(everything, lambda one: cells[one.id]))
 
 
 def write(path: Path, text: str, *, quiet: bool = False) -> None:

@@ -19,20 +19,24 @@ from perfbisect.store.history import History
 from perfbisect.store.listing import Listed, ListedTrial
 
 if TYPE_CHECKING:
+    from perfbisect.report.document import Cell
     from perfbisect.report.page.dashboard import Watched
 
 PAGE = re.compile(r"/(?:hunt-((?:[\w.@-]{1,64}:)?\d{1,18})|((?:[\w.@-]{1,64}:)?[cnp]\d{1,18}))\.html", re.ASCII)
 PATIENCE = 60.0  # seconds for a client that sends or takes nothing
 SERIES = 4  # the newest ones, whose lines are drawn
 
-Lists = tuple[Sequence[Listed], Sequence[ListedTrial]]
+Session = Listed | ListedTrial
 
 
 class Source(Protocol):
     """Where what is served comes from."""
 
-    def listing(self) -> Lists:
-        """All hunts and all trials, oldest first."""
+    def listing(self) -> Sequence[Session]:
+        """All hunts and trials, oldest first."""
+
+    def name(self, one: Session) -> str:
+        """The id of one."""
 
     def session(self, name: str) -> AbstractContextManager[tuple[History, int | str]]:
         """A history that has the session of that id, and its id there. Raises UsageError when there is none."""
@@ -44,10 +48,14 @@ class LocalSource:
 
     path: Path
 
-    def listing(self) -> Lists:
+    def listing(self) -> Sequence[Session]:
         """All of it."""
         with closing(History.open(self.path, read_only=True)) as opened:
-            return opened.hunts(), opened.trials()
+            return sorted([*opened.hunts(), *opened.trials()], key=lambda one: one.started)
+
+    def name(self, one: Session) -> str:
+        """Its id: 12, c3."""
+        return str(one.id)
 
     @contextmanager
     def session(self, name: str) -> Iterator[tuple[History, int | str]]:
@@ -69,6 +77,7 @@ class Pages:
     def answer(self, place: str) -> tuple[int, str]:
         """The status and the page at a place; 404 and a sentence where there is none."""
         from perfbisect.cli.commands.report import page_of
+        from perfbisect.report.page.dashboard import dashboard_page
         from perfbisect.report.page.pages import index_page
 
         named = PAGE.fullmatch(unquote(place))
@@ -77,43 +86,41 @@ class Pages:
                 with self.source.session(named[1] or named[2]) as (history, one):
                     return 200, page_of(history, one, self.given, index="./")
             if place == "/":
-                return 200, self.dashboard()
+                sessions = self.source.listing()
+                return 200, dashboard_page(sessions, self.lines(sessions), self.cell, time.time())
             if place == "/all":
-                return 200, index_page(*self.source.listing(), address, index="./")
+                return 200, index_page(self.source.listing(), self.cell, index="./")
         except PerfBisectError as trouble:
             return 404 if isinstance(trouble, UsageError) else 500, f"{trouble} {trouble.advice}\n"
         return 404, "There is no such page. / shows what runs, and leads to the list of all hunts and comparisons.\n"
 
-    def dashboard(self) -> str:
-        """The start page."""
-        from perfbisect.report.page.dashboard import dashboard_page
+    def cell(self, one: Session) -> "Cell":
+        """The id of a session, with a link to its page."""
+        from perfbisect.cli.commands.report import page_name
+        from perfbisect.report.document import Cell
 
-        hunts, trials = self.source.listing()
-        return dashboard_page(hunts, trials, self.lines(trials), address, time.time())
+        name = self.source.name(one)
+        return Cell(name, link=quote(page_name(name)))
 
-    def lines(self, trials: Sequence[ListedTrial]) -> "list[Watched]":
+    def lines(self, sessions: Sequence[Session]) -> "list[Watched]":
         """The lines of the newest series, one for each range and what is measured of it; damaged ones are left out."""
-        newest = {(one.builder, one.variant, one.host, one.series, one.workloads): one for one in trials if one.series}
-        latest = sorted(newest.values(), key=lambda one: one.started, reverse=True)[:SERIES]
-        for one in latest:
-            if (one.id, one.runs) not in self.drawn:
-                self.drawn[one.id, one.runs] = self.lines_of(one.id)
-        return [line for one in latest for line in self.drawn[one.id, one.runs]]
+        series = (one for one in sessions if isinstance(one, ListedTrial) and one.series)
+        newest = {(one.origin, one.builder, one.variant, one.host, one.series, one.workloads): one for one in series}
+        found = []
+        for one in sorted(newest.values(), key=lambda one: one.started, reverse=True)[:SERIES]:
+            key = self.source.name(one), one.runs
+            if key not in self.drawn:
+                self.drawn[key] = self.lines_of(one)
+            found += self.drawn[key]
+        return found
 
-    def lines_of(self, name: str) -> "list[Watched]":
+    def lines_of(self, one: ListedTrial) -> "list[Watched]":
         """The lines of a series; none of a damaged one."""
         from perfbisect.report.page.dashboard import watched_of
 
-        with suppress(PerfBisectError), self.source.session(name) as (history, one):
-            return watched_of(history.trial(str(one)), name)
+        with suppress(PerfBisectError), self.source.session(self.source.name(one)) as (history, name):
+            return watched_of(history.trial(str(name)), self.cell(one).link)
         return []
-
-
-def address(one: int | str) -> str:
-    """The address of a page by its id."""
-    from perfbisect.cli.commands.report import page_name
-
-    return quote(page_name(one))
 
 
 def serve_pages(family: int, port: int, guard: Guard, pages: Pages, *, opens: bool) -> None:

@@ -1,16 +1,15 @@
 """The start page of `bisect serve`, one screen: what runs, the culprits of the last weeks, the lines of what is watched."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TypeVar
 
 from markupsafe import Markup
 
 from perfbisect.core.domain.trials import Trial
 from perfbisect.core.stats.release_series import is_worse, lines_of
-from perfbisect.report.document import Cell, Row, Table, row
-from perfbisect.report.page.pages import render
+from perfbisect.report.document import Row, Table, row
+from perfbisect.report.page.pages import CellOf, render
 from perfbisect.report.page.svg import Scale, chart, element, percent, upright
 from perfbisect.report.series import series_of, spanned
 from perfbisect.store.listing import NAMED, Listed, ListedTrial
@@ -22,9 +21,6 @@ RUNNING, CULPRITS, LINES = 6, 10, 6  # at most: what a screen holds
 HEIGHT = 40.0  # of a line
 LATEST = 120  # points of a line at most
 
-LinkTo = Callable[[int | str], str]
-Session = TypeVar("Session", Listed, ListedTrial, Listed | ListedTrial)
-
 
 @dataclass(frozen=True, slots=True)
 class Watched:
@@ -33,7 +29,7 @@ class Watched:
     title: str
     points: tuple[float | None, ...]
     steps: tuple[tuple[int, bool], ...]  # the first point with it, and whether it is for the worse
-    id: str  # of the session whose page has more
+    link: str  # to a page that has more
 
     @property
     def latest(self) -> str:
@@ -57,27 +53,26 @@ class Watched:
         return chart(HEIGHT, f"{label}, {len(self.steps) - worse} for the better", *parts, class_="series spark")
 
 
-def watched_of(trial: Trial, name: str) -> list[Watched]:
-    """The lines of a series of releases, which the session of that id has measured."""
+def watched_of(trial: Trial, link: str) -> list[Watched]:
+    """The lines of a series of releases; ``link`` leads to its page."""
     metric, text = trial.request.metric, series_of(trial).text
     return [
         Watched(
             f"{line.work}, {text}",
             line.ratios,
             tuple((step.after, is_worse(step, metric)) for step in line.steps),
-            name,
+            link,
         )
         for line in lines_of(trial)
     ]
 
 
-def dashboard_page(
-    hunts: Sequence[Listed], trials: Sequence[ListedTrial], lines: Sequence[Watched], link: LinkTo, now: float
-) -> str:
-    """The page; ``now`` is in seconds since the epoch, ``link`` gives the address of a page by its id."""
-    every: list[Listed | ListedTrial] = [*hunts, *trials]
-    running = newest(one for one in every if one.state == "running")
-    named = newest(one for one in hunts if one.state in NAMED and one.started > now - WEEKS * WEEK)
+def dashboard_page(sessions: Iterable[Listed | ListedTrial], lines: Sequence[Watched], cell: CellOf, now: float) -> str:
+    """The page; ``now`` is in seconds since the epoch."""
+    every = sorted(sessions, key=lambda one: one.started, reverse=True)
+    running = [one for one in every if one.state == "running"]
+    ended = [one for one in every if isinstance(one, Listed) and one.state in NAMED]
+    named = [one for one in ended if one.started > now - WEEKS * WEEK]
     runs = f"{count(len(running), 'session')} {'runs' if len(running) == 1 else 'run'}"
     return render(
         "dashboard.html",
@@ -85,25 +80,19 @@ def dashboard_page(
         now=now,
         total=len(every),
         tables=(
-            ("Running", running_table(running[:RUNNING], link), len(running) - RUNNING, "Nothing runs."),
+            ("Running", running_table(running[:RUNNING], cell), len(running) - RUNNING, "Nothing runs."),
             (
                 f"Culprits of the last {WEEKS} weeks",
-                culprits_table(named[:CULPRITS], link),
+                culprits_table(named[:CULPRITS], cell),
                 len(named) - CULPRITS,
                 "No hunt has named one.",
             ),
         ),
         lines=lines[:LINES],
-        link=link,
     )
 
 
-def newest(sessions: Iterable[Session]) -> list[Session]:
-    """The latest first."""
-    return sorted(sessions, key=lambda one: one.started, reverse=True)
-
-
-def running_table(running: Sequence[Listed | ListedTrial], link: LinkTo) -> Table:
+def running_table(running: Sequence[Listed | ListedTrial], cell: CellOf) -> Table:
     """What runs, and of a hunt the candidate that leads, or is proven already."""
     rows = []
     for one in running:
@@ -113,20 +102,20 @@ def running_table(running: Sequence[Listed | ListedTrial], link: LinkTo) -> Tabl
         else:
             what, leads, sure = (one.builder, one.title, ", ".join(one.workloads)), "", None
         texts = (*what, one.host, moment(one.started), leads[:10] or MISSING, MISSING if sure is None else chance(sure))
-        rows.append(Row((Cell(str(one.id), link=link(one.id)), *row(*texts).cells)))
+        rows.append(Row((cell(one), *row(*texts).cells)))
     head = ("id", "what", "range or builds", "workload", "host", "since", "leads", "sure")
     return Table(head, tuple(rows), ("sure",), name="running")
 
 
-def culprits_table(named: Sequence[Listed], link: LinkTo) -> Table:
+def culprits_table(named: Sequence[Listed], cell: CellOf) -> Table:
     """The first commits that verdicts name."""
     rows = []
     for one in named:
         effect = MISSING if one.ratio is None else change(one.ratio)
         sure = MISSING if one.probability is None else chance(one.probability)
         day, *_ = moment(one.started).split()
-        texts = (one.subject, f"{one.builder} {one.workload}", f"{one.metric}: {effect}", sure, day, str(one.id))
-        rows.append(Row((Cell((one.culprit or MISSING)[:10], link=link(one.id)), *row(*texts).cells)))
+        texts = (one.subject, f"{one.builder} {one.workload}", f"{one.metric}: {effect}", sure, day, cell(one).text)
+        rows.append(Row((replace(cell(one), text=(one.culprit or MISSING)[:10]), *row(*texts).cells)))
     return Table(
         ("commit", "subject", "measured", "effect", "sure", "day", "hunt"), tuple(rows), ("sure",), name="culprits"
     )

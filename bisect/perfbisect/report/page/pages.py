@@ -7,7 +7,7 @@ script and use this style, known by their hashes, and load nothing.
 
 import hashlib
 from base64 import b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,28 +27,24 @@ KINDS = {"compare": "comparison", "prove": "proof", "noise": "A/A"}
 # Kind of table → the column before which it has plots.
 BEFORE = {"ladder": 2, "counters": 3, "functions": 3, "ratios": 2}
 
+CellOf = Callable[[Listed | ListedTrial], Cell]  # with the id of a session, and a link to its page, if it has one
+
 
 def page(document: Document, index: str = "") -> str:
     """The page of a session; ``index`` is the address of the page that lists all, if there is one."""
     return render("document.html", index, document=document)
 
 
-def index_page(
-    hunts: Sequence[Listed], trials: Sequence[ListedTrial], link: Callable[[int | str], str], index: str = ""
-) -> str:
-    """The page that lists a history, the newest first; ``link`` gives the address of a page by its id, "" without one.
-
-    ``index`` is the address of a page above it, if there is one.
-    """
-    every: list[Listed | ListedTrial] = [*hunts, *trials]
-    every.sort(key=lambda one: one.started, reverse=True)
+def index_page(sessions: Iterable[Listed | ListedTrial], cell: CellOf, index: str = "") -> str:
+    """The page that lists a history, the newest first; ``index`` is the address of a page above it, if there is one."""
+    every = sorted(sessions, key=lambda one: one.started, reverse=True)
     head = ("id", "when", "what", "builder", "workload", "range or builds", "result", "sure", "ratio", "runs", "host")
-    rows = tuple(entry(one, link(one.id)) for one in every)
+    rows = tuple(entry(one, cell(one)) for one in every)
     return render("index.html", index, table=Table(head, rows, ("sure", "ratio", "runs"), name="listing"))
 
 
-def entry(one: Listed | ListedTrial, link: str) -> Row:
-    """The row of a hunt or a trial."""
+def entry(one: Listed | ListedTrial, cell: Cell) -> Row:
+    """The row of a hunt or a trial, which begins with that cell."""
     if isinstance(one, Listed):
         texts = (
             "hunt",
@@ -62,7 +58,7 @@ def entry(one: Listed | ListedTrial, link: str) -> Row:
     else:
         works = count(len(one.workloads), "workload") if len(one.workloads) > 1 else one.workloads[0]
         texts = (KINDS[one.kind], one.builder, works, one.title, one.state, MISSING, MISSING)
-    return Row((Cell(str(one.id), link=link), *row(moment(one.started), *texts, str(one.runs), one.host).cells))
+    return Row((cell, *row(moment(one.started), *texts, str(one.runs), one.host).cells))
 
 
 def plots(table: Table) -> tuple[int, Markup, list[Markup]]:
