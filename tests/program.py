@@ -1,5 +1,7 @@
 """The program as a process of its own, and in this process, by the same entry (``run``)."""
 
+import base64
+import http.client
 import io
 import os
 import signal
@@ -133,9 +135,9 @@ def printed(*args: str, status: int = 0) -> str:
 
 
 @contextmanager
-def served(history: Path, *options: str) -> Iterator[int]:
+def served(*options: str) -> Iterator[int]:
     """The port of a program that serves a history, and ends at Ctrl-C without having said anything."""
-    argv = [*PROGRAM, "serve", "--history", str(history), "--port", "0", *options]
+    argv = [*PROGRAM, "serve", "--port", "0", *options]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout
@@ -144,3 +146,13 @@ def served(history: Path, *options: str) -> Iterator[int]:
             process.send_signal(signal.SIGINT)
         assert process.communicate(timeout=60)[1] == ""
     assert process.returncode == 0
+
+
+def asked(port: int, path: str, host: str = "localhost", login: str = "") -> tuple[int, str]:
+    """The status and the text of an answer; ``login`` is a name with its password, or the header itself."""
+    if ":" in login:
+        login = f"Basic {base64.b64encode(login.encode()).decode()}"
+    with closing(http.client.HTTPConnection("127.0.0.1", port)) as other:
+        other.request("GET", path, headers={"Host": host} | ({"Authorization": login} if login else {}))
+        answer = other.getresponse()
+        return answer.status, answer.read().decode()

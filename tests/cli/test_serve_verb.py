@@ -1,7 +1,5 @@
 """`bisect serve`: its pages; what `--sql` starts; and real Datasettes, beside a hunt that is writing."""
 
-import base64
-import http.client
 import json
 import os
 import re
@@ -23,7 +21,7 @@ import sample_hunt as sample
 from perfbisect.cli.serving.datasette import configured
 from perfbisect.cli.serving.guard import add_user
 from perfbisect.store.history import History
-from program import PROGRAM, exits, run, served
+from program import PROGRAM, asked, exits, run, served
 
 pytestmark = pytest.mark.tools
 
@@ -97,47 +95,37 @@ def test_the_files_are_where_the_options_say(tmp_path: Path) -> None:
     assert "kept" in json.loads(Path(file).read_text())["databases"]
 
 
-def ask(port: int, path: str, host: str = "localhost", login: str = "") -> tuple[int, str]:
-    """The status and the text of an answer; ``login`` is a name with its password, or the header itself."""
-    if ":" in login:
-        login = f"Basic {base64.b64encode(login.encode()).decode()}"
-    with closing(http.client.HTTPConnection("127.0.0.1", port)) as other:
-        other.request("GET", path, headers={"Host": host} | ({"Authorization": login} if login else {}))
-        answer = other.getresponse()
-        return answer.status, answer.read().decode()
-
-
 def refuses_strangers(port: int, path: str) -> None:
     """Only requests that name this machine are answered."""
     for host, status in {"localhost:1": 200, "[::1]:8001": 200, "LOCALHOST": 200, "127.9.9.9": 200, "evil.example": 421,
                          "127.0.0.1.evil.example:80": 421, "192.0.2.1": 421, "[": 421, "": 421}.items():  # fmt: skip
-        found, text = ask(port, path, host)
+        found, text = asked(port, path, host)
         assert (found, "Open it as localhost" in text) == (status, status == 421), host
 
 
 def test_pages_are_made_when_they_are_asked_for(history: History) -> None:
-    with served(history.path) as port:
+    with served("--history", str(history.path)) as port:
         refuses_strangers(port, "/all")
-        assert 'href="hunt-1.html"' in ask(port, "/all")[1]
-        assert "hunt-2.html" not in ask(port, "/all")[1]
-        assert "0 sessions run" in ask(port, "/")[1]
+        assert 'href="hunt-1.html"' in asked(port, "/all")[1]
+        assert "hunt-2.html" not in asked(port, "/all")[1]
+        assert "0 sessions run" in asked(port, "/")[1]
         sample.begin(history)
-        assert 'href="hunt-2.html"' in ask(port, "/all")[1]
-        assert "1 session runs" in ask(port, "/")[1]
-        assert "The culprit is 6da84d17ef" in ask(port, "/hunt-1.html?x")[1]
-        assert "There is no verdict yet." in ask(port, "/hunt-2.html")[1]
+        assert 'href="hunt-2.html"' in asked(port, "/all")[1]
+        assert "1 session runs" in asked(port, "/")[1]
+        assert "The culprit is 6da84d17ef" in asked(port, "/hunt-1.html?x")[1]
+        assert "There is no verdict yet." in asked(port, "/hunt-2.html")[1]
         for path, said in {
             "/hunt-99.html": "no hunt 99",
             "/c2.html": "no c2",
-            "/hunt-desk3%3A1.html": "no desk3:1",
+            "/hunt-desk3%3A1.html": "is of a central history",
             "/etc/passwd": "no such page",
         }.items():
-            status, text = ask(port, path)
+            status, text = asked(port, path)
             assert (status, said in text) == (404, True), text
         assert f"Port {port} of 127.0.0.1" in exits(4, "serve", "--history", str(history.path), "--port", str(port))
         history.connection.execute("update events set body = '{' where session_id = 1 and id = 3")
         history.connection.commit()
-        assert ask(port, "/hunt-1.html")[0] == 500
+        assert asked(port, "/hunt-1.html")[0] == 500
 
 
 def test_a_login(history: History, tmp_path: Path) -> None:
@@ -145,7 +133,7 @@ def test_a_login(history: History, tmp_path: Path) -> None:
     add_user(users, "reader", "correct horse")
     token.touch(0o600)
     token.write_text(f"{'0123456789abcdef' * 2}\n")
-    with served(history.path, "--password-file", str(users), "--token-file", str(token)) as port:
+    with served("--history", str(history.path), "--password-file", str(users), "--token-file", str(token)) as port:
         refused = {
             "": 401,
             "reader:wrong horse": 401,
@@ -156,12 +144,15 @@ def test_a_login(history: History, tmp_path: Path) -> None:
         admitted = {"reader:correct horse": 200, f"Bearer {token.read_text().strip()}": 200}
         for login, status in {**refused, **admitted}.items():
             for path in ("/", "/hunt-1.html"):
-                found, text = ask(port, path, "history.example", login)
+                found, text = asked(port, path, "history.example", login)
                 assert (found, "6da84d17ef" in text) == (status, status == 200 and path != "/"), login
         add_user(users, "reader", "battery staple")
-        assert [ask(port, "/", login=f"reader:{word}")[0] for word in ("correct horse", "battery staple")] == [401, 200]
+        assert [asked(port, "/", login=f"reader:{word}")[0] for word in ("correct horse", "battery staple")] == [
+            401,
+            200,
+        ]
         users.chmod(0o644)
-        assert ask(port, "/", login="reader:battery staple")[0] == 401
+        assert asked(port, "/", login="reader:battery staple")[0] == 401
 
 
 @pytest.fixture(params=["datasette~=0.65.0", "datasette~=1.0a13"])
@@ -211,4 +202,4 @@ def test_a_real_datasette_beside_a_hunt_that_is_written(history: History, packag
     with datasette(history.path, packages, "--password-file", str(tmp_path / "users")) as place:
         port = int(place.rpartition(":")[2])
         for login, status in {"": 401, "reader:wrong horse": 401, "reader:correct horse": 200}.items():
-            assert ask(port, "/history/latest_hunts.json", login=login)[0] == status
+            assert asked(port, "/history/latest_hunts.json", login=login)[0] == status

@@ -69,7 +69,7 @@ def test_a_login_leads_to_the_dashboard_and_from_there_to_all_pages(
     chromium: Browser, history: History, axe: str, tmp_path: Path
 ) -> None:
     add_user(tmp_path / "users", "reader", "correct horse")
-    with served(history.path, "--password-file", str(tmp_path / "users")) as port:
+    with served("--history", str(history.path), "--password-file", str(tmp_path / "users")) as port:
         chromium.open(f"http://reader:wrong@127.0.0.1:{port}/")
         assert not chromium.ask("document.querySelector('.dash') !== null")
         assert {one["response"]["status"] for one in chromium.seen("Network.responseReceived")} <= {401}

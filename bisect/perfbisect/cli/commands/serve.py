@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from perfbisect.cli.options.central import from_option
 from perfbisect.cli.options.common import FILE, history_option, say
 from perfbisect.errors import UsageError
 from perfbisect.ui.stream import note
@@ -18,6 +19,7 @@ Examples:
   bisect serve
   bisect serve --port 8042 --open
   bisect serve --sql                     with SQL, in Datasette: pip install 'perfbisect[serve]'
+  bisect serve --from central            the history of a team: see bisect push --help
   bisect serve --add-user NAME --password-file users
   bisect serve --password-file users     with a login, as other machines need it
 
@@ -39,20 +41,28 @@ LOOPBACK = "127.0.0.1"
 @click.option("--password-file", metavar="FILE", type=FILE, help="Login: names with the hashes of their passwords.")
 @click.option("--token-file", metavar="FILE", type=FILE, help="Login: a token, for `Authorization: Bearer TOKEN`.")
 @click.option("--add-user", metavar="NAME", help="Add NAME to the password file, or give it a new password, and end.")
+@from_option
 @history_option
 def serve(
     port: int, address: str, opens: bool, sql: bool, password_file: Path | None, token_file: Path | None,
-    add_user: str | None, history: Path | None,
+    add_user: str | None, central: str | None, history: Path | None,
 ) -> int:  # fmt: skip
     """Browse the history in a web browser: what runs, the latest culprits, a list of everything, and the page of each."""
     from perfbisect.cli.serving.guard import Guard
+    from perfbisect.store.central import connected
     from perfbisect.store.connection import default_place, open_reader
 
     if add_user is not None:
         enter_user(add_user, password_file)
         return 0
     path = (history or default_place()).absolute()
-    open_reader(path).close()  # says what is wrong with it
+    if central is None:
+        open_reader(path).close()  # says what is wrong with it
+    elif sql:
+        raise click.UsageError("--sql is for a local history; `bisect query --from URL` asks a central one.")
+    else:
+        with connected(central):
+            pass
     guard = Guard(password_file, token_file, address)
     guard.check()
     found = socket.getaddrinfo(address, port)
@@ -65,15 +75,15 @@ def serve(
         )
     if not own:
         note("Pages and passwords cross the network as they are: put a proxy with TLS before it (docs/serve.md).")
-    elif not guard.asks and path.stat().st_mode & 0o077 == 0:
+    elif central is None and not guard.asks and path.stat().st_mode & 0o077 == 0:
         note(f"Other users cannot read {printable(str(path))}, but on this machine they can read what is served.")
     if sql:
         from perfbisect.cli.serving.datasette import serve_datasette
 
         return serve_datasette(path, port, guard, opens=opens)
-    from perfbisect.cli.serving.pages import LocalSource, Pages, serve_pages
+    from perfbisect.cli.serving.pages import Pages, Source, serve_pages
 
-    serve_pages(found[0][0], port, guard, Pages(LocalSource(path), history), opens=opens)
+    serve_pages(found[0][0], port, guard, Pages(Source(history, central)), opens=opens)
     return 0
 
 

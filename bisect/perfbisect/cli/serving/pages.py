@@ -2,16 +2,17 @@
 
 import re
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlsplit
 
 import click
 
+from perfbisect.cli.options.central import opened_for
 from perfbisect.cli.options.common import say
 from perfbisect.cli.serving.guard import Guard
 from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError
@@ -29,49 +30,39 @@ SERIES = 4  # the newest ones, whose lines are drawn
 Session = Listed | ListedTrial
 
 
-class Source(Protocol):
-    """Where what is served comes from."""
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The history that is served: the local one at ``history``, as the user named it, or the one at a ``central`` address."""
+
+    history: Path | None
+    central: str | None
 
     def listing(self) -> Sequence[Session]:
         """All hunts and trials, oldest first."""
+        if self.central is not None:
+            from perfbisect.store.pull import reading
 
-    def name(self, one: Session) -> str:
-        """The id of one."""
-
-    def session(self, name: str) -> AbstractContextManager[tuple[History, int | str]]:
-        """A history that has the session of that id, and its id there. Raises UsageError when there is none."""
-
-
-@dataclass(frozen=True, slots=True)
-class LocalSource:
-    """The history of a file."""
-
-    path: Path
-
-    def listing(self) -> Sequence[Session]:
-        """All of it."""
-        with closing(History.open(self.path, read_only=True)) as opened:
+            with reading(self.central) as there:
+                return there.listing()
+        with closing(History.open(self.history, read_only=True)) as opened:
             return sorted([*opened.hunts(), *opened.trials()], key=lambda one: one.started)
 
     def name(self, one: Session) -> str:
-        """Its id: 12, c3."""
-        return str(one.id)
+        """The id of one: 12, c3; desk3:12."""
+        return str(one.id) if self.central is None else f"{one.origin}:{one.id}"
 
-    @contextmanager
-    def session(self, name: str) -> Iterator[tuple[History, int | str]]:
-        """The history itself."""
-        if ":" in name:
-            raise UsageError(f"There is no {name} in the history {self.path}.", "`bisect history` lists all.")
-        with closing(History.open(self.path, read_only=True)) as opened:
-            yield opened, int(name) if name.isdecimal() else name
+    def session(self, name: str) -> AbstractContextManager[tuple[History, int | str | None]]:
+        """A history that has the session of that id, and its id there. Raises UsageError when there is none."""
+        if self.central is None and ":" in name:
+            raise UsageError(f"{name} is of a central history, and a local one is served.")
+        return opened_for(int(name) if name.isdecimal() else name, self.history, self.central)
 
 
 @dataclass(eq=False)
 class Pages:
-    """The pages of a source; ``given`` is the history as the user named it, for the commands on a page."""
+    """The pages of a source."""
 
     source: Source
-    given: Path | None
     drawn: "dict[tuple[str, int], list[Watched]]" = field(default_factory=dict)  # by the id of a series and its runs
 
     def answer(self, place: str) -> tuple[int, str]:
@@ -84,7 +75,8 @@ class Pages:
         try:
             if named:
                 with self.source.session(named[1] or named[2]) as (history, one):
-                    return 200, page_of(history, one, self.given, index="./")
+                    assert one is not None
+                    return 200, page_of(history, one, self.source.history, index="./")
             if place == "/":
                 sessions = self.source.listing()
                 return 200, dashboard_page(sessions, self.lines(sessions), self.cell, time.time())
