@@ -263,6 +263,30 @@ def test_two_hunts_write_at_the_same_time_and_a_third_reads(path: Path) -> None:
         assert [len(history.log(hunt)) for hunt in hunts] == [25, 25]
 
 
+@pytest.mark.parametrize(
+    ("culprit", "suspect"),
+    [
+        ([0.0, *[0.02] * 4, 0.82, *[0.02] * 5], (5, 0.82)),
+        ([0.0] * 10 + [1.0], (10, 1.0)),
+        ([0.0, *[0.1] * 10], None),
+        ([0.0, 0.2, 0.25, 0.25, *[0.05] * 7], None),
+        ([0.0, 1.0], None),  # of the range before the branch point
+    ],
+)
+def test_a_hunt_that_runs_is_listed_with_the_candidate_that_leads(
+    history: History, culprit: list[float], suspect: tuple[int, float] | None
+) -> None:
+    hunt = sample.begin(history)
+    assert history.listed(hunt).suspect == ""
+    belief = Belief(np.array(culprit), 0.9, 0.01, Interval(0.8, 0.9, 1.0))
+    history.append(hunt, Decided(Decision(Measure((Share(1, 1),), Purpose.SEARCH), belief)), 5.0)
+    listed = history.listed(hunt)
+    known = (sample.CANDIDATES[suspect[0]], suspect[1]) if suspect else ("", None)
+    assert (listed.state, listed.suspect, listed.suspicion) == ("running", *known)
+    history.append(hunt, HuntEnded(NotReproduced(Interval(0.98, 1.0, 1.02), 0.03)), 7.0)
+    assert history.listed(hunt).suspect == ""
+
+
 def test_a_hunt_without_an_end_is_listed_with_what_it_has_found(history: History) -> None:
     hunt = sample.begin(history)
     belief = Belief(np.array([0.0, 1.0]), 0.9, 0.01, Interval(0.8, 0.9, 1.0))

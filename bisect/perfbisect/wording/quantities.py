@@ -1,7 +1,7 @@
 """Quantities as every output writes them. Light to import: `bisect history` must answer at once."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,11 @@ HUGE = 1e12  # numbers from here on are written with an exponent
 def count(number: int, noun: str) -> str:
     """A number with its noun: 1 run, 2,300 runs."""
     return f"{number:,} {noun if number == 1 else noun + 's'}"
+
+
+def workloads(names: Sequence[str]) -> str:
+    """Workloads in a narrow column: scan, 3 workloads."""
+    return names[0] if len(names) == 1 else count(len(names), "workload")
 
 
 def figure(value: float | None) -> str:

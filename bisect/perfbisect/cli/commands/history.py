@@ -17,7 +17,7 @@ from perfbisect.cli.transfers import export, import_
 from perfbisect.store.batches import all_batches
 from perfbisect.store.history import History
 from perfbisect.store.listing import Listed, ListedTrial
-from perfbisect.wording.quantities import MISSING, chance, count, moment
+from perfbisect.wording.quantities import MISSING, chance, count, moment, workloads
 from perfbisect.wording.text import printable
 
 if TYPE_CHECKING:
@@ -113,9 +113,19 @@ def row(one: Listed | ListedTrial) -> tuple[str, ...]:
         span = f"{one.name}: {one.good}..{one.bad}" if one.name else f"{one.good}..{one.bad}"
         measured = (one.workload, one.host, span, str(one.builds), str(one.runs))
         return *begun, *measured, culprit, sure, one.state, one.subject
-    works = one.workloads[0] if len(one.workloads) == 1 else count(len(one.workloads), "workload")
     state = one.state if one.state != "done" else DONE[one.kind]
-    return *begun, works, one.host, one.title, str(len(one.builds)), str(one.runs), MISSING, MISSING, state, ""
+    return (
+        *begun,
+        workloads(one.workloads),
+        one.host,
+        one.title,
+        str(len(one.builds)),
+        str(one.runs),
+        MISSING,
+        MISSING,
+        state,
+        "",
+    )
 
 
 def batch_line(batch: "Batch") -> str:

@@ -13,7 +13,7 @@ from perfbisect.report.page.pages import CellOf, render
 from perfbisect.report.page.svg import Scale, chart, element, percent, upright
 from perfbisect.report.series import series_of, spanned
 from perfbisect.store.listing import NAMED, Listed, ListedTrial
-from perfbisect.wording.quantities import MISSING, chance, change, count, decimals, moment
+from perfbisect.wording.quantities import MISSING, chance, change, count, decimals, moment, workloads
 
 WEEKS = 4
 WEEK = 7 * 86400.0  # seconds
@@ -100,7 +100,7 @@ def running_table(running: Sequence[Listed | ListedTrial], cell: CellOf) -> Tabl
             what = one.name or one.builder, f"{one.good}..{one.bad}", one.workload
             leads, sure = (one.culprit, one.probability) if one.culprit else (one.suspect, one.suspicion)
         else:
-            what, leads, sure = (one.builder, one.title, ", ".join(one.workloads)), "", None
+            what, leads, sure = (one.builder, one.title, workloads(one.workloads)), "", None
         texts = (*what, one.host, moment(one.started), leads[:10] or MISSING, MISSING if sure is None else chance(sure))
         rows.append(Row((cell(one), *row(*texts).cells)))
     head = ("id", "what", "range or builds", "workload", "host", "since", "leads", "sure")

@@ -19,7 +19,7 @@ from perfbisect import __version__
 from perfbisect.report.document import Cell, Document, Row, Table, row
 from perfbisect.report.page import svg
 from perfbisect.store.listing import Listed, ListedTrial
-from perfbisect.wording.quantities import MISSING, chance, count, decimals, figure, moment
+from perfbisect.wording.quantities import MISSING, chance, decimals, figure, moment, workloads
 from perfbisect.wording.text import safe
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -56,8 +56,7 @@ def entry(one: Listed | ListedTrial, cell: Cell) -> Row:
             MISSING if one.ratio is None else decimals(one.ratio, 3),
         )
     else:
-        works = count(len(one.workloads), "workload") if len(one.workloads) > 1 else one.workloads[0]
-        texts = (KINDS[one.kind], one.builder, works, one.title, one.state, MISSING, MISSING)
+        texts = (KINDS[one.kind], one.builder, workloads(one.workloads), one.title, one.state, MISSING, MISSING)
     return Row((cell, *row(moment(one.started), *texts, str(one.runs), one.host).cells))
 
 
