@@ -3,6 +3,7 @@
 python benchmarks/history/run.py                                1,000 hunts of 1,000 runs each, written once (10 minutes, 6 GB)
 python benchmarks/history/run.py --hunts 20 --folder /tmp/small  a small one
 python benchmarks/history/run.py --hunts 300 --against TREE      beside another checkout, which has written its own: --write there
+python benchmarks/history/run.py --hunts 300 --central ADDRESS  beside a central history in PostgreSQL
 
 Writing goes through the store as in a hunt, but for one transaction a hunt in place of one an event. Each command is a
 process of its own, with the page cache warm; the time is the median of five.
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from statistics import fmean, median, stdev
@@ -94,31 +95,65 @@ def command(path: Path, *words: str) -> Callable[[], object]:
     return work
 
 
-def side_by_side(here: Path, there: Path, tree: Path, hunt: str) -> None:
-    """CPU time of reading the histories of two checkouts in turns, and the ratio of this one to the other with its 95 % interval."""
-    opening = "from pathlib import Path; from perfbisect.store.history import History; History.open(Path({!r}), read_only=True)"
-    verb = "import sys; from perfbisect.cli.main import main; sys.argv = ['bisect', *{!r}]; main()"
+def side_by_side(pairs: Mapping[str, tuple[Sequence[str], Sequence[str]]], trees: tuple[Path, Path]) -> None:
+    """CPU time of two Python programs each in turns, and the ratio of the first to the second with its 95 % interval.
+
+    Each has a source tree. Both have compiled modules: the first turn, which does not count, compiles them.
+    """
     print("| what | this, CPU s | other, CPU s | ratio | 95 % interval |\n|---|--:|--:|--:|--:|", flush=True)
-    for what, words in (("open", ()), ("`bisect history`", ("history",)), (f"`bisect show {hunt}`", ("show", hunt))):
-        taken: dict[Path, list[float]] = {here: [], there: []}
+    for what, both in pairs.items():
+        taken: tuple[list[float], list[float]] = ([], [])
         for turn in range(PAIRS + 1):
-            for path in (here, there) if turn % 2 else (there, here):
-                code = verb.format([*words, "--history", str(path)]) if words else opening.format(str(path))
-                source = Path(__file__).parents[2] if path == here else tree
-                # both with compiled modules: the first turn, which does not count, compiles them
-                environment = {**os.environ, "PYTHONPATH": str(source / "bisect"), "PYTHONDONTWRITEBYTECODE": ""}
-                process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL, env=environment)
+            for side in (0, 1) if turn % 2 else (1, 0):
+                environment = {**os.environ, "PYTHONPATH": str(trees[side] / "bisect"), "PYTHONDONTWRITEBYTECODE": ""}
+                process = subprocess.Popen([sys.executable, *both[side]], stdout=subprocess.DEVNULL, env=environment)
                 _, status, used = os.wait4(process.pid, 0)
                 process.returncode = os.waitstatus_to_exitcode(status)
-                assert not process.returncode, code
-                taken[path].append(used.ru_utime + used.ru_stime)
-        logs = [math.log(one / other) for one, other in zip(*(taken[path][1:] for path in (here, there)), strict=True)]
+                assert not process.returncode, both[side]
+                taken[side].append(used.ru_utime + used.ru_stime)
+        logs = [math.log(one / other) for one, other in zip(taken[0][1:], taken[1][1:], strict=True)]
         middle, error = fmean(logs), Student(PAIRS - 1).quantile() * stdev(logs) / math.sqrt(PAIRS)
         low, ratio, high = (math.exp(middle + sign * error) for sign in (-1, 0, 1))
         print(
-            f"| {what} | {median(taken[here]):.3f} | {median(taken[there]):.3f} | {ratio:.3f} | {low:.3f} to {high:.3f} |",
+            f"| {what} | {median(taken[0]):.3f} | {median(taken[1]):.3f} | {ratio:.3f} | {low:.3f} to {high:.3f} |",
             flush=True,
         )
+
+
+def program(*words: str) -> tuple[str, str]:
+    """What Python executes for a verb."""
+    return "-c", f"import sys; from perfbisect.cli.main import main; sys.argv = ['bisect', *{words!r}]; main()"
+
+
+def beside_checkout(here: Path, there: Path, tree: Path, hunt: str) -> None:
+    """Reading the histories of two checkouts."""
+    opening = "from pathlib import Path; from perfbisect.store.history import History; History.open(Path({!r}), read_only=True)"
+    pairs: dict[str, tuple[Sequence[str], Sequence[str]]] = {
+        "open": (("-c", opening.format(str(here))), ("-c", opening.format(str(there))))
+    }
+    for words in (("history",), ("show", hunt)):
+        both = (program(*words, "--history", str(here)), program(*words, "--history", str(there)))
+        pairs[f"`bisect {' '.join(words)}`"] = both
+    side_by_side(pairs, (Path(__file__).parents[2], tree))
+
+
+def beside_central(path: Path, address: str, hunt: str) -> None:
+    """A push of all, of nothing, and reading what is pushed beside reading the history itself."""
+    push = program("push", "--to", address, "--as", "here", "--history", str(path))
+    for what in ("all", "nothing new"):
+        began = time.perf_counter()
+        subprocess.run([sys.executable, *push], check=True, stdout=subprocess.DEVNULL)
+        print(f"push of {what}: {time.perf_counter() - began:.2f} s on the wall")
+    print()
+    pairs: dict[str, tuple[Sequence[str], Sequence[str]]] = {
+        "`bisect history`": (program("history", "--from", address), program("history", "--history", str(path))),
+        "`bisect show`": (
+            program("show", f"here:{hunt}", "--from", address),
+            program("show", hunt, "--history", str(path)),
+        ),
+    }
+    tree = Path(__file__).parents[2]
+    side_by_side(pairs, (tree, tree))
 
 
 class Silent:
@@ -183,6 +218,9 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=cache_folder() / "benchmarks" / "history")
     parser.add_argument("--write", action="store_true", help="only write")
     parser.add_argument("--against", type=Path, metavar="TREE", help="another checkout")
+    parser.add_argument(
+        "--central", metavar="ADDRESS", help="an empty central history: bisect push --sql | psql ADDRESS"
+    )
     parser.add_argument("--their-folder", type=Path, help="of the histories that it has written")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
@@ -192,7 +230,10 @@ def main() -> None:
         return
     hunt = str(given.hunts // 2 + 1)
     if given.against:
-        side_by_side(path, (given.their_folder or given.folder) / path.name, given.against, hunt)
+        beside_checkout(path, (given.their_folder or given.folder) / path.name, given.against, hunt)
+        return
+    if given.central:
+        beside_central(path, given.central, hunt)
         return
     with closing(sqlite3.connect(path)) as connection:
         sizes = [connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in ("hunts", "runs")]
