@@ -1,11 +1,12 @@
-"""A machine for hunts over SSH."""
+"""A machine for hunts over SSH, and a Slurm."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from machine import Machine
+from slurm import Slurm
 
 
 @pytest.fixture
@@ -16,3 +17,19 @@ def machine(seal: Path, make_machine: Callable[..., Machine]) -> Machine:
     config.mkdir(parents=True)
     (config / "hosts.toml").write_text(f'[hosts.far]\naddress = "{made.address}"\nroot = "{made.root}"\n')
     return made
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Slurm]:
+    made = Slurm()
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def slurm(cluster: Slurm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slurm]:
+    """The cluster without jobs."""
+    monkeypatch.setenv("SLURM_CONF", str(cluster.configuration))
+    yield cluster
+    assert cluster.jobs() in ({}, {"other": "RUNNING"})
+    cluster.cancel()

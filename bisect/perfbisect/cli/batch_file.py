@@ -14,6 +14,7 @@ from perfbisect.cli.commands.run import requested_settings, run
 from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import PerfBisectError, RecipeError
 from perfbisect.hunt.batch import LEASED, range_of
+from perfbisect.hunt.submission import Job
 from perfbisect.recipes.toml import read_table
 from perfbisect.store.batches import Planned
 from perfbisect.wording.text import printable
@@ -38,6 +39,7 @@ class Entry:
 
     planned: Planned
     range: str  # equal for hunts that can share builds
+    job: Job  # with --submit
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,7 @@ def options() -> dict[str, click.Option]:
 
 def check_keys(place: Place, table: Mapping[str, object], mistakes: list[RecipeError]) -> None:
     """Add a mistake for each key that is no option, and for each empty list of workloads: they would make no hunt."""
-    allowed = [*ENDS, *OWN, *options()]
+    allowed = [*ENDS, *OWN, "slurm", *options()]
     for key, value in table.items():
         if key in NOT_HERE:
             mistakes.append(RecipeError(f"{place.of('')}: {key} is no key of a file.", NOT_HERE[key]))
@@ -152,7 +154,18 @@ def entry(place: Place, values: Mapping[str, Any], mistakes: list[RecipeError]) 
     settings = checked(place, choices, arguments, "any-host" if "any-host" in values else "host")
     parts = (settings.repository, settings.builder, settings.variant, settings.quick, values["good"], values["bad"])
     folder = str(place.path.parent.absolute())
-    return Entry(Planned(tuple(arguments), folder, choices), range_of(folder, parts))
+    planned = Planned(tuple(arguments), folder, choices)
+    job = Job(planned, options_of_slurm(place, values), settings.policy.max_minutes)
+    return Entry(planned, range_of(folder, parts), job)
+
+
+def options_of_slurm(place: Place, values: Mapping[str, Any]) -> tuple[str, ...]:
+    """The options of sbatch, as they are; each is one word, since anything else would be a script."""
+    given = values.get("slurm", [])
+    if not isinstance(given, list) or not all(re.fullmatch(r"--?\w.*", str(each), re.DOTALL) for each in given):
+        example = 'Write slurm = ["--constraint=quiet", "--nice=100"].'
+        raise RecipeError(f"{place.of('slurm')} must be a list of options of sbatch, each with its value.", example)
+    return tuple(map(str, given))
 
 
 def hosts_of(place: Place, values: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:

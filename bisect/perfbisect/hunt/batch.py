@@ -79,7 +79,17 @@ class Task:
 
     def log(self, logs: Path) -> Path:
         """What it prints, and why it failed. Each batch has a folder, as several may be carried out together."""
-        return logs / f"b{self.batch}" / f"{self.place + 1}.log" if self.batch else logs / f"hunt-{self.hunt}.log"
+        return log_of(logs, self.batch, self.place) if self.batch else logs / f"hunt-{self.hunt}.log"
+
+
+def logs_of(history: History) -> Path:
+    """The folder of what hunts of batches print."""
+    return history.path.with_name(f"{history.path.stem}-batches")
+
+
+def log_of(logs: Path, batch: int, place: int) -> Path:
+    """What a hunt of a batch prints."""
+    return logs / f"b{batch}" / f"{place + 1}.log"
 
 
 def tasks_of(batch: Batch, history: History, ranges: Sequence[str] = ()) -> list[Task]:

@@ -42,6 +42,7 @@ from perfbisect.store.batches import (
     begin_batch,
     continue_batch,
     end_batch,
+    enter_end,
     enter_hunt,
     enter_status,
     read_batch,
@@ -260,6 +261,8 @@ def follow(
     def enter(place: int, status: int | None, failure: str = "") -> None:
         if batch:
             enter_status(history, batch.id, place, status, failure)
+        elif status is not None:
+            enter_end(history, numbers[place], status, failure)
 
     notify = begun.ended if isinstance(begun, Notifier) else lambda _: None
     locks = HostLocks([each.host.name for each in some.ahead], some.shared)

@@ -3,7 +3,7 @@
 
 import json
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +36,7 @@ class BatchHunt:
     status: int | None  # its exit status; None until it has ended
     failure: str  # of one that ended before it began
     running: bool = False  # a process of this machine has claimed it; it may not have a number yet
+    job: str = ""  # its number in Slurm, if it was submitted
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,11 @@ class Batch:
         """Whether one process carries out all hunts, which share their builds."""
         return not self.file
 
+    @property
+    def submitted(self) -> bool:
+        """Whether its hunts are jobs of Slurm."""
+        return any(one.job for one in self.hunts)
+
 
 def begin_batch(history: "History", file: Path | None, planned: Sequence[Planned], at: float) -> int:
     """Enter a new batch; returns its number. Without a ``file`` its hunts are carried out together."""
@@ -77,15 +83,26 @@ def continue_batch(history: "History", batch: int) -> None:
         db.table("batches").update(batch, {"process": this_process(), "ended": None})
 
 
-def claim(history: "History", batch: int, number: int) -> None:
-    """Enter that this process begins a hunt of a batch. Raises UsageError where another one does."""
+def enter_job(history: "History", batch: int, number: int, submit: Callable[[], str]) -> None:
+    """Enter the job of a hunt, which ``submit`` returns. It cannot read the history before that."""
     with history.transaction() as db:
-        select = "SELECT process FROM batch_hunts WHERE batch_id = ? AND number = ?"
-        row = db.execute(select, [batch, number]).fetchone()
+        db.table("batch_hunts").update((batch, number), {"job": submit(), "status": None, "failure": None})
+
+
+def claim(history: "History", batch: int, number: int, job: str = "") -> int | None:
+    """Enter that this process, which may be that ``job``, begins a hunt of a batch. Raises UsageError where another one does.
+
+    Returns the number of a hunt that has begun, or 0; None where this history has no such hunt, as on a node that does not
+    share the history.
+    """
+    with history.transaction() as db:
+        select = "SELECT process, coalesce(hunt_id, 0) FROM batch_hunts WHERE batch_id = ? AND number = ? AND coalesce(job, '') = ?"
+        row = db.execute(select, [batch, number, job]).fetchone()
         if row and row[0] and row[0] != this_process() and is_running(row[0]):
             raise UsageError(f"Another process works on hunt {number + 1} of batch b{batch}.", "See it: bisect watch")
         if row:
             db.table("batch_hunts").update((batch, number), {"process": this_process()})
+        return int(row[1]) if row else None
 
 
 def enter_hunt(history: "History", batch: int, number: int, hunt: int) -> None:
@@ -98,6 +115,17 @@ def enter_status(history: "History", batch: int, number: int, status: int | None
     """Enter how a hunt has ended (None: it will be gone on with), and why it did not begin."""
     with history.transaction() as db:
         db.table("batch_hunts").update((batch, number), {"status": status, "failure": failure or None})
+
+
+def jobs_of(history: "History", hunt: int) -> list[tuple[int, int, str]]:
+    """The batch, the place there and the job of a hunt that was submitted; none for others."""
+    return history.select("SELECT batch_id, number, job FROM batch_hunts WHERE hunt_id = ? AND job != ''", [hunt])
+
+
+def enter_end(history: "History", hunt: int, status: int, failure: str) -> None:
+    """Enter how a hunt has ended that is a job; of others, the process that has started them does so."""
+    for batch, number, _ in jobs_of(history, hunt):
+        enter_status(history, batch, number, status, failure)
 
 
 def end_batch(history: "History", batch: int, at: float) -> None:
@@ -126,16 +154,16 @@ def batch_together(history: "History", hunt: int) -> Batch | None:
 def read_hunts_of(connection: sqlite3.Connection, batch: int) -> list[BatchHunt]:
     """The hunts of a batch, in the order of its file."""
     rows: list[tuple[Any, ...]] = connection.execute(
-        "SELECT number, arguments, folder, hosts, hunt_id, status, coalesce(failure, ''), process FROM batch_hunts"
-        " WHERE batch_id = ? ORDER BY number",
+        "SELECT number, arguments, folder, hosts, hunt_id, status, coalesce(failure, ''), process, coalesce(job, '')"
+        " FROM batch_hunts WHERE batch_id = ? ORDER BY number",
         [batch],
     ).fetchall()
     return [
         BatchHunt(
             number, Planned(tuple(json.loads(arguments)), folder, tuple(map(tuple, json.loads(hosts)))), hunt, status,
-            failure, bool(process) and is_running(process),
+            failure, bool(process) and is_running(process), job,
         )
-        for number, arguments, folder, hosts, hunt, status, failure, process in rows
+        for number, arguments, folder, hosts, hunt, status, failure, process, job in rows
     ]  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError
 from perfbisect.folders import state_folder
 
 APPLICATION = 0x50424953  # marks a history of perfbisect: "PBIS"
-VERSION = 14  # PRAGMA user_version: the form of the tables
+VERSION = 15  # PRAGMA user_version: the form of the tables
 LARGEST_ID = 2**63 - 1  # of a row in SQLite; none has it
 
 

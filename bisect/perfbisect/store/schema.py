@@ -27,7 +27,7 @@ REALS = (
 OPTIONAL = (  # may be null
     "about", "base_commit", "bad", "bad_commit", "between_visits", "candidates", "commit_hash", "commits",
     "dataset_key", "detectable", "drop_between", "ended", "failure", "good", "good_commit", "high", "host",
-    "hunt_id", "latency_avg", "latency_max", "latency_p95", "latency_p99", "low", "merges", "node", "noise",
+    "hunt_id", "job", "latency_avg", "latency_max", "latency_p95", "latency_p99", "low", "merges", "node", "noise",
     "origin", "process", "qps", "ratio", "reason", "repository", "request", "same_as", "status", "within_visits",
 )  # fmt: skip
 REFERENCES = {
@@ -75,8 +75,8 @@ TABLES = {  # name → columns, the primary key first
     # One `bisect batch`, or, without a file, one `bisect run` of several workloads. process: the last one that worked on it.
     "batches": "id started ended process file",
     # arguments: JSON, of `bisect run`. folder: where it is started. hosts: JSON, a list of lists: it is measured on all of one of
-    # them. hunt_id: null until it has begun. status: its exit status. failure: of one that did not begin.
-    "batch_hunts": "batch_id number arguments folder hosts hunt_id status failure process",
+    # them. hunt_id: null until it has begun. status: its exit status. failure: of one that did not begin. job: its number in Slurm.
+    "batch_hunts": "batch_id number arguments folder hosts hunt_id status failure process job",
 }
 KEYS = {
     "suspects": ("session_id", "rank"),

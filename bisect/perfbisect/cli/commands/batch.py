@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perfbisect.cli.options.common import EXISTING, FOLDER, history_option, plain_option, say, view_of
+from perfbisect.cli.options.common import FOLDER, history_option, output_width, plain_option, say, view_of
+from perfbisect.cli.options.completion import file_or_batch
+from perfbisect.cli.options.param_types import FileOrBatch
 from perfbisect.errors import INTERRUPTED, Interrupted
 from perfbisect.ui.stream import note
 from perfbisect.wording.text import printable
 
 if TYPE_CHECKING:
     from perfbisect.hunt.batch import Task
+    from perfbisect.hunt.submission import Job
     from perfbisect.hunt.watching import View
     from perfbisect.store.history import History
 
@@ -25,6 +28,8 @@ Examples:
   bisect batch nightly.toml
   bisect batch nightly.toml --page pages/  an index and a page for each, at the end
   bisect resume --all                      after Ctrl-C
+  bisect batch nightly.toml --submit slurm
+  bisect batch b3                          its jobs; also: bisect batch b3 --cancel
 
 \b
 FILE has the options of `bisect run` as keys, without --:
@@ -32,6 +37,7 @@ FILE has the options of `bisect run` as keys, without --:
   builder = "sqlite"
   any-host = ["c8-1", "c8-2"]     # each hunt on one of these; host = [...]: on all of them
   max-time = "2h"
+  slurm = ["--constraint=quiet"]  # options of sbatch
 
 \b
   [[hunt]]
@@ -53,56 +59,84 @@ Exit status: the highest of the hunts'.
 
 
 @click.command(epilog=EPILOG)
-@click.argument("file", type=EXISTING)
+@click.argument("file", metavar="FILE|BATCH", type=FileOrBatch(), shell_complete=file_or_batch)
 @click.option("--dry-run", is_flag=True, help="Check the file and print the hunts without beginning them.")
 @click.option(
     "--anew", is_flag=True, help="Begin all hunts again, where an interrupted batch of the same FILE would go on."
 )
+@click.option(
+    "--submit",
+    type=click.Choice(["slurm"]),
+    metavar="slurm",
+    help="Let each hunt be a job of Slurm, on a node of its own.",
+)
+@click.option("--cancel", is_flag=True, help="Cancel the jobs of BATCH.")
 @plain_option
 @click.option(
     "--page", metavar="FOLDER", type=FOLDER,
     help="Write an index and the pages of the hunts at the end.",
 )  # fmt: skip
 @history_option
-def batch(file: Path, dry_run: bool, anew: bool, plain: bool, page: Path | None, history: Path | None) -> int:
+def batch(
+    file: Path | str, dry_run: bool, anew: bool, submit: str | None, cancel: bool, plain: bool, page: Path | None,
+    history: Path | None,
+) -> int:  # fmt: skip
     """Carry out the hunts of FILE, as many at once as their hosts allow. The failure of one stops no other.
 
-    An interrupted batch goes on with the same command, or with `bisect resume --all`.
+    An interrupted batch goes on with the same command, or with `bisect resume --all`. BATCH, as b3: show its jobs.
     """
+    if isinstance(file, str):
+        if dry_run or anew or submit or page:
+            raise click.UsageError(f"{file} is a batch: other options than --cancel are for a FILE.")
+        return jobs_of(file, history, cancel=cancel)
+    if cancel or (submit and page):
+        raise click.UsageError(
+            "--cancel is for a batch, as b3; pages of submitted hunts are written by `bisect report b3`."
+        )
     from perfbisect.cli.batch_file import read_batch_file
     from perfbisect.errors import UsageError
+    from perfbisect.host.slurm import check_commands
     from perfbisect.hunt.batch import tasks_of
     from perfbisect.report.command_line import command_on
-    from perfbisect.store.batches import begin_batch, continue_batch, read_batch, unfinished_batches
+    from perfbisect.store.batches import all_batches, begin_batch, continue_batch, read_batch, unfinished_batches
     from perfbisect.store.connection import default_place
     from perfbisect.store.history import History
 
-    file, place = file.absolute(), (history or default_place()).absolute()
+    file, path = file.absolute(), (history or default_place()).absolute()
     page = page.absolute() if page else None
     with chdir(file.parent):  # relative paths of the file mean what is beside it
         entries = read_batch_file(file)
+        places = [" or ".join(" and ".join(hosts) for hosts in entry.planned.hosts) for entry in entries]
+        if submit:  # its words are made before anything begins: they may refuse hosts
+            places = [shlex.join(["sbatch", *entry.job.words()]) for entry in entries]
         if dry_run:
-            for entry in entries:
-                hosts = " or ".join(" and ".join(hosts) for hosts in entry.planned.hosts)
-                say(f"{hosts}: bisect run {shlex.join(entry.planned.arguments)}")
+            for place, entry in zip(places, entries, strict=True):
+                say(f"{place}: bisect run {shlex.join(entry.planned.arguments)}")
             return 0
+        if submit:
+            check_commands()
         planned = [entry.planned for entry in entries]
-        with closing(History.open(place)) as opened:
+        with closing(History.open(path)) as opened:
             known = [
                 each
-                for each in unfinished_batches(opened, running=True)
+                for each in (all_batches(opened) if submit else unfinished_batches(opened, running=True))
                 if each.file == str(file) and [one.planned for one in each.hunts] == planned
+                if each.submitted or not each.ended
             ]
             for latest in known[-1:]:
+                see = f"See it: {command_on('watch' if latest.running else 'batch', latest.name, history)}"
                 if latest.running:
-                    see = command_on("watch", latest.name, history)
-                    raise UsageError(f"Another process works on this batch, {latest.name}.", f"See it: {see}")
+                    raise UsageError(f"Another process works on this batch, {latest.name}.", see)
+                if latest.submitted and not submit and not anew:
+                    raise UsageError(f"Slurm has this batch, {latest.name}; --anew begins all here.", see)
             if known and not anew:
                 number = known[-1].id
                 continue_batch(opened, number)
                 note(f"Going on with batch b{number}.")
             else:
                 number = begin_batch(opened, file, planned, time.time())
+            if submit:
+                return submit_all(opened, number, [entry.job for entry in entries], history)
             tasks = tasks_of(read_batch(opened, number), opened, [entry.range for entry in entries])
             status = follow(tasks, opened, history, command_on("batch", str(file), history), plain=plain)
             if page:
@@ -110,6 +144,50 @@ def batch(file: Path, dry_run: bool, anew: bool, plain: bool, page: Path | None,
 
                 write_all(opened, page, history, {task.hunt for task in tasks if task.hunt is not None})
     return status
+
+
+def submit_all(history: "History", number: int, jobs: "Sequence[Job]", given: Path | None) -> int:
+    """Submit the hunts of a batch that need a job, and say which batch it is."""
+    from perfbisect.hunt.submission import submit
+    from perfbisect.report.command_line import command_on
+    from perfbisect.wording.quantities import count
+
+    submitted = submit(history, number, jobs)
+    kept = len(jobs) - submitted
+    say(f"{count(submitted, 'hunt')} submitted{f', {kept} kept that wait, run or have a verdict' if kept else ''}.")
+    say(f"Their jobs: {command_on('batch', f'b{number}', given)}")
+    return 0
+
+
+def jobs_of(name: str, given: Path | None, *, cancel: bool) -> int:
+    """Show the jobs of a batch, or cancel them."""
+    from perfbisect.cli.commands.show import batch_table
+    from perfbisect.errors import UsageError
+    from perfbisect.host import slurm
+    from perfbisect.hunt.batch import log_of, logs_of, title_of
+    from perfbisect.hunt.submission import is_kept, look
+    from perfbisect.report.command_line import command_on
+    from perfbisect.store.history import History
+    from perfbisect.wording.quantities import count
+
+    with closing(History.open(given)) as opened:
+        found, states = look(opened, int(name[1:]))
+        if not found.submitted:
+            raise UsageError(f"{name} was not submitted: it has no jobs.", f"See it: {command_on('show', name, given)}")
+        again = f"{command_on('batch', found.file, given)} --submit slurm"
+        if cancel:
+            waiting = [job for job, state in states.items() if state.is_open]
+            slurm.cancel(waiting)
+            say(f"{count(len(waiting), 'job')} cancelled. Submit what is left: {again}")
+            return 0
+        say("\n".join(batch_table(found, opened, output_width(), states)))
+        left = [one for one in found.hunts if not is_kept(one, states)]
+        for one in left:
+            if (log := log_of(logs_of(opened), found.id, one.number)).exists():
+                note(f"{printable(title_of(one.planned))}: its output is {log}")
+        if left:
+            note(f"Submit what is left: {again}")
+    return 0
 
 
 def follow(
@@ -122,14 +200,14 @@ def follow(
     view: "View | None" = None,
 ) -> int:
     """Carry out hunts and tell how they end; returns the highest of their exit statuses. ``go_on`` is the command that does."""
-    from perfbisect.hunt.batch import VERDICTS, Stage, carry_out, locked_hosts, state_of
+    from perfbisect.hunt.batch import VERDICTS, Stage, carry_out, locked_hosts, logs_of, state_of
     from perfbisect.report.command_line import command_on
     from perfbisect.store.batches import end_batch, read_batch
     from perfbisect.ui.view_model import Row
     from perfbisect.wording.quantities import count
 
     view = view or view_of({}, given, "plain" if plain else None)
-    logs = history.path.with_name(f"{history.path.stem}-batches")
+    logs = logs_of(history)
 
     def show() -> None:
         view.states([Row(task.title, task.hunt, state_of(task, history), task.runs) for task in tasks])

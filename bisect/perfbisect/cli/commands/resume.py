@@ -115,11 +115,13 @@ def unfinished_together(hunt: int | str, given: Path | None) -> "Batch | None":
     None for a hunt that goes on by itself. Raises UsageError for what is not gone on with here.
     """
     from perfbisect.errors import UsageError
+    from perfbisect.hunt.submission import refuse_job
     from perfbisect.store.batches import batch_together, read_batch
     from perfbisect.store.history import History
 
     with closing(History.open(given)) as opened:
         if isinstance(hunt, int):
+            refuse_job(opened, hunt)
             found = batch_together(opened, hunt)
             return found if found and not found.ended else None
         batch = read_batch(opened, int(hunt[1:]))
@@ -142,6 +144,9 @@ def resume_all(given: Path | None, *, plain: bool) -> int:
         known: set[int | None] = set()
         for batch in unfinished_batches(opened):
             known |= {one.hunt for one in batch.hunts}
+            if batch.submitted:
+                note(f"{batch.name} is with Slurm: {command_on('batch', batch.name, given)}")
+                continue
             left = [task for task in tasks_of(batch, opened) if task.status not in VERDICTS]
             if batch.together:  # its first hunt goes on with all
                 left = left[:1]

@@ -120,7 +120,7 @@ def run(
     view: str | None,
     waiting: "WaitCallback | None",
     notify: tuple[str, ...],
-    in_batch: tuple[int, int] | None,
+    in_batch: tuple[int, int, str] | None,
     dry_run: bool,
     **options: Any,
 ) -> int:
@@ -130,8 +130,15 @@ def run(
     from perfbisect.hunt.session import begin
     from perfbisect.hunt.setup import HuntSetup
 
+    place = None
     if in_batch:
-        claim_in(in_batch, history)
+        number = claim_in(in_batch, history)
+        if number:  # its job was submitted or started again
+            from perfbisect.cli.commands.resume import resume
+
+            go_on = click.get_current_context().invoke
+            return int(go_on(resume, hunt=number, history=history, view=view, waiting=waiting, notify=notify))
+        place = None if number is None else in_batch[:2]
     options["good"], options["bad"] = ends_of(options["good"], options["bad"])
     every = resolved(requested_settings(**options), Direction(direction) if direction else None)
     alone = len(every) == 1
@@ -145,7 +152,7 @@ def run(
     with notifying(notify, history, note) as begun, lease:
         setups = HuntSetup.set_up(every, waiting)
         note(forecast(history, every, setups[0].span, setups[0].host))
-        return say_failures(begin(setups, history, open_view(history, view), waiting, begun, in_batch), history)
+        return say_failures(begin(setups, history, open_view(history, view), waiting, begun, place), history)
 
 
 def ends_of(good: str, bad: str | None) -> tuple[str, str]:
@@ -181,15 +188,18 @@ def workloads_of(requested: Settings) -> tuple[str, ...]:
     return names
 
 
-def claim_in(batch: tuple[int, int], history: Path | None) -> None:
-    """Enter that this process begins a hunt of a batch, long before it has a number. Raises UsageError where another does."""
+def claim_in(batch: tuple[int, int, str], history: Path | None) -> int | None:
+    """Enter that this process begins a hunt of a batch, long before it has a number; see ``store.batches.claim``."""
     from contextlib import closing
 
     from perfbisect.store.batches import claim
     from perfbisect.store.history import History
 
     with closing(History.open(history)) as opened:
-        claim(opened, *batch)
+        number = claim(opened, *batch)
+        if number is None:
+            note(f"{opened.path} does not have the batch of this job: the hunt begins there.")
+        return number
 
 
 def requested_settings(**options: Any) -> Settings:

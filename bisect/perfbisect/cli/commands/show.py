@@ -12,6 +12,7 @@ from perfbisect.cli.options.param_types import ANY
 from perfbisect.store.history import History
 
 if TYPE_CHECKING:
+    from perfbisect.host.slurm import JobState
     from perfbisect.store.batches import Batch
 
 EPILOG = """\b
@@ -37,6 +38,7 @@ Examples:
 def show(hunt: int | str | None, history: Path | None, central: str | None, form: str) -> None:
     """Report HUNT (default: the latest): verdict, proof, reason, candidates, counters, costs; or a trial."""
     from perfbisect.report import hunt as builder
+    from perfbisect.report.command_line import command_on
     from perfbisect.report.markdown import fenced
     from perfbisect.report.reader import read_story
     from perfbisect.store.batches import read_batch
@@ -48,7 +50,10 @@ def show(hunt: int | str | None, history: Path | None, central: str | None, form
         raise click.UsageError(f"--{form} is for comparisons, as c3; `bisect query` prints hunts as CSV.")
     with opened_for(hunt, history, central) as (opened, wanted):
         if name.startswith("b"):
-            table = batch_table(read_batch(opened, int(name[1:])), opened, output_width())
+            batch = read_batch(opened, int(name[1:]))
+            table = batch_table(batch, opened, output_width())
+            if batch.submitted and not central:
+                table.append(f"Its jobs: {command_on('batch', name, history)}")
             say("\n".join(fenced(table) if form == "markdown" else table))
         elif name:
             trial = opened.trial(name)
@@ -68,8 +73,10 @@ def show(hunt: int | str | None, history: Path | None, central: str | None, form
                 print_document(builder.document(story), form)
 
 
-def batch_table(batch: "Batch", history: History, width: int | None) -> list[str]:
-    """The hunts of a batch with what has become of each."""
+def batch_table(
+    batch: "Batch", history: History, width: int | None, jobs: "Mapping[str, JobState] | None" = None
+) -> list[str]:
+    """The hunts of a batch with what has become of each; with ``jobs``, also what Slurm says of those that are its jobs."""
     from perfbisect.hunt.batch import Stage, state_of, tasks_of
     from perfbisect.wording.quantities import MISSING
     from perfbisect.wording.table import table
@@ -82,6 +89,17 @@ def batch_table(batch: "Batch", history: History, width: int | None) -> list[str
             state = state_of(task, history)
         else:
             state = "waiting" if one.hunt is None else history.listed(one.hunt).state
-        rows.append((MISSING if one.hunt is None else str(one.hunt), printable(task.title), printable(state)))
+        row: tuple[str, ...] = (MISSING if one.hunt is None else str(one.hunt), printable(task.title))
+        if jobs is not None:
+            job = jobs.get(one.job)
+            state = MISSING if job and job.is_open and one.status is None else state
+            row = (
+                str(one.number + 1),
+                *row,
+                one.job or MISSING,
+                str(job or ("no longer known" if one.job else MISSING)),
+            )
+        rows.append((*row, printable(state)))
+    head = ("hunt", "what", "state") if jobs is None else ("", "hunt", "what", "job", "Slurm", "state")
     origin = f"of {printable(batch.file)}" if batch.file else "of hunts that share all builds"
-    return [f"Batch {batch.name} {origin}", *table(("hunt", "what", "state"), rows, right=("hunt",), width=width)]
+    return [f"Batch {batch.name} {origin}", *table(head, rows, right=("", "hunt", "job"), width=width)]

@@ -184,3 +184,11 @@ def any_id(ctx: click.Context, param: click.Parameter, incomplete: str) -> "list
         for name, text in items
         if str(name).startswith(incomplete) and (isinstance(name, int) or name[0] in param.type.kinds)
     ]
+
+
+def file_or_batch(ctx: click.Context, param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+    """Shell completion of files, which the shell knows best, and of the names of batches."""
+    from click.shell_completion import CompletionItem
+
+    batches = [each for each in any_id(ctx, param, incomplete) if each.value.startswith("b")]
+    return [CompletionItem(incomplete, type="file"), *batches]

@@ -4,6 +4,7 @@ import re
 import shlex
 from collections.abc import Callable
 from contextlib import closing, suppress
+from pathlib import Path
 from typing import Any
 
 import click
@@ -142,10 +143,10 @@ def _name(text: str) -> str:
     return text
 
 
-def _member(text: str) -> tuple[int, int]:
-    if not (found := re.fullmatch(r"(\d{1,15}):(\d{1,15})", text)):
+def _member(text: str) -> tuple[int, int, str]:
+    if not (found := re.fullmatch(r"(\d{1,15}):(\d{1,15})(?::(\d+))?", text)):
         raise ValueError("is no hunt of a batch.")
-    return int(found[1]), int(found[2])
+    return int(found[1]), int(found[2]), found[3] or ""
 
 
 SECONDS = Parsed("SECONDS", _seconds)
@@ -159,7 +160,7 @@ FACTOR = Parsed("FACTOR", _factor)
 BELOW = Parsed("PATH", _below)
 FLAGS = Parsed("FLAGS", _flags)
 NAME = Parsed("NAME", _name)  # of a hunt
-MEMBER = Parsed("BATCH:PLACE", _member)  # a hunt of a batch: its batch, and its place there
+MEMBER = Parsed("BATCH:PLACE", _member)  # a hunt of a batch: its batch, its place there, and its job in Slurm or ""
 
 
 class Percent(Parsed):
@@ -220,3 +221,13 @@ class Id(click.ParamType[int | str]):
             what = f"is the id of a {KINDS[known[1]]}" if known else "is not an id, nor the name of a hunt"
             self.fail(f"{text!r} {what}; write {', '.join(EXAMPLES[kind] for kind in ('', *self.kinds))}.", param, ctx)
         return int(text) if text.isdecimal() else text
+
+
+class FileOrBatch(Id):
+    """A file that exists, as a path, or the name of a batch, as text: a file of such a name is ./b3."""
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The one or the other."""
+        if re.fullmatch(r"b\d{1,15}", str(value)):
+            return value
+        return click.Path(exists=True, dir_okay=False, path_type=Path).convert(str(value), param, ctx)

@@ -1,0 +1,94 @@
+"""Jobs of Slurm, by its own commands: submitted, looked at, cancelled. Nodes on lease are those of hosts.toml: ``leases``."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError
+from perfbisect.host.protocol import last_line
+
+LIMIT = 100.0  # seconds for a command, which tries for a minute to reach a controller
+BY_ITSELF = ("COMPLETED", "FAILED")  # states of jobs whose exit status is that of their program
+ENDED = (
+    *BY_ITSELF, "BOOT_FAIL", "CANCELLED", "DEADLINE", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """What Slurm says of a job."""
+
+    word: str  # as Slurm writes it: PENDING
+    reason: str = ""  # why it waits
+    status: int | None = None  # the exit status of a program that has ended by itself
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it waits or runs."""
+        return self.word not in ENDED
+
+    def __str__(self) -> str:
+        return f"{self.word} ({self.reason})" if self.word == "PENDING" else self.word
+
+
+def check_commands(command: str = "sbatch") -> None:
+    """Raise UsageError where this machine has no commands of Slurm."""
+    if not shutil.which(command):
+        raise UsageError(f"There is no {command} here.", "Use a machine with Slurm's commands, such as a login node.")
+
+
+def submit(options: Sequence[str], script: str, arguments: Sequence[str]) -> str:
+    """Submit a job: a script with its arguments, which reach it as they are. Returns its number.
+
+    Raises EnvironmentFailure with what Slurm says where it refuses it.
+    """
+    # Not as a text made for this job: sbatch finds options in it, also those in a name that begins a line with #SBATCH.
+    job = _run(["sbatch", "--parsable", *options, "/dev/stdin", *arguments], script).strip().partition(";")[0]
+    if not job:  # as with --test-only
+        raise EnvironmentFailure("sbatch has submitted nothing.")
+    return job
+
+
+def states(jobs: Collection[str]) -> dict[str, JobState]:
+    """The state of each job that Slurm knows; of ended ones it forgets most after minutes, unless it keeps accounts."""
+    if not jobs:
+        return {}
+    asked = ",".join([*jobs, *jobs])  # of a single number that it does not know, squeue makes an error
+    fields = "JobID:30,State:30,exit_code:30,Reason:80"
+    queued = _run(["squeue", "--noheader", "--states=all", f"--jobs={asked}", f"--Format={fields}"])
+    found = {}
+    for job, word, waited, reason in (line.split(maxsplit=3) for line in queued.splitlines()):
+        status = os.waitstatus_to_exitcode(int(waited)) if word in BY_ITSELF else None
+        found[job] = JobState(word, reason.strip(), status)
+    accounts = ["sacct", "--allocations", "--noheader", "--parsable2", "--format=JobIDRaw,State,ExitCode"]
+    if others := [job for job in jobs if job not in found]:
+        with suppress(PerfBisectError):  # no accounts are kept
+            for line in _run([*accounts, f"--jobs={','.join(others)}"]).splitlines():
+                job, state, ended = line.split("|")
+                word = state.split()[0]  # CANCELLED by 1000
+                found[job] = JobState(word, "", int(ended.split(":")[0]) if word in BY_ITSELF else None)
+    return found
+
+
+def cancel(jobs: Collection[str]) -> None:
+    """Cancel jobs: those that run get SIGTERM, and are killed some time later."""
+    if jobs:
+        _run(["scancel", *jobs])
+
+
+def _run(command: Sequence[str], text: str = "") -> str:
+    """What a command of Slurm prints. Raises UsageError where there is none, EnvironmentFailure where it fails."""
+    check_commands(command[0])
+    how: dict[str, Any] = {"capture_output": True, "text": True, "errors": "replace", "start_new_session": True}
+    try:
+        done: subprocess.CompletedProcess[str] = subprocess.run(command, input=text, timeout=LIMIT, check=False, **how)
+    except subprocess.TimeoutExpired as late:
+        raise EnvironmentFailure(f"{command[0]} took more than {LIMIT:.0f} s.", "See `scontrol ping`.") from late
+    if done.returncode:
+        said = last_line(done.stderr) or f"it ended with status {done.returncode}"
+        raise EnvironmentFailure(f"{command[0]} of Slurm has failed: {said}")
+    return done.stdout

@@ -1,0 +1,123 @@
+"""Hunts of a batch as jobs of Slurm, whose own are the queue, its order, limits, dependencies and accounts.
+
+A job is `bisect run` on the node that it gets, there with the host ``local``. Where the node has this history, it enters the
+hunt and how it ends here, and one that is submitted or started again goes on. Otherwise the node's history has the hunt,
+which begins anew each time, and here is known what Slurm says.
+"""
+
+import math
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from perfbisect.errors import INTERRUPTED, PerfBisectError, UsageError
+from perfbisect.host import slurm
+from perfbisect.host.leases import MARGIN
+from perfbisect.host.slurm import JobState
+from perfbisect.hunt.batch import PROGRAM, VERDICTS, error_in, log_of, logs_of, title_of
+from perfbisect.recipes.inventory import parse_lease_name
+from perfbisect.store.batches import Batch, BatchHunt, Planned, end_batch, enter_job, enter_status, jobs_of, read_batch
+from perfbisect.store.history import History
+from perfbisect.wording.text import printable
+
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+NOTICE = 120  # seconds before its time limit at which a job is told to stop
+LOCAL = "local"  # the host that a job measures on: its node
+
+# Status 4 says that no hunt can begin; python's own 1 would be a verdict. The log is made by the job itself, as patterns in
+# sbatch's --output cannot be quoted.
+SCRIPT = """\
+#!/bin/sh
+log=$1 folder=$2 member=$3 python=$4 program=$5
+shift 5
+mkdir -p "${log%/*}" && {
+    cd "$folder" && "$python" -P -c 'import perfbisect.cli.main' &&
+        exec "$python" -P -c "$program" run "--in-batch=$member:$SLURM_JOB_ID" "$@"
+} >>"$log" 2>&1
+exit 4
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What one hunt wants of Slurm."""
+
+    planned: Planned
+    options: tuple[str, ...]  # of sbatch
+    minutes: float  # in which it may measure; 0: that is not limited
+
+    def words(self) -> list[str]:
+        """The options of sbatch; those of the file are the last, and hold."""
+        name = printable(title_of(self.planned))[:100]
+        limit = [f"--time={math.ceil(self.minutes) + MARGIN}"] if self.minutes else []
+        usual = [f"--job-name={name}", "--exclusive", "--output=/dev/null", f"--signal=B:TERM@{NOTICE}"]
+        return [*usual, *limit, *constraint(self.planned), *self.options]
+
+    def arguments(self, log: Path, member: str, history: Path) -> list[str]:
+        """Those of the script."""
+        python, _, _, program = PROGRAM
+        place = ["--history", str(history.absolute()), "--wait", "--plain", f"--host={LOCAL}"]
+        return [str(log.absolute()), self.planned.folder, member, python, program, *place, *self.planned.arguments]
+
+
+def constraint(planned: Planned) -> list[str]:
+    """The features of its node: those of `slurm:FEATURES`, or of any of several. Raises UsageError for other hosts."""
+    if planned.hosts == ((LOCAL,),):
+        return []
+    named = [parse_lease_name(hosts[0]) if len(hosts) == 1 else None for hosts in planned.hosts]
+    if not all(each and each.lease == "slurm" and each.count == 1 for each in named):
+        raise UsageError(
+            f"{title_of(planned)} names hosts, but Slurm chooses the node of a job.",
+            'Leave out host and any-host, or write host = "slurm:FEATURES" for a node with these features.',
+        )
+    features = "|".join(dict.fromkeys(each.features for each in named if each and each.features))
+    return [f"--constraint={features}"] if features else []
+
+
+def look(history: History, number: int) -> tuple[Batch, dict[str, JobState]]:
+    """A batch, and what Slurm says of its jobs; enters how those have ended of which it is known from Slurm alone."""
+    batch = read_batch(history, number)
+    states = slurm.states([one.job for one in batch.hunts if one.job])
+    for one in batch.hunts:
+        status = states[one.job].status if one.job in states else None
+        if one.status is None and status not in (None, INTERRUPTED):
+            failure = "" if status in VERDICTS else error_in(log_of(logs_of(history), number, one.number))
+            enter_status(history, number, one.number, status, failure)
+    batch = read_batch(history, number)
+    if not batch.ended and all(one.status in VERDICTS for one in batch.hunts):
+        end_batch(history, number, time.time())
+    return batch, states
+
+
+def is_kept(one: BatchHunt, states: Mapping[str, JobState]) -> bool:
+    """Whether a hunt needs no job: it has one that waits or runs, or has ended well."""
+    return one.status in VERDICTS or (one.job in states and states[one.job].is_open)
+
+
+def submit(history: History, number: int, jobs: Sequence[Job]) -> int:
+    """Submit each hunt of a batch that needs a job; returns how many these were. Raises UsageError at the first that is refused."""
+    batch, states = look(history, number)
+    wanted = [one for one in batch.hunts if not is_kept(one, states)]
+    for one in wanted:
+        job, log = jobs[one.number], log_of(logs_of(history), number, one.number)
+        arguments = job.arguments(log, f"{number}:{one.number}", history.path)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)  # no job is submitted that is not entered
+        try:
+            enter_job(history, number, one.number, partial(slurm.submit, job.words(), SCRIPT, arguments))
+        except PerfBisectError as refused:
+            advice = "Correct that, and submit again: the jobs of the hunts before it are kept."
+            raise UsageError(f"{title_of(one.planned)}: {refused}", advice) from refused
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return len(wanted)
+
+
+def refuse_job(history: History, hunt: int) -> None:
+    """Raise UsageError for a hunt on which a job works, or will, unless that is this process."""
+    for batch, _, job in jobs_of(history, hunt):
+        if job != os.environ.get("SLURM_JOB_ID") and any(each.is_open for each in slurm.states([job]).values()):
+            raise UsageError(f"Hunt {hunt} is that of job {job} of Slurm.", f"See it: bisect batch b{batch}")

@@ -1,0 +1,158 @@
+"""A real Slurm on this machine, with two nodes, for tests."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+
+from waiting import ended, processes, until
+
+PROGRAMS = (
+    "munged",
+    "slurmctld",
+    "slurmd",
+    "salloc",
+    "srun",
+    "scancel",
+    "squeue",
+    "scontrol",
+    "sinfo",
+    "unshare",
+    "sbatch",
+)
+
+CONFIGURATION = """\
+ClusterName=tests
+SlurmctldHost=localhost(127.0.0.1)
+SlurmctldPort={ports[0]}
+SlurmctldPidFile={folder}/controller.pid
+SlurmctldLogFile={folder}/controller.log
+SlurmdPidFile={folder}/%n.pid
+SlurmdLogFile={folder}/%n.log
+SlurmdSpoolDir={folder}/spool.%n
+StateSaveLocation={folder}/state
+SlurmUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge/socket
+CredType=cred/munge
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SwitchType=switch/none
+MpiDefault=none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+SchedulerParameters=sched_interval=1,batch_sched_delay=0
+ReturnToService=2
+NodeName=n1 NodeHostname=localhost NodeAddr=127.0.0.1 Port={ports[1]} CPUs=1 Feature=quiet,both
+NodeName=n2 NodeHostname=localhost NodeAddr=127.0.0.1 Port={ports[2]} CPUs=1 Feature=other,both
+PartitionName=bench Nodes=n1,n2 Default=YES OverSubscribe=EXCLUSIVE State=UP
+"""
+
+_NODE = 'mount -t tmpfs none "$1" && exec slurmd -D -N "$2" -f "$3"'
+
+
+def why_not() -> str:
+    """Why there can be no Slurm here; empty when there can."""
+    if os.getuid() != 0:
+        return "node daemons are run by root"
+    lacking = [program for program in PROGRAMS if not shutil.which(program)]
+    if lacking:
+        return f"no {lacking[0]}"
+    probe = ["unshare", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"]
+    return "" if subprocess.run(probe, capture_output=True, check=False).returncode == 0 else "no namespaces here"
+
+
+class Slurm:
+    """Node n1 with the features quiet and both, node n2 with other and both."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="slurm-", dir="/var/tmp"))
+        self.roots = self.folder / "roots"  # empty on each node at first
+        self.configuration = self.folder / "slurm.conf"
+        self._daemons: list[subprocess.Popen[bytes]] = []
+        self.folder.chmod(0o711)
+        for name in ("munge", "state", "roots"):
+            (self.folder / name).mkdir()
+        key = self.folder / "munge" / "key"
+        key.write_bytes(os.urandom(1024))
+        key.chmod(0o600)
+        self.configuration.write_text(CONFIGURATION.format(folder=self.folder, ports=_ports(3)))
+        try:
+            self._start()
+        except BaseException:
+            self.end()
+            raise
+
+    def _start(self) -> None:
+        munge, to = self.folder / "munge", self.configuration
+        files = {"key-file": "key", "socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
+        self._daemon("munged", "-F", "--force", *(f"--{option}={munge / name}" for option, name in files.items()))
+        until((munge / "socket").exists)
+        self._daemon("slurmctld", "-D", "-i", "-f", str(to))
+        for node in ("n1", "n2"):
+            self._daemon("unshare", "--mount", "sh", "-c", _NODE, "node", str(self.roots), node, str(to))
+        until(lambda: self.run("sinfo", "--noheader", "--format=%D %t") == "2 idle\n")
+
+    def _daemon(self, *command: str) -> None:
+        with (self.folder / f"{Path(command[0]).name}.out").open("ab") as out:
+            self._daemons.append(
+                subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
+            )
+
+    def run(self, *command: str) -> str:
+        """What one of its commands prints."""
+        env = os.environ | {"SLURM_CONF": str(self.configuration)}
+        return subprocess.run(command, capture_output=True, text=True, check=False, env=env).stdout
+
+    def jobs(self) -> dict[str, str]:
+        """The name of each job that has or waits for nodes → its state."""
+        lines = self.run("squeue", "--noheader", "--format=%j %T").splitlines()
+        return dict(line.split() for line in lines if not line.endswith("COMPLETING"))
+
+    def occupy(self, feature: str) -> None:
+        """Take the node with that feature, for a job named other."""
+        self.run("salloc", "--no-shell", "--nodes=1", f"--constraint={feature}", "--job-name=other")
+        assert "other" in self.jobs()
+
+    def cancel(self, *names: str) -> None:
+        """Cancel the jobs of these names; all of them without one."""
+        self.run("scancel", *(f"--name={name}" for name in names), *([] if names else ["--user=root"]))
+
+    def end(self) -> None:
+        """Nothing is left of it."""
+        self.cancel()
+        until(lambda: not self.run("squeue", "--noheader"))  # steps that cannot report their end would stay
+        for daemon in reversed(self._daemons):
+            daemon.terminate()
+        for daemon in reversed(self._daemons):
+            try:
+                daemon.wait(60)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+                daemon.wait()
+        for pid in processes(str(self.folder)):  # step daemons, and what waits in the queue for a killed session
+            os.kill(pid, signal.SIGKILL)
+            until(lambda pid=pid: ended(pid))
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _ports(count: int) -> list[int]:
+    """Ports that nobody uses."""
+    with ExitStack() as stack:
+        bound = [stack.enter_context(closing(socket.socket())) for _ in range(count)]
+        for each in bound:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in bound]
+
+
+NEEDED = [  # marks of what needs one
+    pytest.mark.xdist_group("slurm"),
+    pytest.mark.skipif(bool(why_not()), reason=f"a real Slurm: {why_not() or '-'}"),
+]
