@@ -114,7 +114,7 @@ class Slurm:
     def jobs(self) -> dict[str, str]:
         """The name of each job that has or waits for nodes → its state."""
         lines = self.run("squeue", "--noheader", "--format=%j %T").splitlines()
-        return dict(line.split() for line in lines if not line.endswith("COMPLETING"))
+        return dict(line.rsplit(maxsplit=1) for line in lines if not line.endswith("COMPLETING"))
 
     def occupy(self, feature: str) -> None:
         """Take the node with that feature, for a job named other."""

@@ -1,16 +1,23 @@
 """`bisect batch` and `bisect resume --all`: real hunts at once, each a process of its own."""
 
 import json
+import os
 import re
 import signal
 from collections.abc import Callable
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
+import click
 import pytest
 
 import tickets
-from program import bisect, bisect_until, exits, rows, run
+from perfbisect.cli.batch_file import read_batch_file
+from perfbisect.cli.commands.batch import batch
+from perfbisect.store.batches import begin_batch, enter_job
+from perfbisect.store.history import History
+from program import bisect, bisect_until, executable, exits, rows, run
 
 pytestmark = pytest.mark.tools
 
@@ -152,6 +159,8 @@ WRONG = {
         ("set = {zz = 1}", "[[hunt]] 2, set: ", "zz"),
         ('all = "yes"', "[[hunt]] 2, all must be true or false", ""),
         ('host = "c"', "[[hunt]] 2, host: There is no host 'c'", "Hosts: a, b"),
+        ('slurm = ["--nice", "100"]', "[[hunt]] 2, slurm must be a list of options of sbatch", '["--constraint=quiet"'),
+        ('slurm = "--nice=100"', "[[hunt]] 2, slurm must be a list of options of sbatch", ""),
         ('run = "x"', "[[hunt]] 2: --workload and --run exclude each other", ""),
     ],
     'builder = "script"': [('builder = "scrip"', "[defaults], builder: ", "script")],
@@ -200,6 +209,53 @@ def test_a_dry_run_prints_the_commands(file: Path, tmp_path: Path) -> None:
     assert all(line.startswith("a or b: bisect run --builder=script --workload=") for line in lines)
     assert "--max-runs=40" in lines[2] and "--no-explain" in lines[2]
     assert not (tmp_path / "h.db").exists()
+
+
+def test_jobs_are_shown_and_refused_by_name(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A submitted batch is not carried out here as well. Without Slurm it says so before anything is entered."""
+    history = tmp_path / "h.db"
+    kept = ["--history", str(history)]
+    text = file.read_text().replace('any-host = ["a", "b"]', 'slurm = ["--nice=1 \'2"]')
+    assert "names hosts, but Slurm chooses" in exits(3, "batch", str(file), "--submit", "slurm", *kept)
+    file.write_text(text)
+    words = exits(0, "batch", str(file), "--submit", "slurm", "--dry-run", *kept).splitlines()
+    assert words[0].startswith("sbatch '--job-name=script one ") and "'--nice=1 '\"'\"'2': bisect run " in words[0]
+    with monkeypatch.context() as patched:
+        patched.setenv("PATH", str(tmp_path))
+        assert "There is no sbatch here" in exits(3, "batch", str(file), "--submit", "slurm", *kept)
+    assert not history.exists()
+    with closing(History.open(history)) as opened:
+        number = begin_batch(opened, file, [entry.planned for entry in read_batch_file(file)], 1.0)
+    assert "b1 was not submitted" in exits(3, "batch", "b1", *kept)
+    with closing(History.open(history)) as opened:
+        opened.connection.execute("UPDATE batches SET process = 'ended 1 1'")
+        for place in range(2):
+            enter_job(opened, number, place, lambda: "12")
+    executable(tmp_path / "bin" / "squeue", "#!/bin/sh\n")  # it has forgotten them
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
+    monkeypatch.setenv("SLURM_CONF", os.devnull)
+    shown = exits(0, "batch", "b1", *kept)
+    assert shown.count("12  no longer known  not begun") == 2 and f"Submit what is left: bisect batch {file}" in shown
+    assert "Its jobs: bisect batch b1" in exits(0, "show", "b1", *kept)
+    assert "0 jobs cancelled" in exits(0, "batch", "b1", "--cancel", *kept)
+    assert "Slurm has this batch, b1; --anew" in exits(3, "batch", str(file), *kept)
+    assert "b1 is with Slurm: bisect batch b1" in exits(0, "resume", "--all", *kept)
+    for wrong in (["b1", "--anew"], [str(file), "--cancel"], [str(file), "--submit", "slurm", "--page", "x"]):
+        exits(3, "batch", *wrong, *kept)
+    context = click.Context(batch)
+    context.params["history"] = history
+    assert [item.value for item in batch.params[0].shell_complete(context, "b")] == ["b", "b1"]
+
+
+def test_a_job_whose_node_has_another_history_begins_the_hunt_there(file: Path, tmp_path: Path) -> None:
+    """A batch of that number there is another one."""
+    history = tmp_path / "other.db"
+    with closing(History.open(history)) as opened:
+        entries = read_batch_file(file)
+        begin_batch(opened, file, [entry.planned for entry in entries], 1.0)
+    words = ["--history", str(history), "--plain", "--host=a", *entries[0].planned.arguments]
+    assert "does not have the batch of this job" in exits(0, "run", "--in-batch=1:0:12", *words)
+    assert rows(history, "select hunt_id, status from batch_hunts") == [(None, None)] * 3
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +33,9 @@ class JobState:
 
     def __str__(self) -> str:
         return f"{self.word} ({self.reason})" if self.word == "PENDING" else self.word
+
+
+Jobs = Mapping[str, JobState]  # by their numbers
 
 
 def check_commands(command: str = "sbatch") -> None:

@@ -9,7 +9,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,23 +17,21 @@ from pathlib import Path
 from perfbisect.errors import INTERRUPTED, PerfBisectError, UsageError
 from perfbisect.host import slurm
 from perfbisect.host.leases import MARGIN
-from perfbisect.host.slurm import JobState
+from perfbisect.host.slurm import Jobs
 from perfbisect.hunt.batch import PROGRAM, VERDICTS, error_in, log_of, logs_of, title_of
 from perfbisect.recipes.inventory import parse_lease_name
+from perfbisect.report.command_line import command_on
 from perfbisect.store.batches import Batch, BatchHunt, Planned, end_batch, enter_job, enter_status, jobs_of, read_batch
 from perfbisect.store.history import History
 from perfbisect.wording.text import printable
 
-STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 NOTICE = 120  # seconds before its time limit at which a job is told to stop
-LOCAL = "local"  # the host that a job measures on: its node
 
 # Status 4 says that no hunt can begin; python's own 1 would be a verdict. The log is made by the job itself, as patterns in
 # sbatch's --output cannot be quoted.
 SCRIPT = """\
 #!/bin/sh
-log=$1 folder=$2 member=$3 python=$4 program=$5
-shift 5
+log=$1 folder=$2 member=$3 python=$4 program=$5; shift 5
 mkdir -p "${log%/*}" && {
     cd "$folder" && "$python" -P -c 'import perfbisect.cli.main' &&
         exec "$python" -P -c "$program" run "--in-batch=$member:$SLURM_JOB_ID" "$@"
@@ -60,25 +58,23 @@ class Job:
     def arguments(self, log: Path, member: str, history: Path) -> list[str]:
         """Those of the script."""
         python, _, _, program = PROGRAM
-        place = ["--history", str(history.absolute()), "--wait", "--plain", f"--host={LOCAL}"]
+        place = ["--history", str(history.absolute()), "--wait", "--plain", "--host=local"]
         return [str(log.absolute()), self.planned.folder, member, python, program, *place, *self.planned.arguments]
 
 
 def constraint(planned: Planned) -> list[str]:
     """The features of its node: those of `slurm:FEATURES`, or of any of several. Raises UsageError for other hosts."""
-    if planned.hosts == ((LOCAL,),):
+    if planned.hosts == (("local",),):
         return []
     named = [parse_lease_name(hosts[0]) if len(hosts) == 1 else None for hosts in planned.hosts]
     if not all(each and each.lease == "slurm" and each.count == 1 for each in named):
-        raise UsageError(
-            f"{title_of(planned)} names hosts, but Slurm chooses the node of a job.",
-            'Leave out host and any-host, or write host = "slurm:FEATURES" for a node with these features.',
-        )
+        advice = 'Leave out host and any-host, or write host = "slurm:FEATURES" for a node with these features.'
+        raise UsageError(f"{title_of(planned)} names hosts, but Slurm chooses the node of a job.", advice)
     features = "|".join(dict.fromkeys(each.features for each in named if each and each.features))
     return [f"--constraint={features}"] if features else []
 
 
-def look(history: History, number: int) -> tuple[Batch, dict[str, JobState]]:
+def look(history: History, number: int) -> tuple[Batch, Jobs]:
     """A batch, and what Slurm says of its jobs; enters how those have ended of which it is known from Slurm alone."""
     batch = read_batch(history, number)
     states = slurm.states([one.job for one in batch.hunts if one.job])
@@ -93,7 +89,7 @@ def look(history: History, number: int) -> tuple[Batch, dict[str, JobState]]:
     return batch, states
 
 
-def is_kept(one: BatchHunt, states: Mapping[str, JobState]) -> bool:
+def is_kept(one: BatchHunt, states: Jobs) -> bool:
     """Whether a hunt needs no job: it has one that waits or runs, or has ended well."""
     return one.status in VERDICTS or (one.job in states and states[one.job].is_open)
 
@@ -105,7 +101,8 @@ def submit(history: History, number: int, jobs: Sequence[Job]) -> int:
     for one in wanted:
         job, log = jobs[one.number], log_of(logs_of(history), number, one.number)
         arguments = job.arguments(log, f"{number}:{one.number}", history.path)
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)  # no job is submitted that is not entered
+        # So that no job is submitted that is not entered.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
         try:
             enter_job(history, number, one.number, partial(slurm.submit, job.words(), SCRIPT, arguments))
         except PerfBisectError as refused:
@@ -120,4 +117,5 @@ def refuse_job(history: History, hunt: int) -> None:
     """Raise UsageError for a hunt on which a job works, or will, unless that is this process."""
     for batch, _, job in jobs_of(history, hunt):
         if job != os.environ.get("SLURM_JOB_ID") and any(each.is_open for each in slurm.states([job]).values()):
-            raise UsageError(f"Hunt {hunt} is that of job {job} of Slurm.", f"See it: bisect batch b{batch}")
+            see = command_on("batch", f"b{batch}", history.path)
+            raise UsageError(f"Hunt {hunt} is carried out by job {job} of Slurm.", f"See it: {see}")

@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 EPILOG = """\b
 Examples:
-  bisect batch nightly.toml --dry-run      the hunts, and what is wrong with the file
+  bisect batch nightly.toml --dry-run      the hunts, and what is wrong
   bisect batch nightly.toml
-  bisect batch nightly.toml --page pages/  an index and a page for each, at the end
+  bisect batch nightly.toml --page pages/  an index and a page for each
   bisect resume --all                      after Ctrl-C
   bisect batch nightly.toml --submit slurm
-  bisect batch b3                          its jobs; also: bisect batch b3 --cancel
+  bisect batch b3                          its jobs; --cancel cancels them
 
 \b
 FILE has the options of `bisect run` as keys, without --:
   [defaults]
   builder = "sqlite"
-  any-host = ["c8-1", "c8-2"]     # each hunt on one of these; host = [...]: on all of them
+  any-host = ["c8-1", "c8-2"]     # on one of these; host = [...]: on all
   max-time = "2h"
   slurm = ["--constraint=quiet"]  # options of sbatch
 
@@ -59,17 +59,12 @@ Exit status: the highest of the hunts'.
 
 
 @click.command(epilog=EPILOG)
-@click.argument("file", metavar="FILE|BATCH", type=FileOrBatch(), shell_complete=file_or_batch)
+@click.argument("file", metavar="FILE|BATCH", type=FileOrBatch("b"), shell_complete=file_or_batch)
 @click.option("--dry-run", is_flag=True, help="Check the file and print the hunts without beginning them.")
 @click.option(
     "--anew", is_flag=True, help="Begin all hunts again, where an interrupted batch of the same FILE would go on."
 )
-@click.option(
-    "--submit",
-    type=click.Choice(["slurm"]),
-    metavar="slurm",
-    help="Let each hunt be a job of Slurm, on a node of its own.",
-)
+@click.option("--submit", type=click.Choice(["slurm"]), metavar="slurm", help="Let each hunt be a job of Slurm.")
 @click.option("--cancel", is_flag=True, help="Cancel the jobs of BATCH.")
 @plain_option
 @click.option(
@@ -90,9 +85,7 @@ def batch(
             raise click.UsageError(f"{file} is a batch: other options than --cancel are for a FILE.")
         return jobs_of(file, history, cancel=cancel)
     if cancel or (submit and page):
-        raise click.UsageError(
-            "--cancel is for a batch, as b3; pages of submitted hunts are written by `bisect report b3`."
-        )
+        raise click.UsageError("--cancel is for a batch, as b3. Once submitted hunts have ended: bisect report b3")
     from perfbisect.cli.batch_file import read_batch_file
     from perfbisect.errors import UsageError
     from perfbisect.host.slurm import check_commands

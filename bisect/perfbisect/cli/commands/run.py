@@ -134,10 +134,10 @@ def run(
     if in_batch:
         number = claim_in(in_batch, history)
         if number:  # its job was submitted or started again
-            from perfbisect.cli.commands.resume import resume
-
-            go_on = click.get_current_context().invoke
-            return int(go_on(resume, hunt=number, history=history, view=view, waiting=waiting, notify=notify))
+            ctx = click.get_current_context()
+            verbs: Any = ctx.find_root().command
+            how = {"hunt": number, "history": history, "view": view, "waiting": waiting, "notify": notify}
+            return int(ctx.invoke(verbs.get_command(ctx, "resume"), **how))
         place = None if number is None else in_batch[:2]
     options["good"], options["bad"] = ends_of(options["good"], options["bad"])
     every = resolved(requested_settings(**options), Direction(direction) if direction else None)

@@ -12,7 +12,7 @@ from perfbisect.cli.options.param_types import ANY
 from perfbisect.store.history import History
 
 if TYPE_CHECKING:
-    from perfbisect.host.slurm import JobState
+    from perfbisect.host.slurm import Jobs
     from perfbisect.store.batches import Batch
 
 EPILOG = """\b
@@ -73,9 +73,7 @@ def show(hunt: int | str | None, history: Path | None, central: str | None, form
                 print_document(builder.document(story), form)
 
 
-def batch_table(
-    batch: "Batch", history: History, width: int | None, jobs: "Mapping[str, JobState] | None" = None
-) -> list[str]:
+def batch_table(batch: "Batch", history: History, width: int | None, jobs: "Jobs | None" = None) -> list[str]:
     """The hunts of a batch with what has become of each; with ``jobs``, also what Slurm says of those that are its jobs."""
     from perfbisect.hunt.batch import Stage, state_of, tasks_of
     from perfbisect.wording.quantities import MISSING
@@ -88,17 +86,13 @@ def batch_table(
             task.stage, task.status, task.failure = Stage.ENDED, one.status, one.failure
             state = state_of(task, history)
         else:
-            state = "waiting" if one.hunt is None else history.listed(one.hunt).state
+            state = history.listed(one.hunt).state if one.hunt else "not begun" if one.job else "waiting"
         row: tuple[str, ...] = (MISSING if one.hunt is None else str(one.hunt), printable(task.title))
         if jobs is not None:
             job = jobs.get(one.job)
             state = MISSING if job and job.is_open and one.status is None else state
-            row = (
-                str(one.number + 1),
-                *row,
-                one.job or MISSING,
-                str(job or ("no longer known" if one.job else MISSING)),
-            )
+            known = str(job or ("no longer known" if one.job else MISSING))
+            row = (str(one.number + 1), *row, one.job or MISSING, known)
         rows.append((*row, printable(state)))
     head = ("hunt", "what", "state") if jobs is None else ("", "hunt", "what", "job", "Slurm", "state")
     origin = f"of {printable(batch.file)}" if batch.file else "of hunts that share all builds"

@@ -1,0 +1,173 @@
+"""What is submitted of a batch, and what is made of Slurm's answers; ``tests/e2e/test_submitted_batch.py`` has a real one."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from perfbisect.errors import EnvironmentFailure, UsageError
+from perfbisect.host import slurm
+from perfbisect.host.slurm import JobState
+from perfbisect.hunt.submission import Job, is_kept, look, refuse_job, submit
+from perfbisect.store.batches import (
+    Planned,
+    begin_batch,
+    claim,
+    enter_end,
+    enter_hunt,
+    enter_job,
+    enter_status,
+    read_batch,
+)
+from perfbisect.store.history import History
+from program import executable
+from sample_hunt import begin
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Iterator[History]:
+    with closing(History.open(tmp_path / "h.db")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """``answers(squeue="…")`` lets a command print that; one without an answer fails, as does any other of Slurm."""
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+
+    def answer(**texts: str) -> None:
+        for command in ("sbatch", "squeue", "sacct", "scancel"):
+            said = tmp_path / f"{command}.out"
+            said.write_text(texts.get(command, ""))
+            text = f"exec /bin/cat {said}" if command in texts else "echo 'no answer' >&2; exit 1"
+            executable(tmp_path / "bin" / command, f"#!/bin/sh\n{text}\n")
+
+    return answer
+
+
+def planned(*hosts: tuple[str, ...], bad: str = "b") -> Planned:
+    return Planned(("--builder=x", "--workload=w", "--", "a", bad), "/f", hosts or (("local",),))
+
+
+def options(*hosts: tuple[str, ...], given: tuple[str, ...] = (), minutes: float = 0) -> list[str]:
+    """Those of sbatch behind the usual ones."""
+    words = Job(planned(*hosts), given, minutes).words()
+    assert words[:4] == ["--job-name=x w a..b", "--exclusive", "--output=/dev/null", "--signal=B:TERM@120"]
+    return words[4:]
+
+
+def test_options_of_a_job() -> None:
+    """Those of the file come last, as they are. An hour is added to the time in which it may measure."""
+    assert options() == []
+    assert options(given=("--nice=100", "--comment=a 'b'\n$(c)")) == ["--nice=100", "--comment=a 'b'\n$(c)"]
+    assert options(minutes=89.5, given=("-t5",)) == ["--time=150", "-t5"]
+    assert options(("slurm:quiet",)) == ["--constraint=quiet"]
+    assert options(("slurm:a&b",), ("slurm:c",)) == ["--constraint=a&b|c"]
+    assert options(("slurm:",)) == []
+    hostile = Job(planned(bad="b\n\x1b[2J $(x)" + "y" * 200), (), 0).words()[0]
+    assert hostile.startswith("--job-name=x w a..b \\x1b[2J $(x)yy") and len(hostile) < 120
+
+
+@pytest.mark.parametrize("hosts", [("c8-1",), ("slurm:a", "slurm:b"), ("labgrid:a",), ("slurm:a*2",)])
+def test_hosts_that_slurm_does_not_choose_are_refused(hosts: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError, match=r"x w a\.\.b names hosts, but Slurm chooses the node"):
+        options(hosts)
+
+
+QUEUE = """\
+1                             RUNNING                       0                             None            \x20
+2                             PENDING                       0                             Dependency      \x20
+3                             FAILED                        768                           NonZeroExitCode \x20
+4                             CANCELLED                     0                             None            \x20
+5                             COMPLETED                     0                             None            \x20
+"""
+
+
+def test_states_are_those_of_the_queue_and_of_accounts(answers: Callable[..., None]) -> None:
+    jobs = ["1", "2", "3", "4", "5", "6", "7", "8"]
+    answers(squeue=QUEUE)
+    found = slurm.states(jobs)
+    assert [str(state) for state in found.values()] == [
+        "RUNNING",
+        "PENDING (Dependency)",
+        "FAILED",
+        "CANCELLED",
+        "COMPLETED",
+    ]
+    assert [state.is_open for state in found.values()] == [True, True, False, False, False]
+    assert [state.status for state in found.values()] == [None, None, 3, None, 0]
+    answers(squeue=QUEUE, sacct="6|CANCELLED by 0|0:15\n7|FAILED|2:0\n")
+    found = slurm.states(jobs)
+    assert (found["6"], found["7"], "8" in found) == (JobState("CANCELLED"), JobState("FAILED", "", 2), False)
+    answers()
+    with pytest.raises(EnvironmentFailure, match="squeue of Slurm has failed: no answer"):
+        slurm.states(jobs)
+
+
+def test_without_slurm_it_says_what_is_missing(answers: Callable[..., None]) -> None:
+    with pytest.raises(UsageError, match="There is no sbatch here") as refused:
+        slurm.check_commands()
+    assert "login node" in refused.value.advice
+
+
+def test_only_hunts_without_a_job_or_a_verdict_are_submitted(
+    history: History, answers: Callable[..., None], tmp_path: Path
+) -> None:
+    """What is known from Slurm alone, as on nodes that do not share the history, is entered before Slurm forgets it."""
+    number = begin_batch(history, Path("/f/batch.toml"), [planned()] * 6, 1.0)
+    jobs = [Job(one.planned, (), 0) for one in read_batch(history, number).hunts]
+    answers(sbatch="7\n")
+    assert submit(history, number, jobs) == 6
+    for place in range(5):
+        enter_job(history, number, place, lambda place=place: str(place + 1))
+    enter_job(history, number, 5, lambda: "6")
+    log = tmp_path / "h-batches" / "b1" / "3.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("Error: there is no such thing\n")
+    answers(squeue=QUEUE)
+    batch, states = look(history, number)
+    assert [is_kept(one, states) for one in batch.hunts] == [True, True, False, False, True, False]
+    assert [(one.status, one.failure) for one in batch.hunts][2:5] == [
+        (3, "there is no such thing"),
+        (None, ""),
+        (0, ""),
+    ]
+    answers(squeue="", sbatch="8;cluster\n")  # it has forgotten all of them
+    assert submit(history, number, jobs) == 5
+    assert [one.job for one in read_batch(history, number).hunts] == ["8", "8", "8", "8", "5", "8"]
+    answers(squeue="", sbatch="")
+    with pytest.raises(UsageError, match=r"x w a\.\.b: sbatch has submitted nothing"):
+        submit(history, number, jobs)
+    for place in range(6):
+        enter_status(history, number, place, place % 3)
+    look(history, number)
+    assert read_batch(history, number).ended
+
+
+def test_a_job_knows_its_hunt_where_it_shares_the_history(history: History, answers: Callable[..., None]) -> None:
+    """It goes on with one that has begun, enters how it ends, and nobody else goes on with it meanwhile."""
+    number = begin_batch(history, Path("/f/batch.toml"), [planned()], 1.0)
+    assert claim(history, number, 0) == 0
+    enter_job(history, number, 0, lambda: "2")
+    assert (claim(history, number, 0, "2"), claim(history, number, 0, "3"), claim(history, 7, 0, "2")) == (
+        0,
+        None,
+        None,
+    )
+    hunt = begin(history)
+    enter_hunt(history, number, 0, hunt)
+    assert claim(history, number, 0, "2") == hunt
+    answers(squeue=QUEUE)
+    with pytest.raises(UsageError, match=f"Hunt {hunt} is carried out by job 2 of Slurm"):
+        refuse_job(history, hunt)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("SLURM_JOB_ID", "2")
+        refuse_job(history, hunt)
+    enter_end(history, hunt, 4, "it broke")
+    [one] = read_batch(history, number).hunts
+    assert (one.status, one.failure) == (4, "it broke")
+    enter_job(history, number, 0, lambda: "4")
+    answers(squeue=QUEUE.splitlines()[3])
+    refuse_job(history, hunt)
+    assert read_batch(history, number).hunts[0].status is None
