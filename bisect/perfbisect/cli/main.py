@@ -30,6 +30,7 @@ VERBS: Mapping[str, str] = {
     "watch": "Show hunts that run in other terminals.",
     "replay": "Repeat the decisions of a past hunt from its log, with other settings.",
     "compare": "Measure several builds relative to the first.",
+    "nightly": "Measure the tip of a branch each night, and hunt its new drops.",
     "prove": "Measure bad without the culprit: how much a revert regains.",
     "history": "List the hunts and comparisons.",
     "show": "Report one hunt: verdict, proof, candidates, counters; or one comparison or proof.",

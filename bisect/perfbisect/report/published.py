@@ -100,8 +100,9 @@ def of_proof(made: Trial) -> dict[str, Any]:
     }
 
 
-def notice(history: History, name: str, failure: str = "") -> str | None:
+def notice(history: History, name: str, failure: str = "", page: str = "") -> str | None:
     """The JSON object about a hunt (12) or a trial (c3) that has ended, by itself or by ``failure``.
+    ``page`` is the file of its page, if one was written.
 
     None for one that was interrupted, and can go on.
     """
@@ -129,7 +130,7 @@ def notice(history: History, name: str, failure: str = "") -> str | None:
         "text": "\n".join(said or [printable(failed or failure)]),
         "show": command_on("show", name, history.path),
         "report": report,
-    }
+    } | ({"page": page} if page else {})
     return masked(msgspec.json.encode(found).decode())
 
 

@@ -229,10 +229,13 @@ class History:
         with self.transaction() as db:
             db.table("sessions").update(session, {"settings": compact(settings), "metric": settings.metric})
 
-    def enter_drop_hunt(self, trial: int, drop: tuple[int, int, int], hunt: int) -> None:
-        """Enter that a hunt is for a drop of a comparison: workload, the build before it, the build after it."""
+    def enter_drop_hunt(self, trial: int, drop: tuple[int, int, int] | None, hunt: int) -> None:
+        """Enter that a hunt is for a drop of a comparison: workload, the build before it, the build after it.
+
+        None: of the line of a watched branch, between tips that this night has not compared.
+        """
         with self.transaction() as db:
-            db.table("sessions").update(hunt, {"about": trial, "drop_between": json.dumps(drop)})
+            db.table("sessions").update(hunt, {"about": trial, "drop_between": json.dumps(drop) if drop else None})
 
     def select(self, sql: str, values: Sequence[object] | Mapping[str, object] = ()) -> list[tuple[Any, ...]]:
         """The rows of a query."""

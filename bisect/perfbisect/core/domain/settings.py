@@ -185,6 +185,7 @@ class Settings:
     root: str = ""
     explain: bool = False  # measure a culprit and its parent for the reason, after the verdict
     name: str = ""  # for people
+    noticed: bool = False  # of a hunt of a watched branch: its culprit was announced
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -262,3 +263,4 @@ class TrialRequest:
     reverts: Reverts | None = None  # of a proof
     series: Series | None = None  # of a comparison of the releases of a range
     pairing: Pairing = Pairing.TURNS
+    branch: str = ""  # of a night of `bisect nightly`, as written; the last subject is its tip

@@ -4,7 +4,7 @@ A visit of a release i in a round r is modelled as x[i][r] = level[i] + round[r]
 round has in common is the machine at that time. Levels are so better known than by ratios to one release, whose error all of
 them would share. From the residuals comes the standard error of a level,
 
-    s² = Σ residual² / (visits - releases - rounds + 1),     error = s / √(rounds of a release)
+    s² = Σ residual² / (visits - releases - rounds + 1),     error = s / √(rounds of a release, where these differ the fewest)
 
 Rounds are in orders drawn at random (core/domain/trials.py), so that a machine that is slow for some minutes slows down
 releases at random and not neighbours.
@@ -37,7 +37,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from statistics import NormalDist, mean
+from statistics import NormalDist, fmean, mean
 
 import numpy as np
 from numpy.typing import NDArray
@@ -225,8 +225,6 @@ class _Search:
         )
 
 
-SWEEPS = 50  # of the fit, at most; complete rounds take two or three
-
 Visits = Mapping[int, Mapping[int, float]]  # release → round → mean logarithm
 
 
@@ -280,27 +278,30 @@ def line_of(work: str, visits: Visits, releases: int, rate: float) -> Line:
 
 
 def fitted(visits: Visits) -> tuple[dict[int, float], float | None]:
-    """The level of each release, and the standard error of one; None where every release has a single round."""
+    """The level of each release, and the standard error of that with the fewest rounds; None where every one has a single round.
+
+    What rounds have in common is eliminated from the normal equations. Releases that no chain of common rounds connects are as
+    far apart as their means are.
+    """
+    level = {release: fmean(values.values()) for release, values in visits.items() if values}
+    place = {release: number for number, release in enumerate(level)}
     rounds: dict[int, dict[int, float]] = {}
-    for release, values in visits.items():
-        for number, x in values.items():
-            rounds.setdefault(number, {})[release] = x
-    level = {release: mean(values.values()) for release, values in visits.items() if values}
-    common, before = dict.fromkeys(rounds, 0.0), dict[int, float]()
-    for _ in range(SWEEPS):
-        if common == before:
-            break
-        before = common
-        common = {number: mean(x - level[release] for release, x in each.items()) for number, each in rounds.items()}
-        level = {release: mean(x - common[number] for number, x in visits[release].items()) for release in level}
+    for release, middle in level.items():
+        for number, x in visits[release].items():
+            rounds.setdefault(number, {})[place[release]] = x - middle
+    normal, right = np.zeros((len(level), len(level))), np.zeros(len(level))
+    centred = [(np.array([*each]), np.array([*each.values()]) - fmean(each.values())) for each in rounds.values()]
+    for which, these in centred:
+        normal[np.ix_(which, which)] += np.eye(len(which)) - 1 / len(which)
+        right[which] += these
+    moved: Levels = np.linalg.pinv(normal, hermitian=True) @ right
+    level = {release: level[release] + float(moved[number]) for release, number in place.items()}
     count = sum(map(len, rounds.values()))
-    freedom = count - len(level) - len(rounds) + 1
-    if freedom < 1 or not count:
+    freedom = count - len(rounds) - int(np.linalg.matrix_rank(normal, hermitian=True)) if rounds else 0
+    if freedom < 1:
         return level, None
-    rest = sum(
-        (x - level[release] - common[number]) ** 2 for number, each in rounds.items() for release, x in each.items()
-    )
-    return level, math.sqrt(rest / freedom * len(level) / count)
+    squares = sum(float(((these - moved[which] + moved[which].mean()) ** 2).sum()) for which, these in centred)
+    return level, math.sqrt(squares / freedom / min(len(visits[release]) for release in level))
 
 
 def direction_of(step: Step) -> Direction:

@@ -62,6 +62,10 @@ class Comparison:
         same = (each for each in self.trial.hunts if (each.work, each.first, each.last) == ends_of(drop))
         return next(same, None)
 
+    def enter(self, history: History, drop: Drop, hunt: int) -> None:
+        """Enter that a hunt for a drop has begun."""
+        history.enter_drop_hunt(self.trial.id, ends_of(drop), hunt)
+
     def named(self, span: DropRange) -> str:
         """The workloads and the builds of a range."""
         subjects, works = self.trial.request.subjects, self.trial.request.works
@@ -137,6 +141,10 @@ def read_comparison(history: History, name: str, how: DropOptions) -> Comparison
         raise UsageError(
             f"{name} is a series of releases: its report has a command for each step that can be hunted.",
             f"See them: {command_on('show', name, history.path)}",
+        )
+    if trial.request.branch:
+        raise UsageError(
+            f"{name} is a night of {printable(trial.request.branch)}: the drops of its line are hunted by `bisect nightly`."
         )
     settings = history.settings(trial.id)
     if not settings.repository:
@@ -214,7 +222,7 @@ def begin(
     left = iter(drops)
 
     def enter(number: str) -> None:
-        history.enter_drop_hunt(found.trial.id, ends_of(next(left)), int(number))
+        found.enter(history, next(left), int(number))
 
     every = [settings_for(found, drop) for drop in drops]
     session.begin(HuntSetup.set_up(every, waiting), history.path, open_view, waiting, enter)

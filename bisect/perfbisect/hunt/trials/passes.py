@@ -90,7 +90,7 @@ class TrialCourse:
         """The builds that are missing, then the visits of the rounds that are still to be made.
 
         Raises EnvironmentFailure when the baseline cannot be built, or nothing to compare it with (in a series of releases:
-        fewer than two of them); and at the end where nothing could be measured.
+        fewer than two of them; of a watched branch: its tip); and at the end where nothing could be measured.
         """
         trial, request = self.log.trial, self.setup.request
         for number in range(len(request.subjects)):
@@ -152,7 +152,8 @@ class TrialCourse:
         request = self.log.trial.request
         base, *others = request.subjects
         made = sum(not subject.trouble for subject in request.subjects)
-        if made < 2 and others if request.series else base.trouble or (others and made < 2):
+        needed = base.trouble or (request.branch and request.subjects[-1].trouble)
+        if made < 2 and others if request.series else needed or (others and made < 2):
             first = next(subject for subject in request.subjects if subject.trouble)
             raise EnvironmentFailure(f"Nothing can be measured, because {first.name} cannot be built: {first.trouble}")
 

@@ -90,8 +90,9 @@ def set_up_again(
     workloads = requested_workloads(settings, builder, names)
     subjects = [configured(as_requested(each), builder) for each in request.subjects]
     yield TrialSetup.make(
-        request.kind, settings, subjects, workloads, request.rounds, request.runs, waiting, series=request.series
-    )
+        request.kind, settings, subjects, workloads, request.rounds, request.runs, waiting, series=request.series,
+        branch=request.branch,
+    )  # fmt: skip
 
 
 def as_requested(build: TrialBuild) -> TrialBuild:

@@ -54,6 +54,7 @@ class TrialSetup:
         repository: Repository | None = None,
         series: Series | None = None,
         trained: tuple[Workload, ...] = (),
+        branch: str = "",
     ) -> "TrialSetup":
         """Check the host, as before a hunt; ``workloads`` are those of the suites.
 
@@ -72,7 +73,7 @@ class TrialSetup:
         changed = typed(next(iter(workloads.values())), settings.overrides)
         request = TrialRequest(
             kind, settings.builder, settings.variant, settings.host, settings.metric, changed, tuple(subjects), works,
-            rounds, runs, reverts, series, pairing_of(settings, subjects, setup, rounds, kind),
+            rounds, runs, reverts, series, pairing_of(settings, subjects, setup, rounds, kind), branch,
         )  # fmt: skip
         if repository is None and settings.repository:
             repository = open_repository(Path(settings.repository))

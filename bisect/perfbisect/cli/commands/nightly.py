@@ -1,0 +1,204 @@
+"""`bisect nightly`: one night of a branch that is watched."""
+
+import re
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from perfbisect.cli.options.common import (
+    FOLDER,
+    LongCommand,
+    explain_option,
+    leasing_for,
+    notify_option,
+    open_view,
+    say,
+)
+from perfbisect.cli.options.completion import builder_option, host_name, revision, several_workloads_option
+from perfbisect.cli.options.measurement import (
+    announce,
+    command_options,
+    effect_option,
+    how_options,
+    limit_options,
+    pairing_option,
+    policy_of,
+    round_options,
+    settings_of,
+    what_options,
+)
+from perfbisect.errors import ENVIRONMENT, INTERRUPTED, EnvironmentFailure, Interrupted, UsageError
+from perfbisect.ui.stream import note
+from perfbisect.wording.text import printable
+
+if TYPE_CHECKING:
+    from perfbisect.core.domain.trials import Trial
+    from perfbisect.host.lock import WaitCallback
+    from perfbisect.hunt.nightly import Watch, Watched
+
+EPILOG = """\b
+Examples:
+  git fetch -q && bisect nightly origin/main --build 'make -j{jobs}' --run ./bench --rate 'ops/s: ([0-9.]+)'
+  bisect nightly origin/main -b mysql -w point,write --repo ~/src/mysql --host spare --wait
+  bisect nightly main -b sqlite -w scan --repo ~/src/sqlite --notify ~/bin/mail --page ~/public/perf
+  bisect nightly main -b kv -w get --repo . --metric instructions/o --min-effect 0.5%
+
+\b
+For cron, a systemd timer or a CI job. One call is one night: the tip of BRANCH, as it was fetched, is
+measured with earlier tips, and each new drop of the line of all nights is hunted. The same
+command goes on with a night that was cut short, and does nothing twice. Nights belong together
+that have the same BRANCH, repository, builder, variant, workloads, metric, host and history.
+
+\b
+Exit status: 0 the night is over, also where a tip cannot be built or a hunt names no commit;
+3 usage or configuration error; 4 environment failure, also of a hunt: the next call tries again;
+130 interrupted.
+"""
+COMMON = (
+    "--build --run --rate --cost --builder --workload --repo --metric --host --min-effect --max-time --visits --wait"
+    " --notify --page --history"
+)
+
+
+@click.command(cls=LongCommand, epilog=EPILOG, common=COMMON)
+@click.argument("branch", shell_complete=revision)
+@several_workloads_option("… and what it runs: workloads, groups or suites.")
+@builder_option("Or a recipe: how a system is built.", default="")
+@command_options
+@what_options
+@click.option(
+    "--host", default="local", show_default=True, metavar="NAME", shell_complete=host_name, help="Host to measure on."
+)
+@effect_option("Smallest drop that is hunted  [default: 2%; 0.2% of exact counts]")
+@limit_options
+@explain_option
+@how_options
+@notify_option
+@click.option(
+    "--page", metavar="FOLDER", type=FOLDER, help="Write a page of the line, and one of each hunt that names a commit."
+)
+@pairing_option
+@round_options(5, 2, "Rounds: visits of each build.")
+def nightly(
+    branch: str,
+    workload: str,
+    visits: int,
+    runs: int,
+    waiting: "WaitCallback | None",
+    notify: tuple[str, ...],
+    page: Path | None,
+    history: Path | None,
+    **options: Any,
+) -> int:
+    """Measure the tip of BRANCH with earlier tips, and hunt each new drop of its line."""
+    from perfbisect.hunt.nightly import hunt_all, one_at_a_time
+    from perfbisect.report.branch import night, summary
+
+    watch = watch_of(branch, workload, options)
+    with one_at_a_time(watch, history, wait=waiting is not None, say=note), leasing_for(watch.settings):
+        # Here the host is checked once a day, before anything is measured on it.
+        trial, cut = measure(watch, visits, runs, history, waiting)
+        say(printable(f"{branch} is at {watch.tip[:10]}: {trial.name}"))
+        say("\n".join(night(trial)))
+        if cut:
+            note(f"{cut} Or with the same command.")
+            return INTERRUPTED
+        shown = open_view(history, None, sys.stderr)
+        found, ended = hunt_all(watch, history, shown, note, waiting)
+    say("\n".join(summary(found.trial, found.lines)))
+    publish(found, history, page, notify)
+    return 0 if ended else ENVIRONMENT
+
+
+def watch_of(branch: str, workload: str, options: dict[str, Any]) -> "Watch":
+    """What is watched. Raises UsageError for mistakes in names, and without a repository that the user fetches."""
+    from dataclasses import replace
+
+    from perfbisect.core.domain.settings import Pairing
+    from perfbisect.hunt.nightly import Watch
+    from perfbisect.hunt.resolve import builder_of, choose_metric, resolve_commits, with_repository
+    from perfbisect.recipes.inventory import load_host
+    from perfbisect.recipes.requested import requested_workloads
+
+    policy = replace(policy_of(options), layouts=True, pairing=Pairing(options["pairing"]))
+    settings = settings_of(options, workload, good="", bad="", policy=policy, explain=options["explain"])
+    settings = with_repository(settings)
+    builder = builder_of(settings)
+    if builder.installed or not settings.repository:
+        raise UsageError(
+            "The repository of the branch is missing.", "Name your clone with --repo, and fetch before each night."
+        )
+    works = requested_workloads(settings, builder, workload)
+    if not works:
+        raise click.UsageError("--workload is empty.")
+    announce(builder, works.values(), [load_host(settings.host, settings.hosts_path)])
+    settings = replace(settings, builder=settings.builder or builder.name, workload=next(iter(works)))
+    settings = replace(settings, metric=choose_metric(settings.metric, [*works.values()]))
+    settings, [tip] = resolve_commits(settings, builder, [branch])
+    return Watch(branch, tip, settings, works)
+
+
+def measure(
+    watch: "Watch", visits: int, runs: int, history: Path | None, waiting: "WaitCallback | None"
+) -> "tuple[Trial, Interrupted | None]":
+    """Tonight's comparison, begun or continued unless it is complete; and what has cut it short."""
+    from perfbisect.cli.options.measurement import continued
+    from perfbisect.cli.trials import carried_out
+    from perfbisect.hunt.trials import session
+    from perfbisect.store.history import History
+
+    with closing(History.open(history)) as opened:
+        known = watch.tonight(opened)
+        if known and (known.state == "done" or known.request.subjects[-1].trouble):
+            return known, None
+        plan = None if known else watch.plan(opened, visits, runs, waiting)
+    begun: list[str] = []
+    try:
+        return carried_out(
+            lambda view, noted: session.begin(plan, history, view, note, noted)
+            if plan
+            else session.resume(known.name if known else "", history, view, waiting, continued, noted, note),
+            history, "", begun.append,
+        )  # fmt: skip
+    except EnvironmentFailure:
+        with closing(History.open(history, read_only=True)) as opened:
+            trial = opened.trial(begun[0]) if begun else None
+        if trial and trial.request.subjects[-1].trouble:  # of the tip: the next night goes on
+            return trial, None
+        raise
+
+
+def publish(found: "Watched", history: Path | None, folder: Path | None, notify: tuple[str, ...]) -> None:
+    """Write the pages, and announce each culprit once: one whose command has failed is announced by the next call."""
+    from dataclasses import replace
+
+    from perfbisect.cli.commands.report import page_name, page_of, write
+    from perfbisect.hunt.notification import run
+    from perfbisect.report.branch import document
+    from perfbisect.report.page.pages import page
+    from perfbisect.report.published import notice
+    from perfbisect.store.history import History
+
+    branch = found.tonight.request.branch
+    index = f"{re.sub(r'[^A-Za-z0-9_-]+', '-', branch)}.html"
+    named = [hunt for hunt in found.trial.hunts if hunt.culprit]
+    if folder:
+        pages = {hunt.hunt: page_name(hunt.hunt) for hunt in named}
+        write(folder / index, page(document(found.trial, found.lines, lambda hunt: pages.get(hunt, ""))))
+    with closing(History.open(history)) as opened:
+        settings = {hunt.hunt: opened.settings(hunt.hunt) for hunt in named}
+        announced = {hunt.culprit for hunt in named if settings[hunt.hunt].noticed}
+        for hunt in (each for each in named if not settings[each.hunt].noticed):
+            place = (folder / page_name(hunt.hunt)).absolute() if folder else None
+            if place:
+                write(place, page_of(opened, hunt.hunt, history, index), quiet=True)
+            if notify and hunt.culprit not in announced:
+                data = notice(opened, str(hunt.hunt), page=str(place or ""))
+                if data and (reason := run(notify, data)):
+                    note(f"warning: the command of --notify {reason}; the next call tries again")
+                    continue
+            announced.add(hunt.culprit)
+            opened.update_settings(hunt.hunt, replace(settings[hunt.hunt], noticed=True))

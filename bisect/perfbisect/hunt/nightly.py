@@ -1,0 +1,191 @@
+"""A night of a watched branch: its tip is measured with earlier tips, and what the line then shows is hunted.
+
+The history is all that is remembered. The line of a branch are its nights, comparisons that have the branch in their request
+and the same settings; its hunts are about one of these. So the same call goes on where an earlier one was cut short: a tip is
+measured once, begun hunts continue, and what was hunted is not hunted again.
+"""
+
+import fcntl
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+from perfbisect.core.domain.settings import NOTHING_KNOWN, Policy, Series, Settings, TrialBuild, TrialType
+from perfbisect.core.domain.trials import DropHunt, Trial
+from perfbisect.core.stats.drops import Drop, DropRange
+from perfbisect.core.stats.paired_comparison import Ratio
+from perfbisect.core.stats.release_series import Line
+from perfbisect.core.stats.watched_branch import LONGEST, Branch, companions
+from perfbisect.errors import EnvironmentFailure, Interrupted, PerfBisectError, UsageError
+from perfbisect.host.lock import WaitCallback
+from perfbisect.hunt.sitting import OpenView
+from perfbisect.hunt.trials.drop_hunts import OPEN, Comparison, ends_of, hunt_range
+from perfbisect.hunt.trials.setup import TrialSetup
+from perfbisect.recipes.workload import Workload
+from perfbisect.repository.commits import members
+from perfbisect.repository.discovery import open_repository
+from perfbisect.store.connection import default_place
+from perfbisect.store.history import History
+from perfbisect.store.listing import NAMED
+from perfbisect.store.nights import hunts_about, read_nights
+from perfbisect.wording.text import printable
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """What is watched, and how it is measured and hunted."""
+
+    branch: str  # as written
+    tip: str  # full hash
+    settings: Settings
+    works: Mapping[str, Workload]
+
+    @property
+    def identity(self) -> tuple[Settings, tuple[str, ...]]:
+        """What all nights of a line have in common."""
+        return measured_by(self.settings), tuple(self.works)
+
+    def nights(self, history: History) -> list[Trial]:
+        """The nights of the line, oldest first; where workloads have changed, those since then."""
+        found = list(islice((each for each in read_nights(history, self.branch) if self.has(history, each)), LONGEST))
+        return [each for each in reversed(found) if each.request.works == found[0].request.works]
+
+    def has(self, history: History, night: Trial) -> bool:
+        """Whether a night of a branch of that name belongs to the line."""
+        names = tuple(work.name for work in night.request.works)
+        return (measured_by(history.settings(night.id)), names) == self.identity
+
+    def tonight(self, history: History) -> Trial | None:
+        """The night of the present tip, if it has begun."""
+        return next((each for each in self.nights(history) if each.request.subjects[-1].commit == self.tip), None)
+
+    def plan(self, history: History, visits: int, runs: int, waiting: WaitCallback | None) -> TrialSetup:
+        """The comparison of the tip with earlier ones; the first tip is measured alone, to know that it can be."""
+        nights = self.nights(history)
+        broken = {build.commit for night in nights for build in night.request.subjects if build.trouble}
+        earlier = companions([tip for tip in Branch.of(nights).tips if tip.commit not in broken])
+        tip = TrialBuild(self.tip[:10], self.tip)
+        subjects = [*(TrialBuild(each.name, each.commit) for each in earlier), tip]
+        settings = replace(self.settings, good=subjects[0].name, bad=tip.name)
+        visits = visits if earlier else 1
+        return TrialSetup.make(
+            TrialType.COMPARE, settings, subjects, self.works, visits, runs, waiting, branch=self.branch
+        )
+
+
+def measured_by(settings: Settings) -> Settings:
+    """What of the settings decides the levels of builds."""
+    return replace(
+        settings, good="", bad="", good_commit="", bad_commit="", run_hash="", build_hash="", policy=Policy(),
+        prior=NOTHING_KNOWN, explain=False, suspects={}, name="",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Watched(Comparison):
+    """The line in its present state, as a comparison of its tips; numbers of builds are positions in it."""
+
+    lines: tuple[Line, ...]  # of each workload
+    drops: tuple[DropRange, ...]
+    tonight: Trial  # the newest night
+
+    @classmethod
+    def read(cls, history: History, watch: Watch) -> "Watched":
+        """The line that has a night."""
+        nights = watch.nights(history)
+        newest, line = nights[-1], Branch.of(nights)
+        stored = history.settings(newest.id)
+        policy = watch.settings.policy
+        policy = replace(policy.of_counts() if stored.prior.exact else policy, layouts=True)
+        settings = replace(stored, policy=policy, explain=watch.settings.explain)
+        request = replace(newest.request, subjects=line.tips, series=Series(watch.branch, (), ()))
+        hunts = tuple(hunts_of(history, nights, request.subjects))
+        trial = Trial(newest.id, request, newest.host, newest.started, newest.state, hunts=hunts)
+        searched = [(hunt.work, hunt.first, hunt.last) for hunt in hunts if not hunt.culprit]
+        drops = tuple(line.drops(request.metric, policy.min_effect, searched))
+        return cls(trial, settings, line.lines, drops, newest)
+
+    def enter(self, history: History, drop: Drop, hunt: int) -> None:
+        """Enter that a hunt has begun, where tonight's table has both of its ends as a drop of that."""
+        place = {build.commit: number for number, build in enumerate(self.tonight.request.subjects)}
+        ends = [place.get(self.trial.request.subjects[number].commit) for number in (drop.first, drop.last)]
+        history.enter_drop_hunt(self.trial.id, None if None in ends else (drop.work, *ends), hunt)  # type: ignore[arg-type]
+
+    def todo(self) -> Iterator[DropRange]:
+        """What has been begun and has no verdict; then the drops that were not hunted yet."""
+        for hunt in self.trial.hunts:
+            if hunt.state in OPEN:
+                open_ = Drop(hunt.work, hunt.first, hunt.last, Ratio(1.0, None, 0))
+                yield DropRange(hunt.first, hunt.last, (open_,))
+        for span in self.drops:
+            if left := tuple(drop for drop in span.drops if not self.is_hunted(drop)):
+                yield replace(span, drops=left)
+
+    def is_hunted(self, drop: Drop) -> bool:
+        """Whether a hunt of the line has named a commit of that range: then the step may have moved as the line grew."""
+        culprits = {hunt.culprit for hunt in self.trial.hunts if hunt.culprit and hunt.work == drop.work}
+        ends = (self.trial.request.subjects[number].commit for number in (drop.first, drop.last))
+        return bool(culprits and culprits & members(open_repository(Path(self.settings.repository)), "..".join(ends)))
+
+
+def hunts_of(history: History, nights: Sequence[Trial], tips: Sequence[TrialBuild]) -> Iterator[DropHunt]:
+    """The newest hunt for each range of the line, oldest first."""
+    place = {tip.commit: number for number, tip in enumerate(tips)}
+    works = {work.name: number for number, work in enumerate(nights[-1].request.works)}
+    found: dict[tuple[int, int, int], DropHunt] = {}
+    for number in hunts_about(history, [night.id for night in nights]):
+        settings, listed = history.settings(number), history.listed(number)
+        first, last = place.get(settings.good_commit), place.get(settings.bad_commit)
+        if first is None or last is None:
+            continue  # of tips that are so old that the line has left them out
+        named = (listed.culprit or "", listed.subject) if listed.state in NAMED else ("", "")
+        hunt = DropHunt(works[listed.workload], first, last, number, listed.state, *named)
+        found[ends_of(Drop(hunt.work, first, last, Ratio(1.0, None, 0)))] = hunt
+    return iter(sorted(found.values(), key=lambda hunt: hunt.hunt))
+
+
+def hunt_all(
+    watch: Watch, path: Path | None, open_view: OpenView, say: Say, waiting: WaitCallback | None
+) -> tuple[Watched, bool]:
+    """Hunt what the line shows. Returns its state then, and whether all hunts have ended.
+
+    What keeps one range from being hunted is said, and the next begins. Raises Interrupted.
+    """
+    tried, ended = set[tuple[int, int, int]](), True
+    with closing(History.open(path)) as history:
+        while True:
+            found = Watched.read(history, watch)
+            left = (span for span in found.todo() if not {*map(ends_of, span.drops)} <= tried)
+            if not (span := next(left, None)):
+                return found, ended
+            tried |= {*map(ends_of, span.drops)}
+            try:
+                hunt_range(history, found, span, open_view, waiting)
+            except Interrupted:
+                raise Interrupted("Interrupted. What was measured is kept; the same command goes on.") from None
+            except PerfBisectError as trouble:
+                ended &= isinstance(trouble, UsageError)  # nothing between the tips can be hunted
+                say(printable(f"{found.named(span)}: {trouble} {trouble.advice}".rstrip()))
+
+
+@contextmanager
+def one_at_a_time(watch: Watch, path: Path | None, *, wait: bool, say: Say) -> Iterator[None]:
+    """Keep other processes of this machine from watching the same line. Raises EnvironmentFailure where one does."""
+    path = (path or default_place()).absolute()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    digest = hashlib.sha256(repr((watch.branch, watch.identity)).encode()).hexdigest()[:12]
+    with path.with_name(f"{path.name}-nightly-{digest}").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            busy = f"Another process works on a night of {printable(watch.branch)}"
+            if not wait:
+                raise EnvironmentFailure(f"{busy}.", "Begin when it has ended, or with --wait.") from None
+            say(f"{busy}: waiting for it.")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield

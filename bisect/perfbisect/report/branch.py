@@ -1,0 +1,96 @@
+"""The line of a watched branch: what a night says of it, and its page. A trial here is all nights merged: its builds are tips."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from perfbisect.core.domain.trials import DropHunt, Trial
+from perfbisect.core.stats.paired_comparison import levels, paired
+from perfbisect.core.stats.release_series import Line, Step, is_worse
+from perfbisect.report import series
+from perfbisect.report.document import Cell, Document, Facts, Figure, Prose, Row, Section, Table, host_line
+from perfbisect.report.trial import draw_line
+from perfbisect.wording.quantities import MISSING, count, moment, ratio
+from perfbisect.wording.text import metric_title, printable
+
+
+def night(trial: Trial) -> Iterator[str]:
+    """What one night has measured: the tip against the one before it, in each workload; and what has failed."""
+    request = trial.request
+    *earlier, tip = request.subjects
+    number, before = len(earlier), earlier[0].name if earlier else ""
+    if tip.trouble:
+        yield printable(f"{tip.name} cannot be built, so nothing is measured: {tip.trouble}")
+        return
+    for work, workload in enumerate(request.works):
+        visits = levels(trial, work, request.metric)
+        why = next((each.facts.reason for each in trial.skips if (each.work, each.subject) == (work, number)), "")
+        if why:
+            yield printable(f"{workload.name}: {tip.name} fails: {why}")
+        elif not earlier:
+            yield f"{workload.name}: {tip.name} is the first tip of the line: there is nothing to compare it with yet"
+        elif found := paired(visits.get(0, {}), visits.get(number, {})):
+            size = ratio(found.interval) if found.interval else f"{found.ratio:.3f}"
+            yield f"{workload.name}: {tip.name} is ×{size} of {before}, in {count(found.rounds, 'round')}"
+
+
+def steps(trial: Trial, lines: Sequence[Line]) -> Iterator[tuple[Line, Step, DropHunt | None]]:
+    """The steps of the line, oldest first in each workload, with the hunt of each that is for the worse."""
+    for work, line in enumerate(lines):
+        for step in line.steps:
+            hunts = [
+                hunt for hunt in trial.hunts if hunt.work == work and hunt.first < step.last and step.first < hunt.last
+            ]
+            best = max(hunts, key=lambda hunt: (bool(hunt.culprit), hunt.hunt), default=None)
+            yield line, step, best if is_worse(step, trial.request.metric) else None
+
+
+def outcome(trial: Trial, step: Step, hunt: DropHunt | None) -> str:
+    """What has become of a step."""
+    if hunt is None:
+        return "not hunted: too small" if is_worse(step, trial.request.metric) else "an improvement"
+    if hunt.culprit:
+        return f"{hunt.culprit[:10]} {hunt.subject} (hunt {hunt.hunt})"
+    return f"hunt {hunt.hunt}: {hunt.state}"
+
+
+def summary(trial: Trial, lines: Sequence[Line]) -> Iterator[str]:
+    """The steps of the line in sentences."""
+    names = [build.name for build in trial.request.subjects]
+    found = [*steps(trial, lines)]
+    yield f"The line has {count(len(names), 'tip')} and {count(len(found), 'step')}{':' if found else '.'}"
+    for line, step, hunt in found:
+        yield f"  {printable(f'{line.work}, {series.sentence(step, names)}: {outcome(trial, step, hunt)}')}"
+
+
+def document(trial: Trial, lines: Sequence[Line], link: Callable[[int], str]) -> Document:
+    """The page of the line; ``link`` gives the address of the page of a hunt, "" without one."""
+    request, names = trial.request, [build.name for build in trial.request.subjects]
+    y, x = f"{metric_title(request.metric)} relative to the first tip", "tips, oldest first"
+    drawings = (
+        Figure(partial(draw_line, trial, line), line.work, series.STEPS, "", tuple(series.chart(trial, line)), y, x)
+        for line in lines
+    )
+    rows = []
+    for line, step, hunt in steps(trial, lines):
+        tone = "worse" if is_worse(step, request.metric) else "better"
+        said = Cell(outcome(trial, step, hunt), link=link(hunt.hunt) if hunt else "")
+        ends = (Cell(names[step.before]), Cell(names[step.after]), Cell(ratio(step.size), tone=tone))
+        rows.append(Row((*ends, said, Cell(line.work))))
+    table = Table(("after", "since", "ratio (95 %)", "commit", "workload"), tuple(rows), ("after", "since"), field=True)
+    branch = request.series.text if request.series else ""
+    return Document(
+        session=f"Branch {printable(branch)}",
+        what=f"{request.builder} {', '.join(work.name for work in request.works)}",
+        started=trial.started,
+        state=f"last night {trial.name}, {moment(trial.started)}",
+        facts=Facts(
+            (("builder", request.builder), ("metric", metric_title(request.metric)), ("host", host_line(trial.host)))
+        ),
+        summary=(),
+        headline=f"{branch or MISSING}: {count(len(names), 'tip')}, {count(len(rows), 'step')}",
+        sections=(
+            Section("Tips", tuple(drawings), "tips"),
+            Section("Steps", (table,) if rows else (Prose(("No step is announced.",)),), "steps"),
+            Section("Levels", (series.levels(trial, lines),), "levels"),
+        ),
+    )

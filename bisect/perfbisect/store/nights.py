@@ -1,0 +1,21 @@
+"""The nights of a watched branch in the history, and the hunts that were begun for steps of their line."""
+
+from collections.abc import Collection, Iterator
+
+from perfbisect.core.domain.trials import Trial
+from perfbisect.store.history import History
+
+
+def read_nights(history: History, branch: str) -> Iterator[Trial]:
+    """Our own nights of a branch, the newest first, as they are wanted."""
+    where = (
+        "kind = 'compare' AND origin IS NULL AND iif(json_valid(request), json_extract(request, '$.branch'), NULL) = ?"
+    )
+    return history.intact_trials(where, [branch])
+
+
+def hunts_about(history: History, nights: Collection[int]) -> list[int]:
+    """The hunts that were begun after these nights, oldest first."""
+    places = ", ".join("?" * len(nights))
+    rows = history.select(f"SELECT id FROM sessions WHERE kind = 'hunt' AND about IN ({places}) ORDER BY id", [*nights])
+    return [hunt for (hunt,) in rows]

@@ -1,0 +1,70 @@
+"""`bisect nightly`: a branch that is watched for ten nights, and what a second start, an interruption and a kill leave."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from program import SCRIPT, executable, rows, run
+
+pytestmark = pytest.mark.tools
+
+HOW = [*SCRIPT, "--no-explain", "--pairing", "turns", "--visits", "3", "--runs", "1", "--history", "h.db"]
+JITTER = "jitter=$(( $(date +%N | cut -c 4-6 | sed 's/^0*//;s/^$/0/') / 20 ))\n"  # of a rate of 10,000 less than 0.5 %
+
+Commit = Callable[[str], str]
+
+
+def at(rate: int, number: int) -> str:
+    """The script of a commit."""
+    return f"# change {number}\n{JITTER}echo rate $(({rate} + jitter))"
+
+
+@pytest.fixture
+def keep(tmp_path: Path) -> Path:
+    """A program that keeps what it is sent, a line for each notice."""
+    return executable(tmp_path / "keep", f"#!/bin/sh\ntr -d '\\n' >>{tmp_path}/kept\necho >>{tmp_path}/kept\n")
+
+
+def notices(folder: Path) -> list[dict[str, str]]:
+    kept = folder / "kept"
+    return [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
+
+
+@pytest.mark.slow
+@pytest.mark.e2e
+def test_ten_nights(script: Commit, keep: Path, tmp_path: Path) -> None:
+    """100 commits with three drops, two improvements, a night without commits, one without a change, and a broken build."""
+    changes = {15: 0.8, 34: 1.25, 58: 0.85, 77: 1.2, 95: 0.75}  # commit → what it makes of the rate
+    broken = range(68, 71)
+    nights = [10, 20, 30, 40, 40, 50, 60, 70, 80, 100]
+    rate, hashes = 10000, list[str]()
+    words = ["nightly", "main", *HOW, "--notify", str(keep), "--page", "pages"]
+    said = []
+    for commits in nights:
+        while len(hashes) < commits:
+            number = len(hashes) + 1
+            rate = round(rate * changes.get(number, 1.0))
+            hashes.append(script(f"# {number} does not build" if number in broken else at(rate, number)))
+        ended = run(*words)
+        assert ended.status == 0, ended.err
+        said.append(ended.out)
+        measured, sent = rows(Path("h.db"), "select count(*) from runs"), len(notices(tmp_path))
+        again = run(*words)
+        assert again.status == 0
+        assert rows(Path("h.db"), "select count(*) from runs") == measured, "a second start measures nothing"
+        assert len(notices(tmp_path)) == sent
+    culprits = [hashes[number - 1] for number, factor in changes.items() if factor < 1]
+    for culprit, got in zip(culprits, notices(tmp_path), strict=True):
+        assert f"The culprit is {culprit[:10]}" in got["text"]
+        assert Path(got["page"]).exists()
+    assert "cannot be built" in said[7]
+    assert rows(Path("h.db"), "select count(*) from hunts") == [(3,)]
+    steps = [line for line in said[-1].splitlines() if line.startswith("  one, ")]
+    assert [line.endswith("an improvement") for line in steps] == [factor > 1 for factor in changes.values()]
+    page = Path("pages/main.html").read_text()
+    for culprit in culprits:
+        assert culprit[:10] in page
+    assert len(re.findall(r'href="hunt-\d+\.html"', page)) == 3
