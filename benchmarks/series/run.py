@@ -1,6 +1,6 @@
 """How often series of releases announce steps that are none, and how often sizes and places of steps are right.
 
-    python benchmarks/series/run.py [--tables N] [--part none|orders|sizes] > benchmarks/series/results.md
+    python benchmarks/series/run.py [--tables N] [--part none|orders|sizes|nights] > benchmarks/series/results.md
 
 Simulated are visits of releases in rounds, in the order of a series, and the line is made of them as `bisect compare
 --each-release` makes it. Noise and layout are standard deviations of a visit and of a release.
@@ -10,10 +10,11 @@ import argparse
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from perfbisect.core.domain.trials import order
 from perfbisect.core.stats.release_series import RATE, Line, Step, line_of
+from perfbisect.core.stats.watched_branch import ROUNDS, Branch, branch_line, companions
 
 LONG = 20  # releases, where a table does not say it
 Steps = Sequence[tuple[int, float]]  # first release with it, its size as a logarithm
@@ -151,7 +152,84 @@ def percent(part: int, whole: int) -> str:
     return f"{100 * part / whole:.1f}" if whole else "–"
 
 
-PARTS = {"none": none, "orders": orders, "sizes": sizes}
+NIGHTS = 60
+LEAST = 0.02  # --min-effect
+
+
+@dataclass(slots=True)
+class Nights:
+    """A branch that is watched: its levels, and what its nights have measured so far."""
+
+    world: World
+    chance: random.Random
+    levels: list[float]
+    visits: dict[int, dict[int, float]] = field(default_factory=dict)
+    searched: set[tuple[int, int, int]] = field(default_factory=set)
+
+    def measure(self) -> None:
+        """A night: the next tip with earlier ones, in rounds."""
+        tip = len(self.visits)
+        self.visits[tip] = {}
+        for number in range(self.world.rounds):
+            machine = self.chance.gauss(0, 0.05)
+            for each in (*companions(range(tip)), tip):
+                x = self.levels[each] + machine + self.chance.gauss(0, self.world.noise)
+                self.visits[each][tip * ROUNDS + number] = x
+
+    def hunts(self) -> list[tuple[int, int]]:
+        """The ranges that are hunted after the last night, in none of which a commit is named."""
+        line = branch_line("", self.visits, len(self.visits), RATE)
+        found = Branch((), (line,)).drops("qps", LEAST, self.searched)
+        self.searched |= {(0, each.first, each.last) for each in found}
+        return [(each.first, each.last) for each in found]
+
+
+def watched(world: World, chance: random.Random, steps: Steps = ()) -> Nights:
+    """A branch of so many nights."""
+    layouts = [chance.gauss(0, world.layout * (4 if chance.random() < world.odd else 1)) for _ in range(NIGHTS)]
+    return Nights(world, chance, [x + sum(s for first, s in steps if first <= at) for at, x in enumerate(layouts)])
+
+
+def nights(tables: int) -> None:
+    """A branch that is watched: hunts for nothing, and how soon drops are hunted."""
+    print("## Watched branches\n")
+    print(
+        f"Lines of {NIGHTS} nights of 5 rounds, in which nothing changes: hunts that are begun in 1,000 nights for drops of"
+        f" {100 * LEAST:.0f} %. The line is looked at after each night.\n"
+    )
+    print("| world | hunts |")
+    print("|---|--:|")
+    for world in (replace(world, rounds=5) for world in WORLDS if world.rounds == 4 and not world.phase):
+        chance, begun = random.Random(7), 0
+        for _ in range(tables):
+            branch = watched(world, chance)
+            for _ in range(NIGHTS):
+                branch.measure()
+                begun += len(branch.hunts())
+        print(f"| {world.name} | {1000 * begun / tables / NIGHTS:.1f} |", flush=True)
+    print("\nDrops in night 41, with noise of 1 %: of 100, those hunted by then, and some nights later.\n")
+    after = (0, 1, 2, 4, 8)
+    print(f"| layout | size | {' | '.join(f'+{each}' if each else 'at once' for each in after)} |")
+    print("|--:|--:|" + "--:|" * len(after))
+    for layout in (0.005, 0.01):
+        for size in (0.02, 0.03, 0.05, 0.10):
+            chance, soon = random.Random(9), dict.fromkeys(after, 0)
+            for _ in range(tables):
+                branch = watched(World("", 0.01, layout, rounds=5), chance, [(40, math.log(1 - size))])
+                for _ in range(40):
+                    branch.measure()
+                seen = False
+                for later in range(max(after) + 1):
+                    branch.measure()
+                    seen = seen or any(first < 40 <= last for first, last in branch.hunts())
+                    if later in soon:
+                        soon[later] += seen
+            cells = " | ".join(percent(soon[each], tables) for each in after)
+            print(f"| {100 * layout:.1f} % | {100 * size:.0f} % | {cells} |", flush=True)
+    print()
+
+
+PARTS = {"none": none, "orders": orders, "sizes": sizes, "nights": nights}
 
 
 def main() -> None:

@@ -73,7 +73,7 @@ class ListedTrial:
     runs: int
     failure: str = ""  # why it has failed
     origin: str = ""  # whose it is, if it was imported
-    series: str = ""  # the range of releases as written, where it is a comparison of all of them
+    series: str = ""  # where it is a comparison of all releases of a range, that as written; of a night, branch and tip
 
     @property
     def title(self) -> str:
@@ -173,7 +173,8 @@ def listed_trial(
     try:
         asked = json.loads(request)
         works, builds = (tuple(str(each["name"]) for each in asked[part]) for part in ("works", "subjects"))
-        series = str(asked["series"]["text"]) if asked["series"] else ""
+        night = f"{asked['branch']} at {builds[-1]}" if asked.get("branch") else ""
+        series = str(asked["series"]["text"]) if asked["series"] else night
     except (ValueError, TypeError, LookupError):
         works, builds, series = (workload,), (), ""
     known = trial_state(ended, process, failure)
