@@ -55,7 +55,7 @@ def test_hunts_push_by_themselves_and_are_read_there(
     there, here = told("show", "desk3:1", *elsewhere), told("show", "1")
     assert f"{bad[:10]}" in "\n".join(there)
     assert [line for line in there if line not in here] == []
-    assert "Reverting" in exits(0, "show", "desk3:p2", *elsewhere)
+    assert "Reverting" in exits(0, "show", "desk3:p2")  # its id says where it is
     assert json.loads(exits(0, "show", "--json", *elsewhere))["cases"]
     assert "culprit" in exits(0, "show", "desk3:1", "--markdown", *elsewhere)
     exits(0, "report", "desk3:1", "--output", "page.html", *elsewhere)
@@ -66,7 +66,7 @@ def test_hunts_push_by_themselves_and_are_read_there(
 
     missing = run("show", "desk3:7", *elsewhere)
     assert (missing.status, "There is no desk3:7 in the central history" in missing.err) == (USAGE, True)
-    assert run("show", "seven", *elsewhere).status == USAGE
+    assert "Write ORIGIN:NUMBER" in run("show", "7", *elsewhere).err
 
 
 def test_a_server_that_is_gone_keeps_no_hunt_from_its_verdict(
@@ -87,4 +87,5 @@ def test_a_server_that_is_gone_keeps_no_hunt_from_its_verdict(
 def test_without_one(seal: Path) -> None:
     wrong = run("push")
     assert (wrong.status, "names no central history" in wrong.err) == (USAGE, True)
+    assert "names no central history" in run("show", "desk3:7").err
     assert "CREATE TABLE sessions" in exits(0, "push", "--sql")

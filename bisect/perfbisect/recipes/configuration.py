@@ -177,7 +177,7 @@ class CentralHistory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     address: Annotated[
         str,
-        Meta(pattern=r"^(postgres(ql)?://\S+)?\Z", description='an address such as "postgresql://USER@HOST/DATABASE"'),
+        Meta(pattern=r"^(postgres(ql)?://\S+)?\Z", description='an address such as "postgresql://HOST/DATABASE"'),
     ] = ""
     origin: Annotated[
         str, Meta(pattern=r"^[A-Za-z0-9_.@-]{0,64}\Z", description="a name of letters, digits and . _ @ -")

@@ -131,9 +131,7 @@ def connected(address: str) -> "Iterator[Connection]":
     EnvironmentFailure where it cannot be reached.
     """
     if not ADDRESS.match(address):
-        raise UsageError(
-            f"{masked(address)} is no address of a central history.", "Write: postgresql://USER@HOST/DATABASE"
-        )
+        raise UsageError(f"{masked(address)} is no address of a central history.", "Write: postgresql://HOST/DATABASE")
     try:
         import psycopg
         from psycopg.types.string import TextLoader

@@ -16,8 +16,8 @@ from perfbisect.wording.text import printable
 
 EPILOG = """\b
 Examples:
-  bisect push --sql | psql postgresql://ADMIN@HOST/DATABASE    once: tables, views and roles
-  bisect push --to postgresql://USER@HOST/DATABASE --as ORIGIN
+  bisect push --sql | psql postgresql://HOST/DATABASE    once: tables, views and roles
+  bisect push --to postgresql://HOST/DATABASE --as ORIGIN
   bisect push                                  to that of config.toml
   bisect history --from central                what is there
   bisect show ORIGIN:12 --from central
@@ -25,7 +25,7 @@ Examples:
 \b
 With this in config.toml, every session pushes while it runs and when it ends:
   [central]
-  address = "postgresql://USER@HOST/DATABASE"   # the password is in ~/.pgpass
+  address = "postgresql://HOST/DATABASE"   # the password is in ~/.pgpass
   origin = "ORIGIN"                             # default: USER@MACHINE
 
 \b

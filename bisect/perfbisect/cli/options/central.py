@@ -25,14 +25,14 @@ def configured_address() -> str:
     if not (address := load_configuration().central.address):
         raise UsageError(
             f"{config_folder() / CONFIGURATION} names no central history.",
-            'Give its address, or write there: [central] address = "postgresql://USER@HOST/DATABASE"',
+            'Give its address, or write there: [central] address = "postgresql://HOST/DATABASE"',
         )
     return address
 
 
 from_option = click.option(
     "--from", "central", metavar="URL", callback=address_of, is_eager=True,  # before the names of hunts
-    help="Read a central history: postgresql://USER@HOST/DATABASE, or `central` for that of config.toml. A hunt there is ORIGIN:NUMBER.",
+    help="Read a central history: postgresql://HOST/DATABASE, or `central` for that of config.toml. A hunt there is ORIGIN:NUMBER.",
 )  # fmt: skip
 
 
