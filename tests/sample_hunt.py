@@ -8,6 +8,7 @@ import hashlib
 import math
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from perfbisect.core.domain.events import (
     HuntStarted,
     RunFinished,
     RunStarted,
+    TrialEnded,
     TrialStarted,
     Warned,
 )
@@ -129,6 +131,15 @@ def begin_trial(history: History, request: TrialRequest, at: float = 1.0, settin
     """Begin a trial; returns its number."""
     number = history.begin_trial(settings, request, HOST, at)
     history.append(number, TrialStarted(number, request, HOST, resumed=False), at)
+    return number
+
+
+def write_trial(history: History, trial: Trial, at: float = 1.0) -> int:
+    """Write a trial that has ended; returns its number."""
+    number = begin_trial(history, trial.request, at)
+    for one in trial.runs:
+        history.append(number, RunFinished(one.subject, one.facts, workload=one.work, round=one.round), at)
+    history.append(number, TrialEnded(), at)
     return number
 
 
@@ -262,4 +273,17 @@ def series(
                 log += sum(size for place, size in steps.get(name, ()) if place <= release)
                 facts = run(0, 0.0, qps=1e4 * math.exp(log))
                 trial.runs.append(TrialRun(number, work, release, 0.0, 1.0, facts))
+    return trial
+
+
+def night(number: int, *, drop: int = 5, branch: str = "main") -> Trial:
+    """A night of a branch: its tip and the two before it; from tip ``drop`` on they are 20 % slower."""
+    tips = [*range(max(0, number - 2), number + 1)]
+    trial = comparison(0, ["scan"])
+    builds = tuple(TrialBuild(f"tip {tip}", f"{tip:040}") for tip in tips)
+    trial.request = replace(trial.request, branch=branch, subjects=builds)
+    for one in range(3):
+        for place, tip in enumerate(tips):
+            facts = replace(run(0, 0.0, qps=1e4 * (0.8 if tip >= drop else 1.0) + one), commit=f"{tip:040}")
+            trial.runs.append(TrialRun(one, 0, place, 0.0, 1.0, facts))
     return trial

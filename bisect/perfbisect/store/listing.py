@@ -73,12 +73,13 @@ class ListedTrial:
     runs: int
     failure: str = ""  # why it has failed
     origin: str = ""  # whose it is, if it was imported
-    series: str = ""  # where it is a comparison of all releases of a range, that as written; of a night, branch and tip
+    series: str = ""  # the range of releases as written, where it is a comparison of all of them
+    branch: str = ""  # as written, where it is a night of a branch that is watched; its tip is the last build
 
     @property
     def title(self) -> str:
-        """What is measured: the names of the builds, or their range."""
-        return self.series or " ".join(self.builds)
+        """What is measured: the names of the builds, or their range, or branch and tip."""
+        return f"{self.branch} at {self.builds[-1]}" if self.branch else self.series or " ".join(self.builds)
 
 
 HUNTS = """
@@ -173,14 +174,13 @@ def listed_trial(
     try:
         asked = json.loads(request)
         works, builds = (tuple(str(each["name"]) for each in asked[part]) for part in ("works", "subjects"))
-        night = f"{asked['branch']} at {builds[-1]}" if asked.get("branch") else ""
-        series = str(asked["series"]["text"]) if asked["series"] else night
+        series = str(asked["series"]["text"]) if asked["series"] else ""
+        branch = str(asked.get("branch", ""))
     except (ValueError, TypeError, LookupError):
-        works, builds, series = (workload,), (), ""
+        works, builds, series, branch = (workload,), (), "", ""
     known = trial_state(ended, process, failure)
-    return ListedTrial(
-        name, kind, started, builder, variant, works, host, metric, builds, known, runs, failure or "", origin, series
-    )
+    about = failure or "", origin, series, branch
+    return ListedTrial(name, kind, started, builder, variant, works, host, metric, builds, known, runs, *about)
 
 
 def read_drop_hunts(connection: sqlite3.Connection, trial: int) -> "tuple[DropHunt, ...]":

@@ -12,7 +12,7 @@ import pytest
 import sample_hunt as sample
 from chromium import PROGRAM, Browser, axe_core, browser, complaints, violations
 from perfbisect.cli.serving.guard import add_user
-from perfbisect.core.domain.events import Decided, RunFinished, TrialEnded
+from perfbisect.core.domain.events import Decided
 from perfbisect.core.domain.orders import Decision
 from perfbisect.store.history import History
 from program import served
@@ -28,7 +28,7 @@ DAY = 86400.0
 
 @pytest.fixture
 def history(tmp_path: Path) -> Iterator[History]:
-    """Six hunts with a culprit, an old one, two that run, and a series with two steps."""
+    """Six hunts with a culprit, an old one, two that run, a series with two steps, and eight nights of a branch with one."""
     now = time.time()
     with closing(History.open(tmp_path / "history.db")) as opened:
         for age in (60, 20, 16, 12, 8, 4, 1):
@@ -36,10 +36,9 @@ def history(tmp_path: Path) -> Iterator[History]:
             for at, event in sample.events():
                 opened.append(hunt, event, at)
         lines = sample.series({"scan": ((8, -0.1),), "point-query": ((12, 0.06),)}, releases=24)
-        trial = sample.begin_trial(opened, lines.request, now - DAY)
-        for run in lines.runs:
-            opened.append(trial, RunFinished(run.subject, run.facts, workload=run.work, round=run.round), now)
-        opened.append(trial, TrialEnded(), now)
+        sample.write_trial(opened, lines, now - DAY)
+        for number in range(8):
+            sample.write_trial(opened, sample.night(number), now - DAY + number)
         named = replace(sample.SETTINGS, name="<b>slow updates</b>", host="desk-3")
         hunt = sample.begin(opened, named, now - 3600)
         for at, event in [*sample.events()][:20]:
@@ -86,25 +85,29 @@ def test_a_login_leads_to_the_dashboard_and_from_there_to_all_pages(
             "[...document.querySelectorAll('.{} tbody tr')].map(row => [...row.children].map(cell => cell.textContent))"
         )
         begun, leading = chromium.ask(cells.format("running"))
-        assert (begun[0], begun[6:]) == ("10", ["–", "–"])
-        assert leading[:5] == ["9", "<b>slow updates</b>", "1.0..1.1", "update-index", "desk-3"]
+        assert (begun[0], begun[6:]) == ("18", ["–", "–"])
+        assert leading[:5] == ["17", "<b>slow updates</b>", "1.0..1.1", "update-index", "desk-3"]
         assert leading[6:] == [sample.CANDIDATES[7][:10], "82 %"]
         named = chromium.ask(cells.format("culprits"))
         assert [row[-1] for row in named] == ["7", "6", "5", "4", "3", "2"]
         assert named[0][:5] == ["6da84d17ef", sample.SUBJECTS[8], "engine update-index", "qps: a drop of 28 %", "97 %"]
         lines = chromium.ask("[...document.querySelectorAll('.spark')].map(line => line.getAttribute('aria-label'))")
-        assert [line.partition(", 1.0..1.23: ")[0] for line in lines] == ["scan", "update-index", "point-query"]
+        assert [line.partition(": ")[0] for line in lines] == [
+            "scan, main", "scan, 1.0..1.23", "update-index, 1.0..1.23", "point-query, 1.0..1.23",
+        ]  # fmt: skip
         assert [line.partition("first, ")[2] for line in lines] == [
+            "1 step for the worse, 0 for the better",
             "1 step for the worse, 0 for the better",
             "0 steps for the worse, 0 for the better",
             "0 steps for the worse, 1 for the better",
         ]
         scan = "document.querySelector('.spark').getBoundingClientRect()"
         step = "document.querySelector('.spark .step.bad').getBoundingClientRect().left"
-        assert math.isclose(chromium.ask(f"({step} - {scan}.left) / {scan}.width"), 7.5 / 23, abs_tol=0.01)
+        assert math.isclose(chromium.ask(f"({step} - {scan}.left) / {scan}.width"), 4.5 / 7, abs_tol=0.01)
         for page, title in (
             ("hunt-7.html", "6da84d17ef"),
             ("c8.html", ""),
+            ("c16.html", ""),
             ("all", "perfbisect: hunts and comparisons"),
         ):
             chromium.open(here)

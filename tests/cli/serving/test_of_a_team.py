@@ -12,7 +12,6 @@ import sample_hunt as sample
 from central import Server
 from central import served as started
 from installed_servers import POSTGRES
-from perfbisect.core.domain.events import RunFinished, TrialEnded
 from perfbisect.store.history import History
 from program import asked, exits, served
 
@@ -35,11 +34,7 @@ def test_pages_of_two_origins(server: Server, tmp_path: Path) -> None:
         with closing(History.open(tmp_path / origin)) as history:
             sample.write(history)
             if origin == "desk3":
-                lines = sample.series({"scan": ((8, -0.1),)}, rounds=2)
-                trial = sample.begin_trial(history, lines.request)
-                for run in lines.runs:
-                    history.append(trial, RunFinished(run.subject, run.facts, workload=run.work, round=run.round), 1.0)
-                history.append(trial, TrialEnded(), 1.0)
+                sample.write_trial(history, sample.series({"scan": ((8, -0.1),)}, rounds=2))
             else:
                 sample.begin(history)
             assert "event" in exits(0, "push", "--history", str(history.path), "--to", address, "--as", origin)

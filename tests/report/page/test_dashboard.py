@@ -95,7 +95,17 @@ def test_a_line_of_almost_nothing(points: tuple[float | None, ...]) -> None:
     assert "nan" not in line.draw() + shown(lines=(line,) * (LINES + 1))
 
 
+def test_the_line_of_a_branch_is_that_of_its_nights() -> None:
+    nights = [sample.night(number) for number in range(8)]
+    [line] = watched_of(nights, "c8.html")
+    assert (line.title, line.steps, line.latest) == ("scan, main", ((5, True),), "×0.800")
+    assert len(line.points) == 8
+    other = replace(nights[-1].request.works[0], time=99.0)
+    nights[-1].request = replace(nights[-1].request, works=(other,))
+    assert len(watched_of(nights, "c8.html")[0].points) == 1, "tips of another workload are not compared"
+
+
 def test_the_lines_of_a_series() -> None:
-    [scan, update, point] = watched_of(sample.series({"scan": ((8, -0.1),), "point-query": ((12, 0.06),)}), "c1.html")
+    [scan, update, point] = watched_of([sample.series({"scan": ((8, -0.1),), "point-query": ((12, 0.06),)})], "c1.html")
     assert (scan.title, scan.steps, len(scan.points)) == ("scan, 1.0..1.19", ((8, True),), 20)
     assert (update.steps, point.steps) == ((), ((12, False),))

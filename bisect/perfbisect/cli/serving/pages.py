@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 PAGE = re.compile(r"/(?:hunt-((?:[\w.@-]{1,64}:)?\d{1,18})|((?:[\w.@-]{1,64}:)?[cnp]\d{1,18}))\.html", re.ASCII)
 PATIENCE = 60.0  # seconds for a client that sends or takes nothing
-SERIES = 4  # the newest ones, whose lines are drawn
+LINES = 6  # branches and series, whose lines are drawn
+NIGHTS = 100  # of a branch, at most
 
 Session = Listed | ListedTrial
 
@@ -63,7 +64,9 @@ class Pages:
     """The pages of a source."""
 
     source: Source
-    drawn: "dict[tuple[str, int], list[Watched]]" = field(default_factory=dict)  # by the id of a series and its runs
+    drawn: "dict[tuple[str, ...], list[Watched]]" = field(
+        default_factory=dict
+    )  # by the ids of the trials, which have ended
 
     def answer(self, place: str) -> tuple[int, str]:
         """The status and the page at a place; 404 and a sentence where there is none."""
@@ -95,24 +98,28 @@ class Pages:
         return Cell(name, link=quote(page_name(name)))
 
     def lines(self, sessions: Sequence[Session]) -> "list[Watched]":
-        """The lines of the newest series, one for each range and what is measured of it; damaged ones are left out."""
-        series = (one for one in sessions if isinstance(one, ListedTrial) and one.series)
-        newest = {(one.origin, one.builder, one.variant, one.host, one.series, one.workloads): one for one in series}
-        found = []
-        for one in sorted(newest.values(), key=lambda one: one.started, reverse=True)[:SERIES]:
-            key = self.source.name(one), one.runs
-            if key not in self.drawn:
-                self.drawn[key] = self.lines_of(one)
-            found += self.drawn[key]
-        return found
+        """The lines of the branches that are watched, then of the newest series, one for each range and how it is measured."""
+        groups: dict[object, list[ListedTrial]] = {}
+        for one in sessions:
+            if isinstance(one, ListedTrial) and one.state == "done" and (one.branch or one.series):
+                how = one.origin, one.builder, one.variant, one.host, one.metric, one.workloads
+                groups.setdefault((*how, one.branch, one.series), []).append(one)
+        newest = sorted(groups.values(), key=lambda each: (bool(each[-1].branch), each[-1].started), reverse=True)
+        shown = [each[-NIGHTS if each[-1].branch else -1 :] for each in newest[:LINES]]
+        keys = [tuple(map(self.source.name, each)) for each in shown]
+        found = [self.drawn.get(key) or self.lines_of(each) for key, each in zip(keys, shown, strict=True)]
+        self.drawn = dict(zip(keys, found, strict=True))
+        return [line for each in found for line in each]
 
-    def lines_of(self, one: ListedTrial) -> "list[Watched]":
-        """The lines of a series; none of a damaged one."""
+    def lines_of(self, trials: Sequence[ListedTrial]) -> "list[Watched]":
+        """The lines of a series, or of the nights of a branch; what is damaged is left out."""
         from perfbisect.report.page.dashboard import watched_of
 
-        with suppress(PerfBisectError), self.source.session(self.source.name(one)) as (history, name):
-            return watched_of(history.trial(str(name)), self.cell(one).link)
-        return []
+        read = []
+        for one in trials:
+            with suppress(PerfBisectError), self.source.session(self.source.name(one)) as (history, name):
+                read.append(history.trial(str(name)))
+        return watched_of(read, self.cell(trials[-1]).link) if read else []
 
 
 def serve_pages(family: int, port: int, guard: Guard, pages: Pages, *, opens: bool) -> None:

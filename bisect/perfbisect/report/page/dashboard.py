@@ -7,7 +7,8 @@ from itertools import pairwise
 from markupsafe import Markup
 
 from perfbisect.core.domain.trials import Trial
-from perfbisect.core.stats.release_series import is_worse, lines_of
+from perfbisect.core.stats.release_series import Line, is_worse, lines_of
+from perfbisect.core.stats.watched_branch import Branch
 from perfbisect.report.document import Row, Table, row
 from perfbisect.report.page.pages import CellOf, render
 from perfbisect.report.page.svg import Scale, chart, element, percent, upright
@@ -53,9 +54,14 @@ class Watched:
         return chart(HEIGHT, f"{label}, {len(self.steps) - worse} for the better", *parts, class_="series spark")
 
 
-def watched_of(trial: Trial, link: str) -> list[Watched]:
-    """The lines of a series of releases; ``link`` leads to its page."""
-    metric, text = trial.request.metric, series_of(trial).text
+def watched_of(trials: Sequence[Trial], link: str) -> list[Watched]:
+    """The lines of a series of releases, or of the nights of a branch, oldest first; ``link`` leads to the page of the last one."""
+    request = trials[-1].request
+    metric, text = request.metric, request.branch
+    if text:
+        found: Sequence[Line] = Branch.of([each for each in trials if each.request.works == request.works]).lines
+    else:
+        found, text = lines_of(trials[-1]), series_of(trials[-1]).text
     return [
         Watched(
             f"{line.work}, {text}",
@@ -63,7 +69,7 @@ def watched_of(trial: Trial, link: str) -> list[Watched]:
             tuple((step.after, is_worse(step, metric)) for step in line.steps),
             link,
         )
-        for line in lines_of(trial)
+        for line in found
     ]
 
 
