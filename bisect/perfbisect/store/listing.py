@@ -79,7 +79,11 @@ class ListedTrial:
     @property
     def title(self) -> str:
         """What is measured: the names of the builds, or their range, or branch and tip."""
-        return f"{self.branch} at {self.builds[-1]}" if self.branch else self.series or " ".join(self.builds)
+        return (
+            f"{self.branch} at {self.builds[-1]}"
+            if self.branch and self.builds
+            else self.series or " ".join(self.builds)
+        )
 
 
 HUNTS = """
