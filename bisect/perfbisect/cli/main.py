@@ -41,14 +41,14 @@ VERBS: Mapping[str, str] = {
     "init": "Write a builder and a workload for a clone that has no recipe.",
     "builders": "List the builders: how systems are built and run.",
     "workloads": "List the microbenchmarks.",
-    "hosts": "List the hosts of hosts.toml, and what is leased now.",
+    "hosts": "List the hosts: how fit they are, and what is leased now.",
     "doctor": "Check whether a host is fit to measure on, and how to fix it.",
     "noise": "Measure a build against itself: the smallest change that a host can show.",
     "gc": "Remove old builds and datasets from a host.",
     "simulate": "Simulate hunts: what they cost, and how often they are right.",
     "demo": "Find a planted slowdown in a small storage engine.",
 }
-LISTS = ("builders", "workloads", "hosts")  # in one module
+LISTS = ("builders", "workloads")  # in one module
 
 
 HABITS = {  # of git bisect, and what stands for them

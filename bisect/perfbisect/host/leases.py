@@ -241,7 +241,8 @@ def leased(wanted: Wanted, show: Show, say: Say) -> Iterator[Job]:
     finally:
         job.stopped.set()
         for each in job.machines:
-            _held.pop(each.name, None)
+            if _held.get(each.name) is each:  # another may have been leased in its place
+                del _held[each.name]
         if why := "" if job.refused else _released(release):
             note(msgspec.structs.replace(record, process=f"{process.machine()} 0 0"))  # no process has it any more
             say(f"{record} could not be released: {why}. The next session tries again, and so does `bisect gc`.")

@@ -22,7 +22,7 @@ from enum import StrEnum
 from functools import cache
 from pathlib import Path
 
-from perfbisect.errors import ENVIRONMENT, INTERRUPTED, PerfBisectError, in_words
+from perfbisect.errors import ENVIRONMENT, INTERRUPTED, EnvironmentFailure, PerfBisectError, in_words
 from perfbisect.hunt.watching import EVERY, RUNNING, Followed, View
 from perfbisect.recipes.configuration import HOSTS
 from perfbisect.recipes.inventory import load_host
@@ -69,6 +69,7 @@ class Task:
     hosts: Hosts = ()
     status: int | None = None
     failure: str = ""
+    unfit: dict[str, str] = field(default_factory=dict)  # host that it has not chosen → why
     logged: int = 0  # bytes that its log had when it was started: what follows is of this process
     process: "subprocess.Popen[bytes] | None" = field(default=None, repr=False)
 
@@ -126,7 +127,8 @@ def state_of(task: Task, history: History) -> str:
         return str(task.stage)
     if task.stage is not Stage.ENDED:
         begins = task.stage is Stage.RUNNING and task.hunt is None  # not in the history yet
-        return f"{'starting' if begins else str(task.stage)} on {', '.join(task.hosts)}"
+        not_on = f", not on {', '.join(task.unfit)}, which is unfit" if task.unfit else ""
+        return f"{'starting' if begins else str(task.stage)} on {', '.join(task.hosts)}{not_on}"
     if task.status == INTERRUPTED:
         return "interrupted"
     if task.status in VERDICTS and task.hunt is not None:
@@ -169,8 +171,10 @@ def carry_out(
             busy = {host for task in tasks if task.runs for host in needed(task.number, task.hosts)}
             waiting = [task for task in tasks if task.stage is Stage.WAITING]
             for task, hosts in next_ones(waiting, busy, homes, needed):
-                homes.setdefault(task.range, set()).add(needed(task.number, hosts))
                 with failing(task, history):
+                    if leave_out(task, hosts, history):
+                        continue
+                    homes.setdefault(task.range, set()).add(needed(task.number, hosts))
                     start(task, hosts, history, logs)
             for task in tasks:
                 if task.runs:
@@ -241,6 +245,22 @@ def find_elsewhere(task: Task, history: History) -> None:
     """Enter that another process works on a hunt, if one does."""
     if claimed(task, history) or (task.hunt is not None and history.listed(task.hunt).state == RUNNING):
         task.stage, task.hosts = Stage.ELSEWHERE, task.choices[0]
+
+
+def leave_out(task: Task, hosts: Hosts, history: History) -> bool:
+    """Whether one of these hosts is unfit, and the hunt may choose another: then it does, with the next look.
+
+    Raises EnvironmentFailure where none is left.
+    """
+    from perfbisect.hunt.fitness import unfit_ones  # imported when used: `bisect history` must answer at once
+
+    unfit = unfit_ones(history, hosts) if len(task.choices) > 1 or task.unfit else {}
+    if unfit:
+        task.unfit |= unfit
+        task.choices = tuple(each for each in task.choices if each != hosts)
+    if not task.choices:
+        raise EnvironmentFailure("none of its hosts is fit")
+    return bool(unfit)
 
 
 def start(task: Task, hosts: Hosts, history: History, logs: Path) -> None:

@@ -1,14 +1,14 @@
 """The leased hosts of a session: acquired before anything is done there, released at its end."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from perfbisect.core.domain.events import HuntStarted, TrialStarted
 from perfbisect.core.domain.settings import Settings
-from perfbisect.errors import UsageError
+from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host import leases
 from perfbisect.host.leases import Say, Show, Wanted
 from perfbisect.recipes.inventory import at_once, load_host, load_lease, parse_lease_name
@@ -25,6 +25,7 @@ def leased_hosts(
     builders: bool = True,
     purpose: str = "",
     minutes: float = 0,
+    unfit: Callable[[], Mapping[str, str]] = dict,
 ) -> Iterator[None]:
     """Lease what is leased of the hosts of these names, and with ``builders`` of those that build for them.
 
@@ -32,13 +33,34 @@ def leased_hosts(
     session of the same hunt has measured: their levels are known, so they are wanted again. Hosts of the same features
     are leased together where the scheduler can do that, and those of more features first, since fewer machines have
     them; so all sessions lease in the same order. Two may still wait for each other where machines are leased one by
-    one, or have the features of several groups. ``minutes`` is how long a hunt may measure, if that is limited. Within the block ``host.registry.connect`` reaches them.
+    one, or have the features of several groups. ``minutes`` is how long a hunt may measure, if that is limited. ``unfit`` are the addresses of machines that
+    are not taken, each with a sentence that says why; it is called if anything is leased. Within the block
+    ``host.registry.connect`` reaches them.
     """
     leases.free_abandoned(say)
     with ExitStack() as stack:
         for wanted in _wanted(_every(names, hosts_path, builders), hosts_path, nodes or {}, purpose):
-            stack.enter_context(leases.leased(replace(wanted, minutes=minutes), show, say))
+            stack.push(_fit_ones(replace(wanted, minutes=minutes), show, say, unfit()))
         yield
+
+
+def _fit_ones(wanted: Wanted, show: Show, say: Say, unfit: Mapping[str, str]) -> ExitStack:
+    """Lease machines none of which is unfit. Until then all are held, or the scheduler would lend the same ones again.
+
+    Raises EnvironmentFailure where it lends unfit ones only.
+    """
+    wanted = replace(wanted, nodes={name: node for name, node in wanted.nodes.items() if node not in unfit})
+    with ExitStack() as given_back:
+        for _ in range(len(unfit) + 1):
+            with ExitStack() as stack:
+                job = stack.enter_context(leases.leased(wanted, show, say))
+                refused = [unfit[each.address] for each in job.machines if each.address in unfit]
+                if not refused:
+                    return stack.pop_all()
+                given_back.push(stack.pop_all())
+            for why in refused:
+                say(f"{why} It is given back for another one.")
+        raise EnvironmentFailure(f"{wanted.kind} cannot be leased: unfit machines alone are lent", refused[0])
 
 
 def known_nodes(before: Iterable[HuntStarted | TrialStarted]) -> dict[str, str]:

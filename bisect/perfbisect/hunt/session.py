@@ -23,6 +23,7 @@ from perfbisect.host.lock import HostLock, WaitCallback
 from perfbisect.hunt.build_hosts import HostLocks
 from perfbisect.hunt.course import HuntCourse
 from perfbisect.hunt.driver import Member
+from perfbisect.hunt.fitness import warnings_of_unfit
 from perfbisect.hunt.host_locks import lock_hosts, tell_number
 from perfbisect.hunt.labs import workers_of
 from perfbisect.hunt.leased_hosts import known_nodes
@@ -82,7 +83,7 @@ def begin(
     ``in_batch`` is the batch of a file that a single hunt belongs to, and its number there.
     """
     with lock_hosts(setups[0], waiting) as held, closing(History.open(path)) as history:
-        warnings = little_space(history, setups[0])
+        warnings = (*little_space(history, setups[0]), *warnings_of_unfit(history, setups[0]))
         setups = [replace(anew(history, each), warnings=(*each.warnings, *warnings)) for each in setups]
         numbers, batch = enter_all(history, setups, in_batch)
         return follow(history, numbers, batch, dict(enumerate(setups)), open_view, held, begun)

@@ -11,6 +11,8 @@ from perfbisect.process import is_running
 if TYPE_CHECKING:
     from perfbisect.core.domain.trials import DropHunt
 
+FITNESS_CHECK = "fitness check"  # the name of the settings of an A/A that shows how fit its host is
+ACCEPTED_CHECK = "accepted fitness check"  # and of one whose level the user has accepted as usual
 STATES = {
     "Found": "found",
     "Several": "several",
@@ -165,8 +167,10 @@ def listed_hunt(connection: sqlite3.Connection, row: Sequence[Any]) -> Listed:
 
 
 def read_trials(connection: sqlite3.Connection, trial: int | None = None) -> tuple[ListedTrial, ...]:
-    """All trials, or one, oldest first."""
-    where, values = ("", []) if trial is None else (" WHERE trials.id = ?", [trial])
+    """All trials but fitness checks, which are many and alike, or one; oldest first."""
+    named = "coalesce(iif(json_valid(settings), json_extract(settings, '$.name'), ''), '')"
+    others = f" WHERE {named} NOT IN (?, ?)", [FITNESS_CHECK, ACCEPTED_CHECK]
+    where, values = others if trial is None else (" WHERE trials.id = ?", [trial])
     return tuple(listed_trial(*row) for row in connection.execute(f"{TRIALS}{where} ORDER BY trials.id", values))
 
 

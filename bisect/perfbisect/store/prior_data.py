@@ -2,18 +2,21 @@
 
 import math
 from collections import defaultdict
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from perfbisect.core.domain.events import RunFinished
+from perfbisect.core.domain.events import RunFinished, TrialEnded
 from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.metrics import exact, value
 from perfbisect.core.domain.settings import Settings
+from perfbisect.core.stats.fitness import Check
 from perfbisect.core.stats.noise import ENOUGH, Noise, at_least, noise_in
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.store.connection import explained, intact
+from perfbisect.store.listing import ACCEPTED_CHECK, FITNESS_CHECK
 from perfbisect.store.log import compact, decode
 
 if TYPE_CHECKING:
@@ -69,6 +72,16 @@ hunts.id IN (
       AND EXISTS (SELECT 1 FROM runs WHERE session_id = hunts.id AND runs.host = :host)
   ) WHERE so_far - run_count < {MANY * RECENT}
 )"""
+
+CHECKS = """
+SELECT number, machine, host, started, called, CAST(body AS BLOB) FROM (
+  SELECT trials.id AS number, trials.host AS host, trials.started AS started, events.body AS body,
+    iif(json_valid(hosts.settings), coalesce(json_extract(hosts.settings, '$.node'), trials.host), trials.host) AS machine,
+    iif(json_valid(trials.settings), json_extract(trials.settings, '$.name'), '') AS called
+  FROM trials JOIN hosts ON hosts.id = host_id JOIN events ON session_id = trials.id AND events.kind = 'TrialEnded'
+  WHERE trials.kind = 'noise' AND origin IS NULL
+) WHERE called IN (:check, :accepted) AND :machine IN ('', machine) ORDER BY number
+"""
 
 
 def parameters(settings: Settings) -> dict[str, str]:
@@ -199,3 +212,19 @@ def trial_noise(history: "History", settings: Settings) -> Noise | None:
         if not trial.failure and (noise := noise_in([(run.round, run.facts) for run in alike], settings.metric)):
             return noise
     return None
+
+
+def read_checks(history: "History", machine: str = "") -> dict[str, list[Check]]:
+    """The fitness checks of each machine, or of one, oldest first; without damaged ones, and those that have shown nothing.
+
+    A machine is called as its host or, where that was leased, by its address.
+    """
+    names = {"check": FITNESS_CHECK, "accepted": ACCEPTED_CHECK, "machine": machine}
+    found: dict[str, list[Check]] = {}
+    for number, of, host, started, called, body in history.select(CHECKS, names):
+        with suppress(EnvironmentFailure), intact(history.path, f"n{number}, table events,"):
+            event = decode("TrialEnded", body)
+            if isinstance(event, TrialEnded) and event.fitness:
+                check = Check(number, host, started, event.fitness, called == ACCEPTED_CHECK)
+                found.setdefault(of, []).append(check)
+    return found

@@ -158,7 +158,7 @@ def compare(
         if dry_run:
             say("\n".join(outlook(found)))
             return 0
-        with notifying(notify, history, note) as begun, leasing_for(found.settings):
+        with notifying(notify, history, note) as begun, leasing_for(found.settings, history):
             begun(stored)
             return hunt_and_print(stored, history, form, waiting, how)
     if stored and not (options["command"] or (workload and options["builder"])):
@@ -193,7 +193,7 @@ def compare(
         for title, reason in spans.items():
             if isinstance(reason, str):
                 note(f"warning: nothing can be hunted between {title}: {reason}")
-    with notifying(notify, history, note) as begun, leasing_for(settings):
+    with notifying(notify, history, note) as begun, leasing_for(settings, history):
         plan = TrialSetup.make(TrialType.COMPARE, settings, subjects, chosen, visits, runs, waiting, series=series)
         if dry_run:
             sizes = (count(each, "candidate") if isinstance(each, int) else f"none: {each}" for each in spans.values())

@@ -98,7 +98,7 @@ def nightly(
     from perfbisect.report.branch import night, summary
 
     watch = watch_of(branch, workload, options)
-    with one_at_a_time(watch, history, wait=waiting is not None, say=note), leasing_for(watch.settings):
+    with one_at_a_time(watch, history, wait=waiting is not None, say=note), leasing_for(watch.settings, history):
         # Here the host is checked once a day, before anything is measured on it.
         trial, cut = measure(watch, visits, runs, history, waiting)
         say(printable(f"{branch} is at {watch.tip[:10]}: {trial.name}"))

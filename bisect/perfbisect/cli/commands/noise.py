@@ -91,7 +91,7 @@ def noise(
     else:
         settings = resolve_settings(requested, clone_progress=clone_progress)
         subjects = [TrialBuild(str(rev), settings.good_commit)]
-    with notifying(notify, history, note) as begun, leasing_for(settings):
+    with notifying(notify, history, note) as begun, leasing_for(settings, history):
         plan = TrialSetup.make(TrialType.NOISE, settings, subjects, chosen, visits, runs, waiting)
         ended = measured(plan, history, form, begun)
     return conclude(ended, history, form)

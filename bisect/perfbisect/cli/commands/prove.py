@@ -58,7 +58,7 @@ def prove(
     announce_recipes(claim.settings)
     with (
         notifying(notify, history, note) as begun,
-        leasing_for(replace(claim.settings, further_hosts=())),
+        leasing_for(replace(claim.settings, further_hosts=()), history),
         proof_setup(claim, visits, runs, waiting, note) as plan,
     ):
         ended = measured(plan, history, form, begun)

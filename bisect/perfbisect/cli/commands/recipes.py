@@ -1,4 +1,4 @@
-"""`bisect builders`, `bisect workloads` and `bisect hosts`: list recipes, or print one as TOML, fully resolved."""
+"""`bisect builders` and `bisect workloads`: list recipes, or print one as TOML, fully resolved."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from perfbisect.cli.options.common import say
-from perfbisect.cli.options.completion import builder_name, builder_option, host_name, workload_name
-from perfbisect.cli.options.measurement import builders_option, inventory_option, workloads_option
+from perfbisect.cli.options.completion import builder_name, builder_option, workload_name
+from perfbisect.cli.options.measurement import builders_option, workloads_option
 from perfbisect.ui.stream import note
 from perfbisect.wording.text import printable
 
@@ -86,28 +86,3 @@ def chosen(name: str, known: "Iterable[Workload]") -> "list[Workload]":
         names = {workload.name for workload in known}
         raise RecipeError(f"There is no workload '{name}'.{hint(name, names)}", workloads_listed("", names))
     return found
-
-
-@click.command(epilog="\b\nExamples:\n  bisect hosts\n  bisect hosts --show local")
-@click.option(
-    "--show", metavar="NAME", shell_complete=host_name, help="Print one host, or one lease, complete, as TOML."
-)
-@inventory_option
-def hosts(show: str | None, hosts: Path | None) -> None:
-    """List the hosts of hosts.toml, and what is leased now."""
-    from perfbisect.host.leases import all_records
-    from perfbisect.recipes.inventory import Inventory, LeaseEntry, load_host, load_hosts, load_leases
-    from perfbisect.recipes.toml import to_toml
-
-    leases = {each.name: each for each in load_leases(hosts or "")}
-    if show:
-        entry = leases.get(show) or load_host(show, hosts or "")
-        one = Inventory(leases={show: entry}) if isinstance(entry, LeaseEntry) else Inventory(hosts={show: entry})
-        say(f"# {entry.file}\n{to_toml(one)}")
-        return
-    rows = [
-        (each.name, each.through[0] if each.through else each.address, each.summary) for each in load_hosts(hosts or "")
-    ]
-    table([*rows, *((f"{each.name}:FEATURE", "leased", each.summary) for each in leases.values())])
-    for record, runs in all_records():
-        say(f"Leased: {printable(str(record))}{'' if runs else ', which has ended. Give it back with: bisect gc'}")

@@ -73,7 +73,7 @@ def resume(
         return settings
 
     def leased(settings: Settings, nodes: Mapping[str, str]) -> AbstractContextManager[None]:
-        return leasing_for(settings, nodes, 0 if batch else settings.policy.max_minutes)
+        return leasing_for(settings, history, nodes, 0 if batch else settings.policy.max_minutes)
 
     hunt = latest_unfinished(history) if hunt is None else hunt
     if isinstance(hunt, str) and not hunt.startswith("b"):

@@ -142,7 +142,7 @@ def run(
     options["good"], options["bad"] = ends_of(options["good"], options["bad"])
     every = resolved(requested_settings(**options), Direction(direction) if direction else None)
     alone = len(every) == 1
-    lease = leasing_for(every[0], minutes=every[0].policy.max_minutes if alone else 0)
+    lease = leasing_for(every[0], history, minutes=every[0].policy.max_minutes if alone else 0)
     if dry_run:
         from perfbisect.hunt.dry_run import forecast_of, lines
 

@@ -71,6 +71,7 @@ def why(
     if first_step(verdict) is None:
         raise UsageError(f"The verdict of hunt {number} names no commit, so nothing has a reason.", advice)
     outcomes = session.resume(
-        number, None, history, open_view(history, view), waiting, asked, None, leasing_for, 60 * max_time
-    )
+        number, None, history, open_view(history, view), waiting, asked, None,
+        lambda settings, nodes: leasing_for(settings, history, nodes), 60 * max_time,
+    )  # fmt: skip
     return say_failures(outcomes, history)

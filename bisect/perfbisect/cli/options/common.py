@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -253,6 +254,7 @@ def leasing(
     builders: bool = True,
     purpose: str = "",
     minutes: float = 0,
+    unfit: "Callable[[], Mapping[str, str]]" = dict,
 ) -> Iterator[None]:
     """Hold the leases of these hosts for a block, with what their scheduler says; see ``hunt.leased_hosts``."""
     from perfbisect.hunt.leased_hosts import leased_hosts
@@ -267,23 +269,25 @@ def leasing(
 
     with ExitStack() as stack:
         try:
-            stack.enter_context(
-                leased_hosts(
-                    names, hosts_path, show, line.say, nodes=nodes, builders=builders, purpose=purpose, minutes=minutes
-                )
-            )
+            lease = leased_hosts(
+                names, hosts_path, show, line.say, nodes=nodes, builders=builders, purpose=purpose, minutes=minutes,
+                unfit=unfit,
+            )  # fmt: skip
+            stack.enter_context(lease)
         finally:  # an error would stand behind it
             line.clear()
         yield
 
 
 def leasing_for(
-    settings: "Settings", nodes: Mapping[str, str] | None = None, minutes: float = 0
+    settings: "Settings", history: Path | None, nodes: Mapping[str, str] | None = None, minutes: float = 0
 ) -> AbstractContextManager[None]:
-    """Hold the leases of a session's hosts for a block."""
+    """Hold the leases of a session's hosts for a block; of machines that are fit, as far as the history knows."""
+    from perfbisect.hunt.fitness import unfit_at
     from perfbisect.hunt.leased_hosts import purpose_of
 
-    return leasing(settings.hosts, settings.hosts_path, nodes, purpose=purpose_of(settings), minutes=minutes)
+    purpose, unfit = purpose_of(settings), partial(unfit_at, history)
+    return leasing(settings.hosts, settings.hosts_path, nodes, purpose=purpose, minutes=minutes, unfit=unfit)
 
 
 def say_failures(outcomes: "Sequence[Outcome]", history: Path | None) -> int:

@@ -16,7 +16,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from perfbisect.core.domain.events import CandidateSkipped, Decided, Event, HuntEnded, RunFinished, TrialStarted
+from perfbisect.core.domain.events import (
+    CandidateSkipped,
+    Decided,
+    Event,
+    HuntEnded,
+    RunFinished,
+    TrialEnded,
+    TrialStarted,
+)
 from perfbisect.core.domain.orders import Belief, BuildOrder, Decision, Fleet, Measure, Order, Step
 
 EVENTS: Mapping[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}
@@ -26,7 +34,7 @@ BEGUN: Mapping[str, Any] = {  # what a decision has besides its order and its be
 }  # fmt: skip
 TAGGED = ("Decided", "HuntEnded")  # events that have values of several types, named by `kind`
 LARGEST = sys.float_info.max  # in place of infinity
-OF_TRIALS = ("workload", "round", "further", "build_hosts")  # left out where they are 0 or empty
+OF_TRIALS = ("workload", "round", "further", "build_hosts", "fitness")  # left out where they are 0 or empty
 
 
 def encode(event: Event) -> dict[str, Any]:
@@ -38,7 +46,9 @@ def encode(event: Event) -> dict[str, Any]:
         case HuntEnded(verdict, follows):
             return {"verdict": tagged(verdict), **({"reason_follows": True} if follows else {})}
         case _:
-            left_out = OF_TRIALS if isinstance(event, RunFinished | CandidateSkipped | TrialStarted) else ()
+            left_out = (
+                OF_TRIALS if isinstance(event, RunFinished | CandidateSkipped | TrialStarted | TrialEnded) else ()
+            )
             return {key: value for key, value in builtins(event).items() if value or key not in left_out}
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from perfbisect.core.domain.facts import (
     BuildFacts,
     ChangeFacts,
+    FitnessFacts,
     HostFacts,
     PlanFacts,
     ProfileFacts,
@@ -297,6 +298,8 @@ class HuntEnded:
 @dataclass(frozen=True, slots=True)
 class TrialEnded:
     """All rounds of a trial were made."""
+
+    fitness: FitnessFacts | None = None  # of an A/A
 
 
 PASSING = (BuildProgress, RunStarted, RunProgress, ExecutionStarted)

@@ -223,6 +223,16 @@ class HostFacts:
     settings: Mapping[str, str] = field(default_factory=dict)  # governor, turbo, SMT, ASLR …
 
 
+@dataclass(frozen=True, slots=True)
+class FitnessFacts:
+    """What an A/A has shown of its host."""
+
+    level: float  # natural logarithm of the metric, higher is better
+    noise: float | None  # s.d. of a pair of runs at the same time, or of a run; None where too few show it
+    in_pairs: bool  # which of the two: they are not compared with each other
+    identity: tuple[str, ...]  # of what was measured: build, workload, metric
+
+
 LONGEST = 60  # characters of a value in a sentence
 
 

@@ -24,6 +24,7 @@ from perfbisect.core.domain.settings import Pairing, TrialType
 from perfbisect.core.domain.trials import TrialSkip, order
 from perfbisect.core.inference.observations import observations
 from perfbisect.core.search.pairing import ways_of
+from perfbisect.core.stats.fitness import fitness_facts
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.lock import HostLock
 from perfbisect.hunt.build_hosts import HostLocks
@@ -84,7 +85,7 @@ class TrialCourse:
 
     def closing(self, _verdict: Verdict | None = None) -> Generator[TimedEvent]:
         """The end of a trial."""
-        yield self.log.append(TrialEnded())
+        yield self.log.append(TrialEnded(fitness_facts(self.log.trial)))
 
     def orders(self) -> Iterator[Measure | PairingChosen]:
         """The builds that are missing, then the visits of the rounds that are still to be made.

@@ -12,6 +12,7 @@ from perfbisect.core.domain.trials import Trial
 from perfbisect.errors import CannotGoOn, UsageError
 from perfbisect.host.lock import HostLock, WaitCallback
 from perfbisect.hunt.driver import Member
+from perfbisect.hunt.fitness import warnings_of_unfit
 from perfbisect.hunt.host_locks import lock_hosts, tell_number
 from perfbisect.hunt.leased_hosts import known_nodes
 from perfbisect.hunt.loop import Listed
@@ -32,7 +33,8 @@ Say = Callable[[str], None]  # is given remarks
 def begin(plan: TrialSetup, path: Path | None, open_view: OpenView, say: Say, begun: Begun | None = None) -> Trial:
     """Begin a trial in the history at ``path`` and follow it to its end. ``begun`` gets its name."""
     with lock_hosts(plan.setup, plan.waiting, plan.purpose) as held, closing(History.open(path)) as history:
-        plan = plan.with_prebuilt(say)
+        warnings = (*plan.setup.warnings, *warnings_of_unfit(history, plan.setup))
+        plan = replace(plan, setup=replace(plan.setup, warnings=warnings)).with_prebuilt(say)
         number = history.begin_trial(plan.setup.settings, plan.request, plan.setup.facts, CLOCK.now())
         return follow(history, number, plan, open_view, held, begun, resumed=False)
 

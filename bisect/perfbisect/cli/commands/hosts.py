@@ -1,0 +1,153 @@
+"""`bisect hosts`: list the hosts and how fit they are, check that, take one back."""
+
+import math
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+import click
+
+from perfbisect.cli.options.common import history_option, leasing, lines_wanted, output_width, say, view_of
+from perfbisect.cli.options.completion import host_name
+from perfbisect.cli.options.measurement import continued, inventory_option
+from perfbisect.cli.options.param_types import Id
+from perfbisect.ui.stream import note
+from perfbisect.wording.text import printable
+
+if TYPE_CHECKING:
+    from perfbisect.core.domain.settings import Settings
+    from perfbisect.core.stats.fitness import Fitness
+    from perfbisect.hunt.fitness import Courses
+
+EPILOG = """\b
+Examples:
+  bisect hosts
+  bisect hosts --show local
+  bisect hosts --check c8-1 c8-2 --like n4  measure there what the A/A n4 has measured
+  bisect hosts --check                      each day: the hosts that were checked before
+  bisect hosts --accept c8-1                take an unfit host back
+
+\b
+A host whose level fell by 5 %, or whose noise doubled, in two successive checks is unfit: no
+batch chooses it for any-host, and it is not leased. Exit status of --check: 4 if one is unfit.
+"""
+
+HEAD = ("host", "address", "summary", "checked", "level", "noise", "history", "")
+SHOWN = 20  # checks in the small line
+LOW, HIGH = 0.9, 1.1  # levels at its bottom and top
+
+
+@click.command(epilog=EPILOG)
+@click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=host_name)
+@click.option(
+    "--show", metavar="NAME", shell_complete=host_name, help="Print one host, or one lease, complete, as TOML."
+)
+@click.option("--check", is_flag=True, help="Measure how fit they are: one build and workload, together with itself.")
+@click.option(
+    "--like", metavar="ID", type=Id("n"),
+    help="Check by the build and workload of this A/A or hunt (its good end), from now on. Default: as before.",
+)  # fmt: skip
+@click.option("--accept", is_flag=True, help="Take unfit hosts back as they are now.")
+@inventory_option
+@history_option
+def hosts(
+    names: tuple[str, ...],
+    show: str | None,
+    check: bool,
+    like: int | str | None,
+    accept: bool,
+    hosts: Path | None,
+    history: Path | None,
+) -> int:
+    """List the hosts of hosts.toml, how fit those are that were checked, and what is leased now."""
+    from perfbisect.errors import ENVIRONMENT
+    from perfbisect.host.leases import all_records
+    from perfbisect.hunt.fitness import accept as accept_host
+    from perfbisect.hunt.fitness import courses
+    from perfbisect.recipes.inventory import Inventory, LeaseEntry, expanded_names, load_host, load_hosts, load_leases
+    from perfbisect.recipes.toml import to_toml
+    from perfbisect.store.history import History
+    from perfbisect.wording.fitness import unfit_host
+    from perfbisect.wording.table import columns, table
+
+    if bool(show) + check + accept > 1 or (like and not check) or bool(names) > check + accept or accept > bool(names):
+        raise click.UsageError("Give one of --show NAME, --check [NAME] and --accept NAME; --like goes with --check.")
+    leases = {each.name: each for each in load_leases(hosts or "")}
+    if show:
+        entry = leases.get(show) or load_host(show, hosts or "")
+        one = Inventory(leases={show: entry}) if isinstance(entry, LeaseEntry) else Inventory(hosts={show: entry})
+        say(f"# {entry.file}\n{to_toml(one)}")
+        return 0
+    if accept:
+        with closing(History.open(history)) as opened:
+            for name in names:
+                accept_host(opened, name)
+    known = courses(history)
+    if check:
+        before = dict.fromkeys(each[-1].check.host for each in known.values())
+        known = checked(expanded_names(names) or [*before], hosts, history, like)
+    entries = load_hosts(hosts or "")
+    rows = [(each.name, each.through[0] if each.through else each.address, each.summary) for each in entries]
+    rows += [(name, "leased", each[-1].check.host) for name, each in known.items() if ":" in each[-1].check.host]
+    rows += [(f"{each.name}:FEATURE", "leased", each.summary) for each in leases.values()]
+    if known:
+        cells = [[*map(printable, (*row, *fitness_cells(known.get(row[0], []))))] for row in rows]
+        lines = table(HEAD, cells, right=("level", "noise"), width=output_width(), drop=("summary", "address"))
+    else:
+        lines = columns([[*map(printable, row)] for row in rows])
+    say("\n".join(lines))
+    for record, runs in all_records():
+        say(f"Leased: {printable(str(record))}{'' if runs else ', which has ended. Give it back with: bisect gc'}")
+    unfit = [unfit_host(name, each[-1].unfit) for name, each in known.items() if each[-1].unfit]
+    for each in unfit:
+        note(printable(each))
+    return ENVIRONMENT if check and unfit else 0
+
+
+def fitness_cells(course: "Sequence[Fitness]") -> tuple[str, ...]:
+    """What checks have shown of a host: the columns behind its summary."""
+    from perfbisect.wording.fitness import why_unfit
+    from perfbisect.wording.glyphs import glyphs_for, sparkline
+    from perfbisect.wording.quantities import MISSING, moment
+
+    if not course:
+        return ("",) * (len(HEAD) - 3)
+    now, shown = course[-1], course[-1].check.shown
+    alike = [each.check.shown.level for each in course if each.check.shown.identity == shown.identity]
+    usual = shown.level - math.log(now.level) if now.level else median(alike)
+    new = "new baseline" + ": another build" * (len(alike) < len(course))
+    heights = [math.exp(each - usual) - LOW for each in alike]
+    return (
+        moment(now.check.at)[:10],
+        f"{100 * now.level:.1f} %" if now.level else MISSING,
+        MISSING if shown.noise is None else f"{100 * shown.noise:.2f} %",
+        sparkline(heights, HIGH - LOW, SHOWN, glyphs_for(sys.stdout.encoding)),
+        f"unfit: {why_unfit(now.unfit)}" if now.unfit else "" if now.level else new,
+    )
+
+
+def checked(names: Sequence[str], hosts: Path | None, history: Path | None, like: int | str | None) -> "Courses":
+    """Make the checks of these hosts that are due."""
+    from perfbisect.hunt.sitting import refuse_imported
+    from perfbisect.hunt.trials.checks import check_hosts
+    from perfbisect.recipes.inventory import load_host
+    from perfbisect.store.history import History
+
+    if not names:
+        raise click.UsageError("No host was checked before: name those to check, and what to check them --like.")
+    for name in names:
+        load_host(name, hosts or "")
+    settings: Settings | None = None
+    if like:
+        with closing(History.open(history, read_only=True)) as opened:
+            number = opened.trial(like).id if isinstance(like, str) else like
+            refuse_imported(opened, number, "no host is checked like it", str(like))
+            settings = continued(opened.settings(number))
+    quiet = lines_wanted(sys.stderr)
+    return check_hosts(
+        names, hosts or "", history, lambda titles: view_of(titles, history, None, stream=sys.stderr, quiet=quiet),
+        lambda name: leasing([name], hosts or "", purpose="bisect hosts --check"), note, settings,
+    )  # fmt: skip

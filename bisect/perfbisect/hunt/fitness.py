@@ -1,0 +1,60 @@
+"""Which hosts are unfit, by their fitness checks (``hunt/trials/checks.py``).
+
+A check is an A/A like any other, whose settings have the name FITNESS_CHECK. What is known of a host is read from these
+trials, and nothing else is stored. To accept the present level of a host is to call its latest check ACCEPTED_CHECK: so
+what is accepted is said where it was measured, and is exported and removed with it.
+"""
+
+from collections.abc import Iterable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from perfbisect.core.domain.events import Warned
+from perfbisect.core.stats.fitness import Fitness, course
+from perfbisect.errors import UsageError
+from perfbisect.store.connection import default_place
+from perfbisect.store.history import History
+from perfbisect.store.listing import ACCEPTED_CHECK
+from perfbisect.store.prior_data import read_checks
+from perfbisect.wording.fitness import unfit_host
+
+if TYPE_CHECKING:
+    from perfbisect.hunt.setup import HuntSetup
+
+Courses = dict[str, list[Fitness]]  # of each machine that was checked: after each of its checks, oldest first
+
+
+def courses(path: Path | None) -> Courses:
+    """What checks have shown, by the history at ``path``, which need not exist."""
+    if not (path or default_place()).exists():
+        return {}
+    with closing(History.open(path, read_only=True)) as history:
+        return {machine: [*course(checks)] for machine, checks in read_checks(history).items()}
+
+
+def unfit_at(path: Path | None) -> dict[str, str]:
+    """All unfit machines by the history at ``path``, each with a sentence: why, and how it is taken back."""
+    return {name: unfit_host(name, known[-1].unfit) for name, known in courses(path).items() if known[-1].unfit}
+
+
+def unfit_ones(history: History, machines: Iterable[str]) -> dict[str, str]:
+    """The same of these machines."""
+    known = {name: [*course(checks)] for each in machines for name, checks in read_checks(history, each).items()}
+    return {name: unfit_host(name, each[-1].unfit) for name, each in known.items() if each[-1].unfit}
+
+
+def warnings_of_unfit(history: History, setup: "HuntSetup") -> tuple[Warned, ...]:
+    """A warning about each host of a session that is unfit."""
+    machines = (site.facts.settings.get("node", site.facts.name) for site in setup.hosts)
+    return tuple(Warned(f"Host {why}") for why in unfit_ones(history, machines).values())
+
+
+def accept(history: History, machine: str) -> None:
+    """Take what the latest check of a machine has shown for usual from now on. Raises UsageError for one without checks."""
+    checks = read_checks(history, machine)
+    if not checks:
+        raise UsageError(f"Host {machine} was never checked.", "`bisect hosts` lists what was.")
+    number = checks[machine][-1].number
+    history.update_settings(number, replace(history.settings(number), name=ACCEPTED_CHECK))

@@ -1,0 +1,87 @@
+"""Make fitness checks: once a day the same build and workload on a host, together with itself."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, closing
+from dataclasses import replace
+from pathlib import Path
+
+from perfbisect.clock import CLOCK
+from perfbisect.core.domain.metrics import is_speed
+from perfbisect.core.domain.settings import NOTHING_KNOWN, Pairing, Policy, Settings, TrialBuild, TrialType
+from perfbisect.errors import Interrupted, PerfBisectError, UsageError, in_words
+from perfbisect.host import leases
+from perfbisect.hunt.fitness import Courses, courses
+from perfbisect.hunt.sitting import OpenView
+from perfbisect.hunt.trials.builds import hosts_as_builds
+from perfbisect.hunt.trials.session import begin
+from perfbisect.hunt.trials.setup import TrialSetup
+from perfbisect.recipes.requested import overridden, requested_builder, requested_workloads
+from perfbisect.store.history import History
+from perfbisect.store.listing import FITNESS_CHECK
+from perfbisect.store.prior_data import read_checks
+
+DUE = 20 * 3600.0  # seconds after a check until the next one: a job that runs daily is not on time to the minute
+ROUNDS = 6  # of one run each; eight pairs at the same time follow
+LONGEST = {"time": 5.0, "warmup": 2.0}  # seconds, where the workload has more
+
+
+def check_hosts(
+    names: Sequence[str],
+    hosts_path: str | Path,
+    path: Path | None,
+    open_view: OpenView,
+    lease: Callable[[str], AbstractContextManager[None]],
+    say: Callable[[str], None],
+    like: Settings | None = None,
+) -> Courses:
+    """Make the checks of these hosts that are due, one after the other; returns what is known of all that were ever checked.
+
+    A host is measured ``like`` a session of these settings, by default as at its latest check, without one as any host
+    was last. ``lease`` holds the lease of a host for a block. What kept a host from being checked (another session measures
+    there, it cannot be reached) is told to ``say``. Raises Interrupted.
+    """
+    for name in names:
+        try:
+            with lease(name):
+                if wanted := due(name, path, like):
+                    begin(plan_of(wanted, name, hosts_path), path, open_view, say)
+        except Interrupted:
+            raise
+        except (PerfBisectError, OSError) as trouble:
+            failure = in_words(trouble)
+            say(f"Host {name} is not checked: {failure} {failure.advice}".rstrip())
+    return courses(path)
+
+
+def due(name: str, path: Path | None, like: Settings | None) -> Settings | None:
+    """What a host is measured like; None where that is not due. Raises UsageError where it is not known."""
+    machine = leases.machine(name).address if leases.is_held(name) else name
+    with closing(History.open(path)) as history:
+        known = read_checks(history)
+        if machine in known and CLOCK.now() - known[machine][-1].at < DUE:
+            return None
+        earlier = known.get(machine) or [each for checks in known.values() for each in checks]
+        if not (like or earlier):
+            raise UsageError("It is not known what to measure.", "Give --like n4 for what the A/A n4 has measured.")
+        return like or history.settings(max(each.number for each in earlier))
+
+
+def plan_of(like: Settings, name: str, hosts_path: str | Path) -> TrialSetup:
+    """The A/A of a host, of the good end of ``like``. Raises UsageError for a metric that says nothing of a host's speed."""
+    if not is_speed(like.metric):
+        raise UsageError(f"{like.metric} does not show how fast a host is.", "Check it like an A/A in another metric.")
+    settings = replace(
+        like, bad=like.good, bad_commit=like.good_commit, host=name, further_hosts=(), name=FITNESS_CHECK,
+        hosts_path=str(hosts_path) or like.hosts_path, policy=Policy(pairing=Pairing.AUTO), prior=NOTHING_KNOWN,
+        choose_metric=False,
+    )  # fmt: skip
+    builder = requested_builder(settings)
+    workloads = requested_workloads(settings, builder, settings.workload)
+    [own] = [overridden(each, settings.overrides) for each in workloads.values()]
+    used = [key for key in LONGEST if not own.command or f"{{{key}}}" in str(own.command)]
+    shorter = {key: min(LONGEST[key], getattr(own, key)) for key in used}
+    settings = replace(settings, overrides={**settings.overrides, **shorter})
+    subjects = [TrialBuild(settings.good, settings.good_commit)]
+    if builder.installed:
+        settings, subjects = hosts_as_builds(settings, builder, least=1)
+    return TrialSetup.make(TrialType.NOISE, settings, subjects, workloads, ROUNDS, 1, None)

@@ -1,0 +1,211 @@
+"""When a host is unfit: by hand, by properties, and how often chance alone makes one so."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import sample_hunt as sample
+from perfbisect.core.domain.facts import FitnessFacts
+from perfbisect.core.domain.settings import TrialBuild, TrialRequest, TrialType, TrialWorkload
+from perfbisect.core.domain.trials import Trial, TrialRun
+from perfbisect.core.stats.fitness import EARLIER, LEAST, Check, Fault, Fitness, course, fitness_facts
+from perfbisect.wording.fitness import why_unfit
+
+LEVEL, NOISE = (Fault.LEVEL,), (Fault.NOISE,)
+DAY = 86400.0
+
+
+def days(levels: Sequence[float], noises: Sequence[float | None] | float = 0.01, build: str = "a") -> list[Check]:
+    """A check a day; levels are relative to a usual one."""
+    each = [noises] * len(levels) if isinstance(noises, float) else noises
+    return [
+        Check(day, "a", DAY * day, FitnessFacts(math.log(1000 * level), noise, True, (build,)))
+        for day, (level, noise) in enumerate(zip(levels, each, strict=True))
+    ]
+
+
+def shown(check: Check, **changes: Any) -> Check:
+    """A check that has shown something else."""
+    return replace(check, shown=replace(check.shown, **changes))
+
+
+def after(checks: Sequence[Check]) -> list[tuple[Fault, ...]]:
+    """Why the host is unfit after each check."""
+    return [each.unfit.faults if each.unfit else () for each in course(checks)]
+
+
+def last(checks: Sequence[Check]) -> Fitness:
+    return [*course(checks)][-1]
+
+
+def test_two_lower_levels_in_succession_make_it_unfit() -> None:
+    checks = days([1, 1, 1, 0.94, 0.94, 0.94])
+    assert after(checks) == [(), (), (), (), LEVEL, LEVEL]
+    unfit = last(checks).unfit
+    assert unfit and (unfit.since, unfit.level) == (3 * DAY, pytest.approx(0.94))
+    assert last(checks).level == pytest.approx(0.94), "the baseline stays that of the fit host"
+    assert why_unfit(unfit) == "its level fell by 6.0 %, since 1970-01-04"
+
+
+@pytest.mark.parametrize(("level", "falls"), [(0.951, False), (0.95, True)])
+def test_five_percent(level: float, falls: bool) -> None:
+    assert bool(last(days([1, 1, 1, level, level])).unfit) is falls
+
+
+def test_a_bad_day_alone_does_not_nor_do_two_that_are_bad_in_different_ways() -> None:
+    assert after(days([1, 1, 1, 0.8, 1, 0.8, 1, 0.8, 1])) == [()] * 9
+    assert after(days([1, 1, 1, 0.8, 1, 1], [0.01, 0.01, 0.01, 0.01, 0.05, 0.01])) == [()] * 6
+
+
+def test_too_few_earlier_checks_are_no_baseline() -> None:
+    checks = days([1, 1, 0.8, 0.8])
+    assert after(checks) == [()] * 4
+    assert [each.level is None for each in course(checks)] == [True] * EARLIER + [False]
+
+
+def test_doubled_noise() -> None:
+    noises = [0.01, 0.012, 0.01, 0.02, 0.021, 0.01]
+    checks = days([1] * 6, noises)
+    assert after(checks) == [(), (), (), (), NOISE, NOISE]
+    unfit = last(checks).unfit
+    assert unfit and why_unfit(unfit) == "its noise rose to 2.1 %, since 1970-01-04"
+
+
+def test_noise_that_is_too_small_to_matter_or_unknown_or_of_another_kind() -> None:
+    assert after(days([1] * 6, [1e-4, 1e-4, 1e-4, 2 * LEAST - 1e-6, 2 * LEAST - 1e-6, 0.0])) == [()] * 6
+    assert after(days([1] * 6, [0.01, 0.01, 0.01, None, None, None])) == [()] * 6
+    checks = days([1] * 6, [0.01, 0.01, 0.01, 0.05, 0.05, 0.05])
+    assert after([*checks[:3], *(shown(each, in_pairs=False) for each in checks[3:])]) == [()] * 6
+    assert after(days([1] * 6, [0.0, 0.0, 0.0, 0.02, 0.02, 0.02]))[-1] == NOISE
+
+
+def test_both_at_once() -> None:
+    unfit = last(days([1, 1, 1, 0.9, 0.9], [0.01, 0.01, 0.01, 0.04, 0.05])).unfit
+    assert unfit and unfit.faults == (Fault.LEVEL, Fault.NOISE)
+    assert why_unfit(unfit) == "its level fell by 10 % and its noise rose to 5.0 %, since 1970-01-04"
+
+
+def test_a_host_whose_days_differ_much_has_to_fall_further() -> None:
+    usual = [1.0, 1.06, 0.94, 1.05, 0.95, 1.0]
+    assert not last(days([*usual, 0.93, 0.93])).unfit
+    assert last(days([*usual, 0.8, 0.8])).unfit
+
+
+def test_two_checks_without_a_fault_end_it_and_bad_ones_never_become_usual() -> None:
+    bad = [1, 1, 1, *[0.9] * 50]
+    assert after(days([*bad, 1]))[4:] == [LEVEL] * 50
+    assert after(days([*bad, 1, 0.9, 1]))[-1] == LEVEL
+    assert after(days([*bad, 1, 1, 0.9]))[-2:] == [(), ()]
+
+
+def test_what_is_accepted_is_usual_from_then_on() -> None:
+    checks = days([1, 1, 1, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9])
+    checks[4] = replace(checks[4], accepted=True)
+    assert after(checks) == [()] * 9
+    assert last(checks).level == pytest.approx(1.0)
+    fallen = days([1, 1, 1, 0.9, 0.9, 0.9, 0.9, 0.8, 0.8])
+    fallen[4] = checks[4]
+    assert after(fallen)[-1] == LEVEL, "and it may be unfit again"
+
+
+def test_another_build_begins_a_baseline_and_the_old_one_is_kept() -> None:
+    one, other = days([1, 1, 1, 1, 1, 1, 0.9, 0.9]), days([2, 2, 2, 2, 2, 2, 2, 2], build="b")
+    assert [each.level for each in course([*one[:3], *other[:3]])][-1] is None
+    assert after([*one[:3], *other[:3], *one[6:]])[-1] == LEVEL
+    assert after([*one[:4], one[6], other[0], one[7]])[-1] == LEVEL, "what is between them does not count"
+
+
+def test_another_build_makes_no_unfit_host_fit() -> None:
+    one, other = days([1, 1, 1, 0.9, 0.9]), days([1] * 6, build="b")
+    assert set(after([*one, *other])[4:]) == {LEVEL}
+    assert after([*one, *other[:5], replace(other[5], accepted=True)])[-1] == ()
+
+
+LEVELS = st.lists(st.floats(0.5, 2.0), min_size=1, max_size=30)
+
+
+@given(LEVELS, st.floats(0.01, 1e6))
+def test_the_unit_of_the_metric_does_not_matter(levels: list[float], unit: float) -> None:
+    scaled = [shown(each, level=each.shown.level + math.log(unit)) for each in days(levels)]
+    relative = [each.level for each in course(days(levels))]
+    assert [each.level for each in course(scaled)] == pytest.approx(relative, nan_ok=True) or None in relative
+    rounded = [round(level, 2) for level in levels]  # none is near a limit
+    scaled = [shown(each, level=each.shown.level + math.log(unit)) for each in days(rounded)]
+    assert after(scaled) == after(days(rounded))
+
+
+@given(LEVELS)
+def test_it_is_unfit_only_after_two_faults(levels: list[float]) -> None:
+    """And a host that is never below the median by 5 % is fit."""
+    found = [*course(days(levels))]
+    for before, now in pairwise(found):
+        if now.unfit and not before.unfit:
+            assert before.level is not None and now.level is not None
+            assert max(before.level, now.level) <= 0.95 + 1e-6
+            assert now.unfit.since == before.check.at
+    assert not any(each.unfit for each in course(days(sorted(levels))))
+
+
+@given(LEVELS, st.data())
+def test_what_follows_changes_nothing_before(levels: list[float], data: st.DataObject) -> None:
+    cut = data.draw(st.integers(1, len(levels)))
+    assert after(days(levels))[:cut] == after(days(levels[:cut]))
+
+
+@given(st.lists(st.floats(0.99, 1.01), min_size=3, max_size=20), st.floats(0.5, 0.93))
+def test_a_quiet_host_that_falls_is_found_at_once(levels: list[float], fall: float) -> None:
+    assert after(days([*levels, fall, fall])) == [()] * (len(levels) + 1) + [LEVEL]
+
+
+def alarms(spread: float, alike: float, years: int, seed: int) -> float:
+    """How often a year a host becomes unfit by chance, whose level has that s.d. between days, which are ``alike``.
+
+    Its noise has an s.d. of 20 % between days, and is seen in eight pairs.
+    """
+    chance, found = np.random.default_rng(seed), 0
+    for _ in range(years):
+        drawn, levels = chance.normal(0, spread, 365), [0.0]
+        for each in drawn[1:]:
+            levels.append(alike * levels[-1] + math.sqrt(1 - alike**2) * float(each))
+        noises = 0.01 * np.exp(chance.normal(0, 0.2, 365)) * np.sqrt(chance.chisquare(7, 365) / 7)
+        checks = days([math.exp(level) for level in levels], noises.tolist())
+        found += sum(bool(now.unfit) and not before.unfit for before, now in pairwise(course(checks)))
+    return found / years
+
+
+@pytest.mark.parametrize(("spread", "most"), [(0.01, 0.3), (0.02, 0.3), (0.03, 0.6)])
+def test_chance_alone_makes_few_hosts_unfit(spread: float, most: float) -> None:
+    """docs/hosts.md has the figures of 200 years each."""
+    assert alarms(spread, 0.0, 10, 1) <= most
+
+
+def trial(metric: str, values: Sequence[float]) -> Trial:
+    request = TrialRequest(
+        TrialType.NOISE, "engine", "", "local", metric, {}, (TrialBuild("1.0", key="key"),),
+        (TrialWorkload("scan", "all", 1, 1, "hash"),), len(values), 1,
+    )  # fmt: skip
+    runs = [TrialRun(place, 0, 0, 0.0, 1.0, sample.run(0, 0.0, qps=each)) for place, each in enumerate(values)]
+    return Trial(1, request, sample.HOST, 7.0, "done", runs)
+
+
+def test_what_an_aa_shows() -> None:
+    found = fitness_facts(trial("qps", [90, 100, 110]))
+    assert found and found.level == pytest.approx(math.log(100))
+    assert found.noise == pytest.approx(0.1, abs=0.01)
+    assert (found.in_pairs, found.identity) == (False, ("key", "hash", "qps"))
+    cost = fitness_facts(trial("latency", [90, 100, 110]))
+    assert cost and cost.level == pytest.approx(-math.log(1000 / 100)), "higher is better"
+    pairs = trial("qps", [100] * 3)
+    beside = [replace(run.facts, round=f"r{place // 2}") for place, run in enumerate(trial("qps", [50, 60] * 4).runs)]
+    pairs.runs += [TrialRun(9, 0, 0, 0.0, 1.0, each) for each in beside]
+    both = fitness_facts(pairs)
+    assert both and (both.in_pairs, both.noise, both.level) == (True, 0.0, pytest.approx(math.log(100)))
+    assert fitness_facts(trial("cost", [100] * 3)) is None
+    assert fitness_facts(sample.comparison(2, ["scan"])) is None

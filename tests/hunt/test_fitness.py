@@ -1,0 +1,154 @@
+"""What is known of the fitness of hosts, by the checks of a history, and which hosts are not used therefore."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import checked
+from perfbisect.core.domain.events import TrialEnded
+from perfbisect.errors import EnvironmentFailure, UsageError
+from perfbisect.host import leases
+from perfbisect.hunt.batch import Task, leave_out, state_of
+from perfbisect.hunt.fitness import accept, courses, unfit_at, unfit_ones
+from perfbisect.hunt.leased_hosts import leased_hosts
+from perfbisect.store.history import History
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Iterator[History]:
+    with closing(History.open(tmp_path / "h.db")) as opened:
+        yield opened
+
+
+def unfit(history: History) -> list[str]:
+    return [*unfit_at(history.path)]
+
+
+def test_each_machine_has_its_own_course(history: History, tmp_path: Path) -> None:
+    """A leased one is what was behind the name, whatever its number in the lease."""
+    checked.write_fall(history, "a")
+    for day in range(6):
+        checked.write(history, "pool:", day, node="n2")
+        checked.write(history, "pool:/1", day, 1.0 if day < 4 else 0.9, node="n1")
+    found = courses(tmp_path / "h.db")
+    assert [*found] == ["a", "n2", "n1"]
+    assert unfit(history) == ["a", "n1"]
+    assert found["n1"][-1].check.host == "pool:/1"
+    assert [len(each) for each in found.values()] == [6, 6, 6]
+    why = "a is unfit: its level fell by 10 %, since 2023-11-18. If it is meant to be so: bisect hosts --accept a"
+    assert unfit_ones(history, ["n2", "a", "nobody"]) == {"a": why}
+
+
+def test_what_is_no_check_does_not_count(history: History, tmp_path: Path) -> None:
+    for day in range(4):
+        checked.write(history, "a", day)
+    checked.write(history, "a", 4, 0.5, name="")  # another A/A
+    checked.write(history, "a", 5, 0.5, ended=False)
+    damaged = checked.write(history, "a", 6, 0.5)
+    with history.transaction() as db:
+        db.execute("UPDATE events SET body = '{}}' WHERE session_id = ? AND kind = 'TrialEnded'", [damaged])
+    empty = checked.write(history, "a", 7, 0.5, ended=False)
+    history.append(empty, TrialEnded(), 1.0)  # its runs have shown nothing
+    assert len(courses(history.path)["a"]) == 4
+    assert courses(tmp_path / "none.db") == {}
+    assert not (tmp_path / "none.db").exists()
+
+
+def test_accepted_checks_say_so_themselves(history: History) -> None:
+    checked.write_fall(history, "a")
+    checked.write_fall(history, "b")
+    accept(history, "a")
+    assert unfit(history) == ["b"]
+    for day in range(6, 9):
+        checked.write(history, "a", day, 0.9)
+    assert courses(history.path)["a"][-1].level == pytest.approx(1.0)
+    with pytest.raises(UsageError, match="Host c was never checked"):
+        accept(history, "c")
+
+
+def test_checks_are_no_rows_of_a_listing(history: History) -> None:
+    """They are many, and alike. Each is shown by its name."""
+    checked.write_fall(history, "a")
+    accept(history, "a")
+    other = checked.write(history, "a", 9, name="")
+    assert [each.id for each in history.trials()] == [f"n{other}"]
+    assert history.listed_session(1).state == "done"
+
+
+def task(*choices: str) -> Task:
+    return Task(0, "t", (), "", tuple((each,) for each in choices), "")
+
+
+def test_a_hunt_that_may_choose_leaves_an_unfit_host_out(history: History) -> None:
+    checked.write_fall(history, "a")
+    one = task("a", "b")
+    assert not leave_out(one, ("b",), history)
+    assert leave_out(one, ("a",), history)
+    assert one.choices == (("b",),)
+    assert not leave_out(one, ("b",), history)
+    one.stage, one.hosts = one.stage.RUNNING, ("b",)
+    assert state_of(one, history) == "starting on b, not on a, which is unfit"
+    [why] = one.unfit.values()
+    assert "bisect hosts --accept a" in why
+
+
+def test_a_host_without_others_is_used(history: History) -> None:
+    checked.write_fall(history, "a")
+    assert not leave_out(task("a"), ("a",), history)
+
+
+def test_no_host_is_left(history: History) -> None:
+    checked.write_fall(history, "a")
+    checked.write_fall(history, "b")
+    both = task("a", "b")
+    assert leave_out(both, ("a",), history)
+    with pytest.raises(EnvironmentFailure, match="none of its hosts is fit"):
+        leave_out(both, ("b",), history)
+    assert [*both.unfit] == ["a", "b"]
+
+
+LEASE = """
+[leases.pool]
+acquire = ["sh", "-ec", '''
+cd {folder}; echo {{features}} {{node}} >>asked
+for each in n1 n2 n3; do
+    if [ -z "$(ls -d "$each".* 2>/dev/null)" ]; then mkdir "$each.{{job}}"; echo "$each"; exit; fi
+done
+echo all are taken >&2; exit 1''']
+release = ["sh", "-c", "cd {folder}; rmdir *.{{job}}"]
+[leases.pool.host]
+through = ["env"]
+"""
+
+
+@pytest.mark.tools
+def test_unfit_machines_are_given_back_once_another_is_leased(tmp_path: Path) -> None:
+    hosts, said = tmp_path / "hosts.toml", list[str]()
+    hosts.write_text(LEASE.format(folder=tmp_path))
+    bad = {"n1": "n1 is unfit: slow.", "n2": "n2 is unfit: loud."}
+    with leased_hosts(["pool:"], hosts, lambda *_: None, said.append, nodes={"pool:": "n2"}, unfit=lambda: bad):
+        assert leases.machine("pool:").address == "n3"
+        assert [each.name.partition(".")[0] for each in tmp_path.glob("n?.*")] == ["n3"]
+    assert not [*tmp_path.glob("n?.*")] and not leases.is_held("pool:")
+    assert said == [f"{each} It is given back for another one." for each in bad.values()]
+    assert set((tmp_path / "asked").read_text().splitlines()) == {" "}, "an unfit one is not wanted again"
+
+
+@pytest.mark.tools
+def test_where_only_unfit_machines_are_lent_nothing_stays_leased(tmp_path: Path) -> None:
+    hosts = tmp_path / "hosts.toml"
+    hosts.write_text(LEASE.format(folder=tmp_path).replace("n1 n2 n3", "n1"))
+    with (
+        pytest.raises(EnvironmentFailure, match="all are taken"),
+        leased_hosts(["pool:"], hosts, lambda *_: None, print, unfit=lambda: {"n1": "n1 is unfit."}),
+    ):
+        pass
+    hosts.write_text(LEASE.format(folder=tmp_path).replace('[ -z "$(ls -d "$each".* 2>/dev/null)" ]', "true"))
+    with (
+        pytest.raises(EnvironmentFailure, match="pool: cannot be leased: unfit machines alone are lent"),
+        leased_hosts(["pool:"], hosts, lambda *_: None, print, unfit=lambda: {"n1": "n1 is unfit."}),
+    ):
+        pass
+    assert not [*tmp_path.glob("n?.*")] and leases.all_records() == []
