@@ -170,6 +170,8 @@ def changed(random: Random, commits: int, at: int, plant: float) -> Iterator[dic
 
 def function(number: int, constant: int, extra: int, loops: int) -> str:
     """The text of a function: mixed arithmetic and memory in a loop; ``extra`` statements before it, which take no time."""
+    # So large that no compiler multiplies by shifts, which take other time.
+    constant = constant * 2654435761 % 2**31 | 2**30 | 1
     before = "".join(f"    x += x >> {3 + place % 9};\n" for place in range(extra))
     step = (f"x ^= x << 13; x ^= x >> 7; x ^= x << 17; x += {constant}u", f"x = x * {constant}u + (x >> 11)",
             f"x ^= table[x & 1023]; table[(x >> 9) & 1023] += x; x += {constant}u")[number % 3]  # fmt: skip
