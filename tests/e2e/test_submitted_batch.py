@@ -1,5 +1,6 @@
 """A batch whose hunts are jobs of a real Slurm: they wait, depend on each other, are cancelled, and go on."""
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -86,10 +87,8 @@ def test_jobs_wait_are_cancelled_and_go_on(slurm: Slurm, seal: Path, tmp_path: P
 
 def test_words_reach_a_job_as_they_are(slurm: Slurm, tmp_path: Path) -> None:
     """Its log, too, has the name that it shall have; and no word of a hunt is an option of sbatch."""
-    folder, hostile = (
-        tmp_path / "it's a\n$(folder)",
-        ["a b", "'\"\n#SBATCH --hold\n", "$(touch x)`touch x`", "", "%j\\", "é;|*"],
-    )
+    folder = tmp_path / "it's a\n$(folder)"
+    hostile = ["a b", "'\"\n#SBATCH --hold\n", "$(touch x)`touch x`", "", "%j\\", ":", "--hold", ".", "é;|*"]
     folder.mkdir()
     log = folder / "logs" / "%j\\ $(touch x).log"
     job = Job(Planned((*hostile, "no\n#SBATCH --hold", "$(bad)"), str(folder), (("local",),)), ("--comment=a\n'b",), 0)
@@ -110,3 +109,16 @@ def test_what_slurm_does_not_know_and_refuses(slurm: Slurm) -> None:
     assert commands.states(["4000000"]) == {}
     with pytest.raises(EnvironmentFailure, match=r"sbatch of Slurm has failed: .*Invalid feature specification"):
         commands.submit(["--constraint=nosuch"], SCRIPT, [])
+
+
+@pytest.mark.slow
+def test_before_its_time_limit_a_job_is_told_to_stop(slurm: Slurm, tmp_path: Path) -> None:
+    """Not its script, which a shell would end after the hunt alone. Slurm looks at its limits each half minute."""
+    job = Job(Planned(("a", "b"), str(tmp_path), (("local",),)), ("--time=1",), 0)
+    arguments = job.arguments(tmp_path / "log", "3:0", tmp_path / "h.db")
+    arguments[3] = str(
+        executable(tmp_path / "python", "#!/bin/sh\ncase $3 in import*) exit ;; esac\nexec sleep 1000\n")
+    )
+    number = commands.submit(job.words(), SCRIPT, arguments)
+    until(lambda: not commands.states([number])[number].is_open)
+    assert commands.states([number])[number].status == 128 + signal.SIGTERM

@@ -81,25 +81,23 @@ QUEUE = """\
 3                             FAILED                        768                           NonZeroExitCode \x20
 4                             CANCELLED                     0                             None            \x20
 5                             COMPLETED                     0                             None            \x20
+6                             FAILED                        9                             NonZeroExitCode \x20
 """
 
 
 def test_states_are_those_of_the_queue_and_of_accounts(answers: Callable[..., None]) -> None:
-    jobs = ["1", "2", "3", "4", "5", "6", "7", "8"]
+    """A program that a signal has ended has no verdict, though Slurm's exit status is 0."""
     answers(squeue=QUEUE)
+    jobs = [str(number) for number in range(1, 11)]
     found = slurm.states(jobs)
-    assert [str(state) for state in found.values()] == [
-        "RUNNING",
-        "PENDING (Dependency)",
-        "FAILED",
-        "CANCELLED",
-        "COMPLETED",
-    ]
-    assert [state.is_open for state in found.values()] == [True, True, False, False, False]
-    assert [state.status for state in found.values()] == [None, None, 3, None, 0]
-    answers(squeue=QUEUE, sacct="6|CANCELLED by 0|0:15\n7|FAILED|2:0\n")
+    words = ["RUNNING", "PENDING (Dependency)", "FAILED", "CANCELLED", "COMPLETED", "FAILED"]
+    assert [str(state) for state in found.values()] == words
+    assert [state.is_open for state in found.values()] == [True, True, False, False, False, False]
+    assert [state.status for state in found.values()] == [None, None, 3, None, 0, 137]
+    answers(squeue=QUEUE, sacct="7|CANCELLED by 0|0:15\n8|FAILED|2:0\n9|FAILED|0:9\n")
     found = slurm.states(jobs)
-    assert (found["6"], found["7"], "8" in found) == (JobState("CANCELLED"), JobState("FAILED", "", 2), False)
+    accounts = [JobState("CANCELLED"), JobState("FAILED", "", 2), JobState("FAILED", "", 137), None]
+    assert [found.get(job) for job in jobs[6:]] == accounts
     answers()
     with pytest.raises(EnvironmentFailure, match="squeue of Slurm has failed: no answer"):
         slurm.states(jobs)
@@ -121,7 +119,7 @@ def test_only_hunts_without_a_job_or_a_verdict_are_submitted(
     assert submit(history, number, jobs) == 6
     for place in range(5):
         enter_job(history, number, place, lambda place=place: str(place + 1))
-    enter_job(history, number, 5, lambda: "6")
+    enter_job(history, number, 5, lambda: "9")
     log = tmp_path / "h-batches" / "b1" / "3.log"
     log.parent.mkdir(parents=True)
     log.write_text("Error: there is no such thing\n")

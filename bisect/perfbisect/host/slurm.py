@@ -1,6 +1,5 @@
 """Jobs of Slurm, by its own commands: submitted, looked at, cancelled. Nodes on lease are those of hosts.toml: ``leases``."""
 
-import os
 import shutil
 import subprocess
 from collections.abc import Collection, Mapping, Sequence
@@ -45,36 +44,39 @@ def check_commands(command: str = "sbatch") -> None:
 
 
 def submit(options: Sequence[str], script: str, arguments: Sequence[str]) -> str:
-    """Submit a job: a script with its arguments, which reach it as they are. Returns its number.
+    """Submit a job: a script with its arguments, each of which it gets behind a point. Returns its number.
 
-    Raises EnvironmentFailure with what Slurm says where it refuses it.
+    Without that, a lone colon would separate two jobs. Raises EnvironmentFailure with what Slurm says where it refuses it.
     """
     # Not as a text made for this job: sbatch finds options in it, also those in a name that begins a line with #SBATCH.
-    job = _run(["sbatch", "--parsable", *options, "/dev/stdin", *arguments], script).strip().partition(";")[0]
-    if not job:  # as with --test-only
+    said = _run(["sbatch", "--parsable", *options, "/dev/stdin", *(f".{each}" for each in arguments)], script)
+    if not said:  # as with --test-only
         raise EnvironmentFailure("sbatch has submitted nothing.")
-    return job
+    return said.strip().partition(";")[0]  # behind it, the name of a cluster
 
 
 def states(jobs: Collection[str]) -> dict[str, JobState]:
     """The state of each job that Slurm knows; of ended ones it forgets most after minutes, unless it keeps accounts."""
-    if not jobs:
-        return {}
     asked = ",".join([*jobs, *jobs])  # of a single number that it does not know, squeue makes an error
     fields = "JobID:30,State:30,exit_code:30,Reason:80"
-    queued = _run(["squeue", "--noheader", "--states=all", f"--jobs={asked}", f"--Format={fields}"])
+    queue = ["squeue", "--noheader", "--states=all", f"--jobs={asked}", f"--Format={fields}"]
+    queued = _run(queue) if jobs else ""
     found = {}
-    for job, word, waited, reason in (line.split(maxsplit=3) for line in queued.splitlines()):
-        status = os.waitstatus_to_exitcode(int(waited)) if word in BY_ITSELF else None
-        found[job] = JobState(word, reason.strip(), status)
+    for job, word, waited, *reason in (line.split(maxsplit=3) for line in queued.splitlines()):
+        found[job] = _state(word, int(waited) >> 8, int(waited) & 127, "".join(reason).strip())
     accounts = ["sacct", "--allocations", "--noheader", "--parsable2", "--format=JobIDRaw,State,ExitCode"]
     if others := [job for job in jobs if job not in found]:
         with suppress(PerfBisectError):  # no accounts are kept
             for line in _run([*accounts, f"--jobs={','.join(others)}"]).splitlines():
                 job, state, ended = line.split("|")
-                word = state.split()[0]  # CANCELLED by 1000
-                found[job] = JobState(word, "", int(ended.split(":")[0]) if word in BY_ITSELF else None)
+                status, _, signal = ended.partition(":")
+                found[job] = _state(state.split()[0], int(status), int(signal))  # CANCELLED by 1000
     return found
+
+
+def _state(word: str, status: int, signal: int, reason: str = "") -> JobState:
+    """A state, of a program that has ended with that status, or by a signal (0: none), which is told as a shell does it."""
+    return JobState(word, reason, (128 + signal if signal else status) if word in BY_ITSELF else None)
 
 
 def cancel(jobs: Collection[str]) -> None:

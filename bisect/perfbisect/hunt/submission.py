@@ -31,12 +31,12 @@ NOTICE = 120  # seconds before its time limit at which a job is told to stop
 # sbatch's --output cannot be quoted.
 SCRIPT = """\
 #!/bin/sh
+for word; do set -- "$@" "${word#.}"; shift; done
 log=$1 folder=$2 member=$3 python=$4 program=$5; shift 5
 mkdir -p "${log%/*}" && {
     cd "$folder" && "$python" -P -c 'import perfbisect.cli.main' &&
         exec "$python" -P -c "$program" run "--in-batch=$member:$SLURM_JOB_ID" "$@"
-} >>"$log" 2>&1
-exit 4
+} >>"$log" 2>&1; exit 4
 """
 
 

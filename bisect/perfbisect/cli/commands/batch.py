@@ -83,7 +83,8 @@ def batch(
     if isinstance(file, str):
         if dry_run or anew or submit or page:
             raise click.UsageError(f"{file} is a batch: other options than --cancel are for a FILE.")
-        return jobs_of(file, history, cancel=cancel)
+        show_jobs(file, history, cancel=cancel)
+        return 0
     if cancel or (submit and page):
         raise click.UsageError("--cancel is for a batch, as b3. Once submitted hunts have ended: bisect report b3")
     from perfbisect.cli.batch_file import read_batch_file
@@ -129,7 +130,8 @@ def batch(
             else:
                 number = begin_batch(opened, file, planned, time.time())
             if submit:
-                return submit_all(opened, number, [entry.job for entry in entries], history)
+                submit_all(opened, number, [entry.job for entry in entries], history)
+                return 0
             tasks = tasks_of(read_batch(opened, number), opened, [entry.range for entry in entries])
             status = follow(tasks, opened, history, command_on("batch", str(file), history), plain=plain)
             if page:
@@ -139,7 +141,7 @@ def batch(
     return status
 
 
-def submit_all(history: "History", number: int, jobs: "Sequence[Job]", given: Path | None) -> int:
+def submit_all(history: "History", number: int, jobs: "Sequence[Job]", given: Path | None) -> None:
     """Submit the hunts of a batch that need a job, and say which batch it is."""
     from perfbisect.hunt.submission import submit
     from perfbisect.report.command_line import command_on
@@ -149,10 +151,9 @@ def submit_all(history: "History", number: int, jobs: "Sequence[Job]", given: Pa
     kept = len(jobs) - submitted
     say(f"{count(submitted, 'hunt')} submitted{f', {kept} kept that wait, run or have a verdict' if kept else ''}.")
     say(f"Their jobs: {command_on('batch', f'b{number}', given)}")
-    return 0
 
 
-def jobs_of(name: str, given: Path | None, *, cancel: bool) -> int:
+def show_jobs(name: str, given: Path | None, *, cancel: bool) -> None:
     """Show the jobs of a batch, or cancel them."""
     from perfbisect.cli.commands.show import batch_table
     from perfbisect.errors import UsageError
@@ -172,7 +173,7 @@ def jobs_of(name: str, given: Path | None, *, cancel: bool) -> int:
             waiting = [job for job, state in states.items() if state.is_open]
             slurm.cancel(waiting)
             say(f"{count(len(waiting), 'job')} cancelled. Submit what is left: {again}")
-            return 0
+            return
         say("\n".join(batch_table(found, opened, output_width(), states)))
         left = [one for one in found.hunts if not is_kept(one, states)]
         for one in left:
@@ -180,7 +181,6 @@ def jobs_of(name: str, given: Path | None, *, cancel: bool) -> int:
                 note(f"{printable(title_of(one.planned))}: its output is {log}")
         if left:
             note(f"Submit what is left: {again}")
-    return 0
 
 
 def follow(

@@ -130,15 +130,13 @@ def run(
     from perfbisect.hunt.session import begin
     from perfbisect.hunt.setup import HuntSetup
 
-    place = None
-    if in_batch:
-        number = claim_in(in_batch, history)
-        if number:  # its job was submitted or started again
-            ctx = click.get_current_context()
-            verbs: Any = ctx.find_root().command
-            how = {"hunt": number, "history": history, "view": view, "waiting": waiting, "notify": notify}
-            return int(ctx.invoke(verbs.get_command(ctx, "resume"), **how))
-        place = None if number is None else in_batch[:2]
+    number = claim_in(in_batch, history) if in_batch else None
+    if number:  # its job was submitted or started again
+        ctx = click.get_current_context()
+        verbs: Any = ctx.find_root().command
+        how = {"hunt": number, "history": history, "view": view, "waiting": waiting, "notify": notify}
+        return int(ctx.invoke(verbs.get_command(ctx, "resume"), **how))
+    place = in_batch[:2] if in_batch and number is not None else None
     options["good"], options["bad"] = ends_of(options["good"], options["bad"])
     every = resolved(requested_settings(**options), Direction(direction) if direction else None)
     alone = len(every) == 1
