@@ -65,6 +65,8 @@ def test_options_of_a_job() -> None:
     assert options(("slurm:quiet",)) == ["--constraint=quiet"]
     assert options(("slurm:a&b",), ("slurm:c",)) == ["--constraint=a&b|c"]
     assert options(("slurm:",)) == []
+    secret = Planned(("--run=./x postgresql://me:hidden@db", "--", "a", "b"), "/f", (("local",),))
+    assert "hidden" not in str(Job(secret, (), 0).words())
     hostile = Job(planned(bad="b\n\x1b[2J $(x)" + "y" * 200), (), 0).words()[0]
     assert hostile.startswith("--job-name=x w a..b \\x1b[2J $(x)yy") and len(hostile) < 120
 

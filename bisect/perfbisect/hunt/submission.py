@@ -19,6 +19,7 @@ from perfbisect.host import slurm
 from perfbisect.host.leases import MARGIN
 from perfbisect.host.slurm import Jobs
 from perfbisect.hunt.batch import PROGRAM, VERDICTS, error_in, log_of, logs_of, title_of
+from perfbisect.masking import masked
 from perfbisect.recipes.inventory import parse_lease_name
 from perfbisect.report.command_line import command_on
 from perfbisect.store.batches import Batch, BatchHunt, Planned, end_batch, enter_job, enter_status, jobs_of, read_batch
@@ -50,7 +51,7 @@ class Job:
 
     def words(self) -> list[str]:
         """The options of sbatch; those of the file are the last, and hold."""
-        name = printable(title_of(self.planned))[:100]
+        name = masked(printable(title_of(self.planned)))[:100]  # all users see it
         limit = [f"--time={math.ceil(self.minutes) + MARGIN}"] if self.minutes else []
         usual = [f"--job-name={name}", "--exclusive", "--output=/dev/null", f"--signal=B:TERM@{NOTICE}"]
         return [*usual, *limit, *constraint(self.planned), *self.options]
