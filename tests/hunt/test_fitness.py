@@ -11,7 +11,7 @@ from perfbisect.core.domain.events import TrialEnded
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host import leases
 from perfbisect.hunt.batch import Task, leave_out, state_of
-from perfbisect.hunt.fitness import accept, courses, unfit_at, unfit_ones
+from perfbisect.hunt.fitness import accept, courses, unfit_hosts
 from perfbisect.hunt.leased_hosts import leased_hosts
 from perfbisect.store.history import History
 
@@ -23,7 +23,7 @@ def history(tmp_path: Path) -> Iterator[History]:
 
 
 def unfit(history: History) -> list[str]:
-    return [*unfit_at(history.path)]
+    return [*unfit_hosts(history.path)]
 
 
 def test_each_machine_has_its_own_course(history: History, tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_each_machine_has_its_own_course(history: History, tmp_path: Path) -> No
     assert found["n1"][-1].check.host == "pool:/1"
     assert [len(each) for each in found.values()] == [6, 6, 6]
     why = "a is unfit: its level fell by 10 %, since 2023-11-18. If it is meant to be so: bisect hosts --accept a"
-    assert unfit_ones(history, ["n2", "a", "nobody"]) == {"a": why}
+    assert unfit_hosts(history.path, ["n2", "a", "nobody"]) == {"a": why}
 
 
 def test_what_is_no_check_does_not_count(history: History, tmp_path: Path) -> None:
@@ -59,19 +59,19 @@ def test_what_is_no_check_does_not_count(history: History, tmp_path: Path) -> No
 def test_accepted_checks_say_so_themselves(history: History) -> None:
     checked.write_fall(history, "a")
     checked.write_fall(history, "b")
-    accept(history, "a")
+    accept(history.path, ["a"])
     assert unfit(history) == ["b"]
     for day in range(6, 9):
         checked.write(history, "a", day, 0.9)
     assert courses(history.path)["a"][-1].level == pytest.approx(1.0)
     with pytest.raises(UsageError, match="Host c was never checked"):
-        accept(history, "c")
+        accept(history.path, ["c"])
 
 
 def test_checks_are_no_rows_of_a_listing(history: History) -> None:
     """They are many, and alike. Each is shown by its name."""
     checked.write_fall(history, "a")
-    accept(history, "a")
+    accept(history.path, ["a"])
     other = checked.write(history, "a", 9, name="")
     assert [each.id for each in history.trials()] == [f"n{other}"]
     assert history.listed_session(1).state == "done"

@@ -252,9 +252,9 @@ def leave_out(task: Task, hosts: Hosts, history: History) -> bool:
 
     Raises EnvironmentFailure where none is left.
     """
-    from perfbisect.hunt.fitness import unfit_ones  # imported when used: `bisect history` must answer at once
+    from perfbisect.hunt.fitness import unfit_hosts  # imported when used: `bisect history` must answer at once
 
-    unfit = unfit_ones(history, hosts) if len(task.choices) > 1 or task.unfit else {}
+    unfit = unfit_hosts(history.path, hosts) if len(task.choices) > 1 or task.unfit else {}
     if unfit:
         task.unfit |= unfit
         task.choices = tuple(each for each in task.choices if each != hosts)

@@ -26,35 +26,32 @@ if TYPE_CHECKING:
 Courses = dict[str, list[Fitness]]  # of each machine that was checked: after each of its checks, oldest first
 
 
-def courses(path: Path | None) -> Courses:
-    """What checks have shown, by the history at ``path``, which need not exist."""
+def courses(path: Path | None, machines: Iterable[str] = ("",)) -> Courses:
+    """What checks have shown of all machines, or of these, by the history at ``path``, which need not exist."""
     if not (path or default_place()).exists():
         return {}
     with closing(History.open(path, read_only=True)) as history:
-        return {machine: [*course(checks)] for machine, checks in read_checks(history).items()}
+        known = [each for machine in machines for each in read_checks(history, machine).items()]
+    return {machine: [*course(checks)] for machine, checks in known}
 
 
-def unfit_at(path: Path | None) -> dict[str, str]:
-    """All unfit machines by the history at ``path``, each with a sentence: why, and how it is taken back."""
-    return {name: unfit_host(name, known[-1].unfit) for name, known in courses(path).items() if known[-1].unfit}
-
-
-def unfit_ones(history: History, machines: Iterable[str]) -> dict[str, str]:
-    """The same of these machines."""
-    known = {name: [*course(checks)] for each in machines for name, checks in read_checks(history, each).items()}
-    return {name: unfit_host(name, each[-1].unfit) for name, each in known.items() if each[-1].unfit}
+def unfit_hosts(path: Path | None, machines: Iterable[str] = ("",)) -> dict[str, str]:
+    """Those of them that are unfit, each with a sentence: why, and how it is taken back."""
+    known = courses(path, machines).items()
+    return {name: unfit_host(name, each[-1].unfit) for name, each in known if each[-1].unfit}
 
 
 def warnings_of_unfit(history: History, setup: "HuntSetup") -> tuple[Warned, ...]:
     """A warning about each host of a session that is unfit."""
     machines = (site.facts.settings.get("node", site.facts.name) for site in setup.hosts)
-    return tuple(Warned(f"Host {why}") for why in unfit_ones(history, machines).values())
+    return tuple(Warned(f"Host {why}") for why in unfit_hosts(history.path, machines).values())
 
 
-def accept(history: History, machine: str) -> None:
-    """Take what the latest check of a machine has shown for usual from now on. Raises UsageError for one without checks."""
-    checks = read_checks(history, machine)
-    if not checks:
-        raise UsageError(f"Host {machine} was never checked.", "`bisect hosts` lists what was.")
-    number = checks[machine][-1].number
-    history.update_settings(number, replace(history.settings(number), name=ACCEPTED_CHECK))
+def accept(path: Path | None, machines: Iterable[str]) -> None:
+    """Take what the latest check of machines has shown for usual from now on. Raises UsageError for one without checks."""
+    with closing(History.open(path)) as history:
+        for machine in machines:
+            if not (checks := read_checks(history, machine)):
+                raise UsageError(f"Host {machine} was never checked.", "`bisect hosts` lists what was.")
+            number = checks[machine][-1].number
+            history.update_settings(number, replace(history.settings(number), name=ACCEPTED_CHECK))

@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import closing
 from pathlib import Path
 from statistics import median
@@ -20,7 +20,6 @@ from perfbisect.wording.text import printable
 if TYPE_CHECKING:
     from perfbisect.core.domain.settings import Settings
     from perfbisect.core.stats.fitness import Fitness
-    from perfbisect.hunt.fitness import Courses
 
 EPILOG = """\b
 Examples:
@@ -38,6 +37,7 @@ batch chooses it for any-host, and it is not leased. Exit status of --check: 4 i
 HEAD = ("host", "address", "summary", "checked", "level", "noise", "history", "")
 SHOWN = 20  # checks in the small line
 LOW, HIGH = 0.9, 1.1  # levels at its bottom and top
+LEASED = ":"  # in the name of a host that is leased
 
 
 @click.command(epilog=EPILOG)
@@ -54,22 +54,16 @@ LOW, HIGH = 0.9, 1.1  # levels at its bottom and top
 @inventory_option
 @history_option
 def hosts(
-    names: tuple[str, ...],
-    show: str | None,
-    check: bool,
-    like: int | str | None,
-    accept: bool,
-    hosts: Path | None,
-    history: Path | None,
-) -> int:
+    names: tuple[str, ...], show: str | None, check: bool, like: int | str | None, accept: bool,
+    hosts: Path | None, history: Path | None,
+) -> int:  # fmt: skip
     """List the hosts of hosts.toml, how fit those are that were checked, and what is leased now."""
     from perfbisect.errors import ENVIRONMENT
     from perfbisect.host.leases import all_records
-    from perfbisect.hunt.fitness import accept as accept_host
+    from perfbisect.hunt.fitness import accept as accept_hosts
     from perfbisect.hunt.fitness import courses
-    from perfbisect.recipes.inventory import Inventory, LeaseEntry, expanded_names, load_host, load_hosts, load_leases
+    from perfbisect.recipes.inventory import Inventory, LeaseEntry, load_host, load_hosts, load_leases
     from perfbisect.recipes.toml import to_toml
-    from perfbisect.store.history import History
     from perfbisect.wording.fitness import unfit_host
     from perfbisect.wording.table import columns, table
 
@@ -82,29 +76,31 @@ def hosts(
         say(f"# {entry.file}\n{to_toml(one)}")
         return 0
     if accept:
-        with closing(History.open(history)) as opened:
-            for name in names:
-                accept_host(opened, name)
-    known = courses(history)
-    if check:
-        before = dict.fromkeys(each[-1].check.host for each in known.values())
-        known = checked(expanded_names(names) or [*before], hosts, history, like)
+        accept_hosts(history, names)
     entries = load_hosts(hosts or "")
-    rows = [(each.name, each.through[0] if each.through else each.address, each.summary) for each in entries]
-    rows += [(name, "leased", each[-1].check.host) for name, each in known.items() if ":" in each[-1].check.host]
-    rows += [(f"{each.name}:FEATURE", "leased", each.summary) for each in leases.values()]
+    rows = {each.name: (each.through[0] if each.through else each.address, each.summary) for each in entries}
+    if check:
+        make_checks(names, rows, hosts, history, like)
+    known = {name: each for name, each in courses(history).items() if is_listed(name, each, rows)}
+    rows |= {name: ("leased", each[-1].check.host) for name, each in known.items() if name not in rows}
+    rows |= {f"{each.name}:FEATURE": ("leased", each.summary) for each in leases.values()}
+    cells = [[*map(printable, (name, *row, *fitness_cells(known.get(name, []))))] for name, row in rows.items()]
     if known:
-        cells = [[*map(printable, (*row, *fitness_cells(known.get(row[0], []))))] for row in rows]
         lines = table(HEAD, cells, right=("level", "noise"), width=output_width(), drop=("summary", "address"))
     else:
-        lines = columns([[*map(printable, row)] for row in rows])
+        lines = columns([row[:3] for row in cells])
     say("\n".join(lines))
     for record, runs in all_records():
         say(f"Leased: {printable(str(record))}{'' if runs else ', which has ended. Give it back with: bisect gc'}")
     unfit = [unfit_host(name, each[-1].unfit) for name, each in known.items() if each[-1].unfit]
-    for each in unfit:
-        note(printable(each))
+    if unfit:
+        note("\n".join(map(printable, unfit)))
     return ENVIRONMENT if check and unfit else 0
+
+
+def is_listed(name: str, course: "Sequence[Fitness]", hosts: Collection[str]) -> bool:
+    """Whether a machine that was checked is one of these hosts, or was leased."""
+    return name in hosts or LEASED in course[-1].check.host
 
 
 def fitness_cells(course: "Sequence[Fitness]") -> tuple[str, ...]:
@@ -129,17 +125,19 @@ def fitness_cells(course: "Sequence[Fitness]") -> tuple[str, ...]:
     )
 
 
-def checked(names: Sequence[str], hosts: Path | None, history: Path | None, like: int | str | None) -> "Courses":
-    """Make the checks of these hosts that are due."""
+def make_checks(
+    names: Sequence[str], known: Collection[str], hosts: Path | None, history: Path | None, like: int | str | None
+) -> None:
+    """Make the checks of these hosts that are due, by default of all of those ``known`` that were checked before."""
+    from perfbisect.hunt.fitness import courses
     from perfbisect.hunt.sitting import refuse_imported
     from perfbisect.hunt.trials.checks import check_hosts
-    from perfbisect.recipes.inventory import load_host
+    from perfbisect.recipes.inventory import expanded_names
     from perfbisect.store.history import History
 
-    if not names:
+    before = {each[-1].check.host: 0 for name, each in courses(history).items() if is_listed(name, each, known)}
+    if not (names or before):
         raise click.UsageError("No host was checked before: name those to check, and what to check them --like.")
-    for name in names:
-        load_host(name, hosts or "")
     settings: Settings | None = None
     if like:
         with closing(History.open(history, read_only=True)) as opened:
@@ -147,7 +145,8 @@ def checked(names: Sequence[str], hosts: Path | None, history: Path | None, like
             refuse_imported(opened, number, "no host is checked like it", str(like))
             settings = continued(opened.settings(number))
     quiet = lines_wanted(sys.stderr)
-    return check_hosts(
-        names, hosts or "", history, lambda titles: view_of(titles, history, None, stream=sys.stderr, quiet=quiet),
+    check_hosts(
+        expanded_names(names or before), hosts or "", history,
+        lambda titles: view_of(titles, history, None, stream=sys.stderr, quiet=quiet),
         lambda name: leasing([name], hosts or "", purpose="bisect hosts --check"), note, settings,
     )  # fmt: skip

@@ -99,7 +99,7 @@ def nightly(
 
     watch = watch_of(branch, workload, options)
     with one_at_a_time(watch, history, wait=waiting is not None, say=note), leasing_for(watch.settings, history):
-        # Here the host is checked once a day, before anything is measured on it.
+        check(watch, history, waiting)
         trial, cut = measure(watch, visits, runs, history, waiting)
         say(printable(f"{branch} is at {watch.tip[:10]}: {trial.name}"))
         say("\n".join(night(trial)))
@@ -139,6 +139,22 @@ def watch_of(branch: str, workload: str, options: dict[str, Any]) -> "Watch":
     settings = replace(settings, metric=choose_metric(settings.metric, [*works.values()]))
     settings, [tip] = resolve_commits(settings, builder, [branch])
     return Watch(branch, tip, settings, works)
+
+
+def check(watch: "Watch", history: Path | None, waiting: "WaitCallback | None") -> None:
+    """Check once a day how fit the host is: by this tip, until any host was checked."""
+    from contextlib import nullcontext
+    from dataclasses import replace
+
+    from perfbisect.core.domain.metrics import is_speed
+    from perfbisect.hunt.fitness import courses
+    from perfbisect.hunt.trials.checks import check_hosts
+
+    known, settings = courses(history), watch.settings
+    if known or is_speed(settings.metric):
+        like = None if known else replace(settings, good=watch.tip[:10], good_commit=watch.tip)
+        shown, host = open_view(history, None, sys.stderr), settings.host
+        check_hosts([host], settings.hosts_path, history, shown, lambda _: nullcontext(), note, like, waiting)
 
 
 def measure(

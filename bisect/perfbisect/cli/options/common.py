@@ -283,10 +283,10 @@ def leasing_for(
     settings: "Settings", history: Path | None, nodes: Mapping[str, str] | None = None, minutes: float = 0
 ) -> AbstractContextManager[None]:
     """Hold the leases of a session's hosts for a block; of machines that are fit, as far as the history knows."""
-    from perfbisect.hunt.fitness import unfit_at
+    from perfbisect.hunt.fitness import unfit_hosts
     from perfbisect.hunt.leased_hosts import purpose_of
 
-    purpose, unfit = purpose_of(settings), partial(unfit_at, history)
+    purpose, unfit = purpose_of(settings), partial(unfit_hosts, history)
     return leasing(settings.hosts, settings.hosts_path, nodes, purpose=purpose, minutes=minutes, unfit=unfit)
 
 

@@ -10,7 +10,7 @@ from perfbisect.core.domain.metrics import is_speed
 from perfbisect.core.domain.settings import NOTHING_KNOWN, Pairing, Policy, Settings, TrialBuild, TrialType
 from perfbisect.errors import Interrupted, PerfBisectError, UsageError, in_words
 from perfbisect.host import leases
-from perfbisect.hunt.fitness import Courses, courses
+from perfbisect.host.lock import WaitCallback
 from perfbisect.hunt.sitting import OpenView
 from perfbisect.hunt.trials.builds import hosts_as_builds
 from perfbisect.hunt.trials.session import begin
@@ -26,31 +26,26 @@ LONGEST = {"time": 5.0, "warmup": 2.0}  # seconds, where the workload has more
 
 
 def check_hosts(
-    names: Sequence[str],
-    hosts_path: str | Path,
-    path: Path | None,
-    open_view: OpenView,
-    lease: Callable[[str], AbstractContextManager[None]],
-    say: Callable[[str], None],
-    like: Settings | None = None,
-) -> Courses:
-    """Make the checks of these hosts that are due, one after the other; returns what is known of all that were ever checked.
+    names: Sequence[str], hosts_path: str | Path, path: Path | None, open_view: OpenView,
+    lease: Callable[[str], AbstractContextManager[None]], say: Callable[[str], None],
+    like: Settings | None = None, waiting: WaitCallback | None = None,
+) -> None:  # fmt: skip
+    """Make the checks of these hosts that are due, one after the other.
 
-    A host is measured ``like`` a session of these settings, by default as at its latest check, without one as any host
-    was last. ``lease`` holds the lease of a host for a block. What kept a host from being checked (another session measures
-    there, it cannot be reached) is told to ``say``. Raises Interrupted.
+    A host is measured ``like`` a session of these settings, at once; by default, if a day has passed, as at its latest check,
+    and one without any as any host was last. ``lease`` holds the lease of a host for a block. What kept a host from being checked is told to ``say``: it cannot
+    be reached, or another session measures there and it is not ``waiting``. Raises Interrupted.
     """
     for name in names:
         try:
             with lease(name):
                 if wanted := due(name, path, like):
-                    begin(plan_of(wanted, name, hosts_path), path, open_view, say)
+                    begin(plan_of(wanted, name, hosts_path, waiting), path, open_view, say)
         except Interrupted:
             raise
         except (PerfBisectError, OSError) as trouble:
             failure = in_words(trouble)
             say(f"Host {name} is not checked: {failure} {failure.advice}".rstrip())
-    return courses(path)
 
 
 def due(name: str, path: Path | None, like: Settings | None) -> Settings | None:
@@ -58,7 +53,7 @@ def due(name: str, path: Path | None, like: Settings | None) -> Settings | None:
     machine = leases.machine(name).address if leases.is_held(name) else name
     with closing(History.open(path)) as history:
         known = read_checks(history)
-        if machine in known and CLOCK.now() - known[machine][-1].at < DUE:
+        if machine in known and not like and CLOCK.now() - known[machine][-1].at < DUE:
             return None
         earlier = known.get(machine) or [each for checks in known.values() for each in checks]
         if not (like or earlier):
@@ -66,7 +61,7 @@ def due(name: str, path: Path | None, like: Settings | None) -> Settings | None:
         return like or history.settings(max(each.number for each in earlier))
 
 
-def plan_of(like: Settings, name: str, hosts_path: str | Path) -> TrialSetup:
+def plan_of(like: Settings, name: str, hosts_path: str | Path, waiting: WaitCallback | None) -> TrialSetup:
     """The A/A of a host, of the good end of ``like``. Raises UsageError for a metric that says nothing of a host's speed."""
     if not is_speed(like.metric):
         raise UsageError(f"{like.metric} does not show how fast a host is.", "Check it like an A/A in another metric.")
@@ -84,4 +79,4 @@ def plan_of(like: Settings, name: str, hosts_path: str | Path) -> TrialSetup:
     subjects = [TrialBuild(settings.good, settings.good_commit)]
     if builder.installed:
         settings, subjects = hosts_as_builds(settings, builder, least=1)
-    return TrialSetup.make(TrialType.NOISE, settings, subjects, workloads, ROUNDS, 1, None)
+    return TrialSetup.make(TrialType.NOISE, settings, subjects, workloads, ROUNDS, 1, waiting)
