@@ -81,11 +81,8 @@ class ListedTrial:
     @property
     def title(self) -> str:
         """What is measured: the names of the builds, or their range, or branch and tip."""
-        return (
-            f"{self.branch} at {self.builds[-1]}"
-            if self.branch and self.builds
-            else self.series or " ".join(self.builds)
-        )
+        night = (self.branch, "at", *self.builds[-1:])
+        return " ".join(night) if self.branch else self.series or " ".join(self.builds)
 
 
 HUNTS = """
@@ -106,32 +103,31 @@ SELECT trials.id, name, kind, trials.started, ended, process, failure, builder, 
 FROM trials LEFT JOIN sittings ON sittings.id = (SELECT max(id) FROM sittings WHERE session_id = trials.id)
 """
 
-SO_FAR = """
+LATEST = """
 WITH latest AS (
-  SELECT candidates, coalesce(
-    json_extract(body, '$.found[0]'), json_extract(body, '$.order.step'), json_extract(body, '$.order.steps[0]')
-  ) AS step
-  FROM events, ranges
-  WHERE events.id = (SELECT max(id) FROM events WHERE session_id = ? AND kind = 'Decided') AND ranges.session_id = ?
+  SELECT body, candidates FROM events, ranges
+  WHERE events.id = (SELECT max(id) FROM events WHERE session_id = :hunt AND kind = 'Decided') AND ranges.session_id = :hunt
     AND json_valid(body) AND json_valid(candidates)
 )
+"""
+
+SO_FAR = f"""{LATEST}
 SELECT json_extract(candidates, '$[' || json_extract(step, '$.candidate') || ']'),
   json_extract(step, '$.probability'), json_extract(step, '$.ratio.middle')
-FROM latest WHERE step IS NOT NULL
+FROM (
+  SELECT candidates, coalesce(
+    json_extract(body, '$.found[0]'), json_extract(body, '$.order.step'), json_extract(body, '$.order.steps[0]')
+  ) AS step FROM latest
+) WHERE step IS NOT NULL
 """
 
 # A belief is run-length encoded: pairs of how many candidates, oldest first, have which probability.
-SUSPECT = """
-WITH latest AS (
-  SELECT body, candidates FROM events, ranges
-  WHERE events.id = (SELECT max(id) FROM events WHERE session_id = ? AND kind = 'Decided') AND ranges.session_id = ?
-    AND json_valid(body) AND json_valid(candidates)
-), believed AS (
-  SELECT json_extract(value, '$[0]') AS wide, json_extract(value, '$[1]') AS probability,
+SUSPECT = f"""{LATEST}, believed AS (
+  SELECT candidates, json_extract(value, '$[0]') AS wide, json_extract(value, '$[1]') AS probability,
     sum(json_extract(value, '$[0]')) OVER (ORDER BY key) AS place
   FROM latest, json_each(body, '$.belief.culprit')
 )
-SELECT json_extract(candidates, '$[' || (place - 1) || ']'), probability FROM latest, believed
+SELECT json_extract(candidates, '$[' || (place - 1) || ']'), probability FROM believed
 WHERE wide = 1 AND probability = (SELECT max(probability) FROM believed)
   AND json_array_length(candidates) = (SELECT sum(wide) FROM believed)
 """
@@ -158,11 +154,11 @@ def listed_hunt(connection: sqlite3.Connection, row: Sequence[Any]) -> Listed:
     """
     known, named = state(*row[12:16]), row[16:19]
     if row[12] is None:
-        named = connection.execute(SO_FAR, [row[0], row[0]]).fetchone() or named
+        named = connection.execute(SO_FAR, {"hunt": row[0]}).fetchone() or named
     elif known == STATES["Inconclusive"]:
         named = (None, None, named[2])
     subject = connection.execute("SELECT subject FROM commits WHERE commit_hash = ?", [named[0]]).fetchone() or ("",)
-    suspect = connection.execute(SUSPECT, [row[0], row[0]]).fetchone() if known == "running" else None
+    suspect = connection.execute(SUSPECT, {"hunt": row[0]}).fetchone() if known == "running" else None
     return Listed(*(*row[:12], known, *named, *row[19:21], row[15] or "", *row[21:], *subject, *(suspect or ())))
 
 

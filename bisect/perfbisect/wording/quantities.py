@@ -57,8 +57,10 @@ def share(fraction: float | None) -> str:
     return MISSING if fraction is None else f"{100 * fraction:.0f} %".replace("-", "−")
 
 
-def chance(probability: float) -> str:
-    """A probability as a percentage, never 0 and never above the cap: 97 %, 99.5 %, <0.1 %."""
+def chance(probability: float | None) -> str:
+    """A probability as a percentage, never 0 and never above the cap: 97 %, 99.5 %, <0.1 %; a dash for None."""
+    if probability is None:
+        return MISSING
     if probability < 0.001:
         return "<0.1 %"
     if probability >= 0.99:

@@ -84,10 +84,10 @@ def test_a_login_leads_to_the_dashboard_and_from_there_to_all_pages(
         cells = (
             "[...document.querySelectorAll('.{} tbody tr')].map(row => [...row.children].map(cell => cell.textContent))"
         )
-        begun, leading = chromium.ask(cells.format("running"))
-        assert (begun[0], begun[6:]) == ("18", ["–", "–"])
-        assert leading[:5] == ["17", "<b>slow updates</b>", "1.0..1.1", "update-index", "desk-3"]
-        assert leading[6:] == [sample.CANDIDATES[7][:10], "82 %"]
+        begun, leading = chromium.ask(cells.format("listing"))
+        assert (begun[0], begun[6:8]) == ("18", ["running", "–"])
+        assert (leading[0], leading[4:6]) == ("17", ["update-index", "<b>slow updates</b>: 1.0..1.1"])
+        assert (leading[6:8], leading[-1]) == ([f"running {sample.CANDIDATES[7][:10]}", "82 %"], "desk-3")
         named = chromium.ask(cells.format("culprits"))
         assert [row[-1] for row in named] == ["7", "6", "5", "4", "3", "2"]
         assert named[0][:5] == ["6da84d17ef", sample.SUBJECTS[8], "engine update-index", "qps: a drop of 28 %", "97 %"]

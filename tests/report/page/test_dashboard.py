@@ -57,12 +57,12 @@ def test_what_runs(found: Listed, history: History) -> None:
     compared = replace(history.trials()[0], state="running", started=NOW)
     assert compared.id == f"c{trial}"
     begun = replace(found, id=7, state="running", culprit=None, probability=None, suspect="ab" * 20, suspicion=0.5)
-    proven = replace(found, id=8, state="running")
+    proven = replace(found, id=8, state="running", name="slow")
     page = shown(found, proven, begun, compared)
-    assert [(row[0], *row[2:4], *row[6:]) for row in texts(page, "running")] == [
-        (f"c{trial}", "v0 v1", "3 workloads", "–", "–"),
-        ("8", "1.0..1.1", "update-index", "6da84d17ef", "97 %"),
-        ("7", "1.0..1.1", "update-index", "ababababab", "50 %"),
+    assert [(row[0], *row[4:8]) for row in texts(page, "listing")] == [
+        (f"c{trial}", "3 workloads", "v0 v1", "running", "–"),
+        ("8", "update-index", "slow: 1.0..1.1", "running 6da84d17ef", "97 %"),
+        ("7", "update-index", "1.0..1.1", "running ababababab", "50 %"),
     ]
     many = [replace(begun, id=number) for number in range(RUNNING + 2)]
     assert '<a href="all">2 more</a>' in shown(*many)

@@ -109,10 +109,9 @@ def row(one: Listed | ListedTrial) -> tuple[str, ...]:
     begun = (str(one.id), moment(one.started), one.builder)
     if isinstance(one, Listed):
         culprit = one.culprit[:10] if one.culprit else MISSING
-        sure = MISSING if one.probability is None else chance(one.probability)
         span = f"{one.name}: {one.good}..{one.bad}" if one.name else f"{one.good}..{one.bad}"
         measured = (one.workload, one.host, span, str(one.builds), str(one.runs))
-        return *begun, *measured, culprit, sure, one.state, one.subject
+        return *begun, *measured, culprit, chance(one.probability), one.state, one.subject
     state = one.state if one.state != "done" else DONE[one.kind]
     return (
         *begun,

@@ -64,10 +64,10 @@ def serve(
         with connected(central):
             pass
     guard = Guard(password_file, token_file, address)
-    guard.check()
+    login = guard.asks()
     found = socket.getaddrinfo(address, port)
     own = all(ip_address(each[4][0]).is_loopback for each in found)
-    if not own and not guard.asks:
+    if not own and not login:
         raise UsageError(
             f"At {printable(address)} other machines could read everything.",
             "Serve it with a login: --password-file FILE, which `bisect serve --add-user NAME --password-file FILE` writes,"
@@ -75,7 +75,7 @@ def serve(
         )
     if not own:
         note("Pages and passwords cross the network as they are: put a proxy with TLS before it (docs/serve.md).")
-    elif central is None and not guard.asks and path.stat().st_mode & 0o077 == 0:
+    elif central is None and not login and path.stat().st_mode & 0o077 == 0:
         note(f"Other users cannot read {printable(str(path))}, but on this machine they can read what is served.")
     if sql:
         from perfbisect.cli.serving.datasette import serve_datasette

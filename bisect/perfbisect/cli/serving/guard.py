@@ -26,49 +26,49 @@ from perfbisect.errors import PerfBisectError, UsageError
 from perfbisect.wording.text import printable, shell_words
 
 NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
-LINE = re.compile(
-    rf"({NAME.pattern}):\$scrypt\$ln=(\d{{1,2}}),r=(\d{{1,2}}),p=(\d{{1,2}})\$([A-Za-z0-9+/]+)\$([A-Za-z0-9+/]{{22,}})"
-)
+BASE64 = r"([A-Za-z0-9+/]+)"
+HASH = re.compile(rf"\$scrypt\$ln=(\d{{1,2}}),r=(\d{{1,2}}),p=(\d{{1,2}})\${BASE64}\${BASE64}")
 COST = (15, 8, 3)  # log2 of N, r and p: 32 MiB, and about 0.3 s
 MEMORY = 2**28  # bytes that a line may ask for, at most
 SHORTEST = 8, 20  # characters of a password, of a token
 LONGEST = 2**20  # bytes of a file
 DELAY = 1.0  # seconds that a wrong password or token waits for its answer
+Answer = tuple[int, dict[str, str], str]  # status, headers and text
 STRANGE = "This is served to this machine alone. Open it as localhost, with the same port.\n"
 UNKNOWN = "This is served to those who log in.\n"
 
 
-@dataclass(frozen=True, slots=True)
-class Hash:
-    """The hash of a password."""
-
-    cost: tuple[int, int, int]
-    salt: bytes
-    key: bytes
-
-    def is_of(self, password: bytes) -> bool:
-        """Whether the password has this hash."""
-        return hmac.compare_digest(derived(password, self.salt, self.cost, len(self.key)), self.key)
-
-    def __str__(self) -> str:
-        ln, r, p = self.cost
-        salt, key = (b64encode(part).decode().rstrip("=") for part in (self.salt, self.key))
-        return f"$scrypt$ln={ln},r={r},p={p}${salt}${key}"
+def hashed(password: str) -> str:
+    """The hash of a password, with a salt of its own."""
+    salt = secrets.token_bytes(16)
+    parts = (b64encode(part).decode().rstrip("=") for part in (salt, scrypt(password.encode(), salt, 32, *COST)))
+    return "$scrypt$ln={},r={},p={}${}${}".format(*COST, *parts)
 
 
-def derived(password: bytes, salt: bytes, cost: tuple[int, int, int], size: int = 32) -> bytes:
-    """The key that scrypt derives from a password."""
-    ln, r, p = cost
+def is_of(password: bytes, stored: str) -> bool:
+    """Whether a password has that hash."""
+    *cost, salt, key = parts_of(stored)
+    return hmac.compare_digest(scrypt(password, salt, len(key), *cost), key)
+
+
+def scrypt(password: bytes, salt: bytes, size: int, ln: int, r: int, p: int) -> bytes:
+    """The key of so many bytes that is derived from a password."""
     return hashlib.scrypt(password, salt=salt, n=2**ln, r=r, p=p, dklen=size, maxmem=2 * MEMORY)
 
 
-def hashed(password: str) -> Hash:
-    """A password with a salt of its own."""
-    salt = secrets.token_bytes(16)
-    return Hash(COST, salt, derived(password.encode(), salt, COST))
+def parts_of(stored: str) -> tuple[int, int, int, bytes, bytes]:
+    """Cost, salt and key of a hash. Raises ValueError for what is none, is weak, or would need too much memory or time."""
+    found = HASH.fullmatch(stored)
+    if found is None:
+        raise ValueError
+    ln, r, p = map(int, found.group(1, 2, 3))
+    salt, key = (b64decode(part + "=" * (-len(part) % 4)) for part in found.group(4, 5))
+    if not (ln and r and 0 < p <= 16 and 128 * r * 2**ln <= MEMORY and len(key) >= 16):
+        raise ValueError
+    return ln, r, p, salt, key
 
 
-NOBODY = Hash(COST, bytes(16), bytes(32))  # of no password: an unknown name takes as long as a wrong password
+NOBODY = f"$scrypt$ln={COST[0]},r={COST[1]},p={COST[2]}${'A' * 22}${'A' * 43}"  # an unknown name takes as long as a known one
 
 
 @dataclass(eq=False)
@@ -78,25 +78,21 @@ class Guard:
     passwords: Path | None
     token: Path | None
     address: str  # that is listened on; without a login, of this machine alone
-    admitted: dict[bytes, tuple[str, Hash]] = field(default_factory=dict)  # by the digest of what was sent
+    admitted: dict[bytes, tuple[str, str]] = field(default_factory=dict)  # by the digest of what was sent
     secret: bytes = field(default_factory=lambda: secrets.token_bytes(32))  # of the digests
     turn: threading.Lock = field(default_factory=threading.Lock)  # one hash at a time
 
-    @property
     def asks(self) -> bool:
-        """Whether there is a login."""
-        return bool(self.passwords or self.token)
-
-    def check(self) -> None:
-        """Raise UsageError for a file that is missing, has a mistake, or can be read by others."""
+        """Whether there is a login. Raises UsageError for a file that is missing, has a mistake, or can be read by others."""
         if self.passwords and not read_passwords(self.passwords):
             raise UsageError(f"{self.passwords} names nobody.", f"Add a name: {adding(self.passwords)}")
         if self.token:
             read_token(self.token)
+        return bool(self.passwords or self.token)
 
-    def refusal(self, host: str, authorization: str) -> tuple[int, dict[str, str], str] | None:
-        """The status, headers and text for a request with these two headers that is not admitted; else None."""
-        if not self.asks:
+    def refusal(self, host: str, authorization: str) -> Answer | None:
+        """The answer to a request with these two headers that is not admitted; else None."""
+        if not (self.passwords or self.token):
             return None if is_own(host, self.address) else (421, {}, STRANGE)
         if self.admits(authorization):
             return None
@@ -134,7 +130,7 @@ class Guard:
             return False
         name = user.decode(errors="replace")
         with self.turn:
-            if not lines.get(name, NOBODY).is_of(password):
+            if not is_of(password, lines.get(name, NOBODY)):
                 return False
         self.admitted[digest] = name, lines[name]
         return True
@@ -153,30 +149,19 @@ def is_own(host: str, address: str) -> bool:
         return False
 
 
-def read_passwords(path: Path) -> dict[str, Hash]:
+def read_passwords(path: Path) -> dict[str, str]:
     """The names of a password file with their hashes. Raises UsageError with the number of a line that is wrong."""
     found = {}
     for number, line in enumerate(private(path).splitlines(), 1):
         if line.strip() and not line.startswith("#"):
+            name, _, stored = line.strip().partition(":")
             try:
-                name, hashed = parsed(line.strip())
+                parts_of(stored if NAME.fullmatch(name) else "")
             except ValueError:
                 sentence = f"Line {number} of {path} is no name with a hash of scrypt that is fit for use."
                 raise UsageError(sentence, f"Make it again: {adding(path)}") from None
-            found[name] = hashed
+            found[name] = stored
     return found
-
-
-def parsed(line: str) -> tuple[str, Hash]:
-    """A name and its hash. Raises ValueError for what is none, or would need too much memory or time."""
-    parts = LINE.fullmatch(line)
-    if parts is None:
-        raise ValueError
-    ln, r, p = map(int, parts.group(2, 3, 4))
-    if not (ln and r and 0 < p <= 16 and 128 * r * 2**ln <= MEMORY):
-        raise ValueError
-    salt, key = (b64decode(part + "=" * (-len(part) % 4)) for part in parts.group(5, 6))
-    return parts[1], Hash((ln, r, p), salt, key)
 
 
 def read_token(path: Path) -> str:

@@ -14,7 +14,7 @@ import click
 
 from perfbisect.cli.options.central import opened_for
 from perfbisect.cli.options.common import say
-from perfbisect.cli.serving.guard import Guard
+from perfbisect.cli.serving.guard import Answer, Guard
 from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError
 from perfbisect.store.history import History
 from perfbisect.store.listing import Listed, ListedTrial
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 PAGE = re.compile(r"/(?:hunt-((?:[\w.@-]{1,64}:)?\d{1,18})|((?:[\w.@-]{1,64}:)?[cnp]\d{1,18}))\.html", re.ASCII)
 PATIENCE = 60.0  # seconds for a client that sends or takes nothing
-LINES = 6  # branches and series, whose lines are drawn
-NIGHTS = 100  # of a branch, at most
 
 Session = Listed | ListedTrial
 
@@ -68,8 +66,8 @@ class Pages:
         default_factory=dict
     )  # by the ids of the trials, which have ended
 
-    def answer(self, place: str) -> tuple[int, str]:
-        """The status and the page at a place; 404 and a sentence where there is none."""
+    def answer(self, place: str) -> Answer:
+        """The page at a place; status 404 and a sentence where there is none."""
         from perfbisect.cli.commands.report import page_of
         from perfbisect.report.page.dashboard import dashboard_page
         from perfbisect.report.page.pages import index_page
@@ -78,16 +76,20 @@ class Pages:
         try:
             if named:
                 with self.source.session(named[1] or named[2]) as (history, one):
-                    assert one is not None
-                    return 200, page_of(history, one, self.source.history, index="./")
+                    assert one is not None, "without a name, the latest hunt"
+                    return 200, {}, page_of(history, one, self.source.history, index="./")
             if place == "/":
                 sessions = self.source.listing()
-                return 200, dashboard_page(sessions, self.lines(sessions), self.cell, time.time())
+                return 200, {}, dashboard_page(sessions, self.lines(sessions), self.cell, time.time())
             if place == "/all":
-                return 200, index_page(self.source.listing(), self.cell, index="./")
+                return 200, {}, index_page(self.source.listing(), self.cell, index="./")
         except PerfBisectError as trouble:
-            return 404 if isinstance(trouble, UsageError) else 500, f"{trouble} {trouble.advice}\n"
-        return 404, "There is no such page. / shows what runs, and leads to the list of all hunts and comparisons.\n"
+            return 404 if isinstance(trouble, UsageError) else 500, {}, f"{trouble} {trouble.advice}\n"
+        return (
+            404,
+            {},
+            "There is no such page. / shows what runs, and leads to the list of all hunts and comparisons.\n",
+        )
 
     def cell(self, one: Session) -> "Cell":
         """The id of a session, with a link to its page."""
@@ -99,13 +101,16 @@ class Pages:
 
     def lines(self, sessions: Sequence[Session]) -> "list[Watched]":
         """The lines of the branches that are watched, then of the newest series, one for each range and how it is measured."""
+        from perfbisect.core.stats.watched_branch import LONGEST
+        from perfbisect.report.page.dashboard import LINES
+
         groups: dict[object, list[ListedTrial]] = {}
         for one in sessions:
             if isinstance(one, ListedTrial) and one.state == "done" and (one.branch or one.series):
                 how = one.origin, one.builder, one.variant, one.host, one.metric, one.workloads
                 groups.setdefault((*how, one.branch, one.series), []).append(one)
         newest = sorted(groups.values(), key=lambda each: (bool(each[-1].branch), each[-1].started), reverse=True)
-        shown = [each[-NIGHTS if each[-1].branch else -1 :] for each in newest[:LINES]]
+        shown = [each[-LONGEST if each[-1].branch else -1 :] for each in newest[:LINES]]
         keys = [tuple(map(self.source.name, each)) for each in shown]
         found = [self.drawn.get(key) or self.lines_of(each) for key, each in zip(keys, shown, strict=True)]
         self.drawn = dict(zip(keys, found, strict=True))
@@ -133,17 +138,10 @@ def serve_pages(family: int, port: int, guard: Guard, pages: Pages, *, opens: bo
 
         def do_GET(self) -> None:
             refused = guard.refusal(self.headers.get("Host", ""), self.headers.get("Authorization", ""))
-            if refused:
-                self.reply(refused[0], refused[2], refused[1])
-            else:
-                self.reply(*pages.answer(urlsplit(self.path).path), {})
-
-        def reply(self, status: int, text: str, headers: dict[str, str]) -> None:
-            """Send an answer."""
+            status, headers, text = refused or pages.answer(urlsplit(self.path).path)
+            kind = f"text/{'html' if status == 200 else 'plain'}; charset=utf-8"
             self.send_response(status)
-            self.send_header("Content-Type", f"text/{'html' if status == 200 else 'plain'}; charset=utf-8")
-            self.send_header("X-Content-Type-Options", "nosniff")
-            for name, value in headers.items():
+            for name, value in ({"Content-Type": kind, "X-Content-Type-Options": "nosniff"} | headers).items():
                 self.send_header(name, value)
             self.end_headers()
             with suppress(ConnectionError):  # the browser has gone on

@@ -10,11 +10,11 @@ from perfbisect.core.domain.trials import Trial
 from perfbisect.core.stats.release_series import Line, is_worse, lines_of
 from perfbisect.core.stats.watched_branch import Branch
 from perfbisect.report.document import Row, Table, row
-from perfbisect.report.page.pages import CellOf, render
+from perfbisect.report.page.pages import CellOf, listing, render
 from perfbisect.report.page.svg import Scale, chart, element, percent, upright
 from perfbisect.report.series import series_of, spanned
 from perfbisect.store.listing import NAMED, Listed, ListedTrial
-from perfbisect.wording.quantities import MISSING, chance, change, count, decimals, moment, workloads
+from perfbisect.wording.quantities import MISSING, chance, change, count, decimals, moment
 
 WEEKS = 4
 WEEK = 7 * 86400.0  # seconds
@@ -57,20 +57,15 @@ class Watched:
 def watched_of(trials: Sequence[Trial], link: str) -> list[Watched]:
     """The lines of a series of releases, or of the nights of a branch, oldest first; ``link`` leads to the page of the last one."""
     request = trials[-1].request
-    metric, text = request.metric, request.branch
-    if text:
-        found: Sequence[Line] = Branch.of([each for each in trials if each.request.works == request.works]).lines
+    if text := request.branch:
+        lines: Sequence[Line] = Branch.of([each for each in trials if each.request.works == request.works]).lines
     else:
-        found, text = lines_of(trials[-1]), series_of(trials[-1]).text
-    return [
-        Watched(
-            f"{line.work}, {text}",
-            line.ratios,
-            tuple((step.after, is_worse(step, metric)) for step in line.steps),
-            link,
-        )
-        for line in found
-    ]
+        lines, text = lines_of(trials[-1]), series_of(trials[-1]).text
+    found = []
+    for line in lines:
+        steps = tuple((step.after, is_worse(step, request.metric)) for step in line.steps)
+        found.append(Watched(f"{line.work}, {text}", line.ratios, steps, link))
+    return found
 
 
 def dashboard_page(sessions: Iterable[Listed | ListedTrial], lines: Sequence[Watched], cell: CellOf, now: float) -> str:
@@ -84,44 +79,22 @@ def dashboard_page(sessions: Iterable[Listed | ListedTrial], lines: Sequence[Wat
         "dashboard.html",
         headline=f"{runs}, {count(len(named), 'hunt')} of the last {WEEKS} weeks named a culprit",
         now=now,
+        weeks=WEEKS,
         total=len(every),
-        tables=(
-            ("Running", running_table(running[:RUNNING], cell), len(running) - RUNNING, "Nothing runs."),
-            (
-                f"Culprits of the last {WEEKS} weeks",
-                culprits_table(named[:CULPRITS], cell),
-                len(named) - CULPRITS,
-                "No hunt has named one.",
-            ),
-        ),
+        running=(listing(running[:RUNNING], cell), len(running) - RUNNING),
+        culprits=(culprits(named[:CULPRITS], cell), len(named) - CULPRITS),
         lines=lines[:LINES],
     )
 
 
-def running_table(running: Sequence[Listed | ListedTrial], cell: CellOf) -> Table:
-    """What runs, and of a hunt the candidate that leads, or is proven already."""
-    rows = []
-    for one in running:
-        if isinstance(one, Listed):
-            what = one.name or one.builder, f"{one.good}..{one.bad}", one.workload
-            leads, sure = (one.culprit, one.probability) if one.culprit else (one.suspect, one.suspicion)
-        else:
-            what, leads, sure = (one.builder, one.title, workloads(one.workloads)), "", None
-        texts = (*what, one.host, moment(one.started), leads[:10] or MISSING, MISSING if sure is None else chance(sure))
-        rows.append(Row((cell(one), *row(*texts).cells)))
-    head = ("id", "what", "range or builds", "workload", "host", "since", "leads", "sure")
-    return Table(head, tuple(rows), ("sure",), name="running")
-
-
-def culprits_table(named: Sequence[Listed], cell: CellOf) -> Table:
+def culprits(named: Sequence[Listed], cell: CellOf) -> Table:
     """The first commits that verdicts name."""
     rows = []
     for one in named:
-        effect = MISSING if one.ratio is None else change(one.ratio)
-        sure = MISSING if one.probability is None else chance(one.probability)
+        effect = MISSING if one.ratio is None else f"{one.metric}: {change(one.ratio)}"
         day, *_ = moment(one.started).split()
-        texts = (one.subject, f"{one.builder} {one.workload}", f"{one.metric}: {effect}", sure, day, cell(one).text)
-        rows.append(Row((replace(cell(one), text=(one.culprit or MISSING)[:10]), *row(*texts).cells)))
-    return Table(
-        ("commit", "subject", "measured", "effect", "sure", "day", "hunt"), tuple(rows), ("sure",), name="culprits"
-    )
+        where = f"{one.builder} {one.workload}"
+        cells = row(one.subject, where, effect, chance(one.probability), day, cell(one).text).cells
+        rows.append(Row((replace(cell(one), text=(one.culprit or MISSING)[:10]), *cells)))
+    head = ("commit", "subject", "measured", "effect", "sure", "day", "hunt")
+    return Table(head, tuple(rows), ("sure",), name="culprits")

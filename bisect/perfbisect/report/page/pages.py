@@ -38,21 +38,27 @@ def page(document: Document, index: str = "") -> str:
 def index_page(sessions: Iterable[Listed | ListedTrial], cell: CellOf, index: str = "") -> str:
     """The page that lists a history, the newest first; ``index`` is the address of a page above it, if there is one."""
     every = sorted(sessions, key=lambda one: one.started, reverse=True)
+    return render("index.html", index, table=listing(every, cell))
+
+
+def listing(sessions: Iterable[Listed | ListedTrial], cell: CellOf) -> Table:
+    """The table of these hunts and trials."""
     head = ("id", "when", "what", "builder", "workload", "range or builds", "result", "sure", "ratio", "runs", "host")
-    rows = tuple(entry(one, cell(one)) for one in every)
-    return render("index.html", index, table=Table(head, rows, ("sure", "ratio", "runs"), name="listing"))
+    rows = tuple(entry(one, cell(one)) for one in sessions)
+    return Table(head, rows, ("sure", "ratio", "runs"), name="listing")
 
 
 def entry(one: Listed | ListedTrial, cell: Cell) -> Row:
-    """The row of a hunt or a trial, which begins with that cell."""
+    """The row of a hunt or a trial, which begins with that cell; of a hunt that runs with the candidate that leads."""
     if isinstance(one, Listed):
+        commit, sure = (one.culprit, one.probability) if one.culprit else (one.suspect, one.suspicion)
         texts = (
             "hunt",
             one.builder,
             one.workload,
-            f"{one.good}..{one.bad}",
-            f"{one.state} {one.culprit[:10]}" if one.culprit else one.state,
-            MISSING if one.probability is None else chance(one.probability),
+            f"{one.name}: {one.good}..{one.bad}" if one.name else f"{one.good}..{one.bad}",
+            f"{one.state} {commit[:10]}" if commit else one.state,
+            chance(sure),
             MISSING if one.ratio is None else decimals(one.ratio, 3),
         )
     else:
