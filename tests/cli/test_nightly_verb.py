@@ -2,12 +2,13 @@
 
 import json
 import re
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from program import SCRIPT, executable, rows, run
+from program import SCRIPT, bisect, bisect_until, executable, exits, rows, run
 
 pytestmark = pytest.mark.tools
 
@@ -68,3 +69,53 @@ def test_ten_nights(script: Commit, keep: Path, tmp_path: Path) -> None:
     for culprit in culprits:
         assert culprit[:10] in page
     assert len(re.findall(r'href="hunt-\d+\.html"', page)) == 3
+
+
+def two_nights(script: Commit) -> tuple[list[str], str]:
+    """A first night, then five commits of which the third makes it slower. The words of the second night, and that commit."""
+    words = ["nightly", "main", *HOW]
+    script(at(10000, 0))
+    assert "nothing to compare it with yet" in exits(0, *words)
+    culprit = [script(at(10000 if number < 3 else 7000, number)) for number in range(1, 6)][2]
+    return words, culprit
+
+
+@pytest.mark.slow
+@pytest.mark.e2e
+def test_a_night_that_was_cut_short_goes_on_with_the_same_command(script: Commit, keep: Path, tmp_path: Path) -> None:
+    """It is killed in its rounds and interrupted in its hunt; then its notice cannot be sent at first."""
+    words, culprit = two_nights(script)
+    assert bisect_until(words, "run 3 of", signal.SIGKILL).returncode == -signal.SIGKILL
+    ended = bisect_until([*words, "--notify", str(keep)], "ran ", signal.SIGINT)
+    assert ended.returncode == 130
+    assert "the same command goes on" in ended.stderr
+    assert not notices(tmp_path)
+    assert "the next call tries again" in exits(0, *words, "--notify", "false")
+    exits(0, *words, "--notify", str(keep))
+    exits(0, *words, "--notify", str(keep))
+    [got] = notices(tmp_path)
+    assert f"The culprit is {culprit[:10]}" in got["text"]
+    assert rows(Path("h.db"), "select name from trials") == [("c1",), ("c2",)]
+    assert rows(Path("h.db"), "select id, about from sessions where kind = 'hunt'") == [(3, 2)]
+    assert culprit[:10] in exits(0, "show", "c2", "--history", "h.db")
+    assert "main at" in exits(0, "history", "--history", "h.db")
+    assert "is a night of main" in exits(3, "compare", "c2", "--hunt", "--history", "h.db")
+
+
+def test_two_calls_at_once_are_refused(script: Commit, tmp_path: Path) -> None:
+    script(f"until [ -e {tmp_path}/go ]; do sleep 0.1; done\necho rate 100")
+    words = ["nightly", "main", *HOW]
+
+    def second(_: object) -> None:
+        ended = bisect(*words)
+        assert ended.returncode == 4
+        assert "Another process works on a night of main" in ended.stderr
+        (tmp_path / "go").touch()
+
+    assert bisect_until(words, "building", second).returncode == 0
+
+
+def test_what_is_refused(script: Commit) -> None:
+    script(at(10000, 0))
+    assert "Name your clone with --repo" in exits(3, "nightly", "main", "-b", "script", "-w", "one")
+    assert "no-such-branch" in exits(3, "nightly", "no-such-branch", *HOW)

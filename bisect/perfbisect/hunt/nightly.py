@@ -61,14 +61,16 @@ class Watch:
         return (measured_by(history.settings(night.id)), names) == self.identity
 
     def tonight(self, history: History) -> Trial | None:
-        """The night of the present tip, if it has begun."""
-        return next((each for each in self.nights(history) if each.request.subjects[-1].commit == self.tip), None)
+        """The latest night of the present tip, if one has begun."""
+        nights = reversed(self.nights(history))
+        return next((each for each in nights if each.request.subjects[-1].commit == self.tip), None)
 
     def plan(self, history: History, visits: int, runs: int, waiting: WaitCallback | None) -> TrialSetup:
         """The comparison of the tip with earlier ones; the first tip is measured alone, to know that it can be."""
         nights = self.nights(history)
-        broken = {build.commit for night in nights for build in night.request.subjects if build.trouble}
-        earlier = companions([tip for tip in Branch.of(nights).tips if tip.commit not in broken])
+        left_out = {build.commit for night in nights for build in night.request.subjects if build.trouble}
+        left_out.add(self.tip)
+        earlier = companions([tip for tip in Branch.of(nights).tips if tip.commit not in left_out])
         tip = TrialBuild(self.tip[:10], self.tip)
         subjects = [*(TrialBuild(each.name, each.commit) for each in earlier), tip]
         settings = replace(self.settings, good=subjects[0].name, bad=tip.name)
@@ -150,16 +152,23 @@ def hunts_of(history: History, nights: Sequence[Trial], tips: Sequence[TrialBuil
 
 
 def hunt_all(
-    watch: Watch, path: Path | None, open_view: OpenView, say: Say, waiting: WaitCallback | None
+    watch: Watch,
+    path: Path | None,
+    open_view: OpenView,
+    say: Say,
+    waiting: WaitCallback | None,
+    publish: Callable[[History, Watched], None],
 ) -> tuple[Watched, bool]:
     """Hunt what the line shows. Returns its state then, and whether all hunts have ended.
 
-    What keeps one range from being hunted is said, and the next begins. Raises Interrupted.
+    Its state before each hunt, and at last, is what is given to ``publish``. What keeps one range from being hunted is said, and
+    the next begins. Raises Interrupted.
     """
     tried, ended = set[tuple[int, int, int]](), True
     with closing(History.open(path)) as history:
         while True:
             found = Watched.read(history, watch)
+            publish(history, found)
             left = (span for span in found.todo() if not {*map(ends_of, span.drops)} <= tried)
             if not (span := next(left, None)):
                 return found, ended

@@ -2,7 +2,8 @@
 
 import re
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ from perfbisect.cli.options.measurement import (
     settings_of,
     what_options,
 )
-from perfbisect.errors import ENVIRONMENT, INTERRUPTED, EnvironmentFailure, Interrupted, UsageError
+from perfbisect.errors import ENVIRONMENT, INTERRUPTED, CannotGoOn, EnvironmentFailure, Interrupted, UsageError
 from perfbisect.ui.stream import note
 from perfbisect.wording.text import printable
 
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
     from perfbisect.core.domain.trials import Trial
     from perfbisect.host.lock import WaitCallback
     from perfbisect.hunt.nightly import Watch, Watched
+    from perfbisect.hunt.notification import Begun
+    from perfbisect.hunt.sitting import OpenView
+    from perfbisect.store.history import History
 
 EPILOG = """\b
 Examples:
@@ -107,9 +111,10 @@ def nightly(
             note(f"{cut} Or with the same command.")
             return INTERRUPTED
         shown = open_view(history, None, sys.stderr)
-        found, ended = hunt_all(watch, history, shown, note, waiting)
+        found, ended = hunt_all(
+            watch, history, shown, note, waiting, partial(publish, given=history, folder=page, notify=notify)
+        )
     say("\n".join(summary(found.trial, found.lines)))
-    publish(found, history, page, notify)
     return 0 if ended else ENVIRONMENT
 
 
@@ -170,15 +175,18 @@ def measure(
         known = watch.tonight(opened)
         if known and (known.state == "done" or known.request.subjects[-1].trouble):
             return known, None
-        plan = None if known else watch.plan(opened, visits, runs, waiting)
     begun: list[str] = []
+
+    def follow(view: "OpenView", noted: "Begun") -> "Trial":
+        if known:
+            with suppress(CannotGoOn):  # its workload or what is built for it has changed
+                return session.resume(known.name, history, view, waiting, continued, noted, note)
+        with closing(History.open(history)) as opened:
+            plan = watch.plan(opened, visits, runs, waiting)
+        return session.begin(plan, history, view, note, noted)
+
     try:
-        return carried_out(
-            lambda view, noted: session.begin(plan, history, view, note, noted)
-            if plan
-            else session.resume(known.name if known else "", history, view, waiting, continued, noted, note),
-            history, "", begun.append,
-        )  # fmt: skip
+        return carried_out(follow, history, "", begun.append)
     except EnvironmentFailure:
         with closing(History.open(history, read_only=True)) as opened:
             trial = opened.trial(begun[0]) if begun else None
@@ -187,7 +195,9 @@ def measure(
         raise
 
 
-def publish(found: "Watched", history: Path | None, folder: Path | None, notify: tuple[str, ...]) -> None:
+def publish(
+    opened: "History", found: "Watched", given: Path | None, folder: Path | None, notify: tuple[str, ...]
+) -> None:
     """Write the pages, and announce each culprit once: one whose command has failed is announced by the next call."""
     from dataclasses import replace
 
@@ -196,25 +206,24 @@ def publish(found: "Watched", history: Path | None, folder: Path | None, notify:
     from perfbisect.report.branch import document
     from perfbisect.report.page.pages import page
     from perfbisect.report.published import notice
-    from perfbisect.store.history import History
 
     branch = found.tonight.request.branch
     index = f"{re.sub(r'[^A-Za-z0-9_-]+', '-', branch)}.html"
     named = [hunt for hunt in found.trial.hunts if hunt.culprit]
     if folder:
         pages = {hunt.hunt: page_name(hunt.hunt) for hunt in named}
-        write(folder / index, page(document(found.trial, found.lines, lambda hunt: pages.get(hunt, ""))))
-    with closing(History.open(history)) as opened:
-        settings = {hunt.hunt: opened.settings(hunt.hunt) for hunt in named}
-        announced = {hunt.culprit for hunt in named if settings[hunt.hunt].noticed}
-        for hunt in (each for each in named if not settings[each.hunt].noticed):
-            place = (folder / page_name(hunt.hunt)).absolute() if folder else None
-            if place:
-                write(place, page_of(opened, hunt.hunt, history, index), quiet=True)
-            if notify and hunt.culprit not in announced:
-                data = notice(opened, str(hunt.hunt), page=str(place or ""))
-                if data and (reason := run(notify, data)):
-                    note(f"warning: the command of --notify {reason}; the next call tries again")
-                    continue
-            announced.add(hunt.culprit)
-            opened.update_settings(hunt.hunt, replace(settings[hunt.hunt], noticed=True))
+        drawn = document(found.trial, found.lines, lambda hunt: pages.get(hunt, ""))
+        write(folder / index, page(drawn), quiet=True)
+    settings = {hunt.hunt: opened.settings(hunt.hunt) for hunt in named}
+    announced = {hunt.culprit for hunt in named if settings[hunt.hunt].noticed}
+    for hunt in (each for each in named if not settings[each.hunt].noticed):
+        place = (folder / page_name(hunt.hunt)).absolute() if folder else None
+        if place:
+            write(place, page_of(opened, hunt.hunt, given, index), quiet=True)
+        if notify and hunt.culprit not in announced:
+            data = notice(opened, str(hunt.hunt), page=str(place or ""))
+            if data and (reason := run(notify, data)):
+                note(f"warning: the command of --notify {reason}; the next call tries again")
+                continue
+        announced.add(hunt.culprit)
+        opened.update_settings(hunt.hunt, replace(settings[hunt.hunt], noticed=True))

@@ -289,11 +289,16 @@ def fitted(visits: Visits) -> tuple[dict[int, float], float | None]:
     for release, middle in level.items():
         for number, x in visits[release].items():
             rounds.setdefault(number, {})[place[release]] = x - middle
+    alike: dict[tuple[int, ...], list[list[float]]] = {}  # rounds with the same releases
+    for each in rounds.values():
+        alike.setdefault(tuple(each), []).append([*each.values()])
+    centred = [
+        (np.array(which), (made := np.array(rows)) - made.mean(axis=1)[:, None]) for which, rows in alike.items()
+    ]
     normal, right = np.zeros((len(level), len(level))), np.zeros(len(level))
-    centred = [(np.array([*each]), np.array([*each.values()]) - fmean(each.values())) for each in rounds.values()]
     for which, these in centred:
-        normal[np.ix_(which, which)] += np.eye(len(which)) - 1 / len(which)
-        right[which] += these
+        normal[np.ix_(which, which)] += len(these) * (np.eye(len(which)) - 1 / len(which))
+        right[which] += these.sum(axis=0)
     moved: Levels = np.linalg.pinv(normal, hermitian=True) @ right
     level = {release: level[release] + float(moved[number]) for release, number in place.items()}
     count = sum(map(len, rounds.values()))
