@@ -45,20 +45,14 @@ class Watch:
     settings: Settings
     works: Mapping[str, Workload]
 
-    @property
-    def identity(self) -> tuple[Settings, tuple[str, ...]]:
-        """What all nights of a line have in common."""
-        return measured_by(self.settings), tuple(self.works)
-
     def nights(self, history: History) -> list[Trial]:
         """The nights of the line, oldest first; where workloads have changed, those since then."""
-        found = list(islice((each for each in read_nights(history, self.branch) if self.has(history, each)), LONGEST))
+        same = measured_by(self.settings)
+        ours = (each for each in read_nights(history, self.branch) if measured_by(history.settings(each.id)) == same)
+        found = [
+            *islice((each for each in ours if [work.name for work in each.request.works] == [*self.works]), LONGEST)
+        ]
         return [each for each in reversed(found) if each.request.works == found[0].request.works]
-
-    def has(self, history: History, night: Trial) -> bool:
-        """Whether a night of a branch of that name belongs to the line."""
-        names = tuple(work.name for work in night.request.works)
-        return (measured_by(history.settings(night.id)), names) == self.identity
 
     def tonight(self, history: History) -> Trial | None:
         """The latest night of the present tip, if one has begun."""
@@ -146,8 +140,8 @@ def hunts_of(history: History, nights: Sequence[Trial], tips: Sequence[TrialBuil
         if first is None or last is None:
             continue  # of tips that are so old that the line has left them out
         named = (listed.culprit or "", listed.subject) if listed.state in NAMED else ("", "")
-        hunt = DropHunt(works[listed.workload], first, last, number, listed.state, *named)
-        found[ends_of(Drop(hunt.work, first, last, Ratio(1.0, None, 0)))] = hunt
+        ends = works[listed.workload], first, last
+        found[ends] = DropHunt(*ends, number, listed.state, *named)
     return iter(sorted(found.values(), key=lambda hunt: hunt.hunt))
 
 
@@ -187,7 +181,8 @@ def one_at_a_time(watch: Watch, path: Path | None, *, wait: bool, say: Say) -> I
     """Keep other processes of this machine from watching the same line. Raises EnvironmentFailure where one does."""
     path = (path or default_place()).absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
-    digest = hashlib.sha256(repr((watch.branch, watch.identity)).encode()).hexdigest()[:12]
+    line = repr((watch.branch, measured_by(watch.settings), [*watch.works]))
+    digest = hashlib.sha256(line.encode()).hexdigest()[:12]
     with path.with_name(f"{path.name}-nightly-{digest}").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -9,28 +9,27 @@ from perfbisect.core.stats.release_series import Line, Step, is_worse
 from perfbisect.report import series
 from perfbisect.report.document import Cell, Document, Facts, Figure, Prose, Row, Section, Table, host_line
 from perfbisect.report.trial import draw_line
-from perfbisect.wording.quantities import MISSING, count, moment, ratio
+from perfbisect.wording.quantities import count, moment, ratio
 from perfbisect.wording.text import metric_title, printable
 
 
 def night(trial: Trial) -> Iterator[str]:
     """What one night has measured: the tip against the one before it, in each workload; and what has failed."""
     request = trial.request
-    *earlier, tip = request.subjects
-    number, before = len(earlier), earlier[0].name if earlier else ""
-    if tip.trouble:
-        yield printable(f"{tip.name} cannot be built, so nothing is measured: {tip.trouble}")
+    *earlier, tip = (build.name for build in request.subjects)
+    if trouble := request.subjects[-1].trouble:
+        yield printable(f"{tip} cannot be built, so nothing is measured: {trouble}")
         return
+    failures = {each.work: each.facts.reason for each in trial.skips if each.subject == len(earlier)}
     for work, workload in enumerate(request.works):
-        visits = levels(trial, work, request.metric)
-        why = next((each.facts.reason for each in trial.skips if (each.work, each.subject) == (work, number)), "")
-        if why:
-            yield printable(f"{workload.name}: {tip.name} fails: {why}")
+        visits, said = levels(trial, work, request.metric), ""
+        if work in failures:
+            said = f"fails: {failures[work]}"
         elif not earlier:
-            yield f"{workload.name}: {tip.name} is the first tip of the line: there is nothing to compare it with yet"
-        elif found := paired(visits.get(0, {}), visits.get(number, {})):
-            size = ratio(found.interval) if found.interval else f"{found.ratio:.3f}"
-            yield f"{workload.name}: {tip.name} is ×{size} of {before}, in {count(found.rounds, 'round')}"
+            said = "is the first tip of the line: there is nothing to compare it with yet"
+        elif (found := paired(visits.get(0, {}), visits.get(len(earlier), {}))) and found.interval:
+            said = f"is ×{ratio(found.interval)} of {earlier[0]}, in {count(found.rounds, 'round')}"
+        yield printable(f"{workload.name}: {tip} {said or 'has too few rounds'}")
 
 
 def steps(trial: Trial, lines: Sequence[Line]) -> Iterator[tuple[Line, Step, DropHunt | None]]:
@@ -47,7 +46,7 @@ def steps(trial: Trial, lines: Sequence[Line]) -> Iterator[tuple[Line, Step, Dro
 def outcome(trial: Trial, step: Step, hunt: DropHunt | None) -> str:
     """What has become of a step."""
     if hunt is None:
-        return "not hunted: too small" if is_worse(step, trial.request.metric) else "an improvement"
+        return "not hunted" if is_worse(step, trial.request.metric) else "an improvement"
     if hunt.culprit:
         return f"{hunt.culprit[:10]} {hunt.subject} (hunt {hunt.hunt})"
     return f"hunt {hunt.hunt}: {hunt.state}"
@@ -87,7 +86,7 @@ def document(trial: Trial, lines: Sequence[Line], link: Callable[[int], str]) ->
             (("builder", request.builder), ("metric", metric_title(request.metric)), ("host", host_line(trial.host)))
         ),
         summary=(),
-        headline=f"{branch or MISSING}: {count(len(names), 'tip')}, {count(len(rows), 'step')}",
+        headline=f"{branch}: {count(len(names), 'tip')}, {count(len(rows), 'step')}",
         sections=(
             Section("Tips", tuple(drawings), "tips"),
             Section("Steps", (table,) if rows else (Prose(("No step is announced.",)),), "steps"),

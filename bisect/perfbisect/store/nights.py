@@ -1,5 +1,6 @@
 """The nights of a watched branch in the history, and the hunts that were begun for steps of their line."""
 
+import json
 from collections.abc import Collection, Iterator
 
 from perfbisect.core.domain.trials import Trial
@@ -16,6 +17,5 @@ def read_nights(history: History, branch: str) -> Iterator[Trial]:
 
 def hunts_about(history: History, nights: Collection[int]) -> list[int]:
     """The hunts that were begun after these nights, oldest first."""
-    places = ", ".join("?" * len(nights))
-    rows = history.select(f"SELECT id FROM sessions WHERE kind = 'hunt' AND about IN ({places}) ORDER BY id", [*nights])
-    return [hunt for (hunt,) in rows]
+    about = "SELECT id FROM sessions WHERE kind = 'hunt' AND about IN (SELECT value FROM json_each(?)) ORDER BY id"
+    return [hunt for (hunt,) in history.select(about, [json.dumps([*nights])])]

@@ -21,11 +21,11 @@ from perfbisect.cli.options.common import (
 from perfbisect.cli.options.completion import build_name, builder_option, host_name, revision, several_workloads_option
 from perfbisect.cli.options.forms import form_options, print_trial
 from perfbisect.cli.options.measurement import (
-    announce,
     command_options,
     effect_option,
     how_options,
     pairing_option,
+    recipes_of,
     round_options,
     settings_of,
     what_options,
@@ -135,13 +135,10 @@ def compare(
     from perfbisect.core.domain.settings import TrialType
     from perfbisect.core.stats.paired_comparison import whole
     from perfbisect.hunt.notification import notifying
-    from perfbisect.hunt.resolve import builder_of, choose_metric, with_repository
     from perfbisect.hunt.trials.builds import check_words, hosts_as_builds, read_builds
     from perfbisect.hunt.trials.drop_hunts import DropOptions, between, outlook, read_comparison
     from perfbisect.hunt.trials.releases import cost, read_releases
     from perfbisect.hunt.trials.setup import TrialSetup
-    from perfbisect.recipes.inventory import load_host
-    from perfbisect.recipes.requested import requested_workloads
     from perfbisect.store.history import History
     from perfbisect.wording.quantities import count
 
@@ -164,19 +161,12 @@ def compare(
     if stored and not (options["command"] or (workload and options["builder"])):
         shown = f"{stored} in the history is printed by `bisect show {stored}`; `bisect compare {stored} --hunt` alone hunts its drops."
         raise click.UsageError(f"{'--builder' if workload else '--workload'} is missing. {shown}")
-    settings = with_repository(settings_of(options, workload, good="", bad=""))
-    builder = builder_of(settings)
-    chosen = requested_workloads(settings, builder, workload)
-    if not chosen:
-        raise click.UsageError("--workload is empty.")
+    settings, builder, chosen = recipes_of(settings_of(options, workload, good="", bad=""), workload)
     if each_release and builds:
         raise click.UsageError("--each-release measures all releases of its range: leave out the BUILDs.")
     if each_release and hunt:
         raise click.UsageError("--each-release prints the command that hunts each step; --hunt is for BUILDs.")
     check_words(builds or (each_release,) * bool(each_release), settings, builder)
-    announce(builder, chosen.values(), [load_host(name, settings.hosts_path) for name in settings.hosts])
-    settings = replace(settings, builder=settings.builder or builder.name, workload=next(iter(chosen)))
-    settings = replace(settings, metric=choose_metric(settings.metric, [*chosen.values()]))
     series = None
     if each_release:
         settings, subjects, series = read_releases(each_release, settings, builder, history, clone_progress)

@@ -20,13 +20,13 @@ from perfbisect.cli.options.common import (
 )
 from perfbisect.cli.options.completion import builder_option, host_name, revision, several_workloads_option
 from perfbisect.cli.options.measurement import (
-    announce,
     command_options,
     effect_option,
     how_options,
     limit_options,
     pairing_option,
     policy_of,
+    recipes_of,
     round_options,
     settings_of,
     what_options,
@@ -51,15 +51,11 @@ Examples:
   bisect nightly main -b kv -w get --repo . --metric instructions/o --min-effect 0.5%
 
 \b
-For cron, a systemd timer or a CI job. One call is one night: the tip of BRANCH, as it was fetched, is
-measured with earlier tips, and each new drop of the line of all nights is hunted. The same
-command goes on with a night that was cut short, and does nothing twice. Nights belong together
-that have the same BRANCH, repository, builder, variant, workloads, metric, host and history.
-
-\b
-Exit status: 0 the night is over, also where a tip cannot be built or a hunt names no commit;
-3 usage or configuration error; 4 environment failure, also of a hunt: the next call tries again;
-130 interrupted.
+For cron, a systemd timer or a CI job; you fetch. The same command goes on with a night that was cut
+short, and does nothing twice. Nights belong together that have the same BRANCH, repository,
+builder, variant, workloads, metric, host and history.
+Exit status: 0 the night is over, also where a tip cannot be built or a hunt names no commit; 3 usage
+or configuration error; 4 environment failure: the next call tries again; 130 interrupted.
 """
 COMMON = (
     "--build --run --rate --cost --builder --workload --repo --metric --host --min-effect --max-time --visits --wait"
@@ -124,24 +120,15 @@ def watch_of(branch: str, workload: str, options: dict[str, Any]) -> "Watch":
 
     from perfbisect.core.domain.settings import Pairing
     from perfbisect.hunt.nightly import Watch
-    from perfbisect.hunt.resolve import builder_of, choose_metric, resolve_commits, with_repository
-    from perfbisect.recipes.inventory import load_host
-    from perfbisect.recipes.requested import requested_workloads
+    from perfbisect.hunt.resolve import resolve_commits
 
     policy = replace(policy_of(options), layouts=True, pairing=Pairing(options["pairing"]))
     settings = settings_of(options, workload, good="", bad="", policy=policy, explain=options["explain"])
-    settings = with_repository(settings)
-    builder = builder_of(settings)
+    settings, builder, works = recipes_of(settings, workload)
     if builder.installed or not settings.repository:
         raise UsageError(
             "The repository of the branch is missing.", "Name your clone with --repo, and fetch before each night."
         )
-    works = requested_workloads(settings, builder, workload)
-    if not works:
-        raise click.UsageError("--workload is empty.")
-    announce(builder, works.values(), [load_host(settings.host, settings.hosts_path)])
-    settings = replace(settings, builder=settings.builder or builder.name, workload=next(iter(works)))
-    settings = replace(settings, metric=choose_metric(settings.metric, [*works.values()]))
     settings, [tip] = resolve_commits(settings, builder, [branch])
     return Watch(branch, tip, settings, works)
 

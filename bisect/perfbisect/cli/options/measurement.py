@@ -224,6 +224,26 @@ def continued(settings: Settings) -> Settings:
     )
 
 
+def recipes_of(settings: Settings, workload: str) -> "tuple[Settings, Builder, dict[str, Workload]]":
+    """The recipes of a comparison, which are announced, and its settings with their names and the metric.
+
+    Raises UsageError for mistakes in them.
+    """
+    from perfbisect.hunt.resolve import builder_of, choose_metric, with_repository
+    from perfbisect.recipes.inventory import load_host
+    from perfbisect.recipes.requested import requested_workloads
+
+    settings = with_repository(settings)
+    builder = builder_of(settings)
+    found = requested_workloads(settings, builder, workload)
+    if not found:
+        raise click.UsageError("--workload is empty.")
+    announce(builder, found.values(), [load_host(name, settings.hosts_path) for name in settings.hosts])
+    metric = choose_metric(settings.metric, [*found.values()])
+    named = replace(settings, builder=settings.builder or builder.name, workload=next(iter(found)), metric=metric)
+    return named, builder, found
+
+
 def announce_recipes(*every: Settings) -> None:
     """Say on standard error from which files are the recipes and hosts of hunts that differ in their workloads only; see
     ``announce``.

@@ -16,7 +16,7 @@ Of tips whose layouts are normal about one of a thousand is taken for a drop. Of
 costs a hunt that ends as code placement or not reproduced, of which nobody is notified, and its range is not hunted again. A
 smaller drop is seen by the law after a few nights. All neighbours are tested, not the newest pair alone, so that the hunt of a
 jump may begin in a later night. Of fewer than SURE tips most neighbours may be steps, which would then be taken for scatter:
-until then s is ASSUMED, what layouts usually do.
+until then s is ASSUMED, what layouts usually do, or at most twice that where the line scatters more.
 """
 
 import math
@@ -31,7 +31,7 @@ from perfbisect.core.domain.trials import Trial
 from perfbisect.core.stats.distributions import Student
 from perfbisect.core.stats.drops import Drop, DropRange, loss, ranges
 from perfbisect.core.stats.paired_comparison import Ratio, levels
-from perfbisect.core.stats.release_series import RATE, Line, Step, Visits, fitted, freedom_of, is_worse, line_of
+from perfbisect.core.stats.release_series import RATE, Line, Step, Visits, fitted, freedom_of, line_of
 
 T = TypeVar("T")
 Range = tuple[int, int, int]  # the number of a workload, and of the tips before and after
@@ -95,10 +95,6 @@ class Branch:
         ]
         return sorted(ranges(found), key=lambda each: each.last - each.first)
 
-    def improvements(self, metric: str) -> list[tuple[Line, Step]]:
-        """The steps for the better."""
-        return [(line, step) for line in self.lines for step in line.steps if not is_worse(step, metric)]
-
 
 def branch_line(work: str, visits: Visits, tips: int, rate: float) -> Line:
     """The line of one workload, with jumps among its steps."""
@@ -115,7 +111,7 @@ def jumps(visits: Visits, scatter: float | None) -> list[Step]:
     level, error = fitted(visits)
     if error is None:
         return []
-    law, own = Student(NORMAL), ASSUMED
+    law, own = Student(NORMAL), min(max(scatter or 0.0, ASSUMED), 2 * ASSUMED)
     if scatter is not None and len(level) >= SURE:
         law, own = Student(freedom_of(len(level))), scatter
     rounds: Mapping[int, int] = {tip: len(visits[tip]) for tip in level}
