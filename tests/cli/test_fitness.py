@@ -150,7 +150,7 @@ def test_a_batch_chooses_no_unfit_host(fleet: Fleet, script: Callable[[str], str
     _, out, err = run("batch", str(file), *fleet.kept)
     assert "2 of 2 hunts ended with a verdict" in out
     assert rows(fleet.path, "select host from hunts order by host") == [("a",), ("b",)]
-    assert "No hunt has chosen a is unfit: its level fell by 10 %" in err and "bisect hosts --accept a" in err
+    assert "Not chosen: a is unfit: its level fell by 10 %" in err and "bisect hosts --accept a" in err
     [[explicit]] = rows(fleet.path, "select id from hunts where host = 'a'")
     warned = rows(fleet.path, f"select body from events where session_id = {explicit} and kind = 'Warned'")
     assert any("Host a is unfit" in body for (body,) in warned), "a host that is named is used, with a warning"
@@ -162,7 +162,7 @@ def test_an_unfit_machine_is_leased_for_checks_alone(fleet: Fleet) -> None:
     with closing(History.open(fleet.path)) as history:
         checked.write_fall(history, "pool:", node="n1", settings=history.settings(2))
     _, _, err = run(*fleet.noise("pool:"))
-    assert "n1 is unfit: its level fell by 10 %" in err and "given back for another one" in err
+    assert "n1 is unfit: its level fell by 10 %" in err and "given back once another is leased" in err
     nodes = "select json_extract(hosts.settings, '$.node') from trials join hosts on hosts.id = host_id order by trials.id desc"
     assert rows(fleet.path, nodes)[0] == ("n2",)
     run("hosts", "--check", "pool:", *fleet.kept)

@@ -63,6 +63,9 @@ def test_ten_nights(script: Commit, keep: Path, tmp_path: Path) -> None:
         assert Path(got["page"]).exists()
     assert "cannot be built" in said[7]
     assert rows(Path("h.db"), "select count(*) from hunts") == [(3,)]
+    assert rows(Path("h.db"), "select count(*) from trials where kind = 'noise'") == [(1,)], (
+        "one check of the host a day"
+    )
     steps = [line for line in said[-1].splitlines() if line.startswith("  one, ")]
     assert [line.endswith("an improvement") for line in steps] == [factor > 1 for factor in changes.values()]
     page = Path("pages/main.html").read_text()

@@ -132,7 +132,7 @@ def test_unfit_machines_are_given_back_once_another_is_leased(tmp_path: Path) ->
         assert leases.machine("pool:").address == "n3"
         assert [each.name.partition(".")[0] for each in tmp_path.glob("n?.*")] == ["n3"]
     assert not [*tmp_path.glob("n?.*")] and not leases.is_held("pool:")
-    assert said == [f"{each} It is given back for another one." for each in bad.values()]
+    assert said == [f"Not used, and given back once another is leased: {each}" for each in bad.values()]
     assert set((tmp_path / "asked").read_text().splitlines()) == {" "}, "an unfit one is not wanted again"
 
 

@@ -33,9 +33,9 @@ def leased_hosts(
     session of the same hunt has measured: their levels are known, so they are wanted again. Hosts of the same features
     are leased together where the scheduler can do that, and those of more features first, since fewer machines have
     them; so all sessions lease in the same order. Two may still wait for each other where machines are leased one by
-    one, or have the features of several groups. ``minutes`` is how long a hunt may measure, if that is limited. ``unfit`` are the addresses of machines that
-    are not taken, each with a sentence that says why; it is called if anything is leased. Within the block
-    ``host.registry.connect`` reaches them.
+    one, or have the features of several groups. ``minutes`` is how long a hunt may measure, if that is limited. ``unfit``
+    are the addresses of machines that are not taken, each with a sentence that says why; it is called if anything is
+    leased. Within the block ``host.registry.connect`` reaches them.
     """
     leases.free_abandoned(say)
     with ExitStack() as stack:
@@ -59,7 +59,7 @@ def _fit_ones(wanted: Wanted, show: Show, say: Say, unfit: Mapping[str, str]) ->
                     return stack.pop_all()
                 given_back.push(stack.pop_all())
             for why in refused:
-                say(f"{why} It is given back for another one.")
+                say(f"Not used, and given back once another is leased: {why}")
         raise EnvironmentFailure(f"{wanted.kind} cannot be leased: unfit machines alone are lent", refused[0])
 
 

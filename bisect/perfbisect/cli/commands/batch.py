@@ -215,7 +215,7 @@ def follow(
             f" was measured is kept; go on with: {go_on}"
         ) from None
     for why in dict.fromkeys(why for task in tasks for why in task.unfit.values()):
-        note(f"No hunt has chosen {printable(why)}")
+        note(f"Not chosen: {printable(why)}")
     open_ones = [task for task in tasks if task.status not in VERDICTS]
     for task in open_ones:
         note(f"{printable(task.title)}: {printable(state_of(task, history))}")

@@ -246,17 +246,8 @@ def wait_callback() -> "WaitCallback":
 
 
 @contextmanager
-def leasing(
-    names: Sequence[str],
-    hosts_path: str | Path,
-    nodes: Mapping[str, str] | None = None,
-    *,
-    builders: bool = True,
-    purpose: str = "",
-    minutes: float = 0,
-    unfit: "Callable[[], Mapping[str, str]]" = dict,
-) -> Iterator[None]:
-    """Hold the leases of these hosts for a block, with what their scheduler says; see ``hunt.leased_hosts``."""
+def leasing(names: Sequence[str], hosts_path: str | Path, **how: Any) -> Iterator[None]:
+    """Hold the leases of these hosts for a block, with what their scheduler says; ``how`` as of ``leased_hosts``."""
     from perfbisect.hunt.leased_hosts import leased_hosts
 
     line = WaitingLine()
@@ -269,11 +260,7 @@ def leasing(
 
     with ExitStack() as stack:
         try:
-            lease = leased_hosts(
-                names, hosts_path, show, line.say, nodes=nodes, builders=builders, purpose=purpose, minutes=minutes,
-                unfit=unfit,
-            )  # fmt: skip
-            stack.enter_context(lease)
+            stack.enter_context(leased_hosts(names, hosts_path, show, line.say, **how))
         finally:  # an error would stand behind it
             line.clear()
         yield
@@ -286,8 +273,8 @@ def leasing_for(
     from perfbisect.hunt.fitness import unfit_hosts
     from perfbisect.hunt.leased_hosts import purpose_of
 
-    purpose, unfit = purpose_of(settings), partial(unfit_hosts, history)
-    return leasing(settings.hosts, settings.hosts_path, nodes, purpose=purpose, minutes=minutes, unfit=unfit)
+    how = {"nodes": nodes, "minutes": minutes, "unfit": partial(unfit_hosts, history)}
+    return leasing(settings.hosts, settings.hosts_path, purpose=purpose_of(settings), **how)
 
 
 def say_failures(outcomes: "Sequence[Outcome]", history: Path | None) -> int:
