@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from perfbisect.host import leases
+from perfbisect.hunt.leased_hosts import leased_hosts
 from perfbisect.recipes.inventory import load_lease
 from program import Process, bisect, bisect_until, bisect_watched
 from slurm import NEEDED, Slurm
@@ -263,3 +264,20 @@ def test_doctor_checks_a_node_and_gives_it_back(slurm: Slurm, seal: Path, hunt: 
     done = bisect("doctor", "slurm:quiet", "--hosts", str(hunt.folder / "hosts.toml"), "--json")
     assert json.loads(done.stdout)["host"]["settings"]["node"] == "n1", done.stderr
     assert (slurm.jobs(), records(seal)) == ({}, [])
+
+
+def test_a_node_that_is_unfit_is_held_until_another_is_leased(slurm: Slurm, seal: Path, hunt: Hunt) -> None:
+    """Or Slurm would lend it again."""
+    said: list[str] = []
+
+    def lent(**unfit: str) -> str:
+        with leased_hosts(
+            ["slurm:both"], hunt.folder / "hosts.toml", lambda *_: None, said.append, unfit=lambda: unfit
+        ):
+            return leases.machine("slurm:both").address
+
+    first = lent()
+    assert {first, lent(**{first: f"{first} is unfit."})} == {"n1", "n2"}
+    assert said == [f"Not used, and given back once another is leased: {first} is unfit."]
+    until(lambda: ours(slurm) == {})
+    assert records(seal) == []
