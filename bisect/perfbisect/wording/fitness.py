@@ -2,6 +2,7 @@
 
 from perfbisect.core.stats.fitness import Fault, Unfit
 from perfbisect.wording.quantities import moment, percent
+from perfbisect.wording.text import shell_word
 
 
 def why_unfit(unfit: Unfit) -> str:
@@ -13,4 +14,4 @@ def why_unfit(unfit: Unfit) -> str:
 
 def unfit_host(name: str, unfit: Unfit) -> str:
     """That a host is unfit, why, and how it is taken back."""
-    return f"{name} is unfit: {why_unfit(unfit)}. If it is meant to be so: bisect hosts --accept {name}"
+    return f"{name} is unfit: {why_unfit(unfit)}. If it is meant to be so: bisect hosts --accept {shell_word(name)}"
