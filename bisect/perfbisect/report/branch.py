@@ -90,6 +90,5 @@ def document(trial: Trial, lines: Sequence[Line], link: Callable[[int], str]) ->
         sections=(
             Section("Tips", tuple(drawings), "tips"),
             Section("Steps", (table,) if rows else (Prose(("No step is announced.",)),), "steps"),
-            Section("Levels", (series.levels(trial, lines),), "levels"),
         ),
     )

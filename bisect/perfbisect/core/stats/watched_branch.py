@@ -36,7 +36,7 @@ from perfbisect.core.stats.release_series import RATE, Line, Step, Visits, fitte
 T = TypeVar("T")
 Range = tuple[int, int, int]  # the number of a workload, and of the tips before and after
 
-JUMP = 0.002  # the p-value of a difference between neighbours that is a step
+JUMP = 0.002  # the p-value of a difference between neighbours that is a step, for all workloads together
 ASSUMED = 0.01  # s.d. of layouts, as long as there are fewer tips than
 SURE = 20
 NORMAL = 1000  # degrees of freedom of what is known
@@ -100,14 +100,14 @@ def branch_line(work: str, visits: Visits, tips: int, rate: float) -> Line:
     """The line of one workload, with jumps among its steps."""
     line = line_of(work, visits, tips, rate)
     steps = {step.after: step for step in line.steps}
-    for jump in jumps(visits, line.scatter):
+    for jump in jumps(visits, line.scatter, JUMP * rate / RATE):
         known = steps.get(jump.after, jump)
         steps[jump.after] = replace(known, first=jump.first, last=jump.last)
     return replace(line, steps=tuple(replace(steps[place], alone=False) for place in sorted(steps)))
 
 
-def jumps(visits: Visits, scatter: float | None) -> list[Step]:
-    """The differences between neighbours that are steps by themselves. ``scatter`` is that of the line."""
+def jumps(visits: Visits, scatter: float | None, chance: float) -> list[Step]:
+    """The differences between neighbours whose p-value is at most ``chance``. ``scatter`` is that of the line."""
     level, error = fitted(visits)
     if error is None:
         return []
@@ -120,7 +120,7 @@ def jumps(visits: Visits, scatter: float | None) -> list[Step]:
     for before, after in pairwise(sorted(level)):
         gap = level[after] - level[before]
         sd = math.sqrt(2 * own**2 + one / rounds[before] + one / rounds[after])
-        if law.two_sided(gap / sd) <= JUMP:
+        if law.two_sided(gap / sd) <= chance:
             size = Interval.around(gap, law.quantile() * sd)
             found.append(Step(before, after, before, after, size, alone=False))
     return found
