@@ -98,11 +98,11 @@ def test_a_night_that_was_cut_short_goes_on_with_the_same_command(script: Commit
     exits(0, *words, "--notify", str(keep))
     [got] = notices(tmp_path)
     assert f"The culprit is {culprit[:10]}" in got["text"]
-    assert rows(Path("h.db"), "select name from trials") == [("c1",), ("c2",)]
-    assert rows(Path("h.db"), "select id, about from sessions where kind = 'hunt'") == [(3, 2)]
-    assert culprit[:10] in exits(0, "show", "c2", "--history", "h.db")
+    every = [("noise", None), ("compare", None), ("compare", None), ("hunt", 3)]
+    assert rows(Path("h.db"), "select kind, about from sessions order by id") == every
+    assert culprit[:10] in exits(0, "show", "c3", "--history", "h.db")
     assert "main at" in exits(0, "history", "--history", "h.db")
-    assert "is a night of main" in exits(3, "compare", "c2", "--hunt", "--history", "h.db")
+    assert "is a night of main" in exits(3, "compare", "c3", "--hunt", "--history", "h.db")
 
 
 def test_two_calls_at_once_are_refused(script: Commit, tmp_path: Path) -> None:
