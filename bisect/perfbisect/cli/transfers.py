@@ -26,7 +26,7 @@ CONFLICTS = 1  # exit status
 
 EXPORT = """\b
 Examples:
-  bisect history export for-anna.db          everything
+  bisect history export mine.db              everything
   bisect history export two.db 12 13 c3 b2   hunts 12 and 13 with their proofs, a comparison, and the hunts of a batch
 
 \b
@@ -34,8 +34,8 @@ FILE is a history of its own: bisect show 12 --history FILE. Passwords in it are
 """
 IMPORT = """\b
 Examples:
-  bisect history import anna.db
-  bisect history import from-mail.db --from anna
+  bisect history import theirs.db
+  bisect history import from-mail.db --from NAME
   bisect history import laptop.db --own        my hunts of another machine
 
 \b

@@ -30,8 +30,8 @@ EPILOG = """\b
 Examples:
   bisect history
   bisect history --json | jq '.[] | select(.state == "found")'
-  bisect history export for-anna.db      see bisect history export --help
-  bisect history import anna.db
+  bisect history export mine.db          see bisect history export --help
+  bisect history import theirs.db
   bisect history --from central          those of a team: see bisect push --help
   bisect history add x.my8028 x.my8040   results made by hand; see bisect history add --help
 
