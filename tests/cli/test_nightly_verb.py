@@ -75,8 +75,8 @@ def test_ten_nights(script: Commit, keep: Path, tmp_path: Path) -> None:
 
 
 def two_nights(script: Commit) -> tuple[list[str], str]:
-    """A first night, then five commits of which the third makes it slower. The words of the second night, and that commit."""
-    words = ["nightly", "main", *HOW]
+    """A first night, then five commits of which the third slows both workloads. The words of the second night, and that commit."""
+    words = ["nightly", "main", *HOW, "--workload", "one,two"]
     script(at(10000, 0))
     assert "nothing to compare it with yet" in exits(0, *words)
     culprit = [script(at(10000 if number < 3 else 7000, number)) for number in range(1, 6)][2]
@@ -86,7 +86,7 @@ def two_nights(script: Commit) -> tuple[list[str], str]:
 @pytest.mark.slow
 @pytest.mark.e2e
 def test_a_night_that_was_cut_short_goes_on_with_the_same_command(script: Commit, keep: Path, tmp_path: Path) -> None:
-    """It is killed in its rounds and interrupted in its hunt; then its notice cannot be sent at first."""
+    """It is killed in its rounds and interrupted in its hunts; then its notice, one for both, cannot be sent at first."""
     words, culprit = two_nights(script)
     assert bisect_until(words, "run 3 of", signal.SIGKILL).returncode == -signal.SIGKILL
     ended = bisect_until([*words, "--notify", str(keep)], "ran ", signal.SIGINT)
@@ -98,7 +98,7 @@ def test_a_night_that_was_cut_short_goes_on_with_the_same_command(script: Commit
     exits(0, *words, "--notify", str(keep))
     [got] = notices(tmp_path)
     assert f"The culprit is {culprit[:10]}" in got["text"]
-    every = [("noise", None), ("compare", None), ("compare", None), ("hunt", 3)]
+    every = [("noise", None), ("compare", None), ("compare", None), ("hunt", 3), ("hunt", 3)]
     assert rows(Path("h.db"), "select kind, about from sessions order by id") == every
     assert culprit[:10] in exits(0, "show", "c3", "--history", "h.db")
     assert "main at" in exits(0, "history", "--history", "h.db")
