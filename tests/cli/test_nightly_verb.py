@@ -102,7 +102,7 @@ def test_a_night_that_was_cut_short_goes_on_with_the_same_command(script: Commit
     assert rows(Path("h.db"), "select kind, about from sessions order by id") == every
     assert culprit[:10] in exits(0, "show", "c3", "--history", "h.db")
     assert "main at" in exits(0, "history", "--history", "h.db")
-    assert "is a night of main" in exits(3, "compare", "c3", "--hunt", "--history", "h.db")
+    assert "`bisect nightly main` hunts the drops" in exits(3, "compare", "c3", "--hunt", "--history", "h.db")
 
 
 def test_two_calls_at_once_are_refused(script: Commit, tmp_path: Path) -> None:

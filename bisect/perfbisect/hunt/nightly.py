@@ -47,11 +47,9 @@ class Watch:
 
     def nights(self, history: History) -> list[Trial]:
         """The nights of the line, oldest first; where workloads have changed, those since then."""
-        same = measured_by(self.settings)
-        ours = (each for each in read_nights(history, self.branch) if measured_by(history.settings(each.id)) == same)
-        found = [
-            *islice((each for each in ours if [work.name for work in each.request.works] == [*self.works]), LONGEST)
-        ]
+        every, same = read_nights(history, self.branch), measured_by(self.settings)
+        ours = (each for each in every if [work.name for work in each.request.works] == [*self.works])
+        found = [*islice((each for each in ours if measured_by(history.settings(each.id)) == same), LONGEST)]
         return [each for each in reversed(found) if each.request.works == found[0].request.works]
 
     def tonight(self, history: History) -> Trial | None:
@@ -62,16 +60,13 @@ class Watch:
     def plan(self, history: History, visits: int, runs: int, waiting: WaitCallback | None) -> TrialSetup:
         """The comparison of the tip with earlier ones; the first tip is measured alone, to know that it can be."""
         nights = self.nights(history)
-        left_out = {build.commit for night in nights for build in night.request.subjects if build.trouble}
-        left_out.add(self.tip)
-        earlier = companions([tip for tip in Branch.of(nights).tips if tip.commit not in left_out])
+        broken = {build.commit for night in nights for build in night.request.subjects if build.trouble}
+        earlier = companions([tip for tip in Branch.of(nights).tips if tip.commit not in {*broken, self.tip}])
         tip = TrialBuild(self.tip[:10], self.tip)
         subjects = [*(TrialBuild(each.name, each.commit) for each in earlier), tip]
         settings = replace(self.settings, good=subjects[0].name, bad=tip.name)
-        visits = visits if earlier else 1
-        return TrialSetup.make(
-            TrialType.COMPARE, settings, subjects, self.works, visits, runs, waiting, branch=self.branch
-        )
+        rounds, kind = visits if earlier else 1, TrialType.COMPARE
+        return TrialSetup.make(kind, settings, subjects, self.works, rounds, runs, waiting, branch=self.branch)
 
 
 def measured_by(settings: Settings) -> Settings:
@@ -96,8 +91,7 @@ class Watched(Comparison):
         nights = watch.nights(history)
         newest, line = nights[-1], Branch.of(nights)
         stored = history.settings(newest.id)
-        policy = watch.settings.policy
-        policy = replace(policy.of_counts() if stored.prior.exact else policy, layouts=True)
+        policy = watch.settings.policy.of_counts() if stored.prior.exact else watch.settings.policy
         settings = replace(stored, policy=policy, explain=watch.settings.explain)
         request = replace(newest.request, subjects=line.tips, series=Series(watch.branch, (), ()))
         hunts = tuple(hunts_of(history, nights, request.subjects))
@@ -116,8 +110,8 @@ class Watched(Comparison):
         """What has been begun and has no verdict; then the drops that were not hunted yet."""
         for hunt in self.trial.hunts:
             if hunt.state in OPEN:
-                open_ = Drop(hunt.work, hunt.first, hunt.last, Ratio(1.0, None, 0))
-                yield DropRange(hunt.first, hunt.last, (open_,))
+                begun = Drop(hunt.work, hunt.first, hunt.last, Ratio(1.0, None, 0))
+                yield DropRange(hunt.first, hunt.last, (begun,))
         for span in self.drops:
             if left := tuple(drop for drop in span.drops if not self.is_hunted(drop)):
                 yield replace(span, drops=left)
@@ -137,22 +131,17 @@ def hunts_of(history: History, nights: Sequence[Trial], tips: Sequence[TrialBuil
     for number in hunts_about(history, [night.id for night in nights]):
         settings, listed = history.settings(number), history.listed(number)
         first, last = place.get(settings.good_commit), place.get(settings.bad_commit)
-        if first is None or last is None:
-            continue  # of tips that are so old that the line has left them out
-        named = (listed.culprit or "", listed.subject) if listed.state in NAMED else ("", "")
-        ends = works[listed.workload], first, last
-        found[ends] = DropHunt(*ends, number, listed.state, *named)
+        if first is not None and last is not None:  # else it is of tips so old that the line has left them out
+            named = (listed.culprit or "", listed.subject) if listed.state in NAMED else ("", "")
+            ends = works[listed.workload], first, last
+            found[ends] = DropHunt(*ends, number, listed.state, *named)
     return iter(sorted(found.values(), key=lambda hunt: hunt.hunt))
 
 
 def hunt_all(
-    watch: Watch,
-    path: Path | None,
-    open_view: OpenView,
-    say: Say,
-    waiting: WaitCallback | None,
+    watch: Watch, path: Path | None, open_view: OpenView, say: Say, waiting: WaitCallback | None,
     publish: Callable[[History, Watched], None],
-) -> tuple[Watched, bool]:
+) -> tuple[Watched, bool]:  # fmt: skip
     """Hunt what the line shows. Returns its state then, and whether all hunts have ended.
 
     Its state before each hunt, and at last, is what is given to ``publish``. What keeps one range from being hunted is said, and

@@ -82,9 +82,7 @@ def document(trial: Trial, lines: Sequence[Line], link: Callable[[int], str]) ->
         what=f"{request.builder} {', '.join(work.name for work in request.works)}",
         started=trial.started,
         state=f"last night {trial.name}, {moment(trial.started)}",
-        facts=Facts(
-            (("builder", request.builder), ("metric", metric_title(request.metric)), ("host", host_line(trial.host)))
-        ),
+        facts=Facts((("metric", metric_title(request.metric)), ("host", host_line(trial.host)))),
         summary=(),
         headline=f"{branch}: {count(len(names), 'tip')}, {count(len(rows), 'step')}",
         sections=(

@@ -69,9 +69,7 @@ COMMON = (
 @builder_option("Or a recipe: how a system is built.", default="")
 @command_options
 @what_options
-@click.option(
-    "--host", default="local", show_default=True, metavar="NAME", shell_complete=host_name, help="Host to measure on."
-)
+@click.option("--host", default="local", metavar="NAME", shell_complete=host_name, help="Host  [default: local]")
 @effect_option("Smallest drop that is hunted  [default: 2%; 0.2% of exact counts]")
 @limit_options
 @explain_option
@@ -83,16 +81,9 @@ COMMON = (
 @pairing_option
 @round_options(5, 2, "Rounds: visits of each build.")
 def nightly(
-    branch: str,
-    workload: str,
-    visits: int,
-    runs: int,
-    waiting: "WaitCallback | None",
-    notify: tuple[str, ...],
-    page: Path | None,
-    history: Path | None,
-    **options: Any,
-) -> int:
+    branch: str, workload: str, visits: int, runs: int, waiting: "WaitCallback | None", notify: tuple[str, ...],
+    page: Path | None, history: Path | None, **options: Any,
+) -> int:  # fmt: skip
     """Measure the tip of BRANCH with earlier tips, and hunt each new drop of its line."""
     from perfbisect.hunt.nightly import hunt_all, one_at_a_time
     from perfbisect.report.branch import night, summary
@@ -106,10 +97,8 @@ def nightly(
         if cut:
             note(f"{cut} Or with the same command.")
             return INTERRUPTED
-        shown = open_view(history, None, sys.stderr)
-        found, ended = hunt_all(
-            watch, history, shown, note, waiting, partial(publish, given=history, folder=page, notify=notify)
-        )
+        shown, told = open_view(history, None, sys.stderr), partial(publish, given=history, folder=page, notify=notify)
+        found, ended = hunt_all(watch, history, shown, note, waiting, told)
     say("\n".join(summary(found.trial, found.lines)))
     return 0 if ended else ENVIRONMENT
 
@@ -126,9 +115,7 @@ def watch_of(branch: str, workload: str, options: dict[str, Any]) -> "Watch":
     settings = settings_of(options, workload, good="", bad="", policy=policy, explain=options["explain"])
     settings, builder, works = recipes_of(settings, workload)
     if builder.installed or not settings.repository:
-        raise UsageError(
-            "The repository of the branch is missing.", "Name your clone with --repo, and fetch before each night."
-        )
+        raise UsageError("The repository is missing.", "Name your clone with --repo, and fetch before each night.")
     settings, [tip] = resolve_commits(settings, builder, [branch])
     return Watch(branch, tip, settings, works)
 

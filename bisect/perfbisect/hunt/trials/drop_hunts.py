@@ -144,7 +144,7 @@ def read_comparison(history: History, name: str, how: DropOptions) -> Comparison
         )
     if trial.request.branch:
         raise UsageError(
-            f"{name} is a night of {printable(trial.request.branch)}: the drops of its line are hunted by `bisect nightly`."
+            f"{name} is a night: `bisect nightly {printable(trial.request.branch)}` hunts the drops of its line."
         )
     settings = history.settings(trial.id)
     if not settings.repository:
