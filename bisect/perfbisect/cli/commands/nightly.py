@@ -69,7 +69,9 @@ COMMON = (
 @builder_option("Or a recipe: how a system is built.", default="")
 @command_options
 @what_options
-@click.option("--host", default="local", metavar="NAME", shell_complete=host_name, help="Host  [default: local]")
+@click.option(
+    "--host", default="local", show_default=True, metavar="NAME", shell_complete=host_name, help="Host to measure on.",
+)  # fmt: skip
 @effect_option("Smallest drop that is hunted  [default: 2%; 0.2% of exact counts]")
 @limit_options
 @explain_option
