@@ -4,6 +4,8 @@ import json
 import os
 import re
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import urllib.error
@@ -11,17 +13,16 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from importlib import metadata
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 import sample_hunt as sample
-from perfbisect.cli.serving.datasette import configured
 from perfbisect.cli.serving.guard import add_user
 from perfbisect.store.history import History
-from program import PROGRAM, asked, exits, run, served
+from program import PROGRAM, asked, exits, served
 
 pytestmark = pytest.mark.tools
 
@@ -36,32 +37,47 @@ def history(tmp_path: Path) -> Iterator[History]:
         yield opened
 
 
-def test_what_is_started(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[list[str]] = []
+Started = list[tuple[tuple[Any, ...], dict[str, Any]]]
 
-    def start(argv: list[str], check: bool, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
-        started.append([*argv, env["PERFBISECT_GUARD"]])
-        assert "latest_hunts" in Path(argv[argv.index("--config") + 1]).read_text()
-        assert Path(argv[argv.index("--plugins-dir") + 1], "guarded.py").exists()
-        return subprocess.CompletedProcess(argv, 7)
 
-    monkeypatch.setattr(metadata, "version", lambda name: {"datasette": "1.0a19"}[name])
-    monkeypatch.setattr(subprocess, "run", start)
-    status, out, _ = run("serve", "--sql", "--port", "8042", "--history", str(history.path))
-    assert (status, out) == (7, "")
-    [argv] = started
-    assert argv[:5] == [sys.executable, "-m", "datasette", "serve", str(history.path)]
-    assert argv[argv.index("--host") + 1] == "127.0.0.1"
-    assert argv[argv.index("--port") + 1] == "8042"
-    assert not Path(argv[argv.index("--config") + 1]).exists()
-    for address in ("127.0.0.7", "localhost", "::1"):
-        run("serve", "--sql", "--address", address, "--history", str(history.path))
-        assert json.loads(started.pop()[-1]) == [None, None, address]
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> Started:
+    """What a Datasette was made of, and what an HTTP server was started with, neither of which is installed."""
+    calls: Started = []
+
+    class Application:
+        def __init__(self, *args: object, **how: object) -> None:
+            calls.append((args, how))
+
+        def app(self) -> None:
+            pass
+
+    contents: dict[str, dict[str, object]] = {
+        "datasette": {}, "datasette.app": {"Datasette": Application}, "datasette.version": {"__version__": "1.0a19"},
+        "uvicorn": {"run": lambda *args, **how: calls.append((args, how))},
+    }  # fmt: skip
+    for name, content in contents.items():
+        module = ModuleType(name)
+        vars(module).update(content)
+        monkeypatch.setitem(sys.modules, name, module)
+    return calls
+
+
+def test_what_is_started(history: History, started: Started) -> None:
+    for address in ("127.0.0.1", "127.0.0.7", "localhost", "::1"):
+        exits(0, "serve", "--sql", "--port", "8042", "--address", address, "--history", str(history.path))
+        (args, how), (_, listening) = started
+        assert args == ([str(history.path)],)
+        assert "latest_hunts" in how["config"]["databases"]["history"]["queries"]
+        assert listening == {"host": address, "port": 8042}
+        started.clear()
+    for address in ("a" * 70, "none.example"):
+        assert "is no address" in exits(3, "serve", "--address", address, "--history", str(history.path))
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "::"])
 def test_other_machines_are_served_only_with_a_login(
-    history: History, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    history: History, address: str, tmp_path: Path, started: Started
 ) -> None:
     words = ("serve", "--sql", "--address", address, "--history", str(history.path))
     said = exits(3, *words)
@@ -71,8 +87,6 @@ def test_other_machines_are_served_only_with_a_login(
     users.touch(0o600)
     assert "names nobody" in exits(3, *words, "--password-file", str(users))
     add_user(users, "reader", "correct horse")
-    monkeypatch.setattr(metadata, "version", lambda name: {"datasette": "1.0a19"}[name])
-    monkeypatch.setattr(subprocess, "run", lambda argv, check, env: subprocess.CompletedProcess(argv, 0))
     assert "a proxy with TLS" in exits(0, *words, "--password-file", str(users))
     users.chmod(0o640)
     assert f"chmod 600 {users}" in exits(3, *words, "--password-file", str(users))
@@ -81,18 +95,9 @@ def test_other_machines_are_served_only_with_a_login(
 def test_without_datasette_and_without_a_history(
     history: History, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def version(name: str) -> str:
-        raise metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(metadata, "version", version)
+    monkeypatch.setitem(sys.modules, "datasette.app", None)
     assert "pip install 'perfbisect[serve]'" in exits(3, "serve", "--sql", "--history", str(history.path))
     assert "There are no hunts yet" in exits(3, "serve", "--history", str(tmp_path / "none.db"))
-
-
-def test_the_files_are_where_the_options_say(tmp_path: Path) -> None:
-    option, file, *plugins = configured(tmp_path, "kept", 0)
-    assert (option, plugins[0]) == ("--metadata", "--plugins-dir")
-    assert "kept" in json.loads(Path(file).read_text())["databases"]
 
 
 def refuses_strangers(port: int, path: str) -> None:
@@ -122,6 +127,10 @@ def test_pages_are_made_when_they_are_asked_for(history: History) -> None:
         }.items():
             status, text = asked(port, path)
             assert (status, said in text) == (404, True), text
+        for _ in range(5):  # who goes away before the answer is no error
+            with closing(socket.create_connection(("127.0.0.1", port))) as gone:
+                gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                gone.sendall(b"GET /all HTTP/1.0\r\nHost: localhost\r\n\r\n")
         assert f"Port {port} of 127.0.0.1" in exits(4, "serve", "--history", str(history.path), "--port", str(port))
         history.connection.execute("update events set body = '{' where session_id = 1 and id = 3")
         history.connection.commit()

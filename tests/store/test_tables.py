@@ -221,9 +221,9 @@ def test_spread_of_runs(both: History) -> None:
 
 def test_where_each_version_of_datasette_reads_the_queries() -> None:
     old, new = configuration("history", 0), configuration("history", 1)
-    assert set(old["--metadata"]["databases"]["history"]["queries"]) == set(QUERIES)
-    assert set(new["--config"]["databases"]["history"]["queries"]) == set(QUERIES)
-    assert "queries" not in new["--metadata"]["databases"]["history"]
+    assert set(old["metadata"]["databases"]["history"]["queries"]) == set(QUERIES)
+    assert set(new["config"]["databases"]["history"]["queries"]) == set(QUERIES)
+    assert "queries" not in new["metadata"]["databases"]["history"]
     assert json.loads(json.dumps(new)) == new
 
 

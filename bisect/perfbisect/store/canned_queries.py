@@ -77,7 +77,7 @@ WHERE repeated > 1 GROUP BY host, builder, workload ORDER BY host, builder, work
 
 
 def configuration(database: str, version: int) -> dict[str, Any]:
-    """The options of Datasette and the JSON file that each names, for a history that it calls ``database``.
+    """The arguments of Datasette for a history that it calls ``database``.
 
     ``version`` is the first number of Datasette's own.
     """
@@ -86,7 +86,7 @@ def configuration(database: str, version: int) -> dict[str, Any]:
     title = {"title": "perfbisect"}
     if version:
         return {
-            "--config": {"databases": {database: queries}},
-            "--metadata": {**title, "databases": {database: about}},
+            "config": {"databases": {database: queries}},
+            "metadata": {**title, "databases": {database: about}},
         }
-    return {"--metadata": {**title, "databases": {database: {**about, **queries}}}}
+    return {"metadata": {**title, "databases": {database: {**about, **queries}}}}

@@ -367,6 +367,10 @@ class History:
         with explained(self.path):
             return read_trials(self.connection)
 
+    def listing(self) -> Sequence[Listed | ListedTrial]:
+        """All hunts and trials, oldest first."""
+        return sorted([*self.hunts(), *self.trials()], key=lambda one: one.started)
+
     def listed(self, hunt: int) -> Listed:
         """One hunt in its present state."""
         self.columns(hunt, "id", hunts=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from perfbisect.cli.options.central import from_option
+from perfbisect.cli.options.central import listing as all_of
 from perfbisect.cli.options.common import history_option, json_option, output_width, say, say_object
 from perfbisect.cli.options.completion import builder_option, complete, host_name
 from perfbisect.cli.options.param_types import Parsed
@@ -67,23 +68,15 @@ def history(ctx: click.Context, history: Path | None, central: str | None, as_js
     """List hunts, comparisons, proofs and A/As, oldest first; or copy them from and to other histories."""
     if ctx.invoked_subcommand:
         return
-    done: list[Listed | ListedTrial]
-    if central is not None:
-        from perfbisect.store.pull import reading
-
-        with reading(central) as there:
-            done, batches = there.listing(), []
-    else:
-        with closing(History.open(history, read_only=True)) as opened:
-            done = [*opened.hunts(), *opened.trials()]
-            batches = [] if as_json else all_batches(opened)
-        done.sort(key=lambda one: one.started)
+    done = all_of(history, central)
     if as_json:
         say_object([{"kind": "hunt"} | asdict(one) for one in done])
     else:
         say(listing(done, central=central is not None))
-        if batches:
-            say("\n".join(["", *map(batch_line, batches)]))
+        if central is None:
+            with closing(History.open(history, read_only=True)) as opened:
+                if batches := all_batches(opened):
+                    say("\n".join(["", *map(batch_line, batches)]))
 
 
 def listing(done: Sequence[Listed | ListedTrial], *, central: bool = False) -> str:
@@ -113,18 +106,8 @@ def row(one: Listed | ListedTrial) -> tuple[str, ...]:
         measured = (one.workload, one.host, span, str(one.builds), str(one.runs))
         return *begun, *measured, culprit, chance(one.probability), one.state, one.subject
     state = one.state if one.state != "done" else DONE[one.kind]
-    return (
-        *begun,
-        workloads(one.workloads),
-        one.host,
-        one.title,
-        str(len(one.builds)),
-        str(one.runs),
-        MISSING,
-        MISSING,
-        state,
-        "",
-    )
+    measured = (workloads(one.workloads), one.host, one.title, str(len(one.builds)), str(one.runs))
+    return *begun, *measured, MISSING, MISSING, state, ""
 
 
 def batch_line(batch: "Batch") -> str:

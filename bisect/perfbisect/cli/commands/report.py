@@ -1,6 +1,7 @@
 """`bisect report`: one hunt, comparison, proof or A/A as a page, with its profiles as files; or all of a history."""
 
 from collections.abc import Collection
+from contextlib import closing
 from pathlib import Path
 
 import click
@@ -12,7 +13,6 @@ from perfbisect.cli.options.param_types import ANY
 from perfbisect.errors import PerfBisectError, UsageError
 from perfbisect.store.batches import read_batch
 from perfbisect.store.history import History
-from perfbisect.store.listing import Listed, ListedTrial
 from perfbisect.ui.stream import note
 
 EPILOG = """\b
@@ -68,15 +68,16 @@ def report(
         raise UsageError(f"{name} has no profiles: they are recorded after the verdict of a hunt.")
     if everything and central:
         raise click.UsageError("--all writes the pages of a local history.")
-    with opened_for(hunt, history, central) as (opened, wanted):
-        if everything:
+    if everything:
+        with closing(History.open(history, read_only=True)) as opened:
             write_all(opened, everything, history)
-        elif name.startswith("b"):
+        return
+    with opened_for(hunt, history, central) as (opened, one):
+        if name.startswith("b"):
             batch = read_batch(opened, int(name[1:]))
             begun = {one.hunt for one in batch.hunts if one.hunt is not None}
             write_all(opened, output or Path(f"batch-{batch.id}"), history, begun)
         else:
-            one = opened.latest() if wanted is None else wanted
             if isinstance(one, int) and profiles:
                 write_profiles(opened, one, speedscope, folded)
             if not markdown:
@@ -126,11 +127,8 @@ def write_all(history: History, folder: Path, given: Path | None, only: Collecti
     from perfbisect.report.document import Cell
     from perfbisect.report.page.pages import index_page
 
-    hunts, trials = history.hunts(), history.trials()
-    if only is not None:
-        hunts, trials = [hunt for hunt in hunts if hunt.id in only], []
     cells = dict[int | str, Cell]()
-    everything: list[Listed | ListedTrial] = [*hunts, *trials]
+    everything = [one for one in history.listing() if only is None or one.id in only]
     for one in everything:
         cells[one.id] = Cell(str(one.id))
         try:

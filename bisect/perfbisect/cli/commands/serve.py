@@ -46,7 +46,7 @@ LOOPBACK = "127.0.0.1"
 def serve(
     port: int, address: str, opens: bool, sql: bool, password_file: Path | None, token_file: Path | None,
     add_user: str | None, central: str | None, history: Path | None,
-) -> int:  # fmt: skip
+) -> None:  # fmt: skip
     """Browse the history in a web browser: what runs, the latest culprits, a list of everything, and the page of each."""
     from perfbisect.cli.serving.guard import Guard
     from perfbisect.store.central import connected
@@ -54,7 +54,7 @@ def serve(
 
     if add_user is not None:
         enter_user(add_user, password_file)
-        return 0
+        return
     path = (history or default_place()).absolute()
     if central is None:
         open_reader(path).close()  # says what is wrong with it
@@ -65,7 +65,10 @@ def serve(
             pass
     guard = Guard(password_file, token_file, address)
     login = guard.asks()
-    found = socket.getaddrinfo(address, port)
+    try:
+        found = socket.getaddrinfo(address, port)
+    except (OSError, UnicodeError):
+        raise UsageError(f"{printable(address)} is no address of this machine.", "Leave out --address.") from None
     own = all(ip_address(each[4][0]).is_loopback for each in found)
     if not own and not login:
         raise UsageError(
@@ -80,11 +83,11 @@ def serve(
     if sql:
         from perfbisect.cli.serving.datasette import serve_datasette
 
-        return serve_datasette(path, port, guard, opens=opens)
-    from perfbisect.cli.serving.pages import Pages, Source, serve_pages
+        serve_datasette(path, port, guard, opens=opens)
+        return
+    from perfbisect.cli.serving.pages import Pages, serve_pages
 
-    serve_pages(found[0][0], port, guard, Pages(Source(history, central)), opens=opens)
-    return 0
+    serve_pages(found[0][0], port, guard, Pages(history, central), opens=opens)
 
 
 def enter_user(name: str, file: Path | None) -> None:

@@ -61,7 +61,7 @@ def show(hunt: int | str | None, history: Path | None, central: str | None, form
                 raise click.UsageError(f"--{form} is for comparisons, and {name} is none.")
             print_trial(trial, form, detailed=True)
         else:
-            number = opened.latest() if wanted is None else int(wanted)
+            number = int(wanted)
             clone = Clone(Path(opened.settings(number).repository))
             story = read_story(opened, number, clone.describe, clone.link)
             if form == "json":

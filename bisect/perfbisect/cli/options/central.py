@@ -1,6 +1,6 @@
 """What is read of a central history: the option that names one, and the session that is wanted."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -8,6 +8,7 @@ import click
 
 from perfbisect.errors import UsageError
 from perfbisect.store.history import History
+from perfbisect.store.listing import Listed, ListedTrial
 
 CONFIGURED = "central"
 
@@ -42,14 +43,25 @@ def id_of_other(hunt: int | str | None) -> str:
     return "" if name.isdecimal() else name
 
 
+def listing(history: Path | None, central: str | None) -> Sequence[Listed | ListedTrial]:
+    """All hunts and trials of the local history, or of a central one, oldest first."""
+    if central is None:
+        with closing(History.open(history, read_only=True)) as opened:
+            return opened.listing()
+    from perfbisect.store.pull import reading
+
+    with reading(central) as there:
+        return there.listing()
+
+
 @contextmanager
 def opened_for(
     hunt: int | str | None, history: Path | None, central: str | None
-) -> Iterator[tuple[History, int | str | None]]:
+) -> Iterator[tuple[History, int | str]]:
     """The history with a session (None: the latest hunt), and its id there: the local one, or of a central one a copy."""
     if central is None:
         with closing(History.open(history, read_only=True)) as opened:
-            yield opened, hunt
+            yield opened, opened.latest() if hunt is None else hunt
         return
     from perfbisect.store.pull import reading
 

@@ -6,13 +6,11 @@ string format: ``$scrypt$ln=15,r=8,p=3$SALT$KEY``, base64 without padding. Neith
 again for each request, so that whom a line is taken from is refused at once.
 """
 
-import binascii
 import hashlib
 import hmac
 import os
 import re
 import secrets
-import stat
 import threading
 import time
 from base64 import b64decode, b64encode
@@ -78,8 +76,7 @@ class Guard:
     passwords: Path | None
     token: Path | None
     address: str  # that is listened on; without a login, of this machine alone
-    admitted: dict[bytes, tuple[str, str]] = field(default_factory=dict)  # by the digest of what was sent
-    secret: bytes = field(default_factory=lambda: secrets.token_bytes(32))  # of the digests
+    admitted: set[bytes] = field(default_factory=set)  # digests of passwords that were right, with their hashes
     turn: threading.Lock = field(default_factory=threading.Lock)  # one hash at a time
 
     def asks(self) -> bool:
@@ -119,21 +116,22 @@ class Guard:
         if self.passwords is None:
             return False
         lines = read_passwords(self.passwords)
-        digest = hmac.digest(self.secret, sent.encode(), "sha256")
-        if digest in self.admitted:
-            name, before = self.admitted[digest]
-            if lines.get(name) == before:
-                return True
         try:
             user, _, password = b64decode(sent, validate=True).partition(b":")
-        except (binascii.Error, ValueError):
+        except ValueError:
             return False
-        name = user.decode(errors="replace")
-        with self.turn:
-            if not is_of(password, lines.get(name, NOBODY)):
-                return False
-        self.admitted[digest] = name, lines[name]
+        stored = lines.get(user.decode(errors="replace"), NOBODY)
+        digest = hashlib.sha256(stored.encode() + password).digest()
+        if digest not in self.admitted:
+            with self.turn:
+                if not is_of(password, stored):
+                    return False
+            self.admitted.add(digest)
         return True
+
+    def place(self, port: int) -> str:
+        """The address of what is served, for a browser."""
+        return f"http://{f'[{self.address}]' if ':' in self.address else self.address}:{port}/"
 
 
 def is_own(host: str, address: str) -> bool:
@@ -176,13 +174,12 @@ def read_token(path: Path) -> str:
 def private(path: Path) -> str:
     """The text of a file that only its owner can read. Raises UsageError for any other."""
     try:
-        with path.open(encoding="utf-8") as file:
-            if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            if os.fstat(file.fileno()).st_mode & 0o077:
                 raise UsageError(f"Others can read {path}, or write it.", f"Make it private: chmod 600 {path}")
             return file.read(LONGEST)
-    except (OSError, UnicodeError) as trouble:
-        reason = trouble.strerror if isinstance(trouble, OSError) else "it is no text"
-        raise UsageError(f"{path} cannot be read: {reason}.") from None
+    except OSError as trouble:
+        raise UsageError(f"{path} cannot be read: {trouble.strerror}.") from None
 
 
 def adding(path: Path) -> str:

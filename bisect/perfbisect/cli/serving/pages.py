@@ -3,7 +3,7 @@
 import re
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, closing, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 import click
 
-from perfbisect.cli.options.central import opened_for
+from perfbisect.cli.options.central import listing, opened_for
 from perfbisect.cli.options.common import say
 from perfbisect.cli.serving.guard import Answer, Guard
 from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError
@@ -24,47 +24,21 @@ if TYPE_CHECKING:
     from perfbisect.report.page.dashboard import Watched
 
 PAGE = re.compile(r"/(?:hunt-((?:[\w.@-]{1,64}:)?\d{1,18})|((?:[\w.@-]{1,64}:)?[cnp]\d{1,18}))\.html", re.ASCII)
+NOTHING = "There is no such page. / shows what runs, and leads to the list of all hunts and comparisons.\n"
 PATIENCE = 60.0  # seconds for a client that sends or takes nothing
 
 Session = Listed | ListedTrial
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """The history that is served: the local one at ``history``, as the user named it, or the one at a ``central`` address."""
+@dataclass(eq=False)
+class Pages:
+    """The pages of a history: the local one at ``history``, as the user named it, or the one at a ``central`` address."""
 
     history: Path | None
     central: str | None
-
-    def listing(self) -> Sequence[Session]:
-        """All hunts and trials, oldest first."""
-        if self.central is not None:
-            from perfbisect.store.pull import reading
-
-            with reading(self.central) as there:
-                return there.listing()
-        with closing(History.open(self.history, read_only=True)) as opened:
-            return sorted([*opened.hunts(), *opened.trials()], key=lambda one: one.started)
-
-    def name(self, one: Session) -> str:
-        """The id of one: 12, c3; desk3:12."""
-        return str(one.id) if self.central is None else f"{one.origin}:{one.id}"
-
-    def session(self, name: str) -> AbstractContextManager[tuple[History, int | str | None]]:
-        """A history that has the session of that id, and its id there. Raises UsageError when there is none."""
-        if self.central is None and ":" in name:
-            raise UsageError(f"{name} is of a central history, and a local one is served.")
-        return opened_for(int(name) if name.isdecimal() else name, self.history, self.central)
-
-
-@dataclass(eq=False)
-class Pages:
-    """The pages of a source."""
-
-    source: Source
     drawn: "dict[tuple[str, ...], list[Watched]]" = field(
         default_factory=dict
-    )  # by the ids of the trials, which have ended
+    )  # by the ids of trials, which have ended
 
     def answer(self, place: str) -> Answer:
         """The page at a place; status 404 and a sentence where there is none."""
@@ -75,28 +49,33 @@ class Pages:
         named = PAGE.fullmatch(unquote(place))
         try:
             if named:
-                with self.source.session(named[1] or named[2]) as (history, one):
-                    assert one is not None, "without a name, the latest hunt"
-                    return 200, {}, page_of(history, one, self.source.history, index="./")
+                with self.session(named[1] or named[2]) as (history, one):
+                    return 200, {}, page_of(history, one, self.history, index="./")
             if place == "/":
-                sessions = self.source.listing()
+                sessions = listing(self.history, self.central)
                 return 200, {}, dashboard_page(sessions, self.lines(sessions), self.cell, time.time())
             if place == "/all":
-                return 200, {}, index_page(self.source.listing(), self.cell, index="./")
+                return 200, {}, index_page(listing(self.history, self.central), self.cell, index="./")
         except PerfBisectError as trouble:
             return 404 if isinstance(trouble, UsageError) else 500, {}, f"{trouble} {trouble.advice}\n"
-        return (
-            404,
-            {},
-            "There is no such page. / shows what runs, and leads to the list of all hunts and comparisons.\n",
-        )
+        return 404, {}, NOTHING
+
+    def name(self, one: Session) -> str:
+        """The id of one: 12, c3; desk3:12."""
+        return str(one.id) if self.central is None else f"{one.origin}:{one.id}"
+
+    def session(self, name: str) -> AbstractContextManager[tuple[History, int | str]]:
+        """A history that has the session of that id, and its id there. Raises UsageError when there is none."""
+        if self.central is None and ":" in name:
+            raise UsageError(f"{name} is of a central history, and a local one is served.")
+        return opened_for(int(name) if name.isdecimal() else name, self.history, self.central)
 
     def cell(self, one: Session) -> "Cell":
         """The id of a session, with a link to its page."""
         from perfbisect.cli.commands.report import page_name
         from perfbisect.report.document import Cell
 
-        name = self.source.name(one)
+        name = self.name(one)
         return Cell(name, link=quote(page_name(name)))
 
     def lines(self, sessions: Sequence[Session]) -> "list[Watched]":
@@ -111,7 +90,7 @@ class Pages:
                 groups.setdefault((*how, one.branch, one.series), []).append(one)
         newest = sorted(groups.values(), key=lambda each: (bool(each[-1].branch), each[-1].started), reverse=True)
         shown = [each[-LONGEST if each[-1].branch else -1 :] for each in newest[:LINES]]
-        keys = [tuple(map(self.source.name, each)) for each in shown]
+        keys = [tuple(map(self.name, each)) for each in shown]
         found = [self.drawn.get(key) or self.lines_of(each) for key, each in zip(keys, shown, strict=True)]
         self.drawn = dict(zip(keys, found, strict=True))
         return [line for each in found for line in each]
@@ -122,7 +101,7 @@ class Pages:
 
         read = []
         for one in trials:
-            with suppress(PerfBisectError), self.source.session(self.source.name(one)) as (history, name):
+            with suppress(PerfBisectError), self.session(self.name(one)) as (history, name):
                 read.append(history.trial(str(name)))
         return watched_of(read, self.cell(trials[-1]).link) if read else []
 
@@ -136,6 +115,10 @@ def serve_pages(family: int, port: int, guard: Guard, pages: Pages, *, opens: bo
     class Handler(BaseHTTPRequestHandler):
         timeout = PATIENCE
 
+        def handle(self) -> None:
+            with suppress(ConnectionError):  # the browser has gone on
+                super().handle()
+
         def do_GET(self) -> None:
             refused = guard.refusal(self.headers.get("Host", ""), self.headers.get("Authorization", ""))
             status, headers, text = refused or pages.answer(urlsplit(self.path).path)
@@ -144,8 +127,7 @@ def serve_pages(family: int, port: int, guard: Guard, pages: Pages, *, opens: bo
             for name, value in ({"Content-Type": kind, "X-Content-Type-Options": "nosniff"} | headers).items():
                 self.send_header(name, value)
             self.end_headers()
-            with suppress(ConnectionError):  # the browser has gone on
-                self.wfile.write(text.encode(errors="backslashreplace"))
+            self.wfile.write(text.encode(errors="backslashreplace"))
 
         def log_message(self, *_: object) -> None:
             """Requests are not listed."""
@@ -156,7 +138,7 @@ def serve_pages(family: int, port: int, guard: Guard, pages: Pages, *, opens: bo
         sentence = f"Port {port} of {guard.address} cannot be listened on: {trouble.strerror}."
         raise EnvironmentFailure(sentence, "Choose another one with --port.") from None
     with server, suppress(KeyboardInterrupt):
-        place = f"http://{f'[{guard.address}]' if ':' in guard.address else guard.address}:{server.server_port}/"
+        place = guard.place(server.server_port)
         say(place)
         if opens:
             click.launch(place)
