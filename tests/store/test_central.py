@@ -22,9 +22,9 @@ from installed_servers import POSTGRES
 from perfbisect.core.domain.events import RunFinished, TrialEnded, Warned
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.store import push as pushing
-from perfbisect.store.central import connected, keys
+from perfbisect.store.central import connected, key_of
 from perfbisect.store.history import History
-from perfbisect.store.pull import reading
+from perfbisect.store.pull import Central, reading
 from perfbisect.store.push import push
 from perfbisect.store.schema import TABLES, VIEWS
 
@@ -87,7 +87,7 @@ def test_tables_and_views_are_those_of_the_local_history(history: History, addre
         columns = [each[0] for each in history.connection.execute(f"SELECT * FROM {name} LIMIT 0").description]
         chosen = [column for column in columns if column != "origin"]
         order = (
-            ", ".join(keys(name))
+            ", ".join(key_of(name))
             if name in TABLES
             else ", ".join(str(1 + place) for place in range(min(4, len(chosen))))
         )
@@ -212,6 +212,32 @@ def test_no_central_history(server: Server) -> None:
         pass
     with pytest.raises(UsageError, match="is no address"), connected("mysql://here/x"):
         pass
+    for secret in ("hunter%zz", "hun%2@hunter", "hun/hunter", "hun@hunter:hunter"):
+        wrong_address = f"postgresql://me:{secret}@127.0.0.1:1/x"
+        with pytest.raises(UsageError, match="is no address") as wrong, connected(wrong_address):
+            pass
+        assert "hunter" not in f"{wrong.value} {wrong.value.advice}"
+
+
+def test_what_is_read_is_of_one_moment(history: History, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    hunt = sample.begin(history, sample.SETTINGS)
+    later = [*sample.events()]
+    pushed(history, address)
+    rows_of = Central._rows
+
+    def pushed_meanwhile(central: Central, *how: Any) -> list[tuple[Any, ...]]:
+        found = rows_of(central, *how)
+        while later:
+            at, event = later.pop(0)
+            history.append(hunt, event, at)
+        pushed(history, address)
+        return found
+
+    monkeypatch.setattr(Central, "_rows", pushed_meanwhile)
+    with reading(address) as central:
+        [listed] = central.listing()
+        assert (listed.state, listed.probability) == ("running", None)
+    assert rows(address, "SELECT kind FROM verdicts") == [("Found",)]
 
 
 def test_many_push_while_they_hunt_and_the_server_is_restarted(

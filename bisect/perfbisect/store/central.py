@@ -14,9 +14,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from perfbisect.errors import EnvironmentFailure, UsageError
-from perfbisect.masking import masked
 from perfbisect.store.connection import VERSION
-from perfbisect.store.schema import CANDIDATES, INDEXES, KEYS, OPTIONAL, TABLES, VIEWS, column_type
+from perfbisect.store.schema import CANDIDATES, INDEXES, TABLES, VIEWS, column_type, create_table, keys
 
 if TYPE_CHECKING:
     import psycopg
@@ -24,9 +23,10 @@ if TYPE_CHECKING:
     Connection = psycopg.Connection[tuple[Any, ...]]
 
 SCHEMA = "perfbisect"
-ADDRESS = re.compile(r"postgres(ql)?://")
+# What the client library would read otherwise than it was meant, such as a password with an @, it would print.
+ADDRESS = re.compile(r"postgres(ql)?://((%[\da-fA-F]{2}|[^%@/\s])*@)?(%[\da-fA-F]{2}|[^%@\s])*")
 ORIGIN = re.compile(r"[\w.@-]{1,64}", re.ASCII)
-NAMED = ("session_id", "hunt_id", "about", "batch_id")  # columns with the name of a session or a batch: ORIGIN:NUMBER
+NAMED = ("session_id", "hunt_id", "about", "batch_id")
 OF_LOG = ("events", "builds", "skips", "runs")  # tables whose rows belong to entries of a log
 DOCUMENTS = {("events", "body"), ("sessions", "settings"), ("sessions", "request"), ("ranges", "candidates"), ("hosts", "tools"), ("hosts", "settings"), ("batch_hunts", "arguments"), ("batch_hunts", "hosts")}  # fmt: skip
 TYPES = {int: "bigint", float: "double precision", str: "text"}
@@ -34,12 +34,7 @@ TIMEOUTS: Mapping[str, Any] = {"connect_timeout": 10, "keepalives_idle": 20, "ke
 
 # Where SQLite and PostgreSQL differ. Runs have the same number in several sessions: views of them say of which each is.
 OWN_VIEWS = {
-    "trials": """
-SELECT id, regexp_replace(id, '([0-9]+)$', substr(kind, 1, 1) || '\\1') AS name, kind, started, ended, builder, variant, workload, host,
-  host_id, metric, run_count, between_visits, within_visits, noise, CASE WHEN kind = 'prove' THEN about END AS hunt_id, uid, origin,
-  settings, request
-FROM sessions WHERE kind != 'hunt'
-""",
+    "trials": VIEWS["trials"].replace("substr(kind, 1, 1) || id", "regexp_replace(id, ':', ':' || substr(kind, 1, 1))"),
     "trial_readings": """
 SELECT sessions.id AS trial_id, event_id, round, request -> 'works' -> runs.workload::int ->> 'name' AS workload,
   request -> 'subjects' -> node::int ->> 'name' AS build, runs.started, seconds, qps
@@ -86,33 +81,31 @@ GRANT DELETE ON verdicts, suspects TO perfbisect_append;
 """
 
 
-def keys(table: str) -> tuple[str, ...]:
+def key_of(table: str) -> tuple[str, ...]:
     """The primary key of a table of the central history."""
     if table in (*OF_LOG, "sittings"):
         return "session_id", "id" if table in ("events", "sittings") else "event_id"
-    return KEYS.get(table, (TABLES[table].split()[0],))
+    return keys(table)
+
+
+def is_name(table: str, column: str) -> bool:
+    """Whether a column has names of sessions or batches: ORIGIN:NUMBER."""
+    return column in NAMED or (column == "id" and table in ("sessions", "batches"))
 
 
 def sql_type(table: str, column: str) -> str:
-    """The type of a column in PostgreSQL."""
-    if (table, column) in DOCUMENTS:
-        return "json"
-    if column in NAMED or (column == "id" and table in ("sessions", "batches")):
+    """The type of a column in PostgreSQL. A session that is deleted takes its rows along."""
+    if column == "session_id":
+        return "text REFERENCES sessions ON DELETE CASCADE"
+    if is_name(table, column):
         return "text"
-    return TYPES[column_type(table, column)]
+    return "json" if (table, column) in DOCUMENTS else TYPES[column_type(table, column)]
 
 
 def definition() -> Iterator[str]:
     """The SQL that makes an empty central history, with the roles of those who append and of those who only read."""
     yield f"BEGIN;\nCREATE SCHEMA {SCHEMA};\nCOMMENT ON SCHEMA {SCHEMA} IS '{VERSION}';\nSET search_path = {SCHEMA};"
-    for table, columns in TABLES.items():
-        lines = [
-            f"  {column} {sql_type(table, column)}"
-            + ("" if column in OPTIONAL else " NOT NULL")
-            + (" REFERENCES sessions ON DELETE CASCADE" if column == "session_id" else "")
-            for column in columns.split()
-        ]
-        yield f"CREATE TABLE {table} (\n" + ",\n".join([*lines, f"  PRIMARY KEY ({', '.join(keys(table))})"]) + "\n);"
+    yield from (f"{create_table(table, key_of(table), sql_type)};" for table in TABLES)
     yield (
         "CREATE TABLE pushes (\n  session_id text PRIMARY KEY REFERENCES sessions ON DELETE CASCADE,\n"
         "  entry bigint NOT NULL,\n  digest text NOT NULL,\n  seen double precision\n);"
@@ -130,8 +123,11 @@ def connected(address: str) -> "Iterator[Connection]":
     """A connection to a central history, each statement a transaction of its own. Raises UsageError where there is none,
     EnvironmentFailure where it cannot be reached.
     """
-    if not ADDRESS.match(address):
-        raise UsageError(f"{masked(address)} is no address of a central history.", "Write: postgresql://HOST/DATABASE")
+    if not ADDRESS.fullmatch(address):
+        advice = (
+            "Write: postgresql://HOST/DATABASE; the password is in ~/.pgpass, or after the user with its signs as %40."
+        )
+        raise UsageError(f"{address} is no address of a central history.", advice)
     try:
         import psycopg
         from psycopg.types.string import TextLoader
@@ -147,14 +143,12 @@ def connected(address: str) -> "Iterator[Connection]":
         select = f"SELECT obj_description({space}, 'pg_namespace'), has_schema_privilege({space}, 'USAGE')"
         found, allowed = connection.execute(select).fetchone() or (None, False)
         if found is None:
-            raise UsageError(
-                f"{masked(address)} has no central history.", "Make one, once: bisect push --sql | psql ADDRESS"
-            )
+            raise UsageError(f"{address} has no central history.", "Make one, once: bisect push --sql | psql ADDRESS")
         if not allowed:
-            raise UsageError(f"The central history {masked(address)} may not be read by this user.", GRANTS)
+            raise UsageError(f"The central history {address} may not be read by this user.", GRANTS)
         if found != str(VERSION):
             raise UsageError(
-                f"The central history {masked(address)} has form {found}; this perfbisect writes and reads form {VERSION}.",
+                f"The central history {address} has form {found}; this perfbisect writes and reads form {VERSION}.",
                 "Use the version of perfbisect that made it, or make another database.",
             )
         yield connection
@@ -166,23 +160,19 @@ def explained(address: str) -> Iterator[None]:
     import psycopg
     from psycopg import errors
 
-    place = masked(address)
     try:
         yield
     except errors.InsufficientPrivilege as failure:
-        raise UsageError(
-            f"The central history {place} refuses this: {sentence(failure)}.",
-            GRANTS,
-        ) from failure
+        raise UsageError(f"The central history {address} refuses this: {sentence(failure)}.", GRANTS) from failure
     except (psycopg.OperationalError, psycopg.InterfaceError) as failure:
         raise EnvironmentFailure(
-            f"The central history {place} cannot be reached: {sentence(failure)}.",
+            f"The central history {address} cannot be reached: {sentence(failure)}.",
             "Check the address, the network and ~/.pgpass. Nothing is lost: all is in the local history.",
         ) from failure
     except psycopg.Error as failure:
-        raise EnvironmentFailure(f"The central history {place} has failed: {sentence(failure)}.") from failure
+        raise EnvironmentFailure(f"The central history {address} has failed: {sentence(failure)}.") from failure
 
 
 def sentence(failure: Exception) -> str:
-    """The first line of an error, without secrets."""
-    return masked(str(failure).strip().partition("\n")[0].rstrip("."))
+    """The first line of an error."""
+    return str(failure).strip().partition("\n")[0].rstrip(".")

@@ -9,18 +9,16 @@ import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from perfbisect.errors import UsageError
-from perfbisect.masking import masked
 from perfbisect.process import this_process
-from perfbisect.store.central import NAMED, ORIGIN, SCHEMA, connected, explained, sentence
+from perfbisect.store.central import ORIGIN, SCHEMA, connected, is_name, sentence
 from perfbisect.store.connection import default_place
 from perfbisect.store.history import History
 from perfbisect.store.listing import Listed, ListedTrial
 from perfbisect.store.query import WRITES, Answer
-from perfbisect.store.schema import INDEXES, TABLES, VIEWS, column_type
+from perfbisect.store.schema import TABLES, definition
 
 if TYPE_CHECKING:
     from perfbisect.store.central import Connection
@@ -29,7 +27,7 @@ NAME = re.compile(rf"({ORIGIN.pattern}):([cpnb]?)(\d{{1,15}})", re.ASCII)
 HEARD = 180  # seconds since a process was last heard of, within which it counts as running
 ELSEWHERE = "central 0 0"  # in place of a process that works on a session no more
 PROCESS = {"process": f"CASE WHEN seen > extract(epoch FROM now()) - {HEARD} THEN %(here)s ELSE '{ELSEWHERE}' END"}
-TYPES = {int: "INTEGER", float: "REAL", str: "TEXT"}
+NUMBERED = {"id": "row_number() OVER ()"}  # since rows of several histories may have the same number
 
 Selected = tuple[str, Mapping[str, str]]  # what follows FROM, and what stands for a column
 
@@ -42,9 +40,9 @@ OF_LIST: Mapping[str, Selected] = {  # what the list needs of each table; docume
     "verdicts": ("verdicts", {}),
     "suspects": ("suspects WHERE rank = 0", {}),
     "commits": ("commits WHERE commit_hash IN (SELECT commit_hash FROM suspects WHERE rank = 0)", {}),
-    "sittings": ("(SELECT DISTINCT ON (session_id) * FROM sittings ORDER BY session_id, id DESC) AS t LEFT JOIN pushes USING (session_id)", PROCESS),
+    "sittings": ("(SELECT DISTINCT ON (session_id) * FROM sittings ORDER BY session_id, id DESC) AS t LEFT JOIN pushes USING (session_id)", {**PROCESS, **NUMBERED}),
     "ranges": (f"ranges WHERE session_id IN {OPEN}", {}),
-    "events": (f"(SELECT DISTINCT ON (session_id) * FROM events WHERE kind = 'Decided' AND session_id IN {OPEN} ORDER BY session_id, id DESC) AS t", {}),
+    "events": (f"(SELECT DISTINCT ON (session_id) * FROM events WHERE kind = 'Decided' AND session_id IN {OPEN} ORDER BY session_id, id DESC) AS t", NUMBERED),
 }  # fmt: skip
 ITS_BATCHES = "(SELECT batch_id FROM batch_hunts WHERE hunt_id = ANY(%(names)s))"
 OF_SESSIONS: Mapping[str, Selected] = {  # what is read of the sessions with these names
@@ -69,10 +67,14 @@ class Central:
         """All hunts and trials with their origins, oldest first."""
         numbers: dict[str, int] = {}  # of all origins together
         with closing(self._copied(OF_LIST, lambda name: numbers.setdefault(name, len(numbers) + 1))) as history:
-            names = {number: name.partition(":")[2] for name, number in numbers.items()}
-            hunts = [replace(one, id=int(names[one.id])) for one in history.hunts()]
-            trials = [replace(one, id=f"{one.id[0]}{names[int(one.id[1:])]}") for one in history.trials()]
-        return sorted([*hunts, *trials], key=lambda one: one.started)
+            found = history.listing()
+        names = {number: name.partition(":")[2] for name, number in numbers.items()}
+        return [
+            replace(one, id=int(names[one.id]))
+            if isinstance(one, Listed)
+            else replace(one, id=f"{one.id[0]}{names[int(one.id[1:])]}")
+            for one in found
+        ]
 
     @contextmanager
     def session(self, name: str | None = None) -> "Iterator[tuple[History, int | str]]":
@@ -83,7 +85,7 @@ class Central:
         if name is None:
             latest = self._rows("SELECT id FROM sessions WHERE kind = 'hunt' ORDER BY started DESC LIMIT 1")
             if not latest:
-                raise UsageError(f"There are no hunts yet in {masked(self.address)}.", "Push some: bisect push")
+                raise UsageError(f"There are no hunts yet in {self.address}.", "Push some: bisect push")
             name = str(latest[0][0])
         found = NAME.fullmatch(name)
         if not found:
@@ -104,7 +106,7 @@ class Central:
         names = [each for (each,) in self._rows(select, values)]
         if not names or (kind != "b" and stored not in names):
             raise UsageError(
-                f"There is no {name} in the central history {masked(self.address)}.",
+                f"There is no {name} in the central history {self.address}.",
                 "`bisect history --from` lists all.",
             )
         with closing(self._copied(OF_SESSIONS, lambda name: int(name.rpartition(":")[2]), names)) as history:
@@ -117,66 +119,49 @@ class Central:
         from psycopg.types.numeric import FloatLoader
 
         self.connection.adapters.register_loader("numeric", FloatLoader)
-        with explained(self.address):
-            self.connection.execute("SET default_transaction_read_only = on")
-            self.connection.execute("SET ROLE perfbisect_read")
-            try:
-                cursor = self.connection.execute(sql.encode())  # the user's text, as it is
-            except psycopg.Error as failure:
-                if self.connection.broken or isinstance(failure, errors.InsufficientPrivilege):
-                    raise
-                if isinstance(failure, errors.ReadOnlySqlTransaction | errors.ObjectNotInPrerequisiteState):
-                    raise UsageError(WRITES, "Use SELECT.") from failure
-                advice = f"Tables and views: select table_name from information_schema.tables where table_schema = '{SCHEMA}'"
-                raise UsageError(f"The query is wrong: {sentence(failure)}.", advice) from failure
+        self.connection.execute("SET default_transaction_read_only = on")
+        self.connection.execute("SET ROLE perfbisect_read")
+        try:
+            cursor = self.connection.execute(sql.encode())  # the user's text, as it is
+        except psycopg.Error as failure:
+            if self.connection.broken or isinstance(failure, errors.InsufficientPrivilege):
+                raise
+            if isinstance(failure, errors.ReadOnlySqlTransaction | errors.ObjectNotInPrerequisiteState):
+                raise UsageError(WRITES, "Use SELECT.") from failure
+            advice = (
+                f"Tables and views: select table_name from information_schema.tables where table_schema = '{SCHEMA}'"
+            )
+            raise UsageError(f"The query is wrong: {sentence(failure)}.", advice) from failure
         if cursor.description is None:
             raise UsageError("The query is empty.", "Try: bisect query 'select * from culprits'")
         return Answer(tuple(column.name for column in cursor.description), (row for row in cursor))
 
     def _rows(self, sql: str, values: Sequence[str] | Mapping[str, object] | None = None) -> list[tuple[Any, ...]]:
-        with explained(self.address):
-            return self.connection.execute(sql.encode(), values).fetchall()
+        return self.connection.execute(sql.encode(), values).fetchall()
 
     def _copied(
         self, wanted: Mapping[str, Selected], number: Callable[[str], int], names: list[str] | None = None
     ) -> History:
         """A history in memory with what is wanted; ``number`` is that of a session or a batch there."""
-        memory = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-        for table, named in TABLES.items():
-            typed = [f"{column} {TYPES[column_type(table, column)]}" for column in named.split()]
-            memory.execute(
-                f"CREATE TABLE {table} ({typed[0]} {'PRIMARY KEY' * typed[0].startswith('id ')}, {', '.join(typed[1:])})"
-            )
-        for table, (source, instead) in wanted.items():
-            columns = TABLES[table].split()
-            select = f"SELECT {', '.join(instead.get(column, column) for column in columns)} FROM {source}"
-            order = " ORDER BY session_id, id" if table in ("events", "sittings") else ""
-            rows = self._rows(f"{select}{order}", {"here": this_process(), "names": names})
-            own = {
-                place
-                for place, column in enumerate(columns)
-                if column in NAMED or (column == "id" and table in ("sessions", "batches"))
-            }
-            # entries of several histories may have the same number, of which the list needs none
-            renumbered = count(1) if names is None and table in ("events", "sittings") else None
-            memory.executemany(
-                f"INSERT INTO {table} VALUES ({', '.join('?' * len(columns))})",
-                (
-                    [
-                        number(value)
-                        if place in own and value is not None
-                        else next(renumbered)
-                        if renumbered and not place
-                        else value
-                        for place, value in enumerate(row)
-                    ]
-                    for row in rows
-                ),
-            )
-        for of, *indexed in INDEXES:
-            memory.execute(f"CREATE INDEX {of}_{'_'.join(indexed)} ON {of} ({', '.join(indexed)})")
-        for view, sql in VIEWS.items():
-            memory.execute(f"CREATE VIEW {view} AS {sql}")
+        memory = sqlite3.connect(":memory:", isolation_level=None)
+        for statement in definition():
+            memory.execute(statement)
+        with self.connection.transaction():
+            self.connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")  # all of one moment
+            for table, (source, instead) in wanted.items():
+                columns = TABLES[table].split()
+                select = f"SELECT {', '.join(instead.get(column, column) for column in columns)} FROM {source}"
+                own = [is_name(table, column) for column in columns]
+                memory.executemany(
+                    f"INSERT INTO {table} VALUES ({', '.join('?' * len(columns))})",
+                    (
+                        [
+                            number(value) if named and value is not None else value
+                            for named, value in zip(own, row, strict=True)
+                        ]
+                        for row in self._rows(select, {"here": this_process(), "names": names})
+                    ),
+                )
         return History(default_place(), memory, None)
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from perfbisect.errors import UsageError
 from perfbisect.masking import masked, masked_fields
 from perfbisect.process import is_running
-from perfbisect.store.central import DOCUMENTS, NAMED, OF_LOG, ORIGIN, keys
+from perfbisect.store.central import DOCUMENTS, NAMED, OF_LOG, ORIGIN, key_of
 from perfbisect.store.history import History
 from perfbisect.store.schema import TABLES
 
@@ -169,7 +169,7 @@ def write(history: History, central: "Connection", origin: str, due: Due, entry:
     built = "commit_hash IN (SELECT commit_hash FROM events WHERE session_id = ? AND id > ? AND id <= ?)"
     insert(central, origin, "commits", of("commits", built, due.session, entry, last))
     for table in OF_LOG:
-        key = keys(table)[1]
+        key = key_of(table)[1]
         rows = of(table, f"session_id = ? AND {key} > ? AND {key} <= ? ORDER BY {key}", due.session, entry, last)
         with central.cursor().copy(f"COPY {table} ({', '.join(TABLES[table].split())}) FROM STDIN") as copy:
             for one in rows:
@@ -181,7 +181,7 @@ def write(history: History, central: "Connection", origin: str, due: Due, entry:
 
 def insert(central: "Connection", origin: str, table: str, rows: Sequence[Row], *, changes: bool = False) -> None:
     """Insert rows; of those that are there, they replace what is there only where such rows change."""
-    columns, key = TABLES[table].split(), keys(table)
+    columns, key = TABLES[table].split(), key_of(table)
     others = [column for column in columns if column not in key] if changes else []
     then = f"UPDATE SET {', '.join(f'{column} = excluded.{column}' for column in others)}" if others else "NOTHING"
     sql = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join(['%s'] * len(columns))}) ON CONFLICT ({', '.join(key)}) DO {then}"

@@ -6,6 +6,7 @@ for a commit outside of it; in a trial, the number of a build. ``at`` and ``star
 a host cannot count is null. ``event_id`` is the log entry of a fact.
 """
 
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from perfbisect.store.connection import APPLICATION, VERSION
@@ -30,6 +31,7 @@ OPTIONAL = (  # may be null
     "hunt_id", "job", "latency_avg", "latency_max", "latency_p95", "latency_p99", "low", "merges", "node", "noise",
     "origin", "process", "qps", "ratio", "reason", "repository", "request", "same_as", "status", "within_visits",
 )  # fmt: skip
+TYPES = {int: "INTEGER", float: "REAL", str: "TEXT"}
 REFERENCES = {
     "session_id": "sessions",
     "about": "sessions",
@@ -84,7 +86,7 @@ KEYS = {
     "batch_hunts": ("batch_id", "number"),
 }  # where it is more than the first column
 INDEXES = (
-    ("sessions", "uid"), ("sessions", "about"), ("sittings", "session_id"), ("events", "session_id"), ("builds", "commit_hash"),
+    ("sessions", "about"), ("sittings", "session_id"), ("events", "session_id"), ("builds", "commit_hash"),
     ("builds", "session_id", "commit_hash"), ("skips", "session_id", "commit_hash"), ("runs", "session_id", "commit_hash", "started"),
 )  # fmt: skip
 
@@ -120,7 +122,7 @@ FROM sessions WHERE kind = 'hunt'
 """,
     "trials": """
 SELECT id, substr(kind, 1, 1) || id AS name, kind, started, ended, builder, variant, workload, host, host_id, metric, run_count,
-  between_visits, within_visits, noise, iif(kind = 'prove', about, NULL) AS hunt_id, uid, origin, settings, request
+  between_visits, within_visits, noise, CASE WHEN kind = 'prove' THEN about END AS hunt_id, uid, origin, settings, request
 FROM sessions WHERE kind != 'hunt'
 """,
     # every run of `bisect compare`, `bisect prove` and `bisect noise`; qps is null where instructions were counted exactly
@@ -213,26 +215,43 @@ def column_type(table: str, column: str) -> type:
     return int if column in INTEGERS else float if column in REALS else str
 
 
+def keys(table: str) -> tuple[str, ...]:
+    """The primary key of a table."""
+    return KEYS.get(table, (TABLES[table].split()[0],))
+
+
+def create_table(table: str, key: Sequence[str], typed: Callable[[str, str], str]) -> str:
+    """The SQL that makes a table; ``typed`` is the type of a column of it, with what else is to be said of that."""
+    lines = [
+        f"  {column} {typed(table, column)}{'' if column in OPTIONAL else ' NOT NULL'}"
+        for column in TABLES[table].split()
+    ]
+    return f"CREATE TABLE {table} (\n" + ",\n".join([*lines, f"  PRIMARY KEY ({', '.join(key)})"]) + "\n)"
+
+
+def sql_type(table: str, column: str) -> str:
+    """The type of a column in SQLite, its default, and the table that it refers to."""
+    default = " DEFAULT 0" if column.endswith("_count") else ""
+    refers = f" REFERENCES {REFERENCES[column]} (id)" if column in REFERENCES else ""
+    return f"{TYPES[column_type(table, column)]}{default}{refers}"
+
+
+def definition() -> Iterator[str]:
+    """The statements that make the tables, indexes and views of a history."""
+    yield from (create_table(table, keys(table), sql_type) for table in TABLES)
+    for table, *indexed in INDEXES:
+        yield f"CREATE INDEX {table}_{'_'.join(indexed)} ON {table} ({', '.join(indexed)})"
+    yield from (f"CREATE VIEW {name} AS {sql}" for name, sql in VIEWS.items())
+
+
 def create(db: "sqlite_utils.Database") -> None:
     """Create what an empty file lacks. A second process that does the same waits, and finds it done."""
     db.execute("BEGIN IMMEDIATE")
     try:
         if not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-            for name, columns in TABLES.items():
-                first, *others = columns.split()
-                db.table(name).create(
-                    {column: column_type(name, column) for column in (first, *others)},
-                    pk=KEYS.get(name, first),
-                    not_null=[column for column in others if column not in OPTIONAL],
-                    foreign_keys=[
-                        (column, REFERENCES[column], "id") for column in (first, *others) if column in REFERENCES
-                    ],
-                    defaults={column: 0 for column in others if column.endswith("_count")},
-                )
-            for name, *indexed in INDEXES:
-                db.table(name).create_index(indexed, unique=indexed == ["uid"])
-            for name, sql in VIEWS.items():
-                db.create_view(name, sql)
+            for statement in definition():
+                db.execute(statement)
+            db.execute("CREATE UNIQUE INDEX sessions_uid ON sessions (uid)")
             db.execute(f"PRAGMA application_id = {APPLICATION}")
             db.execute(f"PRAGMA user_version = {VERSION}")
     except BaseException:
