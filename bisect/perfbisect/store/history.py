@@ -46,7 +46,9 @@ if TYPE_CHECKING:
     from perfbisect.core.inference.observations import Logged
     from perfbisect.store.log import SessionLog
 
-OF_SETTINGS = "good bad good_commit bad_commit repository builder variant workload host metric".split()
+OF_SETTINGS = (
+    "good", "bad", "good_commit", "bad_commit", "repository", "builder", "variant", "workload", "host", "metric",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
