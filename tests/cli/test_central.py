@@ -10,6 +10,7 @@ import pytest
 from central import Server, served
 from installed_servers import POSTGRES
 from perfbisect.errors import ENVIRONMENT, USAGE
+from perfbisect.hunt.pushing import origin_of
 from program import HUNT, bisect, exits, run
 
 pytestmark = [
@@ -89,3 +90,13 @@ def test_without_one(seal: Path) -> None:
     assert (wrong.status, "names no central history" in wrong.err) == (USAGE, True)
     assert "names no central history" in run("show", "desk3:7").err
     assert "CREATE TABLE sessions" in exits(0, "push", "--sql")
+
+
+def test_a_user_without_a_name_pushes_too(seal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container, where the number of the user has no entry in /etc/passwd."""
+
+    def unknown() -> str:
+        raise KeyError("getpwuid(): uid not found: 12345")
+
+    monkeypatch.setattr("getpass.getuser", unknown)
+    assert origin_of(None).startswith("user@")

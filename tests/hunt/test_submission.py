@@ -20,6 +20,7 @@ from perfbisect.store.batches import (
     enter_status,
     read_batch,
 )
+from perfbisect.store.connection import WAIT
 from perfbisect.store.history import History
 from program import executable
 from sample_hunt import begin
@@ -171,3 +172,8 @@ def test_a_job_knows_its_hunt_where_it_shares_the_history(history: History, answ
     answers(squeue=QUEUE.splitlines()[3])
     refuse_job(history, hunt)
     assert read_batch(history, number).hunts[0].status is None
+
+
+def test_a_controller_that_does_not_answer_ends_no_session() -> None:
+    """A job is submitted while the history is locked, and hunts that run wait for that."""
+    assert slurm.LIMIT < WAIT

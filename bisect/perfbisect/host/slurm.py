@@ -10,7 +10,7 @@ from typing import Any
 from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError
 from perfbisect.host.protocol import last_line
 
-LIMIT = 100.0  # seconds for a command, which tries for a minute to reach a controller
+LIMIT = 20.0  # seconds for a command: sessions wait 30 for the history, which is locked while a job is submitted
 BY_ITSELF = ("COMPLETED", "FAILED")  # states of jobs whose exit status is that of their program
 ENDED = (
     *BY_ITSELF, "BOOT_FAIL", "CANCELLED", "DEADLINE", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT",

@@ -3,14 +3,18 @@
 What goes wrong there delays nothing here: the log is in the local history, and a later push carries what is missing.
 """
 
+import re
+import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from perfbisect.errors import PerfBisectError
-from perfbisect.recipes.configuration import CentralHistory, load_configuration
+from perfbisect.errors import PerfBisectError, UsageError, in_words
+from perfbisect.recipes.configuration import load_configuration
+from perfbisect.recipes.inventory import user
 from perfbisect.report.command_line import history_option
+from perfbisect.store.central import ORIGIN
 from perfbisect.store.history import History
 from perfbisect.wording.text import shell_words
 
@@ -32,9 +36,9 @@ def pushing(path: Path, sessions: Sequence[int], warn: Callable[[str], None]) ->
 
     def work() -> None:
         while not stop.is_set():
-            attempt(path, sessions, central, running=True)
+            attempt(path, sessions, central.address, running=True)
             stop.wait(EVERY)
-        failed[:] = attempt(path, sessions, central, running=False)
+        failed[:] = attempt(path, sessions, central.address, running=False)
 
     thread = threading.Thread(target=work, name="push", daemon=True)
     thread.start()
@@ -50,18 +54,31 @@ def pushing(path: Path, sessions: Sequence[int], warn: Callable[[str], None]) ->
             warn(f"Not all is in the central history yet: {failed[0]} Push it later: {again}")
 
 
-def attempt(path: Path, sessions: Sequence[int], central: CentralHistory, *, running: bool) -> list[str]:
+def origin_of(given: str | None) -> str:
+    """The name of this history in a central one: the given one, that of config.toml, or of this user and machine.
+
+    Raises UsageError for what is no name.
+    """
+    own = re.sub(r"[^\w.@-]", "-", f"{user()}@{socket.gethostname()}", flags=re.ASCII)[:64]
+    name = given or load_configuration().central.origin or own
+    if not ORIGIN.fullmatch(name):
+        advice = "It has at most 64 letters, digits, and signs of . _ @ -"
+        raise UsageError(f"{name!r} is no name for a history.", advice)
+    return name
+
+
+def attempt(path: Path, sessions: Sequence[int], address: str, *, running: bool) -> list[str]:
     """Push sessions once; returns sentences about what went wrong."""
     from perfbisect.store.central import connected
-    from perfbisect.store.push import origin_of, push
+    from perfbisect.store.push import push
 
     try:
-        with closing(History.open(path, read_only=True)) as history, connected(central.address) as there:
-            origin = origin_of(central.origin)
+        with closing(History.open(path, read_only=True)) as history, connected(address) as there:
+            origin = origin_of(None)
             return [
                 sentence
                 for each in sessions
                 for sentence in push(history, there, origin, each, running=running).refused
             ]
-    except PerfBisectError as trouble:
-        return [str(trouble)]
+    except (OSError, PerfBisectError) as trouble:
+        return [str(in_words(trouble))]

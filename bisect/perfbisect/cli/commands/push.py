@@ -1,16 +1,14 @@
 """`bisect push`: carries what is new in the local history to a central one, which many people read."""
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import click
 
 from perfbisect.cli.options.central import configured_address
-from perfbisect.cli.options.common import history_option, say
+from perfbisect.cli.options.common import clone_progress, history_option, say
 from perfbisect.errors import ENVIRONMENT
-from perfbisect.recipes.configuration import load_configuration
 from perfbisect.ui.stream import note
 from perfbisect.wording.text import printable
 
@@ -29,8 +27,7 @@ With this in config.toml, every session pushes while it runs and when it ends:
   origin = "ORIGIN"                             # default: USER@MACHINE
 
 \b
-Only what is new is sent; a push that was cut off goes on with the same command. Passwords in addresses and commands are
-masked. Exit status: 0 all is there, 4 it is not.
+Only what is new is sent; a push that was cut off goes on with the same command. Passwords in addresses are masked. Exit status: 0 all is there, 4 it is not.
 """
 
 
@@ -41,9 +38,9 @@ masked. Exit status: 0 all is there, 4 it is not.
 @history_option
 def push(address: str | None, origin: str | None, sql: bool, history: Path | None) -> int:
     """Push new hunts, comparisons and A/As of the local history to a central one in PostgreSQL."""
+    from perfbisect.hunt.pushing import origin_of
     from perfbisect.store.central import connected, definition
     from perfbisect.store.history import History
-    from perfbisect.store.push import origin_of
     from perfbisect.store.push import push as push_all
     from perfbisect.wording.quantities import count
 
@@ -51,9 +48,9 @@ def push(address: str | None, origin: str | None, sql: bool, history: Path | Non
         say("\n".join(definition()))
         return 0
     address = address or configured_address()
-    origin = origin_of(origin or load_configuration().central.origin)
-    with closing(History.open(history, read_only=True)) as opened, connected(address) as central, progress() as said:
-        done = push_all(opened, central, origin, said=said)
+    origin = origin_of(origin)
+    with closing(History.open(history, read_only=True)) as opened, connected(address) as central:
+        done = push_all(opened, central, origin, said=partial(clone_progress, "Sessions"))
     for sentence in done.refused:
         note(f"Not pushed: {printable(sentence)}")
     what = f"{count(done.entries, 'event')} of {count(done.sessions, 'session')}"
@@ -63,15 +60,3 @@ def push(address: str | None, origin: str | None, sql: bool, history: Path | Non
         else f"Nothing new for {printable(address)}."
     )
     return ENVIRONMENT if done.refused else 0
-
-
-@contextmanager
-def progress() -> Iterator[Callable[[int, int], None]]:
-    """Takes how many sessions of how many are pushed, and shows it on a terminal."""
-    from rich.progress import Progress
-
-    from perfbisect.ui.terminal import Terminal
-
-    with Progress(console=Terminal(sys.stderr), transient=True, disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task("sessions")
-        yield lambda done, total: bar.update(task, completed=done, total=total)
