@@ -1,34 +1,33 @@
 """Who may read what is served: the names of a password file, by HTTP's Basic scheme, and who has the token of a file, as a Bearer.
 Without these files, this machine alone.
 
-A line of a password file is ``NAME:HASH``. The hash is scrypt's (RFC 7914), written as passlib and others write it, in the PHC
-string format: ``$scrypt$ln=15,r=8,p=3$SALT$KEY``, base64 without padding. Neither file may be readable by others. Both are read
-again for each request, so that whom a line is taken from is refused at once.
+A line of a password file is ``NAME:HASH``, with a hash of bcrypt, as ``htpasswd -B`` writes it. Neither file may be readable by
+others. Both are read again for each request, so that whom a line is taken from is refused at once.
 """
 
 import hashlib
 import hmac
 import os
 import re
-import secrets
 import threading
 import time
-from base64 import b64decode, b64encode
+from base64 import b64decode
 from contextlib import suppress
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import bcrypt
+
 from perfbisect.errors import PerfBisectError, UsageError
 from perfbisect.wording.text import printable, shell_words
 
 NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
-BASE64 = r"([A-Za-z0-9+/]+)"
-HASH = re.compile(rf"\$scrypt\$ln=(\d{{1,2}}),r=(\d{{1,2}}),p=(\d{{1,2}})\${BASE64}\${BASE64}")
-COST = (15, 8, 3)  # log2 of N, r and p: 32 MiB, and about 0.3 s
-MEMORY = 2**28  # bytes that a line may ask for, at most
+HASH = re.compile(r"\$2[aby]\$(0[4-9]|1[0-5])\$[./A-Za-z0-9]{53}")  # of a cost that takes seconds at most
+NOBODY = f"$2b$12${'.' * 53}"  # an unknown name takes as long as a known one
 SHORTEST = 8, 20  # characters of a password, of a token
+MOST = 72  # bytes of a password, of which bcrypt uses no more
 LONGEST = 2**20  # bytes of a file
 DELAY = 1.0  # seconds that a wrong password or token waits for its answer
 Answer = tuple[int, dict[str, str], str]  # status, headers and text
@@ -36,37 +35,9 @@ STRANGE = "This is served to this machine alone. Open it as localhost, with the 
 UNKNOWN = "This is served to those who log in.\n"
 
 
-def hashed(password: str) -> str:
-    """The hash of a password, with a salt of its own."""
-    salt = secrets.token_bytes(16)
-    parts = (b64encode(part).decode().rstrip("=") for part in (salt, scrypt(password.encode(), salt, 32, *COST)))
-    return "$scrypt$ln={},r={},p={}${}${}".format(*COST, *parts)
-
-
 def is_of(password: bytes, stored: str) -> bool:
     """Whether a password has that hash."""
-    *cost, salt, key = parts_of(stored)
-    return hmac.compare_digest(scrypt(password, salt, len(key), *cost), key)
-
-
-def scrypt(password: bytes, salt: bytes, size: int, ln: int, r: int, p: int) -> bytes:
-    """The key of so many bytes that is derived from a password."""
-    return hashlib.scrypt(password, salt=salt, n=2**ln, r=r, p=p, dklen=size, maxmem=2 * MEMORY)
-
-
-def parts_of(stored: str) -> tuple[int, int, int, bytes, bytes]:
-    """Cost, salt and key of a hash. Raises ValueError for what is none, is weak, or would need too much memory or time."""
-    found = HASH.fullmatch(stored)
-    if found is None:
-        raise ValueError
-    ln, r, p = map(int, found.group(1, 2, 3))
-    salt, key = (b64decode(part + "=" * (-len(part) % 4)) for part in found.group(4, 5))
-    if not (ln and r and 0 < p <= 16 and 128 * r * 2**ln <= MEMORY and len(key) >= 16):
-        raise ValueError
-    return ln, r, p, salt, key
-
-
-NOBODY = f"$scrypt$ln={COST[0]},r={COST[1]},p={COST[2]}${'A' * 22}${'A' * 43}"  # an unknown name takes as long as a known one
+    return len(password) <= MOST and bcrypt.checkpw(password, stored.encode())
 
 
 @dataclass(eq=False)
@@ -153,11 +124,9 @@ def read_passwords(path: Path) -> dict[str, str]:
     for number, line in enumerate(private(path).splitlines(), 1):
         if line.strip() and not line.startswith("#"):
             name, _, stored = line.strip().partition(":")
-            try:
-                parts_of(stored if NAME.fullmatch(name) else "")
-            except ValueError:
-                sentence = f"Line {number} of {path} is no name with a hash of scrypt that is fit for use."
-                raise UsageError(sentence, f"Make it again: {adding(path)}") from None
+            if not (NAME.fullmatch(name) and HASH.fullmatch(stored)):
+                sentence = f"Line {number} of {path} is no name with a hash of bcrypt, of a cost of 15 at most."
+                raise UsageError(sentence, f"Make it again: {adding(path)}")
             found[name] = stored
     return found
 
@@ -194,12 +163,13 @@ def add_user(path: Path, name: str, password: str) -> bool:
     """
     if not NAME.fullmatch(name):
         raise UsageError(f"{printable(name)!r} is no name.", "It has letters, digits and . _ @ -, 64 at most.")
-    if len(password) < SHORTEST[0]:
-        raise UsageError(f"The password is shorter than {SHORTEST[0]} characters.", "Choose a longer one.")
+    if len(password) < SHORTEST[0] or len(password.encode()) > MOST:
+        raise UsageError(f"The password does not have {SHORTEST[0]} characters to {MOST} bytes.", "Choose another one.")
     lines = private(path).splitlines() if path.exists() else []
     others = [line for line in lines if not line.startswith(f"{name}:")]
     beside = path.with_name(f"{path.name}.{os.getpid()}")
     beside.touch(0o600, exist_ok=False)
-    beside.write_text("".join(f"{line}\n" for line in [*others, f"{name}:{hashed(password)}"]), encoding="utf-8")
+    stored = bcrypt.hashpw(password.encode(), bcrypt.gensalt()).decode()
+    beside.write_text("".join(f"{line}\n" for line in [*others, f"{name}:{stored}"]), encoding="utf-8")
     beside.replace(path)
     return len(others) == len(lines)
