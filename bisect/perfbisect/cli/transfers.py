@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -137,8 +138,6 @@ def foreign(file: Path) -> Iterator[History]:
 
 def tell(file: Path, done: "Sequence[Copied]") -> int:
     """Say what has become of the hunts of a file; returns the number of conflicts."""
-    from perfbisect.store.transfer import summary
-
     name = printable(str(file))
     for one in done:
         what = "hunt " if one.name.isdigit() else ""
@@ -147,7 +146,7 @@ def tell(file: Path, done: "Sequence[Copied]") -> int:
             say(f"{same}, which has grown" if one.how == "grown" else same)
         elif one.how == "conflict":
             note(f"{name}: {same}, but differs from it: it stays as it is here.")
-    found = summary(done)
+    found = Counter(one.how for one in done)
     say(f"{name}: {found['new']} new, {found['grown']} grown, {found['known']} known already")
     return found["conflict"]
 

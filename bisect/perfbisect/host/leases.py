@@ -109,7 +109,7 @@ class Job:
         """Renew the lease of a machine; notes when it has ended."""
         command = self.wanted.lease.renew
         if command and not machine.ended and not self.stopped.is_set():
-            status, _ = _short(fill(command, machine.values))
+            status, _ = short(fill(command, machine.values))
             if status == ENDED and not self.stopped.is_set():
                 machine.ended = True  # for good: two threads renew
 
@@ -292,7 +292,7 @@ def _acquire(job: Job, show: Show) -> list[tuple[str, str]]:
                 if running.returncode is None:
                     waited = True
                     if lease.status and (not state or time.monotonic() - looked > LOOK):
-                        looked, state = time.monotonic(), _short(fill(lease.status, job.values))[1]
+                        looked, state = time.monotonic(), last_line(short(fill(lease.status, job.values))[1])
                     show(what, state or last_line(_text(err)) or "in the queue")
         finally:
             end(running, STOP)
@@ -327,23 +327,26 @@ def _text(stream: IO[bytes]) -> str:
     return os.pread(stream.fileno(), _KEPT, max(0, size - _KEPT)).decode(errors="replace")
 
 
-def _short(command: Sequence[str]) -> tuple[int, str]:
-    """The status of a command that does not wait, and the last line that it printed; -1 for one that does not end."""
+def short(command: Sequence[str], text: str = "", limit: float = LIMIT) -> tuple[int, str]:
+    """The status of a command that does not wait, and what it printed; -1 for one that does not end within so many seconds.
+
+    Of one that has failed, the last line. ``text`` is its input.
+    """
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT, check=False, start_new_session=True
-        )
+            command, input=text, capture_output=True, text=True, errors="replace", timeout=limit, check=False,
+            start_new_session=True,
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return -1, f"{command[0]} took more than {LIMIT:.0f} s"
+        return -1, f"{command[0]} took more than {limit:.0f} s"
     except OSError as error:
         return -1, f"{command[0]} does not start: {error.strerror}"
-    printed = done.stdout if done.returncode == 0 else done.stderr or done.stdout
-    return done.returncode, last_line(printed.decode(errors="replace"))
+    return done.returncode, last_line(done.stderr or done.stdout) if done.returncode else done.stdout
 
 
 def _released(command: Sequence[str]) -> str:
     """Release a job; why it failed, or ""."""
-    status, said = _short(command)
+    status, said = short(command)
     return "" if status == 0 else said or f"{command[0]} ended with status {status}"
 
 

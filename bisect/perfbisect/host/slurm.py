@@ -1,14 +1,12 @@
 """Jobs of Slurm, by its own commands: submitted, looked at, cancelled. Nodes on lease are those of hosts.toml: ``leases``."""
 
 import shutil
-import subprocess
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError
-from perfbisect.host.protocol import last_line
+from perfbisect.host.leases import short
 
 LIMIT = 20.0  # seconds for a command: sessions wait 30 for the history, which is locked while a job is submitted
 BY_ITSELF = ("COMPLETED", "FAILED")  # states of jobs whose exit status is that of their program
@@ -88,12 +86,7 @@ def cancel(jobs: Collection[str]) -> None:
 def _run(command: Sequence[str], text: str = "") -> str:
     """What a command of Slurm prints. Raises UsageError where there is none, EnvironmentFailure where it fails."""
     check_commands(command[0])
-    how: dict[str, Any] = {"capture_output": True, "text": True, "errors": "replace", "start_new_session": True}
-    try:
-        done: subprocess.CompletedProcess[str] = subprocess.run(command, input=text, timeout=LIMIT, check=False, **how)
-    except subprocess.TimeoutExpired as late:
-        raise EnvironmentFailure(f"{command[0]} took more than {LIMIT:.0f} s.", "See `scontrol ping`.") from late
-    if done.returncode:
-        said = last_line(done.stderr) or f"it ended with status {done.returncode}"
-        raise EnvironmentFailure(f"{command[0]} of Slurm has failed: {said}")
-    return done.stdout
+    status, said = short(command, text, LIMIT)
+    if status:
+        raise EnvironmentFailure(f"{command[0]} of Slurm has failed: {said or f'it ended with status {status}'}")
+    return said

@@ -133,11 +133,8 @@ def connected(address: str) -> "Iterator[Connection]":
         from psycopg.types.string import TextLoader
     except ImportError:
         raise UsageError("psycopg is not installed.", "Install it: pip install 'perfbisect[central]'") from None
-    with explained(address):
-        connection = psycopg.connect(
-            address, autocommit=True, application_name="perfbisect", options=f"-c search_path={SCHEMA}", **TIMEOUTS
-        )
-    with explained(address), connection:
+    how: Mapping[str, Any] = {"application_name": "perfbisect", "options": f"-c search_path={SCHEMA}", **TIMEOUTS}
+    with explained(address), psycopg.connect(address, autocommit=True, **how) as connection:
         connection.adapters.register_loader("json", TextLoader)
         space = f"to_regnamespace('{SCHEMA}')"
         select = f"SELECT obj_description({space}, 'pg_namespace'), has_schema_privilege({space}, 'USAGE')"

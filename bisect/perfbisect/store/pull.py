@@ -6,7 +6,7 @@ its drops, its batch). The copy is read as any history is, as one of sessions th
 
 import re
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -44,6 +44,8 @@ OF_LIST: Mapping[str, Selected] = {  # what the list needs of each table; docume
     "ranges": (f"ranges WHERE session_id IN {OPEN}", {}),
     "events": (f"(SELECT DISTINCT ON (session_id) * FROM events WHERE kind = 'Decided' AND session_id IN {OPEN} ORDER BY session_id, id DESC) AS t", NUMBERED),
 }  # fmt: skip
+IN_BATCH = "SELECT hunt_id FROM batch_hunts WHERE batch_id = %(name)s AND hunt_id IS NOT NULL"
+RELATED = "SELECT id FROM sessions WHERE id = %(name)s OR about = %(name)s OR id = (SELECT about FROM sessions WHERE id = %(name)s)"
 ITS_BATCHES = "(SELECT batch_id FROM batch_hunts WHERE hunt_id = ANY(%(names)s))"
 OF_SESSIONS: Mapping[str, Selected] = {  # what is read of the sessions with these names
     "sessions": ("sessions WHERE id = ANY(%(names)s)", {}),
@@ -95,19 +97,10 @@ class Central:
             )
         origin, kind, number = found.groups()
         stored = f"{origin}:{number}"
-        if kind == "b":
-            select = "SELECT hunt_id FROM batch_hunts WHERE batch_id = %s AND hunt_id IS NOT NULL"
-            values: list[str] = [stored]
-        else:
-            select = (
-                "SELECT id FROM sessions WHERE id = %s OR about = %s OR id = (SELECT about FROM sessions WHERE id = %s)"
-            )
-            values = [stored] * 3
-        names = [each for (each,) in self._rows(select, values)]
+        names = [each for (each,) in self._rows(IN_BATCH if kind == "b" else RELATED, {"name": stored})]
         if not names or (kind != "b" and stored not in names):
             raise UsageError(
-                f"There is no {name} in the central history {self.address}.",
-                "`bisect history --from` lists all.",
+                f"There is no {name} in the central history {self.address}.", "`bisect history --from` lists all."
             )
         with closing(self._copied(OF_SESSIONS, lambda name: int(name.rpartition(":")[2]), names)) as history:
             yield history, f"{kind}{number}" if kind else int(number)
@@ -136,7 +129,7 @@ class Central:
             raise UsageError("The query is empty.", "Try: bisect query 'select * from culprits'")
         return Answer(tuple(column.name for column in cursor.description), (row for row in cursor))
 
-    def _rows(self, sql: str, values: Sequence[str] | Mapping[str, object] | None = None) -> list[tuple[Any, ...]]:
+    def _rows(self, sql: str, values: Mapping[str, object] | None = None) -> list[tuple[Any, ...]]:
         return self.connection.execute(sql.encode(), values).fetchall()
 
     def _copied(

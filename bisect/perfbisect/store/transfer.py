@@ -12,7 +12,6 @@ import json
 import re
 import sqlite3
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -377,8 +376,3 @@ def check_tables(connection: sqlite3.Connection, path: Path) -> None:
         raise EnvironmentFailure(
             f"The history {path} is damaged: {found}.", f"Save what can be read: sqlite3 {path} .recover"
         )
-
-
-def summary(done: Sequence[Copied]) -> Mapping[str, int]:
-    """How many were new, grown, known, or in conflict."""
-    return Counter(one.how for one in done)

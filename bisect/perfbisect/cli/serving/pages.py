@@ -90,10 +90,9 @@ class Pages:
                 groups.setdefault((*how, one.branch, one.series), []).append(one)
         newest = sorted(groups.values(), key=lambda each: (bool(each[-1].branch), each[-1].started), reverse=True)
         shown = [each[-LONGEST if each[-1].branch else -1 :] for each in newest[:LINES]]
-        keys = [tuple(map(self.name, each)) for each in shown]
-        found = [self.drawn.get(key) or self.lines_of(each) for key, each in zip(keys, shown, strict=True)]
-        self.drawn = dict(zip(keys, found, strict=True))
-        return [line for each in found for line in each]
+        known = {tuple(map(self.name, each)): each for each in shown}
+        self.drawn = drawn = {key: self.drawn.get(key) or self.lines_of(each) for key, each in known.items()}
+        return [line for each in drawn.values() for line in each]
 
     def lines_of(self, trials: Sequence[ListedTrial]) -> "list[Watched]":
         """The lines of a series, or of the nights of a branch; what is damaged is left out."""
