@@ -34,15 +34,6 @@ NOT_HERE = {  # options of `bisect run` that are no keys, and why
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One hunt of the file."""
-
-    planned: Planned
-    range: str  # equal for hunts that can share builds
-    job: Job  # with --submit
-
-
-@dataclass(frozen=True, slots=True)
 class Place:
     """Where a key stands."""
 
@@ -56,7 +47,7 @@ class Place:
         return f"{self.path}, {table}, {key}" if key else f"{self.path}, {table}"
 
 
-def read_batch_file(path: Path) -> list[Entry]:
+def read_batch_file(path: Path) -> list[Job]:
     """The hunts of a file, checked: recipes and hosts exist. Must be called in the folder of the file.
 
     Raises RecipeError with the table and the key for each mistake.
@@ -133,7 +124,7 @@ def check_keys(place: Place, table: Mapping[str, object], mistakes: list[RecipeE
             )
 
 
-def entry(place: Place, values: Mapping[str, Any], mistakes: list[RecipeError]) -> Entry | None:
+def entry(place: Place, values: Mapping[str, Any], mistakes: list[RecipeError]) -> Job | None:
     """One hunt from its keys; None after values that are of a wrong type, each of which is added to ``mistakes``."""
     for end in ENDS:
         if not isinstance(values.get(end), str):
@@ -155,8 +146,7 @@ def entry(place: Place, values: Mapping[str, Any], mistakes: list[RecipeError]) 
     parts = (settings.repository, settings.builder, settings.variant, settings.quick, values["good"], values["bad"])
     folder = str(place.path.parent.absolute())
     planned = Planned(tuple(arguments), folder, choices)
-    job = Job(planned, options_of_slurm(place, values), settings.policy.max_minutes)
-    return Entry(planned, range_of(folder, parts), job)
+    return Job(planned, options_of_slurm(place, values), settings.policy.max_minutes, range_of(folder, parts))
 
 
 def options_of_slurm(place: Place, values: Mapping[str, Any]) -> tuple[str, ...]:

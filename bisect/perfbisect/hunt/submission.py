@@ -43,11 +43,12 @@ mkdir -p "${log%/*}" && {
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What one hunt wants of Slurm."""
+    """One hunt of a file, and what it wants of Slurm."""
 
     planned: Planned
     options: tuple[str, ...]  # of sbatch
     minutes: float  # in which it may measure; 0: that is not limited
+    range: str = ""  # equal for hunts that can share builds
 
     def words(self) -> list[str]:
         """The options of sbatch; those of the file are the last, and hold."""

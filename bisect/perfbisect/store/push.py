@@ -9,7 +9,7 @@ Imported sessions are not pushed: whoever they are of pushes them.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -69,24 +69,8 @@ def push(
     """
     from psycopg.errors import DataError, IntegrityError
 
-    refused: list[str] = []
-    due = [*find_due(history, central, origin, only, running, refused)]
-    added = sessions = 0
-    for number, each in enumerate(due, 1):
-        try:
-            added += push_session(history, central, origin, each)
-            sessions += 1
-        except (DataError, IntegrityError, ValueError) as trouble:
-            refused.append(f"{each.name}: it is damaged: {sentence(trouble)}")
-        said(number, len(due))
-    return Pushed(sessions, added, tuple(refused))
-
-
-def find_due(
-    history: History, central: "Connection", origin: str, only: int | None, running: bool | None, refused: list[str]
-) -> Iterator[Due]:
-    """The own sessions that differ from what is there; into ``refused`` goes a sentence about each that is another one there."""
     known = {name: rest for name, *rest in central.execute(KNOWN, [origin])}
+    due, refused = list[Due](), list[str]()
     for session, uid, ended, last, process, failure, *row in history.select(OWN, {"only": only}):
         name = f"{origin}:{session}"
         works = running if running is not None else failure is None and bool(process) and is_running(process)
@@ -96,7 +80,16 @@ def find_due(
         if there != uid:
             refused.append(f"{name} is another session there, of another history: choose another name with --as.")
         elif (entry, former) != (last or 0, digest) or runs or seen:
-            yield Due(session, name, last or 0, digest, runs)
+            due.append(Due(session, name, last or 0, digest, runs))
+    added = sessions = 0
+    for number, each in enumerate(due, 1):
+        try:
+            added += push_session(history, central, origin, each)
+            sessions += 1
+        except (DataError, IntegrityError, ValueError) as trouble:
+            refused.append(f"{each.name}: it is damaged: {sentence(trouble)}")
+        said(number, len(due))
+    return Pushed(sessions, added, tuple(refused))
 
 
 def push_session(history: History, central: "Connection", origin: str, due: Due) -> int:
@@ -179,9 +172,7 @@ def converted(origin: str, table: str, row: Row) -> Row:
 
 def without_passwords(text: str, *, document: bool) -> str:
     """A text, or the texts in JSON, masked; what has none is returned as it is."""
-    if "://" not in text and ":\\/\\/" not in text:
-        return text
-    if not document:
+    if not document or ("://" not in text and ":\\/\\/" not in text):
         return masked(text)
     value = json.loads(text)
     hidden = masked_fields(value)

@@ -102,7 +102,7 @@ def batch(
         entries = read_batch_file(file)
         places = [" or ".join(" and ".join(hosts) for hosts in entry.planned.hosts) for entry in entries]
         if submit:  # its words are made before anything begins: they may refuse hosts
-            places = [shlex.join(["sbatch", *entry.job.words()]) for entry in entries]
+            places = [shlex.join(["sbatch", *entry.words()]) for entry in entries]
         if dry_run:
             for place, entry in zip(places, entries, strict=True):
                 say(f"{place}: bisect run {shlex.join(entry.planned.arguments)}")
@@ -130,7 +130,7 @@ def batch(
             else:
                 number = begin_batch(opened, file, planned, time.time())
             if submit:
-                submit_all(opened, number, [entry.job for entry in entries], history)
+                submit_all(opened, number, entries, history)
                 return 0
             tasks = tasks_of(read_batch(opened, number), opened, [entry.range for entry in entries])
             status = follow(tasks, opened, history, command_on("batch", str(file), history), plain=plain)
