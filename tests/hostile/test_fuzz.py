@@ -156,7 +156,7 @@ def world(tmp_path: Path, git: Repo, monkeypatch: pytest.MonkeyPatch) -> Iterato
 
     for name in (
         "hunt.session.begin", "hunt.session.follow", "hunt.trials.session.begin", "hunt.trials.session.follow", "demo.history.write_history",
-        "repository.discovery.talk", "cli.serving.datasette.installed_version",
+        "repository.discovery.talk", "cli.serving.datasette.serve_datasette",
     ):  # fmt: skip
         monkeypatch.setattr(f"perfbisect.{name}", stop)
     work = tmp_path / "work"

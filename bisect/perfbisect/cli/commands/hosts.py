@@ -57,7 +57,7 @@ def hosts(
     names: tuple[str, ...], show: str | None, check: bool, like: int | str | None, accept: bool,
     hosts: Path | None, history: Path | None,
 ) -> int:  # fmt: skip
-    """List the hosts of hosts.toml, how fit those are that were checked, and what is leased now."""
+    """List the hosts: how fit they are, and what is leased now."""
     from perfbisect.errors import ENVIRONMENT
     from perfbisect.host.leases import all_records
     from perfbisect.hunt.fitness import accept as accept_hosts
