@@ -154,14 +154,15 @@ def test_an_installed_server_in_three_configurations(tmp_path: Path, monkeypatch
     with tempfile.TemporaryDirectory(prefix="lab") as root:  # short, for the sake of the socket
         (tmp_path / "hosts.toml").write_text(f'[hosts.here]\nroot = "{root}"\n')
         asked = ["--builder", "pg", "--workload", "one-row", "--host", "here", "--visits", "3", "--runs", "2"]
+        asked += ["--metric", "cpu/o"]  # which a busy machine changes little
         done = run("compare", *builds, *asked, *postgres.FOLDERS, "--json")
     assert done.status == 0, done.err
     assert "of my.conf, data_directory is left out: the recipe decides that" in done.err
     told = json.loads(done.out)
     [row] = told["workloads"]
     again, *slower = [ratio["ratio"] for ratio in row["ratios"]]
-    assert 0.5 < again < 2
-    assert [ratio < 0.7 for ratio in slower] == [True, True]
+    assert 0.5 < again < 2, (again, slower)
+    assert [ratio > 1.4 for ratio in slower] == [True, True]
     assert [ratio["rounds"] for ratio in row["ratios"]] == [3, 3, 3]
     subjects = told["settings"]["subjects"]
     argv = [postgres.BIN / "postgres", "--version"]
