@@ -1,14 +1,17 @@
 """A batch whose hunts are jobs of a real Slurm: they wait, depend on each other, are cancelled, and go on."""
 
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from central import served
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host import slurm as commands
 from perfbisect.hunt.submission import SCRIPT, Job
 from perfbisect.store.batches import Planned
+from postgres import needs_postgres
 from program import bisect, executable, exits
 from slurm import NEEDED, Slurm
 from small_hunt import RATE, Hunt
@@ -39,8 +42,19 @@ slurm = [{third}]
 """
 
 
+@pytest.fixture
+def team(seal: Path) -> Iterator[str]:
+    """The address of a central history, which is that of this user."""
+    with served() as server:
+        address, place = server.create("team"), seal / ".config" / "perfbisect"
+        place.mkdir(parents=True)
+        (place / "config.toml").write_text(f'[central]\naddress = "{address}"\norigin = "here"\n')
+        yield address
+
+
+@needs_postgres
 @pytest.mark.slow
-def test_jobs_wait_are_cancelled_and_go_on(slurm: Slurm, seal: Path, tmp_path: Path) -> None:
+def test_jobs_wait_are_cancelled_and_go_on(slurm: Slurm, team: str, tmp_path: Path) -> None:
     folder = tmp_path / "it's a\n$(folder)"
     folder.mkdir()
     hunt = Hunt(folder, f'[hosts.local]\nroot = "{slurm.roots}/perfbisect"\n', commits=4, culprit=2, pause=0.05)
@@ -80,6 +94,8 @@ def test_jobs_wait_are_cancelled_and_go_on(slurm: Slurm, seal: Path, tmp_path: P
     assert hunt.ask("select culprit from culprits", kept[1]) == [(hunt.culprit,)] * 2
     assert hunt.ask("select count(*) from sittings group by session_id", kept[1]) == [(2,), (1,)]
     assert {*before} < {*hunt.ask("select event_id from runs where session_id = 1", kept[1])}
+    there = exits(0, "query", "select hunt_id, culprit from culprits", "--csv", "--from", team).splitlines()[1:]
+    assert there == [f"here:1,{hunt.culprit}", f"here:2,{hunt.culprit}"]
     assert "1 hunt submitted, 2 kept" in submitted('"--hold"')
     assert "2 of 3 with a verdict" in exits(0, "history", *kept)
     exits(0, "batch", "b1", "--cancel", *kept)
