@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from perfbisect.store.central import Connection
 
 ENTRIES = 2000  # of a log in one transaction
-KNOWN = "SELECT id, uid, coalesce(entry, 0), coalesce(digest, ''), seen IS NOT NULL FROM sessions LEFT JOIN pushes ON session_id = id WHERE origin = %s"
+KNOWN = """
+SELECT id, uid, coalesce(entry, 0), coalesce(digest, ''), seen IS NOT NULL FROM sessions LEFT JOIN pushes ON session_id = id
+WHERE origin = %s AND coalesce(%s, id) = id
+"""
 OWN = """
 SELECT sessions.id, uid, ended, (SELECT max(id) FROM events WHERE session_id = sessions.id), process, failure, states, sessions.*
 FROM sessions LEFT JOIN sittings ON sittings.id = (SELECT max(id) FROM sittings WHERE session_id = sessions.id)
@@ -69,7 +72,8 @@ def push(
     """
     from psycopg.errors import DataError, IntegrityError
 
-    known = {name: rest for name, *rest in central.execute(KNOWN, [origin])}
+    wanted = None if only is None else f"{origin}:{only}"
+    known = {name: rest for name, *rest in central.execute(KNOWN, [origin, wanted])}
     due, refused = list[Due](), list[str]()
     for session, uid, ended, last, process, failure, *row in history.select(OWN, {"only": only}):
         name = f"{origin}:{session}"
