@@ -1,9 +1,13 @@
 """A system that is a shell script, which is built and run in no time."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from central import Server
 
 BUILDER = """
 summary = "a script"
@@ -52,3 +56,12 @@ def script(tmp_path: Path, git: Callable[..., str], monkeypatch: pytest.MonkeyPa
 def ends(script: Commit) -> tuple[str, str]:
     """A commit with a rate of 100, and one after it with a rate of 10."""
     return script("echo rate 100"), script("echo rate 10")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator["Server"]:
+    """A real PostgreSQL for central histories."""
+    from central import served  # whose client library only these tests need
+
+    with served() as started:
+        yield started

@@ -2,12 +2,12 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from central import Server, served
+from central import Server
 from installed_servers import POSTGRES
 from perfbisect.errors import ENVIRONMENT, USAGE
 from perfbisect.hunt.pushing import origin_of
@@ -18,12 +18,6 @@ pytestmark = [
     pytest.mark.dbms,
     pytest.mark.skipif(not POSTGRES, reason="no PostgreSQL: apt-get install postgresql"),
 ]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with served() as started:
-        yield started
 
 
 def configure(seal: Path, address: str) -> None:

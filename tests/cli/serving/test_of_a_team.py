@@ -1,7 +1,6 @@
 """The pages of a central history, from a real PostgreSQL: sessions of two origins, one of them still running."""
 
 import re
-from collections.abc import Iterator
 from contextlib import closing
 from html import unescape
 from pathlib import Path
@@ -10,7 +9,6 @@ import pytest
 
 import sample_hunt as sample
 from central import Server
-from central import served as started
 from installed_servers import POSTGRES
 from perfbisect.store.history import History
 from program import asked, exits, served
@@ -20,12 +18,6 @@ pytestmark = [
     pytest.mark.dbms,
     pytest.mark.skipif(not POSTGRES, reason="no PostgreSQL: apt-get install postgresql"),
 ]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with started() as running:
-        yield running
 
 
 def test_pages_of_two_origins(server: Server, tmp_path: Path) -> None:
