@@ -98,6 +98,10 @@ class Slurm:
         self._daemon("slurmctld", "-D", "-i", "-f", str(to))
         for node in ("n1", "n2"):
             self._daemon("unshare", "--mount", "sh", "-c", _NODE, "node", str(self.roots), node, str(to))
+        self.wait_idle()
+
+    def wait_idle(self) -> None:
+        """Until no node is still completing a job: until then the other one is lent."""
         until(lambda: self.run("sinfo", "--noheader", "--format=%D %t") == "2 idle\n")
 
     def _daemon(self, *command: str) -> None:

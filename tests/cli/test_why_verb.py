@@ -37,10 +37,14 @@ def test_ctrl_c_in_the_reason_leaves_the_verdict_which_was_notified(ends: tuple[
 
 
 def test_a_hunt_without_a_reason_names_the_command_for_it(ends: tuple[str, str]) -> None:
+    """Two runs of 5 ms may differ by chance in how long they wait: that is the reason then, and another hunt is asked."""
     good, bad = ends
-    assert f"The culprit is {bad[:10]}" in exits(0, "run", good, bad, *RUN, "--no-explain")
-    shown = " ".join(exits(0, "show").split())
-    assert "No function is known to be the reason (it was not measured): measure it with `bisect why 1`." in shown
+    for hunt in "123":
+        assert f"The culprit is {bad[:10]}" in exits(0, "run", good, bad, *RUN, "--no-explain")
+        helps = f"No function is known to be the reason (it was not measured): measure it with `bisect why {hunt}`."
+        if helps in (shown := " ".join(exits(0, "show").split())):
+            break
+    assert helps in shown
     assert "counters: " in exits(0, "why", "--plain", "--max-time", "90s")
     assert "it was not measured" not in exits(0, "show")
 

@@ -271,6 +271,7 @@ def test_a_node_that_is_unfit_is_held_until_another_is_leased(slurm: Slurm, seal
     said: list[str] = []
 
     def lent(**unfit: str) -> str:
+        slurm.wait_idle()
         with leased_hosts(
             ["slurm:both"], hunt.folder / "hosts.toml", lambda *_: None, said.append, unfit=lambda: unfit
         ):
