@@ -6,6 +6,10 @@ STAMP := $(VENV)/.ready
 PYTEST := $(VENV)/bin/pytest -q --dist loadgroup
 WORKERS ?= 8
 SLOW_WORKERS ?= 4
+# Many tests measure real programs on a machine that other tests load. What fails is run once more, alone, and stays in the
+# output: what fails there as well is broken.
+TESTS = $(PYTEST) -n $(1) -m "$(2)" $(ARGS) || { test $$? = 1 && echo "What failed is run once more, alone:" && \
+	$(PYTEST) -n 1 -x --last-failed --last-failed-no-failures none -m "$(2)" $(ARGS); }
 
 .PHONY: demo test test-slow unit lint compiled packages test-packages clean
 
@@ -15,11 +19,11 @@ demo: packages $(STAMP)
 # More workers than cores: most of these tests wait for the programs that they start.
 test: test-packages $(STAMP)
 	@$(MAKE) --no-print-directory -j 2 lint compiled
-	$(PYTEST) -n $(WORKERS) -m "not slow" $(ARGS)
+	$(call TESTS,$(WORKERS),not slow)
 
 # Fewer: these are whole hunts, which measure, and simulations, which compute.
 test-slow: test-packages $(STAMP)
-	$(PYTEST) -n $(SLOW_WORKERS) -m slow $(ARGS)
+	$(call TESTS,$(SLOW_WORKERS),slow)
 
 unit: $(STAMP)
 	$(PYTEST) -n 2 -m "not slow and not tools and not dbms and not e2e and not calibration" $(ARGS)
