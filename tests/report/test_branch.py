@@ -6,7 +6,6 @@ import pytest
 
 import sample_hunt as sample
 from perfbisect.core.domain.facts import SkipFacts
-from perfbisect.core.domain.settings import Series
 from perfbisect.core.domain.trials import DropHunt, Trial, TrialSkip
 from perfbisect.core.stats.release_series import Line
 from perfbisect.core.stats.watched_branch import Branch
@@ -19,7 +18,7 @@ def line() -> tuple[Trial, tuple[Line, ...]]:
     """Eight nights, with a drop whose hunt names a commit with a hostile subject."""
     nights = [sample.night(number) for number in range(8)]
     found = Branch.of(nights)
-    request = replace(nights[-1].request, subjects=found.tips, series=Series("main", (), ()))
+    request = replace(nights[-1].request, subjects=found.tips)
     hunts = (DropHunt(0, 4, 5, 12, "found", "c" * 40, "Lock <b>twice</b>"),)
     return replace(nights[-1], request=request, hunts=hunts), found.lines
 

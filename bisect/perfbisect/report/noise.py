@@ -22,9 +22,8 @@ def summary(trial: Trial) -> tuple[str, ...]:
         return tuple(unmeasured(trial, "Not known"))
     wild = f", {count(found.wild, 'outlier')} left out" if found.wild else ""
     groups = count(found.visits, "visit" if found.shared else "round")
-    seconds = median(
-        run.facts.seconds for run in trial.counting() if not run.facts.layout
-    )  # of a command: not known before
+    # Those of a command are not known before.
+    seconds = median(run.facts.seconds for run in trial.counting() if not run.facts.layout)
     what = f"{request.builder} {request.works[0].name} on {request.host}, {subject.name}"
     pairs = f"; and {count(2 * trial.pairs_made, 'run')} at the same time" * bool(trial.pairs_made)
     return (f"{what}: {groups}, {count(found.runs, 'run')} of {seconds:.3g} s{wild}{pairs}",)

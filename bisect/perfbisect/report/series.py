@@ -22,6 +22,8 @@ from perfbisect.wording.text import metric_title, printable, shell_words
 if TYPE_CHECKING:
     from markupsafe import Markup
 
+    Draw = Callable[[Trial, Line], Markup]
+
 WIDE = 48  # columns of the chart
 NARROWEST = 0.04  # of the ratios that the chart spans, in logarithms
 STEPS = (("culprit", "step for the worse"), ("parent", "for the better"), ("muted", "dark lines: levels between steps"))
@@ -32,25 +34,30 @@ RULE = (
 )
 
 
-def sections(trial: Trial, draw: "Callable[[Line], Markup]") -> Iterator[Section]:
+def drawings(trial: Trial, lines: Sequence[Line], draw: "Draw", y: str, builds: str) -> tuple[Figure, ...]:
+    """The line of each workload, which a page draws; ``y`` says what the levels are, ``builds`` what they are of."""
+    x = f"{builds}, oldest first"
+    return tuple(
+        Figure(partial(draw, trial, one), one.work, STEPS, "", tuple(chart(trial, one)), y, x) for one in lines
+    )
+
+
+def sections(trial: Trial, draw: "Draw") -> Iterator[Section]:
     """The line of each workload, which a page draws; the steps, and what to hunt; and as tables all levels and steps."""
     found, names = lines_of(trial), [subject.name for subject in trial.request.subjects]
     y = f"{metric_title(trial.request.metric)} relative to the first release that was measured"
-    x = "releases, oldest first"
-    drawings = [Figure(partial(draw, one), one.work, STEPS, "", tuple(chart(trial, one)), y, x) for one in found]
     hunts = tuple(command(trial, hunt) for hunt in hunts_of(found, trial.request.metric))
     said = (Prose(tuple(texts(found, names))), *((Code(hunts, "To find the commits"),) if hunts else ()))
-    yield Section("Releases", (*drawings, *said), "series", quiet=True)
+    yield Section("Releases", (*drawings(trial, found, draw, y, "releases"), *said), "series", quiet=True)
     reasons: dict[str, list[str]] = {}
     for name, reason in series_of(trial).left_out:
         reasons.setdefault(reason, []).append(name)
     left = tuple(
         f"Left out of {series_of(trial).text}: {', '.join(names)} ({reason})." for reason, names in reasons.items()
     )
-    yield Section("Left out", (Prose(left),) if left else (), quiet=True)
-    title = Prose((y,))
+    yield Section("Left out", (Prose(left),), quiet=True)
     tables = [levels(trial, found), *([steps(trial, found)] if any(line.steps for line in found) else [])]
-    yield Section("Tables", (title, *tables), "tables", quiet=True, charted=True)
+    yield Section("Tables", (Prose((y,)), *tables), "tables", quiet=True, charted=True)
 
 
 def steps_in(trial: Trial) -> int:
@@ -71,18 +78,19 @@ def levels(trial: Trial, lines: Sequence[Line]) -> Table:
 
 def steps(trial: Trial, lines: Sequence[Line]) -> Table:
     """A row for each step."""
-    names = [subject.name for subject in trial.request.subjects]
-    rows = []
-    for line in lines:
-        for step in line.steps:
-            tone = "worse" if is_worse(step, trial.request.metric) else "better"
-            size = (f"{step.size.middle:.6f}", f"{step.size.low:.6f}", f"{step.size.high:.6f}")
-            within = Cell(f"{names[step.first]}–{names[step.last]}", (names[step.first], names[step.last]))
-            ends = Cell(names[step.before]), Cell(names[step.after])
-            rows.append(Row((*ends, within, Cell(ratio(step.size), (*size, tone), tone), Cell(line.work))))
+    rows = [Row((*step_cells(trial, step), Cell(line.work))) for line in lines for step in line.steps]
     head = ("after", "since", "within (95 %)", "ratio (95 %)")
     plain = ("after", "since", "not before", "not after", "ratio", "low", "high", "real", "workload")
     return Table((*head, "workload"), tuple(rows), head, ("Steps",), field=True, plain_head=plain)
+
+
+def step_cells(trial: Trial, step: Step) -> tuple[Cell, Cell, Cell, Cell]:
+    """The builds before and after a step, those that it is within, and its size."""
+    names = [subject.name for subject in trial.request.subjects]
+    tone = "worse" if is_worse(step, trial.request.metric) else "better"
+    size = (f"{step.size.middle:.6f}", f"{step.size.low:.6f}", f"{step.size.high:.6f}")
+    within = Cell(f"{names[step.first]}–{names[step.last]}", (names[step.first], names[step.last]))
+    return Cell(names[step.before]), Cell(names[step.after]), within, Cell(ratio(step.size), (*size, tone), tone)
 
 
 def texts(found: Sequence[Line], names: Sequence[str]) -> Iterator[str]:
@@ -112,9 +120,8 @@ def command(trial: Trial, hunt: Hunt) -> str:
     request = trial.request
     names = [subject.name for subject in request.subjects]
     words = ["bisect", "run", names[hunt.good], names[hunt.bad], "--workload", ",".join(hunt.works)]
-    usual = Direction.DROP if find_metric(request.metric).higher_is_better else Direction.RISE
-    if hunt.direction is not usual:
-        words += ["--direction", hunt.direction.value]
+    if not hunt.worse:
+        words += ["--direction", Direction.RISE if find_metric(request.metric).higher_is_better else Direction.DROP]
     if hunt.least < 1.5 * Policy().min_effect:
         words += ["--min-effect", f"{100 * hunt.least / 2:.1g}%"]
     return shell_words([*words, *series_of(trial).options])
@@ -122,13 +129,13 @@ def command(trial: Trial, hunt: Hunt) -> str:
 
 def chart(trial: Trial, line: Line) -> Iterator[str]:
     """The line of one workload, a row for each release."""
-    subjects, metric = trial.request.subjects, trial.request.metric
-    names = [printable(subject.name) for subject in subjects]
+    names = [printable(subject.name) for subject in trial.request.subjects]
     known = [ratio for ratio in line.ratios if ratio is not None]
-    yield f"{printable(line.work)}: {metric_title(metric)} relative to {first_name(names, line)}"
     if not known:
-        yield "  nothing was measured"
+        yield f"{printable(line.work)}: nothing was measured"
         return
+    first = next(name for name, value in zip(names, line.ratios, strict=True) if value is not None)
+    yield f"{printable(line.work)}: {metric_title(trial.request.metric)} relative to {first}"
     low, high = spanned(known)
     wide = max(map(len, names))
     head = aligned(decimals(low, 2), WIDE // 2, right=False) + aligned(decimals(high, 2), WIDE - WIDE // 2, right=True)
@@ -154,11 +161,6 @@ def plateaus_of(line: Line) -> list[float | None]:
         logs = [math.log(ratio) for ratio in line.ratios[start:end] if ratio]
         found += [math.exp(sum(logs) / len(logs)) if logs else None] * (end - start)
     return found
-
-
-def first_name(names: Sequence[str], line: Line) -> str:
-    """The release that the line is relative to."""
-    return next((name for name, ratio in zip(names, line.ratios, strict=True) if ratio is not None), names[0])
 
 
 def spanned(known: Sequence[float]) -> tuple[float, float]:

@@ -6,7 +6,6 @@ name of the row behind them.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,9 +71,7 @@ def document(trial: Trial, *, detailed: bool = True, page: bool = False, history
         summary, body, headline = noise.summary(trial), noise.sections(trial), ""
     else:
         rows = [] if request.series else compared(trial, request.metric)
-        parts = (
-            series.sections(trial, partial(draw_line, trial)) if request.series else comparison(trial, rows, page=page)
-        )
+        parts = series.sections(trial, draw_line) if request.series else comparison(trial, rows, page=page)
         spent = Section("Per operation", tuple(per_operation(trial, rows)), "operations", quiet=True, folded=True)
         said = Section("Remarks", (Notes(tuple((text, "") for text in remarks(trial))),), "remarks", quiet=True)
         body = (*parts, *((spent,) if detailed else ()), said)

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from perfbisect.core.domain.settings import Direction
 from perfbisect.core.domain.trials import order
 from perfbisect.core.stats.release_series import (
     FEWEST,
@@ -57,10 +56,10 @@ def test_the_error_of_a_level_needs_two_rounds() -> None:
 def test_steps_at_one_place_are_one_hunt_and_changes_for_the_worse_come_first() -> None:
     trial = series({"scan": ((5, -0.1), (12, 0.4)), "update-index": ((5, -0.2),), "point-query": ((16, -0.15),)})
     found = hunts_of(lines_of(trial), "qps")
-    assert [(hunt.good, hunt.bad, hunt.direction, hunt.works) for hunt in found] == [
-        (4, 5, Direction.DROP, ("scan", "update-index")),
-        (15, 16, Direction.DROP, ("point-query",)),
-        (11, 12, Direction.RISE, ("scan",)),
+    assert [(hunt.good, hunt.bad, hunt.worse, hunt.works) for hunt in found] == [
+        (4, 5, True, ("scan", "update-index")),
+        (15, 16, True, ("point-query",)),
+        (11, 12, False, ("scan",)),
     ]
     assert found[0].least == pytest.approx(0.1, abs=0.02)
 

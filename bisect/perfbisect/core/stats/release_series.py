@@ -34,7 +34,7 @@ how often a table without a change announces a step.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import NormalDist, fmean, mean
@@ -44,7 +44,6 @@ from numpy.typing import NDArray
 
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.orders import Interval, ratio_of
-from perfbisect.core.domain.settings import Direction
 from perfbisect.core.domain.trials import Trial
 from perfbisect.core.stats.distributions import Student
 from perfbisect.core.stats.paired_comparison import levels
@@ -235,9 +234,7 @@ class Line:
     work: str
     ratios: tuple[float | None, ...]  # to the first release that was measured; None for a gap
     error: float | None  # of one level, as a fraction: by measuring alone; None after a single round
-    scatter: (
-        float | None
-    )  # s.d. of a level around its neighbours for all reasons but steps; None where too few are known
+    scatter: float | None  # s.d. of a level around its neighbours for all reasons but steps; None for too few levels
     steps: tuple[Step, ...]
 
 
@@ -247,7 +244,7 @@ class Hunt:
 
     good: int
     bad: int
-    direction: Direction  # of the metric
+    worse: bool  # or better
     works: tuple[str, ...]
     least: float  # the smallest of the changes, as a fraction
 
@@ -309,11 +306,6 @@ def fitted(visits: Visits) -> tuple[dict[int, float], float | None]:
     return level, math.sqrt(squares / freedom / min(len(visits[release]) for release in level))
 
 
-def direction_of(step: Step) -> Direction:
-    """Where the metric went."""
-    return Direction.DROP if step.size.middle < 1 else Direction.RISE
-
-
 def is_worse(step: Step, metric: str) -> bool:
     """Whether a step is for the worse."""
     return (step.size.middle < 1) == find_metric(metric).higher_is_better
@@ -321,16 +313,16 @@ def is_worse(step: Step, metric: str) -> bool:
 
 def hunts_of(lines: Sequence[Line], metric: str) -> list[Hunt]:
     """What to hunt, changes for the worse first, then large ones: steps at one place are one hunt of several workloads."""
-    places: dict[tuple[int, int, Direction], list[tuple[Line, Step]]] = {}
+    places: dict[tuple[int, int, bool], list[tuple[Line, Step]]] = {}
     for line in lines:
         for step in line.steps:
-            places.setdefault((step.first, step.last, direction_of(step)), []).append((line, step))
+            places.setdefault((step.first, step.last, is_worse(step, metric)), []).append((line, step))
 
-    def rank(found: Iterable[tuple[Line, Step]]) -> tuple[bool, float]:
-        steps = [step for _, step in found]
-        return not is_worse(steps[0], metric), -max(abs(math.log(step.size.middle)) for step in steps)
+    def rank(place: tuple[int, int, bool]) -> tuple[bool, float]:
+        *_, worse = place
+        return not worse, -max(abs(math.log(step.size.middle)) for _, step in places[place])
 
     return [
         Hunt(*place, tuple(line.work for line, _ in found), min(abs(step.size.middle - 1) for _, step in found))
-        for place, found in sorted(places.items(), key=lambda place: rank(place[1]))
+        for place, found in ((place, places[place]) for place in sorted(places, key=rank))
     ]

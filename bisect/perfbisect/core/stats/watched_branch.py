@@ -20,7 +20,7 @@ until then s is ASSUMED, what layouts usually do, or at most twice that where th
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TypeVar
@@ -31,7 +31,7 @@ from perfbisect.core.domain.trials import Trial
 from perfbisect.core.stats.distributions import Student
 from perfbisect.core.stats.drops import Drop, DropRange, loss, ranges
 from perfbisect.core.stats.paired_comparison import Ratio, levels
-from perfbisect.core.stats.release_series import RATE, Line, Step, Visits, fitted, freedom_of, line_of
+from perfbisect.core.stats.release_series import RATE, Line, Step, Visits, freedom_of, line_of
 
 T = TypeVar("T")
 Range = tuple[int, int, int]  # the number of a workload, and of the tips before and after
@@ -100,24 +100,24 @@ def branch_line(work: str, visits: Visits, tips: int, rate: float) -> Line:
     """The line of one workload, with jumps among its steps."""
     line = line_of(work, visits, tips, rate)
     steps = {step.after: step for step in line.steps}
-    for jump in jumps(visits, line.scatter, JUMP * rate / RATE):
+    for jump in jumps(line, visits, JUMP * rate / RATE):
         known = steps.get(jump.after, jump)
         steps[jump.after] = replace(known, first=jump.first, last=jump.last)
     return replace(line, steps=tuple(replace(steps[place], alone=False) for place in sorted(steps)))
 
 
-def jumps(visits: Visits, scatter: float | None, chance: float) -> list[Step]:
-    """The differences between neighbours whose p-value is at most ``chance``. ``scatter`` is that of the line."""
-    level, error = fitted(visits)
-    if error is None:
+def jumps(line: Line, visits: Visits, chance: float) -> list[Step]:
+    """The differences between neighbours whose p-value is at most ``chance``. ``visits`` are those of the line."""
+    if line.error is None:
         return []
-    law, own = Student(NORMAL), min(max(scatter or 0.0, ASSUMED), 2 * ASSUMED)
-    if scatter is not None and len(level) >= SURE:
-        law, own = Student(freedom_of(len(level))), scatter
-    rounds: Mapping[int, int] = {tip: len(visits[tip]) for tip in level}
-    one = error**2 * min(rounds.values())  # variance of a single visit
+    level = {tip: math.log(ratio) for tip, ratio in enumerate(line.ratios) if ratio is not None}
+    law, own = Student(NORMAL), min(max(line.scatter or 0.0, ASSUMED), 2 * ASSUMED)
+    if line.scatter is not None and len(level) >= SURE:
+        law, own = Student(freedom_of(len(level))), line.scatter
+    rounds = {tip: len(visits[tip]) for tip in level}
+    one = line.error**2 * min(rounds.values())  # variance of a single visit
     found = []
-    for before, after in pairwise(sorted(level)):
+    for before, after in pairwise(level):
         gap = level[after] - level[before]
         sd = math.sqrt(2 * own**2 + one / rounds[before] + one / rounds[after])
         if law.two_sided(gap / sd) <= chance:
