@@ -37,8 +37,7 @@ def courses(path: Path | None, machines: Iterable[str] = ("",)) -> Courses:
 
 def unfit_hosts(path: Path | None, machines: Iterable[str] = ("",)) -> dict[str, str]:
     """Those of them that are unfit, each with a sentence: why, and how it is taken back."""
-    known = courses(path, machines).items()
-    return {name: unfit_host(name, each[-1].unfit) for name, each in known if each[-1].unfit}
+    return {name: unfit_host(name, each[-1].unfit) for name, each in courses(path, machines).items() if each[-1].unfit}
 
 
 def warnings_of_unfit(history: History, setup: "HuntSetup") -> tuple[Warned, ...]:

@@ -20,6 +20,7 @@ from perfbisect.wording.text import printable
 if TYPE_CHECKING:
     from perfbisect.core.domain.settings import Settings
     from perfbisect.core.stats.fitness import Fitness
+    from perfbisect.hunt.fitness import Courses
 
 EPILOG = """\b
 Examples:
@@ -61,7 +62,6 @@ def hosts(
     from perfbisect.errors import ENVIRONMENT
     from perfbisect.host.leases import all_records
     from perfbisect.hunt.fitness import accept as accept_hosts
-    from perfbisect.hunt.fitness import courses
     from perfbisect.recipes.inventory import Inventory, LeaseEntry, load_host, load_hosts, load_leases
     from perfbisect.recipes.toml import to_toml
     from perfbisect.wording.fitness import unfit_host
@@ -81,7 +81,7 @@ def hosts(
     rows = {each.name: (each.through[0] if each.through else each.address, each.summary) for each in entries}
     if check:
         make_checks(names, rows, hosts, history, like)
-    known = {name: each for name, each in courses(history).items() if is_listed(name, each, rows)}
+    known = listed_courses(history, rows)
     rows |= {name: ("leased", each[-1].check.host) for name, each in known.items() if name not in rows}
     rows |= {f"{each.name}:FEATURE": ("leased", each.summary) for each in leases.values()}
     cells = [[*map(printable, (name, *row, *fitness_cells(known.get(name, []))))] for name, row in rows.items()]
@@ -98,9 +98,11 @@ def hosts(
     return ENVIRONMENT if check and unfit else 0
 
 
-def is_listed(name: str, course: "Sequence[Fitness]", hosts: Collection[str]) -> bool:
-    """Whether a machine that was checked is one of these hosts, or was leased."""
-    return name in hosts or LEASED in course[-1].check.host
+def listed_courses(history: Path | None, hosts: Collection[str]) -> "Courses":
+    """What checks have shown of these hosts, and of machines that were leased."""
+    from perfbisect.hunt.fitness import courses
+
+    return {name: each for name, each in courses(history).items() if name in hosts or LEASED in each[-1].check.host}
 
 
 def fitness_cells(course: "Sequence[Fitness]") -> tuple[str, ...]:
@@ -129,13 +131,12 @@ def make_checks(
     names: Sequence[str], known: Collection[str], hosts: Path | None, history: Path | None, like: int | str | None
 ) -> None:
     """Make the checks of these hosts that are due, by default of all of those ``known`` that were checked before."""
-    from perfbisect.hunt.fitness import courses
     from perfbisect.hunt.sitting import refuse_imported
     from perfbisect.hunt.trials.checks import check_hosts
     from perfbisect.recipes.inventory import expanded_names
     from perfbisect.store.history import History
 
-    before = {each[-1].check.host: 0 for name, each in courses(history).items() if is_listed(name, each, known)}
+    before = dict.fromkeys(each[-1].check.host for each in listed_courses(history, known).values())
     if not (names or before):
         raise click.UsageError("No host was checked before: name those to check, and what to check them --like.")
     settings: Settings | None = None

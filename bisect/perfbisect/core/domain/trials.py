@@ -80,9 +80,8 @@ class Trial:
     origin: str = ""  # whose it is, if it was imported; begins with BY_HAND if perfbisect has not measured it
     hunts: tuple[DropHunt, ...] = ()  # of a comparison, for its drops
     pairing: PairingChosen | None = None  # where it was chosen how builds are compared
-    since: dict[str, float] = field(
-        default_factory=dict, compare=False
-    )  # host → its last event; "" → the log's last entry
+    # Host → its last event; "" → the log's last entry.
+    since: dict[str, float] = field(default_factory=dict, compare=False)
 
     @classmethod
     def begun(cls, at: float, started: TrialStarted) -> "Trial":
@@ -102,9 +101,8 @@ class Trial:
                 self.request, self.host = self._as_known(request), facts
                 self.state, self.failure, self.since = "running", "", {}
             case BuildFinished(number, build):
-                seconds = (
-                    build.seconds or self.request.subjects[number].seconds
-                )  # each workload asks for the build anew
+                # Each workload asks for the build anew.
+                seconds = build.seconds or self.request.subjects[number].seconds
                 self._note(number, key=build.key, binary=build.binary, seconds=seconds, trouble="")
             case CandidateSkipped(number, skip) if skip.of_build:
                 self._note(number, trouble=skip.reason)
@@ -149,6 +147,11 @@ class Trial:
         return self.pairing.together if self.pairing else self.request.pairing is Pairing.TOGETHER
 
     @property
+    def next_round(self) -> int:
+        """The number of the round after the latest of which there is a run."""
+        return max((run.round for run in self.runs), default=-1) + 1
+
+    @property
     def pairs_made(self) -> int:
         """How many pairs of runs were made at the same time."""
         return sum(bool(run.facts.round) for run in self.runs) // 2
@@ -187,8 +190,7 @@ class Trial:
         pairs = [pair for pair in self.pairs() if pair[1] or not self.together]
         made = {run.round for run in self.runs}
         whole = sum(all(runs[number, *pair] >= self.request.runs for pair in pairs) for number in made)
-        first = max(made, default=-1) + 1
-        return range(first, first + self.request.rounds - whole)
+        return range(self.next_round, self.next_round + self.request.rounds - whole)
 
 
 def order(subjects: Sequence[int], turn: int, *, shuffled: bool = False) -> Iterator[int]:

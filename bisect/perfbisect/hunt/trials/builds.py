@@ -99,16 +99,11 @@ def read_builds(
             )
         read[word] = found
     settings, commits = resolve_commits(settings, builder, [each.revision for each in read.values()])
-    commit_of = dict(zip(read, commits, strict=True))
-    return settings, [
-        configured(
-            replace(each, commit=commit_of[each.name], variant=read[each.name].variant, config=read[each.name].config)
-            if each.name in read
-            else each,
-            builder,
-        )
-        for each in subjects
-    ]
+    built = {
+        name: TrialBuild(name, commit, variant=word.variant, config=word.config)
+        for (name, word), commit in zip(read.items(), commits, strict=True)
+    }
+    return settings, [configured(built.get(each.name, each), builder) for each in subjects]
 
 
 def refuse(repo: Repository, builder: Builder, word: str, is_revision: Callable[[str], bool]) -> None:

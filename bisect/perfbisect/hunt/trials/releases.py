@@ -48,11 +48,8 @@ def read_releases(
 
 def skipped(found: ReleaseRange) -> str:
     """What of the range is left out, in a sentence behind another."""
-    return (
-        " Left out: " + ", ".join(f"{name} ({reason})" for name, reason in found.left_out) + "."
-        if found.left_out
-        else ""
-    )
+    left = ", ".join(f"{name} ({reason})" for name, reason in found.left_out)
+    return f" Left out: {left}." if left else ""
 
 
 def cost(plan: TrialSetup, settings: Settings, history: Path | None) -> Iterator[str]:

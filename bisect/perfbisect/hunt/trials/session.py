@@ -88,8 +88,7 @@ def set_up_again(
             yield plan
         return
     builder = requested_builder(settings)
-    names = ",".join(work.name for work in request.works)
-    workloads = requested_workloads(settings, builder, names)
+    workloads = requested_workloads(settings, builder, ",".join(work.name for work in request.works))
     subjects = [configured(as_requested(each), builder) for each in request.subjects]
     yield TrialSetup.make(
         request.kind, settings, subjects, workloads, request.rounds, request.runs, waiting, series=request.series,

@@ -65,7 +65,6 @@ class TrialSetup:
         alone = Range(names[0], names[-1], names[0], 0, 0, Graph.line(0), names)
         run = tuple(overridden(each, settings.overrides) for each in workloads.values())
         setup = HuntSetup.of_trial(settings, waiting, alone, run)
-        setup = replace(setup, measured=trained or setup.measured)
         works = tuple(
             TrialWorkload(name, each.group, each.warmup, each.time, setup.run_hash(each))
             for name, each in zip(workloads, run, strict=True)
@@ -79,7 +78,8 @@ class TrialSetup:
             repository = open_repository(Path(settings.repository))
         configs = tuple(load_config(setup.builder, each.config) if each.config else ServerConfig() for each in subjects)
         both = both_tag_and_branch(settings, (each.name for each in subjects if each.commit))
-        setup = replace(setup, warnings=(*setup.warnings, *both, *unused(subjects, configs)))
+        warned = (*setup.warnings, *both, *unused(subjects, configs))
+        setup = replace(setup, measured=trained or setup.measured, warnings=warned)
         for subject in subjects:  # a mistake in a name ends it here
             replace(setup, settings=replace(settings, variant=subject.variant or settings.variant)).training()
         return cls(request, setup, run, waiting, repository, configs)
@@ -87,13 +87,10 @@ class TrialSetup:
     @property
     def purpose(self) -> str:
         """Shown to other sessions that find the host busy."""
-        names = ", ".join(subject.name for subject in self.request.subjects)
-        if self.request.series:
-            names = self.request.series.text
-        what = {TrialType.NOISE: "an A/A", TrialType.COMPARE: "a comparison", TrialType.PROVE: "a proof"}[
-            self.request.kind
-        ]
-        return f"{what} of {self.request.builder}, {names},"
+        request = self.request
+        names = request.series.text if request.series else ", ".join(subject.name for subject in request.subjects)
+        what = {TrialType.NOISE: "an A/A", TrialType.COMPARE: "a comparison", TrialType.PROVE: "a proof"}
+        return f"{what[request.kind]} of {request.builder}, {names},"
 
     def with_prebuilt(self, say: Callable[[str], None]) -> "TrialSetup":
         """The setup with what binaries that are not built are. The hosts are locked; ``say`` is given what is read.
@@ -102,22 +99,17 @@ class TrialSetup:
         """
         setup, subjects, found = self.setup, list(self.request.subjects), dict[int, Built]()
         for number, subject in enumerate(subjects):
-            if not subject.path and not setup.builder.installed:
-                continue
+            path = "" if setup.builder.installed else subject.path
             if setup.builder.installed:
                 site = setup.hosts[number]
-                found[number] = each = prebuilt.in_place(site.host, setup.builder, site.facts)
+                each = prebuilt.in_place(site.host, setup.builder, site.facts)
+            elif path:
+                say(f"reading {path}")
+                each = prebuilt.take(setup.host, setup.builder, subject.name, path)
             else:
-                say(f"reading {subject.path}")
-                found[number] = each = prebuilt.take(setup.host, setup.builder, subject.name, subject.path)
-            facts = each.facts
-            subjects[number] = replace(
-                subject,
-                path="" if setup.builder.installed else subject.path,
-                key=facts.key,
-                binary=facts.binary,
-                version=each.version,
-            )
+                continue
+            found[number], facts = each, each.facts
+            subjects[number] = replace(subject, path=path, key=facts.key, binary=facts.binary, version=each.version)
         return replace(self, request=replace(self.request, subjects=tuple(subjects)), prebuilt=found)
 
     def describe(self, commit: str) -> Commit:
