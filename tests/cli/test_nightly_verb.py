@@ -105,6 +105,32 @@ def test_a_night_that_was_cut_short_goes_on_with_the_same_command(script: Commit
     assert "`bisect nightly main` hunts the drops" in exits(3, "compare", "c3", "--hunt", "--history", "h.db")
 
 
+def test_a_tip_that_does_not_build_ends_the_night(script: Commit) -> None:
+    script("# does not build")
+    words = ["nightly", "main", *HOW, "--page", "pages"]
+    assert "cannot be built" in exits(0, *words)
+    assert "cannot be built" in exits(0, *words)
+    assert rows(Path("h.db"), "select count(*) from trials where kind = 'compare'") == [(1,)]
+    assert "main: 0 tips, 0 steps" in Path("pages/main.html").read_text()
+    assert "There are no hunts yet" in exits(3, "resume", "--history", "h.db"), "nothing is unfinished"
+
+
+def test_a_branch_that_was_rewritten_goes_on_without_its_lost_tips(script: Commit, git: Callable[..., str]) -> None:
+    """And a page that is missing is written again."""
+    words = ["nightly", "main", *HOW, "--page", "pages"]
+    for number, rate in enumerate((10000, 7000)):
+        script(at(rate, number))
+        exits(0, *words)
+    [page] = Path("pages").glob("hunt-*.html")
+    page.unlink()
+    assert "a drop of 30 %" in exits(0, *words) and page.exists()
+    git("reset", "--hard", "HEAD~1")
+    script(at(7000, 2))
+    git("reflog", "expire", "--expire=now", "--all")
+    git("gc", "--prune=now")
+    assert "The line has 2 tips and 1 step" in exits(0, *words)
+
+
 def test_two_calls_at_once_are_refused(script: Commit, tmp_path: Path) -> None:
     script(f"until [ -e {tmp_path}/go ]; do sleep 0.1; done\necho rate 100")
     words = ["nightly", "main", *HOW]

@@ -33,7 +33,7 @@ def todo(line: tuple[Trial, list[str], Path], drops: list[tuple[int, int]], *hun
     spans = tuple(DropRange(*ends, (Drop(0, *ends, SIZE),)) for ends in drops)
     settings = replace(sample.SETTINGS, repository=str(path))
     watched = Watched(replace(trial, hunts=hunts), settings, (), spans, trial)
-    return [(span.first, span.last) for span in watched.todo()]
+    return [(span.first, span.last) for span in watched.ranges()]
 
 
 def test_a_step_that_moves_is_hunted_once(line: tuple[Trial, list[str], Path]) -> None:

@@ -7,33 +7,29 @@ measured once, begun hunts continue, and what was hunted is not hunted again.
 
 import fcntl
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-from perfbisect.core.domain.settings import NOTHING_KNOWN, Policy, Series, Settings, TrialBuild, TrialType
+from perfbisect.core.domain.settings import NOTHING_KNOWN, Policy, Settings, TrialBuild, TrialType
 from perfbisect.core.domain.trials import DropHunt, Trial
 from perfbisect.core.stats.drops import Drop, DropRange
 from perfbisect.core.stats.paired_comparison import Ratio
 from perfbisect.core.stats.release_series import Line
 from perfbisect.core.stats.watched_branch import LONGEST, Branch, companions
-from perfbisect.errors import EnvironmentFailure, Interrupted, PerfBisectError, UsageError
+from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.lock import WaitCallback
-from perfbisect.hunt.sitting import OpenView
-from perfbisect.hunt.trials.drop_hunts import OPEN, Comparison, ends_of, hunt_range
+from perfbisect.hunt.trials.drop_hunts import OPEN, Comparison, Say
 from perfbisect.hunt.trials.setup import TrialSetup
 from perfbisect.recipes.workload import Workload
-from perfbisect.repository.commits import members
+from perfbisect.repository.commits import look_up, members
 from perfbisect.repository.discovery import open_repository
 from perfbisect.store.connection import default_place
 from perfbisect.store.history import History
-from perfbisect.store.listing import NAMED
 from perfbisect.store.nights import hunts_about, read_nights
 from perfbisect.wording.text import printable
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +42,20 @@ class Watch:
     works: Mapping[str, Workload]
 
     def nights(self, history: History) -> list[Trial]:
-        """The nights of the line, oldest first; where workloads have changed, those since then."""
+        """The nights of the line, oldest first; where workloads have changed, those since then.
+
+        Without those whose tip the repository no longer has, since the branch was rewritten: it cannot be built, nor hunted from.
+        """
         every, same = read_nights(history, self.branch), measured_by(self.settings)
         ours = (each for each in every if [work.name for work in each.request.works] == [*self.works])
         found = [*islice((each for each in ours if measured_by(history.settings(each.id)) == same), LONGEST)]
-        return [each for each in reversed(found) if each.request.works == found[0].request.works]
+        repository = open_repository(Path(self.settings.repository))
+        tips = look_up(repository, [each.request.subjects[-1].commit for each in found])
+        there = [each for each, tip in zip(found, tips, strict=True) if tip]
+        return [each for each in reversed(there) if each.request.works == there[0].request.works]
 
-    def tonight(self, history: History) -> Trial | None:
-        """The latest night of the present tip, if one has begun."""
-        nights = reversed(self.nights(history))
-        return next((each for each in nights if each.request.subjects[-1].commit == self.tip), None)
-
-    def plan(self, history: History, visits: int, runs: int, waiting: WaitCallback | None) -> TrialSetup:
+    def plan(self, nights: Sequence[Trial], visits: int, runs: int, waiting: WaitCallback | None) -> TrialSetup:
         """The comparison of the tip with earlier ones; the first tip is measured alone, to know that it can be."""
-        nights = self.nights(history)
         broken = {build.commit for night in nights for build in night.request.subjects if build.trouble}
         earlier = companions([tip for tip in Branch.of(nights).tips if tip.commit not in {*broken, self.tip}])
         tip = TrialBuild(self.tip[:10], self.tip)
@@ -93,8 +89,8 @@ class Watched(Comparison):
         stored = history.settings(newest.id)
         policy = watch.settings.policy.of_counts() if stored.prior.exact else watch.settings.policy
         settings = replace(stored, policy=policy, explain=watch.settings.explain)
-        request = replace(newest.request, subjects=line.tips, series=Series(watch.branch, (), ()))
-        hunts = tuple(hunts_of(history, nights, request.subjects))
+        request = replace(newest.request, subjects=line.tips)
+        hunts = hunts_of(history, nights, line.tips)
         trial = Trial(newest.id, request, newest.host, newest.started, newest.state, hunts=hunts)
         searched = [(hunt.work, hunt.first, hunt.last) for hunt in hunts if not hunt.culprit]
         drops = tuple(line.drops(request.metric, policy.min_effect, searched))
@@ -103,10 +99,11 @@ class Watched(Comparison):
     def enter(self, history: History, drop: Drop, hunt: int) -> None:
         """Enter that a hunt has begun, where tonight's table has both of its ends as a drop of that."""
         place = {build.commit: number for number, build in enumerate(self.tonight.request.subjects)}
-        ends = [place.get(self.trial.request.subjects[number].commit) for number in (drop.first, drop.last)]
-        history.enter_drop_hunt(self.trial.id, None if None in ends else (drop.work, *ends), hunt)  # type: ignore[arg-type]
+        first, last = (place.get(self.trial.request.subjects[number].commit) for number in (drop.first, drop.last))
+        table = None if first is None or last is None else (drop.work, first, last)
+        history.enter_drop_hunt(self.trial.id, table, hunt)
 
-    def todo(self) -> Iterator[DropRange]:
+    def ranges(self) -> Iterator[DropRange]:
         """What has been begun and has no verdict; then the drops that were not hunted yet."""
         for hunt in self.trial.hunts:
             if hunt.state in OPEN:
@@ -123,46 +120,17 @@ class Watched(Comparison):
         return bool(culprits and culprits & members(open_repository(Path(self.settings.repository)), "..".join(ends)))
 
 
-def hunts_of(history: History, nights: Sequence[Trial], tips: Sequence[TrialBuild]) -> Iterator[DropHunt]:
+def hunts_of(history: History, nights: Sequence[Trial], tips: Sequence[TrialBuild]) -> tuple[DropHunt, ...]:
     """The newest hunt for each range of the line, oldest first."""
     place = {tip.commit: number for number, tip in enumerate(tips)}
     works = {work.name: number for number, work in enumerate(nights[-1].request.works)}
     found: dict[tuple[int, int, int], DropHunt] = {}
     for number in hunts_about(history, [night.id for night in nights]):
         settings, listed = history.settings(number), history.listed(number)
-        first, last = place.get(settings.good_commit), place.get(settings.bad_commit)
-        if first is not None and last is not None:  # else it is of tips so old that the line has left them out
-            named = (listed.culprit or "", listed.subject) if listed.state in NAMED else ("", "")
-            ends = works[listed.workload], first, last
-            found[ends] = DropHunt(*ends, number, listed.state, *named)
-    return iter(sorted(found.values(), key=lambda hunt: hunt.hunt))
-
-
-def hunt_all(
-    watch: Watch, path: Path | None, open_view: OpenView, say: Say, waiting: WaitCallback | None,
-    publish: Callable[[History, Watched], None],
-) -> tuple[Watched, bool]:  # fmt: skip
-    """Hunt what the line shows. Returns its state then, and whether all hunts have ended.
-
-    Its state before each hunt, and at last, is what is given to ``publish``. What keeps one range from being hunted is said, and
-    the next begins. Raises Interrupted.
-    """
-    tried, ended = set[tuple[int, int, int]](), True
-    with closing(History.open(path)) as history:
-        while True:
-            found = Watched.read(history, watch)
-            publish(history, found)
-            left = (span for span in found.todo() if not {*map(ends_of, span.drops)} <= tried)
-            if not (span := next(left, None)):
-                return found, ended
-            tried |= {*map(ends_of, span.drops)}
-            try:
-                hunt_range(history, found, span, open_view, waiting)
-            except Interrupted:
-                raise Interrupted("Interrupted. What was measured is kept; the same command goes on.") from None
-            except PerfBisectError as trouble:
-                ended &= isinstance(trouble, UsageError)  # nothing between the tips can be hunted
-                say(printable(f"{found.named(span)}: {trouble} {trouble.advice}".rstrip()))
+        with suppress(KeyError):  # of tips so old that the line has left them out
+            ends = works[listed.workload], place[settings.good_commit], place[settings.bad_commit]
+            found[ends] = listed.for_drop(*ends)
+    return tuple(sorted(found.values(), key=lambda hunt: hunt.hunt))
 
 
 @contextmanager

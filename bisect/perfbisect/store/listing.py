@@ -57,6 +57,13 @@ class Listed:
         """Its name, or what is hunted."""
         return self.name or f"{self.builder} {self.workload} {self.good}..{self.bad}"
 
+    def for_drop(self, work: int, first: int, last: int) -> "DropHunt":
+        """This hunt as that for a drop of a comparison, with the commit that its verdict names."""
+        from perfbisect.core.domain.trials import DropHunt
+
+        named = (self.culprit or "", self.subject) if self.state in NAMED else ("", "")
+        return DropHunt(work, first, last, self.id, self.state, *named)
+
 
 @dataclass(frozen=True, slots=True)
 class ListedTrial:
@@ -189,16 +196,8 @@ def listed_trial(
 
 def read_drop_hunts(connection: sqlite3.Connection, trial: int) -> "tuple[DropHunt, ...]":
     """The hunts for the drops of a comparison in their present states, by workloads, then builds; the newest for each."""
-    from perfbisect.core.domain.trials import DropHunt
-
-    found = []
-    for work, first, last, hunt in connection.execute(DROPS, [trial]).fetchall():
-        [listed] = read_hunts(connection, hunt)
-        named, subject = "", ""
-        if listed.state in NAMED and listed.culprit:
-            named, subject = listed.culprit, listed.subject
-        found.append(DropHunt(work, first, last, hunt, listed.state, named, subject))
-    return tuple(found)
+    rows = connection.execute(DROPS, [trial]).fetchall()
+    return tuple(one.for_drop(*drop) for *drop, hunt in rows for one in read_hunts(connection, hunt))
 
 
 def called(kind: str, session: int) -> str:

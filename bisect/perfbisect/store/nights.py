@@ -9,10 +9,8 @@ from perfbisect.store.history import History
 
 def read_nights(history: History, branch: str) -> Iterator[Trial]:
     """Our own nights of a branch, the newest first, as they are wanted."""
-    where = (
-        "kind = 'compare' AND origin IS NULL AND iif(json_valid(request), json_extract(request, '$.branch'), NULL) = ?"
-    )
-    return history.intact_trials(where, [branch])
+    its_branch = "iif(json_valid(request), json_extract(request, '$.branch'), NULL)"
+    return history.intact_trials(f"kind = 'compare' AND origin IS NULL AND {its_branch} = ?", [branch])
 
 
 def hunts_about(history: History, nights: Collection[int]) -> list[int]:

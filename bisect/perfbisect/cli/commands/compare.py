@@ -32,7 +32,6 @@ from perfbisect.cli.options.measurement import (
 )
 from perfbisect.errors import ENVIRONMENT
 from perfbisect.ui.stream import note
-from perfbisect.wording.text import printable
 
 if TYPE_CHECKING:
     from perfbisect.host.lock import WaitCallback
@@ -220,7 +219,7 @@ def hunt_and_print(
     from perfbisect.store.history import History
 
     shown = open_view(history, "plain" if form else None, sys.stderr if form else None)
-    hunts = hunt_drops(name, history, shown, lambda text: note(printable(text)), waiting, how)
+    hunts = hunt_drops(name, history, shown, note, waiting, how)
     if not hunts:
         note(f"No drop of {name} is real and large enough to be hunted.")
     with closing(History.open(history, read_only=True)) as opened:

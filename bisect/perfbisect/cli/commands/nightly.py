@@ -3,7 +3,6 @@
 import re
 import sys
 from contextlib import closing, suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +30,7 @@ from perfbisect.cli.options.measurement import (
     settings_of,
     what_options,
 )
-from perfbisect.errors import ENVIRONMENT, INTERRUPTED, CannotGoOn, EnvironmentFailure, Interrupted, UsageError
+from perfbisect.errors import ENVIRONMENT, INTERRUPTED, CannotGoOn, Interrupted, UsageError
 from perfbisect.ui.stream import note
 from perfbisect.wording.text import printable
 
@@ -87,20 +86,32 @@ def nightly(
     page: Path | None, history: Path | None, **options: Any,
 ) -> int:  # fmt: skip
     """Measure the tip of BRANCH with earlier tips, and hunt each new drop of its line."""
-    from perfbisect.hunt.nightly import hunt_all, one_at_a_time
+    from perfbisect.hunt.nightly import Watched, one_at_a_time
+    from perfbisect.hunt.trials.drop_hunts import hunt_all
     from perfbisect.report.branch import night, summary
+    from perfbisect.store.history import History
 
     watch = watch_of(branch, workload, options)
-    with one_at_a_time(watch, history, wait=waiting is not None, say=note), leasing_for(watch.settings, history):
+    with (
+        one_at_a_time(watch, history, wait=waiting is not None, say=note),
+        leasing_for(watch.settings, history),
+        closing(History.open(history)) as opened,
+    ):
         check(watch, history, waiting)
-        trial, cut = measure(watch, visits, runs, history, waiting)
+        trial, cut = measure(watch, opened, visits, runs, history, waiting)
         say(printable(f"{branch} is at {watch.tip[:10]}: {trial.name}"))
         say("\n".join(night(trial)))
         if cut:
             note(f"{cut} Or with the same command.")
             return INTERRUPTED
-        shown, told = open_view(history, None, sys.stderr), partial(publish, given=history, folder=page, notify=notify)
-        found, ended = hunt_all(watch, history, shown, note, waiting, told)
+
+        def read() -> Watched:
+            found = Watched.read(opened, watch)
+            publish(opened, found, history, page, notify)
+            return found
+
+        shown = open_view(history, None, sys.stderr)
+        found, ended = hunt_all(opened, read, shown, note, waiting, "the same command goes on.")
     say("\n".join(summary(found.trial, found.lines)))
     return 0 if ended else ENVIRONMENT
 
@@ -139,36 +150,25 @@ def check(watch: "Watch", history: Path | None, waiting: "WaitCallback | None") 
 
 
 def measure(
-    watch: "Watch", visits: int, runs: int, history: Path | None, waiting: "WaitCallback | None"
+    watch: "Watch", opened: "History", visits: int, runs: int, history: Path | None, waiting: "WaitCallback | None"
 ) -> "tuple[Trial, Interrupted | None]":
     """Tonight's comparison, begun or continued unless it is complete; and what has cut it short."""
     from perfbisect.cli.options.measurement import continued
     from perfbisect.cli.trials import carried_out
     from perfbisect.hunt.trials import session
-    from perfbisect.store.history import History
 
-    with closing(History.open(history)) as opened:
-        known = watch.tonight(opened)
-        if known and (known.state == "done" or known.request.subjects[-1].trouble):
-            return known, None
-    begun: list[str] = []
+    nights = watch.nights(opened)
+    known = next((each for each in reversed(nights) if each.request.subjects[-1].commit == watch.tip), None)
+    if known and known.state == "done":
+        return known, None
 
     def follow(view: "OpenView", noted: "Begun") -> "Trial":
         if known:
             with suppress(CannotGoOn):  # its workload or what is built for it has changed
                 return session.resume(known.name, history, view, waiting, continued, noted, note)
-        with closing(History.open(history)) as opened:
-            plan = watch.plan(opened, visits, runs, waiting)
-        return session.begin(plan, history, view, note, noted)
+        return session.begin(watch.plan(nights, visits, runs, waiting), history, view, note, noted)
 
-    try:
-        return carried_out(follow, history, "", begun.append)
-    except EnvironmentFailure:
-        with closing(History.open(history, read_only=True)) as opened:
-            trial = opened.trial(begun[0]) if begun else None
-        if trial and trial.request.subjects[-1].trouble:  # of the tip: the next night goes on
-            return trial, None
-        raise
+    return carried_out(follow, history, "", lambda _: None)
 
 
 def publish(
@@ -187,15 +187,15 @@ def publish(
     index = f"{re.sub(r'[^A-Za-z0-9_-]+', '-', branch)}.html"
     named = [hunt for hunt in found.trial.hunts if hunt.culprit]
     if folder:
-        pages = {hunt.hunt: page_name(hunt.hunt) for hunt in named}
-        drawn = document(found.trial, found.lines, lambda hunt: pages.get(hunt, ""))
-        write(folder / index, page(drawn), quiet=True)
+        write(folder / index, page(document(found.trial, found.lines, page_name)), quiet=True)
     settings = {hunt.hunt: opened.settings(hunt.hunt) for hunt in named}
     announced = {hunt.culprit for hunt in named if settings[hunt.hunt].noticed}
-    for hunt in (each for each in named if not settings[each.hunt].noticed):
+    for hunt in named:
         place = (folder / page_name(hunt.hunt)).absolute() if folder else None
-        if place:
+        if place and not (place.exists() and settings[hunt.hunt].noticed):
             write(place, page_of(opened, hunt.hunt, given, index), quiet=True)
+        if settings[hunt.hunt].noticed:
+            continue
         if notify and hunt.culprit not in announced:
             data = notice(opened, str(hunt.hunt), page=str(place or ""))
             if data and (reason := run(notify, data)):

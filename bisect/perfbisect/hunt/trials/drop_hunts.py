@@ -5,11 +5,13 @@ begins. So the same call goes on where an earlier one was interrupted: hunts wit
 continue, and the others begin.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import TypeVar
 
 from perfbisect.core.domain.settings import Settings, TrialBuild, TrialType
 from perfbisect.core.domain.trials import BY_HAND, DropHunt, Trial
@@ -28,6 +30,9 @@ from perfbisect.store.history import History
 from perfbisect.wording.comparisons import difference
 from perfbisect.wording.quantities import count, percent
 from perfbisect.wording.text import listed, printable
+
+Say = Callable[[str], None]
+T = TypeVar("T", bound="Comparison")
 
 FEWEST_ROUNDS = 2  # from which on a ratio has an interval
 OPEN = ("running", "interrupted", "failed")  # states of hunts that have no verdict
@@ -48,14 +53,9 @@ class Comparison:
     trial: Trial
     settings: Settings
 
-    @property
-    def least(self) -> float:
-        """The smallest drop that is hunted, as a fraction."""
-        return self.settings.policy.min_effect
-
-    def ranges(self) -> list[DropRange]:
-        """Its drops, by the builds that they are between."""
-        return ranges(find_drops(self.trial, self.least))
+    def ranges(self) -> Iterable[DropRange]:
+        """What is hunted: its drops, by the builds that they are between."""
+        return ranges(find_drops(self.trial, self.settings.policy.min_effect))
 
     def hunt_of(self, drop: Drop) -> DropHunt | None:
         """The hunt for a drop, if it has begun."""
@@ -104,9 +104,10 @@ def between(settings: Settings, subjects: Sequence[TrialBuild]) -> dict[str, int
 
 def outlook(found: Comparison) -> Iterator[str]:
     """The drops that are hunted, the hunts that have ended, and the sizes of their ranges."""
-    every = found.ranges()
+    every = [*found.ranges()]
     if not every:
-        unseen = f"No drop of {found.trial.name} is real and {percent(found.least)} or more: nothing would be hunted."
+        least = percent(found.settings.policy.min_effect)
+        unseen = f"No drop of {found.trial.name} is real and {least} or more: nothing would be hunted."
         if found.trial.state != "done" and found.trial.rounds_to_do():
             unseen += f" It was interrupted: bisect resume {found.trial.name} continues it."
         elif found.trial.request.rounds < FEWEST_ROUNDS:
@@ -157,32 +158,44 @@ def read_comparison(history: History, name: str, how: DropOptions) -> Comparison
 
 
 def hunt_drops(
-    name: str,
-    path: Path | None,
-    open_view: OpenView,
-    say: Callable[[str], None],
-    waiting: WaitCallback | None,
-    how: DropOptions,
+    name: str, path: Path | None, open_view: OpenView, say: Say, waiting: WaitCallback | None, how: DropOptions
 ) -> list[DropHunt | None]:
     """Hunt all drops of a comparison in the history at ``path``. Returns the hunt for each; None where it could not begin.
 
-    What keeps one range from being hunted is said, and the next begins. Raises Interrupted, with the command that goes on.
+    Raises Interrupted, with the command that goes on.
     """
     with closing(History.open(path)) as history:
         found = read_comparison(history, name, how)
         kept = replace(history.settings(found.trial.id), explain=how.explain)  # so that this goes on with the same
-        policy = replace(kept.policy, min_effect=found.least)
+        policy = replace(kept.policy, min_effect=found.settings.policy.min_effect)
         history.update_settings(found.trial.id, replace(kept, policy=policy))
-        for span in found.ranges():
-            try:
-                hunt_range(history, found, span, open_view, waiting)
-            except Interrupted:
-                again = f"{command_on('compare', name, path)} --hunt{'' if how.explain else ' --no-explain'}"
-                raise Interrupted(f"Interrupted. What was measured is kept; go on with: {again}") from None
-            except PerfBisectError as trouble:
-                say(f"{found.named(span)}: {trouble} {trouble.advice}".rstrip())
-        ended = read_comparison(history, name, how)
-        return [ended.hunt_of(drop) for span in ended.ranges() for drop in span.drops]
+        again = f"go on with: {command_on('compare', name, path)} --hunt{'' if how.explain else ' --no-explain'}"
+        read = partial(read_comparison, history, name, how)
+        found, _ = hunt_all(history, read, open_view, say, waiting, again)
+        return [found.hunt_of(drop) for span in found.ranges() for drop in span.drops]
+
+
+def hunt_all(
+    history: History, read: Callable[[], T], open_view: OpenView, say: Say, waiting: WaitCallback | None, again: str
+) -> tuple[T, bool]:
+    """Hunt the ranges of what is ``read`` before each and at last. Returns its state then, and whether all hunts have ended.
+
+    What keeps one range from being hunted is said, and the next begins. Raises Interrupted, which says how to go on: ``again``.
+    """
+    tried, ended = set[tuple[int, int, int]](), True
+    while True:
+        found = read()
+        left = (span for span in found.ranges() if not {*map(ends_of, span.drops)} <= tried)
+        if not (span := next(left, None)):
+            return found, ended
+        tried |= {*map(ends_of, span.drops)}
+        try:
+            hunt_range(history, found, span, open_view, waiting)
+        except Interrupted:
+            raise Interrupted(f"Interrupted. What was measured is kept; {again}") from None
+        except PerfBisectError as trouble:
+            ended &= isinstance(trouble, UsageError)  # nothing between the builds can be hunted
+            say(printable(f"{found.named(span)}: {trouble} {trouble.advice}".rstrip()))
 
 
 def hunt_range(

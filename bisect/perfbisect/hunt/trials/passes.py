@@ -69,16 +69,12 @@ class TrialCourse:
 
     def opening(self) -> Generator[TimedEvent, None, bool]:
         """The first events of the sitting."""
-        hosts, setup = self.setup.setup.hosts, self.setup.setup
-        entries = self.log.history.events(self.log.hunt)
+        setup, entries = self.setup.setup, self.log.history.events(self.log.hunt)
         before = [entry.event for entry in entries if isinstance(entry.event, TrialStarted)]
-        further, build_hosts = hosts[1:], hosts[0].build_hosts
-        yield self.log.append(
-            TrialStarted(
-                self.log.hunt, self.setup.request, setup.facts, self.resumed,
-                tuple(each.facts for each in further), tuple(each.host.name for each in build_hosts),
-            )
-        )  # fmt: skip
+        further = tuple(each.facts for each in setup.hosts[1:])
+        builders = tuple(each.host.name for each in setup.hosts[0].build_hosts)
+        started = TrialStarted(self.log.hunt, self.setup.request, setup.facts, self.resumed, further, builders)
+        yield self.log.append(started)
         for warning in (*setup.warnings, *changes_since(before, setup)):
             yield self.log.append(warning)
         return True
@@ -90,13 +86,16 @@ class TrialCourse:
     def orders(self) -> Iterator[Measure | PairingChosen]:
         """The builds that are missing, then the visits of the rounds that are still to be made.
 
-        Raises EnvironmentFailure when the baseline cannot be built, or nothing to compare it with (in a series of releases:
-        fewer than two of them; of a watched branch: its tip); and at the end where nothing could be measured.
+        Without any visit ends a night whose tip cannot be built: no other attempt would help. Raises EnvironmentFailure when
+        the baseline cannot be built, or nothing to compare it with (in a series of releases: fewer than two of them); and at
+        the end where nothing could be measured.
         """
         trial, request = self.log.trial, self.setup.request
         for number in range(len(request.subjects)):
             if number not in self.setup.prebuilt and not trial.request.subjects[number].trouble:
                 yield Measure((Share(number, 0),), Purpose.ENDS)
+        if request.branch and trial.request.subjects[-1].trouble:
+            return
         self._check_builds()
         yield from self._both_ways()
         changed = True
@@ -107,8 +106,7 @@ class TrialCourse:
                 if changed := trial.together is not way:
                     break
         if request.kind is TrialType.NOISE and (more := trial.pairs_to_try):
-            last = max((run.round for run in trial.runs), default=-1)
-            yield Measure((Share(0, more), Share(0, more)), Purpose.ENDS, round=last + 1, together=True)
+            yield Measure((Share(0, more), Share(0, more)), Purpose.ENDS, round=trial.next_round, together=True)
         for skip in trial.skips:
             if not trial.runs or (request.kind is TrialType.NOISE and not skip.subject):
                 nothing = "" if trial.runs else "Nothing was measured: "
@@ -132,30 +130,25 @@ class TrialCourse:
             return
         if not {(0, 0), (0, 1)} <= {*trial.pairs()}:  # one of them has failed
             return
-        began = max((run.round for run in trial.runs), default=-1) + 1
+        began = trial.next_round
         for number in range(began, began + BOTH - len({run.round for run in trial.runs})):
             yield from self._pass(number)
         while (left := trial.pairs_to_try) and not trial.skips:
-            number = max((run.round for run in trial.runs), default=-1) + 1
-            yield Measure((Share(1, 1), Share(0, 1)), Purpose.ENDS, round=number, together=True)
+            yield Measure((Share(1, 1), Share(0, 1)), Purpose.ENDS, round=trial.next_round, together=True)
             if left == trial.pairs_to_try:
                 return
-        entries = [
-            (run.at, RunFinished(run.subject, run.facts)) for run in trial.runs if not run.work and run.subject < 2
-        ]
-        seen = observations(
-            entries, {commit: node for node, commit in enumerate(commits)}, request.metric, self.log.began
-        )
+        first = [run for run in trial.runs if not run.work and run.subject < 2]
+        entries = [(run.at, RunFinished(run.subject, run.facts)) for run in first]
+        seen = observations(entries, {name: node for node, name in enumerate(commits)}, request.metric, self.log.began)
         if not trial.pairing and (ways := ways_of(seen)):
             yield pairing_chosen(ways, *(subject.name for subject in request.subjects[:2]))
 
     def _check_builds(self) -> None:
         request = self.log.trial.request
-        base, *others = request.subjects
-        made = sum(not subject.trouble for subject in request.subjects)
-        needed = base.trouble or (request.branch and request.subjects[-1].trouble)
-        if made < 2 and others if request.series else needed or (others and made < 2):
-            first = next(subject for subject in request.subjects if subject.trouble)
+        failed = [subject for subject in request.subjects if subject.trouble]
+        few = len(request.subjects) - len(failed) < min(2, len(request.subjects))
+        if few or (request.subjects[0].trouble and not request.series):
+            first = failed[0]
             raise EnvironmentFailure(f"Nothing can be measured, because {first.name} cannot be built: {first.trouble}")
 
     def _fails(self, skip: TrialSkip) -> str:
@@ -181,10 +174,8 @@ def workers_of(course: TrialCourse, held: Mapping[str, HostLock]) -> InlineWorke
     """One host that carries out all visits; or hosts that are compared, one after another."""
     setup = course.setup.setup
     locks = HostLocks(shared=setup.shared)
-    sites = [labs_at(course, site, locks) for site in setup.hosts]
     guarded = [
-        GuardedLab(lab, site.host, held[site.host.name], site.facts)
-        for lab, site in zip(sites, setup.hosts, strict=True)
+        GuardedLab(labs_at(course, site, locks), site.host, held[site.host.name], site.facts) for site in setup.hosts
     ]
     lab: Lab = guarded[0]
     if setup.builder.installed:  # each build is a host
@@ -213,8 +204,8 @@ def labs_at(course: TrialCourse, site: PreparedHost, locks: HostLocks) -> LabOfV
             # A proof measures builds of its hunt, which may have been made to be linked again.
             seeds = LayoutSeeds() if setup.settings.policy.layouts else None
             lab = of_variant.lab(candidates, earlier, site, workload, locks, seeds=seeds, made=made)
-            of_way = replace(lab, config=plan.configs[numbers[0]])
-            labs |= dict.fromkeys(((work, number) for number in numbers), of_way)
+            lab = replace(lab, config=plan.configs[numbers[0]])
+            labs |= {(work, number): lab for number in numbers}
     return LabOfVisits(labs)
 
 
