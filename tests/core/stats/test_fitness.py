@@ -125,6 +125,8 @@ def test_another_build_begins_a_baseline_and_the_old_one_is_kept() -> None:
 def test_another_build_makes_no_unfit_host_fit() -> None:
     one, other = days([1, 1, 1, 0.9, 0.9]), days([1] * 6, build="b")
     assert set(after([*one, *other])[4:]) == {LEVEL}
+    fallen = days([1, 1, 1, 0.9, 0.9, 1, 1], build="b")
+    assert set(after([*one, *fallen])[4:]) == {LEVEL}, "nor where that has fallen, too, and is as it was again"
     assert after([*one, *other[:5], replace(other[5], accepted=True)])[-1] == ()
 
 

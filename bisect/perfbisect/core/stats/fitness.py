@@ -6,9 +6,10 @@ build and workload have shown, by medians, which a single bad day does not move.
     of the level   it is lower by FALL
     of the noise   it is DOUBLED, and not too small to matter (LEAST)
 
-and in either case by SPREAD s.d. between earlier checks, which is more where days differ much. Two successive checks with the same fault, both against the baseline before them, make a host unfit. From then on its
-baseline stays: what is bad for weeks must not become usual. Two successive checks without a fault end it, and so does an
-acceptance. Another build, such as by another compiler, begins a baseline of its own, and does not make an unfit host fit.
+and in either case by SPREAD s.d. between earlier checks, which is more where days differ much. Two successive checks with
+the same fault, both against the baseline before them, make a host unfit. From then on its baseline stays: what is bad for
+weeks must not become usual. Two successive checks without a fault end it, and so does an acceptance. Another build, such as
+by another compiler, begins a baseline of its own, and does not make an unfit host fit.
 """
 
 import math
@@ -104,24 +105,26 @@ def course(checks: Iterable[Check]) -> Iterator[Fitness]:
     """How fit a host is after each of its checks, oldest first."""
     baselines: dict[tuple[str, ...], list[FitnessFacts]] = {}
     doubted: dict[tuple[str, ...], Check] = {}  # the check before, where it has a fault: it is not yet usual
-    unfit: Unfit | None = None
-    sound = False  # whether the latest check of the build that has shown it has no fault any more
+    unfit: dict[tuple[str, ...], Unfit] = {}  # by the build that has shown it
+    sound: dict[tuple[str, ...], bool] = {}  # whether the latest check of that has no fault any more
     for check in checks:
         if check.accepted:
-            baselines, doubted, unfit = {}, {}, None
+            baselines, doubted, unfit = {}, {}, {}
         now = check.shown
         usual, before = baselines.setdefault(now.identity, []), doubted.pop(now.identity, None)
         level = math.exp(now.level - median(each.level for each in usual)) if len(usual) >= EARLIER else None
         faults = faults_of(now, usual)
         both = tuple(fault for fault in faults if before and fault in faults_of(before.shown, usual))
-        if unfit and now.identity == unfit.shown.identity:
-            unfit, sound = None if sound and not faults else unfit, not faults
+        if now.identity in unfit:
+            if sound[now.identity] and not faults:
+                del unfit[now.identity]
+            sound[now.identity] = not faults
         elif before and both:
-            unfit, sound = Unfit(both, before.at, level or 1.0, now), False
+            unfit[now.identity], sound[now.identity] = Unfit(both, before.at, level or 1.0, now), False
         else:
             usual += [before.shown] if before else []
             if faults:
                 doubted[now.identity] = check
             else:
                 usual.append(now)
-        yield Fitness(check, level, unfit)
+        yield Fitness(check, level, next(reversed(unfit.values()), None))
