@@ -21,7 +21,8 @@ from perfbisect.core.stats.release_series import Line
 from perfbisect.core.stats.watched_branch import LONGEST, Branch, companions
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.lock import WaitCallback
-from perfbisect.hunt.trials.drop_hunts import OPEN, Comparison, Say
+from perfbisect.hunt.trials.drop_hunts import OPEN, Comparison
+from perfbisect.hunt.trials.session import Say
 from perfbisect.hunt.trials.setup import TrialSetup
 from perfbisect.recipes.workload import Workload
 from perfbisect.repository.commits import look_up, members

@@ -269,9 +269,8 @@ def per_operation(trial: Trial, rows: Sequence[Compared]) -> Iterator[Table]:
 
     # Of commands, whose operation is a whole run, the metric says it.
     names = COLUMNS[:-1] if all(run.facts.operations == 1 for run in trial.runs) else (*COLUMNS, "qps")
-    way = f", medians of runs {'at the same time, not by pairs' if trial.together else 'in turns'}" * bool(
-        trial.pairing
-    )
+    together = "at the same time, not by pairs" if trial.together else "in turns"
+    way = f", medians of runs {together}" * bool(trial.pairing)
 
     def of(values: Sequence[Values], of_rows: Sequence[str], cell: Callable[[float], Cell], *above: str) -> Table:
         known = [(name, of) for name, of in zip(names, zip(*values, strict=True), strict=False) if set(of) - {None}]

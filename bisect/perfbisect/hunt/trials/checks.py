@@ -33,8 +33,9 @@ def check_hosts(
     """Make the checks of these hosts that are due, one after the other.
 
     A host is measured ``like`` a session of these settings, at once; by default, if a day has passed, as at its latest check,
-    and one without any as any host was last. ``lease`` holds the lease of a host for a block. What kept a host from being checked is told to ``say``: it cannot
-    be reached, or another session measures there and it is not ``waiting``. Raises Interrupted.
+    and one without any as any host was last. ``lease`` holds the lease of a host for a block. What kept a host from being
+    checked is told to ``say``: it cannot be reached, or another session measures there and it is not ``waiting``. Raises
+    Interrupted.
     """
     for name in names:
         try:

@@ -22,6 +22,7 @@ from perfbisect.hunt import session
 from perfbisect.hunt.resolve import builder_of, resolve_settings
 from perfbisect.hunt.setup import HuntSetup, read_hunt_range
 from perfbisect.hunt.sitting import OpenView
+from perfbisect.hunt.trials.session import Say
 from perfbisect.report.command_line import command_on
 from perfbisect.repository.commits import resolve
 from perfbisect.repository.discovery import open_repository
@@ -31,7 +32,6 @@ from perfbisect.wording.comparisons import difference
 from perfbisect.wording.quantities import count, percent
 from perfbisect.wording.text import listed, printable
 
-Say = Callable[[str], None]
 T = TypeVar("T", bound="Comparison")
 
 FEWEST_ROUNDS = 2  # from which on a ratio has an interval
@@ -78,14 +78,12 @@ def between(settings: Settings, subjects: Sequence[TrialBuild]) -> dict[str, int
 
     Raises UsageError where nothing can be hunted in any.
     """
-    builder = builder_of(settings)
     found: dict[str, int | str] = {}
     for first, last in (pair for line in lines(subjects) for pair in pairwise(line)):
         good, bad = subjects[first], subjects[last]
         title = printable(f"{good.name} to {bad.name}")
         try:
-            span, _ = read_hunt_range(replace(settings, good_commit=good.commit, bad_commit=bad.commit), builder)
-            found[title] = len(span.candidates) - 1
+            found[title] = candidates_in(replace(settings, good_commit=good.commit, bad_commit=bad.commit))
         except UsageError as nothing:
             found[title] = printable(str(nothing))
     if all(isinstance(each, str) for each in found.values()):
@@ -100,6 +98,12 @@ def between(settings: Settings, subjects: Sequence[TrialBuild]) -> dict[str, int
             reason = "no other is a revision that is built and configured alike."
             found[printable(f"{build.name} and other builds")] = reason
     return found
+
+
+def candidates_in(settings: Settings) -> int:
+    """The number of candidates in the range of a hunt. Raises UsageError where nothing can be hunted."""
+    span, _ = read_hunt_range(settings, builder_of(settings))
+    return len(span.candidates) - 1
 
 
 def outlook(found: Comparison) -> Iterator[str]:
@@ -122,9 +126,7 @@ def outlook(found: Comparison) -> Iterator[str]:
             said = printable(request.works[drop.work].name), difference(request.metric, drop.ratio.ratio)
             yield f"  {': '.join(said)}{known}"
         try:
-            settings = settings_for(found, span.drops[0])
-            candidates = read_hunt_range(settings, builder_of(settings))[0].candidates
-            yield f"  {count(len(candidates) - 1, 'candidate')}"
+            yield f"  {count(candidates_in(settings_for(found, span.drops[0])), 'candidate')}"
         except PerfBisectError as trouble:  # the others are hunted nevertheless
             yield f"  cannot be hunted: {trouble} {trouble.advice}".rstrip()
 

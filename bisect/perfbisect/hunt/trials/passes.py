@@ -21,7 +21,7 @@ from perfbisect.core.domain.events import (
 from perfbisect.core.domain.facts import busiest
 from perfbisect.core.domain.orders import Measure, Purpose, Share, Verdict
 from perfbisect.core.domain.settings import Pairing, TrialType
-from perfbisect.core.domain.trials import TrialSkip, order
+from perfbisect.core.domain.trials import order
 from perfbisect.core.inference.observations import observations
 from perfbisect.core.search.pairing import ways_of
 from perfbisect.core.stats.fitness import fitness_facts
@@ -110,7 +110,8 @@ class TrialCourse:
         for skip in trial.skips:
             if not trial.runs or (request.kind is TrialType.NOISE and not skip.subject):
                 nothing = "" if trial.runs else "Nothing was measured: "
-                raise EnvironmentFailure(f"{nothing}{self._fails(skip)}", f"See {skip.facts.log}.")
+                fails = f"{request.subjects[skip.subject].name} fails in {request.works[skip.work].name}"
+                raise EnvironmentFailure(f"{nothing}{fails}: {skip.facts.reason}", f"See {skip.facts.log}.")
 
     def _pass(self, number: int) -> Iterator[Measure]:
         """The visits of one round."""
@@ -150,10 +151,6 @@ class TrialCourse:
         if few or (request.subjects[0].trouble and not request.series):
             first = failed[0]
             raise EnvironmentFailure(f"Nothing can be measured, because {first.name} cannot be built: {first.trouble}")
-
-    def _fails(self, skip: TrialSkip) -> str:
-        request = self.setup.request
-        return f"{request.subjects[skip.subject].name} fails in {request.works[skip.work].name}: {skip.facts.reason}"
 
 
 @dataclass(frozen=True, slots=True)
