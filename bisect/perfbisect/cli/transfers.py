@@ -1,11 +1,11 @@
 """`bisect history export` and `bisect history import`: histories of several people become one."""
 
-import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import click
@@ -14,6 +14,7 @@ from perfbisect.cli.options.common import EXISTING, FILE, history_option, say
 from perfbisect.cli.options.completion import any_id
 from perfbisect.cli.options.param_types import ANY, Id
 from perfbisect.errors import UsageError
+from perfbisect.store.connection import explained
 from perfbisect.store.history import History
 from perfbisect.ui.stream import note
 from perfbisect.wording.quantities import count
@@ -63,17 +64,16 @@ def export(file: Path, hunts: tuple[int | str, ...], history: Path | None) -> No
         raise UsageError(f"{file} exists already.", "Name another file, or remove it.")
     with closing(History.open(history)) as source, transfer.snapshot(source):
         wanted = transfer.completed(source, hunts) if hunts else transfer.everything(source)
-        partial = file.with_name(f".{file.name}.{os.getpid()}")
-        try:
+        with explained(file):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            beside = TemporaryDirectory(prefix=f".{file.name}.", dir=file.parent)
+        with beside as folder:
+            partial = Path(folder) / file.name
             with closing(History.open(partial)) as target:
                 with target.transaction():
                     done = transfer.copy(source, target, wanted, "")
                 target.connection.execute("PRAGMA journal_mode = DELETE")  # one file, also beside no other
             partial.rename(file)
-        finally:
-            for each in (partial, *(partial.with_name(f"{partial.name}-{kind}") for kind in ("wal", "shm", "journal"))):
-                with suppress(FileNotFoundError):
-                    each.unlink()
     say(f"{file}: {contents(done)}")
 
 
@@ -123,10 +123,8 @@ def foreign(file: Path) -> Iterator[History]:
     except NoHistory as wrong:  # its advice is about the user's own history
         with file.open("rb") as stream:
             begun = stream.read(len(SQLITE))
-        what = (
-            "it is an SQLite database, but no history of perfbisect" if begun == SQLITE else "it is no SQLite database"
-        )
-        what = what if begun else "it is empty"
+        known = {b"": "it is empty", SQLITE: "it is an SQLite database, but no history of perfbisect"}
+        what = known.get(begun, "it is no SQLite database")
         raise UsageError(
             f"{printable(str(file))} cannot be imported: {what}.",
             "Give the history of someone, or what `bisect history export` has written.",
@@ -140,8 +138,7 @@ def tell(file: Path, done: "Sequence[Copied]") -> int:
     """Say what has become of the hunts of a file; returns the number of conflicts."""
     name = printable(str(file))
     for one in done:
-        what = "hunt " if one.name.isdigit() else ""
-        same = f"{what}{one.name} is {what}{one.here} here"
+        same = f"{one.name} is {one.here} here"
         if one.how in ("new", "grown"):
             say(f"{same}, which has grown" if one.how == "grown" else same)
         elif one.how == "conflict":
@@ -153,6 +150,6 @@ def tell(file: Path, done: "Sequence[Copied]") -> int:
 
 def contents(done: "Sequence[Copied]") -> str:
     """How much was written."""
-    hunts = sum(one.name.isdigit() for one in done)
+    hunts = sum(one.name.startswith("hunt") for one in done)
     others = len(done) - hunts
     return count(hunts, "hunt") + (f"; comparisons, proofs and A/As: {others}" if others else "")

@@ -33,7 +33,7 @@ from perfbisect.masking import masked, masked_fields
 from perfbisect.store.batches import copy_batches, read_batch
 from perfbisect.store.connection import explained, intact
 from perfbisect.store.history import History
-from perfbisect.store.listing import called, trial_state
+from perfbisect.store.listing import called
 from perfbisect.store.log import check_counts, compact, encode, number, read_host
 from perfbisect.store.schema import TABLES
 
@@ -54,7 +54,7 @@ Timed = tuple[float, Event]
 class Copied:
     """What has become of one session."""
 
-    name: str  # in the history that it is from: 12, c3
+    name: str  # in the history that it is from: hunt 12, c3
     here: str  # in the other
     how: str  # new, grown, known, or conflict
 
@@ -110,16 +110,17 @@ def completed(source: History, names: Sequence[int | str]) -> list[int]:
     """
     wanted = set[int]()
     for name in names:
-        if isinstance(name, str) and name.startswith("b"):
+        if isinstance(name, int):
+            wanted.update(source.columns(name, "id", hunts=True))
+        elif name.startswith("b"):
             begun = {one.hunt for one in read_batch(source, int(name[1:])).hunts if one.hunt is not None}
             if not begun:
                 raise UsageError(f"No hunt of {name} has begun.")
             wanted |= begun
-            continue
-        trial = source.trial(name) if isinstance(name, str) else None
-        source.columns(trial.id if trial else int(name), "id", hunts=trial is None)
-        wanted |= {trial.id, *(each.hunt for each in trial.hunts)} if trial else {int(name)}
-        wanted |= {trial.request.reverts.hunt} if trial and trial.request.reverts else set()
+        else:
+            trial = source.trial(name)
+            reverted = [trial.request.reverts.hunt] if trial.request.reverts else []
+            wanted.update([trial.id, *(each.hunt for each in trial.hunts), *reverted])
     return sorted(wanted.union(*({proof.id for proof in source.proofs(session)} for session in wanted)))
 
 
@@ -145,8 +146,7 @@ def copy(source: History, target: History, wanted: Sequence[int], origin: str) -
             else:
                 fold(log, source.sittings(session))
             here[session], how = copy_session(numbered(head, here), log, turns, origin)
-        was, now = (called(kind, each).removeprefix("hunt ") for each in (session, here[session]))
-        done.append(Copied(was, now, how))
+        done.append(Copied(called(kind, session), called(kind, here[session]), how))
     copy_batches(source, target, here, origin)
     return done
 
@@ -176,7 +176,7 @@ def copy_session(head: Head, log: list[Timed], turns: Turns, origin: str) -> tup
         tail = grown_by(log_of(target, here), iter(log)) if known else log
         # a file of others that adds to an own session could change the commands that `bisect resume` executes
         foreign = bool(own and origin)
-        if tail is None or (known and tail and (foreign or is_running(target, here))):
+        if tail is None or (known and tail and (foreign or target.listed_session(here).state == "running")):
             return here, "conflict"
         if known and not tail and (foreign or not is_news(target, here, head)):
             return here, how or "known"
@@ -198,13 +198,10 @@ def copy_session(head: Head, log: list[Timed], turns: Turns, origin: str) -> tup
 def grown_by(here: Iterator[Timed], there: Iterator[Timed]) -> list[Timed] | None:
     """The events that a log has beyond another; none if it is that or its beginning, None if they contradict."""
     tail: list[Timed] = []
-    ended = False  # the log that comes
     for mine, theirs in zip_longest(here, there):
-        if theirs is None:
-            ended = True
-        elif mine is None:
+        if mine is None and theirs is not None:
             tail.append(theirs)
-        elif ended or comparable(mine) != comparable(theirs):
+        elif mine and theirs and comparable(mine) != comparable(theirs):
             return None
     return tail
 
@@ -244,12 +241,10 @@ def log_of(history: History, session: int) -> Iterator[Timed]:
 
 def head_of(history: History, session: int) -> Head:
     """What a history keeps of a session beside its log."""
-    names = (
-        "kind", "uid", "coalesce(origin, '')", "started", "host_id", "commits", "candidates - 1", "merges", "base_commit",
-        "CAST(request AS BLOB)", "about", "drop_between",
+    kind, uid, origin, started, host_id, commits, choices, merges, base, request, about, drop = history.columns(
+        session, "kind", "uid", "coalesce(origin, '')", "started", "host_id", "commits", "candidates - 1", "merges",
+        "base_commit", "CAST(request AS BLOB)", "about", "drop_between",
     )  # fmt: skip
-    row = history.columns(session, *names)
-    kind, uid, origin, started, host_id, commits, choices, merges, base, request, about, drop = row
     select = "SELECT started, coalesce(failure, '') FROM sittings WHERE session_id = ? ORDER BY id"
     sittings = history.select(select, [session])
     check_counts(host := builtins(read_host(history.connection, host_id)))
@@ -281,9 +276,7 @@ def checked(head: Head, log: Sequence[Timed], requests: Mapping[int, TrialReques
             raise ValueError("it is of another kind")
         started = (event.request for _, event in log if isinstance(event, TrialStarted))
         for request in (head.request, *started):
-            if bool(request.reverts) != (head.about is not None) or (
-                request.reverts and request.reverts.hunt != head.about
-            ):
+            if (request.reverts.hunt if request.reverts else None) != head.about:
                 raise ValueError("it is about another hunt")
             if sizes(request) != sizes(head.request) or request.kind != head.kind:
                 raise ValueError("its sittings measure other builds or workloads")
@@ -313,13 +306,6 @@ def numbered(head: Head, here: Mapping[int, int]) -> Head:
     if head.request.reverts and about is None:
         raise ValueError("its hunt is missing")
     return replace(head, about=about, request=about_hunt(head.request, about))
-
-
-def is_running(history: History, session: int) -> bool:
-    """Whether a process of this machine works on a session."""
-    select = "SELECT ended, process, failure FROM sessions s JOIN sittings ON session_id = s.id WHERE s.id = ? ORDER BY sittings.id DESC"
-    row = history.connection.execute(select, [session]).fetchone()
-    return row is not None and trial_state(*row) == "running"
 
 
 def is_news(history: History, session: int, head: Head) -> bool:
