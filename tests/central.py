@@ -27,22 +27,9 @@ class Server:
 
     def control(self, *words: str) -> None:
         """Have pg_ctl start, stop or restart it."""
-        log, options = (
-            self.folder / "log",
-            f"-p {self.port} -k {self.folder} -c listen_addresses=127.0.0.1 -c fsync=off",
-        )
-        command = [
-            str(BIN / "pg_ctl"),
-            "-w",
-            "-t",
-            "600",
-            "-D",
-            str(self.folder / "data"),
-            "-l",
-            str(log),
-            "-o",
-            options,
-        ]
+        options = f"-p {self.port} -k {self.folder} -c listen_addresses=127.0.0.1 -c fsync=off"
+        place = ["-D", str(self.folder / "data"), "-l", str(self.folder / "log")]
+        command = [str(BIN / "pg_ctl"), "-w", "-t", "600", *place, "-o", options]
         subprocess.run([*command, *words], check=True, stdout=subprocess.DEVNULL, **AS)
 
     def address(self, database: str, user: str = "bench", port: int = 0) -> str:
@@ -64,17 +51,8 @@ def served() -> Iterator[Server]:
     folder = Path(tempfile.mkdtemp(prefix="perfbisect-central-"))
     if AS:
         shutil.chown(folder, "nobody", "nogroup")
-    initialise = [
-        str(BIN / "initdb"),
-        "-D",
-        str(folder / "data"),
-        "-A",
-        "trust",
-        "-U",
-        "bench",
-        "--no-sync",
-        "--locale=C.UTF-8",
-    ]
+    how = ("-A", "trust", "-U", "bench", "--no-sync", "--locale=C.UTF-8")
+    initialise = [str(BIN / "initdb"), "-D", str(folder / "data"), *how]
     subprocess.run(initialise, check=True, stdout=subprocess.DEVNULL, **AS)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

@@ -41,13 +41,13 @@ def test_hunts_push_by_themselves_and_are_read_there(
     assert re.search(r"^ *desk3:p2 .* proof", listed, re.MULTILINE), listed
     assert [one["origin"] for one in json.loads(exits(0, "history", "--json", *elsewhere))] == ["desk3", "desk3"]
 
-    def told(*words: str) -> list[str]:
+    def lines_of(*words: str) -> list[str]:
         return [
             line for line in exits(0, *words).splitlines() if not re.match(r"(Hunt|To |  from |started|Why )", line)
         ]
 
     # without the commands that only its owner can execute
-    there, here = told("show", "desk3:1", *elsewhere), told("show", "1")
+    there, here = lines_of("show", "desk3:1", *elsewhere), lines_of("show", "1")
     assert f"{bad[:10]}" in "\n".join(there)
     assert [line for line in there if line not in here] == []
     assert "Reverting" in exits(0, "show", "desk3:p2")  # its id says where it is
@@ -59,8 +59,9 @@ def test_hunts_push_by_themselves_and_are_read_there(
         0, "query", "select culprit from culprits where hunt_id = 'desk3:1'", "--csv", "--from", address
     )
 
-    missing = run("show", "desk3:7", *elsewhere)
-    assert (missing.status, "There is no desk3:7 in the central history" in missing.err) == (USAGE, True)
+    for name in ("desk3:7", "desk3:c1", "desk3:2"):  # the second is a hunt, the third a proof
+        missing = run("show", name, *elsewhere)
+        assert (missing.status, f"There is no {name} in the central history" in missing.err) == (USAGE, True)
     assert "Write ORIGIN:NUMBER" in run("show", "7", *elsewhere).err
 
 

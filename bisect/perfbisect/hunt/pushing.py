@@ -75,10 +75,7 @@ def attempt(path: Path, sessions: Sequence[int], address: str, *, running: bool)
     try:
         with closing(History.open(path, read_only=True)) as history, connected(address) as there:
             origin = origin_of(None)
-            return [
-                sentence
-                for each in sessions
-                for sentence in push(history, there, origin, each, running=running).refused
-            ]
+            done = [push(history, there, origin, each, running=running) for each in sessions]
+            return [sentence for each in done for sentence in each.refused]
     except (OSError, PerfBisectError) as trouble:
         return [str(in_words(trouble))]

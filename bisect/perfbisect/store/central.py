@@ -26,6 +26,7 @@ SCHEMA = "perfbisect"
 # What the client library would read otherwise than it was meant, such as a password with an @, it would print.
 ADDRESS = re.compile(r"postgres(ql)?://((%[\da-fA-F]{2}|[^%@/\s])*@)?(%[\da-fA-F]{2}|[^%@\s])*")
 ORIGIN = re.compile(r"[\w.@-]{1,64}", re.ASCII)
+SESSION = re.compile(rf"({ORIGIN.pattern}):([cpnb]?)(\d{{1,15}})", re.ASCII)  # or a batch
 NAMED = ("session_id", "hunt_id", "about", "batch_id")
 OF_LOG = ("events", "builds", "skips", "runs")  # tables whose rows belong to entries of a log
 DOCUMENTS = {("events", "body"), ("sessions", "settings"), ("sessions", "request"), ("ranges", "candidates"), ("hosts", "tools"), ("hosts", "settings"), ("batch_hunts", "arguments"), ("batch_hunts", "hosts")}  # fmt: skip
@@ -83,9 +84,8 @@ GRANT DELETE ON verdicts, suspects TO perfbisect_append;
 
 def key_of(table: str) -> tuple[str, ...]:
     """The primary key of a table of the central history."""
-    if table in (*OF_LOG, "sittings"):
-        return "session_id", "id" if table in ("events", "sittings") else "event_id"
-    return keys(table)
+    own = keys(table)
+    return ("session_id", *own) if table in (*OF_LOG, "sittings") else own
 
 
 def is_name(table: str, column: str) -> bool:

@@ -4,7 +4,6 @@ Only what is asked for is copied: of the list its rows, of a session its log and
 its drops, its batch). The copy is read as any history is, as one of sessions that were imported from their origins.
 """
 
-import re
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfbisect.errors import UsageError
 from perfbisect.process import this_process
-from perfbisect.store.central import ORIGIN, SCHEMA, connected, is_name, sentence
+from perfbisect.store.central import SCHEMA, SESSION, connected, is_name, sentence
 from perfbisect.store.connection import default_place
 from perfbisect.store.history import History
 from perfbisect.store.listing import Listed, ListedTrial
@@ -23,7 +22,6 @@ from perfbisect.store.schema import TABLES, definition
 if TYPE_CHECKING:
     from perfbisect.store.central import Connection
 
-NAME = re.compile(rf"({ORIGIN.pattern}):([cpnb]?)(\d{{1,15}})", re.ASCII)
 HEARD = 180  # seconds since a process was last heard of, within which it counts as running
 ELSEWHERE = "central 0 0"  # in place of a process that works on a session no more
 PROCESS = {"process": f"CASE WHEN seen > extract(epoch FROM now()) - {HEARD} THEN %(here)s ELSE '{ELSEWHERE}' END"}
@@ -45,7 +43,12 @@ OF_LIST: Mapping[str, Selected] = {  # what the list needs of each table; docume
     "events": (f"(SELECT DISTINCT ON (session_id) * FROM events WHERE kind = 'Decided' AND session_id IN {OPEN} ORDER BY session_id, id DESC) AS t", NUMBERED),
 }  # fmt: skip
 IN_BATCH = "SELECT hunt_id FROM batch_hunts WHERE batch_id = %(name)s AND hunt_id IS NOT NULL"
-RELATED = "SELECT id FROM sessions WHERE id = %(name)s OR about = %(name)s OR id = (SELECT about FROM sessions WHERE id = %(name)s)"
+# A session of that kind, those that are about it, and the one that it is about.
+RELATED = """
+SELECT related.id FROM sessions JOIN sessions AS related
+  ON related.id IN (sessions.id, sessions.about) OR related.about = sessions.id
+WHERE sessions.id = %(name)s AND left(sessions.kind, 1) = %(kind)s
+"""
 ITS_BATCHES = "(SELECT batch_id FROM batch_hunts WHERE hunt_id = ANY(%(names)s))"
 OF_SESSIONS: Mapping[str, Selected] = {  # what is read of the sessions with these names
     "sessions": ("sessions WHERE id = ANY(%(names)s)", {}),
@@ -89,16 +92,16 @@ class Central:
             if not latest:
                 raise UsageError(f"There are no hunts yet in {self.address}.", "Push some: bisect push")
             name = str(latest[0][0])
-        found = NAME.fullmatch(name)
+        found = SESSION.fullmatch(name)
         if not found:
             raise UsageError(
                 f"{name} names nothing in a central history.",
                 "Write ORIGIN:NUMBER, as `bisect history --from` lists them.",
             )
         origin, kind, number = found.groups()
-        stored = f"{origin}:{number}"
-        names = [each for (each,) in self._rows(IN_BATCH if kind == "b" else RELATED, {"name": stored})]
-        if not names or (kind != "b" and stored not in names):
+        wanted = {"name": f"{origin}:{number}", "kind": kind or "h"}
+        names = [each for (each,) in self._rows(IN_BATCH if kind == "b" else RELATED, wanted)]
+        if not names:
             raise UsageError(
                 f"There is no {name} in the central history {self.address}.", "`bisect history --from` lists all."
             )
@@ -137,24 +140,17 @@ class Central:
     ) -> History:
         """A history in memory with what is wanted; ``number`` is that of a session or a batch there."""
         memory = sqlite3.connect(":memory:", isolation_level=None)
-        for statement in definition():
-            memory.execute(statement)
+        memory.executescript(";\n".join(definition()))
         with self.connection.transaction():
             self.connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")  # all of one moment
             for table, (source, instead) in wanted.items():
                 columns = TABLES[table].split()
                 select = f"SELECT {', '.join(instead.get(column, column) for column in columns)} FROM {source}"
-                own = [is_name(table, column) for column in columns]
-                memory.executemany(
-                    f"INSERT INTO {table} VALUES ({', '.join('?' * len(columns))})",
-                    (
-                        [
-                            number(value) if named and value is not None else value
-                            for named, value in zip(own, row, strict=True)
-                        ]
-                        for row in self._rows(select, {"here": this_process(), "names": names})
-                    ),
-                )
+                insert = f"INSERT INTO {table} VALUES ({', '.join('?' * len(columns))})"
+                numbered = [is_name(table, column) for column in columns]
+                for row in self._rows(select, {"here": this_process(), "names": names}):
+                    given = zip(row, numbered, strict=True)
+                    memory.execute(insert, [number(value) if name and value else value for value, name in given])
         return History(default_place(), memory, None)
 
 

@@ -13,10 +13,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from perfbisect.errors import UsageError
 from perfbisect.masking import masked, masked_fields
-from perfbisect.process import is_running
 from perfbisect.store.central import DOCUMENTS, OF_LOG, is_name, key_of, sentence
 from perfbisect.store.history import History
+from perfbisect.store.listing import unfinished
 from perfbisect.store.schema import TABLES
 
 if TYPE_CHECKING:
@@ -24,11 +25,12 @@ if TYPE_CHECKING:
 
 ENTRIES = 2000  # of a log in one transaction
 KNOWN = """
-SELECT id, uid, coalesce(entry, 0), coalesce(digest, ''), seen IS NOT NULL FROM sessions LEFT JOIN pushes ON session_id = id
+SELECT id, entry, digest, seen IS NOT NULL FROM sessions JOIN pushes ON session_id = id
 WHERE origin = %s AND coalesce(%s, id) = id
 """
+THERE = "SELECT uid, entry FROM sessions JOIN pushes ON session_id = id WHERE id = %s"
 OWN = """
-SELECT sessions.id, uid, ended, (SELECT max(id) FROM events WHERE session_id = sessions.id), process, failure, states, sessions.*
+SELECT sessions.id, ended, (SELECT max(id) FROM events WHERE session_id = sessions.id), process, failure, states, sessions.*
 FROM sessions LEFT JOIN sittings ON sittings.id = (SELECT max(id) FROM sittings WHERE session_id = sessions.id)
   LEFT JOIN (SELECT hunt_id, json_group_array(json_array(status, failure)) AS states FROM batch_hunts GROUP BY hunt_id)
     AS batched ON batched.hunt_id = sessions.id
@@ -68,28 +70,29 @@ def push(
 ) -> Pushed:
     """Push all own sessions of a history, or ``only`` one, under the name ``origin``.
 
-    ``running`` says whether a process works on it; None: as the history knows. ``said`` is told how many of how many are done. Raises what ``central.explained`` translates.
+    ``running`` says whether a process works on it; None: as the history knows. ``said`` is called with how many of how many
+    are done. Raises what ``central.explained`` translates.
     """
     from psycopg.errors import DataError, IntegrityError
 
     wanted = None if only is None else f"{origin}:{only}"
     known = {name: rest for name, *rest in central.execute(KNOWN, [origin, wanted])}
     due, refused = list[Due](), list[str]()
-    for session, uid, ended, last, process, failure, *row in history.select(OWN, {"only": only}):
+    for session, ended, last, process, failure, *row in history.select(OWN, {"only": only}):
         name = f"{origin}:{session}"
-        works = running if running is not None else failure is None and bool(process) and is_running(process)
+        works = unfinished(process, failure) == "running" if running is None else running
         runs = ended is None and works
         digest = hashlib.sha256(repr((process, failure, row)).encode(errors="replace")).hexdigest()
-        there, entry, former, seen = known.get(name, (uid, 0, "", False))
-        if there != uid:
-            refused.append(f"{name} is another session there, of another history: choose another name with --as.")
-        elif (entry, former) != (last or 0, digest) or runs or seen:
+        entry, former, seen = known.get(name, (0, "", False))
+        if (entry, former) != (last or 0, digest) or runs or seen:
             due.append(Due(session, name, last or 0, digest, runs))
     added = sessions = 0
     for number, each in enumerate(due, 1):
         try:
             added += push_session(history, central, origin, each)
             sessions += 1
+        except UsageError as another:
+            refused.append(str(another))
         except (DataError, IntegrityError, ValueError) as trouble:
             refused.append(f"{each.name}: it is damaged: {sentence(trouble)}")
         said(number, len(due))
@@ -97,24 +100,26 @@ def push(
 
 
 def push_session(history: History, central: "Connection", origin: str, due: Due) -> int:
-    """Push one session; returns how many entries of its log were added."""
+    """Push one session; returns how many entries of its log were added. Raises UsageError where another has its name there."""
     added, last = 0, -1
+    [uid] = history.columns(due.session, "uid")
+    new_entries = "SELECT id FROM events WHERE session_id = ? AND id > ? AND id <= ? ORDER BY id LIMIT ?"
     while last < due.entries:
         with central.transaction():
             central.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [due.name])
-            [entry] = central.execute("SELECT entry FROM pushes WHERE session_id = %s", [due.name]).fetchone() or [0]
-            [(count, newest)] = history.select(
-                "SELECT count(*), max(id) FROM (SELECT id FROM events WHERE session_id = ? AND id > ? AND id <= ? ORDER BY id LIMIT ?)",
-                [due.session, entry, due.entries, ENTRIES],
-            )
-            last = int(newest or entry)
+            there, entry = central.execute(THERE, [due.name]).fetchone() or (uid, 0)
+            if there != uid:
+                what = f"{due.name} is another session there, of another history: choose another name with --as."
+                raise UsageError(what)
+            new = history.select(new_entries, [due.session, entry, due.entries, ENTRIES])
+            last = new[-1][0] if new else entry
             write(history, central, origin, due, entry, last)
             keep = "INSERT INTO pushes VALUES (%s, %s, %s, CASE WHEN %s THEN extract(epoch FROM now()) END)"
             change = "entry = excluded.entry, digest = excluded.digest, seen = excluded.seen"
             central.execute(
                 f"{keep} ON CONFLICT (session_id) DO UPDATE SET {change}", [due.name, last, due.digest, due.runs]
             )
-        added += int(count)
+        added += len(new)
     return added
 
 
@@ -142,10 +147,9 @@ def write(history: History, central: "Connection", origin: str, due: Due, entry:
     put("commits", built, due.session, entry, last)
     for table in OF_LOG:
         key = key_of(table)[1]
+        new = f"session_id = ? AND {key} > ? AND {key} <= ? ORDER BY {key}"
         with central.cursor().copy(f"COPY {table} ({', '.join(TABLES[table].split())}) FROM STDIN") as copy:
-            for row in of(
-                table, f"session_id = ? AND {key} > ? AND {key} <= ? ORDER BY {key}", due.session, entry, last
-            ):
+            for row in of(table, new, due.session, entry, last):
                 copy.write_row(row)
     for table in ("suspects", "verdicts"):  # a later verdict replaces an earlier one
         central.execute(f"DELETE FROM {table} WHERE session_id = %s", [due.name])

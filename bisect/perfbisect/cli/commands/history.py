@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perfbisect.cli.options.central import from_option
-from perfbisect.cli.options.central import listing as all_of
+from perfbisect.cli.options.central import from_option, opened_history
 from perfbisect.cli.options.common import history_option, json_option, output_width, say, say_object
 from perfbisect.cli.options.completion import builder_option, complete, host_name
 from perfbisect.cli.options.param_types import Parsed
@@ -68,15 +67,14 @@ def history(ctx: click.Context, history: Path | None, central: str | None, as_js
     """List hunts, comparisons, proofs and A/As, oldest first; or copy them from and to other histories."""
     if ctx.invoked_subcommand:
         return
-    done = all_of(history, central)
-    if as_json:
-        say_object([{"kind": "hunt"} | asdict(one) for one in done])
-    else:
-        say(listing(done, central=central is not None))
-        if central is None:
-            with closing(History.open(history, read_only=True)) as opened:
-                if batches := all_batches(opened):
-                    say("\n".join(["", *map(batch_line, batches)]))
+    with opened_history(history, central) as opened:
+        done = opened.listing()
+        if as_json:
+            say_object([{"kind": "hunt"} | asdict(one) for one in done])
+        else:
+            say(listing(done, central=central is not None))
+            if isinstance(opened, History) and (batches := all_batches(opened)):
+                say("\n".join(["", *map(batch_line, batches)]))
 
 
 def listing(done: Sequence[Listed | ListedTrial], *, central: bool = False) -> str:

@@ -9,10 +9,9 @@ from typing import Any
 
 import click
 
-from perfbisect.cli.options.central import from_option
+from perfbisect.cli.options.central import from_option, opened_history
 from perfbisect.cli.options.common import history_option, json_option, output_width, say, say_json
 from perfbisect.errors import UsageError
-from perfbisect.store.history import History
 from perfbisect.store.query import Answer
 from perfbisect.wording.text import printable
 
@@ -46,13 +45,7 @@ def query(sql: str, history: Path | None, central: str | None, as_json: bool, as
     if as_json and as_csv:
         raise click.UsageError("Choose one of --json and --csv.")
     write = write_json if as_json else write_csv if as_csv else write_table
-    if central is not None:
-        from perfbisect.store.pull import reading
-
-        with reading(central) as there:
-            write(there.query(sql))
-        return
-    with closing(History.open(history, read_only=True)) as opened:
+    with opened_history(history, central) as opened:
         answer = opened.query(sql)
         with closing(answer.rows):
             write(answer)

@@ -1,14 +1,17 @@
 """What is read of a central history: the option that names one, and the session that is wanted."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from perfbisect.errors import UsageError
 from perfbisect.store.history import History
-from perfbisect.store.listing import Listed, ListedTrial
+
+if TYPE_CHECKING:
+    from perfbisect.store.pull import Central
 
 CONFIGURED = "central"
 
@@ -43,15 +46,17 @@ def id_of_other(hunt: int | str | None) -> str:
     return "" if name.isdecimal() else name
 
 
-def listing(history: Path | None, central: str | None) -> Sequence[Listed | ListedTrial]:
-    """All hunts and trials of the local history, or of a central one, oldest first."""
+@contextmanager
+def opened_history(history: Path | None, central: str | None) -> "Iterator[History | Central]":
+    """The local history, or a central one, to be read."""
     if central is None:
         with closing(History.open(history, read_only=True)) as opened:
-            return opened.listing()
-    from perfbisect.store.pull import reading
+            yield opened
+    else:
+        from perfbisect.store.pull import reading
 
-    with reading(central) as there:
-        return there.listing()
+        with reading(central) as there:
+            yield there
 
 
 @contextmanager
@@ -59,11 +64,9 @@ def opened_for(
     hunt: int | str | None, history: Path | None, central: str | None
 ) -> Iterator[tuple[History, int | str]]:
     """The history with a session (None: the latest hunt), and its id there: the local one, or of a central one a copy."""
-    if central is None:
-        with closing(History.open(history, read_only=True)) as opened:
+    with opened_history(history, central) as opened:
+        if isinstance(opened, History):
             yield opened, opened.latest() if hunt is None else hunt
-        return
-    from perfbisect.store.pull import reading
-
-    with reading(central) as there, there.session(None if hunt is None else str(hunt)) as found:
-        yield found
+        else:
+            with opened.session(None if hunt is None else str(hunt)) as found:
+                yield found

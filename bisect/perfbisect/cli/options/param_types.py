@@ -189,7 +189,6 @@ KINDS = {
 EXAMPLES = {"": "12 for a hunt", "c": "c3 for a comparison", "p": "p5 for a proof", "n": "n4 for an A/A", "b": "b2 for a batch"}  # fmt: skip
 TRIALS = "cpn"
 ANY = "cpnb"
-CENTRAL = re.compile(rf"[\w.@-]{{1,64}}:[{ANY}]?\d{{1,15}}", re.ASCII)  # the id of a session of a central history
 
 
 def _hunt_named(name: str, ctx: click.Context | None) -> int | None:
@@ -213,11 +212,13 @@ class Id(click.ParamType[int | str]):
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
         """A number for a hunt, text for anything else."""
         text = str(value)
-        if ctx and "central" in ctx.params and CENTRAL.fullmatch(text):
+        if ctx and "central" in ctx.params and ":" in text:
             from perfbisect.cli.options.central import configured_address
+            from perfbisect.store.central import SESSION
 
-            ctx.params["central"] = ctx.params["central"] or configured_address()
-            return text
+            if SESSION.fullmatch(text):
+                ctx.params["central"] = ctx.params["central"] or configured_address()
+                return text
         known = re.fullmatch(rf"([{ANY}]?)\d{{1,15}}", text)
         if not known and (number := _hunt_named(text, ctx)):
             return number

@@ -12,10 +12,11 @@ from urllib.parse import quote, unquote, urlsplit
 
 import click
 
-from perfbisect.cli.options.central import listing, opened_for
+from perfbisect.cli.options.central import opened_for, opened_history
 from perfbisect.cli.options.common import say
 from perfbisect.cli.serving.guard import Answer, Guard
 from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError
+from perfbisect.store.central import ORIGIN
 from perfbisect.store.history import History
 from perfbisect.store.listing import Listed, ListedTrial
 
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from perfbisect.report.document import Cell
     from perfbisect.report.page.dashboard import Watched
 
-PAGE = re.compile(r"/(?:hunt-((?:[\w.@-]{1,64}:)?\d{1,18})|((?:[\w.@-]{1,64}:)?[cnp]\d{1,18}))\.html", re.ASCII)
+OF_ORIGIN = rf"(?:{ORIGIN.pattern}:)?"
+PAGE = re.compile(rf"/(?:hunt-({OF_ORIGIN}\d{{1,18}})|({OF_ORIGIN}[cnp]\d{{1,18}}))\.html", re.ASCII)
 NOTHING = "There is no such page. / shows what runs, and leads to the list of all hunts and comparisons.\n"
 PATIENCE = 60.0  # seconds for a client that sends or takes nothing
 
@@ -51,11 +53,12 @@ class Pages:
             if named:
                 with self.session(named[1] or named[2]) as (history, one):
                     return 200, {}, page_of(history, one, self.history, index="./")
-            if place == "/":
-                sessions = listing(self.history, self.central)
+            if place in ("/", "/all"):
+                with opened_history(self.history, self.central) as opened:
+                    sessions = opened.listing()
+                if place == "/all":
+                    return 200, {}, index_page(sessions, self.cell, index="./")
                 return 200, {}, dashboard_page(sessions, self.lines(sessions), self.cell, time.time())
-            if place == "/all":
-                return 200, {}, index_page(listing(self.history, self.central), self.cell, index="./")
         except PerfBisectError as trouble:
             return 404 if isinstance(trouble, UsageError) else 500, {}, f"{trouble} {trouble.advice}\n"
         return 404, {}, NOTHING
