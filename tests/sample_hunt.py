@@ -41,6 +41,7 @@ from perfbisect.core.domain.settings import (
     TrialWorkload,
 )
 from perfbisect.core.domain.trials import Trial, TrialRun, order
+from perfbisect.core.inference.observations import Logged
 from perfbisect.store.history import History
 
 BEGAN = 1_700_000_000.0  # 2023-11-14 22:13:20 UTC
@@ -287,3 +288,9 @@ def night(number: int, *, drop: int = 5, branch: str = "main") -> Trial:
             facts = replace(run(0, 0.0, qps=1e4 * (0.8 if tip >= drop else 1.0) + one), commit=f"{tip:040}")
             trial.runs.append(TrialRun(one, 0, place, 0.0, 1.0, facts))
     return trial
+
+
+def logged(history: History, hunt: int) -> list[tuple[float, Logged]]:
+    """The builds, skips and runs of a hunt as they were appended, with their times."""
+    facts = (BuildFinished, CandidateSkipped, RunFinished)
+    return [(entry.at, entry.event) for entry in history.events(hunt) if isinstance(entry.event, facts)]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import sample_hunt as sample
 from perfbisect.core.domain.events import BuildFinished, Decided, HuntStarted, RunFinished
 from perfbisect.core.domain.facts import BuildFacts, HostFacts, RunFacts
 from perfbisect.core.domain.graph import Graph
@@ -35,12 +36,14 @@ def hunted(path: Path, repository: Path, commits: tuple[str, ...], speeds: tuple
         number = history.begin(settings, HOST, started, BEGAN)
         at = BEGAN
         while True:
-            seen = observations(history.log(number), node, "qps", BEGAN)
+            seen = observations(sample.logged(history, number), node, "qps", BEGAN)
             decision = decide(Graph.line(len(commits) - 1), seen, Policy())
             history.append(number, Decided(decision), at)
             if not isinstance(decision.order, Measure):
                 return
-            built = {event.facts.commit for _, event in history.log(number) if isinstance(event, BuildFinished)}
+            built = {
+                event.facts.commit for _, event in sample.logged(history, number) if isinstance(event, BuildFinished)
+            }
             for share in decision.order.plan:
                 commit = commits[share.candidate]
                 if commit not in built:

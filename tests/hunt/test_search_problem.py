@@ -95,7 +95,7 @@ def test_what_the_user_left_out_is_not_tried_and_says_nothing_of_its_neighbours(
     assert [event.facts for event in events if isinstance(event, CandidateSkipped)] == left
     assert not {names[9], names[13], names[14]} & set(lab.built)
     assert culprit(events).candidate == 11
-    assert left == [event.facts for _, event in history.log(log.hunt) if isinstance(event, CandidateSkipped)]
+    assert left == [event.facts for _, event in sample.logged(history, log.hunt) if isinstance(event, CandidateSkipped)]
     again = SavedLog(history, log.hunt)
     more = [event for _, event in hunt(problem(names), started(names), again, measured_by(lab), (), left)]
     assert not [event for event in more if isinstance(event, CandidateSkipped)], "a resumed hunt has them in its log"

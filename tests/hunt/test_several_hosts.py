@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+import sample_hunt as sample
 from computed import ComputedLab, commits, culprit, hunt, log_of, problem, speeds, started, verdict
 from perfbisect.core.domain.events import (
     BuildFinished,
@@ -94,7 +95,7 @@ def test_what_is_reported_is_saved_and_the_host_waits_until_then(history: Histor
     log, busy = log_of(history, NAMES), set[str]()
     for event in told_by(history, asked(), threads(lab(), lab()), log):
         if isinstance(event, BuildFinished | RunFinished):
-            assert history.log(log.hunt)[-1][1] == event
+            assert sample.logged(history, log.hunt)[-1][1] == event
         if isinstance(event, RunStarted):
             assert event.host not in busy
             busy.add(event.host)

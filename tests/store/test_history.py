@@ -82,7 +82,7 @@ def test_the_log_gives_back_what_was_appended(history: History, entries: list[tu
     hunt = sample.begin(history)
     for at, event in entries:
         history.append(hunt, event, at)  # type: ignore[arg-type]
-    assert history.log(hunt) == entries
+    assert sample.logged(history, hunt) == entries
     assert history.connection.execute("PRAGMA foreign_key_check").fetchall() == []
 
 
@@ -134,7 +134,7 @@ def test_hunts_do_not_mix(history: History) -> None:
     first, second = sample.begin(history), sample.begin(history)
     history.append(first, BuildFinished(1, sample.build(1), None), 1.0)
     history.append(second, BuildFinished(2, sample.build(2), None), 2.0)
-    assert history.log(first) == [(1.0, BuildFinished(1, sample.build(1), None))]
+    assert sample.logged(history, first) == [(1.0, BuildFinished(1, sample.build(1), None))]
     assert history.latest() == second
     assert history.began(first) == sample.BEGAN
 
@@ -159,7 +159,7 @@ def test_a_range_is_stored_once_however_often_a_hunt_is_resumed(history: History
     assert longest < 1000
 
 
-@pytest.mark.parametrize("ask", [History.settings, History.began, History.log, History.candidates, History.listed])
+@pytest.mark.parametrize("ask", [History.settings, History.began, sample.logged, History.candidates, History.listed])
 def test_unknown_hunt(history: History, ask: object) -> None:
     with pytest.raises(UsageError, match="no hunt 7"):
         ask(history, 7)  # type: ignore[operator]
@@ -241,7 +241,7 @@ def test_a_kill_loses_nothing_that_was_acknowledged(path: Path, killed: tuple[in
     hunt, acknowledged = killed
     with closing(History.open(path, read_only=True)) as history:
         assert list(history.query("pragma integrity_check").rows) == [("ok",)]
-        assert [at for at, _ in history.log(hunt)][: len(acknowledged)] == acknowledged
+        assert [at for at, _ in sample.logged(history, hunt)][: len(acknowledged)] == acknowledged
         assert history.listed(hunt).state == "interrupted"
         [(runs, events)] = history.query("select (select count(*) from runs), (select count(*) from events)").rows
         assert runs == events  # tables of facts never disagree with the log
@@ -260,7 +260,7 @@ def test_two_hunts_write_at_the_same_time_and_a_third_reads(path: Path) -> None:
     assert (first.returncode, second.returncode) == (0, 0)
     with closing(History.open(path, read_only=True)) as history:
         assert sorted(hunts) == [1, 2]
-        assert [len(history.log(hunt)) for hunt in hunts] == [25, 25]
+        assert [len(sample.logged(history, hunt)) for hunt in hunts] == [25, 25]
 
 
 @pytest.mark.parametrize(

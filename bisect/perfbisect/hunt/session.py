@@ -232,7 +232,8 @@ def check_unchanged(history: History, hunt_id: int, setup: HuntSetup) -> None:
         )
     build_hash = setup.build_hash()
     if setup.settings.build_hash != build_hash:  # the lab refuses to continue if builds exist already
-        history.update_recipe_hash(hunt_id, build_hash)
+        # later build failures of the hunt belong to the changed recipe
+        history.update_settings(hunt_id, replace(history.settings(hunt_id), build_hash=build_hash))
 
 
 def follow(

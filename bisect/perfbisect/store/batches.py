@@ -2,16 +2,15 @@
 `bisect run` carries out together. The latter are a batch without a file, whose hunts all begin at once."""
 
 import json
-import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from perfbisect.errors import UsageError
 from perfbisect.masking import masked
 from perfbisect.process import is_running, this_process
-from perfbisect.store.connection import LARGEST_ID, explained, intact
+from perfbisect.store.connection import LARGEST_ID, intact
 
 if TYPE_CHECKING:
     from perfbisect.store.history import History
@@ -140,8 +139,8 @@ def read_batch(history: "History", batch: int) -> Batch:
     if not rows:
         raise UsageError(f"There is no batch b{batch} in the history {history.path}.", "Begin one: bisect batch FILE")
     [(started, ended, process, file)] = rows
-    with intact(history.path, f"batch {batch}, table batch_hunts,"), explained(history.path):
-        hunts = tuple(read_hunts_of(history.connection, batch))
+    with intact(history.path, f"batch {batch}, table batch_hunts,"):
+        hunts = tuple(read_hunts_of(history, batch))
     return Batch(batch, started, file, hunts, ended is not None, ended is None and is_running(process))
 
 
@@ -151,13 +150,13 @@ def batch_together(history: "History", hunt: int) -> Batch | None:
     return next((read_batch(history, batch) for (batch,) in history.select(together, [hunt])), None)
 
 
-def read_hunts_of(connection: sqlite3.Connection, batch: int) -> list[BatchHunt]:
+def read_hunts_of(history: "History", batch: int) -> list[BatchHunt]:
     """The hunts of a batch, in the order of its file."""
-    rows: list[tuple[Any, ...]] = connection.execute(
+    rows = history.select(
         "SELECT number, arguments, folder, hosts, hunt_id, status, coalesce(failure, ''), process, coalesce(job, '')"
         " FROM batch_hunts WHERE batch_id = ? ORDER BY number",
         [batch],
-    ).fetchall()
+    )
     return [
         BatchHunt(
             number, Planned(tuple(json.loads(arguments)), folder, tuple(map(tuple, json.loads(hosts)))), hunt, status,
@@ -187,13 +186,12 @@ def copy_batches(source: "History", target: "History", here: Mapping[int, int], 
     """
     import msgspec  # not needed for a list of batches
 
-    with explained(source.path), intact(source.path, "table batch_hunts"):
-        rows = source.connection.execute(
-            "SELECT batch_id, started, file, number, hunt_id, status FROM batches b JOIN batch_hunts ON batch_id = b.id"
-        )
-        members = msgspec.convert(
-            [row for row in rows if row[4] in here], list[tuple[int, float, str, int, int, int | None]]
-        )
+    select = (
+        "SELECT batch_id, started, file, number, hunt_id, status FROM batches b JOIN batch_hunts ON batch_id = b.id"
+    )
+    with intact(source.path, "table batch_hunts"):
+        rows = [row for row in source.select(select) if row[4] in here]
+        members = msgspec.convert(rows, list[tuple[int, float, str, int, int, int | None]])
     entered = dict[int, int]()
     for batch, started, file, place, hunt, status in sorted(members):
         with target.transaction() as db:
@@ -201,21 +199,14 @@ def copy_batches(source: "History", target: "History", here: Mapping[int, int], 
                 hunts = [here[each[4]] for each in members if each[0] == batch]
                 known = f"SELECT batch_id FROM batch_hunts WHERE hunt_id IN ({', '.join('?' * len(hunts))})"
                 same = db.execute(known, hunts).fetchone()
-                entered[batch] = (
-                    same[0] if same else begin_batch(target, Path(masked(file)) if file else None, [], started)
-                )
                 if not same:
+                    entered[batch] = begin_batch(target, Path(masked(file)) if file else None, [], started)
                     end_batch(target, entered[batch], started)
-                elif origin and not all(map(target.origin, hunts)):
-                    entered[batch] = 0
+                else:
+                    entered[batch] = 0 if origin and not all(map(target.origin, hunts)) else same[0]
             if entered[batch]:
                 its = target.settings(here[hunt])
                 asked = [f"--builder={its.builder}", f"--workload={its.workload}", its.good, its.bad]
-                row: dict[str, Any] = {
-                    "batch_id": entered[batch],
-                    "number": place,
-                    "hunt_id": here[hunt],
-                    "status": status,
-                }
-                row |= {"arguments": json.dumps(asked), "folder": "", "hosts": json.dumps([its.hosts])}
-                db.table("batch_hunts").insert(row, ignore=True)
+                row = {"batch_id": entered[batch], "number": place, "hunt_id": here[hunt], "status": status}
+                planned = {"arguments": json.dumps(asked), "folder": "", "hosts": json.dumps([its.hosts])}
+                db.table("batch_hunts").insert(row | planned, ignore=True)

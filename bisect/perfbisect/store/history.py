@@ -15,7 +15,7 @@ This module is fast to import: what decodes events (msgspec, numpy) or writes (s
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from perfbisect.core.domain.facts import HostFacts
     from perfbisect.core.domain.settings import Settings, TrialRequest
     from perfbisect.core.domain.trials import Trial
-    from perfbisect.core.inference.observations import Logged
     from perfbisect.store.log import SessionLog
 
 OF_SETTINGS = (
@@ -107,9 +106,8 @@ class History:
         user can read the history from then on.
         """
         with self.transaction():
-            hunt = self.enter_hunt(
-                settings, host, started.candidates, started.commits, started.choices, started.merges, at
-            )
+            span = started.candidates, started.commits, started.choices, started.merges
+            hunt = self.enter_hunt(settings, host, *span, at)
             self.sit(hunt, at)
         return hunt
 
@@ -123,7 +121,7 @@ class History:
     def enter_hunt(
         self, settings: "Settings", host: "HostFacts", candidates: tuple[str, ...], commits: int, choices: int, merges: int, at: float
     ) -> int:  # fmt: skip
-        """Enter a hunt, on which nobody works yet."""
+        """Enter a hunt, on which no process works yet."""
         row = {column: getattr(settings, column) for column in OF_SETTINGS}
         size = {"commits": commits, "candidates": choices + 1, "merges": merges, "base_commit": candidates[0]}
         with self.transaction() as db:
@@ -132,7 +130,7 @@ class History:
         return hunt
 
     def enter_trial(self, settings: "Settings", request: "TrialRequest", host: "HostFacts", at: float) -> int:
-        """Enter a trial, on which nobody works yet."""
+        """Enter a trial, on which no process works yet."""
         from perfbisect.store.log import compact
 
         row = {column: getattr(request, column) for column in ("builder", "variant", "host", "metric")}
@@ -209,10 +207,6 @@ class History:
             [sitting] = db.execute("SELECT max(id) FROM sittings WHERE session_id = ?", [session]).fetchone()
             db.table("sittings").update(sitting, {"failure": masked(failure)})
 
-    def update_recipe_hash(self, hunt: int, build_hash: str) -> None:
-        """Store the hash of a changed recipe: later build failures of the hunt belong to it."""
-        self.update_settings(hunt, replace(self.settings(hunt), build_hash=build_hash))
-
     def update_settings(self, session: int, settings: "Settings") -> None:
         """Store settings that a session has chosen itself."""
         from perfbisect.store.log import compact
@@ -251,13 +245,6 @@ class History:
                     event = decode(type_.decode(), body, candidates)
                     at = float(at)
                 yield Entry(entry, at, event)
-
-    def log(self, hunt: int) -> "list[tuple[float, Logged]]":
-        """The input of the search: builds, skips and runs as they were appended, with their times."""
-        from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, RunFinished
-
-        facts = (BuildFinished, CandidateSkipped, RunFinished)
-        return [(entry.at, entry.event) for entry in self.events(hunt) if isinstance(entry.event, facts)]
 
     def settings(self, session: int) -> "Settings":
         """The settings of a session."""
@@ -323,24 +310,21 @@ class History:
             request = msgspec.json.decode(stored, type=TrialRequest)
         with intact(self.path, f"table hosts, row {host},"):
             facts = read_host(self.connection, host)
-        with explained(self.path):
-            sitting = "SELECT process, failure FROM sittings WHERE session_id = ? ORDER BY id DESC"
-            process, failure = self.connection.execute(sitting, [number]).fetchone() or (None, None)
-            hunts = read_drop_hunts(self.connection, number)
-        trial = Trial(number, request, facts, started, origin=origin, hunts=hunts)
+        sitting = "SELECT process, failure FROM sittings WHERE session_id = ? ORDER BY id DESC LIMIT 1"
+        [(process, failure)] = self.select(sitting, [number]) or [(None, None)]
+        trial = Trial(number, request, facts, started, origin=origin, hunts=read_drop_hunts(self, number))
         for entry in self.events(number):
             trial.add(entry.at, entry.event)
         trial.state, trial.failure = trial_state(ended, process, failure), failure or ""
         return trial
 
-    def intact_trials(self, where: str, values: Sequence[object]) -> "Iterator[Trial]":
+    def intact_trials(self, where: str, values: Sequence[object] | Mapping[str, object]) -> "Iterator[Trial]":
         """The trials for which a condition of SQL holds, newest first, as they are wanted.
 
         Damaged ones, which `bisect show` reports, are left out.
         """
-        for (number,) in self.select(
-            f"SELECT id FROM sessions WHERE kind != 'hunt' AND {where} ORDER BY id DESC", values
-        ):
+        select = f"SELECT id FROM sessions WHERE kind != 'hunt' AND {where} ORDER BY id DESC"
+        for (number,) in self.select(select, values):
             with suppress(EnvironmentFailure):
                 yield self.read_trial(number)
 
@@ -350,13 +334,11 @@ class History:
 
     def hunts(self) -> Sequence[Listed]:
         """All hunts, oldest first."""
-        with explained(self.path):
-            return read_hunts(self.connection)
+        return read_hunts(self)
 
     def trials(self) -> Sequence[ListedTrial]:
         """All trials, oldest first."""
-        with explained(self.path):
-            return read_trials(self.connection)
+        return read_trials(self)
 
     def listing(self) -> Sequence[Listed | ListedTrial]:
         """All hunts and trials, oldest first."""
@@ -365,15 +347,13 @@ class History:
     def listed(self, hunt: int) -> Listed:
         """One hunt in its present state."""
         self.columns(hunt, "id", hunts=True)
-        with explained(self.path):
-            return read_hunts(self.connection, hunt)[0]
+        return read_hunts(self, hunt)[0]
 
     def listed_session(self, session: int) -> Listed | ListedTrial:
         """One hunt or trial in its present state."""
         if self.columns(session, "kind") == ("hunt",):
             return self.listed(session)
-        with explained(self.path):
-            return read_trials(self.connection, session)[0]
+        return read_trials(self, session)[0]
 
     def is_carried_out(self, session: int) -> bool:
         """Whether a process of this machine works on it."""

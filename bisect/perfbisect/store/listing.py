@@ -1,15 +1,19 @@
 """One row for each hunt and trial, read without slow imports, so that `bisect history` starts fast."""
 
 import json
-import sqlite3
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+from perfbisect.errors import EnvironmentFailure
 from perfbisect.process import is_running
+from perfbisect.store.connection import intact
 
 if TYPE_CHECKING:
     from perfbisect.core.domain.trials import DropHunt
+    from perfbisect.store.history import History
 
 FITNESS_CHECK = "fitness check"  # the name of the settings of an A/A that shows how fit its host is
 ACCEPTED_CHECK = "accepted fitness check"  # and of one whose level the user has accepted as usual
@@ -111,32 +115,8 @@ FROM trials LEFT JOIN sittings ON sittings.id = (SELECT max(id) FROM sittings WH
 """
 
 LATEST = """
-WITH latest AS (
-  SELECT body, candidates FROM events, ranges
-  WHERE events.id = (SELECT max(id) FROM events WHERE session_id = :hunt AND kind = 'Decided') AND ranges.session_id = :hunt
-    AND json_valid(body) AND json_valid(candidates)
-)
-"""
-
-SO_FAR = f"""{LATEST}
-SELECT json_extract(candidates, '$[' || json_extract(step, '$.candidate') || ']'),
-  json_extract(step, '$.probability'), json_extract(step, '$.ratio.middle')
-FROM (
-  SELECT candidates, coalesce(
-    json_extract(body, '$.found[0]'), json_extract(body, '$.order.step'), json_extract(body, '$.order.steps[0]')
-  ) AS step FROM latest
-) WHERE step IS NOT NULL
-"""
-
-# A belief is run-length encoded: pairs of how many candidates, oldest first, have which probability.
-SUSPECT = f"""{LATEST}, believed AS (
-  SELECT candidates, json_extract(value, '$[0]') AS wide, json_extract(value, '$[1]') AS probability,
-    sum(json_extract(value, '$[0]')) OVER (ORDER BY key) AS place
-  FROM latest, json_each(body, '$.belief.culprit')
-)
-SELECT json_extract(candidates, '$[' || (place - 1) || ']'), probability FROM believed
-WHERE wide = 1 AND probability = (SELECT max(probability) FROM believed)
-  AND json_array_length(candidates) = (SELECT sum(wide) FROM believed)
+SELECT CAST(candidates AS BLOB), CAST(body AS BLOB) FROM ranges JOIN events USING (session_id)
+WHERE session_id = ? AND kind = 'Decided' ORDER BY id DESC LIMIT 1
 """
 
 DROPS = """
@@ -147,34 +127,56 @@ FROM sessions WHERE about = ? AND kind = 'hunt' AND json_valid(drop_between) GRO
 NAMED = ("found", "several", "unsettled")  # states of hunts whose verdict names a commit
 
 
-def read_hunts(connection: sqlite3.Connection, hunt: int | None = None) -> tuple[Listed, ...]:
+def read_hunts(history: "History", hunt: int | None = None) -> tuple[Listed, ...]:
     """All hunts, or one, oldest first."""
     where, values = ("", []) if hunt is None else (" WHERE hunts.id = ?", [hunt])
-    rows = connection.execute(f"{HUNTS}{where} ORDER BY hunts.id", values).fetchall()
-    return tuple(listed_hunt(connection, row) for row in rows)
+    rows = history.select(f"{HUNTS}{where} ORDER BY hunts.id", values)
+    return tuple(listed_hunt(history, row) for row in rows)
 
 
-def listed_hunt(connection: sqlite3.Connection, row: Sequence[Any]) -> Listed:
+def listed_hunt(history: "History", row: Sequence[Any]) -> Listed:
     """A hunt from a row of ``HUNTS``; one without an end with the first change that is proven so far.
 
     The suspects of an inconclusive one are not named.
     """
-    known, named = state(*row[12:16]), row[16:19]
-    if row[12] is None:
-        named = connection.execute(SO_FAR, {"hunt": row[0]}).fetchone() or named
+    number, ended, verdict, process, failure = row[0], *row[12:16]
+    known = STATES[verdict] if verdict is not None else unfinished(process, failure)
+    named, suspect = row[16:19], ()
+    if ended is None:
+        found, leader = so_far(history, number)
+        named, suspect = found or named, leader if known == "running" else ()
     elif known == STATES["Inconclusive"]:
         named = (None, None, named[2])
-    subject = connection.execute("SELECT subject FROM commits WHERE commit_hash = ?", [named[0]]).fetchone() or ("",)
-    suspect = connection.execute(SUSPECT, {"hunt": row[0]}).fetchone() if known == "running" else None
-    return Listed(*(*row[:12], known, *named, *row[19:21], row[15] or "", *row[21:], *subject, *(suspect or ())))
+    [(subject,)] = history.select("SELECT subject FROM commits WHERE commit_hash = ?", [named[0]]) or [("",)]
+    return Listed(*(*row[:12], known, *named, *row[19:21], failure or "", *row[21:], subject, *suspect))
 
 
-def read_trials(connection: sqlite3.Connection, trial: int | None = None) -> tuple[ListedTrial, ...]:
+def so_far(history: "History", hunt: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """By the latest decision of a hunt: commit, probability and ratio of the first change that is proven, and commit and
+    probability of the candidate that is more probable than any other. Empty where there is none, or it is damaged.
+    """
+    for stored in history.select(LATEST, [hunt]):
+        with suppress(EnvironmentFailure), intact(history.path, f"hunt {hunt}, table events,"):
+            candidates, decided = map(json.loads, stored)
+            order = decided["order"]
+            steps = [*decided.get("found", ()), *([order["step"]] if "step" in order else order.get("steps", ()))]
+            found = [(candidates[one["candidate"]], one["probability"], one["ratio"]["middle"]) for one in steps[:1]]
+            # A belief is run-length encoded: pairs of how many candidates, oldest first, have which probability.
+            belief = decided["belief"]["culprit"] or [[0, 0.0]]
+            places = [*accumulate(wide for wide, _ in belief)]
+            best = max(range(len(belief)), key=lambda run: belief[run][1])
+            wide, probability = belief[best]
+            leads = wide == 1 and places[-1] == len(candidates)
+            return found[0] if found else (), (candidates[places[best] - 1], probability) if leads else ()
+    return (), ()
+
+
+def read_trials(history: "History", trial: int | None = None) -> tuple[ListedTrial, ...]:
     """All trials but fitness checks, which are many and alike, or one; oldest first."""
     named = "coalesce(iif(json_valid(settings), json_extract(settings, '$.name'), ''), '')"
     others = f" WHERE {named} NOT IN (?, ?)", [FITNESS_CHECK, ACCEPTED_CHECK]
     where, values = others if trial is None else (" WHERE trials.id = ?", [trial])
-    return tuple(listed_trial(*row) for row in connection.execute(f"{TRIALS}{where} ORDER BY trials.id", values))
+    return tuple(listed_trial(*row) for row in history.select(f"{TRIALS}{where} ORDER BY trials.id", values))
 
 
 def listed_trial(
@@ -194,10 +196,10 @@ def listed_trial(
     return ListedTrial(name, kind, started, builder, variant, works, host, metric, builds, known, runs, *about)
 
 
-def read_drop_hunts(connection: sqlite3.Connection, trial: int) -> "tuple[DropHunt, ...]":
+def read_drop_hunts(history: "History", trial: int) -> "tuple[DropHunt, ...]":
     """The hunts for the drops of a comparison in their present states, by workloads, then builds; the newest for each."""
-    rows = connection.execute(DROPS, [trial]).fetchall()
-    return tuple(one.for_drop(*drop) for *drop, hunt in rows for one in read_hunts(connection, hunt))
+    rows = history.select(DROPS, [trial])
+    return tuple(one.for_drop(*drop) for *drop, hunt in rows for one in read_hunts(history, hunt))
 
 
 def called(kind: str, session: int) -> str:
@@ -208,13 +210,6 @@ def called(kind: str, session: int) -> str:
 def trial_state(ended: float | None, process: str | None, failure: str | None) -> str:
     """The state of a trial."""
     return "done" if ended is not None and failure is None else unfinished(process, failure)
-
-
-def state(ended: float | None, kind: str | None, process: str | None, failure: str | None) -> str:
-    """The state of a hunt."""
-    if ended is not None and kind is not None:
-        return STATES[kind]
-    return unfinished(process, failure)
 
 
 def unfinished(process: str | None, failure: str | None) -> str:

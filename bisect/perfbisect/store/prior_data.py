@@ -15,7 +15,7 @@ from perfbisect.core.domain.settings import Settings
 from perfbisect.core.stats.fitness import Check
 from perfbisect.core.stats.noise import ENOUGH, Noise, at_least, noise_in
 from perfbisect.errors import EnvironmentFailure
-from perfbisect.store.connection import explained, intact
+from perfbisect.store.connection import intact
 from perfbisect.store.listing import ACCEPTED_CHECK, FITNESS_CHECK
 from perfbisect.store.log import compact, decode
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from perfbisect.store.history import History
 
 RECENT = 400  # latest runs that are used
+KEPT = 10  # latest builds that are kept on a host
 MANY = 8  # hosts of a hunt among which its runs may be divided
 ENOUGH_PAIRS = 8  # pairs of runs needed for an estimate of noise
 
@@ -86,14 +87,8 @@ SELECT number, machine, host, started, called, CAST(body AS BLOB) FROM (
 
 def parameters(settings: Settings) -> dict[str, str]:
     """SQL parameters that select the past work comparable with a hunt of these settings."""
-    return {
-        "builder": settings.builder,
-        "variant": settings.variant,
-        "host": settings.host,
-        "build_hash": settings.build_hash,
-        "workload": settings.workload,
-        "overrides": compact(settings.overrides),
-    }
+    named = {name: getattr(settings, name) for name in ("builder", "variant", "host", "build_hash", "workload")}
+    return {**named, "overrides": compact(settings.overrides)}
 
 
 def read_failures(history: "History", settings: Settings, since: float) -> tuple[SkipFacts, ...]:
@@ -107,18 +102,24 @@ def read_failures(history: "History", settings: Settings, since: float) -> tuple
 
 def read_costs(history: "History", settings: Settings) -> Costs:
     """The expected seconds of a build and of a run of a hunt of these settings."""
-    named = parameters(settings)
-    builds = history.select(
-        f"SELECT seconds FROM builds JOIN hunts ON hunts.id = session_id WHERE NOT reused AND {ALIKE} AND {built_for('builds')}"
-        f" ORDER BY at DESC LIMIT {RECENT}",
-        named,
-    )
-    runs = history.select(
-        f"SELECT cost FROM runs JOIN hunts ON hunts.id = session_id WHERE {SAME_WORK}"
-        f" AND {LATEST} ORDER BY runs.started DESC LIMIT {RECENT}",
-        named,
-    )
-    return Costs(middle(builds), middle(runs))
+    builds = latest_builds(history, settings, "seconds", "NOT reused", RECENT)
+    return Costs(middle(builds), middle(latest_runs(history, settings, "cost")))
+
+
+def latest_builds(history: "History", settings: Settings, column: str, where: str, most: int) -> list[tuple[Any, ...]]:
+    """A column of the latest builds of comparable hunts for the host, the newest first."""
+    of_builds = f"SELECT {column} FROM builds JOIN hunts ON hunts.id = session_id"
+    like = f"{where} AND {ALIKE} AND {built_for('builds')}"
+    return history.select(f"{of_builds} WHERE {like} ORDER BY at DESC LIMIT {most}", parameters(settings))
+
+
+def latest_runs(
+    history: "History", settings: Settings, columns: str, where: str = "true", most: int = RECENT
+) -> list[tuple[Any, ...]]:
+    """Columns of the latest runs of comparable hunts on the host, the newest first."""
+    of_runs = f"SELECT {columns} FROM runs JOIN hunts ON hunts.id = session_id"
+    like = f"{where} AND {SAME_WORK} AND {LATEST}"
+    return history.select(f"{of_runs} WHERE {like} ORDER BY runs.started DESC LIMIT {most}", parameters(settings))
 
 
 def middle(rows: list[tuple[Any, ...]]) -> float | None:
@@ -128,17 +129,8 @@ def middle(rows: list[tuple[Any, ...]]) -> float | None:
 
 def read_kept(history: "History", settings: Settings) -> tuple[frozenset[str], frozenset[str]]:
     """Keys of the latest builds and datasets of comparable hunts on the host."""
-    named = parameters(settings)
-    builds = history.select(
-        f"SELECT build_key FROM builds JOIN hunts ON hunts.id = session_id WHERE {ALIKE} AND {built_for('builds')}"
-        " ORDER BY at DESC LIMIT 10",
-        named,
-    )
-    datasets = history.select(
-        "SELECT dataset_key FROM runs JOIN hunts ON hunts.id = session_id"
-        f" WHERE dataset_key IS NOT NULL AND {SAME_WORK} AND {LATEST} ORDER BY runs.started DESC LIMIT 1",
-        named,
-    )
+    builds = latest_builds(history, settings, "build_key", "true", KEPT)
+    datasets = latest_runs(history, settings, "dataset_key", "dataset_key IS NOT NULL", 1)
     return frozenset(key for (key,) in builds), frozenset(key for (key,) in datasets)
 
 
@@ -166,16 +158,10 @@ def read_noise(history: "History", settings: Settings) -> float | None:
     median is robust against outliers. Only runs of different visits are compared, since hunts compare builds of different
     visits, too. None when there are too few.
     """
-    with explained(history.path):
-        known = trial_noise(history, settings)
-    if known is not None:
+    if known := trial_noise(history, settings):
         return at_least(known.run, settings.metric)
-    rows = history.select(
-        "SELECT runs.session_id, runs.build_key, events.id, CAST(events.body AS BLOB) FROM runs"
-        f" JOIN hunts ON hunts.id = runs.session_id JOIN events ON events.id = event_id WHERE {SAME_WORK}"
-        f" AND {LATEST} ORDER BY runs.started DESC LIMIT {RECENT}",
-        parameters(settings),
-    )
+    body = "(SELECT CAST(body AS BLOB) FROM events WHERE id = event_id)"
+    rows = latest_runs(history, settings, f"session_id, build_key, event_id, {body}")
     builds: dict[tuple[int, str], list[tuple[str, float]]] = defaultdict(list)
     for hunt, build_key, row, body in rows:
         try:
@@ -184,11 +170,11 @@ def read_noise(history: "History", settings: Settings) -> float | None:
         except EnvironmentFailure:  # of an earlier hunt: `bisect show` reports it
             continue
         assert isinstance(event, RunFinished)
-        measured = value(event.facts, settings.metric)
-        alike = exact(event.facts, settings.metric) == settings.prior.exact
         facts = event.facts
+        measured = value(facts, settings.metric)
+        alike = exact(facts, settings.metric) == settings.prior.exact
         if measured is not None and measured > 0 and alike and not (facts.slower_than or facts.layout or facts.round):
-            builds[hunt, build_key].append((event.facts.visit, math.log(measured)))
+            builds[hunt, build_key].append((facts.visit, math.log(measured)))
     steps = [
         abs(after - before)
         for runs in builds.values()
@@ -201,13 +187,9 @@ def read_noise(history: "History", settings: Settings) -> float | None:
 
 def trial_noise(history: "History", settings: Settings) -> Noise | None:
     """The noise of the metric in the newest A/A with enough runs of the workload of ``settings``, that has not failed."""
-    like = ("builder", "variant", "host", "workload")
-    where = " AND ".join(f"{column} = ?" for column in like)
-    overrides = "iif(json_valid(request), json_extract(request, '$.overrides'), NULL) = ?"
-    values = [*(getattr(settings, column) for column in like), compact(settings.overrides), ENOUGH]
-    for trial in history.intact_trials(
-        f"kind = 'noise' AND origin IS NULL AND {where} AND {overrides} AND run_count >= ?", values
-    ):
+    overrides = "iif(json_valid(request), json_extract(request, '$.overrides'), NULL) = :overrides"
+    where = f"kind = 'noise' AND {ALIKE} AND host = :host AND workload = :workload AND {overrides}"
+    for trial in history.intact_trials(f"{where} AND run_count >= {ENOUGH}", parameters(settings)):
         alike = [run for run in trial.counting() if exact(run.facts, settings.metric) == settings.prior.exact]
         if not trial.failure and (noise := noise_in([(run.round, run.facts) for run in alike], settings.metric)):
             return noise
