@@ -129,7 +129,7 @@ def test_a_new_host_is_checked_like_the_others_and_one_that_cannot_be_is_told(fl
     """It is a sentence, and stops no other."""
     printed("hosts", "--check", "a", "--like", "n1", *fleet.kept)
     _, out, err = run("hosts", "--check", "gone", "b", *fleet.kept)
-    assert "Host gone is not checked: " in err
+    assert "Host gone is not checked: " in err and "How fit host b is, measured once a day: " in err
     assert rows(fleet.path, CHECKS) == [("a",), ("b",)]
     assert "b  " in out and "gone  " in out
     fleet.wait_a_day()

@@ -33,14 +33,15 @@ def check_hosts(
     """Make the checks of these hosts that are due, one after the other.
 
     A host is measured ``like`` a session of these settings, at once; by default, if a day has passed, as at its latest check,
-    and one without any as any host was last. ``lease`` holds the lease of a host for a block. What kept a host from being
-    checked is told to ``say``: it cannot be reached, or another session measures there and it is not ``waiting``. Raises
-    Interrupted.
+    and one without any as any host was last. ``lease`` holds the lease of a host for a block. ``say`` is given what
+    is measured, and what kept a host from being checked: it cannot be reached, or another session measures there and it is
+    not ``waiting``. Raises Interrupted.
     """
     for name in names:
         try:
             with lease(name):
                 if wanted := due(name, path, like):
+                    say(f"How fit host {name} is, measured once a day: {wanted.workload} of {wanted.good}, with itself.")
                     begin(plan_of(wanted, name, hosts_path, waiting), path, open_view, say)
         except Interrupted:
             raise
