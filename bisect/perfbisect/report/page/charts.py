@@ -14,7 +14,20 @@ from perfbisect.core.domain.events import Commit
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.stats.release_series import Line, is_worse
 from perfbisect.report.document import Figure
-from perfbisect.report.page.svg import Scale, across, chart, element, joined, linear, number, percent, plain, upright
+from perfbisect.report.page.svg import (
+    Scale,
+    across,
+    bar,
+    chart,
+    dot,
+    element,
+    joined,
+    linear,
+    number,
+    percent,
+    plain,
+    upright,
+)
 from perfbisect.report.reader import Narrowing
 from perfbisect.report.series import plateaus_of, sentence, spanned
 from perfbisect.wording.quantities import chance, count, decimals, figure
@@ -107,23 +120,15 @@ def in_time(run: Timed, place: int, of: int, scale: Scale) -> Markup:
     title = element("title", f"run {place + 1}, {run.side}: {figure(run.middle)}")
     y = y_of(run.middle, scale)
     if len(run.values) < FEW:
-        marks = [element("circle", cx=percent(left + width / 2), cy=y, r=4.0, class_="dot")]
+        marks = [dot(left + width / 2, y, 4.0, "dot")]
     else:
         last = len(run.values) - 1
-        points = " ".join(
-            f"{number(100 * x / last)},{number(y_of(value, scale))}" for x, value in enumerate(run.values)
-        )
-        inner = element(
-            "svg",
-            element("polyline", points=points, class_="line"),
-            x=percent(left),
-            width=percent(width),
-            height=HEIGHT,
-            viewBox=f"0 0 100 {number(HEIGHT)}",
-            preserveAspectRatio="none",
-        )
+        points = (f"{number(100 * x / last)},{number(y_of(value, scale))}" for x, value in enumerate(run.values))
+        line = element("polyline", points=" ".join(points), class_="line")
+        stretched = {"viewBox": f"0 0 100 {number(HEIGHT)}", "preserveAspectRatio": "none"}
+        inner = element("svg", line, x=percent(left), width=percent(width), height=HEIGHT, **stretched)
         marks = [inner, across(left, left + width, y, "median")]
-    area = element("rect", x=percent(left), width=percent(width), y=0.0, height=HEIGHT, class_="hover")
+    area = bar(left, width, 0.0, HEIGHT, "hover")
     return element("g", title, area, *marks, class_=run.side)
 
 
@@ -157,15 +162,12 @@ def dumbbells(pairs: Sequence[tuple[float, float]], unit: str) -> Markup:
     marks += [element("text", name, x="0%", y=y + 4, class_="tick left") for y, name in names.items()]
     for place, (before, after) in enumerate(shown):
         left, ratio = LEFT + place * width, found[place]
-        x, ends = percent(left + width / 2), (y_of(before, scale), y_of(after, scale))
+        center, top, bottom = left + width / 2, y_of(before, scale), y_of(after, scale)
         title = element("title", f"pair {place + 1}: {figure(before)}, {figure(after)}, ×{decimals(ratio, 3)}")
-        area = element("rect", x=percent(left), width=percent(width), y=0.0, height=base + BELOW, class_="hover")
-        line = element("line", x1=x, x2=x, y1=ends[0], y2=ends[1], class_="interval")
-        dots = (
-            element("circle", cx=x, cy=y, r=4.0, class_=tone)
-            for tone, y in (("good", ends[0]), ("bad", ends[1]), (None, below(ratio)))
-        )
-        marks.append(element("g", title, area, line, *dots))
+        area = bar(left, width, 0.0, base + BELOW, "hover")
+        line = element("line", x1=percent(center), x2=percent(center), y1=top, y2=bottom, class_="interval")
+        ends = dot(center, top, 4.0, "good"), dot(center, bottom, 4.0, "bad")
+        marks.append(element("g", title, area, line, *ends, dot(center, below(ratio), 4.0)))
     label = f"{unit} of both builds in each pair, and their ratio: ×{decimals(middle, 3)} as the median"
     return chart(base + BELOW, label, *marks, class_="timeline")
 
@@ -203,11 +205,7 @@ def span(tried: Tried, one: Narrowing, y: float) -> Markup:
     low, high = credible(one.culprit)
     size = len(one.culprit)
     line = across(low / size, (high + 1) / size, y, "span")
-    dots = [
-        element("circle", cx=percent((each + 0.5) / size), cy=y, r=2.6, class_=colour(tried, each))
-        for each in one.measured
-    ]
-    return joined([line, *dots])
+    return joined([line, *(dot((each + 0.5) / size, y, 2.6, colour(tried, each)) for each in one.measured)])
 
 
 def credible(culprit: NDArray[np.float64]) -> tuple[int, int]:
@@ -234,32 +232,27 @@ def bars(tried: Tried, culprit: NDArray[np.float64], base: float) -> Iterator[Ma
         if total == tallest:
             middle = percent((group[0] + group[-1] + 1) / 2 / size)
             yield element("text", chance(total), x=middle, y=base - BARS - 4)
-        yield element(
-            "rect",
-            element("title", f"{name}: {chance(total)}"),
-            x=percent(group[0] / size),
-            width=percent(len(group) / size),
-            y=base - height,
-            height=height,
-            class_=f"bar {colour(tried, likeliest)}",
-        )
+        title = element("title", f"{name}: {chance(total)}")
+        tone = f"bar {colour(tried, likeliest)}"
+        yield bar(group[0] / size, len(group) / size, base - height, height, tone, title)
 
 
 def tested(tried: Tried, size: int, y: float) -> Iterator[Markup]:
     """A mark below the axis for each commit that was tested."""
     for candidate, (commit, what) in sorted(tried.items()):
         title = element("title", f"{commit.short} {commit.subject}: {what}")
-        x = percent((candidate + 0.5) / size)
-        if what == "skipped":
-            yield element("text", title, "×", x=x, y=y + 4, class_="skipped")
-        else:
-            yield element("circle", title, cx=x, cy=y, r=4.0, class_=what)
+        place = (candidate + 0.5) / size
+        yield cross(place, y + 4, title) if what == "skipped" else dot(place, y, 4.0, what, title)
 
 
 def colour(tried: Tried, candidate: int) -> str | None:
     """The colour class of a candidate, if it was tested."""
-    known = tried.get(candidate)
-    return known[1] if known else None
+    return tried[candidate][1] if candidate in tried else None
+
+
+def cross(place: float, y: float, title: Markup) -> Markup:
+    """The mark of what was not measured, at a fraction of the width."""
+    return element("text", title, "×", x=percent(place), y=y, class_="skipped")
 
 
 ROWS = 3  # of labels, so that those of neighbouring steps do not meet
@@ -289,9 +282,7 @@ def steps(line: Line, names: Sequence[str], metric: str) -> Iterator[Markup]:
         title = element("title", sentence(step, names))
         if (step.first, step.last) != (step.before, step.after):
             left, right = (step.first + 0.5) / size, (step.last + 0.5) / size
-            yield element(
-                "rect", title, x=percent(left), width=percent(right - left), y=0.0, height=HEIGHT, class_="place"
-            )
+            yield bar(left, right - left, 0.0, HEIGHT, "place", title)
         tone = "bad" if is_worse(step, metric) else "good"
         yield upright((step.before + step.after + 1) / 2 / size, HEIGHT, f"step {tone}", title)
 
@@ -307,13 +298,10 @@ def plateaus(line: Line, scale: Scale) -> Iterator[Markup]:
 
 def dots(line: Line, names: Sequence[str], scale: Scale) -> Iterator[Markup]:
     """The releases; a gap is a cross at the bottom."""
-    for place, (name, ratio) in enumerate(zip(names, line.ratios, strict=True)):
-        x = percent((place + 0.5) / len(names))
-        if ratio is None:
-            yield element("text", element("title", f"{name}: not measured"), "×", x=x, y=HEIGHT - 2, class_="skipped")
-        else:
-            title = element("title", f"{name}: {decimals(ratio, 3)}")
-            yield element("circle", title, cx=x, cy=y_of(ratio, scale), r=3.5)
+    for at, (name, ratio) in enumerate(zip(names, line.ratios, strict=True)):
+        place = (at + 0.5) / len(names)
+        title = element("title", f"{name}: {'not measured' if ratio is None else decimals(ratio, 3)}")
+        yield cross(place, HEIGHT - 2, title) if ratio is None else dot(place, y_of(ratio, scale), 3.5, None, title)
 
 
 def labels(line: Line, names: Sequence[str]) -> Iterator[Markup]:

@@ -43,6 +43,11 @@ class Frame:
     calls: dict[str, "Frame"] = field(default_factory=dict)
 
     @property
+    def size(self) -> float:
+        """The larger of its two costs."""
+        return max(self.before, self.after)
+
+    @property
     def width(self) -> float:
         """Its cost in the culprit, and in the parent of what below it is gone from the culprit."""
         return self.after + self.gone
@@ -56,14 +61,13 @@ class Frame:
 def merged(before: Stacks, after: Stacks) -> Frame:
     """Both profiles as one tree, whose root is everything."""
     root = Frame("all")
-    for stack, cost in before.items():
+    for stack in {**before, **after}:
+        parent, culprit = before.get(stack, 0.0), after.get(stack, 0.0)
         for frame in (frames := path(root, stack)):
-            frame.before += cost
-        frames[-1].own_before += cost
-    for stack, cost in after.items():
-        for frame in (frames := path(root, stack)):
-            frame.after += cost
-        frames[-1].own_after += cost
+            frame.before += parent
+            frame.after += culprit
+        frames[-1].own_before += parent
+        frames[-1].own_after += culprit
     for stack, cost in before.items():
         frames = path(root, stack)
         if not frames[-1].after:
@@ -82,17 +86,14 @@ def path(root: Frame, stack: str) -> list[Frame]:
 
 def pruned(root: Frame) -> list[tuple[int, Frame]]:
     """The frames that are drawn, with their depths, in depth-first order, those called by one frame by name."""
-    whole = max(root.before, root.after)
-    sizes = sorted(
-        ((max(frame.before, frame.after), len(escape(frame.name[:NAMED]))) for _, frame in walk(root)), reverse=True
-    )
-    letters, least = 0, LEAST * whole
+    sizes = sorted(((frame.size, len(escape(frame.name[:NAMED]))) for _, frame in walk(root)), reverse=True)
+    letters, least = 0, LEAST * root.size
     for place, (size, length) in enumerate(sizes):
         letters += length
         if place >= MOST or letters > LETTERS:
             least = max(least, size * (1 + 1e-9))
             break
-    return [(depth, frame) for depth, frame in walk(root, least)]
+    return [*walk(root, least)]
 
 
 def walk(root: Frame, least: float = 0.0) -> Iterator[tuple[int, Frame]]:
@@ -100,24 +101,22 @@ def walk(root: Frame, least: float = 0.0) -> Iterator[tuple[int, Frame]]:
     waiting = [(0, root)]
     while waiting:
         depth, frame = waiting.pop()
-        if depth and max(frame.before, frame.after) < least:
-            continue
-        yield depth, frame
-        waiting += ((depth + 1, frame.calls[name]) for name in sorted(frame.calls, reverse=True))
+        if not depth or frame.size >= least:
+            yield depth, frame
+            waiting += ((depth + 1, frame.calls[name]) for name in sorted(frame.calls, reverse=True))
 
 
 def flame_graph(before: Stacks, after: Stacks, unit: str) -> Markup:
     """The drawing. ``unit`` is that of the costs, such as "µs". Neither profile is empty."""
     frames = pruned(merged(before, after))
-    root = frames[0][1]
-    widths = {id(frame): frame.width for _, frame in frames}
+    whole = frames[0][1].width
     largest = max(abs(frame.own_change) for _, frame in frames) or 1.0
     depth = max(depth for depth, _ in frames)
     begins, drawn = [0.0] * (depth + 2), []
     for level, frame in frames:
-        left, width = begins[level], widths[id(frame)]
-        begins[level], begins[level + 1] = left + width, left
-        drawn.append(box(frame, level, left / widths[id(root)], width / widths[id(root)], largest, unit))
+        left = begins[level]
+        begins[level], begins[level + 1] = left + frame.width, left
+        drawn.append(box(frame, level, left / whole, frame.width / whole, largest, unit))
     label = "Differential flame graph of culprit and parent"
     return chart((depth + 1) * ROW, label, pattern(), joined(drawn), class_="flame")
 
@@ -130,13 +129,12 @@ def pattern() -> Markup:
 
 def box(frame: Frame, depth: int, left: float, width: float, largest: float, unit: str) -> Markup:
     """One frame."""
-    classes = f"f {shade(frame, largest)}"
     return element(
         "svg",
         element("title", described(frame, unit)),
         element("rect", width="100%", height=ROW - 1),
         element("text", cut(frame.name, SHOWN), x=3.0, y=13.0),
-        class_=classes,
+        class_=f"f {shade(frame, largest)}",
         x=percent(left),
         y=depth * ROW,
         width=percent(width),

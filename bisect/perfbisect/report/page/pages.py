@@ -84,12 +84,7 @@ def costs(parent: float, culprit: float, largest: float) -> Markup:
     low, high = sorted((max(parent, 0.0), max(culprit, 0.0)))
     text = f"{figure(parent)} in the parent, {figure(culprit)} in the culprit"
     bars = (("common", 0.0, low), ("bad" if culprit > parent else "good", low, high - low))
-    rects = (
-        svg.element(
-            "rect", x=svg.percent(left / largest), width=svg.percent(width / largest), y=6.0, height=10.0, class_=tone
-        )
-        for tone, left, width in bars
-    )
+    rects = (svg.bar(left / largest, width / largest, 6.0, 10.0, tone) for tone, left, width in bars)
     return svg.chart(svg.ROW, text, *rects)
 
 
@@ -105,15 +100,10 @@ def with_code(text: str) -> Markup:
 def render(template: str, index: str = "", **values: object) -> str:
     """The page of a template."""
     style, script = asset("page.css"), asset("page.js")
-    policy = (
-        "default-src 'none'; base-uri 'none'; form-action 'none'; "
-        f"style-src '{digest(style)}'; script-src '{digest(script)}'"
-    )
-    return (
-        environment()
-        .get_template(template)
-        .render(**values, index=index, style=style, script=script, policy=Markup(policy), version=__version__)
-    )
+    loaded = f"style-src '{digest(style)}'; script-src '{digest(script)}'"
+    policy = Markup(f"default-src 'none'; base-uri 'none'; form-action 'none'; {loaded}")
+    found = environment().get_template(template)
+    return found.render(**values, index=index, style=style, script=script, policy=policy, version=__version__)
 
 
 def part(name: str, value: object) -> Markup:

@@ -63,6 +63,16 @@ def upright(place: float, height: float, class_: str, *title: Markup) -> Markup:
     return element("line", *title, x1=percent(place), x2=percent(place), y1=0.0, y2=height, class_=class_)
 
 
+def bar(left: float, width: float, y: float, height: float, class_: str, *title: Markup) -> Markup:
+    """A rectangle; ``left`` and ``width`` are fractions of the width."""
+    return element("rect", *title, x=percent(left), width=percent(width), y=y, height=height, class_=class_)
+
+
+def dot(place: float, y: float, r: float, class_: str | None = None, *title: Markup) -> Markup:
+    """A circle at a fraction of the width."""
+    return element("circle", *title, cx=percent(place), cy=y, r=r, class_=class_)
+
+
 def chart(height: float, label: str, *content: Markup, class_: str = "") -> Markup:
     """A drawing as wide as its place; ``label`` is what a screen reader says."""
     return element(
@@ -155,6 +165,6 @@ def interval(found: Interval | None, scale: Scale, tone: str = "") -> Markup:
     low, high = scale(found.low), scale(min(found.high, scale.high))
     marks = [across(low, high, middle, "interval")]
     if not found.bound:
-        marks.append(element("circle", cx=percent(scale(found.middle)), cy=middle, r=4.5, class_="dot"))
+        marks.append(dot(scale(found.middle), middle, 4.5, "dot"))
     text = ratio(found)
     return chart(ROW, text, *grid, one, element("g", element("title", text), *marks, class_=tone or None))
