@@ -58,8 +58,6 @@ def plan(history: History, *folders: Path) -> int:
 def carried_out(history: History, *batches: int) -> int:
     """The exit status of these batches."""
     tasks = [task for batch in batches for task in tasks_of(read_batch(history, batch), history)]
-    for number, task in enumerate(tasks):
-        task.number = number
     return follow(tasks, history, Path("of $mine.db"), "again", view=unseen())
 
 
@@ -120,8 +118,8 @@ def test_a_hunt_whose_rows_are_damaged_stops_no_other(
     enter_status(history, batch, 1, 0)  # its verdict is known
     assert carried_out(history, batch) == 0
     looks.clear()
-    task = Task(0, "", (), "", ((),), "", hunt=999, stage=Stage.ELSEWHERE)
-    carry_out.observe(task, history, tmp_path, unseen(), {})  # damaged while another process works on it
+    task = Task("", (), "", ((),), "", hunt=999, stage=Stage.ELSEWHERE)
+    carry_out.observe(task, history, unseen(), {})  # damaged while another process works on it
     assert (task.stage, task.status, task.failure) == (Stage.ENDED, 4, "table hunts is damaged")
     assert looks == [999]
 
@@ -148,7 +146,7 @@ def test_leased_hosts_that_build_make_no_hunt_wait(tmp_path: Path) -> None:
         '[leases.pool]\nacquire = ["true", "{count}"]\nrelease = ["true", "{job}"]\n'
         '[leases.pool.host]\naddress = "{address}"\n'
     )
-    task = Task(0, "", (), str(tmp_path), (("a",),), "")
+    task = Task("", (), str(tmp_path), (("a",),), "")
     assert locked_hosts(task, "a") == ("a", "c")
 
 
@@ -161,7 +159,7 @@ def test_what_a_hunt_locks_is_asked_once(history: History, play: Play, tmp_path:
     looks: list[float] = []
 
     def locked(task: Task, host: str) -> tuple[str, ...]:
-        asked.append((task.number, host))
+        asked.append((task.place, host))
         return (host,)
 
     def look(seconds: float) -> None:
@@ -170,7 +168,7 @@ def test_what_a_hunt_locks_is_asked_once(history: History, play: Play, tmp_path:
             (tmp_path / "enough").touch()
         time.sleep(seconds)
 
-    carry_out.carry_out(tasks, history, tmp_path, unseen(), lambda: None, look, locked)
+    carry_out.carry_out(tasks, history, unseen(), lambda: None, look, locked)
     assert [task.status for task in tasks] == [0, 0, 0]
     assert sorted(asked) == [(number, host) for number in range(3) for host in ("h", "i")]
 
@@ -205,7 +203,7 @@ def test_a_hunt_that_a_process_has_claimed_is_not_started_twice(history: History
                 other.kill()
                 other.wait()
 
-        carry_out.carry_out([task], history, tmp_path, unseen(), lambda: None, look, lambda _task, host: (host,))
+        carry_out.carry_out([task], history, unseen(), lambda: None, look, lambda _task, host: (host,))
     assert states[:2] == [Stage.ELSEWHERE] * 2
     assert task.status == 0
     assert (tmp_path / "began").read_text() == "begun\n"

@@ -10,14 +10,15 @@ A, B, C = ("a",), ("b",), ("c",)
 
 def waiting(number: int, *choices: Hosts, span: str = "") -> Task:
     """A hunt; its range is its own unless named."""
-    return Task(number, "", (), "", choices, span or str(number))
+    return Task(str(number), (), "", choices, span or str(number))
 
 
 def next_ones(
     tasks: Sequence[Task], busy: Collection[str], homes: Mapping[str, Collection[Hosts]]
 ) -> list[tuple[int, Hosts]]:
     """Those that begin, by number, where a hunt locks the hosts that it measures on."""
-    return [(task.number, hosts) for task, hosts in batch.next_ones(tasks, busy, homes, lambda _, hosts: hosts)]
+    begun = batch.next_ones(tasks, busy, homes, lambda _, hosts: hosts)
+    return [(int(task.title), hosts) for task, hosts in begun.items()]
 
 
 def test_one_host_takes_hunts_in_their_order() -> None:

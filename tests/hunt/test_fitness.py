@@ -78,7 +78,7 @@ def test_checks_are_no_rows_of_a_listing(history: History) -> None:
 
 
 def task(*choices: str) -> Task:
-    return Task(0, "t", (), "", tuple((each,) for each in choices), "")
+    return Task("t", (), "", tuple((each,) for each in choices), "")
 
 
 def test_a_hunt_that_may_choose_leaves_an_unfit_host_out(history: History) -> None:

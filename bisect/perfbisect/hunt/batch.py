@@ -15,6 +15,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ from perfbisect.errors import ENVIRONMENT, INTERRUPTED, EnvironmentFailure, Perf
 from perfbisect.hunt.watching import EVERY, RUNNING, Followed, View
 from perfbisect.recipes.configuration import HOSTS
 from perfbisect.recipes.inventory import load_host
-from perfbisect.store.batches import Batch, Planned, enter_status, read_batch
+from perfbisect.store.batches import Batch, Planned, end_batch, enter_status, read_batch
 from perfbisect.store.history import History
 from perfbisect.ui.view_model import TimedEvent
 from perfbisect.wording.quantities import MISSING, chance
@@ -52,11 +53,10 @@ class Stage(StrEnum):
     ENDED = "ended"
 
 
-@dataclass
+@dataclass(eq=False)
 class Task:
     """One hunt of a batch, or an interrupted one."""
 
-    number: int
     title: str
     arguments: tuple[str, ...]  # of `bisect run`
     folder: str
@@ -78,9 +78,9 @@ class Task:
         """Whether a process works on it."""
         return self.stage in (Stage.RUNNING, Stage.ELSEWHERE)
 
-    def log(self, logs: Path) -> Path:
+    def log(self, history: History) -> Path:
         """What it prints, and why it failed. Each batch has a folder, as several may be carried out together."""
-        return log_of(logs, self.batch, self.place) if self.batch else logs / f"hunt-{self.hunt}.log"
+        return log_of(history, self.batch, self.place) if self.batch else logs_of(history) / f"hunt-{self.hunt}.log"
 
 
 def logs_of(history: History) -> Path:
@@ -88,21 +88,19 @@ def logs_of(history: History) -> Path:
     return history.path.with_name(f"{history.path.stem}-batches")
 
 
-def log_of(logs: Path, batch: int, place: int) -> Path:
+def log_of(history: History, batch: int, place: int) -> Path:
     """What a hunt of a batch prints."""
-    return logs / f"b{batch}" / f"{place + 1}.log"
+    return logs_of(history) / f"b{batch}" / f"{place + 1}.log"
 
 
 def tasks_of(batch: Batch, history: History, ranges: Sequence[str] = ()) -> list[Task]:
     """The hunts of a batch that have no verdict yet, and those that have, which are shown only."""
-    tasks: list[Task] = []
+    tasks = []
     for one in batch.hunts:
         planned = one.planned
         span = ranges[one.number] if ranges else range_of(planned.folder, planned.arguments[-2:])
-        task = Task(
-            len(tasks), title_of(planned), planned.arguments, planned.folder, planned.hosts, span, batch.id, one.number,
-            one.hunt,
-        )  # fmt: skip
+        what = title_of(planned), planned.arguments, planned.folder, planned.hosts, span
+        task = Task(*what, batch.id, one.number, one.hunt)
         if one.hunt is not None:
             with suppress(PerfBisectError) if one.status in VERDICTS else failing(task, history):
                 task.choices = (history.settings(one.hunt).hosts,)
@@ -115,10 +113,23 @@ def tasks_of(batch: Batch, history: History, ranges: Sequence[str] = ()) -> list
 def title_of(planned: Planned) -> str:
     """The name of a hunt in all lines, before and after it has begun: system or repository, workload, range."""
     *options, good, bad = planned.arguments
-    given = dict(word.removeprefix("--").split("=", 1) for word in options if "=" in word)
+    given = values_of(options)
     system = given.get("builder") or Path(planned.folder, given.get("repo", "")).name
     workload = given.get("workload") or given.get("run", "")
     return " ".join(filter(None, (system, workload, f"{good}..{bad}")))
+
+
+def values_of(arguments: Sequence[str]) -> dict[str, str]:
+    """The options among these arguments that have a value."""
+    return dict(word.removeprefix("--").split("=", 1) for word in arguments if word.startswith("--") and "=" in word)
+
+
+def read_batch_at_end(history: History, number: int) -> Batch:
+    """The batch of that number; enters that it has ended where all of its hunts have verdicts."""
+    batch = read_batch(history, number)
+    if not batch.ended and all(one.status in VERDICTS for one in batch.hunts):
+        end_batch(history, number, time.time())
+    return batch
 
 
 def state_of(task: Task, history: History) -> str:
@@ -143,7 +154,6 @@ def state_of(task: Task, history: History) -> str:
 def carry_out(
     tasks: Sequence[Task],
     history: History,
-    logs: Path,
     view: View,
     show: Callable[[], None],
     pause: Callable[[float], None],
@@ -151,14 +161,13 @@ def carry_out(
 ) -> None:
     """Carry out all tasks, as many at once as hosts allow; their stages say how each has ended.
 
-    ``logs`` is a folder for what they print, ``show`` is called when they may have changed, ``locked`` names the hosts that a
-    hunt locks for one of its own; it is asked once for each. Raises KeyboardInterrupt when that arrives, once all have
-    stopped.
+    ``show`` is called when they may have changed, ``locked`` names the hosts that a hunt locks for one of its own; it is asked
+    once for each. Raises KeyboardInterrupt when that arrives, once all have stopped.
     """
 
     @cache
-    def needed(number: int, hosts: Hosts) -> Hosts:
-        return tuple(dict.fromkeys(each for host in hosts for each in locked(tasks[number], host)))
+    def needed(task: Task, hosts: Hosts) -> Hosts:
+        return tuple(dict.fromkeys(each for host in hosts for each in locked(task, host)))
 
     followed: dict[int, Followed] = {}
     homes: dict[str, set[Hosts]] = {}
@@ -168,17 +177,17 @@ def carry_out(
                 find_elsewhere(task, history)
     with closing(view), stopped_at_the_end(tasks):
         while any(task.stage is not Stage.ENDED for task in tasks):
-            busy = {host for task in tasks if task.runs for host in needed(task.number, task.hosts)}
+            busy = {host for task in tasks if task.runs for host in needed(task, task.hosts)}
             waiting = [task for task in tasks if task.stage is Stage.WAITING]
-            for task, hosts in next_ones(waiting, busy, homes, needed):
+            for task, hosts in next_ones(waiting, busy, homes, needed).items():
                 with failing(task, history):
                     if leave_out(task, hosts, history):
                         continue
-                    homes.setdefault(task.range, set()).add(needed(task.number, hosts))
-                    start(task, hosts, history, logs)
+                    homes.setdefault(task.range, set()).add(needed(task, hosts))
+                    start(task, hosts, history)
             for task in tasks:
                 if task.runs:
-                    observe(task, history, logs, view, followed)
+                    observe(task, history, view, followed)
             show()
             if any(task.stage is not Stage.ENDED for task in tasks):
                 pause(EVERY)
@@ -188,32 +197,32 @@ def next_ones(
     waiting: Sequence[Task],
     busy: Collection[str],
     homes: Mapping[str, Collection[Hosts]],
-    needed: Callable[[int, Hosts], Hosts],
-) -> list[tuple[Task, Hosts]]:
+    needed: Callable[[Task, Hosts], Hosts],
+) -> dict[Task, Hosts]:
     """The hunts that begin now, each with its hosts.
 
-    ``busy`` are hosts in use, ``homes`` the hosts that hunts of each range have used, ``needed`` says what the hunt of that
-    number locks to measure on these hosts.
+    ``busy`` are hosts in use, ``homes`` the hosts that hunts of each range have used, ``needed`` says what a hunt
+    locks to measure on these hosts.
     """
-    taken, begun = set(busy), dict[int, tuple[Task, Hosts]]()
+    taken, begun = set(busy), dict[Task, Hosts]()
     known = {name: set(places) for name, places in homes.items()}
     for share in (True, False):
         held = set(taken)  # also what earlier ones wait for
         for task in waiting:
-            if task.number in begun:
+            if task in begun:
                 continue
             home = known.setdefault(task.range, set())
-            choices = {hosts: needed(task.number, hosts) for hosts in task.choices}
+            choices = {hosts: needed(task, hosts) for hosts in task.choices}
             wanted = [each for each in choices if not share or not home or choices[each] in home]
             if free := [each for each in wanted if held.isdisjoint(choices[each])]:
-                hosts = min(free, key=lambda each: choices[each] not in home)
-                begun[task.number] = task, hosts
-                home.add(choices[hosts])
-                taken |= {*choices[hosts]}
-                held |= {*choices[hosts]}
+                begun[task] = min(free, key=lambda each: choices[each] not in home)
+                locked = choices[begun[task]]
+                home.add(locked)
+                taken |= {*locked}
+                held |= {*locked}
             elif len(choices) == 1:
                 held |= {*choices[task.choices[0]]}
-    return [*begun.values()]
+    return begun
 
 
 @contextmanager
@@ -263,7 +272,7 @@ def leave_out(task: Task, hosts: Hosts, history: History) -> bool:
     return bool(unfit)
 
 
-def start(task: Task, hosts: Hosts, history: History, logs: Path) -> None:
+def start(task: Task, hosts: Hosts, history: History) -> None:
     """Start the process of a hunt, in a session of its own: Ctrl-C reaches it through this process."""
     task.hosts, task.stage = hosts, Stage.RUNNING
     place = ("--history", str(history.path.absolute()), "--wait", "--plain")
@@ -272,7 +281,7 @@ def start(task: Task, hosts: Hosts, history: History, logs: Path) -> None:
     else:
         member = ("--in-batch", f"{task.batch}:{task.place}")
         words = ["run", *place, *member, *(f"--host={host}" for host in hosts), *task.arguments]
-    file = task.log(logs)
+    file = task.log(history)
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("ab") as log:
         task.logged = log.tell()
@@ -286,7 +295,7 @@ def start(task: Task, hosts: Hosts, history: History, logs: Path) -> None:
         )
 
 
-def observe(task: Task, history: History, logs: Path, view: View, followed: dict[int, Followed]) -> None:
+def observe(task: Task, history: History, view: View, followed: dict[int, Followed]) -> None:
     """Read from the history what a hunt that runs does now, and whether it has ended."""
     status = task.process.poll() if task.process else None
     earlier: list[TimedEvent] | None = None
@@ -309,17 +318,17 @@ def observe(task: Task, history: History, logs: Path, view: View, followed: dict
         view.show(task.hunt, events)
     if status is not None and task.stage is not Stage.ENDED:
         with failing(task, history):
-            end(task, status, history, logs)
+            end(task, status, history)
 
 
-def end(task: Task, status: int, history: History, logs: Path) -> None:
+def end(task: Task, status: int, history: History) -> None:
     """Enter how a hunt has ended, and why it failed."""
     if status < 0:  # as a shell tells it
         task.failure, status = f"killed by signal {-status}", SIGNALLED - status
     task.stage, task.status = Stage.ENDED, status
     if status not in VERDICTS:
         task.failure = task.failure or (history.listed(task.hunt).failure if task.hunt is not None else "")
-        task.failure = task.failure or error_in(task.log(logs), task.logged)
+        task.failure = task.failure or error_in(task.log(history), task.logged)
     if task.batch is not None:
         enter_status(history, task.batch, task.place, None if status == INTERRUPTED else status, task.failure)
 
@@ -363,8 +372,8 @@ def locked_hosts(task: Task, host: str) -> tuple[str, ...]:
     """A host and those that build for it, which a hunt locks; none of those that a scheduler gives out."""
     if LEASED in host:  # its hunt waits in the queue of the scheduler
         return ()
-    given = [word.removeprefix("--hosts=") for word in task.arguments if word.startswith("--hosts=")]
-    file = Path(task.folder, given[0] if given else HOSTS)
+    given = values_of(task.arguments).get("hosts", "")
+    file = Path(task.folder, given or HOSTS)
     with suppress(PerfBisectError):  # which its hunt will tell
         builders = load_host(host, str(file) if given or file.exists() else "").built_elsewhere
         return (host, *(builder for builder in builders if LEASED not in builder))

@@ -8,7 +8,6 @@ which begins anew each time, and here is known what Slurm says.
 import math
 import os
 import signal
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,11 +17,11 @@ from perfbisect.errors import INTERRUPTED, PerfBisectError, UsageError
 from perfbisect.host import slurm
 from perfbisect.host.leases import MARGIN
 from perfbisect.host.slurm import Jobs
-from perfbisect.hunt.batch import PROGRAM, VERDICTS, error_in, log_of, logs_of, title_of
+from perfbisect.hunt.batch import PROGRAM, VERDICTS, error_in, log_of, read_batch_at_end, title_of
 from perfbisect.masking import masked
 from perfbisect.recipes.inventory import parse_lease_name
 from perfbisect.report.command_line import command_on
-from perfbisect.store.batches import Batch, BatchHunt, Planned, end_batch, enter_job, enter_status, jobs_of, read_batch
+from perfbisect.store.batches import Batch, BatchHunt, Planned, enter_job, enter_status, jobs_of, read_batch
 from perfbisect.store.history import History
 from perfbisect.wording.text import printable
 
@@ -83,12 +82,9 @@ def look(history: History, number: int) -> tuple[Batch, Jobs]:
     for one in batch.hunts:
         status = states[one.job].status if one.job in states else None
         if one.status is None and status not in (None, INTERRUPTED):
-            failure = "" if status in VERDICTS else error_in(log_of(logs_of(history), number, one.number))
+            failure = "" if status in VERDICTS else error_in(log_of(history, number, one.number))
             enter_status(history, number, one.number, status, failure)
-    batch = read_batch(history, number)
-    if not batch.ended and all(one.status in VERDICTS for one in batch.hunts):
-        end_batch(history, number, time.time())
-    return batch, states
+    return read_batch_at_end(history, number), states
 
 
 def is_kept(one: BatchHunt, states: Jobs) -> bool:
@@ -101,7 +97,7 @@ def submit(history: History, number: int, jobs: Sequence[Job]) -> int:
     batch, states = look(history, number)
     wanted = [one for one in batch.hunts if not is_kept(one, states)]
     for one in wanted:
-        job, log = jobs[one.number], log_of(logs_of(history), number, one.number)
+        job, log = jobs[one.number], log_of(history, number, one.number)
         arguments = job.arguments(log, f"{number}:{one.number}", history.path)
         # So that no job is submitted that is not entered.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))

@@ -158,7 +158,7 @@ def show_jobs(name: str, given: Path | None, *, cancel: bool) -> None:
     from perfbisect.cli.commands.show import batch_table
     from perfbisect.errors import UsageError
     from perfbisect.host import slurm
-    from perfbisect.hunt.batch import log_of, logs_of, title_of
+    from perfbisect.hunt.batch import log_of, title_of
     from perfbisect.hunt.submission import is_kept, look
     from perfbisect.report.command_line import command_on
     from perfbisect.store.history import History
@@ -177,7 +177,7 @@ def show_jobs(name: str, given: Path | None, *, cancel: bool) -> None:
         say("\n".join(batch_table(found, opened, output_width(), states)))
         left = [one for one in found.hunts if not is_kept(one, states)]
         for one in left:
-            if (log := log_of(logs_of(opened), found.id, one.number)).exists():
+            if (log := log_of(opened, found.id, one.number)).exists():
                 note(f"{printable(title_of(one.planned))}: its output is {log}")
         if left:
             note(f"Submit what is left: {again}")
@@ -193,20 +193,18 @@ def follow(
     view: "View | None" = None,
 ) -> int:
     """Carry out hunts and tell how they end; returns the highest of their exit statuses. ``go_on`` is the command that does."""
-    from perfbisect.hunt.batch import VERDICTS, Stage, carry_out, locked_hosts, logs_of, state_of
+    from perfbisect.hunt.batch import VERDICTS, Stage, carry_out, locked_hosts, read_batch_at_end, state_of
     from perfbisect.report.command_line import command_on
-    from perfbisect.store.batches import end_batch, read_batch
     from perfbisect.ui.view_model import Row
     from perfbisect.wording.quantities import count
 
     view = view or view_of({}, given, "plain" if plain else None)
-    logs = logs_of(history)
 
     def show() -> None:
         view.states([Row(task.title, task.hunt, state_of(task, history), task.runs) for task in tasks])
 
     try:
-        carry_out(tasks, history, logs, view, show, time.sleep, locked_hosts)
+        carry_out(tasks, history, view, show, time.sleep, locked_hosts)
     except KeyboardInterrupt:
         ended = [task for task in tasks if task.stage is Stage.ENDED and task.status != INTERRUPTED]
         failed = sum(task.status not in VERDICTS for task in ended)
@@ -219,12 +217,10 @@ def follow(
     open_ones = [task for task in tasks if task.status not in VERDICTS]
     for task in open_ones:
         note(f"{printable(task.title)}: {printable(state_of(task, history))}")
-        note(f"  its output: {task.log(logs)}")
+        note(f"  its output: {task.log(history)}")
     say(f"{len(tasks) - len(open_ones)} of {count(len(tasks), 'hunt')} ended with a verdict.")
     for number in dict.fromkeys(task.batch for task in tasks if task.batch is not None):
-        batch = read_batch(history, number)
-        if all(one.status in VERDICTS for one in batch.hunts):
-            end_batch(history, number, time.time())
+        batch = read_batch_at_end(history, number)
         say(f"Their page: {command_on('report', batch.name, given)}")
     if open_ones:
         note(f"Go on with the others: {go_on}")

@@ -158,9 +158,7 @@ def resume_all(given: Path | None, *, plain: bool) -> int:
         for one in opened.hunts():
             if one.state == "interrupted" and not one.origin and one.id not in known:
                 hosts = opened.settings(one.id).hosts
-                tasks.append(Task(0, one.title, (), str(Path.cwd()), (hosts,), range_of("", [one.id]), hunt=one.id))
-        for number, task in enumerate(tasks):
-            task.number = number
+                tasks.append(Task(one.title, (), str(Path.cwd()), (hosts,), range_of("", [one.id]), hunt=one.id))
         if not tasks:
             note("No hunt is interrupted.")
             return 0
