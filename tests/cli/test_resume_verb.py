@@ -80,7 +80,7 @@ def test_commands_in_messages_name_the_history(
     assert "go on with: bisect resume 1 --history 'of mine.db'\n" in said
 
     with closing(History.open(Path("of mine.db"))) as history:
-        numbers = [begin_batch(history, file, [], 1.0) for file in (Path("/b 1.toml"), None)]
+        numbers = [begin_batch(history, file, [], 1.0) for file in (Path("/b 1.toml"), "")]
         end_batch(history, numbers[1], 2.0)
     assert "Go on with: bisect batch '/b 1.toml' --history 'of mine.db'\n" in exits(3, "resume", "b1", *option)
     assert "See them: bisect show b2 --history 'of mine.db'\n" in exits(3, "resume", "b2", *option)

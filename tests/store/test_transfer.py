@@ -101,7 +101,7 @@ def test_batches_are_copied_with_their_hunts_and_nothing_of_them_is_begun(tmp_pa
         planned = [Planned(("--build=touch ran", "--", "a", "b"), "/", (("local",),))] * 3
         for batch, begun in (
             (begin_batch(opened, Path("/nightly.toml"), planned, 1.0), (2, 3)),
-            (begin_batch(opened, None, planned[:2], 2.0), (1, 4)),
+            (begin_batch(opened, "", planned[:2], 2.0), (1, 4)),
         ):
             for place, hunt in enumerate(begun):
                 enter_hunt(opened, batch, place, hunt)
@@ -117,7 +117,7 @@ def test_batches_are_copied_with_their_hunts_and_nothing_of_them_is_begun(tmp_pa
     assert bisect("show", "b1", "--history", ours)[1].count("engine update-index 1.0..1.1") == 2
     assert bisect("resume", "--all", "--history", ours)[2] == "No hunt is interrupted.\n"
     with closing(History.open(ours)) as opened:
-        begin_batch(opened, None, planned[:1], 3.0)
+        begin_batch(opened, "", planned[:1], 3.0)
         enter_hunt(opened, 3, 0, 1)
     before = dump(ours)
     with closing(sqlite3.connect(hers)) as connection, closing(sqlite3.connect(ours)) as own:

@@ -192,13 +192,11 @@ def free_abandoned(say: Say) -> None:
                     pass  # a file system without locks
                 if not path.exists():
                     continue
-                why = _released(record.release)
-                if not why:
+                if why := _released(record.release):
+                    say(f"{record} could not be released: {why}.")
+                else:
                     path.unlink()
-                said = (
-                    f"could not be released: {why}" if why else "was left by a session that has ended, and is released"
-                )
-                say(f"{record} {said}.")
+                    say(f"{record} was left by a session that has ended, and is released.")
 
 
 def _each_record() -> Iterator[tuple[Record, Path]]:

@@ -125,7 +125,7 @@ def enter_all(
                 its = setup.settings
                 words = (f"--builder={its.builder}", f"--workload={its.workload}", its.good, its.bad)
                 planned.append(Planned(words, folder, (its.hosts,)))
-            batch = begin_batch(history, None, planned, at)
+            batch = begin_batch(history, "", planned, at)
             places = [(batch, place) for place in range(len(setups))]
         numbers = [history.begin(each.settings, each.facts, each.started(0, False), at) for each in setups]
         for place, number in zip(places, numbers, strict=False):

@@ -65,14 +65,19 @@ class Batch:
         return any(one.job for one in self.hunts)
 
 
-def begin_batch(history: "History", file: Path | None, planned: Sequence[Planned], at: float) -> int:
-    """Enter a new batch; returns its number. Without a ``file`` its hunts are carried out together."""
+def columns_of(planned: Planned) -> dict[str, str]:
+    """What a row of ``batch_hunts`` has of a hunt as it was planned."""
+    folder, hosts = planned.folder, json.dumps(planned.hosts)
+    return {"arguments": json.dumps(planned.arguments), "folder": folder, "hosts": hosts}
+
+
+def begin_batch(history: "History", file: Path | str, planned: Sequence[Planned], at: float) -> int:
+    """Enter a new batch; returns its number. With "" for its ``file`` its hunts are carried out together."""
     with history.transaction() as db:
         table = db.table("batches")
-        batch = int(table.insert({"started": at, "process": this_process(), "file": str(file or "")}).last_pk or 0)
+        batch = int(table.insert({"started": at, "process": this_process(), "file": str(file)}).last_pk or 0)
         for number, one in enumerate(planned):
-            row = {"arguments": json.dumps(one.arguments), "folder": one.folder, "hosts": json.dumps(one.hosts)}
-            db.table("batch_hunts").insert({"batch_id": batch, "number": number, **row})
+            db.table("batch_hunts").insert({"batch_id": batch, "number": number, **columns_of(one)})
     return batch
 
 
@@ -139,31 +144,26 @@ def read_batch(history: "History", batch: int) -> Batch:
     if not rows:
         raise UsageError(f"There is no batch b{batch} in the history {history.path}.", "Begin one: bisect batch FILE")
     [(started, ended, process, file)] = rows
+    became = "hunt_id, status, coalesce(failure, ''), coalesce(process, ''), coalesce(job, '')"
+    select = f"SELECT number, arguments, folder, hosts, {became} FROM batch_hunts WHERE batch_id = ? ORDER BY number"
+    members = history.select(select, [batch])
     with intact(history.path, f"batch {batch}, table batch_hunts,"):
-        hunts = tuple(read_hunts_of(history, batch))
-    return Batch(batch, started, file, hunts, ended is not None, ended is None and is_running(process))
+        hunts = tuple(_hunt_of(*row) for row in members)
+        return Batch(batch, started, file, hunts, ended is not None, ended is None and is_running(process))
+
+
+def _hunt_of(
+    number: int, arguments: str, folder: str, hosts: str, hunt: int | None, status: int | None, failure: str,
+    process: str, job: str,
+) -> BatchHunt:  # fmt: skip
+    planned = Planned(tuple(json.loads(arguments)), folder, tuple(map(tuple, json.loads(hosts))))
+    return BatchHunt(number, planned, hunt, status, failure, bool(process) and is_running(process), job)
 
 
 def batch_together(history: "History", hunt: int) -> Batch | None:
     """The batch in which a hunt is carried out together with others; None for a hunt of its own."""
     together = "SELECT batch_id FROM batch_hunts JOIN batches ON batches.id = batch_id WHERE hunt_id = ? AND file = ''"
     return next((read_batch(history, batch) for (batch,) in history.select(together, [hunt])), None)
-
-
-def read_hunts_of(history: "History", batch: int) -> list[BatchHunt]:
-    """The hunts of a batch, in the order of its file."""
-    rows = history.select(
-        "SELECT number, arguments, folder, hosts, hunt_id, status, coalesce(failure, ''), process, coalesce(job, '')"
-        " FROM batch_hunts WHERE batch_id = ? ORDER BY number",
-        [batch],
-    )
-    return [
-        BatchHunt(
-            number, Planned(tuple(json.loads(arguments)), folder, tuple(map(tuple, json.loads(hosts)))), hunt, status,
-            failure, bool(process) and is_running(process), job,
-        )
-        for number, arguments, folder, hosts, hunt, status, failure, process, job in rows
-    ]  # fmt: skip
 
 
 def all_batches(history: "History") -> list[Batch]:
@@ -198,15 +198,14 @@ def copy_batches(source: "History", target: "History", here: Mapping[int, int], 
             if batch not in entered:
                 hunts = [here[each[4]] for each in members if each[0] == batch]
                 known = f"SELECT batch_id FROM batch_hunts WHERE hunt_id IN ({', '.join('?' * len(hunts))})"
-                same = db.execute(known, hunts).fetchone()
-                if not same:
-                    entered[batch] = begin_batch(target, Path(masked(file)) if file else None, [], started)
-                    end_batch(target, entered[batch], started)
-                else:
+                if same := db.execute(known, hunts).fetchone():
                     entered[batch] = 0 if origin and not all(map(target.origin, hunts)) else same[0]
+                else:
+                    entered[batch] = begin_batch(target, masked(file), [], started)
+                    end_batch(target, entered[batch], started)
             if entered[batch]:
                 its = target.settings(here[hunt])
-                asked = [f"--builder={its.builder}", f"--workload={its.workload}", its.good, its.bad]
+                asked = (f"--builder={its.builder}", f"--workload={its.workload}", its.good, its.bad)
                 row = {"batch_id": entered[batch], "number": place, "hunt_id": here[hunt], "status": status}
-                planned = {"arguments": json.dumps(asked), "folder": "", "hosts": json.dumps([its.hosts])}
+                planned = columns_of(Planned(asked, "", (its.hosts,)))
                 db.table("batch_hunts").insert(row | planned, ignore=True)

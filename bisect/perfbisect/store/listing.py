@@ -61,6 +61,11 @@ class Listed:
         """Its name, or what is hunted."""
         return self.name or f"{self.builder} {self.workload} {self.good}..{self.bad}"
 
+    @property
+    def named_range(self) -> str:
+        """Its range, behind its name."""
+        return f"{self.name}: {self.good}..{self.bad}" if self.name else f"{self.good}..{self.bad}"
+
     def for_drop(self, work: int, first: int, last: int) -> "DropHunt":
         """This hunt as that for a drop of a comparison, with the commit that its verdict names."""
         from perfbisect.core.domain.trials import DropHunt

@@ -100,8 +100,7 @@ def row(one: Listed | ListedTrial) -> tuple[str, ...]:
     begun = (str(one.id), moment(one.started), one.builder)
     if isinstance(one, Listed):
         culprit = one.culprit[:10] if one.culprit else MISSING
-        span = f"{one.name}: {one.good}..{one.bad}" if one.name else f"{one.good}..{one.bad}"
-        measured = (one.workload, one.host, span, str(one.builds), str(one.runs))
+        measured = (one.workload, one.host, one.named_range, str(one.builds), str(one.runs))
         return *begun, *measured, culprit, chance(one.probability), one.state, one.subject
     state = one.state if one.state != "done" else DONE[one.kind]
     measured = (workloads(one.workloads), one.host, one.title, str(len(one.builds)), str(one.runs))

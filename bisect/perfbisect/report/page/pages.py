@@ -52,15 +52,9 @@ def entry(one: Listed | ListedTrial, cell: Cell) -> Row:
     """The row of a hunt or a trial, which begins with that cell; of a hunt that runs with the candidate that leads."""
     if isinstance(one, Listed):
         commit, sure = (one.culprit, one.probability) if one.culprit else (one.suspect, one.suspicion)
-        texts = (
-            "hunt",
-            one.builder,
-            one.workload,
-            f"{one.name}: {one.good}..{one.bad}" if one.name else f"{one.good}..{one.bad}",
-            f"{one.state} {commit[:10]}" if commit else one.state,
-            chance(sure),
-            MISSING if one.ratio is None else decimals(one.ratio, 3),
-        )
+        result = f"{one.state} {commit[:10]}" if commit else one.state
+        ratio = MISSING if one.ratio is None else decimals(one.ratio, 3)
+        texts = ("hunt", one.builder, one.workload, one.named_range, result, chance(sure), ratio)
     else:
         texts = (KINDS[one.kind], one.builder, workloads(one.workloads), one.title, one.state, MISSING, MISSING)
     return Row((cell, *row(moment(one.started), *texts, str(one.runs), one.host).cells))
