@@ -69,7 +69,7 @@ def test_what_is_started(history: History, started: Started) -> None:
         (args, how), (_, listening) = started
         assert args == ([str(history.path)],)
         assert "latest_hunts" in how["config"]["databases"]["history"]["queries"]
-        assert listening == {"host": address, "port": 8042}
+        assert listening == {"host": address, "port": 8042, "ws": "none"}
         started.clear()
     for address in ("a" * 70, "none.example"):
         assert "is no address" in exits(3, "serve", "--address", address, "--history", str(history.path))
@@ -124,6 +124,7 @@ def test_pages_are_made_when_they_are_asked_for(history: History) -> None:
             "/c2.html": "no c2",
             "/hunt-desk3%3A1.html": "is of a central history",
             "/etc/passwd": "no such page",
+            "http://[": "no such page",
         }.items():
             status, text = asked(port, path)
             assert (status, said in text) == (404, True), text

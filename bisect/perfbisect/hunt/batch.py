@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from perfbisect.errors import ENVIRONMENT, INTERRUPTED, EnvironmentFailure, PerfBisectError, in_words
@@ -29,8 +29,7 @@ from perfbisect.recipes.configuration import HOSTS
 from perfbisect.recipes.inventory import load_host
 from perfbisect.store.batches import Batch, Planned, end_batch, enter_status, read_batch
 from perfbisect.store.history import History
-from perfbisect.ui.view_model import TimedEvent
-from perfbisect.wording.quantities import MISSING, chance
+from perfbisect.wording.quantities import chance
 
 PROGRAM = (sys.executable, "-P", "-c", "from perfbisect.cli.main import main; main()")
 SIGNALLED = 128  # the exit status of a process that signal n has ended is 128 + n
@@ -145,8 +144,9 @@ def state_of(task: Task, history: History) -> str:
     if task.status in VERDICTS and task.hunt is not None:
         with suppress(PerfBisectError):  # of damaged rows: its exit status is known
             listed = history.listed(task.hunt)
-            sure = MISSING if listed.probability is None else chance(listed.probability)
-            return f"{listed.state} {listed.culprit[:10]} {sure}" if listed.culprit else listed.state
+            return (
+                f"{listed.state} {listed.culprit[:10]} {chance(listed.probability)}" if listed.culprit else listed.state
+            )
         return "ended"
     return f"failed: {task.failure or f'status {task.status}'}"
 
@@ -298,8 +298,7 @@ def start(task: Task, hosts: Hosts, history: History) -> None:
 def observe(task: Task, history: History, view: View, followed: dict[int, Followed]) -> None:
     """Read from the history what a hunt that runs does now, and whether it has ended."""
     status = task.process.poll() if task.process else None
-    earlier: list[TimedEvent] | None = None
-    events: list[TimedEvent] = []
+    told: list[Callable[[], None]] = []
     with failing(task, history):
         if not claimed(task, history) and task.hunt is None and task.process is None:
             task.stage, task.hosts = Stage.WAITING, ()  # the process elsewhere has ended before the hunt began
@@ -307,15 +306,13 @@ def observe(task: Task, history: History, view: View, followed: dict[int, Follow
             listed = history.listed(task.hunt)
             if task.hunt not in followed and listed.state == RUNNING:
                 followed[task.hunt] = Followed(history, task.hunt)
-                earlier = [*followed[task.hunt].earlier()]
-            if task.hunt in followed:
-                events = [*followed[task.hunt].new()]
+                told.append(partial(view.recall, task.hunt, [*followed[task.hunt].earlier()]))
+            if task.hunt in followed and (events := [*followed[task.hunt].new()]):
+                told.append(partial(view.show, task.hunt, events))
             if task.process is None and listed.state != RUNNING:
                 status = STATUS.get(listed.state, 2)
-    if task.hunt is not None and earlier is not None:  # errors of the view are not the hunt's
-        view.recall(task.hunt, earlier)
-    if task.hunt is not None and events:
-        view.show(task.hunt, events)
+    for tell in told:  # errors of the view are not the hunt's
+        tell()
     if status is not None and task.stage is not Stage.ENDED:
         with failing(task, history):
             end(task, status, history)

@@ -26,7 +26,8 @@ def serve_datasette(path: Path, port: int, guard: Guard, *, opens: bool) -> None
     made = Datasette([str(path)], settings={"sql_time_limit_ms": LONGEST}, **options)
     if opens:
         click.launch(guard.place(port))
-    uvicorn.run(guarded(made.app(), guard), host=guard.address, port=port)
+    # Without WebSockets: the guard knows requests of HTTP alone.
+    uvicorn.run(guarded(made.app(), guard), host=guard.address, port=port, ws="none")
 
 
 def guarded(app: Any, guard: Guard) -> Any:

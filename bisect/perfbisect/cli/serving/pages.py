@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote
 
 import click
 
@@ -38,9 +38,7 @@ class Pages:
 
     history: Path | None
     central: str | None
-    drawn: "dict[tuple[str, ...], list[Watched]]" = field(
-        default_factory=dict
-    )  # by the ids of trials, which have ended
+    drawn: "dict[tuple[str, ...], list[Watched]]" = field(default_factory=dict)  # by the ids of trials that have ended
 
     def answer(self, place: str) -> Answer:
         """The page at a place; status 404 and a sentence where there is none."""
@@ -123,7 +121,7 @@ def serve_pages(family: int, port: int, guard: Guard, pages: Pages, *, opens: bo
 
         def do_GET(self) -> None:
             refused = guard.refusal(self.headers.get("Host", ""), self.headers.get("Authorization", ""))
-            status, headers, text = refused or pages.answer(urlsplit(self.path).path)
+            status, headers, text = refused or pages.answer(self.path.partition("?")[0])
             kind = f"text/{'html' if status == 200 else 'plain'}; charset=utf-8"
             self.send_response(status)
             for name, value in ({"Content-Type": kind, "X-Content-Type-Options": "nosniff"} | headers).items():

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from markupsafe import escape
 
+from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.explain.evidence import Explanation, FunctionRow
 from perfbisect.core.explain.profiles import short, split
@@ -160,16 +161,14 @@ def runs(story: Story, case: Case, anchor: str, drawn: Drawn) -> Iterator[Sectio
     Timed runs where both sides have some, or else those that were counted exactly.
     """
     metric, state = story.settings.metric, drawn.state
-    sides = [
-        ("parent", state.runs_like(*(parent.sha for parent in case.parents))),
-        ("culprit", state.runs_like(case.commit.sha)),
-    ]
-    whole = [(side, [run for run in made if not run.slower_than]) for side, made in sides]
-    timed, exact = (
-        [(side, [run for run in made if bool(run.counted) is counted]) for side, made in whole]
-        for counted in (False, True)
-    )
-    shown = by_second(timed if all(made for _, made in timed) else exact, find_metric(metric).read)
+    sides = {"parent": [parent.sha for parent in case.parents], "culprit": [case.commit.sha]}
+
+    def made(*, counted: bool) -> list[tuple[str, list[RunFacts]]]:
+        whole = ((side, [run for run in state.runs_like(*of) if not run.slower_than]) for side, of in sides.items())
+        return [(side, [run for run in runs if bool(run.counted) is counted]) for side, runs in whole]
+
+    timed = made(counted=False)
+    shown = by_second(timed if all(runs for _, runs in timed) else made(counted=True), find_metric(metric).read)
     if {run.side for run in shown} != {"parent", "culprit"}:
         return
     title = "QPS in each second" if len(shown[0].values) > 1 else f"{metric_title(metric)} of each run"
