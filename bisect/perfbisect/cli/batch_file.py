@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import PerfBisectError, RecipeError
 from perfbisect.hunt.batch import LEASED, range_of
 from perfbisect.hunt.submission import Job
-from perfbisect.recipes.toml import read_table
+from perfbisect.recipes.toml import hint, read_table, show
 from perfbisect.store.batches import Planned
 from perfbisect.wording.text import printable
 
@@ -115,8 +114,7 @@ def check_keys(place: Place, table: Mapping[str, object], mistakes: list[RecipeE
         if key in NOT_HERE:
             mistakes.append(RecipeError(f"{place.of('')}: {key} is no key of a file.", NOT_HERE[key]))
         elif key not in allowed:
-            near = get_close_matches(key, allowed, 1)
-            advice = f"Did you mean {near[0]}?" if near else "Keys are the options of `bisect run` without --."
+            advice = hint(key, allowed).strip() or "Keys are the options of `bisect run` without --."
             mistakes.append(RecipeError(f"{place.of('')}: there is no key {key}.", advice))
         elif key == "workload" and value == []:
             mistakes.append(
@@ -176,28 +174,21 @@ def words(place: Place, name: str, option: click.Option, value: object) -> list[
     """A key and its value as arguments of `bisect run`."""
     if option.is_flag:
         if not isinstance(value, bool):
-            raise RecipeError(f"{place.of(name)} must be true or false, and is {shown(value, quoted=True)}.")
+            raise RecipeError(f"{place.of(name)} must be true or false, and is {show(value)}.")
         return [f"--{name}"] if value else [*option.secondary_opts[:1]]
     if isinstance(value, list) and not option.multiple:
         raise RecipeError(f"{place.of(name)} must be one value, and is a list.")
     values = value if isinstance(value, list) else [value]
     if isinstance(value, dict) and option.multiple:  # --set and --suspect: NAME=VALUE
-        values = [f"{key}={shown(part)}" for key, part in value.items()]
+        values = [f"{key}={str(part).lower() if isinstance(part, bool) else part}" for key, part in value.items()]
     for each in values:
         allowed = "text or a number"
         if whole := isinstance(option.type, click.IntRange):
             allowed = f"a whole number from {option.type.min:,} to {option.type.max:,}"
         fits = re.fullmatch(r"-?\d+", str(each)) if whole else isinstance(each, str | int | float)
         if isinstance(each, bool) or not fits:
-            raise RecipeError(f"{place.of(name)} must be {allowed}, and is {shown(each, quoted=True)}.")
-    return [f"--{name}={shown(each)}" for each in values]
-
-
-def shown(value: object, *, quoted: bool = False) -> str:
-    """A value as on a command line, or, with text in quotes, for messages."""
-    if quoted and isinstance(value, dict | list | str):
-        return repr(value) if isinstance(value, str) else "a table" if isinstance(value, dict) else "a list"
-    return str(value).lower() if isinstance(value, bool) else str(value)
+            raise RecipeError(f"{place.of(name)} must be {allowed}, and is {show(each)}.")
+    return [f"--{name}={each}" for each in values]
 
 
 def checked(place: Place, choices: Sequence[Sequence[str]], arguments: list[str], key_of_hosts: str) -> Settings:
