@@ -91,7 +91,7 @@ class Guard:
             user, _, password = b64decode(sent, validate=True).partition(b":")
         except ValueError:
             return False
-        # An unknown name takes as long as the costliest of those known, which other programs hash more cheaply than we do.
+        # An unknown name takes as long as the costliest known one: other programs make cheaper hashes than we do.
         cost = max((stored[4:6] for stored in lines.values()), default="12")
         stored = lines.get(user.decode(errors="replace"), f"$2b${cost}${NOBODY}")
         digest = hashlib.sha256(stored.encode() + password).digest()
