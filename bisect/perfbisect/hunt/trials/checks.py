@@ -41,7 +41,9 @@ def check_hosts(
         try:
             with lease(name):
                 if wanted := due(name, path, like):
-                    say(f"How fit host {name} is, measured once a day: {wanted.workload} of {wanted.good}, with itself.")
+                    say(
+                        f"How fit host {name} is, measured once a day: {wanted.workload} of {wanted.good}, with itself."
+                    )
                     begin(plan_of(wanted, name, hosts_path, waiting), path, open_view, say)
         except Interrupted:
             raise
