@@ -32,8 +32,8 @@ THERE = "SELECT uid, entry FROM sessions JOIN pushes ON session_id = id WHERE id
 OWN = """
 SELECT sessions.id, ended, (SELECT max(id) FROM events WHERE session_id = sessions.id), process, failure, states, sessions.*
 FROM sessions LEFT JOIN sittings ON sittings.id = (SELECT max(id) FROM sittings WHERE session_id = sessions.id)
-  LEFT JOIN (SELECT hunt_id, json_group_array(json_array(status, failure)) AS states FROM batch_hunts GROUP BY hunt_id)
-    AS batched ON batched.hunt_id = sessions.id
+  LEFT JOIN (SELECT hunt_id, json_group_array(json_array(status, failure, job, ended)) AS states
+    FROM batch_hunts JOIN batches ON batches.id = batch_id GROUP BY hunt_id) AS batched ON batched.hunt_id = sessions.id
 WHERE origin IS NULL AND coalesce(:only, sessions.id) = sessions.id ORDER BY sessions.id
 """
 
