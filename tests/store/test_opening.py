@@ -290,6 +290,19 @@ def test_a_writer_that_waited_too_long_says_so(history: History, path: Path, mon
     history.append(hunt, Warned("x"), 1.0)
 
 
+def test_a_history_that_is_made_while_it_is_opened_is_one(path: Path) -> None:
+    class Interrupted(sqlite3.Connection):
+        """Another process makes the history after the first statement."""
+
+        def execute(self, sql: str, *_: object) -> sqlite3.Cursor:
+            found = super().execute(sql).fetchone()
+            History.open(path).close()
+            return super().execute("SELECT ?", found)
+
+    with closing(sqlite3.connect(path, factory=Interrupted)) as opened:
+        assert not connection.check_form(opened, path)
+
+
 def test_a_new_history_is_made_by_several_at_once(path: Path) -> None:
     gate = threading.Barrier(4)
 

@@ -145,8 +145,9 @@ def _patiently(execute: Callable[[], sqlite3.Cursor], passing: int) -> sqlite3.C
 
 def check_form(connection: sqlite3.Connection, path: Path) -> bool:
     """False for an empty file. Raises UsageError for a file that is not a history of this form."""
-    [application] = connection.execute("PRAGMA application_id").fetchone()
+    # first the tables: another process may make them, and what says of which form they are, at this moment
     [tables] = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    [application] = connection.execute("PRAGMA application_id").fetchone()
     [version] = connection.execute("PRAGMA user_version").fetchone()
     if tables and application != APPLICATION:
         raise NoHistory(
