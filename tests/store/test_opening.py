@@ -299,6 +299,7 @@ def test_a_history_that_is_made_while_it_is_opened_is_one(path: Path) -> None:
             History.open(path).close()
             return super().execute("SELECT ?", found)
 
+    path.parent.mkdir(parents=True, exist_ok=True)
     with closing(sqlite3.connect(path, factory=Interrupted)) as opened:
         assert not connection.check_form(opened, path)
 
