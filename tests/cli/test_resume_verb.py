@@ -85,6 +85,8 @@ def test_commands_in_messages_name_the_history(
     assert "Go on with: bisect batch '/b 1.toml' --history 'of mine.db'\n" in exits(3, "resume", "b1", *option)
     assert "See them: bisect show b2 --history 'of mine.db'\n" in exits(3, "resume", "b2", *option)
     assert "See what it has: bisect show b1 --history 'of mine.db'\n" in exits(3, "watch", "b1", *option)
+    for name in ("c1", "c99"):  # the number of a hunt, and one of nothing
+        assert f"There is no {name} in the history" in exits(3, "watch", name, *option)
 
     fixed.touch()
     out = exits(0, "resume", *option)

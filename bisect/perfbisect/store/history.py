@@ -290,10 +290,14 @@ class History:
 
     def trial(self, name: str) -> "Trial":
         """The trial of that name, as c3. Raises UsageError when none exists."""
+        return self.read_trial(self.number_of_trial(name))
+
+    def number_of_trial(self, name: str) -> int:
+        """The number of the trial of that name. Raises UsageError when none exists."""
         number = int(name[1:])
         with suppress(UsageError):
             if called(self.columns(number, "kind")[0], number) == name:
-                return self.read_trial(number)
+                return number
         raise UsageError(f"There is no {name} in the history {self.path}.", "`bisect history` lists all.")
 
     def read_trial(self, number: int) -> "Trial":

@@ -48,13 +48,12 @@ def watch(sessions: tuple[int | str, ...], plain: bool, history: Path | None) ->
             raise UsageError("No hunt is running.", "`bisect history` lists all; `bisect show` reports one.")
         batch = batch_together(opened, chosen[0])
         together = batch is not None and {*chosen} <= {one.hunt for one in batch.hunts}
-        listed = {number: opened.listed_session(number) for number in chosen}
         lines = plain or lines_wanted()
 
-        def title(number: int, each: "Listed | ListedTrial") -> str:
-            return str(each.id) if lines else opened.listed(number).workload if together else each.title
+        def title(each: "Listed | ListedTrial") -> str:
+            return str(each.id) if lines else opened.listed(int(each.id)).workload if together else each.title
 
-        titles = {number: title(number, each) for number, each in listed.items()}
+        titles = {number: title(opened.listed_session(number)) for number in chosen}
         view = view_of(titles, history, "plain" if lines else None, together=together and not lines)
         ended: list[Listed | ListedTrial] = []
         with suppress(KeyboardInterrupt), closing(watching.watch(opened, chosen, view, time.sleep)) as ends:
@@ -71,9 +70,7 @@ def numbers(one: int | str, history: "History") -> list[int]:
     if isinstance(one, int):
         return [one]
     if not one.startswith("b"):
-        if history.listed_session(int(one[1:])).id != one:
-            raise UsageError(f"There is no {one} in the history {history.path}.", "`bisect history` lists all.")
-        return [int(one[1:])]
+        return [history.number_of_trial(one)]
     found = [each.hunt for each in read_batch(history, int(one[1:])).hunts if each.hunt is not None]
     if not found:
         raise UsageError(f"No hunt of {one} has begun.", f"See what it has: {command_on('show', one, history.path)}")

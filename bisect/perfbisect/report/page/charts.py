@@ -61,8 +61,7 @@ def by_second(
     runs = sorted(((run, side) for side, runs in sides for run in runs), key=lambda pair: pair[0].started)[-LATEST:]
     if all(len(run.samples) >= FEW for run, _ in runs):
         return [Timed(side, averaged(run.samples), run.round) for run, side in runs]
-    values = ((value(run), side, run.round) for run, side in runs)
-    return [Timed(side, (one,), together) for one, side, together in values if one is not None]
+    return [Timed(side, (one,), run.round) for run, side in runs if (one := value(run)) is not None]
 
 
 def averaged(samples: Sequence[float]) -> tuple[float, ...]:

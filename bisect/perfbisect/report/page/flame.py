@@ -15,7 +15,7 @@ from itertools import dropwhile
 
 from markupsafe import Markup, escape
 
-from perfbisect.report.page.svg import chart, element, joined, percent
+from perfbisect.report.page.svg import Attribute, chart, element, joined, percent
 from perfbisect.wording.quantities import figure, signed
 
 # What a program or a thread begins with, before it comes to its own code; some stacks have it, and some lack a part of it.
@@ -129,19 +129,13 @@ def pattern() -> Markup:
 
 def box(frame: Frame, depth: int, left: float, width: float, largest: float, unit: str) -> Markup:
     """One frame."""
-    return element(
-        "svg",
-        element("title", described(frame, unit)),
-        element("rect", width="100%", height=ROW - 1),
-        element("text", cut(frame.name, SHOWN), x=3.0, y=13.0),
-        class_=f"f {shade(frame, largest)}",
-        x=percent(left),
-        y=depth * ROW,
-        width=percent(width),
-        height=ROW,
-        data_d=str(depth),
-        data_w=f"{frame.width:.5g} {frame.before:.5g}",
-    )
+    title = element("title", described(frame, unit))
+    area = element("rect", width="100%", height=ROW - 1)
+    name = element("text", cut(frame.name, SHOWN), x=3.0, y=13.0)
+    tone = f"f {shade(frame, largest)}"
+    spot: dict[str, Attribute] = {"x": percent(left), "y": depth * ROW, "width": percent(width), "height": ROW}
+    data = {"data_d": str(depth), "data_w": f"{frame.width:.5g} {frame.before:.5g}"}
+    return element("svg", title, area, name, class_=tone, **spot, **data)
 
 
 def shade(frame: Frame, largest: float) -> str:
