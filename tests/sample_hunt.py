@@ -157,6 +157,28 @@ def events() -> Iterator[tuple[float, Event]]:
     return Tale().events()
 
 
+def write_ways(history: History) -> int:
+    """Write a hunt whose builds ran in turns, two at the same time, in other layouts, until stopped, and counted."""
+    hunt, at = begin(history), BEGAN
+    usual = (
+        (0, 100.0, ""),
+        (1, 90.0, ""),
+        (0, 50.0, "a"),
+        (1, 40.0, "a"),
+        (2, 30.0, "b"),
+        (1, 50.0, "b"),
+        (0, 102.0, ""),
+    )
+    runs = [replace(run(node, 0.0, qps=qps), round=pair) for node, qps, pair in usual]
+    runs += [replace(run(node, 0.0, qps=5.0), counted="valgrind") for node in (0, 3)]
+    runs += [replace(run(node, 0.0, qps=qps), layout=1) for node, qps in ((0, 200.0), (5, 180.0))]
+    runs += [replace(run(6, 0.0, qps=10.0), slower_than=3.0), run(8, 0.0, qps=71.4)]
+    for facts in runs:
+        at += 20
+        history.append(hunt, RunFinished(0, replace(facts, started=at, visit=f"visit-{at}")), at + 10)
+    return hunt
+
+
 class Tale:
     """Tells the hunt, keeping its clock."""
 

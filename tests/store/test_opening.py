@@ -20,6 +20,7 @@ from perfbisect.core.domain.events import Warned
 from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError
 from perfbisect.store import connection
 from perfbisect.store.history import History
+from perfbisect.store.schema import VERSION
 
 
 def read(path: Path) -> History:
@@ -247,6 +248,21 @@ def test_something_else(
     assert (path.read_bytes() if path.is_file() else b"") == before
 
 
+def test_views_of_an_earlier_version_are_made_anew(tmp_path: Path) -> None:
+    path, select = tmp_path / "history.db", "select rqps from candidates"
+    with closing(History.open(path)) as history:
+        sample.write_ways(history)
+        now = history.select(select)
+    spoiled(path, "drop view candidates; create view candidates as select 5 as rqps; drop view rqps")
+    before = path.read_bytes()
+    for opening in (read, History.open):
+        assert path.read_bytes() == before
+        with closing(opening(path)) as history:
+            assert history.select(select) == history.select("select rqps from rqps") == now
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute(select).fetchall() == now
+
+
 def test_an_empty_file_holds_no_hunts_and_can_be_written(tmp_path: Path) -> None:
     path = tmp_path / "history.db"
     path.touch()
@@ -314,4 +330,4 @@ def test_a_new_history_is_made_by_several_at_once(path: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(make, range(4))) == [None] * 4
     with closing(read(path)) as history:
-        assert history.connection.execute("pragma user_version").fetchone() == (connection.VERSION,)
+        assert history.connection.execute("pragma user_version").fetchone() == (VERSION,)

@@ -96,6 +96,16 @@ def test_what_is_said_of_the_sample(asked: History, sql: str, rows: list[tuple[o
     assert ask(asked, sql) == rows
 
 
+def test_a_ratio_is_of_runs_that_were_made_in_the_same_way(history: History) -> None:
+    """At the same time as good where there is such a run, or else in turns; null where good was not run like that."""
+    sample.write_ways(history)
+    expected = [(0, 1.0), (1, 0.8), (2, None), (3, None), (5, 0.9), (6, None), (8, pytest.approx(0.7))]
+    for view in ("candidates", "rqps"):
+        assert ask(history, f"select node, rqps from {view} order by node") == expected
+    history.append(1, RunFinished(4, sample.run(4, sample.BEGAN + 30, qps=101)), 9e9)
+    assert ask(history, "select rqps from rqps where node = 4") == [(1.0,)]  # between two runs of good
+
+
 def test_several_culprits_oldest_first(sampled: History) -> None:
     steps = tuple(Step(node, 0.9, Interval(0.7, 0.8, 0.9), (node - 1,)) for node in (2, 5))
     sampled.append(1, HuntEnded(Several(steps)), 9e9)

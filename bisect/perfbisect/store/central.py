@@ -14,8 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from perfbisect.errors import EnvironmentFailure, UsageError
-from perfbisect.store.connection import VERSION
-from perfbisect.store.schema import CANDIDATES, INDEXES, TABLES, VIEWS, column_type, create_table, keys
+from perfbisect.store.schema import CANDIDATES, INDEXES, TABLES, VERSION, VIEWS, column_type, create_table, keys
 
 if TYPE_CHECKING:
     import psycopg
@@ -66,7 +65,7 @@ WITH touched AS (
   ) AS each ON session_id = hunts.id
 )
 """
-    + CANDIDATES,
+    + re.sub(r"json_extract\(body, '\$\.facts\.(\w+)'\)", r"(body #>> '{facts,\1}')", CANDIDATES),
 }
 
 GRANTS = "Whoever may grant: GRANT perfbisect_append TO USER; to read only: GRANT perfbisect_read TO USER"
@@ -114,14 +113,14 @@ def definition() -> Iterator[str]:
     yield from (
         f"CREATE INDEX ON {table} ({', '.join(columns)});" for table, *columns in INDEXES if columns != ["session_id"]
     )
-    yield from (f"CREATE VIEW {name} AS{OWN_VIEWS.get(name, sql).rstrip()};" for name, sql in VIEWS.items())
+    yield from (f"CREATE OR REPLACE VIEW {name} AS {OWN_VIEWS.get(name, sql).strip()};" for name, sql in VIEWS.items())
     yield f"{RIGHTS.strip()}\nCOMMIT;"
 
 
 @contextmanager
-def connected(address: str, *, pushes: bool = False) -> "Iterator[Connection]":
+def connected(address: str) -> "Iterator[Connection]":
     """A connection to a central history, each statement a transaction of its own. Raises UsageError where there is none,
-    EnvironmentFailure where it cannot be reached: what ``pushes`` loses nothing then.
+    EnvironmentFailure where it cannot be reached.
     """
     if not ADDRESS.fullmatch(address):
         advice = (
@@ -134,7 +133,7 @@ def connected(address: str, *, pushes: bool = False) -> "Iterator[Connection]":
     except ImportError:
         raise UsageError("psycopg is not installed.", "Install it: pip install 'perfbisect[central]'") from None
     how: Mapping[str, Any] = {"application_name": "perfbisect", "options": f"-c search_path={SCHEMA}", **TIMEOUTS}
-    with explained(address, pushes=pushes), psycopg.connect(address, autocommit=True, **how) as connection:
+    with explained(address), psycopg.connect(address, autocommit=True, **how) as connection:
         connection.adapters.register_loader("json", TextLoader)
         space = f"to_regnamespace('{SCHEMA}')"
         select = f"SELECT obj_description({space}, 'pg_namespace'), has_schema_privilege({space}, 'USAGE')"
@@ -152,7 +151,7 @@ def connected(address: str, *, pushes: bool = False) -> "Iterator[Connection]":
 
 
 @contextmanager
-def explained(address: str, *, pushes: bool = False) -> Iterator[None]:
+def explained(address: str) -> Iterator[None]:
     """Translate errors of PostgreSQL and of the way to it into sentences for the user."""
     import psycopg
     from psycopg import errors
@@ -164,7 +163,7 @@ def explained(address: str, *, pushes: bool = False) -> Iterator[None]:
     except (psycopg.OperationalError, psycopg.InterfaceError) as failure:
         raise EnvironmentFailure(
             f"The central history {address} cannot be reached: {sentence(failure)}.",
-            f"Check the address, the network and ~/.pgpass.{' Nothing is lost: all is in the local history.' * pushes}",
+            "Check the address, the network and ~/.pgpass. Nothing is lost: all is in the local history.",
         ) from failure
     except psycopg.Error as failure:
         raise EnvironmentFailure(f"The central history {address} has failed: {sentence(failure)}.") from failure

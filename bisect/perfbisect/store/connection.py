@@ -14,9 +14,8 @@ from typing import Any
 
 from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError
 from perfbisect.folders import state_folder
+from perfbisect.store.schema import APPLICATION, VERSION, renew_views
 
-APPLICATION = 0x50424953  # marks a history of perfbisect: "PBIS"
-VERSION = 15  # PRAGMA user_version: the form of the tables
 LARGEST_ID = 2**63 - 1  # of a row in SQLite; none has it
 
 
@@ -67,9 +66,10 @@ def open_reader(path: Path) -> sqlite3.Connection:
         _check_kind(path)
         connection = sqlite3.connect(_only_read(path), uri=True, timeout=WAIT, factory=Reader)
         try:
-            connection.execute("PRAGMA query_only = 1")
             if not check_form(connection, path):
                 raise NoHistory(f"There are no hunts yet: {path} is empty.", "Begin one with `bisect run`.")
+            renew_views(connection, read_only=True)
+            connection.execute("PRAGMA query_only = 1")
             if connection.execute("PRAGMA journal_mode").fetchone() == ("wal",) and (where := shared_system(path)):
                 raise UsageError(
                     f"The history {path} is on {where}, where its write-ahead log cannot be read from another host.",
@@ -93,7 +93,8 @@ def open_writer(path: Path) -> tuple[sqlite3.Connection, bool]:
         path.parent.mkdir(parents=True, exist_ok=True)
         connection = sqlite3.connect(path, timeout=WAIT, isolation_level=None, factory=Writer)
         try:
-            exists = check_form(connection, path)
+            if exists := check_form(connection, path):
+                renew_views(connection)
             statement = f"PRAGMA journal_mode = {'DELETE' if shared_system(path) else 'WAL'}"
             _patiently(lambda: connection.execute(statement), sqlite3.SQLITE_BUSY)
             connection.execute("PRAGMA synchronous = FULL")

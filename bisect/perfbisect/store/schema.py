@@ -9,11 +9,13 @@ a host cannot count is null. ``event_id`` is the log entry of a fact.
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from perfbisect.store.connection import APPLICATION, VERSION
-
 if TYPE_CHECKING:
+    import sqlite3
+
     import sqlite_utils
 
+APPLICATION = 0x50424953  # marks a history of perfbisect: "PBIS"
+VERSION = 15  # PRAGMA user_version: the form of the tables
 # A column has one type and one meaning wherever it is; those in neither list are texts.
 INTEGERS = (
     "about", "batch_id", "build_count", "cache_hits", "cache_misses", "candidates", "commits", "cores",
@@ -90,22 +92,31 @@ INDEXES = (
     ("builds", "session_id", "commit_hash"), ("skips", "session_id", "commit_hash"), ("runs", "session_id", "commit_hash", "started"),
 )  # fmt: skip
 
-# every commit that a hunt built, skipped or measured, on each host: the rows of ``touched``
-CANDIDATES = """
+# How a run was made; of two that ran at the same time, which they are: the text after the last /.
+WAY = " || '/' || ".join(
+    f"coalesce(CAST(json_extract(body, '$.facts.{fact}') AS text), '')"
+    for fact in ("counted", "slower_than", "layout", "round")
+)
+# Every commit that a hunt built, skipped or measured, on each host: the rows of ``touched``. rqps: the mean of QPS over that of
+# the base, in runs at the same time as the base, or else in turns, over those just before and after; null where no run of the
+# base was made in the same way. `bisect show` has the intervals, and compares others through their partners.
+CANDIDATES = f"""
 SELECT hunt_id, node, t.commit_hash, date, subject, t.host,
   (SELECT count(*) FROM builds b WHERE b.session_id = hunt_id AND b.commit_hash = t.commit_hash AND b.host = t.host) AS builds,
   (SELECT sum(b.seconds) FROM builds b WHERE b.session_id = hunt_id AND b.commit_hash = t.commit_hash AND b.host = t.host)
     AS build_seconds,
   (SELECT count(*) FROM runs r WHERE r.session_id = hunt_id AND r.commit_hash = t.commit_hash AND r.host = t.host) AS runs,
   (SELECT avg(r.qps) FROM runs r WHERE r.session_id = hunt_id AND r.commit_hash = t.commit_hash AND r.host = t.host) AS qps,
-  (SELECT avg(qps / ((coalesce(before, after) + coalesce(after, before)) / 2)) FROM (
-    SELECT r.qps,
-      (SELECT base.qps FROM runs base WHERE base.session_id = hunt_id AND base.commit_hash = base_commit
-        AND base.host = r.host AND base.started <= r.started ORDER BY base.started DESC LIMIT 1) AS before,
-      (SELECT base.qps FROM runs base WHERE base.session_id = hunt_id AND base.commit_hash = base_commit
-        AND base.host = r.host AND base.started >= r.started ORDER BY base.started LIMIT 1) AS after
-    FROM runs r WHERE r.session_id = hunt_id AND r.commit_hash = t.commit_hash AND r.host = t.host
-  ) AS compared) AS rqps, -- as in the view of that name
+  (SELECT coalesce(avg(qps / base_qps) FILTER (WHERE way NOT LIKE '%/'), avg(qps / base_qps)) FROM (
+    SELECT commit_hash, qps, way, (coalesce(before, after) + coalesce(after, before)) / 2 AS base_qps FROM (
+      SELECT *, max(of_base) OVER (PARTITION BY way, earlier) AS before, max(of_base) OVER (PARTITION BY way, later) AS after FROM (
+        SELECT *, count(of_base) OVER (PARTITION BY way ORDER BY started) AS earlier,
+          count(of_base) OVER (PARTITION BY way ORDER BY started DESC) AS later FROM (
+          SELECT r.commit_hash, r.started, r.qps, CASE WHEN r.commit_hash = base_commit THEN nullif(r.qps, 0) END AS of_base, {WAY} AS way
+          FROM runs r JOIN events ON events.id = r.event_id AND events.session_id = r.session_id
+          WHERE r.session_id = hunt_id AND r.commit_hash IN (t.commit_hash, base_commit) AND r.host = t.host
+        ) AS made) AS numbered) AS placed
+    ) AS compared WHERE compared.commit_hash = t.commit_hash) AS rqps,
   (SELECT b.same_as FROM builds b WHERE b.session_id = hunt_id AND b.commit_hash = t.commit_hash AND b.host = t.host
     AND b.same_as IS NOT NULL LIMIT 1) AS same_as,
   (SELECT s.stage || ': ' || s.reason FROM skips s WHERE s.session_id = hunt_id AND s.commit_hash = t.commit_hash
@@ -155,22 +166,6 @@ FROM runs GROUP BY session_id, visit, commit_hash, build_key, dataset_key, workl
     "datasets": """
 SELECT dataset_key, min(started) AS first_used, max(started) AS last_used FROM runs WHERE dataset_key IS NOT NULL GROUP BY dataset_key
 """,
-    # QPS over that of the base runs just before and after on its host; `bisect show` has the intervals
-    "rqps": """
-SELECT session_id AS hunt_id, commit_hash, node, host, count(*) AS runs, avg(qps) AS qps, avg(qps / base_qps) AS rqps
-FROM (
-  SELECT paired.*, (coalesce(before, after) + coalesce(after, before)) / 2 AS base_qps
-  FROM (
-    SELECT runs.*,
-      (SELECT base.qps FROM runs base WHERE base.session_id = runs.session_id AND base.commit_hash = hunts.base_commit
-        AND base.host = runs.host AND base.started <= runs.started ORDER BY base.started DESC LIMIT 1) AS before,
-      (SELECT base.qps FROM runs base WHERE base.session_id = runs.session_id AND base.commit_hash = hunts.base_commit
-        AND base.host = runs.host AND base.started >= runs.started ORDER BY base.started LIMIT 1) AS after
-    FROM runs JOIN hunts ON hunts.id = runs.session_id
-  ) AS paired
-) AS compared
-GROUP BY session_id, commit_hash, node, host
-""",
     "culprits": """
 SELECT hunts.id AS hunt_id, builder, workload, host, good, bad, metric, suspects.commit_hash AS culprit,
   date, author, subject, probability, suspects.ratio, suspects.low, suspects.high
@@ -193,6 +188,7 @@ WITH touched AS (
 )
 """
     + CANDIDATES,
+    "rqps": "SELECT hunt_id, commit_hash, node, host, runs, qps, rqps FROM candidates WHERE runs > 0",
     # builds that were really made
     "build_costs": """
 SELECT builds.host, builder, variant, count(*) AS builds, avg(seconds) AS seconds, min(seconds) AS fastest,
@@ -242,6 +238,15 @@ def definition() -> Iterator[str]:
     for table, *indexed in INDEXES:
         yield f"CREATE INDEX {table}_{'_'.join(indexed)} ON {table} ({', '.join(indexed)})"
     yield from (f"CREATE VIEW {name} AS {sql}" for name, sql in VIEWS.items())
+
+
+def renew_views(connection: "sqlite3.Connection", *, read_only: bool = False) -> None:
+    """Make the views anew that differ from those of another version of perfbisect; ``read_only``: for this connection alone."""
+    found = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'view'"))
+    if outdated := [name for name, sql in VIEWS.items() if not found.get(name, "").endswith(sql.rstrip())]:
+        made = "CREATE TEMP VIEW {0}" if read_only else "DROP VIEW IF EXISTS {0}; CREATE VIEW {0}"
+        statements = "".join(f"{made.format(name)} AS {VIEWS[name]};" for name in outdated)
+        connection.executescript(statements if read_only else f"BEGIN IMMEDIATE;{statements}COMMIT")
 
 
 def create(db: "sqlite_utils.Database") -> None:

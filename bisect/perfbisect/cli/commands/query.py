@@ -24,7 +24,8 @@ Examples:
   bisect query "select name, sql from sqlite_master where type = 'table'" --json
 
 \b
-Useful views: culprits, candidates, rqps, build_costs. rqps is of QPS, whatever the metric of the hunt.
+Useful views: culprits, candidates, rqps, build_costs. rqps is of QPS, whatever the metric of the hunt,
+and empty where good was not run in the same way.
 Tables and views: sessions, sittings, hunts, trials, events, hosts, commits, builds, skips, datasets, visits, runs,
 trial_readings, counters, samples, verdicts, suspects.
 """
