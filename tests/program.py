@@ -148,11 +148,12 @@ def served(*options: str) -> Iterator[int]:
     assert process.returncode == 0
 
 
-def asked(port: int, path: str, host: str = "localhost", login: str = "") -> tuple[int, str]:
+def asked(port: int, path: str, host: str = "localhost", login: str = "", verb: str = "GET") -> tuple[int, str]:
     """The status and the text of an answer; ``login`` is a name with its password, or the header itself."""
     if ":" in login:
         login = f"Basic {base64.b64encode(login.encode()).decode()}"
     with closing(http.client.HTTPConnection("127.0.0.1", port)) as other:
-        other.request("GET", path, headers={"Host": host} | ({"Authorization": login} if login else {}))
+        other.request(verb, path, headers={"Host": host} | ({"Authorization": login} if login else {}))
         answer = other.getresponse()
+        assert "Python" not in answer.headers.get("Server", "")
         return answer.status, answer.read().decode()

@@ -83,7 +83,8 @@ def test_other_machines_are_served_only_with_a_login(
     said = exits(3, *words)
     assert "--password-file FILE" in said and "--token-file FILE" in said
     users = tmp_path / "users"
-    assert f"{users} cannot be read" in exits(3, *words, "--password-file", str(users))
+    said = exits(3, *words, "--password-file", str(users))
+    assert f"{users} cannot be read" in said and f"--add-user NAME --password-file {users}" in said
     users.touch(0o600)
     assert "names nobody" in exits(3, *words, "--password-file", str(users))
     add_user(users, "reader", "correct horse")
@@ -114,6 +115,7 @@ def test_pages_are_made_when_they_are_asked_for(history: History) -> None:
         assert 'href="hunt-1.html"' in asked(port, "/all")[1]
         assert "hunt-2.html" not in asked(port, "/all")[1]
         assert "0 sessions run" in asked(port, "/")[1]
+        assert [asked(port, path, verb="HEAD") for path in ("/", "/none")] == [(200, ""), (404, "")]
         sample.begin(history)
         assert 'href="hunt-2.html"' in asked(port, "/all")[1]
         assert "1 session runs" in asked(port, "/")[1]

@@ -259,6 +259,14 @@ def test_one_program_is_one_tree_whatever_its_stacks_begin_with() -> None:
     assert (root.before, root.calls["x"].own_after) == (3.0, 2.0)
 
 
+def test_a_difference_by_the_order_of_summands_is_none() -> None:
+    """Stacks that begin in two ways are of one frame; their costs are not summed in the same order."""
+    stacks = {"x;_start;main": 0.1, "x;main": 0.2, "x;start_thread;main": 0.3}
+    main = merged(stacks, dict(zip(stacks, (0.3, 0.2, 0.1), strict=True))).calls["x"].calls["main"]
+    assert main.own_before != main.own_after
+    assert flame.described(main, "µs") == "main: 0.600 → 0.600 µs an operation"
+
+
 def test_what_vanished_keeps_the_width_it_had() -> None:
     root = merged({"main;a": 3.0, "main;b;c": 1.0}, {"main;a": 4.0})
     assert root.width == 5.0

@@ -123,7 +123,7 @@ def is_own(host: str, address: str) -> bool:
 def read_passwords(path: Path) -> dict[str, str]:
     """The names of a password file with their hashes. Raises UsageError with the number of a line that is wrong."""
     found = {}
-    for number, line in enumerate(private(path).splitlines(), 1):
+    for number, line in enumerate(private(path, f"Make it: {adding(path)}").splitlines(), 1):
         if line.strip() and not line.startswith("#"):
             name, _, stored = line.strip().partition(":")
             if not (NAME.fullmatch(name) and HASH.fullmatch(stored)):
@@ -142,15 +142,15 @@ def read_token(path: Path) -> str:
     return token
 
 
-def private(path: Path) -> str:
-    """The text of a file that only its owner can read. Raises UsageError for any other."""
+def private(path: Path, advice: str = "") -> str:
+    """The text of a file that only its owner can read. Raises UsageError for any other; ``advice`` is for one that is missing."""
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             if os.fstat(file.fileno()).st_mode & 0o077:
                 raise UsageError(f"Others can read {path}, or write it.", f"Make it private: chmod 600 {path}")
             return file.read(LONGEST)
     except OSError as trouble:
-        raise UsageError(f"{path} cannot be read: {trouble.strerror}.") from None
+        raise UsageError(f"{path} cannot be read: {trouble.strerror}.", advice) from None
 
 
 def adding(path: Path) -> str:

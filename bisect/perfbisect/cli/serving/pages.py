@@ -16,6 +16,7 @@ from perfbisect.cli.options.central import opened_for, opened_history
 from perfbisect.cli.options.common import say
 from perfbisect.cli.serving.guard import Answer, Guard
 from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError
+from perfbisect.masking import masked
 from perfbisect.store.central import ORIGIN
 from perfbisect.store.history import History
 from perfbisect.store.listing import Listed, ListedTrial
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 OF_ORIGIN = rf"(?:{ORIGIN.pattern}:)?"
 PAGE = re.compile(rf"/(?:hunt-({OF_ORIGIN}\d{{1,18}})|({OF_ORIGIN}[cnp]\d{{1,18}}))\.html", re.ASCII)
 NOTHING = "There is no such page. / shows what runs, and leads to the list of all hunts and comparisons.\n"
+AWAY = "The central history cannot be reached at the moment.\n"
 PATIENCE = 60.0  # seconds for a client that sends or takes nothing
 
 Session = Listed | ListedTrial
@@ -49,7 +51,7 @@ class Pages:
         named = PAGE.fullmatch(unquote(place))
         try:
             if named:
-                with self.session(named[1] or named[2]) as (history, one, _):
+                with self.session(named[1] or named[2]) as (history, one):
                     return 200, {}, page_of(history, one, self.history, index="./")
             if place in ("/", "/all"):
                 with opened_history(self.history, self.central) as opened:
@@ -58,15 +60,19 @@ class Pages:
                     return 200, {}, index_page(sessions, self.cell, index="./")
                 return 200, {}, dashboard_page(sessions, self.lines(sessions), self.cell, time.time())
         except PerfBisectError as trouble:
-            return 404 if isinstance(trouble, UsageError) else 500, {}, f"{trouble} {trouble.advice}\n"
+            said = f"{trouble} {trouble.advice}\n"
+            address = f" {masked(self.central)}" if self.central else ""
+            if isinstance(trouble, UsageError):
+                return 404, {}, said.replace(address, "")
+            return (503, {}, AWAY) if address and address in said else (500, {}, said)
         return 404, {}, NOTHING
 
     def name(self, one: Session) -> str:
         """The id of one: 12, c3; desk3:12."""
         return str(one.id) if self.central is None else f"{one.origin}:{one.id}"
 
-    def session(self, name: str) -> AbstractContextManager[tuple[History, int | str, int | str]]:
-        """A history that has the session of that id, and its id there and here. Raises UsageError when there is none."""
+    def session(self, name: str) -> AbstractContextManager[tuple[History, int | str]]:
+        """A history that has the session of that id, and its id there. Raises UsageError when there is none."""
         if self.central is None and ":" in name:
             raise UsageError(f"{name} is of a central history, and a local one is served.")
         return opened_for(int(name) if name.isdecimal() else name, self.history, self.central)
@@ -101,7 +107,7 @@ class Pages:
 
         read = []
         for one in trials:
-            with suppress(PerfBisectError), self.session(self.name(one)) as (history, name, _):
+            with suppress(PerfBisectError), self.session(self.name(one)) as (history, name):
                 read.append(history.trial(str(name)))
         return watched_of(read, self.cell(trials[-1]).link) if read else []
 
@@ -114,6 +120,7 @@ def serve_pages(family: int, port: int, guard: Guard, pages: Pages, *, opens: bo
 
     class Handler(BaseHTTPRequestHandler):
         timeout = PATIENCE
+        server_version, sys_version = "perfbisect", ""
 
         def handle(self) -> None:
             with suppress(ConnectionError):  # the browser has gone on
@@ -127,7 +134,10 @@ def serve_pages(family: int, port: int, guard: Guard, pages: Pages, *, opens: bo
             for name, value in ({"Content-Type": kind, "X-Content-Type-Options": "nosniff"} | headers).items():
                 self.send_header(name, value)
             self.end_headers()
-            self.wfile.write(text.encode(errors="backslashreplace"))
+            if self.command != "HEAD":
+                self.wfile.write(text.encode(errors="backslashreplace"))
+
+        do_HEAD = do_GET
 
         def log_message(self, *_: object) -> None:
             """Requests are not listed."""

@@ -8,6 +8,7 @@ The drawing is complete without the page's script, which zooms, searches, and sh
 each frame carries its depth and its two widths; frames are in depth-first order, which is all that a layout needs.
 """
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -54,8 +55,8 @@ class Frame:
 
     @property
     def own_change(self) -> float:
-        """By how much its own cost grew."""
-        return self.own_after - self.own_before
+        """By how much its own cost grew; 0 where only the order of summands differs."""
+        return 0.0 if math.isclose(self.own_before, self.own_after) else self.own_after - self.own_before
 
 
 def merged(before: Stacks, after: Stacks) -> Frame:
