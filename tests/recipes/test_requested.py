@@ -94,6 +94,8 @@ def test_a_command_may_be_run_on_what_a_recipe_builds() -> None:
         ("./bench", "bench-"),
         ("python3 tools/bench.py -n 1", "bench.py-"),
         ("make bench", "make-"),
+        ("env LD_PRELOAD=/usr/lib/libjem.so ./kvbench", "kvbench-"),
+        ("URL=postgresql://u:p@h/x kvbench --url=/x.y", "kvbench-"),
         ("sh -c 'x; y'", "sh-"),
         ("'/opt/a b/c&d'", "c-d-"),
     ],

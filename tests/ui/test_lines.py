@@ -24,6 +24,7 @@ from perfbisect.core.domain.events import (
     ExecutionStarted,
     HuntEnded,
     HuntStarted,
+    MetricChosen,
     Profiled,
     RunFinished,
     RunProgress,
@@ -225,6 +226,15 @@ def test_what_is_hunted_is_shown(metric: str, shown: str, relative: str) -> None
     assert f"{shown} · " in drawn
     assert [word for word in (unit, relative) if word in drawn.split()] == [unit, relative]
     assert amount in drawn.split()
+
+
+def test_a_timed_run_keeps_its_unit_when_instructions_are_hunted_from_here_on() -> None:
+    view, events = view_of("rate")
+    view = update(view, MetricChosen("instructions/o", "why", "rate"), 1009.0)
+    for event in events[3:]:
+        view = update(view, event, 1010.0)
+    assert "12,345 rate" in "".join(lines(view, events[-1], 1010.0))
+    assert "12,345 rate · " in "\n".join(line.plain for line in screen(view, 120, None, 1010.0))
 
 
 def test_how_long_a_command_takes_is_not_known_before() -> None:

@@ -126,7 +126,7 @@ def test_pairs_of_a_trial_are_shown_as_pairs() -> None:
         *pairs, (1200.0, PairingChosen(True, "In pairs.", alone=None, beside=None)), *pairs[:1],
     ])  # fmt: skip
     told = out.getvalue().splitlines()
-    assert told[0].startswith("round 1 of 6: scan, v2") and told[1] == "  run 1 of 12  900 QPS, in a pair"
+    assert told[0].startswith("round 1: scan, v2") and told[1] == "  run 1  900 QPS, in a pair"
     assert told[4:6] == ["In pairs. 2 runs to go.", "round 1 of 2: scan, v2\\x1b[2J"] and told[6].startswith(
         "  run 3 of 4"
     )

@@ -65,6 +65,7 @@ CASES = {
     "moved and slower, a gain elsewhere": Case({**RENAMED, FIND: 9800, INSERT: 6250}),
     "the change is not known": Case(SLOWER, known=False),
     "everywhere": Case(dict.fromkeys(MANY, 115), before=MANY),
+    "two of three, each within noise": Case({**FEW, SEARCH: 50, INSERT: 128}, ("search",), before=FEW),
     "a long name": Case({**HOT, ("main", LONG): 4000}),
     "a hostile name": Case({**HOT, ("main", "evil\x1b[2J"): 4000}),
     "a program without symbols": Case({("@kv",): 30_000}, ("search",), before={("@kv",): 25_000}),

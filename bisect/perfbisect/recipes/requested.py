@@ -164,7 +164,8 @@ def quick_workload(quick: Quick, builder: Builder) -> Workload:
     """The workload of the command of --run. Raises UsageError for a mistake in its options."""
     command = words("--run", quick.run)
     check_texts(command, LINE.at("run"), COMMAND_PLACEHOLDERS | {EVENTS})
-    program = next((word for word in command if PurePath(word).suffix or "/" in word), command[0])
+    plain = [word for word in command if word != "env" and not re.match(r"-|\w+=", word)] or command
+    program = next((word for word in plain if PurePath(word).suffix or "/" in word), plain[0])
     workload = Workload(
         name=_named(PurePath(masked(program)).name, [quick.run, quick.rate, quick.cost, quick.operations]),
         suite=RECIPE,

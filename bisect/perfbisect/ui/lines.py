@@ -170,7 +170,8 @@ def ran(view: ViewModel, event: RunFinished) -> str:
     """The rate of a run, how its build now compares with the baseline, and which run it was."""
     found = view.ratio(event.candidate)
     facts = event.facts
-    measured = f"{figure(shown(facts, view.metric)):>10} {unit(shown_metric(facts, view.metric))}"
+    metric = shown_metric(facts, view.metric, view.state.chosen.usual)
+    measured = f"{figure(shown(facts, metric)):>10} {unit(metric)}"
     if facts.slower_than:
         measured = slower_than(facts.slower_than, facts.seconds)
     compared = f"{view.ratio_title} {ratio(found)}" if found and comparable(facts, view.metric) else ""

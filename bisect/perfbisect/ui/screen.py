@@ -232,7 +232,8 @@ def run_line(view: ViewModel, run: Running, room: int, now: float, glyphs: Glyph
     row = view.rows.get(run.candidate)
     if run.finished and row is not None and row.runs:
         latest = row.runs[-1]
-        text = f"{figure(shown(latest, view.metric))} {unit(shown_metric(latest, view.metric))}"
+        metric = shown_metric(latest, view.metric, view.state.chosen.usual)
+        text = f"{figure(shown(latest, metric))} {unit(metric)}"
         if latest.slower_than:
             text = slower_than(latest.slower_than, latest.seconds)
     elif run.execution:

@@ -43,6 +43,7 @@ class TrialView:
         self.began: float | None = None  # of this sitting
         self.ended: float | None = None
         self.rounds = self.expected = 0  # in all, and their runs
+        self.open = False  # whether both may become others: a way to compare builds is yet to be chosen
         self.place = ""  # the round, workload and build that are measured
         self.busy: dict[str, Building | Running | None] = {}  # at each host
 
@@ -121,7 +122,7 @@ class TrialView:
                 yield from self._begins(request, number, work, made)
             case RunFinished(number, facts, workload=work, round=made):
                 yield from self._begins(request, number, work, made)  # a history does not keep that a run begins
-                of = f" of {self.expected}" if self.runs <= self.expected else ""
+                of = f" of {self.expected}" if self.runs <= self.expected and not self.open else ""
                 yield f"  run {self.runs}{of}  {measured(trial, facts)}{', in a pair' * bool(facts.round)}"
             case TrialEnded():
                 self.ended, self.busy = trial.since.get("", self.began), {}
@@ -131,13 +132,14 @@ class TrialView:
     def _count(self, trial: Trial) -> None:
         """Expect what is made, and what is to come."""
         rounds, tried, self.place = trial.rounds_to_do(), trial.pairs_to_try, ""
-        self.rounds = rounds.stop + (min(1, tried) if trial.request.kind is TrialType.NOISE else tried)
+        self.open = tried > 0 and trial.request.kind is not TrialType.NOISE
+        self.rounds = rounds.stop + (tried if self.open else min(1, tried))
         visits = len(trial.pairs()) if not trial.together else 2 * sum(build > 0 for _, build in trial.pairs())
         self.expected = self.runs + len(rounds) * visits * trial.request.runs + 2 * tried
 
     def _begins(self, request: TrialRequest, build: int, work: int, made: int) -> Iterator[str]:
         """The round, workload and build that are measured, where they are others than before."""
-        place = f"{made + 1} of {self.rounds}" if made < self.rounds else f"{made + 1}"
+        place = f"{made + 1} of {self.rounds}" if made < self.rounds and not self.open else f"{made + 1}"
         name = printable(f"round {place}: {request.works[work].name}, {request.subjects[build].name}")
         before, self.place = self.place, name if len(request.subjects) > 1 else f"visit {place}"
         if self.place != before:
@@ -179,7 +181,7 @@ def picture(view: TrialView, width: int, height: int | None, now: float, glyphs:
     if view.ended is None:
         time.append("estimating" if left is None else f"{estimate(left)} left")
     what = [trial.name, request.builder, *(work.name for work in request.works[:3]), trial.host.name]
-    size, far = beside([f"{view.runs:,} of {count(view.expected, 'run')}"], room, glyphs)
+    size, far = beside([f"{view.runs:,} of {'about ' * view.open}{count(view.expected, 'run')}"], room, glyphs)
     done, todo = bar(view.runs / view.expected if view.expected else 0.0, size, glyphs)
     progress = Text.assemble((done, "cyan"), (todo, "dim"), far)
     doing = [

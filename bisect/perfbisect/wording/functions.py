@@ -189,7 +189,11 @@ def of_cpu(found: Explanation) -> tuple[str, ...]:
         return (place(found, same_way, kind), *moved(found, kind, part))
     if any(left_over(group) * total > 0 for group in exchanges(found.functions)):
         return tuple(moved(found, kind, part))
-    spread_out = f"The {kind} is spread over many functions: none of them differs beyond noise."
+    rows = [row for row in found.functions if row.part >= SMALL and not row.partner and row.function != OTHERS]
+    spread_out = f"The {kind} is spread over many functions: none of them has a part beyond noise."
+    if rows:
+        named = listed([f"{name(row)} ({share(row.part)}{because(row, found)})" for row in rows[:NAMED]])
+        spread_out = f"No single function has a part of the {kind} beyond noise; it may be in {named}."
     return (spread_out, *moved(found, kind, ""))
 
 

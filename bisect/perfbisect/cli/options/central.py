@@ -1,6 +1,5 @@
 """What is read of a central history: the option that names one, and the session that is wanted."""
 
-import re
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -43,8 +42,8 @@ from_option = click.option(
 
 def id_of_other(hunt: int | str | None) -> str:
     """The id of a trial or a batch, without the origin that a central history has before it; "" for a hunt."""
-    found = re.fullmatch(r"(?:.*:)?([cpnb]\d+)", str(hunt))
-    return found[1] if found else ""
+    name = hunt.rpartition(":")[2] if isinstance(hunt, str) else ""
+    return "" if name.isdecimal() else name
 
 
 @contextmanager
@@ -63,12 +62,11 @@ def opened_history(history: Path | None, central: str | None) -> "Iterator[Histo
 @contextmanager
 def opened_for(
     hunt: int | str | None, history: Path | None, central: str | None
-) -> Iterator[tuple[History, int | str, int | str]]:
-    """The history with a session (None: the latest hunt), the local one or of a central one a copy; its id there, and here."""
+) -> Iterator[tuple[History, int | str]]:
+    """The history with a session (None: the latest hunt), and its id there: the local one, or of a central one a copy."""
     with opened_history(history, central) as opened:
         if isinstance(opened, History):
-            one = opened.latest() if hunt is None else hunt
-            yield opened, one, one
+            yield opened, opened.latest() if hunt is None else hunt
         else:
             with opened.session(None if hunt is None else str(hunt)) as found:
                 yield found

@@ -249,11 +249,11 @@ def is_speed(metric: str) -> bool:
     return metric in ("qps", "latency", "p95", "p99", "rate", "cost")
 
 
-def shown_metric(run: RunFacts, metric: str) -> str:
-    """The metric whose value is shown for a run while ``metric`` is hunted: the counts of a counted run, or else QPS."""
+def shown_metric(run: RunFacts, metric: str, usual: str = "qps") -> str:
+    """The metric whose value is shown for a run while ``metric`` is hunted, ``usual`` before: the counts of a counted run, or else QPS."""
     if run.counted:
         return INSTRUCTIONS
-    return metric if find_metric(metric).shown and value(run, metric) is not None else "qps"
+    return next((one for one in (metric, usual) if find_metric(one).shown and value(run, one) is not None), "qps")
 
 
 def shown(run: RunFacts, metric: str) -> float:
