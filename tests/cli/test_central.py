@@ -32,7 +32,7 @@ def test_hunts_push_by_themselves_and_are_read_there(
     good, bad = ends
     address = server.create("whole")
     configure(seal, address)
-    exits(0, "run", good, bad, *HUNT)
+    exits(0, "run", good, bad, *HUNT, "--name", "its hunt")
     exits(0, "prove", "--visits", "2", "--runs", "1")
     assert "Nothing new for" in exits(0, "push")
     elsewhere = ["--from", "central"]
@@ -53,8 +53,10 @@ def test_hunts_push_by_themselves_and_are_read_there(
     assert "Reverting" in exits(0, "show", "desk3:p2")  # its id says where it is
     assert json.loads(exits(0, "show", "--json", *elsewhere))["cases"]
     assert "culprit" in exits(0, "show", "desk3:1", "--markdown", *elsewhere)
-    exits(0, "report", "desk3:1", "--output", "page.html", *elsewhere)
-    assert bad[:10] in Path("page.html").read_text()
+    for words in (["desk3:1"], ["its hunt"], []):
+        assert exits(0, "report", *words, *elsewhere) == "hunt-desk3:1.html\n"
+    assert "Hunt 1 of desk3" in Path("hunt-desk3:1.html").read_text()
+    assert not Path("hunt-1.html").exists()
     assert bad in exits(
         0, "query", "select culprit from culprits where hunt_id = 'desk3:1'", "--csv", "--from", address
     )
@@ -62,7 +64,12 @@ def test_hunts_push_by_themselves_and_are_read_there(
     for name in ("desk3:7", "desk3:c1", "desk3:2"):  # the second is a hunt, the third a proof
         missing = run("show", name, *elsewhere)
         assert (missing.status, f"There is no {name} in the central history" in missing.err) == (USAGE, True)
-    assert "Write ORIGIN:NUMBER" in run("show", "7", *elsewhere).err
+    for name in ("7", "desk3", "desk3:", ":1", "desk3:x", "desk3:1:1"):
+        assert "Write ORIGIN:NUMBER" in run("show", name, *elsewhere).err, name
+    assert "ORIGIN:12 of a team" in run("show", "desk3:x").err
+    for verb in ("resume", "prove", "why", "replay", "watch"):
+        assert "works on your own history only" in run(verb, "desk3:1").err, verb
+    assert "bisect serve --from" in run("report", "--all", "pages", *elsewhere).err
 
 
 def test_a_server_that_is_gone_keeps_no_hunt_from_its_verdict(
@@ -76,8 +83,11 @@ def test_a_server_that_is_gone_keeps_no_hunt_from_its_verdict(
     failed = run("push")
     assert (failed.status, "cannot be reached" in failed.err) == (ENVIRONMENT, True)
     assert "hunter2" not in ended.stderr + failed.err
-    address = server.create("later")
-    assert "1 session" in exits(0, "push", "--to", address)
+    assert "Nothing is lost" in failed.err
+    configure(seal, server.create("later"))
+    exits(0, "run", *ends, *HUNT)  # carries what is missing of the other, too
+    assert "Nothing new" in exits(0, "push")
+    assert {"desk3:1", "desk3:2"} <= set(exits(0, "history", "--from", "central").split())
 
 
 def test_without_one(seal: Path) -> None:

@@ -28,6 +28,7 @@ from perfbisect.store.history import History
 from perfbisect.store.pull import Central, reading
 from perfbisect.store.push import push
 from perfbisect.store.schema import TABLES, VIEWS
+from program import exits
 
 pytestmark = [pytest.mark.dbms, pytest.mark.skipif(not POSTGRES, reason="no PostgreSQL: apt-get install postgresql")]
 
@@ -43,9 +44,9 @@ def address(server: Server, request: pytest.FixtureRequest) -> str:
     return server.create("".join(letter for letter in request.node.name.lower() if letter.isalnum())[:60])
 
 
-def pushed(history: History, address: str, origin: str = "desk3") -> pushing.Pushed:
+def pushed(history: History, address: str, origin: str = "desk3", running: bool | None = None) -> pushing.Pushed:
     with connected(address) as central:
-        return push(history, central, origin)
+        return push(history, central, origin, running=running)
 
 
 def rows(address: str, sql: str) -> list[tuple[Any, ...]]:
@@ -99,7 +100,7 @@ def test_tables_and_views_are_those_of_the_local_history(history: History, addre
         for one, other in zip(local, there, strict=True):
             assert all(map(same, one, other)), (name, one, other)
     assert rows(address, "SELECT body::text FROM events ORDER BY id") == [(body,) for _, body in logs(history)]
-    with reading(address) as central, central.session(f"desk3:{hunt}") as (copy, number):
+    with reading(address) as central, central.session(f"desk3:{hunt}") as (copy, number, _):
         assert number == hunt
         log = f"SELECT id, at, kind, body FROM events WHERE session_id = {hunt} ORDER BY id"
         assert copy.select(log) == history.select(log)
@@ -109,7 +110,7 @@ def test_tables_and_views_are_those_of_the_local_history(history: History, addre
     [made] = history.trials()
     known = [history.listed(hunt), history.listed(ways), made]
     assert listed == {str(one.id): replace(one, origin="desk3") for one in known}
-    with reading(address) as central, central.session(f"desk3:{made.id}") as (copy, name):
+    with reading(address) as central, central.session(f"desk3:{made.id}") as (copy, name, _):
         assert copy.trial(str(name)) == replace(history.trial(made.id), origin="desk3")
 
 
@@ -139,6 +140,9 @@ def test_a_hunt_runs_while_its_process_is_heard_of(history: History, address: st
     assert state(running=True) == "running"
     assert state(running=False) == "interrupted"
     assert state(running=True) == "running"
+    with connected(address) as central:
+        assert push(history, central, "desk3") == pushing.Pushed(0, 0)  # it is this process that works on it
+    assert state(running=True) == "running"
     rows(address, "UPDATE pushes SET seen = seen - 1000 RETURNING 1")
     with reading(address) as there:
         assert there.listing()[0].state == "interrupted"
@@ -158,13 +162,20 @@ def test_passwords_do_not_leave(history: History, address: str) -> None:
     assert json.loads(stored)["configure"][1] == 'say "quoted"'
 
 
-def test_the_end_of_a_batch_is_sent_after_its_hunts(history: History, address: str) -> None:
+def test_the_end_of_a_batch_is_sent_after_its_hunts(
+    history: History, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     batch = begin_batch(history, Path("hunts.toml"), [Planned(("v1", "v2"), "/src", ())], 1.0)
     enter_hunt(history, batch, 0, sample.write(history))
     pushed(history, address)
     end_batch(history, batch, 9.0)
     pushed(history, address)
     assert rows(address, "SELECT id, ended FROM batches") == [(f"desk3:{batch}", 9.0)]
+    assert exits(0, "show", "desk3:b1", "--from", address).startswith("Batch desk3:b1 of hunts.toml")
+    folder = tmp_path / "batch-desk3:1"
+    monkeypatch.chdir(tmp_path)
+    assert exits(0, "report", "desk3:b1", "--from", address) == f"{folder.name}/index.html\n"
+    assert (folder / "hunt-1.html").exists()
 
 
 def test_another_history_of_the_same_name_is_refused(history: History, address: str, tmp_path: Path) -> None:
@@ -172,11 +183,32 @@ def test_another_history_of_the_same_name_is_refused(history: History, address: 
     pushed(history, address)
     with closing(History.open(tmp_path / "other.db")) as other:
         sample.write(other)
-        [refused] = pushed(other, address).refused
-        assert "desk3:1 is another session there" in refused
-        assert "--as" in refused
-        assert pushed(other, address, "desk4").sessions == 1
-    assert len(rows(address, "SELECT 1 FROM sessions")) == 2
+        with pytest.raises(UsageError, match="desk3:1 is another session there"):
+            pushed(other, address)
+        later = sample.write(other)  # whose number is free there
+        with pytest.raises(UsageError, match="desk3 is the name of another") as wrong, connected(address) as central:
+            push(other, central, "desk3", later)
+        assert 'origin = "NAME" in [central] of config.toml' in wrong.value.advice
+        assert pushed(other, address, "desk4").sessions == 2
+    assert len(rows(address, "SELECT 1 FROM sessions")) == 3
+
+
+def test_a_history_has_one_name(history: History, address: str, tmp_path: Path) -> None:
+    sample.write(history)
+    pushed(history, address)
+    history.connection.execute("VACUUM INTO ?", [str(tmp_path / "copy.db")])
+    later = sample.write(history)
+    for only in (None, later):
+        with pytest.raises(UsageError, match="is there as desk3, not as desk9") as wrong, connected(address) as central:
+            push(history, central, "desk9", only)
+        assert 'origin = "desk3"' in wrong.value.advice
+    assert pushed(history, address).sessions == 1
+    with closing(History.open(tmp_path / "copy.db")) as copy:
+        sample.write(copy)
+        with pytest.raises(UsageError, match="desk3:2 is another session there"):
+            pushed(copy, address)
+        assert pushed(copy, address, "desk4").sessions == 1  # since what both have is there
+    assert rows(address, "SELECT id FROM sessions ORDER BY id") == [("desk3:1",), ("desk3:2",), ("desk4:2",)]
 
 
 def test_what_is_damaged_is_named_and_all_else_is_pushed(history: History, address: str) -> None:
@@ -209,6 +241,12 @@ def test_rights(history: History, server: Server, address: str) -> None:
             central.query("delete from events")
         with pytest.raises(UsageError, match='relation "culpit" does not exist'):
             central.query("select * from culpit")
+        with pytest.raises(UsageError, match="text = integer") as number:
+            central.query("select * from culprits where hunt_id = 1")
+        assert "hunt_id = 'ORIGIN:12'" in number.value.advice
+        with pytest.raises(UsageError, match="permission denied") as refused:
+            central.query("select pg_read_file('/etc/passwd')")
+        assert "GRANT" not in refused.value.advice
     for statement in ("DELETE FROM events", "UPDATE events SET at = 0", "DELETE FROM sessions", "DROP TABLE runs"):
         with pytest.raises(UsageError, match="refuses this"), connected(server.address(database, "appends")) as central:
             central.execute(statement.encode())
@@ -234,7 +272,7 @@ def test_no_central_history(server: Server) -> None:
 def test_what_is_read_is_of_one_moment(history: History, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     hunt = sample.begin(history, sample.SETTINGS)
     later = [*sample.events()]
-    pushed(history, address)
+    pushed(history, address, running=True)
     rows_of = Central._rows
 
     def pushed_meanwhile(central: Central, *how: Any) -> list[tuple[Any, ...]]:

@@ -24,7 +24,7 @@ LAST = 30.0  # seconds that the end of a session waits for a push
 
 @contextmanager
 def pushing(path: Path, sessions: Sequence[int], warn: Callable[[str], None]) -> Iterator[None]:
-    """Within, push these sessions of the history at ``path`` once a minute, and at the end; nothing without a central history.
+    """Within, push these sessions of the history at ``path`` once a minute, and at the end all; nothing without a central history.
 
     Where the last push fails, ``warn`` is given the reason and the command that makes up for it.
     """
@@ -68,7 +68,10 @@ def origin_of(given: str | None) -> str:
 
 
 def attempt(path: Path, sessions: Sequence[int], address: str, *, running: bool) -> list[str]:
-    """Push sessions once; returns sentences about what went wrong."""
+    """Push sessions once, and unless they are ``running`` all that is missing; returns sentences about what went wrong.
+
+    What is wrong with other sessions, they have said themselves.
+    """
     from perfbisect.store.central import connected
     from perfbisect.store.push import push
 
@@ -76,6 +79,9 @@ def attempt(path: Path, sessions: Sequence[int], address: str, *, running: bool)
         with closing(History.open(path, read_only=True)) as history, connected(address) as there:
             origin = origin_of(None)
             done = [push(history, there, origin, each, running=running) for each in sessions]
+            if not running:
+                push(history, there, origin)
             return [sentence for each in done for sentence in each.refused]
     except (OSError, PerfBisectError) as trouble:
-        return [str(in_words(trouble))]
+        failure = in_words(trouble)
+        return [f"{failure} {failure.advice}".strip()]

@@ -73,7 +73,7 @@ def document(
     proofs = tuple(f"{name}: {' '.join(sentences)}" for name, sentences in story.proofs.items())
     folded = tools(story.hosts) if draw else ()
     return Document(
-        session=f"Hunt {hunt.id}",
+        session=f"Hunt {hunt.id}{hunt.origin and f' of {hunt.origin}'}",
         what=f"{settings.builder} {settings.workload}: {settings.good}..{settings.bad}",
         started=hunt.started,
         state=hunt.state,

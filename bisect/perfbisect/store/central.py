@@ -118,9 +118,9 @@ def definition() -> Iterator[str]:
 
 
 @contextmanager
-def connected(address: str) -> "Iterator[Connection]":
+def connected(address: str, *, pushes: bool = False) -> "Iterator[Connection]":
     """A connection to a central history, each statement a transaction of its own. Raises UsageError where there is none,
-    EnvironmentFailure where it cannot be reached.
+    EnvironmentFailure where it cannot be reached: what ``pushes`` loses nothing then.
     """
     if not ADDRESS.fullmatch(address):
         advice = (
@@ -133,7 +133,7 @@ def connected(address: str) -> "Iterator[Connection]":
     except ImportError:
         raise UsageError("psycopg is not installed.", "Install it: pip install 'perfbisect[central]'") from None
     how: Mapping[str, Any] = {"application_name": "perfbisect", "options": f"-c search_path={SCHEMA}", **TIMEOUTS}
-    with explained(address), psycopg.connect(address, autocommit=True, **how) as connection:
+    with explained(address, pushes=pushes), psycopg.connect(address, autocommit=True, **how) as connection:
         connection.adapters.register_loader("json", TextLoader)
         space = f"to_regnamespace('{SCHEMA}')"
         select = f"SELECT obj_description({space}, 'pg_namespace'), has_schema_privilege({space}, 'USAGE')"
@@ -151,7 +151,7 @@ def connected(address: str) -> "Iterator[Connection]":
 
 
 @contextmanager
-def explained(address: str) -> Iterator[None]:
+def explained(address: str, *, pushes: bool = False) -> Iterator[None]:
     """Translate errors of PostgreSQL and of the way to it into sentences for the user."""
     import psycopg
     from psycopg import errors
@@ -163,7 +163,7 @@ def explained(address: str) -> Iterator[None]:
     except (psycopg.OperationalError, psycopg.InterfaceError) as failure:
         raise EnvironmentFailure(
             f"The central history {address} cannot be reached: {sentence(failure)}.",
-            "Check the address, the network and ~/.pgpass. Nothing is lost: all is in the local history.",
+            f"Check the address, the network and ~/.pgpass.{' Nothing is lost: all is in the local history.' * pushes}",
         ) from failure
     except psycopg.Error as failure:
         raise EnvironmentFailure(f"The central history {address} has failed: {sentence(failure)}.") from failure

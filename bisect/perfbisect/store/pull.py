@@ -27,6 +27,8 @@ ELSEWHERE = "central 0 0"  # in place of a process that works on a session no mo
 PROCESS = {"process": f"CASE WHEN seen > extract(epoch FROM now()) - {HEARD} THEN %(here)s ELSE '{ELSEWHERE}' END"}
 NUMBERED = {"id": "row_number() OVER ()"}  # since rows of several histories may have the same number
 
+LISTED = "Write ORIGIN:NUMBER, or the name of a hunt. `bisect history --from central` (or its address) lists all."
+OF_QUERIES = f"Ids of sessions are texts there: hunt_id = 'ORIGIN:12'. Tables and views: select table_name from information_schema.tables where table_schema = '{SCHEMA}'"
 Selected = tuple[str, Mapping[str, str]]  # what follows FROM, and what stands for a column
 
 OPEN = "(SELECT id FROM sessions WHERE ended IS NULL)"
@@ -49,6 +51,7 @@ SELECT related.id FROM sessions JOIN sessions AS related
   ON related.id IN (sessions.id, sessions.about) OR related.about = sessions.id
 WHERE sessions.id = %(name)s AND left(sessions.kind, 1) = %(kind)s
 """
+LATEST = "SELECT id FROM sessions WHERE kind = 'hunt' AND coalesce(settings ->> 'name' = %(name)s, %(name)s IS NULL) ORDER BY started DESC LIMIT 1"
 ITS_BATCHES = "(SELECT batch_id FROM batch_hunts WHERE hunt_id = ANY(%(names)s))"
 OF_SESSIONS: Mapping[str, Selected] = {  # what is read of the sessions with these names
     "sessions": ("sessions WHERE id = ANY(%(names)s)", {}),
@@ -82,31 +85,25 @@ class Central:
         ]
 
     @contextmanager
-    def session(self, name: str | None = None) -> "Iterator[tuple[History, int | str]]":
-        """A history with one session (None: the latest hunt) or batch, and its id there: 12, c3, b2.
+    def session(self, name: str | None = None) -> "Iterator[tuple[History, int | str, str]]":
+        """A history with one session (None: the latest hunt) or batch, its id there (12, c3, b2), and ORIGIN:ID.
 
-        Raises UsageError when there is none of that name.
+        ``name`` may also be the name that a hunt was given: the latest of those that have it. Raises UsageError when there is none of that name.
         """
-        if name is None:
-            latest = self._rows("SELECT id FROM sessions WHERE kind = 'hunt' ORDER BY started DESC LIMIT 1")
-            if not latest:
-                raise UsageError(f"There are no hunts yet in {self.address}.", "Push some: bisect push")
-            name = str(latest[0][0])
-        found = SESSION.fullmatch(name)
+        found = SESSION.fullmatch(name or "")
         if not found:
-            raise UsageError(
-                f"{name} names nothing in a central history.",
-                "Write ORIGIN:NUMBER, as `bisect history --from` lists them.",
-            )
+            latest = self._rows(LATEST, {"name": name})
+            found = SESSION.fullmatch(latest[0][0]) if latest else None
+        missing = UsageError(f"There is no {name or 'hunt'} in the central history {self.address}.", LISTED)
+        if not found:
+            raise missing
         origin, kind, number = found.groups()
         wanted = {"name": f"{origin}:{number}", "kind": kind or "h"}
         names = [each for (each,) in self._rows(IN_BATCH if kind == "b" else RELATED, wanted)]
         if not names:
-            raise UsageError(
-                f"There is no {name} in the central history {self.address}.", "`bisect history --from` lists all."
-            )
+            raise missing
         with closing(self._copied(OF_SESSIONS, lambda name: int(name.rpartition(":")[2]), names)) as history:
-            yield history, f"{kind}{number}" if kind else int(number)
+            yield history, f"{kind}{number}" if kind else int(number), found[0]
 
     def query(self, sql: str) -> Answer:
         """The result of a user's SQL, which PostgreSQL executes with the rights of those who only read."""
@@ -120,14 +117,11 @@ class Central:
         try:
             cursor = self.connection.execute(sql.encode())  # the user's text, as it is
         except psycopg.Error as failure:
-            if self.connection.broken or isinstance(failure, errors.InsufficientPrivilege):
+            if self.connection.broken:
                 raise
             if isinstance(failure, errors.ReadOnlySqlTransaction | errors.ObjectNotInPrerequisiteState):
                 raise UsageError(WRITES, "Use SELECT.") from failure
-            advice = (
-                f"Tables and views: select table_name from information_schema.tables where table_schema = '{SCHEMA}'"
-            )
-            raise UsageError(f"The query is wrong: {sentence(failure)}.", advice) from failure
+            raise UsageError(f"PostgreSQL refuses the query: {sentence(failure)}.", OF_QUERIES) from failure
         if cursor.description is None:
             raise UsageError("The query is empty.", "Try: bisect query 'select * from culprits'")
         return Answer(tuple(column.name for column in cursor.description), (row for row in cursor))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfbisect.errors import UsageError
 from perfbisect.masking import masked, masked_fields
+from perfbisect.process import this_process
 from perfbisect.store.central import DOCUMENTS, OF_LOG, is_name, key_of, sentence
 from perfbisect.store.history import History
 from perfbisect.store.listing import unfinished
@@ -23,14 +24,18 @@ from perfbisect.store.schema import TABLES
 if TYPE_CHECKING:
     from perfbisect.store.central import Connection
 
+OTHER_NAME = 'Give this history another name: origin = "NAME" in [central] of config.toml.'
 ENTRIES = 2000  # of a log in one transaction
 KNOWN = """
 SELECT id, entry, digest, seen IS NOT NULL FROM sessions JOIN pushes ON session_id = id
 WHERE origin = %s AND coalesce(%s, id) = id
 """
+OF_HISTORIES = (
+    "SELECT id, uid FROM sessions WHERE origin IN (SELECT origin FROM sessions WHERE origin = %s OR uid = ANY(%s))"
+)
 THERE = "SELECT uid, entry FROM sessions JOIN pushes ON session_id = id WHERE id = %s"
 OWN = """
-SELECT sessions.id, ended, (SELECT max(id) FROM events WHERE session_id = sessions.id), process, failure, states, sessions.*
+SELECT sessions.id, uid, ended, (SELECT max(id) FROM events WHERE session_id = sessions.id), process, failure, states, sessions.*
 FROM sessions LEFT JOIN sittings ON sittings.id = (SELECT max(id) FROM sittings WHERE session_id = sessions.id)
   LEFT JOIN (SELECT hunt_id, json_group_array(json_array(status, failure, job, ended)) AS states
     FROM batch_hunts JOIN batches ON batches.id = batch_id GROUP BY hunt_id) AS batched ON batched.hunt_id = sessions.id
@@ -54,6 +59,7 @@ class Due:
     """A session of which something is to be pushed."""
 
     session: int
+    uid: str
     name: str  # ORIGIN:NUMBER
     entries: int  # the last of its log
     digest: str
@@ -70,47 +76,61 @@ def push(
 ) -> Pushed:
     """Push all own sessions of a history, or ``only`` one, under the name ``origin``.
 
-    ``running`` says whether a process works on it; None: as the history knows. ``said`` is called with how many of how many
-    are done. Raises what ``central.explained`` translates.
+    ``running`` says whether a process works on it; None: whether another process does, as the history knows. ``said`` is
+    called with how many of how many are done. Sessions that are there under the name of another history are left out. Raises
+    what ``central.explained`` translates, and UsageError where the name is another history's, or this one has another name.
     """
     from psycopg.errors import DataError, IntegrityError
 
     wanted = None if only is None else f"{origin}:{only}"
     known = {name: rest for name, *rest in central.execute(KNOWN, [origin, wanted])}
     due, refused = list[Due](), list[str]()
-    for session, ended, last, process, failure, *row in history.select(OWN, {"only": only}):
+    for session, uid, ended, last, process, failure, *row in history.select(OWN, {"only": only}):
         name = f"{origin}:{session}"
-        works = unfinished(process, failure) == "running" if running is None else running
+        works = process != this_process() and unfinished(process, failure) == "running" if running is None else running
         runs = ended is None and works
         digest = hashlib.sha256(repr((process, failure, row)).encode(errors="replace")).hexdigest()
         entry, former, seen = known.get(name, (0, "", False))
         if (entry, former) != (last or 0, digest) or runs or seen:
-            due.append(Due(session, name, last or 0, digest, runs))
+            due.append(Due(session, uid, name, last or 0, digest, runs))
+    if any(each.name not in known for each in due):
+        others = under_other_names(history, central, origin)
+        due = [each for each in due if each.uid not in others]
     added = sessions = 0
     for number, each in enumerate(due, 1):
         try:
-            added += push_session(history, central, origin, each)
-            sessions += 1
-        except UsageError as another:
-            refused.append(str(another))
+            new = push_session(history, central, origin, each)
+            added, sessions = added + new, sessions + (new > 0 or each.name not in known)
         except (DataError, IntegrityError, ValueError) as trouble:
             refused.append(f"{each.name}: it is damaged: {sentence(trouble)}")
         said(number, len(due))
     return Pushed(sessions, added, tuple(refused))
 
 
+def under_other_names(history: History, central: "Connection", origin: str) -> set[str]:
+    """The uids of sessions that are there under the names of other histories. Raises UsageError as ``push`` does."""
+    own = history.select("SELECT id, uid FROM sessions WHERE origin IS NULL")
+    there: dict[str, str] = dict(central.execute(OF_HISTORIES, [origin, [uid for _, uid in own]]).fetchall())
+    for name in {each.partition(":")[0] for each in there}:
+        same = {there[f"{name}:{number}"] == uid for number, uid in own if f"{name}:{number}" in there}
+        if name == origin and False in same:
+            raise UsageError(f"{origin} is the name of another history there.", OTHER_NAME)
+        if name != origin and same == {True}:
+            advice = f'Write origin = "{name}" in [central] of config.toml. To rename it, remove it there first.'
+            raise UsageError(f"This history is there as {name}, not as {origin}.", advice)
+    return {uid for each, uid in there.items() if not each.startswith(f"{origin}:")}
+
+
 def push_session(history: History, central: "Connection", origin: str, due: Due) -> int:
     """Push one session; returns how many entries of its log were added. Raises UsageError where another has its name there."""
     added, last = 0, -1
-    [uid] = history.columns(due.session, "uid")
     new_entries = "SELECT id FROM events WHERE session_id = ? AND id > ? AND id <= ? ORDER BY id LIMIT ?"
     while last < due.entries:
         with central.transaction():
             central.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [due.name])
-            there, entry = central.execute(THERE, [due.name]).fetchone() or (uid, 0)
-            if there != uid:
-                what = f"{due.name} is another session there, of another history: choose another name with --as."
-                raise UsageError(what)
+            there, entry = central.execute(THERE, [due.name]).fetchone() or (due.uid, 0)
+            if there != due.uid:
+                raise UsageError(f"{due.name} is another session there, of another history.", OTHER_NAME)
             new = history.select(new_entries, [due.session, entry, due.entries, ENTRIES])
             last = new[-1][0] if new else entry
             write(history, central, origin, due, entry, last)

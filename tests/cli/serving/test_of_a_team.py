@@ -11,7 +11,7 @@ import sample_hunt as sample
 from central import Server
 from installed_servers import POSTGRES
 from perfbisect.store.history import History
-from program import asked, exits, served
+from program import asked, bisect, exits, served
 
 pytestmark = [
     pytest.mark.tools,
@@ -29,7 +29,8 @@ def test_pages_of_two_origins(server: Server, tmp_path: Path) -> None:
                 sample.write_trial(history, sample.series({"scan": ((8, -0.1),)}, rounds=2))
             else:
                 sample.begin(history)
-            assert "event" in exits(0, "push", "--history", str(history.path), "--to", address, "--as", origin)
+            done = bisect("push", "--history", str(history.path), "--to", address, "--as", origin)  # not this process
+            assert "event" in done.stdout, done.stderr
     with served("--from", address) as port:
         status, text = asked(port, "/")
         assert (status, "1 session runs" in text) == (200, True), text

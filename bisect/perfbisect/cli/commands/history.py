@@ -92,7 +92,8 @@ def listing(done: Sequence[Listed | ListedTrial], *, central: bool = False) -> s
         rows = [(*cells[:ORIGIN], one.origin, *cells[ORIGIN:]) for cells, one in zip(rows, done, strict=True)]
     printed = [tuple(map(printable, cells)) for cells in rows]
     lines = table(head, printed, right=("id", "builds", "runs", "sure"), width=output_width(), drop=DISPENSABLE)
-    return "\n".join([*lines, *(f"{one.id} failed: {printable(one.failure)}" for one in done if one.failure)])
+    pairs = zip(printed, done, strict=True)
+    return "\n".join([*lines, *(f"{id_} failed: {printable(one.failure)}" for (id_, *_), one in pairs if one.failure)])
 
 
 def row(one: Listed | ListedTrial) -> tuple[str, ...]:

@@ -49,7 +49,7 @@ def push(address: str | None, origin: str | None, sql: bool, history: Path | Non
         return 0
     address = address or configured_address()
     origin = origin_of(origin)
-    with closing(History.open(history, read_only=True)) as opened, connected(address) as central:
+    with closing(History.open(history, read_only=True)) as opened, connected(address, pushes=True) as central:
         done = push_all(opened, central, origin, said=partial(clone_progress, "Sessions"))
     for sentence in done.refused:
         note(f"Not pushed: {printable(sentence)}")

@@ -67,21 +67,22 @@ def report(
     if name and profiles:
         raise UsageError(f"{name} has no profiles: they are recorded after the verdict of a hunt.")
     if everything and central:
-        raise click.UsageError("--all writes the pages of a local history.")
+        raise click.UsageError("--all is for a local history; `bisect serve --from URL` shows all of a central one.")
     if everything:
         with closing(History.open(history, read_only=True)) as opened:
             write_all(opened, everything, history)
         return
-    with opened_for(hunt, history, central) as (opened, one):
+    with opened_for(hunt, history, central) as (opened, one, called):
         if name.startswith("b"):
             batch = read_batch(opened, int(name[1:]))
             begun = {one.hunt for one in batch.hunts if one.hunt is not None}
-            write_all(opened, output or Path(f"batch-{batch.id}"), history, begun)
+            folder = output or Path(f"batch-{str(called).removesuffix(name)}{batch.id}")
+            write_all(opened, folder, history, begun)
         else:
             if isinstance(one, int) and profiles:
                 write_profiles(opened, one, speedscope, folded)
             if not markdown:
-                write(output or Path(page_name(one)), page_of(opened, one, history))
+                write(output or Path(page_name(called)), page_of(opened, one, history))
     if markdown:
         from perfbisect.cli.commands.show import show
 

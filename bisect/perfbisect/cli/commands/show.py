@@ -48,10 +48,11 @@ def show(hunt: int | str | None, history: Path | None, central: str | None, form
         raise click.UsageError(f"{name} is a batch: it is shown as a table only; its hunts have other forms.")
     if not name and form in DELIMITERS:
         raise click.UsageError(f"--{form} is for comparisons, as c3; `bisect query` prints hunts as CSV.")
-    with opened_for(hunt, history, central) as (opened, wanted):
+    with opened_for(hunt, history, central) as (opened, wanted, called):
         if name.startswith("b"):
             batch = read_batch(opened, int(name[1:]))
             table = batch_table(batch, opened, output_width())
+            table[0] = table[0].replace(name, str(called), 1)
             if batch.submitted and not central:
                 table.append(f"Its jobs: {command_on('batch', name, history)}")
             say("\n".join(fenced(table) if form == "markdown" else table))

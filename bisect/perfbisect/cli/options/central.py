@@ -1,5 +1,6 @@
 """What is read of a central history: the option that names one, and the session that is wanted."""
 
+import re
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -42,8 +43,8 @@ from_option = click.option(
 
 def id_of_other(hunt: int | str | None) -> str:
     """The id of a trial or a batch, without the origin that a central history has before it; "" for a hunt."""
-    name = hunt.rpartition(":")[2] if isinstance(hunt, str) else ""
-    return "" if name.isdecimal() else name
+    found = re.fullmatch(r"(?:.*:)?([cpnb]\d+)", str(hunt))
+    return found[1] if found else ""
 
 
 @contextmanager
@@ -62,11 +63,12 @@ def opened_history(history: Path | None, central: str | None) -> "Iterator[Histo
 @contextmanager
 def opened_for(
     hunt: int | str | None, history: Path | None, central: str | None
-) -> Iterator[tuple[History, int | str]]:
-    """The history with a session (None: the latest hunt), and its id there: the local one, or of a central one a copy."""
+) -> Iterator[tuple[History, int | str, int | str]]:
+    """The history with a session (None: the latest hunt), the local one or of a central one a copy; its id there, and here."""
     with opened_history(history, central) as opened:
         if isinstance(opened, History):
-            yield opened, opened.latest() if hunt is None else hunt
+            one = opened.latest() if hunt is None else hunt
+            yield opened, one, one
         else:
             with opened.session(None if hunt is None else str(hunt)) as found:
                 yield found

@@ -211,20 +211,23 @@ class Id(click.ParamType[int | str]):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
         """A number for a hunt, text for anything else."""
-        text = str(value)
-        if ctx and "central" in ctx.params and ":" in text:
-            from perfbisect.cli.options.central import configured_address
-            from perfbisect.store.central import SESSION
+        from perfbisect.store.central import SESSION
 
-            if SESSION.fullmatch(text):
-                ctx.params["central"] = ctx.params["central"] or configured_address()
-                return text
+        text, options = str(value), ctx.params if ctx else {}
+        if "central" in options and (options["central"] or SESSION.fullmatch(text)):
+            from perfbisect.cli.options.central import configured_address
+
+            options["central"] = options["central"] or configured_address()
+            return text
         known = re.fullmatch(rf"([{ANY}]?)\d{{1,15}}", text)
         if not known and (number := _hunt_named(text, ctx)):
             return number
         if not known or known[1] not in ("", *self.kinds):
             what = f"is the id of a {KINDS[known[1]]}" if known else "is not an id, nor the name of a hunt"
-            self.fail(f"{text!r} {what}; write {', '.join(EXAMPLES[kind] for kind in ('', *self.kinds))}.", param, ctx)
+            if SESSION.fullmatch(text):
+                what = "is of a central history, and this works on your own history only"
+            examples = [EXAMPLES[kind] for kind in ("", *self.kinds)] + ["ORIGIN:12 of a team"] * ("central" in options)
+            self.fail(f"{text!r} {what}; write {', '.join(examples)}.", param, ctx)
         return int(text) if text.isdecimal() else text
 
 

@@ -51,7 +51,7 @@ class Pages:
         named = PAGE.fullmatch(unquote(place))
         try:
             if named:
-                with self.session(named[1] or named[2]) as (history, one):
+                with self.session(named[1] or named[2]) as (history, one, _):
                     return 200, {}, page_of(history, one, self.history, index="./")
             if place in ("/", "/all"):
                 with opened_history(self.history, self.central) as opened:
@@ -71,8 +71,8 @@ class Pages:
         """The id of one: 12, c3; desk3:12."""
         return str(one.id) if self.central is None else f"{one.origin}:{one.id}"
 
-    def session(self, name: str) -> AbstractContextManager[tuple[History, int | str]]:
-        """A history that has the session of that id, and its id there. Raises UsageError when there is none."""
+    def session(self, name: str) -> AbstractContextManager[tuple[History, int | str, int | str]]:
+        """A history that has the session of that id, and its id there and here. Raises UsageError when there is none."""
         if self.central is None and ":" in name:
             raise UsageError(f"{name} is of a central history, and a local one is served.")
         return opened_for(int(name) if name.isdecimal() else name, self.history, self.central)
@@ -107,7 +107,7 @@ class Pages:
 
         read = []
         for one in trials:
-            with suppress(PerfBisectError), self.session(self.name(one)) as (history, name):
+            with suppress(PerfBisectError), self.session(self.name(one)) as (history, name, _):
                 read.append(history.trial(str(name)))
         return watched_of(read, self.cell(trials[-1]).link) if read else []
 
