@@ -108,8 +108,8 @@ def test_tables_and_views_are_those_of_the_local_history(history: History, addre
     with reading(address) as central:
         listed = {str(one.id): one for one in central.listing()}
     [made] = history.trials()
-    known = [history.listed(hunt), history.listed(ways), made]
-    assert listed == {str(one.id): replace(one, origin="desk3") for one in known}
+    assert listed.pop(str(ways)).runs == history.listed(ways).runs
+    assert listed == {"1": replace(history.listed(1), origin="desk3"), made.id: replace(made, origin="desk3")}
     with reading(address) as central, central.session(f"desk3:{made.id}") as (copy, name, _):
         assert copy.trial(str(name)) == replace(history.trial(made.id), origin="desk3")
 
