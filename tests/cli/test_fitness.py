@@ -108,6 +108,8 @@ def test_a_host_that_is_slower_in_two_checks_is_unfit_until_that_is_accepted(fle
     first = printed("hosts", "--check", "a", "--like", "n1", *fleet.kept)
     assert re.search(r"^a +local +20\S+ +– +0\.00 % +▄ +new baseline$", first, re.MULTILINE)
     printed("hosts", "--check", *fleet.kept)
+    again = run("hosts", "--check", "a", *fleet.kept)
+    assert again.status == 0 and "Host a was checked within 20 hours, so it is not checked again." in again.err
     assert rows(fleet.path, CHECKS) == [("a",)], "within a day none is due"
     fleet.repeat(3)
     fleet.wait_a_day()
@@ -121,21 +123,25 @@ def test_a_host_that_is_slower_in_two_checks_is_unfit_until_that_is_accepted(fle
     )
     assert "Host a is unfit: its level fell by 10 %" in exits(0, *fleet.noise("a"))
     assert len(printed("history", *fleet.kept).splitlines()) == 3, "the A/As that are no checks"
+    assert "b is not unfit: there is nothing to accept." in exits(3, "hosts", "--accept", "a", "b", *fleet.kept)
+    assert "unfit: its level" in printed("hosts", *fleet.kept), "and a is not accepted, either"
     assert "unfit" not in printed("hosts", "--accept", "a", *fleet.kept)
+    exits(3, "hosts", "--accept", "a", *fleet.kept)
     assert "n2" in printed("show", "n2", *fleet.kept)
 
 
 def test_a_new_host_is_checked_like_the_others_and_one_that_cannot_be_is_told(fleet: Fleet) -> None:
     """It is a sentence, and stops no other."""
     printed("hosts", "--check", "a", "--like", "n1", *fleet.kept)
-    _, out, err = run("hosts", "--check", "gone", "b", *fleet.kept)
-    assert "Host gone is not checked: " in err and "How fit host b is, measured once a day: " in err
+    status, out, err = run("hosts", "--check", "gone", "b", *fleet.kept)
+    assert status == 4 and "Host gone is not checked: " in err and "How fit host b is, measured once a day: " in err
     assert rows(fleet.path, CHECKS) == [("a",), ("b",)]
     assert "b  " in out and "gone  " in out
     fleet.wait_a_day()
     with hold(connect(load_host("b", "hosts.toml")), "a hunt"):
-        status, _, err = run("hosts", "--check", "b", *fleet.kept)
-    assert status == 0 and "Host b is not checked: host b is busy: a hunt of " in err
+        status, _, err = run("hosts", "--check", *fleet.kept)
+        assert status == 0 and "Host b is not checked: host b is busy: a hunt of " in err
+        assert run("hosts", "--check", "b", *fleet.kept).status == 4, "it was asked for"
     fleet.wait_a_day()
     suite = fleet.folder / "workloads" / "script" / "suite.toml"
     suite.write_text(suite.read_text().replace('"{prefix}/run.sh", "one"', '"{prefix}/run.sh", "other"'))
@@ -175,13 +181,12 @@ def test_what_cannot_be_asked(fleet: Fleet) -> None:
         ("--check",): "No host was checked before",
         ("--like", "n1"): "--like goes with --check",
         ("--accept",): "--accept NAME",
-        ("--accept", "a"): "Host a was never checked",
+        ("--accept", "a"): "a is not unfit: there is nothing to accept.",
         ("--check", "a", "--like", "n9"): "There is no n9",
         ("--check", "--accept", "a"): "Give one of",
     }.items():
         assert said in exits(3, "hosts", *words, *fleet.kept)
-    assert (
-        "Host c is not checked: There is no host 'c'" in run("hosts", "--check", "c", "--like", "n1", *fleet.kept).err
-    )
+    status, _, err = run("hosts", "--check", "c", "--like", "n1", *fleet.kept)
+    assert status == 4 and "Host c is not checked: There is no host 'c'" in err
     assert "It is not known what to measure" in run("hosts", "--check", "a", *fleet.kept).err
     assert "cpu/o does not show how fast a host is" in run("hosts", "--check", "a", "--like", "n2", *fleet.kept).err

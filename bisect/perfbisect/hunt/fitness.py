@@ -5,7 +5,7 @@ trials, and nothing else is stored. To accept the present level of a host is to 
 what is accepted is said where it was measured, and is exported and removed with it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -46,11 +46,14 @@ def warnings_of_unfit(history: History, setup: "HuntSetup") -> tuple[Warned, ...
     return tuple(Warned(f"Host {why}") for why in unfit_hosts(history.path, machines).values())
 
 
-def accept(path: Path | None, machines: Iterable[str]) -> None:
-    """Take what the latest check of machines has shown for usual from now on. Raises UsageError for one without checks."""
+def accept(path: Path | None, machines: Sequence[str]) -> None:
+    """Take what the latest check of machines has shown for usual from now on.
+
+    Raises UsageError for one that is not unfit; then none is accepted.
+    """
+    unfit = {machine: each[-1].check.number for machine, each in courses(path, machines).items() if each[-1].unfit}
+    if fit := [machine for machine in machines if machine not in unfit]:
+        raise UsageError(f"{fit[0]} is not unfit: there is nothing to accept.", "See what is: bisect hosts")
     with closing(History.open(path)) as history:
-        for machine in machines:
-            if not (checks := read_checks(history, machine)):
-                raise UsageError(f"Host {machine} was never checked.", "`bisect hosts` lists what was.")
-            number = checks[machine][-1].number
+        for number in unfit.values():
             history.update_settings(number, replace(history.settings(number), name=ACCEPTED_CHECK))

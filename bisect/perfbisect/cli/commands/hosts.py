@@ -32,7 +32,8 @@ Examples:
 
 \b
 A host whose level fell by 5 %, or whose noise doubled, in two successive checks is unfit: no
-batch chooses it for any-host, and it is not leased. Exit status of --check: 4 if one is unfit.
+batch chooses it for any-host, and it is not leased. Exit status of --check: 4 if one is unfit, or
+was named and could not be checked.
 """
 
 HEAD = ("host", "address", "summary", "checked", "level", "noise", "history", "")
@@ -79,8 +80,7 @@ def hosts(
         accept_hosts(history, names)
     entries = load_hosts(hosts or "")
     rows = {each.name: (each.through[0] if each.through else each.address, each.summary) for each in entries}
-    if check:
-        make_checks(names, rows, hosts, history, like)
+    every = make_checks(names, rows, hosts, history, like) if check else True
     known = listed_courses(history, rows)
     rows |= {name: ("leased", each[-1].check.host) for name, each in known.items() if name not in rows}
     rows |= {f"{each.name}:FEATURE": ("leased", each.summary) for each in leases.values()}
@@ -95,7 +95,7 @@ def hosts(
     unfit = [unfit_host(name, each[-1].unfit) for name, each in known.items() if each[-1].unfit]
     if unfit:
         note("\n".join(map(printable, unfit)))
-    return ENVIRONMENT if check and unfit else 0
+    return ENVIRONMENT if check and (unfit or (names and not every)) else 0
 
 
 def listed_courses(history: Path | None, hosts: Collection[str]) -> "Courses":
@@ -129,8 +129,10 @@ def fitness_cells(course: "Sequence[Fitness]") -> tuple[str, ...]:
 
 def make_checks(
     names: Sequence[str], known: Collection[str], hosts: Path | None, history: Path | None, like: int | str | None
-) -> None:
-    """Make the checks of these hosts that are due, by default of all of those ``known`` that were checked before."""
+) -> bool:
+    """Make the checks of these hosts that are due, by default of all of those ``known`` that were checked before; see
+    ``check_hosts``.
+    """
     from perfbisect.hunt.sitting import refuse_imported
     from perfbisect.hunt.trials.checks import check_hosts
     from perfbisect.recipes.inventory import expanded_names
@@ -146,7 +148,7 @@ def make_checks(
             refuse_imported(opened, number, "no host is checked like it", str(like))
             settings = continued(opened.settings(number))
     quiet = lines_wanted(sys.stderr)
-    check_hosts(
+    return check_hosts(
         expanded_names(names or before), hosts or "", history,
         lambda titles: view_of(titles, history, None, stream=sys.stderr, quiet=quiet),
         lambda name: leasing([name], hosts or "", purpose="bisect hosts --check"), note, settings,

@@ -29,27 +29,31 @@ def check_hosts(
     names: Sequence[str], hosts_path: str | Path, path: Path | None, open_view: OpenView,
     lease: Callable[[str], AbstractContextManager[None]], say: Callable[[str], None],
     like: Settings | None = None, waiting: WaitCallback | None = None,
-) -> None:  # fmt: skip
-    """Make the checks of these hosts that are due, one after the other.
+) -> bool:  # fmt: skip
+    """Make the checks of these hosts that are due, one after the other. Returns whether none was kept from it.
 
     A host is measured ``like`` a session of these settings, at once; by default, if a day has passed, as at its latest check,
     and one without any as any host was last. ``lease`` holds the lease of a host for a block. ``say`` is given what
     is measured, and what kept a host from being checked: it cannot be reached, or another session measures there and it is
     not ``waiting``. Raises Interrupted.
     """
+    every = True
     for name in names:
         try:
             with lease(name):
                 if wanted := due(name, path, like):
-                    say(
-                        f"How fit host {name} is, measured once a day: {wanted.workload} of {wanted.good}, with itself."
-                    )
+                    what = f"{wanted.workload} of {wanted.good}"
+                    say(f"How fit host {name} is, measured once a day: {what}, with itself.")
                     begin(plan_of(wanted, name, hosts_path, waiting), path, open_view, say)
+                else:
+                    say(f"Host {name} was checked within {DUE / 3600:.0f} hours, so it is not checked again.")
         except Interrupted:
             raise
         except (PerfBisectError, OSError) as trouble:
             failure = in_words(trouble)
             say(f"Host {name} is not checked: {failure} {failure.advice}".rstrip())
+            every = False
+    return every
 
 
 def due(name: str, path: Path | None, like: Settings | None) -> Settings | None:
