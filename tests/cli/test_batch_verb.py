@@ -110,6 +110,7 @@ def test_hunts_run_at_once_and_one_that_fails_stops_no_other(file: Path, tmp_pat
         assert all(before[1] <= after[0] for before, after in pairwise(spans))
     assert {page.name for page in pages.iterdir()} == {"index.html", "hunt-1.html", "hunt-2.html", "hunt-3.html"}
 
+    assert "No hunt is interrupted" in exits(0, "resume", "--all", "--history", str(history)), "a mistake stays one"
     assert "Going on with batch b1" in exits(3, "batch", str(file), "--history", str(history))
     assert rows(history, "select count(*) from hunts") == [(3,)]  # only the one that failed was tried
     kept = ["--history", str(history)]
@@ -126,6 +127,8 @@ def test_hunts_of_a_range_share_builds(file: Path, tmp_path: Path) -> None:
     file.write_text(file.read_text().replace('any-host = ["a", "b"]', 'host = "a"'))
     history = tmp_path / "h.db"
     exits(0, "batch", str(file), "--history", str(history))
+    told = exits(0, "batch", str(file), "--history", str(history))
+    assert "All hunts of batch b1 have verdicts; --anew begins them again." in told and "bisect report b1" in told
     made = rows(history, "select session_id, sum(not reused) from builds group by session_id order by session_id")
     assert made[0][1] >= 3
     assert [number for _, number in made[1:]] == [0, 0]

@@ -104,6 +104,8 @@ def test_jobs_wait_are_cancelled_and_go_on(slurm: Slurm, team: str, tmp_path: Pa
 def test_words_reach_a_job_as_they_are(slurm: Slurm, tmp_path: Path) -> None:
     """Its log, too, has the name that it shall have; and no word of a hunt is an option of sbatch."""
     folder = tmp_path / "it's a\n$(folder)"
+    with pytest.raises(EnvironmentFailure, match=r"sbatch of Slurm has failed: .*partition"):
+        commands.submit(["--partition"], SCRIPT, [])  # without its value
     hostile = ["a b", "'\"\n#SBATCH --hold\n", "$(touch x)`touch x`", "", "%j\\", ":", "--hold", ".", "é;|*"]
     folder.mkdir()
     log = folder / "logs" / "%j\\ $(touch x).log"

@@ -12,6 +12,7 @@ from perfbisect.host.slurm import JobState
 from perfbisect.hunt.submission import Job, is_kept, look, refuse_job, submit
 from perfbisect.store.batches import (
     Planned,
+    all_batches,
     begin_batch,
     claim,
     enter_end,
@@ -140,6 +141,10 @@ def test_only_hunts_without_a_job_or_a_verdict_are_submitted(
     answers(squeue="", sbatch="")
     with pytest.raises(UsageError, match=r"x w a\.\.b: sbatch has submitted nothing"):
         submit(history, number, jobs)
+    new = begin_batch(history, Path("/f/batch.toml"), [planned()] * 2, 1.0)
+    with pytest.raises(UsageError, match="sbatch has submitted nothing"):
+        submit(history, new, jobs)
+    assert [batch.id for batch in all_batches(history)] == [number], "nothing is left of one without a job"
     for place in range(6):
         enter_status(history, number, place, place % 3)
     look(history, number)

@@ -47,7 +47,8 @@ def submit(options: Sequence[str], script: str, arguments: Sequence[str]) -> str
     Without that, a lone colon would separate two jobs. Raises EnvironmentFailure with what Slurm says where it refuses it.
     """
     # Not as a text made for this job: sbatch finds options in it, also those in a name that begins a line with #SBATCH.
-    said = _run(["sbatch", "--parsable", *options, "/dev/stdin", *(f".{each}" for each in arguments)], script)
+    # An option without its value takes the -- for it, and not the script.
+    said = _run(["sbatch", "--parsable", *options, "--", "/dev/stdin", *(f".{each}" for each in arguments)], script)
     if not said:  # as with --test-only
         raise EnvironmentFailure("sbatch has submitted nothing.")
     return said.strip().partition(";")[0]  # behind it, the name of a cluster

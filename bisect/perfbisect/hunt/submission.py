@@ -21,7 +21,16 @@ from perfbisect.hunt.batch import PROGRAM, VERDICTS, error_in, log_of, read_batc
 from perfbisect.masking import masked
 from perfbisect.recipes.inventory import parse_lease_name
 from perfbisect.report.command_line import command_on
-from perfbisect.store.batches import Batch, BatchHunt, Planned, enter_job, enter_status, jobs_of, read_batch
+from perfbisect.store.batches import (
+    Batch,
+    BatchHunt,
+    Planned,
+    enter_job,
+    enter_status,
+    jobs_of,
+    read_batch,
+    remove_batch,
+)
 from perfbisect.store.history import History
 from perfbisect.wording.text import printable
 
@@ -104,6 +113,8 @@ def submit(history: History, number: int, jobs: Sequence[Job]) -> int:
         try:
             enter_job(history, number, one.number, partial(slurm.submit, job.words(), SCRIPT, arguments))
         except PerfBisectError as refused:
+            if one is batch.hunts[0] and not any(each.hunt or each.job for each in batch.hunts):
+                remove_batch(history, number)
             advice = "Correct that, and submit again: the jobs of the hunts before it are kept."
             raise UsageError(f"{title_of(one.planned)}: {refused}", advice) from refused
         finally:

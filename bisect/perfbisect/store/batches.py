@@ -87,6 +87,13 @@ def continue_batch(history: "History", batch: int) -> None:
         db.table("batches").update(batch, {"process": this_process(), "ended": None})
 
 
+def remove_batch(history: "History", batch: int) -> None:
+    """Remove a batch of which no hunt has begun."""
+    with history.transaction() as db:
+        db.table("batch_hunts").delete_where("batch_id = ?", [batch])
+        db.table("batches").delete(batch)
+
+
 def enter_job(history: "History", batch: int, number: int, submit: Callable[[], str]) -> None:
     """Enter the job of a hunt, which ``submit`` returns. It cannot read the history before that."""
     with history.transaction() as db:
@@ -169,13 +176,6 @@ def batch_together(history: "History", hunt: int) -> Batch | None:
 def all_batches(history: "History") -> list[Batch]:
     """All batches of a history, oldest first."""
     return [read_batch(history, number) for (number,) in history.select("SELECT id FROM batches ORDER BY id")]
-
-
-def unfinished_batches(history: "History", *, running: bool = False) -> list[Batch]:
-    """Batches with hunts that have no verdict, oldest first; those that another process works on only if ``running``."""
-    open_ones = history.select("SELECT id FROM batches WHERE ended IS NULL ORDER BY id")
-    found = [read_batch(history, number) for (number,) in open_ones]
-    return [batch for batch in found if running or not batch.running]
 
 
 def copy_batches(source: "History", target: "History", here: Mapping[int, int], origin: str) -> None:

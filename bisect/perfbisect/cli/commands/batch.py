@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 EPILOG = """\b
 Examples:
-  bisect batch nightly.toml --dry-run      the hunts, and what is wrong
-  bisect batch nightly.toml
-  bisect batch nightly.toml --page pages/  an index and a page for each
-  bisect resume --all                      after Ctrl-C
-  bisect batch nightly.toml --submit slurm
-  bisect batch b3                          its jobs; --cancel cancels them
+  bisect batch hunts.toml --dry-run      the hunts, and what is wrong
+  bisect batch hunts.toml
+  bisect batch hunts.toml --page pages/  an index and a page for each
+  bisect resume --all                    after Ctrl-C
+  bisect batch hunts.toml --submit slurm
+  bisect batch b3                        its jobs; --cancel cancels them
 
 \b
 FILE has the options of `bisect run` as keys, without --:
@@ -61,9 +61,7 @@ Exit status: the highest of the hunts'.
 @click.command(epilog=EPILOG)
 @click.argument("file", metavar="FILE|BATCH", type=FileOrBatch("b"), shell_complete=file_or_batch)
 @click.option("--dry-run", is_flag=True, help="Check the file and print the hunts without beginning them.")
-@click.option(
-    "--anew", is_flag=True, help="Begin all hunts again, where an interrupted batch of the same FILE would go on."
-)
+@click.option("--anew", is_flag=True, help="Begin all hunts again, where a batch of the same FILE would go on.")
 @click.option("--submit", type=click.Choice(["slurm"]), metavar="slurm", help="Let each hunt be a job of Slurm.")
 @click.option("--cancel", is_flag=True, help="Cancel the jobs of BATCH.")
 @plain_option
@@ -92,7 +90,7 @@ def batch(
     from perfbisect.host.slurm import check_commands
     from perfbisect.hunt.batch import tasks_of
     from perfbisect.report.command_line import command_on
-    from perfbisect.store.batches import all_batches, begin_batch, continue_batch, read_batch, unfinished_batches
+    from perfbisect.store.batches import all_batches, begin_batch, continue_batch, read_batch
     from perfbisect.store.connection import default_place
     from perfbisect.store.history import History
 
@@ -111,22 +109,19 @@ def batch(
             check_commands()
         planned = [entry.planned for entry in entries]
         with closing(History.open(path)) as opened:
-            known = [
-                each
-                for each in (all_batches(opened) if submit else unfinished_batches(opened, running=True))
-                if each.file == str(file) and [one.planned for one in each.hunts] == planned
-                if each.submitted or not each.ended
-            ]
+            same = (each for each in all_batches(opened) if each.file == str(file))
+            known = [each for each in same if [one.planned for one in each.hunts] == planned]
             for latest in known[-1:]:
                 see = f"See it: {command_on('watch' if latest.running else 'batch', latest.name, history)}"
                 if latest.running:
                     raise UsageError(f"Another process works on this batch, {latest.name}.", see)
-                if latest.submitted and not submit and not anew:
+                if latest.submitted and not (submit or anew or latest.ended):
                     raise UsageError(f"Slurm has this batch, {latest.name}; --anew begins all here.", see)
             if known and not anew:
-                number = known[-1].id
+                number = latest.id
                 continue_batch(opened, number)
-                note(f"Going on with batch b{number}.")
+                done = f"All hunts of batch {latest.name} have verdicts; --anew begins them again."
+                note(done if latest.ended else f"Going on with batch {latest.name}.")
             else:
                 number = begin_batch(opened, file, planned, time.time())
             if submit:

@@ -135,24 +135,26 @@ def unfinished_together(hunt: int | str, given: Path | None) -> "Batch | None":
 def resume_all(given: Path | None, *, plain: bool) -> int:
     """Continue all interrupted hunts of our own and all unfinished batches; returns the highest exit status."""
     from perfbisect.cli.commands.batch import follow
+    from perfbisect.errors import USAGE
     from perfbisect.hunt.batch import VERDICTS, Task, range_of, tasks_of
-    from perfbisect.store.batches import continue_batch, unfinished_batches
+    from perfbisect.store.batches import all_batches, continue_batch
     from perfbisect.store.history import History
 
     with closing(History.open(given)) as opened:
         tasks: list[Task] = []
         known: set[int | None] = set()
-        for batch in unfinished_batches(opened):
+        for batch in (each for each in all_batches(opened) if not (each.ended or each.running)):
             known |= {one.hunt for one in batch.hunts}
             if batch.submitted:
                 note(f"{batch.name} is with Slurm: {command_on('batch', batch.name, given)}")
                 continue
-            left = [task for task in tasks_of(batch, opened) if task.status not in VERDICTS]
+            places = [one.number for one in batch.hunts if one.hunt or one.status != USAGE]  # a mistake stays one
+            left = [task for task in tasks_of(batch, opened) if task.status not in VERDICTS and task.place in places]
             if batch.together:  # its first hunt goes on with all
                 left = left[:1]
                 for task in left:
                     task.batch = None
-            else:
+            elif left:
                 continue_batch(opened, batch.id)
             tasks += left
         for one in opened.hunts():
