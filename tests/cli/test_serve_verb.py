@@ -13,6 +13,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,6 +22,7 @@ import pytest
 
 import sample_hunt as sample
 from perfbisect.cli.serving.guard import add_user
+from perfbisect.cli.serving.pages import Pages
 from perfbisect.store.history import History
 from program import PROGRAM, asked, exits, served
 
@@ -107,6 +109,19 @@ def refuses_strangers(port: int, path: str) -> None:
                          "127.0.0.1.evil.example:80": 421, "192.0.2.1": 421, "[": 421, "": 421}.items():  # fmt: skip
         found, text = asked(port, path, host)
         assert (found, "Open it as localhost" in text) == (status, status == 421), host
+
+
+def test_nights_that_are_measured_in_other_ways_are_lines_of_their_own(history: History) -> None:
+    """As `bisect nightly` has them: two lines of four nights, each of which leads to its latest night."""
+    for number in range(8):
+        night = sample.write_trial(history, sample.night(number // 2), number + 1.0)
+        if number % 2:
+            history.update_settings(night, replace(history.settings(night), configure=("--with-debug",)))
+    lines = Pages(history.path, None).lines(history.listing())
+    assert [(line.title, len(line.points), line.link) for line in lines] == [
+        ("scan, main", 4, "c8.html"),
+        ("scan, main", 4, "c9.html"),
+    ]
 
 
 def test_pages_are_made_when_they_are_asked_for(history: History) -> None:

@@ -22,6 +22,7 @@ from perfbisect.store.history import History
 from perfbisect.store.listing import Listed, ListedTrial
 
 if TYPE_CHECKING:
+    from perfbisect.core.domain.trials import Trial
     from perfbisect.report.document import Cell
     from perfbisect.report.page.dashboard import Watched
 
@@ -102,14 +103,20 @@ class Pages:
         return [line for each in drawn.values() for line in each]
 
     def lines_of(self, trials: Sequence[ListedTrial]) -> "list[Watched]":
-        """The lines of a series, or of the nights of a branch; what is damaged is left out."""
+        """The lines of a series, or of the nights of a branch, apart where they are measured in other ways.
+
+        What is damaged is left out.
+        """
+        from perfbisect.hunt.nightly import measured_by
         from perfbisect.report.page.dashboard import watched_of
 
-        read = []
+        read: dict[str, list[tuple[ListedTrial, Trial]]] = {}
         for one in trials:
             with suppress(PerfBisectError), self.session(self.name(one)) as (history, name, _):
-                read.append(history.trial(str(name)))
-        return watched_of(read, self.cell(trials[-1]).link) if read else []
+                trial = history.trial(str(name))
+                read.setdefault(repr(measured_by(history.settings(trial.id))), []).append((one, trial))
+        lines = (watched_of([trial for _, trial in each], self.cell(each[-1][0]).link) for each in read.values())
+        return [line for each in lines for line in each]
 
 
 def serve_pages(family: int, port: int, guard: Guard, pages: Pages, *, opens: bool) -> None:
