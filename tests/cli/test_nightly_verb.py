@@ -105,13 +105,38 @@ def test_a_night_that_was_cut_short_goes_on_with_the_same_command(script: Commit
     assert "`bisect nightly main` hunts the drops" in exits(3, "compare", "c3", "--hunt", "--history", "h.db")
 
 
+@pytest.mark.slow
+@pytest.mark.e2e
+def test_a_night_that_was_cut_short_in_a_reason_goes_on_with_it(script: Commit, keep: Path, tmp_path: Path) -> None:
+    """Nothing is sent, and no page is written, before the reason is complete."""
+    words = ["nightly", "main", *HOW, "--explain", "--notify", str(keep), "--page", "pages"]
+    script(at(10000, 0))
+    exits(0, *words)
+    culprit = script(at(6000, 1))
+    ended = bisect_until(words, "counters: ", signal.SIGINT)
+    assert ended.returncode == 130 and "the same command goes on" in ended.stderr
+    assert re.search(r"one, \w{10} to \w{10}: ×0\.\d+ \(.*\) in all rounds, so it is hunted\.", ended.stderr)
+    assert not notices(tmp_path) and not [*Path("pages").glob("hunt-*")]
+    reasons = "select count(*) from events where kind in ('Counted', 'Profiled', 'Unexplained')"
+    [(cut,)] = rows(Path("h.db"), reasons)
+    exits(0, *words)
+    [(complete,)] = rows(Path("h.db"), reasons)
+    assert complete > cut and len([*Path("pages").glob("hunt-*")]) == 1
+    [got] = notices(tmp_path)
+    assert f"The culprit is {culprit[:10]}" in got["text"]
+    exits(0, *words)
+    assert rows(Path("h.db"), reasons) == [(complete,)] and len(notices(tmp_path)) == 1
+    assert rows(Path("h.db"), "select count(*) from hunts") == [(1,)]
+
+
 def test_a_tip_that_does_not_build_ends_the_night(script: Commit) -> None:
     script("# does not build")
     words = ["nightly", "main", *HOW, "--page", "pages"]
     assert "cannot be built" in exits(0, *words)
     assert "cannot be built" in exits(0, *words)
     assert rows(Path("h.db"), "select count(*) from trials where kind = 'compare'") == [(1,)]
-    assert "main: 0 tips, 0 steps" in Path("pages/main.html").read_text()
+    page = Path("pages/main.html").read_text()
+    assert "main: 0 tips, 0 steps" in page and "1 later tip could not be built: " in page
     assert "There are no hunts yet" in exits(3, "resume", "--history", "h.db"), "nothing is unfinished"
 
 

@@ -10,6 +10,7 @@ from perfbisect.core.domain.settings import TrialBuild
 from perfbisect.core.domain.trials import DropHunt, Trial
 from perfbisect.core.stats.drops import Drop, DropRange
 from perfbisect.core.stats.paired_comparison import Ratio
+from perfbisect.core.stats.watched_branch import Branch
 from perfbisect.hunt.nightly import Watched
 from repos import Repo
 
@@ -32,7 +33,7 @@ def todo(line: tuple[Trial, list[str], Path], drops: list[tuple[int, int]], *hun
     trial, _, path = line
     spans = tuple(DropRange(*ends, (Drop(0, *ends, SIZE),)) for ends in drops)
     settings = replace(sample.SETTINGS, repository=str(path))
-    watched = Watched(replace(trial, hunts=hunts), settings, (), spans, trial)
+    watched = Watched(replace(trial, hunts=hunts), settings, Branch((), ()), spans, trial)
     return [(span.first, span.last) for span in watched.ranges()]
 
 

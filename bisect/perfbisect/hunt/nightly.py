@@ -17,11 +17,10 @@ from perfbisect.core.domain.settings import NOTHING_KNOWN, Policy, Settings, Tri
 from perfbisect.core.domain.trials import DropHunt, Trial
 from perfbisect.core.stats.drops import Drop, DropRange
 from perfbisect.core.stats.paired_comparison import Ratio
-from perfbisect.core.stats.release_series import Line
 from perfbisect.core.stats.watched_branch import LONGEST, Branch, companions
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.lock import WaitCallback
-from perfbisect.hunt.trials.drop_hunts import OPEN, Comparison
+from perfbisect.hunt.trials.drop_hunts import OPEN, Comparison, with_open_reasons
 from perfbisect.hunt.trials.session import Say
 from perfbisect.hunt.trials.setup import TrialSetup
 from perfbisect.recipes.workload import Workload
@@ -78,7 +77,7 @@ def measured_by(settings: Settings) -> Settings:
 class Watched(Comparison):
     """The line in its present state, as a comparison of its tips; numbers of builds are positions in it."""
 
-    lines: tuple[Line, ...]  # of each workload
+    line: Branch
     drops: tuple[DropRange, ...]
     tonight: Trial  # the newest night
 
@@ -91,11 +90,11 @@ class Watched(Comparison):
         policy = watch.settings.policy.of_counts() if stored.prior.exact else watch.settings.policy
         settings = replace(stored, policy=policy, explain=watch.settings.explain)
         request = replace(newest.request, subjects=line.tips)
-        hunts = hunts_of(history, nights, line.tips)
+        hunts = with_open_reasons(history, hunts_of(history, nights, line.tips), settings)
         trial = Trial(newest.id, request, newest.host, newest.started, newest.state, hunts=hunts)
         searched = [(hunt.work, hunt.first, hunt.last) for hunt in hunts if not hunt.culprit]
         drops = tuple(line.drops(request.metric, policy.min_effect, searched))
-        return cls(trial, settings, line.lines, drops, newest)
+        return cls(trial, settings, line, drops, newest)
 
     def enter(self, history: History, drop: Drop, hunt: int) -> None:
         """Enter that a hunt has begun, where tonight's table has both of its ends as a drop of that."""

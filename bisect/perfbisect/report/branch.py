@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterator, Sequence
 from perfbisect.core.domain.trials import DropHunt, Trial
 from perfbisect.core.stats.paired_comparison import levels, paired
 from perfbisect.core.stats.release_series import Line, Step, is_worse
+from perfbisect.core.stats.watched_branch import Branch
 from perfbisect.report import series
 from perfbisect.report.document import Cell, Document, Facts, Prose, Row, Section, Table, host_line
 from perfbisect.report.trial import draw_line
 from perfbisect.wording.quantities import count, moment, ratio
-from perfbisect.wording.text import metric_title, printable
+from perfbisect.wording.text import listed, metric_title, printable
 
 
 def night(trial: Trial) -> Iterator[str]:
@@ -49,22 +50,29 @@ def steps(trial: Trial, lines: Sequence[Line]) -> Iterator[tuple[Line, Step, Dro
                 yield line, step, best, f"hunt {best.hunt}: {best.state}"
 
 
-def summary(trial: Trial, lines: Sequence[Line]) -> Iterator[str]:
-    """The steps of the line in sentences."""
+def summary(trial: Trial, branch: Branch) -> Iterator[str]:
+    """The line in sentences: its steps, and the tips since its last one that could not be built."""
     names = [build.name for build in trial.request.subjects]
-    found = [*steps(trial, lines)]
+    found = [*steps(trial, branch.lines)]
     yield f"The line has {count(len(names), 'tip')} and {count(len(found), 'step')}{':' if found else '.'}"
     for line, step, _, outcome in found:
         yield f"  {printable(f'{line.work}, {series.sentence(step, names)}: {outcome}')}"
+    yield from broken(branch)
 
 
-def document(trial: Trial, lines: Sequence[Line], page_name: Callable[[int], str]) -> Document:
+def broken(branch: Branch) -> Iterator[str]:
+    """That the latest tips could not be built, if it is so."""
+    if tips := [tip.name for tip in branch.broken]:
+        yield printable(f"{count(len(tips), 'later tip')} could not be built: {listed(tips)}.")
+
+
+def document(trial: Trial, branch: Branch, page_name: Callable[[int], str]) -> Document:
     """The page of the line; ``page_name`` is the address of the page of a hunt that names a commit."""
     request = trial.request
     y = f"{metric_title(request.metric)} relative to the first tip"
-    drawings = series.drawings(trial, lines, draw_line, y, "tips")
+    drawings = series.drawings(trial, branch.lines, draw_line, y, "tips")
     rows = []
-    for line, step, hunt, outcome in steps(trial, lines):
+    for line, step, hunt, outcome in steps(trial, branch.lines):
         after, since, _, size = series.step_cells(trial, step)
         said = Cell(outcome, link=page_name(hunt.hunt) if hunt and hunt.culprit else "")
         rows.append(Row((after, since, size, said, Cell(line.work))))
@@ -75,7 +83,7 @@ def document(trial: Trial, lines: Sequence[Line], page_name: Callable[[int], str
         started=trial.started,
         state=f"last night {trial.name}, {moment(trial.started)}",
         facts=Facts((("metric", metric_title(request.metric)), ("host", host_line(trial.host)))),
-        summary=(),
+        summary=tuple(broken(branch)),
         headline=f"{request.branch}: {count(len(request.subjects), 'tip')}, {count(len(rows), 'step')}",
         sections=(
             Section("Tips", drawings, "tips"),

@@ -207,6 +207,12 @@ def read_drop_hunts(history: "History", trial: int) -> "tuple[DropHunt, ...]":
     return tuple(one.for_drop(*drop) for *drop, hunt in rows for one in read_hunts(history, hunt))
 
 
+def reason_is_open(history: "History", hunt: int) -> bool:
+    """Whether the reason of a hunt's verdict was to be measured, and that was cut short."""
+    follows = "SELECT iif(json_valid(body), json_extract(body, '$.reason_follows'), 0) FROM events WHERE session_id = ?"
+    return history.select(f"{follows} AND kind = 'HuntEnded' ORDER BY id DESC LIMIT 1", [hunt]) == [(1,)]
+
+
 def called(kind: str, session: int) -> str:
     """What a session is called: hunt 12, c3."""
     return f"hunt {session}" if kind == "hunt" else f"{kind[:1]}{session}"

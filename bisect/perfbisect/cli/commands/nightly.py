@@ -102,7 +102,7 @@ def nightly(
         say(printable(f"{branch} is at {watch.tip[:10]}: {trial.name}"))
         say("\n".join(night(trial)))
         if cut:
-            note(f"{cut} Or with the same command.")
+            note(f"{cut}\nThe same command goes on, too.")
             return INTERRUPTED
 
         def read() -> Watched:
@@ -112,7 +112,7 @@ def nightly(
 
         shown = open_view(history, None, sys.stderr)
         found, ended = hunt_all(opened, read, shown, note, waiting, "the same command goes on.")
-    say("\n".join(summary(found.trial, found.lines)))
+    say("\n".join(summary(found.trial, found.line)))
     return 0 if ended else ENVIRONMENT
 
 
@@ -187,7 +187,7 @@ def publish(
     index = f"{re.sub(r'[^A-Za-z0-9_-]+', '-', branch)}.html"
     named = [hunt for hunt in found.trial.hunts if hunt.culprit]
     if folder:
-        write(folder / index, page(document(found.trial, found.lines, page_name)), quiet=True)
+        write(folder / index, page(document(found.trial, found.line, page_name)), quiet=True)
     settings = {hunt.hunt: opened.settings(hunt.hunt) for hunt in named}
     announced = {hunt.culprit for hunt in named if settings[hunt.hunt].noticed}
     for hunt in named:

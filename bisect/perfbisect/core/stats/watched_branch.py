@@ -22,7 +22,7 @@ until then s is ASSUMED, what layouts usually do, or at most twice that where th
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import TypeVar
 
 from perfbisect.core.domain.orders import Interval
@@ -61,13 +61,15 @@ class Branch:
 
     tips: tuple[TrialBuild, ...]  # that were measured, oldest first
     lines: tuple[Line, ...]  # of each workload
+    broken: tuple[TrialBuild, ...] = ()  # later tips that could not be built, oldest first
 
     @classmethod
     def of(cls, nights: Sequence[Trial]) -> "Branch":
         """The line of these nights, oldest first, which have the same workloads; the last build of a night is its tip."""
-        newest = [(night, night.request.subjects[-1]) for night in nights]
-        measured = (tip for night, tip in newest if any(run.facts.commit == tip.commit for run in night.runs))
-        tips = tuple({tip.commit: tip for tip in measured}.values())[-LONGEST:]
+        newest = [night.request.subjects[-1] for night in nights]
+        measured = {run.facts.commit for night in nights for run in night.runs}
+        tips = tuple({tip.commit: tip for tip in newest if tip.commit in measured}.values())[-LONGEST:]
+        later = [*takewhile(lambda tip: tip.commit not in measured, reversed(newest))][::-1]
         number = {tip.commit: place for place, tip in enumerate(tips)}
         works = nights[-1].request.works if nights else ()
         lines = []
@@ -78,7 +80,7 @@ class Branch:
                     if (place := number.get(trial.request.subjects[subject].commit)) is not None:
                         visits[place] |= {night * ROUNDS + each: x for each, x in rounds.items()}
             lines.append(branch_line(workload.name, visits, len(tips), RATE / len(works)))
-        return cls(tips, tuple(lines))
+        return cls(tips, tuple(lines), tuple(tip for tip in later if tip.trouble))
 
     def drops(self, metric: str, least: float, searched: Collection[Range] = ()) -> list[DropRange]:
         """The steps for the worse by ``least`` (a fraction) or more, narrow ranges first.

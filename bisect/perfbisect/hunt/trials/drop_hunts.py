@@ -28,8 +28,9 @@ from perfbisect.repository.commits import resolve
 from perfbisect.repository.discovery import open_repository
 from perfbisect.store.batches import batch_together
 from perfbisect.store.history import History
+from perfbisect.store.listing import reason_is_open
 from perfbisect.wording.comparisons import difference
-from perfbisect.wording.quantities import count, percent
+from perfbisect.wording.quantities import count, percent, ratio
 from perfbisect.wording.text import listed, printable
 
 T = TypeVar("T", bound="Comparison")
@@ -156,7 +157,8 @@ def read_comparison(history: History, name: str, how: DropOptions) -> Comparison
             "Compare the revisions again, or hunt between two of them with `bisect run`.",
         )
     policy = replace(settings.policy, min_effect=how.least or settings.policy.min_effect, layouts=True)
-    return Comparison(trial, replace(settings, policy=policy, explain=how.explain))
+    settings = replace(settings, policy=policy, explain=how.explain)
+    return Comparison(replace(trial, hunts=with_open_reasons(history, trial.hunts, settings)), settings)
 
 
 def hunt_drops(
@@ -191,6 +193,9 @@ def hunt_all(
         if not (span := next(left, None)):
             return found, ended
         tried |= {*map(ends_of, span.drops)}
+        for drop in span.drops:
+            if (size := drop.ratio.interval) and not found.hunt_of(drop):
+                say(f"{found.named(replace(span, drops=(drop,)))}: ×{ratio(size)} in all rounds, so it is hunted.")
         try:
             hunt_range(history, found, span, open_view, waiting)
         except Interrupted:
@@ -198,6 +203,12 @@ def hunt_all(
         except PerfBisectError as trouble:
             ended &= isinstance(trouble, UsageError)  # nothing between the builds can be hunted
             say(printable(f"{found.named(span)}: {trouble} {trouble.advice}".rstrip()))
+
+
+def with_open_reasons(history: History, hunts: Iterable[DropHunt], settings: Settings) -> tuple[DropHunt, ...]:
+    """The hunts. One whose reason was cut short is interrupted, where reasons are wanted: it goes on with that."""
+    cut = partial(replace, state="interrupted", culprit="")
+    return tuple(cut(each) if settings.explain and reason_is_open(history, each.hunt) else each for each in hunts)
 
 
 def hunt_range(
