@@ -64,8 +64,9 @@ def test_accepted_checks_say_so_themselves(history: History) -> None:
     for day in range(6, 9):
         checked.write(history, "a", day, 0.9)
     assert courses(history.path)["a"][-1].level == pytest.approx(1.0)
-    with pytest.raises(UsageError, match="Host c was never checked"):
-        accept(history.path, ["c"])
+    with pytest.raises(UsageError, match="c is not unfit: there is nothing to accept"):
+        accept(history.path, ["b", "c"])
+    assert unfit(history) == ["b"], "none is accepted"
 
 
 def test_checks_are_no_rows_of_a_listing(history: History) -> None:
