@@ -17,8 +17,7 @@ from source_package import Absent, unpack
 pytestmark = [pytest.mark.e2e, pytest.mark.dbms, pytest.mark.tools, pytest.mark.slow]
 
 PACKAGE = "postgresql-15"
-COMMITS, CULPRIT = 4, 2
-# What takes the time is the first build, with an empty compiler cache: it is not optimised.
+# What takes the time is builds, so there are two, and these are not optimised.
 RECIPE = """\
 extends = "postgres-debian"
 [variants.quick]
@@ -27,7 +26,6 @@ cflags = "-O0"
 EXECUTOR = "src/backend/executor/execMain.c"
 STARTS = "\tAssert(queryDesc->estate == NULL);\n"  # for each statement
 IDLE = "\tfor (volatile int turn = 0; turn < 400000; turn++);\n"
-HARMLESS = "src/backend/utils/adt/int.c"
 
 
 @pytest.fixture
@@ -47,14 +45,11 @@ def package(tmp_path: Path, git: Callable[..., str]) -> Path:
 
 @pytest.fixture
 def commits(package: Path, git: Callable[..., str]) -> list[str]:
-    """The import, then harmless commits; one adds a patch that keeps each statement waiting."""
+    """The import, then a commit that adds a patch, which keeps each statement waiting."""
     hashes = []
-    for number in range(COMMITS):
-        if number == CULPRIT:
+    for number in range(2):
+        if number:
             add_patch(package)
-        elif number:
-            with (package / HARMLESS).open("a") as file:
-                file.write(f'const char remark_{number}[] = "remark";\n')
         git("add", "--all", "--force", cwd=package)
         git("commit", "-q", "-m", f"change {number}", cwd=package)
         hashes.append(git("rev-parse", "HEAD", cwd=package))
@@ -91,9 +86,8 @@ def test_a_patch_that_slows_statements_is_found(tmp_path: Path, package: Path, c
     workload = ["--workload", "point-query.pre", "--set", "table-size=1000", "--time", "1", "--warmup", "0.2"]
     ended = bisect(*hunt, *workload, "--no-explain", "--history", str(history))
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert rows(history, "select culprit from culprits") == [(commits[CULPRIT],)]
+    assert rows(history, "select culprit from culprits") == [(commits[-1],)]
     builds = rows(history, "select cache_hits, cache_misses from builds where not reused order by at")
-    (hits, misses), *later = builds
+    (hits, misses), (hits_later, misses_later) = builds
     assert hits < misses, "nothing was known to the compiler's cache"
-    assert len(later) >= 3
-    assert all(hits > 20 * misses for hits, misses in later), builds
+    assert hits_later > 20 * misses_later
