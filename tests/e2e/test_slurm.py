@@ -179,7 +179,7 @@ def test_a_node_that_is_down_is_lost_and_the_other_goes_on(slurm: Slurm, seal: P
     assert "host slurm:both/2 takes no further part: the lease of host slurm:both/2 (n2) has ended" in done.stdout
     assert ended - seen[1] < 30
     assert (slurm.jobs(), records(seal)) == ({}, [])
-    until(lambda: slurm.run("sinfo", "--noheader", "--format=%D %t") == "2 idle\n")
+    slurm.wait_idle()
 
 
 KILLED = """

@@ -298,7 +298,7 @@ def start(task: Task, hosts: Hosts, history: History) -> None:
 def observe(task: Task, history: History, view: View, followed: dict[int, Followed]) -> None:
     """Read from the history what a hunt that runs does now, and whether it has ended."""
     status = task.process.poll() if task.process else None
-    told: list[Callable[[], None]] = []
+    news: list[Callable[[], None]] = []
     with failing(task, history):
         if not claimed(task, history) and task.hunt is None and task.process is None:
             task.stage, task.hosts = Stage.WAITING, ()  # the process elsewhere has ended before the hunt began
@@ -306,13 +306,13 @@ def observe(task: Task, history: History, view: View, followed: dict[int, Follow
             listed = history.listed(task.hunt)
             if task.hunt not in followed and listed.state == RUNNING:
                 followed[task.hunt] = Followed(history, task.hunt)
-                told.append(partial(view.recall, task.hunt, [*followed[task.hunt].earlier()]))
+                news.append(partial(view.recall, task.hunt, [*followed[task.hunt].earlier()]))
             if task.hunt in followed and (events := [*followed[task.hunt].new()]):
-                told.append(partial(view.show, task.hunt, events))
+                news.append(partial(view.show, task.hunt, events))
             if task.process is None and listed.state != RUNNING:
                 status = STATUS.get(listed.state, 2)
-    for tell in told:  # errors of the view are not the hunt's
-        tell()
+    for show in news:  # errors of the view are not the hunt's
+        show()
     if status is not None and task.stage is not Stage.ENDED:
         with failing(task, history):
             end(task, status, history)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from perfbisect.errors import EnvironmentFailure, UsageError
-from perfbisect.store.schema import CANDIDATES, INDEXES, TABLES, VERSION, VIEWS, column_type, create_table, keys
+from perfbisect.store.schema import INDEXES, TABLES, VERSION, VIEWS, candidates, column_type, create_table, keys
 
 if TYPE_CHECKING:
     import psycopg
@@ -65,7 +65,7 @@ WITH touched AS (
   ) AS each ON session_id = hunts.id
 )
 """
-    + re.sub(r"json_extract\(body, '\$\.facts\.(\w+)'\)", r"(body #>> '{facts,\1}')", CANDIDATES),
+    + candidates("(body #>> '{{facts,{}}}')"),
 }
 
 GRANTS = "Whoever may grant: GRANT perfbisect_append TO USER; to read only: GRANT perfbisect_read TO USER"
@@ -79,6 +79,10 @@ GRANT INSERT ON {", ".join([*TABLES, "pushes"])} TO perfbisect_append;
 GRANT UPDATE ON sessions, sittings, batches, batch_hunts, pushes TO perfbisect_append;
 GRANT DELETE ON verdicts, suspects TO perfbisect_append;
 """
+
+
+class CentralFailure(EnvironmentFailure):
+    """The central history cannot be reached, or has failed."""
 
 
 def key_of(table: str) -> tuple[str, ...]:
@@ -120,7 +124,7 @@ def definition() -> Iterator[str]:
 @contextmanager
 def connected(address: str, *, pushes: bool = False) -> "Iterator[Connection]":
     """A connection to a central history, each statement a transaction of its own. Raises UsageError where there is none,
-    EnvironmentFailure where it cannot be reached: what ``pushes`` loses nothing then.
+    CentralFailure where it cannot be reached: what ``pushes`` loses nothing then.
     """
     if not ADDRESS.fullmatch(address):
         advice = (
@@ -161,12 +165,12 @@ def explained(address: str, *, pushes: bool = False) -> Iterator[None]:
     except errors.InsufficientPrivilege as failure:
         raise UsageError(f"The central history {address} refuses this: {sentence(failure)}.", GRANTS) from failure
     except (psycopg.OperationalError, psycopg.InterfaceError) as failure:
-        raise EnvironmentFailure(
+        raise CentralFailure(
             f"The central history {address} cannot be reached: {sentence(failure)}.",
             f"Check the address, the network and ~/.pgpass.{' Nothing is lost: all is in the local history.' * pushes}",
         ) from failure
     except psycopg.Error as failure:
-        raise EnvironmentFailure(f"The central history {address} has failed: {sentence(failure)}.") from failure
+        raise CentralFailure(f"The central history {address} has failed: {sentence(failure)}.") from failure
 
 
 def sentence(failure: Exception) -> str:

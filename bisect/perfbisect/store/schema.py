@@ -92,15 +92,18 @@ INDEXES = (
     ("builds", "session_id", "commit_hash"), ("skips", "session_id", "commit_hash"), ("runs", "session_id", "commit_hash", "started"),
 )  # fmt: skip
 
-# How a run was made; of two that ran at the same time, which they are: the text after the last /.
-WAY = " || '/' || ".join(
-    f"coalesce(CAST(json_extract(body, '$.facts.{fact}') AS text), '')"
-    for fact in ("counted", "slower_than", "layout", "round")
-)
-# Every commit that a hunt built, skipped or measured, on each host: the rows of ``touched``. rqps: the mean of QPS over that of
-# the base, in runs at the same time as the base, or else in turns, over those just before and after; null where no run of the
-# base was made in the same way. `bisect show` has the intervals, and compares others through their partners.
-CANDIDATES = f"""
+
+def candidates(fact: str) -> str:
+    """The end of the view of that name, where ``fact`` is the SQL for a fact of a run, {} its name, in the ``body`` of its event.
+
+    It has every commit that a hunt built, skipped or measured, on each host: the rows of ``touched``. rqps: the mean of QPS over
+    that of the base, in runs at the same time as the base, or else in turns, over those just before and after; null where no run
+    of the base was made in the same way. `bisect show` has the intervals, and compares others through their partners.
+    """
+    names = ("counted", "slower_than", "layout", "round")
+    # How a run was made; of two that ran at the same time, which they are: the text after the last /.
+    way = " || '/' || ".join(f"coalesce(CAST({fact.format(name)} AS text), '')" for name in names)
+    return f"""
 SELECT hunt_id, node, t.commit_hash, date, subject, t.host,
   (SELECT count(*) FROM builds b WHERE b.session_id = hunt_id AND b.commit_hash = t.commit_hash AND b.host = t.host) AS builds,
   (SELECT sum(b.seconds) FROM builds b WHERE b.session_id = hunt_id AND b.commit_hash = t.commit_hash AND b.host = t.host)
@@ -112,7 +115,7 @@ SELECT hunt_id, node, t.commit_hash, date, subject, t.host,
       SELECT *, max(of_base) OVER (PARTITION BY way, earlier) AS before, max(of_base) OVER (PARTITION BY way, later) AS after FROM (
         SELECT *, count(of_base) OVER (PARTITION BY way ORDER BY started) AS earlier,
           count(of_base) OVER (PARTITION BY way ORDER BY started DESC) AS later FROM (
-          SELECT r.commit_hash, r.started, r.qps, CASE WHEN r.commit_hash = base_commit THEN nullif(r.qps, 0) END AS of_base, {WAY} AS way
+          SELECT r.commit_hash, r.started, r.qps, CASE WHEN r.commit_hash = base_commit THEN nullif(r.qps, 0) END AS of_base, {way} AS way
           FROM runs r JOIN events ON events.id = r.event_id AND events.session_id = r.session_id
           WHERE r.session_id = hunt_id AND r.commit_hash IN (t.commit_hash, base_commit) AND r.host = t.host
         ) AS made) AS numbered) AS placed
@@ -124,6 +127,7 @@ SELECT hunt_id, node, t.commit_hash, date, subject, t.host,
 FROM touched t LEFT JOIN commits ON commits.commit_hash = t.commit_hash
 ORDER BY hunt_id, node, t.host
 """
+
 
 VIEWS = {
     "hunts": """
@@ -187,7 +191,7 @@ WITH touched AS (
   )))
 )
 """
-    + CANDIDATES,
+    + candidates("json_extract(body, '$.facts.{}')"),
     "rqps": "SELECT hunt_id, commit_hash, node, host, runs, qps, rqps FROM candidates WHERE runs > 0",
     # builds that were really made
     "build_costs": """

@@ -44,7 +44,7 @@ from perfbisect.core.domain.events import (
     Unexplained,
     Warned,
 )
-from perfbisect.core.domain.metrics import comparable, shown, shown_metric, unit
+from perfbisect.core.domain.metrics import comparable, shown, unit
 from perfbisect.core.domain.orders import Decision, Measure
 from perfbisect.core.explain.profiles import COUNTED
 from perfbisect.core.inference.observations import is_of_build
@@ -170,7 +170,7 @@ def ran(view: ViewModel, event: RunFinished) -> str:
     """The rate of a run, how its build now compares with the baseline, and which run it was."""
     found = view.ratio(event.candidate)
     facts = event.facts
-    metric = shown_metric(facts, view.metric, view.state.chosen.usual)
+    metric = view.metric_of(facts)
     measured = f"{figure(shown(facts, metric)):>10} {unit(metric)}"
     if facts.slower_than:
         measured = slower_than(facts.slower_than, facts.seconds)

@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from perfbisect.core.domain.events import RunFinished
-from perfbisect.core.domain.metrics import shown, shown_metric, unit
+from perfbisect.core.domain.metrics import shown, unit
 from perfbisect.core.domain.orders import Interval, Purpose, Step, Verdict
 from perfbisect.core.inference.hunt_state import effect_of
 from perfbisect.ui.candidates import RECENT, end_of_range, pairs, strip, table
@@ -232,7 +232,7 @@ def run_line(view: ViewModel, run: Running, room: int, now: float, glyphs: Glyph
     row = view.rows.get(run.candidate)
     if run.finished and row is not None and row.runs:
         latest = row.runs[-1]
-        metric = shown_metric(latest, view.metric, view.state.chosen.usual)
+        metric = view.metric_of(latest)
         text = f"{figure(shown(latest, metric))} {unit(metric)}"
         if latest.slower_than:
             text = slower_than(latest.slower_than, latest.seconds)

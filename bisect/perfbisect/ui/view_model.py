@@ -25,7 +25,8 @@ from perfbisect.core.domain.events import (
     RunStarted,
     Warned,
 )
-from perfbisect.core.domain.metrics import operations_per_second
+from perfbisect.core.domain.facts import RunFacts
+from perfbisect.core.domain.metrics import operations_per_second, shown_metric
 from perfbisect.core.domain.orders import (
     Belief,
     CodePlacement,
@@ -185,6 +186,10 @@ class ViewModel:
     def metric(self) -> str:
         """The metric that is compared."""
         return self.hunt.metric if self.hunt else "qps"
+
+    def metric_of(self, run: RunFacts) -> str:
+        """The metric whose value is shown for a run."""
+        return shown_metric(run, self.metric, self.state.chosen.usual)
 
     @property
     def ends_differ(self) -> bool:

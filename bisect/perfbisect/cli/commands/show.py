@@ -51,8 +51,7 @@ def show(hunt: int | str | None, history: Path | None, central: str | None, form
     with opened_for(hunt, history, central) as (opened, wanted, called):
         if name.startswith("b"):
             batch = read_batch(opened, int(name[1:]))
-            table = batch_table(batch, opened, output_width())
-            table[0] = table[0].replace(name, str(called), 1)
+            table = batch_table(batch, opened, output_width(), called=str(called))
             if batch.submitted and not central:
                 table.append(f"Its jobs: {command_on('batch', name, history)}")
             say("\n".join(fenced(table) if form == "markdown" else table))
@@ -74,8 +73,13 @@ def show(hunt: int | str | None, history: Path | None, central: str | None, form
                 print_document(builder.document(story), form)
 
 
-def batch_table(batch: "Batch", history: History, width: int | None, jobs: "Jobs | None" = None) -> list[str]:
-    """The hunts of a batch with what has become of each; with ``jobs``, also what Slurm says of those that are its jobs."""
+def batch_table(
+    batch: "Batch", history: History, width: int | None, jobs: "Jobs | None" = None, called: str = ""
+) -> list[str]:
+    """The hunts of a batch with what has become of each; with ``jobs``, also what Slurm says of those that are its jobs.
+
+    ``called`` is its name where that is another than in this history.
+    """
     from perfbisect.hunt.batch import Stage, state_of, tasks_of
     from perfbisect.wording.quantities import MISSING
     from perfbisect.wording.table import table
@@ -97,4 +101,4 @@ def batch_table(batch: "Batch", history: History, width: int | None, jobs: "Jobs
         rows.append((*row, printable(state)))
     head = ("hunt", "what", "state") if jobs is None else ("", "hunt", "what", "job", "Slurm", "state")
     origin = f"of {printable(batch.file)}" if batch.file else "of hunts that share all builds"
-    return [f"Batch {batch.name} {origin}", *table(head, rows, right=("", "hunt", "job"), width=width)]
+    return [f"Batch {called or batch.name} {origin}", *table(head, rows, right=("", "hunt", "job"), width=width)]

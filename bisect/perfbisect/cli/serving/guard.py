@@ -25,7 +25,7 @@ from perfbisect.wording.text import printable, shell_words
 
 NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
 HASH = re.compile(r"\$2[aby]\$(0[4-9]|1[0-5])\$[./A-Za-z0-9]{53}")  # of a cost that takes seconds at most
-NOBODY = "." * 53  # salt and hash of no password
+NO_HASH = "." * 53  # salt and hash of no password
 SHORTEST = 8, 20  # characters of a password, of a token
 MOST = 72  # bytes of a password, of which bcrypt uses no more
 LONGEST = 2**20  # bytes of a file
@@ -93,7 +93,7 @@ class Guard:
             return False
         # An unknown name takes as long as the costliest known one: other programs make cheaper hashes than we do.
         cost = max((stored[4:6] for stored in lines.values()), default="12")
-        stored = lines.get(user.decode(errors="replace"), f"$2b${cost}${NOBODY}")
+        stored = lines.get(user.decode(errors="replace"), f"$2b${cost}${NO_HASH}")
         digest = hashlib.sha256(stored.encode() + password).digest()
         if digest not in self.admitted:
             with self.turn:

@@ -17,7 +17,7 @@ from perfbisect.cli.options.common import say
 from perfbisect.cli.serving.guard import Answer, Guard
 from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError
 from perfbisect.masking import masked
-from perfbisect.store.central import ORIGIN
+from perfbisect.store.central import ORIGIN, CentralFailure
 from perfbisect.store.history import History
 from perfbisect.store.listing import Listed, ListedTrial
 
@@ -60,12 +60,13 @@ class Pages:
                 if place == "/all":
                     return 200, {}, index_page(sessions, self.cell, index="./")
                 return 200, {}, dashboard_page(sessions, self.lines(sessions), self.cell, time.time())
+        except CentralFailure:
+            return 503, {}, AWAY
         except PerfBisectError as trouble:
             said = f"{trouble} {trouble.advice}\n"
-            address = f" {masked(self.central)}" if self.central else ""
-            if isinstance(trouble, UsageError):
-                return 404, {}, said.replace(address, "")
-            return (503, {}, AWAY) if address and address in said else (500, {}, said)
+            if not isinstance(trouble, UsageError):
+                return 500, {}, said
+            return 404, {}, said.replace(f" {masked(self.central)}", "") if self.central else said
         return 404, {}, NOTHING
 
     def name(self, one: Session) -> str:
