@@ -9,12 +9,14 @@ from typing import Any
 
 MASK = "***"
 
-WORD = re.compile(r"""[^\s'"`<>|]+""")
+QUOTE = r"""'\\?"'\\?"'"""  # a ' within quotes, as a shell writes it; also as text in JSON
+WORD = re.compile(rf"""(?:{QUOTE}|[^\s"`<>|])+""")  # with all that a URL may consist of
 SCHEME = re.compile(r"([a-z][a-z0-9+.-]{0,30}:(?://+|\\/\\/))", re.IGNORECASE)  # also as some programs write it in JSON
 LOGIN = re.compile(r"ssh|git|rsync|sftp|(git|svn)\+ssh", re.IGNORECASE)  # a user name alone is no secret there
 PORT = re.compile(r"(\[[^\]]*\]|[^:]*):\d*")
 ATTRIBUTE = re.compile(  # of ccache's remote storage, and of the query of a URL
-    r"""([|?&;\#]\s*@?(?:[a-z_-]*(?:token|password|passwd|secret|signature|key)|pass|pwd|auth|sig|header)=)[^\s|&;'"`<>\#]+""",
+    rf"""([|?&;\#]\s*@?(?:[a-z_-]*(?:token|password|passwd|secret|signature|key)|pass|pwd|auth|sig|header)=)"""
+    rf"""(?:{QUOTE}|;(?![\w@-]+=)|[^\s|&;"`<>\#])+?(?=(?!{QUOTE})'?(?:;[\w@-]+=|[\s|&"`<>\#]|\Z))""",
     re.IGNORECASE,
 )
 

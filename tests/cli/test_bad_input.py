@@ -59,7 +59,9 @@ WRONG_OPTIONS = [  # option, value, what is said
     ("workload", "update-indx", ["update-indx", "update-index"]),
     ("host", "locl", ["locl", "local"]),
     ("max-time", "soon", ["'soon' is not a duration; write 90s, 45m or 1h30m."]),
+    ("max-time", "٣m", ["'٣m' is not a duration"]),
     ("warmup", "nan", ["'nan' is not a number of seconds"]),
+    ("warmup", "٣", ["'٣' is not a number of seconds"]),
     ("confidence", "150%", ["150%"]),
     ("confidence", "99.9%", ["'99.9%' is more than 99.5%, the highest probability that a verdict states."]),
     ("metric", "speed", ["speed"]),
@@ -112,6 +114,18 @@ def test_options_of_a_hunt(repo: Path, seal: Path, tmp_path: Path, monkeypatch: 
     assert not list(seal.rglob("history.db"))
 
 
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["run", "--rate", "", "a", "b"], "--rate"), (["run", "--rate=", "a", "b"], "--rate"), (["resume", ""], "An argument"),
+        (["show", "--history", ""], "--history"), (["history", "add", ""], "An argument"),
+    ],
+)  # fmt: skip
+def test_what_is_empty_is_not_absent(words: list[str], what: str) -> None:
+    """A variable of a script that is not set."""
+    assert f"{what} is empty." in exits(3, *words)
+
+
 def test_recipes(repo: Path, tmp_path: Path) -> None:
     """With a mistyped key, and without what builds."""
     for name, text in (
@@ -131,7 +145,7 @@ def test_recipes(repo: Path, tmp_path: Path) -> None:
 
 def test_verbs_and_ids() -> None:
     assert "history" in exits(3, "histroy")
-    for wrong in ("x3", "c", "3c", "-1", "c99999999999999999999"):
+    for wrong in ("x3", "c", "3c", "-1", "c99999999999999999999", "١", "c١"):
         assert "is not an id, nor the name of a hunt; write 12 for a hunt, c3 for a comparison" in exits(
             3, "show", "--", wrong
         )

@@ -1,6 +1,7 @@
 """Hunts of a batch as processes: how each ends, and that the end of one is not the end of others."""
 
 import io
+import signal
 import subprocess
 import sys
 import time
@@ -82,7 +83,7 @@ def test_a_hunt_that_fails_stops_no_other(
 
 
 def test_interrupted_it_says_how_many_had_ended_and_how(history: History, play: Play, tmp_path: Path) -> None:
-    play('case "$*" in *--host=h0*) exit 4;; *--host=h1*) exit 0;; esac; exec sleep 100')
+    play('case "$*" in *--host=h0*) exit 4;; *--host=h1*) exit 0;; esac; trap "" INT; exec sleep 5')
     batch = plan(history, *[tmp_path] * 4)
 
     class Stopped(PlainLines):
@@ -93,6 +94,21 @@ def test_interrupted_it_says_how_many_had_ended_and_how(history: History, play: 
     tasks = tasks_of(read_batch(history, batch), history)
     with pytest.raises(Interrupted, match=r"2 hunts of 4 ended before, 1 of them without a verdict\. .* with: again"):
         follow(tasks, history, None, "again", view=Stopped(io.StringIO(), {}))
+    assert [task.process.returncode for task in tasks[2:] if task.process] == [-signal.SIGTERM] * 2, "none goes on"
+
+
+def test_a_hunt_that_does_not_begin_has_no_verdict(
+    history: History, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Python ends with the status of a verdict where it cannot import the program."""
+    monkeypatch.setattr(carry_out, "PROGRAM", (sys.executable, "-c", "import perfbisect.gone"))
+    batch = plan(history, tmp_path)
+    assert carried_out(history, batch) == 4
+    assert ends(history, batch) == [(4, "ModuleNotFoundError: No module named 'perfbisect.gone'")]
+    assert "0 of 1 hunt ended with a verdict" in capsys.readouterr().out
+    task = Task("", (), "", ((),), "", hunt=sample_hunt.begin(history), stage=Stage.RUNNING)
+    carry_out.end(task, 1, history)
+    assert task.status == 4, "one that is gone on with has none, either"
 
 
 def test_a_hunt_whose_rows_are_damaged_stops_no_other(

@@ -41,10 +41,10 @@ def running(folder: Path) -> list[Path]:
 
 def test_the_limit_of_time_ends_what_is_under_way(hunt: list[str], tmp_path: Path, seal: Path) -> None:
     """The hunt ends as one whose time is spent, and does so again whenever its log is decided again."""
-    assert "the budget of 0.05 minutes is used up" in exits(2, *hunt, "--plain", "--max-time", "3s")
+    assert "the budget of 3 s is used up" in exits(2, *hunt, "--plain", "--max-time", "3s")
     assert rows(seal / HISTORY, "select count(*) from runs") == [(0,)]
     until(lambda: not running(tmp_path))
-    assert "the budget of 0.05 minutes is used up" in exits(2, "replay", "1")
+    assert "the budget of 3 s is used up" in exits(2, "replay", "1")
     assert run("resume").status in (2, 3)  # 3: all hunts of a batch have a verdict
 
 

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -50,9 +51,11 @@ def test_history(looked: Callable[..., str]) -> None:
     ]
 
 
-def test_show_tells_the_latest_or_the_one_asked_for(looked: Callable[..., str]) -> None:
+def test_show_tells_the_latest_or_the_one_asked_for(looked: Callable[..., str], written: Path) -> None:
     assert looked("show").startswith("Hunt 2, ")
     assert "The culprit is 6da84d17ef" in looked("show", "1")
+    commands = [line for line in looked("show", "1").splitlines() if re.match("To [a-z]+: +bisect ", line)]
+    assert len(commands) == 2 and all(f" --history {written}" in line for line in commands), "repeat and prove"
     assert looked("show", "1", "--markdown").startswith("## engine update-index")
     assert json.loads(looked("show", "1", "--json"))["hunt"]["id"] == 1
 

@@ -103,4 +103,4 @@ def test_a_smaller_budget_ends_it_without_a_name(replay: Callable[..., str]) -> 
 
 
 def test_less_time_ends_it_too(replay: Callable[..., str]) -> None:
-    assert "the budget of 0.5 minutes is used up" in replay(2, SLOWER, "--max-time", "30s")
+    assert "the budget of 30 s is used up" in replay(2, SLOWER, "--max-time", "30s")

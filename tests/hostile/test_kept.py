@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import sqlite3
 import stat
@@ -48,6 +49,15 @@ URLS = {
     "https://u:sécrét@h": "https://***@h",
     f"https://aws:{'A' * 3000}s3cret@h/x": "https://***@h/x",
     r"https:\/\/u:s3cret@h\/x": r"https:\/\/***@h\/x",
+    "postgresql://u:'s3'cret'@h/d": "postgresql://***@h/d",
+    "'postgresql://u:s3cret'@h/d'": "'postgresql://***@h/d'",
+    shlex.quote("postgresql://u:a's3cret@h/d"): "'postgresql://***@h/d'",
+    json.dumps(shlex.quote("postgresql://u:a's3cret@h/d")): "\"'postgresql://***@h/d'\"",
+    "postgresql://u:!$&'()*+,;=-._~%40:@s3cret@h/d": "postgresql://***@h/d",
+    "postgresql://h/d?user=u&password=a'!$()*+,;=:@/?%40s3cret": "postgresql://h/d?user=u&password=***",
+    "'postgresql://h/d?password=a's3cret'": "'postgresql://h/d?password=***'",
+    shlex.quote("postgresql://h/d?password=a's3cret"): "'postgresql://h/d?password=***'",
+    "http://h/d?password=s3cret;user=u": "http://h/d?password=***;user=u",
     "_https://u:s3cret@h": "_https://***@h",
     "https:///u:s3cret@h": "https:///***@h",
     "https://h/done#access_token=s3cret&a=1": "https://h/done#access_token=***&a=1",

@@ -71,6 +71,8 @@ def test_json_may_be_the_last_line_that_is_some() -> None:
         (r"best (\w+)", OUTPUT, "it printed 'nan' where"),
         (r"worst (\w+)", OUTPUT, "it printed 'inf' where"),
         (r"(took|never)", OUTPUT, "it printed 'took' where"),
+        (r"ops: (.*)", "ops: 0,500", "it printed '0,500' where"),  # a decimal comma: no half is 500
+        (r"ops: (.*)", "ops: 00,500", "it printed '00,500' where"),
         (r"took|(never)", OUTPUT, "it printed '' where"),
         (r"x(.*)", "x" + "y" * 100, "it printed '" + "y" * 59 + "…' where"),
         (r"x(\S+)", "x1,23", "it printed '1,23' where"),

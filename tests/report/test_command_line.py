@@ -25,7 +25,9 @@ REQUESTED = Settings(
     metric="p95",
     first_parent=True,
     overrides={"time": 5, "threads": 2, "keys": "one $(x)", "table-size": "5"},
-    policy=Policy(confidence=0.9, direction=Direction.ANY, min_effect=0.05, max_builds=7, max_runs=9, max_minutes=90.0),
+    policy=Policy(
+        confidence=0.9, direction=Direction.ANY, min_effect=0.05, max_builds=7, max_runs=9, max_minutes=4 / 60
+    ),
     builders_path="/b",
     workloads_path="/w",
     hosts_path="/h.toml",

@@ -72,8 +72,9 @@ def story_of(
         1, sample.BEGAN, "engine", "o2nofp", "update-index", "local", "qps", "1.0", "1.1", 14, 10, 2, state,
         None, None, None, 6, 16,
     )  # fmt: skip
-    commands = command_to_run(settings, default_place()), command_on("resume", 1, default_place())
-    return Reader(listed, settings, folded).story(*commands)
+    again = command_to_run(settings, default_place())
+    others = (command_on(verb, 1, default_place()) for verb in ("resume", "prove"))
+    return Reader(listed, settings, folded).story(again, *others)
 
 
 def printed(story: Story, width: int | None = None) -> str:

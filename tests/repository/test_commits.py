@@ -110,6 +110,21 @@ def test_odd_names_are_only_unknown(repo: Repository) -> None:
             resolve(repo, odd, TAGS)
 
 
+@pytest.mark.parametrize("name", ["HEAD@{9}", "main@{upstream}", "@{push}"])
+def test_what_git_fails_to_look_up_is_unknown(repo: Repository, name: str) -> None:
+    """A log of references that is too short, and a branch that follows none."""
+    with pytest.raises(
+        UnknownRevision, match=r"'.*' is no revision in .*/repo: (log for|no upstream|branch '.*' has no)"
+    ):
+        resolve(repo, name, TAGS)
+
+
+def test_the_upstream_of_a_branch_is_a_revision(git: Repo, repo: Repository) -> None:
+    git("branch", "other")
+    git("branch", "--set-upstream-to=main", "other")
+    assert resolve(repo, "other@{upstream}", TAGS) == git("rev-parse", "main")
+
+
 def test_a_hash_that_is_too_short_is_refused(history: Callable[..., tuple[Any, dict[str, str]]]) -> None:
     """Of so many commits, some share their first four digits."""
     repo, hashes = history({f"c{number}": ([], {}, None) for number in range(600)})

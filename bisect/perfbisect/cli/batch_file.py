@@ -182,10 +182,10 @@ def words(place: Place, name: str, option: click.Option, value: object) -> list[
     if isinstance(value, dict) and option.multiple:  # --set and --suspect: NAME=VALUE
         values = [f"{key}={str(part).lower() if isinstance(part, bool) else part}" for key, part in value.items()]
     for each in values:
-        allowed = "text or a number"
+        allowed = "a text that is not empty, or a number"
         if whole := isinstance(option.type, click.IntRange):
             allowed = f"a whole number from {option.type.min:,} to {option.type.max:,}"
-        fits = re.fullmatch(r"-?\d+", str(each)) if whole else isinstance(each, str | int | float)
+        fits = re.fullmatch(r"-?\d+", str(each)) if whole else isinstance(each, str | int | float) and each != ""
         if isinstance(each, bool) or not fits:
             raise RecipeError(f"{place.of(name)} must be {allowed}, and is {show(each)}.")
     return [f"--{name}={each}" for each in values]

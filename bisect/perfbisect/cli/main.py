@@ -10,8 +10,9 @@ import signal
 import stat
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from types import FrameType
 
 import click
@@ -84,7 +85,10 @@ class Verbs(click.Group):
             if args[0] in HABITS:
                 hint = f" What it does in git bisect is here: bisect {HABITS[args[0]]}"
             raise click.UsageError(f"There is no command '{args[0]}'.{hint}", ctx)
-        return super().resolve_command(ctx, args)
+        name, command, rest = super().resolve_command(ctx, args)
+        if command and not ctx.resilient_parsing:
+            refuse_empty(command, rest)
+        return name, command, rest
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list of verbs, without importing them."""
@@ -109,6 +113,15 @@ configuration error, 4 environment failure, 70 bug of perfbisect,
 \b
 Tab completion: eval "$(_BISECT_COMPLETE=bash_source bisect)"   (or zsh_source, fish_source)
 """
+
+
+def refuse_empty(command: click.Command, words: Sequence[str]) -> None:
+    """Raise UsageError for an empty word, as a script has of a variable that is not set; only --notify has a meaning for that."""
+    options = {each for param in command.params if isinstance(param, click.Option) for each in param.opts}
+    for before, word in pairwise(["", *words]):
+        option = word[:-1] if word else before
+        if (not word or (word.endswith("=") and option in options)) and option != "--notify":
+            raise click.UsageError(f"{option if option in options else 'An argument'} is empty.")
 
 
 @click.group(cls=Verbs, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})

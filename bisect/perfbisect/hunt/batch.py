@@ -29,6 +29,7 @@ from perfbisect.recipes.configuration import HOSTS
 from perfbisect.recipes.inventory import load_host
 from perfbisect.store.batches import Batch, Planned, end_batch, enter_status, read_batch
 from perfbisect.store.history import History
+from perfbisect.store.listing import STATES
 from perfbisect.wording.quantities import chance
 
 PROGRAM = (sys.executable, "-P", "-c", "from perfbisect.cli.main import main; main()")
@@ -38,6 +39,7 @@ STATUS = {  # exit status of hunts that another process has worked on, by their 
 }  # fmt: skip
 LEASED = ":"  # in the name of a host that is leased: slurm:quiet
 VERDICTS = (0, 1, 2)  # exit statuses of hunts that have one
+OF_PYTHON = (1, 2)  # those of Python itself, where it cannot start or import the program, too
 TAIL = 20_000  # bytes at the end of a log in which the error is looked for
 
 Hosts = tuple[str, ...]
@@ -322,6 +324,8 @@ def end(task: Task, status: int, history: History) -> None:
     """Enter how a hunt has ended, and why it failed."""
     if status < 0:  # as a shell tells it
         task.failure, status = f"killed by signal {-status}", SIGNALLED - status
+    if status in OF_PYTHON and (task.hunt is None or history.listed(task.hunt).state not in STATES.values()):
+        status = ENVIRONMENT
     task.stage, task.status = Stage.ENDED, status
     if status not in VERDICTS:
         task.failure = task.failure or (history.listed(task.hunt).failure if task.hunt is not None else "")
@@ -342,13 +346,16 @@ def error_in(log: Path, start: int = 0) -> str:
 
 @contextmanager
 def stopped_at_the_end(tasks: Sequence[Task]) -> Iterator[None]:
-    """Stop what still runs when this ends: as by Ctrl-C, then, at a second one, at once, which loses no more."""
+    """Stop what still runs when this ends: as by Ctrl-C, then, at a second one, at once, which loses no more.
+
+    By SIGTERM, as what a script starts in its background ignores SIGINT.
+    """
     try:
         yield
     finally:
         left = [task.process for task in tasks if task.process and task.process.poll() is None]
         for process in left:
-            process.send_signal(signal.SIGINT)
+            process.terminate()
         try:
             for process in left:
                 process.wait()

@@ -20,7 +20,7 @@ from perfbisect.errors import EnvironmentFailure
 from perfbisect.masking import masked
 
 _STEP = re.compile(r"""\.([^.\[\]"'\s]+)|\[(-?[0-9]{1,18})\]|\[(["'])((?:(?!\3)[^\]])*)\3\]""")
-_THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
+_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _DIGITS = 400  # of the longest number; no float has more before the point
 SHORT = 60  # characters of a quoted output in an error

@@ -28,13 +28,13 @@ def of_settings(settings: Settings) -> list[str]:
     return [word for words in _options(settings) for word in words]
 
 
-NUMBERS = {  # option → its field of Policy, and the unit behind it
-    "--confidence": ("confidence", ""),
-    "--min-effect": ("min_effect", ""),
-    "--max-builds": ("max_builds", ""),
-    "--max-runs": ("max_runs", ""),
-    "--max-time": ("max_minutes", "m"),
-    "--slow-after": ("slow_after", ""),
+NUMBERS = {  # option → its field of Policy
+    "--confidence": "confidence",
+    "--min-effect": "min_effect",
+    "--max-builds": "max_builds",
+    "--max-runs": "max_runs",
+    "--max-time": "max_minutes",
+    "--slow-after": "slow_after",
 }
 OF_SEARCHES = {"--direction", "--suspect", "--skip", *NUMBERS}  # with the flags, what only a search has
 
@@ -52,10 +52,11 @@ def _options(settings: Settings) -> Iterator[tuple[str, ...]]:
     if policy.direction is not direction:
         yield "--direction", policy.direction.value
     wide = settings.prior.exact and not policy.min_counted  # the smallest change of a time is asked for of a count
-    for option, (name, unit) in NUMBERS.items():
+    for option, name in NUMBERS.items():
         value = getattr(policy, name)
         if value != getattr(usual, name) or (wide and name == "min_effect"):
-            yield option, f"{value:g}{unit}" if isinstance(value, float) else str(value)
+            text = f"{value:g}" if isinstance(value, float) else str(value)
+            yield option, _time(value) if name == "max_minutes" else text
     yield from ((f"--{name}", str(value)) for name, value in settings.overrides.items() if name in TIMING)
     for option in ("builders", "workloads", "hosts"):
         if path := getattr(settings, f"{option}_path"):
@@ -77,6 +78,10 @@ def _options(settings: Settings) -> Iterator[tuple[str, ...]]:
         "--no-layouts": not policy.layouts,
     }
     yield from ((flag,) for flag, given in flags.items() if given)
+
+
+def _time(minutes: float) -> str:
+    return f"{minutes:.0f}m" if minutes.is_integer() else f"{60 * minutes:.12g}s"
 
 
 def of_recipes(settings: Settings) -> list[str]:

@@ -1,14 +1,12 @@
 """The document of a hunt: verdict, reason, candidates, costs; for a page with what is drawn."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.orders import SAME
 from perfbisect.core.explain.evidence import Explanation, FunctionRow
 from perfbisect.core.explain.profiles import short
 from perfbisect.core.inference.hunt_state import Classification
-from perfbisect.report.command_line import command_on
 from perfbisect.report.document import (
     Cell,
     Code,
@@ -64,10 +62,8 @@ TONES = {  # of a classification: the class of its colour
 }
 
 
-def document(
-    story: Story, draw: Draw | None = None, extent_drawn: Section | None = None, history: Path | None = None
-) -> Document:
-    """The report of a hunt; for a page ``draw`` gives what is drawn of each case, and commands name the ``history``."""
+def document(story: Story, draw: Draw | None = None, extent_drawn: Section | None = None) -> Document:
+    """The report of a hunt; for a page ``draw`` gives what is drawn of each case."""
     hunt, settings = story.hunt, story.settings
     found = [section for place in range(len(story.cases)) for section in of_case(story, place, draw)]
     proofs = tuple(f"{name}: {' '.join(sentences)}" for name, sentences in story.proofs.items())
@@ -89,7 +85,7 @@ def document(
             Section("Tools and settings", folded, "conditions") if folded else None,
             Section("Costs", (costs(story),), "costs", quiet=True),
             Section("For a mail or an issue", tuple(Code(case.issue) for case in story.cases)),
-            Section("Repeat it", tuple(commands(story, history)), "repeat", quiet=True),
+            Section("Repeat it", tuple(commands(story)), "repeat", quiet=True),
         ),
     )
 
@@ -353,7 +349,7 @@ def built_ahead(ahead: BuiltAhead) -> str:
     return ", ".join(parts)
 
 
-def commands(story: Story, history: Path | None) -> Iterator[Code]:
+def commands(story: Story) -> Iterator[Code]:
     """The commands that repeat, resume and prove the hunt."""
     yield Code((story.again,), "To repeat")
     if story.hunt.origin:  # its commands and its hosts are another user's
@@ -361,4 +357,4 @@ def commands(story: Story, history: Path | None) -> Iterator[Code]:
     if not story.verdict or story.suspects:
         yield Code((story.go_on,), "To resume")
     if story.cases:
-        yield Code((command_on("prove", str(story.hunt.id), history),), "To prove")
+        yield Code((story.prove,), "To prove")

@@ -87,7 +87,7 @@ def read_hunt(
     settings = history.settings(hunt)
     state.use_range(history.candidates(hunt))
     story = Reader(history.listed(hunt), settings, state, describe, link_of).story(
-        command_to_run(settings, history.path), command_on("resume", hunt, history.path)
+        command_to_run(settings, history.path), *(command_on(verb, hunt, history.path) for verb in ("resume", "prove"))
     )
     if story.verdict and story.cases and not story.hunt.origin:
         first, *others = story.cases
@@ -157,8 +157,8 @@ class Reader:
     describe: Describe = Commit
     link_of: LinkOf = NO_LINK
 
-    def story(self, again: str = "", go_on: str = "") -> Story:
-        """The report, with the commands that repeat and that resume the hunt."""
+    def story(self, again: str = "", go_on: str = "", prove: str = "") -> Story:
+        """The report, with the commands that repeat, resume and prove the hunt."""
         state, settings, verdict = self.state, self.settings, self.state.verdict
         hosts = settings.hosts if settings.further_hosts else ()
         found = ratios(state, settings.metric, hosts, settings.prior.host_classes)
@@ -183,6 +183,7 @@ class Reader:
             costs=self.costs(),
             again=again,
             go_on=go_on,
+            prove=prove,
             why_metric=state.chosen.why,
             pairing=state.pairing,
         )

@@ -135,6 +135,7 @@ class Story:
     costs: Costs
     again: str  # the command that repeats this hunt
     go_on: str  # the command that resumes it
+    prove: str  # the command that tests its verdict
     why_metric: str = ""  # a sentence, where `--metric auto` has chosen it
     pairing: PairingChosen | None = None  # where it was chosen how builds are compared
     together: str = ""  # with which hunts it shares its builds, in words

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from perfbisect.core.domain.events import Commit
-from perfbisect.errors import UsageError
+from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.masking import masked
 from perfbisect.repository.git import Repository, git
 from perfbisect.repository.objects import headers
@@ -32,9 +32,17 @@ def resolve(repo: Repository, name: str, release_tags: Sequence[str]) -> str:
 
     Raises UnknownRevision, with similar releases, when none exists, and UsageError for an ambiguous hash.
     """
-    spelled_so = [f"refs/tags/{tag}" for tag in tags_of(name, release_tags)]
-    if found := next(filter(None, look_up(repo, [*spelled_so, name])), None):
-        return found
+    logged = "@{" in name  # git ends where a log of references is too short, or a branch has no upstream
+    spelled_so = [] if logged else [f"refs/tags/{tag}" for tag in tags_of(name, release_tags)]
+    try:
+        if found := next(filter(None, look_up(repo, [*spelled_so, name])), None):
+            return found
+    except EnvironmentFailure as failed:
+        if not logged:
+            raise
+        raise UnknownRevision(
+            f"'{name}' is no revision in {repo.folder}: {str(failed).partition('fatal: ')[2]}."
+        ) from failed
     asked = f"{name}\n" if re.fullmatch("[0-9a-f]{4,}", name) else ""
     if git(repo, "cat-file", "--batch-check", stdin=asked).endswith(" ambiguous\n"):
         raise UsageError(f"'{name}' is the beginning of several hashes.", "Give more of it.")

@@ -1,7 +1,7 @@
 """Why a hunt names no culprit, and what to try next."""
 
 from perfbisect.core.domain.orders import Inconclusive, MergeBase, Reason
-from perfbisect.wording.quantities import count, ratio
+from perfbisect.wording.quantities import count, duration, ratio
 from perfbisect.wording.text import metric_title
 
 REASONS = {
@@ -57,7 +57,8 @@ def why(verdict: Inconclusive, metric: str) -> str:
         case Reason.RUNS_SPENT, float(limit):
             return f"the budget of {count(int(limit), 'run')} is used up"
         case Reason.MINUTES_SPENT, float(limit):
-            return f"the budget of {limit:g} minute{'s' * (limit != 1)} is used up"
+            time = duration(60 * limit).replace(".0 s", " s")
+            return f"the budget of {time} is used up"
         case Reason.MERGE_BASE, MergeBase(commit, good, known):
             differ = f"{metric_title(metric)} of good is {ratio(known.ratio)} of that of the merge base, and "
             return (

@@ -63,7 +63,7 @@ class Reader(HTMLParser):
 
 def page(history: History, plans: tuple[PlanRow, ...] = ()) -> str:
     """The page of the sample hunt, with its reason."""
-    return hunt_page(*reason.explained(history, sample.write(history), plans), reason.diff_of, None)
+    return hunt_page(*reason.explained(history, sample.write(history), plans), reason.diff_of)
 
 
 def test_a_page_says_it_all(history: History) -> None:
@@ -126,23 +126,23 @@ def test_passwords_are_masked(history: History) -> None:
     story, drawn = reason.explained(history, sample.write(history))
     story = replace(story, again=f"bisect run --repo {password}", warnings={password: ""})
     diff = f"diff --git a/x b/x\n@@ -1 +1 @@\n+{password}\n"
-    assert "geheim" not in hunt_page(story, drawn, lambda *_: (diff, 0), None)
+    assert "geheim" not in hunt_page(story, drawn, lambda *_: (diff, 0))
 
 
 def test_parts_without_data_are_left_out(history: History) -> None:
     told = read_hunt(history, sample.write(history))
-    read = Reader(hunt_page(*told, lambda *_: None, None))
+    read = Reader(hunt_page(*told, lambda *_: None))
     assert not {"case-1-functions", "case-1-flame", "case-1-plans"} & set(read.ids)
     assert {"case-1-runs", "ladder", "range", "costs", "repeat"} <= set(read.ids)
     assert "Functions were not recorded" in read.shown
     assert "The diff is not shown" in read.shown
-    assert "The diff is not shown" not in hunt_page(*told, lambda *_: ("", 0), None), "there is none"
+    assert "The diff is not shown" not in hunt_page(*told, lambda *_: ("", 0)), "there is none"
 
 
 def test_why_a_metric_was_chosen_is_said(history: History) -> None:
     hunt = sample.begin(history)
     history.append(hunt, MetricChosen("qps", "The metric is QPS, which shows <most>."), sample.BEGAN)
-    read = Reader(hunt_page(*read_hunt(history, hunt), lambda *_: None, None))
+    read = Reader(hunt_page(*read_hunt(history, hunt), lambda *_: None))
     assert "metric QPS chosen The metric is QPS, which shows <most>. " in read.shown
 
 
@@ -150,7 +150,7 @@ def test_pairs_are_a_drawing(history: History) -> None:
     story, drawn = read_hunt(history, sample.write(history))
     (case,) = story.cases
     paired = replace(story, cases=(replace(case, pairs=((20.0, 15.0), (30.0, 22.5)), pairs_metric="cpu/o"),))
-    said = [hunt_page(each, drawn, lambda *_: None, None) for each in (story, paired)]
+    said = [hunt_page(each, drawn, lambda *_: None) for each in (story, paired)]
     assert ["At the same time" in text for text in said] == [False, True]
     assert 'aria-label="cpu/o, µs of both builds in each pair, and their ratio: ×0.750 as the median"' in said[1]
     assert "━" not in said[1]
@@ -158,7 +158,7 @@ def test_pairs_are_a_drawing(history: History) -> None:
 
 def test_an_unfinished_hunt_has_a_page(history: History) -> None:
     hunt = sample.begin(history)
-    read = Reader(hunt_page(*read_hunt(history, hunt), lambda *_: ("", 0), None))
+    read = Reader(hunt_page(*read_hunt(history, hunt), lambda *_: ("", 0)))
     assert "There is no verdict yet." in read.shown
     assert "bisect resume 1" in read.shown
     assert "range" not in read.ids

@@ -105,7 +105,7 @@ def page_of(history: History, hunt: int | str, given: Path | None, index: str = 
     from perfbisect.report.reader import read_hunt
 
     clone = Clone(Path(history.settings(hunt).repository))
-    return hunt_page(*read_hunt(history, hunt, clone.describe, clone.link), clone.diff, given, index)
+    return hunt_page(*read_hunt(history, hunt, clone.describe, clone.link), clone.diff, index)
 
 
 def write_profiles(history: History, hunt: int, speedscope: Path | None, folded: Path | None) -> None:

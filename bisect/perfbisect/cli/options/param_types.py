@@ -37,7 +37,7 @@ class Parsed(click.ParamType[Any]):
 def number(text: str, otherwise: str = "is not a number.") -> float:
     """The number that a text is. Raises ValueError with ``otherwise`` for any other text."""
     try:
-        return float(text)
+        return float(text if text.isascii() else "")  # no digits of other scripts
     except ValueError:
         raise ValueError(otherwise) from None
 
@@ -49,7 +49,7 @@ def _seconds(text: str) -> float:
 
 
 _UNITS = {"s": 1 / 60, "m": 1.0, "h": 60.0, "d": 1440.0}  # minutes
-_DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,12})?) ?(s|sec|m|min|h|d)")
+_DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?) ?(s|sec|m|min|h|d)")
 _DURATIONS = re.compile(rf"(?:{_DURATION.pattern} ?)+")
 
 
@@ -144,7 +144,7 @@ def _name(text: str) -> str:
 
 
 def _member(text: str) -> tuple[int, int, str]:
-    if not (found := re.fullmatch(r"(\d{1,15}):(\d{1,15})(?::(\d+))?", text)):
+    if not (found := re.fullmatch(r"([0-9]{1,15}):([0-9]{1,15})(?::([0-9]+))?", text)):
         raise ValueError("is no hunt of a batch.")
     return int(found[1]), int(found[2]), found[3] or ""
 
@@ -219,7 +219,7 @@ class Id(click.ParamType[int | str]):
 
             options["central"] = options["central"] or configured_address()
             return text
-        known = re.fullmatch(rf"([{ANY}]?)\d{{1,15}}", text)
+        known = re.fullmatch(rf"([{ANY}]?)[0-9]{{1,15}}", text)
         if not known and (number := _hunt_named(text, ctx)):
             return number
         if not known or known[1] not in ("", *self.kinds):
@@ -236,6 +236,6 @@ class FileOrBatch(Id):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The one or the other."""
-        if re.fullmatch(r"b\d{1,15}", str(value)):
+        if re.fullmatch("b[0-9]{1,15}", str(value)):
             return value
         return click.Path(exists=True, dir_okay=False, path_type=Path).convert(str(value), param, ctx)

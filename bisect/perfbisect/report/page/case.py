@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
 from markupsafe import escape
 
@@ -73,10 +72,10 @@ class ChangedFile:
         return sum(line.kind == kind for hunk in self.hunks for line in hunk.lines)
 
 
-def hunt_page(story: Story, drawn: Drawn, diff_of: DiffOf, history: Path | None, index: str = "") -> str:
+def hunt_page(story: Story, drawn: Drawn, diff_of: DiffOf, index: str = "") -> str:
     """The page of a hunt; ``diff_of`` gives the diff of a culprit and a parent of it."""
     draw = partial(drawn_case, story, drawn, diff_of)
-    return pages.page(document(story, draw, narrowed(story, drawn), history), index)
+    return pages.page(document(story, draw, narrowed(story, drawn)), index)
 
 
 def narrowed(story: Story, drawn: Drawn) -> Section | None:
