@@ -38,6 +38,7 @@ if [ "${1:-}" = tests ]; then
     want valgrind valgrind
     want ctags universal-ctags # the functions of a change; without it they are approximate
     want chromium chromium # which opens the pages of reports
+    [ -e /usr/share/i18n/locales/de_DE ] || optional="$optional locales"
     for tool in curl jq; do want "$tool" "$tool"; done # of the examples of notifications
     want redis-server redis-server
     # Machines on lease: a Slurm that the tests make up.

@@ -59,6 +59,30 @@ def test_what_the_command_itself_prints_is_no_answer(host: ThroughHost) -> None:
     assert events == []
 
 
+def test_what_the_command_says_is_read_where_it_goes_on_to_write(
+    host: ThroughHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command and what reads share an open file, and so the place in it."""
+    running = host.connection.open()
+    errors = running._errors
+
+    class Written:
+        """The file, to which the command writes just before it is read."""
+
+        def read(self) -> bytes:
+            os.write(errors.fileno(), b"late\n")
+            return errors.read()
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(errors, name)
+
+    os.write(errors.fileno(), b"early\n" * 1000)
+    monkeypatch.setattr(running, "_errors", Written())
+    assert running.said() == "early"
+    os.write(errors.fileno(), b"end\n")
+    assert os.pread(errors.fileno(), 1 << 16, 0) == b"early\n" * 1000 + b"end\n"
+
+
 def test_a_greeting_before_the_shell_is_passed_over(tmp_path: Path) -> None:
     led = ["sh", "-c", 'printf "welcome\n\nto the node: "; exec "$@"', "led"]
     with connect(HostEntry(name="box", through=led, root=str(tmp_path / "root"))) as host:

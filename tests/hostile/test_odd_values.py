@@ -4,6 +4,7 @@ import json
 import math
 import os
 import resource
+import shutil
 import subprocess
 from pathlib import Path
 from unittest import mock
@@ -134,6 +135,49 @@ def test_rates_beyond_all_bounds_are_reported(git: Repo, good: str, bad: str) ->
 
 
 pytestmark = pytest.mark.tools
+
+
+@pytest.fixture(scope="module")
+def locales(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with locales that have a decimal comma, Turkish letters, and an encoding without most signs."""
+    folder = tmp_path_factory.mktemp("locales")
+    for name in ("C.UTF-8", "de_DE.UTF-8", "fr_FR.UTF-8", "tr_TR.UTF-8", "en_US.ISO-8859-1"):
+        language, _, encoding = name.partition(".")
+        if not shutil.which("localedef") or not Path("/usr/share/i18n/locales", language).exists():
+            pytest.skip("no sources of locales")
+        subprocess.run(["localedef", "-c", "-i", language, "-f", encoding, str(folder / name)], check=False)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("variable", "name"),
+    [
+        ("LC_ALL", "de_DE.UTF-8"),
+        ("LC_NUMERIC", "fr_FR.UTF-8"),
+        ("LC_ALL", "tr_TR.UTF-8"),
+        ("LC_ALL", "en_US.ISO-8859-1"),
+    ],
+)
+def test_a_locale_changes_neither_builds_nor_locks_nor_histories(
+    locales: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, name: str
+) -> None:
+    """Twice: the second session finds its host in the history, and its builds."""
+    git = Repo(tmp_path / "dépôt …")
+    for text in ("1", "2"):
+        git.commit({"télé": text}, f"été … {text}")
+    monkeypatch.delenv("LC_ALL")
+    for key, value in {"LOCPATH": str(locales), variable: name, "LANGUAGE": name}.items():
+        monkeypatch.setenv(key, value)
+    command = ["--repo", str(git.path), "--build", "sh -c 'echo $LC_ALL >seen'", "--run", "grep -qx C seen"]
+    argv = [*PROGRAM, "compare", "HEAD~1", "HEAD", *command, "--visits", "1", "--runs", "1", "--history", "h.db"]
+    for said in ("building", "round"):
+        done = subprocess.run(argv, cwd=tmp_path, capture_output=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert said.encode() in done.stderr
+    assert "été".encode(name.partition(".")[2]) in done.stderr
+    known = rows(tmp_path / "h.db", "select subject from commits order by 1")
+    assert known == [("été … 1",), ("été … 2",)]
+
 
 COMMITS, CULPRIT = 5, 3
 

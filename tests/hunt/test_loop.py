@@ -236,6 +236,20 @@ def test_without_any_build_host_left_the_hosts_build_if_they_may() -> None:
     assert alone.stopped
 
 
+@pytest.mark.parametrize(
+    ("before", "why"),
+    [
+        ((), "no host that is left can make the build"),
+        ((Step(order(5), builds=(BuildOrder(5, 0),), waits=True),), "is lost"),
+    ],
+)
+def test_an_order_whose_build_nobody_makes_is_a_failure(before: tuple[Step, ...], why: str) -> None:
+    workers = WithBuildHosts("ab", *[1, 1] * len(before), failing=(5,))
+    with pytest.raises(EnvironmentFailure, match=why):
+        course(Steps(*before, Step(order(5), waits=True)), workers)
+    assert workers.stopped
+
+
 def test_hosts_build_until_a_build_host_that_is_out_of_reach_is_back() -> None:
     away = HostAway(ConnectionLost("no answer"), lambda: len(planner.fleets) == 2 and 0 not in workers.work)
     workers = WithBuildHosts("a", 1, 1, 0, 0, 1, 1, 0, 0, failing=(5,), failure=away)

@@ -11,9 +11,20 @@ from rich.console import Console
 
 import sample_hunt as sample
 from perfbisect.cli.commands.watch import say_how
-from perfbisect.core.domain.events import PASSING, Event, HuntEnded, HuntStarted, RunFinished, Warned
+from perfbisect.core.domain.events import (
+    PASSING,
+    BuildFinished,
+    Decided,
+    Event,
+    HuntEnded,
+    HuntStarted,
+    RunFinished,
+    RunStarted,
+    Warned,
+)
+from perfbisect.core.domain.orders import Decision, Measure, Purpose, Share
 from perfbisect.core.domain.settings import TrialBuild, TrialRequest, TrialType, TrialWorkload
-from perfbisect.hunt.watching import running, watch
+from perfbisect.hunt.watching import Completed, running, watch
 from perfbisect.store.history import History
 from perfbisect.ui.lines import PlainLines
 from perfbisect.ui.live import LiveScreen
@@ -115,6 +126,20 @@ def test_earlier_sessions_are_recalled(writer: History, reader: History) -> None
     list(watch(reader, (hunt,), view, lambda _: None))
     assert len(view.earlier[hunt]) == 6
     assert [event.resumed for event in view.shown[hunt] if isinstance(event, HuntStarted)] == [True]
+
+
+@pytest.mark.parametrize(("together", "begun"), [(False, [3, 0, 0, 3]), (True, [3, None, 3, None])])
+def test_runs_begin_in_the_order_of_the_lab(*, together: bool, begun: list[int | None]) -> None:
+    """Two at the same time begin as one, as a run of the first."""
+    followed = Completed()
+    order = Measure((Share(3, 2), Share(0, 2)), Purpose.SEARCH, together=together)
+    decided = Decided(Decision(order, next(e.decision.belief for _, e in kept() if isinstance(e, Decided))))
+    for event in (sample.started(), BuildFinished(3, sample.build(3), None), BuildFinished(0, sample.build(0), None)):
+        list(followed.after(event))
+    finished = [RunFinished(each, sample.run(each, 1.0)) for each in ((3, 0, 3, 0) if together else (3, 0, 0, 3))]
+    seen = [[each for each in followed.after(event) if isinstance(each, RunStarted)] for event in (decided, *finished)]
+    assert [each[0].candidate if each else None for each in seen] == [*begun, None]
+    assert [each[0].number for each in seen if each] == [1, 2] if together else [1, 2, 3, 4]
 
 
 def test_a_trial_is_followed_as_a_hunt_is(writer: History, reader: History) -> None:

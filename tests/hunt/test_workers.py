@@ -1,6 +1,8 @@
 """Threads that work for one hunt: cancelling, order of turns."""
 
+import signal
 import threading
+import time
 from collections.abc import Generator
 from pathlib import Path, PurePosixPath
 
@@ -13,7 +15,7 @@ from perfbisect.errors import Cancelled
 from perfbisect.host.local import LocalHost
 from perfbisect.host.protocol import StoppableHost
 from perfbisect.hunt.loop import Ended
-from perfbisect.hunt.workers import Member, ThreadWorkers
+from perfbisect.hunt.workers import InlineWorkers, Member, ThreadWorkers
 from perfbisect.lab.build.candidates import FairLock
 
 ORDER = Measure((), Purpose.SEARCH)
@@ -53,6 +55,33 @@ def test_a_thread_that_is_cancelled_cleans_up(tmp_path: Path) -> None:
         assert workers.next() == (0, RunProgress(0, 1.0, 2.0, "here"))
     workers.stop()
     assert lab.tidied == "tidy\n"
+
+
+class Measures:
+    """A lab that reports once, and then waits."""
+
+    def measure(self, order: Measure) -> Generator[LabEvent]:
+        yield RunProgress(0, 1.0, 2.0)
+        while True:
+            time.sleep(1)
+
+
+def test_an_event_that_comes_with_the_end_of_the_time_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    arm = signal.setitimer
+
+    def late(which: int, seconds: float, again: float = 0) -> None:
+        if not seconds:
+            signal.raise_signal(signal.SIGALRM)
+        arm(which, seconds, again)
+
+    monkeypatch.setattr(signal, "setitimer", late)
+    workers = InlineWorkers("here", Measures())
+    workers.limit = (CLOCK.now(), 1.0)
+    workers.submit(ORDER)
+    assert workers.next() == (0, RunProgress(0, 1.0, 2.0))
+    workers.limit = (CLOCK.now() - 60, 1.0)
+    assert workers.next() == (0, Ended())
+    assert workers.minutes == 1.0
 
 
 class Waits:

@@ -33,7 +33,7 @@ class Fact(Generic[T_co]):
 def ask(host: Host, fact: Fact[T]) -> T | None:
     """The fact, or None where the host has no answer: a missing program or file, or output without it."""
     try:
-        answer = host.run(fact.argv, env={"LC_ALL": "C"}, check=False)
+        answer = host.run(fact.argv, check=False)
     except EnvironmentFailure:
         return None
     return fact.read(answer.stdout) if answer.ok else None
@@ -59,7 +59,7 @@ for command do said=$(sh -c "$command" 2>/dev/null </dev/null); printf '%s\\f%s\
 def ask_all(host: Host, facts: Iterable[Fact[object]]) -> Answers:
     """Many facts in one command, for a single round trip."""
     commands = list(dict.fromkeys(fact.argv for fact in facts))
-    script = host.run(["sh", "-c", _ALL, "facts", *map(shlex.join, commands)], env={"LC_ALL": "C"}, timeout=120)
+    script = host.run(["sh", "-c", _ALL, "facts", *map(shlex.join, commands)], timeout=120)
     parts = script.stdout.split("\f")
     return Answers(
         {argv: output for argv, status, output in zip(commands, parts[::2], parts[1::2], strict=False) if status == "0"}

@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -57,12 +57,11 @@ class LocalHost(Host):
             yield Streamed(process.stderr.read, lambda said: (process.wait(), said), lambda: _kill_group(process))
 
     def _started(self, command: Command, stream: int) -> subprocess.Popen[bytes]:
-        env: Mapping[str, str] = command.env or {}
         try:
             return subprocess.Popen(
                 command.argv,
                 cwd=command.cwd,
-                env={**os.environ, **env},
+                env={**os.environ, **command.added},
                 stdin=stream,
                 stdout=stream,
                 stderr=subprocess.PIPE,

@@ -26,6 +26,9 @@ PRINTED = 64 << 20  # bytes of each stream of a short command: git lists the tre
 LINE = 64 << 10  # characters of a line that are parsed for progress and errors: those of linkers are the longest
 ARGUMENT = (128 << 10) - 1  # bytes of one argument or variable of a program: the limit of Linux
 
+# For every command of ours: numbers have a decimal point, letters their order, and messages their English, whatever the user's
+# locale is. Jobs, which run the user's commands, have an environment of their own.
+LOCALE = {"LC_ALL": "C.UTF-8", "LANGUAGE": "C"}
 TIMED_OUT = 124  # the status of coreutils' timeout
 _NO_SPACE = os.strerror(errno.ENOSPC)
 _LAST = 1000  # characters of an output, in whose last line its reason is searched for
@@ -41,13 +44,18 @@ class Command:
     stdin: bytes = b""
     timeout: float = 60.0
 
+    @property
+    def added(self) -> Mapping[str, str]:
+        """What is added to the host's own environment."""
+        return LOCALE | dict(self.env or {})
+
     def ended(self, status: int, out: bytes, err: bytes) -> "Result":
         """Its result, from what it printed."""
         return Result(self.argv, status, out.decode(errors="replace"), err.decode(errors="replace"))
 
     def timed_out(self) -> "Result":
         """Its result where it was ended because it took too long."""
-        return Result(self.argv, TIMED_OUT, "", f"not finished after {self.timeout:g} s")
+        return Result(self.argv, TIMED_OUT, "", f"it took more than {self.timeout:g} s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +141,7 @@ class Host(ABC):
         EnvironmentFailure when the host cannot be reached or the program does not exist.
         """
         result = self.execute(Command(tuple(argv), cwd, env, stdin.encode(), timeout))
-        return judged(self.name, result, timeout, check)
+        return judged(self.name, result, check)
 
     @abstractmethod
     def execute(self, command: Command) -> Result:
@@ -159,22 +167,21 @@ class Host(ABC):
                 near.close()
                 running.kill()
                 raise
-        judged(self.name, Result(tuple(argv), status, "", said), 0, True)
+        judged(self.name, Result(tuple(argv), status, "", said), True)
 
     @abstractmethod
     def begin(self, argv: tuple[str, ...], far: socket.socket) -> AbstractContextManager[Streamed]:
         """Start a command at the other end of a stream's socket."""
 
 
-def judged(host: str, result: Result, timeout: float, check: bool) -> Result:
+def judged(host: str, result: Result, check: bool) -> Result:
     """The result of a command, or the errors of ``Host.run``."""
     if not result.ok and _NO_SPACE in result.stderr:
         raise no_space(host, last_line(result.stderr))
     if check and not result.ok:
         output = last_line(result.stderr) or last_line(result.stdout) or "it printed nothing"
-        end = f"took more than {timeout:g} s" if result.status == TIMED_OUT else f"ended with status {result.status}"
         raise CommandFailed(
-            f"on host {host}, {_shown(result.argv)} {end}: {output}",
+            f"on host {host}, {_shown(result.argv)} ended with status {result.status}: {output}",
             status=result.status,
             output=result.stdout + result.stderr,
         )

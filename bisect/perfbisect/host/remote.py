@@ -9,7 +9,7 @@ import secrets
 import shlex
 import time
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -32,19 +32,21 @@ perfbisect_stdin=$(head -c {length} | base64 -w 0)
 
 def script(command: Command) -> str:
     """The script for a POSIX shell on the host. The shell stays the command's parent, so that a signal becomes a status."""
-    env: Mapping[str, str] = command.env or {}
-    if wrong := [name for name in env if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name)]:
-        raise ValueError(f"not a name of an environment variable: {wrong[0]!r}")
-    folder, length = command.cwd, len(command.stdin)
-    lines = [f"cd -- {shlex.quote(str(folder))} 2>/dev/null || {{ echo {_NOWHERE} >&2; exit 1; }}"] if folder else []
-    lines += [f"export {name}={shlex.quote(value)}" for name, value in env.items()]
+    length = len(command.stdin)
     whole = _WHOLE.format(length=length, encoded=-(-length // 3) * 4) if length else ""
     limited = f"timeout -k {GRACE:g} {command.timeout:g} {shlex.join(command.argv)}"
-    return "\n".join([*lines, require(command.argv[0]), f"{whole}{limited}", "exit $?"])
+    return "\n".join([surrounded(command), f"{whole}{limited}", "exit $?"])
 
 
-def require(program: str) -> str:
-    return f"command -v -- {shlex.quote(program)} >/dev/null || {{ echo {_ABSENT} >&2; exit 127; }}"
+def surrounded(command: Command) -> str:
+    """The beginning of a script: it enters the folder of the command, sets its environment, and requires its program."""
+    if wrong := [name for name in command.added if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name)]:
+        raise ValueError(f"not a name of an environment variable: {wrong[0]!r}")
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in command.added.items()]
+    if folder := command.cwd:
+        lines.append(f"cd -- {shlex.quote(str(folder))} 2>/dev/null || {{ echo {_NOWHERE} >&2; exit 1; }}")
+    program = shlex.quote(command.argv[0])
+    return "\n".join([*lines, f"command -v -- {program} >/dev/null || {{ echo {_ABSENT} >&2; exit 127; }}"])
 
 
 def check_started(host: str, argv: Sequence[str], stderr: str, cwd: PurePosixPath | None = None) -> None:

@@ -60,7 +60,7 @@ class SshHost(RemoteHost["Connection"]):
     @contextmanager
     def begin(self, argv: tuple[str, ...], far: socket.socket) -> Iterator[Streamed]:
         """Start a command with its stdin and stdout on the socket; see ``Host.begin``."""
-        script = f"{remote.require(argv[0])}\n{shlex.join(argv)}"
+        script = f"{remote.surrounded(Command(argv))}\n{shlex.join(argv)}"
         with self._channel(script, "perfbisect-stream") as channel, ThreadPoolExecutor(2) as pool:
 
             def end(said: str) -> tuple[int, str]:

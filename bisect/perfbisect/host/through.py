@@ -25,8 +25,8 @@ from queue import SimpleQueue
 from perfbisect.errors import ConnectionLost, EnvironmentFailure
 from perfbisect.host.connection import Connection, broken_off
 from perfbisect.host.local import LocalHost, end
-from perfbisect.host.protocol import PRINTED, Streamed
-from perfbisect.host.remote import RemoteHost, TooMuch, check_started, require
+from perfbisect.host.protocol import PRINTED, Command, Streamed
+from perfbisect.host.remote import RemoteHost, TooMuch, check_started, surrounded
 from perfbisect.masking import masked
 from perfbisect.recipes.inventory import HostEntry
 
@@ -117,7 +117,7 @@ class ThroughHost(RemoteHost["_Running"]):
     @contextmanager
     def begin(self, argv: tuple[str, ...], far: socket.socket) -> Iterator[Streamed]:
         """Start a command with its stdin and stdout on the socket; see ``Host.begin``."""
-        script = f"{require(argv[0])}\nexec {shlex.join(argv)}"
+        script = f"{surrounded(Command(argv))}\nexec {shlex.join(argv)}"
         leading = ("sh", "-c", _PIPES, "pipes", *self.connection.command, "sh", "-c", _STREAM, "stream", script)
         with LocalHost(self.name, self.root).begin(leading, far) as running:
 
@@ -213,8 +213,8 @@ class _Running:
         """The last line that the command has printed about itself, such as why it ended."""
         if self._errors.closed:
             return ""
-        self._errors.seek(max(0, self._errors.seek(0, 2) - 4096))
-        lines = self._errors.read().decode(errors="replace").split("\n")
+        written = self._errors.fileno()  # its offset is that at which the command writes
+        lines = os.pread(written, 4096, max(0, os.fstat(written).st_size - 4096)).decode(errors="replace").split("\n")
         return masked(next((line.strip() for line in reversed(lines) if line.strip()), ""))
 
     def send(self, script: bytes, stdin: bytes) -> tuple[int, Future[Answer]]:

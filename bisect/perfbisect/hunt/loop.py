@@ -158,7 +158,7 @@ def run(planner: Planner, log: Log[E | Decided | PairingChosen | Warned, T], wor
                     workers.submit(order)
                     continue
                 if order and not present.busy and not present.building:
-                    raise present.gone[order.host]
+                    raise present.gone.get(order.host) or present.cannot_build
             worker, event = workers.next()
             while not isinstance(event, Ended):
                 yield log.append(event, present.workload(worker))
@@ -190,6 +190,12 @@ class _Present:
     def build_hosts_are_free(self) -> bool:
         """Whether a build host can begin a build."""
         return len(self.building) + len(self._gone_build_hosts) < len(self._workers.build_hosts)
+
+    @property
+    def cannot_build(self) -> EnvironmentFailure:
+        """Why no host makes the build for which an order waits."""
+        nothing = EnvironmentFailure("no host that is left can make the build that is to be measured next")
+        return next(iter(self._gone_build_hosts.values()), nothing)
 
     @property
     def fleet(self) -> Fleet:

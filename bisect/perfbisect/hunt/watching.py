@@ -170,7 +170,10 @@ class Completed:
             any((maker, share.candidate) in self.built for maker in makers) for share in order.plan
         ):
             return
-        turns, number = interleave(order.plan), self.done[host]
+        first, number = order.plan[0], self.done[host]
+        turns = interleave(order.plan)
+        if order.together:  # a round begins as one run of the first, and ends as one of each
+            turns, number = (first.candidate,) * first.runs, number // len(order.plan)
         if self.begun[host] <= number < len(turns):
             self.begun[host] = number + 1
             name = host if len(self.hosts) > 1 or self.build_hosts else ""

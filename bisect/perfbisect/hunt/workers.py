@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from inspect import GEN_RUNNING, getgeneratorstate
 from queue import Empty
 
 from perfbisect.clock import CLOCK
@@ -19,7 +20,7 @@ from perfbisect.hunt.loop import UNLIMITED, Ended, NoBuildHosts
 from perfbisect.lab.builds import BuildLab
 from perfbisect.lab.guarded_lab import Lab
 
-AGAIN = 0.5  # seconds after which jobs of a cancelled order are looked for again
+AGAIN = 0.5  # seconds after which an order is cancelled again, and its jobs are looked for again
 
 Listener = Callable[[LabEvent], None]
 Subscribe = Callable[[Listener], AbstractContextManager[object]]  # forwards connection events
@@ -42,7 +43,7 @@ class InlineWorkers(NoBuildHosts):
         """The next event; see ``Workers.next``."""
         assert self._events, "an order is under way"
         try:
-            with _cancelled_after(_left(self.limit)):
+            with _cancelled_after(_left(self.limit), self._events):
                 event = next(self._events, None)
         except Cancelled:
             self.minutes = self.limit[1]
@@ -72,15 +73,20 @@ def _left(limit: tuple[float, float]) -> float:
 
 
 @contextmanager
-def _cancelled_after(seconds: float) -> Iterator[None]:
-    """A block of the main thread in which Cancelled is raised after so many seconds, as KeyboardInterrupt by Ctrl-C."""
+def _cancelled_after(seconds: float, events: Generator[LabEvent]) -> Iterator[None]:
+    """A block of the main thread in which Cancelled is raised after so many seconds, as KeyboardInterrupt by Ctrl-C.
+
+    It is raised within ``events`` alone: outside of it, an event that has just come would be lost.
+    """
 
     def cancel(*_: object) -> None:
-        raise Cancelled
+        if getgeneratorstate(events) == GEN_RUNNING:
+            signal.signal(signal.SIGALRM, signal.SIG_IGN)
+            raise Cancelled
 
     if seconds < threading.TIMEOUT_MAX:
         signal.signal(signal.SIGALRM, cancel)
-        signal.setitimer(signal.ITIMER_REAL, seconds)
+        signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN)
     try:
         yield
     finally:

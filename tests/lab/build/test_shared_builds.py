@@ -138,6 +138,16 @@ def test_what_is_written_is_read_and_what_is_cut_off_is_not_there(address: str) 
     assert not store.has("one.build")
 
 
+def test_an_error_of_who_reads_or_writes_is_none_of_the_store(address: str) -> None:
+    store = Store(address)
+    store.write("one.build", [b"new"])
+    with pytest.raises(KeyError), store.read("one.build"):
+        raise KeyError("ours")
+    with pytest.raises(KeyError):
+        store.write("two.build", ({}[name] for name in "x"))
+    assert not store.has("two.build")
+
+
 @pytest.mark.parametrize(
     ("folder_mode", "group", "mode"),
     [(0o755, 0, 0o644), (0o2770, 0, 0o660), (0o1777, 0, 0o644), (0o700, 0, 0o600), (0o770, 4242, 0o660)],

@@ -37,18 +37,13 @@ def scripted(host: Host, script: str, arguments: Sequence[str], *, stdin: str = 
     """Run a script in which ``git`` has all safe options."""
     argv = [*ALONE, "sh", "-c", _FUNCTION + script, "git", *arguments]
     done = host.run(argv, stdin=stdin, timeout=timeout, check=False)
-    return _judged(host, done, ("sh", "-c", script, "git", *arguments), timeout, check=True)
+    return judged(host.name, replace(done, argv=("sh", "-c", script, "git", *arguments)), True)
 
 
 def git(host: Host, *arguments: str, check: bool = True) -> Result:
     """Run one git command."""
     done = host.run([*GIT, *arguments], timeout=SHORT, check=False)
-    return _judged(host, done, ("git", *arguments), SHORT, check=check)
-
-
-def _judged(host: Host, done: Result, argv: tuple[str, ...], timeout: float, *, check: bool) -> Result:
-    """The result as of ``argv``, what errors are about: not what stands before and around it."""
-    return judged(host.name, replace(done, argv=argv), timeout, check)
+    return judged(host.name, replace(done, argv=("git", *arguments)), check)
 
 
 REFS = "refs/perfbisect"

@@ -14,8 +14,8 @@ import hmac
 import os
 import secrets
 import stat
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Annotated, Literal
@@ -71,7 +71,7 @@ class Store:
             return bool(self._files.isfile(f"{self._base}/{name}"))
 
     @contextmanager
-    def read(self, name: str) -> Iterator[IO[bytes]]:
+    def read(self, name: str) -> Iterator["Opened"]:
         """The object of that name. Raises Refused where another user keeps it from this one in a folder."""
         self._check()
         if self.folder:
@@ -80,7 +80,7 @@ class Store:
                 raise Refused(f"{path} cannot be read: permission denied")
             with suppress(OSError):  # it may belong to another user
                 os.utime(path)
-        with _as_os_error(), self._files.open(f"{self._base}/{name}", "rb", cache_type="readahead") as file:
+        with closing(Opened(lambda: self._files.open(f"{self._base}/{name}", "rb", cache_type="readahead"))) as file:
             yield file
 
     def write(self, name: str, parts: Iterable[bytes]) -> None:
@@ -92,7 +92,7 @@ class Store:
         path = f"{self._base}/.{name}.{secrets.token_hex(8)}" if self.folder else f"{self._base}/{name}"
         whole = False
         try:
-            with _as_os_error(), self._files.open(path, "wb") as file:
+            with closing(Opened(lambda: self._files.open(path, "wb"))) as file:
                 if self.folder:
                     _hand_over(self.folder, file.fileno())
                 for part in parts:
@@ -138,6 +138,18 @@ def _hand_over(folder: Path, file: int) -> None:
         os.fchmod(file, 0o600 | (mode & 0o111) << 2 | (0 if mode & stat.S_ISVTX else mode & 0o222))
 
 
+class Opened:
+    """An object that is open, whose errors are OSErrors; those of who reads or writes it stay as they are."""
+
+    def __init__(self, opening: Callable[[], IO[bytes]]) -> None:
+        file = _as_os_error()(opening)()
+        self.read = _as_os_error()(file.read)
+        self.write = _as_os_error()(file.write)
+        self.seek = _as_os_error()(file.seek)
+        self.close = _as_os_error()(file.close)
+        self.fileno = file.fileno
+
+
 @contextmanager
 def _as_os_error() -> Iterator[None]:
     """Errors of a client library as OSError; our own stay as they are."""
@@ -174,7 +186,7 @@ def header(manifest: Manifest, secret: bytes) -> bytes:
     return line + b"\n" + _signature(line, secret) + b"\n"
 
 
-def read_header(source: IO[bytes], name: str, secret: bytes) -> Manifest:
+def read_header(source: Opened, name: str, secret: bytes) -> Manifest:
     """The manifest of the object of that name; the source is then at the archive. Raises Refused."""
     line, _, rest = source.read(LONGEST).partition(b"\n")
     signature, complete, _ = rest.partition(b"\n")

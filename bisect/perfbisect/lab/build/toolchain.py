@@ -54,7 +54,7 @@ def toolchain(host: Host, variant: Variant) -> Toolchain:
     """The toolchain of a variant on a host. Raises EnvironmentFailure when its compiler is missing or broken."""
     require(host, [variant.cc])
     try:
-        macros = host.run([variant.cc, "-E", "-dM", "-x", "c", "/dev/null"], env={"LC_ALL": "C"}).stdout
+        macros = host.run([variant.cc, "-E", "-dM", "-x", "c", "/dev/null"]).stdout
     except CommandFailed as failure:
         raise EnvironmentFailure(
             f"{variant.cc} on host {host.name} does not preprocess an empty file: {failure}", "Is it a C compiler?"
@@ -62,7 +62,7 @@ def toolchain(host: Host, variant: Variant) -> Toolchain:
     name, version = read_macros(macros)
     programs = dict.fromkeys((variant.cc, variant.cxx, "ld"))
     identity = host.run(["sh", "-c", _IDENTITY, "identity", *programs]).stdout
-    resolved = host.run(["sh", "-c", _NATIVE, "native", variant.cc], env={"LC_ALL": "C"}).stdout
+    resolved = host.run(["sh", "-c", _NATIVE, "native", variant.cc]).stdout
     return Toolchain(name, version, identity, read_processor(resolved))
 
 
