@@ -48,6 +48,7 @@ from perfbisect.ui.screen import lines as screen
 from perfbisect.ui.view_model import ViewModel, update
 from perfbisect.wording.glyphs import UNICODE
 from pinned import pinned
+from waiting import until
 
 # Plain lines, one for each event that matters.
 
@@ -78,6 +79,36 @@ def test_progress_has_no_lines(events: Events, views: list[ViewModel]) -> None:
         silent = isinstance(event, BuildProgress | RunProgress | RunStarted)
         silent |= isinstance(event, Decided) and not isinstance(event.decision.order, Measure)
         assert bool(list(lines(view, event, at))) != silent
+
+
+def test_what_takes_long_has_a_line_each_minute(
+    events: Events, views: list[ViewModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs and builds; and nothing where hosts are idle, or just after another line."""
+    begun = [place for place, (_, event) in enumerate(events) if isinstance(event, BuildStarted | RunStarted)]
+    out, clock = io.StringIO(), [0.0]
+    view = PlainLines(out, {12: ""}, now=lambda: clock[0])
+    for place, (at, event) in enumerate(events):
+        clock[0] = at
+        view.show(12, [(at, event)])
+        if place not in (begun[0], begun[-1]):
+            continue
+        written = len(out.getvalue())
+        for later in (59, 61, 119, 121.5):
+            clock[0] = at + later
+            view.remind()
+        word = "building" if isinstance(event, BuildStarted) else "running"
+        name = views[place].commit(event.candidate).short
+        assert [line.split()[1:3] for line in out.getvalue()[written:].splitlines()] == [[word, name]] * 2
+        assert out.getvalue().endswith("2 min 2 s so far\n")
+    view.end(12, clock[0])
+    written, clock[0] = len(out.getvalue()), clock[0] + 1000
+    view.remind()
+    assert len(out.getvalue()) == written
+    monkeypatch.setattr("perfbisect.ui.lines.SILENCE", 0.01)
+    with closing(PlainLines(out, {12: ""}).reminding()) as told:
+        told.show(12, events[: begun[0] + 1])
+        until(lambda: out.getvalue().count(" so far") > 4)
 
 
 def test_any_encoding_will_do(events: Events) -> None:

@@ -64,6 +64,15 @@ def test_each_step_and_each_run_is_a_line() -> None:
     assert "\x1b" not in out.getvalue() and "\x07" not in out.getvalue()
 
 
+def test_a_run_that_takes_long_is_a_line_each_minute() -> None:
+    out, clock = io.StringIO(), [1000.0]
+    view = PlainLines(out, {3: ""}, now=lambda: clock[0])
+    view.show(3, [*events(), (1100.0, RunStarted(0, 1, 1, Purpose.ENDS, 0.0, round=1))])
+    clock[0] = 1186.0
+    view.remind()
+    assert out.getvalue().endswith("\n  round 2 of 2: scan, v1 run 1 of 1, 1:26\n")
+
+
 @pytest.mark.parametrize(
     ("metric", "told"),
     [("qps", "500 QPS"), ("p95", "1.50 ms"), ("rate", "7.20 rate"), ("instructions/o", "no instructions/o")],

@@ -16,11 +16,14 @@ escaped.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TextIO
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Self, TextIO
 
 from rich.cells import cell_len
 
+from perfbisect.clock import CLOCK
 from perfbisect.core.domain import codec
 from perfbisect.core.domain.events import (
     BuildCancelled,
@@ -48,10 +51,11 @@ from perfbisect.core.domain.metrics import comparable, shown, unit
 from perfbisect.core.domain.orders import Decision, Measure
 from perfbisect.core.explain.profiles import COUNTED
 from perfbisect.core.inference.observations import is_of_build
+from perfbisect.errors import PerfBisectError
 from perfbisect.ui.screen import verdict_sentences
 from perfbisect.ui.stream import put
-from perfbisect.ui.trial import TrialView, recalled_session
-from perfbisect.ui.view_model import REPORT, Report, Row, Running, TimedEvent, ViewModel, update
+from perfbisect.ui.trial import TrialView, activity, recalled_session
+from perfbisect.ui.view_model import REPORT, Building, Report, Row, Running, TimedEvent, ViewModel, update
 from perfbisect.wording.quantities import (
     chance,
     count,
@@ -65,6 +69,8 @@ from perfbisect.wording.quantities import (
 )
 from perfbisect.wording.text import advised, execution, listed, patched, printable, safe_json
 from perfbisect.wording.verdicts import PURPOSES
+
+SILENCE = 60.0  # seconds without a line, after which there is one about what is still done
 
 
 def lines(view: ViewModel, event: Event, at: float) -> Iterator[str]:
@@ -205,6 +211,18 @@ def decided(view: ViewModel, order: Measure) -> str:
     )
 
 
+def still(view: ViewModel | TrialView, host: str, doing: Building | Running, now: float) -> str:
+    """What a host is busy with, and for how long so far."""
+    if isinstance(view, TrialView):
+        return f"  {activity(view, host, doing, now)}"
+    if isinstance(doing, Running):
+        word, steps = "running", f"run {doing.number} of {doing.of}, "
+    else:
+        word, steps = "building", f"{doing.done:,} of {doing.total:,}, " if doing.total else ""
+    commit = view.commit(doing.candidate).short
+    return f"{time_of_day(now)}  {word:9} {named(view, host)}{commit}  {steps}{duration(now - doing.since)} so far"
+
+
 def encode(event: Event, at: float, hunt: int | None = None) -> str:
     """The line of an event, without its end; with the number of its ``hunt`` where there are several."""
     named = {} if hunt is None else {"hunt": hunt}
@@ -269,8 +287,11 @@ class PlainLines(Lines):
         *,
         together: bool = False,
         quiet: bool = False,
+        now: Callable[[], float] = CLOCK.now,
     ) -> None:
         super().__init__(stream, titles)
+        self.now, self.latest = now, now()  # the latter when a line was written last
+        self._writing, self._closed = threading.Lock(), threading.Event()
         self.report, self.together, self.quiet = report, together, quiet
         wide = max(map(cell_len, titles.values()), default=0)
         several = len(titles) > 1
@@ -282,12 +303,49 @@ class PlainLines(Lines):
         self.warnings: set[str] = set()
         self.rows: Sequence[Row] = ()
 
+    def reminding(self) -> Self:
+        """This view, which from here on says each minute what is done, until it is closed."""
+        threading.Thread(target=self._remind, name="reminders", daemon=True).start()
+        return self
+
+    def _remind(self) -> None:
+        with suppress(PerfBisectError, ValueError):  # nobody reads any more: the next event reports that
+            while not self._closed.wait(max(SILENCE / 60, self.latest + SILENCE - self.now())):
+                self.remind()
+
+    def remind(self) -> None:
+        """Write what each host is busy with, if nothing was written for a minute."""
+        with self._writing:
+            now, said = self.now(), set[str]()  # the same is done for several hunts together
+            for hunt, view in self.views.items() if now - self.latest >= SILENCE and not self.quiet else ():
+                for host, doing in view.busy.items():
+                    if doing and not doing.finished and (line := still(view, host, doing, now)) not in said:
+                        said.add(line)
+                        self._write(hunt, line)
+
+    def _write(self, hunt: int, line: str) -> None:
+        put(f"{self.prefixes.get(hunt, f'{hunt:3}  ')}{line}", self.stream)
+        self.latest = self.now()
+
+    def end(self, hunt: int, at: float) -> None:
+        """Nothing is done for it any more."""
+        with self._writing:
+            self.views[hunt] = self.views[hunt].stopped(at)
+
+    def close(self) -> None:
+        """Say no more."""
+        self._closed.set()
+
     def recall(self, hunt: int, events: Iterable[TimedEvent]) -> None:
         """Take the events of earlier sittings of a hunt; their lines were written then."""
         self.views[hunt] = recalled_session(self.report, events)
 
     def show(self, hunt: int, events: Iterable[TimedEvent]) -> None:
         """Write the lines of events, at once."""
+        with self._writing:
+            self._show(hunt, events)
+
+    def _show(self, hunt: int, events: Iterable[TimedEvent]) -> None:
         for at, event in events:
             view = self.views[hunt]
             if trial := TrialView.of(view, event):
@@ -299,7 +357,7 @@ class PlainLines(Lines):
                 if self.together and isinstance(event, Decided) and view.decided:
                     said.append(f"{time_of_day(at)}  {'decided':9} {view.brief}")
             for line in said if not self.quiet or isinstance(event, Warned | CandidateSkipped) else ():
-                put(f"{self.prefixes.get(hunt, f'{hunt:3}  ')}{line}", self.stream)
+                self._write(hunt, line)
 
     def states(self, rows: Sequence[Row]) -> None:
         """Write which states of hunts, which others carry out, have changed."""

@@ -180,7 +180,7 @@ def view_of(
 
         if view == "json":
             return JsonLines(out, titles)
-        return PlainLines(out, titles, report, together=together, quiet=quiet)
+        return PlainLines(out, titles, report, together=together, quiet=quiet).reminding()
     from perfbisect.ui.live import LiveScreen
     from perfbisect.ui.terminal import Terminal
 
