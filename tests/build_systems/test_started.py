@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 
 from labs import lab_of, measure, runs, warnings, workload_of
-from perfbisect.core.domain.events import BuildFinished, CandidateSkipped
+from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, Commit
 from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.core.domain.orders import Share
 from perfbisect.core.domain.settings import Quick, Settings
 from perfbisect.errors import BuildFailed, EndFailed, UsageError
+from perfbisect.lab.build.candidates import BuildsMade, Candidates
+from perfbisect.lab.build.plan import Built
 from perfbisect.lab.host_lab import HostLab
 from perfbisect.recipes.builder import Build, Builder, Server, Variant
 from perfbisect.recipes.requested import load_requested, program_of, requested_builder, words
@@ -308,12 +310,43 @@ def test_a_session_says_once_what_does_not_build(yard: Yard) -> None:
     assert chosen == "several files of the build are called bench: out-static/bench is run, not out-shared/bench"
 
 
-def test_a_build_that_lacks_what_others_run_is_skipped(yard: Yard) -> None:
-    """It would be compared with another program, and be slow for that."""
+def test_a_build_that_lacks_what_others_run_is_measured_with_a_warning(yard: Yard) -> None:
+    """It is compared with another program, and may be slow for that."""
     whole = commit(yard, SOURCES | TREES["make"])
-    fewer = commit(yard, {"Makefile": MAKE.replace("-DPART=1", "-DPART=1 -include src/broken.c")})
-    _, built, skipped = session(yard, [whole, fewer])
-    assert len(built) == 1
-    assert re.search(
-        r"bench is out-shared/bench where not all of the tree builds .*and out-static/bench elsewhere", *skipped
+    fewer = [
+        commit(yard, {"Makefile": MAKE.replace("-DPART=1", f"-DPART={n} -include src/broken.c")}) for n in (1, 3)
+    ]
+    said, built, skipped = session(yard, [whole, *fewer])
+    assert (len(built), skipped) == (3, [])
+    told = re.compile(
+        rf"{fewer[0][:10]} may run another program than other commits: bench is out-shared/bench where not all of the tree"
+        r" builds .*and out-static/bench elsewhere"
     )
+    assert len([text for text in said if told.match(text)]) == len([text for text in said if "may run" in text]) == 1
+
+
+def test_programs_are_compared_within_one_build_system(yard: Yard) -> None:
+    def made(system: str, path: str, partial: str = "") -> Built:
+        facts = BuildFacts("c", "k", path, 1.0, 0, 0, False, "", system, partial=partial, programs={"bench": (path,)})
+        return Built(facts, RECIPE, "")
+
+    builds = BuildsMade(Candidates(None, (), lambda sha: Commit(sha, 0, "", "")))
+    builds.add(0, made("make", "out-static/bench", "out of date"), "here")
+    assert builds.unlike(made("cmake", "build/bench")) == ""
+    assert "and out-shared/bench elsewhere" in builds.unlike(made("make", "out-shared/bench"))
+
+
+RACE = """\
+all: out/bench out/table out/use
+out/bench: src/main.c src/part.c
+	mkdir -p $(@D) && $(CC) -DPART=1 -o $@ $^
+out/table: out/bench
+	sleep 0.3; echo 200 >$@
+out/use: out/bench
+	cat out/table >$@
+"""
+
+
+def test_what_fails_beside_a_program_by_the_order_of_jobs_is_built_with_one(yard: Yard) -> None:
+    sha = commit(yard, SOURCES | {"Makefile": RACE})
+    assert yard.build(sha, started=["bench"], build=IN_PLACE).partial == ""

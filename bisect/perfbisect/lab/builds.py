@@ -27,7 +27,7 @@ from perfbisect.lab import Steps
 from perfbisect.lab.build import build_store, checkout, links, pipeline, prebuilt
 from perfbisect.lab.build.candidates import BuildsMade, Candidates, LabHost
 from perfbisect.lab.build.known_errors import KnownFailure
-from perfbisect.lab.build.log_parser import COMPILE, Progress
+from perfbisect.lab.build.log_parser import Progress
 from perfbisect.lab.build.plan import BuildContext, Built
 from perfbisect.lab.build.remedies import mend
 from perfbisect.lab.guarded_lab import RetryPolicy, enough_space
@@ -174,13 +174,8 @@ class BuildSite:
         self._announced = False
 
     def _keep(self, candidate: int, built: Built) -> Generator[LabEvent]:
-        """Keep a build and report it; threads report in the order in which they keep.
-
-        Raises BuildFailed for one that may run another program than the others.
-        """
+        """Keep a build and report it; threads report in the order in which they keep."""
         with self.made.lock:
-            if trouble := self.made.unlike(built):
-                raise BuildFailed(f"{self.candidates.name(candidate)}: {trouble}", stage=COMPILE, log=built.facts.log)
             yield from self._noted(candidate, built)
             if built.facts.fixed and not any(other.facts.fixed for other in self.made.built.values()):
                 yield Warned(
@@ -197,6 +192,11 @@ class BuildSite:
             yield Warned(
                 f"not all of the tree of {self.candidates.name(candidate)} builds: {facts.partial}",
                 f"What is started is there, so it is measured; this is said once. See {facts.log}.",
+            )
+        if (trouble := self.made.unlike(built)) and not any(map(self.made.unlike, self.made.built.values())):
+            yield Warned(
+                f"{self.candidates.name(candidate)} may run another program than other commits: {trouble}",
+                "It is measured; this is said once. --program PATH has the same file run everywhere.",
             )
         for program, (path, *rivals) in facts.programs.items():
             if rivals and not any(other.programs.get(program, ("",))[0] == path for other in others):

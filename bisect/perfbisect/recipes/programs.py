@@ -15,7 +15,7 @@ from perfbisect.recipes.builder import Build, Builder
 # Begins a line of a script to the reader of the output. A word, "] " and fields with tabs between follow.
 SAID = "[perfbisect:"
 PARTIAL = "partial"  # not all was built
-AGAIN = "again"  # all is built, since a target alone was not: its errors are no reason
+AGAIN = "again"  # it is built in another way: the errors so far are no reason
 PROGRAM = "program"  # its path, the file that it is, others of its name
 _INCOMPLETE = ".perfbisect.incomplete"  # the file of {build} that says so to later commands
 
@@ -48,7 +48,8 @@ built() { # executable files called as the program $1, by preference; if the use
 
 # Behind the words of PRELUDE: "yes" if other targets may fail, and the command that builds everything. `targets` prints those
 # that make the program $1, `build` builds $names or everything, with the option $keep. Where names are a guess, $again is set.
-BUILD = r"""go_on=$1 keep= again= names= all= needed=
+# What fails beside the programs may depend on the order of several jobs: with the option $alone it is tried with one.
+BUILD = r"""go_on=$1 keep= again= alone= one= names= all= needed=
 shift
 SYSTEM
 set -f
@@ -79,6 +80,11 @@ if absent && [ -n "$again" ] && [ -n "$names" ] && names= && echo 'AGAIN' && bui
     exit
 fi
 ! absent || exit "$status"
+case " $* " in *" -j1 "* | *" --parallel 1 "*) alone=;; esac
+if [ -n "$alone" ] && one=$alone && echo 'AGAIN' && build "$@"; then
+    rm -f "$incomplete"
+    exit
+fi
 echo 'PARTIAL'
 """.replace("PARTIAL", f"{SAID}{PARTIAL}] ").replace("AGAIN", f"{SAID}{AGAIN}] ")
 
@@ -98,16 +104,17 @@ targets() {{
     fi
 }}
 if [ -e "$folder/build.ninja" ]; then keep=-k0; else keep=-k; fi
-build() {{ "$@" ${{names:+--target}} $names ${{keep:+--}} $keep; }}
+alone=-j1
+build() {{ "$@" ${{names:+--target}} $names ${{keep:+--}} $keep $one; }}
 """
 MESON_TARGETS = rf"""{NINJA_TARGETS}
-keep=-k0
+keep=-k0 alone=-j1
 targets() {{ [ -z "$in_place" ] || linked "$1"; }}
-build() {{ "$@" $keep $names; }}
+build() {{ "$@" $keep $one $names; }}
 """
 # Rules of a Makefile for that very path, if it is no name of an action: `bench` may run a benchmark. Not where other targets
 # have variables, as `all: CFLAGS += -O3`; and what else a program needs may be made by `all` alone.
-MAKE_TARGETS = r"""keep=-k again=yes
+MAKE_TARGETS = r"""keep=-k again=yes alone=-j1
 targets() {
     [ -n "$in_place" ] || return 0
     program=$1
@@ -120,7 +127,7 @@ targets() {
         /^$/ { on = 0 }
         END { if (found && !other) print ENVIRON["t"] }'
 }
-build() { "$@" $keep $names; }
+build() { "$@" $keep $one $names; }
 """
 CARGO_TARGETS = r"""keep=$(cargo build --help 2>/dev/null | grep -o -m 1 -e --keep-going) again=yes
 targets() {

@@ -169,7 +169,7 @@ class BuildsMade:
 
     def unlike(self, built: Built) -> str:
         """Why a build may have another program than one of the others, as one of the two lacks a part of its tree; or ""."""
-        others = [other for other in self.built.values() if other.facts.system]
+        others = [other for other in self.built.values() if other.facts.system == built.facts.system]
         for one, other in [*((built, other) for other in others), *((other, built) for other in others)]:
             for program, (path, *rivals) in one.facts.programs.items() if one.facts.partial else ():
                 known = other.facts.programs.get(program)
