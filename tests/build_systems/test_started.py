@@ -313,9 +313,7 @@ def test_a_session_says_once_what_does_not_build(yard: Yard) -> None:
 def test_a_build_that_lacks_what_others_run_is_measured_with_a_warning(yard: Yard) -> None:
     """It is compared with another program, and may be slow for that."""
     whole = commit(yard, SOURCES | TREES["make"])
-    fewer = [
-        commit(yard, {"Makefile": MAKE.replace("-DPART=1", f"-DPART={n} -include src/broken.c")}) for n in (1, 3)
-    ]
+    fewer = [commit(yard, {"Makefile": MAKE.replace("-DPART=1", f"-DPART={n} -include src/broken.c")}) for n in (1, 3)]
     said, built, skipped = session(yard, [whole, *fewer])
     assert (len(built), skipped) == (3, [])
     told = re.compile(

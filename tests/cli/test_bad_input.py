@@ -9,14 +9,17 @@ from pathlib import Path
 import pytest
 
 from perfbisect.cli.main import HABITS, VERBS
-from perfbisect.cli.options.param_types import MINUTES, UNSPLIT
+from perfbisect.cli.options.param_types import ARG, MINUTES, UNSPLIT
+from perfbisect.cli.serving.guard import private
 from perfbisect.core.domain.settings import Policy, Settings
-from perfbisect.errors import UsageError
+from perfbisect.errors import PerfBisectError, UsageError
 from perfbisect.host.lock import hold
 from perfbisect.host.registry import connect
 from perfbisect.hunt.resolve import resolve_settings
 from perfbisect.hunt.setup import HuntSetup
+from perfbisect.lab.build.known_errors import known_error
 from perfbisect.recipes.inventory import load_host
+from perfbisect.repository.discovery import open_repository
 from program import PROGRAM, exits
 
 pytestmark = pytest.mark.tools  # starts git, and looks for everything a hunt needs
@@ -215,15 +218,55 @@ def test_what_cannot_be_compared(repo: Path, tmp_path: Path, monkeypatch: pytest
         assert all(part in said for part in parts), said
 
 
+def pasted(command: str) -> list[str]:
+    """The words that a command has where it is pasted into a shell."""
+    argv = ["bash", "-c", f"printf '%s\\0' {command}"]
+    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split("\0")[:-1]
+
+
 NEEDS_A_SHELL = [  # command, what only a shell understands, what to write in its place
-    ("./b > out", ">", "\"sh -c './b > out'\""),
-    ("./b && ./c", "&&", "\"sh -c './b && ./c'\""),
-    ("./b | tail", "|", "\"sh -c './b | tail'\""),
-    ("./b; ./c", ";", "\"sh -c './b; ./c'\""),
-    ("./b $HOME", "$HOME", """'sh -c '"'"'./b $HOME'"'"''"""),
-    ("~/b", "~/", "\"sh -c '~/b'\""),
-    ("./b *.db", "*", "\"sh -c './b *.db'\""),
+    ("./b > out", ">", "'sh -c \"./b > out\"'"),
+    ("./b && ./c", "&&", "'sh -c \"./b && ./c\"'"),
+    ("./b | tail", "|", "'sh -c \"./b | tail\"'"),
+    ("./b; ./c", ";", "'sh -c \"./b; ./c\"'"),
+    ("./b $HOME", "$HOME", "'sh -c \"./b $HOME\"'"),
+    ('./b "$HOME"', "$HOME", r"""'sh -c "./b \"$HOME\""'"""),
+    ("~/b", "~/", "'sh -c \"~/b\"'"),
+    ("./b *.db", "*", "'sh -c \"./b *.db\"'"),
+    ("./b 'x y' | tail", "|", r'''"sh -c \"./b 'x y' | tail\""'''),
+    (r"./b '!' \\ `c` | tail", "`", r"""'sh -c "./b '"'"'!'"'"' \\\\ `c` | tail"'"""),
+    ('sh -c "./b $HOME" >out', ">", r"""'sh -c "sh -c \"./b $HOME\" >out"'"""),
 ]
+
+
+ODD = "it's $HOME; `x`"
+
+
+def hint_of(raises: Callable[[], object]) -> str:
+    with pytest.raises((ValueError, PerfBisectError)) as caught:
+        raises()
+    return f"{caught.value} {getattr(caught.value, 'advice', '')}"
+
+
+def test_a_command_in_a_hint_is_pasted_as_it_was_meant(tmp_path: Path) -> None:
+    folder = tmp_path / ODD
+    (folder / "whole").mkdir(parents=True)
+    git, to = ["git", "-c", "user.name=a", "-c", "user.email=a@b"], folder / "shallow"
+    for argv in ([*git, "init", "-q"], *[[*git, "commit", "-q", "--allow-empty", "-m", each] for each in "ab"]):
+        subprocess.run(argv, cwd=folder / "whole", check=True)
+    subprocess.run([*git, "clone", "-q", "--depth=1", f"file://{folder}/whole", str(to)], check=True)
+    secret = folder / "passwords"
+    secret.touch(0o644)
+    known = known_error("a.cc:1:1: error: 'uint64_t' does not name a type")
+    assert known
+    hints = [
+        (hint_of(lambda: ARG.parse(f"time={ODD}")), "its own: ", ["--time", f"{ODD}."]),
+        (hint_of(lambda: open_repository(to)), "the rest: ", ["git", "-C", str(to), "fetch", "--unshallow"]),
+        (hint_of(lambda: private(secret)), "private: ", ["chmod", "600", str(secret)]),
+        (f": {known.option}", ": ", ["--cxxflags", "-include cstdint"]),
+    ]
+    for hint, before, words in hints:
+        assert pasted(hint.rpartition(before)[2]) == words, hint
 
 
 @pytest.mark.parametrize(("command", "of_shells", "works"), NEEDS_A_SHELL)
@@ -233,13 +276,23 @@ def test_what_only_a_shell_understands_is_said_before_anything_is_built(
     for option, other in (("--run", []), ("--build", ["--run", "./x"])):
         said = exits(3, "run", "v1.0", "v1.1", "--repo", str(repo), option, command, *other)
         assert f"has {of_shells}, and is run without a shell. Write {works}, or quote" in said
-    again = shlex.split(works)[0]
+    again = pasted(works)[0]
     assert shlex.split(again) == ["sh", "-c", command]
     assert UNSPLIT.parse(again) == again
 
 
 @pytest.mark.parametrize(
-    "command", ["./b --filter=Scan.*", "./b 's/;/,/'", './b "a|b"', "./b {prefix}/x", r"./b \; x", "N=3 ./b~"]
+    "command",
+    [
+        'sh -c "$CXX bench.cc && ./a"',
+        "sh -c '$CXX bench.cc'",
+        "./b --filter=Scan.*",
+        "./b 's/;/,/'",
+        './b "a|b"',
+        "./b {prefix}/x",
+        r"./b \; x",
+        "N=3 ./b~",
+    ],
 )
 def test_what_a_shell_would_leave_alone_is_no_work_for_one(command: str) -> None:
     assert UNSPLIT.parse(command) == command

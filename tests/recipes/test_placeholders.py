@@ -73,3 +73,13 @@ def test_only_the_script_of_a_shell_is_quoted() -> None:
     again = ["sh", "-c", 'exec "$@"', "sh", "-c", "{prefix}"]
     assert fill(again, values) == [*again[:-1], "/a b"], "an argument of the script"
     assert fill(["cc", "-c", "{prefix}"], values) == ["cc", "-c", "/a b"]
+
+
+def test_a_compiler_of_several_words_is_words_where_it_stands_alone() -> None:
+    values = {"cc": "printf [%s]", "cxx": "printf [%s]", "cflags": "-O2"}
+    assert fill(["{cc}", "a.c", "CC={cc}"], values) == ["printf", "[%s]", "a.c", "CC=printf [%s]"]
+    script = 'X={cc} Y={cxx}\n({cc} a.c);{cxx} {cflags}; {{ {cc} "$X"; }}'
+    argv = fill(["sh", "-c", script], values)
+    assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout == "[a.c][-O2][printf [%s]]"
+    with pytest.raises(RecipeError, match=r"has \{cc\}, which has no value here"):
+        fill(["sh", "-c", "x {cc}"], {"prefix": "/p"})

@@ -98,10 +98,10 @@ def cmake(builder: Builder, build: Build, _: Collection[str]) -> Build:
     return Build(configure=[configure, *refuse], compile=[made], install=install)
 
 
-# Meson takes compilers of more than one word from a file only. $0 is the file, then the words of both compilers.
+# Meson takes compilers of more than one word from a file only. $0 is the file, then both compilers, behind a =.
 _NATIVE = """\
 list() {{ for word do printf "'%s', " "$word"; done; }}
-printf '[binaries]\\nc = [%s]\\ncpp = [%s]\\n' "$(list $1)" "$(list $2)" >"$0"
+printf '[binaries]\\nc = [%s]\\ncpp = [%s]\\n' "$(list ${{1#=}})" "$(list ${{2#=}})" >"$0"
 """
 
 
@@ -117,7 +117,7 @@ def meson(builder: Builder, build: Build, _: Collection[str]) -> Build:
         *build.options,
     ]  # fmt: skip
     return Build(
-        configure=[["sh", "-c", _NATIVE, "{build}/native.ini", "{cc}", "{cxx}"], setup],
+        configure=[["sh", "-c", _NATIVE, "{build}/native.ini", "={cc}", "={cxx}"], setup],
         compile=[_named(builder, build, MESON_TARGETS, ["ninja", "-C", folder, "-j{jobs}"], folder)],
         install=[["sh", "-c", STAGED, "{prefix}", "meson", "install", "--no-rebuild"]],
     )

@@ -1,13 +1,14 @@
 """``{placeholders}`` in the commands of a recipe, checked when it is loaded and filled in when a command is run.
 
-``{{`` and ``}}`` are literal braces. An argument that is exactly ``{cflags}`` or ``{ldflags}`` becomes one argument
-for each of its words. In the script of ``["sh", "-c", …]``, of ``["bash", "-e", "-o", "pipefail", "-c", …]``
+``{{`` and ``}}`` are literal braces. An argument that is exactly ``{cflags}``, ``{ldflags}`` or a compiler, such as ``{cc}``,
+becomes one argument for each of its words; so does a compiler that stands alone in a script. In the script of ``["sh", "-c", …]``, of ``["bash", "-e", "-o", "pipefail", "-c", …]``
 and of ``["env", "A=b", "sh", "-ec", …]``, values are quoted for that shell, so that a path is never run as a command.
 """
 
 import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from perfbisect.errors import RecipeError
 from perfbisect.recipes.builder import (
@@ -26,6 +27,8 @@ _ARCHIVE = "archives."  # begins the placeholder of one
 
 TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 FLAGS = {"cflags", "ldflags"}
+COMPILERS = {"cc", "cxx", "compiler", "cxx_compiler"}
+_ALONE = re.compile(r"(?<![^\s;|&(`])\{(cc|cxx|compiler|cxx_compiler)\}(?![^\s;|&)`])")
 SHELLS = {"sh", "ash", "bash", "dash", "ksh", "zsh"}
 IN_SERVER = ("initialise", "start", "ready", "stop", "create", "settle", "settings", "env", "sysbench")
 
@@ -35,10 +38,13 @@ def fill(argv: Sequence[str], values: Values) -> list[str]:
     filled: list[str] = []
     scripts = set(_scripts(argv))
     for position, argument in enumerate(argv):
-        if argument in ("{cflags}", "{ldflags}"):
+        if argument[1:-1] in FLAGS | COMPILERS and argument == f"{{{argument[1:-1]}}}":
             filled += shlex.split(fill_text(argument, values))
         elif position in scripts:
-            filled.append(fill_text(argument, {word: _quoted(word, value) for word, value in values.items()}))
+            quoted = {word: _quoted(word, value, FLAGS) for word, value in values.items()}
+            quoted |= {f" {word}": _quoted(word, values[word], COMPILERS) for word in COMPILERS & values.keys()}
+            alone = _ALONE.sub(lambda found: f"{{ {found[1]}}}" if found[1] in values else found[0], argument)
+            filled.append(fill_text(alone, quoted))
         else:
             filled.append(fill_text(argument, values))
     return filled
@@ -63,6 +69,13 @@ def literal(text: str) -> str:
     return text.replace("{", "{{").replace("}", "}}")
 
 
+def names_a_shell(command: str) -> bool:
+    """Whether a command as it is written names a shell with a script."""
+    with suppress(ValueError):
+        return any(True for _ in _scripts(shlex.split(command)))
+    return False
+
+
 def _scripts(argv: Sequence[str]) -> Iterator[int]:
     """The position of the script of the first shell that has one: the word after its options, where these include c."""
     for shell, word in enumerate(argv):
@@ -83,9 +96,9 @@ def _scripts(argv: Sequence[str]) -> Iterator[int]:
             return  # what follows are the arguments of the script
 
 
-def _quoted(word: str, value: str | int) -> str:
+def _quoted(word: str, value: str | int, split: Collection[str]) -> str:
     text = str(value)
-    return shlex.join(shlex.split(text)) if word in FLAGS else shlex.quote(text)
+    return shlex.join(shlex.split(text)) if word in split else shlex.quote(text)
 
 
 def check_placeholders(table: Table, location: Location) -> None:

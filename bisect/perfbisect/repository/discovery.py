@@ -6,6 +6,7 @@ git itself finds it, and refuses those of other users. With an explicit git dire
 
 import fcntl
 import re
+import shlex
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -52,7 +53,8 @@ def open_repository(path: Path, *, named: bool = True, shallow: bool = False) ->
     is_shallow, object_format, objects = _ask(git_dir, [f"--git-dir={git_dir}", NO_WORK_TREE, *of_it]).split("\n", 2)
     if is_shallow == "true" and not shallow:
         raise UsageError(
-            f"{path} is a shallow clone: its history is cut off.", f"Fetch the rest: git -C {path} fetch --unshallow"
+            f"{path} is a shallow clone: its history is cut off.",
+            f"Fetch the rest: git -C {shlex.quote(str(path))} fetch --unshallow",
         )
     # Before git 2.29, which knows no other, it prints the option.
     object_format = "sha1" if object_format.startswith("--") else object_format

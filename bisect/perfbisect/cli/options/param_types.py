@@ -90,7 +90,7 @@ def _arg(text: str) -> tuple[str, str]:
     if not name or not sign:
         raise ValueError("is not an option with its value; write table-size=1000000.")
     if name in TIMING:
-        raise ValueError(f"is no arg: {name} has an option of its own: --{name} {value}.")
+        raise ValueError(f"is no arg: {name} has an option of its own: --{name} {shlex.quote(value)}.")
     return name, value
 
 
@@ -104,16 +104,27 @@ def _command(text: str) -> tuple[str, ...]:
 
 
 _QUOTED = re.compile(r"'[^']*'|\"(?:[^\"\\$`]|\\.)*\"|\\.")
+_FOR_A_SHELL = re.compile(r"'[^']*'|\"(?:[^\"\\]|\\.)*\"|\\.")  # a script in double quotes is expanded by its shell
 # What only a shell understands; of patterns, those in a word that is no option.
 _OF_SHELLS = re.compile(r"(?:^|(?<=\s))~/|&&|\|\|?|[;<>`&]|\$(?:\w+|[({])|(?:(?<=\s)(?!-)[^\s=]*)[*?]")
 
 
+def _in_a_shell(text: str) -> str:
+    """One word for a shell, in which a shell is named that runs ``text``: 'sh -c "./a | ./b"'."""
+    inner = 'sh -c "{}"'.format(re.sub(r'(["\\])', r"\\\1", text))
+    if "'" not in inner or "!" in inner:  # the history of an interactive shell
+        return shlex.quote(inner)
+    return '"{}"'.format(re.sub(r'(["\\$`])', r"\\\1", inner))
+
+
 def _without_shell(text: str) -> str:
-    if found := _OF_SHELLS.search(_QUOTED.sub("_", text)):
-        inner = f"sh -c {shlex.quote(text)}"
-        works = shlex.quote(inner) if set('"$`\\!') & set(inner) else f'"{inner}"'
+    from perfbisect.recipes.placeholders import names_a_shell
+
+    quoted = _FOR_A_SHELL if names_a_shell(text) else _QUOTED
+    if found := _OF_SHELLS.search(quoted.sub("_", text)):
         raise ValueError(
-            f"has {found[0].strip()}, and is run without a shell. Write {works}, or quote what is none of a shell's."
+            f"has {found[0].strip()}, and is run without a shell. Write {_in_a_shell(text)}, or quote what is none of a"
+            " shell's."
         )
     return text
 

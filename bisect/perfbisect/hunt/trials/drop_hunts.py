@@ -31,7 +31,7 @@ from perfbisect.store.history import History
 from perfbisect.store.listing import reason_is_open
 from perfbisect.wording.comparisons import difference
 from perfbisect.wording.quantities import count, percent, ratio
-from perfbisect.wording.text import listed, printable
+from perfbisect.wording.text import listed, printable, shell_word
 
 T = TypeVar("T", bound="Comparison")
 
@@ -148,7 +148,7 @@ def read_comparison(history: History, name: str, how: DropOptions) -> Comparison
         )
     if trial.request.branch:
         raise UsageError(
-            f"{name} is a night: `bisect nightly {printable(trial.request.branch)}` hunts the drops of its line."
+            f"{name} is a night: `bisect nightly {shell_word(trial.request.branch)}` hunts the drops of its line."
         )
     settings = history.settings(trial.id)
     if not settings.repository:
