@@ -348,3 +348,23 @@ out/use: out/bench
 def test_what_fails_beside_a_program_by_the_order_of_jobs_is_built_with_one(yard: Yard) -> None:
     sha = commit(yard, SOURCES | {"Makefile": RACE})
     assert yard.build(sha, started=["bench"], build=IN_PLACE).partial == ""
+
+
+def test_commands_follow_the_build_system(yard: Yard, tmp_path: Path) -> None:
+    """In the folder of the tree, by the compilers of the variant, with a benchmark from elsewhere."""
+    (tmp_path / "bench.c").write_text(MAIN)
+    rules = "libpart.a: src/part.c\n\t$(CC) -DPART=5 -c -o part.o $<; ar rc $@ part.o\n"
+    sha = commit(yard, SOURCES | {"Makefile": rules})
+    then = (f"{{cc}} {{cflags}} -c {tmp_path}/bench.c", "sh -c '$CC bench.o libpart.a -o bench'")
+    settings = Settings(
+        "a", "b", str(yard.git.path), "", "", "here", quick=Quick("./bench", (), then=then), system="make"
+    )
+    builder, workload = load_requested(settings)
+    opened = lab_of(yard.host, builder, workload, yard.git.path, (sha, commit(yard, {"x": ""})), is_range=False)
+    events = [event for candidate in (0, 1) for event in measure(opened, Share(candidate, 1))]
+    first, second = (event.facts for event in events if isinstance(event, BuildFinished))
+    assert len(runs(events)) == 2, "no two builds count as one"
+    assert (yard.output(first.key, "bench"), second.cache_hits > 0) == ("5", True)
+    wrong = replace(settings, quick=replace(settings.quick, then=("false",)))
+    failed = measure(lab_of(yard.host, *load_requested(wrong), yard.git.path, (sha,), is_range=False), Share(0, 1))
+    assert "does not compile" in next(event.facts.reason for event in failed if isinstance(event, CandidateSkipped))

@@ -89,6 +89,7 @@ COMMANDS = [
     ("--builder demo --workload scan --rate (x)", "--rate needs a command"),
     ("--run ./b --workload scan", "--workload and --run exclude each other"),
     ("--run ./b --builder demo --build make", "--builder and --build exclude each other"),
+    ("--run ./b --build make --then ./c", "--build and --then exclude each other"),
     ("--run ./b --slow-after 5 --all", "--slow-after and --all exclude each other"),
     ("--run", "requires an argument"),
     ("--run ./b'", '--run "./b\'" cannot be split into words'),

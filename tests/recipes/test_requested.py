@@ -7,8 +7,10 @@ import pytest
 
 from perfbisect.core.domain.settings import Quick, Settings
 from perfbisect.errors import RecipeError, UsageError
+from perfbisect.lab.build.plan import build_fingerprint
 from perfbisect.lab.workload import dataset
 from perfbisect.recipes.builder import Build, Builder, Server
+from perfbisect.recipes.builder_reader import variant_of
 from perfbisect.recipes.requested import load_requested, overridden, typed, words
 from perfbisect.recipes.workload import Workload
 
@@ -46,6 +48,28 @@ def test_another_content_of_a_file_outside_of_the_tree_is_another_build(tmp_path
     assert len({name for name, _ in made}) == len({commands for _, commands in made}) == 2
 
 
+def test_commands_may_follow_a_build_system_and_a_recipe(tmp_path: Path) -> None:
+    (bench := tmp_path / "bench.c").write_text("int main() {}\n")
+    settings = replace(asked(build=(), then=(f"{{cc}} {bench} -o bench",)), system="make")
+    builder, _ = load_requested(settings)
+    ((*before, files, compiler, source, _, _),) = builder.build.then
+    assert (before, compiler) == (["env", "-C", "{prefix}", "CC={cc}", "CXX={cxx}"], "{cc}")
+    assert (files.partition("=")[0], source, builder.started) == ("PERFBISECT_FILES", str(bench), [])
+    chosen = replace(settings, programs=("x/kvd",))
+    assert load_requested(chosen)[0].started == ["x/kvd"], "what the build system is to build"
+    bench.write_text("int main() { return 0; }\n")
+    assert load_requested(settings)[0].name != builder.name
+    recipe = replace(settings, system="", builder="sqlite", quick=Quick("{prefix}/bench", then=settings.quick.then))
+    followed, plain = (
+        load_requested(replace(recipe, quick=replace(recipe.quick, then=then)))[0] for then in (recipe.quick.then, ())
+    )
+    assert (len(followed.build.then), plain.build.then) == (1, [])
+    variant = variant_of(plain, "")
+    assert build_fingerprint(followed, variant) != build_fingerprint(plain, variant)
+    with pytest.raises(UsageError, match="--then has no effect: nothing of host is built"):
+        load_requested(replace(recipe, builder="host"))
+
+
 @pytest.mark.parametrize(
     ("change", "builder", "workload"),
     [
@@ -56,6 +80,7 @@ def test_another_content_of_a_file_outside_of_the_tree_is_another_build(tmp_path
         ({"rate": "ops: ([0-9]*)"}, True, False),
         ({"rate": "", "cost": "ops: ([0-9]+)"}, True, False),
         ({"operations": "ops: ([0-9]+)"}, True, False),
+        ({"then": ("./more",)}, False, True),
     ],
 )
 def test_other_commands_have_other_names(change: dict[str, object], builder: bool, workload: bool) -> None:

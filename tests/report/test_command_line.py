@@ -62,7 +62,13 @@ def test_the_command_asks_for_the_same_hunt(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setattr("perfbisect.hunt.resolve.resolve_settings", stop)
     monkeypatch.setattr("perfbisect.cli.commands.run.announce_recipes", lambda _: None)
     monkeypatch.setattr("perfbisect.cli.commands.run.workloads_of", lambda settings: (settings.workload,))
-    hunts = (REQUESTED, sample.SETTINGS, COMMAND, replace(COMMAND, builder="b", quick=Quick("./x", cost="$.a['b c']")))
+    hunts = (
+        REQUESTED,
+        sample.SETTINGS,
+        COMMAND,
+        replace(COMMAND, builder="b", quick=Quick("./x", cost="$.a['b c']")),
+        replace(COMMAND, quick=Quick("./x", (), then=("{cxx} '/a b.cc'", "true"))),
+    )
     for settings in hunts:
         words = shlex.split(command_to_run(settings, tmp_path / "h.db"))
         CliRunner().invoke(run_command, words[2:], catch_exceptions=False)

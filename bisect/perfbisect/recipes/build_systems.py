@@ -96,7 +96,8 @@ def expanded(builder: Builder, system: str, paths: Collection[str]) -> Build:
         install=[*([] if build.in_place else installing(builder, made.install)), *finding(builder, build)],
         env={**OFFLINE, **made.env, **build.env},
         needs=list(dict.fromkeys((*SYSTEMS[system].needs, *made.needs, *build.needs))),
-        artifacts=build.artifacts or [*builder.programs, *([builder.library] if builder.library else [])],
+        artifacts=build.artifacts
+        or ([] if build.then else [*builder.programs, *([builder.library] if builder.library else [])]),
     )
 
 

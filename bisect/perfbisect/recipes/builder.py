@@ -154,6 +154,7 @@ class Build(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     configure: list[Argv] = []
     compile: list[Argv] = []
     install: list[Argv] = []
+    then: list[Argv] = []  # after all others, and after a build system: a benchmark of one's own
     # Paths below {prefix}, by default the recipe's programs or library. Builds are equal when the loadable sections of
     # these are; without any, no two builds are equal.
     artifacts: list[Below] = []

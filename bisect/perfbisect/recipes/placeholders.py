@@ -106,7 +106,11 @@ def check_placeholders(table: Table, location: Location) -> None:
     check_texts(table.get("version", []), location.at("version"), VERSION_PLACEHOLDERS)
     check_texts(table.get("installed_version", []), location.at("installed_version"), INSTALLED_PLACEHOLDERS)
     for section, keys, allowed in (
-        ("build", ("options", "targets", "configure", "compile", "install", "env"), BUILD_PLACEHOLDERS | {OF_ARCHIVES}),
+        (
+            "build",
+            ("options", "targets", "configure", "compile", "install", "then", "env"),
+            BUILD_PLACEHOLDERS | {OF_ARCHIVES},
+        ),
         ("server", IN_SERVER, SERVER_PLACEHOLDERS),
         ("dataset", ("format_command",), SERVER_PLACEHOLDERS),
     ):

@@ -80,12 +80,13 @@ def requested_builder(settings: Settings) -> Builder:
     else:
         builder = quick_builder(
             settings.quick.build, settings.repository, settings.builders_path, settings.system, settings.configure,
-            program_of(words("--run", settings.quick.run), settings.programs), settings.programs, settings.flags.words,
+            program_of([] if settings.quick.then else words("--run", settings.quick.run), settings.programs),
+            settings.programs, settings.flags.words, settings.quick.then,
         )  # fmt: skip
         if settings.root:
             called = builder.home.rpartition("-")[0]
             builder = msgspec.structs.replace(builder, home=_named(called, [settings.root]))
-    builder = msgspec.structs.replace(builder, flags=settings.flags)
+    builder = msgspec.structs.replace(_followed(builder, settings.quick), flags=settings.flags)
     if builder.build is None or has_commands(builder.build):
         return builder
     # No archive is brought in place of the user's own.
@@ -109,7 +110,7 @@ def requested_builder(settings: Settings) -> Builder:
 
 def quick_builder(
     commands: tuple[str, ...], repository: str, given: str = "", system: str = "", configure: tuple[str, ...] = (),
-    started: Sequence[str] = (), chosen: Sequence[str] = (), flags: Sequence[str] = (),
+    started: Sequence[str] = (), chosen: Sequence[str] = (), flags: Sequence[str] = (), then: Sequence[str] = (),
 ) -> Builder:  # fmt: skip
     """A builder for a repository without a recipe: each command is run in a copy of the checkout, which is kept.
 
@@ -119,21 +120,42 @@ def quick_builder(
     """
     recipe = load_builder(RECIPE, given)
     build = build_of(recipe)
-    argvs = [words("--build", command) for command in commands]
-    check_texts(argvs, LINE.at("build"), BUILD_PLACEHOLDERS)
-    named = "".join(sums(commands))  # in the commands it is part of the identity of a build
-    with_files = [f"PERFBISECT_FILES={named}"] if named else []
-    compile_ = [*build.compile, *(["env", "-C", "{prefix}", *with_files, *argv] for argv in argvs)]
+    with_files = _files(commands)
+    compile_ = [*build.compile, *_in_prefix("build", commands, with_files)]
     name = Path(repository).name.removesuffix(".git") or "repository"
     in_place = bool(system) and not commands
     how = ["", system, *configure, *started, *chosen] if in_place else commands
     return msgspec.structs.replace(
         recipe,
-        name=_named(name, [repository, *how, *flags, *with_files]),
+        name=_named(name, [repository, *how, *flags, *with_files, *then, *_files(then)]),
         home=_named(name, [repository]),  # sources are sent once for all commands
         started=list(started) if in_place else [],
         build=Build(in_place=True) if in_place else msgspec.structs.replace(build, compile=compile_),
     )
+
+
+def _files(commands: Sequence[str]) -> list[str]:
+    """What makes the content of the files that commands name a part of the identity of a build."""
+    return [f"PERFBISECT_FILES={named}"] if (named := "".join(sums(commands))) else []
+
+
+def _in_prefix(option: str, commands: Sequence[str], variables: Sequence[str]) -> list[list[str]]:
+    """Commands that build, as recipes have them; they are run in {prefix}. Raises UsageError for a mistake in them."""
+    argvs = [words(f"--{option}", command) for command in commands]
+    check_texts(argvs, LINE.at(option), BUILD_PLACEHOLDERS)
+    return [["env", "-C", "{prefix}", *variables, *argv] for argv in argvs]
+
+
+def _followed(builder: Builder, quick: Quick | None) -> Builder:
+    """The builder with the commands of --then after its own."""
+    if not quick or not quick.then:
+        return builder
+    if builder.build is None:
+        raise UsageError(f"--then has no effect: nothing of {builder.name} is built.", "Leave it out.")
+    then = _in_prefix("then", quick.then, ["CC={cc}", "CXX={cxx}", *_files(quick.then)])
+    # What they make is measured, and unknown: no two builds count as one.
+    build = msgspec.structs.replace(builder.build, then=[*builder.build.then, *then], artifacts=[])
+    return msgspec.structs.replace(builder, build=build)
 
 
 def sums(commands: Sequence[str]) -> Iterator[str]:

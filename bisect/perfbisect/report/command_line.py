@@ -92,6 +92,7 @@ def of_recipes(settings: Settings) -> list[str]:
     options = (
         ("--builder", settings.builder if quick.build is None else ""),
         *(("--build", command) for command in quick.build or ()),
+        *(("--then", command) for command in quick.then),
         ("--run", quick.run),
         ("--rate", quick.rate),
         ("--cost", quick.cost),

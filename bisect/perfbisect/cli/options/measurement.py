@@ -53,6 +53,7 @@ variant_option = click.option(
 )
 command_options = added(
     click.option("--build", type=UNSPLIT, multiple=True, help="Command that builds in the checkout. Repeatable."),
+    click.option("--then", type=UNSPLIT, multiple=True, help="Command after the tree's build system. Repeatable."),
     click.option("--run", "command", type=UNSPLIT, help="Command to measure, in the same folder."),
     click.option("--rate", default="", metavar="PATTERN", help="Number in its output; higher is better."),
     click.option("--cost", default="", metavar="PATTERN", help="Number in its output; lower is better."),
@@ -150,7 +151,7 @@ def command_of(options: Mapping[str, Any], workload: str) -> Quick | None:
     builder = "" if options["builder"] == RECIPE and command else options["builder"]  # one name for all repositories
     patterns = {name: options[name] for name in ("rate", "cost", "operations")}
     if command is None:
-        if beside := [name for name, value in {"build": build, **patterns}.items() if value]:
+        if beside := [name for name, value in {"build": build, "then": options["then"], **patterns}.items() if value]:
             raise click.UsageError(f"--{beside[0]} needs a command: give it with --run.")
         if not (builder and workload):
             missing = "--workload" if builder else "--builder"
@@ -160,7 +161,11 @@ def command_of(options: Mapping[str, Any], workload: str) -> Quick | None:
         raise click.UsageError("--workload and --run exclude each other: give one of them.")
     if builder and build:
         raise click.UsageError("--builder and --build exclude each other: give one of them.")
-    return Quick(command, None if builder else build, **patterns)
+    if build and options["then"]:
+        raise click.UsageError(
+            "--build and --then exclude each other: give a second --build, which is run after the first."
+        )
+    return Quick(command, None if builder else build, **patterns, then=options["then"])
 
 
 def settings_of(options: Mapping[str, Any], workload: str = "", **own: Any) -> Settings:

@@ -140,6 +140,7 @@ class Quick:
     rate: str = ""  # where its output has a rate (higher is better): a pattern, or a path in JSON
     cost: str = ""  # the same of a cost (lower is better)
     operations: str = ""  # the same of the number of operations
+    then: tuple[str, ...] = ()  # commands that build more, after a builder or the tree's build system
 
 
 @dataclass(frozen=True, slots=True)

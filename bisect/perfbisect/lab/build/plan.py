@@ -166,7 +166,7 @@ def plan_for(context: BuildContext, sha: str, paths: frozenset[str], archives: M
     named = build_of(resolved).artifacts
     how = expanded(resolved, system, paths) if system else build_of(resolved)
     resolved = msgspec.structs.replace(resolved, build=how)
-    stages = ((CONFIGURE, how.configure), (COMPILE, how.compile), (INSTALL, how.install))
+    stages = ((CONFIGURE, how.configure), (COMPILE, how.compile), (INSTALL, how.install), (COMPILE, how.then))
     commands = tuple((stage, fill(command, values)) for stage, commands in stages for command in commands)
     return Plan(resolved, version, commands, _environment(context, resolved, values), system, not named)
 
@@ -323,6 +323,8 @@ def _identity(patches: Sequence[Patch]) -> dict[str, Any]:
 def _recipe(builder: Builder, variant: Variant) -> dict[str, Any]:
     build = msgspec.to_builtins(msgspec.structs.replace(build_of(builder), needs=[], packages={}))
     by_system = {key: build.pop(key) for key in ("system", "options", "targets", "in_place")}
+    if not build["then"]:
+        del build["then"]
     if not has_commands(build_of(builder)):
         build |= by_system | {"programs": builder.programs, "library": builder.library}
         build |= {"server": True} if builder.server else {}  # then all has to build
