@@ -106,6 +106,17 @@ def test_markdown_has_no_markup_of_others(text: str) -> None:
     assert not set("`*_[]<>|&") & set(outside)
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("in `f_1`, by `g<x> @u`", "in `f_1`, by `g<x> @u`"),
+        ("a ` b, ``c``, `d|e`", r"a \` b, \`\`c\`\`, \`d\|e\`"),
+    ],
+)
+def test_a_span_of_code_stays_one_in_markdown(text: str, shown: str) -> None:
+    assert escape(text) == shown
+
+
 def test_a_block_of_code_ends_where_it_should() -> None:
     block = list(fenced(["a", "```", "````", "<b>"], "sh"))
     assert block[0] == "`````sh"

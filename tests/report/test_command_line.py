@@ -10,7 +10,7 @@ import sample_hunt as sample
 from perfbisect.cli.commands.compare import compare as compare_command
 from perfbisect.cli.commands.run import run as run_command
 from perfbisect.core.domain.metrics import find_metric
-from perfbisect.core.domain.settings import COUNTED, Direction, Flags, Pairing, Policy, Quick, Settings
+from perfbisect.core.domain.settings import COUNTED, USUAL_HOST, USUAL_VARIANT, Direction, Flags, Pairing, Policy, Quick, Settings
 from perfbisect.report.command_line import command_on, command_to_compare, command_to_run
 from perfbisect.store.connection import default_place
 
@@ -101,6 +101,16 @@ def test_the_command_asks_for_the_same_hunt(monkeypatch: pytest.MonkeyPatch, tmp
         for name in ("good", "bad", "repository", "builder", "workload", "host", "variant", "metric", "first_parent",
                      "overrides", "builders_path", "workloads_path", "hosts_path", "configure", "explain"):  # fmt: skip
             assert getattr(found, name) == getattr(settings, name)
+
+
+def test_what_is_usual_is_left_out() -> None:
+    """The variant of a named recipe is no default that a report could know."""
+    usual = replace(COMMAND, host=USUAL_HOST, variant=USUAL_VARIANT)
+    for command in (command_to_run(usual, default_place()), command_to_compare(usual, "p", "c")):
+        assert "--host " not in command and "--variant" not in command
+    for settings in (replace(usual, quick=None), replace(usual, host="h")):
+        command = command_to_run(settings, default_place())
+        assert f"--variant {USUAL_VARIANT}" in command or "--host h" in command
 
 
 def test_commands_name_a_history_only_when_it_is_not_the_usual_one(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
-from perfbisect.core.domain.settings import Flags
+from perfbisect.core.domain.settings import USUAL_VARIANT, Flags
 
 Argv = Annotated[list[str], Meta(min_length=1, description='a command: ["program", "argument", …]')]
 Variable = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\Z", description="a name of an environment variable")]
@@ -262,7 +262,7 @@ class Builder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     installed: Folder = ""
     library: Below = ""  # of an embedded system: path below {prefix} that the workload loads
     programs: list[Below] = []  # paths below {prefix} of what the recipe runs
-    variant: str = "o2nofp"  # the default one
+    variant: str = USUAL_VARIANT
     variants: dict[str, Variant] = {}
     configs: dict[str, Config] = {}  # of the server: `bisect compare REV REV+NAME`
     build: Build | None = Build()  # None where nothing is built

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from perfbisect.core.domain.metrics import find_metric
-from perfbisect.core.domain.settings import TIMING, Direction, Pairing, Policy, Settings
+from perfbisect.core.domain.settings import TIMING, USUAL_HOST, USUAL_VARIANT, Direction, Pairing, Policy, Settings
 from perfbisect.store.connection import default_place
 from perfbisect.wording.text import shell_words
 
@@ -41,9 +41,10 @@ OF_SEARCHES = {"--direction", "--suspect", "--skip", *NUMBERS}  # with the flags
 
 def _options(settings: Settings) -> Iterator[tuple[str, ...]]:
     policy, usual = settings.policy, Policy()
-    yield from (("--host", name) for name in settings.hosts)
+    yield from (("--host", name) for name in settings.hosts if settings.hosts != (USUAL_HOST,))
     yield "--repo", settings.repository
-    yield "--variant", settings.variant
+    if settings.variant != (USUAL_VARIANT if settings.quick and settings.quick.build is not None else ""):
+        yield "--variant", settings.variant
     if policy.pairing is not Pairing.AUTO:
         yield "--pairing", policy.pairing.value
     if not settings.choose_metric:

@@ -13,6 +13,7 @@ SPECIAL = re.compile(r"([\\`*_\[\]<>|#~&])")
 # !7, GH-3, a URL, an address; or emoji and formulas: :name:, $x$. In a code span they stay text.
 ACTIVE = re.compile(r"[^\s|]*(?:[@#!%&~^][\w-]|\$|://|www\.|GH-\d|:[a-z+-][\w+-]*:(?![:\w]))[^\s|]*", re.IGNORECASE)
 BACKTICKS = re.compile("`+")
+SPAN = re.compile(r"(?<!`)`([^`|\s](?:[^`|]*[^`|\s])?)`(?!`)")  # a span of code of a sentence; "|" would end it in a table
 BOLD = "Bold: 0.95 or less, or 1.05 or more, and a real difference (5 % false discoveries at most are expected in the table)."
 
 
@@ -133,11 +134,11 @@ def fenced(lines: Iterable[str], language: str = "") -> Iterator[str]:
 
 
 def escape(text: str) -> str:
-    """Text that Markdown shows as it is, on one line: no markup, no links, and no mentions."""
+    """Text that Markdown shows as it is, on one line: no markup but spans of code, no links, and no mentions."""
     shown = printable(text)
     parts, end = [], 0
-    for word in ACTIVE.finditer(shown):
-        parts += [SPECIAL.sub(r"\\\1", shown[end : word.start()]), code(word[0])]
+    for word in re.finditer(f"{SPAN.pattern}|{ACTIVE.pattern}", shown, re.IGNORECASE):
+        parts += [SPECIAL.sub(r"\\\1", shown[end : word.start()]), code(word[1] or word[0])]
         end = word.end()
     return "".join([*parts, SPECIAL.sub(r"\\\1", shown[end:])])
 

@@ -85,8 +85,12 @@ POOR = recorded("vm.sysbench-help").replace("  pgsql - PostgreSQL driver\n", "")
         (preflight.drivers, {facts.DRIVERS: recorded("vm.sysbench-help")}, {}),
         (preflight.drivers, {facts.DRIVERS: POOR}, {"sysbench": Level.REFUSED}),
         # A host that tells nothing is not accused.
-        (machine.clock_speed, {}, {"governor": OK}),
-        *((check, {}, {}) for check in (machine.sharing, machine.layout, machine.space, machine.swap, machine.load)),
+        *(
+            (check, {}, {})
+            for check in (
+                machine.clock_speed, machine.sharing, machine.layout, machine.space, machine.swap, machine.load,
+            )
+        ),
     ],
 )
 def test_what_matters_how_much(

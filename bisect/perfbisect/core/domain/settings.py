@@ -128,6 +128,7 @@ class Flags:
 
 
 AUTO = "auto"  # in place of a metric: that of the workload or, where that tells nothing apart, exact counts
+USUAL_HOST, USUAL_VARIANT = "local", "o2nofp"  # where none is asked for; a recipe may have a variant of its own choice
 TIMING = ("time", "warmup", "threads")  # names of overrides; the others are args of the workload
 
 
