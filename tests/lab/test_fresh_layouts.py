@@ -165,7 +165,7 @@ def test_a_build_that_cannot_be_linked_again_is_reported_and_never_measured_as_i
     lab = open_lab(host, tmp_path / "repo", commits, build="gcc -O1 -o bench bench.c")
     usual = measure(lab, Share(0, 1), Share(1, 1), fresh=False)
     warned = [str(event.text) for event in usual if isinstance(event, Warned)]
-    [sentence] = [text for text in warned if "linked again" in text]
+    [sentence] = [text for text in warned if "Layouts are not available" in text]
     assert "in no sections of their own" in sentence
     assert len(layouts(usual, 0)) == 1
     fresh = measure(lab, Share(0, 1))

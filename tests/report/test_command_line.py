@@ -10,7 +10,17 @@ import sample_hunt as sample
 from perfbisect.cli.commands.compare import compare as compare_command
 from perfbisect.cli.commands.run import run as run_command
 from perfbisect.core.domain.metrics import find_metric
-from perfbisect.core.domain.settings import COUNTED, USUAL_HOST, USUAL_VARIANT, Direction, Flags, Pairing, Policy, Quick, Settings
+from perfbisect.core.domain.settings import (
+    COUNTED,
+    USUAL_HOST,
+    USUAL_VARIANT,
+    Direction,
+    Flags,
+    Pairing,
+    Policy,
+    Quick,
+    Settings,
+)
 from perfbisect.report.command_line import command_on, command_to_compare, command_to_run
 from perfbisect.store.connection import default_place
 

@@ -19,7 +19,7 @@ from perfbisect.hunt.build_hosts import BuildHost, BuildHostChecks, HostLocks, b
 from perfbisect.hunt.left_out import left_out
 from perfbisect.hunt.patches import check_patches, patches_of
 from perfbisect.lab.build.candidates import BuildsMade, Candidates
-from perfbisect.lab.build.links import LayoutSeeds
+from perfbisect.lab.build.links import LayoutSeeds, unavailable
 from perfbisect.lab.build.plan import build_fingerprint
 from perfbisect.lab.build.shared_builds import SharedBuilds
 from perfbisect.lab.checks import CheckRequest
@@ -323,10 +323,7 @@ def with_layouts(setup: HuntSetup) -> HuntSetup:
     without = replace(setup, settings=replace(settings, policy=replace(settings.policy, layouts=False)))
     if settings.prior.exact:  # placement of code does not change a count
         return without
-    known = Warned(
-        f"Builds cannot be linked again in other layouts: {reason}", "Code placement may look like a change."
-    )
-    return replace(without, warnings=(*setup.warnings, known))
+    return replace(without, warnings=(*setup.warnings, unavailable(reason)))
 
 
 def read_hunt_range(settings: Settings, builder: Builder) -> tuple[Range, tuple[str, ...]]:

@@ -177,12 +177,6 @@ class BuildSite:
         """Keep a build and report it; threads report in the order in which they keep."""
         with self.made.lock:
             yield from self._noted(candidate, built)
-            if built.facts.fixed and not any(other.facts.fixed for other in self.made.built.values()):
-                yield Warned(
-                    f"{self.candidates.name(candidate)} cannot be linked again with its functions in another order:"
-                    f" {built.facts.fixed}",
-                    "What placement of the code alone does to the speed is then not known.",
-                )
             yield BuildFinished(candidate, built.facts, self.made.add(candidate, built, self.name))
 
     def _noted(self, candidate: int, built: Built) -> Iterator[Warned]:
@@ -198,6 +192,8 @@ class BuildSite:
                 f"{self.candidates.name(candidate)} may run another program than other commits: {trouble}",
                 "It is measured; this is said once. --program PATH has the same file run everywhere.",
             )
+        if facts.fixed not in ("", links.NOT_COMPILED) and not any(other.fixed for other in others):
+            yield links.unavailable(facts.fixed)
         for program, (path, *rivals) in facts.programs.items():
             if rivals and not any(other.programs.get(program, ("",))[0] == path for other in others):
                 yield Warned(

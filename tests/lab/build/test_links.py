@@ -123,3 +123,20 @@ def test_names_that_are_no_text_neither_fail_a_build_nor_are_they_linked_again(p
     only = MAKE + odd.replace("cp tiny", "mv $(PREFIX)/bin/tiny", 1).partition(" && ")[0] + "\n"
     facts = place.build(files | {"Makefile": only}, programs=[], layouts=True)
     assert (facts.linker, facts.fixed) == ("", "./bin/two lines: a line ends in its name")
+
+
+@pytest.mark.parametrize(
+    ("installed", "fixed"),
+    [
+        ("mv bin/tiny run && echo '\043!/bin/sh' >bin/tiny && chmod +x bin/tiny", ""),  # it may start the program
+        ("rm bin/tiny && echo '\043!/bin/sh' >bin/tiny && chmod +x bin/tiny", links.NOT_COMPILED),
+        ("mkdir CMakeFiles && mv bin/tiny CMakeFiles/a.out", "the link of no installed program was recorded"),
+        ("objcopy --remove-section .note.gnu.build-id --add-section .go.buildinfo=version bin/tiny", links.GO),
+    ],
+)
+def test_what_is_not_linked_again_is_called_by_its_name(place: Yard, installed: str, fixed: str) -> None:
+    """A script has no layout; what cmake tries the compiler with is no program of the tree; Go has a linker of its own."""
+    makefile = f"{MAKE}\techo 1 >$(PREFIX)/version && cd $(PREFIX) && {installed}\n"
+    programs = [TOOL] if "chmod" in installed else []
+    facts = place.build(SOURCES | {"Makefile": makefile}, programs=programs, layouts=True)
+    assert (facts.fixed, bool(facts.linker)) == (fixed, not fixed)

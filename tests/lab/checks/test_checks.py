@@ -88,7 +88,12 @@ POOR = recorded("vm.sysbench-help").replace("  pgsql - PostgreSQL driver\n", "")
         *(
             (check, {}, {})
             for check in (
-                machine.clock_speed, machine.sharing, machine.layout, machine.space, machine.swap, machine.load,
+                machine.clock_speed,
+                machine.sharing,
+                machine.layout,
+                machine.space,
+                machine.swap,
+                machine.load,
             )
         ),
     ],

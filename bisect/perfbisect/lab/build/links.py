@@ -23,6 +23,7 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
+from perfbisect.core.domain.events import Warned
 from perfbisect.core.domain.facts import BuildFacts, RunFacts
 from perfbisect.errors import BuildFailed
 from perfbisect.host import jobs
@@ -235,14 +236,25 @@ record_layout "$made.part" "$build" "$scratch/linked"
 mv -T -- "$made.part" "$made"
 """
 )
-# $1 links, $2 the installation: prints the paths of the programs and libraries whose link was recorded.
-_RECORDED = """\
-cd -- "$2" && find . -type f '(' -perm -u+x -o -name '*.so' -o -name '*.so.*' ')' -print0 | LC_ALL=C sort -z | xargs -0 -r sh -c '
+# $1 links, $2 the installation, then what is measured: prints that where a file of it is compiled, which a script is not; else the
+# paths of all programs and libraries whose link was recorded, but for those that cmake and meson try the compiler with.
+_MEASURED = """\
+links=$1
+cd -- "$2" && shift 2 || exit
+for file do
+    ! readelf -h -- "$file" >/dev/null 2>&1 || { printf '%s\\0' "$@"; exit; }
+done
+find . '(' -name CMakeFiles -o -name meson-private ')' -prune -o -type f '(' -perm -u+x -o -name '*.so' -o -name '*.so.*' ')' -print0 |
+LC_ALL=C sort -z | xargs -0 -r sh -c '
     for file do
         id=$(readelf -n -- "$file" 2>/dev/null | sed -n "s/^ *Build ID: *//p" | head -n 1)
         [ -z "$id" ] || [ ! -d "$0/$id" ] || printf "%s\\0" "$file"
-    done' "$1"
+    done' "$links"
 """
+# Prints the sections of all programs in $1 that tell whether one is compiled, and whether by Go.
+_SECTIONS = r"""find -- "$1" -type f -perm -u+x -exec readelf -SW -- {} + 2>/dev/null | grep -owE '\.text|\.go\.buildinfo' | sort -u"""
+GO = "Go's linker knows one order of functions only"
+NOT_COMPILED = "nothing that is run is compiled"  # then no order of functions can matter
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +303,11 @@ def why_fixed(variant: Variant) -> str:
     return ""
 
 
+def unavailable(reason: str) -> Warned:
+    """The warning that builds cannot be linked again; it is the same for all of a hunt."""
+    return Warned(f"Layouts are not available: {reason}", "Code placement may look like a change.")
+
+
 def keep(
     host: Host, work: PurePosixPath, paths: Sequence[str], variant: Variant, recorder: Recorder, built: BuildFacts
 ) -> BuildFacts:
@@ -304,16 +321,18 @@ def keep(
 
 def _why_not(host: Host, work: PurePosixPath, paths: Sequence[str], recorder: Recorder) -> str:
     links, prefix = str(work / FOLDER), str(work / "prefix")
-    if not paths:
-        paths = host.run(["sh", "-c", _RECORDED, "recorded", links, prefix], timeout=LONG).stdout.split("\0")[:-1]
-        if len(paths) > MOST:
-            many = f"it has {len(paths)} programs and libraries"
-            return f"{many}, and its recipe does not name the `artifacts` to measure"
+    argv = ["sh", "-c", _MEASURED, "measured", links, prefix, *paths]
+    found = host.run(argv, timeout=LONG).stdout.split("\0")[:-1]
+    if len(found) > max(MOST, len(paths)):
+        many = f"it has {len(found)} programs and libraries"
+        return f"{many}, and its recipe does not name the `artifacts` to measure"
     where = [str(host.root), str(jobs.scratch(host)), links, prefix, recorder.linker.name]
-    printed = host.run(["sh", "-c", _KEEP, "keep", *where, *paths], timeout=LONG).stdout
+    printed = host.run(["sh", "-c", _KEEP, "keep", *where, *found], timeout=LONG).stdout
     reasons = [line.partition("\t")[::2] for line in printed.splitlines()]
     if not reasons:
-        return "the link of no installed program was recorded"
+        sections = host.run(["sh", "-c", _SECTIONS, "sections", prefix], timeout=LONG).stdout
+        recorded = "the link of no installed program was recorded"
+        return GO if ".go" in sections else recorded if sections else NOT_COMPILED
     path, reason = min(reasons, key=lambda each: each[1] != "")  # one that can be is enough; else the first says why
     return reason and f"{path}: {reason}"
 

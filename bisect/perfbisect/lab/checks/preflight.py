@@ -149,7 +149,7 @@ def obstacle(builder: Builder, variant: str, system: str = "") -> str:
     if builder.build is None:
         return "nothing is built from source"
     if (system or builder.build.system) == "go":
-        return "Go's linker knows one order of functions only"
+        return links.GO
     return links.why_fixed(variant_of(builder, variant))
 
 
