@@ -11,6 +11,7 @@ from fake_machine import BUILDER, RUN_SECONDS, FakeMachine, workload
 from labs import lab_of, measure, skipped, warnings
 from perfbisect.core.domain.events import (
     BuildFinished,
+    BuildStarted,
     CandidateSkipped,
     LabEvent,
     RunFinished,
@@ -63,6 +64,7 @@ def test_builds_come_first_then_data_then_runs_in_turns(machine: FakeMachine) ->
     again = measure(open_lab(machine), Share(GOOD, 1))
     assert machine.done == [f"run {A}"], "a later session finds the build and the data"
     assert [event.facts.reused for event in again if isinstance(event, BuildFinished)] == [True]
+    assert [event.reused for event in again if isinstance(event, BuildStarted)] == [True]
 
 
 def test_the_same_binary_is_not_measured_twice(machine: FakeMachine) -> None:

@@ -111,6 +111,18 @@ def test_what_takes_long_has_a_line_each_minute(
         until(lambda: out.getvalue().count(" so far") > 4)
 
 
+def test_a_build_that_is_used_again_has_one_line() -> None:
+    started = sample.started()
+    view = update(ViewModel(), started, 0.0)
+    commit = Commit(started.candidates[0], "2023-01-01", "a", "Split keys")
+    facts = replace(sample.build(0), commit=commit.sha, reused=True)
+    said = []
+    for event in (BuildStarted(0, commit, reused=True), BuildFinished(0, facts, None)):
+        view = update(view, event, 1.0)
+        said += [line[10:] for line in lines(view, event, 1.0)]
+    assert said == [f"built     {commit.short}  2023-01-01 Split keys: an earlier build is used again"]
+
+
 def test_any_encoding_will_do(events: Events) -> None:
     raw = io.BytesIO()
     with closing(PlainLines(io.TextIOWrapper(raw, encoding="ascii"), {12: ""})) as view:

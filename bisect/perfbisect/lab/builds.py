@@ -55,7 +55,7 @@ class BuildSite:
     layouts: bool = False
     named: bool = False
     training: tuple[Workload, ...] = ()  # with which builds are trained, where they are optimised with a profile
-    _announced: bool = field(default=False, init=False)  # the present build, by the sending of its sources
+    _announced: int | None = field(default=None, init=False)  # the candidate whose build began with sending the sources
     _retry: RetryPolicy | None = field(default=None, init=False)
 
     @property
@@ -69,14 +69,14 @@ class BuildSite:
         Raises UsageError when builds would differ from earlier sessions', and EnvironmentFailure.
         """
         with self.place.lock:
-            return (yield from self._marked(self._build(candidate)))
+            return (yield from self._marked(self._announced_in(candidate, self._build(candidate))))
 
     def find(self, candidate: int) -> Generator[LabEvent, None, bool]:
         """Whether the host has a build of a candidate, which is kept in ``made`` then. On a host that only builds it does
         not wait for the present build.
         """
         with self.place.beside:
-            return (yield from self._marked(self._find(candidate)))
+            return (yield from self._marked(self._announced_in(candidate, self._find(candidate))))
 
     def key(self, candidate: int) -> Generator[LabEvent, None, str]:
         """The key of the build of a candidate, which is the same on all build hosts. Raises BuildFailed where there is none."""
@@ -110,12 +110,12 @@ class BuildSite:
         if context is None:
             yield from self.made.tidy_once(self.name, tidy(host))
             assert candidates.repository
-            self._announced = False
+            self._announced = None
             sending = Steps(checkout.mirror(host, candidates.repository, self.builder.work_name, candidates.tips()))
             for done, total in sending:
-                if not self._announced:
+                if self._announced != candidate:
                     yield self._started(candidate)
-                    self._announced = True
+                    self._announced = candidate
                 yield BuildProgress(candidate, done, total, "send")
             training = Trainer(host, entry, self.builder, self.training) if self.training else None
             context = pipeline.build_context(
@@ -130,7 +130,6 @@ class BuildSite:
         context = yield from self._open(candidate)
         if (built := pipeline.find(context, self.candidates.commits[candidate])) is None:
             return False
-        yield from self._announce(candidate)
         yield from self._keep(candidate, built)
         return True
 
@@ -139,7 +138,6 @@ class BuildSite:
         with self.place.only_builds or nullcontext():
             context = yield from self._open(candidate)
         assert self._retry
-        yield from self._announce(candidate)
         while True:
             try:
                 building = pipeline.build(context, sha, self.place.shared)
@@ -164,14 +162,22 @@ class BuildSite:
                 yield step if isinstance(step, Warned) else BuildProgress(candidate, step.done, step.total, step.stage)
         return steps.result
 
-    def _started(self, candidate: int) -> BuildStarted:
-        return BuildStarted(candidate, self.candidates.describe(self.candidates.commits[candidate]))
+    def _started(self, candidate: int, *, reused: bool = False) -> BuildStarted:
+        commit = self.candidates.describe(self.candidates.commits[candidate])
+        return BuildStarted(candidate, commit, reused=reused)
 
-    def _announce(self, candidate: int) -> Iterator[BuildStarted]:
-        """Yield BuildStarted, unless sending the sources did."""
-        if not self._announced:
-            yield self._started(candidate)
-        self._announced = False
+    def _announced_in(self, candidate: int, events: Generator[LabEvent, None, T]) -> Generator[LabEvent, None, T]:
+        """The events of a build, its beginning first, unless sending the sources said that: one that is found does not build."""
+        steps, announced = Steps(events), False
+        with closing(events):
+            for event in steps:
+                if not (announced or self._announced == candidate or isinstance(event, Warned | BuildStarted)):
+                    found = isinstance(event, BuildFinished) and event.facts.reused and not event.facts.shared
+                    yield self._started(candidate, reused=found)
+                announced = announced or not isinstance(event, Warned)
+                yield event
+        self._announced = None if self._announced == candidate else self._announced
+        return steps.result
 
     def _keep(self, candidate: int, built: Built) -> Generator[LabEvent]:
         """Keep a build and report it; threads report in the order in which they keep."""

@@ -94,7 +94,7 @@ def texts(view: ViewModel, event: Event) -> Iterator[str]:
             yield f"{'warning':9} {advised(text, advice)}"
         case Decided(Decision(order=Measure() as order)):
             yield f"{'decided':9} {named(view, view.hosts[order.host]) if view.hosts else ''}{decided(view, order)}"
-        case BuildStarted(commit=commit):
+        case BuildStarted(commit=commit, reused=False):  # what is used again has the line below alone
             yield f"{'building':9} {named(view, event.host)}{commit.short}  {about(commit)}"
         case BuildFinished(candidate):
             yield f"{'built':9} {named(view, event.host)}{view.commit(candidate).short}  {built(view, event)}"
@@ -163,8 +163,10 @@ def about(commit: Commit) -> str:
 
 def built(view: ViewModel, event: BuildFinished) -> str:
     """How long a build took, and with what result."""
-    facts = event.facts
+    facts, commit = event.facts, view.commit(event.candidate)
     parts = made(facts)
+    if facts.reused and not facts.shared:
+        parts = [f"{about(commit)}: {parts[0]}"]
     if words := patched(facts.patches):
         parts.append(words)
     if same := view.state.row(facts.commit).same_as:

@@ -111,8 +111,8 @@ class TrialView:
             case Warned(text, advice):
                 yield f"warning: {advised(text, advice)}"
             case BuildStarted(number, commit):
-                variant = request.subjects[number].variant
-                yield printable(f"building {commit.short}{variant and '@'}{variant}  {commit.title}")
+                variant, does = request.subjects[number].variant, "built already:" if event.reused else "building"
+                yield printable(f"{does} {commit.short}{variant and '@'}{variant}  {commit.title}")
             case CandidateSkipped(number, skip, workload=work):
                 what = "is left out" if skip.of_build else f"fails in {request.works[work].name}"
                 said = f"{request.subjects[number].name} {what}: {skip.reason}"

@@ -144,11 +144,12 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class BuildStarted:
-    """A build begins."""
+    """A build begins, or an earlier one is found."""
 
     candidate: int
     commit: Commit
     host: str = ""
+    reused: bool = False  # nothing is built: an earlier build is there
 
 
 @dataclass(frozen=True, slots=True)
