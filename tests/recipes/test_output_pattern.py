@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfbisect.recipes.output_pattern import check_pattern, find_number, steps
+from perfbisect.recipes.output_pattern import check_pattern, find_number, steps, unit_in
 
 OUTPUT = """\
 warming up
@@ -55,6 +55,27 @@ def test_stderr_is_looked_at_when_stdout_has_nothing() -> None:
 def test_a_path_finds_its_number(path: str, number: float) -> None:
     check_pattern(path)
     assert find_number(path, JSON) == number
+
+
+@pytest.mark.parametrize(
+    ("where", "unit"),
+    [
+        ("([0-9.]+) MB/s", "MB/s"),
+        (r"(?:read|write):\s+([0-9.]+)\s*MB\/s", "MB/s"),
+        (r"^ops/s: ([0-9,.]+)$", "ops/s"),
+        (r"took (\S+) s", "s"),
+        (r"1000 ops in (\d+)ms", "ms"),
+        (r"tps = ([0-9.]+)", "tps"),
+        (r"\(QPS\): ([0-9.]+)", "QPS"),
+        ('$.host["ops/s"]', "ops/s"),
+        ("$.runs[0].ops", "ops"),
+        (r"n=(\d+)", ""),
+        ("([0-9]+) rows", ""),
+        ("", ""),
+    ],
+)
+def test_a_pattern_says_its_unit(where: str, unit: str) -> None:
+    assert unit_in(where) == unit
 
 
 def test_json_may_be_the_last_line_that_is_some() -> None:

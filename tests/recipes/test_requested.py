@@ -35,7 +35,7 @@ def test_commands_become_recipes() -> None:
     ]
     assert (workload.command, workload.rate, workload.metric) == (["./bench", "--quick"], "ops: ([0-9]+)", "rate")
     assert builder.name.startswith("my-store-")
-    assert workload.name.startswith("bench-")
+    assert workload.name == "bench --quick"
 
 
 def test_another_content_of_a_file_outside_of_the_tree_is_another_build(tmp_path: Path) -> None:
@@ -77,9 +77,6 @@ def test_commands_may_follow_a_build_system_and_a_recipe(tmp_path: Path) -> None
         ({"build": ("./configure 'a b'", "make")}, False, True),
         ({"build": ("./configure 'a b' make -j{jobs}",)}, False, True),
         ({"run": "./bench --slow"}, True, False),
-        ({"rate": "ops: ([0-9]*)"}, True, False),
-        ({"rate": "", "cost": "ops: ([0-9]+)"}, True, False),
-        ({"operations": "ops: ([0-9]+)"}, True, False),
         ({"then": ("./more",)}, False, True),
     ],
 )
@@ -114,19 +111,25 @@ def test_a_command_may_be_run_on_what_a_recipe_builds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("run", "begins"),
+    ("run", "name"),
     [
-        ("./bench", "bench-"),
-        ("python3 tools/bench.py -n 1", "bench.py-"),
-        ("make bench", "make-"),
-        ("env LD_PRELOAD=/usr/lib/libjem.so ./kvbench", "kvbench-"),
-        ("URL=postgresql://u:p@h/x kvbench --url=/x.y", "kvbench-"),
-        ("sh -c 'x; y'", "sh-"),
-        ("'/opt/a b/c&d'", "c-d-"),
+        ("./match", "match"),
+        ("bin/wc -c", "bin/wc -c"),
+        ("{prefix}/bin/wc -c", "bin/wc -c"),
+        ("python3 tools/bench.py -n 1", "python3 tools/bench.py -n 1"),
+        ("env LD_PRELOAD=/usr/lib/libjem.so ./kvbench", "kvbench"),
+        ("URL=postgresql://u:p@h/x kvbench --url=/x.y", "kvbench --url=/x.y"),
+        ("kvbench --url=postgresql://u:s3cret@h/x", "kvbench --url=postgresql:// @h/x"),
+        ("sh -c './x -a, \"$y\"\n./z'", "sh -c ./x -a y ./z"),
+        ("'/opt/a b/c&d' <x>", "c d x"),
+        ("'&&'", "command"),
+        ("./db_bench --benchmarks=readseq,readrandom --num=1000000", "db_bench --benchmarks=re…m --num=1000000"),
     ],
 )
-def test_a_workload_is_named_after_its_program(run: str, begins: str) -> None:
-    assert load_requested(asked(run=run))[1].name.startswith(begins)
+def test_a_workload_is_called_as_a_person_would(run: str, name: str) -> None:
+    """Without what a list of names, a table or SQL would have to quote; its middle is left out if it is long."""
+    assert load_requested(asked(run=run))[1].name == name
+    assert load_requested(asked(run=run, name="match 2"))[1].name == "match 2"
 
 
 @pytest.mark.parametrize(
@@ -142,6 +145,7 @@ def test_a_workload_is_named_after_its_program(run: str, begins: str) -> None:
         ({"run": "awk {print}"}, r"command line: `run\[1\]` has the unknown placeholder {print}"),
         ({"run": "awk {"}, r"command line: `run\[1\]` has a lone {"),
         ({"rate": "x"}, r"command line: `rate` is \"x\", which has no groups"),
+        ({"unit": "M B"}, r'command line: `unit` is "M B", which is no unit'),
         ({"rate": "", "cost": "x("}, r"command line: `cost` is \"x\(\", which is not a regular expression"),
         ({"operations": "$.a["}, r"command line: `operations` is .* not a path into JSON"),
         ({"cost": "(x)"}, r"has both a rate and a cost"),

@@ -54,7 +54,9 @@ COMMAND = replace(
     metric="rate",
     policy=Policy(pairing=Pairing.AUTO),
     explain=True,
-    quick=Quick("./x 'a b'", ("./configure", "make '-j{jobs}'"), "ops: ([0-9]+)", operations="$.n"),
+    quick=Quick(
+        "./x 'a b'", ("./configure", "make '-j{jobs}'"), "ops: ([0-9]+)", operations="$.n", unit="MB/s", name="x a b"
+    ),
 )
 
 
@@ -76,8 +78,8 @@ def test_the_command_asks_for_the_same_hunt(monkeypatch: pytest.MonkeyPatch, tmp
         REQUESTED,
         sample.SETTINGS,
         COMMAND,
-        replace(COMMAND, builder="b", quick=Quick("./x", cost="$.a['b c']")),
-        replace(COMMAND, quick=Quick("./x", (), then=("{cxx} '/a b.cc'", "true"))),
+        replace(COMMAND, builder="b", quick=Quick("./x", cost="$.a['b c']", name="x")),
+        replace(COMMAND, quick=Quick("./x", (), name="x", then=("{cxx} '/a b.cc'", "true"))),
     )
     for settings in hunts:
         words = shlex.split(command_to_run(settings, tmp_path / "h.db"))

@@ -9,9 +9,10 @@ import pytest
 import sample_hunt as sample
 from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, HuntEnded, RunFinished
 from perfbisect.core.domain.orders import Interval, NotReproduced
+from perfbisect.core.domain.settings import Quick
 from perfbisect.core.stats.noise import LEAST
 from perfbisect.store.history import History
-from perfbisect.store.prior_data import Costs, read_costs, read_failures, read_kept, read_noise, read_pinned
+from perfbisect.store.prior_data import Costs, free_name, read_costs, read_failures, read_kept, read_noise, read_pinned
 
 OTHERS = [
     replace(sample.SETTINGS, host="other"),
@@ -45,6 +46,16 @@ def test_args_that_were_set_are_known_again(history: History) -> None:
     history.append(hunt, RunFinished(0, sample.run(0, 0.0)), 12.0)
     assert read_costs(history, replace(asked, good="v0")).run is not None
     assert read_costs(history, replace(asked, overrides=asked.overrides | {"table-size": 8})).run is None
+
+
+def test_another_command_of_a_name_has_a_number(history: History) -> None:
+    """Names are what remembered noise and costs are looked up by. The same command has its name again, whatever it builds."""
+    commands = [Quick("./match", ("make",), "x: (.*)"), Quick("match", (), "x: (.*)"), Quick("./match", None, "(.*) s")]
+    for quick, name in zip(commands, ("match", "match 2", "match 3"), strict=True):
+        assert free_name(history, quick, "match") == name
+        sample.begin(history, replace(sample.SETTINGS, workload=name, quick=replace(quick, name=name)))
+    again = [free_name(history, replace(quick, build=(), name="", unit="MB/s"), "match") for quick in commands]
+    assert again == ["match", "match 2", "match 3"]
 
 
 def test_failures_are_remembered_until_the_commit_builds(history: History) -> None:

@@ -239,8 +239,8 @@ def test_what_has_no_bound_comes_back_without_one() -> None:
 SHAS = ("a" * 40, "b" * 40)
 HOST = HostFacts("local", "CPU", 2, 1024, "6", "gcc")
 STARTED = HuntStarted(1, "kv-1", "bench-1", HOST, "v1", "v2", 1, SHAS, 0, False)
-FACTS = RunFacts(SHAS[0], "k", "v", "local", 1000.0, 2.0, 4, {"avg": 500.0}, (), {}, {}, reported=12_345.0)
-HUNTED = [("rate", "12,345 rate", "rrate"), ("cost", "12,345 cost", "rcost"), ("latency", "500 ms", "rlat…"),
+FACTS = RunFacts(SHAS[0], "k", "v", "local", 1000.0, 2.0, 4, {"avg": 500.0}, (), {}, {}, reported=12_345.0, unit="MB/s")
+HUNTED = [("rate", "12,345 MB/s", "rrate"), ("cost", "12,345 MB/s", "rcost"), ("latency", "500 ms", "rlat…"),
           ("qps", "2.00 QPS", "rQPS"), ("cpu/o", "2.00 QPS", "rcpu…")]  # fmt: skip
 
 
@@ -276,8 +276,8 @@ def test_a_timed_run_keeps_its_unit_when_instructions_are_hunted_from_here_on() 
     view = update(view, MetricChosen("instructions/o", "why", "rate"), 1009.0)
     for event in events[3:]:
         view = update(view, event, 1010.0)
-    assert "12,345 rate" in "".join(lines(view, events[-1], 1010.0))
-    assert "12,345 rate · " in "\n".join(line.plain for line in screen(view, 120, None, 1010.0))
+    assert "12,345 MB/s" in "".join(lines(view, events[-1], 1010.0))
+    assert "12,345 MB/s · " in "\n".join(line.plain for line in screen(view, 120, None, 1010.0))
 
 
 def test_how_long_a_command_takes_is_not_known_before() -> None:

@@ -22,6 +22,10 @@ from perfbisect.masking import masked
 _STEP = re.compile(r"""\.([^.\[\]"'\s]+)|\[(-?[0-9]{1,18})\]|\[(["'])((?:(?!\3)[^\]])*)\3\]""")
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_UNIT = re.compile(
+    r"(?<![\w/])(?:[a-zµ]{1,12}/[a-z]{1,12}|[nmuµ]?s|sec(?:onds?)?|[a-z]{0,8}[foqrt]ps|[kmgt]i?b)(?![\w/])",
+    re.IGNORECASE,
+)
 _DIGITS = 400  # of the longest number; no float has more before the point
 SHORT = 60  # characters of a quoted output in an error
 
@@ -73,6 +77,16 @@ def find_number(where: str, stdout: str, stderr: str = "") -> float:
     if not 0 < number < math.inf:
         raise ValueError(f"it printed {_short(text)!r} where {where} matches, which is not a number above 0")
     return number
+
+
+def unit_in(where: str) -> str:
+    """The unit that an expression or path says, best behind its number; "" where it says none."""
+    plain = [
+        re.sub(r"\\(?:[A-Za-z]|(?=/))", " ", part).replace(" /", "/")
+        for part in re.split(r"(?<!\\)\((?!\?)", where, maxsplit=1)
+    ]
+    found = [match[0] for match in _UNIT.finditer(plain[-1])] or [match[0] for match in _UNIT.finditer(plain[0])][::-1]
+    return found[0] if found else ""
 
 
 def steps(path: str) -> list[str | int]:

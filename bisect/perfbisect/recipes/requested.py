@@ -4,8 +4,8 @@ Of a workload a hunt changes its duration, warm-up and threads, and its args. To
 `bisect compare REV REV+NAME` adds one of the recipe's ``configs``, or a file of the user.
 
 Commands need no recipe file: their builder is the recipe ``command`` with the commands of --build, their workload is the
-command of --run. The names of both contain a hash of all their options, so that the history of one command is never
-used for another.
+command of --run. The name of the builder contains a hash of all its options, and a command that has the name of another in the
+history a number behind it, so that the history of one is never used for another.
 """
 
 import hashlib
@@ -186,10 +186,8 @@ def quick_workload(quick: Quick, builder: Builder) -> Workload:
     """The workload of the command of --run. Raises UsageError for a mistake in its options."""
     command = words("--run", quick.run)
     check_texts(command, LINE.at("run"), COMMAND_PLACEHOLDERS | {EVENTS})
-    plain = [word for word in command if word != "env" and not re.match(r"-|\w+=", word)] or command
-    program = next((word for word in plain if PurePath(word).suffix or "/" in word), plain[0])
     workload = Workload(
-        name=_named(PurePath(masked(program)).name, [quick.run, quick.rate, quick.cost, quick.operations]),
+        name=quick.name or command_name(quick.run),
         suite=RECIPE,
         driver=builder.driver,
         summary=quick.run,
@@ -199,9 +197,25 @@ def quick_workload(quick: Quick, builder: Builder) -> Workload:
         rate=quick.rate,
         cost=quick.cost,
         operations=quick.operations,
+        unit=quick.unit,
     )
     check_command(workload, LINE)
     return workload
+
+
+LONGEST_NAME = 40
+
+
+def command_name(run: str) -> str:
+    """What a person would call a command: itself, without what sets its environment, and without its middle if it is long."""
+    found = words("--run", run)
+    begin = next((place for place, word in enumerate(found) if word != "env" and not re.match(r"-|\w+=", word)), 0)
+    program = (
+        PurePath(found[begin]).name if found[begin].startswith("/") else re.sub(r"^(\{prefix}|\.)/", "", found[begin])
+    )
+    said = masked(" ".join([program, *found[begin + 1 :]]))
+    name = " ".join(re.sub(r"[^\w.+=:@%/{}-]+", " ", said).split()) or RECIPE  # a list of names has commas
+    return name if len(name) <= LONGEST_NAME else f"{name[:24]}…{name[-15:]}"
 
 
 def words(option: str, text: str) -> list[str]:
@@ -212,9 +226,12 @@ def words(option: str, text: str) -> list[str]:
         raise UsageError(
             f"{option} {text!r} cannot be split into words: {str(error).lower()}.",
             "Quote as in a shell; it is run without a shell unless it names one: sh -c '…'.",
+            option.removeprefix("--"),
         ) from error
     if not found:
-        raise UsageError(f"{option} is empty.", "Give a command: a program and its arguments.")
+        raise UsageError(
+            f"{option} is empty.", "Give a command: a program and its arguments.", option.removeprefix("--")
+        )
     return ["env", *found] if re.match(r"\w+=", found[0]) else found  # as a shell takes N=3 ./bench
 
 

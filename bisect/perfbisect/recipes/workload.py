@@ -11,6 +11,7 @@ PERFBISECT_ACK      FIFO on which perf answers
 PERFBISECT_SETUP, PERFBISECT_PREPARE, PERFBISECT_CHECK, PERFBISECT_STATEMENT  the SQL of a plain SQL workload
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -22,7 +23,7 @@ from perfbisect.errors import RecipeError
 from perfbisect.recipes.builder import COMMAND_PLACEHOLDERS, LONGEST, MEASURED, Argv, Builder, Need, Seconds, Weight
 from perfbisect.recipes.builder_reader import variant_of
 from perfbisect.recipes.configuration import found_in, recipe_folders
-from perfbisect.recipes.output_pattern import check_pattern
+from perfbisect.recipes.output_pattern import check_pattern, unit_in
 from perfbisect.recipes.placeholders import check_texts
 from perfbisect.recipes.toml import Location, convert, hint, listed, merged, read_table
 
@@ -45,7 +46,7 @@ FILE = "suite.toml"
 OF_SYSBENCH = ("script", "statement", "setup", "prepare", "prepare_script", "prepare_args", "check")
 READING = "Write a regular expression such as 'ops/s: ([0-9.]+)', or a path into JSON such as '$.results[0].ops'."
 OF_PATTERNS = ("rate", "cost", "operations", "latencies")
-OF_COMMANDS = ("prepare_commands", *OF_PATTERNS, "format")
+OF_COMMANDS = ("prepare_commands", *OF_PATTERNS, "unit", "format")
 
 
 class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -79,6 +80,7 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     prepare_commands: list[Argv] = []  # load its dataset, below {data}
     rate: str = ""  # pattern of a rate in the output (higher is better): see perfbisect.recipes.output_pattern
     cost: str = ""  # pattern of a cost in the output (lower is better)
+    unit: str = ""  # of the rate or the cost; by default what the pattern says
     operations: str = ""  # pattern of the number of operations in the output; "": the whole execution is one operation
     latencies: dict[LatencyName, str] = {}  # "avg", "p95", …: patterns of latencies in the output, in milliseconds
     # Instead of patterns: whose JSON the output is; see perfbisect.lab.workload.command.
@@ -91,6 +93,11 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     def metric(self) -> str:
         """The default metric."""
         return "rate" if self.rate or self.format else "cost" if self.cost else "latency" if self.command else "qps"
+
+    @property
+    def printed_unit(self) -> str:
+        """That of the rate or the cost; "" if it is not known."""
+        return self.unit or ("IOPS" if self.format else unit_in(self.rate or self.cost))
 
 
 class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -170,6 +177,8 @@ def check_command(workload: Workload, location: Location) -> None:
             "has both a rate and a cost.",
             "Give one of them: a rate is better when it is higher, a cost when it is lower.",
         )
+    if not re.fullmatch(r"[\w%/.^*-]{0,16}", workload.unit):
+        raise location.at("unit").mistake(f'is "{workload.unit}", which is no unit: write MB/s, for example.')
     if workload.format and (both := [key for key in OF_PATTERNS if getattr(workload, key)]):
         raise location.at(both[0]).mistake("is read from the format of the output.", "Give the format, or patterns.")
     if taken := COMMAND_PLACEHOLDERS & workload.args.keys():

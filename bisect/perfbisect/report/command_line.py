@@ -97,6 +97,7 @@ def of_recipes(settings: Settings) -> list[str]:
         ("--run", quick.run),
         ("--rate", quick.rate),
         ("--cost", quick.cost),
+        ("--unit", quick.unit),
         ("--operations", quick.operations),
     )
     return [word for option in options if option[1] for word in option]

@@ -4,14 +4,14 @@ import math
 from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, count, pairwise
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from perfbisect.core.domain.events import RunFinished, TrialEnded
 from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.metrics import exact, value
-from perfbisect.core.domain.settings import Settings
+from perfbisect.core.domain.settings import Quick, Settings
 from perfbisect.core.stats.fitness import Check
 from perfbisect.core.stats.noise import ENOUGH, Noise, at_least, noise_in
 from perfbisect.errors import EnvironmentFailure
@@ -59,6 +59,7 @@ WHERE builder = :builder AND variant = :variant AND origin IS NULL AND {built_fo
 GROUP BY skips.commit_hash HAVING at = max(at) ORDER BY at
 """
 
+IDENTITY = ("run", "rate", "cost", "operations")  # of a command
 ALIKE = "builder = :builder AND variant = :variant AND origin IS NULL"  # what others measured was on other machines
 SAME_WORK = (
     f"{ALIKE} AND runs.host = :host AND hunts.workload = :workload"
@@ -89,6 +90,17 @@ def parameters(settings: Settings) -> dict[str, str]:
     """SQL parameters that select the past work comparable with a hunt of these settings."""
     named = {name: getattr(settings, name) for name in ("builder", "variant", "host", "build_hash", "workload")}
     return {**named, "overrides": compact(settings.overrides)}
+
+
+def free_name(history: "History", quick: Quick, name: str) -> str:
+    """The ``name`` of a command; where the history has another command of that name, with a number behind it."""
+    columns = ", ".join(f"coalesce(json_extract(settings, '$.quick.{key}'), '')" for key in IDENTITY)
+    rows = history.select(
+        f"SELECT DISTINCT workload, {columns} FROM sessions WHERE origin IS NULL AND json_valid(settings)"
+    )
+    others = {called for called, *key in rows if key != [getattr(quick, each) for each in IDENTITY]}
+    numbered = (f"{name} {number}" for number in count(2))
+    return next(each for each in chain([name], numbered) if each not in others)
 
 
 def read_failures(history: "History", settings: Settings, since: float) -> tuple[SkipFacts, ...]:

@@ -204,7 +204,8 @@ def table(view: ViewModel, width: int, rows: int) -> list[Text]:
     """A header and at most ``rows`` further lines of at most ``width`` columns."""
     if not view.rows:
         return []
-    titles = {"rate": unit(view.metric), "ratio": view.ratio_title}
+    any_run = next((run for row in view.rows.values() for run in row.runs), None)
+    titles = {"rate": printable(unit(view.metric, any_run)), "ratio": view.ratio_title}
     candidates = sorted(view.rows)
     hidden = 0
     if len(candidates) > rows:

@@ -179,7 +179,7 @@ def ran(view: ViewModel, event: RunFinished) -> str:
     found = view.ratio(event.candidate)
     facts = event.facts
     metric = view.metric_of(facts)
-    measured = f"{figure(shown(facts, metric)):>10} {unit(metric)}"
+    measured = f"{figure(shown(facts, metric)):>10} {printable(unit(metric, facts))}"
     if facts.slower_than:
         measured = slower_than(facts.slower_than, facts.seconds)
     compared = f"{view.ratio_title} {ratio(found)}" if found and comparable(facts, view.metric) else ""

@@ -233,7 +233,7 @@ def run_line(view: ViewModel, run: Running, room: int, now: float, glyphs: Glyph
     if run.finished and row is not None and row.runs:
         latest = row.runs[-1]
         metric = view.metric_of(latest)
-        text = f"{figure(shown(latest, metric))} {unit(metric)}"
+        text = f"{figure(shown(latest, metric))} {printable(unit(metric, latest))}"
         if latest.slower_than:
             text = slower_than(latest.slower_than, latest.seconds)
     elif run.execution:

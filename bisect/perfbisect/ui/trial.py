@@ -18,6 +18,7 @@ from perfbisect.core.domain.events import (
     TrialStarted,
     Warned,
 )
+from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.settings import TrialRequest, TrialType
 from perfbisect.core.domain.trials import Trial
@@ -163,11 +164,11 @@ def recalled_session(report: Report, events: Iterable[TimedEvent]) -> ViewModel 
     return trial.recall(known) if trial else recalled(view, known)
 
 
-def measured(trial: Trial, facts: object) -> str:
+def measured(trial: Trial, facts: RunFacts) -> str:
     """What a run has measured, in the metric of its trial."""
     metric = find_metric(trial.request.metric)
-    value = metric.read(facts)  # type: ignore[arg-type]
-    return f"no {metric.name}" if value is None else f"{figure(value)} {metric.unit or metric.name}"
+    value = metric.read(facts)
+    return f"no {metric.name}" if value is None else f"{figure(value)} {printable(metric.unit_of(facts))}"
 
 
 def picture(view: TrialView, width: int, height: int | None, now: float, glyphs: Glyphs) -> list[Text]:

@@ -1,6 +1,7 @@
 """What is measured, how, by which rules and with which recipes: options that several verbs share, and settings made of them."""
 
 from collections.abc import Iterable, Mapping
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from perfbisect.cli.options.common import PATH, Decorator, added, history_option
 from perfbisect.cli.options.completion import metric_name
 from perfbisect.cli.options.param_types import ARG, BELOW, COUNT, FLAGS, MINUTES, SECONDS, UNSPLIT, Percent
 from perfbisect.core.domain.settings import CAP, COUNTED, TIMING, Flags, Pairing, Policy, Quick, Settings
+from perfbisect.errors import PerfBisectError
 from perfbisect.folders import config_folder
 from perfbisect.recipes.configuration import BUILDERS, HOSTS, WORKLOADS, working_directory
 from perfbisect.ui.stream import note
@@ -57,6 +59,7 @@ command_options = added(
     click.option("--run", "command", type=UNSPLIT, help="Command to measure, in the same folder."),
     click.option("--rate", default="", metavar="PATTERN", help="Number in its output; higher is better."),
     click.option("--cost", default="", metavar="PATTERN", help="Number in its output; lower is better."),
+    click.option("--unit", default="", metavar="UNIT", help="Its unit. Default: as PATTERN says it."),
     click.option(
         "--operations", default="", metavar="PATTERN", help="Number of operations in the output. Default: one."
     ),
@@ -149,7 +152,7 @@ def command_of(options: Mapping[str, Any], workload: str) -> Quick | None:
 
     command, build = options["command"], options["build"]
     builder = "" if options["builder"] == RECIPE and command else options["builder"]  # one name for all repositories
-    patterns = {name: options[name] for name in ("rate", "cost", "operations")}
+    patterns = {name: options[name] for name in ("rate", "cost", "operations", "unit")}
     if command is None:
         if beside := [name for name, value in {"build": build, "then": options["then"], **patterns}.items() if value]:
             raise click.UsageError(f"--{beside[0]} needs a command: give it with --run.")
@@ -165,7 +168,21 @@ def command_of(options: Mapping[str, Any], workload: str) -> Quick | None:
         raise click.UsageError(
             "--build and --then exclude each other: give a second --build, which is run after the first."
         )
-    return Quick(command, None if builder else build, **patterns, then=options["then"])
+    quick = Quick(command, None if builder else build, **patterns, then=options["then"])
+    return replace(quick, name=name_in_history(quick))
+
+
+def name_in_history(quick: Quick) -> str:
+    """The name of a command, which no other command has in the history that is given."""
+    from perfbisect.recipes.requested import command_name
+    from perfbisect.store.history import History
+    from perfbisect.store.prior_data import free_name
+
+    name, context = command_name(quick.run), click.get_current_context(silent=True)
+    path = context.params.get("history") if context else None
+    with suppress(PerfBisectError), closing(History.open(path, read_only=True)) as opened:
+        return free_name(opened, quick, name)
+    return name  # there is no history yet
 
 
 def settings_of(options: Mapping[str, Any], workload: str = "", **own: Any) -> Settings:

@@ -87,7 +87,7 @@ class Metric:
 
     name: str
     read: Reader
-    unit: str = ""  # printed after a value; empty: the name
+    unit: str = ""  # empty: the name
     higher_is_better: bool = False
     events: tuple[str, ...] = ()  # perf events without which it cannot be measured
     from_device: bool = False  # counted by iostat
@@ -95,6 +95,10 @@ class Metric:
     shown: bool = False  # its value is shown for a run; for other metrics operations per second are shown
     compared: bool = False  # listed for a culprit beside its parent
     of_some: bool = False  # reported by some programs only: where it is absent, nothing is missing
+
+    def unit_of(self, run: RunFacts | None) -> str:
+        """What is printed after a value of a run."""
+        return (run.unit if run and self.from_output else "") or self.unit or self.name
 
     def bounded(self, *, command: bool) -> bool:
         """Whether the time that a stopped run had taken bounds the metric; ``command``: whether the workload is one.
@@ -262,10 +266,10 @@ def shown(run: RunFacts, metric: str) -> float:
     return run.qps if found is None else found
 
 
-def unit(metric: str) -> str:
-    """The unit of a number of that metric, where ``shown`` returns it."""
+def unit(metric: str, run: RunFacts | None = None) -> str:
+    """The unit of a number of that metric, where ``shown`` returns it for a run."""
     found = find_metric(metric)
-    return found.unit or found.name if found.shown else "QPS"
+    return found.unit_of(run) if found.shown else "QPS"
 
 
 def comparable(run: RunFacts, metric: str) -> bool:

@@ -142,6 +142,8 @@ class Quick:
     cost: str = ""  # the same of a cost (lower is better)
     operations: str = ""  # the same of the number of operations
     then: tuple[str, ...] = ()  # commands that build more, after a builder or the tree's build system
+    unit: str = ""  # of the rate or the cost; "" where the pattern says it
+    name: str = ""  # by which the history knows it
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +170,7 @@ class Settings:
     workloads_path: str = ""  # --workloads
     hosts_path: str = ""  # --hosts
     further_hosts: tuple[str, ...] = ()
-    quick: Quick | None = None  # with it, names are made up for the workload, and for the builder if none is given
+    quick: Quick | None = None  # with it, a name is made up for the builder if none is given
     run_hash: str = ""  # of all that determines a run, when the hunt began
     build_hash: str = ""  # of all that the recipe says of builds
     retry_failed: bool = False  # try builds again that failed in earlier hunts

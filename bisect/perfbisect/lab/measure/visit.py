@@ -308,6 +308,7 @@ def facts(
         system=system,
         dataset=visit.dataset,
         reported=outcome.reported,
+        unit=visit.bench.workload.printed_unit,
         counted=counter.method if counter else "",
         layout=visit.system.layout,
         running={} if counter else perf.shares(counted),
