@@ -270,6 +270,21 @@ def test_a_command_in_a_hint_is_pasted_as_it_was_meant(tmp_path: Path) -> None:
         assert pasted(hint.rpartition(before)[2]) == words, hint
 
 
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        (["--builders", "/nonexistent"], "There is no folder /nonexistent.\n--builders takes"),
+        (["--workloads", "/nonexistent"], "There is no folder /nonexistent.\n--workloads takes"),
+        (["--metric", "p95"], "No pattern finds a p95 in the output"),
+    ],
+)
+@pytest.mark.parametrize("verb", [["run"], ["compare", "--dry-run"]])
+def test_what_a_command_has_no_use_for_is_refused_before_anything_is_built(
+    repo: Path, verb: list[str], option: list[str], told: str
+) -> None:
+    assert told in exits(3, *verb, "v1.0", "v1.1", "--repo", str(repo), "--run", "./x", *option)
+
+
 @pytest.mark.parametrize(("command", "of_shells", "works"), NEEDS_A_SHELL)
 def test_what_only_a_shell_understands_is_said_before_anything_is_built(
     repo: Path, command: str, of_shells: str, works: str

@@ -81,6 +81,11 @@ def test_a_dry_run_says_what_would_be_hunted(commits: list[str]) -> None:
     assert "hunts, v3@lto and other builds: none: no other is a revision that is built and configured alike." in alone
 
 
+def test_a_drop_from_a_parent_to_its_commit_is_found_already(commits: list[str]) -> None:
+    advised = [run("compare", *ends, *words(), *QUICK)[2] for ends in (("v1", "v2"), (commits[2], commits[3]))]
+    assert ["to find" in err for err in advised] == [True, False]
+
+
 def test_a_table_without_drops_hunts_nothing(commits: list[str]) -> None:
     status, out, err = run("compare", "v2~1", "v2", *words(), *QUICK, "--hunt", "--json")
     assert status == 0

@@ -58,11 +58,11 @@ def carried_out(
 
 def conclude(ended: "Ended", history: Path | None, form: str) -> int:
     """Print a trial, say what can be done with it, and return the exit status."""
-    from perfbisect.core.domain.settings import Policy, TrialType
-    from perfbisect.core.stats.drops import find_drops
+    from perfbisect.core.domain.settings import TrialType
     from perfbisect.core.stats.noise import noise_of_trial
     from perfbisect.core.stats.paired_comparison import whole
     from perfbisect.errors import INTERRUPTED, EnvironmentFailure
+    from perfbisect.hunt.trials.drop_hunts import to_find
     from perfbisect.report.command_line import command_on
     from perfbisect.wording.reasons import proof_status
 
@@ -86,7 +86,7 @@ def conclude(ended: "Ended", history: Path | None, form: str) -> int:
         note(f"Counters per operation: {command_on('show', trial.name, history)}")
     if kind is TrialType.PROVE:
         return proof_status(trial)
-    if not form and (drops := find_drops(trial, Policy().min_effect)):
+    if not form and (drops := to_find(history, trial)):
         several = f"{len(drops)} drops are real: to find their commits"
         text = several if len(drops) > 1 else "A drop is real: to find its commit"
         note(f"{text}: {command_on('compare', trial.name, history)} --hunt")

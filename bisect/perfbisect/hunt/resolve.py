@@ -7,6 +7,7 @@ from pathlib import Path
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.settings import AUTO, Direction, Settings
 from perfbisect.errors import UsageError
+from perfbisect.lab.workload.command import PERCENTILES
 from perfbisect.recipes.build_systems import for_range, found_in, has_commands, nothing_found
 from perfbisect.recipes.builder import Build, Builder
 from perfbisect.recipes.builder_reader import build_of, variant_of
@@ -81,11 +82,16 @@ def choose_metric(requested: str, workloads: Sequence[Workload]) -> str:
             "Measure them separately, or give a --metric that all have.",
         )
     metric = requested or next(iter(own))
+    asked = find_metric(metric)
     for workload in workloads:
-        if find_metric(metric).from_output and metric != workload.metric:
+        printed = workload.metric, *workload.latencies, *(PERCENTILES if workload.format else ())
+        read = asked.from_output or (workload.command and asked.unit == "ms" and metric != "latency")  # that is timed
+        if read and metric not in printed:
             raise UsageError(
                 f"No pattern finds a {metric} in the output of workload {workload.name}, so it cannot be hunted.",
-                f"Give the pattern with --{metric} or in suite.toml; or hunt another metric.",
+                f"Give the pattern with --{metric} or in suite.toml; or hunt another metric."
+                if asked.from_output
+                else f"Give the pattern of a recipe in suite.toml, as `latencies = {{ {metric} = '…' }}`; or hunt another metric.",
             )
     return metric
 

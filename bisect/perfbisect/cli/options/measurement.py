@@ -14,7 +14,7 @@ from perfbisect.cli.options.param_types import ARG, BELOW, COUNT, FLAGS, MINUTES
 from perfbisect.core.domain.settings import CAP, COUNTED, TIMING, Flags, Pairing, Policy, Quick, Settings
 from perfbisect.errors import PerfBisectError
 from perfbisect.folders import config_folder
-from perfbisect.recipes.configuration import BUILDERS, HOSTS, WORKLOADS, working_directory
+from perfbisect.recipes.configuration import BUILDERS, HOSTS, WORKLOADS, recipe_folders, working_directory
 from perfbisect.ui.stream import note
 
 if TYPE_CHECKING:
@@ -192,6 +192,8 @@ def settings_of(options: Mapping[str, Any], workload: str = "", **own: Any) -> S
     """
     from perfbisect.recipes.builder_reader import given_patches
 
+    for recipes in (BUILDERS, WORKLOADS):  # a command may need none of them
+        recipe_folders(recipes, options[recipes] or "")
     quick = command_of(options, workload) if "command" in options else None
     host, *further = options["host"] if isinstance(options["host"], tuple) else (options["host"],)
     timing = {name: options[name] for name in TIMING if options[name] is not None}

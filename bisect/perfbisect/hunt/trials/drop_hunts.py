@@ -101,6 +101,15 @@ def between(settings: Settings, subjects: Sequence[TrialBuild]) -> dict[str, int
     return found
 
 
+def to_find(path: Path | None, trial: Trial) -> list[Drop]:
+    """The drops of a comparison whose commit is not known yet: there are several candidates between their builds."""
+    with closing(History.open(path, read_only=True)) as history, suppress(PerfBisectError):
+        found = read_comparison(history, trial.name, DropOptions())
+        drops = find_drops(trial, found.settings.policy.min_effect)
+        return [drop for drop in drops if candidates_in(settings_for(found, drop)) > 1]
+    return []
+
+
 def candidates_in(settings: Settings) -> int:
     """The number of candidates in the range of a hunt. Raises UsageError where nothing can be hunted."""
     span, _ = read_hunt_range(settings, builder_of(settings))
