@@ -1,6 +1,7 @@
 """The recipes that come with the program, and the guide to writing more."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from perfbisect.recipes.builder_reader import load_builder, load_builders
 from perfbisect.recipes.inventory import at_once, load_host, load_hosts, load_lease
 from perfbisect.recipes.placeholders import fill
 from perfbisect.recipes.workload import load_workloads, read_suite
+from perfbisect.repository.git import all_but
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs" / "recipes.md").read_text()
@@ -29,6 +31,20 @@ def test_every_shipped_recipe_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     drivers = {each.driver for each in load_builders()}
     assert {each.driver for each in load_workloads()} <= drivers
     assert [host.name for host in load_hosts()] == ["local"]
+
+
+def test_what_sqlite_leaves_out_is_neither_built_nor_read(git: Callable[..., str], tmp_path: Path) -> None:
+    """The library has json1.c and stmt.c of ext/misc; the shell, which is built beside it, has others."""
+    of_shell = ["appendvfs", "base64", "completion", "decimal", "fileio", "memtrace", "percentile", "regexp", "series"]
+    of_shell += ["sha1", "shathree", "sqlar", "uint", "vfstrace", "zipfile", "ieee754", "pcachetrace", "base85"]
+    read = [f"ext/misc/{name}.c" for name in ("json1", "stmt", *of_shell)]
+    read += ["Makefile.in", "main.mk", "autoconf/Makefile.in", "configure", "ext/fts3/fts3.c", "src/shell.c.in"]
+    unread = ["ext/misc/csv.c", "ext/misc/spellfix.c", "autoconf/Makefile.msc", "Makefile.msc", "autoconf/README.txt"]
+    for path in (*read, *unread):
+        (place := tmp_path / "repo" / path).parent.mkdir(parents=True, exist_ok=True)
+        place.touch()
+    git("add", "-A")
+    assert set(git("ls-files", "--", *all_but(load_builder("sqlite").ignore)).split()) == set(read)
 
 
 @pytest.mark.parametrize("name", ["mysql", "percona"])

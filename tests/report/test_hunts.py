@@ -230,7 +230,10 @@ def test_counts_and_readings_of_timed_runs_are_not_mixed(exact: bool, parent: fl
 
 def test_ends_that_were_not_measured_show_no_effect_and_no_suspects() -> None:
     empty = printed(story_of((), "interrupted"))
-    assert "14 commits, 10 candidates, 2 merges" in empty and "bisect resume 1" in empty
+    assert (
+        "14 commits, 10 candidates, 2 merges, 4 commits not built: change nothing that is built or read" in empty
+        and "bisect resume 1" in empty
+    )
     order = Measure((Share(0, 2),), Purpose.ENDS)
     prior = Decided(Decision(order, prior_belief(Graph.line(len(sample.CANDIDATES)))))
     text = printed(story_of([(sample.BEGAN, prior)], "interrupted"))

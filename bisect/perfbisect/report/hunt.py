@@ -36,6 +36,7 @@ from perfbisect.wording.quantities import (
     count,
     decimals,
     duration,
+    extent,
     figure,
     ratio,
     share,
@@ -92,10 +93,13 @@ def document(story: Story, draw: Draw | None = None, extent_drawn: Section | Non
 
 def facts(story: Story) -> Iterator[tuple[str, str]]:
     """What was hunted, how, and where."""
-    settings = story.settings
+    settings, hunt = story.settings, story.hunt
     if settings.name:
         yield "name", settings.name
-    yield "range", f"{settings.good}..{settings.bad} of {settings.repository}: {extent(story)}"
+    yield (
+        "range",
+        f"{settings.good}..{settings.bad} of {settings.repository}: {extent(hunt.commits, hunt.candidates, hunt.merges)}",
+    )
     yield "builder", f"{settings.builder}, {settings.variant}"
     changed = "".join(f", {name} {value}" for name, value in settings.overrides.items())
     yield "workload", f"{settings.workload}{changed}; metric {metric_title(settings.metric)}"
@@ -110,12 +114,6 @@ def facts(story: Story) -> Iterator[tuple[str, str]]:
         if text:
             yield name, text
     yield from (("host", text) for text in [*map(host_line, story.hosts)] or settings.hosts)
-
-
-def extent(story: Story) -> str:
-    """The size of the range; its good end is not a candidate."""
-    sizes = [count(story.hunt.commits, "commit"), count(story.hunt.candidates, "candidate")]
-    return ", ".join([*sizes, count(story.hunt.merges, "merge")] if story.hunt.merges else sizes)
 
 
 def patches(story: Story) -> list[str]:

@@ -60,6 +60,7 @@ from perfbisect.wording.quantities import (
     chance,
     count,
     duration,
+    extent,
     figure,
     in_layouts,
     made,
@@ -141,13 +142,11 @@ def texts(view: ViewModel, event: Event) -> Iterator[str]:
 
 def hunt(event: HuntStarted) -> str:
     """What is hunted."""
-    merges = f", {count(event.merges, 'merge')}" if event.merges else ""
     hosts = listed([facts.name for facts in event.hosts])
     builds = f", built on {listed(event.build_hosts)}" if event.build_hosts else ""
     return (
         f"{event.hunt}: {event.builder} {event.workload} on {hosts}{builds},"
-        f" {printable(event.good)}..{printable(event.bad)}: {count(event.commits, 'commit')},"
-        f" {count(event.choices, 'candidate')}{merges}"
+        f" {printable(event.good)}..{printable(event.bad)}: {extent(event.commits, event.choices, event.merges)}"
     )
 
 

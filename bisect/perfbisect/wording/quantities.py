@@ -186,6 +186,16 @@ def time_of_day(at: float) -> str:
     return datetime.fromtimestamp(at).strftime("%H:%M:%S")
 
 
+def extent(commits: int, candidates: int, merges: int) -> str:
+    """The size of a range: its candidates, and the commits that change no path that counts; its good end is neither."""
+    unbuilt = commits - candidates
+    changes = "changes" if unbuilt == 1 else "change"
+    parts = [count(commits, "commit"), count(candidates, "candidate"), *([count(merges, "merge")] if merges else [])]
+    if unbuilt > 0:
+        parts.append(f"{count(unbuilt, 'commit')} not built: {changes} nothing that is built or read")
+    return ", ".join(parts)
+
+
 def size(number: int) -> str:
     """Bytes with a unit."""
     for unit, one in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
