@@ -156,4 +156,6 @@ def asked(port: int, path: str, host: str = "localhost", login: str = "", verb: 
         other.request(verb, path, headers={"Host": host} | ({"Authorization": login} if login else {}))
         answer = other.getresponse()
         assert "Python" not in answer.headers.get("Server", "")
+        guarded = ("X-Frame-Options", "Cache-Control", "X-Content-Type-Options")
+        assert [answer.headers.get_all(name) for name in guarded] == [["DENY"], ["no-store"], ["nosniff"]]
         return answer.status, answer.read().decode()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from perfbisect.cli.commands.nightly import page_of_branch
 from program import SCRIPT, bisect, bisect_until, executable, exits, rows, run
 
 pytestmark = pytest.mark.tools
@@ -173,3 +174,10 @@ def test_what_is_refused(script: Commit) -> None:
     script(at(10000, 0))
     assert "Name your clone with --repo" in exits(3, "nightly", "main", "-b", "script", "-w", "one")
     assert "no-such-branch" in exits(3, "nightly", "no-such-branch", *HOW)
+
+
+def test_each_branch_has_a_page_of_its_own() -> None:
+    names = ["main", "a-b", "a/b", "a.b", "a/-b", "hunt-12"]
+    pages = [*map(page_of_branch, names)]
+    assert pages[:2] == ["main.html", "a-b.html"]
+    assert len({*pages, "hunt-12.html"}) == len(names) + 1

@@ -20,7 +20,7 @@ from perfbisect.core.domain.events import Warned
 from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError
 from perfbisect.store import connection
 from perfbisect.store.history import History
-from perfbisect.store.schema import VERSION
+from perfbisect.store.schema import VERSION, VIEWS
 
 
 def read(path: Path) -> History:
@@ -214,6 +214,14 @@ def of_version(path: Path, version: int) -> None:
     spoiled(path, f"pragma user_version = {version}")
 
 
+def hostile(path: Path, sql: str) -> None:
+    History.open(path).close()
+    spoiled(path, f"PRAGMA foreign_keys = OFF; {sql}")
+
+
+ENDLESS = "WITH RECURSIVE r(id) AS (SELECT 1 UNION ALL SELECT id FROM r)"
+
+
 def damaged(path: Path) -> None:
     with closing(History.open(path)) as history:
         for _ in range(30):
@@ -233,6 +241,20 @@ def damaged(path: Path) -> None:
         (lambda path: of_version(path, 1), "older perfbisect"),
         (Path.mkdir, "not a regular file"),
         (damaged, "damaged"),
+        (
+            lambda path: hostile(path, f"drop table sittings; create view sittings as {ENDLESS} select id from r"),
+            "see sittings in it",
+        ),
+        (lambda path: hostile(path, "drop view hunts; create table hunts (id)"), "see hunts in it"),
+        (lambda path: hostile(path, "alter table sessions add column odd as (abs(id))"), "see sessions in it"),
+        (
+            lambda path: hostile(path, "drop table commits; create virtual table commits using fts5(date)"),
+            "see commits in it",
+        ),
+        (
+            lambda path: hostile(path, "create trigger t after insert on events begin delete from runs; end"),
+            "see t in it",
+        ),
     ],
 )
 def test_something_else(
@@ -254,11 +276,15 @@ def test_views_of_an_earlier_version_are_made_anew(tmp_path: Path) -> None:
         sample.write_ways(history)
         now = history.select(select)
     spoiled(path, "drop view candidates; create view candidates as select 5 as rqps; drop view rqps")
+    spoiled(
+        path, f"drop view datasets; create view datasets as {ENDLESS}, runs as (select 1 from r){VIEWS['datasets']}"
+    )
     before = path.read_bytes()
     for opening in (read, History.open):
         assert path.read_bytes() == before
         with closing(opening(path)) as history:
             assert history.select(select) == history.select("select rqps from rqps") == now
+            assert history.select("select count(*) from datasets") == [(1,)]
     with closing(sqlite3.connect(path)) as db:
         assert db.execute(select).fetchall() == now
 

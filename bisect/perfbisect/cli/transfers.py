@@ -116,7 +116,7 @@ def import_(files: tuple[Path, ...], origin: str | None, own: bool, history: Pat
 def foreign(file: Path) -> Iterator[History]:
     """A history of someone else, open for reading."""
     from perfbisect.store.connection import NoHistory
-    from perfbisect.store.transfer import check_tables
+    from perfbisect.store.transfer import check_pages
 
     try:
         opened = History.open(file, read_only=True)
@@ -130,7 +130,7 @@ def foreign(file: Path) -> Iterator[History]:
             "Give the history of someone, or what `bisect history export` has written.",
         ) from wrong
     with closing(opened):
-        check_tables(opened.connection, file)
+        check_pages(opened.connection, file)
         yield opened
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError
 from perfbisect.folders import state_folder
-from perfbisect.store.schema import APPLICATION, VERSION, renew_views
+from perfbisect.store.schema import APPLICATION, VERSION, renew_views, strange
 
 LARGEST_ID = 2**63 - 1  # of a row in SQLite; none has it
 
@@ -23,6 +23,7 @@ class NoHistory(UsageError):
     """A file that is empty, or is not a history."""
 
 
+PROGRESS_STEPS = 100_000  # instructions of SQLite's virtual machine between two checks for Ctrl-C
 WAIT = 30.0  # seconds that a writer waits for another
 SHARED_SYSTEMS = re.compile(r"(nfs4?|cifs|smb3?|9p|virtiofs|ceph|lustre|gpfs|beegfs|afs|gfs2|ocfs2|vboxsf|fuse\.\S+) ")
 
@@ -146,6 +147,8 @@ def _patiently(execute: Callable[[], sqlite3.Cursor], passing: int) -> sqlite3.C
 
 def check_form(connection: sqlite3.Connection, path: Path) -> bool:
     """False for an empty file. Raises UsageError for a file that is not a history of this form."""
+    # while SQLite computes, Python answers no signal; called now and then, even a function that does nothing lets it
+    connection.set_progress_handler(lambda: 0, PROGRESS_STEPS)
     # first the tables: another process may make them, and what says of which form they are, at this moment
     [tables] = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     [application] = connection.execute("PRAGMA application_id").fetchone()
@@ -158,6 +161,11 @@ def check_form(connection: sqlite3.Connection, path: Path) -> bool:
         raise UsageError(
             f"The history {path} was written by {'a newer' if version > VERSION else 'an older'} perfbisect.",
             "Read it with that one; here, name another with --history, or move it away.",
+        )
+    if tables and (name := strange(connection)):
+        raise EnvironmentFailure(
+            f"{path} is no history as perfbisect makes it: see {name} in it.",
+            "It could execute SQL of whoever made it: leave it alone.",
         )
     return bool(tables)
 
@@ -201,6 +209,8 @@ def sentence(failure: sqlite3.Error, path: Path) -> PerfBisectError:
     """The sentence for the user about an error of SQLite."""
     code = getattr(failure, "sqlite_errorcode", None)
     match code & 0xFF if code is not None else None:
+        case sqlite3.SQLITE_INTERRUPT:
+            raise KeyboardInterrupt
         case sqlite3.SQLITE_FULL:
             return EnvironmentFailure(
                 f"There is no space left for the history {path}.", "Free some space; everything saved before is kept."

@@ -12,7 +12,6 @@ from perfbisect.store.connection import sentence
 
 LONGEST = 64 << 20  # bytes of a value: the largest of a history is far smaller
 WRITES = "The query does more than `bisect query` is for, which only reads the history."
-PROGRESS_STEPS = 100_000  # instructions of SQLite's virtual machine between two checks for Ctrl-C
 
 READS = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
 PRAGMAS = {
@@ -45,7 +44,6 @@ def ask(connection: sqlite3.Connection, sql: str, path: Path) -> Answer:
     """Run one statement that only reads. Raises UsageError for a mistake in it, and for anything that would write."""
     connection.text_factory = text
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
-    connection.set_progress_handler(lambda: 0, PROGRESS_STEPS)
     connection.set_authorizer(only_reading)
     try:
         with mistakes_explained(connection, path):

@@ -83,6 +83,7 @@ TABLES = {  # name → columns, the primary key first
     # them. hunt_id: null until it has begun. status: its exit status. failure: of one that did not begin. job: its number in Slurm.
     "batch_hunts": "batch_id number arguments folder hosts hunt_id status failure process job",
 }
+TRIGGERS = "SELECT name FROM sqlite_master WHERE type = 'trigger'"
 KEYS = {
     "suspects": ("session_id", "rank"),
     "batch_hunts": ("batch_id", "number"),
@@ -244,10 +245,21 @@ def definition() -> Iterator[str]:
     yield from (f"CREATE VIEW {name} AS {sql}" for name, sql in VIEWS.items())
 
 
+def strange(connection: "sqlite3.Connection") -> str:
+    """The first table or trigger of a file that is not of our own text; "" without one.
+
+    A view in place of a table, a computed column or a trigger would execute SQL of whoever made the file.
+    """
+    found = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'"))
+    odd = [name for name in TABLES if found.get(name) != create_table(name, keys(name), sql_type)]
+    odd += [name for name in VIEWS if name in found]
+    return next(iter([*odd, *(name for (name,) in connection.execute(TRIGGERS))]), "")
+
+
 def renew_views(connection: "sqlite3.Connection", *, read_only: bool = False) -> None:
     """Make the views anew that differ from those of another version of perfbisect; ``read_only``: for this connection alone."""
     found = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'view'"))
-    if outdated := [name for name, sql in VIEWS.items() if not found.get(name, "").endswith(sql.rstrip())]:
+    if outdated := [name for name, sql in VIEWS.items() if found.get(name) != f"CREATE VIEW {name} AS {sql}".rstrip()]:
         made = "CREATE TEMP VIEW {0}" if read_only else "DROP VIEW IF EXISTS {0}; CREATE VIEW {0}"
         statements = "".join(f"{made.format(name)} AS {VIEWS[name]};" for name in outdated)
         connection.executescript(statements if read_only else f"BEGIN IMMEDIATE;{statements}COMMIT")

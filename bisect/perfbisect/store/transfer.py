@@ -35,7 +35,6 @@ from perfbisect.store.connection import explained, intact
 from perfbisect.store.history import History
 from perfbisect.store.listing import called
 from perfbisect.store.log import check_counts, compact, encode, number, read_host
-from perfbisect.store.schema import TABLES
 
 if TYPE_CHECKING:
     import sqlite_utils
@@ -339,24 +338,12 @@ def write(db: "sqlite_utils.Database", session: int, head: Head, log: Sequence[T
     return True
 
 
-def check_tables(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise EnvironmentFailure for a file whose tables are not those of a history, or that is damaged.
-
-    A view in place of a table, a computed column or a trigger would execute SQL of whoever made the file.
-    """
+def check_pages(connection: sqlite3.Connection, path: Path) -> None:
+    """Raise EnvironmentFailure for a file that is damaged."""
     with explained(path):
         connection.execute("PRAGMA trusted_schema = OFF")
         connection.execute("PRAGMA cell_size_check = ON")
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
-        kinds = connection.execute("SELECT type, name, sql FROM sqlite_master").fetchall()
-        tables = {name: str(sql) for kind, name, sql in kinds if kind == "table"}
-        odd = [name for kind, name, _ in kinds if kind == "trigger"]
-        odd += [name for name in TABLES if not tables.get(name, "").upper().startswith("CREATE TABLE")]
-        for name in TABLES if not odd else ():
-            hidden = connection.execute(f"SELECT name FROM pragma_table_xinfo('{name}') WHERE hidden != 0").fetchall()
-            odd += [f"{name}.{column}" for (column,) in hidden]
-        if odd:
-            raise EnvironmentFailure(f"{path} is no history of perfbisect that can be imported: see {odd[0]} in it.")
         [found] = connection.execute("PRAGMA quick_check(1)").fetchone()
     if found != "ok":
         raise EnvironmentFailure(

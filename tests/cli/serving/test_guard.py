@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.cli.serving.guard import Guard, add_user, is_of, read_passwords, read_token
+from perfbisect.cli.serving.guard import Guard, add_user, is_of, is_own, read_passwords, read_token
 from perfbisect.errors import UsageError
 from program import PROGRAM, exits
 
@@ -125,3 +125,15 @@ def test_the_same_answer_for_all_that_is_wrong(tmp_path: Path, monkeypatch: pyte
     assert waited == [1.0] * len(refusals)
     assert refusals == [guard.refusal("x", "")] * len(refusals)
     assert len(waited) == len(refusals), "who has not tried does not wait"
+
+
+@pytest.mark.parametrize(
+    ("host", "own"),
+    {
+        "localhost": True, "LOCALHOST:1": True, "[::1]:8001": True, "[::1]": True, "127.9.9.9": True, "[::1]x": False,
+        "localhost:80:80": False, "evil.com\\@localhost": False, "evil.com@localhost": False, "localhost/": False, "localhost:": False,
+        "localhost:x": False, " localhost": False, "localhost\n": False, "localhost?": False, "localhost#": False, "[": False, "": False,
+    }.items(),
+)  # fmt: skip
+def test_only_a_host_and_a_port_name_this_machine(host: str, own: bool) -> None:
+    assert is_own(host, "127.0.0.1") is own

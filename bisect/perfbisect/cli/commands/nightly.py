@@ -3,6 +3,7 @@
 import re
 import sys
 from contextlib import closing, suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -171,6 +172,13 @@ def measure(
     return carried_out(follow, history, "", lambda _: None)
 
 
+def page_of_branch(branch: str) -> str:
+    """The name of a branch's page, which no other branch has: a/b has another one than a-b."""
+    plain = re.sub(r"[^A-Za-z0-9_-]+", "-", branch)
+    own = plain == branch and not branch.startswith("hunt-")
+    return f"{plain}{'' if own else f'-{sha256(branch.encode()).hexdigest()[:6]}'}.html"
+
+
 def publish(
     opened: "History", found: "Watched", given: Path | None, folder: Path | None, notify: tuple[str, ...]
 ) -> None:
@@ -183,8 +191,7 @@ def publish(
     from perfbisect.report.page.pages import page
     from perfbisect.report.published import notice
 
-    branch = found.tonight.request.branch
-    index = f"{re.sub(r'[^A-Za-z0-9_-]+', '-', branch)}.html"
+    index = page_of_branch(found.tonight.request.branch)
     named = [hunt for hunt in found.trial.hunts if hunt.culprit]
     if folder:
         write(folder / index, page(document(found.trial, found.line, page_name)), quiet=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from perfbisect.cli.serving.guard import Guard
+from perfbisect.cli.serving.guard import HEADERS, Guard
 from perfbisect.errors import UsageError
 
 LONGEST = 10_000  # milliseconds of a query
@@ -36,13 +36,20 @@ def guarded(app: Any, guard: Guard) -> Any:
     async def answer(scope: Any, receive: Any, send: Any) -> None:
         from datasette import Response
 
+        async def send_guarded(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                own = {name.lower().encode(): value.encode() for name, value in HEADERS.items()}
+                kept = (pair for pair in message["headers"] if pair[0].lower() not in own)
+                message = {**message, "headers": [*kept, *own.items()]}
+            await send(message)
+
         if scope["type"] == "http":
             found = {name.lower(): value.decode("latin-1") for name, value in scope.get("headers", ())}
             sent = found.get(b"host", ""), found.get(b"authorization", "")
             if refused := await asyncio.to_thread(guard.refusal, *sent):
                 status, headers, text = refused
-                await Response.text(text, status=status, headers=headers).asgi_send(send)
+                await Response.text(text, status=status, headers=headers).asgi_send(send_guarded)
                 return
-        await app(scope, receive, send)
+        await app(scope, receive, send_guarded)
 
     return answer

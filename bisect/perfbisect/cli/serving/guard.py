@@ -16,7 +16,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import bcrypt
 
@@ -30,6 +29,9 @@ SHORTEST = 8, 20  # characters of a password, of a token
 MOST = 72  # bytes of a password, of which bcrypt uses no more
 LONGEST = 2**20  # bytes of a file
 DELAY = 1.0  # seconds that a wrong password or token waits for its answer
+HOST = re.compile(r"(?:\[([\da-f:.]+)\]|([\w.-]+))(?::\d{1,5})?", re.ASCII | re.IGNORECASE)  # the header of that name
+# Of every answer: no page of others shows it in a frame, and nothing is left of it where a login has ended.
+HEADERS = {"X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Cache-Control": "no-store"}
 Answer = tuple[int, dict[str, str], str]  # status, headers and text
 STRANGE = "This is served to this machine alone. Open it as localhost, with the same port.\n"
 UNKNOWN = "This is served to those who log in.\n"
@@ -113,8 +115,10 @@ def is_own(host: str, address: str) -> bool:
     A page of a stranger can have its own name lead to 127.0.0.1 (DNS rebinding). The browser of a user of this machine
     would then let it read what is served here; but the name stands in each request.
     """
+    if not (found := HOST.fullmatch(host)):
+        return False
+    name = (found[1] or found[2]).lower()
     try:
-        name = urlsplit(f"//{host}").hostname or ""
         return name in ("localhost", address.lower()) or ip_address(name).is_loopback
     except ValueError:
         return False

@@ -14,7 +14,7 @@ import click
 
 from perfbisect.cli.options.central import opened_for, opened_history
 from perfbisect.cli.options.common import say
-from perfbisect.cli.serving.guard import Answer, Guard
+from perfbisect.cli.serving.guard import HEADERS, Answer, Guard
 from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError
 from perfbisect.masking import masked
 from perfbisect.store.central import ORIGIN, CentralFailure
@@ -64,9 +64,8 @@ class Pages:
             return 503, {}, AWAY
         except PerfBisectError as trouble:
             said = f"{trouble} {trouble.advice}\n"
-            if not isinstance(trouble, UsageError):
-                return 500, {}, said
-            return 404, {}, said.replace(f" {masked(self.central)}", "") if self.central else said
+            status = 404 if isinstance(trouble, UsageError) else 500
+            return status, {}, said.replace(f" {masked(self.central)}", "") if self.central else said
         return 404, {}, NOTHING
 
     def name(self, one: Session) -> str:
@@ -139,7 +138,7 @@ def serve_pages(family: int, port: int, guard: Guard, pages: Pages, *, opens: bo
             status, headers, text = refused or pages.answer(self.path.partition("?")[0])
             kind = f"text/{'html' if status == 200 else 'plain'}; charset=utf-8"
             self.send_response(status)
-            for name, value in ({"Content-Type": kind, "X-Content-Type-Options": "nosniff"} | headers).items():
+            for name, value in ({"Content-Type": kind} | HEADERS | headers).items():
                 self.send_header(name, value)
             self.end_headers()
             if self.command != "HEAD":
