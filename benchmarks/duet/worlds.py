@@ -5,11 +5,12 @@ Hunts that were played are kept as lines of JSON; the same command goes on where
 """
 
 import argparse
+import math
 import os
 import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -27,6 +28,7 @@ from played import Facts, Played, load, play
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Found
 from perfbisect.core.domain.settings import Pairing, Policy
+from perfbisect.core.inference.ancestry import ancestry_of
 from perfbisect.core.inference.observations import Reading
 from perfbisect.core.search.pairing import LEFT
 from perfbisect.simulate.host_model import Habits
@@ -55,7 +57,14 @@ WORLDS: dict[str, dict[str, Any]] = {
     "drift and jumps": {"drift": 0.1, "jumps": (1 / 3600, 0.2)},
     "slow phases": {"phases": (0.3, -0.3, 900.0)},
     "noise 10 %, own 1 %, builds as they are linked": {},
+    **{
+        f"code moves, noise {noise} %": {"noise": noise / 100, "own_noise": 0.015, "starved": (0.1, 0.3)}
+        for noise in (5, 30)
+    },
 }
+# In the name of a world where the builds from one commit on take so much of the time longer as they are linked, in which
+# nothing but the place of the code differs; the culprit works so much more, wherever it lies.
+MOVES, MOVED, WORKED = "code moves", 0.5, 0.4
 AS_LINKED = "as they are linked"  # in the name of a world where builds cannot be linked again
 SILENT = 0.01  # noise up to which hunts in turns are played, too, to compare what they take
 SIZES, MULTIPLES, DROPS = (40, 100, 200, 300), (3.0, 6.0), (0.02, 0.05)
@@ -100,10 +109,15 @@ def one(cell: Cell, seed: int) -> Facts:
     graph = rng.choice((Graph.line(commits), merging(commits, seed=seed)))
     drop = min(rng.choice([*(multiple * pairs / min(habits.kept, 1.0) for multiple in MULTIPLES), *DROPS]), MOST)
     shown = min(max(habits.kept, LEFT), 1.0)  # of the drop in rounds, where these are valid
+    if cell.world.startswith(MOVES):
+        commits, drop = rng.choice((8, 40)), 1 - 1 / (1 + WORKED)
+        graph = rng.choice((Graph.line(commits), merging(commits, seed=seed)))
     policy = Policy(
         min_effect=0.75 * shown * min(drop, 0.02), pairing=cell.pairing, layouts=AS_LINKED not in cell.world
     )
     world = Scenario(graph, drop, "one" if cell.changed else "nothing", habits).world(seed)
+    if cell.world.startswith(MOVES):
+        world.layouts = moved(graph, rng.choice(graph.candidates), world.steps)
     facts: Facts = {"commits": commits, "drop": drop, "multiple": drop * min(habits.kept, 1.0) / pairs}
     began = time.process_time()
     try:
@@ -117,6 +131,17 @@ def one(cell: Cell, seed: int) -> Facts:
         "rounds": sum(isinstance(seen, Reading) and seen.partner is not None for seen in outcome.observations),
         "runs": outcome.runs, "minutes": outcome.minutes, "seconds": round(time.process_time() - began, 2),
     }  # fmt: skip
+
+
+def moved(graph: Graph, by: int, culprits: Collection[int]) -> dict[int, float]:
+    """What the builds with the commit ``by`` lose by the place of their code, as they are linked; it costs the same time in all."""
+    lost = {}
+    for build in range(graph.size):
+        with_it = ancestry_of(graph).ancestors(build)
+        work = 1 + WORKED * any(with_it[each] for each in culprits)
+        if with_it[by]:
+            lost[build] = -math.log((work + MOVED) / work)
+    return lost
 
 
 def table(played: Played) -> Iterator[str]:

@@ -17,7 +17,14 @@ BOTH = (Share(20, 200), Share(0, 200))
 
 @pytest.mark.calibration
 @pytest.mark.parametrize(
-    "world", ["noise 10 %, own 0.3 %", "own noise five times the common", "twice the effect", "drift and jumps"]
+    "world",
+    [
+        "noise 10 %, own 0.3 %",
+        "own noise five times the common",
+        "twice the effect",
+        "drift and jumps",
+        "code moves, noise 30 %",
+    ],
 )
 def test_what_is_named_is_right_and_no_empty_range_is_accused(world: str) -> None:
     for seed in (1, 2):

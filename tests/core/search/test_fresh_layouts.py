@@ -1,5 +1,6 @@
 """Code placement is distinguished from changes: worlds in which the usual layout misleads, and builds can be linked again."""
 
+import math
 from collections.abc import Sequence
 
 import pytest
@@ -51,6 +52,14 @@ def test_a_change_is_found_in_spite_of_commits_that_move_code(moved: frozenset[i
     assert step.layouts.ratio.high < 1
     builds = [seen for seen in outcome.observations if isinstance(seen, Built)]
     assert len(builds) == len({seen.candidate for seen in builds})
+
+
+@pytest.mark.parametrize(("costs", "accused"), [(1.5, False), (2.4, False), (4.0, True)])
+def test_what_moving_code_costs_is_no_change_up_to_a_factor_of_three(costs: float, accused: bool) -> None:
+    """A later commit takes 1.4 times as long in any layout."""
+    moved = dict.fromkeys(MOVED, -math.log(costs))
+    step = found(hunt(World(LINE, {26: -math.log(1.4)}, QUIET, layouts=moved, seed=2), AGAIN).verdict)
+    assert (step.candidate, step.layouts is None) == ((17, True) if accused else (26, False))
 
 
 def test_layouts_that_are_spread_broadly_are_averaged() -> None:

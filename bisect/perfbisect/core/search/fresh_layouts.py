@@ -62,9 +62,9 @@ CHANCE = 0.02  # divided by the layouts of each side: the probability of such ra
 KEPT = 0.5  # share of the usual difference that fresh layouts have to show
 TRUSTED = 0.5  # of a reading, whose mode of layout may be uncertain
 GONE = 0.02  # probability of so large a difference below which it is absent
-# Log difference from which on no layout explains it: with its functions in other orders a program took 1.25 times as long at
-# most (SQLite, a scan of one table).
-TOO_LARGE = 0.25
+# Log difference from which on no layout explains it, a factor of 3: a program whose functions share one set of the instruction
+# cache took 2.4 times as long as with these functions side by side (benchmarks/moved_code.py without further work).
+TOO_LARGE = 1.1
 BY_LAYOUT = (  # reasons that fresh layouts can remove
     Reason.UNBUILDABLE, Reason.LEFT_OUT, Reason.NOT_CONFIRMED, Reason.TOO_NOISY, Reason.BY_CHANCE, Reason.LAYOUT_TIE
 )  # fmt: skip
