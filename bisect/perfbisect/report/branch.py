@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from perfbisect.core.domain.trials import DropHunt, Trial
-from perfbisect.core.stats.paired_comparison import levels, paired
+from perfbisect.core.stats.paired_comparison import levels, paired, step_of
 from perfbisect.core.stats.release_series import Line, Step, is_worse
 from perfbisect.core.stats.watched_branch import Branch
 from perfbisect.report import series
@@ -27,7 +27,9 @@ def night(trial: Trial) -> Iterator[str]:
             said = f"fails: {failures[work]}"
         elif not earlier:
             said = "is the first tip of the line: there is nothing to compare it with yet"
-        elif (found := paired(visits.get(0, {}), visits.get(len(earlier), {}))) and found.interval:
+        elif (
+            found := paired(visits.get(0, {}), visits.get(len(earlier), {}), step_of(trial, work, request.metric))
+        ) and found.interval:
             said = f"is ×{ratio(found.interval)} of {earlier[0]}, in {count(found.rounds, 'round')}"
         yield printable(f"{workload.name}: {tip} {said or 'has too few rounds'}")
 

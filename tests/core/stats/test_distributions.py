@@ -1,14 +1,14 @@
 """The distributions against tables, against each other, and against simulated samples."""
 
 import math
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfbisect.core.stats.distributions import Student, below_by_chance, log_cdf
+from perfbisect.core.stats.distributions import Student, above_by_chance, below_by_chance, log_cdf
 
 
 @given(st.floats(-30, 8))
@@ -96,3 +96,20 @@ def test_it_is_exact_for_any_distribution(sizes: tuple[int, int]) -> None:
 def test_large_samples_keep_their_digits() -> None:
     assert below_by_chance(range(60), range(60, 120)) < 1e-30
     assert below_by_chance(range(60, 120), range(60)) == pytest.approx(1.0)
+
+
+@given(st.lists(st.integers(-3, 3), min_size=1, max_size=8))
+def test_signs_of_equal_sizes_are_no_evidence_of_their_order(differences: list[int]) -> None:
+    """The probability is that of all signs of the same sizes, each with the mean of its ranks."""
+    sizes = [abs(each) for each in differences]
+    ranks = [(sum(each < size for each in sizes) + sum(each <= size for each in sizes) + 1) / 2 for size in sizes]
+    below = sum(rank for rank, each in zip(ranks, differences, strict=True) if each <= 0)
+    signs = list(product((False, True), repeat=len(ranks)))
+    sums = [sum(rank for rank, is_below in zip(ranks, each, strict=True) if is_below) for each in signs]
+    expected = sum(each <= below for each in sums) / len(signs)
+    assert above_by_chance(differences) == pytest.approx(expected)
+    assert above_by_chance(differences[::-1]) == pytest.approx(expected)
+
+
+def test_three_of_four_equal_differences_are_above_by_chance() -> None:
+    assert above_by_chance([-1, 1, 1, 1]) == above_by_chance([1, 1, 1, -1]) == pytest.approx(5 / 16)

@@ -21,6 +21,7 @@ from perfbisect.core.stats.paired_comparison import (
     real,
     share,
     silent,
+    step_of,
     summaries,
     tone,
     whole,
@@ -46,9 +47,56 @@ def test_a_ratio_is_made_of_each_round() -> None:
     [ratio] = row.ratios
     assert ratio is not None
     assert ratio.interval is not None
-    assert (ratio.ratio, ratio.interval.low, ratio.interval.high) == pytest.approx((0.8, 0.8, 0.8), rel=1e-3)
+    assert (ratio.ratio, ratio.interval.low, ratio.interval.high) == pytest.approx((0.8, 0.8, 0.8), rel=3e-3)
     assert ratio.rounds == 3
     assert ratio.certain
+
+
+@pytest.mark.parametrize(
+    ("metric", "values", "step"),
+    [
+        ("p95", (10.123456, 10.234567), 0.018),
+        ("p95", (0.04, 0.05), 0.01 / 0.045),
+        ("latency", (2.5, 2.55), 0.01 / 2.525),
+        ("latency", (20.0, 30.0), 1 / 25),
+        ("latency", (2.123456789, 2.5), 1e-9 / 2.311728),
+    ],
+)
+def test_the_steps_in_which_a_metric_comes(metric: str, values: tuple[float, float], step: float) -> None:
+    made = trial()
+    for number, each in enumerate(values):
+        facts = replace(sample.run(0, 1.0), latency={"p95": each, "avg": each})
+        made.runs.append(TrialRun(number, 0, 0, 1.0, 1.0, facts))
+    assert step_of(made, 0, metric) == pytest.approx(step, rel=1e-3)
+
+
+def test_equal_differences_of_a_percentile_are_not_real_after_two_rounds() -> None:
+    made = trial(rounds=2)
+    for number, (build, p95) in enumerate([(0, 1.82), (1, 1.86), (1, 1.86), (0, 1.82)]):
+        facts = replace(sample.run(0, 1.0), latency={"p95": p95})
+        made.runs.append(TrialRun(number // 2, 0, build, 1.0, 1.0, facts))
+    [ratio] = compared(made, "p95")[0].ratios
+    assert ratio is not None
+    assert ratio.p is not None and ratio.p > 0.1
+    assert not ratio.real and not ratio.certain
+    assert share({0: 0.1, 1: 0.1}, {0: 0.0, 1: 0.0}, {0: 0.05, 1: 0.05}, 0.1).share is None  # type: ignore[union-attr]
+
+
+@pytest.mark.calibration
+@pytest.mark.parametrize("noise", [0.1, 0.3, 1.0])
+@pytest.mark.parametrize("rounds", [2, 5, 20])
+def test_intervals_of_readings_in_steps_are_right_as_often_as_they_say(noise: float, rounds: int) -> None:
+    """``noise`` is the s.d. of a reading in steps; where the levels lie between two steps is drawn anew in each trial."""
+    rng = np.random.default_rng(1)
+    trials, inside = 400, 0
+    for _ in range(trials):
+        levels = rng.random(2)
+        readings = np.round(levels[:, None] + noise * rng.normal(size=(2, rounds)))
+        base, other = (dict(enumerate((0.018 * each).tolist())) for each in readings)
+        ratio = paired(base, other, 0.018)
+        assert ratio and ratio.interval
+        inside += ratio.interval.low <= math.exp(0.018 * (levels[1] - levels[0])) <= ratio.interval.high
+    assert inside / trials > 0.925
 
 
 def test_only_rounds_that_both_sides_have_count() -> None:

@@ -18,6 +18,7 @@ DONE, DUE, RATE, BATCH, P99, LONGEST = "-done", "-due", "-rate", "-batch", "-p99
 CLIENT_CPU = "client-cpu"  # milliseconds of the client in the window
 CLIENT_BUSY = "client-busy"  # share of their time in which its measured threads use a processor themselves
 
+BIN = 0.018  # of sysbench's histogram of latencies, in log units
 SUSTAINED = 0.99  # share of what is due that is enough
 LATE = 2  # transactions of each client and run that may be missing: those which the end of the window has cut off
 BUSY = 0.5  # of CLIENT_BUSY: from here on the client decides more than the server
@@ -95,6 +96,7 @@ class Metric:
     shown: bool = False  # its value is shown for a run; for other metrics operations per second are shown
     compared: bool = False  # listed for a culprit beside its parent
     of_some: bool = False  # reported by some programs only: where it is absent, nothing is missing
+    step: float = 0.0  # of its logarithm: what is read from a histogram comes in steps
 
     def unit_of(self, run: RunFacts | None) -> str:
         """What is printed after a value of a run."""
@@ -141,9 +143,9 @@ def switches_per_operation(run: RunFacts) -> float | None:
     return rate_per_operation("cs")(run) if own is None else own
 
 
-def latency(name: str, column: str, *, shown: bool = False) -> Metric:
+def latency(name: str, column: str, *, shown: bool = False, step: float = 0.0) -> Metric:
     """A latency in milliseconds: the mean, or a percentile."""
-    return Metric(name, lambda run: run.latency.get(column), unit="ms", shown=shown)
+    return Metric(name, lambda run: run.latency.get(column), unit="ms", shown=shown, step=step)
 
 
 def event_metric(event: str, *, compared: bool = False, shown: bool = False) -> Metric:
@@ -164,8 +166,8 @@ def device_metric(name: str, column: str) -> Metric:
 _METRICS = (
     Metric("qps", operations_per_second, unit="QPS", higher_is_better=True),
     latency("latency", "avg", shown=True),
-    latency("p95", "p95"),
-    latency("p99", "p99"),
+    latency("p95", "p95", step=BIN),
+    latency("p99", "p99", step=BIN),
     Metric("rate", lambda run: run.reported, higher_is_better=True, from_output=True, shown=True),
     Metric("cost", lambda run: run.reported, from_output=True, shown=True),
     Metric("cpu/o", cpu_per_operation, events=("task-clock",), compared=True),

@@ -143,12 +143,14 @@ def below_by_chance(low: Sequence[float], high: Sequence[float]) -> float:
 def above_by_chance(differences: Sequence[float]) -> float:
     """The probability of so few and so small differences that are not above 0, if they are distributed evenly around it.
 
-    By the ranks of their sizes: F. Wilcoxon, "Individual Comparisons by Ranking Methods", Biometrics Bulletin 1 (1945).
+    By the ranks of their sizes: F. Wilcoxon, "Individual Comparisons by Ranking Methods", Biometrics Bulletin 1 (1945). Equal
+    sizes have their mean rank.
     """
     values = np.asarray(differences)
-    ranks = np.abs(values).argsort().argsort() + 1
+    _, size, count = np.unique(np.abs(values), return_inverse=True, return_counts=True)
+    ranks = (2 * np.cumsum(count) - count + 1)[size]  # twice the mean rank, which may lie between two
     ways = np.ones(1)
-    for rank in range(1, len(values) + 1):
+    for rank in ranks.tolist():
         with_it = np.concatenate((np.zeros(rank), ways))
         with_it[: len(ways)] += ways
         ways = with_it / 2

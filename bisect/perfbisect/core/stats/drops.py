@@ -22,7 +22,7 @@ from itertools import pairwise
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.settings import TrialBuild
 from perfbisect.core.domain.trials import Trial
-from perfbisect.core.stats.paired_comparison import Ratio, levels, paired, real
+from perfbisect.core.stats.paired_comparison import Ratio, levels, paired, real, step_of
 
 Ends = tuple[int, int]  # numbers of two builds
 
@@ -62,7 +62,8 @@ def find_drops(trial: Trial, least: float) -> list[Drop]:
 def differences(trial: Trial, work: int) -> list[Drop]:
     """All pairs of builds that are tested in a workload, whatever their difference: those with several rounds in common."""
     rounds = levels(trial, work, trial.request.metric)
-    ratios = [(*ends, paired(rounds[ends[0]], rounds[ends[1]])) for ends in tested(trial, rounds)]
+    step = step_of(trial, work, trial.request.metric)
+    ratios = [(*ends, paired(rounds[ends[0]], rounds[ends[1]], step)) for ends in tested(trial, rounds)]
     return [Drop(work, first, last, ratio) for first, last, ratio in ratios if ratio and ratio.p is not None]
 
 

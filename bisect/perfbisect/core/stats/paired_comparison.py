@@ -48,6 +48,7 @@ Of the trials whose differences are normal, at most 5 % have an interval without
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from enum import StrEnum
 from statistics import correlation, mean, median, stdev, variance
 
@@ -115,7 +116,8 @@ def compared(trial: Trial, metric: str) -> list[Compared]:
     for number, work in enumerate(trial.request.works):
         runs = trial.counting(number)
         rounds = levels(trial, number, metric)
-        ratios = tuple(paired(rounds.get(0, {}), rounds.get(subject, {})) for subject in further)
+        step = step_of(trial, number, metric)
+        ratios = tuple(paired(rounds.get(0, {}), rounds.get(subject, {}), step) for subject in further)
         found.append(Compared(work.name, work.group, ratios, counted(runs, further, metric)))
     groups = list(dict.fromkeys(row.group for row in found))
     return sorted(judged(found), key=lambda row: groups.index(row.group))
@@ -159,15 +161,31 @@ def levels(trial: Trial, work: int, metric: str) -> dict[int, dict[int, float]]:
     return {subject: {number: mean(each) for number, each in rounds.items()} for subject, rounds in logs.items()}
 
 
-def paired(base: Mapping[int, float], other: Mapping[int, float]) -> Ratio | None:
-    """The ratio from the rounds (number → mean logarithm) that both sides have; None where there is none."""
+def step_of(trial: Trial, work: int, metric: str) -> float:
+    """The steps in which the logarithm of a metric comes in a workload: those of its histogram, or of the last digit printed."""
+    known = [found for run in trial.counting(work) if (found := value(run.facts, metric)) and 0 < found < math.inf]
+    digits = max((-int(Decimal(repr(each).removesuffix(".0")).as_tuple().exponent) for each in known), default=0)
+    return max(find_metric(metric).step, 10.0 ** -max(digits, 0) / median(known) if known else 0.0)
+
+
+def _rounding(spread: float, step: float) -> float:
+    """The variance that steps leave in the mean of differences, which vary by ``spread``."""
+    return step**2 / 6 * math.exp(-((math.pi * spread / step) ** 2) / 2) if step else 0.0
+
+
+def paired(base: Mapping[int, float], other: Mapping[int, float], step: float = 0.0) -> Ratio | None:
+    """The ratio from the rounds (number → mean logarithm) that both sides have; None where there is none.
+
+    Readings come in steps of ``step``.
+    """
     differences = [other[number] - base[number] for number in sorted(base.keys() & other.keys())]
     if not differences:
         return None
     middle, count = mean(differences), len(differences)
     if count == 1:
         return Ratio(ratio_of(middle), None, 1)
-    error = stdev(differences) / math.sqrt(count)
+    spread = stdev(differences)
+    error = math.sqrt(spread**2 / count + _rounding(spread, step))
     law = Student(count - 1)
     t = middle / error if error else math.copysign(math.inf, middle) if middle else 0.0
     interval = Interval.around(middle, law.of_rounds() * error)
@@ -308,10 +326,13 @@ def outcome(found: Regained | None) -> Outcome:
 def regained(trial: Trial) -> Regained | None:
     """The share in the trial's metric; None before all three builds were measured in two rounds."""
     found = levels(trial, 0, trial.request.metric)
-    return share(*(found.get(build, {}) for build in (GOOD, BAD, REVERTED)))
+    good, bad, reverted = (found.get(build, {}) for build in (GOOD, BAD, REVERTED))
+    return share(good, bad, reverted, step_of(trial, 0, trial.request.metric))
 
 
-def share(good: Mapping[int, float], bad: Mapping[int, float], reverted: Mapping[int, float]) -> Regained | None:
+def share(
+    good: Mapping[int, float], bad: Mapping[int, float], reverted: Mapping[int, float], step: float = 0.0
+) -> Regained | None:
     """The share from the rounds (number → mean logarithm) that all three have; None for fewer than two."""
     rounds = sorted(good.keys() & bad.keys() & reverted.keys())
     n = len(rounds)
@@ -322,6 +343,8 @@ def share(good: Mapping[int, float], bad: Mapping[int, float], reverted: Mapping
     x, y = mean(lost), mean(back)
     xx, yy = variance(lost), variance(back)
     xy = correlation(lost, back) * math.sqrt(xx * yy) if xx and yy else 0.0
+    of_lost, of_back = (n * _rounding(math.sqrt(each), step) for each in (xx, yy))
+    xx, yy, xy = xx + of_lost, yy + of_back, xy + math.sqrt(of_lost * of_back) / 2  # bad is on both sides
     square = Student(n - 1).of_rounds() ** 2 / n
     a, b, c = x * x - square * xx, x * y - square * xy, y * y - square * yy
     if a <= 0:
