@@ -29,6 +29,7 @@ from perfbisect.recipes.builder import BUILD_PLACEHOLDERS, Build, Builder, Varia
 from perfbisect.recipes.placeholders import fill
 from perfbisect.recipes.requested import requested_builder
 from perfbisect.repository.discovery import open_repository
+from perfbisect.wording.text import built_with
 from sharing import key_of_build
 
 TREES = st.sets(st.sampled_from(sorted(MARKERS)))
@@ -184,3 +185,9 @@ def test_another_compiler_of_a_system_makes_other_keys(host: LocalHost) -> None:
 
 def replace_builder(**changes: object) -> Builder:
     return msgspec.structs.replace(RECIPE, **changes)
+
+
+def test_every_system_says_in_a_line_what_it_runs() -> None:
+    assert all(built_with(system).startswith(f"{system}: ") for system in SYSTEMS)
+    assert "each commit" in built_with(AUTO)
+    assert built_with("") == ""

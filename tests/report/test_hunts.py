@@ -347,3 +347,10 @@ def test_a_class_of_known_errors_says_how_often_it_was_seen_and_what_mends_it(tm
         ),
         f"1 commit did not build for Python 2, such as {sample.CANDIDATES[6][:10]}": f"Mended by {old.option}.",
     }
+
+
+def test_the_build_system_and_what_it_runs_are_told() -> None:
+    story = story_of(sample.events())
+    built = replace(story, settings=replace(story.settings, system="make"))
+    assert "make, and make install if the Makefile has it" in printed(built)
+    assert "make, and make install if the Makefile has it" in issue(built)

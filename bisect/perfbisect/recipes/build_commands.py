@@ -170,8 +170,8 @@ def autotools(builder: Builder, build: Build, paths: Collection[str]) -> Build:
 _MAKE_SCRIPT = """\
 cat >"$0/{name}" <<'.' || exit
 #!/bin/sh
-case " $* " in *" -c "* | *" -E "* | *" -S "*) exec ccache {compiler} "$@" {{cflags}} -Wno-error;; esac
-exec ccache {compiler} "$@" {{cflags}} -Wno-error {{ldflags}}
+case " $* " in *" -c "* | *" -E "* | *" -S "*) exec ccache {compiler} {{cflags}} "$@" -Wno-error;; esac
+exec ccache {compiler} {{cflags}} "$@" -Wno-error {{ldflags}}
 .
 """
 _MAKE_COMPILERS = "\n".join((
@@ -195,8 +195,8 @@ def make(builder: Builder, build: Build, _: Collection[str]) -> Build:
     """A Makefile alone, in a copy of the tree.
 
     Makefiles have no common way to set the compiler's options: some append to CFLAGS, some ignore it. So the compiler is
-    a script that puts the variant's options last, where they count, and makes no errors of warnings, of which newer
-    compilers have more. An installation is tried if the Makefile has one; otherwise the whole folder is the result.
+    a script that puts the variant's options first, so that the tree's own count, and makes no errors of warnings, of which
+    newer compilers have more. An installation is tried if the Makefile has one; otherwise the whole folder is the result.
     """
     there = _there(build)[1]
     compilers = "{prefix}/.perfbisect" if build.in_place else "{build}/.perfbisect"

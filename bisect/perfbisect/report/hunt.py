@@ -44,7 +44,7 @@ from perfbisect.wording.quantities import (
 )
 from perfbisect.wording.reasons import plan_lines, plans_sentence
 from perfbisect.wording.table import cut
-from perfbisect.wording.text import metric_title, patched
+from perfbisect.wording.text import built_with, metric_title, patched
 from perfbisect.wording.verdicts import classification_name, effect
 
 Draw = Callable[[int], Iterable[Section]]  # what a page draws of the case at that place
@@ -107,6 +107,7 @@ def facts(story: Story) -> Iterator[tuple[str, str]]:
         ("chosen", story.why_metric),
         ("pairing", story.pairing.why if story.pairing else ""),
         ("together", story.together),
+        ("build", built_with(settings.system)),
         ("command", settings.quick.run if settings.quick else ""),
         *(("patch", text) for text in patches(story)),
         ("left out", left_out(story)),

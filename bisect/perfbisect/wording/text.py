@@ -124,3 +124,19 @@ def patched(patches: Mapping[str, bool]) -> str:
     """Which of these patches a build has, and which do not fit its commit; "" where there are none."""
     names = ([printable(name) for name, applied in patches.items() if applied is wanted] for wanted in (True, False))
     return ", ".join(f"{word} {listed(found)}" for word, found in zip(("with", "without"), names, strict=True) if found)
+
+
+_RUN = {  # by build systems, in short
+    "auto": "the first build system that each commit has",
+    "cmake": "cmake: cmake, cmake --build, its install script",
+    "meson": "meson: meson setup, ninja, meson install",
+    "autotools": "autotools: configure, make, make install",
+    "make": "make: make, and make install if the Makefile has it",
+    "cargo": "cargo: cargo build --release --offline",
+    "go": "go: go build -trimpath",
+}
+
+
+def built_with(system: str) -> str:
+    """The build system that was recognised, and what it runs; "" where commands of a user or a recipe build."""
+    return _RUN.get(system, "")

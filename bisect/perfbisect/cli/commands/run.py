@@ -129,6 +129,7 @@ def run(
     from perfbisect.hunt.notification import notifying
     from perfbisect.hunt.session import begin
     from perfbisect.hunt.setup import HuntSetup
+    from perfbisect.wording.text import built_with
 
     number = claim_in(in_batch, history) if in_batch else None
     if number:  # its job was submitted or started again
@@ -150,6 +151,8 @@ def run(
     with notifying(notify, history, note) as begun, lease:
         setups = HuntSetup.set_up(every, waiting)
         note(forecast(history, every, setups[0].span, setups[0].host))
+        if built := built_with(every[0].system):
+            note(f"Built with {built}")
         return say_failures(begin(setups, history, open_view(history, view), waiting, begun, place), history)
 
 
