@@ -23,6 +23,7 @@ from perfbisect.recipes.build_systems import (
     expanded,
     for_range,
     found_in,
+    making,
     revision,
 )
 from perfbisect.recipes.builder import BUILD_PLACEHOLDERS, Build, Builder, Variant
@@ -30,6 +31,7 @@ from perfbisect.recipes.placeholders import fill
 from perfbisect.recipes.requested import requested_builder
 from perfbisect.repository.discovery import open_repository
 from perfbisect.wording.text import built_with
+from repos import Repo
 from sharing import key_of_build
 
 TREES = st.sets(st.sampled_from(sorted(MARKERS)))
@@ -110,6 +112,42 @@ def test_a_folder_of_such_a_name_is_no_build_system(tmp_path: Path, git: Callabl
     assert choose(settings=alone, a=made, b=moved) == "make"
     with pytest.raises(UsageError, match="--configure has no effect: its tree has no build system"):
         choose(settings=replace(alone, configure=("-Dx",)), a=none, b=none)
+
+
+def test_what_is_started_chooses_among_the_systems_of_a_tree(tmp_path: Path, git: Repo) -> None:
+    mixed = git.commit({
+        "Makefile": "vet:\n\tgo vet ./...\nbench:\n\ttrue\n", "go.mod": "module example.org/tool/v2\n", "cmd/kvd/a.go": "",
+        "Cargo.toml": '[package]\nname = "rusty"\n', "src/bin/other.rs": "", "lib/lib.go": "",
+    })  # fmt: skip
+    git("rm", "-q", "go.mod", "Cargo.toml")
+    only = git.commit()
+    repo = open_repository(git.path)
+
+    def choose(run: str, good: str = mixed, **quick: tuple[str, ...]) -> str:
+        asked = Quick(run, (), **quick)  # type: ignore[arg-type]
+        return choose_system(repo, RECIPE, {"a": good, "b": mixed}, replace(SETTINGS, quick=asked))
+
+    wanted = {
+        "./bin/kvd x": "go",
+        "./tool": "go",
+        "target/release/rusty": "cargo",
+        "./other": "cargo",
+        "./bench": "make",
+    }
+    assert {run: choose(run) for run in wanted} == wanted
+    assert choose("./lib") == choose("ls") == choose("./kvd", only) == choose("./kvd", then=("true",)) == "make"
+
+
+@pytest.mark.parametrize(
+    ("program", "command"),
+    [
+        ("bin/kvd", "go build -o bin/kvd ./x/cmd/kvd"), ("tool", "go build -o tool ."), ("main", "go build -o main ./main"),
+        ("a/rusty", "cargo build --release --bin=rusty"), ("bench", "make bench"), ("part", ""), ("k.d", ""),
+    ],
+)  # fmt: skip
+def test_a_tree_says_what_builds_a_program(program: str, command: str) -> None:
+    text = 'module example.org/tool\nname = "rusty"\nbench: x\npart := 1\n'
+    assert making(program, ["x/cmd/kvd/a.go", "main/main.go", "part/part.go"], text) == command
 
 
 def replace_build(**changes: object) -> Builder:

@@ -196,6 +196,8 @@ def test_go_and_cargo(yard: Yard) -> None:
         assert "undefined: absent" in yard.build(sha, programs=[BENCH]).partial
         with pytest.raises(BuildFailed, match="does not compile"):
             yard.build(sha, programs=["bin/broken"])
+        made = yard.build(sha, started=["bench"], build=IN_PLACE)
+        assert (made.system, made.programs) == ("go", {"bench": ("bin/bench",)})
         yard.git("rm", "-q", "go.mod")
     rustup = Path(pwd.getpwuid(os.getuid()).pw_dir) / ".rustup"
     if shutil.which("cargo") is None or not rustup.exists():
@@ -276,6 +278,14 @@ def test_an_end_whose_program_does_not_start_says_where_the_build_made_it(yard: 
     made = " The build made build/md2html/md2html: --run 'build/md2html/md2html big.md'"
     is_absent_input = "../big.md" in run
     assert failure.value.advice.partition("/stdout.")[2] == ("" if is_absent_input else made), failure.value
+
+
+def test_an_end_whose_program_is_not_built_names_the_command_that_builds_it(yard: Yard) -> None:
+    rules = "vet:\n\ttrue\n.PHONY: bench\nbench:\n\tmkdir bin && cp src/part.c bin/bench\n"
+    sha = commit(yard, SOURCES | {"Makefile": rules})
+    with pytest.raises(EndFailed) as failure:
+        measure(lab(yard, [sha, sha], is_range=True), Share(0, 1))
+    assert failure.value.advice.endswith(" To have it built: --build 'make bench'")
 
 
 def lab(yard: Yard, commits: Sequence[str], *programs: str, is_range: bool) -> HostLab:

@@ -8,15 +8,15 @@ from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.settings import AUTO, Direction, Settings
 from perfbisect.errors import UsageError
 from perfbisect.lab.workload.command import PERCENTILES
-from perfbisect.recipes.build_systems import for_range, found_in, has_commands, nothing_found
+from perfbisect.recipes.build_systems import for_range, found_in, has_commands, making, nothing_found
 from perfbisect.recipes.builder import Build, Builder
 from perfbisect.recipes.builder_reader import build_of, variant_of
-from perfbisect.recipes.requested import load_requested, requested_builder, typed
+from perfbisect.recipes.requested import load_requested, program_of, requested_builder, typed, words
 from perfbisect.recipes.workload import Workload
 from perfbisect.repository.commits import ends_of, first_commit, joined, resolve
 from perfbisect.repository.discovery import Progress, cached_clone, open_repository
 from perfbisect.repository.git import Repository
-from perfbisect.repository.objects import top_level
+from perfbisect.repository.objects import listing, texts_in, top_level
 
 
 def resolve_settings(
@@ -167,6 +167,13 @@ def choose_system(git: Repository, builder: Builder, commits: Mapping[str, str],
                 "Give the commands that build it: with --build, or in a recipe's [build].",
             )
     system = build.system or for_range(trees.values())
+    quick = settings.quick if alone else None
+    started = program_of(words("--run", quick.run), ()) if quick and not quick.then else []
+    if started and min(len(found_in(paths)) for paths in trees.values()) > 1:
+        tree = listing(git, [*commits.values()][-1])
+        text = "\n".join(texts_in(git, tree, ("Cargo.toml", "go.mod")).values())
+        maker = making(started[0], tree.files, text).partition(" ")[0]
+        system = maker if all(maker in found_in(paths) for paths in trees.values()) else system
     if settings.flags.options:
         given = given or settings.flags.options[0][0]
     if given and not system:

@@ -10,6 +10,7 @@ built with the first that each has.
 
 import hashlib
 import json
+import re
 import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -57,6 +58,28 @@ def for_range(trees: Iterable[Collection[str]]) -> str:
     if known and common:
         return common[0]
     return AUTO if any(known) else ""
+
+
+# Of a program: what a build file says of it, which path its source has, and the command that makes it there.
+_MAKING = (
+    (r'(?m)^name *= *"{0}"', r"(?:.*/)?src/bin/{0}(?:\.rs|/main\.rs)", "cargo build --release --bin={name}"),
+    (r"(?m)^module (?:\S*/)?{0}(?:/v\d+)?$", None, "go build -o {program} ."),
+    (None, r"((?:.*/)?cmd/{0}(?=/[^/]*\.go)|{0}(?=/main\.go)).*", "go build -o {program} ./{folder}"),
+    (r"(?m)^{0} *:(?!=)", None, "make {name}"),
+)
+
+
+def making(program: str, paths: Iterable[str], text: str) -> str:
+    """The command that builds a program in a tree with these paths and this ``text`` of its build files; "" if unknown."""
+    name = program.rpartition("/")[2]
+    for says, source, command in _MAKING:
+        places = (
+            [found for path in paths if (found := re.fullmatch(source.format(re.escape(name)), path))] if source else []
+        )
+        if places or (says and re.search(says.format(re.escape(name)), text)):
+            folder = places[0][1] if places and places[0].re.groups else ""
+            return command.format(name=name, program=program, folder=folder)
+    return ""
 
 
 def chosen(system: str, paths: Collection[str]) -> str:

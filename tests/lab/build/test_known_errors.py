@@ -109,6 +109,11 @@ def test_a_variable_that_two_files_define(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "option"),
     [
+        ("a.go:3:8: cannot find module providing package example.org/x: module lookup disabled by GOPROXY=off",
+         "run `go mod download` first"),
+        ("go: example.org/x@v1.0.0: module lookup disabled by GOPROXY=off", "run `go mod download` first"),
+        ("error: no matching package named `serde` found", "run `cargo fetch` first"),
+        ("npm error code ENOTCACHED", "run `npm ci` first, which fills its cache"),
         ("x.h:3:1: error: unknown type name 'uint32_t'", "--cflags '-include stdint.h'"),
         ("x.cc:3:8: error: no template named 'function' in namespace 'std'", "--cxxflags '-include functional'"),
         ("x.cc:3:8: error: no member named 'sort' in namespace 'std'", "--cxxflags '-include algorithm'"),

@@ -86,7 +86,14 @@ _OF_C = re.compile(r"^[^:]{0,400}\.c:|\.h:\d{1,9}:\d{1,9}: error: unknown type n
 # {} in options is the group of the pattern.
 _WARNINGS, _C99 = "new warnings that are errors", "declarations that C has wanted since C99"
 _OLD_CXX = Flags(cxxflags="-std=gnu++14")
+_NETWORK = "what builds have no network for"
 _TABLE: tuple[tuple[str, Known], ...] = (
+    (r"(module lookup disabled by GOPROXY=off)", Known(_NETWORK, other="run `go mod download` first")),
+    (
+        r"error: (no matching package named|failed to (?:get|download)|attempting to make an HTTP request)",
+        Known(_NETWORK, other="run `cargo fetch` first"),
+    ),
+    (r"^npm (?:error|ERR!) code (ENOTCACHED)", Known(_NETWORK, other="run `npm ci` first, which fills its cache")),
     (
         r"\[-W(?:error=)?(implicit-(?:function-declaration|int)|int-conversion|incompatible-pointer-types|return-mismatch)\]",
         Known(_C99, Flags("-Wno-error={}"), by_itself=True),

@@ -27,7 +27,7 @@ _ERROR = re.compile(
     r"|\bERROR: "  # Meson
     r"|: multiple definition of "
     r"|^\w{1,40}Error: |^(?:\S{0,200}/)?env: "  # Python, or its absence
-    r"|^error\[E\d+\]: "  # Rust
+    r"|^error\[E\d+\]: |^npm (?:error|ERR!) code "
     r"|^\S+\.go:\d+:\d+: |^go: (?!downloading |finding |found |added |warning)"
 )
 _FOLLOWING = "error: variable or field '"  # of a function whose parameters have the type that the next line misses

@@ -17,6 +17,7 @@ from perfbisect.lab import upload
 from perfbisect.lab.servers import Service, System
 from perfbisect.lab.workload import SECONDS, TIMED_OUT, Outcome, ProcessResult, killed, lua, not_recorded
 from perfbisect.masking import masked
+from perfbisect.recipes.build_systems import making
 from perfbisect.recipes.builder import SIZE_PLACEHOLDERS, Builder
 from perfbisect.recipes.output_pattern import find_number
 from perfbisect.recipes.placeholders import Values, fill
@@ -217,6 +218,12 @@ def not_started(host: Host, prefix: PurePosixPath, workload: Workload, started: 
     if made and re.search(word, text):
         path = min(made, key=lambda path: (len(path), path))
         return f" The build made {path}: --run {shlex.quote(re.sub(word, lambda _: path, text, count=1))}"
+    files = host.run(
+        ["sh", "-c", "cat GNUmakefile makefile Makefile Cargo.toml go.mod; find . -type f"], cwd=prefix, check=False
+    )
+    paths = [line.removeprefix("./") for line in files.stdout.splitlines() if line.startswith("./")]
+    if command := making(program.removeprefix("./"), paths, files.stdout):
+        return f" To have it built: --build {shlex.quote(command)}"
     only = f" Perhaps only {', '.join(started)} was built, and starts others: name these with --program PATH."
     return only if started else ""
 
