@@ -155,8 +155,10 @@ def test_what_fresh_layouts_have_shown_is_on_the_line_of_each_run(events: Events
     view = update(view, Decided(Decision(order, view.state.belief)), at)
     event = replace(event, facts=replace(event.facts, layout=13))
     [line] = lines(view, event, at)
-    assert "0.981 (0.965–0.997) of its parent in 12 layouts" in line and "rQPS" not in line
-    assert any("0.981 (0.965–0.997) of its parent in 12 layouts" in text.plain for text in belief(view, 200, UNICODE))
+    assert "0.981 (0.965–0.997) of the build before it in 12 layouts" in line and "rQPS" not in line
+    assert any(
+        "0.981 (0.965–0.997) of the build before it in 12 layouts" in text.plain for text in belief(view, 200, UNICODE)
+    )
 
 
 # Events as JSON lines, and back.

@@ -83,8 +83,8 @@ def ratio(interval: "Interval") -> str:
 
 
 def in_layouts(shown: "Layouts") -> str:
-    """What fresh layouts have shown of a commit: 0.981 (0.965–0.997) of its parent in 12 layouts."""
-    return f"{ratio(shown.ratio)} of its parent in {count(shown.compared, 'layout')}"
+    """What fresh layouts have shown of a commit: 0.981 (0.965–0.997) of the build before it in 12 layouts."""
+    return f"{ratio(shown.ratio)} of the build before it in {count(shown.compared, 'layout')}"
 
 
 def middle(interval: "Interval") -> str:
