@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -58,6 +59,13 @@ def test_show_tells_the_latest_or_the_one_asked_for(looked: Callable[..., str], 
     assert len(commands) == 2 and all(f" --history {written}" in line for line in commands), "repeat and prove"
     assert looked("show", "1", "--markdown").startswith("## engine update-index")
     assert json.loads(looked("show", "1", "--json"))["hunt"]["id"] == 1
+
+
+def test_the_examples_of_queries_can_be_pasted(looked: Callable[..., str]) -> None:
+    """The history has one hunt with a verdict, and a later one that has measured nothing."""
+    commands = [shlex.split(line) for line in printed("query", "--examples").splitlines() if line[0] != "#"]
+    assert [len(looked(*words[1:]).splitlines()) for words in commands] == [2, 1, 1]
+    assert all(words[:2] == ["bisect", "query"] for words in commands)
 
 
 def test_query(looked: Callable[..., str]) -> None:

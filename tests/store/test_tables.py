@@ -106,6 +106,22 @@ def test_a_ratio_is_of_runs_that_were_made_in_the_same_way(history: History) -> 
     assert ask(history, "select rqps from rqps where node = 4") == [(1.0,)]  # between two runs of good
 
 
+@pytest.mark.parametrize(
+    ("metric", "measured"), [("qps", None), ("p95", 1.5), ("rate", 7.2), ("instructions/o", None), ("ipc", 2.0)]
+)
+def test_what_is_hunted_has_a_column_in_its_unit(history: History, metric: str, measured: float | None) -> None:
+    """Also of runs that were made before the hunt went over to another metric."""
+    hunt = sample.begin(history, replace(sample.SETTINGS, metric="latency"))
+    counters = {"instructions": 10.0, "cycles": 5.0}
+    run = replace(sample.run(0, 0.0, qps=100.0), reported=7.2, latency={"avg": 1.0, "p95": 1.5}, counters=counters)
+    history.append(hunt, RunFinished(0, run), 9.0)
+    select = "select metric_value from {} where node = 0"
+    assert ask(history, select.format("runs")) == ask(history, select.format("candidates")) == [(1.0,)]
+    history.update_settings(hunt, replace(sample.SETTINGS, metric=metric))
+    expected = {"qps": run.qps, "instructions/o": 10.0 / run.operations}.get(metric, measured)
+    assert ask(history, select.format("runs")) == ask(history, select.format("candidates")) == [(expected,)]
+
+
 def test_several_culprits_oldest_first(sampled: History) -> None:
     steps = tuple(Step(node, 0.9, Interval(0.7, 0.8, 0.9), (node - 1,)) for node in (2, 5))
     sampled.append(1, HuntEnded(Several(steps)), 9e9)

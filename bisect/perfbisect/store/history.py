@@ -212,7 +212,10 @@ class History:
         from perfbisect.store.log import compact
 
         with self.transaction() as db:
+            [metric] = self.columns(session, "metric")
             db.table("sessions").update(session, {"settings": compact(settings), "metric": settings.metric})
+            if metric != settings.metric:
+                self.session_log(session).change_metric()
 
     def enter_drop_hunt(self, trial: int, drop: tuple[int, int, int] | None, hunt: int) -> None:
         """Enter that a hunt is for a drop of a comparison: workload, the build before it, the build after it.

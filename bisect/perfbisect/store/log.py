@@ -32,7 +32,7 @@ from perfbisect.core.domain.events import (
     TrialStarted,
 )
 from perfbisect.core.domain.facts import BuildFacts, HostFacts, RunFacts
-from perfbisect.core.domain.metrics import operations_per_second
+from perfbisect.core.domain.metrics import METRICS, operations_per_second, value
 from perfbisect.core.domain.orders import (
     CodePlacement,
     Found,
@@ -259,10 +259,25 @@ class SessionLog:
             "round": event.round,
             "dataset_key": run.dataset or None,
             "cost": 0.0 if beside and beside[0] else max(at - before[0], run.seconds) if before else run.seconds,
+            "metric_value": self._value(run),
             "qps": operations_per_second(run),
         }
         latency = {f"latency_{name}": run.latency.get(name) for name in ("avg", "p95", "p99", "max")}
         insert(self.db, "runs", fact | row | latency)
+
+    def _value(self, run: RunFacts) -> float | None:
+        [metric] = self.db.execute("SELECT metric FROM sessions WHERE id = ?", [self.session]).fetchone()
+        return value(run, metric) if metric in METRICS else None  # another person's may be unknown
+
+    def change_metric(self) -> None:
+        """Enter the values of all runs in the metric that the session has now."""
+        rows = self.db.execute(
+            "SELECT id, body FROM events WHERE session_id = ? AND kind = 'RunFinished'", [self.session]
+        )
+        for event_id, body in rows.fetchall():
+            if isinstance(event := decode("RunFinished", body), RunFinished):
+                new = [self._value(event.facts), event_id]
+                self.db.execute("UPDATE runs SET metric_value = ? WHERE event_id = ?", new)
 
     def _noise(self) -> Row:
         """The noise of an A/A that has ended."""

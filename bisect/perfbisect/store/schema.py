@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import sqlite_utils
 
 APPLICATION = 0x50424953  # marks a history of perfbisect: "PBIS"
-VERSION = 15  # PRAGMA user_version: the form of the tables
+VERSION = 16  # PRAGMA user_version: the form of the tables
 # A column has one type and one meaning wherever it is; those in neither list are texts.
 INTEGERS = (
     "about", "batch_id", "build_count", "cache_hits", "cache_misses", "candidates", "commits", "cores",
@@ -24,13 +24,13 @@ INTEGERS = (
 )  # fmt: skip
 REALS = (
     "at", "between_visits", "cost", "detectable", "ended", "first_seen", "high", "latency_avg", "latency_max",
-    "latency_p95", "latency_p99", "low", "noise", "probability", "qps", "ratio", "seconds", "started",
+    "latency_p95", "latency_p99", "low", "metric_value", "noise", "probability", "qps", "ratio", "seconds", "started",
     "within_visits",
 )  # fmt: skip
 OPTIONAL = (  # may be null
     "about", "base_commit", "bad", "bad_commit", "between_visits", "candidates", "commit_hash", "commits",
     "dataset_key", "detectable", "drop_between", "ended", "failure", "good", "good_commit", "high", "host",
-    "hunt_id", "job", "latency_avg", "latency_max", "latency_p95", "latency_p99", "low", "merges", "node", "noise",
+    "hunt_id", "job", "latency_avg", "latency_max", "latency_p95", "latency_p99", "low", "merges", "metric_value", "node", "noise",
     "origin", "process", "qps", "ratio", "reason", "repository", "request", "same_as", "status", "within_visits",
 )  # fmt: skip
 TYPES = {int: "INTEGER", float: "REAL", str: "TEXT"}
@@ -69,8 +69,8 @@ TABLES = {  # name → columns, the primary key first
     # Candidates that could not be measured. seconds: 0 where another hunt has spent them.
     "skips": f"{FACT} workload round at stage reason seconds log",
     # workload, round: of a trial. started, seconds: of the measured window. cost: seconds from the entry of the log before
-    # this one. qps: null where instructions were counted exactly. latency: milliseconds.
-    "runs": f"{FACT} workload round visit build_key dataset_key started seconds cost operations qps latency_avg latency_p95"
+    # this one. metric_value: of the session's metric, in its unit; null where the host cannot count it. qps: null where instructions were counted exactly. latency: milliseconds.
+    "runs": f"{FACT} workload round visit build_key dataset_key started seconds cost operations metric_value qps latency_avg latency_p95"
     " latency_p99 latency_max log",
     # kind: Found, Several, NotReproduced, CodePlacement, Inconclusive. ratio: bad against good, with its 95 % interval; null where
     # each step has one instead. detectable: the smallest change that would have been seen. reason: why it is inconclusive.
@@ -97,7 +97,8 @@ INDEXES = (
 def candidates(fact: str) -> str:
     """The end of the view of that name, where ``fact`` is the SQL for a fact of a run, {} its name, in the ``body`` of its event.
 
-    It has every commit that a hunt built, skipped or measured, on each host: the rows of ``touched``. rqps: the mean of QPS over
+    It has every commit that a hunt built, skipped or measured, on each host: the rows of ``touched``. metric_value: the mean
+    of what is hunted, in its unit. rqps: the mean of QPS over
     that of the base, in runs at the same time as the base, or else in turns, over those just before and after; null where no run
     of the base was made in the same way. `bisect show` has the intervals, and compares others through their partners.
     """
@@ -110,6 +111,8 @@ SELECT hunt_id, node, t.commit_hash, date, subject, t.host,
   (SELECT sum(b.seconds) FROM builds b WHERE b.session_id = hunt_id AND b.commit_hash = t.commit_hash AND b.host = t.host)
     AS build_seconds,
   (SELECT count(*) FROM runs r WHERE r.session_id = hunt_id AND r.commit_hash = t.commit_hash AND r.host = t.host) AS runs,
+  (SELECT avg(r.metric_value) FROM runs r WHERE r.session_id = hunt_id AND r.commit_hash = t.commit_hash AND r.host = t.host)
+    AS metric_value,
   (SELECT avg(r.qps) FROM runs r WHERE r.session_id = hunt_id AND r.commit_hash = t.commit_hash AND r.host = t.host) AS qps,
   (SELECT coalesce(avg(qps / base_qps) FILTER (WHERE way NOT LIKE '%/'), avg(qps / base_qps)) FROM (
     SELECT commit_hash, qps, way, (coalesce(before, after) + coalesce(after, before)) / 2 AS base_qps FROM (

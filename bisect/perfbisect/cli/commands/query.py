@@ -15,17 +15,26 @@ from perfbisect.errors import UsageError
 from perfbisect.store.query import Answer
 from perfbisect.wording.text import printable
 
+WANTED = """\
+# what was found, the latest first
+bisect query 'select hunt_id, builder, workload, culprit, ratio, subject from culprits order by hunt_id desc'
+# the commits of the latest hunt, with what is hunted in its own unit
+bisect query 'select node, commit_hash, date, runs, metric_value, rqps, skipped from candidates where hunt_id = (select max(id) from hunts)'
+# each of its runs
+bisect query 'select started, host, commit_hash, metric_value from runs where session_id = (select max(id) from hunts) order by started'
+"""
+
 EPILOG = """\b
 Examples:
+  bisect query --examples
   bisect query 'select * from culprits'
-  bisect query 'select commit_hash, date, runs, rqps from candidates where hunt_id = 12'
   bisect query 'select * from build_costs' --csv
   bisect query "select * from culprits where hunt_id like 'ORIGIN:%'" --from central
   bisect query "select name, sql from sqlite_master where type = 'table'" --json
 
 \b
-Useful views: culprits, candidates, rqps, build_costs. rqps is of QPS, whatever the metric of the hunt,
-and empty where good was not run in the same way.
+Useful views: culprits, candidates, rqps, build_costs. What is hunted is in metric_value of candidates and runs, in its
+unit. rqps is of QPS, whatever the metric of the hunt, and empty where good was not run in the same way.
 Tables and views: sessions, sittings, hunts, trials, events, hosts, commits, builds, skips, datasets, visits, runs,
 trial_readings, counters, samples, verdicts, suspects.
 """
@@ -35,8 +44,19 @@ FIRST_ROWS = 1000  # that decide about the widths of a table, or those that come
 FIRST_SECONDS = 0.3
 
 
+def print_examples(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
+    """Print the queries that are wanted most and exit, if that is wanted."""
+    if wanted and not ctx.resilient_parsing:
+        say(WANTED.rstrip())
+        ctx.exit()
+
+
 @click.command(epilog=EPILOG)
 @click.argument("sql")
+@click.option(
+    "--examples", is_flag=True, is_eager=True, expose_value=False, callback=print_examples,
+    help="Print the queries that are wanted most.",
+)  # fmt: skip
 @json_option("A JSON array of objects.")
 @click.option("--csv", "as_csv", is_flag=True, help="Comma-separated values with a header.")
 @from_option
