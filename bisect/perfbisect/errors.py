@@ -66,6 +66,8 @@ def in_words(trouble: "PerfBisectError | OSError") -> PerfBisectError:
     if isinstance(trouble, PerfBisectError):
         return trouble
     reason = trouble.strerror or str(trouble)
+    if isinstance(trouble, FileNotFoundError) and trouble.filename is None:  # as of getcwd alone
+        return EnvironmentFailure("The working directory does not exist any more.", "Go to another one: cd")
     return EnvironmentFailure(reason if trouble.filename is None else f"{trouble.filename}: {reason}")
 
 

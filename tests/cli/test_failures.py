@@ -116,8 +116,17 @@ def test_a_full_disk_takes_no_output() -> None:
         done = program(full, "builders")
     assert (done.returncode, done.stderr) == (
         4,
-        "Error: Standard output cannot be written: No space left on device\n",
+        "Error: Standard output cannot be written: No space left on device\nWrite it where there is space.\n",
     )
+
+
+@pytest.mark.tools
+def test_too_little_memory_is_not_nothing_to_find(ends: tuple[str, str]) -> None:
+    """A library that gets none would end the program with status 1."""
+    argv = ["sh", "-c", 'ulimit -v 150000 && exec "$@"', "limited", *PROGRAM, "run", *ends, *SCRIPT]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "Error: this process gets no more memory" in done.stderr
 
 
 def test_a_list_that_nobody_reads_any_more_is_no_failure(unread: int) -> None:

@@ -42,6 +42,10 @@ def test_a_page_is_written_where_it_is_said(report: Callable[..., Ended], tmp_pa
     assert "There is no verdict yet." in Path("hunt-2.html").read_text()
 
 
+def test_what_cannot_be_written_is_named(report: Callable[..., Ended]) -> None:
+    assert report("1", "-o", "/dev/full") == (4, "", "Error: /dev/full: No space left on device\n")
+
+
 def test_all_of_a_history_is_written_with_an_index(report: Callable[..., Ended]) -> None:
     status, out, err = report("--all", "pages")
     assert (status, out, err) == (0, "pages/index.html\n", "")

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 import tickets
-from perfbisect.errors import EnvironmentFailure
+from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host import lock
 from perfbisect.host.local import LocalHost
 from perfbisect.host.lock import Owner, hold, holder, wait
@@ -263,6 +263,14 @@ def test_a_session_that_has_the_machine_takes_it_for_another_root_before_who_wai
         write_ticket()
         with pytest.raises(EnvironmentFailure, match="is busy: hunt 6 of eve"), hold(host, "hunt 6", session="s"):
             pass
+
+
+def test_no_folder_is_the_usual_one_and_a_relative_one_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PERFBISECT_LOCKS", "")
+    assert lock._folders() == lock.FOLDERS
+    monkeypatch.setenv("PERFBISECT_LOCKS", "locks")
+    with pytest.raises(UsageError, match="PERFBISECT_LOCKS names no absolute path: locks"):
+        lock._folders()
 
 
 def test_a_folder_may_be_a_link(host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -204,6 +204,7 @@ def test_a_working_directory_that_was_removed_is_no_bug(tmp_path: Path, monkeypa
     monkeypatch.chdir(gone)
     gone.rmdir()
     assert run("builders").status == 0
+    assert run("init").err.startswith("Error: The working directory does not exist any more.\n")
     monkeypatch.chdir(tmp_path)
 
 

@@ -96,6 +96,40 @@ def test_commands_are_for_the_user_alone(tmp_path: Path, git: Repo) -> None:
     assert kept == {0o600}, f"{failed.stdout}{failed.stderr}{sorted(root.rglob('*'))}"
 
 
+def test_nothing_below_a_root_is_for_others_to_change(tmp_path: Path, git: Repo) -> None:
+    """Whatever the umask of the user is."""
+    root = tmp_path / "root"
+    git.history({"number": f"{number}\n"} for number in range(2))
+    words = [
+        "compare",
+        "HEAD~1",
+        "HEAD",
+        "--repo",
+        str(git.path),
+        inventory(tmp_path, root),
+        "--visits",
+        "1",
+        "--runs",
+        "1",
+    ]
+    before = os.umask(0)
+    try:
+        done = run(*words, "--build", "true", "--run", "true")
+    finally:
+        os.umask(before)
+    assert done.status == 0, done.err
+    assert list((root / "builds").iterdir())
+    assert [path for path in root.rglob("*") if not path.is_symlink() and mode(path) & 0o002] == []
+
+
+def test_over_the_way_it_is_the_same(tmp_path: Path) -> None:
+    """Behind a command that leads to a host, whose shell has a umask of its own."""
+    led = ["sh", "-c", 'umask 0; exec "$@"', "led"]
+    with registry.connect(HostEntry(name="box", through=led, root=str(tmp_path / "root"))) as box:
+        box.run(["mkdir", str(box.root / "new")])
+    assert not mode(tmp_path / "root" / "new") & 0o002
+
+
 def test_modes_of_a_shared_root_and_behind_a_link_stay(tmp_path: Path) -> None:
     for number, kept in enumerate((0o2775, 0o700)):
         root = tmp_path / str(number)

@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 
 import sample_hunt
-from perfbisect.core.domain.events import LabEvent, RunFinished, RunProgress, Warned
+from perfbisect.core.domain.events import CandidateSkipped, LabEvent, RunFinished, RunProgress, Warned
 from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.facts import Fact, fingerprint, read_line
 from perfbisect.host.local import LocalHost
-from perfbisect.host.lock import HostLock
+from perfbisect.host.lock import HostLock, hold
 from perfbisect.lab import guarded_lab
 from perfbisect.lab.guarded_lab import GuardedLab
 from perfbisect.wording.quantities import percent
@@ -44,6 +44,34 @@ def watched(host: LocalHost) -> GuardedLab:
 
 def measure(watched: GuardedLab) -> list[LabEvent]:
     return list(watched.measure(ORDER))
+
+
+class Fails:
+    """Cannot build a candidate, or measure at all."""
+
+    def __init__(self, failure: EnvironmentFailure | None) -> None:
+        self.failure = failure
+
+    def measure(self, _order: Measure) -> Iterator[LabEvent]:
+        if self.failure:
+            raise self.failure
+        yield CandidateSkipped(0, sample_hunt.skip(0))
+
+
+@pytest.mark.parametrize("failure", [None, EnvironmentFailure("no such file")])
+def test_what_fails_without_its_root_folder_fails_for_that_reason(
+    watched: GuardedLab, failure: EnvironmentFailure | None
+) -> None:
+    watched.lab = Fails(failure)
+    with hold(watched.host, "mine") as watched.held:
+        if failure:
+            with pytest.raises(EnvironmentFailure, match="no such file"):
+                measure(watched)
+        else:
+            assert len(measure(watched)) == 1
+        watched.host.run(["rm", "-r", str(watched.host.root)])
+        with pytest.raises(EnvironmentFailure, match=r"root folder .* of host .* was removed"):
+            measure(watched)
 
 
 def said(text: str) -> Fact[str]:

@@ -6,6 +6,7 @@ therefore the help texts of the list are here.
 
 import importlib
 import locale
+import mmap
 import os
 import signal
 import stat
@@ -19,7 +20,7 @@ from types import FrameType
 import click
 
 from perfbisect import __version__
-from perfbisect.errors import BUG, INTERRUPTED, USAGE, Interrupted, PerfBisectError, ReaderGone, in_words
+from perfbisect.errors import BUG, ENVIRONMENT, INTERRUPTED, USAGE, Interrupted, PerfBisectError, ReaderGone, in_words
 from perfbisect.masking import masked
 from perfbisect.ui.stream import guard, note
 from perfbisect.wording.text import printable
@@ -148,6 +149,22 @@ def use_one_locale() -> None:
         locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
 
 
+MEMORY = 192 << 20  # bytes
+
+
+class EnoughMemory:
+    """Finds no module; raises MemoryError where numpy is looked for, whose library would end this process with status 1."""
+
+    @staticmethod
+    def find_spec(name: str, *_: object) -> None:
+        """As importlib calls it."""
+        if name == "numpy":
+            try:
+                mmap.mmap(-1, MEMORY).close()
+            except OSError:
+                raise MemoryError from None
+
+
 def interrupt(number: int, _frame: FrameType | None) -> None:
     """SIGTERM and SIGHUP (the end of the terminal) stop cleanly and resumably, as Ctrl-C does."""
     if number == signal.SIGHUP:  # the shell may send it again, which must not interrupt the clean stop
@@ -169,6 +186,9 @@ def leave_terminal() -> None:
 def main() -> None:
     """Entry point of the `bisect` program: runs a verb, and turns every failure into a message and an exit status."""
     use_one_locale()
+    os.umask(os.umask(0o022) | 0o002)  # what is written is nobody else's to change
+    if EnoughMemory not in sys.meta_path:
+        sys.meta_path.insert(0, EnoughMemory)
     signal.signal(signal.SIGTERM, interrupt)
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as under nohup
         signal.signal(signal.SIGHUP, interrupt)
@@ -201,6 +221,10 @@ def main() -> None:
         if failure.advice:
             note(failure.advice)
         status = failure.exit_status
+    except MemoryError:
+        note(f"Error: this process gets no more memory; it needs {MEMORY >> 20} MiB at least.")
+        note("Raise its limit (ulimit -v), or end other programs. A hunt that has begun goes on with: bisect resume")
+        status = ENVIRONMENT
     except Exception:  # noqa: BLE001  # the only place that catches everything
         note(f"Error: this is a bug of perfbisect; please report it with {keep_traceback()}")
         status = BUG

@@ -60,7 +60,7 @@ class LocalHost(Host):
         try:
             return subprocess.Popen(
                 command.argv,
-                cwd=command.cwd,
+                cwd=command.cwd or "/",  # that of this process may be removed
                 env={**os.environ, **command.added},
                 stdin=stream,
                 stdout=stream,

@@ -187,6 +187,14 @@ class HostLock:
                 "Resume when it is free.",
             )
 
+    def check_root(self) -> None:
+        """Raise EnvironmentFailure when the root folder was removed since the lock was taken."""
+        if self.host.run(["test", "-e", str(self.host.root / "lock")], check=False).status == 1:
+            raise EnvironmentFailure(
+                f"the root folder {self.host.root} of host {self.host.name} was removed while it was used",
+                "Let nothing remove it during a session; all that it contained is made again.",
+            )
+
     def beat(self, ended: threading.Event) -> None:
         """Send a heartbeat every minute, until the event."""
         while not ended.wait(BEAT):
@@ -305,7 +313,10 @@ def _tickets(host: Host, ticket: str = "", mode: str = "", place: str = "", cont
 
 
 def _folders() -> tuple[str, ...]:
-    return (os.environ[OTHER_FOLDER],) if OTHER_FOLDER in os.environ else FOLDERS
+    other = os.environ.get(OTHER_FOLDER)
+    if other and not other.startswith("/"):
+        raise UsageError(f"{OTHER_FOLDER} names no absolute path: {other}", "It is the same folder on all hosts.")
+    return (other,) if other else FOLDERS
 
 
 def _gone(owner: Owner) -> bool:
@@ -316,7 +327,7 @@ def _gone(owner: Owner) -> bool:
 def _no_ticket(host: Host, why: str) -> EnvironmentFailure:
     return EnvironmentFailure(
         f"the lock of host {host.name} cannot be taken in {' or '.join(_folders())} there: {why}",
-        "All users must be able to write to it: sudo chmod 1777 /var/tmp",
+        f"All users must be able to write to it: sudo chmod 1777 {_folders()[0]}",
     )
 
 

@@ -42,7 +42,7 @@ def surrounded(command: Command) -> str:
     """The beginning of a script: it enters the folder of the command, sets its environment, and requires its program."""
     if wrong := [name for name in command.added if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name)]:
         raise ValueError(f"not a name of an environment variable: {wrong[0]!r}")
-    lines = [f"export {name}={shlex.quote(value)}" for name, value in command.added.items()]
+    lines = ["umask o-w", *(f"export {name}={shlex.quote(value)}" for name, value in command.added.items())]
     if folder := command.cwd:
         lines.append(f"cd -- {shlex.quote(str(folder))} 2>/dev/null || {{ echo {_NOWHERE} >&2; exit 1; }}")
     program = shlex.quote(command.argv[0])

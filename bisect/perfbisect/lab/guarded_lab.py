@@ -10,7 +10,16 @@ from perfbisect.core.domain.events import CandidateSkipped, LabEvent, RunFinishe
 from perfbisect.core.domain.facts import HostFacts, RunFacts, SkipFacts, host_differences
 from perfbisect.core.domain.metrics import BUSY, background, busiest
 from perfbisect.core.domain.orders import Measure
-from perfbisect.errors import BuildFailed, EndFailed, JobLost, NoMetric, RunFailed, RunLost, WrongPattern
+from perfbisect.errors import (
+    BuildFailed,
+    EndFailed,
+    EnvironmentFailure,
+    JobLost,
+    NoMetric,
+    RunFailed,
+    RunLost,
+    WrongPattern,
+)
 from perfbisect.host.facts import BOOT, CORES, KERNEL, SETTINGS, THROTTLED, Fact, ask, ask_all, free, is_full
 from perfbisect.host.lock import HostLock
 from perfbisect.host.protocol import Host, no_space
@@ -61,13 +70,19 @@ class GuardedLab:
         self.held.confirm()
         yield from self.check()
         runs: dict[str, list[RunFacts]] = {}  # by build
-        with closing(self.lab.measure(order)) as events:
-            for event in events:
-                self.held.confirm()
-                yield event
-                if isinstance(event, RunFinished):
-                    runs.setdefault(event.facts.build_key, []).append(event.facts)
-                    yield from busy_client(event.facts, self.warned)
+        try:
+            with closing(self.lab.measure(order)) as events:
+                for event in events:
+                    self.held.confirm()
+                    if isinstance(event, CandidateSkipped):
+                        self.held.check_root()
+                    yield event
+                    if isinstance(event, RunFinished):
+                        runs.setdefault(event.facts.build_key, []).append(event.facts)
+                        yield from busy_client(event.facts, self.warned)
+        except EnvironmentFailure:
+            self.held.check_root()
+            raise
         for each in runs.values():
             yield from behind(each, self.warned)
 

@@ -32,6 +32,15 @@ from perfbisect.repository.git import (
 _TAKES = "--repo takes the folder of a git repository."
 
 
+PROMPT = 20.0  # seconds in which git has read a file of a repository
+_READ = {  # what git reads for a command that finds nothing
+    "packed-refs": ["rev-parse", "-q", "--verify", "refs/perfbisect/none"],
+    "objects/info/alternates": ["cat-file", "-e", "1" * 40],
+    "core.attributesFile": ["check-attr", "text", "none"],
+    "core.excludesFile": ["check-ignore", "-q", "--no-index", "none"],
+}
+
+
 def open_repository(path: Path, *, named: bool = True, shallow: bool = False) -> Repository:
     """The repository at ``path`` or in a folder above it, bare or not.
 
@@ -49,6 +58,8 @@ def open_repository(path: Path, *, named: bool = True, shallow: bool = False) ->
     explicit = ["-c", "safe.bareRepository=all"] if named and is_git_dir else []
     git_dir = Path(_ask(folder, [*explicit, NO_WORK_TREE, "rev-parse", "--absolute-git-dir"]).removesuffix("\n"))
     _refuse_bytes(git_dir)
+    for reads, arguments in _READ.items():
+        run([f"--git-dir={git_dir}", NO_WORK_TREE, *arguments], git_dir, environment(), reads=reads, limit=PROMPT)
     of_it = ["rev-parse", "--is-shallow-repository", "--show-object-format", "--git-path", "objects"]
     is_shallow, object_format, objects = _ask(git_dir, [f"--git-dir={git_dir}", NO_WORK_TREE, *of_it]).split("\n", 2)
     if is_shallow == "true" and not shallow:
@@ -92,7 +103,8 @@ def _refuse_bytes(path: Path) -> None:
 
 
 def _ask(folder: Path, arguments: list[str]) -> str:
-    done = run(arguments, folder, environment(), errors="surrogateescape")
+    config = "its configuration, or a file that this includes"
+    done = run(arguments, folder, environment(), errors="surrogateescape", reads=config, limit=PROMPT)
     if done.returncode == 0:
         return done.stdout
     if "fatal: not a git repository (or any" in done.stderr:

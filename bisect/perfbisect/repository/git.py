@@ -28,6 +28,8 @@ OPTIONS = ("--no-pager", "--no-replace-objects", *(word for setting in SETTINGS 
 # In the git directory: what ``core.worktree`` names may be any folder, or none, as for a submodule that was removed.
 NO_WORK_TREE = "--work-tree=."
 
+LONGEST = 3600.0  # seconds that a command takes at most: histories of a million commits take minutes
+
 # For every command. Grafts and replaced objects would change the history.
 FIXED = {"LC_ALL": "C", "LANGUAGE": "C", "GIT_GRAFT_FILE": os.devnull, "GIT_NO_REPLACE_OBJECTS": "1",
          "GIT_NO_LAZY_FETCH": "1", "GIT_OPTIONAL_LOCKS": "0", "GIT_ATTR_NOSYSTEM": "1"}  # fmt: skip
@@ -98,23 +100,31 @@ def all_but(ignore: Iterable[str]) -> list[str]:
 
 def run(
     arguments: Sequence[str], folder: Path, env: Mapping[str, str], stdin: str = "", *, errors: str = "replace",
-    script: str = "",
+    script: str = "", reads: str = "", limit: float = LONGEST,
 ) -> subprocess.CompletedProcess[str]:  # fmt: skip
     """Run a git command, or a ``script`` of the shell with such commands, in a folder of this machine to its end.
 
-    ``errors`` is how bytes that are not UTF-8 are decoded.
+    ``errors`` is how bytes that are not UTF-8 are decoded. Raises EnvironmentFailure where it does not end in ``limit``
+    seconds; ``reads`` is what it may wait for.
     """
     program = ["sh", "-c", script, "git"] if script else ["git", *OPTIONS]
-    return subprocess.run(
-        [*program, *arguments],
-        cwd=folder,
-        env=env,
-        input=stdin,
-        check=False,
-        capture_output=True,
-        encoding="utf-8",
-        errors=errors,
-    )
+    try:
+        return subprocess.run(
+            [*program, *arguments],
+            cwd=folder,
+            env=env,
+            input=stdin,
+            check=False,
+            capture_output=True,
+            encoding="utf-8",
+            errors=errors,
+            timeout=limit,
+        )
+    except subprocess.TimeoutExpired:
+        raise EnvironmentFailure(
+            f"git has not ended after {limit:g} s in {printable(folder)}{reads and ': it may wait for '}{reads}",
+            "A FIFO, or a file of a server that does not answer, in place of a file keeps it waiting.",
+        ) from None
 
 
 def arguments_of(repo: Repository) -> list[str]:

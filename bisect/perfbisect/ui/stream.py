@@ -98,7 +98,9 @@ class Output(io.TextIOBase):
             return
         if isinstance(failure, BrokenPipeError):
             raise ReaderGone from None
-        raise EnvironmentFailure(f"Standard output cannot be written: {failure.strerror}") from failure
+        raise EnvironmentFailure(
+            f"Standard output cannot be written: {failure.strerror}", "Write it where there is space."
+        ) from failure
 
 
 def guarded(stream: TextIO, *, reported: bool = True) -> Output:

@@ -145,6 +145,10 @@ def write_all(history: History, folder: Path, given: Path | None, only: Collecti
 def write(path: Path, text: str, *, quiet: bool = False) -> None:
     """Write a file, with its folder, and say where."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8", errors="backslashreplace")
+    try:
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
+    except OSError as trouble:
+        trouble.filename = path  # which is unknown where writing fails, and not opening
+        raise
     if not quiet:
         say(str(path))
