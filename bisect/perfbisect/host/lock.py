@@ -188,8 +188,9 @@ class HostLock:
             )
 
     def check_root(self) -> None:
-        """Raise EnvironmentFailure when the root folder was removed since the lock was taken."""
-        if self.host.run(["test", "-e", str(self.host.root / "lock")], check=False).status == 1:
+        """Raise EnvironmentFailure when the root folder was removed since the lock was taken, which is not lost."""
+        noted = str(self.host.root / "lock")
+        if not self.lost and self.host.run(["test", "-e", noted], check=False).status == 1:
             raise EnvironmentFailure(
                 f"the root folder {self.host.root} of host {self.host.name} was removed while it was used",
                 "Let nothing remove it during a session; all that it contained is made again.",
