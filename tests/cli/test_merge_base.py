@@ -39,6 +39,9 @@ def test_one_that_is_not_shown_to_be_leaves_the_hunt_inconclusive(fork: Fork) ->
     told = f"Inconclusive, as {slower} (rate of good is 1.0"
     assert told in out or told.replace("1.0", "0.9") in out
     assert "of that of the merge base, and the budget of 4 runs is used up): no commit can be named" in out
+    first = next(line for line in out.splitlines() if "  hunt  " in line)
+    assert f"{good} is no ancestor of {bad}, so it is compared with their merge base, {base[:10]}, first" in first
+    assert "not yet known whether good is as fast as the merge base; next" in out
     assert "inconclusive" in exits(0, "history")
     shown = exits(0, "show")
     assert told[:90] in shown
@@ -105,6 +108,7 @@ def test_it_is_judged_by_what_it_began_with(commit: Callable[[int, str], str], g
     assert f"The culprit is {side[2][:10]}" in out
     assert f"Proven against {side[1][:10]}, its parent" in out
     assert "9 commits, 9 candidates, 1 merge" in out
+    assert exits(0, "run", good, bad, *HUNT, "--dry-run").startswith("# 9 commits, 9 candidates: about "), "as later"
     assert f"built     {old[:10]}" in out
     assert "a branch that is older than good began at 0." in exits(0, "show")
     exits(0, "resume", "--plain")

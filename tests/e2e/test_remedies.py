@@ -114,7 +114,7 @@ def test_without_remedies_and_for_other_errors_the_option_is_said(tmp_path: Path
     ended = bisect(*old.words("--build", "make", "--no-remedies"))
     assert ended.returncode == 4
     assert f"For a standard header that is missing: {HEADER}." in ended.stderr
-    assert "Or begin a new hunt: bisect run v0 v15 --build make" in ended.stderr
+    assert "Begin a new hunt: bisect run v0 v15 --build make" in ended.stderr
     assert f"{HEADER} --no-remedies --no-explain" in ended.stderr.replace("\n", " ")
 
 

@@ -196,7 +196,7 @@ def test_two_that_wait_for_one_disk_are_measured_in_turns(git: Repo, tmp_path: P
     assert rows(history, "select culprit from culprits") == [(hashes[1],)]
     together, why = chosen(history)
     assert not together
-    assert re.search(r"they wait for 9\d(\.\d)? % of their time|they show the difference at once", why)
+    assert re.search(r"they wait for 9\d(\.\d)? % of their time|they show at once", why)
     assert f"pairing   {why}" in ended.stdout
 
 

@@ -296,7 +296,7 @@ def test_a_hunt_that_will_take_very_many_runs_says_so_once_and_goes_on(
         warning = events[place]
         assert isinstance(warning, Warned)
         assert re.fullmatch(
-            r"runs vary by \d+ %, so a change of [\d.]+ % takes some [\d,]+00 runs to find", warning.text
+            r"runs are taken to vary by \d+ %, so a change of [\d.]+ % takes some [\d,]+00 runs to find", warning.text
         )
         assert "--metric instructions/o" in warning.advice
         assert any(isinstance(event, RunFinished) for event in events[place:])

@@ -341,7 +341,9 @@ def test_a_class_of_known_errors_says_how_often_it_was_seen_and_what_mends_it(tm
     path = tmp_path / "history.db"
     again = command_to_run(replace(settings, flags=Flags("-O1 -include x.h -include y.h")), path)
     assert "--cflags '-O1 -include x.h -include y.h'" in again
-    assert known_failures(fold(enumerate(skips)), settings, path) == {
+    state = fold(enumerate(skips))
+    assert known_failures(state, settings, path, set()) == {}, "of commits that cannot be the culprit"
+    assert known_failures(state, settings, path, state.tested.keys()) == {
         f"2 commits did not build for a header, such as {sample.CANDIDATES[4][:10]}": (
             f"Mended by --cflags '-include x.h -include y.h': {again}"
         ),

@@ -25,6 +25,7 @@ from perfbisect.core.domain.events import (
     HuntEnded,
     HuntStarted,
     MetricChosen,
+    PairingChosen,
     Profiled,
     RunFinished,
     RunProgress,
@@ -35,13 +36,13 @@ from perfbisect.core.domain.orders import (
     Decision,
     Inconclusive,
     Interval,
-    Layouts,
     Measure,
     Purpose,
     Reason,
     Share,
 )
 from perfbisect.store.history import History
+from perfbisect.ui.candidates import table
 from perfbisect.ui.lines import JsonLines, PlainLines, decode, encode, lines
 from perfbisect.ui.screen import belief, verdict
 from perfbisect.ui.screen import lines as screen
@@ -143,22 +144,46 @@ def test_a_counted_run_is_shown_by_its_count_while_others_are_timed(events: Even
     assert "QPS" not in line, "neither as its unit, nor in the ratio of the timed runs"
 
 
-def test_what_fresh_layouts_have_shown_is_on_the_line_of_each_run(events: Events, views: list[ViewModel]) -> None:
-    """And on the screen; not the ratio with the usual layout, which does not change any more."""
+def test_what_fresh_layouts_have_shown_is_on_the_line_of_the_commit(events: Events, views: list[ViewModel]) -> None:
+    """And on the screen; not the ratio with the usual layout, which does not change any more.
+
+    The other side is named: it may be no parent. Its own line has no ratio that is the commit's.
+    """
     (at, event), view = next(
         (entry, view) for entry, view in zip(events, views, strict=True) if isinstance(entry[1], RunFinished)
     )
-    order = Measure(
-        (Share(3, 12), Share(2, 12)), Purpose.CONFIRM, fresh=True, layouts=Layouts(Interval(0.965, 0.981, 0.997), 12, 9)
-    )
+    order = Measure((Share(3, 12), Share(2, 12)), Purpose.CONFIRM, fresh=True)
     assert view.state.belief
     view = update(view, Decided(Decision(order, view.state.belief)), at)
-    event = replace(event, facts=replace(event.facts, layout=13))
-    [line] = lines(view, event, at)
-    assert "0.981 (0.965–0.997) of the build before it in 12 layouts" in line and "rQPS" not in line
-    assert any(
-        "0.981 (0.965–0.997) of the build before it in 12 layouts" in text.plain for text in belief(view, 200, UNICODE)
-    )
+    written = {}
+    for seed in (1, 2, 3):
+        for candidate, operations in ((3, 900 + seed), (2, 1000 - seed)):
+            facts = replace(event.facts, commit=view.sha(candidate), operations=operations, layout=seed)
+            of_layout = replace(event, candidate=candidate, facts=facts)
+            view = update(view, of_layout, at)
+            [written[candidate]] = lines(view, of_layout, at)
+    assert re.search(rf"QPS  0\.9\d\d \(\S+\) of {view.commit(2).short} in 2 layouts ", written[3])
+    assert "rQPS" not in written[3] and "QPS  baseline  " in written[2]
+    assert any(view.layouts in text.plain for text in belief(view, 200, UNICODE))
+
+
+def test_where_good_is_no_ancestor_the_first_lines_say_what_is_compared_and_why() -> None:
+    begun = replace(STARTED, of_merge_base=True)
+    view = update(ViewModel(), begun, 1.0)
+    [line, heading] = lines(view, begun, 1.0)
+    said = "v1 is no ancestor of v2, so it is compared with their merge base, aaaaaaaaaa, first: if both are as fast"
+    assert said in line and "1 candidate" not in line
+    assert heading.endswith("relative to the baseline, aaaaaaaaaa.")
+    top = "\n".join(text.plain for text in screen(view, 120, None, 1.0))
+    assert "good is no ancestor of bad · it is compared with their merge base first" in top
+
+
+@pytest.mark.parametrize(("together", "title"), [(True, "rQPS by CPU"), (False, "rQPS")])
+def test_a_ratio_of_cpu_time_beside_a_rate_by_the_time_of_day_says_so(together: bool, title: str) -> None:
+    view, _ = view_of("qps")
+    view = update(view, PairingChosen(together, "why", by_cpu=True), 1.0)
+    assert view.ratio_title == title
+    assert any(f" {title} " in text.plain for text in table(view, 160, 9))
 
 
 # Events as JSON lines, and back.

@@ -155,9 +155,9 @@ def test_the_time_left_passes_and_ratios_move_in_fresh_layouts(events: Events, v
             )
             view = update(view, RunFinished(candidate, facts), now)
             shown = "\n".join(picture(view, 120, 40, now))
-            said |= {*re.findall(r"\S+ \(\S+\) of the build before it in \d layouts", shown)}
+            said |= {*re.findall(r"\S+ \(\S+\) of \w+ in \d layouts", shown)}
     assert "checking that the difference is not code placement: 8 of about 10 runs" in shown
-    assert len(said) == 5, said
+    assert len(said) == 5 and {text.split()[-4] for text in said} == {view.commit(36).short}, said
 
 
 def test_while_the_reason_is_measured_that_is_said(events: Events, views: list[ViewModel]) -> None:

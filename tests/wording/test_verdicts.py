@@ -6,10 +6,13 @@ Whole verdicts are compared with verdicts.txt. To accept another wording, delete
 import math
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 
 from perfbisect.core.domain.events import Commit
+from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.orders import (
+    Belief,
     CodePlacement,
     Effect,
     Found,
@@ -158,6 +161,49 @@ def test_what_is_not_said() -> None:
         assert not [word for word in words if word in "\n".join(said(VERDICTS[name]))]
 
 
+@pytest.mark.parametrize(
+    ("ends", "said"),
+    [
+        (Interval(1.12, 1.14, 1.16), True),
+        (Interval(0.86, 0.88, 0.9), True),
+        (Interval(1.7, 1.9, 2.1), False),
+        (Interval(3.2, 3.3, 3.4), False),
+        (Interval(1.1, 1.14, math.inf), False),
+    ],
+)
+def test_a_bad_end_that_has_most_of_the_loss_no_more_is_said(ends: Interval, said: bool) -> None:
+    step = replace(STEP, ratio=Interval(3.2, 3.3, 3.4))
+    belief = Belief(np.empty(0), 1.0, 0.01, ends)
+    told = Teller(commit_of, "latency", belief=belief).sentences(Found(step))
+    sentence = f"Other commits take most of that back: latency of bad is {ratio(ends)} of that of good."
+    assert (sentence in told) is said
+    assert said or not any("take most" in each for each in told)
+
+
+@pytest.mark.parametrize(
+    ("stages", "why", "next_"),
+    [
+        (("compile", "install"), "do not build:", "these commits build; --retry-failed, if"),
+        (("run", "start"), "do not run:", "these commits run; a new hunt, if"),
+        (("compile", "run"), "do not build or run:", "these commits build and run; --retry-failed, if"),
+    ],
+)
+def test_the_advice_of_a_set_fits_why_its_commits_were_skipped(stages: tuple[str, ...], why: str, next_: str) -> None:
+    skips = {node: SkipFacts("", stage, "", "", 0.0) for node, stage in zip((9, 10), stages, strict=True)}
+    skips[3] = SkipFacts("", "install", "", "", 0.0)  # of no candidate of the set
+    first, *_, last = Teller(commit_of, "qps", skip_of=skips.get).sentences(UNBUILDABLE)
+    assert why in first and next_ in last
+
+
+def test_layouts_that_do_not_count_are_said() -> None:
+    [said] = [
+        text
+        for text in Teller(commit_of, "qps").sentences(Found(replace(STEP, layouts=Layouts(DROP, 19, 15, 36))))
+        if "36" in text
+    ]
+    assert said.startswith("36 layouts of each were measured; 17 of them do not count")
+
+
 # Ratios of which only one end is known: runs that were stopped.
 
 
@@ -178,4 +224,7 @@ def test_a_ratio_with_one_end(interval: Interval, metric: str, short: str, words
 def test_a_ratio_with_two_ends_is_as_before() -> None:
     known = Interval(0.7, 0.71, 0.72)
     assert (ratio(known), middle(known), effect(known, "qps")) == ("0.710 (0.700–0.720)", "0.710", "a drop of 29 %")
+    wild = Interval(3.54e-07, 0.56, 261_663_739.84)
+    assert (between(wild), ratio(wild), between(Interval(0.0, 1.0, math.inf))) == ("–", "0.560 (–)", "–")
+    assert ratio(Interval(98.0, 2160.4, 47_600.2)) == "2,160 (98.000–47,600)"
     assert slower_than(5.0, 12.0) == "slower than 5 × good (stopped after 12 s)"

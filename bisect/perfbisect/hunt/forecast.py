@@ -24,7 +24,7 @@ def forecast(path: Path | None, every: Sequence[Settings], span: Range, host: Ho
     most = expected_builds(size_of_range, policy.max_builds)
     builds = (max(2, most - SPARED), most)
     runs = [min(number, policy.max_runs or number) for number in (builds[0] + LEAST, most * MOST)]
-    begin = f"{count(span.commits, 'commit')}, {count(size_of_range - 1, 'candidate')}: about"
+    begin = f"{count(span.commits, 'commit')}, {count(len(span.graph.candidates), 'candidate')}: about"
     cost = f"{between(builds[0], most, 'build')} and {between(runs[0], runs[1], 'run')}"
     parts = [f"{begin} {cost}{' of each workload' * (len(every) > 1)}"]
     with suppress(UsageError), closing(History.open(path, read_only=True)) as history:  # there may be none yet

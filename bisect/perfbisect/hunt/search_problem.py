@@ -124,7 +124,7 @@ def outlook(problem: SearchProblem, decision: Decision, log: SavedLog) -> Warned
     needed = runs_of_one(len(problem.commits), min(change, CAP), noise, problem.prior.build_cost)
     if needed < MANY:
         return None
-    varying = f"runs vary by {percent(noise)}{' in fresh layouts' * order.fresh}"
+    varying = f"runs are taken to vary by {percent(noise)}{' in fresh layouts' * order.fresh}"
     text = f"{varying}, so a change of {percent(change)} takes some {float(f'{needed:.1g}'):,.0f} runs to find"
     return Warned(
         text, "What would help: a quieter host; or exact counts (--metric instructions/o), where they can be had."
@@ -192,7 +192,8 @@ def compare_merge_base(
         commits=(problem.commits[0], good),
         policy=replace(problem.policy, direction=Direction.ANY, all_steps=False, pairing=Pairing.TURNS),
     )
-    yield log.append(replace(started, candidates=between.commits, commits=1, merges=0, branch_points=0))
+    only = replace(started, candidates=between.commits, commits=1, merges=0, branch_points=0, of_merge_base=True)
+    yield log.append(only)
     return (yield from pursue(between, log, workers_for(between.commits)))
 
 

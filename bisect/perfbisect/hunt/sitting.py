@@ -8,7 +8,18 @@ from dataclasses import dataclass, replace
 from perfbisect.clock import CLOCK
 from perfbisect.core.domain.events import HuntEnded, HuntStarted, LabEvent
 from perfbisect.core.domain.orders import Verdict
-from perfbisect.errors import ENVIRONMENT, Interrupted, PerfBisectError, ReaderGone, UsageError, WrongPattern, in_words
+from perfbisect.errors import (
+    ENVIRONMENT,
+    USAGE,
+    EndFailed,
+    Interrupted,
+    NothingToCompare,
+    PerfBisectError,
+    ReaderGone,
+    RunFailed,
+    UsageError,
+    in_words,
+)
 from perfbisect.hunt.driver import Driver, Member
 from perfbisect.hunt.labs import connection_events, hosts_of
 from perfbisect.hunt.loop import Planner, Workers
@@ -109,18 +120,25 @@ class Sitting:
                 for place, member in enumerate(self.members):
                     if member.failure is None and verdict_of(self.history, numbers[place]) is None:
                         self.fail(place, failure)
-                quick = self.setup.settings.quick
-                own = "\nThe hunt keeps its commands: to change them, begin a new hunt." if quick else ""
-                if isinstance(known := failure.__cause__, KnownFailure) and known.known.flags.options:
-                    flags = self.setup.settings.flags.plus(known.known.flags)
-                    again = command_to_run(replace(self.setup.settings, flags=flags), self.history.path)
-                    own = f"\nOr begin a new hunt: {again}"
-                if not isinstance(failure, WrongPattern):
-                    failure.advice = (
-                        f"{failure.advice}\nWhat was measured is kept; go on with: {self._again}{own}".strip()
-                    )
+                failure.advice = f"{failure.advice}\n{self.what_next(failure)}".strip()
                 raise failure from failure.__cause__
         return None
+
+    def what_next(self, failure: PerfBisectError) -> str:
+        """How to go on where that can help after a failure; what to change where it cannot; "" if the failure says that."""
+        settings, cause = self.setup.settings, failure.__cause__
+        if isinstance(failure, NothingToCompare) or failure.exit_status == USAGE:
+            return ""
+        if isinstance(cause, KnownFailure) and cause.known.flags.options:
+            again = command_to_run(replace(settings, flags=settings.flags.plus(cause.known.flags)), self.history.path)
+            return f"Begin a new hunt: {again}"
+        if not isinstance(failure, EndFailed):
+            return f"What was measured is kept; go on with: {self._again}"
+        if settings.quick and isinstance(cause, RunFailed):
+            return "Change --run, or what it needs, and begin anew: builds that were made are used again."
+        own = settings.quick and settings.quick.build is not None
+        change = "Change --build and begin anew; or add" if own else "Mend the recipe, or add"
+        return f"{change} what the machine lacks, and go on with: {self._again}"
 
     def _stands(self, numbers: Sequence[int], verdicts: Sequence[Verdict]) -> Interrupted:
         """The interruption of a reason, which is no failure of the hunt."""

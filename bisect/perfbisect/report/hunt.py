@@ -24,6 +24,7 @@ from perfbisect.report.document import (
     tools,
 )
 from perfbisect.report.story import BuiltAhead, Case, Story
+from perfbisect.wording.comparisons import ratio_title
 from perfbisect.wording.functions import beyond, notes, unit_of, waits_of
 from perfbisect.wording.glyphs import UNICODE, dumbbell
 from perfbisect.wording.quantities import (
@@ -130,9 +131,8 @@ def patches(story: Story) -> list[str]:
 def left_out(story: Story) -> str:
     """How many candidates were left out, and by what; empty if none was. They have no row of their own."""
     size = sum(each.left_out for each in story.candidates)
-    return (
-        f"{count(size, 'candidate')}, by {' '.join(f'--skip {text}' for text in story.settings.skips)}" if size else ""
-    )
+    by = " ".join(f"--skip {text}" for text in story.settings.skips)
+    return f"{count(size, 'candidate')}, by {by}" if size else ""
 
 
 def so_far(story: Story) -> Iterator[str]:
@@ -274,7 +274,7 @@ def candidates(story: Story, *, page: bool) -> Section | None:
     """Everything that was built, measured or skipped, oldest first; on a page subjects are beside their commits."""
     if not story.candidates:
         return None
-    relative = f"r{metric_title(story.settings.metric)}"
+    relative = ratio_title(story.settings.metric, story.pairing)
     sure = {} if story.verdict else {each.commit.sha: chance(each.probability) for each in story.suspects}
     rows = []
     for each in story.candidates:

@@ -1,6 +1,6 @@
 """From the history of a hunt to what its report contains."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
@@ -103,16 +103,18 @@ def read_hunt(
             replace(one, facts=done(one.facts, value, settings.metric)) if isinstance(one, Profiled) else one
             for one in studied
         ]
-    story = replace(story, warnings={**story.warnings, **known_failures(state, settings, history.path)})
+    several = (story.suspects, *(one.suspects for one in story.unsettled))
+    of_set = {each.commit.sha for some in several for each in some} if story.verdict else state.tested.keys()
+    story = replace(story, warnings={**story.warnings, **known_failures(state, settings, history.path, of_set)})
     drawn = Drawn(state, tuple(course([event for _, event in entries], state.commits)), profiles(studied))
     return replace(story, proofs=shown, together=together_with(history, hunt)), drawn
 
 
-def known_failures(state: HuntState, settings: Settings, path: Path) -> dict[str, str]:
-    """Of each class of known errors in how many commits it was seen, and the command that mends it."""
+def known_failures(state: HuntState, settings: Settings, path: Path, of_set: Collection[str]) -> dict[str, str]:
+    """Of each class of known errors in how many commits ``of_set`` it was seen, and the command that mends it."""
     classes: dict[str, list[SkipFacts]] = {}
-    for row in state.tested.values():
-        if row.skip and row.skip.known:
+    for sha, row in state.tested.items():
+        if row.skip and row.skip.known and sha in of_set:
             classes.setdefault(row.skip.known.name, []).append(row.skip)
     said = {}
     for name, skips in classes.items():
@@ -191,13 +193,16 @@ class Reader:
     @property
     def teller(self) -> Teller:
         """Says what the hunt has found."""
-        state, settings, usual = self.state, self.settings, self.state.chosen.usual
+        state, settings, usual, size = self.state, self.settings, self.state.chosen.usual, self.listed.candidates
         hosts = settings.hosts if settings.further_hosts else ()
 
         def speed_of(step: Step) -> Interval | None:
             return effect_of(state, step, usual, hosts, settings.prior.host_classes)
 
-        return Teller(self.candidate, settings.metric, state.system, speed_of, self.listed.candidates, usual)
+        def skip_of(node: int) -> SkipFacts | None:
+            return state.row(state.commits[node]).skip
+
+        return Teller(self.candidate, settings.metric, state.system, speed_of, size, usual, state.belief, skip_of)
 
     def commit(self, sha: str) -> Commit:
         """A commit as far as it is known, with texts that are safe to print."""
@@ -297,7 +302,7 @@ class Reader:
                 good=self.candidate(one.good),
                 bad=self.candidate(one.bad),
                 ratio=one.known.ratio if one.known.ratio.known else None,
-                reason=why(one.known, self.settings.metric),
+                reason=why(one.known, self.settings.metric, self.teller.skip_of),
                 suspects=tuple(Suspect(self.candidate(node), probability) for node, probability in pairs),
             )
 

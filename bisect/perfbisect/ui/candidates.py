@@ -213,6 +213,7 @@ def table(view: ViewModel, width: int, rows: int) -> list[Text]:
         hidden, candidates = len(candidates) - len(kept), kept
     shown = {candidate: cells(view, candidate) for candidate in candidates}
     widest = {name: max(cell_len(row[name]) for row in shown.values()) for name in COLUMNS if name not in TEXTS}
+    widest["ratio"] = max(widest["ratio"], " " in view.ratio_title and cell_len(view.ratio_title))  # by CPU
     widths = chosen(width, {name: max(least, widest.get(name, 0)) for name, (least, _) in COLUMNS.items()})
     head = (aligned(titles.get(name, name), size, right=COLUMNS[name][1]) for name, size in widths.items())
     lines = [Text(GAP.join(head).rstrip(), "dim")]

@@ -57,12 +57,10 @@ from perfbisect.ui.stream import put
 from perfbisect.ui.trial import TrialView, activity, recalled_session
 from perfbisect.ui.view_model import REPORT, Building, Report, Row, Running, TimedEvent, ViewModel, update
 from perfbisect.wording.quantities import (
-    chance,
     count,
     duration,
     extent,
     figure,
-    in_layouts,
     made,
     ratio,
     slower_than,
@@ -85,6 +83,7 @@ def texts(view: ViewModel, event: Event) -> Iterator[str]:
     match event:
         case HuntStarted():
             yield f"{'resumed' if event.resumed else 'hunt':9} {hunt(event)}"
+            yield f"{'':9} Ratios are of all runs of a build so far, relative to the baseline, {view.commit(0).short}."
         case MetricChosen(why=why):
             yield f"{'metric':9} {why}"
         case Remedied():
@@ -144,10 +143,12 @@ def hunt(event: HuntStarted) -> str:
     """What is hunted."""
     hosts = listed([facts.name for facts in event.hosts])
     builds = f", built on {listed(event.build_hosts)}" if event.build_hosts else ""
-    return (
-        f"{event.hunt}: {event.builder} {event.workload} on {hosts}{builds},"
-        f" {printable(event.good)}..{printable(event.bad)}: {extent(event.commits, event.choices, event.merges)}"
-    )
+    good, bad = printable(event.good), printable(event.bad)
+    size = extent(event.commits, event.choices, event.merges)
+    if event.of_merge_base:
+        base = Commit(event.candidates[0]).short
+        size = f"{good} is no ancestor of {bad}, so it is compared with their merge base, {base}, first: if both are as fast, that stands in for it"
+    return f"{event.hunt}: {event.builder} {event.workload} on {hosts}{builds}, {good}..{bad}: {size}"
 
 
 def named(view: ViewModel, host: str) -> str:
@@ -182,16 +183,13 @@ def ran(view: ViewModel, event: RunFinished) -> str:
     if facts.slower_than:
         measured = slower_than(facts.slower_than, facts.seconds)
     compared = f"{view.ratio_title} {ratio(found)}" if found and comparable(facts, view.metric) else ""
-    if facts.layout and view.layouts:
-        compared = in_layouts(view.layouts)
+    if facts.layout and view.beside:
+        compared = dict(zip(view.beside, (view.layouts, "baseline"), strict=True)).get(event.candidate, "")
     elif view.is_baseline(event.candidate):
         compared = "baseline"
-    now = view.now
-    which = (
-        f"{'round' if facts.round else 'run'} {now.number} of {now.of}, {PURPOSES[now.purpose]}"
-        if isinstance(now, Running)
-        else ""
-    )
+    now, which = view.now, ""
+    if isinstance(now, Running):
+        which = f"{'round' if facts.round else 'run'} {now.number} of {now.of}, {PURPOSES[now.purpose]}"
     layout = f"{', ' * bool(which)}layout {facts.layout}" if facts.layout else ""
     return f"{measured}  {compared:24}  {which}{layout}".rstrip()
 
@@ -203,13 +201,8 @@ def decided(view: ViewModel, order: Measure) -> str:
         for share in order.plan
     )
     together = ", both at the same time" * order.together
-    leads = view.no_leader
-    if view.leader is not None:
-        candidate, share = view.leader
-        leads = f"{view.commit(candidate).short} leads with {chance(share)}"
-    return (
-        f"{leads}; next, for {PURPOSES[order.purpose]}: {plan}{together}{', each run in another layout' * order.fresh}"
-    )
+    layouts = ", each run in another layout" * order.fresh
+    return f"{view.brief}; next, for {PURPOSES[order.purpose]}: {plan}{together}{layouts}"
 
 
 def still(view: ViewModel | TrialView, host: str, doing: Building | Running, now: float) -> str:
@@ -296,9 +289,8 @@ class PlainLines(Lines):
         self.report, self.together, self.quiet = report, together, quiet
         wide = max(map(cell_len, titles.values()), default=0)
         several = len(titles) > 1
-        self.prefixes = {
-            hunt: f"{printable(title).ljust(wide)}  " * several for hunt, title in titles.items()
-        }  # of hunts that begin later, their numbers
+        # Of hunts that begin later, their numbers.
+        self.prefixes = {hunt: f"{printable(title).ljust(wide)}  " * several for hunt, title in titles.items()}
         self.views: dict[int, ViewModel | TrialView] = {hunt: ViewModel(report=report) for hunt in titles}
         self.build: tuple[int, Event] | None = None  # the latest event about a build that was written, and its hunt
         self.warnings: set[str] = set()

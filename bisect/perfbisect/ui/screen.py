@@ -8,6 +8,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from perfbisect.core.domain.events import RunFinished
+from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.metrics import shown, unit
 from perfbisect.core.domain.orders import Interval, Purpose, Step, Verdict
 from perfbisect.core.inference.hunt_state import effect_of
@@ -21,7 +22,6 @@ from perfbisect.wording.quantities import (
     count,
     estimate,
     figure,
-    in_layouts,
     made,
     percent,
     ratio,
@@ -112,6 +112,8 @@ def header(view: ViewModel, room: int, now: float, glyphs: Glyphs) -> list[Text]
     ends = f"{end_of_range(hunt.good)} {glyphs.arrow} {end_of_range(hunt.bad)}"
     size = [count(hunt.commits, "commit"), count(hunt.choices, "candidate")]
     size += [count(hunt.merges, "merge")] if hunt.merges else []
+    if hunt.of_merge_base:
+        size = ["good is no ancestor of bad", "it is compared with their merge base first"]
     skipped = sum(row.skip is not None for row in view.rows.values())
     cost = [count(sum(len(row.made) for row in view.rows.values()), "build"), count(view.runs, "run")]
     cost += [f"{skipped} skipped"] if skipped else []
@@ -268,7 +270,7 @@ def belief(view: ViewModel, room: int, glyphs: Glyphs) -> list[Text]:
         candidate, share = view.leader
         commit = view.commit(candidate)
         first = Text.assemble("leading  ", (f"{commit.short}  {chance(share)}", "bold"), "  ", commit.subject)
-    parts = [in_layouts(view.layouts)] if view.layouts else []
+    parts = [view.layouts] if view.layouts else []
     if (effect := view.ratio(len(view.state.commits) - 1)) is not None:
         parts.append(f"bad is {ratio(effect)} of good")
     if known.change < 0.95:
@@ -293,8 +295,12 @@ def verdict_sentences(view: ViewModel, verdict: Verdict) -> tuple[str, ...]:
     def speed_of(step: Step) -> Interval | None:
         return effect_of(state, step, usual, state.hosts, hunt.host_classes if hunt else ())
 
+    def skip_of(candidate: int) -> SkipFacts | None:
+        return state.row(view.sha(candidate)).skip
+
     size = hunt.choices if hunt else 0
-    return *Teller(view.commit, view.metric, state.system, speed_of, size, usual).sentences(verdict), *state.remedy
+    teller = Teller(view.commit, view.metric, state.system, speed_of, size, usual, state.belief, skip_of)
+    return *teller.sentences(verdict), *state.remedy
 
 
 def verdict(view: ViewModel, room: int) -> list[Text]:

@@ -1,8 +1,10 @@
 """What stands beside the figures of a trial: the metric with its direction, differences, and the runs that they are from."""
 
+from perfbisect.core.domain.events import PairingChosen
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.trials import Trial
 from perfbisect.wording.quantities import count, percent
+from perfbisect.wording.text import metric_title
 
 LOWER = ("lower", "higher")
 WORDS = {"qps": ("slower", "faster"), "rate": ("slower", "faster"), "latency": ("faster", "slower")}  # below 1, above 1
@@ -11,6 +13,11 @@ WORDS = {"qps": ("slower", "faster"), "rate": ("slower", "faster"), "latency": (
 def difference(metric: str, of_one: float) -> str:
     """A ratio of a metric as a difference from 1: 12 % slower, 3.1 % higher."""
     return f"{percent(abs(of_one - 1))} {WORDS.get(metric, LOWER)[of_one > 1]}"
+
+
+def ratio_title(metric: str, chosen: PairingChosen | None) -> str:
+    """The name of a ratio to the good end: rQPS, rcpu/o; rQPS by CPU, where rates are by the time of day."""
+    return f"r{metric_title(metric)}{' by CPU' * bool(chosen and chosen.together and chosen.by_cpu)}"
 
 
 def relative_metric(trial: Trial) -> str:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from perfbisect.core.domain.facts import BuildFacts
-    from perfbisect.core.domain.orders import Interval, Layouts
+    from perfbisect.core.domain.orders import Interval
 
 MISSING = "–"
+LEAST = 0.001  # ratio: an interval from less than that to more than its inverse says nothing
 NARROW = 0.001  # width of an interval of ratios from which on three decimals show it
 HUGE = 1e12  # numbers from here on are written with an exponent
 
@@ -71,8 +72,8 @@ def chance(probability: float | None) -> str:
 
 
 def between(interval: "Interval | None") -> str:
-    """The ends of an interval of ratios: 0.698–0.726, or <0.204 where it has one; a dash for None."""
-    if interval is None:
+    """The ends of an interval of ratios: 0.698–0.726, or <0.204 where it has one; a dash for None, and for one that says nothing."""
+    if interval is None or (interval.low < LEAST and interval.high > 1 / LEAST):
         return MISSING
     return bound(interval) or f"{_fine(interval, interval.low)}–{_fine(interval, interval.high)}"
 
@@ -82,14 +83,9 @@ def ratio(interval: "Interval") -> str:
     return bound(interval) or f"{_fine(interval, interval.middle)} ({between(interval)})"
 
 
-def in_layouts(shown: "Layouts") -> str:
-    """What fresh layouts have shown of a commit: 0.981 (0.965–0.997) of the build before it in 12 layouts."""
-    return f"{ratio(shown.ratio)} of the build before it in {count(shown.compared, 'layout')}"
-
-
 def middle(interval: "Interval") -> str:
     """A ratio in a narrow column: 0.712, <0.204."""
-    return bound(interval) or decimals(interval.middle, 3)
+    return bound(interval) or _ratio(interval.middle)
 
 
 def compared(ratio: "Interval | None", *, baseline: bool, unknown: str = "") -> tuple[str, str]:
@@ -127,7 +123,7 @@ def _fine(interval: "Interval", value: float) -> str:
 
 def _ratio(value: float) -> str:
     """Three decimals, or three digits where that would be too few or too many."""
-    return decimals(value, 3) if value >= 0.0995 else f"{value:.3g}"
+    return decimals(value, 3) if 0.0995 <= value < 99.95 else figure(value) if value > 1 else f"{value:.3g}"
 
 
 NOTHING = 0.0005  # relative size of a change below which there is none

@@ -230,7 +230,7 @@ def changed_over(shown: Shown, usual: str, time: Interval) -> str:
 def shown_by(one: Shown) -> str:
     """The change, and the noise that it is seen in."""
     noise = "less than 0.01 %" if one.noise < 0.0001 else percent(one.noise)
-    return f"{change(one.ratio)}, where runs vary by {noise}"
+    return f"{change(one.ratio)}, where runs are taken to vary by {noise}"
 
 
 def not_taken(shown: Shown, usual: str, policy: Policy) -> tuple[str, str]:
@@ -370,13 +370,13 @@ def pairing_chosen(ways: Ways, good: str = "good", bad: str = "bad") -> PairingC
         return PairingChosen(True, printable(f"Builds are compared by time from here on: {seen}."), beside=ways.beside)
     noise = percent(ways.in_turns)
     if ways.clear:
-        seen = f"they show the difference at once, {change(ways.alone.middle)}, where a ratio varies by {noise}"
+        seen = f"they show at once {change(ways.alone.middle)}, where a ratio is taken to vary by {noise}"
         return PairingChosen(False, f"Builds are measured in turns: {seen}.")
     if ways.waiting:
         seen = f"they wait for {percent(ways.waiting)} of their time, and two may wait for each other"
         return PairingChosen(False, f"Builds are measured in turns: {seen}.")
     beside = f"{bad} has {ratio(ways.beside)} of {good}{' by CPU time' * ways.by_cpu}"
-    noises = f"the ratio varies by {percent(ways.in_rounds)} and by {noise}"
+    noises = f"the ratio is taken to vary by {percent(ways.in_rounds)} and by {noise}"
     seen = f"{beside} at the same time and {ratio(ways.alone)} in turns, {noises}"
     way = "two at the same time" if ways.together else "in turns"
     why = printable(f"Builds are measured {way}: {seen}{', so two disturb each other' * ways.lost}.")

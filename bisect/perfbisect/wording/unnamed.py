@@ -1,11 +1,14 @@
 """Why a hunt names no culprit, and what to try next."""
 
+from collections.abc import Callable
+
+from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.orders import Inconclusive, MergeBase, Reason
 from perfbisect.wording.quantities import count, duration, ratio
 from perfbisect.wording.text import metric_title
 
 REASONS = {
-    Reason.UNBUILDABLE: "the commits that would separate the candidates do not build or run",
+    Reason.UNBUILDABLE: "the commits that would separate the candidates do not {fail}",
     Reason.LEFT_OUT: "commits that would separate the candidates were left out by --skip",
     Reason.NOT_CONFIRMED: "runs in turns did not confirm the commit that the search suggested",
     Reason.TOO_NOISY: "the runs vary too much to decide",
@@ -42,16 +45,17 @@ NEXT = {  # what to try
     Reason.NO_HOST: "the same hunt once a host can be reached.",
     Reason.NOT_IN_BAD: "a hunt between the branch point of bad and good, for what good has and bad lacks.",
     Reason.MANY_STEPS: "--all, which names every change of at least --min-effect.",
-    Reason.UNBUILDABLE: (
-        "a recipe or a --patch with which these commits build; --retry-failed, if the host was the cause."
-    ),
+    Reason.UNBUILDABLE: "a recipe or a --patch with which these commits {succeed}; {again}, if the host was the cause.",
     Reason.LEFT_OUT: "fewer commits in --skip, and a recipe or a --patch with which they build.",
     Reason.BRANCH_POINT_UNKNOWN: "a recipe with which the branch point builds, or a larger budget.",
     Reason.STOPPED_RUNS: "a larger --slow-after; or a hunt between the two suspects.",
 }
 
 
-def why(verdict: Inconclusive, metric: str) -> str:
+SkipOf = Callable[[int], SkipFacts | None]  # why a candidate could not be measured
+
+
+def why(verdict: Inconclusive, metric: str, skip_of: SkipOf) -> str:
     """Why no culprit is named, as a clause."""
     match verdict.reason, verdict.detail:
         case Reason.RUNS_SPENT, float(limit):
@@ -63,14 +67,22 @@ def why(verdict: Inconclusive, metric: str) -> str:
             differ = f"{metric_title(metric)} of good is {ratio(known.ratio)} of that of the merge base, and "
             return (
                 f"the merge base {commit} is not shown to be as fast as good {good}"
-                f" ({differ if known.ratio.known else ''}{why(known, metric)})"
+                f" ({differ if known.ratio.known else ''}{why(known, metric, skip_of)})"
             )
         case reason, _:
-            return REASONS[reason]
+            return REASONS[reason].format(fail=failing(verdict, skip_of))
 
 
-def what_next(known: Inconclusive) -> str:
+def failing(known: Inconclusive, skip_of: SkipOf) -> str:
+    """What those commits of the set that were skipped do not do: build, run, or either."""
+    skips = [skip for candidate in known.candidates if (skip := skip_of(candidate))]
+    return " or ".join(sorted({"build" if skip.of_build else "run" for skip in skips})) or "build or run"
+
+
+def what_next(known: Inconclusive, skip_of: SkipOf) -> str:
     """What to try where no culprit is named."""
     if isinstance(base := known.detail, MergeBase):
-        return f"{what_next(base.known)} Or, without good: bisect run {base.commit} BAD"
-    return f"Try next: {NEXT[known.reason]}"
+        return f"{what_next(base.known, skip_of)} Or, without good: bisect run {base.commit} BAD"
+    fail = failing(known, skip_of)
+    again = "--retry-failed" if "build" in fail else "a new hunt"  # which remembers builds that failed, and no runs
+    return f"Try next: {NEXT[known.reason].format(succeed=fail.replace(' or ', ' and '), again=again)}"

@@ -1,11 +1,14 @@
 """A verdict as sentences, the same in every view and report, and as an exit status."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from perfbisect.core.domain.events import Commit
 from perfbisect.core.domain.metrics import INSTRUCTIONS, find_metric, is_speed
 from perfbisect.core.domain.orders import (
+    UNKNOWN,
+    Belief,
     CodePlacement,
     Effect,
     Found,
@@ -23,7 +26,7 @@ from perfbisect.core.inference.hunt_state import Classification
 from perfbisect.wording.quantities import NOTHING, chance, change, count, figure, percent, ratio
 from perfbisect.wording.reasons import why_not_hunted
 from perfbisect.wording.text import cited, listed, metric_title
-from perfbisect.wording.unnamed import DOUBTED, what_next, why
+from perfbisect.wording.unnamed import DOUBTED, SkipOf, what_next, why
 
 CommitOf = Callable[[int], Commit]
 # what a step does to the metric of the workload, where another was hunted; None where that was not measured
@@ -49,6 +52,7 @@ PHASES = {  # what is done in orders of a purpose, each run in another layout or
 CLASSIFICATIONS = {Classification.BASELINE: "good", Classification.UNCLEAR: "unclear"}
 
 LISTED = 10  # candidates of an inconclusive hunt that are listed; the others are summed up
+REGAINED = 0.5  # share of the effect of the culprit, as a logarithm, below which bad is said to have most of it no more
 LIKELY = 0.5  # from this probability of more than one change on, a single culprit is named with an "if" only
 # The smallest change that could be seen, below which nothing smaller matters: such are those of exact counts.
 EXACTLY = 1e-3
@@ -91,6 +95,8 @@ class Teller:
     speed_of: SpeedOf | None = None
     size: int = 0  # candidates of the range
     usual: str = "qps"  # the metric of the workload, where another led to the culprit
+    belief: Belief | None = None  # on which the verdict is based
+    skip_of: SkipOf = lambda _: None
 
     def sentences(self, verdict: Verdict) -> tuple[str, ...]:
         """The verdict, one sentence or list entry an element; list entries begin with two spaces."""
@@ -130,6 +136,7 @@ class Teller:
         yield f"The culprit is {cited(self.commit_of(step.candidate))}: {chance(step.probability)} sure."
         yield f"{self.changed(step.ratio)}: {effect(step.ratio, self.metric)}."
         yield from self.by_host_class(step.effects)
+        yield from self.regained(step.ratio)
         if self.speed_of and not is_speed(self.metric):
             yield self.in_time(self.speed_of(step), step.ratio)
         yield self.proof(step)
@@ -139,6 +146,13 @@ class Teller:
             yield (
                 f"Its prior probability was {step.prior:g} times that of an ordinary commit, because of the paths it touches."
             )
+
+    def regained(self, found: Interval) -> Iterator[str]:
+        """That bad hardly has the effect of the culprit any more, if it is so."""
+        ends = self.belief.effect if self.belief else UNKNOWN
+        known = ends.known and not (ends.bound or found.bound)
+        if known and max(math.log(end) / math.log(found.middle) for end in (ends.low, ends.high)) < REGAINED:
+            yield f"Other commits take most of that back: {self.what} of bad is {ratio(ends)} of that of good."
 
     def in_time(self, found: Interval | None, effect: Interval) -> str:
         """What the culprit does to the metric of the workload, where another led to it by that effect."""
@@ -182,6 +196,9 @@ class Teller:
             way = "lower" if step.ratio.middle < 1 else "higher"
             where = f"{self.what} was {way} in {seen.changed} of {seen.compared} layouts: {ratio(seen.ratio)}"
             yield f"With its functions linked in another order each time, {where}."
+            if (others := seen.measured - seen.compared) > 0:
+                modes = "it is uncertain in which of two modes of speed it ran"
+                yield f"{count(seen.measured, 'layout')} of each were measured; {others} of them do not count, as {modes}."
 
     def proof(self, step: Step) -> str:
         """What the culprit was compared with."""
@@ -236,7 +253,7 @@ class Teller:
             yield f"{least}; changes that cancel each other were not sought."
         if steps and self.metric == INSTRUCTIONS:
             yield "Whether these cost time was not measured; `bisect compare` of a commit and its parent shows it."
-        yield from dict.fromkeys(what_next(one.known) for one in unsettled)
+        yield from dict.fromkeys(what_next(one.known, self.skip_of) for one in unsettled)
         if not (steps or unsettled):
             yield f"Try next: {self.older}."
 
@@ -258,7 +275,7 @@ class Teller:
         else:
             ends = f"{effect(known.ratio, self.metric)}, {ratio(known.ratio)}"
         within = f"  after {self.commit_of(one.good).short}, up to {self.commit_of(one.bad).short}"
-        part = f"{within}: {ends}; {why(known, self.metric)}"
+        part = f"{within}: {ends}; {why(known, self.metric, self.skip_of)}"
         if not known.candidates:
             yield f"{part}."
             return
@@ -292,13 +309,13 @@ class Teller:
 
     def inconclusive(self, verdict: Inconclusive) -> Iterator[str]:
         """Why no commit is named, the set that contains the culprit, and what is excluded; and what to try."""
-        yield f"Inconclusive, as {why(verdict, self.metric)}: {self.narrowed(verdict)}."
+        yield f"Inconclusive, as {why(verdict, self.metric, self.skip_of)}: {self.narrowed(verdict)}."
         if verdict.ratio.known:
             differ = effect(verdict.ratio, self.metric) if verdict.ratio.excludes_one else "no change is shown"
             yield f"{self.what} of bad is {ratio(verdict.ratio)} of that of good: {differ}."
         yield from self.by_host_class(verdict.effects)
         yield from self.listing(verdict)
-        yield what_next(verdict)
+        yield what_next(verdict, self.skip_of)
 
     def narrowed(self, known: Inconclusive) -> str:
         """To which commits the culprit was narrowed, how surely, and how many are excluded."""

@@ -400,6 +400,31 @@ def test_measuring_more_makes_no_reason_worse(searched: float, later: float) -> 
     assert found["cycles/o"] == second["cycles/o"], "that perf has not extrapolated"
 
 
+def test_a_ratio_is_that_of_the_figures_beside_it() -> None:
+    counts = ((2, 14), (7, 7), (98, 1), (7, 3))
+    sides = (
+        [run(counters={**FULL, "cpu-migrations": float(each)}) for each in side] for side in zip(*counts, strict=True)
+    )
+    rows = counter_rows(*({"": runs} for runs in sides))
+    assert {row.name for row in rows} >= {"cpu-migrations/o"}
+    assert [row.culprit / row.parent for row in rows] == pytest.approx([row.ratio.middle for row in rows])
+
+
+@pytest.mark.parametrize("wobble", [0.001, 0.1])
+def test_a_quotient_is_of_the_runs_of_its_parts(wobble: float) -> None:
+    """CPU time is more precise in some runs, and time in others: all three are of the same."""
+    usual = [run()] * 4, [changed(150_000 + 9000 * (-1) ** each, task_clock=1.02) for each in range(4)]
+    later = [run()] * 4, [changed(100_000, task_clock=1.35 + wobble * (-1) ** each) for each in range(4)]
+    events = [
+        Counted(node, replace(facts, commit=commit), "software")
+        for node, commit in enumerate("pc")
+        for facts in later[node]
+    ]
+    rows = {row.name: row.ratio.middle for row in explanation(events, "p", "c", usual).counters}
+    assert rows["time/o"] / rows["cpu/o"] == pytest.approx(rows["time/cpu"])
+    assert rows["cycles/o"] * rows["ipc"] == pytest.approx(rows["instructions/o"])
+
+
 def test_a_pair_is_made_of_the_same_round_of_the_same_group() -> None:
     events = [
         *(Counted(1, replace(run(), commit="p"), "core") for _ in range(2)),

@@ -149,7 +149,9 @@ def test_what_was_chosen_is_said_with_its_figures() -> None:
     chosen = pairing_chosen(decision.ways)
     assert (chosen.together, chosen.alone, chosen.beside) == (True, alone, beside)
     assert beside.low < 0.95 < beside.high < alone.high, "together it is known better"
-    both = f"bad has {ratio(beside)} of good at the same time and {ratio(alone)} in turns, the ratio varies by "
+    both = (
+        f"bad has {ratio(beside)} of good at the same time and {ratio(alone)} in turns, the ratio is taken to vary by "
+    )
     assert chosen.why.startswith(f"Builds are measured two at the same time: {both}")
     noises = decision.ways.in_rounds, decision.ways.in_turns
     assert noises[0] < noises[1] / 5

@@ -84,6 +84,7 @@ def replay(hunt: int | None, history: Path | None, **rules: Any) -> int:
                 settings.metric,
                 lambda node: systems.get(candidates[node], ""),
                 size=len(span.graph.candidates),
+                belief=decision.belief,
             )
             say("\n".join(teller.sentences(order)))
             return exit_status(order)

@@ -59,6 +59,7 @@ class HuntStarted:
     host_classes: tuple[str, ...] = ()  # of each host then
     branch_points: int = 0  # so many of ``candidates`` after the first are where branches older than good began
     build_hosts: tuple[str, ...] = ()  # the names of those that build ahead
+    of_merge_base: bool = False  # good is no ancestor of bad: the range is from their merge base to good
 
     @property
     def choices(self) -> int:

@@ -69,6 +69,7 @@ class Layouts:
     ratio: Interval  # of the commit against the parent, over all layouts
     compared: int  # layouts of each
     changed: int  # those in which the commit differed in the direction that was seen with the usual layout
+    measured: int = 0  # of each, those included that do not count: in which of two modes they ran is uncertain
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,7 @@ class Measure:
     purpose: Purpose
     host: int = 0
     fresh: bool = False  # each run is one of a build that is linked again, with a layout of its own
-    layouts: Layouts | None = field(default=None, compare=False)  # what they have shown so far, for the views
+    layouts: Layouts | None = field(default=None, compare=False)  # what they have shown so far, for other programs
     workload: int = 0  # its number in the session
     round: int = 0  # the number of the round in a session that measures in rounds
     together: bool = False  # two builds with as many runs each, which run at the same time

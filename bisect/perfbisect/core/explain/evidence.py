@@ -18,10 +18,10 @@ that of the cycles.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from statistics import fmean, median, stdev
+from statistics import fmean, stdev
 
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.metrics import COMPARED, METRICS, Metric, event_metric, quotient
@@ -54,7 +54,7 @@ class CounterRow:
     """One ratio of counters, "instructions/o" or "ipc", from rounds in which parent and culprit took turns."""
 
     name: str
-    parent: float  # median over the rounds, in ``unit``
+    parent: float  # geometric mean over the rounds, in ``unit``: the ratio is that of both
     culprit: float
     ratio: Interval  # of culprit against parent, 95 %
     beyond: float  # |log ratio| in standard errors of it: how far beyond noise. Rows are in descending order of it
@@ -255,7 +255,11 @@ READINGS = (
 )
 
 
-def counter_rows(parent: Runs, culprit: Runs, others: Iterable[CounterRow] = ()) -> tuple[CounterRow, ...]:
+# Two counters and their quotient, which a reader may check: all of the same runs.
+QUOTIENTS = ((TIME, "cpu/o", BUSY), ("instructions/o", "cycles/o", "ipc"))
+
+
+def counter_rows(parent: Runs, culprit: Runs, others: Collection[CounterRow] = ()) -> tuple[CounterRow, ...]:
     """The ratios that both builds have, those first that moved furthest beyond their noise.
 
     ``others`` are rows from other runs of the two. Of a counter in both, the more precise row is taken (``width``), so
@@ -265,14 +269,16 @@ def counter_rows(parent: Runs, culprit: Runs, others: Iterable[CounterRow] = ())
     best: dict[str, CounterRow] = {}
     for row in (*others, *rows):
         best[row.name] = min(best.get(row.name, row), row, key=lambda each: each.width)
+    for names in QUOTIENTS:
+        sources = ([row for row in source if row.name in names] for source in (others, rows))
+        whole = [source for source in sources if len(source) == len(names)]
+        best |= {row.name: row for row in min(whole, key=lambda each: max(row.width for row in each), default=())}
     return tuple(sorted(best.values(), key=lambda row: round(row.beyond, 6), reverse=True))
 
 
 def counter_row(reading: Metric, parent: Runs, culprit: Runs) -> CounterRow | None:
     """One ratio; None where no pair of runs has it, or it is 0."""
-    rounds: dict[int, list[float]] = {}
-    before: list[float] = []
-    after: list[float] = []
+    rounds: dict[int, list[tuple[float, float]]] = {}
     shares = [1.0]
     exact = True
     for group in sorted(parent.keys() & culprit.keys()):
@@ -280,14 +286,13 @@ def counter_row(reading: Metric, parent: Runs, culprit: Runs) -> CounterRow | No
             low, high = (reading.read(run) for run in pair)
             if low is None or high is None or low <= 0 or high <= 0:
                 continue
-            before.append(low)
-            after.append(high)
             exact = exact and all(run.counted for run in pair)
-            rounds.setdefault(number, []).append(math.log(high / low))
+            rounds.setdefault(number, []).append((math.log(low), math.log(high)))
             shares += (run.running.get(event, 1.0) for run in pair for event in reading.events)
     if not rounds:
         return None
-    differences = [fmean(each) for each in rounds.values()]
+    each = [tuple(map(fmean, zip(*pairs, strict=True))) for pairs in rounds.values()]  # parent, culprit
+    differences = [high - low for low, high in each]
     middle, count = fmean(differences), len(differences)
     middle = 0.0 if abs(middle) < 1e-9 else middle  # a rounding error
     error, half = 0.0, None
@@ -297,4 +302,5 @@ def counter_row(reading: Metric, parent: Runs, culprit: Runs) -> CounterRow | No
         half = (Student(count - 1).of_rounds() if count > 1 else 2.0) * error
     beyond = abs(middle) / error if error else 0.0
     ratio = Interval.around(middle, half)
-    return CounterRow(reading.name, median(before), median(after), ratio, beyond, count, reading.unit, min(shares))
+    before, after = (math.exp(fmean(side)) for side in zip(*each, strict=True))
+    return CounterRow(reading.name, before, after, ratio, beyond, count, reading.unit, min(shares))

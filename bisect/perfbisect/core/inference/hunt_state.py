@@ -41,7 +41,6 @@ from perfbisect.core.domain.orders import (
     Belief,
     CodePlacement,
     Interval,
-    Layouts,
     Measure,
     NotReproduced,
     Purpose,
@@ -128,7 +127,6 @@ class HuntState:
     in_flight: dict[str, tuple[str, float]] = field(default_factory=dict)  # build host → what it builds, and since when
     cancelled: list[float] = field(default_factory=list)  # seconds of each build that was ended before it was finished
     purpose: Purpose | None = None  # of the latest order
-    layouts: Layouts | None = None  # what the fresh layouts had shown when it was given, of a commit against its parent
     found: tuple[Step, ...] = ()  # changes that were proven by then; the verdict has them, too
     verdict: Verdict | None = None  # of the present session
     elapsed: float = 0.0  # seconds of all sessions
@@ -176,7 +174,6 @@ class HuntState:
                 self.belief = decision.belief
                 self.purpose = decision.order.purpose if isinstance(decision.order, Measure) else None
                 self.found = decision.found or named_steps(decision.order)
-                self.layouts = decision.order.layouts if isinstance(decision.order, Measure) else None
                 if isinstance(decision.order, Measure) and self.build_hosts and self.started:  # it may have waited
                     self.since[self.started.hosts[decision.order.host].name] = at
             case BuildStarted(commit=commit):
@@ -230,7 +227,7 @@ class HuntState:
         if self.commits == commits:
             return
         self.commits, self.node = commits, {commit: candidate for candidate, commit in enumerate(commits)}
-        self.belief, self.purpose, self.layouts, self.found, self.binaries = None, None, None, (), Binaries()
+        self.belief, self.purpose, self.found, self.binaries = None, None, (), Binaries()
         for _, event in self.log:
             if isinstance(event, BuildFinished) and event.facts.commit in self.node:
                 self.binaries.same_as(self._place(event), event.facts)

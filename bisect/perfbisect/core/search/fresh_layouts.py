@@ -170,13 +170,14 @@ def _compare(again: Situation, step: Step, parent: int) -> Comparison:
     if again.model.rounds:
         _, above = record.rounds(fast, slow)
         differences, chance = hunted * above, above_by_chance((hunted * above).tolist())
+        measured = len(differences)
     else:
         kept = record.readings(slow), record.readings(fast)
         low, high = ((hunted * record.value[rows])[trust[rows] > TRUSTED] for rows in kept)
         chance = below_by_chance(low.tolist(), high.tolist()) if len(low) and len(high) else 1.0
-        both = min(map(len, kept))
+        both, measured = min(map(len, kept)), min(record.runs(slow), record.runs(fast))
         differences = hunted * (record.value[kept[1][:both]] - record.value[kept[0][:both]])
-    layouts = Layouts(ratio, len(differences), int((differences > 0).sum()))
+    layouts = Layouts(ratio, len(differences), int((differences > 0).sum()), measured)
     return Comparison(parent, usual, replace(found, drop=hunted * found.drop), layouts, chance)
 
 

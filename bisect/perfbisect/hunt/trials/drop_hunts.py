@@ -113,7 +113,7 @@ def to_find(path: Path | None, trial: Trial) -> list[Drop]:
 def candidates_in(settings: Settings) -> int:
     """The number of candidates in the range of a hunt. Raises UsageError where nothing can be hunted."""
     span, _ = read_hunt_range(settings, builder_of(settings))
-    return len(span.candidates) - 1
+    return len(span.graph.candidates)
 
 
 def outlook(found: Comparison) -> Iterator[str]:
