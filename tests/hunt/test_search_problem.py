@@ -1,5 +1,6 @@
 """Hunts through the loop, with a lab that computes: what is saved, ordered and yielded, and in which order."""
 
+import math
 from collections.abc import Generator, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -20,11 +21,20 @@ from perfbisect.core.domain.events import (
     RunFinished,
 )
 from perfbisect.core.domain.facts import LEFT_OUT, SkipFacts
-from perfbisect.core.domain.orders import Found, Inconclusive, Measure, NotReproduced, Reason, Verdict
+from perfbisect.core.domain.orders import (
+    UNKNOWN,
+    Found,
+    Inconclusive,
+    Interval,
+    Measure,
+    NotReproduced,
+    Reason,
+    Verdict,
+)
 from perfbisect.core.domain.settings import Flags, Policy
 from perfbisect.core.inference.hunt_state import fold
 from perfbisect.errors import EnvironmentFailure
-from perfbisect.hunt.search_problem import SavedLog, compare_merge_base, replay
+from perfbisect.hunt.search_problem import SavedLog, compare_merge_base, ill_timed, replay
 from perfbisect.lab import Steps
 from perfbisect.store.history import History
 
@@ -232,3 +242,23 @@ def test_options_that_are_added_set_aside_what_was_measured_until_a_build_is_the
     assert [len(state.row(sample.CANDIDATES[node]).runs) for node in (0, 9)] == [1, 1]
     assert [state.row(sample.CANDIDATES[node]).skip is None for node in (3, 4)] == [True, False]
     assert state.remedy == ("it does not build without: everything was built with that.",)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "noise", "middle", "hint"),
+    [
+        (0.4, 0.29, 0.7, "Longer ones vary less: let the benchmark repeat its work for a few seconds."),
+        (0.4, 0.02, 0.7, ""),
+        (86.0, 0.005, 0.6, "Shorter ones show 40 % as well: a tenth of the work is enough."),
+        (86.0, 0.1, 0.6, ""),
+        (5.0, 0.29, 0.7, ""),
+    ],
+)
+def test_runs_that_are_far_too_short_or_needlessly_long_are_said(
+    seconds: float, noise: float, middle: float, hint: str
+) -> None:
+    change = Interval.around(math.log(middle), 0.1)
+    said = ill_timed(change, noise, [seconds] * 10)
+    assert (said.advice if said else "") == hint
+    assert ill_timed(change, noise, [seconds] * 9) is None
+    assert ill_timed(UNKNOWN, noise, [seconds] * 10) is None

@@ -20,6 +20,7 @@ from perfbisect.core.domain.events import (
     Event,
     HuntEnded,
     LabEvent,
+    RunFinished,
 )
 from perfbisect.core.domain.facts import BUILDING
 from perfbisect.core.domain.orders import CodePlacement, Interval, Measure, Verdict, first_step, named_steps
@@ -28,7 +29,7 @@ from perfbisect.core.inference.metric_choice import indistinct
 from perfbisect.core.inference.observations import is_of_build
 from perfbisect.errors import EndFailed, NothingToCompare, PerfBisectError, RunFailed, UsageError
 from perfbisect.hunt.loop import Planner, Workers, run
-from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, constant, outlook
+from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, constant, ill_timed, outlook
 from perfbisect.lab.guarded_lab import Lab
 from perfbisect.wording.reasons import pairing_chosen
 
@@ -83,11 +84,17 @@ class Member:
     def decided(self, event: Decided) -> Iterator[TimedEvent]:
         """Enter a decision, and once what it shows of the length of the hunt."""
         yield self.log.append(event)
-        if event.decision.ways and (not self.log.pairing or self.log.pairing.by_cpu):
-            yield self.log.append(pairing_chosen(event.decision.ways))
+        ways, known = event.decision.ways, self.log.pairing
+        if ways and (not known or known.by_cpu or known.together is not ways.together):
+            yield self.log.append(pairing_chosen(ways))
         if not self.problem or self.warned:
             return
-        if warning := outlook(self.problem, event.decision, self.log) or constant(self.log):
+        belief, runs = (
+            event.decision.belief,
+            (each.facts for _, each in self.log.entries if isinstance(each, RunFinished)),
+        )
+        timed = ill_timed(belief.effect, belief.noise, [run.seconds for run in runs if not run.counted])
+        if warning := outlook(self.problem, event.decision, self.log) or constant(self.log) or timed:
             self.warned = True
             yield self.log.append(warning)
 

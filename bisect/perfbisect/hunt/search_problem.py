@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from statistics import median
 
 from perfbisect.clock import CLOCK
 from perfbisect.core.domain.events import (
@@ -21,8 +22,9 @@ from perfbisect.core.domain.events import (
 )
 from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.orders import Decision, Measure, Purpose, Share, Verdict
+from perfbisect.core.domain.orders import Decision, Interval, Measure, Purpose, Share, Verdict
 from perfbisect.core.domain.settings import CAP, NOTHING_KNOWN, Direction, Pairing, Policy, PriorKnowledge
+from perfbisect.core.inference.analysis import PLAIN
 from perfbisect.core.inference.code_placement import with_counts
 from perfbisect.core.inference.observations import Logged, Observation, Reading, observations
 from perfbisect.core.inference.set_aside import SetAside
@@ -35,6 +37,8 @@ from perfbisect.wording.quantities import figure, percent
 TimedEvent = tuple[float, Event]  # seconds since the epoch, what happened
 NOISE_KNOWN = 10  # runs, after which the noise of a host is known well enough to say what it means
 SAME = 4  # runs, after which one number in all of them is a constant
+UNSTEADY, SHORT = 0.1, 1.0  # noise above which runs shorter than so many seconds are far too short
+LONG = 30.0  # seconds of a run from which on shorter ones are advised, where these would show the change as well
 MANY = 300  # runs, from which on a hunt says how many it will probably take
 WorkersFor = Callable[[tuple[str, ...]], Workers[LabEvent]]  # commits of a graph's nodes → who measures them
 
@@ -63,7 +67,7 @@ class SearchProblem:
         """The rules once it was ``chosen`` how builds are compared."""
         if chosen is None:
             return self.policy
-        return replace(self.policy, pairing=Pairing.TOGETHER if chosen.together else Pairing.TURNS)
+        return replace(self.policy, pairing=Pairing.TOGETHER if chosen.together else Pairing.TURNS, chosen=True)
 
     def spent(self, entries: Sequence[tuple[float, Logged]]) -> Spent:
         """The runs of a log that are no readings: those that were timed before instructions were counted."""
@@ -141,6 +145,21 @@ def constant(log: SavedLog) -> Warned | None:
     return Warned(
         f"every run has printed the same number, {same}", "Does the pattern of --rate or --cost find a constant?"
     )
+
+
+def ill_timed(change: Interval, noise: float, seconds: Sequence[float]) -> Warned | None:
+    """That runs which took so many seconds are far too short for their noise, or far longer than the change needs."""
+    if len(seconds) < NOISE_KNOWN or not change.known:
+        return None
+    typical = median(seconds)
+    took = f"runs take {figure(typical)} s and vary by {percent(noise)}"
+    if noise > UNSTEADY and typical < SHORT:
+        return Warned(took, "Longer ones vary less: let the benchmark repeat its work for a few seconds.")
+    if typical > LONG and abs(math.log(change.middle)) > PLAIN * noise:
+        return Warned(
+            took, f"Shorter ones show {percent(abs(change.middle - 1))} as well: a tenth of the work is enough."
+        )
+    return None
 
 
 def opening(

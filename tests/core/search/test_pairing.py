@@ -174,6 +174,38 @@ def run(commit: str, seconds: float, cpu: float, key: str) -> tuple[float, RunFi
 NODES = {"good": 0, "bad": 1}
 
 
+def readings(noise: float, of_rounds: Sequence[float]) -> list[Reading]:
+    """Twelve runs of the ends in turns, which vary so much about a drop of 20 %, and rounds of the ends."""
+    shape = (0.6, -1.4, -0.3, 1.2, 0.1, 0.9, -1.1, 0.4, -0.5, 1.3, -1.2, 0.2)
+    alone = [Reading(20 * (at % 2), noise * shape[at] - 0.2 * (at % 2), 1.0 * at, at) for at in range(12)]
+    return [*alone, *(Reading(20, -0.2 + each, 20.0 + at, 20 + at, partner=0) for at, each in enumerate(of_rounds))]
+
+
+@pytest.mark.parametrize(
+    ("noise", "later", "before", "after"),
+    [
+        (0.1, (0.3, -0.35, 0.25, -0.3, 0.4, -0.3, 0.3, -0.4), Pairing.TOGETHER, False),
+        (0.1, (0.01, -0.01, 0.02, 0.0, -0.02, 0.01, 0.0, 0.01), Pairing.TOGETHER, None),
+        (0.1, (0.3, -0.35, 0.25, -0.3, 0.4, -0.3, 0.3, -0.4), Pairing.TURNS, None),
+        (0.1, (), Pairing.TURNS, True),
+        (0.02, (), Pairing.TURNS, None),
+    ],
+)
+def test_the_way_is_looked_at_again_as_readings_come_in(
+    noise: float, later: tuple[float, ...], before: Pairing, after: bool | None
+) -> None:
+    """What the user asked for stays."""
+    seen = readings(noise, (0.01, -0.01, 0.008, -0.012, *later))
+    graph = Graph.line(20)
+    decision = decide(graph, seen, Policy(pairing=before, chosen=True))
+    assert (decision.ways.together if decision.ways else None) is after
+    assert isinstance(decision.order, Measure)
+    assert decision.order.together is (after if after is not None else before is Pairing.TOGETHER)
+    asked = decide(graph, seen, Policy(pairing=before)).order
+    assert isinstance(asked, Measure)
+    assert asked.together is (before is Pairing.TOGETHER)
+
+
 def test_both_runs_of_a_round_are_one_reading() -> None:
     log = [run("bad", 4.0, 2000.0, "a"), run("good", 2.0, 1900.0, "a"), run("bad", 3.0, 2000.0, "b")]
     (reading,) = observations(log, NODES, "qps", 0.0)

@@ -50,6 +50,7 @@ class Policy:
     slow_after: float = 0.0  # a run is stopped after so many times what a run of the good end takes; 0: never
     layouts: bool = False  # whether builds can be linked again, with their functions in another order
     pairing: Pairing = Pairing.TURNS
+    chosen: bool = False  # the ends showed that this pairing is the better one; further readings may show another
 
     def hunts(self, ratio: float) -> bool:
         """Whether a change by the factor ``ratio`` has the direction that is hunted."""

@@ -5,7 +5,8 @@ gains most on shared machines, and nothing on a silent one. It is not valid ever
 need more memory than there is for both, disturb each other. So the ends are measured in turns first. Where a run varies
 little compared with their difference, or waits nearly all of its time, it stays at that. Otherwise they are measured in
 rounds as well, and the way is chosen that shows the difference more clearly; in rounds only if they show at least half of
-what turns are sure of.
+what turns are sure of. This is looked at again as readings come in: rounds are left once all of them vary more than turns, and
+begun once turns vary so much more than was seen first.
 
 Which of two gets a core for how long varies more than what each needs of it. So CPU time is compared in rounds, in place of
 time, where that is known, and the ends do not differ in how long they wait.
@@ -40,6 +41,9 @@ LITTLE, WORTH = 0.005, 1.0
 GAIN = 0.5  # s.d. of the difference of a round, as a share of that of two runs in turns, below which rounds are better
 # Between these shares so many runs in turns are made first: an outlier makes fewer look noisy, chance makes them look steady.
 FAR, NEAR, FEW = 0.2, 1.5, 12
+AGAIN = (
+    8  # rounds of any builds from which on it is seen whether they are still better; turns are only if they vary less
+)
 LEFT = 0.5  # share of the difference in turns that rounds have to show
 # Normal standard errors of turns by which rounds show too little: from the first on the ends are measured again in turns, until there
 # are so many runs of each, since fewer do not tell the noise; from the second on rounds are not valid then.
@@ -61,10 +65,10 @@ def with_pairing(hunt: Hunt, now: Situation) -> Proposal:
     rounds = sum(isinstance(seen, Reading) and seen.partner is not None for seen in now.observations)
     spent = replace(now.elsewhere, runs=now.elsewhere.runs + 2 * rounds)
     turns = now.with_readings(lambda seen: seen.partner is None, elsewhere=spent)
-    if now.model.exact or now.policy.pairing is Pairing.TURNS:
+    if now.model.exact:
         return hunt(turns)
-    if now.policy.pairing is Pairing.TOGETHER:
-        return _by_rounds(hunt, _in_rounds(now, turns, by_cpu=False))
+    if now.policy.pairing is not Pairing.AUTO:
+        return _as_chosen(hunt, now, turns, now.policy.pairing is Pairing.TOGETHER, again=now.policy.chosen)
     alone, beside = _ends_seen(now)
     ways = _ways(alone, beside, now)
     if ways is None or 0 < now.policy.max_runs < AFFORDED:
@@ -81,8 +85,28 @@ def with_pairing(hunt: Hunt, now: Situation) -> Proposal:
         plan = tuple(Share(end, PAIRS_FIRST if together else MORE) for end in (now.bad, 0))
         order = Measure(plan, Purpose.ENDS, now.fleet.free_host, together=together)
         return afforded(replace(decision, order=order, evidence=()), now)  # turns may not be what is searched by
-    decision = _by_rounds(hunt, _in_rounds(now, turns, by_cpu=ways.by_cpu)) if ways.together else hunt(turns)
+    decision = _as_chosen(hunt, now, turns, ways.together, by_cpu=ways.by_cpu, again=not ways.by_cpu)
     return replace(decision, ways=decision.ways or ways)
+
+
+def _as_chosen(
+    hunt: Hunt, now: Situation, turns: Situation, together: bool, *, by_cpu: bool = False, again: bool
+) -> Proposal:
+    """The decision in the way that was chosen; with ``again`` in the other one, where all readings show that it is better."""
+    alone, beside = _ends_seen(now, every=True) if again else ([], [])
+    if any(each.time is not None for each in beside):  # by CPU time, which turns were not compared by
+        alone = []
+    ways = _ways(alone, beside, now) if alone and len(beside) >= PAIRS_FIRST else None
+    if together:
+        if ways is None or len(beside) < AGAIN or not ways.in_turns < ways.in_rounds < math.inf:
+            return _by_rounds(hunt, _in_rounds(now, turns, by_cpu=by_cpu))
+        if len(alone) >= FEW:
+            return replace(hunt(turns), ways=replace(ways, together=False))
+        order = Measure(tuple(Share(end, MORE) for end in (now.bad, 0)), Purpose.ENDS, now.fleet.free_host)
+        return afforded(replace(hunt(turns), order=order, evidence=()), now)
+    if ways and ways.together and not ways.doubtful:
+        return replace(_by_rounds(hunt, _in_rounds(now, turns, by_cpu=ways.by_cpu)), ways=ways)
+    return hunt(turns)
 
 
 def _in_rounds(now: Situation, turns: Situation, *, by_cpu: bool) -> Situation:
@@ -136,14 +160,16 @@ def timed_by_cpu(seen: Sequence[Observation]) -> list[Observation]:
     return [each.by_cpu if isinstance(each, Reading) else each for each in seen]
 
 
-def _ends_seen(now: Situation) -> tuple[list[Reading], list[Reading]]:
-    """The first readings of the ends in turns, and in rounds, as they are linked usually."""
+def _ends_seen(now: Situation, *, every: bool = False) -> tuple[list[Reading], list[Reading]]:
+    """The first readings of the ends in turns, and in rounds, as they are linked usually; or all, with rounds of any builds."""
     ends, alone, beside = {now.record.name(0), now.record.name(now.bad)}, list[Reading](), list[Reading]()
     for seen in now.observations:
         if isinstance(seen, Reading):
             sides = {now.record.name(side) for side in (seen.candidate, seen.partner) if side is not None}
-            if sides <= ends and not seen.layout:
+            if not seen.layout and (sides <= ends or (every and seen.partner is not None)):
                 (alone if seen.partner is None else beside).append(seen)
+    if every:
+        return alone, beside
     return alone[: 2 * MOST], beside[:PAIRS_FIRST]
 
 
