@@ -54,6 +54,12 @@ LOCKS = tempfile.mkdtemp(prefix="perfbisect-locks-")
 os.environ["PERFBISECT_LOCKS"] = LOCKS
 atexit.register(shutil.rmtree, LOCKS, ignore_errors=True)
 
+# Tests that share a history are one user, in whatever home.
+MAKER = "tester@here:0123456789abcdef"
+os.environ["XDG_STATE_HOME"] = LOCKS
+(Path(LOCKS) / "perfbisect").mkdir()
+(Path(LOCKS) / "perfbisect" / "maker").write_text(MAKER)
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object]) -> None:
@@ -88,7 +94,9 @@ def homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def seal(homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A fresh home folder for each test."""
     home = next(homes)
-    home.mkdir()
+    state = home / ".local" / "state" / "perfbisect"
+    state.mkdir(parents=True)
+    (state / "maker").write_text(MAKER)
     for name in list(os.environ):
         if name.startswith(("GIT_", "XDG_", "CCACHE_", "PERFBISECT_")):
             monkeypatch.delenv(name)

@@ -20,7 +20,7 @@ def is_running(process: str) -> bool:
 
 def is_local(process: str) -> bool:
     """True for a process of this boot of this machine and this container, whether it is running or not."""
-    return process.rsplit(" ", 2)[0] == machine() != UNKNOWN
+    return process.rsplit(" ", 2)[0].endswith(here := machine()) and here != UNKNOWN
 
 
 def machine() -> str:

@@ -16,6 +16,7 @@ import pytest
 
 import sample_hunt as sample
 from perfbisect.store.history import History
+from perfbisect.store.maker import maker
 from program import PROGRAM, exits, printed, run
 
 pytestmark = pytest.mark.tools  # starts the program again and again
@@ -29,7 +30,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
         sample.write(history)
         hunt = sample.begin(history, at=sample.BEGAN + 3600)
         assert history.writer is not None
-        history.writer.execute("update sittings set process = 'elsewhere 1 1' where session_id = ?", [hunt])
+        ended = f"{maker()} elsewhere 0 1 1"
+        history.writer.execute("update sittings set process = ? where session_id = ?", [ended, hunt])
     return path
 
 
@@ -101,7 +103,7 @@ def test_mistakes_end_with_one_sentence(written: Path) -> None:
 def test_no_history_yet(seal: Path) -> None:
     for verb in (["history"], ["show"], ["query", "select 1"]):
         assert exits(3, *verb).startswith("Error: There are no hunts yet")
-    assert list(seal.iterdir()) == []  # looking makes nothing
+    assert [each.name for each in seal.rglob("*") if each.is_file()] == ["maker"]  # looking makes nothing
     assert exits(3, "resume").startswith("Error: ")
 
 

@@ -88,7 +88,9 @@ def test_tables_and_views_are_those_of_the_local_history(history: History, addre
         if name in ("batches", "batch_hunts"):
             continue
         columns = [each[0] for each in history.connection.execute(f"SELECT * FROM {name} LIMIT 0").description]
-        chosen = [column for column in columns if column != "origin"]
+        chosen = [
+            column for column in columns if column not in ("origin", "process")
+        ]  # which is without the secret there
         order = (
             ", ".join(key_of(name))
             if name in TABLES
@@ -218,6 +220,35 @@ def test_what_is_damaged_is_named_and_all_else_is_pushed(history: History, addre
     assert done.sessions == 1
     assert done.refused[0].startswith(f"desk3:{first}: it is damaged: ")
     assert rows(address, "SELECT DISTINCT session_id FROM events") == [(f"desk3:{second}",)]
+
+
+@pytest.mark.parametrize(
+    "odd", ["started = 'infinity'", "started = 'NaN'", "started = -1", "kind = 'x'", "id = 'desk3'", "noise = 'NaN'"]
+)
+def test_an_odd_value_is_refused(history: History, address: str, odd: str) -> None:
+    sample.write(history)
+    pushed(history, address)
+    with psycopg.connect(address) as there, pytest.raises(psycopg.errors.CheckViolation):
+        there.execute(f"UPDATE perfbisect.sessions SET {odd}".encode())
+
+
+def test_odd_rows_hide_no_others(history: History, address: str) -> None:
+    """In a central history that was made before it refused them."""
+    for _ in range(3):
+        sample.write(history)
+    pushed(history, address)
+    with psycopg.connect(address) as there:
+        names = there.execute(
+            "SELECT conname, conrelid::regclass::text FROM pg_constraint WHERE contype = 'c' AND conrelid <> 0 AND connamespace = 'perfbisect'::regnamespace"
+        ).fetchall()
+        for name, table in names:
+            there.execute(f"ALTER TABLE {table} DROP CONSTRAINT {name}".encode())
+        there.execute("UPDATE perfbisect.sessions SET started = 'infinity' WHERE id = 'desk3:1'")
+    with reading(address) as central:
+        found = {one.id: one for one in central.listing()}
+        assert [found[number].state == "damaged" for number in (1, 2, 3)] == [True, False, False]
+        with pytest.raises(EnvironmentFailure, match=r"127\.0\.0\.1"), central.session("desk3:1") as (copy, one, _):
+            copy.listed(int(one))
 
 
 def test_rights(history: History, server: Server, address: str) -> None:

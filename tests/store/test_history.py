@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import sample_hunt as sample
+from perfbisect.cli.commands.history import batch_line, listing
 from perfbisect.core.domain.events import (
+    PASSING,
     BuildFinished,
     BuildProgress,
     BuildStarted,
@@ -47,8 +49,10 @@ from perfbisect.core.domain.orders import (
     Step,
 )
 from perfbisect.core.domain.settings import Direction, Policy, PriorKnowledge
-from perfbisect.errors import UsageError
+from perfbisect.errors import EnvironmentFailure, UsageError
+from perfbisect.store.batches import all_batches, begin_batch
 from perfbisect.store.history import History
+from perfbisect.store.listing import Listed, ListedTrial
 
 text = st.text(st.characters(exclude_categories=()), max_size=12)  # every code point, lone surrogates and NUL included
 commit = st.sampled_from(sample.CANDIDATES)
@@ -306,3 +310,75 @@ def test_a_hunt_without_an_end_is_listed_with_what_it_has_found(history: History
     assert history.listed(hunt).culprit == sample.CANDIDATES[3]
     history.append(hunt, HuntEnded(NotReproduced(Interval(0.98, 1.0, 1.02), 0.03)), 7.0)
     assert history.listed(hunt).culprit is None
+
+
+def replaced(path: Path) -> None:
+    """Another history in its place."""
+    other = path.with_name("other.db")
+    History.open(other).close()
+    other.replace(path)
+
+
+ODD = [
+    "UPDATE sittings SET failure = x'ff' WHERE session_id = {}",
+    "UPDATE sittings SET failure = CAST(x'ff' AS TEXT) WHERE session_id = {}",
+    "UPDATE sittings SET process = 'x' WHERE session_id = {}",
+    "UPDATE sessions SET started = 9e999 WHERE id = {}",
+    "UPDATE sessions SET started = 1e18 WHERE id = {}",
+    "UPDATE sessions SET started = 'x' WHERE id = {}",
+    "UPDATE sessions SET host = x'00' WHERE id = {}",
+    "UPDATE sessions SET run_count = 'many' WHERE id = {}",
+]
+
+
+@pytest.mark.parametrize("odd", [*ODD, "UPDATE verdicts SET kind = 'x' WHERE session_id = {}"])
+def test_an_odd_hunt_is_named_and_hides_no_other(history: History, odd: str) -> None:
+    hunts = [sample.begin(history) for _ in range(3)]
+    for at, event in sample.events():
+        history.append(hunts[1], event, at)
+    if "process" in odd:
+        history.connection.execute("UPDATE sessions SET ended = NULL")
+    history.connection.execute(odd.format(hunts[1]))
+    found = {one.id: one for one in history.listing() if isinstance(one, Listed)}
+    assert [found[hunt].state == "damaged" for hunt in hunts] == [False, True, False]
+    assert "its row cannot be read" in found[hunts[1]].failure and listing([*found.values()])
+    with pytest.raises(EnvironmentFailure, match=f"row {hunts[1]}, cannot be read"):
+        history.listed(hunts[1])
+
+
+@pytest.mark.parametrize("odd", [*ODD, "UPDATE sessions SET kind = 'x' WHERE id = {}"])
+def test_an_odd_trial_is_named_and_hides_no_other(history: History, odd: str) -> None:
+    trials = [sample.write_trial(history, sample.series({"scan": ((8, -0.1),)}, rounds=1)) for _ in range(3)]
+    history.connection.execute("UPDATE sessions SET ended = NULL")
+    history.connection.execute(odd.format(trials[1]))
+    found = {one.id[1:]: one for one in history.listing() if isinstance(one, ListedTrial)}
+    assert [found[str(trial)].state == "damaged" for trial in trials] == [False, True, False]
+    assert listing([*found.values()])
+
+
+def test_an_odd_batch_is_named_and_hides_no_other(history: History) -> None:
+    numbers = [begin_batch(history, f"{name}.toml", [], 1.0) for name in "abc"]
+    history.connection.execute("UPDATE batches SET file = x'ff' WHERE id = ?", [numbers[1]])
+    found = all_batches(history)
+    assert [one.file.endswith(".toml") for one in found] == [True, False, True]
+    assert f"batch {numbers[1]}, table batches" in batch_line(found[1])
+
+
+@pytest.mark.parametrize("lose", [Path.unlink, lambda path: path.rename(path.with_name("moved.db")), replaced])
+def test_a_history_that_is_lost_while_it_is_written_is_saved_beside(
+    history: History, path: Path, lose: Callable[[Path], object]
+) -> None:
+    hunt = sample.begin(history)
+    events = [entry for entry in sample.events() if not isinstance(entry[1], PASSING)]
+    for at, event in events[:5]:
+        history.append(hunt, event, at)
+    before = history.select("SELECT * FROM events")
+    lose(path)
+    with pytest.raises(EnvironmentFailure, match=r"was deleted or moved .* is in .*saved.*\.db"):
+        history.append(hunt, events[5][1], events[5][0])
+    assert history.path != path and history.path.stat().st_mode & 0o077 == 0
+    history.fail(hunt, "the history was lost", 9.0)
+    assert history.select("SELECT * FROM events") == before
+    with closing(History.open(history.path, read_only=True)) as saved:
+        assert saved.select("SELECT * FROM events") == before
+        assert saved.listed(hunt).failure == "the history was lost"

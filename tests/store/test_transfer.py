@@ -17,8 +17,9 @@ import sample_hunt as sample
 from perfbisect.core.domain.events import HuntStarted, RunFinished, TrialEnded, Warned
 from perfbisect.core.domain.settings import Reverts, TrialBuild, TrialRequest, TrialType, TrialWorkload
 from perfbisect.errors import PerfBisectError
-from perfbisect.store import transfer
-from perfbisect.store.batches import Planned, begin_batch, enter_hunt, enter_status
+from perfbisect.folders import state_folder
+from perfbisect.store import maker, transfer
+from perfbisect.store.batches import Planned, begin_batch, continue_batch, enter_hunt, enter_status
 from perfbisect.store.history import History
 from perfbisect.store.prior_data import read_costs, read_noise, read_pinned
 from program import rows
@@ -201,6 +202,33 @@ def test_commands_of_others_are_not_executed(tmp_path: Path, verb: str) -> None:
     assert "imported from anna" in said
 
 
+@pytest.mark.parametrize("exported", [True, False])
+def test_a_file_of_others_is_known_by_itself(tmp_path: Path, exported: bool) -> None:
+    """An export, and a copy of a history that another user, or a user of another machine, has made."""
+    hers, file, ours = written(tmp_path / "hers.db"), tmp_path / "mail.db", tmp_path / "ours.db"
+    with closing(History.open(hers)) as opened:
+        sample.begin(opened)
+        batch = begin_batch(opened, "/x.toml", [Planned((), "", ())], 3.0)
+    resume = "bisect resume 2"
+    assert resume in bisect("show", "2", "--history", hers)[1]
+    if exported:
+        bisect("history", "export", file, "--history", hers)
+    else:
+        shutil.copy(hers, file)
+        (state_folder() / "maker").write_text("me@desk4:1")
+        maker._made.cache_clear()
+        with closing(History.open(file)) as opened, pytest.raises(PerfBisectError, match="made by tester@here"):
+            continue_batch(opened, batch)
+    shown = bisect("show", "2", "--history", file)[1]
+    assert resume not in shown and "prove" not in bisect("show", "1", "--history", file)[1]
+    for verb, number in (("resume", "2"), ("why", "1"), ("prove", "1")):
+        status, _, said = bisect(verb, number, "--history", file)
+        assert status == 3 and "@" in said and " was made by " in said, verb
+        assert f"bisect history import {file} --own" in said
+    assert bisect("history", "import", file, "--own", "--history", ours)[0] == 0
+    assert resume in bisect("show", "2", "--history", ours)[1]
+
+
 DAMAGES: Sequence[str] = (
     "UPDATE events SET at = 'soon' WHERE id = 12",
     "UPDATE events SET at = 9e999 WHERE id = 12",
@@ -210,6 +238,14 @@ DAMAGES: Sequence[str] = (
     "UPDATE events SET body = json_set(body, '$.facts.operations', 9223372036854775807 * 2) WHERE kind = 'RunFinished'",
     "UPDATE sessions SET settings = '[]'",
     "UPDATE sessions SET started = 'then'",
+    "UPDATE sessions SET started = 1e18",
+    "UPDATE sittings SET started = 1e18",
+    "UPDATE sittings SET failure = hex(zeroblob(1048576))",
+    "UPDATE sessions SET origin = hex(zeroblob(200))",
+    "UPDATE events SET at = 1e18 WHERE id = 12",
+    "UPDATE events SET body = json_set(body, '$.facts.started', 1e18) WHERE kind = 'RunFinished'",
+    "UPDATE events SET body = json_set(body, '$.facts.seconds', 1e300) WHERE kind = 'RunFinished'",
+    "UPDATE sessions SET settings = json_set(settings, '$.name', hex(zeroblob(1048576)))",
     "UPDATE sessions SET uid = x'00ff' WHERE id = 2",
     "UPDATE sessions SET uid = '' WHERE id = 2",
     "UPDATE sessions SET host_id = 99",

@@ -3,8 +3,6 @@
 What goes wrong there delays nothing here: the log is in the local history, and a later push carries what is missing.
 """
 
-import re
-import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -12,10 +10,10 @@ from pathlib import Path
 
 from perfbisect.errors import PerfBisectError, UsageError, in_words
 from perfbisect.recipes.configuration import load_configuration
-from perfbisect.recipes.inventory import user
 from perfbisect.report.command_line import history_option
 from perfbisect.store.central import ORIGIN
 from perfbisect.store.history import History
+from perfbisect.store.maker import own_name
 from perfbisect.wording.text import shell_words
 
 EVERY = 60.0  # seconds; a session counts as running for three times as long (store/pull.py)
@@ -59,8 +57,7 @@ def origin_of(given: str | None) -> str:
 
     Raises UsageError for what is no name.
     """
-    own = re.sub(r"[^\w.@-]", "-", f"{user()}@{socket.gethostname()}", flags=re.ASCII)[:64]
-    name = given or load_configuration().central.origin or own
+    name = given or load_configuration().central.origin or own_name()
     if not ORIGIN.fullmatch(name):
         advice = "It has at most 64 letters, digits, and signs of . _ @ -"
         raise UsageError(f"{name!r} is no name for a history.", advice)

@@ -33,7 +33,7 @@ from perfbisect.report.command_line import command_on, command_to_run
 from perfbisect.report.reader import read_story
 from perfbisect.store.history import History
 from perfbisect.ui.stream import note
-from perfbisect.wording.text import printable
+from perfbisect.wording.text import printable, shell_words
 from perfbisect.wording.verdicts import exit_status
 
 OpenView = Callable[[Mapping[int, str]], View]  # the title of each member, by its number → what shows them
@@ -170,8 +170,14 @@ def verdict_of(history: History, number: int) -> Verdict | None:
 def refuse_imported(history: History, session: int, what: str, name: str = "") -> None:
     """Raise UsageError for an imported hunt, or trial of that ``name``: its settings have commands and paths of someone else."""
     if whose := history.origin(session):
+        imported = history.columns(session, "origin")[0]
+        yours = (
+            ""
+            if imported
+            else f" If it is yours: {shell_words(['bisect', 'history', 'import', str(history.path), '--own'])}"
+        )
         raise UsageError(
-            f"{name or f'Hunt {session}'} was imported from {printable(whose)}: {what}, since its commands, its repository and its hosts"
-            " are not yours.",
-            f"`bisect show {name or session}` says how it was begun; check that, and begin one of your own.",
+            f"{name or f'Hunt {session}'} was {'imported from' if imported else 'made by'} {printable(whose)}: {what}, since its commands,"
+            " its repository and its hosts are not yours.",
+            f"`bisect show {name or session}` says how it was begun; check that, and begin one of your own.{yours}",
         )

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perfbisect.errors import UsageError
+from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.masking import masked
-from perfbisect.process import is_running, this_process
+from perfbisect.process import is_running
 from perfbisect.store.connection import LARGEST_ID, intact
+from perfbisect.store.listing import check_value
+from perfbisect.store.maker import worker
 
 if TYPE_CHECKING:
     from perfbisect.store.history import History
@@ -75,16 +77,25 @@ def begin_batch(history: "History", file: Path | str, planned: Sequence[Planned]
     """Enter a new batch; returns its number. With "" for its ``file`` its hunts are carried out together."""
     with history.transaction() as db:
         table = db.table("batches")
-        batch = int(table.insert({"started": at, "process": this_process(), "file": str(file)}).last_pk or 0)
+        batch = int(table.insert({"started": at, "process": worker(), "file": str(file)}).last_pk or 0)
         for number, one in enumerate(planned):
             db.table("batch_hunts").insert({"batch_id": batch, "number": number, **columns_of(one)})
     return batch
 
 
 def continue_batch(history: "History", batch: int) -> None:
-    """Enter that this process works on a batch. Hunts that had failed to begin will be tried again."""
+    """Enter that this process works on a batch. Hunts that had failed to begin will be tried again.
+
+    Raises UsageError for a batch of someone else.
+    """
+    [(process,)] = history.select("SELECT process FROM batches WHERE id = ?", [batch])
+    if whose := history.whose("", process):
+        raise UsageError(
+            f"b{batch} was made by {whose}: its commands and its hosts are not yours.",
+            f"See its hunts: bisect history --history {history.path}",
+        )
     with history.transaction() as db:
-        db.table("batches").update(batch, {"process": this_process(), "ended": None})
+        db.table("batches").update(batch, {"process": worker(), "ended": None})
 
 
 def remove_batch(history: "History", batch: int) -> None:
@@ -109,10 +120,10 @@ def claim(history: "History", batch: int, number: int, job: str = "") -> int | N
     with history.transaction() as db:
         select = "SELECT process, coalesce(hunt_id, 0) FROM batch_hunts WHERE batch_id = ? AND number = ? AND coalesce(job, '') = ?"
         row = db.execute(select, [batch, number, job]).fetchone()
-        if row and row[0] and row[0] != this_process() and is_running(row[0]):
+        if row and row[0] and row[0] != worker() and is_running(row[0]):
             raise UsageError(f"Another process works on hunt {number + 1} of batch b{batch}.", "See it: bisect watch")
         if row:
-            db.table("batch_hunts").update((batch, number), {"process": this_process()})
+            db.table("batch_hunts").update((batch, number), {"process": worker()})
         return int(row[1]) if row else None
 
 
@@ -149,12 +160,14 @@ def read_batch(history: "History", batch: int) -> Batch:
     """The batch of that number. Raises UsageError when there is none."""
     rows = history.select("SELECT started, ended, process, file FROM batches WHERE id = ?", [min(batch, LARGEST_ID)])
     if not rows:
-        raise UsageError(f"There is no batch b{batch} in the history {history.path}.", "Begin one: bisect batch FILE")
-    [(started, ended, process, file)] = rows
+        raise UsageError(f"There is no batch b{batch} in the history {history.shown}.", "Begin one: bisect batch FILE")
     became = "hunt_id, status, coalesce(failure, ''), coalesce(process, ''), coalesce(job, '')"
     select = f"SELECT number, arguments, folder, hosts, {became} FROM batch_hunts WHERE batch_id = ? ORDER BY number"
     members = history.select(select, [batch])
-    with intact(history.path, f"batch {batch}, table batch_hunts,"):
+    with intact(history.shown, f"batch {batch}, table batches or batch_hunts,"):
+        [(started, ended, process, file)] = rows
+        check_value("started", started, float)
+        check_value("file", file, str)
         hunts = tuple(_hunt_of(*row) for row in members)
         return Batch(batch, started, file, hunts, ended is not None, ended is None and is_running(process))
 
@@ -174,11 +187,17 @@ def batch_together(history: "History", hunt: int) -> Batch | None:
 
 
 def all_batches(history: "History") -> list[Batch]:
-    """All batches of a history, oldest first."""
-    return [read_batch(history, number) for (number,) in history.select("SELECT id FROM batches ORDER BY id")]
+    """All batches of a history, oldest first; one that cannot be read says so in place of its file."""
+    found = []
+    for (number,) in history.select("SELECT id FROM batches ORDER BY id"):
+        try:
+            found.append(read_batch(history, number))
+        except EnvironmentFailure as damage:
+            found.append(Batch(number, 0.0, str(damage), (), True, False))
+    return found
 
 
-def copy_batches(source: "History", target: "History", here: Mapping[int, int], origin: str) -> None:
+def copy_batches(source: "History", target: "History", here: Mapping[int, int], origin: str, process: str) -> None:
     """Enter which of the copied hunts (number there → here) were in one batch.
 
     It has ended here: its hunts do not begin from a copy, whose commands are anyone's. A file of others adds nothing to
@@ -186,12 +205,16 @@ def copy_batches(source: "History", target: "History", here: Mapping[int, int], 
     """
     import msgspec  # not needed for a list of batches
 
+    from perfbisect.store.log import check_values
+
     select = (
         "SELECT batch_id, started, file, number, hunt_id, status FROM batches b JOIN batch_hunts ON batch_id = b.id"
     )
-    with intact(source.path, "table batch_hunts"):
+    with intact(source.shown, "table batch_hunts"):
         rows = [row for row in source.select(select) if row[4] in here]
         members = msgspec.convert(rows, list[tuple[int, float, str, int, int, int | None]])
+        for _, started, file, place, _, status in members:
+            check_values({"started": started, "file": file, "workload": place, "status": status})
     entered = dict[int, int]()
     for batch, started, file, place, hunt, status in sorted(members):
         with target.transaction() as db:
@@ -202,7 +225,7 @@ def copy_batches(source: "History", target: "History", here: Mapping[int, int], 
                     entered[batch] = 0 if origin and not all(map(target.origin, hunts)) else same[0]
                 else:
                     entered[batch] = begin_batch(target, masked(file), [], started)
-                    end_batch(target, entered[batch], started)
+                    db.table("batches").update(entered[batch], {"process": process, "ended": started})
             if entered[batch]:
                 its = target.settings(here[hunt])
                 asked = (f"--builder={its.builder}", f"--workload={its.workload}", its.good, its.bad)

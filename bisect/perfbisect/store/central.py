@@ -14,7 +14,17 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from perfbisect.errors import EnvironmentFailure, UsageError
-from perfbisect.store.schema import INDEXES, TABLES, VERSION, VIEWS, candidates, column_type, create_table, keys
+from perfbisect.store.schema import (
+    INDEXES,
+    LAST_MOMENT,
+    TABLES,
+    VERSION,
+    VIEWS,
+    candidates,
+    column_type,
+    create_table,
+    keys,
+)
 
 if TYPE_CHECKING:
     import psycopg
@@ -29,7 +39,8 @@ SESSION = re.compile(rf"({ORIGIN.pattern}):([cpnb]?)(\d{{1,15}})", re.ASCII)  # 
 NAMED = ("session_id", "hunt_id", "about", "batch_id")
 OF_LOG = ("events", "builds", "skips", "runs")  # tables whose rows belong to entries of a log
 DOCUMENTS = {("events", "body"), ("sessions", "settings"), ("sessions", "request"), ("ranges", "candidates"), ("hosts", "tools"), ("hosts", "settings"), ("batch_hunts", "arguments"), ("batch_hunts", "hosts")}  # fmt: skip
-TYPES = {int: "bigint", float: "double precision", str: "text"}
+TYPES = {int: "bigint", str: "text"}
+TIMES = ("at", "started", "ended", "first_seen")
 TIMEOUTS: Mapping[str, Any] = {"connect_timeout": 10, "keepalives_idle": 20, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 30_000}  # fmt: skip
 
 # Where SQLite and PostgreSQL differ. Runs have the same number in several sessions: views of them say of which each is.
@@ -101,8 +112,14 @@ def sql_type(table: str, column: str) -> str:
     if column == "session_id":
         return "text REFERENCES sessions ON DELETE CASCADE"
     if is_name(table, column):
-        return "text"
-    return "json" if (table, column) in DOCUMENTS else TYPES[column_type(table, column)]
+        return f"text CHECK ({column} ~ '^[A-Za-z0-9_.@-]{{1,64}}:[0-9]{{1,15}}$')"
+    if (table, column) == ("sessions", "kind"):
+        return "text CHECK (kind IN ('hunt', 'compare', 'noise', 'prove'))"
+    if column in TIMES:
+        return f"double precision CHECK ({column} BETWEEN 0 AND {LAST_MOMENT})"
+    if column_type(table, column) is float:
+        return f"double precision CHECK ({column} <= 'Infinity')"  # which NaN is above
+    return "json" if (table, column) in DOCUMENTS else TYPES[int if column_type(table, column) is int else str]
 
 
 def definition() -> Iterator[str]:

@@ -9,6 +9,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,14 @@ SHARED_SYSTEMS = re.compile(r"(nfs4?|cifs|smb3?|9p|virtiofs|ceph|lustre|gpfs|bee
 def default_place() -> Path:
     """The history in the user's state folder."""
     return state_folder() / "history.db"
+
+
+@lru_cache
+def in_usual_place(path: Path) -> bool:
+    """Whether a history is the user's own, in its usual place."""
+    with suppress(EnvironmentFailure):  # without a home folder
+        return path.absolute() == default_place()
+    return False
 
 
 class Reader(sqlite3.Connection):
@@ -122,6 +131,35 @@ def shared_system(path: Path) -> str:
     return ""
 
 
+def file_of(path: Path) -> tuple[int, int] | None:
+    """What identifies the file at a path now; None without one."""
+    with suppress(OSError):
+        return (found := path.stat()).st_dev, found.st_ino
+    return None
+
+
+def save_beside(connection: sqlite3.Connection, path: Path) -> Path:
+    """Write all of an open history into a new file beside its place, and return that.
+
+    Its write-ahead log may be left in its old place, where a new file of its name would be damaged by it.
+    """
+    saved = path.with_name(f"{path.stem}-saved-{os.getpid()}-{time.time_ns()}.db")
+    with explained(saved):
+        saved.parent.mkdir(parents=True, exist_ok=True)
+        saved.touch(0o600)
+        connection.execute("VACUUM INTO ?", [str(saved)])
+    return saved
+
+
+def lost(gone: Path, saved: Path) -> EnvironmentFailure:
+    """The sentence about a history whose file is gone, and was saved."""
+    kept = "What could be read" if gone.exists() else "All"  # another that is opened there has taken over its log
+    return EnvironmentFailure(
+        f"The history {gone} was deleted or moved while it was written. {kept} of it is in {saved}.",
+        "Leave the file where it is until what writes it has ended.",
+    )
+
+
 def is_shut(path: Path) -> bool:
     """Whether a history has no write-ahead log, and this process can make none."""
     readable, writable = (os.access(*each, effective_ids=True) for each in ((path, os.R_OK), (path.parent, os.W_OK)))
@@ -145,10 +183,16 @@ def _patiently(execute: Callable[[], sqlite3.Cursor], passing: int) -> sqlite3.C
         time.sleep(0.01)
 
 
+def text(stored: bytes) -> str:
+    """A text of the history; bytes that are not UTF-8 become surrogates, which are shown as escapes."""
+    return stored.decode("utf-8", "surrogateescape")
+
+
 def check_form(connection: sqlite3.Connection, path: Path) -> bool:
     """False for an empty file. Raises UsageError for a file that is not a history of this form."""
     # while SQLite computes, Python answers no signal; called now and then, even a function that does nothing lets it
     connection.set_progress_handler(lambda: 0, PROGRESS_STEPS)
+    connection.text_factory = text
     # first the tables: another process may make them, and what says of which form they are, at this moment
     [tables] = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     [application] = connection.execute("PRAGMA application_id").fetchone()
@@ -192,15 +236,15 @@ def make_private(path: Path) -> None:
 
 
 @contextmanager
-def intact(path: Path, what: str) -> Iterator[None]:
-    """Translate whatever a damaged value causes while it is read; ``what`` names its hunt, table and row."""
+def intact(history: str, what: str) -> Iterator[None]:
+    """Translate whatever a damaged value causes while it is read; ``what`` names its hunt, table and row, ``history`` its file or address."""
     try:
         yield
     except PerfBisectError:  # of what was read within, which is named there
         raise
     except Exception as failure:  # no list of errors is complete: any value can stand in a damaged row
         raise EnvironmentFailure(
-            f"The history {path} is damaged: {what} cannot be read ({type(failure).__name__}: {failure}).",
+            f"The history {history} is damaged: {what} cannot be read ({type(failure).__name__}: {failure}).",
             "All others can be read and exported. Restore that row from a copy of the history.",
         ) from failure
 

@@ -21,17 +21,31 @@ from typing import TYPE_CHECKING, Any
 
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.masking import masked, masked_fields
-from perfbisect.process import is_running, this_process
+from perfbisect.process import is_running
 from perfbisect.store.connection import (
     LARGEST_ID,
     default_place,
     explained,
+    file_of,
+    in_usual_place,
     intact,
+    lost,
     make_private,
     open_reader,
     open_writer,
+    save_beside,
 )
-from perfbisect.store.listing import Listed, ListedTrial, called, read_drop_hunts, read_hunts, read_trials, trial_state
+from perfbisect.store.listing import (
+    Listed,
+    ListedTrial,
+    called,
+    check_value,
+    read_hunts,
+    read_trial,
+    read_trials,
+    undamaged,
+)
+from perfbisect.store.maker import whose, worker
 from perfbisect.store.query import Answer, ask
 
 if TYPE_CHECKING:
@@ -64,8 +78,10 @@ class History:
 
     def __init__(self, path: Path, connection: "sqlite3.Connection", db: "sqlite_utils.Database | None") -> None:
         self.path = path
+        self.shown = str(path)  # in errors; of a copy from a central history, its address
         self.connection = connection
         self.writer = db
+        self.file = file_of(path)
         self.working: set[int] = set()  # sessions for which this process has a row in sittings
         self.ranges: dict[int, tuple[str, ...]] = {}
         self.logs: dict[int, SessionLog] = {}
@@ -180,6 +196,8 @@ class History:
         if self.connection.in_transaction:  # within another, which keeps all or nothing
             yield self.writer
             return
+        if self.file != file_of(self.path):
+            self.save_beside()
         with explained(self.path):
             self.writer.execute("BEGIN IMMEDIATE")
             try:
@@ -191,13 +209,26 @@ class History:
                 self.logs.clear()
                 raise
 
+    def save_beside(self) -> None:
+        """Write all of a history whose file is gone into one beside it, which is this history from then on. Raises EnvironmentFailure."""
+        import sqlite_utils
+
+        gone, saved = self.path, save_beside(self.connection, self.path)
+        self.connection.close()
+        self.path, self.shown, self.file = saved, str(saved), file_of(saved)
+        self.connection, _ = open_writer(saved)
+        self.writer = sqlite_utils.Database(self.connection, execute_plugins=False)
+        self.working.clear()
+        self.logs.clear()
+        raise lost(gone, saved)
+
     def sit(self, session: int, at: float) -> None:
         """Enter that this process works on a session, unless it does already."""
         from perfbisect.store.log import insert
 
         if session not in self.working:
             with self.transaction() as db:
-                insert(db, "sittings", {"session_id": session, "started": at, "process": this_process()})
+                insert(db, "sittings", {"session_id": session, "started": at, "process": worker()})
             self.working.add(session)
 
     def fail(self, session: int, failure: str, at: float) -> None:
@@ -244,9 +275,9 @@ class History:
                 [session, after],
             )
             for entry, at, type_, body in rows:
-                with intact(self.path, f"{name}, table events, row {entry},"):
+                with intact(self.shown, f"{name}, table events, row {entry},"):
                     event = decode(type_.decode(), body, candidates)
-                    at = float(at)
+                    check_value("at", at, float)
                 yield Entry(entry, at, event)
 
     def settings(self, session: int) -> "Settings":
@@ -256,7 +287,7 @@ class History:
         from perfbisect.core.domain.settings import Settings
 
         kind, stored = self.columns(session, "kind", "CAST(settings AS BLOB)")
-        with intact(self.path, f"{called(kind, session)}, table sessions, row {session}, column settings,"):
+        with intact(self.shown, f"{called(kind, session)}, table sessions, row {session}, column settings,"):
             return msgspec.json.decode(stored, type=Settings)
 
     def began(self, session: int) -> float:
@@ -266,7 +297,8 @@ class History:
     def sittings(self, session: int) -> list[float]:
         """The starts of the sittings of a session, in order, in seconds since the epoch."""
         rows = self.select("SELECT started FROM sittings WHERE session_id = ? ORDER BY id", [session])
-        return [started for (started,) in rows]
+        with intact(self.shown, f"table sittings of session {session}"):
+            return [check_value("started", started, float) for (started,) in rows]
 
     def candidates(self, hunt: int) -> tuple[str, ...]:
         """The commit of each node of a hunt's range, oldest first."""
@@ -275,7 +307,7 @@ class History:
 
             self.columns(hunt, "id", hunts=True)
             rows = self.select("SELECT CAST(candidates AS BLOB) FROM ranges WHERE session_id = ?", [hunt])
-            with intact(self.path, f"hunt {hunt}, table ranges,"):
+            with intact(self.shown, f"hunt {hunt}, table ranges,"):
                 self.ranges[hunt] = msgspec.json.decode(rows[0][0], type=tuple[str, ...])
         return self.ranges[hunt]
 
@@ -284,12 +316,17 @@ class History:
         select = f"SELECT {', '.join(names)} FROM {'hunts' if hunts else 'sessions'} WHERE id = ?"
         rows = self.select(select, [min(session, LARGEST_ID)])
         if not rows:
-            raise UsageError(f"There is no hunt {session} in the history {self.path}.", "`bisect history` lists them.")
+            raise UsageError(f"There is no hunt {session} in the history {self.shown}.", "`bisect history` lists them.")
         return rows[0]
 
     def origin(self, session: int) -> str:
-        """Whose an imported session is; "" for an own one."""
-        return str(self.columns(session, "coalesce(origin, '')")[0])
+        """Whose a session is that was imported, or that someone else has made; "" for an own one."""
+        process = f"(SELECT process FROM sittings WHERE session_id = {int(session)} ORDER BY id DESC LIMIT 1)"
+        return self.whose(*self.columns(session, "coalesce(origin, '')", process))
+
+    def whose(self, origin: str, process: str | None) -> str:
+        """The same by two of its columns. What is in the user's state folder is the user's, whoever wrote it."""
+        return str(origin or ("" if in_usual_place(self.path) else whose(process)))
 
     def trial(self, name: str) -> "Trial":
         """The trial of that name, as c3. Raises UsageError when none exists."""
@@ -301,29 +338,11 @@ class History:
         with suppress(UsageError):
             if called(self.columns(number, "kind")[0], number) == name:
                 return number
-        raise UsageError(f"There is no {name} in the history {self.path}.", "`bisect history` lists all.")
+        raise UsageError(f"There is no {name} in the history {self.shown}.", "`bisect history` lists all.")
 
     def read_trial(self, number: int) -> "Trial":
         """A trial with all its runs: its log, folded. Raises EnvironmentFailure for a damaged one."""
-        import msgspec
-
-        from perfbisect.core.domain.settings import TrialRequest
-        from perfbisect.core.domain.trials import Trial
-        from perfbisect.store.log import read_host
-
-        names = ("kind", "started", "ended", "coalesce(origin, '')", "host_id", "CAST(request AS BLOB)")
-        kind, started, ended, origin, host, stored = self.columns(number, *names)
-        with intact(self.path, f"{called(kind, number)}, table sessions, row {number}, column request,"):
-            request = msgspec.json.decode(stored, type=TrialRequest)
-        with intact(self.path, f"table hosts, row {host},"):
-            facts = read_host(self.connection, host)
-        sitting = "SELECT process, failure FROM sittings WHERE session_id = ? ORDER BY id DESC LIMIT 1"
-        [(process, failure)] = self.select(sitting, [number]) or [(None, None)]
-        trial = Trial(number, request, facts, started, origin=origin, hunts=read_drop_hunts(self, number))
-        for entry in self.events(number):
-            trial.add(entry.at, entry.event)
-        trial.state, trial.failure = trial_state(ended, process, failure), failure or ""
-        return trial
+        return read_trial(self, number)
 
     def intact_trials(self, where: str, values: Sequence[object] | Mapping[str, object]) -> "Iterator[Trial]":
         """The trials for which a condition of SQL holds, newest first, as they are wanted.
@@ -354,13 +373,13 @@ class History:
     def listed(self, hunt: int) -> Listed:
         """One hunt in its present state."""
         self.columns(hunt, "id", hunts=True)
-        return read_hunts(self, hunt)[0]
+        return undamaged(self, read_hunts(self, hunt)[0])
 
     def listed_session(self, session: int) -> Listed | ListedTrial:
         """One hunt or trial in its present state."""
         if self.columns(session, "kind") == ("hunt",):
             return self.listed(session)
-        return read_trials(self, session)[0]
+        return undamaged(self, read_trials(self, session)[0])
 
     def is_carried_out(self, session: int) -> bool:
         """Whether a process of this machine works on it."""

@@ -1,22 +1,26 @@
 """One row for each hunt and trial, read without slow imports, so that `bisect history` starts fast."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, get_origin
 
-from perfbisect.errors import EnvironmentFailure
+from perfbisect.errors import EnvironmentFailure, PerfBisectError
 from perfbisect.process import is_running
 from perfbisect.store.connection import intact
+from perfbisect.store.schema import LAST_MOMENT
 
 if TYPE_CHECKING:
-    from perfbisect.core.domain.trials import DropHunt
+    from perfbisect.core.domain.trials import DropHunt, Trial
     from perfbisect.store.history import History
 
 FITNESS_CHECK = "fitness check"  # the name of the settings of an A/A that shows how fit its host is
 ACCEPTED_CHECK = "accepted fitness check"  # and of one whose level the user has accepted as usual
+TRIAL_KINDS = ("compare", "noise", "prove")
+DAMAGED = "damaged"  # the state of what stands for a row that cannot be read
 STATES = {
     "Found": "found",
     "Several": "several",
@@ -132,11 +136,62 @@ FROM sessions WHERE about = ? AND kind = 'hunt' AND json_valid(drop_between) GRO
 NAMED = ("found", "several", "unsettled")  # states of hunts whose verdict names a commit
 
 
+T = TypeVar("T", bound="Listed | ListedTrial")
+
+
+def readable(
+    rows: Iterable[Sequence[Any]], read: Callable[[Sequence[Any]], T], instead: Callable[[int, str], T]
+) -> Iterator[T]:
+    """What ``read`` makes of each row; where that cannot be shown, what stands for it, with the reason: it hides no other."""
+    for row in rows:
+        try:
+            one = read(row)
+            for each in fields(one):
+                check_value(each.name, getattr(one, each.name), each.type)
+        except PerfBisectError:
+            raise
+        except Exception as failure:  # noqa: BLE001  # no list of errors is complete: any value can stand in a damaged row
+            one = instead(row[0], f"its row cannot be read ({type(failure).__name__}: {failure})")
+        yield one
+
+
+def check_value(name: str, value: Any, kind: Any) -> Any:
+    """The value. Raises ValueError for one that no list could show: columns of SQLite hold values of any type."""
+    fits = isinstance(value, tuple if get_origin(kind) is tuple else kind)
+    if not fits and not (kind in (float, float | None) and isinstance(value, int)):
+        raise ValueError(f"{name} is {value!r:.60}")
+    most = {"started": LAST_MOMENT, "at": LAST_MOMENT, "probability": 1.0}.get(name)
+    if most is not None and value is not None and not 0 <= value <= most:
+        raise ValueError(f"{name} is {value}")
+    if isinstance(value, str):
+        value.encode()
+    return value
+
+
+def damaged(number: int, why: str, origin: str = "") -> Listed:
+    """What stands for a hunt whose row cannot be read."""
+    nothing = ("", "", "", "", "", "", "")
+    return Listed(number, 0.0, *nothing, 0, 0, 0, DAMAGED, None, None, None, 0, 0, why, origin)
+
+
+def damaged_trial(number: int, why: str) -> ListedTrial:
+    """What stands for a trial whose row cannot be read."""
+    return ListedTrial(f"?{number}", TRIAL_KINDS[0], 0.0, "", "", (), "", "", (), DAMAGED, 0, why)
+
+
+def undamaged(history: "History", one: T) -> T:
+    """The same. Raises EnvironmentFailure for what stands for a row that cannot be read."""
+    if one.state == DAMAGED:
+        with intact(history.shown, f"table sessions, row {one.id},"):
+            raise ValueError(one.failure)
+    return one
+
+
 def read_hunts(history: "History", hunt: int | None = None) -> tuple[Listed, ...]:
     """All hunts, or one, oldest first."""
     where, values = ("", []) if hunt is None else (" WHERE hunts.id = ?", [hunt])
     rows = history.select(f"{HUNTS}{where} ORDER BY hunts.id", values)
-    return tuple(listed_hunt(history, row) for row in rows)
+    return tuple(readable(rows, partial(listed_hunt, history), damaged))
 
 
 def listed_hunt(history: "History", row: Sequence[Any]) -> Listed:
@@ -153,7 +208,8 @@ def listed_hunt(history: "History", row: Sequence[Any]) -> Listed:
     elif known == STATES["Inconclusive"]:
         named = (None, None, named[2])
     [(subject,)] = history.select("SELECT subject FROM commits WHERE commit_hash = ?", [named[0]]) or [("",)]
-    return Listed(*(*row[:12], known, *named, *row[19:21], failure or "", *row[21:], subject, *suspect))
+    about = failure or "", history.whose(row[21], process), row[22]
+    return Listed(*(*row[:12], known, *named, *row[19:21], *about, subject, *suspect))
 
 
 def so_far(history: "History", hunt: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
@@ -161,7 +217,7 @@ def so_far(history: "History", hunt: int) -> tuple[tuple[Any, ...], tuple[Any, .
     probability of the candidate that is more probable than any other. Empty where there is none, or it is damaged.
     """
     for stored in history.select(LATEST, [hunt]):
-        with suppress(EnvironmentFailure), intact(history.path, f"hunt {hunt}, table events,"):
+        with suppress(EnvironmentFailure), intact(history.shown, f"hunt {hunt}, table events,"):
             candidates, decided = map(json.loads, stored)
             order = decided["order"]
             steps = [*decided.get("found", ()), *([order["step"]] if "step" in order else order.get("steps", ()))]
@@ -181,14 +237,17 @@ def read_trials(history: "History", trial: int | None = None) -> tuple[ListedTri
     named = "coalesce(iif(json_valid(settings), json_extract(settings, '$.name'), ''), '')"
     others = f" WHERE {named} NOT IN (?, ?)", [FITNESS_CHECK, ACCEPTED_CHECK]
     where, values = others if trial is None else (" WHERE trials.id = ?", [trial])
-    return tuple(listed_trial(*row) for row in history.select(f"{TRIALS}{where} ORDER BY trials.id", values))
+    rows = history.select(f"{TRIALS}{where} ORDER BY trials.id", values)
+    return tuple(readable(rows, lambda row: listed_trial(history, *row), damaged_trial))
 
 
 def listed_trial(
-    _number: int, name: str, kind: str, started: float, ended: float | None, process: str | None, failure: str | None,
+    history: "History", _number: int, name: str, kind: str, started: float, ended: float | None, process: str | None, failure: str | None,
     builder: str, variant: str, host: str, metric: str, runs: int, origin: str, workload: str, request: bytes,
 ) -> ListedTrial:  # fmt: skip
     """A trial from a row of ``TRIALS``; without the names of builds and workloads where its request is damaged."""
+    if kind not in TRIAL_KINDS:
+        raise ValueError(f"its kind is {kind!r}")
     try:
         asked = json.loads(request)
         works, builds = (tuple(str(each["name"]) for each in asked[part]) for part in ("works", "subjects"))
@@ -197,8 +256,37 @@ def listed_trial(
     except (ValueError, TypeError, LookupError):
         works, builds, series, branch = (workload,), (), "", ""
     known = trial_state(ended, process, failure)
-    about = failure or "", origin, series, branch
+    about = failure or "", history.whose(origin, process), series, branch
     return ListedTrial(name, kind, started, builder, variant, works, host, metric, builds, known, runs, *about)
+
+
+def read_trial(history: "History", number: int) -> "Trial":
+    """A trial with all its runs: its log, folded. Raises EnvironmentFailure for a damaged one."""
+    import msgspec
+
+    from perfbisect.core.domain.settings import TrialRequest
+    from perfbisect.core.domain.trials import Trial
+    from perfbisect.store.log import read_host
+
+    names = ("kind", "started", "ended", "coalesce(origin, '')", "host_id", "CAST(request AS BLOB)")
+    kind, started, ended, origin, host, stored = history.columns(number, *names)
+    with intact(history.shown, f"{called(kind, number)}, table sessions, row {number}, column request,"):
+        request = msgspec.json.decode(stored, type=TrialRequest)
+    with intact(history.shown, f"table hosts, row {host},"):
+        facts = read_host(history.connection, host)
+    sitting = "SELECT process, failure FROM sittings WHERE session_id = ? ORDER BY id DESC LIMIT 1"
+    [(process, failure)] = history.select(sitting, [number]) or [(None, None)]
+    with intact(history.shown, f"{called(kind, number)}, table sessions or sittings,"):
+        check_value("started", started, float)
+        state = trial_state(ended, process, failure)
+        check_value("failure", failure, str | None)
+    trial = Trial(
+        number, request, facts, started, origin=history.whose(origin, process), hunts=read_drop_hunts(history, number)
+    )
+    for entry in history.events(number):
+        trial.add(entry.at, entry.event)
+    trial.state, trial.failure = state, failure or ""
+    return trial
 
 
 def read_drop_hunts(history: "History", trial: int) -> "tuple[DropHunt, ...]":

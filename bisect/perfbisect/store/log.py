@@ -5,7 +5,6 @@ calls the search again.
 """
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -44,6 +43,7 @@ from perfbisect.core.domain.orders import (
     Verdict,
 )
 from perfbisect.core.inference.observations import Logged
+from perfbisect.store.schema import LAST_MOMENT
 
 if TYPE_CHECKING:
     import sqlite3
@@ -53,11 +53,13 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 LARGEST = repr(codec.LARGEST).encode()  # as it stands in JSON in place of infinity
-COUNTS = frozenset({
+LONGEST_TEXT = 1 << 20  # characters
+# The fields that are counts, durations or positions, with the largest value of each: a whole number that a float holds.
+COUNTS = dict.fromkeys((
     "branch_points", "cache_hits", "cache_misses", "candidate", "candidates", "choices", "commits", "cores", "cost", "events",
     "memory_mib", "merges", "operations", "parents", "remote_hits", "round", "rounds", "runs", "same_as", "samples", "seconds",
     "workload",
-})  # fmt: skip
+), 2.0**53) | {"seconds": LAST_MOMENT, "cost": LAST_MOMENT, "started": LAST_MOMENT, "probability": 1.0, "probabilities": 1.0}  # fmt: skip
 
 
 def encode(event: Event, candidates: tuple[str, ...]) -> str:
@@ -90,24 +92,30 @@ def compact(value: object) -> str:
     return json.dumps(builtins(value), allow_nan=False, separators=(",", ":"))
 
 
-def number(value: object) -> float:
-    """A number of a row. Raises ValueError for anything else: columns of SQLite hold values of any type."""
-    if not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError("it is no number")
+def moment(value: object) -> float:
+    """A time of a row. Raises ValueError for anything else: columns of SQLite hold values of any type."""
+    if not isinstance(value, int | float) or not 0 <= value <= LAST_MOMENT:
+        raise ValueError("it is no time")
     return float(value)
 
 
-def check_counts(value: object, name: str = "") -> None:
-    """Raise ValueError for a number below zero, or none, in a field, at any depth, that is a count, a duration or a position."""
+def check_values(value: object, name: str = "") -> None:
+    """Raise ValueError for what no field has, at any depth: a text that is too long, a number that is not finite, and a count, a
+    duration, a position or a probability out of its range.
+    """
     match value:
         case dict():
             for key, part in value.items():
-                check_counts(part, key)
+                check_values(part, key)
         case list() | tuple():
             for part in value:
-                check_counts(part, name)
-        case int() | float() if name in COUNTS and not 0 <= value < math.inf:
+                check_values(part, name)
+        case str() if len(value) > LONGEST_TEXT:
+            raise ValueError(f"{name} has {len(value)} characters")
+        case int() | float() if name in COUNTS and not 0 <= value <= COUNTS[name]:
             raise ValueError(f"{name} is {value:g}, as no count or duration is")
+        case int() | float() if not abs(value) <= codec.LARGEST:
+            raise ValueError(f"{name} is no finite number")
 
 
 def clean(row: Row) -> Row:

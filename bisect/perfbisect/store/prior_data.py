@@ -177,7 +177,7 @@ def read_noise(history: "History", settings: Settings) -> float | None:
     builds: dict[tuple[int, str], list[tuple[str, float]]] = defaultdict(list)
     for hunt, build_key, row, body in rows:
         try:
-            with intact(history.path, f"hunt {hunt}, table events, row {row},"):
+            with intact(history.shown, f"hunt {hunt}, table events, row {row},"):
                 event = decode("RunFinished", body)
         except EnvironmentFailure:  # of an earlier hunt: `bisect show` reports it
             continue
@@ -216,7 +216,7 @@ def read_checks(history: "History", machine: str = "") -> dict[str, list[Check]]
     names = {"check": FITNESS_CHECK, "accepted": ACCEPTED_CHECK, "machine": machine}
     found: dict[str, list[Check]] = {}
     for number, of, host, started, called, body in history.select(CHECKS, names):
-        with suppress(EnvironmentFailure), intact(history.path, f"n{number}, table events,"):
+        with suppress(EnvironmentFailure), intact(history.shown, f"n{number}, table events,"):
             event = decode("TrialEnded", body)
             if isinstance(event, TrialEnded) and event.fitness:
                 check = Check(number, host, started, event.fitness, called == ACCEPTED_CHECK)

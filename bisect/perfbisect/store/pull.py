@@ -15,7 +15,7 @@ from perfbisect.process import this_process
 from perfbisect.store.central import SCHEMA, SESSION, connected, is_name, sentence
 from perfbisect.store.connection import default_place
 from perfbisect.store.history import History
-from perfbisect.store.listing import Listed, ListedTrial
+from perfbisect.store.listing import Listed, ListedTrial, damaged
 from perfbisect.store.query import WRITES, Answer
 from perfbisect.store.schema import TABLES, definition
 
@@ -76,13 +76,8 @@ class Central:
         numbers: dict[str, int] = {}  # of all origins together
         with closing(self._copied(OF_LIST, lambda name: numbers.setdefault(name, len(numbers) + 1))) as history:
             found = history.listing()
-        names = {number: name.partition(":")[2] for name, number in numbers.items()}
-        return [
-            replace(one, id=int(names[one.id]))
-            if isinstance(one, Listed)
-            else replace(one, id=f"{one.id[0]}{names[int(one.id[1:])]}")
-            for one in found
-        ]
+        names = {number: name for name, number in numbers.items()}
+        return [renamed(one, names[one.id if isinstance(one, Listed) else int(one.id[1:])]) for one in found]
 
     @contextmanager
     def session(self, name: str | None = None) -> "Iterator[tuple[History, int | str, str]]":
@@ -99,10 +94,11 @@ class Central:
             raise missing
         origin, kind, number = found.groups()
         wanted = {"name": f"{origin}:{number}", "kind": kind or "h"}
-        names = [each for (each,) in self._rows(IN_BATCH if kind == "b" else RELATED, wanted)]
+        related = self._rows(IN_BATCH if kind == "b" else RELATED, wanted)
+        names = [each for (each,) in related if SESSION.fullmatch(each) and each.startswith(f"{origin}:")]
         if not names:
             raise missing
-        with closing(self._copied(OF_SESSIONS, lambda name: int(name.rpartition(":")[2]), names)) as history:
+        with closing(self._copied(OF_SESSIONS, number_of, names)) as history:
             yield history, f"{kind}{number}" if kind else int(number), found[0]
 
     def query(self, sql: str) -> Answer:
@@ -130,22 +126,40 @@ class Central:
         return self.connection.execute(sql.encode(), values).fetchall()
 
     def _copied(
-        self, wanted: Mapping[str, Selected], number: Callable[[str], int], names: list[str] | None = None
+        self, wanted: Mapping[str, Selected], number: Callable[[str], int | None], names: list[str] | None = None
     ) -> History:
         """A history in memory with what is wanted; ``number`` is that of a session or a batch there."""
         memory = sqlite3.connect(":memory:", isolation_level=None)
-        memory.executescript(";\n".join(definition()))
+        # what others have written may be anything; each row is checked when it is read
+        memory.executescript(";\n".join(definition()).replace(" NOT NULL,\n", ",\n"))
         with self.connection.transaction():
             self.connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")  # all of one moment
             for table, (source, instead) in wanted.items():
                 columns = TABLES[table].split()
                 select = f"SELECT {', '.join(instead.get(column, column) for column in columns)} FROM {source}"
-                insert = f"INSERT INTO {table} VALUES ({', '.join('?' * len(columns))})"
+                insert = f"INSERT OR IGNORE INTO {table} VALUES ({', '.join('?' * len(columns))})"
                 numbered = [is_name(table, column) for column in columns]
                 for row in self._rows(select, {"here": this_process(), "names": names}):
                     given = zip(row, numbered, strict=True)
                     memory.execute(insert, [number(value) if name and value else value for value, name in given])
-        return History(default_place(), memory, None)
+        copied = History(default_place(), memory, None)
+        copied.shown = self.address
+        return copied
+
+
+def number_of(name: str) -> int | None:
+    """The number of a session or a batch in its history; None for what is no ORIGIN:NUMBER."""
+    found = SESSION.fullmatch(name)
+    return int(found[3]) if found else None
+
+
+def renamed(one: Listed | ListedTrial, name: str) -> Listed | ListedTrial:
+    """A session with its number in its own history."""
+    if (number := number_of(name)) is None:
+        return damaged(0, f"{name!r} is no ORIGIN:NUMBER", name)
+    if isinstance(one, Listed):
+        return replace(one, id=number, origin=name.partition(":")[0])
+    return replace(one, id=f"{one.id[0]}{number}", origin=name.partition(":")[0])
 
 
 @contextmanager

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from perfbisect.errors import UsageError
 from perfbisect.masking import masked, masked_fields
-from perfbisect.process import this_process
 from perfbisect.store.central import DOCUMENTS, OF_LOG, is_name, key_of, sentence
 from perfbisect.store.history import History
 from perfbisect.store.listing import unfinished
+from perfbisect.store.maker import worker
 from perfbisect.store.schema import TABLES
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def push(
     due, refused = list[Due](), list[str]()
     for session, uid, ended, last, process, failure, *row in history.select(OWN, {"only": only}):
         name = f"{origin}:{session}"
-        works = process != this_process() and unfinished(process, failure) == "running" if running is None else running
+        works = process != worker() and unfinished(process, failure) == "running" if running is None else running
         runs = ended is None and works
         digest = hashlib.sha256(repr((process, failure, row)).encode(errors="replace")).hexdigest()
         entry, former, seen = known.get(name, (0, "", False))
@@ -192,6 +192,7 @@ def converted(origin: str, table: str, row: Row) -> Row:
         origin if column == "origin"
         else value if value is None
         else f"{origin}:{value}" if is_name(table, column)
+        else value.partition(" ")[2] if column == "process"  # without the secret of the maker
         else without_passwords(value, document=(table, column) in DOCUMENTS) if isinstance(value, str)
         else value
         for column, value in zip(TABLES[table].split(), row, strict=True)

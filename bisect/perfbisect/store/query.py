@@ -42,7 +42,6 @@ class Answer:
 
 def ask(connection: sqlite3.Connection, sql: str, path: Path) -> Answer:
     """Run one statement that only reads. Raises UsageError for a mistake in it, and for anything that would write."""
-    connection.text_factory = text
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
     connection.set_authorizer(only_reading)
     try:
@@ -59,11 +58,6 @@ def rows(cursor: sqlite3.Cursor, path: Path) -> Generator[tuple[Any, ...]]:
     """The rows of a cursor; a statement can fail while it is read."""
     with mistakes_explained(cursor.connection, path):
         yield from cursor
-
-
-def text(stored: bytes) -> str:
-    """A text of the history; bytes that are not UTF-8 become surrogates, which are shown as escapes."""
-    return stored.decode("utf-8", "surrogateescape")
 
 
 def no_json(connection: sqlite3.Connection) -> str:

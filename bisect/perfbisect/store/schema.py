@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import sqlite_utils
 
 APPLICATION = 0x50424953  # marks a history of perfbisect: "PBIS"
+LAST_MOMENT = 2.0**37  # seconds since the epoch: the year 6325; every calendar ends later
 VERSION = 16  # PRAGMA user_version: the form of the tables
 # A column has one type and one meaning wherever it is; those in neither list are texts.
 INTEGERS = (

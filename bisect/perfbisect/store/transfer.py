@@ -34,14 +34,15 @@ from perfbisect.store.batches import copy_batches, read_batch
 from perfbisect.store.connection import explained, intact
 from perfbisect.store.history import History
 from perfbisect.store.listing import called
-from perfbisect.store.log import check_counts, compact, encode, number, read_host
+from perfbisect.store.log import check_values, compact, encode, moment, read_host
+from perfbisect.store.maker import copied
 
 if TYPE_CHECKING:
     import sqlite_utils
 
 HASH = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 UID = re.compile(r"[\w.-]{1,100}")
-ELSEWHERE = "imported 0 0"  # in place of the process that worked on a session: none of this machine
+LONGEST_NAME = 255  # characters
 LONGEST = 256 << 20  # bytes of a value
 TURN = 1.0  # seconds of a transaction: a small part of what others wait for a lock
 PAUSE = 0.2  # seconds: twice as long as the longest time between two attempts of SQLite to get a lock
@@ -78,8 +79,8 @@ class Head:
 class Turns:
     """The transactions on a history, with a pause whenever they have taken a turn's time; all are one within a transaction."""
 
-    def __init__(self, history: History) -> None:
-        self.history = history
+    def __init__(self, history: History, process: str) -> None:
+        self.history, self.process = history, process
         self.whole = history.connection.in_transaction
         self.began = time.monotonic()
 
@@ -129,16 +130,19 @@ def check(source: History, wanted: Sequence[int]) -> None:
         copy(source, other, wanted, "")
 
 
-def copy(source: History, target: History, wanted: Sequence[int], origin: str) -> list[Copied]:
+def copy(
+    source: History, target: History, wanted: Sequence[int], origin: str, process: str | None = None
+) -> list[Copied]:
     """Copy sessions, in turns with others that write; ``origin`` is whose those are that have none yet ("": the owner's).
 
-    ``wanted`` are their numbers in order: a session is about an earlier one.
+    ``wanted`` are their numbers in order: a session is about an earlier one. ``process`` stands for those that worked on them.
     """
-    done, here, requests, turns = [], dict[int, int](), dict[int, TrialRequest](), Turns(target)
+    process = process or copied()
+    done, here, requests, turns = [], dict[int, int](), dict[int, TrialRequest](), Turns(target, process)
     for session in wanted:
         [kind] = source.columns(session, "kind")
         log = [*log_of(source, session)]
-        with intact(source.path, called(kind, session)):
+        with intact(source.shown, called(kind, session)):
             head = checked(head_of(source, session), log, requests)
             if head.request:
                 requests[session] = head.request
@@ -146,7 +150,7 @@ def copy(source: History, target: History, wanted: Sequence[int], origin: str) -
                 fold(log, source.sittings(session))
             here[session], how = copy_session(numbered(head, here), log, turns, origin)
         done.append(Copied(called(kind, session), called(kind, here[session]), how))
-    copy_batches(source, target, here, origin)
+    copy_batches(source, target, here, origin, process)
     return done
 
 
@@ -231,9 +235,9 @@ def log_of(history: History, session: int) -> Iterator[Timed]:
     """The log of a session as it is written: without passwords. Raises EnvironmentFailure for what cannot be read."""
     name = called(history.columns(session, "kind")[0], session)
     for entry in history.events(session):
-        with intact(history.path, f"{name}, table events, row {entry.id},"):
-            at, event = number(entry.at), masked_fields(entry.event)
-            check_counts(fields := codec.encode(event))
+        with intact(history.shown, f"{name}, table events, row {entry.id},"):
+            at, event = moment(entry.at), masked_fields(entry.event)
+            check_values(fields := codec.encode(event))
             codec.dumps(fields)
         yield at, event
 
@@ -246,19 +250,19 @@ def head_of(history: History, session: int) -> Head:
     )  # fmt: skip
     select = "SELECT started, coalesce(failure, '') FROM sittings WHERE session_id = ? ORDER BY id"
     sittings = history.select(select, [session])
-    check_counts(host := builtins(read_host(history.connection, host_id)))
+    check_values(host := builtins(read_host(history.connection, host_id)))
     head = Head(
         *msgspec.convert((kind, uid, origin), tuple[str, str, str]),
-        number(started),
+        moment(started),
         masked_fields(history.settings(session)),
         msgspec.convert(host, HostFacts),
-        tuple((number(began), msgspec.convert(failure, str)) for began, failure in sittings),
+        tuple((moment(began), msgspec.convert(failure, str)) for began, failure in sittings),
         about=msgspec.convert(about, int | None),
     )
     if kind != "hunt":
         return replace(head, request=masked_fields(msgspec.convert(json.loads(request), TrialRequest)))
     span = history.candidates(session)
-    check_counts({"commits": commits, "choices": choices, "merges": merges})
+    check_values({"commits": commits, "choices": choices, "merges": merges})
     if not all(map(HASH.fullmatch, span)) or base != span[0]:
         raise ValueError("its range is none")
     hunted = span, *msgspec.convert((commits, choices, merges), tuple[int, int, int])
@@ -269,8 +273,12 @@ def checked(head: Head, log: Sequence[Timed], requests: Mapping[int, TrialReques
     """The same. Raises ValueError for what reports could not read; ``requests`` are those of the trials before it."""
     if not UID.fullmatch(head.uid):
         raise ValueError("it has no name")
+    if len(head.origin) > LONGEST_NAME:
+        raise ValueError("its origin is too long")
+    check_values(builtins(head.settings))
+    check_values(head.sittings, "sittings")
     if head.request:
-        check_counts(builtins(head.request))
+        check_values(builtins(head.request))
         if head.kind != head.request.kind:
             raise ValueError("it is of another kind")
         started = (event.request for _, event in log if isinstance(event, TrialStarted))
@@ -328,7 +336,7 @@ def write(db: "sqlite_utils.Database", session: int, head: Head, log: Sequence[T
     """Write the sittings that a session lacks, and events until the turn is over; returns whether it has written all of them."""
     [have] = db.execute("SELECT count(*) FROM sittings WHERE session_id = ?", [session]).fetchone()
     for began, failure in head.sittings[have:]:
-        row = {"session_id": session, "started": began, "process": ELSEWHERE, "failure": masked(failure) or None}
+        row = {"session_id": session, "started": began, "process": turns.process, "failure": masked(failure) or None}
         db.table("sittings").insert(row)
     into = replace(turns.history.session_log(session), foreign=True)
     for place, (at, event) in enumerate(log):
