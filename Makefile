@@ -3,30 +3,32 @@
 PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.ready
-PYTEST := $(VENV)/bin/pytest -q --dist loadgroup
-WORKERS ?= 8
-SLOW_WORKERS ?= 4
+PYTEST := $(VENV)/bin/pytest -q --dist loadgroup --durations 30
+WORKERS ?= 4
 # Many tests measure real programs on a machine that other tests load. What fails is run once more, alone, and stays in the
 # output: what fails there as well is broken.
-TESTS = $(PYTEST) -n $(1) -m "$(2)" $(ARGS) || { test $$? = 1 && echo "What failed is run once more, alone:" && \
-	$(PYTEST) -n 1 -x --last-failed --last-failed-no-failures none -m "$(2)" $(ARGS); }
+TESTS = $(PYTEST) -n $(WORKERS) -m "$(1)" $(ARGS) || { test $$? = 1 && echo "What failed is run once more, alone:" && \
+	$(PYTEST) -n 1 -x --last-failed --last-failed-no-failures none -m "$(1)" $(ARGS); }
 
-.PHONY: demo test test-slow unit lint compiled packages test-packages clean
+.PHONY: demo test test-slow calibrate unit lint compiled packages test-packages clean
 
 demo: packages $(STAMP)
 	$(VENV)/bin/bisect demo $(ARGS)
 
-# More workers than cores: most of these tests wait for the programs that they start.
+# More workers than cores: many of these tests wait for the programs that they start.
 test: test-packages $(STAMP)
 	@$(MAKE) --no-print-directory -j 2 lint compiled
-	$(call TESTS,$(WORKERS),not slow)
+	$(call TESTS,not slow and not calibrate)
 
-# Fewer: these are whole hunts, which measure, and simulations, which compute.
 test-slow: test-packages $(STAMP)
-	$(call TESTS,$(SLOW_WORKERS),slow)
+	$(call TESTS,slow and not calibrate)
+
+# What takes hours and changes with the search only; its results stand in benchmarks/calibration.md.
+calibrate: test-packages $(STAMP)
+	$(call TESTS,calibrate)
 
 unit: $(STAMP)
-	$(PYTEST) -n 2 -m "not slow and not tools and not dbms and not e2e and not calibration" $(ARGS)
+	$(PYTEST) -n 2 -m "not slow and not calibrate and not tools and not dbms and not e2e and not calibration" $(ARGS)
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff check

@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Collection, Iterator
+from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 
@@ -128,6 +129,14 @@ def test_no_room_is_full(folder: str) -> None:
 def test_every_folder_of_the_package_is_in_the_table() -> None:
     parents = {dotted(path) for path in modules()}
     assert all(any(within(module, room) for room in ALLOWED) for module in parents)
+
+
+def test_all_tests_are_collected(pytestconfig: pytest.Config) -> None:
+    """pytest leaves out folders by their names, without a word."""
+    tests = [path.relative_to(ROOT) for path in (ROOT / "tests").rglob("test_*.py")]
+    assert len(tests) > 100
+    patterns = pytestconfig.getini("norecursedirs")
+    assert not {path for path in tests if any(fnmatch(part, name) for part in path.parts for name in patterns)}
 
 
 def test_bisect_is_never_a_package() -> None:

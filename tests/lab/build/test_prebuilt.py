@@ -118,7 +118,7 @@ def test_what_is_no_installed_system_is_reported(host: LocalHost, tmp_path: Path
     with pytest.raises(UsageError, match="does not print its version"):
         prebuilt.take(host, BUILDER, "old", str(mute))
     how = Build(compile=[["true"]], install=[["true"]], artifacts=["lib/libkv.so"])
-    embedded = Builder(name="kv", folder="", summary="", driver="kv", variants=BUILDER.variants, build=how)
+    embedded = Builder(name="kv", folder=BUILDER.folder, summary="", driver="kv", variants=BUILDER.variants, build=how)
     with pytest.raises(UsageError, match=r"is no installed kv: it has no lib/libkv.so"):
         prebuilt.take(host, embedded, "old", str(mute))
 
