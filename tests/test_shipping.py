@@ -17,7 +17,10 @@ ROOT = Path(__file__).parents[1]
 
 
 HOME = os.environ.get("HOME", "")  # where pip has its configuration and cache; the tests' own home is empty
-PYTHONS = ("python3.11", "python3.12", "python3.13")
+OLDEST_AND_OTHERS = [
+    pytest.param("python3.11", marks=pytest.mark.slow),
+    *(pytest.param(f"python3.{minor}", marks=pytest.mark.calibrate) for minor in (12, 13)),
+]
 
 
 def interpreter(name: str) -> str | None:
@@ -55,9 +58,8 @@ def test_the_wheel_contains_every_recipe_and_source_of_the_demo(wheel: Path) -> 
     assert expected <= shipped
 
 
-@pytest.mark.slow
 @pytest.mark.tools
-@pytest.mark.parametrize("python", PYTHONS)
+@pytest.mark.parametrize("python", OLDEST_AND_OTHERS)
 def test_an_installed_wheel_hunts(python: str, wheel: Path, tmp_path: Path, git: Callable[..., str]) -> None:
     """In a fresh environment of each supported Python: only what the wheel requires is installed."""
     program = interpreter(python)

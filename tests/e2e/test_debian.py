@@ -14,7 +14,7 @@ from perfbisect.recipes.builder_reader import build_of, load_builder
 from program import bisect, rows
 from source_package import Absent, unpack
 
-pytestmark = [pytest.mark.e2e, pytest.mark.dbms, pytest.mark.tools, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.dbms, pytest.mark.tools, pytest.mark.calibrate]
 
 PACKAGE = "postgresql-15"
 # What takes the time is builds, so there are two, and these are not optimised.

@@ -10,7 +10,7 @@ import pytest
 from program import bisect, rows
 from source_package import Absent, unpack
 
-pytestmark = [pytest.mark.e2e, pytest.mark.dbms, pytest.mark.tools, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.dbms, pytest.mark.tools, pytest.mark.calibrate]
 
 PACKAGE = "redis"
 GET = re.compile(r"^int getGenericCommand\(client \*c\) \{\n", re.MULTILINE)

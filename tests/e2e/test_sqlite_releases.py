@@ -11,7 +11,7 @@ import pytest
 
 from program import bisect, rows
 
-pytestmark = [pytest.mark.e2e, pytest.mark.tools, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.tools, pytest.mark.calibrate]
 
 HOME = os.environ.get("HOME", "")  # where cargo keeps its configuration; the tests' own home is empty
 RELEASES = {"3.41.2": "0.26.0", "3.44.0": "0.27.0", "3.45.0": "0.28.0"}  # of SQLite → of the crate libsqlite3-sys

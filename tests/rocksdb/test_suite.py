@@ -54,7 +54,7 @@ def test_a_failure_stays_one(tmp_path: Path) -> None:
     run(tmp_path, "Unknown benchmark", "", status=3)
 
 
-@pytest.mark.slow
+@pytest.mark.calibrate
 @pytest.mark.dbms
 @pytest.mark.skipif(not shutil.which("db_bench"), reason="no db_bench: apt-get install rocksdb-tools")
 def test_every_workload_runs(tmp_path: Path, seal: Path) -> None:

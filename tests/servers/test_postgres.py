@@ -325,7 +325,7 @@ def test_rules_that_would_install_elsewhere_are_not_followed(tmp_path: Path) -> 
 
 
 @pytest.mark.dbms
-@pytest.mark.slow
+@pytest.mark.calibrate
 @needs_postgres
 def test_every_workload_runs() -> None:
     """Two that are the same, as they are installed."""

@@ -15,6 +15,7 @@ from perfbisect.simulate.world import World
 BOTH = (Share(20, 200), Share(0, 200))
 
 
+@pytest.mark.calibrate
 @pytest.mark.calibration
 @pytest.mark.parametrize(
     "world",

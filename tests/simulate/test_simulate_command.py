@@ -117,6 +117,7 @@ def test_the_least_range_and_the_default_that_is_shown(bisect: Bisect, steps: st
     assert bisect("--commits", "1", "--hunts", "1", "--steps", steps, "--cached", "100%")[0] == 0
 
 
+@pytest.mark.calibrate
 def test_build_hosts_save_time_and_their_useless_builds_are_told(bisect: Bisect) -> None:
     asked = ("--commits", "200", "--effect", "20%", "--hunts", "3", "--build-cost", "100")
     alone, ahead = (figures(bisect, *asked, "--build-hosts", hosts) for hosts in "04")

@@ -210,7 +210,7 @@ WORLDS = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.calibrate
 @pytest.mark.calibration
 @pytest.mark.parametrize("name", WORLDS)
 def test_the_interval_contains_the_truth_as_often_as_it_says(name: str) -> None:

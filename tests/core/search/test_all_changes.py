@@ -178,7 +178,7 @@ def test_ends_that_are_alike_leave_open_what_the_budget_kept_from_being_halved()
     assert exit_status(verdict) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.calibrate
 def test_named_steps_are_steps_and_large_ones_are_named_or_lie_in_what_is_left_open() -> None:
     total, wrong = Account(), 0
     for seed in range(24):

@@ -264,6 +264,7 @@ def test_a_hunt_goes_on_from_its_log_when_builds_in_flight_were_lost(share: floa
     assert log.decision.order.step.candidate in left.answers
 
 
+@pytest.mark.calibrate
 @pytest.mark.calibration
 def test_build_hosts_save_time() -> None:
     def hours(build_hosts: int, *, between: bool = False) -> float:

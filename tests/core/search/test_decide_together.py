@@ -193,8 +193,8 @@ def test_budgets_count_for_all_together() -> None:
 
 
 @pytest.mark.parametrize(("graph", "policy"), [
-    (Graph.line(16), Policy(all_steps=True)),
-    (Graph.line(40), Policy(layouts=True)),
+    pytest.param(Graph.line(16), Policy(all_steps=True), marks=pytest.mark.slow),
+    pytest.param(Graph.line(40), Policy(layouts=True), marks=pytest.mark.slow),
     (Graph.line(40), Policy(slow_after=3)),
     (merging(60), Policy()),
 ])  # fmt: skip
@@ -249,6 +249,7 @@ def test_worlds_of_a_group_differ_in_what_is_measured_only() -> None:
         worlds(Planted(Graph.line(9), identical=0.5), [Workload()], seed=1)
 
 
+@pytest.mark.calibrate
 def test_a_few_groups_cost_what_their_culprits_allow_and_are_as_right_as_alone() -> None:
     """The small version of benchmarks/together."""
     scenario = Scenario(Graph.line(60), habits=Habits(noise=0.01))
@@ -271,6 +272,7 @@ def test_a_few_groups_cost_what_their_culprits_allow_and_are_as_right_as_alone()
     assert spent["two"] <= 1.1 * 1.50  # as halving the parts that have a culprit costs, the two ends included
 
 
+@pytest.mark.calibrate
 def test_the_runs_that_are_foreseen_are_about_those_that_hunts_make() -> None:
     members = [Workload(0.05, 0), Workload(0.1, 1)]
     scenario = Scenario(Graph.line(60), habits=Habits(noise=0.01))

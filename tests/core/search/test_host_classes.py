@@ -136,7 +136,7 @@ def hunted(policy: Policy, *steps: dict[int, float], graph: Graph = GRAPH, seed:
 
 
 @pytest.mark.calibration
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
 def test_whole_hunts(seed: int) -> None:
     """45 % on one, 22 % on the other: both effects are reported, and the culprit is the same."""
     step = found(hunted(Policy(), {25: -0.6}, {25: -0.25}, seed=seed))
@@ -146,6 +146,7 @@ def test_whole_hunts(seed: int) -> None:
         assert effect.ratio.low * 0.97 < np.exp(drop) < effect.ratio.high * 1.03
 
 
+@pytest.mark.slow
 @pytest.mark.calibration
 def test_every_change_of_any_class() -> None:
     """Of three changes one is on both classes, and one on each alone."""

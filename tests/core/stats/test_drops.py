@@ -162,7 +162,7 @@ def ratios(made: Trial) -> list[tuple[int, Ratio]]:
     return [(work, ratio) for work, row in enumerate(rows) for ratio in row.ratios if ratio is not None]
 
 
-@pytest.mark.slow
+@pytest.mark.calibrate
 @pytest.mark.calibration
 @pytest.mark.parametrize("builds", [2, 4, 8])
 def test_of_100_comparisons_of_alike_builds_at_most_5_announce_a_drop(builds: int) -> None:
@@ -177,7 +177,7 @@ def test_of_100_comparisons_of_alike_builds_at_most_5_announce_a_drop(builds: in
     assert sum(any(ratio.certain and loss(ratio, "qps") >= LEAST for ratio in each) for each in beside) / 4 > 15
 
 
-@pytest.mark.slow
+@pytest.mark.calibrate
 @pytest.mark.calibration
 def test_few_of_the_announced_drops_are_none_and_few_are_missed() -> None:
     """A third of twelve workloads has lost 10 % in one of three releases."""

@@ -122,7 +122,7 @@ def test_the_interval_covers_the_truth(shape: tuple[int, int, float, float]) -> 
     assert np.mean(variances) == pytest.approx(truth**2, rel=0.12)
 
 
-@pytest.mark.slow
+@pytest.mark.calibrate
 @pytest.mark.calibration
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_the_smallest_drop_is_seen_in_four_cases_of_five(shape: tuple[int, int, float, float]) -> None:

@@ -232,7 +232,7 @@ def test_the_metric_itself_is_among_the_counters(metric: str) -> None:
     assert row.counters[metric] == (8.0, 0.5)
 
 
-@pytest.mark.slow
+@pytest.mark.calibrate
 @pytest.mark.calibration
 @pytest.mark.parametrize("rounds", [2, 3, 5, 12])
 @pytest.mark.parametrize("drift", [0.0, 0.01])
@@ -368,7 +368,7 @@ def test_neither_unit_nor_drift_matters_nor_whether_more_is_better(
         assert getattr(moved.share, end) == pytest.approx(getattr(plain.share, end), rel=1e-5, abs=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.calibrate
 @pytest.mark.calibration
 @pytest.mark.parametrize("rounds", [3, 6])
 @pytest.mark.parametrize("truth", [0.0, 0.83, 1.3])

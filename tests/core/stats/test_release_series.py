@@ -75,7 +75,7 @@ def test_a_series_of_failures() -> None:
     assert all(line.steps == () and line.scatter is None and not any(line.ratios) for line in lines_of(trial))
 
 
-@pytest.mark.slow
+@pytest.mark.calibrate
 @pytest.mark.calibration
 def test_a_machine_that_is_slow_for_some_minutes_makes_no_step() -> None:
     """Phases of the length of five visits, one in five of them, 5 % slow. In the order of versions they would be steps."""
@@ -167,7 +167,7 @@ def test_the_scatter_of_levels_without_a_step(count: int) -> None:
     assert math.sqrt(sum(squares) / len(squares)) == pytest.approx(0.01, rel=0.06)
 
 
-@pytest.mark.slow
+@pytest.mark.calibrate
 @pytest.mark.calibration
 @pytest.mark.parametrize("count", [10, 20, 40])
 @pytest.mark.parametrize("works", [1, 6])
@@ -183,7 +183,7 @@ def test_of_100_tables_without_a_change_at_most_5_announce_a_step(count: int, wo
     assert sum(any(find_steps(levels, 0.0, 20.0) for levels in table) for table in tables) / 3 > 50
 
 
-@pytest.mark.slow
+@pytest.mark.calibrate
 @pytest.mark.calibration
 def test_intervals_of_announced_steps_hold_size_and_place_as_often_as_they_say() -> None:
     """For steps that are found in most series. Smaller ones are announced when they look large; see benchmarks/series."""

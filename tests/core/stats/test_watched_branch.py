@@ -80,7 +80,7 @@ def test_what_was_searched_for_nothing_is_not_hunted_again() -> None:
     assert drops(line, (8, 11)) == [(11, 12)]
 
 
-@pytest.mark.slow
+@pytest.mark.calibrate
 @pytest.mark.calibration
 def test_few_hunts_are_begun_for_nothing() -> None:
     """benchmarks/series/results.md has more of them: 3 of 1,000 nights where layouts scatter by 1 %."""
