@@ -170,3 +170,38 @@ def test_an_absent_artifact_is_named(host: LocalHost, tmp_path: Path) -> None:
         hash_artifacts(host, PurePosixPath(tmp_path), ["there", "lib/x y"])
     with pytest.raises(FileNotFoundError, match="folder"):
         hash_artifacts(host, PurePosixPath(tmp_path), ["folder"])
+
+
+MAKING = r"""
+printf '#!/bin/sh\n' >program; chmod +x program; echo 7 >use; echo y >-rf; ln -s use link; mkdir empty full
+printf y >"full/$(printf 'two\nlines')"; printf y >"full/$(printf 'caf\351')"; printf y >'full/a  b "$(c)'
+"""
+CHANGES = {
+    "another content": "echo 8 >>use",
+    "another content of the same size and time": "touch -r use t && printf '8\n' 1<>use && touch -r t use",
+    "another file of the same size and time": "printf '8\n' >t && touch -r use t && mv t use",
+    "a file that is gone": "rm use",
+    "a file that cannot be executed": "chmod a-x program",
+    "a link that leads elsewhere": "ln -sfn program link",
+    "an empty folder that is gone": "rmdir empty",
+    "a folder for a link to one like it": "cp -a full t && rm -r full && ln -s t full",
+    "a name with a newline": 'for file in full/*; do case $file in *"\n"*) echo x >"$file";; esac; done',
+    "a name that is not UTF-8": "echo x >\"full/$(printf 'caf\\351')\"",
+    "a name that begins with -": "echo x >-rf",
+    "everything in the folder": "rm -rf ./* .[!.]*",
+    "the folder": 'rm -rf "$PWD"',
+    "its times": "touch use full",
+    "a copy in its place": "cp use t && mv t use",
+    "what is no file of the build": "echo x >new; mkdir -p full/new",
+}
+NO_CHANGES = {"its times", "a copy in its place", "what is no file of the build"}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_a_program_changes_in_its_build(host: LocalHost, name: str) -> None:
+    subprocess.run(["sh", "-ec", MAKING], cwd=host.root / "prefix", check=True)
+    keep(host)
+    place = build_store.folder(host, "key")
+    assert build_store.changes(host, place) == ""
+    subprocess.run(["sh", "-ec", CHANGES[name]], cwd=place / "prefix", check=True)
+    assert (build_store.changes(host, place) == "") == (name in NO_CHANGES)
