@@ -40,7 +40,6 @@ def test_output_status_and_stdin(place: Host) -> None:
     done = place.run(script, stdin="one\n\0x" * 50_000, check=False)
     assert (done.status, done.stdout, done.stderr, done.ok) == (3, "one\n\0x" * 50_000, "two\n", False)
     assert place.run(script, stdin="one", check=False).stdout == "one"
-    assert len(place.run(["cat"], stdin="x" * 5_000_000).stdout) == 5_000_000
     assert place.run(["printf", r"a\377b"]).stdout == "a\ufffdb"
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.errors import ConnectionLost, EnvironmentFailure, TooMuchOutput
+from perfbisect.errors import ConnectionLost, EnvironmentFailure
 from perfbisect.host import through
 from perfbisect.host.registry import connect
 from perfbisect.host.through import Shell, ThroughHost
@@ -25,14 +25,6 @@ def host(tmp_path: Path) -> Iterator[ThroughHost]:
     assert isinstance(made, ThroughHost)
     yield made
     made.release()
-
-
-def test_too_much_output_is_not_kept(host: ThroughHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    host.release()
-    monkeypatch.setattr(through, "PRINTED", 1000)
-    with pytest.raises(TooMuchOutput):
-        host.run(["yes"])
-    assert host.run(["echo", "on"]).stdout == "on\n"
 
 
 def test_a_lost_shell_is_started_again_and_reported(host: ThroughHost) -> None:

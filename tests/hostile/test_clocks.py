@@ -75,13 +75,13 @@ def not_skipped(events: list[LabEvent]) -> list[RunFacts]:
 
 
 @pytest.mark.tools
-@pytest.mark.parametrize("jump", [-86400 * 365, -1, 1, 86400 * 365])
+@pytest.mark.parametrize("jump", [-1, 86400 * 365])
 def test_a_run_during_which_the_clock_is_set_is_lost_and_repeated(lab: HostLab, jumps: Path, jump: int) -> None:
     (jumps / "next").write_text(f"{jump:+}\n")
     before = CLOCK.now()
-    events = measure(lab, Share(0, 2), Share(1, 2))
+    events = measure(lab, Share(0, 1), Share(1, 1))
     done = not_skipped(events)
-    assert len(done) == 4, "it is no result"
+    assert len(done) == 2, "it is no result"
     [warned] = warnings(events)
     assert f"the clock of host here was set {'forward' if jump > 0 else 'back'} by " in warned
     assert warned.endswith("during a run: it is repeated")
@@ -109,7 +109,7 @@ def test_a_failure_at_a_moment_when_the_clock_is_set_is_repeated_too(lab: HostLa
 
 
 @pytest.mark.tools
-@pytest.mark.parametrize("name", ["clock", "time"])
+@pytest.mark.parametrize("name", ["clock", pytest.param("time", marks=pytest.mark.slow)])
 def test_a_run_whose_times_could_not_be_written_is_repeated(lab: HostLab, jumps: Path, name: str) -> None:
     """As on a disk that is full for a moment: a folder in the place of the file has the same effect."""
     flag, file = jumps / "done", Path(lab.place.host.root, "visit", name)
@@ -120,9 +120,8 @@ def test_a_run_whose_times_could_not_be_written_is_repeated(lab: HostLab, jumps:
 
 
 @pytest.mark.tools
-@pytest.mark.parametrize("ahead", [-86400, 3600])
-def test_a_host_whose_clock_is_wrong_costs_no_time(lab: HostLab, jumps: Path, ahead: int) -> None:
-    (jumps / "now").write_text(f"{ahead:+}\n")
+def test_a_host_whose_clock_is_wrong_costs_no_time(lab: HostLab, jumps: Path) -> None:
+    (jumps / "now").write_text("-86400\n")
     before = CLOCK.now()
     events = measure(lab, Share(0, 2))
     assert warnings(events) == []
@@ -130,7 +129,7 @@ def test_a_host_whose_clock_is_wrong_costs_no_time(lab: HostLab, jumps: Path, ah
 
 
 @pytest.mark.tools
-@pytest.mark.parametrize("jump", [3600.0, -3600.0, 1e9])
+@pytest.mark.parametrize("jump", [-3600.0, 1e9])
 def test_the_budget_of_time_is_not_spent_by_a_jump(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump: float
 ) -> None:

@@ -1,7 +1,7 @@
 """Random recipes, inventories, patterns and command lines: whatever is wrong gets a sentence, and never status 70.
 
 `FUZZ_EXAMPLES=5000 pytest tests/hostile/test_fuzz.py` is a longer campaign with examples that differ each time; without
-it a few examples are tried, always the same ones.
+it a few examples are tried, always the same ones, and most of them are slow tests.
 """
 
 import copy
@@ -274,6 +274,7 @@ def command_lines(draw: st.DrawFn) -> list[str]:
     return [verb, *words, *(["--"] if draw(st.booleans()) else []), *arguments]
 
 
+@pytest.mark.slow
 @fuzz(40)
 @given(words=command_lines())
 def test_command_lines(world: Path, words: list[str]) -> None:
@@ -283,7 +284,9 @@ def test_command_lines(world: Path, words: list[str]) -> None:
 ODD_NUMBERS = ("nan", "inf", "-inf", "1e400", "-0", "9" * 30, "9" * 5000, "5e-324", "1e308", "1e9")
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize(
+    "verb", [verb if verb == "run" else pytest.param(verb, marks=pytest.mark.slow) for verb in VERBS]
+)
 def test_odd_numbers_for_every_option(world: Path, verb: str) -> None:
     command = bisect.get_command(click.Context(bisect), verb)
     assert command is not None
@@ -385,6 +388,7 @@ def place(world: Path) -> Path:
     return world / "odd"
 
 
+@pytest.mark.slow
 @fuzz(12)
 @given(raw=recipes("builder"), name=st.sampled_from(["x", "script", "é", "a b", "-x", "x\udcff", "$(id)"]))
 def test_builders(place: Path, raw: bytes, name: str) -> None:
@@ -402,7 +406,7 @@ def test_builders(place: Path, raw: bytes, name: str) -> None:
         shutil.rmtree(file.parent)
 
 
-@fuzz(12)
+@fuzz(6)
 @given(raw=recipes("suite"), name=st.sampled_from(["one", "point", "é", "", "x\udcff"]))
 def test_suites(place: Path, raw: bytes, name: str) -> None:
     file = place / "suite/suite.toml"
@@ -417,7 +421,7 @@ def test_suites(place: Path, raw: bytes, name: str) -> None:
         check(run("compare", "HEAD~1", "HEAD", "-w", "suite", *common, "--host", "local"))
 
 
-@fuzz(40)
+@fuzz(15)
 @given(raw=recipes("hosts"))
 def test_inventories(place: Path, raw: bytes) -> None:
     (place / "hosts.toml").write_bytes(raw)
@@ -454,7 +458,7 @@ outputs = st.lists(
 SLOW = ("(a*)*$",)  # patterns that take for ever are the author's own
 
 
-@fuzz(150)
+@fuzz(60)
 @given(pattern=patterns.filter(lambda pattern: not any(slow in pattern for slow in SLOW)), out=outputs, err=outputs)
 def test_patterns(pattern: str, out: list[str], err: list[str]) -> None:
     try:

@@ -1,6 +1,5 @@
 """Recipes and hosts.toml of the repository that is hunted are its author's: they do not configure the tool."""
 
-import json
 import os
 import subprocess
 from pathlib import Path
@@ -102,7 +101,11 @@ def test_by_option_they_are_used_and_named(clone: Path, tmp_path: Path) -> None:
         (("builders", "--show", "script"), ["builders"]),
         (("workloads", "--show", "one"), ["builders", "workloads"]),
         (("hosts", "--show", "local"), ["hosts.toml"]),
-        (("doctor", "-b", "script", "-w", "one", "--json"), ["builders", "workloads", "hosts.toml"]),
+        pytest.param(
+            ("doctor", "-b", "script", "-w", "one", "--json"),
+            ["builders", "workloads", "hosts.toml"],
+            marks=pytest.mark.slow,
+        ),
         (("gc", "--dry-run"), ["hosts.toml"]),
         (("simulate", "HEAD~1", "HEAD", "-b", "script", "--repo", ".", "--hunts", "1"), ["builders"]),
     ],
@@ -149,10 +152,11 @@ def test_wherever_in_a_repository(
     here = tmp_path / place
     write(here, THEIRS, tmp_path / THEIRS)
     monkeypatch.chdir(here)
-    ended = dry_run("--repo", str(clone))
-    assert ended.status == 0, ended.err
-    assert THEIRS not in ended.out
-    assert ignored(ended) == ["builders", "workloads", "hosts.toml"]
+    for verb, ignores in (("workloads", ["builders", "workloads"]), ("hosts", ["hosts.toml"])):
+        ended = run(verb)
+        assert ended.status == 0, ended.err
+        assert THEIRS not in ended.out
+        assert ignored(ended) == ignores
 
 
 def test_outside_of_a_repository_those_of_the_working_directory_count_and_are_named(
@@ -167,11 +171,6 @@ def test_outside_of_a_repository_those_of_the_working_directory_count_and_are_na
     assert [line.partition(" is from ")[2] for line in ended.err.splitlines()] == [
         str(here / name) for name in ("builders/script/builder.toml", "workloads/script/suite.toml", "hosts.toml")
     ]
-    found = json.loads(run("doctor", "-b", "script", "--json").out)
-    assert found["files"] == {
-        "Builder script": str(here / "builders/script/builder.toml"),
-        "Host local": str(here / "hosts.toml"),
-    }
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
@@ -217,7 +216,7 @@ def test_a_hunt_goes_on_with_the_recipes_that_it_began_with(
     git("commit", "-qam", "slow")
     monkeypatch.chdir(here)
     ends = git("rev-parse", "HEAD~1"), git("rev-parse", "HEAD")
-    failed = run("run", *ends, "-b", "script", "-w", "one", "--repo", str(clone), "--plain")
+    failed = run("run", *ends, "-b", "script", "-w", "one", "--repo", str(clone), "--plain", "--no-explain")
     assert failed.status == 4, failed.err
 
     fixed.touch()
@@ -236,7 +235,6 @@ def test_a_link_may_not_lead_out_of_a_folder_of_recipes_from_elsewhere(clone: Pa
     secret.write_text("secret")
     given = ("--repo", ".", "--builders", "builders", "--workloads", "workloads")
     for link, target, refused in (
-        ("builders/script/key", secret, True),
         ("builders/script/deep/key", secret, True),
         ("builders/script/key", "../../../id_ed25519", True),
         ("builders/script/key", "../other/key", False),  # of the same author

@@ -1,9 +1,15 @@
-"""Numbers found in what commands print."""
+"""Numbers found in what commands print, and what they may print in place of one: too much, too deep, without an end."""
+
+import json
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from perfbisect.errors import EnvironmentFailure
+from perfbisect.recipes import output_pattern
 from perfbisect.recipes.output_pattern import check_pattern, find_number, steps, unit_in
 
 OUTPUT = """\
@@ -159,3 +165,83 @@ def test_a_pattern_that_python_cannot_hold_is_refused(pattern: str, why: str) ->
 
 def test_a_pattern_that_a_later_python_may_read_in_another_way_prints_nothing() -> None:
     check_pattern("([[a]+)")  # a FutureWarning, which is an error in tests
+
+
+NUMBERS = [
+    "inf", "-inf", "nan", "NaN", "Infinity", "1e400", "1e-400", "-1", "-0", "0", "0.0", "0e5", "1_000", "1__0", "0x10", "١٢",
+    "１２", "²", "1e", "e5", "1e+", ".", "+", "--1", "1.2.3", "1,23", "1 000", "1'000", "", "True", "None", "1f", "12%",
+    "-1e400", "-Infinity", "-" + "1" * 5_000, "1" * 5_000, "0." + "0" * 5_000 + "1", "1" * 5_000 + "e-4990", "1e" + "9" * 5_000, "9" * 309 + "0",
+]  # fmt: skip
+OF_JSON = {"1e400", "-1e400", "NaN", "Infinity", "-Infinity", "0", "-0", "1" * 5_000, "-" + "1" * 5_000, "0.0"}
+
+
+def test_what_is_no_finite_number_above_0_is_a_sentence() -> None:
+    asked = [(r"n=<(.*)>", f"n=<{text}>\n") for text in ("", "nan", "１２", "1" * 5_000)]
+    asked += [("$.n", json.dumps({"n": text})) for text in NUMBERS] + [("$.n", f'{{"n": {text}}}') for text in OF_JSON]
+    for where, output in asked:
+        with pytest.raises(ValueError, match=r"where .* matches, which is not a number above 0"):
+            find_number(where, output)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("1e308", 1e308), ("+1.5E+3", 1500), (".5", 0.5), ("7.", 7), ("1,234.5", 1234.5), ("4.9e-324", 5e-324)],
+)
+def test_what_is_a_number_is_read(text: str, number: float) -> None:
+    assert find_number("$.n", json.dumps({"n": text})) == number
+
+
+DEEP = ["[" * 200_000, "[" * 200_000 + "]" * 200_000, '{"n":' * 200_000, "[" * 5_000 + "]" * 5_000, "[{" * 100_000]
+
+
+def test_brackets_in_each_other_are_a_sentence() -> None:
+    for text in DEEP:
+        for where in ("$.n", "$[0]", "$"):
+            with pytest.raises(ValueError, match="it printed no metric: "):
+                find_number(where, text)
+        assert find_number("$.n", f'{text}\n{{"n": 3}}\n{text}') == 3
+    with pytest.raises(ValueError, match="its output is JSON with too many lists or tables in each other"):
+        find_number("$.n", "[" * 200_000)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        (r"^(?:a+)+(b)$", "a" * 60),
+        (r"(?:x|xx|xxx)*(\d)$", "x" * 200),
+        (r"(?:.*,)*(\d+)$", "1," * 60),
+        (r"(?:\s*\S*)*ops: (\d+)", "word " * 100),
+    ],
+)
+def test_a_search_that_would_not_end_is_a_sentence(pattern: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output_pattern, "LONGEST", 0.5)
+    with pytest.raises(ValueError, match=r"^the search of its output for .* took more than 0.5 s$"):
+        find_number(pattern, f"{text}\n")
+
+
+@pytest.mark.parametrize(
+    ("does", "why"),
+    [
+        ("raise MemoryError('no memory')", r"status 1, MemoryError: no memory$"),
+        ("import os; os.kill(os.getpid(), 9)", r"status -9$"),
+        ("import sys; sys.exit('\\x1b]0;owned\\u2026')", r"status 1, "),
+    ],
+)
+def test_a_search_that_is_killed_or_lacks_memory_is_a_sentence(
+    does: str, why: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(output_pattern, "_SEARCH", does)
+    with pytest.raises(EnvironmentFailure, match=why):
+        find_number(r"(\d+) ops", "7 ops")
+    assert capfd.readouterr() == ("", ""), "what it printed is in the sentence alone"
+
+
+def test_a_search_that_cannot_be_started_is_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "gone"))
+    with pytest.raises(EnvironmentFailure, match="on this machine: No such file or directory"):
+        find_number(r"(\d+) ops", "7 ops")
+
+
+def test_a_search_in_all_that_is_kept_ends() -> None:
+    assert find_number(r"(\d+) ops", "12 ops\n" * 1_400_000) == 12
+    assert find_number(r"(\d+) ops", "x" * 10_000_000 + " 7 ops") == 7

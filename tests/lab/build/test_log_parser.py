@@ -41,6 +41,22 @@ def test_progress_is_reported_where_it_changes() -> None:
     assert [output.read(line) for line in lines] == [True, False, False, True, False]
 
 
+def test_odd_progress_is_none() -> None:
+    many = "9" * 5_000
+    for line in (f"[{many}/{many}] x", f"[{many}%] x", "[ ١%] x", "[/] x", "[%] x"):
+        assert not follow("[perfbisect] compile: make").read(line)
+
+
+UNITS = ("make", "/", "a/", " ", "make[1", "*** ", "make: *** [", "] Error ", "-c ", "error", "CMake Error", "[1/",
+         ": not found", "x", "ccache: ")  # fmt: skip
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_a_long_line_ends_and_is_quoted_in_part(unit: str) -> None:
+    """One that takes the square of its length would not end."""
+    assert len(follow(unit * (1_000_000 // len(unit)) + " error: x").why()) < 1_500
+
+
 def test_each_stage_begins_anew() -> None:
     output = follow(
         "[perfbisect] compile: make", "gcc -c a.c", "x.c:1: error: no", "[perfbisect] install: make install"

@@ -129,6 +129,27 @@ def test_rows_of_vmstat_and_of_every_iostat() -> None:
     assert [row["r/s"] for row in parse_iostat(lines("iostat-12.txt"))] == [310.0, 100.0]
 
 
+FORGED = ("a b c\n", "\f\f1 2 3\f\n", "nan inf -1e400\n", "1 2 3\n1 2 3\n1 2 3\n", "9" * 400 + " 1 1\n", "\0\0\0", "")
+
+
+def test_only_numbers_are_read_of_what_a_program_may_have_written() -> None:
+    assert perf.read_stamps("nan 1 2\n1 2 3 4\n-1 2 3\n1.5 2 3\n") == (perf.Stamp(1.5, 2, 3),)
+    assert parse("nan,,instructions,1,1\ninf,,cycles,1,1\n-5,,branches,1,1\n7,,task-clock,1,1\n") == {
+        "instructions": None, "cycles": None, "branches": None, "task-clock": 7,
+    }  # fmt: skip
+    assert parse_vmstat([" r  b us", " 1 0 5", " nan 0 5", " inf 0 5", " 2 0 5"]) == [{"r": 2, "b": 0, "us": 5}]
+    for text in FORGED:
+        assert len(perf.read_stamps(text)) <= 2
+        assert not parse(text)
+        assert not parse_vmstat(text.splitlines()) + parse_iostat(text.splitlines())
+
+
+def test_only_signals_that_may_come_from_outside_lose_a_run() -> None:
+    """sysbench that crashes by itself is the commit's fault."""
+    for line in ("sysbench: Killed", "sh: Terminated", "sysbench: Segmentation fault", "x sh: Killed"):
+        assert perf.killed(["a line", line]) is (line in ("sysbench: Killed", "sh: Terminated"))
+
+
 def test_only_the_window_counts() -> None:
     rows = [{"cs": float(second)} for second in range(10)]
     assert means(rows, 2.2, 6.2) == {"cs": pytest.approx(3.5)}, "seconds 2 to 5"

@@ -49,6 +49,9 @@ def test_its_time_its_operations_and_what_it_prints_count() -> None:
         assert outcome(ended('{"n": 2.5}'), workload("x", **{key: "$.n"})).reported == 2.5
     with pytest.raises(ValueError, match="less than one operation"):
         outcome(ended("n=0.3"), workload("x", operations="n=(.*)"))
+    for amount in ("9" * 19, "1e30", "1e308"):
+        with pytest.raises(ValueError, match="operations, more than can be counted"):
+            outcome(ended(f"n={amount}"), workload("x", operations="n=(.*)"))
 
 
 @pytest.mark.parametrize(
@@ -70,6 +73,7 @@ def test_its_time_its_operations_and_what_it_prints_count() -> None:
         (ended(status=1, clock=""), "it could not be run: it printed nothing"),
         (ended("n=x"), "it printed 'x' where n=(.*) matches, which is not a number above 0"),
         (ended("m=1"), "it printed no metric: nothing in its output matches n=(.*)"),
+        (replace(ended("m=1", stderr="n=8"), is_whole=False), "nothing in its output matches n=(.*)"),
     ],
 )
 def test_a_failure_is_reported(how: ProcessResult, sentence: str) -> None:

@@ -52,6 +52,9 @@ def test_progress_of_both_forms() -> None:
     assert progress(sql, "event") == (3.0, 2037.62)
     assert progress(sql, "query") == (3.0, 8152.48)
     assert progress("Threads started!", "event") is None
+    for odd in ("eps: 1.2.3", f"eps: {'9' * 5_000}", "tps: . qps: ."):
+        assert progress(f"[ 1s ] thds: 1 {odd}", "event") is None
+    assert progress("[ 1..2s ] thds: 1 eps: 5", "event") is None
 
 
 def test_output_of_a_script_of_ours() -> None:
@@ -92,6 +95,13 @@ def test_output_of_a_server_counts_queries_or_events() -> None:
 def test_what_is_no_result(lines: list[str], operation: str, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         parse(lines, operation)
+
+
+def test_odd_totals_are_no_result() -> None:
+    for number in ("9" * 400, "9" * 5_000, "1.2.3", "-1", "nan", "0"):
+        lines = ["General statistics:", "    total time:   10.0s", f"    total number of events:   {number}"]
+        with pytest.raises(ValueError, match=r"sysbench ended without its statistics|not one operation"):
+            parse([*lines, f"  1.0 |****  {number}"], "event")
 
 
 @pytest.mark.parametrize(

@@ -185,7 +185,7 @@ def paired(base: Mapping[int, float], other: Mapping[int, float], step: float = 
     if count == 1:
         return Ratio(ratio_of(middle), None, 1)
     spread = stdev(differences)
-    error = math.sqrt(spread**2 / count + _rounding(spread, step))
+    error = math.hypot(spread / math.sqrt(count), math.sqrt(_rounding(spread, step)))
     law = Student(count - 1)
     t = middle / error if error else math.copysign(math.inf, middle) if middle else 0.0
     interval = Interval.around(middle, law.of_rounds() * error)
