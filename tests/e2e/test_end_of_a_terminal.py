@@ -64,6 +64,7 @@ def test_its_end_is_a_clean_interruption(hunt: list[str]) -> None:
     assert not Path(host.root, "visit").exists(), "the copy of the data goes, too"
 
 
+@pytest.mark.slow
 def test_its_end_takes_the_log_excerpt_with_it(hunt: list[str]) -> None:
     """What is then written to a real one is an error."""
     ours, theirs = os.openpty()
@@ -79,6 +80,7 @@ def test_its_end_takes_the_log_excerpt_with_it(hunt: list[str]) -> None:
     assert not Path(host.root, "visit").exists()
 
 
+@pytest.mark.slow
 def test_ctrl_c_is_not_printed_into_the_picture(hunt: list[str]) -> None:
     ours, theirs = os.openpty()
     assert prints_control(ours)
@@ -98,6 +100,7 @@ def prints_control(terminal: int) -> bool:
     return bool(termios.tcgetattr(terminal)[3] & termios.ECHOCTL)
 
 
+@pytest.mark.slow
 def test_with_nohup_it_goes_on(hunt: list[str]) -> None:
     process, host = start(["nohup", *hunt]), connect(load_host("local"))
     try:

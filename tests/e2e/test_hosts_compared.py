@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from perfbisect.recipes.workload import load_workloads
-from program import bisect
+from program import bisect, exits
 
 pytestmark = [pytest.mark.e2e, pytest.mark.tools]
 needs_fio = pytest.mark.skipif(not shutil.which("fio"), reason="no fio: apt-get install fio")
@@ -43,6 +43,7 @@ def can_use_io_uring(folder: Path) -> bool:
     return subprocess.run(argv, capture_output=True, check=False).returncode == 0
 
 
+@pytest.mark.slow
 def test_a_workload_runs_on_each_host(places: list[str], tmp_path: Path) -> None:
     result = compared(*places, *BOTH, "--workload", "cpu,mutex")
     assert [each["name"] for each in result["settings"]["subjects"]] == ["one", "two"]
@@ -66,6 +67,7 @@ def test_every_workload_of_a_host_runs(places: list[str], tmp_path: Path) -> Non
             assert all(row["counters"]["cpu/io"][0] > 0 for row in result["workloads"])
 
 
+@pytest.mark.slow
 @needs_fio
 def test_percentiles_and_the_cpu_time_of_an_io_are_metrics(places: list[str]) -> None:
     for metric in ("p99", "cpu/io"):
@@ -74,34 +76,27 @@ def test_percentiles_and_the_cpu_time_of_an_io_are_metrics(places: list[str]) ->
         assert row["ratios"][0]["ratio"] > 0, metric
 
 
+@pytest.mark.slow
 def test_one_host_against_itself(places: list[str]) -> None:
     done = bisect("noise", "one", *places, "--workload", "cpu", "--time", "1", "--visits", "2", "--runs", "1", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["settings"]["subjects"][0]["name"] == "one"
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
+def test_what_makes_no_sense_is_refused(places: list[str]) -> None:
+    for words, sentence in (
         (["compare", "-w", "cpu", "--host", "one"], "takes at least two of them"),
         (["compare", "-w", "cpu", "v1", *BOTH], "v1 is no build of it"),
         (["compare", "-w", "cpu", "--host", "one", "--host", "one"], "given twice"),
         (["run", "v1", "v2", "-w", "cpu"], "no commits to hunt in"),
         (["noise", "one", "-w", "cpu", "--rev", "v1"], "no --rev"),
-    ],
-)
-def test_what_makes_no_sense_is_refused(places: list[str], words: list[str], sentence: str) -> None:
-    done = bisect(*words, *places)
-    assert done.returncode == 3
-    assert sentence in done.stderr
+    ):
+        assert sentence in exits(3, *words, *places), words
+    refused = exits(3, "compare", "v1", "v2", "--builder", "demo", *places[2:], "-w", "scan", *BOTH)
+    assert "several are given" in refused, "builds are compared on one host"
 
 
-def test_builds_are_compared_on_one_host(places: list[str]) -> None:
-    done = bisect("compare", "v1", "v2", "--builder", "demo", *places[2:], "-w", "scan", *BOTH)
-    assert done.returncode == 3
-    assert "several are given" in done.stderr
-
-
+@pytest.mark.slow
 def test_a_missing_program_is_named_with_its_package(
     places: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

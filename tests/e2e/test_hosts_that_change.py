@@ -15,7 +15,7 @@ import pytest
 from program import LIMIT, PROGRAM, Process, bisect, bisect_until
 from small_hunt import Hunt
 
-pytestmark = [pytest.mark.e2e, pytest.mark.tools]
+pytestmark = [pytest.mark.e2e, pytest.mark.tools, pytest.mark.slow]
 
 
 def until(args: list[str], sign: str, act: Callable[[Process], None]) -> tuple[int, str]:
@@ -47,7 +47,6 @@ def test_a_kernel_that_changed_between_two_sessions_is_said_and_shown(hunt: Hunt
     assert "its kernel was 5.10.0-1 and is " in bisect("show", *hunt.kept()).stdout
 
 
-@pytest.mark.slow
 def test_one_who_waits_begins_when_the_other_ends(hunt: Hunt) -> None:
     waiting: list[Process] = []
     words = hunt.words("--plain", history="second.db")
@@ -89,7 +88,6 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-@pytest.mark.slow
 def test_a_disk_that_fills_up_stops_the_hunt_which_goes_on_when_there_is_room(hunt: Hunt, small_disk: Path) -> None:
     (hunt.folder / "hosts.toml").write_text(f'[hosts.local]\nroot = "{small_disk}/root"\n')
     ballast = small_disk / "ballast"

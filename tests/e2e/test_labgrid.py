@@ -20,6 +20,7 @@ LACKING = [name for name in ("labgrid-coordinator", "labgrid-exporter", "labgrid
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.tools,
+    pytest.mark.slow,
     pytest.mark.xdist_group("labgrid"),
     pytest.mark.skipif(bool(LACKING), reason=f"no {LACKING[0] if LACKING else '-'}: pip install labgrid"),
 ]

@@ -1,7 +1,8 @@
-"""Whole hunts on another machine, whatever happens to the way there."""
+"""Hunts and comparisons on another machine, whatever happens to the way there."""
 
 import json
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,11 +11,12 @@ from subprocess import CompletedProcess
 import pytest
 
 from machine import Machine
+from perfbisect.demo.history import write_history
 from perfbisect.host.registry import MARKER
 from program import Process, bisect, bisect_watched
 from small_hunt import Hunt
 
-pytestmark = [pytest.mark.e2e, pytest.mark.tools]
+pytestmark = [pytest.mark.e2e, pytest.mark.tools, pytest.mark.slow]
 
 
 See = Callable[[str, Process], object]
@@ -55,7 +57,6 @@ class Weather:
                 process.send_signal(event[2]) if isinstance(event[2], signal.Signals) else event[2]()
 
 
-@pytest.mark.slow
 def test_a_hunt_survives_a_cut_link_and_a_restart_of_sshd(hunt: Hunt, machine: Machine) -> None:
     def cut() -> None:
         machine.link("down")
@@ -71,7 +72,6 @@ def test_a_hunt_survives_a_cut_link_and_a_restart_of_sshd(hunt: Hunt, machine: M
     assert not weather.left
 
 
-@pytest.mark.slow
 def test_a_hunt_survives_restarts_of_the_host(hunt: Hunt, machine: Machine) -> None:
     def restart() -> None:
         machine.power_off()
@@ -85,10 +85,9 @@ def test_a_hunt_survives_restarts_of_the_host(hunt: Hunt, machine: Machine) -> N
     assert not weather.left
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("pairing", ["turns", "together"])
-def test_a_controller_that_is_killed_again_and_again_goes_on(hunt: Hunt, machine: Machine, pairing: str) -> None:
-    words = begin(hunt, "--pairing", pairing)
+def test_a_controller_that_is_killed_again_and_again_goes_on(hunt: Hunt, machine: Machine) -> None:
+    """While builds are measured at the same time; in turns: tests/e2e/test_several_hosts.py."""
+    words = begin(hunt, "--pairing", "together")
     for kind, number in (("BuildProgress", 2), ("RunStarted", 1), ("RunFinished", 3), ("BuildStarted", 1)):
         killed = watched(words, Weather((kind, number, signal.SIGKILL)))
         assert killed.returncode == -signal.SIGKILL
@@ -98,12 +97,9 @@ def test_a_controller_that_is_killed_again_and_again_goes_on(hunt: Hunt, machine
     assert "bench" not in machine.inside("ps -e -o args=")
     of_rounds = "select json_extract(body, '$.facts.round') as round, count(*) from events where kind = 'RunFinished' group by 1"
     rounds = hunt.ask(of_rounds)
-    if pairing == "turns":
-        assert [number for number, _ in rounds] in ([None], [""])
-    else:
-        assert all(rounds)
-        assert {runs for _, runs in rounds} <= {1, 2}
-        assert sum(runs == 1 for _, runs in rounds) <= 1, "a round that was cut short is lost, and it alone"
+    assert all(rounds)
+    assert {runs for _, runs in rounds} <= {1, 2}
+    assert sum(runs == 1 for _, runs in rounds) <= 1, "a round that was cut short is lost, and it alone"
 
 
 SERVED = """
@@ -135,3 +131,39 @@ def test_a_dry_run_tells_the_paths_of_that_machine_and_leaves_it_alone(
         assert f"{machine.root}/{path}" in done.stdout
     assert "perfbisect-" not in done.stdout, "the scratch folder"
     assert [path.name for path in Path(machine.root).iterdir()] == [MARKER]
+
+
+MAKE = "git -C {repo} checkout -q {tag} && make -s -f {repo}/Makefile install PREFIX={prefix} CC=gcc CFLAGS=-O2"
+
+
+def test_builds_are_compared_there(machine: Machine, tmp_path: Path) -> None:
+    """Commits are built there, a tarball travels there, a folder is there."""
+    repo, there = tmp_path / "repo", machine.folder / "opt"
+    write_history(repo, 6)
+    for tag, prefix in (("v1.0", tmp_path / "demo-1.0"), ("v1.1", there / "demo-1.1")):
+        build = tmp_path / f"build-{tag}"
+        build.mkdir()
+        subprocess.run(["sh", "-c", MAKE.format(repo=repo, tag=tag, prefix=prefix)], cwd=build, check=True)
+    subprocess.run(["tar", "-C", str(tmp_path), "-czf", "demo.tar.gz", "demo-1.0"], cwd=tmp_path, check=True)
+    builds = [f"old={tmp_path / 'demo.tar.gz'}", f"new={there / 'demo-1.1'}"]
+    words = ["compare", "v1.1", *builds, "v1.0", "--repo", str(repo), "--builder", "demo", "--host", "far"]
+    words += ["--workload", "update-index"]
+    asked = ["--visits", "2", "--runs", "1", "--warmup", "0.1", "--metric", "cpu/o", "--json"]
+    done = bisect(*words, *asked)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    [row] = told["workloads"]
+    old, new, built = (ratio["ratio"] for ratio in row["ratios"])
+    assert max(old, built) < 0.85 < new, "relative to the slow one"
+    assert told["host"]["name"] == "far"
+    kept = Path(machine.root, "builds", told["settings"]["subjects"][1]["key"], "prefix", "lib", "libdemo.so")
+    assert kept.is_file()
+
+    words[3] = "new=relative"
+    refused = bisect(*words, *asked)
+    assert refused.returncode == 3
+    assert "does not begin with /" in refused.stderr
+    words[3] = "new=/opt/nothing-there"
+    refused = bisect(*words, *asked)
+    assert refused.returncode == 3
+    assert "no folder /opt/nothing-there on host far" in refused.stderr

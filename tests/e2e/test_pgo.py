@@ -16,101 +16,9 @@ import pytest
 import postgres
 from program import bisect
 
-pytestmark = [pytest.mark.e2e, pytest.mark.tools]
+pytestmark = [pytest.mark.e2e, pytest.mark.tools, pytest.mark.slow]
 
-# A server with its client. Only the server calls `often`, in training; `never` is called for another argument.
-PROGRAM = r"""
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <signal.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
-
-__attribute__((noinline)) unsigned often(unsigned x) { for (int i = 0; i < 100; i++) x = x * 5 + i; return x; }
-__attribute__((noinline)) unsigned never(unsigned x) { for (int i = 0; i < 100; i++) x = x * 7 + i; return x; }
-
-static void end(int signal) { exit(signal != SIGTERM); }
-
-int main(int count, char **words) {
-    struct sockaddr_un at = {.sun_family = AF_UNIX};
-    int here = socket(AF_UNIX, SOCK_STREAM, 0);
-    unsigned value = count;
-    strncpy(at.sun_path, words[2], sizeof at.sun_path - 1);
-    if (!strcmp(words[1], "ask")) {
-        if (connect(here, (struct sockaddr *)&at, sizeof at)) return 1;
-        for (int i = 0; i < 200; i++)
-            if (write(here, "q", 1) != 1 || read(here, &value, sizeof value) != sizeof value) return 2;
-        return 0;
-    }
-    signal(SIGTERM, end);
-    if (bind(here, (struct sockaddr *)&at, sizeof at) || listen(here, 5)) return 3;
-    for (;;) {
-        char question;
-        int there = accept(here, 0, 0);
-        while (read(there, &question, 1) == 1) {
-            value = question == 'q' ? often(value) : never(value);
-            if (write(there, &value, sizeof value) != sizeof value) break;
-        }
-        close(there);
-    }
-}
-"""
-MAKEFILE = """\
-CFLAGS = -O1
-prog: prog.c
-\t$(CC) $(CFLAGS) -c prog.c -o prog.o
-\t$(CC) $(LDFLAGS) prog.o -o prog
-install: prog
-\tmkdir -p $(PREFIX)/bin && cp prog $(PREFIX)/bin
-"""
-BUILDER = """\
-summary = "a server with its client"
-driver = "small"
-programs = ["bin/prog"]
-ignore = ["doc/**"]
-[server]
-initialise = [["true"]]
-start = ["{prefix}/bin/prog", "serve", "{socket}"]
-ready = ["{prefix}/bin/prog", "ask", "{socket}"]
-[variants.clang-pgo]
-cc = "clang"
-cxx = "clang++"
-cflags = "-O2 -ffunction-sections"
-train = "other"
-[variants.odd]
-train = "fails"
-[variants.unlinked]
-ldflags = "-lno-such-library"
-train = "ask"
-[variants.wrong]
-train = "asc"
-[variants.needy]
-train = "needy"
-"""
-SUITE = """\
-summary = "questions"
-driver = "small"
-[workloads.ask]
-summary = "two hundred questions"
-group = "ask"
-command = ["{prefix}/bin/prog", "ask", "{socket}"]
-[workloads.other]
-summary = "the same"
-group = "ask"
-command = ["{prefix}/bin/prog", "ask", "{socket}"]
-[workloads.fails]
-summary = "no such program"
-group = "fails"
-command = ["{prefix}/bin/no-such-program"]
-[workloads.needy]
-summary = "with a program that no host has"
-group = "fails"
-command = ["true"]
-needs = ["no-such-tool"]
-"""
-
+TRAINED = {file.name: file.read_text() for file in (Path(__file__).parent / "programs" / "trained").iterdir()}
 
 NO_CLANG = "no clang with a profile: apt-get install clang llvm libclang-rt-dev"
 
@@ -127,10 +35,10 @@ def profiling_clang() -> bool:
 def folder(tmp_path: Path, git: Callable[..., str]) -> Path:
     """Recipes, a host, and a repository of one commit."""
     postgres.write(tmp_path, {
-        "builders/small/builder.toml": BUILDER,
-        "workloads/small/suite.toml": SUITE,
-        "repo/prog.c": PROGRAM,
-        "repo/Makefile": MAKEFILE,
+        "builders/small/builder.toml": TRAINED["builder.toml"],
+        "workloads/small/suite.toml": TRAINED["suite.toml"],
+        "repo/prog.c": TRAINED["prog.c"],
+        "repo/Makefile": TRAINED["Makefile"],
     })  # fmt: skip
     git("add", ".")
     git("commit", "-qm", "first")
@@ -185,7 +93,7 @@ def test_what_cannot_be_trained_is_left_out_with_the_reason(folder: Path, git: C
         wrong = compare(folder, root, "v1", "v1@wrong")
         assert wrong.returncode == 3
         assert "There is no workload and no group 'asc' for small. Did you mean 'ask'?" in wrong.stderr
-        (folder / "repo" / "Makefile").write_text(MAKEFILE.replace("$(CC)", "gcc"))
+        (folder / "repo" / "Makefile").write_text(TRAINED["Makefile"].replace("$(CC)", "gcc"))
         git("commit", "-qam", "its own compiler")
         done = compare(folder, root, "v1", "HEAD", "v1@odd", "v1@unlinked", "HEAD@pgo")
         assert done.returncode == 2, done.stderr
@@ -210,7 +118,7 @@ def test_what_a_host_lacks_for_training_is_said_before_anything_is_built(folder:
 
 def test_a_hunt_trains_every_candidate(folder: Path, git: Callable[..., str]) -> None:
     """Which are not linked in other layouts: the profile says where functions are."""
-    (folder / "repo" / "prog.c").write_text(PROGRAM.replace("x * 5 + i", "x * 5 / (i + 1) + i / (x | 1) + i"))
+    (folder / "repo" / "prog.c").write_text(TRAINED["prog.c"].replace("x * 5 + i", "x * 5 / (i + 1) + i / (x | 1) + i"))
     git("commit", "-qam", "slower")
     with tempfile.TemporaryDirectory(prefix="lab") as root:
         (folder / "hosts.toml").write_text(f'[hosts.here]\nroot = "{root}"\n')

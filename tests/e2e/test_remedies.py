@@ -70,6 +70,7 @@ class Old:
         )
 
 
+@pytest.mark.slow
 def test_an_end_that_misses_a_header_is_built_with_it_and_so_is_everything(tmp_path: Path) -> None:
     old = Old(tmp_path, range(12, COMMITS))
     ended = bisect(*old.words("--build", "make"))
@@ -81,6 +82,7 @@ def test_an_end_that_misses_a_header_is_built_with_it_and_so_is_everything(tmp_p
     assert flags == [('[["--cflags","-include stdint.h -Werror=int-conversion -Werror=int-to-pointer-cast"]]',)]
 
 
+@pytest.mark.slow
 def test_three_candidates_that_miss_a_header_are_enough_and_equal_builds_keep_their_readings(tmp_path: Path) -> None:
     """Killed once it goes on with the option, and resumed."""
     old = Old(tmp_path, range(2, COMMITS - 1))
@@ -102,6 +104,7 @@ def test_three_candidates_that_miss_a_header_are_enough_and_equal_builds_keep_th
     assert "next, for the ends" not in ended.stdout
 
 
+@pytest.mark.slow
 def test_builds_that_cannot_be_compared_are_measured_again(tmp_path: Path) -> None:
     old = Old(tmp_path, range(2, COMMITS - 1))
     ended = bisect(*old.words("--build", "make"))

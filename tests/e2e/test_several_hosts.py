@@ -1,4 +1,5 @@
-"""Whole hunts on several hosts: places on this machine, and machines each at the end of a link of its own, that measure or build."""
+"""Whole hunts on several hosts: places on this machine, and machines that measure or build, and empty
+hosts that fetch what others have built."""
 
 import json
 import signal
@@ -84,19 +85,6 @@ def test_a_host_named_twice(tmp_path: Path) -> None:
 
 def entry(name: str, machine: Machine, more: str = "", root: str = PLACE) -> str:
     return f'[hosts.{name}]\naddress = "{machine.address}"\nroot = "{root}"\njobs = 1\n{more}\n'
-
-
-@pytest.mark.slow
-def test_two_machines_share_a_hunt(make_machine: Make, tmp_path: Path) -> None:
-    a, b = make_machine(), make_machine()
-    hunt = Hunt(tmp_path, "".join(entry(*each, 'class = "pair"') for each in (("one", a), ("two", b))))
-    hunt.check(bisect(*hunt.words(*BOTH, "--plain", "--explain")))
-    assert hunt.ask("select distinct host from runs order by 1") == [("one",), ("two",)]
-    assert all([*Path(machine.root, "builds").glob("*")] for machine in (a, b))
-    measured = "select distinct json_extract(body, '$.facts.host'), json_extract(body, '$.candidate') from events"
-    reason = hunt.ask(f"{measured} where kind in ('Counted', 'Profiled')")
-    assert len({host for host, _ in reason}) == 1, "of both commits on the same machine"
-    assert len({candidate for _, candidate in reason}) == 2
 
 
 COMPILES = "echo 'int x;' | gcc -x c -c -o /dev/null - && echo yes"
@@ -253,3 +241,45 @@ def test_the_host_that_measures_stands_in_for_the_only_build_host(
     makers = [host for host, _, _ in hunt.builds()]
     assert makers[0] == makers[-1] == "b1" and "quiet" in makers
     assert not running(machines[1].root)
+
+
+class Alone(Hunt):
+    """One hunt after the other, each on an empty host and in a history of its own."""
+
+    def hunt(self, name: str) -> tuple[int, int, int]:
+        """Builds that were made, that were fetched, and commits with a build."""
+        with (self.folder / "hosts.toml").open("a") as file:
+            file.write(f'[hosts.{name}]\nroot = "{self.folder}/root-{name}"\n')
+        self.check(bisect(*self.words("--host", name, "--plain", history=name)), name)
+        query = "select sum(reused = 0), sum(reused = 2), count(distinct commit_hash) from builds"
+        ((made, fetched, commits),) = self.ask(query, name)
+        return made, fetched, commits
+
+
+@pytest.mark.slow
+def test_a_second_hunt_builds_nothing_and_a_third_what_was_damaged(seal: Path, tmp_path: Path) -> None:
+    hunts, store, key = Alone(tmp_path), tmp_path / "store", tmp_path / "key"
+    store.mkdir()
+    key.write_text("0123456789abcdef0123456789abcdef\n")
+    key.chmod(0o600)
+    config = seal / ".config" / "perfbisect" / "config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text(f'[shared]\nbuilds = "{store}"\nkey_file = "{key}"\n')
+    made, fetched, commits = hunts.hunt("one")
+    assert made == commits > 2
+    assert not fetched
+    assert len(list(store.iterdir())) == commits
+    made, fetched, again = hunts.hunt("two")
+    assert (made, fetched) == (0, again)
+    assert again > 2
+    shown = bisect("show", *hunts.kept("two"))
+    assert f"0 builds and {fetched} from the shared builds in " in shown.stdout
+    for file in store.iterdir():
+        data = bytearray(file.read_bytes())
+        data[-50] ^= 1
+        file.write_bytes(data)
+    made, fetched, commits = hunts.hunt("three")
+    assert (made, fetched) == (commits, 0)
+    refused = "select count(*) from events where kind = 'Warned' and body like '%is refused%'"
+    assert hunts.ask(refused, "three") == [(commits,)]
+    assert hunts.hunt("four")[0] == 0, "what was refused has been replaced"

@@ -20,9 +20,14 @@ from perfbisect.recipes.toml import to_toml
 from program import bisect, printed, rows
 from repos import Repo
 
-pytestmark = [pytest.mark.e2e, pytest.mark.tools]
+pytestmark = [pytest.mark.e2e, pytest.mark.tools, pytest.mark.slow]
 
 COMMITS, CULPRIT = 5, 3
+
+
+def program(name: str) -> str:
+    """The source of a program of these hunts."""
+    return (Path(__file__).parent / "programs" / name).read_text()
 
 
 def in_pairs(history: Path) -> int:
@@ -47,19 +52,7 @@ def chosen(history: Path) -> tuple[bool, str]:
     return bool(together), why
 
 
-# SQLite as this machine has it, behind a library that counts to WORK at each step of a statement.
-SQLITE = """
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include "work.h"
-
-int sqlite3_step(void *statement) {
-    static int (*step)(void *);
-    if (!step) step = dlsym(RTLD_NEXT, "sqlite3_step");
-    for (volatile long i = 0; i < WORK; i++);
-    return step(statement);
-}
-"""
+# As this machine has it, behind a library that counts to WORK at each step of a statement.
 SQLITE_RECIPE = """
 summary = "SQLite of this machine"
 driver = "sqlite"
@@ -77,7 +70,7 @@ def test_sqlite_in_sysbench(git: Repo, tmp_path: Path, monkeypatch: pytest.Monke
     if library is None:
         pytest.skip("no shared libsqlite3 on this machine")
     work = (f"#define WORK {100000 if n >= CULPRIT else 0} /* {n} */\n" for n in range(COMMITS))
-    hashes = git.history({"sqlite.c": SQLITE, "work.h": text} for text in work)
+    hashes = git.history({"sqlite.c": program("sqlite_step.c"), "work.h": text} for text in work)
     postgres.write(tmp_path, {"builders/sqlite/builder.toml": SQLITE_RECIPE.format(library=library)})
     monkeypatch.chdir(tmp_path)
     how = ["--builder", "sqlite", "--builders", "builders", "--workload", "point-query", "--repo", "repo"]
@@ -95,24 +88,14 @@ def test_sqlite_in_sysbench(git: Repo, tmp_path: Path, monkeypatch: pytest.Monke
     assert told["noise"]
 
 
-# Everything is relative to the folder of the server: the path of a socket must be short.
-REDIS = """
-cd "$(mktemp -d)"
-redis-server --port 0 --unixsocket socket --save '' --dir . >/dev/null &
-server=$!
-trap 'kill $server; wait $server; rm -rf "$PWD"' EXIT
-until redis-cli -s socket ping >/dev/null 2>&1; do kill -0 $server && sleep 0.02 || exit; done
-redis-benchmark -s socket -c 4 -n 4000 --csv eval "$(cat "$0.lua")" 0
-"""
-
-
 @pytest.mark.dbms
 def test_redis_by_command(git: Repo, tmp_path: Path) -> None:
     if not shutil.which("redis-server"):
         pytest.skip("no redis: apt-get install redis-server")
     lua = "local sum = 0 for i = 1, %d do sum = sum + i end return sum -- %d\n"
     hashes = git.history(
-        {"bench.sh": REDIS, "bench.sh.lua": lua % (9000 if n >= CULPRIT else 3000, n)} for n in range(COMMITS)
+        {"bench.sh": program("redis.sh"), "bench.sh.lua": lua % (9000 if n >= CULPRIT else 3000, n)}
+        for n in range(COMMITS)
     )
     history = tmp_path / "h.db"
     how = ["--build", "true", "--run", "sh {prefix}/bench.sh", "--rate", r'\n"[^"]*","([\d.]+)"', "--no-explain"]
@@ -161,34 +144,11 @@ def test_two_mariadb_servers_are_compared(git: Repo, tmp_path: Path, monkeypatch
 
 
 # A disk that serves one request at a time, whoever comes; neighbours make it slower now and then, by a third.
-DISK = """
-#include <fcntl.h>
-#include <stdlib.h>
-#include <sys/file.h>
-#include <time.h>
-#include <unistd.h>
-#include "work.h"
-
-int main(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    srand(now.tv_nsec);
-    int disk = open(getenv("DISK"), O_CREAT | O_RDWR, 0600), service = SERVICE * (75 + rand() % 50) / 100;
-    for (int i = 0; i < 60; i++) {
-        flock(disk, LOCK_EX);
-        if (pwrite(disk, &i, sizeof i, 0) < 0 || fsync(disk)) return 1;
-        usleep(service);
-        flock(disk, LOCK_UN);
-        usleep(500);
-    }
-    return 0;
-}
-"""
 
 
 def test_two_that_wait_for_one_disk_are_measured_in_turns(git: Repo, tmp_path: Path) -> None:
     """At the same time both last as long: each request of one waits for one of the other."""
-    hashes = git.history({"bench.c": DISK, "work.h": f"#define SERVICE {us}\n"} for us in (5000, 10000))
+    hashes = git.history({"bench.c": program("disk.c"), "work.h": f"#define SERVICE {us}\n"} for us in (5000, 10000))
     history = tmp_path / "h.db"
     words = ["run", "v0", "v1", "--build", "cc -O1 -o bench bench.c", "--run", f"env DISK={tmp_path}/disk ./bench"]
     ended = bisect(*words, "--repo", str(git.path), "--no-explain", "--plain", "--history", str(history))
@@ -201,34 +161,6 @@ def test_two_that_wait_for_one_disk_are_measured_in_turns(git: Repo, tmp_path: P
 
 
 FEW = "two threads do not get two cores here"
-# Two threads that work beside each other, or one after the other. Beside other tests they get cores of their own where the
-# kernel lets them ask for that.
-THREADS = """
-#include <fcntl.h>
-#include <pthread.h>
-#include <unistd.h>
-#include "work.h"
-
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-
-static void *work(void *unused) {
-    for (int i = 0; i < 400; i++) {
-        if (SERIAL) pthread_mutex_lock(&lock);
-        for (volatile long j = 0; j < 4000000; j++);
-        if (SERIAL) pthread_mutex_unlock(&lock);
-    }
-    return unused;
-}
-
-int main(void) {
-    int group = open("/proc/self/autogroup", O_WRONLY);
-    if (group >= 0 && write(group, "-15", 3) < 0) close(group);
-    pthread_t threads[2];
-    for (int i = 0; i < 2; i++) pthread_create(threads + i, 0, work, 0);
-    for (int i = 0; i < 2; i++) pthread_join(threads[i], 0);
-    return 0;
-}
-"""
 
 
 def cores_used(program: Path) -> float:
@@ -240,9 +172,9 @@ def cores_used(program: Path) -> float:
 
 def test_threads_that_wait_for_each_other_are_measured_in_turns(git: Repo, tmp_path: Path) -> None:
     """Where two share the cores, nearly nothing is lost while a thread waits."""
-    hashes = git.history({"bench.c": THREADS, "work.h": f"#define SERIAL {serial}\n"} for serial in (0, 1))
+    hashes = git.history({"bench.c": program("threads.c"), "work.h": f"#define SERIAL {serial}\n"} for serial in (0, 1))
     build = ["cc", "-O1", "-pthread", "-D", "SERIAL=0", "-x", "c", "-", "-o", tmp_path / "bench"]
-    subprocess.run(build, input=THREADS.replace('#include "work.h"', ""), text=True, check=True)
+    subprocess.run(build, input=program("threads.c").replace('#include "work.h"', ""), text=True, check=True)
     if cores_used(tmp_path / "bench") < 1.3:
         pytest.skip(FEW)
     history = tmp_path / "h.db"

@@ -1,4 +1,4 @@
-"""What is submitted of a batch, and what is made of Slurm's answers; ``tests/e2e/test_submitted_batch.py`` has a real one."""
+"""What is submitted of a batch, and what is made of Slurm's answers; ``tests/e2e/test_slurm.py`` has a real one."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing

@@ -1,19 +1,56 @@
-"""A hunt in a repository without any recipe, as people do it who know `git bisect run`."""
+"""Whole hunts with real compilers, ccache, sysbench and perf: the demo, a program by commands alone, another machine, a server."""
 
 import json
 import signal
+import tempfile
 from pathlib import Path
 
 import pytest
 
+import postgres
 from machine import Machine
-from program import Process, bisect, bisect_watched, rows
+from program import Process, bisect, bisect_until, bisect_watched, rows
 from repos import Repo
 from small_hunt import OPERATIONS, RATE, Hunt
 
 pytestmark = [pytest.mark.e2e, pytest.mark.tools]
 
-COMMITS, CULPRIT, BROKEN, FAILING = 16, 10, 6, 12
+
+def test_the_planted_commit_is_named_after_a_kill(tmp_path: Path) -> None:
+    """Killed while it builds, resumed to the right verdict, nothing done twice."""
+    history = tmp_path / "history.db"
+    place = ["--folder", str(tmp_path / "demo"), "--history", str(history), "--json"]
+    demo = ["demo", "--seed", "3", "--drop", "60%", "--no-explain", *place]
+    assert bisect_until(demo, '"BuildProgress"', signal.SIGKILL).returncode == -signal.SIGKILL
+    ended = bisect("resume", "--history", str(history), "--plain")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    planted = (tmp_path / "demo" / "answer.json").read_text()
+    shown = bisect("show", "--history", str(history))
+    assert shown.returncode == 0
+    [(culprit,)] = rows(history, "select culprit from culprits")
+    assert str(culprit) in planted
+    assert str(culprit)[:10] in shown.stdout
+    twice = "select commit_hash, count(*) from builds where not reused group by 1 having count(*) > 1"
+    assert rows(history, twice) == []
+    assert rows(history, "pragma integrity_check") == [("ok",)]
+
+
+@pytest.mark.slow
+def test_one_command_names_three_commits_planted_in_three_workloads(tmp_path: Path) -> None:
+    """`compare --hunt`: a table, a hunt for each drop, together; then the table has the commits."""
+    history = tmp_path / "history.db"
+    place = ["--folder", str(tmp_path / "demo"), "--history", str(history)]
+    done = bisect("demo", "--changes", "3", "--seed", "3", "--drop", "60%", "--no-explain", *place)
+    assert done.returncode == 0, done.stdout + done.stderr
+    planted = (tmp_path / "demo" / "answer.json").read_text()
+    culprits = [str(culprit) for (culprit,) in rows(history, "select culprit from culprits")]
+    assert len(set(culprits)) == 3
+    assert all(culprit in planted for culprit in culprits)
+    table = bisect("show", "c1", "--tsv", "--history", str(history)).stdout
+    assert all(f"\t{culprit}\t" in table for culprit in culprits)
+
+
+COMMITS, CULPRIT, BROKEN, FAILING = 9, 5, 2, 7
 
 
 @pytest.fixture
@@ -74,22 +111,6 @@ def test_clones_at_other_paths_use_the_same_builds(tmp_path: Path, git: Repo) ->
     assert hunt(clones[0], "HEAD~1", "HEAD") == [(1,), (1,)]
 
 
-def test_what_failed_once_is_remembered_for_the_same_commands_only(odd: Hunt) -> None:
-    """The culprit, which lies between the ends, does not build with the first command, and does with the second."""
-    refusing = f"sh -c '! grep -q \"/. {CULPRIT} \" work.h && make'"
-    asked = ["run", f"v{CULPRIT - 1}", f"v{CULPRIT + 1}", "--run", "./bench", "--plain", "--max-runs", "16"]
-    asked += ["--no-explain", *odd.kept()]
-    culprit = odd.culprit[:10]
-    first = bisect(*asked, "--build", refusing, cwd=odd.repo).stdout
-    assert f"skipped   {culprit}  compile" in first
-    again = bisect(*asked, "--build", refusing, cwd=odd.repo).stdout
-    assert f"skipped   {culprit}  compile" in again
-    assert f"building  {culprit}" not in again
-    other = bisect(*asked, "--build", "make", cwd=odd.repo).stdout.partition("confirmation")[0]
-    assert "an earlier build is used again" not in other
-    assert f"built     {culprit}" in other
-
-
 def test_on_another_machine(machine: Machine, odd: Hunt) -> None:
     asked = ["run", f"v{CULPRIT - 2}", f"v{CULPRIT + 1}", "--build", "make", "--run", "./bench", "--metric", "latency"]
     ended = bisect(*asked, "--no-explain", "--host", "far", "--plain", *odd.kept(), cwd=odd.repo)
@@ -138,3 +159,44 @@ def test_a_command_that_became_quadratic_is_stopped_and_found(git: Repo, tmp_pat
     assert "times slower" in shown
     assert "is slower than 10 × good (stopped after" in shown
     assert bisect("replay", "--history", str(history), cwd=repo).returncode == 0
+
+
+SETTINGS, SLOWER = 4, 2
+
+
+@pytest.mark.dbms
+@postgres.needs_postgres
+def test_a_setting_that_slows_queries_is_found(tmp_path: Path, git: Repo) -> None:
+    """From one commit on, PostgreSQL reads the whole table for each row."""
+    postgres.write(tmp_path, {"builders/pg/builder.toml": postgres.RECIPE, "workloads/pg/suite.toml": postgres.SUITE})
+    common = "listen_addresses = ''\nfsync = off\n"
+    slow = "enable_indexscan = off\nenable_bitmapscan = off\n"
+    texts = (f"{common}work_mem = {4 + n}MB\n{slow * (n >= SLOWER)}" for n in range(SETTINGS))
+    hashes = git.history({"server.conf": text} for text in texts)
+    history = tmp_path / "history.db"
+    with tempfile.TemporaryDirectory(prefix="lab") as root:  # short, for the sake of the socket
+        (tmp_path / "hosts.toml").write_text(f'[hosts.here]\nroot = "{root}"\n')
+        words = ["run", hashes[0], hashes[-1], "--builder", "pg", "--workload", "one-row", "--host", "here", "--plain"]
+        words += ["--repo", str(tmp_path / "repo"), "--history", str(history)]
+        folders = ["--builders", "builders", "--workloads", "workloads", "--hosts", "hosts.toml"]
+        ended = bisect(*words, *folders, cwd=tmp_path)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert rows(history, "select culprit from culprits") == [(hashes[SLOWER],)]
+    assert rows(
+        history, "select count(distinct json_extract(body, '$.facts.dataset')) from events where kind = 'RunFinished'"
+    ) == [(1,)]
+    asked = rows(history, "select json_extract(body, '$.candidate') from events where kind = 'Planned'")
+    assert {(SLOWER - 1,), (SLOWER,)} <= set(asked)
+    assert len(asked) == len(set(asked))  # others, too, as far as the time for the reason allows
+    shown = bisect("show", "--history", str(history), cwd=tmp_path).stdout
+    assert f"Since {hashes[SLOWER][:10]}, 1 statement of the workload has another plan." in shown
+    assert (
+        """\
+  select k from t where id = ?
+    before  Index Scan using t_pkey on t
+              Index Cond: (id = 777)
+    since   Seq Scan on t
+              Filter: (id = 777)
+"""
+        in shown
+    )
