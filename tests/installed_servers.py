@@ -30,7 +30,7 @@ BUILD = Build(  # of nothing: what is measured is installed
 
 POSTGRESQL = Builder(
     name="postgresql",
-    folder=str(Path(__file__).parent / "sysbench"),
+    folder=str(Path(__file__).parent / "workloads"),
     summary="",
     variants={"o2nofp": Variant()},
     driver="pgsql",
@@ -53,7 +53,7 @@ POSTGRESQL = Builder(
 INNODB = ["--innodb-log-file-size=8M", "--innodb-use-native-aio=0"]
 MARIADB = Builder(
     name="mariadb",
-    folder=str(Path(__file__).parent / "sysbench"),
+    folder=str(Path(__file__).parent / "workloads"),
     summary="",
     variants={"o2nofp": Variant()},
     driver="mysql",

@@ -15,6 +15,11 @@ WHO = {f"GIT_{role}_{key}": value for role in ("AUTHOR", "COMMITTER")
 Files = Mapping[str, str | None]  # path → text; None removes the file
 
 
+def files_of(folder: Path) -> dict[str, str]:
+    """The files below a folder that a test keeps beside it: path → text."""
+    return {str(path.relative_to(folder)): path.read_text() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
 def git(folder: Path, *words: str) -> str:
     """What git prints in a folder; submodules may come from local ones."""
     command = ["git", "-c", "protocol.file.allow=always", "-c", "init.defaultBranch=main", *words]

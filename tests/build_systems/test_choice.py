@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfbisect.core.domain.settings import Quick, Settings
+from perfbisect.core.domain.settings import Flags, Quick, Settings
 from perfbisect.errors import UsageError
 from perfbisect.host.local import LocalHost
 from perfbisect.hunt.resolve import choose_system, resolve_settings
+from perfbisect.lab.build.plan import build_fingerprint
 from perfbisect.lab.build.toolchain import Toolchain, with_compiler
 from perfbisect.recipes import build_commands, programs
 from perfbisect.recipes.build_systems import (
@@ -229,3 +230,12 @@ def test_every_system_says_in_a_line_what_it_runs() -> None:
     assert all(built_with(system).startswith(f"{system}: ") for system in SYSTEMS)
     assert "each commit" in built_with(AUTO)
     assert built_with("") == ""
+
+
+def test_options_belong_to_what_a_build_is() -> None:
+    flags = Flags("-UC '-DC=1 + 1' -include stdint.h", "-UCXX -DCXX=3", "-Wl,-rpath,/of/the/user")
+    settings = Settings("a", "b", "/repo", "", "", "h", quick=Quick("./x", ("make",)))
+    plain, flagged = map(requested_builder, (settings, replace(settings, flags=flags)))
+    assert plain.name != flagged.name
+    assert plain.home == flagged.home, "the sources are sent once"
+    assert build_fingerprint(plain, Variant()) != build_fingerprint(flagged, Variant())

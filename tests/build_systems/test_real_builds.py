@@ -1,18 +1,25 @@
 """Small trees of every build system, built by real tools as a hunt builds a commit: with the variant's options, programs that a
-tree does not install with the shared libraries that they load, and links that are repeated in other orders."""
+tree does not install with the shared libraries that they load, links that are repeated in other orders, and options of the user."""
 
+import os
+import pwd
 import re
 import shutil
 import subprocess
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec import structs
 
 from perfbisect.core.domain.facts import BuildFacts
+from perfbisect.core.domain.settings import Flags
 from perfbisect.errors import BuildFailed
 from perfbisect.lab.build import build_store, links
 from perfbisect.recipes.builder import Build, Builder, Variant
-from repos import Files, Repo
+from repos import Files, Repo, files_of
 from sharing import Yard
 
 pytestmark = pytest.mark.tools
@@ -41,82 +48,11 @@ BENCHMARK = {
     "outer.c": "int inner(void);\nint second(void) { return 10; }\nint outer(void) { return inner() + second(); }\n",
     "inner.c": inner(1),
 }
-UNINSTALLED = """\
-cmake_minimum_required(VERSION 3.10)
-project(tool C)
-add_library(inner SHARED inner.c)
-add_library(outer SHARED outer.c)
-set_target_properties(inner outer PROPERTIES VERSION 1.2.3 SOVERSION 1)
-set_target_properties(inner PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/deep/er")
-target_link_libraries(outer PRIVATE inner)
-add_executable(bench bench.c)
-target_link_libraries(bench outer)
-install(TARGETS outer LIBRARY DESTINATION lib)
-install(FILES bench.c DESTINATION OUTSIDE)
-"""
-RELATIVE = "set(CMAKE_BUILD_RPATH_USE_ORIGIN ON)\n"
-STATIC = """\
-cmake_minimum_required(VERSION 3.10)
-project(tool C)
-add_library(parts STATIC outer.c inner.c)
-add_executable(bench bench.c)
-target_link_libraries(bench parts)
-install(FILES bench.c DESTINATION OUTSIDE)
-"""
-MESON = """\
-project('tool', 'c')
-subdir('lib')
-executable('bench', 'bench.c', link_with: outer)
-install_data('bench.c', install_dir: 'OUTSIDE')
-"""
-MESON_LIB = """\
-inner = shared_library('inner', '../inner.c')
-outer = shared_library('outer', '../outer.c', link_with: inner, install: true)
-"""
-CONFIGURE_AC = """\
-AC_INIT([tool], [1])
-AC_CONFIG_MACRO_DIRS([m4])
-AM_INIT_AUTOMAKE([foreign])
-LT_INIT
-AC_PROG_CC
-AC_CONFIG_FILES([Makefile])
-AC_OUTPUT
-"""
-MAKEFILE_AM = """\
-ACLOCAL_AMFLAGS = -I m4
-lib_LTLIBRARIES = libinner.la libouter.la
-libinner_la_SOURCES = inner.c
-libouter_la_SOURCES = outer.c
-libouter_la_LIBADD = libinner.la
-noinst_PROGRAMS = bench
-bench_SOURCES = bench.c
-bench_LDADD = libouter.la
-outsidedir = OUTSIDE
-outside_DATA = bench.c
-"""
-MAKEFILE = """\
-CFLAGS = -O3
-bench: bench.o sub/libouter.so
-	$(CC) -o $@ bench.o -Lsub -louter -Wl,-rpath,$(CURDIR)/sub:/usr/local/odd -Wl,-rpath-link,$(CURDIR)
-sub/libouter.so: outer.o libinner.so
-	mkdir -p sub && $(CC) -shared -o $@ outer.o -L. -linner -Wl,-rpath,'$$ORIGIN/..'
-libinner.so: inner.o
-	$(CC) -shared -o $@ $^
-%.o: %.c
-	$(CC) $(CFLAGS) -fPIC -c -o $@ $<
-install:
-	install -D bench.c $(DESTDIR)OUTSIDE/bench.c
-"""
-AUTOTOOLS = {"configure.ac": CONFIGURE_AC, "Makefile.am": MAKEFILE_AM, "m4/.keep": ""}
-TREES = {
-    "cmake": {"CMakeLists.txt": UNINSTALLED},
-    "cmake, relative": {"CMakeLists.txt": RELATIVE + UNINSTALLED},
-    "cmake, static": {"CMakeLists.txt": STATIC},
-    "meson": {"meson.build": MESON, "lib/meson.build": MESON_LIB},
-    "autotools": AUTOTOOLS,
-    "make": {"makefile": MAKEFILE},
-}
-NEEDS = {"cmake": "cmake", "meson": "meson", "autotools": "libtoolize", "make": "make"}
+BESIDE = Path(__file__).parent / "trees"
+TREES = {folder.name: files_of(folder) for folder in sorted((BESIDE / "uninstalled").iterdir())}
+LISTS = TREES["cmake"]["CMakeLists.txt"]
+TREES["cmake-relative"] = {"CMakeLists.txt": "set(CMAKE_BUILD_RPATH_USE_ORIGIN ON)\n" + LISTS}
+NEEDS = {"autotools": "libtoolize", "commands": "make"}
 BIN = "bin/bench"
 RECIPE = Builder(name="tool", summary="a tool", driver="tool", programs=["bin/tool"], build=Build(timeout=300.0))
 MAIN = '#include <stdio.h>\nint part(void);\nint main(void) { printf("%d\\n", part()); return 0; }\n'
@@ -183,6 +119,11 @@ def yard(tmp_path: Path, git: Repo, monkeypatch: pytest.MonkeyPatch) -> Recordin
     return yard
 
 
+def quick(one: str, trees: Iterable[str]) -> list[Any]:
+    """These trees as parameters, of which only ``one`` is not slow."""
+    return [pytest.param(tree, marks=[] if tree == one else pytest.mark.slow) for tree in trees]
+
+
 def needs(*tools: str) -> None:
     if absent := [tool for tool in tools if shutil.which(tool) is None]:
         pytest.skip(f"{', '.join(absent)} is not installed")
@@ -202,11 +143,11 @@ def runpath(file: Path) -> str:
     return next((line.split("[")[1].rstrip("]") for line in printed.splitlines() if "PATH)" in line), "")
 
 
-@pytest.mark.parametrize("tree", TREES)
+@pytest.mark.parametrize("tree", quick("make", TREES))
 def test_a_tree_is_built_by_its_system(yard: RecordingYard, tree: str) -> None:
     """With the options of the variant; what it does not install is copied with the libraries that it loads, and linked again."""
-    system = tree.partition(",")[0]
-    needs(NEEDS[system])
+    system = tree.partition("-")[0]
+    needs(NEEDS.get(system, system))
 
     def made(files: Files) -> BuildFacts:
         return yard.made(files, programs=[BIN], layouts=True)
@@ -242,7 +183,7 @@ def test_a_tree_is_built_by_its_system(yard: RecordingYard, tree: str) -> None:
     top = yard.installed(first.key)
     libraries = (path for path in top.rglob("libinner.so*") if not path.is_symlink())
     parts = [BIN, *(str(path.relative_to(top)) for path in libraries)]
-    assert len(parts) == (1 if tree == "cmake, static" else 2)
+    assert len(parts) == (1 if tree == "cmake-static" else 2)
     for part in parts:
         orders = [order(yard.installed(key, part)) for key in (first.key, *again)]
         assert len(set(orders)) == 3
@@ -262,9 +203,9 @@ STRICT = {
 }
 
 
-@pytest.mark.parametrize("system", STRICT)
+@pytest.mark.parametrize("system", quick("make", STRICT))
 def test_warnings_of_a_newer_compiler_are_no_errors(yard: RecordingYard, system: str) -> None:
-    needs(NEEDS[system])
+    needs(NEEDS.get(system, system))
     warned = {"part.c": "int part(void) { int unused = 3; return 1; }\n"}
     assert yard.run(yard.made(yard.commit(SOURCES | STRICT[system] | warned))) == "1"
     assert any("-Werror" in line for line in yard.compiled())
@@ -282,6 +223,7 @@ install(FILES "${CMAKE_BINARY_DIR}/absent" DESTINATION share PERMISSIONS OWNER_R
 """
 
 
+@pytest.mark.slow
 def test_cmake_builds_what_installs_the_programs_and_their_libraries_are_part_of_the_binary(
     yard: RecordingYard,
 ) -> None:
@@ -295,6 +237,7 @@ def test_cmake_builds_what_installs_the_programs_and_their_libraries_are_part_of
         yard.made(yard.commit({}), programs=[])
 
 
+@pytest.mark.slow
 def test_link_time_optimisation(yard: RecordingYard) -> None:
     needs("cmake")
     lto = Variant(cc=str(yard.compiler), cflags="-O2 -flto=auto", ldflags="-flto=auto -Wl,-O1")
@@ -340,11 +283,14 @@ END
     assert yard.made(yard.commit(tree)).system == "autotools"
 
 
+@pytest.mark.slow
 def test_options_that_a_configure_script_of_a_subfolder_does_not_know(yard: RecordingYard) -> None:
     """They are given to it, too."""
     needs("autoreconf")
-    top = CONFIGURE_AC.replace("LT_INIT", "AM_MAINTAINER_MODE\nAC_CONFIG_SUBDIRS([sub])").replace(
-        "AC_CONFIG_MACRO_DIRS([m4])\n", ""
+    top = (
+        TREES["autotools"]["configure.ac"]
+        .replace("LT_INIT", "AM_MAINTAINER_MODE\nAC_CONFIG_SUBDIRS([sub])")
+        .replace("AC_CONFIG_MACRO_DIRS([m4])\n", "")
     )
     makefile = "bin_PROGRAMS = tool\ntool_SOURCES = main.c part.c\n"
     sub = {"sub/configure.ac": "AC_INIT([sub], [1])\nAC_OUTPUT\n"}
@@ -360,6 +306,7 @@ def test_options_reach_cmake_unharmed(yard: RecordingYard) -> None:
     assert (yard.installed(built.key) / "share" / "word").read_text() == "a b';{c}$d\""
 
 
+@pytest.mark.slow
 def test_an_option_of_the_user_that_the_tree_does_not_know_is_an_error(yard: RecordingYard) -> None:
     needs("cmake")
     sha = yard.commit(SOURCES | {"CMakeLists.txt": CMAKE + 'option(KNOWN "x" OFF)\nmessage("${USED}")\n'})
@@ -418,6 +365,7 @@ def test_nothing_is_fetched(yard: RecordingYard) -> None:
         yard.made(yard.commit(SOURCES | {"Makefile": makefile}))
 
 
+@pytest.mark.slow
 def test_go_commands(yard: RecordingYard) -> None:
     needs("go")
     tree = {"go.mod": "module example.org/tool\n\ngo 1.16\n"}
@@ -428,6 +376,7 @@ def test_go_commands(yard: RecordingYard) -> None:
     assert {path.name for path in (yard.installed(built.key) / "bin").iterdir()} == {"tool", "other"}
 
 
+@pytest.mark.slow
 def test_a_cargo_workspace(yard: RecordingYard) -> None:
     needs("cargo")
     if subprocess.run(["cargo", "--version"], capture_output=True, check=False).returncode:
@@ -442,6 +391,7 @@ def test_a_cargo_workspace(yard: RecordingYard) -> None:
     assert yard.run(built) == "3"
 
 
+@pytest.mark.slow
 def test_a_linker_that_looks_for_the_libraries_of_libraries_finds_them(
     yard: RecordingYard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -449,7 +399,7 @@ def test_a_linker_that_looks_for_the_libraries_of_libraries_finds_them(
     needs("cmake")
     linker = links.Linker(links.OBJECTS, "")
     monkeypatch.setattr(links, "find_linker", lambda _: linker)
-    lists = UNINSTALLED.replace("bench bench.c", "bench bench.c more.c")
+    lists = LISTS.replace("bench bench.c", "bench bench.c more.c")
     more = {"CMakeLists.txt": lists, "more.c": "int more(void) { return 2; }\n"}
     facts = yard.made(BENCHMARK | more, programs=[BIN], layouts=True)
     shutil.rmtree(yard.root / "work" / "tool" / "build")
@@ -460,7 +410,7 @@ def test_a_linker_that_looks_for_the_libraries_of_libraries_finds_them(
 def test_what_is_installed_is_not_touched(yard: RecordingYard) -> None:
     """Whatever else the build has of that name."""
     rule = "install:\n\tinstall -D bench $(DESTDIR)$(PREFIX)/bin/bench\n\tmkdir a b && cp bench a && cp bench b\n"
-    tree = {"Makefile": MAKEFILE.partition("install:")[0] + rule}
+    tree = {"Makefile": TREES["make"]["makefile"].partition("install:")[0] + rule}
     key = yard.made(BENCHMARK | tree, programs=[BIN]).key
     assert runpath(yard.installed(key, BIN)).startswith(str(yard.root))
     assert not yard.installed(key, "bin/libouter.so").exists()
@@ -488,3 +438,44 @@ def test_the_program_to_copy(yard: RecordingYard, rule: str, why: str) -> None:
         return
     with pytest.raises(BuildFailed, match=rf"does not install: .*{why}"):
         yard.made(tree, programs=[BIN])
+
+
+# Each language prints what its own option says; the assembler would not take a header.
+FLAGGED = {folder.name: files_of(folder) for folder in sorted((BESIDE / "options").iterdir())}
+FLAGGED_SOURCES = FLAGGED.pop("sources")
+FLAGGED["make-g++"] = {"Makefile": FLAGGED["make"]["Makefile"].replace("COMPILER", "g++")}
+FLAGGED["make"] = {"Makefile": FLAGGED["make"]["Makefile"].replace("COMPILER", "$(CXX)")}
+FLAGGED["commands"] = FLAGGED["make-g++"]
+FLAGGED_RECIPE = structs.replace(RECIPE, variants={"o2nofp": Variant(cflags="-O2 -DC=9 -DCXX=9")})
+COMMANDS = Build(
+    compile=[["sh", "-c", "cp -a {source}/. . && make CXX=c++ PREFIX={prefix} install"]], artifacts=["bin/tool"]
+)
+FLAGS = Flags("-UC '-DC=1 + 1' -include stdint.h", "-UCXX -DCXX=3", "-Wl,-rpath,/of/the/user")
+
+
+@pytest.mark.parametrize("tree", quick("make", FLAGGED))
+def test_the_options_of_the_user_come_last_in_every_build_system(tmp_path: Path, git: Repo, tree: str) -> None:
+    """In trees that set the same ones themselves."""
+    yard = Yard(tmp_path, git, FLAGGED_RECIPE, jobs=2)
+    needs(NEEDS.get(system := tree.partition("-")[0], system))
+    sha = yard.git.commit(FLAGGED_SOURCES | FLAGGED[tree])
+    rustup = Path(pwd.getpwuid(os.getuid()).pw_dir) / ".rustup"
+    builds = {"commands": COMMANDS, "cargo": Build(timeout=300.0, env={"RUSTUP_HOME": str(rustup)})}
+    if tree == "cargo" and not rustup.exists():
+        pytest.skip("cargo has no toolchain")
+    changes = {"build": builds[tree]} if tree in builds else {}
+    given = replace(FLAGS, cflags="-UC '-DC=1 + 1'") if tree == "go" else FLAGS  # go's own C takes no header
+    built = yard.build(sha, flags=given, **changes)
+    assert yard.output(built.key, "bin/tool") == "2 3 7 2"
+    loads = subprocess.run(
+        ["readelf", "-d", yard.installed(built.key, "bin/tool")], capture_output=True, check=True
+    ).stdout
+    assert b"/of/the/user" in loads
+    assert built.flags == given.options
+    if tree in ("cargo", "go"):  # the rest is C
+        return
+    second = yard.build({"part.cpp": FLAGGED_SOURCES["part.cpp"] + "int more;\n"}, flags=FLAGS, **changes)
+    assert second.key != built.key
+    assert second.cache_hits > 0 or tree == "commands", "the compiler is found as before"
+    other = yard.build(sha, flags=Flags(FLAGS.cflags, "-UCXX -DCXX=4", FLAGS.ldflags), **changes)
+    assert yard.output(other.key, "bin/tool") == "2 4 7 2", "no build, and nothing in the cache, is taken for another"

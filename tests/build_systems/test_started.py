@@ -21,64 +21,16 @@ from perfbisect.lab.build.plan import Built
 from perfbisect.lab.host_lab import HostLab
 from perfbisect.recipes.builder import Build, Builder, Server, Variant
 from perfbisect.recipes.requested import load_requested, program_of, requested_builder, words
-from repos import Files, Repo
+from repos import Files, Repo, files_of
 from sharing import Yard
 
 pytestmark = pytest.mark.tools
 
-MAIN = '#include <stdio.h>\nint part(void);\nint main(void) { printf("%d\\n", part()); return 0; }\n'
 # The same program twice, once against a library of the build; and what no compiler takes.
-SOURCES = {
-    "src/main.c": MAIN,
-    "src/part.c": "int part(void) { return PART; }\n",
-    "src/broken.c": "#error out of date\n",
-}
-CMAKE = """\
-cmake_minimum_required(VERSION 3.10)
-project(tool C)
-add_library(part SHARED src/part.c)
-target_compile_definitions(part PRIVATE PART=2)
-add_executable(shared src/main.c)
-target_link_libraries(shared part)
-add_executable(static src/main.c src/part.c)
-target_compile_definitions(static PRIVATE PART=1)
-foreach(each shared static)
-    set_target_properties(${each} PROPERTIES OUTPUT_NAME bench RUNTIME_OUTPUT_DIRECTORY out-${each})
-endforeach()
-add_executable(broken src/broken.c)
-install(TARGETS broken part RUNTIME DESTINATION bin LIBRARY DESTINATION lib)
-"""
-MESON = """\
-project('tool', 'c')
-subdir('out-static')
-subdir('out-shared')
-executable('broken', 'src/broken.c', install: true)
-"""
-MESON_PARTS = {
-    "out-static/meson.build": "executable('bench', '../src/main.c', '../src/part.c', c_args: '-DPART=1')\n",
-    "out-shared/meson.build": "part = shared_library('part', '../src/part.c', c_args: '-DPART=2')\n"
-    "executable('bench', '../src/main.c', link_with: part)\n",
-}
-MAKE = """\
-all: broken out-shared/bench out-static/bench
-out-static/bench: src/main.c src/part.c
-	mkdir -p $(@D) && $(CC) -DPART=1 -o $@ $^
-out-shared/libpart.so: src/part.c
-	mkdir -p $(@D) && $(CC) -DPART=2 -fPIC -shared -o $@ $^
-out-shared/bench: src/main.c out-shared/libpart.so
-	$(CC) -o $@ src/main.c -Lout-shared -lpart -Wl,-rpath,$(CURDIR)/out-shared
-broken: src/broken.c
-	$(CC) -o $@ $<
-install: all
-	install -D broken $(DESTDIR)$(PREFIX)/bin/broken
-"""
-CONFIGURE = "#!/bin/sh\nsed 's,@,@,' Makefile.in >Makefile\n"
-TREES: dict[str, Files] = {
-    "cmake": {"CMakeLists.txt": CMAKE},
-    "meson": {"meson.build": MESON, **MESON_PARTS},
-    "autotools": {"configure": CONFIGURE, "Makefile.in": MAKE},
-    "make": {"Makefile": MAKE},
-}
+TREES = {folder.name: files_of(folder) for folder in sorted((Path(__file__).parent / "trees" / "started").iterdir())}
+SOURCES = TREES.pop("sources")
+MAIN, MAKE, CMAKE = SOURCES["src/main.c"], TREES["make"]["Makefile"], TREES["cmake"]["CMakeLists.txt"]
+SYSTEMS = [pytest.param(system, marks=[] if system == "make" else pytest.mark.slow) for system in TREES]
 NEEDS = {"cmake": "ninja", "meson": "meson", "autotools": "make", "make": "make"}
 RECIPE = Builder(
     name="tool", summary="a tool", driver="tool", build=Build(timeout=300.0), variants={"o2nofp": Variant(cflags="-O2")}
@@ -104,7 +56,7 @@ def built_below(system: str, path: str) -> str:
     return f"build/{path}" if system in ("cmake", "meson") else path
 
 
-@pytest.mark.parametrize("system", TREES)
+@pytest.mark.parametrize("system", SYSTEMS)
 def test_a_command_is_built_and_nothing_else_of_its_tree_where_the_system_says_how(yard: Yard, system: str) -> None:
     if shutil.which(NEEDS[system]) is None:
         pytest.skip(f"{NEEDS[system]} is not installed")
@@ -131,7 +83,7 @@ def test_a_command_is_built_and_nothing_else_of_its_tree_where_the_system_says_h
         yard.build(yard.git.commit(), started=[path], build=IN_PLACE)
 
 
-@pytest.mark.parametrize("system", TREES)
+@pytest.mark.parametrize("system", SYSTEMS)
 def test_a_recipe_without_a_server_needs_its_programs_only(yard: Yard, system: str) -> None:
     if shutil.which(NEEDS[system]) is None:
         pytest.skip(f"{NEEDS[system]} is not installed")
@@ -152,6 +104,7 @@ def test_a_recipe_without_a_server_needs_its_programs_only(yard: Yard, system: s
             yard.build(sha, programs=[BENCH], server=Server(initialise=[], start=["x"], ready=["x"]))
 
 
+@pytest.mark.slow
 def test_cmake_without_ninja(yard: Yard) -> None:
     files = SOURCES | {"CMakeLists.txt": CMAKE}
     options = Build(in_place=True, timeout=300.0, options=["-G", "Unix Makefiles"])
@@ -187,6 +140,7 @@ def test_what_make_makes_before_a_target_is_made_by_all(yard: Yard) -> None:
     assert not yard.installed(made.key, "ran").exists()
 
 
+@pytest.mark.slow
 def test_go_and_cargo(yard: Yard) -> None:
     if shutil.which("go"):
         tree = {"go.mod": "module example.org/tool\n\ngo 1.16\n"}
@@ -264,6 +218,7 @@ def test_an_end_whose_program_starts_another_says_how_to_have_both(yard: Yard) -
     assert runs(measure(lab(yard, [sha, sha], "part", is_range=True), Share(0, 1)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", ["./md2html big.md", "md2html big.md", "build/md2html/md2html ../big.md"])
 def test_an_end_whose_program_does_not_start_says_where_the_build_made_it(yard: Yard, run: str) -> None:
     if shutil.which("ninja") is None:
@@ -309,6 +264,7 @@ def test_a_program_whose_libraries_are_not_found_is_not_taken(yard: Yard) -> Non
     assert yard.build(sha, started=["bench"], build=IN_PLACE).programs == {"bench": (STATIC, SHARED)}
 
 
+@pytest.mark.slow
 def test_a_session_says_once_what_does_not_build(yard: Yard) -> None:
     commits = [
         commit(yard, SOURCES | TREES["make"] | {"src/part.c": f"int part(void) {{ return {n}; }}\n"}) for n in "567"
@@ -320,6 +276,7 @@ def test_a_session_says_once_what_does_not_build(yard: Yard) -> None:
     assert chosen == "several files of the build are called bench: out-static/bench is run, not out-shared/bench"
 
 
+@pytest.mark.slow
 def test_a_build_that_lacks_what_others_run_is_measured_with_a_warning(yard: Yard) -> None:
     """It is compared with another program, and may be slow for that."""
     whole = commit(yard, SOURCES | TREES["make"])

@@ -1,22 +1,75 @@
-"""The suite on a real PostgreSQL and a real MariaDB: what is loaded, and what every workload does to it."""
+"""sysbench's suite for servers, as its file has it; and on a real PostgreSQL and a real MariaDB: what every workload does."""
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import pytest
 from msgspec.structs import replace
 
-from installed_servers import BUILDERS, WORKLOADS, Installed, started
+from installed_servers import WORKLOADS, Installed
 from perfbisect.lab.workload import sysbench
+from perfbisect.lab.workload.lua import SYSBENCH_DRIVERS, measured, preparing, with_modules
 from perfbisect.lab.workload.sysbench import Outcome
 from perfbisect.recipes.builder import Builder
-from perfbisect.recipes.workload import Option, Workload, read_suite
+from perfbisect.recipes.placeholders import Values
+from perfbisect.recipes.workload import Option, Workload, for_each_driver, read_suite
 
-pytestmark = pytest.mark.dbms
-
-ALL = read_suite(WORKLOADS / "sysbench" / "suite.toml").workloads
+FOLDER = WORKLOADS / "sysbench"
+SUITE = read_suite(FOLDER / "suite.toml")
+ALL = SUITE.workloads
+WRITE = {name for name, workload in ALL.items() if workload.group == "write"}
 TABLES, SIZE, EVENTS = 2, 1000, 20
 SMALL: Mapping[str, Option] = {"tables": TABLES, "table-size": SIZE}
+
+
+def test_each_serves_both_of_sysbenchs_drivers() -> None:
+    assert len(for_each_driver(SUITE)) == 2 * len(ALL)
+    assert {workload.driver for workload in for_each_driver(SUITE)} == set(SYSBENCH_DRIVERS)
+
+
+def test_pre_differs_from_its_like_in_the_data_only() -> None:
+    for name, workload in ALL.items():
+        churned = workload.prepare_args.get("churn", 0)
+        assert churned == (0 if name.endswith(".pre") or name in WRITE else 1), name
+        if name.endswith(".pre"):
+            like = ALL[name.removesuffix(".pre")]
+            same = {"name": name, "summary": workload.summary, "prepare_args": workload.prepare_args}
+            assert replace(like, **same) == workload
+
+
+def test_runs_that_change_the_data_draw_other_keys_each_time() -> None:
+    assert {name for name, workload in ALL.items() if workload.args.get("rand-seed") == 0} == WRITE
+
+
+def test_loading_and_runs_agree_on_the_tables() -> None:
+    for workload in ALL.values():
+        for arg in ("tables", "table-size"):
+            assert workload.args[arg] == workload.prepare_args[arg] != 0
+        assert workload.args.get("range-size", 0) <= workload.args["table-size"]  # type: ignore[operator]
+
+
+def test_every_arg_is_an_option_of_the_scripts() -> None:
+    declared = re.findall(r"^    (\w+) = \{\"", (FOLDER / "sbtest.lua").read_text(), re.MULTILINE)
+    known = {name.replace("_", "-") for name in declared} | {"rand-seed"}
+    assert "table-size" in known
+    for workload in ALL.values():
+        assert {*workload.args, *workload.prepare_args} <= known
+
+
+def test_no_script_is_left_over() -> None:
+    used = set()
+    for workload in ALL.values():
+        for script in (measured(workload), preparing(workload)):
+            assert script
+            used |= {path.name for path in with_modules(workload, script)}
+    assert used - {"perfbisect.lua"} == {path.name for path in FOLDER.glob("*.lua")}
+
+
+def test_transactions_count_their_queries() -> None:
+    assert {name for name, workload in ALL.items() if workload.operation == "query"} == {
+        name for name, workload in ALL.items() if workload.script == "transaction.lua"
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +89,14 @@ class Running(Installed):
         """A new database with the suite's tables."""
         self.sql(f"create database {database}", "mysql" if self.mysql else "postgres")
         workload = replace(ALL["point-query"], prepare_args={**SMALL, **args})
-        script = WORKLOADS / "sysbench" / workload.prepare_script
+        script = FOLDER / workload.prepare_script
         self.sysbench(sysbench.prepare_command(workload, script, self.options(database)))
 
     def lines(self, workload: Workload, **args: Option) -> list[str]:
         """What a run in the database sbtest, on small tables, prints."""
         width = min(SIZE, int(workload.args.get("range-size", 1)))
         workload = replace(workload, args={**workload.args, **SMALL, "range-size": width, **args})
-        argv = sysbench.command(workload, WORKLOADS / "sysbench" / workload.script, self.options("sbtest"))
+        argv = sysbench.command(workload, FOLDER / workload.script, self.options("sbtest"))
         return self.sysbench(argv, PERFBISECT_WARMUP=str(workload.warmup)).splitlines()
 
     def run(self, workload: Workload, **args: Option) -> Outcome:
@@ -75,17 +128,14 @@ class Running(Installed):
         return {name: int(found[name]) for name in names}
 
 
-@pytest.fixture(scope="module", params=BUILDERS)
-def server(request: pytest.FixtureRequest) -> Iterator[Running]:
+@pytest.fixture(scope="module")
+def server(installed_server: tuple[Builder, Values]) -> Running:
     """A server with the suite's tables, as loaded, in the database sbtest."""
-    builder: Builder = request.param
-    assert builder.server
-    with started(builder.server) as values:
-        running = Running(builder, values)
-        if not running.mysql:
-            running.sql("create extension pg_stat_statements", "postgres")
-        running.load("sbtest")
-        yield running
+    running = Running(*installed_server)
+    if not running.mysql:
+        running.sql("create extension pg_stat_statements", "postgres")
+    running.load("sbtest")
+    return running
 
 
 def everything(server: Running, database: str = "sbtest") -> str:

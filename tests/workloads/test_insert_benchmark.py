@@ -3,14 +3,13 @@
 import dataclasses
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 import pytest
 from msgspec.structs import replace
 
 import sample_hunt
-from installed_servers import BUILDERS, PATIENCE, WORKLOADS, Installed, started
+from installed_servers import BUILDERS, PATIENCE, WORKLOADS, Installed
 from labs import lab_of
 from perfbisect.core.domain.events import CandidateSkipped, RunFinished
 from perfbisect.core.domain.metrics import CLIENT_BUSY, background, share_held
@@ -20,11 +19,12 @@ from perfbisect.lab.measure.studies import parse, short
 from perfbisect.lab.workload import sysbench
 from perfbisect.lab.workload.sysbench import Outcome
 from perfbisect.recipes.builder import Builder
+from perfbisect.recipes.placeholders import Values
 from perfbisect.recipes.requested import overridden
 from perfbisect.recipes.workload import Option, Workload, load_workload, read_suite
 from repos import Repo
 
-pytestmark = pytest.mark.dbms
+pytestmark = [pytest.mark.dbms, pytest.mark.slow]
 
 SUITE = WORKLOADS / "insert-benchmark"
 STEPS = read_suite(SUITE / "suite.toml").workloads
@@ -97,16 +97,13 @@ class Server(Installed):
         return int(self.sql("select count(*) from pg_indexes where indexname ~ '^pi._[mrp].*[tc]$'", "steps"))
 
 
-@pytest.fixture(scope="module", params=BUILDERS)
-def server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    builder: Builder = request.param
-    assert builder.server
-    with started(builder.server) as values:
-        running = Server(builder, values)
-        running.load("steps", "none")
-        if not running.mysql:
-            running.sql("create extension pg_stat_statements", "steps")
-        yield running
+@pytest.fixture(scope="module")
+def server(installed_server: tuple[Builder, Values]) -> Server:
+    running = Server(*installed_server)
+    running.load("steps", "none")
+    if not running.mysql:
+        running.sql("create extension pg_stat_statements", "steps")
+    return running
 
 
 def counted(server: Server, name: str, database: str = "steps", **args: Option) -> tuple[Outcome, int, int]:

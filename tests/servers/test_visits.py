@@ -1,10 +1,9 @@
-"""The recipe for PostgreSQL with the version that this machine has; "builds" differ in what they add to its settings."""
+"""The recipes for PostgreSQL and MariaDB with what this machine has; "builds" differ in what they add to its settings."""
 
 import contextlib
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -27,11 +26,12 @@ from perfbisect.lab import servers
 from perfbisect.lab.host_lab import HostLab
 from perfbisect.lab.measure import visit
 from postgres import BIN, needs_postgres
-from program import bisect
 from waiting import ended, processes, until
 
 Open = Callable[..., HostLab]
 Commits = Callable[..., tuple[str, ...]]
+
+pytestmark = [pytest.mark.dbms, pytest.mark.slow]
 
 
 RECIPE = f"""
@@ -74,9 +74,8 @@ def change_kept(host: LocalHost, change: Callable[[Path], None]) -> str:
     return kept.name
 
 
-@pytest.mark.dbms
 @needs_postgres
-def test_a_visit_with_the_recipes_settings(
+def test_a_visit_to_postgres(
     open_lab: Open, commits: Commits, host: LocalHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PGHOSTADDR", "192.0.2.1")  # ours, for another server
@@ -105,7 +104,6 @@ def test_a_visit_with_the_recipes_settings(
     assert re.search(r"checksum version: +1", table)
 
 
-@pytest.mark.dbms
 @needs_postgres
 def test_data_with_other_rows_is_loaded_again(open_lab: Open, commits: Commits, host: LocalHost) -> None:
     hashes = commits(PLAIN, SLOW)
@@ -122,9 +120,7 @@ def test_data_with_other_rows_is_loaded_again(open_lab: Open, commits: Commits, 
     assert len(runs(events)) == 1
 
 
-@pytest.mark.dbms
 @needs_postgres
-@pytest.mark.slow
 def test_a_build_that_alone_answers_wrongly_is_skipped_and_the_data_stays(
     open_lab: Open, commits: Commits, host: LocalHost
 ) -> None:
@@ -147,7 +143,6 @@ def test_a_build_that_alone_answers_wrongly_is_skipped_and_the_data_stays(
     assert (len(warnings(events)), len(runs(events))) == (1, 1)
 
 
-@pytest.mark.dbms
 @needs_postgres
 def test_a_crash_in_mid_run_is_the_servers_and_reported_in_its_words(
     open_lab: Open, commits: Commits, host: LocalHost
@@ -173,7 +168,6 @@ def test_a_crash_in_mid_run_is_the_servers_and_reported_in_its_words(
     assert "Failed process was running" in Path(facts.log).read_text()
 
 
-@pytest.mark.dbms
 @needs_postgres
 def test_a_port_that_is_taken_is_nobodys_fault(open_lab: Open, commits: Commits, recipe: Callable[[str], None]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
@@ -185,7 +179,6 @@ def test_a_port_that_is_taken_is_nobodys_fault(open_lab: Open, commits: Commits,
             measure(open_lab(RESTING, commits(PLAIN, SLOW)), Share(0, 1))
 
 
-@pytest.mark.dbms
 @needs_postgres
 def test_nobody_elses_server_is_measured(
     open_lab: Open, commits: Commits, host: LocalHost, recipe: Callable[[str], None]
@@ -205,9 +198,8 @@ def test_nobody_elses_server_is_measured(
     events.close()
 
 
-@pytest.mark.dbms
 @needs_postgres
-@pytest.mark.parametrize("leader", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("leader", [False, True])
 def test_a_server_that_was_left_behind_is_ended(
     open_lab: Open, commits: Commits, host: LocalHost, leader: bool
 ) -> None:
@@ -240,7 +232,6 @@ def spent(pids: Iterable[int]) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-@pytest.mark.dbms
 @needs_postgres
 @pytest.mark.parametrize("scope", ["connections", "server"])
 def test_counters_of_the_connections_leave_out_the_rest_of_the_server(
@@ -279,60 +270,47 @@ def test_counters_of_the_connections_leave_out_the_rest_of_the_server(
     assert (clock / 1000 > 0.2 * theirs) == (scope == "server"), (clock, theirs)
 
 
-CONFIGURE = Path(__file__).parents[2] / "builders" / "postgres-debian" / "configure"
+MARIADB_RECIPE = """
+extends = "mariadb"
+[build]
+needs = []
+compile = [["true"]]
+install = [["sh", "-c", '''
+mkdir -p {prefix}/sbin && cp {source}/extra.conf {prefix} && ln -s /usr/bin /usr/share {prefix}
+ln -s /usr/sbin/mariadbd {prefix}/sbin
+''']]
+artifacts = ["extra.conf"]
+"""
 
-
-def configure(source: Path) -> str:
-    """What the recipe says when it fails."""
-    done = subprocess.run(
-        [CONFIGURE, source, source.parent / "prefix"], capture_output=True, text=True, timeout=600, check=False
-    )
-    assert done.returncode
-    return done.stderr
-
-
-def test_a_tree_that_is_no_source_package_is_not_built(tmp_path: Path) -> None:
-    (tmp_path / "source").mkdir()
-    script = tmp_path / "source" / "configure"
-    script.write_text(f"#!/bin/sh\ntouch {tmp_path}/configured\n")
-    script.chmod(0o755)
-    assert configure(tmp_path / "source") == "error: this is no source package of Debian: there is no debian/rules\n"
-    assert not (tmp_path / "configured").exists()
-
-
-@pytest.mark.tools
-@pytest.mark.skipif(
-    not (shutil.which("dpkg-source") and shutil.which("dh_autoreconf")),
-    reason="Debian's tools are not here: apt-get install dpkg-dev dh-autoreconf",
+MARIADB_WORKLOAD = workload_of(
+    driver="mysql",
+    prepare="create table t (id int primary key, k int);\ninsert into t select seq, seq from seq_1_to_20000;",
+    check="select count(*), sum(k) from t",
+    statement="update t set k = k + 1 where id = 777",
+    operation="query",
+    warmup=0.1,
+    time=1.0,
 )
-def test_rules_that_would_install_elsewhere_are_not_followed(tmp_path: Path) -> None:
-    """As those of another package, or of a release whose rules name their variables otherwise."""
-    source = tmp_path / "source"
-    for folder in ("debian/source", "src", "build/src"):
-        (source / folder).mkdir(parents=True)
-    (source / "debian/source/format").write_text("3.0 (quilt)\n")
-    (source / "debian/control").write_text(
-        "Source: other\nMaintainer: Test <test@example.org>\nBuild-Depends: debhelper-compat (= 13)\n\n"
-        "Package: other\nArchitecture: any\nDescription: other\n"
-    )
-    (source / "debian/changelog").write_text(
-        "other (1-1) unstable; urgency=low\n\n  * All.\n\n -- Test <test@example.org>  Sun, 02 Jan 2022 03:04:05 +0000\n"
-    )
-    (source / "debian/rules").write_text(
-        "override_dh_auto_configure:\n\techo 'prefix := /usr' >build/src/Makefile.global\n"
-    )
-    assert "error: debian/rules does not configure with CONFIGURE_FLAGS" in configure(source)
 
 
-@pytest.mark.dbms
-@pytest.mark.calibrate
-@needs_postgres
-def test_every_workload_runs() -> None:
-    """Two that are the same, as they are installed."""
-    same = [f"{name}={BIN.parent}" for name in ("one", "two")]
-    short = ["--builder", "postgres", "--visits", "1", "--runs", "1", "--time", "1", "--set", "scale=1", "--json"]
-    done = bisect("compare", *same, "--workload", "pgbench", *short)
-    assert done.returncode == 0, done.stderr
-    rows = json.loads(done.stdout)["workloads"]
-    assert [row["work"] for row in rows] == ["pgbench-select", "pgbench-simple-update", "pgbench-tpcb"]
-    assert all(row["ratios"][0]["ratio"] > 0 for row in rows)
+@pytest.mark.skipif(not Path("/usr/sbin/mariadbd").exists(), reason="no MariaDB: apt-get install mariadb-server")
+def test_a_visit_to_mariadb(
+    open_lab: Open,
+    commits: Commits,
+    recipe: Callable[[str], None],
+    host: LocalHost,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two sessions: the second finds the data, and asks whether it is what was loaded."""
+    monkeypatch.setenv("MYSQL_PWD", "ours, for another server")
+    recipe(MARIADB_RECIPE)
+    hashes = commits("# 1\n", "# 2\n")
+    lab = open_lab(MARIADB_WORKLOAD, hashes)
+    events = measure(lab, Share(0, 2), Share(1, 1)) + measure(open_lab(MARIADB_WORKLOAD, hashes), Share(0, 1))
+    assert len({run.dataset for run in runs(events)}) == 1
+    assert all(run.counters["task-clock"] for run in runs(events))
+    assert not warnings(events)
+    (kept,) = Path(host.root, "datasets").iterdir()
+    assert sum(file.stat().st_size for file in kept.glob("data/binlog.0*")) < 1000, "the log of the loading is gone"
+    settings = Path(host.root, "visit", "config").read_text()
+    assert "innodb_buffer_pool_size = 358M" in settings

@@ -1,0 +1,1 @@
+extern "C" int part() { return CXX; }

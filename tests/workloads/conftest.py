@@ -1,0 +1,22 @@
+"""A PostgreSQL and a MariaDB for the suites of servers: each is started once, and has a database for each suite."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from installed_servers import BUILDERS, started
+from perfbisect.recipes.builder import Builder
+from perfbisect.recipes.placeholders import Values
+
+SLOW = [
+    pytest.param(*each.values, id=each.id, marks=[*each.marks, pytest.mark.dbms, pytest.mark.slow]) for each in BUILDERS
+]
+
+
+@pytest.fixture(scope="session", params=SLOW)
+def installed_server(request: pytest.FixtureRequest) -> Iterator[tuple[Builder, Values]]:
+    """A server that runs, by its recipe, and the values of its placeholders."""
+    builder: Builder = request.param
+    assert builder.server
+    with started(builder.server) as values:
+        yield builder, values
