@@ -179,6 +179,7 @@ def test_the_build_of_a_lost_host_is_built_again(farm: Farm) -> None:
     assert farm.stored("quiet") == farm.stored("b2")
 
 
+@pytest.mark.slow
 def test_the_host_that_measures_stands_in_for_those_that_are_lost(farm: Farm) -> None:
     farm.begin(stands_in=True)
     list(farm.labs["b1"].build(FAST))
@@ -219,7 +220,7 @@ def test_a_host_that_would_build_differently_is_refused(farm: Farm) -> None:
         list(farm.labs["b2"].build(SLOW))
 
 
-@pytest.mark.parametrize("everything", [False, True])
+@pytest.mark.parametrize("everything", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_builds_that_are_cancelled_leave_nothing_running(
     tmp_path: Path, commits: tuple[str, ...], *, everything: bool
 ) -> None:
@@ -254,6 +255,7 @@ def test_builds_that_are_cancelled_leave_nothing_running(
     assert len(farm.stored("b1")) == 1
 
 
+@pytest.mark.slow
 def test_a_build_host_without_its_builds_makes_them_again(farm: Farm) -> None:
     list(farm.labs["b1"].build(FAST))
     shutil.rmtree(farm.folder / "b1" / "builds")

@@ -92,6 +92,7 @@ class Leaving(LocalHost):
         return super().execute(command)
 
 
+@pytest.mark.slow
 def test_a_build_whose_links_are_lost_with_their_host_is_built_again(
     host: LocalHost, tmp_path: Path, lab: HostLab
 ) -> None:
@@ -127,6 +128,7 @@ def test_two_hosts_share_no_layout() -> None:
     assert sorted(seed for each in taken for seed in each) == list(range(1, 13))
 
 
+@pytest.mark.slow
 def test_the_layouts_that_another_host_removes_leave_those_that_are_measured_as_they_were(
     host: LocalHost, tmp_path: Path, commits: tuple[str, ...]
 ) -> None:
@@ -147,6 +149,7 @@ def test_the_layouts_that_another_host_removes_leave_those_that_are_measured_as_
     assert (layouts(rest, 0), [event.text for event in rest if isinstance(event, Warned)]) == ([3], [])
 
 
+@pytest.mark.slow
 def test_measuring_layouts_never_reads_what_they_share_with_their_build(
     tmp_path: Path, lab: HostLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,6 +178,7 @@ def test_a_build_that_cannot_be_linked_again_is_reported_and_never_measured_as_i
     assert "in no sections of their own" in again.fixed
 
 
+@pytest.mark.slow
 def test_what_a_killed_link_left_is_no_obstacle(host: LocalHost, lab: HostLab) -> None:
     measure(lab, Share(0, 1), fresh=False)
     made = lab.builds.link(0, 1)
@@ -187,6 +191,7 @@ def test_what_a_killed_link_left_is_no_obstacle(host: LocalHost, lab: HostLab) -
     assert (place / "prefix" / "bench").read_bytes() == binary
 
 
+@pytest.mark.slow
 def test_a_build_whose_links_were_freed_is_built_again(
     host: LocalHost, tmp_path: Path, commits: tuple[str, ...]
 ) -> None:
@@ -198,7 +203,7 @@ def test_a_build_whose_links_were_freed_is_built_again(
     assert layouts(later, 0) == [1]
 
 
-@pytest.mark.parametrize("lost", ["option", "links"])
+@pytest.mark.parametrize("lost", ["option", pytest.param("links", marks=pytest.mark.slow)])
 def test_a_build_that_fails_in_a_fresh_layout_alone_is_not_skipped(host: LocalHost, lab: HostLab, lost: str) -> None:
     """The hunt goes on without layouts, also where links are removed meanwhile."""
     measure(lab, Share(0, 1), fresh=False)

@@ -2,18 +2,21 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count, repeat
 
 import pytest
 
 import sample_hunt
-from perfbisect.core.domain.events import CandidateSkipped, LabEvent, RunFinished, RunProgress, Warned
+from fake_machine import FakeHost
+from perfbisect.core.domain.events import CandidateSkipped, Commit, LabEvent, RunFinished, RunProgress, Warned
 from perfbisect.core.domain.orders import Measure, Purpose, Share
-from perfbisect.errors import EnvironmentFailure
+from perfbisect.errors import BuildFailed, EndFailed, EnvironmentFailure, JobLost, RunFailed
 from perfbisect.host.facts import Fact, fingerprint, read_line
 from perfbisect.host.local import LocalHost
 from perfbisect.host.lock import HostLock, hold
 from perfbisect.lab import guarded_lab
-from perfbisect.lab.guarded_lab import GuardedLab
+from perfbisect.lab.build.candidates import Candidates
+from perfbisect.lab.guarded_lab import LOSSES, GuardedLab, RetryPolicy
 from perfbisect.wording.quantities import percent
 
 ORDER = Measure((Share(0, 1),), Purpose.SEARCH)
@@ -93,8 +96,8 @@ def test_a_changed_setting_is_said_once(watched: GuardedLab, monkeypatch: pytest
 
 
 def test_heat_is_said_when_it_grows(watched: GuardedLab, monkeypatch: pytest.MonkeyPatch) -> None:
-    for count, told in ((700, 0), (700, 0), (712, 1), (712, 0)):
-        throttled = Fact(("echo", str(count)), int)
+    for times, told in ((700, 0), (700, 0), (712, 1), (712, 0)):
+        throttled = Fact(("echo", str(times)), int)
         monkeypatch.setattr(guarded_lab, "THROTTLED", throttled)
         monkeypatch.setattr(guarded_lab, "PASSING", (throttled,))
         warnings = [event for event in measure(watched) if isinstance(event, Warned)]
@@ -158,3 +161,56 @@ def test_the_runs_of_a_visit_count_together(watched: GuardedLab) -> None:
     runs = [replace(sample_hunt.run(0, 0.0), counters={**paced, "insert-done": done}) for done in (985.0, 1000.0)]
     watched.lab = Events(*(RunFinished(0, facts) for facts in runs))
     assert not [event for event in measure(watched) if isinstance(event, Warned)]
+
+
+COMMITS = tuple(letter * 40 for letter in "abc")
+GOOD, MIDDLE, BAD = range(3)
+
+
+def policy(boots: Iterator[str], *, is_range: bool = True, free: int = 1 << 40) -> RetryPolicy:
+    """That of a host whose boot is asked for, and that has so many free bytes."""
+    answers = {"cat */boot_id": lambda *_: next(boots), "df *": f"Avail\n{free}\n"}
+    candidates = Candidates(None, COMMITS, Commit, ends={COMMITS[GOOD]: "the good end"}, is_range=is_range)
+    return RetryPolicy(FakeHost("here", answers), candidates, "bench")
+
+
+LOST = JobLost("it ended without an exit status")
+FAILURES = (
+    (BuildFailed("a.c:1: error", stage="compile", log="log"), "cannot be built: a.c:1: error"),
+    (RunFailed("status 7", stage="run", log="log"), "fails in workload bench: status 7"),
+)
+
+
+def test_work_that_is_killed_again_and_again_is_skipped() -> None:
+    """Where the host stayed up all the while: most often the kernel had no memory left. A restart is none of its doing."""
+    retry = policy(repeat("first"))
+    for _ in range(2):
+        for _ in range(LOSSES):
+            assert isinstance(event := retry.lost(MIDDLE, LOST, "compile", 0.0), Warned)
+            assert event.text == "it ended without an exit status: it is repeated"
+        retry.succeeded()
+    for _ in range(LOSSES):
+        retry.lost(MIDDLE, LOST, "compile", 0.0)
+    skipped = retry.lost(MIDDLE, LOST, "compile", 0.0)
+    assert isinstance(skipped, CandidateSkipped)
+    assert (skipped.facts.stage, skipped.facts.log) == ("compile", "/here/jobs")
+    assert skipped.facts.reason.startswith(f"it was killed {LOSSES + 1} times in a row")
+    retry = policy(map(str, count()))
+    for _ in range(LOSSES):
+        retry.lost(MIDDLE, LOST, "run", 0.0)
+    with pytest.raises(JobLost):
+        retry.lost(MIDDLE, LOST, "run", 0.0)
+
+
+@pytest.mark.parametrize(("failure", "text"), FAILURES)
+def test_a_failure_is_the_candidates_unless_nothing_can_be_compared_without_it(
+    failure: BuildFailed | RunFailed, text: str
+) -> None:
+    for end, name in ((GOOD, "the good end"), (BAD, "an end of the range")):
+        with pytest.raises(EndFailed, match=f"because {name}, {COMMITS[end][:10]}, {text}"):
+            policy(repeat("first")).failed(end, failure, 0.0)
+        skipped = policy(repeat("first"), is_range=False).failed(end, failure, 0.0)
+        assert (skipped.facts.commit, skipped.facts.reason) == (COMMITS[end], str(failure))
+    assert policy(repeat("first")).failed(MIDDLE, failure, 0.0).facts.stage == failure.stage
+    with pytest.raises(EnvironmentFailure, match="no space left on host here: "):
+        policy(repeat("first"), free=1 << 20).failed(MIDDLE, failure, 0.0)

@@ -39,7 +39,7 @@ pytestmark = pytest.mark.tools
 
 def test_two_builds_take_turns_and_every_run_is_reported_in_full(open_lab: Open, host: LocalHost) -> None:
     lab = open_lab({"rest": 0}, entry=HostEntry(name="here", client_cpus="0"))
-    lab = dataclasses.replace(lab, workload=replace(lab.workload, warmup=1.0, time=2.0))
+    lab = dataclasses.replace(lab, workload=replace(lab.workload, warmup=1.0, time=1.0))
     events = measure(lab, Share(SLOW, 2), Share(FAST, 1))
     assert [type(event) for event in events[:1]] == [BuildStarted]
     assert [event.number for event in events if isinstance(event, RunStarted)] == [1, 2, 3]
@@ -53,17 +53,12 @@ def test_two_builds_take_turns_and_every_run_is_reported_in_full(open_lab: Open,
     assert twice / cost == pytest.approx(2, rel=0.5)
     clock = fast.counters["task-clock"]
     assert clock is not None
-    assert 1.95 < fast.seconds < 2.9, "the warm-up of a second is not part of it"
     assert clock <= 1000 * fast.seconds * 1.02, "perf counted the window and no more"
     assert any(set(run.system) >= {"us", "cs"} for _, run in runs), "vmstat, which may be late on a busy machine"
-    assert len(fast.samples) == 2, "one for each second"
+    assert len(fast.samples) == 1, "one for each second of the window: the warm-up is not part of it"
     assert fast.dataset
     assert not list(Path(host.root, "jobs").iterdir()), "what ended well is put away"
     assert not jobs.running(host)
-
-    again = measure(lab, Share(FAST, 1))
-    assert not [event for event in again if isinstance(event, BuildStarted)], "built once"
-    assert len(finished(again)) == 1
 
 
 def test_a_candidate_that_crashes_is_skipped_with_its_log(open_lab: Open, host: LocalHost) -> None:

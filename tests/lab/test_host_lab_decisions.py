@@ -1,14 +1,16 @@
-"""What a lab does after failures and losses, and in which order it works: on a machine that exists in dictionaries."""
+"""What a lab does after failures and losses, and in which order it works: real jobs of scripts that end at once."""
 
 import json
 from dataclasses import replace
-from pathlib import Path
+from itertools import count
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
 from msgspec import structs
 
-from fake_machine import BUILDER, RUN_SECONDS, FakeMachine, workload
-from labs import lab_of, measure, skipped, warnings
+from fake_machine import FakeHost
+from labs import lab_of, measure, skipped, warnings, workload_of
 from perfbisect.core.domain.events import (
     BuildFinished,
     BuildStarted,
@@ -17,261 +19,289 @@ from perfbisect.core.domain.events import (
     RunFinished,
     RunStarted,
 )
-from perfbisect.core.domain.orders import Share
-from perfbisect.errors import DataDamaged, EnvironmentFailure, JobLost, RunFailed, UsageError
+from perfbisect.core.domain.orders import Measure, Purpose, Share
+from perfbisect.errors import DataDamaged, JobLost, RunFailed, UsageError
+from perfbisect.host import jobs
+from perfbisect.host.facts import BOOT
+from perfbisect.host.local import LocalHost
+from perfbisect.host.protocol import Command, Host, Result
 from perfbisect.hunt.build_hosts import other_processor
 from perfbisect.lab.guarded_lab import LOSSES
 from perfbisect.lab.host_lab import Earlier, HostLab
 from perfbisect.lab.workload.dataset import DatasetKeeper
-from perfbisect.recipes.builder import Dataset, Variant
-from perfbisect.repository.git import Repository
+from perfbisect.recipes.builder import Build, Builder, Dataset, Variant
+from repos import Repo
 
-COMMITS = tuple(letter * 40 for letter in "abcd")
+pytestmark = pytest.mark.tools
+
+BUILDER = Builder(
+    name="scripts",
+    folder="/nowhere",
+    summary="",
+    driver="command",
+    variants={"o2nofp": Variant(cflags="-O2")},
+    build=Build(
+        compile=[["sh", "{source}/build"]],
+        install=[["sh", "-c", "mkdir -p {prefix} && cp {source}/* {prefix}"]],
+        artifacts=["bin"],
+    ),
+)
 GOOD, MIDDLE, OTHER, BAD = range(4)
-A, B, C, D = COMMITS
-REPOSITORY = Repository(Path("/repo/.git"), Path("/repo/.git/objects"), "sha1")
+# A step writes down what it does. It kills its job where that is still to happen.
+STEP = """\
+echo {what} {name} >>{folder}/done
+left=$(cat {folder}/lose-{what} 2>/dev/null || echo 0)
+if [ "$left" -gt 0 ]; then echo $((left - 1)) >{folder}/lose-{what}; kill -9 $(ps -o sid= -p $$); exit; fi
+"""
+DOES = {"build": "", "load": 'echo loaded >"$1/table"\n', "run": ""}
 
 
-@pytest.fixture(autouse=True)
-def no_submodules(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The repository is none."""
-    monkeypatch.setattr("perfbisect.lab.build.checkout.submodules", lambda *_: ())
+class Scripts:
+    """Four commits, A to D; ``fails`` has those of which a step fails, as "build B"."""
+
+    def __init__(self, git: Repo, host: Host, folder: Path) -> None:
+        self.git, self.host, self.folder = git, host, folder
+        self.workload = workload_of(
+            name="bench", driver="command", command=["sh", "run"], prepare_commands=[["sh", "load", "{data}"]]
+        )
+
+    def commits(self, *fails: str, **files: dict[str, str]) -> tuple[str, ...]:
+        """``files`` are those of a commit beside its scripts."""
+        return tuple(self._commit(name, fails, files.get(name, {})) for name in "ABCD")
+
+    def _commit(self, name: str, fails: tuple[str, ...], more: dict[str, str]) -> str:
+        scripts = {
+            what: STEP.format(what=what, name=name, folder=self.folder)
+            + (f"echo '{what}.c:1:1: error: no {name}'; exit 1\n" if f"{what} {name}" in fails else does)
+            for what, does in DOES.items()
+        }
+        return self.git.commit({"bin": name, **scripts, **more})
+
+    def lab(self, commits: tuple[str, ...], builder: Builder = BUILDER, **more: Any) -> HostLab:
+        return lab_of(self.host, builder, self.workload, self.git.path, commits, **more)
+
+    def lose(self, what: str, times: int = LOSSES) -> None:
+        """So many of the next jobs of that kind are lost."""
+        (self.folder / f"lose-{what}").write_text(f"{times}\n")
+
+    def done(self) -> list[str]:
+        """What was done since this was asked: "build A", "load A", "run A"."""
+        log = self.folder / "done"
+        lines = log.read_text().splitlines() if log.exists() else []
+        log.write_text("")
+        return lines
+
+    @property
+    def datasets(self) -> list[Path]:
+        return sorted(Path(self.host.root, "datasets").iterdir())
 
 
 @pytest.fixture
-def machine() -> FakeMachine:
-    return FakeMachine()
-
-
-def open_lab(machine: FakeMachine, **more: object) -> HostLab:
-    return lab_of(machine, BUILDER, workload(), REPOSITORY, COMMITS, **more)  # type: ignore[arg-type]
+def scripts(git: Repo, host: LocalHost, tmp_path: Path) -> Scripts:
+    return Scripts(git, host, tmp_path)
 
 
 def runs(events: list[LabEvent]) -> list[int]:
     return [event.candidate for event in events if isinstance(event, RunFinished)]
 
 
-def test_builds_come_first_then_data_then_runs_in_turns(machine: FakeMachine) -> None:
-    lab = open_lab(machine)
-    events = measure(lab, Share(BAD, 2), Share(GOOD, 1))
-    assert machine.done == [f"build {D}", f"build {A}", f"load {A}", f"run {D}", f"run {A}", f"run {D}"]
+def test_builds_come_first_then_data_then_runs_in_turns(scripts: Scripts) -> None:
+    commits = scripts.commits()
+    events = measure(lab := scripts.lab(commits), Share(BAD, 2), Share(GOOD, 1))
+    assert scripts.done() == ["build D", "build A", "load A", "run D", "run A", "run D"]
     assert [event.number for event in events if isinstance(event, RunStarted)] == [1, 2, 3]
-    assert {event.facts.seconds for event in events if isinstance(event, RunFinished)} == {RUN_SECONDS}
-    machine.done.clear()
     measure(lab, Share(GOOD, 1))
-    assert machine.done == [f"run {A}"]
-    machine.done.clear()
-    again = measure(open_lab(machine), Share(GOOD, 1))
-    assert machine.done == [f"run {A}"], "a later session finds the build and the data"
+    assert scripts.done() == ["run A"]
+    again = measure(scripts.lab(commits), Share(GOOD, 1))
+    assert scripts.done() == ["run A"], "a later session finds the build and the data"
     assert [event.facts.reused for event in again if isinstance(event, BuildFinished)] == [True]
     assert [event.reused for event in again if isinstance(event, BuildStarted)] == [True]
 
 
-def test_the_same_binary_is_not_measured_twice(machine: FakeMachine) -> None:
-    machine.binaries = {B: A}
-    lab = open_lab(machine)
-    measure(lab, Share(GOOD, 1))
-    events = measure(lab, Share(MIDDLE, 1), Share(GOOD, 1))
-    [built] = [event for event in events if isinstance(event, BuildFinished)]
-    assert (built.candidate, built.same_as) == (MIDDLE, GOOD)
+def test_the_same_binary_is_not_measured_twice(scripts: Scripts) -> None:
+    lab = scripts.lab(scripts.commits(B={"bin": "A"}))
+    events = measure(lab, Share(GOOD, 0), Share(MIDDLE, 1), Share(GOOD, 1))
+    assert [(event.candidate, event.same_as) for event in events if isinstance(event, BuildFinished)] == [
+        (GOOD, None), (MIDDLE, GOOD),
+    ]  # fmt: skip
     assert not runs(events)
 
 
-@pytest.mark.parametrize(("fault", "stage"), [("broken", "compile"), ("unloadable", "prepare"), ("failing", "run")])
-def test_a_candidate_that_fails_is_skipped_and_ends_the_order(machine: FakeMachine, fault: str, stage: str) -> None:
-    setattr(machine, fault, {B})
-    lab = open_lab(machine)
-    *_, last = measure(lab, Share(MIDDLE, 1), Share(OTHER, 1))
-    assert isinstance(last, CandidateSkipped)
-    assert (last.candidate, last.facts.commit, last.facts.stage) == (MIDDLE, B, stage)
-    assert runs(measure(lab, Share(OTHER, 1))) == [OTHER]
+def test_a_candidate_that_fails_is_skipped_and_ends_the_order(scripts: Scripts) -> None:
+    commits = scripts.commits("load A", "build B", "run C")
+    lab = scripts.lab(commits, is_range=False)
+    for candidate, stage in ((GOOD, "prepare"), (MIDDLE, "compile"), (OTHER, "run")):
+        *_, last = measure(lab, Share(candidate, 1), Share(BAD, 1))
+        assert isinstance(last, CandidateSkipped)
+        assert (last.candidate, last.facts.commit, last.facts.stage) == (candidate, commits[candidate], stage)
+    assert runs(measure(lab, Share(BAD, 1))) == [BAD]
 
 
-@pytest.mark.parametrize("fault", ["broken", "failing"])
-def test_a_full_disk_is_never_a_candidates_fault(machine: FakeMachine, fault: str) -> None:
-    setattr(machine, fault, {B})
-    machine.free = 1 << 20
-    with pytest.raises(EnvironmentFailure, match="no space left on host here: "):
-        measure(open_lab(machine), Share(MIDDLE, 1))
-
-
-@pytest.mark.parametrize(
-    ("fault", "text"), [("broken", "cannot be built: .*does not compile"), ("failing", "fails in workload bench: ")]
-)
-def test_nothing_can_be_compared_without_an_end(machine: FakeMachine, fault: str, text: str) -> None:
-    setattr(machine, fault, {A, D})
-    lab = open_lab(machine, ends={A: "the good end"})
-    with pytest.raises(EnvironmentFailure, match=f"because the good end, {A[:10]}, {text}") as caught:
-        measure(lab, Share(GOOD, 1))
-    assert "See " in caught.value.advice
-    with pytest.raises(EnvironmentFailure, match=f"because an end of the range, {D[:10]}, {text}"):
-        measure(lab, Share(BAD, 1))
-    independent = open_lab(machine, is_range=False)
-    assert skipped(measure(independent, Share(GOOD, 1))).commit == A
-
-
-def test_a_build_that_changes_though_nothing_runs_is_made_again_once(machine: FakeMachine) -> None:
-    machine.changing = {B}
-    lab = open_lab(machine)
-    events = measure(lab, Share(MIDDLE, 1), Share(OTHER, 1))
-    assert machine.done == [f"build {B}", f"build {C}", f"build {B}"]
+def test_a_build_that_changes_though_nothing_runs_is_made_again_once(scripts: Scripts) -> None:
+    lab, events = scripts.lab(scripts.commits()), []
+    for event in lab.measure(Measure((Share(MIDDLE, 1), Share(OTHER, 1)), Purpose.SEARCH)):
+        events.append(event)
+        if isinstance(event, BuildFinished) and event.candidate == MIDDLE:
+            Path(scripts.host.root, "builds", event.facts.key, "prefix", "bin").write_text("changed")
+    assert [step for step in scripts.done() if step.startswith("build")] == ["build B", "build C", "build B"]
     assert len(warnings(events)) == 1
     assert "have changed since it was made (./bin)" in skipped(events).reason
     assert runs(measure(lab, Share(OTHER, 1))) == [OTHER]
 
 
 @pytest.mark.parametrize("what", ["build", "load", "run"])
-def test_work_that_was_lost_is_repeated(machine: FakeMachine, what: str) -> None:
-    machine.to_lose[what] = LOSSES
-    events = measure(open_lab(machine), Share(MIDDLE, 2))
-    assert len(warnings(events)) == LOSSES
-    assert all(text.endswith("ended without an exit status: it is repeated") for text in warnings(events))
-    assert runs(events) == [MIDDLE, MIDDLE]
-    assert not any(isinstance(event, CandidateSkipped) for event in events)
-    assert [event.number for event in events if isinstance(event, RunStarted)][-1] == 2
+def test_work_that_was_lost_is_repeated(scripts: Scripts, what: str) -> None:
+    """What ended well ends a row of losses."""
+    lab, last = scripts.lab(scripts.commits()), 2
+    for _ in range(2 if what == "run" else 1):
+        scripts.lose(what)
+        events = measure(lab, Share(MIDDLE, last))
+        assert len(warnings(events)) == LOSSES
+        assert all(text.endswith("ended without an exit status: it is repeated") for text in warnings(events))
+        assert runs(events) == [MIDDLE] * last
+        assert [event.number for event in events if isinstance(event, RunStarted)][-1] == last
 
 
-@pytest.mark.parametrize(("what", "stage"), [("build", "compile"), ("load", "prepare"), ("run", "run")])
-def test_work_that_is_killed_again_and_again_is_skipped(machine: FakeMachine, what: str, stage: str) -> None:
-    """The host stayed up all the while: most often the kernel had no memory left."""
-    machine.to_lose[what] = LOSSES + 1
-    events = measure(open_lab(machine), Share(MIDDLE, 1))
-    assert len(warnings(events)) == LOSSES
-    facts = skipped(events)
-    assert (facts.stage, facts.log) == (stage, "/here/jobs")
-    assert facts.reason.startswith(f"it was killed {LOSSES + 1} times in a row")
+BOOTS = count()
 
 
-def test_a_run_that_ends_well_ends_a_row_of_losses(machine: FakeMachine) -> None:
-    lab = open_lab(machine)
-    for _ in range(2):
-        machine.to_lose["run"] = LOSSES
-        assert runs(measure(lab, Share(MIDDLE, 1))) == [MIDDLE]
+class Restarting(LocalHost):
+    """A host that is restarted whenever it is asked."""
 
-
-@pytest.mark.parametrize("what", ["build", "load", "run"])
-def test_a_host_that_restarts_again_and_again_ends_the_hunt(what: str) -> None:
-    machine = FakeMachine(boots=[f"boot {number}" for number in range(9)])
-    machine.to_lose[what] = LOSSES + 1
-    with pytest.raises(JobLost):
-        measure(open_lab(machine), Share(MIDDLE, 1))
+    def execute(self, command: Command) -> Result:
+        result = super().execute(command)
+        return replace(result, stdout=f"boot {next(BOOTS)}\n") if command.argv[-2:] == BOOT.argv else result
 
 
 @pytest.mark.parametrize("restarted", ["here", "maker"])
-def test_builds_are_lost_with_the_host_that_builds(restarted: str) -> None:
+def test_builds_are_lost_with_the_host_that_builds(scripts: Scripts, tmp_path: Path, restarted: str) -> None:
     """Whether a commit gets itself killed depends on the restarts of that host alone."""
-    boots = {name: ["first", "second"] if name == restarted else ["first"] for name in ("here", "maker")}
-    maker = FakeMachine("maker", boots["maker"])
-    here = FakeMachine("here", boots["here"], builds_of=maker)
-    lab = open_lab(here, build_host=maker)
-    assert runs(measure(lab, Share(GOOD, 1))) == [GOOD]
-    assert (maker.done, here.done) == ([f"build {A}"], [f"load {A}", f"run {A}"])
-    maker.to_lose["build"] = LOSSES + 1
+
+    def made(name: str) -> LocalHost:
+        (tmp_path / name).mkdir()
+        return (Restarting if name == restarted else LocalHost)(name, PurePosixPath(tmp_path, name))
+
+    scripts.host = made("here")
+    lab = scripts.lab(scripts.commits(), build_host=made("maker"))
+    scripts.lose("build", LOSSES + 1)
     if restarted == "maker":
         with pytest.raises(JobLost):
             measure(lab, Share(MIDDLE, 1))
     else:
-        assert skipped(measure(lab, Share(MIDDLE, 1))).log == "/maker/jobs"
+        assert skipped(measure(lab, Share(MIDDLE, 1))).log == f"{tmp_path}/maker/jobs"
+    assert scripts.done() == ["build B"] * (LOSSES + 1)
 
 
 @pytest.mark.parametrize(
     ("cflags", "model", "warned"), [("-march=native", "8", True), ("-march=native", "7", False), ("-O2", "8", False)]
 )
 def test_a_build_for_another_processor_is_warned_of(cflags: str, model: str, *, warned: bool) -> None:
-    maker = FakeMachine("maker")
-    here = FakeMachine("here")
-    for machine, number in ((maker, "7"), (here, model)):
+    def host(name: str, number: str) -> FakeHost:
         cpu = {"On-line CPU(s) list:": "0-3", "Model name:": "Quick", "Model:": number}
         fields = [{"field": field, "data": data} for field, data in cpu.items()]
-        machine.answers["lscpu*"] = json.dumps({"lscpu": fields})
+        return FakeHost(name, {"lscpu*": json.dumps({"lscpu": fields})})
+
     builder = structs.replace(BUILDER, variants={"o2nofp": Variant(cflags=cflags)})
     expected = "host maker compiles for its own processor, Quick (model 7), and host here has another: Quick (model 8)"
-    assert [each.text for each in other_processor(here, maker, builder, "")] == ([expected] if warned else [])
+    found = other_processor(host("here", model), host("maker", "7"), builder, "")
+    assert [each.text for each in found] == ([expected] if warned else [])
 
 
-def test_a_hunt_does_not_go_on_with_other_builds(machine: FakeMachine) -> None:
-    events = measure(open_lab(machine), Share(GOOD, 1))
+def test_a_hunt_does_not_go_on_with_other_builds_or_data(scripts: Scripts) -> None:
+    commits = scripts.commits()
+    events = measure(scripts.lab(commits), Share(GOOD, 1))
     [built] = [event.facts for event in events if isinstance(event, BuildFinished)]
-    assert runs(measure(open_lab(machine, earlier=Earlier({A: built.key})), Share(GOOD, 1))) == [GOOD]
-    with pytest.raises(UsageError, match=f"{A[:10]} would now be built differently") as caught:
-        other = structs.replace(BUILDER, variants={"o2nofp": Variant(cflags="-O1")})
-        measure(replace(open_lab(machine, earlier=Earlier({A: built.key})), builder=other), Share(BAD, 1))
+    [data] = scripts.datasets
+    own = Earlier({commits[GOOD]: built.key}, {commits[GOOD]: f"{data.name}-12345678"})
+    assert runs(measure(scripts.lab(commits, earlier=own), Share(GOOD, 1))) == [GOOD], "data of its own is of that kind"
+    changed = structs.replace(BUILDER, variants={"o2nofp": Variant(cflags="-O1")})
+    with pytest.raises(UsageError, match=f"{commits[GOOD][:10]} would now be built differently") as caught:
+        measure(scripts.lab(commits, changed, earlier=own), Share(BAD, 1))
     assert "begin a new hunt" in caught.value.advice
-
-
-def test_a_hunt_does_not_go_on_with_other_data(machine: FakeMachine) -> None:
-    measure(open_lab(machine), Share(GOOD, 1))
-    [key] = machine.datasets
-    own = open_lab(machine, earlier=Earlier(datasets={A: f"{key}-12345678"}))
-    assert runs(measure(own, Share(GOOD, 1))) == [GOOD], "data of its own is of the same kind"
+    other = Earlier(datasets={commits[GOOD]: "0123456789abcdef"})
     with pytest.raises(UsageError, match="other settings or data than before"):
-        measure(open_lab(machine, earlier=Earlier(datasets={A: "0123456789abcdef"})), Share(GOOD, 1))
+        measure(scripts.lab(commits, earlier=other), Share(GOOD, 1))
 
 
-def test_builds_of_different_formats_have_data_of_their_own(machine: FakeMachine) -> None:
-    machine.formats = {A: "1", B: "1", D: "2"}
-    lab = replace(open_lab(machine), builder=structs.replace(BUILDER, dataset=Dataset(format_command=["./format"])))
+def test_builds_of_different_formats_have_data_of_their_own(scripts: Scripts) -> None:
+    commits = scripts.commits(A={"format": "1"}, B={"format": "1"}, D={"format": "2"})
+    lab = scripts.lab(commits, structs.replace(BUILDER, dataset=Dataset(format_command=["cat", "{prefix}/format"])))
     events = measure(lab, Share(GOOD, 1), Share(MIDDLE, 1), Share(BAD, 1))
     data = [event.facts.dataset for event in events if isinstance(event, RunFinished)]
-    assert len(set(data)) == len(machine.datasets) == 2
-    assert [step for step in machine.done if step.startswith("load")] == [f"load {A}", f"load {D}"]
+    assert len(set(data)) == len(scripts.datasets) == 2
+    assert [step for step in scripts.done() if step.startswith("load")] == ["load A", "load D"]
 
 
-def test_no_build_of_a_killed_session_runs_beside_a_measurement_or_another_build(machine: FakeMachine) -> None:
-    left = ["20200101-000000-build-fake-another-abcdef", "20200101-000000-run-abcdef"]
-    ended = ["kill 20200101-000000-run-abcdef", "kill 20200101-000000-build-fake-another-abcdef"]
-    measure(open_lab(machine), Share(GOOD, 1))
-    machine.done.clear()
-    machine.running = [*left]
-    events = measure(open_lab(machine), Share(GOOD, 1))
-    assert machine.done == [*ended, f"run {A}"]
-    said = "a job of an earlier session on host here, a load, was still running and has been ended"
-    assert warnings(events) == [said]
-    maker = FakeMachine("maker")
-    maker.running = left
-    measure(open_lab(FakeMachine("here", builds_of=maker), build_host=maker), Share(MIDDLE, 1))
-    assert maker.done == [*ended, f"build {B}"]
+def test_no_job_of_a_killed_session_runs_beside_a_measurement_or_another_build(
+    scripts: Scripts, tmp_path: Path
+) -> None:
+    def leave(host: Host) -> None:
+        for name in ("run", "build-scripts-another"):
+            jobs.start(host, ["sleep", "100"], name=name, timeout=100)
+
+    def of_others(event: type[LabEvent], lab: HostLab, host: Host) -> list[str]:
+        """Jobs that go on when the first event of that kind is there."""
+        for each in (events := lab.measure(Measure((Share(GOOD, 1),), Purpose.SEARCH))):
+            if isinstance(each, event):
+                found = [job.name for job in jobs.running(host)]
+                events.close()
+                return found
+        raise AssertionError("no such event")
+
+    commits = scripts.commits()
+    measure(scripts.lab(commits), Share(GOOD, 1))
+    leave(scripts.host)
+    assert of_others(RunStarted, scripts.lab(commits), scripts.host) == []
+    maker = LocalHost("maker", PurePosixPath(tmp_path, "maker"))
+    Path(maker.root).mkdir()
+    leave(maker)
+    assert of_others(BuildFinished, scripts.lab(commits, build_host=maker), maker) == []
 
 
-def test_damaged_data_is_loaded_again_once_for_all_that_share_it(machine: FakeMachine) -> None:
-    lab = open_lab(machine)
+def test_damaged_data_is_loaded_again_once_for_all_that_share_it(scripts: Scripts) -> None:
+    lab = scripts.lab(scripts.commits())
     measure(lab, Share(GOOD, 1), Share(BAD, 1))
-    [key] = machine.datasets
-    machine.damaged = {key}
-    machine.done.clear()
-    events = measure(lab, Share(GOOD, 2), Share(BAD, 2))
-    assert [text.partition(":")[0] for text in warnings(events)] == [f"the loaded data {key} on host here is damaged"]
-    assert warnings(events)[0].endswith(
-        "100 bytes in 2 files were copied, but 100 bytes in 1 files were loaded: it is loaded again"
-    )
-    assert sorted(runs(events)) == [GOOD, GOOD, BAD, BAD]
-    assert sum(step.startswith("load") for step in machine.done) == 1
-    machine.damaged = {key}
+    [data] = scripts.datasets
+    scripts.done()
+    (data / "data" / "odd").write_text("")
+    events = measure(lab, Share(GOOD, 2), Share(BAD, 1))
+    [warned] = warnings(events)
+    assert warned.startswith(f"the loaded data {data.name} on host here is damaged: ")
+    assert warned.endswith("7 bytes in 2 files were copied, but 7 bytes in 1 files were loaded: it is loaded again")
+    assert sorted(runs(events)) == [GOOD, GOOD, BAD]
+    assert sum(step.startswith("load") for step in scripts.done()) == 1
+    (data / "data" / "odd").write_text("")
     with pytest.raises(DataDamaged, match="is damaged") as caught:
         measure(lab, Share(GOOD, 1))
     assert "may be failing" in caught.value.advice
 
 
-def test_a_build_that_refuses_the_data_of_another_loads_its_own(machine: FakeMachine) -> None:
-    keeper = DatasetKeeper(machine, workload(), {})
-    lab = open_lab(machine)
+def test_a_build_that_refuses_the_data_of_another_loads_its_own(scripts: Scripts) -> None:
+    commits = scripts.commits()
+    lab = scripts.lab(commits)
     measure(lab, Share(GOOD, 1))  # loads the data
-    measure(lab, Share(BAD, 1), Share(MIDDLE, 1))
-    machine.done.clear()
-    [key] = machine.datasets
-    first, middle, last = (lab._system(candidate) for candidate in (GOOD, MIDDLE, BAD))
+    measure(lab, Share(BAD, 0), Share(MIDDLE, 0))
+    scripts.done()
+    [key] = [path.name for path in scripts.datasets]
+    keeper = DatasetKeeper(scripts.host, scripts.workload, {})
+
+    def system(candidate: int) -> Any:
+        return lab._system(candidate)
+
     failure = RunFailed("unknown format", stage="start", log="log")
+    last = system(BAD)
     assert list(keeper.load(last)) == []
     assert not keeper.refuse(last, key, RunFailed("it crashed", stage="run", log="log"))
     assert keeper.refuse(last, key, failure)
     [warned] = keeper.load(last)
     own = f"{key}-{last.key[:8]}"
-    assert keeper.keys == {D: own}
-    assert f"{D[:10]} does not start on the data {key}" in warned.text
+    assert keeper.keys == {commits[BAD]: own}
+    assert f"{commits[BAD][:10]} does not start on the data {key}" in warned.text
     assert warned.text.endswith(f"is given {own}: unknown format")
-    assert machine.done == [f"load {D}"]
+    assert scripts.done() == ["load D"]
     assert not keeper.refuse(last, own, failure), "it has loaded that itself"
-    assert not keeper.refuse(first, key, failure)
+    assert not keeper.refuse(system(GOOD), key, failure)
+    middle = system(MIDDLE)
     assert keeper.refuse(middle, key, failure)
     [warned] = keeper.load(middle)
-    assert (keeper.keys[B], machine.done) == (own, [f"load {D}"]), "which serves all that are like it"
+    assert (keeper.keys[commits[MIDDLE]], scripts.done()) == (own, []), "which serves all that are like it"

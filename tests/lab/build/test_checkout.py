@@ -187,22 +187,6 @@ def test_another_repository_and_a_cut_checkout_do_no_harm(host: LocalHost, git: 
     assert listing(Path(to)) == {"a.c", "b.c"}
 
 
-def test_nobodys_git_configuration_matters(
-    host: LocalHost, git: Repo, seal: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sha = git.commit({"a.c": "1\n"})
-    hooks = seal / "hooks"
-    write(hooks, {"post-checkout": f"#!/bin/sh\ntouch {seal}/ran\n"})
-    (hooks / "post-checkout").chmod(0o755)
-    (seal / ".gitconfig").write_text(f"[core]\n\tautocrlf = true\n\thooksPath = {hooks}\n")
-    monkeypatch.setenv("GIT_DIR", "/nonexistent")
-    monkeypatch.setenv("GIT_INDEX_FILE", str(seal / "index"))
-    check_out(host, mirrored(host, git.path), sha, place(host), [])
-    assert Path(place(host), "a.c").read_bytes() == b"1\n"
-    assert not (seal / "ran").exists()
-    assert not (seal / "index").exists()
-
-
 def test_on_this_machine_nothing_is_copied(host: LocalHost, git: Repo) -> None:
     sha = git.commit({"a.c": "1"})
     told, bare = finish(checkout.mirror(StoppableHost(host, threading.Event()), open_repository(git.path), "n", [sha]))

@@ -149,7 +149,7 @@ def test_an_error_behind_one_that_is_not_known_is_not_the_reason() -> None:
 
 def test_a_hostile_line_takes_no_longer_than_its_length_asks_for() -> None:
     for part in ("error: '", "note: '", "python", "[-Werror=", "evp_", ".c:", "std::", "a", "env:/"):
-        assert read((part * 20_000 + " error: x\n") * 20).known is None
+        assert read(part * 20_000 + " error: x").known is None
 
 
 def test_options_that_are_there_are_not_added_again() -> None:

@@ -11,7 +11,7 @@ import stat
 import subprocess
 import tarfile
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -25,11 +25,13 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from moto.server import ThreadedMotoServer
 
-from perfbisect.errors import BuildChanged, EnvironmentFailure
+from perfbisect.core.domain.events import Warned
+from perfbisect.core.domain.facts import BuildFacts
+from perfbisect.errors import BuildChanged
 from perfbisect.host.protocol import Host
 from perfbisect.lab.build import build_store, links
 from perfbisect.lab.build.shared_builds import PAUSE, SharedBuilds
-from perfbisect.lab.build.shared_store import Manifest, Store, header
+from perfbisect.lab.build.shared_store import Manifest, Opened, Refused, Store, header, read_header
 from perfbisect.recipes.builder import Variant
 from sharing import TINY, Yard, tiny
 from waiting import finish
@@ -188,7 +190,8 @@ def test_addresses(tmp_path: Path) -> None:
             Store(address)
 
 
-def test_what_one_host_has_built_another_fetches(yard: Yard, address: str, sha: str, tmp_path: Path) -> None:
+def test_what_one_host_has_built_another_fetches(yard: Yard, folder: Path, sha: str, tmp_path: Path) -> None:
+    address = str(folder)
     made, warned = yard.obtain("one", SharedBuilds(address), sha)
     fetched, warnings = yard.obtain("two", SharedBuilds(address), sha)
     key = made.facts.key
@@ -303,44 +306,53 @@ def test_a_build_can_be_linked_again_where_it_was_not_made(yard: Yard, folder: P
     assert runs(tmp_path / "two", layout, "tiny") == 7
 
 
-def flipped(data: bytes) -> bytes:
+def with_manifest(data: bytes, **changes: object) -> bytes:
+    line, _, archive = data.split(b"\n", 2)
+    return json.dumps(json.loads(line) | changes).encode() + b"\n\n" + archive
+
+
+def test_a_damaged_build_is_refused_and_built_again(yard: Yard, folder: Path, stored: Path, sha: str) -> None:
+    data = stored.read_bytes()
     at = len(data) * 2 // 3
-    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
-
-
-def with_manifest(**changes: object) -> Callable[[bytes], bytes]:
-    def damage(data: bytes) -> bytes:
-        line, _, archive = data.split(b"\n", 2)
-        return json.dumps(json.loads(line) | changes).encode() + b"\n\n" + archive
-
-    return damage
-
-
-DAMAGES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
-    "flipped": (flipped, "not what its manifest has the hash of"),
-    "truncated": (lambda data: data[:-100], "not what its manifest has the hash of"),
-    "emptied": (lambda _: b"", "does not begin with a manifest"),
-    "no line": (lambda _: b"x" * 10_000_000, "does not begin with a manifest"),
-    "hash": (with_manifest(sha256="0" * 64), "not what its manifest has the hash of"),
-    "program": (with_manifest(way="touch"), "its manifest cannot be read"),
-    "size": (with_manifest(size=-1), "its manifest cannot be read"),
-    "name": (with_manifest(name="0" * 40), "manifest is that of another build"),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_build_is_refused_and_built_again(
-    yard: Yard, folder: Path, stored: Path, sha: str, damage: str
-) -> None:
-    change, reason = DAMAGES[damage]
-    stored.write_bytes(change(stored.read_bytes()))
+    stored.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
     built, [warned] = yard.obtain("two", SharedBuilds(str(folder)), sha)
     assert "refused" in warned
-    assert reason in warned
+    assert "not what its manifest has the hash of" in warned
     assert not built.facts.reused
     assert runs(yard.folder / "two", built.facts.key) == 7
     fetched, warnings = yard.obtain("three", SharedBuilds(str(folder)), sha)
     assert (fetched.facts.shared, warnings) == (True, []), "what was refused is replaced"
+
+
+MANIFEST = Manifest(name="n.build", sha256="0" * 64, size=9, way="gzip", root="/srv")
+SIGNED = header(MANIFEST, SECRET)
+PLAIN = header(MANIFEST, b"")
+
+
+@pytest.mark.parametrize(
+    ("data", "secret", "reason"),
+    [
+        (SIGNED, SECRET, ""),
+        (SIGNED, b"", ""),
+        (PLAIN, b"", ""),
+        (PLAIN, SECRET, "not signed"),
+        (header(MANIFEST, SECRET[::-1]), SECRET, "with another key"),
+        (SIGNED.replace(b'"absent":[]', b'"absent":["libx.so"]'), SECRET, "was changed after that"),
+        (b"", b"", "does not begin with a manifest"),
+        (b"x" * 10_000_000, b"", "does not begin with a manifest"),
+        (with_manifest(PLAIN, way="touch"), b"", "its manifest cannot be read"),
+        (with_manifest(PLAIN, size=-1), b"", "its manifest cannot be read"),
+        (with_manifest(PLAIN, name="0" * 40), b"", "manifest is that of another build"),
+    ],
+)
+def test_what_a_shared_build_says_of_itself(data: bytes, secret: bytes, reason: str) -> None:
+    source = Opened(lambda: io.BytesIO(data + b"archive"))
+    if not reason:
+        assert read_header(source, MANIFEST.name, secret) == MANIFEST
+        assert source.read(10) == b"archive"
+        return
+    with pytest.raises(Refused, match=reason):
+        read_header(source, MANIFEST.name, secret)
 
 
 def test_the_build_of_another_commit_under_this_name_is_refused(
@@ -356,32 +368,18 @@ def test_the_build_of_another_commit_under_this_name_is_refused(
     assert runs(tmp_path / "two", built.facts.key) == 8
     archive = stored.read_bytes().split(b"\n", 2)[2]  # with its own manifest and the other's archive
     changes = {"sha256": hashlib.sha256(archive).hexdigest(), "size": len(archive)}
-    other.write_bytes(with_manifest(**changes)(of_second.split(b"\n", 2)[0] + b"\n\n" + archive))
+    other.write_bytes(with_manifest(of_second.split(b"\n", 2)[0] + b"\n\n" + archive, **changes))
     built, warned = yard.obtain("three", SharedBuilds(str(folder)), second)
     assert "another build than its manifest says" in warned[0]
     assert runs(tmp_path / "three", built.facts.key) == 8
 
 
-@pytest.mark.parametrize(
-    ("writer", "reader", "change", "reason"),
-    [
-        (SECRET, SECRET, b"", ""),
-        (b"", SECRET, b"", "not signed"),
-        (SECRET[::-1], SECRET, b"", "with another key"),
-        (SECRET, b"", b"", ""),
-        (SECRET, SECRET, b"libx.so", "was changed after that"),
-    ],
-)
-def test_signatures(
-    yard: Yard, folder: Path, sha: str, writer: bytes, reader: bytes, change: bytes, reason: str
-) -> None:
-    yard.obtain("one", SharedBuilds(str(folder), writer), sha)
-    if change:
-        line, rest = only(folder).read_bytes().split(b"\n", 1)
-        only(folder).write_bytes(line.replace(b'"absent":[]', b'"absent":["' + change + b'"]') + b"\n" + rest)
-    built, warned = yard.obtain("two", SharedBuilds(str(folder), reader), sha)
-    assert built.facts.shared is (reason == "")
-    assert [reason in text for text in warned] == ([True] if reason else [])
+def test_a_build_that_others_have_signed_is_not_taken(yard: Yard, folder: Path, sha: str) -> None:
+    yard.obtain("one", SharedBuilds(str(folder), SECRET[::-1]), sha)
+    built, [warned] = yard.obtain("two", SharedBuilds(str(folder), SECRET), sha)
+    assert not built.facts.shared
+    assert "with another key" in warned
+    assert yard.obtain("three", SharedBuilds(str(folder), SECRET), sha)[0].facts.shared
 
 
 def forged(file: Path, *members: tuple[tarfile.TarInfo, bytes]) -> None:
@@ -407,40 +405,43 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, mode: int = 0o755, to: str 
     return made
 
 
-@pytest.mark.parametrize(
-    ("evil", "reason"),
-    [
-        (lambda at: member(f"{at}/absolute"), "leads out of its folder"),
-        (lambda _: member("./prefix/../../../outside"), "leads out of its folder"),
-        (lambda _: member("./outside"), "what no build has"),
-        (lambda _: member("./prefix/link", tarfile.SYMTYPE, to="/etc/passwd"), "a link that leads out"),
-        (lambda _: member("./prefix/link", tarfile.SYMTYPE, to="../../../outside"), "a link that leads out"),
-        (lambda _: member("./prefix/fifo", tarfile.FIFOTYPE), "a device"),
-        (lambda _: member("./prefix/null", tarfile.CHRTYPE), "a device"),
-        (lambda _: member("./prefix/su", mode=0o4755), "changes the user"),
-        (lambda _: member("./prefix/sg", mode=0o2755), "changes the user"),
-    ],
-)
-def test_an_archive_that_would_do_harm_is_refused(
-    yard: Yard, folder: Path, stored: Path, sha: str, evil: Callable[[Path], tarfile.TarInfo], reason: str
-) -> None:
-    forged(stored, (evil(yard.folder), b""))
-    built, [warned] = yard.obtain("two", SharedBuilds(str(folder)), sha)
-    assert reason in warned
-    assert not built.facts.reused
-    assert not [*yard.folder.rglob("absolute"), *yard.folder.rglob("outside")]
+def fetched(yard: Yard, folder: Path, built: BuildFacts) -> list[str]:
+    """The warnings where host two asks for a build that is refused."""
+    events, is_there = finish(SharedBuilds(str(folder)).fetch(yard.context(on="two"), built.key))
+    assert not is_there
+    assert not list((yard.folder / "two" / "builds").iterdir())
+    return [event.text for event in events if isinstance(event, Warned)]
 
 
-def test_a_hard_link_through_a_symbolic_link_reaches_nothing(
-    yard: Yard, folder: Path, stored: Path, sha: str, tmp_path: Path
-) -> None:
-    (tmp_path / "kept").mkdir()
-    (tmp_path / "kept" / "secret").write_text("secret")
-    way = member("./prefix/way", tarfile.SYMTYPE, to=str(tmp_path / "kept"))
+def test_an_archive_that_would_do_harm_is_refused(yard: Yard, folder: Path, sha: str) -> None:
+    evil = [
+        (member(f"{yard.folder}/absolute"), "leads out of its folder"),
+        (member("./prefix/../../../outside"), "leads out of its folder"),
+        (member("./outside"), "what no build has"),
+        (member("./prefix/link", tarfile.SYMTYPE, to="/etc/passwd"), "a link that leads out"),
+        (member("./prefix/link", tarfile.SYMTYPE, to="../../../outside"), "a link that leads out"),
+        (member("./prefix/fifo", tarfile.FIFOTYPE), "a device"),
+        (member("./prefix/null", tarfile.CHRTYPE), "a device"),
+        (member("./prefix/su", mode=0o4755), "changes the user"),
+        (member("./prefix/sg", mode=0o2755), "changes the user"),
+    ]
+    built = yard.obtain("one", SharedBuilds(str(folder)), sha)[0].facts
+    stored = only(folder)
+    sound = stored.read_bytes()
+    for each, reason in evil:
+        stored.write_bytes(sound)
+        forged(stored, (each, b""))
+        [warned] = fetched(yard, folder, built)
+        assert reason in warned
+        assert not stored.exists()
+        assert not [*yard.folder.rglob("absolute"), *yard.folder.rglob("outside")]
+    (yard.folder / "kept").mkdir()
+    (yard.folder / "kept" / "secret").write_text("secret")
+    stored.write_bytes(sound)
+    way = member("./prefix/way", tarfile.SYMTYPE, to=str(yard.folder / "kept"))
     forged(stored, (way, b""), (member("./prefix/stolen", tarfile.LNKTYPE, to="./prefix/way/secret"), b""))
-    with suppress(EnvironmentFailure):
-        assert not yard.obtain("two", SharedBuilds(str(folder)), sha)[0].facts.shared
-    assert not list((tmp_path / "two").rglob("stolen"))
+    assert fetched(yard, folder, built), "a hard link through a symbolic link reaches nothing"
+    assert not list((yard.folder / "two").rglob("stolen"))
 
 
 def test_an_object_of_another_user_that_cannot_be_read_is_a_missing_one(yard: Yard, folder: Path) -> None:

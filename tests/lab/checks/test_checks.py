@@ -196,8 +196,6 @@ def checked(folder: Path, **entry: object) -> list[Finding]:
     return list(compiler_cache(CheckRequest(host, made)))
 
 
-@needs_ccache
-@pytest.mark.tools
 @pytest.mark.tools
 def test_what_two_at_the_same_time_gain_is_measured(host: LocalHost) -> None:
     """With the loop itself on this machine; nothing is measured beside a hunt."""
@@ -209,6 +207,7 @@ def test_what_two_at_the_same_time_gain_is_measured(host: LocalHost) -> None:
         assert not [*machine.pairing(inspection_of(host))]
 
 
+@pytest.mark.slow
 @pytest.mark.tools
 def test_that_is_measured_on_another_machine(far: Host) -> None:
     [found] = machine.pairing(CheckRequest(far, HostEntry(name="far")))

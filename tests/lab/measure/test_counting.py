@@ -30,7 +30,7 @@ FOLDER = PurePosixPath("/visit")
 COMMAND = Workload(name="c", suite="s", driver="d", summary="", group="g", command=["bench", "--n={events}", "{time}"])
 
 
-@pytest.fixture(params=["perf", "valgrind"])
+@pytest.fixture(params=["perf", pytest.param("valgrind", marks=pytest.mark.slow)])
 def by(request: pytest.FixtureRequest, host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The method with perf, and that without it; the test is skipped where the machine has none of that sort."""
     if request.param == "valgrind":
@@ -74,6 +74,7 @@ def test_counts_of_one_build_repeat_and_are_those_of_the_code(open_lab: Open, by
 LOOP = "i=0; while [ $i -lt {events} ]; do i=$((i + 1)); done"
 
 
+@pytest.mark.slow
 @pytest.mark.tools
 def test_a_command_is_counted_without_its_start_up(host: LocalHost, git: Repo, tmp_path: Path, by: str) -> None:
     lab = command_lab(host, git, tmp_path, "seq 20000 >/dev/null; " + LOOP)

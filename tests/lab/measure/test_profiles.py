@@ -359,6 +359,7 @@ def script_of(chains: int, frames: int, symbol: str) -> str:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.tools
 def test_large_profiles_are_shortened_and_no_cost_is_dropped(
     host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -408,6 +409,7 @@ def test_stacks_that_are_too_many_all_the_same_are_a_failure(
     assert not isinstance(raised.value, NoSamples)
 
 
+@pytest.mark.slow
 @pytest.mark.tools
 @pytest.mark.dbms
 @needs_postgres

@@ -67,6 +67,7 @@ def counted(
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.tools
 @pytest.mark.skipif(shutil.which("valgrind") is None, reason="no valgrind on this machine: apt-get install valgrind")
 def test_all_builds_are_counted_with_one_length(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
