@@ -49,11 +49,7 @@ LOOP = Workload(summary="", group="", command=["sh", "-c", "i=0; while [ $i -lt 
 
 
 def counted(
-    host: LocalHost,
-    workload: Workload = LOOP,
-    builds: tuple[int, ...] = (0, 1),
-    events: int = 0,
-    seconds: float = 30.0,
+    host: LocalHost, workload: Workload = LOOP, builds: tuple[int, ...] = (0, 1), events: int = 0, seconds: float = 30.0
 ) -> list[LabEvent]:
     """The events of one turn of each build; with ``events`` as the length that an earlier session has found."""
     system = System("a commit", "key", host.root, Builder(summary="a shell", driver="command"))
