@@ -17,7 +17,9 @@ from perfbisect.host.registry import connect
 from perfbisect.lab.build import checkout, host_git
 from perfbisect.lab.build.host_git import REFS, push
 from perfbisect.recipes.inventory import HostEntry
-from perfbisect.repository.commits import UnknownRevision, describe, look_up, resolve, touched
+from perfbisect.repository.changed_functions import changed_functions
+from perfbisect.repository.commits import UnknownRevision, describe, diff, look_up, resolve, touched
+from perfbisect.repository.derived import reverted
 from perfbisect.repository.discovery import is_dirty, open_repository
 from perfbisect.repository.git import Repository, borrowed
 from perfbisect.repository.range import read_range
@@ -70,6 +72,10 @@ def use(repo: Repository, host: LocalHost, commits: list[str]) -> None:
     assert read_range(repo, commits[0], commits[2], ["doc/**"]).candidates == tuple(commits)
     assert describe(repo, commits[1]).subject == "change 1"
     assert touched(repo, commits[0], commits[2], ["a.c"])["a.c"] == {*commits[1:]}
+    assert "+1\n" in diff(repo, commits[0], commits[1]).text
+    assert changed_functions(repo, commits[0], commits[1]).files
+    with reverted(repo, commits[2], [commits[2]], []) as made:
+        assert describe(made.repository, made.commit).subject.startswith("Revert")
     is_dirty(repo)
     bare = finish(checkout.mirror(host, repo, "n", [commits[2]]))[1]
     source = host.root / "work" / "n" / "source"

@@ -102,15 +102,6 @@ def test_the_search_above_ends_where_git_ends_it(
     assert open_repository(repo).folder == repo
 
 
-def test_a_variable_of_a_hook_leads_nowhere(
-    git: Repo, repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    git("init", "-q", "--bare", str(tmp_path / "other"))
-    monkeypatch.setenv("GIT_DIR", str(tmp_path / "other"))
-    monkeypatch.setenv("GIT_WORK_TREE", str(tmp_path))
-    assert open_repository(repo).git_dir == repo / ".git"
-
-
 def test_a_bare_repository_that_is_only_found_obeys_the_users_setting(
     git: Repo, repo: Path, tmp_path: Path, seal: Path
 ) -> None:

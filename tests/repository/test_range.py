@@ -3,7 +3,6 @@
 import random
 import subprocess
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -157,7 +156,7 @@ def random_history(seed: int) -> dict[str, Made]:
     return commits
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_the_graph_of_any_history(history: History, seed: int) -> None:
     """Compare ranges of a random history with the definition, along all parents and along first parents."""
     commits = random_history(seed)
@@ -206,21 +205,6 @@ def test_the_graph_does_not_depend_on_a_commit_graph_file(history: History) -> N
     before = [read_range(repo, hashes[good], hashes[bad], IGNORE).candidates for good, bad in pairs]
     subprocess.run(["git", "commit-graph", "write", "--reachable"], cwd=repo.git_dir, check=True, capture_output=True)
     assert [read_range(repo, hashes[good], hashes[bad], IGNORE).candidates for good, bad in pairs] == before
-
-
-def test_the_environment_does_not_matter(
-    history: History, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seal: Path
-) -> None:
-    commits, good, bad, edges = case("a merge of documentation")
-    repo, hashes = history(commits)
-    for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR", "GIT_INDEX_FILE"):
-        monkeypatch.setenv(name, str(tmp_path / "nowhere"))
-    monkeypatch.setenv("GIT_LITERAL_PATHSPECS", "1")
-    monkeypatch.setenv("GIT_REPLACE_REF_BASE", "refs/heads/")
-    (seal / ".gitconfig").write_text("[log]\nshowSignature = true\n[core]\nquotePath = true\n[alias]\nrev-list = log\n")
-    monkeypatch.chdir(tmp_path)
-    opened = open_repository(Path(repo.git_dir))
-    assert found(read_range(opened, hashes[good], hashes[bad], IGNORE), hashes) == edges
 
 
 def test_replaced_commits_are_read_as_they_are(history: History) -> None:

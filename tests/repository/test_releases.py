@@ -75,36 +75,29 @@ def test_versions_in_order_without_pre_releases_and_other_branches(repo: Reposit
     assert dict(by_tags.left_out).keys() == {"v1.10-rc1", "v1.10.1"}
 
 
-@pytest.mark.parametrize(
-    ("text", "patterns", "taken"),
-    [
+def test_ends(repo: Repository) -> None:
+    for text, patterns, taken in (
         ("v1.9..v1.10.1", ["v{version}"], ("1.9", "1.10", "1.10.1")),
-        ("1.10.1..2.1", ["v{version}"], ("1.10.1", "2.0", "2.1")),
-        ("1.10..2.1", ["v{version}", "{version}"], ("1.10", "2.0", "2.1")),
-    ],
-    ids=["ends are tags", "on a branch", "a release of two tags"],
-)
-def test_ends(repo: Repository, text: str, patterns: list[str], taken: tuple[str, ...]) -> None:
-    assert release_range(repo, text, patterns).taken == taken
+        ("1.10.1..2.1", ["v{version}"], ("1.10.1", "2.0", "2.1")),  # on a branch
+        ("1.10..2.1", ["v{version}", "{version}"], ("1.10", "2.0", "2.1")),  # a release of two tags
+    ):
+        assert release_range(repo, text, patterns).taken == taken
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("2.0..1.9", "not before"),
-        ("1.9..1.9", "not before"),
-        ("1.9", "no range"),
-        ("1.9..", "no range"),
-        ("..2.0", "no range"),
-        ("1.9...2.0", "no range"),
-        ("1.9..2.7", "'2.7' is no release"),
-        ("1.10-rc1..2.0", "is no release"),
-        ("main..2.0", "'main' is no release"),
-    ],
-)
-def test_what_is_no_range(repo: Repository, text: str, reason: str) -> None:
-    with pytest.raises(UsageError, match=reason):
-        release_range(repo, text, ["v{version}"])
+def test_what_is_no_range(repo: Repository) -> None:
+    for text, reason in {
+        "2.0..1.9": "not before",
+        "1.9..1.9": "not before",
+        "1.9": "no range",
+        "1.9..": "no range",
+        "..2.0": "no range",
+        "1.9...2.0": "no range",
+        "1.9..2.7": "'2.7' is no release",
+        "1.10-rc1..2.0": "is no release",
+        "main..2.0": "'main' is no release",
+    }.items():
+        with pytest.raises(UsageError, match=reason):
+            release_range(repo, text, ["v{version}"])
 
 
 def test_a_repository_without_releases(git: Repo) -> None:

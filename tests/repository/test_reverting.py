@@ -14,7 +14,6 @@ from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.git import Repository
 from perfbisect.repository.git import git as ask
 from repos import Repo
-from traps import Trap
 
 pytestmark = pytest.mark.tools
 
@@ -154,24 +153,6 @@ def test_several_are_reverted_newest_first_and_conflicts_in_ignored_paths_do_not
         assert tree(made.repository, made.commit) == {"a.c": text(l30="later"), "a.md": "3\n"}
     with pytest.raises(NotReverted), reverted(repo, tip, [first, second], ["*.md"]):
         pass
-
-
-def test_nothing_that_the_repository_configures_takes_part(repo: Repository, git: Repo, tmp_path: Path) -> None:
-    """Neither a merge driver, nor a filter, nor a hook, nor an external diff."""
-    trap = Trap(tmp_path / "sprung")
-    attributes = "*.c merge=evil filter=evil diff=evil\n"
-    git.commit({"a.c": text(), ".gitattributes": attributes})
-    culprit = git.commit({"a.c": text(l7="slow")})
-    tip = git.commit({"a.c": text(l7="slow", l30="later")})
-    for key in ("merge.evil.driver", "filter.evil.smudge", "filter.evil.clean", "diff.evil.command", "core.fsmonitor"):
-        git("config", key, trap.command(key))
-    git("config", "filter.evil.required", "true")
-    git("config", "commit.gpgSign", "true")
-    git("config", "gpg.program", trap.command("gpg"))
-    trap.hooks(git.path / ".git/hooks")
-    with reverted(repo, tip, [culprit], []) as made:
-        assert tree(made.repository, made.commit)["a.c"] == text(l30="later")
-    assert trap.sprung == []
 
 
 def test_of_a_linked_work_tree_and_a_bare_clone(repo: Repository, git: Repo, tmp_path: Path) -> None:

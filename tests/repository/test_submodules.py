@@ -104,10 +104,7 @@ def test_submodules_of_a_commit(tmp_path: Path) -> None:
     }
     for left_out in ("storage/one", "storage/**", "storage", "storage/one/**", "**/one"):
         assert [each.path for each in submodules(opened, second, [left_out])] == ["ü 'x'"], left_out
-    assert declared(opened, first) == {
-        "storage/one": Entry("storage/one", str(sub)),
-        "ü 'x'": Entry("ü 'x'", "../sub"),
-    }
+    assert declared(opened, first) == {"storage/one": Entry("storage/one", str(sub)), "ü 'x'": Entry("ü 'x'", "../sub")}
     assert read_range(opened, first, third, ignore).candidates == (first, second), "only a submodule changes"
     assert declared(open_repository(sub), two) == {}
     assert submodules(open_repository(sub), two, []) == ()
