@@ -1,13 +1,17 @@
 """Foreign text made safe, quantities, and tables."""
 
+import json
 import subprocess
 import sys
 import time
+import unicodedata
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
 
+from attacks import ATTACKS
 from perfbisect.core.domain.events import Commit
 from perfbisect.core.domain.orders import Interval
 from perfbisect.wording.quantities import (
@@ -26,12 +30,61 @@ from perfbisect.wording.quantities import (
     time_of_day,
 )
 from perfbisect.wording.table import columns, cut, table
-from perfbisect.wording.text import advised, cited, listed, printable, printable_commit
+from perfbisect.wording.text import (
+    UNSAFE,
+    advised,
+    cited,
+    listed,
+    printable,
+    printable_commit,
+    safe,
+    safe_json,
+    shell_words,
+)
+
+ORDINARY = (
+    "plain, with a\ttab", "Zoë Ö ñ ß", "日本語 한국어 中文", "ελληνικά кириллица עברית العربية", "हिन्दी ไทย தமிழ்",
+    "e\u0301 combined", "✔️ ❤️ 🚀 ☎︎", "“quotes” – … × →", "a\nb", "C:\\x1b is text already",
+)  # fmt: skip
 
 
-def test_control_characters_are_shown_as_escapes() -> None:
+def test_control_characters_of_a_commit_are_shown_as_escapes() -> None:
     assert printable("a\tb\r\nc\x1b[1m\x9b") == r"a b c\x1b[1m\x9b"
     assert printable_commit(Commit("ab", "\x1b1", "\x072", "\u202e3")) == Commit("ab", r"\x1b1", r"\x072", r"\u202e3")
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_an_attack_becomes_visible(name: str) -> None:
+    attack = ATTACKS[name]
+    shown = safe(attack)
+    assert not UNSAFE.search(shown)
+    assert shown.isascii()
+    assert all(sign in shown for sign in attack if sign.isascii() and sign.isprintable())
+    assert json.loads(safe_json(json.dumps(attack, ensure_ascii=False))) == attack
+    assert safe_json(json.dumps(attack, ensure_ascii=False)).isascii()
+
+
+def test_ordinary_text_stays_as_it_is() -> None:
+    for text in ORDINARY:
+        assert safe(text) == text
+        assert safe_json(json.dumps(text, ensure_ascii=False)) == json.dumps(text, ensure_ascii=False)
+
+
+def test_every_character_without_a_shape_is_unsafe() -> None:
+    """By the tables of this Python: control, format, surrogate, and separators of lines and paragraphs."""
+    without = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+    signs = map(chr, range(sys.maxunicode + 1))
+    assert {sign for sign in signs if unicodedata.category(sign) in without and not UNSAFE.match(sign)} == {"\t", "\n"}
+
+
+def test_a_command_that_is_copied_does_what_it_says(tmp_path: Path) -> None:
+    odd = ["a b", "it's", "\x1b]0;x\x07", "new\nline", "\u202erev", "tab\t", "$(echo no)", "`x`", "é\\n"]
+    words = ["printf", "%s\\0", *odd]
+    line = shell_words(words)
+    assert not UNSAFE.search(line)
+    assert "\n" not in line
+    done = subprocess.run(["bash", "-c", line], capture_output=True, check=True)
+    assert done.stdout.decode().split("\0")[:-1] == words[2:]
 
 
 def test_a_warning_reads_as_sentences() -> None:
