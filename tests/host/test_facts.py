@@ -2,7 +2,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from fake_machine import FakeHost
+from fake_host import FakeHost
 from perfbisect.host import facts
 from perfbisect.host.facts import Fact, ask, ask_all
 from perfbisect.host.local import LocalHost

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 import msgspec
 import pytest
 
-from fake_machine import FakeHost
+from fake_host import FakeHost
 from perfbisect.errors import ConnectionLost, EnvironmentFailure
 from perfbisect.host import leases
 from perfbisect.host.connection import Listener, Unsubscribe

@@ -7,7 +7,7 @@ from itertools import count, repeat
 import pytest
 
 import sample_hunt
-from fake_machine import FakeHost
+from fake_host import FakeHost
 from perfbisect.core.domain.events import CandidateSkipped, Commit, LabEvent, RunFinished, RunProgress, Warned
 from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.errors import BuildFailed, EndFailed, EnvironmentFailure, JobLost, RunFailed

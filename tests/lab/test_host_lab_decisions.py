@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from fake_machine import FakeHost
+from fake_host import FakeHost
 from labs import lab_of, measure, skipped, warnings, workload_of
 from perfbisect.core.domain.events import (
     BuildFinished,

@@ -1,5 +1,6 @@
 """Errors of the compilers that are here, and lines of those that are not; what is said to mend an error does."""
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -106,30 +107,11 @@ def test_a_variable_that_two_files_define(tmp_path: Path) -> None:
     assert subprocess.run([*argv, "-fcommon"], check=False, cwd=tmp_path).returncode == 0
 
 
-@pytest.mark.parametrize(
-    ("line", "option"),
-    [
-        ("a.go:3:8: cannot find module providing package example.org/x: module lookup disabled by GOPROXY=off",
-         "run `go mod download` first"),
-        ("go: example.org/x@v1.0.0: module lookup disabled by GOPROXY=off", "run `go mod download` first"),
-        ("error: no matching package named `serde` found", "run `cargo fetch` first"),
-        ("npm error code ENOTCACHED", "run `npm ci` first, which fills its cache"),
-        ("x.h:3:1: error: unknown type name 'uint32_t'", "--cflags '-include stdint.h'"),
-        ("x.cc:3:8: error: no template named 'function' in namespace 'std'", "--cxxflags '-include functional'"),
-        ("x.cc:3:8: error: no member named 'sort' in namespace 'std'", "--cxxflags '-include algorithm'"),
-        ("x.cc:3:8: error: use of undeclared identifier 'memset'", "--cxxflags '-include cstring'"),
-        ("x.cc:1:1: error: ISO C++17 does not allow 'register' storage class specifier [-Wregister]",
-         "--cxxflags -std=gnu++14"),
-        ("x.cc:1:9: error: constant expression evaluates to 300 which cannot be narrowed to type 'char' [-Wc++11-narrowing]",
-         "--cxxflags -Wno-narrowing"),
-        ("x.c:1:9: error: call to undeclared function 'f'; ISO C99 and later do not support implicit function declarations [-Wimplicit-function-declaration]", "--cflags -Wno-error=implicit-function-declaration"),
-        ("x.c:9:3: error: storage size of 'c' isn't known: 'EVP_MD_CTX' {aka 'struct evp_md_ctx_st'}",
-         "--host NAME, a host with OpenSSL 1.1"),
-        ("/usr/bin/env: 'python2': No such file or directory", "--host NAME, a host with Python 2"),
-        ("SyntaxError: Missing parentheses in call to 'print'. Did you mean print(...)?", "--host NAME, a host with Python 2"),
-        ("ModuleNotFoundError: No module named 'ConfigParser'", "--host NAME, a host with Python 2"),
-    ],
-)  # fmt: skip
+# Lines of a build, each with the option that mends it.
+REMEDIES = re.findall(r"(.*)\n=> (.*)\n", Path(__file__).with_name("remedies.txt").read_text())
+
+
+@pytest.mark.parametrize(("line", "option"), REMEDIES)
 def test_lines_of_other_programs(line: str, option: str) -> None:
     log = read(line)
     assert log.known

@@ -1,4 +1,6 @@
+import re
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -71,76 +73,13 @@ def test_errors_of_a_target_alone_are_no_reason_where_all_is_built_then() -> Non
     assert (output.why(), output.errors) == ("x.c:1:1: error: unknown type name 'x'", 1)
 
 
-@pytest.mark.parametrize(
-    ("lines", "reason"),
-    [
-        (["a.c:3:5: warning: w", "a.c:7:1: error: expected ';'", "b.c:1: error: x"], "a.c:7:1: error: expected ';'"),
-        (["a.c:1:10: fatal error: x.h: No such file or directory", "compilation terminated."],
-         "a.c:1:10: fatal error: x.h: No such file or directory"),
-        (["/usr/bin/ld: a.o: in function `main':", "a.c:(.text+0x5): undefined reference to `f'", "collect2: error: ld"],
-         "a.c:(.text+0x5): undefined reference to `f'"),
-        (["CMake Error at CMakeLists.txt:12 (message):", "  Boost is too old", "", "-- Configuring incomplete"],
-         "CMake Error at CMakeLists.txt:12 (message): Boost is too old"),
-        (["make: *** No rule to make target 'x'.  Stop."], "make: *** No rule to make target 'x'.  Stop."),
-        (["/usr/bin/install: cannot create regular file 'x'", "make[1]: *** [Makefile:148: install] Error 1"],
-         "/usr/bin/install: cannot create regular file 'x' | make[1]: *** [Makefile:148: install] Error 1"),
-        (["make: *** [Makefile:3: all] Error 1"], "make: *** [Makefile:3: all] Error 1"),
-        (["FAILED: a.o ", "gcc -c a.c", "a.c:1:1: error: bad"], "a.c:1:1: error: bad"),
-        (["something", "the last word", ""], "the last word"),
-        (["checking for main in -lnosuch... no", "configure: error: libnosuch is required"], "libnosuch is required"),
-        (["configure: error: in `/x/build':", "configure: error: C compiler cannot create executables",
-          "See `config.log' for more details"], "C compiler cannot create executables"),
-        (["configure: error: Package requirements (nosuchlib >= 2) were not met:", "",
-          "Package 'nosuchlib', required by 'virtual:world', not found", "", "Consider adjusting the PKG_CONFIG_PATH"],
-         "Package requirements (nosuchlib >= 2) were not met: Package 'nosuchlib', required by 'virtual:world', not found"),
-        (["configure: error: Package requirements (x) were not met:", "", "No package 'x' found", ""],
-         "Package requirements (x) were not met: No package 'x' found"),
-        (["checking for zlib.h... no"], "checking for zlib.h... no"),
-        (["-- Could NOT find Git (missing: GIT_EXECUTABLE)",
-          "CMake Error at /usr/share/cmake-3.25/Modules/FindPackageHandleStandardArgs.cmake:230 (message):",
-          "  Could NOT find OpenSSL, try to set the path to OpenSSL root folder in the",
-          "  system variable OPENSSL_ROOT_DIR (missing: OPENSSL_CRYPTO_LIBRARY", "  OPENSSL_INCLUDE_DIR)",
-          "Call Stack (most recent call first):", "  CMakeLists.txt:4 (find_package)"],
-         "OpenSSL is missing (OPENSSL_CRYPTO_LIBRARY OPENSSL_INCLUDE_DIR)"),
-        (["CMake Error at CMakeLists.txt:6 (message):", "  Cannot find nosuch library", "", "  Please install it", "", "",
-          "-- Configuring incomplete, errors occurred!"],
-         "CMake Error at CMakeLists.txt:6 (message): Cannot find nosuch library Please install it"),
-        (["CMake Error at CMakeLists.txt:2 (project):", "  No CMAKE_CXX_COMPILER could be found.", "",
-          "  Tell CMake where to find the compiler by setting either the environment"],
-         "CMake Error at CMakeLists.txt:2 (project): No CMAKE_CXX_COMPILER could be found."),
-        (["CMake Error at CMakeLists.txt:2 (project):", "  The CMAKE_C_COMPILER:", "", "    nosuchcc", "",
-          "  is not a full path and was not found in the PATH.", "", "  Tell CMake where"],
-         "CMake Error at CMakeLists.txt:2 (project): The CMAKE_C_COMPILER: nosuchcc is not a full path and was not found"
-         + " in the PATH."),
-        (["CMake Error: Could not create named generator Nosuch", "", "Generators"],
-         "CMake Error: Could not create named generator Nosuch"),
-        (["Run-time dependency nosuch found: NO (tried pkgconfig and cmake)", "",
-          'meson.build:2:0: ERROR: Dependency "nosuch" not found, tried pkgconfig and cmake', "",
-          "A full log can be found at /x/meson-logs/meson-log.txt"],
-         'Dependency "nosuch" not found, tried pkgconfig and cmake'),
-        (["meson.build:2:0: ERROR: Program 'nosuchprog' not found or not executable", "", "A full log can be found"],
-         "Program 'nosuchprog' not found or not executable"),
-        (['meson.build:1:0: ERROR: Unknown options: "foo"', "", "A full log can be found"], 'Unknown options: "foo"'),
-        (["/usr/bin/ld: cannot find -lz: No such file or directory", "collect2: error: ld returned 1 exit status"],
-         "/usr/bin/ld: cannot find -lz: No such file or directory"),
-        (["make: bison: No such file or directory", "make: *** [Makefile:2: all] Error 127"],
-         "make: bison: No such file or directory | make: *** [Makefile:2: all] Error 127"),
-        (["error: no matching package named `nosuch` found", "location searched: crates.io index"],
-         "error: no matching package named `nosuch` found"),
-        (["error[E0425]: cannot find value `x` in this scope", "error: aborting due to 1 previous error"],
-         "error[E0425]: cannot find value `x` in this scope"),
-        (["go: finding module for package example.com/nosuch",
-          "m.go:2:8: cannot find module providing package example.com/nosuch: module lookup disabled by GOPROXY=off"],
-         "m.go:2:8: cannot find module providing package example.com/nosuch: module lookup disabled by GOPROXY=off"),
-        (["m.go:2:8: missing go.sum entry for module providing package example.com/nosuch (imported by x); to add:",
-          "\tgo get x"],
-         "m.go:2:8: missing go.sum entry for module providing package example.com/nosuch (imported by x); to add:"),
-        (["go: example.com/nosuch@v1.0.0: module lookup disabled by GOPROXY=off"],
-         "go: example.com/nosuch@v1.0.0: module lookup disabled by GOPROXY=off"),
-    ],
-)  # fmt: skip
-def test_the_first_error_explains(lines: list[str], reason: str) -> None:
-    output = follow("[perfbisect] compile: make", *lines)
+# Outputs of builds, each with the reason that is read from it.
+REASONS = re.findall(r"((?:.*\n)+?)=> (.*)\n\n?", Path(__file__).with_name("reasons.txt").read_text())
+
+
+@pytest.mark.parametrize(("printed", "reason"), REASONS)
+def test_the_first_error_explains(printed: str, reason: str) -> None:
+    output = follow("[perfbisect] compile: make", *printed.splitlines())
     assert output.why() == reason
     assert not output.host_trouble
 

@@ -1,7 +1,10 @@
 """Installed systems that somebody else has built: known by what they hold, used where they are, never written."""
 
+import io
 import os
+import shutil
 import subprocess
+import tarfile
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -93,18 +96,18 @@ def test_a_folder_that_installed_systems_have_is_not_left_out(host: LocalHost, t
     assert prebuilt.take(host, BUILDER, "old", str(tarball)).version == "8.0.36-debug"
 
 
-@pytest.mark.parametrize(("ending", "damage"), [(".tar", "nonsense"), (".tar", "cut"), (".tar.zst", "cut")])
-def test_a_damaged_tarball_is_reported(host: LocalHost, tmp_path: Path, ending: str, damage: str) -> None:
-    folder = install(tmp_path / "kv")
-    (folder / "ballast").write_bytes(os.urandom(1 << 18))
-    tarball = pack(tmp_path, tmp_path / f"kv{ending}", "kv")
-    content = tarball.read_bytes()
-    tarball.write_bytes(content[: len(content) // 2] if damage == "cut" else b"no tarball at all")
-    for _ in range(2):  # nothing of it is taken for whole
-        with pytest.raises(UsageError, match="damaged, or no tarball"):
-            prebuilt.take(host, BUILDER, "old", str(tarball))
-    tarball.write_bytes(content)
-    assert prebuilt.take(host, BUILDER, "old", str(tarball)).version
+def test_a_damaged_tarball_is_reported(host: LocalHost, tmp_path: Path) -> None:
+    (install(tmp_path / "kv") / "ballast").write_bytes(bytes(1 << 18))
+    content = pack(tmp_path, tmp_path / "kv.tar", "kv").read_bytes()
+    cut = pack(tmp_path, tmp_path / "kv.tar.zst", "kv")
+    cut.write_bytes(cut.read_bytes()[:-100])
+    for damaged in (b"no tarball at all", b"", bytes(10240), bytes(range(1, 256)) * 8, content[: len(content) // 2]):
+        (tmp_path / "kv.tar").write_bytes(damaged)
+        for tarball in ("kv.tar", "kv.tar.zst") * 2:  # nothing of it is taken for whole
+            with pytest.raises(UsageError, match=r"damaged, or no tarball|is no installed kv"):
+                prebuilt.take(host, BUILDER, "old", str(tmp_path / tarball))
+    (tmp_path / "kv.tar").write_bytes(content)
+    assert prebuilt.take(host, BUILDER, "old", str(tmp_path / "kv.tar")).version
 
 
 def test_what_is_no_installed_system_is_reported(host: LocalHost, tmp_path: Path) -> None:
@@ -130,3 +133,120 @@ def test_a_folder_that_cannot_be_read_is_reported(
     monkeypatch.setattr(prebuilt, "_FINGERPRINT", 'echo "sha256sum: ./x: Permission denied" >&2; echo abc')
     with pytest.raises(EnvironmentFailure, match="cannot be read: sha256sum"):
         prebuilt.take(host, BUILDER, "old", str(folder))
+
+
+Member = tuple[str, bytes, str, int]  # name, type, content or target, mode
+FILE, FOLDER, LINK, HARD = tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE
+
+
+def hostile(path: Path, *members: Member, top: str = "kv/") -> Path:
+    """A tarball of a system that works, with these members before it."""
+    with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as tar:
+        for name, kind, content, mode in (*members, (f"{top}bin/kvd", FILE, "#!/bin/sh\necho Ver 8.0.36\n", 0o755)):
+            member = tarfile.TarInfo(name)
+            member.type, member.mode = kind, mode
+            data = content.encode() if kind == FILE else b""
+            member.size = len(data)
+            member.linkname = content if kind in (LINK, HARD) else ""
+            member.devmajor, member.devminor = 1, 3
+            tar.addfile(member, io.BytesIO(data))
+    return path
+
+
+def take(host: LocalHost, tarball: Path) -> Path:
+    """Where it is unpacked."""
+    return Path(build_store.prefix(host, prebuilt.take(host, BUILDER, "old", str(tarball)).facts.key))
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    """A folder that no tarball may write to; the tarballs are in another."""
+    folder = tmp_path / "outside"
+    (folder / "bin").mkdir(parents=True)
+    (folder / "file").write_text("kept")
+    return folder
+
+
+def seen(folder: Path) -> list[tuple[str, str, int]]:
+    return sorted(
+        (str(path), path.read_text() if path.is_file() else "", path.lstat().st_mode) for path in folder.rglob("*")
+    )
+
+
+ODD: list[tuple[list[Member], str]] = [
+    ([("kv/null", tarfile.CHRTYPE, "", 0o666)], "refused: kv/null is a device, a FIFO or a socket"),
+    ([("kv/disk", tarfile.BLKTYPE, "", 0o666)], "refused: kv/disk is a device"),
+    ([("kv/a/b/pipe", tarfile.FIFOTYPE, "", 0o666)], "refused: kv/a/b/pipe is a device"),
+    ([("null", tarfile.CHRTYPE, "", 0o666)], "refused: null is a device"),
+    ([("/tmp/perfbisect-evil", FILE, "x", 0o644)], "refused: it has names that lead out"),
+    ([("../evil", FILE, "x", 0o644)], "refused: it has names that lead out"),
+    ([("kv/../../evil", FILE, "x", 0o644)], "refused: it has names that lead out"),
+    ([("kv/hard", HARD, "/etc/passwd", 0o644)], "refused: it has names that lead out"),
+    ([("kv/hard", HARD, "../../../../etc/passwd", 0o644)], "refused: it has names that lead out"),
+    ([("kv/l", LINK, "OUT", 0o777), ("kv/l/evil", FILE, "x", 0o644)], "damaged, or no tarball: .*Not a directory"),
+    ([("kv/l", LINK, "../../../../../outside", 0o777), ("kv/l/evil", FILE, "x", 0o644)], "Not a directory"),
+    ([("kv/d", FOLDER, "", 0o755), ("kv/d", LINK, "OUT", 0o777), ("kv/d/evil", FILE, "x", 0o644)], "Not a directory"),
+    ([("kv/a", LINK, ".", 0o777), ("kv/a/b", LINK, "..", 0o777), ("kv/b/../e", FILE, "x", 0o644)], "names that lead out"),
+    ([("kv/a", LINK, "OUT", 0o777), ("kv/b", LINK, "a", 0o777), ("kv/b/e", FILE, "x", 0o644)], "Not a directory|Cannot open"),
+    ([(f"../{'x' * 200}{number}", FILE, "", 0o644) for number in range(5000)], "names that lead out"),
+]  # fmt: skip
+
+
+def test_what_leads_out_or_is_no_file_is_refused(host: LocalHost, tmp_path: Path, outside: Path) -> None:
+    before, builds = seen(outside), Path(host.root, "builds")
+    above = sorted({*(path.name for path in tmp_path.iterdir()), "kv.tar"})
+    for members, why in ODD:
+        if "device" in why and os.geteuid() != 0 and members[0][1] != tarfile.FIFOTYPE:
+            continue  # only root makes devices
+        placed = [(name, kind, content.replace("OUT", str(outside)), mode) for name, kind, content, mode in members]
+        tarball = hostile(tmp_path / "kv.tar", *placed)
+        with pytest.raises(UsageError, match=why) as caught:
+            take(host, tarball)
+        assert len(str(caught.value)) < 2000
+        assert seen(outside) == before
+        assert sorted(path.name for path in tmp_path.iterdir()) == above
+        assert not Path("/tmp/perfbisect-evil").exists()
+        left = [path.name for path in builds.iterdir()]
+        assert all(name.endswith(".part") for name in left) and not (left and why.startswith("refused"))
+        assert take(host, hostile(tmp_path / "kv.tar")).is_dir(), "the next one is unpacked"
+        shutil.rmtree(builds)
+
+
+def test_a_top_that_is_a_link_is_refused(host: LocalHost, tmp_path: Path, outside: Path) -> None:
+    before = seen(outside)
+    for top, target in (("kv", str(outside)), ("bin", "/usr"), ("lib", "nowhere")):
+        with tarfile.open(tmp_path / "kv.tar", "w") as tar:
+            link = tarfile.TarInfo(top)
+            link.type, link.linkname = LINK, target
+            tar.addfile(link)
+        with pytest.raises(UsageError, match=f"refused: its top, {top}, is a symbolic link"):
+            take(host, tmp_path / "kv.tar")
+        assert seen(outside) == before
+        assert not list(Path(host.root, "builds").iterdir())
+
+
+def test_what_is_odd_and_no_harm_is_unpacked(host: LocalHost, tmp_path: Path, outside: Path) -> None:
+    """Without setuid bits and with the right to remove it; links that systems have stay, and nothing is written through them."""
+    before = seen(outside)
+    members: list[Member] = [
+        *((f"kv/{mode:o}", FILE, "x", mode) for mode in (0o4755, 0o2755, 0o6777, 0o7777)),
+        ("kv/folder", FOLDER, "", 0o7777),
+        ("kv/shut/in/file", FILE, "x", 0),
+        ("kv/shut/in", FOLDER, "", 0),
+        ("kv/shut", FOLDER, "", 0),
+        ("kv/lib/libkv.so", LINK, "libkv.so.1", 0o777),
+        ("kv/share", LINK, str(outside), 0o777),
+        ("kv/lib/libc.so", LINK, "/lib/x86_64-linux-gnu/libc.so.6", 0o777),
+    ]
+    prefix = take(host, hostile(tmp_path / "kv.tar", *members))
+    assert not any(path.lstat().st_mode & 0o7022 for path in prefix.rglob("*") if not path.is_symlink())
+    assert (prefix / "shut" / "in" / "file").stat().st_mode & 0o400
+    assert (prefix / "shut").stat().st_mode & 0o700 == 0o700
+    assert (prefix / "share").is_symlink()
+    assert seen(outside) == before
+    for name in ("-rf", "a b", "*", "$(id)", "a\nb", "inner", "prefix"):
+        odd = hostile(tmp_path / "kv.tar", (f"{name}/share/text", FILE, "x", 0o644), top=f"{name}/")
+        prefix = take(host, odd)
+        assert (prefix / "bin" / "kvd").is_file()
+        assert (prefix / "share" / "text").read_text() == "x"
+        shutil.rmtree(Path(host.root, "builds"))

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 from msgspec.structs import replace as struct_replace
 
-from fake_machine import FakeHost
+from fake_host import FakeHost
 from labs import BUILDER, FAST, SLOW, Open, lab_of, workload_of
 from perfbisect.core.domain.events import LabEvent, Profiled, Unexplained
 from perfbisect.core.domain.facts import ProfileFacts, RunFacts
