@@ -84,6 +84,7 @@ def test_every_odd_tree(odd: OddTrees, host: LocalHost, tmp_path: Path) -> None:
     assert not Path("/tmp/outside").exists()
 
 
+@pytest.mark.slow
 def test_they_reach_another_machine(odd: OddTrees, host: LocalHost, tmp_path: Path, seal: Path) -> None:
     """As far as the repository has them: a commit is skipped there as it is here, whatever checks are configured."""
     (seal / ".gitconfig").write_text("[transfer]\n\tfsckObjects = true\n[receive]\n\tfsckObjects = true\n")
@@ -128,14 +129,13 @@ def test_no_path_leads_through_a_link(odd: OddTrees, host: LocalHost, tmp_path: 
         'rm -rf "$1/z" "$1/a"; ln -s "$2" "$1/a"; ln -s "$2" "$1/new"; mkdir -p "$1/z" && ln -s "$2" "$1/z/y"',
         'ln -s "$2" "$1/z.tmp"; ln -sfn / "$1/root"',
     ]
-    for replacement in replacements:
-        for first in shas:
-            for second in shas:
-                checkout.checkout(host, bare, first, source, [])
-                host.run(["sh", "-c", replacement, "build", str(source), str(outside)])
-                checkout.checkout(host, bare, second, source, ["doc/**"])
-                assert not Path(source).is_symlink()
-                assert listing(PurePosixPath(outside)) == {"x": "not ours\n"}
+    for number, replacement in enumerate(replacements):
+        for place, first in enumerate(shas):
+            checkout.checkout(host, bare, first, source, [])
+            host.run(["sh", "-c", replacement, "build", str(source), str(outside)])
+            checkout.checkout(host, bare, shas[place + number - 3], source, ["doc/**"])
+            assert not Path(source).is_symlink()
+            assert listing(PurePosixPath(outside)) == {"x": "not ours\n"}
     checkout.checkout(host, bare, shas[1], source, [])
     assert listing(source) == {"a": "content\n", "z/x": "x\n", "z/y": "content\n"}
 
@@ -159,29 +159,26 @@ def test_submodules_are_empty_folders(odd: OddTrees, host: LocalHost, tmp_path: 
     assert not trace.exists()
 
 
-@pytest.mark.parametrize(
-    "reason",
-    [
+def test_what_the_host_cannot_do_is_not_the_commits_fault() -> None:
+    for reason in (
         "error: unable to create file a: Permission denied",
         "fatal: cannot create directory at 'a': Read-only file system",
         "fatal: unable to write new index file: Disk quota exceeded",
         "error: unable to create file a: Operation not permitted",
         "error: file write error: Input/output error",
-        "error: open(\"objects/pack/x.pack\"): Too many open files",
+        'error: open("objects/pack/x.pack"): Too many open files',
         "fatal: Out of memory, malloc failed (tried to allocate 1073741825 bytes)",
-    ],
-)  # fmt: skip
-def test_what_the_host_cannot_do_is_not_the_commits_fault(reason: str) -> None:
-    failed = CommandFailed("git failed", status=128, output=f"some progress\n{reason}\nmore\n")
-    host = FakeHost("h", {"df *": "Avail\n99999999999\n", "git */source *": failed, "git *": ""})
-    bare, source = host.root / "git" / "n.git", host.root / "work" / "source"
-    with pytest.raises(EnvironmentFailure) as caught:
-        checkout.checkout(host, bare, "12345" * 8, source, [])
-    assert str(caught.value) == f"commit 1234512345 cannot be checked out on host h: {reason}"
-    for status in (1, 2, 124, 137):
-        failed.status = status
-        with pytest.raises(EnvironmentFailure, match="cannot be checked out on host h"):
-            checkout.checkout(host, bare, "12345" * 8, source, [])
+    ):
+        failed = CommandFailed("git failed", status=128, output=f"some progress\n{reason}\nmore\n")
+        host = FakeHost("h", {"df *": "Avail\n99999999999\n", "git */source *": failed, "git *": ""})
+        bare, source = host.root / "git" / "n.git", host.root / "work" / "source"
+        for status in (128, 1, 2, 124, 137):
+            failed.status = status
+            with pytest.raises(EnvironmentFailure, match="cannot be checked out on host h") as caught:
+                checkout.checkout(host, bare, "12345" * 8, source, [])
+            assert status != 128 or str(caught.value).endswith(
+                f"commit 1234512345 cannot be checked out on host h: {reason}"
+            )
 
 
 SPEEDS = 12
@@ -237,7 +234,7 @@ def test_a_hunt_skips_them_and_so_does_its_continuation(tmp_path: Path, history:
     ("end", "good", "bad", "reason"),
     [
         ("good", 5, 8, "error: invalid path '.git/config'"),
-        ("bad", 4, 6, "error: unable to read sha1 file of z"),
+        pytest.param("bad", 4, 6, "error: unable to read sha1 file of z", marks=pytest.mark.slow),
     ],
 )
 def test_an_end_that_cannot_be_checked_out_ends_the_hunt(

@@ -306,10 +306,7 @@ def test_variables_that_steer_git_are_not_passed_on(
     assert {path.name for path in tmp_path.iterdir()} == before
 
 
-LISTS = [":{}", "{}:", "/nowhere::{}", ".:{}", "{}:.", "./:{}", "bin:{}", "../repo:{}"]
-
-
-@pytest.mark.parametrize("folders", LISTS)
+@pytest.mark.parametrize("folders", [":{}", "/nowhere:../repo:{}:.:bin"])
 def test_nothing_is_searched_in_the_working_directory(
     folders: str, tmp_path: Path, commits: list[str], host: LocalHost, trap: Trap, git: Repo
 ) -> None:
@@ -339,7 +336,7 @@ def run_git(repo: Path, commits: list[str], host: LocalHost) -> None:
         assert checkout.filtered_tree(host, bare, commit, [])
 
 
-@pytest.mark.parametrize("folder", [".", "/nowhere", "", "a b;touch x", "a\nb", "-x"])
+@pytest.mark.parametrize("folder", ["/nowhere", "a b;touch x\n-x"])
 def test_odd_folders_for_temporary_files(
     folder: str, tmp_path: Path, commits: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -368,8 +365,8 @@ def test_an_unknown_format_is_refused_with_its_name(
 
 # Beside the traps: what makes a push fail, hang or send something else.
 STUBBORN = dict(
-    line.split("=")
-    for line in [
+    setting.split("=")
+    for setting in [
         "push.gpgSign=true",
         "push.negotiate=true",
         "push.pushOption=anything",

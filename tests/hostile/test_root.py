@@ -100,18 +100,7 @@ def test_nothing_below_a_root_is_for_others_to_change(tmp_path: Path, git: Repo)
     """Whatever the umask of the user is."""
     root = tmp_path / "root"
     git.history({"number": f"{number}\n"} for number in range(2))
-    words = [
-        "compare",
-        "HEAD~1",
-        "HEAD",
-        "--repo",
-        str(git.path),
-        inventory(tmp_path, root),
-        "--visits",
-        "1",
-        "--runs",
-        "1",
-    ]
+    words = ["compare", "HEAD~1", "HEAD", "--repo", str(git.path), inventory(tmp_path, root), "--visits=1", "--runs=1"]
     before = os.umask(0)
     try:
         done = run(*words, "--build", "true", "--run", "true")
@@ -295,7 +284,7 @@ def test_many_that_create_one_root_at_the_same_time(tmp_path: Path) -> None:
         "import sys; from pathlib import Path; from perfbisect.host.registry import connect\n"
         "from perfbisect.recipes.inventory import HostEntry\n"
         "sys.stdin.read()\n"
-        "for n in range(40):\n"
+        "for n in range(10):\n"
         "    root = connect(HostEntry(name='here', root=f'{sys.argv[1]}/{n}')).root\n"
         "    Path(root, f'mine-{sys.argv[2]}').touch()"
     )
@@ -307,7 +296,7 @@ def test_many_that_create_one_root_at_the_same_time(tmp_path: Path) -> None:
         process.stdin = None
     for process in running:
         assert (process.communicate()[1], process.returncode) == (b"", 0)
-    for number in range(40):
+    for number in range(10):
         assert len(list((tmp_path / str(number)).iterdir())) == 5
 
 
@@ -425,6 +414,7 @@ def test_resume_refuses_a_folder_that_has_changed_hands(tmp_path: Path) -> None:
     assert listing(root) == [str(root / "tmp"), str(root / "tmp" / "thesis")]
 
 
+@pytest.mark.slow
 def test_doctor_adopts_and_says_what_may_be_removed(tmp_path: Path) -> None:
     root = tmp_path / "theirs"
     for name in ("tmp", "photos", "work"):
@@ -455,34 +445,21 @@ def clean(root: Path) -> None:
     upkeep.remove(host, upkeep.expendable(upkeep.items(host), 0, ()))
 
 
-STRANGERS = [
-    "builds/photos",
-    f"builds/{'A' * 32}",
-    f"builds/{'a' * 31}",
-    f"builds/{'a' * 32}.old",
-    "builds/a\nb\tc",
-    "datasets/census",
-    "datasets/" + "a" * 16 + "-1",
-    "jobs/2019 taxes",
-    "jobs/20200101-000000-run-abcde",
-    "jobs/x20200101-000000-run-abcdef",
-    "jobs/x\n20200101-000000-run-abcdef",
-    "logs/app.log",
-    "logs/a\n0123456789-0123456789.log",
-    "work/thesis",
-    "photos",
-    ".hidden",
-]
+STRANGERS = (
+    "builds/photos", f"builds/{'A' * 32}", f"builds/{'a' * 31}", f"builds/{'a' * 32}.old", "builds/a\nb\tc", "datasets/census",
+    "datasets/" + "a" * 16 + "-1", "jobs/2019 taxes", "jobs/20200101-000000-run-abcde", "jobs/x20200101-000000-run-abcdef",
+    "jobs/x\n20200101-000000-run-abcdef", "logs/app.log", "logs/a\n0123456789-0123456789.log", "work/thesis", "photos", ".hidden",
+)  # fmt: skip
 
 
-@pytest.mark.parametrize("name", STRANGERS)
-def test_what_has_not_the_form_of_ours_stays(root: Path, name: str) -> None:
-    (root / name).mkdir(parents=True)
-    (root / name / "file").write_text("kept")
+def test_what_has_not_the_form_of_ours_stays(root: Path) -> None:
+    for name in STRANGERS:
+        (root / name).mkdir(parents=True)
+        (root / name / "file").write_text("kept")
     for number in range(KEPT + 20):
         (root / "jobs" / f"20200101-{number:06}-run-abcdef").mkdir(parents=True)
     clean(root)
-    assert (root / name / "file").read_text() == "kept"
+    assert [name for name in STRANGERS if not (root / name / "file").exists()] == []
     assert not list((root / "jobs").glob("20200101-00000?-run-abcdef"))
 
 
@@ -506,15 +483,8 @@ def test_logs_of_others_stay_and_ours_are_cut_to_the_youngest(root: Path) -> Non
 def test_no_link_is_followed_when_something_is_removed(root: Path, tmp_path: Path, name: str) -> None:
     """Whatever it leads to, and whatever that contains."""
     outside = tmp_path / "outside"
-    for inner in (
-        "file",
-        f"{'a' * 32}/file",
-        f"{'a' * 16}/file",
-        "demo/source/file",
-        "20200101-000000-run-abcdef/file",
-        "build/file",
-        "demo-0123456789-0123456789.log",
-    ):
+    of_ours = ("demo/source", "20200101-000000-run-abcdef", "build", "a" * 32, "a" * 16)
+    for inner in ("file", "demo-0123456789-0123456789.log", *(f"{name}/file" for name in of_ours)):
         (outside / inner).parent.mkdir(parents=True, exist_ok=True)
         (outside / inner).write_text("kept")
     before = listing(outside)
