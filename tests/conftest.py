@@ -21,6 +21,7 @@ from perfbisect.host.local import LocalHost
 from perfbisect.host.registry import connect
 from perfbisect.host.ssh import SshHost
 from perfbisect.recipes.inventory import HostEntry
+from program import executable
 from repos import WHO, Repo
 
 # On a busy machine everything takes long. No change fails for examples that the last one did not have by chance: others
@@ -90,8 +91,30 @@ def homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     return (place / str(number) for number in count())
 
 
+# The builds of a host have a cache in its root folder, which is new in each test.
+CCACHE = """\
+#!/bin/sh
+case $CCACHE_DIR in */ccache) CCACHE_DIR={shared}; esac
+exec {ccache} "$@"
+"""
+
+
+@pytest.fixture(scope="session")
+def shared_ccache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for PATH with a ccache that keeps what all tests of the run compile, in all processes, in one place."""
+    base = tmp_path_factory.getbasetemp()
+    place = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared-ccache"
+    if ccache := shutil.which("ccache"):
+        text = CCACHE.format(shared=place / "cache", ccache=ccache)
+        made = executable(place / f"made-{os.getpid()}" / "ccache", text)
+        made.replace(made.parents[1] / "ccache")
+    return place
+
+
 @pytest.fixture(autouse=True)
-def seal(homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def seal(
+    homes: Iterator[Path], shared_ccache: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
     """A fresh home folder for each test."""
     home = next(homes)
     state = home / ".local" / "state" / "perfbisect"
@@ -101,6 +124,8 @@ def seal(homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
         if name.startswith(("GIT_", "XDG_", "CCACHE_", "PERFBISECT_")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(home))
+    if not request.node.get_closest_marker("own_ccache"):
+        monkeypatch.setenv("PATH", str(shared_ccache), prepend=":")
     monkeypatch.setenv("PERFBISECT_LOCKS", str(home / "locks"))  # no test waits for another one
     monkeypatch.setenv("TZ", "UTC")
     monkeypatch.setenv("LC_ALL", "C.UTF-8")

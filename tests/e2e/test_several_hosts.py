@@ -257,6 +257,7 @@ class Alone(Hunt):
 
 
 @pytest.mark.slow
+@pytest.mark.own_ccache
 def test_a_second_hunt_builds_nothing_and_a_third_what_was_damaged(seal: Path, tmp_path: Path) -> None:
     hunts, store, key = Alone(tmp_path), tmp_path / "store", tmp_path / "key"
     store.mkdir()

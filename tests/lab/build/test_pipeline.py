@@ -14,7 +14,7 @@ from repos import Repo
 from sharing import Yard
 from waiting import finish
 
-pytestmark = pytest.mark.tools
+pytestmark = [pytest.mark.tools, pytest.mark.own_ccache]
 
 
 MAKEFILE = """\

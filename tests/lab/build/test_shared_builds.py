@@ -36,7 +36,11 @@ from perfbisect.recipes.builder import Variant
 from sharing import TINY, Yard, tiny
 from waiting import finish
 
-pytestmark = [pytest.mark.skipif(not shutil.which("ccache"), reason="no ccache"), pytest.mark.tools]
+pytestmark = [
+    pytest.mark.own_ccache,
+    pytest.mark.skipif(not shutil.which("ccache"), reason="no ccache"),
+    pytest.mark.tools,
+]
 
 SECRET = b"0123456789abcdef0123456789abcdef"
 

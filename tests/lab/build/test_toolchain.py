@@ -22,7 +22,11 @@ from perfbisect.recipes.builder import Build, Builder, Variant
 from perfbisect.wording.quantities import cached
 from sharing import Yard, key_of_build, object_server, tiny
 
-pytestmark = [pytest.mark.tools, pytest.mark.skipif(not shutil.which("ccache"), reason="no ccache")]
+pytestmark = [
+    pytest.mark.own_ccache,
+    pytest.mark.tools,
+    pytest.mark.skipif(not shutil.which("ccache"), reason="no ccache"),
+]
 
 
 @pytest.fixture
