@@ -74,9 +74,9 @@ def test_a_candidate_that_crashes_is_skipped_with_its_log(open_lab: Open, host: 
 
 def test_where_builds_are_made_may_be_cleared_away(open_lab: Open, host: LocalHost) -> None:
     """As a clean-up does it; the repository on the host, with git's index of that checkout, stays."""
-    assert len(finished(measure(open_lab(), Share(FAST, 1)))) == 1
+    measure(open_lab(), Share(FAST, 0))
     shutil.rmtree(Path(host.root, "work"))
-    assert len(finished(measure(open_lab(), Share(SLOW, 1), Share(FAST, 1)))) == 2
+    assert len(finished(measure(open_lab(), Share(SLOW, 0), Share(FAST, 1)))) == 1
 
 
 def test_what_a_killed_session_has_left_running_is_ended_with_a_word(host: LocalHost) -> None:
@@ -119,6 +119,7 @@ def test_without_perf_and_vmstat_there_is_still_qps(
     assert run.system == {}
 
 
+@pytest.mark.slow
 def test_conditions_reach_the_library_that_is_measured_and_its_data(
     open_lab: Open, commits: tuple[str, ...], git: Repo
 ) -> None:

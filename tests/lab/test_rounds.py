@@ -138,7 +138,7 @@ def test_a_program_that_changes_its_second_place_has_its_build_made_again(host: 
     assert not any(isinstance(event, PairingChosen) for event in events)
 
 
-MAIN = '#include <stdio.h>\nint value(void);\nint main(void) {\n    for (volatile long i = 0; i < 400000000; i++);\n    printf("ops/s: %d\\n", value());\n    return 0;\n}\n'
+MAIN = '#include <stdio.h>\nint value(void);\nint main(void) {\n    for (volatile long i = 0; i < 150000000; i++);\n    printf("ops/s: %d\\n", value());\n    return 0;\n}\n'
 BUILD = """sh -c 'cc -shared -fPIC -o libvalue.so value.c && cc -o main main.c -L. -lvalue -Wl,-rpath,$PWD'"""
 
 
@@ -158,7 +158,7 @@ def test_a_commit_that_fails_alone_as_well_is_skipped(host: LocalHost, git: Repo
 
 @pytest.mark.slow
 def test_fresh_layouts_are_those_of_both(host: LocalHost, git: Repo) -> None:
-    program = '#include <stdio.h>\nint own(int x) { return x + %d; }\nint main(void) {\n    for (volatile long i = 0; i < 400000000; i++);\n    printf("ops/s: %%d\\n", own(1));\n    return 0;\n}\n'
+    program = '#include <stdio.h>\nint own(int x) { return x + %d; }\nint main(void) {\n    for (volatile long i = 0; i < 150000000; i++);\n    printf("ops/s: %%d\\n", own(1));\n    return 0;\n}\n'
     commits = tuple(git.commit({"bench.c": program % n}) for n in (1, 2))
     lab = bench_lab(host, git.path, *commits, command=["./bench"], build="{compiler} {cflags} -o bench bench.c")
     lab.seeds = LayoutSeeds()

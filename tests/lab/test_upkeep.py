@@ -1,7 +1,6 @@
 """Disk space is freed, and what killed sessions have left is ended and removed."""
 
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
@@ -28,6 +27,8 @@ from perfbisect.lab.upkeep import (
 from perfbisect.lab.workload import dataset
 
 MIB = 1 << 20
+DAY = 86400.0
+NOW = 1.6e9  # when the folders of the tests were used last
 A, B, D = "a" * 32, "b" * 32, "d" * 16
 
 
@@ -42,7 +43,7 @@ def put(tmp_path: Path) -> Callable[..., Path]:
         folder = tmp_path / path
         (folder / "inner").mkdir(parents=True)
         (folder / "inner" / "file").write_bytes(os.urandom(int(mib * MIB)))
-        used = time.time() - 86400 * days
+        used = NOW - DAY * days
         for each in (folder / "inner" / "file", folder / "inner", folder):
             os.utime(each, (used, used))
         return folder
@@ -96,7 +97,7 @@ def test_what_is_there_with_size_and_last_use(host: LocalHost, put: Callable[...
     links, job, stay = f"builds/{A}/links", "jobs/20200101-000000-run-abcdef", {f"builds/{A}", f"datasets/{D}", "visit"}
     assert set(found) == {*stay, links, f"builds/{B}.part", "work/demo", job}
     assert MIB <= found[f"builds/{A}"].size < 1.2 * MIB < 2 * MIB <= found[links].size
-    assert found[f"datasets/{D}"].used == pytest.approx(time.time() - 2 * 86400, abs=100)
+    assert found[f"datasets/{D}"].used == NOW - 2 * DAY
     remove(host, [found[links], found[job], found[f"builds/{B}.part"]])
     assert {item.path for item in items(host)} == {*stay, "work/demo"}
     assert (tmp_path / "ccache" / "x" / "inner" / "file").exists()
@@ -109,12 +110,11 @@ def test_being_used_counts(host: LocalHost, put: Callable[..., Path]) -> None:
     put(f"datasets/{D}/data", 0, 5)
     Path(host.root, f"datasets/{D}/dataset.json").write_text('{"build": "", "files": 1, "bytes": 0, "answers": []}')
     for folder in (f"builds/{A}", f"datasets/{D}/dataset.json", f"datasets/{D}"):
-        old = time.time() - 5 * 86400
-        os.utime(Path(host.root, folder), (old, old))
-    assert all(item.used < time.time() - 86400 for item in items(host))
+        os.utime(Path(host.root, folder), (NOW, NOW))
+    assert all(item.used <= NOW for item in items(host))
     build_store.put_in_place(host, "demo", A)
     dataset.copy(host, D, None)
-    assert all(item.used > time.time() - 100 for item in items(host))
+    assert all(item.used > NOW + DAY for item in items(host))
 
 
 def test_expected_builds() -> None:

@@ -58,8 +58,16 @@ def test_the_first_commit_is_that_of_the_main_line(git: Repo, repo: Repository) 
 
 
 def test_releases_and_revisions(git: Repo, repo: Repository) -> None:
+    """A release wins over a branch of its name."""
+    commit = git("rev-parse", "HEAD~1")
+    git("branch", "8.0.28", "HEAD")
+    git("branch", "other", "HEAD~1")
+    git("branch", "--set-upstream-to=main", "other")
     for name, revision in {
-        "8.0.28": "mysql-8.0.28",
+        commit: "HEAD~1",
+        commit[:8]: "HEAD~1",
+        "other@{upstream}": "HEAD",
+        "8.0.28": "tags/mysql-8.0.28",
         "8.0.29": "HEAD~1",
         "16.0": "REL_16_0",
         "REL_16_0": "REL_16_0",
@@ -68,16 +76,6 @@ def test_releases_and_revisions(git: Repo, repo: Repository) -> None:
         "main@{0}": "HEAD",
     }.items():
         assert resolve(repo, name, TAGS) == git("rev-parse", f"{revision}^{{commit}}"), name
-
-
-def test_a_hash_is_a_revision_short_or_long(git: Repo, repo: Repository) -> None:
-    commit = git("rev-parse", "HEAD~1")
-    assert {resolve(repo, commit, []), resolve(repo, commit[:8], [])} == {commit}
-
-
-def test_a_release_wins_over_a_branch_of_its_name(git: Repo, repo: Repository) -> None:
-    git("branch", "8.0.28", "HEAD")
-    assert resolve(repo, "8.0.28", TAGS) == git("rev-parse", "HEAD~2")
 
 
 def test_a_commit_is_found_by_the_text_of_its_message(git: Repo, repo: Repository) -> None:
@@ -107,21 +105,10 @@ def test_odd_names_are_only_unknown(repo: Repository) -> None:
     for odd in [*options, "a b", "", "'", '"', "$(x)", "x\ny", "\0", "..", "^HEAD", "HEAD^{tree}", "HEAD:"]:
         with pytest.raises(UnknownRevision):
             resolve(repo, odd, TAGS)
-
-
-@pytest.mark.parametrize("name", ["HEAD@{9}", "main@{upstream}", "@{push}"])
-def test_what_git_fails_to_look_up_is_unknown(repo: Repository, name: str) -> None:
-    """A log of references that is too short, and a branch that follows none."""
-    with pytest.raises(
-        UnknownRevision, match=r"'.*' is no revision in .*/repo: (log for|no upstream|branch '.*' has no)"
-    ):
-        resolve(repo, name, TAGS)
-
-
-def test_the_upstream_of_a_branch_is_a_revision(git: Repo, repo: Repository) -> None:
-    git("branch", "other")
-    git("branch", "--set-upstream-to=main", "other")
-    assert resolve(repo, "other@{upstream}", TAGS) == git("rev-parse", "main")
+    # A log of references that is too short, and a branch that follows none.
+    for odd, why in {"HEAD@{9}": "log for", "main@{upstream}": "no upstream", "@{push}": "branch '.*' has no"}.items():
+        with pytest.raises(UnknownRevision, match=rf"'.*' is no revision in .*/repo: ({why}|no upstream)"):
+            resolve(repo, odd, TAGS)
 
 
 def test_a_hash_that_is_too_short_is_refused(history: Callable[..., tuple[Any, dict[str, str]]]) -> None:
@@ -174,6 +161,7 @@ def test_what_a_damaged_commit_lacks_is_empty(git: Repo) -> None:
         b"author A\0B <a> 0 +0000\n" + committer + b"\nx\0y\n": ("1970-01-01", "", "x"),
         author + committer + b"\nx\0y\n\nz\n": ("1970-01-01", "A", "x"),
         author + committer + b"encoding nonsense\n\n\xff\xfe\n": ("1970-01-01", "A", "\N{REPLACEMENT CHARACTER}" * 2),
+        author + committer + b"\n" + b"x" * LONGEST: ("1970-01-01", "A", "x" * LONGEST),
         author + committer + b"\n" + b"x" * 2_000_000: ("1970-01-01", "A", "x" * LONGEST + "…"),
         b"author " + b"A" * 9_000 + b" <a> 0 +0000\n" + committer + b"\nx\n": ("1970-01-01", "A" * LONGEST + "…", "x"),
     }.items():

@@ -73,14 +73,8 @@ def test_trees_that_git_would_not_write(git: Repo, tmp_path: Path) -> None:
     broken = odd.write("tree", b"100644 name without an end")
     with pytest.raises(EnvironmentFailure, match="git ls-tree failed"):
         objects.entries(opened, broken)
-
-
-def test_damaged_contents(git: Repo, tmp_path: Path) -> None:
-    git.commit(title="0")
-    odd = OddTrees(tmp_path / "repo")
-    opened = open_repository(tmp_path / "repo")
     with pytest.raises(EnvironmentFailure, match="git cat-file failed in"):
-        objects.texts(opened, {"x": odd.damaged(), "y": odd.blob()})
+        objects.texts(opened, {"x": odd.damaged(), "y": blob})
 
 
 def test_its_import_runs_and_writes_nothing(tmp_path: Path) -> None:
