@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -13,15 +13,67 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from perfbisect.demo.history import BAD, GOOD, Answer, write_history
+from perfbisect.demo.plan import Effort, Tree, applied, first_tree, read_changes
 from perfbisect.recipes.workload import read_suite
 from repos import git
 
-pytestmark = pytest.mark.tools
+pytestmark = [pytest.mark.tools, pytest.mark.xdist_group("engine")]  # which is built once
 
 
 OK, MISSING, EXISTS, IO, CORRUPT = 0, 1, 2, 4, 5
 MOST = 4000
 PAGE = 4096
+
+
+FLAGS = "-O1 -Wall -Wextra -Werror"
+
+
+def everything() -> Tree:
+    """The engine with all changes, with checks at every change of its index."""
+    waiting = [
+        change
+        for kind in ("features", "refactorings", "tests", "broken", "index", "further")
+        for change in read_changes(kind)
+    ]
+    order, there = [], set[str]()
+    while waiting:
+        ready = next(change for change in waiting if there.issuperset(change.needs))
+        waiting.remove(ready)
+        order.append(ready.filled(Effort(every=1, size=256).words))
+        there.add(ready.name)
+    return applied(order, first_tree())
+
+
+@pytest.fixture(scope="session", params=["first release", "every change"])
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the engine's sources: as first released, or with all changes."""
+    folder = tmp_path_factory.mktemp("engine")
+    tree = first_tree() if request.param == "first release" else everything()
+    for path, text in tree.items():
+        file = folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return folder
+
+
+def make(
+    source: Path, build: Path, targets: Iterable[str] = (), flags: str = FLAGS
+) -> subprocess.CompletedProcess[str]:
+    """Run the Makefile of ``source`` in the folder ``build``; both outputs are in stdout."""
+    build.mkdir(parents=True, exist_ok=True)
+    argv = ["make", "-j2", "-f", f"{source}/Makefile", "CC=gcc", f"CFLAGS={flags}", *targets]
+    return subprocess.run(
+        argv, check=False, cwd=build, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600
+    )
+
+
+@pytest.fixture(scope="session")
+def library(engine: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The shared library built from ``engine``."""
+    build = tmp_path_factory.mktemp("build")
+    done = make(engine, build)
+    assert done.returncode == 0, done.stdout
+    return build / "libdemo.so"
 
 
 class Row(ctypes.Structure):
@@ -115,8 +167,7 @@ def consistent(engine: Engine, table: dict[int, tuple[int, bytes]]) -> None:
     assert engine.by_k(3, 20) == sorted((r for r in rows if 3 <= r[1] <= 20), key=lambda r: (r[1], r[0]))
 
 
-@pytest.mark.xdist_group("engine")
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(commands=COMMANDS)
 @example(  # rows before the first one, after the leaf that had them was given back
     commands=[
@@ -140,7 +191,6 @@ def test_rows_index_and_file_agree_with_a_dictionary(
         engine.close()
 
 
-@pytest.mark.xdist_group("engine")
 def test_a_table_that_was_emptied_can_be_filled_again(library: Path) -> None:
     engine = Engine(library)
     for _ in range(3):
@@ -153,7 +203,6 @@ def test_a_table_that_was_emptied_can_be_filled_again(library: Path) -> None:
     engine.close()
 
 
-@pytest.mark.xdist_group("engine")
 def test_damage_is_noticed(library: Path, tmp_path: Path) -> None:
     engine = Engine(library)
     engine.replay([("insert", 0, 500, 1, 3)])
@@ -168,7 +217,7 @@ def test_damage_is_noticed(library: Path, tmp_path: Path) -> None:
     engine.close()
 
 
-@pytest.mark.xdist_group("engine")
+@pytest.mark.slow
 def test_no_undefined_behaviour(engine: Path, tmp_path: Path) -> None:
     """The engine's own tests under the sanitizers."""
     sources = sorted(map(str, (engine / "src").glob("*.c")))
@@ -181,11 +230,8 @@ def test_no_undefined_behaviour(engine: Path, tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.xdist_group("engine")
-def test_the_makefile_has_what_it_promises(
-    engine: Path, tmp_path: Path, run_make: Callable[..., subprocess.CompletedProcess[str]]
-) -> None:
-    done = run_make(engine, tmp_path / "build", ["check", "install", f"PREFIX={tmp_path}/prefix"])
+def test_the_makefile_has_what_it_promises(engine: Path, tmp_path: Path) -> None:
+    done = make(engine, tmp_path / "build", ["check", "install", f"PREFIX={tmp_path}/prefix"])
     assert done.returncode == 0, done.stdout
     assert "check: all is well" in done.stdout
     assert sorted(str(p.relative_to(tmp_path / "prefix")) for p in (tmp_path / "prefix").rglob("*.*")) == [
@@ -200,14 +246,12 @@ def test_the_makefile_has_what_it_promises(
     )
 
 
-Make = Callable[..., subprocess.CompletedProcess[str]]
 SAMPLE = 20  # every so many commits of the range, besides the interesting ones
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 5])  # broken commits side by side, and apart
-def test_all_commits_compile_but_two(
-    seed: int, tmp_path: Path, run_make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_commits_compile_but_two(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     repository = tmp_path / "repository"
     answer = write_history(repository, seed)
     commits = git(repository, "rev-list", "--reverse", "--topo-order", f"{GOOD}..{BAD}").split()
@@ -218,21 +262,21 @@ def test_all_commits_compile_but_two(
     failed = set()
     for commit in dict.fromkeys(chosen):
         git(repository, "checkout", "-q", commit)
-        done = run_make(repository, tmp_path / "build" / commit, ["CC=ccache gcc"])
+        done = make(repository, tmp_path / "build" / commit, ["CC=ccache gcc"])
         if done.returncode:
             failed.add(commit)
             assert "error:" in done.stdout
     assert failed == set(answer.broken)
 
 
-def test_a_comment_leaves_the_binary_as_it_was(tmp_path: Path, run_make: Make) -> None:
+def test_a_comment_leaves_the_binary_as_it_was(tmp_path: Path) -> None:
     repository = tmp_path / "repository"
     write_history(repository, 1)
     commit = git(repository, "log", "--format=%H", "--grep=Say what the checksum is made for", BAD)
     binaries = set()
     for revision in (commit, f"{commit}^"):
         git(repository, "checkout", "-q", revision)
-        assert run_make(repository, tmp_path / revision).returncode == 0
+        assert make(repository, tmp_path / revision).returncode == 0
         binaries.add((tmp_path / revision / "libdemo.so").read_bytes())
     assert len(binaries) == 1
 
@@ -270,32 +314,30 @@ def dataset(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.xdist_group("engine")
 def test_the_dataset_is_always_the_same(library: Path, dataset: Path, tmp_path: Path) -> None:
     assert sysbench(library, tmp_path, "prepare.lua", f"--table-size={ROWS}", "prepare").returncode == 0
     assert (tmp_path / "table.demo").read_bytes() == (dataset / "table.demo").read_bytes()
 
 
-@pytest.mark.xdist_group("engine")
-@pytest.mark.parametrize("name", SUITE.workloads)
-def test_a_workload_runs(name: str, library: Path, dataset: Path, tmp_path: Path) -> None:
-    workload = SUITE.workloads[name]
-    copy = shutil.copytree(dataset, tmp_path / "data")
-    arguments = {**workload.args, "table-size": ROWS}
-    done = sysbench(library, copy, workload.script, *(f"--{key}={value}" for key, value in arguments.items()), "run")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert int(re.findall(r"total number of events:\s+(\d+)", done.stdout)[0]) == EVENTS
-    assert (copy / "table.demo").read_bytes() == (dataset / "table.demo").read_bytes(), "a run saves nothing"
+def test_every_workload_runs(library: Path, dataset: Path, tmp_path: Path) -> None:
+    loaded = (dataset / "table.demo").read_bytes()
+    for name, workload in SUITE.workloads.items():
+        copy = shutil.copytree(dataset, tmp_path / name)
+        arguments = {**workload.args, "table-size": ROWS}
+        done = sysbench(
+            library, copy, workload.script, *(f"--{key}={value}" for key, value in arguments.items()), "run"
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert int(re.findall(r"total number of events:\s+(\d+)", done.stdout)[0]) == EVENTS
+        assert (copy / "table.demo").read_bytes() == loaded, "a run saves nothing"
 
 
-@pytest.mark.xdist_group("engine")
 def test_a_missing_table_ends_the_run(library: Path, tmp_path: Path) -> None:
     done = sysbench(library, tmp_path, "point-query.lua", "run")
     assert done.returncode != 0
     assert "demo_open failed with status 4" in done.stdout + done.stderr
 
 
-@pytest.mark.xdist_group("engine")
 def test_a_row_that_is_not_there_ends_the_run(library: Path, dataset: Path) -> None:
     done = sysbench(library, dataset, "point-query.lua", f"--table-size={ROWS * 100}", "run")
     assert done.returncode != 0

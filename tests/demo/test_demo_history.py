@@ -159,21 +159,21 @@ def test_a_passage_that_is_missing_or_ambiguous_is_an_error() -> None:
         assert (" 0 times" in str(caught.value)) == (times == 0)
 
 
-@pytest.mark.parametrize("feature", COST)
-def test_the_work_costs_what_the_drop_asks_for(feature: str) -> None:
-    sizes, costs = zip(*COST[feature], strict=True)
-    for percent in range(2, 55):
-        effort = effort_for(feature, percent / 100)
-        assert effort.size % 8 == 0 or effort.size == sizes[0]
-        cost = np.interp(effort.size, sizes, costs) / effort.every
-        assert cost / (1 + cost) == pytest.approx(percent / 100, abs=0.02)
-        assert effort.every < RARE.every
+def test_the_work_costs_what_the_drop_asks_for() -> None:
+    for feature, numbers in COST.items():
+        sizes, costs = zip(*numbers, strict=True)
+        for percent in range(2, 55):
+            effort = effort_for(feature, percent / 100)
+            assert effort.size % 8 == 0 or effort.size == sizes[0]
+            cost = np.interp(effort.size, sizes, costs) / effort.every
+            assert cost / (1 + cost) == pytest.approx(percent / 100, abs=0.02)
+            assert effort.every < RARE.every
 
 
-@pytest.mark.parametrize("drop", [0.0, -0.1, LARGEST_DROP + 0.01])
-def test_a_drop_that_cannot_be_made_is_an_error(drop: float) -> None:
-    with pytest.raises(ValueError, match="is not possible"):
-        effort_for("order", drop)
+def test_a_drop_that_cannot_be_made_is_an_error() -> None:
+    for drop in (0.0, -0.1, LARGEST_DROP + 0.01):
+        with pytest.raises(ValueError, match="is not possible"):
+            effort_for("order", drop)
 
 
 def test_the_index_features_take_their_numbers() -> None:
@@ -183,7 +183,7 @@ def test_the_index_features_take_their_numbers() -> None:
         assert "_EVERY 512" in texts
 
 
-SEEDS = range(1, 31)
+SEEDS = range(1, 21)
 
 
 @cache
@@ -211,13 +211,9 @@ def test_a_plan_has_what_was_promised() -> None:
         assert names[plan.planted - 1] in COST
         assert set(COST) < set(names)
         assert SMALLEST <= plan.drop <= LARGEST
-
-
-def test_needs_come_first_on_every_branch() -> None:
-    for plan in map(plan_of, SEEDS):
         for position, step in enumerate(plan.steps, 1):
             there = {change.name for change in plan.history(position)}
-            assert there.issuperset(step.change.needs)
+            assert there.issuperset(step.change.needs), "needs come first on every branch"
 
 
 def test_the_planted_commit_can_be_named() -> None:
@@ -231,7 +227,7 @@ def test_the_planted_commit_can_be_named() -> None:
 
 def test_seeds_move_the_planted_commit() -> None:
     plans = [plan_of(seed) for seed in SEEDS]
-    assert len({plan.planted for plan in plans}) > 15
+    assert len({plan.planted for plan in plans}) > 10
     assert {plan.steps[plan.planted - 1].change.name for plan in plans} == set(COST)
     sides = [plan.planted not in first_parents(plan) for plan in plans]
     assert any(sides)
@@ -257,12 +253,8 @@ def test_further_changes_that_can_be_named() -> None:
         assert not {plan.planted, *plan.further} & set(plan.broken)
 
 
-@pytest.mark.parametrize("commits", [30, 71])
-def test_other_lengths(commits: int) -> None:
-    assert len(draw(1, commits, None).steps) == commits
-
-
-@pytest.mark.parametrize("commits", [0, 12, 200])
-def test_lengths_that_cannot_be(commits: int) -> None:
-    with pytest.raises(ValueError, match="not possible"):
-        draw(1, commits, None)
+def test_other_lengths() -> None:
+    assert [len(draw(1, commits, None).steps) for commits in (30, 71)] == [30, 71]
+    for commits in (0, 12, 200):
+        with pytest.raises(ValueError, match="not possible"):
+            draw(1, commits, None)

@@ -20,7 +20,7 @@ def test_the_planted_commit_is_named_after_a_kill(tmp_path: Path) -> None:
     """Killed while it builds, resumed to the right verdict, nothing done twice."""
     history = tmp_path / "history.db"
     place = ["--folder", str(tmp_path / "demo"), "--history", str(history), "--json"]
-    demo = ["demo", "--seed", "3", "--drop", "60%", "--no-explain", *place]
+    demo = ["demo", "--seed", "3", "--drop", "60%", "--pairing", "together", "--no-explain", *place]
     assert bisect_until(demo, '"BuildProgress"', signal.SIGKILL).returncode == -signal.SIGKILL
     ended = bisect("resume", "--history", str(history), "--plain")
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -161,34 +161,34 @@ def test_a_command_that_became_quadratic_is_stopped_and_found(git: Repo, tmp_pat
     assert bisect("replay", "--history", str(history), cwd=repo).returncode == 0
 
 
-SETTINGS, SLOWER = 4, 2
+SETTINGS, SLOWER = 3, 1
 
 
 @pytest.mark.dbms
 @postgres.needs_postgres
-def test_a_setting_that_slows_queries_is_found(tmp_path: Path, git: Repo) -> None:
-    """From one commit on, PostgreSQL reads the whole table for each row."""
+def test_a_setting_that_slows_queries_is_found(tmp_path: Path, git: Repo, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From one commit on, PostgreSQL reads the whole table for each row. The reason is cut once it has the plans."""
     postgres.write(tmp_path, {"builders/pg/builder.toml": postgres.RECIPE, "workloads/pg/suite.toml": postgres.SUITE})
     common = "listen_addresses = ''\nfsync = off\n"
     slow = "enable_indexscan = off\nenable_bitmapscan = off\n"
     texts = (f"{common}work_mem = {4 + n}MB\n{slow * (n >= SLOWER)}" for n in range(SETTINGS))
     hashes = git.history({"server.conf": text} for text in texts)
     history = tmp_path / "history.db"
+    monkeypatch.chdir(tmp_path)
     with tempfile.TemporaryDirectory(prefix="lab") as root:  # short, for the sake of the socket
         (tmp_path / "hosts.toml").write_text(f'[hosts.here]\nroot = "{root}"\n')
         words = ["run", hashes[0], hashes[-1], "--builder", "pg", "--workload", "one-row", "--host", "here", "--plain"]
-        words += ["--repo", str(tmp_path / "repo"), "--history", str(history)]
-        folders = ["--builders", "builders", "--workloads", "workloads", "--hosts", "hosts.toml"]
-        ended = bisect(*words, *folders, cwd=tmp_path)
+        words += ["--repo", "repo", "--history", str(history), "--pairing", "turns", *postgres.FOLDERS]
+        ended = bisect_until(words, "  profile", signal.SIGINT)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert rows(history, "select culprit from culprits") == [(hashes[SLOWER],)]
-    assert rows(
-        history, "select count(distinct json_extract(body, '$.facts.dataset')) from events where kind = 'RunFinished'"
-    ) == [(1,)]
+    datasets = "select count(distinct json_extract(body, '$.facts.dataset')) from events where kind = 'RunFinished'"
+    assert rows(history, datasets) == [(1,)]
     asked = rows(history, "select json_extract(body, '$.candidate') from events where kind = 'Planned'")
-    assert {(SLOWER - 1,), (SLOWER,)} <= set(asked)
-    assert len(asked) == len(set(asked))  # others, too, as far as the time for the reason allows
-    shown = bisect("show", "--history", str(history), cwd=tmp_path).stdout
+    assert {(SLOWER - 1,), (SLOWER,)} <= {*asked} and len(asked) == len(
+        {*asked}
+    )  # others, too, as far as there is time
+    shown = bisect("show", "--history", str(history)).stdout
     assert f"Since {hashes[SLOWER][:10]}, 1 statement of the workload has another plan." in shown
     assert (
         """\

@@ -13,8 +13,8 @@ from perfbisect.report.page.case import hunt_page
 from perfbisect.store.history import History
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.tools,
+    pytest.mark.xdist_group("chromium"),  # which is started once
     pytest.mark.skipif(PROGRAM is None, reason="no Chromium on this machine: apt-get install chromium"),
 ]
 
@@ -41,13 +41,17 @@ def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
     return axe_core(tmp_path_factory.mktemp("axe"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "dark"), [(400, False), (800, True), (1400, False), (1400, True)])
 def test_it_reads_well_aloud(chromium: Browser, page: Path, axe: str, width: int, dark: bool) -> None:
     chromium.open(page, width=width, dark=dark)
     assert violations(chromium, axe) == []
 
 
-@pytest.mark.parametrize(("width", "dark"), [(1400, False), (1400, True), (800, False), (400, False), (400, True)])
+SLOW = [pytest.param(*each, marks=pytest.mark.slow) for each in ((1400, True), (800, False), (400, False), (400, True))]
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1400, False), *SLOW])
 def test_charts_are_drawn_and_nothing_is_fetched(chromium: Browser, page: Path, width: int, dark: bool) -> None:
     chromium.open(page, width=width, dark=dark)
     assert complaints(chromium) == []
@@ -61,6 +65,7 @@ def test_charts_are_drawn_and_nothing_is_fetched(chromium: Browser, page: Path, 
     assert (sum(back) < 200) is dark
 
 
+@pytest.mark.slow
 def test_the_theme_can_be_chosen(chromium: Browser, page: Path) -> None:
     chromium.open(page)
     for theme in ("light", "dark", "system"):
@@ -69,6 +74,7 @@ def test_the_theme_can_be_chosen(chromium: Browser, page: Path) -> None:
     assert complaints(chromium) == []
 
 
+@pytest.mark.slow
 def test_the_flame_graph_obeys_keys(chromium: Browser, page: Path) -> None:
     chromium.open(page)
     chromium.ask("document.querySelector('.graph').focus()")
@@ -94,6 +100,7 @@ def test_the_flame_graph_obeys_keys(chromium: Browser, page: Path) -> None:
     assert complaints(chromium) == []
 
 
+@pytest.mark.slow
 def test_what_vanished_is_shown_with_either_width(chromium: Browser, page: Path) -> None:
     chromium.open(page)
     gone = "[...document.querySelectorAll('.f.gone')].filter(f => f.getBoundingClientRect().width > 5).length"
@@ -105,6 +112,7 @@ def test_what_vanished_is_shown_with_either_width(chromium: Browser, page: Path)
     assert chromium.ask(new) == 0
 
 
+@pytest.mark.slow
 def test_a_link_of_a_function_unfolds_and_shows_its_change(chromium: Browser, page: Path) -> None:
     chromium.open(page)
     chromium.ask("document.querySelectorAll('.diff details').forEach(one => { one.open = false; })")
@@ -113,6 +121,7 @@ def test_a_link_of_a_function_unfolds_and_shows_its_change(chromium: Browser, pa
     assert chromium.ask("document.querySelector(':target').closest('details').open")
 
 
+@pytest.mark.slow
 def test_the_change_is_shown_from_the_function_on_that_the_reason_names(
     chromium: Browser, history: History, tmp_path: Path
 ) -> None:
@@ -124,6 +133,7 @@ def test_the_change_is_shown_from_the_function_on_that_the_reason_names(
     assert 0 < chromium.ask(f"{down} - document.querySelector('.diff').getBoundingClientRect().top") < 400
 
 
+@pytest.mark.slow
 def test_hostile_text_does_nothing(chromium: Browser, history: History, tmp_path: Path) -> None:
     file = tmp_path / "hostile.html"
     file.write_text(hostile_page(history))
