@@ -118,10 +118,6 @@ def test_the_name_of_a_machine_proves_nothing(host: LocalHost) -> None:
 
 
 def test_an_owner_that_shows_no_life_for_ten_minutes_is_gone(host: LocalHost) -> None:
-    write_ticket(silence=ABANDONED - 30)
-    assert holder(host) is not None
-    write_ticket(silence=ABANDONED + 30)
-    assert holder(host) is None
     with hold(host, "hunt 7") as held:
         held.seen -= 2 * ABANDONED
         held.confirm()  # nobody came meanwhile
@@ -273,12 +269,6 @@ def test_the_name_of_a_user_may_have_blanks(host: LocalHost, tmp_path: Path) -> 
     os.chown(write_ticket(), 12345, 0)
     with inside:
         assert (holder(inside) or tickets.ELSEWHERE).account == "DOM\\jane doe"
-
-
-def test_releasing_never_takes_anothers(host: LocalHost) -> None:
-    with hold(host, "hunt 6"):
-        write_ticket()
-    assert tickets.names() == ["perfbisect-lock.0000000000000000"]
 
 
 def test_where_the_first_folder_is_full_the_second_has_the_ticket(
@@ -578,13 +568,12 @@ def test_a_lock_without_a_heartbeat_is_abandoned_after_the_same_time_when_the_cl
         assert (holder(host) is None) == gone
 
 
-@pytest.mark.parametrize("jump", [3600, -3600])
 def test_an_owner_that_was_out_of_touch_notices_whatever_the_clock_shows(
-    host: LocalHost, set_clock: Set, jump: float, monkeypatch: pytest.MonkeyPatch
+    host: LocalHost, set_clock: Set, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with hold(host, "hunt 6") as held:
         write_ticket()
-        set_clock(jump)
+        set_clock(-3600)
         held.confirm()  # the heartbeat is due in a minute
         real = lock.elapsed
         monkeypatch.setattr(lock, "elapsed", lambda: real() + ABANDONED)  # as after a suspension

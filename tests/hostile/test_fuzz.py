@@ -103,26 +103,7 @@ def text_of(number: float) -> str:
 
 # The world: a repository, recipes, hosts and a history
 
-BUILDER = """
-summary = "a script"
-driver = "script"
-version = ["echo", "1.2"]
-[build]
-compile = [["true"]]
-install = [["install", "-D", "-m", "755", "{source}/run.sh", "{prefix}/run.sh"]]
-artifacts = ["run.sh"]
-"""
-SUITE = """
-summary = "a script"
-driver = "script"
-[workloads.one]
-group = "all"
-summary = "one"
-command = ["sh", "{prefix}/run.sh", "{threads}", "{size}", "{time}", "{warmup}"]
-args = { size = 7 }
-rate = 'rate (\\d+)'
-warmup = 0
-"""
+GIVEN = Path(__file__).parent / "given"
 HOSTS = """
 [hosts.local]
 root = "/dev/null/no-folder"
@@ -134,13 +115,8 @@ root = "{root}"
 @pytest.fixture
 def world(tmp_path: Path, git: Repo, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The working directory of all examples; nothing in it can measure, or reach another machine."""
-    for name, text in (
-        ("given/builders/script/builder.toml", BUILDER),
-        ("given/workloads/script/suite.toml", SUITE),
-        ("given/hosts.toml", HOSTS.format(root=tmp_path / "root")),
-    ):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
+    shutil.copytree(GIVEN, tmp_path / "given")
+    (tmp_path / "given/hosts.toml").write_text(HOSTS.format(root=tmp_path / "root"))
     shutil.copytree(tmp_path / "given", Path(os.environ["HOME"], ".config/perfbisect"))
     ends = git.history({"run.sh": f"echo rate {rate}\n"} for rate in (10, 20))
     with closing(History.open(tmp_path / "some.db")) as history:
@@ -309,8 +285,10 @@ def test_odd_numbers_for_every_option(world: Path, verb: str) -> None:
 
 Table = dict[str, Any]
 SHIPPED = {
-    "builder": [path.read_text() for path in sorted((ROOT / "builders").glob("*/builder.toml"))] + [BUILDER] * 4,
-    "suite": [path.read_text() for path in sorted((ROOT / "workloads").glob("*/suite.toml"))] + [SUITE] * 8,
+    "builder": [path.read_text() for path in sorted((ROOT / "builders").glob("*/builder.toml"))]
+    + [(GIVEN / "builders/script/builder.toml").read_text()] * 4,
+    "suite": [path.read_text() for path in sorted((ROOT / "workloads").glob("*/suite.toml"))]
+    + [(GIVEN / "workloads/script/suite.toml").read_text()] * 8,
     "hosts": [
         (ROOT / "hosts.toml").read_text(),
         """
@@ -497,34 +475,14 @@ for damage in json.load(sys.stdin):
     found = check(kept, read_ledger(folder / "ledger"), Range(("a", "b", "c"), 2, frozenset({1})), [session])
     print(json.dumps("\\n".join(found)))
 """
-DAMAGE = {  # what is damaged → what is said of it
-    "kept = replace(kept, runs=(kept.runs[0], *kept.runs[:1]))": "counts 2 times",
-    "kept = replace(kept, runs=(kept.runs[0], Run('c', 601.5)))": "no execution had the rate 601.5",
-    "kept = replace(kept, runs=(kept.runs[0], Run('b', 600.25)))": "is entered as one of b",
-    "kept = replace(kept, runs=kept.runs[:1])": "2 runs in the log, 1 in the table",
-    "kept = replace(kept, runs=kept.runs[:1], events={1: ('RunFinished', '')})": "1 runs had ended and do not count",
-    "output += output.replace('1000.5', '999.5')": "1 runs were shown but are not in the history",
-    "ledger += 'beside 8 7\\n'": "had another execution beside it",
-    "ledger = ledger.replace('begin run 8', 'beside 8\\nbegin run 8')": "had another execution beside it",
-    "kept = replace(kept, verdict='NotReproduced', culprit='')": "the verdict is NotReproduced",
-    "kept = replace(kept, culprit='b')": "the verdict is Found b",
-    "kept = replace(kept, verdict='', culprit='')": "the verdict is missing",
-    "kept = replace(kept, skipped=('b', 'c'))": "skipped without a fault of their own: commits [2]",
-    "kept = replace(kept, damage=('row 3 missing from index',))": "row 3 missing",
-    "kept = replace(kept, hunts=2)": "2 hunts",
-    "kept = None": "there is no history",
-    "session.status = 70": "ended with status 70",
-    "session.status = -11": "ended with status -11",
-    "output += 'Traceback (most recent call last):'": "printed a traceback",
-    "session.memory = 300 << 20": "took 300 MiB",
-}
+DAMAGE = [line.split(" → ") for line in Path(__file__).with_name("damages.txt").read_text().splitlines()[1:]]
 
 
 def test_damage_is_found_and_a_hunt_that_holds_is_not_accused(tmp_path: Path) -> None:
     path = json.dumps([str(BENCHMARK), str(BENCHMARK.parents[1] / "tests")])
-    asked = json.dumps([*DAMAGE, "session.status = 130"])
+    asked = json.dumps([*(damage for damage, _ in DAMAGE), "session.status = 130"])
     argv = [sys.executable, "-c", SCRIPT, str(tmp_path), path]
     done = subprocess.run(argv, input=asked, capture_output=True, text=True, check=True)
     *found, accused = map(json.loads, done.stdout.splitlines())
-    assert [text for text, sentence in zip(found, DAMAGE.values(), strict=True) if sentence not in text] == []
+    assert [text for text, (_, sentence) in zip(found, DAMAGE, strict=True) if sentence not in text] == []
     assert accused == ""

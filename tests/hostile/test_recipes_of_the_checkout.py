@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,49 +14,15 @@ pytestmark = pytest.mark.tools
 
 OWN, THEIRS = "mine", "theirs"
 
-BUILDER = """
-summary = "{whose}"
-repository = ""
-driver = "script"
-[build]
-compile = [["true"]]
-install = [["install", "-D", "-m", "755", "{{source}}/run.sh", "{{prefix}}/run.sh"]]
-artifacts = ["run.sh"]
-"""
-SUITE = """
-summary = "a script"
-driver = "script"
-[workloads.one]
-group = "all"
-summary = "{whose}"
-command = ["sh", "{{prefix}}/run.sh", "{whose}"]
-rate = 'rate (\\d+)'
-warmup = 0
-"""
-HOSTS = """
-[hosts.local]
-summary = "{whose}"
-root = "{root}"
-"""
-
-
-def write(folder: Path, whose: str, root: Path) -> None:
-    """Builders, workloads and an inventory in a folder."""
-    for name, text in (
-        ("builders/script/builder.toml", BUILDER.format(whose=whose)),
-        ("workloads/script/suite.toml", SUITE.format(whose=whose)),
-        ("hosts.toml", HOSTS.format(whose=whose, root=root)),
-    ):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
+Give = Callable[[Path, str, Path], None]
 
 
 @pytest.fixture
-def clone(tmp_path: Path, git: Repo, seal: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def clone(tmp_path: Path, git: Repo, seal: Path, give: Give, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository with two commits and with recipes that hide the user's; it is the working directory."""
-    write(seal / ".config/perfbisect", OWN, tmp_path / OWN)
+    give(seal / ".config/perfbisect", OWN, tmp_path / OWN)
     clone = tmp_path / "repo"
-    write(clone, THEIRS, tmp_path / THEIRS)
+    give(clone, THEIRS, tmp_path / THEIRS)
     git.history({"run.sh": f"echo rate {rate}\n"} for rate in (10, 20))
     monkeypatch.chdir(clone)
     return clone
@@ -120,7 +87,7 @@ def test_every_verb_follows_the_same_rule(clone: Path, words: tuple[str, ...], i
 
 def test_shell_completion_follows_it_too_and_prints_nothing_else(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (clone / "builders/planted").mkdir()
-    (clone / "builders/planted/builder.toml").write_text(BUILDER.format(whose=THEIRS))
+    (clone / "builders/planted/builder.toml").write_text((clone / "builders/script/builder.toml").read_text())
     monkeypatch.setenv("_BISECT_COMPLETE", "bash_complete")
     for words, found in (("run -b ", False), ("run --builders builders -b ", True)):
         monkeypatch.setenv("COMP_WORDS", f"bisect {words}")
@@ -146,11 +113,11 @@ def test_shell_completion_follows_it_too_and_prints_nothing_else(clone: Path, mo
     ],
 )
 def test_wherever_in_a_repository(
-    prepare: str, place: str, clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    give: Give, prepare: str, place: str, clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     subprocess.run(["sh", "-ec", prepare], cwd=tmp_path, check=True)
     here = tmp_path / place
-    write(here, THEIRS, tmp_path / THEIRS)
+    give(here, THEIRS, tmp_path / THEIRS)
     monkeypatch.chdir(here)
     for verb, ignores in (("workloads", ["builders", "workloads"]), ("hosts", ["hosts.toml"])):
         ended = run(verb)
@@ -160,10 +127,10 @@ def test_wherever_in_a_repository(
 
 
 def test_outside_of_a_repository_those_of_the_working_directory_count_and_are_named(
-    clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    give: Give, clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = tmp_path / "work"
-    write(here, "here", tmp_path / "root")
+    give(here, "here", tmp_path / "root")
     monkeypatch.chdir(here)
     ended = dry_run("--repo", str(clone))
     assert "here" in ended.out
@@ -174,9 +141,11 @@ def test_outside_of_a_repository_those_of_the_working_directory_count_and_are_na
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_those_of_another_user_do_not_count(clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_those_of_another_user_do_not_count(
+    give: Give, clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shared = tmp_path / "shared"
-    write(shared, THEIRS, tmp_path / THEIRS)
+    give(shared, THEIRS, tmp_path / THEIRS)
     for name in ("builders", "workloads"):
         os.chown(shared / name, 4242, 4242)
     (shared / "hosts.toml").rename(tmp_path / "planted.toml")
@@ -208,10 +177,10 @@ def test_a_working_directory_that_was_removed_is_no_bug(tmp_path: Path, monkeypa
 
 
 def test_a_hunt_goes_on_with_the_recipes_that_it_began_with(
-    clone: Path, tmp_path: Path, git: Repo, monkeypatch: pytest.MonkeyPatch
+    give: Give, clone: Path, tmp_path: Path, git: Repo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, fixed = tmp_path / "work", tmp_path / "fixed"
-    write(here, "here", tmp_path / "root")
+    give(here, "here", tmp_path / "root")
     (clone / "run.sh").write_text(f"[ -e {fixed} ] || exit 7; echo $1 >>{fixed}; echo rate 5\n")
     git("commit", "-qam", "slow")
     monkeypatch.chdir(here)
