@@ -147,12 +147,6 @@ def test_connect_makes_the_root_folder(seal: Path) -> None:
     assert Path(host.root).is_dir()
 
 
-def test_connect_refuses_what_it_cannot_reach(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(EnvironmentFailure, match="root folder"):
-        connect(HostEntry(name="here", root=str(tmp_path / "file" / "root")))
-
-
 @pytest.mark.parametrize(
     ("address", "scheme", "destination"),
     [

@@ -36,9 +36,15 @@ from waiting import finish, processes
 
 pytestmark = pytest.mark.tools
 
-# The rule for "use" needs the file of the rule for "table", and does not say so.
-RACE = "all: table use\ntable:\n\tsleep 0.1; echo 200 >table\nuse:\n\tcat table >use\n"
-SOUND = RACE.replace("use:", "use: table")
+# The rule for "use" needs the file of the rule for "table", and does not say so; with several jobs it comes first.
+RACE = """\
+all: table use
+table:
+	case "$(MAKEFLAGS)" in *jobserver*) until [ -e tried ]; do sleep 0.02; done;; esac; echo 200 >table
+use:
+	cat table >use || { : >tried; exit 1; }
+"""
+SOUND = "all: table use\ntable:\n\techo 200 >table\nuse: table\n\tcat table >use\n"
 BROKEN = "all: one two\none:\n\tsleep 0.3\ntwo: one\n\t@echo 'use.c:7:1: error: no such thing'; exit 1\n"
 # With several jobs another rule fails than with one.
 BOTH = "all: slow other\nslow:\n\tsleep 0.3; echo 'slow.c:1:1: error: of slow'; exit 1\nother:\n\t@test -e no; echo error: of other; exit 1\n"
@@ -183,7 +189,7 @@ def test_an_attempt_that_a_killed_session_has_left_is_followed(
     """A session is killed in the first or the second attempt; the next one follows the job to its end."""
     count, go = tmp_path / "count", tmp_path / "go"
     held = f"until [ -e {go} ] || [ $$(wc -l <{count}) != {attempt} ]; do sleep 0.05; done"
-    sha = commit(RACE.replace("sleep 0.1", f"echo >>{count}; {held}; sleep 0.1"))
+    sha = commit(RACE.replace("case", f"echo >>{count}; {held}; case"))
     left = build(context(), sha)
     seen = 0
     for step in left:
@@ -203,7 +209,7 @@ def test_an_attempt_that_a_killed_session_has_left_is_followed(
 
 def test_leaving_the_second_attempt_leaves_nothing_running(context: Context, commit: Commit) -> None:
     mark = str(4_000_000 + os.getpid())
-    sha = commit(RACE.replace("cat table", f"cat table && sleep {mark}"))
+    sha = commit(RACE.replace("cat table >use", f"cat table >use && sleep {mark}"))
     building = build(context(), sha)
     for step in building:
         if isinstance(step, Warned):

@@ -209,7 +209,7 @@ ANOTHER = f"mkdir -p one/tmp; echo 'perfbisect 1' >one/{MARKER}; ln -s one/tmp l
         ("mkdir odd; ln -s nowhere odd/.git", "odd", REPOSITORY),
         *((f"{OF_GIT}; rm -rf repo/.git/hooks; mkdir -p repo/.git/{below}", f"repo/.git/{below}", REPOSITORY)
           for below in (".", "new", "refs/heads/new", "branches/deep/er", "hooks")),
-        ("echo kept >root", "root", NO_FOLDER),
+        *(("echo kept >root", root, NO_FOLDER) for root in ("root", "root/below")),
         ("ln -s nowhere root", "root", NO_FOLDER),
         ("ln -s root root", "root", NO_FOLDER),
         *((ANOTHER, inner, INSIDE) for inner in ("one/tmp/two", "one/builds/a/b", "one/work", "link/two")),
