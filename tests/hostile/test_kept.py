@@ -16,6 +16,8 @@ from perfbisect.store.history import History
 from program import rows, run
 from repos import Repo
 
+pytestmark = [pytest.mark.tools, pytest.mark.xdist_group("kept")]  # two hunts for all
+
 GOOD, BAD, BROKEN = "echo rate 100", "echo rate 50", "echo cannot reach https://u:s3cret@h/x; exit 3"
 
 
@@ -35,7 +37,6 @@ def hunt_in(repository: Path, *more: str) -> list[str]:
     ]  # fmt: skip
 
 
-@pytest.mark.tools
 def test_a_hunt_prints_and_keeps_no_password(repository: Path, tmp_path: Path) -> None:
     """Its own command has one, too: it is kept, since resume repeats it, in a history that only the user can read."""
     history = tmp_path / "history.db"
@@ -63,7 +64,6 @@ def test_a_hunt_prints_and_keeps_no_password(repository: Path, tmp_path: Path) -
     assert stat.S_IMODE(history.stat().st_mode) == 0o600
 
 
-@pytest.mark.tools
 def test_a_hunt_with_a_password_in_its_command_goes_on(repository: Path, tmp_path: Path) -> None:
     history = tmp_path / "history.db"
     run(*hunt_in(repository, "--history", str(history), "--no-explain"))
@@ -78,7 +78,6 @@ def test_a_hunt_with_a_password_in_its_command_goes_on(repository: Path, tmp_pat
     assert "s3cret" not in done.out + done.err
 
 
-@pytest.mark.tools
 def test_addresses_of_recipes_and_hosts_are_shown_without_passwords(tmp_path: Path) -> None:
     hosts = tmp_path / "hosts.toml"
     hosts.write_text('[hosts.local]\nccache_remote = "redis://u:s3cret@cache:6379"\n')
@@ -177,17 +176,17 @@ CASES = [
 DAMAGED = r"is damaged: hunt 1, table {}(, row \d+)?(, column \w+)?, cannot be read"
 
 
-@pytest.mark.tools
 def test_a_damaged_row_is_named(two_hunts: Path, tmp_path: Path) -> None:
     for place, how in CASES:
-        history = copied(two_hunts, tmp_path)
+        folder = tmp_path / f"{place}, {how}"
+        folder.mkdir()
+        history = copied(two_hunts, folder)
         damage(history, place, how)
         status, _, said = run("show", "1", "--history", str(history))
         assert status == 4, (place, how, said)
         assert re.search(DAMAGED.format(PLACES[place][0]), said), (place, how, said)
 
 
-@pytest.mark.tools
 @pytest.mark.parametrize(
     ("place", "how"), [("a run", "deep"), ("the settings", "no UTF-8"), ("the range", "binary"), ("its kind", "number")]
 )
@@ -209,7 +208,6 @@ def test_of_a_damaged_hunt_no_verb_makes_another_and_other_hunts_stay(damaged: P
             json.loads(out)
 
 
-@pytest.mark.tools
 def test_a_query_names_what_is_no_json(damaged: Path) -> None:
     damage(damaged, "a run", "truncated")
     status, _, said = run("query", "select json_extract(body, '$.candidate') from events", "--history", str(damaged))
@@ -219,7 +217,6 @@ def test_a_query_names_what_is_no_json(damaged: Path) -> None:
     assert status == 4, "the damage comes first"
 
 
-@pytest.mark.tools
 def test_a_number_beyond_those_of_sqlite_is_no_hunt(two_hunts: Path) -> None:
     for verb in ("show", "replay", "resume"):
         for number in (2**63 - 1, 2**63, 2**64, "9" * 400, -1):
@@ -228,7 +225,6 @@ def test_a_number_beyond_those_of_sqlite_is_no_hunt(two_hunts: Path) -> None:
             assert "Error: " in said
 
 
-@pytest.mark.tools
 def test_damage_does_not_keep_a_new_hunt_from_beginning(damaged: Path) -> None:
     """It reads the costs, the noise and the failures of earlier ones."""
     for place, how in (("a run", "truncated"), ("the settings", "truncated")):
