@@ -25,7 +25,7 @@ test-slow: test-packages $(STAMP)
 
 # What takes hours and changes with the search only; its results stand in benchmarks/calibration.md.
 calibrate: test-packages $(STAMP)
-	$(call TESTS,calibrate)
+	$(PYTEST) -n $(WORKERS) -m calibrate $(ARGS)
 
 unit: $(STAMP)
 	$(PYTEST) -n 2 -m "not slow and not calibrate and not tools and not dbms and not e2e and not calibration" $(ARGS)

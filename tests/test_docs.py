@@ -2,6 +2,8 @@
 
 import re
 import shlex
+import subprocess
+import warnings
 from pathlib import Path
 
 import click
@@ -106,3 +108,14 @@ def test_the_hooks_run_what_make_lint_runs() -> None:
     lint = [shlex.split(line) for line in recipe[1].replace("$(VENV)", ".venv").splitlines()]
     hooks = re.findall(r"^ +entry: (.+)$", (ROOT / ".pre-commit-config.yaml").read_text(), re.MULTILINE)
     assert [shlex.split(entry) for entry in hooks] == lint
+
+
+@pytest.mark.filterwarnings("always:the search has changed")
+def test_calibration_names_its_core() -> None:
+    """Whose it is. That the core has changed since is said, and no failure: calibrating takes long."""
+    known = re.search(r"^- core ([0-9a-f]{40})", (ROOT / "benchmarks" / "calibration.md").read_text(), re.MULTILINE)
+    assert known
+    asked = ["git", "-C", str(ROOT), "rev-parse", "HEAD:bisect/perfbisect/core"]
+    now = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+    if now and now != known[1]:  # no answer without a repository
+        warnings.warn("the search has changed since it was calibrated: benchmarks/calibration.md", stacklevel=1)

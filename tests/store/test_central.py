@@ -30,7 +30,11 @@ from perfbisect.store.push import push
 from perfbisect.store.schema import TABLES, VIEWS
 from program import exits
 
-pytestmark = [pytest.mark.dbms, pytest.mark.skipif(not POSTGRES, reason="no PostgreSQL: apt-get install postgresql")]
+pytestmark = [
+    pytest.mark.dbms,
+    pytest.mark.xdist_group("central"),  # a server that is started once
+    pytest.mark.skipif(not POSTGRES, reason="no PostgreSQL: apt-get install postgresql"),
+]
 
 
 @pytest.fixture(scope="module")

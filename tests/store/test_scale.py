@@ -13,6 +13,8 @@ from perfbisect.store.prior_data import RECENT, read_costs, read_kept, read_nois
 
 MANY = 40  # hunts
 
+pytestmark = pytest.mark.xdist_group("scale")  # the histories are written once
+
 
 @pytest.fixture(scope="module")
 def sizes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[History, History]]:
