@@ -1,10 +1,21 @@
 """A system that is a shell script, which is built and run in no time."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from computed import HOST, ComputedLab, hunt, measured_by, started
+from perfbisect.core.domain.events import LabEvent, RunFinished
+from perfbisect.core.domain.graph import Graph
+from perfbisect.core.domain.orders import Measure
+from perfbisect.core.domain.settings import Policy, Settings
+from perfbisect.hunt.resolve import resolve_settings
+from perfbisect.hunt.search_problem import SavedLog, SearchProblem
+from perfbisect.store.history import History
 
 if TYPE_CHECKING:
     from central import Server
@@ -56,6 +67,39 @@ def script(tmp_path: Path, git: Callable[..., str], monkeypatch: pytest.MonkeyPa
 def ends(script: Commit) -> tuple[str, str]:
     """A commit with a rate of 100, and one after it with a rate of 10."""
     return script("echo rate 100"), script("echo rate 10")
+
+
+class RatedLab(ComputedLab):
+    """What it measures is a rate that was printed."""
+
+    def measure(self, order: Measure) -> Generator[LabEvent]:
+        """As a lab of the script."""
+        for event in ComputedLab.measure(self, order):
+            if isinstance(event, RunFinished):
+                event = replace(event, facts=replace(event.facts, reported=float(event.facts.operations)))
+            yield event
+
+
+@pytest.fixture
+def stored(seal: Path) -> Callable[..., int]:
+    """``stored(commits, rates, …)``: a hunt for a change of the script, with such a policy, that has ended; its runs are computed."""
+    assert seal
+
+    def write(commits: Sequence[str], rates: Sequence[float], **policy: Any) -> int:
+        asked = Settings(
+            commits[0], commits[-1], str(Path("repo").absolute()), "script", "one", "local",
+            metric="rate", builders_path="builders", workloads_path="workloads", explain=False, policy=Policy(**policy),
+        )  # fmt: skip
+        settings, names = resolve_settings(asked), tuple(commits)
+        begun = replace(started(names), builder="script", workload="one", good=names[0], bad=names[-1])
+        problem = SearchProblem(Graph.line(len(names) - 1), names, settings.policy, settings.metric)
+        lab = RatedLab(names, dict(zip(names, rates, strict=True)))
+        with closing(History.open(None)) as history:
+            log = SavedLog(history, history.begin(settings, HOST, begun, lab.clock))
+            assert [*hunt(problem, begun, log, measured_by(lab, settings.metric))]
+            return log.hunt
+
+    return write
 
 
 @pytest.fixture(scope="module")

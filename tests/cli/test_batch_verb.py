@@ -54,9 +54,9 @@ max-runs = 40
 def file(script: Commit, tmp_path: Path) -> Path:
     """A batch of three hunts for a commit that halves a rate; recipes and hosts are beside it."""
     good, _, bad = (
-        script("sleep 0.05; echo rate 100"),
-        script("sleep 0.06; echo rate 50"),
-        script("sleep 0.07; echo rate 50"),
+        script("echo rate 100"),
+        script("echo rate 50"),
+        script("echo rate 50 # again"),
     )
     (tmp_path / "hosts.toml").write_text(HOSTS.format(root=tmp_path))
     for host in "ab":
@@ -78,13 +78,6 @@ def make_machines(hosts: Path) -> None:
     locks.mkdir()
     apart = ["unshare", "--map-root-user", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(locks)]
     hosts.write_text(hosts.read_text().replace('address = "local"', f"through = {json.dumps(apart)}"))
-
-
-def test_hunts_on_one_machine_wait_for_each_other(file: Path, tmp_path: Path) -> None:
-    """Whatever their hosts are called."""
-    history = tmp_path / "h.db"
-    exits(0, "batch", str(file), "--history", str(history))
-    assert at_once(history) == 1
 
 
 def test_hunts_run_at_once_and_one_that_fails_stops_no_other(file: Path, tmp_path: Path) -> None:
@@ -123,30 +116,20 @@ def test_hunts_run_at_once_and_one_that_fails_stops_no_other(file: Path, tmp_pat
     assert "b2 for a batch" in exits(3, "report", "k.toml", *kept)
 
 
-def test_hunts_of_a_range_share_builds(file: Path, tmp_path: Path) -> None:
-    file.write_text(file.read_text().replace('any-host = ["a", "b"]', 'host = "a"'))
-    history = tmp_path / "h.db"
-    exits(0, "batch", str(file), "--history", str(history))
-    told = exits(0, "batch", str(file), "--history", str(history))
-    assert "All hunts of batch b1 have verdicts; --anew begins them again." in told and "bisect report b1" in told
-    made = rows(history, "select session_id, sum(not reused) from builds group by session_id order by session_id")
-    assert made[0][1] >= 3
-    assert [number for _, number in made[1:]] == [0, 0]
-    assert at_once(history) == 1
-
-
 @pytest.mark.slow
 def test_interrupted_it_goes_on_with_all_hunts(file: Path, tmp_path: Path) -> None:
+    """After a kill as well."""
     history = tmp_path / "h.db"
-    file.write_text(file.read_text().replace('any-host = ["a", "b"]', 'host = "a"'))
-    stopped = bisect_until(["batch", str(file), "--history", str(history)], "  ran ", signal.SIGINT)
+    begin = ["batch", str(file), "--history", str(history)]
+    assert bisect_until(begin, "  ran ", signal.SIGKILL).returncode == -signal.SIGKILL
+    stopped = bisect_until(begin, "verdict", signal.SIGINT)
     assert stopped.returncode == 130, stopped.stderr
-    assert "bisect batch" in stopped.stderr
-    assert rows(history, "select count(*) from hunts where ended is null") == [(1,)]
+    assert "Going on with batch b1" in stopped.stderr and "bisect batch" in stopped.stderr
     exits(0, "resume", "--all", "--history", str(history))
     assert rows(history, "select count(*), count(ended) from hunts") == [(3, 3)]
-    assert rows(history, "select count(*) from sittings where session_id = 1") == [(2,)]
     assert "No hunt is interrupted" in exits(0, "resume", "--all", "--history", str(history))
+    told = exits(0, *begin)
+    assert "All hunts of batch b1 have verdicts; --anew begins them again." in told and "bisect report b1" in told
 
 
 WRONG = {
@@ -259,14 +242,3 @@ def test_a_job_whose_node_has_another_history_begins_the_hunt_there(file: Path, 
     words = ["--history", str(history), "--plain", "--host=a", *entries[0].planned.arguments]
     assert "does not have the batch of this job" in exits(0, "run", "--in-batch=1:0:12", *words)
     assert rows(history, "select hunt_id, status from batch_hunts") == [(None, None)] * 3
-
-
-@pytest.mark.slow
-def test_killed_its_hunts_go_on_and_are_taken_up(file: Path, tmp_path: Path) -> None:
-    history = tmp_path / "h.db"
-    file.write_text(file.read_text().replace('any-host = ["a", "b"]', 'host = "a"'))
-    killed = bisect_until(["batch", str(file), "--history", str(history)], "  ran ", signal.SIGKILL)
-    assert killed.returncode == -signal.SIGKILL
-    assert "Going on with batch b1" in exits(0, "batch", str(file), "--history", str(history))
-    assert rows(history, "select count(*), count(ended) from hunts") == [(3, 3)]
-    assert rows(history, "select count(*) from sittings") == [(3,)]  # none was interrupted

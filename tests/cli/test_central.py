@@ -26,6 +26,7 @@ def configure(seal: Path, address: str) -> None:
     place.write_text(f'[central]\naddress = "{address}"\norigin = "desk3"\n')
 
 
+@pytest.mark.slow
 def test_hunts_push_by_themselves_and_are_read_there(
     script: Callable[[str], str], ends: tuple[str, str], server: Server, seal: Path, tmp_path: Path
 ) -> None:
@@ -72,6 +73,7 @@ def test_hunts_push_by_themselves_and_are_read_there(
     assert "bisect serve --from" in run("report", "--all", "pages", *elsewhere).err
 
 
+@pytest.mark.slow
 def test_a_server_that_is_gone_keeps_no_hunt_from_its_verdict(
     ends: tuple[str, str], server: Server, seal: Path
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 from program import Process, bisect_watched, exits, rows, run
 from waiting import until
 
-pytestmark = pytest.mark.tools
+pytestmark = [pytest.mark.slow, pytest.mark.tools]
 
 HISTORY = ".local/state/perfbisect/history.db"
 # Each tenth of a second is a beat. It ends by itself, so that a hunt that waits for it fails in the end.

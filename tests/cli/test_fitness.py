@@ -38,20 +38,6 @@ release = ["sh", "-c", "cd {root}; rmdir *.{{job}}"]
 through = ["env"]
 root = "{root}/{{address}}"
 """
-BATCH = """
-[defaults]
-builder = "script"
-repo = "repo"
-workload = "one"
-explain = false
-layouts = false
-good = "{good}"
-bad = "{bad}"
-[[hunt]]
-any-host = ["a", "b"]
-[[hunt]]
-host = "a"
-"""
 CHECKS = "select host from trials where json_extract(settings, '$.name') = 'fitness check' order by id"
 
 
@@ -130,6 +116,7 @@ def test_a_host_that_is_slower_in_two_checks_is_unfit_until_that_is_accepted(fle
     assert "n2" in printed("show", "n2", *fleet.kept)
 
 
+@pytest.mark.slow
 def test_a_new_host_is_checked_like_the_others_and_one_that_cannot_be_is_told(fleet: Fleet) -> None:
     """It is a sentence, and stops no other."""
     printed("hosts", "--check", "a", "--like", "n1", *fleet.kept)
@@ -148,20 +135,7 @@ def test_a_new_host_is_checked_like_the_others_and_one_that_cannot_be_is_told(fl
     assert "new baseline: another build" in printed("hosts", "--check", "b", *fleet.kept)
 
 
-def test_a_batch_chooses_no_unfit_host(fleet: Fleet, script: Callable[[str], str]) -> None:
-    with closing(History.open(fleet.path)) as history:
-        checked.write_fall(history, "a")
-    file = fleet.folder / "two.toml"
-    file.write_text(BATCH.format(good=fleet.commit, bad=script("echo rate 50")))
-    _, out, err = run("batch", str(file), *fleet.kept)
-    assert "2 of 2 hunts ended with a verdict" in out
-    assert rows(fleet.path, "select host from hunts order by host") == [("a",), ("b",)]
-    assert "Not chosen: a is unfit: its level fell by 10 %" in err and "bisect hosts --accept a" in err
-    [[explicit]] = rows(fleet.path, "select id from hunts where host = 'a'")
-    warned = rows(fleet.path, f"select body from events where session_id = {explicit} and kind = 'Warned'")
-    assert any("Host a is unfit" in body for (body,) in warned), "a host that is named is used, with a warning"
-
-
+@pytest.mark.slow
 def test_an_unfit_machine_is_leased_for_checks_alone(fleet: Fleet) -> None:
     out = printed("hosts", "--check", "pool:", "--like", "n1", *fleet.kept)
     assert re.search(r"^n1 +leased +pool: +20", out, re.MULTILINE)

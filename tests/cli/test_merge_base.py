@@ -8,7 +8,7 @@ import pytest
 
 from program import HUNT, exits, run
 
-pytestmark = pytest.mark.tools
+pytestmark = [pytest.mark.slow, pytest.mark.tools]
 
 # Good is not an ancestor of bad: what becomes of a hunt whose merge base is, or is not, shown to be as fast as good.
 

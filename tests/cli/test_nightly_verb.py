@@ -130,6 +130,7 @@ def test_a_night_that_was_cut_short_in_a_reason_goes_on_with_it(script: Commit, 
     assert rows(Path("h.db"), "select count(*) from hunts") == [(1,)]
 
 
+@pytest.mark.slow
 def test_a_tip_that_does_not_build_ends_the_night(script: Commit) -> None:
     script("# does not build")
     words = ["nightly", "main", *HOW, "--page", "pages"]
@@ -141,6 +142,7 @@ def test_a_tip_that_does_not_build_ends_the_night(script: Commit) -> None:
     assert "There are no hunts yet" in exits(3, "resume", "--history", "h.db"), "nothing is unfinished"
 
 
+@pytest.mark.slow
 def test_a_branch_that_was_rewritten_goes_on_without_its_lost_tips(script: Commit, git: Callable[..., str]) -> None:
     """And a page that is missing is written again."""
     words = ["nightly", "main", *HOW, "--page", "pages"]
@@ -157,6 +159,7 @@ def test_a_branch_that_was_rewritten_goes_on_without_its_lost_tips(script: Commi
     assert "The line has 2 tips and 1 step" in exits(0, *words)
 
 
+@pytest.mark.slow
 def test_two_calls_at_once_are_refused(script: Commit, tmp_path: Path) -> None:
     script(f"until [ -e {tmp_path}/go ]; do sleep 0.1; done\necho rate 100")
     words = ["nightly", "main", *HOW]

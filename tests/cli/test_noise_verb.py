@@ -31,6 +31,7 @@ def runs(tmp_path: Path) -> list[tuple[int, int]]:
     return rows(tmp_path / "history.db", "select round, count(*) from runs group by round order by round")
 
 
+@pytest.mark.slow
 def test_an_aa_tells_the_noise_and_hunts_begin_with_it(arguments: list[str], tmp_path: Path) -> None:
     told = json.loads(printed(*arguments, "--visits", "2", "--runs", "3", "--json"))
     assert (told["noise"]["visits"], told["noise"]["runs"] + told["noise"]["wild"]) == (2, 6)
@@ -50,18 +51,6 @@ def test_the_failure_of_the_build_itself_ends_it(script: Callable[[str], str]) -
     commit = script("exit 7")
     words = ["noise", *SCRIPT, "--rev", commit]
     assert f"Nothing was measured: {commit} fails in one" in exits(4, *words, "--visits", "2")
-
-
-def test_ctrl_c_keeps_what_was_measured(arguments: list[str], tmp_path: Path) -> None:
-    """And it goes on as a hunt does: with the rounds that are still to be made."""
-    cut = bisect_until([*arguments, "--visits", "3", "--runs", "2", "--time", "1"], "run 4 of 22", signal.SIGINT)
-    assert cut.returncode == 130
-    assert "Interrupted. What was measured is kept; go on with: bisect resume n1 --history" in cut.stderr
-    assert "Smallest detectable drop" in cut.stdout
-    before = runs(tmp_path)
-    assert "Smallest detectable drop" in printed("resume", "n1", "--history", str(tmp_path / "history.db"))
-    assert sum(count == 2 for _, count in runs(tmp_path)) == 3
-    assert runs(tmp_path)[: len(before)] == before
 
 
 @pytest.mark.dbms
@@ -123,7 +112,8 @@ build_hosts = ["made"]
 """
 
 
-@pytest.mark.parametrize("kind", ["comparison", "noise", "series"])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["noise", "series"])
 def test_a_trial_on_a_leased_host_is_built_elsewhere_and_goes_on_there(
     script: Callable[[str], str], git: Callable[..., str], tmp_path: Path, seal: Path, kind: str
 ) -> None:
@@ -133,13 +123,15 @@ def test_a_trial_on_a_leased_host_is_built_elsewhere_and_goes_on_there(
     for number, commit in enumerate(builds):
         git("tag", f"v1.{number}", commit)
     words = {
-        "comparison": ["compare", *builds, "--host", "pool:", "--visits", "4"],
         "noise": ["noise", "pool:", "--rev", builds[0], "--visits", "8"],
         "series": ["compare", "--each-release", "v1.0..v1.7", "--host", "pool:", "--visits", "1"],
     }[kind]
     cut = bisect_until([*words, "--workload", "one", "--hosts", "hosts.toml", *SHORT], "run 3 of 8", signal.SIGINT)
+    session = "n1" if kind == "noise" else "c1"
     assert cut.returncode == 130, cut.stderr
-    exits(0, "resume", "n1" if kind == "noise" else "c1")
+    assert f"Interrupted. What was measured is kept; go on with: bisect resume {session}" in cut.stderr
+    assert kind == "series" or "Smallest detectable drop" in cut.stdout
+    exits(0, "resume", session)
     history = seal / ".local/state/perfbisect/history.db"
     assert rows(history, "select distinct host from runs") == [("pool:",)]
     [runs] = rows(history, "select count(*) from runs")[0]

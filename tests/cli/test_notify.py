@@ -22,6 +22,7 @@ from waiting import processes, until
 
 pytestmark = pytest.mark.tools
 
+Stored = Callable[..., int]
 RUN = [*SCRIPT, "--plain", "--no-layouts", "--no-explain"]
 
 
@@ -42,6 +43,14 @@ def keeps(tmp_path: Path) -> Callable[[], dict[str, object]]:
     return read
 
 
+def told(hunt: int, *command: str) -> list[str]:
+    """What is warned of when a command is told of a hunt that has ended."""
+    warnings: list[str] = []
+    with notifying(command, None, warnings.append) as begun:
+        begun(str(hunt))
+    return warnings
+
+
 def test_the_verdict_of_a_hunt(ends: tuple[str, str], keeps: Callable[[], dict[str, object]]) -> None:
     good, bad = ends
     out = exits(0, "run", good, bad, *RUN, "--notify", "./keep 'two words'")
@@ -53,7 +62,9 @@ def test_the_verdict_of_a_hunt(ends: tuple[str, str], keeps: Callable[[], dict[s
     assert json.loads(exits(0, "show", "--json")) == got["report"]
 
 
-def test_of_an_aa_and_of_a_proof(script: Callable[[str], str], keeps: Callable[[], dict[str, object]]) -> None:
+def test_of_an_aa_and_of_a_proof(
+    script: Callable[[str], str], stored: Stored, keeps: Callable[[], dict[str, object]]
+) -> None:
     apart = "\n:\n:\n:\n"
     good, bad = (
         script(f"rate={rate}{apart}jitter=$(date +%N | cut -c 6){apart}echo rate $((rate + jitter))")
@@ -63,7 +74,7 @@ def test_of_an_aa_and_of_a_proof(script: Callable[[str], str], keeps: Callable[[
     exits(0, "noise", "local", "--rev", good, *SCRIPT, *how)
     got = keeps()
     assert (got["kind"], got["id"], got["state"]) == ("noise", "n1", "done")
-    exits(0, "run", good, bad, *RUN)
+    stored([good, bad], [10000, 5000])
     exits(0, "prove", *how)
     got = keeps()
     assert (got["kind"], got["id"], got["show"]) == ("prove", "p3", "bisect show p3")
@@ -98,11 +109,9 @@ def test_of_a_comparison_by_the_configured_command(
     assert "`notifi` is an unknown key." in exits(3, "compare", *builds)
 
 
-def test_a_failure_of_the_command_is_a_warning(ends: tuple[str, str]) -> None:
-    good, bad = ends
-    out = exits(0, "run", good, bad, *RUN, "--notify", "sh -c 'echo first >&2; echo no such relay >&2; exit 3'")
-    assert out.count("--notify") == 1
-    assert "warning: the command of --notify ended with status 3: no such relay\n" in out
+def test_a_failure_of_the_command_is_a_warning(ends: tuple[str, str], stored: Stored) -> None:
+    warnings = told(stored(ends, [100, 10]), "sh", "-c", "echo first >&2; echo no such relay >&2; exit 3")
+    assert warnings == ["warning: the command of --notify ended with status 3: no such relay"]
 
 
 def test_what_cannot_be_run_is_refused_before_the_hunt(ends: tuple[str, str]) -> None:
@@ -163,7 +172,9 @@ def example(using: str, folder: Path) -> Path:
 
 
 @pytest.mark.skipif(shutil.which("jq") is None, reason="no jq on this machine: apt-get install jq")
-def test_the_example_of_docs_for_mail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: tuple[str, str]) -> None:
+def test_the_example_of_docs_for_mail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: tuple[str, str], stored: Stored
+) -> None:
     """Only ``mail`` itself is another program here, which keeps what it is to send."""
     mail = tmp_path / "bin" / "mail"
     mail.parent.mkdir()
@@ -171,7 +182,7 @@ def test_the_example_of_docs_for_mail(tmp_path: Path, monkeypatch: pytest.Monkey
     mail.chmod(0o755)
     monkeypatch.setenv("PATH", f"{mail.parent}:{os.environ['PATH']}")
     good, bad = ends
-    exits(0, "run", good, bad, *RUN, "--notify", f"{example('mail -s', tmp_path)} me@example.org")
+    assert not told(stored(ends, [100, 10]), str(example("mail -s", tmp_path)), "me@example.org")
     sent = (tmp_path / "sent").read_text()
     assert sent.startswith(f"-s|bisect 1: script one {good}..{bad}: found|me@example.org|The culprit is {bad[:10]}")
     assert sent.endswith("bisect show 1\n")
@@ -179,8 +190,9 @@ def test_the_example_of_docs_for_mail(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.skipif(not all(map(shutil.which, ("jq", "curl"))), reason="no jq or curl: apt-get install jq curl")
 def test_the_example_of_docs_for_a_webhook(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: tuple[str, str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: tuple[str, str], stored: Stored, seal: Path
 ) -> None:
+    hunt, (good, bad), state = stored(ends, [100, 10]), ends, seal / ".local/state/perfbisect"
     got: list[dict[str, str]] = []
 
     class Chat(BaseHTTPRequestHandler):
@@ -202,9 +214,9 @@ def test_the_example_of_docs_for_a_webhook(
         secret.parent.mkdir(parents=True)
         secret.write_text(f'url = "http://127.0.0.1:{server.server_port}/hooks/secret"\nnoproxy = "*"\n')
         monkeypatch.setenv("HOME", str(tmp_path / "home"))
-        good, bad = ends
-        out = exits(0, "run", good, bad, *RUN, "--notify", str(example("curl", tmp_path)))
+        with closing(History.open(state / "history.db", read_only=True)) as history:
+            data = notice(history, str(hunt))
+        assert data is not None and run([str(example("curl", tmp_path))], data) == ""
         server.shutdown()
-    assert "warning: the command" not in out
     (message,) = got
     assert message["text"].startswith(f"bisect 1: script one {good}..{bad}: found\nThe culprit is {bad[:10]}")

@@ -89,6 +89,7 @@ def test_commits_that_it_fits_are_built_with_it_and_the_report_says_which(
     assert builds[commits[5]] and builds[commits[4]] and not builds[commits[7]]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("commits")
 def test_a_comparison_applies_it_too() -> None:
     asked = ["compare", "v4", "v7", *SCRIPT, "--visits", "2", "--runs", "1"]
@@ -96,6 +97,7 @@ def test_a_comparison_applies_it_too() -> None:
     assert "v7" in exits(0, *asked, "--patch", "fix.patch")
 
 
+@pytest.mark.slow
 def test_one_that_fits_only_in_the_middle_of_the_range_is_used(make: Make) -> None:
     made = make(range(2, 6), 4)
     assert f"The culprit is {made[4][:10]}" in exits(0, "run", "v0", "v7", *HUNT, "--patch", "fix.patch")
@@ -128,6 +130,7 @@ def test_what_cannot_help_is_said_before_anything_is_built(tmp_path: Path) -> No
     assert "There are two patches of the name fix.patch." in said
 
 
+@pytest.mark.slow
 def test_one_that_changes_only_ignored_paths_is_said_to_change_nothing(
     script: Callable[[str], str], git: Git, tmp_path: Path
 ) -> None:
@@ -194,6 +197,7 @@ def test_what_is_left_out_is_not_built_and_stays_so(commits_skip: list[str]) -> 
     assert "left out: by --skip" not in exits(0, "resume", "--plain"), "its log has them"
 
 
+@pytest.mark.slow
 def test_a_culprit_among_what_is_left_out_is_one_of_several(commits_skip: list[str]) -> None:
     out = exits(2, "run", "v0", "v11", *HUNT, "--skip", "v4..v8")
     assert "Inconclusive, as commits that would separate the candidates were left out by --skip: the culprit" in out

@@ -2,7 +2,9 @@
 
 import json
 import signal
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -34,28 +36,22 @@ def test_ctrl_c_in_the_reason_leaves_the_verdict_which_was_notified(ends: tuple[
     again = exits(0, "why", "1", "--plain")
     assert out.count("counters: ") >= first and "counters: " not in again, "what was measured is not measured again"
     assert f"The culprit is {bad[:10]}" in again and f"Why {bad[:10]}" in again
-
-
-def test_a_hunt_without_a_reason_names_the_command_for_it(ends: tuple[str, str]) -> None:
-    """Two runs of 5 ms may differ by chance in how long they wait: that is the reason then, and another hunt is asked."""
-    good, bad = ends
-    for hunt in "123":
-        assert f"The culprit is {bad[:10]}" in exits(0, "run", good, bad, *RUN, "--no-explain")
-        helps = f"No function is known to be the reason (it was not measured): measure it with `bisect why {hunt}`."
-        if helps in (shown := " ".join(exits(0, "show").split())):
-            break
-    assert helps in shown
-    assert "counters: " in exits(0, "why", "--plain", "--max-time", "90s")
     assert "it was not measured" not in exits(0, "show")
 
 
-def test_there_must_be_a_verdict_that_names_a_commit(script: Callable[[str], str]) -> None:
-    good, same = script("echo rate 100"), script("echo rate 100 # the same")
-    slow, failing = script("echo rate 10"), script("exit 7")
-    exits(1, "run", good, same, "--metric", "rate", *RUN)  # a comment takes some instructions
+def test_there_must_be_a_verdict_that_names_a_commit(
+    script: Callable[[str], str], stored: Callable[..., int], seal: Path
+) -> None:
+    """A hunt that names a commit without a reason names the command for it."""
+    good, same, slow = script("echo rate 100"), script("echo rate 100 # the same"), script("echo rate 10")
+    stored([good, same], [100, 100])
     assert "The verdict of hunt 1 names no commit" in exits(3, "why")
-    exits(2, "run", same, slow, *RUN, "--max-runs", "3")
+    stored([same, slow], [100, 10], max_runs=3)
     beside = f"{slow[:10]} leads, and is not proven. To measure it beside its parent: bisect compare '{slow[:10]}^' {slow[:10]} "
     assert beside in exits(3, "why")
-    exits(4, "run", good, failing, *RUN)
+    stored([good, same, slow], [100, 100, 10])
+    helps = "No function is known to be the reason (it was not measured): measure it with `bisect why 3`."
+    assert helps in " ".join(exits(0, "show").split())
+    with closing(sqlite3.connect(seal / ".local/state/perfbisect/history.db")) as history, history:
+        history.execute("delete from events where session_id = 3 and kind = 'HuntEnded'")
     assert "Hunt 3 has no verdict." in exits(3, "why") and "bisect resume 3" in exits(3, "why", "3")

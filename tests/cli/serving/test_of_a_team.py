@@ -20,6 +20,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.slow
 def test_pages_of_two_origins(server: Server, tmp_path: Path) -> None:
     address = server.create("team")
     for origin in ("desk3", "a.b@c-4"):
