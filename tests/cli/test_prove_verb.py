@@ -51,7 +51,7 @@ def test_what_a_revert_regains_is_measured_kept_and_shown(script: Script, seal: 
     assert 85 <= low <= 87 <= high <= 89
     assert "That is a part: the rest is due to other changes" in told
     assert f"col-2 : {bad} without {culprit[:10]}\n" in told
-    assert len(list((seal / ".cache" / "perfbisect" / "builds").iterdir())) == 4, "good and bad are those of the hunt"
+    assert len(list((seal / ".cache" / "perfbisect" / "builds").iterdir())) == 5, "good and bad are those of the hunt"
 
     shown = exits(0, "show", "p2")
     assert said[0] in shown
