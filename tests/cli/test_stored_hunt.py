@@ -1,4 +1,4 @@
-"""The verdict at once and the reason after it: Ctrl-C there, `bisect why`, and why there is no reason."""
+"""What is asked of a hunt that has a verdict: its reason, by `bisect why`, and how it was decided, by `bisect replay`."""
 
 import json
 import signal
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from program import SCRIPT, bisect_until, exits
+from program import SCRIPT, bisect_until, exits, printed
 
 pytestmark = pytest.mark.tools
 
@@ -55,3 +55,17 @@ def test_there_must_be_a_verdict_that_names_a_commit(
     with closing(sqlite3.connect(seal / ".local/state/perfbisect/history.db")) as history, history:
         history.execute("delete from events where session_id = 3 and kind = 'HuntEnded'")
     assert "Hunt 3 has no verdict." in exits(3, "why") and "bisect resume 3" in exits(3, "why", "3")
+
+
+def test_a_hunt_is_decided_again(script: Callable[[str], str], stored: Callable[..., int]) -> None:
+    """A smaller budget, of runs or of time, ends it without a name; ends that are alike have no leader."""
+    commits = [script(f"echo {number}") for number in range(5)]
+    hunt = str(stored(commits, [100, 100, 100, 70, 70]))
+    first, *_ = (said := printed("replay", hunt)).splitlines()
+    assert first.split(maxsplit=2) == ["0", "runs", "the ends are compared"]
+    assert f"{commits[3][:10]} leads with" in said
+    assert f"The culprit is {commits[3][:10]} (2020-01-02, “change”)" in said
+    assert printed("replay", hunt, "--max-runs", "2", status=2).splitlines()[1].split()[-1] == "verdict"
+    assert "the budget of 30 s is used up" in printed("replay", hunt, "--max-time", "30s", status=2)
+    said = printed("replay", str(stored(commits, [100] * 5)), status=1)
+    assert "leads" not in said and "Not reproduced" in said
