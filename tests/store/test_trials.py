@@ -10,7 +10,7 @@ import pytest
 
 import sample_hunt as sample
 from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, RunFinished, TrialEnded, TrialStarted, Warned
-from perfbisect.core.domain.facts import RunFacts, SkipFacts
+from perfbisect.core.domain.facts import HostFacts, RunFacts, SkipFacts
 from perfbisect.core.domain.settings import (
     Reverts,
     Series,
@@ -23,6 +23,8 @@ from perfbisect.core.domain.settings import (
 from perfbisect.core.domain.trials import DropHunt, Trial, TrialRun, TrialSkip
 from perfbisect.core.stats.noise import noise_in
 from perfbisect.errors import EnvironmentFailure, UsageError
+from perfbisect.report.terminal import lines
+from perfbisect.report.trial import document
 from perfbisect.store.history import History
 from perfbisect.store.prior_data import read_noise, read_pinned
 from perfbisect.store.transfer import completed, copy
@@ -278,3 +280,23 @@ def test_a_copy_has_the_hunts_under_their_numbers_there(tmp_path: Path, later: b
         [copied] = target.trial("c2").hunts
         assert copied == replace(source.trial("c1").hunts[0], hunt=3)
         assert {done.how for done in copy(source, target, wanted, "anna")} == {"known"}
+
+
+def test_a_comparison_that_an_earlier_version_stored_of_results_by_hand_is_still_read(history: History) -> None:
+    """Such rows have an origin, and no commits, keys or latencies."""
+    builds = TrialBuild("one", path="/x.one"), TrialBuild("two", path="/x.two")
+    works = (TrialWorkload("scan", "range", 0.0, 0.0),)
+    request = TrialRequest(TrialType.COMPARE, "innodb", "", "unknown", "qps", {}, builds, works, rounds=1, runs=1)
+    settings = Settings("", "", "", "innodb", "", "unknown", metric="qps")
+    trial = history.begin_trial(settings, request, HostFacts("unknown", "", 0, 0, "", ""), 1.0)
+    history.connection.execute("UPDATE sessions SET origin = 'by hand: anna' WHERE id = ?", [trial])
+    system = {"cs": 26.0, "us": 0.003, "sy": 0.0}
+    for place, operations in enumerate((10**9, 55 * 10**7)):
+        run = RunFacts("", "", "0", "unknown", 1.0, 1e6, operations, {}, (), {}, system=system)
+        history.append(trial, RunFinished(place, run, workload=0, round=0), 1.0)
+    history.append(trial, TrialEnded(), 1.0)
+    (listed,) = history.listing()
+    assert (listed.origin, listed.runs, listed.state) == ("by hand: anna", 2, "done")
+    shown = "\n".join(map(str, lines(document(history.trial(listed.id)))))
+    assert "imported from by hand: anna" in shown
+    assert " 0.55  scan" in shown

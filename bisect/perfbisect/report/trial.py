@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from perfbisect.core.domain.facts import pairs_of
 from perfbisect.core.domain.metrics import BUSY, Background, background, busiest, find_metric, values_of
 from perfbisect.core.domain.settings import TrialBuild, TrialType
-from perfbisect.core.domain.trials import BY_HAND, DropHunt, Trial
+from perfbisect.core.domain.trials import DropHunt, Trial
 from perfbisect.core.stats.paired_comparison import (
     COLUMNS,
     Compared,
@@ -105,15 +105,8 @@ def facts(trial: Trial) -> Iterator[tuple[str, str]]:
     if trial.pairing:
         yield "pairing", trial.pairing.why
     if trial.origin:
-        yield "origin", imported(trial)
+        yield "origin", f"imported from {trial.origin}"
     yield "host", host_line(trial.host)
-
-
-def imported(trial: Trial) -> str:
-    """Where a trial is from that was imported."""
-    if not trial.origin.startswith(BY_HAND):
-        return f"imported from {trial.origin}"
-    return f"Imported, made {trial.origin}: builds did not take turns, so that drift of the machine is in the ratios"
 
 
 def headline_of(trial: Trial, rows: Sequence[Compared], names: Sequence[str]) -> str:

@@ -59,8 +59,7 @@ with other compiler settings; +CONFIG behind a build configures its server other
 name in the recipe's configs, or a file. `bisect builders --show NAME` lists both.
 Ctrl-C keeps what was measured, and `bisect resume c3` continues it. `bisect history` lists
 comparisons, `bisect show c3` prints one again in any form (--csv, --tsv, --markdown, --json),
-with what each operation costs; `bisect report c3` writes a page. `bisect history add` takes
-results made by hand.
+with what each operation costs; `bisect report c3` writes a page.
 
 \b
 --hunt looks for the commits of drops. A drop is a build that is slower than the one before it

@@ -1,9 +1,7 @@
-"""`bisect history`: list hunts, comparisons, proofs and A/As; its subcommands copy them from and to other histories, and add results made by hand."""
+"""`bisect history`: list hunts, comparisons, proofs and A/As; its subcommands copy them from and to other histories."""
 
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,20 +9,15 @@ import click
 
 from perfbisect.cli.options.central import from_option, opened_history
 from perfbisect.cli.options.common import history_option, json_option, output_width, say, say_object
-from perfbisect.cli.options.completion import builder_option, complete, host_name
-from perfbisect.cli.options.param_types import Parsed
 from perfbisect.cli.transfers import export, import_
 from perfbisect.store.batches import all_batches
 from perfbisect.store.history import History
 from perfbisect.store.listing import Listed, ListedTrial
-from perfbisect.wording.quantities import MISSING, chance, count, moment, workloads
+from perfbisect.wording.quantities import MISSING, chance, moment, workloads
 from perfbisect.wording.text import printable
 
 if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
-
     from perfbisect.store.batches import Batch
-    from perfbisect.store.hand_files import Results
 
 EPILOG = """\b
 Examples:
@@ -33,24 +26,11 @@ Examples:
   bisect history export mine.db          see bisect history export --help
   bisect history import theirs.db
   bisect history --from central          those of a team: see bisect push --help
-  bisect history add x.my8028 x.my8040   results made by hand; see bisect history add --help
 
 \b
 Comparisons have ids as c3, proofs as p5, A/As as n4. `bisect show ID` reports one. The history is one SQLite file for `bisect query`,
 sqlite-utils and Datasette.
 """
-ADD = """\b
-Examples:
-  bisect history add x.my8028_rel.pk1 x.my8040_rel.pk1       folders with sb.r.qps and sb.met files
-  bisect history add 8.0.28=one/sb.r.qps 8.0.40=two/sb.r.qps --builder mysql --host dell32
-  bisect history add a=mon/a a=tue/a b=mon/b b=tue/b         repetitions, for intervals
-  bisect history add qps.abs.dell32.tsv                      a table with all builds
-
-\b
-A history of perfbisect itself is added by `bisect history import`.
-Exit status: 0, or 3 with the file and the line where something is wrong; nothing is stored then.
-"""
-
 # columns that are dropped in a narrow terminal
 DISPENSABLE = ("runs", "builds", "host", "sure", "builder", "range", "when")
 HEAD = ("id", "when", "builder", "workload", "host", "range", "builds", "runs", "culprit", "sure", "state", "subject")
@@ -119,81 +99,5 @@ def batch_line(batch: "Batch") -> str:
     return f"{batch.name}: {what}{hunts}; {ended} of {len(batch.hunts)} with a verdict"
 
 
-def _result(text: str) -> tuple[str, Path]:
-    name, separator, path = text.partition("=")
-    if not separator or Path(text).exists():
-        name, path = "", text
-    if not Path(path).exists():
-        raise ValueError(f"is no result: there is no file or folder {path!r}.")
-    return name, Path(path)
-
-
-def complete_result(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
-    """Files, which the shell knows best; behind the name of a build, those that no shell changes."""
-    from click.shell_completion import CompletionItem
-
-    name, separator, typed = incomplete.partition("=")
-    if not separator:
-        return [CompletionItem(incomplete, type="file")]
-    before = typed[: typed.rfind("/") + 1]
-    try:
-        found = [f"{name}={before}{each.name}{'/' * each.is_dir()}" for each in Path(before or ".").iterdir()]
-    except OSError:
-        return []
-    return [CompletionItem(each) for each in complete(sorted(found), incomplete)]
-
-
-RESULT = Parsed(
-    "[NAME=]PATH", _result
-)  # a file or folder of results, with the name of its build before it if one is given
-
-
-@click.command(epilog=ADD)
-@click.argument("files", metavar="[NAME=]PATH...", type=RESULT, nargs=-1, required=True, shell_complete=complete_result)
-@builder_option("System. Default: the engine that the files name.", default="")
-@click.option(
-    "--host", default="unknown", show_default=True, metavar="NAME", shell_complete=host_name,
-    help="Machine they were measured on.",
-)  # fmt: skip
-@click.option("--date", type=click.DateTime(["%Y-%m-%d"]), metavar="YYYY-MM-DD", help="When, in UTC. Default: now.")
-@click.option("--from", "whose", default="", metavar="NAME", help="Whose they are.")
-@history_option
-def add(
-    files: tuple[tuple[str, Path], ...],
-    builder: str,
-    host: str,
-    date: datetime | None,
-    whose: str,
-    history: Path | None,
-) -> None:
-    """Add results that were made by hand, as one comparison with the first build.
-
-    PATH is a folder with files sb.r.qps… and sb.met… of one build, one such file, or a table of absolute QPS with columns
-    col-1 to col-n. What is added is listed, reported and queried as any comparison, is marked as made by hand, and counts
-    for no hunt. It has intervals only where builds were measured more than once.
-    """
-    from perfbisect.core.domain.events import RunFinished
-    from perfbisect.store.hand_files import checked_name, read_results
-    from perfbisect.store.hand_trials import add as store
-    from perfbisect.store.hand_trials import trial_of
-
-    for option, text in (("--builder", builder), ("--host", host), ("--from", whose)):
-        if text:
-            checked_name(text, option)
-    at = (date.replace(tzinfo=UTC) if date else datetime.now(UTC)).timestamp()
-    sets: list[Results] = [each for name, path in files for each in read_results(path, name)]
-    made = trial_of(sets, builder, host, at)
-    with closing(History.open(history)) as opened:
-        name, new = store(opened, made, whose)
-    if not new:
-        say(f"{name} has these results already.")
-        return
-    results = sum(isinstance(each, RunFinished) for each in made.events)
-    sizes = ((len(made.request.subjects), "build"), (len(made.request.works), "test"), (results, "result"))
-    left_out = f"; left out: {count(made.left_out, 'test')} that only warm up" if made.left_out else ""
-    say(printable(f"{name}: {', '.join(count(size, what) for size, what in sizes)}{left_out}"))
-    say(f"`bisect show {name}` prints it.")
-
-
-for each in (export, import_, add):
+for each in (export, import_):
     history.add_command(each)

@@ -27,7 +27,6 @@ from perfbisect.core.domain.settings import PAIRS_FIRST, Pairing, TrialRequest, 
 
 FOUND = ("key", "binary", "version", "seconds")  # of a TrialBuild: what is not asked for
 PAIRS = 8  # runs of a build beside itself, which show how much a pair varies
-BY_HAND = "by hand"  # begins the origin of a trial that perfbisect has not measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +76,7 @@ class Trial:
     runs: list[TrialRun] = field(default_factory=list)
     skips: list[TrialSkip] = field(default_factory=list)
     failure: str = ""  # why it could not go on
-    origin: str = ""  # whose it is, if it was imported; begins with BY_HAND if perfbisect has not measured it
+    origin: str = ""  # whose it is, if it was imported
     hunts: tuple[DropHunt, ...] = ()  # of a comparison, for its drops
     pairing: PairingChosen | None = None  # where it was chosen how builds are compared
     # Host → its last event; "" → the log's last entry.

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from perfbisect.core.domain.settings import Settings, TrialBuild, TrialType
-from perfbisect.core.domain.trials import BY_HAND, DropHunt, Trial
+from perfbisect.core.domain.trials import DropHunt, Trial
 from perfbisect.core.stats.drops import Drop, DropRange, find_drops, lines, ranges
 from perfbisect.errors import CannotGoOn, Interrupted, PerfBisectError, UsageError
 from perfbisect.host.lock import WaitCallback
@@ -148,8 +148,8 @@ def read_comparison(history: History, name: str, how: DropOptions) -> Comparison
     """
     trial = history.trial(name)
     if trial.request.kind is not TrialType.COMPARE or trial.origin:
-        why = "was made by hand" if trial.origin.startswith(BY_HAND) else f"was imported from {trial.origin}"
-        raise UsageError(f"{name} {why if trial.origin else 'is no comparison'}, so its drops are not hunted here.")
+        why = f"was imported from {trial.origin}" if trial.origin else "is no comparison"
+        raise UsageError(f"{name} {why}, so its drops are not hunted here.")
     if trial.request.series:
         raise UsageError(
             f"{name} is a series of releases: its report has a command for each step that can be hunted.",
