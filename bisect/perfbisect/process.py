@@ -1,5 +1,6 @@
-"""Identifies processes that work on a hunt or a host, and checks in /proc whether they are still running."""
+"""Identifies processes that work on a hunt or a host, and whose they are, and checks in /proc whether they are still running."""
 
+import getpass
 import os
 from pathlib import Path
 
@@ -29,6 +30,14 @@ def machine() -> str:
         return f"{(PROC / 'sys/kernel/random/boot_id').read_text().strip()} {(PROC / 'self/ns/pid').readlink()}"
     except OSError:
         return UNKNOWN
+
+
+def user() -> str:
+    """The user's name on this machine, as schedulers know it."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "user"
 
 
 def start_time(pid: int) -> str:

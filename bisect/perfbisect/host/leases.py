@@ -31,7 +31,8 @@ from perfbisect.errors import ConnectionLost, EnvironmentFailure
 from perfbisect.folders import state_folder
 from perfbisect.host.local import end
 from perfbisect.host.protocol import Command, DelegatingHost, Host, Result, last_line
-from perfbisect.recipes.inventory import LeaseEntry, user
+from perfbisect.process import user
+from perfbisect.recipes.inventory import LeaseEntry
 from perfbisect.recipes.placeholders import fill
 
 LIMIT = 60.0  # seconds for a command that does not wait

@@ -91,7 +91,7 @@ class Member:
             return
         belief, runs = (
             event.decision.belief,
-            (each.facts for _, each in self.log.entries if isinstance(each, RunFinished)),
+            [each.facts for _, each in self.log.entries if isinstance(each, RunFinished)],
         )
         timed = ill_timed(belief.effect, belief.noise, [run.seconds for run in runs if not run.counted])
         if warning := outlook(self.problem, event.decision, self.log) or constant(self.log) or timed:

@@ -32,9 +32,8 @@ class Part:
     """One part of an explanation."""
 
     name: str
-    study: Callable[
-        [float, Sequence[Event]], StudyMaker
-    ]  # for turns of so many seconds of measuring, after these events
+    # For turns of so many seconds of measuring, after these events.
+    study: Callable[[float, Sequence[Event]], StudyMaker]
     rounds: int  # in each, both builds have one turn
     share: float  # of the time for the whole explanation; what one part leaves, the next may use
     # whether it can show what is not known yet, of a workload of a system, after these events

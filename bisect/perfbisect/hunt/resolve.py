@@ -87,11 +87,11 @@ def choose_metric(requested: str, workloads: Sequence[Workload]) -> str:
         printed = workload.metric, *workload.latencies, *(PERCENTILES if workload.format else ())
         read = asked.from_output or (workload.command and asked.unit == "ms" and metric != "latency")  # that is timed
         if read and metric not in printed:
+            of_recipe = f"of a recipe in suite.toml, as `latencies = {{ {metric} = '…' }}`"
+            where = f"with --{metric} or in suite.toml" if asked.from_output else of_recipe
             raise UsageError(
                 f"No pattern finds a {metric} in the output of workload {workload.name}, so it cannot be hunted.",
-                f"Give the pattern with --{metric} or in suite.toml; or hunt another metric."
-                if asked.from_output
-                else f"Give the pattern of a recipe in suite.toml, as `latencies = {{ {metric} = '…' }}`; or hunt another metric.",
+                f"Give the pattern {where}; or hunt another metric.",
             )
     return metric
 

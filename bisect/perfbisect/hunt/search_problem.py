@@ -156,9 +156,8 @@ def ill_timed(change: Interval, noise: float, seconds: Sequence[float]) -> Warne
     if noise > UNSTEADY and typical < SHORT:
         return Warned(took, "Longer ones vary less: let the benchmark repeat its work for a few seconds.")
     if typical > LONG and abs(math.log(change.middle)) > PLAIN * noise:
-        return Warned(
-            took, f"Shorter ones show {percent(abs(change.middle - 1))} as well: a tenth of the work is enough."
-        )
+        size = percent(abs(change.middle - 1))
+        return Warned(took, f"Shorter ones show {size} as well: a tenth of the work is enough.")
     return None
 
 

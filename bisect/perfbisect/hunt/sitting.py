@@ -170,14 +170,12 @@ def verdict_of(history: History, number: int) -> Verdict | None:
 def refuse_imported(history: History, session: int, what: str, name: str = "") -> None:
     """Raise UsageError for an imported hunt, or trial of that ``name``: its settings have commands and paths of someone else."""
     if whose := history.origin(session):
-        imported = history.columns(session, "origin")[0]
-        yours = (
-            ""
-            if imported
-            else f" If it is yours: {shell_words(['bisect', 'history', 'import', str(history.path), '--own'])}"
-        )
+        became, yours = "imported from", ""
+        if not history.columns(session, "origin")[0]:
+            became = "made by"
+            yours = f" If it is yours: {shell_words(['bisect', 'history', 'import', str(history.path), '--own'])}"
         raise UsageError(
-            f"{name or f'Hunt {session}'} was {'imported from' if imported else 'made by'} {printable(whose)}: {what}, since its commands,"
-            " its repository and its hosts are not yours.",
+            f"{name or f'Hunt {session}'} was {became} {printable(whose)}: {what}, since its commands, its repository and its"
+            " hosts are not yours.",
             f"`bisect show {name or session}` says how it was begun; check that, and begin one of your own.{yours}",
         )

@@ -60,12 +60,13 @@ def for_range(trees: Iterable[Collection[str]]) -> str:
     return AUTO if any(known) else ""
 
 
-# Of a program: what a build file says of it, which path its source has, and the command that makes it there.
+_NEVER = "(?!)"  # matches nothing
+# Of a program: what a build file says of it, which path its source has, with the folder, and the command that makes it there.
 _MAKING = (
-    (r'(?m)^name *= *"{0}"', r"(?:.*/)?src/bin/{0}(?:\.rs|/main\.rs)", "cargo build --release --bin={name}"),
-    (r"(?m)^module (?:\S*/)?{0}(?:/v\d+)?$", None, "go build -o {program} ."),
-    (None, r"((?:.*/)?cmd/{0}(?=/[^/]*\.go)|{0}(?=/main\.go)).*", "go build -o {program} ./{folder}"),
-    (r"(?m)^{0} *:(?!=)", None, "make {name}"),
+    (r'(?m)^name *= *"{0}"', r"((?:.*/)?)src/bin/{0}(?:\.rs|/main\.rs)", "cargo build --release --bin={name}"),
+    (r"(?m)^module (?:\S*/)?{0}(?:/v\d+)?$", _NEVER, "go build -o {program} ."),
+    (_NEVER, r"((?:.*/)?cmd/{0}(?=/[^/]*\.go)|{0}(?=/main\.go)).*", "go build -o {program} ./{folder}"),
+    (r"(?m)^{0} *:(?!=)", _NEVER, "make {name}"),
 )
 
 
@@ -73,12 +74,10 @@ def making(program: str, paths: Iterable[str], text: str) -> str:
     """The command that builds a program in a tree with these paths and this ``text`` of its build files; "" if unknown."""
     name = program.rpartition("/")[2]
     for says, source, command in _MAKING:
-        places = (
-            [found for path in paths if (found := re.fullmatch(source.format(re.escape(name)), path))] if source else []
-        )
-        if places or (says and re.search(says.format(re.escape(name)), text)):
-            folder = places[0][1] if places and places[0].re.groups else ""
-            return command.format(name=name, program=program, folder=folder)
+        says, source = (pattern.format(re.escape(name)) for pattern in (says, source))
+        place = next(filter(None, (re.fullmatch(source, path) for path in paths)), None)
+        if place or re.search(says, text):
+            return command.format(name=name, program=program, folder=place[1] if place else "")
     return ""
 
 

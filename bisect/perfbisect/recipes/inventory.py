@@ -4,7 +4,6 @@
 three of them, which are called ``slurm:quiet/1`` and so on.
 """
 
-import getpass
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -229,14 +228,6 @@ def reached(entry: HostEntry, values: Mapping[str, str]) -> HostEntry:
                 f"The {word} of {entry.name} would be {found!r}.", f"Correct `{key}` of its lease in {entry.file}."
             ) from None
     return msgspec.structs.replace(entry, leased=False, through=fill(entry.through, values), **way)
-
-
-def user() -> str:
-    """The user's name on this machine, as schedulers know it."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return "user"
 
 
 def at_once(lease: LeaseEntry) -> bool:

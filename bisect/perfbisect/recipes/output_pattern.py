@@ -81,12 +81,9 @@ def find_number(where: str, stdout: str, stderr: str = "") -> float:
 
 def unit_in(where: str) -> str:
     """The unit that an expression or path says, best behind its number; "" where it says none."""
-    plain = [
-        re.sub(r"\\(?:[A-Za-z]|(?=/))", " ", part).replace(" /", "/")
-        for part in re.split(r"(?<!\\)\((?!\?)", where, maxsplit=1)
-    ]
-    found = [match[0] for match in _UNIT.finditer(plain[-1])] or [match[0] for match in _UNIT.finditer(plain[0])][::-1]
-    return found[0] if found else ""
+    parts = re.split(r"(?<!\\)\((?!\?)", where, maxsplit=1)
+    plain = [re.sub(r"\\(?:[A-Za-z]|(?=/))", " ", part).replace(" /", "/") for part in parts]
+    return next(iter(_UNIT.findall(plain[-1]) or _UNIT.findall(plain[0])[::-1]), "")
 
 
 def steps(path: str) -> list[str | int]:

@@ -30,6 +30,7 @@ FLAGS = {"cflags", "ldflags"}
 COMPILERS = {"cc", "cxx", "compiler", "cxx_compiler"}
 _ALONE = re.compile(r"(?<![^\s;|&(`])\{(cc|cxx|compiler|cxx_compiler)\}(?![^\s;|&)`])")
 SHELLS = {"sh", "ash", "bash", "dash", "ksh", "zsh"}
+IN_BUILD = ("options", "targets", "configure", "compile", "install", "then", "env")
 IN_SERVER = ("initialise", "start", "ready", "stop", "create", "settle", "settings", "env", "sysbench")
 
 
@@ -106,11 +107,7 @@ def check_placeholders(table: Table, location: Location) -> None:
     check_texts(table.get("version", []), location.at("version"), VERSION_PLACEHOLDERS)
     check_texts(table.get("installed_version", []), location.at("installed_version"), INSTALLED_PLACEHOLDERS)
     for section, keys, allowed in (
-        (
-            "build",
-            ("options", "targets", "configure", "compile", "install", "then", "env"),
-            BUILD_PLACEHOLDERS | {OF_ARCHIVES},
-        ),
+        ("build", IN_BUILD, BUILD_PLACEHOLDERS | {OF_ARCHIVES}),
         ("server", IN_SERVER, SERVER_PLACEHOLDERS),
         ("dataset", ("format_command",), SERVER_PLACEHOLDERS),
     ):

@@ -210,28 +210,26 @@ def command_name(run: str) -> str:
     """What a person would call a command: itself, without what sets its environment, and without its middle if it is long."""
     found = words("--run", run)
     begin = next((place for place, word in enumerate(found) if word != "env" and not re.match(r"-|\w+=", word)), 0)
-    program = (
-        PurePath(found[begin]).name if found[begin].startswith("/") else re.sub(r"^(\{prefix}|\.)/", "", found[begin])
-    )
-    said = masked(" ".join([program, *found[begin + 1 :]]))
+    first, *others = found[begin:]
+    program = PurePath(first).name if first.startswith("/") else re.sub(r"^(\{prefix}|\.)/", "", first)
+    said = masked(" ".join([program, *others]))
     name = " ".join(re.sub(r"[^\w.+=:@%/{}-]+", " ", said).split()) or RECIPE  # a list of names has commas
     return name if len(name) <= LONGEST_NAME else f"{name[:24]}…{name[-15:]}"
 
 
 def words(option: str, text: str) -> list[str]:
     """A command split into words as a shell would. Raises UsageError when it cannot be split or is empty."""
+    name = option.removeprefix("--")
     try:
         found = shlex.split(text)
     except ValueError as error:
         raise UsageError(
             f"{option} {text!r} cannot be split into words: {str(error).lower()}.",
             "Quote as in a shell; it is run without a shell unless it names one: sh -c '…'.",
-            option.removeprefix("--"),
+            name,
         ) from error
     if not found:
-        raise UsageError(
-            f"{option} is empty.", "Give a command: a program and its arguments.", option.removeprefix("--")
-        )
+        raise UsageError(f"{option} is empty.", "Give a command: a program and its arguments.", name)
     return ["env", *found] if re.match(r"\w+=", found[0]) else found  # as a shell takes N=3 ./bench
 
 

@@ -23,13 +23,12 @@ def night(trial: Trial) -> Iterator[str]:
     failures = {each.work: each.facts.reason for each in trial.skips if each.subject == len(earlier)}
     for work, workload in enumerate(request.works):
         visits, said = levels(trial, work, request.metric), ""
+        found = paired(visits.get(0, {}), visits.get(len(earlier), {}), step_of(trial, work, request.metric))
         if work in failures:
             said = f"fails: {failures[work]}"
         elif not earlier:
             said = "is the first tip of the line: there is nothing to compare it with yet"
-        elif (
-            found := paired(visits.get(0, {}), visits.get(len(earlier), {}), step_of(trial, work, request.metric))
-        ) and found.interval:
+        elif found and found.interval:
             said = f"is ×{ratio(found.interval)} of {earlier[0]}, in {count(found.rounds, 'round')}"
         yield printable(f"{workload.name}: {tip} {said or 'has too few rounds'}")
 

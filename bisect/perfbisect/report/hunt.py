@@ -97,10 +97,8 @@ def facts(story: Story) -> Iterator[tuple[str, str]]:
     settings, hunt = story.settings, story.hunt
     if settings.name:
         yield "name", settings.name
-    yield (
-        "range",
-        f"{settings.good}..{settings.bad} of {settings.repository}: {extent(hunt.commits, hunt.candidates, hunt.merges)}",
-    )
+    size = extent(hunt.commits, hunt.candidates, hunt.merges)
+    yield "range", f"{settings.good}..{settings.bad} of {settings.repository}: {size}"
     yield "builder", f"{settings.builder}, {settings.variant}"
     changed = "".join(f", {name} {value}" for name, value in settings.overrides.items())
     yield "workload", f"{settings.workload}{changed}; metric {metric_title(settings.metric)}"

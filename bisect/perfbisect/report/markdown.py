@@ -13,9 +13,8 @@ SPECIAL = re.compile(r"([\\`*_\[\]<>|#~&])")
 # !7, GH-3, a URL, an address; or emoji and formulas: :name:, $x$. In a code span they stay text.
 ACTIVE = re.compile(r"[^\s|]*(?:[@#!%&~^][\w-]|\$|://|www\.|GH-\d|:[a-z+-][\w+-]*:(?![:\w]))[^\s|]*", re.IGNORECASE)
 BACKTICKS = re.compile("`+")
-SPAN = re.compile(
-    r"(?<!`)`([^`|\s](?:[^`|]*[^`|\s])?)`(?!`)"
-)  # a span of code of a sentence; "|" would end it in a table
+# A span of code of a sentence; "|" would end it in a table.
+SPAN = re.compile(r"(?<!`)`([^`|\s](?:[^`|]*[^`|\s])?)`(?!`)")
 BOLD = "Bold: 0.95 or less, or 1.05 or more, and a real difference (5 % false discoveries at most are expected in the table)."
 
 

@@ -32,7 +32,7 @@ from perfbisect.core.domain.orders import (
 )
 from perfbisect.core.domain.settings import Settings
 from perfbisect.core.explain.explanation import done, explanation, usual_value
-from perfbisect.core.inference.hunt_state import HuntState, classify, effect_of, fold, ratios
+from perfbisect.core.inference.hunt_state import HuntState, classify, fold, ratios
 from perfbisect.report.command_line import command_on, command_to_compare, command_to_run
 from perfbisect.report.document import host_line
 from perfbisect.report.profiles import Profiles, profiles
@@ -193,16 +193,10 @@ class Reader:
     @property
     def teller(self) -> Teller:
         """Says what the hunt has found."""
-        state, settings, usual, size = self.state, self.settings, self.state.chosen.usual, self.listed.candidates
+        settings = self.settings
         hosts = settings.hosts if settings.further_hosts else ()
-
-        def speed_of(step: Step) -> Interval | None:
-            return effect_of(state, step, usual, hosts, settings.prior.host_classes)
-
-        def skip_of(node: int) -> SkipFacts | None:
-            return state.row(state.commits[node]).skip
-
-        return Teller(self.candidate, settings.metric, state.system, speed_of, size, usual, state.belief, skip_of)
+        size, classes = self.listed.candidates, settings.prior.host_classes
+        return Teller.of(self.state, self.candidate, settings.metric, size, hosts, classes)
 
     def commit(self, sha: str) -> Commit:
         """A commit as far as it is known, with texts that are safe to print."""

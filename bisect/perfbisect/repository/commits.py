@@ -40,9 +40,8 @@ def resolve(repo: Repository, name: str, release_tags: Sequence[str]) -> str:
     except EnvironmentFailure as failed:
         if not logged:
             raise
-        raise UnknownRevision(
-            f"'{name}' is no revision in {repo.folder}: {str(failed).partition('fatal: ')[2]}."
-        ) from failed
+        why = str(failed).partition("fatal: ")[2]
+        raise UnknownRevision(f"'{name}' is no revision in {repo.folder}: {why}.") from failed
     asked = f"{name}\n" if re.fullmatch("[0-9a-f]{4,}", name) else ""
     if git(repo, "cat-file", "--batch-check", stdin=asked).endswith(" ambiguous\n"):
         raise UsageError(f"'{name}' is the beginning of several hashes.", "Give more of it.")

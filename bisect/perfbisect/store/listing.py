@@ -280,9 +280,8 @@ def read_trial(history: "History", number: int) -> "Trial":
         check_value("started", started, float)
         state = trial_state(ended, process, failure)
         check_value("failure", failure, str | None)
-    trial = Trial(
-        number, request, facts, started, origin=history.whose(origin, process), hunts=read_drop_hunts(history, number)
-    )
+    owner, hunts = history.whose(origin, process), read_drop_hunts(history, number)
+    trial = Trial(number, request, facts, started, origin=owner, hunts=hunts)
     for entry in history.events(number):
         trial.add(entry.at, entry.event)
     trial.state, trial.failure = state, failure or ""

@@ -92,13 +92,6 @@ def compact(value: object) -> str:
     return json.dumps(builtins(value), allow_nan=False, separators=(",", ":"))
 
 
-def moment(value: object) -> float:
-    """A time of a row. Raises ValueError for anything else: columns of SQLite hold values of any type."""
-    if not isinstance(value, int | float) or not 0 <= value <= LAST_MOMENT:
-        raise ValueError("it is no time")
-    return float(value)
-
-
 def check_values(value: object, name: str = "") -> None:
     """Raise ValueError for what no field has, at any depth: a text that is too long, a number that is not finite, and a count, a
     duration, a position or a probability out of its range.
@@ -279,10 +272,8 @@ class SessionLog:
 
     def change_metric(self) -> None:
         """Enter the values of all runs in the metric that the session has now."""
-        rows = self.db.execute(
-            "SELECT id, body FROM events WHERE session_id = ? AND kind = 'RunFinished'", [self.session]
-        )
-        for event_id, body in rows.fetchall():
+        select = "SELECT id, body FROM events WHERE session_id = ? AND kind = 'RunFinished'"
+        for event_id, body in self.db.execute(select, [self.session]).fetchall():
             if isinstance(event := decode("RunFinished", body), RunFinished):
                 new = [self._value(event.facts), event_id]
                 self.db.execute("UPDATE runs SET metric_value = ? WHERE event_id = ?", new)

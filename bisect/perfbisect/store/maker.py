@@ -4,7 +4,6 @@ The number is a secret of the user's state folder, so that no file of others pas
 folder are one. A file that is sent or copied says by it whose it is.
 """
 
-import getpass
 import os
 import re
 import secrets
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from perfbisect.errors import PerfBisectError
 from perfbisect.folders import state_folder
-from perfbisect.process import this_process
+from perfbisect.process import this_process, user
 
 UNKNOWN = "someone unknown"
 
@@ -45,11 +44,7 @@ def whose(process: object) -> str:
 
 def own_name() -> str:
     """This user and machine, as USER@MACHINE."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        user = "user"
-    return re.sub(r"[^\w.@-]", "-", f"{user}@{socket.gethostname()}", flags=re.ASCII)[:64]
+    return re.sub(r"[^\w.@-]", "-", f"{user()}@{socket.gethostname()}", flags=re.ASCII)[:64]
 
 
 def maker() -> str:

@@ -95,10 +95,8 @@ def parameters(settings: Settings) -> dict[str, str]:
 def free_name(history: "History", quick: Quick, name: str) -> str:
     """The ``name`` of a command; where the history has another command of that name, with a number behind it."""
     columns = ", ".join(f"coalesce(json_extract(settings, '$.quick.{key}'), '')" for key in IDENTITY)
-    rows = history.select(
-        f"SELECT DISTINCT workload, {columns} FROM sessions WHERE origin IS NULL AND json_valid(settings)"
-    )
-    others = {called for called, *key in rows if key != [getattr(quick, each) for each in IDENTITY]}
+    select = f"SELECT DISTINCT workload, {columns} FROM sessions WHERE origin IS NULL AND json_valid(settings)"
+    others = {called for called, *key in history.select(select) if key != [getattr(quick, each) for each in IDENTITY]}
     numbered = (f"{name} {number}" for number in count(2))
     return next(each for each in chain([name], numbered) if each not in others)
 

@@ -33,8 +33,8 @@ from perfbisect.masking import masked, masked_fields
 from perfbisect.store.batches import copy_batches, read_batch
 from perfbisect.store.connection import explained, intact
 from perfbisect.store.history import History
-from perfbisect.store.listing import called
-from perfbisect.store.log import check_values, compact, encode, moment, read_host
+from perfbisect.store.listing import called, check_value
+from perfbisect.store.log import check_values, compact, encode, read_host
 from perfbisect.store.maker import copied
 
 if TYPE_CHECKING:
@@ -236,10 +236,10 @@ def log_of(history: History, session: int) -> Iterator[Timed]:
     name = called(history.columns(session, "kind")[0], session)
     for entry in history.events(session):
         with intact(history.shown, f"{name}, table events, row {entry.id},"):
-            at, event = moment(entry.at), masked_fields(entry.event)
+            event = masked_fields(entry.event)
             check_values(fields := codec.encode(event))
             codec.dumps(fields)
-        yield at, event
+        yield entry.at, event
 
 
 def head_of(history: History, session: int) -> Head:
@@ -253,10 +253,10 @@ def head_of(history: History, session: int) -> Head:
     check_values(host := builtins(read_host(history.connection, host_id)))
     head = Head(
         *msgspec.convert((kind, uid, origin), tuple[str, str, str]),
-        moment(started),
+        check_value("started", started, float),
         masked_fields(history.settings(session)),
         msgspec.convert(host, HostFacts),
-        tuple((moment(began), msgspec.convert(failure, str)) for began, failure in sittings),
+        tuple((check_value("started", began, float), msgspec.convert(failure, str)) for began, failure in sittings),
         about=msgspec.convert(about, int | None),
     )
     if kind != "hunt":

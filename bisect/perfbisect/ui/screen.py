@@ -8,10 +8,8 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from perfbisect.core.domain.events import RunFinished
-from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.metrics import shown, unit
-from perfbisect.core.domain.orders import Interval, Purpose, Step, Verdict
-from perfbisect.core.inference.hunt_state import effect_of
+from perfbisect.core.domain.orders import Purpose, Verdict
 from perfbisect.ui.candidates import RECENT, end_of_range, pairs, strip, table
 from perfbisect.ui.time_left import minutes_left
 from perfbisect.ui.view_model import Building, Running, ViewModel, within
@@ -290,16 +288,9 @@ def warnings(view: ViewModel, room: int, whole: bool) -> list[Text]:
 
 def verdict_sentences(view: ViewModel, verdict: Verdict) -> tuple[str, ...]:
     """The verdict in sentences, and what was done so that commits build."""
-    state, usual, hunt = view.state, view.state.chosen.usual, view.hunt
-
-    def speed_of(step: Step) -> Interval | None:
-        return effect_of(state, step, usual, state.hosts, hunt.host_classes if hunt else ())
-
-    def skip_of(candidate: int) -> SkipFacts | None:
-        return state.row(view.sha(candidate)).skip
-
-    size = hunt.choices if hunt else 0
-    teller = Teller(view.commit, view.metric, state.system, speed_of, size, usual, state.belief, skip_of)
+    state, hunt = view.state, view.hunt
+    size, classes = (hunt.choices, hunt.host_classes) if hunt else (0, ())
+    teller = Teller.of(state, view.commit, view.metric, size, state.hosts, classes)
     return *teller.sentences(verdict), *state.remedy
 
 

@@ -3,8 +3,10 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from perfbisect.core.domain.events import Commit
+from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.metrics import INSTRUCTIONS, find_metric, is_speed
 from perfbisect.core.domain.orders import (
     UNKNOWN,
@@ -22,7 +24,7 @@ from perfbisect.core.domain.orders import (
     Unsettled,
     Verdict,
 )
-from perfbisect.core.inference.hunt_state import Classification
+from perfbisect.core.inference.hunt_state import Classification, HuntState, effect_of
 from perfbisect.wording.quantities import NOTHING, chance, change, count, figure, percent, ratio
 from perfbisect.wording.reasons import why_not_hunted
 from perfbisect.wording.text import cited, listed, metric_title
@@ -97,6 +99,21 @@ class Teller:
     usual: str = "qps"  # the metric of the workload, where another led to the culprit
     belief: Belief | None = None  # on which the verdict is based
     skip_of: SkipOf = lambda _: None
+
+    @classmethod
+    def of(
+        cls, state: HuntState, commit_of: CommitOf, metric: str, size: int, hosts: Sequence[str], classes: Sequence[str]
+    ) -> Self:
+        """Says what a hunt has found in its present state; ``classes`` are those of its hosts."""
+        usual = state.chosen.usual
+
+        def speed_of(step: Step) -> Interval | None:
+            return effect_of(state, step, usual, hosts, classes)
+
+        def skip_of(candidate: int) -> SkipFacts | None:
+            return state.row(commit_of(candidate).sha).skip
+
+        return cls(commit_of, metric, state.system, speed_of, size, usual, state.belief, skip_of)
 
     def sentences(self, verdict: Verdict) -> tuple[str, ...]:
         """The verdict, one sentence or list entry an element; list entries begin with two spaces."""

@@ -151,10 +151,8 @@ def private(path: Path, advice: str = "") -> str:
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             if os.fstat(file.fileno()).st_mode & 0o077:
-                raise UsageError(
-                    f"Others can read {path}, or write it.",
-                    f"Make it private: {shell_words(['chmod', '600', str(path)])}",
-                )
+                mend = shell_words(["chmod", "600", str(path)])
+                raise UsageError(f"Others can read {path}, or write it.", f"Make it private: {mend}")
             return file.read(LONGEST)
     except OSError as trouble:
         raise UsageError(f"{path} cannot be read: {trouble.strerror}.", advice) from None

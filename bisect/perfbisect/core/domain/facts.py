@@ -158,9 +158,8 @@ class ChangeFacts:
     functions: tuple[str, ...]  # whose bodies differ, or that one of the two lacks
     callers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # function → those whose bodies name it
     files: int = 0  # source files that differ
-    approximate: bool = (
-        False  # functions are those that git names beside hunks: it knows where they begin, not where they end
-    )
+    # Functions are those that git names beside hunks: it knows where they begin, not where they end.
+    approximate: bool = False
     note: str = ""  # why some are missing, or are approximate: a sentence
 
 

@@ -119,9 +119,8 @@ def factors(rows: Mapping[str, CounterRow], metric: str = TIME, slower: bool | N
     ]
 
 
-Moved = Mapping[
-    Cause, tuple[CounterRow, float]
-]  # cause → its factor, and the part of the change that it explains, in log units
+# Cause → its factor, and the part of the change that it explains, in log units.
+Moved = Mapping[Cause, tuple[CounterRow, float]]
 
 
 def weighed(moved: Moved, rows: Mapping[str, CounterRow]) -> Moved:

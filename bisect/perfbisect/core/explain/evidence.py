@@ -81,9 +81,8 @@ class Evidence:
     part: float | None  # share of the logarithm of the change of time per operation; None where it has none, as a plan
     sure: Sureness
     rows: tuple[CounterRow, ...] = ()  # the ratio that makes the class first, then what says more of it
-    detail: str = (
-        ""  # which cache or TLB, "lock", "storage", "scheduler"; why nothing is known; "" where that is unknown
-    )
+    # Which cache or TLB, "lock", "storage", "scheduler"; why nothing is known; "" where that is unknown.
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +100,8 @@ class FunctionRow:
     part: float = 0.0  # its difference as a share of the whole difference; may be negative, and more than 1
     changed: bool = False  # the commit changes its body
     inlined: tuple[str, ...] = ()  # functions that the commit changes and that were inlined into this one
-    below: str = (
-        ""  # of one that the commit does not change: the function above most of its difference that it does change
-    )
+    # Of one that the commit does not change: the function above most of its difference that it does change.
+    below: str = ""
     callers: tuple[str, ...] = ()  # that call it, those with most of its cost first
     partner: str = ""  # the function to (or from) which its cost has merely moved; "" where it has not
     # how often it is called in the parent and in the culprit; None where that was not counted, as of one that is inlined

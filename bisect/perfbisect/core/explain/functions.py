@@ -40,9 +40,8 @@ CALLERS = 5
 INTERRUPTED = re.compile(
     r";[^;]*(?:exit_to_user_mode|irqentry_exit|preempt_schedule|cond_resched|exit_to_usermode)[^;]* \(\[kernel\]\)(?:;_*schedule \(\[kernel\]\))*$"
 )
-SYSTEM = re.compile(
-    r"\[|lib(?:c|pthread|stdc\+\+|c\+\+|gomp)[-.]|ld-linux"
-)  # binaries in which a thread waits for what called them
+# Binaries in which a thread waits for what called them.
+SYSTEM = re.compile(r"\[|lib(?:c|pthread|stdc\+\+|c\+\+|gomp)[-.]|ld-linux")
 KINDS = {  # of waits, by functions of the kernel
     kind: re.compile(rf"(?:{functions})[^;]* \(\[kernel\]\)")
     for kind, functions in (

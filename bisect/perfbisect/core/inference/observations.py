@@ -35,9 +35,8 @@ class Reading:
     visit: int  # runs with the same number share one start of the server
     host: int = 0
     seconds: float = 1.0  # cost of the run, with its share of the visit
-    bound: int = (
-        0  # of a run that was stopped as too slow: -1 if the value was at most that, +1 if at least; 0: it is exact
-    )
+    # Of a run that was stopped as too slow: -1 if the value was at most that, +1 if at least; 0: it is exact.
+    bound: int = 0
     layout: int = 0  # 0: the build as it is linked; n: linked again, its functions in another order by seed n
     partner: int | None = None  # the other build of a round
     cpu: float | None = None  # as ``value``, by CPU time in place of time; of metrics that are times or rates alone

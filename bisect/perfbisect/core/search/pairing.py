@@ -41,16 +41,14 @@ LITTLE, WORTH = 0.005, 1.0
 GAIN = 0.5  # s.d. of the difference of a round, as a share of that of two runs in turns, below which rounds are better
 # Between these shares so many runs in turns are made first: an outlier makes fewer look noisy, chance makes them look steady.
 FAR, NEAR, FEW = 0.2, 1.5, 12
-AGAIN = (
-    8  # rounds of any builds from which on it is seen whether they are still better; turns are only if they vary less
-)
+# Rounds of any builds from which on it is seen whether they are still better; turns are only if they vary less.
+AGAIN = 8
 LEFT = 0.5  # share of the difference in turns that rounds have to show
 # Normal standard errors of turns by which rounds show too little: from the first on the ends are measured again in turns, until there
 # are so many runs of each, since fewer do not tell the noise; from the second on rounds are not valid then.
 DOUBTFUL, LOST = 1.3, 3.5
-SEEN_ONCE = (
-    2.5  # the same where the ends are not measured again: chance must not look like builds that disturb each other
-)
+# The same where the ends are not measured again: chance must not look like builds that disturb each other.
+SEEN_ONCE = 2.5
 MOST = 8
 # Share of the time in which one of the ends waits, from which on two would wait for each other, as for a disk that serves one
 # request at a time: both last as long then, whatever they differ by. A server of short queries waits for 80 % on a busy machine.

@@ -75,9 +75,8 @@ class BuildLog:
     unfinished: bool = False  # the next lines may belong to it, too
     host_trouble: str = ""  # a failure of the host rather than of the commit
     partial: str = ""  # why not all was built, where what is started was
-    programs: dict[str, tuple[str, ...]] = field(
-        default_factory=dict
-    )  # program → its file in the build, others of its name
+    # Program → its file in the build, others of its name.
+    programs: dict[str, tuple[str, ...]] = field(default_factory=dict)
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=100))
 
     def read(self, line: str) -> bool:

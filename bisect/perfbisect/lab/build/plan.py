@@ -113,9 +113,8 @@ class Plan:
     commands: tuple[tuple[str, list[str]], ...]  # stage, argv
     env: Mapping[str, str]
     system: str = ""  # the build system; "" where the recipe has commands
-    with_libraries: bool = (
-        False  # builds are equal only if all shared libraries are, too: the recipe names no artifacts
-    )
+    # Builds are equal only if all shared libraries are, too: the recipe names no artifacts.
+    with_libraries: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,9 +93,8 @@ class RunContext:
     perf: bool = False  # can count
     wrap: Callable[..., list[str]] = under_perf  # what a run is started under where perf can count
     longest: float = 0.0  # seconds of the longest run so far: how long a command takes, if that is known
-    counter: Counter | None = (
-        None  # of exact counts, in place of perf, vmstat and iostat; the workload has a length then
-    )
+    # Of exact counts, in place of perf, vmstat and iostat; the workload has a length then.
+    counter: Counter | None = None
 
     @property
     def warmup(self) -> float:

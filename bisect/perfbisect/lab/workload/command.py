@@ -218,9 +218,8 @@ def not_started(host: Host, prefix: PurePosixPath, workload: Workload, started: 
     if made and re.search(word, text):
         path = min(made, key=lambda path: (len(path), path))
         return f" The build made {path}: --run {shlex.quote(re.sub(word, lambda _: path, text, count=1))}"
-    files = host.run(
-        ["sh", "-c", "cat GNUmakefile makefile Makefile Cargo.toml go.mod; find . -type f"], cwd=prefix, check=False
-    )
+    script = "cat GNUmakefile makefile Makefile Cargo.toml go.mod; find . -type f"
+    files = host.run(["sh", "-c", script], cwd=prefix, check=False)
     paths = [line.removeprefix("./") for line in files.stdout.splitlines() if line.startswith("./")]
     if command := making(program.removeprefix("./"), paths, files.stdout):
         return f" To have it built: --build {shlex.quote(command)}"
