@@ -72,6 +72,9 @@ def test_the_command_asks_for_the_same_hunt(monkeypatch: pytest.MonkeyPatch, tmp
         raise SystemExit
 
     monkeypatch.setattr("perfbisect.hunt.resolve.resolve_settings", stop)
+    monkeypatch.setattr(
+        "perfbisect.cli.options.measurement.recipe_folders", lambda *_: ()
+    )  # those of the hunt are no folders
     monkeypatch.setattr("perfbisect.cli.commands.run.announce_recipes", lambda _: None)
     monkeypatch.setattr("perfbisect.cli.commands.run.workloads_of", lambda settings: (settings.workload,))
     hunts = (
