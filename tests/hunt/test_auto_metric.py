@@ -158,31 +158,24 @@ def named(events: Sequence[Event]) -> int | None:
 def test_one_per_cent_more_instructions_are_named_whatever_time_hides(
     history: History, setup: HuntSetup, noise: float
 ) -> None:
-    for seed in range(2):
-        log, events = hunted(history, setup, world(seed, slow=0.99, more=1.01, noise=noise))
-        assert named(events) == CULPRIT
-        [chosen] = [event for event in events if isinstance(event, MetricChosen)]
-        assert (chosen.metric, chosen.usual) == (INSTRUCTIONS, "qps")
-        assert chosen.why.startswith(
-            "The metric is instructions/o from here on, which shows a rise of 1.0 %, where runs"
-        )
-        assert " of good, is not enough to find it." in chosen.why
-        counted = [commit for commit, exact in runs_in(log) if exact]
-        assert len(counted) <= 16
-        stored = history.settings(log.hunt)
-        assert (stored.metric, stored.choose_metric, stored.prior.exact) == (INSTRUCTIONS, False, True)
+    log, events = hunted(history, setup, world(1, slow=0.99, more=1.01, noise=noise))
+    assert named(events) == CULPRIT
+    [chosen] = [event for event in events if isinstance(event, MetricChosen)]
+    assert (chosen.metric, chosen.usual) == (INSTRUCTIONS, "qps")
+    assert chosen.why.startswith("The metric is instructions/o from here on, which shows a rise of 1.0 %, where runs")
+    assert " of good, is not enough to find it." in chosen.why
+    assert sum(exact for _, exact in runs_in(log)) <= 16
+    stored = history.settings(log.hunt)
+    assert (stored.metric, stored.choose_metric, stored.prior.exact) == (INSTRUCTIONS, False, True)
 
 
-@pytest.mark.parametrize("noise", [0.01, 0.1])
-def test_a_drop_by_memory_is_named_by_time_or_nothing_is(history: History, setup: HuntSetup, noise: float) -> None:
+def test_a_drop_by_memory_is_named_by_time_or_nothing_is(history: History, setup: HuntSetup) -> None:
     """Beside a count that changes by 0.3 % elsewhere."""
-    found = []
-    for seed in range(3):
-        _, events = hunted(history, setup, world(seed, slow=0.95, at=OTHER, more=1.003, noise=noise))
-        assert not any(isinstance(event, MetricChosen) for event in events)
-        found.append(named(events))
-    assert CULPRIT not in found
-    assert noise > 0.01 or set(found) == {OTHER}
+    for noise, seeds, allowed in ((0.01, (0, 1), {OTHER}), (0.1, (0,), {OTHER, None})):
+        for seed in seeds:
+            _, events = hunted(history, setup, world(seed, slow=0.95, at=OTHER, more=1.003, noise=noise))
+            assert not any(isinstance(event, MetricChosen) for event in events)
+            assert named(events) in allowed
 
 
 def test_a_drop_that_time_shows_is_not_counted(history: History, setup: HuntSetup) -> None:
@@ -193,10 +186,9 @@ def test_a_drop_that_time_shows_is_not_counted(history: History, setup: HuntSetu
 
 @pytest.mark.parametrize("noise", [0.005, 0.05])
 def test_where_nothing_changed_each_end_is_counted_once(history: History, setup: HuntSetup, noise: float) -> None:
-    for seed in range(2):
-        log, events = hunted(history, setup, world(seed, noise=noise))
-        assert isinstance(events[-1], HuntEnded) and isinstance(events[-1].verdict, NotReproduced | Inconclusive)
-        assert sorted(commit for commit, counted in runs_in(log) if counted) == [NAMES[0], NAMES[-1]]
+    log, events = hunted(history, setup, world(1, noise=noise))
+    assert isinstance(events[-1], HuntEnded) and isinstance(events[-1].verdict, NotReproduced | Inconclusive)
+    assert sorted(commit for commit, counted in runs_in(log) if counted) == [NAMES[0], NAMES[-1]]
 
 
 def test_a_change_that_may_be_another_one_is_said_with_the_option_that_hunts_it(
@@ -244,22 +236,20 @@ def test_a_method_that_fails_is_said_and_time_goes_on(history: History, setup: H
     assert isinstance(events[-1], HuntEnded)
 
 
-@pytest.mark.parametrize(("method", "long"), [("valgrind-3.19.0", True), (counting.PERF, False)])
-def test_a_command_that_takes_long_is_not_counted_as_a_whole(
-    history: History, setup: HuntSetup, method: str, *, long: bool
-) -> None:
+def test_a_command_that_takes_long_is_not_counted_as_a_whole(history: History, setup: HuntSetup) -> None:
     """A run takes ten seconds, under valgrind minutes; where its operations are numbered, a part of it is enough."""
     lab, log = world(1), log_of(history, NAMES)
     for event in lab.measure(Measure((Share(0, 1), Share(len(NAMES) - 1, 1)), Purpose.ENDS)):
         log.append(event)
-    counted = replace(setup, hosts=tuple(replace(each, counts=method) for each in setup.hosts))
-    assert not takes_long(counted, problem(NAMES), log)
-    for words, taken in ((("./bench",), long), (("./bench", "{events}"), False)):
-        command = msgspec.structs.replace(setup.workload, command=words)
-        assert takes_long(replace(counted, workload=command), problem(NAMES), log) is taken
+    for method, long in (("valgrind-3.19.0", True), (counting.PERF, False)):
+        counted = replace(setup, hosts=tuple(replace(each, counts=method) for each in setup.hosts))
+        assert not takes_long(counted, problem(NAMES), log)
+        for words, taken in ((("./bench",), long), (("./bench", "{events}"), False)):
+            command = msgspec.structs.replace(setup.workload, command=words)
+            assert takes_long(replace(counted, workload=command), problem(NAMES), log) is taken
 
 
-@pytest.mark.parametrize("cut", [8, 26, 34, 38, 41, 46, 60, 75])
+@pytest.mark.parametrize("cut", [8, 38, 60])
 def test_a_hunt_that_is_cut_goes_on_to_the_same_commit(history: History, setup: HuntSetup, cut: int) -> None:
     """What was counted is not counted again."""
     log, lab = log_of(history, NAMES), world(1, slow=0.99, more=1.01, noise=0.05)
@@ -274,7 +264,7 @@ def test_a_hunt_that_is_cut_goes_on_to_the_same_commit(history: History, setup: 
         assert runs_in(again).count((end, True)) == COUNTS
 
 
-@pytest.mark.parametrize("most", [6, 20, 40])
+@pytest.mark.parametrize("most", [6, 40])
 def test_the_budget_of_runs_counts_for_both(history: History, setup: HuntSetup, most: int) -> None:
     few = replace(setup, settings=replace(setup.settings, policy=Policy(min_counted=COUNTED, max_runs=most)))
     log, events = hunted(history, few, world(1, slow=0.99, more=1.01, noise=0.05))
@@ -323,9 +313,7 @@ def test_what_is_known_of_time_is_in_the_verdict_and_the_change_in_the_report(
     assert runs_in(log).count((NAMES[CULPRIT], False)) >= TIMED
 
 
-@pytest.mark.parametrize(("direction", "slow_after"), [(Direction.RISE, 0.0), (None, 5.0), (None, 0.0)])
-def test_a_hunt_in_another_direction_or_with_stopped_runs_is_one_by_time(
-    setup: HuntSetup, direction: Direction | None, slow_after: float
-) -> None:
-    asked = replace(setup.settings, metric="auto", policy=Policy(slow_after=slow_after))
-    assert resolve_settings(asked, direction).choose_metric is not bool(direction or slow_after)
+def test_a_hunt_in_another_direction_or_with_stopped_runs_is_one_by_time(setup: HuntSetup) -> None:
+    for direction, slow_after in ((Direction.RISE, 0.0), (None, 5.0), (None, 0.0)):
+        asked = replace(setup.settings, metric="auto", policy=Policy(slow_after=slow_after))
+        assert resolve_settings(asked, direction).choose_metric is not bool(direction or slow_after)

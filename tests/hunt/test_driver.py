@@ -221,12 +221,12 @@ def test_a_budget_is_that_of_all(history: History) -> None:
     assert 10 <= runs <= 20
 
 
-def test_a_workload_that_fails_stops_no_other(history: History) -> None:
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_a_workload_that_fails_stops_no_other(history: History, hosts: int) -> None:
     built: list[str] = []
-    logs, labs = new_logs(history), labs_of(built)
-    failure = RunFailed("it crashes", stage="run", log="")
-    labs[1] = FailingLab(NAMES, labs[1].speed, built=built, failure=failure)
-    now = session(logs, labs)
+    labs = labs_of(built)
+    labs[1] = FailingLab(NAMES, labs[1].speed, built=built, failure=RunFailed("it crashes", stage="run", log=""))
+    now = session(new_logs(history), labs, hosts=hosts)
     assert [*now.events()]
     [(number, reported)] = now.failed
     assert number == 1
@@ -323,14 +323,3 @@ def test_several_workloads_share_several_hosts(history: History, cut: int) -> No
         "host 0", "host 1",
     }  # fmt: skip
     assert not cut or any(before)
-
-
-def test_a_workload_that_fails_on_one_of_several_hosts_stops_no_other(history: History) -> None:
-    built: list[str] = []
-    labs = labs_of(built)
-    failure = RunFailed("it crashes", stage="run", log="")
-    labs[1] = FailingLab(NAMES, labs[1].speed, built=built, failure=failure)
-    now = session(new_logs(history), labs, hosts=2)
-    assert [*now.events()]
-    assert [number for number, _ in now.failed] == [1]
-    assert [type(member.verdict) for member in now.group.members] == [Found, type(None), NotReproduced]

@@ -1,4 +1,4 @@
-"""What is measured for the reason: by which builds, in which order, for how long, and what happens when it cannot be done."""
+"""What is measured and read for the reason: by which builds, in which order, for how long, and what happens when it cannot be done."""
 
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
@@ -9,12 +9,14 @@ import pytest
 from msgspec.structs import replace as struct_replace
 
 from computed import ComputedLab, commits, culprit, hunt, log_of, measured_by, problem, speeds, started
+from counted import profile
 from perfbisect.clock import CLOCK
 from perfbisect.core.domain.events import (
     BuildFinished,
     BuildProgress,
     BuildStarted,
     CandidateSkipped,
+    ChangedFunctions,
     Counted,
     Event,
     HuntEnded,
@@ -25,11 +27,12 @@ from perfbisect.core.domain.events import (
     Unexplained,
     Warned,
 )
-from perfbisect.core.domain.facts import BuildFacts, PlanFacts, ProfileFacts, RunFacts, SkipFacts
-from perfbisect.core.domain.orders import Measure, Purpose, Verdict
+from perfbisect.core.domain.facts import BuildFacts, ChangeFacts, PlanFacts, ProfileFacts, RunFacts, SkipFacts
+from perfbisect.core.domain.orders import Found, Inconclusive, Interval, Measure, Purpose, Reason, Step, Verdict
 from perfbisect.core.explain.evidence import EXACT_GROUP
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.hunt import explanation
+from perfbisect.hunt.changed_code import read_change
 from perfbisect.hunt.explanation import LEAST, explain, start_up
 from perfbisect.hunt.explanation_parts import PARTS, SLOWER, Part, by_function, counted_length, part_of, waiting
 from perfbisect.hunt.search_problem import SavedLog, TimedEvent, compare_merge_base
@@ -413,3 +416,57 @@ def test_builds_that_are_there_are_not_announced_for_each_part() -> None:
     events: list[TimedEvent] = [(float(at), event) for at, event in enumerate([*turn, *made, *turn])]
     shown = [event for _, event in explanation.without_stored_builds(events)]
     assert shown == [Warned("", ""), *made, Warned("", "")]
+
+
+HALF = Interval(0.4, 0.5, 0.6)
+FOUND = Found(Step(3, 0.99, HALF, (2,)))
+
+
+class Clone:
+    """A repository that notes what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[frozenset[str]] = []
+
+    def __call__(self, parent: str, culprit: str, seen: frozenset[str]) -> ChangeFacts:
+        assert (parent, culprit) == (NAMES[2], NAMES[3])
+        self.asked.append(seen)
+        return ChangeFacts(culprit, parent, ("search",), {"search": ("scan",)}, 1)
+
+
+def read(log: SavedLog, clone: Clone, verdict: Verdict = FOUND) -> list[Event]:
+    """What the culprit changes is read once its profiles are known, and kept in the history."""
+    return [event for _, event in read_change(verdict, NAMES, log, clone)]
+
+
+@pytest.fixture
+def log(history: History) -> SavedLog:
+    return log_of(history, NAMES)
+
+
+def test_the_change_is_read_once_with_the_functions_of_the_profiles(log: SavedLog, history: History) -> None:
+    log.append(Profiled(3, profile(NAMES[3], {("main", "scan.cold"): 5})))
+    clone = Clone()
+    [event] = read(log, clone)
+    assert clone.asked == [frozenset({"main", "scan"})]
+    assert isinstance(event, ChangedFunctions)
+    assert event.candidate == 3
+    assert [entry.event for entry in history.events(log.hunt)][-1] == event, "stored as it was"
+    assert read(log, clone) == [], "a session that resumes finds it in the history"
+    log.append(Profiled(2, profile(NAMES[2], {("main", "search"): 5})))
+    assert len(read(log, clone)) == 1, "another profile may contain a function that was inlined before"
+    assert clone.asked[-1] == frozenset({"main", "scan", "search"})
+
+
+def test_a_repository_that_cannot_be_read_costs_a_sentence(log: SavedLog) -> None:
+    class Gone(Clone):
+        def __call__(self, *_: object) -> ChangeFacts:
+            raise EnvironmentFailure("git failed.", "Install it.")
+
+    [event] = read(log, Gone())
+    assert isinstance(event, Unexplained)
+    assert (event.part, event.reason) == ("functions", "git failed.")
+
+
+def test_nothing_is_read_where_nothing_is_named(log: SavedLog) -> None:
+    assert read(log, Clone(), Inconclusive((1,), (0.5,), HALF, Reason.TOO_NOISY)) == []

@@ -1,7 +1,5 @@
 """What is known of the fitness of hosts, by the checks of a history, and which hosts are not used therefore."""
 
-from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -16,23 +14,17 @@ from perfbisect.hunt.leased_hosts import leased_hosts
 from perfbisect.store.history import History
 
 
-@pytest.fixture
-def history(tmp_path: Path) -> Iterator[History]:
-    with closing(History.open(tmp_path / "h.db")) as opened:
-        yield opened
-
-
 def unfit(history: History) -> list[str]:
     return [*unfit_hosts(history.path)]
 
 
-def test_each_machine_has_its_own_course(history: History, tmp_path: Path) -> None:
+def test_each_machine_has_its_own_course(history: History) -> None:
     """A leased one is what was behind the name, whatever its number in the lease."""
     checked.write_fall(history, "a")
     for day in range(6):
         checked.write(history, "pool:", day, node="n2")
         checked.write(history, "pool:/1", day, 1.0 if day < 4 else 0.9, node="n1")
-    found = courses(tmp_path / "h.db")
+    found = courses(history.path)
     assert [*found] == ["a", "n2", "n1"]
     assert unfit(history) == ["a", "n1"]
     assert found["n1"][-1].check.host == "pool:/1"

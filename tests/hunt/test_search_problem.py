@@ -122,21 +122,6 @@ def test_a_culprit_that_was_left_out_is_one_of_several_and_the_reason_is_that(hi
     assert set(lab.built) < {*names[:10], *names[13:]}
 
 
-def test_equal_ends_are_not_reproduced(history: History) -> None:
-    names = commits(30)
-    lab = ComputedLab(names, speeds(names, 30))
-    assert isinstance(verdict(hunted(history, lab)), NotReproduced)
-    assert len(lab.built) == 2
-
-
-def test_an_end_that_does_not_build_is_the_reason(history: History) -> None:
-    names = commits(5)
-    lab = ComputedLab(names, speeds(names, 3), frozenset({names[-1]}))
-    found = verdict(hunted(history, lab))
-    assert isinstance(found, Inconclusive)
-    assert found.reason is Reason.BAD_UNMEASURABLE
-
-
 class Instant(ComputedLab):
     """Measures runs so short that their QPS is beyond all numbers."""
 

@@ -4,7 +4,6 @@ import io
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -60,23 +59,17 @@ class Seen:
 
 
 @pytest.fixture
-def writer(tmp_path: Path) -> Iterator[History]:
-    with closing(History.open(tmp_path / "history.db")) as history:
-        yield history
-
-
-@pytest.fixture
-def reader(writer: History) -> Iterator[History]:
-    with closing(History.open(writer.path, read_only=True)) as history:
-        yield history
+def reader(history: History) -> Iterator[History]:
+    with closing(History.open(history.path, read_only=True)) as opened:
+        yield opened
 
 
 def kept() -> list[Timed]:
     return [(at, event) for at, event in sample.events() if not isinstance(event, PASSING)]
 
 
-def test_two_hunts_are_followed_to_their_ends(writer: History, reader: History) -> None:
-    first, second = sample.begin(writer), sample.begin(writer)
+def test_two_hunts_are_followed_to_their_ends(history: History, reader: History) -> None:
+    first, second = sample.begin(history), sample.begin(history)
     assert running(reader) == [first, second]
     rest = iter(kept())
     view, pauses = Seen(), []
@@ -84,9 +77,9 @@ def test_two_hunts_are_followed_to_their_ends(writer: History, reader: History) 
     def happens(seconds: float) -> None:
         pauses.append(seconds)
         if len(pauses) == 2:
-            writer.fail(second, "no space", sample.BEGAN + 1)
+            history.fail(second, "no space", sample.BEGAN + 1)
         if entry := next(rest, None):
-            writer.append(first, entry[1], entry[0])
+            history.append(first, entry[1], entry[0])
 
     ended = [(hunt.id, hunt.state) for hunt in watch(reader, (first, second), view, happens)]
     assert ended == [(second, "failed"), (first, "found")]
@@ -96,8 +89,8 @@ def test_two_hunts_are_followed_to_their_ends(writer: History, reader: History) 
     assert running(reader) == []
 
 
-def test_the_reason_that_follows_a_verdict_is_watched(writer: History, reader: History) -> None:
-    hunt = sample.begin(writer)
+def test_the_reason_that_follows_a_verdict_is_watched(history: History, reader: History) -> None:
+    hunt = sample.begin(history)
     *before, (at, verdict) = kept()
     assert isinstance(verdict, HuntEnded)
     rest = iter(
@@ -107,21 +100,21 @@ def test_the_reason_that_follows_a_verdict_is_watched(writer: History, reader: H
 
     def happens(_seconds: float) -> None:
         if entry := next(rest, None):
-            writer.append(hunt, entry[1], entry[0])
+            history.append(hunt, entry[1], entry[0])
 
     [ended] = watch(reader, (hunt,), view, happens)
     assert ended.state == "found"
     assert [type(event) for event in view.shown[hunt]][-3:] == [HuntEnded, Warned, HuntEnded]
 
 
-def test_earlier_sessions_are_recalled(writer: History, reader: History) -> None:
-    hunt = sample.begin(writer)
+def test_earlier_sessions_are_recalled(history: History, reader: History) -> None:
+    hunt = sample.begin(history)
     for at, event in kept()[:6]:
-        writer.append(hunt, event, at)
-    writer.working.clear()  # as another process
+        history.append(hunt, event, at)
+    history.working.clear()  # as another process
     resumed = sample.started(hunt=hunt, resumed=True)
-    writer.append(hunt, resumed, sample.BEGAN + 5000)
-    writer.fail(hunt, "no space", sample.BEGAN + 5001)
+    history.append(hunt, resumed, sample.BEGAN + 5000)
+    history.fail(hunt, "no space", sample.BEGAN + 5001)
     view = Seen()
     list(watch(reader, (hunt,), view, lambda _: None))
     assert len(view.earlier[hunt]) == 6
@@ -142,21 +135,21 @@ def test_runs_begin_in_the_order_of_the_lab(*, together: bool, begun: list[int |
     assert [each[0].number for each in seen if each] == [1, 2] if together else [1, 2, 3, 4]
 
 
-def test_a_trial_is_followed_as_a_hunt_is(writer: History, reader: History) -> None:
+def test_a_trial_is_followed_as_a_hunt_is(history: History, reader: History) -> None:
     builds = tuple(TrialBuild(name, commit=name * 40) for name in "ab")
     request = TrialRequest(
         TrialType.COMPARE, "kv", "", "local", "qps", {}, builds, (TrialWorkload("scan", "all", 0.0, 1.0),), 2, 1
     )
-    trial = sample.begin_trial(writer, request, sample.BEGAN)
+    trial = sample.begin_trial(history, request, sample.BEGAN)
     assert running(reader) == [trial]
     rest = iter([RunFinished(build, sample.run(build, 1.0), round=0) for build in (0, 1)])
     out = io.StringIO()
 
     def happens(seconds: float) -> None:
         if event := next(rest, None):
-            writer.append(trial, event, sample.BEGAN + 10)
+            history.append(trial, event, sample.BEGAN + 10)
         else:
-            writer.fail(trial, "no space", sample.BEGAN + 20)
+            history.fail(trial, "no space", sample.BEGAN + 20)
 
     [ended] = watch(reader, (trial,), PlainLines(out, {trial: ""}), happens)
     assert (ended.id, ended.state) == ("c1", "failed")
@@ -165,11 +158,13 @@ def test_a_trial_is_followed_as_a_hunt_is(writer: History, reader: History) -> N
     ]  # fmt: skip
 
 
-def test_two_hunts_on_one_screen(writer: History, reader: History) -> None:
-    hunts = sample.write(writer), sample.write(writer)
+def test_two_hunts_on_one_screen(history: History, reader: History, capsys: pytest.CaptureFixture[str]) -> None:
+    hunts = sample.write(history), sample.write(history)
     console = Console(file=io.StringIO(), width=80, height=30, color_system=None)
     wall = LiveScreen(console, dict.fromkeys(hunts, "x"), now=lambda: sample.BEGAN)
-    list(watch(reader, hunts, wall, lambda _: None))
+    for hunt in watch(reader, hunts, wall, lambda _: None):
+        say_how(hunt, reader.path)
+    assert capsys.readouterr().err == ""
     assert [line.plain.split()[:3] for line in wall.picture(30)] == [["x", "hunt", str(hunt)] for hunt in hunts]
     assert isinstance(console.file, io.StringIO)
     left = console.file.getvalue()
@@ -177,28 +172,14 @@ def test_two_hunts_on_one_screen(writer: History, reader: History) -> None:
     assert left.count("─" * 80) == 2
 
 
-def test_the_clock_of_a_hunt_that_was_interrupted_stands_still(writer: History, reader: History) -> None:
-    hunt = sample.begin(writer)
+def test_the_clock_of_a_hunt_that_was_interrupted_stands_still(history: History, reader: History) -> None:
+    hunt = sample.begin(history)
     for at, event in kept()[:12]:
-        writer.append(hunt, event, at)
-    writer.fail(hunt, "no space", sample.BEGAN + 100)
+        history.append(hunt, event, at)
+    history.fail(hunt, "no space", sample.BEGAN + 100)
     console = Console(file=io.StringIO(), width=80, height=30, color_system=None)
     wall = LiveScreen(console, {hunt: ""}, now=lambda: sample.BEGAN + 1e6)
     list(watch(reader, (hunt,), wall, lambda _: None))
     seconds = kept()[11][0] - sample.BEGAN
     assert f"{clock(seconds)} elapsed" in next(wall.picture(30)).plain
     assert not wall.views[hunt].busy
-
-
-def test_lines_of_two_hunts_have_their_numbers(
-    writer: History, reader: History, capsys: pytest.CaptureFixture[str]
-) -> None:
-    hunts = sample.write(writer), sample.write(writer)
-    out = io.StringIO()
-    view = PlainLines(out, {hunt: str(hunt) for hunt in hunts})
-    ended = list(watch(reader, hunts, view, lambda _: None))
-    assert {line[:3] for line in out.getvalue().splitlines()} == {"1  ", "2  "}
-    assert out.getvalue().count("verdict") == 2
-    for hunt in ended:
-        say_how(hunt, reader.path)
-    assert capsys.readouterr().err == ""

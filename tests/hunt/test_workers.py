@@ -1,4 +1,4 @@
-"""Threads that work for one hunt: cancelling, order of turns."""
+"""Threads that work for one hunt: cancelling, order of turns, and what is left on hosts."""
 
 import signal
 import threading
@@ -13,10 +13,15 @@ from perfbisect.core.domain.events import LabEvent, RunProgress
 from perfbisect.core.domain.orders import Measure, Purpose
 from perfbisect.errors import Cancelled
 from perfbisect.host.local import LocalHost
+from perfbisect.host.lock import ABANDONED, hold
 from perfbisect.host.protocol import StoppableHost
+from perfbisect.host.registry import connect
+from perfbisect.hunt.host_locks import clear
 from perfbisect.hunt.loop import Ended
 from perfbisect.hunt.workers import InlineWorkers, Member, ThreadWorkers
 from perfbisect.lab.build.candidates import FairLock
+from perfbisect.recipes.inventory import load_host
+from tickets import write_ticket
 
 ORDER = Measure((), Purpose.SEARCH)
 
@@ -152,3 +157,17 @@ def test_turns_are_taken_in_order() -> None:
     for worker in workers:
         worker.join()
     assert order == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.tools
+@pytest.mark.parametrize("taken", [False, True])
+def test_the_visit_of_who_took_the_lock_over_stays(taken: bool) -> None:
+    host = connect(load_host("local"))
+    visit = Path(host.root, "visit")
+    with hold(host, "a hunt") as held:
+        visit.mkdir(parents=True)
+        if taken:  # while we slept
+            write_ticket()
+        held.seen -= ABANDONED
+        clear(host, held, None)
+        assert visit.exists() == taken

@@ -1,4 +1,4 @@
-"""Data of earlier hunts for the next one."""
+"""Data of earlier hunts, and what the next one begins with therefore."""
 
 import math
 import random
@@ -9,8 +9,9 @@ import pytest
 import sample_hunt as sample
 from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, HuntEnded, RunFinished
 from perfbisect.core.domain.orders import Interval, NotReproduced
-from perfbisect.core.domain.settings import Quick
+from perfbisect.core.domain.settings import Quick, Settings
 from perfbisect.core.stats.noise import LEAST
+from perfbisect.hunt.prior_hunts import REMEMBERED, known_failures, with_prior_knowledge
 from perfbisect.store.history import History
 from perfbisect.store.prior_data import Costs, free_name, read_costs, read_failures, read_kept, read_noise, read_pinned
 
@@ -133,3 +134,29 @@ def test_what_earlier_hunts_left(sampled: History) -> None:
     assert keys
     assert all(key.startswith("key-") for key in keys)
     assert read_kept(sampled, replace(sample.SETTINGS, builder="other")) == (frozenset(), frozenset())
+
+
+def on(*classes: str) -> Settings:
+    """A hunt on a new host and on the one of the sample hunt, each of the class given."""
+    prior = replace(sample.SETTINGS.prior, host_classes=classes)
+    return replace(sample.SETTINGS, host="new", further_hosts=("local",), prior=prior)
+
+
+def test_a_new_host_knows_what_one_of_its_class_knows(sampled: History) -> None:
+    before = with_prior_knowledge(sampled, sample.SETTINGS).prior
+    assert before.build_cost == pytest.approx(7.5 / 12.5)
+    after = with_prior_knowledge(sampled, on("c8", "c8"))
+    assert (after.prior.build_cost, after.prior.noise) == (before.build_cost, before.noise)
+    assert after.hosts == ("new", "local")
+    [failed] = known_failures(sampled, on("c8", "c8"), sample.BEGAN + 1000)
+    assert failed.commit == sample.CANDIDATES[4]
+
+
+def test_a_host_of_another_class_teaches_nothing(sampled: History) -> None:
+    assert with_prior_knowledge(sampled, on("c8", "arm")) == on("c8", "arm")
+    assert known_failures(sampled, on("c8", "arm"), sample.BEGAN + 1000) == ()
+
+
+def test_failures_are_forgotten_in_the_end(sampled: History) -> None:
+    assert known_failures(sampled, sample.SETTINGS, sample.BEGAN + 1000)
+    assert known_failures(sampled, sample.SETTINGS, sample.BEGAN + 1000 + REMEMBERED) == ()
