@@ -209,7 +209,7 @@ def _with_base(number: int, tables: list[tuple[str, Table, Location]], under: tu
         return table
     bases = [n for n, (other, _, _) in enumerate(tables) if other == wanted and (n > number or other != name)]
     if not bases or bases[0] in (*under, number):
-        names = {other for other, _, _ in tables}
+        names = {other for other, _, _ in tables} - {wanted}
         raise place.at("extends").mistake(
             f'is "{wanted}", and there is no such lease to extend.{hint(wanted, names)}', f"Leases: {listed(names)}."
         )
