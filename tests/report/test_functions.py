@@ -95,7 +95,7 @@ def test_the_page_joins_functions_diff_and_flame_graph(history: History) -> None
         "search (engine)",  # a frame of the flame graph
     ):
         assert part in text
-    assert "<script>alert" not in text
+    assert "<script>alert" not in text and "\x1b" not in text
 
 
 def test_a_change_that_was_not_read_is_said(history: History) -> None:

@@ -1,4 +1,4 @@
-"""Comparisons, series of releases, proofs and A/As in all forms.
+"""Comparisons, series of releases, watched branches, proofs and A/As in all forms.
 
 Whole reports are compared with the files below trials/. To accept a new form, delete the file and run twice.
 """
@@ -17,7 +17,8 @@ from perfbisect.core.domain.events import PairingChosen
 from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.settings import Reverts, TrialBuild, TrialRequest, TrialType, TrialWorkload
 from perfbisect.core.domain.trials import DropHunt, Trial, TrialRun, TrialSkip
-from perfbisect.report import terminal
+from perfbisect.core.stats.watched_branch import Branch
+from perfbisect.report import branch, terminal
 from perfbisect.report.markdown import delimited, markdown
 from perfbisect.report.page.pages import page
 from perfbisect.report.published import of_trial
@@ -273,3 +274,63 @@ def test_pages() -> None:
     assert [len(re.findall('class="plateau"', chart)) for chart in charts] == [3, 2, 2]
     assert "1.0 to 1.19 of demo: 4 steps in 3 workloads" in told["series"]
     assert "bisect run 1.4 1.5 --workload scan,update-index --builder demo" in told["series"]
+
+
+@pytest.fixture
+def watched() -> tuple[Trial, Branch]:
+    """Eight nights, with a drop whose hunt names a commit with a hostile subject."""
+    nights = [sample.night(number) for number in range(8)]
+    found = Branch.of(nights)
+    request = replace(nights[-1].request, subjects=found.tips)
+    hunts = (DropHunt(0, 4, 5, 12, "found", "c" * 40, "Lock <b>twice</b>"),)
+    return replace(nights[-1], request=request, hunts=hunts), found
+
+
+def test_a_step_with_its_commit(watched: tuple[Trial, Branch]) -> None:
+    first, second = branch.summary(*watched)
+    assert first == "The line has 8 tips and 1 step:"
+    assert second.startswith("  scan, tip 4 → tip 5: ×0.800 (")
+    assert second.endswith("a drop of 20 %: cccccccccc Lock <b>twice</b> (hunt 12)")
+    trial, lines = watched
+    undecided = replace(trial, hunts=(replace(trial.hunts[0], culprit="", state="code placement"),))
+    assert [*branch.summary(undecided, lines)][1].endswith("hunt 12: code placement")
+    assert [*branch.summary(replace(trial, hunts=()), lines)][1].endswith("not hunted")
+
+
+def test_later_tips_that_could_not_be_built_are_told(watched: tuple[Trial, Branch]) -> None:
+    """Those since the last tip that was measured, by the summary and by the page."""
+    nights = [sample.night(number) for number in range(5)]
+    for number in (1, 3, 4):
+        request = nights[number].request
+        *earlier, tip = request.subjects
+        tip = replace(tip, trouble="no compiler", name=f"<b>tip {number}")
+        nights[number].request = replace(request, subjects=(*earlier, tip))
+        for each in nights:
+            each.runs = [run for run in each.runs if run.facts.commit != tip.commit]
+    found = Branch.of(nights)
+    assert [tip.name for tip in found.tips] == ["tip 0", "tip 2"]
+    trial = replace(watched[0], request=replace(watched[0].request, subjects=found.tips), hunts=())
+    said = "2 later tips could not be built: <b>tip 3 and <b>tip 4."
+    assert [*branch.summary(trial, found)] == ["The line has 2 tips and 0 steps.", said]
+    assert said.replace("<", "&lt;").replace("b>", "b&gt;") in page(branch.document(trial, found, str))
+
+
+def test_the_page_leads_to_the_hunt(watched: tuple[Trial, Branch]) -> None:
+    written = page(branch.document(*watched, lambda hunt: f"hunt-{hunt}.html"))
+    assert 'href="hunt-12.html"' in written
+    assert "main: 8 tips, 1 step" in written
+    assert "<b>twice" not in written
+    assert 'class="chart series"' in written
+
+
+def test_what_each_night_says() -> None:
+    made = sample.night(5)
+    [said] = branch.night(made)
+    assert said.startswith("scan: tip 5 is ×0.800")
+    assert "of tip 3, in 3 rounds" in said
+    assert "is the first tip of the line" in next(branch.night(sample.night(0)))
+    made.skips.append(TrialSkip(0, 2, 0.0, SkipFacts("", "run", "it \x1b[2Jfails", "", 0.0)))
+    assert [*branch.night(made)] == ["scan: tip 5 fails: it \\x1b[2Jfails"]
+    tip = replace(made.request.subjects[-1], trouble="no compiler")
+    made.request = replace(made.request, subjects=(*made.request.subjects[:-1], tip))
+    assert [*branch.night(made)] == ["tip 5 cannot be built, so nothing is measured: no compiler"]

@@ -95,6 +95,7 @@ def test_what_hunts_have_in_common_is_written_once() -> None:
         view.show(12, [event])
         view.show(13, [event])
     lines = out.getvalue().splitlines()
+    assert {line[:14] for line in lines} == {"update-index  ", "sc\\x1b[2Jan   "}
     assert sum("  hunt  " in line for line in lines) == 2
     assert sum("the host is busy" in line for line in lines) == 1
     assert sum("  built  " in line for line in lines) == 1

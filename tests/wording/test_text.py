@@ -1,4 +1,4 @@
-"""Foreign text made safe, quantities, and tables."""
+"""Foreign text made safe, quantities, tables, signs for terminals with and without Unicode, and long lines of plans."""
 
 import json
 import subprocess
@@ -6,14 +6,18 @@ import sys
 import time
 import unicodedata
 from collections.abc import Callable
+from dataclasses import astuple
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from attacks import ATTACKS
 from perfbisect.core.domain.events import Commit
 from perfbisect.core.domain.orders import Interval
+from perfbisect.wording.glyphs import ASCII, UNICODE, bar, dumbbell, glyphs_for, sparkline, writable
 from perfbisect.wording.quantities import (
     between,
     chance,
@@ -29,6 +33,7 @@ from perfbisect.wording.quantities import (
     share,
     time_of_day,
 )
+from perfbisect.wording.reasons import LONG, abridged
 from perfbisect.wording.table import columns, cut, table
 from perfbisect.wording.text import (
     UNSAFE,
@@ -169,3 +174,80 @@ def test_the_list_of_hunts_needs_no_numpy() -> None:
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert "'rich.cells'" in loaded
     assert not any(f"'{name}'" in loaded for name in ("numpy", "rich.console", "rich.text"))
+
+
+@pytest.mark.parametrize(
+    ("encoding", "expected"), [("utf-8", UNICODE), ("ascii", ASCII), ("latin-1", ASCII), ("no such thing", ASCII)]
+)
+def test_the_set_follows_the_encoding(encoding: str, expected: object) -> None:
+    assert glyphs_for(encoding) is expected
+
+
+def test_both_sets_have_the_same_shape() -> None:
+    assert "".join(astuple(ASCII)).isascii()
+    for one, other in zip(astuple(UNICODE), astuple(ASCII), strict=True):
+        assert cell_len(one) == len(one) and (len(one) == len(other) or one == UNICODE.arrow)
+
+
+def test_replaced_signs_keep_the_length() -> None:
+    text = "“Füße” · 日本 … ok"
+    assert writable(text, "utf-8") == text
+    assert writable(text, "ascii") == "'F??e' | ?? ~ ok"
+    assert writable(text, "latin-1") == "'Füße' · ?? ~ ok"
+
+
+def test_a_sparkline_starts_at_zero_and_shows_the_latest() -> None:
+    assert sparkline([0.0, 50.0, 100.0], 100.0, 10, UNICODE) == "▁▅█"
+    assert sparkline(list(range(100)), 100.0, 3, UNICODE) == "███"
+    assert sparkline([], 0.0, 5, UNICODE) == ""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "drawn"),
+    [
+        (2.0, 1.0, "●━━━━━━━○"),
+        (1.0, 1.5, "○━━━●────"),
+        (1.5, 2.0, "────○━━━●"),
+        (1.25, 1.25, "──●──────"),
+        (1.0, 1.1, "○●───────"),
+    ],
+)
+def test_a_dumbbell_joins_two_values(before: float, after: float, drawn: str) -> None:
+    assert "".join(dumbbell(before, after, (1.0, 2.0), 9, UNICODE)) == drawn
+
+
+def test_values_that_are_all_equal_are_one_sign() -> None:
+    assert dumbbell(3.0, 3.0, (3.0, 3.0), 9, ASCII) == ("", "@", "--------")
+
+
+def test_a_bar_has_one_length() -> None:
+    assert [bar(f, 4, ASCII) for f in (0.0, 0.5, 1.0, 7.0)] == [("", "----"), ("==", "--"), ("====", ""), ("====", "")]
+
+
+@pytest.mark.parametrize(
+    ("plan", "shown"),
+    [
+        ("Filter: (id = ANY ('{11,12,13,14,15,16,17,18,19,20}'::integer[]))", "Filter: (id = ANY ('{11,12,13, … 7 more}'::integer[]))"),
+        ("  where id in (1, 2, 3, 4, 5, 6, 7, 8) and k > 5", "  where id in (1, 2, 3, … 5 more) and k > 5"),
+        (
+            "a IN ('x, y', 'b''c', '3', '4', '5', '6', '7', '8', '9')",
+            "a IN ('x, y', 'b''c', '3', … 6 more)",
+        ),
+        (
+            "ANY (ARRAY[$1, $2, $3, $4, $5, $6, $7, $8, $9])",
+            "ANY (ARRAY[$1, $2, $3, … 6 more])",
+        ),
+        ("id in (1, 2, 3, 4, 5, 6, 7)", "id in (1, 2, 3, 4, 5, 6, 7)"),
+        ("Output: t1.a, t2.b, t3.c, t4.d, t5.e, t6.f, t7.g, t8.h, t9.i", "Output: t1.a, t2.b, t3.c, t4.d, t5.e, t6.f, t7.g, t8.h, t9.i"),
+    ],
+)  # fmt: skip
+def test_long_lists_of_values_are_shortened(plan: str, shown: str) -> None:
+    assert abridged(plan) == shown
+
+
+@given(st.lists(st.integers(), min_size=LONG, max_size=60), st.lists(st.integers(), min_size=LONG, max_size=60))
+def test_every_list_of_a_line_is_shortened(one: list[int], other: list[int]) -> None:
+    line = "a IN ({}) OR b IN ({})"
+    shown = line.format(*(", ".join(map(str, [*each[:3]])) + f", … {len(each) - 3} more" for each in (one, other)))
+    assert abridged(line.format(*(", ".join(map(str, each)) for each in (one, other)))) == shown
+    assert abridged(shown) == shown
