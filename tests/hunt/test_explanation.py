@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Protocol
 
 import pytest
 from msgspec.structs import replace as struct_replace
@@ -102,31 +103,47 @@ def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CLOCK, "_begin", CLOCK._begin)
 
 
-def explained(
-    monkeypatch: pytest.MonkeyPatch, log: SavedLog, *labs: StudyLab, slow: float = 0.8, place: int = CULPRIT
-) -> Generator[Event, None, None]:
-    """The events of a hunt for commit 5, or that at ``place``, whose reason these labs study, one for each part."""
-    monkeypatch.setattr(explanation, "PARTS", tuple(lab.part for lab in labs))
+@pytest.fixture
+def log(history: History) -> SavedLog:
+    return log_of(history, NAMES)
 
-    def afterwards(reached: Verdict) -> Iterator[TimedEvent]:
-        left = iter(labs)
 
-        def workers(_: StudyMaker) -> InlineWorkers:
-            return InlineWorkers("local", next(left))
+class Explained(Protocol):
+    """Carries out a hunt for commit 5, or that at ``place``, whose reason labs study, one for each part; ``again``: goes on."""
 
-        return explain(reached, NAMES, log, workers, BUILDER, WORKLOAD)
+    def __call__(
+        self, *labs: StudyLab, slow: float = 0.8, place: int = CULPRIT, again: bool = False
+    ) -> Generator[Event, None, None]: ...
 
-    lab = ComputedLab(NAMES, speeds(NAMES, place, slow))
-    for _, event in hunt(problem(NAMES), started(NAMES), log, measured_by(lab), afterwards=afterwards):
-        yield event
+
+@pytest.fixture
+def explained(monkeypatch: pytest.MonkeyPatch, history: History, log: SavedLog) -> Explained:
+    def events(
+        *labs: StudyLab, slow: float = 0.8, place: int = CULPRIT, again: bool = False
+    ) -> Generator[Event, None, None]:
+        monkeypatch.setattr(explanation, "PARTS", tuple(lab.part for lab in labs))
+        own = SavedLog(history, log.hunt) if again else log
+
+        def afterwards(reached: Verdict) -> Iterator[TimedEvent]:
+            left = iter(labs)
+
+            def workers(_: StudyMaker) -> InlineWorkers:
+                return InlineWorkers("local", next(left))
+
+            return explain(reached, NAMES, own, workers, BUILDER, WORKLOAD)
+
+        lab = ComputedLab(NAMES, speeds(NAMES, place, slow))
+        for _, event in hunt(problem(NAMES), started(NAMES), own, measured_by(lab), afterwards=afterwards):
+            yield event
+
+    return events
 
 
 def test_culprit_and_parent_take_turns_and_plans_are_those_of_all_builds(
-    monkeypatch: pytest.MonkeyPatch, history: History
+    history: History, log: SavedLog, explained: Explained
 ) -> None:
     plans, counters = StudyLab(PLANS), StudyLab(COUNTERS)
-    log = log_of(history, NAMES)
-    events = list(explained(monkeypatch, log, plans, counters))
+    events = list(explained(plans, counters))
     assert culprit(events).candidate == CULPRIT
     measured = {event.candidate for event in events if isinstance(event, RunFinished)}
     assert len(measured) > 3
@@ -140,77 +157,72 @@ def test_culprit_and_parent_take_turns_and_plans_are_those_of_all_builds(
 
 
 @pytest.mark.parametrize("place", [CULPRIT, 1])
-def test_good_beside_the_range_is_no_candidate_of_it(
-    monkeypatch: pytest.MonkeyPatch, history: History, place: int
-) -> None:
+def test_good_beside_the_range_is_no_candidate_of_it(log: SavedLog, explained: Explained, place: int) -> None:
     """Before the search it was compared with the merge base, as candidate 1 of a range of its own."""
-    good, log = "f" * 40, log_of(history, NAMES)
+    good = "f" * 40
     alone = measured_by(ComputedLab((NAMES[0], good), {NAMES[0]: 1.0, good: 1.0}))
     list(compare_merge_base(problem(NAMES), started(NAMES), good, log, alone))
     timed: list[Event] = []
     plans = StudyLab(replace(PLANS, least=lambda _, runs: timed.extend(runs) or 0.0))  # type: ignore[func-returns-value]
-    events = list(explained(monkeypatch, log, plans, place=place))
+    events = list(explained(plans, place=place))
     assert culprit(events).candidate == place
     measured = {event.candidate for event in events if isinstance(event, RunFinished)}
     assert plans.studied == [place, place - 1, *sorted(measured - {place, place - 1})]
     assert {event.facts.commit for event in timed if isinstance(event, RunFinished)} == {*NAMES[place - 1 : place + 1]}
 
 
-def test_where_nothing_is_named_nothing_is_studied(monkeypatch: pytest.MonkeyPatch, history: History) -> None:
+def test_where_nothing_is_named_nothing_is_studied(explained: Explained) -> None:
     plans = StudyLab(PLANS)
-    events = list(explained(monkeypatch, log_of(history, NAMES), plans, slow=1.0))
+    events = list(explained(plans, slow=1.0))
     assert isinstance(events[-1], HuntEnded)
     assert plans.studied == []
 
 
 @pytest.mark.parametrize(("seconds", "turns"), [(0.1, 6), (LEAST / 6, 4), (LEAST / 3, 2), (LEAST, 2)])
-def test_no_round_is_begun_that_does_not_end_in_time(
-    monkeypatch: pytest.MonkeyPatch, history: History, seconds: float, turns: int
-) -> None:
+def test_no_round_is_begun_that_does_not_end_in_time(explained: Explained, seconds: float, turns: int) -> None:
     """A hunt this short has the least time. What a turn takes is known after the first."""
     counters = StudyLab(COUNTERS, seconds=seconds)
-    list(explained(monkeypatch, log_of(history, NAMES), counters))
+    list(explained(counters))
     assert len(counters.studied) == turns
 
 
 def test_a_hunt_of_long_visits_has_no_counters_and_still_plans(
-    monkeypatch: pytest.MonkeyPatch, history: History
+    monkeypatch: pytest.MonkeyPatch, explained: Explained
 ) -> None:
     plans, counters = StudyLab(PLANS, seconds=LEAST), StudyLab(COUNTERS)
     monkeypatch.setattr(explanation, "start_up", lambda _: LEAST)
-    list(explained(monkeypatch, log_of(history, NAMES), plans, counters))
+    list(explained(plans, counters))
     assert plans.studied == [CULPRIT, PARENT], "the plans of other builds are left out"
     assert counters.studied == []
 
 
-def test_the_time_of_other_builds_is_bounded_as_well(monkeypatch: pytest.MonkeyPatch, history: History) -> None:
+def test_the_time_of_other_builds_is_bounded_as_well(explained: Explained) -> None:
     plans, counters = StudyLab(PLANS, seconds=LEAST / 30), StudyLab(COUNTERS)
-    log = log_of(history, NAMES)
-    events = list(explained(monkeypatch, log, plans, counters))
+    events = list(explained(plans, counters))
     measured = {event.candidate for event in events if isinstance(event, RunFinished)}
     assert 2 < len(plans.studied) < len(measured)
     assert len(counters.studied) == 6, "the other part has its time"
 
 
-def test_a_turn_has_its_share_of_the_time(monkeypatch: pytest.MonkeyPatch, history: History) -> None:
+def test_a_turn_has_its_share_of_the_time(monkeypatch: pytest.MonkeyPatch, explained: Explained) -> None:
     """Of an hour that was worked, a tenth; the counters have all of it for six turns, less what a visit takes beside."""
     asked: list[float] = []
     monkeypatch.setattr(explanation, "worked", lambda _: 3600.0)
     monkeypatch.setattr(explanation, "start_up", lambda _: 5.0)
     lab = StudyLab(replace(COUNTERS, study=lambda seconds, _: asked.append(seconds) or NoStudy(seconds, [])))  # type: ignore[func-returns-value,arg-type,return-value]
-    list(explained(monkeypatch, log_of(history, NAMES), lab))
+    list(explained(lab))
     assert asked == [360 / 6 - 5]
 
 
 def test_a_part_that_does_not_suit_leaves_its_time_to_the_others(
-    monkeypatch: pytest.MonkeyPatch, history: History
+    monkeypatch: pytest.MonkeyPatch, explained: Explained
 ) -> None:
     asked: list[float] = []
     monkeypatch.setattr(explanation, "worked", lambda _: 3600.0)
     monkeypatch.setattr(explanation, "start_up", lambda _: 5.0)
     first = replace(COUNTERS, study=lambda seconds, _: asked.append(seconds) or NoStudy(seconds, []))  # type: ignore[func-returns-value,arg-type,return-value]
     never = StudyLab(replace(COUNTERS, name="waits", share=5.0, suits=lambda *_: False))
-    list(explained(monkeypatch, log_of(history, NAMES), StudyLab(first), never))
+    list(explained(StudyLab(first), never))
     assert asked == [360 / 6 - 5]
     assert never.studied == []
 
@@ -225,41 +237,37 @@ def test_what_visits_take_beside_their_runs() -> None:
 
 
 @pytest.mark.parametrize("cut", range(1, 7))
-def test_a_session_that_is_cut_goes_on_with_what_is_missing(
-    monkeypatch: pytest.MonkeyPatch, history: History, cut: int
-) -> None:
-    log = log_of(history, NAMES)
+def test_a_session_that_is_cut_goes_on_with_what_is_missing(explained: Explained, cut: int) -> None:
     first = StudyLab(COUNTERS)
     seen = 0
-    for event in explained(monkeypatch, log, first):
+    for event in explained(first):
         seen += isinstance(event, Counted)
         if seen == cut:
             break
     second = StudyLab(COUNTERS)
-    list(explained(monkeypatch, SavedLog(history, log.hunt), second))
+    list(explained(second, again=True))
     turns = Counter(second.studied)
     done = Counter(first.studied)
     assert all(turns[node] + done[node] == 3 for node in (CULPRIT, PARENT))
 
 
-def test_exact_counts_and_groups_of_counters_are_two_parts(monkeypatch: pytest.MonkeyPatch, history: History) -> None:
+def test_exact_counts_and_groups_of_counters_are_two_parts(explained: Explained) -> None:
     """Both have events of one type: what one part has done is not taken for what the other has."""
     exact = replace(COUNTERS, name="instructions", rounds=1)
-    log = log_of(history, NAMES)
     for expected in (2, 6), (0, 0):
         labs = StudyLab(exact, groups=(EXACT_GROUP,)), StudyLab(COUNTERS)
-        list(explained(monkeypatch, SavedLog(history, log.hunt), *labs))
+        list(explained(*labs, again=True))
         assert tuple(len(lab.studied) for lab in labs) == expected
 
 
 @pytest.mark.parametrize(("least", "turns"), [(LEAST / 2, 2), (LEAST / 2 + 1, 0)])
 def test_counts_that_would_take_too_long_are_left_out_with_a_sentence(
-    monkeypatch: pytest.MonkeyPatch, history: History, least: float, turns: int
+    explained: Explained, least: float, turns: int
 ) -> None:
     """Even where a first round is always taken: an operation of a build that has become slow may take minutes."""
     exact = replace(COUNTERS, name="instructions", rounds=1, always=lambda _: True)
     lab = StudyLab(replace(exact, least=lambda _, runs: least if runs else 0.0), groups=(EXACT_GROUP,))
-    events = list(explained(monkeypatch, log_of(history, NAMES), lab))
+    events = list(explained(lab))
     assert len(lab.studied) == turns
     said = [event.reason for event in events if isinstance(event, Unexplained)]
     assert said == (
@@ -272,11 +280,11 @@ def test_counts_that_would_take_too_long_are_left_out_with_a_sentence(
 
 
 def test_of_a_command_without_a_length_it_is_said_how_less_would_be_counted(
-    monkeypatch: pytest.MonkeyPatch, history: History
+    monkeypatch: pytest.MonkeyPatch, explained: Explained
 ) -> None:
     monkeypatch.setattr(explanation, "has_length", lambda _: False)
     lab = StudyLab(replace(COUNTERS, name="instructions", least=lambda *_: 2 * LEAST))
-    events = list(explained(monkeypatch, log_of(history, NAMES), lab))
+    events = list(explained(lab))
     [said] = [event.reason for event in events if isinstance(event, Unexplained)]
     assert said.endswith("; with {events} in place of a number in the command, a short run would be enough")
 
@@ -315,13 +323,11 @@ def test_waits_are_studied_where_threads_wait(clock: float | None, threads: int,
     assert not waiting(struct_replace(workload, command=["x"]), seen)
 
 
-def test_a_part_ends_once_half_of_its_rounds_have_shown_enough(
-    monkeypatch: pytest.MonkeyPatch, history: History
-) -> None:
+def test_a_part_ends_once_half_of_its_rounds_have_shown_enough(explained: Explained) -> None:
     seen: list[int] = []
     part = replace(COUNTERS, enough=lambda found: bool(seen.append(len(found.counters)) or True))  # type: ignore[func-returns-value]
     counters = StudyLab(part)
-    list(explained(monkeypatch, log_of(history, NAMES), counters))
+    list(explained(counters))
     assert len(counters.studied) == 4
     assert seen[0] > 0
 
@@ -355,55 +361,48 @@ def test_instructions_are_counted_by_function_or_sampled() -> None:
 
 
 @pytest.mark.parametrize(("group", "known"), [(EXACT_GROUP, 77), (GROUPS[0], 0)])
-def test_a_cut_between_two_exact_counts_keeps_their_length(
-    monkeypatch: pytest.MonkeyPatch, history: History, group: str, known: int
-) -> None:
+def test_a_cut_between_two_exact_counts_keeps_their_length(explained: Explained, group: str, known: int) -> None:
     """Only that of exact counts: other runs are of other lengths."""
     asked: list[int] = []
     part = replace(COUNTERS, rounds=1, name="instructions" if group == EXACT_GROUP else "counters")
     part = replace(part, study=lambda seconds, events: asked.append(counted_length(events)) or NoStudy(seconds, events))  # type: ignore[func-returns-value,arg-type,return-value]
-    log = log_of(history, NAMES)
-    for event in explained(monkeypatch, log, StudyLab(part, groups=(group,))):
+    for event in explained(StudyLab(part, groups=(group,))):
         if isinstance(event, Counted):
             break
     second = StudyLab(part, groups=(group,))
-    list(explained(monkeypatch, SavedLog(history, log.hunt), second))
+    list(explained(second, again=True))
     assert second.studied == [PARENT]
     assert asked == [0, known]
 
 
 @pytest.mark.parametrize("fails", [CULPRIT, PARENT])
-def test_a_build_that_fails_ends_the_part_and_not_the_hunt(
-    monkeypatch: pytest.MonkeyPatch, history: History, fails: int
-) -> None:
+def test_a_build_that_fails_ends_the_part_and_not_the_hunt(explained: Explained, fails: int) -> None:
     plans, counters = StudyLab(PLANS), StudyLab(COUNTERS, fails=frozenset({fails}))
-    log = log_of(history, NAMES)
-    events = list(explained(monkeypatch, log, plans, counters))
+    events = list(explained(plans, counters))
     assert Unexplained("counters", "run: it ended") in events
     assert isinstance(events[-1], HuntEnded)
     assert counters.studied in ([CULPRIT], [CULPRIT, PARENT])
     assert not any(isinstance(event, CandidateSkipped) for event in events)
     again = StudyLab(COUNTERS)
-    list(explained(monkeypatch, SavedLog(history, log.hunt), StudyLab(PLANS), again))
+    list(explained(StudyLab(PLANS), again, again=True))
     done = Counter(node for node in counters.studied if node != fails)
     assert Counter(again.studied) == Counter({CULPRIT: 3, PARENT: 3}) - done, "another session tries again"
 
 
 def test_another_build_whose_plans_cannot_be_had_is_passed_over(
-    monkeypatch: pytest.MonkeyPatch, history: History
+    history: History, log: SavedLog, explained: Explained
 ) -> None:
     plans = StudyLab(PLANS, fails=frozenset({0}))
-    log = log_of(history, NAMES)
-    events = list(explained(monkeypatch, log, plans))
+    events = list(explained(plans))
     assert plans.studied[:3] == [CULPRIT, PARENT, 0]
     assert len(plans.studied) > 3
     assert not any(isinstance(event, Unexplained) for event in events)
     assert not any(isinstance(entry.event, CandidateSkipped) for entry in history.events(log.hunt))
 
 
-def test_a_host_that_is_away_leaves_the_verdict(monkeypatch: pytest.MonkeyPatch, history: History) -> None:
+def test_a_host_that_is_away_leaves_the_verdict(explained: Explained) -> None:
     plans, counters = StudyLab(PLANS, broken=True), StudyLab(COUNTERS)
-    events = list(explained(monkeypatch, log_of(history, NAMES), plans, counters))
+    events = list(explained(plans, counters))
     assert culprit(events).candidate == CULPRIT
     assert [event.part for event in events if isinstance(event, Unexplained)] == ["plans"]
     assert len(counters.studied) == 6
@@ -439,12 +438,7 @@ def read(log: SavedLog, clone: Clone, verdict: Verdict = FOUND) -> list[Event]:
     return [event for _, event in read_change(verdict, NAMES, log, clone)]
 
 
-@pytest.fixture
-def log(history: History) -> SavedLog:
-    return log_of(history, NAMES)
-
-
-def test_the_change_is_read_once_with_the_functions_of_the_profiles(log: SavedLog, history: History) -> None:
+def test_the_change_is_read_once_with_the_functions_of_the_profiles(history: History, log: SavedLog) -> None:
     log.append(Profiled(3, profile(NAMES[3], {("main", "scan.cold"): 5})))
     clone = Clone()
     [event] = read(log, clone)
