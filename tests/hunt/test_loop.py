@@ -1,14 +1,14 @@
 """The loop alone: orders are listed, workers are scripted, the log is a list."""
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Protocol, cast
 
 import pytest
 
 from perfbisect.core.domain.events import Warned
 from perfbisect.core.domain.orders import Building, BuildOrder, Fleet, Measure, Purpose, Share
 from perfbisect.errors import ConnectionLost, EnvironmentFailure, HostAway
-from perfbisect.hunt.loop import UNLIMITED, Ended, Listed, NoBuildHosts, Step, Workers, run
+from perfbisect.hunt.loop import UNLIMITED, Ended, Listed, NoBuildHosts, Planner, Step, Workers, run
 
 FAILS = EnvironmentFailure("the connection is lost")
 
@@ -51,18 +51,28 @@ class Events(list[object]):
         return len(self)
 
 
+class Stoppable(Protocol):
+    """Workers of a test."""
+
+    stopped: bool
+
+
+def course(planner: Planner, workers: Stoppable) -> list[object]:
+    """The log of the loop, which returns what that returns, and stops its workers in the end."""
+    log = Events()
+    try:
+        assert list(run(planner, log, cast(Workers[str], workers))) == [*range(1, len(log) + 1)]
+    finally:
+        assert workers.stopped
+    return list(log)
+
+
 def test_one_host_carries_out_one_order_after_another() -> None:
-    log, workers = Events(), Scripted("a")
-    typed: Workers[str] = workers
-    assert list(run(Listed(map(order, (3, 1))), log, typed)) == [1, 2]
-    assert log == ["measured 3", "measured 1"]
-    assert workers.stopped
+    assert course(Listed(map(order, (3, 1))), Scripted("a")) == ["measured 3", "measured 1"]
 
 
 def test_of_several_hosts_none_misses_an_order_that_came_while_it_was_busy() -> None:
-    log, workers = Events(), Scripted("ab")
-    typed: Workers[str] = workers
-    list(run(Listed(map(order, (3, 1, 4, 2))), log, typed))
+    log = course(Listed(map(order, (3, 1, 4, 2))), Scripted("ab"))
     assert log == ["measured 3", "measured 1", "measured 4", "measured 2"]
 
 
@@ -79,34 +89,29 @@ class FirstFree:
 
 
 def test_free_hosts_get_orders_at_once_and_the_end_waits_for_all() -> None:
-    log, planner = Events(), FirstFree(1, 2, 3)
-    workers: Workers[str] = Scripted("ab")
-    assert len(list(run(planner, log, workers))) == 3
+    planner = FirstFree(1, 2, 3)
+    assert len(course(planner, Scripted("ab"))) == 3
     assert [len(fleet.busy) for fleet in planner.fleets] == [0, 1, 1, 1, 0]
 
 
 def test_a_host_that_fails_gets_no_further_order() -> None:
-    log, planner = Events(), FirstFree(1, 2, 3)
-    workers: Workers[str] = Scripted("ab", 1)
-    list(run(planner, log, workers))
+    planner = FirstFree(1, 2, 3)
+    log = course(planner, Scripted("ab", 1))
     assert [event.text for event in log if isinstance(event, Warned)] == [f"host a takes no further part: {FAILS}"]
     assert planner.fleets[-1].gone == (0,)
 
 
 def test_the_failure_of_the_last_host_is_raised() -> None:
-    workers = Scripted("a", 1)
-    typed: Workers[str] = workers
     with pytest.raises(EnvironmentFailure, match="is lost"):
-        list(run(FirstFree(1, 2), Events(), typed))
-    assert workers.stopped
+        course(FirstFree(1, 2), Scripted("a", 1))
 
 
 def test_an_abandoned_loop_stops_its_workers() -> None:
     workers = Scripted("a")
     typed: Workers[str] = workers
-    course = run(FirstFree(1, 2), Events(), typed)
-    next(course)
-    course.close()
+    abandoned = run(FirstFree(1, 2), Events(), typed)
+    next(abandoned)
+    abandoned.close()
     assert workers.stopped
 
 
@@ -177,14 +182,6 @@ class Steps:
         return self.steps.pop(0)
 
 
-def course(planner: Steps, workers: WithBuildHosts) -> list[object]:
-    """The log of the loop."""
-    log, typed = Events(), workers
-    list(run(planner, log, cast(Workers[str], typed)))
-    assert workers.stopped
-    return list(log)
-
-
 def test_events_of_builds_come_between_those_of_the_order_beside_them() -> None:
     workers = WithBuildHosts("ab", 1, 0, 2, 1, 0, 2)
     both = Step(order(0), builds=(BuildOrder(5, 0), BuildOrder(7, 1)))
@@ -230,10 +227,8 @@ def test_without_any_build_host_left_the_hosts_build_if_they_may() -> None:
     planner = Steps(Step(order(5), builds=(BuildOrder(5, 0),), waits=True), Step(order(5)), Step(None))
     log = course(planner, WithBuildHosts("a", 1, 1, 0, 0, failing=(5,), between=True))
     assert "measured 5" in log and not planner.fleets[1].builds_ahead
-    alone = WithBuildHosts("a", 1, 1, failing=(5,))
     with pytest.raises(EnvironmentFailure, match="is lost"):
-        course(Steps(Step(order(5), builds=(BuildOrder(5, 0),), waits=True)), alone)
-    assert alone.stopped
+        course(Steps(Step(order(5), builds=(BuildOrder(5, 0),), waits=True)), WithBuildHosts("a", 1, 1, failing=(5,)))
 
 
 @pytest.mark.parametrize(
@@ -244,10 +239,8 @@ def test_without_any_build_host_left_the_hosts_build_if_they_may() -> None:
     ],
 )
 def test_an_order_whose_build_nobody_makes_is_a_failure(before: tuple[Step, ...], why: str) -> None:
-    workers = WithBuildHosts("ab", *[1, 1] * len(before), failing=(5,))
     with pytest.raises(EnvironmentFailure, match=why):
-        course(Steps(*before, Step(order(5), waits=True)), workers)
-    assert workers.stopped
+        course(Steps(*before, Step(order(5), waits=True)), WithBuildHosts("ab", *[1, 1] * len(before), failing=(5,)))
 
 
 def test_hosts_build_until_a_build_host_that_is_out_of_reach_is_back() -> None:
