@@ -37,7 +37,7 @@ from perfbisect.core.domain.settings import Policy
 from perfbisect.core.inference.hunt_state import fold
 from perfbisect.core.search.decide import decide
 from perfbisect.errors import BuildFailed, EndFailed, PerfBisectError, RunFailed
-from perfbisect.hunt.driver import Driver, LabOfSeveral, Member, Numbered
+from perfbisect.hunt.driver import Driver, LabOfSeveral, Member, Numbered, WorkloadFailed
 from perfbisect.hunt.search_problem import SavedLog, TimedEvent, ending, replay
 from perfbisect.hunt.searches import Searches
 from perfbisect.hunt.workers import InlineWorkers, ThreadWorkers
@@ -228,6 +228,7 @@ def test_a_workload_that_fails_stops_no_other(history: History, hosts: int) -> N
     labs[1] = FailingLab(NAMES, labs[1].speed, built=built, failure=RunFailed("it crashes", stage="run", log=""))
     now = session(new_logs(history), labs, hosts=hosts)
     assert [*now.events()]
+    assert now.group.append(WorkloadFailed(RunFailed("no", stage="run", log="")), 1) == (), "as another host might say"
     [(number, reported)] = now.failed
     assert number == 1
     assert str(reported) == "the bad end fails"
