@@ -63,7 +63,7 @@ def test_a_bug_is_written_down(seal: Path, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(main.bisect, "main", fail)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     if broken:
-        (seal / ".local").touch()
+        monkeypatch.setenv("XDG_STATE_HOME", "/dev/null")
     status, _, said = run("history")
     path = Path(said.removeprefix("Error: this is a bug of perfbisect; please report it with ").strip())
     assert status == 70
@@ -72,12 +72,12 @@ def test_a_bug_is_written_down(seal: Path, tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_bug_is_reported_where_it_cannot_be_written_down(
-    seal: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["bisect", "\udcff"])
     monkeypatch.setattr(main.bisect, "main", fail)
     monkeypatch.setattr("tempfile.tempdir", "/dev/null")
-    (seal / ".local").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", "/dev/null")
     with pytest.raises(SystemExit) as leave:
         main.main()
     assert leave.value.code == 70
