@@ -216,6 +216,13 @@ def test_pairs_are_drawn_and_how_they_were_chosen_is_said() -> None:
     assert "at the same time</h2>" not in page(document(comparison(), page=True))
 
 
+def test_that_pairs_were_compared_by_cpu_time_is_said() -> None:
+    made = beside()
+    two = replace(made.request, subjects=made.request.subjects[:2], works=made.request.works[:1])
+    one = replace(made, request=two, pairing=PairingChosen(True, "", by_cpu=True))
+    assert any("than 8.0.28 by CPU time" in each for each in plain(one))
+
+
 def test_json_of_a_series() -> None:
     found = as_object(line())
     assert found["settings"]["series"]["text"] == "1.0..1.19"

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from perfbisect.core.domain.events import Commit
-from perfbisect.core.domain.facts import SkipFacts
+from perfbisect.core.domain.events import Commit, PairingChosen
+from perfbisect.core.domain.facts import BuildFacts, SkipFacts
 from perfbisect.core.domain.orders import (
     Belief,
     CodePlacement,
@@ -36,7 +36,16 @@ SAME = Interval(0.991, 0.998, 1.005)
 RISE = Interval(1.04, 1.05, 1.06)
 TINY = Interval(1.00211, 1.00213, 1.00215)
 STEP = Step(7, 0.974, DROP, (6,))
-SYSTEMS = {5: "autotools", 6: "make", 7: "cmake"}  # candidate → how it was built; others by commands
+BUILDS = {  # candidate → how it was built, and the file that it runs; others by commands
+    node: BuildFacts("", "", "", 0.0, 0, 0, False, "", system, programs={"bin/b": (path,)} if path else {})
+    for node, system, path in (
+        (2, "cmake", "bench/b"),
+        (4, "", ""),
+        (5, "autotools", ""),
+        (6, "make", "b"),
+        (7, "cmake", "o/b"),
+    )
+}
 UNBUILDABLE = Inconclusive((9, 10, 11), (0.4, 0.3, 0.28), DROP, Reason.UNBUILDABLE)
 SPENT = Inconclusive((), (), SAME, Reason.BUILDS_SPENT)
 UNKNOWN = Inconclusive((), (), Interval(0.0, 1.0, math.inf), Reason.BUILDS_SPENT)
@@ -50,9 +59,10 @@ class Told:
     status: int
     verdict: Verdict
     metric: str = "qps"
-    systems: bool = False
+    built: bool = False
     qps: Interval | str | None = ""  # what the step does to QPS, or what is usual; None where that was not measured
     usual: str = "qps"
+    by_cpu: bool = False
 
 
 def below(middle: float, least: float, way: Direction | None = None) -> NotReproduced:
@@ -64,6 +74,7 @@ def below(middle: float, least: float, way: Direction | None = None) -> NotRepro
 VERDICTS = {
     "found": Told(0, Found(STEP)),
     "in all layouts": Told(0, Found(replace(STEP, layouts=Layouts(DROP, 5, 5)))),
+    "by CPU time": Told(0, Found(replace(STEP, layouts=Layouts(DROP, 5, 5), together=True)), by_cpu=True),
     "against three parents": Told(0, Found(replace(STEP, parents=(5, 4, 3)))),
     "against none": Told(0, Found(replace(STEP, parents=()))),
     "against a stand-in": Told(0, Found(replace(STEP, parents=(3,), stand_ins=(3,)))),
@@ -87,10 +98,11 @@ VERDICTS = {
     ),
     "QPS unknown": Told(0, Found(replace(STEP, ratio=TINY)), "instructions/o", qps=None),
     "of QPS itself": Told(0, Found(STEP), qps=SAME),
-    "the build changed": Told(0, Found(STEP), systems=True),
-    "the build changed from two": Told(0, Found(replace(STEP, parents=(5, 6))), systems=True),
-    "the parent was built by commands": Told(0, Found(replace(STEP, parents=(4,))), systems=True),
-    "the build changed at one of several": Told(0, Several((STEP,)), systems=True),
+    "the build changed": Told(0, Found(STEP), built=True),
+    "another file of the build is run": Told(0, Found(replace(STEP, parents=(2,))), built=True),
+    "the build changed from two": Told(0, Found(replace(STEP, parents=(5, 6))), built=True),
+    "the parent was built by commands": Told(0, Found(replace(STEP, parents=(4,))), built=True),
+    "the build changed at one of several": Told(0, Several((STEP,)), built=True),
     "code placement, same counts": Told(1, CodePlacement(STEP, SAME, 0.021, True)),
     "code placement, other counts": Told(1, CodePlacement(STEP, SAME, 0.021, False)),
     "several": Told(
@@ -132,9 +144,10 @@ def commit_of(candidate: int) -> Commit:
 def said(told: Told) -> tuple[str, ...]:
     found = None if isinstance(told.qps, str) else told.qps
     speed_of = None if told.qps == "" else lambda _: found
-    systems = SYSTEMS if told.systems else {}
-    system_of = dict.fromkeys(range(99), "") | systems
-    return Teller(commit_of, told.metric, system_of.__getitem__, speed_of, usual=told.usual).sentences(told.verdict)
+    build_of = BUILDS.get if told.built else dict[int, BuildFacts]().get
+    pairing = PairingChosen(True, "", told.by_cpu)
+    teller = Teller(commit_of, told.metric, build_of, speed_of, usual=told.usual, pairing=pairing)
+    return teller.sentences(told.verdict)
 
 
 def test_every_verdict() -> None:

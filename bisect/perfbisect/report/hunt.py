@@ -24,7 +24,7 @@ from perfbisect.report.document import (
     tools,
 )
 from perfbisect.report.story import BuiltAhead, Case, Story
-from perfbisect.wording.comparisons import ratio_title
+from perfbisect.wording.comparisons import by_cpu, ratio_title
 from perfbisect.wording.functions import beyond, notes, unit_of, waits_of
 from perfbisect.wording.glyphs import UNICODE, dumbbell
 from perfbisect.wording.quantities import (
@@ -140,7 +140,7 @@ def so_far(story: Story) -> Iterator[str]:
     if story.hunt.failure:
         yield f"The last session failed: {story.hunt.failure}"
     if story.effect is not None:
-        yield f"{metric_title(story.settings.metric)} of bad is {ratio(story.effect)} of that of good."
+        yield f"{metric_title(story.settings.metric)}{by_cpu(story.pairing)} of bad is {ratio(story.effect)} of that of good."
     if story.costs.ahead and story.hunt.state == "running":
         for name, commit in story.costs.ahead.in_flight.items():
             yield f"Host {name} is building {commit.short}  {commit.title}"
@@ -152,7 +152,7 @@ def headline(story: Story) -> str:
         return ""
     [case] = story.cases
     what = effect(case.ratio, story.settings.metric)
-    what += "" if case.ratio.bound else f" in {metric_title(story.settings.metric)}"
+    what += "" if case.ratio.bound else f" in {metric_title(story.settings.metric)}{by_cpu(story.pairing)}"
     return f"{case.commit.short}: {what}"
 
 

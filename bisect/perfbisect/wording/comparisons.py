@@ -15,18 +15,22 @@ def difference(metric: str, of_one: float) -> str:
     return f"{percent(abs(of_one - 1))} {WORDS.get(metric, LOWER)[of_one > 1]}"
 
 
+def by_cpu(chosen: PairingChosen | None) -> str:
+    """What follows the name of a metric whose ratios are by CPU time, where its values are by the time of day; or ""."""
+    return " by CPU time" * bool(chosen and chosen.together and chosen.by_cpu)
+
+
 def ratio_title(metric: str, chosen: PairingChosen | None) -> str:
-    """The name of a ratio to the good end: rQPS, rcpu/o; rQPS by CPU, where rates are by the time of day."""
-    return f"r{metric_title(metric)}{' by CPU' * bool(chosen and chosen.together and chosen.by_cpu)}"
+    """The name of a ratio to the good end in a column: rQPS, rcpu/o, rQPS by CPU."""
+    return f"r{metric_title(metric)}{by_cpu(chosen).removesuffix(' time')}"
 
 
 def relative_metric(trial: Trial) -> str:
     """What is relative, and of a cost which way is worse."""
-    metric, chosen = trial.request.metric, trial.pairing
+    metric = trial.request.metric
     what = "Throughput" if metric == "qps" else metric
-    by = " by CPU time" * bool(chosen and chosen.together and chosen.by_cpu)
     worse = f" (above 1: {'slower' if metric == 'latency' else 'worse'})"
-    return f"{what}{by}{worse * (not find_metric(metric).higher_is_better)}"
+    return f"{what}{by_cpu(trial.pairing)}{worse * (not find_metric(metric).higher_is_better)}"
 
 
 def runs_of(trial: Trial, rounds: str = "") -> str:

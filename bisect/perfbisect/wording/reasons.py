@@ -28,7 +28,7 @@ from perfbisect.core.inference.metric_choice import Shown
 from perfbisect.core.search.pairing import GAIN
 from perfbisect.core.stats.paired_comparison import BAD, GOOD, Compared, Outcome, outcome, regained
 from perfbisect.wording import functions
-from perfbisect.wording.comparisons import LOWER, WORDS, difference
+from perfbisect.wording.comparisons import LOWER, WORDS, by_cpu, difference
 from perfbisect.wording.quantities import change, count, decimals, percent, ratio, share
 from perfbisect.wording.text import listed, metric_title, printable
 
@@ -290,14 +290,14 @@ def comparison_sentence(trial: Trial, rows: Sequence[Compared]) -> Iterator[str]
     of = "" if metric in WORDS else f"{metric_title(metric)} of "
     less, more = WORDS.get(metric, LOWER)
     runs = count(min(Counter(run.subject for run in trial.counting(0)).values()), "run")
-    low, high = only.interval.low - 1, only.interval.high - 1
+    low, high, by = only.interval.low - 1, only.interval.high - 1, by_cpu(trial.pairing)
     if only.certain:
         nearer, farther = sorted((100 * abs(low), 100 * abs(high)))
         places = 0 if farther - nearer >= 2 else 1 if farther - nearer >= 0.2 else 2
-        yield f"{of}{new} is {difference(metric, only.ratio)} ({decimals(nearer, places)}–{decimals(farther, places)} %) than {of}{old}: {runs} each."
+        yield f"{of}{new} is {difference(metric, only.ratio)} ({decimals(nearer, places)}–{decimals(farther, places)} %) than {of}{old}{by}: {runs} each."
     else:
         span = f"{percent(-low)} {less} and {percent(high)} {more}"
-        yield f"No difference is shown: {of}{new} is between {span} than {of}{old}, {runs} each."
+        yield f"No difference is shown: {of}{new} is between {span} than {of}{old}{by}, {runs} each."
         yield MORE
 
 
@@ -319,9 +319,7 @@ def proof_sentences(trial: Trial) -> Iterator[str]:
         found.share.low,
         found.share.high,
     )
-    what = (
-        f"{share(found.share.middle)} ({share(low)[:-2]} to {share(high)}) of what was {'lost' if worse else 'gained'}"
-    )
+    what = f"{share(found.share.middle)} ({share(low)[:-2]} to {share(high)}) of what was {'lost' if worse else 'gained'}{by_cpu(trial.pairing)}"
     names = listed([commit[:10] for commit in commits]) if commits else ""
     yield f"Reverting {names} on {bad} {'regains' if worse else 'takes back'} {what}."
     match outcome(found):

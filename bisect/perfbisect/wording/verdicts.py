@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from perfbisect.core.domain.events import Commit
-from perfbisect.core.domain.facts import SkipFacts
+from perfbisect.core.domain.events import Commit, PairingChosen
+from perfbisect.core.domain.facts import BuildFacts, SkipFacts
 from perfbisect.core.domain.metrics import INSTRUCTIONS, find_metric, is_speed
 from perfbisect.core.domain.orders import (
     UNKNOWN,
@@ -25,15 +25,16 @@ from perfbisect.core.domain.orders import (
     Verdict,
 )
 from perfbisect.core.inference.hunt_state import Classification, HuntState, effect_of
+from perfbisect.wording.comparisons import by_cpu
 from perfbisect.wording.quantities import NOTHING, chance, change, count, figure, percent, ratio
 from perfbisect.wording.reasons import why_not_hunted
-from perfbisect.wording.text import cited, listed, metric_title
+from perfbisect.wording.text import cited, listed, metric_title, printable
 from perfbisect.wording.unnamed import DOUBTED, SkipOf, what_next, why
 
 CommitOf = Callable[[int], Commit]
 # what a step does to the metric of the workload, where another was hunted; None where that was not measured
 SpeedOf = Callable[[Step], Interval | None]
-SystemOf = Callable[[int], str]  # the build system of a candidate; "" where it has none, or was not built
+BuildOf = Callable[[int], BuildFacts | None]  # the build of a candidate; None where it was not built
 
 PURPOSES = {
     Purpose.ENDS: "the ends",
@@ -93,12 +94,13 @@ class Teller:
 
     commit_of: CommitOf
     metric: str  # what was measured: "qps", "cpu/o", …
-    system_of: SystemOf = lambda _: ""
+    build_of: BuildOf = lambda _: None
     speed_of: SpeedOf | None = None
     size: int = 0  # candidates of the range
     usual: str = "qps"  # the metric of the workload, where another led to the culprit
     belief: Belief | None = None  # on which the verdict is based
     skip_of: SkipOf = lambda _: None
+    pairing: PairingChosen | None = None  # where it was chosen how builds are compared
 
     @classmethod
     def of(
@@ -113,7 +115,7 @@ class Teller:
         def skip_of(candidate: int) -> SkipFacts | None:
             return state.row(commit_of(candidate).sha).skip
 
-        return cls(commit_of, metric, state.system, speed_of, size, usual, state.belief, skip_of)
+        return cls(commit_of, metric, state.built, speed_of, size, usual, state.belief, skip_of, state.pairing)
 
     def sentences(self, verdict: Verdict) -> tuple[str, ...]:
         """The verdict, one sentence or list entry an element; list entries begin with two spaces."""
@@ -136,8 +138,8 @@ class Teller:
 
     @property
     def what(self) -> str:
-        """The metric in a sentence."""
-        return metric_title(self.metric)
+        """What is compared, in a sentence: QPS, or QPS by CPU time."""
+        return f"{metric_title(self.metric)}{by_cpu(self.pairing)}"
 
     @property
     def older(self) -> str:
@@ -193,11 +195,16 @@ class Teller:
         return f"{what} confirms it: {after}, {change(found.middle)}."
 
     def build_changed(self, step: Step) -> Iterator[str]:
-        """That the commit is built in another way than those it was compared with, if it is."""
-        after = self.system_of(step.candidate)
-        others = {self.system_of(parent) for parent in step.parents} - {"", after}
-        if after and others:
-            between = f"from {listed(sorted(others))} to {after}"
+        """That the commit is built in another way than those it was compared with, or runs another file, if it does."""
+        own, *others = [self.build_of(node) for node in (step.candidate, *step.parents)]
+        before = [build for build in others if build and build.system]
+        if not own or not own.system:
+            return
+        programs = sorted({program for build in (own, *before) for program in build.programs})
+        moved = [program for program in programs if len({file_of(build, program) for build in (own, *before)}) > 1]
+        after = way_of(own, moved)
+        if ways := {way_of(build, moved) for build in before} - {after}:
+            between = f"from {listed(sorted(ways))} to {after}"
             part = "a part of the change may come from other compiler options"
             yield f"The build changed at this commit too, {between}: {part}."
 
@@ -350,6 +357,17 @@ class Teller:
             some = "" if known.reason is Reason.MANY_STEPS else "probably more than one commit made the difference; "
             return f"{some}the largest change {sure}"
         return f"the culprit {sure}"
+
+
+def file_of(build: BuildFacts, program: str) -> str:
+    """The file that is run as this program: what was looked for by its name, or else is at its path."""
+    return build.programs.get(program, (program,))[0]
+
+
+def way_of(build: BuildFacts, programs: Sequence[str]) -> str:
+    """The build system, and the files of these programs: make (out-static/db_bench)."""
+    files = ", ".join(file_of(build, program) for program in programs)
+    return printable(f"{build.system} ({files})" if files else build.system)
 
 
 def some(number: int, noun: str) -> str:

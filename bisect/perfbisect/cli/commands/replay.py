@@ -1,6 +1,7 @@
 """`bisect replay`: repeat the decisions of a past hunt from its log, without touching a host."""
 
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +43,9 @@ def replay(hunt: int | None, history: Path | None, **rules: Any) -> int:
     Each line is one decision: the number of runs before it, and the most probable culprit. Only runs of the log are
     available, so a replay with other settings may end before a verdict.
     """
-    from perfbisect.core.domain.events import BuildFinished, HuntStarted
+    from perfbisect.core.domain.events import HuntStarted
     from perfbisect.core.domain.orders import Measure, Purpose
+    from perfbisect.core.inference.hunt_state import fold
     from perfbisect.errors import UsageError
     from perfbisect.hunt.search_problem import SearchProblem
     from perfbisect.hunt.search_problem import replay as decisions
@@ -62,7 +64,6 @@ def replay(hunt: int | None, history: Path | None, **rules: Any) -> int:
         events = [(entry.at, entry.event) for entry in store.events(number)]
         candidates = store.candidates(number)
         together = together_with(store, number)
-    systems = {event.facts.commit: event.facts.system for _, event in events if isinstance(event, BuildFinished)}
     builder = requested_builder(settings)
     announce(builder)
     span, _ = read_hunt_range(settings, builder)
@@ -79,14 +80,12 @@ def replay(hunt: int | None, history: Path | None, **rules: Any) -> int:
         order, culprit = decision.order, decision.belief.culprit
         if not isinstance(order, Measure):
             say(f"{runs:5} runs  verdict")
-            teller = Teller(
-                lambda node: describe(repository, candidates[node]),
-                settings.metric,
-                lambda node: systems.get(candidates[node], ""),
-                size=len(span.graph.candidates),
-                belief=decision.belief,
-            )
-            say("\n".join(teller.sentences(order)))
+            size, classes = len(span.graph.candidates), settings.prior.host_classes
+            commits = [describe(repository, commit) for commit in candidates]
+            state = fold(events)
+            state.use_range(candidates)
+            teller = Teller.of(state, commits.__getitem__, settings.metric, size, hosts, classes)
+            say("\n".join(replace(teller, belief=decision.belief).sentences(order)))
             return exit_status(order)
         leader = int(culprit.argmax())
         alike = int((culprit > 0.99 * culprit[leader]).sum())

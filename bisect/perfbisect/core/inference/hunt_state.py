@@ -251,10 +251,9 @@ class HuntState:
         """The names of the hosts that build ahead."""
         return self.started.build_hosts if self.started else ()
 
-    def system(self, candidate: int) -> str:
-        """The build system of a candidate; "" where it was not built, or by commands."""
-        builds = self.row(self.commits[candidate]).builds
-        return builds[-1].system if builds else ""
+    def built(self, candidate: int) -> BuildFacts | None:
+        """The latest build of a candidate; None where it was not built."""
+        return next(reversed(self.row(self.commits[candidate]).builds), None)
 
     def row(self, sha: str) -> Tested:
         """What is known of a commit; nothing but its hash if it was not tested."""
