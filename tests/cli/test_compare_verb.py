@@ -7,11 +7,13 @@ import subprocess
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 import postgres
 from perfbisect.demo.history import Answer, write_history
+from perfbisect.errors import UsageError
 from program import bisect_until, exits, printed, rows, run
 
 pytestmark = pytest.mark.tools
@@ -290,3 +292,20 @@ def test_any_two_commits_of_any_repository_are_compared_by_one_command(
     assert "between rounds" in printed("noise", "local", "--rev", "HEAD", *command, "--visits", "2", "--runs", "2")
     assert "--workload is missing" in exits(3, "compare", "HEAD~1", "HEAD", "--builder", "demo")
     assert "exclude each other" in exits(3, "noise", "local", "--rev", "HEAD", *command, "-w", "scan")
+
+
+@pytest.mark.parametrize("verb", ["run", "compare", "nightly"])
+def test_the_build_system_is_said_at_the_start(
+    verb: str, tmp_path: Path, git: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(2):
+        (tmp_path / "repo" / "Makefile").write_text(f"all:\n\techo {number}\n")
+        git("add", ".")
+        git("commit", "-qm", "change")
+    monkeypatch.setattr("perfbisect.cli.commands.nightly.check", lambda *_: None)
+    stop = Mock(side_effect=UsageError("It would begin now."))
+    for module in ("hunt.session", "hunt.trials.session"):
+        monkeypatch.setattr(f"perfbisect.{module}.begin", stop)
+    ends = ["HEAD"] if verb == "nightly" else ["HEAD~1", "HEAD"]
+    said = exits(3, verb, *ends, "--repo", str(tmp_path / "repo"), "--run", "true")
+    assert "Built with make: make, and make install if the Makefile has it\n" in said

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from perfbisect.cli.options.common import view_of
 from perfbisect.cli.options.forms import print_trial
+from perfbisect.cli.options.measurement import announce_system
 from perfbisect.errors import Interrupted
 from perfbisect.ui.stream import note
 
@@ -27,6 +28,8 @@ def measured(plan: "TrialSetup", history: Path | None, form: str, begun: "Begun"
     """Begin a trial; see ``carried_out``."""
     from perfbisect.hunt.trials.session import begin
 
+    if not form:
+        announce_system(plan.setup.settings)
     return carried_out(lambda view, noted: begin(plan, history, view, note, noted), history, form, begun)
 
 

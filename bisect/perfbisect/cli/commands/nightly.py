@@ -20,6 +20,7 @@ from perfbisect.cli.options.common import (
 )
 from perfbisect.cli.options.completion import builder_option, host_name, revision, several_workloads_option
 from perfbisect.cli.options.measurement import (
+    announce_system,
     command_options,
     effect_option,
     how_options,
@@ -162,6 +163,7 @@ def measure(
     known = next((each for each in reversed(nights) if each.request.subjects[-1].commit == watch.tip), None)
     if known and known.state == "done":
         return known, None
+    announce_system(watch.settings)
 
     def follow(view: "OpenView", noted: "Begun") -> "Trial":
         if known:

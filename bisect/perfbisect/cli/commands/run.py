@@ -23,6 +23,7 @@ from perfbisect.cli.options.common import (
 from perfbisect.cli.options.completion import builder_option, revision, several_workloads_option
 from perfbisect.cli.options.measurement import (
     announce_recipes,
+    announce_system,
     command_options,
     how_options,
     pairing_option,
@@ -129,7 +130,6 @@ def run(
     from perfbisect.hunt.notification import notifying
     from perfbisect.hunt.session import begin
     from perfbisect.hunt.setup import HuntSetup
-    from perfbisect.wording.text import built_with
 
     number = claim_in(in_batch, history) if in_batch else None
     if number:  # its job was submitted or started again
@@ -151,8 +151,7 @@ def run(
     with notifying(notify, history, note) as begun, lease:
         setups = HuntSetup.set_up(every, waiting)
         note(forecast(history, every, setups[0].span, setups[0].host))
-        if built := built_with(every[0].system):
-            note(f"Built with {built}")
+        announce_system(every[0])
         return say_failures(begin(setups, history, open_view(history, view), waiting, begun, place), history)
 
 

@@ -16,6 +16,7 @@ from perfbisect.errors import PerfBisectError
 from perfbisect.folders import config_folder
 from perfbisect.recipes.configuration import BUILDERS, HOSTS, WORKLOADS, recipe_folders, working_directory
 from perfbisect.ui.stream import note
+from perfbisect.wording.text import built_with
 
 if TYPE_CHECKING:
     from perfbisect.recipes.builder import Builder
@@ -278,6 +279,12 @@ def announce_recipes(*every: Settings) -> None:
     found = [load_requested(settings) for settings in every]
     hosts = [load_host(name, every[0].hosts_path) for name in every[0].hosts]
     announce(found[0][0], [workload for _, workload in found], hosts)
+
+
+def announce_system(settings: Settings) -> None:
+    """Say on standard error which build system was recognised, and what it runs; nothing where commands or a recipe build."""
+    if built := built_with(settings.system):
+        note(f"Built with {built}")
 
 
 def announce(
