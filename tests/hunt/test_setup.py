@@ -10,7 +10,7 @@ import machine
 from perfbisect.core.domain.metrics import INSTRUCTIONS
 from perfbisect.core.domain.settings import Policy, Settings
 from perfbisect.hunt.resolve import resolve_settings
-from perfbisect.hunt.setup import HuntSetup
+from perfbisect.hunt.setup import HuntSetup, with_layouts
 from perfbisect.lab.measure import counting
 
 pytestmark = pytest.mark.tools  # starts git, and looks for everything a hunt needs
@@ -42,6 +42,8 @@ def test_builds_that_are_counted_are_those_that_are_timed(timed: Settings) -> No
     counted = setup.by_metric(replace(setup.settings, metric=INSTRUCTIONS))
     assert (setup.settings.prior.exact, counted.settings.prior.exact) == (False, True)
     assert setup.settings.policy.layouts is counted.settings.policy.layouts is True
+    without = with_layouts(replace(setup, settings=replace(setup.settings, repository="")))
+    assert setup.settings.linkable and not without.settings.linkable
 
 
 def test_hosts_that_count_by_different_methods_count_nothing_exactly(

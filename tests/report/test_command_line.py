@@ -13,7 +13,6 @@ from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.settings import (
     COUNTED,
     USUAL_HOST,
-    USUAL_VARIANT,
     Direction,
     Flags,
     Pairing,
@@ -118,14 +117,16 @@ def test_the_command_asks_for_the_same_hunt(monkeypatch: pytest.MonkeyPatch, tmp
             assert getattr(found, name) == getattr(settings, name)
 
 
-def test_what_is_usual_is_left_out() -> None:
-    """The variant of a named recipe is no default that a report could know."""
-    usual = replace(COMMAND, host=USUAL_HOST, variant=USUAL_VARIANT)
+def test_what_is_usual_or_impossible_is_left_out() -> None:
+    usual = replace(COMMAND, host=USUAL_HOST, usual_variant="lto", linkable=False)
     for command in (command_to_run(usual, default_place()), command_to_compare(usual, "p", "c")):
-        assert "--host " not in command and "--variant" not in command
-    for settings in (replace(usual, quick=None), replace(usual, host="h")):
-        command = command_to_run(settings, default_place())
-        assert f"--variant {USUAL_VARIANT}" in command or "--host h" in command
+        assert not [option for option in ("--host ", "--variant", "--no-layouts") if option in command]
+    for option, other in {
+        "--variant lto": replace(usual, usual_variant="o2"),
+        "--host h": replace(usual, host="h"),
+        "--no-layouts": replace(usual, linkable=True),
+    }.items():
+        assert option in command_to_run(other, default_place())
 
 
 def test_commands_name_a_history_only_when_it_is_not_the_usual_one(tmp_path: Path) -> None:

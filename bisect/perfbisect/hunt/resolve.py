@@ -133,6 +133,7 @@ def resolve_commits(
         settings,
         repository=str(repository),
         variant=settings.variant or builder.variant,
+        usual_variant=builder.variant,
         system=choose_system(git, builder, dict(zip(revisions, commits, strict=True)), settings),
         root=first_commit(git, commits[-1]) if settings.quick and settings.quick.build is not None else "",
     )

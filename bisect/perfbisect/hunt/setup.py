@@ -320,7 +320,8 @@ def with_layouts(setup: HuntSetup) -> HuntSetup:
     reason = reason or obstacle(setup.builder, settings.variant, settings.system)
     if not reason:
         return setup
-    without = replace(setup, settings=replace(settings, policy=replace(settings.policy, layouts=False)))
+    policy = replace(settings.policy, layouts=False)
+    without = replace(setup, settings=replace(settings, policy=policy, linkable=False))
     if settings.prior.exact:  # placement of code does not change a count
         return without
     return replace(without, warnings=(*setup.warnings, unavailable(reason)))

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from perfbisect.core.domain.metrics import find_metric
-from perfbisect.core.domain.settings import TIMING, USUAL_HOST, USUAL_VARIANT, Direction, Pairing, Policy, Settings
+from perfbisect.core.domain.settings import TIMING, USUAL_HOST, Direction, Pairing, Policy, Settings
 from perfbisect.store.connection import default_place
 from perfbisect.wording.text import shell_words
 
@@ -43,7 +43,7 @@ def _options(settings: Settings) -> Iterator[tuple[str, ...]]:
     policy, usual = settings.policy, Policy()
     yield from (("--host", name) for name in settings.hosts if settings.hosts != (USUAL_HOST,))
     yield "--repo", settings.repository
-    if settings.variant != (USUAL_VARIANT if settings.quick and settings.quick.build is not None else ""):
+    if settings.variant != settings.usual_variant:
         yield "--variant", settings.variant
     if policy.pairing is not Pairing.AUTO:
         yield "--pairing", policy.pairing.value
@@ -76,7 +76,7 @@ def _options(settings: Settings) -> Iterator[tuple[str, ...]]:
         "--no-remedies": not settings.remedies,
         "--all": policy.all_steps,
         "--no-explain": not settings.explain,
-        "--no-layouts": not policy.layouts,
+        "--no-layouts": settings.linkable and not policy.layouts,
     }
     yield from ((flag,) for flag, given in flags.items() if given)
 

@@ -191,6 +191,8 @@ class Settings:
     explain: bool = False  # measure a culprit and its parent for the reason, after the verdict
     name: str = ""  # for people
     noticed: bool = False  # of a hunt of a watched branch: its culprit was announced
+    usual_variant: str = field(default="", compare=False)  # that of the recipe, where none is asked for
+    linkable: bool = field(default=True, compare=False)  # False: there can be no fresh layouts, wanted or not
 
     @property
     def hosts(self) -> tuple[str, ...]:
