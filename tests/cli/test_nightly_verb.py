@@ -3,7 +3,9 @@
 import json
 import re
 import signal
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -140,6 +142,9 @@ def test_a_tip_that_does_not_build_ends_the_night(script: Commit) -> None:
     page = Path("pages/main.html").read_text()
     assert "main: 0 tips, 0 steps" in page and "1 later tip could not be built: " in page
     assert "There are no hunts yet" in exits(3, "resume", "--history", "h.db"), "nothing is unfinished"
+    with closing(sqlite3.connect("h.db")) as history, history:
+        history.execute("update sittings set process = 'anna@desk:1 x 1 1 1'")
+    assert "bisect history import h.db --own" in exits(3, *words), "a line of others"
 
 
 @pytest.mark.slow

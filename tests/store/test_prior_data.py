@@ -13,7 +13,16 @@ from perfbisect.core.domain.settings import Quick, Settings
 from perfbisect.core.stats.noise import LEAST
 from perfbisect.hunt.prior_hunts import REMEMBERED, known_failures, with_prior_knowledge
 from perfbisect.store.history import History
-from perfbisect.store.prior_data import Costs, free_name, read_costs, read_failures, read_kept, read_noise, read_pinned
+from perfbisect.store.prior_data import (
+    Costs,
+    free_name,
+    read_checks,
+    read_costs,
+    read_failures,
+    read_kept,
+    read_noise,
+    read_pinned,
+)
 
 OTHERS = [
     replace(sample.SETTINGS, host="other"),
@@ -32,6 +41,20 @@ def test_costs_are_those_of_the_same_host_builder_and_variant(sampled: History) 
     assert read_costs(sampled, sample.SETTINGS) == Costs(7.5, 12.5)
     for other in OTHERS:
         assert read_costs(sampled, other) == Costs(None, None)
+
+
+def test_nothing_that_others_measured_is_believed(sampled: History) -> None:
+    """In a file of theirs, to which own hunts may be added, and in a night of theirs, with which none goes on."""
+    hunt = sample.begin(sampled)
+    sampled.append(hunt, CandidateSkipped(3, sample.skip(3)), 1.0)
+    assert read_failures(sampled, sample.SETTINGS, 0.0) and sampled.latest() == hunt
+    sampled.connection.execute("UPDATE sittings SET process = 'anna@desk:1 x 1 1 1'")
+    own = sample.begin(sampled)
+    sample.begin(sampled)
+    sampled.connection.execute("UPDATE sittings SET process = CAST(x'ff' AS TEXT) WHERE session_id > ?", [own])
+    assert read_costs(sampled, sample.SETTINGS) == Costs(None, None) and sampled.latest() == own
+    assert not read_failures(sampled, sample.SETTINGS, 0.0) and not read_kept(sampled, sample.SETTINGS)[0]
+    assert read_noise(sampled, sample.SETTINGS) is None and read_checks(sampled) == {}
 
 
 @pytest.mark.parametrize("change", [{"workload": "scan"}, {"overrides": {"time": 60}}])

@@ -223,7 +223,7 @@ def test_a_file_of_others_is_known_by_itself(tmp_path: Path, exported: bool) -> 
     for verb, number in (("resume", "2"), ("why", "1"), ("prove", "1")):
         status, _, said = bisect(verb, number, "--history", file)
         assert status == 3 and "@" in said and " was made by " in said, verb
-        assert f"bisect history import {file} --own" in said
+        assert f"bisect history import {file} --own" in said and f"bisect show {number} --history {file}`" in said
     assert bisect("history", "import", file, "--own", "--history", ours)[0] == 0
     assert resume in bisect("show", "2", "--history", ours)[1]
 

@@ -20,6 +20,7 @@ from perfbisect.core.stats.paired_comparison import Ratio
 from perfbisect.core.stats.watched_branch import LONGEST, Branch, companions
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.lock import WaitCallback
+from perfbisect.hunt.sitting import refuse_imported
 from perfbisect.hunt.trials.drop_hunts import OPEN, Comparison, with_open_reasons
 from perfbisect.hunt.trials.session import Say
 from perfbisect.hunt.trials.setup import TrialSetup
@@ -45,10 +46,13 @@ class Watch:
         """The nights of the line, oldest first; where workloads have changed, those since then.
 
         Without those whose tip the repository no longer has, since the branch was rewritten: it cannot be built, nor hunted from.
+        Raises UsageError for a line of someone else.
         """
         every, same = read_nights(history, self.branch), measured_by(self.settings)
         ours = (each for each in every if [work.name for work in each.request.works] == [*self.works])
         found = [*islice((each for each in ours if measured_by(history.settings(each.id)) == same), LONGEST)]
+        for each in found:
+            refuse_imported(history, each.id, "no night goes on with it", each.name)
         repository = open_repository(Path(self.settings.repository))
         tips = look_up(repository, [each.request.subjects[-1].commit for each in found])
         there = [each for each, tip in zip(found, tips, strict=True) if tip]

@@ -177,5 +177,6 @@ def refuse_imported(history: History, session: int, what: str, name: str = "") -
         raise UsageError(
             f"{name or f'Hunt {session}'} was {became} {printable(whose)}: {what}, since its commands, its repository and its"
             " hosts are not yours.",
-            f"`bisect show {name or session}` says how it was begun; check that, and begin one of your own.{yours}",
+            f"`{command_on('show', name or session, history.path)}` says how it was begun; check that, and begin one of your"
+            f" own.{yours}",
         )

@@ -15,9 +15,17 @@ from typing import Any
 
 from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError
 from perfbisect.folders import state_folder
+from perfbisect.store.maker import whose
 from perfbisect.store.schema import APPLICATION, VERSION, renew_views, strange
 
 LARGEST_ID = 2**63 - 1  # of a row in SQLite; none has it
+
+
+# The condition that a session is the user's own: neither imported nor, in a file of others, made by one of them.
+OWN = (
+    "{0}.origin IS NULL AND"
+    " whose((SELECT CAST(process AS BLOB) FROM sittings WHERE session_id = {0}.id ORDER BY id DESC LIMIT 1)) = ''"
+)
 
 
 class NoHistory(UsageError):
@@ -193,6 +201,8 @@ def check_form(connection: sqlite3.Connection, path: Path) -> bool:
     # while SQLite computes, Python answers no signal; called now and then, even a function that does nothing lets it
     connection.set_progress_handler(lambda: 0, PROGRESS_STEPS)
     connection.text_factory = text
+    mine = in_usual_place(path)  # whoever wrote it
+    connection.create_function("whose", 1, lambda process: "" if mine else whose(text(process or b"")))
     # first the tables: another process may make them, and what says of which form they are, at this moment
     [tables] = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     [application] = connection.execute("PRAGMA application_id").fetchone()

@@ -24,6 +24,7 @@ from perfbisect.masking import masked, masked_fields
 from perfbisect.process import is_running
 from perfbisect.store.connection import (
     LARGEST_ID,
+    OWN,
     default_place,
     explained,
     file_of,
@@ -388,7 +389,7 @@ class History:
 
     def latest(self) -> int:
         """The newest own hunt, or without one the newest. Raises UsageError when none exists."""
-        [(newest,)] = self.select("SELECT coalesce(max(iif(origin IS NULL, id, NULL)), max(id)) FROM hunts")
+        [(newest,)] = self.select(f"SELECT coalesce(max(iif({OWN.format('hunts')}, id, NULL)), max(id)) FROM hunts")
         if newest is None:
             raise UsageError(f"There are no hunts yet in {self.path}.", "Begin one with `bisect run`.")
         return int(newest)

@@ -15,7 +15,7 @@ from perfbisect.core.domain.settings import Quick, Settings
 from perfbisect.core.stats.fitness import Check
 from perfbisect.core.stats.noise import ENOUGH, Noise, at_least, noise_in
 from perfbisect.errors import EnvironmentFailure
-from perfbisect.store.connection import intact
+from perfbisect.store.connection import OWN, intact
 from perfbisect.store.listing import ACCEPTED_CHECK, FITNESS_CHECK
 from perfbisect.store.log import compact, decode
 
@@ -47,7 +47,7 @@ def built_for(table: str) -> str:
 
 FAILURES = f"""
 SELECT skips.commit_hash, stage, reason, skips.log, seconds FROM skips JOIN hunts ON hunts.id = skips.session_id
-WHERE builder = :builder AND variant = :variant AND origin IS NULL AND {built_for("skips")} AND at >= :since
+WHERE builder = :builder AND variant = :variant AND {OWN.format("hunts")} AND {built_for("skips")} AND at >= :since
   AND stage IN ('configure', 'compile', 'install')
   AND seconds > 0 -- 0 for failures that a hunt took over from earlier ones
   AND coalesce(iif(json_valid(hunts.settings), json_extract(hunts.settings, '$.build_hash'), NULL), '') = :build_hash
@@ -55,14 +55,14 @@ WHERE builder = :builder AND variant = :variant AND origin IS NULL AND {built_fo
   AND NOT EXISTS (
     SELECT 1 FROM builds JOIN hunts others ON others.id = builds.session_id
     WHERE builds.commit_hash = skips.commit_hash AND builds.at > skips.at
-      AND others.builder = :builder AND others.variant = :variant AND others.origin IS NULL AND builds.host IN (:host, skips.host))
+      AND others.builder = :builder AND others.variant = :variant AND {OWN.format("others")} AND builds.host IN (:host, skips.host))
 GROUP BY skips.commit_hash HAVING at = max(at) ORDER BY at
 """
 
 IDENTITY = ("run", "rate", "cost", "operations")  # of a command
-ALIKE = "builder = :builder AND variant = :variant AND origin IS NULL"  # what others measured was on other machines
+ALIKE = f"builder = :builder AND variant = :variant AND {OWN}"  # what others measured was on other machines
 SAME_WORK = (
-    f"{ALIKE} AND runs.host = :host AND hunts.workload = :workload"
+    f"{ALIKE.format('hunts')} AND runs.host = :host AND hunts.workload = :workload"
     " AND iif(json_valid(hunts.settings), json_extract(hunts.settings, '$.overrides'), NULL) = :overrides"
 )
 # The hunts that have the latest RECENT runs: a few rows, where all runs of a system can be a million.
@@ -70,18 +70,18 @@ LATEST = f"""
 hunts.id IN (
   SELECT id FROM (
     SELECT id, run_count, sum(run_count) OVER (ORDER BY started DESC, id) AS so_far FROM hunts
-    WHERE {ALIKE} AND workload = :workload AND iif(json_valid(settings), json_extract(settings, '$.overrides'), NULL) = :overrides
+    WHERE {ALIKE.format("hunts")} AND workload = :workload AND iif(json_valid(settings), json_extract(settings, '$.overrides'), NULL) = :overrides
       AND EXISTS (SELECT 1 FROM runs WHERE session_id = hunts.id AND runs.host = :host)
   ) WHERE so_far - run_count < {MANY * RECENT}
 )"""
 
-CHECKS = """
+CHECKS = f"""
 SELECT number, machine, host, started, called, CAST(body AS BLOB) FROM (
   SELECT trials.id AS number, trials.host AS host, trials.started AS started, events.body AS body,
     iif(json_valid(hosts.settings), coalesce(json_extract(hosts.settings, '$.node'), trials.host), trials.host) AS machine,
     iif(json_valid(trials.settings), json_extract(trials.settings, '$.name'), '') AS called
   FROM trials JOIN hosts ON hosts.id = host_id JOIN events ON session_id = trials.id AND events.kind = 'TrialEnded'
-  WHERE trials.kind = 'noise' AND origin IS NULL
+  WHERE trials.kind = 'noise' AND {OWN.format("trials")}
 ) WHERE called IN (:check, :accepted) AND :machine IN ('', machine) ORDER BY number
 """
 
@@ -119,7 +119,7 @@ def read_costs(history: "History", settings: Settings) -> Costs:
 def latest_builds(history: "History", settings: Settings, column: str, where: str, most: int) -> list[tuple[Any, ...]]:
     """A column of the latest builds of comparable hunts for the host, the newest first."""
     of_builds = f"SELECT {column} FROM builds JOIN hunts ON hunts.id = session_id"
-    like = f"{where} AND {ALIKE} AND {built_for('builds')}"
+    like = f"{where} AND {ALIKE.format('hunts')} AND {built_for('builds')}"
     return history.select(f"{of_builds} WHERE {like} ORDER BY at DESC LIMIT {most}", parameters(settings))
 
 
@@ -198,7 +198,7 @@ def read_noise(history: "History", settings: Settings) -> float | None:
 def trial_noise(history: "History", settings: Settings) -> Noise | None:
     """The noise of the metric in the newest A/A with enough runs of the workload of ``settings``, that has not failed."""
     overrides = "iif(json_valid(request), json_extract(request, '$.overrides'), NULL) = :overrides"
-    where = f"kind = 'noise' AND {ALIKE} AND host = :host AND workload = :workload AND {overrides}"
+    where = f"kind = 'noise' AND {ALIKE.format('sessions')} AND host = :host AND workload = :workload AND {overrides}"
     for trial in history.intact_trials(f"{where} AND run_count >= {ENOUGH}", parameters(settings)):
         alike = [run for run in trial.counting() if exact(run.facts, settings.metric) == settings.prior.exact]
         if not trial.failure and (noise := noise_in([(run.round, run.facts) for run in alike], settings.metric)):

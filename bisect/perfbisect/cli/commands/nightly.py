@@ -99,8 +99,9 @@ def nightly(
         leasing_for(watch.settings, history),
         closing(History.open(history)) as opened,
     ):
+        nights = watch.nights(opened)
         check(watch, history, waiting)
-        trial, cut = measure(watch, opened, visits, runs, history, waiting)
+        trial, cut = measure(watch, nights, visits, runs, history, waiting)
         say(printable(f"{branch} is at {watch.tip[:10]}: {trial.name}"))
         say("\n".join(night(trial)))
         if cut:
@@ -152,14 +153,13 @@ def check(watch: "Watch", history: Path | None, waiting: "WaitCallback | None") 
 
 
 def measure(
-    watch: "Watch", opened: "History", visits: int, runs: int, history: Path | None, waiting: "WaitCallback | None"
+    watch: "Watch", nights: "list[Trial]", visits: int, runs: int, history: Path | None, waiting: "WaitCallback | None"
 ) -> "tuple[Trial, Interrupted | None]":
     """Tonight's comparison, begun or continued unless it is complete; and what has cut it short."""
     from perfbisect.cli.options.measurement import continued
     from perfbisect.cli.trials import carried_out
     from perfbisect.hunt.trials import session
 
-    nights = watch.nights(opened)
     known = next((each for each in reversed(nights) if each.request.subjects[-1].commit == watch.tip), None)
     if known and known.state == "done":
         return known, None
