@@ -37,7 +37,7 @@ def in_pairs(history: Path) -> int:
     )
     found = [key for (key,) in rows(history, query)]
     told = rows(history, "select json_extract(body, '$.why') from events where kind = 'PairingChosen'")
-    assert all(found) or "did not count: one build got" in told[-1][0], told
+    assert all(found) or "did not count: " in told[-1][0], told
     counted = Counter(filter(None, found))
     assert set(counted.values()) == {2}
     return len(counted)
@@ -139,7 +139,7 @@ def test_two_mariadb_servers_are_compared(git: Repo, tmp_path: Path, monkeypatch
         words = ["compare", "v0", "v1", "--builder", "maria", "--workload", "maria/scan", "--repo", "repo"]
         words += ["--host", "here", "--pairing", "together", "--visits", "2", "--json", "--history", "h.db"]
         [row] = json.loads(printed(*words, *postgres.FOLDERS))["workloads"]
-    assert row["ratios"][0]["ratio"] < 0.5
+    assert row["ratios"][0]["ratio"] < 0.8
     assert in_pairs(Path("h.db")) == 4
 
 
