@@ -5,6 +5,7 @@ import os
 import re
 import shlex
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
@@ -23,7 +24,7 @@ from perfbisect.repository.derived import reverted
 from perfbisect.repository.discovery import is_dirty, open_repository
 from perfbisect.repository.git import Repository, borrowed
 from perfbisect.repository.range import read_range
-from program import run
+from program import executable, run
 from repos import Repo
 from traps import HOOKS, Trap
 from waiting import finish
@@ -36,7 +37,15 @@ FILES = ("a.c", "a.h", "a.i", "plain")
 
 def configure(config: Path, settings: dict[str, str]) -> None:
     for name, value in settings.items():
-        subprocess.run(["git", "config", "--file", config, name, value], check=True)
+        subprocess.run(["git", "config", "--file", config, "--add", name, value], check=True)
+
+
+@pytest.fixture
+def trap(tmp_path: Path) -> Iterator[Trap]:
+    """Whatever a test does, nothing of the trap may run."""
+    trap = Trap(tmp_path / "sprung")
+    yield trap
+    assert trap.sprung == []
 
 
 @pytest.fixture
@@ -99,14 +108,9 @@ def test_nothing_runs_in_a_repository_of_ones_own(hostile: Path, host: LocalHost
 def test_the_trap_works(hostile: Path, trap: Trap, monkeypatch: pytest.MonkeyPatch) -> None:
     """git itself, called as people call it, runs what is then not run."""
     monkeypatch.setenv("GIT_TERMINAL_PROMPT", "0")
-    for command in (
-        ["status"],
-        ["diff"],
-        ["cat-file", "-e", "1234512345" * 4],
-        ["rev-list", "--objects", "v0"],
-        ["commit", "-qam1"],
-    ):
-        subprocess.run(["git", "-c", "maintenance.auto=0", *command], cwd=hostile, capture_output=True, check=False)
+    for command in ("status", "diff", f"cat-file -e {'1234512345' * 4}", "rev-list --objects v0", "commit -qam1"):
+        asked = ["git", "-c", "maintenance.auto=0", *command.split()]
+        subprocess.run(asked, cwd=hostile, capture_output=True, check=False)
     found = set(trap.sprung)
     assert {"fsmonitor", "filter-process", "remote", "hook-post-index-change"} <= found
     for name in found:
@@ -132,40 +136,32 @@ def test_other_places_of_a_configuration(
     use(open_repository(hostile), host, commits)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"url": "ext::touch %"},
-        {"url": "ssh://nowhere.invalid/x"},
-        {"url": "git://127.0.0.1:1/x"},
-        {"url": "https://127.0.0.1:1/x", "proxy": "https://127.0.0.1:2"},
-        {"url": "file:///nowhere", "uploadpack": "touch %"},
-        {"url": "/nowhere", "uploadpack": "touch %"},
-        {"url": "./relative", "uploadpack": "touch %"},
-        {"url": "anything", "vcs": "ext"},
-        {"url": "touch %", "vcs": "ext"},
-        {"url": "helper::x", "vcs": "trap"},
-    ],
+PROMISORS = (
+    "url=ext::touch\t%",
+    "url=ssh://nowhere.invalid/x",
+    "url=https://127.0.0.1:1/x proxy=https://127.0.0.1:2",
+    "url=/nowhere uploadpack=touch\t%",
+    "url=anything vcs=ext",
+    "url=helper::x vcs=trap",
 )
+
+
+@pytest.mark.parametrize("promisor", PROMISORS)
 def test_no_missing_object_is_fetched(
-    git: Repo, tmp_path: Path, commits: list[str], trap: Trap, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    git: Repo, tmp_path: Path, commits: list[str], trap: Trap, promisor: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the promisor of a partial clone is."""
-    programs = tmp_path / "programs"
-    programs.mkdir()
     for name in ("git-remote-trap", "git-remote-helper", "ssh"):
-        (programs / name).write_text(f"#!/bin/sh\n{trap.command(name)}\n")
-        (programs / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+        executable(tmp_path / "programs" / name, f"#!/bin/sh\n{trap.command(name)}\n")
+    monkeypatch.setenv("PATH", str(tmp_path / "programs"), prepend=":")
     tree = git("rev-parse", "v1^{tree}")
-    (tmp_path / "repo/.git/objects" / tree[:2] / tree[2:]).unlink()
-    partial = {"extensions.partialClone": "origin", "remote.origin.promisor": "true", "protocol.allow": "always",
-               "core.sshCommand": trap.command("ssh")}  # fmt: skip
-    promisor = {
-        f"remote.origin.{name}": value.replace("%", f"{trap.folder}/{name}") for name, value in settings.items()
-    }
-    configure(git.path / ".git/config", partial | promisor)
-    opened = open_repository(tmp_path / "repo")
+    (git.path / ".git/objects" / tree[:2] / tree[2:]).unlink()
+    partial = {"extensions.partialClone": "origin", "remote.origin.promisor": "true", "protocol.allow": "always"}
+    configure(git.path / ".git/config", partial | {"core.sshCommand": trap.command("ssh")})
+    for setting in promisor.split(" "):
+        name, value = setting.replace("%", f"{trap.folder}/promisor").split("=")
+        configure(git.path / ".git/config", {f"remote.origin.{name}": value.replace("\t", " ")})
+    opened = open_repository(git.path)
     assert look_up(opened, ["1234512345" * 4, "v1"]) == [None, commits[1]]
     with pytest.raises(EnvironmentFailure, match="git rev-list failed"):
         read_range(opened, commits[0], commits[2], ["doc/**"])
@@ -219,9 +215,7 @@ def test_a_repository_of_another_user_is_refused(foreign: Path, tmp_path: Path) 
     configure(bare / "config", {"core.bare": "true"})
     subprocess.run(["chown", "-R", str(NOBODY), bare], check=True)
     for value in ("*", str(foreign)):
-        subprocess.run(
-            ["git", "config", "--file", foreign / ".git/config", "--add", "safe.directory", value], check=True
-        )
+        configure(foreign / ".git/config", {"safe.directory": value})
     inside = ("repo", "repo/module/..", "repo/.git", "repo/.git/objects", "repo/deep/er")
     for place in (*inside, "own", "link", "bare"):
         with pytest.raises(EnvironmentFailure, match="detected dubious ownership in repository at") as caught:
@@ -276,27 +270,26 @@ def test_grafts_do_not_change_the_history(
 def test_variables_that_steer_git_are_not_passed_on(
     tmp_path: Path, commits: list[str], host: LocalHost, trap: Trap, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """None that git knows, nor those of the programs that it starts."""
+    """One of each kind; that only those of a list are passed on shows repository/test_objects."""
     trap.hooks(tmp_path / "hooks")
-    steering = {
-        "GIT_DIR": "/nowhere", "GIT_WORK_TREE": "/", "GIT_INDEX_FILE": str(tmp_path / "index"),
-        "GIT_OBJECT_DIRECTORY": str(tmp_path), "GIT_ALTERNATE_OBJECT_DIRECTORIES": str(tmp_path),
-        "GIT_NAMESPACE": "other", "GIT_COMMON_DIR": str(tmp_path), "GIT_REPLACE_REF_BASE": "refs/tags",
-        "GIT_SHALLOW_FILE": str(tmp_path / "shallow"), "GIT_LITERAL_PATHSPECS": "1", "GIT_ICASE_PATHSPECS": "1",
-        "GIT_CONFIG_PARAMETERS": f"'core.fsmonitor={trap.command('parameters')}'",
-        "GIT_EXTERNAL_DIFF": trap.command("external"), "GIT_PAGER": trap.command("pager"),
-        "GIT_EDITOR": trap.command("editor"), "GIT_PROXY_COMMAND": trap.command("proxy"),
-        "GIT_SSH_COMMAND": trap.command("ssh"), "GIT_ASKPASS": trap.command("askpass"),
-        "GIT_TRACE": str(tmp_path / "trace"), "GIT_TRACE2_EVENT": str(tmp_path / "trace2"),
-        "GIT_TEMPLATE_DIR": str(tmp_path / "hooks"), "GIT_DEFAULT_HASH": "sha256", "GIT_REDIRECT_STDERR": str(tmp_path / "stderr"),
-        "GIT_ATTR_SOURCE": "HEAD", "GIT_DIFF_OPTS": "--stat", "GIT_FLUSH": "0", "GIT_NOGLOB_PATHSPECS": "1",
-        "GIT_DEFAULT_REF_FORMAT": "reftable", "GIT_INTERNAL_SUPER_PREFIX": "x/", "GIT_QUARANTINE_PATH": str(tmp_path),
-        "BASH_ENV": str(tmp_path / "rc"), "ENV": str(tmp_path / "rc"),
-    }  # fmt: skip
     (tmp_path / "rc").write_text(trap.command("rc"))
     (tmp_path / "shallow").write_text(f"{commits[1]}\n")
     before = {path.name for path in tmp_path.iterdir()} | {"root"}
-    for name, value in steering.items():
+    for name, value in {
+        "GIT_DIR": "/nowhere",
+        "GIT_INDEX_FILE": str(tmp_path / "index"),
+        "GIT_OBJECT_DIRECTORY": str(tmp_path),
+        "GIT_SHALLOW_FILE": str(tmp_path / "shallow"),
+        "GIT_CONFIG_PARAMETERS": f"'core.fsmonitor={trap.command('parameters')}'",
+        "GIT_EXTERNAL_DIFF": trap.command("external"),
+        "GIT_SSH_COMMAND": trap.command("ssh"),
+        "GIT_TRACE2_EVENT": str(tmp_path / "trace2"),
+        "GIT_TEMPLATE_DIR": str(tmp_path / "hooks"),
+        "GIT_DEFAULT_HASH": "sha256",
+        "GIT_ICASE_PATHSPECS": "1",
+        "BASH_ENV": str(tmp_path / "rc"),
+        "ENV": str(tmp_path / "rc"),
+    }.items():
         monkeypatch.setenv(name, value)
     opened = open_repository(tmp_path / "repo")
     assert read_range(opened, commits[0], commits[2], []).candidates == tuple(commits)
@@ -313,99 +306,53 @@ def test_nothing_is_searched_in_the_working_directory(
     """An entry of a list of folders that is empty or relative is the folder in which git runs: the repository, a checkout."""
     repo = git.path
     for folder in (repo, repo / ".git", repo / "bin"):
-        folder.mkdir(exist_ok=True)
         for name in ("git", "sh", "sha256sum", "env"):
-            program = folder / name
-            program.write_text(f"#!/bin/sh\n{trap.command(name)}\nexit 1\n")
-            program.chmod(0o755)
+            executable(folder / name, f"#!/bin/sh\n{trap.command(name)}\nexit 1\n")
         for name in ("libz.so.1", "libpcre2-8.so.0", "libc.so.6"):
             (folder / name).write_text("no library\n")  # a program that finds it does not start
-    commits.append(git.commit(title="programs and libraries"))
+    armed = git.commit(title="programs and libraries")
     for variable, usual in (("PATH", os.environ["PATH"]), ("LD_LIBRARY_PATH", "/usr/lib")):
         with mock.patch.dict(os.environ, {variable: folders.format(usual)}), contextlib.chdir(tmp_path):
-            run_git(repo, commits, host)
-
-
-def run_git(repo: Path, commits: list[str], host: LocalHost) -> None:
-    opened = open_repository(repo)
-    assert read_range(opened, commits[0], commits[2], []).candidates == tuple(commits[:3])
-    assert is_dirty(opened) is False
-    bare = finish(checkout.mirror(host, opened, "n", []))[1]
-    for commit in (commits[3], commits[2]):
-        checkout.checkout(host, bare, commit, host.root / "source", [])
-        assert checkout.filtered_tree(host, bare, commit, [])
+            opened = open_repository(repo)
+            assert read_range(opened, commits[0], commits[2], []).candidates == tuple(commits)
+            assert is_dirty(opened) is False
+            bare = finish(checkout.mirror(host, opened, "n", []))[1]
+            for commit in (armed, commits[2]):
+                checkout.checkout(host, bare, commit, host.root / "source", [])
+                assert checkout.filtered_tree(host, bare, commit, [])
 
 
 @pytest.mark.parametrize("folder", ["/nowhere", "a b;touch x\n-x"])
 def test_odd_folders_for_temporary_files(
-    folder: str, tmp_path: Path, commits: list[str], monkeypatch: pytest.MonkeyPatch
+    folder: str, git: Repo, commits: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "away").mkdir()
+    (tmp_path / "away" / folder.strip("/")).mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "away")
-    (tmp_path / "away" / folder.strip("/")).mkdir(exist_ok=True)
     monkeypatch.setenv("TMPDIR", folder)
-    asked = ["run", "v0", "v2", "--build", "true", "--run", "true", "--repo", str(tmp_path / "repo"), "--dry-run"]
     monkeypatch.setattr("tempfile.tempdir", None)
-    done = run(*asked)
+    done = run("run", "v0", "v2", "--build", "true", "--run", "true", "--repo", str(git.path), "--dry-run")
     assert (done.status, done.err) == (0, "")
-    with borrowed(open_repository(tmp_path / "repo")) as lender:
+    with borrowed(open_repository(git.path)) as lender:
         assert subprocess.run(["git", f"--git-dir={lender}", "cat-file", "-e", commits[0]], check=False).returncode == 0
         assert lender.is_absolute()
 
 
 @pytest.mark.parametrize("extension", ["noop-v2", "unknown", "refstorage"])
-def test_an_unknown_format_is_refused_with_its_name(
-    git: Repo, commits: list[str], tmp_path: Path, extension: str, trap: Trap
-) -> None:
-    git("config", "core.repositoryFormatVersion", "1")
-    git("config", f"extensions.{extension}", "x")
+def test_an_unknown_format_is_refused_with_its_name(git: Repo, commits: list[str], extension: str, trap: Trap) -> None:
+    configure(git.path / ".git/config", {"core.repositoryFormatVersion": "1", f"extensions.{extension}": "x"})
     with pytest.raises((EnvironmentFailure, UsageError), match=extension):
-        open_repository(tmp_path / "repo")
+        open_repository(git.path)
 
 
 # Beside the traps: what makes a push fail, hang or send something else.
-STUBBORN = dict(
-    setting.split("=")
-    for setting in [
-        "push.gpgSign=true",
-        "push.negotiate=true",
-        "push.pushOption=anything",
-        "push.default=nothing",
-        "push.recurseSubmodules=only",
-        "push.followTags=true",
-        "remote.pushDefault=nowhere",
-        "http.proxy=http://nowhere.invalid",
-        "transfer.fsckObjects=true",
-        "transfer.hideRefs=refs/perfbisect",
-        "receive.fsckObjects=true",
-        "receive.hideRefs=refs",
-        "receive.denyDeletes=true",
-        "receive.maxInputSize=1",
-        "receive.procReceiveRefs=refs/perfbisect",
-        "receive.certNonceSeed=seed",
-        "receive.shallowUpdate=false",
-        "protocol.allow=never",
-        "protocol.fd.allow=never",
-        "pack.packSizeLimit=1",
-        "pack.windowMemory=1",
-        "core.alternateRefsPrefixes=refs/tags",
-        "core.bigFileThreshold=1",
-        "core.compression=0",
-        "safe.directory=/nowhere",
-        "init.defaultObjectFormat=sha256",
-        "init.templateDir=/nowhere",
-    ]
-)
+STUBBORN = dict(line.split("=") for line in Path(__file__).with_name("stubborn.txt").read_text().splitlines())
 
 
 def everything(trap: Trap, hooks: Path) -> dict[str, str]:
     """All of it, but for what makes a partial clone: that is refused."""
     settings = trap.settings(hooks) | STUBBORN
-    return {
-        name: value
-        for name, value in settings.items()
-        if name not in ("extensions.partialClone", "remote.evil.promisor")
-    }
+    del settings["extensions.partialClone"], settings["remote.evil.promisor"]
+    return settings
 
 
 @pytest.mark.parametrize("whose", ["the repository", "the user", "the environment"])
@@ -438,12 +385,9 @@ def test_over_ssh_that_of_the_host_takes_no_part_either(
     configure(seal / ".gitconfig", everything(trap, trap.hooks(tmp_path / "hooks")))
     trap.hooks(tmp_path / "repo/.git/hooks")
     there = f"{machine.folder}/sprung"
-    settings = {
-        name: value.replace(str(trap.folder), there) for name, value in trap.settings(Path(there, "..")).items()
-    }
     lines = "".join(
-        f"git config --global {shlex.quote(name)} {shlex.quote(value)}\n"
-        for name, value in (settings | STUBBORN).items()
+        f"git config --global {shlex.quote(name)} {shlex.quote(value.replace(str(trap.folder), there))}\n"
+        for name, value in (trap.settings(Path(there, "..")) | STUBBORN).items()
     )
     hook = f"#!/bin/sh\ntouch {there}/hook\n"
     with connect(HostEntry(name="far", address=machine.address, root=machine.root)) as far:

@@ -8,13 +8,26 @@ from pathlib import Path
 import pytest
 
 from program import Ended, run
-from repos import Repo
+from repos import Repo, files_of
 
 pytestmark = pytest.mark.tools
 
 OWN, THEIRS = "mine", "theirs"
 
 Give = Callable[[Path, str, Path], None]
+
+
+@pytest.fixture
+def give() -> Give:
+    """``give(folder, whose, root)``: builders, workloads and an inventory that say whose they are, in a folder."""
+    given = files_of(Path(__file__).parent / "given").items()
+
+    def give(folder: Path, whose: str, root: Path) -> None:
+        for name, text in given:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text.replace("WHOSE", whose).replace("ROOT", str(root)))
+
+    return give
 
 
 @pytest.fixture

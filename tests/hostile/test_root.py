@@ -3,11 +3,10 @@
 import json
 import os
 import pwd
-import shutil
-import signal
 import subprocess
-import sys
-from collections.abc import Iterator
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -21,7 +20,7 @@ from perfbisect.host.registry import MARKER
 from perfbisect.lab import upkeep
 from perfbisect.lab.upkeep import KEPT, tidy
 from perfbisect.recipes.inventory import HostEntry
-from program import bisect, bisect_until, run
+from program import run
 from repos import Repo
 
 pytestmark = pytest.mark.tools
@@ -77,37 +76,26 @@ def open_to_others(path: Path, top: Path) -> bool:
     return bool(mode(path) & 0o044) and all(mode(folder) & 0o011 for folder in above)
 
 
-def test_commands_are_for_the_user_alone(tmp_path: Path, git: Repo) -> None:
-    """In a root that was left open, too. Servers that run as nobody must get through it."""
+def test_commands_are_for_the_user_alone_and_nothing_is_for_others_to_change(tmp_path: Path, git: Repo) -> None:
+    """In a root that was left open, and whatever the umask is. Servers that run as nobody must get through it."""
     root = tmp_path / "root"
     connect(root)
     sh("chmod 755 .; mkdir jobs logs scripts; mkdir -p jobs/left builds/left; chmod 755 *", root)
     sh("echo earlier-secret | tee jobs/left/command >builds/left/log", root)
-    git.history({"number": f"{number}\n"} for number in range(3))
-    words = ["run", "HEAD~2", "HEAD", "--repo", str(git.path), inventory(tmp_path, root), "--rate", r"rate (\d+)"]
-    for build, command in (("false password=a-secret", "true"), ("echo password=a-secret", "false password=a-secret")):
-        failed = bisect(*words, "--build", build, "--run", command)
-        assert failed.returncode == 4, failed.stdout + failed.stderr
-    holding = [path for path in root.rglob("*") if path.is_file() and b"-secret" in path.read_bytes()]
-    assert {path.relative_to(root).parts[0] for path in holding} >= {"jobs", "builds"}
-    assert [path for path in holding if open_to_others(path, root)] == []
-    assert [mode(root / name) for name in (".", "jobs", "logs", "scripts")] == [0o711, 0o700, 0o700, 0o700]
-    kept = {mode(path) for path in root.glob("jobs/2*/command")}
-    assert kept == {0o600}, f"{failed.stdout}{failed.stderr}{sorted(root.rglob('*'))}"
-
-
-def test_nothing_below_a_root_is_for_others_to_change(tmp_path: Path, git: Repo) -> None:
-    """Whatever the umask of the user is."""
-    root = tmp_path / "root"
     git.history({"number": f"{number}\n"} for number in range(2))
     words = ["compare", "HEAD~1", "HEAD", "--repo", str(git.path), inventory(tmp_path, root), "--visits=1", "--runs=1"]
     before = os.umask(0)
     try:
-        done = run(*words, "--build", "true", "--run", "true")
+        failed = run(*words, "--build", "echo password=a-secret", "--run", "false password=a-secret")
     finally:
         os.umask(before)
-    assert done.status == 0, done.err
-    assert list((root / "builds").iterdir())
+    assert failed.status == 4, failed.err
+    holding = [path for path in root.rglob("*") if path.is_file() and b"-secret" in path.read_bytes()]
+    assert {path.relative_to(root).parts[0] for path in holding} >= {"jobs", "builds"}
+    assert [path for path in holding if open_to_others(path, root)] == []
+    assert [mode(root / name) for name in (".", "jobs", "logs", "scripts")] == [0o711, 0o700, 0o700, 0o700]
+    assert {mode(path) for path in root.glob("jobs/2*/command")} == {0o600}
+    assert len(list((root / "builds").iterdir())) > 1
     assert [path for path in root.rglob("*") if not path.is_symlink() and mode(path) & 0o002] == []
 
 
@@ -132,12 +120,22 @@ def test_modes_of_a_shared_root_and_behind_a_link_stay(tmp_path: Path) -> None:
         assert [mode(folder) for folder in (root, root / "jobs", tmp_path / "mine")] == [kept, kept, 0o755]
 
 
+STRANGERS_FILES = "contains files that are not perfbisect's"
+REPOSITORY = "is a git repository, or inside of one's own folder"
+NO_FOLDER = "cannot be created"
+INSIDE = "is inside of another root, .*/one,"
+OF_GIT = "git init -q repo && git -C repo commit -q --allow-empty -m one"
+ANOTHER = f"mkdir -p one/tmp; echo 'perfbisect 1' >one/{MARKER}; ln -s one/tmp link"
+
+
 # --- Which folder may be a root -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("prepare", "name"),
     [
+        (ANOTHER, "one/apart"),  # where nothing is removed
+        ("mkdir git", "git/two"),  # not a root by its name alone
         (":", "new/below"),
         ("mkdir empty", "empty"),
         ("mkdir -p mounted/lost+found", "mounted"),
@@ -162,9 +160,6 @@ def test_what_becomes_a_root_gets_a_marker(tmp_path: Path, prepare: str, name: s
     connect(tmp_path / name)
 
 
-STRANGERS_FILES = "contains files that are not perfbisect's"
-
-
 @pytest.mark.parametrize("name", ["photo.jpg", "tmp", "work", ".hidden", "-rf", "a\nb", "demo", "builds", "lock"])
 def test_a_folder_with_anything_in_it_is_refused_until_it_is_adopted(tmp_path: Path, name: str) -> None:
     root = tmp_path / "root"
@@ -183,15 +178,6 @@ def test_of_many_files_some_are_named(tmp_path: Path) -> None:
     for number in range(5000):
         (tmp_path / f"file{number:04}").touch()
     refused(tmp_path, "s: file0000, file0001, file0002, file0003 and 4,996 more;", adoptable=True)
-
-
-REPOSITORY, NO_FOLDER, INSIDE = (
-    "is a git repository, or inside of one's own folder",
-    "cannot be created",
-    "is inside of another root, .*/one,",
-)
-OF_GIT = "git init -q repo && git -C repo commit -q --allow-empty -m one"
-ANOTHER = f"mkdir -p one/tmp; echo 'perfbisect 1' >one/{MARKER}; ln -s one/tmp link"
 
 
 @pytest.mark.parametrize(
@@ -225,13 +211,6 @@ def test_what_is_refused_always(
     asked = root.format(home=seal, user=user)
     refused(tmp_path / asked if asked[0] not in "/~" and "one" not in asked else asked, why)
     assert sorted(path.name for path in tmp_path.iterdir()) == made
-
-
-def test_a_root_may_be_beside_folders_that_are_emptied(tmp_path: Path) -> None:
-    connect(tmp_path / "one")
-    connect(tmp_path / "one" / "apart")  # nothing is removed there
-    (tmp_path / "git").mkdir()
-    connect(tmp_path / "git" / "two")  # not a root by its name alone
 
 
 @pytest.mark.parametrize(
@@ -280,37 +259,16 @@ def test_a_relative_root_begins_in_the_current_folder(tmp_path: Path, monkeypatc
 
 def test_many_that_create_one_root_at_the_same_time(tmp_path: Path) -> None:
     """Each begins to work as soon as it has its root; none takes that for a stranger's."""
-    script = (
-        "import sys; from pathlib import Path; from perfbisect.host.registry import connect\n"
-        "from perfbisect.recipes.inventory import HostEntry\n"
-        "sys.stdin.read()\n"
-        "for n in range(10):\n"
-        "    root = connect(HostEntry(name='here', root=f'{sys.argv[1]}/{n}')).root\n"
-        "    Path(root, f'mine-{sys.argv[2]}').touch()"
-    )
-    words = [[sys.executable, "-c", script, str(tmp_path), str(n)] for n in range(4)]
-    running = [subprocess.Popen(each, stdin=subprocess.PIPE, stderr=subprocess.PIPE) for each in words]
-    for process in running:
-        assert process.stdin
-        process.stdin.close()
-        process.stdin = None
-    for process in running:
-        assert (process.communicate()[1], process.returncode) == (b"", 0)
-    for number in range(10):
-        assert len(list((tmp_path / str(number)).iterdir())) == 5
+    gate = threading.Barrier(4, timeout=60)
 
+    def begin(mine: int) -> None:
+        for number in range(10):
+            gate.wait()
+            Path(connect(tmp_path / str(number)).root, f"mine-{mine}").touch()
 
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if os.geteuid() != 0 or shutil.which("mount") is None:
-        pytest.skip("needs root, to mount a small file system")
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], check=False).returncode:
-        pytest.skip("a small file system cannot be mounted here")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(begin, range(4)))
+    assert [len(list((tmp_path / str(number)).iterdir())) for number in range(10)] == [5] * 10
 
 
 def test_on_a_full_disk_gc_frees_some_and_nothing_half_written_is_left(disk: Path) -> None:
@@ -347,68 +305,64 @@ def test_on_a_disk_that_cannot_be_written(disk: Path) -> None:
 @pytest.mark.slow
 def test_over_ssh_it_is_the_same(machine: Machine) -> None:
     sh("mkdir -p photos repo/.git mine; touch mine/thesis", machine.folder / "home")
-
-    def far(root: str) -> HostEntry:
-        return HostEntry(name="far", address=machine.address, root=root)
-
-    for root, why in (
-        ("~", "is your home folder"),
-        ("/", "is the top"),
-        ("~/repo", "is a git repository"),
-        ("mine", f"{STRANGERS_FILES}: thesis;"),
-        ("~nobody-at-all/x", "a user that does not exist there"),
-    ):
-        with pytest.raises(EnvironmentFailure, match=why):
-            registry.connect(far(root))
-    host, contents = registry.adopt(far("mine"))
-    host.release()
     home = PurePosixPath(pwd.getpwuid(0).pw_dir)
-    assert (host.root, contents) == (home / "mine", ("thesis",))
-    host = registry.connect(far("new/root"))
-    host.release()
-    assert host.root == home / "new" / "root"
+    for root, why in {
+        "~": "is your home folder",
+        "/": "is the top",
+        "~/repo": "is a git repository",
+        "mine": f"{STRANGERS_FILES}: thesis;",
+        "~nobody-at-all/x": "a user that does not exist there",
+        "new/root": "",
+    }.items():
+        asked = HostEntry(name="far", address=machine.address, root=root)
+        with pytest.raises(EnvironmentFailure, match=why) if why else nullcontext():
+            host = registry.connect(asked)
+            host.release()
+            assert host.root == home / root
+        if root == "mine":
+            host, contents = registry.adopt(asked)
+            host.release()
+            assert (host.root, contents) == (home / "mine", ("thesis",))
     assert marker_of(machine.folder / "home" / "new" / "root")
 
 
 # --- Every verb ---------------------------------------------------------------------------------------------------
 
 
-def test_every_verb_refuses_a_strangers_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from perfbisect.demo.history import write_history
+def hunt(git: Repo, hosts: str) -> list[str]:
+    git.history({"number": f"{number}\n"} for number in range(2))
+    return ["HEAD~1", "HEAD", "--repo", str(git.path), "--build", "false", "--run", "true", hosts]
 
+
+def test_every_verb_refuses_a_strangers_folder(tmp_path: Path, git: Repo) -> None:
     root = tmp_path / "theirs"
     for name in ("tmp/a", "jobs/20200101-000000-run-abcdef", "logs/x", f"builds/{'a' * 32}", "work/thesis/source"):
         (root / name).mkdir(parents=True)
     before = listing(root)
-    hosts = inventory(tmp_path, root)
-    write_history(tmp_path / "repo", 1)
-    monkeypatch.chdir(tmp_path / "repo")
-    demo = ["--builder", "demo", "--workload", "update-index", "--repo", "."]
+    range_ = hunt(git, inventory(tmp_path, root))
+    hosts = range_[-1]
     for words in (
-        ["run", "v1.0", "v1.1", *demo],
-        ["run", "v1.0", "v1.1", *demo, "--wait"],
-        ["run", "v1.0", "v1.1", *demo, "--dry-run"],
-        ["compare", "v1.0", "v1.1", *demo],
-        ["noise", "--rev", "v1.0", *demo],
-        ["demo"],
-        ["gc", "--keep", "0"],
-        ["gc", "--dry-run"],
-        ["doctor"],
+        ["run", *range_],
+        ["run", *range_, "--wait"],
+        ["run", *range_, "--dry-run"],
+        ["compare", *range_],
+        ["noise", "--rev", *range_[1:]],
+        ["demo", hosts],
+        ["gc", "--keep", "0", hosts],
+        ["gc", "--dry-run", hosts],
+        ["doctor", hosts],
     ):
-        ended = run(*words, hosts)
-        said = ended.out + ended.err
-        assert ended.status == 4, said
-        assert STRANGERS_FILES in said
-        assert "Traceback" not in said
+        ended = run(*words)
+        assert ended.status == 4, words
+        assert STRANGERS_FILES in ended.out + ended.err, words
         assert listing(root) == before
 
 
-def test_resume_refuses_a_folder_that_has_changed_hands(tmp_path: Path) -> None:
-    root, history = tmp_path / "root", str(tmp_path / "h.db")
-    words = ["demo", inventory(tmp_path, root), "--history", history, "--folder", str(tmp_path / "demo"), "--json"]
-    assert bisect_until(words, '"BuildStarted"', signal.SIGINT).returncode == 130
+def test_resume_refuses_a_folder_that_has_changed_hands(tmp_path: Path, git: Repo) -> None:
+    root = tmp_path / "root"
+    assert run("run", *hunt(git, inventory(tmp_path, root))).status == 4
     sh("rm -rf root; mkdir -p root/tmp; touch root/tmp/thesis", tmp_path)
-    ended = run("resume", "--history", history)
+    ended = run("resume")
     assert ended.status == 4
     assert f"{STRANGERS_FILES}: tmp;" in ended.err
     assert listing(root) == [str(root / "tmp"), str(root / "tmp" / "thesis")]
