@@ -1,3 +1,6 @@
+"""What a machine tells of itself; and what brings what it lacks, on which system."""
+
+import shutil
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -6,6 +9,16 @@ from fake_host import FakeHost
 from perfbisect.host import facts
 from perfbisect.host.facts import Fact, ask, ask_all
 from perfbisect.host.local import LocalHost
+from perfbisect.host.packages import (
+    Package,
+    how_to_install,
+    how_to_prepare,
+    is_header,
+    is_library,
+    lacking,
+    listed,
+    read_system,
+)
 
 OUTPUTS = Path(__file__).parents[1] / "outputs" / "facts"
 
@@ -86,10 +99,11 @@ def test_this_machine(tmp_path: Path) -> None:
     assert found.tools["git"][0].isdigit()
     assert found == facts.fingerprint(host)
     assert facts.ask(host, facts.Fact(("no-such-program",), facts.read_line)) is None
-    free = facts.free_bytes(host)
-    assert free is not None
-    assert free > 0
-    assert facts.ask(host, facts.LOAD) is not None
+    assert (facts.free_bytes(host) or 0) > 0
+    assert ask(host, facts.reflinks(host)) in ("yes", "no")
+    assert not list(tmp_path.iterdir())
+    for fact in (facts.LOAD, facts.TIME, facts.SWAP, facts.PORTS):
+        assert ask(host, fact) is not None
 
 
 def test_a_list_of_cpus_is_read_as_taskset_reads_it() -> None:
@@ -110,10 +124,105 @@ def test_many_facts_are_asked_in_one_command(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_conditions_of_this_machine(tmp_path: Path) -> None:
-    host = LocalHost("here", PurePosixPath(tmp_path))
-    assert ask(host, facts.reflinks(host)) in ("yes", "no")
-    assert not list(tmp_path.iterdir())
-    assert ask(host, facts.TIME) is not None
-    assert ask(host, facts.SWAP) is not None
-    assert ask(host, facts.PORTS) is not None
+# Packages
+
+
+APT, DNF = "sudo apt-get install", "sudo dnf install"
+ADVICE = [
+    ("setsid taskset g++", "fedora", f"Install with: {DNF} util-linux gcc-c++"),
+    ("perf", "debian", f"Install with: {APT} linux-perf"),
+    ("perf git", "ubuntu", f"Install with: {APT} linux-tools-generic git"),
+    ("openssl/ssl.h libssl.pc", "debian", f"Install with: {APT} libssl-dev"),
+    ("bison libzstd.pc", "fedora", f"Install with: {DNF} bison libzstd-devel"),
+    ("odd/odd.h odd.pc", "fedora", f"Install with: {DNF} /usr/include/odd/odd.h 'pkgconfig(odd)'"),
+    ("odd/odd.h odd.pc", "debian", "Find what provides odd/odd.h, odd.pc with: apt-file search odd/odd.h"),
+    ("odd.h make", "ubuntu", f"Install with: {APT} make. Find what provides odd.h with: apt-file search odd.h"),
+    ("zlib.h g++", "", "Install with: apt-get install zlib1g-dev g++ (Debian, Ubuntu), or dnf install zlib-devel gcc-c++ (Fedora, RHEL)"),
+    ("odd.h", "", "Install with: dnf install /usr/include/odd.h (Fedora, RHEL). Find what provides odd.h with: apt-file search odd.h (Debian)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("needs", "system", "advice"), ADVICE)
+def test_the_command_that_installs(needs: str, system: str, advice: str) -> None:
+    assert how_to_install(needs.split(), system) == advice
+
+
+def test_what_a_recipe_knows_comes_first() -> None:
+    own = {
+        "odd.h": Package("libodd-dev", "odd-devel"),
+        "zlib.h": Package("zlib-ng-dev", ""),
+        "tool": Package("tools", ""),
+    }
+    assert how_to_install(["odd.h", "zlib.h", "tool"], "debian", own) == (
+        "Install with: sudo apt-get install libodd-dev zlib-ng-dev tools"
+    )
+    assert how_to_install(["odd.h", "zlib.h", "tool"], "fedora", own) == (
+        "Install with: sudo dnf install odd-devel /usr/include/zlib.h tool"
+    )
+
+
+def test_the_table_names_development_packages_for_files() -> None:
+    files = [named for need, named in listed().items() if is_header(need) or is_library(need)]
+    assert len(files) > 30
+    assert all(named.debian.endswith("-dev") and named.fedora.endswith("-devel") for named in files)
+
+
+SYSTEMS = {
+    'ID="rhel"\nID_LIKE="fedora"\nVERSION_ID="8.9"\n': "fedora",
+    'ID="almalinux"\nID_LIKE="rhel centos fedora"\n': "fedora",
+    "# a comment\n\n  ID='debian'  \n": "debian",
+    'NAME="Debian"\nID=devuan\nID_LIKE=debian\n': "debian",
+    'ID=linuxmint\nID_LIKE="ubuntu debian"\n': "ubuntu",
+    "ID=pop\nID_LIKE='ubuntu debian'\r\n": "ubuntu",
+    "ID=Ubuntu\n": "ubuntu",
+    'ID="opensuse-leap"\nID_LIKE="suse opensuse"\n': None,
+    'PRETTY_NAME="Debian"\nBUG_ID=debian\n': None,
+    "no assignment\n": None,
+    "": None,
+}
+
+
+def test_the_family_of_a_system() -> None:
+    assert {text: read_system(text) for text in SYSTEMS} == SYSTEMS
+
+
+@pytest.mark.tools
+@pytest.mark.skipif(not (shutil.which("g++") and shutil.which("pkg-config")), reason="needs g++ and pkg-config")
+def test_headers_and_libraries_are_really_looked_for(
+    host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    include = tmp_path / "a b"
+    include.mkdir()
+    (include / "mine.h").write_text("FILE *needs_stdio;\n")
+    (include / "mine.hpp").write_text("#include <vector>\n")
+    (include / "mine.pc").write_text("Name: mine\nDescription: x\nVersion: 1\n")
+    (include / "poor.h").write_text("#include <no/such.h>\n")
+    monkeypatch.setenv("PKG_CONFIG_PATH", str(include))
+    needs = ["sh", "stdio.h", "mine.h", "mine.hpp", "mine.pc", "poor.h", "no-such.h", "no-such.pc", "no-such"]
+    with_include = f"-I'{include}'"
+    assert lacking(host, needs, f"gcc {with_include}", f"g++ {with_include}") == (
+        "no-such", "poor.h", "no-such.h", "no-such.pc",
+    )  # fmt: skip
+    assert lacking(host, ["mine.h", "mine.hpp"], "gcc", "g++") == ("mine.h", "mine.hpp")
+
+
+@pytest.mark.tools
+def test_what_looks_is_itself_lacking(host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sh").symlink_to("/bin/sh")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert lacking(host, ["stdio.h", "a.hpp", "b.hpp", "zlib.pc"], "gcc -O2", "g++") == ("pkg-config", "gcc", "g++")
+
+
+def test_what_a_distribution_builds_its_package_with() -> None:
+    for system, described, command in (
+        ("debian", True, "sudo apt-get build-dep libpq-dev"),
+        ("ubuntu", False, "sudo apt-get build-dep libpq-dev (needs `deb-src` among its sources in /etc/apt)"),
+        ("fedora", False, "sudo dnf builddep postgresql-server"),
+        ("", True, "apt-get build-dep libpq-dev (Debian, Ubuntu) or dnf builddep postgresql-server (Fedora, RHEL)"),
+    ):
+        advice = how_to_prepare(Package("libpq-dev", "postgresql-server"), system, described=described)
+        assert advice == f"What its distribution builds it with: {command}"
+    assert how_to_prepare(Package("", "x"), "debian") == ""
+    assert how_to_prepare(Package("x", ""), "fedora") == ""
+    assert how_to_prepare(Package("", "")) == ""
+    assert "dnf" not in how_to_prepare(Package("x", ""))

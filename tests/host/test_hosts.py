@@ -1,5 +1,6 @@
 """Hosts: what is the same on every kind of them, this machine, and which kind an address leads to."""
 
+import os
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -8,15 +9,16 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from machine import here
-from perfbisect.errors import CommandFailed, EnvironmentFailure, UsageError
-from perfbisect.host import jobs, registry, ssh
+from perfbisect.errors import CommandFailed, EnvironmentFailure, TooMuchOutput, UsageError
+from perfbisect.host import jobs, local, protocol, registry, ssh, through
 from perfbisect.host.local import LocalHost
 from perfbisect.host.packages import missing, require
-from perfbisect.host.protocol import Host
+from perfbisect.host.protocol import ARGUMENT, HEAD, TAIL, Host
 from perfbisect.host.registry import CONNECTIONS, Connect, connect
 from perfbisect.recipes.inventory import HostEntry
-from waiting import until
+from waiting import finish, processes, until
 
+MARK = 5_000_000 + os.getpid()
 ODD = ["a b", "'", '"', "$(touch hit)", "`touch hit`", ";touch hit", "-n", "\\n", "line\nline", "!x", "é→", "*", "~", "#",
        ""]  # fmt: skip
 
@@ -36,10 +38,8 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Host]:
 
 
 def test_output_status_and_stdin(place: Host) -> None:
-    script = ["sh", "-c", "cat; echo two >&2; exit 3"]
-    done = place.run(script, stdin="one\n\0x" * 50_000, check=False)
-    assert (done.status, done.stdout, done.stderr, done.ok) == (3, "one\n\0x" * 50_000, "two\n", False)
-    assert place.run(script, stdin="one", check=False).stdout == "one"
+    done = place.run(["sh", "-c", "cat; echo two >&2; exit 3"], stdin="one\n\0x", check=False)
+    assert (done.status, done.stdout, done.stderr, done.ok) == (3, "one\n\0x", "two\n", False)
     assert place.run(["printf", r"a\377b"]).stdout == "a\ufffdb"
 
 
@@ -92,6 +92,10 @@ def test_a_slow_command_is_killed_with_its_children(place: Host) -> None:
 
 def test_a_stream_goes_both_ways_and_tells_how_it_ended(place: Host) -> None:
     data = bytes(range(256)) * 4000
+    with place.stream(["sh", "-c", "yes error | head -c 20000000 >&2; cat; echo done >&2"]) as stream:
+        stream.sendall(b"data")
+        stream.shutdown(1)
+        assert stream.recv(99) == b"data"
     with place.stream(["cat"]) as end, ThreadPoolExecutor(1) as pool:
         came = pool.submit(lambda: b"".join(iter(lambda: end.recv(1 << 16), b"")))
         end.sendall(data)
@@ -124,6 +128,60 @@ def test_many_commands_run_at_once(place: Host) -> None:
         assert [each.result().stdout for each in waiting] == [f"{n}\n" for n in range(7)]
 
 
+# What floods, and what is long
+
+
+def test_what_prints_without_end_is_ended(place: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (local, protocol, ssh, through):
+        monkeypatch.setattr(module, "PRINTED", 2 << 20)
+    with pytest.raises(TooMuchOutput, match=rf"on host {place.name}, sh -c .* printed more than 2 MiB, and was"):
+        place.run(["sh", "-c", f"yes {MARK} | tr -d '\\n'"], check=False)
+    probed = jobs.run(place, ["sh", "-c", f"yes {MARK} >&2"], timeout=30)
+    assert not probed.ok
+    assert "printed more than" in probed.stderr
+    until(lambda: not processes(f"yes\0{MARK}"))
+    assert place.run(["echo", "still there"]).stdout == "still there\n"
+
+
+def test_what_has_room_comes_whole_and_in_time(place: Host) -> None:
+    listing = ["sh", "-c", "yes 123456789 | head -c 12000000; yes abc | head -c 4000000 >&2; exit 3"]
+    printed = place.run(listing, check=False)
+    assert (len(printed.stdout), len(printed.stderr), printed.status) == (12_000_000, 4_000_000, 3)
+    text = "0123456789" * 300_000
+    for command, stdout in (("cat", text), ("head -c 5", "01234"), ("true", "")):
+        assert place.run(command.split(), stdin=text).stdout == stdout
+    slow = place.run(["sh", "-c", "while echo x; do sleep 0.01; done"], timeout=0.5, check=False)
+    assert slow.status == 124
+
+
+def test_a_job_that_floods_is_kept_in_bounds_there(place: Host) -> None:
+    job = jobs.start(place, ["sh", "-c", "yes a line | head -c 21000000; echo end"], name="x", timeout=60)
+    lines, status = finish(jobs.wait(place, job))
+    assert (lines[0], lines[-1], status) == ("a line", "end", 0)
+    printed = jobs.printed(place, job)
+    assert printed.left == 21_000_004 - HEAD - TAIL
+    assert printed.text.endswith("a line\nend\n")
+
+
+def test_a_command_of_any_length_runs_or_gets_a_sentence(place: Host) -> None:
+    def echo(length: int) -> list[str]:
+        return ["sh", "-c", f"printf '%s\n' {'x' * length}"]
+
+    for fits, said in ((echo(130_000), 130_001), (["true", "x" * ARGUMENT], 0), (["true", *["x" * 100_000] * 5], 0)):
+        job = jobs.start(place, fits, name="x", timeout=60)
+        assert jobs.end(place, job) == 0
+        assert len(jobs.printed(place, job).text) == said
+    long = r"a command is too long to be started: [\d,]+ characters"
+    for length in (200_000, 3_000_000):
+        with pytest.raises(EnvironmentFailure, match=long):
+            jobs.start(place, echo(length), name="x", timeout=60)
+        with pytest.raises(EnvironmentFailure, match=long):
+            jobs.start(place, ["true"], name="x", timeout=60, env={"LONG": "x" * length})
+        with pytest.raises(EnvironmentFailure, match=long) as caught:
+            jobs.run(place, echo(length), timeout=60)
+        assert "beside the recipe" in caught.value.advice
+
+
 # This machine
 
 
@@ -147,33 +205,27 @@ def test_connect_makes_the_root_folder(seal: Path) -> None:
     assert Path(host.root).is_dir()
 
 
-@pytest.mark.parametrize(
-    ("address", "scheme", "destination"),
-    [
-        ("local", "local", ""),
-        ("me@far", "ssh", "me@far"),
-        ("ssh://me@far", "ssh", "me@far"),
-        ("batch://queue/fast", "batch", "queue/fast"),
-    ],
-)
-def test_the_scheme_of_an_address_chooses_the_module(
-    address: str, scheme: str, destination: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_scheme_of_an_address_chooses_the_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     connected = []
 
     def stub(name: str) -> Connect:
         def made(entry: HostEntry, rest: str) -> LocalHost:
-            connected.append((name, entry.name, rest))
+            connected.append((entry.address, name, rest))
             return LocalHost(entry.name, PurePosixPath(tmp_path))
 
         return made
 
     monkeypatch.setattr(registry, "CONNECTIONS", {name: stub(name) for name in (*CONNECTIONS, "batch")})
-    assert connect(HostEntry(name="one", address=address)).name == "one"
-    assert connected == [(scheme, "one", destination)]
-
-
-def test_an_unknown_scheme_is_refused_with_the_known_ones() -> None:
+    leads = [
+        ("local", "local", ""),
+        ("me@far", "ssh", "me@far"),
+        ("ssh://me@far", "ssh", "me@far"),
+        ("batch://queue/fast", "batch", "queue/fast"),
+    ]
+    for address, _, _ in leads:
+        assert connect(HostEntry(name="one", address=address)).name == "one"
+    assert connected == leads
+    monkeypatch.undo()
     with pytest.raises(UsageError, match="no kind of connection is named 'batch'") as caught:
         connect(HostEntry(name="one", address="batch://queue"))
     known = ", ".join(CONNECTIONS)

@@ -3,6 +3,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Generator
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -38,9 +39,6 @@ def test_output_and_status(host: LocalHost) -> None:
     assert wait(host, job) == (["one", "last"], 5)
     assert jobs.status(host, job) == 5
     assert jobs.printed(host, job, "stderr").text == "two\n"
-
-
-def test_merged_output_keeps_its_order(host: LocalHost) -> None:
     assert wait(host, shell(host, "echo 1; echo 2 >&2; echo 3", merged=True)) == (["1", "2", "3"], 0)
 
 
@@ -51,20 +49,24 @@ def test_arguments_arrive_as_they_are(host: LocalHost) -> None:
     assert job.folder.parent == host.root / "jobs"
 
 
-def test_environment_is_clean_and_added_to(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_folder_processors_and_memory(
+    host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When memory runs out the job dies, and nobody else."""
     monkeypatch.setenv("SOMETHING_OF_THE_TERMINAL", "x")
-    lines, _ = wait(host, jobs.start(host, ["env"], name="env", timeout=60, env={"GIVEN": "a; b 'c"}))
-    assert "GIVEN=a; b 'c" in lines
-    assert {line.partition("=")[0] for line in lines} == {"PATH", "HOME", "USER", "LC_ALL", "TMPDIR", "GIVEN"}
-
-
-def test_working_folder_and_pinning(host: LocalHost, tmp_path: Path) -> None:
     folder = tmp_path / "odd 'folder"
     folder.mkdir()
     cpu = min(os.sched_getaffinity(0))
-    script = "pwd; grep Cpus_allowed_list /proc/self/status"
-    lines, _ = wait(host, shell(host, script, cwd=PurePosixPath(folder), cpus=str(cpu)))
-    assert lines == [str(folder), f"Cpus_allowed_list:\t{cpu}"]
+    script = "pwd; cat /proc/self/oom_score_adj; grep Cpus_allowed_list /proc/self/status; exec env"
+    given = {"GIVEN": "a; b 'c"}
+    (where, score, pinned, *env), _ = wait(
+        host, shell(host, script, cwd=PurePosixPath(folder), cpus=str(cpu), env=given)
+    )
+    assert (where, pinned) == (str(folder), f"Cpus_allowed_list:\t{cpu}")
+    assert "GIVEN=a; b 'c" in env
+    names = {line.partition("=")[0] for line in env} - {"PWD", "OLDPWD"}
+    assert names == {"PATH", "HOME", "USER", "LC_ALL", "TMPDIR", "GIVEN"}
+    assert score == "1000" and int(Path("/proc/self/oom_score_adj").read_text()) < 1000
 
 
 def test_what_cannot_start_says_so(host: LocalHost) -> None:
@@ -74,11 +76,6 @@ def test_what_cannot_start_says_so(host: LocalHost) -> None:
     lines, status = wait(host, nowhere)
     assert status == 2
     assert "can't cd to /nowhere" in lines[-1]
-
-
-def test_a_job_and_nobody_else_dies_when_memory_runs_out(host: LocalHost) -> None:
-    assert wait(host, shell(host, "cat /proc/self/oom_score_adj"))[0] == ["1000"]
-    assert int(Path("/proc/self/oom_score_adj").read_text()) < 1000
 
 
 def test_limit_is_kept_on_the_host(host: LocalHost) -> None:
@@ -108,12 +105,6 @@ def test_reading_goes_on_where_it_was(host: LocalHost) -> None:
 def _with_fifo(host: LocalHost) -> PurePosixPath:
     os.mkfifo(Path(host.root) / "go")
     return host.root
-
-
-def test_long_output_arrives_whole(host: LocalHost) -> None:
-    job = shell(host, "seq 1 300000")
-    lines, status = wait(host, job)
-    assert (len(lines), lines[-1], status) == (300000, "300000", 0)
 
 
 def test_kill_ends_the_whole_tree(host: LocalHost) -> None:
@@ -171,16 +162,12 @@ def test_a_job_of_an_earlier_boot_is_lost_and_its_number_is_not_used(host: Local
     jobs.kill(host, job)
 
 
-@pytest.mark.parametrize("how", ["close", "interrupt"])
-def test_leaving_the_wait_kills_the_job(host: LocalHost, how: str) -> None:
-    job = shell(host, f"echo on; sleep {MARK}.4")
-    waiting = jobs.wait(host, job, every=0.05)
+@pytest.mark.parametrize("leave", [Generator.close, lambda waiting: waiting.throw(KeyboardInterrupt)])
+def test_leaving_the_wait_kills_the_job(host: LocalHost, leave: Callable[[object], object]) -> None:
+    waiting = jobs.wait(host, shell(host, f"echo on; sleep {MARK}.4"), every=0.05)
     assert next(waiting) == "on"
-    if how == "close":
-        waiting.close()
-    else:
-        with pytest.raises(KeyboardInterrupt):
-            waiting.throw(KeyboardInterrupt)
+    with contextlib.suppress(KeyboardInterrupt):
+        leave(waiting)
     assert not processes(f"{MARK}.4")
     assert jobs.running(host) == ()
 
@@ -234,10 +221,10 @@ def test_an_orderly_shutdown_leaves_no_status(host: LocalHost, last: bool) -> No
     assert jobs.status(host, job) == jobs.LOST
 
 
-@pytest.mark.parametrize("how", ["KILL", "TERM"])
-def test_a_command_that_is_killed_before_its_time_is_lost(host: LocalHost, how: str) -> None:
-    with pytest.raises(JobLost):
-        wait(host, shell(host, f"kill -s {how} $$"))
+def test_a_command_that_is_killed_before_its_time_is_lost(host: LocalHost) -> None:
+    for signal_of_others in ("KILL", "TERM"):
+        with pytest.raises(JobLost):
+            wait(host, shell(host, f"kill -s {signal_of_others} $$"))
     assert wait(host, shell(host, "kill -s SEGV $$"))[1] == 128 + signal.SIGSEGV
     assert wait(host, shell(host, "trap '' TERM; sleep 1 & wait; exit 137", timeout=1))[1] in (124, 137)
 

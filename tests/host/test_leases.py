@@ -5,7 +5,10 @@ import re
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import msgspec
 import pytest
@@ -71,6 +74,10 @@ def records() -> list[tuple[str, bool]]:
     return [(record.job, runs) for record, runs in leases.all_records()]
 
 
+def lease_of(wanted: Wanted, show: Callable[[str, str], object] = silent, say: Callable[[str], object] = silent) -> Any:
+    return leases.leased(wanted, show, say)
+
+
 def test_it_is_noted_before_it_is_acquired_and_until_it_is_released(pool: Pool) -> None:
     noted = []
     pool.open.unlink()
@@ -79,12 +86,10 @@ def test_it_is_noted_before_it_is_acquired_and_until_it_is_released(pool: Pool) 
         noted.append((what, state, records(), pool.jobs))
         pool.open.touch()
 
-    wanted = pool.wanted("pool:quiet/1", "pool:quiet/2", nodes={"pool:quiet/1": "n1", "pool:quiet/2": "n2"})
-    with leases.leased(wanted, show, silent) as job:
-        assert [(each.name, each.address, each.lease) for each in job.machines] == [
-            ("pool:quiet/1", "n1-id", "n1-id"),
-            ("pool:quiet/2", "n2-id", "n2-id"),
-        ]
+    names = ("pool:quiet/1", "pool:quiet/2")
+    with lease_of(pool.wanted(*names, nodes=dict(zip(names, ("n1", "n2"), strict=True))), show) as job:
+        made = [(each.name, each.address, each.lease) for each in job.machines]
+        assert made == [(names[0], "n1-id", "n1-id"), (names[1], "n2-id", "n2-id")]
         assert leases.machine("pool:quiet/2") is job.machines[1]
     [name] = set(pool.lines("released"))
     assert noted[0] == ("pool:quiet*2", "first in the queue", [(name, True)], [name])
@@ -98,25 +103,22 @@ def test_it_is_noted_before_it_is_acquired_and_until_it_is_released(pool: Pool) 
 def test_a_machine_of_an_earlier_session_has_its_name_again(pool: Pool) -> None:
     names = ("pool:", "pool:/1", "pool:/2", "pool:/3")
     nodes = {"pool:": "n3-id", "pool:/1": "n9-id", "pool:/3": "n1-id"}
-    with leases.leased(pool.wanted(*names, nodes=nodes), silent, silent) as job:
+    with lease_of(pool.wanted(*names, nodes=nodes)) as job:
         assert [each.address for each in job.machines] == ["n3-id", "n2-id", "n4-id", "n1-id"]
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, EnvironmentFailure("full disk"), SystemExit])
-def test_it_is_released_however_the_session_ends(pool: Pool, error: BaseException) -> None:
-    with pytest.raises(error if isinstance(error, type) else type(error)), leases.leased(pool.wanted(), silent, silent):
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), EnvironmentFailure("full disk"), SystemExit()])
+@pytest.mark.parametrize("queued", [True, False])
+def test_it_is_released_however_the_session_ends(pool: Pool, error: BaseException, queued: bool) -> None:
+    """In the queue acquire is ended first."""
+
+    def end(*_: str) -> None:
         raise error
-    assert (records(), pool.jobs) == ([], [])
 
-
-def test_an_interruption_in_the_queue_ends_acquire_first(pool: Pool) -> None:
-    pool.open.unlink()
-
-    def interrupt(*_: str) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt), leases.leased(pool.wanted(), interrupt, silent):
-        pass
+    if queued:
+        pool.open.unlink()
+    with pytest.raises(type(error)), lease_of(pool.wanted(), end if queued else silent):
+        end()
     assert (records(), pool.jobs) == ([], [])
 
 
@@ -135,11 +137,9 @@ def test_an_interruption_in_the_queue_ends_acquire_first(pool: Pool) -> None:
 def test_a_scheduler_that_lends_nothing(pool: Pool, acquire: list[str], sentence: str, released: int) -> None:
     """What was not leased is not given back: release may not know whose it is. Nothing is called leased."""
     shown: list[str] = []
-    lease = LeaseEntry(name="pool", file="hosts.toml", acquire=acquire, release=pool.lease.release)
-    with (
-        pytest.raises(EnvironmentFailure, match=sentence),
-        leases.leased(Wanted(lease, "quiet", ("pool:quiet",)), lambda _, state: shown.append(state), silent),
-    ):
+    lease = msgspec.structs.replace(pool.lease, acquire=acquire, status=[], renew=[])
+    asked = Wanted(lease, "quiet", ("pool:quiet",))
+    with pytest.raises(EnvironmentFailure, match=sentence), lease_of(asked, lambda _, state: shown.append(state)):
         pass
     assert (records(), "" in shown) == ([], False)
     assert len(pool.lines("released")) == released
@@ -148,11 +148,10 @@ def test_a_scheduler_that_lends_nothing(pool: Pool, acquire: list[str], sentence
 def test_a_machine_that_another_session_holds_stays_its(pool: Pool) -> None:
     """With commands that know one machine and no jobs, as a file that names nobody."""
     held = pool.folder / "held"
-    commands = {"acquire": ["sh", "-c", f"mkdir {held} && echo n1"], "release": ["rmdir", str(held)]}
-    lease = LeaseEntry(name="one", file="hosts.toml", **commands)  # type: ignore[arg-type]
-    wanted = Wanted(lease, "", ("one:",))
-    with leases.leased(wanted, silent, silent):
-        with pytest.raises(EnvironmentFailure, match="File exists"), leases.leased(wanted, silent, silent):
+    acquire, release = ["sh", "-c", f"mkdir {held} && echo n1"], ["rmdir", str(held)]
+    wanted = Wanted(LeaseEntry(name="one", file="hosts.toml", acquire=acquire, release=release), "", ("one:",))
+    with lease_of(wanted):
+        with pytest.raises(EnvironmentFailure, match="File exists"), lease_of(wanted):
             pass
         assert held.exists()
     assert (records(), held.exists()) == ([], False)
@@ -164,21 +163,18 @@ def test_the_lease_of_the_documentation(tmp_path: Path) -> None:
     [text] = [block for block in re.findall(r"```toml\n(.*?)```", page, re.DOTALL) if "[leases.shelf]" in block]
     hosts, shelf = tmp_path / "hosts.toml", tmp_path / "shelf"
     hosts.write_text(text.replace("/srv/shelf", str(shelf)))
-    for name in ("free", "taken"):
-        (shelf / name).mkdir(parents=True)
-    (shelf / "free" / "quiet1").touch()
-    (shelf / "free" / "loud.1").touch()
+    (shelf / "taken").mkdir(parents=True)
+    (shelf / "free").mkdir()
+    for name in ("quiet1", "loud.1"):
+        (shelf / "free" / name).touch()
     lease = msgspec.structs.replace(load_lease("shelf", hosts), every=1)
     order: list[str] = []
 
     def second() -> None:
-        with leases.leased(Wanted(lease, "quiet", ("second",)), silent, silent) as job:
+        with lease_of(Wanted(lease, "quiet", ("second",))) as job:
             order.append(job.machines[0].address)
 
-    with (
-        leases.leased(Wanted(lease, "quiet", ("first",)), silent, silent) as first,
-        leases.leased(Wanted(lease, "loud", ("third",)), silent, silent) as third,
-    ):
+    with lease_of(Wanted(lease, "quiet", ("first",))) as first, lease_of(Wanted(lease, "loud", ("third",))) as third:
         assert (first.machines[0].address, third.machines[0].address) == ("quiet1", "loud.1")
         waiting = threading.Thread(target=second)
         waiting.start()
@@ -194,7 +190,7 @@ def test_for_how_long_a_machine_is_wanted(pool: Pool) -> None:
     lease = msgspec.structs.replace(pool.lease, acquire=["sh", "-c", "echo n1 {minutes}:{every}"])
     for minutes, said in ((0.0, ":1"), (89.5, "150:1")):
         wanted = Wanted(lease, "quiet", ("pool:quiet",), minutes=minutes)
-        with leases.leased(wanted, silent, silent) as job:
+        with lease_of(wanted) as job:
             assert job.machines[0].lease == said
 
 
@@ -202,7 +198,7 @@ def test_one_of_two_machines_of_a_job_ends_and_the_other_goes_on(pool: Pool) -> 
     gone = f"[ {{address}} != n1-id ] || [ ! -e {pool.folder}/n1-is-down ]"
     lease = msgspec.structs.replace(pool.lease, renew=["sh", "-c", gone])
     names = ("pool:quiet/1", "pool:quiet/2")
-    with leases.leased(Wanted(lease, "quiet", names), silent, silent) as job:
+    with lease_of(Wanted(lease, "quiet", names)) as job:
         hosts = [LeasedHost(Breaking(), machine) for machine in job.machines]
         (pool.folder / "n1-is-down").touch()
         until(lambda: job.machines[0].ended)
@@ -216,7 +212,7 @@ def test_one_of_two_machines_of_a_job_ends_and_the_other_goes_on(pool: Pool) -> 
 def test_what_could_not_be_released_is_left_to_the_next_session(pool: Pool) -> None:
     said: list[str] = []
     (pool.folder / "shut").touch()
-    with leases.leased(pool.wanted(), silent, said.append) as job:
+    with lease_of(pool.wanted(), say=said.append) as job:
         name = job.values["job"]
     assert records() == [(name, False)]
     leases.free_abandoned(said.append)
@@ -277,7 +273,7 @@ def test_a_file_system_without_locks(pool: Pool, monkeypatch: pytest.MonkeyPatch
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr("fcntl.flock", flock)
-    with leases.leased(pool.wanted(), silent, silent) as job:
+    with lease_of(pool.wanted()) as job:
         leases.free_abandoned(silent)
         assert records() == [(job.values["job"], True)]
     leases.note(Record("j1", "pool:quiet", 1, "now", f"{this_boot()} 1 0", "here", ["true"]))
@@ -291,22 +287,16 @@ class Breaking(FakeHost):
 
     def __init__(self) -> None:
         super().__init__("pool:quiet", {"true": "", "lost": ConnectionLost("gone")})
-        self.listeners: list[Listener] = []
 
     def subscribe(self, listener: Listener) -> Unsubscribe:
         """Report to the listener."""
-        self.listeners.append(listener)
+        self.retry = partial(listener, "the connection is lost; trying again")
         return lambda: None
-
-    def retry(self) -> None:
-        """Report that the connection is being opened again."""
-        for listener in self.listeners:
-            listener("the connection is lost; trying again")
 
 
 def test_nothing_runs_on_a_machine_whose_lease_has_ended(pool: Pool) -> None:
     inner = Breaking()
-    with leases.leased(pool.wanted(), silent, silent) as job:
+    with lease_of(pool.wanted()) as job:
         host = LeasedHost(inner, job.machines[0])
         assert (host.run(["true"]).status, host.node, host.root) == (0, "n1-id", PurePosixPath("/pool:quiet"))
         with pytest.raises(ConnectionLost):
@@ -327,7 +317,7 @@ def test_a_lease_that_has_ended_stays_so(pool: Pool) -> None:
     asked = pool.folder / "asked-to-renew"
     slow = f"cd {pool.folder}; [ -e second ] && exit 1; touch second {asked}; until [ -e answer ]; do sleep 0.1; done"
     lease = msgspec.structs.replace(pool.lease, renew=["sh", "-c", slow], every=1000)
-    with leases.leased(Wanted(lease, "quiet", ("pool:quiet",)), silent, silent) as job:
+    with lease_of(Wanted(lease, "quiet", ("pool:quiet",))) as job:
         first = threading.Thread(target=job.renew, args=(job.machines[0],))
         first.start()
         until(asked.exists)
@@ -349,23 +339,19 @@ root = "{folder}/{{address}}"
 
 
 def test_hosts_of_a_hunt_are_leased_in_one_order_and_their_builders_too(tmp_path: Path) -> None:
-    hosts = tmp_path / "hosts.toml"
+    """Machines of more features first."""
+    hosts, asked = tmp_path / "hosts.toml", tmp_path / "asked"
     own = '[hosts.b]\nbuild_hosts = ["pool:build*2", "b"]\n'
     hosts.write_text(own + "".join(FOLDER.format(name=name, folder=tmp_path) for name in ("pool", "a")))
-    names = ["pool:quiet", "a:x/2", "a:x/1", "b"]
-    with leased_hosts(names, hosts, silent, silent):
-        assert (tmp_path / "asked").read_text().splitlines() == ["a:x 2", "pool:build 2", "pool:quiet 1"]
+    with leased_hosts(["pool:quiet", "a:x/2", "a:x/1", "b"], hosts, silent, silent):
+        assert asked.read_text().splitlines() == ["a:x 2", "pool:build 2", "pool:quiet 1"]
         with leased_hosts(["pool:quiet"], hosts, silent, silent):  # what the process has is shared
             there = connect(load_host("pool:build/2", hosts))
             with there:
                 assert there.run(["sh", "-c", "echo $NODE"]).stdout == "n2\n"
                 assert (there.node, there.is_local) == ("n2", False)
-    assert len((tmp_path / "asked").read_text().splitlines()) == 3
+    assert len(asked.read_text().splitlines()) == 3
     assert records() == []
-
-
-def test_machines_of_more_features_are_leased_first(tmp_path: Path) -> None:
-    hosts = tmp_path / "hosts.toml"
-    hosts.write_text(FOLDER.format(name="pool", folder=tmp_path))
+    asked.unlink()
     with leased_hosts(["pool:", "pool:a", "pool:nvme&quiet"], hosts, silent, silent):
-        assert (tmp_path / "asked").read_text().splitlines() == ["pool:nvme&quiet 1", "pool:a 1", "pool: 1"]
+        assert asked.read_text().splitlines() == ["pool:nvme&quiet 1", "pool:a 1", "pool: 1"]

@@ -1,26 +1,29 @@
-"""Hosts over SSH: a real sshd on a machine of its own."""
+"""Connections that are lost, refused and had again: to a real sshd on a machine of its own, and by a command that leads there."""
 
+import os
 import shutil
+import signal
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 
 import pytest
 from paramiko import Channel
 
-from machine import Machine, why_not
+from machine import Machine
 from perfbisect.errors import CommandFailed, ConnectionLost, EnvironmentFailure
-from perfbisect.host import jobs, ssh
+from perfbisect.host import jobs, ssh, through
 from perfbisect.host.protocol import Host
 from perfbisect.host.registry import connect
 from perfbisect.host.ssh import SshHost
+from perfbisect.host.through import Shell, ThroughHost
 from perfbisect.recipes.inventory import HostEntry
-from waiting import until
+from waiting import ended, until
 
-pytestmark = [pytest.mark.tools, pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")]
-
+pytestmark = pytest.mark.tools
 
 ODD = ["a b", "'", '"', "$(touch hit)", "`touch hit`", ";touch hit", "-n", "\\n", "line\nline", "!x", "é→", "*", "~", "#",
        ""]  # fmt: skip
@@ -49,11 +52,6 @@ def reach() -> Iterator[Reach]:
     yield one
     for host in reached:
         host.release()
-
-
-@pytest.fixture
-def host(far: SshHost) -> SshHost:
-    return far
 
 
 @pytest.mark.parametrize("shell", ["/bin/sh", "/bin/bash", "/usr/bin/zsh", "/usr/bin/tcsh", "/usr/bin/fish"])
@@ -153,7 +151,7 @@ def test_the_users_settings_lead_there(make_machine: Make, reach: Reach) -> None
     assert host.run(["sh", "-c", "echo $SSH_CONNECTION"]).stdout.split()[0] == jump.address
 
 
-def test_a_command_is_run_again_when_the_connection_was_lost(host: SshHost, machine: Machine) -> None:
+def test_a_command_is_run_again_when_the_connection_was_lost(far: SshHost, machine: Machine) -> None:
     pids = Path(machine.root, "pids")
 
     def lose() -> None:
@@ -163,19 +161,19 @@ def test_a_command_is_run_again_when_the_connection_was_lost(host: SshHost, mach
     loss = threading.Thread(target=lose)
     loss.start()
     script = 'echo $$ >>"$1/pids"; [ "$(wc -l <"$1/pids")" -gt 1 ] || sleep 1000; cat "$1/pids"'
-    first, second = host.run(["sh", "-c", script, "x", str(host.root)]).stdout.split()
+    first, second = far.run(["sh", "-c", script, "x", str(far.root)]).stdout.split()
     loss.join()
     assert first != second
     until(lambda: machine.inside(f"ps -o pid= -p {first}") == "")
 
 
 def test_a_script_that_is_cut_short_does_nothing(
-    host: SshHost, machine: Machine, monkeypatch: pytest.MonkeyPatch
+    far: SshHost, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The connection breaks in the middle of a path."""
     kept = Path(machine.root, "kept")
     kept.touch()
-    host.run(["true"])
+    far.run(["true"])
     whole = Channel.sendall
 
     def torn(channel: Channel, data: bytes) -> None:
@@ -185,14 +183,14 @@ def test_a_script_that_is_cut_short_does_nothing(
         machine.kill_sshd()
 
     monkeypatch.setattr(Channel, "sendall", torn)
-    host.run(["rm", "-rf", "--", f"{kept}/no/such/thing"])
+    far.run(["rm", "-rf", "--", f"{kept}/no/such/thing"])
     assert kept.exists()
 
 
 def test_a_command_never_begins_with_half_of_its_stdin(
-    host: SshHost, machine: Machine, monkeypatch: pytest.MonkeyPatch
+    far: SshHost, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    host.run(["true"])
+    far.run(["true"])
     whole = ssh._send
 
     def torn(channel: Channel, data: bytes) -> None:
@@ -203,11 +201,11 @@ def test_a_command_never_begins_with_half_of_its_stdin(
 
     monkeypatch.setattr(ssh, "_send", torn)
     text = "é\n" * 100_000
-    host.run(["sh", "-c", 'cat >>"$1"; echo end >>"$1"', "x", f"{host.root}/read"], stdin=text)
+    far.run(["sh", "-c", 'cat >>"$1"; echo end >>"$1"', "x", f"{far.root}/read"], stdin=text)
     assert Path(machine.root, "read").read_text() == f"{text}end\n"
 
 
-def test_a_restart_is_waited_for_and_reported(host: SshHost, machine: Machine) -> None:
+def test_a_restart_is_waited_for_and_reported(far: SshHost, machine: Machine) -> None:
     events: list[str] = []
 
     def see(event: str) -> None:
@@ -215,9 +213,9 @@ def test_a_restart_is_waited_for_and_reported(host: SshHost, machine: Machine) -
         if "trying again" in event:
             machine.power_on()
 
-    unsubscribe = host.subscribe(see)
+    unsubscribe = far.subscribe(see)
     machine.power_off()
-    assert host.run(["echo", "back"]).stdout == "back\n"
+    assert far.run(["echo", "back"]).stdout == "back\n"
     assert [event.partition(";")[0].partition(":")[0] for event in events] == [
         "the connection to host far is lost",
         "the connection to host far is restored",
@@ -225,62 +223,62 @@ def test_a_restart_is_waited_for_and_reported(host: SshHost, machine: Machine) -
     unsubscribe()
     machine.power_off()
     machine.power_on()
-    assert host.run(["true"]).ok
+    assert far.run(["true"]).ok
     assert len(events) == 2
 
 
-def test_a_released_host_is_connected_again_when_it_is_used(host: SshHost) -> None:
-    with host:
-        transport = host.connection.open().transport
+def test_a_released_host_is_connected_again_when_it_is_used(far: SshHost) -> None:
+    with far:
+        transport = far.connection.open().transport
     assert not transport.active
-    assert host.run(["echo", "again"]).stdout == "again\n"
+    assert far.run(["echo", "again"]).stdout == "again\n"
 
 
-def test_patience_ends(host: SshHost, machine: Machine) -> None:
+def test_patience_ends(far: SshHost, machine: Machine) -> None:
     events: list[str] = []
-    host.subscribe(events.append)
-    host.connection.patience = 4  # longer than one attempt takes on a busy machine
+    far.subscribe(events.append)
+    far.connection.patience = 4  # longer than one attempt takes on a busy machine
     machine.power_off()
     with pytest.raises(ConnectionLost, match="connection to host far is lost: host far"):
-        host.run(["true"], timeout=0.5)
+        far.run(["true"], timeout=0.5)
     assert [event.partition(";")[2][:13] for event in events] == [" trying again"]
-    host.connection.patience = 1000
+    far.connection.patience = 1000
     with pytest.raises(ConnectionLost):  # and is not had again by what wants to tidy up
-        host.run(["true"])
+        far.run(["true"])
     machine.power_on()
-    assert host.run(["true"]).ok
+    assert far.run(["true"]).ok
 
 
-def test_an_interrupted_wait_for_a_host_is_not_begun_again(host: SshHost, machine: Machine) -> None:
+def test_an_interrupted_wait_for_a_host_is_not_begun_again(far: SshHost, machine: Machine) -> None:
     """Ctrl-C once, and what tidies up gets one attempt."""
     machine.power_off()
 
     def interrupt(_event: str) -> None:
         raise KeyboardInterrupt
 
-    host.subscribe(interrupt)
+    far.subscribe(interrupt)
     with pytest.raises(KeyboardInterrupt):
-        host.run(["true"])
+        far.run(["true"])
     with pytest.raises(ConnectionLost):
-        host.run(["true"])
+        far.run(["true"])
 
 
-def test_a_job_outlives_its_connection(host: SshHost, machine: Machine) -> None:
-    job = jobs.start(host, ["sh", "-c", "mkfifo go; echo one; read -r line <go; echo two"], name="x", timeout=600)
-    lines = jobs.wait(host, job)
+def test_a_job_outlives_its_connection(far: SshHost, machine: Machine) -> None:
+    job = jobs.start(far, ["sh", "-c", "mkfifo go; echo one; read -r line <go; echo two"], name="x", timeout=600)
+    lines = jobs.wait(far, job)
     assert next(lines) == "one"
     machine.kill_sshd()
-    machine.inside(f"echo >{host.root}/go")
+    machine.inside(f"echo >{far.root}/go")
     assert list(lines) == ["two"]
-    assert jobs.status(host, job) == 0
+    assert jobs.status(far, job) == 0
 
 
-def test_a_job_is_lost_in_a_restart(host: SshHost, machine: Machine) -> None:
-    job = jobs.start(host, ["sleep", "1000"], name="x", timeout=2000)
+def test_a_job_is_lost_in_a_restart(far: SshHost, machine: Machine) -> None:
+    job = jobs.start(far, ["sleep", "1000"], name="x", timeout=2000)
     machine.power_off()
     machine.power_on()
-    assert jobs.status(host, job) == jobs.LOST
-    assert jobs.running(host) == ()
+    assert jobs.status(far, job) == jobs.LOST
+    assert jobs.running(far) == ()
 
 
 class Twice:
@@ -304,11 +302,11 @@ def test_a_job_started_twice_runs_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("losing", [False, True])
-def test_who_writes_to_a_stream_that_has_ended_is_reported(host: SshHost, machine: Machine, losing: bool) -> None:
+def test_who_writes_to_a_stream_that_has_ended_is_reported(far: SshHost, machine: Machine, losing: bool) -> None:
     """More than fits into any buffer: nobody waits for ever for what reads no more."""
     command = ["sleep", "600"] if losing else ["sh", "-c", "echo no >&2; exit 4"]
     loss = threading.Thread(target=machine.kill_sshd if losing else int)
-    with pytest.raises(ConnectionLost if losing else CommandFailed), host.stream(command) as end:
+    with pytest.raises(ConnectionLost if losing else CommandFailed), far.stream(command) as end:
         end.settimeout(600)
         loss.start()
         with pytest.raises(BrokenPipeError):
@@ -329,3 +327,173 @@ def test_a_script_that_nothing_reads_ends_without_a_status(tmp_path: Path, shell
     cut = subprocess.run(argv, input=script, env=path, capture_output=True, check=False)
     assert (whole.returncode, whole.stdout) == (0, b"done\n")
     assert (cut.returncode, cut.stdout) == (-9, b"")
+
+
+# Hosts that a command leads to: here `env`, which runs what is appended to it.
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Iterator[ThroughHost]:
+    made = connect(HostEntry(name="box", through=["env", "BOX=1"], root=str(tmp_path / "root")))
+    assert isinstance(made, ThroughHost)
+    yield made
+    made.release()
+
+
+def test_a_lost_shell_is_started_again_and_reported(box: ThroughHost) -> None:
+    events: list[str] = []
+    box.subscribe(events.append)
+    once = box.root / "once"
+    done = box.run(["sh", "-c", f"[ -e {once} ] || {{ touch {once}; kill -9 {server(box)}; sleep 100; }}; echo again"])
+    assert done.stdout == "again\n"
+    assert [event.split()[-1] for event in events] == ["s", "restored"]
+
+
+def test_what_the_command_itself_prints_is_no_answer(box: ThroughHost) -> None:
+    """Such as the notice of a scheduler, at any time; its last line may have no end yet."""
+    events: list[str] = []
+    box.subscribe(events.append)
+    notice = "step 1.0 is told: 5 minutes left\n1 0 a b\n\nperfbisect: x\nno end"
+    for number in range(3):
+        done = box.run(["sh", "-c", f"printf '{notice}' >/proc/{server(box)}/fd/1; echo {number}; exit 3"], check=False)
+        assert (done.status, done.stdout) == (3, f"{number}\n")
+    assert events == []
+
+
+def test_what_the_command_says_is_read_where_it_goes_on_to_write(
+    box: ThroughHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command and what reads share an open file, and so the place in it."""
+    running = box.connection.open()
+    errors = running._errors
+
+    class Written:
+        """The file, to which the command writes just before it is read."""
+
+        def read(self) -> bytes:
+            os.write(errors.fileno(), b"late\n")
+            return errors.read()
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(errors, name)
+
+    os.write(errors.fileno(), b"early\n" * 1000)
+    monkeypatch.setattr(running, "_errors", Written())
+    assert running.said() == "early"
+    os.write(errors.fileno(), b"end\n")
+    assert os.pread(errors.fileno(), 1 << 16, 0) == b"early\n" * 1000 + b"end\n"
+
+
+def test_a_greeting_before_the_shell_is_passed_over(tmp_path: Path) -> None:
+    led = ["sh", "-c", 'printf "welcome\n\nto the node: "; exec "$@"', "led"]
+    with connect(HostEntry(name="box", through=led, root=str(tmp_path / "root"))) as box:
+        assert box.run(["echo", "on"]).stdout == "on\n"
+
+
+def test_a_command_that_does_not_lead_there(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentFailure, match=r"box cannot be reached with sh: .*the allocation has expired"):
+        connect(HostEntry(name="box", through=["sh", "-c", "echo the allocation has expired >&2"], root=str(tmp_path)))
+    with pytest.raises(EnvironmentFailure, match="no-such-command does not start"):
+        connect(HostEntry(name="box", through=["no-such-command"], root=str(tmp_path)))
+
+
+def test_patience_ends_for_a_command_that_leads_nowhere(tmp_path: Path) -> None:
+    switch = tmp_path / "on"
+    switch.touch()
+    led = ["sh", "-c", f'[ -e {switch} ] || {{ echo gone >&2; exit 1; }}; exec "$@"', "led"]
+    box = connect(HostEntry(name="box", through=led, root=str(tmp_path / "root")))
+    assert isinstance(box, ThroughHost)
+    box.connection.patience = 0.0
+    switch.unlink()
+    os.kill(server(box), signal.SIGKILL)
+    with pytest.raises(ConnectionLost, match="gone"):
+        box.run(["true"], timeout=0.01)
+
+
+def test_an_interruption_ends_the_command(box: ThroughHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    note = box.root / "pid"
+    main = threading.get_ident()
+
+    def interrupt() -> None:
+        until(lambda: Path(note).exists() and Path(note).read_text().strip())
+        signal.pthread_kill(main, signal.SIGINT)
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            box.run(["sh", "-c", f"echo $$ >{note}; sleep 1000"], timeout=2000)
+    until(lambda: ended(Path(note).read_text().strip()))
+    assert box.run(["echo", "on"]).stdout == "on\n"
+
+
+def test_a_stream_that_breaks_off_is_a_lost_connection(tmp_path: Path) -> None:
+    led = ["sh", "-c", '[ "$4" = stream ] && { echo "step killed" >&2; exit 0; }; exec "$@"', "led"]
+    box = connect(HostEntry(name="box", through=led, root=str(tmp_path / "root")))
+    with box, pytest.raises(ConnectionLost, match="step killed"), box.stream(["true"]):
+        pass
+
+
+def test_nothing_is_left_of_it(box: ThroughHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    box.release()
+    box.run(["true"])
+    pid = server(box)
+    assert list((tmp_path / "tmp").glob("perfbisect-shell-*"))
+    box.release()
+    assert ended(pid)
+    assert not list((tmp_path / "tmp").glob("perfbisect-shell-*"))
+
+
+def server(box: ThroughHost) -> int:
+    """The process of its shell."""
+    return box.connection.open()._process.pid
+
+
+MUCH = b"x" * 300_000  # more than a pipe holds
+DEAF = ["sh", "-c", "echo 'perfbisect: 0 0   end'; exec sleep 1000"]
+
+
+def test_who_writes_to_a_shell_that_stops_reading_is_told_that_it_is_lost() -> None:
+    failures: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            Shell("x", DEAF).call("true", MUCH, 0.5)
+        except ConnectionLost as failure:
+            failures.append(failure)
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert "does not answer" in str(failures[0])
+
+
+def test_a_shell_that_stops_reading_can_be_closed_in_the_middle_of_a_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(through, "ENDING", 0.5)
+    shell = Shell("x", DEAF)
+    shell.open()
+    ended = threading.Event()
+
+    def call() -> None:
+        with pytest.raises(ConnectionLost):
+            shell.call("true", MUCH, 1000)
+        ended.set()
+
+    threads = [threading.Thread(target=each, daemon=True) for each in (call, shell.close)]
+    threads[0].start()
+    ended.wait(0.5)  # as long as the pipe needs to be full
+    threads[1].start()
+    for thread in threads:
+        thread.join(60)
+    assert [thread.is_alive() for thread in threads] == [False, False]
+    assert ended.is_set()
+
+
+def test_what_is_larger_than_a_pipe_arrives() -> None:
+    shell = Shell("x", ["env"])
+    try:
+        assert shell.call("wc -c", MUCH, 60) == (0, b"300000\n", b"")
+    finally:
+        shell.close()
