@@ -131,9 +131,14 @@ def test_many_commands_run_at_once(place: Host) -> None:
 # What floods, and what is long
 
 
-def test_what_prints_without_end_is_ended(place: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Less is kept of what a short command prints."""
     for module in (local, protocol, ssh, through):
         monkeypatch.setattr(module, "PRINTED", 2 << 20)
+
+
+def test_what_prints_without_end_is_ended(bounded: None, place: Host) -> None:
     with pytest.raises(TooMuchOutput, match=rf"on host {place.name}, sh -c .* printed more than 2 MiB, and was"):
         place.run(["sh", "-c", f"yes {MARK} | tr -d '\\n'"], check=False)
     probed = jobs.run(place, ["sh", "-c", f"yes {MARK} >&2"], timeout=30)
