@@ -35,7 +35,7 @@ def test_the_planted_commit_is_named_after_a_kill(tmp_path: Path) -> None:
     assert rows(history, "pragma integrity_check") == [("ok",)]
 
 
-@pytest.mark.slow
+@pytest.mark.calibrate
 def test_one_command_names_three_commits_planted_in_three_workloads(tmp_path: Path) -> None:
     """`compare --hunt`: a table, a hunt for each drop, together; then the table has the commits."""
     history = tmp_path / "history.db"
@@ -50,7 +50,7 @@ def test_one_command_names_three_commits_planted_in_three_workloads(tmp_path: Pa
     assert all(f"\t{culprit}\t" in table for culprit in culprits)
 
 
-COMMITS, CULPRIT, BROKEN, FAILING = 9, 5, 2, 7
+COMMITS, CULPRIT, BROKEN, FAILING = 7, 5, 3, 2
 
 
 @pytest.fixture
@@ -63,12 +63,8 @@ def test_a_slow_commit_is_found_with_nothing_but_two_commands(odd: Hunt, tmp_pat
     """Killed in mid-hunt and resumed from another folder; the commits that fail are skipped."""
     elsewhere, asked = tmp_path / "elsewhere", ["run", "v0", f"v{odd.last}", *odd.asked, "--operations", OPERATIONS]
     elsewhere.mkdir()
-
-    def kill(line: str, process: Process) -> None:
-        if '"RunFinished"' in line:
-            process.send_signal(signal.SIGKILL)
-
-    killed = bisect_watched([*asked, "--no-explain", "--json", *odd.kept()], kill, cwd=odd.repo)
+    told = ["--no-explain", "--json", *odd.kept()]
+    killed = bisect_until([*asked, "--repo", str(odd.repo), *told], '"RunFinished"', signal.SIGKILL)
     assert killed.returncode == -signal.SIGKILL
     odd.check(bisect(*odd.resumed("--plain"), cwd=elsewhere))
     reported = (
@@ -112,40 +108,22 @@ def test_clones_at_other_paths_use_the_same_builds(tmp_path: Path, git: Repo) ->
 
 
 def test_on_another_machine(machine: Machine, odd: Hunt) -> None:
-    asked = ["run", f"v{CULPRIT - 2}", f"v{CULPRIT + 1}", "--build", "make", "--run", "./bench", "--metric", "latency"]
-    ended = bisect(*asked, "--no-explain", "--host", "far", "--plain", *odd.kept(), cwd=odd.repo)
+    asked = ["run", f"v{CULPRIT - 1}", f"v{CULPRIT + 1}", "--build", "make", "--run", "./bench", "--metric", "latency"]
+    quick = ["--no-explain", "--pairing", "turns", "--no-layouts", "--plain"]
+    ended = bisect(*asked, *quick, "--host", "far", *odd.kept(), cwd=odd.repo)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert f"The culprit is {odd.culprit[:10]}" in ended.stdout
 
 
-QUADRATIC = """
-#include <stdio.h>
-
-/* change %d */
-int main(void) {
-    unsigned long sum = 0;
-    for (volatile long i = 0; i < 20000; i++)
-        for (volatile long j = 0; j < %s; j++) sum += i ^ j;
-    printf("%%lu\\n", sum);
-    return 0;
-}
-"""
-
-
 @pytest.mark.slow
-def test_a_command_that_became_quadratic_is_stopped_and_found(git: Repo, tmp_path: Path) -> None:
-    """It would take minutes; the workload's own time limit of an hour is never reached. Resumed where it was killed."""
+def test_a_command_that_became_endless_is_stopped_and_found(git: Repo, tmp_path: Path) -> None:
+    """The workload's own time limit of an hour is never reached. Resumed where it was killed."""
     repo, history = git.path, tmp_path / "history.db"
-    loops = ("3000000" if number >= 5 else "3000" for number in range(8))
-    hashes = git.history({"bench.c": QUADRATIC % (number, loop)} for number, loop in enumerate(loops))
-    asked = ["run", "v0", "v7", "--build", "cc -O1 -o bench bench.c", "--run", "./bench", "--slow-after", "10"]
-    asked += ["--no-explain"]
-
-    def kill(line: str, process: Process) -> None:
-        if "slower than 10 × good (stopped after" in line:
-            process.send_signal(signal.SIGKILL)
-
-    killed = bisect_watched([*asked, "--plain", "--history", str(history)], kill, cwd=repo)
+    naps = ("3000" if number >= 5 else "0.1" for number in range(8))
+    hashes = git.history({"bench.sh": f"sleep {nap} # {number}\n"} for number, nap in enumerate(naps))
+    asked = ["run", "v0", "v7", "--build", "true", "--run", "sh {prefix}/bench.sh", "--slow-after", "10"]
+    asked += ["--repo", str(repo), "--no-explain", "--plain", "--history", str(history)]
+    killed = bisect_until(asked, "slower than 10 × good (stopped after", signal.SIGKILL)
     assert killed.returncode == -signal.SIGKILL, killed.stdout + killed.stderr
     ended = bisect("resume", "--json", "--history", str(history), cwd=repo)
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -161,35 +139,37 @@ def test_a_command_that_became_quadratic_is_stopped_and_found(git: Repo, tmp_pat
     assert bisect("replay", "--history", str(history), cwd=repo).returncode == 0
 
 
-SETTINGS, SLOWER = 3, 1
-
-
 @pytest.mark.dbms
 @postgres.needs_postgres
 def test_a_setting_that_slows_queries_is_found(tmp_path: Path, git: Repo, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From one commit on, PostgreSQL reads the whole table for each row. The reason is cut once it has the plans."""
+    """PostgreSQL then reads the whole table for each row. The reason is cut once it has the plans."""
     postgres.write(tmp_path, {"builders/pg/builder.toml": postgres.RECIPE, "workloads/pg/suite.toml": postgres.SUITE})
-    common = "listen_addresses = ''\nfsync = off\n"
     slow = "enable_indexscan = off\nenable_bitmapscan = off\n"
-    texts = (f"{common}work_mem = {4 + n}MB\n{slow * (n >= SLOWER)}" for n in range(SETTINGS))
+    texts = (f"listen_addresses = ''\nfsync = off\n{slow * number}" for number in range(2))
     hashes = git.history({"server.conf": text} for text in texts)
     history = tmp_path / "history.db"
     monkeypatch.chdir(tmp_path)
     with tempfile.TemporaryDirectory(prefix="lab") as root:  # short, for the sake of the socket
         (tmp_path / "hosts.toml").write_text(f'[hosts.here]\nroot = "{root}"\n')
-        words = ["run", hashes[0], hashes[-1], "--builder", "pg", "--workload", "one-row", "--host", "here", "--plain"]
-        words += ["--repo", "repo", "--history", str(history), "--pairing", "turns", *postgres.FOLDERS]
-        ended = bisect_until(words, "  profile", signal.SIGINT)
+        words = ["run", "v0", "v1", "--builder", "pg", "--workload", "one-row", "--host", "here", "--json"]
+        words += ["--repo", "repo", "--history", str(history), "--pairing", "turns", "--time", "1", *postgres.FOLDERS]
+        planned = []
+
+        def see(line: str, process: Process) -> None:
+            planned.extend(["plan"] * ('"event":"Planned"' in line))
+            if len(planned) == 2:
+                planned.append("enough")
+                process.send_signal(signal.SIGINT)
+
+        ended = bisect_watched(words, see)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert rows(history, "select culprit from culprits") == [(hashes[SLOWER],)]
+    assert rows(history, "select culprit from culprits") == [(hashes[1],)]
     datasets = "select count(distinct json_extract(body, '$.facts.dataset')) from events where kind = 'RunFinished'"
     assert rows(history, datasets) == [(1,)]
     asked = rows(history, "select json_extract(body, '$.candidate') from events where kind = 'Planned'")
-    assert {(SLOWER - 1,), (SLOWER,)} <= {*asked} and len(asked) == len(
-        {*asked}
-    )  # others, too, as far as there is time
+    assert sorted(asked) == [(0,), (1,)]
     shown = bisect("show", "--history", str(history)).stdout
-    assert f"Since {hashes[SLOWER][:10]}, 1 statement of the workload has another plan." in shown
+    assert f"Since {hashes[1][:10]}, 1 statement of the workload has another plan." in shown
     assert (
         """\
   select k from t where id = ?
