@@ -135,7 +135,7 @@ change.server.start = {json.dumps(["{prefix}/bin/postgres", *postgres.OPTIONS, "
 """
 
 
-@pytest.mark.slow
+@pytest.mark.calibrate
 @pytest.mark.dbms
 @postgres.needs_postgres
 def test_an_installed_server_in_three_configurations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

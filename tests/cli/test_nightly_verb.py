@@ -37,7 +37,7 @@ def notices(folder: Path) -> list[dict[str, str]]:
     return [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
 
 
-@pytest.mark.slow
+@pytest.mark.calibrate
 @pytest.mark.e2e
 def test_ten_nights(script: Commit, keep: Path, tmp_path: Path) -> None:
     """100 commits with three drops, two improvements, a night without commits, one without a change, and a broken build."""
@@ -108,7 +108,7 @@ def test_a_night_that_was_cut_short_goes_on_with_the_same_command(script: Commit
     assert "`bisect nightly main` hunts the drops" in exits(3, "compare", "c3", "--hunt", "--history", "h.db")
 
 
-@pytest.mark.slow
+@pytest.mark.calibrate
 @pytest.mark.e2e
 def test_a_night_that_was_cut_short_in_a_reason_goes_on_with_it(script: Commit, keep: Path, tmp_path: Path) -> None:
     """Nothing is sent, and no page is written, before the reason is complete."""

@@ -113,7 +113,7 @@ build_hosts = ["made"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["noise", "series"])
+@pytest.mark.parametrize("kind", ["noise", pytest.param("series", marks=pytest.mark.calibrate)])
 def test_a_trial_on_a_leased_host_is_built_elsewhere_and_goes_on_there(
     script: Callable[[str], str], git: Callable[..., str], tmp_path: Path, seal: Path, kind: str
 ) -> None:

@@ -1,4 +1,4 @@
-"""What timings hide or mislead about: 1 % more instructions among 300 commits, and a commit that only moves code."""
+"""What timings hide or mislead about: 1 % more instructions among many commits, and a commit that only moves code."""
 
 import json
 import random
@@ -14,7 +14,7 @@ from repos import Repo
 pytestmark = [pytest.mark.e2e, pytest.mark.tools, pytest.mark.slow]
 needs_valgrind = pytest.mark.skipif(shutil.which("valgrind") is None, reason="no valgrind: apt-get install valgrind")
 
-COMMITS = 300
+COMMITS = 60
 HASHING = (Path(__file__).parent / "programs" / "hashing.c").read_text()
 HOT = "\treturn h;"
 PLANT = (
@@ -29,9 +29,9 @@ def housekeeping(edits: dict[int, int]) -> str:
 
 
 def planted(git: Repo, seed: int) -> str:
-    """A history with tags v0 to v299; returns the hash of the commit with the plant."""
+    """A history with tags v0, v1 …; returns the hash of the commit with the plant."""
     chance = random.Random(seed)
-    place, edits = chance.randrange(20, COMMITS - 20), {3: 4}
+    place, edits = chance.randrange(5, COMMITS - 5), {3: 4}
     trees = []
     for number in range(COMMITS):
         edits[chance.randrange(64)] = chance.randrange(1, 30)
@@ -91,6 +91,7 @@ def test_a_commit_that_only_moves_code_is_no_culprit(tmp_path: Path, repository:
     assert "It moves code, and executes the same instructions" in replayed
 
 
+@pytest.mark.calibrate
 def test_what_costs_more_is_named_in_spite_of_it(tmp_path: Path, repository: Path) -> None:
     history = str(tmp_path / "history.db")
     ended = bisect("run", "v0", f"v{LAST}", *RUN, "--plain", "--history", history, cwd=repository)

@@ -97,7 +97,9 @@ def hunt(
 ENGINES = "-O2 -fno-omit-frame-pointer"
 
 
-@pytest.mark.parametrize("name", [name for name in PLANTS if name != "extra instructions"])
+@pytest.mark.parametrize(
+    "name", ["in an inlined function", pytest.param("cost moved beside a loss", marks=pytest.mark.calibrate)]
+)
 def test_the_function_of_a_plant_is_first(git: Repo, tmp_path: Path, name: str) -> None:
     plant, history = PLANTS[name], tmp_path / "history.db"
     asked = ["./bench", "--rate", "$.rate", "--operations", "$.operations"]
@@ -119,7 +121,11 @@ def test_the_function_of_a_plant_is_first(git: Repo, tmp_path: Path, name: str) 
 
 
 @pytest.mark.parametrize(
-    ("bench", "found_by"), [(ENGINE["bench.c"], []), (TIMED, ["--cost", "$.cost"])], ids=["by wall time", "by a cost"]
+    ("bench", "found_by"),
+    [
+        pytest.param(ENGINE["bench.c"], [], id="by wall time", marks=pytest.mark.calibrate),
+        pytest.param(TIMED, ["--cost", "$.cost"], id="by a cost"),
+    ],
 )
 def test_a_reason_needs_no_option(git: Repo, tmp_path: Path, bench: str, found_by: list[str]) -> None:
     history, engine = tmp_path / "history.db", ENGINE | {"bench.c": bench}
@@ -163,12 +169,9 @@ def test_debug_lines_tell_an_inlined_function_apart(git: Repo, tmp_path: Path) -
 
 
 @needs_valgrind
-@pytest.mark.parametrize(
-    "asked", [(), ("--cost", r"in ([0-9.]+) ms")], ids=["time", "a cost in another unit while counted"]
-)
-def test_more_calls_and_longer_ones_are_told_apart(git: Repo, tmp_path: Path, asked: tuple[str, ...]) -> None:
-    """By a run, in a hunt by time, and by a cost that is not printed where the program is as slow as under valgrind."""
+def test_more_calls_and_longer_ones_are_told_apart(git: Repo, tmp_path: Path) -> None:
+    """By a run, in a hunt by a cost that is not printed where the program is as slow as under valgrind."""
     twice = ("hash(row, 40) ^ 7", "hash(row, 40) ^ hash(row + 1, 40 - 1)")
-    why = counted(git, tmp_path / "h.db", *twice, "-O2", "./bench 300000", *asked)
+    why = counted(git, tmp_path / "h.db", *twice, "-O2", "./bench 300000", "--cost", r"in ([0-9.]+) ms")
     assert "`hash`, called below `insert`, which this commit changes" in why
     assert re.search(r"`hash`[^.]* executes [0-9,]+ more instructions a run \(\+9[0-9] %\), called 2\.0 times", why)

