@@ -26,6 +26,7 @@ from perfbisect.core.domain.orders import BuildOrder, Share
 from perfbisect.errors import ConnectionLost, EndFailed, EnvironmentFailure, HostAway, PerfBisectError
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
+from perfbisect.host.lock import HostLock, hold
 from perfbisect.host.protocol import Command, Result, StoppableHost
 from perfbisect.hunt.build_hosts import HostLocks
 from perfbisect.hunt.loop import Ended
@@ -60,6 +61,7 @@ class Farm:
         self.quiet = LocalHost("quiet", self.root("quiet"))
         self.hosts: dict[str, LocalHost] = {name: Unsteady(name, self.root(name)) for name in ("b1", "b2")}
         self.stops = {name: threading.Event() for name in self.hosts}
+        self.held: dict[str, HostLock] = {}
         self.begin()
 
     def root(self, name: str) -> PurePosixPath:
@@ -74,7 +76,7 @@ class Farm:
         repository = open_repository(self.folder / "repo")
         self.candidates = Candidates(repository, self.commits, Commit, is_range=is_range)
         self.made = BuildsMade(self.candidates, keys, places)
-        locks = HostLocks(self.hosts)
+        locks = HostLocks(self.held, self.hosts)
         place = locks.place(self.quiet, HostEntry(name="quiet", build_hosts=["b1", "b2"] if stands_in else []))
         places_ = [locks.place(host, HostEntry(name=name)) for name, host in self.hosts.items()]
         self.places = places_
@@ -142,6 +144,23 @@ def test_a_commit_that_does_not_build_is_skipped(farm: Farm) -> None:
     facts = skipped(list(farm.labs["b1"].build(BROKEN)))
     assert facts.stage == "compile"
     assert str(farm.folder / "b1") in facts.log
+
+
+def test_a_host_whose_root_folder_was_removed_builds_no_further(farm: Farm) -> None:
+    """What does not build there then is no fault of its commit, whoever has asked for the build."""
+    with hold(farm.hosts["b1"], "a hunt") as farm.held["b1"]:
+        farm.begin()
+        list(farm.labs["b1"].build(FAST))
+        shutil.rmtree(farm.folder / "b1")
+        with pytest.raises(EnvironmentFailure, match=r"root folder .* of host b1 was removed"):
+            list(farm.labs["b1"].build(SLOW))
+        assert "b1" in farm.made.lost
+        farm.made.lost.clear()
+        events = measure(farm.lab, Share(SLOW, 0))
+        assert [host for _, host, _, _ in finished(events)] == ["b2"]
+        assert any(
+            "host b1 builds no further: the root folder" in event.text for event in events if isinstance(event, Warned)
+        )
 
 
 def test_an_end_that_does_not_build_ends_the_hunt_and_not_the_host(farm: Farm) -> None:

@@ -319,6 +319,13 @@ def replaced(path: Path) -> None:
     other.replace(path)
 
 
+def begun_anew(path: Path) -> None:
+    """It is moved away, and another is made in its place."""
+    path.rename(path.with_name("moved.db"))
+    with closing(History.open(path)) as another:
+        sample.begin(another)
+
+
 ODD = [
     "UPDATE sittings SET failure = x'ff' WHERE session_id = {}",
     "UPDATE sittings SET failure = CAST(x'ff' AS TEXT) WHERE session_id = {}",
@@ -364,7 +371,9 @@ def test_an_odd_batch_is_named_and_hides_no_other(history: History) -> None:
     assert f"batch {numbers[1]}, table batches" in batch_line(found[1])
 
 
-@pytest.mark.parametrize("lose", [Path.unlink, lambda path: path.rename(path.with_name("moved.db")), replaced])
+@pytest.mark.parametrize(
+    "lose", [Path.unlink, lambda path: path.rename(path.with_name("moved.db")), replaced, begun_anew]
+)
 def test_a_history_that_is_lost_while_it_is_written_is_saved_beside(
     history: History, path: Path, lose: Callable[[Path], object]
 ) -> None:
@@ -382,3 +391,6 @@ def test_a_history_that_is_lost_while_it_is_written_is_saved_beside(
     with closing(History.open(history.path, read_only=True)) as saved:
         assert saved.select("SELECT * FROM events") == before
         assert saved.listed(hunt).failure == "the history was lost"
+    if lose is begun_anew:
+        with closing(History.open(path, read_only=True)) as another:
+            assert [one.id for one in another.listing()] == [1], "it is whole"

@@ -1,14 +1,14 @@
 """The hosts that build for those that measure, connected and checked before anything is built."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from perfbisect.core.domain.events import Warned
 from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import UsageError
 from perfbisect.host.facts import PROCESSOR, ask
-from perfbisect.host.lock import WaitCallback, wait
+from perfbisect.host.lock import HostLock, WaitCallback, wait
 from perfbisect.host.protocol import Host
 from perfbisect.host.registry import connect
 from perfbisect.lab.build.candidates import FairLock, LabHost
@@ -93,17 +93,21 @@ class BuildHostChecks:
 class HostLocks:
     """The locks by which the labs of one session share its hosts; those that ``only_build`` have a second one.
 
-    ``shared`` are the builds that other machines share with them.
+    ``held`` are those that the session holds; ``shared`` are the builds that other machines share with them.
     """
 
-    def __init__(self, only_build: Iterable[str] = (), shared: SharedBuilds | None = None) -> None:
-        self._shared = shared
+    def __init__(
+        self, held: Mapping[str, HostLock], only_build: Iterable[str] = (), shared: SharedBuilds | None = None
+    ) -> None:
+        self._held, self._shared = held, shared
         self._locks: dict[str, FairLock] = defaultdict(FairLock)
         self._beside = {name: FairLock() for name in only_build}
 
     def place(self, host: Host, entry: HostEntry) -> LabHost:
         """A host of the session, for a lab."""
-        return LabHost(host, entry, self._locks[host.name], self._beside.get(host.name), self._shared)
+        return LabHost(
+            host, entry, self._locks[host.name], self._beside.get(host.name), self._shared, self._held.get(host.name)
+        )
 
 
 def check_architectures(host: Host, build_host: Host) -> None:

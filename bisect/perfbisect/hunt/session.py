@@ -267,7 +267,7 @@ def follow(
             enter_end(history, numbers[place], status, failure)
 
     notify = begun.ended if isinstance(begun, Notifier) else lambda _: None
-    locks = HostLocks([each.host.name for each in some.ahead], some.shared)
+    locks = HostLocks(held, [each.host.name for each in some.ahead], some.shared)
     courses = {
         place: HuntCourse(logs[place], setup, held, locks, resumed, len(logs), why) for place, setup in setups.items()
     }

@@ -30,7 +30,7 @@ from perfbisect.lab.build.known_errors import KnownFailure
 from perfbisect.lab.build.log_parser import Progress
 from perfbisect.lab.build.plan import BuildContext, Built
 from perfbisect.lab.build.remedies import mend
-from perfbisect.lab.guarded_lab import RetryPolicy, enough_space
+from perfbisect.lab.guarded_lab import RetryPolicy, enough_space, watched
 from perfbisect.lab.training import Trainer
 from perfbisect.lab.upkeep import tidy
 from perfbisect.recipes.builder import Builder
@@ -69,7 +69,8 @@ class BuildSite:
         Raises UsageError when builds would differ from earlier sessions', and EnvironmentFailure.
         """
         with self.place.lock:
-            return (yield from self._marked(self._announced_in(candidate, self._build(candidate))))
+            work, held = self._marked(self._announced_in(candidate, self._build(candidate))), self.place.held
+            return (yield from watched(held, work) if held else work)
 
     def find(self, candidate: int) -> Generator[LabEvent, None, bool]:
         """Whether the host has a build of a candidate, which is kept in ``made`` then. On a host that only builds it does
@@ -229,10 +230,7 @@ class BuildLab:
         try:
             self.held.confirm()
             yield from enough_space(self.site.place.host, free_bytes(self.site.place.host), self.warned)
-            with closing(self.site.build(candidate)) as events:
-                for event in events:
-                    self.held.confirm()
-                    yield event
+            yield from self.site.build(candidate)
         except EndFailed as failure:
             raise PerfBisectError(str(failure), failure.advice) from failure.__cause__
         except EnvironmentFailure as failure:

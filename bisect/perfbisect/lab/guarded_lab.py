@@ -4,7 +4,7 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from perfbisect.core.domain.events import CandidateSkipped, LabEvent, RunFinished, Warned
 from perfbisect.core.domain.facts import HostFacts, RunFacts, SkipFacts, host_differences
@@ -12,6 +12,7 @@ from perfbisect.core.domain.metrics import BUSY, background, busiest
 from perfbisect.core.domain.orders import Measure
 from perfbisect.errors import (
     BuildFailed,
+    ConnectionLost,
     EndFailed,
     EnvironmentFailure,
     JobLost,
@@ -23,10 +24,13 @@ from perfbisect.errors import (
 from perfbisect.host.facts import BOOT, CORES, KERNEL, SETTINGS, THROTTLED, Fact, ask, ask_all, free, is_full
 from perfbisect.host.lock import HostLock
 from perfbisect.host.protocol import Host, no_space
+from perfbisect.lab import Steps
 from perfbisect.lab.build.candidates import Candidates
 from perfbisect.lab.build.known_errors import KnownFailure
 from perfbisect.lab.checks.machine import GIB, LITTLE, TOO_LITTLE
 from perfbisect.wording.quantities import figure, percent
+
+T = TypeVar("T")
 
 
 class Lab(Protocol):
@@ -52,6 +56,26 @@ def changed(host: str, before: HostFacts, after: HostFacts) -> tuple[Warned, ...
     return (Warned(f"host {host} has changed during this hunt: {', '.join(found)}", advice),) if found else ()
 
 
+def watched(held: HostLock, work: Generator[LabEvent, None, T]) -> Generator[LabEvent, None, T]:
+    """The events of work on a host while its lock is ``held``, and what the work returns.
+
+    Raises EnvironmentFailure once the lock is lost, and where the work fails since the root folder was removed.
+    """
+    steps = Steps(work)
+    try:
+        with closing(work):
+            for event in steps:
+                held.confirm()
+                if isinstance(event, CandidateSkipped):
+                    held.check_root()
+                yield event
+    except EnvironmentFailure as failure:
+        if not isinstance(failure, ConnectionLost):
+            held.check_root()
+        raise
+    return steps.result
+
+
 @dataclass
 class GuardedLab:
     """Measures with ``lab``, and warns of changes of its host since the last check."""
@@ -70,19 +94,12 @@ class GuardedLab:
         self.held.confirm()
         yield from self.check()
         runs: dict[str, list[RunFacts]] = {}  # by build
-        try:
-            with closing(self.lab.measure(order)) as events:
-                for event in events:
-                    self.held.confirm()
-                    if isinstance(event, CandidateSkipped):
-                        self.held.check_root()
-                    yield event
-                    if isinstance(event, RunFinished):
-                        runs.setdefault(event.facts.build_key, []).append(event.facts)
-                        yield from busy_client(event.facts, self.warned)
-        except EnvironmentFailure:
-            self.held.check_root()
-            raise
+        with closing(watched(self.held, self.lab.measure(order))) as events:
+            for event in events:
+                yield event
+                if isinstance(event, RunFinished):
+                    runs.setdefault(event.facts.build_key, []).append(event.facts)
+                    yield from busy_client(event.facts, self.warned)
         for each in runs.values():
             yield from behind(each, self.warned)
 

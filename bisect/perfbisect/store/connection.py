@@ -3,6 +3,7 @@
 Reading needs only Python's own sqlite3, so that `bisect history` starts fast.
 """
 
+import fcntl
 import os
 import re
 import sqlite3
@@ -109,6 +110,7 @@ def open_writer(path: Path) -> tuple[sqlite3.Connection, bool]:
     with explained(path):
         _check_kind(path)
         path.parent.mkdir(parents=True, exist_ok=True)
+        _make_place(path)
         connection = sqlite3.connect(path, timeout=WAIT, isolation_level=None, factory=Writer)
         try:
             if exists := check_form(connection, path):
@@ -127,6 +129,25 @@ def _check_kind(path: Path) -> None:
     """Raise UsageError unless ``path`` is a regular file or nothing: opening a FIFO waits for its other end, deaf to signals."""
     if path.exists() and not path.is_file():
         raise UsageError(f"The history {path} cannot be opened: it is not a regular file.", "Name another file.")
+
+
+def _make_place(path: Path) -> None:
+    """Make an empty file where there is none, with nothing of one that was moved away while a process still writes it.
+
+    By the index that is left in its place, a new history would share the log of that process, and each damage the other.
+    """
+    if path.exists():
+        return
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # on NFS, where there is no index
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        if not path.exists():
+            for end in ("-shm", "-wal"):
+                path.with_name(path.name + end).unlink(missing_ok=True)
+            path.touch()
+    finally:
+        os.close(folder)
 
 
 def shared_system(path: Path) -> str:

@@ -196,15 +196,9 @@ class Teller:
 
     def build_changed(self, step: Step) -> Iterator[str]:
         """That the commit is built in another way than those it was compared with, or runs another file, if it does."""
-        own, *others = [self.build_of(node) for node in (step.candidate, *step.parents)]
-        before = [build for build in others if build and build.system]
-        if not own or not own.system:
-            return
-        programs = sorted({program for build in (own, *before) for program in build.programs})
-        moved = [program for program in programs if len({file_of(build, program) for build in (own, *before)}) > 1]
-        after = way_of(own, moved)
-        if ways := {way_of(build, moved) for build in before} - {after}:
-            between = f"from {listed(sorted(ways))} to {after}"
+        after, *others = [way_of(self.build_of(node)) for node in (step.candidate, *step.parents)]
+        if after and (before := {*others} - {"", after}):
+            between = f"from {listed(sorted(before))} to {after}"
             part = "a part of the change may come from other compiler options"
             yield f"The build changed at this commit too, {between}: {part}."
 
@@ -359,14 +353,11 @@ class Teller:
         return f"the culprit {sure}"
 
 
-def file_of(build: BuildFacts, program: str) -> str:
-    """The file that is run as this program: what was looked for by its name, or else is at its path."""
-    return build.programs.get(program, (program,))[0]
-
-
-def way_of(build: BuildFacts, programs: Sequence[str]) -> str:
-    """The build system, and the files of these programs: make (out-static/db_bench)."""
-    files = ", ".join(file_of(build, program) for program in programs)
+def way_of(build: BuildFacts | None) -> str:
+    """The build system, and the files that are run where these are not installed: make (out-static/db_bench); "" without a system."""
+    if not build or not build.system:
+        return ""
+    files = ", ".join(paths[0] for paths in build.programs.values())
     return printable(f"{build.system} ({files})" if files else build.system)
 
 

@@ -170,7 +170,7 @@ class LabOfVisits:
 def workers_of(course: TrialCourse, held: Mapping[str, HostLock]) -> InlineWorkers:
     """One host that carries out all visits; or hosts that are compared, one after another."""
     setup = course.setup.setup
-    locks = HostLocks(shared=setup.shared)
+    locks = HostLocks(held, shared=setup.shared)
     guarded = [
         GuardedLab(labs_at(course, site, locks), site.host, held[site.host.name], site.facts) for site in setup.hosts
     ]

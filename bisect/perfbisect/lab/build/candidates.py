@@ -10,6 +10,7 @@ from types import TracebackType
 from perfbisect.core.domain.events import Commit, Warned
 from perfbisect.core.domain.settings import Patch
 from perfbisect.errors import BuildFailed, EnvironmentFailure, UsageError
+from perfbisect.host.lock import HostLock
 from perfbisect.host.protocol import Host
 from perfbisect.lab.build import pipeline
 from perfbisect.lab.build.known_errors import KnownFailure
@@ -63,6 +64,7 @@ class LabHost:
     lock: FairLock = field(default_factory=FairLock)
     only_builds: FairLock | None = None
     shared: SharedBuilds | None = None
+    held: HostLock | None = None  # by the session; None: whoever asks for the work looks after it
 
     @property
     def beside(self) -> FairLock:
