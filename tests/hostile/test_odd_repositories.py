@@ -1,27 +1,37 @@
-"""A commit that git cannot check out is skipped; nothing is written outside of the checkout, and the next one is exact."""
+"""Commits, formats, names and locales that git or a machine has in odd forms.
 
+A commit that git cannot check out is skipped; nothing is written outside of the checkout, and the next one is exact.
+"""
+
+import contextlib
+import os
 import re
+import shutil
 import signal
-from collections.abc import Callable
+import subprocess
 from contextlib import nullcontext
 from pathlib import Path, PurePosixPath
+from unittest import mock
 
 import pytest
 
 from fake_host import FakeHost
+from machine import Machine
 from perfbisect.errors import BuildFailed, CommandFailed, EnvironmentFailure
 from perfbisect.host.local import LocalHost
+from perfbisect.host.registry import connect
 from perfbisect.lab.build import checkout
 from perfbisect.lab.build.host_git import push
-from perfbisect.repository.discovery import open_repository
+from perfbisect.recipes.inventory import HostEntry
+from perfbisect.repository.commits import describe, resolve
+from perfbisect.repository.discovery import is_dirty, open_repository
 from perfbisect.repository.range import read_range
-from program import Process, bisect_watched, rows, run
+from program import PROGRAM, Process, bisect_watched, rows, run
+from repos import Repo
 from traps import FILE, FOLDER, LINK, MODULE, Entry, OddTrees, forbidden
 from waiting import finish
 
 pytestmark = pytest.mark.tools
-
-Git = Callable[..., str]
 
 # git checks out one of two entries, or what it makes of the mode.
 HARMLESS = {"file and folder of one name", "twice the same name", "link and folder of one name", "an unknown mode",
@@ -30,7 +40,7 @@ UNREADABLE = {"no name", "a mode that is no number"}  # git walks no history tha
 
 
 @pytest.fixture
-def odd(git: Git, tmp_path: Path) -> OddTrees:
+def odd(git: Repo, tmp_path: Path) -> OddTrees:
     return OddTrees(tmp_path / "repo")
 
 
@@ -40,27 +50,32 @@ def commit(odd: OddTrees, entries: list[Entry], *parents: str) -> str:
     return odd.write("commit", ("\n".join(lines) + "\n\nchange\n").encode())
 
 
+def mirrored(host: LocalHost, odd: OddTrees) -> tuple[PurePosixPath, PurePosixPath]:
+    """The host's mirror, and where it checks out."""
+    return finish(checkout.mirror(host, open_repository(odd.repo), "n", []))[1], host.root / "work" / "n" / "source"
+
+
 def listing(folder: PurePosixPath) -> dict[str, str]:
     files = [path for path in Path(folder).rglob("*") if path.is_symlink() or not path.is_dir()]
     return {path.relative_to(folder).as_posix(): path.read_text() for path in files}
 
 
+def paths(host: LocalHost) -> set[Path]:
+    """What is below the root of a host, besides its work."""
+    found = (path.relative_to(host.root) for path in Path(host.root).rglob("*"))
+    return {path for path in found if "work" not in path.parts}
+
+
 def test_every_odd_tree(odd: OddTrees, host: LocalHost, tmp_path: Path) -> None:
-    outside = tmp_path / "outside"
-    outside.mkdir()
-    source = host.root / "work" / "n" / "source"
     repo = open_repository(odd.repo)
     fine = commit(odd, [(FILE, b"a", odd.blob(b"fine\n"))])
-    bare = finish(checkout.mirror(host, repo, "n", []))[1]
-    before = {path.relative_to(host.root) for path in Path(host.root).rglob("*") if "work" not in path.parts}
+    bare, source = mirrored(host, odd)
+    before = paths(host)
     for name, entries in forbidden(odd).items():
         sha = commit(odd, [(FILE, b"a", odd.blob(b"odd\n")), *entries()], fine)
         last = commit(odd, [(FILE, b"a", odd.blob(b"last\n"))], sha)
-        try:
+        with pytest.raises(EnvironmentFailure) if name in UNREADABLE else nullcontext():
             assert read_range(repo, fine, last, ["doc/**"]).candidates == (fine, sha, last), name
-            assert name not in UNREADABLE
-        except EnvironmentFailure:
-            assert name in UNREADABLE
         skipped = []
         for step in (
             lambda sha=sha: checkout.filtered_tree(host, bare, sha, ["doc/**"]),
@@ -72,15 +87,14 @@ def test_every_odd_tree(odd: OddTrees, host: LocalHost, tmp_path: Path) -> None:
             except BuildFailed as failed:
                 skipped.append(failed)
         assert bool(skipped) == (name not in HARMLESS), name
-        assert {failed.stage for failed in skipped} <= {"checkout"}
-        assert all(str(failed).startswith(f"{sha[:10]} cannot be checked out: ") for failed in skipped)
-        assert all(len(str(failed)) < 400 and Path(failed.log).read_text() for failed in skipped)
+        for failed in skipped:
+            assert failed.stage == "checkout"
+            assert str(failed).startswith(f"{sha[:10]} cannot be checked out: ")
+            assert len(str(failed)) < 400 and Path(failed.log).read_text()
         checkout.checkout(host, bare, fine, source, [])
         assert listing(source) == {"a": "fine\n"}, name
-        assert not list(outside.iterdir()), name
-    after = {path.relative_to(host.root) for path in Path(host.root).rglob("*") if "work" not in path.parts}
-    assert {path.parts[0] for path in after - before} <= {"logs", "git"}
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["outside", "repo", "root"]
+    assert {path.parts[0] for path in paths(host) - before} <= {"logs", "git"}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["repo", "root"]
     assert not Path("/tmp/outside").exists()
 
 
@@ -107,13 +121,19 @@ def test_they_reach_another_machine(odd: OddTrees, host: LocalHost, tmp_path: Pa
             checkout.checkout(host, bare, sha, source, [])
 
 
+REPLACEMENTS = (
+    'rm -rf "$1/z" && ln -s "$2" "$1/z"',
+    'rm -rf "$1" && ln -s "$2" "$1"',
+    'rm -rf "$1/z" "$1/a"; ln -s "$2" "$1/a"; ln -s "$2" "$1/new"; mkdir -p "$1/z" && ln -s "$2" "$1/z/y"',
+    'ln -s "$2" "$1/z.tmp"; ln -sfn / "$1/root"',
+)
+
+
 def test_no_path_leads_through_a_link(odd: OddTrees, host: LocalHost, tmp_path: Path) -> None:
     """Neither one of a commit, nor one that a build has put in the place of a folder or of the checkout itself."""
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "x").write_text("not ours\n")
-    source = host.root / "work" / "n" / "source"
-    repo = open_repository(odd.repo)
     link, folder = odd.blob(str(outside).encode()), odd.tree((FILE, b"x", odd.blob(b"x\n")), (FILE, b"y", odd.blob()))
     shas = [
         commit(odd, [(FILE, b"a", odd.blob()), (LINK, b"z", link)]),
@@ -122,14 +142,8 @@ def test_no_path_leads_through_a_link(odd: OddTrees, host: LocalHost, tmp_path: 
         commit(odd, [(LINK, b"z", link), (FOLDER, b"z", folder)]),
         commit(odd, [(FOLDER, b"Z", folder), (LINK, b"z", odd.blob(b"Z"))]),
     ]
-    bare = finish(checkout.mirror(host, repo, "n", []))[1]
-    replacements = [
-        'rm -rf "$1/z" && ln -s "$2" "$1/z"',
-        'rm -rf "$1" && ln -s "$2" "$1"',
-        'rm -rf "$1/z" "$1/a"; ln -s "$2" "$1/a"; ln -s "$2" "$1/new"; mkdir -p "$1/z" && ln -s "$2" "$1/z/y"',
-        'ln -s "$2" "$1/z.tmp"; ln -sfn / "$1/root"',
-    ]
-    for number, replacement in enumerate(replacements):
+    bare, source = mirrored(host, odd)
+    for number, replacement in enumerate(REPLACEMENTS):
         for place, first in enumerate(shas):
             checkout.checkout(host, bare, first, source, [])
             host.run(["sh", "-c", replacement, "build", str(source), str(outside)])
@@ -151,8 +165,7 @@ def test_submodules_are_empty_folders(odd: OddTrees, host: LocalHost, tmp_path: 
     files = {".gitattributes": attributes, ".gitconfig": modules, ".gitmodules": modules, "a": "$Id$\n"}
     entries: list[Entry] = [(FILE, name.encode(), odd.blob(text.encode())) for name, text in files.items()]
     sha = commit(odd, [*entries, (MODULE, b"m", "1234512345" * 4)])
-    source = host.root / "work" / "n" / "source"
-    bare = finish(checkout.mirror(host, open_repository(odd.repo), "n", []))[1]
+    bare, source = mirrored(host, odd)
     checkout.checkout(host, bare, sha, source, [])
     assert sorted(path.name for path in Path(source).iterdir()) == [*files, "m"]
     assert not list(Path(source, "m").iterdir())
@@ -176,9 +189,8 @@ def test_what_the_host_cannot_do_is_not_the_commits_fault() -> None:
             failed.status = status
             with pytest.raises(EnvironmentFailure, match="cannot be checked out on host h") as caught:
                 checkout.checkout(host, bare, "12345" * 8, source, [])
-            assert status != 128 or str(caught.value).endswith(
-                f"commit 1234512345 cannot be checked out on host h: {reason}"
-            )
+            told = f"commit 1234512345 cannot be checked out on host h: {reason}"
+            assert status != 128 or str(caught.value).endswith(told)
 
 
 SPEEDS = 12
@@ -187,7 +199,7 @@ ODD = {5: "a folder .git", 6: "a missing file", 3: "a missing folder", 2: "a nam
 
 
 @pytest.fixture
-def history(odd: OddTrees, git: Git) -> list[str]:
+def history(odd: OddTrees, git: Repo) -> list[str]:
     """Commits of which four cannot be checked out, two of them in the middle of the range; one makes a script slower."""
     entries = forbidden(odd)
     hashes: list[str] = []
@@ -230,19 +242,138 @@ def test_a_hunt_skips_them_and_so_does_its_continuation(tmp_path: Path, history:
     assert "checkout: " in run("show", "--history", str(tmp_path / "h.db")).out
 
 
+def test_an_end_that_cannot_be_checked_out_ends_the_hunt(tmp_path: Path, history: list[str]) -> None:
+    sha = history[5][:10]
+    why = f"{sha} cannot be checked out: error: invalid path '.git/config'"
+    done, dry = (run(*hunt(tmp_path, 5, 8), form) for form in ("--plain", "--dry-run"))
+    assert (done.status, dry.status) == (4, 4)
+    assert f"because the good end, {sha}, cannot be built: {why}" in done.out + done.err
+    assert why in dry.err
+
+
+# Other formats, locales, and names that are not UTF-8
+
+
+@pytest.fixture(scope="module")
+def locales(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with locales that have a decimal comma, Turkish letters, and an encoding without most signs."""
+    folder = tmp_path_factory.mktemp("locales")
+    for name in ("C.UTF-8", "de_DE.UTF-8", "fr_FR.UTF-8", "tr_TR.UTF-8", "en_US.ISO-8859-1"):
+        language, _, encoding = name.partition(".")
+        if not shutil.which("localedef") or not Path("/usr/share/i18n/locales", language).exists():
+            pytest.skip("no sources of locales")
+        subprocess.run(["localedef", "-c", "-i", language, "-f", encoding, str(folder / name)], check=False)
+    return folder
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("end", "good", "bad", "reason"),
+    ("variable", "name"),
     [
-        ("good", 5, 8, "error: invalid path '.git/config'"),
-        pytest.param("bad", 4, 6, "error: unable to read sha1 file of z", marks=pytest.mark.slow),
+        ("LC_ALL", "de_DE.UTF-8"),
+        ("LC_NUMERIC", "fr_FR.UTF-8"),
+        ("LC_ALL", "tr_TR.UTF-8"),
+        ("LC_ALL", "en_US.ISO-8859-1"),
     ],
 )
-def test_an_end_that_cannot_be_checked_out_ends_the_hunt(
-    tmp_path: Path, history: list[str], end: str, good: int, bad: int, reason: str
+def test_a_locale_changes_neither_builds_nor_locks_nor_histories(
+    locales: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, name: str
 ) -> None:
-    sha = history[good if end == "good" else bad][:10]
-    why = f"{sha} cannot be checked out: {reason}"
-    done, dry = (run(*hunt(tmp_path, good, bad), form) for form in ("--plain", "--dry-run"))
-    assert (done.status, dry.status) == (4, 4)
-    assert f"because the {end} end, {sha}, cannot be built: {why}" in done.out + done.err
-    assert why in dry.err
+    """Twice: the second session finds its host in the history, and its builds."""
+    git = Repo(tmp_path / "dépôt …")
+    for text in ("1", "2"):
+        git.commit({"télé": text}, f"été … {text}")
+    monkeypatch.delenv("LC_ALL")
+    for key, value in {"LOCPATH": str(locales), variable: name, "LANGUAGE": name}.items():
+        monkeypatch.setenv(key, value)
+    command = ["--repo", str(git.path), "--build", "sh -c 'echo $LC_ALL >seen'", "--run", "grep -qx C seen"]
+    argv = [*PROGRAM, "compare", "HEAD~1", "HEAD", *command, "--visits", "1", "--runs", "1", "--history", "h.db"]
+    for said in ("building", "round"):
+        done = subprocess.run(argv, cwd=tmp_path, capture_output=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert said.encode() in done.stderr
+    assert "été".encode(name.partition(".")[2]) in done.stderr
+    known = rows(tmp_path / "h.db", "select subject from commits order by 1")
+    assert known == [("été … 1",), ("été … 2",)]
+
+
+COMMITS, SLOW = 5, 3
+
+
+def speeds(repo: Path, object_format: str = "sha256", extra: bytes = b"") -> list[str]:
+    """A repository with a script that is slower from one commit on; with a file named ``extra`` that changes as well."""
+    with mock.patch.dict(os.environ, GIT_DEFAULT_HASH=object_format):
+        git = Repo(repo)
+    hashes = []
+    for number in range(COMMITS):
+        rate = 1000 if number < SLOW else 700
+        if extra:
+            Path(os.fsdecode(os.fsencode(repo) + b"/" + extra)).write_text(f"{number}\n")
+        script = f"echo rate $(({rate} + $(od -An -N1 -tu1 /dev/urandom) % 9)) # {number}\n"
+        hashes.append(git.commit({"run.sh": script}, f"change {number}", f"v{number}"))
+    return hashes
+
+
+HUNT = ["run", "v0", f"v{COMMITS - 1}", "--build", "true", "--run", "sh run.sh", "--rate", r"rate (\d+)"]
+HUNT += ["--no-explain", "--plain"]
+
+
+@pytest.mark.e2e
+def test_a_whole_hunt(tmp_path: Path) -> None:
+    hashes = speeds(tmp_path / "repo", extra=b"caf\xe9\n\xff.c")
+    done = run(*HUNT, "--repo", str(tmp_path / "repo"), "--history", str(tmp_path / "h.db"))
+    assert done.status == 0, done.out + done.err
+    assert rows(tmp_path / "h.db", "select culprit from culprits") == [(hashes[SLOW],)]
+    for words in (["show"], ["show", "--markdown"], ["show", "--json"], ["replay"]):
+        assert hashes[SLOW][:10] in run(*words, "--history", str(tmp_path / "h.db")).out
+
+
+def test_sources_of_both_formats_reach_both_kinds_of_host(tmp_path: Path, host: LocalHost, machine: Machine) -> None:
+    """A host's mirror of the same name is made anew when the format changes, and stays otherwise."""
+    made = {name: speeds(tmp_path / name, name, b"caf\xe9") for name in ("sha1", "sha256")}
+    with connect(HostEntry(name="far", address=machine.address, root=machine.root)) as far:
+        for name, kept in (("sha256", False), ("sha1", False), ("sha1", True), ("sha256", False)):
+            repo, commits = open_repository(tmp_path / name), made[name]
+            assert repo.object_format == name
+            assert resolve(repo, commits[2][:8], []) == resolve(repo, "v2", []) == commits[2]
+            assert read_range(repo, commits[0], commits[-1], ["doc/**"]).candidates == tuple(commits)
+            assert describe(repo, commits[1]).subject == "change 1"
+            assert not is_dirty(repo)
+            identities = set()
+            for each in (host, far):
+                bare = finish(checkout.mirror(each, repo, "n", [commits[-1]]))[1]
+                source = each.root / "work" / "n" / "source"
+                checkout.checkout(each, bare, commits[2], source, [])
+                assert "# 2" in each.run(["cat", str(source / "run.sh")]).stdout
+                assert each.run(["sh", "-c", 'cat "$1"/caf*', "cat", str(source)]).stdout == "2\n"
+                identities.add(checkout.filtered_tree(each, bare, commits[2], ["doc/**"]))
+                assert checkout.present(each, bare, commits[2], ["run.sh", "caf\N{REPLACEMENT CHARACTER}"]) == {
+                    "run.sh"
+                }
+            assert len(identities) == 1
+            mark = Path(host.root, "git", "n.git", "mark")
+            assert mark.exists() == kept
+            mark.touch()
+
+
+def test_a_folder_whose_name_is_not_utf8_is_refused_before_anything_is_built(tmp_path: Path) -> None:
+    repo = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
+    speeds(tmp_path / "repo", "sha1")
+    (tmp_path / "repo").rename(repo)
+    for words, cwd in ((["--repo", str(repo)], tmp_path), ([], repo)):
+        with contextlib.chdir(cwd):
+            done = run(*HUNT, *words)
+        assert done.status == 3, done.err
+        assert "caf\\xe9 is not UTF-8" in done.err
+
+
+def test_a_revision_that_is_not_utf8_is_unknown(tmp_path: Path) -> None:
+    repo = tmp_path / "repo"
+    speeds(repo, "sha1")
+    for name in (b"caf\xe9", b"\xff", b"v0\xc3", b"\xed\xa0\x80"):
+        words = [HUNT[0], os.fsdecode(name), *HUNT[2:], "--repo", str(repo)]
+        done = run(*words)
+        assert done.status == 3, done.err
+        assert "is neither a release nor a revision" in done.err
+        subprocess.run([b"git", b"tag", name, b"v0"], cwd=repo, check=True)
+        assert run(*words).status == 3

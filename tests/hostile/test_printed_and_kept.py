@@ -1,0 +1,484 @@
+"""What builds, benchmarks, hosts, recipes and repositories print or are named never reaches a terminal as it is; no
+password is printed or kept; damage, answers without an end and numbers without a bound get sentences.
+"""
+
+import contextlib
+import csv
+import io
+import json
+import math
+import os
+import pty
+import re
+import resource
+import select
+import shlex
+import shutil
+import sqlite3
+import stat
+import subprocess
+import time
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+import sample_hunt as sample
+from attacks import ATTACKS
+from perfbisect.core.domain.metrics import quotient
+from perfbisect.core.domain.orders import LARGEST_LOG, Interval
+from perfbisect.core.inference.analysis import Contrast
+from perfbisect.core.stats.paired_comparison import paired
+from perfbisect.hunt.prior_hunts import known_failures, with_prior_knowledge
+from perfbisect.store.history import History
+from perfbisect.ui.lines import decode
+from perfbisect.wording.quantities import between, change, decimals, figure, ratio
+from perfbisect.wording.text import UNSAFE
+from program import LIMIT, PROGRAM, Ended, executable, run
+from repos import Repo
+
+EVIL = "".join(ATTACKS.values())
+
+pytestmark = [pytest.mark.tools, pytest.mark.xdist_group("printed")]  # one world for all
+
+# The real program, on a repository, a build, a benchmark and recipes that attack
+
+SCRIPT = """\
+printf '%s\\n' {evil} >&2
+printf '%s\\n' {evil}
+echo rate {rate}
+exit {status}
+"""
+
+
+class World:
+    """A repository with four commits: fast, one that does not build, one that crashes, slow; and a history."""
+
+    def __init__(self, folder: Path) -> None:
+        self.home, self.history = folder / "home", folder / f"history{ATTACKS['bidirectional']}.db"
+        self.home.mkdir()
+        self.env = {"HOME": str(self.home), "COLUMNS": "120", "PYTHONUNBUFFERED": "1"}
+        self.git = Repo(folder / f"repo {ATTACKS['title']}")
+        with mock.patch.dict(os.environ, GIT_AUTHOR_NAME=ATTACKS["conceal"]):
+            for rate, status, builds in ((100, 0, 0), (100, 0, 1), (100, 3, 0), (50, 0, 0)):
+                scripts = {
+                    "run.sh": SCRIPT.format(evil=shlex.quote(EVIL), rate=rate, status=status),
+                    "build.sh": SCRIPT.format(evil=shlex.quote(f"error: {EVIL}"), rate=0, status=builds),
+                }
+                self.git.commit(scripts, f"{rate} {EVIL}".replace("\n", " "))
+        self.good, *_, self.crashing, self.bad = self.git("rev-list", "--reverse", "HEAD").split()
+        self.tag = "v\u202e1\U000e0041"
+        self.git("tag", self.tag, self.good)
+
+    def hunt(self, history: Path, bad: str = "") -> list[str]:
+        return [
+            "run", self.tag, bad or self.bad, "--repo", str(self.git.path), "--build", "sh build.sh",
+            "--run", "sh {prefix}/run.sh", "--rate", "rate (.*)", "--history", str(history),
+        ]  # fmt: skip
+
+    def bisect(self, *words: str, **more: str) -> Ended:
+        """Run the program; fails where anything that it prints is unsafe."""
+        with mock.patch.dict(os.environ, self.env | more), contextlib.chdir(self.home):
+            done = run(*words)
+        for text in (done.out, done.err):
+            assert not UNSAFE.search(text), UNSAFE.findall(text)
+        return done
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """The same with a hunt in its history, whose lines are safe."""
+    world = World(tmp_path_factory.mktemp("world"))
+    done = world.bisect(*world.hunt(world.history), "--plain", "--no-explain")
+    assert done.status in (0, 2), done.err
+    assert "EVIL" in done.out
+    return world
+
+
+def test_reports_are_safe(world: World) -> None:
+    of_commits = "select * from commits"
+    odd_name = "select body as \x22\x1b[2J\x22 from events"
+    for words in (
+        ["show"], ["show", "1", "--markdown"], ["show", "1", "--json"], ["show", "c1"], ["history"], ["replay"],
+        ["query", of_commits, "--csv"], ["query", odd_name],
+    ):  # fmt: skip
+        done = world.bisect(*words, "--history", str(world.history))
+        assert done.status in (0, 1, 2, 3)
+        if "--json" in words:
+            json.loads(done.out)
+
+
+@pytest.mark.slow
+def test_a_hunt_in_json_is_safe_and_complete(world: World) -> None:
+    for line in world.bisect(*world.hunt(world.home / "again.db"), "--json", "--no-explain").out.splitlines():
+        decode(line)
+
+
+def test_what_a_query_prints_is_read_as_the_same_text_and_is_no_formula(world: World) -> None:
+    history = ["--history", str(world.history)]
+    sql = f"select subject from commits where commit_hash = '{world.good}'"
+    [row] = json.loads(world.bisect("query", sql, "--json", *history).out)
+    assert row["subject"].startswith(f"100 {ATTACKS['title']}")
+    assert ATTACKS["bidirectional"] + ATTACKS["invisible"] + ATTACKS["tags"] in row["subject"]
+    sql = "select '=cmd()' as a, '@sum' as b, '+1' as c, '-x' as d, -5 as e, 'a=b' as f, char(10) || '=x' as g"
+    _, cells = csv.reader(io.StringIO(world.bisect("query", sql, "--csv", *history).out))
+    assert cells == ["'=cmd()", "'@sum", "'+1", "'-x", "-5", "a=b", "'\n=x"]
+
+
+def test_usage_errors_and_a_failed_hunt_are_safe(world: World) -> None:
+    """Of an end that crashes the output stands in the error, and in the history."""
+    title = ATTACKS["title"]
+    for words in (
+        ["EVIL\x1b]0;x\x07"], ["run", "--\x9bx"], ["hosts", "--show", EVIL], ["show", "--history", f"/{title}/x"], ["query", EVIL],
+        ["run", "a", "b", "--builder", EVIL, "--workload", EVIL], ["simulate", "--policy", EVIL],
+        ["run", "a", "b", "--repo", EVIL, "--build", EVIL, "--run", "x"], ["compare", f"x={EVIL}", "y=/none", "-b", "sqlite", "-w", "scan"],
+    ):  # fmt: skip
+        done = world.bisect(*words)
+        assert done.status in (3, 4), done.err
+    failed = world.home / "failed.db"
+    done = world.bisect(*world.hunt(failed, world.crashing))
+    assert done.status == 4
+    assert "EVIL" in done.err
+    for verb in ("history", "show"):
+        world.bisect(verb, "--history", str(failed))
+
+
+def test_recipes_and_hosts_are_safe(world: World) -> None:
+    evil = json.dumps(EVIL)
+    for path, text in {
+        "builders/evil/builder.toml": f"summary = {evil}\ndriver = 'evil'\n",
+        "workloads/evil/suite.toml": f"summary = {evil}\ndriver = 'evil'\n[workloads.one]\nsummary = {evil}\n",
+        "hosts.toml": f"[hosts.local]\nsummary = {evil}\n",
+    }.items():
+        executable(world.home / path, text)
+    for words in ("builders", "workloads", "hosts", "builders --show evil", "hosts --show local"):
+        world.bisect(*words.split())
+
+
+def test_completion_offers_only_what_a_shell_takes_for_a_word(world: World) -> None:
+    folder = world.home / "mine"
+    for name in ("good-one", "größe", "evil$(touch x)", "evil;x", f"evil{ATTACKS['title']}", "evil\nnext", "evil`x`"):
+        executable(folder / name / "builder.toml", "summary = 'x'\ndriver = 'x'\n")
+    words = f"bisect builders --builders {folder} --show "
+    offered = world.bisect(_BISECT_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD="5").out
+    assert "good-one" in offered
+    assert "größe" in offered
+    assert not {"$", ";", "`", "\\"} & set(offered)
+    assert "next" not in offered
+
+
+OWN = re.compile(r"\x1b\[(?:\?1049[hl]|\?25[hl]|H|2K|\d*A|K|(?P<style>[\d;]*)m)")
+STYLES = {"", "0", "1", "2", "22", "31", "32", "33", "36", "39", "0;31"}
+
+
+@pytest.mark.slow
+def test_the_live_view_writes_only_its_own_sequences(world: World) -> None:
+    """On a terminal, with colours, in a window of ordinary size."""
+    ours, theirs = pty.openpty()
+    argv = [*PROGRAM, *world.hunt(world.home / "live.db")]
+    env = os.environ | world.env | {"TERM": "xterm-256color", "LINES": "40"}
+    process = subprocess.Popen(argv, stdin=theirs, stdout=theirs, stderr=theirs, env=env, start_new_session=True)
+    os.close(theirs)
+    written = b""
+    deadline = time.monotonic() + LIMIT
+    while time.monotonic() < deadline and (process.poll() is None or select.select([ours], [], [], 0)[0]):
+        if select.select([ours], [], [], 0.2)[0]:
+            try:
+                written += os.read(ours, 1 << 16)
+            except OSError:  # the end of the terminal
+                break
+    assert process.wait(timeout=LIMIT) in (0, 2)
+    os.close(ours)
+    text = written.decode()
+    assert "EVIL" in text
+    for code in OWN.finditer(text):
+        assert set((code["style"] or "").split(";")) <= STYLES, code[0]
+    left = OWN.sub("", text).replace("\r", "")
+    assert not UNSAFE.search(left), UNSAFE.findall(left)
+
+
+# What happens to the streams themselves
+
+
+@pytest.mark.parametrize(
+    ("words", "streams", "status"),
+    [
+        ("builders", ">&-", 4),
+        ("--help", ">&-", 4),
+        ("nonsense", "2>&-", 3),
+        ("builders", "<&- 2>/dev/full", 0),
+        ("builders", "<&- >&- 2>&-", 4),
+        ("workloads", "", 0),  # a reader that has gone
+    ],
+)  # fmt: skip
+def test_streams_that_are_closed_or_full(words: str, streams: str, status: int) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    argv = ["sh", "-c", f"exec {shlex.join(PROGRAM)} {words} {streams}"]
+    try:
+        done = subprocess.run(argv, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    finally:
+        os.close(writing)
+    assert done.returncode == status
+    if "2>" not in streams:
+        said = done.stderr.splitlines()[:1]
+        assert said == (["Error: Standard output is closed."] if status else [])
+
+
+# Passwords
+
+GOOD, BAD, BROKEN = "echo rate 100", "echo rate 50", "echo cannot reach https://u:s3cret@h/x; exit 3"
+
+
+def test_a_hunt_prints_and_keeps_no_password_and_goes_on(git: Repo, tmp_path: Path) -> None:
+    """Its own command has one, too: it is kept, since resume repeats it, in a history that only the user can read."""
+    for number, (bench, build) in enumerate(((GOOD, "true"), (GOOD, BROKEN), (BAD, BROKEN), (BAD, "true"))):
+        git.commit({"run.sh": f"{bench}\n", "build.sh": f"{build}\n"}, f"{number} https://u:s3cret@h/y")
+    history = tmp_path / "history.db"
+    words = ["--history", str(history)]
+    hunt = ["run", "HEAD~3", "HEAD", "--repo", str(git.path), "--build", "sh build.sh", *words, "--rate", "rate (.*)"]
+    hunt += ["--run", "sh {prefix}/run.sh https://u:s3cret@h", "--plain", "--no-explain"]
+    outputs = [run(*hunt, "--max-runs", "2"), run(*hunt)]
+    assert outputs[0].status == 2
+    with closing(sqlite3.connect(history)) as connection:  # as if the second had been killed before its verdict
+        connection.executescript(
+            "DELETE FROM suspects WHERE session_id = 2; DELETE FROM verdicts WHERE session_id = 2;"
+            "DELETE FROM events WHERE kind = 'HuntEnded' AND session_id = 2;"
+            "UPDATE sessions SET ended = NULL WHERE id = 2"
+        )
+    resumed = run("resume", "2", "--plain", *words)
+    assert "resumed" in resumed.out
+    outputs.append(resumed)
+    for told in ("show", "show --json", "show --markdown", "history", "replay"):
+        outputs.append(run(*told.split(), *words))
+    for what, form in (("*", []), ("settings", ["--json"]), ("settings", ["--csv"])):
+        outputs.append(run("query", f"select {what} from hunts", *form, *words))
+    outputs.append(run(*hunt[:-2], "--dry-run"))
+    for output in outputs:
+        assert output.status in (0, 2), output.err
+        assert "s3cret" not in output.out + output.err
+    assert any("https://***@h/x" in output.out for output in outputs)
+    with closing(sqlite3.connect(history)) as connection:
+        dump = "\n".join(connection.iterdump())
+    kept = [line for line in dump.splitlines() if "s3cret" in line]
+    assert kept
+    assert all(line.startswith('INSERT INTO "sessions"') for line in kept)
+    assert stat.S_IMODE(history.stat().st_mode) == 0o600
+
+
+def test_addresses_of_recipes_and_hosts_are_shown_without_passwords(tmp_path: Path) -> None:
+    hosts = tmp_path / "hosts.toml"
+    hosts.write_text('[hosts.local]\nccache_remote = "redis://u:s3cret@cache:6379"\n')
+    shown = run("hosts", "--show", "local", "--hosts", str(hosts))
+    assert "redis://***@cache" in shown.out, shown.err
+    builder = executable(
+        tmp_path / "builders" / "mine" / "builder.toml",
+        'summary = "x"\ndriver = "mine"\nvariants.o2nofp = {}\nrepository = "https://u:s3cret@127.0.0.1:1/x.git"\n'
+        '[build]\nartifacts = ["x"]\ncompile = [["true"]]\ninstall = [["true"]]\n',
+    )
+    mine = ["--builders", str(builder.parents[1])]
+    described = run("builders", "--show", "mine", *mine)
+    cloned = run("run", "a", "b", "--builder", "mine", "--workload", "x", *mine)
+    assert cloned.status != 0
+    hosts.write_text('[hosts.local]\nccache_remote = "nonsense://u:s3cret@cache" \nunknown = "https://s3cret@h"\n')
+    refused = run("hosts", "--hosts", str(hosts))
+    assert refused.status == 3
+    for done in (shown, described, cloned, refused):
+        assert "s3cret" not in done.out + done.err
+
+
+# A damaged history
+
+DAMAGE = {
+    "truncated": "substr({column}, 1, length({column}) / 2)",
+    "empty": "''",
+    "number": "7",
+    "null": "'null'",
+    "binary": "x'00ff8081'",
+    "no UTF-8": "CAST(x'7b22ff223a317d' AS TEXT)",
+    "deep": "'" + "[" * 100_000 + "'",
+    "other fields": "'{{\"a\": 1}}'",
+    "wrong types": "replace({column}, ':', ':[') ",
+}
+PLACES = {
+    "a run": ("events", "body", "id = (SELECT min(id) FROM events WHERE session_id = 1 AND kind = 'RunFinished')"),
+    "the verdict": ("events", "body", "session_id = 1 AND kind = 'HuntEnded'"),
+    "its kind": ("events", "kind", "session_id = 1 AND kind = 'HuntEnded'"),
+    "its time": ("events", "at", "session_id = 1 AND kind = 'HuntEnded'"),
+    "the settings": ("sessions", "settings", "id = 1"),
+    "the range": ("ranges", "candidates", "session_id = 1"),
+}
+CASES = [
+    *(("a run", how) for how in DAMAGE),
+    *(("the settings", how) for how in DAMAGE),
+    *(("the range", how) for how in ("truncated", "number", "no UTF-8", "other fields")),
+    ("the verdict", "other fields"),
+    ("its kind", "number"),
+    ("its kind", "no UTF-8"),
+    ("its time", "binary"),
+]
+DAMAGED = r"is damaged: hunt 1, table {}(, row \d+)?(, column \w+)?, cannot be read"
+
+
+@pytest.fixture(scope="module")
+def two_hunts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A history with two hunts; never changed."""
+    path = tmp_path_factory.mktemp("two") / "history.db"
+    with closing(History.open(path)) as opened:
+        for _ in range(2):
+            sample.write(opened)
+        opened.connection.execute("UPDATE sessions SET settings = json_set(settings, '$.builder', 'demo')")
+    return path
+
+
+@pytest.fixture
+def history(two_hunts: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copy(two_hunts, tmp_path / "history.db"))
+
+
+def damage(history: Path, place: str, how: str) -> None:
+    table, column, where = PLACES[place]
+    with closing(sqlite3.connect(history)) as connection:
+        changed = connection.execute(f"UPDATE {table} SET {column} = {DAMAGE[how].format(column=column)} WHERE {where}")
+        assert changed.rowcount == 1
+        connection.commit()
+
+
+def test_a_damaged_row_is_named(two_hunts: Path, tmp_path: Path) -> None:
+    for place, how in CASES:
+        history = Path(shutil.copy(two_hunts, tmp_path / f"{place}, {how}"))
+        damage(history, place, how)
+        status, _, said = run("show", "1", "--history", str(history))
+        assert status == 4, (place, how, said)
+        assert re.search(DAMAGED.format(PLACES[place][0]), said), (place, how, said)
+
+
+@pytest.mark.parametrize(("place", "how"), [("a run", "deep"), ("the settings", "no UTF-8"), ("its kind", "number")])
+def test_of_a_damaged_hunt_no_verb_makes_another_and_other_hunts_stay(history: Path, place: str, how: str) -> None:
+    """Nor does it keep a new hunt from reading what earlier ones have left."""
+    damage(history, place, how)
+    table = PLACES[place][0]
+    words = ["--history", str(history)]
+    for verb in ("replay", "resume"):
+        status, _, said = run(verb, "1", *words)
+        assert status == 4, said
+        assert re.search(DAMAGED.format(table), said), said
+    for told in (["show", "2"], ["history"], ["history", "--json"], ["query", f"select * from {table}", "--csv"]):
+        assert run(*told, *words).status == 0
+    json.loads(run("query", f"select * from {table}", "--json", *words).out)
+    with closing(History.open(history)) as opened:
+        settings = replace(sample.SETTINGS, builder="demo")
+        assert with_prior_knowledge(opened, settings).prior.build_cost
+        known_failures(opened, settings, sample.BEGAN)
+
+
+def test_a_query_names_what_is_no_json(history: Path) -> None:
+    damage(history, "a run", "truncated")
+    for sql in ("json_extract(body, '$.candidate') from events", "json_extract('{', '$.a')"):  # the damage comes first
+        status, _, said = run("query", f"select {sql}", "--history", str(history))
+        assert status == 4
+        assert re.search(r"is damaged: hunt 1, table events, row \d+, is no JSON", said)
+
+
+def test_a_number_beyond_those_of_sqlite_is_no_hunt(two_hunts: Path) -> None:
+    for number in (2**63 - 1, 2**63, "9" * 400, -1):
+        for verb in ("show", "replay", "resume"):
+            status, _, said = run(verb, "--history", str(two_hunts), "--", str(number))
+            assert status == 3, said
+            assert "Error: " in said
+
+
+# Answers without an end and numbers without a bound
+
+FORMS = ([], ["--csv"], ["--json"])
+COUNT = "with recursive n(i) as (select 1 union all select i + 1 from n {limit}) select i, 'text ' || i as t from n"
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_the_rows_of_a_query_without_an_end_appear(history: Path, form: list[str]) -> None:
+    """The reader goes after some of them, which ends the query."""
+    argv = [*PROGRAM, "query", COUNT.format(limit=""), *form, "--history", str(history)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        lines = [process.stdout.readline() for _ in range(5000)]
+        process.stdout.close()
+        said = process.stderr.read()
+        assert (process.wait(timeout=LIMIT), said) == (0, "")
+    assert "text 4000" in "".join(lines)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_the_memory_of_a_query_does_not_grow_with_its_rows(history: Path, form: list[str], tmp_path: Path) -> None:
+    """20,000 rows of 4 kB with an address space that would not hold a third of them."""
+    sql = f"select i, t || '{'x' * 4000}' as t from ({COUNT.format(limit='where i < 20000')})"
+    out = tmp_path / "out"
+
+    def bounded() -> None:
+        resource.setrlimit(resource.RLIMIT_DATA, (60 << 20, 60 << 20))
+
+    with out.open("wb") as file:
+        done = subprocess.run(
+            [*PROGRAM, "query", sql, *form, "--history", str(history)],
+            stdout=file, stderr=subprocess.PIPE, preexec_fn=bounded, check=False, timeout=LIMIT,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert out.stat().st_size > 80_000_000
+
+
+def test_values_without_a_bound(history: Path) -> None:
+    """A wide cell behind the first rows is shown whole; infinity in JSON is the largest number."""
+    words = ["--history", str(history)]
+    for sql in ("select zeroblob(900000000)", "select hex(zeroblob(60000000))"):
+        done = run("query", sql, "--csv", *words)
+        assert (done.status, done.out) == (3, "")
+        assert done.err.startswith("Error: The query is wrong: string or blob too big.")
+    sql = f"select iif(i = 1500, '{'w' * 50}', 'x') as a, i from ({COUNT.format(limit='where i < 2000')})"
+    lines = run("query", sql, *words).out.splitlines()
+    assert len(lines) == 2001
+    assert f"{'w' * 50}  1500" in lines
+    assert "x  2000" in lines
+    out = run("query", "select 9e999 as a, -9e999 as b, null as c", "--json", *words).out
+    [row] = json.loads(out, parse_constant=pytest.fail)
+    assert row == {"a": 1.7976931348623157e308, "b": -1.7976931348623157e308, "c": None}
+
+
+@pytest.mark.parametrize("log", [0.0, 1e-300, 700.0, 710.0, 1480.0, -710.0, -1480.0, 1e308])
+def test_every_ratio_is_a_number(log: float) -> None:
+    found = paired({0: 0.0, 1: 0.0}, {0: log, 1: log / 2})
+    assert found is not None
+    assert found.interval is not None
+    contrast = Contrast(log, 1.0, 3.0, 4.0, 0.1)
+    for value in (found.ratio, *vars_of(found.interval), *vars_of(contrast.ratio(1.0)), *vars_of(contrast.ratio(-1.0))):
+        assert math.exp(-LARGEST_LOG) <= value <= math.exp(LARGEST_LOG)
+        assert len(figure(value)) < 20
+    for words in (ratio(found.interval), between(found.interval), change(found.ratio), decimals(found.ratio, 2)):
+        assert len(words) < 60
+
+
+def vars_of(interval: Interval) -> tuple[float, float, float]:
+    return interval.low, interval.middle, interval.high
+
+
+def test_a_quotient_that_is_no_number_is_unknown() -> None:
+    assert quotient(1e300, 1e-300) is None
+    assert quotient(1.0, 4.0) == 0.25
+
+
+def test_rates_beyond_all_bounds_are_reported(git: Repo) -> None:
+    git.history({"run.sh": f"echo rate {rate}\n"} for rate in ("1e308", "1e-308"))
+    command = ["--repo", str(git.path), "--build", "true", "--rate", "rate (.*)"]
+    hunt = run("run", "HEAD~1", "HEAD", *command, "--run", "sh {prefix}/run.sh", "--plain", "--no-explain")
+    assert hunt.status == 0, hunt.err
+    assert hunt.err.count("\n") == 1, "what it takes"
+    for words in (["show"], ["show", "--markdown"], ["history"], ["replay"], ["query", "select * from culprits"]):
+        done = run(*words)
+        assert done.status == 0, done.err
+        assert max(map(len, done.out.splitlines())) < 300
+    for words in (["show"], ["history"], ["query", "select * from culprits"], ["query", "select * from candidates"]):
+        done = run(*words, "--json")
+        json.loads(done.out, parse_constant=pytest.fail)
