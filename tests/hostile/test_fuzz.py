@@ -9,13 +9,13 @@ import json
 import math
 import os
 import shutil
-import sqlite3
 import string
 import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -119,13 +119,11 @@ def world(tmp_path: Path, git: Repo, monkeypatch: pytest.MonkeyPatch) -> Iterato
     (tmp_path / "given/hosts.toml").write_text(HOSTS.format(root=tmp_path / "root"))
     shutil.copytree(tmp_path / "given", Path(os.environ["HOME"], ".config/perfbisect"))
     ends = git.history({"run.sh": f"echo rate {rate}\n"} for rate in (10, 20))
+    ours = {"builder": "script", "workload": "one", "host": "here", "metric": "rate", "repository": str(git.path)}
+    ours |= {"good_commit": ends[0], "bad_commit": ends[1]}
     with closing(History.open(tmp_path / "some.db")) as history:
-        sample_hunt.write(history)
-    ours = "'$.builder', 'script', '$.workload', 'one', '$.host', 'here', '$.repository', ?, '$.metric', 'rate', '$.good_commit', ?, '$.bad_commit', ?"
-    with closing(sqlite3.connect(tmp_path / "some.db")) as connection, connection:
-        connection.execute(
-            f"update sessions set settings = json_set(settings, {ours})", [str(tmp_path / "repo"), *ends]
-        )
+        hunt = sample_hunt.write(history)
+        history.update_settings(hunt, replace(sample_hunt.SETTINGS, **ours))  # type: ignore[arg-type]
 
     def stop(*_: object, **__: object) -> None:
         raise UsageError("The world of the fuzzer ends here.")
@@ -146,107 +144,70 @@ def world(tmp_path: Path, git: Repo, monkeypatch: pytest.MonkeyPatch) -> Iterato
 
 # Command lines
 
-PLAUSIBLE: dict[str, Sequence[str]] = {
-    "good": ("HEAD~1",), "bad": ("HEAD",), "rev": ("HEAD",), "builds": ("HEAD~1", "HEAD", "a=given"), "builder": ("script",),
-    "workload": ("one",), "repo": ("repo",), "host": ("here", "here", "local"), "history": ("some.db",), "hunt": ("1", "2"),
-    "builders": ("given/builders",), "workloads": ("given/workloads",), "hosts": ("given/hosts.toml",), "metric": ("rate",),
-    "sql": ("select * from culprits", "select * from events"), "build": ("true",), "command": ("./run.sh",), "show": ("script", "one"),
-    "rate": (r"rate (\d+)",), "cost": ("$.a",), "variant": ("o2nofp", "lto"), "operations": (r"n=(\d+)",), "changes": ("size=8",), "suspect": ("run.sh=2",), "keep": ("1G",), "folder": ("demo",), "notify": ("true",), "hunts": ("1",),
-}  # fmt: skip
-BOUNDED = {  # valid values that would only take long
-    ("simulate", "commits"): ("40", "2", "1", "0", "x", "-1", "9" * 30),
-    ("simulate", "hunts"): ("1", "2", "0", "nan", "9" * 5000),
-    ("simulate", "hosts"): ("1", "3", "0", "9" * 30, "1e5"),
-    ("simulate", "repeats"): ("1", "9", "0", "9" * 30),
-    ("simulate", "max_runs"): ("1", "30", "0", "9" * 30),
-}
-FORMS: dict[str, list[set[str]]] = {  # parameters that belong together
-    "run": [
-        {"builder", "workload"},
-        *({build, "command", way} for build in ("builder", "build") for way in ("rate", "cost")),
-    ],
-    "simulate": [{"commits"}, {"commits", "merges"}, {"good", "bad", "repo"}],
-    "doctor": [set(), {"builder"}, {"builder", "workload"}],
-    "show": [set(), {"as_json"}, {"as_markdown"}],
-    "query": [set(), {"as_json"}, {"as_csv"}],
-}
+KNOWN = tomllib.loads(Path(__file__).with_name("command_lines.toml").read_text())
 FILES = ("history", "folder", "repo", "builders", "workloads", "hosts")
-ALWAYS = {
-    "run": ["--plain"],
-    "simulate": ["--hunts", "1", "--max-runs", "20", "--max-time", "1h"],
-}
 
 
-def inside(value: str) -> str:
-    """A path that stays in the world."""
-    return value.lstrip("/~").replace("..", "xx")
+def forms_of(verb: str) -> list[set[str]]:
+    """Parameters that belong together."""
+    return [set(form) for form in KNOWN["forms"].get(verb, [[]])]
 
 
 def usual(verb: str, parameter: click.Parameter) -> Sequence[str]:
     """Values of a parameter with which a verb gets somewhere."""
     name, kind = str(parameter.name), parameter.type
-    if (verb, name) in BOUNDED:
-        return BOUNDED[verb, name][:2]
+    if name in KNOWN["bounded"].get(verb, ()):
+        return KNOWN["bounded"][verb][name][:2]  # type: ignore[no-any-return]
     if isinstance(kind, click.Choice):
         return [str(choice) for choice in kind.choices]
     if isinstance(kind, click.IntRange | click.FloatRange):
         return "1", "2", "7"
-    by_type = {"SHARE": ("5%", "0.5", "99%"), "TIME": ("10m", "1h"), "COST": ("3", "5m"), "ID": ("1", "c1", "n1")}
-    if verb == "simulate" and name == "workloads":
-        return ("1",)
-    return by_type.get(str(kind.name), PLAUSIBLE.get(name, ("x",)))
+    return KNOWN["type"].get(str(kind.name)) or KNOWN["usual"].get(name, ("x",))
 
 
 def odd(verb: str, parameter: click.Parameter) -> st.SearchStrategy[str]:
-    """Values of a parameter that are wrong, mostly."""
+    """Values of a parameter that are wrong, mostly; paths stay in the world."""
     name = str(parameter.name)
-    if (verb, name) in BOUNDED:
-        return st.sampled_from(BOUNDED[verb, name])
+    if name in KNOWN["bounded"].get(verb, ()):
+        return st.sampled_from(KNOWN["bounded"][verb][name])
     if name in FILES and isinstance(parameter.type, click.Path):
-        return texts.map(inside)
+        return texts.map(lambda text: text.lstrip("/~").replace("..", "xx"))
     return st.one_of(texts, numbers.map(text_of))
 
 
 NUMERIC = (click.IntRange, Parsed)
 
 
-def one_in(draw: st.DrawFn, many: int) -> bool:
-    """Whether something rare happens."""
-    return draw(st.integers(1, many)) == many
-
-
 @st.composite
 def command_lines(draw: st.DrawFn) -> list[str]:
     """A verb with some of its options and arguments, all but a few of them such that it gets somewhere."""
+
+    def one_in(many: int) -> bool:
+        return draw(st.integers(1, many)) == many
+
     verb = draw(st.sampled_from([*VERBS, *VERBS, *VERBS, draw(texts)]))
     if verb not in VERBS:
         return [verb, *draw(st.lists(texts, max_size=3))]
     command = bisect.get_command(click.Context(bisect), verb)
     assert command is not None
-    forms = FORMS.get(verb, [set()])
+    forms = forms_of(verb)
     form = draw(st.sampled_from([*forms, *forms, set.union(*forms)]))
-    always = ("history", "repo", "host", "dry_run")
-    others = set.union(*forms) - form
-    given = [
-        each
-        for each in command.params
-        if each.name not in others
-        and (each.name in form or each.required or each.name in always or one_in(draw, 6))
-        and not one_in(draw, 25)
-    ]
-    wrong = draw(st.sets(st.sampled_from(range(len(given))), max_size=2)) if given else set()
-    words, arguments = list(ALWAYS.get(verb, [])), []
-    for number, parameter in enumerate(given):
-        values = odd(verb, parameter) if number in wrong else st.sampled_from(usual(verb, parameter))
+    always = form | {"history", "repo", "host", "dry_run"}
+    words, arguments = list(KNOWN["always"].get(verb, [])), []
+    for parameter in command.params:
+        name = parameter.name
+        wanted = name in always or parameter.required or (name not in set.union(*forms) and one_in(6))
+        if not wanted or one_in(25):
+            continue
+        values = odd(verb, parameter) if one_in(8) else st.sampled_from(usual(verb, parameter))
         if isinstance(parameter, click.Argument):
-            arguments += (
-                draw(st.lists(values, min_size=2, max_size=3, unique=True)) if parameter.nargs == -1 else [draw(values)]
-            )
+            many = parameter.nargs == -1
+            arguments += draw(st.lists(values, min_size=2, max_size=3, unique=True)) if many else [draw(values)]
         elif getattr(parameter, "is_flag", False):
             words.append(parameter.opts[0])
         else:
-            name, value = draw(st.sampled_from(parameter.opts)), draw(values)
-            words += [f"{name}={value}"] if name.startswith("--") and draw(st.booleans()) else [name, value]
+            option, value = draw(st.sampled_from(parameter.opts)), draw(values)
+            words += [f"{option}={value}"] if option.startswith("--") and draw(st.booleans()) else [option, value]
     return [verb, *words, *(["--"] if draw(st.booleans()) else []), *arguments]
 
 
@@ -266,8 +227,8 @@ ODD_NUMBERS = ("nan", "inf", "-inf", "1e400", "-0", "9" * 30, "9" * 5000, "5e-32
 def test_odd_numbers_for_every_option(world: Path, verb: str) -> None:
     command = bisect.get_command(click.Context(bisect), verb)
     assert command is not None
-    form = FORMS.get(verb, [set()])[0] | ({"repo", "host"} if verb in ("run", "compare", "noise") else set())
-    words, arguments = list(ALWAYS.get(verb, [])), list[str]()
+    form = forms_of(verb)[0] | ({"repo", "host"} if verb in ("run", "compare", "noise") else set())
+    words, arguments = list(KNOWN["always"].get(verb, [])), list[str]()
     for each in command.params:
         if each.required or each.name in form:
             value = usual(verb, each)[0]
@@ -285,19 +246,10 @@ def test_odd_numbers_for_every_option(world: Path, verb: str) -> None:
 
 Table = dict[str, Any]
 SHIPPED = {
-    "builder": [path.read_text() for path in sorted((ROOT / "builders").glob("*/builder.toml"))]
-    + [(GIVEN / "builders/script/builder.toml").read_text()] * 4,
-    "suite": [path.read_text() for path in sorted((ROOT / "workloads").glob("*/suite.toml"))]
-    + [(GIVEN / "workloads/script/suite.toml").read_text()] * 8,
-    "hosts": [
-        (ROOT / "hosts.toml").read_text(),
-        """
-        hosts.b.address = "local"
-        hosts.a = { address = "me@a", port = 22, root = "~/x", jobs = 2, memory = 4096, server_cpus = "0-3", keep = "1T",
-        client_cpus = "4", device = "sda", ccache_size = "5Gi", class = "c8", build_hosts = ["b"], ccache_remote = "redis://u:p@c:6379" }
-        """.replace(",\n", ", "),
-    ],
+    kind: [path.read_text() for path in (*ROOT.glob(f"{folder}/*/{kind}.toml"), *GIVEN.glob(f"{folder}/*/{kind}.toml"))]
+    for kind, folder in (("builder", "builders"), ("suite", "workloads"))
 }
+SHIPPED["hosts"] = [(ROOT / "hosts.toml").read_text(), Path(__file__).with_name("hosts.toml").read_text()]
 values = st.recursive(
     st.one_of(texts, numbers, st.booleans(), st.dates(), st.datetimes(), st.times()),
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(texts, inner, max_size=3)),
@@ -351,9 +303,7 @@ def recipes(draw: st.DrawFn, kind: str) -> bytes:
         st.sampled_from([b"\0", b"\xff", b"\r", b'"""', b"'''", b"[[", b"]]", b"\\u0000", b"\xef\xbb\xbf", b"="])
     )
     depth = draw(st.sampled_from([50, 400, 3000, 100_000]))
-    deep = draw(
-        st.sampled_from([b"[" * depth, b"[" * depth + b"]" * depth, b"{a=" * depth, b"[" * depth + b"1" + b"]" * depth])
-    )
+    deep = draw(st.sampled_from([b"[" * depth, b"[" * depth + b"]" * depth, b"{a=" * depth]))
     long = draw(st.sampled_from([b"9" * 5000, b"0x" + b"f" * 5000, b"1e99999", b'"' + b"x" * 100_000 + b'"']))
     odds = [raw[:at], raw[:at] + odd + raw[at:], raw + raw, b"x = " + deep + b"\n" + raw, raw + b"\ny = " + long]
     return draw(st.sampled_from([*[raw] * 4, *odds, raw + b"\nx." + b"a." * min(depth, 2000) + b"b = 1"]))
@@ -417,12 +367,8 @@ def test_inventories(place: Path, raw: bytes) -> None:
 
 # Numbers in the output of commands
 
-pieces = st.one_of(
-    st.sampled_from(
-        [r"(\d+)", r"([0-9.]+)", "(.*)", "()", "(x)?", "(?:a)", "rate: ", "^", "$", "|", r"\b", "(?m)", "[", "("]
-    ),
-    texts,
-)
+PIECES = [r"(\d+)", r"([0-9.]+)", "(.*)", "()", "(x)?", "(?:a)", "rate: ", "^", "$", "|", r"\b", "(?m)", "[", "("]
+pieces = st.sampled_from(PIECES) | texts
 patterns = st.one_of(texts, st.lists(pieces, max_size=4).map("".join))
 outputs = st.lists(
     st.one_of(
