@@ -198,7 +198,7 @@ def test_format_without_server(listing: Callable[..., str], tmp_path: Path, ours
 def test_what_a_hunt_takes_is_said_before_it_begins(ends: tuple[str, str]) -> None:
     """Without a history little is known; what is not committed is said, too."""
     asked = ["run", *ends, *SCRIPT, "--no-explain"]
-    first = "1 commit, 1 candidate: about 2 builds and 8 to 14 runs"
+    first = "1 commit, 1 candidate; about 2 builds and 8 to 14 runs"
     unknown = f"{first}; time and disk are known after the first ones"
     assert printed(*asked, "--dry-run").startswith(f"# {unknown}\n")
     Path("repo/run.sh").write_text("echo rate 5\n")
@@ -210,3 +210,11 @@ def test_what_a_hunt_takes_is_said_before_it_begins(ends: tuple[str, str]) -> No
     assert " nightly 7: " in printed("history")
     assert "is no name" in exits(3, *asked, "--name", "c3")
     assert "nor the name of a hunt" in exits(3, "show", "nightly")
+
+
+def test_commits_that_change_nothing_are_counted_before_a_hunt(ends: tuple[str, str], git: Callable[..., str]) -> None:
+    git("commit", "-q", "--allow-empty", "-m", "nothing")
+    said = printed("run", ends[0], "HEAD", *SCRIPT, "--dry-run")
+    assert said.startswith(
+        "# 2 commits, 1 candidate, 1 commit not built: changes nothing that is built or read; about "
+    )

@@ -108,7 +108,9 @@ def test_it_is_judged_by_what_it_began_with(commit: Callable[[int, str], str], g
     assert f"The culprit is {side[2][:10]}" in out
     assert f"Proven against {side[1][:10]}, its parent" in out
     assert "9 commits, 9 candidates, 1 merge" in out
-    assert exits(0, "run", good, bad, *HUNT, "--dry-run").startswith("# 9 commits, 9 candidates: about "), "as later"
+    assert exits(0, "run", good, bad, *HUNT, "--dry-run").startswith("# 9 commits, 9 candidates, 1 merge; about "), (
+        "as later"
+    )
     assert f"built     {old[:10]}" in out
     assert "a branch that is older than good began at 0." in exits(0, "show")
     exits(0, "resume", "--plain")

@@ -11,7 +11,7 @@ from perfbisect.lab.upkeep import expected_builds, space_needed
 from perfbisect.repository.range import Range
 from perfbisect.store.history import History
 from perfbisect.store.prior_data import read_costs, read_kept
-from perfbisect.wording.quantities import count, estimate, size
+from perfbisect.wording.quantities import count, estimate, extent, size
 
 # Simulated hunts lie between them: of a change of 20 % with noise of 1 %, and of one of 5 % with noise of 2 %.
 SPARED = 2  # builds fewer than expected
@@ -24,7 +24,7 @@ def forecast(path: Path | None, every: Sequence[Settings], span: Range, host: Ho
     most = expected_builds(size_of_range, policy.max_builds)
     builds = (max(2, most - SPARED), most)
     runs = [min(number, policy.max_runs or number) for number in (builds[0] + LEAST, most * MOST)]
-    begin = f"{count(span.commits, 'commit')}, {count(len(span.graph.candidates), 'candidate')}: about"
+    begin = f"{extent(span.commits, len(span.graph.candidates), span.merges)}; about"
     cost = f"{between(builds[0], most, 'build')} and {between(runs[0], runs[1], 'run')}"
     parts = [f"{begin} {cost}{' of each workload' * (len(every) > 1)}"]
     with suppress(UsageError), closing(History.open(path, read_only=True)) as history:  # there may be none yet
