@@ -23,34 +23,20 @@ from perfbisect.recipes.toml import to_toml
 Write = Callable[[str, str], Path]
 
 
-def test_a_host_is_found_by_name(write: Write) -> None:
-    write("hosts.toml", '[hosts.big]\naddress = "me@big"\nserver_cpus = "0-7,16"\nccache_size = "5.5Gi"')
+def test_hosts_are_found_by_name(write: Write) -> None:
+    """The user's inventory comes first and hides nothing else."""
+    big = '[hosts.big]\naddress = "me@big"\nserver_cpus = "0-7,16"\nccache_size = "5.5Gi"\nclass = "c8"\n'
+    write("hosts.toml", f"{big}[hosts.small]\njobs = 1")
+    write("mine.toml", "[hosts.small]\njobs = 2")
     host = load_host("big")
-    assert (host.name, host.address, host.server_cpus, host.jobs) == ("big", "me@big", "0-7,16", 0)
-
-
-def test_the_users_inventory_comes_first_and_hides_nothing_else(write: Write) -> None:
-    write("hosts.toml", "[hosts.a]\njobs = 1\n[hosts.b]\njobs = 1")
-    write("mine.toml", "[hosts.b]\njobs = 2")
-    assert {host.name: host.jobs for host in load_hosts("mine.toml")} == {"a": 1, "b": 2}
-
-
-def test_an_unknown_host_names_the_nearest(write: Write) -> None:
-    write("hosts.toml", "[hosts.big]\n[hosts.small]")
+    assert (host.name, host.address, host.server_cpus, host.jobs, host.kind) == ("big", "me@big", "0-7,16", 0, "c8")
+    assert 'class = "c8"' in to_toml(host)
+    assert {host.name: host.jobs for host in load_hosts("mine.toml")} == {"big": 0, "small": 2}
     with pytest.raises(RecipeError, match=r"no host 'bgi'. Did you mean 'big'") as caught:
         load_host("bgi")
     assert caught.value.advice == "Hosts: big, small."
-
-
-def test_an_inventory_given_must_exist() -> None:
     with pytest.raises(UsageError, match=r"no file nowhere.toml"):
         load_host("big", "nowhere.toml")
-
-
-def test_a_class_is_shown_as_it_is_written(write: Write) -> None:
-    write("hosts.toml", '[hosts.big]\nclass = "c8"')
-    assert load_host("big").kind == "c8"
-    assert 'class = "c8"' in to_toml(load_host("big"))
 
 
 POOL = """
@@ -113,17 +99,13 @@ def test_a_lease_extends_another_also_the_shipped_one_of_its_name(write: Write) 
     assert load_lease("pool").host.root == "/data/{address}"
 
 
-def test_a_lease_completes_as_far_as_its_colon(write: Write) -> None:
+def test_a_lease_given_as_a_host_is_told_how_to_write_it_and_completes_as_far_as_its_colon(write: Write) -> None:
     write("hosts.toml", POOL + "[hosts.post]\n")
-    context = click.Context(click.Command("run"))
-    assert {each.value for each in host_name(context, click.Option(["--host"]), "po")} == {"pool:", "post"}
-
-
-def test_a_lease_given_as_a_host_is_told_how_to_write_it(write: Write) -> None:
-    write("hosts.toml", POOL)
     with pytest.raises(RecipeError, match="'pool' is not a host, but a lease") as told:
         load_host("pool")
     assert "pool:FEATURES" in told.value.advice
+    context = click.Context(click.Command("run"))
+    assert {each.value for each in host_name(context, click.Option(["--host"]), "po")} == {"pool:", "post"}
 
 
 def test_without_a_file_nothing_is_shared() -> None:

@@ -5,7 +5,6 @@ import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
-import click
 import msgspec
 import pytest
 from click.shell_completion import ShellComplete
@@ -61,6 +60,9 @@ def test_recipes_are_listed() -> None:
     assert [line[0] for line in lines("workloads", "--builder", "small")] == names[2:]
     assert invoke("workloads", "--show", "scan").output.count("[workloads.scan]") == 2, "one for each driver"
     assert invoke("workloads", "--show", "scan", "--builder", "other").output.count("[workloads.scan]") == 1
+    for verb, name, near in [("builders", "smal", "small"), ("workloads", "scn", "scan"), ("hosts", "hre", "here")]:
+        with pytest.raises(RecipeError, match=f"'{name}'. Did you mean '{near}'"):
+            invoke(verb, "--show", name)
 
 
 def test_a_suite_of_several_drivers_is_one(write: Write) -> None:
@@ -94,12 +96,6 @@ def test_what_is_shown_is_a_recipe_again(write: Write) -> None:
     assert tomllib.loads(host)["hosts"]["there"]["address"] == "me@there"
 
 
-def test_unknown_names_are_refused() -> None:
-    for verb, name, near in [("builders", "smal", "small"), ("workloads", "scn", "scan"), ("hosts", "hre", "here")]:
-        with pytest.raises(RecipeError, match=f"'{name}'. Did you mean '{near}'"):
-            invoke(verb, "--show", name)
-
-
 def completions(*words: str) -> list[str]:
     shell = ShellComplete(bisect, {}, "bisect", "_BISECT_COMPLETE")
     return [item.value for item in shell.get_completions(list(words[:-1]), words[-1])]
@@ -114,27 +110,15 @@ def test_names_complete(write: Write) -> None:
     words = ("compare", "--builder", "other", "--workload")
     assert completions(*words, "s") == ["scan", "select"]
     assert completions(*words, "scan,p") == ["scan,point"]
+    others = SUITE.replace("{driver}", "other").replace("workloads.scan", "workloads.sum")
+    write("workloads/rows/suite.toml", others.replace('group = "scan"', 'group = "sums"'))
+    assert completions("run", "--builder", "other", "--workload", "s") == ["select", "sum", "sums"], "and groups"
+    assert completions("run", "--builder", "other", "--workload", "select,su") == ["select,sum", "select,sums"]
     write("builders/small/builder.toml", "nonsense")
     write("workloads/rows/suite.toml", "nonsense")
     write("hosts.toml", "nonsense")
     for verb in ("builders", "workloads", "hosts"):
         assert completions(verb, "--show", "") == []
-
-
-def test_a_workload_completes_for_the_builder_chosen(write: Write) -> None:
-    others = SUITE.replace("{driver}", "other").replace("workloads.scan", "workloads.sum")
-    write("workloads/rows/suite.toml", others.replace('group = "scan"', 'group = "sums"'))
-    assert completions("run", "--builder", "other", "--workload", "s") == ["select", "sum", "sums"], "and groups"
-    assert completions("run", "--builder", "other", "--workload", "select,su") == ["select,sum", "select,sums"]
-
-
-def test_the_verbs_are_listed_with_the_first_sentence_of_their_help() -> None:
-    context = click.Context(bisect)
-    shown = " ".join(invoke("--help").output.split())
-    for verb in ("builders", "workloads", "hosts"):
-        command = bisect.get_command(context, verb)
-        assert command is not None
-        assert command.get_short_help_str(200) in shown
 
 
 def test_workloads_are_chosen_by_name_by_group_and_by_suite(write: Write) -> None:
@@ -195,21 +179,16 @@ change.variants.native.cflags = "-O3"
 '''
 
 
-def test_a_whole_recipe_can_be_read_back(write: Write, small: str) -> None:
+def test_a_recipe_can_be_read_back(write: Write, small: str) -> None:
+    """Also what is required and empty."""
     head, build = small.split("[build]")
     top, rest = FULL.split("env =", 1)
-    write("builders/full/builder.toml", f"{head}{top}[build]{build}env ={rest}")
-    full = load_builder("full")
-    write("builders/again/builder.toml", to_toml(full))
-    again = load_builder("again")
-    assert msgspec.structs.replace(again, name=full.name, folder=full.folder) == full
-
-
-def test_what_is_required_is_shown_when_it_is_empty(write: Write, small: str) -> None:
-    write("builders/bare/builder.toml", 'summary="s"\ndriver="d"\n[build]\ncompile=[]\ninstall=[]\nartifacts=[]')
-    bare = load_builder("bare")
-    write("builders/again/builder.toml", to_toml(bare))
-    assert load_builder("again").build == bare.build
+    bare = 'summary="s"\ndriver="d"\n[build]\ncompile=[]\ninstall=[]\nartifacts=[]'
+    for text in (f"{head}{top}[build]{build}env ={rest}", bare):
+        write("builders/one/builder.toml", text)
+        one = load_builder("one")
+        write("builders/again/builder.toml", to_toml(one))
+        assert msgspec.structs.replace(load_builder("again"), name=one.name, folder=one.folder) == one
 
 
 TEXT = st.text(st.characters(codec="utf-8")) | st.sampled_from(["a\r\nb", "\r", "\n"])

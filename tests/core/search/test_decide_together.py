@@ -25,6 +25,7 @@ from perfbisect.simulate.world import World
 
 LINE = Graph.line(64)
 BAD = LINE.size - 1
+SPENT = (Reason.BUILDS_SPENT, Reason.RUNS_SPENT, Reason.MINUTES_SPENT)
 STILL = Habits(noise=0.002, layout=0.0, outliers=0.0)
 
 
@@ -101,46 +102,34 @@ def test_every_decision_of_a_group(members: list[Situation], ended: int) -> None
         )
 
 
-def test_a_single_hunt_is_the_same_to_the_end() -> None:
-    worlds = [World(LINE, {23: -0.05}, Habits(noise=0.01), seed=seed) for seed in (4, 4)]
-    alone, group = hunt(worlds[0], Policy()), hunt_together(worlds[1:], Policy())
-    assert group.observations == (alone.observations,)
-    assert group.verdicts == (alone.verdict,)
+def chosen(members: Sequence[Situation], *ended: int, fleet: Fleet = Fleet()) -> tuple[int, Measure]:  # noqa: B008
+    """Whose turn it is, and the order."""
+    number, decision = decide_together(members, ended, fleet)
+    assert isinstance(decision.order, Measure)
+    return number, decision.order
 
 
 def test_the_ends_are_built_once_and_then_measured_by_all() -> None:
-    number, decision = decide_together([member([]), member([])])
-    assert number == 0
-    assert isinstance(decision.order, Measure) and decision.order.purpose is Purpose.ENDS
-    number, decision = decide_together([member(ENDS), member(BUILDS)])
-    assert number == 1, "its ends are there, and the other one wants a build"
-    assert isinstance(decision.order, Measure) and decision.order.purpose is Purpose.ENDS
+    for members, expected in (([member([])] * 2, 0), ([member(ENDS), member(BUILDS)], 1)):
+        number, order = chosen(members)
+        assert (number, order.purpose) == (expected, Purpose.ENDS), "a build waits until all ends are measured"
 
 
 def test_a_build_made_for_one_is_measured_by_those_that_learn_from_it() -> None:
     aside = [*ENDS, Built(24, 600.0)]  # alone one would build the middle
-    number, decision = decide_together([member([*aside, *read(24, True, 50)]), member(aside)])
-    assert number == 1
-    assert isinstance(decision.order, Measure)
-    assert decision.order.plan[0].candidate == 24
-    slow = [*aside, *read(24, True, 50), Built(60, 600.0)]
-    number, decision = decide_together([member(slow), member(slow)])
-    assert isinstance(decision.order, Measure)
-    assert decision.order.plan[0].candidate < 24, "60 tells nothing: it is after both culprits"
+    number, order = chosen([member([*aside, *read(24, True, 50)]), member(aside)])
+    assert (number, order.plan[0].candidate) == (1, 24)
+    slow = member([*aside, *read(24, True, 50), Built(60, 600.0)])
+    assert chosen([slow, slow])[1].plan[0].candidate < 24, "60 tells nothing: it is after both culprits"
 
 
 def test_what_tells_most_for_all_is_built() -> None:
     """Alone one wants the middle of the first half, the others that of the last quarter."""
     early = member([*ENDS, Built(32, 600.0), Built(48, 600.0), *read(32, True, 50)])
     late = member([*ENDS, Built(32, 600.0), Built(48, 600.0), *read(32, False, 60), *read(48, False, 70)])
-    number, decision = decide_together([early, late, late])
-    assert isinstance(decision.order, Measure)
-    assert number in (1, 2)
-    assert 53 <= decision.order.plan[0].candidate <= 59
-    number, decision = decide_together([early, early, late])
-    assert isinstance(decision.order, Measure)
-    assert number in (0, 1)
-    assert 13 <= decision.order.plan[0].candidate <= 19
+    for members, numbers, places in (([early, late, late], (1, 2), (53, 59)), ([early, early, late], (0, 1), (13, 19))):
+        number, order = chosen(members)
+        assert number in numbers and places[0] <= order.plan[0].candidate <= places[1]
 
 
 def test_one_that_has_its_verdict_is_not_asked_any_more() -> None:
@@ -157,21 +146,17 @@ def test_one_that_has_its_verdict_is_not_asked_any_more() -> None:
         decide_together(both, ended=[0, 1])
 
 
-def test_a_failed_build_counts_for_all() -> None:
-    habits = Habits(noise=0.002, layout=0.0, outliers=0.0)
-    worlds = [World(LINE, {v: -0.1}, habits, unbuildable=frozenset([32, 16]), seed=v) for v in (20, 44)]
+def test_a_failed_build_counts_for_all_and_a_failed_run_for_one() -> None:
+    worlds = [World(LINE, {v: -0.1}, STILL, unbuildable=frozenset([32, 16]), seed=v) for v in (20, 44)]
     group = hunt_together(worlds, Policy())
-    assert named(group) == (20, 44)
-    failed = [sum(isinstance(each, Skipped) for each in seen) for seen in group.observations]
-    assert failed[0] == failed[1] == sum(world.builds for world in worlds) - len(built(group))
-
-
-def test_a_failed_run_is_of_one_workload() -> None:
     crashing = World(LINE, {20: -0.1}, STILL, crashing=frozenset([32]), seed=1)
-    group = hunt_together([crashing, World(LINE, {44: -0.1}, STILL, seed=2)], Policy())
-    assert named(group) == (20, 44)
-    crashes = [[each for each in seen if isinstance(each, Skipped)] for seen in group.observations]
-    assert crashes[0] and not crashes[1]
+    crashed = hunt_together([crashing, World(LINE, {44: -0.1}, STILL, seed=2)], Policy())
+    failures = [
+        [sum(isinstance(each, Skipped) for each in seen) for seen in one.observations] for one in (group, crashed)
+    ]
+    assert named(group) == named(crashed) == (20, 44)
+    assert failures[0] == [sum(world.builds for world in worlds) - len(built(group))] * 2
+    assert failures[1][0] and not failures[1][1]
 
 
 def test_budgets_count_for_all_together() -> None:
@@ -180,22 +165,19 @@ def test_budgets_count_for_all_together() -> None:
 
     free = hunt_together(worlds(), Policy())
     assert named(free) == (9, 30, 55)
-    few_builds = hunt_together(worlds(), Policy(max_builds=8))
-    assert few_builds.builds == 8
-    few_runs = hunt_together(worlds(), Policy(max_runs=30))
-    assert sum(few_runs.runs) == 30
-    short = hunt_together(worlds(), Policy(max_minutes=60))
+    few_builds, few_runs, short = (
+        hunt_together(worlds(), rules) for rules in (Policy(max_builds=8), Policy(max_runs=30), Policy(max_minutes=60))
+    )
+    assert (few_builds.builds, sum(few_runs.runs)) == (8, 30)
     assert short.minutes < 60 + 25, "the present order is not broken off"
-    for group, reason in (
-        (few_builds, Reason.BUILDS_SPENT), (few_runs, Reason.RUNS_SPENT), (short, Reason.MINUTES_SPENT)
-    ):  # fmt: skip
+    for group, reason in zip((few_builds, few_runs, short), SPENT, strict=True):
         assert reason in [each.reason for each in group.verdicts if isinstance(each, Inconclusive)]
 
 
 @pytest.mark.parametrize(("graph", "policy"), [
     pytest.param(Graph.line(16), Policy(all_steps=True), marks=pytest.mark.slow),
     pytest.param(Graph.line(40), Policy(layouts=True), marks=pytest.mark.slow),
-    (Graph.line(40), Policy(slow_after=3)),
+    pytest.param(Graph.line(40), Policy(slow_after=3), marks=pytest.mark.slow),
     (merging(60), Policy()),
 ])  # fmt: skip
 def test_other_kinds_of_hunts_share_builds_too(graph: Graph, policy: Policy) -> None:
@@ -212,16 +194,14 @@ def test_other_kinds_of_hunts_share_builds_too(graph: Graph, policy: Policy) -> 
     assert group.builds < sum(each.builds for each in alone) - 2
 
 
-@pytest.mark.parametrize("culprits", [(9, 9, None), (9, 55, 30), (None, None, 41)])
-def test_each_is_named_and_builds_are_shared(culprits: tuple[int | None, ...]) -> None:
+def test_each_is_named_and_builds_are_shared() -> None:
     def worlds() -> list[World]:
-        return [World(LINE, {v: -0.05} if v else {}, seed=seed) for seed, v in enumerate(culprits)]
+        return [World(LINE, {v: -0.05} if v else {}, seed=seed) for seed, v in enumerate((9, 55, None))]
 
     group = hunt_together(worlds(), Policy())
-    assert named(group) == culprits
-    assert all(isinstance(each, Found | NotReproduced) for each in group.verdicts)
-    alone = [hunt(world, Policy()).builds for world in worlds()]
-    assert group.builds < sum(alone) - 2
+    assert named(group) == (9, 55, None)
+    assert isinstance(group.verdicts[2], NotReproduced)
+    assert group.builds < sum(hunt(world, Policy()).builds for world in worlds()) - 2
     assert len(built(group)) == group.builds, "none is built twice"
 
 
@@ -298,12 +278,8 @@ def on_two_hosts(bad: int) -> list[Observation]:
 def test_what_is_measured_for_another_workload_is_left_to_this_one_all_the_same(bad: int, under_way: int) -> None:
     """Its runs say nothing of this one, whose own best candidate may be the same."""
     now = Situation(Graph.line(bad), on_two_hosts(bad), Policy())
-    order = Measure((Share(under_way, 4),), Purpose.SEARCH, 0)
-    fleet = Fleet((order,))
-    number, decision = decide_together([now, now], (), fleet)
-    assert number == 1
-    assert isinstance(decision.order, Measure)
-    assert (decision.order.host, decision.order.plan[0].candidate) == (1, under_way)
+    number, order = chosen([now, now], fleet=Fleet((Measure((Share(under_way, 4),), Purpose.SEARCH, 0),)))
+    assert (number, order.host, order.plan[0].candidate) == (1, 1, under_way)
 
 
 def test_no_budget_ends_a_hunt_while_an_order_of_another_one_is_under_way() -> None:
@@ -311,9 +287,7 @@ def test_no_budget_ends_a_hunt_while_an_order_of_another_one_is_under_way() -> N
     seen = on_two_hosts(64)
     runs = sum(isinstance(each, Reading) for each in seen)
     now = Situation(Graph.line(64), seen, Policy(max_runs=2 * runs + 4))
-    order = Measure((Share(32, 8),), Purpose.SEARCH, 0)
-    number, decision = decide_together([now, now], (), Fleet((order,)))
-    assert isinstance(decision.order, Measure)
+    chosen([now, now], fleet=Fleet((Measure((Share(32, 8),), Purpose.SEARCH, 0),)))
     number, decision = decide_together([now, replace(now, policy=Policy(max_runs=2 * runs))], [0])
     assert number == 1 and isinstance(decision.order, Inconclusive)
 
@@ -351,9 +325,8 @@ def test_a_build_is_there_and_a_run_the_latest_on_its_own_host_only() -> None:
     busy = Fleet((Measure((Share(0, 4),), Purpose.SEARCH, 0),))
     first = member([*there, *on(1, *read(32, True, 90))])
     second = member([*there, *on(1, *read(32, False, 80))])
-    number, decision = decide_together([first, second], (), busy)
-    assert number == 1 and isinstance(decision.order, Measure)
-    assert (decision.order.host, decision.order.plan[0].candidate) == (1, 48)
+    number, order = chosen([first, second], fleet=busy)
+    assert (number, order.host, order.plan[0].candidate) == (1, 1, 48)
     late = member([*there, *on(0, *read(32, False, 99))])
     early = member([*there, *on(1, *read(32, False, 80))])
     assert decide_together([late, early], (), busy)[0] == 1

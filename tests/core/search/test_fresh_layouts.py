@@ -12,7 +12,7 @@ from perfbisect.core.domain.settings import Direction, Policy, PriorKnowledge
 from perfbisect.core.inference.observations import Built, Observation, Reading
 from perfbisect.core.search.decide import decide
 from perfbisect.core.search.fresh_layouts import FEWEST
-from perfbisect.simulate.hunt import hunt
+from perfbisect.simulate.hunt import Outcome, hunt
 from perfbisect.simulate.world import Habits, World
 
 LINE = Graph.line(40)
@@ -25,13 +25,11 @@ def fresh(seen: Sequence[Observation]) -> list[Reading]:
     return [each for each in seen if isinstance(each, Reading) and each.layout]
 
 
-def test_without_other_layouts_a_commit_that_moves_code_is_accused() -> None:
-    outcome = hunt(World(LINE, {}, QUIET, mode_gap=0.15, slow_modes=MOVED, seed=1), Policy())
-    assert found(outcome.verdict).candidate == 17
-
-
 def test_it_is_code_placement_where_builds_can_be_linked_again() -> None:
-    outcome = hunt(World(LINE, {}, QUIET, mode_gap=0.15, slow_modes=MOVED, seed=1), AGAIN)
+    usual, outcome = (
+        hunt(World(LINE, {}, QUIET, mode_gap=0.15, slow_modes=MOVED, seed=1), rules) for rules in (Policy(), AGAIN)
+    )
+    assert found(usual.verdict).candidate == 17, "without other layouts it is accused"
     assert isinstance(outcome.verdict, CodePlacement)
     step = outcome.verdict.step
     assert step.candidate == 17
@@ -62,30 +60,28 @@ def test_what_moving_code_costs_is_no_change_up_to_a_factor_of_three(costs: floa
     assert (step.candidate, step.layouts is None) == ((17, True) if accused else (26, False))
 
 
-def test_layouts_that_are_spread_broadly_are_averaged() -> None:
-    broad = Habits(noise=0.005, layout=0.04, outliers=0.0)
-    step = found(hunt(World(LINE, {26: -0.15}, broad, seed=4), AGAIN).verdict)
+@pytest.mark.parametrize(
+    ("drop", "layout", "layouts"), [(-0.15, 0.04, {}), (-0.05, 0.002, {26: 0.025})], ids=["broad", "half way"]
+)
+def test_layouts_that_are_spread_are_averaged(drop: float, layout: float, layouts: dict[int, float]) -> None:
+    """Also where the usual one is half way between slow and fast."""
+    broad = Habits(noise=0.005, layout=layout, outliers=0.0)
+    step = found(hunt(World(LINE, {26: drop}, broad, layouts=layouts, seed=4), AGAIN).verdict)
     assert step.candidate == 26
     assert step.layouts
-    assert step.layouts.ratio.low < 0.86 < step.layouts.ratio.high
+    assert step.layouts.ratio.low < math.exp(drop) < step.layouts.ratio.high
 
 
-def test_a_level_half_way_between_slow_and_fast_is_settled_by_other_layouts() -> None:
-    world = World(LINE, {26: -0.05}, Habits(noise=0.005, layout=0.002, outliers=0.0), layouts={26: 0.025}, seed=3)
-    assert found(hunt(world, AGAIN).verdict).candidate == 26
-
-
-def test_ends_that_are_alike_cost_a_look_at_other_layouts_and_no_build() -> None:
-    outcome = hunt(World(LINE, {}, QUIET, seed=5), AGAIN)
-    assert isinstance(outcome.verdict, NotReproduced)
-    assert outcome.builds == 2
-    assert 0 < len(fresh(outcome.observations)) <= 30
-
-
-def test_equal_binaries_need_no_other_layout() -> None:
-    outcome = hunt(World(Graph.line(1), {}, QUIET, binaries={1: 0}, seed=5), AGAIN)
-    assert isinstance(outcome.verdict, NotReproduced)
-    assert not fresh(outcome.observations)
+def test_where_nothing_can_be_shown_no_layout_is_linked() -> None:
+    """Equal binaries, and counts that repeat; ends that are alike cost a look at other layouts, and no build."""
+    exact = Habits(noise=1e-6, layout=0.0, outliers=0.0)
+    same = hunt(World(Graph.line(1), {}, QUIET, binaries={1: 0}, seed=5), AGAIN)
+    counted = hunt(World(LINE, {26: -0.05}, exact, seed=9), AGAIN, PriorKnowledge(exact=True))
+    alike = hunt(World(LINE, {}, QUIET, seed=5), AGAIN)
+    assert isinstance(same.verdict, NotReproduced) and isinstance(alike.verdict, NotReproduced)
+    assert found(counted.verdict).candidate == 26
+    assert fresh(same.observations) == fresh(counted.observations) == []
+    assert alike.builds == 2 and 0 < len(fresh(alike.observations)) <= 30
 
 
 def test_every_run_of_a_proof_has_a_layout_of_its_own_and_only_new_seeds() -> None:
@@ -120,15 +116,14 @@ def test_further_layouts_come_with_what_they_have_shown_so_far() -> None:
 
 
 def test_no_name_is_given_where_the_budget_ends_before_the_proof_in_other_layouts() -> None:
-    world = World(LINE, {26: -0.05}, QUIET, seed=6)
-    usual = hunt(World(LINE, {26: -0.05}, QUIET, seed=6), Policy())
-    assert isinstance(usual.verdict, Found)
-    verdict = hunt(world, Policy(layouts=True, max_runs=usual.runs)).verdict
-    assert isinstance(verdict, Inconclusive)
-    assert verdict.reason is Reason.RUNS_SPENT
-    assert verdict.candidates == (26,)
-    spent = hunt(World(LINE, {26: -0.05}, QUIET, seed=6), Policy(layouts=True, max_runs=usual.runs + 4))
-    assert spent.runs <= usual.runs + 4
+    def hunted(**rules: int | bool) -> Outcome:
+        return hunt(World(LINE, {26: -0.05}, QUIET, seed=6), Policy(**rules))  # type: ignore[arg-type]
+
+    usual = hunted()
+    short = hunted(layouts=True, max_runs=usual.runs)
+    assert isinstance(usual.verdict, Found) and isinstance(short.verdict, Inconclusive)
+    assert (short.verdict.reason, short.verdict.candidates) == (Reason.RUNS_SPENT, (26,))
+    assert hunted(layouts=True, max_runs=usual.runs + 4).runs <= usual.runs + 4
 
 
 def test_every_change_is_compared_in_other_layouts() -> None:
@@ -139,12 +134,11 @@ def test_every_change_is_compared_in_other_layouts() -> None:
     assert all(step.layouts and step.layouts.ratio.high < 1 for step in steps)
 
 
-def test_several_hosts_link_again_too() -> None:
+@pytest.mark.parametrize("moved", [frozenset[int](), MOVED])
+def test_several_hosts_link_again_too(moved: frozenset[int]) -> None:
     habits = Habits(noise=0.005, layout=0.002, outliers=0.0, host_spread=0.02)
-    for moved in (frozenset[int](), MOVED):
-        outcome = hunt(World(LINE, {26: -0.05}, habits, mode_gap=0.15, slow_modes=moved, seed=8), AGAIN, hosts=3)
-        assert found(outcome.verdict).candidate == 26
-        assert fresh(outcome.observations)
+    outcome = hunt(World(LINE, {26: -0.05}, habits, mode_gap=0.15, slow_modes=moved, seed=8), AGAIN, hosts=3)
+    assert found(outcome.verdict).candidate == 26 and fresh(outcome.observations)
 
 
 def test_an_improvement_is_compared_in_the_direction_that_is_hunted() -> None:
@@ -154,13 +148,6 @@ def test_an_improvement_is_compared_in_the_direction_that_is_hunted() -> None:
     assert step.layouts
     assert step.layouts.changed == step.layouts.compared
     assert step.layouts.ratio.low > 1
-
-
-def test_exact_counts_need_no_other_layout() -> None:
-    exact = Habits(noise=1e-6, layout=0.0, outliers=0.0)
-    outcome = hunt(World(LINE, {26: -0.05}, exact, seed=9), AGAIN, PriorKnowledge(exact=True))
-    assert found(outcome.verdict).candidate == 26
-    assert not fresh(outcome.observations)
 
 
 def test_where_a_build_fails_in_other_layouts_the_hunt_names_what_runs_as_linked_show() -> None:

@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 
 from named import found, several
-from perfbisect.core.domain.events import BuildFinished
-from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import (
     Fleet,
@@ -22,13 +20,13 @@ from perfbisect.core.domain.orders import (
     Verdict,
 )
 from perfbisect.core.domain.settings import Policy, PriorKnowledge
-from perfbisect.core.inference.observations import Built, Observation, Reading, observations
+from perfbisect.core.inference.observations import Built, Observation, Reading
 from perfbisect.core.inference.record import arrange
 from perfbisect.core.inference.state_space import fit, levels_of
 from perfbisect.core.search.decide import decide
 from perfbisect.core.search.single_change import single_change
 from perfbisect.core.search.situation import Budget, Situation
-from perfbisect.core.search.verdicts import pairwise_proofs
+from perfbisect.core.search.verdicts import PROVEN, PairwiseProof, _centre, _variance, pairwise_proofs
 from perfbisect.simulate.hunt import Outcome, hunt
 from perfbisect.simulate.world import Habits, World
 
@@ -61,17 +59,6 @@ def test_one_class_is_as_without_classes(classes: tuple[str, ...], builds: tuple
     assert plain.belief.change == named.belief.change
 
 
-def test_one_class_goes_through_the_same_arithmetic() -> None:
-    """Of two classes of which one has measured nothing, the other's answer is its own."""
-    seen = readings({0: 0.1}, (0, 20, 30, 40))
-    alone, apart = (
-        single_change(Situation(GRAPH, seen, Policy())),
-        single_change(Situation(GRAPH, seen, Policy(), TWO, GONE)),
-    )
-    assert np.allclose(alone.belief.culprit, apart.belief.culprit)
-    assert alone.belief.change == apart.belief.change
-
-
 def test_two_classes_know_more_than_one() -> None:
     """Each has measured on one side of the culprit; together they enclose it."""
     one = readings({0: 0.1}, (0, 20, 40))
@@ -81,17 +68,21 @@ def test_two_classes_know_more_than_one() -> None:
     assert belief.culprit[21:31].std() < 0.01 * belief.culprit[25]
 
 
-def test_classes_with_another_largest_change_keep_their_own_answers() -> None:
-    one, other = readings({0: 0.1}, (0, 20, 30, 40)), readings({1: 0.1}, (0, 10, 20, 40), since=15)
-    together = decide(GRAPH, [*one, *other], Policy(), TWO).belief
-    assert np.allclose(together.culprit, single_change(Situation(GRAPH, one, Policy())).belief.culprit, atol=1e-3)
+@pytest.mark.parametrize(
+    ("other", "fleet"),
+    [
+        ([], GONE),
+        (readings({1: 0.0}, (0, 40), runs=20), GONE),
+        (readings({1: 0.1}, (0, 10, 20, 40), since=15), Fleet()),
+    ],
+    ids=["nothing measured", "no change", "another largest change"],
+)
+def test_a_class_that_says_nothing_of_it_leaves_the_answer_of_the_other(other: list[Reading], fleet: Fleet) -> None:
+    one = readings({0: 0.1}, (0, 20, 30, 40))
+    alone = single_change(Situation(GRAPH, one, Policy())).belief
+    together = single_change(Situation(GRAPH, [*one, *other], Policy(), TWO, fleet)).belief
+    assert np.allclose(together.culprit, alone.culprit, atol=1e-3)
     assert together.change > 0.9
-
-
-def test_a_class_without_the_change_says_nothing() -> None:
-    one, steady = readings({0: 0.1}, (0, 20, 30, 40)), readings({1: 0.0}, (0, 40), runs=20)
-    together = decide(GRAPH, [*one, *steady], Policy(), TWO, GONE)
-    assert np.allclose(together.belief.culprit, single_change(Situation(GRAPH, one, Policy())).belief.culprit)
 
 
 def test_no_order_for_a_host_that_shows_nothing() -> None:
@@ -108,13 +99,6 @@ def test_nothing_anywhere() -> None:
     decision = decide(GRAPH, readings({0: 0.0, 1: 0.0}, (0, 40), runs=20), Policy(), TWO)
     assert isinstance(decision.order, NotReproduced)
     assert [effect.host_class for effect in decision.order.effects] == ["x86", "arm"]
-
-
-def test_a_build_is_there_only_where_it_was_made() -> None:
-    """What another host would have to build first costs it a build."""
-    seen = [Built(20, 1.0, host=0), Built(30, 1.0, host=1), Built(30, 1.0, host=0), Built(35, 1.0)]
-    record = arrange(seen, Policy(), 40)
-    assert (record.made(0), record.made(1)) == ({20, 30, 35}, {30, 35})
 
 
 def hunted(policy: Policy, *steps: dict[int, float], graph: Graph = GRAPH, seed: int = 1) -> Verdict:
@@ -136,10 +120,9 @@ def hunted(policy: Policy, *steps: dict[int, float], graph: Graph = GRAPH, seed:
 
 
 @pytest.mark.calibration
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
-def test_whole_hunts(seed: int) -> None:
+def test_whole_hunts() -> None:
     """45 % on one, 22 % on the other: both effects are reported, and the culprit is the same."""
-    step = found(hunted(Policy(), {25: -0.6}, {25: -0.25}, seed=seed))
+    step = found(hunted(Policy(), {25: -0.6}, {25: -0.25}, seed=0))
     assert step.candidate == 25
     assert [effect.host_class for effect in step.effects] == ["x86", "arm"]
     for effect, drop in zip(step.effects, (-0.6, -0.25), strict=True):
@@ -150,21 +133,14 @@ def test_whole_hunts(seed: int) -> None:
 @pytest.mark.calibration
 def test_every_change_of_any_class() -> None:
     """Of three changes one is on both classes, and one on each alone."""
-    both, first, second = 4, 11, 15
-    verdict = hunted(
-        Policy(all_steps=True), {both: -0.2, first: -0.1}, {both: -0.1, second: -0.15}, graph=Graph.line(16)
-    )
-    assert several(verdict) == ([both, first, second], [], [])
+    x86, arm = {4: -0.2, 11: -0.1}, {4: -0.1, 15: -0.15}
+    verdict = hunted(Policy(all_steps=True), x86, arm, graph=Graph.line(16))
+    assert several(verdict) == ([4, 11, 15], [], [])
     assert isinstance(verdict, Several)
-    for step, (candidate, drops) in zip(
-        verdict.steps, {both: (-0.2, -0.1), first: (-0.1, 0.0), second: (0.0, -0.15)}.items(), strict=True
-    ):
-        assert step.candidate == candidate
+    for step in verdict.steps:
         for effect in step.effects:
-            if not effect.ends:
-                assert np.log(effect.ratio.middle) == pytest.approx(
-                    drops[TWO.classes.index(effect.host_class)], abs=0.02
-                )
+            drop = (x86, arm)[TWO.classes.index(effect.host_class)].get(step.candidate, 0.0)
+            assert effect.ends or np.log(effect.ratio.middle) == pytest.approx(drop, abs=0.02)
 
 
 @pytest.mark.calibration
@@ -176,16 +152,6 @@ def test_what_a_branch_lacks_is_known_on_each_class() -> None:
     graph = Graph.of([(), *((v,) for v in range(6)), (0,), *((v,) for v in range(7, 12)), (6, 12), (13,), (14,)])
     verdict = hunted(Policy(all_steps=True), {3: -0.1, 9: -0.06}, {3: -0.3, 9: -0.2}, graph=graph)
     assert several(verdict) == ([3, 9], [], [])
-
-
-def test_binaries_are_compared_on_one_host_only() -> None:
-    facts = [BuildFacts(commit, commit, "same", 1.0, 0, 0, False, "") for commit in "ab"]
-    node = {"a": 0, "b": 1}
-    apart = [(0.0, BuildFinished(0, facts[0], None, "x")), (1.0, BuildFinished(1, facts[1], None, "y"))]
-    assert observations(apart, node, "qps", 0.0, ("x", "y")) == [Built(0, 1.0, None, 0), Built(1, 1.0, None, 1)]
-    together = [(0.0, BuildFinished(0, facts[0], None, "y")), (1.0, BuildFinished(1, facts[1], 0, "y"))]
-    assert observations(together, node, "qps", 0.0, ("x", "y")) == [Built(0, 1.0, None, 1), Built(1, 1.0, 0, 1)]
-    assert observations(together, node, "qps", 0.0) == [Built(0, 1.0), Built(1, 1.0, 0)]
 
 
 LINE = Graph.line(100)
@@ -206,8 +172,8 @@ def test_hosts_at_once_do_not_overspend(rules: Policy, most: int, classes: tuple
 
 
 def test_orders_of_other_hosts_are_charged_in_advance() -> None:
-    ends: list[Observation] = [Built(0, 9.0, host=0), Built(100, 9.0, host=0)]
-    record = arrange([*ends, Reading(0, 0.0, 1.0, 0), Reading(100, -0.1, 2.0, 1)], Policy(), 100)
+    ends = [Built(0, 9.0), Built(100, 9.0), Reading(0, 0.0, 1.0, 0), Reading(100, -0.1, 2.0, 1)]
+    record = arrange(ends, Policy(), 100)
     other = Measure((Share(50, 3), Share(0, 2)), Purpose.SEARCH, 1)
     fleet, lost = Fleet((other,), (2,)), Fleet(gone=(2,))
     order = Measure((Share(25, 4),), Purpose.SEARCH)
@@ -234,14 +200,8 @@ def test_a_culprit_that_stands_is_named_whatever_is_spent() -> None:
 def test_builds_of_every_host_tell_what_a_build_costs() -> None:
     """The first two of each host are made with an empty compiler cache."""
     cold = [Built(v, 1000.0, host=host) for host in range(3) for v in (0, 100)]
-    seen = [
-        *cold,
-        Built(50, 60.0, host=1),
-        Built(50, 80.0, host=2),
-        Built(50, 99.0, host=2),
-        Reading(0, 0.0, 1.0, 0, 0, 10.0),
-    ]
-    assert arrange(seen, Policy(), 100).build_runs(10.0) == 7
+    warm = [Built(50, seconds, host=host) for seconds, host in ((60.0, 1), (80.0, 2), (99.0, 2))]
+    assert arrange([*cold, *warm, Reading(0, 0.0, 1.0, 0, 0, 10.0)], Policy(), 100).build_runs(10.0) == 7
 
 
 def test_references_are_builds_that_the_host_has() -> None:
@@ -270,18 +230,31 @@ def at_once(values: dict[tuple[int, int], float], turns: list[list[int]]) -> lis
     return seen
 
 
+def proof(values: dict[tuple[int, int], float], turns: list[list[int]]) -> PairwiseProof:
+    """That 5 differs from 4, by the readings of several hosts at once."""
+    record = arrange(at_once(values, turns), Policy(), 5)
+    [found] = pairwise_proofs(record, levels_of(fit(record, np.ones(len(record.value)))), 5, [4])
+    return found
+
+
 def test_the_runs_of_other_hosts_do_not_stand_between_those_of_a_proof() -> None:
     values = {(host, build): 0.01 * host - 0.1 * (build == 5) for host in range(4) for build in (0, 4, 5)}
-    record = arrange(at_once(values, [[5, 4] * 4, [0] * 8, [0] * 8, [0] * 8]), Policy(), 5)
-    (proof,) = pairwise_proofs(record, levels_of(fit(record, np.ones(len(record.value)))), 5, [4])
-    assert (proof.runs, proof.proven) == (3, True)
+    shown = proof(values, [[5, 4] * 4, [0] * 8, [0] * 8, [0] * 8])
+    assert (shown.runs, shown.proven) == (3, True)
 
 
 def test_a_faster_host_proves_nothing() -> None:
     """The one has run more of the culprit, the other more of its parent."""
     values = {(host, build): math.log(1 + 0.3 * host) for host in range(2) for build in (4, 5)}
-    record = arrange(at_once(values, [[5, 4, 5, 5, 4, 5, 5, 4, 5], [4, 5, 4, 4, 5, 4, 4, 5, 4]]), Policy(), 5)
-    (proof,) = pairwise_proofs(record, levels_of(fit(record, np.ones(len(record.value)))), 5, [4])
-    assert proof.runs > 4
-    assert proof.contrast is not None
-    assert proof.contrast.drop == pytest.approx(0)
+    shown = proof(values, [[5, 4, 5, 5, 4, 5, 5, 4, 5], [4, 5, 4, 4, 5, 4, 4, 5, 4]])
+    assert shown.runs > 4 and shown.contrast
+    assert shown.contrast.drop == pytest.approx(0)
+
+
+@pytest.mark.parametrize("runs", [2, 3, 4, 5, 7, 16])
+def test_a_proof_by_chance_is_as_rare_as_its_standard_errors_say(runs: int) -> None:
+    """Of culprits that do not differ from their parents, of known noise: 1.4 % are 2.2 standard errors away, 0.023 % 3.5."""
+    values, samples = np.random.default_rng(runs).normal(size=(2, 20_000, runs)), 20_000
+    far = [(_centre(low) - _centre(high)) / math.sqrt(2 * _variance(runs)) for low, high in zip(*values, strict=True)]
+    assert np.std(far) == pytest.approx(1.0, abs=0.015)
+    assert sum(each > PROVEN for each in far) / samples == pytest.approx(0.0139, abs=0.003)

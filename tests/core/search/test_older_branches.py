@@ -14,7 +14,6 @@ from perfbisect.core.domain.orders import (
     Found,
     Inconclusive,
     Interval,
-    Measure,
     NotReproduced,
     Reason,
     Several,
@@ -24,7 +23,6 @@ from perfbisect.core.domain.orders import (
 from perfbisect.core.domain.settings import NOTHING_KNOWN, Direction, Policy, PriorKnowledge
 from perfbisect.core.inference.analysis import prior_belief
 from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
-from perfbisect.core.search.decide import decide
 from perfbisect.core.search.older_branches import branch_point_of, with_older_branches
 from perfbisect.core.search.situation import Situation, subrange
 from perfbisect.simulate.host_model import Habits
@@ -73,13 +71,9 @@ def test_the_culprit_is_named_however_fast_branches_started(step: int) -> None:
 
 
 @pytest.mark.calibration
-def test_a_branch_that_is_slow_from_the_start_is_not_blamed() -> None:
+def test_the_difference_of_a_branch_point_is_a_warning_and_blames_nothing() -> None:
     """Bad holds what the branch lacks, so the ends are alike."""
     assert isinstance(hunted(0).verdict, NotReproduced)
-
-
-@pytest.mark.calibration
-def test_the_difference_of_a_branch_point_is_a_warning() -> None:
     (warning,) = {text for text in hunted(BRANCH).belief.warnings if "began at" in text}
     assert float(warning.split(" of good")[0].split()[-1]) == pytest.approx(math.exp(-0.05), abs=0.02)
 
@@ -108,14 +102,8 @@ def test_every_change() -> None:
 @pytest.mark.parametrize("step", [FORKED, SECOND, 86])
 def test_a_branch_point_that_cannot_be_measured_leaves_its_branch_in_doubt(step: int) -> None:
     verdict = hunted(step, unbuildable=frozenset({1, 2})).verdict
-    assert isinstance(verdict, Inconclusive)
-    assert verdict.reason is Reason.BRANCH_POINT_UNKNOWN
-    assert step in verdict.candidates
-
-
-@pytest.mark.calibration
-def test_a_culprit_that_does_not_depend_on_it_is_named() -> None:
-    assert found(hunted(AFTER, unbuildable=frozenset({1, 2})).verdict).candidate == AFTER
+    assert isinstance(verdict, Inconclusive) and step in verdict.candidates
+    assert found(hunted(AFTER, unbuildable=frozenset({1, 2})).verdict).candidate == AFTER, "which does not depend on it"
 
 
 @pytest.mark.calibration
@@ -183,20 +171,7 @@ def test_good_that_bad_does_not_contain() -> None:
 def test_a_branch_point_is_measured_only_if_a_verdict_depends_on_it() -> None:
     """A step of the trunk that was compared with its parent does not."""
     outcome = hunt(World(TWO, {TRUNK: -0.3}, Habits(noise=0.005, layout=0.002)), Policy())
-    assert isinstance(outcome.verdict, Found)
+    assert found(outcome.verdict).candidate == TRUNK
     assert not {1, 2} & {seen.candidate for seen in outcome.observations if isinstance(seen, Built)}
-
-
-@pytest.mark.calibration
-def test_a_branch_point_with_the_binary_of_good_needs_no_run() -> None:
-    world = World(TWO, {FORKED: -0.06}, QUIET, binaries={1: 0})
-    assert found(hunt(world, Policy()).verdict).candidate == FORKED
-
-
-@pytest.mark.calibration
-def test_every_step_of_a_hunt_can_be_decided_again() -> None:
-    """The search keeps no state: each decision follows from the observations before it."""
-    outcome = hunted(BRANCH)
-    again: list[Decision] = [decide(TWO, outcome.observations[:n], Policy()) for n in (0, len(outcome.observations))]
-    assert isinstance(again[0].order, Measure)
-    assert again[1].order == outcome.verdict
+    equal = hunt(World(TWO, {FORKED: -0.06}, QUIET, binaries={1: 0}), Policy())
+    assert found(equal.verdict).candidate == FORKED, "with the binary of good it needs no run"

@@ -1,0 +1,394 @@
+"""Recipes: builders and workloads are found, merged with what they extend, checked, filled, and changed for some trees and compilers.
+
+Mistakes and their errors, which name the file, the key, what was found, and what is allowed, are in mistakes.txt, below the
+kind of file into which each is put. Of an error that ends with words of Python, or with a new line, the beginning is there.
+"""
+
+import re
+import shlex
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from labs import SUITE
+from perfbisect.errors import RecipeError, UsageError
+from perfbisect.recipes.builder import Build
+from perfbisect.recipes.builder_reader import build_of, load_builder, load_builders, recipe_files, variant_of
+from perfbisect.recipes.configuration import load_configuration
+from perfbisect.recipes.inventory import load_hosts, load_leases
+from perfbisect.recipes.placeholders import fill, fill_text
+from perfbisect.recipes.when import TreeFacts, applied, satisfies, version_text
+from perfbisect.recipes.workload import full_name, load_workload, load_workloads
+
+Write = Callable[[str, str], Path]
+
+
+KINDS = re.split("^## ", Path(__file__).with_name("mistakes.txt").read_text(), flags=re.MULTILINE)[1:]
+
+
+@pytest.mark.parametrize("mistakes", KINDS, ids=lambda mistakes: mistakes.partition("\n")[0])
+def test_a_mistake_is_named(write: Write, small: str, tmp_path: Path, mistakes: str) -> None:
+    write("builders/small/builder.toml", small)
+    write("workloads/tables/select.lua", "")
+    kind, *blocks = mistakes.strip().split("\n\n")
+    name, form, load = {
+        "end of a builder": ("builders/wrong/builder.toml", small + "{}", load_builders),
+        "beginning of a builder": ("builders/wrong/builder.toml", "{}\n" + small, load_builders),
+        "builder": ("builders/wrong/builder.toml", "{}", load_builders),
+        "suite": ("workloads/tables/suite.toml", SUITE + "{}", load_workloads),
+        "whole suite": ("workloads/tables/suite.toml", "{}", load_workloads),
+        "host": ("hosts.toml", "[hosts.big]\n{}", load_hosts),
+        "leases": ("hosts.toml", "{}", load_leases),
+        "config": ("config.toml", "[shared]\n{}\n", load_configuration),
+    }[kind]
+    for block in blocks:
+        mistake, sentence = block.split("\n→ ")
+        file = write(name, form.replace("{}", mistake))
+        with pytest.raises(RecipeError) as caught:
+            load()
+        said = str(caught.value).replace(str(tmp_path), "…").removeprefix(f"…/{file.relative_to(tmp_path)}: ")
+        assert said == sentence or (said.startswith(sentence) and sentence[-1] not in ".?"), block
+
+
+def test_a_mistake_in_what_is_extended_names_that_file(write: Write, small: str) -> None:
+    wrong = write("builders/small/builder.toml", small + "nonsense = 1")
+    write("builders/top/builder.toml", 'extends = "small"')
+    for mistake in ("nonsense", "is not UTF-8 text"):
+        with pytest.raises(RecipeError, match=mistake) as caught:
+            load_builder("top")
+        assert str(caught.value).startswith(f"{wrong}:")
+        wrong.write_bytes(b"summary = '\xff'")
+
+
+def test_a_small_recipe_is_complete_and_has_the_shared_variants(write: Write, small: str) -> None:
+    file = write(
+        "builders/small/builder.toml", small + '[variants.native]\ncflags = "-O3"\n[variants.own]\ncc = "clang"\n'
+    )
+    builder = load_builder("small")
+    assert (builder.name, builder.folder, builder.inherited) == ("small", str(file.parent), [])
+    assert (builder.build.compile, builder.server) == ([["make"]], None)
+    assert set(builder.variants) == {"o2nofp", "o2nofp-aligned", "lto", "native", "pgo", "relwithdebinfo", "own"}
+    assert variant_of(builder).cflags == "-O2 -fno-omit-frame-pointer"
+    assert (variant_of(builder, "native").cflags, variant_of(builder, "own").cc) == ("-O3", "clang")
+    with pytest.raises(RecipeError, match=r"no variant 'o2nfp'. Did you mean 'o2nofp'"):
+        variant_of(builder, "o2nfp")
+
+
+def test_folders_have_precedence_in_order(
+    write: Write, small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perfbisect.recipes.configuration.SHIPPED", (tmp_path / "shipped",))
+    for place in ("given", "builders", "shipped/builders"):
+        write(f"{place}/small/builder.toml", small.replace("a small system", place))
+        write(f"{place}/{place[0]}/builder.toml", small)
+    assert load_builder("small", "given").summary == "given"
+    assert load_builder("small").summary == "builders"
+    (tmp_path / "builders/small/builder.toml").unlink()
+    assert load_builder("small").summary == "shipped/builders"
+    assert [builder.name for builder in load_builders("given")] == ["b", "g", "s", "small"]
+    with pytest.raises(UsageError, match="no folder nowhere"):
+        load_builders("nowhere")
+
+
+def test_extends_merges_deeply(write: Write, small: str) -> None:
+    write("builders/small/builder.toml", small + 'env = {A = "1", B = "1"}\n[[when]]\nfile = "x"\nchange.library = "a"')
+    inherited, _ = write("builders/small/patches/a.patch", "a"), write("builders/small/my.cnf", "below")
+    middle = 'extends = "small"\nbuild.env.B = "2"\n[[when]]\nfile = "y"\nchange.library = "b"'
+    write("builders/middle/builder.toml", middle)
+    write("builders/top/builder.toml", 'extends = "middle"\nsummary = "top"\nbuild.compile = [["ninja"]]')
+    own = write("builders/top/my.cnf", "above")
+    top = load_builder("top")
+    assert (top.summary, top.build.compile, top.build.install) == ("top", [["ninja"]], [["make", "install"]])
+    assert top.build.env == {"A": "1", "B": "2"}
+    assert [Path(folder).name for folder in top.inherited] == ["middle", "small"]
+    assert [block.file for block in top.when] == ["x", "y"]
+    assert top.extends == ""
+    assert recipe_files(top) == {"patches/a.patch": inherited, "my.cnf": own}
+    write("given/small/builder.toml", 'extends = "small"\nsummary = "mine"')
+    hiding = load_builder("small", "given")
+    assert (hiding.summary, hiding.driver) == ("mine", "small"), "the recipe that it hides"
+
+
+@pytest.mark.parametrize("length", [1, 2, 3])
+def test_a_cycle_of_extends_is_a_mistake(write: Write, small: str, length: int) -> None:
+    for each in range(length):
+        write(f"builders/r{each}/builder.toml", f'extends = "r{(each + 1) % length}"\n{small}')
+    with pytest.raises(RecipeError, match=r"`extends` is a cycle: .*r0/builder.toml → "):
+        load_builder("r0")
+
+
+def test_a_recipe_without_build_leaves_it_to_the_tree(write: Write) -> None:
+    write("builders/served/builder.toml", 'summary = "x"\ndriver = "y"')
+    assert build_of(load_builder("served")) == Build()
+    how = '[build]\ncompile = [["make"]]\ninstall = []\nartifacts = ["a"]'
+    write("builders/mine/builder.toml", f'extends = "served"\n{how}')
+    assert build_of(load_builder("mine")).compile == [["make"]]
+
+
+def test_an_unknown_builder_names_the_nearest(write: Write, small: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        load_builder("x")
+    assert caught.value.advice == "There are no builders at all."
+    write("builders/small/builder.toml", small)
+    write("builders/other/builder.toml", small)
+    with pytest.raises(RecipeError, match=r"no builder 'smal'. Did you mean 'small'") as caught:
+        load_builder("smal")
+    assert caught.value.advice == "Builders: other, small."
+    with pytest.raises(RecipeError, match="no builder"):
+        load_builder("../builders/small")
+
+
+SERVER = """
+[server]
+initialise = [["init"]]
+start = ["serve", "{config}"]
+ready = ["ask"]
+config = "my.cnf"
+"""
+
+
+def test_a_configuration_file_may_be_inherited_and_is_checked(write: Write, small: str) -> None:
+    write("builders/small/builder.toml", small + SERVER)
+    with pytest.raises(RecipeError, match=r'builder.toml: `server.config` is "my.cnf", but .* has no such file'):
+        load_builder("small")
+    write("builders/small/my.cnf", "size = {cache}M\n{settings}\n")
+    write("builders/child/builder.toml", 'extends = "small"\n[server.settings]\na = true\n')
+    assert load_builder("child").server.settings == {"a": True}  # type: ignore[union-attr]
+    write("builders/child/my.cnf", "size = {cash}M\n")
+    with pytest.raises(RecipeError, match=r"child/my.cnf: .*unknown placeholder \{cash\}. Did you mean 'cache'"):
+        load_builder("child")
+    assert load_builder("small").server
+
+
+@pytest.mark.parametrize(
+    ("version", "rule", "holds"),
+    [
+        ("8.0.30", ">=8.0.30", True),
+        ("8.0.9", ">=8.0.30", False),
+        ("8.0.100", ">=8.0.30", True),
+        ("3.8", ">=3.8.0", True),
+        ("3.8.0", "==3.8", True),
+        ("3.8.0", "!=3.8", False),
+        ("3.29.9", ">=3.8,<3.30", True),
+        ("3.30", ">=3.8, <3.30", False),
+        ("3.7.17", ">=3.8,<3.30", False),
+        ("17devel", ">=17", True),
+        ("10.6.12-MariaDB", "<10.6.13", True),
+        ("", ">=1", False),
+        ("", "<1", False),
+        ("unknown", "!=1", False),
+    ],
+)
+def test_versions_are_compared_as_numbers(version: str, rule: str, holds: bool) -> None:
+    assert satisfies(version, rule) is holds
+
+
+@given(st.lists(st.integers(0, 99), min_size=1, max_size=4), st.lists(st.integers(0, 99), min_size=1, max_size=4))
+def test_exactly_one_of_less_equal_greater_holds(left: list[int], right: list[int]) -> None:
+    version, limit = ".".join(map(str, left)), ".".join(map(str, right))
+    assert sum(satisfies(version, f"{sign}{limit}") for sign in ("<", "==", ">")) == 1
+    pad = max(len(left), len(right))
+    assert satisfies(version, f"<{limit}") is (left + [0] * (pad - len(left)) < right + [0] * (pad - len(right)))
+
+
+def test_the_version_is_what_looks_like_one() -> None:
+    assert version_text("PACKAGE_VERSION='17.2'\nx 3\n") == "17.2"
+    assert version_text("8.0.30-rc1; rm -rf x") == "8.0.30-rc1"
+    assert version_text("none") == ""
+
+
+def facts(version: str = "3.20", files: tuple[str, ...] = (), compiler: str = "gcc 12.2.0") -> TreeFacts:
+    name, _, compiler_version = compiler.partition(" ")
+    return TreeFacts(version, files.__contains__, name, compiler_version)
+
+
+BLOCKS = """
+[[when]]
+version = ">=3.8,<3.30"
+change.build.env.VERSION = "old"
+[[when]]
+file = "configure.ac"
+change.build.configure = [["autoreconf"], ["{source}/configure"]]
+[[when]]
+missing = "VERSION"
+change.build.env.VERSION = "none"
+[[when]]
+compiler = "gcc>=10"
+change.variants.o2nofp.cflags = "-O2 -fcommon"
+[[when]]
+compiler = "clang"
+change.build.env.CLANG = "1"
+[[when]]
+file = "server.c"
+version = "<4"
+change.server = {initialise = [], start = ["{prefix}/server"], ready = ["true"]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "env", "cflags", "configure", "server"),
+    [
+        (facts(files=("VERSION",)), {"VERSION": "old"}, "-O2 -fcommon", 0, False),
+        (facts("3.30", ("VERSION",)), {}, "-O2 -fcommon", 0, False),
+        (facts("3.20", ()), {"VERSION": "none"}, "-O2 -fcommon", 0, False),  # a later block has the last word
+        (facts(files=("VERSION", "configure.ac")), {"VERSION": "old"}, "-O2 -fcommon", 2, False),
+        (facts("4", ("VERSION",), "clang 14"), {"CLANG": "1"}, "-O2 -fno-omit-frame-pointer", 0, False),
+        (facts("4", ("VERSION",), "gcc 9.9"), {}, "-O2 -fno-omit-frame-pointer", 0, False),
+        (facts("3.31", ("VERSION", "server.c"), "gcc 9"), {}, "-O2 -fno-omit-frame-pointer", 0, True),
+        (facts("4", ("VERSION", "server.c"), "gcc 9"), {}, "-O2 -fno-omit-frame-pointer", 0, False),
+        (facts("", ("VERSION", "server.c"), "gcc 9"), {}, "-O2 -fno-omit-frame-pointer", 0, False),
+    ],
+)
+def test_blocks_apply_where_they_hold(
+    write: Write, small: str, given: TreeFacts, env: dict[str, str], cflags: str, configure: int, server: bool
+) -> None:
+    write("builders/small/builder.toml", f'version = ["cat", "VERSION"]\n{small}\n{BLOCKS}')
+    builder = load_builder("small")
+    here = applied(builder, given)
+    assert (here.build.env, here.variants["o2nofp"].cflags) == (env, cflags)
+    assert (len(here.build.configure), here.server is not None) == (configure, server)
+    assert (here.name, here.folder, here.when) == (builder.name, builder.folder, [])
+    assert len(builder.when) == 6  # the recipe itself stays as it was
+    assert applied(here, given) == here, "without blocks"
+
+
+@pytest.fixture
+def suite(write: Write) -> Path:
+    write("workloads/tables/select.lua", "")
+    return write("workloads/tables/suite.toml", SUITE)
+
+
+def test_defaults_lie_under_each_workload(suite: Path) -> None:
+    select, view = load_workloads()
+    assert (select.name, select.suite, select.driver, select.folder) == ("select", "tables", "small", str(suite.parent))
+    assert (select.group, select.time, select.args) == ("point", 5.0, {"tables": 1, "rate": 1})
+    assert (view.group, view.args, view.statement) == ("range", {"tables": 1, "rate": 0.5}, "SELECT 1;")
+
+
+def test_a_workload_is_found_by_either_name(suite: Path) -> None:
+    assert load_workload("view", "small") == load_workload("tables/view", "small")
+
+
+def test_a_workload_in_two_suites_needs_its_suite(suite: Path, write: Write) -> None:
+    write("workloads/more/suite.toml", SUITE.replace('script = "select.lua"', 'statement = "x"'))
+    with pytest.raises(RecipeError, match="Several suites have a workload 'view'") as caught:
+        load_workload("view", "small")
+    assert caught.value.advice == "Choose one of more/view, tables/view."
+    assert full_name(load_workload("more/view", "small")) == "more/view"
+
+
+def test_the_same_name_for_another_driver_is_no_rival(suite: Path, write: Write) -> None:
+    other = SUITE.replace('"small"', '"other"').replace('script = "select.lua"', 'statement = "x"')
+    write("workloads/more/suite.toml", other)
+    assert load_workload("view", "other").suite == "more"
+    assert load_workload("view", "small").suite == "tables"
+
+
+def test_a_suite_may_serve_several_drivers(suite: Path) -> None:
+    suite.write_text(SUITE.replace('"small"', '["small", "other"]'))
+    assert [(each.name, each.driver) for each in load_workloads()] == [
+        ("select", "small"),
+        ("select", "other"),
+        ("view", "small"),
+        ("view", "other"),
+    ]
+    assert load_workload("view", "other").driver == "other"
+    with pytest.raises(RecipeError, match=r"no workload 'view' for third. The one of that name is for other, small"):
+        load_workload("view", "third")
+
+
+def test_a_suite_of_the_user_hides_one_of_its_name(suite: Path, write: Write) -> None:
+    write("given/tables/suite.toml", SUITE.replace('script = "select.lua"', 'statement = "mine"'))
+    assert load_workload("select", "small", "given").statement == "mine"
+
+
+def test_an_unknown_workload_names_the_nearest(suite: Path, write: Write) -> None:
+    with pytest.raises(RecipeError, match=r"no workload 'selct' for small. Did you mean 'select'") as caught:
+        load_workload("selct", "small")
+    assert caught.value.advice == "Workloads for small: select, view."
+    with pytest.raises(RecipeError, match=r"no workload 'view' for other. The one of that name is for small"):
+        load_workload("view", "other")
+
+
+def test_the_args_of_a_command_are_placeholders(suite: Path) -> None:
+    own = 'summary = "x"\ncommand = ["x", "--size={key-size}"]\nargs = {key-size = 20}\nprepare_commands = [["y", "{tables}"]]'
+    suite.write_text(f"{SUITE}[workloads.x]\n{own}")
+    assert load_workload("x", "small").args == {"tables": 1, "rate": 0.5, "key-size": 20}
+
+
+@pytest.mark.parametrize(
+    ("keys", "metric"),
+    [('command = ["x"]', "latency"), ('command = ["x"]\nrate = "(x)"', "rate"),
+     ('command = ["x"]\ncost = "$.x"', "cost"), ('statement = "x"', "qps")],
+)  # fmt: skip
+def test_what_is_hunted_with_a_workload(write: Write, keys: str, metric: str) -> None:
+    write("workloads/s/suite.toml", f'summary = "s"\ndriver = "d"\n[workloads.w]\nsummary = "w"\ngroup = "g"\n{keys}\n')
+    assert load_workload("w", "d").metric == metric
+
+
+FLAGS, PATH = {"cflags": "-O2 -g"}, {"prefix": "/a b"}
+AGAIN = ["sh", "-c", 'exec "$@"', "sh", "-c", "{prefix}"]
+
+
+@pytest.mark.parametrize(
+    ("words", "values", "filled"),
+    [
+        (["-j{jobs}", "{prefix}/{{x}}", "${{HOME}}"], {"jobs": 4, "prefix": "/p"}, ["-j4", "/p/{x}", "${HOME}"]),
+        (["cc", "{cflags}", "a.c"], FLAGS, ["cc", "-O2", "-g", "a.c"]),
+        (["cc", "{cflags}", "a.c"], {"cflags": ""}, ["cc", "a.c"]),
+        (["cc", "{cflags}"], {"cflags": "'-DA=b c'"}, ["cc", "-DA=b c"]),
+        (["./configure", "CFLAGS={cflags}"], FLAGS, ["./configure", "CFLAGS=-O2 -g"]),
+        (["sh", "-c", "x {prefix}", "{prefix}"], PATH, ["sh", "-c", f"x {shlex.quote('/a b')}", "/a b"]),
+        (AGAIN, PATH, [*AGAIN[:-1], "/a b"]),  # an argument of the script
+        (["cc", "-c", "{prefix}"], PATH, ["cc", "-c", "/a b"]),
+        (["sh", "{prefix}", "-c", "{prefix}"], PATH, ["sh", "/a b", "-c", "/a b"]),
+        (["bash", "--norc", "{prefix}"], PATH, ["bash", "--norc", "/a b"]),
+    ],
+)
+def test_words_are_filled(words: list[str], values: dict[str, str | int], filled: list[str]) -> None:
+    """Flags alone are several, paths are quoted in the script of a shell only, and double braces are kept."""
+    assert fill(words, values) == filled
+
+
+def test_values_are_not_filled_again_and_a_word_without_value_is_named() -> None:
+    assert fill_text("{prefix}", {"prefix": "{jobs}", "jobs": 4}) == "{jobs}"
+    with pytest.raises(RecipeError, match=r'"-s \{socket\}" has \{socket\}, which has no value here'):
+        fill(["client", "-s {socket}"], {"prefix": "/p"})
+
+
+def printed(argv: list[str]) -> str:
+    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("path", ["/a b/c", "/x; echo pwned", "/$(echo pwned)", "/it's", "-n"])
+def test_a_path_in_a_script_is_never_a_command(path: str) -> None:
+    assert printed(fill(["sh", "-c", "printf %s {prefix}"], {"prefix": path})) == path
+
+
+@pytest.mark.parametrize(
+    "shell",
+    [
+        ["sh", "-ec"], ["bash", "-e", "-c"], ["/bin/bash", "-eo", "pipefail", "-c"], ["bash", "-o", "pipefail", "-ec"],
+        ["bash", "--norc", "-c", "-u"], ["sh", "-c", "--"], ["dash", "+e", "-c"], ["env", "A=b", "sh", "-uc"],
+        ["bash", "--rcfile", "/dev/null", "-c"], ["bash", "--init-file", "/dev/null", "--norc", "-ec"],
+    ],
+)  # fmt: skip
+def test_a_script_is_known_however_its_shell_is_called(shell: list[str]) -> None:
+    path = "/$(echo pwned) b"
+    argv = fill([*shell, 'printf %s {prefix} "$1"', "{prefix}", "{prefix}"], {"prefix": path})
+    assert printed(argv) == 2 * path
+
+
+def test_flags_and_a_compiler_of_several_words_in_a_script_are_words() -> None:
+    flags = fill(["sh", "-c", "printf '[%s]' {cflags} \"X={cflags}\""], {"cflags": "-O2 -DA=;x"})
+    assert printed(flags) == "[-O2][-DA=;x][X=-O2 '-DA=;x']"
+    values = {"cc": "printf [%s]", "cxx": "printf [%s]", "cflags": "-O2"}
+    assert fill(["{cc}", "a.c", "CC={cc}"], values) == ["printf", "[%s]", "a.c", "CC=printf [%s]"]
+    script = 'X={cc} Y={cxx}\n({cc} a.c);{cxx} {cflags}; {{ {cc} "$X"; }}'
+    assert printed(fill(["sh", "-c", script], values)) == "[a.c][-O2][printf [%s]]"
+    with pytest.raises(RecipeError, match=r"has \{cc\}, which has no value here"):
+        fill(["sh", "-c", "x {cc}"], {"prefix": "/p"})
