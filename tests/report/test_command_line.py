@@ -1,5 +1,6 @@
 """The commands that repeat and resume a hunt."""
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,45 +25,31 @@ from perfbisect.report.command_line import command_on, command_to_compare, comma
 from perfbisect.store.connection import default_place
 
 REQUESTED = Settings(
-    good="v1 $(x)",
-    bad="v2",
-    repository="/a b",
-    builder="b",
-    workload="w",
-    host="h",
-    variant="lto",
-    metric="p95",
-    first_parent=True,
+    "v1 $(x)", "v2", "/a b", "b", "w", "h", variant="lto", metric="p95", first_parent=True,
     overrides={"time": 5, "threads": 2, "keys": "one $(x)", "table-size": "5"},
-    policy=Policy(
-        confidence=0.9, direction=Direction.ANY, min_effect=0.05, max_builds=7, max_runs=9, max_minutes=4 / 60
-    ),
-    builders_path="/b",
-    workloads_path="/w",
-    hosts_path="/h.toml",
-    configure=("-DWITH_X=a b", "--without-y"),
-    programs=("out/x",),
-    flags=Flags("-O1 '-DX=a b'", "", "-lm"),
+    policy=Policy(confidence=0.9, direction=Direction.ANY, min_effect=0.05, max_builds=7, max_runs=9, max_minutes=4 / 60),
+    builders_path="/b", workloads_path="/w", hosts_path="/h.toml", configure=("-DWITH_X=a b", "--without-y"),
+    programs=("out/x",), flags=Flags("-O1 '-DX=a b'", "", "-lm"),
+)  # fmt: skip
+QUICK = Quick(
+    "./x 'a b'", ("./configure", "make '-j{jobs}'"), "ops: ([0-9]+)", operations="$.n", unit="MB/s", name="x a b"
 )
-
-
-COMMAND = replace(
+AUTO = Policy(pairing=Pairing.AUTO)
+COMMAND = replace(REQUESTED, builder="repo-1", workload="x-1", metric="rate", policy=AUTO, explain=True, quick=QUICK)
+HUNTS = (
     REQUESTED,
-    builder="repo-1",
-    workload="x-1",
-    metric="rate",
-    policy=Policy(pairing=Pairing.AUTO),
-    explain=True,
-    quick=Quick(
-        "./x 'a b'", ("./configure", "make '-j{jobs}'"), "ops: ([0-9]+)", operations="$.n", unit="MB/s", name="x a b"
-    ),
+    sample.SETTINGS,
+    COMMAND,
+    replace(COMMAND, builder="b", quick=Quick("./x", cost="$.a['b c']", name="x")),
+    replace(COMMAND, quick=Quick("./x", (), name="x", then=("{cxx} '/a b.cc'", "true"))),
 )
+COMPARED = ("host", "workload", "builder", "metric", "variant", "overrides", "quick", "flags", "programs", "configure")
+ASKED = ("good", "bad", "repository", "builder", "workload", "host", "variant", "metric", "first_parent", "overrides",
+         "builders_path", "workloads_path", "hosts_path", "configure", "explain", "quick")  # fmt: skip
 
 
 def test_the_command_asks_for_the_same_hunt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The words of the command go through `bisect run` itself, up to where the hunt would begin."""
-    import shlex
-
     requested: list[Settings] = []
 
     def stop(settings: Settings, direction: Direction | None, **_options: object) -> None:
@@ -76,45 +63,21 @@ def test_the_command_asks_for_the_same_hunt(monkeypatch: pytest.MonkeyPatch, tmp
     )  # those of the hunt are no folders
     monkeypatch.setattr("perfbisect.cli.commands.run.announce_recipes", lambda _: None)
     monkeypatch.setattr("perfbisect.cli.commands.run.workloads_of", lambda settings: (settings.workload,))
-    hunts = (
-        REQUESTED,
-        sample.SETTINGS,
-        COMMAND,
-        replace(COMMAND, builder="b", quick=Quick("./x", cost="$.a['b c']", name="x")),
-        replace(COMMAND, quick=Quick("./x", (), name="x", then=("{cxx} '/a b.cc'", "true"))),
-    )
-    for settings in hunts:
+    for settings in HUNTS:
         words = shlex.split(command_to_run(settings, tmp_path / "h.db"))
         CliRunner().invoke(run_command, words[2:], catch_exceptions=False)
     monkeypatch.setattr("perfbisect.hunt.resolve.with_repository", lambda settings: stop(settings, None))
-    for settings in hunts:
+    for settings in HUNTS:
         words = shlex.split(command_to_compare(settings, "p", "c"))
         CliRunner().invoke(compare_command, words[2:], catch_exceptions=False)
-    hunts_alone, compared = requested[: len(hunts)], requested[len(hunts) :]
-    for asked, found in zip(compared, hunts_alone, strict=True):
-        for name in (
-            "host",
-            "workload",
-            "builder",
-            "metric",
-            "variant",
-            "overrides",
-            "quick",
-            "flags",
-            "programs",
-            "configure",
-        ):
-            assert getattr(asked, name) == getattr(found, name)
-    for found, settings in zip(hunts_alone, hunts, strict=True):
+    for settings, found, compared in zip(HUNTS, requested[: len(HUNTS)], requested[len(HUNTS) :], strict=True):
+        assert [getattr(compared, name) for name in COMPARED] == [getattr(found, name) for name in COMPARED]
         usual = settings.policy.min_effect == Policy().min_effect
         assert found.policy == replace(settings.policy, min_counted=COUNTED if usual else 0.0)
-        assert found.quick == settings.quick
         if settings.quick:  # its names follow from it
             names = {"workload": "", "builder": settings.builder if settings.quick.build is None else ""}
             settings = replace(settings, **names)
-        for name in ("good", "bad", "repository", "builder", "workload", "host", "variant", "metric", "first_parent",
-                     "overrides", "builders_path", "workloads_path", "hosts_path", "configure", "explain"):  # fmt: skip
-            assert getattr(found, name) == getattr(settings, name)
+        assert [getattr(found, name) for name in ASKED] == [getattr(settings, name) for name in ASKED]
 
 
 def test_what_is_usual_or_impossible_is_left_out() -> None:

@@ -47,7 +47,7 @@ from perfbisect.core.inference.analysis import prior_belief
 from perfbisect.core.inference.hunt_state import Classification, fold
 from perfbisect.report.command_line import command_on, command_to_run
 from perfbisect.report.hunt import document
-from perfbisect.report.markdown import markdown
+from perfbisect.report.markdown import escape, fenced, markdown
 from perfbisect.report.reader import Reader, known_failures, read_story
 from perfbisect.report.story import Story, as_object
 from perfbisect.report.terminal import text as in_terminal
@@ -127,16 +127,12 @@ def test_found() -> None:
     story = story_of(sample.events())
     pinned("report/found.txt", printed(story))
     pinned("report/found-80.txt", printed(story, 80))
-    pinned("report/found.md", issue(story))
-    encoded = msgspec.json.encode(over_numbers(as_object(story), rounded))
-    pinned("report/found.json", msgspec.json.format(encoded, indent=2).decode() + "\n")
-
-
-def test_no_line_of_a_table_is_wider_than_the_terminal() -> None:
-    story = story_of(sample.events())
     for width in (60, 80, 100):
         table = printed(story, width).split("Candidates, oldest first")[1].split("\n\n")[0]
         assert max(map(len, table.splitlines())) <= width
+    pinned("report/found.md", issue(story))
+    encoded = msgspec.json.encode(over_numbers(as_object(story), rounded))
+    pinned("report/found.json", msgspec.json.format(encoded, indent=2).decode() + "\n")
 
 
 SEVERAL = (Step(5, 0.96, Interval(0.89, 0.9, 0.91), (0,)), Step(8, 0.98, Interval(0.79, 0.8, 0.81), (6, 5)))
@@ -154,15 +150,13 @@ SUSPECTS = Inconclusive((8, 7, 9), (0.6, 0.3, 0.06), RATIO, Reason.UNBUILDABLE)
     ],
 )
 def test_every_end(name: str, events: Callable[[], Iterable[tuple[float, Event]]], state: str) -> None:
-    pinned(f"report/{name}.txt", printed(story_of(events(), state)))
-
-
-def test_suspects_and_changes_of_a_story() -> None:
-    suspects = story_of(ended(SUSPECTS), "inconclusive").suspects
-    found = [(each.commit.sha, each.probability) for each in suspects]
-    assert found == [(sample.CANDIDATES[node], p) for node, p in zip((8, 7, 9), (0.6, 0.3, 0.06), strict=True)]
-    cases = story_of(ended(Several(SEVERAL)), "several").cases
-    assert [case.commit.sha for case in cases] == [sample.CANDIDATES[5], sample.CANDIDATES[8]]
+    story = story_of(events(), state)
+    pinned(f"report/{name}.txt", printed(story))
+    suspects = {"inconclusive": (8, 7, 9)}.get(name, ())
+    assert not suspects or [each.commit.sha for each in story.suspects] == [sample.CANDIDATES[at] for at in suspects]
+    assert name != "several" or [case.commit.sha for case in story.cases] == [
+        sample.CANDIDATES[node] for node in (5, 8)
+    ]
 
 
 def test_what_is_proven_before_there_is_a_verdict_is_shown_first() -> None:
@@ -356,3 +350,43 @@ def test_the_build_system_and_what_it_runs_are_told() -> None:
     built = replace(story, settings=replace(story.settings, system="make"))
     assert "make, and make install if the Makefile has it" in printed(built)
     assert "make, and make install if the Makefile has it" in issue(built)
+
+
+# Markdown that has no markup, mentions or links but its own.
+
+
+MENTIONS = (
+    "@user", "(@org/team)", "owner/repo#12", "#7", "!3", "GH-9", "https://evil.example/x", "www.evil.example",
+    "_www.evil.example", "www.evil.example_", "x@-evil.example", "$(x)$", "$\\alpha$", "$$", ":tada:", ":+1:",
+    "x@evil.example", "http://a_b_c/`d`", "user@0123456789abcdef", "ftp://x", "~label", "%2", "$4", "&5",
+)  # fmt: skip
+
+
+def test_it_neither_mentions_nor_links() -> None:
+    for mention in MENTIONS:
+        found = re.fullmatch(r"see (`+) ?(.*?) ?\1 now", escape(f"see {mention} now"))
+        assert found, mention
+        assert found[2] == mention
+
+
+def test_it_has_no_markup_of_others() -> None:
+    for text in ("<img src=x onerror=y>", "[a](javascript:b)", "![a](b)", "a|b", "`c`", "*d* _e_", "&lt;"):
+        shown = re.sub(r"\\[\\`*_\[\]<>|#~&]", "", escape(text))
+        assert not set("`*_[]<>|&") & set(re.sub(r"(`+).*?\1", "", shown)), text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("in `f_1`, by `g<x> @u`", "in `f_1`, by `g<x> @u`"),
+        ("a ` b, ``c``, `d|e`", r"a \` b, \`\`c\`\`, \`d\|e\`"),
+    ],
+)
+def test_a_span_of_code_stays_one_in_markdown(text: str, shown: str) -> None:
+    assert escape(text) == shown
+
+
+def test_a_block_of_code_ends_where_it_should() -> None:
+    block = list(fenced(["a", "```", "````", "<b>"], "sh"))
+    assert block[0] == "`````sh"
+    assert block[-1] == "`````"

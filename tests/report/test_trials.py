@@ -156,10 +156,7 @@ def test_in_short_without_how_it_was_measured_and_costs() -> None:
     assert " 0.55   1.89  update-index" in told
     assert not [line for line in told if "cpu/o" in line]
     assert "</details>" not in list(markdown(document(comparison(), detailed=False)))
-
-
-def test_nothing_measured_yet_is_a_table_without_numbers() -> None:
-    assert "    –      –  point-query" in plain(replace(comparison(), runs=[]))
+    assert "    –      –  point-query" in plain(replace(comparison(), runs=[])), "nothing is measured yet"
 
 
 def test_json_holds_everything() -> None:
@@ -210,17 +207,13 @@ def test_pairs_are_drawn_and_how_they_were_chosen_is_said() -> None:
     made = beside()
     assert "  pairing   Builds are measured two at the same time." in plain(made)
     assert as_object(made)["pairing"]["together"] is True
+    two = replace(made.request, subjects=made.request.subjects[:2], works=made.request.works[:1])
+    one = replace(made, request=two, pairing=PairingChosen(True, "", by_cpu=True))
+    assert any("than 8.0.28 by CPU time" in each for each in plain(one))
     text = page(document(made, page=True))
     assert text.count("at the same time</h2>") == 1, "of one build and one workload of several"
     assert text.count("×0.900</title>") == 3
     assert "at the same time</h2>" not in page(document(comparison(), page=True))
-
-
-def test_that_pairs_were_compared_by_cpu_time_is_said() -> None:
-    made = beside()
-    two = replace(made.request, subjects=made.request.subjects[:2], works=made.request.works[:1])
-    one = replace(made, request=two, pairing=PairingChosen(True, "", by_cpu=True))
-    assert any("than 8.0.28 by CPU time" in each for each in plain(one))
 
 
 def test_json_of_a_series() -> None:
@@ -248,13 +241,10 @@ def test_what_a_spreadsheet_would_execute_is_text() -> None:
     assert "1.00,0.90,'=1+1" in told
 
 
-def test_a_rate_that_was_sustained_is_only_a_table() -> None:
+def test_a_rate_that_was_sustained_is_only_a_table_and_small_steps_have_a_smaller_effect() -> None:
     told = plain(paced(0.995))
     assert "   100       100    100   99.5  point-query" in told
     assert not [line for line in told if "SLA" in line]
-
-
-def test_small_steps_are_hunted_with_a_smaller_effect() -> None:
     text = "\n".join(plain(series({"scan": ((9, -0.01),)}, noise=0.0005)))
     assert "bisect run 1.8 1.9 --workload scan --min-effect 0.5% --builder demo" in text
 

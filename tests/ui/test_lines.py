@@ -64,17 +64,6 @@ def test_the_lines(events: Events, views: list[ViewModel]) -> None:
     pinned("ui/lines.txt", "".join(f"{line[10:]}\n" for line in written))
 
 
-def test_a_ratio_is_named_after_its_metric(events: Events, views: list[ViewModel]) -> None:
-    at, event, view = next(
-        (at, event, view)
-        for (at, event), view in zip(events, views, strict=True)
-        if isinstance(event, RunFinished) and view.ratio(event.candidate)
-    )
-    assert view.hunt is not None
-    (line,) = lines(replace(view, state=replace(view.state, started=replace(view.hunt, metric="cpu/o"))), event, at)
-    assert re.search(r"QPS  rcpu/o 0\.5\d\d ", line)
-
-
 def test_progress_has_no_lines(events: Events, views: list[ViewModel]) -> None:
     for (at, event), view in zip(events, views, strict=True):
         silent = isinstance(event, BuildProgress | RunProgress | RunStarted)
@@ -124,20 +113,23 @@ def test_a_build_that_is_used_again_has_one_line() -> None:
     assert said == [f"built     {commit.short}  2023-01-01 Split keys: an earlier build is used again"]
 
 
-def test_any_encoding_will_do(events: Events) -> None:
-    raw = io.BytesIO()
-    with closing(PlainLines(io.TextIOWrapper(raw, encoding="ascii"), {12: ""})) as view:
-        for at, event in events[:40]:
-            view.show(12, [(at, event)])
-        assert b"update-index" in raw.getvalue()
-
-
-def test_a_counted_run_is_shown_by_its_count_while_others_are_timed(events: Events, views: list[ViewModel]) -> None:
-    at, event, view = next(
+@pytest.fixture
+def compared(events: Events, views: list[ViewModel]) -> tuple[float, RunFinished, ViewModel]:
+    """The first run of a build that has a ratio, and the view after it."""
+    return next(
         (at, event, view)
         for (at, event), view in zip(events, views, strict=True)
         if isinstance(event, RunFinished) and view.ratio(event.candidate)
     )
+
+
+def test_a_ratio_is_named_after_its_metric_and_a_counted_run_shown_by_its_count(
+    compared: tuple[float, RunFinished, ViewModel],
+) -> None:
+    at, event, view = compared
+    assert view.hunt is not None
+    (line,) = lines(replace(view, state=replace(view.state, started=replace(view.hunt, metric="cpu/o"))), event, at)
+    assert re.search(r"QPS  rcpu/o 0\.5\d\d ", line)
     facts = replace(event.facts, counted="perf-user", operations=1000, counters={"instructions": 5_432_000.0})
     (line,) = lines(view, replace(event, facts=facts), at)
     assert "5,432 instructions/o" in line
@@ -217,40 +209,31 @@ def test_every_event_comes_back(events: Events) -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "[]", "7", "{}", '{"event":"Nothing","at":1}', '{"event":"Warned"}', '{"event":"Warned","at":1}', "{",
-        '{"event":"Decided","at":1}', '{"event":"HuntEnded","at":1,"verdict":{"kind":"Guess"}}',
-        '{"event":"HuntEnded","at":1,"verdict":7}',
-    ],
-)  # fmt: skip
-def test_what_is_no_event_is_refused(line: str) -> None:
-    with pytest.raises(ValueError):
-        decode(line)
+WRONG = [
+    "[]", "7", "{}", '{"event":"Nothing","at":1}', '{"event":"Warned"}', '{"event":"Warned","at":1}', "{",
+    '{"event":"Decided","at":1}', '{"event":"HuntEnded","at":1,"verdict":{"kind":"Guess"}}',
+    '{"event":"HuntEnded","at":1,"verdict":{"kind":"Measure","plan":[],"purpose":"ends"}}',
+]  # fmt: skip
 
 
-def test_a_verdict_is_not_a_measurement() -> None:
-    with pytest.raises(ValueError, match="verdict"):
-        decode('{"event":"HuntEnded","at":1,"verdict":{"kind":"Measure","plan":[],"purpose":"ends"}}')
+def test_what_is_no_event_is_refused() -> None:
+    for line in WRONG:
+        with pytest.raises(ValueError):
+            decode(line)
 
 
-def test_each_event_is_written_at_once_on_its_own_line(events: Events) -> None:
-    stream = io.StringIO()
-    with closing(JsonLines(stream, {12: ""})) as view:
-        for number, (at, event) in enumerate(events[:20], 1):
-            view.show(12, [(at, event)])
-            assert stream.getvalue().count("\n") == number
-    assert all(decode(line)[1] >= events[0][0] for line in stream.getvalue().splitlines())
-
-
-def test_a_stream_without_unicode_gets_escapes() -> None:
-    raw = io.BytesIO()
-    stream = io.TextIOWrapper(raw, encoding="ascii")
-    event = BuildStarted(1, Commit("ab" * 20, "2023-01-01", "Zoë", "Füße\x1b"))
-    JsonLines(stream, {12: ""}).show(12, [(1.0, event)])
+def test_each_event_is_written_at_once_on_its_own_line_in_any_encoding(events: Events) -> None:
+    raw, plain = io.BytesIO(), io.BytesIO()
+    view = JsonLines(io.TextIOWrapper(raw, encoding="ascii"), {12: ""})
+    for number, entry in enumerate([*events[:20], (1.0, BuildStarted(1, Commit("ab" * 20, "", "Zoë", "Füße\x1b")))], 1):
+        view.show(12, [entry])
+        assert raw.getvalue().count(b"\n") == number
     assert raw.getvalue().isascii()
-    assert decode(raw.getvalue()) == (event, 1.0)
+    found, at = decode(raw.getvalue().splitlines()[-1])
+    assert at == 1.0 and isinstance(found, BuildStarted) and found.commit.author == "Zoë"
+    with closing(PlainLines(io.TextIOWrapper(plain, encoding="ascii"), {12: ""})) as told:
+        told.show(12, events[:40])
+        assert b"update-index" in plain.getvalue()
 
 
 def test_what_has_no_bound_comes_back_without_one() -> None:
@@ -291,11 +274,12 @@ def test_what_is_hunted_is_shown(metric: str, shown: str, relative: str) -> None
     view, events = view_of(metric)
     [line] = lines(view, events[-1], 1010.0)
     assert f"  {shown}  baseline" in line
-    drawn = "\n".join(line.plain for line in screen(view, 120, None, 1010.0))
-    amount, unit = shown.split()
-    assert f"{shown} · " in drawn
-    assert [word for word in (unit, relative) if word in drawn.split()] == [unit, relative]
-    assert amount in drawn.split()
+    assert f"{shown} · " in drawn(view, 1010.0)
+    assert {*shown.split(), relative} <= {*drawn(view, 1010.0).split()}
+
+
+def drawn(view: ViewModel, at: float = 1017.0) -> str:
+    return "\n".join(line.plain for line in screen(view, 120, None, at))
 
 
 def test_a_timed_run_keeps_its_unit_when_instructions_are_hunted_from_here_on() -> None:
@@ -304,15 +288,13 @@ def test_a_timed_run_keeps_its_unit_when_instructions_are_hunted_from_here_on() 
     for event in events[3:]:
         view = update(view, event, 1010.0)
     assert "12,345 MB/s" in "".join(lines(view, events[-1], 1010.0))
-    assert "12,345 MB/s · " in "\n".join(line.plain for line in screen(view, 120, None, 1010.0))
+    assert "12,345 MB/s · " in drawn(view)
 
 
 def test_how_long_a_command_takes_is_not_known_before() -> None:
     view, events = view_of("latency")
-    view = update(view, events[3], 1010.0)
-    drawn = "\n".join(line.plain for line in screen(view, 120, None, 1017.0))
-    assert "running · 7 s" in drawn
-    assert " of 0" not in drawn
+    shown = drawn(update(view, events[3], 1010.0))
+    assert "running · 7 s" in shown and " of 0" not in shown
 
 
 @pytest.mark.parametrize(
@@ -327,8 +309,7 @@ def test_a_counted_run_says_what_it_executes(execution: ExecutionStarted, said: 
     """Under valgrind each execution takes a minute. Only the first of a run has a line of its own."""
     view, events = view_of("instructions/o")
     view = update(update(view, events[3], 1010.0), execution, 1012.0)
-    drawn = "\n".join(line.plain for line in screen(view, 120, None, 1017.0))
-    assert f"  {said} · 7 s" in drawn
+    assert f"  {said} · 7 s" in drawn(view)
     printed = [line.split(maxsplit=1)[1] for line in lines(view, execution, 1012.0)]
     assert printed == ([f"running   {SHAS[0][:10]}  {said}"] if execution.number == 1 else [])
 
@@ -341,38 +322,29 @@ SEARCH = ("main", "search")
 SENTENCE = "100 % (98 to 102 %) of the loss is in `search`, which this commit changes."
 
 
-def events(history: Path, *studied: Event) -> list[tuple[float, Event]]:
-    """The events of the sample hunt; ``studied`` happen before its verdict."""
-    with closing(History.open(history)) as opened:
-        stored = [(entry.at, entry.event) for entry in opened.events(sample.write(opened))]
-    ends = [number for number, (_, event) in enumerate(stored) if isinstance(event, HuntEnded)]
-    at = stored[ends[-1]][0]
-    return [*stored[: ends[-1]], *((at, event) for event in studied), *stored[ends[-1] :]]
-
-
-def shown(log: list[tuple[float, Event]]) -> tuple[str, str]:
-    """What lines and screen show in the end."""
-    view, written = ViewModel(), []
-    for at, event in log:
-        view = update(view, event, at)
-        written += lines(view, event, at)
-    return "\n".join(written), " ".join(text.plain for text in verdict(view, 1000))
-
-
 def test_views_say_why_once_that_was_studied(tmp_path: Path) -> None:
+    """And nothing of what was not."""
     commits = sample.CANDIDATES
     studied = [
         Profiled(sample.CULPRIT, profile(commits[sample.CULPRIT], {SEARCH: 20_000, ("main",): 5000})),
         Profiled(PARENT, profile(commits[PARENT], {SEARCH: 12_000, ("main",): 5000})),
         ChangedFunctions(sample.CULPRIT, ChangeFacts(commits[sample.CULPRIT], commits[PARENT], ("search",))),
     ]
-    written, drawn = shown(events(tmp_path / "history.db", *studied))
+    with closing(History.open(tmp_path / "history.db")) as opened:
+        stored = [(entry.at, entry.event) for entry in opened.events(sample.write(opened))]
+    [ends] = [number for number, (_, event) in enumerate(stored) if isinstance(event, HuntEnded)]
+
+    def shown(*more: Event) -> tuple[str, str]:
+        """What lines and screen show in the end, if ``more`` happen before the verdict."""
+        view, written = ViewModel(), []
+        for at, event in [*stored[:ends], *((stored[ends][0], event) for event in more), *stored[ends:]]:
+            view = update(view, event, at)
+            written += lines(view, event, at)
+        return "\n".join(written), " ".join(text.plain for text in verdict(view, 1000))
+
+    written, on_screen = shown(*studied)
     assert "1 changed function\n" in written
     assert f"Why {commits[sample.CULPRIT][:10]}: " in written
     assert written.index("verdict  ") < written.index(SENTENCE) < written.index("Full report")
-    assert SENTENCE in drawn.replace("\N{NO-BREAK SPACE}", " ")
-
-
-def test_views_say_nothing_of_what_was_not_studied(tmp_path: Path) -> None:
-    written, drawn = shown(events(tmp_path / "history.db"))
-    assert "Why" not in written + drawn
+    assert SENTENCE in on_screen.replace("\N{NO-BREAK SPACE}", " ")
+    assert "Why" not in "".join(shown())

@@ -81,14 +81,6 @@ def test_the_picture(events: Events, views: list[ViewModel]) -> None:
     pinned("ui/picture.txt", "".join(f"{line}\n" for line in picture(view, 90, 30, now)))
 
 
-def test_the_ratio_is_named_after_the_metric(events: Events, views: list[ViewModel]) -> None:
-    view, now = moment(events, views, Purpose.CONFIRM, 4)
-    assert view.hunt is not None
-    drawn = "\n".join(picture(with_state(view, started=replace(view.hunt, metric="p95")), 90, 30, now))
-    assert " rp95 " in drawn
-    assert "rQPS" not in drawn
-
-
 def test_the_picture_in_ascii(events: Events, views: list[ViewModel]) -> None:
     for view, (at, _) in list(zip(views, events, strict=True))[::45]:
         one, other = picture(view, 90, 30, at, ASCII), picture(view, 90, 30, at)
@@ -102,7 +94,7 @@ def test_no_number_is_cut(events: Events) -> None:
     for recorded in (events, wide):
         seen = followed(recorded)
         for width in (80, 120, 200):
-            for view, (at, _) in [*zip(seen, recorded, strict=True)][1::20]:
+            for view, (at, _) in [*zip(seen, recorded, strict=True)][1::40]:
                 drawn, whole = picture(view, width, None, at), picture(view, 400, None, at)
                 assert "hunt 12 " in drawn[0]
                 assert numbers(drawn) <= numbers(whole)
@@ -140,7 +132,7 @@ def test_while_the_reason_is_measured_that_is_said(events: Events, views: list[V
 
 
 @pytest.mark.parametrize("height", [3, 8, 24, None])
-@pytest.mark.parametrize("width", [20, 60, 100, 160])
+@pytest.mark.parametrize("width", [20, 100])
 def test_nothing_is_wider_or_higher_than_the_terminal(
     events: Events, views: list[ViewModel], width: int, height: int | None
 ) -> None:
@@ -148,21 +140,14 @@ def test_nothing_is_wider_or_higher_than_the_terminal(
         drawn = picture(view, width, height, at)
         assert max(map(len, drawn)) <= width
         assert height is None or len(drawn) <= height
-
-
-def test_what_runs_now_stays_on_the_shortest_terminal(events: Events, views: list[ViewModel]) -> None:
     view, now = moment(events, views, Purpose.CONFIRM, 4)
-    assert "against its parent: 0 of about 6 runs" in "\n".join(picture(view, 80, 2, now))
-
-
-def test_the_clock_ticks_between_events(events: Events, views: list[ViewModel]) -> None:
-    view, now = moment(events, views, Purpose.SEARCH, 4)
-    assert picture(view, 100, 30, now)[0] != picture(view, 100, 30, now + 1)[0]
+    assert "against its parent: 0 of about 6 runs" in "\n".join(picture(view, 80, 2, now)), "what runs now stays"
 
 
 def test_the_strip_shows_where_was_tested(events: Events, views: list[ViewModel]) -> None:
     view, now = moment(events, views, Purpose.CONFIRM, 4)
     blocks, axis, names = picture(view, 100, 40, now)[3:6]
+    assert picture(view, 100, 30, now)[0] != picture(view, 100, 30, now + 1)[0], "the clock ticks between events"
     assert blocks.index("█") == axis.index(UNICODE.now) == 1 + 37
     assert axis[1] == UNICODE.good and axis[60] == UNICODE.bad and axis[1 + 29] == UNICODE.skipped
     assert len(axis) == len(names) == 61
@@ -201,19 +186,13 @@ def test_pairs_are_shown_as_pairs_while_they_are_made(events: Events, views: lis
         assert len(picture(view, 90, height, now)) <= height
 
 
-def test_a_range_wider_than_the_terminal_is_binned() -> None:
-    sample = SampleHunt(size=200, culprit=100, broken=frozenset())
-    view = followed(sample.events())[-1]
-    blocks, axis, _ = picture(view, 82, 40, sample.at)[3:6]
+def test_a_range_wider_than_the_terminal_is_binned_and_a_small_one_drawn_wider() -> None:
+    large, small = (SampleHunt(size=size, culprit=at, broken=frozenset()) for size, at in ((200, 100), (5, 3)))
+    blocks, axis, _ = picture(followed(large.events())[-1], 82, 40, large.at)[3:6]
     assert len(axis) == 81
     assert blocks.index("█") == 1 + 40
     assert axis[1 + 40] == UNICODE.bad
-
-
-def test_a_small_range_is_drawn_wider() -> None:
-    sample = SampleHunt(size=5, culprit=3, broken=frozenset())
-    views = followed(sample.events())
-    assert len(picture(views[-2], 80, 40, sample.at)[4]) == 1 + 5 * 3
+    assert len(picture(followed(small.events())[-2], 80, 40, small.at)[4]) == 1 + 5 * 3
 
 
 @pytest.mark.parametrize(
@@ -280,44 +259,29 @@ def test_the_last_picture_stays_and_the_terminal_is_given_back(events: Events) -
     assert "\x1b[?25h" in stream.getvalue().rpartition("\x1b[?25l")[2]
 
 
-def test_a_terminal_without_unicode(events: Events) -> None:
-    raw = io.BytesIO()
-    stream = io.TextIOWrapper(raw, encoding="ascii", write_through=True)
-    screen_of(stream, events)
-    assert raw.getvalue().isascii() and b"The culprit is 1d8d92bf57" in raw.getvalue()
-
-
-def test_no_color_leaves_no_colour(events: Events, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_without_unicode_or_colours(events: Events, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
-    stream = io.StringIO()
-    screen_of(stream, events)
-    assert "\x1b[32m" not in stream.getvalue() and "\x1b[36m" not in stream.getvalue()
-
-
-def test_closing_a_screen_that_never_opened() -> None:
-    stream = io.StringIO()
-    LiveScreen(Console(file=stream), {12: ""}).close()
-    assert stream.getvalue() == ""
+    raw = io.BytesIO()
+    screen_of(io.TextIOWrapper(raw, encoding="ascii", write_through=True), events)
+    assert raw.getvalue().isascii() and b"The culprit is 1d8d92bf57" in raw.getvalue()
+    assert b"\x1b[32m" not in raw.getvalue() and b"\x1b[36m" not in raw.getvalue()
+    never = io.StringIO()
+    LiveScreen(Console(file=never), {12: ""}).close()
+    assert never.getvalue() == "", "it never opened"
 
 
 def test_nothing_is_drawn_by_the_work_itself(events: Events) -> None:
     """Events only change what is known: a thousand of them cost no picture."""
-    console = Console(file=io.StringIO(), force_terminal=True, width=100, height=30)
-    screen = LiveScreen(console, {12: ""})
-    pictures = 0
-
-    def count() -> None:
-        nonlocal pictures
-        pictures += 1
-
+    screen = LiveScreen(Console(file=io.StringIO(), force_terminal=True, width=100, height=30), {12: ""})
+    pictures: list[None] = []
     for at, event in events[:5]:
         screen.show(12, [(at, event)])
     assert screen.live.is_started
-    screen.live.refresh = count  # type: ignore[method-assign]
+    screen.live.refresh = lambda: pictures.append(None)  # type: ignore[method-assign]
     for at, event in events[5:]:
         if not isinstance(event, RunFinished):
             screen.show(12, [(at, event)])
-    assert pictures <= 1
+    assert len(pictures) <= 1
     screen.close()
 
 

@@ -69,18 +69,12 @@ def test_each_hunt_has_a_line_and_the_one_that_is_measured_a_screen() -> None:
     assert view.current() == [13]
 
 
-def test_a_verdict_is_shown_before_the_reason_is_measured() -> None:
+def test_a_verdict_is_shown_before_the_reason_is_measured_and_at_the_end_all_hunts_stay() -> None:
     view = screen()
     ended = next(number for number, (_, event) in enumerate(EVENTS) if is_verdict(event))
     view.show(13, EVENTS[40 : ended + 1])
-    lines = [line.plain for line in view.picture(40)]
-    view.close()
-    assert "culprit" in lines[1]
-
-
-def test_at_the_end_all_hunts_stay() -> None:
-    view = screen()
-    view.show(13, EVENTS[40:])
+    assert "culprit" in [line.plain for line in view.picture(40)][1]
+    view.show(13, EVENTS[ended + 1 :])
     stays = left(view)
     assert stays.count("The culprit is") == stays.count("  hunt 1") == 2
 
@@ -101,6 +95,8 @@ def test_what_hunts_have_in_common_is_written_once() -> None:
     assert sum("  built  " in line for line in lines) == 1
     assert "\x1b" not in out.getvalue()
     assert view.views[13].rows  # it knows the build all the same
+    view.show(12, [each for each in EVENTS if not isinstance(each[1], HuntEnded)])
+    assert "  decided   culprit " in out.getvalue(), "as soon as it is reached"
 
 
 def test_a_run_that_fails_is_written_for_each_workload_in_which_it_does() -> None:
@@ -114,14 +110,6 @@ def test_a_run_that_fails_is_written_for_each_workload_in_which_it_does() -> Non
             view.show(hunt, [start])
             view.show(hunt, [(start[0], skipped)])
         assert out.getvalue().count(f"it fails in {stage}") == times
-
-
-def test_a_line_tells_a_verdict_as_soon_as_it_is_reached() -> None:
-    out = io.StringIO()
-    view = PlainLines(out, TITLES, together=True)
-    view.show(12, [each for each in EVENTS if not isinstance(each[1], HuntEnded)])
-    assert "  decided   culprit " in out.getvalue()
-    assert "The culprit is" not in out.getvalue()
 
 
 def test_each_object_has_the_number_of_its_hunt() -> None:
@@ -276,6 +264,9 @@ def test_a_run_and_two_builds_at_once(ahead: Events, views: list[ViewModel]) -> 
 
 
 def test_between_two_runs_the_host_waits_for_a_build(ahead: Events, views: list[ViewModel]) -> None:
+    builds = next(place for place, (_, event) in enumerate(ahead) if isinstance(event, BuildProgress))
+    only = of(screen_builds_ahead(views[builds], ahead[builds][0]), HOST.name)
+    assert only.split(maxsplit=1)[1] == "waiting for a build"
     place = max(
         place for place, (_, event) in enumerate(ahead) if isinstance(event, RunFinished) and at_end(views[place])
     )
@@ -289,17 +280,15 @@ def at_end(view: ViewModel) -> bool:
     return isinstance(view.now, Running) and view.now.number == view.now.of
 
 
-def test_while_only_builds_are_made_the_host_waits_for_one(ahead: Events, views: list[ViewModel]) -> None:
-    place = next(place for place, (_, event) in enumerate(ahead) if isinstance(event, BuildProgress))
-    shown = screen_builds_ahead(views[place], ahead[place][0])
-    assert of(shown, HOST.name).split(maxsplit=1)[1] == "waiting for a build"
-
-
-def test_lines_name_the_host(ahead: Events, views: list[ViewModel]) -> None:
-    said = [text for (at, event), view in zip(ahead, views, strict=True) for text in lines(view, event, at)]
-    assert any("on local, built on b1 and b2" in text for text in said)
-    for word, host in (("building", "b1"), ("built", "b2"), ("ran", HOST.name), ("decided", HOST.name)):
-        assert any(f"{word:9} {host}  " in text for text in said), word
+def test_lines_name_the_host(ahead: Events, views: list[ViewModel], two: Events, views_of_two: list[ViewModel]) -> None:
+    for log, seen, first, hosts in (
+        (ahead, views, "on local, built on b1 and b2", {"building": "b1", "built": "b2", "ran": HOST.name}),
+        (two, views_of_two, "on local and b", {"building": HOST.name, "built": HOST.name, "ran": "b"}),
+    ):
+        said = [text for (at, event), view in zip(log, seen, strict=True) for text in lines(view, event, at)]
+        assert any(first in text for text in said)
+        for word, host in {**hosts, "decided": HOST.name}.items():
+            assert any(f"{word:9} {host}  " in text for text in said), word
 
 
 def test_runs_that_begin_are_found_in_a_stored_log(ahead: Events) -> None:
@@ -349,14 +338,6 @@ def test_each_host_has_two_lines(two: Events, views_of_two: list[ViewModel]) -> 
         assert len([line for line in shown if line.startswith((" local  ", " b      "))]) == 2
         assert view.classification(event.candidate) is Classification.NOW
         assert drawn(view, 60, 20, at)
-
-
-def test_lines_name_the_host_several_hosts(two: Events, views_of_two: list[ViewModel]) -> None:
-    said = [text for (at, event), view in zip(two, views_of_two, strict=True) for text in lines(view, event, at)]
-    assert any("on local and b" in text for text in said)
-    for word in ("building", "built", "ran", "decided"):
-        assert any(f"{word:9} local  " in text for text in said), word
-    assert any(f"{'ran':9} b  " in text for text in said)
 
 
 def test_what_one_host_does_does_not_disturb_the_other(two: Events, views_of_two: list[ViewModel]) -> None:

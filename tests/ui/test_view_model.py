@@ -94,12 +94,6 @@ def measured(*rates: tuple[int, float]) -> ViewModel:
     return view
 
 
-def test_update_leaves_the_old_view_alone() -> None:
-    before = after(STARTED)
-    after(building(1), built(1), view=before)
-    assert before.rows == {} and before.state.tested == {} and before.now is None
-
-
 def test_a_build_from_start_to_end() -> None:
     view = after(STARTED, building(1), BuildProgress(1, 30, 120, "compile"))
     assert view.now == Building(1, 1001.0, 30, 120, "compile")
@@ -119,24 +113,13 @@ def test_a_run_from_start_to_end() -> None:
     assert ([run.qps for run in view.rows[0].runs], view.runs) == ([100.0], 1)
 
 
-def test_an_equal_binary_shares_what_was_measured() -> None:
-    view = measured((0, 1000.0), (2, 700.0), (3, 702.0))
-    view = after(building(1), built(1, same_as=2), view=view)
-    assert view.ratio(1) == view.ratio(2) is not None
-    assert view.classification(1) is Classification.BAD
-
-
-def test_a_skip_is_shown_with_its_reason() -> None:
+def test_a_skip_is_shown_with_its_reason_and_nothing_steers_the_terminal() -> None:
     skip = CandidateSkipped(2, SkipFacts(SHAS[2], "compile", "no\x1b[31m such\nfield", "log", 4.0))
-    view = after(STARTED, building(2), skip)
+    view = after(STARTED, building(2, "clear\x1b[2J the\x07 screen\u202e"), skip)
     assert view.now is None
     assert view.classification(2) is Classification.SKIPPED
+    assert view.commit(2).subject == r"clear\x1b[2J the\x07 screen\u202e"
     assert any(r"skipped, compile: no\x1b[31m such field" in line.plain for line in table(view, 200, 9))
-
-
-def test_texts_of_a_repository_cannot_steer_the_terminal() -> None:
-    view = after(STARTED, building(1, "clear\x1b[2J the\x07 screen\u202e"))
-    assert view.commit(1).subject == r"clear\x1b[2J the\x07 screen\u202e"
 
 
 def test_of_the_comparison_with_the_merge_base_the_runs_in_the_range_stay() -> None:
@@ -153,24 +136,17 @@ def test_events_before_the_range_is_known_are_harmless() -> None:
     assert view.hunt is None and view.commit(3).short == "candidate "
 
 
+ALIKE = NotReproduced(Interval(0.99, 1.0, 1.01), 0.02)
+
+
 def test_the_leader() -> None:
     assert after(STARTED, decided(0.0, 1 / 3, 1 / 3, 1 / 3)).leader is None
-    assert after(STARTED, decided(0.0, 0.1, 0.8, 0.1)).leader == (2, 0.8)
-
-
-def test_no_leader_while_the_ends_may_be_alike() -> None:
-    """The only commit of a range is the culprit with certainty, but only if the ends differ."""
-    view = after(STARTED, decided(0.0, 0.1, 0.8, 0.1, purpose=Purpose.ENDS))
-    assert view.leader is None
-    alike = HuntEnded(NotReproduced(Interval(0.99, 1.0, 1.01), 0.02))
-    assert update(after(STARTED, decided(0.0, 0.1, 0.8, 0.1)), alike, 1100.0).leader is None
-
-
-def test_the_end() -> None:
-    verdict = NotReproduced(Interval(0.99, 1.0, 1.01), 0.02)
-    view = after(STARTED, building(1), HuntEnded(verdict))
-    assert (view.state.verdict, view.ended, view.now) == (verdict, 1002.0, None)
-    assert minutes_left(view, 2000.0) is None
+    searching = after(STARTED, decided(0.0, 0.1, 0.8, 0.1))
+    assert searching.leader == (2, 0.8) and searching.searching is not None
+    ends = after(STARTED, decided(0.0, 0.1, 0.8, 0.1, purpose=Purpose.ENDS))
+    assert ends.leader is None, "the only commit of a range is the culprit with certainty, but only if the ends differ"
+    assert ends.searching is None, "bits have a price only from the search on"
+    assert update(searching, HuntEnded(ALIKE), 1100.0).leader is None
 
 
 def test_an_estimate_needs_a_run_and_falls_as_bits_are_gained() -> None:
@@ -180,12 +156,9 @@ def test_an_estimate_needs_a_run_and_falls_as_bits_are_gained() -> None:
     late = update(early, decided(0.0, 0.02, 0.97, 0.01), 1110.0)
     first, second = minutes_left(early, 1100.0), minutes_left(late, 1110.0)
     assert first is not None and second is not None and 0 < second < first
-
-
-@pytest.mark.parametrize("purpose", [Purpose.ENDS, Purpose.SEARCH])
-def test_bits_have_a_price_only_from_the_search_on(purpose: Purpose) -> None:
-    view = after(STARTED, decided(0.0, 0.34, 0.33, 0.33, purpose=purpose))
-    assert (view.searching is not None) == (purpose is Purpose.SEARCH)
+    over = update(late, HuntEnded(ALIKE), 1120.0)
+    assert (over.state.verdict, over.ended, over.now) == (ALIKE, 1120.0, None)
+    assert minutes_left(over, 2000.0) is None
 
 
 def test_a_resumed_hunt_recalls_what_was_measured(events: list[tuple[float, Event]], views: list[ViewModel]) -> None:
@@ -204,17 +177,13 @@ def test_a_resumed_hunt_recalls_what_was_measured(events: list[tuple[float, Even
 # How much of a belief is still open.
 
 
-def belief(*culprit: float) -> Belief:
-    return Belief(np.array(culprit), 0.99, 0.01, Interval(0.6, 0.7, 0.8))
-
-
 def test_bits_are_the_questions_still_open() -> None:
+    def belief(*culprit: float) -> Belief:
+        return Belief(np.array(culprit), 0.99, 0.01, Interval(0.6, 0.7, 0.8))
+
     assert bits(belief(0.0, 1.0, 0.0)) == 0.0
     assert bits(belief(0.0, *[1 / 16] * 16)) == pytest.approx(4.0)
     assert bits(belief(0.0, 3.0, 3.0)) == pytest.approx(1.0)  # need not be normalised
-
-
-def test_how_many_candidates_hold_most_of_it() -> None:
     assert within(belief(0.0, 0.96, 0.02, 0.02), 0.95) == 1
     assert within(belief(0.0, *[0.1] * 10), 0.95) == 10
 
@@ -232,20 +201,6 @@ def stored(events: Events) -> Iterator[tuple[float, Event]]:
     for at, event in events:
         if not isinstance(event, PASSING):
             yield from ((at, each) for each in completed.after(event))
-
-
-def begun(events: Events) -> Events:
-    """The runs that begin, without their planned length."""
-    return [
-        (at, replace(event, seconds=0.0))
-        for at, event in events
-        if isinstance(event, RunStarted) and event.purpose is not Purpose.EXPLAIN
-    ]
-
-
-def test_each_run_begins_as_it_did(events: Events) -> None:
-    assert len(begun(events)) > 20
-    assert begun(list(stored(events))) == begun(events)
 
 
 def test_in_a_new_session_builds_come_first(events: Events) -> None:
