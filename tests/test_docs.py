@@ -4,12 +4,16 @@ import re
 import shlex
 import subprocess
 import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
 import pytest
+from pictures import make
 
 from perfbisect.cli.main import VERBS, bisect
+from perfbisect.cli.options.forms import Clone
+from perfbisect.store.history import History
 from reference import GUIDE, PAGE, with_keys, written
 
 ROOT = Path(__file__).parents[1]
@@ -41,28 +45,19 @@ def exists(path: str) -> bool:
     return any(True for folder in (ROOT, PACKAGE) for _ in folder.glob(pattern))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_resolve(page: Path) -> None:
-    broken = []
+def broken_links(page: Path) -> Iterator[str]:
     for target in LINK.findall(prose(page)):
-        if "://" in target:
-            continue
         name, _, fragment = target.partition("#")
         file = (page.parent / name).resolve() if name else page
-        if not file.exists() or (fragment and fragment not in anchors(file)):
-            broken.append(target)
-    assert not broken
+        if "://" not in target and (not file.exists() or (fragment and fragment not in anchors(file))):
+            yield target
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_paths_and_modules_exist(page: Path) -> None:
-    text = prose(page)
-    missing = [path for path in PATH.findall(text) if not exists(path)]
-    for name in DOTTED.findall(text):
-        path = "/".join(name.split(".")[1:])
-        if not exists(path) and not exists(f"{path}.py"):
-            missing.append(name)
-    assert not missing
+def test_links_paths_and_modules_exist(page: Path) -> None:
+    modules = {name: "/".join(name.split(".")[1:]) for name in DOTTED.findall(prose(page))}
+    missing = [name for name, path in modules.items() if not exists(path) and not exists(f"{path}.py")]
+    assert [*broken_links(page), *(path for path in PATH.findall(prose(page)) if not exists(path)), *missing] == []
 
 
 def test_a_missing_file_would_be_noticed() -> None:
@@ -84,12 +79,9 @@ def test_options_named_in_readme_and_on_the_page_of_commands_exist() -> None:
     assert named <= known
 
 
-def test_the_table_of_commands_is_that_of_the_program() -> None:
-    assert PAGE.read_text() == written(PAGE.read_text()), "stale: run `.venv/bin/python tests/reference.py`"
-
-
-def test_the_keys_of_recipes_are_those_of_the_program() -> None:
-    assert GUIDE.read_text() == with_keys(GUIDE.read_text()), "stale: run `.venv/bin/python tests/reference.py`"
+@pytest.mark.parametrize(("page", "made"), [(PAGE, written), (GUIDE, with_keys)])
+def test_tables_of_commands_and_keys_are_those_of_the_program(page: Path, made: Callable[[str], str]) -> None:
+    assert page.read_text() == made(page.read_text()), "stale: run `.venv/bin/python tests/reference.py`"
 
 
 def test_readme_is_short_and_leads_to_every_command_and_page() -> None:
@@ -119,3 +111,32 @@ def test_calibration_names_its_core() -> None:
     now = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
     if now and now != known[1]:  # no answer without a repository
         warnings.warn("the search has changed since it was calibrated: benchmarks/calibration.md", stacklevel=1)
+
+
+# The pictures and transcripts of README.md show what the program prints of the stored hunt, but for numbers and hashes.
+
+
+STALE = "stale: run `.venv/bin/python docs/pictures/make.py --stored`"
+
+
+@pytest.fixture(scope="module")
+def hunt() -> Iterator[tuple[History, Clone]]:
+    with make.stored() as opened:
+        yield opened
+
+
+def test_the_picture_of_the_live_view(hunt: tuple[History, Clone]) -> None:
+    assert make.text_of_svg(make.LIVE.read_text()) == make.text_of_svg(make.live(hunt[0])), STALE
+
+
+def test_the_picture_of_the_page(hunt: tuple[History, Clone]) -> None:
+    seen = make.words(make.TEXT.read_text())
+    assert seen
+    assert seen == make.text_of_page(make.page(*hunt))[: len(seen)], STALE
+
+
+def test_the_transcripts(hunt: tuple[History, Clone]) -> None:
+    """Every word of them; which numbers they have is a matter of rounding."""
+    readme = make.README.read_text()
+    assert make.BLOCK.search(readme)
+    assert make.words(readme) == make.words(make.with_transcripts(readme, *hunt)), STALE

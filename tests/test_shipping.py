@@ -1,6 +1,7 @@
-"""What users get: a wheel with every recipe in it, verbs that are documented, help with examples."""
+"""What users get: a wheel with every recipe in it, verbs that are documented, help with examples; and folders of their own."""
 
 import os
+import pwd
 import subprocess
 import sys
 import zipfile
@@ -12,6 +13,8 @@ import click
 import pytest
 
 from perfbisect.cli.main import VERBS, bisect
+from perfbisect.errors import EnvironmentFailure
+from perfbisect.folders import cache_folder, config_folder, state_folder
 
 ROOT = Path(__file__).parents[1]
 
@@ -105,3 +108,31 @@ def test_no_machine_of_ours_is_named_in_the_project() -> None:
         cwd=ROOT, check=False, capture_output=True, text=True,
     ).stdout  # fmt: skip
     assert found == ""
+
+
+FOLDERS = [
+    (config_folder, "XDG_CONFIG_HOME", ".config"),
+    (state_folder, "XDG_STATE_HOME", ".local/state"),
+    (cache_folder, "XDG_CACHE_HOME", ".cache"),
+]
+
+
+@pytest.mark.parametrize(("folder", "variable", "default"), FOLDERS)
+def test_a_folder_of_the_user(
+    folder: Callable[[], Path], variable: str, default: str, seal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As XDG_* say, and below the home folder without them: the one of the user database, if nothing else names it."""
+    assert folder() == seal / default / "perfbisect"
+    monkeypatch.setenv(variable, "")
+    assert folder() == seal / default / "perfbisect"
+    monkeypatch.delenv("HOME")
+    assert folder() == Path(pwd.getpwuid(os.getuid()).pw_dir, default, "perfbisect")
+
+    def no_entry(_user: int) -> pwd.struct_passwd:
+        raise KeyError
+
+    monkeypatch.setattr(pwd, "getpwuid", no_entry)
+    with pytest.raises(EnvironmentFailure, match="home folder of this user is unknown"):
+        folder()
+    monkeypatch.setenv(variable, "/elsewhere")
+    assert folder() == Path("/elsewhere/perfbisect")

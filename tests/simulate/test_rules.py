@@ -87,15 +87,11 @@ def test_judgement(verdict: Verdict, judgement: str) -> None:
     assert judge(verdict, World(Graph.line(10), {5: -0.1, 9: -0.03})) == judgement
 
 
-@pytest.mark.parametrize(("verdict", "judgement"), [
-    (culprit(5), "wrong"), (undecided(1, 2), "honest"), (NotReproduced(WIDE, 0.05), "right"),
-])  # fmt: skip
-@pytest.mark.parametrize("steps", [{}, {5: 0.1}], ids=["nothing", "improvement"])
-def test_judgement_where_there_is_no_culprit(verdict: Verdict, judgement: str, steps: dict[int, float]) -> None:
-    assert judge(verdict, World(Graph.line(10), steps)) == judgement
-
-
-def test_a_range_is_right_if_the_rest_of_it_does_not_build() -> None:
+def test_judgement_where_there_is_no_culprit_or_the_rest_of_the_range_does_not_build() -> None:
+    empty = (culprit(5), undecided(1, 2), NotReproduced(WIDE, 0.05))
+    steps: list[dict[int, float]] = [{}, {5: 0.1}]
+    for world in (World(Graph.line(10), each) for each in steps):  # nothing, or an improvement
+        assert [judge(verdict, world) for verdict in empty] == ["wrong", "honest", "right"]
     world = World(Graph.line(10), {5: -0.1}, unbuildable=frozenset({4, 5}))
     judged = [judge(undecided(*candidates), world) for candidates in ((4, 5, 6), (3, 4, 5, 6), (7, 8))]
     assert judged == [Judgement.RIGHT, Judgement.HONEST, Judgement.WRONG]
@@ -140,13 +136,9 @@ def test_hunts_add_up() -> None:
     assert "No hunt named a commit." in list(summary(Tally.of(trials[2:])))
     with pytest.raises(ValueError, match="no hunt"):
         Tally.of([])
-
-
-def test_the_builds_of_the_ends_are_not_part_of_the_cost() -> None:
-    scenario = Scenario(Graph.line(16), effect=0.2, habits=STILL)
-    trial = attempt(scenario, 1, rules.git_bisect(1), Policy())
-    assert (trial.judgement, trial.builds, trial.runs) == (Judgement.RIGHT, 6, 10)
-    assert (trial.cost, trial.minutes) == (10 + 4 * 10, 10 + 6 * 10)
+    one = attempt(Scenario(Graph.line(16), effect=0.2, habits=STILL), 1, rules.git_bisect(1), Policy())
+    assert (one.judgement, one.builds, one.runs) == (Judgement.RIGHT, 6, 10)
+    assert (one.cost, one.minutes) == (10 + 4 * 10, 10 + 6 * 10), "the builds of the ends are not part of the cost"
 
 
 @pytest.mark.parametrize("graph", [Graph.line(33), merging(60), criss_cross(40), octopus(50), two_roots(40)])

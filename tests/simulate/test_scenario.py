@@ -27,7 +27,7 @@ BROKEN = Planted(
 
 
 @pytest.mark.parametrize("shape", [merging, long_branch, criss_cross, octopus, two_roots])
-@pytest.mark.parametrize("commits", [30, 31, 100])
+@pytest.mark.parametrize("commits", [30, 101])
 def test_a_history_has_its_size_and_leads_to_the_bad_end(shape: Callable[[int], Graph], commits: int) -> None:
     graph = shape(commits)
     assert graph.size == commits + 1
@@ -52,21 +52,16 @@ def test_only_known_answers_are_planted() -> None:
         for seed in range(20):
             steps = change(graph, 70, 0.1, generator(seed, Purpose.DECOYS))
             answers = World(graph, steps).answers
-            match name:
-                case "nothing" | "improvement":
-                    assert not answers
-                case "reverted":
-                    assert len(answers) == 2
-                    assert sum(steps.values()) == pytest.approx(-0.1)
-                case "slope":
-                    assert sum(steps.values()) == pytest.approx(-0.1)
-                case "cancelling":
-                    assert answers <= {v for v, size in steps.items() if size < 0}
-                    assert sum(steps.values()) == pytest.approx(-0.1)
-                case "large" | "smaller":  # a decoy may fall on the culprit
-                    assert answers == {70} or 70 in steps
-                case _:
-                    assert answers == {70}
+            drops = {v for v, size in steps.items() if size < 0}
+            if name in ("reverted", "slope", "cancelling"):
+                assert sum(steps.values()) == pytest.approx(-0.1)
+                assert answers <= drops and (name != "reverted" or len(answers) == 2)
+            elif name in ("nothing", "improvement"):
+                assert not answers
+            else:
+                assert answers == {70} or (name in ("large", "smaller") and 70 in steps), (
+                    "a decoy may fall on the culprit"
+                )
             assert all(1 <= v <= 200 for v in steps)
         for commits, last in ((2, 1), (2, 2), (3, 2)):
             assert all(1 <= v <= commits for v in change(Graph.line(commits), last, 0.1, generator(1, Purpose.DECOYS)))
@@ -167,37 +162,27 @@ def same(one: Course, other: Course) -> bool:
 
 
 @pytest.mark.calibration
-def test_interrupted_between_two_orders_it_decides_alike() -> None:
-    seed = 1
+def test_interrupted_between_two_orders_it_decides_alike_and_believes_alike_at_any_moment() -> None:
     log: list[Observation] = []
-    course = resume(drawn(seed), log)
-    interrupted = random.Random(seed).randrange(1, len(course) - 1)
-    lab = drawn(seed)
+    course, lab, random_ = resume(drawn(1), log), drawn(1), random.Random(1)
+    interrupted = random_.randrange(1, len(course) - 1)
     for _, decision in course[:interrupted]:  # what was measured before
         assert isinstance(decision.order, Measure)
         lab.measure(decision.order)
     kept = read_back(log[: course[interrupted][0]])
     assert same(resume(lab, kept), course[interrupted:])
     assert kept == log
+    for number in random_.sample(range(len(log)), 3):
+        seen = log[:number]
+        before, after = (decide(drawn(1).graph, each, POLICY) for each in (seen, read_back(seen)))
+        assert same([(number, before)], [(number, after)])
     count = course[3][0]
     assert not same([(count, decide(Graph.line(80), log[:count], POLICY))], course[3:4]), "the comparison can fail"
 
 
 @pytest.mark.calibration
-def test_interrupted_at_any_moment_it_believes_alike() -> None:
-    seed = 1
-    log: list[Observation] = []
-    resume(drawn(seed), log)
-    for interrupted in random.Random(seed).sample(range(len(log)), 5):
-        seen = log[:interrupted]
-        before, after = decide(drawn(seed).graph, seen, POLICY), decide(drawn(seed).graph, read_back(seen), POLICY)
-        assert same([(interrupted, before)], [(interrupted, after)])
-
-
-@pytest.mark.calibration
-@pytest.mark.parametrize("hosts", [1, 3])
-def test_the_same_seed_writes_the_same_log(hosts: int) -> None:
-    one, same_seed, other = (hunt(drawn(seed), POLICY, hosts=hosts) for seed in (4, 4, 5))
+def test_the_same_seed_writes_the_same_log() -> None:
+    one, same_seed, other = (hunt(drawn(seed), POLICY, hosts=3) for seed in (4, 4, 5))
     assert one.observations == same_seed.observations
     assert one.verdict == same_seed.verdict
     assert one.observations != other.observations

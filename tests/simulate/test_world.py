@@ -4,10 +4,11 @@ import math
 
 import numpy as np
 import pytest
+from duet.worlds import WORLDS, Cell, noise_of_pairs, one
 
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Measure, Purpose, Share
-from perfbisect.core.inference.observations import Built, Reading, Skipped
+from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
 from perfbisect.simulate.host_model import DAY, Course, Drift, Habits, generator
 from perfbisect.simulate.host_model import Purpose as Draw
 from perfbisect.simulate.scenario import Scenario
@@ -23,8 +24,8 @@ def order(*plan: tuple[int, int], host: int = 0) -> Measure:
 
 def test_the_nth_run_of_a_build_is_the_same_whoever_asks_and_when() -> None:
     habits = Habits(second_speed=(0.3, -0.04), outliers=0.2)
-    one, other = (World(LINE, {7: -0.1}, habits, seed=5) for _ in range(2))
-    first = [one.run(9) for _ in range(6)]
+    mine, other = (World(LINE, {7: -0.1}, habits, seed=5) for _ in range(2))
+    first = [mine.run(9) for _ in range(6)]
     for v in (0, 20, 3, 3, 3):
         other.run(v)
     assert [other.run(9) for _ in range(6)] == first
@@ -59,14 +60,6 @@ def test_ramps_and_days(habits: Habits, gap: float, change: float) -> None:
     assert course.at(1000 + gap / 3) != pytest.approx(course.at(1000), abs=1e-4)
 
 
-def test_a_build_has_one_layout() -> None:
-    world = World(LINE, {7: -0.1}, Habits(noise=0.0, outliers=0.0, layout=0.01), seed=1)
-    assert len({world.run(5) for _ in range(4)}) == 1
-    layouts = [world.level(v) + 0.1 * (v >= 7) for v in range(21)]
-    assert np.std(layouts) == pytest.approx(0.01, rel=0.5)
-    assert World(LINE, {}, Habits(), layouts={5: 0.25}).level(5) == 0.25
-
-
 def test_outliers_and_second_speeds_come_as_often_as_asked() -> None:
     habits = Habits(noise=0.01, layout=0.0, outliers=0.1, second_speed=(0.3, -1.0))
     world = World(LINE, {}, habits, seed=1)
@@ -74,6 +67,9 @@ def test_outliers_and_second_speeds_come_as_often_as_asked() -> None:
     assert (values < -0.9).mean() == pytest.approx(0.3, abs=0.03)
     usual = values[values > -0.5]
     assert (usual < -0.035).mean() == pytest.approx(0.1 * 0.73, abs=0.03)
+    both = World(LINE, {}, Habits(noise=0.01, layout=0.0, outliers=0.4, lucky=0.5), seed=1)
+    values = np.array([both.run(4) for _ in range(2000)])
+    assert [(values > 0.04).mean(), (values < -0.04).mean()] == pytest.approx([0.2 * 0.69] * 2, abs=0.05)
 
 
 def test_slow_builds_can_be_noisier() -> None:
@@ -115,13 +111,6 @@ def test_a_flaky_build_may_work_the_next_time() -> None:
     ]
 
 
-def test_outliers_can_go_both_ways() -> None:
-    habits = Habits(noise=0.01, layout=0.0, outliers=0.4, lucky=0.5)
-    values = np.array([World(LINE, {}, habits, seed=s).run(4) for s in range(400)])
-    assert (values > 0.04).mean() == pytest.approx((values < -0.04).mean(), abs=0.06)
-    assert (values > 0.04).mean() == pytest.approx(0.2 * 0.69, abs=0.05)
-
-
 def test_equal_binaries_are_known_once_both_are_built() -> None:
     world = World(LINE, {7: -0.1}, Habits(noise=0.01), binaries={4: 3, 5: 3})
     assert world.build(5) == Built(5, 600.0, None, 0)
@@ -137,18 +126,12 @@ def test_a_build_near_another_is_cheap() -> None:
     assert world.build_seconds == pytest.approx({0: 600, 20: 600, 19: 120, 15: 300})
 
 
-def test_hosts_have_clocks_of_their_own() -> None:
-    world = World(LINE, {}, STILL)
-    world.measure(order((3, 1), host=1))
-    assert (world.clock(0), world.clock(1)) == (0.0, 660.0)
-    world.wait(0, 100)
-    world.wait(0, 50)
-    assert world.clock(0) == 100
-
-
 def test_each_host_builds_for_itself() -> None:
     world = World(LINE, {}, Habits(cached_share=0.1, cache_reach=10.0), binaries={4: 3})
     assert world.build(3, host=0) == Built(3, 600.0, None, 0)
+    world.wait(2, 100)
+    world.wait(2, 50)
+    assert (world.clock(0), world.clock(1), world.clock(2)) == (600.0, 0.0, 100), "hosts have clocks of their own"
     assert world.build(4, host=1) == Built(4, 600.0, None, 1)  # with an empty cache, and no binary to compare with
     assert world.build(3, host=0) is None
     assert world.build(3, host=1) == Built(3, pytest.approx(120), 4, 1)
@@ -193,9 +176,9 @@ def test_the_largest_drops_are_the_answers(steps: dict[int, float], answers: set
 
 def test_each_run_in_a_fresh_layout_has_one_of_its_own() -> None:
     habits = Habits(noise=0.0, layout=0.02, outliers=0.0, run_seconds=60, link_seconds=6)
-    one, other = (World(LINE, {}, habits, mode_gap=0.2, slow_modes=frozenset({7}), seed=3) for _ in range(2))
+    mine, other = (World(LINE, {}, habits, mode_gap=0.2, slow_modes=frozenset({7}), seed=3) for _ in range(2))
     fresh = Measure((Share(7, 20), Share(8, 1)), Purpose.CONFIRM, fresh=True)
-    seen = [each for each in one.measure(fresh) if isinstance(each, Reading)]
+    seen = [each for each in mine.measure(fresh) if isinstance(each, Reading)]
     of_seven = [each for each in seen if each.candidate == 7]
     assert [each.layout for each in of_seven] == list(range(1, 21))
     assert len({each.value for each in of_seven}) == len({each.visit for each in of_seven}) == 20
@@ -203,8 +186,8 @@ def test_each_run_in_a_fresh_layout_has_one_of_its_own() -> None:
     assert 3 <= (values < -0.1).sum() <= 17  # in the slow mode
     assert [each.layout for each in seen if each.candidate == 8] == [1]
     assert {each.seconds for each in seen} == {66}
-    assert one.links == 21
-    assert one.clock() == 2 * habits.build_seconds + 21 * 66
+    assert mine.links == 21
+    assert mine.clock() == 2 * habits.build_seconds + 21 * 66
     usual = other.measure(Measure((Share(7, 3), Share(8, 3)), Purpose.CONFIRM))
     by_build = {v: {each.value for each in usual if isinstance(each, Reading) and each.candidate == v} for v in (7, 8)}
     assert [len(values) for values in by_build.values()] == [1, 1]
@@ -214,11 +197,62 @@ def test_each_run_in_a_fresh_layout_has_one_of_its_own() -> None:
 
 
 def test_modes_of_layout_switch_along_the_history() -> None:
-    scenario = Scenario(Graph.line(5000), habits=Habits(modes=(0.1, 0.25)))
-    for seed in range(8):
-        world = scenario.world(seed)
-        assert 0.1 <= world.mode_gap <= 0.25
+    worlds = [Scenario(Graph.line(5000), habits=Habits(modes=(0.1, 0.25))).world(seed) for seed in range(4)]
+    for world in worlds:
         switches = sum((v in world.slow_modes) != (v - 1 in world.slow_modes) for v in range(1, world.graph.size))
-        assert 15 <= 5000 / max(switches, 1) <= 300
-    assert len({scenario.world(seed).mode_gap for seed in range(8)}) == 8
+        assert 0.1 <= world.mode_gap <= 0.25 and 15 <= 5000 / max(switches, 1) <= 300
+    assert len({world.mode_gap for world in worlds}) == 4
     assert not Scenario(Graph.line(50)).world(1).slow_modes
+
+
+# Runs at the same time, in the worlds of the benchmark of pairs.
+
+
+BOTH = (Share(20, 200), Share(0, 200))
+
+
+@pytest.mark.calibrate
+@pytest.mark.calibration
+@pytest.mark.parametrize(
+    "world",
+    [
+        "noise 10 %, own 0.3 %",
+        "own noise five times the common",
+        "twice the effect",
+        "drift and jumps",
+        "code moves, noise 30 %",
+    ],
+)
+def test_what_is_named_is_right_and_no_empty_range_is_accused(world: str) -> None:
+    for seed in (1, 2):
+        changed, empty = one(Cell(world, True), seed), one(Cell(world, False), seed)
+        assert (changed["named"], changed["judged"]) == (True, "right"), changed
+        assert changed["together"] is not world.startswith("own"), changed
+        assert not empty["named"], empty
+
+
+def test_the_noise_of_ten_pairs() -> None:
+    usual = noise_of_pairs(Habits(own_noise=0.01, layout=0.0, starved=(0.0, 0.0)))
+    assert usual == pytest.approx(0.01 * math.sqrt(2 / 10), rel=0.02)
+    assert noise_of_pairs(Habits(own_noise=0.01, layout=0.0, starved=(1.0, 0.1))) > 5 * usual
+    assert all(noise_of_pairs(Cell(world, True).habits) < 0.03 for world in WORLDS)
+
+
+def readings(seen: list[Observation]) -> list[Reading]:
+    return [each for each in seen if isinstance(each, Reading)]
+
+
+def test_cpu_time_does_not_show_what_the_cores_give_nor_what_a_build_waits() -> None:
+    habits = Habits(noise=0.0, own_noise=0.001, layout=0.0, outliers=0.0, starved=(1.0, 0.05), waits=0.05, stalls=0.5)
+    world = World(Graph.line(20), {7: -0.1}, habits, seed=5)
+    rounds = readings(world.measure(Measure(BOTH, Purpose.ENDS, together=True)))
+    values, cpu = (np.array([getattr(each, name) for each in rounds]) for name in ("value", "cpu"))
+    assert values.std() == pytest.approx(0.05, rel=0.2)
+    assert cpu.std() == pytest.approx(0.0014, rel=0.2)
+    assert cpu.mean() == pytest.approx(-0.05, abs=0.001)
+    turns = readings(world.measure(Measure(BOTH, Purpose.ENDS)))
+    least = {end: min(each.waits for each in turns if each.candidate == end) for end in (0, 20)}
+    assert least[20] - least[0] == pytest.approx(0.05, abs=0.003)
+    assert [each.cpu for each in turns if each.candidate == 20] == pytest.approx([-0.05] * 200)
+    plain = World(Graph.line(20), {7: -0.1}, Habits(), seed=5).measure(Measure(BOTH, Purpose.ENDS))
+    assert {each.cpu for each in readings(plain)} == {None}

@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-import pytest
-
 from counted import profile
 from perfbisect.core.domain.facts import ChangeFacts
 from perfbisect.core.explain.evidence import Cause, Evidence, Explanation, Sureness
@@ -101,10 +99,6 @@ def test_below_a_function_into_which_a_changed_one_is_inlined() -> None:
         assert next(notes(rows[0], (around,))) == f"below {around}, changed by this commit"
 
 
-def test_without_profiles_nothing_is_said() -> None:
-    assert sentences(Explanation("p", "c", changed=("f",), change_known=True)) == ()
-
-
 def kernel(*functions: str) -> tuple[str, ...]:
     """A stack of a thread that waits."""
     return ("main", *(f"{name}@[kernel]" for name in functions), "schedule@[kernel]")
@@ -112,12 +106,8 @@ def kernel(*functions: str) -> tuple[str, ...]:
 
 def test_what_a_commit_waits_for() -> None:
     """By functions of the kernel; a function of the program has such a name by chance only."""
-    lock, disk, client = (
-        kernel("do_futex", "futex_wait"),
-        kernel("ext4_sync_file", "io_schedule"),
-        kernel("do_epoll_wait"),
-    )
-    other, named = kernel("do_nanosleep"), ("main", "my_futex", "schedule@[kernel]")
+    lock, disk = kernel("do_futex", "futex_wait"), kernel("ext4_sync_file", "io_schedule")
+    client, other, named = kernel("do_epoll_wait"), kernel("do_nanosleep"), ("main", "my_futex", "schedule@[kernel]")
     before = {lock: 300, disk: 200, client: 500, other: 100, named: 100}
     parent, culprit = (
         replace(profile(commit, stacks), off_cpu=True)
@@ -153,21 +143,17 @@ def test_where_a_commit_waits_longer() -> None:
     assert said.endswith(" of the longer waiting is in `log`, which this commit changes.")
 
 
-@pytest.mark.parametrize(
-    ("causes", "after"),
-    [
-        pytest.param((Cause.INSTRUCTIONS,), {IDLE: 900, FLUSH: 2000}, id="another reason"),
-        pytest.param((Cause.WAITING,), {IDLE: 930}, id="no longer than noise"),
-        pytest.param((Cause.WAITING,), {IDLE: 400}, id="shorter"),
-        pytest.param((Cause.WAITING,), {FLUSH: 300}, id="less of one, more of another"),
-    ],
-)
-def test_waiting_that_says_nothing(causes: tuple[Cause, ...], after: Samples) -> None:
-    assert waited(causes, after) == ""
-
-
-def test_one_round_does_not_show_how_much_waits_vary() -> None:
-    assert waited((Cause.WAITING,), {IDLE: 900, FLUSH: 2000}, rounds=1) == ""
+def test_waiting_that_says_nothing() -> None:
+    longer = {IDLE: 900, FLUSH: 2000}
+    assert waited((Cause.INSTRUCTIONS,), longer) == "", "another reason"
+    assert waited((Cause.WAITING,), longer, rounds=1) == "", "one round does not show how much waits vary"
+    for after in (
+        {IDLE: 930},
+        {IDLE: 400},
+        {FLUSH: 300},
+    ):  # no longer than noise, shorter, less of one and more of another
+        assert waited((Cause.WAITING,), after) == ""
+    assert sentences(Explanation("p", "c", changed=("f",), change_known=True)) == (), "without profiles"
 
 
 def test_threads_without_work_wait_as_long_as_others_work() -> None:

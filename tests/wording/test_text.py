@@ -58,15 +58,13 @@ def test_control_characters_of_a_commit_are_shown_as_escapes() -> None:
     assert printable_commit(Commit("ab", "\x1b1", "\x072", "\u202e3")) == Commit("ab", r"\x1b1", r"\x072", r"\u202e3")
 
 
-@pytest.mark.parametrize("name", ATTACKS)
-def test_an_attack_becomes_visible(name: str) -> None:
-    attack = ATTACKS[name]
-    shown = safe(attack)
-    assert not UNSAFE.search(shown)
-    assert shown.isascii()
-    assert all(sign in shown for sign in attack if sign.isascii() and sign.isprintable())
-    assert json.loads(safe_json(json.dumps(attack, ensure_ascii=False))) == attack
-    assert safe_json(json.dumps(attack, ensure_ascii=False)).isascii()
+def test_an_attack_becomes_visible() -> None:
+    for attack in ATTACKS.values():
+        shown = safe(attack)
+        assert shown.isascii() and not UNSAFE.search(shown)
+        assert all(sign in shown for sign in attack if sign.isascii() and sign.isprintable())
+        assert json.loads(safe_json(json.dumps(attack, ensure_ascii=False))) == attack
+        assert safe_json(json.dumps(attack, ensure_ascii=False)).isascii()
 
 
 def test_ordinary_text_stays_as_it_is() -> None:
@@ -92,18 +90,12 @@ def test_a_command_that_is_copied_does_what_it_says(tmp_path: Path) -> None:
     assert done.stdout.decode().split("\0")[:-1] == words[2:]
 
 
-def test_a_warning_reads_as_sentences() -> None:
+def test_sentences() -> None:
     assert advised("the host is busy", "Inspection at `top`.") == "the host is busy. Inspection at `top`."
     assert advised("The host drifts.", "Wait.") == "The host drifts. Wait."
     assert advised("the host drifts", "") == "the host drifts"
-
-
-def test_a_commit_is_cited_as_far_as_it_is_known() -> None:
     assert cited(Commit("ab" * 20, "2021-10-13", "A", "Subject")) == "ababababab (2021-10-13, “Subject”)"
-    assert cited(Commit("ab" * 20, "", "", "")) == "ababababab"
-
-
-def test_names_in_a_sentence() -> None:
+    assert cited(Commit("ab" * 20, "", "", "")) == "ababababab", "as far as it is known"
     assert [listed(("a",)), listed(("a", "b")), listed(("a", "b", "c"))] == ["a", "a and b", "a, b and c"]
 
 
@@ -129,15 +121,9 @@ def test_a_quantity(form: Callable[[float], str], expected: dict[float, str]) ->
     assert {value: form(value) for value in expected} == expected
 
 
-def test_a_missing_value_is_a_dash() -> None:
+def test_missing_values_counts_and_intervals() -> None:
     assert [figure(None), share(None), between(None)] == ["–", "–", "–"]
-
-
-def test_counts_agree_with_their_nouns() -> None:
     assert [count(1, "run"), count(2300, "run"), count(0, "merge")] == ["1 run", "2,300 runs", "0 merges"]
-
-
-def test_intervals() -> None:
     assert between(Interval(0.698, 0.712, 0.7264)) == "0.698–0.726"
     assert ratio(Interval(0.698, 0.712, 0.7264)) == "0.712 (0.698–0.726)"
     assert ratio(Interval(0.000424, 0.000623, 0.105)) == "0.000623 (0.000424–0.105)"
@@ -154,6 +140,8 @@ def test_tables_line_up_in_any_script() -> None:
     assert {cell_len(line) for line in lines[1:]} == {6 + 2 + 2 + 2 + 1}
     assert [cut("数据库", width) for width in (0, 1, 3, 4, 6)] == ["", "…", "数…", "数…", "数据库"]
     assert cut("abc", 3) == "abc"
+    assert columns([("a", "b"), ("long", "")]) == ["a     b", "long"]
+    assert columns([]) == []
 
 
 def test_a_narrow_table_leaves_out_columns_before_it_cuts() -> None:
@@ -161,11 +149,6 @@ def test_a_narrow_table_leaves_out_columns_before_it_cuts() -> None:
     assert table(("one", "two", "three"), rows, width=44, drop=("two",))[1] == f"{'a' * 10}  {'b' * 10}  {'c' * 19}…"
     assert table(("one", "two", "three"), rows, width=36, drop=("two",))[1] == f"{'a' * 10}  {'c' * 23}…"
     assert table(("one", "two", "three"), rows, drop=("two",))[1] == f"{'a' * 10}  {'b' * 10}  {'c' * 30}"
-
-
-def test_columns_need_no_header() -> None:
-    assert columns([("a", "b"), ("long", "")]) == ["a     b", "long"]
-    assert columns([]) == []
 
 
 def test_the_list_of_hunts_needs_no_numpy() -> None:
@@ -176,14 +159,13 @@ def test_the_list_of_hunts_needs_no_numpy() -> None:
     assert not any(f"'{name}'" in loaded for name in ("numpy", "rich.console", "rich.text"))
 
 
-@pytest.mark.parametrize(
-    ("encoding", "expected"), [("utf-8", UNICODE), ("ascii", ASCII), ("latin-1", ASCII), ("no such thing", ASCII)]
-)
-def test_the_set_follows_the_encoding(encoding: str, expected: object) -> None:
-    assert glyphs_for(encoding) is expected
-
-
 def test_both_sets_have_the_same_shape() -> None:
+    assert [glyphs_for(each) for each in ("utf-8", "ascii", "latin-1", "no such thing")] == [
+        UNICODE,
+        ASCII,
+        ASCII,
+        ASCII,
+    ]
     assert "".join(astuple(ASCII)).isascii()
     for one, other in zip(astuple(UNICODE), astuple(ASCII), strict=True):
         assert cell_len(one) == len(one) and (len(one) == len(other) or one == UNICODE.arrow)
@@ -202,22 +184,16 @@ def test_a_sparkline_starts_at_zero_and_shows_the_latest() -> None:
     assert sparkline([], 0.0, 5, UNICODE) == ""
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "drawn"),
-    [
-        (2.0, 1.0, "●━━━━━━━○"),
-        (1.0, 1.5, "○━━━●────"),
-        (1.5, 2.0, "────○━━━●"),
-        (1.25, 1.25, "──●──────"),
-        (1.0, 1.1, "○●───────"),
-    ],
-)
-def test_a_dumbbell_joins_two_values(before: float, after: float, drawn: str) -> None:
-    assert "".join(dumbbell(before, after, (1.0, 2.0), 9, UNICODE)) == drawn
-
-
-def test_values_that_are_all_equal_are_one_sign() -> None:
-    assert dumbbell(3.0, 3.0, (3.0, 3.0), 9, ASCII) == ("", "@", "--------")
+def test_a_dumbbell_joins_two_values() -> None:
+    drawn = {
+        (2.0, 1.0): "●━━━━━━━○",
+        (1.0, 1.5): "○━━━●────",
+        (1.5, 2.0): "────○━━━●",
+        (1.25, 1.25): "──●──────",
+        (1.0, 1.1): "○●───────",
+    }
+    assert {each: "".join(dumbbell(*each, (1.0, 2.0), 9, UNICODE)) for each in drawn} == drawn
+    assert dumbbell(3.0, 3.0, (3.0, 3.0), 9, ASCII) == ("", "@", "--------"), "all are equal"
 
 
 def test_a_bar_has_one_length() -> None:
