@@ -33,15 +33,16 @@ def test_the_default_is_in_the_users_state_folder(seal: Path) -> None:
     assert (seal / ".local" / "state" / "perfbisect" / "history.db").exists()
 
 
-def test_looking_never_creates(path: Path) -> None:
+def test_looking_never_creates_nor_writes(path: Path) -> None:
     with pytest.raises(UsageError, match="no hunts yet"):
         read(path)
     assert not path.parent.exists()
-
-
-def test_looking_never_writes(path: Path) -> None:
     with closing(History.open(path)) as history:
-        sample.begin(history)
+        hunt = sample.begin(history)
+        with closing(read(path)) as reader:  # while it is written
+            assert list(reader.events(hunt)) == []
+            history.append(hunt, Warned("x"), 5.0)
+            assert [entry.event for entry in reader.events(hunt)] == [Warned("x")]
     before = path.read_bytes()
     with closing(read(path)) as history:
         assert len(history.hunts()) == 1
@@ -52,21 +53,14 @@ def test_looking_never_writes(path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_a_history_can_be_read_while_it_is_written(history: History, path: Path) -> None:
-    hunt = sample.begin(history)
-    with closing(read(path)) as reader:
-        assert list(reader.events(hunt)) == []
-        history.append(hunt, Warned("x"), 5.0)
-        assert [entry.event for entry in reader.events(hunt)] == [Warned("x")]
-
-
-@pytest.mark.parametrize("odd", ["a b.db", "100%.db", "x?mode=rwc.db", "#.db", "ä.db"])
-def test_odd_names_are_only_names(tmp_path: Path, odd: str) -> None:
-    with closing(History.open(tmp_path / odd)) as history:
-        sample.begin(history)
-    with closing(read(tmp_path / odd)) as history:
-        assert history.latest() == 1
-    assert {file.name.split(".db")[0] for file in tmp_path.iterdir()} == {odd.split(".db")[0]}
+def test_odd_names_are_only_names(tmp_path: Path) -> None:
+    for odd in ("a b", "100%", "x?mode=rwc", "#", "ä"):
+        path = tmp_path / odd / f"{odd}.db"
+        with closing(History.open(path)) as history:
+            sample.begin(history)
+        with closing(read(path)) as history:
+            assert history.latest() == 1
+        assert {file.name.split(".db")[0] for file in path.parent.iterdir()} == {odd}
 
 
 @pytest.fixture
@@ -94,22 +88,14 @@ def unwritable(folder: Path) -> Iterator[None]:
         folder.chmod(0o755)
 
 
-@pytest.fixture
-def theirs(folder: Path) -> Iterator[Path]:
-    """A folder in which this process cannot write."""
+def test_a_history_in_a_folder_that_cannot_be_written_is_read(folder: Path) -> None:
+    path = folder / "history.db"
     with unwritable(folder):
-        yield folder
-
-
-def test_a_history_in_a_folder_that_cannot_be_written_is_read(theirs: Path) -> None:
-    with closing(read(theirs / "history.db")) as history:
-        assert len(history.hunts()) == 1
-    assert {file.name for file in theirs.iterdir()} == {"history.db", "history.db-shm", "history.db-wal"}
-    with (
-        pytest.raises(EnvironmentFailure, match="cannot be opened or written"),
-        closing(History.open(theirs / "history.db")) as history,
-    ):
-        sample.begin(history)
+        with closing(read(path)) as history:
+            assert len(history.hunts()) == 1
+        assert {file.name for file in folder.iterdir()} == {path.name, f"{path.name}-shm", f"{path.name}-wal"}
+        with pytest.raises(EnvironmentFailure, match="cannot be opened or written"), closing(History.open(path)) as own:
+            sample.begin(own)
 
 
 def test_a_closed_history_without_its_log_says_who_can_open_it(folder: Path) -> None:
@@ -124,11 +110,8 @@ def test_a_closed_history_without_its_log_says_who_can_open_it(folder: Path) -> 
         assert len(history.hunts()) == 1
 
 
-WITHOUT_RIGHTS = (
-    "setpriv",
-    "--bounding-set=-dac_override,-dac_read_search",
-    "--inh-caps=-dac_override,-dac_read_search",
-)
+RIGHTS = "-dac_override,-dac_read_search"
+WITHOUT_RIGHTS = ("setpriv", f"--bounding-set={RIGHTS}", f"--inh-caps={RIGHTS}")
 READER = """
 import sys
 from pathlib import Path
@@ -204,22 +187,10 @@ def test_a_file_system_that_several_hosts_mount_has_no_write_ahead_log(
 
 
 def spoiled(path: Path, sql: str) -> None:
-    """A history, or another database where there is none yet, after some SQL."""
+    """A history after some SQL."""
+    History.open(path).close()
     with closing(sqlite3.connect(path)) as db:
-        db.executescript(sql)
-
-
-def of_version(path: Path, version: int) -> None:
-    History.open(path).close()
-    spoiled(path, f"pragma user_version = {version}")
-
-
-def hostile(path: Path, sql: str) -> None:
-    History.open(path).close()
-    spoiled(path, f"PRAGMA foreign_keys = OFF; {sql}")
-
-
-ENDLESS = "WITH RECURSIVE r(id) AS (SELECT 1 UNION ALL SELECT id FROM r)"
+        db.executescript(f"PRAGMA foreign_keys = OFF; {sql}")
 
 
 def damaged(path: Path) -> None:
@@ -231,39 +202,37 @@ def damaged(path: Path) -> None:
     path.write_bytes(data)
 
 
+def another(path: Path) -> None:
+    """A database that is no history."""
+    with closing(sqlite3.connect(path)) as db:
+        db.executescript("create table x (y)")
+
+
+ENDLESS = "WITH RECURSIVE r(id) AS (SELECT 1 UNION ALL SELECT id FROM r)"
+SPOILS: dict[str | Callable[[Path], object], str] = {
+    (lambda path: path.write_text("hello, " * 300)): "not an SQLite database",
+    another: "not a history of perfbisect",
+    Path.mkdir: "not a regular file",
+    damaged: "damaged",
+    "pragma user_version = 999": "newer perfbisect",
+    "pragma user_version = 1": "older perfbisect",
+    f"drop table sittings; create view sittings as {ENDLESS} select id from r": "see sittings in it",
+    "drop view hunts; create table hunts (id)": "see hunts in it",
+    "alter table sessions add column odd as (abs(id))": "see sessions in it",
+    "drop table commits; create virtual table commits using fts5(date)": "see commits in it",
+    "create trigger t after insert on events begin delete from runs; end": "see t in it",
+}
+
+
 @pytest.mark.parametrize("opening", [History.open, read])
-@pytest.mark.parametrize(
-    ("spoil", "says"),
-    [
-        (lambda path: path.write_text("hello, " * 300), "not an SQLite database"),
-        (lambda path: spoiled(path, "create table x (y)"), "not a history of perfbisect"),
-        (lambda path: of_version(path, 999), "newer perfbisect"),
-        (lambda path: of_version(path, 1), "older perfbisect"),
-        (Path.mkdir, "not a regular file"),
-        (damaged, "damaged"),
-        (
-            lambda path: hostile(path, f"drop table sittings; create view sittings as {ENDLESS} select id from r"),
-            "see sittings in it",
-        ),
-        (lambda path: hostile(path, "drop view hunts; create table hunts (id)"), "see hunts in it"),
-        (lambda path: hostile(path, "alter table sessions add column odd as (abs(id))"), "see sessions in it"),
-        (
-            lambda path: hostile(path, "drop table commits; create virtual table commits using fts5(date)"),
-            "see commits in it",
-        ),
-        (
-            lambda path: hostile(path, "create trigger t after insert on events begin delete from runs; end"),
-            "see t in it",
-        ),
-    ],
-)
+@pytest.mark.parametrize("spoil", SPOILS)
 def test_something_else(
-    tmp_path: Path, opening: Callable[[Path], History], spoil: Callable[[Path], object], says: str
+    tmp_path: Path, opening: Callable[[Path], History], spoil: str | Callable[[Path], object]
 ) -> None:
     path = tmp_path / "history.db"
-    spoil(path)
+    spoiled(path, spoil) if isinstance(spoil, str) else spoil(path)
     before = path.read_bytes() if path.is_file() else b""
-    with pytest.raises(PerfBisectError, match=says) as wrong, closing(opening(path)) as history:
+    with pytest.raises(PerfBisectError, match=SPOILS[spoil]) as wrong, closing(opening(path)) as history:
         history.hunts()
     assert str(path) in str(wrong.value)
     assert wrong.value.advice
@@ -275,10 +244,9 @@ def test_views_of_an_earlier_version_are_made_anew(tmp_path: Path) -> None:
     with closing(History.open(path)) as history:
         sample.write_ways(history)
         now = history.select(select)
-    spoiled(path, "drop view candidates; create view candidates as select 5 as rqps; drop view rqps")
-    spoiled(
-        path, f"drop view datasets; create view datasets as {ENDLESS}, runs as (select 1 from r){VIEWS['datasets']}"
-    )
+    older = f"create view datasets as {ENDLESS}, runs as (select 1 from r){VIEWS['datasets']}"
+    candidates = "drop view candidates; create view candidates as select 5 as rqps; drop view rqps"
+    spoiled(path, f"{candidates}; drop view datasets; {older}")
     before = path.read_bytes()
     for opening in (read, History.open):
         assert path.read_bytes() == before
@@ -295,14 +263,10 @@ def test_an_empty_file_holds_no_hunts_and_can_be_written(tmp_path: Path) -> None
     with pytest.raises(UsageError, match="no hunts yet"):
         read(path)
     assert path.stat().st_size == 0
+    with pytest.raises(EnvironmentFailure, match="cannot be opened"):
+        History.open(path / "history.db")
     with closing(History.open(path)) as history:
         assert sample.begin(history) == 1
-
-
-def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(EnvironmentFailure, match="cannot be opened"):
-        History.open(tmp_path / "file" / "history.db")
 
 
 def test_no_space_left(history: History) -> None:

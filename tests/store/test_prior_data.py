@@ -2,7 +2,10 @@
 
 import math
 import random
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
+from itertools import count
 
 import pytest
 
@@ -14,6 +17,7 @@ from perfbisect.core.stats.noise import LEAST
 from perfbisect.hunt.prior_hunts import REMEMBERED, known_failures, with_prior_knowledge
 from perfbisect.store.history import History
 from perfbisect.store.prior_data import (
+    RECENT,
     Costs,
     free_name,
     read_checks,
@@ -57,19 +61,15 @@ def test_nothing_that_others_measured_is_believed(sampled: History) -> None:
     assert read_noise(sampled, sample.SETTINGS) is None and read_checks(sampled) == {}
 
 
-@pytest.mark.parametrize("change", [{"workload": "scan"}, {"overrides": {"time": 60}}])
-def test_runs_of_another_workload_or_length_cost_something_else(sampled: History, change: dict[str, object]) -> None:
-    assert read_costs(sampled, replace(sample.SETTINGS, **change)) == Costs(7.5, None)  # type: ignore[arg-type]
-
-
-def test_args_that_were_set_are_known_again(history: History) -> None:
-    asked = replace(
-        sample.SETTINGS, overrides={"time": 5, "covered": True, "keys": 'ä"\\/', "rate": 0.5, "table-size": 7}
-    )
-    hunt = sample.begin(history, asked)
-    history.append(hunt, RunFinished(0, sample.run(0, 0.0)), 12.0)
-    assert read_costs(history, replace(asked, good="v0")).run is not None
-    assert read_costs(history, replace(asked, overrides=asked.overrides | {"table-size": 8})).run is None
+def test_runs_of_another_workload_or_with_other_args_cost_something_else(sampled: History) -> None:
+    """Args that were set are known again."""
+    for change in ({"workload": "scan"}, {"overrides": {"time": 60}}):
+        assert read_costs(sampled, replace(sample.SETTINGS, **change)) == Costs(7.5, None)  # type: ignore[arg-type]
+    given = {"time": 5, "covered": True, "keys": 'ä"\\/', "rate": 0.5, "table-size": 7}
+    asked = replace(sample.SETTINGS, overrides=given)
+    sampled.append(sample.begin(sampled, asked), RunFinished(0, sample.run(0, 0.0)), 12.0)
+    assert read_costs(sampled, replace(asked, good="v0")).run is not None
+    assert read_costs(sampled, replace(asked, overrides=given | {"table-size": 8})).run is None
 
 
 def test_another_command_of_a_name_has_a_number(history: History) -> None:
@@ -183,3 +183,91 @@ def test_a_host_of_another_class_teaches_nothing(sampled: History) -> None:
 def test_failures_are_forgotten_in_the_end(sampled: History) -> None:
     assert known_failures(sampled, sample.SETTINGS, sample.BEGAN + 1000)
     assert known_failures(sampled, sample.SETTINGS, sample.BEGAN + 1000 + REMEMBERED) == ()
+
+
+# What is read and written does not grow with the history: counted in steps of SQLite's virtual machine, not in seconds
+
+MANY = 40  # hunts
+
+
+@pytest.fixture(scope="module")
+def sizes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[History, History]]:
+    """A history with one hunt, and one with many, of which the last has the most runs."""
+    folder = tmp_path_factory.mktemp("sizes")
+    with closing(History.open(folder / "one.db")) as one, closing(History.open(folder / "many.db")) as many:
+        for history, hunts in ((one, 1), (many, MANY)):
+            with history.transaction():
+                for _ in range(hunts):
+                    sample.write(history)
+        with many.transaction():
+            for number in range(300):
+                at = sample.BEGAN + 1e6 + 20 * number
+                many.append(MANY, RunFinished(1, sample.run(1, at)), at + 10)
+        yield one, many
+
+
+def steps(history: History, work: Callable[[History], object]) -> int:
+    """The steps of one piece of work, whose statements have been prepared before."""
+    work(history)
+    counted = count()
+    history.connection.set_progress_handler(lambda: next(counted) < 0, 10)
+    try:
+        work(history)
+        return next(counted)
+    finally:
+        history.connection.set_progress_handler(None, 0)
+
+
+def test_adding_a_run_costs_the_same_in_a_large_history_and_a_long_hunt(sizes: tuple[History, History]) -> None:
+    one, many = sizes
+    at = [sample.BEGAN + 1e7]
+
+    def add(history: History, hunt: int) -> None:
+        at[0] += 20
+        history.append(hunt, RunFinished(1, sample.run(1, at[0])), at[0] + 10)
+
+    first = steps(one, lambda history: add(history, 1))
+    assert first > 0
+    assert steps(many, lambda history: add(history, MANY)) <= 1.1 * first
+
+
+QUERIES = (
+    "select * from rqps where hunt_id = 1",
+    "select * from candidates where hunt_id = 1 and skipped is not null",
+    "select * from runs where session_id = 1 order by started",
+    "select node, avg(value) from counters join runs on event_id = run_id where session_id = 1 and name = 'cycles' group by 1",
+)
+
+
+def test_queries_about_a_hunt_look_at_that_hunt(sizes: tuple[History, History]) -> None:
+    one, many = sizes
+    for sql in QUERIES:
+        found, most = (steps(history, lambda history, sql=sql: history.select(sql)) for history in (many, one))
+        assert found <= 1.5 * most + 50, sql
+
+
+def test_the_list_does_not_look_at_runs(sizes: tuple[History, History]) -> None:
+    one, many = sizes
+    before = steps(many, History.hunts)
+    assert before <= 1.2 * MANY * steps(one, History.hunts) + 50
+    assert [hunt.runs for hunt in many.hunts()][:2] == [16, 16]
+    [(runs,)] = many.select("select count(*) from runs where session_id = ?", [MANY])
+    assert many.listed(MANY).runs == runs
+
+
+def test_a_new_hunt_reads_the_latest_runs_only(history: History) -> None:
+    """With the runs that it needs in the latest hunts, it does not matter how many others there are."""
+
+    def read(history: History) -> object:
+        return [each(history, sample.SETTINGS) for each in (read_noise, read_costs, read_kept)]
+
+    found = []
+    for later in (0.0, 1e6):
+        with history.transaction():
+            for _ in range(2):
+                hunt = sample.begin(history, at=sample.BEGAN + later)
+                for number in range(5 * RECENT):
+                    at = sample.BEGAN + later + 20 * number
+                    history.append(hunt, RunFinished(1, sample.run(1, at)), at + 10)
+        found.append(steps(history, read))
+    assert found[1] <= 1.3 * found[0]
