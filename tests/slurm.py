@@ -9,8 +9,6 @@ import tempfile
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-import pytest
-
 from waiting import ended, processes, until
 
 PROGRAMS = (
@@ -154,9 +152,3 @@ def _ports(count: int) -> list[int]:
         for each in bound:
             each.bind(("127.0.0.1", 0))
         return [each.getsockname()[1] for each in bound]
-
-
-NEEDED = [  # marks of what needs one
-    pytest.mark.xdist_group("slurm"),
-    pytest.mark.skipif(bool(why_not()), reason=f"a real Slurm: {why_not() or '-'}"),
-]

@@ -1,12 +1,11 @@
-"""A machine for hunts over SSH, and a Slurm."""
+"""A machine for hunts over SSH."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from machine import Machine
-from slurm import Slurm
 
 
 @pytest.fixture
@@ -17,19 +16,3 @@ def machine(seal: Path, make_machine: Callable[..., Machine]) -> Machine:
     config.mkdir(parents=True)
     (config / "hosts.toml").write_text(f'[hosts.far]\naddress = "{made.address}"\nroot = "{made.root}"\n')
     return made
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Slurm]:
-    made = Slurm()
-    yield made
-    made.end()
-
-
-@pytest.fixture
-def slurm(cluster: Slurm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slurm]:
-    """The cluster without jobs."""
-    monkeypatch.setenv("SLURM_CONF", str(cluster.configuration))
-    yield cluster
-    assert cluster.jobs() in ({}, {"other": "RUNNING"})
-    cluster.cancel()

@@ -189,10 +189,3 @@ def test_update_index_between_releases_ends_honestly(
     [(commits, runs)] = rows(history, query)
     assert commits in (2, 3)
     assert runs >= 4
-
-    together = tmp_path / "together.db"
-    words = [*limits, "--pairing", "together", "--repo", str(releases), "--json", "--history", str(together)]
-    ended = bisect(*hunt, *words)
-    assert ended.returncode in (0, 1, 2), ended.stderr
-    query = "select count(*) from events where kind = 'RunFinished' group by json_extract(body, '$.facts.round')"
-    assert (2,) in rows(together, query)

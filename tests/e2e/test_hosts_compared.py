@@ -44,15 +44,6 @@ def can_use_io_uring(folder: Path) -> bool:
 
 
 @pytest.mark.slow
-def test_a_workload_runs_on_each_host(places: list[str], tmp_path: Path) -> None:
-    result = compared(*places, *BOTH, "--workload", "cpu,mutex")
-    assert [each["name"] for each in result["settings"]["subjects"]] == ["one", "two"]
-    assert [row["work"] for row in result["workloads"]] == ["cpu", "mutex"]
-    assert all(row["ratios"][0]["ratio"] > 0 for row in result["workloads"])
-    assert all((tmp_path / name / "jobs").is_dir() for name in ("one", "two"))
-
-
-@pytest.mark.slow
 @needs_fio
 def test_every_workload_of_a_host_runs(places: list[str], tmp_path: Path) -> None:
     """Through the system's cache, as not every file system of a test can do without."""
@@ -62,7 +53,9 @@ def test_every_workload_of_a_host_runs(places: list[str], tmp_path: Path) -> Non
         chosen = [name for name in names if group[name] == wanted]
         sizes = [] if wanted == "host" else ["--set", "size=8M"]
         result = compared(*places, *BOTH, "--workload", ",".join(chosen), *sizes, *further)
+        assert [each["name"] for each in result["settings"]["subjects"]] == ["one", "two"]
         assert [row["work"] for row in result["workloads"]] == chosen
+        assert all(row["ratios"][0]["ratio"] > 0 for row in result["workloads"])
         if wanted == "io":
             assert all(row["counters"]["cpu/io"][0] > 0 for row in result["workloads"])
 
@@ -92,7 +85,9 @@ def test_what_makes_no_sense_is_refused(places: list[str]) -> None:
         (["noise", "one", "-w", "cpu", "--rev", "v1"], "no --rev"),
     ):
         assert sentence in exits(3, *words, *places), words
-    refused = exits(3, "compare", "v1", "v2", "--builder", "demo", *places[2:], "-w", "scan", *BOTH)
+    demo = ["--builder", "demo", *places[2:], "-w", "scan"]
+    assert "Host one is given twice" in exits(3, "run", "v1", "v2", *demo, "--host", "one", "--host", "one")
+    refused = exits(3, "compare", "v1", "v2", *demo, *BOTH)
     assert "several are given" in refused, "builds are compared on one host"
 
 

@@ -1,10 +1,12 @@
-"""Hunts and comparisons on another machine, whatever happens to the way there."""
+"""Hunts and comparisons on another machine, whatever happens to the way there; and on a host that is full."""
 
 import json
+import os
+import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -13,11 +15,10 @@ import pytest
 from machine import Machine
 from perfbisect.demo.history import write_history
 from perfbisect.host.registry import MARKER
-from program import Process, bisect, bisect_watched
+from program import Process, bisect, bisect_until, bisect_watched
 from small_hunt import Hunt
 
 pytestmark = [pytest.mark.e2e, pytest.mark.tools, pytest.mark.slow]
-
 
 See = Callable[[str, Process], object]
 
@@ -167,3 +168,37 @@ def test_builds_are_compared_there(machine: Machine, tmp_path: Path) -> None:
     refused = bisect(*words, *asked)
     assert refused.returncode == 3
     assert "no folder /opt/nothing-there on host far" in refused.stderr
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 400 MiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("needs root, to mount a small file system")
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400m", "tmpfs", str(folder)], check=False)
+    if done.returncode:
+        pytest.skip("a small file system cannot be mounted here")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.mark.slow
+def test_a_disk_that_fills_up_stops_the_hunt_which_goes_on_when_there_is_room(tmp_path: Path, small_disk: Path) -> None:
+    hunt = Hunt(tmp_path, f'[hosts.local]\nroot = "{small_disk}/root"\n', pause=0.2)
+    ballast = small_disk / "ballast"
+
+    def fill(_process: Process) -> None:
+        with ballast.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, 200 << 20)
+
+    ended = bisect_until(hunt.words("--plain"), "  ran ", fill)
+    said = ended.stdout + ended.stderr
+    assert ended.returncode == 4, said
+    assert "no space left on host local" in said
+    assert "bisect gc local" in said
+    assert "go on with: bisect resume 1" in said
+    assert hunt.ask("select count(*) from skips") == [(0,)]
+    ballast.unlink()
+    hunt.check(bisect(*hunt.resumed("--plain")))

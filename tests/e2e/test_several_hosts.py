@@ -31,9 +31,9 @@ def events(lines: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in lines.splitlines() if line.startswith("{")]
 
 
-def two_places(folder: Path, more: str = 'class = "pair"', pause: float = 0.0) -> Hunt:
+def two_places(folder: Path, pause: float = 0.0) -> Hunt:
     """Two places on this machine."""
-    entries = [f'[hosts.{name}]\nroot = "{folder}/{name}"\njobs = 1\n{more}\n' for name in ("one", "two")]
+    entries = [f'[hosts.{name}]\nroot = "{folder}/{name}"\njobs = 1\nclass = "pair"\n' for name in ("one", "two")]
     return Hunt(folder, "".join(entries), pause=pause)
 
 
@@ -65,24 +65,6 @@ def test_a_host_that_vanishes(tmp_path: Path) -> None:
     assert any("no further part" in str(each["text"]) for each in events(ended.stdout) if each["event"] == "Warned")
 
 
-@pytest.mark.slow
-def test_hosts_of_different_classes(tmp_path: Path) -> None:
-    """By default each is of its own: the verdict tells the effect on both."""
-    hunt = two_places(tmp_path, "")
-    ended = bisect(*hunt.words(*BOTH, "--plain"))
-    hunt.check(ended)
-    assert "On one: 0." in ended.stdout
-    assert "On two: 0." in ended.stdout
-    shown = json.loads(bisect("show", *hunt.kept(), "--json").stdout)
-    assert [effect["host_class"] for effect in shown["cases"][0]["effects"]] == ["one", "two"]
-
-
-def test_a_host_named_twice(tmp_path: Path) -> None:
-    twice = program.run(*two_places(tmp_path).words("--host", "one", "--host", "one"))
-    assert twice.status == 3
-    assert "Host one is given twice" in twice.err
-
-
 def entry(name: str, machine: Machine, more: str = "", root: str = PLACE) -> str:
     return f'[hosts.{name}]\naddress = "{machine.address}"\nroot = "{root}"\njobs = 1\n{more}\n'
 
@@ -110,9 +92,9 @@ SLEEP = "sleep 2"  # before each build: it takes as long on a machine that other
 class Ahead(Hunt):
     """A longer hunt, which machines build for."""
 
-    def __init__(self, folder: Path, machines: list[Machine], *, between: bool = False, only: bool = False) -> None:
-        """The last machine measures, and builds ``between`` its runs; or it ``only`` measures. Else this one does."""
-        names = ["b1", "quiet"] if between or only else ["b1", "b2"]
+    def __init__(self, folder: Path, machines: list[Machine], *, only: bool = False) -> None:
+        """The last machine ``only`` measures; or this one does."""
+        names = ["b1", "quiet"] if only else ["b1", "b2"]
         more = f"build_hosts = {json.dumps(names[: -1 if only else None])}\n"
         entries = [] if "quiet" in names else [f'[hosts.quiet]\nroot = "{folder}/quiet"\n{more}']
         entries += [
@@ -159,16 +141,6 @@ def test_builds_go_on_beside_runs(machines: list[Machine], tmp_path: Path) -> No
     assert "Built ahead: " in shown
     assert "builds on b1, " in shown
     assert hunt.culprit[:10] in bisect("replay", *hunt.kept()).stdout
-
-
-@pytest.mark.slow
-def test_a_host_that_measures_builds_between_its_runs(machines: list[Machine], tmp_path: Path) -> None:
-    hunt = Ahead(tmp_path, machines, between=True)
-    hunt.check(bisect(*hunt.begin, "--plain"))
-    beside = [(host, hunt.beside_a_run(build)) for host, *build in hunt.builds()]
-    assert {host for host, _ in beside} == {"b1", "quiet"}
-    assert ("b1", True) in beside
-    assert ("quiet", True) not in beside
 
 
 @pytest.mark.slow
