@@ -1,6 +1,7 @@
 """The sample hunt with its reason: counters, functions, plans and profiles of culprit and parent, and a repository's diff."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import explained_hunt as reason
 import sample_hunt as sample
@@ -75,43 +76,7 @@ EXPLANATION = Explanation(
     missing=("Plans were not asked for: the engine has none.",),
 )
 PLAN = PlanRow("SELECT c FROM t WHERE k = 1", "SEARCH t USING INDEX k_1 (k=?)", "SCAN t")
-DIFF = """diff --git a/docs/pages.md b/docs/pages.md
-index 1111111..2222222 100644
---- a/docs/pages.md
-+++ b/docs/pages.md
-@@ -10,3 +10,4 @@ Updates
- A page is written when it is full.
- 
-+After each update the order of its keys is checked.
- 
-diff --git a/src/page.c b/src/page.c
-index 3333333..4444444 100644
---- a/src/page.c
-+++ b/src/page.c
-@@ -120,6 +120,16 @@ static int slot_of(const struct page *p, const char *key)
- \treturn low;
- }
- 
-+static int check_order(const struct page *p)
-+{
-+\tfor (int i = 1; i < p->used; i++)
-+\t\tif (compare_keys(p, i - 1, i) >= 0)
-+\t\t\treturn 0;
-+\treturn 1;
-+}
-+
- int page_insert(struct page *p, const char *key, const char *row)
- {
- \tint slot = slot_of(p, key);
-@@ -141,6 +151,8 @@ int page_insert(struct page *p, const char *key, const char *row)
--\treuse_cell(p, slot);
- \tp->used++;
-+\tif (!check_order(p))
-+\t\treturn PAGE_DAMAGED;
- \treturn 0;
- }
- 
-"""
+DIFF = (Path(__file__).parent / "given" / "culprit.diff").read_text()
 
 
 def explained(history: History, hunt: int, plans: tuple[PlanRow, ...] = ()) -> tuple[Story, Drawn]:

@@ -5,15 +5,17 @@ import shutil
 import subprocess
 import tempfile
 import time
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from perfbisect.lab.workload import sysbench
-from perfbisect.recipes.builder import Build, Builder, Server, Variant
+from perfbisect.recipes.builder import Builder, Server
 from perfbisect.recipes.placeholders import Values, fill, fill_text
 from perfbisect.recipes.workload import Option
 
@@ -22,64 +24,17 @@ WORKLOADS = Path(__file__).parents[1] / "workloads"
 POSTGRES = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
 BIN = POSTGRES[-1] if POSTGRES else Path("/nowhere")
 PATIENCE = 600.0  # seconds for a server to start or to stop, beside other tests
-BUILD = Build(  # of nothing: what is measured is installed
-    compile=[["true"]],
-    install=[["install", "-D", "-m", "644", "{source}/some.conf", "{prefix}/some.conf"]],
-    artifacts=["some.conf"],
-)
+GIVEN = Path(__file__).parent / "given"
 
-POSTGRESQL = Builder(
-    name="postgresql",
-    folder=str(Path(__file__).parent / "workloads"),
-    summary="",
-    variants={"o2nofp": Variant()},
-    driver="pgsql",
-    build=BUILD,
-    server=Server(
-        initialise=[[f"{BIN}/initdb", "-D", "{data}", "-A", "trust", "-U", "bench", "--no-sync", "--locale=C"]],
-        start=[
-            *(f"{BIN}/postgres", "-D", "{data}", "-k", "{data}", "-p", "{port}", "-c", "listen_addresses="),
-            *("-c", "fsync=off", "-c", "shared_preload_libraries=pg_stat_statements"),
-        ],
-        ready=[f"{BIN}/pg_isready", "-q", "-h", "{data}", "-p", "{port}"],
-        create=[[f"{BIN}/createdb", "-h", "{data}", "-p", "{port}", "-U", "bench", "sbtest"]],
-        refuses_root=True,
-        ready_timeout=PATIENCE,
-        stop_timeout=PATIENCE,
-        sysbench={"pgsql-host": "{data}", "pgsql-port": "{port}", "pgsql-user": "bench"},
-    ),
-)
-# Small, and without the kernel's asynchronous I/O, of which many servers at once may not get any.
-INNODB = ["--innodb-log-file-size=8M", "--innodb-use-native-aio=0"]
-MARIADB = Builder(
-    name="mariadb",
-    folder=str(Path(__file__).parent / "workloads"),
-    summary="",
-    variants={"o2nofp": Variant()},
-    driver="mysql",
-    build=BUILD,
-    server=Server(
-        initialise=[
-            [
-                *("mariadb-install-db", "--no-defaults", "--datadir={data}", "--skip-test-db"),
-                *("--auth-root-authentication-method=normal", *INNODB),
-            ]
-        ],
-        start=[
-            *("mariadbd", "--no-defaults", "--datadir={data}", "--socket={socket}", "--skip-networking"),
-            *("--pid-file={pidfile}", "--character-set-server=utf8mb4", "--innodb-flush-log-at-trx-commit=0"),
-            *INNODB,
-        ],
-        ready=["mariadb-admin", "--no-defaults", "--socket={socket}", "--user=root", "ping"],
-        create=[
-            ["mariadb", "--no-defaults", "--socket={socket}", "--user=root", "--execute=create database sbtest"],
-        ],
-        refuses_root=True,
-        ready_timeout=PATIENCE,
-        stop_timeout=PATIENCE,
-        sysbench={"mysql-socket": "{socket}", "mysql-user": "root"},
-    ),
-)
+
+def recipe(name: str, folder: str = "workloads") -> Builder:
+    """The recipe ``given/NAME.toml``, with that folder below tests/ for its own; what it names of PostgreSQL is installed."""
+    text = (GIVEN / f"{name}.toml").read_text().replace("PROGRAMS", str(BIN))
+    place = str(Path(__file__).parent / folder) if folder else ""
+    return msgspec.convert(tomllib.loads(text) | {"name": name, "folder": place}, Builder)
+
+
+POSTGRESQL, MARIADB = recipe("postgresql"), recipe("mariadb")
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from installed_servers import recipe
 from perfbisect.core.domain.events import CandidateSkipped, Commit, LabEvent, RunFinished, Warned
 from perfbisect.core.domain.facts import RunFacts, SkipFacts
 from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.host.protocol import Host
 from perfbisect.lab.build.candidates import Candidates, LabHost
 from perfbisect.lab.host_lab import Earlier, HostLab
-from perfbisect.recipes.builder import Build, Builder, Variant
+from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.requested import quick_builder
 from perfbisect.recipes.workload import Option, Workload
@@ -62,22 +63,7 @@ def workload_of(**keys: Any) -> Workload:
     return Workload(**usual | keys)
 
 
-SUITE = """
-summary = "tables"
-driver = "small"
-[defaults]
-group = "point"
-time = 5
-args = {tables = 1, rate = 0.5}
-[workloads.select]
-summary = "one row"
-script = "select.lua"
-args = {rate = 1}
-[workloads.view]
-summary = "a view"
-group = "range"
-statement = "SELECT 1;"
-"""
+SUITE = (Path(__file__).parent / "given" / "suite.toml").read_text()
 
 
 def bench_lab(
@@ -118,20 +104,7 @@ def skipped(events: list[LabEvent]) -> SkipFacts:
 HERE = Path(__file__).parent / "lab"
 FAST, SLOW, SAME, BROKEN, CRASHING = range(5)
 
-BUILDER = Builder(
-    name="small",
-    folder=str(HERE),
-    summary="",
-    driver="small",
-    library="libsmall.so",
-    variants={"o2nofp": Variant(cflags="-O2")},
-    build=Build(
-        compile=[["sh", "-c", "$CC {cflags} -fPIC -c {source}/library.c -o library.o"]],
-        install=[["sh", "-c", "mkdir -p {prefix} && gcc -shared library.o -o {prefix}/libsmall.so"]],
-        artifacts=["libsmall.so"],
-        env={"CC": "{cc}"},
-    ),
-)
+BUILDER = recipe("small", "lab")
 
 
 def workload(args: dict[str, Option] | None = None) -> Workload:

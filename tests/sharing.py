@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from installed_servers import recipe
 from machine import here
 from perfbisect.core.domain.events import Warned
 from perfbisect.core.domain.facts import BuildFacts
@@ -26,28 +27,13 @@ from perfbisect.lab.build.pipeline import build, build_context
 from perfbisect.lab.build.plan import BuildContext, Built, build_key
 from perfbisect.lab.build.shared_builds import SharedBuilds
 from perfbisect.lab.build.toolchain import Toolchain
-from perfbisect.recipes.builder import Build, Builder, Variant
+from perfbisect.recipes.builder import Builder, Variant
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.repository.discovery import open_repository
 from repos import Files, Repo
 from waiting import finish
 
-TINY = Builder(
-    name="tiny",
-    summary="a tiny program",
-    driver="tiny",
-    variants={"o2nofp": Variant(cflags="-O2"), "native": Variant(cflags="-O2 -march=native")},
-    build=Build(
-        compile=[
-            ["sh", "-c", "for unit in main one; do $CC {cflags} -c {source}/$unit.c -o $unit.o || exit; done"],
-            ["sh", "-c", "$CC main.o one.o -o tiny"],
-        ],
-        install=[["sh", "-c", "mkdir -p {prefix}/bin && cp tiny {prefix}/bin && ln -s tiny {prefix}/bin/small"]],
-        artifacts=["bin/tiny"],
-        env={"CC": "{cc}"},
-        timeout=60.0,
-    ),
-)
+TINY = recipe("tiny", "")
 
 
 def tiny(value: int) -> Files:

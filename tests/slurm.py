@@ -25,33 +25,7 @@ PROGRAMS = (
     "sbatch",
 )
 
-CONFIGURATION = """\
-ClusterName=tests
-SlurmctldHost=localhost(127.0.0.1)
-SlurmctldPort={ports[0]}
-SlurmctldPidFile={folder}/controller.pid
-SlurmctldLogFile={folder}/controller.log
-SlurmdPidFile={folder}/%n.pid
-SlurmdLogFile={folder}/%n.log
-SlurmdSpoolDir={folder}/spool.%n
-StateSaveLocation={folder}/state
-SlurmUser=root
-AuthType=auth/munge
-AuthInfo=socket={folder}/munge/socket
-CredType=cred/munge
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-SelectType=select/cons_tres
-SwitchType=switch/none
-MpiDefault=none
-JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
-SchedulerParameters=sched_interval=1,batch_sched_delay=0
-ReturnToService=2
-NodeName=n1 NodeHostname=localhost NodeAddr=127.0.0.1 Port={ports[1]} CPUs=1 Feature=quiet,both
-NodeName=n2 NodeHostname=localhost NodeAddr=127.0.0.1 Port={ports[2]} CPUs=1 Feature=other,both
-PartitionName=bench Nodes=n1,n2 Default=YES OverSubscribe=EXCLUSIVE State=UP
-"""
+CONFIGURATION = (Path(__file__).parent / "given" / "slurm.conf").read_text()
 
 _NODE = 'mount -t tmpfs none "$1" && exec slurmd -D -N "$2" -f "$3"'
 

@@ -1,5 +1,6 @@
 """Hostile repositories: a configuration that runs programs, which leave a trace, and trees that `git add` never writes."""
 
+import re
 import subprocess
 import zlib
 from collections.abc import Callable, Mapping
@@ -38,45 +39,11 @@ class Trap:
         return folder
 
     def settings(self, hooks: Path) -> dict[str, str]:
-        """Every setting that makes some git command run a program, and what brings git to use it."""
-        remote = f"ext::sh -c touch% {self.folder}/remote"
-        return {
-            "core.fsmonitor": self.command("fsmonitor"),
-            "core.hooksPath": str(hooks),
-            "core.sshCommand": self.command("ssh"),
-            "core.gitProxy": self.command("proxy"),
-            "core.pager": self.command("pager"),
-            "core.editor": self.command("editor"),
-            "core.askPass": self.command("askpass"),
-            "core.alternateRefsCommand": self.command("alternates"),
-            "credential.helper": f"!{self.command('credential')}",
-            "gpg.program": self.command("gpg"),
-            "push.gpgSign": "true",
-            "push.negotiate": "true",
-            "push.pushOption": "anything",
-            "push.recurseSubmodules": "on-demand",
-            "push.followTags": "true",
-            "log.showSignature": "true",
-            "diff.external": self.command("diff-external"),
-            "diff.evil.command": self.command("diff-command"),
-            "diff.evil.textconv": self.command("textconv"),
-            "merge.evil.driver": self.command("merge"),
-            "uploadpack.packObjectsHook": self.command("pack-objects"),
-            "protocol.ext.allow": "always",
-            "protocol.allow": "always",
-            "extensions.partialClone": "evil",
-            "remote.evil.promisor": "true",
-            "remote.evil.url": remote,
-            "remote.pushDefault": "evil",
-            f"url.{remote}.insteadOf": "fd::",
-            f"url.{remote}x.pushInsteadOf": "fd::",
-            **{f"filter.{name}.{key}": self.command(f"filter-{key}")
-               for name in ("evil", "", "a.b", "e vil") for key in ("clean", "smudge", "process")},
-            **{f"filter.{name}.required": "true" for name in ("evil", "", "a.b", "e vil")},
-            **{f"alias.{name}": f"!{self.command(f'alias-{name}')}"
-               for name in ("rev-parse", "rev-list", "status", "cat-file", "push", "config", "receive-pack")},
-            **{f"pager.{name}": self.command(f"pager-{name}") for name in ("rev-list", "config", "status", "push")},
-        }  # fmt: skip
+        """Every setting that makes some git command run a program (a name after @), and what brings git to use it."""
+        text = (Path(__file__).parent / "given" / "settings.txt").read_text()
+        text = re.sub(r"@([\w-]+)", lambda found: self.command(found[1]), text)
+        text = text.replace("FOLDER", str(self.folder)).replace("HOOKS", str(hooks))
+        return {name: value for name, _, value in (line.partition(" = ") for line in text.splitlines())}
 
     def arm(self, git_dir: Path) -> None:
         """Write all of it into a repository's configuration, a part through a file that it includes."""

@@ -24,14 +24,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.tools]
 COMMITS, CULPRIT = 16, 10
 USED = BENCH.replace("int main(void) {", "COUNT counted(COUNT x) { return x; }\nint main(void) {")
 WORK = "/* {} */\n#define WORK {}\n#define STATUS 0\n#define PAUSE 0\n#define COUNT {}\n"
-RECIPE = """\
-summary = "a small program"
-driver = "small"
-[build]
-artifacts = ["bench"]
-compile = [["sh", "-c", "cp -a {source}/. . && make CC={cc}"]]
-install = [["sh", "-c", "mkdir -p {prefix} && cp bench {prefix}"]]
-"""
+RECIPE = (Path(__file__).parent / "programs" / "small.toml").read_text()
 HEADER = "--cflags '-include stdint.h'"
 OPTION = "--cflags '-include stdint.h -Werror=int-conversion -Werror=int-to-pointer-cast'"
 

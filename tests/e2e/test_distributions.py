@@ -104,13 +104,7 @@ def test_a_patch_that_slows_statements_is_found(tmp_path: Path, git: Repo) -> No
 GET = re.compile(r"^int getGenericCommand\(client \*c\) \{\n", re.MULTILINE)
 IDLE = "    for (volatile int turn = 0; turn < 200000; turn++);\n"  # for each key that is read
 # A server of its own, without a port, for as long as the benchmark takes.
-RUN = """\
-src/redis-server --port 0 --unixsocket "$0/socket" --dir "$0" --save '' >/dev/null &
-server=$!
-until src/redis-cli -s "$0/socket" ping >/dev/null 2>&1; do kill -0 $server && sleep 0.05 || exit; done
-src/redis-benchmark -s "$0/socket" -t get -n 5000 --csv
-kill $server && wait $server
-"""
+RUN = (Path(__file__).parent / "programs" / "redis.sh").read_text()
 
 
 def test_a_slow_command_of_a_server_is_found_without_a_recipe(tmp_path: Path, git: Repo) -> None:

@@ -238,27 +238,7 @@ def test_what_cannot_be_leased(slurm: Slurm, seal: Path, hunt: Hunt) -> None:
     assert (slurm.jobs(), records(seal)) == ({}, [])
 
 
-FILE = r"""
-[defaults]
-good = "v0"
-bad = "v3"
-repo = "repo"
-build = "make"
-run = "./bench"
-rate = '{rate}'
-layouts = false
-explain = false
-pairing = "turns"
-slurm = ["--constraint=both", "--job-name=in turn", "--dependency=singleton", "--comment=it's \"$(so)\"\n#SBATCH --hold"]
-[[hunt]]
-[[hunt]]
-max-time = "2h"
-[[hunt]]
-bad = "no\n#SBATCH --hold\n$(such)"
-max-time = "3h"
-host = "slurm:quiet"
-slurm = [{third}]
-"""
+FILE = (Path(__file__).parent / "programs" / "batch.toml").read_text()
 
 
 @pytest.fixture
@@ -363,13 +343,7 @@ def test_before_its_time_limit_a_job_is_told_to_stop(slurm: Slurm, tmp_path: Pat
 LABGRID = ("labgrid-coordinator", "labgrid-exporter", "labgrid-client")
 
 
-HOSTS = """
-[leases.labgrid]
-extends = "labgrid"
-[leases.labgrid.host]
-root = "{folder}/root"
-through = ["env"] # the place is this machine, which has no sshd of labgrid's
-"""
+HOSTS = (Path(__file__).parent / "programs" / "labgrid.toml").read_text()
 
 
 class Lab:

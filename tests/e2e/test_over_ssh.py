@@ -103,15 +103,7 @@ def test_a_controller_that_is_killed_again_and_again_goes_on(hunt: Hunt, machine
     assert sum(runs == 1 for _, runs in rounds) <= 1, "a round that was cut short is lost, and it alone"
 
 
-SERVED = """
-summary = "a server of the tests"
-driver = "kv"
-build = { compile = [["make"]], install = [["make", "install"]], artifacts = [] }
-[server]
-initialise = [["{recipe}/init", "{data}"]]
-start = ["{prefix}/kvd", "{socket}"]
-ready = ["{prefix}/kv", "{socket}", "ping"]
-"""
+SERVED = (Path(__file__).parent / "programs" / "served.toml").read_text()
 
 
 def test_a_dry_run_tells_the_paths_of_that_machine_and_leaves_it_alone(

@@ -20,31 +20,8 @@ from waiting import finish
 pytestmark = [pytest.mark.e2e, pytest.mark.tools, pytest.mark.slow]
 UNITS = {v: packed({f"unit_{v}/unit.h": f"#define UNIT {loops}\n"}) for v, loops in (("1_0", 1000), ("1_1", 1700))}
 BENCH = (Path(__file__).parent / "programs" / "unit.c").read_text()
-RECIPE = """
-summary = "a benchmark with a header that is not in git"
-driver = "none"
-programs = ["bin/bench"]
-[build]
-system = "cmake"
-options = ["-DWITH_UNIT={archives.unit}"]
-[archives.unit]
-address = "%s/{version}/unit_{version:_}.tar.gz"
-file = "cmake/unit.cmake"
-pattern = 'UNIT_PACKAGE_NAME "unit_([0-9_]+)"'
-unless = "extra/unit"
-sha256 = {"1.0" = "%s", "1.1" = "%s"}
-"""
-CMAKE = """
-cmake_minimum_required(VERSION 3.5)
-project(bench C)
-include(cmake/unit.cmake)
-if(NOT EXISTS "${WITH_UNIT}/unit.h")
-  message(FATAL_ERROR "no ${UNIT_PACKAGE_NAME}")
-endif()
-add_executable(bench bench.c)
-target_include_directories(bench PRIVATE ${WITH_UNIT})
-install(TARGETS bench DESTINATION bin)
-"""
+RECIPE = (Path(__file__).parent / "programs" / "unit.toml").read_text()
+CMAKE = (Path(__file__).parent / "programs" / "unit.cmake").read_text()
 
 
 def test_another_version_made_it_slower(machine: Machine, seal: Path, tmp_path: Path) -> None:

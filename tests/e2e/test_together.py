@@ -52,16 +52,7 @@ def chosen(history: Path) -> tuple[bool, str]:
 
 
 # As this machine has it, behind a library that counts to WORK at each step of a statement.
-SQLITE_RECIPE = """
-summary = "SQLite of this machine"
-driver = "sqlite"
-library = "libsqlite3.so"
-variants.o2nofp = {{}}
-[build]
-compile = [["cc", "-shared", "-fPIC", "-I{{source}}", "-o", "libsqlite3.so", "{{source}}/sqlite.c", "-Wl,--no-as-needed", "-l:{library}"]]
-install = [["install", "-D", "libsqlite3.so", "{{prefix}}/libsqlite3.so"]]
-artifacts = ["libsqlite3.so"]
-"""
+SQLITE_RECIPE = (Path(__file__).parent / "programs" / "sqlite.toml").read_text()
 
 
 def test_sqlite_in_sysbench(git: Repo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,17 +71,7 @@ def test_sqlite_in_sysbench(git: Repo, tmp_path: Path, monkeypatch: pytest.Monke
     assert in_pairs(Path("run.db"))
 
 
-SUITE = """
-summary = "a table without an index"
-driver = "mysql"
-[workloads.scan]
-summary = "all rows"
-group = "scan"
-prepare = "create table t (id int primary key, k int); insert into t select seq, seq from seq_1_to_200000;"
-statement = "select sum(k) from t"
-warmup = 0.1
-time = 1
-"""
+SUITE = (Path(__file__).parent / "programs" / "scan.toml").read_text()
 
 
 @pytest.mark.dbms

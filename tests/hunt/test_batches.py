@@ -121,14 +121,7 @@ def test_hosts_that_slurm_does_not_choose_are_refused(hosts: tuple[str, ...]) ->
         options(hosts)
 
 
-QUEUE = """\
-1                             RUNNING                       0                             None            \x20
-2                             PENDING                       0                             Dependency      \x20
-3                             FAILED                        768                           NonZeroExitCode \x20
-4                             CANCELLED                     0                             None            \x20
-5                             COMPLETED                     0                             None            \x20
-6                             FAILED                        9                             NonZeroExitCode \x20
-"""
+QUEUE = (Path(__file__).parents[1] / "outputs" / "squeue.txt").read_text()
 
 
 def test_states_are_those_of_the_queue_and_of_accounts(answers: Callable[..., None]) -> None:

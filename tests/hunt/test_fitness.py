@@ -102,18 +102,7 @@ def test_no_host_is_left(history: History) -> None:
     assert [*both.unfit] == ["a", "b"]
 
 
-LEASE = """
-[leases.pool]
-acquire = ["sh", "-ec", '''
-cd {folder}; echo {{features}} {{node}} >>asked
-for each in n1 n2 n3; do
-    if [ -z "$(ls -d "$each".* 2>/dev/null)" ]; then mkdir "$each.{{job}}"; echo "$each"; exit; fi
-done
-echo all are taken >&2; exit 1''']
-release = ["sh", "-c", "cd {folder}; rmdir *.{{job}}"]
-[leases.pool.host]
-through = ["env"]
-"""
+LEASE = (Path(__file__).parent / "given" / "lease.toml").read_text()
 
 
 @pytest.mark.tools

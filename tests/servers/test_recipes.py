@@ -21,15 +21,7 @@ pytestmark = pytest.mark.tools
 RECIPES = Path(__file__).parents[2] / "builders"
 
 # Each program writes down what it is asked; $LACKS is what this release has not learnt yet.
-PROGRAM = """\
-#!/bin/sh
-case "$*" in
-    *--version) echo "$0  Ver $VERSION for Linux on x86_64 (Source distribution)"; exit ;;
-    *--help) [ "$LACKS" = initialize-insecure ] || echo "  --initialize-insecure Create the default database"; exit ;;
-esac
-echo "${0##*/} $*" >>"$LOG"
-case "$*" in *"$LACKS"*) exit 1 ;; esac
-"""
+PROGRAM = (Path(__file__).parent / "given" / "mysql.sh").read_text()
 
 Run = Callable[..., tuple[int, str]]
 
@@ -135,21 +127,7 @@ SETTLE = RECIPES / "myrocks" / "settle"
 FLUSH, COMPACT, RESET = "rocksdb_force_flush_memtable_now", "rocksdb_compact_lzero_now", "RESET MASTER"
 
 # Answers 1 as often as $BUSY says after each change, then 0.
-CLIENT = """\
-#!/bin/sh
-for statement do :; done
-statement=${statement#--execute=}
-printf '%s\\n' "$statement" >>"$LOG"
-for word in $UNKNOWN; do case $statement in SHOW*"$word"*) exit 0;; *"$word"*) exit 1;; esac; done
-case $statement in
-    SHOW*rocksdb_compact_lzero_now*) echo rocksdb_compact_lzero_now OFF ;;
-    SET*) echo "$BUSY" >"$LOG.left" ;;
-    SELECT*)
-        left=$(cat "$LOG.left" 2>/dev/null || echo 0)
-        if [ "$left" -gt 0 ]; then echo $((left - 1)) >"$LOG.left"; echo 1; else echo 0; fi
-        ;;
-esac
-"""
+CLIENT = (Path(__file__).parent / "given" / "client.sh").read_text()
 
 Settle = Callable[..., tuple[int, list[str]]]
 

@@ -34,17 +34,8 @@ Commits = Callable[..., tuple[str, ...]]
 pytestmark = [pytest.mark.dbms, pytest.mark.slow]
 
 
-RECIPE = f"""
-extends = "postgres"
-version = ["echo", "{BIN.parent.name}"]
-[build]
-compile = [["true"]]
-install = [["sh", "-c", "mkdir -p {{prefix}} && ln -s {BIN} {{prefix}}/bin && cp {{source}}/extra.conf {{prefix}}"]]
-artifacts = ["extra.conf"]
-[server]
-settings.include = "'{{prefix}}/extra.conf'"
-settings.max_parallel_workers = "{{cores}}"
-"""
+GIVEN = Path(__file__).parent / "given"
+RECIPE = (GIVEN / "postgres.toml").read_text().replace("PROGRAMS", str(BIN)).replace("VERSION", BIN.parent.name)
 SERVER = tomllib.loads((Path(__file__).parents[2] / "builders" / "postgres" / "builder.toml").read_text())["server"]
 
 WORKLOAD = workload_of(
@@ -270,17 +261,7 @@ def test_counters_of_the_connections_leave_out_the_rest_of_the_server(
     assert (clock / 1000 > 0.2 * theirs) == (scope == "server"), (clock, theirs)
 
 
-MARIADB_RECIPE = """
-extends = "mariadb"
-[build]
-needs = []
-compile = [["true"]]
-install = [["sh", "-c", '''
-mkdir -p {prefix}/sbin && cp {source}/extra.conf {prefix} && ln -s /usr/bin /usr/share {prefix}
-ln -s /usr/sbin/mariadbd {prefix}/sbin
-''']]
-artifacts = ["extra.conf"]
-"""
+MARIADB_RECIPE = (GIVEN / "mariadb.toml").read_text()
 
 MARIADB_WORKLOAD = workload_of(
     driver="mysql",

@@ -1,8 +1,10 @@
 """sysbench's suite for servers, as its file has it; and on a real PostgreSQL and a real MariaDB: what every workload does."""
 
 import re
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -175,43 +177,7 @@ def test_the_same_is_loaded_each_time(server: Running) -> None:
     assert kept < 0.1 * len(fresh), "a row escapes each of three writes with a probability of 1/e"
 
 
-# Rows for one event, at least and at most on average: a list of keys may name a row twice, and a k many rows or none.
-LISTS = {"random-points-10": (9, 10), "random-points-100": (85, 100), "random-points-1000": (580, 680)}
-SENT = {
-    "point-query": (1, 1),
-    **LISTS,
-    "hot-points": (100, 100),
-    "points-covered-pk": (85, 100),
-    "points-notcovered-pk": (85, 100),
-    "points-covered-si": (75, 115),
-    "points-notcovered-si": (75, 115),
-    "range-covered-pk": (100, 100),
-    "range-notcovered-pk": (100, 100),
-    "range-covered-si": (85, 115),
-    "range-notcovered-si": (85, 115),
-    "read-only-10": (41, 41),
-    "read-only-100": (311, 311),
-    "read-only-10000": (11 + 3 * SIZE, 11 + 3 * SIZE),
-    "read-only-simple": (10 + SIZE, 10 + SIZE),
-    "read-only-sum": (11, 11),
-    "read-only-order": (10 + SIZE, 10 + SIZE),
-    "read-only-distinct": (10 + SIZE, 10 + SIZE),
-    "read-only-count": (1, 1),
-    "read-write-10": (39, 41),  # update-inlist has made some of the texts equal
-    "read-write-100": (290, 311),
-}
-UPDATED = {
-    "update-inlist": (9, 10),
-    "update-index": (1, 1),
-    "update-nonindex": (1, 1),
-    "update-one": (1, 1),
-    "update-zipf": (1, 1),
-    "write-only": (2, 2),
-    "read-write-10": (2, 2),
-    "read-write-100": (2, 2),
-}
-DELETED = {"delete": (0.9, 1), "write-only": (1, 1), "read-write-10": (1, 1), "read-write-100": (1, 1)}
-INSERTED = {"insert": (1, 1), "write-only": (1, 1), "read-write-10": (1, 1), "read-write-100": (1, 1)}
+ROWS = tomllib.loads((Path(__file__).parent / "rows.toml").read_text())
 QUERIES = {"read-only": 16, "read-write": 20, "write-only": 6}
 OF_ONE_RANGE = dict.fromkeys(("read-only-simple", "read-only-sum", "read-only-order", "read-only-distinct"), 13)
 
@@ -229,7 +195,7 @@ def test_every_workload_does_what_it_says(server: Running) -> None:
             queries = OF_ONE_RANGE.get(plain) or next(QUERIES[kind] for kind in QUERIES if plain.startswith(kind))
         if outcomes[0].operations != queries * EVENTS:
             wrong[name] = f"{outcomes[0].operations} operations"
-        for kind, expected in (("sent", SENT), ("updated", UPDATED), ("deleted", DELETED), ("inserted", INSERTED)):
+        for kind, expected in ROWS.items():
             least, most = expected.get(plain, (0, 0))
             if not least * EVENTS <= (found := getattr(rows, kind)) <= most * EVENTS:
                 wrong[f"{name}, {kind}"] = f"{found} is not in {least * EVENTS} to {most * EVENTS}"
