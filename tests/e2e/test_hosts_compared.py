@@ -10,6 +10,7 @@ import pytest
 
 from perfbisect.recipes.workload import load_workloads
 from program import bisect, exits
+from repos import Repo
 
 pytestmark = [pytest.mark.e2e, pytest.mark.tools]
 needs_fio = pytest.mark.skipif(not shutil.which("fio"), reason="no fio: apt-get install fio")
@@ -76,7 +77,7 @@ def test_one_host_against_itself(places: list[str]) -> None:
     assert json.loads(done.stdout)["settings"]["subjects"][0]["name"] == "one"
 
 
-def test_what_makes_no_sense_is_refused(places: list[str]) -> None:
+def test_what_makes_no_sense_is_refused(places: list[str], git: Repo) -> None:
     for words, sentence in (
         (["compare", "-w", "cpu", "--host", "one"], "takes at least two of them"),
         (["compare", "-w", "cpu", "v1", *BOTH], "v1 is no build of it"),
@@ -86,7 +87,9 @@ def test_what_makes_no_sense_is_refused(places: list[str]) -> None:
     ):
         assert sentence in exits(3, *words, *places), words
     demo = ["--builder", "demo", *places[2:], "-w", "scan"]
-    assert "Host one is given twice" in exits(3, "run", "v1", "v2", *demo, "--host", "one", "--host", "one")
+    git.history([{}, {}])
+    twice = ["--repo", str(git.path), "--host", "one", "--host", "one"]
+    assert "Host one is given twice" in exits(3, "run", "v0", "v1", *demo, *twice)
     refused = exits(3, "compare", "v1", "v2", *demo, *BOTH)
     assert "several are given" in refused, "builds are compared on one host"
 

@@ -218,14 +218,14 @@ def test_the_host_that_measures_stands_in_for_the_only_build_host(
 class Alone(Hunt):
     """One hunt after the other, each on an empty host and in a history of its own."""
 
-    def hunt(self, name: str) -> tuple[int, int, int]:
-        """Builds that were made, that were fetched, and commits with a build."""
+    def hunt(self, name: str) -> tuple[set[str], set[str]]:
+        """The commits that were built, and those whose builds were fetched."""
         with (self.folder / "hosts.toml").open("a") as file:
             file.write(f'[hosts.{name}]\nroot = "{self.folder}/root-{name}"\n')
         self.check(bisect(*self.words("--host", name, "--plain", history=name)), name)
-        query = "select sum(reused = 0), sum(reused = 2), count(distinct commit_hash) from builds"
-        ((made, fetched, commits),) = self.ask(query, name)
-        return made, fetched, commits
+        found = self.ask("select commit_hash, reused from builds", name)
+        made, fetched = ({str(sha) for sha, reused in found if reused == how} for how in (0, 2))
+        return made, fetched
 
 
 @pytest.mark.slow
@@ -238,21 +238,23 @@ def test_a_second_hunt_builds_nothing_and_a_third_what_was_damaged(seal: Path, t
     config = seal / ".config" / "perfbisect" / "config.toml"
     config.parent.mkdir(parents=True)
     config.write_text(f'[shared]\nbuilds = "{store}"\nkey_file = "{key}"\n')
-    made, fetched, commits = hunts.hunt("one")
-    assert made == commits > 2
+    known, fetched = hunts.hunt("one")
+    assert len(known) > 2
     assert not fetched
-    assert len(list(store.iterdir())) == commits
-    made, fetched, again = hunts.hunt("two")
-    assert (made, fetched) == (0, again)
-    assert again > 2
+    assert len(list(store.iterdir())) == len(known)
+    made, fetched = hunts.hunt("two")  # on a busy machine its course may be another
+    assert len(fetched) > 2
+    assert fetched <= known and not made & known
     shown = bisect("show", *hunts.kept("two"))
-    assert f"0 builds and {fetched} from the shared builds in " in shown.stdout
+    assert f"{len(made)} builds and {len(fetched)} from the shared builds in " in shown.stdout.replace(
+        "1 build ", "1 builds "
+    )
     for file in store.iterdir():
         data = bytearray(file.read_bytes())
         data[-50] ^= 1
         file.write_bytes(data)
-    made, fetched, commits = hunts.hunt("three")
-    assert (made, fetched) == (commits, 0)
+    again, fetched = hunts.hunt("three")
+    assert not fetched
     refused = "select count(*) from events where kind = 'Warned' and body like '%is refused%'"
-    assert hunts.ask(refused, "three") == [(commits,)]
-    assert hunts.hunt("four")[0] == 0, "what was refused has been replaced"
+    assert hunts.ask(refused, "three") == [(len(again & (known | made)),)]
+    assert not hunts.hunt("four")[0] & again, "what was refused has been replaced"
