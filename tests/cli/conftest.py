@@ -1,5 +1,6 @@
 """A system that is a shell script, which is built and run in no time."""
 
+import shutil
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -16,51 +17,22 @@ from perfbisect.core.domain.settings import Policy, Settings
 from perfbisect.hunt.resolve import resolve_settings
 from perfbisect.hunt.search_problem import SavedLog, SearchProblem
 from perfbisect.store.history import History
+from repos import Repo
 
 if TYPE_CHECKING:
     from central import Server
 
-BUILDER = """
-summary = "a script"
-driver = "script"
-variants.o2nofp = {}
-[build]
-compile = [["sh", "-c", "! grep -l 'does not build' {source}/run.sh"]]
-install = [["install", "-D", "-m", "755", "{source}/run.sh", "{prefix}/run.sh"]]
-artifacts = ["run.sh"]
-"""
-
-SUITE = """
-summary = "the script, run with different arguments"
-driver = "script"
-[defaults]
-group = "all"
-summary = "prints a rate"
-rate = 'rate (\\d+)'
-warmup = 0
-[workloads]
-one.command = ["sh", "{prefix}/run.sh", "one", "{threads}"]
-two.command = ["sh", "{prefix}/run.sh", "two", "{threads}"]
-"""
-
+RECIPES = Path(__file__).with_name("recipes")  # of the script
 Commit = Callable[[str], str]
 
 
 @pytest.fixture
-def script(tmp_path: Path, git: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> Commit:
+def script(tmp_path: Path, git: Repo, monkeypatch: pytest.MonkeyPatch) -> Commit:
     """``script(text)`` commits a system's script, which prints its rate; returns the hash. Recipes lie where we then are."""
     monkeypatch.chdir(tmp_path)
-    for path, text in (("builders/script/builder.toml", BUILDER), ("workloads/script/suite.toml", SUITE)):
-        Path(path).parent.mkdir(parents=True)
-        Path(path).write_text(text)
+    shutil.copytree(RECIPES, tmp_path, dirs_exist_ok=True)
 
-    def commit(text: str) -> str:
-        (tmp_path / "repo" / "run.sh").write_text(f"{text}\n")
-        git("add", ".")
-        git("commit", "-qm", "change")
-        return git("rev-parse", "HEAD")
-
-    return commit
+    return lambda text: git.commit({"run.sh": f"{text}\n"})
 
 
 @pytest.fixture

@@ -1,0 +1,232 @@
+"""`bisect init` in small repositories of several types, and with bad input; and `bisect demo` beside its hunt."""
+
+import os
+import pty
+import shlex
+import subprocess
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from perfbisect.cli.commands.demo import demo
+from perfbisect.demo.history import Answer
+from perfbisect.errors import INTERRUPTED, UsageError
+from perfbisect.hunt import setup
+from perfbisect.recipes.builder_reader import load_builder
+from perfbisect.recipes.workload import load_workload
+from perfbisect.repository.commits import resolve
+from perfbisect.repository.discovery import open_repository
+from program import LIMIT, PROGRAM, exits, run
+from repos import Repo
+
+pytestmark = pytest.mark.tools
+
+TREES = tomllib.loads(Path(__file__).with_name("trees.toml").read_text())
+MAKE, GO = ({name: f"{text}\n" for name, text in TREES[of]["files"].items()} for of in ("make", "go"))
+PROSE = {"README.md": "# kv", "doc/manual.txt": "…", ".github/ci.yml": "on: push"}
+
+
+@pytest.fixture
+def repo(git: Repo, monkeypatch: pytest.MonkeyPatch) -> Repo:
+    """A repository without commits, in which the program runs."""
+    monkeypatch.chdir(git.path)
+    return git
+
+
+def two_releases(repo: Repo, tree: Mapping[str, str]) -> None:
+    repo.commit(tree | PROSE, tag="v1.9")
+    repo.commit({"kv.c": "int kv2;"}, tag="v1.10")
+
+
+@pytest.mark.parametrize("of", TREES)
+def test_trees(of: str, repo: Repo) -> None:
+    tree = TREES[of]
+    two_releases(repo, {name: f"{text}\n" for name, text in tree["files"].items()})
+    said = exits(0, "init", "--name", "kv")
+    builder, name = load_builder("kv"), said.partition("--workload ")[2].split()[0]
+    workload = load_workload(name, "kv")
+    assert builder.release_tags == ["v{version}"]
+    assert {key: getattr(builder.build, key) for key in tree["build"]} == tree["build"]
+    assert workload.command[: len(tree["command"])] == tree["command"]
+    assert ("**/*.md" not in builder.ignore) is tree.get("prose", False)
+    assert {"doc/**", ".github/**"} <= set(builder.ignore)
+    for verb, shown in (("builders", "kv"), ("workloads", name)):
+        exits(0, verb, "--show", shown)
+    for recipe in (Path(builder.folder) / "builder.toml", Path(workload.folder) / "suite.toml"):
+        assert len(recipe.read_text().splitlines()) <= 15
+    for verb in ("run 1.9 1.10", "compare 1.9 1.10", "noise --rev 1.10"):
+        assert f"bisect {verb} --builder kv --workload {name} --repo" in said
+    if of in ("cmake", "cargo", "go", "python"):  # one of each way to run a benchmark
+        [command] = [line for line in said.splitlines() if line.startswith("  bisect run ")]
+        dry = exits(0, *shlex.split(command)[1:], "--dry-run")
+        assert "# 1.9, " in dry and "# 1.10, " in dry and "# a visit" in dry
+
+
+def test_nothing_is_overwritten_and_printing_writes_nothing(repo: Repo, tmp_path: Path, seal: Path) -> None:
+    two_releases(repo, MAKE)
+    assert 'release_tags = ["v{version}"]' in exits(0, "init", "--print")
+    for name, said in {
+        "mysql": "A builder mysql exists already",
+        "sysbench": "A suite sysbench exists already",
+        "../x": "is no name for a recipe",
+    }.items():
+        assert said in exits(3, "init", "--name", name)
+    assert not [*seal.rglob("*.toml")]
+    own = ["init", "--into", str(tmp_path / "own"), "--name", "kv"]
+    exits(0, *own)
+    builder, suite = sorted((tmp_path / "own").rglob("*.toml"))
+    assert (builder, suite) == tuple(
+        tmp_path / "own" / file for file in ("builders/kv/builder.toml", "workloads/kv/suite.toml")
+    )
+    builder.unlink()
+    suite.write_text("mine")
+    assert f"{suite} exists already. Nothing was written." in exits(3, *own)
+    assert suite.read_text() == "mine" and not builder.exists()
+
+
+def test_what_cannot_be_proposed(repo: Repo, seal: Path, tmp_path: Path) -> None:
+    assert "is not a git repository" in exits(3, "init", "--repo", str(tmp_path))
+    assert "has no commit on its present branch" in exits(3, "init")
+    repo.commit(MAKE)
+    assert "has a single commit" in exits(3, "init")
+    repo.commit({"kv.c": "int a;"})
+    repo.commit({"kv.c": "int b;"})
+    assert "bisect run 'HEAD~2' HEAD --builder" in exits(0, "init", "--into", str(tmp_path))
+    repo.write(dict.fromkeys(MAKE))
+    two_releases(repo, {"kv.txt": ""})
+    assert "its tree has no build system" in exits(3, "init")
+    repo("clone", "-q", "--depth", "1", f"file://{repo.path}", str(tmp_path / "shallow"))
+    assert "is a shallow clone" in exits(3, "init", "--repo", str(tmp_path / "shallow"))
+    repo("tag", "-d", "v1.9", "v1.10")
+    two_releases(repo, {"Makefile": "all:\n"})
+    said = exits(3, "init", "--name", "kv")
+    assert (
+        "No benchmark was found that both 1.9 and 1.10 have (built by make). Looked for: programs and targets" in said
+    )
+    assert "bisect run v1.9 v1.10 --run 'PROGRAM ARGUMENTS'" in said
+    assert not [*seal.rglob("*.toml")]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "path"),
+    [("Makefile", "all: kv\nkv: kv.c\n", "kv"), ("CMakeLists.txt", "add_executable(kv kv.c)\n", "build/kv")],
+)
+def test_a_program_of_any_name(name: str, text: str, path: str, repo: Repo) -> None:
+    two_releases(repo, {name: text})
+    assert "bisect init --benchmark PROGRAM" in exits(3, "init", "--print")
+    assert f'command = ["{{prefix}}/{path}"]' in exits(0, "init", "--print", "--benchmark", "kv")
+
+
+def test_one_of_several(repo: Repo) -> None:
+    """Who has a terminal is asked, and nobody else."""
+    two_releases(repo, GO)
+    said = exits(0, "init", "--print")
+    assert "BenchmarkGet of `go test`" in said and "others      BenchmarkPut: --benchmark NAME" in said
+    assert "[workloads.BenchmarkPut]" in exits(0, "init", "--print", "--benchmark", "BenchmarkPut")
+    assert "There are: BenchmarkGet, BenchmarkPut." in exits(3, "init", "--benchmark", "BenchmarkDrop")
+    ours, theirs = pty.openpty()
+    with subprocess.Popen([*PROGRAM, "init", "--print"], stdin=theirs, stdout=theirs, stderr=theirs) as process:
+        os.write(ours, b"2\n")
+        assert process.wait(LIMIT) == 0
+    said = os.read(ours, 1 << 16).decode()
+    assert "Which benchmark" in said and "[workloads.BenchmarkPut]" in said
+
+
+def test_a_system_with_a_recipe(repo: Repo, seal: Path) -> None:
+    two_releases(repo, MAKE)
+    repo("remote", "add", "origin", "git@github.com:mysql/mysql-server")
+    said = exits(0, "init")
+    assert "builder mysql" in said and "bisect run v1.9 v1.10 --builder mysql --workload " in said
+    assert not [*seal.rglob("*.toml")]
+    assert "bisect run 1.9 1.10 --builder my-mysql" in exits(0, "init", "--name", "my-mysql")
+
+
+def test_a_bare_monorepo_with_a_submodule(repo: Repo, tmp_path: Path) -> None:
+    here = repo.commit(MAKE | {"third_party/x/x_bench.c": "int main(void) { return 0; }"}, tag="kv/v1.0")
+    repo.move_module("third_party/lib", here)
+    repo("tag", "kv/v1.1")
+    repo("clone", "-q", "--bare", str(repo.path), str(tmp_path / "bare.git"))
+    said = exits(0, "init", "--repo", str(tmp_path / "bare.git"), "--print")
+    assert "submodules  third_party/lib" in said and "kv/v{version}" in said and "x_bench" not in said
+
+
+def test_hostile_names(repo: Repo) -> None:
+    hostile = 'a"b\n\x1b]0;x\x07{prefix}$(touch x)_bench'
+    repo("config", "remote.origin.url", "https://user:secret@example.org/x\x1b[2J")
+    named = {f"{hostile}.c": "", f"{hostile}/CMakeLists.txt": f"add_executable({hostile} x.c)", "doc/\x1b.md": ""}
+    repo.commit(MAKE | named, tag="v1")
+    repo.commit({"kv.c": "int b;"}, tag='v2";$(touch${IFS}x)')
+    repo.move_module("sub\x1b[2J", repo.commit({"kv.c": "int c;"}, tag="v3"))
+    repo("tag", "v4")
+    said = exits(0, "init", "--name", "kv")
+    assert "\x1b" not in said and "secret" not in said
+    assert load_builder("kv").repository == ""
+    assert load_workload("kv-bench", "kv").command == ["{prefix}/kv-bench"]
+
+
+def test_nothing_of_the_repository_runs(repo: Repo, tmp_path: Path) -> None:
+    """And the ends are what the recipe calls them."""
+    two_releases(repo, MAKE | {".gitattributes": "* diff=x filter=x"})
+    repo.commit({"kv.c": "int kv3;"}, tag="v2.0")
+    for key in ("core.fsmonitor", "diff.x.textconv", "filter.x.smudge", "core.pager", "core.hooksPath"):
+        repo("config", key, f"touch {tmp_path}/ran; cat")
+    for key in ("grep.lineNumber", "grep.column", "grep.fullName", "submodule.recurse"):
+        repo("config", key, "true")
+    assert "bisect run 1.10 2.0 --builder kv --workload kv-bench" in exits(0, "init", "--name", "kv")
+    assert not (tmp_path / "ran").exists()
+    opened = open_repository(repo.path)
+    assert resolve(opened, "1.10", load_builder("kv").release_tags) == resolve(opened, "v1.10", [])
+
+
+# `bisect demo --folder`: what lies there and is not a demo's stays.
+
+ANSWER = Answer("c", "p", "subject", 1, 2, 0.5, ())
+
+
+@pytest.mark.parametrize("answer", [None, b"42", b'{"commit": "c"}', b"\xff"])
+def test_what_is_not_a_demos_stays(tmp_path: Path, answer: bytes | None) -> None:
+    (tmp_path / "repository").mkdir()
+    (tmp_path / "repository" / "thesis").touch()
+    if answer is not None:
+        (tmp_path / "answer.json").write_bytes(answer)
+    said = exits(3, "demo", "--folder", str(tmp_path))
+    assert str(tmp_path) in said and "Choose a folder that does not exist yet" in said
+    assert (tmp_path / "repository" / "thesis").exists()
+    assert answer is None or (tmp_path / "answer.json").read_bytes() == answer
+
+
+@pytest.mark.parametrize("where", ["given", "of its own"])
+def test_an_earlier_demo_is_written_anew(
+    seal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """In its own folder also one that was cut short before it had an answer."""
+
+    def begin(*_: object, **__: object) -> None:
+        raise UsageError("far enough")
+
+    monkeypatch.setattr(setup.HuntSetup, "set_up", begin)
+    folder = tmp_path if where == "given" else seal / ".cache" / "perfbisect" / "demo" / "seed-1"
+    (folder / "repository").mkdir(parents=True)
+    (folder / "repository" / "old").touch()
+    if where == "given":
+        (folder / "answer.json").write_bytes(msgspec.json.encode(ANSWER))
+    status, _, said = run("demo", *(["--folder", str(folder)] if where == "given" else []))
+    assert (status, "far enough" in said) == (3, True)
+    assert not (folder / "repository" / "old").exists()
+    assert msgspec.json.decode((folder / "answer.json").read_bytes(), type=Answer).commits == 60
+
+
+def test_an_interrupted_comparison_keeps_its_answers_to_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @click.command()
+    def interrupted(**_options: object) -> int:
+        return INTERRUPTED
+
+    monkeypatch.setattr("perfbisect.cli.commands.compare.compare", interrupted)
+    done = CliRunner().invoke(demo, ["--changes", "3", "--folder", str(tmp_path)], standalone_mode=False)
+    assert done.return_value == INTERRUPTED, done.output
+    assert "planted" not in done.output
