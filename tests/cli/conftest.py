@@ -10,28 +10,31 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from computed import HOST, ComputedLab, hunt, measured_by, started
-from perfbisect.core.domain.events import LabEvent, RunFinished
+from perfbisect.core.domain.events import BuildStarted, LabEvent, RunFinished
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Measure
 from perfbisect.core.domain.settings import Policy, Settings
 from perfbisect.hunt.resolve import resolve_settings
 from perfbisect.hunt.search_problem import SavedLog, SearchProblem
 from perfbisect.store.history import History
-from repos import Repo
+from repos import Repo, git
 
 if TYPE_CHECKING:
     from central import Server
 
-RECIPES = Path(__file__).with_name("recipes")  # of the script
 Commit = Callable[[str], str]
 
 
 @pytest.fixture
-def script(tmp_path: Path, git: Repo, monkeypatch: pytest.MonkeyPatch) -> Commit:
-    """``script(text)`` commits a system's script, which prints its rate; returns the hash. Recipes lie where we then are."""
+def recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recipes of a script and of a server, where we then are."""
     monkeypatch.chdir(tmp_path)
-    shutil.copytree(RECIPES, tmp_path, dirs_exist_ok=True)
+    shutil.copytree(Path(__file__).with_name("recipes"), tmp_path, dirs_exist_ok=True)
 
+
+@pytest.fixture
+def script(recipes: None, git: Repo) -> Commit:
+    """``script(text)`` commits a system's script, which prints its rate; returns the hash. Recipes lie where we then are."""
     return lambda text: git.commit({"run.sh": f"{text}\n"})
 
 
@@ -42,11 +45,14 @@ def ends(script: Commit) -> tuple[str, str]:
 
 
 class RatedLab(ComputedLab):
-    """What it measures is a rate that was printed."""
+    """What it measures is a rate that was printed; its commits are those of the script."""
 
     def measure(self, order: Measure) -> Generator[LabEvent]:
         """As a lab of the script."""
         for event in ComputedLab.measure(self, order):
+            if isinstance(event, BuildStarted):
+                subject = git(Path("repo"), "show", "-s", "--format=%s", event.commit.sha)
+                event = replace(event, commit=replace(event.commit, subject=subject))
             if isinstance(event, RunFinished):
                 event = replace(event, facts=replace(event.facts, reported=float(event.facts.operations)))
             yield event

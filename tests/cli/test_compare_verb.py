@@ -1,57 +1,74 @@
-"""bisect compare: real comparisons of a system that is a script, and what of them fails."""
+"""bisect compare: real comparisons, what of them fails, series of releases, and the hunts for what they show."""
 
 import json
 import re
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 
 import postgres
+import sample_hunt as sample
+from perfbisect.core.domain.settings import Settings, TrialBuild, TrialWorkload
+from perfbisect.core.domain.trials import TrialRun
 from perfbisect.demo.history import Answer, write_history
-from perfbisect.errors import UsageError
-from program import bisect_until, exits, printed, rows, run
+from perfbisect.hunt.resolve import resolve_settings
+from perfbisect.hunt.trials.drop_hunts import to_find
+from perfbisect.store.history import History
+from program import SCRIPT, bisect_until, exits, printed, rows, run
+from repos import Repo
 
 pytestmark = pytest.mark.tools
 
-ANSWERS: dict[Path, Answer] = {}
+Script = Callable[[str], str]
+Demo = tuple[Repo, Answer]
+HISTORY = ".local/state/perfbisect/history.db"
 
 
 @pytest.fixture(scope="module")
-def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo's history with a drop of about a half planted in update-index; not to be changed."""
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
+    """The demo's history with a drop of about a half planted in update-index; not to be changed.
+
+    It has 1.0.1 to 1.0.8 on commits that can be built, then 1.0.9, broken, and 1.0.10; and two other releases.
+    """
     folder = tmp_path_factory.mktemp("demo") / "repo"
-    ANSWERS[folder] = write_history(folder, 6)
-    return folder
+    answer, repo = write_history(folder, 7), Repo(folder)
+    commits = repo("rev-list", "--reverse", "--first-parent", "v1.0..v1.1").splitlines()
+    sound = [repo("rev-parse", "v1.0^{commit}"), *(commit for commit in commits if commit not in answer.broken)]
+    for number in range(1, 9):
+        repo("tag", f"v1.0.{number}", sound[(number - 1) * (len(sound) - 1) // 7])
+    repo("checkout", "-q", "--detach", "v1.1")
+    source = repo("ls-files", "*.c").splitlines()[0]
+    whole = (folder / source).read_text()
+    repo.commit({source: f"#error broken\n{whole}"}, tag="v1.0.9")
+    repo.commit({source: whole}, tag="v1.0.10")
+    repo("tag", "v1.0.3-rc1", "v1.0.2")
+    repo("checkout", "-q", "v1.0.2")
+    repo.commit(title="a fix of the branch", tag="v1.0.2.1")
+    return repo, answer
 
 
-def compare(repo: Path, *words: str) -> list[str]:
+def compare(demo: Demo, *words: str) -> list[str]:
     """Arguments of a comparison of builds of the demo's engine, short and quick."""
-    return ["compare", *words, "--builder", "demo", "--repo", str(repo), "--warmup", "0.1", "--time", "1"]
-
-
-def installed(seal: Path, folder: Path) -> Path:
-    """What the only build in the host's root has installed, copied elsewhere."""
-    [prefix] = (seal / ".cache" / "perfbisect" / "builds").glob("*/prefix")
-    subprocess.run(["cp", "-a", str(prefix), str(folder)], check=True)
-    return folder
+    of_demo = ["--builder", "demo", "--repo", str(demo[0].path)]
+    return ["compare", *words, *of_demo, "--warmup", "0.1", "--time", "1", "--runs", "1"]
 
 
 @pytest.mark.slow
-def test_a_planted_slowdown_is_seen_and_the_same_binary_is_not_slower(repo: Path, seal: Path, tmp_path: Path) -> None:
+def test_a_planted_slowdown_is_seen_and_the_same_binary_is_not_slower(demo: Demo, seal: Path, tmp_path: Path) -> None:
     """A revision, another, and a tarball and a folder of what the first one installs."""
-    said = exits(3, *compare(repo, "v1.0", "again=v1.0", "-w", "scan", "--visits", "1", "--runs", "1"))
-    assert "again" in said, "a name with = is for binaries"
-    run(*compare(repo, "v1.0", "v1.0~0", "-w", "scan", "--visits", "1", "--runs", "1"))
-    folder = installed(seal, tmp_path / "demo-1.0")
-    tarball = tmp_path / "demo-1.0.tar.xz"
+    run(*compare(demo, "v1.0", "v1.0~0", "-w", "scan", "--visits", "1"))
+    [prefix] = (seal / ".cache" / "perfbisect" / "builds").glob("*/prefix")
+    folder, tarball = tmp_path / "demo-1.0", tmp_path / "demo-1.0.tar.xz"
+    subprocess.run(["cp", "-a", str(prefix), str(folder)], check=True)
     subprocess.run(["tar", "-C", str(tmp_path), "-cJf", str(tarball), folder.name], check=True)
     builds = ["v1.0", "v1.1", f"packed={tarball}", f"folder={folder}"]
-    words = compare(repo, *builds, "-w", "update-index", "--visits", "5", "--runs", "1")
+    words = compare(demo, *builds, "-w", "update-index", "--visits", "5")
     told = json.loads(printed(*words, "--metric", "cpu/o", "--json"))  # others may work on this machine, too
     [row] = told["workloads"]
     slow, *alike = row["ratios"]
@@ -59,8 +76,7 @@ def test_a_planted_slowdown_is_seen_and_the_same_binary_is_not_slower(repo: Path
     assert all(each["rounds"] >= 5 for each in (slow, *alike)), "those in which both ways were compared count, too"
     for each in alike:  # of 100 of these intervals 95 hold 1: far from it is none of them
         assert each["ratio"] == pytest.approx(1, abs=0.35)
-        assert each["interval"]["low"] < 1.05
-        assert each["interval"]["high"] > 0.95
+        assert each["interval"]["low"] < 1.05 and each["interval"]["high"] > 0.95
     binaries = [subject["binary"] for subject in told["settings"]["subjects"]]
     assert binaries[0] == binaries[2] == binaries[3] != binaries[1]
     assert row["counters"]["qps"][1] < 0.9
@@ -78,74 +94,48 @@ def test_a_planted_slowdown_is_seen_and_the_same_binary_is_not_slower(repo: Path
 
 
 @pytest.mark.slow
-def test_a_comparison_that_is_cut_goes_on(repo: Path, seal: Path) -> None:
-    words = compare(repo, "v1.0", "v1.1", "-w", "update-index,point", "--visits", "2", "--runs", "1")
-    cut = bisect_until(words, "run 6 of 8", signal.SIGINT)
-    assert cut.returncode == 130
-    assert "Interrupted. What was measured is kept; go on with: bisect resume c1" in cut.stderr
-    assert "Throughput relative to: v1.0" in cut.stdout
-    assert re.search(r"^c1 .* interrupted$", printed("history"), re.MULTILINE)
-    done = run("resume", "c1")
-    assert done.status == 0, done.err
-    assert "continuing c1" in done.err
-    assert "Throughput relative to: v1.0" in done.out
-    history = seal / ".local/state/perfbisect/history.db"
-    rounds = rows(history, "select round, count(*) from runs group by round order by round")
-    assert [count for _, count in rounds if count == 4] == [4] * 2
-    assert [count for _, count in rounds if count < 4], "the incomplete round stays, under its own number"
-    assert rows(history, "select count(*) from sessions where ended is null") == [(0,)]
-    assert "c1 is complete" in exits(3, "resume", "c1")
-
-
-@pytest.mark.slow
-def test_a_build_that_fails_is_left_out_and_one_that_is_the_base_is_not(repo: Path) -> None:
-    broken = ANSWERS[repo].broken[0]
-    done = run(*compare(repo, "v1.0", broken, "v1.1", "-w", "scan", "--visits", "1", "--runs", "1"))
-    assert done.status == 2, done.err
-    assert f"{broken} is left out: " in done.err
-    assert re.search(r"^ +– +[\d.]+  scan$", done.out, re.MULTILINE)
-    assert f"{broken} was not measured: " in done.out
-    assert f"{broken} cannot be built" in exits(4, *compare(repo, broken, "v1.0", "-w", "scan"))
-
-
-@pytest.mark.slow
-def test_variants_of_one_revision_are_builds_of_their_own(repo: Path) -> None:
+def test_variants_of_one_revision_are_builds_of_their_own(demo: Demo) -> None:
     """One of them is what the default builds, which is built once."""
     builds = ["v1.0", "v1.0@lto", "v1.0^0@o2nofp", "v1.0@pgo"]
-    told = json.loads(printed(*compare(repo, *builds, "-w", "scan", "--visits", "1", "--runs", "1", "--json")))
+    told = json.loads(printed(*compare(demo, *builds, "-w", "scan", "--visits", "1", "--json")))
     subjects = told["settings"]["subjects"]
-    assert [each["name"] for each in subjects] == builds
-    assert [each["variant"] for each in subjects] == ["", "lto", "", "pgo"]
+    assert [(each["name"], each["variant"]) for each in subjects] == [*zip(builds, ["", "lto", "", "pgo"], strict=True)]
     keys = [each["key"] for each in subjects]
-    assert keys[0] == keys[2]
-    assert len(set(keys)) == 3
+    assert keys[0] == keys[2] and len(set(keys)) == 3
     assert "v1.0 and v1.0^0@o2nofp are the same binary." in printed("show", "c1")
-    wrong = exits(3, *compare(repo, "v1.0", "v1.0@lot", "-w", "scan"))
-    assert "has no variant 'lot'. Did you mean 'lto'?" in wrong
 
 
-SERVER = f"""
-summary = "an installed PostgreSQL"
-driver = "pgsql"
-installed_version = ["{{prefix}}/bin/postgres", "--version"]
-{postgres.served("{prefix}/bin", ["{prefix}/bin/no-such-program"])}
-[[when]]
-version = ">=9"
-change.server.start = {json.dumps(["{prefix}/bin/postgres", *postgres.OPTIONS, "-c", "listen_addresses=", "-c", "fsync=off"])}
-"""
+@pytest.mark.slow
+def test_builds_are_compared_at_the_same_time(demo: Demo, seal: Path) -> None:
+    words = compare(demo, "v1.0", "v1.1", "-w", "update-index", "--visits", "4", "--pairing", "together")
+    [row] = json.loads(printed(*words, "--json"))["workloads"]
+    assert row["ratios"][0]["rounds"] == 4
+    of_runs = "select json_extract(body, '$.facts.round') from events where kind = 'RunFinished'"
+    beside = rows(seal / HISTORY, of_runs)
+    assert (len(beside), len(set(beside))) == (8, 4)
 
 
-@pytest.mark.calibrate
+@pytest.mark.slow
 @pytest.mark.dbms
 @postgres.needs_postgres
 def test_an_installed_server_in_three_configurations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Debian's own PostgreSQL, in place: as it is, through another path, with a config of the recipe and with a file of the
     user: indexes are used in the first two only.
     """
-    recipe = SERVER.replace('"-c", "fsync=off"', '"-c", "config_file={config}"').replace(
-        "[server.sysbench]", 'config = "pg.conf"\nreserved = ["data_directory"]\n[server.sysbench]'
-    )
-    recipe += '[configs.seq]\nsettings = {enable_indexscan = "off", enable_bitmapscan = "off"}\n'
+    start = ["{prefix}/bin/postgres", *postgres.OPTIONS, "-c", "listen_addresses=", "-c", "config_file={config}"]
+    config = 'config = "pg.conf"\nreserved = ["data_directory"]\n[server.sysbench]'
+    served = postgres.served("{prefix}/bin", ["{prefix}/bin/no-such-program"]).replace("[server.sysbench]", config)
+    recipe = f"""
+summary = "an installed PostgreSQL"
+driver = "pgsql"
+installed_version = ["{{prefix}}/bin/postgres", "--version"]
+{served}
+[[when]]
+version = ">=9"
+change.server.start = {json.dumps(start)}
+[configs.seq]
+settings = {{enable_indexscan = "off", enable_bitmapscan = "off"}}
+"""
     postgres.write(tmp_path, {
         "builders/pg/builder.toml": recipe,
         "builders/pg/pg.conf": "listen_addresses = ''\nfsync = off\n{settings}\n",
@@ -171,141 +161,245 @@ def test_an_installed_server_in_three_configurations(tmp_path: Path, monkeypatch
     assert [ratio["rounds"] for ratio in row["ratios"]] == [3, 3, 3]
     subjects = told["settings"]["subjects"]
     argv = [postgres.BIN / "postgres", "--version"]
-    version = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
-    assert subjects[0]["version"] in version
+    assert subjects[0]["version"] in subprocess.run(argv, capture_output=True, text=True, check=True).stdout
     assert len({each["key"] for each in subjects}) == 1, "it is the same binary, whatever it is called"
     assert [each["config"] for each in subjects] == ["", "", "seq", str(tmp_path / "my.conf")]
     assert told["runs"] == 24
     assert f" = {folder}+seq\n" in printed("show", "c1")
 
 
-# `bisect compare` where something fails on the way.
+# Numbers that differ, and follow no other order than that of the runs.
+RATE = "echo again >>{count}\necho rate $(({level} + $(wc -l <{count}) % 8))\n"
 
 
-HOW = ["--builder", "script", "--repo", "repo", "--runs", "1"]
+def test_any_two_commits_of_any_repository_are_compared_by_one_command(
+    git: Repo, seal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a command in place of recipes; interrupted, it goes on. Its first line is the answer."""
+    monkeypatch.chdir(git.path)
+    for level in (100_000, 80_000):
+        git.commit({"bench": RATE.format(level=level, count=tmp_path / "count")})
+    command = ["--run", "sh bench", "--rate", "rate ([0-9]+)"]
+    words = ["compare", "HEAD~1", "HEAD", *command, "--pairing", "turns", "--visits", "3", "--runs", "2"]
+    cut = bisect_until(words, "run 3 of 12", signal.SIGINT)
+    assert cut.returncode == 130
+    assert "Interrupted. What was measured is kept; go on with: bisect resume c1" in cut.stderr
+    assert re.search(r"^c1 .* interrupted$", printed("history"), re.MULTILINE)
+    done = run("resume", "c1")
+    assert "continuing c1" in done.err
+    assert re.match(r"HEAD is 20 % slower \((?:19\.9|20\.0)\d*–20\.\d+ %\) than HEAD~1: [67] runs each\.\n", done.out)
+    rounds = rows(seal / HISTORY, "select count(*) from runs group by round")
+    assert rounds.count((4,)) == 3, "an incomplete round stays, under its own number"
+    assert rows(seal / HISTORY, "select count(*) from sessions where ended is null") == [(0,)]
+    assert "c1 is complete" in exits(3, "resume", "c1")
+    quick = ["--visits", "2", "--runs", "2", "--pairing", "turns"]
+    assert "between rounds" in printed("noise", "local", "--rev", "HEAD", *command, *quick)
+
+
+# What fails on the way.
+
+HOW = [*SCRIPT, "--runs", "1"]
 FAILS_LATER = """\
 [ "$1" = one ] || echo again >>COUNT
 [ "$1" = one ] || [ $(wc -l <COUNT) = 1 ] || exit 7
 echo rate 50"""
 
 
-def test_what_fails_on_the_way_is_said_kept_and_reported_later(script: Callable[[str], str], tmp_path: Path) -> None:
-    base = script("echo rate 100")
+def listed() -> list[tuple[str, str, str]]:
+    """The id, the state and the failure of each session."""
+    told = json.loads(exits(0, "history", "--json"))
+    return [(each["id"], each["state"], each.get("failure") or "") for each in told]
+
+
+def test_what_fails_on_the_way_is_said_kept_and_reported_later(script: Script, tmp_path: Path) -> None:
+    """And what does not build is left out, unless it is the base."""
+    broken, base = script("does not build"), script("echo rate 100")
     other = script(FAILS_LATER.replace("COUNT", str(tmp_path / "count")))
-    status, out, err = run("compare", base, other, "--workload", "all", "--visits", "2", *HOW)
+    status, out, err = run("compare", base, broken, other, *HOW, "--workload", "all", "--visits", "2")
     reason = f"{other} fails in two: it ended with status 7"
     assert status == 2, err
-    assert reason in err
-    assert reason in out
-    assert "  50.0 rate" in err
-    assert len(re.findall(r"^ 0.50  (one|two)$", out, re.MULTILINE)) == 2, "what was measured counts"
+    assert f"{broken} is left out: " in err and f"{broken} was not measured: " in out
+    assert reason in err and reason in out and "  50.0 rate" in err
+    assert len(re.findall(r"^ +– +0.50  (one|two)$", out, re.MULTILINE)) == 2, "what was measured counts"
     assert re.search(r" compared$", exits(0, "history"), re.MULTILINE)
     assert reason in exits(0, "show", "c1")
     [skip] = json.loads(exits(0, "show", "c1", "--json"))["skips"]
-    assert (skip["work"], skip["subject"], skip["facts"]["stage"]) == (1, 1, "run")
+    assert (skip["work"], skip["subject"], skip["facts"]["stage"]) == (1, 2, "run")
+    assert f"{broken} cannot be built" in exits(4, "compare", broken, base, *HOW, "--visits", "1")
+    number, state, failure = listed()[-1]
+    assert (number, state, f"{broken} cannot be built" in failure) == ("c2", "failed", True)
 
 
-def test_where_nothing_could_be_measured_it_is_said_why_and_begun_anew(script: Callable[[str], str]) -> None:
-    builds = [script("exit 3 # now"), script("exit 3")]
-    for number in (1, 2):
-        err = exits(4, "compare", *builds, "--workload", "one", "--visits", "1", *HOW)
-        assert f"Nothing was measured: {builds[0]} fails in one: it ended with status 3" in err
-        assert "continuing" not in err
-        [*_, last] = json.loads(exits(0, "history", "--json"))
-        assert (last["id"], last["state"]) == (f"c{number}", "failed")
-        assert last["failure"].startswith("Nothing was measured")
-
-
-def test_a_base_that_does_not_build_is_listed_with_its_reason(script: Callable[[str], str]) -> None:
-    builds = [script("does not build"), script("echo rate 100")]
-    exits(4, "compare", *builds, "--workload", "one", "--visits", "1", *HOW)
-    [failed] = json.loads(exits(0, "history", "--json"))
-    assert (failed["id"], failed["state"]) == ("c1", "failed")
-    assert f"{builds[0]} cannot be built" in failed["failure"]
-
-
-def test_what_kept_a_comparison_from_measuring_anything_is_tried_again(
-    script: Callable[[str], str], tmp_path: Path
-) -> None:
-    """The latest unfinished session goes on, whatever it is."""
+def test_where_nothing_could_be_measured_it_is_said_why_and_tried_again(script: Script, tmp_path: Path) -> None:
+    """By the same command it is begun anew. The latest unfinished session goes on, whatever it is."""
     fixed = tmp_path / "fixed"
     builds = [script(f"[ -e {fixed} ] || exit 3; echo rate 200"), script("echo rate 100")]
-    assert "go on with: bisect resume c1" in exits(4, "compare", *builds, "--workload", "one", "--visits", "2", *HOW)
+    for number in (1, 2):
+        err = exits(4, "compare", *builds, "--visits", "2", *HOW)
+        assert f"Nothing was measured: {builds[0]} fails in one: it ended with status 3" in err
+        assert "continuing" not in err and f"go on with: bisect resume c{number}" in err
+        name, state, failure = listed()[-1]
+        assert (name, state, failure[:20]) == (f"c{number}", "failed", "Nothing was measured")
     fixed.touch()
     assert "0.50" in exits(0, "resume")
-    assert "c1 is complete" in exits(3, "resume", "c1")
+    assert "c2 is complete" in exits(3, "resume", "c2")
 
 
-def test_an_aa_of_a_build_that_fails_on_the_way_has_failed(script: Callable[[str], str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("whole", [0, 3])
+def test_an_aa_that_fails_is_reported_with_its_reason(script: Script, tmp_path: Path, whole: int) -> None:
     count = tmp_path / "count"
-    build = script(f"echo again >>{count}; [ $(wc -l <{count}) -le 3 ] || exit 7; echo rate $(wc -l <{count})")
-    err = exits(4, "noise", "--rev", build, "--workload", "one", "--visits", "6", *HOW)
-    assert f"{build} fails in one: it ended with status 7" in err
-    [failed] = json.loads(exits(0, "history", "--json"))
-    assert (failed["id"], failed["state"], failed["runs"]) == ("n1", "failed", 3)
-
-
-def test_an_aa_that_fails_at_once_is_reported_with_its_reason(script: Callable[[str], str]) -> None:
-    build = script("exit 7")
-    exits(4, "noise", "--rev", build, "--workload", "one", *HOW)
+    build = script(f"echo again >>{count}; [ $(wc -l <{count}) -le {whole} ] || exit 7; echo rate $(wc -l <{count})")
+    reason = f"{build} fails in one: it ended with status 7"
+    said = exits(4, "noise", "--rev", build, "--visits", "6", *HOW)
+    assert reason in said and (whole or f"Nothing was measured: {reason}" in said)
+    [entry] = json.loads(exits(0, "history", "--json"))
+    assert (entry["id"], entry["state"], entry["runs"]) == ("n1", "failed", whole)
     told = json.loads(exits(0, "show", "n1", "--json"))
-    assert (told["id"], told["state"], told["noise"], told["detectable"]) == ("n1", "failed", None, [])
-    assert f"{build} fails in one: it ended with status 7" in told["failure"]
-    assert told["settings"]["subjects"][0]["commit"] == build
+    assert reason in told["failure"] and told["settings"]["subjects"][0]["commit"] == build
+    if not whole:
+        assert (told["noise"], told["detectable"]) == (None, [])
+
+
+# `--each-release`.
+
+
+def test_what_a_series_would_cost(demo: Demo) -> None:
+    series = ["--each-release", "1.0.1..1.0.10", "-w", "update-index", "--visits", "3"]
+    first, *others = printed(*compare(demo, *series, "--dry-run")).splitlines()
+    assert first.startswith("10 builds: 1.0.1, 1.0.2, 1.0.3, ")
+    assert "left out: 1.0.3-rc1, a pre-release" in others
+    assert "left out: 1.0.2.1, 1.0.10 does not contain it" in others
+    assert "3 rounds of 10 visits, 1 run each" in others
+    assert any("11 s of runs" in line and "33 s" in line for line in others)
+    assert "no hunts yet" in exits(3, "history"), "nothing is measured"
 
 
 @pytest.mark.slow
-def test_builds_are_compared_at_the_same_time(repo: Path, tmp_path: Path) -> None:
-    words = compare(repo, "v1.0", "v1.1", "-w", "update-index", "--visits", "4", "--runs", "1", "--pairing", "together")
-    told = json.loads(printed(*words, "--json", "--history", str(tmp_path / "h.db")))
-    (row,) = told["workloads"]
-    assert row["ratios"][0]["rounds"] == 4
-    beside = rows(
-        tmp_path / "h.db", "select json_extract(body, '$.facts.round') from events where kind = 'RunFinished'"
+def test_a_planted_slowdown_is_a_step_and_a_broken_release_a_gap(demo: Demo, tmp_path: Path) -> None:
+    """The step is before the first release with the planted commit, and the command hunts between its neighbours."""
+    repo, answer = demo
+    how = ["-w", "update-index", "--visits", "1", "--metric", "instructions/o", "--json"]
+    found = json.loads(printed(*compare(demo, "--each-release", "1.0.1..1.0.10", *how), status=2))
+    [line] = found["series"]["lines"]
+    assert [each["release"] for each in line["releases"] if each["ratio"] is None] == ["1.0.9"]
+    slow = [tag for tag in repo("tag", "--contains", answer.commit).splitlines() if tag != "v1.1"]
+    [step] = [step for step in line["steps"] if step["since"] == min(slow, key=lambda tag: int(tag[5:]))[1:]]
+    assert step["worse"] and step["ratio"]["low"] > 1.2
+    [hunt, *_] = found["series"]["hunts"]
+    start = f"bisect run {hunt['good']} {hunt['bad']} --workload update-index --builder demo "
+    assert hunt["command"].startswith(start) and f"--repo {repo.path}" in hunt["command"]
+    assert "--direction" not in hunt["command"], "more instructions are the usual change for the worse"
+    shown = printed("show", "c1")
+    assert "update-index: instructions/o relative to 1.0.1" in shown and hunt["command"] in shown
+    assert "| after | since | within (95 %) |" in printed("show", "c1", "--markdown")
+    assert "after\tsince\tnot before\tnot after\tratio\tlow\thigh\treal\tworkload" in printed("show", "c1", "--tsv")
+    assert re.search(r"^c1 .* 1\.0\.1\.\.1\.0\.10 .*compared", printed("history"), re.MULTILINE)
+    exits(0, "report", "c1", "-o", str(tmp_path / "c1.html"))
+    assert 'class="chart series"' in (tmp_path / "c1.html").read_text()
+
+
+# `--hunt`: from a table of releases to the commits.
+
+NOISY = """\
+# commit {number}
+noise=$(od -An -N1 -tu1 /dev/urandom)
+case $1 in
+one) echo "rate $(({one} + noise))";;
+two) echo "rate $((100000 + noise))";;
+esac
+"""
+HUNTED = ["-b", "script", "-w", "one,two", "--repo", "repo", "--visits", "3", "--runs", "1", "--no-explain"]
+
+
+@pytest.fixture
+def commits(script: Script, git: Repo) -> list[str]:
+    """Seven commits and three releases; v2 is slower in workload one, and v3 again: by the second and the fifth change."""
+    made = []
+    for number, release in enumerate(["v1", "", "", "v2", "", "", "v3"]):
+        rate = round(100_000 * 0.8 ** sum(at <= number for at in (2, 5)))
+        made.append(script(NOISY.format(number=number, one=rate)))
+        if release:
+            git("tag", release)
+    return made
+
+
+def test_a_drop_is_hunted_between_the_releases_where_it_happened(commits: list[str]) -> None:
+    """From one command; the culprit is in the table then, and in every form of it later."""
+    status, out, err = run("compare", "v1", "v2", *HUNTED, "--hunt")
+    assert status == 0, out + err
+    assert re.search(rf"0\.80 {commits[2][:10]}  one\n", out)
+    assert f"one, v1 to v2: {commits[2][:10]} change (hunt 2)" in out
+    for form in ("", "--tsv", "--csv", "--markdown"):
+        assert commits[2][:10] in exits(0, "show", "c1", *filter(None, [form])), form
+    told = json.loads(exits(0, "show", "c1", "--json"))["hunts"]
+    assert [(one["workload"], one["first"], one["last"], one["culprit"]) for one in told] == [
+        ("one", "v1", "v2", commits[2])
+    ]
+    again = exits(0, "compare", "c1", "--hunt", "--json")
+    assert json.loads(again)["hunts"] == told, "nothing is hunted twice"
+    assert len(re.findall(r"^ *\d+ ", exits(0, "history"), re.MULTILINE)) == 1
+
+
+@pytest.mark.slow
+def test_after_ctrl_c_in_a_hunt_the_hunts_go_on(commits: list[str]) -> None:
+    """By the command that is printed: those that had begun continue, and the others begin."""
+    cut = bisect_until(["compare", "v1", "v2", "v3", *HUNTED, "--hunt"], ", search", signal.SIGINT)
+    assert cut.returncode == 130
+    assert "go on with: bisect compare c1 --hunt --no-explain" in cut.stderr
+    assert re.search(r"0\.80 hunt 2 .*one$", printed("show", "c1"), re.MULTILINE)
+    told = json.loads(printed("compare", "c1", "--hunt", "--no-explain", "--json"))["hunts"]
+    assert [(one["hunt"], one["first"], one["last"], one["culprit"]) for one in told] == [
+        (2, "v1", "v2", commits[2]), (3, "v2", "v3", commits[5]),
+    ]  # fmt: skip
+
+
+def compared(commits: Mapping[str, str], rates: Mapping[str, Sequence[float]], rounds: int = 3) -> int:
+    """Keep a comparison of the script's commits with these rates of each workload; returns its number."""
+    asked = Settings(
+        *[*commits.values()][:: len(commits) - 1], str(Path("repo").absolute()), "script", "", "local",
+        metric="rate", builders_path="builders", workloads_path="workloads",
+    )  # fmt: skip
+    settings = resolve_settings(replace(asked, workload="one"))
+    trial = sample.comparison(0, [], rounds=rounds, metric="rate")
+    builds = tuple(TrialBuild(name, commit, key=commit) for name, commit in commits.items())
+    works = tuple(TrialWorkload(work, "all", 0.0, 10.0) for work in rates)
+    request = replace(trial.request, builder="script", subjects=builds, works=works)
+    with closing(History.open(None)) as history:
+        runs = [
+            TrialRun(number, work, place, 0.0, 1.0, replace(sample.run(0, 1.0), commit=commit, reported=rate + number))
+            for number in range(rounds)
+            for work, each in enumerate(rates.values())
+            for place, (commit, rate) in enumerate(zip(commits.values(), each, strict=True))
+        ]
+        number = sample.write_trial(history, replace(trial, request=request, runs=runs))
+        history.update_settings(number, settings)
+    return number
+
+
+def test_a_dry_run_says_what_would_be_hunted(commits: list[str]) -> None:
+    before = exits(0, "compare", "v1", "v3", *HUNTED, "--hunt", "--dry-run")
+    assert "\nhunts, v1 to v3: 6 candidates\n" in before
+    assert "runs of unknown length, since a command ends by itself, and in each visit a copy of the data" in before
+    compared({"v1": commits[0], "v3": commits[6]}, {"one": (10_000, 6_400), "two": (10_000, 8_000)})
+    told = exits(0, "compare", "c1", "--hunt", "--dry-run")
+    assert told == "one and two, v1 to v3:\n  one: 36 % slower\n  two: 20 % slower\n  6 candidates\n"
+    alone = exits(0, "compare", "v1", "v3", "v3@lto", *HUNTED, "--hunt", "--dry-run")
+    assert "hunts, v3@lto and other builds: none: no other is a revision that is built and configured alike." in alone
+
+
+def test_what_is_no_drop_is_not_hunted(commits: list[str]) -> None:
+    """Also a drop from a parent to its commit, which is found already, and in one round, in which none is seen."""
+    at = [
+        compared({"a": commits[first], "b": commits[last]}, {"one": rates}, rounds)
+        for first, last, rates, rounds in (
+            (0, 3, (10_000, 8_000), 3), (1, 2, (10_000, 8_000), 3), (2, 3, (8_000, 8_000), 3), (0, 3, (10_000, 8_000), 1),
+        )
+    ]  # fmt: skip
+    with closing(History.open(None)) as history:
+        assert [len(to_find(None, history.read_trial(number))) for number in at] == [1, 0, 0, 0]
+    status, out, err = run("compare", "c3", "--hunt", "--json")
+    assert (status, json.loads(out)["hunts"]) == (0, [])
+    assert "No drop of c3 is real and large enough to be hunted." in err
+    assert "nothing would be hunted. A drop is seen from 2 rounds on: --visits." in exits(
+        0, "compare", "c4", "--hunt", "--dry-run"
     )
-    assert len(beside) == 8
-    assert len(set(beside)) == 4
-
-
-RATE = "echo rate $(({level} + $(od -An -N1 -tu1 /dev/urandom) / 32))\n"  # one of eight numbers
-
-
-def test_any_two_commits_of_any_repository_are_compared_by_one_command(
-    git: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By a command in place of recipes; interrupted, it goes on. Its first line is the answer."""
-    monkeypatch.chdir(tmp_path / "repo")
-    for level in (1000, 800):
-        (tmp_path / "repo" / "bench").write_text(RATE.format(level=level))
-        git("add", ".")
-        git("commit", "-qm", "change")
-    command = ["--run", "sh bench", "--rate", "rate ([0-9]+)"]
-    words = ["compare", "HEAD~1", "HEAD", *command, "--pairing", "turns", "--visits", "4", "--runs", "2"]
-    cut = bisect_until(words, "run 3 of 16", signal.SIGINT)
-    assert "bisect resume c1" in cut.stderr
-    told = printed("resume", "c1")
-    answer = re.match(
-        r"HEAD is (20|19) % slower \((?:19|20)\.\d+–2[01]\.\d+ %\) than HEAD~1: (\d+) runs each\.\n", told
-    )
-    assert answer, told
-    assert int(answer[2]) >= 8
-    assert "between rounds" in printed("noise", "local", "--rev", "HEAD", *command, "--visits", "2", "--runs", "2")
-    assert "--workload is missing" in exits(3, "compare", "HEAD~1", "HEAD", "--builder", "demo")
-    assert "exclude each other" in exits(3, "noise", "local", "--rev", "HEAD", *command, "-w", "scan")
-
-
-@pytest.mark.parametrize("verb", ["run", "compare", "nightly"])
-def test_the_build_system_is_said_at_the_start(
-    verb: str, tmp_path: Path, git: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for number in range(2):
-        (tmp_path / "repo" / "Makefile").write_text(f"all:\n\techo {number}\n")
-        git("add", ".")
-        git("commit", "-qm", "change")
-    monkeypatch.setattr("perfbisect.cli.commands.nightly.check", lambda *_: None)
-    stop = Mock(side_effect=UsageError("It would begin now."))
-    for module in ("hunt.session", "hunt.trials.session"):
-        monkeypatch.setattr(f"perfbisect.{module}.begin", stop)
-    ends = ["HEAD"] if verb == "nightly" else ["HEAD~1", "HEAD"]
-    said = exits(3, verb, *ends, "--repo", str(tmp_path / "repo"), "--run", "true")
-    assert "Built with make: make, and make install if the Makefile has it\n" in said

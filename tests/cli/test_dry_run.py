@@ -9,53 +9,13 @@ from pathlib import Path
 import pytest
 
 from perfbisect.host.registry import MARKER
-from program import SCRIPT, exits, printed, run
+from program import SCRIPT, executable, exits, printed, run
+from repos import Repo
 
 pytestmark = pytest.mark.tools
 
-BUILDER = """
-summary = "a server of the tests"
-driver = "kv"
-version = ["cat", "{source}/VERSION"]
-
-[build]
-configure = [["{source}/configure", "--prefix={prefix}", "CFLAGS={cflags}"]]
-compile = [["make", "-j{jobs}"]]
-install = [["make", "install"]]
-artifacts = ["bin/kvd"]
-
-[server]
-config = "kv.conf"
-initialise = [["{prefix}/bin/kvd", "--initialise", "{data}"]]
-env = { KV_HOME = "{data}" }
-start = ["{prefix}/bin/kvd", "--config={config}"]
-ready = ["{prefix}/bin/kv", "ping"]
-create = [["{prefix}/bin/kv", "create", "bench; rm -rf ~"]]
-settle = [["{prefix}/bin/kv", "settle"]]
-
-[dataset]
-format_command = ["{prefix}/bin/kvd", "--format"]
-
-[[when]]
-version = ">=2"
-change.server.start = ["{prefix}/bin/kvd", "--config={config}", "--quick"]
-"""
-SUITE = """
-summary = "its benchmark"
-driver = "kv"
-
-[workloads.get]
-summary = "one key after the other"
-group = "point"
-prepare_commands = [["{prefix}/bin/kvbench", "--fill"]]
-command = ["{prefix}/bin/kvbench", "--seconds={time}"]
-rate = "([0-9]+) keys"
-"""
-
-
-def write(file: Path, text: str) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text)
+Listing = Callable[..., str]
+BUILDER = Path("builders/kv/builder.toml")
 
 
 @pytest.fixture
@@ -66,33 +26,22 @@ def ours() -> Iterator[Path]:
 
 
 @pytest.fixture
-def listing(tmp_path: Path, ours: Path, git: Callable[..., str]) -> Callable[..., str]:
-    """``listing(good, bad)``: what a dry run from one to the other prints."""
-    write(tmp_path / "repo" / "Makefile", "all:\n")
+def listing(recipes: None, ours: Path, git: Repo) -> Listing:
+    """``listing(good, …)``: what a dry run from there to 2.1 prints."""
     for version in ("1.0", "2.0", "2.1"):
-        write(tmp_path / "repo" / "VERSION", f"{version}\n")
-        git("add", "-A")
-        git("commit", "-qm", version)
-        git("tag", version)
-    write(tmp_path / "builders" / "kv" / "builder.toml", BUILDER)
-    write(tmp_path / "builders" / "kv" / "kv.conf", "cache = {cache}M\n{settings}\n")
-    write(tmp_path / "workloads" / "kv" / "suite.toml", SUITE)
+        git.commit({"Makefile": "all:\n", "VERSION": f"{version}\n"}, tag=version)
 
-    def ask(
-        good: str, bad: str, host: str = "", more: str = "", root: str = "", variant: str = "o2nofp", status: int = 0
-    ) -> str:
-        write(tmp_path / "hosts.toml", f'[hosts.here]\nroot = "{ours / root}"\nmemory = 1024\n{host}\n{more}')
-        places = {name: str(tmp_path / name) for name in ("builders", "workloads", "repo")}
-        places |= {"hosts": str(tmp_path / "hosts.toml"), "builder": "kv", "workload": "get", "host": "here"}
-        options = [word for name, value in places.items() for word in (f"--{name}", value)]
-        words = ["run", good, bad, *options, "--time", "7", "--variant", variant, "--dry-run"]
+    def ask(good: str, host: str = "", root: str = "", variant: str = "o2nofp", status: int = 0) -> str:
+        Path("hosts.toml").write_text(f'[hosts.here]\nroot = "{ours / root}"\nmemory = 1024\n{host}')
+        words = ["run", good, "2.1", "--builder", "kv", "--workload", "get", "--repo", "repo", "--host", "here"]
+        words += ["--hosts", "hosts.toml", "--time", "7", "--variant", variant, "--dry-run"]
         return exits(status, *words) if status else printed(*words)
 
     return ask
 
 
-def test_commands_in_order(listing: Callable[..., str], ours: Path) -> None:
-    said = listing("2.0", "2.1")
+def test_commands_in_order(listing: Listing, ours: Path) -> None:
+    said = listing("2.0")
     work, visit = f"{ours}/work/kv", f"{ours}/visit"
     wanted = [
         f"# build, in {work}/build",
@@ -117,11 +66,14 @@ def test_commands_in_order(listing: Callable[..., str], ours: Path) -> None:
     for part in wanted:
         assert part in said[place:], f"{part} is not listed after {said[:place][-80:]}"
         place = said.index(part, place) + len(part)
+    assert said.endswith(": the same\n"), "the other end"
     assert [path.name for path in ours.iterdir()] == [MARKER]
+    _, other = listing("1.0").split("the same except")
+    assert "kvd --config=" in other and "--quick" not in other and "make install" not in other
 
 
-def test_training_between_two_builds(listing: Callable[..., str], ours: Path) -> None:
-    said = listing("2.0", "2.1", variant="pgo")
+def test_training_between_two_builds(listing: Listing, ours: Path) -> None:
+    said = listing("2.0", variant="pgo")
     _, counting, final = said.split("/source/configure")
     assert f"-fprofile-generate={ours}/work/kv/profile" in counting
     assert "# loading, and at most 30 s of kv/get, as below" in counting
@@ -129,70 +81,46 @@ def test_training_between_two_builds(listing: Callable[..., str], ours: Path) ->
     assert "CCACHE_DISABLE=1" in said
 
 
-def test_the_other_end(listing: Callable[..., str]) -> None:
-    assert listing("2.0", "2.1").endswith(": the same\n")
-    _, other = listing("1.0", "2.1").split("the same except")
-    assert "--quick" not in other
-    assert "kvd --config=" in other
-    assert "make install" not in other
-
-
-def test_chosen_processors(listing: Callable[..., str]) -> None:
-    loading, visit = listing("2.0", "2.1", 'server_cpus = "0-1"\nclient_cpus = "1"').split("# a visit")
+def test_chosen_processors(listing: Listing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a host without perf."""
+    loading, visit = listing("2.0", 'server_cpus = "0-1"\nclient_cpus = "1"').split("# a visit")
     assert "taskset" not in loading, "nothing is measured yet"
     assert re.search(r"^TMPDIR=\S+ KV_HOME=\S+ taskset -c 0-1 \S+/kvd --config=", visit, re.MULTILINE)
     assert re.search(r"^taskset -c 1 perf stat ", visit, re.MULTILINE)
-
-
-def test_without_perf(listing: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path / "bin" / "perf", "#!/bin/sh\nexit 1\n")
-    (tmp_path / "bin" / "perf").chmod(0o755)
+    executable(tmp_path / "bin" / "perf", "#!/bin/sh\nexit 1\n")
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
-    said = listing("2.0", "2.1")
-    assert "perf" not in said.replace(str(tmp_path), "")
-    assert "kvbench --seconds=7" in said
+    said = listing("2.0").replace(str(tmp_path), "")
+    assert "perf" not in said and "kvbench --seconds=7" in said
 
 
-def test_a_build_host(listing: Callable[..., str], tmp_path: Path, ours: Path) -> None:
-    maker = f'[hosts.maker]\nroot = "{tmp_path}/theirs"\njobs = 7\nccache_size = "3G"'
-    said = listing("2.0", "2.1", 'build_hosts = ["maker"]\njobs = 3', maker)
-    made, measured = said.split("# configuration of the server")
-    assert f"# build, in {tmp_path}/theirs/work/kv/build on host maker, which sends the result to host here" in made
-    assert "make -j7\n" in made
-    assert "CCACHE_MAXSIZE=3G" in made
-    assert f"{ours}" not in made
-    assert f"{ours}/work/kv/prefix/bin/kvd" in measured
-    assert f"{tmp_path}/theirs" not in measured
+def test_a_build_host(listing: Listing, tmp_path: Path, ours: Path) -> None:
+    theirs = f"{tmp_path}/theirs"
+    maker = f'build_hosts = ["maker"]\njobs = 3\n[hosts.maker]\nroot = "{theirs}"\njobs = 7\nccache_size = "3G"'
+    made, measured = listing("2.0", maker).split("# configuration of the server")
+    assert f"# build, in {theirs}/work/kv/build on host maker, which sends the result to host here" in made
+    assert "make -j7\n" in made and "CCACHE_MAXSIZE=3G" in made and f"{ours}" not in made
+    assert f"{ours}/work/kv/prefix/bin/kvd" in measured and theirs not in measured
 
 
-def test_length_of_the_root(listing: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_length_of_the_root(listing: Listing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scratch = tmp_path / ("long" * 30)
     scratch.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
-    assert "kvbench" in listing("2.0", "2.1")
+    assert "kvbench" in listing("2.0")
     assert not [*scratch.iterdir()]
-    said = listing("2.0", "2.1", root="far" * 30, status=4)
-    assert "the path of the server's socket is too long" in said
+    assert "the path of the server's socket is too long" in listing("2.0", root="far" * 30, status=4)
 
 
-def test_without_a_build(listing: Callable[..., str], tmp_path: Path, ours: Path) -> None:
-    """The tree has a Makefile."""
-    head, tail = BUILDER.split("[build]")[0], BUILDER[BUILDER.index("[server]") :]
-    write(tmp_path / "builders" / "kv" / "builder.toml", head + tail)
-    said = listing("1.0", "2.1")
-    build, visit = said.split("# configuration of the server")[:2]
-    assert "make -j" in build
-    assert f"PREFIX={ours}/work/kv/prefix" in build
-    assert f"{ours}/work/kv/prefix/bin/kvd --config={ours}/visit/config --quick &" in visit
-
-
-def test_format_without_server(listing: Callable[..., str], tmp_path: Path, ours: Path) -> None:
-    head, tail = (
-        BUILDER.split("[server]")[0],
-        '[dataset]\nformat_command = ["{prefix}/bin/kvd", "--format", "{data}"]\n',
-    )
-    write(tmp_path / "builders" / "kv" / "builder.toml", head + tail)
-    assert f"{ours}/work/kv/prefix/bin/kvd --format {ours}/visit/data\n" in listing("2.0", "2.1")
+def test_other_recipes(listing: Listing, ours: Path) -> None:
+    """Without a build, where the tree has a Makefile; and with a command for the format, but without a server."""
+    whole, work, visit = BUILDER.read_text(), f"{ours}/work/kv", f"{ours}/visit"
+    BUILDER.write_text(whole.split("[build]")[0] + whole[whole.index("[server]") :])
+    build, served = listing("1.0").split("# configuration of the server")[:2]
+    assert "make -j" in build and f"PREFIX={work}/prefix" in build
+    assert f"{work}/prefix/bin/kvd --config={visit}/config --quick &" in served
+    of_data = '[dataset]\nformat_command = ["{prefix}/bin/kvd", "--format", "{data}"]\n'
+    BUILDER.write_text(whole.split("[server]")[0] + of_data)
+    assert f"{work}/prefix/bin/kvd --format {visit}/data\n" in listing("2.0")
 
 
 def test_what_a_hunt_takes_is_said_before_it_begins(ends: tuple[str, str]) -> None:
@@ -208,7 +136,6 @@ def test_what_a_hunt_takes_is_said_before_it_begins(ends: tuple[str, str]) -> No
     assert re.match(rf"# {first}; about [\d s]+(to [\d s]+)?; [\d.]+ [kM]?B of disk\n", printed(*asked, "--dry-run"))
     assert printed("show", "nightly 7").startswith("Hunt 1, ")
     assert " nightly 7: " in printed("history")
-    assert "is no name" in exits(3, *asked, "--name", "c3")
     assert "nor the name of a hunt" in exits(3, "show", "nightly")
 
 

@@ -1,63 +1,232 @@
-"""What is asked of a hunt that has a verdict: its reason, by `bisect why`, and how it was decided, by `bisect replay`."""
+"""What is asked of a hunt in the history: lists, reports, queries, its reason, how it was decided; and that it goes on."""
 
+import csv
+import io
 import json
-import signal
+import os
+import re
+import shlex
+import shutil
 import sqlite3
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from html import escape
 from pathlib import Path
+from signal import SIGINT
 
 import pytest
 
-from program import SCRIPT, bisect_until, exits, printed
+import sample_hunt as sample
+from explained_hunt import PROFILES
+from perfbisect.core.domain.settings import Settings
+from perfbisect.hunt.driver import Driver
+from perfbisect.hunt.resolve import resolve_settings
+from perfbisect.hunt.search_problem import TimedEvent
+from perfbisect.hunt.setup import HuntSetup
+from perfbisect.report.profiles import folded, speedscope
+from perfbisect.store.batches import begin_batch, end_batch
+from perfbisect.store.history import History
+from perfbisect.store.maker import maker
+from program import HUNT, PROGRAM, SCRIPT, Ended, bisect_until, exits, printed, rows, run
+from repos import Repo
 
-pytestmark = pytest.mark.tools
+pytestmark = pytest.mark.tools  # starts the program again and again
 
-RUN = [*SCRIPT, "--plain", "--no-layouts"]
+Script = Callable[[str], str]
+Stored = Callable[..., int]
+HISTORY = Path(".local/state/perfbisect/history.db")
+
+
+@pytest.fixture(scope="session")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A history with the sample hunt, and one that was interrupted; not to be changed."""
+    path = tmp_path_factory.mktemp("written") / "history.db"
+    with closing(History.open(path)) as history:
+        sample.write(history)
+        hunt = sample.begin(history, at=sample.BEGAN + 3600)
+        assert history.writer is not None
+        ended = f"{maker()} elsewhere 0 1 1"
+        history.writer.execute("update sittings set process = ? where session_id = ?", [ended, hunt])
+    return path
+
+
+@pytest.fixture
+def asked(two: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ended]:
+    """``asked(verb, *args)`` of that history, in an empty folder."""
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    return lambda *args: run(*args, "--history", str(two))
+
+
+def test_history_and_show(asked: Callable[..., Ended], two: Path) -> None:
+    """The latest hunt, or the one that is asked for."""
+    hunt = "engine update-index local 1.0..1.1"
+    assert [" ".join(line.split()) for line in asked("history").out.splitlines()] == [
+        "id when builder workload host range builds runs culprit sure state subject",
+        f"1 2023-11-14 22:13 {hunt} 6 16 6da84d17ef 97 % found Check the key order of a page after each update",
+        f"2 2023-11-14 23:13 {hunt} 0 0 – – interrupted",
+    ]
+    assert [(hunt["id"], hunt["state"], hunt["culprit"]) for hunt in json.loads(asked("history", "--json").out)] == [
+        (1, "found", sample.CANDIDATES[sample.CULPRIT]),
+        (2, "interrupted", None),
+    ]
+    assert asked("show").out.startswith("Hunt 2, ")
+    shown = asked("show", "1").out
+    assert "The culprit is 6da84d17ef" in shown
+    commands = [line for line in shown.splitlines() if re.match("To [a-z]+: +bisect ", line)]
+    assert len(commands) == 2 and all(f" --history {two}" in line for line in commands), "repeat and prove"
+    markdown = asked("show", "1", "--markdown")
+    assert markdown.out.startswith("## engine update-index")
+    assert asked("report", "1", "--markdown") == markdown and not [*Path().iterdir()]
+    assert json.loads(asked("show", "1", "--json").out)["hunt"]["id"] == 1
+
+
+def test_query(asked: Callable[..., Ended]) -> None:
+    """Its examples can be pasted: the history has one hunt with a verdict, and a later one that has measured nothing."""
+    commands = [shlex.split(line) for line in printed("query", "--examples").splitlines() if line[0] != "#"]
+    assert all(words[:2] == ["bisect", "query"] for words in commands)
+    assert [len(asked(*words[1:]).out.splitlines()) for words in commands] == [2, 1, 1]
+    sql = "select id, good as 'g', null as n, 0.5 as half from hunts union all select 10, 'ä,\"b', x'ff', 2"
+    assert asked("query", sql).out.splitlines() == [
+        "id  g     n   half",
+        " 1  1.0        0.5",
+        " 2  1.0        0.5",
+        '10  ä,"b  ff     2',
+    ]
+    assert json.loads(asked("query", sql, "--json").out)[2] == {"id": 10, "g": 'ä,"b', "n": "ff", "half": 2}
+    assert list(csv.reader(io.StringIO(asked("query", sql, "--csv").out)))[-1] == ["10", 'ä,"b', "ff", "2"]
+    for form, empty in ((), "a\n"), (("--json",), "[]\n"), (("--csv",), "a\n"):
+        assert asked("query", "select 1 as a where 0", *form).out == empty
+
+
+@pytest.mark.parametrize(
+    "args", [["history"], ["show", "1"], ["query", "select a.* from counters a, counters b", "--csv"]]
+)
+def test_a_reader_that_has_enough(args: list[str], two: Path) -> None:
+    """`bisect … | head`, with the reader gone before the first line."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    words = [*PROGRAM, *args, "--history", str(two)]
+    done = subprocess.run(words, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_how_the_program_starts(two: Path) -> None:
+    """In an encoding without typographic quotes; and without what takes long to load where it has to answer at once."""
+    words, env = [*PROGRAM, "show", "1", "--history", str(two)], os.environ | {"PYTHONIOENCODING": "latin-1"}
+    done = subprocess.run(words, env=env, capture_output=True, check=True)
+    assert b"'Check the key order" in done.stdout
+    look = f"import sys, atexit; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); {PROGRAM[-1]}"
+    words = [sys.executable, "-c", look, "history", "--history", str(two)]
+    listed = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert "update-index" in listed.stdout
+    assert not {"numpy", "rich.console", "sqlite_utils", "git", "msgspec"} & set(listed.stderr.split())
+
+
+# `bisect report`.
+
+
+def test_a_page_is_written_where_it_is_said(asked: Callable[..., Ended]) -> None:
+    assert asked("report", "1") == (0, "hunt-1.html\n", "")
+    assert "The culprit is 6da84d17ef" in Path("hunt-1.html").read_text()
+    assert asked("report", "1", "-o", "a/b/why.html") == (0, "a/b/why.html\n", "")
+    assert Path("a/b/why.html").read_text() == Path("hunt-1.html").read_text()
+    assert asked("report").out == "hunt-2.html\n"  # the latest
+    assert "There is no verdict yet." in Path("hunt-2.html").read_text()
+    assert asked("report", "1", "-o", "/dev/full") == (4, "", "Error: /dev/full: No space left on device\n")
+    assert asked("report", "--all", "pages") == (0, "pages/index.html\n", "")
+    assert sorted(path.name for path in Path("pages").iterdir()) == ["hunt-1.html", "hunt-2.html", "index.html"]
+    index = Path("pages/index.html").read_text()
+    assert 'href="hunt-1.html"' in index and "found 6da84d17ef" in index
+    assert 'href="index.html"' in Path("pages/hunt-1.html").read_text()
+
+
+def test_a_damaged_hunt_is_named_and_the_others_are_written(two: Path, tmp_path: Path) -> None:
+    kept = shutil.copy(two, tmp_path / "h.db")
+    with closing(sqlite3.connect(kept)) as connection, connection:
+        connection.execute("update events set body = '{' where session_id = 2 or (session_id = 1 and id = 3)")
+    status, _, err = run("report", "--all", str(tmp_path / "pages"), "--history", str(kept))
+    assert (status, "No page of 1:" in err) == (0, True)
+    assert sorted(path.name for path in (tmp_path / "pages").iterdir()) == ["hunt-2.html", "index.html"]
+    assert 'href="hunt-1.html"' not in (tmp_path / "pages/index.html").read_text()
+
+
+def test_json_of_speedscope_is_what_its_schema_asks() -> None:
+    made = json.loads(speedscope(PROFILES, "hunt 1"))
+    names = [frame["name"] for frame in made["shared"]["frames"]]
+    assert len(names) == len(set(names))
+    culprit, parent = made["profiles"]
+    assert culprit["type"] == parent["type"] == "sampled"
+    assert culprit["endValue"] == pytest.approx(sum(PROFILES.culprit.values()))
+    assert len(culprit["samples"]) == len(culprit["weights"]) == len(PROFILES.culprit)
+    assert {";".join(names[number] for number in sample) for sample in parent["samples"]} == set(PROFILES.parent)
+    lines = folded(PROFILES.parent).splitlines()
+    assert "engine;main;run_workload 600000" in lines and len(lines) == len(PROFILES.parent)
+
+
+def test_every_form_has_the_link_and_what_a_mail_needs(ends: tuple[str, str], stored: Stored, git: Repo) -> None:
+    """The subject is made of what a shell, a terminal, Markdown and HTML read."""
+    odd = "Read `rm x` $(rm y); @user <b>'\"|\\\x1b]0;\x07 \u202e```"
+    git("commit", "--amend", "-qm", odd)
+    git("remote", "add", "origin", "git@gitlab.gnome.org:GNOME/kv.git")
+    good, culprit = ends[0], git.head
+    stored([good, culprit], [100, 10], min_effect=0.03, max_minutes=60.0)
+    [case] = json.loads(exits(0, "show", "--json"))["cases"]
+    link, issue = f"https://gitlab.gnome.org/GNOME/kv/-/commit/{culprit}", case["issue"]
+    assert case["link"] == link and link in issue[1]
+    assert [line.partition(": ")[0] for line in issue] == ["rate", "Commit", "Effect", "Sure", "Why", "Reproduce"]
+    exits(0, "report", "-o", "page.html")
+    shown, markdown, page = exits(0, "show"), exits(0, "show", "--markdown"), Path("page.html").read_text()
+    assert f"\n  link     {link}\n" in shown and f"\n- link: {link}\n" in markdown and f'<a href="{link}">' in page
+    assert "".join(f"  {line}\n" for line in issue) in shown
+    assert "\n````\n" + "".join(f"{line}\n" for line in issue) + "````" in markdown
+    assert str(escape("\n".join(issue))).replace("&quot;", "&#34;").replace("&#x27;", "&#39;") in page
+    words = shlex.split(issue[-1].removeprefix("Reproduce: "))
+    assert words[:4] == ["bisect", "compare", good[:10], culprit[:10]] and "--max-time" not in words
+    assert f"2 builds: {words[2]}, {words[3]}" in exits(0, *words[1:], "--dry-run")
+    git("remote", "set-url", "origin", "/srv/kv.git")
+    assert "gitlab" not in exits(0, "show") and culprit in exits(0, "show")
+
+
+# `bisect why`, and `bisect replay`.
 
 
 def test_ctrl_c_in_the_reason_leaves_the_verdict_which_was_notified(ends: tuple[str, str], tmp_path: Path) -> None:
-    good, bad = ends
-    kept = tmp_path / "kept"
-    words = ["run", good, bad, *RUN, "--notify", f"sh -c 'cat >>{kept}'"]
-    ended = bisect_until(words, "counters: ", signal.SIGINT)
+    kept, words = tmp_path / "kept", ["run", *ends, *SCRIPT, "--plain", "--no-layouts"]
+    ended = bisect_until([*words, "--notify", f"sh -c 'cat >>{kept}'"], "counters: ", SIGINT)
     assert ended.returncode == 0, "a culprit is named"
     said, _, reason = ended.stdout.partition("Its reason follows.")
-    assert f"The culprit is {bad[:10]}" in said and "counters: " not in said
-    assert "counters: " in reason
+    culprit = f"The culprit is {ends[1][:10]}"
+    assert culprit in said and "counters: " not in said and "counters: " in reason
     assert "The verdict stands; what is left of the reason is measured by: bisect why 1\n" in ended.stderr
     got = json.loads(kept.read_text())
     assert (got["state"], got["id"]) == ("found", "1")
     assert "found" in exits(0, "history")
-
-    first = ended.stdout.count("counters: ")
-    out = exits(0, "why", "--plain")
-    assert out.index("The culprit is") < out.index("counters: ") < out.index(f"Why {bad[:10]}")
-    again = exits(0, "why", "1", "--plain")
-    assert out.count("counters: ") >= first and "counters: " not in again, "what was measured is not measured again"
-    assert f"The culprit is {bad[:10]}" in again and f"Why {bad[:10]}" in again
+    out = exits(0, "why", "--plain", "--max-time", "2s")
+    assert out.index(culprit) < out.index(f"Why {ends[1][:10]}")
     assert "it was not measured" not in exits(0, "show")
 
 
-def test_there_must_be_a_verdict_that_names_a_commit(
-    script: Callable[[str], str], stored: Callable[..., int], seal: Path
-) -> None:
+def test_there_must_be_a_verdict_that_names_a_commit(script: Script, stored: Stored, seal: Path) -> None:
     """A hunt that names a commit without a reason names the command for it."""
     good, same, slow = script("echo rate 100"), script("echo rate 100 # the same"), script("echo rate 10")
     stored([good, same], [100, 100])
     assert "The verdict of hunt 1 names no commit" in exits(3, "why")
     stored([same, slow], [100, 10], max_runs=3)
-    beside = f"{slow[:10]} leads, and is not proven. To measure it beside its parent: bisect compare '{slow[:10]}^' {slow[:10]} "
-    assert beside in exits(3, "why")
+    leads = f"{slow[:10]} leads, and is not proven. To measure it beside its parent: "
+    assert f"{leads}bisect compare '{slow[:10]}^' {slow[:10]} " in exits(3, "why")
     stored([good, same, slow], [100, 100, 10])
     helps = "No function is known to be the reason (it was not measured): measure it with `bisect why 3`."
-    assert helps in " ".join((shown := exits(0, "show")).split()) and "--variant" not in shown
-    with closing(sqlite3.connect(seal / ".local/state/perfbisect/history.db")) as history, history:
+    assert helps in " ".join(exits(0, "show").split())
+    with closing(sqlite3.connect(seal / HISTORY)) as history, history:
         history.execute("delete from events where session_id = 3 and kind = 'HuntEnded'")
     assert "Hunt 3 has no verdict." in exits(3, "why") and "bisect resume 3" in exits(3, "why", "3")
 
 
-def test_a_hunt_is_decided_again(script: Callable[[str], str], stored: Callable[..., int]) -> None:
+def test_a_hunt_is_decided_again(script: Script, stored: Stored) -> None:
     """A smaller budget, of runs or of time, ends it without a name; ends that are alike have no leader."""
     commits = [script(f"echo {number}") for number in range(5)]
     hunt = str(stored(commits, [100, 100, 100, 70, 70]))
@@ -69,3 +238,65 @@ def test_a_hunt_is_decided_again(script: Callable[[str], str], stored: Callable[
     assert "the budget of 30 s is used up" in printed("replay", hunt, "--max-time", "30s", status=2)
     said = printed("replay", str(stored(commits, [100] * 5)), status=1)
     assert "leads" not in said and "Not reproduced" in said
+
+
+# `bisect resume` of a hunt that has failed: when something has changed since then, and when nothing has.
+
+
+def test_a_hunt_that_has_failed_goes_on_as_it_began(script: Script, seal: Path, tmp_path: Path) -> None:
+    """The bad end needs a file to run, which comes later; both write down how many processors they get."""
+    assert exits(3, "resume").startswith("Error: ")
+    fixed, seen, suite = tmp_path / "fixed", tmp_path / "seen", Path("workloads/script/suite.toml")
+    before = suite.read_text().replace('"{threads}"', '"{cores}"')
+    suite.write_text(before)
+    good = script(f"echo $2 >>{seen}; echo rate 100")
+    bad = script(f"[ -e {fixed} ] || exit 7; echo $2 >>{seen}; echo rate 10")
+    said = exits(4, "run", good, bad, *HUNT)
+    assert "the bad end" in said and "bisect resume 1" in said
+    assert "failed: nothing can be compared, because the bad end," in exits(0, "history")
+    assert "The last session failed: nothing can be compared" in exits(0, "show")
+    suite.write_text(before.replace('"one", "{cores}"]', '"one", "{cores}", "more"]'))
+    said = exits(3, "resume", "--plain")
+    assert "Hunt 1 cannot go on: its runs would be made in another way" in said
+    assert "undo that, or begin a new hunt" in said
+
+    suite.write_text(before)
+    fixed.touch()
+    seen.unlink(missing_ok=True)
+    with closing(sqlite3.connect(seal / HISTORY)) as history, history:
+        history.execute("update events set body = json_set(body, '$.host.cores', 77) where kind = 'HuntStarted'")
+    assert "The culprit is" in exits(0, "resume", "--plain")
+    assert set(seen.read_text().split()) == {"77"}
+    assert "found" in exits(0, "history")
+
+
+def test_commands_in_messages_name_the_history(ends: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a hunt that goes on with a recipe that was fixed: its hash is the new one."""
+    recipe, history = Path("builders/script/builder.toml"), Path("of mine.db")
+    option, whole = ["--history", str(history)], recipe.read_text()
+    recipe.write_text(whole.replace("[build]", '[build]\nconfigure = [["false"]]'))
+    goes_on = "go on with: bisect resume 1 --history 'of mine.db'\n"
+    assert goes_on in exits(4, "run", *ends, *HUNT, *option)
+
+    def interrupted(*_: object) -> Iterator[TimedEvent]:
+        raise KeyboardInterrupt
+        yield
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Driver, "session", interrupted)
+        assert goes_on in exits(130, "resume", *option)
+    with closing(History.open(history)) as opened:
+        numbers = [begin_batch(opened, file, [], 1.0) for file in (Path("/b 1.toml"), "")]
+        end_batch(opened, numbers[1], 2.0)
+    assert "Go on with: bisect batch '/b 1.toml' --history 'of mine.db'\n" in exits(3, "resume", "b1", *option)
+    assert "See them: bisect show b2 --history 'of mine.db'\n" in exits(3, "resume", "b2", *option)
+    assert "See what it has: bisect show b1 --history 'of mine.db'\n" in exits(3, "watch", "b1", *option)
+    assert "There is no c1 in the history" in exits(3, "watch", "c1", *option), "it is the number of a hunt"
+
+    recipe.write_text(whole)
+    assert "Full report: bisect show 1 --history 'of mine.db'\n" in exits(0, "resume", *option)
+    new = Settings(*ends, "repo", "script", "one", "local", builders_path="builders", workloads_path="workloads")
+    [setup] = HuntSetup.set_up([resolve_settings(new)])
+    assert rows(history, "select json_extract(settings, '$.build_hash') from hunts") == [(setup.build_hash(),)]
+    said = exits(0, "compare", *ends, *SCRIPT, "--visits", "1", "--runs", "1", *option)
+    assert "bisect show c2 --history 'of mine.db'\n" in said

@@ -1,0 +1,234 @@
+"""`bisect doctor` on this machine; and `bisect hosts`: fitness, with a script whose rate is in a file that it reads."""
+
+import json
+import re
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import checked
+from perfbisect.cli.commands.doctor import only_commands
+from perfbisect.core.domain.events import TrialEnded
+from perfbisect.host.lock import hold
+from perfbisect.host.registry import connect
+from perfbisect.recipes.builder_reader import load_builder
+from perfbisect.recipes.inventory import load_host
+from perfbisect.store.history import History
+from program import SCRIPT, exits, printed, rows, run
+
+pytestmark = pytest.mark.tools
+
+
+def inventory(folder: Path, roots: dict[str, str], **build_hosts: Sequence[str]) -> list[str]:
+    """The option for an inventory with these hosts, whose roots are in the folder."""
+    entries = [
+        f'[hosts.{name}]\nroot = "{folder}/{root}"\nbuild_hosts = {json.dumps(build_hosts.get(name, []))}\n'
+        for name, root in roots.items()
+    ]
+    (folder / "hosts.toml").write_text("".join(entries))
+    return ["--hosts", str(folder / "hosts.toml")]
+
+
+def test_every_finding_has_its_line_and_its_advice() -> None:
+    """Among them the owner of the lock; as JSON the same."""
+    report = json.loads(exits(0, "doctor", "--json"))
+    assert report["host"]["name"] == "local"
+    assert {"level", "topic", "text", "advice"} == set(report["findings"][0])
+    assert {"tools", "disk", "perf", "pairs"} <= {finding["topic"] for finding in report["findings"]}
+    assert any("no other hunt is measuring there" in finding["text"] for finding in report["findings"])
+    with hold(connect(load_host("local")), "a hunt of another session"):
+        said = exits(0, "doctor", "--builder", "demo", "--workload", "update-index")
+    for part in ("local is fit to measure on: 0 refused", "sysbench 1", "GiB are free", "a hunt of another session"):
+        assert part in said
+
+
+def test_without_a_workload_those_of_the_system_decide_whether_sysbench_is_needed(tmp_path: Path) -> None:
+    """Where a suite is broken, it is unknown that it is not."""
+    drivers = [load_builder(name).driver for name in ("rocksdb", "command", "demo", "postgres")]
+    assert [only_commands(driver, None) for driver in drivers] == [True, True, False, False]
+    suite = tmp_path / "mine" / "suite.toml"
+    suite.parent.mkdir()
+    broken = 'summary = "s"\ndriver = "demo"\n[workloads]\none.script = "no-such.lua"\n'
+    for text in (broken, "what is this"):
+        suite.write_text(text)
+        assert not only_commands("demo", tmp_path)
+
+
+def test_all_hosts_at_once(tmp_path: Path, seal: Path) -> None:
+    """One that cannot be used is a finding, too, and so is a store of builds."""
+    (tmp_path / "file").touch()
+    configuration = seal / ".config" / "perfbisect" / "config.toml"
+    configuration.parent.mkdir(parents=True)
+    configuration.write_text(f'[shared]\nbuilds = "{tmp_path}/file/store"\n')
+    hosts = inventory(tmp_path, {"quiet": "quiet", "b1": "b1", "odd": "file/root"}, quiet=["b1", "nobody"])
+    report = json.loads(exits(4, "doctor", "--all", "--json", *hosts))
+    of_host = {host["name"]: host for host in report["hosts"]}
+    verdicts = {name: host["verdict"] for name, host in of_host.items() if name != "local"}
+    assert verdicts == {"quiet": "not fit", "b1": "fit", "odd": "cannot be used"}
+    assert of_host["b1"]["builds_for"] == ["quiet"]
+    assert of_host["quiet"]["findings"][0]["text"] == "nobody, which is to build for host quiet, is not in hosts.toml"
+    assert {finding["topic"] for finding in of_host["b1"]["findings"]}.isdisjoint({"perf", "governor", "load"})
+    assert [finding["level"] for finding in report["shared"]] == ["warning"]
+    said = exits(4, "doctor", "--all", *hosts)
+    assert f"\nshared builds:\n  warning  the shared builds in {tmp_path}/file/store cannot be used" in said
+    assert "b1     builds for quiet  fit" in said and "cannot be created" in said
+    assert "quiet and odd are not fit" in said or "quiet, odd" in said or "local, quiet and odd" in said
+    [finding] = json.loads(exits(4, "doctor", "odd", "--json", *hosts))["findings"]
+    assert finding["level"] == "refused" and "cannot be created" in finding["text"]
+
+
+def test_build_hosts_that_would_build_differently_are_refused(tmp_path: Path) -> None:
+    hosts = inventory(tmp_path, {"local": "quiet", "b1": "b1", "b2": "b2"}, local=["b1", "b2"])
+    said = exits(4, "doctor", "--all", *hosts)
+    of_roots = "the build hosts of local have different root folders, which are part of what they build: "
+    assert f"{of_roots}{tmp_path}/b1 on b1" in said
+    assert "3 hosts: 1 problem with build hosts must be solved." in said
+
+
+# Fitness.
+
+HOSTS = """
+[hosts.a]
+address = "local"
+root = "{root}/a"
+[hosts.b]
+address = "local"
+root = "{root}/b"
+[hosts.gone]
+through = ["false"]
+[leases.pool]
+acquire = ["sh", "-ec", '''
+cd {root}; for each in n1 n2; do
+    if [ -z "$(ls -d "$each".* 2>/dev/null)" ]; then mkdir "$each.{{job}}"; echo "$each"; exit; fi
+done
+echo all are taken >&2; exit 1''']
+release = ["sh", "-c", "cd {root}; rmdir *.{{job}}"]
+[leases.pool.host]
+through = ["env"]
+root = "{root}/{{address}}"
+"""
+CHECKS = "select host from trials where json_extract(settings, '$.name') = 'fitness check' order by id"
+
+
+class Fleet:
+    """Hosts of this machine, and what is known of them."""
+
+    def __init__(self, folder: Path, commit: str) -> None:
+        self.folder, self.commit, self.path = folder, commit, folder / "h.db"
+        self.kept = ("--history", str(self.path))
+
+    def noise(self, host: str) -> list[str]:
+        """An A/A of a host."""
+        short = ["--visits", "2", "--runs", "1", "--pairing", "turns"]
+        return ["noise", host, *SCRIPT, "--rev", self.commit, *short, *self.kept]
+
+    def rate(self, value: float) -> None:
+        """What the script prints from now on."""
+        (self.folder / "rate").write_text(f"{value}\n")
+
+    def wait_a_day(self) -> None:
+        """All that was measured began a day earlier."""
+        with closing(sqlite3.connect(self.path)) as connection, connection:
+            connection.execute("UPDATE sessions SET started = started - 86400")
+
+    def repeat(self, level: float) -> None:
+        """The latest trial, as if it had been made again a day later, with another level."""
+        self.wait_a_day()
+        with closing(History.open(self.path)) as history:
+            number = max(int(name) for (name,) in history.select("SELECT id FROM trials"))
+            trial, settings = history.read_trial(number), history.settings(number)
+            [end] = [one.event for one in history.events(number) if isinstance(one.event, TrialEnded)]
+            assert end.fitness
+            end = replace(end, fitness=replace(end.fitness, level=end.fitness.level * level))
+            again = history.begin_trial(settings, trial.request, trial.host, trial.started)
+            history.append(again, end, trial.started)
+
+
+@pytest.fixture
+def fleet(script: Callable[[str], str], tmp_path: Path) -> Fleet:
+    """The hosts, and an A/A on one of them, n1."""
+    (tmp_path / "hosts.toml").write_text(HOSTS.format(root=tmp_path))
+    for each in ("a", "b", "n1", "n2"):
+        (tmp_path / each).mkdir()
+    made = Fleet(tmp_path, script(f'echo "rate $(cat {tmp_path}/rate)"'))
+    made.rate(100)
+    printed(*made.noise("a"))
+    return made
+
+
+def test_a_host_that_is_slower_in_two_checks_is_unfit_until_that_is_accepted(fleet: Fleet) -> None:
+    assert "a                  local\nb                  local\n" in printed("hosts", *fleet.kept), "not checked"
+    first = printed("hosts", "--check", "a", "--like", "n1", *fleet.kept)
+    assert re.search(r"^a +local +20\S+ +– +0\.00 % +▄ +new baseline$", first, re.MULTILINE)
+    again = run("hosts", "--check", "a", *fleet.kept)
+    assert again.status == 0 and "Host a was checked within 20 hours, so it is not checked again." in again.err
+    assert rows(fleet.path, CHECKS) == [("a",)], "within a day none is due"
+    for level in (1, 1, 1, 0.9):
+        fleet.repeat(level)
+    assert "unfit" not in printed("hosts", *fleet.kept)
+    fleet.wait_a_day()
+    fleet.rate(90)
+    status, out, err = run("hosts", "--check", *fleet.kept)
+    assert status == 4 and "bisect hosts --accept a" in err
+    unfit = r"^a +local +\S+ +90\.0 % +0\.00 % +▄▄▄▄▁▁ +unfit: its level fell by 10 %, since 20"
+    assert re.search(unfit, out, re.MULTILINE)
+    assert "Host a is unfit: its level fell by 10 %" in exits(0, *fleet.noise("a"))
+    assert len(printed("history", *fleet.kept).splitlines()) == 3, "the A/As that are no checks"
+    assert "b is not unfit: there is nothing to accept." in exits(3, "hosts", "--accept", "a", "b", *fleet.kept)
+    assert "unfit: its level" in printed("hosts", *fleet.kept), "and a is not accepted, either"
+    assert "unfit" not in printed("hosts", "--accept", "a", *fleet.kept)
+    exits(3, "hosts", "--accept", "a", *fleet.kept)
+    assert "n2" in printed("show", "n2", *fleet.kept)
+
+
+@pytest.mark.slow
+def test_a_new_host_is_checked_like_the_others_and_one_that_cannot_be_is_told(fleet: Fleet) -> None:
+    """It is a sentence, and stops no other."""
+    printed("hosts", "--check", "a", "--like", "n1", *fleet.kept)
+    status, out, err = run("hosts", "--check", "gone", "b", *fleet.kept)
+    assert status == 4 and "Host gone is not checked: " in err and "How fit host b is, measured once a day: " in err
+    assert rows(fleet.path, CHECKS) == [("a",), ("b",)]
+    assert "b  " in out and "gone  " in out
+    fleet.wait_a_day()
+    with hold(connect(load_host("b", "hosts.toml")), "a hunt"):
+        status, _, err = run("hosts", "--check", *fleet.kept)
+        assert status == 0 and "Host b is not checked: host b is busy: a hunt of " in err
+        assert run("hosts", "--check", "b", *fleet.kept).status == 4, "it was asked for"
+    fleet.wait_a_day()
+    suite = fleet.folder / "workloads" / "script" / "suite.toml"
+    suite.write_text(suite.read_text().replace('"{prefix}/run.sh", "one"', '"{prefix}/run.sh", "other"'))
+    assert "new baseline: another build" in printed("hosts", "--check", "b", *fleet.kept)
+
+
+@pytest.mark.slow
+def test_an_unfit_machine_is_leased_for_checks_alone(fleet: Fleet) -> None:
+    out = printed("hosts", "--check", "pool:", "--like", "n1", *fleet.kept)
+    assert re.search(r"^n1 +leased +pool: +20", out, re.MULTILINE)
+    with closing(History.open(fleet.path)) as history:
+        checked.write_fall(history, "pool:", node="n1", settings=history.settings(2))
+    _, _, err = run(*fleet.noise("pool:"))
+    assert "n1 is unfit: its level fell by 10 %" in err and "given back once another is leased" in err
+    nodes = "select json_extract(hosts.settings, '$.node') from trials join hosts on hosts.id = host_id order by trials.id desc"
+    assert rows(fleet.path, nodes)[0] == ("n2",)
+    run("hosts", "--check", "pool:", *fleet.kept)
+    assert rows(fleet.path, nodes)[0] == ("n1",)
+
+
+def test_what_cannot_be_asked(fleet: Fleet) -> None:
+    run(*fleet.noise("a"), "--metric", "cpu/o")
+    for words, status, said in (
+        (["--check"], 3, "No host was checked before"),
+        (["--like", "n1"], 3, "--like goes with --check"),
+        (["--accept"], 3, "--accept NAME"),
+        (["--accept", "a"], 3, "a is not unfit: there is nothing to accept."),
+        (["--check", "a", "--like", "n9"], 3, "There is no n9"),
+        (["--check", "--accept", "a"], 3, "Give one of"),
+        (["--check", "c", "--like", "n1"], 4, "Host c is not checked: There is no host 'c'"),
+        (["--check", "a"], 4, "It is not known what to measure"),
+        (["--check", "a", "--like", "n2"], 4, "cpu/o does not show how fast a host is"),
+    ):
+        assert said in exits(status, "hosts", *words, *fleet.kept)
