@@ -1,23 +1,27 @@
-"""A central history that is configured: sessions push by themselves, and all verbs that read can read it."""
+"""A central history: sessions push by themselves, all verbs that read can read it, and it has pages."""
 
 import json
 import re
-from collections.abc import Callable
+from contextlib import closing
+from html import unescape
 from pathlib import Path
 
 import pytest
 
+import sample_hunt as sample
 from central import Server
 from installed_servers import POSTGRES
 from perfbisect.errors import ENVIRONMENT, USAGE
 from perfbisect.hunt.pushing import origin_of
-from program import HUNT, bisect, exits, run
+from perfbisect.store.history import History
+from program import HUNT, asked, bisect, exits, run, served
 
 pytestmark = [
     pytest.mark.tools,
     pytest.mark.dbms,
     pytest.mark.skipif(not POSTGRES, reason="no PostgreSQL: apt-get install postgresql"),
 ]
+ELSEWHERE = ["--from", "central"]
 
 
 def configure(seal: Path, address: str) -> None:
@@ -26,51 +30,43 @@ def configure(seal: Path, address: str) -> None:
     place.write_text(f'[central]\naddress = "{address}"\norigin = "desk3"\n')
 
 
+def lines_of(*words: str) -> list[str]:
+    """What is shown, without the commands that only its owner can execute."""
+    return [line for line in exits(0, *words).splitlines() if not re.match(r"(Hunt|To |  from |started|Why )", line)]
+
+
 @pytest.mark.slow
-def test_hunts_push_by_themselves_and_are_read_there(
-    script: Callable[[str], str], ends: tuple[str, str], server: Server, seal: Path, tmp_path: Path
-) -> None:
+def test_hunts_push_by_themselves_and_are_read_there(ends: tuple[str, str], server: Server, seal: Path) -> None:
     good, bad = ends
     address = server.create("whole")
     configure(seal, address)
     exits(0, "run", good, bad, *HUNT, "--name", "its hunt")
     exits(0, "prove", "--visits", "2", "--runs", "1")
     assert "Nothing new for" in exits(0, "push")
-    elsewhere = ["--from", "central"]
-    listed = exits(0, "history", *elsewhere)
+    listed = exits(0, "history", *ELSEWHERE)
     assert re.search(rf"^ *desk3:1 .* {bad[:10]} .* found", listed, re.MULTILINE), listed
     assert re.search(r"^ *desk3:p2 .* proof", listed, re.MULTILINE), listed
-    assert [one["origin"] for one in json.loads(exits(0, "history", "--json", *elsewhere))] == ["desk3", "desk3"]
-
-    def lines_of(*words: str) -> list[str]:
-        return [
-            line for line in exits(0, *words).splitlines() if not re.match(r"(Hunt|To |  from |started|Why )", line)
-        ]
-
-    # without the commands that only its owner can execute
-    there, here = lines_of("show", "desk3:1", *elsewhere), lines_of("show", "1")
-    assert f"{bad[:10]}" in "\n".join(there)
-    assert [line for line in there if line not in here] == []
+    assert [one["origin"] for one in json.loads(exits(0, "history", "--json", *ELSEWHERE))] == ["desk3", "desk3"]
+    there, here = lines_of("show", "desk3:1", *ELSEWHERE), lines_of("show", "1")
+    assert f"{bad[:10]}" in "\n".join(there) and set(there) <= set(here)
     assert "Reverting" in exits(0, "show", "desk3:p2")  # its id says where it is
-    assert json.loads(exits(0, "show", "--json", *elsewhere))["cases"]
-    assert "culprit" in exits(0, "show", "desk3:1", "--markdown", *elsewhere)
+    assert json.loads(exits(0, "show", "--json", *ELSEWHERE))["cases"]
+    assert "culprit" in exits(0, "show", "desk3:1", "--markdown", *ELSEWHERE)
     for words in (["desk3:1"], ["its hunt"], []):
-        assert exits(0, "report", *words, *elsewhere) == "hunt-desk3:1.html\n"
+        assert exits(0, "report", *words, *ELSEWHERE) == "hunt-desk3:1.html\n"
     assert "Hunt 1 of desk3" in Path("hunt-desk3:1.html").read_text()
     assert not Path("hunt-1.html").exists()
-    assert bad in exits(
-        0, "query", "select culprit from culprits where hunt_id = 'desk3:1'", "--csv", "--from", address
-    )
+    culprits = "select culprit from culprits where hunt_id = 'desk3:1'"
+    assert bad in exits(0, "query", culprits, "--csv", "--from", address)
 
     for name in ("desk3:7", "desk3:c1", "desk3:2"):  # the second is a hunt, the third a proof
-        missing = run("show", name, *elsewhere)
-        assert (missing.status, f"There is no {name} in the central history" in missing.err) == (USAGE, True)
+        assert f"There is no {name} in the central history" in exits(USAGE, "show", name, *ELSEWHERE)
     for name in ("7", "desk3", "desk3:", ":1", "desk3:x", "desk3:1:1"):
-        assert "Write ORIGIN:NUMBER" in run("show", name, *elsewhere).err, name
+        assert "Write ORIGIN:NUMBER" in run("show", name, *ELSEWHERE).err, name
     assert "ORIGIN:12 of a team" in run("show", "desk3:x").err
     for verb in ("resume", "prove", "why", "replay", "watch"):
         assert "works on your own history only" in run(verb, "desk3:1").err, verb
-    assert "bisect serve --from" in run("report", "--all", "pages", *elsewhere).err
+    assert "bisect serve --from" in run("report", "--all", "pages", *ELSEWHERE).err
 
 
 @pytest.mark.slow
@@ -82,28 +78,58 @@ def test_a_server_that_is_gone_keeps_no_hunt_from_its_verdict(
     assert ended.returncode == 0, ended.stderr
     assert "Not all is in the central history yet" in ended.stderr
     assert "Push it later: bisect push" in ended.stderr
-    failed = run("push")
-    assert (failed.status, "cannot be reached" in failed.err) == (ENVIRONMENT, True)
-    assert "hunter2" not in ended.stderr + failed.err
-    assert "Nothing is lost" in failed.err
+    failed = exits(ENVIRONMENT, "push")
+    assert "cannot be reached" in failed and "Nothing is lost" in failed
+    assert "hunter2" not in ended.stderr + failed
     configure(seal, server.create("later"))
     exits(0, "run", *ends, *HUNT)  # carries what is missing of the other, too
     assert "Nothing new" in exits(0, "push")
-    assert {"desk3:1", "desk3:2"} <= set(exits(0, "history", "--from", "central").split())
+    assert {"desk3:1", "desk3:2"} <= set(exits(0, "history", *ELSEWHERE).split())
 
 
-def test_without_one(seal: Path) -> None:
-    wrong = run("push")
-    assert (wrong.status, "names no central history" in wrong.err) == (USAGE, True)
-    assert "names no central history" in run("show", "desk3:7").err
+def test_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And without a name: in a container, where the number of the user has no entry in /etc/passwd."""
     assert "CREATE TABLE sessions" in exits(0, "push", "--sql")
-
-
-def test_a_user_without_a_name_pushes_too(seal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a container, where the number of the user has no entry in /etc/passwd."""
 
     def unknown() -> str:
         raise KeyError("getpwuid(): uid not found: 12345")
 
     monkeypatch.setattr("getpass.getuser", unknown)
     assert origin_of(None).startswith("user@")
+
+
+@pytest.mark.slow
+def test_pages_of_two_origins(server: Server, tmp_path: Path) -> None:
+    """One of their sessions still runs."""
+    address = server.create("team")
+    for origin in ("desk3", "a.b@c-4"):
+        with closing(History.open(tmp_path / origin)) as history:
+            sample.write(history)
+            if origin == "desk3":
+                sample.write_trial(history, sample.series({"scan": ((8, -0.1),)}, rounds=2))
+            else:
+                sample.begin(history)
+            done = bisect("push", "--history", str(history.path), "--to", address, "--as", origin)  # not this process
+            assert "event" in done.stdout, done.stderr
+    with served("--from", address) as port:
+        status, text = asked(port, "/")
+        assert (status, "1 session runs" in text, "of the last 4 weeks" in text) == (200, True, True), text
+        assert [*map(unescape, re.findall(r'class="watched"><p><a href="(.*?)"', text))] == ["desk3%3Ac2.html"] * 3
+        wanted = {
+            "hunt-desk3%3A1.html": "The culprit is 6da84d17ef",
+            "hunt-a.b%40c-4%3A2.html": "There is no verdict yet.",
+            "desk3%3Ac2.html": "1.0..1.19",
+            "hunt-a.b%40c-4%3A1.html": "The culprit is 6da84d17ef",
+        }
+        assert set(re.findall(r'<a href="([^"]+\.html)"', asked(port, "/all")[1])) == set(wanted)
+        for link, said in wanted.items():
+            status, text = asked(port, f"/{link}")
+            assert (status, said in text) == (200, True), link
+        for name in ("desk3%3A7", "1"):
+            status, text = asked(port, f"/hunt-{name}.html")
+            assert (status, "127.0.0.1" in text) == (404, False), text
+        server.control("-m", "immediate", "stop")
+        assert asked(port, "/") == (503, "The central history cannot be reached at the moment.\n")
+        server.control("start")
+    assert "--sql is for a local history" in exits(3, "serve", "--sql", "--from", address)
+    assert "cannot be reached" in exits(4, "serve", "--from", "postgresql://bench@127.0.0.1:1/none")

@@ -5,6 +5,7 @@ import os
 import shutil
 import sqlite3
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -25,19 +26,26 @@ from program import exits
 
 pytestmark = pytest.mark.tools
 
-
 KEYS = [f"b{number}" * 16 for number in range(3)]
+JOB = "20200101-000000-run-abcdef"
+ALL = ["gc", "--keep", "0"]
+LISTED = [*ALL, "--dry-run", "--json"]
+
+
+def fill(folder: Path) -> None:
+    """Make it a folder with a file of 1 MB."""
+    folder.mkdir(parents=True)
+    (folder / "file").write_bytes(bytes(1_000_000))
 
 
 @pytest.fixture
 def root() -> Path:
     """The root of the local host with three builds of 1 MB, the first the longest unused, and a job."""
     root = Path(connect(load_host("local")).root)
-    for number, path in enumerate((*(f"builds/{key}" for key in KEYS), "jobs/20200101-000000-run-abcdef")):
-        (root / path).mkdir(parents=True)
-        (root / path / "file").write_bytes(bytes(1_000_000))
+    for number, path in enumerate((*(root / "builds" / key for key in KEYS), root / "jobs" / JOB)):
+        fill(path)
         used = time.time() - 1000 + number
-        for each in (root / path / "file", root / path):
+        for each in (path / "file", path):
             os.utime(each, (used, used))
     return root
 
@@ -46,44 +54,37 @@ def left(root: Path) -> list[str]:
     return sorted(path.name for kind in ("builds", "jobs") for path in (root / kind).iterdir())
 
 
-def test_the_oldest_go(root: Path) -> None:
-    said = exits(0, "gc", "--keep", "2.2M")
-    assert left(root) == ["20200101-000000-run-abcdef", KEYS[2]]
-    assert f"builds/{KEYS[0]}" in said
-    assert "2.0 MB were freed on host local" in said
-    said = exits(0, "gc")
-    assert left(root) == ["20200101-000000-run-abcdef", KEYS[2]]
-    assert "Nothing had to be freed" in said
-
-
-def test_a_dry_run_only_lists(root: Path) -> None:
-    with hold(connect(load_host("local")), "a hunt"):
-        said = exits(0, "gc", "--keep", "0", "--dry-run")
-    assert "4.0 MB would be freed" in said
-    assert "1 in jobs" in said
-    assert len(left(root)) == 4
-    report = json.loads(exits(0, "gc", "--keep", "0", "--dry-run", "--json"))
+def listed(*words: str) -> Sequence[str]:
+    """The names of what a dry run lists."""
+    report = json.loads(exits(0, *LISTED, *words))
     assert not report["removed"]
-    assert report["items"][0]["path"] == f"builds/{KEYS[0]}"
+    return [Path(item["path"]).name for item in report["items"]]
 
 
-def written(path: Path, host: str, key: str) -> str:
-    """A history with a hunt that has begun on that host, and has built that."""
+def written(path: Path, host: str, key: str) -> list[str]:
+    """The option for a history with a hunt that has begun on that host, and has built that."""
     with closing(History.open(path)) as history:
         now = time.time()
         hunt = sample.begin(history, replace(sample.SETTINGS, host=host), at=now)
         history.append(hunt, BuildFinished(1, replace(sample.build(1), key=key), None), now)
-    return str(path)
+    return ["--history", str(path)]
+
+
+def test_the_oldest_go_and_a_dry_run_only_lists(root: Path) -> None:
+    with hold(connect(load_host("local")), "a hunt of another session"):
+        said = exits(0, *ALL, "--dry-run")
+        assert "a hunt of another session" in exits(4, *ALL)
+    assert "4.0 MB would be freed" in said and "1 in jobs" in said
+    assert listed()[0] == KEYS[0]
+    assert left(root) == [JOB, *KEYS]
+    said = exits(0, "gc", "--keep", "2.2M")
+    assert f"builds/{KEYS[0]}" in said and "2.0 MB were freed on host local" in said
+    assert "Nothing had to be freed" in exits(0, "gc")
+    assert left(root) == [JOB, KEYS[2]]
 
 
 def test_what_an_unfinished_hunt_needs_stays(root: Path, tmp_path: Path) -> None:
-    said = exits(0, "gc", "--keep", "0", "--history", written(tmp_path / "history.db", "local", KEYS[0]))
-    assert left(root) == [KEYS[0]]
-    assert "belong to hunts without a verdict" in said
-
-
-def test_a_dry_run_leaves_the_history_as_it_is(root: Path, tmp_path: Path) -> None:
-    """Also what a killed hunt has left in the log beside it, which counts."""
+    """A dry run leaves the history as it is, also what a killed hunt has left in the log beside it, which counts."""
     path, killed = tmp_path / "history.db", tmp_path / "killed" / "history.db"
     written(path, "local", "")
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
@@ -94,10 +95,9 @@ def test_a_dry_run_leaves_the_history_as_it_is(root: Path, tmp_path: Path) -> No
         for file in tmp_path.glob("history.db*"):
             shutil.copy(file, killed.parent)
     before = killed.read_bytes()
-    report = json.loads(exits(0, "gc", "--keep", "0", "--dry-run", "--json", "--history", str(killed)))
+    assert {*listed("--history", str(killed))} == {*left(root)} - {KEYS[0]}
     assert killed.read_bytes() == before
-    assert {Path(item["path"]).name for item in report["items"]} == {*left(root)} - {KEYS[0]}
-    exits(0, "gc", "--keep", "0", "--history", str(killed))
+    assert "belong to hunts without a verdict" in exits(0, *ALL, "--history", str(killed))
     assert left(root) == [KEYS[0]]
 
 
@@ -110,52 +110,33 @@ def test_what_an_unfinished_hunt_has_built_stays_for_every_name_of_its_root(tmp_
     (tmp_path / "link").symlink_to("one")
     connect(load_host("one", str(hosts)))
     for key in KEYS[:2]:
-        (tmp_path / "one/builds" / key).mkdir(parents=True)
-        (tmp_path / "one/builds" / key / "file").write_text("a folder alone takes no space on some file systems")
-    history = written(tmp_path / "history.db", "two", KEYS[1])
-    exits(0, "gc", name, "--keep", "0", "--history", history, "--hosts", str(hosts))
+        fill(tmp_path / "one/builds" / key)
+    exits(0, "gc", name, *ALL[1:], *written(tmp_path / "history.db", "two", KEYS[1]), "--hosts", str(hosts))
     assert [build.name for build in (tmp_path / "one/builds").iterdir()] == [KEYS[1]]
 
 
 def test_a_mistyped_history_frees_nothing(root: Path, tmp_path: Path) -> None:
-    said = exits(3, "gc", "--keep", "0", "--history", str(tmp_path / "typo.db"))
-    assert "typo.db" in said
-    assert len(left(root)) == 4
-    assert not (tmp_path / "typo.db").exists()
-    exits(0, "gc", "--keep", "0", "--history", str(default_place()))
-
-
-def test_nothing_is_taken_from_a_running_hunt(root: Path) -> None:
-    with hold(connect(load_host("local")), "a hunt of another session"):
-        said = exits(4, "gc", "--keep", "0")
-    assert "a hunt of another session" in said
-    assert len(left(root)) == 4
+    assert "typo.db" in exits(3, *ALL, "--history", str(tmp_path / "typo.db"))
+    assert len(left(root)) == 4 and not (tmp_path / "typo.db").exists()
+    exits(0, *ALL, "--history", str(default_place()))
 
 
 def test_jobs_that_still_run_keep_what_they_use(root: Path) -> None:
     """Their folders, and those of visits and builds that may go on."""
-    host = connect(load_host("local"))
-    for path in ("visit/data", "work/demo/build"):
-        (root / path).mkdir(parents=True)
-        (root / path / "file").write_bytes(bytes(1_000_000))
+    host, used = connect(load_host("local")), (root / "visit/data", root / "work/demo/build")
+    for path in used:
+        fill(path)
     job = jobs.start(host, ["sleep", "100"], name="build-demo-key", timeout=100)
     try:
-        assert job.id not in exits(0, "gc", "--keep", "0", "--dry-run", "--json")
-        exits(0, "gc", "--keep", "0")
-        assert (root / "visit").exists()
-        assert (root / "work/demo/build/file").exists()
+        assert job.id not in listed()
+        exits(0, *ALL)
+        assert all((path / "file").exists() for path in used)
     finally:
         jobs.kill(host, job)
-    assert job.id in exits(0, "gc", "--keep", "0", "--dry-run", "--json")
-    said = exits(0, "gc", "--keep", "0")
+    assert job.id in listed()
+    said = exits(0, *ALL)
     assert "visit" in said and "work/demo" in said
-    assert not (root / "visit").exists()
-    assert not (root / "work/demo").exists()
-
-
-def test_a_size_is_read_as_in_the_inventory() -> None:
-    said = exits(3, "gc", "--keep", "3 G")
-    assert "20G" in said
+    assert not any(path.parent.exists() for path in used)
 
 
 def test_the_status_tells_what_could_not_be_given_back(root: Path, tmp_path: Path) -> None:

@@ -1,16 +1,20 @@
-"""What the machine refuses is no bug of ours; and what is one never goes unreported."""
+"""What the machine refuses is no bug of ours; what is one never goes unreported; and what a pattern finds or does not.
+
+Runs that never end, whatever they are told: the limit of time ends them, and so does the end of the program.
+"""
 
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO
 
 import pytest
 
 from perfbisect.cli import main
-from program import PROGRAM, SCRIPT, exits, run
+from program import PROGRAM, SCRIPT, Process, bisect_watched, exits, rows, run
+from waiting import until
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
@@ -34,21 +38,15 @@ def test_a_cache_that_cannot_be_written(
 
 
 @pytest.mark.tools
-def test_a_pattern_that_finds_nothing_is_shown_what_was_printed(script: Callable[[str], str]) -> None:
-    good, bad = (script(f"echo begin; echo rate {rate}") for rate in (100, 80))
-    said = exits(
-        3, "run", f"{good}..{bad}", "--repo", "repo", "--run", "sh run.sh", "--rate", "tps: ([0-9]+)", "--plain"
-    )
+def test_what_a_pattern_finds(script: Callable[[str], str]) -> None:
+    """Nothing: what was printed is shown. One number in every run: it is said to be a constant."""
+    good, bad = (script(f"echo begin; echo rate 7; : {number}") for number in range(2))
+    how = ["run", good, bad, "--repo", "repo", "--run", "sh run.sh", "--plain", "--rate"]
+    said = exits(3, *how, "tps: ([0-9]+)")
     assert f"because the bad end, {bad[:10]}, has no result: it printed no metric" in said
-    assert "Its last lines are:\nbegin\nrate 80\nBegin again with a pattern that fits." in said
+    assert "Its last lines are:\nbegin\nrate 7\nBegin again with a pattern that fits." in said
     assert "resume" not in said
-
-
-@pytest.mark.tools
-def test_one_number_in_every_run_is_said_to_be_a_constant(script: Callable[[str], str]) -> None:
-    good, bad = (script(f"echo rate 7; : {number}") for number in range(2))
-    how = ["--run", "sh run.sh", "--rate", "rate ([0-9]+)", "--metric", "rate", "--max-runs", "6"]
-    _, told, _ = run("run", good, bad, "--repo", "repo", *how, "--no-explain", "--plain")
+    _, told, _ = run(*how, "rate ([0-9]+)", "--metric", "rate", "--max-runs", "6", "--no-explain")
     assert told.count("every run has printed the same number, 7") == 1
     assert "Does the pattern of --rate or --cost find a constant?" in told
 
@@ -84,27 +82,34 @@ def test_a_bug_is_reported_where_it_cannot_be_written_down(
     assert "ZeroDivisionError: of ours" in capsys.readouterr().err
 
 
-def program(stdout: int | IO[str], *words: str) -> subprocess.CompletedProcess[str]:
-    """Run it, with its standard output there."""
-    return subprocess.run([*PROGRAM, *words], stdout=stdout, stderr=subprocess.PIPE, text=True, check=False)
-
-
-@pytest.fixture
-def unread() -> Iterator[int]:
-    """A pipe whose reader is gone."""
-    reading, writing = os.pipe()
-    os.close(reading)
-    yield writing
+def program(place: str, *words: str) -> tuple[int, str]:
+    """The status and the errors of the program, with its standard output there; a pipe has no reader."""
+    if place == "pipe":
+        reading, writing = os.pipe()
+        os.close(reading)
+    else:
+        writing = os.open(place, os.O_WRONLY)
+    done = subprocess.run([*PROGRAM, *words], stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
     os.close(writing)
+    return done.returncode, done.stderr
 
 
-def test_a_full_disk_takes_no_output() -> None:
-    with Path("/dev/full").open("w") as full:
-        done = program(full, "builders")
-    assert (done.returncode, done.stderr) == (
-        4,
-        "Error: Standard output cannot be written: No space left on device\nWrite it where there is space.\n",
-    )
+FULL = "Error: Standard output cannot be written: No space left on device\n"
+
+
+def test_output_that_nobody_takes() -> None:
+    """On a full disk it is a failure; a list that nobody reads any more is none."""
+    assert program("/dev/full", "builders") == (4, f"{FULL}Write it where there is space.\n")
+    assert program("pipe", "workloads") == (0, "")
+
+
+@pytest.mark.tools
+def test_a_hunt_whose_output_nobody_takes_says_how_to_go_on(ends: tuple[str, str]) -> None:
+    status, said = program("/dev/full", "run", *ends, *SCRIPT, "--json")
+    assert status == 4 and FULL in said and said.endswith("go on with: bisect resume 1\n")
+    assert "Standard output cannot be written" in exits(0, "history")
+    status, said = program("pipe", "run", *ends, *SCRIPT, "--plain")
+    assert status == 130 and said.endswith("go on with: bisect resume 2\n")
 
 
 @pytest.mark.tools
@@ -116,23 +121,56 @@ def test_too_little_memory_is_not_nothing_to_find(ends: tuple[str, str]) -> None
     assert "Error: this process gets no more memory" in done.stderr
 
 
-def test_a_list_that_nobody_reads_any_more_is_no_failure(unread: int) -> None:
-    done = program(unread, "workloads")
-    assert (done.returncode, done.stderr) == (0, "")
+# Each tenth of a second is a beat. It ends by itself, so that a hunt that waits for it fails in the end.
+ENDLESS = """\
+trap '' TERM
+echo rate 1
+for beat in $(seq 600); do echo >>{beats}.$$; sleep 0.1; done
+"""
+CREWS = {
+    "one host": ["--workload", "one", "--host", "a"],
+    "two hosts": ["--workload", "one", "--host", "a", "--host", "b"],
+    "two workloads": ["--workload", "one,two", "--host", "a"],
+}
 
 
+@pytest.mark.slow
 @pytest.mark.tools
-def test_a_hunt_on_a_full_disk_says_how_to_go_on(ends: tuple[str, str]) -> None:
-    with Path("/dev/full").open("w") as full:
-        done = program(full, "run", *ends, *SCRIPT, "--json")
-    assert done.returncode == 4
-    assert "Error: Standard output cannot be written: No space left on device\n" in done.stderr
-    assert done.stderr.endswith("go on with: bisect resume 1\n")
-    assert "Standard output cannot be written" in exits(0, "history")
+@pytest.mark.parametrize("crew", CREWS)
+def test_the_limit_of_time_and_a_signal_end_what_is_under_way(
+    crew: str, script: Callable[[str], str], tmp_path: Path, seal: Path
+) -> None:
+    """The hunt ends as one whose time is spent, and does so again whenever its log is decided again. A signal ends it soon:
+    the run goes on for less than half of the ten seconds that a command has which exceeds its own time.
+    """
+    good, bad = (script(f"{ENDLESS.format(beats=tmp_path / 'beats')}# {number}") for number in range(2))
+    Path("hosts.toml").write_text("".join(f'[hosts.{name}]\nroot = "{tmp_path}/{name}"\n' for name in "ab"))
+    hunt = ["run", good, bad, *SCRIPT, "--no-explain", "--hosts", "hosts.toml", *CREWS[crew]]
 
+    def running() -> bool:
+        """Whether a job on either host has no status."""
+        return any(not status.read_text().strip() for status in tmp_path.glob("[ab]/jobs/*/status"))
 
-@pytest.mark.tools
-def test_a_hunt_that_nobody_reads_any_more_is_interrupted(ends: tuple[str, str], unread: int) -> None:
-    done = program(unread, "run", *ends, *SCRIPT, "--plain")
-    assert done.returncode == 130
-    assert done.stderr.endswith("go on with: bisect resume 1\n")
+    def count() -> int:
+        return max((path.stat().st_size for path in tmp_path.glob("beats.*")), default=0)
+
+    spent = "the budget of 3 s is used up"
+    assert spent in exits(2, *hunt, "--plain", "--max-time", "3s")
+    assert rows(seal / ".local/state/perfbisect/history.db", "select count(*) from runs") == [(0,)]
+    until(lambda: not running())
+    assert spent in exits(2, "replay", "1")
+    assert run("resume").status in (2, 3)  # 3: all hunts of a batch have a verdict
+
+    for path in tmp_path.glob("beats.*"):
+        path.unlink()
+    told: list[int] = []
+
+    def see(line: str, process: Process) -> None:
+        if not told and '"RunStarted"' in line:
+            until(count)
+            told.append(count())
+            process.send_signal(signal.SIGTERM)
+
+    ended = bisect_watched([*hunt, "--json"], see)
+    assert ended.returncode == 130, ended.stdout + ended.stderr
+    assert count() - told[0] < 50 and not running()

@@ -20,7 +20,6 @@ from perfbisect.cli.commands.report import report
 from perfbisect.cli.commands.show import show
 from perfbisect.cli.main import VERBS, bisect
 from perfbisect.cli.options.common import leasing
-from perfbisect.core.domain.settings import TrialBuild, TrialRequest, TrialType, TrialWorkload
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.store.batches import begin_batch
 from perfbisect.store.history import History
@@ -103,45 +102,30 @@ def test_a_real_shell_completes(shell: str, monkeypatch: pytest.MonkeyPatch) -> 
     if not (shutil.which(shell) and shutil.which("bisect")):
         pytest.skip(f"no {shell} here, or perfbisect is not installed")
     for typed in ("run --builder demo --skip 1.", "run -b mysql -w scan,update-in"):
-        done = subprocess.run(
-            [shell, "-c", REAL[shell], typed], capture_output=True, text=True, timeout=LIMIT, check=True
-        )
+        argv = [shell, "-c", REAL[shell], typed]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT, check=True)
         assert {line.partition("\t")[0] for line in done.stdout.splitlines()} == set(WORDS[typed])
 
 
-def test_variants_of_a_build_complete() -> None:
-    context = click.Context(compare)
-    context.params["builder"] = "demo"
-
-    def completed(typed: str) -> list[str]:
-        return [item.value for item in compare.params[0].shell_complete(context, typed)]
-
-    assert completed("v1.0@l") == ["v1.0@lto"]
-    assert completed("a@b@p") == ["a@b@pgo"]
-    assert completed("v1.0") == completed("v1.0+") == completed("HEAD@{") == []
-    del context.params["builder"]
-    assert completed("v1.0@l") == []
+def completed(command: click.Command, typed: str, **given: object) -> list[str]:
+    """What the first argument may become, with other options given."""
+    context = click.Context(command)
+    context.params.update(given)
+    return [item.value for item in command.params[0].shell_complete(context, typed)]
 
 
-def test_ids_complete(tmp_path: Path) -> None:
+def test_variants_of_a_build_and_ids_complete(tmp_path: Path) -> None:
+    offers = {"v1.0@l": ["v1.0@lto"], "a@b@p": ["a@b@pgo"], "v1.0": [], "v1.0+": [], "HEAD@{": []}
+    assert {typed: completed(compare, typed, builder="demo") for typed in offers} == offers
+    assert completed(compare, "v1.0@l") == []
     path = tmp_path / "h.db"
     with closing(History.open(path)) as opened:
         sample.begin(opened)
-        builds = tuple(TrialBuild(commit.subject, commit.sha) for commit in sample.COMMITS[:2])
-        works = (TrialWorkload("update-index", "scan", 1.0, 2.0),)
-        request = TrialRequest(TrialType.COMPARE, "engine", "o2nofp", "local", "qps", {}, builds, works, 2, 2)
-        sample.begin_trial(opened, request, 5.0)
+        sample.begin_trial(opened, sample.comparison(2, ["scan"]).request, 5.0)
         begin_batch(opened, Path("nightly.toml"), [], 0.0)
-
-    def completed(command: click.Command, typed: str) -> list[str]:
-        context = click.Context(command)
-        context.params["history"] = path
-        return [item.value for item in command.params[0].shell_complete(context, typed)]
-
-    assert completed(report, "") == ["1", "c2", "b1"]
-    assert completed(show, "") == ["1", "c2", "b1"]
-    assert completed(report, "b") == ["b1"]
-    assert completed(show, "c") == ["c2"]
+    for command in (report, show):
+        assert completed(command, "", history=path) == ["1", "c2", "b1"]
+        assert [completed(command, typed, history=path) for typed in "bc"] == [["b1"], ["c2"]]
 
 
 # What is shown while a leased machine is waited for.

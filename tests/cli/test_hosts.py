@@ -42,7 +42,13 @@ def test_every_finding_has_its_line_and_its_advice() -> None:
     assert any("no other hunt is measuring there" in finding["text"] for finding in report["findings"])
     with hold(connect(load_host("local")), "a hunt of another session"):
         said = exits(0, "doctor", "--builder", "demo", "--workload", "update-index")
-    for part in ("local is fit to measure on: 0 refused", "sysbench 1", "GiB are free", "a hunt of another session"):
+    for part in (
+        "local is fit to measure on: 0 refused",
+        "sysbench 1",
+        "GiB are free",
+        "a hunt of another session",
+        "everything that demo needs to be built is installed",
+    ):
         assert part in said
 
 

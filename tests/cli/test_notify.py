@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import threading
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from perfbisect.errors import Interrupted
 from perfbisect.hunt.notification import notifying, run
 from perfbisect.report.published import notice
 from perfbisect.store.history import History
-from program import SCRIPT, exits
+from program import SCRIPT, executable, exits
 from waiting import processes, until
 
 pytestmark = pytest.mark.tools
@@ -29,10 +30,8 @@ RUN = [*SCRIPT, "--plain", "--no-layouts", "--no-explain"]
 @pytest.fixture
 def keeps(tmp_path: Path) -> Callable[[], dict[str, object]]:
     """A program ``keep`` that keeps what it gets; the fixture reads that."""
-    program = tmp_path / "keep"
-    program.write_text(f'#!/bin/sh\n[ "$1" = "two words" ] && cat >>{tmp_path}/kept && echo printed\n')
-    program.chmod(0o755)
     kept = tmp_path / "kept"
+    executable(tmp_path / "keep", f'#!/bin/sh\n[ "$1" = "two words" ] && cat >>{kept} && echo printed\n')
 
     def read() -> dict[str, object]:
         found = json.loads(kept.read_text())
@@ -43,42 +42,31 @@ def keeps(tmp_path: Path) -> Callable[[], dict[str, object]]:
     return read
 
 
-def told(hunt: int, *command: str) -> list[str]:
-    """What is warned of when a command is told of a hunt that has ended."""
+def told(hunt: int, *command: str, history: Path | None = None, ends: Exception | None = None) -> list[str]:
+    """What is warned of when a command is told of a hunt, which has ended, or ends with an exception."""
     warnings: list[str] = []
-    with notifying(command, None, warnings.append) as begun:
+    with notifying(command, history, warnings.append) as begun:
         begun(str(hunt))
+        if ends:
+            raise ends
     return warnings
 
 
-def test_the_verdict_of_a_hunt(ends: tuple[str, str], keeps: Callable[[], dict[str, object]]) -> None:
+def test_the_verdict_of_a_hunt_and_the_end_of_a_proof(
+    ends: tuple[str, str], stored: Stored, keeps: Callable[[], dict[str, object]]
+) -> None:
     good, bad = ends
-    out = exits(0, "run", good, bad, *RUN, "--notify", "./keep 'two words'")
-    assert "printed" not in out and "warning: the command" not in out
+    stored(ends, [100, 10])
+    assert not told(1, "./keep", "two words")
     got = keeps()
     assert (got["kind"], got["id"], got["state"], got["show"]) == ("hunt", "1", "found", "bisect show 1")
     assert got["title"] == f"bisect 1: script one {good}..{bad}: found"
     assert f"The culprit is {bad[:10]}" in str(got["text"])
     assert json.loads(exits(0, "show", "--json")) == got["report"]
-
-
-def test_of_an_aa_and_of_a_proof(
-    script: Callable[[str], str], stored: Stored, keeps: Callable[[], dict[str, object]]
-) -> None:
-    apart = "\n:\n:\n:\n"
-    good, bad = (
-        script(f"rate={rate}{apart}jitter=$(date +%N | cut -c 6){apart}echo rate $((rate + jitter))")
-        for rate in (10000, 5000)
-    )
-    how = ["--visits", "2", "--runs", "2", "--notify", "./keep 'two words'"]
-    exits(0, "noise", "local", "--rev", good, *SCRIPT, *how)
+    assert "printed" not in exits(0, "prove", "--visits", "2", "--runs", "1", "--notify", "./keep 'two words'")
     got = keeps()
-    assert (got["kind"], got["id"], got["state"]) == ("noise", "n1", "done")
-    stored([good, bad], [10000, 5000])
-    exits(0, "prove", *how)
-    got = keeps()
-    assert (got["kind"], got["id"], got["show"]) == ("prove", "p3", "bisect show p3")
-    assert f"Reverting {bad[:10]}" in str(got["text"])
+    assert (got["kind"], got["id"], got["show"]) == ("prove", "p2", "bisect show p2")
+    assert f"{bad[:10]}" in str(got["text"])
 
 
 def test_of_a_failure(script: Callable[[str], str], keeps: Callable[[], dict[str, object]]) -> None:
@@ -88,58 +76,48 @@ def test_of_a_failure(script: Callable[[str], str], keeps: Callable[[], dict[str
     assert got["state"] == "failed" and "the bad end" in str(got["text"])
 
 
-def test_of_a_comparison_by_the_configured_command(
-    ends: tuple[str, str], seal: Path, keeps: Callable[[], dict[str, object]], tmp_path: Path
+def test_of_a_comparison_and_an_aa_by_the_configured_command(
+    script: Callable[[str], str], seal: Path, keeps: Callable[[], dict[str, object]], tmp_path: Path
 ) -> None:
-    good, bad = ends
     file = seal / ".config" / "perfbisect" / "config.toml"
     file.parent.mkdir(parents=True)
     file.write_text(f"notify = \"{tmp_path}/keep 'two words'\"\n")
-    builds = [good, bad, *SCRIPT, "--visits", "2", "--runs", "1"]
-    exits(0, "compare", *builds)
+    builds = [script(f"echo rate $(({rate} + $(date +%N | cut -c 6)))") for rate in (10000, 5000)]
+    how = [*SCRIPT, "--visits", "2", "--runs", "1", "--pairing", "turns"]
+    exits(0, "compare", *builds, *how)
     got = keeps()
     assert (got["kind"], got["id"], got["state"]) == ("compare", "c1", "done")
     assert "rate relative to" in str(got["text"])
-    exits(0, "compare", *builds, "--notify", "")
+    exits(0, "noise", "local", "--rev", builds[0], *how)
+    got = keeps()
+    assert (got["kind"], got["id"], got["state"]) == ("noise", "n2", "done")
+    exits(0, "compare", *builds, *how, "--notify", "")
     assert not (tmp_path / "kept").exists()
-
-    file.write_text("notify = 'no-such-program now'\n")
-    assert "config.toml: `notify` cannot be run: there is no program no-such-program." in exits(3, "compare", *builds)
-    file.write_text("notifi = 'true'\n")
-    assert "`notifi` is an unknown key." in exits(3, "compare", *builds)
-
-
-def test_a_failure_of_the_command_is_a_warning(ends: tuple[str, str], stored: Stored) -> None:
-    warnings = told(stored(ends, [100, 10]), "sh", "-c", "echo first >&2; echo no such relay >&2; exit 3")
-    assert warnings == ["warning: the command of --notify ended with status 3: no such relay"]
+    for text, said in {
+        "notify = 'no-such-program now'\n": "`notify` cannot be run: there is no program no-such-program.",
+        "notifi = 'true'\n": "`notifi` is an unknown key.",
+    }.items():
+        file.write_text(text)
+        assert f"config.toml: {said}" in exits(3, "compare", *builds, *how)
 
 
-def test_what_cannot_be_run_is_refused_before_the_hunt(ends: tuple[str, str]) -> None:
-    good, bad = ends
-    assert "there is no program no-such-program" in exits(3, "run", good, bad, *RUN, "--notify", "no-such-program")
-    assert "No closing quotation" in exits(3, "run", good, bad, *RUN, "--notify", "mail 'me")
-
-
-def test_nothing_is_sent_when_a_hunt_is_interrupted(tmp_path: Path) -> None:
-    """It can go on later; what failed in another way is over."""
+def test_what_is_warned_of_and_when_nothing_is_sent(tmp_path: Path) -> None:
+    """A hunt that is interrupted can go on later; what failed in another way is over."""
     path, kept = tmp_path / "history.db", tmp_path / "kept"
-    warnings: list[str] = []
+    keep = ["sh", "-c", f"cat >{kept}"]
     with closing(History.open(path)) as history:
-        hunt = str(sample.begin(history))
-        assert notice(history, hunt) is None
-
-    def ends(failure: Exception) -> None:
-        with notifying(["sh", "-c", f"cat >{kept}"], path, warnings.append) as begun:
-            begun(hunt)
-            raise failure
-
+        hunt, whole = sample.begin(history), sample.write(history)
+        assert notice(history, str(hunt)) is None
     with pytest.raises(Interrupted):
-        ends(Interrupted("Interrupted."))
+        told(hunt, *keep, history=path, ends=Interrupted("Interrupted."))
     assert not kept.exists()
     with pytest.raises(RuntimeError):
-        ends(RuntimeError("a bug"))
-    assert (json.loads(kept.read_text())["state"], json.loads(kept.read_text())["text"]) == ("failed", "a bug")
-    assert not warnings
+        told(hunt, *keep, history=path, ends=RuntimeError("a bug"))
+    got = json.loads(kept.read_text())
+    assert (got["state"], got["text"]) == ("failed", "a bug")
+    warnings = told(whole, "sh", "-c", "echo first >&2; echo no such relay >&2; exit 3", history=path)
+    assert warnings == ["warning: the command of --notify ended with status 3: no such relay"]
+    assert run(["true"], "x" * 1_000_000) == "", "a command that does not read has not failed"
 
 
 def test_a_command_that_does_not_end_is_killed_with_its_children(tmp_path: Path) -> None:
@@ -153,46 +131,43 @@ def test_a_command_that_does_not_end_is_killed_with_its_children(tmp_path: Path)
     until(lambda: not processes(f"sleep\0{mark}"))
 
 
-def test_a_command_that_does_not_read_has_not_failed() -> None:
-    assert run(["true"], "x" * 1_000_000) == ""
-
-
-DOCS = Path(__file__).parents[2] / "docs" / "commands.md"
-
-
-def example(using: str, folder: Path) -> Path:
-    """The script of the docs that runs that program, as a file."""
-    (text,) = (
-        block for block in re.findall(r"```sh\n(#!/bin/sh\n.*?)```", DOCS.read_text(), re.DOTALL) if using in block
+@pytest.fixture
+def example(tmp_path: Path) -> Callable[[str], str]:
+    """``example(using)``: the script of the docs that runs that program, as a file."""
+    scripts = re.findall(
+        r"```sh\n(#!/bin/sh\n.*?)```", (Path(__file__).parents[2] / "docs/commands.md").read_text(), re.DOTALL
     )
-    program = folder / "notifier"
-    program.write_text(text)
-    program.chmod(0o755)
-    return program
+
+    def write(using: str) -> str:
+        [text] = [block for block in scripts if using in block]
+        return str(executable(tmp_path / "notifier", text))
+
+    return write
 
 
 @pytest.mark.skipif(shutil.which("jq") is None, reason="no jq on this machine: apt-get install jq")
 def test_the_example_of_docs_for_mail(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: tuple[str, str], stored: Stored
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ends: tuple[str, str],
+    stored: Stored,
+    example: Callable[[str], str],
 ) -> None:
     """Only ``mail`` itself is another program here, which keeps what it is to send."""
-    mail = tmp_path / "bin" / "mail"
-    mail.parent.mkdir()
-    mail.write_text(f'#!/bin/sh\nprintf "%s|" "$@" >{tmp_path}/sent\ncat >>{tmp_path}/sent\n')
-    mail.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{mail.parent}:{os.environ['PATH']}")
+    sent = shlex.quote(str(tmp_path / "sent"))
+    executable(tmp_path / "bin" / "mail", f'#!/bin/sh\nprintf "%s|" "$@" >{sent}\ncat >>{sent}\n')
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin", prepend=":")
     good, bad = ends
-    assert not told(stored(ends, [100, 10]), str(example("mail -s", tmp_path)), "me@example.org")
-    sent = (tmp_path / "sent").read_text()
-    assert sent.startswith(f"-s|bisect 1: script one {good}..{bad}: found|me@example.org|The culprit is {bad[:10]}")
-    assert sent.endswith("bisect show 1\n")
+    assert not told(stored(ends, [100, 10]), example("mail -s"), "me@example.org")
+    mail = (tmp_path / "sent").read_text()
+    assert mail.startswith(f"-s|bisect 1: script one {good}..{bad}: found|me@example.org|The culprit is {bad[:10]}")
+    assert mail.endswith("bisect show 1\n")
 
 
 @pytest.mark.skipif(not all(map(shutil.which, ("jq", "curl"))), reason="no jq or curl: apt-get install jq curl")
 def test_the_example_of_docs_for_a_webhook(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: tuple[str, str], stored: Stored, seal: Path
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, example: Callable[[str], str]
 ) -> None:
-    hunt, (good, bad), state = stored(ends, [100, 10]), ends, seal / ".local/state/perfbisect"
     got: list[dict[str, str]] = []
 
     class Chat(BaseHTTPRequestHandler):
@@ -208,15 +183,16 @@ def test_the_example_of_docs_for_a_webhook(
         def log_message(self, *_: object) -> None:
             """Nothing is printed."""
 
+    with closing(History.open(tmp_path / "h.db")) as history:
+        data = notice(history, str(sample.write(history)))
+    assert data is not None
     with HTTPServer(("127.0.0.1", 0), Chat) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        secret = tmp_path / "home" / ".config" / "perfbisect" / "webhook"
+        secret = tmp_path / ".config" / "perfbisect" / "webhook"
         secret.parent.mkdir(parents=True)
         secret.write_text(f'url = "http://127.0.0.1:{server.server_port}/hooks/secret"\nnoproxy = "*"\n')
-        monkeypatch.setenv("HOME", str(tmp_path / "home"))
-        with closing(History.open(state / "history.db", read_only=True)) as history:
-            data = notice(history, str(hunt))
-        assert data is not None and run([str(example("curl", tmp_path))], data) == ""
+        monkeypatch.setenv("HOME", str(tmp_path))
+        assert run([example("curl")], data) == ""
         server.shutdown()
-    (message,) = got
-    assert message["text"].startswith(f"bisect 1: script one {good}..{bad}: found\nThe culprit is {bad[:10]}")
+    [message] = got
+    assert re.match(r"bisect 1: engine update-index 1\.0\.\.1\.1: found\nThe culprit is 6da84d17ef", message["text"])

@@ -17,10 +17,12 @@ from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
 import pytest
 
 import sample_hunt as sample
+from perfbisect.cli.commands.nightly import page_of_branch
 from perfbisect.cli.serving.guard import add_user
 from perfbisect.cli.serving.pages import Pages
 from perfbisect.store.history import History
@@ -66,41 +68,34 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Started:
 
 
 def test_what_is_started(history: History, started: Started) -> None:
+    sql = ["serve", "--sql", "--history", str(history.path)]
     for address in ("127.0.0.1", "127.0.0.7", "localhost", "::1"):
-        exits(0, "serve", "--sql", "--port", "8042", "--address", address, "--history", str(history.path))
+        exits(0, *sql, "--port", "8042", "--address", address)
         (args, how), (_, listening) = started
         assert args == ([str(history.path)],)
         assert "latest_hunts" in how["config"]["databases"]["history"]["queries"]
         assert listening == {"host": address, "port": 8042, "ws": "none"}
         started.clear()
-    for address in ("a" * 70, "none.example"):
-        assert "is no address" in exits(3, "serve", "--address", address, "--history", str(history.path))
+    assert "is no address" in exits(3, *sql, "--address", "a" * 70)
+    with mock.patch.dict(sys.modules, {"datasette.app": None}):
+        assert "pip install 'perfbisect[serve]'" in exits(3, *sql)
 
 
+@pytest.mark.usefixtures("started")
 @pytest.mark.parametrize("address", ["0.0.0.0", "::"])
-def test_other_machines_are_served_only_with_a_login(
-    history: History, address: str, tmp_path: Path, started: Started
-) -> None:
-    words = ("serve", "--sql", "--address", address, "--history", str(history.path))
+def test_other_machines_are_served_only_with_a_login(history: History, address: str, tmp_path: Path) -> None:
+    words, users = ("serve", "--sql", "--address", address, "--history", str(history.path)), tmp_path / "users"
     said = exits(3, *words)
     assert "--password-file FILE" in said and "--token-file FILE" in said
-    users = tmp_path / "users"
-    said = exits(3, *words, "--password-file", str(users))
+    words = (*words, "--password-file", str(users))
+    said = exits(3, *words)
     assert f"{users} cannot be read" in said and f"--add-user NAME --password-file {users}" in said
     users.touch(0o600)
-    assert "names nobody" in exits(3, *words, "--password-file", str(users))
+    assert "names nobody" in exits(3, *words)
     add_user(users, "reader", "correct horse")
-    assert "a proxy with TLS" in exits(0, *words, "--password-file", str(users))
+    assert "a proxy with TLS" in exits(0, *words)
     users.chmod(0o640)
-    assert f"chmod 600 {users}" in exits(3, *words, "--password-file", str(users))
-
-
-def test_without_datasette_and_without_a_history(
-    history: History, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setitem(sys.modules, "datasette.app", None)
-    assert "pip install 'perfbisect[serve]'" in exits(3, "serve", "--sql", "--history", str(history.path))
-    assert "There are no hunts yet" in exits(3, "serve", "--history", str(tmp_path / "none.db"))
+    assert f"chmod 600 {users}" in exits(3, *words)
 
 
 def refuses_strangers(port: int, path: str) -> None:
@@ -118,10 +113,12 @@ def test_nights_that_are_measured_in_other_ways_are_lines_of_their_own(history: 
         if number % 2:
             history.update_settings(night, replace(history.settings(night), configure=("--with-debug",)))
     lines = Pages(history.path, None).lines(history.listing())
-    assert [(line.title, len(line.points), line.link) for line in lines] == [
-        ("scan, main", 4, "c8.html"),
-        ("scan, main", 4, "c9.html"),
-    ]
+    found = [(line.title, len(line.points), line.link) for line in lines]
+    assert found == [("scan, main", 4, "c8.html"), ("scan, main", 4, "c9.html")]
+    names = ["main", "a-b", "a/b", "a.b", "a/-b", "hunt-12"]
+    pages = [*map(page_of_branch, names)]
+    assert pages[:2] == ["main.html", "a-b.html"]
+    assert len({*pages, "hunt-12.html"}) == len(names) + 1, "each branch has a page of its own"
 
 
 def test_pages_are_made_when_they_are_asked_for(history: History) -> None:
@@ -137,12 +134,9 @@ def test_pages_are_made_when_they_are_asked_for(history: History) -> None:
         assert "The culprit is 6da84d17ef" in asked(port, "/hunt-1.html?x")[1]
         assert "There is no verdict yet." in asked(port, "/hunt-2.html")[1]
         for path, said in {
-            "/hunt-99.html": "no hunt 99",
-            "/c2.html": "no c2",
-            "/hunt-desk3%3A1.html": "is of a central history",
-            "/etc/passwd": "no such page",
-            "http://[": "no such page",
-        }.items():
+            "/hunt-99.html": "no hunt 99", "/c2.html": "no c2", "/hunt-desk3%3A1.html": "is of a central history",
+            "/etc/passwd": "no such page", "http://[": "no such page",
+        }.items():  # fmt: skip
             status, text = asked(port, path)
             assert (status, said in text) == (404, True), text
         for _ in range(5):  # who goes away before the answer is no error
@@ -156,47 +150,27 @@ def test_pages_are_made_when_they_are_asked_for(history: History) -> None:
 
 
 def test_a_login(history: History, tmp_path: Path) -> None:
+    """By a name or a token, for any page; another password counts at once. `test_guard.py` has what is refused."""
     users, token = tmp_path / "users", tmp_path / "token"
     add_user(users, "reader", "correct horse")
     token.touch(0o600)
-    token.write_text(f"{'0123456789abcdef' * 2}\n")
+    token.write_text("0123456789abcdef" * 2)
     with served("--history", str(history.path), "--password-file", str(users), "--token-file", str(token)) as port:
-        refused = {
-            "": 401,
-            "reader:wrong horse": 401,
-            "other:correct horse": 401,
-            "Bearer 0123456789abcdef": 401,
-            "Basic %": 401,
-        }
-        admitted = {"reader:correct horse": 200, f"Bearer {token.read_text().strip()}": 200}
-        for login, status in {**refused, **admitted}.items():
-            for path in ("/", "/hunt-1.html"):
-                found, text = asked(port, path, "history.example", login)
-                assert (found, "6da84d17ef" in text) == (status, status == 200 and path != "/"), login
+        admitted, bearer = "reader:correct horse", f"Bearer {token.read_text()}"
+        for login, status in {"": 401, "Basic %": 401, admitted: 200, bearer: 200}.items():
+            found, text = asked(port, "/hunt-1.html", "history.example", login)
+            assert (found, "6da84d17ef" in text) == (status, status == 200), login
+        assert [asked(port, "/", login=login)[0] for login in ("", admitted)] == [401, 200]
         add_user(users, "reader", "battery staple")
-        assert [asked(port, "/", login=f"reader:{word}")[0] for word in ("correct horse", "battery staple")] == [
-            401,
-            200,
-        ]
+        assert [asked(port, "/", login=login)[0] for login in (admitted, "reader:battery staple")] == [401, 200]
         users.chmod(0o644)
         assert asked(port, "/", login="reader:battery staple")[0] == 401
 
 
-@pytest.fixture(params=["datasette~=0.65.0", "datasette~=1.0a13"])
-def packages(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A folder with a real Datasette; without a network, the test is skipped."""
-    folder = tmp_path / "packages"
-    argv = [sys.executable, "-m", "pip", "install", "-q", "--no-compile", "--target", str(folder), request.param]
-    installed = subprocess.run(argv, check=False, capture_output=True, text=True)
-    if installed.returncode:
-        pytest.skip(f"pip cannot install {request.param}: {installed.stderr.strip()[-200:]}")
-    return str(folder)
-
-
 @contextmanager
-def datasette(history: Path, packages: str, *options: str) -> Iterator[str]:
+def datasette(history: History, packages: Path, *options: str) -> Iterator[str]:
     """The address of a real Datasette, started by the program."""
-    argv = [*PROGRAM, "serve", "--sql", "--history", str(history), "--port", "0", *options]
+    argv = [*PROGRAM, "serve", "--sql", "--history", str(history.path), "--port", "0", *options]
     env = {**os.environ, "PYTHONPATH": f"{packages}:{SOURCES}"}
     with subprocess.Popen(argv, env=env, start_new_session=True, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -208,25 +182,41 @@ def datasette(history: Path, packages: str, *options: str) -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_a_real_datasette_beside_a_hunt_that_is_written(history: History, packages: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", ["datasette~=0.65.0", "datasette~=1.0a13"])
+def test_a_real_datasette_beside_a_hunt_that_is_written(history: History, version: str, tmp_path: Path) -> None:
+    """Without a network, the test is skipped."""
+    argv = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-compile",
+        "--target",
+        str(tmp_path / "packages"),
+        version,
+    ]
+    installed = subprocess.run(argv, check=False, capture_output=True, text=True)
+    if installed.returncode:
+        pytest.skip(f"pip cannot install {version}: {installed.stderr.strip()[-200:]}")
+
     def get(path: str, **query: str) -> Any:
-        with urllib.request.urlopen(f"{place}/{path}?{urllib.parse.urlencode(query)}") as answer:
+        asked_for = urllib.parse.urlencode(query | {"_shape": "array"})
+        with urllib.request.urlopen(f"{place}/history{path}.json?{asked_for}") as answer:
             return json.load(answer)
 
-    with datasette(history.path, packages) as place:
-        first = get("history/latest_hunts.json", _shape="array")
-        assert [row["verdict"] for row in first] == ["Found"]
+    with datasette(history, tmp_path / "packages") as place:
+        assert [row["verdict"] for row in get("/latest_hunts")] == ["Found"]
         sample.begin(history)
-        assert [row["id"] for row in get("history/latest_hunts.json", _shape="array")] == [2, 1]
-        assert len(get("history/builds_of_hunt.json", _shape="array", hunt="1")) == 6
-        assert len(get("history/builds_of_hunt.json", _shape="array", hunt="2")) == 0
-        assert get("history/spread_by_host.json", _shape="array")[0]["host"] == "local"
+        assert [row["id"] for row in get("/latest_hunts")] == [2, 1]
+        assert [len(get("/builds_of_hunt", hunt=hunt)) for hunt in "12"] == [6, 0]
+        assert get("/spread_by_host")[0]["host"] == "local"
         refuses_strangers(int(place.rpartition(":")[2]), "/-/versions.json")
         with pytest.raises(urllib.error.HTTPError):
-            get("history.json", sql="delete from hunts", _shape="array")
+            get("", sql="delete from hunts")
         assert len(history.hunts()) == 2
     add_user(tmp_path / "users", "reader", "correct horse")
-    with datasette(history.path, packages, "--password-file", str(tmp_path / "users")) as place:
+    with datasette(history, tmp_path / "packages", "--password-file", str(tmp_path / "users")) as place:
         port = int(place.rpartition(":")[2])
         for login, status in {"": 401, "reader:wrong horse": 401, "reader:correct horse": 200}.items():
             assert asked(port, "/history/latest_hunts.json", login=login)[0] == status

@@ -33,24 +33,18 @@ def test_each_hash_has_a_salt_of_its_own(tmp_path: Path) -> None:
     assert all(is_of("naïve horse \U0001f40e".encode(), stored) for stored in found.values())
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "reader:secret",
-        "reader",
-        f"an n:{FOREIGN}",
-        f"reader:{FOREIGN}:1",
-        f"reader:{FOREIGN.replace('$05$', '$31$')}",
-        f"reader:{FOREIGN.replace('$05$', '$00$')}",
-        f"reader:{FOREIGN[:-1]}",
-        f"reader:{FOREIGN}A",
-        f"reader:{FOREIGN[:-1]}!",
-        "reader:$apr1$abcdefgh$abcdefghijklmnopqrstuv",
-    ],
-)
-def test_a_line_that_is_none_is_named(line: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"Line 3 of .*users"):
-        read_passwords(private(tmp_path / "users", f"# readers\n\n{line}\n"))
+WRONG_LINES = [
+    "reader:secret", "reader", f"an n:{FOREIGN}", f"reader:{FOREIGN}:1", f"reader:{FOREIGN.replace('$05$', '$31$')}",
+    f"reader:{FOREIGN.replace('$05$', '$00$')}", f"reader:{FOREIGN[:-1]}", f"reader:{FOREIGN}A", f"reader:{FOREIGN[:-1]}!",
+    "reader:$apr1$abcdefgh$abcdefghijklmnopqrstuv",
+]  # fmt: skip
+
+
+def test_a_line_that_is_none_is_named(tmp_path: Path) -> None:
+    """A comment is no line."""
+    for line in WRONG_LINES:
+        with pytest.raises(UsageError, match=r"Line 3 of .*users"):
+            read_passwords(private(tmp_path / "users", f"# readers\n\n{line}\n"))
 
 
 def test_names_are_added_and_changed_and_the_file_stays_private(tmp_path: Path) -> None:
@@ -78,20 +72,31 @@ def test_a_password_comes_from_standard_input(tmp_path: Path) -> None:
     assert "--password-file FILE" in exits(3, "serve", "--add-user", "reader")
 
 
-@pytest.mark.parametrize("text", ["", "short\n", "two words of a token, long enough\n", "a" * 30 + "\n" + "b" * 30])
-def test_a_file_without_a_token(text: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="has no token"):
-        read_token(private(tmp_path / "token", text))
+def test_a_file_without_a_token(tmp_path: Path) -> None:
+    for text in ("", "short\n", "two words of a token, long enough\n", f"{'a' * 30}\n{'b' * 30}"):
+        with pytest.raises(UsageError, match="has no token"):
+            read_token(private(tmp_path / "token", text))
 
 
-def test_what_was_right_once_is_not_hashed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hashes: list[str] = []
-    module = "perfbisect.cli.serving.guard"
-    monkeypatch.setattr(f"{module}.is_of", lambda password, one: hashes.append(one) or is_of(password, one))
-    monkeypatch.setattr(f"{module}.DELAY", 0.0)
+@pytest.fixture
+def hashes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The hashes that are compared; who was wrong does not wait."""
+    compared: list[str] = []
+    monkeypatch.setattr(
+        "perfbisect.cli.serving.guard.is_of", lambda word, one: compared.append(one) or is_of(word, one)
+    )
+    monkeypatch.setattr("perfbisect.cli.serving.guard.DELAY", 0.0)
+    return compared
+
+
+def basic(name: str, password: str) -> str:
+    return f"Basic {b64encode(f'{name}:{password}'.encode()).decode()}"
+
+
+def test_what_was_right_once_is_not_hashed_again(tmp_path: Path, hashes: list[str]) -> None:
     add_user(tmp_path / "users", "reader", "correct horse")
     guard = Guard(tmp_path / "users", None, "0.0.0.0")
-    right, wrong = "Basic cmVhZGVyOmNvcnJlY3QgaG9yc2U=", "Basic b3RoZXI6Y29ycmVjdCBob3JzZQ=="
+    right, wrong = basic("reader", "correct horse"), basic("other", "correct horse")
     assert [guard.admits(sent) for sent in (right, right, wrong, wrong, right)] == [True, True, False, False, True]
     assert len(hashes) == 3
     assert not is_of(b"x" * 73, hashes[-1])
@@ -99,16 +104,13 @@ def test_what_was_right_once_is_not_hashed_again(tmp_path: Path, monkeypatch: py
     assert not guard.admits(right)
 
 
-def test_an_unknown_name_takes_as_long_as_a_known_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_name_takes_as_long_as_a_known_one(tmp_path: Path, hashes: list[str]) -> None:
     """Also where another program has made the hashes, which may be of a lower cost."""
-    hashes: list[str] = []
-    monkeypatch.setattr("perfbisect.cli.serving.guard.is_of", lambda _, one: hashes.append(one))
-    monkeypatch.setattr("perfbisect.cli.serving.guard.DELAY", 0.0)
     guard = Guard(private(tmp_path / "users", f"reader:{FOREIGN}\n"), None, "0.0.0.0")
     for name in ("reader", "other"):
-        guard.admits(f"Basic {b64encode(f'{name}:wrong horse'.encode()).decode()}")
+        guard.admits(basic(name, "wrong horse"))
     add_user(tmp_path / "users", "third", "correct horse")
-    guard.admits("Basic b3RoZXI6Y29ycmVjdCBob3JzZQ==")
+    guard.admits(basic("other", "correct horse"))
     assert [each[4:6] for each in hashes] == ["05", "05", "12"]
     assert not any(is_of(b"", each) for each in hashes)
 
@@ -119,21 +121,20 @@ def test_the_same_answer_for_all_that_is_wrong(tmp_path: Path, monkeypatch: pyte
     token = private(tmp_path / "token", "0123456789abcdef0123456789abcdef\n")
     guard = Guard(None, token, "0.0.0.0")
     assert guard.refusal("x", "Bearer 0123456789abcdef0123456789abcdef") is None
-    refusals = [
-        guard.refusal("x", sent) for sent in ("Bearer wrong", "Basic cmVhZGVyOmE=", "Bearer ä", "Digest a", "Bearer")
-    ]
+    wrong = ("Bearer wrong", basic("reader", "a"), "Bearer ä", "Digest a", "Bearer", "Basic %")
+    refusals = [guard.refusal("x", sent) for sent in wrong]
     assert waited == [1.0] * len(refusals)
     assert refusals == [guard.refusal("x", "")] * len(refusals)
     assert len(waited) == len(refusals), "who has not tried does not wait"
 
 
-@pytest.mark.parametrize(
-    ("host", "own"),
-    {
-        "localhost": True, "LOCALHOST:1": True, "[::1]:8001": True, "[::1]": True, "127.9.9.9": True, "[::1]x": False,
-        "localhost:80:80": False, "evil.com\\@localhost": False, "evil.com@localhost": False, "localhost/": False, "localhost:": False,
-        "localhost:x": False, " localhost": False, "localhost\n": False, "localhost?": False, "localhost#": False, "[": False, "": False,
-    }.items(),
+OWN = ("localhost", "LOCALHOST:1", "[::1]:8001", "[::1]", "127.9.9.9")
+FOREIGN_HOSTS = (
+    "[::1]x", "localhost:80:80", "evil.com\\@localhost", "evil.com@localhost", "localhost/", "localhost:", "localhost:x",
+    " localhost", "localhost\n", "localhost?", "localhost#", "[", "",
 )  # fmt: skip
-def test_only_a_host_and_a_port_name_this_machine(host: str, own: bool) -> None:
-    assert is_own(host, "127.0.0.1") is own
+
+
+def test_only_a_host_and_a_port_name_this_machine() -> None:
+    hosts = {host: is_own(host, "127.0.0.1") for host in (*OWN, *FOREIGN_HOSTS)}
+    assert hosts == dict.fromkeys(OWN, True) | dict.fromkeys(FOREIGN_HOSTS, False)

@@ -1,0 +1,181 @@
+"""--patch and --skip: commits that do not build as they are, and those that are left out; and good on another branch."""
+
+import json
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from program import HUNT, SCRIPT, exits, run
+from repos import Repo
+
+pytestmark = pytest.mark.tools
+
+# `mistakes.txt` has patches that cannot help, and what cannot be left out.
+
+BROKEN = "does not build"
+CHANCE = "chance=$(date +%N | cut -c 6)"
+Make = Callable[[range, int], list[str]]
+
+
+def diff(old: str, new: str, path: str = "run.sh") -> str:
+    """A patch of the first line of a file, before that of chance."""
+    return f"--- a/{path}\n+++ b/{path}\n@@ -1,2 +1,2 @@\n-{old}\n+{new}\n {CHANCE}\n"
+
+
+@pytest.fixture
+def make(script: Callable[[str], str], git: Repo, tmp_path: Path) -> Make:
+    """``make(broken, slow)``: eight commits, slow from that one on; those that do not build do with fix.patch."""
+    (tmp_path / "fix.patch").write_text(diff(f"# {BROKEN}", "# patched"))
+
+    def commits(broken: range, slow: int) -> list[str]:
+        made = []
+        for number in range(8):
+            first, rate = BROKEN if number in broken else "fine", 500 if number >= slow else 1000
+            made.append(script(f"# {first}\n{CHANCE}\necho rate {rate}0$chance # {number}"))
+            git("tag", f"v{number}")
+        return made
+
+    return commits
+
+
+@pytest.fixture
+def commits(make: Make) -> list[str]:
+    """Eight commits, slow from the fifth on; those before the sixth do not build."""
+    return make(range(6), 5)
+
+
+def test_commits_that_it_fits_are_built_with_it_and_the_report_says_which(
+    commits: list[str], git: Repo, tmp_path: Path
+) -> None:
+    """The file is gone before the hunt is resumed; the clone stays as it was."""
+    before, patch = sorted(git.path.rglob("*")), tmp_path / "fix.patch"
+    out = exits(0, "run", "v0", "v7", *HUNT, "--patch", "fix.patch")
+    assert f"The culprit is {commits[5][:10]}" in out
+    assert sorted(git.path.rglob("*")) == before and git("status", "--porcelain") == ""
+    [first] = [line for line in out.splitlines() if f"built     {commits[0][:10]}" in line]
+    [last] = [line for line in out.splitlines() if f"built     {commits[7][:10]}" in line]
+    assert first.endswith("with fix.patch") and last.endswith("without fix.patch")
+
+    patch.unlink()
+    assert f"The culprit is {commits[5][:10]}" in exits(0, "resume", "--plain")
+    assert f"The culprit is {commits[5][:10]}" in exits(0, "replay")
+    shown = exits(0, "show")
+    assert "  patch     fix.patch, in " in shown
+    assert f"{commits[5][:10]} was built with fix.patch" in shown
+    assert f"{commits[7][:10]} was built without fix.patch" in shown
+    assert f"--patch {patch}" in shown.partition("To repeat:")[2]
+    assert "- patch: fix.patch, in " in exits(0, "show", "--markdown")
+    told = json.loads(exits(0, "show", "--json"))
+    assert [one.keys() for one in told["settings"]["patches"]] == [{"name", "file", "sha256"}]
+    builds = {each["commit"]["sha"]: each["patches"]["fix.patch"] for each in told["candidates"]}
+    assert builds[commits[5]] and builds[commits[4]] and not builds[commits[7]]
+
+
+ADDS = "--- /dev/null\n+++ b/{}\n@@ -0,0 +1 @@\n+x\n"
+
+
+@pytest.mark.slow
+def test_one_that_fits_only_in_the_middle_of_the_range_is_used(make: Make, tmp_path: Path) -> None:
+    """A comparison applies it, too; one of ignored paths is said to change nothing."""
+    made, recipe = make(range(2, 6), 4), tmp_path / "builders/script/builder.toml"
+    asked = ["compare", "v4", "v7", *SCRIPT, "--visits", "2", "--runs", "1"]
+    assert "Nothing can be measured, because v4 cannot be built" in exits(4, *asked)
+    assert "v7" in exits(0, *asked, "--patch", "fix.patch")
+    recipe.write_text(f'ignore = ["doc/**"]\n{recipe.read_text()}')
+    (tmp_path / "doc.patch").write_text(ADDS.format("doc/text"))
+    out = exits(0, "run", "v0", "v7", *HUNT, "--patch", "fix.patch", "--patch", "doc.patch")
+    assert f"The culprit is {made[4][:10]}" in out
+    assert "The patch doc.patch changes only paths that the recipe of script ignores: builds stay as they are" in out
+
+
+@pytest.mark.usefixtures("commits")
+def test_a_dry_run_has_the_commands_for_the_patched_tree(tmp_path: Path) -> None:
+    recipe = tmp_path / "builders/script/builder.toml"
+    block = '[[when]]\nfile = "added"\nchange.build.compile = [["true", "with", "added"]]\n'
+    recipe.write_text(recipe.read_text() + block)
+    (tmp_path / "add.patch").write_text(ADDS.format("added"))
+    asked = ["run", "v0", "v7", *HUNT, "--dry-run"]
+    assert "true with added" not in exits(0, *asked)
+    assert "true with added" in exits(0, *asked, "--patch", "add.patch")
+
+
+def test_what_is_left_out_is_not_built_and_stays_so(make: Make) -> None:
+    commits = make(range(0), 6)
+    skip = ["--skip", "v3..v4", "--skip", commits[2]]
+    out = exits(0, "run", "v0", "v7", *HUNT, *skip)
+    left = {commits[2]: commits[2], commits[4]: "v3..v4"}
+    for commit, given in left.items():
+        assert f"skipped   {commit[:10]}  left out: by --skip {given}" in out
+        assert f"building  {commit[:10]}" not in out
+    assert f"The culprit is {commits[6][:10]}" in out
+
+    shown = exits(0, "show")
+    assert f"  left out  2 candidates, by {shlex.join(skip)}" in shown
+    assert shlex.join(skip) in shown.partition("To repeat:")[2]
+    assert not [line for line in shown.splitlines() if line.strip().startswith(commits[4][:10])]
+    assert "- left out: 2 candidates, by --skip v3..v4" in exits(0, "show", "--markdown")
+    told = json.loads(exits(0, "show", "--json"))
+    assert [each["commit"]["sha"] for each in told["candidates"] if each["left_out"]] == [*left]
+    assert f"The culprit is {commits[6][:10]}" in exits(0, "replay")
+    assert "left out: by --skip" not in exits(0, "resume", "--plain"), "its log has them"
+
+
+@pytest.mark.slow
+def test_a_culprit_among_what_is_left_out_is_one_of_several(make: Make) -> None:
+    commits = make(range(0), 4)
+    out = exits(2, "run", "v0", "v7", *HUNT, "--skip", "v2..v4")
+    assert "Inconclusive, as commits that would separate the candidates were left out by --skip: the culprit" in out
+    assert "is one of these 3 commits" in out and "Try next: fewer commits in --skip" in out
+    for commit in commits[3:6]:
+        assert f"%  {commit[:10]}" in out
+
+
+# Good is not an ancestor of bad: what becomes of a hunt whose merge base is, or is not, shown to be as fast as good.
+
+
+@pytest.fixture
+def fork(script: Callable[[str], str], git: Repo) -> Callable[[int, int], tuple[str, str, str]]:
+    """``fork(good, bad)``: commits with these rates, a little of chance in them; both follow a base with a rate of 1000."""
+
+    def make(good: int, bad: int) -> tuple[str, str, str]:
+        base, last = (script(f"{CHANCE}\necho rate $(({rate}0 + chance)) # {rate}") for rate in (1000, bad))
+        git("checkout", "-qb", "side", base)
+        return base, script(f"{CHANCE}\necho rate $(({good}0 + chance)) # good"), last
+
+    return make
+
+
+@pytest.mark.slow
+def test_a_base_that_is_not_shown_to_be_as_fast_leaves_the_hunt_inconclusive(
+    fork: Callable[[int, int], tuple[str, str, str]],
+) -> None:
+    base, good, bad = fork(1000, 500)
+    out = exits(2, "run", good, bad, *HUNT, "--max-runs", "4")
+    told = (
+        f"Inconclusive, as the merge base {base[:10]} is not shown to be as fast as good {good[:10]} (rate of good is "
+    )
+    assert f"{told}1.0" in out or f"{told}0.9" in out
+    assert "of that of the merge base, and the budget of 4 runs is used up): no commit can be named" in out
+    first = next(line for line in out.splitlines() if "  hunt  " in line)
+    assert f"{good} is no ancestor of {bad}, so it is compared with their merge base, {base[:10]}, first" in first
+    assert "not yet known whether good is as fast as the merge base; next" in out
+    assert out.count("  ran  ") == 4
+    assert f"To hunt without good: bisect run {base[:10]} {bad} --builder script" in out
+    again = exits(2, "resume", "--plain")
+    assert told in again and "  ran  " not in again
+
+
+@pytest.mark.slow
+def test_a_base_that_is_slower_is_reported_with_the_commands_that_find_the_changes(
+    fork: Callable[[int, int], tuple[str, str, str]],
+) -> None:
+    base, good, bad = fork(2000, 700)
+    status, _, err = run("run", good, bad, *HUNT)
+    assert status == 3
+    assert f"The merge base {base[:10]} does not have the speed of good {good[:10]}" in err
+    assert "rate of good is 2.0" in err or "rate of good is 1.9" in err
+    for end, told in ((good, "the change between them: "), (bad, "one on bad's own side of the fork: ")):
+        [command] = [line.partition(told)[2] for line in err.splitlines() if told in line]
+        assert f"The culprit is {end[:10]}" in exits(0, *shlex.split(command)[1:], "--plain")
