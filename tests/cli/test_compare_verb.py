@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -17,6 +18,7 @@ import sample_hunt as sample
 from perfbisect.core.domain.settings import Settings, TrialBuild, TrialWorkload
 from perfbisect.core.domain.trials import TrialRun
 from perfbisect.demo.history import Answer, write_history
+from perfbisect.errors import UsageError
 from perfbisect.hunt.resolve import resolve_settings
 from perfbisect.hunt.trials.drop_hunts import to_find
 from perfbisect.store.history import History
@@ -115,7 +117,7 @@ def test_builds_are_compared_at_the_same_time(demo: Demo, seal: Path) -> None:
     assert (len(beside), len(set(beside))) == (8, 4)
 
 
-@pytest.mark.slow
+@pytest.mark.calibrate
 @pytest.mark.dbms
 @postgres.needs_postgres
 def test_an_installed_server_in_three_configurations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,6 +196,18 @@ def test_any_two_commits_of_any_repository_are_compared_by_one_command(
     assert "c1 is complete" in exits(3, "resume", "c1")
     quick = ["--visits", "2", "--runs", "2", "--pairing", "turns"]
     assert "between rounds" in printed("noise", "local", "--rev", "HEAD", *command, *quick)
+
+
+@pytest.mark.parametrize("verb", ["run", "compare", "nightly"])
+def test_the_build_system_is_said_at_the_start(verb: str, git: Repo, monkeypatch: pytest.MonkeyPatch) -> None:
+    git.history([{"Makefile": "all:\n\techo 0\n"}, {"Makefile": "all:\n\techo 1\n"}])
+    monkeypatch.setattr("perfbisect.cli.commands.nightly.check", lambda *_: None)
+    stop = Mock(side_effect=UsageError("It would begin now."))
+    for module in ("hunt.session", "hunt.trials.session"):
+        monkeypatch.setattr(f"perfbisect.{module}.begin", stop)
+    ends = ["HEAD"] if verb == "nightly" else ["HEAD~1", "HEAD"]
+    said = exits(3, verb, *ends, "--repo", str(git.path), "--run", "true")
+    assert "Built with make: make, and make install if the Makefile has it\n" in said
 
 
 # What fails on the way.
@@ -355,8 +369,9 @@ def test_after_ctrl_c_in_a_hunt_the_hunts_go_on(commits: list[str]) -> None:
 
 def compared(commits: Mapping[str, str], rates: Mapping[str, Sequence[float]], rounds: int = 3) -> int:
     """Keep a comparison of the script's commits with these rates of each workload; returns its number."""
+    names = [*commits.values()]
     asked = Settings(
-        *[*commits.values()][:: len(commits) - 1], str(Path("repo").absolute()), "script", "", "local",
+        names[0], names[-1], str(Path("repo").absolute()), "script", "", "local",
         metric="rate", builders_path="builders", workloads_path="workloads",
     )  # fmt: skip
     settings = resolve_settings(replace(asked, workload="one"))

@@ -123,8 +123,8 @@ def test_other_recipes(listing: Listing, ours: Path) -> None:
     assert f"{work}/prefix/bin/kvd --format {visit}/data\n" in listing("2.0")
 
 
-def test_what_a_hunt_takes_is_said_before_it_begins(ends: tuple[str, str]) -> None:
-    """Without a history little is known; what is not committed is said, too."""
+def test_what_a_hunt_takes_is_said_before_it_begins(ends: tuple[str, str], git: Repo) -> None:
+    """Without a history little is known; what is not committed is said, too, and so are commits that change nothing."""
     asked = ["run", *ends, *SCRIPT, "--no-explain"]
     first = "1 commit, 1 candidate; about 2 builds and 8 to 14 runs"
     unknown = f"{first}; time and disk are known after the first ones"
@@ -140,6 +140,11 @@ def test_what_a_hunt_takes_is_said_before_it_begins(ends: tuple[str, str]) -> No
 
 
 def test_commits_that_change_nothing_are_counted_before_a_hunt(ends: tuple[str, str], git: Callable[..., str]) -> None:
+    git("commit", "-q", "--allow-empty", "-m", "nothing")
+    said = printed("run", ends[0], "HEAD", *SCRIPT, "--dry-run")
+    assert said.startswith(
+        "# 2 commits, 1 candidate, 1 commit not built: changes nothing that is built or read; about "
+    )
     git("commit", "-q", "--allow-empty", "-m", "nothing")
     said = printed("run", ends[0], "HEAD", *SCRIPT, "--dry-run")
     assert said.startswith(

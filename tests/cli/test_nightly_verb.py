@@ -3,7 +3,9 @@
 import json
 import re
 import signal
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ import pytest
 from program import SCRIPT, bisect, bisect_until, executable, exits, rows
 from repos import Repo
 
-pytestmark = [pytest.mark.tools, pytest.mark.slow]
+pytestmark = pytest.mark.tools
 
 HOW = [*SCRIPT, "--no-explain", "--pairing", "turns", "--visits", "3", "--runs", "1", "--history", "h.db"]
 NIGHT = ["nightly", "main", *HOW, "--page", "pages"]
@@ -42,6 +44,7 @@ def keep(tmp_path: Path) -> list[str]:
     return ["--notify", str(executable(tmp_path / "keep", text))]
 
 
+@pytest.mark.calibrate
 @pytest.mark.e2e
 def test_ten_nights(script: Commit, keep: list[str]) -> None:
     """100 commits with three drops, two improvements, a night without commits, one without a change, and a broken build."""
@@ -69,6 +72,7 @@ def test_ten_nights(script: Commit, keep: list[str]) -> None:
     assert len(re.findall(r'href="hunt-\d+\.html"', page)) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.e2e
 def test_a_night_that_was_cut_short_goes_on_with_the_same_command(script: Commit, keep: list[str]) -> None:
     """It is killed in its rounds and interrupted in its hunts; then its notice, one for both, cannot be sent at first."""
@@ -92,6 +96,7 @@ def test_a_night_that_was_cut_short_goes_on_with_the_same_command(script: Commit
     assert "`bisect nightly main` hunts the drops" in exits(3, "compare", "c3", "--hunt", "--history", "h.db")
 
 
+@pytest.mark.calibrate
 @pytest.mark.e2e
 def test_a_night_that_was_cut_short_in_a_reason_goes_on_with_it(script: Commit, keep: list[str]) -> None:
     """Nothing is sent, and no page is written, before the reason is complete."""
@@ -112,6 +117,7 @@ def test_a_night_that_was_cut_short_in_a_reason_goes_on_with_it(script: Commit, 
     assert (asked(REASONS), asked("select count(*) from hunts")) == (complete, [(1,)])
 
 
+@pytest.mark.slow
 def test_a_tip_that_does_not_build_ends_the_night(script: Commit) -> None:
     script("# does not build")
     assert "cannot be built" in exits(0, *NIGHT)
@@ -120,8 +126,12 @@ def test_a_tip_that_does_not_build_ends_the_night(script: Commit) -> None:
     page = Path("pages/main.html").read_text()
     assert "main: 0 tips, 0 steps" in page and "1 later tip could not be built: " in page
     assert "There are no hunts yet" in exits(3, "resume", "--history", "h.db"), "nothing is unfinished"
+    with closing(sqlite3.connect("h.db")) as history, history:
+        history.execute("update sittings set process = 'anna@desk:1 x 1 1 1'")
+    assert "bisect history import h.db --own" in exits(3, *NIGHT), "a line of others"
 
 
+@pytest.mark.slow
 def test_a_branch_that_was_rewritten_goes_on_without_its_lost_tips(script: Commit, git: Repo) -> None:
     """And a page that is missing is written again."""
     for number, rate in enumerate((10000, 7000)):
@@ -137,6 +147,7 @@ def test_a_branch_that_was_rewritten_goes_on_without_its_lost_tips(script: Commi
     assert "The line has 2 tips and 1 step" in exits(0, *NIGHT)
 
 
+@pytest.mark.slow
 def test_two_calls_at_once_are_refused(script: Commit, tmp_path: Path) -> None:
     script(f"until [ -e {tmp_path}/go ]; do sleep 0.1; done\necho rate 100")
 

@@ -179,3 +179,48 @@ def test_a_base_that_is_slower_is_reported_with_the_commands_that_find_the_chang
     for end, told in ((good, "the change between them: "), (bad, "one on bad's own side of the fork: ")):
         [command] = [line.partition(told)[2] for line in err.splitlines() if told in line]
         assert f"The culprit is {end[:10]}" in exits(0, *shlex.split(command)[1:], "--plain")
+
+
+@pytest.mark.slow
+def test_what_is_measured_since_does_not_undo_what_was_found_of_the_base(
+    script: Callable[[str], str], git: Repo, tmp_path: Path
+) -> None:
+    """The host's speed at the base changes once bad has run: by the bad end's runs, the hunt has begun."""
+    slower = tmp_path / "slower"
+    base = script(f"{CHANCE}; rate=1000; [ ! -e {slower} ] || rate=900\necho rate $((rate * 10 + chance))")
+    bad = script(f"{CHANCE}; touch {slower}; echo rate 500$chance")
+    git("checkout", "-qb", "side", base)
+    good = script(f"{CHANCE}; echo rate 1000$chance")
+    exits(0, "run", good, bad, *HUNT)
+    assert f"The culprit is {bad[:10]}" in exits(0, "resume", "--plain")
+
+
+@pytest.mark.slow
+def test_a_branch_that_began_before_good_is_judged_by_what_it_began_with(
+    script: Callable[[str], str], git: Repo
+) -> None:
+    """The branch's third commit is to blame; its first is as slow as what it began at, and no more so than good."""
+
+    def commit(rate: int, name: str) -> str:
+        return script(f"chance=$(date +%N | cut -c 6-7)\necho rate $(({rate}00 + 1$chance * {rate} / 100)) # {name}")
+
+    old, good, *_, trunk = [commit(rate, f"{at}") for at, rate in enumerate((800, 1000, 1000, 1000, 1000))]
+    git("checkout", "-qb", "side", old)
+    side = [commit(rate, f"side {number}") for number, rate in enumerate((800, 800, 600, 600))]
+    git("checkout", "-q", trunk)
+    git("merge", "-q", "--no-commit", "-s", "ours", "side")
+    commit(750, "merge")
+    bad = commit(750, "bad")
+    out = exits(0, "run", good, bad, *HUNT)
+    assert f"The culprit is {side[2][:10]}" in out
+    assert f"Proven against {side[1][:10]}, its parent" in out
+    assert "9 commits, 9 candidates, 1 merge" in out
+    dry = exits(0, "run", good, bad, *HUNT, "--dry-run")
+    assert dry.startswith("# 9 commits, 9 candidates, 1 merge; about "), "as later"
+    assert f"built     {old[:10]}" in out
+    assert "a branch that is older than good began at 0." in exits(0, "show")
+    exits(0, "resume", "--plain")
+    planned = exits(0, "simulate", good, bad, "--repo", "repo", "--hunts", "2")
+    assert planned.startswith("9 candidates, 1 of them merges, 4 on branches older than good; 2 hunts")
+    assert f"The culprit is {side[2][:10]}" in exits(0, "replay")
+    assert exits(0, "query", "select candidates - 1 as n from hunts", "--csv").split() == ["n", "9"]
