@@ -29,6 +29,16 @@ def bisect(*words: str | Path) -> program.Ended:
     return program.run(*map(str, words))
 
 
+def importing(file: Path, history: Path, *how: str) -> program.Ended:
+    """What the program says of an import."""
+    return bisect("history", "import", file, *how, "--history", history)
+
+
+def exporting(history: Path, file: Path, *which: str) -> program.Ended:
+    """What the program says of an export."""
+    return bisect("history", "export", file, *which, "--history", history)
+
+
 def log(path: Path, hunt: int) -> list[tuple[float, str]]:
     """The log of a hunt, without its number."""
     with closing(History.open(path, read_only=True)) as opened:
@@ -77,9 +87,9 @@ def test_two_histories_become_one_and_numbers_change(tmp_path: Path) -> None:
     anna, ours, file = written(tmp_path / "a.db", 2), written(tmp_path / "ours.db"), tmp_path / "anna.db"
     proof = add_trial(anna, TrialType.PROVE, hunt=2)
     aa = add_trial(anna, TrialType.NOISE)
-    assert bisect("history", "export", file, "--history", anna)[0] == 0
+    assert exporting(anna, file)[0] == 0
     assert not [each.name for each in tmp_path.iterdir() if each.name.startswith(".")]
-    status, printed, _ = bisect("history", "import", file, "--history", ours)
+    status, printed, _ = importing(file, ours)
     assert status == 0
     assert "hunt 2 is hunt 3 here" in printed
     assert log(ours, 3) == log(anna, 2)
@@ -106,11 +116,11 @@ def test_batches_are_copied_with_their_hunts_and_nothing_of_them_is_begun(tmp_pa
             for place, hunt in enumerate(begun):
                 enter_hunt(opened, batch, place, hunt)
                 enter_status(opened, batch, place, 0)
-    assert bisect("history", "export", file, "b1", "--history", hers)[:2] == (0, f"{file}: 2 hunts\n")
+    assert exporting(hers, file, "b1")[:2] == (0, f"{file}: 2 hunts\n")
     assert "b1: /nightly.toml, hunts 1, 2; 2 of 2 with a verdict" in bisect("history", "--history", file)[1]
     for _ in range(2):
-        bisect("history", "import", file, "--history", ours)
-        bisect("history", "import", hers, "--history", ours, "--from", "two")
+        importing(file, ours)
+        importing(hers, ours, "--from", "two")
         listed = bisect("history", "--history", ours)[1]
         assert "\nb1: /nightly.toml, hunts 2, 3; 2 of 2 with a verdict\nb2: together, hunts 4, 5; 2 of 2 with" in listed
         assert "\nb3" not in listed
@@ -124,38 +134,43 @@ def test_batches_are_copied_with_their_hunts_and_nothing_of_them_is_begun(tmp_pa
         uid = own.execute("select uid from sessions where id = 1").fetchone()
         connection.execute("update sessions set uid = ? where id = 1", uid)
         connection.commit()
-    bisect("history", "import", hers, "--history", ours, "--from", "two")
+    importing(hers, ours, "--from", "two")
     assert dump(ours) == before, "a batch with an own hunt is left alone"
-    status, _, said = bisect("history", "export", tmp_path / "none.db", "b9", "--history", hers)
+    status, _, said = exporting(hers, tmp_path / "none.db", "b9")
     assert status == 3 and "There is no batch b9" in said
 
 
 def test_importing_twice_adds_nothing_and_what_has_grown_is_added(tmp_path: Path) -> None:
     hers, ours = written(tmp_path / "hers.db", until=20), tmp_path / "ours.db"
-    assert bisect("history", "import", hers, "--history", ours)[0] == 0
+    assert importing(hers, ours)[0] == 0
     add_trial(hers, TrialType.COMPARE)
-    assert "1 new, 0 grown, 1 known" in bisect("history", "import", hers, "--history", ours)[1]
+    assert "1 new, 0 grown, 1 known" in importing(hers, ours)[1]
     before = dump(ours)
-    assert "0 new, 0 grown, 2 known" in bisect("history", "import", hers, "--history", ours)[1]
+    assert "0 new, 0 grown, 2 known" in importing(hers, ours)[1]
     assert dump(ours) == before
     with closing(History.open(hers)) as opened:
         for at, event in [*sample.events()][20:]:
             opened.append(1, event, at)
     old = tmp_path / "old.db"
     written(old, until=0)
-    assert "0 new, 1 grown, 1 known" in bisect("history", "import", hers, "--history", ours)[1]
+    assert "0 new, 1 grown, 1 known" in importing(hers, ours)[1]
     assert log(ours, 1) == log(hers, 1)
     assert rows(ours, "select run_count, ended is null from hunts") == [(16, 0)]
 
 
+def went_on(path: Path, text: str) -> None:
+    """One more entry in the log of hunt 1."""
+    with closing(History.open(path)) as opened:
+        opened.append(1, Warned(text), sample.BEGAN + 9e5)
+
+
 def test_a_copy_that_went_on_in_both_histories_stays_and_is_told(tmp_path: Path) -> None:
     hers, ours = written(tmp_path / "hers.db", until=20), tmp_path / "ours.db"
-    bisect("history", "import", hers, "--own", "--history", ours)
-    for path, text in ((hers, "one"), (ours, "other")):
-        with closing(History.open(path)) as opened:
-            opened.append(1, Warned(text), sample.BEGAN + 9e5)
+    importing(hers, ours, "--own")
+    went_on(hers, "one")
+    went_on(ours, "other")
     mine = log(ours, 1)
-    status, _, said = bisect("history", "import", hers, "--history", ours)
+    status, _, said = importing(hers, ours)
     assert status == 1
     assert "hunt 1 is hunt 1 here, but differs" in said
     assert log(ours, 1) == mine
@@ -170,7 +185,7 @@ def test_hosts_of_others_are_other_machines(tmp_path: Path) -> None:
     found = {}
     for how in ("--from=anna", "--own"):
         ours = tmp_path / f"{how[2:5]}.db"
-        assert bisect("history", "import", hers, how, "--history", ours)[0] == 0
+        assert importing(hers, ours, how)[0] == 0
         with closing(History.open(ours)) as opened:
             found[how] = read_noise(opened, settings), read_costs(opened, settings).run, read_pinned(opened, 0.0)
     assert found["--from=anna"] == (None, None, frozenset())
@@ -180,30 +195,20 @@ def test_hosts_of_others_are_other_machines(tmp_path: Path) -> None:
 def test_a_file_of_others_adds_nothing_to_own_hunts(tmp_path: Path) -> None:
     """It could have commands that `bisect resume` would execute."""
     ours, hers = written(tmp_path / "ours.db", until=20), tmp_path / "hers.db"
-    bisect("history", "export", hers, "--history", ours)
-    with closing(History.open(hers)) as opened:
-        opened.append(1, Warned("more"), sample.BEGAN + 9e5)
+    exporting(ours, hers)
+    went_on(hers, "more")
     with closing(History.open(ours)) as opened:
         opened.fail(1, "stopped", sample.BEGAN + 8e5)  # so that it does not look as if this process worked on it
     before = log(ours, 1)
-    assert bisect("history", "import", hers, "--history", ours)[0] == 1
+    assert importing(hers, ours)[0] == 1
     assert log(ours, 1) == before
-    assert bisect("history", "import", hers, "--own", "--history", ours)[0] == 0
+    assert importing(hers, ours, "--own")[0] == 0
     assert len(log(ours, 1)) == len(before) + 1
 
 
-def test_commands_of_others_are_not_executed(tmp_path: Path) -> None:
-    hers, ours = written(tmp_path / "hers.db"), tmp_path / "ours.db"
-    bisect("history", "import", hers, "--from", "anna", "--history", ours)
-    for verb in ("resume", "prove"):
-        status, _, said = bisect(verb, "1", "--history", ours)
-        assert status == 3
-        assert "imported from anna" in said
-
-
 @pytest.mark.parametrize("exported", [True, False])
-def test_a_file_of_others_is_known_by_itself(tmp_path: Path, exported: bool) -> None:
-    """An export, and a copy of a history that another user, or a user of another machine, has made."""
+def test_commands_of_others_are_not_executed(tmp_path: Path, exported: bool) -> None:
+    """Of an export, a copy of a history that another user, or a user of another machine, has made, and an import."""
     hers, file, ours = written(tmp_path / "hers.db"), tmp_path / "mail.db", tmp_path / "ours.db"
     with closing(History.open(hers)) as opened:
         sample.begin(opened)
@@ -211,7 +216,7 @@ def test_a_file_of_others_is_known_by_itself(tmp_path: Path, exported: bool) -> 
     resume = "bisect resume 2"
     assert resume in bisect("show", "2", "--history", hers)[1]
     if exported:
-        bisect("history", "export", file, "--history", hers)
+        exporting(hers, file)
     else:
         shutil.copy(hers, file)
         (state_folder() / "maker").write_text("me@desk4:1")
@@ -224,8 +229,13 @@ def test_a_file_of_others_is_known_by_itself(tmp_path: Path, exported: bool) -> 
         status, _, said = bisect(verb, number, "--history", file)
         assert status == 3 and "@" in said and " was made by " in said, verb
         assert f"bisect history import {file} --own" in said and f"bisect show {number} --history {file}`" in said
-    assert bisect("history", "import", file, "--own", "--history", ours)[0] == 0
+    assert importing(file, ours, "--own")[0] == 0
     assert resume in bisect("show", "2", "--history", ours)[1]
+    theirs = tmp_path / "theirs.db"
+    importing(hers, theirs, "--from", "anna")
+    for verb in ("resume", "prove"):
+        status, _, said = bisect(verb, "1", "--history", theirs)
+        assert (status, "imported from anna" in said) == (3, True)
 
 
 DAMAGES = [line for line in Path(__file__).with_name("damages.sql").read_text().splitlines() if line[:2] != "--"]
@@ -254,7 +264,7 @@ def test_a_damaged_or_hostile_file_changes_nothing(both: tuple[Path, Path], dama
     before = dump(ours)
     with closing(sqlite3.connect(hers)) as connection:
         connection.executescript(damage)
-    status, _, said = bisect("history", "import", hers, "--history", ours)
+    status, _, said = importing(hers, ours)
     assert status in (3, 4), said
     assert said.count(str(hers)) == 1, "one message, and none within another"
     assert said.count("cannot be read") <= 1 and "not affected" not in said
@@ -265,7 +275,7 @@ def test_a_damaged_or_hostile_file_changes_nothing(both: tuple[Path, Path], dama
 def test_a_file_that_is_no_history_or_cut_changes_nothing_and_is_told(both: tuple[Path, Path], tmp_path: Path) -> None:
     """And what to give in its place."""
     (hers, ours), file, other = both, tmp_path / "letter", tmp_path / "other.db"
-    assert bisect("history", "export", file, "--history", hers)[0] == 0
+    assert exporting(hers, file)[0] == 0
     with closing(sqlite3.connect(other)) as connection:
         connection.executescript("CREATE TABLE letters (text)")
     before, whole = dump(ours), file.read_bytes()
@@ -278,7 +288,7 @@ def test_a_file_that_is_no_history_or_cut_changes_nothing_and_is_told(both: tupl
         (other.read_bytes(), "it is an SQLite database, but no history of perfbisect"),
     ):
         file.write_bytes(content)
-        status, _, said = bisect("history", "import", file, "--history", ours)
+        status, _, said = importing(file, ours)
         assert dump(ours) == before
         assert status == 3 or (status == 4 and not reason), said
         if reason:
@@ -289,30 +299,30 @@ def test_a_file_that_is_no_history_or_cut_changes_nothing_and_is_told(both: tupl
 IMPORTED = "from perfbisect.store import transfer; transfer.TURN, transfer.PAUSE = 0, 0.001\n"  # an entry for each turn
 
 
-def importing(hers: Path, ours: Path) -> str:
-    """The end of a program that imports a file."""
+def started(before: str, hers: Path, ours: Path) -> "subprocess.Popen[bytes]":
+    """A program that does something before it imports a file."""
     argv = ["bisect", "history", "import", str(hers), "--history", str(ours)]
-    return f"import sys; sys.argv = {argv}\nfrom perfbisect.cli.main import main; main()"
+    code = f"{IMPORTED}{before}import sys; sys.argv = {argv}\nfrom perfbisect.cli.main import main; main()"
+    return subprocess.Popen([sys.executable, "-c", code])
 
 
 def test_killed_in_the_midst_it_is_gone_on_with(both: tuple[Path, Path], tmp_path: Path) -> None:
     (hers, ours), whole = both, tmp_path / "whole.db"
     shutil.copy(ours, whole)
-    bisect("history", "import", hers, "--history", whole)
+    importing(hers, whole)
     rehearsed = sum(len(log(hers, session)) for session in (1, 2, 3))  # before anything is written here
     for after in (1.5 * len(log(hers, 1)), len(log(hers, 1)) // 2 + 3):  # in the second hunt, and in the comparison
         code = (
-            f"{IMPORTED}import os; from perfbisect.store.log import SessionLog; done, append = [], SessionLog.append\n"
+            "import os; from perfbisect.store.log import SessionLog; done, append = [], SessionLog.append\n"
             "def killed(*given):\n"
             f"    if len(done) == {rehearsed + int(after)}: os.kill(os.getpid(), 9)\n"
             "    done.append(append(*given))\n"
             "SessionLog.append = killed\n"
         )
-        killed = subprocess.run([sys.executable, "-c", code + importing(hers, ours)], check=False)
-        assert killed.returncode == -signal.SIGKILL
+        assert started(code, hers, ours).wait() == -signal.SIGKILL
         assert rows(ours, "PRAGMA integrity_check") == [("ok",)]
         assert dump(ours) != dump(whole)
-    status, printed, _ = bisect("history", "import", hers, "--history", ours)
+    status, printed, _ = importing(hers, ours)
     assert (status, "0 new, 1 grown, 2 known" in printed) == (0, True), printed
     assert dump(ours) == dump(whole)
 
@@ -320,9 +330,9 @@ def test_killed_in_the_midst_it_is_gone_on_with(both: tuple[Path, Path], tmp_pat
 def test_two_imports_of_a_file_at_once_add_it_once(both: tuple[Path, Path], tmp_path: Path) -> None:
     (hers, ours), whole = both, tmp_path / "whole.db"
     shutil.copy(ours, whole)
-    bisect("history", "import", hers, "--history", whole)
-    both = [subprocess.Popen([sys.executable, "-c", IMPORTED + importing(hers, ours)]) for _ in range(2)]
-    assert [each.wait() for each in both] == [0, 0]
+    importing(hers, whole)
+    two = [started("", hers, ours) for _ in range(2)]
+    assert [each.wait() for each in two] == [0, 0]
     for table in ("sessions", "sittings", "events", "runs"):
         assert rows(ours, f"select count(*) from {table}") == rows(whole, f"select count(*) from {table}"), table
     assert [log(ours, hunt) for hunt in (1, 2, 3)] == [log(whole, hunt) for hunt in (1, 2, 3)]
@@ -344,7 +354,7 @@ def test_a_hunt_that_runs_writes_between_the_turns_of_an_import(
 
         monkeypatch.setattr(transfer, "TURN", 0)
         monkeypatch.setattr("perfbisect.store.transfer.time.sleep", pause)
-        assert bisect("history", "import", hers, "--history", ours)[0] == 0
+        assert importing(hers, ours)[0] == 0
         monkeypatch.undo()
         assert len(log(ours, 1)) == len(appended) > len(log(hers, 1)) + 10
     assert log(ours, 2) == log(hers, 1)
@@ -359,12 +369,12 @@ def test_passwords_are_not_exported(tmp_path: Path) -> None:
         settings = replace(sample.SETTINGS, overrides=compared.overrides)
         opened.append(sample.begin_trial(opened, compared, settings=settings), TrialEnded(), 9.0)
     assert path.stat().st_mode & 0o077 == 0
-    assert bisect("history", "export", file, "--history", path)[0] == 0
+    assert exporting(path, file)[0] == 0
     assert b"secret" not in file.read_bytes()
-    assert bisect("history", "export", file, "--history", path)[0] == 3  # it exists
-    assert bisect("history", "export", tmp_path / "other.db", "7", "--history", path)[0] == 3
+    assert exporting(path, file)[0] == 3  # it exists
+    assert exporting(path, tmp_path / "other.db", "7")[0] == 3
     assert not (tmp_path / "other.db").exists()
-    status, printed, _ = bisect("history", "import", file, "--history", path)
+    status, printed, _ = importing(file, path)
     assert (status, "2 known" in printed) == (0, True), printed
 
 
@@ -374,7 +384,7 @@ def test_an_id_in_the_place_of_file_and_the_history_itself_are_refused(
     ours = written(tmp_path / "ours.db")
     monkeypatch.chdir(tmp_path)
     for name in ("12", "c3", "p5", "n4", "b2"):
-        status, _, said = bisect("history", "export", name, "1", "--history", ours)
+        status, _, said = exporting(ours, name, "1")
         assert status == 3
         assert f"bisect history export hunts.db {name} 1 --history {ours}" in said
         assert not Path(name).exists()
