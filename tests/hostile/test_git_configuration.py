@@ -250,55 +250,6 @@ def test_the_program_refuses_one_that_it_finds_above(
         assert "git config --global --add safe.directory" in done.err
 
 
-def test_grafts_do_not_change_the_history(
-    git: Repo, commits: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: LocalHost, trap: Trap
-) -> None:
-    repo = tmp_path / "repo"
-    graft = f"{commits[2]} {commits[0]}\n"
-    (repo / ".git/info/grafts").write_text(graft)
-    (tmp_path / "grafts").write_text(graft)
-    assert git("-c", "advice.graftFileDeprecated=false", "rev-parse", "HEAD~1") == commits[0], "git obeys it"
-    for variable in (None, str(tmp_path / "grafts")):
-        if variable:
-            monkeypatch.setenv("GIT_GRAFT_FILE", variable)
-        opened = open_repository(repo)
-        assert read_range(opened, commits[0], commits[2], []).candidates == tuple(commits)
-        assert resolve(opened, "HEAD~1", []) == commits[1]
-        use(opened, host, commits)
-
-
-def test_variables_that_steer_git_are_not_passed_on(
-    tmp_path: Path, commits: list[str], host: LocalHost, trap: Trap, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One of each kind; that only those of a list are passed on shows repository/test_objects."""
-    trap.hooks(tmp_path / "hooks")
-    (tmp_path / "rc").write_text(trap.command("rc"))
-    (tmp_path / "shallow").write_text(f"{commits[1]}\n")
-    before = {path.name for path in tmp_path.iterdir()} | {"root"}
-    for name, value in {
-        "GIT_DIR": "/nowhere",
-        "GIT_INDEX_FILE": str(tmp_path / "index"),
-        "GIT_OBJECT_DIRECTORY": str(tmp_path),
-        "GIT_SHALLOW_FILE": str(tmp_path / "shallow"),
-        "GIT_CONFIG_PARAMETERS": f"'core.fsmonitor={trap.command('parameters')}'",
-        "GIT_EXTERNAL_DIFF": trap.command("external"),
-        "GIT_SSH_COMMAND": trap.command("ssh"),
-        "GIT_TRACE2_EVENT": str(tmp_path / "trace2"),
-        "GIT_TEMPLATE_DIR": str(tmp_path / "hooks"),
-        "GIT_DEFAULT_HASH": "sha256",
-        "GIT_ICASE_PATHSPECS": "1",
-        "BASH_ENV": str(tmp_path / "rc"),
-        "ENV": str(tmp_path / "rc"),
-    }.items():
-        monkeypatch.setenv(name, value)
-    opened = open_repository(tmp_path / "repo")
-    assert read_range(opened, commits[0], commits[2], []).candidates == tuple(commits)
-    assert not is_dirty(opened)
-    bare = finish(checkout.mirror(host, opened, "n", []))[1]
-    checkout.checkout(host, bare, commits[2], host.root / "source", [])
-    assert {path.name for path in tmp_path.iterdir()} == before
-
-
 @pytest.mark.parametrize("folders", [":{}", "/nowhere:../repo:{}:.:bin"])
 def test_nothing_is_searched_in_the_working_directory(
     folders: str, tmp_path: Path, commits: list[str], host: LocalHost, trap: Trap, git: Repo

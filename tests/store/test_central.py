@@ -88,36 +88,28 @@ def test_tables_and_views_are_those_of_the_local_history(history: History, addre
         history.append(trial, RunFinished(run.subject, run.facts, workload=run.work, round=run.round), run.at)
     history.append(trial, TrialEnded(), 9e3)
     assert pushed(history, address).sessions == 3
-    for name in (*TABLES, *VIEWS):
-        if name in ("batches", "batch_hunts"):
-            continue
+    for name in {*TABLES, *VIEWS} - {"batches", "batch_hunts"}:
         columns = [each[0] for each in history.connection.execute(f"SELECT * FROM {name} LIMIT 0").description]
-        chosen = [
-            column for column in columns if column not in ("origin", "process")
-        ]  # which is without the secret there
-        order = (
-            ", ".join(key_of(name))
-            if name in TABLES
-            else ", ".join(str(1 + place) for place in range(min(4, len(chosen))))
-        )
-        select = f"SELECT {', '.join(chosen)} FROM {name} ORDER BY {order}"
+        chosen = [column for column in columns if column not in ("origin", "process")]  # which is without the secret
+        order = key_of(name) if name in TABLES else [str(place + 1) for place in range(min(4, len(chosen)))]
+        select = f"SELECT {', '.join(chosen)} FROM {name} ORDER BY {', '.join(order)}"
         local, there = history.select(select), rows(address, select)
         assert len(local) == len(there), name
         for one, other in zip(local, there, strict=True):
             assert all(map(same, one, other)), (name, one, other)
     assert rows(address, "SELECT body::text FROM events ORDER BY id") == [(body,) for _, body in logs(history)]
-    with reading(address) as central, central.session(f"desk3:{hunt}") as (copy, number, _):
-        assert number == hunt
-        log = f"SELECT id, at, kind, body FROM events WHERE session_id = {hunt} ORDER BY id"
-        assert copy.select(log) == history.select(log)
-        assert copy.listed(hunt) == replace(history.listed(hunt), origin="desk3")
-    with reading(address) as central:
-        listed = {str(one.id): one for one in central.listing()}
     [made] = history.trials()
-    assert listed.pop(str(ways)).runs == history.listed(ways).runs
-    assert listed == {"1": replace(history.listed(1), origin="desk3"), made.id: replace(made, origin="desk3")}
-    with reading(address) as central, central.session(f"desk3:{made.id}") as (copy, name, _):
-        assert copy.trial(str(name)) == replace(history.trial(made.id), origin="desk3")
+    with reading(address) as central:
+        with central.session(f"desk3:{hunt}") as (copy, number, _):
+            assert number == hunt
+            log = f"SELECT id, at, kind, body FROM events WHERE session_id = {hunt} ORDER BY id"
+            assert copy.select(log) == history.select(log)
+            assert copy.listed(hunt) == replace(history.listed(hunt), origin="desk3")
+        listed = {str(one.id): one for one in central.listing()}
+        assert listed.pop(str(ways)).runs == history.listed(ways).runs
+        assert listed == {"1": replace(history.listed(1), origin="desk3"), made.id: replace(made, origin="desk3")}
+        with central.session(f"desk3:{made.id}") as (copy, name, _):
+            assert copy.trial(str(name)) == replace(history.trial(made.id), origin="desk3")
 
 
 def test_only_what_is_new_is_sent(history: History, address: str) -> None:
@@ -138,16 +130,12 @@ def test_a_hunt_runs_while_its_process_is_heard_of(history: History, address: st
         history.append(hunt, event, at)
 
     def state(*, running: bool | None) -> str:
-        with connected(address) as central:
-            push(history, central, "desk3", running=running)
+        pushed(history, address, running=running)
         with reading(address) as there:
             return there.listing()[0].state
 
-    assert state(running=True) == "running"
-    assert state(running=False) == "interrupted"
-    assert state(running=True) == "running"
-    with connected(address) as central:
-        assert push(history, central, "desk3") == pushing.Pushed(0, 0)  # it is this process that works on it
+    assert [state(running=each) for each in (True, False, True)] == ["running", "interrupted", "running"]
+    assert pushed(history, address) == pushing.Pushed(0, 0)  # it is this process that works on it
     assert state(running=True) == "running"
     rows(address, "UPDATE pushes SET seen = seen - 1000 RETURNING 1")
     with reading(address) as there:
@@ -236,10 +224,8 @@ def test_odd_values_are_refused_and_odd_rows_hide_no_others(history: History, ad
         with psycopg.connect(address) as there, pytest.raises(psycopg.errors.CheckViolation):
             there.execute(f"UPDATE perfbisect.sessions SET {each} WHERE id = 'desk3:1'".encode())
     with psycopg.connect(address) as there:
-        names = there.execute(
-            "SELECT conname, conrelid::regclass::text FROM pg_constraint WHERE contype = 'c' AND conrelid <> 0 AND connamespace = 'perfbisect'::regnamespace"
-        ).fetchall()
-        for name, table in names:
+        checks = "SELECT conname, conrelid::regclass::text FROM pg_constraint WHERE contype = 'c' AND conrelid <> 0"
+        for name, table in there.execute(f"{checks} AND connamespace = 'perfbisect'::regnamespace".encode()).fetchall():
             there.execute(f"ALTER TABLE {table} DROP CONSTRAINT {name}".encode())
         there.execute("UPDATE perfbisect.sessions SET started = 'infinity' WHERE id = 'desk3:1'")
     with reading(address) as central:
@@ -266,16 +252,16 @@ def test_rights(history: History, server: Server, address: str) -> None:
         answer = central.query("select culprit from culprits")
         assert answer.columns == ("culprit",)
         assert len([*answer.rows]) == 1
-        with pytest.raises(UsageError, match="only reads"):
-            central.query("delete from events")
-        with pytest.raises(UsageError, match='relation "culpit" does not exist'):
-            central.query("select * from culpit")
-        with pytest.raises(UsageError, match="text = integer") as number:
-            central.query("select * from culprits where hunt_id = 1")
-        assert "hunt_id = 'ORIGIN:12'" in number.value.advice
-        with pytest.raises(UsageError, match="permission denied") as refused:
-            central.query("select pg_read_file('/etc/passwd')")
-        assert "GRANT" not in refused.value.advice
+        for sql, why, advice in (
+            ("delete from events", "only reads", ""),
+            ("select * from culpit", 'relation "culpit" does not exist', ""),
+            ("select * from culprits where hunt_id = 1", "text = integer", "hunt_id = 'ORIGIN:12'"),
+            ("select pg_read_file('/etc/passwd')", "permission denied", ""),
+        ):
+            with pytest.raises(UsageError, match=why) as refused:
+                central.query(sql)
+            assert advice in refused.value.advice
+            assert "GRANT" not in refused.value.advice
     for statement in ("DELETE FROM events", "UPDATE events SET at = 0", "DELETE FROM sessions", "DROP TABLE runs"):
         with pytest.raises(UsageError, match="refuses this"), connected(server.address(database, "appends")) as central:
             central.execute(statement.encode())
@@ -289,11 +275,11 @@ def test_no_central_history(server: Server) -> None:
     assert "bisect push --sql" in wrong.value.advice
     with pytest.raises(EnvironmentFailure, match="cannot be reached"), connected("postgresql://127.0.0.1:1/x"):
         pass
-    with pytest.raises(UsageError, match="is no address"), connected("mysql://here/x"):
-        pass
-    for secret in ("hunter%zz", "hun%2@hunter", "hun/hunter", "hun@hunter:hunter"):
-        wrong_address = f"postgresql://me:{secret}@127.0.0.1:1/x"
-        with pytest.raises(UsageError, match="is no address") as wrong, connected(wrong_address):
+    wrong_ones = [
+        f"postgresql://me:{secret}@127.0.0.1:1/x" for secret in ("hunter%zz", "hun/hunter", "hun@hunter:hunter")
+    ]
+    for each in ("mysql://here/x", *wrong_ones):
+        with pytest.raises(UsageError, match="is no address") as wrong, connected(each):
             pass
         assert "hunter" not in f"{wrong.value} {wrong.value.advice}"
 
@@ -325,27 +311,23 @@ def test_many_push_while_they_hunt_and_the_server_is_restarted(
 ) -> None:
     """Twenty sessions, half of them of one history; each is cut off at random: its connection, or the server's end."""
     monkeypatch.setattr(pushing, "ENTRIES", 7)
-    events = list(sample.events())
-    one = tmp_path / "one.db"
+    events = [*sample.events(), *((at + 1, Warned(f"warning {at}")) for at, _ in sample.events())]
+    one, ends = tmp_path / "one.db", threading.Event()
     History.open(one).close()
-    ends = threading.Event()
 
     def hunt(number: int) -> None:
         mine, origin = (one, "one") if number % 2 else (tmp_path / f"{number}.db", f"h{number}")
         chance = random.Random(number)
         with closing(History.open(mine)) as history:
             session = sample.begin(history, sample.SETTINGS)
-            for at, event in [*events, *[(at + 1, Warned(f"warning {at}")) for at, _ in events]]:
+            for at, event in events:
                 history.append(session, event, at)
                 if chance.random() < 0.3:
-                    try:
-                        with connected(address) as central:
-                            if chance.random() < 0.3:  # as where the process is killed, or the network is cut
-                                wire = socket.socket(fileno=os.dup(central.fileno()))
-                                threading.Timer(chance.random() / 50, cut, [wire]).start()
-                            push(history, central, origin, session)
-                    except EnvironmentFailure:
-                        pass
+                    with suppress(EnvironmentFailure), connected(address) as central:
+                        if chance.random() < 0.3:  # as where the process is killed, or the network is cut
+                            wire = socket.socket(fileno=os.dup(central.fileno()))
+                            threading.Timer(chance.random() / 50, cut, [wire]).start()
+                        push(history, central, origin, session)
 
     def disturb() -> None:
         while not ends.wait(1.0):
@@ -357,12 +339,12 @@ def test_many_push_while_they_hunt_and_the_server_is_restarted(
         list(pool.map(hunt, range(20)))
     ends.set()
     disturber.join()
-    there: list[tuple[Any, ...]] = []
+    counted = "SELECT count(*) FROM runs"
     for mine, origin in [(one, "one"), *((tmp_path / f"{number}.db", f"h{number}") for number in range(0, 20, 2))]:
         with closing(History.open(mine, read_only=True)) as history, connected(address) as central:
             assert not push(history, central, origin).refused
             select = "SELECT id, body FROM events WHERE session_id LIKE %s ORDER BY id"
             assert central.execute(select, [f"{origin}:%"]).fetchall() == logs(history)
-            there += central.execute("SELECT count(*) FROM runs WHERE session_id LIKE %s", [f"{origin}:%"]).fetchall()
-            assert there[-1:] == history.select("SELECT count(*) FROM runs")
+            there = central.execute(f"{counted} WHERE session_id LIKE %s".encode(), [f"{origin}:%"]).fetchall()
+            assert there == history.select(counted)
     assert len(rows(address, "SELECT 1 FROM sessions")) == 20
