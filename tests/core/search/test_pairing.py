@@ -189,11 +189,14 @@ def readings(noise: float, of_rounds: Sequence[float]) -> list[Reading]:
         (0.02, (), Pairing.TURNS, None),
     ],
 )
+@pytest.mark.parametrize("by_cpu", [False, True])
 def test_the_way_is_looked_at_again_as_readings_come_in(
-    noise: float, later: tuple[float, ...], before: Pairing, after: bool | None
+    noise: float, later: tuple[float, ...], before: Pairing, after: bool | None, by_cpu: bool
 ) -> None:
     """What the user asked for stays."""
     seen = readings(noise, (0.01, -0.01, 0.008, -0.012, *later))
+    if by_cpu:
+        seen = [each if each.partner is None else replace(each, cpu=each.value).by_cpu for each in seen]
     graph = Graph.line(20)
     decision = decide(graph, seen, Policy(pairing=before, chosen=True))
     assert (decision.ways.together if decision.ways else None) is after

@@ -46,7 +46,7 @@ class Reading:
     @property
     def by_cpu(self) -> "Reading":
         """The same with CPU time in place of time, where it is known."""
-        return self if self.cpu is None else replace(self, value=self.cpu, time=self.value)
+        return self if self.cpu is None or self.time is not None else replace(self, value=self.cpu, time=self.value)
 
     @property
     def by_time(self) -> "Reading":

@@ -83,7 +83,7 @@ def with_pairing(hunt: Hunt, now: Situation) -> Proposal:
         plan = tuple(Share(end, PAIRS_FIRST if together else MORE) for end in (now.bad, 0))
         order = Measure(plan, Purpose.ENDS, now.fleet.free_host, together=together)
         return afforded(replace(decision, order=order, evidence=()), now)  # turns may not be what is searched by
-    decision = _as_chosen(hunt, now, turns, ways.together, by_cpu=ways.by_cpu, again=not ways.by_cpu)
+    decision = _as_chosen(hunt, now, turns, ways.together, by_cpu=ways.by_cpu, again=True)
     return replace(decision, ways=decision.ways or ways)
 
 
@@ -92,8 +92,6 @@ def _as_chosen(
 ) -> Proposal:
     """The decision in the way that was chosen; with ``again`` in the other one, where all readings show that it is better."""
     alone, beside = _ends_seen(now, every=True) if again else ([], [])
-    if any(each.time is not None for each in beside):  # by CPU time, which turns were not compared by
-        alone = []
     ways = _ways(alone, beside, now) if alone and len(beside) >= PAIRS_FIRST else None
     if together:
         if ways is None or len(beside) < AGAIN or not ways.in_turns < ways.in_rounds < math.inf:
