@@ -1,16 +1,30 @@
-"""Hunts of a batch: which begins next, what is submitted, and what is made of Slurm's answers; ``tests/e2e/test_slurm.py`` has a real one."""
+"""Hunts of a batch: which begins next, what is submitted, and what is made of Slurm's answers (``tests/e2e/test_leases.py`` has a
+real one); those for the drops of a comparison, and for the steps of a watched branch as its line grows.
+"""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from perfbisect.errors import EnvironmentFailure, UsageError
+import sample_hunt as sample
+from perfbisect.core.domain.settings import TrialBuild
+from perfbisect.core.domain.trials import DropHunt, Trial
+from perfbisect.core.stats.drops import Drop, DropRange
+from perfbisect.core.stats.paired_comparison import Ratio
+from perfbisect.core.stats.watched_branch import Branch
+from perfbisect.errors import CannotGoOn, EnvironmentFailure, UsageError
 from perfbisect.host import slurm
 from perfbisect.host.slurm import JobState
-from perfbisect.hunt import batch
+from perfbisect.hunt import batch, session
 from perfbisect.hunt.batch import Hosts, Task
+from perfbisect.hunt.nightly import Watched
 from perfbisect.hunt.submission import Job, is_kept, look, refuse_job, submit
+from perfbisect.hunt.trials import drop_hunts
+from perfbisect.hunt.trials.drop_hunts import Comparison, hunt_range
 from perfbisect.store.batches import (
     Planned,
     all_batches,
@@ -25,6 +39,7 @@ from perfbisect.store.batches import (
 from perfbisect.store.connection import WAIT
 from perfbisect.store.history import History
 from program import executable
+from repos import Repo
 from sample_hunt import begin
 
 A, B, C = ("a",), ("b",), ("c",)
@@ -35,44 +50,24 @@ def waiting(number: int, *choices: Hosts, span: str = "") -> Task:
     return Task(str(number), (), "", choices, span or str(number))
 
 
-def next_ones(
-    tasks: Sequence[Task], busy: Collection[str], homes: Mapping[str, Collection[Hosts]]
-) -> list[tuple[int, Hosts]]:
-    """Those that begin, by number, where a hunt locks the hosts that it measures on."""
-    begun = batch.next_ones(tasks, busy, homes, lambda _, hosts: hosts)
-    return [(int(task.title), hosts) for task, hosts in begun.items()]
+X, Y = [waiting(number, A, B, span="x") for number in range(2)], waiting(2, A, B, span="y")
+NEXT: tuple[tuple[str, list[Task], Hosts, Mapping[str, Collection[Hosts]], list[tuple[int, Hosts]]], ...] = (
+    ("one host takes hunts in their order", [waiting(0, A), waiting(1, A)], (), {}, [(0, A)]),
+    ("and none while it is busy", [waiting(0, A), waiting(1, A)], A, {}, []),
+    ("others go on with other hosts", [waiting(0, A), waiting(1, A), waiting(2, B)], (), {}, [(0, A), (2, B)]),
+    ("what needs two hosts is not overtaken on one", [waiting(0, ("a", "b")), waiting(1, B), waiting(2, C)], A, {}, [(2, C)]),
+    ("the hunts of a range begin one after the other", [*X, Y], (), {}, [(0, A), (2, B)]),
+    ("and where its builds are", X[1:], (), {"x": {B}}, [(1, B)]),
+    ("but no host is idle while a hunt could use it", X[1:], B, {"x": {B}}, [(1, A)]),
+    ("hosts that nobody locks, as of a scheduler with a queue, take all", [waiting(0, ()), waiting(1, ())], (), {}, [(0, ()), (1, ())]),
+)  # fmt: skip
 
 
-def test_one_host_takes_hunts_in_their_order() -> None:
-    both = [waiting(0, A), waiting(1, A)]
-    assert next_ones(both, (), {}) == [(0, A)]
-    assert next_ones(both, A, {}) == []
-    assert next_ones(both[1:], (), {}) == [(1, A)]
-
-
-def test_others_go_on_with_other_hosts() -> None:
-    assert next_ones([waiting(0, A), waiting(1, A), waiting(2, B)], (), {}) == [(0, A), (2, B)]
-
-
-def test_a_hunt_that_needs_two_hosts_is_not_overtaken_on_one_of_them() -> None:
-    """It would never begin where hunts for one of the two always come."""
-    assert next_ones([waiting(0, ("a", "b")), waiting(1, B), waiting(2, C)], A, {}) == [(2, C)]
-
-
-def test_hunts_of_a_range_begin_where_its_builds_are() -> None:
-    hunts = [waiting(0, A, B, span="x"), waiting(1, A, B, span="x"), waiting(2, A, B, span="y")]
-    assert next_ones(hunts, (), {}) == [(0, A), (2, B)]
-    assert next_ones([waiting(1, A, B, span="x")], (), {"x": {B}}) == [(1, B)]
-
-
-def test_no_host_is_idle_while_a_hunt_could_use_it() -> None:
-    """Also where that builds again what is built elsewhere."""
-    assert next_ones([waiting(1, A, B, span="x")], B, {"x": {B}}) == [(1, A)]
-
-
-def test_hosts_that_nobody_locks_take_all() -> None:
-    """Those of a scheduler, which has a queue of its own."""
-    assert next_ones([waiting(0, ()), waiting(1, ())], (), {}) == [(0, ()), (1, ())]
+def test_which_hunts_begin_next() -> None:
+    """Where a hunt locks the hosts that it measures on."""
+    for what, tasks, busy, homes, expected in NEXT:
+        begun = batch.next_ones(tasks, busy, homes, lambda _, hosts: hosts)
+        assert [(int(task.title), hosts) for task, hosts in begun.items()] == expected, what
 
 
 @pytest.fixture
@@ -217,3 +212,72 @@ def test_a_job_knows_its_hunt_where_it_shares_the_history(history: History, answ
 def test_a_controller_that_does_not_answer_ends_no_session() -> None:
     """A job is submitted while the history is locked, and hunts that run wait for that."""
     assert slurm.LIMIT < WAIT
+
+
+@dataclass
+class Drops:
+    """What is asked of a comparison whose drops are all hunted already."""
+
+    def hunt_of(self, drop: Drop) -> DropHunt:
+        """Its number is that of its workload."""
+        return DropHunt(drop.work, 0, 1, drop.work, ("found", "failed", "failed")[drop.work], "", "")
+
+
+def test_in_place_of_a_hunt_that_cannot_go_on_another_begins(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    resumed: list[int] = []
+    begun: list[Drop] = []
+
+    def resume(hunt: int, *_: object) -> tuple[()]:
+        resumed.append(hunt)
+        if hunt == 2:
+            raise CannotGoOn("Hunt 2 cannot go on")
+        return ()
+
+    monkeypatch.setattr(session, "resume", resume)
+    monkeypatch.setattr(drop_hunts, "begin", lambda _history, _found, drops, *_: begun.extend(drops))
+    drops = [cast("Drop", SimpleNamespace(work=work)) for work in range(3)]
+    span = cast("DropRange", SimpleNamespace(drops=drops))
+    hunt_range(history, cast("Comparison", Drops()), span, lambda _: pytest.fail("shown"), None)
+    assert resumed == [1, 2]
+    assert begun == [drops[2]]
+
+
+SIZE = Ratio(0.8, None, 0)
+
+
+@pytest.fixture
+def line(tmp_path: Path) -> tuple[Trial, list[str], Path]:
+    """A line of five tips, each the second commit after the one before it; and all commits."""
+    repo = Repo(tmp_path / "repo")
+    commits = [repo.commit({"file": f"{number}"}) for number in range(9)]
+    tips = tuple(TrialBuild(f"tip {number}", commit) for number, commit in enumerate(commits[::2]))
+    trial = sample.night(4)
+    return replace(trial, request=replace(trial.request, subjects=tips)), commits, repo.path
+
+
+def todo(line: tuple[Trial, list[str], Path], drops: list[tuple[int, int]], *hunts: DropHunt) -> list[tuple[int, int]]:
+    """The ranges that are hunted, of those of these drops."""
+    trial, _, path = line
+    spans = tuple(DropRange(*ends, (Drop(0, *ends, SIZE),)) for ends in drops)
+    settings = replace(sample.SETTINGS, repository=str(path))
+    watched = Watched(replace(trial, hunts=hunts), settings, Branch((), ()), spans, trial)
+    return [(span.first, span.last) for span in watched.ranges()]
+
+
+@pytest.mark.tools
+def test_a_step_that_moves_is_hunted_once(line: tuple[Trial, list[str], Path]) -> None:
+    """Commit 3 is between the tips 1 and 2."""
+    commits = line[1]
+    found = DropHunt(0, 1, 2, 7, "found", commits[3])
+    assert todo(line, [(1, 2)]) == [(1, 2)]
+    assert todo(line, [(1, 2), (0, 2), (1, 3), (2, 3)], found) == [(2, 3)]
+    last = DropHunt(0, 1, 2, 7, "found", commits[4])
+    assert todo(line, [(1, 2), (2, 3)], last) == [(2, 3)], "the last tip of a range belongs to it, the first does not"
+    other = replace(found, work=1)
+    assert todo(line, [(1, 2)], other) == [(1, 2)], "of another workload"
+
+
+@pytest.mark.tools
+def test_what_has_begun_goes_on_before_the_others(line: tuple[Trial, list[str], Path]) -> None:
+    begun = DropHunt(0, 0, 1, 7, "interrupted")
+    assert todo(line, [(2, 3)], begun, DropHunt(0, 1, 2, 8, "code placement")) == [(0, 1), (2, 3)]

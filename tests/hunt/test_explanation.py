@@ -205,24 +205,16 @@ def test_the_time_of_other_builds_is_bounded_as_well(explained: Explained) -> No
 
 
 def test_a_turn_has_its_share_of_the_time(monkeypatch: pytest.MonkeyPatch, explained: Explained) -> None:
-    """Of an hour that was worked, a tenth; the counters have all of it for six turns, less what a visit takes beside."""
-    asked: list[float] = []
+    """Of an hour that was worked, a tenth; the counters have all of it for six turns, less what a visit takes beside.
+
+    A part that does not suit leaves its time to them.
+    """
     monkeypatch.setattr(explanation, "worked", lambda _: 3600.0)
     monkeypatch.setattr(explanation, "start_up", lambda _: 5.0)
-    lab = StudyLab(replace(COUNTERS, study=lambda seconds, _: asked.append(seconds) or NoStudy(seconds, [])))  # type: ignore[func-returns-value,arg-type,return-value]
-    list(explained(lab))
-    assert asked == [360 / 6 - 5]
-
-
-def test_a_part_that_does_not_suit_leaves_its_time_to_the_others(
-    monkeypatch: pytest.MonkeyPatch, explained: Explained
-) -> None:
-    asked: list[float] = []
-    monkeypatch.setattr(explanation, "worked", lambda _: 3600.0)
-    monkeypatch.setattr(explanation, "start_up", lambda _: 5.0)
-    first = replace(COUNTERS, study=lambda seconds, _: asked.append(seconds) or NoStudy(seconds, []))  # type: ignore[func-returns-value,arg-type,return-value]
     never = StudyLab(replace(COUNTERS, name="waits", share=5.0, suits=lambda *_: False))
-    list(explained(StudyLab(first), never))
+    asked: list[float] = []
+    lab = StudyLab(replace(COUNTERS, study=lambda seconds, _: asked.append(seconds) or NoStudy(seconds, [])))  # type: ignore[func-returns-value,arg-type,return-value]
+    list(explained(lab, never))
     assert asked == [360 / 6 - 5]
     assert never.studied == []
 

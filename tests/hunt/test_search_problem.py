@@ -54,18 +54,6 @@ def hunted(
     ]
 
 
-def test_names_the_culprit_and_yields_the_events_in_order(history: History) -> None:
-    names = commits(30)
-    lab = ComputedLab(names, speeds(names, 17), frozenset({names[9]}))
-    events = hunted(history, lab)
-    kinds = [type(event) for event in events]
-    assert kinds[0] is HuntStarted
-    assert kinds[1] is Decided
-    assert kinds[-2:] == [Decided, HuntEnded]
-    assert (culprit(events).candidate, culprit(events).parents) == (17, (16,))
-    assert len(lab.built) == len(set(lab.built))
-
-
 @pytest.mark.parametrize("cut", [1, 3, 10, 25])
 def test_a_cut_hunt_goes_on_to_the_same_end_without_repeating(history: History, cut: int) -> None:
     """Stop after any event, read the log back, go on: nothing that was measured is lost."""
@@ -92,7 +80,9 @@ def test_builds_that_failed_in_an_earlier_hunt_are_not_tried_again_but_for_the_e
     events = hunted(history, lab, failed)
     assert {event.candidate for event in events if isinstance(event, CandidateSkipped)} == {14, 15}
     assert not {names[14], names[15]} & set(lab.built)
-    assert culprit(events).candidate == 11
+    assert (culprit(events).candidate, culprit(events).parents) == (11, (10,))
+    kinds = [type(event) for event in events if not isinstance(event, CandidateSkipped)]
+    assert kinds[:2] + kinds[-2:] == [HuntStarted, Decided, Decided, HuntEnded]
 
 
 def test_what_the_user_left_out_is_not_tried_and_says_nothing_of_its_neighbours(history: History) -> None:

@@ -1,7 +1,7 @@
-"""`--metric auto`: time first; where it does not tell the ends apart, their instructions, if these do."""
+"""`--metric auto`: time first; where it does not tell the ends apart, their instructions, if these do; hunts by exact counts."""
 
 import io
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import cast
 import msgspec
 import pytest
 
+import machine
 from computed import ComputedLab, commits, log_of, measured_by, problem, speeds
 from perfbisect.core.domain.events import (
     Decided,
@@ -36,12 +37,13 @@ from perfbisect.hunt.labs import HuntLabs
 from perfbisect.hunt.resolve import resolve_settings
 from perfbisect.hunt.search_problem import SavedLog, WorkersFor, replay
 from perfbisect.hunt.searches import Searches
-from perfbisect.hunt.setup import HuntSetup
+from perfbisect.hunt.setup import HuntSetup, with_layouts
 from perfbisect.hunt.workers import InlineWorkers
 from perfbisect.lab.guarded_lab import Lab
 from perfbisect.lab.measure import counting
 from perfbisect.store.history import History
 from perfbisect.ui.lines import PlainLines
+from repos import Repo
 
 pytestmark = pytest.mark.tools
 
@@ -96,17 +98,12 @@ class ComputedHunt(HuntCourse):
 
 
 @pytest.fixture
-def setup(git: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HuntSetup:
+def setup(git: Repo, monkeypatch: pytest.MonkeyPatch) -> HuntSetup:
     """The recipe and the host are real, as they are asked how to count; the range is not."""
     monkeypatch.setattr(counting, "method", lambda _: "valgrind-3.19.0")
-    for number in range(2):
-        (tmp_path / "repo" / "file.c").write_text(f"int x = {number};\n")
-        git("add", "-A")
-        git("commit", "-qm", f"commit {number}")
+    git.history({"file.c": f"int x = {number};\n"} for number in range(2))
     policy = Policy(min_counted=COUNTED)
-    asked = Settings(
-        "HEAD~1", "HEAD", str(tmp_path / "repo"), "demo", "update-index", "local", metric="auto", policy=policy
-    )
+    asked = Settings("HEAD~1", "HEAD", str(git.path), "demo", "update-index", "local", metric="auto", policy=policy)
     [found] = HuntSetup.set_up([resolve_settings(asked)])
     assert (found.settings.metric, found.settings.choose_metric) == ("qps", True)
     span = replace(found.span, graph=Graph.line(len(NAMES) - 1), candidates=NAMES)
@@ -317,3 +314,75 @@ def test_a_hunt_in_another_direction_or_with_stopped_runs_is_one_by_time(setup: 
     for direction, slow_after in ((Direction.RISE, 0.0), (None, 5.0), (None, 0.0)):
         asked = replace(setup.settings, metric="auto", policy=Policy(slow_after=slow_after))
         assert resolve_settings(asked, direction).choose_metric is not bool(direction or slow_after)
+
+
+@pytest.fixture
+def timed(git: Repo) -> Settings:
+    """A hunt through two commits, by QPS."""
+    git.history({"file.c": f"int x = {number};\n"} for number in range(2))
+    return Settings(
+        good="HEAD~1", bad="HEAD", repository=str(git.path), builder="demo", workload="update-index", host="local",
+        policy=Policy(layouts=True),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def by_valgrind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counting, "method", lambda _: "valgrind-3.19.0")
+
+
+@pytest.mark.usefixtures("by_valgrind")
+def test_builds_that_are_counted_are_those_that_are_timed(timed: Settings) -> None:
+    """Otherwise `--metric auto` would build the ends twice, and find them built differently afterwards."""
+    [setup] = HuntSetup.set_up([resolve_settings(timed)])
+    counted = setup.by_metric(replace(setup.settings, metric=INSTRUCTIONS))
+    assert (setup.settings.prior.exact, counted.settings.prior.exact) == (False, True)
+    assert setup.settings.policy.layouts is counted.settings.policy.layouts is True
+    without = with_layouts(replace(setup, settings=replace(setup.settings, repository="")))
+    assert setup.settings.linkable and not without.settings.linkable
+
+
+def test_hosts_that_count_by_different_methods_count_nothing_exactly(
+    timed: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [setup] = HuntSetup.set_up([resolve_settings(timed)])
+    by_perf, by_valgrind = setup.hosts[0].host, object()
+    monkeypatch.setattr(counting, "method", lambda host: counting.PERF if host is by_perf else "valgrind-3.19.0")
+    both = replace(setup, hosts=(setup.hosts[0], replace(setup.hosts[0], host=by_valgrind)))
+    exact = replace(setup.settings, metric=INSTRUCTIONS)
+    assert setup.by_metric(exact).settings.prior.exact
+    mixed = both.by_metric(exact)
+    assert not mixed.settings.prior.exact
+    assert {each.counts for each in mixed.hosts} == {""}
+
+
+@pytest.mark.usefixtures("by_valgrind")
+def test_options_on_the_time_of_counted_runs_have_no_effect_and_that_is_said(timed: Settings) -> None:
+    def said(**changes: object) -> list[str]:
+        [setup] = HuntSetup.set_up([resolve_settings(replace(timed, **changes))])  # type: ignore[arg-type]
+        return [warning.text for warning in setup.warnings if "no effect" in warning.text]
+
+    given = {"time": 5.0, "warmup": 1.0}
+    assert said(overrides=given) == said(metric=INSTRUCTIONS) == []
+    (sentence,) = said(overrides=given, metric=INSTRUCTIONS)
+    assert sentence.startswith("--time and --warmup have no effect on runs in which instructions are counted exactly")
+    (sentence,) = said(overrides={"time": 5.0}, metric=INSTRUCTIONS)
+    assert sentence.startswith("--time has no effect")
+
+
+@pytest.mark.skipif(bool(machine.why_not()), reason="needs a view of the file system of its own")
+def test_a_host_stands_in_for_its_only_build_host_if_it_would_make_the_same_builds(
+    timed: Settings, tmp_path: Path
+) -> None:
+    def can_build(root: Path) -> bool:
+        """``b`` is this machine with another folder at ``root``."""
+        root.mkdir()
+        (tmp_path / "hosts.toml").write_text(
+            f'[hosts.quiet]\nroot = "{tmp_path}/root"\nbuild_hosts = ["b"]\n[hosts.b]\nroot = "{root}"\n'
+            f"through = ['unshare', '--mount', 'sh', '-c', 'mount -t tmpfs -o mode=755 none {root} && exec \"$@\"', 'sh']\n"
+        )
+        settings = replace(timed, host="quiet", hosts_path=str(tmp_path / "hosts.toml"))
+        return HuntSetup.set_up([resolve_settings(settings)])[0].hosts[0].can_build
+
+    assert can_build(tmp_path / "root")
+    assert not can_build(tmp_path / "other"), "paths get into builds"
