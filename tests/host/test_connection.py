@@ -35,107 +35,74 @@ def entry(machine: Machine, **changes: object) -> HostEntry:
     return HostEntry(**{"name": "far", "address": machine.address, "root": machine.root, **changes})  # type: ignore[arg-type]
 
 
-Reach = Callable[..., SshHost]
-
-
-@pytest.fixture
-def reach() -> Iterator[Reach]:
-    """``reach(entry)``: a host that is left at the end of the test."""
-    reached = []
-
-    def one(asked: HostEntry) -> SshHost:
-        host = connect(asked)
-        assert isinstance(host, SshHost)
-        reached.append(host)
-        return host
-
-    yield one
-    for host in reached:
-        host.release()
+def refused(asked: HostEntry, sentence: str) -> str:
+    """The advice where a host cannot be reached, for this reason."""
+    with pytest.raises(EnvironmentFailure, match=sentence) as caught:
+        connect(asked)
+    return caught.value.advice
 
 
 @pytest.mark.parametrize("shell", ["/bin/sh", "/bin/bash", "/usr/bin/zsh", "/usr/bin/tcsh", "/usr/bin/fish"])
-def test_nothing_is_read_by_the_login_shell(make_machine: Make, reach: Reach, shell: str) -> None:
+def test_nothing_is_read_by_the_login_shell(make_machine: Make, shell: str) -> None:
     if not Path(shell).exists():
         pytest.skip(f"no {shell}")
     machine = make_machine(shell=shell)
-    machine.make_known()
-    host = reach(entry(machine))
     odd = "|".join(ODD)
-    folder = host.root / odd.replace("/", "")
-    host.run(["mkdir", "--", str(folder)])
-    show = ["sh", "-c", 'pwd; printf "%s|" "$ODD" "$@"; cat', odd, *ODD]
-    said = host.run(show, cwd=folder, env={"ODD": odd}, stdin=odd).stdout
-    assert said == f"{folder}\n{odd}|{odd.rpartition('#')[0]}#||{odd}"
-    with pytest.raises(ValueError, match="BAD NAME"):
-        host.run(["env"], env={"BAD NAME": ""})
-    job = jobs.start(host, ["printf", "%s|", *ODD], name=odd, cwd=folder, env={"ODD": odd}, timeout=9)
-    assert "\n".join(jobs.wait(host, job)) == "|".join(ODD) + "|"
+    with connect(entry(machine)) as host:
+        folder = host.root / odd.replace("/", "")
+        host.run(["mkdir", "--", str(folder)])
+        show = ["sh", "-c", 'pwd; printf "%s|" "$ODD" "$@"; cat', odd, *ODD]
+        said = host.run(show, cwd=folder, env={"ODD": odd}, stdin=odd).stdout
+        assert said == f"{folder}\n{odd}|{odd.rpartition('#')[0]}#||{odd}"
+        with pytest.raises(ValueError, match="BAD NAME"):
+            host.run(["env"], env={"BAD NAME": ""})
+        job = jobs.start(host, ["printf", "%s|", *ODD], name=odd, cwd=folder, env={"ODD": odd}, timeout=9)
+        assert "\n".join(jobs.wait(host, job)) == "|".join(ODD) + "|"
     assert machine.inside(f"find {machine.folder} / /root -maxdepth 2 -name hit") == ""
 
 
-@pytest.mark.parametrize("text", ["Welcome to far", "/etc/motd"])
-def test_a_shell_that_prints_is_refused_with_what_to_do(make_machine: Make, text: str) -> None:
+def test_a_shell_that_prints_is_refused_with_what_to_do(make_machine: Make) -> None:
     machine = make_machine(shell="/bin/bash")
-    machine.make_known()
-    (machine.folder / "home/.bashrc").write_text(f"echo {text}\n")
-    with pytest.raises(EnvironmentFailure, match=f"shell on host far prints '{text}'") as caught:
-        connect(entry(machine))
-    assert caught.value.advice.startswith("Let it be silent")
+    for text in ("Welcome to far", "/etc/motd"):
+        (machine.folder / "home/.bashrc").write_text(f"echo {text}\n")
+        assert refused(entry(machine), f"shell on host far prints '{text}'").startswith("Let it be silent")
 
 
-def test_the_users_settings_say_how_long_to_wait(machine: Machine, reach: Reach) -> None:
-    config = machine.keys / "config"
-    assert reach(entry(machine)).connection.open().connect_timeout == ssh.PROMPT
-    config.write_text("Host *\n  ConnectTimeout 7\n")
-    assert reach(entry(machine)).connection.open().connect_timeout == 7
-
-
-def test_the_root_may_be_below_home(machine: Machine, reach: Reach) -> None:
-    assert reach(entry(machine, root="~/a/b")).root == PurePosixPath("/", "root", "a", "b")
+def test_what_the_user_has_set(machine: Machine) -> None:
+    """How long to wait, and a root below the home folder."""
+    for config, seconds in (("", ssh.PROMPT), ("Host *\n  ConnectTimeout 7\n", 7)):
+        (machine.keys / "config").write_text(config)
+        with connect(entry(machine, root="~/a/b")) as host:
+            assert host.connection.open().connect_timeout == seconds
+            assert host.root == PurePosixPath("/", "root", "a", "b")
     assert (machine.folder / "home/a/b").is_dir()
-    with pytest.raises(EnvironmentFailure, match="root folder /proc/x of host far cannot be created"):
-        connect(entry(machine, root="/proc/x"))
 
 
-def test_an_unknown_key_is_refused_until_the_command_that_is_reported_has_run(make_machine: Make, reach: Reach) -> None:
-    machine = make_machine(port=2222, known=False)
+def test_a_key_that_is_unknown_until_the_command_that_is_reported_has_run_or_has_changed(make_machine: Make) -> None:
+    machine, other = make_machine(port=2222, known=False), make_machine(known=False)
     asked = entry(machine, port=2222)
-    with pytest.raises(
-        EnvironmentFailure, match=r"key of host far is not known: .* showed ssh-ed25519 SHA256:"
-    ) as caught:
-        connect(asked)
-    told = caught.value.advice.partition("add it with: ")[2]
+    advice = refused(asked, r"key of host far is not known: .* showed ssh-ed25519 SHA256:")
     assert not (machine.keys / "known_hosts").exists()
-    subprocess.run(told, shell=True, check=True, capture_output=True)
-    assert reach(asked).run(["true"]).ok
-
-
-def test_a_changed_key_is_refused(make_machine: Make) -> None:
-    machine, other = make_machine(), make_machine()
-    (machine.keys / "known_hosts").write_text(f"{machine.address} {(other.folder / 'host_key.pub').read_text()}")
-    with pytest.raises(EnvironmentFailure, match="is not the one that is known") as caught:
-        connect(entry(machine))
-    assert "ssh-keygen -R" in caught.value.advice
+    subprocess.run(advice.partition("add it with: ")[2], shell=True, check=True, capture_output=True)
+    with connect(asked) as host:
+        assert host.run(["true"]).ok
+    key = (other.folder / "host_key.pub").read_text()
+    (machine.keys / "known_hosts").write_text(f"[{machine.address}]:2222 {key}")
+    assert "ssh-keygen -R" in refused(asked, "is not the one that is known")
 
 
 def test_what_does_not_work_is_said(machine: Machine) -> None:
-    with pytest.raises(EnvironmentFailure, match=r"name nowhere\.invalid of host far is not known"):
-        connect(entry(machine, address="nowhere.invalid"))
-    with pytest.raises(EnvironmentFailure, match=r"does not answer at 10\.\S+:2345: ") as caught:
-        connect(entry(machine, port=2345))
-    assert "sshd" in caught.value.advice
+    refused(entry(machine, address="nowhere.invalid"), r"name nowhere\.invalid of host far is not known")
+    refused(entry(machine, root="/proc/x"), "root folder /proc/x of host far cannot be created")
+    assert "sshd" in refused(entry(machine, port=2345), r"does not answer at 10\.\S+:2345: ")
     (machine.folder / "authorized_keys").write_text("")
-    with pytest.raises(EnvironmentFailure, match="far refuses to log root in") as caught:
-        connect(entry(machine, address=f"root@{machine.address}"))
-    assert "ssh-copy-id" in caught.value.advice
+    asked = entry(machine, address=f"root@{machine.address}")
+    assert "ssh-copy-id" in refused(asked, "far refuses to log root in")
 
 
-def test_the_users_settings_lead_there(make_machine: Make, reach: Reach) -> None:
+def test_the_users_settings_lead_there(make_machine: Make) -> None:
     """An alias with user, port, key and known_hosts of its own, behind a jump host."""
     jump, machine = make_machine(), make_machine(port=2222)
-    jump.make_known()
-    machine.make_known()
     shutil.move(machine.keys / "id_ed25519", machine.keys / "mine")
     shutil.move(machine.keys / "known_hosts", machine.keys / "known")
     (machine.keys / "config").write_text(
@@ -145,10 +112,9 @@ def test_the_users_settings_lead_there(make_machine: Make, reach: Reach) -> None
     subprocess.run(["ip", "route", "flush", machine.address], check=False)
     for one, other in ((jump, machine), (machine, jump)):
         subprocess.run(["ip", "-n", one.name, "route", "add", other.address, "via", one.here], check=True)
-    Path("/proc/sys/net/ipv4/conf", f"{jump.name}a", "forwarding").write_text("1")
-    Path("/proc/sys/net/ipv4/conf", f"{machine.name}a", "forwarding").write_text("1")
-    host = reach(entry(machine, address="big"))
-    assert host.run(["sh", "-c", "echo $SSH_CONNECTION"]).stdout.split()[0] == jump.address
+        Path("/proc/sys/net/ipv4/conf", f"{one.name}a", "forwarding").write_text("1")
+    with connect(entry(machine, address="big")) as host:
+        assert host.run(["sh", "-c", "echo $SSH_CONNECTION"]).stdout.split()[0] == jump.address
 
 
 def test_a_command_is_run_again_when_the_connection_was_lost(far: SshHost, machine: Machine) -> None:
@@ -167,40 +133,30 @@ def test_a_command_is_run_again_when_the_connection_was_lost(far: SshHost, machi
     until(lambda: machine.inside(f"ps -o pid= -p {first}") == "")
 
 
-def test_a_script_that_is_cut_short_does_nothing(
+def test_neither_half_of_a_script_nor_half_of_its_stdin_is_used(
     far: SshHost, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The connection breaks in the middle of a path."""
+    """The connection breaks in the middle of a path, and of what a command reads."""
+
+    def tear(owner: object, name: str, end: Callable[[bytes], int]) -> None:
+        whole = getattr(owner, name)
+
+        def torn(channel: Channel, data: bytes) -> None:
+            monkeypatch.setattr(owner, name, whole)
+            channel.sendall(data[: end(data)])
+            time.sleep(0.3)
+            machine.kill_sshd()
+
+        far.run(["true"])
+        monkeypatch.setattr(owner, name, torn)
+
     kept = Path(machine.root, "kept")
     kept.touch()
-    far.run(["true"])
-    whole = Channel.sendall
-
-    def torn(channel: Channel, data: bytes) -> None:
-        monkeypatch.setattr(Channel, "sendall", whole)
-        whole(channel, data[: data.index(b"/no/such/")])
-        time.sleep(0.3)
-        machine.kill_sshd()
-
-    monkeypatch.setattr(Channel, "sendall", torn)
+    tear(Channel, "sendall", lambda data: data.index(b"/no/such/"))
     far.run(["rm", "-rf", "--", f"{kept}/no/such/thing"])
     assert kept.exists()
-
-
-def test_a_command_never_begins_with_half_of_its_stdin(
-    far: SshHost, machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    far.run(["true"])
-    whole = ssh._send
-
-    def torn(channel: Channel, data: bytes) -> None:
-        monkeypatch.setattr(ssh, "_send", whole)
-        channel.sendall(data[:100_000])
-        time.sleep(0.3)
-        machine.kill_sshd()
-
-    monkeypatch.setattr(ssh, "_send", torn)
     text = "é\n" * 100_000
+    tear(ssh, "_send", lambda _: 100_000)
     far.run(["sh", "-c", 'cat >>"$1"; echo end >>"$1"', "x", f"{far.root}/read"], stdin=text)
     assert Path(machine.root, "read").read_text() == f"{text}end\n"
 

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
+from itertools import pairwise
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -35,6 +37,7 @@ from perfbisect.lab.measure import perf
 from perfbisect.lab.measure.perf import SHARE, TICK, Stamp
 from perfbisect.lab.workload import ProcessResult, command
 from perfbisect.store.history import History
+from program import executable
 from repos import Repo
 from waiting import finish, processes, until
 
@@ -76,6 +79,10 @@ def collectors(job: jobs.Job) -> list[int]:
     return found
 
 
+def no_collectors(job: jobs.Job) -> bool:
+    return not collectors(job)
+
+
 @pytest.mark.parametrize(
     ("flood", "stream"), [("yes a line", "stdout"), ("yes x | tr -d '\\n'", "stderr"), ("cat /dev/zero", "merged")]
 )
@@ -97,15 +104,13 @@ def test_the_beginning_and_the_end_of_a_flood_are_kept(host: LocalHost, flood: s
     assert kept(job) < HEAD + TAIL + 10_000
 
 
-@pytest.mark.parametrize("size", [HEAD, HEAD + 1, HEAD + TAIL, HEAD + TAIL + 1])
-def test_not_a_byte_is_lost_that_has_room(host: LocalHost, size: int) -> None:
-    job = shell(host, f"yes 123456789 | head -c {size}")
-    assert jobs.end(host, job) == 0
-    whole = Path(job.folder, "stdout").read_bytes()
-    left = max(0, size - HEAD - TAIL)
-    assert jobs.printed(host, job).left == left
-    if not left:
-        assert whole == (b"123456789\n" * (size // 10 + 1))[:size]
+def test_not_a_byte_is_lost_that_has_room(host: LocalHost) -> None:
+    for size in (HEAD, HEAD + 1, HEAD + TAIL, HEAD + TAIL + 1):
+        job = shell(host, f"yes 123456789 | head -c {size}")
+        assert jobs.end(host, job) == 0
+        left = max(0, size - HEAD - TAIL)
+        assert jobs.printed(host, job).left == left
+        assert left or Path(job.folder, "stdout").read_bytes() == (b"123456789\n" * (size // 10 + 1))[:size]
 
 
 def test_a_flood_is_bounded_while_it_lasts_and_can_be_ended(host: LocalHost) -> None:
@@ -120,7 +125,7 @@ def test_a_flood_is_bounded_while_it_lasts_and_can_be_ended(host: LocalHost) -> 
     assert next(lines) == "a line of a server that has gone mad"
     lines.close()
     assert jobs.running(host) == ()
-    until(lambda: not collectors(job))
+    until(partial(no_collectors, job))
 
 
 def test_lines_that_are_followed_are_bounded(host: LocalHost) -> None:
@@ -142,7 +147,7 @@ def test_processes_that_a_command_leaves_are_not_waited_for(host: LocalHost) -> 
         assert left
         for pid in left:
             os.kill(pid, signal.SIGKILL)
-        until(lambda job=job: not collectors(job))  # type: ignore[misc]
+        until(partial(no_collectors, job))
 
 
 def test_what_is_left_may_go_on_to_print(host: LocalHost) -> None:
@@ -156,15 +161,14 @@ def test_what_is_left_may_go_on_to_print(host: LocalHost) -> None:
 
 
 def test_a_job_whose_output_is_no_longer_copied_is_lost_and_not_failed(host: LocalHost) -> None:
-    for _ in range(2):
-        job = shell(host, "while echo line; do sleep 0.01; done")
-        until(lambda job=job: collectors(job))  # type: ignore[misc]
-        for pid in collectors(job):
-            with contextlib.suppress(ProcessLookupError):  # it ended with the one before
-                os.kill(pid, signal.SIGKILL)
-        with pytest.raises(JobLost):
-            jobs.end(host, job)
-        jobs.kill(host, job, grace=1)
+    job = shell(host, "while echo line; do sleep 0.01; done")
+    until(lambda: collectors(job))
+    for pid in collectors(job):
+        with contextlib.suppress(ProcessLookupError):  # it ended with the one before
+            os.kill(pid, signal.SIGKILL)
+    with pytest.raises(JobLost):
+        jobs.end(host, job)
+    jobs.kill(host, job, grace=1)
 
 
 def test_a_copy_that_is_stopped_for_a_while_loses_nothing(host: LocalHost) -> None:
@@ -297,15 +301,8 @@ def test_what_perf_would_say_counts_only_from_perf(lab: Lab) -> None:
 
 SCRIPT = """\
 #!/bin/sh
-[ ! -s "$JUMPS/next" ] || {
-    sed -n 1p "$JUMPS/next" >"$JUMPS/now"
-    sed -i 1d "$JUMPS/next"
-}
+[ ! -s "$JUMPS/next" ] || { sed -n 1p "$JUMPS/next" >"$JUMPS/now"; sed -i 1d "$JUMPS/next"; }
 echo "ops/s: 5, done: 50"
-"""
-DATE = """\
-#!/bin/sh
-exec /bin/date -d "$(cat {jumps}/now) seconds" "$@"
 """
 
 
@@ -314,13 +311,11 @@ def jumps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """What ``date`` prints on the host is ``now`` seconds ahead; each run of the benchmark takes the first line of
     ``next`` for it.
     """
-    folder, programs = tmp_path / "jumps", tmp_path / "programs"
+    folder = tmp_path / "jumps"
     folder.mkdir()
-    programs.mkdir()
     (folder / "now").write_text("+0\n")
-    (programs / "date").write_text(DATE.format(jumps=folder))
-    (programs / "date").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    date = f'#!/bin/sh\nexec /bin/date -d "$(cat {folder}/now) seconds" "$@"\n'
+    monkeypatch.setenv("PATH", str(executable(tmp_path / "programs" / "date", date).parent), prepend=":")
     return folder
 
 
@@ -396,16 +391,12 @@ def test_the_budget_of_time_is_not_spent_by_a_jump(
     """Nor are the times of a log ever out of order, when the clock is set back between two sessions, too."""
     with closing(History.open(tmp_path / "h.db")) as history:
         hunt = sample.begin(history, sample.SETTINGS, at=CLOCK.now())
-        log = SavedLog(history, hunt)
-        event = RunFinished(1, sample.run(1, CLOCK.now()))
-        first, _ = log.append(event)
+        log, event = SavedLog(history, hunt), RunFinished(1, sample.run(1, CLOCK.now()))
+        times = [log.append(event)[0]]
         real = time.time
         monkeypatch.setattr(time, "time", lambda: real() + jump)
-        second, _ = log.append(event)
-        assert 0 <= second - first < 60
-        again = SavedLog(history, hunt)
-        third, _ = again.append(event)
-        assert 0 <= third - second < 60
+        times += [log.append(event)[0], SavedLog(history, hunt).append(event)[0]]
+        assert all(0 <= later - earlier < 60 for earlier, later in pairwise(times))
 
 
 SECONDS = st.floats(0, 1e5)
@@ -437,11 +428,11 @@ def test_a_step_is_seen_on_any_machine_that_reads_its_clocks_at_once(
         perf.check_clock(stamps(uptime, length, (0, 0, 0, 0), -step if back else step), "here")
 
 
-@pytest.mark.parametrize("text", ["", "\n", "1 2\n", "1 2 3\n", "1 2 3 4\n1\n"])
-def test_readings_that_are_cut_short_are_none(text: str) -> None:
-    found = perf.read_stamps(text)
-    assert len(found) < 2
-    perf.check_clock(found, "here")
+def test_readings_that_are_cut_short_are_none() -> None:
+    for text in ("", "\n", "1 2\n", "1 2 3\n", "1 2 3 4\n1\n"):
+        found = perf.read_stamps(text)
+        assert len(found) < 2
+        perf.check_clock(found, "here")
 
 
 def test_a_command_that_ends_before_it_began_is_no_failure_of_the_commit(clocked: HostLab) -> None:
