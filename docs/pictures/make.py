@@ -1,7 +1,7 @@
 """Makes the pictures and the transcripts of README.md, from one hunt of the demo, a comparison and a proof.
 
 `.venv/bin/python docs/pictures/make.py` hunts first; with `--stored` it draws what was stored again, for a change of
-views, reports or pages. tests/test_pictures.py says when they are stale.
+views, reports or pages. tests/test_docs.py says when they are stale.
 """
 
 import argparse

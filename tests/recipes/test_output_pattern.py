@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -26,23 +27,23 @@ JSON = """\
 """
 
 
-@pytest.mark.parametrize(
-    ("where", "number"),
-    [
-        (r"ops/s: ([0-9,.]+)", 1_234_567.5),  # the last match
-        (r"^ops/s: ([0-9,.]+)$", 100),  # lines have ends
-        (r"(?i)TOOK (?:about )?([0-9.]+e-\d)", 0.0015),
-        (r"\(\w+\)\ntook ([0-9])", 1),  # over the end of a line
-        ("$.runs[0].ops", 7),
-        ("$.runs[-2].ops", 8000),
-        ('$.host["ops/s"]', 12.5),
-        ("$['host']['ops/s']", 12.5),
-        ("$.host.ops/s", 12.5),
-    ],
-)
-def test_a_pattern_or_a_path_finds_its_number(where: str, number: float) -> None:
-    check_pattern(where)
-    assert find_number(where, JSON if where[0] == "$" else OUTPUT) == number
+def patterns(kind: str) -> dict[str, str]:
+    """Patterns and paths of patterns.txt, and what they find in the output above, or in the JSON."""
+    _, _, rest = Path(__file__).with_name("patterns.txt").read_text().partition(f"## {kind}\n")
+    rows = [line.split(" →") for line in rest.partition("\n\n")[0].splitlines()]
+    assert rows
+    return {where: found.strip() for where, found in rows}
+
+
+def printed(where: str) -> str:
+    return JSON if where[0] == "$" else OUTPUT
+
+
+def test_a_pattern_or_a_path_finds_its_number() -> None:
+    """The last match; lines have ends, and a match may go over them."""
+    for where, number in patterns("number").items():
+        check_pattern(where)
+        assert find_number(where, printed(where)) == float(number)
 
 
 def test_stderr_is_looked_at_when_stdout_has_nothing_and_json_may_be_the_last_line_that_is_some() -> None:
@@ -52,55 +53,32 @@ def test_stderr_is_looked_at_when_stdout_has_nothing_and_json_may_be_the_last_li
     assert find_number("$", "3.5") == 3.5
 
 
-@pytest.mark.parametrize(
-    ("where", "unit"),
-    [
-        ("([0-9.]+) MB/s", "MB/s"),
-        (r"(?:read|write):\s+([0-9.]+)\s*MB\/s", "MB/s"),
-        (r"^ops/s: ([0-9,.]+)$", "ops/s"),
-        (r"1000 ops in (\d+)ms", "ms"),
-        (r"tps = ([0-9.]+)", "tps"),
-        (r"\(QPS\): ([0-9.]+)", "QPS"),
-        ('$.host["ops/s"]', "ops/s"),
-        (r"n=(\d+)", ""),
-        ("", ""),
-    ],
-)
-def test_a_pattern_says_its_unit(where: str, unit: str) -> None:
-    assert unit_in(where) == unit
+def test_a_pattern_says_its_unit() -> None:
+    assert {where: unit_in(where) for where in patterns("unit")} == patterns("unit")
+    assert unit_in("") == ""
 
 
-@pytest.mark.parametrize(
-    ("where", "printed", "sentence"),
-    [
-        (r"tps: (\d+)", OUTPUT, r"it printed no metric: nothing in its output matches tps: (\d+)"),
-        (r"errors: (\d+)", OUTPUT, r"it printed '0' where errors: (\d+) matches, which is not a number above 0"),
-        (r"best (\w+)", OUTPUT, "it printed 'nan' where"),
-        (r"(took|never)", OUTPUT, "it printed 'took' where"),
-        (r"ops: (.*)", "ops: 0,500", "it printed '0,500' where"),  # a decimal comma: no half is 500
-        (r"took|(never)", OUTPUT, "it printed '' where"),
-        (r"x(.*)", "x" + "y" * 100, "it printed '" + "y" * 59 + "…' where"),
-        (r"x(\S+)", "x1,23", "it printed '1,23' where"),
-        ("$.runs[2].ops", JSON, "it printed '-1' where $.runs[2].ops matches, which is not a number above 0"),
-        ("$.runs[3].ops", JSON, "it printed no metric: its JSON has no $.runs[3].ops, since $.runs is a list of 3"),
-        ("$.run", JSON, "it printed no metric: its JSON has no $.run, since $ has only host, ok, none, runs"),
-        ("$.host.name.x", JSON, 'since $.host.name is "a b"'),
-        ("$.none.x", JSON, "since $.none is null"),
-        ("$.host", JSON, "it printed no metric: $.host in its JSON is a table, not a number"),
-        ("$.ok", JSON, "it printed no metric: $.ok in its JSON is true, not a number"),
-        ("$.host.name", JSON, "it printed 'a b' where $.host.name matches, which is not a number above 0"),
+def test_what_is_no_number_above_0_is_reported() -> None:
+    asked = [(where, printed(where), sentence) for where, sentence in patterns("no number").items()]
+    asked += [
+        ("ops: (.*)", "ops: 0,500", "it printed '0,500' where"),
+        (
+            "x(.*)",
+            "xyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy",
+            "it printed 'yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy…' where",
+        ),
+        ("x(\\S+)", "x1,23", "it printed '1,23' where"),
         ("$.n", OUTPUT, "it printed no metric: its output is not JSON"),
         ("$.n", "", "it printed no metric: its output is not JSON"),
-    ],
-)
-def test_what_is_no_number_above_0_is_reported(where: str, printed: str, sentence: str) -> None:
-    with pytest.raises(ValueError) as caught:
-        find_number(where, printed)
-    assert sentence in str(caught.value)
+    ]
+    for where, output, sentence in asked:
+        with pytest.raises(ValueError) as caught:
+            find_number(where, output)
+        assert sentence in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("why", "patterns"),
+    ("why", "wrong"),
     [
         (
             "is not a path into JSON",
@@ -111,8 +89,8 @@ def test_what_is_no_number_above_0_is_reported(where: str, printed: str, sentenc
         ("nested too deeply", ["(" * 5000 + ")" * 5000]),
     ],
 )
-def test_what_is_no_pattern_is_refused(why: str, patterns: list[str]) -> None:
-    for pattern in patterns:
+def test_what_is_no_pattern_is_refused(why: str, wrong: list[str]) -> None:
+    for pattern in wrong:
         with pytest.raises(ValueError, match=why):
             check_pattern(pattern)
 

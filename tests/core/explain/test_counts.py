@@ -1,6 +1,9 @@
 """Instructions of functions: what a host prints of two executions, and what two builds say of calls that are longer or more."""
 
+import tomllib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -83,76 +86,16 @@ def counted(
 
 PARENT = {"main": 20.0, "insert": 40.0, "hash": 400.0, "hash mix": 200.0, "copy@libc.so.6": 40.0}
 CALLS_BEFORE = {"main insert": 1.0, "insert hash": 2.0, "hash copy@libc.so.6": 4.0}
-LONGER = "`hash`, which this commit changes, executes 40 more instructions an operation (+10 %), called as often."
+CULPRITS = tomllib.loads(Path(__file__).with_name("counts.toml").read_text())["culprit"]
 
 
-@pytest.mark.parametrize(
-    ("costs", "calls", "changed", "said"),
-    [
-        ({"hash": 440.0}, {}, ["hash"], LONGER),
-        ({"hash": 360.0}, {}, ["hash"], LONGER.replace("more", "fewer").replace("+", "−")),
-        (
-            {"hash": 440.0},
-            {},
-            ["other"],
-            "`hash`, which this commit does not change, executes 40 more instructions an operation (+10 %), called as often.",
-        ),
-        (
-            {"hash mix": 215.0},
-            {},
-            ["mix"],
-            "`mix`, inlined into `hash`, which this commit changes, executes 15 more instructions an operation (+7.5 %).",
-        ),
-        (
-            {"insert": 50.0, "hash": 800.0, "hash mix": 400.0, "copy@libc.so.6": 80.0},
-            {"insert hash": 4.0, "hash copy@libc.so.6": 8.0},
-            ["insert"],
-            ("`hash`, called below `insert`, which this commit changes, executes 400 more instructions an operation"
-            " (+100 %), called 2.0 times as often, each call as long as before."),
-        ),
-        (
-            {"hash": 100.0, "hash mix": 50.0, "copy@libc.so.6": 10.0},
-            {"insert hash": 0.5, "hash hash": 9.0, "hash copy@libc.so.6": 1.0},
-            ["insert"],
-            ("`hash`, called below `insert`, which this commit changes, executes 300 fewer instructions an operation (−75 %),"
-            " called"),
-        ),
-        (
-            {"hash": 484.0},
-            {"insert hash": 2.2},
-            ["hash", "insert"],
-            ("`hash`, which this commit changes, executes 84 more instructions an operation (+21 %), called 10 % more"
-            " often, each call 10 % longer."),
-        ),
-        (
-            {"check": 12.5},
-            {"insert check": 1.0},
-            ["insert", "check"],
-            "`check`, which this commit changes, executes 12 instructions an operation, and none before.",
-        ),
-        (
-            {"copy@libc.so.6": 4040.0, "check": 300.0},
-            {"hash copy@libc.so.6": 404.0, "main check": 1.0},
-            ["check"],
-            ("`copy`, which this commit does not change, executes 4,000 more instructions an operation (×101), called 101"
-            " times as often, each call as long as before. `check`, which this commit changes, executes 300 instructions"
-            " an operation, and none before."),
-        ),
-        (
-            {"hash": 400.01},
-            {},
-            ["hash"],
-            "An operation executes as many instructions as before: they differ by less than 0.0027 %.",
-        ),
-    ],
-)  # fmt: skip
-def test_longer_calls_and_more_of_them_are_told_apart(
-    costs: Mapping[str, float], calls: Mapping[str, float], changed: list[str], said: str
-) -> None:
+@pytest.mark.parametrize("culprit", CULPRITS, ids=lambda culprit: culprit["said"][:40])
+def test_longer_calls_and_more_of_them_are_told_apart(culprit: Any) -> None:
+    costs, said = culprit["costs"], culprit["said"]
     events: list[Event] = [
         counted("p", PARENT, CALLS_BEFORE),
-        counted("c", PARENT | costs, CALLS_BEFORE | calls),
-        ChangedFunctions(1, ChangeFacts("c", "p", tuple(changed), files=1)),
+        counted("c", PARENT | costs, CALLS_BEFORE | culprit.get("calls", {})),
+        ChangedFunctions(1, ChangeFacts("c", "p", tuple(culprit["changed"]), files=1)),
     ]
     found = explanation(events, "p", "c", metric="instructions/o")  # type: ignore[arg-type]
     assert " ".join(sentences(found)).startswith(said)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from layout_effect import LayoutEffect, effect_of
 
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.stats.distributions import Student
@@ -68,13 +69,9 @@ def test_what_one_level_alone_can_tell() -> None:
     assert noise_of([], True) is None
 
 
-def test_equal_runs_have_no_noise() -> None:
+def test_equal_runs_have_no_noise_and_drift_between_rounds_is_none_of_a_run() -> None:
     found = known(timed((1.0, 1.0), (1.0, 1.0)))
-    assert found.run == found.low == found.high == 0.0
-    assert smallest_drop(found, 2, 2) == 0.0
-
-
-def test_drift_between_rounds_is_no_noise_of_a_run() -> None:
+    assert found.run == found.low == found.high == smallest_drop(found, 2, 2) == 0.0
     runs = timed((0.0, 0.1, 0.2), (5.0, 5.1, 5.2), (9.0, 9.1, 9.2))
     assert known(runs, shared=False).run == pytest.approx(0.1)
     assert known(runs, shared=True).run > 4
@@ -154,12 +151,12 @@ def test_runs_in_a_visit_are_those_with_the_least_error_for_the_time(
 
 
 def test_seconds_of_a_run_go_by_what_longer_runs_can_average() -> None:
+    varying = (Noise(8, 32, 0, True, b, 0.01, math.hypot(b, 0.01), 0, 1, 9, 0.02) for b in (0, 0.05))
+    assert len({best_seconds(each, 10, 18) for each in varying}) == 1, "that visits vary shortens no run"
     steady = Noise(8, 32, 0, True, 0.01, 0.01, 0.0141, 0.0, 1.0, 9.0, second=0.0)
     noisy = Noise(8, 32, 0, True, 0.01, 0.02, 0.0224, 0.0, 1.0, 9.0, second=0.04)
     assert best_seconds(steady, 4, 5.0) == 1
-    longer = best_seconds(noisy, 4, 9.0)
-    assert longer is not None
-    assert longer > 4
+    assert (best_seconds(noisy, 4, 9.0) or 0) > 4
     assert best_seconds(Noise(8, 32, 0, True, 0.01, 0.01, 0.014, 0.0, 1.0, 9.0, None), 4, 5.0) is None
 
 
@@ -170,23 +167,17 @@ def run(visit: str, qps: float, samples: tuple[float, ...] = ()) -> RunFacts:
 def test_runs_of_a_trial() -> None:
     """Runs that share the start of a server are known by its id; seconds count where they were reported."""
     shared = [(0, run("a", 1000)), (0, run("a", 1010)), (1, run("b", 1100)), (1, run("b", 1110))]
-    found = noise_in(shared, "qps")
-    assert found is not None
-    assert found.shared
-    assert found.second is None
-    assert noise_in(shared, "p95") is None
     alone = [(number // 2, run(str(number), 1000 + number, (900, 1000, 1100, 1000))) for number in range(4)]
-    single = noise_in(alone, "qps")
-    assert single is not None
-    assert not single.shared
-    assert single.second == pytest.approx(0.0816, rel=0.01)
+    found, single = noise_in(shared, "qps"), noise_in(alone, "qps")
+    assert found and found.shared and found.second is None
+    assert single and not single.shared and single.second == pytest.approx(0.0816, rel=0.01)
+    assert noise_in(shared, "p95") is None
 
 
 def test_steps_of_a_percentile_are_no_accidents() -> None:
     """On a quiet host most runs show the same bucket of sysbench's histogram."""
     level = [0.0] * 13 + [STEP, STEP, -STEP]
-    found = noise_of([Timed(i % 4, value) for i, value in enumerate(level)], shared=False)
-    assert found is not None
+    found = known([Timed(i % 4, value) for i, value in enumerate(level)], shared=False)
     assert found.wild == 0
     assert found.run > 0.2 * STEP
     assert at_least(0.0, "p95") > at_least(0.0, "qps") > 0
@@ -200,8 +191,38 @@ def test_the_interval_of_a_variance_has_two_equal_tails(freedom: int) -> None:
     assert chi_square_factors(freedom) == (pytest.approx(low, rel=0.05), pytest.approx(high, rel=0.1))
 
 
-def test_that_visits_vary_shortens_no_run() -> None:
-    advice = {
-        best_seconds(Noise(8, 32, 0, True, b, 0.01, math.hypot(b, 0.01), 0, 1, 9, 0.02), 10, 18) for b in (0, 0.05)
-    }
-    assert len(advice) == 1
+# The effect of layout in an A/A of layouts, which benchmarks measure.
+
+
+def drawn(rng: np.random.Generator, layouts: int, rounds: int, sd: float, visit: float) -> LayoutEffect:
+    """An A/A of layouts on a host that drifts from round to round."""
+    level = np.concatenate([[0.0], rng.normal(0, sd, layouts)])
+    drift = np.cumsum(rng.normal(0, 0.05, rounds))
+    visits = level[:, None] + drift[None, :] + rng.normal(0, visit, (layouts + 1, rounds)) + 3.0
+    return effect_of({(build, at): float(visits[build, at]) for build in range(layouts + 1) for at in range(rounds)})
+
+
+@pytest.mark.parametrize(("sd", "visit"), [(0.08, 0.01), (0.02, 0.02), (0.005, 0.02)])
+def test_the_spread_between_layouts_is_found_whatever_drifts(sd: float, visit: float) -> None:
+    rng = np.random.default_rng(4)
+    found = [drawn(rng, 10, 3, sd, visit) for _ in range(400)]
+    assert float(np.mean([each.sd**2 for each in found])) == pytest.approx(sd**2, rel=0.25, abs=3e-5)
+    assert float(np.median([each.visit for each in found])) == pytest.approx(visit, rel=0.1)
+    covered = float(np.mean([each.low <= sd <= each.high for each in found]))
+    assert covered > 0.92
+
+
+def test_layouts_that_do_not_differ_have_an_interval_that_begins_at_zero() -> None:
+    found = [drawn(np.random.default_rng(seed), 10, 3, 0.0, 0.01) for seed in range(100)]
+    assert sum(each.low == 0 for each in found) >= 92
+    assert max(each.sd for each in found) < 0.015
+
+
+def test_the_usual_layout_and_the_extremes_are_relative_to_the_mean_of_the_layouts() -> None:
+    speeds = {0: 1.21, 1: 1.1, 2: 1.0, 3: 1 / 1.1}
+    found = effect_of({(build, at): float(np.log(speed) + at) for build, speed in speeds.items() for at in range(2)})
+    assert (found.layouts, found.rounds) == (3, 2)
+    assert (found.lowest, found.highest, found.usual) == (
+        pytest.approx(1 / 1.1), pytest.approx(1.1), pytest.approx(1.21)
+    )  # fmt: skip
+    assert found.visit == pytest.approx(0.0, abs=1e-9)
