@@ -1,4 +1,4 @@
-"""Metrics of a run, per operation. What goes on beside measured queries, and when it is too little."""
+"""Metrics of a run, per operation. What goes on beside measured queries, and when it is too little. What instructions show."""
 
 from dataclasses import replace
 
@@ -10,24 +10,27 @@ import sample_hunt
 from counted import FULL, run
 from perfbisect.core.domain.facts import HostFacts, RunFacts, host_differences
 from perfbisect.core.domain.metrics import METRICS, background, busiest, counters, find_metric, share_held, unit, value
+from perfbisect.core.domain.orders import SAME, UNKNOWN, Inconclusive, Interval, NotReproduced, Reason
+from perfbisect.core.domain.settings import COUNTED, Policy
+from perfbisect.core.inference.metric_choice import indistinct, shown_by
 from perfbisect.errors import UsageError
+from perfbisect.lab.measure import perf
 
 
 def test_values_per_operation_have_their_units() -> None:
     one = run()
-    assert value(one, "qps") == 20_000
-    assert value(one, "cpu/o") == 48.0  # microseconds
-    assert value(one, "instructions/o") == 280_000
-    assert value(one, "ipc") == 2.0
-    assert value(one, "cs/o") == 0.6  # of the processes, not of the whole machine
-    assert value(one, "r/o") == 0.005
-    assert value(one, "wKB/o") == 0.25
-    assert value(one, "latency") == 0.05
-    assert value(one, "p95") == 0.09
-
-
-def test_context_switches_of_the_machine_stand_in_for_those_perf_lacks() -> None:
-    assert value(run(counters={"context-switches": None}), "cs/o") == 2.0
+    shown = {
+        "qps": 20_000,
+        "cpu/o": 48.0,
+        "instructions/o": 280_000,
+        "ipc": 2.0,
+        "r/o": 0.005,
+        "wKB/o": 0.25,
+        "latency": 0.05,
+    }
+    shown |= {"cs/o": 0.6, "p95": 0.09}  # of the processes, not of the whole machine
+    assert {metric: value(one, metric) for metric in shown} == shown
+    assert value(run(counters={"context-switches": None}), "cs/o") == 2.0, "of the machine, where perf lacks them"
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -48,19 +51,10 @@ def test_unknown_metric_says_which_exist() -> None:
         assert name in wrong.value.advice
 
 
-def test_direction_of_metrics() -> None:
+def test_the_table_of_metrics() -> None:
     assert {name for name, metric in METRICS.items() if metric.higher_is_better} == {"qps", "ipc", "rate", "background"}
-
-
-def test_perf_events_of_metrics() -> None:
-    assert METRICS["qps"].events == ()
-    assert METRICS["cs/o"].events == (), "vmstat counts them where perf does not"
-    assert METRICS["cpu/o"].events == ("task-clock",)
-    assert METRICS["ipc"].events == ("instructions", "cycles")
-    assert METRICS["branch-misses/o"].events == ("branch-misses",)
-
-
-def test_unit_of_the_number_that_is_shown() -> None:
+    events = {"qps": (), "cs/o": (), "cpu/o": ("task-clock",), "ipc": ("instructions", "cycles")}
+    assert {name: METRICS[name].events for name in events} == events, "vmstat counts switches where perf does not"
     assert [unit(name) for name in ("qps", "latency", "p95", "rate", "cpu/o")] == ["QPS", "ms", "QPS", "rate", "QPS"]
 
 
@@ -86,26 +80,15 @@ def test_without_a_rate_nothing_can_be_missed() -> None:
     assert background([]) is None
 
 
-@pytest.mark.parametrize(("done", "sustained"), [(989, False), (990, True), (1000, True)])
-def test_one_percent_may_be_missing(done: float, sustained: bool) -> None:
-    found = background([ten_seconds(insert=(done, 1000))])
-    assert found
-    assert found.sustained is sustained
-
-
-@pytest.mark.parametrize(("runs", "sustained"), [
-    ([490], True), ([480], True), ([470], False),  # of 500: one, two and three transactions of 10
-    ([470, 500], True), ([470, 480], False), ([480, 480, 480], True),
-])  # fmt: skip
-def test_two_transactions_of_each_run_may_be_cut_off(runs: list[float], sustained: bool) -> None:
-    found = background([ten_seconds(10, insert=(done, 500), delete=(500, 500)) for done in runs])
-    assert found
-    assert (found.role, found.sustained) == ("insert", sustained)
-
-
-def test_of_many_transactions_one_percent_may_be_missing() -> None:
-    levels = [background([ten_seconds(10, insert=(done, 10_000))]) for done in (9_900, 9_890)]
-    assert [level and level.sustained for level in levels] == [True, False]
+def test_one_percent_may_be_missing_and_two_transactions_of_each_run() -> None:
+    for batch, due, runs, sustained in (
+        (0, 1000, [989], False), (0, 1000, [990], True), (0, 1000, [1000], True),
+        (10, 500, [490], True), (10, 500, [480], True), (10, 500, [470], False),
+        (10, 500, [470, 500], True), (10, 500, [470, 480], False), (10, 500, [480, 480, 480], True),
+        (10, 10_000, [9_900], True), (10, 10_000, [9_890], False),
+    ):  # fmt: skip
+        found = background([ten_seconds(batch, insert=(done, due)) for done in runs])
+        assert found and found.sustained is sustained
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.integers(1, 10_000)), min_size=1, max_size=6))
@@ -129,25 +112,107 @@ def test_the_busiest_client_counts() -> None:
 BEFORE = HostFacts("here", "A CPU", 8, 16384, "6.1.0-18", "gcc 12", {"perf": "6.1"}, {"governor": "performance"})
 
 
-def test_the_same_machine_has_no_differences() -> None:
-    assert host_differences(BEFORE, replace(BEFORE)) == ()
-
-
 def test_each_difference_is_said_with_both_values() -> None:
     after = replace(BEFORE, kernel="6.1.0-22", tools={"perf": "6.1", "git": "2.39"}, settings={"governor": "powersave"})
     assert host_differences(BEFORE, after) == (
         "its kernel was 6.1.0-18 and is 6.1.0-22",
         "its governor was performance and is powersave",
     )
+    assert host_differences(BEFORE, replace(BEFORE)) == ()
+    assert host_differences(BEFORE, replace(BEFORE, tools={}, settings={}, compiler="")) == (), (
+        "what is not known is none"
+    )
     [memory] = host_differences(BEFORE, replace(BEFORE, memory_mib=8192))
     assert memory == "its memory was 16,384 MiB and is 8,192 MiB"
-
-
-def test_what_is_not_known_of_one_of_them_is_no_difference() -> None:
-    assert host_differences(BEFORE, replace(BEFORE, tools={}, settings={}, compiler="")) == ()
 
 
 def test_long_values_are_cut() -> None:
     long, longer = (replace(BEFORE, settings={"mitigations": "x" * size}) for size in (500, 600))
     [mitigations] = host_differences(long, longer)
     assert len(mitigations) < 180
+
+
+# What the instructions of both ends show beside their time.
+
+
+USUAL = Policy(min_counted=COUNTED)
+VARIES = (1.06, 0.95, 1.0)
+
+
+def executing(*instructions: float, counted: str = "valgrind-3.19.0", operations: int = 1000) -> list[RunFacts]:
+    """Runs that executed so many instructions for each operation."""
+    return [
+        RunFacts("c", "key", str(number), "host", 100.0 * number, 10.0, operations, {}, (), {"instructions": each * operations},
+                 {}, counted=counted)
+        for number, each in enumerate(instructions)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("added", "time", "metric", "hunted"),
+    [
+        pytest.param(0.010, (0.97, 1.00, 1.03), "latency", True, id="time shows nothing"),
+        pytest.param(0.010, (0.60, 1.00, 1.60), "latency", True, id="time says nothing"),
+        pytest.param(0.010, (0.60, 1.00, 1.60), "qps", True, id="a rate says nothing"),
+        pytest.param(0.010, (1.005, 1.02, 1.035), "latency", True, id="as large as layouts of two builds allow"),
+        pytest.param(0.010, (0.965, 0.98, 0.995), "qps", True, id="the same of a rate"),
+        pytest.param(0.001, (0.97, 1.00, 1.03), "latency", False, id="no change of interest"),
+        pytest.param(-0.010, (0.97, 1.00, 1.03), "latency", False, id="fewer"),
+        pytest.param(0.003, (0.995, 1.00, 1.015), "latency", True, id="few, and time excludes a change of interest"),
+        pytest.param(0.003, (0.995, 1.02, 1.05), "latency", False, id="few, and time may hide another change"),
+        pytest.param(0.003, (1.03, 1.05, 1.07), "latency", False, id="time shows another change"),
+        pytest.param(0.010, (0.93, 0.95, 0.97), "qps", False, id="a rate shows another change"),
+        pytest.param(0.010, (0.93, 0.95, 0.97), "latency", False, id="time gets better"),
+        pytest.param(0.010, (1.03, 1.05, 1.07), "qps", False, id="a rate gets better"),
+    ],
+)
+def test_more_instructions_are_hunted_where_they_may_be_all_that_time_shows(
+    added: float, time: tuple[float, float, float], metric: str, *, hunted: bool
+) -> None:
+    shown = shown_by(executing(1000.0, 1000.0), executing(*[1000.0 * (1 + added)] * 2))
+    assert shown and shown.exact
+    assert (shown.clear and shown.large(USUAL) and shown.explains(Interval(*time), metric, USUAL)) is hunted
+
+
+def test_what_counts_show() -> None:
+    shown = shown_by(executing(1000.0), executing(1012.0))
+    assert shown and shown.clear and not shown.large(Policy(min_effect=0.02)) and shown.large(Policy(min_effect=0.01))
+    varying = shown_by(
+        executing(1000.0, 1003.0), executing(1100.0, 1104.0)
+    )  # as of a program that runs for a given time
+    assert varying and not varying.clear
+    timed = executing(1000.0, 1001.0, counted="")
+    assert shown_by(timed, timed) is shown_by(executing(1000.0), []) is shown_by([], []) is None, "too few, or none"
+    blank = [replace(run, counters={}) for run in executing(*VARIES, counted="")]
+    assert shown_by(blank, blank) is None
+
+
+PERF = "{:.0f},,instructions:u,{:.0f},100.00,,\n812.31,msec,task-clock,812310000,100.00,0.801,CPUs utilized\n"
+
+
+@pytest.mark.parametrize(("added", "varies", "clear"), [(0.04, 0.002, True), (0.04, 0.02, False), (0.0, 0.002, False)])
+def test_instructions_of_timed_runs_are_judged_by_how_much_they_vary(
+    added: float, varies: float, *, clear: bool
+) -> None:
+    """As perf prints them of a server, which cannot be counted exactly."""
+
+    def timed(of: float) -> list[RunFacts]:
+        printed = [PERF.format(1e6 * of * (1 + varies * each), 8e8) for each in (-1, 0.2, 0.8)]
+        counters = [perf.parse(text) for text in printed]
+        assert [each["instructions"] for each in counters] == [pytest.approx(1e6 * of, rel=0.05)] * 3
+        return [replace(run, counters=each) for run, each in zip(executing(*VARIES, counted=""), counters, strict=True)]
+
+    shown = shown_by(timed(1.0), timed(1 + added))
+    assert shown and not shown.exact
+    assert (shown.clear and shown.large(USUAL)) is clear
+
+
+WIDE = Interval(0.9, 1.0, 1.1)
+
+
+def test_which_verdicts_are_asked_about() -> None:
+    noisy = Inconclusive((1, 2), (0.5, 0.4), WIDE, Reason.TOO_NOISY)
+    assert [indistinct(verdict) for verdict in (NotReproduced(WIDE, 0.05), noisy)] == [WIDE, WIDE]
+    one_binary, spent = NotReproduced(SAME, 0.0), replace(noisy, reason=Reason.RUNS_SPENT)
+    unknown = Inconclusive((), (), UNKNOWN, Reason.BAD_UNMEASURABLE)
+    assert [indistinct(verdict) for verdict in (one_binary, spent, unknown, None)] == [None] * 4

@@ -74,15 +74,7 @@ def measured(*rates: tuple[int, float]) -> HuntState:
 
 
 def test_folding_at_once_and_step_by_step_agree_and_leave_earlier_states_alone() -> None:
-    events: list[Event] = [
-        STARTED,
-        built(0),
-        ran(0),
-        Warned("Slow."),
-        skipped(2, "compile"),
-        decided(),
-        HuntEnded(SAME),
-    ]
+    events = [STARTED, built(0), ran(0), Warned("Slow."), skipped(2, "compile"), decided(), HuntEnded(SAME)]
     whole, state = fold(enumerate(events, 1000)), HuntState()
     for at, event in enumerate(events, 1000):
         before, tested = state, dict(state.tested)
@@ -111,16 +103,10 @@ def test_a_failure_is_charged_to_the_build_and_ends_with_a_run() -> None:
 
 def test_a_run_costs_the_time_since_the_host_ended_its_work_before() -> None:
     state = fold([(0.0, STARTED), (100.0, built(0)), (103.0, decided()), (130.0, ran(0)), (150.0, ran(0))])
-    assert state.row(SHAS[0]).run_seconds == 30.0 + 20.0
-    assert state.elapsed == 150.0
-
-
-def test_the_time_between_two_sessions_is_not_counted() -> None:
-    resumed = replace(STARTED, resumed=True)
-    events = [(10.0, STARTED), (20.0, built(0)), (5000.0, resumed), (5015.0, ran(0))]
+    assert (state.row(SHAS[0]).run_seconds, state.elapsed) == (30.0 + 20.0, 150.0)
+    events = [(10.0, STARTED), (20.0, built(0)), (5000.0, replace(STARTED, resumed=True)), (5015.0, ran(0))]
     state = fold(events, [0.0, 4990.0])
-    assert state.elapsed == 20.0 + 25.0
-    assert state.row(SHAS[0]).run_seconds == 15.0
+    assert (state.row(SHAS[0]).run_seconds, state.elapsed) == (15.0, 20.0 + 25.0), "not the time between two sessions"
 
 
 def test_equal_binaries_share_their_runs() -> None:
@@ -128,12 +114,9 @@ def test_equal_binaries_share_their_runs() -> None:
     assert [state.row(sha).same_as for sha in SHAS] == [None, SHAS[2], None, None]
     assert len(state.runs_like(SHAS[1])) == len(state.runs_like(SHAS[1], SHAS[2])) == 1
     assert [state.measured(sha) for sha in SHAS] == [False, True, True, False]
-
-
-def test_binaries_are_compared_on_one_host_only() -> None:
     both = replace(STARTED, further=(replace(HOST, name="b"),), host_classes=("x", "x"))
     apart = fold([(0.0, both), (1.0, built(1, "x")), (2.0, built(2, "x", host="b"))])
-    assert apart.row(SHAS[2]).same_as is None
+    assert apart.row(SHAS[2]).same_as is None, "binaries are compared on one host only"
     assert after(built(1, "x"), built(2, "x", host="b")).row(SHAS[2]).same_as == SHAS[1]
 
 
@@ -187,26 +170,25 @@ def test_a_side_needs_the_whole_interval(own: Interval | None, bad: Interval | N
     assert by_interval(bad, own) is expected
 
 
-@pytest.mark.parametrize(
-    ("belief", "expected"),
-    [
-        (decided((0.0, 0.01, 0.99, 1.0)), [Classification.GOOD, Classification.BAD]),
-        (decided((0.0, 0.5, 0.7, 1.0)), [Classification.UNCLEAR, Classification.UNCLEAR]),
-        (decided((0.0, 0.01, 0.99, 1.0), change=0.6), [Classification.UNCLEAR, Classification.UNCLEAR]),
-    ],
-)
-def test_between_the_ends_the_belief_decides(belief: Decided, expected: list[Classification]) -> None:
-    state = measured((0, 1000.0), (1, 840.0), (2, 700.0), (3, 700.0))
-    state.add(2000.0, belief)
-    assert [classify(state, sha, {}) for sha in SHAS] == [Classification.BASELINE, *expected, Classification.BAD]
-
-
-def test_the_verdict_names_the_culprit_and_without_a_change_there_are_no_sides() -> None:
-    state = measured((0, 1000.0), (1, 840.0), (2, 700.0), (3, 700.0))
-    state.add(2000.0, decided((0.0, 0.01, 0.99, 1.0)))
+def test_between_the_ends_the_belief_decides_and_a_verdict_has_the_last_word() -> None:
+    baseline, good, unclear, bad = (
+        Classification.BASELINE,
+        Classification.GOOD,
+        Classification.UNCLEAR,
+        Classification.BAD,
+    )
+    clear = decided((0.0, 0.01, 0.99, 1.0))
+    for belief, expected in (
+        (clear, [baseline, good, bad, bad]),
+        (decided((0.0, 0.5, 0.7, 1.0)), [baseline, unclear, unclear, bad]),
+        (decided((0.0, 0.01, 0.99, 1.0), change=0.6), [baseline, unclear, unclear, bad]),
+    ):
+        state = measured((0, 1000.0), (1, 840.0), (2, 700.0), (3, 700.0)).after(2000.0, belief)
+        assert [classify(state, sha, {}) for sha in SHAS] == expected
+    state = state.after(2000.0, clear)
     found = state.after(2001.0, HuntEnded(Found(Step(2, 0.98, DROP, (1,)))))
     assert classify(found, SHAS[2], {}) is Classification.CULPRIT
-    assert classify(state.after(2001.0, HuntEnded(SAME)), SHAS[2], {}) is Classification.UNCLEAR
+    assert classify(state.after(2001.0, HuntEnded(SAME)), SHAS[2], {}) is unclear
 
 
 def test_what_was_not_measured_is_built_or_skipped() -> None:
