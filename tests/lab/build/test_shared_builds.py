@@ -117,41 +117,37 @@ def address(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.Mo
         server.stop()
 
 
+def read(store: Store, name: str) -> bytes:
+    with store.read(name) as source:
+        return b"".join(iter(lambda: source.read(1 << 16), b""))
+
+
 def test_what_is_written_is_read_and_what_is_cut_off_is_not_there(address: str) -> None:
+    """An error of who reads or writes is none of the store."""
     store = Store(address)
     SharedBuilds(address).try_out()
     data = os.urandom(12_000_000)  # more than one part of an upload
     assert not store.has("one.build")
-    with pytest.raises(FileNotFoundError), store.read("one.build") as source:
-        source.read(1)
-    store.write("one.build", [data[:100], data[100:7_000_000], data[7_000_000:]])
-    assert store.has("one.build")
-    with store.read("one.build") as source:
-        assert b"".join(iter(lambda: source.read(1 << 16), b"")) == data
-    store.write("one.build", [b"new"])
-    with store.read("one.build") as source:
-        assert source.read(10) == b"new"
+    with pytest.raises(FileNotFoundError):
+        read(store, "one.build")
+    for parts in ([data[:100], data[100:7_000_000], data[7_000_000:]], [b"new"]):
+        store.write("one.build", parts)
+        assert store.has("one.build")
+        assert read(store, "one.build") == b"".join(parts)
+    with pytest.raises(KeyError), store.read("one.build"):
+        raise KeyError("ours")
     store.remove("one.build")
     with suppress(FileNotFoundError):  # S3 does not say
         store.remove("one.build")
 
-    def parts() -> Iterator[bytes]:
+    def parts_until(failure: Exception) -> Iterator[bytes]:
         yield b"begin"
-        raise ConnectionResetError("the host is gone")
+        raise failure
 
-    with pytest.raises(OSError, match="gone"):
-        store.write("one.build", parts())
-    assert not store.has("one.build")
-
-
-def test_an_error_of_who_reads_or_writes_is_none_of_the_store(address: str) -> None:
-    store = Store(address)
-    store.write("one.build", [b"new"])
-    with pytest.raises(KeyError), store.read("one.build"):
-        raise KeyError("ours")
-    with pytest.raises(KeyError):
-        store.write("two.build", ({}[name] for name in "x"))
-    assert not store.has("two.build")
+    for failure in (ConnectionResetError("the host is gone"), KeyError("ours")):
+        with pytest.raises(type(failure)):
+            store.write("one.build", parts_until(failure))
+        assert not store.has("one.build")
 
 
 @pytest.mark.parametrize(
@@ -268,33 +264,29 @@ def test_names_that_are_no_text_travel_as_they_are(yard: Yard, folder: Path, sha
         build_store.check(hosts[2], key)
 
 
-def test_a_build_whose_files_have_changed_is_not_given_to_the_others(
-    yard: Yard, folder: Path, sha: str, tmp_path: Path
+def test_a_build_of_before_is_given_to_the_others_unless_its_files_have_changed(
+    yard: Yard, folder: Path, sha: str
 ) -> None:
+    """It is packed the same each time."""
     key = yard.obtain("one", None, sha)[0].facts.key
-    (tmp_path / "one" / "builds" / key / "prefix" / "bin" / "tiny").chmod(0o700)
+    program = yard.folder / "one" / "builds" / key / "prefix" / "bin" / "tiny"
+    mode = program.stat().st_mode
+    program.chmod(0o700)
     _, [warned] = yard.obtain("one", SharedBuilds(str(folder)), sha)
     assert "cannot be shared: files of its build on host one have changed since it was made (./bin/tiny)" in warned
     assert list(folder.iterdir()) == []
-    shutil.rmtree(tmp_path / "one" / "builds" / key)
-    for name in ("one", "two"):
-        yard.obtain(name, SharedBuilds(str(folder)), sha)
-    build_store.check(yard.on("two"), key)
-    (tmp_path / "two" / "builds" / key / "prefix" / "bin" / "tiny").write_text("")
-    with pytest.raises(BuildChanged, match="on host two"):
-        build_store.check(yard.on("two"), key)
-
-
-def test_a_build_of_before_is_given_to_the_others_and_packed_the_same_again(yard: Yard, folder: Path, sha: str) -> None:
-    facts = yard.obtain("one", None, sha)[0].facts
-    yard.obtain("one", SharedBuilds(str(folder)), sha)
+    program.chmod(mode)
+    facts = yard.obtain("one", SharedBuilds(str(folder)), sha)[0].facts
     before = only(folder).read_bytes()
     only(folder).unlink()
-    for file in (yard.folder / "one" / "builds" / facts.key).rglob("*"):
-        if not file.is_symlink():
-            file.touch()
-    finish(SharedBuilds(str(folder)).offer(yard.context(on="one"), replace(facts, reused=True)))
+    program.touch()
+    finish(SharedBuilds(str(folder)).offer(yard.context(on="one"), facts))
     assert only(folder).read_bytes() == before
+    yard.obtain("two", SharedBuilds(str(folder)), sha)
+    build_store.check(yard.on("two"), key)
+    (yard.folder / "two" / "builds" / key / "prefix" / "bin" / "tiny").write_text("")
+    with pytest.raises(BuildChanged, match="on host two"):
+        build_store.check(yard.on("two"), key)
 
 
 def test_a_build_can_be_linked_again_where_it_was_not_made(yard: Yard, folder: Path, sha: str, tmp_path: Path) -> None:
@@ -313,19 +305,6 @@ def test_a_build_can_be_linked_again_where_it_was_not_made(yard: Yard, folder: P
 def with_manifest(data: bytes, **changes: object) -> bytes:
     line, _, archive = data.split(b"\n", 2)
     return json.dumps(json.loads(line) | changes).encode() + b"\n\n" + archive
-
-
-def test_a_damaged_build_is_refused_and_built_again(yard: Yard, folder: Path, stored: Path, sha: str) -> None:
-    data = stored.read_bytes()
-    at = len(data) * 2 // 3
-    stored.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
-    built, [warned] = yard.obtain("two", SharedBuilds(str(folder)), sha)
-    assert "refused" in warned
-    assert "not what its manifest has the hash of" in warned
-    assert not built.facts.reused
-    assert runs(yard.folder / "two", built.facts.key) == 7
-    fetched, warnings = yard.obtain("three", SharedBuilds(str(folder)), sha)
-    assert (fetched.facts.shared, warnings) == (True, []), "what was refused is replaced"
 
 
 MANIFEST = Manifest(name="n.build", sha256="0" * 64, size=9, way="gzip", root="/srv")
@@ -359,31 +338,29 @@ def test_what_a_shared_build_says_of_itself(data: bytes, secret: bytes, reason: 
         read_header(source, MANIFEST.name, secret)
 
 
-def test_the_build_of_another_commit_under_this_name_is_refused(
-    yard: Yard, folder: Path, stored: Path, tmp_path: Path
-) -> None:
+def test_what_is_refused_is_built_again_and_replaced(yard: Yard, folder: Path, stored: Path) -> None:
     second = yard.git.commit(tiny(8))
     yard.obtain("one", SharedBuilds(str(folder)), second)
-    (other,) = (file for file in folder.iterdir() if file != stored)
-    of_second = other.read_bytes()
-    shutil.copy(stored, other)
-    built, warned = yard.obtain("two", SharedBuilds(str(folder)), second)
-    assert "manifest is that of another build" in warned[0]
-    assert runs(tmp_path / "two", built.facts.key) == 8
-    archive = stored.read_bytes().split(b"\n", 2)[2]  # with its own manifest and the other's archive
+    (place,) = (file for file in folder.iterdir() if file != stored)
+    sound, other = place.read_bytes(), stored.read_bytes()
+    at = len(sound) * 2 // 3
+    archive = other.split(b"\n", 2)[2]  # with the manifest of the other
     changes = {"sha256": hashlib.sha256(archive).hexdigest(), "size": len(archive)}
-    other.write_bytes(with_manifest(of_second.split(b"\n", 2)[0] + b"\n\n" + archive, **changes))
-    built, warned = yard.obtain("three", SharedBuilds(str(folder)), second)
-    assert "another build than its manifest says" in warned[0]
-    assert runs(tmp_path / "three", built.facts.key) == 8
-
-
-def test_a_build_that_others_have_signed_is_not_taken(yard: Yard, folder: Path, sha: str) -> None:
-    yard.obtain("one", SharedBuilds(str(folder), SECRET[::-1]), sha)
-    built, [warned] = yard.obtain("two", SharedBuilds(str(folder), SECRET), sha)
-    assert not built.facts.shared
-    assert "with another key" in warned
-    assert yard.obtain("three", SharedBuilds(str(folder), SECRET), sha)[0].facts.shared
+    refused = {
+        "not what its manifest has the hash of": sound[:at] + bytes([sound[at] ^ 1]) + sound[at + 1 :],
+        "manifest is that of another build": other,
+        "another build than its manifest says": with_manifest(sound.split(b"\n", 2)[0] + b"\n\n" + archive, **changes),
+        "is not signed": sound,
+    }
+    for number, (reason, data) in enumerate(refused.items()):
+        place.write_bytes(data)
+        shared = SharedBuilds(str(folder), SECRET if "signed" in reason else b"")
+        built, [warned] = yard.obtain(f"host{number}", shared, second)
+        assert "refused" in warned and reason in warned
+        assert not built.facts.reused
+        assert runs(yard.folder / f"host{number}", built.facts.key) == 8
+        assert place.read_bytes() != data
+    assert yard.obtain("last", shared, second)[0].facts.shared, "signed with the same key"
 
 
 def forged(file: Path, *members: tuple[tarfile.TarInfo, bytes]) -> None:
@@ -449,41 +426,28 @@ def test_an_archive_that_would_do_harm_is_refused(yard: Yard, folder: Path, sha:
 
 
 def test_an_object_of_another_user_that_cannot_be_read_is_a_missing_one(yard: Yard, folder: Path) -> None:
-    """It is built, and takes the place of what only its writer could read; all others are fetched."""
+    """It is built, and takes the place of what only its writer could read, if it may; all others are fetched."""
     shas = yard.git.history(map(tiny, (7, 8)))
     yard.obtain("one", SharedBuilds(str(folder)), shas[0])
-    only(folder).chmod(0)
+    unread = only(folder)
+    unread.chmod(0)
     yard.obtain("one", SharedBuilds(str(folder)), shas[1])
-    shared = SharedBuilds(str(folder))
-    with without_privileges():
-        built, [warned] = yard.obtain("two", shared, shas[0])
-        assert not built.facts.reused
-        assert "cannot be read" in warned
-        assert str(folder) in warned
-        assert yard.obtain("two", shared, shas[1])[0].facts.shared, "the store is asked for others"
-        built, warnings = yard.obtain("three", SharedBuilds(str(folder)), shas[0])
-        assert (built.facts.shared, warnings) == (True, [])
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser can give files away")
-def test_an_object_that_can_neither_be_read_nor_replaced_is_no_fault_of_the_store(
-    yard: Yard, folder: Path, stored: Path, sha: str
-) -> None:
-    for path, mode in ((stored, 0o600), (folder, 0o1777)):
-        os.chown(path, 4243, 4243)
-        path.chmod(mode)
-    shared = SharedBuilds(str(folder))
-    with without_privileges():
-        assert len(yard.obtain("two", shared, sha)[1]) == 1
-        assert not yard.obtain("two", shared, yard.git.commit(tiny(8)))[1]
-    assert len([*folder.iterdir()]) == 2
-
-
-def test_a_folder_that_cannot_be_entered_is_a_store_that_cannot_be_used(yard: Yard, folder: Path, sha: str) -> None:
-    folder.chmod(0)
-    with without_privileges():
-        _, warned = yard.obtain("one", SharedBuilds(str(folder)), sha)
-    assert ["the shared builds in" in text and "Permission denied" in text for text in warned] == [True, True]
+    if os.geteuid() == 0:  # nobody but the superuser can give files away
+        os.chown(unread, 4243, 4243)
+        os.chown(folder, 4243, 4243)
+        folder.chmod(0o1777)
+    for name in ["two"] * (os.geteuid() == 0) + ["three"]:
+        shared = SharedBuilds(str(folder))
+        with without_privileges():
+            built, [warned] = yard.obtain(name, shared, shas[0])
+            assert not built.facts.reused
+            assert "cannot be read" in warned and str(folder) in warned
+            assert yard.obtain(name, shared, shas[1])[0].facts.shared, "the store is asked for others"
+        if name == "two":
+            os.chown(folder, os.geteuid(), -1)
+            folder.chmod(0o755)
+    built, warnings = yard.obtain("four", SharedBuilds(str(folder)), shas[0])
+    assert (built.facts.shared, warnings) == (True, [])
 
 
 def test_a_store_that_goes_and_comes_back(yard: Yard, folder: Path) -> None:
@@ -504,14 +468,18 @@ def test_a_store_that_goes_and_comes_back(yard: Yard, folder: Path) -> None:
     assert len([*folder.iterdir()]) == 2
 
 
-def test_a_store_that_is_only_read_is_read(yard: Yard, folder: Path, stored: Path, sha: str) -> None:
-    folder.chmod(0o555)
-    shared = SharedBuilds(str(folder))
-    with without_privileges():
-        _, warned = yard.obtain("two", shared, yard.git.commit(tiny(8)))
-        assert ["cannot be written" in text for text in warned] == [True]
-        built, warned = yard.obtain("two", shared, sha)
-        assert (built.facts.shared, warned) == (True, [])
+def test_a_folder_that_is_only_read_or_cannot_be_entered(yard: Yard, folder: Path, stored: Path, sha: str) -> None:
+    second = yard.git.commit(tiny(8))
+    for name, mode, fails in (("two", 0o555, ["written"]), ("three", 0, ["read", "written"])):
+        folder.chmod(mode)
+        shared = SharedBuilds(str(folder))
+        with without_privileges():
+            _, warned = yard.obtain(name, shared, second)
+            assert len(warned) == len(fails)
+            assert all(f"cannot be {what}" in text for what, text in zip(fails, warned, strict=True))
+            assert all("Permission denied" in text for text in warned)
+            if mode:
+                assert yard.obtain(name, shared, sha)[0].facts.shared
 
 
 def test_what_leads_out_of_the_installation_is_not_shared(yard: Yard, folder: Path, sha: str) -> None:
