@@ -1,4 +1,4 @@
-"""A lab for the small library."""
+"""A lab for the small library; where commits are built."""
 
 import shutil
 from pathlib import Path
@@ -12,6 +12,7 @@ from perfbisect.lab.host_lab import HostLab
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.workload import Option
 from repos import Repo
+from sharing import Yard
 
 
 @pytest.fixture
@@ -29,3 +30,8 @@ def open_lab(host: LocalHost, commits: tuple[str, ...], tmp_path: Path) -> Open:
         return lab_of(builder=builder, workload=workload(args), repository=tmp_path / "repo", **asked)
 
     return lab
+
+
+@pytest.fixture
+def yard(tmp_path: Path, git: Repo) -> Yard:
+    return Yard(tmp_path, git)

@@ -1,35 +1,44 @@
-"""What a lab does after failures and losses, and in which order it works: real jobs of scripts that end at once."""
+"""What a lab does after failures and losses, in which order it works, and what is noticed of a host between two measurements."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
-from itertools import count
+from itertools import count, repeat
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
 from msgspec import structs
 
+import sample_hunt
 from fake_host import FakeHost
 from labs import lab_of, measure, skipped, warnings, workload_of
 from perfbisect.core.domain.events import (
     BuildFinished,
     BuildStarted,
     CandidateSkipped,
+    Commit,
     LabEvent,
     RunFinished,
+    RunProgress,
     RunStarted,
+    Warned,
 )
 from perfbisect.core.domain.orders import Measure, Purpose, Share
-from perfbisect.errors import DataDamaged, JobLost, RunFailed, UsageError
+from perfbisect.errors import BuildFailed, DataDamaged, EndFailed, EnvironmentFailure, JobLost, RunFailed, UsageError
 from perfbisect.host import jobs
-from perfbisect.host.facts import BOOT
+from perfbisect.host.facts import BOOT, Fact, fingerprint, read_line
 from perfbisect.host.local import LocalHost
+from perfbisect.host.lock import HostLock, hold
 from perfbisect.host.protocol import Command, Host, Result
 from perfbisect.hunt.build_hosts import other_processor
-from perfbisect.lab.guarded_lab import LOSSES
+from perfbisect.lab import guarded_lab
+from perfbisect.lab.build.candidates import Candidates
+from perfbisect.lab.guarded_lab import LOSSES, GuardedLab, RetryPolicy
 from perfbisect.lab.host_lab import Earlier, HostLab
 from perfbisect.lab.workload.dataset import DatasetKeeper
 from perfbisect.recipes.builder import Build, Builder, Dataset, Variant
+from perfbisect.wording.quantities import percent
 from repos import Repo
 
 pytestmark = pytest.mark.tools
@@ -119,12 +128,9 @@ def test_builds_come_first_then_data_then_runs_in_turns(scripts: Scripts) -> Non
 
 
 def test_the_same_binary_is_not_measured_twice(scripts: Scripts) -> None:
-    lab = scripts.lab(scripts.commits(B={"bin": "A"}))
-    events = measure(lab, Share(GOOD, 0), Share(MIDDLE, 1), Share(GOOD, 1))
-    assert [(event.candidate, event.same_as) for event in events if isinstance(event, BuildFinished)] == [
-        (GOOD, None), (MIDDLE, GOOD),
-    ]  # fmt: skip
-    assert not runs(events)
+    events = measure(scripts.lab(scripts.commits(B={"bin": "A"})), Share(GOOD, 0), Share(MIDDLE, 1), Share(GOOD, 1))
+    built = [(event.candidate, event.same_as) for event in events if isinstance(event, BuildFinished)]
+    assert (built, runs(events)) == ([(GOOD, None), (MIDDLE, GOOD)], [])
 
 
 def test_a_candidate_that_fails_is_skipped_and_ends_the_order(scripts: Scripts) -> None:
@@ -176,13 +182,12 @@ class Restarting(LocalHost):
 @pytest.mark.parametrize("restarted", ["here", "maker"])
 def test_builds_are_lost_with_the_host_that_builds(scripts: Scripts, tmp_path: Path, restarted: str) -> None:
     """Whether a commit gets itself killed depends on the restarts of that host alone."""
-
-    def made(name: str) -> LocalHost:
+    made: dict[str, LocalHost] = {}
+    for name in ("here", "maker"):
         (tmp_path / name).mkdir()
-        return (Restarting if name == restarted else LocalHost)(name, PurePosixPath(tmp_path, name))
-
-    scripts.host = made("here")
-    lab = scripts.lab(scripts.commits(), build_host=made("maker"))
+        made[name] = (Restarting if name == restarted else LocalHost)(name, PurePosixPath(tmp_path, name))
+    scripts.host = made["here"]
+    lab = scripts.lab(scripts.commits(), build_host=made["maker"])
     scripts.lose("build", LOSSES + 1)
     if restarted == "maker":
         with pytest.raises(JobLost):
@@ -215,12 +220,14 @@ def test_a_hunt_does_not_go_on_with_other_builds_or_data(scripts: Scripts) -> No
     own = Earlier({commits[GOOD]: built.key}, {commits[GOOD]: f"{data.name}-12345678"})
     assert runs(measure(scripts.lab(commits, earlier=own), Share(GOOD, 1))) == [GOOD], "data of its own is of that kind"
     changed = structs.replace(BUILDER, variants={"o2nofp": Variant(cflags="-O1")})
-    with pytest.raises(UsageError, match=f"{commits[GOOD][:10]} would now be built differently") as caught:
-        measure(scripts.lab(commits, changed, earlier=own), Share(BAD, 1))
-    assert "begin a new hunt" in caught.value.advice
     other = Earlier(datasets={commits[GOOD]: "0123456789abcdef"})
-    with pytest.raises(UsageError, match="other settings or data than before"):
-        measure(scripts.lab(commits, earlier=other), Share(GOOD, 1))
+    for builder, earlier, candidate, sentence in (
+        (changed, own, BAD, f"{commits[GOOD][:10]} would now be built differently"),
+        (BUILDER, other, GOOD, "other settings or data than before"),
+    ):
+        with pytest.raises(UsageError, match=sentence) as caught:
+            measure(scripts.lab(commits, builder, earlier=earlier), Share(candidate, 1))
+        assert "begin a new hunt" in caught.value.advice or builder is BUILDER
 
 
 def test_builds_of_different_formats_have_data_of_their_own(scripts: Scripts) -> None:
@@ -284,12 +291,8 @@ def test_a_build_that_refuses_the_data_of_another_loads_its_own(scripts: Scripts
     scripts.done()
     [key] = [path.name for path in scripts.datasets]
     keeper = DatasetKeeper(scripts.host, scripts.workload, {})
-
-    def system(candidate: int) -> Any:
-        return lab._system(candidate)
-
     failure = RunFailed("unknown format", stage="start", log="log")
-    last = system(BAD)
+    good, middle, last = map(lab._system, (GOOD, MIDDLE, BAD))
     assert list(keeper.load(last)) == []
     assert not keeper.refuse(last, key, RunFailed("it crashed", stage="run", log="log"))
     assert keeper.refuse(last, key, failure)
@@ -300,8 +303,191 @@ def test_a_build_that_refuses_the_data_of_another_loads_its_own(scripts: Scripts
     assert warned.text.endswith(f"is given {own}: unknown format")
     assert scripts.done() == ["load D"]
     assert not keeper.refuse(last, own, failure), "it has loaded that itself"
-    assert not keeper.refuse(system(GOOD), key, failure)
-    middle = system(MIDDLE)
+    assert not keeper.refuse(good, key, failure)
     assert keeper.refuse(middle, key, failure)
     [warned] = keeper.load(middle)
     assert (keeper.keys[commits[MIDDLE]], scripts.done()) == (own, []), "which serves all that are like it"
+
+
+ORDER = Measure((Share(0, 1),), Purpose.SEARCH)
+RAN = RunProgress(0, 1.0, 100.0)
+
+
+class Events:
+    """Measures without doing anything, once or ``forever``."""
+
+    left = False
+
+    def __init__(self, *events: LabEvent, forever: bool = False) -> None:
+        self.events, self.forever = events, forever
+
+    def measure(self, _order: Measure) -> Iterator[LabEvent]:
+        try:
+            yield from self.events
+            while self.forever:
+                yield from self.events
+        finally:
+            self.left = True
+
+
+@pytest.fixture
+def watched(host: LocalHost) -> GuardedLab:
+    return GuardedLab(Events(RAN), host, HostLock(host, "mine"), fingerprint(host))
+
+
+def watch(watched: GuardedLab) -> list[LabEvent]:
+    return list(watched.measure(ORDER))
+
+
+class Fails:
+    """Cannot build a candidate, or measure at all."""
+
+    def __init__(self, failure: EnvironmentFailure | None) -> None:
+        self.failure = failure
+
+    def measure(self, _order: Measure) -> Iterator[LabEvent]:
+        if self.failure:
+            raise self.failure
+        yield CandidateSkipped(0, sample_hunt.skip(0))
+
+
+@pytest.mark.parametrize("failure", [None, EnvironmentFailure("no such file")])
+def test_what_fails_without_its_root_folder_fails_for_that_reason(
+    watched: GuardedLab, failure: EnvironmentFailure | None
+) -> None:
+    watched.lab = Fails(failure)
+    with hold(watched.host, "mine") as watched.held:
+        if failure:
+            with pytest.raises(EnvironmentFailure, match="no such file"):
+                watch(watched)
+        else:
+            assert len(watch(watched)) == 1
+        watched.host.run(["rm", "-r", str(watched.host.root)])
+        with pytest.raises(EnvironmentFailure, match=r"root folder .* of host .* was removed"):
+            watch(watched)
+
+
+def echo(value: object) -> Fact[str]:
+    return Fact(("echo", str(value)), read_line)
+
+
+def told(watched: GuardedLab, *events: LabEvent) -> list[Warned]:
+    """What is warned of while these happen."""
+    if events:
+        watched.lab = Events(*events)
+    return [event for event in watch(watched) if isinstance(event, Warned)]
+
+
+def test_what_changes_on_the_host_is_said_once(watched: GuardedLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A setting that is another, heat that grows, and little room; without room nothing goes on."""
+    watched.facts = replace(watched.facts, settings={**watched.facts.settings, "governor": "performance"})
+    monkeypatch.setitem(guarded_lab.SET, "governor", echo("powersave"))
+    [warned] = told(watched)
+    assert warned.text == "host here has changed during this hunt: its governor was performance and is powersave"
+    assert watch(watched) == [RAN]
+    for times, texts in ((700, 0), (700, 0), (712, 1), (712, 0)):
+        throttled = Fact(("echo", str(times)), int)
+        monkeypatch.setattr(guarded_lab, "THROTTLED", throttled)
+        monkeypatch.setattr(guarded_lab, "PASSING", (throttled,))
+        found = told(watched)
+        assert len(found) == texts
+        assert all("12 times" in warning.text for warning in found)
+
+    def left(mib: int) -> None:
+        monkeypatch.setattr(guarded_lab, "free", lambda root: Fact(("echo", str(mib << 20)), int))
+
+    left(2000)
+    [warned] = told(watched)
+    assert "bisect gc here" in warned.advice
+    assert watch(watched) == [RAN]
+    left(100)
+    with pytest.raises(EnvironmentFailure, match="no space left on host here: 100 MiB are left") as caught:
+        watch(watched)
+    assert "bisect gc here" in caught.value.advice
+
+
+def test_nothing_counts_from_the_moment_the_host_is_not_ours_any_more(watched: GuardedLab) -> None:
+    """Nothing begins there afterwards."""
+    lab, counted = Events(RAN, forever=True), []
+    watched.lab = lab
+    for _ in range(2):
+        with pytest.raises(EnvironmentFailure, match="another process measures there now"):
+            for event in watched.measure(ORDER):
+                counted.append(event)
+                watched.held.lost = True
+        assert counted == [RAN]
+    assert lab.left, "the lab has tidied up"
+
+
+@pytest.mark.parametrize(("share", "warnings"), [(0.49, 0), (0.5, 1)])
+def test_a_client_that_limits_the_server_is_a_warning_once(watched: GuardedLab, share: float, warnings: int) -> None:
+    facts = sample_hunt.run(0, 0.0)
+    busy = RunFinished(0, replace(facts, counters={**facts.counters, "client-busy": share}))
+    found = [event.text for event in (*told(watched, busy, busy), *told(watched))]
+    assert len(found) == warnings
+    assert all(f"the client uses {percent(share)} of the time" in text for text in found)
+
+
+def test_a_build_that_falls_behind_is_a_warning_once(watched: GuardedLab) -> None:
+    """The runs of a visit count together: one that is a little behind fails no build."""
+    paced = {"insert-due": 1000.0, "insert-rate": 100.0}
+
+    def ran(done: float, **changes: str) -> RunFinished:
+        return RunFinished(0, replace(sample_hunt.run(0, 0.0), counters={**paced, "insert-done": done}, **changes))
+
+    assert not told(watched, ran(985.0), ran(1000.0))
+    found = told(watched, ran(871.0), ran(871.0), ran(871.0, build_key="other", commit="b" * 40))
+    assert [each.text.partition(" ")[0] for each in found] == [sample_hunt.run(0, 0.0).commit[:10], "b" * 10]
+    assert all("it sustains 87.1 of 100 rows per second (insert)" in each.text for each in found)
+
+
+COMMITS = tuple(letter * 40 for letter in "abcd")
+
+
+def policy(boots: Iterator[str], *, is_range: bool = True, free: int = 1 << 40) -> RetryPolicy:
+    """That of a host whose boot is asked for, and that has so many free bytes."""
+    answers = {"cat */boot_id": lambda *_: next(boots), "df *": f"Avail\n{free}\n"}
+    candidates = Candidates(None, COMMITS, Commit, ends={COMMITS[GOOD]: "the good end"}, is_range=is_range)
+    return RetryPolicy(FakeHost("here", answers), candidates, "bench")
+
+
+LOST = JobLost("it ended without an exit status")
+FAILURES = (
+    (BuildFailed("a.c:1: error", stage="compile", log="log"), "cannot be built: a.c:1: error"),
+    (RunFailed("status 7", stage="run", log="log"), "fails in workload bench: status 7"),
+)
+
+
+def test_work_that_is_killed_again_and_again_is_skipped() -> None:
+    """Where the host stayed up all the while: most often the kernel had no memory left. A restart is none of its doing."""
+    retry = policy(repeat("first"))
+    for _ in range(2):
+        for _ in range(LOSSES):
+            assert isinstance(event := retry.lost(MIDDLE, LOST, "compile", 0.0), Warned)
+            assert event.text == "it ended without an exit status: it is repeated"
+        retry.succeeded()
+    for _ in range(LOSSES):
+        retry.lost(MIDDLE, LOST, "compile", 0.0)
+    skipped = retry.lost(MIDDLE, LOST, "compile", 0.0)
+    assert isinstance(skipped, CandidateSkipped)
+    assert (skipped.facts.stage, skipped.facts.log) == ("compile", "/here/jobs")
+    assert skipped.facts.reason.startswith(f"it was killed {LOSSES + 1} times in a row")
+    retry = policy(map(str, count()))
+    for _ in range(LOSSES):
+        retry.lost(MIDDLE, LOST, "run", 0.0)
+    with pytest.raises(JobLost):
+        retry.lost(MIDDLE, LOST, "run", 0.0)
+
+
+@pytest.mark.parametrize(("failure", "text"), FAILURES)
+def test_a_failure_is_the_candidates_unless_nothing_can_be_compared_without_it(
+    failure: BuildFailed | RunFailed, text: str
+) -> None:
+    for end, name in ((GOOD, "the good end"), (BAD, "an end of the range")):
+        with pytest.raises(EndFailed, match=f"because {name}, {COMMITS[end][:10]}, {text}"):
+            policy(repeat("first")).failed(end, failure, 0.0)
+        skipped = policy(repeat("first"), is_range=False).failed(end, failure, 0.0)
+        assert (skipped.facts.commit, skipped.facts.reason) == (COMMITS[end], str(failure))
+    assert policy(repeat("first")).failed(MIDDLE, failure, 0.0).facts.stage == failure.stage
+    with pytest.raises(EnvironmentFailure, match="no space left on host here: "):
+        policy(repeat("first"), free=1 << 20).failed(MIDDLE, failure, 0.0)

@@ -1,9 +1,10 @@
-"""Rounds: two builds that run at the same time, on real builds and with real servers."""
+"""Rounds, two builds that run at the same time, and runs in fresh layouts, on real builds and with real servers."""
 
 import os
+import re
+import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -11,19 +12,32 @@ import pytest
 
 from installed_servers import BUILDERS
 from labs import bench_lab, lab_of, measure, runs, skipped, warnings, workload_of
-from perfbisect.core.domain.events import LabEvent, PairingChosen, RunStarted
+from perfbisect.core.domain.events import (
+    BuildFinished,
+    CandidateSkipped,
+    LabEvent,
+    PairingChosen,
+    RunFinished,
+    RunStarted,
+    Warned,
+)
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.orders import Measure, Purpose, Share
-from perfbisect.errors import BuildChanged
+from perfbisect.errors import BuildChanged, ConnectionLost
 from perfbisect.host.facts import ask, cpu_numbers
 from perfbisect.host.local import LocalHost
+from perfbisect.host.protocol import Command, Result
 from perfbisect.lab.build import build_store
+from perfbisect.lab.build.candidates import BuildsMade, LabHost
 from perfbisect.lab.build.links import LayoutSeeds
 from perfbisect.lab.host_lab import Earlier, HostLab
 from perfbisect.lab.measure.rounds import MEMORY, TurnsAdvised, check_memory, invalid, shared_cores
+from perfbisect.lab.upkeep import items, remove
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.inventory import HostEntry
+from program import executable
 from repos import Repo
+from waiting import finish
 
 pytestmark = pytest.mark.tools
 
@@ -86,6 +100,7 @@ def test_a_program_gets_as_many_cores_as_it_used_in_turns(host: LocalHost, git: 
     assert len(cpu_numbers(cores.split(": ")[1])) == 2
 
 
+@pytest.mark.slow
 def test_what_ends_first_keeps_as_many_threads_busy(host: LocalHost, git: Repo, tmp_path: Path) -> None:
     """Of what fills the cores for it, each is a process with its command line."""
     lines = f"ps -eo stat,args | grep '^R.*[ ]beside {host.root}/visit/one '"
@@ -108,23 +123,20 @@ def test_one_core_is_enough(host: LocalHost, git: Repo) -> None:
 
 def test_the_second_place_leads_nowhere_else(host: LocalHost, git: Repo) -> None:
     """A build has the path of its installation in a library's search path, a file, and a link."""
-    commits = tuple(git.commit({"value.c": f"int value(void) {{ return {n}; }}\n", "main.c": MAIN}) for n in (7, 8))
+    main = {"main.c": MAIN.replace("%%", "%")}
+    commits = tuple(git.commit({"value.c": f"int value(void) {{ return {n}; }}\n", **main}) for n in (7, 8))
     lab = bench_lab(host, git.path, *commits, command=["./main"], build=BUILD)
     one, two = runs(together(lab))
     assert [one.reported, two.reported] == [7, 8], "each finds its own library"
     key = two.build_key
     assert not build_store.changes(host, build_store.folder(host, key)), "the build itself is as it was"
-    work = Path(host.root, "work")
-    (second,) = work.glob("*/second")
+    (second,) = Path(host.root, "work").glob("*/second")
     assert b"/prefix" not in (second / "main").read_bytes()
-    again = build_store.put_beside(host, second.parent.name, key)
-    assert str(again) == str(second)
-    (second / "main").write_text("other")
-    with pytest.raises(BuildChanged, match="main"):
-        build_store.put_beside(host, second.parent.name, key)
-    (second / "libvalue.so").unlink()
-    with pytest.raises(BuildChanged, match=r"libvalue\.so"):
-        build_store.put_beside(host, second.parent.name, key)
+    assert str(build_store.put_beside(host, second.parent.name, key)) == str(second)
+    for name, damage in (("main", lambda file: file.write_text("other")), ("libvalue.so", Path.unlink)):
+        damage(second / name)
+        with pytest.raises(BuildChanged, match=re.escape(name)):
+            build_store.put_beside(host, second.parent.name, key)
     assert not build_store.changes(host, build_store.folder(host, key)), "only the copy has changed"
 
 
@@ -138,7 +150,7 @@ def test_a_program_that_changes_its_second_place_has_its_build_made_again(host: 
     assert not any(isinstance(event, PairingChosen) for event in events)
 
 
-MAIN = '#include <stdio.h>\nint value(void);\nint main(void) {\n    for (volatile long i = 0; i < 150000000; i++);\n    printf("ops/s: %d\\n", value());\n    return 0;\n}\n'
+MAIN = '#include <stdio.h>\nint value(void);\nint main(void) {\n    for (volatile long i = 0; i < 150000000; i++);\n    printf("ops/s: %%d\\n", value());\n    return 0;\n}\n'
 BUILD = """sh -c 'cc -shared -fPIC -o libvalue.so value.c && cc -o main main.c -L. -lvalue -Wl,-rpath,$PWD'"""
 
 
@@ -150,6 +162,7 @@ def test_a_program_that_cannot_run_twice_is_measured_in_turns(host: LocalHost, g
     assert not runs(events)[0].round
 
 
+@pytest.mark.slow
 def test_a_commit_that_fails_alone_as_well_is_skipped(host: LocalHost, git: Repo) -> None:
     events = together(open_lab(host, git, LOOP, "exit 4"), 3)
     assert "it ended with status 4" in skipped(events).reason
@@ -158,27 +171,13 @@ def test_a_commit_that_fails_alone_as_well_is_skipped(host: LocalHost, git: Repo
 
 @pytest.mark.slow
 def test_fresh_layouts_are_those_of_both(host: LocalHost, git: Repo) -> None:
-    program = '#include <stdio.h>\nint own(int x) { return x + %d; }\nint main(void) {\n    for (volatile long i = 0; i < 150000000; i++);\n    printf("ops/s: %%d\\n", own(1));\n    return 0;\n}\n'
-    commits = tuple(git.commit({"bench.c": program % n}) for n in (1, 2))
+    own = "int value(void) { return %d; }\n" + MAIN
+    commits = tuple(git.commit({"bench.c": own % n}) for n in (2, 3))
     lab = bench_lab(host, git.path, *commits, command=["./bench"], build="{compiler} {cflags} -o bench bench.c")
     lab.seeds = LayoutSeeds()
     lab.seeds.used[commits[1]] = 4
-    assert [(run.layout, run.reported) for run in runs(together(lab, 2, fresh=True))] == [
-        (5, 2),
-        (5, 3),
-        (6, 2),
-        (6, 3),
-    ]
-
-
-def test_without_memory_for_two_it_goes_on_in_turns(host: LocalHost) -> None:
-    """The first server has taken as much as the machine has."""
-    now, total = ask(host, MEMORY) or (0, 0)
-    with pytest.raises(
-        TurnsAdvised, match=r"two servers need more memory than there is: [\d.]+ GiB for the second, [\d.]+ left"
-    ):
-        check_memory(host, now + 2 * total)
-    check_memory(host, 0)
+    found = [(run.layout, run.reported) for run in runs(together(lab, 2, fresh=True))]
+    assert found == [(5, 2), (5, 3), (6, 2), (6, 3)]
 
 
 @pytest.mark.slow
@@ -186,10 +185,8 @@ def test_without_space_for_two_it_goes_on_in_turns(git: Repo, tmp_path: Path) ->
     """There is room for the data and a copy of it."""
     disk = tmp_path / "disk"
     disk.mkdir()
-    if (
-        os.geteuid()
-        or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=100m", "none", disk], check=False).returncode
-    ):
+    mount = ["mount", "-t", "tmpfs", "-o", "size=100m", "none", disk]
+    if os.geteuid() or subprocess.run(mount, check=False).returncode:
         pytest.skip("a small file system cannot be mounted here")
     try:
         prepare = [["sh", "-c", "head -c 40M /dev/zero >{data}/rows"]]
@@ -200,34 +197,36 @@ def test_without_space_for_two_it_goes_on_in_turns(git: Repo, tmp_path: Path) ->
         subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
-@pytest.fixture
-def short_root() -> Iterator[Path]:
-    """For the sake of the socket."""
-    with tempfile.TemporaryDirectory(prefix="lab") as root:
-        yield Path(root)
-
-
 @pytest.mark.slow
 @pytest.mark.dbms
 @pytest.mark.parametrize("builder", BUILDERS)
-def test_two_servers_live_side_by_side(builder: Builder, git: Repo, short_root: Path) -> None:
-    host = LocalHost("here", PurePosixPath(short_root))
+def test_two_servers_live_side_by_side(builder: Builder, git: Repo) -> None:
     commits = tuple(git.commit({"some.conf": f"{n}\n"}) for n in range(2))
     workload = workload_of(
         driver=builder.driver, prepare="create table t (id int primary key, k int); insert into t values (1, 1)",
         statement="select k from t where id = 1", operation="query", warmup=0.1, time=1.0,
     )  # fmt: skip
-    events = together(lab_of(host, builder, workload, git.path, commits), 2)
+    with tempfile.TemporaryDirectory(prefix="lab") as root:  # a short one, for the sake of the socket
+        host = LocalHost("here", PurePosixPath(root))
+        events = together(lab_of(host, builder, workload, git.path, commits), 2)
     assert not warnings(events)
     found = runs(events)
     assert len(found) == 4
     assert len({run.visit for run in found}) == 2, "one start of each server"
     assert all(run.qps > 10 for run in found)
-    assert not subprocess.run(["pgrep", "-f", str(host.root)], capture_output=True, check=False).stdout
+    assert not subprocess.run(["pgrep", "-f", root], capture_output=True, check=False).stdout
 
 
 def facts(seconds: float, cpu: float | None, started: float = 0.0) -> RunFacts:
     return RunFacts("a" * 40, "k", "v", "h", started, seconds, 1, {}, (), {"task-clock": cpu}, {})
+
+
+def test_without_memory_for_two_it_goes_on_in_turns(host: LocalHost) -> None:
+    """The first server has taken as much as the machine has."""
+    now, total = ask(host, MEMORY) or (0, 0)
+    check_memory(host, 0)
+    with pytest.raises(TurnsAdvised, match=r"two servers need more memory than there is: [\d.]+ GiB for the second, "):
+        check_memory(host, now + 2 * total)
 
 
 @pytest.mark.parametrize(
@@ -261,3 +260,200 @@ def test_both_want_all_cores_that_they_share(
 ) -> None:
     found = shared_cores(HostEntry(name="h", **entry), "0-7", threads, server=server)
     assert (found.server_cpus, found.client_cpus) == expected
+
+
+OF_MANY_FUNCTIONS = (
+    "#include <stdio.h>\n"
+    + "".join(f"__attribute__((noinline)) int own{n}(int x) {{ return x - {n} * x; }}\n" for n in range(9))
+    + "int main(int count, char **words) {\n    int sum = count;\n"
+    + "".join(f"    sum ^= own{n}(sum);\n" for n in range(9))
+    + '    printf("ops/s: 100\\n%d\\n", sum & 1);\n    return 0;\n}\n'
+)
+# The order of the functions goes to a file, by the program that is measured.
+SHOWING_ORDER = ["sh", "-c", 'nm -n bench | grep -o "own.*" | paste -s -d " " >>../../../orders && exec ./bench']
+
+
+@pytest.fixture
+def commits(git: Repo) -> tuple[str, ...]:
+    return tuple(
+        git.commit({"bench.c": text}) for text in (OF_MANY_FUNCTIONS, OF_MANY_FUNCTIONS.replace("- 3 *", "- 30 *"))
+    )
+
+
+def open_layouts(
+    host: LocalHost, repo: Path, commits: tuple[str, ...], *, build: str = "{compiler} {cflags} -o bench bench.c"
+) -> HostLab:
+    lab = bench_lab(host, repo, *commits, command=SHOWING_ORDER, build=build)
+    lab.seeds = LayoutSeeds()
+    return lab
+
+
+@pytest.fixture
+def lab(host: LocalHost, git: Repo, commits: tuple[str, ...]) -> HostLab:
+    return open_layouts(host, git.path, commits)
+
+
+def layout_events(lab: HostLab, *plan: Share, fresh: bool = True) -> list[LabEvent]:
+    return finish(lab.measure(Measure(plan, Purpose.CONFIRM, fresh=fresh)))[0]
+
+
+def layouts(events: list[LabEvent], candidate: int) -> list[int]:
+    return [each.facts.layout for each in events if isinstance(each, RunFinished) and each.candidate == candidate]
+
+
+def test_each_run_of_a_fresh_order_has_a_layout_of_its_own(host: LocalHost, lab: HostLab) -> None:
+    usual = layout_events(lab, Share(0, 1), Share(1, 1), fresh=False)
+    assert (layouts(usual, 0), layouts(usual, 1)) == ([0], [0])
+    built = [event.facts for event in usual if isinstance(event, BuildFinished)]
+    assert all(facts.linker and not facts.fixed for facts in built)
+    kept = sorted(path.name for path in Path(host.root, "builds").iterdir())
+    fresh = layout_events(lab, Share(1, 2), Share(0, 2))
+    assert (layouts(fresh, 0), layouts(fresh, 1)) == ([1, 2], [1, 2])
+    found = [event.facts for event in fresh if isinstance(event, RunFinished)]
+    assert len({facts.visit for facts in found}) == 4
+    assert {facts.build_key for facts in found} == {each.key for each in built}
+    assert sorted(path.name for path in Path(host.root, "builds").iterdir()) == kept  # nothing of a layout stays
+    assert layouts(layout_events(lab, Share(0, 1), fresh=False), 0) == [0]
+    first, second, *new, last = Path(host.root, "orders").read_text().splitlines()
+    assert first == second == last  # as they were linked
+    assert len(new) == 4 and len({first, *new}) > 2
+    assert {tuple(sorted(order.split())) for order in new} == {tuple(f"own{n}" for n in range(9))}
+
+
+class Leaving(LocalHost):
+    """A host that is out of reach once its folder has been moved away."""
+
+    def execute(self, command: Command) -> Result:
+        if not Path(self.root).exists():
+            raise ConnectionLost(f"the connection to host {self.name} is lost")
+        return super().execute(command)
+
+
+@pytest.mark.slow
+def test_a_build_whose_links_are_lost_with_their_host_is_built_again(
+    host: LocalHost, tmp_path: Path, lab: HostLab
+) -> None:
+    makers = [Leaving(name, PurePosixPath(tmp_path / name)) for name in ("b1", "b2")]
+    lab.build_places = tuple(LabHost(each, HostEntry(name=each.name)) for each in makers)
+    lab.made = BuildsMade(lab.candidates)
+    for each in makers:
+        Path(each.root).mkdir()
+    [first] = [event for event in layout_events(lab, Share(0, 1), fresh=False) if isinstance(event, BuildFinished)]
+    (tmp_path / first.host).rename(tmp_path / "away")
+    [*_, warned] = layout_events(lab, Share(0, 1))
+    assert isinstance(warned, Warned) and f"cannot be brought from host {first.host}" in warned.text
+    fresh = layout_events(lab, Share(0, 1))
+    assert {first.host, *(event.host for event in fresh if isinstance(event, BuildFinished))} == {"b1", "b2"}
+    assert layouts(fresh, 0) == [1]
+
+
+@pytest.mark.slow
+def test_a_later_session_continues_with_further_layouts(
+    host: LocalHost, tmp_path: Path, commits: tuple[str, ...]
+) -> None:
+    first = layout_events(open_layouts(host, tmp_path / "repo", commits), Share(0, 2))
+    later = open_layouts(host, tmp_path / "repo", commits)
+    assert later.seeds
+    for event in first:
+        if isinstance(event, RunFinished):
+            later.seeds.take(event.facts)
+    assert layouts(layout_events(later, Share(0, 2)), 0) == [3, 4]
+
+
+def test_two_hosts_share_no_layout() -> None:
+    hosts = [LayoutSeeds(first, 3) for first in (1, 2, 3)]
+    taken = [[next(seeds) for _ in range(4)] for seeds in (each.following("abc") for each in hosts)]
+    assert sorted(seed for each in taken for seed in each) == list(range(1, 13))
+
+
+@pytest.mark.slow
+def test_the_layouts_that_another_host_removes_leave_those_that_are_measured_as_they_were(
+    host: LocalHost, tmp_path: Path, commits: tuple[str, ...]
+) -> None:
+    """A host builds for another while it measures layouts of the same build: they share files, whose times change."""
+    (tmp_path / "other").mkdir()
+    other = LocalHost("other", PurePosixPath(tmp_path / "other"))
+    lab, theirs = (open_layouts(each, tmp_path / "repo", commits) for each in (host, other))
+    lab.seeds, theirs.seeds = LayoutSeeds(1, 2), LayoutSeeds(2, 2)
+    theirs.build_places = (LabHost(host, HostEntry(name=host.name)),)
+    for each in (lab, theirs):
+        layout_events(each, Share(0, 1), fresh=False)
+    order = Measure((Share(0, 2),), Purpose.CONFIRM, fresh=True)
+    events, others = lab.measure(order), theirs.measure(order)
+    assert any(isinstance(event, RunStarted) for event in others)
+    assert any(isinstance(event, RunFinished) for event in events)
+    assert layouts(list(others), 0) == [2, 4]  # and they are removed
+    rest = list(events)
+    assert (layouts(rest, 0), [event.text for event in rest if isinstance(event, Warned)]) == ([3], [])
+
+
+@pytest.mark.slow
+def test_measuring_layouts_never_reads_what_they_share_with_their_build(
+    tmp_path: Path, lab: HostLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout_events(lab, Share(0, 1), fresh=False)
+    counting = f'#!/bin/sh\necho "$@" >>{tmp_path}/read\nexec {shutil.which("sha256sum")} "$@"\n'
+    executable(tmp_path / "bin" / "sha256sum", counting)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    for _ in range(2):
+        layout_events(lab, Share(0, 2))
+    assert set((tmp_path / "read").read_text().splitlines()) == {"-z -- ./bench"}
+
+
+@pytest.mark.slow
+def test_a_build_that_cannot_be_linked_again_is_reported_and_never_measured_as_if_it_were(
+    host: LocalHost, tmp_path: Path, commits: tuple[str, ...]
+) -> None:
+    lab = open_layouts(host, tmp_path / "repo", commits, build="gcc -O1 -o bench bench.c")
+    usual = layout_events(lab, Share(0, 1), Share(1, 1), fresh=False)
+    [sentence] = [text for text in warnings(usual) if "Layouts are not available" in text]
+    assert "in no sections of their own" in sentence
+    assert len(layouts(usual, 0)) == 1
+    fresh = layout_events(lab, Share(0, 1))
+    assert layouts(fresh, 0) == []
+    assert not [event for event in fresh if isinstance(event, CandidateSkipped)]  # it runs as it is linked
+    [again] = [event.facts for event in fresh if isinstance(event, BuildFinished)]
+    assert "in no sections of their own" in again.fixed
+
+
+@pytest.mark.slow
+def test_what_a_killed_link_left_is_no_obstacle(host: LocalHost, lab: HostLab) -> None:
+    layout_events(lab, Share(0, 1), fresh=False)
+    made = lab.builds.link(0, 1)
+    place = Path(host.root, "builds", made)
+    binary = (place / "prefix" / "bench").read_bytes()
+    subprocess.run(["mv", place, f"{place}.part"], check=True)
+    (Path(f"{place}.part") / "prefix" / "bench").unlink()
+    assert layouts(layout_events(lab, Share(0, 1)), 0) == [1]
+    assert lab.builds.link(0, 1) == made
+    assert (place / "prefix" / "bench").read_bytes() == binary
+
+
+@pytest.mark.slow
+def test_a_build_whose_links_were_freed_is_built_again(
+    host: LocalHost, tmp_path: Path, commits: tuple[str, ...]
+) -> None:
+    layout_events(open_layouts(host, tmp_path / "repo", commits), Share(0, 1), fresh=False)
+    remove(host, [item for item in items(host) if item.links])
+    later = layout_events(open_layouts(host, tmp_path / "repo", commits), Share(0, 1))
+    [built] = [event.facts for event in later if isinstance(event, BuildFinished)]
+    assert built.linker and not built.reused and not built.fixed
+    assert layouts(later, 0) == [1]
+
+
+@pytest.mark.parametrize("lost", ["option", pytest.param("links", marks=pytest.mark.slow)])
+def test_a_build_that_fails_in_a_fresh_layout_alone_is_not_skipped(host: LocalHost, lab: HostLab, lost: str) -> None:
+    """The hunt goes on without layouts, also where links are removed meanwhile."""
+    layout_events(lab, Share(0, 1), fresh=False)
+    [recorded] = Path(host.root, "builds").glob("*/links/*/argv")
+    if lost == "links":
+        remove(host, [item for item in items(host) if item.links])
+    else:
+        recorded.write_text("--no-such-option\n")
+    fresh = layout_events(lab, Share(0, 1))
+    assert layouts(fresh, 0) == []
+    assert not [event for event in fresh if isinstance(event, CandidateSkipped)]
+    [again] = [event.facts for event in fresh if isinstance(event, BuildFinished)]
+    assert ("its links were removed" if lost == "links" else "cannot be linked") in again.fixed
+    assert again.fixed in next(event.text for event in fresh if isinstance(event, Warned))
+    assert layouts(layout_events(lab, Share(0, 1), fresh=False), 0) == [0]

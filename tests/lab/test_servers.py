@@ -79,14 +79,8 @@ def host() -> Iterator[LocalHost]:
 
 @pytest.fixture
 def lab(host: LocalHost, git: Repo) -> HostLab:
-    return lab_of(
-        host,
-        BUILDER,
-        WORKLOAD,
-        git.path,
-        (git.commit({"server.conf": "listen_addresses = ''\nfsync = off\n"}),),
-        is_range=False,
-    )
+    sha = git.commit({"server.conf": "listen_addresses = ''\nfsync = off\n"})
+    return lab_of(host, BUILDER, WORKLOAD, git.path, (sha,), is_range=False)
 
 
 @pytest.mark.tools
@@ -96,8 +90,7 @@ def test_commands_of_a_recipe(host: LocalHost) -> None:
     both = ["sh", "-c", "echo {data}; echo error >&2"]
     assert service.do(both, "prepare") == "a b\nerror\n"
     assert service.do(both, "prepare", merged=False) == "a b\n"
-    who = service.do(["id", "-u"], "prepare")
-    assert who != "0\n"
+    assert service.do(["id", "-u"], "prepare") != "0\n"
     allowed = service.do(["sh", "-c", "test -x . && echo yes"], "prepare")
     assert allowed == "yes\n", "access(2) lets it into a folder of ours"
     assert owner(host, recipe) == ""
@@ -113,22 +106,27 @@ def served(host: LocalHost, start: str, ready: list[str] | None = None, **recipe
     return Service(host, server, {"log": "none", "data": str(host.root / "file")}, host.root)
 
 
+# What is asked for the second time waits for the server: the first time, none may answer.
+AFTER_START = "{{ until [ -e {data} ]; do sleep 0.01; done; echo 'no client library' >&2; }}"
+
+
 @pytest.mark.tools
 @pytest.mark.parametrize(
     ("start", "ready", "sentence"),
     [
         (
             "echo up; touch {data}; exec sleep 60",
-            ["sh", "-c", "until [ -e {data} ]; do sleep 0.01; done; echo 'no client library' >&2; exit 1"],
+            ["sh", "-c", "mkdir {data}.asked 2>/dev/null || " + AFTER_START + "; exit 1"],
             "not ready after 0.3 s; the last attempt to reach it printed: no client library: up",
         ),
         ("echo no_such; exit 4", ["false"], "the server ended with status 4 before it was ready: no_such"),
         (
-            "trap 'echo PANIC; exit 3' TERM; sleep 1; touch {data}; while :; do sleep 0.1; done",
+            "trap 'echo PANIC; exit 3' TERM; touch {data}; while :; do sleep 0.1; done",
             None,
             r"ended with status 3 when it was stopped: .*PANIC",
         ),
     ],
+    ids=["not ready", "ended", "stopped"],
 )
 def test_a_server_that_fails_says_why(host: LocalHost, start: str, ready: list[str] | None, sentence: str) -> None:
     patience = 600 if ready is None else 0.3
@@ -197,20 +195,8 @@ def test_all_commands_of_a_server_see_the_same_environment(host: LocalHost, monk
 
 @pytest.mark.tools
 @pytest.mark.skipif(os.getuid() != 0, reason="for root only")
-def test_without_user_namespaces_a_server_that_refuses_root_is_nobody(
-    host: LocalHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(servers, "AS_ANOTHER", ("false",))
-    recipe = Server(initialise=[["init"]], start=["serve"], ready=["ask"], refuses_root=True)
-    as_nobody = Service(host, recipe, {}, host.root, user_switch(host, recipe))
-    assert as_nobody.do(["id", "-u"], "prepare") == f"{owner(host, recipe)}\n" == f"{NOBODY}\n"
-    assert as_nobody.do(["ls", "."], "prepare") == "jobs\ntmp\n", "in a folder that is root's alone"
-
-
-@pytest.mark.tools
-@pytest.mark.skipif(os.getuid() != 0, reason="for root only")
-def test_nobody_gets_through_the_root_to_the_data_as_access_sees_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """access(2) ignores the right to read and write everything, and some servers call it."""
+def test_without_user_namespaces_a_server_that_refuses_root_is_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gets through a root that is ours alone to its data, as access(2) sees it, which ignores the right to read all."""
     monkeypatch.setattr(servers, "AS_ANOTHER", ("false",))
     recipe = Server(initialise=[["init"]], start=["serve"], ready=["ask"], refuses_root=True)
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
@@ -219,6 +205,7 @@ def test_nobody_gets_through_the_root_to_the_data_as_access_sees_it(monkeypatch:
             host = registry.connect(HostEntry(name="here", root=f"{folder}/root"))
             (Path(host.root) / "visit").mkdir(exist_ok=True)
             as_nobody = Service(host, recipe, {}, host.root / "visit", user_switch(host, recipe))
+            assert as_nobody.do(["id", "-u"], "prepare") == f"{owner(host, recipe)}\n" == f"{NOBODY}\n"
             may = "import os, sys; print([os.access(path, os.R_OK) for path in sys.argv[1:]])"
             paths = [str(host.root / name) for name in ("visit", "jobs", ".")]
             asked = [sys.executable, "-c", may, *paths]
@@ -226,6 +213,7 @@ def test_nobody_gets_through_the_root_to_the_data_as_access_sees_it(monkeypatch:
 
 
 @needs_postgres
+@pytest.mark.slow
 @pytest.mark.dbms
 def test_a_server_that_dies_between_two_runs_is_skipped(lab: HostLab, host: LocalHost) -> None:
     killed = []
@@ -261,13 +249,8 @@ VALUES = sizes(HostEntry(), 1024, 2)
 @pytest.fixture
 def builder(tmp_path: Path) -> Builder:
     (tmp_path / "my.cnf").write_text("[mysqld]\nsize = {cache}M\n{settings}\n")
-    server = Server(
-        initialise=[["init"]],
-        start=["serve"],
-        ready=["ask"],
-        config="my.cnf",
-        settings={"a": True, "b": "{memory}M", "c": 0.5},
-    )
+    commands: dict[str, Any] = {"initialise": [["init"]], "start": ["serve"], "ready": ["ask"]}
+    server = Server(**commands, config="my.cnf", settings={"a": True, "b": "{memory}M", "c": 0.5})
     build = Build(compile=[["true"]], install=[["true"]], artifacts=["a"])
     return Builder(name="one", folder=str(tmp_path), summary="", driver="mysql", build=build, server=server)
 
@@ -285,37 +268,31 @@ def test_sizes_follow_the_host_and_not_its_kernel() -> None:
 
 
 def test_a_configuration_is_filled_in(builder: Builder) -> None:
-    assert configuration(builder, VALUES) == "[mysqld]\nsize = 716M\na = on\nb = 1024M\nc = 0.5\n"
+    """That beside the recipe is its end."""
+    filled = "[mysqld]\nsize = 716M\na = on\nb = {}\nc = 0.5\n"
+    assert configuration(builder, VALUES) == filled.format("1024M")
     assert configuration(change(builder, config=""), VALUES) == ""
     assert configuration(replace(builder, server=None), VALUES) == ""
-
-
-def test_a_configuration_beside_the_recipe_is_its_end(builder: Builder) -> None:
     added = ServerConfig({"b": 2, "d": "x"}, "late = {memory}").applied(builder)
-    expected = "[mysqld]\nsize = 716M\na = on\nb = 2\nc = 0.5\nd = x\n\nlate = 1024\n"
-    assert configuration(added, VALUES) == expected
-    assert identity(added, VALUES) != identity(builder, VALUES)
-    by_text = ServerConfig(text="late = 1").applied(builder)
-    assert identity(by_text, VALUES) != identity(builder, VALUES)
+    assert configuration(added, VALUES) == filled.format(2) + "d = x\n\nlate = 1024\n"
+    for other in (added, ServerConfig(text="late = 1").applied(builder)):
+        assert identity(other, VALUES) != identity(builder, VALUES)
+    Path(builder.folder, "my.cnf").unlink()
+    with pytest.raises(RecipeError, match=r'server.config` is "my.cnf", but .* has no such file'):
+        configuration(builder, VALUES)
 
 
 def test_what_tells_settings_apart(builder: Builder) -> None:
     told = identity(builder, VALUES)
-    assert identity(builder, VALUES | {"port": 1}) == told, "not where it runs"
+    for values in (VALUES | {"port": 1}, VALUES | {"cores": 8}):
+        assert identity(builder, values) == told, "not where it runs, nor what is not asked for"
     assert identity(change(builder, ready_timeout=1.0, ready=["other"]), VALUES) == told
-    assert identity(change(builder, settings={"a": False}), VALUES) != told
-    assert identity(change(builder, settle=[["settle"]]), VALUES) != told
+    for other in ({"settings": {"a": False}}, {"settle": [["settle"]]}):
+        assert identity(change(builder, **other), VALUES) != told
     assert identity(builder, VALUES | {"cache": 700}) != told
-    assert identity(builder, VALUES | {"cores": 8}) == told, "it is not asked for"
     scripted = change(builder, start=["{recipe}/start"])
     before = identity(scripted, VALUES)
     Path(builder.folder, "start").write_text("#!/bin/sh\n")
     assert identity(scripted, VALUES) != before
     Path(builder.folder, "my.cnf").write_text("{settings}")
     assert identity(builder, VALUES) != told
-
-
-def test_a_configuration_that_went_away_is_reported(builder: Builder) -> None:
-    Path(builder.folder, "my.cnf").unlink()
-    with pytest.raises(RecipeError, match=r'server.config` is "my.cnf", but .* has no such file'):
-        configuration(builder, VALUES)

@@ -6,19 +6,19 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-import msgspec
 import pytest
+from msgspec.structs import replace as changed
 
+from labs import workload_of
 from perfbisect.core.domain.events import Warned
 from perfbisect.errors import BuildFailed, DataDamaged, EnvironmentFailure
 from perfbisect.host.local import LocalHost
 from perfbisect.lab import training
-from perfbisect.lab.build.links import why_fixed
 from perfbisect.lab.build.plan import Instrumented, Phase, profiled, training_identity
 from perfbisect.lab.training import LIMIT, SECONDS, Trainer, shortened
 from perfbisect.recipes.builder import Builder, Server, Variant
 from perfbisect.recipes.inventory import HostEntry
-from perfbisect.recipes.workload import Workload, load_training
+from perfbisect.recipes.workload import load_training
 from program import executable
 from waiting import finish
 
@@ -36,22 +36,22 @@ PARTICULAR = Server(
 def trainer(host: LocalHost, tmp_path: Path) -> Trainer:
     recipe = tmp_path / "recipe"
     recipe.mkdir()
-    workload = Workload(
-        name="w", suite="s", folder="/nowhere", driver="x", summary="", group="g", command=["true"], time=300.0,
-        prepare_commands=[["sh", "-c", "echo row >{data}/rows"]],
-    )  # fmt: skip
+    load = [["sh", "-c", "echo row >{data}/rows"]]
+    workload = workload_of(driver="x", command=["true"], time=300.0, prepare_commands=load)
     builder = Builder(name="one", folder=str(recipe), summary="", driver="x")
     return Trainer(host, HostEntry(name=host.name), builder, (workload,))
 
 
-@pytest.mark.parametrize(
-    ("compiler", "used"), [("gcc", "/a root/profile"), ("clang", "/a root/profile/merged.profdata")]
-)
+def with_workload(trainer: Trainer, **changes: object) -> Trainer:
+    return replace(trainer, workloads=(changed(trainer.workloads[0], **changes),))
+
+
+@pytest.mark.parametrize(("compiler", "used"), [("gcc", ""), ("clang", "/merged.profdata")])
 def test_options_follow_those_of_the_variant(compiler: str, used: str) -> None:
     """Whatever the path of the root."""
     folder = PurePosixPath("/a root/profile")
     assert profiled(VARIANT, compiler, Phase.PLAIN, folder) == VARIANT
-    phases = {Phase.INSTRUMENTED: f"-fprofile-generate={folder}", Phase.OPTIMISED: f"-fprofile-use={used}"}
+    phases = {Phase.INSTRUMENTED: f"-fprofile-generate={folder}", Phase.OPTIMISED: f"-fprofile-use={folder}{used}"}
     for phase, option in phases.items():
         variant = profiled(VARIANT, compiler, phase, folder)
         assert shlex.split(variant.cflags)[:2] == ["-O2", option]
@@ -62,47 +62,36 @@ def test_what_a_training_is_known_by(trainer: Trainer) -> None:
     """Its workloads and the configuration of their server, but not their order, nor the host and its sizes."""
     known = training_identity(trainer, VARIANT, "gcc")
     [workload] = trainer.workloads
-    other = msgspec.structs.replace(workload, args={"rows": 10})
     elsewhere = replace(trainer, entry=HostEntry(memory=99, server_cpus="1", jobs=3))
     assert training_identity(elsewhere, VARIANT, "gcc") == known
-    assert training_identity(replace(trainer, workloads=(other,)), VARIANT, "gcc") != known
-    assert training_identity(replace(trainer, workloads=(workload, workload)), VARIANT, "gcc") != known
+    for other in (with_workload(trainer, args={"rows": 10}), replace(trainer, workloads=(workload, workload))):
+        assert training_identity(other, VARIANT, "gcc") != known
     assert training_identity(trainer, VARIANT, "clang") != known
     assert training_identity(None, VARIANT, "gcc") == {}
 
     def identity(**changes: object) -> str:
-        served = msgspec.structs.replace(trainer.builder, server=msgspec.structs.replace(SERVER, **changes))
+        served = changed(trainer.builder, server=changed(SERVER, **changes))
         return replace(trainer, builder=served, entry=HostEntry(memory=99 if changes else 0)).identity
 
     served = identity()
     assert served not in (trainer.identity, "") and identity(ready=["false"]) == served
     for change in ({"settings": {"cache": "{cache}", "sync": False}}, {"start": ["serve", "-f"]}, {"create": [["c"]]}):
         assert identity(**change) != served
-    first, second = (msgspec.structs.replace(workload, name=name) for name in "ab")
-    builder = msgspec.structs.replace(trainer.builder, variants={"own": VARIANT})
+    first, second = (changed(workload, name=name) for name in "ab")
+    builder = changed(trainer.builder, variants={"own": VARIANT})
     assert load_training(builder, "own", [second, first]) == (first, second)
 
 
 def test_a_training_is_short(trainer: Trainer) -> None:
-    [workload] = trainer.workloads
-    short = shortened(workload)
+    short, own = (shortened(each.workloads[0]) for each in (trainer, with_workload(trainer, time=1.0, timeout=5.0)))
     assert (short.warmup, short.time, short.timeout) == (0.0, SECONDS, LIMIT)
-    own = shortened(msgspec.structs.replace(workload, time=1.0, timeout=5.0))
     assert (own.time, own.timeout) == (1.0, 5.0)
-    longer = replace(trainer, workloads=(msgspec.structs.replace(workload, time=3000.0),))
-    assert longer.identity == trainer.identity, "what is cut off makes no other build"
-
-
-def test_the_order_of_functions_is_that_of_the_profile() -> None:
-    assert why_fixed(VARIANT)
-    assert not why_fixed(Variant(cflags="-O2"))
+    assert with_workload(trainer, time=3000.0).identity == trainer.identity, "what is cut off makes no other build"
 
 
 def instrumented(trainer: Trainer, name: str, compiler: str = "gcc") -> Instrumented:
-    profile = trainer.host.root / "profile"
-    return Instrumented(
-        name * 40, name * 16, trainer.builder, "1", PurePosixPath("/usr"), profile, compiler, compiler
-    )  # fmt: skip
+    of, profile = (name * 40, name * 16), trainer.host.root / "profile"
+    return Instrumented(*of, trainer.builder, "1", PurePosixPath("/usr"), profile, compiler, compiler)
 
 
 def train(trainer: Trainer, name: str) -> tuple[list[Warned], bool]:
@@ -110,21 +99,16 @@ def train(trainer: Trainer, name: str) -> tuple[list[Warned], bool]:
     return finish(trainer.train(instrumented(trainer, name)))
 
 
-def writing(where: str) -> list[list[str]]:
-    """Loading that counts what it executes, as the run does."""
-    return [["sh", "-c", f"echo row >{{data}}/rows; echo x >{where}/of-loading.gcda"]]
-
-
 @pytest.mark.tools
 @pytest.mark.parametrize("counts", [True, False])
 def test_what_loading_executes_is_not_counted(trainer: Trainer, counts: bool) -> None:
+    """Loading counts what it executes, as the run does."""
     profile = Path(trainer.host.root, "profile")
     profile.mkdir()
-    [workload] = trainer.workloads
+    load = [["sh", "-c", f"echo row >{{data}}/rows; echo x >{profile}/of-loading.gcda"]]
     command = ["sh", "-c", f"echo x >{profile}/of-run.gcda"] if counts else ["true"]
-    workload = msgspec.structs.replace(workload, prepare_commands=writing(str(profile)), command=command)
-    assert train(replace(trainer, workloads=(workload,)), "a") == ([], counts)
-    assert [file.name for file in profile.iterdir()] == (["of-run.gcda"] if counts else [])
+    assert train(with_workload(trainer, prepare_commands=load, command=command), "a") == ([], counts)
+    assert [file.name for file in profile.iterdir()] == ["of-run.gcda"] * counts
 
 
 @pytest.mark.tools
@@ -151,7 +135,7 @@ def test_damaged_data_is_loaded_again_but_not_for_ever(trainer: Trainer, monkeyp
 @pytest.mark.tools
 def test_data_that_is_refused(trainer: Trainer) -> None:
     """A build that does not start on the data of another is trained on its own."""
-    trainer = replace(trainer, builder=msgspec.structs.replace(trainer.builder, server=PARTICULAR))
+    trainer = replace(trainer, builder=changed(trainer.builder, server=PARTICULAR))
     assert train(trainer, "a")[0] == []
     [warned], _ = train(trainer, "b")
     assert "does not start on the data" in warned.text
@@ -159,10 +143,8 @@ def test_data_that_is_refused(trainer: Trainer) -> None:
 
 @pytest.mark.tools
 def test_a_workload_that_fails_is_a_failure_of_the_build(trainer: Trainer) -> None:
-    [workload] = trainer.workloads
-    trainer = replace(trainer, workloads=(msgspec.structs.replace(workload, command=["false"]),))
     with pytest.raises(BuildFailed, match="fails in its training with s/w"):
-        train(trainer, "a")
+        train(with_workload(trainer, command=["false"]), "a")
 
 
 @pytest.mark.tools
@@ -171,12 +153,10 @@ def test_a_sysbench_without_the_driver_is_a_fault_of_the_host(
 ) -> None:
     poor = "#!/bin/sh\nprintf 'Compiled-in database drivers:\\n  mysql - MySQL driver\\n\\nmore\\n'\n"
     monkeypatch.setenv("PATH", str(executable(tmp_path / "bin" / "sysbench", poor).parent), prepend=":")
-    [workload] = trainer.workloads
-    by_sysbench = msgspec.structs.replace(workload, command=[], script="w.lua", driver="pgsql")
-    builder = msgspec.structs.replace(trainer.builder, driver="pgsql")
+    trainer = with_workload(trainer, command=[], script="w.lua", driver="pgsql")
+    replace(trainer, builder=changed(trainer.builder, driver="mysql")).check()
     with pytest.raises(EnvironmentFailure, match="compiled without its pgsql driver"):
-        replace(trainer, builder=builder, workloads=(by_sysbench,)).check()
-    replace(trainer, builder=msgspec.structs.replace(builder, driver="mysql"), workloads=(by_sysbench,)).check()
+        replace(trainer, builder=changed(trainer.builder, driver="pgsql")).check()
 
 
 @pytest.fixture

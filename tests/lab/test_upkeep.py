@@ -117,26 +117,18 @@ def test_being_used_counts(host: LocalHost, put: Callable[..., Path]) -> None:
     assert all(item.used > NOW + DAY for item in items(host))
 
 
-def test_expected_builds() -> None:
-    assert [expected_builds(n, 0) for n in (2, 3, 1000)] == [2, 3, 14]
-    assert expected_builds(1000, 5) == 5
-
-
 @pytest.mark.tools
 def test_too_little_room_is_said_before_the_hunt(
     host: LocalHost, put: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put(f"builds/{A}", 1, 1)
-    put(f"builds/{B}", 1, 1)
-    put(f"datasets/{D}", 3, 1)
-    known = {A, B, "gone"}, {D}
+    assert [expected_builds(*of) for of in ((2, 0), (3, 0), (1000, 0), (1000, 5))] == [2, 3, 14, 5]
+    for folder, mib in ((f"builds/{A}", 1), (f"builds/{B}", 1), (f"datasets/{D}", 3)):
+        put(folder, mib, 1)
     monkeypatch.setattr(upkeep, "free_bytes", lambda host: 12 * MIB + (1 << 30))
-    assert too_little(host, *known, 8) == ()
-    [warned] = too_little(host, *known, 20)
-    assert "20 builds" in warned.text
-    assert "bisect gc here" in warned.advice
-    assert too_little(host, set(), {D}, 20) == ()
-    assert too_little(host, {"gone"}, {D}, 20) == ()
+    for builds, wanted, warned in (({A, B, "gone"}, 8, 0), ({A, B, "gone"}, 20, 1), (set(), 20, 0), ({"gone"}, 20, 0)):
+        found = too_little(host, builds, {D}, wanted)
+        assert len(found) == warned
+        assert all("20 builds" in each.text and "bisect gc here" in each.advice for each in found)
 
 
 def put_of_shared_folder(folder: Path, name: str, size: int, used: float) -> None:
@@ -145,28 +137,28 @@ def put_of_shared_folder(folder: Path, name: str, size: int, used: float) -> Non
 
 
 def test_the_longest_unused_go_first(tmp_path: Path) -> None:
-    put_of_shared_folder(tmp_path, "old.build", 100, 1e9)
-    put_of_shared_folder(tmp_path, "used.build", 100, 1e9 + 2)
-    put_of_shared_folder(tmp_path, "older.build", 100, 1e9 - 2)
-    put_of_shared_folder(tmp_path, "notes.txt", 100, 1)
-    put_of_shared_folder(tmp_path, ".interrupted.build.ab", 100, 1e9)
-    put_of_shared_folder(tmp_path, ".running.build.cd", 100, 1e9 + LEFT)
+    ages = {
+        "old.build": 0, "used.build": 2, "older.build": -2, "notes.txt": 1 - 1e9, ".interrupted.build.ab": 0,
+        ".running.build.cd": LEFT,
+    }  # fmt: skip
+    for name, age in ages.items():
+        put_of_shared_folder(tmp_path, name, 100, 1e9 + age)
     now = 1e9 + LEFT + 10
     would, left = clean_shared_folder(str(tmp_path), 250, now, dry_run=True)
     assert [entry.name for entry in would] == [".interrupted.build.ab", "older.build", "old.build"]
-    assert left == 200
-    assert len(list(tmp_path.iterdir())) == 6
+    assert (left, len(list(tmp_path.iterdir()))) == (200, 6)
     assert clean_shared_folder(str(tmp_path), 250, now, dry_run=False) == (would, left)
     assert sorted(file.name for file in tmp_path.iterdir()) == [".running.build.cd", "notes.txt", "used.build"]
 
 
 def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="No builds are shared"):
-        clean_shared_folder("", 0, 0.0, dry_run=False)
-    with pytest.raises(UsageError, match=r"in memory://\*\*\*@cache are not removed"):
-        clean_shared_folder("memory://user:secret@cache", 0, 0.0, dry_run=False)
-    with pytest.raises(EnvironmentFailure, match="there is no folder"):
-        clean_shared_folder(str(tmp_path / "absent"), 0, 0.0, dry_run=False)
+    for address, kind, sentence in (
+        ("", UsageError, "No builds are shared"),
+        ("memory://user:secret@cache", UsageError, r"in memory://\*\*\*@cache are not removed"),
+        (str(tmp_path / "absent"), EnvironmentFailure, "there is no folder"),
+    ):
+        with pytest.raises(kind, match=sentence):
+            clean_shared_folder(address, 0, 0.0, dry_run=False)
 
 
 def test_the_verb(tmp_path: Path, seal: Path) -> None:

@@ -15,6 +15,7 @@ from perfbisect.host.protocol import Host
 from perfbisect.host.ssh import SshHost
 from perfbisect.lab.build import build_store
 from perfbisect.lab.build.build_store import hash_artifacts, ship
+from program import executable
 from sharing import break_stream
 
 pytestmark = pytest.mark.tools
@@ -38,27 +39,21 @@ def keep(host: LocalHost) -> None:
     assert build_store.find(host, "key", "c" * 40) is not None
 
 
-def test_once_is_as_good_as_twice(host: LocalHost) -> None:
+@pytest.mark.parametrize("text", ["", '{"facts": {"commit": "c', "{}", None])
+def test_a_build_is_kept_again(host: LocalHost, text: str | None) -> None:
+    """Where it is there, cannot be read, or (None) was cut short."""
     keep(host)
-    keep(host)
-
-
-def test_what_was_cut_short_is_finished(host: LocalHost) -> None:
     keep(host)
     place = Path(build_store.folder(host, "key"))
-    place.rename(place.with_name("key.part"))
-    keep(host)
-    assert not place.with_name("key.part").exists()
-
-
-@pytest.mark.parametrize("text", ["", '{"facts": {"commit": "c', "{}"])
-def test_a_build_that_cannot_be_read_is_made_anew(host: LocalHost, text: str) -> None:
-    keep(host)
-    Path(build_store.folder(host, "key"), "build.json").write_text(text)
+    if text is None:
+        place.rename(place.with_name("key.part"))
+    else:
+        (place / "build.json").write_text(text)
     assert build_store.find(host, "key", "c" * 40) is None
-    Path(host.root, "prefix").mkdir()
+    Path(host.root, "prefix").mkdir(exist_ok=True)
     Path(host.root, "prefix", "file").write_text("installed")
     keep(host)
+    assert not place.with_name("key.part").exists()
 
 
 SIZE = 10_000_000  # bytes: more than fits into the buffers on the way
@@ -77,51 +72,33 @@ def make(host: Host) -> None:
     (place / "log").write_bytes(b"0123456789" * (SIZE // 10))
 
 
-def is_whole(host: Host) -> bool:
-    place = Path(build_store.folder(host, "key"))
-    return (place / "log").stat().st_size == SIZE and (place / "build.json").exists()
-
-
-@pytest.mark.parametrize("restarted", [False, True])
-def test_a_lost_maker_is_asked_again(
-    near: LocalHost, far: SshHost, machine: Machine, restarted: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("what", ["maker", "maker restarted", "receiver"])
+def test_a_build_travels_whole_over_a_connection_that_is_lost(
+    near: LocalHost, far: SshHost, machine: Machine, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    maker = far
+    def lose() -> None:
+        if "restarted" in what:  # nobody answers at first
+            machine.power_off()
+            Timer(1.0, machine.power_on).start()
+        else:
+            machine.kill_sshd()
+
+    maker, receiver = (near, far) if what == "receiver" else (far, near)
     make(maker)
-    break_stream(monkeypatch, False, lambda: lose(machine, restarted))
-    ship(maker, "b", "key", near)
-    assert is_whole(near)
-
-
-def test_a_lost_receiver_is_sent_everything_again(
-    near: LocalHost, far: SshHost, machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    host = far
-    make(near)
-    break_stream(monkeypatch, True, machine.kill_sshd)
-    ship(near, "b", "key", host)
-    assert is_whole(host)
-
-
-def lose(machine: Machine, restarted: bool) -> None:
-    if restarted:  # nobody answers at first
-        machine.power_off()
-        Timer(1.0, machine.power_on).start()
-    else:
-        machine.kill_sshd()
+    break_stream(monkeypatch, what == "receiver", lose)
+    ship(maker, "b", "key", receiver)
+    place = Path(build_store.folder(receiver, "key"))
+    assert (place / "log").stat().st_size == SIZE and (place / "build.json").exists()
 
 
 def test_a_receiver_that_cannot_go_on_says_why(
     near: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make(near)
-    tar = tmp_path / "bin" / "tar"
-    tar.parent.mkdir()
-    tar.write_text(
+    fails = (
         f'#!/bin/sh\n[ "$1" != -xf ] || {{ echo "the disk is gone" >&2; exit 2; }}\nexec {shutil.which("tar")} "$@"\n'
     )
-    tar.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tar.parent), prepend=":")
+    monkeypatch.setenv("PATH", str(executable(tmp_path / "bin" / "tar", fails).parent), prepend=":")
     with pytest.raises(CommandFailed, match=r"on host other, tar .*the disk is gone"):
         ship(near, "b", "key", LocalHost("other", PurePosixPath(tmp_path, "other")))
 
@@ -136,31 +113,32 @@ def compiled(folder: Path, name: str, code: str, *options: str) -> str:
 
 
 def test_only_what_is_loaded_counts(host: LocalHost, tmp_path: Path) -> None:
-    def made(code: str, *options: str) -> str:
-        return hash_artifacts(host, PurePosixPath(tmp_path), [compiled(tmp_path, "out", code, *options)])
-
+    changes = [CODE.replace("42", "43"), CODE.replace("x +", "x -"), f"char room[1 << 20];{CODE}"]
     for shared in (("-shared", "-fPIC"), ("-no-pie",), ("-pie", "-fPIE")):
-        plain = made(CODE, "-Wl,--build-id=none", *shared)
-        assert made(CODE, "-g", "-Wl,--build-id=none", *shared) == plain
-        assert made(CODE, "-s", "-Wl,--build-id=none", *shared) == plain
-        assert made(CODE.replace("42", "43"), "-Wl,--build-id=none", *shared) != plain
-        assert made(CODE.replace("x +", "x -"), "-Wl,--build-id=none", *shared) != plain
-        assert made(f"char room[1 << 20];{CODE}", "-Wl,--build-id=none", *shared) != plain
-        with_id = made(CODE, "-Wl,--build-id=0x11", *shared)
-        assert made(CODE, "-Wl,--build-id=0x22", *shared) == with_id
+
+        def made(code: str, *options: str, build_id: str = "none", shared: tuple[str, ...] = shared) -> str:
+            compiled(tmp_path, "out", code, *options, f"-Wl,--build-id={build_id}", *shared)
+            return hash_artifacts(host, PurePosixPath(tmp_path), ["out"])
+
+        assert made(CODE, "-g") == made(CODE, "-s") == (plain := made(CODE))
+        assert plain not in [made(code) for code in changes]
+        assert made(CODE, build_id="0x11") == made(CODE, build_id="0x22")
 
 
 def test_other_files_count_as_a_whole(host: LocalHost, tmp_path: Path) -> None:
+    def found() -> str:
+        return hash_artifacts(host, PurePosixPath(tmp_path), ["script", "empty", "f.o"])
+
     (tmp_path / "script").write_text("#!/bin/sh\n")
     (tmp_path / "empty").touch()
     compiled(tmp_path, "f.o", CODE, "-c")
-    first = hash_artifacts(host, PurePosixPath(tmp_path), ["script", "empty", "f.o"])
-    assert hash_artifacts(host, PurePosixPath(tmp_path), ["script", "empty", "f.o"]) == first
+    first = found()
+    assert found() == first
     compiled(tmp_path, "f.o", CODE.replace("answer = 42", "reply = 42").replace("+ answer", "+ reply"), "-c")
-    second = hash_artifacts(host, PurePosixPath(tmp_path), ["script", "empty", "f.o"])
+    second = found()
     assert second != first  # only a relocation differs
     (tmp_path / "script").write_text("#!/bin/bash\n")
-    assert hash_artifacts(host, PurePosixPath(tmp_path), ["script", "empty", "f.o"]) != second
+    assert found() != second
 
 
 def test_an_absent_artifact_is_named(host: LocalHost, tmp_path: Path) -> None:

@@ -1,9 +1,14 @@
+"""What is read of the output of a build: its progress, its first error, and what mends it."""
+
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from perfbisect.core.domain.settings import Flags
+from perfbisect.lab.build.known_errors import HEADER, known_error
 from perfbisect.lab.build.log_parser import BuildLog, script
 from perfbisect.lab.build.toolchain import count_cached, read_macros
 
@@ -15,25 +20,23 @@ def follow(*lines: str, expected: int = 0) -> BuildLog:
     return output
 
 
-def progress(output: BuildLog) -> tuple[str, int, int]:
-    return output.stage, output.done, output.total
+PLAIN = ("[perfbisect] compile: make -j2", "ccache gcc -O2 -c -o a.o a.c", "  CC      b.o", "ar rcs lib.a a.o b.o")
 
 
-def test_ninja_numbers_its_steps() -> None:
-    output = follow("[perfbisect] compile: ninja -j2", "[12/345] Building C object a.o", "ninja: some remark")
-    assert progress(output) == ("compile", 12, 345)
-
-
-def test_make_from_cmake_tells_percents() -> None:
-    assert progress(follow("[perfbisect] compile: make", "[  7%] Building CXX object a.o")) == ("compile", 7, 100)
-
-
-def test_plain_make_is_counted() -> None:
-    lines = ("[perfbisect] compile: make -j2", "ccache gcc -O2 -c -o a.o a.c", "  CC      b.o", "ar rcs lib.a a.o b.o")
-    assert progress(follow(*lines)) == ("compile", 2, 0)
-    assert progress(follow(*lines, expected=7)) == ("compile", 2, 7)
-    assert progress(follow(*lines, expected=1)) == ("compile", 2, 2)
-    assert follow(*lines).steps == 2
+@pytest.mark.parametrize(
+    ("lines", "expected", "progress"),
+    [
+        (("[perfbisect] compile: ninja", "[12/345] Building C object a.o", "ninja: some remark"), 0, (12, 345)),
+        (("[perfbisect] compile: make", "[  7%] Building CXX object a.o"), 0, (7, 100)),  # from cmake
+        (PLAIN, 0, (2, 0)),
+        (PLAIN, 7, (2, 7)),
+        (PLAIN, 1, (2, 2)),
+    ],
+)
+def test_progress_by_the_program_that_builds(lines: tuple[str, ...], expected: int, progress: tuple[int, int]) -> None:
+    output = follow(*lines, expected=expected)
+    assert (output.stage, output.done, output.total) == ("compile", *progress)
+    assert output.steps == 2 or lines != PLAIN
 
 
 def test_progress_is_reported_where_it_changes() -> None:
@@ -60,11 +63,8 @@ def test_a_long_line_ends_and_is_quoted_in_part(unit: str) -> None:
 
 
 def test_each_stage_begins_anew() -> None:
-    output = follow(
-        "[perfbisect] compile: make", "gcc -c a.c", "x.c:1: error: no", "[perfbisect] install: make install"
-    )
-    assert progress(output) == ("install", 0, 0)
-    assert output.why() == "it printed nothing"
+    output = follow("[perfbisect] compile: make", "gcc -c a.c", "x.c:1: error: no", "[perfbisect] install: make")
+    assert (output.stage, output.done, output.total, output.why()) == ("install", 0, 0, "it printed nothing")
 
 
 def test_errors_of_a_target_alone_are_no_reason_where_all_is_built_then() -> None:
@@ -103,10 +103,8 @@ def test_trouble_of_the_host_is_distinguished(line: str, trouble: str) -> None:
 
 def test_cache_statistics() -> None:
     log = "      1 cache_miss\n      1 direct_cache_hit\n      1 preprocessed_cache_hit\n"
-    assert count_cached(log) == (2, 1, 0)
-    assert count_cached(log + "      1 remote_storage_hit\n") == (2, 1, 1)
-    assert count_cached("1 cache_miss\n") == (0, 1, 0)
-    assert count_cached("") == (0, 0, 0)
+    found = [count_cached(text) for text in (log, log + "      1 remote_storage_hit\n", "1 cache_miss\n", "")]
+    assert found == [(2, 1, 0), (2, 1, 1), (0, 1, 0), (0, 0, 0)]
 
 
 def test_compilers_by_their_macros() -> None:
@@ -121,7 +119,104 @@ def test_a_script_in_a_command_is_not_taken_for_output() -> None:
     """Its lines are a part of the line that says what is run."""
     argv = ["sh", "-c", 'if false; then\n    echo "error: not printed"\nfi\necho "error: the reason"; exit 1\n']
     done = subprocess.run(["sh", "-c", script([("configure", argv)])], check=False, capture_output=True, text=True)
-    log = BuildLog()
-    for line in done.stdout.splitlines():
-        log.read(line)
+    log = follow(*done.stdout.splitlines())
     assert (log.stage, log.why()) == ("configure", "error: the reason")
+
+
+SOURCES = {
+    "a.c": ("uint64_t f(void);\n", HEADER, "--cflags '-include stdint.h'"),
+    "types.c": ("u_int8_t f(void);\n", HEADER, "--cflags '-D_DEFAULT_SOURCE -include sys/types.h'"),
+    "c.cpp": ("int f() { return std::numeric_limits<int>::max(); }\n", HEADER, "--cxxflags '-include limits'"),
+    "f.cpp": ("void f(char *a) { memset(a, 0, 1); }\n", HEADER, "--cxxflags '-include cstring'"),
+    "g.cpp": ("#include <iosfwd>\nstd::stringstream text;\n", HEADER, "--cxxflags '-include sstream'"),
+    "h.cpp": (
+        "void f(uint8_t x);\nstd::runtime_error e(\"x\");\nuint8_t again;\n", HEADER,
+        "--cxxflags '-include cstdint -include stdexcept'",
+    ),
+    "unused.c": ("int f(void) { int x; return 0; }\n", "new warnings that are errors",
+                 "--cflags -Wno-error=unused-variable --cxxflags -Wno-error=unused-variable"),
+    "implicit.c": ("int f(void) { return g(); }\n", "declarations that C has wanted since C99",
+                   "--cflags -Wno-error=implicit-function-declaration"),
+    "throw.cpp": ("void f() throw(int);\n", "dynamic exception specifications, which C++17 lacks",
+                  "--cxxflags -std=gnu++14"),
+    "register.cpp": ("#pragma GCC diagnostic error \"-Wregister\"\nint f() { register int x = 1; return x; }\n",
+                     "new warnings that are errors", "--cflags -Wno-error=register --cxxflags -Wno-error=register"),
+    "narrow.cpp": ("char c[] = {300};\n", "narrowing conversions", "--cxxflags -Wno-narrowing"),
+}  # fmt: skip
+STRICT = ["-Wall", "-Werror", "-Wno-error=overflow", "-Wno-error=deprecated"]
+
+
+def printed(folder: Path, *argv: str) -> tuple[int, BuildLog]:
+    """The status of a compiler, and what is read of its output."""
+    done = subprocess.run(
+        argv, check=False, cwd=folder, capture_output=True, text=True, env={"LC_ALL": "C", "PATH": "/usr/bin:/bin"}
+    )
+    return done.returncode, follow(*done.stderr.splitlines())
+
+
+@pytest.mark.tools
+@pytest.mark.parametrize("name", SOURCES)
+def test_an_error_of_this_compiler_is_known_and_its_option_mends_it(tmp_path: Path, name: str) -> None:
+    if not shutil.which("g++"):
+        pytest.skip("g++ is not installed")
+    text, what, option = SOURCES[name]
+    (tmp_path / name).write_text(text)
+    compiler = "g++" if name.endswith(".cpp") else "gcc"
+    argv = [compiler, *STRICT, *["-std=c99"] * (name == "types.c"), "-c", name, "-o", "made.o"]
+    known = printed(tmp_path, *argv)[1].known
+    assert known
+    assert (known.name, known.option) == (what, option)
+    assert known.by_itself == ("-std" not in option and "narrowing" not in option)
+    flags = known.flags.cxxflags if compiler == "g++" else known.flags.cflags
+    status, again = printed(tmp_path, *argv, *flags.split())
+    assert (status == 0) == (name != "register.cpp"), again.why()  # that pragma is nobody's to mend
+
+
+@pytest.mark.tools
+@pytest.mark.parametrize(
+    ("argv", "option"),
+    [
+        (["-fno-builtin", "-Wl,--as-needed", "-lm", "a.c"], "--ldflags -lm"),
+        (["-shared", "b.c", "c.c", "-o", "made"], "--cflags -fcommon"),
+    ],
+)
+def test_an_error_of_the_linker(tmp_path: Path, argv: list[str], option: str) -> None:
+    """A library is named before its users; two files define a variable."""
+    use = "double fmax(double, double);\nint main(int c, char **v) { return fmax(c, 2.5 * c); }\n"
+    for name, text in {"a": use, "b": "int common;\nint main_of_b;\n", "c": "int common;\nint main_of_c;\n"}.items():
+        (tmp_path / f"{name}.c").write_text(text)
+    log = printed(tmp_path, "gcc", *argv)[1]
+    assert log.known
+    assert log.known.option == option
+    assert not log.known.by_itself
+    assert "multiple definition of" in log.why() or "-lm" in option
+    assert printed(tmp_path, "gcc", *argv, option.split()[1])[0] == 0
+
+
+# Lines of a build, each with the option that mends it.
+REMEDIES = re.findall(r"(.*)\n=> (.*)\n", Path(__file__).with_name("remedies.txt").read_text())
+
+
+@pytest.mark.parametrize(("line", "option"), REMEDIES)
+def test_lines_of_other_programs(line: str, option: str) -> None:
+    log = follow(line)
+    assert log.known
+    assert (log.known.option, log.why()) == (option, line.strip())
+
+
+def test_an_error_behind_one_that_is_not_known_is_not_the_reason() -> None:
+    unknown = "x.c:1:1: error: unknown type name 'uint64_t'"
+    assert follow("a.c:1:1: error: expected ';'", unknown).known is None
+    assert follow("[perfbisect] configure: x", unknown, "[perfbisect] compile: x").known is None
+    assert known_error("a.c:1:1: note: 'x' is defined in header '<hostile.h>'; did you forget") is None
+    assert known_error("x.cpp:1:1: error: 'mine' was not declared in this scope") is None
+
+
+def test_a_hostile_line_takes_no_longer_than_its_length_asks_for() -> None:
+    for part in ("error: '", "note: '", "python", "[-Werror=", "evp_", ".c:", "std::", "a", "env:/"):
+        assert follow(part * 20_000 + " error: x").known is None
+
+
+def test_options_that_are_there_are_not_added_again() -> None:
+    flags = Flags("-include string_view").plus(Flags("-include string", "-O1")).plus(Flags("-include string"))
+    assert flags == Flags("-include string_view -include string", "-O1")

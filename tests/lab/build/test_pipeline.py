@@ -12,7 +12,7 @@ from perfbisect.lab.build.pipeline import build
 from perfbisect.recipes.builder import Build, Builder, Variant, When
 from repos import Repo
 from sharing import Yard
-from waiting import finish
+from waiting import finish, processes
 
 pytestmark = [pytest.mark.tools, pytest.mark.own_ccache]
 
@@ -87,15 +87,11 @@ def test_neither_the_tree_nor_the_users_environment_sets_ccache(place: Yard, mon
 
 def test_equal_code_is_one_build_or_one_binary(place: Yard) -> None:
     first = place.build(place.git.commit())
-    ignored = place.build(place.git.commit({"test/big.c": "changed"}))
-    assert ignored.reused
-    assert ignored.key == first.key
-    assert ignored.binary == first.binary
-    assert ignored.hit_rate is None
-    comment = place.build(place.git.commit({"one.c": FILES["one.c"] + "// said more clearly\n"}))
-    assert not comment.reused
+    ignored = place.build({"test/big.c": "changed"})
+    assert (ignored.reused, ignored.key, ignored.binary, ignored.hit_rate) == (True, first.key, first.binary, None)
+    comment = place.build({"one.c": FILES["one.c"] + "// said more clearly\n"})
+    assert (comment.reused, comment.binary) == (False, first.binary)
     assert comment.key != first.key
-    assert comment.binary == first.binary
 
 
 def test_what_does_not_compile_names_the_first_error(place: Yard) -> None:
@@ -105,7 +101,6 @@ def test_what_does_not_compile_names_the_first_error(place: Yard) -> None:
     assert caught.value.stage == "compile"
     assert "error: expected" in Path(caught.value.log).read_text()
     assert not (place.root / "builds").exists()
-    assert place.build(place.git.commit({"one.c": FILES["one.c"]})).binary
 
 
 @pytest.mark.skipif(not shutil.which("cmake"), reason="no cmake")
@@ -131,20 +126,18 @@ find_package_handle_standard_args(OpenSSL DEFAULT_MSG OPENSSL_CRYPTO_LIBRARY)
 
 def test_each_stage_can_fail(place: Yard) -> None:
     sha = place.git.commit()
-    for stage, command in {"configure": ["false"], "install": ["sh", "-c", "echo no such luck; exit 3"]}.items():
-        with pytest.raises(BuildFailed, match=f"does not {stage}: ") as caught:
-            place.build(sha, build=changed(RECIPE.build, **{stage: [command]}))
-        assert caught.value.stage == stage
-    with pytest.raises(BuildFailed, match="does not install: it did not install lib/absent"):
-        place.build(sha, build=changed(RECIPE.build, artifacts=["lib/absent"]))
-    with pytest.raises(BuildFailed, match=r"does not configure: not done after 0\.2 s"):
-        place.build(sha, build=changed(RECIPE.build, configure=[["sleep", "60"]], timeout=0.2))
-
-
-def test_a_full_disk_is_not_the_commits_fault(place: Yard) -> None:
-    full = changed(RECIPE.build, configure=[["sh", "-c", "cat {source}/VERSION >/dev/full"]])
-    with pytest.raises(EnvironmentFailure, match="no space left on host here"):
-        place.build(place.git.commit(), build=full)
+    changes: list[tuple[dict[str, object], str, type[Exception]]] = [
+        ({"configure": [["false"]]}, "does not configure: ", BuildFailed),
+        ({"install": [["sh", "-c", "echo no such luck; exit 3"]]}, "does not install: ", BuildFailed),
+        ({"artifacts": ["lib/absent"]}, "does not install: it did not install lib/absent", BuildFailed),
+        ({"configure": [["sleep", "60"]], "timeout": 0.2}, r"does not configure: not done after 0\.2 s", BuildFailed),
+        ({"configure": [["sh", "-c", "cat {source}/VERSION >/dev/full"]]}, "no space left on host here", EnvironmentFailure),
+    ]  # fmt: skip
+    for change, sentence, kind in changes:
+        with pytest.raises(kind, match=sentence) as caught:
+            place.build(sha, build=changed(RECIPE.build, **change))
+        if isinstance(caught.value, BuildFailed):
+            assert caught.value.stage == sentence.split()[2].strip(":")
 
 
 def test_missing_programs_are_named_before_anything_starts(place: Yard) -> None:
@@ -154,42 +147,41 @@ def test_missing_programs_are_named_before_anything_starts(place: Yard) -> None:
 
 
 def test_leaving_a_build_leaves_nothing_running(place: Yard) -> None:
+    """The next is of a tree with odd names, which are only names."""
     mark = str(2_000_000 + os.getpid())
-    building = build(place.context(build=changed(RECIPE.build, configure=[["sleep", mark]])), place.git.commit())
+    sha = place.git.commit({"odd '$(touch here)`id` \"é;.txt": "x", "-rf": "x"})
+    building = build(place.context(build=changed(RECIPE.build, configure=[["sleep", mark]])), sha)
     assert [next(building).stage, next(building).stage] == ["checkout", "configure"]
     building.close()
     assert jobs.running(place.host) == ()
-    assert not any(mark in path.read_text(errors="replace") for path in Path("/proc").glob("[0-9]*/cmdline"))
-    assert place.build(place.git("rev-parse", "HEAD")).cache_misses == 3
+    assert not processes(mark)
+    assert place.build(sha).cache_misses == 3
+    assert Path(place.root, "work/tiny/source/-rf").is_file()
 
 
 def test_builds_do_not_see_each_other_nor_the_commit(place: Yard) -> None:
     """Fresh folders, no repository, a fixed date and no variable of ours."""
     look = ["sh", "-c", "ls -A . {prefix}; git rev-parse HEAD || echo no repository; date -d @$SOURCE_DATE_EPOCH +%Y"]
-    recipe = changed(RECIPE.build, configure=[look])
-    place.git.commit()
-    place.build(place.git("rev-parse", "HEAD"))
-    facts = place.build(place.git("rev-parse", "HEAD"), build=recipe)
-    log = Path(facts.log).read_text()
+    sha = place.git.commit()
+    place.build(sha)
+    log = Path(place.build(sha, build=changed(RECIPE.build, configure=[look])).log).read_text()
     assert "no repository\n1980\n" in log
     assert "\none.o" not in log.partition("[perfbisect] compile")[0]
 
 
 def test_conditions_and_recipe_files(place: Yard) -> None:
     """The version is read from the tree; a file of the recipe is part of the key when the build uses it."""
-    Path(place.recipe.folder, "extra flags").write_text("-DEXTRA=1")
     show = ["sh", "-c", 'echo "version {version} $(cat {recipe}/extra*) for {commit} $ODD"']
     change: dict[str, object] = {"build": {"configure": [show]}}
     block = When(version=">=3", file="test/big.c", compiler="gcc>=4", change=change)
     environment = changed(RECIPE.build, env={"ODD": "a; 'b' $(id)"})
-    sha = place.git.commit()
-    first = place.build(sha, when=[block], build=environment)
-    assert f"version 3.1.4 -DEXTRA=1 for {sha} a; 'b' $(id)\n" in Path(first.log).read_text()
-    Path(place.recipe.folder, "extra flags").write_text("-DEXTRA=2")
-    second = place.build(sha, when=[block], build=environment)
-    assert second.key != first.key
-    assert "-DEXTRA=2" in Path(second.log).read_text()
-    assert place.build(sha, when=[When(version=">=4", change=change)]).log != first.log
+    sha, made = place.git.commit(), []
+    for flag in ("-DEXTRA=1", "-DEXTRA=2"):
+        Path(place.recipe.folder, "extra flags").write_text(flag)
+        made.append(place.build(sha, when=[block], build=environment))
+        assert f"version 3.1.4 {flag} for {sha} a; 'b' $(id)\n" in Path(made[-1].log).read_text()
+    other = place.build(sha, when=[When(version=">=4", change=change)])
+    assert len({each.key for each in (*made, other)}) == 3
 
 
 def test_conditions_reach_the_variant_and_outlive_the_build(place: Yard) -> None:
@@ -200,9 +192,7 @@ def test_conditions_reach_the_variant_and_outlive_the_build(place: Yard) -> None
     assert "-DBY_CONDITION" in Path(first.facts.log).read_text()
     second = place.obtain("here", None, sha, when=[flags, moved], library="lib/unused.so", server=None)[0]
     assert second.facts.reused
-    assert (
-        (second.version, second.builder.library) == (first.version, first.builder.library) == ("3.1.4", "lib/other.so")
-    )
+    assert {(each.version, each.builder.library) for each in (first, second)} == {("3.1.4", "lib/other.so")}
 
 
 def test_ignored_files_that_a_condition_asks_for_make_another_build(place: Yard) -> None:
@@ -214,17 +204,9 @@ def test_ignored_files_that_a_condition_asks_for_make_another_build(place: Yard)
     assert second.binary == first.binary
 
 
-def test_odd_names_are_only_names(place: Yard) -> None:
-    sha = place.git.commit({"odd '$(touch here)`id` \"é;.txt": "x", "-rf": "x", "two.c": FILES["two.c"]})
-    assert place.build(sha).cache_misses == 3
-    assert Path(place.root, "work/tiny/source/-rf").is_file()
-
-
 def test_a_fixed_path_leads_to_the_build_that_is_measured(place: Yard) -> None:
-    keys = [place.build(place.git.commit({"one.c": f"int one(void) {{ return {n}; }}\n"})).key for n in (1, 2)]
-    for key in (*keys, keys[0]):
+    first, second = (place.build({"one.c": f"int one(void) {{ return {n}; }}\n"}).key for n in (1, 2))
+    for key in (first, second, first):
         fixed = Path(build_store.put_in_place(place.host, "tiny", key))
         assert fixed.resolve() == Path(build_store.prefix(place.host, key))
         assert (fixed / "lib/libtiny.so").is_file()
-    place.build(place.git.commit({"one.c": "int one(void) { return 3; }\n"}))
-    assert all(Path(build_store.prefix(place.host, key), "lib/libtiny.so").is_file() for key in keys)

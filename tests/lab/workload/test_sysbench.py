@@ -1,10 +1,18 @@
+"""sysbench: its command line and its output; which files its workloads have, and what makes runs other runs."""
+
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from perfbisect.errors import UsageError
+from perfbisect.errors import RecipeError, UsageError
+from perfbisect.lab.workload import dataset, lua
+from perfbisect.lab.workload.lua import fingerprint
 from perfbisect.lab.workload.sysbench import command, complaint, parse, prepare_command, progress
-from perfbisect.recipes.workload import Option, Workload
+from perfbisect.recipes.builder import Builder, Server, When
+from perfbisect.recipes.builder_reader import load_builder
+from perfbisect.recipes.inventory import HostEntry
+from perfbisect.recipes.workload import Option, Workload, load_workload
 
 OUTPUTS = Path(__file__).parents[2] / "outputs"
 
@@ -149,3 +157,110 @@ def test_threads_of_several_roles() -> None:
     assert (found.counters["insert-p99"], found.counters["client-cpu"], found.counters["client-busy"]) == (
         25.0584, 196.541, 0.0602,
     )  # fmt: skip
+
+
+def test_the_shipped_demo_is_prepared_by_its_table_and_the_shared_module() -> None:
+    point = load_workload("update-index", "demo")
+    script = lua.preparing(point)
+    assert script is not None
+    names = [file.name for file in lua.with_modules(point, script)]
+    assert names[0] == "prepare.lua"
+    assert "perfbisect.lua" in names
+    assert len(names) == len(set(names))
+
+
+def test_data_is_made_anew_when_a_module_of_its_script_changes(tmp_path: Path) -> None:
+    suite = tmp_path / "kv"
+    suite.mkdir()
+    (suite / "prepare.lua").write_text('local rows = require("kv.rows")\nrequire "ffi"\n')
+    (suite / "rows.lua").write_text("return 1 -- require('prepare')\n")
+    point = msgspec.structs.replace(
+        load_workload("update-index", "demo"), folder=str(suite), prepare_script="prepare.lua"
+    )
+    builder = load_builder("demo")
+    before = dataset.key(builder, point, {})
+    assert dataset.key(builder, point, {}) == before
+    (suite / "rows.lua").write_text("return 2\n")
+    assert dataset.key(builder, point, {}) != before
+
+
+def test_a_script_that_is_no_text_is_a_mistake_of_its_author(tmp_path: Path) -> None:
+    point = msgspec.structs.replace(
+        load_workload("update-index", "demo"), folder=str(tmp_path), script="odd.lua", prepare_script="odd.lua"
+    )
+    (tmp_path / "odd.lua").write_bytes(b"-- gr\xfc\xdfe\n")
+    for read in (lambda: dataset.key(load_builder("demo"), point, {}), lambda: lua.to_send(point)):
+        with pytest.raises(RecipeError, match=r"odd.lua: is not UTF-8 text: .* at byte 5"):
+            read()
+
+
+SERVER = Server(initialise=[["init"]], start=["start"], ready=["ready"], sysbench={"pgsql-host": "{socket}"})
+BUILDER = Builder(name="served", summary="", driver="pgsql", server=SERVER)
+HOST = HostEntry(name="here")
+changed = msgspec.structs.replace
+
+
+@pytest.fixture
+def point(tmp_path: Path) -> Workload:
+    (tmp_path / "point.lua").write_text('require("sql")')
+    (tmp_path / "suite.toml").write_text("")
+    return Workload(
+        name="point", suite="mine", folder=str(tmp_path), driver="pgsql", summary="", group="point", script="point.lua"
+    )
+
+
+def other_runs(builder: Builder, point: Workload, *hosts: HostEntry, than: Workload | None = None) -> bool:
+    """Whether these are other runs than those of the usual builder, point and host."""
+    return fingerprint(builder, point, hosts or [HOST]) != fingerprint(BUILDER, than or point, [HOST])
+
+
+@pytest.mark.parametrize("change", [{"args": {"tables": 2}}, {"threads": 2}, {"time": 9.0}, {"setup": "select 1"}])
+def test_a_workload_makes_other_runs(point: Workload, change: dict[str, object]) -> None:
+    assert other_runs(BUILDER, changed(point, **change), than=point)
+
+
+@pytest.mark.parametrize(
+    "builder",
+    [
+        changed(BUILDER, server=changed(SERVER, sysbench={"pgsql-host": "{data}"})),
+        changed(BUILDER, server=changed(SERVER, perf_scope="connections")),
+        changed(BUILDER, when=[When(version=">9", change={"server": {"perf_scope": "connections"}})]),
+        changed(BUILDER, library="lib.so"),
+    ],
+)
+def test_a_recipe_makes_other_runs(point: Workload, builder: Builder) -> None:
+    assert other_runs(builder, point)
+
+
+def test_files_that_runs_read_make_other_runs(point: Workload, tmp_path: Path) -> None:
+    """Those that a script requires; for a command what lies beside its suite, if it is told where that is."""
+    told = changed(point, summary="one row", group="points", suspects={"src": 2.0})
+    assert not other_runs(changed(BUILDER, summary="a server"), told, than=point), "what only people read"
+    commands = [changed(point, script="", command=[word]) for word in ("{suite}/run", "run")]
+    before = [fingerprint(BUILDER, each, [HOST]) for each in (point, *commands)]
+    for file, text, others in (
+        ("suite.toml", "[workloads.another]", [False, False, False]),
+        ("range.lua", "", [False, True, False]),
+        ("sql.lua", "", [True, True, False]),
+        ("point.lua", 'require("sql") -- and more', [True, True, False]),
+    ):
+        (tmp_path / file).write_text(text)
+        now = [fingerprint(BUILDER, each, [HOST]) for each in (point, *commands)]
+        assert [one != other for one, other in zip(before, now, strict=True)] == others, file
+        before = now
+
+
+@pytest.mark.parametrize("word", ["{memory}", "{cache}", "{jobs}"])
+def test_sizes_of_the_host_count_for_commands_that_are_reported_them(point: Workload, word: str) -> None:
+    larger = HostEntry(name="here", memory=900, jobs=7)
+    assert not other_runs(BUILDER, point, larger)
+    assert other_runs(BUILDER, changed(point, script="", command=["run", word]), larger)
+
+
+def test_the_share_of_a_host_and_exact_counts_make_other_runs(point: Workload) -> None:
+    for entry in (HostEntry(name="here", server_cpus="0"), HostEntry(name="here", client_cpus="1")):
+        assert other_runs(BUILDER, point, entry)
+        assert fingerprint(BUILDER, point, [HOST, entry]) != fingerprint(BUILDER, point, [entry, HOST])
+    methods = ([""], ["perf-user"], ["valgrind-3.19.0"], ["valgrind-3.21.0"])
+    found = [fingerprint(BUILDER, point, [HOST], each) for each in methods]
+    assert len(set(found)) == 4 and found[0] == fingerprint(BUILDER, point, [HOST])
