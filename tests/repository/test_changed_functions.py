@@ -1,6 +1,5 @@
 """The functions that a commit changes."""
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,8 +10,9 @@ from perfbisect.errors import EnvironmentFailure
 from perfbisect.repository import changed_functions as module
 from perfbisect.repository.changed_functions import bare, changed_functions, named
 from perfbisect.repository.discovery import open_repository
+from program import executable
+from repos import Repo
 
-Git = Callable[..., str]
 Read = Callable[..., ChangeFacts]
 
 pytestmark = pytest.mark.tools
@@ -45,23 +45,15 @@ int page_size(void)
 
 
 @pytest.fixture
-def read(git: Git, tmp_path: Path) -> Read:
+def read(git: Repo) -> Read:
     """``read(before, after, seen=…)`` commits two trees, path → text, and reads what the second changes."""
-    folder = tmp_path / "repo"
 
     def commit(tree: dict[str, str]) -> str:
-        for path in folder.iterdir():
-            if path.name != ".git":
-                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-        for name, text in tree.items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(text)
-        git("add", "-A")
-        git("commit", "-q", "--allow-empty", "-m", "change")
-        return git("rev-parse", "HEAD")
+        git("rm", "-rqf", "--ignore-unmatch", ".")
+        return git.commit(tree)
 
     def change(before: dict[str, str], after: dict[str, str], seen: tuple[str, ...] = ()) -> ChangeFacts:
-        return changed_functions(open_repository(folder), commit(before), commit(after), seen)
+        return changed_functions(open_repository(git.path), commit(before), commit(after), seen)
 
     return change
 
@@ -83,12 +75,12 @@ def test_functions_of_rust_end_before_the_next(read: Read) -> None:
 
 @needs_ctags
 def test_new_removed_and_renamed_functions_are_changed(read: Read) -> None:
-    found = read(
-        {"page.c": PAGE},
-        {"page.c": PAGE.replace("int page_size", "int page_bytes"), "new.c": "int f(void) { return 1; }\n"},
-    )
-    assert set(found.functions) == {"page_size", "page_bytes", "f"}
-    assert set(read({"page.c": PAGE}, {}).functions) == {"less", "slot_of", "page_insert", "page_size"}
+    renamed = {"page.c": PAGE.replace("int page_size", "int page_bytes"), "new.c": "int f(void) { return 1; }\n"}
+    for after, functions in (
+        (renamed, {"page_size", "page_bytes", "f"}),
+        ({}, {"less", "slot_of", "page_insert", "page_size"}),
+    ):
+        assert set(read({"page.c": PAGE}, after).functions) == functions
 
 
 @needs_ctags
@@ -96,9 +88,9 @@ def test_what_only_moves_is_not_changed(read: Read) -> None:
     """Another place in the file, another file, other comments and other white space change no function."""
     functions = PAGE.split("\n\n")
     moved = "\n\n".join([functions[3], *functions[:3]]).replace("int i = 0;", "int i  = 0; /* the first */")
-    assert read({"page.c": PAGE}, {"page.c": moved}).functions == ()
-    assert read({"page.c": PAGE}, {"store/page.c": PAGE}).functions == ()
-    assert read({"page.c": PAGE}, {"a.c": "\n".join(functions[:2]), "b.c": "\n".join(functions[2:])}).functions == ()
+    split = {"a.c": "\n".join(functions[:2]), "b.c": "\n".join(functions[2:])}
+    for after in ({"page.c": moved}, {"store/page.c": PAGE}, split):
+        assert read({"page.c": PAGE}, after).functions == ()
 
 
 @needs_ctags
@@ -152,19 +144,12 @@ def test_the_function_beside_a_hunk(scope: str, name: str) -> None:
 
 
 @needs_ctags
-def test_another_program_of_that_name_is_not_used(tmp_path: Path) -> None:
-    fake = tmp_path / "ctags"
-    fake.write_text("#!/bin/sh\necho Exuberant Ctags 5.8\n")
-    fake.chmod(0o755)
+def test_a_program_of_another_kind_is_not_used_and_one_that_fails_costs_exactness_only(
+    read: Read, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fake = executable(tmp_path / "ctags", "#!/bin/sh\necho Exuberant Ctags 5.8\nexit 1\n")
     assert module.program(str(tmp_path)) is None
     assert module.program("") is None
-
-
-@needs_ctags
-def test_a_program_that_fails_costs_exactness_only(read: Read, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    fake = tmp_path / "ctags"
-    fake.write_text("#!/bin/sh\nexit 1\n")
-    fake.chmod(0o755)
     monkeypatch.setattr(module, "program", lambda: str(fake))
     found = read({"page.c": PAGE}, {"page.c": PAGE.replace("return 4096", "return 8192")})
     assert found.approximate
@@ -173,9 +158,8 @@ def test_a_program_that_fails_costs_exactness_only(read: Read, monkeypatch: pyte
 
 @needs_ctags
 def test_hostile_paths_links_and_contents_are_harmless(
-    git: Git, read: Read, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    git: Repo, read: Read, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    repo = tmp_path / "repo"
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / ".ctags.d").mkdir()
     (tmp_path / ".ctags.d" / "evil.ctags").write_text("--kinds-C=-f\n")
@@ -183,30 +167,16 @@ def test_hostile_paths_links_and_contents_are_harmless(
     before = dict.fromkeys(names, PAGE) | {".ctags.d/x.ctags": "--kinds-C=-f\n"}
     after = before | {name: PAGE.replace("a < b", f"a < b + {number}") for number, name in enumerate(names)}
     after |= {"binary.c": "int f(void)\0{ }\n", "@@.c": "@@ -1 +1 @@ int g(void)\n", "null.c": ""}
-    found = read(before, after, ("main",))
-    assert found.functions == ("less",)
+    assert read(before, after, ("main",)).functions == ("less",)
     assert not list(tmp_path.rglob("ran*"))
-    (repo / "link.c").symlink_to("/etc/passwd")
-    git("add", "-A")
-    git("commit", "-qm", "a link")
-    linked = changed_functions(open_repository(repo), git("rev-parse", "HEAD^"), git("rev-parse", "HEAD"))
+    (git.path / "link.c").symlink_to("/etc/passwd")
+    linked = changed_functions(open_repository(git.path), git.head, git.commit())
     assert (linked.functions, linked.files) == ((), 0)
 
 
-@needs_ctags
-def test_what_is_too_large_is_left_out_and_said(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LARGEST", 1000)
-    large = PAGE + "/* " + "x" * 2000 + " */\n"
-    tree = {"large.c": large, "page.c": PAGE}
-    found = read(tree, {name: text.replace("4096", "8192").replace("a < b", "b > a") for name, text in tree.items()})
-    assert found.functions == ("less", "page_size")
-    assert "1 of 2 source files" in found.note
-
-
-def test_a_missing_commit_is_an_error(git: Git, read: Read, tmp_path: Path) -> None:
-    read({}, {})
+def test_a_missing_commit_is_an_error(git: Repo) -> None:
     with pytest.raises(EnvironmentFailure):
-        changed_functions(open_repository(tmp_path / "repo"), "0" * 40, git("rev-parse", "HEAD"))
+        changed_functions(open_repository(git.path), "0" * 40, git.commit())
 
 
 def test_texts_without_comments() -> None:
@@ -216,19 +186,19 @@ def test_texts_without_comments() -> None:
 
 
 @needs_ctags
-def test_functions_whose_callers_are_not_looked_for_are_said(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_too_much_is_left_out_and_said(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Callers of many functions, large files, many files."""
     after = PAGE.replace("a < b", "a <= b").replace("i = 0", "i = 1")
     assert read({"page.c": PAGE}, {"page.c": after}, ("page_insert",)).note == ""
     monkeypatch.setattr(module, "NAMES", 1)
     found = read({"page.c": PAGE}, {"page.c": after.replace("4096", "8192")}, ("page_insert",))
     assert found.functions == ("less", "slot_of", "page_size")
     assert found.note.startswith("Of the functions that no profile contains, the callers of 1 were not looked for")
-
-
-@needs_ctags
-def test_files_beyond_the_most_that_are_read_are_not_said_to_be_large(
-    read: Read, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    monkeypatch.setattr(module, "LARGEST", 1000)
+    tree = {"large.c": PAGE + "/* " + "x" * 2000 + " */\n", "page.c": PAGE}
+    found = read(tree, {name: text.replace("4096", "8192").replace("a < b", "b > a") for name, text in tree.items()})
+    assert found.functions == ("less", "page_size")
+    assert "1 of 2 source files" in found.note
     monkeypatch.setattr(module, "FILES", 1)
     note = read({}, {"a.c": "int f(void) { return 1; }\n", "page.c": PAGE}).note
     assert note == "1 of 2 source files of the commit are not read: only the smallest are."

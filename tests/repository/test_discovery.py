@@ -27,11 +27,32 @@ def repo(git: Repo) -> Path:
     return git.path
 
 
-def test_what_is_no_repository(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is not a git repository"):
-        open_repository(tmp_path)
-    with pytest.raises(UsageError, match=r"There is no folder .*nowhere"):
-        open_repository(tmp_path / "nowhere")
+@pytest.fixture
+def bare(git: Repo, repo: Path, tmp_path: Path) -> Path:
+    git("clone", "-q", "--bare", str(repo), str(tmp_path / "bare"))
+    return tmp_path / "bare"
+
+
+def test_what_is_no_repository(repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor what is found above where git's search ends; a shallow clone has too little."""
+    inner, shallow = repo / "a" / "b", tmp_path / "shallow"
+    inner.mkdir(parents=True)
+    assert open_repository(inner).folder == repo
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(repo / "a"))
+    assert open_repository(repo).folder == repo
+    subprocess.run(["git", "clone", "-q", "--depth=1", f"file://{repo}", shallow], check=True)
+    for folder, sentence in (
+        (tmp_path, "is not a git repository"),
+        (tmp_path / "nowhere", r"There is no folder .*nowhere"),
+        (inner, "is not a git repository"),
+        (shallow, "is a shallow clone"),
+    ):
+        with pytest.raises(UsageError, match=sentence) as caught:
+            open_repository(folder)
+    assert caught.value.advice.endswith(f"git -C {shallow} fetch --unshallow")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(EnvironmentFailure, match="git is not installed"):
+        open_repository(repo)
 
 
 @pytest.mark.parametrize(
@@ -52,16 +73,7 @@ def test_a_file_that_keeps_git_waiting_is_named(
     assert "FIFO" in caught.value.advice
 
 
-def test_a_shallow_clone_is_refused(repo: Path, tmp_path: Path) -> None:
-    shallow = tmp_path / "shallow"
-    subprocess.run(["git", "clone", "-q", "--depth=1", f"file://{repo}", shallow], check=True)
-    with pytest.raises(UsageError, match="is a shallow clone") as caught:
-        open_repository(shallow)
-    assert caught.value.advice.endswith(f"git -C {shallow} fetch --unshallow")
-
-
-def test_every_place_of_a_repository_leads_to_it(git: Repo, repo: Path, tmp_path: Path) -> None:
-    git("clone", "-q", "--bare", str(repo), str(tmp_path / "bare"))
+def test_every_place_of_a_repository_leads_to_it(git: Repo, repo: Path, bare: Path, tmp_path: Path) -> None:
     git("worktree", "add", "-q", str(tmp_path / "linked"), "HEAD~1")
     (repo / "a" / "b").mkdir(parents=True)
     (tmp_path / "link").symlink_to(repo)
@@ -70,7 +82,7 @@ def test_every_place_of_a_repository_leads_to_it(git: Repo, repo: Path, tmp_path
         opened = open_repository(tmp_path / place)
         assert resolve(opened, "v0", []) == git("rev-parse", "HEAD~1"), place
         assert opened.work_tree == (tmp_path / work_tree if work_tree else None)
-        assert opened.objects == tmp_path / ("bare/objects" if place == "bare" else "repo/.git/objects")
+        assert opened.objects == (bare if place == "bare" else repo / ".git") / "objects"
     assert resolve(open_repository(tmp_path / "linked"), "HEAD", []) == git("rev-parse", "HEAD~1")
 
 
@@ -94,46 +106,23 @@ def test_a_path_that_is_not_utf8_is_refused(repo: Path, tmp_path: Path) -> None:
             open_repository(path)
 
 
-def test_the_search_above_ends_where_git_ends_it(
-    git: Repo, repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    inner = repo / "a" / "b"
-    inner.mkdir(parents=True)
-    assert open_repository(inner).folder == repo
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(repo / "a"))
-    with pytest.raises(UsageError, match="is not a git repository"):
-        open_repository(inner)
-    assert open_repository(repo).folder == repo
-
-
-def test_a_bare_repository_that_is_only_found_obeys_the_users_setting(
-    git: Repo, repo: Path, tmp_path: Path, seal: Path
-) -> None:
-    git("clone", "-q", "--bare", str(repo), str(tmp_path / "bare"))
+def test_a_bare_repository_that_is_only_found_obeys_the_users_setting(bare: Path, seal: Path) -> None:
     (seal / ".gitconfig").write_text("[safe]\nbareRepository = explicit\n")
-    assert open_repository(tmp_path / "bare").git_dir == tmp_path / "bare"
-    for path, named in ((tmp_path / "bare", False), (tmp_path / "bare" / "refs", True)):
+    assert open_repository(bare).git_dir == bare
+    for path, named in ((bare, False), (bare / "refs", True)):
         with pytest.raises(EnvironmentFailure, match="cannot use bare repository") as caught:
             open_repository(path, named=named)
         assert "--repo" in caught.value.advice
 
 
-def test_without_git_that_is_said(repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(EnvironmentFailure, match="git is not installed"):
-        open_repository(repo)
-
-
-def test_a_checkout_with_changes_is_dirty_and_one_with_new_files_is_not(git: Repo, tmp_path: Path) -> None:
+def test_a_checkout_with_changes_is_dirty_and_one_with_new_files_is_not(git: Repo, bare: Path) -> None:
     git.commit({"file": "1"})
-    git.write({"new": "1"})
-    assert not is_dirty(open_repository(git.path))
-    git.write({"file": "2"})
-    assert is_dirty(open_repository(git.path))
-    git("clone", "-q", "--bare", ".", str(tmp_path / "bare"))
-    assert not is_dirty(open_repository(tmp_path / "bare"))
-    (tmp_path / "bare" / "config").unlink()
-    assert not is_dirty(open_repository(tmp_path / "bare")), "a mirror without a configuration has no checkout"
+    for text, dirty in (({"new": "1"}, False), ({"file": "2"}, True)):
+        git.write(text)
+        assert is_dirty(open_repository(git.path)) is dirty
+    assert not is_dirty(open_repository(bare))
+    (bare / "config").unlink()
+    assert not is_dirty(open_repository(bare)), "a mirror without a configuration has no checkout"
 
 
 @pytest.fixture
@@ -159,33 +148,27 @@ def test_a_clone_is_made_once_and_kept_in_the_cache(
     assert [each.name for each in path.parent.iterdir() if each.suffix == ".partial"] == []
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert cached_clone(builder) == tmp_path / "cache/perfbisect/repositories/small.git"
+    with pytest.raises(UsageError, match="Builder small names no repository") as caught:
+        cached_clone(recipe(""))
+    assert "--repo" in caught.value.advice
 
 
-def test_a_missing_release_is_fetched(git: Repo, builder: Builder) -> None:
-    repo = open_repository(cached_clone(builder))
-    git.commit(title="1")
-    git("tag", "v1.1")
-    cached_clone(builder, ["1.0", "1.1"])
-    assert resolve(repo, "1.1", builder.release_tags) == git.head
-
-
-def test_a_branch_that_moved_is_fetched_even_backwards(git: Repo, builder: Builder) -> None:
-    repo = open_repository(cached_clone(builder))
-    git("commit", "-q", "--allow-empty", "--amend", "-m", "another")
-    cached_clone(builder, ["v1.0", "main"])
-    assert resolve(repo, "main", []) == git.head != resolve(repo, "1.0", builder.release_tags)
-
-
-def test_what_is_there_needs_no_network(git: Repo, builder: Builder, repo: Path) -> None:
-    cached_clone(builder)
+def test_what_is_missing_is_fetched_and_what_is_there_needs_no_network(git: Repo, builder: Builder, repo: Path) -> None:
+    """A new release, and a branch that moved, even backwards."""
+    opened = open_repository(cached_clone(builder))
+    git("commit", "-q", "--allow-empty", "--amend", "-m", "another", "--date=2020-02-02T00:00:00Z")
     commit = git.head
+    for name in ("main", "1.1"):
+        cached_clone(builder, ["v1.0", name])
+        git("tag", "-f", "v1.1")
+        assert resolve(opened, name, builder.release_tags) == commit != resolve(opened, "1.0", builder.release_tags)
     repo.rename(repo.with_name("gone"))
     cached_clone(builder, ["1.0", "v1.0", commit, commit[:8]])
     with pytest.raises(EnvironmentFailure, match=r"file:.*/repo cannot be fetched: fatal: "):
-        cached_clone(builder, ["1.1"])
+        cached_clone(builder, ["1.2"])
 
 
-def test_a_recipe_with_another_url_is_fetched_from_there(git: Repo, builder: Builder, tmp_path: Path) -> None:
+def test_a_recipe_with_another_url_is_fetched_from_there(builder: Builder, tmp_path: Path) -> None:
     repo = open_repository(cached_clone(builder))
     forked = Repo(tmp_path / "fork").commit(title="forked", tag="v1.0")
     cached_clone(recipe(f"file://{tmp_path}/fork"), ["1.0"])
@@ -202,12 +185,6 @@ def test_a_clone_that_fails_leaves_nothing_behind(builder: Builder, tmp_path: Pa
     with pytest.raises(KeyboardInterrupt):
         cached_clone(builder, progress=interrupt)
     assert [each.suffix for each in (seal / ".cache/perfbisect/repositories").iterdir()] == [".lock"]
-
-
-def test_a_recipe_without_repository_needs_a_local_clone() -> None:
-    with pytest.raises(UsageError, match="Builder small names no repository") as caught:
-        cached_clone(recipe(""))
-    assert "--repo" in caught.value.advice
 
 
 def test_a_url_runs_no_command(tmp_path: Path, seal: Path, monkeypatch: pytest.MonkeyPatch, repo: Path) -> None:
@@ -233,15 +210,13 @@ def test_a_url_runs_no_command(tmp_path: Path, seal: Path, monkeypatch: pytest.M
 
 
 def test_hooks_of_the_user_do_not_run(builder: Builder, git: Repo, tmp_path: Path, seal: Path) -> None:
-    trap = Trap(tmp_path / "sprung")
-    template = tmp_path / "template"
+    trap, template = Trap(tmp_path / "sprung"), tmp_path / "template"
     trap.hooks(template / "hooks")
-    (seal / ".gitconfig").write_text(
-        f"[core]\n\thooksPath = {trap.hooks(tmp_path / 'hooks')}\n[init]\n\ttemplateDir = {template}\n"
-    )
+    hooks = trap.hooks(tmp_path / "hooks")
+    (seal / ".gitconfig").write_text(f"[core]\n\thooksPath = {hooks}\n[init]\n\ttemplateDir = {template}\n")
     repo = open_repository(cached_clone(builder))
-    git("-c", "core.hooksPath=/dev/null", "commit", "-q", "--allow-empty", "-m", "1")
-    git("-c", "core.hooksPath=/dev/null", "tag", "v1.1")
+    for words in (("commit", "-q", "--allow-empty", "-m", "1"), ("tag", "v1.1")):
+        git("-c", "core.hooksPath=/dev/null", *words)
     cached_clone(builder, ["1.1"])
     assert resolve(repo, "1.1", builder.release_tags)
     assert trap.sprung == []
@@ -271,8 +246,7 @@ def fetch(server: Shelf, path: str = PATH, sha256: str = SUM) -> list[tuple[int,
 
 def test_it_is_fetched_once_with_progress(server: Shelf, cache: Path) -> None:
     steps = fetch(server)
-    assert steps[0] == (0, 0)
-    assert steps[-1] == (5, 5)
+    assert (steps[0], steps[-1]) == ((0, 0), (5, 5))
     assert steps == sorted(steps)
     assert fetch(server) == []
     assert server.asked == [(PATH, "")]
@@ -293,9 +267,11 @@ def test_what_an_ended_process_has_left_is_used(server: Shelf, cache: Path, left
     assert server.asked == [(PATH, f"bytes={left}-")]
 
 
-@pytest.mark.parametrize("parts", [True, False])
-@pytest.mark.parametrize("left", [b"?" * 1000, b"?" * 2 * len(CONTENT)], ids=["begins otherwise", "is longer"])
+@pytest.mark.parametrize(
+    ("left", "parts"), [(b"?" * 1000, True), (b"?" * 1000, False), (b"?" * 2 * len(CONTENT), True)]
+)
 def test_what_is_of_another_file_is_fetched_anew(server: Shelf, cache: Path, left: bytes, parts: bool) -> None:
+    """It begins otherwise, or is longer."""
     server.parts = parts
     cache.mkdir(parents=True)
     (cache / f"lib_1_2.tar.gz.{SUM[:8]}.part").write_bytes(left)
@@ -304,22 +280,22 @@ def test_what_is_of_another_file_is_fetched_anew(server: Shelf, cache: Path, lef
 
 
 def test_another_sum_is_an_error_and_nothing_is_kept(server: Shelf, cache: Path) -> None:
-    with pytest.raises(EnvironmentFailure) as failed:
+    sentence = rf"^lib 1.2 is not used: {server.address}{PATH} has the sha256 {SUM}, and the recipe says {'0' * 64}$"
+    with pytest.raises(EnvironmentFailure, match=sentence):
         fetch(server, sha256="0" * 64)
-    assert str(failed.value) == (
-        f"lib 1.2 is not used: {server.address}{PATH} has the sha256 {SUM}, and the recipe says {'0' * 64}"
-    )
     assert [file.name for file in cache.iterdir()] == ["lock"]
 
 
-def test_without_a_network_the_command_is_said_that_puts_it_there(server: Shelf, cache: Path, tmp_path: Path) -> None:
-    gone = Shelf("http://127.0.0.1:9")
-    with pytest.raises(EnvironmentFailure, match=r"^lib 1.2 cannot be fetched from .*: Connection refused$") as failed:
-        fetch(gone)
-    assert failed.value.advice == f"To put it there by hand: `cp lib_1_2.tar.gz {cache}/`."
-    (cache / "lib_1_2.tar.gz").write_bytes(b"wrong")
-    with pytest.raises(EnvironmentFailure, match="Not Found") as failed:
-        fetch(server, "/elsewhere/lib_1_2.tar.gz")
-    assert failed.value.advice.startswith(f"The one in {cache} has the sum {sum_of(b'wrong')}. To put it")
+def test_without_a_network_the_command_is_said_that_puts_it_there(server: Shelf, cache: Path) -> None:
+    gone, by_hand = Shelf("http://127.0.0.1:9"), f"To put it there by hand: `cp lib_1_2.tar.gz {cache}/`."
+    wrong = f"The one in {cache} has the sum {sum_of(b'wrong')}. {by_hand}"
+    for of, path, sentence, advice in (
+        (gone, PATH, r"^lib 1.2 cannot be fetched from .*: Connection refused$", by_hand),
+        (server, "/elsewhere/lib_1_2.tar.gz", "Not Found", wrong),
+    ):
+        with pytest.raises(EnvironmentFailure, match=sentence) as failed:
+            fetch(of, path)
+        assert failed.value.advice == advice
+        (cache / "lib_1_2.tar.gz").write_bytes(b"wrong")
     (cache / "lib_1_2.tar.gz").write_bytes(CONTENT)
     assert fetch(gone) == []

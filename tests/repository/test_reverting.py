@@ -1,6 +1,5 @@
 """Commits reverted without a checkout, and conflicts of lines that only touch."""
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -41,6 +40,20 @@ def tree(repo: Repository, commit: str) -> dict[str, str]:
     return {path: ask(repo, "show", f"{commit}:{path}") for path in paths if path}
 
 
+def after(repo: Repository, tip: str, *which: str, ignore: tuple[str, ...] = ()) -> dict[str, str]:
+    """The tree of ``tip`` once these are reverted."""
+    with reverted(repo, tip, list(which), list(ignore)) as made:
+        return tree(made.repository, made.commit)
+
+
+def refused(repo: Repository, tip: str, *which: str, ignore: tuple[str, ...] = ()) -> str:
+    """Why these are not reverted."""
+    with pytest.raises(NotReverted) as caught:
+        after(repo, tip, *which, ignore=ignore)
+    assert caught.value.exit_status == 2
+    return str(caught.value)
+
+
 def test_only_the_change_of_the_commit_is_gone_and_the_clone_is_as_before(repo: Repository, git: Repo) -> None:
     """The file has been renamed and changed since; a file that the commit added goes, one that it removed returns."""
     git.commit({"src/a.c": text(), "src/old.c": "old\n", "other.c": "other\n"})
@@ -63,9 +76,7 @@ def test_only_the_change_of_the_commit_is_gone_and_the_clone_is_as_before(repo: 
 def test_the_same_revert_has_the_same_hash_whoever_makes_it(
     repo: Repository, git: Repo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    git.commit({"a": text()})
-    culprit = git.commit({"a": text(l1="slow")})
-    tip = git.commit({"b": "b\n"})
+    _, culprit, tip = git.history([{"a": text()}, {"a": text(l1="slow")}, {"b": "b\n"}])
     with reverted(repo, tip, [culprit], []) as made:
         first = made.commit
     monkeypatch.setenv("GIT_AUTHOR_NAME", "Another")
@@ -75,57 +86,43 @@ def test_the_same_revert_has_the_same_hash_whoever_makes_it(
 
 
 def test_a_conflict_names_the_files(repo: Repository, git: Repo) -> None:
-    git.commit({f"src/{number}.c": text() for number in range(12)})
-    culprit = git.commit({f"src/{number}.c": text(l7="slow") for number in range(12)})
-    tip = git.commit({f"src/{number}.c": text(l7="slower still") for number in range(12)})
-    with pytest.raises(NotReverted) as refused, reverted(repo, tip, [culprit], []):
-        pass
-    assert f"{culprit[:10]} does not revert cleanly: conflicts in src/0.c, src/1.c, src/10.c, " in str(refused.value)
-    assert str(refused.value).endswith(" and 2 more.")
-    assert refused.value.exit_status == 2
-
-
-def test_a_file_that_is_gone_is_a_conflict(repo: Repository, git: Repo) -> None:
-    _, culprit, tip = git.history([{"a.c": text()}, {"a.c": text(l7="slow")}, {"a.c": None, "b.c": "something else\n"}])
-    with pytest.raises(NotReverted, match=r"conflicts in a\.c\.$"), reverted(repo, tip, [culprit], []):
-        pass
+    files = [f"src/{number}.c" for number in range(12)]
+    _, culprit, tip, gone = git.history([
+        *(dict.fromkeys(files, text(**changed)) for changed in ({}, {"l7": "slow"}, {"l7": "slower still"})),
+        dict.fromkeys(files) | {"b.c": "something else\n"},
+    ])  # fmt: skip
+    said = refused(repo, tip, culprit)
+    assert f"{culprit[:10]} does not revert cleanly: conflicts in src/0.c, src/1.c, src/10.c, " in said
+    assert said.endswith(" and 2 more.")
+    assert "conflicts in src/0.c, src/1.c" in refused(repo, gone, culprit), "a file that is gone"
 
 
 def test_ignored_paths_stay_as_they_are_and_conflicts_there_do_not_count(repo: Repository, git: Repo) -> None:
     git.commit({"a.c": text(), "docs/x/a.md": "first\n", "docs/b.md": "b\n", "top.md": "top\n"})
     culprit = git.commit({"a.c": text(l7="slow"), "docs/x/a.md": "second\n", "docs/b.md": "c\n", "top.md": "other\n"})
     tip = git.commit({"docs/x/a.md": "third\n"})
-    with pytest.raises(NotReverted, match=r"conflicts in docs/x/a\.md"), reverted(repo, tip, [culprit], []):
-        pass
-    with reverted(repo, tip, [culprit], ["docs/**", "*.md", "no/such/path/**"]) as made:
-        found = tree(made.repository, made.commit)
+    assert "conflicts in docs/x/a.md" in refused(repo, tip, culprit)
+    found = after(repo, tip, culprit, ignore=("docs/**", "*.md", "no/such/path/**"))
     assert found == {"a.c": text(), "docs/x/a.md": "third\n", "docs/b.md": "c\n", "top.md": "other\n"}
 
 
 def test_what_is_undone_already_and_what_only_ignored_paths_have_changes_nothing(repo: Repository, git: Repo) -> None:
-    git.commit({"a.c": text(), "a.md": "a\n"})
-    culprit = git.commit({"a.c": text(l7="slow")})
-    of_docs = git.commit({"a.md": "b\n"})
-    tip = git.commit({"a.c": text()})
-    for which in (culprit, of_docs):
-        nothing = pytest.raises(NotReverted, match=f"Reverting {which[:10]} changes nothing in {tip[:10]}")
-        with nothing, reverted(repo, tip, [which], ["**/*.md"]):
-            pass
+    trees = [{"a.c": text(), "a.md": "a\n"}, {"a.c": text(l7="slow")}, {"a.md": "b\n"}, {"a.c": text()}]
+    _, *undone, tip = git.history(trees)
+    for which in undone:
+        assert f"Reverting {which[:10]} changes nothing in {tip[:10]}" in refused(repo, tip, which, ignore=("**/*.md",))
 
 
 def test_a_merge_is_reverted_relative_to_its_first_parent(repo: Repository, git: Repo) -> None:
-    base = git.commit({"a.c": text()})
-    mine = git.commit({"a.c": text(l3="mainline")})
+    base, _ = git.history([{"a.c": text()}, {"a.c": text(l3="mainline")}])
     git("checkout", "-q", "-b", "side", base)
     git.commit({"a.c": text(l30="side")})
     git("checkout", "-q", "main")
     git("merge", "-q", "--no-ff", "-m", "merge", "side")
-    merge = git.head
-    tip = git.commit({"b.c": "b\n"})
+    merge, tip = git.head, git.commit({"b.c": "b\n"})
     with reverted(repo, tip, [merge], []) as made:
         assert made.merges == (merge,)
         assert tree(made.repository, made.commit) == {"a.c": text(l3="mainline"), "b.c": "b\n"}
-    assert mine != merge
 
 
 def test_a_root_commit_is_reverted_as_a_whole(repo: Repository, git: Repo) -> None:
@@ -136,62 +133,49 @@ def test_a_root_commit_is_reverted_as_a_whole(repo: Repository, git: Repo) -> No
     root = git.commit({"lib/b.c": "b\n"})
     git("checkout", "-q", "main")
     git("merge", "-q", "--allow-unrelated-histories", "-m", "join", "other")
-    tip = git.head
-    with reverted(repo, tip, [root], []) as made:
-        assert tree(made.repository, made.commit) == {"a.c": text()}
+    assert after(repo, git.head, root) == {"a.c": text()}
 
 
 def test_several_are_reverted_newest_first_and_conflicts_in_ignored_paths_do_not_stop_the_next(
     repo: Repository, git: Repo
 ) -> None:
     """Both changed the same line: in the other order each would conflict."""
-    git.commit({"a.c": text(), "a.md": "0\n"})
-    first = git.commit({"a.c": text(l7="slow"), "a.md": "1\n"})
-    second = git.commit({"a.c": text(l7="slower"), "a.md": "2\n"})
-    tip = git.commit({"a.c": text(l7="slower", l30="later"), "a.md": "3\n"})
-    with reverted(repo, tip, [second, first], ["*.md"]) as made:
-        assert tree(made.repository, made.commit) == {"a.c": text(l30="later"), "a.md": "3\n"}
-    with pytest.raises(NotReverted), reverted(repo, tip, [first, second], ["*.md"]):
-        pass
+    lines: tuple[dict[str, str], ...] = ({}, {"l7": "slow"}, {"l7": "slower"}, {"l7": "slower", "l30": "later"})
+    _, first, second, tip = git.history({"a.c": text(**line), "a.md": f"{n}\n"} for n, line in enumerate(lines))
+    assert after(repo, tip, second, first, ignore=("*.md",)) == {"a.c": text(l30="later"), "a.md": "3\n"}
+    assert refused(repo, tip, first, second, ignore=("*.md",))
 
 
-def test_of_a_linked_work_tree_and_a_bare_clone(repo: Repository, git: Repo, tmp_path: Path) -> None:
-    git.commit({"a.c": text()})
-    culprit = git.commit({"a.c": text(l7="slow")})
-    tip = git.commit({"b.c": "b\n"})
+def test_of_a_linked_work_tree_and_a_bare_clone(git: Repo, tmp_path: Path) -> None:
+    _, culprit, tip = git.history([{"a.c": text()}, {"a.c": text(l7="slow")}, {"b.c": "b\n"}])
     git("worktree", "add", "-q", str(tmp_path / "linked"), "HEAD~1")
-    subprocess.run(["git", "clone", "-q", "--bare", "repo", "bare.git"], cwd=tmp_path, check=True)
+    git("clone", "-q", "--bare", str(git.path), str(tmp_path / "bare.git"))
     for place in ("linked", "bare.git"):
-        opened = open_repository(tmp_path / place)
-        with reverted(opened, tip, [culprit], []) as made:
-            assert tree(made.repository, made.commit) == {"a.c": text(), "b.c": "b\n"}
+        assert after(open_repository(tmp_path / place), tip, culprit) == {"a.c": text(), "b.c": "b\n"}
 
 
 def test_lines_that_later_commits_put_beside_those_of_the_commit_stay(repo: Repository, git: Repo) -> None:
     """git itself reports a conflict: at the end of a file each commit adds its function."""
-    base = "caf\udce9 \r\n".encode(errors="surrogateescape") + text().encode()
-
-    def commit(content: bytes) -> str:
-        (git.path / "a.c").write_bytes(content)
-        return git.commit()
-
-    commit(base)
-    first, second = commit(base + b"slow\nslower\n"), commit(base + b"slow\nslower\nlater\nlatest\n")
-    with reverted(repo, second, [first], []) as made:
+    base, commits = "caf\udce9 \r\n".encode(errors="surrogateescape") + text().encode(), []
+    for more in (b"", b"slow\nslower\n", b"slow\nslower\nlater\nlatest\n"):
+        (git.path / "a.c").write_bytes(base + more)
+        commits.append(git.commit())
+    with reverted(repo, commits[2], [commits[1]], []) as made:
         assert made.beside == ("a.c",)
         found = ask(made.repository, "show", f"{made.commit}:a.c", errors="surrogateescape")
-    assert found.encode(errors="surrogateescape").replace(b"\r\n", b"\n") == (base + b"later\nlatest\n").replace(
-        b"\r\n", b"\n"
-    )
+    expected = (base + b"later\nlatest\n").replace(b"\r\n", b"\n")
+    assert found.encode(errors="surrogateescape").replace(b"\r\n", b"\n") == expected
 
 
-def test_a_clone_that_lacks_an_object_of_another_file_serves(repo: Repository, git: Repo, tmp_path: Path) -> None:
+def test_a_clone_that_lacks_an_object_of_another_file_serves(repo: Repository, git: Repo) -> None:
     """Mirrors lack large files of tests, which the recipe leaves out of the checkout."""
-    git.commit({"src/a.c": text(), "test/large": "large\n", "test/new": "old\n"})
-    culprit = git.commit({"src/a.c": text(l7="slow"), "test/new": "new\n"})
-    tip = git.commit({"src/a.c": text(l7="slow", l30="later")})
+    _, culprit, tip = git.history([
+        {"src/a.c": text(), "test/large": "large\n", "test/new": "old\n"},
+        {"src/a.c": text(l7="slow"), "test/new": "new\n"},
+        {"src/a.c": text(l7="slow", l30="later")},
+    ])  # fmt: skip
     blob = git("rev-parse", "HEAD:test/large")
-    (tmp_path / "repo" / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
+    (git.path / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
     with reverted(repo, tip, [culprit], ["test/**"]) as made:
         assert ask(made.repository, "show", f"{made.commit}:src/a.c") == text(l30="later")
 
@@ -208,21 +192,21 @@ def conflict(ours: bytes, base: bytes, theirs: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("ours", "base", "theirs", "result"),
     [
-        ([b"old\n", b"new\n"], [b"old\n"], [], [b"new\n"]),
-        ([b"before\n", b"old\n", b"after\n"], [b"old\n"], [b"changed\n"], [b"before\n", b"changed\n", b"after\n"]),
-        ([b"changed\n"], [b"old\n"], [b"back\n", b"old\n"], [b"back\n", b"changed\n"]),
-        ([b"mine\n"], [b"old\n"], [], None),
-        ([b"mine\n"], [], [b"theirs\n"], None),
-        ([b"old\n", b"x\n", b"old\n"], [b"old\n"], [], None),
+        ("old new", "old", "", "new"),
+        ("before old after", "old", "changed", "before changed after"),
+        ("changed", "old", "back old", "back changed"),
+        ("mine", "old", "", None),
+        ("mine", "", "theirs", None),
+        ("old x old", "old", "", None),
     ],
     ids=["added behind", "added around", "reverted beside a change", "same line", "same place", "which one"],
 )
-def test_what_only_touches_is_settled(
-    ours: list[bytes], base: list[bytes], theirs: list[bytes], result: list[bytes] | None
-) -> None:
-    assert settle(ours, base, theirs) == result
-    whole = b"top\n" + conflict(b"".join(ours), b"".join(base), b"".join(theirs)) + b"bottom\n"
-    assert settled(whole) == (None if result is None else b"top\n" + b"".join(result) + b"bottom\n")
+def test_what_only_touches_is_settled(ours: str, base: str, theirs: str, result: str | None) -> None:
+    parts = [[f"{word}\n".encode() for word in side.split()] for side in (ours, base, theirs)]
+    settled_lines = None if result is None else [f"{word}\n".encode() for word in result.split()]
+    assert settle(*parts) == settled_lines
+    whole = b"top\n" + conflict(*map(b"".join, parts)) + b"bottom\n"
+    assert settled(whole) == (None if settled_lines is None else b"top\n" + b"".join(settled_lines) + b"bottom\n")
 
 
 def test_every_conflict_of_a_file_must_be_of_that_kind() -> None:

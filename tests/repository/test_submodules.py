@@ -1,4 +1,3 @@
-import subprocess
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -20,7 +19,8 @@ from perfbisect.repository.submodules import (
     safe_name,
     submodules,
 )
-from repos import Repo, git
+from repos import Repo
+from traps import FILE, LINK, OddTrees
 
 USED = ["https://example.org/a.git", "ssh://git@example.org:22/a", "git@example.org:a/b.git", "host:a", "/srv/a", "file:///a",
         "https://user:secret@example.org/a", "[::1]:a", "ssh://[::1]/a"]  # fmt: skip
@@ -86,57 +86,43 @@ def test_names_that_lead_elsewhere() -> None:
 
 @pytest.mark.tools
 def test_submodules_of_a_commit(tmp_path: Path) -> None:
-    sub, repo = Repo(tmp_path / "sub").path, Repo(tmp_path / "repo").path
-    one, two = Repo(sub).commit({"a": "1"}), Repo(sub).commit({"a": "2"})
-    Repo(repo).add_module(str(sub), "storage/one", one)
-    Repo(repo).add_module("../sub", "ü 'x'")
-    git(repo, "config", "--file", ".gitmodules", "submodule.storage/one.ignore", "all")
-    git(repo, "add", "-f", "storage/one")
-    first = Repo(repo).commit({"code": "1"})
-    second = Repo(repo).move_module("storage/one", two)
-    git(repo / "storage/one", "checkout", "-q", two)
-    third = Repo(repo).commit({"doc/x": "1"})
-    opened = open_repository(repo)
-    ignore = ["doc/**", "storage/one/test/**", "**/*.md"]
+    sub, repo = Repo(tmp_path / "sub"), Repo(tmp_path / "repo")
+    one, two = sub.commit({"a": "1"}), sub.commit({"a": "2"})
+    repo.add_module(str(sub.path), "storage/one", one)
+    repo.add_module("../sub", "ü 'x'")
+    repo("config", "--file", ".gitmodules", "submodule.storage/one.ignore", "all")
+    repo("add", "-f", "storage/one")
+    first, second = repo.commit({"code": "1"}), repo.move_module("storage/one", two)
+    repo("checkout", "-q", two, cwd=repo.path / "storage/one")
+    third = repo.commit({"doc/x": "1"})
+    opened, ignore = open_repository(repo.path), ["doc/**", "storage/one/test/**", "**/*.md"]
     assert set(submodules(opened, first, ignore)) == {
         Submodule("storage/one", one, ("test/**", "**/*.md")),
         Submodule("ü 'x'", two, ("**/*.md",)),
     }
     for left_out in ("storage/one", "storage/**", "storage", "storage/one/**", "**/one"):
         assert [each.path for each in submodules(opened, second, [left_out])] == ["ü 'x'"], left_out
-    assert declared(opened, first) == {"storage/one": Entry("storage/one", str(sub)), "ü 'x'": Entry("ü 'x'", "../sub")}
+    entries = {"storage/one": Entry("storage/one", str(sub.path)), "ü 'x'": Entry("ü 'x'", "../sub")}
+    assert declared(opened, first) == entries
     assert read_range(opened, first, third, ignore).candidates == (first, second), "only a submodule changes"
-    assert declared(open_repository(sub), two) == {}
-    assert submodules(open_repository(sub), two, []) == ()
+    assert (declared(open_repository(sub.path), two), submodules(open_repository(sub.path), two, [])) == ({}, ())
 
 
 @pytest.mark.tools
-def test_a_gitmodules_that_is_no_plain_file_of_a_moderate_size(tmp_path: Path) -> None:
-    repo = Repo(tmp_path / "repo").path
-    opened = open_repository(repo)
-
-    def tree(mode: str, text: str) -> str:
-        blob = subprocess.run(
-            ["git", "hash-object", "-w", "--stdin"], cwd=repo, input=text.encode(), capture_output=True, check=True
-        ).stdout.decode()
-        made = subprocess.run(
-            ["git", "mktree", "--missing"],
-            cwd=repo,
-            input=f"{mode} {blob.strip()}\t.gitmodules\n".encode(),
-            capture_output=True,
-            check=True,
-        )
-        return made.stdout.decode().strip()
-
-    outside = tmp_path / "outside"
+def test_a_gitmodules_that_is_no_plain_file_of_a_moderate_size(git: Repo, tmp_path: Path) -> None:
+    odd, opened, outside = OddTrees(git.path), open_repository(git.path), tmp_path / "outside"
     outside.write_text('[submodule "m"]\n\tpath = m\n\turl = /m\n')
-    with pytest.raises(Unavailable, match="is no file"):
-        declared(opened, tree("120000 blob", str(outside)))
-    with pytest.raises(Unavailable, match="bytes, more than"):
-        declared(opened, tree("100644 blob", "#" * (LARGEST + 1)))
-    with pytest.raises(
-        Unavailable, match=r"gitmodules cannot be read: git config failed in .*: error: bad config line 1"
+
+    def tree(text: str, mode: bytes = FILE) -> str:
+        return odd.tree((mode, b".gitmodules", odd.blob(text.encode())))
+
+    unreadable = r"gitmodules cannot be read: git config failed in .*: error: bad config line 1"
+    for made, sentence in (
+        (tree(str(outside), LINK), "is no file"),
+        (tree("#" * (LARGEST + 1)), "bytes, more than"),
+        (tree("[submodule\n"), unreadable),
     ):
-        declared(opened, tree("100644 blob", "[submodule\n"))
+        with pytest.raises(Unavailable, match=sentence):
+            declared(opened, made)
     text = f'[include]\n\tpath = {outside}\n[submodule]\n\tpath\n[submodule "x"]\n\tpath\n\turl = a\n'
-    assert "m" not in declared(opened, tree("100644 blob", text))
+    assert "m" not in declared(opened, tree(text))
