@@ -25,51 +25,43 @@ def workload(
     )
 
 
-def test_every_run_draws_the_same_uniform_numbers() -> None:
+def test_the_command_line() -> None:
+    """Every run draws the same uniform numbers; a workload has the last word; preparing has its own arguments."""
     argv = command(workload(), Path("/s/point.lua"), {"db-driver": "pgsql"})
-    assert argv[:2] == ["sysbench", "/s/point.lua"]
-    assert argv[-1] == "run"
+    assert (argv[:2], argv[-1]) == (["sysbench", "/s/point.lua"], "run")
     assert {"--rand-type=uniform", "--rand-seed=1", "--events=0", "--threads=2", "--time=10"} <= set(argv)
     assert {"--report-interval=1", "--percentile=95", "--db-driver=pgsql"} <= set(argv)
-
-
-def test_a_workload_has_the_last_word() -> None:
-    argv = command(workload(args={"rand-type": "zipfian", "secondary": True}), Path("x.lua"))
-    assert "--rand-type=zipfian" in argv
-    assert "--rand-type=uniform" not in argv
-    assert "--secondary=on" in argv
-
-
-def test_prepare_has_its_own_arguments() -> None:
+    own = command(workload(args={"rand-type": "zipfian", "secondary": True}), Path("x.lua"))
+    assert {"--rand-type=zipfian", "--secondary=on"} <= set(own)
+    assert "--rand-type=uniform" not in own
     argv = prepare_command(workload(args={"batch": 5}, prepare_args={"rows": 7}), Path("x.lua"))
     assert argv[-1] == "prepare"
-    assert "--rows=7" in argv
-    assert "--batch=5" not in argv
-
-
-@pytest.mark.parametrize("time", [0.5, 1.5])
-def test_sysbench_counts_whole_seconds(time: float) -> None:
-    with pytest.raises(UsageError, match=rf"time = {time}.*whole seconds"):
-        command(workload(time=time), Path("x.lua"))
+    assert "--rows=7" in argv and "--batch=5" not in argv
+    for time in (0.5, 1.5):
+        with pytest.raises(UsageError, match=rf"time = {time}.*whole seconds"):
+            command(workload(time=time), Path("x.lua"))
 
 
 def test_progress_of_both_forms() -> None:
     event = "[ 2s ] thds: 1 eps: 653474.15 lat (ms,95%): 0.00"
     sql = "[ 3s ] thds: 2 tps: 2037.62 qps: 8152.48 (r/w/o: 1/2/3) lat (ms,95%): 4.33 err/s: 0.00 reconn/s: 0.00"
-    assert progress(event, "event") == (2.0, 653474.15)
-    assert progress(sql, "event") == (3.0, 2037.62)
-    assert progress(sql, "query") == (3.0, 8152.48)
-    assert progress("Threads started!", "event") is None
-    for odd in ("eps: 1.2.3", f"eps: {'9' * 5_000}", "tps: . qps: ."):
-        assert progress(f"[ 1s ] thds: 1 {odd}", "event") is None
-    assert progress("[ 1..2s ] thds: 1 eps: 5", "event") is None
+    for line, operation, found in (
+        (event, "event", (2.0, 653474.15)),
+        (sql, "event", (3.0, 2037.62)),
+        (sql, "query", (3.0, 8152.48)),
+        ("Threads started!", "event", None),
+        ("[ 1s ] thds: 1 eps: 1.2.3", "event", None),
+        (f"[ 1s ] thds: 1 eps: {'9' * 5_000}", "event", None),
+        ("[ 1s ] thds: 1 tps: . qps: .", "event", None),
+        ("[ 1..2s ] thds: 1 eps: 5", "event", None),
+    ):
+        assert progress(line, operation) == found
 
 
 def test_output_of_a_script_of_ours() -> None:
     outcome = parse((OUTPUTS / "sysbench-event.txt").read_text().splitlines(), "event")
     assert outcome.opened is not None
     assert outcome.seconds == pytest.approx(2.0, abs=0.001), "the window, not the total time of 2.0019 s"
-    assert outcome.seconds != 2.0019
     assert outcome.operations == 1312814
     first, last = outcome.samples
     assert first == 665019.52
@@ -87,9 +79,10 @@ def test_output_of_a_server_counts_queries_or_events() -> None:
     assert events.samples == (2688.27, 2756.04, 2037.62)
     assert queries.samples == (10757.07, 11023.17, 8152.48)
     assert events.latency["p95"] == pytest.approx(3.96, abs=0.005), "the histogram agrees with sysbench's percentile"
-    p99 = events.latency["p99"]
-    assert p99 is not None
-    assert 3.96 < p99 < 14.36
+    assert 3.96 < (events.latency["p99"] or 0) < 14.36
+
+
+TOTALS = ["General statistics:", "    total time:   10.0s"]
 
 
 @pytest.mark.parametrize(
@@ -97,19 +90,18 @@ def test_output_of_a_server_counts_queries_or_events() -> None:
     [
         ((OUTPUTS / "sysbench-event.txt").read_text().splitlines(), "query", "no queries"),
         (["[ 1s ] thds: 1 eps: 10.00 lat (ms,95%): 0.00"], "event", "without its statistics"),
-        (["    total time:          1.0s", "    total number of events:     0"], "event", "not one operation"),
+        *(
+            ([*TOTALS, f"    total number of events:   {number}", f"  1.0 |****  {number}"], "event", sentence)
+            for number, sentence in (
+                ("0", "not one operation"),
+                *((odd, "without its statistics") for odd in ("9" * 400, "9" * 5_000, "1.2.3", "-1", "nan")),
+            )
+        ),
     ],
 )
 def test_what_is_no_result(lines: list[str], operation: str, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         parse(lines, operation)
-
-
-def test_odd_totals_are_no_result() -> None:
-    for number in ("9" * 400, "9" * 5_000, "1.2.3", "-1", "nan", "0"):
-        lines = ["General statistics:", "    total time:   10.0s", f"    total number of events:   {number}"]
-        with pytest.raises(ValueError, match=r"sysbench ended without its statistics|not one operation"):
-            parse([*lines, f"  1.0 |****  {number}"], "event")
 
 
 @pytest.mark.parametrize(
@@ -150,13 +142,12 @@ def test_threads_of_several_roles() -> None:
     found = parse(ROLES.splitlines(), "event")
     assert (found.operations, found.seconds) == (11148, 3.001123)
     assert found.latency == {"min": 0.023, "avg": 0.268, "p95": 0.025, "p99": 4.7, "max": 32.093}
-    assert found.counters["query-done"] == 11148
     assert "query-due" not in found.counters, "nothing paces it"
-    assert (found.counters["insert-done"], found.counters["insert-due"]) == (2900, 3000)
-    assert (found.counters["insert-rate"], found.counters["insert-batch"]) == (1000, 100)
-    assert (found.counters["insert-p99"], found.counters["client-cpu"], found.counters["client-busy"]) == (
-        25.0584, 196.541, 0.0602,
-    )  # fmt: skip
+    counters = {
+        "query-done": 11148, "insert-done": 2900, "insert-due": 3000, "insert-rate": 1000, "insert-batch": 100,
+        "insert-p99": 25.0584, "client-cpu": 196.541, "client-busy": 0.0602,
+    }  # fmt: skip
+    assert found.counters.items() >= counters.items()
 
 
 def test_the_shipped_demo_is_prepared_by_its_table_and_the_shared_module() -> None:
@@ -210,7 +201,7 @@ def point(tmp_path: Path) -> Workload:
 
 
 def other_runs(builder: Builder, point: Workload, *hosts: HostEntry, than: Workload | None = None) -> bool:
-    """Whether these are other runs than those of the usual builder, point and host."""
+    """Whether these are other runs than those of the usual builder, workload and host."""
     return fingerprint(builder, point, hosts or [HOST]) != fingerprint(BUILDER, than or point, [HOST])
 
 
