@@ -435,20 +435,6 @@ def test_a_replay_takes_the_same_course(history: History) -> None:
     assert again == recorded
 
 
-@pytest.mark.parametrize("cut", [3, 12, 30])
-def test_a_cut_hunt_ends_what_is_under_way_and_goes_on(history: History, cut: int) -> None:
-    log = log_of(history, LINE)
-    labs = lab(), lab()
-    course = told_by(history, asked(), threads(*labs), log)
-    before = [event for _, event in zip(range(cut), course, strict=False)]
-    course.close()
-    assert all(one.ended for one in labs if one.orders)
-    finished = [event for event in before if isinstance(event, BuildFinished | RunFinished)]
-    again = SavedLog(history, log.hunt)
-    assert [event for _, event in again.entries] == finished
-    assert culprit(list(told_by(history, asked(), threads(*labs), again))).candidate == 17
-
-
 def test_a_host_in_the_middle_of_something_is_interrupted(history: History) -> None:
     """As by Ctrl-C: the stop reaches it where it works, not only where it tells."""
     stuck = lab(waits=threading.Event())

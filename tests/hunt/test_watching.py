@@ -9,7 +9,6 @@ import pytest
 from rich.console import Console
 
 import sample_hunt as sample
-from perfbisect.cli.commands.watch import say_how
 from perfbisect.core.domain.events import (
     PASSING,
     BuildFinished,
@@ -156,20 +155,6 @@ def test_a_trial_is_followed_as_a_hunt_is(history: History, reader: History) -> 
     assert [line.split("  ")[0] for line in out.getvalue().splitlines()] == [
         "round 1 of 2: scan, a", "", "round 1 of 2: scan, b", ""
     ]  # fmt: skip
-
-
-def test_two_hunts_on_one_screen(history: History, reader: History, capsys: pytest.CaptureFixture[str]) -> None:
-    hunts = sample.write(history), sample.write(history)
-    console = Console(file=io.StringIO(), width=80, height=30, color_system=None)
-    wall = LiveScreen(console, dict.fromkeys(hunts, "x"), now=lambda: sample.BEGAN)
-    for hunt in watch(reader, hunts, wall, lambda _: None):
-        say_how(hunt, reader.path)
-    assert capsys.readouterr().err == ""
-    assert [line.plain.split()[:3] for line in wall.picture(30)] == [["x", "hunt", str(hunt)] for hunt in hunts]
-    assert isinstance(console.file, io.StringIO)
-    left = console.file.getvalue()
-    assert left.count("The culprit is") == 2
-    assert left.count("─" * 80) == 2
 
 
 def test_the_clock_of_a_hunt_that_was_interrupted_stands_still(history: History, reader: History) -> None:

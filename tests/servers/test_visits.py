@@ -9,13 +9,14 @@ import socket
 import subprocess
 import tempfile
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from labs import measure, runs, skipped, warnings, workload_of
+from labs import lab_of, measure, runs, skipped, warnings, workload_of
 from perfbisect.core.domain.events import LabEvent, RunProgress, RunStarted
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.orders import Measure, Purpose, Share
@@ -23,9 +24,12 @@ from perfbisect.errors import EnvironmentFailure
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
 from perfbisect.lab import servers
-from perfbisect.lab.host_lab import HostLab
+from perfbisect.lab.host_lab import Earlier, HostLab
 from perfbisect.lab.measure import visit
+from perfbisect.recipes.builder_reader import load_builder
+from perfbisect.recipes.workload import Workload
 from postgres import BIN, needs_postgres
+from repos import Repo
 from waiting import ended, processes, until
 
 Open = Callable[..., HostLab]
@@ -53,16 +57,48 @@ RESTING = replace(WORKLOAD, statement="select k, pg_sleep(0.02) from t where id 
 PLAIN, SLOW, WRONG = "work_mem = 4MB\n", "enable_indexscan = off\nenable_bitmapscan = off\n", "no_such = 1\n"
 
 
+@pytest.fixture
+def host() -> Iterator[LocalHost]:
+    """A short root, for the sake of the socket, and one that nobody but us may enter."""
+    with tempfile.TemporaryDirectory(prefix="lab") as root:
+        host = LocalHost("here", PurePosixPath(root))
+        yield host
+        assert not (*jobs.running(host), *jobs.orphaned(host)), "nothing is left behind"
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Callable[[str], None]:
+    """Write the builder ``mine``."""
+
+    def write(text: str) -> None:
+        folder = tmp_path / "builders" / "mine"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "builder.toml").write_text(text)
+
+    return write
+
+
+@pytest.fixture
+def commits(git: Repo) -> Callable[..., tuple[str, ...]]:
+    """Commit these contents of the file ``extra.conf``, one after the other."""
+
+    return lambda *texts: tuple(git.commit({"extra.conf": text}) for text in texts)
+
+
+@pytest.fixture
+def open_lab(host: LocalHost, tmp_path: Path) -> Open:
+    def lab(workload: Workload, hashes: tuple[str, ...], **more: Any) -> HostLab:
+        earlier = Earlier(memory_mib=600, cores=3)  # rounded down
+        asked = {"host": host, "earlier": earlier, **more}
+        builder = load_builder("mine", tmp_path / "builders")
+        return lab_of(builder=builder, workload=workload, repository=tmp_path / "repo", commits=hashes, **asked)
+
+    return lab
+
+
 @pytest.fixture(autouse=True)
 def written(recipe: Callable[[str], None]) -> None:
     recipe(RECIPE)
-
-
-def change_kept(host: LocalHost, change: Callable[[Path], None]) -> str:
-    """Change the one dataset that is kept; returns its key."""
-    (kept,) = Path(host.root, "datasets").iterdir()
-    change(kept)
-    return kept.name
 
 
 @needs_postgres
@@ -96,22 +132,6 @@ def test_a_visit_to_postgres(
 
 
 @needs_postgres
-def test_data_with_other_rows_is_loaded_again(open_lab: Open, commits: Commits, host: LocalHost) -> None:
-    hashes = commits(PLAIN, SLOW)
-    measure(open_lab(RESTING, hashes), Share(0, 1))
-
-    def forget(kept: Path) -> None:
-        facts = json.loads((kept / "dataset.json").read_text())
-        assert facts["answers"] == ["20000 200010000"]
-        (kept / "dataset.json").write_text(json.dumps(facts | {"answers": ["20001 200010001"]}))
-
-    change_kept(host, forget)
-    events = measure(open_lab(RESTING, hashes), Share(0, 1))
-    assert "is answered 20000 200010000, and was answered 20001 200010001" in warnings(events)[0]
-    assert len(runs(events)) == 1
-
-
-@needs_postgres
 def test_a_build_that_alone_answers_wrongly_is_skipped_and_the_data_stays(
     open_lab: Open, commits: Commits, host: LocalHost
 ) -> None:
@@ -128,7 +148,8 @@ def test_a_build_that_alone_answers_wrongly_is_skipped_and_the_data_stays(
     events = measure(lab, Share(0, 1))
     assert (warnings(events), len(runs(events))) == ([], 1)
 
-    change_kept(host, lambda kept: (kept / "data" / "note").write_text("as l0aded\n"))
+    [kept] = Path(host.root, "datasets").iterdir()
+    (kept / "data" / "note").write_text("as l0aded\n")
     events = measure(open_lab(workload, hashes), Share(2, 1))
     assert "is answered as l0aded on, and was answered as loaded on" in warnings(events)[0]
     assert (len(warnings(events)), len(runs(events))) == (1, 1)

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from shapes import criss_cross, octopus, two_roots
 
-from named import found
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import (
     Found,
@@ -42,6 +41,7 @@ from perfbisect.simulate.tally import (
     suspects,
 )
 from perfbisect.simulate.world import World
+from worlds import found
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks" / "search"))
 

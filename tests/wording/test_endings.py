@@ -14,7 +14,6 @@ import pytest
 from shapes import older_branches
 
 import sample_hunt as sample
-from impatient import ImpatientWorld
 from perfbisect.core.domain.events import Commit
 from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.graph import Graph
@@ -39,6 +38,7 @@ from perfbisect.simulate.world import Habits, World
 from perfbisect.wording.reasons import proof_status
 from perfbisect.wording.verdicts import Teller
 from pinned import pinned
+from worlds import ImpatientWorld
 
 pytestmark = pytest.mark.calibration  # simulates whole hunts
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from shapes import two_roots
 
-from named import several
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Found, Inconclusive, Interval, Reason, Several
 from perfbisect.core.domain.settings import NOTHING_KNOWN, Policy, PriorKnowledge
@@ -20,6 +19,7 @@ from perfbisect.simulate.scenario import merging
 from perfbisect.simulate.tally import Account, account, judge
 from perfbisect.simulate.world import Habits, World
 from perfbisect.wording.verdicts import exit_status
+from worlds import several
 
 pytestmark = pytest.mark.calibration  # simulates whole hunts
 

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from planted import Planted
 
-from named import moments
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Building, Decision, Fleet, Found, Measure, Purpose, Share
 from perfbisect.core.domain.settings import NOTHING_KNOWN, Policy
@@ -23,6 +22,7 @@ from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.hunt import MemoryLog, SimulatedWorkers, hunt
 from perfbisect.simulate.scenario import Scenario, merging
 from perfbisect.simulate.world import World, maker
+from worlds import moments
 
 LINE = Graph.line(100)
 RUN = 60.0

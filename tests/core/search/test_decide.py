@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from planted import Planted
 
-from named import found, moments
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import (
     ALL_FREE,
@@ -37,6 +36,7 @@ from perfbisect.core.search.situation import Budget
 from perfbisect.simulate.hunt import Outcome, hunt
 from perfbisect.simulate.scenario import Scenario, merging
 from perfbisect.simulate.world import Habits, World
+from worlds import found, moments
 
 POLICY = Policy()
 

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from planted import Planted
 
-from named import moments
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Fleet, Found, Inconclusive, Measure, NotReproduced, Purpose, Reason, Share
 from perfbisect.core.domain.settings import Policy, PriorKnowledge
@@ -22,6 +21,7 @@ from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.scenario import Scenario, merging
 from perfbisect.simulate.tally import Judgement, is_named, judge
 from perfbisect.simulate.world import World
+from worlds import moments
 
 LINE = Graph.line(64)
 BAD = LINE.size - 1

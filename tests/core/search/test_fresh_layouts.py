@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from named import found
 from perfbisect.core.domain.events import BuildFinished, RunFinished
 from perfbisect.core.domain.facts import BuildFacts, RunFacts
 from perfbisect.core.domain.graph import Graph
@@ -31,6 +30,7 @@ from perfbisect.core.search.decide import decide
 from perfbisect.core.search.fresh_layouts import FEWEST
 from perfbisect.simulate.hunt import Outcome, hunt
 from perfbisect.simulate.world import Habits, World
+from worlds import found
 
 LINE = Graph.line(40)
 QUIET = Habits(noise=0.005, layout=0.002, outliers=0.0)

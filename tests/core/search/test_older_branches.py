@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 from shapes import older_branches
 
-from named import found, several
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import (
     UNKNOWN,
@@ -29,6 +28,7 @@ from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.hunt import Outcome, hunt
 from perfbisect.simulate.tally import judge
 from perfbisect.simulate.world import World
+from worlds import found, several
 
 QUIET = Habits(noise=0.01, layout=0.002)
 TWO = older_branches(100, 2)

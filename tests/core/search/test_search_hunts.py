@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from impatient import ImpatientWorld
-from named import found
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Found, Inconclusive, Measure, NotReproduced, Purpose, Reason, Share
 from perfbisect.core.domain.settings import Direction, Policy, PriorKnowledge
@@ -16,6 +14,7 @@ from perfbisect.core.inference.observations import Observation, Reading
 from perfbisect.core.search.decide import decide
 from perfbisect.simulate.hunt import Outcome, hunt
 from perfbisect.simulate.world import Habits, World
+from worlds import ImpatientWorld, found
 
 pytestmark = pytest.mark.calibration  # simulates whole hunts
 

@@ -1,18 +1,22 @@
-"""The SQLite workloads on the machine's own libsqlite3: what they write and what they refuse.
-
-The library is the one Python itself uses, so nothing has to be built.
+"""Suites without a server, as they are shipped: SQLite's on the library that Python itself uses, RocksDB's on what its script asks of
+a db_bench; and every workload of pgbench and of db_bench, by two builds that are the same, as they are installed.
 """
 
 import ctypes.util
+import json
 import os
 import shutil
 import sqlite3
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from perfbisect.recipes.workload import read_suite
+from perfbisect.recipes.output_pattern import find_number
+from perfbisect.recipes.workload import load_workloads, read_suite
+from postgres import BIN, needs_postgres
+from program import bisect, executable
 
 pytestmark = pytest.mark.tools
 
@@ -118,3 +122,80 @@ def test_wrong_sql_ends_with_sqlites_own_message(tmp_path: Path) -> None:
     with pytest.raises(subprocess.CalledProcessError) as failure:
         sysbench("sql.lua", "run", tmp_path, {"events": 1}, setup="", statement="SELECT a FROM nowhere")
     assert "no such table: nowhere" in failure.value.output
+
+
+SCRIPT = Path(__file__).parents[2] / "workloads" / "rocksdb" / "db_bench"
+NEW = (
+    "readrandom   :       2.437 micros/op 410340 ops/sec 10.000 seconds 4103999 operations;   45.3 MB/s (9 of 9 found)"
+)
+OLD = "readrandom   :       2.437 micros/op 410340 ops/sec;   45.3 MB/s (9 of 9 found)"
+OLD_FILL = "fillseq      :       2.437 micros/op 410340 ops/sec;   45.3 MB/s"
+
+
+def asked(folder: Path, line: str, *words: str, status: int = 0) -> tuple[list[str], str]:
+    """The arguments that the script gives a db_bench which prints ``line``, and what the script prints."""
+    executable(
+        folder / "bin" / "db_bench",
+        f'#!/bin/sh\nprintf "%s\\n" "$@" >{folder}/given\necho "{line}"\nexit {status}\n',
+    )
+    done = subprocess.run([SCRIPT, folder, "2", *words], capture_output=True, text=True, check=False)
+    assert done.returncode == status, done.stderr
+    return (folder / "given").read_text().splitlines(), done.stdout
+
+
+def test_all_that_is_pinned_may_be_unknown_to_a_version_and_nothing_else(tmp_path: Path) -> None:
+    (first, *given), _ = asked(tmp_path, NEW, "--write_buffer_size=1 --sync=*", "--num=5", "--format_version=4")
+    wanted = ["--cache_size=2097152", "--num=5", "--format_version=4", "--write_buffer_size=1", "--sync=*"]
+    assert given[-5:] == wanted, "the last of several counts"
+    pinned = [option.removeprefix("--").partition("=")[0] for option in given[:-5]]
+    assert first == f"--undefok={','.join(pinned)}"
+    assert {"write_buffer_size", "format_version", "stats_dump_period_sec"} <= {*pinned}
+
+
+def test_operations_are_reported_by_every_version(tmp_path: Path) -> None:
+    [workload] = [each for each in load_workloads() if each.name == "readrandom" and each.driver == "rocksdb"]
+    for line, operations in ((NEW, 4103999), (OLD, 4103400), (OLD_FILL, 77)):
+        said = asked(tmp_path, f"Read rate: 0 ops/second\n{line}", "", "--duration=10", "--num=11", "--threads=7")[1]
+        assert find_number(workload.rate, said) == 410340
+        assert find_number(workload.operations, said) == operations
+
+
+def test_a_failure_stays_one(tmp_path: Path) -> None:
+    asked(tmp_path, "Unknown benchmark", "", status=3)
+
+
+def compared(builder: str, suite: str, setting: str, *installed: Path) -> Any:
+    """What a short comparison of two installations tells."""
+    same = [f"{name}={folder}" for name, folder in zip(("one", "two"), installed, strict=True)]
+    short = ["--visits", "1", "--runs", "1", "--time", "1", "--set", setting, "--json"]
+    done = bisect("compare", *same, "--builder", builder, "--workload", suite, *short)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert all(row["ratios"][0]["ratio"] > 0 for row in told["workloads"])
+    return told
+
+
+@pytest.mark.calibrate
+@pytest.mark.dbms
+@needs_postgres
+def test_of_pgbench() -> None:
+    told = compared("postgres", "pgbench", "scale=1", BIN.parent, BIN.parent)
+    assert [row["work"] for row in told["workloads"]] == ["pgbench-select", "pgbench-simple-update", "pgbench-tpcb"]
+
+
+@pytest.mark.calibrate
+@pytest.mark.dbms
+@pytest.mark.skipif(not shutil.which("db_bench"), reason="no db_bench: apt-get install rocksdb-tools")
+def test_of_db_bench(tmp_path: Path, seal: Path) -> None:
+    """What is installed needs no [build]."""
+    found = shutil.which("db_bench")
+    assert found
+    for name in ("one", "two"):
+        (tmp_path / name / "bin").mkdir(parents=True)
+        (tmp_path / name / "bin" / "db_bench").symlink_to(found)
+    told = compared("rocksdb", "rocksdb", "num=5000", tmp_path / "one", tmp_path / "two")
+    names = {each.name for each in load_workloads() if each.driver == "rocksdb"}
+    assert {row["work"] for row in told["workloads"]} == names
+    assert all(row["counters"]["cpu/o"][0] > 0 for row in told["workloads"])
+    assert told["settings"]["subjects"][0]["version"].count(".") == 2
+    assert len(list((seal / ".cache" / "perfbisect" / "datasets").iterdir())) == 1, "all share what was loaded once"

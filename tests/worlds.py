@@ -1,12 +1,17 @@
-"""What a search may have seen, and what a verdict names."""
+"""What a search may have seen, and what a verdict names; and a simulated world that stops slow runs."""
+
+import math
+from dataclasses import dataclass, field, replace
+from statistics import median
 
 import numpy as np
 from hypothesis import strategies as st
 
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.orders import Found, Several, Step, Verdict
+from perfbisect.core.domain.orders import Found, Measure, Several, Step, Verdict
 from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
 from perfbisect.simulate.scenario import merging
+from perfbisect.simulate.world import World
 
 
 def found(verdict: Verdict) -> Step:
@@ -41,3 +46,23 @@ def moments(draw: st.DrawFn, build_hosts: int = 0) -> tuple[Graph, list[Observat
     for i, v in enumerate(run * 2):
         seen.append(Reading(v, rng.normal() * noise - effect * (v >= culprit), float(i), i, 0, 60.0))
     return graph, seen
+
+
+@dataclass(slots=True, eq=False)
+class ImpatientWorld(World):
+    """A world that stops runs as slow as that: the bound is read in their place."""
+
+    slow_after: float = 5.0
+    good: list[float] = field(default_factory=list)
+
+    def measure(self, order: Measure) -> list[Observation]:
+        """Carry out ``order``."""
+        return [self.stopped(seen) if isinstance(seen, Reading) else seen for seen in World.measure(self, order)]
+
+    def stopped(self, seen: Reading) -> Reading:
+        """The reading, or the bound."""
+        if seen.candidate == 0:
+            self.good.append(seen.value)
+            return seen
+        bound = median(self.good) - math.log(self.slow_after)
+        return replace(seen, value=bound, bound=-1) if seen.value < bound else seen
