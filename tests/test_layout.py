@@ -1,6 +1,7 @@
 """The shape of the project, checked: what may import what, and what must never exist."""
 
 import ast
+import tomllib
 from collections.abc import Collection, Iterator
 from fnmatch import fnmatch
 from functools import cache
@@ -11,48 +12,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "bisect" / "perfbisect"
 
-# Floors, lowest first. A module may import its own floor's room and every room of the floors below it that its row
-# names. See docs/architecture.md.
-ALLOWED: dict[str, set[str]] = {
-    "clock": set(),
-    "masking": set(),
-    "errors": set(),
-    "folders": set(),
-    "process": set(),
-    "core.domain": set(),
-    "core.stats": {"core.domain"},
-    "core.inference": {"core.domain", "core.stats"},
-    "core.search": {"core.domain", "core.stats", "core.inference"},
-    "core.explain": {"core.domain", "core.stats"},
-    "wording": {"core"},
-    "recipes": {"core", "folders"},
-    "repository": {"core", "recipes", "folders"},
-    "hunt.loop": {"core"},
-    "simulate": {"core", "hunt.loop"},
-    "demo": {"core", "repository", "recipes"},
-    "store": {"core", "process", "folders"},
-    "host": {"core", "recipes", "process", "clock", "folders"},
-    "lab": {"core", "wording", "recipes", "host", "repository", "clock"},
-    "report": {"core", "wording", "store"},
-    "ui": {"core", "wording", "clock"},
-    "hunt": {"core", "wording", "recipes", "host", "repository", "lab", "store", "report", "ui", "clock"},
-    "cli": {
-        "core", "wording", "recipes", "host", "repository", "lab", "store", "report", "ui", "demo", "hunt", "simulate",
-        "folders",
-    },
-}  # fmt: skip
-
-# The rooms of `lab`, by the same rule: each may import the rooms that its row names, and itself.
-LAB: dict[str, set[str]] = {
-    "upload": set(),
-    "build": {"upload", "Steps"},
-    "servers": {"upload"},
-    "workload": {"upload", "servers"},
-    "measure": {"upload", "servers", "workload"},
-    "checks": {"build", "servers", "workload", "measure"},
-    "upkeep": {"build", "servers", "workload", "measure", "checks"},
-}
-
+ROOMS: dict[str, dict[str, list[str]]] = tomllib.loads(Path(__file__).with_name("layout.toml").read_text())
+ALLOWED, LAB = ROOMS["package"], ROOMS["lab"]
 FULL = 10  # modules that may lie in a folder of rooms itself
 
 

@@ -21,18 +21,7 @@ from perfbisect.recipes.workload import Option, Workload, choose_workloads
 Write = Callable[[str, str], Path]
 
 
-SUITE = """
-summary = "tables"
-driver = "{driver}"
-[workloads.select]
-summary = "one row"
-group = "point"
-statement = "SELECT 1"
-[workloads.scan]
-summary = "all rows"
-group = "scan"
-statement = "SELECT 2"
-"""
+SUITE = Path(__file__).with_name("suite.toml").read_text()
 
 
 @pytest.fixture(autouse=True)
@@ -149,42 +138,11 @@ def test_what_builds_a_recipe_without_commands_is_shown_as_comments(write: Write
     assert "cmake" not in shown
 
 
-FULL = '''
-repository = "https://example.org/small.git"
-release_tags = ["v{version}", "R_{version:_}"]
-version = ["cat", "VERSION"]
-ignore = ["doc/**"]
-env = {A = "x", EMPTY = ""}
-configure = [["sh", "-c", """
-echo "${{HOME}}" \\\\ 'x'
-cd {prefix}
-"""]]
-needs = ["make", "zlib.h", "odd.pc"]
-[build.packages]
-"odd.pc" = {debian = "libodd-dev"}
-[variants.lto]
-ldflags = ""
-[server]
-initialise = [["{prefix}/init", "{data}"]]
-start = ["{prefix}/server"]
-ready = ["true"]
-sysbench = {"a key" = "x"}
-[[when]]
-version = ">=3"
-change.build.env = {EMPTY = "", B = "2"}
-change.build.configure = [["./configure"]]
-[[when]]
-compiler = "clang"
-change.variants.native.cflags = "-O3"
-'''
-
-
 def test_a_recipe_can_be_read_back(write: Write, small: str) -> None:
     """Also what is required and empty."""
-    head, build = small.split("[build]")
-    top, rest = FULL.split("env =", 1)
+    full = Path(__file__).with_name("full.toml").read_text()
     bare = 'summary="s"\ndriver="d"\n[build]\ncompile=[]\ninstall=[]\nartifacts=[]'
-    for text in (f"{head}{top}[build]{build}env ={rest}", bare):
+    for text in (full, bare):
         write("builders/one/builder.toml", text)
         one = load_builder("one")
         write("builders/again/builder.toml", to_toml(one))

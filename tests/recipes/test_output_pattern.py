@@ -12,19 +12,7 @@ from perfbisect.errors import EnvironmentFailure
 from perfbisect.recipes import output_pattern
 from perfbisect.recipes.output_pattern import check_pattern, find_number, steps, unit_in
 
-OUTPUT = """\
-warming up
-ops/s: 100
-ops/s: 1,234,567.5 (total)
-took 1.5e-3 s
-errors: 0
-best nan, worst inf
-"""
-JSON = """\
-{
-"host": {"name": "a b", "ops/s": 12.5}, "ok": true, "none": null,
-"runs": [{"ops": 7}, {"ops": "8,000"}, {"ops": -1}]}
-"""
+OUTPUT, JSON = (Path(__file__).with_name(f"printed.{kind}").read_text() for kind in ("txt", "json"))
 
 
 def patterns(kind: str) -> dict[str, str]:

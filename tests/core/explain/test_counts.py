@@ -17,29 +17,14 @@ from perfbisect.core.explain.explanation import NO_RUNS, explanation
 from perfbisect.core.explain.profiles import stack
 from perfbisect.wording.functions import by_calls, sentences
 
-SHORT = """\
-500	1	bench	hash (/bench)
-90	1	bench	main (/bench)
-30	1	bench	mix (/bench)	hash (/bench)
-7	1	bench	[unknown] (/libm.so.6)
-10	calls	hash (/bench)	main (/bench)
-1	calls	start (/bench)	[unknown] ([unknown])
-"""
-LONG = """\
-1000	1	bench	hash (/bench)
-60	1	bench	mix (/bench)	hash (/bench)
-90	1	bench	main (/bench)
-9	1	bench	[unknown] (/libm.so.6)
-20	calls	hash (/bench)	main (/bench)
-1	calls	start (/bench)	[unknown] ([unknown])
-"""
-
 
 def test_what_only_the_longer_execution_does_is_counted() -> None:
-    stacks, calls = counts_of(SHORT.splitlines(), LONG.splitlines())
+    """What a host prints of a short execution and of a longer one is in executions.txt."""
+    short, long = (each.splitlines() for each in Path(__file__).with_name("executions.txt").read_text().split("\n\n"))
+    stacks, calls = counts_of(short, long)
     assert stacks == {"bench;hash (bench)": 500, "bench;hash (bench);mix (bench)": 30, "bench;[libm.so.6]": 2}
     assert calls == {"main (bench);hash (bench)": 10}
-    whole, all_calls = counts_of([], LONG.splitlines())
+    whole, all_calls = counts_of([], long)
     assert whole["bench;main (bench)"] == 90
     assert all_calls["[unknown];start (bench)"] == 1
 

@@ -3,6 +3,7 @@
 import math
 import re
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -127,28 +128,8 @@ def test_lines_stay_inside_the_drawing() -> None:
     assert all(0 <= x <= 100 and 0 <= y <= charts.HEIGHT for x, y in points)
 
 
-DIFF = """diff --git a/src/a b.c b/src/a b.c
-index 1..2 100644
---- a/src/a b.c
-+++ b/src/a b.c
-@@ -3,4 +3,5 @@ static void work(int x)
- same
--old
-+new
-+more
- end
-@@ -40 +41 @@
--x
-\\ No newline at end of file
-+y
-diff --git a/logo.png b/logo.png
-index 1..2 100644
-Binary files a/logo.png and b/logo.png differ
-"""
-
-
 def test_a_diff_is_files_hunks_and_lines() -> None:
-    source, picture = parsed(DIFF)
+    source, picture = parsed(Path(__file__).with_name("changes.diff").read_text())
     assert (source.path, source.count("add"), source.count("del")) == ("src/a b.c", 3, 2)
     first, second = source.hunks
     assert first.scope == "static void work(int x)"
@@ -175,18 +156,8 @@ def test_long_lines_are_cut_and_carriage_returns_are_no_text() -> None:
     assert parsed("") == []
 
 
-HUNK = """diff --git a/x.cc b/x.cc
---- a/x.cc
-+++ b/x.cc
-@@ -3,2 +3,2 @@ void Page::fill(int x)
- \tignored(1);
--\told(1);
-+\tmore (2);
-"""
-
-
 def test_hunks_of_the_functions_of_a_list() -> None:
-    [[hunk]] = [file.hunks for file in parsed(HUNK)]
+    [[hunk]] = [file.hunks for file in parsed(Path(__file__).with_name("hunk.diff").read_text())]
     asked = [
         ("Tree::fill",),
         ("none", "ns::more"),
