@@ -21,10 +21,7 @@ pytestmark = [pytest.mark.tools, pytest.mark.xdist_group("engine")]  # which is 
 
 
 OK, MISSING, EXISTS, IO, CORRUPT = 0, 1, 2, 4, 5
-MOST = 4000
-PAGE = 4096
-
-
+MOST, PAGE = 4000, 4096
 FLAGS = "-O1 -Wall -Wextra -Werror"
 
 
@@ -119,12 +116,11 @@ class Engine:
                 return int(self.api.demo_set_c(self.db, i, text.ljust(120, b"\0")))
 
     def by_id(self, first: int = 0, last: int = 2**32 - 1) -> list[tuple[int, int, bytes]]:
-        return self.read(self.api.demo_range(self.db, first, last, self.rows, MOST))
+        count = self.api.demo_range(self.db, first, last, self.rows, MOST)
+        return [(row.id, row.k, row.c) for row in self.rows[:count]]
 
     def by_k(self, first: int = 0, last: int = 2**32 - 1) -> list[tuple[int, int, bytes]]:
-        return self.read(self.api.demo_range_by_k(self.db, first, last, self.rows, MOST))
-
-    def read(self, count: int) -> list[tuple[int, int, bytes]]:
+        count = self.api.demo_range_by_k(self.db, first, last, self.rows, MOST)
         return [(row.id, row.k, row.c) for row in self.rows[:count]]
 
     def open(self, path: Path) -> int:

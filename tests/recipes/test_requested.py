@@ -1,7 +1,9 @@
 """A builder and a workload of options of the command line."""
 
+import tomllib
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
 
@@ -100,47 +102,19 @@ def test_clones_of_one_repository_share_their_place() -> None:
     assert place not in {load_requested(other)[0].work_name for other in others}
 
 
-@pytest.mark.parametrize(
-    ("run", "name"),
-    [
-        ("./match", "match"),
-        ("{prefix}/bin/wc -c", "bin/wc -c"),
-        ("python3 tools/bench.py -n 1", "python3 tools/bench.py -n 1"),
-        ("env LD_PRELOAD=/usr/lib/libjem.so ./kvbench", "kvbench"),
-        ("URL=postgresql://u:p@h/x kvbench --url=/x.y", "kvbench --url=/x.y"),
-        ("kvbench --url=postgresql://u:s3cret@h/x", "kvbench --url=postgresql:// @h/x"),
-        ("sh -c './x -a, \"$y\"\n./z'", "sh -c ./x -a y ./z"),
-        ("'/opt/a b/c&d' <x>", "c d x"),
-        ("'&&'", "command"),
-        ("./db_bench --benchmarks=readseq,readrandom --num=1000000", "db_bench --benchmarks=re…m --num=1000000"),
-    ],
-)
-def test_a_workload_is_called_as_a_person_would(run: str, name: str) -> None:
-    """Without what a list of names, a table or SQL would have to quote; its middle is left out if it is long."""
-    assert load_requested(asked(run=run))[1].name == name
-    assert load_requested(asked(run=run, name="match 2"))[1].name == "match 2"
+COMMANDS = tomllib.loads(Path(__file__).with_name("commands.toml").read_text())
 
 
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"run": "./bench 'x"}, r"--run \"./bench 'x\" cannot be split into words: no closing quotation"),
-        ({"run": " "}, r"--run is empty"),
-        ({"build": ("make", "")}, r"--build is empty"),
-        ({"build": ("make '",)}, r"--build \"make '\" cannot be split"),
-        ({"build": ("make {jbs}",)}, r"command line: `build\[0\]\[1\]` has the unknown placeholder {jbs}.* 'jobs'"),
-        ({"run": "awk {print}"}, r"command line: `run\[1\]` has the unknown placeholder {print}"),
-        ({"rate": "x"}, r"command line: `rate` is \"x\", which has no groups"),
-        ({"unit": "M B"}, r'command line: `unit` is "M B", which is no unit'),
-        ({"rate": "", "cost": "x("}, r"command line: `cost` is \"x\(\", which is not a regular expression"),
-        ({"operations": "$.a["}, r"command line: `operations` is .* not a path into JSON"),
-        ({"cost": "(x)"}, r"has both a rate and a cost"),
-        ({"run": "./bench {port}"}, r"uses {port}, but builder my-store-\w+ has no server"),
-    ],
-)
-def test_a_mistake_is_reported(change: dict[str, object], sentence: str) -> None:
-    with pytest.raises(UsageError, match=sentence):
-        load_requested(asked(**change))
+def test_a_workload_is_called_as_a_person_would() -> None:
+    assert {run: load_requested(asked(run=run))[1].name for run in COMMANDS["names"]} == COMMANDS["names"]
+    assert load_requested(asked(run="./match", name="match 2"))[1].name == "match 2"
+
+
+@pytest.mark.parametrize("wrong", COMMANDS["wrong"], ids=lambda wrong: str(wrong["options"]))
+def test_a_mistake_is_reported(wrong: Any) -> None:
+    options = {name: tuple(given) if isinstance(given, list) else given for name, given in wrong["options"].items()}
+    with pytest.raises(UsageError, match=wrong["why"]):
+        load_requested(asked(**options))
 
 
 def test_an_option_that_the_command_does_not_take_is_refused() -> None:
