@@ -78,23 +78,24 @@ def test_what_takes_long_has_a_line_each_minute(
     begun = [place for place, (_, event) in enumerate(events) if isinstance(event, BuildStarted | RunStarted)]
     out, clock = io.StringIO(), [0.0]
     view = PlainLines(out, {12: ""}, now=lambda: clock[0])
+
+    def reminded(*times: float) -> list[list[str]]:
+        """What is written at these times."""
+        written = len(out.getvalue())
+        for clock[0] in times:
+            view.remind()
+        return [line.split() for line in out.getvalue()[written:].splitlines()]
+
     for place, (at, event) in enumerate(events):
         clock[0] = at
         view.show(12, [(at, event)])
-        if place not in (begun[0], begun[-1]):
-            continue
-        written = len(out.getvalue())
-        for later in (59, 61, 119, 121.5):
-            clock[0] = at + later
-            view.remind()
-        word = "building" if isinstance(event, BuildStarted) else "running"
-        name = views[place].commit(event.candidate).short
-        assert [line.split()[1:3] for line in out.getvalue()[written:].splitlines()] == [[word, name]] * 2
-        assert out.getvalue().endswith("2 min 2 s so far\n")
+        if place in (begun[0], begun[-1]):
+            word = "building" if isinstance(event, BuildStarted) else "running"
+            said = reminded(*(at + later for later in (59, 61, 119, 121.5)))
+            assert [line[1:3] for line in said] == [[word, views[place].commit(event.candidate).short]] * 2
+            assert out.getvalue().endswith("2 min 2 s so far\n")
     view.end(12, clock[0])
-    written, clock[0] = len(out.getvalue()), clock[0] + 1000
-    view.remind()
-    assert len(out.getvalue()) == written
+    assert reminded(clock[0] + 1000) == []
     monkeypatch.setattr("perfbisect.ui.lines.SILENCE", 0.01)
     with closing(PlainLines(out, {12: ""}).reminding()) as told:
         told.show(12, events[: begun[0] + 1])

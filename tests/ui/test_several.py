@@ -1,8 +1,9 @@
-"""Several hunts in one view: those of one process and those of a batch; a hunt on several hosts, with build hosts."""
+"""Several hunts in one view: those of one process and those of a batch; a hunt on several hosts, with build hosts; trials."""
 
 import io
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+import sample_hunt as sample
 from example_hunt import HOST, SampleHunt, followed
 from perfbisect.core.domain.events import (
     BuildCancelled,
@@ -23,13 +25,17 @@ from perfbisect.core.domain.events import (
     HuntEnded,
     HuntStarted,
     LabEvent,
+    PairingChosen,
     RunFinished,
     RunProgress,
     RunStarted,
+    TrialEnded,
+    TrialStarted,
     Warned,
 )
 from perfbisect.core.domain.facts import SkipFacts
-from perfbisect.core.domain.orders import Measure
+from perfbisect.core.domain.orders import Measure, Purpose
+from perfbisect.core.domain.settings import Pairing, TrialBuild, TrialRequest, TrialType, TrialWorkload
 from perfbisect.core.inference.hunt_state import Classification
 from perfbisect.hunt.watching import Completed
 from perfbisect.ui.lines import JsonLines, PlainLines, decode, encode, lines
@@ -342,8 +348,116 @@ def test_each_host_has_two_lines(two: Events, views_of_two: list[ViewModel]) -> 
 
 def test_what_one_host_does_does_not_disturb_the_other(two: Events, views_of_two: list[ViewModel]) -> None:
     first = next(place for place, (_, event) in enumerate(two) if isinstance(event, BuildStarted))
-    view = views_of_two[first]
-    other = replace(two[first][1], candidate=9, host="b")  # type: ignore[call-arg]
-    after = update(view, other, 1.0)
-    assert after.busy["local"] == view.busy["local"]
+    after = update(views_of_two[first], replace(two[first][1], candidate=9, host="b"), 1.0)  # type: ignore[call-arg]
+    assert after.busy["local"] == views_of_two[first].busy["local"]
     assert not recalled(after, []).busy
+
+
+# A trial: what is done, how far it is, and the ratios so far.
+
+
+BUILDS = (TrialBuild("v1", "a" * 40), TrialBuild("v2\x1b[2J", "b" * 40, variant="lto"), TrialBuild("v3", "c" * 40))
+WORKS = tuple(TrialWorkload(name, "all", 0.0, 1.0) for name in ("scan", "write"))
+REQUEST = TrialRequest(TrialType.COMPARE, "kv", "", "local", "qps", {}, BUILDS, WORKS, 2, 1)
+FAILED = SkipFacts("c" * 40, "compile", "no such field", "build.log", 1.0)
+
+
+def comparing(metric: str = "qps") -> Events:
+    """Two of three builds are made, and measured in a round of two."""
+    happened: list[Event] = [TrialStarted(3, replace(REQUEST, metric=metric), sample.HOST, False)]
+    happened.append(Warned("the host is busy", "Wait."))
+    for number, build in enumerate(BUILDS[:2]):
+        happened += [BuildStarted(number, Commit(build.commit, "2023-01-01", "A", f"Subject\x07 {number}"))]
+        happened += [BuildFinished(number, replace(sample.build(number), commit=build.commit, seconds=5.0), None)]
+    happened.append(CandidateSkipped(2, FAILED))
+    for work in range(2):
+        for number, qps in enumerate((1000.0, 500.0)):
+            run = replace(sample.run(0, 0.0, qps=qps), reported=7.2, latency={"p95": 1.5}, counters={})
+            happened.append(RunFinished(number, run, "", work, 0))
+    return [(1000.0 + place, event) for place, event in enumerate(happened)]
+
+
+def told(log: Events, recall: Sequence[tuple[float, Event]] = (), **more: Any) -> list[str]:
+    """The lines about a trial."""
+    out = io.StringIO()
+    view = PlainLines(out, {3: "comparison"}, **more)
+    view.recall(3, recall)
+    view.show(3, log)
+    assert not {"\x1b", "\x07"} & {*out.getvalue()}
+    return out.getvalue().splitlines()
+
+
+def test_each_step_and_each_run_is_a_line() -> None:
+    lines = told(comparing())
+    assert lines[0] == "warning: the host is busy. Wait."
+    assert lines[1:3] == [r"building aaaaaaaaaa Subject\x07 0", r"building bbbbbbbbbb@lto Subject\x07 1"]
+    assert lines[3] == "warning: v3 is left out: no such field. See build.log."
+    said = {"qps": "500 QPS", "p95": "1.50 ms", "rate": "7.20 rate", "instructions/o": "no instructions/o"}
+    assert {metric: told(comparing(metric))[-1] for metric in said} == {
+        m: f"  run 4 of 12  {s}" for m, s in said.items()
+    }
+    assert [line.partition(":")[0] for line in told(comparing(), quiet=True)] == ["warning"] * 2
+    every = io.StringIO()
+    JsonLines(every, {3: ""}).show(3, comparing())
+    assert [decode(line) for line in every.getvalue().splitlines()] == [(event, at) for at, event in comparing()]
+
+
+def test_a_run_that_takes_long_is_a_line_each_minute() -> None:
+    out, clock = io.StringIO(), [1000.0]
+    view = PlainLines(out, {3: ""}, now=lambda: clock[0])
+    view.show(3, [*comparing(), (1100.0, RunStarted(0, 1, 1, Purpose.ENDS, 0.0, round=1))])
+    clock[0] = 1186.0
+    view.remind()
+    assert out.getvalue().endswith("\n  round 2 of 2: scan, v1 run 1 of 1, 1:26\n")
+
+
+def test_a_resumed_trial_recalls_what_was_measured() -> None:
+    begins = RunStarted(0, 1, 1, Purpose.ENDS, 1.0, workload=1, round=1)
+    fails = CandidateSkipped(1, replace(FAILED, stage="run", reason="it crashes"), workload=1)
+    resumed = TrialStarted(3, REQUEST, sample.HOST, True)
+    assert told([(2000.0, event) for event in (resumed, begins, begins, fails)], recall=comparing()) == [
+        "continuing c3, which has 4 runs",
+        "round 2 of 2: write, v1",
+        r"warning: v2\x1b[2J fails in write: it crashes. See build.log.",
+    ]
+
+
+def picture(log: Events, width: int = 70, height: int = 24) -> tuple[LiveScreen, list[str]]:
+    console = Console(file=io.StringIO(), force_terminal=True, width=width, height=height, color_system=None)
+    view = LiveScreen(console, {3: "comparison"}, now=lambda: 1020.0)
+    view.show(3, log)
+    return view, [line.plain for line in view.picture(height)]
+
+
+def test_the_picture_has_the_ratios_so_far() -> None:
+    view, lines = picture(comparing())
+    assert lines[0].startswith(" c3 · kv · scan · write · local") and "0:20 elapsed" in lines[0]
+    assert "  4 of 12 runs" in lines[1]
+    assert any(line.split()[:2] == ["scan", "0.500"] for line in lines)
+    assert any("v3 is left out" in line for line in lines)
+    assert not any("\x1b" in line for line in lines)
+    assert all(len([*view.picture(height)]) <= height for height in (2, 4, 8))
+    view.show(3, [(1030.0, TrialEnded())])
+    assert "4 of 12 runs" in left(view)
+    narrow, lines = picture(comparing(), width=28)
+    narrow.close()
+    assert "and 1 further column" in [line.strip() for line in lines], "no number is cut"
+
+
+def test_pairs_of_a_trial_are_shown_as_pairs() -> None:
+    runs = ((1, sample.run(0, 0.0, qps=900.0)), (0, sample.run(0, 0.0, qps=1000.0)))
+    pairs: Events = [
+        (1100.0, RunFinished(number, replace(run, commit=BUILDS[number].commit, round="r1"), "", 0, 0))
+        for number, run in runs
+    ]
+    begun = [entry for entry in comparing() if not isinstance(entry[1], RunFinished)]
+    view, shown = picture([*begun, *pairs], width=100)
+    view.close()
+    drawn = r"● v2\S* beside ○ v1, QPS: ×0\.900 in 1 pair\n ●━+○  ×0\.900 · 900 beside 1,000"
+    assert re.search(drawn, "\n".join(shown)), shown
+    request = replace(REQUEST, pairing=Pairing.AUTO, works=WORKS[:1], subjects=BUILDS[:2])
+    chosen = PairingChosen(True, "In pairs.", alone=None, beside=None)
+    lines = told([(1.0, TrialStarted(3, request, sample.HOST, False)), *pairs, (1200.0, chosen), *pairs[:1]])
+    assert lines[0].startswith("round 1: scan, v2") and lines[1] == "  run 1  900 QPS, in a pair"
+    assert lines[4:6] == ["In pairs. 2 runs to go.", "round 1 of 2: scan, v2\\x1b[2J"]
+    assert lines[6].startswith("  run 3 of 4")
