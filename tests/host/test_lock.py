@@ -6,8 +6,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
 from typing import Any
@@ -27,6 +29,7 @@ from perfbisect.hunt.host_locks import lock_hosts
 from perfbisect.process import machine as this_boot
 from perfbisect.process import this_process
 from perfbisect.recipes.inventory import HostEntry
+from program import executable
 from tickets import folder, uptime, write_ticket
 from waiting import until
 
@@ -146,27 +149,25 @@ def test_a_ticket_that_another_user_leaves_does_not_end_a_hunt_that_measures(hos
 @pytest.mark.usefixtures("quick")
 def test_who_waits_gets_it_in_the_order_of_arrival(host: LocalHost, tmp_path: Path) -> None:
     """One at a time; each is told for whom it waits, and when it waits no more."""
+    names, inside = ["d", "b", "a", "c"], threading.Lock()
     got: list[str] = []
-    inside: list[str] = []
-    told: dict[str, list[Owner | None]] = {}
+    told: dict[str, list[Owner | None]] = {name: [] for name in names}
 
     def session(name: str) -> None:
-        with hold(another(tmp_path, name), name, lambda owner: told[name].append(owner)):
-            inside.append(name)
+        with hold(another(tmp_path, name), name, told[name].append):
+            assert inside.acquire(blocking=False)
             got.append(name)
-            assert inside == [name]
-            inside.remove(name)
+            inside.release()
 
-    names = ["d", "b", "a", "c"]
-    told.update((name, []) for name in names)
-    threads = [threading.Thread(target=session, args=(name,)) for name in names]
-    with hold(host, "first"):
-        for name, thread in zip(names, threads, strict=True):
-            thread.start()
-            until(lambda name=name: told[name])
-        refused(host, "is busy: first", "impatient")
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor() as sessions:
+        with hold(host, "first"):
+            ends = []
+            for name in names:
+                ends.append(sessions.submit(session, name))
+                until(partial(told.get, name))
+            refused(host, "is busy: first", "impatient")
+        for end in ends:
+            end.result()
     assert got == names
     for owners in told.values():
         assert owners[0] and owners[0].purpose == "first"
@@ -210,21 +211,17 @@ def test_a_session_that_has_the_machine_takes_it_for_another_root_before_who_wai
         refused(host, "is busy: hunt 6 of eve", session="s")
 
 
-def test_no_folder_is_the_usual_one_and_a_relative_one_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_of_locks(host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are usual, one that is a link, and a relative one, which is none."""
     monkeypatch.setenv("PERFBISECT_LOCKS", "")
     assert lock._folders() == lock.FOLDERS
-    monkeypatch.setenv("PERFBISECT_LOCKS", "locks")
-    with pytest.raises(UsageError, match="PERFBISECT_LOCKS names no absolute path: locks"):
-        lock._folders()
-
-
-def test_a_folder_may_be_a_link(host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     monkeypatch.setenv("PERFBISECT_LOCKS", str(tmp_path / "link"))
-    with hold(host, "hunt 6"):
-        assert holder(host) is not None
-        assert len(list((tmp_path / "real").iterdir())) == 1
+    assert len(had(host)) == len(list((tmp_path / "real").iterdir())) + 1 == 1
+    monkeypatch.setenv("PERFBISECT_LOCKS", "locks")
+    with pytest.raises(UsageError, match="PERFBISECT_LOCKS names no absolute path: locks"):
+        lock._folders()
 
 
 def within(root: PurePosixPath, source: Path, target: str) -> ThroughHost:
@@ -365,25 +362,26 @@ def test_two_sessions_that_begin_in_the_same_second_are_two(host: LocalHost, mon
 Set = Callable[[float], None]
 
 
+FIND = """\
+#!/bin/sh
+for each do shift; {later}; set -- "$@" "$each"; done
+exec /usr/bin/find "$@"
+"""
+
+
 @pytest.fixture
-def set_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Set]:
+def set_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Set:
     """``set_clock(seconds)``: what ``date`` prints on the host, and what this process reads, is so much ahead."""
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    real = time.time
+    programs, real = tmp_path / "programs", time.time
+    monkeypatch.setenv("PATH", str(programs), prepend=":")
 
     def jump(seconds: float) -> None:
-        (programs / "date").write_text(f'#!/bin/sh\nexec /bin/date -d "{seconds:+.0f} seconds" "$@"\n')
         later = '[ "$each" != +1440 ] || each=-1440' if seconds > 86400 else ":"  # minutes: what is new is old by then
-        (programs / "find").write_text(
-            f'#!/bin/sh\nfor each do shift; {later}; set -- "$@" "$each"; done\nexec /usr/bin/find "$@"\n'
-        )
-        for program in programs.iterdir():
-            program.chmod(0o755)
+        executable(programs / "date", f'#!/bin/sh\nexec /bin/date -d "{seconds:+.0f} seconds" "$@"\n')
+        executable(programs / "find", FIND.format(later=later))
         monkeypatch.setattr(time, "time", lambda: real() + seconds)
 
-    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
-    yield jump
+    return jump
 
 
 # --- Tickets that are damaged or forged ------------------------------------------------------------------------------
@@ -482,17 +480,17 @@ def test_another_user_cannot_take_the_name_of_the_owner(host: LocalHost) -> None
 # --- Clocks that jump ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("jump", [86400 * 365, -3600])
 def test_a_lock_with_a_heartbeat_stays_when_the_clock_jumps(
-    host: LocalHost, set_clock: Set, jump: float, monkeypatch: pytest.MonkeyPatch
+    host: LocalHost, set_clock: Set, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lock, "BEAT", 2.0)  # on a busy machine a look at tickets takes a second
     monkeypatch.setattr(lock, "POLL", 0.1)
-    with hold(host, "hunt 6") as held:
-        set_clock(jump)
-        assert holder(host) is not None
-        refused(host, "is busy")
-        held.confirm()
+    for jump in (86400 * 365, -3600):
+        with hold(host, "hunt 6") as held:
+            set_clock(jump)
+            assert holder(host) is not None
+            refused(host, "is busy")
+            held.confirm()
 
 
 def test_a_clock_set_by_days_removes_no_ticket_but_those_without_a_heartbeat(host: LocalHost, set_clock: Set) -> None:
@@ -502,16 +500,15 @@ def test_a_clock_set_by_days_removes_no_ticket_but_those_without_a_heartbeat(hos
     assert (there.exists(), gone.exists()) == (True, False)
 
 
-@pytest.mark.parametrize("jump", [0, -3600])
+@pytest.mark.skipif(uptime() < ABANDONED + 200, reason="the machine has just been started")
 def test_a_lock_without_a_heartbeat_is_abandoned_after_the_same_time_when_the_clock_jumps(
-    host: LocalHost, set_clock: Set, jump: float
+    host: LocalHost, set_clock: Set
 ) -> None:
-    if uptime() < ABANDONED + 200:
-        pytest.skip("the machine has just been started")
-    set_clock(jump)
-    for silence, gone in ((ABANDONED - 60, False), (ABANDONED + 60, True)):
-        write_ticket(silence=silence)
-        assert (holder(host) is None) == gone
+    for jump in (0, -3600):
+        set_clock(jump)
+        for silence, gone in ((ABANDONED - 60, False), (ABANDONED + 60, True)):
+            write_ticket(silence=silence)
+            assert (holder(host) is None) == gone
 
 
 def test_an_owner_that_shows_no_life_for_ten_minutes_is_gone_whatever_the_clock_shows(
