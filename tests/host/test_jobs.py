@@ -172,6 +172,7 @@ def test_leaving_the_wait_kills_the_job(host: LocalHost, leave: Callable[[object
     assert jobs.running(host) == ()
 
 
+@pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")  # what was interrupted
 def test_an_interrupted_start_leaves_nothing_that_runs(host: LocalHost) -> None:
     """Whenever it comes: before there is a folder, before the leader has begun, and after it."""
 

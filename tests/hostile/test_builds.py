@@ -281,7 +281,13 @@ def test_a_load_that_deletes_its_own_folder_is_skipped(lab: Lab) -> None:
     assert "can't cd to" in facts.reason
 
 
-@pytest.mark.parametrize("change", ["touch -r use t && printf '8\n' 1<>use && touch -r t use", "cd .. && rm -rf *"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        "touch -r use t && printf '8\n' 1<>use && touch -r t use",
+        pytest.param("cd .. && rm -rf *", marks=pytest.mark.slow),
+    ],
+)
 def test_a_build_that_its_program_changes_is_made_again(lab: Lab, tmp_path: Path, change: str) -> None:
     """By this hunt, and by a later one. What counts as changed: lab/build/test_build_store."""
     opened = lab(program=f"[ -e {tmp_path}/done ] || {{ :>{tmp_path}/done; {change}; }}")
@@ -350,6 +356,7 @@ def test_a_program_that_fails_in_a_file_that_its_layout_shares_with_the_build_do
     assert "in layout 1, it ended with status 9" in given_up
 
 
+@pytest.mark.slow
 def test_what_travels_is_recorded_where_it_arrives_and_never_sent_changed(
     lab: Lab, host: LocalHost, tmp_path: Path
 ) -> None:

@@ -269,6 +269,7 @@ def test_a_benchmark_that_floods_gives_the_right_number_or_none(lab: Lab) -> Non
     assert "it ended with status 3: the reason; of what it printed, " in facts.reason
 
 
+@pytest.mark.slow
 def test_a_program_that_writes_to_the_files_that_time_it(lab: Lab) -> None:
     """It is measured, or the run is lost: there is no third end, and it is never a bug."""
     for text in ("1 2 3\\n1 2 3\\n1 2 3\\n", "\\f\\f1 2 3\\f\\n"):
@@ -289,6 +290,7 @@ def test_a_kill_of_what_perf_started_is_not_the_commits_fault(lab: Lab, tmp_path
     assert "ended without an exit status: it is repeated" in warned
 
 
+@pytest.mark.slow
 def test_what_perf_would_say_counts_only_from_perf(lab: Lab) -> None:
     events = measure(lab("echo 'sh: Killed' >&2; echo ops/s: 7"), Share(0, 1))
     assert ([run.reported for run in runs(events)], warnings(events)) == ([7], [])
@@ -336,7 +338,7 @@ def not_skipped(events: list[LabEvent]) -> list[RunFacts]:
     return runs(events)
 
 
-@pytest.mark.parametrize("jump", [-1, 86400 * 365])
+@pytest.mark.parametrize("jump", [-1, pytest.param(86400 * 365, marks=pytest.mark.slow)])
 def test_a_run_during_which_the_clock_is_set_is_lost_and_repeated(clocked: HostLab, jumps: Path, jump: int) -> None:
     (jumps / "next").write_text(f"{jump:+}\n")
     before = CLOCK.now()
@@ -360,6 +362,7 @@ def test_a_clock_that_is_set_in_every_run_ends_the_hunt_and_skips_no_commit(cloc
     assert not [event for event in events if isinstance(event, RunFinished)]
 
 
+@pytest.mark.slow
 def test_a_failure_at_a_moment_when_the_clock_is_set_is_repeated_too(clocked: HostLab, jumps: Path) -> None:
     """It may have failed for that."""
     flag = jumps / "failed"
@@ -376,6 +379,7 @@ def test_a_run_whose_times_could_not_be_written_is_repeated(clocked: HostLab, ju
     assert warnings(events) == ["the begin and the end of a run could not be written: it is repeated"]
 
 
+@pytest.mark.slow
 def test_a_host_whose_clock_is_wrong_costs_no_time(clocked: HostLab, jumps: Path) -> None:
     (jumps / "now").write_text("-86400\n")
     before = CLOCK.now()

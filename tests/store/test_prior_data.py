@@ -187,7 +187,7 @@ def test_failures_are_forgotten_in_the_end(sampled: History) -> None:
 
 # What is read and written does not grow with the history: counted in steps of SQLite's virtual machine, not in seconds
 
-MANY = 40  # hunts
+MANY = 20  # hunts
 
 
 @pytest.fixture(scope="module")
@@ -200,7 +200,7 @@ def sizes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[History, H
                 for _ in range(hunts):
                     sample.write(history)
         with many.transaction():
-            for number in range(300):
+            for number in range(150):
                 at = sample.BEGAN + 1e6 + 20 * number
                 many.append(MANY, RunFinished(1, sample.run(1, at)), at + 10)
         yield one, many
@@ -255,6 +255,7 @@ def test_the_list_does_not_look_at_runs(sizes: tuple[History, History]) -> None:
     assert many.listed(MANY).runs == runs
 
 
+@pytest.mark.slow
 def test_a_new_hunt_reads_the_latest_runs_only(history: History) -> None:
     """With the runs that it needs in the latest hunts, it does not matter how many others there are."""
 

@@ -327,6 +327,7 @@ def test_killed_in_the_midst_it_is_gone_on_with(both: tuple[Path, Path], tmp_pat
     assert dump(ours) == dump(whole)
 
 
+@pytest.mark.slow
 def test_two_imports_of_a_file_at_once_add_it_once(both: tuple[Path, Path], tmp_path: Path) -> None:
     (hers, ours), whole = both, tmp_path / "whole.db"
     shutil.copy(ours, whole)
