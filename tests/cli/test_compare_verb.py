@@ -95,28 +95,6 @@ def test_a_planted_slowdown_is_seen_and_the_same_binary_is_not_slower(demo: Demo
     assert "col-1\tcol-2\tcol-3\tworkload\n" in printed("show", "c2", "--tsv")
 
 
-@pytest.mark.slow
-def test_variants_of_one_revision_are_builds_of_their_own(demo: Demo) -> None:
-    """One of them is what the default builds, which is built once."""
-    builds = ["v1.0", "v1.0@lto", "v1.0^0@o2nofp", "v1.0@pgo"]
-    told = json.loads(printed(*compare(demo, *builds, "-w", "scan", "--visits", "1", "--json")))
-    subjects = told["settings"]["subjects"]
-    assert [(each["name"], each["variant"]) for each in subjects] == [*zip(builds, ["", "lto", "", "pgo"], strict=True)]
-    keys = [each["key"] for each in subjects]
-    assert keys[0] == keys[2] and len(set(keys)) == 3
-    assert "v1.0 and v1.0^0@o2nofp are the same binary." in printed("show", "c1")
-
-
-@pytest.mark.slow
-def test_builds_are_compared_at_the_same_time(demo: Demo, seal: Path) -> None:
-    words = compare(demo, "v1.0", "v1.1", "-w", "update-index", "--visits", "4", "--pairing", "together")
-    [row] = json.loads(printed(*words, "--json"))["workloads"]
-    assert row["ratios"][0]["rounds"] == 4
-    of_runs = "select json_extract(body, '$.facts.round') from events where kind = 'RunFinished'"
-    beside = rows(seal / HISTORY, of_runs)
-    assert (len(beside), len(set(beside))) == (8, 4)
-
-
 @pytest.mark.calibrate
 @pytest.mark.dbms
 @postgres.needs_postgres

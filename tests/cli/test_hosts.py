@@ -97,26 +97,6 @@ def test_build_hosts_that_would_build_differently_are_refused(tmp_path: Path) ->
 
 # Fitness.
 
-HOSTS = """
-[hosts.a]
-address = "local"
-root = "{root}/a"
-[hosts.b]
-address = "local"
-root = "{root}/b"
-[hosts.gone]
-through = ["false"]
-[leases.pool]
-acquire = ["sh", "-ec", '''
-cd {root}; for each in n1 n2; do
-    if [ -z "$(ls -d "$each".* 2>/dev/null)" ]; then mkdir "$each.{{job}}"; echo "$each"; exit; fi
-done
-echo all are taken >&2; exit 1''']
-release = ["sh", "-c", "cd {root}; rmdir *.{{job}}"]
-[leases.pool.host]
-through = ["env"]
-root = "{root}/{{address}}"
-"""
 CHECKS = "select host from trials where json_extract(settings, '$.name') = 'fitness check' order by id"
 
 
@@ -157,7 +137,8 @@ class Fleet:
 @pytest.fixture
 def fleet(script: Callable[[str], str], tmp_path: Path) -> Fleet:
     """The hosts, and an A/A on one of them, n1."""
-    (tmp_path / "hosts.toml").write_text(HOSTS.format(root=tmp_path))
+    hosts = Path(__file__).with_name("hosts") / "fleet.toml"
+    (tmp_path / "hosts.toml").write_text(hosts.read_text().replace("ROOT", str(tmp_path)))
     for each in ("a", "b", "n1", "n2"):
         (tmp_path / each).mkdir()
     made = Fleet(tmp_path, script(f'echo "rate $(cat {tmp_path}/rate)"'))

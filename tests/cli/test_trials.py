@@ -164,25 +164,13 @@ def test_runs_of_one_visit_share_a_start_of_the_server(seal: Path, git: Repo, mo
     assert shares == [(0, 1), (1, 1), (2, 1)]
 
 
-LEASED = """
-[hosts.made]
-root = "{folder}/made"
-[leases.pool]
-acquire = ["sh", "-ec", "echo {{job}} >>{folder}/asked; echo n1"]
-release = ["sh", "-ec", "echo {{job}} >>{folder}/released"]
-[leases.pool.host]
-through = ["env"]
-root = "{folder}/{{address}}"
-build_hosts = ["made"]
-"""
-
-
 @pytest.mark.slow
 def test_a_trial_on_a_leased_host_is_built_elsewhere_and_goes_on_there(
     script: Script, tmp_path: Path, seal: Path
 ) -> None:
     """Each sitting leases the machine anew, and releases it; what one has built and measured the next one has."""
-    Path("hosts.toml").write_text(LEASED.format(folder=tmp_path))
+    hosts = Path(__file__).with_name("hosts") / "leased.toml"
+    Path("hosts.toml").write_text(hosts.read_text().replace("ROOT", str(tmp_path)))
     words = ["noise", "pool:", *SCRIPT, "--rev", script("echo rate 100"), "--hosts", "hosts.toml"]
     cut = bisect_until([*words, "--visits", "8", "--runs", "1", "--pairing", "turns"], "run 3 of 8", signal.SIGINT)
     assert cut.returncode == 130, cut.stderr
