@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -108,22 +109,10 @@ def test_each_commit_is_built_once_and_each_workload_has_its_culprit(
     assert "All hunts of b1 have a verdict" in exits(3, "resume", "b1")
 
 
-def unread(show: Callable[[PlainLines, int, list[TimedEvent]], None]) -> Callable[..., None]:
-    """A view whose reader is gone when a verdict is shown."""
-
-    def instead(view: PlainLines, hunt: int, events: list[TimedEvent]) -> None:
-        if any(isinstance(event, HuntEnded) for _, event in events):
-            raise ReaderGone
-        show(view, hunt, events)
-
-    return instead
-
-
-def raising(trouble: BaseException) -> Callable[..., object]:
-    def session(*_: object) -> object:
-        raise trouble
-
-    return session
+def unread(_view: PlainLines, _hunt: int, events: list[TimedEvent]) -> None:
+    """The reader is gone when a verdict is shown."""
+    if any(isinstance(event, HuntEnded) for _, event in events):
+        raise ReaderGone
 
 
 @pytest.mark.slow
@@ -154,7 +143,7 @@ def test_a_hunt_that_cannot_go_on_stops_no_other(
         (4, EnvironmentFailure("host local is lost"), (4, "host local is lost")),
     ):
         with monkeypatch.context() as patched:
-            patched.setattr(Driver, "session", raising(trouble))
+            patched.setattr(Driver, "session", Mock(side_effect=trouble))
             exits(end, "resume", "b1", "--plain")
         assert statuses() == [reason, (4, "Hunt 2 cannot go")]
     assert "Hunt 2 has failed: Hunt 2 cannot go on" in exits(4, "resume", "1", "--plain")
@@ -164,7 +153,7 @@ def test_a_hunt_that_cannot_go_on_stops_no_other(
     with closing(History.open(None)) as history:  # as if it had been killed before the verdict was entered
         history.connection.execute("update batch_hunts set status = null")
     with monkeypatch.context() as patched:
-        patched.setattr(PlainLines, "show", unread(PlainLines.show))
+        patched.setattr(PlainLines, "show", unread)
         assert "The verdicts stand" in run("resume", "b1", "--plain").err
     assert culprits(seal) == {"one": commits[5], "two": commits[2]}
     assert statuses() == [(0, "")] * 2

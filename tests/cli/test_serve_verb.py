@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -41,41 +41,29 @@ def history(tmp_path: Path) -> Iterator[History]:
         yield opened
 
 
-Started = list[tuple[tuple[Any, ...], dict[str, Any]]]
+Started = tuple[mock.Mock, mock.Mock]
 
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> Started:
-    """What a Datasette was made of, and what an HTTP server was started with, neither of which is installed."""
-    calls: Started = []
-
-    class Application:
-        def __init__(self, *args: object, **how: object) -> None:
-            calls.append((args, how))
-
-        def app(self) -> None:
-            pass
-
-    contents: dict[str, dict[str, object]] = {
-        "datasette": {}, "datasette.app": {"Datasette": Application}, "datasette.version": {"__version__": "1.0a19"},
-        "uvicorn": {"run": lambda *args, **how: calls.append((args, how))},
-    }  # fmt: skip
-    for name, content in contents.items():
-        module = ModuleType(name)
-        vars(module).update(content)
-        monkeypatch.setitem(sys.modules, name, module)
-    return calls
+    """What makes a Datasette, and what runs an HTTP server, neither of which is installed."""
+    application, serve = mock.Mock(), mock.Mock()
+    for name, content in {
+        "datasette": {}, "datasette.app": {"Datasette": application}, "datasette.version": {"__version__": "1.0a19"},
+        "uvicorn": {"run": serve},
+    }.items():  # fmt: skip
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace(**content))
+    return application, serve
 
 
 def test_what_is_started(history: History, started: Started) -> None:
     sql = ["serve", "--sql", "--history", str(history.path)]
     for address in ("127.0.0.1", "127.0.0.7", "localhost", "::1"):
         exits(0, *sql, "--port", "8042", "--address", address)
-        (args, how), (_, listening) = started
+        (args, how), (_, listening) = (made.call_args for made in started)
         assert args == ([str(history.path)],)
         assert "latest_hunts" in how["config"]["databases"]["history"]["queries"]
         assert listening == {"host": address, "port": 8042, "ws": "none"}
-        started.clear()
     assert "is no address" in exits(3, *sql, "--address", "a" * 70)
     with mock.patch.dict(sys.modules, {"datasette.app": None}):
         assert "pip install 'perfbisect[serve]'" in exits(3, *sql)

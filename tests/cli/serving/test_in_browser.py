@@ -73,9 +73,9 @@ def test_a_login_leads_to_the_dashboard_and_from_there_to_all_pages(
         step = "document.querySelector('.spark .step.bad').getBoundingClientRect().left"
         assert math.isclose(chromium.ask(f"({step} - {scan}.left) / {scan}.width"), 4.5 / 7, abs_tol=0.01)
         titles = {
-            "hunt-7.html": "6da84d17ef",
-            "c8.html": "",
-            "c16.html": "",
+            "hunt-3.html": "6da84d17ef",
+            "c4.html": "",
+            "c12.html": "",
             "all": "perfbisect: hunts and comparisons",
         }
         for page, title in titles.items():
