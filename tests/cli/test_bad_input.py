@@ -81,15 +81,13 @@ def test_mistakes(paragraph: str, world: Path, seal: Path) -> None:
     assert sorted(path.name for path in world.iterdir()) == before
 
 
-@pytest.mark.parametrize(
-    "words",
-    [["history", "--history"], ["query", "select 1", "--history"], ["resume", "--history"], ["history", "import"]],
-)
-def test_a_history_that_is_a_fifo(words: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("words", ["history --history", "resume --history", "history import"])
+def test_a_history_that_is_a_fifo(words: str, tmp_path: Path) -> None:
     """SQLite would wait for its other end, and no signal would end that."""
     fifo = tmp_path / "history.db"
     os.mkfifo(fifo)
-    refused = subprocess.run([*PROGRAM, *words, str(fifo)], capture_output=True, text=True, check=False, timeout=60)
+    argv = [*PROGRAM, *words.split(), str(fifo)]
+    refused = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
     assert refused.returncode == 3
     assert f"{fifo} cannot be opened: it is not a regular file" in refused.stderr
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from unittest.mock import Mock
 
 import click
 import pytest
@@ -27,12 +28,20 @@ from perfbisect.core.domain.orders import Inconclusive, Interval, Reason
 from perfbisect.errors import EnvironmentFailure, Interrupted, UsageError
 from perfbisect.hunt import batch as carry_out
 from perfbisect.hunt.batch import Stage, Task, locked_hosts, state_of, tasks_of, title_of
-from perfbisect.store.batches import Planned, begin_batch, claim, enter_hunt, enter_job, enter_status, read_batch
+from perfbisect.store.batches import (
+    Planned,
+    begin_batch,
+    claim,
+    end_batch,
+    enter_hunt,
+    enter_job,
+    enter_status,
+    read_batch,
+)
 from perfbisect.store.history import History
-from perfbisect.store.listing import Listed
 from perfbisect.ui.lines import PlainLines
 from perfbisect.ui.view_model import Row
-from program import bisect, bisect_until, executable, exits, rows, run
+from program import bisect, executable, exits, rows, run
 
 HERE = Path(__file__).parent
 Play = Callable[[str], None]
@@ -87,21 +96,6 @@ def test_hunts_run_at_once_and_one_that_fails_stops_no_other(file: Path, tmp_pat
     told = exits(0, "show", "b1", *kept)
     assert f"Batch b1 of {file}" in told and told.count("found") == 2 and "failed: " in told
     assert f"b1: {file}, hunts 1, 2; 2 of 3 with a verdict" in exits(0, "history", *kept)
-
-
-@pytest.mark.slow
-@pytest.mark.tools
-def test_killed_and_interrupted_it_goes_on_with_all_hunts(file: Path, tmp_path: Path) -> None:
-    kept = ["--history", str(tmp_path / "h.db")]
-    begin = ["batch", str(file), *kept]
-    assert bisect_until(begin, "  ran ", signal.SIGKILL).returncode == -signal.SIGKILL
-    stopped = bisect_until(begin, "verdict", signal.SIGINT)
-    assert stopped.returncode == 130, stopped.stderr
-    assert "Going on with batch b1" in stopped.stderr and "bisect batch" in stopped.stderr
-    exits(0, "resume", "--all", *kept)
-    assert rows(tmp_path / "h.db", "select count(*), count(ended) from hunts") == [(3, 3)]
-    told = exits(0, *begin)
-    assert "All hunts of batch b1 have verdicts; --anew begins them again." in told and "bisect report b1" in told
 
 
 def test_mistakes_are_told_by_table_and_key_before_anything_begins(file: Path, tmp_path: Path) -> None:
@@ -179,6 +173,11 @@ def test_a_job_whose_node_has_another_history_begins_the_hunt_there(
     words = ["--history", str(history.path), "--plain", "--host=a", *entries[0].planned.arguments]
     assert "does not have the batch of this job" in exits(0, "run", "--in-batch=1:0:12", *words)
     assert rows(tmp_path / "h.db", "select hunt_id, status from batch_hunts") == [(None, None)] * 3
+    for place in range(3):
+        enter_status(history, 1, place, 0)
+    end_batch(history, 1, 2.0)
+    told = exits(0, "batch", str(file), "--history", str(history.path))
+    assert "All hunts of batch b1 have verdicts; --anew begins them again." in told and "bisect report b1" in told
 
 
 # Scripts in place of hunts.
@@ -269,28 +268,20 @@ def test_a_hunt_whose_rows_are_damaged_stops_no_other(
 ) -> None:
     play("sleep 0.2")
     batch = plan(history, tmp_path, tmp_path, tmp_path)
-    listed, settings = history.listed, history.settings
-    looks: list[int] = []
-
-    def damaged(hunt: int) -> Listed:
-        looks.append(hunt)
-        if hunt == 999:
-            raise EnvironmentFailure("table hunts is damaged")
-        return listed(hunt)
-
-    history.connection.execute("PRAGMA foreign_keys = OFF")
+    damaged = Mock(side_effect=EnvironmentFailure("table hunts is damaged"))
     monkeypatch.setattr(history, "listed", damaged)
-    monkeypatch.setattr(history, "settings", lambda hunt: (damaged(hunt), settings(hunt))[1])
+    monkeypatch.setattr(history, "settings", damaged)
+    history.connection.execute("PRAGMA foreign_keys = OFF")
     enter_hunt(history, batch, 1, 999)  # damaged before it is gone on with
     assert carried_out(history, batch) == 4
     assert ends(history, batch) == [(0, ""), (4, "table hunts is damaged"), (0, "")]
     enter_status(history, batch, 1, 0)  # its verdict is known
     assert carried_out(history, batch) == 0
-    looks.clear()
+    damaged.reset_mock()
     task = Task("", (), "", ((),), "", hunt=999, stage=Stage.ELSEWHERE)
     carry_out.observe(task, history, unseen(), {})  # damaged while another process works on it
     assert (task.stage, task.status, task.failure) == (Stage.ENDED, 4, "table hunts is damaged")
-    assert looks == [999]
+    damaged.assert_called_once_with(999)
 
 
 def test_each_batch_has_its_own_logs_and_errors_of_earlier_processes_are_not_told_again(
@@ -312,12 +303,7 @@ def test_what_a_hunt_locks_is_asked_once(history: History, play: Play, tmp_path:
     play(f"until [ -e {tmp_path}/enough ]; do sleep 0.01; done")
     planned = [Planned(("--builder=x", "--", "a", "b"), str(tmp_path), (("h",), ("i",)))] * 3
     tasks = tasks_of(read_batch(history, begin_batch(history, Path("/batch.toml"), planned, 1.0)), history)
-    asked: list[tuple[int, str]] = []
-    looks: list[float] = []
-
-    def locked(task: Task, host: str) -> tuple[str, ...]:
-        asked.append((task.place, host))
-        return (host,)
+    locked, looks = Mock(side_effect=lambda _, host: (host,)), list[float]()
 
     def look(seconds: float) -> None:
         looks.append(seconds)
@@ -327,7 +313,8 @@ def test_what_a_hunt_locks_is_asked_once(history: History, play: Play, tmp_path:
 
     carry_out.carry_out(tasks, history, unseen(), lambda: None, look, locked)
     assert [task.status for task in tasks] == [0, 0, 0]
-    assert sorted(asked) == [(number, host) for number in range(3) for host in ("h", "i")]
+    asked = sorted((call.args[0].place, call.args[1]) for call in locked.call_args_list)
+    assert asked == [(number, host) for number in range(3) for host in ("h", "i")]
     (tmp_path / "hosts.toml").write_text(
         '[hosts.a]\naddress = "a"\nbuild_hosts = ["pool:*2", "c"]\n[hosts.c]\naddress = "c"\n'
         '[leases.pool]\nacquire = ["true", "{count}"]\nrelease = ["true", "{job}"]\n'

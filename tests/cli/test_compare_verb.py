@@ -18,7 +18,7 @@ import sample_hunt as sample
 from perfbisect.core.domain.settings import Settings, TrialBuild, TrialWorkload
 from perfbisect.core.domain.trials import TrialRun
 from perfbisect.demo.history import Answer, write_history
-from perfbisect.errors import UsageError
+from perfbisect.errors import Interrupted, UsageError
 from perfbisect.hunt.resolve import resolve_settings
 from perfbisect.hunt.trials.drop_hunts import to_find
 from perfbisect.store.history import History
@@ -332,19 +332,6 @@ def test_a_drop_is_hunted_between_the_releases_where_it_happened(commits: list[s
     assert len(re.findall(r"^ *\d+ ", exits(0, "history"), re.MULTILINE)) == 1
 
 
-@pytest.mark.slow
-def test_after_ctrl_c_in_a_hunt_the_hunts_go_on(commits: list[str]) -> None:
-    """By the command that is printed: those that had begun continue, and the others begin."""
-    cut = bisect_until(["compare", "v1", "v2", "v3", *HUNTED, "--hunt"], ", search", signal.SIGINT)
-    assert cut.returncode == 130
-    assert "go on with: bisect compare c1 --hunt --no-explain" in cut.stderr
-    assert re.search(r"0\.80 hunt 2 .*one$", printed("show", "c1"), re.MULTILINE)
-    told = json.loads(printed("compare", "c1", "--hunt", "--no-explain", "--json"))["hunts"]
-    assert [(one["hunt"], one["first"], one["last"], one["culprit"]) for one in told] == [
-        (2, "v1", "v2", commits[2]), (3, "v2", "v3", commits[5]),
-    ]  # fmt: skip
-
-
 def compared(commits: Mapping[str, str], rates: Mapping[str, Sequence[float]], rounds: int = 3) -> int:
     """Keep a comparison of the script's commits with these rates of each workload; returns its number."""
     names = [*commits.values()]
@@ -369,7 +356,8 @@ def compared(commits: Mapping[str, str], rates: Mapping[str, Sequence[float]], r
     return number
 
 
-def test_a_dry_run_says_what_would_be_hunted(commits: list[str]) -> None:
+def test_a_dry_run_says_what_would_be_hunted(commits: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """And Ctrl-C in a hunt how to go on."""
     before = exits(0, "compare", "v1", "v3", *HUNTED, "--hunt", "--dry-run")
     assert "\nhunts, v1 to v3: 6 candidates\n" in before
     assert "runs of unknown length, since a command ends by itself, and in each visit a copy of the data" in before
@@ -378,6 +366,9 @@ def test_a_dry_run_says_what_would_be_hunted(commits: list[str]) -> None:
     assert told == "one and two, v1 to v3:\n  one: 36 % slower\n  two: 20 % slower\n  6 candidates\n"
     alone = exits(0, "compare", "v1", "v3", "v3@lto", *HUNTED, "--hunt", "--dry-run")
     assert "hunts, v3@lto and other builds: none: no other is a revision that is built and configured alike." in alone
+    monkeypatch.setattr("perfbisect.hunt.trials.drop_hunts.begin", Mock(side_effect=Interrupted("")))
+    hunt = ["compare", "c1", "--hunt", "--no-explain"]
+    assert f"go on with: bisect {' '.join(hunt)}" in exits(130, *hunt)
 
 
 def test_what_is_no_drop_is_not_hunted(commits: list[str]) -> None:

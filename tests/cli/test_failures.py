@@ -6,7 +6,6 @@ Runs that never end, whatever they are told: the limit of time ends them, and so
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -55,31 +54,20 @@ def fail(*_: object, **__: object) -> int:
     raise ZeroDivisionError("of ours")
 
 
-@pytest.mark.parametrize("broken", [False, True])
-def test_a_bug_is_written_down(seal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: bool) -> None:
-    """In the state folder, or where temporary files are."""
+def test_a_bug_is_written_down_or_reported(seal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the state folder, or where temporary files are; else on standard error."""
     monkeypatch.setattr(main.bisect, "main", fail)
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    if broken:
-        monkeypatch.setenv("XDG_STATE_HOME", "/dev/null")
-    status, _, said = run("history")
-    path = Path(said.removeprefix("Error: this is a bug of perfbisect; please report it with ").strip())
-    assert status == 70
-    assert "ZeroDivisionError: of ours" in path.read_text()
-    assert path.parent == (tmp_path if broken else seal / ".local" / "state" / "perfbisect")
-
-
-def test_a_bug_is_reported_where_it_cannot_be_written_down(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["bisect", "\udcff"])
-    monkeypatch.setattr(main.bisect, "main", fail)
+    state = seal / ".local" / "state"
+    for home, scratch, folder in ((state, "", state / "perfbisect"), ("/dev/null", tmp_path, tmp_path)):
+        monkeypatch.setenv("XDG_STATE_HOME", str(home))
+        monkeypatch.setattr("tempfile.tempdir", str(scratch))
+        status, _, said = run("history")
+        path = Path(said.removeprefix("Error: this is a bug of perfbisect; please report it with ").strip())
+        assert (status, path.parent) == (70, folder)
+        assert "ZeroDivisionError: of ours" in path.read_text()
     monkeypatch.setattr("tempfile.tempdir", "/dev/null")
-    monkeypatch.setenv("XDG_STATE_HOME", "/dev/null")
-    with pytest.raises(SystemExit) as leave:
-        main.main()
-    assert leave.value.code == 70
-    assert "ZeroDivisionError: of ours" in capsys.readouterr().err
+    status, _, said = run("\udcff")
+    assert status == 70 and "ZeroDivisionError: of ours" in said
 
 
 def program(place: str, *words: str) -> tuple[int, str]:
@@ -97,14 +85,9 @@ def program(place: str, *words: str) -> tuple[int, str]:
 FULL = "Error: Standard output cannot be written: No space left on device\n"
 
 
-def test_output_that_nobody_takes() -> None:
-    """On a full disk it is a failure; a list that nobody reads any more is none."""
-    assert program("/dev/full", "builders") == (4, f"{FULL}Write it where there is space.\n")
-    assert program("pipe", "workloads") == (0, "")
-
-
 @pytest.mark.tools
 def test_a_hunt_whose_output_nobody_takes_says_how_to_go_on(ends: tuple[str, str]) -> None:
+    assert program("/dev/full", "builders") == (4, f"{FULL}Write it where there is space.\n")
     status, said = program("/dev/full", "run", *ends, *SCRIPT, "--json")
     assert status == 4 and FULL in said and said.endswith("go on with: bisect resume 1\n")
     assert "Standard output cannot be written" in exits(0, "history")

@@ -1,7 +1,6 @@
 """`bisect run` with several workloads: each commit is built once, and each workload has a verdict and a log of its own."""
 
 import json
-import signal
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -20,7 +19,7 @@ from perfbisect.hunt.trials.proof import claim_of, proof_setup
 from perfbisect.store.history import History
 from perfbisect.ui.lines import PlainLines
 from perfbisect.ui.view_model import TimedEvent
-from program import bisect_until, exits, rows, run
+from program import exits, rows, run
 
 pytestmark = pytest.mark.tools
 
@@ -157,26 +156,3 @@ def test_a_hunt_that_cannot_go_on_stops_no_other(
         assert "The verdicts stand" in run("resume", "b1", "--plain").err
     assert culprits(seal) == {"one": commits[5], "two": commits[2]}
     assert statuses() == [(0, "")] * 2
-
-
-@pytest.mark.slow
-def test_several_workloads_on_several_hosts_go_on_after_kill_9(script: Script, seal: Path, tmp_path: Path) -> None:
-    """And after Ctrl-C. Each host measures either workload; builds are made ahead on a third one."""
-    commits = line_of(script, 12, one=4, two=9)
-    entries = [f'[hosts.{name}]\nroot = "{tmp_path}/{name}"\n' for name in ("one", "two", "made")]
-    Path("hosts.toml").write_text('build_hosts = ["made"]\n'.join(entries))
-    words = ["run", commits[0], commits[-1], *HUNT, "--hosts", "hosts.toml", "--host", "one", "--host", "two"]
-    cut = bisect_until([*words, "--json"], '"RunFinished"', signal.SIGKILL)
-    assert cut.returncode == -signal.SIGKILL, cut.stderr
-    log = "select id, session_id, kind, body from events order by id"
-    before = rows(seal / HISTORY, log)
-    ended = bisect_until(["resume", "b1", "--json"], '"event":"RunFinished"', signal.SIGINT)
-    assert ended.returncode == 130 and "bisect resume b1" in ended.stderr
-    assert {json.loads(line)["hunt"] for line in ended.stdout.splitlines()} == {1, 2}
-    exits(0, "resume", "--all", "--plain")
-    assert culprits(seal) == {"one": commits[4], "two": commits[9]}
-    assert rows(seal / HISTORY, log)[: len(before)] == before
-    assert {host for (host,) in rows(seal / HISTORY, "select distinct host from runs")} == {"one", "two"}
-    made = rows(seal / HISTORY, "select host, commit_hash, count(*) from builds where not reused group by 1, 2")
-    assert {(host, times) for host, _, times in made} == {("made", 1)}
-    assert rows(seal / HISTORY, "pragma integrity_check") == [("ok",)]
