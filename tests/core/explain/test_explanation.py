@@ -35,6 +35,12 @@ from perfbisect.core.explain.functions import part_error
 from perfbisect.wording.reasons import sentences
 
 
+def sampled(commit: str, reported: float | None = None, **costs: int) -> Profiled:
+    """A profile of functions that `main` calls, with so many samples."""
+    facts = profile(commit, {("main", name): each for name, each in costs.items()}, operations=1 if reported else 1000)
+    return Profiled(1, replace(facts, reported=reported))
+
+
 def explained(parent: list[RunFacts], culprit: list[RunFacts]) -> tuple[Cause, str]:
     found = explanation([], "p", "c", (parent, culprit))
     return found.classes[0].cause, " ".join(sentences(found))
@@ -188,25 +194,12 @@ def test_waiting_is_weighed_by_time_where_other_load_takes_the_processor() -> No
 def test_runs_of_fixed_length_have_operations_by_their_rate(metric: str) -> None:
     """Their counters and profiles are as large in each build, and half the work was done in the one."""
     rates = (4.0, 2.0) if metric == "rate" else (2.0, 4.0)
-    before, after = (
-        [replace(run(1), commit=commit, reported=rate)] * 3 for commit, rate in zip("pc", rates, strict=True)
-    )
-    profiled = [
-        Profiled(
-            1,
-            replace(
-                profile(commit, {("main", "scan"): scans, ("main", "log"): 100 - scans}, operations=1), reported=rate
-            ),
-        )
-        for commit, scans, rate in zip("pc", (20, 60), rates, strict=True)
-        for _ in range(3)
-    ]
+    before, after = ([replace(run(1), reported=rate)] * 3 for rate in rates)
+    profiled = [sampled("p", reported=rates[0], scan=20, log=80), sampled("c", reported=rates[1], scan=60, log=40)] * 3
     found = explanation(profiled, "p", "c", (before, after), metric=metric)
     assert NO_OPERATIONS in found.missing
-    assert {row.name: round(row.ratio.middle, 3) for row in found.counters if row.name in ("cpu/o", "time/o")} == {
-        "cpu/o": 2,
-        "time/o": 2,
-    }
+    ratios = {row.name: round(row.ratio.middle, 3) for row in found.counters}
+    assert (ratios["cpu/o"], ratios["time/o"]) == (2, 2)
     scan, log = found.functions
     assert (scan.function, log.function) == ("scan", "log")
     assert scan.culprit == pytest.approx(6 * scan.parent, rel=0.01)
@@ -229,14 +222,15 @@ def test_the_interval_of_a_share_holds_it_where_the_host_is_not_as_fast_in_each_
     def off() -> float:
         return random.lognormvariate(0, 0.02)
 
-    def sampled(commit: str, scan: int, sort: int) -> Profiled:
-        speed, costs = off(), {"scan": scan, "log": 5000, "sort": sort}
-        drawn = {("main", name): round(each * random.gauss(1, each**-0.5) * speed) for name, each in costs.items()}
-        return Profiled(1, profile(commit, drawn))
+    def drawn(commit: str, **costs: int) -> Profiled:
+        speed = off()
+        return sampled(
+            commit, **{name: round(each * random.gauss(1, each**-0.5) * speed) for name, each in costs.items()}
+        )
 
     for _ in range(trials):
         sides = [[replace(run(1000), counters={"task-clock": 10.0 * off()}) for _ in range(6)] for _ in "pc"]
-        profiled = [sampled("p", 3000, 2000), sampled("c", 5400, 2800)]
+        profiled = [drawn("p", scan=3000, log=5000, sort=2000), drawn("c", scan=5400, log=5000, sort=2800)]
         found = explanation(profiled, "p", "c", (sides[0], sides[1]))
         [row] = [row for row in found.functions if row.function == "scan"]
         held += abs(row.part - 0.75) <= 1.96 * part_error([row], found.functions, found.shared)
@@ -252,10 +246,7 @@ def test_runs_at_the_same_time_are_compared_with_each_other() -> None:
 
     slow = {name: random.uniform(1, 3) for name in ("r1", "r2", "r3", "r4")}
     parent = [cpu("other", 40.0), *(cpu(name, 10.0 * factor) for name, factor in slow.items())]
-    culprit = [
-        *(cpu(name, 11.0 * factor * random.uniform(0.999, 1.001)) for name, factor in slow.items()),
-        cpu("", 50.0),
-    ]
+    culprit = [*(cpu(name, 11.0 * each * random.uniform(0.999, 1.001)) for name, each in slow.items()), cpu("", 50.0)]
     found = explanation([], "p", "c", (parent, culprit))
     [row] = [row for row in found.counters if row.name == "cpu/o"]
     assert 1.095 < row.ratio.low < 1.1 < row.ratio.high < 1.105
@@ -269,46 +260,37 @@ def noisy(operations: int, wobble: float, **factors: float) -> RunFacts:
 LOSS, RISE = Step(2, 0.97, Interval(0.9, 0.95, 0.99), (1,)), Step(2, 0.97, Interval(1.01, 1.012, 1.014), (1,))
 
 
+def busy(*times: float) -> list[RunFacts]:
+    return [on_a_busy_host(time, 20.0) for time in times]
+
+
 def test_the_reason_explains_the_metric_that_was_hunted() -> None:
     """Counts rose by 1.2 %; the timed runs happen to wait less, by no more than noise."""
-    events = counted(
-        *([on_a_busy_host(time, 20.0) for time in side] for side in ((56.0, 60.0, 58.0), (50.0, 57.0, 48.0)))
-    )
-    parent, culprit = (
-        replace(run(counters={"instructions": count}), counted="valgrind-3.19.0") for count in (1e9, 1.012e9)
-    )
-    found = explanation(events, "p", "c", ([parent], [culprit]), RISE, "instructions/o")
+    events = counted(busy(56.0, 60.0, 58.0), busy(50.0, 57.0, 48.0))
+    exact = ([replace(run(counters={"instructions": each}), counted="valgrind-3.19.0")] for each in (1e9, 1.012e9))
+    found = explanation(events, "p", "c", (next(exact), next(exact)), RISE, "instructions/o")
     assert sentences(found) == ("It executes more instructions per operation (code bloat): ×1.012.",)
     assert [each.cause for each in found.classes] == [Cause.INSTRUCTIONS]
 
 
 def test_a_ratio_that_may_be_1_explains_nothing() -> None:
-    parent = [on_a_busy_host(time, 20.0) for time in (55.0, 62.0, 50.0)]
-    culprit = [on_a_busy_host(time, 20.0) for time in (60.0, 58.0, 59.0)]
-    found = explanation([], "p", "c", (parent, culprit), LOSS)
+    found = explanation([], "p", "c", (busy(55.0, 62.0, 50.0), busy(60.0, 58.0, 59.0)), LOSS)
     assert [each.cause for each in found.classes] == [Cause.UNKNOWN] and not found.classes[0].rows
 
 
 MORE_CPU = replace(RISE, ratio=Interval(1.19, 1.2, 1.21))
 
 
-@pytest.mark.parametrize(
-    ("parent", "culprit", "step", "metric", "cause"),
-    [
-        pytest.param((50.0, 20.0), (60.0, 20.0), LOSS, "qps", Cause.WAITING, id="a longer wait"),
-        pytest.param((60.0, 20.0), (50.0, 20.0), LOSS, "qps", Cause.UNKNOWN, id="a shorter wait explains no loss"),
-        pytest.param((50.0, 20.0), (99.0, 24.0), LOSS, "qps", Cause.WAITING, id="most of it"),
-        pytest.param((50.0, 20.0), (99.0, 24.0), MORE_CPU, "cpu/o", Cause.UNKNOWN, id="waiting is no part of CPU time"),
-        pytest.param(
-            (50.0, 10.0), (60.0, 10.005), LOSS, "qps", Cause.WAITING, id="no factor of a tiny change is blown up"
-        ),
-    ],
-)
-def test_waiting_explains_the_metric_it_is_part_of(
-    parent: tuple[float, float], culprit: tuple[float, float], step: Step, metric: str, cause: Cause
-) -> None:
-    sides = [on_a_busy_host(*parent)] * 3, [on_a_busy_host(*culprit)] * 3
-    assert explanation([], "p", "c", sides, step, metric).classes[0].cause is cause
+def test_waiting_explains_the_metric_it_is_part_of() -> None:
+    for parent, culprit, step, metric, cause in (
+        ((50.0, 20.0), (60.0, 20.0), LOSS, "qps", Cause.WAITING),
+        ((60.0, 20.0), (50.0, 20.0), LOSS, "qps", Cause.UNKNOWN),  # a shorter wait explains no loss
+        ((50.0, 20.0), (99.0, 24.0), LOSS, "qps", Cause.WAITING),  # most of it
+        ((50.0, 20.0), (99.0, 24.0), MORE_CPU, "cpu/o", Cause.UNKNOWN),  # waiting is no part of CPU time
+        ((50.0, 10.0), (60.0, 10.005), LOSS, "qps", Cause.WAITING),  # no factor of a tiny change is blown up
+    ):
+        sides = [on_a_busy_host(*parent)] * 3, [on_a_busy_host(*culprit)] * 3
+        assert explanation([], "p", "c", sides, step, metric).classes[0].cause is cause
 
 
 def test_an_interval_is_of_rounds_and_not_of_runs() -> None:
@@ -481,8 +463,8 @@ def test_that_no_function_explains_it_is_an_answer(layouts: Layouts | None, tail
         for operations, count, cpu in ((200_000, 1.0, 1.0), (180_000, 1.0001, 1.11))
     )
     events = [
-        Profiled(1, profile("p", {("main", "scan"): 5000})),
-        Profiled(1, profile("c", {("main", "scan"): 5600})),
+        sampled("p", scan=5000),
+        sampled("c", scan=5600),
         ChangedFunctions(1, ChangeFacts("c", "p", ("insert",), files=1)),
     ]
     found = explanation(events, "p", "c", (parent, culprit), replace(LOSS, layouts=layouts))
@@ -499,8 +481,8 @@ def test_a_function_of_the_diff_that_noise_may_hide_is_not_excluded() -> None:
         [changed(count, instructions=1.0, cycles=1.0, task_clock=1.0)] * 3 for count in (200_000, 190_000)
     )
     events = [
-        Profiled(1, profile("p", {("main", "scan"): 900, ("main", "hash"): 100})),
-        Profiled(1, profile("c", {("main", "scan"): 900, ("main", "hash"): 105})),
+        sampled("p", scan=900, hash=100),
+        sampled("c", scan=900, hash=105),
         ChangedFunctions(1, ChangeFacts("c", "p", ("hash",), files=1)),
     ]
     even = Layouts(Interval(0.93, 0.95, 0.97), 12, 11)

@@ -131,35 +131,21 @@ def test_a_changed_function_that_no_profile_contains_marks_its_nearest_callers()
 RENAMED = {each: n for each, n in HOT.items() if each[-1] != "search"}
 
 
-@pytest.mark.parametrize(
-    ("after", "partners"),
-    [
-        pytest.param(
-            {**RENAMED, ("main", "scan", "find"): 910}, {"search": "find", "find": "search"}, id="another name"
-        ),
-        pytest.param(
-            {**RENAMED, ("main", "scan"): 1290}, {"search": "scan", "scan": "search"}, id="inlined into its caller"
-        ),
-        pytest.param(
-            {**RENAMED, ("main", "scan", "search"): 300, ("main", "scan", "search", "probe"): 610},
-            {"search": "probe", "probe": "search"},
-            id="a part is a function of its own",
-        ),
-        pytest.param(
-            {**RENAMED, ("main", "scan", "low"): 500, ("main", "scan", "high"): 400},
-            {"search": "low", "low": "search", "high": "search"},
-            id="split",
-        ),
-        pytest.param({**RENAMED, ("main", "scan", "find"): 1900}, {}, id="another name and slower"),
-        pytest.param({**HOT, ("main", "scan", "search"): 1500}, {}, id="slower"),
-        pytest.param(
-            {**HOT, ("main", "scan", "search"): 850, ("main", "scan"): 450}, {}, id="within noise"
-        ),
-    ],
-)  # fmt: skip
-def test_cost_that_moved_is_told_as_moved(after: Samples, partners: Mapping[str, str]) -> None:
-    rows = joined(HOT, after)
-    assert {name: row.partner for name, row in rows.items() if row.partner} == partners
+def test_cost_that_moved_is_told_as_moved() -> None:
+    search, probe = ("main", "scan", "search"), ("main", "scan", "search", "probe")
+    find, low, high = (("main", "scan", name) for name in ("find", "low", "high"))
+    cases: list[tuple[Samples, dict[str, str]]] = [
+        ({find: 910}, {"search": "find", "find": "search"}),  # another name
+        ({("main", "scan"): 1290}, {"search": "scan", "scan": "search"}),  # inlined into its caller
+        ({search: 300, probe: 610}, {"search": "probe", "probe": "search"}),  # a part is a function of its own
+        ({low: 500, high: 400}, {"search": "low", "low": "search", "high": "search"}),  # split
+        ({find: 1900}, {}),  # another name and slower
+        ({search: 1500}, {}),  # slower
+        ({search: 850, ("main", "scan"): 450}, {}),  # within noise
+    ]
+    for after, partners in cases:
+        rows = joined(HOT, {**RENAMED, **after})
+        assert {name: row.partner for name, row in rows.items() if row.partner} == partners
 
 
 def test_functions_that_have_nothing_to_do_with_each_other_exchange_no_cost() -> None:
@@ -234,24 +220,21 @@ def test_functions_of_libc_and_the_kernel_are_not_changed() -> None:
     assert functions_in([profile("p", {("main", "copy@libc.so.6"): 1})]) == {"main"}
 
 
-@pytest.mark.parametrize(
-    ("end", "counted"),
-    [
-        (("fdatasync@libc.so.6", "do_fsync@[kernel]", "io_schedule@[kernel]", "schedule@[kernel]"), True),
-        (("asm_sysvec_apic_timer_interrupt@[kernel]", "irqentry_exit_to_user_mode@[kernel]", "schedule@[kernel]"), False),
-        (("do_syscall_64@[kernel]", "syscall_exit_to_user_mode@[kernel]", "schedule@[kernel]", "__schedule@[kernel]"), False),
-        (("do_syscall_64@[kernel]", "copy_page@[kernel]", "__cond_resched@[kernel]"), False),
-        (("do_syscall_64@[kernel]", "preempt_schedule_irq@[kernel]"), False),
+def test_a_thread_that_was_interrupted_waits_for_nothing() -> None:
+    call, switch = "do_syscall_64@[kernel]", "schedule@[kernel]"
+    for end, counted in (
+        (("fdatasync@libc.so.6", "do_fsync@[kernel]", "io_schedule@[kernel]", switch), True),
+        (("asm_sysvec_apic_timer_interrupt@[kernel]", "irqentry_exit_to_user_mode@[kernel]", switch), False),
+        ((call, "syscall_exit_to_user_mode@[kernel]", switch, "__schedule@[kernel]"), False),
+        ((call, "copy_page@[kernel]", "__cond_resched@[kernel]"), False),
+        ((call, "preempt_schedule_irq@[kernel]"), False),
         (("irqentry_exit_of_mine@engine", "schedule_work@engine"), True),
-    ],
-)  # fmt: skip
-def test_a_thread_that_was_interrupted_waits_for_nothing(end: tuple[str, ...], counted: bool) -> None:
-    stacks = {("main", "copy", *end): 900, ("main", "log", "futex_wait@[kernel]", "schedule@[kernel]"): 100}
-    waits = [replace(profile(commit, stacks), off_cpu=True) for commit in "pc"]
-    rows = waiter_rows(waits[:1] * 2, waits[1:] * 2)
-    names = {row.function for row in rows if row.parent}
-    assert ({"copy", "schedule_work"} & names != set()) is counted
-    assert "log" in names
+    ):
+        stacks = {("main", "copy", *end): 900, ("main", "log", "futex_wait@[kernel]", switch): 100}
+        waits = [replace(profile(commit, stacks), off_cpu=True) for commit in "pc"]
+        names = {row.function for row in waiter_rows(waits[:1] * 2, waits[1:] * 2) if row.parent}
+        assert ({"copy", "schedule_work"} & names != set()) is counted
+        assert "log" in names
 
 
 def test_threads_that_were_only_interrupted() -> None:

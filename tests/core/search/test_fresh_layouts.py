@@ -263,26 +263,25 @@ def ran(commit: str, instructions: float, counted: str = "perf-user") -> tuple[f
     return 0.0, RunFinished(0, facts)
 
 
-@pytest.mark.parametrize(
-    ("log", "same"),
-    [
-        ([ran("merge", 1000), ran("side", 1000), ran("main", 1000)], True),
-        ([ran("merge", 1000), ran("side", 1001), ran("main", 1000)], False),
-        ([ran("merge", 1000), ran("main", 1000)], None),
-        ([ran("side", 1000), ran("main", 1000)], None),
-        ([ran("merge", 1000), ran("side", 1000), ran("main", 1000, counted="")], None),
-        ([ran("merge", 1000), ran("side", 1000), ran("main", 0)], None),
-        ([made("good", "a"), made("side", "a"), ran("good", 1000), ran("merge", 1000), ran("main", 1000)], True),
-        ([made("side", "a"), made("main", "a"), ran("side", 1000), ran("merge", 1000)], True),
-    ],
-)
-def test_every_parent_counts(log: list[tuple[float, Logged]], same: bool | None) -> None:
-    found = with_counts(PLACEMENT, COMMITS, log)
-    assert isinstance(found, CodePlacement)
-    assert found.same_counts is same
+def test_every_parent_counts() -> None:
+    merge, side, main = (ran(commit, 1000) for commit in ("merge", "side", "main"))
+    one_binary = [made("good", "a"), made("side", "a")]
+    for log, same in (
+        ([merge, side, main], True),
+        ([merge, ran("side", 1001), main], False),
+        ([merge, main], None),
+        ([side, main], None),
+        ([merge, side, ran("main", 1000, counted="")], None),
+        ([merge, side, ran("main", 0)], None),
+        ([*one_binary, ran("good", 1000), merge, main], True),
+        ([made("side", "a"), made("main", "a"), side, merge], True),
+    ):
+        found = with_counts(PLACEMENT, COMMITS, log)
+        assert isinstance(found, CodePlacement) and found.same_counts is same
     assert sides(MERGE, COMMITS, []) == ("merge", "side", "main")
-    binaries = [made(commit, "a") for commit in ("good", "side", "main")]
-    assert sides(MERGE, COMMITS, binaries) == ("merge", "good"), "of equal binaries one is counted"
+    assert sides(MERGE, COMMITS, [*one_binary, made("main", "a")]) == ("merge", "good"), (
+        "of equal binaries one is counted"
+    )
 
 
 def test_other_verdicts_and_a_step_without_parents_stay() -> None:

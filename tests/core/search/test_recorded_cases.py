@@ -38,10 +38,8 @@ class Record:
     @property
     def measured(self) -> float:
         """Bad against good by nothing but the mean of all readings."""
-        good, bad = (
-            fmean(one.value for one in self.observations if isinstance(one, Reading) and one.candidate == end)
-            for end in (GOOD, BAD)
-        )
+        readings = [one for one in self.observations if isinstance(one, Reading)]
+        good, bad = (fmean(one.value for one in readings if one.candidate == end) for end in (GOOD, BAD))
         return math.exp(bad - good)
 
     def decision(self, **rules: object) -> Decision:
@@ -135,7 +133,7 @@ def test_a_drop_that_is_called_detectable_is_not_missed() -> None:
     assert isinstance(verdict, NotReproduced)
     drop = math.log1p(-1.5 * verdict.detectable)
     slower = [
-        replace(one, value=one.value + drop) if isinstance(one, Reading) and one.candidate == BAD else one
+        replace(one, value=one.value + drop * (one.candidate == BAD)) if isinstance(one, Reading) else one
         for one in record.observations
     ]
     assert isinstance(decide(RANGE, slower, record.policy, record.prior).order, Measure | Found)
