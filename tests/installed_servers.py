@@ -57,6 +57,16 @@ class Installed:
             argv = [f"{BIN}/psql", "-h", data, "-p", port, "-U", "bench", "-AtqF", "\t", "-c", text, database]
         return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
 
+    def create(self, database: str) -> None:
+        """A new database, which is empty."""
+        self.sql(f"create database {database}", "mysql" if self.mysql else "postgres")
+
+    def status(self, *names: str) -> list[int]:
+        """What MySQL's variables of these names count so far."""
+        asked = f"show global status where variable_name in {names}"
+        found = dict(line.split("\t") for line in self.sql(asked, "mysql").splitlines())
+        return [int(found[name]) for name in names]
+
     def sysbench(self, argv: list[str], **variables: str) -> str:
         """What sysbench prints; fails where it does."""
         env = {**os.environ, "LUA_PATH": f"{WORKLOADS}/?.lua;{WORKLOADS}/insert-benchmark/?.lua;;", **variables}

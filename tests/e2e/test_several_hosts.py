@@ -167,23 +167,6 @@ def test_builds_in_flight_are_made_again_or_followed_to_their_end(machines: list
 
 
 @pytest.mark.slow
-def test_a_build_host_that_vanishes(machines: list[Machine], tmp_path: Path) -> None:
-    """Its disk goes in the middle of the hunt, with all that it has built: the other one builds what is missing."""
-    hunt = Ahead(tmp_path, machines)
-    gone: list[str] = []
-
-    def see(line: str, _: Process) -> None:
-        if '"RunFinished"' in line and not gone:
-            gone.append(machines[1].inside(f"mount -t tmpfs -o ro none {PLACE}"))
-
-    ended = bisect_watched([*hunt.begin, "--json"], see)
-    hunt.check(ended)
-    assert "build host b2 takes no further part" in ended.stdout
-    told = next(each["at"] for each in events(ended.stdout) if "no further" in str(each.get("text", "")))
-    assert {host for host, _, at in hunt.builds() if at > float(str(told))} == {"b1"}
-
-
-@pytest.mark.slow
 def test_the_host_that_measures_stands_in_for_the_only_build_host(
     machines: list[Machine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -89,7 +89,7 @@ class Running(Installed):
 
     def load(self, database: str, **args: Option) -> None:
         """A new database with the suite's tables."""
-        self.sql(f"create database {database}", "mysql" if self.mysql else "postgres")
+        self.create(database)
         workload = replace(ALL["point-query"], prepare_args={**SMALL, **args})
         script = FOLDER / workload.prepare_script
         self.sysbench(sysbench.prepare_command(workload, script, self.options(database)))
@@ -108,11 +108,11 @@ class Running(Installed):
     def rows(self, work: Callable[[], object]) -> Rows:
         """The rows that ``work`` had the server return and change."""
         if self.mysql:
-            before = self._status()
+            names = ("Rows_sent", "Handler_update", "Handler_delete", "Handler_write")
+            before = self.status(*names)
             work()
-            after = self._status()
-            sent, updated, deleted, inserted = (after[name] - before[name] for name in before)
-            return Rows(sent - len(after), updated, deleted, inserted)  # asking sends rows, too
+            sent, *changed = (now - then for now, then in zip(self.status(*names), before, strict=True))
+            return Rows(sent - len(names), *changed)  # asking sends rows, too
         self.sql("select pg_stat_statements_reset()", "postgres")
         work()
         counts = "coalesce(sum(rows) filter (where query like '{}%'), 0)"
@@ -120,14 +120,6 @@ class Running(Installed):
         where = "dbid = (select oid from pg_database where datname = 'sbtest')"
         found = self.sql(f"select {columns} from pg_stat_statements where {where}", "postgres")
         return Rows(*map(int, found.split()))
-
-    def _status(self) -> dict[str, int]:
-        names = ("Rows_sent", "Handler_update", "Handler_delete", "Handler_write")
-        found = dict(
-            line.split("\t")
-            for line in self.sql(f"show global status where variable_name in {names}", "mysql").splitlines()
-        )
-        return {name: int(found[name]) for name in names}
 
 
 @pytest.fixture(scope="module")
