@@ -1,6 +1,5 @@
 """Which build system a tree and a range have."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -54,20 +53,14 @@ def test_the_system_of_a_range_is_the_first_that_all_its_ends_have(trees: list[s
 
 
 def test_cmake_goes_before_what_often_stands_beside_it() -> None:
-    assert found_in({"Makefile", "configure", "meson.build", "CMakeLists.txt"}) == (
-        "cmake",
-        "meson",
-        "autotools",
-        "make",
-    )
+    found = found_in({"Makefile", "configure", "meson.build", "CMakeLists.txt"})
+    assert found == ("cmake", "meson", "autotools", "make")
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
 @pytest.mark.parametrize("in_place", [False, True])
 def test_every_command_has_known_placeholders_only(system: str, in_place: bool) -> None:
-    recipe = Builder(
-        name="x", summary="x", driver="x", programs=["bin/x"], build=Build(options=["{prefix}"], in_place=in_place)
-    )
+    recipe = replace_build(options=["{prefix}"], in_place=in_place, programs=["bin/x"])
     values = dict.fromkeys(BUILD_PLACEHOLDERS, "x")
     for paths in (MARKERS, frozenset()):
         build = expanded(recipe, system, paths)
@@ -76,67 +69,61 @@ def test_every_command_has_known_placeholders_only(system: str, in_place: bool) 
 
 
 @pytest.mark.tools
-def test_a_folder_of_such_a_name_is_no_build_system(tmp_path: Path, git: Callable[..., str]) -> None:
-    def commit(*files: str) -> str:
+def test_the_system_of_the_ends_of_a_range(git: Repo) -> None:
+    """A folder of such a name is none."""
+    trees = {
+        "made": ("Makefile",), "moved": ("CMakeLists.txt", "configure/x", "Makefile"),
+        "later": ("meson.build", "Makefile/x"), "none": ("README",),
+    }  # fmt: skip
+    shas = {}
+    for name, files in trees.items():
         git("rm", "-rq", "--ignore-unmatch", ".")
-        for name in files:
-            path = tmp_path / "repo" / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text("x")
-        git("add", "-A")
-        git("commit", "-qm", "x")
-        return git("rev-parse", "HEAD")
-
-    made, moved = commit("Makefile"), commit("CMakeLists.txt", "configure/x", "Makefile")
-    later, none = commit("meson.build", "Makefile/x"), commit("README")
-    repo = open_repository(tmp_path / "repo")
-
-    def choose(builder: Builder = RECIPE, settings: Settings = SETTINGS, **ends: str) -> str:
-        return choose_system(repo, builder, ends, settings)
-
-    assert choose(a=made, b=moved) == "make"
-    assert choose(a=moved, b=moved) == "cmake"
-    assert choose(a=made, b=later) == AUTO
-    with pytest.raises(UsageError, match=r"b cannot be built: its tree has no build system: none of Cargo\.toml"):
-        choose(a=made, b=none)
-    meson = replace_build(system="meson")
-    assert choose(meson, a=later, b=later) == "meson"
-    with pytest.raises(
-        UsageError, match="a cannot be built with meson, as the recipe of tool says: its tree has cmake and make"
-    ):
-        choose(meson, a=moved, b=later)
-    with pytest.raises(UsageError, match="--configure has no effect: tool is built by commands"):
-        choose(replace_build(compile=[["make"]]), replace(SETTINGS, configure=("-Dx",)), a=made)
-    assert choose(replace_build(compile=[["make"]]), a=none) == ""
+        shas[name] = git.commit(dict.fromkeys(files, "x"))
+    repo = open_repository(git.path)
+    meson, commands = replace_build(system="meson"), replace_build(compile=[["make"]])
     alone = replace(SETTINGS, quick=Quick(run="true", build=()))
-    assert choose(settings=alone, a=none, b=none) == "", "it is measured as it is checked out"
-    assert choose(settings=alone, a=made, b=moved) == "make"
-    with pytest.raises(UsageError, match="--configure has no effect: its tree has no build system"):
-        choose(settings=replace(alone, configure=("-Dx",)), a=none, b=none)
+    chosen = [
+        (RECIPE, SETTINGS, "made", "moved", "make"),
+        (RECIPE, SETTINGS, "moved", "moved", "cmake"),
+        (RECIPE, SETTINGS, "made", "later", AUTO),
+        (meson, SETTINGS, "later", "later", "meson"),
+        (commands, SETTINGS, "none", "none", ""),
+        (RECIPE, alone, "none", "none", ""),  # it is measured as it is checked out
+        (RECIPE, alone, "made", "moved", "make"),
+    ]
+    for recipe, settings, good, bad, system in chosen:
+        assert choose_system(repo, recipe, {"a": shas[good], "b": shas[bad]}, settings) == system
+    configured = {"configure": ("-Dx",)}
+    refused = [
+        (RECIPE, SETTINGS, "made", "none", r"b cannot be built: its tree has no build system: none of Cargo\.toml"),
+        (meson, SETTINGS, "moved", "later",
+         "a cannot be built with meson, as the recipe of tool says: its tree has cmake and make"),
+        (commands, replace(SETTINGS, **configured), "made", "made", "no effect: tool is built by commands"),
+        (RECIPE, replace(alone, **configured), "none", "none", "no effect: its tree has no build system"),
+    ]  # fmt: skip
+    for recipe, settings, good, bad, sentence in refused:
+        with pytest.raises(UsageError, match=sentence):
+            choose_system(repo, recipe, {"a": shas[good], "b": shas[bad]}, settings)
 
 
-def test_what_is_started_chooses_among_the_systems_of_a_tree(tmp_path: Path, git: Repo) -> None:
+def test_what_is_started_chooses_among_the_systems_of_a_tree(git: Repo) -> None:
     mixed = git.commit({
         "Makefile": "vet:\n\tgo vet ./...\nbench:\n\ttrue\n", "go.mod": "module example.org/tool/v2\n", "cmd/kvd/a.go": "",
         "Cargo.toml": '[package]\nname = "rusty"\n', "src/bin/other.rs": "", "lib/lib.go": "",
     })  # fmt: skip
     git("rm", "-q", "go.mod", "Cargo.toml")
-    only = git.commit()
-    repo = open_repository(git.path)
+    only, repo = git.commit(), open_repository(git.path)
 
     def choose(run: str, good: str = mixed, **quick: tuple[str, ...]) -> str:
         asked = Quick(run, (), **quick)  # type: ignore[arg-type]
         return choose_system(repo, RECIPE, {"a": good, "b": mixed}, replace(SETTINGS, quick=asked))
 
     wanted = {
-        "./bin/kvd x": "go",
-        "./tool": "go",
-        "target/release/rusty": "cargo",
-        "./other": "cargo",
-        "./bench": "make",
-    }
-    assert {run: choose(run) for run in wanted} == wanted
-    assert choose("./lib") == choose("ls") == choose("./kvd", only) == choose("./kvd", then=("true",)) == "make"
+        "go": ("./bin/kvd x", "./tool"), "cargo": ("target/release/rusty", "./other"), "make": ("./bench", "./lib", "ls"),
+    }  # fmt: skip
+    for system, runs in wanted.items():
+        assert {choose(run) for run in runs} == {system}
+    assert choose("./kvd", only) == choose("./kvd", then=("true",)) == "make"
 
 
 @pytest.mark.parametrize(
@@ -151,28 +138,24 @@ def test_a_tree_says_what_builds_a_program(program: str, command: str) -> None:
     assert making(program, ["x/cmd/kvd/a.go", "main/main.go", "part/part.go"], text) == command
 
 
-def replace_build(**changes: object) -> Builder:
-    return Builder(name="tool", summary="a tool", driver="tool", build=Build(**changes))  # type: ignore[arg-type]
+def replace_build(programs: list[str] | None = None, **changes: object) -> Builder:
+    return replace_builder(build=Build(**changes), programs=programs or [])  # type: ignore[arg-type]
 
 
-def test_a_recipe_that_names_its_system_keeps_it(tmp_path: Path, git: Callable[..., str]) -> None:
-    (tmp_path / "repo" / "CMakeLists.txt").write_text("x")
-    (tmp_path / "repo" / "Makefile").write_text("x")
-    git("add", "-A")
-    git("commit", "-qm", "x")
+def test_a_recipe_that_names_its_system_keeps_it(tmp_path: Path, git: Repo) -> None:
+    git.commit({"CMakeLists.txt": "x", "Makefile": "x"})
     recipe = tmp_path / "builders" / "tool" / "builder.toml"
     recipe.parent.mkdir(parents=True)
     recipe.write_text('summary = "a tool"\ndriver = "command"\n[build]\nsystem = "make"\n')
     settings = replace(
-        SETTINGS, good="HEAD", bad="HEAD", repository=str(tmp_path / "repo"), builders_path=str(tmp_path / "builders"),
+        SETTINGS, good="HEAD", bad="HEAD", repository=str(git.path), builders_path=str(tmp_path / "builders"),
         workload="", metric="", quick=Quick(run="true"),
     )  # fmt: skip
     resolved = resolve_settings(settings)
     assert resolved.system == "make"
     for system in ("make", ""):  # "": a hunt of the last version
         build = requested_builder(replace(resolved, system=system)).build
-        assert build
-        assert build.system == "make"
+        assert build and build.system == "make"
 
 
 def key(builder: Builder, system: str = "cmake") -> str:
@@ -197,29 +180,22 @@ def test_all_that_changes_a_build_by_a_system_is_in_its_key() -> None:
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_the_revision_of_a_system_covers_all_its_commands(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each text that it uses changes the revision, but for those that only refuse a build."""
+    """Each text that it uses changes the revision, but for those that only refuse a build; and what is copied from one."""
     texts = {name for name, value in vars(build_commands).items() if name.isupper() and isinstance(value, str)}
     used = texts & set(SYSTEMS[system].commands.__code__.co_names)
     assert used or system == "go"
     before = revision(system)
-    for name in used - {"_REFUSE", "_LOGGED", "_LOG"}:
+    for of, name in ((programs, "COPY"), *((build_commands, name) for name in used - {"_REFUSE", "_LOGGED", "_LOG"})):
         with monkeypatch.context() as patched:
-            patched.setattr(build_commands, name, getattr(build_commands, name) + " ")
+            patched.setattr(of, name, getattr(of, name) + "# another\n")
             assert revision(system) != before, name
-
-
-def test_the_revision_of_a_system_covers_what_is_copied_from_the_build(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = revision("make")
-    monkeypatch.setattr(programs, "COPY", programs.COPY + "# another\n")
-    assert revision("make") != before
 
 
 @pytest.mark.tools
 def test_another_compiler_of_a_system_makes_other_keys(host: LocalHost) -> None:
     tools = Toolchain("gcc", "12", "gcc 12")
-    assert with_compiler(host, tools, ()) == tools
+    assert with_compiler(host, tools, ()) == with_compiler(host, tools, ("false",)) == tools
     assert with_compiler(host, tools, ("echo", "rustc 1.7")).identity == "gcc 12rustc 1.7\n"
-    assert with_compiler(host, tools, ("false",)) == tools
 
 
 def replace_builder(**changes: object) -> Builder:

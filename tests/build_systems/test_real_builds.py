@@ -32,14 +32,12 @@ BENCH = (
     + "".join(f"    sum += many > 9 ? own{n}(sum) : 0;\n" for n in OWN)
     + '    printf("%d\\n", sum);\n    return 0;\n}\n'
 )
+PARTS = "".join(f"int part{n}(int x) {{ return x * {n + 3}; }}\n" for n in OWN)
 
 
 def inner(value: int) -> str:
     """The source of a library of many functions; the program prints ten more."""
-    return (
-        "".join(f"int part{n}(int x) {{ return x * {n + 3}; }}\n" for n in OWN)
-        + f"int inner(void) {{ return {value}; }}\n"
-    )
+    return f"{PARTS}int inner(void) {{ return {value}; }}\n"
 
 
 # The program loads `outer` and that `inner`, each from a folder of its own. Only `outer` is installed, by some.
@@ -55,21 +53,8 @@ TREES["cmake-relative"] = {"CMakeLists.txt": "set(CMAKE_BUILD_RPATH_USE_ORIGIN O
 NEEDS = {"autotools": "libtoolize", "commands": "make"}
 BIN = "bin/bench"
 RECIPE = Builder(name="tool", summary="a tool", driver="tool", programs=["bin/tool"], build=Build(timeout=300.0))
-MAIN = '#include <stdio.h>\nint part(void);\nint main(void) { printf("%d\\n", part()); return 0; }\n'
-SOURCES = {"main.c": MAIN, "part.c": "int part(void) { return 1; }\n"}
-CMAKE = """\
-cmake_minimum_required(VERSION 3.10)
-project(tool C)
-add_executable(tool main.c part.c)
-install(TARGETS tool RUNTIME DESTINATION bin)
-"""
-MAKE = """\
-CFLAGS = -O3
-tool: main.o part.o
-\t$(CC) $(CFLAGS) -o $@ $^
-install: tool
-\tinstall -D tool $(DESTDIR)$(PREFIX)/bin/tool
-"""
+INSTALLED = {folder.name: files_of(folder) for folder in sorted((BESIDE / "installed").iterdir())}
+SOURCES, CMAKE, MAKE = INSTALLED["sources"], INSTALLED["cmake"]["CMakeLists.txt"], INSTALLED["make"]["makefile"]
 
 # Compiles, and adds its arguments to the file beside it.
 RECORDER = '#!/bin/sh\nprintf "%s\\n" "$*" >>"$0.log"\nexec gcc "$@"\n'
@@ -131,11 +116,10 @@ def needs(*tools: str) -> None:
 
 def order(program: Path) -> tuple[str, ...]:
     """The functions of a program of ours, with their sizes, by their addresses."""
-    printed = subprocess.run(
-        ["nm", "-nS", "--defined-only", program], capture_output=True, text=True, check=True
-    ).stdout
-    rows = [line.split() for line in printed.splitlines()]
-    return tuple(f"{row[-1]} {row[-3]}" for row in rows if re.fullmatch(r"part\d|own\d", row[-1])) if rows else ()
+    argv = ["nm", "-nS", "--defined-only", program]
+    printed = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    rows = (line.split() for line in printed.splitlines())
+    return tuple(f"{row[-1]} {row[-3]}" for row in rows if re.fullmatch(r"(part|own)\d", row[-1]))
 
 
 def runpath(file: Path) -> str:
@@ -196,9 +180,7 @@ def test_a_tree_is_built_by_its_system(yard: RecordingYard, tree: str) -> None:
 
 
 STRICT = {
-    "cmake": {
-        "CMakeLists.txt": CMAKE.replace("add_exec", 'set(CMAKE_C_FLAGS "${CMAKE_C_FLAGS} -Wall -Werror")\nadd_exec')
-    },
+    "cmake": {"CMakeLists.txt": CMAKE.replace("add_exec", "add_compile_options(-Wall -Werror)\nadd_exec")},
     "make": {"makefile": MAKE.replace("-O3", "-O3 -Wall -Werror")},
 }
 
@@ -207,20 +189,8 @@ STRICT = {
 def test_warnings_of_a_newer_compiler_are_no_errors(yard: RecordingYard, system: str) -> None:
     needs(NEEDS.get(system, system))
     warned = {"part.c": "int part(void) { int unused = 3; return 1; }\n"}
-    assert yard.run(yard.made(yard.commit(SOURCES | STRICT[system] | warned))) == "1"
+    assert yard.run(yard.made(SOURCES | STRICT[system] | warned)) == "1"
     assert any("-Werror" in line for line in yard.compiled())
-
-
-LIBRARY = """\
-cmake_minimum_required(VERSION 3.10)
-project(tool C)
-add_library(part SHARED part.c)
-add_executable(tool main.c)
-target_link_libraries(tool part)
-add_executable(broken broken.c)
-install(TARGETS tool part broken RUNTIME DESTINATION bin LIBRARY DESTINATION lib)
-install(FILES "${CMAKE_BINARY_DIR}/absent" DESTINATION share PERMISSIONS OWNER_READ RENAME other)
-"""
 
 
 @pytest.mark.slow
@@ -228,20 +198,19 @@ def test_cmake_builds_what_installs_the_programs_and_their_libraries_are_part_of
     yard: RecordingYard,
 ) -> None:
     needs("cmake")
-    tree = SOURCES | {"CMakeLists.txt": LIBRARY, "broken.c": "#error broken\n"}
-    first = yard.made(yard.commit(tree))
-    second = yard.made(yard.commit({"part.c": "int part(void) { return 2; }\n"}))
+    first = yard.made(SOURCES | INSTALLED["library"])
+    second = yard.made({"part.c": "int part(void) { return 2; }\n"})
     assert (yard.run(first), yard.run(second)) == ("1", "2")
     assert first.binary != second.binary, "the program is the same, and loads another library"
     with pytest.raises(BuildFailed, match=r"does not compile: .*#error broken"):
-        yard.made(yard.commit({}), programs=[])
+        yard.made({}, programs=[])
 
 
 @pytest.mark.slow
 def test_link_time_optimisation(yard: RecordingYard) -> None:
     needs("cmake")
     lto = Variant(cc=str(yard.compiler), cflags="-O2 -flto=auto", ldflags="-flto=auto -Wl,-O1")
-    assert yard.run(yard.made(yard.commit(SOURCES | {"CMakeLists.txt": CMAKE}), lto)) == "1"
+    assert yard.run(yard.made(SOURCES | {"CMakeLists.txt": CMAKE}, lto)) == "1"
     assert "-Wl,-O1" in Path(f"{yard.compiler}.log").read_text()
 
 
@@ -254,10 +223,10 @@ ODD = ["--with=a b", "--quote='\"", "--braces={{x}}", "--list=a;b", "--dollar=$H
 
 
 def test_options_reach_a_configure_script_unharmed(yard: RecordingYard) -> None:
-    makefile = "all:\n\ninstall:\n\tinstall -D options {}/options\n\tinstall -D main.c {}/bin/tool\n"
-    prefix = str(yard.host.root / "work" / "tool" / "prefix")
-    tree = SOURCES | {"configure": WRITTEN_BY_HAND, "Makefile.in": makefile.replace("{}", prefix)}
-    built = yard.made(yard.commit(tree), build=Build(options=ODD))
+    prefix = yard.host.root / "work" / "tool" / "prefix"
+    makefile = f"all:\n\ninstall:\n\tinstall -D options {prefix}/options\n\tinstall -D main.c {prefix}/bin/tool\n"
+    tree = SOURCES | {"configure": WRITTEN_BY_HAND, "Makefile.in": makefile}
+    built = yard.made(tree, build=Build(options=ODD))
     assert built.system == "autotools"
     given = (yard.installed(built.key) / "options").read_text()
     for option in ODD:
@@ -280,30 +249,30 @@ END
 """
     between = {"configure.a": "x" * 20_000_000}  # written after the script and before its source, for a while
     tree = {"configure": script, **between, "configure.ac": "AC_INIT\n", "tool.sh": "#!/bin/sh\necho 1\n"}
-    assert yard.made(yard.commit(tree)).system == "autotools"
+    assert yard.made(tree).system == "autotools"
 
 
 @pytest.mark.slow
 def test_options_that_a_configure_script_of_a_subfolder_does_not_know(yard: RecordingYard) -> None:
     """They are given to it, too."""
     needs("autoreconf")
-    top = (
-        TREES["autotools"]["configure.ac"]
-        .replace("LT_INIT", "AM_MAINTAINER_MODE\nAC_CONFIG_SUBDIRS([sub])")
-        .replace("AC_CONFIG_MACRO_DIRS([m4])\n", "")
-    )
-    makefile = "bin_PROGRAMS = tool\ntool_SOURCES = main.c part.c\n"
-    sub = {"sub/configure.ac": "AC_INIT([sub], [1])\nAC_OUTPUT\n"}
-    yard.made(yard.commit(SOURCES | sub | {"configure.ac": top, "Makefile.am": makefile}))
+    top = TREES["autotools"]["configure.ac"].replace("AC_CONFIG_MACRO_DIRS([m4])\n", "")
+    yard.made(SOURCES | {
+        "configure.ac": top.replace("LT_INIT", "AM_MAINTAINER_MODE\nAC_CONFIG_SUBDIRS([sub])"),
+        "Makefile.am": "bin_PROGRAMS = tool\ntool_SOURCES = main.c part.c\n",
+        "sub/configure.ac": "AC_INIT([sub], [1])\nAC_OUTPUT\n",
+    })  # fmt: skip
 
 
 def test_options_reach_cmake_unharmed(yard: RecordingYard) -> None:
+    """In place, the copy of the tree is the result."""
     needs("cmake")
-    more = 'file(WRITE "${CMAKE_BINARY_DIR}/word" "${WORD}")\ninstall(FILES "${CMAKE_BINARY_DIR}/word" DESTINATION share)\n'
-    built = yard.made(
-        yard.commit(SOURCES | {"CMakeLists.txt": CMAKE + more}), build=Build(options=["-DWORD=a b';{{c}}$d\""])
-    )
-    assert (yard.installed(built.key) / "share" / "word").read_text() == "a b';{c}$d\""
+    more = 'file(WRITE "${CMAKE_SOURCE_DIR}/word" "${WORD}")\n'
+    how = Build(in_place=True, options=["-DWORD=a b';{{c}}$d\""])
+    built = yard.made(SOURCES | {"CMakeLists.txt": CMAKE + more}, programs=["build/tool"], build=how)
+    assert yard.run(built, "build/tool") == "1"
+    assert (yard.installed(built.key) / "word").read_text() == "a b';{c}$d\""
+    assert not yard.outside.exists()
 
 
 @pytest.mark.slow
@@ -318,77 +287,59 @@ def test_an_option_of_the_user_that_the_tree_does_not_know_is_an_error(yard: Rec
 
 
 def test_a_makefile_gets_the_variant_s_options_as_they_are(yard: RecordingYard) -> None:
+    """One that installs nothing leaves its folder."""
     odd = Variant(cc=str(yard.compiler), cflags="""-O2 '-DTEXT="a $b"'""", ldflags="'-Wl,-rpath,$ORIGIN/../lib'")
-    makefile = "tool: main.o\n\t$(CC) -o $@ $^\ninstall: tool\n\tinstall -D tool $(DESTDIR)$(prefix)/bin/tool\n"
+    makefile = "tool: main.o\n\t$(CC) -o $@ $^\n"
+    install = "install: tool\n\tinstall -D tool $(DESTDIR)$(prefix)/bin/tool\n"
     main = "#include <stdio.h>\nint main(void) { puts(TEXT); return 0; }\n"
-    built = yard.made(yard.commit({"main.c": main, "Makefile": makefile}), odd)
-    assert yard.run(built) == "a $b"
-    assert runpath(yard.installed(built.key, "bin/tool")) == "$ORIGIN/../lib"
-
-
-def test_a_makefile_that_installs_nothing_leaves_its_folder(yard: RecordingYard) -> None:
-    built = yard.made(yard.commit(SOURCES | {"Makefile": "tool: main.o part.o\n\t$(CC) -o $@ $^\n"}), programs=["tool"])
-    assert yard.run(built, "tool") == "1"
-
-
-def test_in_place_the_copy_of_the_tree_is_the_result(yard: RecordingYard) -> None:
-    needs("cmake")
-    sha = yard.commit(SOURCES | {"CMakeLists.txt": CMAKE})
-    built = yard.made(sha, programs=["build/tool"], build=Build(in_place=True))
-    assert yard.run(built, "build/tool") == "1"
-    assert (yard.installed(built.key) / "main.c").exists()
-    assert not yard.outside.exists()
+    for rules, program in ((makefile + install, "bin/tool"), (makefile, "tool")):
+        built = yard.made({"main.c": main, "Makefile": rules}, odd, programs=[program])
+        assert yard.run(built, program) == "a $b"
+        assert runpath(yard.installed(built.key, program)) == "$ORIGIN/../lib"
 
 
 def test_each_commit_is_built_with_the_system_that_it_has(yard: RecordingYard) -> None:
+    """The system of the range goes before."""
     needs("cmake")
-    older = yard.made(yard.commit(SOURCES | {"makefile": MAKE}))
+    assert yard.made(SOURCES | {"makefile": MAKE}).system == "make"
+    both = yard.commit({"CMakeLists.txt": "message(FATAL_ERROR broken)\n"})
+    assert yard.made(both, build=Build(system="make")).system == "make"
+    with pytest.raises(BuildFailed, match="does not configure"):
+        yard.made(both)
     yard.git("rm", "-q", "makefile")
-    newer = yard.made({"CMakeLists.txt": CMAKE})
-    assert (older.system, newer.system) == ("make", "cmake")
+    assert yard.made({"CMakeLists.txt": CMAKE}).system == "cmake"
     yard.git("rm", "-q", "CMakeLists.txt")
     with pytest.raises(BuildFailed, match="does not configure: its tree has no build system"):
-        yard.made(yard.commit({"Makefile/folder": "no system\n"}))
-
-
-def test_the_system_of_the_range_goes_before_what_else_a_commit_has(yard: RecordingYard) -> None:
-    sha = yard.commit(SOURCES | {"makefile": MAKE} | {"CMakeLists.txt": "message(FATAL_ERROR broken)\n"})
-    assert yard.made(sha, build=Build(system="make")).system == "make"
-    needs("cmake")
-    with pytest.raises(BuildFailed, match="does not configure"):
-        yard.made(sha)
+        yard.made({"Makefile/folder": "no system\n"})
 
 
 def test_nothing_is_fetched(yard: RecordingYard) -> None:
     makefile = "tool: main.o part.o\n\tgit clone https://example.org/x.git\n"
     with pytest.raises(BuildFailed, match=r"does not compile: .*transport 'https' not allowed"):
-        yard.made(yard.commit(SOURCES | {"Makefile": makefile}))
+        yard.made(SOURCES | {"Makefile": makefile})
 
 
-@pytest.mark.slow
-def test_go_commands(yard: RecordingYard) -> None:
-    needs("go")
-    tree = {"go.mod": "module example.org/tool\n\ngo 1.16\n"}
-    for name in ("tool", "other"):
-        tree[f"cmd/{name}/main.go"] = f'package main\n\nfunc main() {{ println("{name}") }}\n'
-    built = yard.made(yard.commit(tree))
-    assert built.system == "go"
-    assert {path.name for path in (yard.installed(built.key) / "bin").iterdir()} == {"tool", "other"}
-
-
-@pytest.mark.slow
-def test_a_cargo_workspace(yard: RecordingYard) -> None:
-    needs("cargo")
-    if subprocess.run(["cargo", "--version"], capture_output=True, check=False).returncode:
-        pytest.skip("cargo has no toolchain in this home folder")
-    tree = {
+CMD = 'package main\n\nfunc main() { println("3") }\n'
+OTHERS = {
+    "go": {"go.mod": "module example.org/tool\n\ngo 1.16\n", "cmd/tool/main.go": CMD, "cmd/other/main.go": CMD},
+    "cargo": {
         "Cargo.toml": '[workspace]\nmembers = ["tool"]\nresolver = "2"\n',
         "tool/Cargo.toml": '[package]\nname = "tool"\nversion = "1.0.0"\nedition = "2021"\n',
         "tool/src/main.rs": 'fn main() { println!("3"); }\n',
-    }
-    built = yard.made(yard.commit(tree))
-    assert built.system == "cargo"
-    assert yard.run(built) == "3"
+    },
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("system", OTHERS)
+def test_all_commands_of_a_module_and_all_members_of_a_workspace(yard: RecordingYard, system: str) -> None:
+    needs(system)
+    if subprocess.run([system, "version" if system == "go" else "--version"], check=False).returncode:
+        pytest.skip("cargo has no toolchain in this home folder")
+    built = yard.made(OTHERS[system])
+    assert (built.system, yard.run(built)) == (system, "3" if system == "cargo" else "")
+    assert [path.name for path in sorted((yard.installed(built.key) / "bin").iterdir())][-1] == "tool"
+    assert (yard.installed(built.key) / "bin" / "other").exists() is (system == "go")
 
 
 @pytest.mark.slow
@@ -467,10 +418,7 @@ def test_the_options_of_the_user_come_last_in_every_build_system(tmp_path: Path,
     given = replace(FLAGS, cflags="-UC '-DC=1 + 1'") if tree == "go" else FLAGS  # go's own C takes no header
     built = yard.build(sha, flags=given, **changes)
     assert yard.output(built.key, "bin/tool") == "2 3 7 2"
-    loads = subprocess.run(
-        ["readelf", "-d", yard.installed(built.key, "bin/tool")], capture_output=True, check=True
-    ).stdout
-    assert b"/of/the/user" in loads
+    assert runpath(yard.installed(built.key, "bin/tool")) == "/of/the/user"
     assert built.flags == given.options
     if tree in ("cargo", "go"):  # the rest is C
         return

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from labs import lab_of, measure, runs, warnings, workload_of
-from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, Commit
+from labs import lab_of, measure, runs, skipped, warnings, workload_of
+from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, Commit, LabEvent
 from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.core.domain.orders import Share
 from perfbisect.core.domain.settings import Quick, Settings
@@ -45,10 +45,20 @@ def yard(tmp_path: Path, git: Repo) -> Yard:
 
 
 def commit(yard: Yard, files: Files) -> str:
+    yard.git.write(files)
     for name in files:
-        yard.git.write({name: files[name]})
-        (yard.git.path / name).chmod(0o755 if name == "configure" else 0o644)
+        (yard.git.path / name).chmod(0o755 if name in ("configure", "tests/bench") else 0o644)
     return yard.git.commit()
+
+
+def of_system(yard: Yard, system: str) -> str:
+    if shutil.which(NEEDS[system]) is None:
+        pytest.skip(f"{NEEDS[system]} is not installed")
+    return commit(yard, SOURCES | TREES[system])
+
+
+def quick(yard: Yard, run: str = "./bench", then: tuple[str, ...] = (), system: str = "make") -> Settings:
+    return Settings("a", "b", str(yard.git.path), "", "", "here", quick=Quick(run, (), then=then), system=system)
 
 
 def built_below(system: str, path: str) -> str:
@@ -58,46 +68,35 @@ def built_below(system: str, path: str) -> str:
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_a_command_is_built_and_nothing_else_of_its_tree_where_the_system_says_how(yard: Yard, system: str) -> None:
-    if shutil.which(NEEDS[system]) is None:
-        pytest.skip(f"{NEEDS[system]} is not installed")
-    sha = commit(yard, SOURCES | TREES[system])
-    path = built_below(system, SHARED)
+    sha = of_system(yard, system)
+    path, other = built_below(system, SHARED), built_below(system, STATIC)
     made = yard.build(sha, started=[path], build=IN_PLACE)
     assert (made.system, made.partial, made.programs) == (system, "", {})
     assert yard.output(made.key, path) == "2"
-    other = built_below(system, STATIC)
     assert not yard.installed(made.key, other).exists(), "only what is started was built"
     # By its name alone it is looked for, and the one that loads no library of the build goes first.
     named = yard.build(sha, started=["bench"], build=IN_PLACE)
-    assert named.programs == {"bench": (other, path)}
-    assert yard.output(named.key, "bench") == "1"
+    assert (named.programs, yard.output(named.key, "bench")) == ({"bench": (other, path)}, "1")
     assert bool(named.partial) is (system in ("make", "autotools")), "whose targets are paths"
     chosen = yard.build(sha, started=["bench"], chosen=[SHARED], build=IN_PLACE)
-    assert chosen.programs == {"bench": (path,)}
-    assert yard.output(chosen.key, "bench") == "2"
+    assert (chosen.programs, yard.output(chosen.key, "bench")) == ({"bench": (path,)}, "2")
     # What is started does not compile: no other program of the tree stands in for it.
-    broken = {"src/part.c": "#error broken\n", "tests/bench": "#!/bin/sh\necho 3\n"}
-    yard.git.write(broken)
-    (yard.git.path / "tests/bench").chmod(0o755)
+    broken = commit(yard, {"src/part.c": "#error broken\n", "tests/bench": "#!/bin/sh\necho 3\n"})
     with pytest.raises(BuildFailed, match="does not compile"):
-        yard.build(yard.git.commit(), started=[path], build=IN_PLACE)
+        yard.build(broken, started=[path], build=IN_PLACE)
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_a_recipe_without_a_server_needs_its_programs_only(yard: Yard, system: str) -> None:
-    if shutil.which(NEEDS[system]) is None:
-        pytest.skip(f"{NEEDS[system]} is not installed")
-    sha = commit(yard, SOURCES | TREES[system])
+    sha = of_system(yard, system)
     made = yard.build(sha, programs=[BENCH])
-    assert made.programs == {BENCH: (STATIC, SHARED)}
+    assert (made.programs, yard.output(made.key, BENCH)) == ({BENCH: (STATIC, SHARED)}, "1")
     assert "out of date" in made.partial or system == "cmake", "which has targets for these"
-    assert yard.output(made.key, BENCH) == "1"
     shared = yard.build(sha, programs=[BENCH], chosen=[SHARED])
     assert yard.output(shared.key, BENCH) == "2"
     assert yard.installed(shared.key, "bin/libpart.so").exists()
-    with pytest.raises(
-        BuildFailed, match=rf"the build has no program x/{BENCH}, which --program chooses|does not compile"
-    ):
+    absent = rf"the build has no program x/{BENCH}, which --program chooses|does not compile"
+    with pytest.raises(BuildFailed, match=absent):
         yard.build(sha, programs=[BENCH], chosen=[f"x/{BENCH}"])
     if system != "cmake":  # its targets are known
         with pytest.raises(BuildFailed, match=r"does not compile: .*out of date"):
@@ -106,14 +105,13 @@ def test_a_recipe_without_a_server_needs_its_programs_only(yard: Yard, system: s
 
 @pytest.mark.slow
 def test_cmake_without_ninja(yard: Yard) -> None:
-    files = SOURCES | {"CMakeLists.txt": CMAKE}
+    """Its targets have names, which may be those of the programs."""
     options = Build(in_place=True, timeout=300.0, options=["-G", "Unix Makefiles"])
-    made = yard.build(commit(yard, files), started=["build/out-static/bench"], build=options)
-    assert yard.output(made.key, "build/out-static/bench") == "1"
-    assert "out of date" in made.partial, "its targets have other names"
-    plain = {"CMakeLists.txt": CMAKE.replace(" OUTPUT_NAME bench", "")}
-    made = yard.build(commit(yard, plain), started=["build/out-static/static"], build=options)
-    assert (yard.output(made.key, "build/out-static/static"), made.partial) == ("1", "")
+    for name, lists in (("bench", CMAKE), ("static", CMAKE.replace(" OUTPUT_NAME bench", ""))):
+        program = f"build/out-static/{name}"
+        made = yard.build(commit(yard, SOURCES | {"CMakeLists.txt": lists}), started=[program], build=options)
+        assert yard.output(made.key, program) == "1"
+        assert ("out of date" in made.partial) is (name == "bench")
 
 
 def test_a_script_of_the_tree_may_start_anything(yard: Yard) -> None:
@@ -156,17 +154,14 @@ def test_go_and_cargo(yard: Yard) -> None:
     rustup = Path(pwd.getpwuid(os.getuid()).pw_dir) / ".rustup"
     if shutil.which("cargo") is None or not rustup.exists():
         pytest.skip("cargo is not installed")
-    tree = {
-        "Cargo.toml": '[package]\nname = "tool"\nversion = "1.0.0"\nedition = "2021"\n',
-        "src/bin/bench.rs": 'fn main() { println!("3"); }\n',
-        "src/bin/broken.rs": "fn main() { absent() }\n",
-    }
-    build = Build(timeout=300.0, env={"RUSTUP_HOME": str(rustup)})
-    made = yard.build(commit(yard, tree), programs=[BENCH], build=build)
-    assert (made.partial, yard.output(made.key, BENCH)) == ("", "3")
-    path = "target/release/bench"
-    made = yard.build(commit(yard, {}), started=[path], build=Build(timeout=300.0, env=build.env, in_place=True))
-    assert yard.output(made.key, path) == "3"
+    package = '[package]\nname = "tool"\nversion = "1.0.0"\nedition = "2021"\n'
+    mains = {"bench": 'println!("3");', "broken": "absent()"}
+    sources = {f"src/bin/{name}.rs": f"fn main() {{ {says} }}\n" for name, says in mains.items()}
+    sha = commit(yard, {"Cargo.toml": package, **sources})
+    for in_place, asked, program in ((False, "programs", BENCH), (True, "started", "target/release/bench")):
+        build = Build(timeout=300.0, env={"RUSTUP_HOME": str(rustup)}, in_place=in_place)
+        made = yard.build(sha, build=build, **{asked: [program]})
+        assert (made.partial, yard.output(made.key, program)) == ("", "3")
 
 
 @pytest.mark.parametrize(
@@ -190,32 +185,31 @@ def test_what_a_command_starts(command: str, program: str) -> None:
 
 
 def test_a_choice_that_chooses_nothing_is_refused(tmp_path: Path) -> None:
-    quick = Settings("a", "b", str(tmp_path), "", "", "here", quick=Quick("./bench", ()), system="make")
-    assert requested_builder(quick).started == ["bench"]
-    names = {requested_builder(quick).name}
-    for other in (Quick("./other", ()), Quick("./bench 2", ())):
-        names.add(requested_builder(Settings("a", "b", str(tmp_path), "", "", "", quick=other, system="make")).name)
+    settings = Settings("a", "b", str(tmp_path), "", "", "here", quick=Quick("./bench", ()), system="make")
+    assert requested_builder(settings).started == ["bench"]
+    runs = (Quick("./bench", ()), Quick("./other", ()), Quick("./bench 2", ()))
+    names = {requested_builder(replace(settings, quick=run)).name for run in runs}
     assert len(names) == 2, "what is built depends on the program"
-    assert requested_builder(replace(quick, programs=("x/bench",))).name not in names
+    assert requested_builder(replace(settings, programs=("x/bench",))).name not in names
     recipe = tmp_path / "builders" / "kv" / "builder.toml"
     recipe.parent.mkdir(parents=True)
     recipe.write_text('summary = "kv"\ndriver = "kv"\nprograms = ["bin/kv"]\n')
     wrong = Settings("a", "b", "", "kv", "", "here", builders_path=str(tmp_path / "builders"), programs=("out/other",))
-    with pytest.raises(
-        UsageError, match=r"--program out/other has no effect: the recipe of kv runs no program of that"
-    ):
+    sentence = r"--program out/other has no effect: the recipe of kv runs no program of that"
+    with pytest.raises(UsageError, match=sentence):
         requested_builder(wrong)
 
 
+@pytest.mark.slow
 def test_an_end_whose_program_starts_another_says_how_to_have_both(yard: Yard) -> None:
     main = '#include <stdlib.h>\nint main(void) { return system("./part") != 0; }\n'
     rules = "all: bench part\n%: src/%.c\n\t$(CC) -o $@ $<\nbench: src/bench.c\n\t$(CC) -o $@ $<\n"
     sources = {"src/bench.c": main, "src/part.c": "int main(void) { return 0; }\n", "Makefile": rules}
-    sha = commit(yard, sources)
+    ends = [commit(yard, sources)] * 2
     with pytest.raises(EndFailed, match=r"fails in workload bench") as failure:
-        measure(lab(yard, [sha, sha], is_range=True), Share(0, 1))
+        measure(lab(yard, ends, is_range=True), Share(0, 1))
     assert "only bench was built, and starts others: name these with --program PATH" in failure.value.advice
-    assert runs(measure(lab(yard, [sha, sha], "part", is_range=True), Share(0, 1)))
+    assert runs(measure(lab(yard, ends, "part", is_range=True), Share(0, 1)))
 
 
 @pytest.mark.slow
@@ -226,10 +220,9 @@ def test_an_end_whose_program_does_not_start_says_where_the_build_made_it(yard: 
     main = '#include <stdio.h>\nint main(int n, char **v) { if (fopen(v[1], "r")) return 0; perror(v[1]); return 1; }\n'
     top = "cmake_minimum_required(VERSION 3.10)\nproject(tool C)\nadd_subdirectory(md2html)\n"
     files = {"CMakeLists.txt": top, "md2html/CMakeLists.txt": "add_executable(md2html a.c)\n", "md2html/a.c": main}
-    sha = commit(yard, files)
-    settings = Settings("a", "b", str(yard.git.path), "", "", "here", quick=Quick(run, ()), system="cmake")
+    sha, recipes = commit(yard, files), load_requested(quick(yard, run, system="cmake"))
     with pytest.raises(EndFailed) as failure:
-        measure(lab_of(yard.host, *load_requested(settings), yard.git.path, (sha, sha)), Share(0, 1))
+        measure(lab_of(yard.host, *recipes, yard.git.path, (sha, sha)), Share(0, 1))
     made = " The build made build/md2html/md2html: --run 'build/md2html/md2html big.md'"
     is_absent_input = "../big.md" in run
     assert failure.value.advice.partition("/stdout.")[2] == ("" if is_absent_input else made), failure.value
@@ -244,8 +237,7 @@ def test_an_end_whose_program_is_not_built_names_the_command_that_builds_it(yard
 
 
 def lab(yard: Yard, commits: Sequence[str], *programs: str, is_range: bool) -> HostLab:
-    settings = Settings("a", "b", str(yard.git.path), "", "", "here", quick=Quick("./bench", ()), system="make")
-    recipe = requested_builder(replace(settings, programs=programs))
+    recipe = requested_builder(replace(quick(yard), programs=programs))
     workload = workload_of(name="bench", driver="command", command=["./bench"])
     return lab_of(yard.host, recipe, workload, yard.git.path, tuple(commits), is_range=is_range)
 
@@ -321,17 +313,16 @@ def test_commands_follow_the_build_system(yard: Yard, tmp_path: Path) -> None:
     """In the folder of the tree, by the compilers of the variant, with a benchmark from elsewhere."""
     (tmp_path / "bench.c").write_text(MAIN)
     rules = "libpart.a: src/part.c\n\t$(CC) -DPART=5 -c -o part.o $<; ar rc $@ part.o\n"
-    sha = commit(yard, SOURCES | {"Makefile": rules})
+    shas = (commit(yard, SOURCES | {"Makefile": rules}), commit(yard, {"x": ""}))
     then = (f"{{cc}} {{cflags}} -c {tmp_path}/bench.c", "sh -c '$CC bench.o libpart.a -o bench'")
-    settings = Settings(
-        "a", "b", str(yard.git.path), "", "", "here", quick=Quick("./bench", (), then=then), system="make"
-    )
-    builder, workload = load_requested(settings)
-    opened = lab_of(yard.host, builder, workload, yard.git.path, (sha, commit(yard, {"x": ""})), is_range=False)
-    events = [event for candidate in (0, 1) for event in measure(opened, Share(candidate, 1))]
-    first, second = (event.facts for event in events if isinstance(event, BuildFinished))
-    assert len(runs(events)) == 2, "no two builds count as one"
+
+    def events(commits: tuple[str, ...], *then: str) -> list[LabEvent]:
+        recipes = load_requested(quick(yard, then=then))
+        opened = lab_of(yard.host, *recipes, yard.git.path, commits, is_range=False)
+        return [event for candidate, _ in enumerate(commits) for event in measure(opened, Share(candidate, 1))]
+
+    told = events(shas, *then)
+    first, second = (event.facts for event in told if isinstance(event, BuildFinished))
+    assert len(runs(told)) == 2, "no two builds count as one"
     assert (yard.output(first.key, "bench"), second.cache_hits > 0) == ("5", True)
-    wrong = replace(settings, quick=replace(settings.quick, then=("false",)))
-    failed = measure(lab_of(yard.host, *load_requested(wrong), yard.git.path, (sha,), is_range=False), Share(0, 1))
-    assert "does not compile" in next(event.facts.reason for event in failed if isinstance(event, CandidateSkipped))
+    assert "does not compile" in skipped(events(shas[:1], "false")).reason

@@ -116,14 +116,23 @@ def finished(events: list[LabEvent]) -> list[tuple[int, str, bool, int | None]]:
     ]
 
 
+def until_ended(crew: ThreadWorkers, builds: int = 1) -> list[LabEvent]:
+    """What is told until so many builds have ended."""
+    told: list[LabEvent] = []
+    while builds:
+        _, event = crew.next()
+        if isinstance(event, Ended):
+            builds -= 1
+        else:
+            told.append(event)
+    return told
+
+
 def test_two_build_at_once_and_what_they_built_is_brought(farm: Farm) -> None:
-    crew, told, ends = farm.workers(), list[LabEvent](), 0
+    crew = farm.workers()
     crew.begin(BuildOrder(FAST, 0))
     crew.begin(BuildOrder(SLOW, 1))
-    while ends < 2:
-        _, event = crew.next()
-        ends += isinstance(event, Ended)
-        told += [] if isinstance(event, Ended) else [event]
+    told = until_ended(crew, 2)
     crew.stop()
     assert sorted(finished(told)) == [(FAST, "b1", False, None), (SLOW, "b2", False, None)]
     assert {event.host for event in told if isinstance(event, BuildStarted | BuildProgress)} == {"b1", "b2"}
@@ -131,10 +140,8 @@ def test_two_build_at_once_and_what_they_built_is_brought(farm: Farm) -> None:
 
     brought = measure(farm.lab, Share(FAST, 0), Share(SLOW, 0))
     assert finished(brought) == []
-    assert {(event.candidate, event.stage) for event in brought if isinstance(event, BuildProgress)} == {
-        (FAST, "ship"),
-        (SLOW, "ship"),
-    }
+    shipped = {(event.candidate, event.stage) for event in brought if isinstance(event, BuildProgress)}
+    assert shipped == {(FAST, "ship"), (SLOW, "ship")}
     assert farm.stored("quiet") == farm.stored("b1") | farm.stored("b2")
     assert not (farm.folder / "quiet" / "work").exists()
     assert measure(farm.lab, Share(FAST, 0)) == [], "it is there already"
@@ -158,9 +165,7 @@ def test_a_host_whose_root_folder_was_removed_builds_no_further(farm: Farm) -> N
         farm.made.lost.clear()
         events = measure(farm.lab, Share(SLOW, 0))
         assert [host for _, host, _, _ in finished(events)] == ["b2"]
-        assert any(
-            "host b1 builds no further: the root folder" in event.text for event in events if isinstance(event, Warned)
-        )
+        assert any("host b1 builds no further: the root folder" in text for text in warnings(events))
 
 
 def test_an_end_that_does_not_build_ends_the_hunt_and_not_the_host(farm: Farm) -> None:
@@ -176,15 +181,14 @@ def test_an_end_that_does_not_build_ends_the_hunt_and_not_the_host(farm: Farm) -
 
 
 def test_a_build_of_an_earlier_session_is_found_where_it_is(farm: Farm) -> None:
+    """A host that measures builds between its runs, if it may."""
     list(farm.labs["b2"].build(FAST))
-    farm.begin()
+    farm.begin(builds=True)
     assert finished(measure(farm.lab, Share(FAST, 0))) == [(FAST, "b2", True, None)]
     assert farm.stored("quiet") == farm.stored("b2")
-
-
-def test_a_host_that_measures_builds_between_its_runs_if_it_may(farm: Farm) -> None:
+    farm.made = BuildsMade(farm.candidates)
     farm.begin(builds=True)
-    assert finished(measure(farm.lab, Share(FAST, 0))) == [(FAST, "", False, None)], "where it measures"
+    assert finished(measure(farm.lab, Share(SLOW, 0))) == [(SLOW, "", False, None)], "where it measures"
 
 
 def test_the_build_of_a_lost_host_is_built_again(farm: Farm) -> None:
@@ -246,20 +250,17 @@ def test_builds_that_are_cancelled_leave_nothing_running(
     """One, whose host builds on then; or all at once, as by Ctrl-C."""
     build = structs.replace(BUILDER.build, compile=[["sleep", "600"]]) if BUILDER.build else None
     farm = Farm(tmp_path, commits, structs.replace(BUILDER, build=build))
-    crew = farm.workers()
-    for number in (0, 1)[: 1 + everything]:
+    crew, busy = farm.workers(), list(farm.hosts.values())[: 1 + everything]
+    for number, _ in enumerate(busy):
         crew.begin(BuildOrder(number, number))
-    while not all(jobs.running(host) for host in list(farm.hosts.values())[: 1 + everything]):
+    while not all(jobs.running(host) for host in busy):
         assert not isinstance(crew.next()[1], Ended)
     if everything:
         crew.stop()
-        assert not any(jobs.running(host) for host in farm.hosts.values())
+        assert not any(jobs.running(host) for host in busy)
         return
     crew.cancel(0)
-    events = []
-    while not isinstance(events[-1] if events else None, Ended):
-        events.append(crew.next()[1])
-    *_, told, _ = events
+    told = until_ended(crew)[-1]
     assert isinstance(told, BuildCancelled)
     assert (told.candidate, told.commit.sha, told.host) == (FAST, commits[FAST], "b1")
     assert told.seconds > 0
@@ -268,8 +269,7 @@ def test_builds_that_are_cancelled_leave_nothing_running(
     farm.made.contexts.clear()
     farm.made._first = None
     crew.begin(BuildOrder(FAST, 0))
-    while not isinstance(event := crew.next()[1], Ended):
-        assert not isinstance(event, Warned)
+    assert not any(isinstance(event, Warned) for event in until_ended(crew))
     crew.stop()
     assert len(farm.stored("b1")) == 1
 

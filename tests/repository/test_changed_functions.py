@@ -18,30 +18,7 @@ Read = Callable[..., ChangeFacts]
 pytestmark = pytest.mark.tools
 needs_ctags = pytest.mark.skipif(module.program() is None, reason="Universal Ctags is not installed")
 
-PAGE = """
-static int less(int a, int b)
-{
-\treturn a < b;
-}
-
-static int slot_of(const int *keys, int used, int key)
-{
-\tint i = 0;
-\twhile (i < used && less(keys[i], key))
-\t\ti++;
-\treturn i;
-}
-
-int page_insert(int *keys, int used, int key)
-{
-\treturn slot_of(keys, used, key) + 1;
-}
-
-int page_size(void)
-{
-\treturn 4096;
-}
-"""
+PAGE = Path(__file__).with_name("page.c").read_text()
 
 
 @pytest.fixture

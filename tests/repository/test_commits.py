@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -247,20 +248,8 @@ def test_of_equal_trees_and_of_a_missing_commit(git: Repo) -> None:
         diff(repo, "0" * 40, only)
 
 
-PAGES = [
-    ("https://user:secret@github.com/o/r.git", "https://github.com/o/r/commit/"),
-    ("git@github.com:o/r.x.git", "https://github.com/o/r.x/commit/"),
-    ("ssh://git@ssh.github.com:443/o/r.git/", "https://github.com/o/r/commit/"),
-    ("mine:o/r", "https://github.com/o/r/commit/"),
-    ("git@gitlab.example.org:group/sub/r.git", "https://gitlab.example.org/group/sub/r/-/commit/"),
-    ("git@bitbucket.org:o/r.git", "https://bitbucket.org/o/r/commits/"),
-    ("http://gitea.example.org:3000/o/r.git", "http://gitea.example.org:3000/o/r/commit/"),
-    ("git@git.sr.ht:~o/r", "https://git.sr.ht/~o/r/commit/"),
-    *((odd, "") for odd in (
-        "/srv/github.com/o/r", "../r", "file:///srv/github.com/o/r", "C:/github/r", "https://example.org/o/r.git",
-        "git@github.com-work:o/r", "https://github.com/r", 'https://github.com/o/r"><b>', "ext::sh -c github.com:o/r",
-    )),
-]  # fmt: skip
+# Addresses of remotes, each with the page of a commit.
+PAGES = [line.split("\t") for line in Path(__file__).with_name("pages.txt").read_text().splitlines()]
 
 
 def test_the_page_of_a_commit(git: Repo, repo: Repository) -> None:

@@ -3,6 +3,7 @@
 import random
 import subprocess
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -59,63 +60,19 @@ def edges_of(text: str) -> Edges:
     return {name: tuple(p.replace(".", "") for p in parents.split(",")) if parents else () for name, parents in pairs}
 
 
-# Commits, the range, and its edges.
-CASES: dict[str, tuple[str, str, str]] = {
-    "a line": ("c0=0 c1=1 c2=2", "c0..c2", "c1:. c2:c1"),
-    "documentation between": ("c0=0 c1=1 c2=1/d c3=2/d", "c0..c3", "c1:. c3:c1"),
-    "documentation at the tip": ("c0=0 c1=1 c2=1/d c3=1/e", "c0..c3", "c1:."),
-    "documentation after good": ("c0=0 c1=0/d c2=1/d", "c0..c2", "c2:."),
-    "nothing changed at all": ("c0=0 c1=0 c2=1 c3=1", "c0..c3", "c2:."),
-    "there and back": ("c0=0 c1=1 c2=0", "c0..c2", "c1:. c2:c1"),
-    "names that only look ignored": (
-        "c0=0 c1=0+src/a.md@1 c2=0+src/a.md@1+src/doc/x@2", "c0..c2", "c1:. c2:c1",
-    ),
-    "a merge": ("c0=0 c1=1 side:c0=s m:c1,side=1s t=t", "c0..t", "c1:. side:. m:c1,side t:m"),
-    "a merge of documentation": ("c0=0 c1=1 side:c0=0/d m:c1,side=1/d t=t", "c0..t", "c1:. t:c1"),
-    "a merge that takes one side only": ("c0=0 c1=1 side:c0=s m:c1,side=s t=t", "c0..t", "side:. t:side"),
-    "an evil merge": ("c0=0 c1=1 side:c0=0/d m:c1,side=evil/d", "c0..m", "c1:. m:c1,."),
-    "an octopus": (
-        "c0=0 x:c0=0+src/x.c@x y:c0=0+src/y.c@y z:c0=0+src/z.c@z m:x,y,z=0+src/x.c@x+src/y.c@y+src/z.c@z",
-        "c0..m", "x:. y:. z:. m:x,y,z",
-    ),
-    "a criss-cross": (
-        "c0=0 a:c0=a b:c0=b ab:a,b=ab ba:b,a=ba m:ab,ba=m", "c0..m", "a:. b:. ab:a,b ba:b,a m:ab,ba",
-    ),
-    "a second root": ("c0=0 c1=1 root:=r m:c1,root=1r", "c0..m", "c1:. root: m:c1,root"),
-    "a second root of documentation": (
-        "c0=0 c1=1 root:=+doc/r@r next=n m:c1,next=1n", "c0..m", "c1:. next: m:c1,next",
-    ),
-    "a side branch forked before good": (
-        "c0=0 c1=1 c2=2 side:c0=s doc=s/d m:c2,doc=m", "c1..m", "c2:. side:c0 m:c2,side",
-    ),
-    "a side branch that equals one forked at good": (
-        "c0=0 c1=0/d c2=2 side:c0=s m:c2,side=m", "c1..m", "c2:. side:. m:c2,side",
-    ),
-    "a release branch merged back": (
-        "c0=0 c1=1 good:c0=0/fix+src/f.c@f m:c1,good=1+src/f.c@f t=t", "good..t", "c1:c0 m:c1,. t:m",
-    ),
-    "a release branch whose changes were there already": (
-        "c0=0 c1=1 good:c0=0+src/f.c@f m:c1,good=1 t=t", "good..t", "c1:c0 t:c1",
-    ),
-    "an old branch that took in more of what good has": (
-        "c0=0 c1=1 c2=2 c3=3 a:c0=a b:a,c1=b m:c3,b=m", "c2..m", "a:c0 b:a,c1 c3:. m:c3,b",
-    ),
-    "an old branch that swallowed another": (
-        "c0=0 c1=1 old:c0=o good:c1,old=g fix:c0=f null:old,fix=o m:good,null=m", "good..m", "m:.",
-    ),
-    "good beside bad": ("c0=0 c1=1 good:c0=g bad:c1=b", "good..bad", "c1:. bad:c1"),
-}  # fmt: skip
+# For each name: commits, the range, and its edges.
+CASES = [block.splitlines() for block in Path(__file__).with_name("ranges.txt").read_text().split("\n\n")]
 
 
-def case(name: str) -> tuple[dict[str, Made], str, str, Edges]:
-    text, ends, edges = CASES[name]
+def case(text: str, found: str) -> tuple[dict[str, Made], str, str, Edges]:
+    ends, _, edges = found.partition(": ")
     good, _, bad = ends.partition("..")
     return commits_of(text), good, bad, edges_of(edges)
 
 
 def test_the_graphs_of_small_histories(history: History) -> None:
     """All of them in one repository, since most of the time would go into making repositories."""
-    cases = {name: case(name) for name in CASES}
+    cases = {name: case(*parts) for name, *parts in CASES}
     repo, every = history({
         f"{of}-{name}": Made([f"{of}-{parent}" for parent in made.parents], made.tree)
         for of, (commits, *_) in cases.items()
@@ -179,13 +136,6 @@ def test_the_graph_of_any_history(history: History, seed: int) -> None:
         assert counts(commits[names[span.candidates[-1]]].tree) == counts(commits[bad].tree)
 
 
-def test_first_parents_only(history: History) -> None:
-    repo, hashes = history(commits_of("c0=0 c1=1 s1:c0=s s2=s2 m:c1,s2=m t=t"))
-    span = read_range(repo, hashes["c0"], hashes["t"], IGNORE, first_parent=True)
-    assert found(span, hashes) == edges_of("c1:. m:c1 t:m")
-    assert (span.commits, span.merges) == (3, 1)
-
-
 def test_bases_come_after_those_that_they_descend_from_whatever_their_dates(history: History) -> None:
     commits = {f"c{n}": Made([f"c{n - 1}"] if n else [], code(str(n)), seconds=9 - n) for n in range(6)}
     for n in range(4):
@@ -200,18 +150,21 @@ def test_the_graph_does_not_depend_on_a_commit_graph_file(history: History) -> N
     commits = random_history(3)
     repo, hashes = history(commits)
     pairs = [(good, "n29") for good in sorted(ancestors(commits, "n29") - {"n29"}) if expected(commits, good, "n29")]
-    pairs = pairs[:3]
-    assert len(pairs) == 3
-    before = [read_range(repo, hashes[good], hashes[bad], IGNORE).candidates for good, bad in pairs]
+
+    def read() -> list[tuple[str, ...]]:
+        return [read_range(repo, hashes[good], hashes[bad], IGNORE).candidates for good, bad in pairs[:3]]
+
+    before = read()
+    assert len(before) == 3
     subprocess.run(["git", "commit-graph", "write", "--reachable"], cwd=repo.git_dir, check=True, capture_output=True)
-    assert [read_range(repo, hashes[good], hashes[bad], IGNORE).candidates for good, bad in pairs] == before
+    assert read() == before
 
 
 def test_replaced_commits_are_read_as_they_are(history: History) -> None:
-    commits, good, bad, edges = case("a line")
-    repo, hashes = history(commits)
+    repo, hashes = history(commits_of("c0=0 c1=1 c2=2"))
     subprocess.run(["git", "replace", "--graft", hashes["c2"], hashes["c0"]], cwd=repo.git_dir, check=True)
-    assert found(read_range(repo, hashes[good], hashes[bad], IGNORE), hashes) == edges
+    span = read_range(repo, hashes["c0"], hashes["c2"], IGNORE)
+    assert found(span, hashes) == edges_of("c1:. c2:c1")
 
 
 def test_a_working_tree_is_not_looked_at(git: Repo) -> None:

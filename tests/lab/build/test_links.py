@@ -10,34 +10,15 @@ import pytest
 from perfbisect.lab.build import build_store, links
 from perfbisect.lab.build.pipeline import build
 from perfbisect.recipes.builder import Build, Builder, Variant
-from repos import Repo
+from repos import Repo, files_of
 from sharing import Yard
 from waiting import finish
 
 pytestmark = [pytest.mark.tools, pytest.mark.own_ccache]
 
 
-NUMBERS = range(12)
-LIBRARY = "\n".join(f"int part{n}(int x) {{ return x * {n + 3} + {n}; }}" for n in NUMBERS)
-LIBRARY += "\nstatic int last(int x) { return x ^ 5; }\nint whole(int x) { return last(x) + 1; }\n"
-PROGRAM = (
-    "#include <stdio.h>\nint whole(int);\n"
-    + "".join(f"int part{n}(int);\nint own{n}(int x) {{ return x - {n} * x; }}\n" for n in NUMBERS)
-    + "int main(void) {\n    int sum = whole(7);\n"
-    + "".join(f"    sum += part{n}(sum) ^ own{n}(sum);\n" for n in NUMBERS)
-    + '    printf("%d\\n", sum);\n    return 0;\n}\n'
-)
-SOURCES = {"program.c": PROGRAM, "library.c": LIBRARY}
-MAKE = """\
-tiny: program.o libparts.a
-\t$(CC) -o $@ program.o -L. -lparts
-libparts.a: library.o
-\tar rcs $@ $^
-%.o: %.c
-\t$(CC) $(CFLAGS) -c -o $@ $<
-install: tiny
-\tmkdir -p $(PREFIX)/bin && install tiny $(PREFIX)/bin
-"""
+SOURCES = files_of(Path(__file__).parent / "linked")
+MAKE = SOURCES.pop("Makefile")
 TOOL = "bin/tiny"
 RECIPE = Builder(
     name="tiny",

@@ -123,33 +123,27 @@ def test_an_unsteady_clock_is_warned_of_with_the_command_that_mends_it(
     assert turbo.advice == f"{command} | sudo tee {switch}"
 
 
-@pytest.mark.parametrize(
-    ("gib", "level"), [(0.125, Level.REFUSED), (3, Level.WARNING), (50, Level.OK)], ids=["full", "short", "ample"]
-)
+@pytest.mark.parametrize(("gib", "level"), [(0.125, Level.REFUSED), (3, WARNING), (50, OK)])
 def test_room_on_the_disk(host: LocalHost, gib: float, level: Level) -> None:
     df = f"      Avail\n{int(gib * 2**30)}\n"
     [finding] = machine.space(inspection_of(host, (free(host.root), df)))
     assert finding.level is level
     assert f"{gib:.1f} GiB" in finding.text
-    assert ("bisect gc here" in finding.advice) == (level is not Level.OK)
+    assert ("bisect gc here" in finding.advice) == (level is not OK)
 
 
-@pytest.mark.parametrize(
-    ("system", "command"), [("debian", "sudo apt-get install g++"), ("fedora", "sudo dnf install gcc-c++")]
-)
-def test_the_command_that_installs_is_that_of_the_system(
-    host: LocalHost, monkeypatch: pytest.MonkeyPatch, system: str, command: str
-) -> None:
+def test_the_command_that_installs_is_that_of_the_system(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "missing", lambda host, programs: ("g++",))
-    [absent, _] = preflight.tools(replace(inspection_of(host), system=system))
-    assert absent.level is Level.REFUSED
-    assert command in absent.advice
+    for system, command in (("debian", "sudo apt-get install g++"), ("fedora", "sudo dnf install gcc-c++")):
+        [absent, _] = preflight.tools(replace(inspection_of(host), system=system))
+        assert absent.level is Level.REFUSED
+        assert command in absent.advice
 
 
 @pytest.mark.tools
 def test_who_is_there(host: LocalHost) -> None:
     alone = inspection_of(host)
-    assert levels(machine.others(alone)) == {"lock": Level.OK}
+    assert levels(machine.others(alone)) == {"lock": OK}
     job = jobs.start(host, ["sleep", "100"], name="left", timeout=100)
     try:
         told = list(machine.others(alone))
@@ -159,35 +153,28 @@ def test_who_is_there(host: LocalHost) -> None:
         jobs.kill(host, job)
     with hold(host, "a hunt of somebody else"):
         [taken] = machine.others(alone)
-        assert taken.level is Level.WARNING
+        assert taken.level is WARNING
         assert "a hunt of somebody else" in taken.text
+        assert not [*machine.pairing(alone)], "nothing is measured beside a hunt"
     listening = inspection_of(host, (facts.PORTS, "  0: 0100007F:5B0A 00000000:0000 0A\n"))
     assert "port 23306" in [finding.text for finding in machine.others(listening)][-1]
 
 
 @pytest.mark.tools
-@pytest.mark.parametrize(
-    ("fact", "told", "level", "text"),
-    [
-        (facts.CLOCK_SOURCE, "tsc\n", None, ""),
-        (facts.CLOCK_SOURCE, "hpet\n", Level.WARNING, "hpet"),
-        (facts.SYNCHRONISED, "NTPSynchronized=no\n", Level.NOTE, "follows no time server"),
-        (None, "1 minute ago", Level.WARNING, "60 s behind that of this machine"),
-    ],
-)
-def test_a_slow_or_wrong_clock(
-    host: LocalHost,
-    monkeypatch: pytest.MonkeyPatch,
-    fact: Fact[object] | None,
-    told: str,
-    level: Level | None,
-    text: str,
-) -> None:
-    if fact is None:
-        monkeypatch.setattr(machine, "TIME", Fact(("date", "-d", told, "+%s.%N"), facts.TIME.read))
-    found = list(machine.clock(inspection_of(host, *([(fact, told)] if fact else []))))
-    assert [each.level for each in found] == ([level] if level else [])
-    assert all(text in each.text for each in found)
+def test_a_slow_or_wrong_clock(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(*told: tuple[Fact[object], str]) -> list[tuple[Level, str]]:
+        return [(each.level, each.text) for each in machine.clock(inspection_of(host, *told))]
+
+    assert found((facts.CLOCK_SOURCE, "tsc\n")) == []
+    for fact, told, level, text in (
+        (facts.CLOCK_SOURCE, "hpet\n", WARNING, "hpet"),
+        (facts.SYNCHRONISED, "NTPSynchronized=no\n", NOTE, "follows no time server"),
+    ):
+        [(is_level, said)] = found((fact, told))
+        assert is_level is level and text in said
+    monkeypatch.setattr(machine, "TIME", Fact(("date", "-d", "1 minute ago", "+%s.%N"), facts.TIME.read))
+    [(is_level, said)] = found()
+    assert is_level is WARNING and "60 s behind that of this machine" in said
 
 
 def checked(folder: Path, **entry: object) -> list[Finding]:
@@ -196,39 +183,27 @@ def checked(folder: Path, **entry: object) -> list[Finding]:
     return list(compiler_cache(CheckRequest(host, made)))
 
 
-@pytest.mark.tools
-def test_what_two_at_the_same_time_gain_is_measured(host: LocalHost) -> None:
-    """With the loop itself on this machine; nothing is measured beside a hunt."""
-    [found] = machine.pairing(inspection_of(host))
-    figures = r"varies by [\d.]+ % at the same time \(that of CPU times by [\d.]+ %\), by [\d.]+ % in turns: "
-    assert re.match(f"the ratio of two equal loops {figures}", found.text)
-    assert found.level is Level.OK
-    with hold(host, "a hunt"):
-        assert not [*machine.pairing(inspection_of(host))]
-
-
 @pytest.mark.slow
 @pytest.mark.tools
-def test_that_is_measured_on_another_machine(far: Host) -> None:
-    [found] = machine.pairing(CheckRequest(far, HostEntry(name="far")))
-    assert "% in turns" in found.text
+def test_what_two_at_the_same_time_gain_is_measured(host: LocalHost, far: Host) -> None:
+    """With the loop itself on this machine, and on another."""
+    figures = r"varies by [\d.]+ % at the same time \(that of CPU times by [\d.]+ %\), by [\d.]+ % in turns: "
+    for request in (inspection_of(host), CheckRequest(far, HostEntry(name="far"))):
+        [found] = machine.pairing(request)
+        assert re.match(f"the ratio of two equal loops {figures}", found.text)
+        assert found.level is OK
 
 
 @pytest.mark.parametrize(
     ("beside", "cpu", "alone", "words"),
     [
-        (
-            1.004,
-            1.001,
-            1.2,
-            r"0\.\d+ % at the same time \(that of CPU times by 0\.\d+ %\), by .* --pairing auto gains here",
-        ),
+        (1.004, 1.001, 1.2, r"0\.\d+ % at the same time \(that of CPU times by 0\.\d+ %\), by .* --pairing auto gains here"),
         (1.2, 1.002, 1.2, "--pairing auto gains here"),
         (1.004, 1.003, 1.003, "nothing is gained"),
         (1.01, 0.0, 1.2, r"at the same time, by .* % in turns: --pairing auto gains here"),  # CPU time is unknown
         (1.3, 0.0, 1.2, "nothing is gained"),
     ],
-)
+)  # fmt: skip
 def test_when_two_at_the_same_time_gain(beside: float, cpu: float, alone: float, words: str) -> None:
     lines = []
     for number in range(6):
@@ -242,38 +217,36 @@ def test_when_two_at_the_same_time_gain(beside: float, cpu: float, alone: float,
 
 
 def test_a_remote_store_is_tried(tmp_path: Path) -> None:
-    with object_server() as server:
-        (found,) = checked(tmp_path, ccache_remote=server.address)
-        assert found.level is Level.OK and "secret" not in found.text
-        assert {"PUT", "GET"} <= set(server.asked)
-    with object_server() as server:
-        server.fails = lambda method: 403 if method == "PUT" else 0
-        (found,) = checked(tmp_path, ccache_remote=server.address)
-        assert found.level is Level.WARNING and "ccache" in found.text
-    assert not list(tmp_path.iterdir()), "nothing of it stays on the host"
     with socket.create_server(("127.0.0.1", 0)) as unused:
-        port = unused.getsockname()[1]
-    (found,) = checked(tmp_path, ccache_remote=f"http://user:secret@127.0.0.1:{port}")
-    assert found.level is Level.WARNING
-    assert "cannot reach it" in found.text and "secret" not in found.text
+        nobody = f"http://user:secret@127.0.0.1:{unused.getsockname()[1]}"
+    with object_server() as server:
+        for address, fails, level, text in (
+            (server.address, "", OK, ""),
+            (server.address, "PUT", WARNING, "ccache"),
+            (nobody, "", WARNING, "cannot reach it"),
+        ):
+            server.kept.clear()
+            server.fails = lambda method, fails=fails: 403 if method == fails else 0
+            (found,) = checked(tmp_path, ccache_remote=address)
+            assert found.level is level
+            assert text in found.text and "secret" not in found.text
+        assert {"PUT", "GET"} <= set(server.asked)
+    assert not list(tmp_path.iterdir()), "nothing of it stays on the host"
     assert not checked(tmp_path)
     assert not checked(tmp_path, ccache_remote="none")
     assert not checked(tmp_path, ccache_remote="http://127.0.0.1:1", build_hosts=["other"]), "nothing is built there"
 
 
-@pytest.mark.parametrize(
-    ("version", "remote", "reason"),
-    [
+def test_which_versions_can_use_which_store() -> None:
+    for version, remote, reason in (
         ((4, 4), "http://x", "too old for a remote store: 4.4"),
         ((4, 5), "redis://x", ""),
         ((4, 7), "https://x", "no https://, before 4.13: 4.7"),
         ((4, 13), "https://x", ""),
-    ],
-)
-def test_which_versions_can_use_which_store(version: tuple[int, int], remote: str, reason: str) -> None:
-    found = unfit(version, remote)
-    assert reason in found
-    assert bool(found) is bool(reason)
+    ):
+        found = unfit(version, remote)
+        assert reason in found
+        assert bool(found) is bool(reason)
 
 
 @needs_ccache
@@ -299,26 +272,15 @@ def test_shared_builds_are_tried(tmp_path: Path) -> None:
         assert text in found.text and "secret" not in found.text
 
 
-NAMES = ("architecture", "cc", "cxx", "linker", "root", "cpu", "native", "release", "ccache", "cores")
-KEYS = dict(zip(NAMES, DIFFERENCES, strict=True))
+USUAL = {
+    "architecture": "x86_64", "cc": "gcc 12.2.0", "cxx": "g++ 12.2.0", "linker": "GNU ld 2.40", "root": "/data",
+    "cpu": "Xeon", "native": "Xeon (aaaa)", "release": "Debian 12", "ccache": "4.7.5", "cores": "32",
+}  # fmt: skip
+KEYS = dict(zip(USUAL, DIFFERENCES, strict=True))
 
 
 def side(name: str, folder: str = "", **changes: str) -> BuildSide:
-    known = (
-        "x86_64",
-        "gcc 12.2.0",
-        "g++ 12.2.0",
-        "GNU ld 2.40",
-        "/data",
-        "Xeon",
-        "Xeon (aaaa)",
-        "Debian 12",
-        "4.7.5",
-        "32",
-    )
-    return BuildSide(
-        name, {KEYS[key]: value for key, value in (dict(zip(NAMES, known, strict=True)) | changes).items()}, folder
-    )
+    return BuildSide(name, {KEYS[key]: value for key, value in (USUAL | changes).items()}, folder)
 
 
 B1, B2 = side("b1"), side("b2")
@@ -328,27 +290,20 @@ def told(*sides: BuildSide, native: bool = False) -> list[tuple[Level, str]]:
     return [(finding.level, finding.text) for finding in differing("quiet", sides, native=native)]
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"cc": "gcc 13.1.0"}, "gcc 12.2.0 on b1 and b3, gcc 13.1.0 on b2"),
-        ({"linker": "GNU ld 2.41"}, "GNU ld 2.40 on b1 and b3, GNU ld 2.41 on b2"),
-        ({"architecture": "aarch64"}, "x86_64 on b1 and b3, aarch64 on b2"),
-        ({"root": "/home/x"}, "/data on b1 and b3, /home/x on b2"),
-    ],
-)
-def test_what_makes_other_binaries_is_refused(change: dict[str, str], words: str) -> None:
-    [(level, text)] = told(B1, side("b2", **change), side("b3"))
-    assert level is Level.REFUSED
-    assert text.endswith(words)
+def test_what_makes_other_binaries_is_refused() -> None:
+    other = {"cc": "gcc 13.1.0", "linker": "GNU ld 2.41", "architecture": "aarch64", "root": "/home/x"}
+    for key, value in other.items():
+        [(level, text)] = told(B1, side("b2", **{key: value}), side("b3"))
+        assert level is Level.REFUSED
+        assert text.endswith(f"{USUAL[key]} on b1 and b3, {value} on b2")
 
 
 def test_what_differs_matters_as_it_reaches_the_binaries() -> None:
     other = side("b2", cpu="EPYC", native="EPYC (bbbb)")
-    assert [level for level, _ in told(B1, other)] == [Level.NOTE]
+    assert [level for level, _ in told(B1, other)] == [NOTE]
     assert [level for level, _ in told(B1, other, native=True)] == [Level.REFUSED], "it is compiled for"
     slower = side("b2", release="Ubuntu 22.04", ccache="4.11", cores="8")
-    assert [level for level, _ in told(B1, slower)] == [Level.WARNING, Level.NOTE, Level.NOTE]
+    assert [level for level, _ in told(B1, slower)] == [WARNING, NOTE, NOTE]
     unknown = BuildSide("b2", dict.fromkeys(DIFFERENCES, ""))
     assert told(B1, unknown, native=True) == told(B1, B2) == told(B1) == []
 
@@ -362,10 +317,8 @@ def test_two_names_of_one_folder_are_refused() -> None:
 
 
 def test_the_release_of_a_distribution() -> None:
-    assert (
-        read_release('NAME="Debian"\nPRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\n')
-        == "Debian GNU/Linux 12 (bookworm)"
-    )
+    name = "Debian GNU/Linux 12 (bookworm)"
+    assert read_release(f'NAME="Debian"\nPRETTY_NAME="{name}"\n') == name
     assert read_release("NAME=x\n") is None
 
 
@@ -381,12 +334,16 @@ def test_who_builds() -> None:
 
 
 def test_build_hosts_are_shared_by_all_hosts_of_a_hunt_or_are_single() -> None:
-    assert build_ahead([entry("a", "x", "y")])
-    assert build_ahead([entry("a", "x")])
-    assert build_ahead([entry("a", "x", "y"), entry("b", "y", "x", "b")])
-    assert not build_ahead([entry("a")])
-    assert not build_ahead([entry("a"), entry("b", "a")])
-    assert not build_ahead([entry("a", "x"), entry("b")])
+    several = entry("a", "x", "y")
+    for entries, ahead in (
+        ([several], True),
+        ([entry("a", "x")], True),
+        ([several, entry("b", "y", "x", "b")], True),
+        ([entry("a")], False),
+        ([entry("a"), entry("b", "a")], False),
+        ([entry("a", "x"), entry("b")], False),
+    ):
+        assert bool(build_ahead(entries)) is ahead
     for other in (entry("b"), entry("b", "x"), entry("x", "y", "z")):
         with pytest.raises(UsageError, match="Several hosts build for a: x and y"):
-            build_ahead([entry("a", "x", "y"), other])
+            build_ahead([several, other])

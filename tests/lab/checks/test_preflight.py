@@ -11,7 +11,7 @@ from perfbisect.core.domain.events import Warned
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.build.toolchain import NEEDED, compilers
-from perfbisect.lab.checks import CheckRequest, Finding, Level, preflight
+from perfbisect.lab.checks import CheckRequest, Level, preflight
 from perfbisect.recipes.builder import Build, Builder, Packages, Server, Variant
 from perfbisect.recipes.builder_reader import variant_of
 from perfbisect.recipes.inventory import HostEntry
@@ -27,14 +27,15 @@ WITHOUT_COUNTERS = f"#!/bin/sh\ncat >&2 <<'END'\n{VIRTUAL}END\n"
 SERVER = Server(initialise=[["a"]], start=["b"], ready=["c"])
 
 
-def builder(needs: list[str] | None = None) -> Builder:
-    return Builder(
-        name="b",
-        summary="",
-        driver="d",
-        variants={"o2nofp": Variant()},
-        build=Build(compile=[["make", "CC={cc}"]], install=[], artifacts=["x"], needs=needs or []),
-    )
+def builder(needs: list[str] | None = None, **changes: object) -> Builder:
+    build = Build(compile=[["make", "CC={cc}"]], install=[], artifacts=["x"], needs=needs or [])
+    usual = Builder(name="b", summary="", driver="d", variants={"o2nofp": Variant()}, build=build)
+    return replace(usual, **changes)
+
+
+def built(**changes: object) -> Builder:
+    """One whose build is another."""
+    return replace(builder(), build=replace(builder().build, **changes))
 
 
 def inspection_of(
@@ -73,50 +74,44 @@ def take_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
 
 def test_only_the_compilers_that_a_variant_uses_are_needed() -> None:
     """A compiler that is only in the environment may be absent."""
-    recipe = replace(builder(), variants={"o2nofp": Variant(), "other": Variant(cc="clang")})
-    usual, other = needed(HERE, recipe, ""), needed(HERE, recipe, "other")
-    assert ("gcc" in usual, "g++" in usual, "clang" in usual) == (True, False, False)
-    assert ("gcc" in other, "clang" in other) == (False, True)
-    recipe = replace(builder(), build=replace(builder().build, env={"CXX": "{cxx}"}))
-    assert "g++" not in needed(HERE, recipe, "")
-    recipe = replace(builder(), build=replace(builder().build, compile=[["make", "CXX={cxx}"]]))
-    assert "g++" in needed(HERE, recipe, "")
+    recipe = builder(variants={"o2nofp": Variant(), "other": Variant(cc="clang")})
+    compilers = {"gcc", "g++", "clang"}
+    for of, variant, used in (
+        (recipe, "", {"gcc"}),
+        (recipe, "other", {"clang"}),
+        (built(env={"CXX": "{cxx}"}), "", {"gcc"}),
+        (built(compile=[["make", "CC={cc}", "CXX={cxx}"]]), "", {"gcc", "g++"}),
+    ):
+        assert compilers & {*needed(HERE, of, variant)} == used
 
 
 def test_what_is_needed_to_run() -> None:
     """Nothing to build, where nothing is; taskset for pinned processors, setpriv for a server that refuses root."""
-    programs = needed(HERE, replace(builder(), build=None), "")
+    programs = {*needed(HERE, builder(build=None), "")}
     assert "sysbench" in programs
-    assert not {"git", "ccache", "gcc", "ld", "objcopy"} & set(programs)
-    assert not {"taskset", "setpriv"} & set(needed(HERE, builder(), ""))
+    assert not {"git", "ccache", "gcc", "ld", "objcopy"} & programs
+    assert not {"taskset", "setpriv"} & {*needed(HERE, builder(), "")}
     assert "taskset" in needed(HostEntry(client_cpus="0"), builder(), "")
-    assert "setpriv" in needed(HERE, replace(builder(), server=replace(SERVER, refuses_root=True)), "")
+    assert "setpriv" in needed(HERE, builder(server=replace(SERVER, refuses_root=True)), "")
 
 
 def test_a_command_needs_no_sysbench(host: LocalHost) -> None:
     command = replace(WORKLOAD, statement="", command=["bench"])
-    for workloads, by_sysbench in (
-        (None, True),
-        ((WORKLOAD,), True),
-        ((command,), False),
-        ((command, WORKLOAD), True),
-        ((), False),
-    ):
-        assert ("sysbench" in preflight.needed(CheckRequest(host, HERE, workloads=workloads))) == by_sysbench
+    for workloads, is_needed in ((None, True), ((WORKLOAD,), True), ((command,), False), ((command, WORKLOAD), True)):
+        assert ("sysbench" in preflight.needed(CheckRequest(host, HERE, workloads=workloads))) == is_needed
 
 
 @pytest.mark.tools
 @pytest.mark.parametrize(
     ("program", "package", "recipes"),
     [
-        ("sysbench", "sysbench", (builder(), replace(builder(), build=None))),
-        ("ccache", "ccache", (builder(),)),
-        ("bison", "bison", (builder(["bison"]),)),
-        ("cmp", "diffutils", (builder(), replace(builder(), build=None))),  # which compares a build before each visit
+        ("ccache", "ccache", [builder()]),
+        ("bison", "bison", [builder(["bison"])]),
+        ("cmp", "diffutils", [builder(), builder(build=None)]),  # which compares a build before each visit
     ],
 )
 def test_a_missing_program_is_named_with_its_package(
-    host: LocalHost, take_away: Callable[..., None], program: str, package: str, recipes: tuple[Builder, ...]
+    host: LocalHost, take_away: Callable[..., None], program: str, package: str, recipes: list[Builder]
 ) -> None:
     take_away(program)
     for recipe in recipes:
@@ -129,11 +124,10 @@ def test_a_missing_program_is_named_with_its_package(
 def test_what_a_build_needs_is_looked_for_where_it_belongs(host: LocalHost) -> None:
     needs = ["make", "stdio.h", "no/such.h", "no-such-program"]
     own = {"no/such.h": Packages(debian="libno-dev", fedora="no-devel")}
-    recipe = replace(builder(), build=replace(builder().build, needs=needs, packages=own), debian="lib-dev", fedora="x")
-    with pytest.raises(EnvironmentFailure, match=r"^no-such-program, no/such\.h are not installed") as caught:
-        inspection_of(host, recipe)
-    with pytest.raises(EnvironmentFailure, match=r"^no-such-program, no/such\.h are not installed"):
-        inspection_of(host, recipe, build_hosts=["here"])
+    recipe = replace(built(needs=needs, packages=own), debian="lib-dev", fedora="x")
+    for entry in ({}, {"build_hosts": ["here"]}):
+        with pytest.raises(EnvironmentFailure, match=r"^no-such-program, no/such\.h are not installed") as caught:
+            inspection_of(host, recipe, **entry)
     assert "install no-such-program libno-dev" in caught.value.advice
     assert "apt-get build-dep lib-dev" in caught.value.advice
 
@@ -178,15 +172,11 @@ def test_a_perf_that_neither_counts_nor_samples(host: LocalHost, take_away: Call
     assert len([warning for warning in inspection_of(host) if "no hardware counters" in warning.text]) == 1
     with pytest.raises(EnvironmentFailure, match="does not count instructions, cycles"):
         inspection_of(host, metric="ipc")
-
-    def told(request: CheckRequest) -> list[Finding]:
-        found = preflight.findings(preflight.inspect_host(request))
-        return [each for each in found if each.topic == "profiles"]
-
-    [finding] = told(CheckRequest(host, HERE))
-    assert finding.level is Level.NOTE
-    assert "perf takes no samples on host here" in finding.text
-    assert not told(CheckRequest(host, HERE, notes=False)), "hunts show no notes, and do not try it"
+    for notes in (True, False):  # hunts show no notes, and do not try it
+        request = preflight.inspect_host(CheckRequest(host, HERE, notes=notes))
+        found = [each for each in preflight.findings(request) if each.topic == "profiles"]
+        assert len(found) == notes
+        assert all(each.level is Level.NOTE and "perf takes no samples on host here" in each.text for each in found)
 
 
 @pytest.mark.parametrize(
@@ -233,24 +223,23 @@ def test_a_device_that_cannot_be_watched(
 def test_without_hardware_counters_valgrind_counts_what_is_embedded(
     host: LocalHost, take_away: Callable[..., None], tmp_path: Path
 ) -> None:
-    embedded = builder()
+    embedded, served = builder(), builder(server=SERVER)
     loop = Workload(name="loop", suite="s", driver="lib", summary="", group="g", command=["loop", "{events}"])
 
-    def said(builder: Builder, workload: Workload) -> list[str]:
-        request = CheckRequest(host, HERE, "instructions/o", builder, "", (workload,))
-        return [finding.text for finding in preflight.findings(preflight.inspect_host(request))]
+    def request(builder: Builder, workload: Workload) -> CheckRequest:
+        return CheckRequest(host, HERE, "instructions/o", builder, "", (workload,))
 
     take_away(perf=WITHOUT_COUNTERS)
     with pytest.raises(EnvironmentFailure, match="does not count instructions") as refused:
-        warned(CheckRequest(host, HERE, "instructions/o", embedded, "", (loop,)))
+        warned(request(embedded, loop))
     assert "install valgrind" in refused.value.advice
     executable(tmp_path / "bin" / "valgrind", "#!/bin/sh\necho valgrind-3.21.0\n")
-    assert any("counted exactly by valgrind 3.21.0" in text for text in said(embedded, loop))
-    warned(CheckRequest(host, HERE, "instructions/o", embedded, "", (loop,)))
-    served = replace(embedded, server=SERVER)
+    said = [finding.text for finding in preflight.findings(preflight.inspect_host(request(embedded, loop)))]
+    assert any("counted exactly by valgrind 3.21.0" in text for text in said)
+    warned(request(embedded, loop))
     for recipe, workload, reason in (
         (served, WORKLOAD, "is a server"),
         (embedded, replace(loop, threads=2), "2 threads"),
     ):
         with pytest.raises(EnvironmentFailure, match=rf"nor can valgrind count it here: .*{reason}"):
-            warned(CheckRequest(host, HERE, "instructions/o", recipe, "", (workload,)))
+            warned(request(recipe, workload))

@@ -112,8 +112,12 @@ OUTPUTS = Path(__file__).parents[2] / "outputs"
 
 
 def test_no_group_needs_more_counters_than_processors_have() -> None:
+    """The argument is as perf reads it."""
     assert all(len(group.events) <= 4 for group in (*PLAIN, STALLS))
     assert all(len(set(group.events)) == len(group.events) for group in (*PLAIN, *SLOTS, STALLS))
+    assert PLAIN[0].argument == "cycles,instructions,branches,branch-misses"
+    assert SLOTS[0].argument == "{slots,topdown-retiring,topdown-bad-spec,topdown-fe-bound,topdown-be-bound}"
+    assert SLOTS[1].argument.startswith("{cpu_core/slots/,cpu_core/topdown-retiring/,")
 
 
 def test_which_groups_are_chosen() -> None:
@@ -131,12 +135,6 @@ def test_which_groups_are_chosen() -> None:
     assert chosen(plain | stalls | {SLOTS[1]: every | {"slots": None}})[-1] is STALLS
 
 
-def test_the_argument_is_as_perf_reads_it() -> None:
-    assert PLAIN[0].argument == "cycles,instructions,branches,branch-misses"
-    assert SLOTS[0].argument == "{slots,topdown-retiring,topdown-bad-spec,topdown-fe-bound,topdown-be-bound}"
-    assert SLOTS[1].argument.startswith("{cpu_core/slots/,cpu_core/topdown-retiring/,")
-
-
 def test_slots_of_an_intel_processor_are_those_of_its_metrics() -> None:
     lines = (OUTPUTS / "perf-intel-top-down.csv").read_text().splitlines()
     counters = perf.parse("\n".join(line.partition(",")[2] for line in lines if line[0] != "#"))
@@ -148,19 +146,20 @@ def test_slots_of_an_intel_processor_are_those_of_its_metrics() -> None:
 
 
 def test_what_is_thrown_away_is_a_difference_and_never_negative() -> None:
-    assert slots({"op_spec": 12.0, "op_retired": 10.0}, WRONG) == 2
-    assert slots({"op_spec": 9.0, "op_retired": 10.0}, WRONG) is None
-    assert slots({"de_src_op_disp.all": 12.0, "ex_ret_ops": 10.0}, WRONG) == 2
-    assert slots({}, WRONG) is None
-    assert {event for family in (AMD, ARM) for each in family.slots.values() for event, _ in each} == {
-        *AMD.events, *ARM.events,
-    }  # fmt: skip
+    for counters, thrown in (
+        ({"op_spec": 12.0, "op_retired": 10.0}, 2),
+        ({"op_spec": 9.0, "op_retired": 10.0}, None),
+        ({"de_src_op_disp.all": 12.0, "ex_ret_ops": 10.0}, 2),
+        ({}, None),
+    ):
+        assert slots(counters, WRONG) == thrown
+    events = {event for family in (AMD, ARM) for each in family.slots.values() for event, _ in each}
+    assert events == {*AMD.events, *ARM.events}
     assert all(set(family.slots) == {RETIRING, WRONG, FRONT, BACK} for family in FAMILIES)
 
 
 @pytest.mark.tools
-def test_this_machine_counts_each_group_all_the_time(tmp_path: Path) -> None:
-    host = LocalHost("here", PurePosixPath(tmp_path))
+def test_this_machine_counts_each_group_all_the_time(host: LocalHost) -> None:
     groups = available(host)
     assert groups
     for group in groups:
@@ -170,14 +169,16 @@ def test_this_machine_counts_each_group_all_the_time(tmp_path: Path) -> None:
         assert perf.shares(done.stderr) == {}, done.stderr
 
 
-@pytest.mark.parametrize(("seconds", "time", "warmup"), [(0.2, 1, 1.0), (3.4, 3, 2.0), (99.0, 10, 2.0), (7.0, 7, 2.0)])
-def test_runs_are_as_short_as_is_asked_and_of_whole_seconds(seconds: float, time: int, warmup: float) -> None:
+def test_runs_are_as_short_as_is_asked_and_of_whole_seconds() -> None:
     workload = replace(load_workload("update-index", "demo"), time=20.0, warmup=2.0)
     host = LocalHost("here", PurePosixPath("/nowhere"))
     context = RunContext(host, HostEntry(name="here"), workload, host.root, perf=True)
-    short = shortened(context, seconds).workload
-    assert (short.time, short.warmup) == (time, warmup)
-    assert f"--time={time}" in sysbench.command(short, PurePosixPath("x.lua"))
+    for seconds, time, warmup in ((0.2, 1, 1.0), (3.4, 3, 2.0), (99.0, 10, 2.0), (7.0, 7, 2.0)):
+        shorter = shortened(context, seconds).workload
+        assert (shorter.time, shorter.warmup) == (time, warmup)
+        assert f"--time={time}" in sysbench.command(shorter, PurePosixPath("x.lua"))
+    argv = sysbench.command(short(load_workload("range-covered-si", "sqlite")), Path("plans.lua"))
+    assert {"--threads=1", "--time=2", "--events=10", "--rand-seed=1", "--on-id=off"} <= {*argv}, "to show statements"
 
 
 PRINTED = r"""sysbench 1.0.20
@@ -198,12 +199,6 @@ def test_what_the_script_prints() -> None:
     }
 
 
-def test_a_run_that_only_shows_its_statements_is_short() -> None:
-    workload = load_workload("range-covered-si", "sqlite")
-    argv = sysbench.command(short(workload), Path("plans.lua"))
-    assert {"--threads=1", "--time=2", "--events=10", "--rand-seed=1", "--on-id=off"} <= {*argv}
-
-
 def test_who_asks() -> None:
     """A driver has its own script; sysbench's drivers share one; a command and an engine without SQL have none."""
     root = Path(__file__).parents[3] / "workloads"
@@ -213,39 +208,34 @@ def test_who_asks() -> None:
     assert not has_statements(Workload(summary="", group="", driver="mysql", command=["true"]))
 
 
-def shared_library() -> PurePosixPath:
-    """The machine's own SQLite."""
+def of_sqlite(host: LocalHost, workload: Workload) -> tuple[System, RunContext]:
+    """The machine's own SQLite, and the context of a run with it."""
     name = ctypes.util.find_library("sqlite3")
     if name is None:
         pytest.skip("no shared libsqlite3 on this machine")
     ctypes.CDLL(name)
     loaded = (line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "libsqlite3" in line)
-    return PurePosixPath(next(loaded))
+    library = PurePosixPath(next(loaded))
+    system = System("a commit", "key", library.parent, replace(load_builder("sqlite"), library=library.name))
+    return system, RunContext(host, HostEntry(name="here"), workload, lua.place(host, workload))
+
+
+PLANS = {
+    "range-notcovered-si": (
+        "SELECT k, c FROM sbtest1 WHERE k BETWEEN ? AND ?", "SEARCH sbtest1 USING INDEX k_1 (k>? AND k<?)",
+    ),
+    "update-index": (
+        "UPDATE sbtest1 SET k = k + 1 WHERE id = ?", "SEARCH sbtest1 USING INTEGER PRIMARY KEY (rowid=?)",
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.tools
-@pytest.mark.parametrize(
-    ("name", "statement", "plan"),
-    [
-        (
-            "range-notcovered-si",
-            "SELECT k, c FROM sbtest1 WHERE k BETWEEN ? AND ?",
-            "SEARCH sbtest1 USING INDEX k_1 (k>? AND k<?)",
-        ),
-        (
-            "update-index",
-            "UPDATE sbtest1 SET k = k + 1 WHERE id = ?",
-            "SEARCH sbtest1 USING INTEGER PRIMARY KEY (rowid=?)",
-        ),
-    ],
-)
-def test_the_plans_of_sqlite(name: str, statement: str, plan: str, host: LocalHost) -> None:
-    library, size = shared_library(), {"table-size": 1000}
-    workload = load_workload(name, "sqlite")
+@pytest.mark.parametrize("name", PLANS)
+def test_the_plans_of_sqlite(name: str, host: LocalHost) -> None:
+    workload, size = load_workload(name, "sqlite"), {"table-size": 1000}
     workload = replace(workload, args={**workload.args, **size}, prepare_args={**workload.prepare_args, **size})
-    builder = replace(load_builder("sqlite"), library=library.name)
-    system = System("a commit", "key", library.parent, builder)
-    context = RunContext(host, HostEntry(name="here"), workload, lua.place(host, workload))
+    system, context = of_sqlite(host, workload)
     keeper = DatasetKeeper(host, workload, {})
     assert not list(keeper.load(system))
     ended: list[None] = []
@@ -253,7 +243,7 @@ def test_the_plans_of_sqlite(name: str, statement: str, plan: str, host: LocalHo
     [event] = PlanStudy(context, lambda: ended.append(None)).visit(system, keeper.keys["a commit"], turn)
     assert isinstance(event, Planned)
     assert (event.candidate, event.facts.commit, event.facts.build_key) == (3, "a commit", "key")
-    assert (event.facts.statement, event.facts.plan.replace(" TABLE ", " ")) == (statement, plan)
+    assert (event.facts.statement, event.facts.plan.replace(" TABLE ", " ")) == PLANS[name]
     assert (len(ended), turn.left) == (1, 0)
     assert not list(Path(host.root, "jobs").iterdir())
     Path(host.root, "datasets", keeper.keys["a commit"], "dataset.json").unlink()
@@ -263,9 +253,7 @@ def test_the_plans_of_sqlite(name: str, statement: str, plan: str, host: LocalHo
 
 @pytest.mark.tools
 def test_a_script_that_fails(host: LocalHost) -> None:
-    library = shared_library()
     workload = replace(load_workload("left-join-view", "sqlite"), statement="SELECT a FROM nowhere")
-    system = System("a commit", "key", library.parent, replace(load_builder("sqlite"), library=library.name))
-    context = RunContext(host, HostEntry(name="here"), workload, lua.place(host, workload))
+    system, context = of_sqlite(host, workload)
     with pytest.raises(RunFailed, match=r"its statements cannot be explained: .*no such table: nowhere"):
         list(PlanStudy(context, lambda: None).visit(system, "", Turn(0, 1, 1, 1, Purpose.EXPLAIN, left=1)))
