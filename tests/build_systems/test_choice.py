@@ -209,9 +209,9 @@ def test_every_system_says_in_a_line_what_it_runs() -> None:
 
 
 def test_options_belong_to_what_a_build_is() -> None:
-    flags = Flags("-UC '-DC=1 + 1' -include stdint.h", "-UCXX -DCXX=3", "-Wl,-rpath,/of/the/user")
-    settings = Settings("a", "b", "/repo", "", "", "h", quick=Quick("./x", ("make",)))
-    plain, flagged = map(requested_builder, (settings, replace(settings, flags=flags)))
+    settings = replace(SETTINGS, builder="", workload="", quick=Quick("./x", ("make",)))
+    given = replace(settings, flags=Flags("-UC", "-UCXX -DCXX=3", "-Wl,-rpath,/of/the/user"))
+    plain, flagged = map(requested_builder, (settings, given))
     assert plain.name != flagged.name
     assert plain.home == flagged.home, "the sources are sent once"
     assert build_fingerprint(plain, Variant()) != build_fingerprint(flagged, Variant())

@@ -180,7 +180,9 @@ def test_a_tree_is_built_by_its_system(yard: RecordingYard, tree: str) -> None:
 
 
 STRICT = {
-    "cmake": {"CMakeLists.txt": CMAKE.replace("add_exec", "add_compile_options(-Wall -Werror)\nadd_exec")},
+    "cmake": {
+        "CMakeLists.txt": CMAKE.replace("add_exec", 'set(CMAKE_C_FLAGS "${CMAKE_C_FLAGS} -Wall -Werror")\nadd_exec')
+    },
     "make": {"makefile": MAKE.replace("-O3", "-O3 -Wall -Werror")},
 }
 
@@ -418,7 +420,7 @@ def test_the_options_of_the_user_come_last_in_every_build_system(tmp_path: Path,
     given = replace(FLAGS, cflags="-UC '-DC=1 + 1'") if tree == "go" else FLAGS  # go's own C takes no header
     built = yard.build(sha, flags=given, **changes)
     assert yard.output(built.key, "bin/tool") == "2 3 7 2"
-    assert runpath(yard.installed(built.key, "bin/tool")) == "/of/the/user"
+    assert runpath(yard.installed(built.key, "bin/tool")).endswith("/of/the/user")
     assert built.flags == given.options
     if tree in ("cargo", "go"):  # the rest is C
         return

@@ -304,11 +304,13 @@ out/use: out/bench
 """
 
 
+@pytest.mark.slow
 def test_what_fails_beside_a_program_by_the_order_of_jobs_is_built_with_one(yard: Yard) -> None:
     sha = commit(yard, SOURCES | {"Makefile": RACE})
     assert yard.build(sha, started=["bench"], build=IN_PLACE).partial == ""
 
 
+@pytest.mark.slow
 def test_commands_follow_the_build_system(yard: Yard, tmp_path: Path) -> None:
     """In the folder of the tree, by the compilers of the variant, with a benchmark from elsewhere."""
     (tmp_path / "bench.c").write_text(MAIN)

@@ -213,6 +213,7 @@ def test_the_host_that_measures_stands_in_for_those_that_are_lost(farm: Farm) ->
     assert len(farm.stored("quiet")) == 3
 
 
+@pytest.mark.slow
 def test_a_build_host_that_others_stand_in_for_is_back_with_its_heartbeat(farm: Farm) -> None:
     lab, lock = farm.labs["b1"], SimpleNamespace(confirm=lambda: None, seen=elapsed(), lost=False)
     lab.held = lock  # type: ignore[assignment]
@@ -227,6 +228,7 @@ def test_a_build_host_that_others_stand_in_for_is_back_with_its_heartbeat(farm: 
     assert not caught.value.is_back(), "another session builds there"
 
 
+@pytest.mark.slow
 def test_a_host_that_cannot_be_reached_builds_no_further(farm: Farm) -> None:
     AWAY.add("b1")
     with pytest.raises(EnvironmentFailure, match="is lost"):

@@ -71,6 +71,7 @@ def test_a_candidate_that_crashes_is_skipped_with_its_log(open_lab: Open, host: 
     assert not jobs.running(host)
 
 
+@pytest.mark.slow
 def test_where_builds_are_made_may_be_cleared_away(open_lab: Open, host: LocalHost) -> None:
     """As a clean-up does it; the repository on the host, with git's index of that checkout, stays."""
     measure(open_lab(), Share(FAST, 0))
@@ -197,6 +198,7 @@ def shut_down(host: LocalHost, name: str, begun: Path | None = None) -> None:
     threading.Thread(target=strike, daemon=True).start()
 
 
+@pytest.mark.slow
 def test_an_orderly_shutdown_is_held_against_no_commit(open_lab: Open, host: LocalHost, tmp_path: Path) -> None:
     """In a build, and in a run."""
     begun = tmp_path / "begun"

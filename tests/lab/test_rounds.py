@@ -154,6 +154,7 @@ MAIN = '#include <stdio.h>\nint value(void);\nint main(void) {\n    for (volatil
 BUILD = """sh -c 'cc -shared -fPIC -o libvalue.so value.c && cc -o main main.c -L. -lvalue -Wl,-rpath,$PWD'"""
 
 
+@pytest.mark.slow
 def test_a_program_that_cannot_run_twice_is_measured_in_turns(host: LocalHost, git: Repo, tmp_path: Path) -> None:
     alone = f"mkdir {tmp_path}/alone || exit 3; {LOOP}; rmdir {tmp_path}/alone"
     events = together(open_lab(host, git, alone, alone), 3)

@@ -53,31 +53,27 @@ def put(tmp_path: Path) -> Callable[..., Path]:
 
 def test_what_goes_first() -> None:
     """What was left in any case; then links, what was not used for longest, and where builds are made."""
-
-    def going(paths: dict[str, float], limit: int, *pinned: str) -> list[str]:
-        return [item.path for item in expendable([Item(path, 10, used) for path, used in paths.items()], limit, pinned)]
-
     usual = {"builds/b": 2.0, "builds/a": 1.0, "datasets/c": 3.0, "jobs/d": 4.0}
-    assert going(usual, 40) == []
-    assert going(usual, 39) == ["builds/a"]
-    assert going(usual, 15) == ["builds/a", "builds/b", "datasets/c"]
-    assert going(usual, 15, "a", "c") == going(usual, 0, "a", "c") == ["builds/b", "jobs/d"]
-    assert going({"builds/a": 1.0, "builds/b.part": 9.0}, 100) == ["builds/b.part"]
     left = {"work/demo": 1.0, "builds/a": 9.0, "visit": 9.0}
-    assert going(left, 100) == ["visit"]
-    assert going(left, 0) == ["visit", "builds/a", "work/demo"]
-    assert going(left, 0, "visit", "demo") == ["builds/a"]
     linked = {
-        "builds/a": 1.0,
-        "builds/b": 5.0,
-        "builds/b/links": 5.0,
-        "builds/c/links": 2.0,
-        "builds/c": 2.0,
-        "work/x": 0,
-    }
-    assert going(linked, 55) == ["builds/c/links"]
-    assert going(linked, 35) == ["builds/c/links", "builds/b/links", "builds/a"]
-    assert going(linked, 0, "b", "c") == ["builds/a", "work/x"]
+        "builds/a": 1.0, "builds/b": 5.0, "builds/b/links": 5.0, "builds/c/links": 2.0, "builds/c": 2.0, "work/x": 0,
+    }  # fmt: skip
+    for paths, limit, pinned, going in (
+        (usual, 40, (), []),
+        (usual, 39, (), ["builds/a"]),
+        (usual, 15, (), ["builds/a", "builds/b", "datasets/c"]),
+        (usual, 15, ("a", "c"), ["builds/b", "jobs/d"]),
+        (usual, 0, ("a", "c"), ["builds/b", "jobs/d"]),
+        ({"builds/a": 1.0, "builds/b.part": 9.0}, 100, (), ["builds/b.part"]),
+        (left, 100, (), ["visit"]),
+        (left, 0, (), ["visit", "builds/a", "work/demo"]),
+        (left, 0, ("visit", "demo"), ["builds/a"]),
+        (linked, 55, (), ["builds/c/links"]),
+        (linked, 35, (), ["builds/c/links", "builds/b/links", "builds/a"]),
+        (linked, 0, ("b", "c"), ["builds/a", "work/x"]),
+    ):
+        found = expendable([Item(path, 10, used) for path, used in paths.items()], limit, pinned)
+        assert [item.path for item in found] == going
 
 
 @pytest.mark.tools

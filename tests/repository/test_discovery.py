@@ -61,14 +61,14 @@ def test_what_is_no_repository(repo: Path, tmp_path: Path, monkeypatch: pytest.M
 def test_a_file_that_keeps_git_waiting_is_named(
     git: Repo, repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    monkeypatch.setattr("perfbisect.repository.discovery.PROMPT", 5.0)
+    monkeypatch.setattr("perfbisect.repository.discovery.PROMPT", 1.0)
     fifo = tmp_path / "fifo" if "." in what else repo / ".git" / what
     if "." in what:
         git("config", what, str(fifo))
     fifo.unlink(missing_ok=True)
     os.mkfifo(fifo)
     named = "its configuration, or a file that this includes" if what == "include.path" else what
-    with pytest.raises(EnvironmentFailure, match=f"git has not ended after 5 s .*: it may wait for {named}") as caught:
+    with pytest.raises(EnvironmentFailure, match=f"git has not ended after 1 s .*: it may wait for {named}") as caught:
         open_repository(repo)
     assert "FIFO" in caught.value.advice
 

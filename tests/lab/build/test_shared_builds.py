@@ -33,6 +33,7 @@ from perfbisect.lab.build import build_store, links
 from perfbisect.lab.build.shared_builds import PAUSE, SharedBuilds
 from perfbisect.lab.build.shared_store import Manifest, Opened, Refused, Store, header, read_header
 from perfbisect.recipes.builder import Variant
+from program import executable
 from sharing import TINY, Yard, tiny
 from waiting import finish
 
@@ -61,8 +62,12 @@ def sha(yard: Yard) -> str:
 @pytest.fixture
 def stored(yard: Yard, folder: Path, sha: str) -> Path:
     """The object of a build that host one has made."""
-    assert yard.obtain("one", SharedBuilds(str(folder)), sha)[1] == []
+    assert yard.obtain("one", team(folder), sha)[1] == []
     return only(folder)
+
+
+def team(folder: Path, secret: bytes = b"") -> SharedBuilds:
+    return SharedBuilds(str(folder), secret)
 
 
 def only(folder: Path) -> Path:
@@ -90,7 +95,7 @@ def without_privileges() -> Iterator[None]:
         assert libc.capset(header, data) == 0
 
 
-@pytest.fixture(params=("folder", "memory", "s3"))
+@pytest.fixture(params=["folder", "memory", pytest.param("s3", marks=pytest.mark.slow)])
 def address(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A store of each kind."""
     if request.param != "s3":
@@ -100,13 +105,8 @@ def address(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.Mo
     server.start()
     try:
         endpoint = f"http://127.0.0.1:{server.get_host_and_port()[1]}"
-        of_aws = {
-            "ACCESS_KEY_ID": "key",
-            "SECRET_ACCESS_KEY": "x",
-            "DEFAULT_REGION": "us-east-1",
-            "ENDPOINT_URL": endpoint,
-        }
-        for name, value in of_aws.items():
+        given = ("ACCESS_KEY_ID=key", "SECRET_ACCESS_KEY=x", "DEFAULT_REGION=us-east-1", f"ENDPOINT_URL={endpoint}")
+        for name, _, value in (each.partition("=") for each in given):
             monkeypatch.setenv(f"AWS_{name}", value)
         fsspec.filesystem("s3").clear_instance_cache()
         client = boto3.client("s3", endpoint_url=endpoint)
@@ -191,27 +191,25 @@ def test_addresses(tmp_path: Path) -> None:
 
 
 def test_what_one_host_has_built_another_fetches(yard: Yard, folder: Path, sha: str, tmp_path: Path) -> None:
-    address = str(folder)
-    made, warned = yard.obtain("one", SharedBuilds(address), sha)
-    fetched, warnings = yard.obtain("two", SharedBuilds(address), sha)
-    key = made.facts.key
+    made, warned = yard.obtain("one", team(folder), sha)
+    fetched, warnings = yard.obtain("two", team(folder), sha)
+    facts, key = fetched.facts, made.facts.key
     assert (made.facts.reused, warned, warnings) == (False, [], [])
-    assert (fetched.facts.reused, fetched.facts.shared) == (True, True)
-    assert (fetched.facts.cache_hits, fetched.facts.cache_misses) == (0, 0)
-    assert fetched.facts.seconds > 0, "what it took"
-    assert fetched.facts.binary == made.facts.binary
-    assert fetched.facts.log == str(tmp_path / "two" / "builds" / key / "log")
-    assert Path(fetched.facts.log).is_file()
+    assert (facts.reused, facts.shared, facts.cache_hits, facts.cache_misses) == (True, True, 0, 0)
+    assert facts.seconds > 0, "what it took"
+    assert facts.binary == made.facts.binary
+    assert facts.log == str(tmp_path / "two" / "builds" / key / "log")
+    assert Path(facts.log).is_file()
     assert runs(tmp_path / "two", key) == 7
     for name in ("one", "two"):
         assert [path.name for path in (tmp_path / name / "builds").iterdir()] == [key]
-    again, _ = yard.obtain("two", SharedBuilds(address), sha)
-    assert (again.facts.reused, again.facts.shared, again.facts.seconds) == (True, False, 0.0)
+    again = yard.obtain("two", team(folder), sha)[0].facts
+    assert (again.reused, again.shared, again.seconds) == (True, False, 0.0)
 
 
 def test_several_hosts_use_one_store_at_the_same_time(yard: Yard, folder: Path, tmp_path: Path) -> None:
     """As hosts of one hunt do: by one object, in a thread each. Two make the same build, and all get what another made."""
-    shas, shared, hosts = yard.git.history(map(tiny, (7, 8, 9))), SharedBuilds(str(folder)), range(4)
+    shas, shared, hosts = yard.git.history(map(tiny, (7, 8, 9))), team(folder), range(4)
     contexts = {number: yard.context(on=f"host{number}") for number in hosts}
 
     def obtained(number: int, sha: str) -> tuple[str, bool, list[str]]:
@@ -241,6 +239,7 @@ def installing(script: str) -> dict[str, object]:
     return {"build": msgspec.structs.replace(TINY.build, install=[["sh", "-c", script]])}
 
 
+@pytest.mark.slow
 def test_names_that_are_no_text_travel_as_they_are(yard: Yard, folder: Path, sha: str) -> None:
     """By the store, and from a build host."""
 
@@ -249,7 +248,7 @@ def test_names_that_are_no_text_travel_as_they_are(yard: Yard, folder: Path, sha
         return sorted(str(path.relative_to(top)) for path in top.rglob("*"))
 
     for name in ("one", "two"):
-        made, warned = yard.obtain(name, SharedBuilds(str(folder)), sha, **installing(ODD))
+        made, warned = yard.obtain(name, team(folder), sha, **installing(ODD))
         assert not warned
     assert made.facts.shared
     key, hosts = made.facts.key, [yard.on(name) for name in ("one", "two", "three")]
@@ -272,31 +271,32 @@ def test_a_build_of_before_is_given_to_the_others_unless_its_files_have_changed(
     program = yard.folder / "one" / "builds" / key / "prefix" / "bin" / "tiny"
     mode = program.stat().st_mode
     program.chmod(0o700)
-    _, [warned] = yard.obtain("one", SharedBuilds(str(folder)), sha)
+    _, [warned] = yard.obtain("one", team(folder), sha)
     assert "cannot be shared: files of its build on host one have changed since it was made (./bin/tiny)" in warned
     assert list(folder.iterdir()) == []
     program.chmod(mode)
-    facts = yard.obtain("one", SharedBuilds(str(folder)), sha)[0].facts
+    facts = yard.obtain("one", team(folder), sha)[0].facts
     before = only(folder).read_bytes()
     only(folder).unlink()
     program.touch()
-    finish(SharedBuilds(str(folder)).offer(yard.context(on="one"), facts))
+    finish(team(folder).offer(yard.context(on="one"), facts))
     assert only(folder).read_bytes() == before
-    yard.obtain("two", SharedBuilds(str(folder)), sha)
+    yard.obtain("two", team(folder), sha)
     build_store.check(yard.on("two"), key)
     (yard.folder / "two" / "builds" / key / "prefix" / "bin" / "tiny").write_text("")
     with pytest.raises(BuildChanged, match="on host two"):
         build_store.check(yard.on("two"), key)
 
 
+@pytest.mark.slow
 def test_a_build_can_be_linked_again_where_it_was_not_made(yard: Yard, folder: Path, sha: str, tmp_path: Path) -> None:
     context = yard.context(on="one", layouts=True)
     if context.recorder is None:
         pytest.skip("no linker")
-    made, _ = yard.obtain("one", SharedBuilds(str(folder)), sha, context)
+    made, _ = yard.obtain("one", team(folder), sha, context)
     assert made.facts.linker, made.facts.fixed
     shutil.rmtree(tmp_path / "one")  # nothing of it is used
-    fetched, _ = yard.obtain("two", SharedBuilds(str(folder)), sha, layouts=True)
+    fetched, _ = yard.obtain("two", team(folder), sha, layouts=True)
     assert fetched.facts.shared
     layout = links.link(yard.on("two"), fetched.facts.key, 1, context.recorder.linker)
     assert runs(tmp_path / "two", layout, "tiny") == 7
@@ -340,7 +340,7 @@ def test_what_a_shared_build_says_of_itself(data: bytes, secret: bytes, reason: 
 
 def test_what_is_refused_is_built_again_and_replaced(yard: Yard, folder: Path, stored: Path) -> None:
     second = yard.git.commit(tiny(8))
-    yard.obtain("one", SharedBuilds(str(folder)), second)
+    yard.obtain("one", team(folder), second)
     (place,) = (file for file in folder.iterdir() if file != stored)
     sound, other = place.read_bytes(), stored.read_bytes()
     at = len(sound) * 2 // 3
@@ -354,7 +354,7 @@ def test_what_is_refused_is_built_again_and_replaced(yard: Yard, folder: Path, s
     }
     for number, (reason, data) in enumerate(refused.items()):
         place.write_bytes(data)
-        shared = SharedBuilds(str(folder), SECRET if "signed" in reason else b"")
+        shared = team(folder, SECRET if "signed" in reason else b"")
         built, [warned] = yard.obtain(f"host{number}", shared, second)
         assert "refused" in warned and reason in warned
         assert not built.facts.reused
@@ -388,7 +388,7 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, mode: int = 0o755, to: str 
 
 def fetched(yard: Yard, folder: Path, built: BuildFacts) -> list[str]:
     """The warnings where host two asks for a build that is refused."""
-    events, is_there = finish(SharedBuilds(str(folder)).fetch(yard.context(on="two"), built.key))
+    events, is_there = finish(team(folder).fetch(yard.context(on="two"), built.key))
     assert not is_there
     assert not list((yard.folder / "two" / "builds").iterdir())
     return [event.text for event in events if isinstance(event, Warned)]
@@ -406,7 +406,7 @@ def test_an_archive_that_would_do_harm_is_refused(yard: Yard, folder: Path, sha:
         (member("./prefix/su", mode=0o4755), "changes the user"),
         (member("./prefix/sg", mode=0o2755), "changes the user"),
     ]
-    built = yard.obtain("one", SharedBuilds(str(folder)), sha)[0].facts
+    built = yard.obtain("one", team(folder), sha)[0].facts
     stored = only(folder)
     sound = stored.read_bytes()
     for each, reason in evil:
@@ -428,16 +428,16 @@ def test_an_archive_that_would_do_harm_is_refused(yard: Yard, folder: Path, sha:
 def test_an_object_of_another_user_that_cannot_be_read_is_a_missing_one(yard: Yard, folder: Path) -> None:
     """It is built, and takes the place of what only its writer could read, if it may; all others are fetched."""
     shas = yard.git.history(map(tiny, (7, 8)))
-    yard.obtain("one", SharedBuilds(str(folder)), shas[0])
+    yard.obtain("one", team(folder), shas[0])
     unread = only(folder)
     unread.chmod(0)
-    yard.obtain("one", SharedBuilds(str(folder)), shas[1])
+    yard.obtain("one", team(folder), shas[1])
     if os.geteuid() == 0:  # nobody but the superuser can give files away
         os.chown(unread, 4243, 4243)
         os.chown(folder, 4243, 4243)
         folder.chmod(0o1777)
     for name in ["two"] * (os.geteuid() == 0) + ["three"]:
-        shared = SharedBuilds(str(folder))
+        shared = team(folder)
         with without_privileges():
             built, [warned] = yard.obtain(name, shared, shas[0])
             assert not built.facts.reused
@@ -446,7 +446,7 @@ def test_an_object_of_another_user_that_cannot_be_read_is_a_missing_one(yard: Ya
         if name == "two":
             os.chown(folder, os.geteuid(), -1)
             folder.chmod(0o755)
-    built, warnings = yard.obtain("four", SharedBuilds(str(folder)), shas[0])
+    built, warnings = yard.obtain("four", team(folder), shas[0])
     assert (built.facts.shared, warnings) == (True, [])
 
 
@@ -472,7 +472,7 @@ def test_a_folder_that_is_only_read_or_cannot_be_entered(yard: Yard, folder: Pat
     second = yard.git.commit(tiny(8))
     for name, mode, fails in (("two", 0o555, ["written"]), ("three", 0, ["read", "written"])):
         folder.chmod(mode)
-        shared = SharedBuilds(str(folder))
+        shared = team(folder)
         with without_privileges():
             _, warned = yard.obtain(name, shared, second)
             assert len(warned) == len(fails)
@@ -484,34 +484,33 @@ def test_a_folder_that_is_only_read_or_cannot_be_entered(yard: Yard, folder: Pat
 
 def test_what_leads_out_of_the_installation_is_not_shared(yard: Yard, folder: Path, sha: str) -> None:
     leaving = installing("mkdir -p {prefix}/bin && cp tiny {prefix}/bin && ln -s /etc/hostname {prefix}/name")
-    _, [warned] = yard.obtain("one", SharedBuilds(str(folder)), sha, **leaving)
+    _, [warned] = yard.obtain("one", team(folder), sha, **leaving)
     assert "name is a link that leads out of the installation" in warned
     assert not list(folder.iterdir())
 
 
 def test_a_build_that_knows_its_place_stays_with_such_hosts(yard: Yard, folder: Path, sha: str) -> None:
     rooted = installing("mkdir -p {prefix}/bin && cp tiny {prefix}/bin && echo {prefix} >{prefix}/place")
-    yard.obtain("one", SharedBuilds(str(folder)), sha, **rooted)
-    elsewhere, warned = yard.obtain("two", SharedBuilds(str(folder)), sha, **rooted)
+    yard.obtain("one", team(folder), sha, **rooted)
+    elsewhere, warned = yard.obtain("two", team(folder), sha, **rooted)
     assert (elsewhere.facts.reused, warned) == (False, [])
     shutil.rmtree(yard.folder / "one")
-    assert yard.obtain("one", SharedBuilds(str(folder)), sha, **rooted)[0].facts.shared
+    assert yard.obtain("one", team(folder), sha, **rooted)[0].facts.shared
 
 
-@pytest.mark.parametrize("native", [False, True])
+@pytest.mark.parametrize("native", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_tree_that_compiles_for_its_processor_stays_with_such_processors(
     yard: Yard, folder: Path, native: bool
 ) -> None:
-    sha = yard.git.commit({**tiny(7), **({"Makefile": "CFLAGS += -march=native\n"} if native else {})})
-    if not yard.context(on="one").tools.processor:
+    sha = yard.git.commit(tiny(7) | ({"Makefile": "CFLAGS += -march=native\n"} if native else {}))
+    usual = yard.context(on="one")
+    if not usual.tools.processor:
         pytest.skip("the compiler does not say what native stands for")
-    yard.obtain("one", SharedBuilds(str(folder)), sha)
-    shutil.rmtree(yard.folder / "one")
-    other = yard.context(on="one")
-    changed = replace(other, tools=replace(other.tools, processor="another"))
-    assert yard.obtain("one", SharedBuilds(str(folder)), sha, changed)[0].facts.shared is not native
-    shutil.rmtree(yard.folder / "one")
-    assert yard.obtain("one", SharedBuilds(str(folder)), sha)[0].facts.shared
+    yard.obtain("one", team(folder), sha)
+    other = replace(usual, tools=replace(usual.tools, processor="another"))
+    for context, fetched in ((other, not native), (yard.context(on="one"), True)):
+        shutil.rmtree(yard.folder / "one" / "builds")
+        assert yard.obtain("one", team(folder), sha, context)[0].facts.shared is fetched
 
 
 def test_a_host_without_a_library_builds_for_itself(yard: Yard, folder: Path, stored: Path, sha: str) -> None:
@@ -522,19 +521,18 @@ def test_a_host_without_a_library_builds_for_itself(yard: Yard, folder: Path, st
     subprocess.run(["gcc", "-o", user, program, library, "-Wl,-soname,x"], check=True)
     library.unlink()
     forged(stored, (member("./prefix/bin/user"), user.read_bytes()))
-    built, warned = yard.obtain("two", SharedBuilds(str(folder)), sha)
+    built, warned = yard.obtain("two", team(folder), sha)
     assert not built.facts.shared
     assert "libodd.so, which is not installed" in warned[0]
     assert stored.exists(), "others may have it"
 
 
 def test_a_build_is_kept_for_one_toolchain_and_distribution(yard: Yard, folder: Path, stored: Path, sha: str) -> None:
-    shared = SharedBuilds(str(folder))
-    shared._surroundings["two"] = "riscv64\nother 1\n"
-    built, warned = yard.obtain("two", shared, sha)
+    other = team(folder)
+    other._surroundings["two"] = "riscv64\nother 1\n"
+    built, warned = yard.obtain("two", other, sha)
     assert (built.facts.reused, warned) == (False, [])
-    variants = {"o2nofp": Variant(cflags="-O1")}
-    built, _ = yard.obtain("three", SharedBuilds(str(folder)), sha, variants=variants)
+    built, _ = yard.obtain("three", team(folder), sha, variants={"o2nofp": Variant(cflags="-O1")})
     assert not built.facts.reused
 
 
@@ -547,16 +545,12 @@ FAILING = '#!/bin/sh\n[ "$1 ${{2%%=*}}" != "{option} --use-compress-program" ] |
 def test_a_host_that_cannot_pack_or_unpack_builds_for_itself(
     yard: Yard, folder: Path, stored: Path, sha: str, monkeypatch: pytest.MonkeyPatch, option: str, said: str
 ) -> None:
-    tar = yard.folder / "bin" / "tar"
-    tar.parent.mkdir()
-    tar.write_text(FAILING.format(option=option, tar=shutil.which("tar")))
-    tar.chmod(0o755)
+    tar = executable(yard.folder / "bin" / "tar", FAILING.format(option=option, tar=shutil.which("tar")))
     context = yard.context(on="two")
     if option == "-c":
         stored.unlink()
     monkeypatch.setenv("PATH", str(tar.parent), prepend=":")
-    built, [warned] = yard.obtain("two", SharedBuilds(str(folder)), sha, context)
+    built, [warned] = yard.obtain("two", team(folder), sha, context)
     assert not built.facts.reused
-    assert said in warned
-    assert "out of luck" in warned
+    assert said in warned and "out of luck" in warned
     assert not list(yard.folder.rglob("*.part"))

@@ -294,6 +294,7 @@ def test_each_commit_has_the_version_that_it_names(units: Yard, server: Shelf) -
     assert len(server.asked) == 2
 
 
+@pytest.mark.slow
 def test_its_sum_belongs_to_the_key(units: Yard, server: Shelf) -> None:
     first = units.build(tree("unit_1_0"))
     assert units.build(units.git.head).reused

@@ -282,6 +282,7 @@ def test_the_shares_of_two_functions(tmp_path: Path, host: LocalHost) -> None:
         folded_on(host, PurePosixPath(tmp_path), CLOCK, 499)
 
 
+@pytest.mark.slow
 @pytest.mark.tools
 def test_where_a_program_waits(tmp_path: Path, host: LocalHost) -> None:
     """It sleeps in ``doze`` for far longer than it works."""
