@@ -13,6 +13,7 @@ from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.git import PROTOCOLS, Repository, environment, failure, sealed, to_remotes
 from perfbisect.repository.library import Steps
 from perfbisect.repository.objects import Listing, listing, texts_in, top_level
+from program import executable
 from repos import Repo
 from traps import FILE, FOLDER, LINK, MODULE, OddTrees, Trap
 
@@ -24,14 +25,14 @@ def repo(request: pytest.FixtureRequest, tmp_path: Path) -> Repository:
     """A commit with text, a file that is none, a link and a submodule; names are odd."""
     folder = tmp_path / request.param
     subprocess.run(["git", "init", "-q", f"--object-format={request.param}", folder], check=True)
+    git = Repo(folder)
     (folder / "a b").mkdir()
     Path(os.fsdecode(bytes(folder / "a b") + b"/\xff\n.c")).write_bytes(b"one\r\ntwo\xff\n")
     (folder / "zero").write_bytes(b"a\0b")
     (folder / "link").symlink_to("zero")
-    subprocess.run(["git", "add", "-A"], cwd=folder, check=True)
-    module = "1" * (40 if request.param == "sha1" else 64)
-    subprocess.run(["git", "update-index", "--add", "--cacheinfo", f"160000,{module},module"], cwd=folder, check=True)
-    subprocess.run(["git", "commit", "-q", "-m", "all"], cwd=folder, check=True)
+    git("add", "-A")
+    git("update-index", "--add", "--cacheinfo", f"160000,{'1' * (40 if request.param == 'sha1' else 64)},module")
+    git("commit", "-q", "-m", "all")
     return open_repository(folder)
 
 
@@ -52,13 +53,10 @@ def test_headers(repo: Repository) -> None:
 
 def test_what_is_not_there(repo: Repository) -> None:
     absent = "12345" * 8
-    for ask in (
-        lambda: objects.texts(repo, {"x": absent}),
-        lambda: objects.entries(repo, absent),
-        lambda: objects.entries(repo, "HEAD:zero"),
-    ):
+    asked = [(objects.texts, {"x": absent}), (objects.entries, absent), (objects.entries, "HEAD:zero")]
+    for ask, what in asked:
         with pytest.raises(EnvironmentFailure, match=r"git (cat-file|ls-tree) failed in .*: fatal: "):
-            ask()
+            ask(repo, what)  # type: ignore[operator]
 
 
 def test_trees_that_git_would_not_write(git: Repo, tmp_path: Path) -> None:
@@ -80,23 +78,15 @@ def test_trees_that_git_would_not_write(git: Repo, tmp_path: Path) -> None:
 def test_its_import_runs_and_writes_nothing(tmp_path: Path) -> None:
     """It runs `git version`: as any other call, not by what the environment names."""
     trap = Trap(tmp_path / "sprung")
-    (tmp_path / "git").write_text(f"#!/bin/sh\n{trap.command('git')}\n")
-    (tmp_path / "git").chmod(0o755)
+    executable(tmp_path / "git", f"#!/bin/sh\n{trap.command('git')}\n")
     steering = {
         "PATH": f".:{os.environ['PATH']}", "GIT_PYTHON_GIT_EXECUTABLE": str(tmp_path / "git"), "GIT_PYTHON_TRACE": "full",
         "GIT_TRACE": str(tmp_path / "trace"), "GIT_PYTHON_REFRESH": "nonsense",
     }  # fmt: skip
     look = "import os; before = dict(os.environ); import perfbisect.repository.library; assert os.environ == before"
-    done = subprocess.run(
-        [sys.executable, "-c", look],
-        cwd=tmp_path,
-        env=os.environ | steering,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert trap.sprung == []
+    argv, env = [sys.executable, "-c", look], os.environ | steering
+    done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr, trap.sprung) == (0, "", "", [])
     assert not (tmp_path / "trace").exists()
 
 
