@@ -23,7 +23,7 @@ from perfbisect.lab.build.host_git import push
 from perfbisect.repository.commits import resolve
 from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.range import read_range
-from program import PROGRAM, Process, bisect_watched, rows, run
+from program import PROGRAM, bisect_until, rows, run
 from repos import Repo
 from traps import FILE, FOLDER, LINK, MODULE, Entry, OddTrees, forbidden
 from waiting import finish
@@ -218,24 +218,15 @@ def hunt(tmp_path: Path, good: int, bad: int) -> list[str]:
 @pytest.mark.e2e
 @pytest.mark.slow
 def test_a_hunt_skips_them_and_so_does_its_continuation(tmp_path: Path, history: list[str]) -> None:
-    whole = run(*hunt(tmp_path, 0, SPEEDS - 1), "--plain")
-    assert whole.status == 0, whole.out + whole.err
-    skips = "select distinct commit_hash, stage from skips where session_id = {}"
-    found = set(rows(tmp_path / "h.db", skips.format(1)))
-    assert found
-    assert found <= {(history[number], "checkout") for number in ODD}
-    assert "cannot be checked out: " in whole.out
-
-    def kill(line: str, process: Process) -> None:
-        if '"CandidateSkipped"' in line:
-            process.send_signal(signal.SIGKILL)
-
-    killed = bisect_watched([*hunt(tmp_path, 0, SPEEDS - 1), "--json"], kill)
+    killed = bisect_until([*hunt(tmp_path, 0, SPEEDS - 1), "--json"], '"CandidateSkipped"', signal.SIGKILL)
     assert killed.returncode == -signal.SIGKILL
+    assert "cannot be checked out: " in killed.stdout
     resumed = run("resume", "--plain", "--history", str(tmp_path / "h.db"))
     assert resumed.status == 0, resumed.out + resumed.err
-    assert set(rows(tmp_path / "h.db", "select culprit from culprits")) == {(history[CULPRIT],)}
-    assert set(rows(tmp_path / "h.db", skips.format(2))) <= {(history[number], "checkout") for number in ODD}
+    assert rows(tmp_path / "h.db", "select culprit from culprits") == [(history[CULPRIT],)]
+    found = set(rows(tmp_path / "h.db", "select distinct commit_hash, stage from skips"))
+    assert found
+    assert found <= {(history[number], "checkout") for number in ODD}
     assert "checkout: " in run("show", "--history", str(tmp_path / "h.db")).out
 
 
@@ -255,7 +246,7 @@ def test_an_end_that_cannot_be_checked_out_ends_the_hunt(tmp_path: Path, history
 def locales(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with locales that have a decimal comma, Turkish letters, and an encoding without most signs."""
     folder = tmp_path_factory.mktemp("locales")
-    for name in ("C.UTF-8", "de_DE.UTF-8", "fr_FR.UTF-8", "tr_TR.UTF-8", "en_US.ISO-8859-1"):
+    for name in ("C.UTF-8", "fr_FR.UTF-8", "tr_TR.UTF-8", "en_US.ISO-8859-1"):
         language, _, encoding = name.partition(".")
         if not shutil.which("localedef") or not Path("/usr/share/i18n/locales", language).exists():
             pytest.skip("no sources of locales")
@@ -267,7 +258,6 @@ def locales(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("variable", "name"),
     [
-        ("LC_ALL", "de_DE.UTF-8"),
         ("LC_NUMERIC", "fr_FR.UTF-8"),
         ("LC_ALL", "tr_TR.UTF-8"),
         ("LC_ALL", "en_US.ISO-8859-1"),
