@@ -167,7 +167,7 @@ def test_any_two_commits_of_any_repository_are_compared_by_one_command(
     assert re.search(r"^c1 .* interrupted$", printed("history"), re.MULTILINE)
     done = run("resume", "c1")
     assert "continuing c1" in done.err
-    assert re.match(r"HEAD is 20 % slower \((?:19\.9|20\.0)\d*–20\.\d+ %\) than HEAD~1: [67] runs each\.\n", done.out)
+    assert re.match(r"HEAD is 20 % slower \((?:19\.9|20\.0)\d*–20\.\d+ %\) than HEAD~1: \d runs each\.\n", done.out)
     rounds = rows(seal / HISTORY, "select count(*) from runs group by round")
     assert rounds.count((4,)) == 3, "an incomplete round stays, under its own number"
     assert rows(seal / HISTORY, "select count(*) from sessions where ended is null") == [(0,)]
