@@ -139,24 +139,23 @@ SEVERAL = (Step(5, 0.96, Interval(0.89, 0.9, 0.91), (0,)), Step(8, 0.98, Interva
 SUSPECTS = Inconclusive((8, 7, 9), (0.6, 0.3, 0.06), RATIO, Reason.UNBUILDABLE)
 
 
-@pytest.mark.parametrize(
-    ("name", "events", "state"),
-    [
-        ("interrupted", lambda: islice(sample.events(), 30), "interrupted"),
-        ("inconclusive", lambda: ended(SUSPECTS), "inconclusive"),
-        ("not-reproduced", lambda: ended(NotReproduced(Interval(0.98, 1.0, 1.02), 0.03)), "not reproduced"),
-        ("several", lambda: ended(Several(SEVERAL)), "several"),
-        ("uncounted", lambda: with_runs(sample.events(), poorer), "found"),
-    ],
-)
-def test_every_end(name: str, events: Callable[[], Iterable[tuple[float, Event]]], state: str) -> None:
+ENDS: dict[str, tuple[str, Callable[[], Iterable[tuple[float, Event]]]]] = {
+    "interrupted": ("interrupted", lambda: islice(sample.events(), 30)),
+    "inconclusive": ("inconclusive", lambda: ended(SUSPECTS)),
+    "not-reproduced": ("not reproduced", lambda: ended(NotReproduced(Interval(0.98, 1.0, 1.02), 0.03))),
+    "several": ("several", lambda: ended(Several(SEVERAL))),
+    "uncounted": ("found", lambda: with_runs(sample.events(), poorer)),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_every_end(name: str) -> None:
+    state, events = ENDS[name]
     story = story_of(events(), state)
     pinned(f"report/{name}.txt", printed(story))
-    suspects = {"inconclusive": (8, 7, 9)}.get(name, ())
-    assert not suspects or [each.commit.sha for each in story.suspects] == [sample.CANDIDATES[at] for at in suspects]
-    assert name != "several" or [case.commit.sha for case in story.cases] == [
-        sample.CANDIDATES[node] for node in (5, 8)
-    ]
+    number = {sha: node for node, sha in enumerate(sample.CANDIDATES)}
+    assert name != "inconclusive" or [number[each.commit.sha] for each in story.suspects] == [8, 7, 9]
+    assert name != "several" or [number[case.commit.sha] for case in story.cases] == [5, 8]
 
 
 def test_what_is_proven_before_there_is_a_verdict_is_shown_first() -> None:
@@ -210,16 +209,16 @@ def also_counted() -> Iterator[tuple[float, Event]]:
             yield at, replace(event, facts=replace(event.facts, counters=counts, counted="perf-user"))
 
 
-@pytest.mark.parametrize(("exact", "parent"), [(False, 280_000), (True, 28_000)])
-def test_counts_and_readings_of_timed_runs_are_not_mixed(exact: bool, parent: float) -> None:
+def test_counts_and_readings_of_timed_runs_are_not_mixed() -> None:
     alone = story_of(sample.events())
-    story = story_of(also_counted(), settings=EXACT if exact else sample.SETTINGS)
-    counters = {one.metric: one for one in story.cases[0].counters}
-    assert counters["instructions/o"].parent == pytest.approx(parent)
-    assert counters["cpu/o"].parent == pytest.approx(48)
-    assert [(each.runs, each.further) for each in story.candidates] == [(each.runs,) * 2 for each in alone.candidates]
-    text = printed(story)
-    assert f"91d72b601b was also {'timed' if exact else 'counted exactly'}, in 4 runs" in text
+    for settings, parent, other in ((sample.SETTINGS, 280_000, "counted exactly"), (EXACT, 28_000, "timed")):
+        story = story_of(also_counted(), settings=settings)
+        counters = {one.metric: one.parent for one in story.cases[0].counters}
+        assert (counters["instructions/o"], counters["cpu/o"]) == (pytest.approx(parent), pytest.approx(48))
+        assert [(each.runs, each.further) for each in story.candidates] == [
+            (each.runs,) * 2 for each in alone.candidates
+        ]
+        assert f"91d72b601b was also {other}, in 4 runs" in printed(story)
 
 
 def test_ends_that_were_not_measured_show_no_effect_and_no_suspects() -> None:
