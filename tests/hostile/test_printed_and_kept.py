@@ -173,6 +173,7 @@ STREAMS = [
     ("builders", ">&-", 4),
     ("--help", ">&-", 4),
     ("nonsense", "2>&-", 3),
+    ("nonsense", "2>/dev/full", 3),
     ("builders", "<&- 2>/dev/full", 0),
     ("builders", "<&- >&- 2>&-", 4),
     ("workloads", "", 0),  # a reader that has gone
