@@ -246,7 +246,7 @@ def test_an_end_that_cannot_be_checked_out_ends_the_hunt(tmp_path: Path, history
 def locales(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with locales that have a decimal comma, Turkish letters, and an encoding without most signs."""
     folder = tmp_path_factory.mktemp("locales")
-    for name in ("C.UTF-8", "fr_FR.UTF-8", "tr_TR.UTF-8", "en_US.ISO-8859-1"):
+    for name in ("C.UTF-8", "de_DE.UTF-8", "fr_FR.UTF-8", "tr_TR.UTF-8", "en_US.ISO-8859-1"):
         language, _, encoding = name.partition(".")
         if not shutil.which("localedef") or not Path("/usr/share/i18n/locales", language).exists():
             pytest.skip("no sources of locales")
@@ -258,6 +258,7 @@ def locales(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("variable", "name"),
     [
+        ("LC_ALL", "de_DE.UTF-8"),
         ("LC_NUMERIC", "fr_FR.UTF-8"),
         ("LC_ALL", "tr_TR.UTF-8"),
         ("LC_ALL", "en_US.ISO-8859-1"),
