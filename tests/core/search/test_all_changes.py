@@ -30,8 +30,8 @@ SPENT = (Reason.RUNS_SPENT, Reason.BUILDS_SPENT, Reason.MINUTES_SPENT)
 
 @pytest.mark.parametrize(
     ("steps", "improvements"),
-    [({5: -0.2, 11: -0.1}, {}), ({3: -0.15}, {13: 0.15}), ({}, {9: 0.1})],
-    ids=["two drops", "they cancel out", "only an improvement"],
+    [({5: -0.2, 11: -0.1}, {}), ({3: -0.15}, {13: 0.15})],
+    ids=["two drops", "they cancel out"],
 )
 def test_every_change_is_found(steps: dict[int, float], improvements: dict[int, float]) -> None:
     outcome = hunt(World(Graph.line(16), steps | improvements, QUIET, seed=1), ALL)

@@ -129,7 +129,9 @@ def test_named_culprits_are_right(
 
 
 @SOME_AND_MANY
-@pytest.mark.parametrize("habits", [STEADY, PHASES, DRIFTING, pytest.param(NOISY, marks=pytest.mark.calibrate)])
+@pytest.mark.parametrize(
+    "habits", [STEADY, *(pytest.param(each, marks=pytest.mark.calibrate) for each in (NOISY, PHASES, DRIFTING))]
+)
 def test_nothing_is_found_where_there_is_nothing(habits: Habits, count: int) -> None:
     outcomes = [outcome for _, outcome in hunts(count, 60, 0.0, habits)]
     verdicts = [outcome.verdict for outcome in outcomes]
