@@ -63,30 +63,27 @@ def test_the_first_commit_is_that_of_the_main_line(git: Repo, repo: Repository) 
 
 
 def test_releases_and_revisions(git: Repo, repo: Repository) -> None:
-    """A release wins over a branch of its name."""
-    commit = git("rev-parse", "HEAD~1")
+    """A release wins over a branch of its name; a commit is found by the text of its message."""
+    git.commit(title="Read ahead one page^{commit}")
+    commit = git("rev-parse", "HEAD~2")
     git("branch", "8.0.28", "HEAD")
     git("branch", "other", "HEAD~1")
     git("branch", "--set-upstream-to=main", "other")
     for name, revision in {
-        commit: "HEAD~1",
-        commit[:8]: "HEAD~1",
+        commit: "HEAD~2",
+        commit[:8]: "HEAD~2",
         "other@{upstream}": "HEAD",
         "8.0.28": "tags/mysql-8.0.28",
-        "8.0.29": "HEAD~1",
+        "8.0.29": "HEAD~2",
         "16.0": "REL_16_0",
         "REL_16_0": "REL_16_0",
-        "plain": "HEAD",
+        "plain": "HEAD~1",
         "HEAD~2": "HEAD~2",
         "main@{0}": "HEAD",
+        ":/^Read .* one": "HEAD",
+        "HEAD^{/1}": "HEAD~2",
     }.items():
         assert resolve(repo, name, TAGS) == git("rev-parse", f"{revision}^{{commit}}"), name
-
-
-def test_a_commit_is_found_by_the_text_of_its_message(git: Repo, repo: Repository) -> None:
-    git.commit(title="Read ahead one page^{commit}")
-    assert resolve(repo, ":/^Read .* one", TAGS) == git.head
-    assert resolve(repo, "HEAD^{/1}", TAGS) == git("rev-parse", "HEAD~2")
     with pytest.raises(UnknownRevision, match="':/nothing of it' is neither"):
         resolve(repo, ":/nothing of it", TAGS)
 
@@ -127,7 +124,11 @@ def test_a_hash_that_is_too_short_is_refused(history: Callable[..., tuple[Any, d
         resolve(repo, shared, [])
 
 
-def test_what_git_says_is_passed_on(repo: Repository) -> None:
+def test_of_equal_trees_and_of_a_missing_commit(git: Repo, repo: Repository) -> None:
+    only = git.head
+    assert diff(repo, only, only) == module.Diff("", 0)
+    with pytest.raises(EnvironmentFailure):
+        diff(repo, "0" * 40, only)
     (repo.git_dir / "HEAD").unlink()
     with pytest.raises(EnvironmentFailure, match=r"git cat-file failed in .*: fatal: not a git repository"):
         resolve(repo, "HEAD", [])
@@ -239,13 +240,6 @@ def test_large_changes_are_left_out_and_counted(git: Repo, monkeypatch: pytest.M
     assert "b/small" in found.text
     assert "b/large" not in found.text
     assert len(shown(git, {"line": "x" * 600_000}, {"line": "y" * 600_000}).text) < 1000, "it counts as binary"
-
-
-def test_of_equal_trees_and_of_a_missing_commit(git: Repo) -> None:
-    only, repo = git.commit({"a": "1\n"}), open_repository(git.path)
-    assert diff(repo, only, only) == module.Diff("", 0)
-    with pytest.raises(EnvironmentFailure):
-        diff(repo, "0" * 40, only)
 
 
 # Addresses of remotes, each with the page of a commit.
