@@ -41,7 +41,7 @@ from perfbisect.simulate.tally import (
     suspects,
 )
 from perfbisect.simulate.world import World
-from worlds import found
+from simulated_worlds import found
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks" / "search"))
 

@@ -38,7 +38,7 @@ from perfbisect.simulate.world import Habits, World
 from perfbisect.wording.reasons import proof_status
 from perfbisect.wording.verdicts import Teller
 from pinned import pinned
-from worlds import ImpatientWorld
+from simulated_worlds import ImpatientWorld
 
 pytestmark = pytest.mark.calibration  # simulates whole hunts
 

@@ -19,7 +19,7 @@ from perfbisect.simulate.scenario import merging
 from perfbisect.simulate.tally import Account, account, judge
 from perfbisect.simulate.world import Habits, World
 from perfbisect.wording.verdicts import exit_status
-from worlds import several
+from simulated_worlds import several
 
 pytestmark = pytest.mark.calibration  # simulates whole hunts
 

@@ -22,7 +22,7 @@ from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.hunt import MemoryLog, SimulatedWorkers, hunt
 from perfbisect.simulate.scenario import Scenario, merging
 from perfbisect.simulate.world import World, maker
-from worlds import moments
+from simulated_worlds import moments
 
 LINE = Graph.line(100)
 RUN = 60.0

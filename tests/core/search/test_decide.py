@@ -36,7 +36,7 @@ from perfbisect.core.search.situation import Budget
 from perfbisect.simulate.hunt import Outcome, hunt
 from perfbisect.simulate.scenario import Scenario, merging
 from perfbisect.simulate.world import Habits, World
-from worlds import found, moments
+from simulated_worlds import found, moments
 
 POLICY = Policy()
 

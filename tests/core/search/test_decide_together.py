@@ -21,7 +21,7 @@ from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.scenario import Scenario, merging
 from perfbisect.simulate.tally import Judgement, is_named, judge
 from perfbisect.simulate.world import World
-from worlds import moments
+from simulated_worlds import moments
 
 LINE = Graph.line(64)
 BAD = LINE.size - 1

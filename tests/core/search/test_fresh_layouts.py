@@ -30,7 +30,7 @@ from perfbisect.core.search.decide import decide
 from perfbisect.core.search.fresh_layouts import FEWEST
 from perfbisect.simulate.hunt import Outcome, hunt
 from perfbisect.simulate.world import Habits, World
-from worlds import found
+from simulated_worlds import found
 
 LINE = Graph.line(40)
 QUIET = Habits(noise=0.005, layout=0.002, outliers=0.0)

@@ -28,7 +28,7 @@ from perfbisect.core.search.situation import Budget, Situation
 from perfbisect.core.search.verdicts import PROVEN, PairwiseProof, _centre, _variance, pairwise_proofs
 from perfbisect.simulate.hunt import Outcome, hunt
 from perfbisect.simulate.world import Habits, World
-from worlds import found, several
+from simulated_worlds import found, several
 
 GRAPH = Graph.line(40)
 TWO = PriorKnowledge(host_classes=("x86", "arm"))

@@ -28,7 +28,7 @@ from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.hunt import Outcome, hunt
 from perfbisect.simulate.tally import judge
 from perfbisect.simulate.world import World
-from worlds import found, several
+from simulated_worlds import found, several
 
 QUIET = Habits(noise=0.01, layout=0.002)
 TWO = older_branches(100, 2)

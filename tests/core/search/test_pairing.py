@@ -18,7 +18,7 @@ from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.world import Habits, World
 from perfbisect.wording.quantities import ratio
 from perfbisect.wording.reasons import pairing_chosen
-from worlds import found
+from simulated_worlds import found
 
 LINE = Graph.line(40)
 SHARED = Habits(noise=0.15, own_noise=0.005, layout=0.001, outliers=0.0)  # a shared machine

@@ -14,7 +14,7 @@ from perfbisect.core.inference.observations import Observation, Reading
 from perfbisect.core.search.decide import decide
 from perfbisect.simulate.hunt import Outcome, hunt
 from perfbisect.simulate.world import Habits, World
-from worlds import ImpatientWorld, found
+from simulated_worlds import ImpatientWorld, found
 
 pytestmark = pytest.mark.calibration  # simulates whole hunts
 
