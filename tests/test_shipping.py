@@ -87,7 +87,7 @@ def test_an_installed_wheel_hunts(python: str, wheel: Path, tmp_path: Path, git:
         git("commit", "-qm", f"change {number}")
     hunted = bisect(
         "run", "HEAD~3", "HEAD", "--build", "true", "--run", "sh bench.sh", "--rate", r"rate (\d+)",
-        "--no-explain", "--plain", said="3 commits, 3 candidates: ",
+        "--no-explain", "--plain", said="3 commits, 3 candidates; ",
     )  # fmt: skip
     assert f"The culprit is {git('rev-parse', '--short=10', 'HEAD~1')}" in hunted
 

@@ -212,6 +212,7 @@ def test_the_time_limit_of_a_lease(slurm: Slurm, seal: Path) -> None:
     lease = load_lease("slurm")
 
     def limit(minutes: float) -> str:
+        slurm.wait_idle()  # the lease before is listed until its node is free
         with leases.leased(leases.Wanted(lease, "quiet", ("a",), minutes=minutes), lambda *_: None, print):
             return slurm.run("squeue", "--noheader", "--format=%l").strip()
 
