@@ -100,6 +100,14 @@ def test_every_order_of_builds(moment: tuple[Graph, list[Observation], Policy, F
         assert decision.builds or fleet.building, "nothing would ever end"
 
 
+def test_without_build_hosts_nothing_is_built_ahead() -> None:
+    decision = decide(LINE, ENDS, Policy())
+    assert not decision.builds
+    assert not decision.waits
+    unchanged = World(Graph.line(50), {}, Habits(noise=0.005, layout=0.002, outliers=0.0), seed=3)
+    assert hunt(unchanged, Policy()).builds == 2, "the ends"
+
+
 def test_build_hosts_cut_the_range_into_equal_parts() -> None:
     for hosts in (1, 2, 3, 5):
         candidates = [0, *ordered(decide(LINE, ENDS, Policy(), fleet=ahead(hosts))), 100]
