@@ -2,10 +2,10 @@
 
 import signal
 import threading
-import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Protocol, cast
+from typing import Never
 
 import pytest
 
@@ -18,13 +18,29 @@ from perfbisect.host.lock import ABANDONED, hold
 from perfbisect.host.protocol import StoppableHost
 from perfbisect.host.registry import connect
 from perfbisect.hunt.host_locks import clear
-from perfbisect.hunt.loop import UNLIMITED, Ended, Listed, NoBuildHosts, Planner, Step, Workers, run
+from perfbisect.hunt.loop import UNLIMITED, Ended, Listed, Planner, Step, Workers, run
 from perfbisect.hunt.workers import InlineWorkers, Member, ThreadWorkers
 from perfbisect.lab.build.candidates import FairLock
 from perfbisect.recipes.inventory import load_host
 from tickets import write_ticket
 
 ORDER = Measure((), Purpose.SEARCH)
+
+
+@dataclass
+class Lab:
+    """A lab that carries out each order by a function."""
+
+    work: Callable[[], Iterable[LabEvent]]
+
+    def measure(self, order: Measure) -> Generator[LabEvent]:
+        yield from self.work()
+
+
+def wait_for(event: threading.Event) -> Never:
+    """Work until an event, without a report."""
+    assert event.wait(30)
+    raise Cancelled
 
 
 def test_a_stop_is_raised_once(tmp_path: Path) -> None:
@@ -37,39 +53,23 @@ def test_a_stop_is_raised_once(tmp_path: Path) -> None:
     assert host.run(["echo", "after"]).stdout == "after\n"
 
 
-class Idle:
-    """A lab whose run never ends, and that cleans up with a command."""
+def test_a_thread_that_is_cancelled_cleans_up(tmp_path: Path) -> None:
+    stop, tidied = threading.Event(), list[str]()
+    host = StoppableHost(LocalHost("here", PurePosixPath(tmp_path)), stop)
 
-    def __init__(self, host: StoppableHost) -> None:
-        self.host = host
-        self.tidied = ""
-
-    def measure(self, order: Measure) -> Generator[LabEvent]:
+    def work() -> Iterator[LabEvent]:
         try:
             while True:
                 yield RunProgress(0, 1.0, 2.0)
         finally:
-            self.tidied = self.host.run(["echo", "tidy"]).stdout
+            tidied.append(host.run(["echo", "tidy"]).stdout)
 
-
-def test_a_thread_that_is_cancelled_cleans_up(tmp_path: Path) -> None:
-    stop = threading.Event()
-    lab = Idle(StoppableHost(LocalHost("here", PurePosixPath(tmp_path)), stop))
-    workers = ThreadWorkers(Member("here", lab, stop))
+    workers = ThreadWorkers(Member("here", Lab(work), stop))
     workers.submit(ORDER)
     for _ in range(3):
         assert workers.next() == (0, RunProgress(0, 1.0, 2.0, "here"))
     workers.stop()
-    assert lab.tidied == "tidy\n"
-
-
-class Measures:
-    """A lab that reports once, and then waits."""
-
-    def measure(self, order: Measure) -> Generator[LabEvent]:
-        yield RunProgress(0, 1.0, 2.0)
-        while True:
-            time.sleep(1)
+    assert tidied == ["tidy\n"]
 
 
 def test_an_event_that_comes_with_the_end_of_the_time_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,26 +80,18 @@ def test_an_event_that_comes_with_the_end_of_the_time_is_not_lost(monkeypatch: p
             signal.raise_signal(signal.SIGALRM)
         arm(which, seconds, again)
 
+    def work() -> Iterator[LabEvent]:
+        yield RunProgress(0, 1.0, 2.0)
+        wait_for(threading.Event())
+
     monkeypatch.setattr(signal, "setitimer", late)
-    workers = InlineWorkers("here", Measures())
+    workers = InlineWorkers("here", Lab(work))
     workers.limit = (CLOCK.now(), 1.0)
     workers.submit(ORDER)
     assert workers.next() == (0, RunProgress(0, 1.0, 2.0))
     workers.limit = (CLOCK.now() - 60, 1.0)
     assert workers.next() == (0, Ended())
     assert workers.minutes == 1.0
-
-
-class Waits:
-    """A lab that waits until it is cancelled."""
-
-    def __init__(self, stop: threading.Event) -> None:
-        self.stop = stop
-
-    def measure(self, order: Measure) -> Generator[LabEvent]:
-        self.stop.wait(30)
-        yield from ()
-        raise Cancelled
 
 
 @pytest.mark.parametrize("limited", [False, True])
@@ -112,7 +104,7 @@ def test_what_ends_jobs_has_ended_when_the_workers_have(limited: bool) -> None:
         threading.Event().wait(0.5)
         ended.set()
 
-    workers = ThreadWorkers(Member("here", Waits(stop), stop, kill_jobs=kill_jobs))
+    workers = ThreadWorkers(Member("here", Lab(lambda: wait_for(stop)), stop, kill_jobs=kill_jobs))
     workers.submit(ORDER)
     if limited:
         workers.limit = (CLOCK.now() - 60, 0.5)
@@ -123,20 +115,14 @@ def test_what_ends_jobs_has_ended_when_the_workers_have(limited: bool) -> None:
 
 
 def test_a_job_that_begins_while_jobs_are_listed_to_be_ended_is_ended_too() -> None:
-    stop, looks, ended = threading.Event(), list[int](), threading.Event()
-
-    class Runs:
-        def measure(self, order: Measure) -> Generator[LabEvent]:
-            yield from ()
-            assert ended.wait(30)
-            raise Cancelled
+    looks, ended = list[int](), threading.Event()
 
     def kill_jobs() -> None:
         looks.append(len(looks))
         if len(looks) == 2:  # the first look was too early
             ended.set()
 
-    workers = ThreadWorkers(Member("here", Runs(), stop, kill_jobs=kill_jobs))
+    workers = ThreadWorkers(Member("here", Lab(lambda: wait_for(ended)), threading.Event(), kill_jobs=kill_jobs))
     workers.submit(ORDER)
     workers.stop()
     assert ended.is_set()
@@ -181,27 +167,52 @@ def order(candidate: int, host: int = 0) -> Measure:
     return Measure((Share(candidate, 1),), Purpose.SEARCH, host)
 
 
-class Scripted(NoBuildHosts):
-    """Workers that report each order as an event, the oldest order first; ``failing`` candidates end with a failure."""
+class Scripted:
+    """Hosts and build hosts, named by letters; the first report of each on its work is an event, the second the end.
 
-    def __init__(self, hosts: str, *failing: int) -> None:
-        self.hosts: Sequence[str] = tuple(hosts)
-        self.failing = failing
-        self.orders: list[Measure] = []
-        self.reported = self.stopped = False
+    ``course`` is the numbers of the workers in the order of their reports, build hosts after hosts; without it, the oldest
+    work ends first. Work that is named in ``failing`` ends with ``failure``.
+    """
+
+    limit, minutes = UNLIMITED, 0.0
+
+    def __init__(
+        self, hosts: str, build_hosts: str = "", course: tuple[int, ...] = (), *,
+        failing: tuple[str, ...] = (), failure: EnvironmentFailure = FAILS, between: bool = False,
+    ) -> None:  # fmt: skip
+        self.hosts, self.build_hosts, self.builds_between = tuple(hosts), tuple(build_hosts), between
+        self.course = list(course)
+        self.failing, self.failure = failing, failure
+        self.work: dict[int, str] = {}
+        self.reported: set[int] = set()
+        self.cancelled: list[int] = []
+        self.began: list[BuildOrder] = []
+        self.stopped = False
+
+    def put(self, worker: int, work: str) -> None:
+        assert worker not in self.work
+        self.work[worker] = work
 
     def submit(self, order: Measure) -> None:
-        assert all(each.host != order.host for each in self.orders)
-        self.orders.append(order)
+        self.put(order.host, f"measured {order.plan[0].candidate}")
+
+    def begin(self, build: BuildOrder) -> None:
+        self.began.append(build)
+        self.put(len(self.hosts) + build.build_host, f"built {build.candidate}")
+
+    def seconds(self, build_host: int) -> float:
+        return 10.0 * (1 + build_host)
+
+    def cancel(self, build_host: int) -> None:
+        self.cancelled.append(build_host)
 
     def next(self) -> tuple[int, str | Ended]:
-        first = self.orders[0]
-        self.reported = not self.reported
-        candidate = first.plan[0].candidate
-        if self.reported:
-            return first.host, f"measured {candidate}"
-        self.orders.pop(0)
-        return first.host, Ended(FAILS if candidate in self.failing else None)
+        worker = self.course.pop(0) if self.course else next(iter(self.work))
+        if worker not in self.reported and worker - len(self.hosts) not in self.cancelled:
+            self.reported.add(worker)
+            return worker, self.work[worker]
+        self.reported.discard(worker)
+        return worker, Ended(self.failure if self.work.pop(worker) in self.failing else None)
 
     def stop(self) -> None:
         self.stopped = True
@@ -215,33 +226,18 @@ class Events(list[object]):
         return len(self)
 
 
-class Stoppable(Protocol):
-    """Workers of a test."""
-
-    stopped: bool
-
-
-def course(planner: Planner, workers: Stoppable) -> list[object]:
-    """The log of the loop, which returns what that returns, and stops its workers in the end."""
-    log = Events()
+def carried_out(planner: Planner, workers: Scripted) -> list[object]:
+    """The log of the loop, warnings as texts. The loop returns what the log returns, and stops its workers in the end."""
+    log, typed = Events(), workers
     try:
-        assert list(run(planner, log, cast(Workers[str], workers))) == [*range(1, len(log) + 1)]
+        assert list(run(planner, log, typed)) == [*range(1, len(log) + 1)]
     finally:
         assert workers.stopped
-    return list(log)
-
-
-def test_one_host_carries_out_one_order_after_another() -> None:
-    assert course(Listed(map(order, (3, 1))), Scripted("a")) == ["measured 3", "measured 1"]
-
-
-def test_of_several_hosts_none_misses_an_order_that_came_while_it_was_busy() -> None:
-    log = course(Listed(map(order, (3, 1, 4, 2))), Scripted("ab"))
-    assert log == ["measured 3", "measured 1", "measured 4", "measured 2"]
+    return [event.text if isinstance(event, Warned) else event for event in log]
 
 
 class FirstFree:
-    """Gives each free host one of the orders; ends when all are given."""
+    """Gives each free host one of the orders; ends when all are given. It keeps the fleets that it is shown."""
 
     def __init__(self, *candidates: int) -> None:
         self.candidates = list(candidates)
@@ -252,22 +248,27 @@ class FirstFree:
         return Step(order(self.candidates.pop(0), fleet.free_host)) if self.candidates else Step(None)
 
 
+@pytest.mark.parametrize(("hosts", "candidates"), [("a", (3, 1)), ("ab", (3, 1, 4, 2))])
+def test_hosts_carry_out_all_orders_also_one_that_came_while_they_were_busy(
+    hosts: str, candidates: tuple[int, ...]
+) -> None:
+    log = carried_out(Listed(map(order, candidates)), Scripted(hosts))
+    assert log == [f"measured {candidate}" for candidate in candidates]
+
+
 def test_free_hosts_get_orders_at_once_and_the_end_waits_for_all() -> None:
     planner = FirstFree(1, 2, 3)
-    assert len(course(planner, Scripted("ab"))) == 3
+    assert len(carried_out(planner, Scripted("ab"))) == 3
     assert [len(fleet.busy) for fleet in planner.fleets] == [0, 1, 1, 1, 0]
 
 
-def test_a_host_that_fails_gets_no_further_order() -> None:
+def test_a_host_that_fails_gets_no_further_order_and_the_failure_of_the_last_is_raised() -> None:
     planner = FirstFree(1, 2, 3)
-    log = course(planner, Scripted("ab", 1))
-    assert [event.text for event in log if isinstance(event, Warned)] == [f"host a takes no further part: {FAILS}"]
+    log = carried_out(planner, Scripted("ab", failing=("measured 1",)))
+    assert [text for text in log if "takes no" in str(text)] == [f"host a takes no further part: {FAILS}"]
     assert planner.fleets[-1].gone == (0,)
-
-
-def test_the_failure_of_the_last_host_is_raised() -> None:
     with pytest.raises(EnvironmentFailure, match="is lost"):
-        course(FirstFree(1, 2), Scripted("a", 1))
+        carried_out(FirstFree(1, 2), Scripted("a", failing=("measured 1",)))
 
 
 def test_an_abandoned_loop_stops_its_workers() -> None:
@@ -279,63 +280,8 @@ def test_an_abandoned_loop_stops_its_workers() -> None:
     assert workers.stopped
 
 
-class WithBuildHosts:
-    """One host and build hosts "0", "1", …, which report as ``course`` says: numbers of workers, the host is 0.
-
-    The first report of a worker is an event, the second one the end. Builds of ``failing`` end with a failure.
-    """
-
-    limit, minutes = UNLIMITED, 0.0
-
-    def __init__(
-        self,
-        build_hosts: str,
-        *course: int,
-        failing: tuple[int, ...] = (),
-        failure: EnvironmentFailure | None = None,
-        between: bool = False,
-    ) -> None:
-        self.hosts: Sequence[str] = ("m",)
-        self.build_hosts: Sequence[str] = tuple(build_hosts)
-        self.builds_between = between
-        self.course = list(course)
-        self.failing, self.failure = failing, failure or FAILS
-        self.work: dict[int, str] = {}
-        self.reported: set[int] = set()
-        self.cancelled: list[int] = []
-        self.began: list[BuildOrder] = []
-        self.stopped = False
-
-    def submit(self, order: Measure) -> None:
-        assert 0 not in self.work
-        self.work[0] = f"measured {order.plan[0].candidate}"
-
-    def begin(self, build: BuildOrder) -> None:
-        assert 1 + build.build_host not in self.work
-        self.began.append(build)
-        self.work[1 + build.build_host] = f"built {build.candidate}"
-
-    def seconds(self, build_host: int) -> float:
-        return 10.0 * (1 + build_host)
-
-    def cancel(self, build_host: int) -> None:
-        self.cancelled.append(build_host)
-
-    def next(self) -> tuple[int, str | Ended]:
-        worker = self.course.pop(0)
-        if worker not in self.reported and worker - 1 not in self.cancelled:
-            self.reported.add(worker)
-            return worker, self.work[worker]
-        self.reported.discard(worker)
-        lost = self.work.pop(worker) in [f"built {candidate}" for candidate in self.failing]
-        return worker, Ended(self.failure if lost else None)
-
-    def stop(self) -> None:
-        self.stopped = True
-
-
 class Steps:
-    """Gives the steps of a list; keeps the fleets that it was shown."""
+    """Gives the steps of a list; keeps the fleets that it is shown."""
 
     def __init__(self, *steps: Step) -> None:
         self.steps = list(steps)
@@ -346,11 +292,19 @@ class Steps:
         return self.steps.pop(0)
 
 
+def built_first(candidate: int) -> Step:
+    """The order waits for a build on the first build host."""
+    return Step(order(candidate), builds=(BuildOrder(candidate, 0),), waits=True)
+
+
+BOTH = BuildOrder(5, 0), BuildOrder(7, 1)
+LOST = ("built 5",)
+
+
 def test_events_of_builds_come_between_those_of_the_order_beside_them() -> None:
-    workers = WithBuildHosts("ab", 1, 0, 2, 1, 0, 2)
-    both = Step(order(0), builds=(BuildOrder(5, 0), BuildOrder(7, 1)))
-    planner = Steps(both, Step(order(0)), Step(None), Step(None), Step(None))
-    assert course(planner, workers) == ["built 5", "measured 0", "built 7"]
+    planner = Steps(Step(order(0), builds=BOTH), Step(order(0)), Step(None), Step(None), Step(None))
+    log = carried_out(planner, Scripted("m", "ab", (1, 0, 2, 1, 0, 2)))
+    assert log == ["built 5", "measured 0", "built 7"]
     assert planner.fleets[0] == Fleet(hosts=1, build_hosts=2)
     after_one = planner.fleets[1]
     assert after_one.building == (Building(7, 1, 20.0),) and after_one.busy == (order(0),)
@@ -358,67 +312,49 @@ def test_events_of_builds_come_between_those_of_the_order_beside_them() -> None:
 
 
 def test_an_order_that_waits_is_asked_for_again_when_a_build_has_ended() -> None:
-    workers = WithBuildHosts("a", 1, 1, 0, 0)
-    waiting = Step(order(5), builds=(BuildOrder(5, 0),), waits=True)
-    planner = Steps(waiting, Step(order(5)), Step(None))
-    assert course(planner, workers) == ["built 5", "measured 5"]
+    planner = Steps(built_first(5), Step(order(5)), Step(None))
+    assert carried_out(planner, Scripted("m", "a")) == ["built 5", "measured 5"]
 
 
 def test_a_cancelled_build_keeps_its_build_host_until_it_has_ended() -> None:
-    workers = WithBuildHosts("ab", 0, 0, 1, 2, 2)
-    begin = Step(order(0), builds=(BuildOrder(5, 0), BuildOrder(7, 1)))
+    workers = Scripted("m", "ab", (0, 0, 1, 2, 2))
     cancel = Step(order(7), cancelled=(0,), waits=True)
-    replaced = Step(order(7), builds=(BuildOrder(6, 0),), cancelled=(), waits=True)
-    assert course(planner := Steps(begin, cancel, replaced, Step(None)), workers) == ["measured 0", "built 7"]
+    replaced = Step(order(7), builds=(BuildOrder(6, 0),), waits=True)
+    planner = Steps(Step(order(0), builds=BOTH), cancel, replaced, Step(None))
+    assert carried_out(planner, workers) == ["measured 0", "built 7"]
     assert workers.cancelled == [0]
     assert planner.fleets[2].building == (Building(7, 1, 20.0),)
     assert workers.began[-1] == BuildOrder(6, 0)
 
 
 def test_a_lost_build_host_takes_no_further_part() -> None:
-    workers = WithBuildHosts("ab", 1, 1, 2, 2, failing=(5,))
-    planner = Steps(
-        Step(order(5), builds=(BuildOrder(5, 0), BuildOrder(7, 1)), waits=True), Step(order(7), waits=True), Step(None)
-    )
-    log = course(planner, workers)
-    assert [event.text for event in log if isinstance(event, Warned)] == [
-        f"build host a takes no further part: {FAILS}"
-    ]
+    planner = Steps(Step(order(5), builds=BOTH, waits=True), Step(order(7), waits=True), Step(None))
+    log = carried_out(planner, Scripted("m", "ab", (1, 1, 2, 2), failing=LOST))
+    assert log == ["built 5", f"build host a takes no further part: {FAILS}", "built 7"]
     assert planner.fleets[1].gone_build_hosts == (0,) and planner.fleets[1].builds_ahead
 
 
 def test_without_any_build_host_left_the_hosts_build_if_they_may() -> None:
-    planner = Steps(Step(order(5), builds=(BuildOrder(5, 0),), waits=True), Step(order(5)), Step(None))
-    log = course(planner, WithBuildHosts("a", 1, 1, 0, 0, failing=(5,), between=True))
+    planner = Steps(built_first(5), Step(order(5)), Step(None))
+    log = carried_out(planner, Scripted("m", "a", failing=LOST, between=True))
     assert "measured 5" in log and not planner.fleets[1].builds_ahead
     with pytest.raises(EnvironmentFailure, match="is lost"):
-        course(Steps(Step(order(5), builds=(BuildOrder(5, 0),), waits=True)), WithBuildHosts("a", 1, 1, failing=(5,)))
+        carried_out(Steps(built_first(5)), Scripted("m", "a", failing=LOST))
 
 
 @pytest.mark.parametrize(
-    ("before", "why"),
-    [
-        ((), "no host that is left can make the build"),
-        ((Step(order(5), builds=(BuildOrder(5, 0),), waits=True),), "is lost"),
-    ],
+    ("before", "why"), [((), "no host that is left can make the build"), ((built_first(5),), "is lost")]
 )
-def test_an_order_whose_build_nobody_makes_is_a_failure(before: tuple[Step, ...], why: str) -> None:
+def test_an_order_whose_build_cannot_be_made_is_a_failure(before: tuple[Step, ...], why: str) -> None:
     with pytest.raises(EnvironmentFailure, match=why):
-        course(Steps(*before, Step(order(5), waits=True)), WithBuildHosts("ab", *[1, 1] * len(before), failing=(5,)))
+        carried_out(Steps(*before, Step(order(5), waits=True)), Scripted("m", "ab", failing=LOST))
 
 
 def test_hosts_build_until_a_build_host_that_is_out_of_reach_is_back() -> None:
     away = HostAway(ConnectionLost("no answer"), lambda: len(planner.fleets) == 2 and 0 not in workers.work)
-    workers = WithBuildHosts("a", 1, 1, 0, 0, 1, 1, 0, 0, failing=(5,), failure=away)
-    planner = Steps(
-        Step(order(5), builds=(BuildOrder(5, 0),), waits=True),
-        Step(order(5)),
-        Step(order(7), builds=(BuildOrder(7, 0),), waits=True),
-        Step(order(7)),
-        Step(None),
-    )
-    told = [event.text if isinstance(event, Warned) else event for event in course(planner, workers)]
-    assert told == [
+    workers = Scripted("m", "a", failing=LOST, failure=away)
+    planner = Steps(built_first(5), Step(order(5)), built_first(7), Step(order(7)), Step(None))
+    assert carried_out(planner, workers) == [
         "built 5",
         "build host a is out of reach: no answer",
         "measured 5",
