@@ -4,12 +4,14 @@ import math
 import random
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from perfbisect.core.domain.events import (
     BuildFinished,
     BuildStarted,
     CandidateSkipped,
     Commit,
+    Decided,
     Event,
     HuntEnded,
     HuntStarted,
@@ -22,7 +24,16 @@ from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Found, Measure, Step, Verdict, interleave
 from perfbisect.core.domain.settings import Policy, Settings
 from perfbisect.hunt.metric_check import MetricLab
-from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, WorkersFor, ending, opening, pursue
+from perfbisect.hunt.search_problem import (
+    SavedLog,
+    SearchProblem,
+    TimedEvent,
+    WorkersFor,
+    ending,
+    opening,
+    pursue,
+    replay,
+)
 from perfbisect.hunt.workers import InlineWorkers
 from perfbisect.lab.guarded_lab import Lab
 from perfbisect.store.history import History
@@ -144,3 +155,20 @@ def culprit(events: Sequence[Event]) -> Step:
     found = verdict(events)
     assert isinstance(found, Found)
     return found.step
+
+
+def of(log: SavedLog, *types: type[Event]) -> list[Any]:
+    """The events of these types in a log."""
+    return [event for _, event in log.entries if isinstance(event, types)]
+
+
+def kept(log: SavedLog) -> list[TimedEvent]:
+    """All events that the history has of a log."""
+    return [(entry.at, entry.event) for entry in log.history.events(log.hunt)]
+
+
+def check_replay(rules: SearchProblem, log: SavedLog, begins: int = 0) -> None:
+    """A replay decides as it was decided from that event on."""
+    decided = [event.decision.order for _, event in kept(log)[begins:] if isinstance(event, Decided)]
+    assert decided
+    assert [decision.order for _, decision in replay(rules, kept(log), log.began)] == decided
