@@ -5,15 +5,6 @@ from pathlib import Path
 
 import pytest
 
-SMALL = """
-summary = "a small system"
-driver = "small"
-[build]
-compile = [["make"]]
-install = [["make", "install"]]
-artifacts = ["lib/libsmall.so"]
-"""
-
 Write = Callable[[str, str], Path]
 
 
@@ -41,4 +32,4 @@ def write(tmp_path: Path) -> Write:
 @pytest.fixture
 def small() -> str:
     """A builder recipe with only what is required."""
-    return SMALL
+    return Path(__file__).with_name("small.toml").read_text()

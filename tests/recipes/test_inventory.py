@@ -1,6 +1,7 @@
 """Hosts and leases of hosts.toml, the names of leased hosts, and what the user shares with others."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import click
@@ -50,19 +51,10 @@ jobs = 3
 VALUES = {"job": "j1", "user": "me", "address": "n7", "lease": "12"}
 
 
-def test_what_a_name_says() -> None:
-    said = {
-        "slurm:quiet": ("quiet", 1),
-        "slurm:quiet*8": ("quiet", 8),
-        "slurm:quiet/2": ("quiet", 1),
-        "slurm:": ("", 1),
-    }
-    said["slurm:quiet&big|old"] = ("quiet&big|old", 1)
-    assert {name: parse_lease_name(name) for name in said} == {n: LeaseName("slurm", *each) for n, each in said.items()}
+def test_what_a_name_says_and_several_at_once_have_names_of_their_own() -> None:
+    for rest, name, count in (("quiet", "quiet", 1), ("quiet*8", "quiet", 8), ("a&b|c/2", "a&b|c", 1), ("", "", 1)):
+        assert parse_lease_name(f"slurm:{rest}") == LeaseName("slurm", name, count)
     assert [parse_lease_name(name) for name in ("local", "slurm:a b", "slurm:$(x)")] == [None] * 3
-
-
-def test_several_at_once_have_names_of_their_own() -> None:
     assert expanded_names(["local", "s:a*2", "s:b"]) == ("local", "s:a/1", "s:a/2", "s:b")
     for wrong in ("s:a*0", "s:a*1001"):
         with pytest.raises(UsageError, match="1 to 1000 can be leased"):
@@ -70,17 +62,21 @@ def test_several_at_once_have_names_of_their_own() -> None:
 
 
 def test_a_leased_host_has_what_its_lease_says_of_all(write: Write) -> None:
-    write("hosts.toml", POOL)
+    write("hosts.toml", POOL + "[hosts.post]\n")
     entry = load_host("pool:quiet/2")
-    assert (entry.name, entry.kind, entry.jobs, entry.leased, entry.is_here) == (
-        "pool:quiet/2", "pool:quiet", 3, True, False,
-    )  # fmt: skip
+    assert (entry.name, entry.kind, entry.jobs) == ("pool:quiet/2", "pool:quiet", 3)
+    assert entry.leased and not entry.is_here
     there = reached(entry, VALUES)
     assert (there.address, there.root, there.leased) == ("n7", "/data/n7", False)
     with pytest.raises(UsageError, match="root folder"):
         reached(entry, VALUES | {"address": "$(x)"})
     with pytest.raises(RecipeError, match=r"no lease 'pol'. Did you mean 'pool'"):
         load_host("pol:quiet")
+    with pytest.raises(RecipeError, match="'pool' is not a host, but a lease") as caught:
+        load_host("pool")
+    assert "pool:FEATURES" in caught.value.advice
+    context = click.Context(click.Command("run"))
+    assert {each.value for each in host_name(context, click.Option(["--host"]), "po")} == {"pool:", "post"}
 
 
 def test_a_lease_extends_another_also_the_shipped_one_of_its_name(write: Write) -> None:
@@ -94,41 +90,25 @@ def test_a_lease_extends_another_also_the_shipped_one_of_its_name(write: Write) 
     assert load_lease("pool").host.root == "/data/{address}"
 
 
-def test_a_lease_given_as_a_host_is_told_how_to_write_it_and_completes_as_far_as_its_colon(write: Write) -> None:
-    write("hosts.toml", POOL + "[hosts.post]\n")
-    with pytest.raises(RecipeError, match="'pool' is not a host, but a lease") as told:
-        load_host("pool")
-    assert "pool:FEATURES" in told.value.advice
-    context = click.Context(click.Command("run"))
-    assert {each.value for each in host_name(context, click.Option(["--host"]), "po")} == {"pool:", "post"}
-
-
-def test_without_a_file_nothing_is_shared() -> None:
-    shared = load_configuration().shared
-    assert (shared.builds, shared.secret(), shared.ccache) == (None, b"", "")
-
-
 def test_the_key_is_a_secret(write: Write, seal: Path) -> None:
+    shared = load_configuration().shared
+    assert (shared.builds, shared.secret(), shared.ccache) == (None, b"", ""), "without a file nothing is shared"
     write("config.toml", '[shared]\nbuilds = "/srv/builds"\nkey_file = "~/key"\n')
     shared, key = load_configuration().shared, seal / "key"
     with pytest.raises(RecipeError, match="cannot be read: No such file"):
         shared.secret()
     for text, mode, mistake in (
-        ("0123456789abcdef\n", 0o640, "can be read by other users"),
-        ("0123456789abcde\n", 0o600, "has fewer than 16 characters"),
+        ("0123456789abcdef", 0o640, "can be read by other users"),
+        ("0123456789abcde", 0o600, "has fewer than 16 characters"),
+        ("0123456789abcdef", 0o600, ""),
     ):
-        key.write_text(text)
+        key.write_text(f"{text}\n")
         key.chmod(mode)
-        with pytest.raises(RecipeError, match=mistake):
-            shared.secret()
-    key.write_text("0123456789abcdef\n")
-    assert shared.secret() == b"0123456789abcdef"
+        with pytest.raises(RecipeError, match=mistake) if mistake else nullcontext():
+            assert shared.secret() == text.encode()
 
 
 def test_the_compilers_cache_is_that_of_hosts_that_have_none(write: Write) -> None:
     write("config.toml", '[shared]\nccache = "redis://cache:6379"\n')
-    hosts = write(
-        "hosts.toml", '[hosts.a]\n[hosts.b]\nccache_remote = "http://own"\n[hosts.c]\nccache_remote = "none"\n'
-    )
-    found = [load_host(name, hosts).ccache_remote for name in "abc"]
-    assert found == ["redis://cache:6379", "http://own", "none"]
+    write("hosts.toml", '[hosts.a]\n[hosts.b]\nccache_remote = "http://own"\n[hosts.c]\nccache_remote = "none"\n')
+    assert [load_host(name).ccache_remote for name in "abc"] == ["redis://cache:6379", "http://own", "none"]

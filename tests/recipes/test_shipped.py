@@ -25,31 +25,17 @@ def sealed() -> None:
 
 def test_every_shipped_recipe_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert {each.name for each in load_builders()} == {
-        path.parent.name for path in ROOT.glob("builders/*/builder.toml")
-    }
-    drivers, served = {each.driver for each in load_builders()}, {each.driver for each in load_workloads()}
-    assert served <= drivers
-    without = {each.name for each in load_builders() if each.driver not in served}
+    builders, served = load_builders(), {each.driver for each in load_workloads()}
+    assert {each.name for each in builders} == {path.parent.name for path in ROOT.glob("builders/*/builder.toml")}
+    assert served <= {each.driver for each in builders}
+    without = {each.name for each in builders if each.driver not in served}
     assert without == {"command"}  # its workload comes from the command line
     assert [host.name for host in load_hosts()] == ["local"]
 
 
 def test_what_sqlite_leaves_out_is_neither_built_nor_read(git: Callable[..., str], tmp_path: Path) -> None:
-    """The library has json1.c and stmt.c of ext/misc; the shell, which is built beside it, has others, and compress.c once had."""
-    of_shell = (
-        "appendvfs base64 base85 completion compress decimal fileio ieee754 memtrace pcachetrace percentile regexp"
-    )
-    of_shell += " series sha1 shathree sqlar uint vfstrace zipfile"
-    read = [f"ext/misc/{name}.c" for name in ("json1", "stmt", *of_shell.split())]
-    read += ["Makefile.in", "main.mk", "configure", "auto.def", "VERSION", "manifest", "manifest.uuid", "sqlite3.1"]
-    read += ["ext/fts3/fts3.c", "ext/fts5/fts5_main.c", "ext/recover/dbdata.c", "ext/wasm/config.make.in"]
-    read += ["src/shell.c.in", "src/tclsqlite.c", "src/test_windirent.c", "src/test_windirent.h", "src/test_intarray.c"]
-    read += ["tool/lemon.c", "tool/mkshellc.tcl", "tool/mksourceid.c", "tool/src-verify.c", "tool/vdbe-compress.tcl"]
-    unread = ["ext/misc/csv.c", "ext/misc/spellfix.c", "ext/misc/carray.h", "autoconf/Makefile.msc", "Makefile.msc"]
-    unread += ["autoconf/README.txt", "autoconf/Makefile.in", "ext/wasm/GNUmakefile", "ext/wasm/api/pre-js.js"]
-    unread += ["ext/wasm/c-pp.c", "ext/wasm/common/testing.css", "ext/session/test_session.c", "ext/fts5/fts5_tcl.c"]
-    unread += ["src/test1.c", "src/test_vfs.c", "tool/showdb.c", "tool/omittest-msvc.tcl", "test/all.test"]
+    table = re.sub("#.*\n", "", Path(__file__).with_name("sqlite.txt").read_text())
+    read, unread = (part.split() for part in table.split("\n\n"))
     for path in (*read, *unread):
         (place := tmp_path / "repo" / path).parent.mkdir(parents=True, exist_ok=True)
         place.touch()
@@ -75,13 +61,7 @@ def test_the_guide_names_every_variant_and_every_placeholder_where_it_is_known()
     for words, places in re.findall(r"^\| (`\{.*?) \| .* \| ([a-z, ]+) \|$", GUIDE, re.MULTILINE):
         for place in places.split(", "):
             known[place] |= set(re.findall(r"\{(\w+)\}", words))
-    assert known == {
-        "version": set(builder.VERSION_PLACEHOLDERS),
-        "installed": set(builder.INSTALLED_PLACEHOLDERS),  # of the command that prints the version of such a system
-        "build": set(builder.BUILD_PLACEHOLDERS),
-        "server": set(builder.SERVER_PLACEHOLDERS),
-        "command": set(builder.COMMAND_PLACEHOLDERS),
-    }
+    assert known == {part: set(getattr(builder, f"{part.upper()}_PLACEHOLDERS")) for part in parts}
     for name, settings in SHARED.items():
         assert re.search(rf"^\| `{name}`.*`{settings['cflags']}`", GUIDE, re.MULTILINE), name
 
@@ -95,10 +75,8 @@ def test_the_examples_of_the_guide_are_valid(tmp_path: Path) -> None:
     assert load_host("quiet", tmp_path / "hosts.toml").server_cpus == "0-5"
     workloads = {name: each for suite in ("kv", "joins")
                  for name, each in read_suite(tmp_path / f"workloads/{suite}/suite.toml").workloads.items()}  # fmt: skip
-    assert {name: (each.metric, each.time) for name, each in workloads.items()} == {
-        "readrandom": ("rate", 10.0),
-        "left-join": ("qps", 5.0),
-    }
+    found = {name: (each.metric, each.time) for name, each in workloads.items()}
+    assert found == {"readrandom": ("rate", 10.0), "left-join": ("qps", 5.0)}
 
 
 def test_features_of_a_lease_never_reach_a_shell_unquoted() -> None:
