@@ -1,15 +1,15 @@
 """What is measured and read for the reason: by which builds, in which order, for how long, and what happens when it cannot be done."""
 
 from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
+from itertools import islice
 
 import pytest
 from msgspec.structs import replace as struct_replace
 
-from computed import ComputedLab, commits, culprit, hunt, log_of, measured_by, problem, speeds, started
+from computed import ComputedLab, commits, culprit, hunt, kept, log_of, measured_by, problem, speeds, started
 from counted import profile
 from perfbisect.clock import CLOCK
 from perfbisect.core.domain.events import (
@@ -38,7 +38,6 @@ from perfbisect.hunt.explanation import LEAST, explain, start_up
 from perfbisect.hunt.explanation_parts import PARTS, SLOWER, Part, by_function, counted_length, part_of, waiting
 from perfbisect.hunt.search_problem import SavedLog, TimedEvent, compare_merge_base
 from perfbisect.hunt.workers import InlineWorkers
-from perfbisect.lab.measure.visit import StudyMaker
 from perfbisect.recipes.builder_reader import load_builder
 from perfbisect.recipes.workload import Workload
 from perfbisect.store.history import History
@@ -62,13 +61,14 @@ class NoStudy:
 
 PLANS = Part("plans", NoStudy, rounds=1, share=0.1, always=lambda _: True, of_all=True)  # type: ignore[arg-type]
 COUNTERS = Part("counters", NoStudy, rounds=3, share=0.5)  # type: ignore[arg-type]
+COUNTS = replace(COUNTERS, name="instructions", rounds=1)
 
 
 @dataclass
 class StudyLab:
     """Studies builds as fast as it is told to, and notes which."""
 
-    part: Part
+    part: Part = COUNTERS
     seconds: float = 0.0  # of this process's clock, for one turn
     fails: frozenset[int] = frozenset()
     broken: bool = False
@@ -90,17 +90,12 @@ class StudyLab:
             yield Planned(node, PlanFacts(commit, commit, "local", "select ?", "SCAN t"))
         else:
             for group in self.groups:
-                facts = RunFacts(
-                    commit, commit, f"{CLOCK.now()}", "local", CLOCK.now(), 1.0, 100, {}, (), {}, {}, events=77,
-                    counted="valgrind" * (group == EXACT_GROUP),
-                )  # fmt: skip
-                yield Counted(node, facts, group)
+                facts = replace(run_facts(CLOCK.now(), 1.0, 100), commit=commit, build_key=commit, events=77)
+                yield Counted(node, replace(facts, counted="valgrind" * (group == EXACT_GROUP)), group)
 
 
-@pytest.fixture(autouse=True)
-def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test does to the clock ends with it."""
-    monkeypatch.setattr(CLOCK, "_begin", CLOCK._begin)
+def run_facts(at: float, seconds: float, operations: int) -> RunFacts:
+    return RunFacts("a", "a", f"{at}", "local", at, seconds, operations, {}, (), {}, {})
 
 
 @pytest.fixture
@@ -108,51 +103,53 @@ def log(history: History) -> SavedLog:
     return log_of(history, NAMES)
 
 
-class Explained(Protocol):
+@dataclass
+class Explained:
     """Carries out a hunt for commit 5, or that at ``place``, whose reason labs study, one for each part; ``again``: goes on."""
+
+    log: SavedLog
+    patch: pytest.MonkeyPatch
 
     def __call__(
         self, *labs: StudyLab, slow: float = 0.8, place: int = CULPRIT, again: bool = False
-    ) -> Generator[Event, None, None]: ...
+    ) -> Generator[Event]:
+        self.patch.setattr(explanation, "PARTS", tuple(lab.part for lab in labs))
+        log, left = SavedLog(self.log.history, self.log.hunt) if again else self.log, iter(labs)
+
+        def afterwards(reached: Verdict) -> Iterator[TimedEvent]:
+            return explain(reached, NAMES, log, lambda _: InlineWorkers("local", next(left)), BUILDER, WORKLOAD)
+
+        lab = ComputedLab(NAMES, speeds(NAMES, place, slow))
+        for _, event in hunt(problem(NAMES), started(NAMES), log, measured_by(lab), afterwards=afterwards):
+            yield event
 
 
 @pytest.fixture
-def explained(monkeypatch: pytest.MonkeyPatch, history: History, log: SavedLog) -> Explained:
-    def events(
-        *labs: StudyLab, slow: float = 0.8, place: int = CULPRIT, again: bool = False
-    ) -> Generator[Event, None, None]:
-        monkeypatch.setattr(explanation, "PARTS", tuple(lab.part for lab in labs))
-        own = SavedLog(history, log.hunt) if again else log
-
-        def afterwards(reached: Verdict) -> Iterator[TimedEvent]:
-            left = iter(labs)
-
-            def workers(_: StudyMaker) -> InlineWorkers:
-                return InlineWorkers("local", next(left))
-
-            return explain(reached, NAMES, own, workers, BUILDER, WORKLOAD)
-
-        lab = ComputedLab(NAMES, speeds(NAMES, place, slow))
-        for _, event in hunt(problem(NAMES), started(NAMES), own, measured_by(lab), afterwards=afterwards):
-            yield event
-
-    return events
+def explained(monkeypatch: pytest.MonkeyPatch, log: SavedLog) -> Explained:
+    monkeypatch.setattr(CLOCK, "_begin", CLOCK._begin)  # what a test does to the clock ends with it
+    return Explained(log, monkeypatch)
 
 
-def test_culprit_and_parent_take_turns_and_plans_are_those_of_all_builds(
-    history: History, log: SavedLog, explained: Explained
-) -> None:
-    plans, counters = StudyLab(PLANS), StudyLab(COUNTERS)
+def measured(events: Iterable[Event]) -> set[int]:
+    return {event.candidate for event in events if isinstance(event, RunFinished)}
+
+
+def reasons(events: Iterable[Event]) -> list[tuple[str, str]]:
+    """The parts that say nothing, and why."""
+    return [(event.part, event.reason) for event in events if isinstance(event, Unexplained)]
+
+
+def test_culprit_and_parent_take_turns_and_plans_are_those_of_all_builds(log: SavedLog, explained: Explained) -> None:
+    plans, counters = StudyLab(PLANS), StudyLab()
     events = list(explained(plans, counters))
     assert culprit(events).candidate == CULPRIT
-    measured = {event.candidate for event in events if isinstance(event, RunFinished)}
-    assert len(measured) > 3
-    assert plans.studied[:2] == [CULPRIT, PARENT]
-    assert plans.studied[2:] == sorted(measured - {CULPRIT, PARENT})
+    others = measured(events) - {CULPRIT, PARENT}
+    assert len(others) > 1
+    assert plans.studied == [CULPRIT, PARENT, *sorted(others)]
     assert counters.studied == [CULPRIT, PARENT, PARENT, CULPRIT, CULPRIT, PARENT]
     assert isinstance(events[-1], HuntEnded)
-    stored = Counter(type(entry.event) for entry in history.events(log.hunt))
-    assert stored[Planned] == len(measured)
+    stored = Counter(type(event) for _, event in kept(log))
+    assert stored[Planned] == 2 + len(others)
     assert stored[Counted] == 6 * len(GROUPS)
 
 
@@ -166,51 +163,46 @@ def test_good_beside_the_range_is_no_candidate_of_it(log: SavedLog, explained: E
     plans = StudyLab(replace(PLANS, least=lambda _, runs: timed.extend(runs) or 0.0))  # type: ignore[func-returns-value]
     events = list(explained(plans, place=place))
     assert culprit(events).candidate == place
-    measured = {event.candidate for event in events if isinstance(event, RunFinished)}
-    assert plans.studied == [place, place - 1, *sorted(measured - {place, place - 1})]
+    assert plans.studied == [place, place - 1, *sorted(measured(events) - {place, place - 1})]
     assert {event.facts.commit for event in timed if isinstance(event, RunFinished)} == {*NAMES[place - 1 : place + 1]}
 
 
 def test_where_nothing_is_named_nothing_is_studied(explained: Explained) -> None:
     plans = StudyLab(PLANS)
-    events = list(explained(plans, slow=1.0))
-    assert isinstance(events[-1], HuntEnded)
+    assert isinstance([*explained(plans, slow=1.0)][-1], HuntEnded)
     assert plans.studied == []
 
 
 @pytest.mark.parametrize(("seconds", "turns"), [(0.1, 6), (LEAST / 6, 4), (LEAST / 3, 2), (LEAST, 2)])
 def test_no_round_is_begun_that_does_not_end_in_time(explained: Explained, seconds: float, turns: int) -> None:
     """A hunt this short has the least time. What a turn takes is known after the first."""
-    counters = StudyLab(COUNTERS, seconds=seconds)
+    counters = StudyLab(seconds=seconds)
     list(explained(counters))
     assert len(counters.studied) == turns
 
 
-def test_a_hunt_of_long_visits_has_no_counters_and_still_plans(
-    monkeypatch: pytest.MonkeyPatch, explained: Explained
-) -> None:
-    plans, counters = StudyLab(PLANS, seconds=LEAST), StudyLab(COUNTERS)
-    monkeypatch.setattr(explanation, "start_up", lambda _: LEAST)
+def test_a_hunt_of_long_visits_has_no_counters_and_still_plans(explained: Explained) -> None:
+    plans, counters = StudyLab(PLANS, seconds=LEAST), StudyLab()
+    explained.patch.setattr(explanation, "start_up", lambda _: LEAST)
     list(explained(plans, counters))
     assert plans.studied == [CULPRIT, PARENT], "the plans of other builds are left out"
     assert counters.studied == []
 
 
 def test_the_time_of_other_builds_is_bounded_as_well(explained: Explained) -> None:
-    plans, counters = StudyLab(PLANS, seconds=LEAST / 30), StudyLab(COUNTERS)
+    plans, counters = StudyLab(PLANS, seconds=LEAST / 30), StudyLab()
     events = list(explained(plans, counters))
-    measured = {event.candidate for event in events if isinstance(event, RunFinished)}
-    assert 2 < len(plans.studied) < len(measured)
+    assert 2 < len(plans.studied) < len(measured(events))
     assert len(counters.studied) == 6, "the other part has its time"
 
 
-def test_a_turn_has_its_share_of_the_time(monkeypatch: pytest.MonkeyPatch, explained: Explained) -> None:
+def test_a_turn_has_its_share_of_the_time(explained: Explained) -> None:
     """Of an hour that was worked, a tenth; the counters have all of it for six turns, less what a visit takes beside.
 
     A part that does not suit leaves its time to them.
     """
-    monkeypatch.setattr(explanation, "worked", lambda _: 3600.0)
-    monkeypatch.setattr(explanation, "start_up", lambda _: 5.0)
+    explained.patch.setattr(explanation, "worked", lambda _: 3600.0)
+    explained.patch.setattr(explanation, "start_up", lambda _: 5.0)
     never = StudyLab(replace(COUNTERS, name="waits", share=5.0, suits=lambda *_: False))
     asked: list[float] = []
     lab = StudyLab(replace(COUNTERS, study=lambda seconds, _: asked.append(seconds) or NoStudy(seconds, [])))  # type: ignore[func-returns-value,arg-type,return-value]
@@ -220,71 +212,53 @@ def test_a_turn_has_its_share_of_the_time(monkeypatch: pytest.MonkeyPatch, expla
 
 
 def test_what_visits_take_beside_their_runs() -> None:
-    def run(at: float, seconds: float) -> tuple[float, Event]:
-        return at, RunFinished(0, RunFacts("a", "a", f"{at}", "h", at, seconds, 1, {}, (), {}, {}))
-
-    events = [(0.0, Warned("", "")), run(13, 10), run(26, 10), run(40, 10), run(50, 10)]
-    assert start_up(events) == 4
+    runs = [(at, RunFinished(0, run_facts(at, 10, 1))) for at in (13.0, 26.0, 40.0, 50.0)]
+    assert start_up([(0.0, Warned("", "")), *runs]) == 4
     assert start_up([]) == 0
 
 
 @pytest.mark.parametrize("cut", range(1, 7))
 def test_a_session_that_is_cut_goes_on_with_what_is_missing(explained: Explained, cut: int) -> None:
-    first = StudyLab(COUNTERS)
-    seen = 0
-    for event in explained(first):
-        seen += isinstance(event, Counted)
-        if seen == cut:
-            break
-    second = StudyLab(COUNTERS)
+    first, second = StudyLab(), StudyLab()
+    counts = (event for event in explained(first) if isinstance(event, Counted))
+    assert len([*islice(counts, cut)]) == cut
+    counts.close()
     list(explained(second, again=True))
-    turns = Counter(second.studied)
-    done = Counter(first.studied)
-    assert all(turns[node] + done[node] == 3 for node in (CULPRIT, PARENT))
+    assert Counter(first.studied + second.studied) == {CULPRIT: 3, PARENT: 3}
 
 
 def test_exact_counts_and_groups_of_counters_are_two_parts(explained: Explained) -> None:
     """Both have events of one type: what one part has done is not taken for what the other has."""
-    exact = replace(COUNTERS, name="instructions", rounds=1)
     for expected in (2, 6), (0, 0):
-        labs = StudyLab(exact, groups=(EXACT_GROUP,)), StudyLab(COUNTERS)
+        labs = StudyLab(COUNTS, groups=(EXACT_GROUP,)), StudyLab()
         list(explained(*labs, again=True))
         assert tuple(len(lab.studied) for lab in labs) == expected
 
 
-@pytest.mark.parametrize(("least", "turns"), [(LEAST / 2, 2), (LEAST / 2 + 1, 0)])
+TOO_LONG = (
+    "it would take 1 min 32 s or more, and 1 min 30 s are left of the time for the reason (`bisect why --max-time`)"
+)
+SHORTER = "; with {events} in place of a number in the command, a short run would be enough"
+
+
+@pytest.mark.parametrize(
+    ("least", "has_length", "said"),
+    [(LEAST / 2, True, ""), (LEAST / 2 + 1, True, TOO_LONG), (LEAST / 2 + 1, False, TOO_LONG + SHORTER)],
+)
 def test_counts_that_would_take_too_long_are_left_out_with_a_sentence(
-    explained: Explained, least: float, turns: int
+    explained: Explained, least: float, has_length: bool, said: str
 ) -> None:
     """Even where a first round is always taken: an operation of a build that has become slow may take minutes."""
-    exact = replace(COUNTERS, name="instructions", rounds=1, always=lambda _: True)
-    lab = StudyLab(replace(exact, least=lambda _, runs: least if runs else 0.0), groups=(EXACT_GROUP,))
-    events = list(explained(lab))
-    assert len(lab.studied) == turns
-    said = [event.reason for event in events if isinstance(event, Unexplained)]
-    assert said == (
-        []
-        if turns
-        else [
-            "it would take 1 min 32 s or more, and 1 min 30 s are left of the time for the reason (`bisect why --max-time`)"
-        ]
-    )
+    explained.patch.setattr(explanation, "has_length", lambda _: has_length)
+    part = replace(COUNTS, always=lambda _: True, least=lambda _, runs: least if runs else 0.0)
+    lab = StudyLab(part, groups=(EXACT_GROUP,))
+    assert reasons(explained(lab)) == ([("instructions", said)] if said else [])
+    assert len(lab.studied) == (0 if said else 2)
 
 
-def test_of_a_command_without_a_length_it_is_said_how_less_would_be_counted(
-    monkeypatch: pytest.MonkeyPatch, explained: Explained
-) -> None:
-    monkeypatch.setattr(explanation, "has_length", lambda _: False)
-    lab = StudyLab(replace(COUNTERS, name="instructions", least=lambda *_: 2 * LEAST))
-    events = list(explained(lab))
-    [said] = [event.reason for event in events if isinstance(event, Unexplained)]
-    assert said.endswith("; with {events} in place of a number in the command, a short run would be enough")
-
-
-def timed(operations: int, clock: float | None, *, seconds: float = 2.0, switches: float | None = None) -> RunFinished:
-    """A run of build 0; ``clock`` is its CPU time in milliseconds."""
-    counters, system = {"task-clock": clock}, {"cs": switches}
-    return RunFinished(0, RunFacts("a", "a", "r", "h", 0.0, seconds, operations, {}, (), counters, system))
+def timed(operations: int, clock: float | None) -> RunFinished:
+    """A run of build 0 in two seconds; ``clock`` is its CPU time in milliseconds."""
+    return RunFinished(0, replace(run_facts(0.0, 2.0, operations), counters={"task-clock": clock}, system={"cs": None}))
 
 
 def test_how_long_an_exact_count_takes() -> None:
@@ -293,14 +267,12 @@ def test_how_long_an_exact_count_takes() -> None:
     assert least([timed(10, 2000.0), timed(1000, 2000.0)]) == pytest.approx(4 * SLOWER * 0.2)
     assert least([timed(10, None)]) == pytest.approx(4 * SLOWER * 0.2)
     assert least([timed(0, None)]) == least([]) == 0
-    computing = least([timed(100_000, 2000.0)])
-    assert computing < 1
+    assert least([timed(100_000, 2000.0)]) < 1
     assert least([timed(1000, 20.0)]) > 15, "2 ms an operation, of which 20 µs are computed"
     whole = struct_replace(WORKLOAD, command=["bench"])
     assert EXACT.least(whole, [timed(1, 1500.0)]) == 2 + SLOWER * 1.5, "a command without a length, once"
-    assert EXACT.least(struct_replace(whole, command=["bench", "{events}"]), [timed(10, None)]) == least(
-        [timed(10, None)]
-    )
+    part = struct_replace(whole, command=["bench", "{events}"])
+    assert EXACT.least(part, [timed(10, None)]) == least([timed(10, None)])
 
 
 @pytest.mark.parametrize(
@@ -317,15 +289,14 @@ def test_waits_are_studied_where_threads_wait(clock: float | None, threads: int,
 
 def test_a_part_ends_once_half_of_its_rounds_have_shown_enough(explained: Explained) -> None:
     seen: list[int] = []
-    part = replace(COUNTERS, enough=lambda found: bool(seen.append(len(found.counters)) or True))  # type: ignore[func-returns-value]
-    counters = StudyLab(part)
+    counters = StudyLab(replace(COUNTERS, enough=lambda found: bool(seen.append(len(found.counters)) or True)))  # type: ignore[func-returns-value]
     list(explained(counters))
     assert len(counters.studied) == 4
     assert seen[0] > 0
 
 
 def test_every_event_for_the_reason_is_of_one_part() -> None:
-    profile = ProfileFacts("a", "a", "h", 10, 1.0, "us", {}, 1, 0, "cpu-clock", "fp")  # fmt: skip
+    profile = ProfileFacts("a", "a", "h", 10, 1.0, "us", {}, 1, 0, "cpu-clock", "fp")
     events = [
         Planned(0, PlanFacts("a", "a", "h", "s", "p")),
         Profiled(0, profile),
@@ -356,7 +327,7 @@ def test_instructions_are_counted_by_function_or_sampled() -> None:
 def test_a_cut_between_two_exact_counts_keeps_their_length(explained: Explained, group: str, known: int) -> None:
     """Only that of exact counts: other runs are of other lengths."""
     asked: list[int] = []
-    part = replace(COUNTERS, rounds=1, name="instructions" if group == EXACT_GROUP else "counters")
+    part = replace(COUNTS, name="instructions" if group == EXACT_GROUP else "counters")
     part = replace(part, study=lambda seconds, events: asked.append(counted_length(events)) or NoStudy(seconds, events))  # type: ignore[func-returns-value,arg-type,return-value]
     for event in explained(StudyLab(part, groups=(group,))):
         if isinstance(event, Counted):
@@ -369,34 +340,30 @@ def test_a_cut_between_two_exact_counts_keeps_their_length(explained: Explained,
 
 @pytest.mark.parametrize("fails", [CULPRIT, PARENT])
 def test_a_build_that_fails_ends_the_part_and_not_the_hunt(explained: Explained, fails: int) -> None:
-    plans, counters = StudyLab(PLANS), StudyLab(COUNTERS, fails=frozenset({fails}))
-    events = list(explained(plans, counters))
-    assert Unexplained("counters", "run: it ended") in events
+    counters, again = StudyLab(fails=frozenset({fails})), StudyLab()
+    events = list(explained(StudyLab(PLANS), counters))
+    assert reasons(events) == [("counters", "run: it ended")]
     assert isinstance(events[-1], HuntEnded)
     assert counters.studied in ([CULPRIT], [CULPRIT, PARENT])
     assert not any(isinstance(event, CandidateSkipped) for event in events)
-    again = StudyLab(COUNTERS)
     list(explained(StudyLab(PLANS), again, again=True))
     done = Counter(node for node in counters.studied if node != fails)
     assert Counter(again.studied) == Counter({CULPRIT: 3, PARENT: 3}) - done, "another session tries again"
 
 
-def test_another_build_whose_plans_cannot_be_had_is_passed_over(
-    history: History, log: SavedLog, explained: Explained
-) -> None:
+def test_another_build_whose_plans_cannot_be_had_is_passed_over(log: SavedLog, explained: Explained) -> None:
     plans = StudyLab(PLANS, fails=frozenset({0}))
-    events = list(explained(plans))
+    assert reasons(explained(plans)) == []
     assert plans.studied[:3] == [CULPRIT, PARENT, 0]
     assert len(plans.studied) > 3
-    assert not any(isinstance(event, Unexplained) for event in events)
-    assert not any(isinstance(entry.event, CandidateSkipped) for entry in history.events(log.hunt))
+    assert not any(isinstance(event, CandidateSkipped) for _, event in kept(log))
 
 
 def test_a_host_that_is_away_leaves_the_verdict(explained: Explained) -> None:
-    plans, counters = StudyLab(PLANS, broken=True), StudyLab(COUNTERS)
-    events = list(explained(plans, counters))
+    counters = StudyLab()
+    events = list(explained(StudyLab(PLANS, broken=True), counters))
     assert culprit(events).candidate == CULPRIT
-    assert [event.part for event in events if isinstance(event, Unexplained)] == ["plans"]
+    assert [part for part, _ in reasons(events)] == ["plans"]
     assert len(counters.studied) == 6
 
 
@@ -410,34 +377,37 @@ def test_builds_that_are_there_are_not_announced_for_each_part() -> None:
 
 
 HALF = Interval(0.4, 0.5, 0.6)
-FOUND = Found(Step(3, 0.99, HALF, (2,)))
 
 
 class Clone:
-    """A repository that notes what it was asked."""
+    """A repository that notes what it was asked, or cannot be read."""
 
-    def __init__(self) -> None:
+    def __init__(self, failure: Exception | None = None) -> None:
         self.asked: list[frozenset[str]] = []
+        self.failure = failure
 
     def __call__(self, parent: str, culprit: str, seen: frozenset[str]) -> ChangeFacts:
         assert (parent, culprit) == (NAMES[2], NAMES[3])
         self.asked.append(seen)
+        if self.failure:
+            raise self.failure
         return ChangeFacts(culprit, parent, ("search",), {"search": ("scan",)}, 1)
 
 
-def read(log: SavedLog, clone: Clone, verdict: Verdict = FOUND) -> list[Event]:
+def read(log: SavedLog, clone: Clone, verdict: Verdict | None = None) -> list[Event]:
     """What the culprit changes is read once its profiles are known, and kept in the history."""
-    return [event for _, event in read_change(verdict, NAMES, log, clone)]
+    found = Found(Step(3, 0.99, HALF, (2,)))
+    return [event for _, event in read_change(verdict or found, NAMES, log, clone)]
 
 
-def test_the_change_is_read_once_with_the_functions_of_the_profiles(history: History, log: SavedLog) -> None:
+def test_the_change_is_read_once_with_the_functions_of_the_profiles(log: SavedLog) -> None:
     log.append(Profiled(3, profile(NAMES[3], {("main", "scan.cold"): 5})))
     clone = Clone()
     [event] = read(log, clone)
     assert clone.asked == [frozenset({"main", "scan"})]
     assert isinstance(event, ChangedFunctions)
     assert event.candidate == 3
-    assert [entry.event for entry in history.events(log.hunt)][-1] == event, "stored as it was"
+    assert kept(log)[-1][1] == event, "stored as it was"
     assert read(log, clone) == [], "a session that resumes finds it in the history"
     log.append(Profiled(2, profile(NAMES[2], {("main", "search"): 5})))
     assert len(read(log, clone)) == 1, "another profile may contain a function that was inlined before"
@@ -445,14 +415,10 @@ def test_the_change_is_read_once_with_the_functions_of_the_profiles(history: His
 
 
 def test_a_repository_that_cannot_be_read_costs_a_sentence(log: SavedLog) -> None:
-    class Gone(Clone):
-        def __call__(self, *_: object) -> ChangeFacts:
-            raise EnvironmentFailure("git failed.", "Install it.")
-
-    [event] = read(log, Gone())
-    assert isinstance(event, Unexplained)
-    assert (event.part, event.reason) == ("functions", "git failed.")
+    gone = Clone(EnvironmentFailure("git failed.", "Install it."))
+    assert reasons(read(log, gone)) == [("functions", "git failed.")]
 
 
 def test_nothing_is_read_where_nothing_is_named(log: SavedLog) -> None:
-    assert read(log, Clone(), Inconclusive((1,), (0.5,), HALF, Reason.TOO_NOISY)) == []
+    clone = Clone()
+    assert read(log, clone, Inconclusive((1,), (0.5,), HALF, Reason.TOO_NOISY)) == clone.asked == []
