@@ -5,10 +5,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from perfbisect.core.domain.settings import Patch
 from perfbisect.errors import BuildFailed, EnvironmentFailure
 from perfbisect.host import jobs
 from perfbisect.lab.build import build_store
-from perfbisect.lab.build.pipeline import build
+from perfbisect.lab.build.pipeline import build, key_of
 from perfbisect.recipes.builder import Build, Builder, Variant, When
 from repos import Repo
 from sharing import Yard
@@ -34,6 +35,7 @@ FILES = {
     "three.c": "int three(int x) { return x * 3; }\n",
     "test/big.c": "not C\n",
 }
+TWO, THREE = (FILES["one.c"].replace("1", digit) for digit in "23")
 MAKE = ["make", "-f", "{source}/Makefile", "SOURCE={source}", "CC={cc}", "CFLAGS={cflags}", "PREFIX={prefix}"]
 RECIPE = Builder(
     name="tiny",
@@ -92,6 +94,29 @@ def test_equal_code_is_one_build_or_one_binary(place: Yard) -> None:
     comment = place.build({"one.c": FILES["one.c"] + "// said more clearly\n"})
     assert (comment.reused, comment.binary) == (False, first.binary)
     assert comment.key != first.key
+
+
+def change(name: str, old: str, new: str, version: str = "") -> Patch:
+    return Patch(name, f"--- a/one.c\n+++ b/one.c\n@@ -1 +1 @@\n-{old}+{new}".encode(), version=version)
+
+
+def test_a_patched_commit_is_the_build_of_its_tree(place: Yard) -> None:
+    """Patches for some versions come last. A build that is there already says which of them fit."""
+    fix, late = change("fix", FILES["one.c"], TWO), change("late", TWO, THREE, version=">=3")
+    old, fixed = place.git.commit(), place.build({"one.c": TWO})
+    for sha, patches, applied in (
+        (old, (fix,), {"fix": True}),
+        (fixed.commit, (fix,), {"fix": False}),
+        (fixed.commit, (), {}),
+    ):
+        context = place.context("", *patches)
+        assert key_of(context, sha) == fixed.key != key_of(place.context(), old)
+        facts = place.obtain("here", None, sha, context)[0].facts
+        assert (facts.reused, facts.commit, facts.patches) == (True, sha, applied)
+    for reused in (False, True):
+        facts = place.obtain("here", None, old, place.context("", late, fix))[0].facts
+        assert (facts.reused, facts.patches) == (reused, {"late": True, "fix": True})
+        assert facts.binary != fixed.binary
 
 
 def test_what_does_not_compile_names_the_first_error(place: Yard) -> None:

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Barrier
 
@@ -28,8 +28,8 @@ from moto.server import ThreadedMotoServer
 from perfbisect.core.domain.events import Warned
 from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.errors import BuildChanged
-from perfbisect.host.protocol import Host
 from perfbisect.lab.build import build_store, links
+from perfbisect.lab.build.plan import BuildContext
 from perfbisect.lab.build.shared_builds import PAUSE, SharedBuilds
 from perfbisect.lab.build.shared_store import Manifest, Opened, Refused, Store, header, read_header
 from perfbisect.recipes.builder import Variant
@@ -54,45 +54,57 @@ def folder(tmp_path: Path) -> Path:
     return place
 
 
+@dataclass
+class Team:
+    """Hosts that share their builds in a folder. Each hunt of theirs has an object of its own for it."""
+
+    yard: Yard
+    folder: Path
+
+    def shared(self, secret: bytes = b"") -> SharedBuilds:
+        return SharedBuilds(str(self.folder), secret)
+
+    def get(
+        self,
+        name: str,
+        sha: str,
+        shared: SharedBuilds | None = None,
+        context: BuildContext | None = None,
+        **more: object,
+    ) -> tuple[BuildFacts, list[str]]:
+        """The build of a commit on the host of that name, and the warnings."""
+        built, warned = self.yard.obtain(name, shared or self.shared(), sha, context, **more)
+        return built.facts, warned
+
+    @property
+    def stored(self) -> Path:
+        """The only object of the store."""
+        (found,) = self.folder.iterdir()
+        return found
+
+    def prefix(self, name: str, key: str) -> Path:
+        return Path(build_store.prefix(self.yard.on(name), key))
+
+    def runs(self, name: str, key: str, program: str = "small") -> int:
+        return subprocess.run([self.prefix(name, key) / "bin" / program], check=False).returncode
+
+
+@pytest.fixture
+def team(yard: Yard, folder: Path) -> Team:
+    return Team(yard, folder)
+
+
 @pytest.fixture
 def sha(yard: Yard) -> str:
     return yard.git.commit(tiny(7))
 
 
 @pytest.fixture
-def stored(yard: Yard, folder: Path, sha: str) -> Path:
-    """The object of a build that host one has made."""
-    assert yard.obtain("one", team(folder), sha)[1] == []
-    return only(folder)
-
-
-def team(folder: Path, secret: bytes = b"") -> SharedBuilds:
-    return SharedBuilds(str(folder), secret)
-
-
-def only(folder: Path) -> Path:
-    (found,) = folder.iterdir()
-    return found
-
-
-def runs(root: Path, key: str, program: str = "small") -> int:
-    return subprocess.run([root / "builds" / key / "prefix" / "bin" / program], check=False).returncode
-
-
-@contextmanager
-def without_privileges() -> Iterator[None]:
-    """This thread opens and replaces files as any user would: the superuser's right to do so with all of them rests."""
-    libc, header = ctypes.CDLL(None, use_errno=True), (ctypes.c_uint32 * 2)(0x20080522, 0)
-    data = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable; twice
-    assert libc.capget(header, data) == 0
-    effective = data[0]
-    data[0] &= ~0b1110  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER
-    assert libc.capset(header, data) == 0
-    try:
-        yield
-    finally:
-        data[0] = effective
-        assert libc.capset(header, data) == 0
+def made(team: Team, sha: str) -> BuildFacts:
+    """A build that host one has made and stored."""
+    facts, warned = team.get("one", sha)
+    assert (facts.reused, warned) == (False, [])
+    return facts
 
 
 @pytest.fixture(params=["folder", "memory", pytest.param("s3", marks=pytest.mark.slow)])
@@ -105,8 +117,13 @@ def address(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.Mo
     server.start()
     try:
         endpoint = f"http://127.0.0.1:{server.get_host_and_port()[1]}"
-        given = ("ACCESS_KEY_ID=key", "SECRET_ACCESS_KEY=x", "DEFAULT_REGION=us-east-1", f"ENDPOINT_URL={endpoint}")
-        for name, _, value in (each.partition("=") for each in given):
+        keys = {
+            "ACCESS_KEY_ID": "key",
+            "SECRET_ACCESS_KEY": "x",
+            "DEFAULT_REGION": "us-east-1",
+            "ENDPOINT_URL": endpoint,
+        }
+        for name, value in keys.items():
             monkeypatch.setenv(f"AWS_{name}", value)
         fsspec.filesystem("s3").clear_instance_cache()
         client = boto3.client("s3", endpoint_url=endpoint)
@@ -171,6 +188,55 @@ def test_who_may_read_a_folder_may_read_what_is_written_there(
     assert (stat.S_IMODE(facts.st_mode), facts.st_gid) == (mode, folder.stat().st_gid)
 
 
+@contextmanager
+def without_privileges() -> Iterator[None]:
+    """This thread opens and replaces files as any user would: the superuser's right to do so with all of them rests."""
+    libc, header = ctypes.CDLL(None, use_errno=True), (ctypes.c_uint32 * 2)(0x20080522, 0)
+    data = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable; twice
+    assert libc.capget(header, data) == 0
+    effective = data[0]
+    data[0] &= ~0b1110  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER
+    assert libc.capset(header, data) == 0
+    try:
+        yield
+    finally:
+        data[0] = effective
+        assert libc.capset(header, data) == 0
+
+
+def test_a_file_that_only_another_user_may_read_is_refused_and_replaced_if_that_is_allowed(folder: Path) -> None:
+    store, file = Store(str(folder)), folder / "one.build"
+    store.write(file.name, [b"old"])
+    file.chmod(0)
+    places = (file, folder) if os.geteuid() == 0 else ()  # only the superuser can give files away
+    for place in places:
+        os.chown(place, 4243, 4243)
+    for mode in (0o1777, 0o777) if places else (0o755,):
+        folder.chmod(mode)
+        with without_privileges():
+            with pytest.raises(Refused, match="cannot be read: permission denied"):
+                read(store, file.name)
+            store.write(file.name, [b"new"])
+            assert [path.name for path in folder.iterdir()] == [file.name]
+        assert file.stat().st_mode & 0o777 == (0 if mode & stat.S_ISVTX else 0o644 | mode & 0o022)
+    assert read(store, file.name) == b"new"
+
+
+def test_a_folder_that_is_only_read_or_cannot_be_entered(folder: Path) -> None:
+    store = Store(str(folder))
+    store.write("one.build", [b"old"])
+    for mode in (0o555, 0):
+        folder.chmod(mode)
+        with without_privileges():
+            with pytest.raises(PermissionError, match="Permission denied"):
+                store.write("two.build", [b"new"])
+            if mode:
+                assert read(store, "one.build") == b"old"
+                continue
+            with pytest.raises(PermissionError, match="Permission denied"):
+                read(store, "one.build")
+
+
 def test_an_error_of_a_bucket_that_has_no_words_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """As of Ceph's server."""
 
@@ -190,126 +256,14 @@ def test_addresses(tmp_path: Path) -> None:
             Store(address)
 
 
-def test_what_one_host_has_built_another_fetches(yard: Yard, folder: Path, sha: str, tmp_path: Path) -> None:
-    made, warned = yard.obtain("one", team(folder), sha)
-    fetched, warnings = yard.obtain("two", team(folder), sha)
-    facts, key = fetched.facts, made.facts.key
-    assert (made.facts.reused, warned, warnings) == (False, [], [])
-    assert (facts.reused, facts.shared, facts.cache_hits, facts.cache_misses) == (True, True, 0, 0)
-    assert facts.seconds > 0, "what it took"
-    assert facts.binary == made.facts.binary
-    assert facts.log == str(tmp_path / "two" / "builds" / key / "log")
-    assert Path(facts.log).is_file()
-    assert runs(tmp_path / "two", key) == 7
-    for name in ("one", "two"):
-        assert [path.name for path in (tmp_path / name / "builds").iterdir()] == [key]
-    again = yard.obtain("two", team(folder), sha)[0].facts
-    assert (again.reused, again.shared, again.seconds) == (True, False, 0.0)
-
-
-def test_several_hosts_use_one_store_at_the_same_time(yard: Yard, folder: Path, tmp_path: Path) -> None:
-    """As hosts of one hunt do: by one object, in a thread each. Two make the same build, and all get what another made."""
-    shas, shared, hosts = yard.git.history(map(tiny, (7, 8, 9))), team(folder), range(4)
-    contexts = {number: yard.context(on=f"host{number}") for number in hosts}
-
-    def obtained(number: int, sha: str) -> tuple[str, bool, list[str]]:
-        together.wait()
-        built, warned = yard.obtain(f"host{number}", shared, sha, contexts[number])
-        return built.facts.key, built.facts.shared, warned
-
-    def all_at_once(turn: int) -> list[tuple[str, bool, list[str]]]:
-        return list(pool.map(lambda number: obtained(number, shas[(number + turn) % len(shas)]), hosts))
-
-    together = Barrier(len(hosts))
-    with ThreadPoolExecutor(len(hosts)) as pool:
-        made, fetched = all_at_once(0), all_at_once(1)
-    assert not [text for _, _, warned in made + fetched for text in warned]
-    assert [shared for _, shared, _ in fetched] == [True] * len(hosts)
-    assert len(list(folder.iterdir())) == len({key for key, _, _ in made}) == len(shas)
-    for number, (key, _, _) in enumerate(fetched):
-        assert runs(tmp_path / f"host{number}", key) == 7 + (number + 1) % len(shas)
-
-
-ODD = r"""mkdir -p {prefix}/bin "$(printf '{prefix}/dir\377\nx')"; cp tiny {prefix}/bin; cp tiny {prefix}/bin/"$(printf 'caf\351\nx')"
-ln -s "$(printf '../bin/caf\351\nx')" "$(printf '{prefix}/dir\377\nx/l')"; ln -s tiny {prefix}/bin/-rf; printf x >"$(printf '{prefix}/\302\205 \\n\t')"
-"""
-
-
-def installing(script: str) -> dict[str, object]:
-    return {"build": msgspec.structs.replace(TINY.build, install=[["sh", "-c", script]])}
-
-
-@pytest.mark.slow
-def test_names_that_are_no_text_travel_as_they_are(yard: Yard, folder: Path, sha: str) -> None:
-    """By the store, and from a build host."""
-
-    def names(host: Host) -> list[str]:
-        top = Path(build_store.prefix(host, key))
-        return sorted(str(path.relative_to(top)) for path in top.rglob("*"))
-
-    for name in ("one", "two"):
-        made, warned = yard.obtain(name, team(folder), sha, **installing(ODD))
-        assert not warned
-    assert made.facts.shared
-    key, hosts = made.facts.key, [yard.on(name) for name in ("one", "two", "three")]
-    build_store.ship(hosts[1], "tiny", key, hosts[2])
-    assert len(names(hosts[0])) == 7
-    for host in hosts:
-        build_store.check(host, key)
-        assert names(host) == names(hosts[0])
-    odd = Path(os.fsdecode(b"bin/caf\xe9\nx"))
-    (Path(build_store.prefix(hosts[2], key)) / odd).write_text("")
-    with pytest.raises(BuildChanged, match=r"\(\./bin/caf\N{REPLACEMENT CHARACTER} x\)"):
-        build_store.check(hosts[2], key)
-
-
-def test_a_build_of_before_is_given_to_the_others_unless_its_files_have_changed(
-    yard: Yard, folder: Path, sha: str
-) -> None:
-    """It is packed the same each time."""
-    key = yard.obtain("one", None, sha)[0].facts.key
-    program = yard.folder / "one" / "builds" / key / "prefix" / "bin" / "tiny"
-    mode = program.stat().st_mode
-    program.chmod(0o700)
-    _, [warned] = yard.obtain("one", team(folder), sha)
-    assert "cannot be shared: files of its build on host one have changed since it was made (./bin/tiny)" in warned
-    assert list(folder.iterdir()) == []
-    program.chmod(mode)
-    facts = yard.obtain("one", team(folder), sha)[0].facts
-    before = only(folder).read_bytes()
-    only(folder).unlink()
-    program.touch()
-    finish(team(folder).offer(yard.context(on="one"), facts))
-    assert only(folder).read_bytes() == before
-    yard.obtain("two", team(folder), sha)
-    build_store.check(yard.on("two"), key)
-    (yard.folder / "two" / "builds" / key / "prefix" / "bin" / "tiny").write_text("")
-    with pytest.raises(BuildChanged, match="on host two"):
-        build_store.check(yard.on("two"), key)
-
-
-@pytest.mark.slow
-def test_a_build_can_be_linked_again_where_it_was_not_made(yard: Yard, folder: Path, sha: str, tmp_path: Path) -> None:
-    context = yard.context(on="one", layouts=True)
-    if context.recorder is None:
-        pytest.skip("no linker")
-    made, _ = yard.obtain("one", team(folder), sha, context)
-    assert made.facts.linker, made.facts.fixed
-    shutil.rmtree(tmp_path / "one")  # nothing of it is used
-    fetched, _ = yard.obtain("two", team(folder), sha, layouts=True)
-    assert fetched.facts.shared
-    layout = links.link(yard.on("two"), fetched.facts.key, 1, context.recorder.linker)
-    assert runs(tmp_path / "two", layout, "tiny") == 7
+MANIFEST = Manifest(name="n.build", sha256="0" * 64, size=9, way="gzip", root="/srv")
+SIGNED, PLAIN = header(MANIFEST, SECRET), header(MANIFEST, b"")
+UNREADABLE = "its manifest cannot be read"
 
 
 def with_manifest(data: bytes, **changes: object) -> bytes:
     line, _, archive = data.split(b"\n", 2)
     return json.dumps(json.loads(line) | changes).encode() + b"\n\n" + archive
-
-
-MANIFEST = Manifest(name="n.build", sha256="0" * 64, size=9, way="gzip", root="/srv")
-SIGNED = header(MANIFEST, SECRET)
-PLAIN = header(MANIFEST, b"")
 
 
 @pytest.mark.parametrize(
@@ -321,10 +275,9 @@ PLAIN = header(MANIFEST, b"")
         (PLAIN, SECRET, "not signed"),
         (header(MANIFEST, SECRET[::-1]), SECRET, "with another key"),
         (SIGNED.replace(b'"absent":[]', b'"absent":["libx.so"]'), SECRET, "was changed after that"),
-        (b"", b"", "does not begin with a manifest"),
         (b"x" * 10_000_000, b"", "does not begin with a manifest"),
-        (with_manifest(PLAIN, way="touch"), b"", "its manifest cannot be read"),
-        (with_manifest(PLAIN, size=-1), b"", "its manifest cannot be read"),
+        (with_manifest(PLAIN, way="touch"), b"", UNREADABLE),
+        (with_manifest(PLAIN, size=-1), b"", UNREADABLE),
         (with_manifest(PLAIN, name="0" * 40), b"", "manifest is that of another build"),
     ],
 )
@@ -338,46 +291,139 @@ def test_what_a_shared_build_says_of_itself(data: bytes, secret: bytes, reason: 
         read_header(source, MANIFEST.name, secret)
 
 
-def test_what_is_refused_is_built_again_and_replaced(yard: Yard, folder: Path, stored: Path) -> None:
-    second = yard.git.commit(tiny(8))
-    yard.obtain("one", team(folder), second)
-    (place,) = (file for file in folder.iterdir() if file != stored)
-    sound, other = place.read_bytes(), stored.read_bytes()
-    at = len(sound) * 2 // 3
-    archive = other.split(b"\n", 2)[2]  # with the manifest of the other
-    changes = {"sha256": hashlib.sha256(archive).hexdigest(), "size": len(archive)}
-    refused = {
-        "not what its manifest has the hash of": sound[:at] + bytes([sound[at] ^ 1]) + sound[at + 1 :],
-        "manifest is that of another build": other,
-        "another build than its manifest says": with_manifest(sound.split(b"\n", 2)[0] + b"\n\n" + archive, **changes),
-        "is not signed": sound,
-    }
-    for number, (reason, data) in enumerate(refused.items()):
-        place.write_bytes(data)
-        shared = team(folder, SECRET if "signed" in reason else b"")
-        built, [warned] = yard.obtain(f"host{number}", shared, second)
-        assert "refused" in warned and reason in warned
-        assert not built.facts.reused
-        assert runs(yard.folder / f"host{number}", built.facts.key) == 8
-        assert place.read_bytes() != data
-    assert yard.obtain("last", shared, second)[0].facts.shared, "signed with the same key"
+def test_what_one_host_has_built_another_fetches(team: Team, made: BuildFacts, sha: str) -> None:
+    facts, warned = team.get("two", sha)
+    assert (facts.reused, facts.shared, facts.cache_hits, facts.cache_misses, warned) == (True, True, 0, 0, [])
+    assert facts.seconds > 0, "what it took"
+    assert (facts.key, facts.binary) == (made.key, made.binary)
+    place = team.prefix("two", made.key).parent
+    assert facts.log == str(place / "log")
+    assert Path(facts.log).is_file()
+    assert team.runs("two", made.key) == 7
+    assert [path.name for path in place.parent.iterdir()] == [made.key]
+    again = team.get("two", sha)[0]
+    assert (again.reused, again.shared, again.seconds) == (True, False, 0.0)
 
 
-def forged(file: Path, *members: tuple[tarfile.TarInfo, bytes]) -> None:
-    """Replace the archive by one with something more in it, hash and size corrected: whoever can write there can do that."""
-    line, _, packed = file.read_bytes().split(b"\n", 2)
-    manifest = msgspec.json.decode(line, type=Manifest)
-    plain = subprocess.run([manifest.way, "-dc"], input=packed, capture_output=True, check=True).stdout
-    stream = io.BytesIO()
+def test_several_hosts_use_one_store_at_the_same_time(team: Team) -> None:
+    """As hosts of one hunt do: by one object, in a thread each. Two make the same build, and all get what another made."""
+    shas, shared, hosts = team.yard.git.history(map(tiny, (7, 8, 9))), team.shared(), range(4)
+    contexts, together = [team.yard.context(on=f"host{number}") for number in hosts], Barrier(len(hosts))
+
+    def all_at_once(turn: int) -> list[tuple[BuildFacts, list[str]]]:
+        def obtained(number: int) -> tuple[BuildFacts, list[str]]:
+            together.wait()
+            return team.get(f"host{number}", shas[(number + turn) % len(shas)], shared, contexts[number])
+
+        return list(pool.map(obtained, hosts))
+
+    with ThreadPoolExecutor(len(hosts)) as pool:
+        made, fetched = all_at_once(0), all_at_once(1)
+    assert not [text for _, warned in made + fetched for text in warned]
+    assert all(facts.shared for facts, _ in fetched)
+    assert len(list(team.folder.iterdir())) == len({facts.key for facts, _ in made}) == len(shas)
+    for number, (facts, _) in enumerate(fetched):
+        assert team.runs(f"host{number}", facts.key) == 7 + (number + 1) % len(shas)
+
+
+ODD = r"""mkdir -p {prefix}/bin "$(printf '{prefix}/dir\377\nx')"; cp tiny {prefix}/bin; cp tiny {prefix}/bin/"$(printf 'caf\351\nx')"
+ln -s "$(printf '../bin/caf\351\nx')" "$(printf '{prefix}/dir\377\nx/l')"; ln -s tiny {prefix}/bin/-rf; printf x >"$(printf '{prefix}/\302\205 \\n\t')"
+"""
+
+
+def installing(script: str) -> dict[str, object]:
+    return {"build": msgspec.structs.replace(TINY.build, install=[["sh", "-c", script]])}
+
+
+@pytest.mark.slow
+def test_names_that_are_no_text_travel_as_they_are(team: Team, sha: str) -> None:
+    """By the store, and from a build host."""
+
+    def names(name: str) -> list[str]:
+        top = team.prefix(name, facts.key)
+        return sorted(str(path.relative_to(top)) for path in top.rglob("*"))
+
+    for name in ("one", "two"):
+        facts, warned = team.get(name, sha, **installing(ODD))
+        assert not warned
+    assert facts.shared
+    third = team.yard.on("three")
+    build_store.ship(team.yard.on("two"), "tiny", facts.key, third)
+    assert len(names("one")) == 7
+    for name in ("one", "two", "three"):
+        build_store.check(team.yard.on(name), facts.key)
+        assert names(name) == names("one")
+    (team.prefix("three", facts.key) / os.fsdecode(b"bin/caf\xe9\nx")).write_text("")
+    with pytest.raises(BuildChanged, match=r"\(\./bin/caf\N{REPLACEMENT CHARACTER} x\)"):
+        build_store.check(third, facts.key)
+
+
+def test_a_build_of_before_is_given_to_the_others_unless_its_files_have_changed(team: Team, sha: str) -> None:
+    """It is packed the same each time."""
+    key = team.yard.obtain("one", None, sha)[0].facts.key
+    program = team.prefix("one", key) / "bin" / "tiny"
+    mode = program.stat().st_mode
+    program.chmod(0o700)
+    _, [warned] = team.get("one", sha)
+    assert "cannot be shared: files of its build on host one have changed since it was made (./bin/tiny)" in warned
+    assert not list(team.folder.iterdir())
+    program.chmod(mode)
+    facts = team.get("one", sha)[0]
+    before = team.stored.read_bytes()
+    team.stored.unlink()
+    program.touch()
+    finish(team.shared().offer(team.yard.context(on="one"), facts))
+    assert team.stored.read_bytes() == before
+    team.get("two", sha)
+    build_store.check(team.yard.on("two"), key)
+    (team.prefix("two", key) / "bin" / "tiny").write_text("")
+    with pytest.raises(BuildChanged, match="on host two"):
+        build_store.check(team.yard.on("two"), key)
+
+
+@pytest.mark.slow
+def test_a_build_can_be_linked_again_where_it_was_not_made(team: Team, sha: str) -> None:
+    context = team.yard.context(on="one", layouts=True)
+    if context.recorder is None:
+        pytest.skip("no linker")
+    made = team.get("one", sha, None, context)[0]
+    assert made.linker, made.fixed
+    shutil.rmtree(team.yard.folder / "one")  # nothing of it is used
+    facts = team.get("two", sha, layouts=True)[0]
+    assert facts.shared
+    assert team.runs("two", links.link(team.yard.on("two"), facts.key, 1, context.recorder.linker), "tiny") == 7
+
+
+def test_what_is_refused_is_built_again_and_replaced(team: Team, made: BuildFacts, sha: str) -> None:
+    second, shared = team.yard.git.commit(tiny(8)), team.shared(SECRET)
+    team.get("one", second, shared)
+    facts, [warned] = team.get("two", sha, shared)
+    assert "refused" in warned and "is not signed" in warned
+    assert not facts.reused
+    assert team.runs("two", made.key) == 7
+    assert team.get("two", second, shared)[0].shared, "the store is asked for others"
+    assert team.get("three", sha, team.shared(SECRET))[0].shared, "signed with the same key"
+
+
+def with_archive(data: bytes, archive: bytes) -> bytes:
+    """An object with another archive, hash and size corrected: whoever can write to the store can do that."""
+    line = data.split(b"\n", 1)[0]
+    return with_manifest(line + b"\n\n" + archive, sha256=hashlib.sha256(archive).hexdigest(), size=len(archive))
+
+
+def forged(data: bytes, *members: tuple[tarfile.TarInfo, bytes]) -> bytes:
+    """An object with something more in its archive."""
+    line, _, packed = data.split(b"\n", 2)
+    way, stream = json.loads(line)["way"], io.BytesIO()
+    plain = subprocess.run([way, "-dc"], input=packed, capture_output=True, check=True).stdout
     with tarfile.open(fileobj=io.BytesIO(plain)) as old, tarfile.open(fileobj=stream, mode="w") as new:
         for each in old.getmembers():
             new.addfile(each, old.extractfile(each) if each.isreg() else None)
         for each, content in members:
             each.size = len(content)
             new.addfile(each, io.BytesIO(content))
-    archive = subprocess.run([manifest.way, "-c"], input=stream.getvalue(), capture_output=True, check=True).stdout
-    changed = {"sha256": hashlib.sha256(archive).hexdigest(), "size": len(archive)}
-    file.write_bytes(header(msgspec.structs.replace(manifest, **changed), b"") + archive)
+    done = subprocess.run([way, "-c"], input=stream.getvalue(), capture_output=True, check=True)
+    return with_archive(data, done.stdout)
 
 
 def member(name: str, kind: bytes = tarfile.REGTYPE, mode: int = 0o755, to: str = "") -> tarfile.TarInfo:
@@ -386,154 +432,113 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, mode: int = 0o755, to: str 
     return made
 
 
-def fetched(yard: Yard, folder: Path, built: BuildFacts) -> list[str]:
-    """The warnings where host two asks for a build that is refused."""
-    events, is_there = finish(team(folder).fetch(yard.context(on="two"), built.key))
-    assert not is_there
-    assert not list((yard.folder / "two" / "builds").iterdir())
-    return [event.text for event in events if isinstance(event, Warned)]
+LEADS_OUT = ("leads out of its folder", "a link that leads out")
+EVIL = [
+    (member("/tmp/perfbisect-absolute"), LEADS_OUT[0]),
+    (member("./prefix/../../../outside"), LEADS_OUT[0]),
+    (member("./outside"), "what no build has"),
+    (member("./prefix/link", tarfile.SYMTYPE, to="/etc/passwd"), LEADS_OUT[1]),
+    (member("./prefix/link", tarfile.SYMTYPE, to="../../../outside"), LEADS_OUT[1]),
+    (member("./prefix/fifo", tarfile.FIFOTYPE), "a device"),
+    (member("./prefix/null", tarfile.CHRTYPE), "a device"),
+    (member("./prefix/su", mode=0o4755), "changes the user"),
+    (member("./prefix/sg", mode=0o2755), "changes the user"),
+]
 
 
-def test_an_archive_that_would_do_harm_is_refused(yard: Yard, folder: Path, sha: str) -> None:
-    evil = [
-        (member(f"{yard.folder}/absolute"), "leads out of its folder"),
-        (member("./prefix/../../../outside"), "leads out of its folder"),
-        (member("./outside"), "what no build has"),
-        (member("./prefix/link", tarfile.SYMTYPE, to="/etc/passwd"), "a link that leads out"),
-        (member("./prefix/link", tarfile.SYMTYPE, to="../../../outside"), "a link that leads out"),
-        (member("./prefix/fifo", tarfile.FIFOTYPE), "a device"),
-        (member("./prefix/null", tarfile.CHRTYPE), "a device"),
-        (member("./prefix/su", mode=0o4755), "changes the user"),
-        (member("./prefix/sg", mode=0o2755), "changes the user"),
-    ]
-    built = yard.obtain("one", team(folder), sha)[0].facts
-    stored = only(folder)
+def test_an_archive_that_would_do_harm_is_refused(team: Team, made: BuildFacts) -> None:
+    kept = team.yard.folder / "kept"
+    kept.mkdir()
+    (kept / "secret").write_text("secret")
+    stored, context = team.stored, team.yard.context(on="two")
     sound = stored.read_bytes()
-    for each, reason in evil:
-        stored.write_bytes(sound)
-        forged(stored, (each, b""))
-        [warned] = fetched(yard, folder, built)
+    team.get("one", team.yard.git.commit(tiny(8)))
+    (other,) = (file.read_bytes() for file in team.folder.iterdir() if file != stored)
+    at = len(sound) * 2 // 3
+    way = member("./prefix/way", tarfile.SYMTYPE, to=str(kept))
+    stolen = member("./prefix/stolen", tarfile.LNKTYPE, to="./prefix/way/secret")
+    for data, reason in (
+        *((forged(sound, (each, b"")), reason) for each, reason in EVIL),
+        (sound[:at] + bytes([sound[at] ^ 1]) + sound[at + 1 :], "not what its manifest has the hash of"),
+        (with_archive(sound, other.split(b"\n", 2)[2]), "another build than its manifest says"),
+        (forged(sound, (way, b""), (stolen, b"")), ""),  # a hard link through a symbolic link reaches nothing
+    ):
+        stored.write_bytes(data)
+        events, is_there = finish(team.shared().fetch(context, made.key))
+        [warned] = [event.text for event in events if isinstance(event, Warned)]
         assert reason in warned
-        assert not stored.exists()
-        assert not [*yard.folder.rglob("absolute"), *yard.folder.rglob("outside")]
-    (yard.folder / "kept").mkdir()
-    (yard.folder / "kept" / "secret").write_text("secret")
-    stored.write_bytes(sound)
-    way = member("./prefix/way", tarfile.SYMTYPE, to=str(yard.folder / "kept"))
-    forged(stored, (way, b""), (member("./prefix/stolen", tarfile.LNKTYPE, to="./prefix/way/secret"), b""))
-    assert fetched(yard, folder, built), "a hard link through a symbolic link reaches nothing"
-    assert not list((yard.folder / "two").rglob("stolen"))
+        assert stored.exists() == (not reason), "a refused object is removed"
+        assert not is_there
+        assert not list((team.yard.folder / "two" / "builds").iterdir())
+        assert not [*team.yard.folder.rglob("outside"), *Path("/tmp").glob("perfbisect-absolute")]
 
 
-def test_an_object_of_another_user_that_cannot_be_read_is_a_missing_one(yard: Yard, folder: Path) -> None:
-    """It is built, and takes the place of what only its writer could read, if it may; all others are fetched."""
-    shas = yard.git.history(map(tiny, (7, 8)))
-    yard.obtain("one", team(folder), shas[0])
-    unread = only(folder)
-    unread.chmod(0)
-    yard.obtain("one", team(folder), shas[1])
-    if os.geteuid() == 0:  # nobody but the superuser can give files away
-        os.chown(unread, 4243, 4243)
-        os.chown(folder, 4243, 4243)
-        folder.chmod(0o1777)
-    for name in ["two"] * (os.geteuid() == 0) + ["three"]:
-        shared = team(folder)
-        with without_privileges():
-            built, [warned] = yard.obtain(name, shared, shas[0])
-            assert not built.facts.reused
-            assert "cannot be read" in warned and str(folder) in warned
-            assert yard.obtain(name, shared, shas[1])[0].facts.shared, "the store is asked for others"
-        if name == "two":
-            os.chown(folder, os.geteuid(), -1)
-            folder.chmod(0o755)
-    built, warnings = yard.obtain("four", team(folder), shas[0])
-    assert (built.facts.shared, warnings) == (True, [])
-
-
-def test_a_store_that_goes_and_comes_back(yard: Yard, folder: Path) -> None:
-    now, shas = [0.0], yard.git.history(map(tiny, range(4)))
+def test_a_store_that_goes_and_comes_back(team: Team) -> None:
+    now, shas, folder = [0.0], team.yard.git.history(map(tiny, range(4))), team.folder
     shared = SharedBuilds(str(folder), clock=lambda: now[0])
-    assert yard.obtain("one", shared, shas[0])[1] == []
+    assert team.get("one", shas[0], shared)[1] == []
     away = folder.rename(folder.with_name("away"))
-    built, (read, written) = yard.obtain("one", shared, shas[1])
-    assert not built.facts.reused
+    facts, (read, written) = team.get("one", shas[1], shared)
+    assert not facts.reused
     assert "cannot be read: there is no folder" in read
     assert "cannot be written: there is no folder" in written
     assert not folder.exists(), "a mount that is missing is not filled"
     away.rename(folder)
-    assert yard.obtain("one", shared, shas[2])[1] == []
-    assert len([*folder.iterdir()]) == 1, "it is left alone for a while"
-    now[0] = PAUSE
-    yard.obtain("one", shared, shas[3])
-    assert len([*folder.iterdir()]) == 2
+    for sha, later, objects in ((shas[2], 0.0, 1), (shas[3], PAUSE, 2)):  # it is left alone for a while
+        now[0] = later
+        assert team.get("one", sha, shared)[1] == []
+        assert len([*folder.iterdir()]) == objects
 
 
-def test_a_folder_that_is_only_read_or_cannot_be_entered(yard: Yard, folder: Path, stored: Path, sha: str) -> None:
-    second = yard.git.commit(tiny(8))
-    for name, mode, fails in (("two", 0o555, ["written"]), ("three", 0, ["read", "written"])):
-        folder.chmod(mode)
-        shared = team(folder)
-        with without_privileges():
-            _, warned = yard.obtain(name, shared, second)
-            assert len(warned) == len(fails)
-            assert all(f"cannot be {what}" in text for what, text in zip(fails, warned, strict=True))
-            assert all("Permission denied" in text for text in warned)
-            if mode:
-                assert yard.obtain(name, shared, sha)[0].facts.shared
-
-
-def test_what_leads_out_of_the_installation_is_not_shared(yard: Yard, folder: Path, sha: str) -> None:
+def test_a_link_that_leads_out_of_the_installation_is_not_shared(team: Team, sha: str) -> None:
     leaving = installing("mkdir -p {prefix}/bin && cp tiny {prefix}/bin && ln -s /etc/hostname {prefix}/name")
-    _, [warned] = yard.obtain("one", team(folder), sha, **leaving)
+    _, [warned] = team.get("one", sha, **leaving)
     assert "name is a link that leads out of the installation" in warned
-    assert not list(folder.iterdir())
+    assert not list(team.folder.iterdir())
 
 
-def test_a_build_that_knows_its_place_stays_with_such_hosts(yard: Yard, folder: Path, sha: str) -> None:
+def test_a_build_that_knows_its_place_stays_with_such_hosts(team: Team, sha: str) -> None:
     rooted = installing("mkdir -p {prefix}/bin && cp tiny {prefix}/bin && echo {prefix} >{prefix}/place")
-    yard.obtain("one", team(folder), sha, **rooted)
-    elsewhere, warned = yard.obtain("two", team(folder), sha, **rooted)
-    assert (elsewhere.facts.reused, warned) == (False, [])
-    shutil.rmtree(yard.folder / "one")
-    assert yard.obtain("one", team(folder), sha, **rooted)[0].facts.shared
+    for name in ("one", "two"):
+        facts, warned = team.get(name, sha, **rooted)
+        assert (facts.reused, warned) == (False, [])
+    shutil.rmtree(team.yard.folder / "one")
+    assert team.get("one", sha, **rooted)[0].shared
 
 
 @pytest.mark.parametrize("native", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_a_tree_that_compiles_for_its_processor_stays_with_such_processors(
-    yard: Yard, folder: Path, native: bool
-) -> None:
-    sha = yard.git.commit(tiny(7) | ({"Makefile": "CFLAGS += -march=native\n"} if native else {}))
-    usual = yard.context(on="one")
+def test_a_tree_that_compiles_for_its_processor_stays_with_such_processors(team: Team, native: bool) -> None:
+    sha = team.yard.git.commit(tiny(7) | ({"Makefile": "CFLAGS += -march=native\n"} if native else {}))
+    usual = team.yard.context(on="one")
     if not usual.tools.processor:
         pytest.skip("the compiler does not say what native stands for")
-    yard.obtain("one", team(folder), sha)
+    team.get("one", sha)
     other = replace(usual, tools=replace(usual.tools, processor="another"))
-    for context, fetched in ((other, not native), (yard.context(on="one"), True)):
-        shutil.rmtree(yard.folder / "one" / "builds")
-        assert yard.obtain("one", team(folder), sha, context)[0].facts.shared is fetched
+    for context, fetched in ((other, not native), (team.yard.context(on="one"), True)):
+        shutil.rmtree(team.yard.folder / "one" / "builds")
+        assert team.get("one", sha, None, context)[0].shared is fetched
 
 
-def test_a_host_without_a_library_builds_for_itself(yard: Yard, folder: Path, stored: Path, sha: str) -> None:
-    program, library, user = (yard.folder / name for name in ("lib.c", "libodd.so", "user"))
+def test_a_host_without_a_library_builds_for_itself(team: Team, made: BuildFacts, sha: str) -> None:
+    program, library, user = (team.yard.folder / name for name in ("lib.c", "libodd.so", "user"))
     program.write_text("int f(void) { return 1; }\n")
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, program], check=True)
     program.write_text("int f(void); int main(void) { return f(); }\n")
     subprocess.run(["gcc", "-o", user, program, library, "-Wl,-soname,x"], check=True)
     library.unlink()
-    forged(stored, (member("./prefix/bin/user"), user.read_bytes()))
-    built, warned = yard.obtain("two", team(folder), sha)
-    assert not built.facts.shared
+    team.stored.write_bytes(forged(team.stored.read_bytes(), (member("./prefix/bin/user"), user.read_bytes())))
+    facts, warned = team.get("two", sha)
+    assert not facts.shared
     assert "libodd.so, which is not installed" in warned[0]
-    assert stored.exists(), "others may have it"
+    assert team.stored.exists(), "others may have it"
 
 
-def test_a_build_is_kept_for_one_toolchain_and_distribution(yard: Yard, folder: Path, stored: Path, sha: str) -> None:
-    other = team(folder)
+def test_a_build_is_kept_for_one_toolchain_and_distribution(team: Team, made: BuildFacts, sha: str) -> None:
+    other = team.shared()
     other._surroundings["two"] = "riscv64\nother 1\n"
-    built, warned = yard.obtain("two", other, sha)
-    assert (built.facts.reused, warned) == (False, [])
-    built, _ = yard.obtain("three", team(folder), sha, variants={"o2nofp": Variant(cflags="-O1")})
-    assert not built.facts.reused
+    facts, warned = team.get("two", sha, other)
+    assert (facts.reused, warned) == (False, [])
+    assert not team.get("three", sha, variants={"o2nofp": Variant(cflags="-O1")})[0].reused
 
 
 FAILING = '#!/bin/sh\n[ "$1 ${{2%%=*}}" != "{option} --use-compress-program" ] || {{ echo \'tar: out of luck\' >&2; exit 2; }}\nexec {tar} "$@"\n'
@@ -543,14 +548,14 @@ FAILING = '#!/bin/sh\n[ "$1 ${{2%%=*}}" != "{option} --use-compress-program" ] |
     ("option", "said"), [("-x", "are not used on host two: tar: out of luck"), ("-c", "cannot be shared")]
 )
 def test_a_host_that_cannot_pack_or_unpack_builds_for_itself(
-    yard: Yard, folder: Path, stored: Path, sha: str, monkeypatch: pytest.MonkeyPatch, option: str, said: str
+    team: Team, made: BuildFacts, sha: str, monkeypatch: pytest.MonkeyPatch, option: str, said: str
 ) -> None:
-    tar = executable(yard.folder / "bin" / "tar", FAILING.format(option=option, tar=shutil.which("tar")))
-    context = yard.context(on="two")
+    tar = executable(team.yard.folder / "bin" / "tar", FAILING.format(option=option, tar=shutil.which("tar")))
+    context = team.yard.context(on="two")
     if option == "-c":
-        stored.unlink()
+        team.stored.unlink()
     monkeypatch.setenv("PATH", str(tar.parent), prepend=":")
-    built, [warned] = yard.obtain("two", team(folder), sha, context)
-    assert not built.facts.reused
+    facts, [warned] = team.get("two", sha, None, context)
+    assert not facts.reused
     assert said in warned and "out of luck" in warned
-    assert not list(yard.folder.rglob("*.part"))
+    assert not list(team.yard.folder.rglob("*.part"))
