@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from computed import ComputedLab, CountingLab, commits, hunt, log_of, measured_by, problem, speeds, started, verdict
+from computed import ComputedLab, CountingLab, commits, hunt, kept, log_of, measured_by, of, problem, speeds, started
+from computed import verdict as verdict_of
 from perfbisect.core.domain.events import CandidateSkipped, Event, HuntEnded, LabEvent, RunFinished, Warned
 from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.orders import CodePlacement, Measure, Verdict
@@ -19,9 +20,10 @@ from perfbisect.store.history import History
 
 NAMES = commits(12)
 MOVED = 5  # from this commit on builds are slow as they are linked usually
+SPEEDS = speeds(NAMES, MOVED, slow=0.85)
+BOTH = [NAMES[MOVED - 1], NAMES[MOVED]]
 
 
-@dataclass
 class LinkingLab(ComputedLab):
     """It links builds again where that is ordered: they are all as fast then."""
 
@@ -29,43 +31,36 @@ class LinkingLab(ComputedLab):
         """As a real lab does it."""
         for event in ComputedLab.measure(self, order):
             if isinstance(event, RunFinished) and order.fresh:
-                speed = self.speed[event.facts.commit]
-                layout = round(self.clock / 10)
-                event = replace(
-                    event,
-                    facts=replace(event.facts, operations=round(event.facts.operations / speed), layout=layout),
-                )
+                operations = round(event.facts.operations / self.speed[event.facts.commit])
+                facts = replace(event.facts, operations=operations, layout=round(self.clock / 10))
+                event = replace(event, facts=facts)
             yield event
-
-
-def linking() -> LinkingLab:
-    return LinkingLab(NAMES, speeds(NAMES, MOVED, slow=0.85))
 
 
 def counting(extra: float = 0.0) -> CountingLab:
     """From the commit on that moves code it counts more by the fraction ``extra``."""
-    return CountingLab(NAMES, speeds(NAMES, MOVED, slow=0.85), extra=1 + extra, exactly=True)
+    return CountingLab(NAMES, SPEEDS, more=speeds(NAMES, MOVED, 1 + extra), exactly=True)
 
 
 def asked(most: int = 0) -> SearchProblem:
     return replace(problem(NAMES), policy=Policy(layouts=True, max_runs=most))
 
 
-def hunted(log: SavedLog, counted: Lab, question: SearchProblem | None = None) -> Generator[Event]:
+def hunted(log: SavedLog, counted: Lab, most: int = 0) -> Generator[Event]:
     """The events of a hunt whose verdict is code placement."""
-    question = question or asked()
 
     def afterwards(reached: Verdict) -> Generator[tuple[float, Event]]:
         assert isinstance(reached, CodePlacement)
-        return placement_counted(reached.step, question, log, measured_by(counted, "instructions/o"))
+        return placement_counted(reached.step, asked(most), log, measured_by(counted, "instructions/o"))
 
-    for _, event in hunt(question, started(NAMES), log, measured_by(linking()), afterwards=afterwards):
+    workers = measured_by(LinkingLab(NAMES, SPEEDS))
+    for _, event in hunt(asked(most), started(NAMES), log, workers, afterwards=afterwards):
         yield event
 
 
-def placement(events: list[Event]) -> CodePlacement:
-    """The verdict of a hunt that has ended."""
-    reached = verdict(events)
+def placement(log: SavedLog, counted: Lab, most: int = 0) -> CodePlacement:
+    """The verdict of such a hunt."""
+    reached = verdict_of(list(hunted(log, counted, most)))
     assert isinstance(reached, CodePlacement)
     assert reached.step.candidate == MOVED
     return reached
@@ -73,78 +68,68 @@ def placement(events: list[Event]) -> CodePlacement:
 
 def counted_in(log: SavedLog) -> list[str]:
     """The commits that were counted."""
-    return [e.facts.commit for _, e in log.entries if isinstance(e, RunFinished) and e.facts.counted]
+    return sorted(event.facts.commit for event in of(log, RunFinished) if event.facts.counted)
+
+
+@pytest.fixture
+def log(history: History) -> SavedLog:
+    return log_of(history, NAMES)
 
 
 @pytest.mark.parametrize(("extra", "same"), [(0.0, True), (RESOLVED / 2, True), (2 * RESOLVED, False), (0.1, False)])
-def test_a_commit_that_moves_code_is_counted_beside_its_parent(history: History, extra: float, same: bool) -> None:
-    log = log_of(history, NAMES)
-    assert placement(list(hunted(log, counting(extra)))).same_counts is same
-    assert sorted(counted_in(log)) == [NAMES[MOVED - 1], NAMES[MOVED]]
-
-
-def test_a_replay_has_the_same_verdict_with_and_without_counts(history: History) -> None:
-    log = log_of(history, NAMES)
-    reached = placement(list(hunted(log, counting(0.01))))
-    events = [(entry.at, entry.event) for entry in history.events(log.hunt)]
-    *_, (_, again) = replay(asked(), events, log.began)
-    assert again.order == reached
-    uncounted = [each for each in events if not (isinstance(each[1], RunFinished) and each[1].facts.counted)]
-    *_, (_, before) = replay(asked(), uncounted, log.began)
-    assert before.order == replace(reached, same_counts=None)
+def test_a_commit_that_moves_code_is_counted_beside_its_parent(log: SavedLog, extra: float, same: bool) -> None:
+    """A replay has the same verdict, with and without counts."""
+    reached = placement(log, counting(extra))
+    assert (reached.same_counts, counted_in(log)) == (same, BOTH)
+    uncounted = [each for each in kept(log) if not (isinstance(each[1], RunFinished) and each[1].facts.counted)]
+    for events, verdict in ((kept(log), reached), (uncounted, replace(reached, same_counts=None))):
+        *_, (_, decision) = replay(asked(), events, log.began)
+        assert decision.order == verdict
 
 
 @pytest.mark.parametrize("cut", [1, 2])
-def test_a_hunt_that_is_cut_while_it_counts_goes_on_with_what_is_missing(history: History, cut: int) -> None:
-    log = log_of(history, NAMES)
-    for event in hunted(log, counting()):
-        if isinstance(event, RunFinished) and event.facts.counted and len(counted_in(log)) == cut:
+def test_a_hunt_that_is_cut_while_it_counts_goes_on_with_what_is_missing(log: SavedLog, cut: int) -> None:
+    for _ in hunted(log, counting()):
+        if len(counted_in(log)) == cut:
             break
-    again = SavedLog(history, log.hunt)
+    again = SavedLog(log.history, log.hunt)
     assert len(counted_in(again)) == cut
-    assert placement(list(hunted(again, counting()))).same_counts is True
-    assert sorted(counted_in(again)) == [NAMES[MOVED - 1], NAMES[MOVED]]
+    assert placement(again, counting()).same_counts is True
+    assert counted_in(again) == BOTH
 
 
-def test_the_budget_of_runs_counts_for_it(history: History) -> None:
-    log = log_of(history, NAMES)
-    list(hunted(log, counting()))
-    spent = sum(isinstance(event, RunFinished) for _, event in log.entries) - 2
-    for most, counts in ((spent + 1, 0), (spent + 2, 2)):
+def test_the_budget_of_runs_counts_for_it(history: History, log: SavedLog) -> None:
+    placement(log, counting())
+    spent = len(of(log, RunFinished)) - 2
+    for most, counted in ((spent + 1, []), (spent + 2, BOTH)):
         limited = log_of(history, NAMES)
-        placement(list(hunted(limited, counting(), asked(most))))
-        assert len(counted_in(limited)) == counts
+        placement(limited, counting(), most)
+        assert counted_in(limited) == counted
 
 
-class Failing(ComputedLab):
-    """Nothing can be counted on it."""
+@dataclass
+class Failing:
+    """A lab on which nothing can be counted: its host lacks something, or the first build does not run."""
 
-    def measure(self, order: Measure) -> Generator[LabEvent]:
-        """As a lab whose host lacks something."""
-        raise EnvironmentFailure("no.", "Do this.")
-        yield
-
-
-class Refusing(ComputedLab):
-    """The first build does not run where it is counted."""
+    lacks: bool
 
     def measure(self, order: Measure) -> Generator[LabEvent]:
-        """As a lab whose build fails."""
+        if self.lacks:
+            raise EnvironmentFailure("no.", "Do this.")
         node = order.plan[0].candidate
-        yield CandidateSkipped(node, SkipFacts(self.commits[node], "run", "illegal instruction", "log", 1.0))
+        yield CandidateSkipped(node, SkipFacts(NAMES[node], "run", "illegal instruction", "log", 1.0))
 
 
 @pytest.mark.parametrize(
-    ("lab", "said"),
+    ("lacks", "said"),
     [
-        (Failing, Warned("Instructions are not counted exactly: no.", "Do this.")),
-        (Refusing, Warned(f"{NAMES[MOVED][:10]} is not measured further: illegal instruction")),
+        (True, Warned("Instructions are not counted exactly: no.", "Do this.")),
+        (False, Warned(f"{NAMES[MOVED][:10]} is not measured further: illegal instruction")),
     ],
 )
-def test_where_it_fails_the_verdict_stays(history: History, lab: type[ComputedLab], said: Warned) -> None:
-    log = log_of(history, NAMES)
-    events = list(hunted(log, lab(NAMES, {})))
-    assert placement(events).same_counts is None
+def test_where_it_fails_the_verdict_stays(log: SavedLog, lacks: bool, said: Warned) -> None:
+    assert placement(log, Failing(lacks)).same_counts is None
+    events = [event for _, event in kept(log)]
     assert said in events
     assert isinstance(events[-1], HuntEnded)
     assert not any(isinstance(event, CandidateSkipped) for event in events)

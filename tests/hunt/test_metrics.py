@@ -1,19 +1,20 @@
 """`--metric auto`: time first; where it does not tell the ends apart, their instructions, if these do; hunts by exact counts."""
 
 import io
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 import pytest
 
 import machine
-from computed import ComputedLab, commits, log_of, measured_by, problem, speeds
+from computed import CountingLab, check_replay, commits, kept, log_of, measured_by, of, problem, speeds
+from computed import verdict as verdict_of
 from perfbisect.core.domain.events import (
-    Decided,
     Event,
     HuntEnded,
     LabEvent,
@@ -35,7 +36,7 @@ from perfbisect.hunt.driver import Driver, LabOfSeveral, Member
 from perfbisect.hunt.further_runs import TIMED
 from perfbisect.hunt.labs import HuntLabs
 from perfbisect.hunt.resolve import resolve_settings
-from perfbisect.hunt.search_problem import SavedLog, WorkersFor, replay
+from perfbisect.hunt.search_problem import SavedLog, WorkersFor
 from perfbisect.hunt.searches import Searches
 from perfbisect.hunt.setup import HuntSetup, with_layouts
 from perfbisect.hunt.workers import InlineWorkers
@@ -49,32 +50,19 @@ pytestmark = pytest.mark.tools
 
 NAMES = commits(120)
 CULPRIT, OTHER = 71, 30
+VALGRIND = "valgrind-3.19.0"
 
 
-@dataclass
-class World(ComputedLab):
-    """Builds that differ in their speed, and elsewhere in their instructions; counted exactly, by perf beside the time, or not."""
-
-    more: dict[str, float] = field(default_factory=dict)
-    counts: str = "valgrind-3.19.0"
-    exactly: bool = False
-
-    def measure(self, order: Measure) -> Generator[LabEvent]:
-        """As a real lab does it."""
-        for event in ComputedLab.measure(self, order):
-            if isinstance(event, RunFinished) and (self.exactly or not self.counts):
-                facts, noise = event.facts, self.luck.gauss(0, 1e-7 if self.exactly else 2e-3)
-                total = facts.operations * 1000 * self.more[facts.commit] * (1 + noise)
-                facts = replace(facts, counters={"instructions": total}, counted=self.counts if self.exactly else "")
-                event = replace(event, facts=facts)
-            yield event
-
-
-def world(seed: int, slow: float = 1.0, at: int = CULPRIT, more: float = 1.0, **others: object) -> World:
+def world(seed: int, slow: float = 1.0, at: int = CULPRIT, more: float = 1.0, **others: object) -> CountingLab:
     """A world in which one commit makes builds slower, and CULPRIT makes them execute more."""
-    made = World(NAMES, speeds(NAMES, at, slow), more=speeds(NAMES, CULPRIT, more), **others)  # type: ignore[arg-type]
+    made = CountingLab(NAMES, speeds(NAMES, at, slow), more=speeds(NAMES, CULPRIT, more), **others)  # type: ignore[arg-type]
     made.luck.seed(seed)
     return made
+
+
+def hidden(seed: int = 1, noise: float = 0.05) -> CountingLab:
+    """A world in which CULPRIT adds 1 % to time and instructions, which is less than runs vary."""
+    return world(seed, slow=0.99, more=1.01, noise=noise)
 
 
 @dataclass(frozen=True)
@@ -88,7 +76,7 @@ class Labs:
 class ComputedHunt(HuntCourse):
     """A hunt whose setup and decisions are real, and whose measurements are computed."""
 
-    def __init__(self, log: SavedLog, setup: HuntSetup, lab: World) -> None:
+    def __init__(self, log: SavedLog, setup: HuntSetup, lab: CountingLab) -> None:
         self.lab = lab
         super().__init__(log, setup, {}, cast(HostLocks, None), False)
 
@@ -98,20 +86,40 @@ class ComputedHunt(HuntCourse):
 
 
 @pytest.fixture
-def setup(git: Repo, monkeypatch: pytest.MonkeyPatch) -> HuntSetup:
-    """The recipe and the host are real, as they are asked how to count; the range is not."""
-    monkeypatch.setattr(counting, "method", lambda _: "valgrind-3.19.0")
+def method(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[object], str]], None]:
+    """``method(lambda host: …)`` says how hosts count; it is by valgrind at first."""
+
+    def replaced(by: Callable[[object], str]) -> None:
+        monkeypatch.setattr(counting, "method", by)
+
+    replaced(lambda _: VALGRIND)
+    return replaced
+
+
+@pytest.fixture
+def timed(git: Repo) -> Settings:
+    """A hunt through two commits, by QPS."""
     git.history({"file.c": f"int x = {number};\n"} for number in range(2))
-    policy = Policy(min_counted=COUNTED)
-    asked = Settings("HEAD~1", "HEAD", str(git.path), "demo", "update-index", "local", metric="auto", policy=policy)
-    [found] = HuntSetup.set_up([resolve_settings(asked)])
+    policy = Policy(layouts=True)
+    return Settings("HEAD~1", "HEAD", str(git.path), "demo", "update-index", "local", metric="qps", policy=policy)
+
+
+def set_up(settings: Settings) -> HuntSetup:
+    [found] = HuntSetup.set_up([resolve_settings(settings)])
+    return found
+
+
+@pytest.fixture
+def setup(timed: Settings, method: object) -> HuntSetup:
+    """The recipe and the host are real, as they are asked how to count; the range is not."""
+    found = set_up(replace(timed, metric="auto", policy=Policy(min_counted=COUNTED)))
     assert (found.settings.metric, found.settings.choose_metric) == ("qps", True)
     span = replace(found.span, graph=Graph.line(len(NAMES) - 1), candidates=NAMES)
     return replace(found, span=span)
 
 
 def session(
-    logs: Sequence[SavedLog], setups: Sequence[HuntSetup], labs: Sequence[World]
+    logs: Sequence[SavedLog], setups: Sequence[HuntSetup], labs: Sequence[CountingLab]
 ) -> Generator[tuple[int, Event]]:
     """The events of hunts that are carried out together."""
     courses = [ComputedHunt(*each) for each in zip(logs, setups, labs, strict=True)]
@@ -133,112 +141,114 @@ def session(
             yield number, event
 
 
-def hunted(history: History, setup: HuntSetup, lab: World) -> tuple[SavedLog, list[Event]]:
-    """A hunt and its events."""
-    log = log_of(history, NAMES)
-    return log, [event for _, event in session([log], [setup], [lab])]
+class Hunted:
+    """A hunt through all of ``NAMES``, or the part of it up to an event."""
+
+    def __init__(self, log: SavedLog, setup: HuntSetup, lab: CountingLab, cut: int | None = None) -> None:
+        self.log = log
+        self.events = [event for _, event in islice(session([log], [setup], [lab]), cut)]
+        self.chosen = [event for event in self.events if isinstance(event, MetricChosen)]
+        self.runs = [(event.facts.commit, bool(event.facts.counted)) for event in of(log, RunFinished)]
+        self.counted = sorted(commit for commit, counted in self.runs if counted)
 
 
-def runs_in(log: SavedLog) -> list[tuple[str, bool]]:
-    """The commit of each run of a log, and whether it was counted exactly."""
-    return [(e.facts.commit, bool(e.facts.counted)) for _, e in log.entries if isinstance(e, RunFinished)]
+def named(events: Sequence[Event]) -> object:
+    """The candidate that is named, or the type of the verdict."""
+    verdict = verdict_of(events)
+    return verdict.step.candidate if isinstance(verdict, Found) else type(verdict)
 
 
-def named(events: Sequence[Event]) -> int | None:
-    """The candidate that is named."""
-    assert isinstance(events[-1], HuntEnded)
-    verdict = events[-1].verdict
-    return verdict.step.candidate if isinstance(verdict, Found) else None
+NOTHING = NotReproduced, Inconclusive
+
+
+@pytest.fixture
+def log(history: History) -> SavedLog:
+    return log_of(history, NAMES)
 
 
 @pytest.mark.parametrize("noise", [0.01, 0.05, 0.3])
 def test_one_per_cent_more_instructions_are_named_whatever_time_hides(
-    history: History, setup: HuntSetup, noise: float
+    log: SavedLog, setup: HuntSetup, noise: float
 ) -> None:
-    log, events = hunted(history, setup, world(1, slow=0.99, more=1.01, noise=noise))
-    assert named(events) == CULPRIT
-    [chosen] = [event for event in events if isinstance(event, MetricChosen)]
+    hunt = Hunted(log, setup, hidden(noise=noise))
+    assert named(hunt.events) == CULPRIT
+    [chosen] = hunt.chosen
     assert (chosen.metric, chosen.usual) == (INSTRUCTIONS, "qps")
     assert chosen.why.startswith("The metric is instructions/o from here on, which shows a rise of 1.0 %, where runs")
     assert " of good, is not enough to find it." in chosen.why
-    assert sum(exact for _, exact in runs_in(log)) <= 16
-    stored = history.settings(log.hunt)
+    assert len(hunt.counted) <= 16
+    stored = log.history.settings(log.hunt)
     assert (stored.metric, stored.choose_metric, stored.prior.exact) == (INSTRUCTIONS, False, True)
 
 
-def test_a_drop_by_memory_is_named_by_time_or_nothing_is(history: History, setup: HuntSetup) -> None:
+@pytest.mark.parametrize(
+    ("noise", "seed", "allowed"), [(0.01, 0, {OTHER}), (0.01, 1, {OTHER}), (0.1, 0, {OTHER, *NOTHING})]
+)
+def test_a_drop_by_memory_is_named_by_time_or_nothing_is(
+    log: SavedLog, setup: HuntSetup, noise: float, seed: int, allowed: set[object]
+) -> None:
     """Beside a count that changes by 0.3 % elsewhere."""
-    for noise, seeds, allowed in ((0.01, (0, 1), {OTHER}), (0.1, (0,), {OTHER, None})):
-        for seed in seeds:
-            _, events = hunted(history, setup, world(seed, slow=0.95, at=OTHER, more=1.003, noise=noise))
-            assert not any(isinstance(event, MetricChosen) for event in events)
-            assert named(events) in allowed
+    hunt = Hunted(log, setup, world(seed, slow=0.95, at=OTHER, more=1.003, noise=noise))
+    assert not hunt.chosen
+    assert named(hunt.events) in allowed
 
 
-def test_a_drop_that_time_shows_is_not_counted(history: History, setup: HuntSetup) -> None:
-    log, events = hunted(history, setup, world(1, slow=0.8, more=1.3))
-    assert named(events) == CULPRIT
-    assert not any(counted for _, counted in runs_in(log))
+def test_a_drop_that_time_shows_is_not_counted(log: SavedLog, setup: HuntSetup) -> None:
+    hunt = Hunted(log, setup, world(1, slow=0.8, more=1.3))
+    assert (named(hunt.events), hunt.counted) == (CULPRIT, [])
 
 
 @pytest.mark.parametrize("noise", [0.005, 0.05])
-def test_where_nothing_changed_each_end_is_counted_once(history: History, setup: HuntSetup, noise: float) -> None:
-    log, events = hunted(history, setup, world(1, noise=noise))
-    assert isinstance(events[-1], HuntEnded) and isinstance(events[-1].verdict, NotReproduced | Inconclusive)
-    assert sorted(commit for commit, counted in runs_in(log) if counted) == [NAMES[0], NAMES[-1]]
+def test_where_nothing_changed_each_end_is_counted_once(log: SavedLog, setup: HuntSetup, noise: float) -> None:
+    hunt = Hunted(log, setup, world(1, noise=noise))
+    assert named(hunt.events) in NOTHING
+    assert hunt.counted == [NAMES[0], NAMES[-1]]
 
 
 def test_a_change_that_may_be_another_one_is_said_with_the_option_that_hunts_it(
-    history: History, setup: HuntSetup
+    log: SavedLog, setup: HuntSetup
 ) -> None:
     small = replace(setup, settings=replace(setup.settings, policy=Policy(min_effect=0.02)))
-    _, events = hunted(history, small, world(1, slow=0.99, more=1.012))
-    [said] = [event for event in events if isinstance(event, Warned) and "instructions/o" in event.text]
+    hunt = Hunted(log, small, world(1, slow=0.99, more=1.012))
+    [said] = [event for event in hunt.events if isinstance(event, Warned) and "instructions/o" in event.text]
     assert said.text.endswith("that is no change of interest")
     assert said.advice == "To hunt it: --metric instructions/o --min-effect 0.8%"
 
 
-def test_where_nothing_can_be_counted_nothing_changes(
-    history: History, setup: HuntSetup, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(counting, "method", lambda _: "")
-    log, events = hunted(history, setup, world(3, slow=0.99, more=1.01, noise=0.05))
-    assert isinstance(events[-1], HuntEnded) and isinstance(events[-1].verdict, NotReproduced)
-    assert not any(counted for _, counted in runs_in(log))
+def test_where_nothing_can_be_counted_nothing_changes(log: SavedLog, setup: HuntSetup, method: Any) -> None:
+    method(lambda _: "")
+    hunt = Hunted(log, setup, hidden(3))
+    assert (named(hunt.events), hunt.counted) == (NotReproduced, [])
 
 
-def test_what_perf_counts_beside_the_time_is_taken_of_servers(
-    history: History, setup: HuntSetup, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_perf_counts_beside_the_time_is_taken_of_servers(log: SavedLog, setup: HuntSetup, method: Any) -> None:
     """It varies by 0.2 % a run, in which a rise of 4 % is plain."""
-    monkeypatch.setattr(counting, "method", lambda _: "")
-    log, events = hunted(history, setup, world(2, slow=0.99, more=1.04, noise=0.1, counts=""))
-    assert named(events) == CULPRIT
-    assert [event.metric for event in events if isinstance(event, MetricChosen)] == [INSTRUCTIONS]
-    assert not history.settings(log.hunt).prior.exact
+    method(lambda _: "")
+    hunt = Hunted(log, setup, world(2, slow=0.99, more=1.04, noise=0.1, counts=""))
+    assert named(hunt.events) == CULPRIT
+    assert [event.metric for event in hunt.chosen] == [INSTRUCTIONS]
+    assert not log.history.settings(log.hunt).prior.exact
 
 
-def test_a_method_that_fails_is_said_and_time_goes_on(history: History, setup: HuntSetup) -> None:
+def test_a_method_that_fails_is_said_and_time_goes_on(log: SavedLog, setup: HuntSetup) -> None:
     """valgrind does not know every instruction of every processor."""
 
-    class Failing(World):
+    class Failing(CountingLab):
         def measure(self, order: Measure) -> Generator[LabEvent]:
             if self.exactly:
                 raise UsageError("no.", "Do this.")
-            yield from World.measure(self, order)
+            yield from CountingLab.measure(self, order)
 
-    failing = Failing(**vars(world(1, slow=0.99, more=1.01)))
-    _, events = hunted(history, setup, failing)
-    assert Warned("Instructions are not counted exactly: no.", "Do this.") in events
-    assert isinstance(events[-1], HuntEnded)
+    hunt = Hunted(log, setup, Failing(**vars(hidden(noise=0.01))))
+    assert Warned("Instructions are not counted exactly: no.", "Do this.") in hunt.events
+    assert isinstance(hunt.events[-1], HuntEnded)
 
 
-def test_a_command_that_takes_long_is_not_counted_as_a_whole(history: History, setup: HuntSetup) -> None:
+def test_a_command_that_takes_long_is_not_counted_as_a_whole(log: SavedLog, setup: HuntSetup) -> None:
     """A run takes ten seconds, under valgrind minutes; where its operations are numbered, a part of it is enough."""
-    lab, log = world(1), log_of(history, NAMES)
-    for event in lab.measure(Measure((Share(0, 1), Share(len(NAMES) - 1, 1)), Purpose.ENDS)):
+    for event in world(1).measure(Measure((Share(0, 1), Share(len(NAMES) - 1, 1)), Purpose.ENDS)):
         log.append(event)
-    for method, long in (("valgrind-3.19.0", True), (counting.PERF, False)):
+    for method, long in ((VALGRIND, True), (counting.PERF, False)):
         counted = replace(setup, hosts=tuple(replace(each, counts=method) for each in setup.hosts))
         assert not takes_long(counted, problem(NAMES), log)
         for words, taken in ((("./bench",), long), (("./bench", "{events}"), False)):
@@ -247,67 +257,57 @@ def test_a_command_that_takes_long_is_not_counted_as_a_whole(history: History, s
 
 
 @pytest.mark.parametrize("cut", [8, 38, 60])
-def test_a_hunt_that_is_cut_goes_on_to_the_same_commit(history: History, setup: HuntSetup, cut: int) -> None:
+def test_a_hunt_that_is_cut_goes_on_to_the_same_commit(log: SavedLog, setup: HuntSetup, cut: int) -> None:
     """What was counted is not counted again."""
-    log, lab = log_of(history, NAMES), world(1, slow=0.99, more=1.01, noise=0.05)
-    for _ in zip(range(cut), session([log], [setup], [lab]), strict=False):
-        pass
-    stored = history.settings(log.hunt)
-    again = SavedLog(history, log.hunt)
+    lab = hidden()
+    Hunted(log, setup, lab, cut)
+    stored = log.history.settings(log.hunt)
     settings = stored if stored.metric == INSTRUCTIONS else setup.settings
-    events = [event for _, event in session([again], [setup.by_metric(settings)], [lab])]
-    assert named(events) == CULPRIT
-    for end in (NAMES[0], NAMES[-1]):
-        assert runs_in(again).count((end, True)) == COUNTS
+    again = Hunted(SavedLog(log.history, log.hunt), setup.by_metric(settings), lab)
+    assert named(again.events) == CULPRIT
+    assert [again.counted.count(end) for end in (NAMES[0], NAMES[-1])] == [COUNTS, COUNTS]
 
 
 @pytest.mark.parametrize("most", [6, 40])
-def test_the_budget_of_runs_counts_for_both(history: History, setup: HuntSetup, most: int) -> None:
+def test_the_budget_of_runs_counts_for_both(log: SavedLog, setup: HuntSetup, most: int) -> None:
     few = replace(setup, settings=replace(setup.settings, policy=Policy(min_counted=COUNTED, max_runs=most)))
-    log, events = hunted(history, few, world(1, slow=0.99, more=1.01, noise=0.05))
-    assert isinstance(events[-1], HuntEnded)
-    assert len(runs_in(log)) <= most
+    hunt = Hunted(log, few, hidden())
+    assert isinstance(hunt.events[-1], HuntEnded)
+    assert len(hunt.runs) <= most
 
 
 def test_each_hunt_of_a_group_changes_over_alone(history: History, setup: HuntSetup) -> None:
     """The second is found by time; what was built for it is not built again."""
     built: list[str] = []
-    labs = [replace(one, built=built) for one in (world(1, slow=0.99, more=1.01), world(2, slow=0.8, at=OTHER))]
-    logs = [log_of(history, NAMES) for _ in labs]
-    events = [*session(logs, [setup, setup], labs)]
+    labs = [replace(each, built=built) for each in (hidden(noise=0.01), world(2, slow=0.8, at=OTHER))]
+    events = [*session([log_of(history, NAMES) for _ in labs], [setup, setup], labs)]
     assert [named([event for number, event in events if number == hunt]) for hunt in (0, 1)] == [CULPRIT, OTHER]
     assert [number for number, event in events if isinstance(event, MetricChosen)] == [0]
     assert len(built) == len(set(built))
 
 
-def test_a_replay_repeats_what_was_decided_by_instructions(history: History, setup: HuntSetup) -> None:
-    log, _ = hunted(history, setup, world(1, slow=0.99, more=1.01, noise=0.05))
-    entries = [(entry.at, entry.event) for entry in history.events(log.hunt)]
-    settings = history.settings(log.hunt)
+def test_a_replay_repeats_what_was_decided_by_instructions(log: SavedLog, setup: HuntSetup) -> None:
+    Hunted(log, setup, hidden())
+    settings = log.history.settings(log.hunt)
     asked = replace(problem(NAMES, settings.metric), policy=settings.policy, prior=settings.prior)
-    begins = next(place for place, (_, event) in enumerate(entries) if isinstance(event, MetricChosen))
-    decided = [event.decision.order for _, event in entries[begins:] if isinstance(event, Decided)]
-    assert [decision.order for _, decision in replay(asked, entries, log.began)] == decided
+    check_replay(
+        asked, log, next(place for place, (_, event) in enumerate(kept(log)) if isinstance(event, MetricChosen))
+    )
 
 
-def test_what_is_known_of_time_is_in_the_verdict_and_the_change_in_the_report(
-    history: History, setup: HuntSetup
-) -> None:
-    log, lab, out = log_of(history, NAMES), world(2, slow=0.9999, more=1.01, noise=0.1), io.StringIO()
-    view = PlainLines(out, {log.hunt: ""})
-    for _, event in session([log], [setup], [lab]):
-        view.show(log.hunt, [(0.0, event)])
+def test_what_is_known_of_time_is_in_the_verdict_and_the_change_in_the_report(log: SavedLog, setup: HuntSetup) -> None:
+    hunt, out = Hunted(log, setup, world(2, slow=0.9999, more=1.01, noise=0.1)), io.StringIO()
+    PlainLines(out, {log.hunt: ""}).show(log.hunt, [(0.0, event) for event in hunt.events])
     said = " ".join(out.getvalue().split())
     assert "metric The metric is instructions/o from here on, which shows a rise of 1.0 %" in said
-    assert (
-        "This commit adds 1.0 % instructions per operation; that it costs time is not shown: QPS after it is " in said
-    )
-    state = fold((entry.at, entry.event) for entry in history.events(log.hunt))
+    sentence = "This commit adds 1.0 % instructions per operation; that it costs time is not shown: QPS after it is "
+    assert sentence in said
+    state = fold(kept(log))
     assert isinstance(state.verdict, Found) and state.started
     assert (state.started.metric, state.pairing) == (INSTRUCTIONS, None)
     timed = effect_of(state, state.verdict.step, "qps")
     assert timed and not timed.excludes_one
-    assert runs_in(log).count((NAMES[CULPRIT], False)) >= TIMED
+    assert hunt.runs.count((NAMES[CULPRIT], False)) >= TIMED
 
 
 def test_a_hunt_in_another_direction_or_with_stopped_runs_is_one_by_time(setup: HuntSetup) -> None:
@@ -316,25 +316,10 @@ def test_a_hunt_in_another_direction_or_with_stopped_runs_is_one_by_time(setup: 
         assert resolve_settings(asked, direction).choose_metric is not bool(direction or slow_after)
 
 
-@pytest.fixture
-def timed(git: Repo) -> Settings:
-    """A hunt through two commits, by QPS."""
-    git.history({"file.c": f"int x = {number};\n"} for number in range(2))
-    return Settings(
-        good="HEAD~1", bad="HEAD", repository=str(git.path), builder="demo", workload="update-index", host="local",
-        policy=Policy(layouts=True),
-    )  # fmt: skip
-
-
-@pytest.fixture
-def by_valgrind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counting, "method", lambda _: "valgrind-3.19.0")
-
-
-@pytest.mark.usefixtures("by_valgrind")
+@pytest.mark.usefixtures("method")
 def test_builds_that_are_counted_are_those_that_are_timed(timed: Settings) -> None:
     """Otherwise `--metric auto` would build the ends twice, and find them built differently afterwards."""
-    [setup] = HuntSetup.set_up([resolve_settings(timed)])
+    setup = set_up(timed)
     counted = setup.by_metric(replace(setup.settings, metric=INSTRUCTIONS))
     assert (setup.settings.prior.exact, counted.settings.prior.exact) == (False, True)
     assert setup.settings.policy.layouts is counted.settings.policy.layouts is True
@@ -342,12 +327,10 @@ def test_builds_that_are_counted_are_those_that_are_timed(timed: Settings) -> No
     assert setup.settings.linkable and not without.settings.linkable
 
 
-def test_hosts_that_count_by_different_methods_count_nothing_exactly(
-    timed: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    [setup] = HuntSetup.set_up([resolve_settings(timed)])
+def test_hosts_that_count_by_different_methods_count_nothing_exactly(timed: Settings, method: Any) -> None:
+    setup = set_up(timed)
     by_perf, by_valgrind = setup.hosts[0].host, object()
-    monkeypatch.setattr(counting, "method", lambda host: counting.PERF if host is by_perf else "valgrind-3.19.0")
+    method(lambda host: counting.PERF if host is by_perf else VALGRIND)
     both = replace(setup, hosts=(setup.hosts[0], replace(setup.hosts[0], host=by_valgrind)))
     exact = replace(setup.settings, metric=INSTRUCTIONS)
     assert setup.by_metric(exact).settings.prior.exact
@@ -356,33 +339,31 @@ def test_hosts_that_count_by_different_methods_count_nothing_exactly(
     assert {each.counts for each in mixed.hosts} == {""}
 
 
-@pytest.mark.usefixtures("by_valgrind")
+@pytest.mark.usefixtures("method")
 def test_options_on_the_time_of_counted_runs_have_no_effect_and_that_is_said(timed: Settings) -> None:
     def said(**changes: object) -> list[str]:
-        [setup] = HuntSetup.set_up([resolve_settings(replace(timed, **changes))])  # type: ignore[arg-type]
+        setup = set_up(replace(timed, **changes))  # type: ignore[arg-type]
         return [warning.text for warning in setup.warnings if "no effect" in warning.text]
 
     given = {"time": 5.0, "warmup": 1.0}
     assert said(overrides=given) == said(metric=INSTRUCTIONS) == []
-    (sentence,) = said(overrides=given, metric=INSTRUCTIONS)
+    [sentence] = said(overrides=given, metric=INSTRUCTIONS)
     assert sentence.startswith("--time and --warmup have no effect on runs in which instructions are counted exactly")
-    (sentence,) = said(overrides={"time": 5.0}, metric=INSTRUCTIONS)
+    [sentence] = said(overrides={"time": 5.0}, metric=INSTRUCTIONS)
     assert sentence.startswith("--time has no effect")
 
 
 @pytest.mark.skipif(bool(machine.why_not()), reason="needs a view of the file system of its own")
+@pytest.mark.parametrize("name", ["root", "other"])
 def test_a_host_stands_in_for_its_only_build_host_if_it_would_make_the_same_builds(
-    timed: Settings, tmp_path: Path
+    timed: Settings, tmp_path: Path, name: str
 ) -> None:
-    def can_build(root: Path) -> bool:
-        """``b`` is this machine with another folder at ``root``."""
-        root.mkdir()
-        (tmp_path / "hosts.toml").write_text(
-            f'[hosts.quiet]\nroot = "{tmp_path}/root"\nbuild_hosts = ["b"]\n[hosts.b]\nroot = "{root}"\n'
-            f"through = ['unshare', '--mount', 'sh', '-c', 'mount -t tmpfs -o mode=755 none {root} && exec \"$@\"', 'sh']\n"
-        )
-        settings = replace(timed, host="quiet", hosts_path=str(tmp_path / "hosts.toml"))
-        return HuntSetup.set_up([resolve_settings(settings)])[0].hosts[0].can_build
-
-    assert can_build(tmp_path / "root")
-    assert not can_build(tmp_path / "other"), "paths get into builds"
+    """``b`` is this machine with another folder at its root folder; the paths of others get into builds."""
+    root, hosts = tmp_path / name, tmp_path / "hosts.toml"
+    root.mkdir()
+    hosts.write_text(
+        f'[hosts.quiet]\nroot = "{tmp_path}/root"\nbuild_hosts = ["b"]\n[hosts.b]\nroot = "{root}"\n'
+        f"through = ['unshare', '--mount', 'sh', '-c', 'mount -t tmpfs -o mode=755 none {root} && exec \"$@\"', 'sh']\n"
+    )
+    settings = replace(timed, host="quiet", hosts_path=str(hosts))
+    assert set_up(settings).hosts[0].can_build is (name == "root")
