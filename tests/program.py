@@ -68,7 +68,7 @@ def bisect_watched(
 
 
 def bisect_until(
-    words: list[str], sign: str, act: signal.Signals | Callable[[Process], object]
+    words: list[str], sign: str, act: signal.Signals | Callable[[Process], object], cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run it to its end; at the first line that contains ``sign`` it gets a signal, or ``act`` is called."""
     waiting = [act]
@@ -78,7 +78,7 @@ def bisect_until(
             todo = waiting.pop()
             process.send_signal(todo) if isinstance(todo, signal.Signals) else todo(process)
 
-    return bisect_watched(words, see)
+    return bisect_watched(words, see, cwd)
 
 
 def rows(history: Path, sql: str) -> list[tuple[Any, ...]]:

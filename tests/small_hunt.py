@@ -17,14 +17,20 @@ class Hunt:
 
     def __init__(
         self, folder: Path, hosts: str = "", *, commits: int = 8, culprit: int = 5, status: dict[int, str] | None = None,
-        pause: float = 0.0, builds: tuple[str, ...] = ("make",),
+        pause: float = 0.0, longer: float = 0.0, builds: tuple[str, ...] = ("make",),
     ) -> None:  # fmt: skip
-        """``hosts`` is the text of hosts.toml, ``status`` what odd commits return, ``pause`` the seconds that a run sleeps."""
+        """``hosts`` is the text of hosts.toml, ``status`` what odd commits return, ``pause`` the seconds that a run sleeps.
+
+        Since the culprit it sleeps ``longer``.
+        """
         self.folder, self.repo, self.last = folder, folder / "repo", commits - 1
         (folder / "hosts.toml").write_text(hosts)
         line = "/* {} */\n#define WORK {}\n#define STATUS {}\n#define PAUSE {}\n"
-        works = (3000 if number >= culprit else 1000 for number in range(commits))
-        texts = (line.format(n, work, (status or {}).get(n, "0"), round(pause * 1e6)) for n, work in enumerate(works))
+        works = ((3000, pause + longer) if number >= culprit else (1000, pause) for number in range(commits))
+        texts = (
+            line.format(n, work, (status or {}).get(n, "0"), round(sleep * 1e6))
+            for n, (work, sleep) in enumerate(works)
+        )
         self.hashes = Repo(self.repo).history(
             {"bench.c": BENCH, "Makefile": MAKEFILE, "work.h": text} for text in texts
         )

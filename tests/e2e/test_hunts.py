@@ -5,8 +5,10 @@ Where that is closed, nothing goes on without it, and the hunt can.
 
 import json
 import os
+import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import termios
 import time
@@ -16,11 +18,12 @@ from pathlib import Path
 import pytest
 
 import postgres
-from machine import Machine
+import program
+from machine import PROJECT, Machine
 from perfbisect.host import jobs
 from perfbisect.host.registry import connect
 from perfbisect.recipes.inventory import load_host
-from program import LIMIT, PROGRAM, Process, bisect, bisect_until, bisect_watched, rows
+from program import LIMIT, PROGRAM, Process, bisect, bisect_until, bisect_watched, exits, rows
 from repos import Repo
 from small_hunt import OPERATIONS, RATE, Hunt
 from waiting import until
@@ -28,20 +31,25 @@ from waiting import until
 pytestmark = [pytest.mark.e2e, pytest.mark.tools]
 
 
-def test_the_planted_commit_is_named_after_a_kill(tmp_path: Path) -> None:
-    """Killed while it builds, resumed to the right verdict, nothing done twice."""
+# Half the commits of `bisect demo`. The other half costs time, and one step of the search.
+SHORTER = "from perfbisect.demo import history; history.write_history.__defaults__ = (30, None, 1); "
+
+
+def test_the_planted_commit_is_named_after_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed while it builds, resumed to the right verdict, nothing done twice. Its runs are shorter, too."""
+    monkeypatch.setattr(program, "PROGRAM", [sys.executable, "-c", SHORTER + PROGRAM[-1]])
+    suite = Path(shutil.copytree(PROJECT / "workloads" / "demo", tmp_path / "workloads" / "demo"), "suite.toml")
+    suite.write_text(suite.read_text().replace("time = 1.0", "time = 0.4"))
     history = tmp_path / "history.db"
     place = ["--folder", str(tmp_path / "demo"), "--history", str(history), "--json"]
     demo = ["demo", "--seed", "3", "--drop", "60%", "--pairing", "together", "--no-explain", *place]
-    assert bisect_until(demo, '"BuildProgress"', signal.SIGKILL).returncode == -signal.SIGKILL
+    assert bisect_until(demo, '"BuildProgress"', signal.SIGKILL, tmp_path).returncode == -signal.SIGKILL
     ended = bisect("resume", "--history", str(history), "--plain")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     planted = (tmp_path / "demo" / "answer.json").read_text()
-    shown = bisect("show", "--history", str(history))
-    assert shown.returncode == 0
     [(culprit,)] = rows(history, "select culprit from culprits")
     assert str(culprit) in planted
-    assert str(culprit)[:10] in shown.stdout
+    assert str(culprit)[:10] in exits(0, "show", "--history", str(history))
     twice = "select commit_hash, count(*) from builds where not reused group by 1 having count(*) > 1"
     assert rows(history, twice) == []
     assert rows(history, "pragma integrity_check") == [("ok",)]
@@ -85,9 +93,8 @@ def test_a_slow_commit_is_found_with_nothing_but_two_commands(odd: Hunt, tmp_pat
     assert set(odd.ask(reported)) == {(20000,)}
     skipped = set(odd.ask("select commit_hash, stage from skips"))
     assert skipped <= {(odd.hashes[BROKEN], "compile"), (odd.hashes[FAILING], "run")}
-    told = json.loads(bisect("show", "--json", *odd.kept(), cwd=elsewhere).stdout)
-    assert told["settings"]["metric"] == "rate"
-    shown = bisect("show", *odd.kept(), cwd=elsewhere).stdout
+    assert json.loads(exits(0, "show", "--json", *odd.kept()))["settings"]["metric"] == "rate"
+    shown = exits(0, "show", *odd.kept())
     assert odd.culprit[:10] in shown
     assert f"--build make --run ./bench --rate '{RATE}' --operations '{OPERATIONS}'" in shown
 
@@ -119,12 +126,14 @@ def test_clones_at_other_paths_use_the_same_builds(tmp_path: Path, git: Repo) ->
     assert hunt(clones[0], "HEAD~1", "HEAD") == [(1,), (1,)]
 
 
-def test_on_another_machine(machine: Machine, odd: Hunt) -> None:
-    asked = ["run", f"v{CULPRIT - 1}", f"v{CULPRIT + 1}", "--build", "make", "--run", "./bench", "--metric", "latency"]
+def test_on_another_machine(machine: Machine, tmp_path: Path) -> None:
+    """By the time that a run takes, most of which it sleeps."""
+    hunt = Hunt(tmp_path, commits=3, culprit=1, pause=0.05, longer=0.6)
+    asked = ["run", "v0", "v2", "--build", "make", "--run", "./bench", "--metric", "latency"]
     quick = ["--no-explain", "--pairing", "turns", "--no-layouts", "--plain"]
-    ended = bisect(*asked, *quick, "--host", "far", *odd.kept(), cwd=odd.repo)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert f"The culprit is {odd.culprit[:10]}" in ended.stdout
+    ended = bisect(*asked, *quick, "--host", "far", *hunt.kept(), cwd=hunt.repo)
+    hunt.check(ended)
+    assert f"The culprit is {hunt.culprit[:10]}" in ended.stdout
 
 
 @pytest.mark.slow
@@ -145,10 +154,10 @@ def test_a_command_that_became_endless_is_stopped_and_found(git: Repo, tmp_path:
     stopped = "select distinct commit_hash from runs join counters on run_id = event_id where name = 'slower_than'"
     assert {sha for (sha,) in rows(history, stopped)} <= set(hashes[5:])
     assert rows(history, "select count(*) from skips") == [(0,)]
-    shown = bisect("show", "--history", str(history)).stdout
+    shown = exits(0, "show", "--history", str(history))
     assert "times slower" in shown
     assert "is slower than 10 × good (stopped after" in shown
-    assert bisect("replay", "--history", str(history), cwd=repo).returncode == 0
+    exits(0, "replay", "--history", str(history))
 
 
 @pytest.mark.dbms
@@ -180,7 +189,7 @@ def test_a_setting_that_slows_queries_is_found(tmp_path: Path, git: Repo, monkey
     assert rows(history, datasets) == [(1,)]
     asked = rows(history, "select json_extract(body, '$.candidate') from events where kind = 'Planned'")
     assert sorted(asked) == [(0,), (1,)]
-    shown = bisect("show", "--history", str(history)).stdout
+    shown = exits(0, "show", "--history", str(history))
     assert f"Since {hashes[1][:10]}, 1 statement of the workload has another plan." in shown
     assert (
         """\
