@@ -8,7 +8,21 @@ from itertools import islice
 import pytest
 
 import sample_hunt as sample
-from computed import ComputedLab, commits, culprit, hunt, log_of, measured_by, problem, speeds, started, verdict
+from computed import (
+    ComputedLab,
+    check_replay,
+    commits,
+    culprit,
+    hunt,
+    kept,
+    log_of,
+    measured_by,
+    of,
+    problem,
+    speeds,
+    started,
+    verdict,
+)
 from perfbisect.core.domain.events import (
     BuildFinished,
     CandidateSkipped,
@@ -35,81 +49,84 @@ from perfbisect.core.domain.settings import Flags, Policy
 from perfbisect.core.inference.hunt_state import fold
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.hunt.search_problem import SavedLog, compare_merge_base, ill_timed, replay
+from perfbisect.hunt.workers import InlineWorkers
 from perfbisect.lab import Steps
 from perfbisect.store.history import History
 
+NAMES = commits(30)
+CULPRIT = 11
+
+
+@pytest.fixture
+def log(history: History) -> SavedLog:
+    return log_of(history, NAMES)
+
+
+@pytest.fixture
+def lab() -> ComputedLab:
+    return ComputedLab(NAMES, speeds(NAMES, CULPRIT))
+
 
 def hunted(
-    history: History,
-    lab: ComputedLab,
-    failed: Sequence[SkipFacts] = (),
-    left_out: Sequence[SkipFacts] = (),
-    metric: str = "qps",
-) -> list[Event]:
-    """The events of a hunt through the commits of a lab; one that does not end is cut."""
+    log: SavedLog, lab: ComputedLab, failed: Sequence[SkipFacts] = (), left_out: Sequence[SkipFacts] = (),
+    metric: str = "qps", cut: int = 500,
+) -> list[Event]:  # fmt: skip
+    """The events of a hunt through the commits of a lab; a hunt that does not end is cut."""
     names = lab.commits
-    log, workers = log_of(history, names), measured_by(lab, metric)
-    return [
-        event for _, event in islice(hunt(problem(names, metric), started(names), log, workers, failed, left_out), 500)
-    ]
+    events = hunt(problem(names, metric), started(names), log, measured_by(lab, metric), failed, left_out)
+    return [event for _, event in islice(events, cut)]
 
 
-@pytest.mark.parametrize("cut", [1, 3, 10, 25])
-def test_a_cut_hunt_goes_on_to_the_same_end_without_repeating(history: History, cut: int) -> None:
+def unbuilt(*nodes: int) -> list[SkipFacts]:
+    return [SkipFacts(NAMES[node], "compile", "error: no", "log", 1.0) for node in nodes]
+
+
+def left_out(*nodes: int) -> list[SkipFacts]:
+    return [SkipFacts(NAMES[node], LEFT_OUT, "by --skip x", "", 0.0) for node in nodes]
+
+
+@pytest.mark.parametrize("cut", [2, 4, 11, 26])
+def test_a_cut_hunt_goes_on_to_the_same_end_without_repeating(log: SavedLog, lab: ComputedLab, cut: int) -> None:
     """Stop after any event, read the log back, go on: nothing that was measured is lost."""
-    names = commits(30)
-    hunt_id = log_of(history, names).hunt
-    lab = ComputedLab(names, speeds(names, 11))
-    before: list[Event] = []
-    for _, event in hunt(problem(names), started(names), SavedLog(history, hunt_id), measured_by(lab)):
-        before.append(event)
-        if len(before) > cut:
-            break
-    finished = [event for event in before if isinstance(event, BuildFinished | RunFinished)]
-    again = SavedLog(history, hunt_id)
-    assert [event for _, event in again.entries] == finished
-    events = [event for _, event in hunt(problem(names), started(names), again, measured_by(lab))]
-    assert culprit(events).candidate == 11
+    before = hunted(log, lab, cut=cut)
+    again = SavedLog(log.history, log.hunt)
+    assert of(again, Event) == [event for event in before if isinstance(event, BuildFinished | RunFinished)]
+    assert culprit(hunted(again, lab)).candidate == CULPRIT
     assert len(lab.built) == len(set(lab.built))
 
 
-def test_builds_that_failed_in_an_earlier_hunt_are_not_tried_again_but_for_the_ends(history: History) -> None:
-    names = commits(30)
-    lab = ComputedLab(names, speeds(names, 11))
-    failed = [SkipFacts(names[node], "compile", "error: no", "log", 1.0) for node in (0, 14, 15, 29)]
-    events = hunted(history, lab, failed)
+def test_builds_that_failed_in_an_earlier_hunt_are_not_tried_again_but_for_the_ends(
+    log: SavedLog, lab: ComputedLab
+) -> None:
+    events = hunted(log, lab, unbuilt(0, 14, 15, 29))
     assert {event.candidate for event in events if isinstance(event, CandidateSkipped)} == {14, 15}
-    assert not {names[14], names[15]} & set(lab.built)
-    assert (culprit(events).candidate, culprit(events).parents) == (11, (10,))
+    assert not {NAMES[14], NAMES[15]} & set(lab.built)
+    assert (culprit(events).candidate, culprit(events).parents) == (CULPRIT, (10,))
     kinds = [type(event) for event in events if not isinstance(event, CandidateSkipped)]
     assert kinds[:2] + kinds[-2:] == [HuntStarted, Decided, Decided, HuntEnded]
 
 
-def test_what_the_user_left_out_is_not_tried_and_says_nothing_of_its_neighbours(history: History) -> None:
+def test_what_the_user_left_out_is_not_tried_and_says_nothing_of_its_neighbours(
+    log: SavedLog, lab: ComputedLab
+) -> None:
     """The culprit lies between two that were left out: nothing that a neighbour does could come from a failed build."""
-    names = commits(30)
-    lab = ComputedLab(names, speeds(names, 11))
-    left = [SkipFacts(names[node], LEFT_OUT, "by --skip x", "", 0.0) for node in (9, 13, 14)]
-    log, failed = log_of(history, names), [SkipFacts(names[13], "compile", "error: no", "log", 1.0)]
-    events = [event for _, event in hunt(problem(names), started(names), log, measured_by(lab), failed, left)]
+    left = left_out(9, 13, 14)
+    events = hunted(log, lab, unbuilt(13), left)
     assert [event.facts for event in events if isinstance(event, CandidateSkipped)] == left
-    assert not {names[9], names[13], names[14]} & set(lab.built)
-    assert culprit(events).candidate == 11
-    assert left == [event.facts for _, event in sample.logged(history, log.hunt) if isinstance(event, CandidateSkipped)]
-    again = SavedLog(history, log.hunt)
-    more = [event for _, event in hunt(problem(names), started(names), again, measured_by(lab), (), left)]
+    assert not {NAMES[9], NAMES[13], NAMES[14]} & set(lab.built)
+    assert culprit(events).candidate == CULPRIT
+    again = SavedLog(log.history, log.hunt)
+    assert [event.facts for event in of(again, CandidateSkipped)] == left
+    more = hunted(again, lab, (), left)
     assert not [event for event in more if isinstance(event, CandidateSkipped)], "a resumed hunt has them in its log"
 
 
-def test_a_culprit_that_was_left_out_is_one_of_several_and_the_reason_is_that(history: History) -> None:
-    names = commits(30)
-    lab = ComputedLab(names, speeds(names, 11))
-    left = [SkipFacts(names[node], LEFT_OUT, "by --skip x", "", 0.0) for node in range(10, 13)]
-    ended = verdict(hunted(history, lab, left_out=left))
+def test_a_culprit_that_was_left_out_is_one_of_several_and_the_reason_is_that(log: SavedLog, lab: ComputedLab) -> None:
+    ended = verdict(hunted(log, lab, left_out=left_out(10, 11, 12)))
     assert isinstance(ended, Inconclusive)
     assert ended.reason is Reason.LEFT_OUT
-    assert set(ended.candidates) == set(range(10, 14))
-    assert set(lab.built) < {*names[:10], *names[13:]}
+    assert set(ended.candidates) == {10, 11, 12, 13}
+    assert set(lab.built) < {*NAMES[:10], *NAMES[13:]}
 
 
 class Instant(ComputedLab):
@@ -117,9 +134,9 @@ class Instant(ComputedLab):
 
     def measure(self, order: Measure) -> Generator[LabEvent]:
         for event in super().measure(order):
-            yield (
-                replace(event, facts=replace(event.facts, seconds=5e-324)) if isinstance(event, RunFinished) else event
-            )
+            if isinstance(event, RunFinished):
+                event = replace(event, facts=replace(event.facts, seconds=5e-324))
+            yield event
 
 
 @pytest.mark.parametrize(
@@ -127,7 +144,7 @@ class Instant(ComputedLab):
     [
         (Instant, 0.8, "qps", "no value for qps, or it is 0 or infinite"),
         (ComputedLab, 0.8, "instructions/o", "instructions/o"),
-        (ComputedLab, 0.0, "qps", rf"{commits(5)[-1][:10]} have no value for qps"),
+        (ComputedLab, 0.0, "qps", rf"{NAMES[4][:10]} have no value for qps"),
     ],
     ids=["infinite", "not recorded", "only one end has it"],
 )
@@ -135,9 +152,9 @@ def test_runs_without_the_metric_end_the_hunt(
     history: History, lab: type[ComputedLab], slow: float, metric: str, said: str
 ) -> None:
     """Otherwise the same order would be given for ever."""
-    names = commits(5)
+    names = NAMES[:5]
     with pytest.raises(EnvironmentFailure, match=said):
-        hunted(history, lab(names, speeds(names, 3, slow=slow)), metric=metric)
+        hunted(log_of(history, names), lab(names, speeds(names, 3, slow=slow)), metric=metric)
 
 
 class TestMergeBase:
@@ -146,24 +163,21 @@ class TestMergeBase:
     good = "f" * 40
 
     def check(self, history: History, speed_of_good: float, max_runs: int = 0) -> tuple[list[Event], Verdict]:
-        names = commits(6)
+        names = NAMES[:6]
         truth = speeds(names, 3) | {self.good: speed_of_good}
         asked = replace(problem(names), policy=Policy(max_runs=max_runs))
-        events = Steps(
-            compare_merge_base(
-                asked,
-                replace(started(names), branch_points=2),
-                self.good,
-                log_of(history, names),
-                lambda nodes: measured_by(ComputedLab(nodes, truth))(nodes),
-            )
-        )
+        begun = replace(started(names), branch_points=2)
+
+        def crew(nodes: tuple[str, ...]) -> InlineWorkers:
+            return InlineWorkers("local", ComputedLab(nodes, truth))
+
+        events = Steps(compare_merge_base(asked, begun, self.good, log_of(history, names), crew))
         return [event for _, event in events], events.result
 
     def test_as_fast(self, history: History) -> None:
         events, verdict = self.check(history, 1.0)
         measured = {event.facts.commit for event in events if isinstance(event, RunFinished)}
-        assert measured == {self.good, commits(6)[0]}
+        assert measured == {self.good, NAMES[0]}
         assert isinstance(verdict, NotReproduced)
         assert [event.choices for event in events if isinstance(event, HuntStarted)] == [1]
 
@@ -179,17 +193,14 @@ class TestMergeBase:
         assert len([event for event in events if isinstance(event, RunFinished)]) == 8
 
 
-def test_a_replay_takes_the_same_course_and_with_a_smaller_budget_ends_earlier(history: History) -> None:
-    names = commits(30)
-    log, rules = log_of(history, names), problem(names)
-    list(hunt(rules, started(names), log, measured_by(ComputedLab(names, speeds(names, 21, slow=0.97)))))
-    events = [(entry.at, entry.event) for entry in history.events(log.hunt)]
-    recorded = [event.decision.order for _, event in events if isinstance(event, Decided)]
-    again = [*replay(rules, events, log.began)]
-    assert [decision.order for _, decision in again] == recorded
-    poorer = replace(rules, policy=replace(rules.policy, max_runs=again[-1][0] // 2))
-    *_, (runs, decision) = replay(poorer, events, log.began)
-    assert runs < again[-1][0]
+def test_a_replay_takes_the_same_course_and_with_a_smaller_budget_ends_earlier(log: SavedLog) -> None:
+    rules = problem(NAMES)
+    hunted(log, ComputedLab(NAMES, speeds(NAMES, 21, slow=0.97)))
+    check_replay(rules, log)
+    runs = len(of(log, RunFinished))
+    poorer = replace(rules, policy=replace(rules.policy, max_runs=runs // 2))
+    *_, (fewer, decision) = replay(poorer, kept(log), log.began)
+    assert fewer < runs
     assert isinstance(decision.order, Inconclusive)
 
 
@@ -214,8 +225,8 @@ def test_options_that_are_added_set_aside_what_was_measured_until_a_build_is_the
     assert SavedLog(history, log.hunt).entries == log.entries
     state = fold([(0.0, sample.started()), *kept])
     assert state.log == log.entries
-    assert [len(state.row(sample.CANDIDATES[node]).runs) for node in (0, 9)] == [1, 1]
-    assert [state.row(sample.CANDIDATES[node]).skip is None for node in (3, 4)] == [True, False]
+    rows = [state.row(sample.CANDIDATES[node]) for node in (0, 9, 3, 4)]
+    assert [(len(row.runs), row.skip is None) for row in rows] == [(1, True), (1, True), (0, True), (0, False)]
     assert state.remedy == ("it does not build without: everything was built with that.",)
 
 
