@@ -1,6 +1,5 @@
 """Profiles joined with the diff, and other plans, in every report: made from the history alone."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import msgspec
@@ -44,10 +43,10 @@ def issue(told: Story) -> str:
     return "\n".join(markdown(document(told)))
 
 
-def write(history: History, changed: ChangeFacts | None, after: Mapping[tuple[str, ...], int] = AFTER) -> int:
+def write(history: History, changed: ChangeFacts | None) -> int:
     """The sample hunt with a profile of parent and culprit, and what the culprit changes."""
     hunt = sample.write(history)
-    for node, stacks in ((PARENT, BEFORE), (sample.CULPRIT, after)):
+    for node, stacks in ((PARENT, BEFORE), (sample.CULPRIT, AFTER)):
         facts = profile(sample.CANDIDATES[node], stacks, operations=1_000_000)
         history.append(hunt, Profiled(node, facts), sample.BEGAN + 9000)
     if changed:
@@ -77,14 +76,10 @@ def test_text_markdown_and_json_contain_them(history: History) -> None:
     assert SENTENCE in case["why"]
 
 
-def page(history: History, changed: ChangeFacts | None) -> str:
-    hunt = write(history, changed)
-    told = read_hunt(history, hunt, lambda sha: sample.COMMITS[sample.CANDIDATES.index(sha)])
-    return hunt_page(*told, lambda *_: (DIFF, 0), None)
-
-
 def test_the_page_joins_functions_diff_and_flame_graph(history: History) -> None:
-    text = page(history, change("less"))
+    hunt = write(history, change("less"))
+    told = read_hunt(history, hunt, lambda sha: sample.COMMITS[sample.CANDIDATES.index(sha)])
+    text = hunt_page(*told, lambda *_: (DIFF, 0), None)
     for part in (
         "into which <code>less</code> is inlined",
         '<a href="#case-1-hunk-0-0-0"><code>search</code></a>',  # where what is inlined begins
@@ -98,36 +93,24 @@ def test_the_page_joins_functions_diff_and_flame_graph(history: History) -> None
     assert "<script>alert" not in text and "\x1b" not in text
 
 
-def test_a_change_that_was_not_read_is_said(history: History) -> None:
-    text = page(history, None)
-    assert "of the loss is in <code>search</code>." in text
-    assert "this commit" not in text.partition("flame")[0].rpartition("Functions")[2]
-
-
-def test_a_profile_of_one_side_shows_no_functions(history: History) -> None:
+def test_what_was_not_read_or_recorded_is_not_said(history: History) -> None:
+    text = printed(story(history, None))
+    assert "of the loss is in `search`." in text and "this commit changes" not in text
     hunt = sample.write(history)
-    facts = profile(sample.CANDIDATES[PARENT], BEFORE)
-    history.append(hunt, Profiled(PARENT, facts), sample.BEGAN + 9000)
+    history.append(hunt, Profiled(PARENT, profile(sample.CANDIDATES[PARENT], BEFORE)), sample.BEGAN + 9000)
     text = printed(read_story(history, hunt))
-    assert "Own cost of each function" not in text
-    assert "of the loss" not in text
+    assert "Own cost of each function" not in text and "of the loss" not in text
 
 
 def test_where_a_commit_waits_comes_before_what_it_computes(history: History) -> None:
     """Only of a commit that waits longer: everything waits, and most of it by chance."""
     read = story(history, change("less"))
     row = FunctionRow("journal", "engine", 1.0, 90.0, part=0.9, error=2.0)
-    found = replace(read.cases[0].explanation, waits=(row,))
-    for classes, titles in (
-        ((), ["Own cost of each function per operation, µs"]),
-        (
-            (Evidence(Cause.WAITING, None, Sureness.SURE),),
-            ["Waiting of each function per operation, µs", "Own cost of each function per operation, µs"],
-        ),
-    ):
-        case = replace(read.cases[0], explanation=replace(found, classes=classes))
+    for classes in ((), (Evidence(Cause.WAITING, None, Sureness.SURE),)):
+        case = replace(read.cases[0], explanation=replace(read.cases[0].explanation, waits=(row,), classes=classes))
         tables = list(function_tables(case.explanation))
-        assert [table.above[0].partition(";")[0] for table in tables] == titles
+        titles = ["Waiting"] * len(classes) + ["Own cost"]
+        assert [table.above[0].partition(" of each function per operation, µs")[0] for table in tables] == titles
         assert (tables[0].rows[0].cells[0].text == "journal") is bool(classes)
         for shown in (printed, issue):
             assert ("journal" in shown(replace(read, cases=(case,)))) is bool(classes)
@@ -148,20 +131,11 @@ def planned(history: History, *plans: tuple[int, str, str]) -> Story:
 
 
 def test_both_plans_come_first(history: History) -> None:
-    seen = planned(
-        history,
-        (PARENT, STATEMENT, INDEX),
-        (PARENT, "SELECT 1", "Result"),
-        (sample.CULPRIT, STATEMENT, SCAN),
-        (sample.CULPRIT, "SELECT 1", "Result"),
-    )
+    """Those that are the same are not mentioned."""
+    same = [(node, "SELECT 1", "Result") for node in (PARENT, sample.CULPRIT)]
+    seen = planned(history, (PARENT, STATEMENT, INDEX), (sample.CULPRIT, STATEMENT, SCAN), *same)
     pinned("report/plans.txt", printed(seen))
     written = issue(seen)
     assert written.index("another plan") < written.index(seen.cases[0].why[:20])
     assert "\n  before  Bitmap Heap Scan on sbtest1\n" in written
-
-
-def test_the_same_plans_are_not_mentioned(history: History) -> None:
-    seen = planned(history, (PARENT, STATEMENT, INDEX), (sample.CULPRIT, STATEMENT, INDEX), (0, STATEMENT, SCAN))
-    assert seen.cases[0].plans == ()
-    assert "another plan" not in printed(seen)
+    assert "another plan" not in printed(planned(history, *same, (0, STATEMENT, SCAN)))

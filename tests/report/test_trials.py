@@ -167,7 +167,6 @@ def test_in_short_without_how_it_was_measured_and_costs() -> None:
     assert told[0] == "Throughput relative to: 8.0.28"
     assert " 0.55   1.89  update-index" in told
     assert not [line for line in told if "cpu/o" in line]
-    assert "</details>" not in list(markdown(document(comparison(), detailed=False)))
     assert "    –      –  point-query" in plain(replace(comparison(), runs=[])), "nothing is measured yet"
 
 
@@ -191,7 +190,7 @@ def test_runs_add_up_and_tables_are_of_those_that_count() -> None:
     assert not [line for line in told if "r/o" in line], "nothing is read"
     (costs,) = (at for at, line in enumerate(told) if line.startswith("point-query, cpu/o"))
     assert told[costs].endswith("medians of runs at the same time, not by pairs")
-    assert told[costs + 3].split()[-2:] == ["1,000", "8.0.28"] and told[costs + 4].split()[-2:] == ["900", "8.0.29"]
+    assert [line.split()[-2:] for line in told[costs + 3 : costs + 5]] == [["1,000", "8.0.28"], ["900", "8.0.29"]]
     alone = [replace(run, facts=replace(run.facts, operations=1)) for run in made.runs]
     assert not [line for line in plain(replace(made, runs=alone)) if "o/s" in line or line.endswith("qps")]
 
@@ -218,51 +217,44 @@ def test_json_of_a_series() -> None:
     assert as_object(failed())["skips"][0]["facts"]["reason"] == "it crashed"
 
 
-def test_without_perf_the_cpu_is_that_of_the_machine() -> None:
+def test_tables_of_other_programs() -> None:
+    """Without perf the CPU is that of the machine; what a spreadsheet would execute is text."""
     made = comparison()
     bare = [replace(run, facts=replace(run.facts, counters={})) for run in made.runs]
-    told = list(delimited(document(replace(made, runs=bare)), ","))
+    works = (replace(made.request.works[0], name="=1+1"), *made.request.works[1:])
+    told = list(delimited(document(replace(made, runs=bare, request=replace(made.request, works=works))), ","))
+    assert "1.00,0.90,'=1+1" in told
     at = told.index('"update-index, cpu/o in % of the machine per o/s"')
     assert float(told[at + 3].split(",")[0]) == (80 / 1000 + 80 / 2000) / 2
 
 
-def test_what_a_spreadsheet_would_execute_is_text() -> None:
-    made = comparison()
-    works = (replace(made.request.works[0], name="=1+1"), *made.request.works[1:])
-    told = list(delimited(document(replace(made, request=replace(made.request, works=works))), ","))
-    assert "1.00,0.90,'=1+1" in told
-
-
-def test_a_rate_that_was_sustained_is_only_a_table_and_small_steps_have_a_smaller_effect() -> None:
+def test_what_small_values_change() -> None:
+    """A rate that was sustained is only a table, small steps have a smaller effect, and a series may have no step."""
     told = plain(paced(0.995))
     assert "   100       100    100   99.5  point-query" in told
     assert not [line for line in told if "SLA" in line]
     text = "\n".join(plain(series({"scan": ((9, -0.01),)}, noise=0.0005)))
     assert "bisect run 1.8 1.9 --workload scan --min-effect 0.5% --builder demo" in text
-
-
-def test_no_step_and_an_old_terminal() -> None:
     text = "\n".join(plain(series({})))
-    assert "No step is announced." in text
-    assert "bisect run" not in text
-    poor = writable(text, "ascii")
-    assert poor.isascii() and len(poor) == len(text)
+    assert "No step is announced." in text and "bisect run" not in text
+    assert writable(text, "ascii").isascii()
 
 
 def test_pages() -> None:
     told = {name: page(document(made, page=True)) for name, made in TRIALS.items()}
-    assert "worse in 3 and better in 1 of 6 ratios</h1>" in told["comparison"]
-    assert "5555555555" in told["hunted"]
-    assert "col-1 : 8.0.29" in told["comparison"] and "Relative to 8.0.28" in told["comparison"]
+    for name, words in {
+        "comparison": ("worse in 3 and better in 1 of 6 ratios</h1>", "col-1 : 8.0.29", "Relative to 8.0.28"),
+        "hunted": ("5555555555",),
+        "proof": ("regains",),
+        "noise": ("Smallest detectable drop",),
+        "series": ("4 steps in 3 workloads", "bisect run 1.4 1.5 --workload scan,update-index --builder demo"),
+    }.items():
+        assert not [each for each in words if each not in told[name]]
     two = replace(comparison(), request=replace(comparison().request, subjects=comparison().request.subjects[:2]))
     assert "8.0.29 against 8.0.28: worse in 1 of 3 workloads</h1>" in page(document(two, page=True))
-    assert "regains" in told["proof"] and "Smallest detectable drop" in told["noise"]
     charts = re.findall(r'<svg class="chart series".*?</svg>', told["series"])
-    assert [chart.count("<circle") for chart in charts] == [19, 19, 19]
-    assert [len(re.findall('class="step (?:bad|good)"', chart)) for chart in charts] == [2, 1, 1]
-    assert [len(re.findall('class="plateau"', chart)) for chart in charts] == [3, 2, 2]
-    assert "1.0 to 1.19 of demo: 4 steps in 3 workloads" in told["series"]
-    assert "bisect run 1.4 1.5 --workload scan,update-index --builder demo" in told["series"]
+    drawn = [[len(re.findall(sign, chart)) for sign in ("<circle", 'class="step ', '"plateau"')] for chart in charts]
+    assert drawn == [[19, 2, 3], [19, 1, 2], [19, 1, 2]]
 
 
 @pytest.fixture
@@ -276,6 +268,7 @@ def watched() -> tuple[Trial, Branch]:
 
 
 def test_a_step_with_its_commit(watched: tuple[Trial, Branch]) -> None:
+    """And on the page, which leads to the hunt."""
     first, second = branch.summary(*watched)
     assert first == "The line has 8 tips and 1 step:"
     assert second.startswith("  scan, tip 4 → tip 5: ×0.800 (")
@@ -284,6 +277,9 @@ def test_a_step_with_its_commit(watched: tuple[Trial, Branch]) -> None:
     undecided = replace(trial, hunts=(replace(trial.hunts[0], culprit="", state="code placement"),))
     assert [*branch.summary(undecided, lines)][1].endswith("hunt 12: code placement")
     assert [*branch.summary(replace(trial, hunts=()), lines)][1].endswith("not hunted")
+    written = page(branch.document(*watched, lambda hunt: f"hunt-{hunt}.html"))
+    assert 'href="hunt-12.html"' in written and 'class="chart series"' in written
+    assert "main: 8 tips, 1 step" in written and "<b>twice" not in written
 
 
 def test_later_tips_that_could_not_be_built_are_told(watched: tuple[Trial, Branch]) -> None:
@@ -301,25 +297,16 @@ def test_later_tips_that_could_not_be_built_are_told(watched: tuple[Trial, Branc
     trial = replace(watched[0], request=replace(watched[0].request, subjects=found.tips), hunts=())
     said = "2 later tips could not be built: <b>tip 3 and <b>tip 4."
     assert [*branch.summary(trial, found)] == ["The line has 2 tips and 0 steps.", said]
-    assert said.replace("<", "&lt;").replace("b>", "b&gt;") in page(branch.document(trial, found, str))
-
-
-def test_the_page_leads_to_the_hunt(watched: tuple[Trial, Branch]) -> None:
-    written = page(branch.document(*watched, lambda hunt: f"hunt-{hunt}.html"))
-    assert 'href="hunt-12.html"' in written
-    assert "main: 8 tips, 1 step" in written
-    assert "<b>twice" not in written
-    assert 'class="chart series"' in written
+    assert said.replace("<b>", "&lt;b&gt;") in page(branch.document(trial, found, str))
 
 
 def test_what_each_night_says() -> None:
     made = sample.night(5)
     [said] = branch.night(made)
-    assert said.startswith("scan: tip 5 is ×0.800")
-    assert "of tip 3, in 3 rounds" in said
+    assert said.startswith("scan: tip 5 is ×0.800") and "of tip 3, in 3 rounds" in said
     assert "is the first tip of the line" in next(branch.night(sample.night(0)))
     made.skips.append(TrialSkip(0, 2, 0.0, SkipFacts("", "run", "it \x1b[2Jfails", "", 0.0)))
     assert [*branch.night(made)] == ["scan: tip 5 fails: it \\x1b[2Jfails"]
-    tip = replace(made.request.subjects[-1], trouble="no compiler")
-    made.request = replace(made.request, subjects=(*made.request.subjects[:-1], tip))
+    *others, tip = made.request.subjects
+    made.request = replace(made.request, subjects=(*others, replace(tip, trouble="no compiler")))
     assert [*branch.night(made)] == ["tip 5 cannot be built, so nothing is measured: no compiler"]

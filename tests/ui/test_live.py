@@ -4,6 +4,7 @@ import io
 import re
 from contextlib import closing
 from dataclasses import replace
+from itertools import product
 
 import pytest
 from rich.cells import cell_len
@@ -57,17 +58,18 @@ def picture(view: ViewModel, width: int, height: int | None, now: float, glyphs:
     return printed.get().splitlines()
 
 
+RUN = RunFacts("", "key", "visit", "local", 0.0, 1.0, 0, {}, (), {}, {})
+
+
 def moment(events: Events, views: list[ViewModel], purpose: Purpose, sample: int) -> tuple[ViewModel, float]:
     """The view at a sample of the first run after ``purpose`` was ordered, and its time."""
-    asked = next(
-        place
-        for place, (_, event) in enumerate(events)
-        if isinstance(event, Decided)
-        and isinstance(event.decision.order, Measure)
-        and event.decision.order.purpose is purpose
-    )
-    runs = [place for place, (_, event) in enumerate(events) if place > asked and isinstance(event, RunProgress)]
-    return views[runs[sample]], events[runs[sample]][0]
+    order, runs = None, []
+    for (at, event), view in zip(events, views, strict=True):
+        if isinstance(event, Decided):
+            order = event.decision.order
+        if isinstance(event, RunProgress) and isinstance(order, Measure) and order.purpose is purpose:
+            runs.append((view, at))
+    return runs[sample]
 
 
 def with_state(view: ViewModel, **changes: object) -> ViewModel:
@@ -81,23 +83,17 @@ def test_the_picture(events: Events, views: list[ViewModel]) -> None:
     pinned("ui/picture.txt", "".join(f"{line}\n" for line in picture(view, 90, 30, now)))
 
 
-def test_the_picture_in_ascii(events: Events, views: list[ViewModel]) -> None:
-    for view, (at, _) in list(zip(views, events, strict=True))[::45]:
-        one, other = picture(view, 90, 30, at, ASCII), picture(view, 90, 30, at)
-        assert "".join(one).isascii()
-        assert len(one) == len(other)
-
-
-def test_no_number_is_cut(events: Events) -> None:
+def test_no_number_is_cut_and_ascii_will_do(events: Events) -> None:
     """In two hunts, the second with long numbers: a narrow picture has only numbers that a very wide one has, too."""
     wide = [*SampleHunt(rate=1.2e8, noise=1e-7, size=5, culprit=3).events()]
     for recorded in (events, wide):
-        seen = followed(recorded)
-        for width in (80, 120, 200):
-            for view, (at, _) in [*zip(seen, recorded, strict=True)][1::40]:
-                drawn, whole = picture(view, width, None, at), picture(view, 400, None, at)
-                assert "hunt 12 " in drawn[0]
-                assert numbers(drawn) <= numbers(whole)
+        for view, (at, _) in [*zip(followed(recorded), recorded, strict=True)][1::40]:
+            whole = numbers(picture(view, 400, None, at))
+            for width in (80, 120, 200):
+                drawn = picture(view, width, None, at)
+                assert "hunt 12 " in drawn[0] and numbers(drawn) <= whole
+            plain = picture(view, 200, None, at, ASCII)
+            assert "".join(plain).isascii() and len(plain) == len(drawn)
 
 
 def numbers(lines: list[str]) -> set[str]:
@@ -110,14 +106,12 @@ def test_the_time_left_passes_and_ratios_move_in_fresh_layouts(events: Events, v
     assert first and second and 0 < second < first
     order = Measure((Share(37, 5), Share(36, 5)), Purpose.CONFIRM, fresh=True)
     view, said = update(view, Decided(Decision(order, SampleHunt().belief())), now), set()
-    for seed in range(1, 5):
-        for candidate, rate in ((37, 500 + 10 * seed), (36, 1000)):
-            facts = RunFacts(
-                view.sha(candidate), "key", f"{seed}", "local", now, 1.0, rate, {}, (), {}, {}, layout=seed
-            )
-            view = update(view, RunFinished(candidate, facts), now)
-            shown = "\n".join(picture(view, 120, 40, now))
-            said |= {*re.findall(r"\S+ \(\S+\) of \w+ in \d layouts", shown)}
+    for seed, candidate in product(range(1, 5), (37, 36)):
+        rate = 500 + 10 * seed if candidate == 37 else 1000
+        facts = replace(RUN, commit=view.sha(candidate), visit=f"{seed}", operations=rate, layout=seed)
+        view = update(view, RunFinished(candidate, facts), now)
+        shown = "\n".join(picture(view, 120, 40, now))
+        said |= {*re.findall(r"\S+ \(\S+\) of \w+ in \d layouts", shown)}
     assert "checking that the difference is not code placement: 8 of about 10 runs" in shown
     assert len(said) == 5 and {text.split()[-4] for text in said} == {view.commit(36).short}, said
 
@@ -131,15 +125,12 @@ def test_while_the_reason_is_measured_that_is_said(events: Events, views: list[V
     assert "measuring the reason" not in "\n".join(picture(views[-1], 100, 40, at))
 
 
-@pytest.mark.parametrize("height", [3, 8, 24, None])
-@pytest.mark.parametrize("width", [20, 100])
-def test_nothing_is_wider_or_higher_than_the_terminal(
-    events: Events, views: list[ViewModel], width: int, height: int | None
-) -> None:
-    for view, (at, _) in list(zip(views, events, strict=True))[::45]:
-        drawn = picture(view, width, height, at)
-        assert max(map(len, drawn)) <= width
-        assert height is None or len(drawn) <= height
+def test_nothing_is_wider_or_higher_than_the_terminal(events: Events, views: list[ViewModel]) -> None:
+    for width, height in product((20, 100), (3, 8, 24, None)):
+        for view, (at, _) in list(zip(views, events, strict=True))[::45]:
+            drawn = picture(view, width, height, at)
+            assert max(map(len, drawn)) <= width
+            assert height is None or len(drawn) <= height
     view, now = moment(events, views, Purpose.CONFIRM, 4)
     assert "against its parent: 0 of about 6 runs" in "\n".join(picture(view, 80, 2, now)), "what runs now stays"
 
@@ -156,11 +147,10 @@ def test_the_strip_shows_where_was_tested(events: Events, views: list[ViewModel]
 
 def together(view: ViewModel, *pairs: tuple[float, float]) -> ViewModel:
     """The view after pairs of the bad end beside the good one, with these rates."""
+    bad = view.state.node[view.state.commits[-1]]
     for number, rates in enumerate(pairs):
-        for candidate, rate in zip((view.state.node[view.state.commits[-1]], 0), rates, strict=True):
-            facts = RunFacts(
-                view.sha(candidate), "key", "visit", "local", 0.0, 1.0, int(rate), {}, (), {}, {}, round=f"r{number}"
-            )
+        for candidate, rate in zip((bad, 0), rates, strict=True):
+            facts = replace(RUN, commit=view.sha(candidate), operations=int(rate), round=f"r{number}")
             view = update(view, RunFinished(candidate, facts), 0.0)
     return view
 
@@ -189,9 +179,7 @@ def test_pairs_are_shown_as_pairs_while_they_are_made(events: Events, views: lis
 def test_a_range_wider_than_the_terminal_is_binned_and_a_small_one_drawn_wider() -> None:
     large, small = (SampleHunt(size=size, culprit=at, broken=frozenset()) for size, at in ((200, 100), (5, 3)))
     blocks, axis, _ = picture(followed(large.events())[-1], 82, 40, large.at)[3:6]
-    assert len(axis) == 81
-    assert blocks.index("█") == 1 + 40
-    assert axis[1 + 40] == UNICODE.bad
+    assert (len(axis), blocks.index("█"), axis[1 + 40]) == (81, 1 + 40, UNICODE.bad)
     assert len(picture(followed(small.events())[-2], 80, 40, small.at)[4]) == 1 + 5 * 3
 
 
@@ -204,13 +192,11 @@ def test_a_range_wider_than_the_terminal_is_binned_and_a_small_one_drawn_wider()
     ],
 )
 def test_the_verdict_is_shown(views: list[ViewModel], verdict: Verdict, words: str) -> None:
-    said = "\n".join(picture(with_state(views[-1], verdict=verdict), 100, 40, 2e9))
-    assert words in said
-    assert "left" not in said and "bisect show 12\n" in f"{said}\n"
-    mine = replace(with_state(views[-1], verdict=verdict), report="bisect show {} --history mine.db".format)
-    drawn = picture(mine, 40, 40, 2e9)
-    begins = drawn.index(" Full report: bisect show 12 --history")
-    assert drawn[begins + 1] == " mine.db"
+    view = with_state(views[-1], verdict=verdict)
+    said = "\n".join(picture(view, 100, 40, 2e9))
+    assert words in said and "left" not in said and "bisect show 12\n" in f"{said}\n"
+    lines = picture(replace(view, report="bisect show {} --history mine.db".format), 40, 40, 2e9)
+    assert lines[lines.index(" Full report: bisect show 12 --history") + 1] == " mine.db"
 
 
 def test_before_anything_is_known() -> None:
@@ -272,17 +258,17 @@ def test_a_terminal_without_unicode_or_colours(events: Events, monkeypatch: pyte
 
 def test_nothing_is_drawn_by_the_work_itself(events: Events) -> None:
     """Events only change what is known: a thousand of them cost no picture."""
-    screen = LiveScreen(Console(file=io.StringIO(), force_terminal=True, width=100, height=30), {12: ""})
     pictures: list[None] = []
-    for at, event in events[:5]:
-        screen.show(12, [(at, event)])
-    assert screen.live.is_started
-    screen.live.refresh = lambda: pictures.append(None)  # type: ignore[method-assign]
-    for at, event in events[5:]:
-        if not isinstance(event, RunFinished):
-            screen.show(12, [(at, event)])
-    assert len(pictures) <= 1
-    screen.close()
+    with closing(
+        LiveScreen(Console(file=io.StringIO(), force_terminal=True, width=100, height=30), {12: ""})
+    ) as screen:
+        screen.show(12, events[:5])
+        assert screen.live.is_started
+        screen.live.refresh = lambda: pictures.append(None)  # type: ignore[method-assign]
+        for at, event in events[5:]:
+            if not isinstance(event, RunFinished):
+                screen.show(12, [(at, event)])
+        assert len(pictures) <= 1
 
 
 def test_signs_that_the_encoding_lacks_are_replaced_by_similar_ones() -> None:

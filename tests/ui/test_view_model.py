@@ -52,6 +52,7 @@ from perfbisect.ui.view_model import (
 # What views know after a sequence of events.
 
 
+Events = list[tuple[float, Event]]
 HOST = HostFacts("local", "", 2, 1024, "", "")
 SHAS = tuple(f"{n:040x}" for n in range(4))
 STARTED = HuntStarted(1, "demo", "update-index", HOST, "v1", "v2", 3, SHAS, 0, False)
@@ -69,9 +70,9 @@ def building(candidate: int, subject: str = "Subject") -> BuildStarted:
     return BuildStarted(candidate, Commit(SHAS[candidate], "2023-01-01", "A", subject))
 
 
-def built(candidate: int, same_as: int | None = None) -> BuildFinished:
-    binary = f"binary{candidate if same_as is None else same_as}"
-    return BuildFinished(candidate, BuildFacts(SHAS[candidate], "key", binary, 5.0, 3, 1, False, ""), same_as)
+def built(candidate: int) -> BuildFinished:
+    facts = BuildFacts(SHAS[candidate], "key", f"binary{candidate}", 5.0, 3, 1, False, "")
+    return BuildFinished(candidate, facts, None)
 
 
 def ran(candidate: int, qps: float, visit: str, started: float = 1000.0) -> RunFinished:
@@ -79,9 +80,12 @@ def ran(candidate: int, qps: float, visit: str, started: float = 1000.0) -> RunF
     return RunFinished(candidate, facts)
 
 
+def belief(*culprit: float) -> Belief:
+    return Belief(np.array(culprit), 0.99, 0.01, Interval(0.6, 0.7, 0.8))
+
+
 def decided(*culprit: float, purpose: Purpose = Purpose.SEARCH) -> Decided:
-    belief = Belief(np.array(culprit), 0.99, 0.01, Interval(0.6, 0.7, 0.8))
-    return Decided(Decision(Measure((Share(1, 1),), purpose), belief))
+    return Decided(Decision(Measure((Share(1, 1),), purpose), belief(*culprit)))
 
 
 def measured(*rates: tuple[int, float]) -> ViewModel:
@@ -123,17 +127,15 @@ def test_a_skip_is_shown_with_its_reason_and_nothing_steers_the_terminal() -> No
 
 
 def test_of_the_comparison_with_the_merge_base_the_runs_in_the_range_stay() -> None:
+    """Events before the range is known are harmless."""
+    view = after(Warned("Early."), BuildProgress(0, 1, 2, ""), RunProgress(0, 1.0, 5.0))
+    assert view.hunt is None and view.commit(3).short == "candidate "
     warning = Warned("Something.", "Do something.")
     first = replace(STARTED, candidates=SHAS[:2], commits=1)
     view = after(warning, first, building(1), built(1), ran(1, 100.0, "a"), decided(0.0, 1.0), warning, STARTED)
     assert list(view.rows) == [1] and view.state.belief is None and view.now is None
     assert view.began == 1000.0 and view.state.warnings == {warning.text: warning.advice}
     assert len(view.state.node) == 4
-
-
-def test_events_before_the_range_is_known_are_harmless() -> None:
-    view = after(Warned("Early."), BuildProgress(0, 1, 2, ""), RunProgress(0, 1.0, 5.0))
-    assert view.hunt is None and view.commit(3).short == "candidate "
 
 
 ALIKE = NotReproduced(Interval(0.99, 1.0, 1.01), 0.02)
@@ -161,14 +163,12 @@ def test_an_estimate_needs_a_run_and_falls_as_bits_are_gained() -> None:
     assert minutes_left(over, 2000.0) is None
 
 
-def test_a_resumed_hunt_recalls_what_was_measured(events: list[tuple[float, Event]], views: list[ViewModel]) -> None:
+def test_a_resumed_hunt_recalls_what_was_measured(events: Events, views: list[ViewModel]) -> None:
     half = len(events) // 2
-    kept = [one for one in events[:half] if not isinstance(one[1], BuildProgress | RunStarted | RunProgress)]
-    view = recalled(ViewModel(), kept)
+    view = recalled(ViewModel(), [each for each in events[:half] if not isinstance(each[1], PASSING)])
     before = views[half - 1]
     assert view.began is None and view.now is None
-    assert view.rows == before.rows and view.state.log == before.state.log
-    assert view.ratios == before.ratios
+    assert (view.rows, view.state.log, view.ratios) == (before.rows, before.state.log, before.ratios)
     assert before.hunt is not None
     resumed = update(view, replace(before.hunt, resumed=True), 2e9)
     assert resumed.rows == view.rows and resumed.began == 2e9 and resumed.state.verdict is None
@@ -178,20 +178,14 @@ def test_a_resumed_hunt_recalls_what_was_measured(events: list[tuple[float, Even
 
 
 def test_bits_are_the_questions_still_open() -> None:
-    def belief(*culprit: float) -> Belief:
-        return Belief(np.array(culprit), 0.99, 0.01, Interval(0.6, 0.7, 0.8))
-
-    assert bits(belief(0.0, 1.0, 0.0)) == 0.0
-    assert bits(belief(0.0, *[1 / 16] * 16)) == pytest.approx(4.0)
-    assert bits(belief(0.0, 3.0, 3.0)) == pytest.approx(1.0)  # need not be normalised
-    assert within(belief(0.0, 0.96, 0.02, 0.02), 0.95) == 1
-    assert within(belief(0.0, *[0.1] * 10), 0.95) == 10
+    open_ = [bits(belief(0.0, *culprit)) for culprit in ([1.0, 0.0], [1 / 16] * 16, [3.0, 3.0])]
+    assert open_ == pytest.approx([0.0, 4.0, 1.0])  # they need not be normalised
+    assert [within(belief(0.0, *culprit), 0.95) for culprit in ([0.96, 0.02, 0.02], [0.1] * 10)] == [1, 10]
 
 
 # A stored log, completed: runs that begin are found again, though a history does not keep them.
 
 
-Events = list[tuple[float, Event]]
 PARENT = 36  # of the culprit
 
 
@@ -206,23 +200,18 @@ def stored(events: Events) -> Iterator[tuple[float, Event]]:
 def test_in_a_new_session_builds_come_first(events: Events) -> None:
     """A build of an earlier session is announced again before its runs."""
     completed = Completed()
-    began = next(event for _, event in events if isinstance(event, HuntStarted))
-    decided = [event for at, event in events if type(event).__name__ == "Decided"]
-    for _, event in events:
+    [began] = [event for _, event in events if isinstance(event, HuntStarted)]
+    decided = next(event for _, event in events if isinstance(event, Decided))
+    for event in (*(event for _, event in events), began):
         list(completed.after(event))
-    list(completed.after(began))
-    assert list(completed.after(decided[0])) == [decided[0]]
+    assert list(completed.after(decided)) == [decided]
 
 
-def test_views_that_catch_up_are_as_those_that_followed(events: Events) -> None:
+def test_views_that_catch_up_are_as_those_that_followed(events: Events, views: list[ViewModel]) -> None:
     for end in (30, 200, len(events)):
-        one = ViewModel()
-        for at, event in events[:end]:
-            one = update(one, event, at)
         other = caught_up(ViewModel(), events[:end])
-        assert (other.rows, other.ratios, other.busy, other.began, other.ended, other.searching) == (
-            (one.rows, one.ratios, one.busy, one.began, one.ended, one.searching)
-        )
+        for field in ("rows", "ratios", "busy", "began", "ended", "searching"):
+            assert getattr(other, field) == getattr(views[end - 1], field), field
 
 
 def test_what_is_done_now(events: Events) -> None:

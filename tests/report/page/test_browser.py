@@ -66,15 +66,6 @@ def test_charts_are_drawn_and_nothing_is_fetched(chromium: Browser, page: Path, 
 
 
 @pytest.mark.slow
-def test_the_theme_can_be_chosen(chromium: Browser, page: Path) -> None:
-    chromium.open(page)
-    for theme in ("light", "dark", "system"):
-        chromium.ask("document.getElementById('theme').click()")
-        assert chromium.ask("document.getElementById('theme').textContent") == f"Theme: {theme}"
-    assert complaints(chromium) == []
-
-
-@pytest.mark.slow
 def test_the_flame_graph_obeys_keys(chromium: Browser, page: Path) -> None:
     chromium.open(page)
     chromium.ask("document.querySelector('.graph').focus()")
@@ -101,21 +92,21 @@ def test_the_flame_graph_obeys_keys(chromium: Browser, page: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_vanished_is_shown_with_either_width(chromium: Browser, page: Path) -> None:
+def test_buttons_and_links(chromium: Browser, page: Path) -> None:
+    """The theme; what vanished, with either width; and a function, whose link unfolds its change."""
     chromium.open(page)
+    for theme in ("light", "dark", "system"):
+        chromium.ask("document.getElementById('theme').click()")
+        assert chromium.ask("document.getElementById('theme').textContent") == f"Theme: {theme}"
     wide = "[...document.querySelectorAll('.f.{}')].filter(f => f.getBoundingClientRect().width > 5).length"
     assert [chromium.ask(wide.format(each)) for each in ("gone", "new")] == [1, 2]
     chromium.ask("document.querySelectorAll('.view')[1].click()")
     assert [chromium.ask(wide.format(each)) for each in ("gone", "new")] == [1, 0]
-
-
-@pytest.mark.slow
-def test_a_link_of_a_function_unfolds_and_shows_its_change(chromium: Browser, page: Path) -> None:
-    chromium.open(page)
     chromium.ask("document.querySelectorAll('.diff details').forEach(one => { one.open = false; })")
     chromium.ask("document.querySelector('.functions tr.changed a').click()")
     assert "static int check_order(" in chromium.ask("document.querySelector(':target').textContent")
     assert chromium.ask("document.querySelector(':target').closest('details').open")
+    assert complaints(chromium) == []
 
 
 @pytest.mark.slow

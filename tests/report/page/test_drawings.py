@@ -29,15 +29,12 @@ def test_elements_and_their_text_and_attributes_are_escaped() -> None:
     assert shown("a\u202eb\x1b[2J") == "a\\u202eb\\x1b[2J"
 
 
-@pytest.mark.parametrize(
-    "scale", [Scale(0.7, 1.02, True), Scale(0.001, 900.0, True), Scale(0.0, 37.5), Scale(9_990, 10_010)]
-)
-def test_ticks_are_round_and_inside(scale: Scale) -> None:
-    ticks = scale.ticks(5)
-    assert 2 <= len(ticks) <= 12
-    assert ticks == sorted(ticks)
-    assert all(scale.low <= tick <= scale.high * (1 + 1e-9) for tick in ticks)
-    assert all(float(f"{tick:.6g}") == pytest.approx(tick) for tick in ticks)
+def test_ticks_are_round_and_inside() -> None:
+    for scale in (Scale(0.7, 1.02, True), Scale(0.001, 900.0, True), Scale(0.0, 37.5), Scale(9_990, 10_010)):
+        ticks = scale.ticks(5)
+        assert 2 <= len(ticks) <= 12 and ticks == sorted(ticks)
+        assert all(scale.low <= tick <= scale.high * (1 + 1e-9) for tick in ticks)
+        assert all(float(f"{tick:.6g}") == pytest.approx(tick) for tick in ticks)
 
 
 def test_a_scale_keeps_what_is_outside_at_its_edges_and_has_room_for_equal_values() -> None:
@@ -52,17 +49,12 @@ def test_a_scale_keeps_what_is_outside_at_its_edges_and_has_room_for_equal_value
     assert [plain(value) for value in (1.05, 20_000.0, 0.5, 3e9, 0.0)] == ["1.05", "20,000", "0.5", "3e+09", "0"]
 
 
-def test_an_interval_is_a_line_with_a_dot() -> None:
-    scale = scale_of([Interval(0.5, 0.6, 0.7)])
-    drawing = interval(Interval(0.5, 0.6, 0.7), scale, "bad")
-    assert 'aria-label="0.600 (0.500–0.700)"' in drawing
-    assert '<g class="bad">' in drawing
+def test_an_interval_is_a_line_with_a_dot_and_a_bound_has_none() -> None:
+    drawing = interval(Interval(0.5, 0.6, 0.7), scale_of([Interval(0.5, 0.6, 0.7)]), "bad")
+    assert 'aria-label="0.600 (0.500–0.700)"' in drawing and '<g class="bad">' in drawing
     [start] = re.findall(r'<line x1="([\d.]+)%" x2="[\d.]+%" y1="11" y2="11" class="interval">', drawing)
     [dot] = re.findall(r'<circle cx="([\d.]+)%"', drawing)
     assert 0 < float(start) < float(dot) < 100
-
-
-def test_a_bound_has_no_dot() -> None:
     found = (Interval(0.0, 0.2, 0.2), Interval(4.0, 5.0, float("inf")), None, UNKNOWN)
     drawings = [interval(each, scale_of([Interval(0.2, 1.0, 5.0)])) for each in found]
     assert ["<circle" in drawing for drawing in drawings] == [False, False, False, True]
@@ -79,10 +71,8 @@ def test_the_posterior_has_a_bar_for_what_is_probable() -> None:
     culprit[[4, 8]] = 0.03, 0.97
     tested = {8: (sample.COMMITS[8], "culprit"), 4: (sample.COMMITS[4], "skipped")}
     drawing = charts.posterior(tested, [Narrowing(np.full(11, 1 / 11), (0, 10)), Narrowing(culprit, ())])
-    assert drawing.count("<rect") == 2
-    assert drawing.count('class="span"') == 2
-    assert "Check the key order of a page after each update: 97 %" in drawing
-    assert "×" in drawing
+    assert drawing.count("<rect") == drawing.count('class="span"') == 2
+    assert "Check the key order of a page after each update: 97 %" in drawing and "×" in drawing
 
 
 def test_a_long_range_and_a_long_search_are_drawn_in_a_bounded_size() -> None:
@@ -93,17 +83,14 @@ def test_a_long_range_and_a_long_search_are_drawn_in_a_bounded_size() -> None:
     assert len(drawing) < 100_000
 
 
-def test_runs_of_both_sides_are_in_order_of_time() -> None:
+def test_runs_are_in_order_of_time_by_their_seconds_or_as_values_and_those_of_a_round_are_joined() -> None:
     runs = [sample.run(number, 100.0 - number) for number in range(4)]
     timed = charts.by_second([("parent", runs[:2]), ("culprit", runs[2:])], lambda run: run.qps)
     assert [run.side for run in timed] == ["culprit", "culprit", "parent", "parent"]
     assert timed[0].values == runs[3].samples
-
-
-def test_runs_without_seconds_are_one_value_each_and_those_of_one_round_joined() -> None:
-    short = replace(sample.run(0, 1.0), samples=(3.0,))
-    timed = charts.by_second([("parent", [short]), ("culprit", [sample.run(1, 2.0)])], lambda run: run.qps)
-    assert [run.values for run in timed] == [(short.qps,), (20_000.0,)]
+    short = replace(runs[0], samples=(3.0,))
+    timed = charts.by_second([("parent", [short]), ("culprit", [runs[1]])], lambda run: run.qps)
+    assert [run.values for run in timed] == [(20_000.0,)] * 2
     drawing = charts.timeline(timed, "QPS")
     assert drawing.count("<circle") == 2 and "<polyline" not in drawing
     rounds = [charts.Timed(side, (1.0,), name) for side, name in zip("pcpcp", ["a", "a", "b", "", ""], strict=True)]
@@ -111,69 +98,52 @@ def test_runs_without_seconds_are_one_value_each_and_those_of_one_round_joined()
 
 
 def test_long_runs_are_averaged() -> None:
-    values = tuple(float(number) for number in range(1000))
-    found = charts.averaged(values)
+    found = charts.averaged(tuple(float(number) for number in range(1000)))
     assert len(found) == charts.POINTS
-    assert sum(found) / len(found) == pytest.approx(sum(values) / len(values))
+    assert sum(found) / len(found) == pytest.approx(499.5)
     assert list(found) == sorted(found)
 
 
 def test_lines_stay_inside_the_drawing() -> None:
     run = charts.Timed("parent", (10.0, 20.0, 15.0))
     drawing = charts.timeline([run, replace(run, side="culprit")], "QPS")
-    points = [
-        tuple(map(float, pair.split(","))) for one in re.findall(r'points="([^"]*)"', drawing) for pair in one.split()
-    ]
+    points = [pair.split(",") for line in re.findall(r'points="([^"]*)"', drawing) for pair in line.split()]
     assert len(points) == 6
-    assert all(0 <= x <= 100 and 0 <= y <= charts.HEIGHT for x, y in points)
+    assert all(0 <= float(x) <= 100 and 0 <= float(y) <= charts.HEIGHT for x, y in points)
 
 
 def test_a_diff_is_files_hunks_and_lines() -> None:
     source, picture = parsed(Path(__file__).with_name("changes.diff").read_text())
     assert (source.path, source.count("add"), source.count("del")) == ("src/a b.c", 3, 2)
-    first, second = source.hunks
-    assert first.scope == "static void work(int x)"
-    assert [(line.kind, line.old, line.new, line.text) for line in first.lines] == [
-        ("same", 3, 3, "same"),
-        ("del", 4, 0, "old"),
-        ("add", 0, 4, "new"),
-        ("add", 0, 5, "more"),
-        ("same", 5, 6, "end"),
-    ]
-    assert [(line.kind, line.old, line.new) for line in second.lines] == [("del", 40, 0), ("add", 0, 41)]
+    assert source.hunks[0].scope == "static void work(int x)"
+    found = [[(line.kind, line.old, line.new, line.text) for line in hunk.lines[:3]] for hunk in source.hunks]
+    assert found[0] == [("same", 3, 3, "same"), ("del", 4, 0, "old"), ("add", 0, 4, "new")]
+    assert [line[:3] for line in found[1]] == [("del", 40, 0), ("add", 0, 41)]
+    last = source.hunks[0].lines[-1]
+    assert (last.kind, last.old, last.new) == ("same", 5, 6), "each side counts its own lines"
     assert (picture.note, picture.hunks) == ("binary", [])
 
 
-def test_lines_that_look_like_headers_stay_lines() -> None:
-    [file] = parsed("diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1,2 +1,2 @@\n--- a/y\n+++ b/y\n")
-    assert [line.text for line in file.hunks[0].lines] == ["-- a/y", "++ b/y"]
-
-
-def test_long_lines_are_cut_and_carriage_returns_are_no_text() -> None:
-    [file] = parsed(f"diff --git a/x b/x\n@@ -1 +1 @@\n+{'z' * 5000}\n+dos\r\n")
-    long, dos = file.hunks[0].lines
-    assert (len(long.text), dos.text) == (LONGEST, "dos")
+def test_odd_lines_of_a_diff() -> None:
+    """Those that look like headers stay lines, long ones are cut, and carriage returns are no text."""
+    text = f"diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1,2 +1,4 @@\n--- a/y\n+++ b/y\n+{'z' * 5000}\n+dos\r\n"
+    [file] = parsed(text)
+    assert [line.text for line in file.hunks[0].lines] == ["-- a/y", "++ b/y", f"{'z' * (LONGEST - 1)}…", "dos"]
     assert parsed("") == []
 
 
 def test_hunks_of_the_functions_of_a_list() -> None:
     [[hunk]] = [file.hunks for file in parsed(Path(__file__).with_name("hunk.diff").read_text())]
-    asked = [
-        ("Tree::fill",),
-        ("none", "ns::more"),
-        ("insert", "old"),
-        ("ignored", "ore", "mor", "x"),
-        ("[libz.so.1]",),
-        (),
-    ]
-    found = [(word := any_of(functions)) is not None and bool(place_in(hunk, word)) for functions in asked]
-    assert found == [True] * 3 + [False] * 3
+    there = (["Tree::fill"], ["none", "ns::more"], ["insert", "old"])
+    for functions in (*there, ["ignored", "ore", "mor", "x"], ["[libz.so.1]"], []):
+        word = any_of(functions)
+        assert (word is not None and bool(place_in(hunk, word))) is (functions in there), functions
 
 
 def boxes(drawing: str) -> list[dict[str, str]]:
     """The attributes of each frame, with its title."""
-    found = re.findall(r'<svg class="f ([^"]*)"([^>]*)><title>([^<]*)</title>', drawing.replace("&amp;", "&"))
-    return [{"title": title, **dict(re.findall(r'([\w-]+)="([^"]*)"', rest))} for _, rest, title in found]
+    found = re.findall(r'<svg class="f [^"]*"([^>]*)><title>([^<]*)</title>', drawing.replace("&amp;", "&"))
+    return [{"title": title, **dict(re.findall(r'([\w-]+)="([^"]*)"', rest))} for rest, title in found]
 
 
 def test_both_profiles_are_merged_by_callers() -> None:
@@ -206,31 +176,21 @@ def test_differences_of_frames_own_costs_sum_to_the_difference_of_the_whole() ->
     random = Random(4)
     stacks = [";".join(random.choices("abcd", k=random.randint(1, 6))) for _ in range(80)]
     before, after = ({stack: random.random() for stack in stacks if random.random() < 0.7} for _ in range(2))
-    root = merged(before, after)
-    own = sum(frame.own_change for _, frame in flame.walk(root))
-    assert own == pytest.approx(sum(after.values()) - sum(before.values()))
-    for _, frame in flame.walk(root):
-        below = sum(each.width for each in frame.calls.values())
-        assert frame.width >= below - 1e-9
+    frames = [frame for _, frame in flame.walk(merged(before, after))]
+    assert sum(frame.own_change for frame in frames) == pytest.approx(sum(after.values()) - sum(before.values()))
+    assert all(frame.width >= sum(each.width for each in frame.calls.values()) - 1e-9 for frame in frames)
 
 
-def test_frames_lie_inside_their_callers() -> None:
-    drawing = boxes(flame_graph({"m;a": 1.0, "m;b": 2.0}, {"m;a": 2.0, "m;a;x": 1.0, "m;c": 1.0}, "µs"))
-    assert len(drawing) == 6
+def test_frames_lie_inside_their_callers_and_say_what_happened_to_them() -> None:
+    drawing = boxes(flame_graph({"m;a": 1.0, "m;old": 2.0, "m": 1.0}, {"m": 1.5, "m;a": 2.0, "m;a;new": 1.0}, "µs"))
+    assert len(drawing) == 5
     above: list[tuple[float, float]] = []
     for box in drawing:
-        left, width = float(box["x"].rstrip("%")), float(box["width"].rstrip("%"))
+        left, right = float(box["x"].rstrip("%")), float(box["x"].rstrip("%")) + float(box["width"].rstrip("%"))
         depth = int(box["data-d"])
-        if depth:
-            start, size = above[depth - 1]
-            assert left >= start - 0.02
-            assert left + width <= start + size + 0.02
-        above[depth:] = [(left, width)]
-
-
-def test_titles_say_what_happened_to_a_frame() -> None:
-    drawing = flame_graph({"m;old": 2.0, "m": 1.0}, {"m": 1.5, "m;new": 1.0}, "µs")
-    titles = {box["title"].split(":")[0]: box["title"] for box in boxes(drawing)}
+        assert all(start - 0.02 <= left and right <= end + 0.02 for start, end in above[:depth])
+        above[depth:] = [(left, right)]
+    titles = {box["title"].split(":")[0]: box["title"] for box in drawing}
     assert "gone from the culprit; parent 2.00 µs" in titles["old"]
     assert "not in the parent; culprit 1.00 µs" in titles["new"]
     assert "own +0.500 µs" in titles["m"]
@@ -248,25 +208,20 @@ def test_a_large_profile_is_drawn_in_a_bounded_size() -> None:
 def test_small_frames_are_left_out_and_large_ones_stay() -> None:
     stacks = {f"m;f{number}": 1.0 for number in range(3000)} | {"m;large": 500.0}
     names = {frame.name for _, frame in pruned(merged(stacks, stacks))}
-    assert {"all", "m", "large"} <= names
-    assert len(names) <= flame.MOST + 3
+    assert {"all", "m", "large"} <= names and len(names) <= flame.MOST + 3
 
 
 def test_pairs_are_joined_and_their_ratio_is_below_them() -> None:
-    pairs = [(100.0 * noise, 95.0 * noise) for noise in (1.0, 1.3, 0.7)]
-    drawing = charts.dumbbells(pairs, "QPS")
-    assert len(re.findall('<circle [^>]*class="good"', drawing)) == len(re.findall('class="bad"', drawing)) == 3
+    drawing = charts.dumbbells([(100.0 * noise, 95.0 * noise) for noise in (1.0, 1.3, 0.7)], "QPS")
+    assert [len(re.findall(f'<circle [^>]*class="{side}"', drawing)) for side in ("good", "bad")] == [3, 3]
     below = re.findall('<circle [^>]*cy="([^"]*)" r="4"></circle>', drawing)
-    assert len(below) == 3, "the ratios, in no colour"
-    assert len(set(below)) == 1, "what moves both moves no ratio"
-    assert "×0.950" in drawing
+    assert (len(below), len(set(below))) == (3, 1), "ratios in no colour; what moves both sides moves no ratio"
+    assert "×0.950" in drawing and ">1</text>" in drawing
     assert "<title>pair 2: 130, 124, ×0.950</title>" in drawing
-    assert ">1</text>" in drawing
 
 
 def test_of_many_pairs_the_latest_are_drawn_and_labels_do_not_meet() -> None:
     latest = [(100.0, 101.0), (100.0, 99.0), (100.0, 99.9)] * (charts.LATEST // 3)
     drawing = charts.dumbbells([(1.0, 1.0), *latest], "QPS")
     assert drawing.count("<title>") == charts.LATEST
-    assert "×0.999</text>" in drawing
-    assert ">1</text>" not in drawing
+    assert "×0.999</text>" in drawing and ">1</text>" not in drawing
