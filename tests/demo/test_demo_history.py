@@ -36,11 +36,11 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Answer]:
 
 
 def test_the_answer_is_a_commit_of_the_range(written: tuple[Path, Answer]) -> None:
+    """And every commit but a merge changes something."""
     folder, answer = written
     commits = git(folder, "rev-list", f"{GOOD}..{BAD}").split()
     assert len(commits) == answer.commits == 60
-    assert answer.commit in commits
-    assert set(answer.broken) < set(commits)
+    assert {answer.commit, *answer.broken} < set(commits)
     assert git(folder, "rev-parse", f"{answer.commit}^") == answer.parent
     assert git(folder, "log", "-1", "--format=%s", answer.commit) == answer.subject
     changed = git(folder, "diff", "--name-only", answer.parent, answer.commit).split()
@@ -49,11 +49,6 @@ def test_the_answer_is_a_commit_of_the_range(written: tuple[Path, Answer]) -> No
     assert "_EVERY 1\n" in diff and "_EVERY 512" not in diff
     dates = git(folder, "log", "--format=%ct %H", f"{GOOD}..{BAD}").splitlines()
     assert sorted(dates)[answer.position - 1].split()[1] == answer.commit
-
-
-def test_every_commit_but_a_merge_changes_something(written: tuple[Path, Answer]) -> None:
-    folder, _ = written
-    assert git(folder, "rev-list", "--merges", "--count", f"{GOOD}..{BAD}") == "2"
     changed = git(folder, "log", "--no-merges", "--shortstat", "--format=", f"{GOOD}..{BAD}").splitlines()
     assert len([line for line in changed if line]) == 58
     touched = git(folder, "log", "--format=%H", f"{GOOD}..{BAD}", "--", "src/api.c").split()
@@ -71,24 +66,18 @@ def test_the_repository_is_sound_and_clean(written: tuple[Path, Answer]) -> None
     assert not [path for path in telling if answer.commit.encode() in path.read_bytes()], "nothing points to the answer"
 
 
-def test_the_same_seed_gives_the_same_commits(
+def test_the_same_seed_and_drop_give_the_same_commits(
     written: tuple[Path, Answer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = tmp_path / "config"
     config.write_text("[user]\nname = Someone\n[core]\nautocrlf = true\n[init]\ndefaultBranch = other\n")
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(config))
-    monkeypatch.setenv("GIT_AUTHOR_NAME", "Someone else")
-    monkeypatch.setenv("TZ", "Asia/Tokyo")
-    assert write_history(tmp_path / "again", 1) == written[1]
-    assert git(tmp_path / "again", "rev-parse", BAD) == git(written[0], "rev-parse", BAD)
-
-
-def test_another_seed_or_drop_gives_others(written: tuple[Path, Answer], tmp_path: Path) -> None:
-    other = write_history(tmp_path / "seed", 2)
+    for name, value in (("GIT_CONFIG_GLOBAL", str(config)), ("GIT_AUTHOR_NAME", "Someone"), ("TZ", "Asia/Tokyo")):
+        monkeypatch.setenv(name, value)
+    folder, answer = written
+    assert write_history(tmp_path / "again", 1) == answer
+    assert git(tmp_path / "again", "rev-parse", BAD) == git(folder, "rev-parse", BAD)
     smaller = write_history(tmp_path / "drop", 1, drop=0.08)
-    assert len({answer.commit for answer in (written[1], other, smaller)}) == 3
-    assert smaller.drop == 0.08
-    assert smaller.position == written[1].position
+    assert (smaller.drop, smaller.position) == (0.08, answer.position) and smaller.commit != answer.commit
     assert msgspec.json.decode(msgspec.json.encode(smaller), type=Answer) == smaller
 
 
@@ -184,15 +173,10 @@ def first_parents(plan: Plan) -> set[int]:
 def test_a_plan_has_what_was_promised() -> None:
     for plan in map(plan_of, SEEDS):
         names = [step.change.name for step in plan.steps]
-        assert len(plan.steps) == len(set(names)) == 60
-        assert sum(len(step.parents) == 2 for step in plan.steps) == 2
-        assert len(plan.broken) == 2
-        assert names[-1] == "release"
-        assert len(plan.history(60)) == 60
-        assert "children-without-division" in names
-        assert names[plan.planted - 1] in COST
-        assert set(COST) < set(names)
-        assert SMALLEST <= plan.drop <= LARGEST
+        assert len(plan.steps) == len(set(names)) == len(plan.history(60)) == 60
+        assert sum(len(step.parents) == 2 for step in plan.steps) == len(plan.broken) == 2
+        assert {"children-without-division", *COST} < set(names) and names[-1] == "release"
+        assert names[plan.planted - 1] in COST and SMALLEST <= plan.drop <= LARGEST
         for position, step in enumerate(plan.steps, 1):
             there = {change.name for change in plan.history(position)}
             assert there.issuperset(step.change.needs), "needs come first on every branch"
@@ -204,35 +188,28 @@ def test_a_plan_has_what_was_promised() -> None:
 
 
 def test_seeds_move_the_planted_commit() -> None:
+    """On and beside the line of first parents, to broken commits side by side, and apart."""
     plans = [plan_of(seed) for seed in SEEDS]
     assert len({plan.planted for plan in plans}) > 10
     assert {plan.steps[plan.planted - 1].change.name for plan in plans} == set(COST)
-    sides = [plan.planted not in first_parents(plan) for plan in plans]
-    assert any(sides)
-    assert not all(sides)
+    assert {plan.planted in first_parents(plan) for plan in plans} == {True, False}
     assert {abs(plan.broken[0] - plan.broken[1]) == 1 for plan in plans} == {True, False}
 
 
 def test_a_given_drop_changes_only_the_work() -> None:
     plan, other = draw(3, 60, None), draw(3, 60, 0.08)
-    assert other.drop == 0.08
-    assert other.planted == plan.planted
-    assert [step.change.name for step in other.steps] == [step.change.name for step in plan.steps]
-    differing = [a.change.name for a, b in zip(plan.steps, other.steps, strict=True) if a.change != b.change]
-    assert differing == [plan.steps[plan.planted - 1].change.name]
+    assert (other.drop, other.planted) == (0.08, plan.planted)
+    pairs = [(one.change, two.change) for one, two in zip(plan.steps, other.steps, strict=True)]
+    assert all(one.name == two.name for one, two in pairs)
+    assert [place for place, (one, two) in enumerate(pairs, 1) if one != two] == [plan.planted]
 
 
-def test_further_changes_that_can_be_named() -> None:
-    for seed in range(1, 6):
-        plan = draw(seed, 60, None, 3)
-        assert [plan.steps[at - 1].change.name for at in plan.further] == ["update-nonindex", "scan"]
-        assert plan.steps[plan.planted - 1].change.name in COST
-        assert len(plan.steps) == 60
-        assert not {plan.planted, *plan.further} & set(plan.broken)
-
-
-def test_other_lengths() -> None:
+def test_other_lengths_and_further_changes() -> None:
     assert [len(draw(1, commits, None).steps) for commits in (30, 71)] == [30, 71]
     for commits in (0, 12, 200):
         with pytest.raises(ValueError, match="not possible"):
             draw(1, commits, None)
+    for plan in (draw(seed, 60, None, 3) for seed in range(1, 6)):
+        names = [plan.steps[at - 1].change.name for at in (*plan.further, plan.planted)]
+        assert names[:-1] == ["update-nonindex", "scan"] and names[-1] in COST
+        assert len(plan.steps) == 60 and not {plan.planted, *plan.further} & set(plan.broken), "they can be named"

@@ -124,39 +124,26 @@ def test_what_a_commit_waits_for() -> None:
 IDLE, FLUSH = ("main", "scan", "schedule@[kernel]"), ("main", "log", "fdatasync@libc.so.6", "schedule@[kernel]")
 
 
-def waited(causes: tuple[Cause, ...], after: Samples, rounds: int = 2, longer: float = 1.0) -> str:
+def waited(after: Samples, cause: Cause = Cause.WAITING, rounds: int = 2, longer: float = 1.0) -> str:
     change = ChangeFacts("c", "p", ("log",), {}, 1)
     parent, culprit = (
         replace(profile(commit, stacks), off_cpu=True, seconds=seconds)
         for commit, stacks, seconds in (("p", {IDLE: 900}, 10.0), ("c", after, 10.0 * longer))
     )
-    rows = waiter_rows([parent] * rounds, [culprit] * rounds, change)
-    classes = tuple(Evidence(cause, None, Sureness.SURE) for cause in causes)
-    return " ".join(
-        sentences(Explanation("p", "c", classes, waits=rows, unit="us", changed=("log",), change_known=True))
-    )
+    rows, classes = waiter_rows([parent] * rounds, [culprit] * rounds, change), (Evidence(cause, None, Sureness.SURE),)
+    found = Explanation("p", "c", classes, waits=rows, unit="us", changed=("log",), change_known=True)
+    return " ".join(sentences(found))
 
 
 def test_where_a_commit_waits_longer() -> None:
     """All waits are in the kernel's scheduler, and this one was called by way of libc: the engine's own function is named."""
-    said = waited((Cause.WAITING,), {IDLE: 900, FLUSH: 2000})
-    assert said.endswith(" of the longer waiting is in `log`, which this commit changes.")
-
-
-def test_waiting_that_says_nothing() -> None:
     longer = {IDLE: 900, FLUSH: 2000}
-    assert waited((Cause.INSTRUCTIONS,), longer) == "", "another reason"
-    assert waited((Cause.WAITING,), longer, rounds=1) == "", "one round does not show how much waits vary"
-    for after in (
-        {IDLE: 930},
-        {IDLE: 400},
-        {FLUSH: 300},
-    ):  # no longer than noise, shorter, less of one and more of another
-        assert waited((Cause.WAITING,), after) == ""
+    assert waited(longer).endswith(" of the longer waiting is in `log`, which this commit changes.")
+    assert waited(longer, Cause.INSTRUCTIONS) == "", "another reason"
+    assert waited(longer, rounds=1) == "", "one round does not show how much waits vary"
+    # No longer than noise, shorter, less of one and more of another.
+    assert [waited(after) for after in ({IDLE: 930}, {IDLE: 400}, {FLUSH: 300})] == [""] * 3
     assert sentences(Explanation("p", "c", changed=("f",), change_known=True)) == (), "without profiles"
-
-
-def test_threads_without_work_wait_as_long_as_others_work() -> None:
-    """An operation that takes three times as long, for whatever reason, has three times the idle waiting."""
-    assert waited((Cause.WAITING,), {IDLE: 2700}, longer=3.0) == ""
-    assert "is in `log`" in waited((Cause.WAITING,), {IDLE: 2700, FLUSH: 2000}, longer=3.0)
+    # Threads without work wait as long as others work.
+    assert waited({IDLE: 2700}, longer=3.0) == ""
+    assert "is in `log`" in waited({IDLE: 2700, FLUSH: 2000}, longer=3.0)

@@ -58,16 +58,12 @@ def test_control_characters_of_a_commit_are_shown_as_escapes() -> None:
     assert printable_commit(Commit("ab", "\x1b1", "\x072", "\u202e3")) == Commit("ab", r"\x1b1", r"\x072", r"\u202e3")
 
 
-def test_an_attack_becomes_visible() -> None:
+def test_an_attack_becomes_visible_and_ordinary_text_stays() -> None:
     for attack in ATTACKS.values():
-        shown = safe(attack)
+        shown, encoded = safe(attack), safe_json(json.dumps(attack, ensure_ascii=False))
         assert shown.isascii() and not UNSAFE.search(shown)
         assert all(sign in shown for sign in attack if sign.isascii() and sign.isprintable())
-        assert json.loads(safe_json(json.dumps(attack, ensure_ascii=False))) == attack
-        assert safe_json(json.dumps(attack, ensure_ascii=False)).isascii()
-
-
-def test_ordinary_text_stays_as_it_is() -> None:
+        assert json.loads(encoded) == attack and encoded.isascii()
     for text in ORDINARY:
         assert safe(text) == text
         assert safe_json(json.dumps(text, ensure_ascii=False)) == json.dumps(text, ensure_ascii=False)
@@ -80,14 +76,12 @@ def test_every_character_without_a_shape_is_unsafe() -> None:
     assert {sign for sign in signs if unicodedata.category(sign) in without and not UNSAFE.match(sign)} == {"\t", "\n"}
 
 
-def test_a_command_that_is_copied_does_what_it_says(tmp_path: Path) -> None:
+def test_a_command_that_is_copied_does_what_it_says() -> None:
     odd = ["a b", "it's", "\x1b]0;x\x07", "new\nline", "\u202erev", "tab\t", "$(echo no)", "`x`", "é\\n"]
-    words = ["printf", "%s\\0", *odd]
-    line = shell_words(words)
-    assert not UNSAFE.search(line)
-    assert "\n" not in line
+    line = shell_words(["printf", "%s\\0", *odd])
+    assert "\n" not in line and not UNSAFE.search(line)
     done = subprocess.run(["bash", "-c", line], capture_output=True, check=True)
-    assert done.stdout.decode().split("\0")[:-1] == words[2:]
+    assert done.stdout.decode().split("\0")[:-1] == odd
 
 
 def test_sentences() -> None:
@@ -121,18 +115,15 @@ def test_a_quantity(form: Callable[[float], str], expected: dict[float, str]) ->
     assert {value: form(value) for value in expected} == expected
 
 
-def test_missing_values_counts_and_intervals() -> None:
+def test_missing_values_counts_intervals_and_moments() -> None:
     assert [figure(None), share(None), between(None)] == ["–", "–", "–"]
     assert [count(1, "run"), count(2300, "run"), count(0, "merge")] == ["1 run", "2,300 runs", "0 merges"]
     assert between(Interval(0.698, 0.712, 0.7264)) == "0.698–0.726"
     assert ratio(Interval(0.698, 0.712, 0.7264)) == "0.712 (0.698–0.726)"
     assert ratio(Interval(0.000424, 0.000623, 0.105)) == "0.000623 (0.000424–0.105)"
-
-
-def test_moments_are_local() -> None:
     at = 1_700_000_000.7
-    assert moment(at) == time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
-    assert time_of_day(at) == time.strftime("%H:%M:%S", time.localtime(at))
+    local = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+    assert f"{moment(at)} {time_of_day(at)}" == f"{local[:16]} {local[11:]}"
 
 
 def test_tables_line_up_in_any_script() -> None:
@@ -145,46 +136,29 @@ def test_tables_line_up_in_any_script() -> None:
 
 
 def test_a_narrow_table_leaves_out_columns_before_it_cuts() -> None:
-    rows = [("a" * 10, "b" * 10, "c" * 30)]
-    assert table(("one", "two", "three"), rows, width=44, drop=("two",))[1] == f"{'a' * 10}  {'b' * 10}  {'c' * 19}…"
-    assert table(("one", "two", "three"), rows, width=36, drop=("two",))[1] == f"{'a' * 10}  {'c' * 23}…"
-    assert table(("one", "two", "three"), rows, drop=("two",))[1] == f"{'a' * 10}  {'b' * 10}  {'c' * 30}"
-
-
-def test_the_list_of_hunts_needs_no_numpy() -> None:
-    """`bisect history` must answer at once."""
-    code = "import sys, perfbisect.wording.table, perfbisect.wording.quantities, perfbisect.wording.text; print(sorted(sys.modules))"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert "'rich.cells'" in loaded
-    assert not any(f"'{name}'" in loaded for name in ("numpy", "rich.console", "rich.text"))
+    a, b, c = (sign * size for sign, size in (("a", 10), ("b", 10), ("c", 30)))
+    for width, line in ((44, f"{a}  {b}  {c[:19]}…"), (36, f"{a}  {c[:23]}…"), (None, f"{a}  {b}  {c}")):
+        assert table(("one", "two", "three"), [(a, b, c)], width=width, drop=("two",))[1] == line
 
 
 def test_both_sets_have_the_same_shape() -> None:
-    assert [glyphs_for(each) for each in ("utf-8", "ascii", "latin-1", "no such thing")] == [
-        UNICODE,
-        ASCII,
-        ASCII,
-        ASCII,
-    ]
+    assert glyphs_for("utf-8") == UNICODE
+    assert [glyphs_for(each) for each in ("ascii", "latin-1", "no such thing")] == [ASCII] * 3
     assert "".join(astuple(ASCII)).isascii()
     for one, other in zip(astuple(UNICODE), astuple(ASCII), strict=True):
         assert cell_len(one) == len(one) and (len(one) == len(other) or one == UNICODE.arrow)
 
 
 def test_replaced_signs_keep_the_length() -> None:
-    text = "“Füße” · 日本 … ok"
-    assert writable(text, "utf-8") == text
-    assert writable(text, "ascii") == "'F??e' | ?? ~ ok"
-    assert writable(text, "latin-1") == "'Füße' · ?? ~ ok"
+    text, shown = "“Füße” · 日本 … ok", {"ascii": "'F??e' | ?? ~ ok", "latin-1": "'Füße' · ?? ~ ok"}
+    assert {encoding: writable(text, encoding) for encoding in ("utf-8", *shown)} == {"utf-8": text, **shown}
 
 
-def test_a_sparkline_starts_at_zero_and_shows_the_latest() -> None:
+def test_small_drawings() -> None:
+    """A sparkline starts at zero and shows the latest, a dumbbell joins two values, and a bar has one length."""
     assert sparkline([0.0, 50.0, 100.0], 100.0, 10, UNICODE) == "▁▅█"
     assert sparkline(list(range(100)), 100.0, 3, UNICODE) == "███"
     assert sparkline([], 0.0, 5, UNICODE) == ""
-
-
-def test_a_dumbbell_joins_two_values() -> None:
     drawn = {
         (2.0, 1.0): "●━━━━━━━○",
         (1.0, 1.5): "○━━━●────",
@@ -194,9 +168,6 @@ def test_a_dumbbell_joins_two_values() -> None:
     }
     assert {each: "".join(dumbbell(*each, (1.0, 2.0), 9, UNICODE)) for each in drawn} == drawn
     assert dumbbell(3.0, 3.0, (3.0, 3.0), 9, ASCII) == ("", "@", "--------"), "all are equal"
-
-
-def test_a_bar_has_one_length() -> None:
     assert [bar(f, 4, ASCII) for f in (0.0, 0.5, 1.0, 7.0)] == [("", "----"), ("==", "--"), ("====", ""), ("====", "")]
 
 
