@@ -3,7 +3,6 @@
 import json
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from perfbisect.cli.commands.simulate import STEPS
 from perfbisect.cli.main import main
 from perfbisect.simulate.scenario import CHANGES
+from repos import Repo
 
 pytestmark = pytest.mark.calibration  # simulates whole hunts
 
@@ -38,9 +38,8 @@ def figures(bisect: Bisect, *args: str) -> Any:
 
 
 def test_a_plan(bisect: Bisect) -> None:
-    status, printed, errors = bisect(
-        *EASY, "--layout", "0.0", "--outliers", "0.0%", "--drift", "00", "--cached", "1.00"
-    )
+    shares = ("--layout", "0.0", "--outliers", "0.0%", "--drift", "00", "--cached", "1.00")
+    status, printed, errors = bisect(*EASY, *shares)
     assert (status, errors) == (0, ""), "nothing and all are shares, however they are written"
     assert printed.startswith("30 candidates; 2 hunts\n")
     assert "right                      100 %" in printed
@@ -60,8 +59,7 @@ def test_worlds_in_which_builds_can_be_linked_again(bisect: Bisect) -> None:
     world = ("--commits", "30", "--effect", "5%", "--noise", "0.5%", "--modes", "15%", "--hunts", "2", "--seed", "3")
     again = figures(bisect, *world, "--layouts", "--link-cost", "30s")
     assert again["right"]["middle"] == 1.0
-    assert again["options"]["link_cost"] == "0.5 minutes"
-    assert again["options"]["layouts"] is True
+    assert again["options"].items() >= {"link_cost": "0.5 minutes", "layouts": True}.items()
 
 
 def test_habits_reach_the_hunts(bisect: Bisect) -> None:
@@ -70,15 +68,10 @@ def test_habits_reach_the_hunts(bisect: Bisect) -> None:
     assert hard > easy
 
 
-def test_the_range_of_a_repository(bisect: Bisect, git: Callable[..., str], tmp_path: Path) -> None:
-    folder = tmp_path / "repo"
-    for number in range(6):
-        (folder / "code.c").write_text(f"{number}")
-        git("add", "-A")
-        git("commit", "-qm", f"{number}")
-    status, printed, _ = bisect("HEAD~5", "HEAD", "--repo", str(folder), "--effect", "30%", "--hunts", "1")
-    assert status == 0
-    assert printed.startswith("5 candidates")
+def test_the_range_of_a_repository(bisect: Bisect, git: Repo) -> None:
+    git.history({"code.c": str(number)} for number in range(6))
+    status, printed, _ = bisect("v0", "v5", "--repo", str(git.path), "--effect", "30%", "--hunts", "1")
+    assert status == 0 and printed.startswith("5 candidates")
 
 
 @pytest.mark.parametrize(("args", "said"), [
@@ -86,7 +79,6 @@ def test_the_range_of_a_repository(bisect: Bisect, git: Callable[..., str], tmp_
     (("v1", "v2"), "--repo"),
     (("--repo", "."), "GOOD BAD"),
     (("v1", "v2", "--commits", "9"), "own commits"),
-    (("--build-cost", "x"), "duration"),
     (("--build-cost", "-1"), "10, or 15m"),
     (("--effect", "0"), "not between 0.0001% and 99.9999%"),
     (("--steps", "many"), "sloping"),
@@ -96,8 +88,7 @@ def test_the_range_of_a_repository(bisect: Bisect, git: Callable[..., str], tmp_
 ])  # fmt: skip
 def test_mistakes(bisect: Bisect, args: tuple[str, ...], said: str) -> None:
     status, _, errors = bisect(*args)
-    assert status == 3
-    assert said in errors
+    assert status == 3 and said in errors
 
 
 @pytest.mark.slow
