@@ -37,13 +37,11 @@ def test_the_points_of_student(freedom: int, point: float, by_rounds: float, by_
 
 
 def test_other_points_of_student() -> None:
-    for freedom, point in ((2, 1.0607), (7, 0.8960), (30, 0.8538)):  # 80 %
-        assert Student(freedom).quantile(0.841621) == pytest.approx(point, abs=5e-4)
-    for freedom, point in ((2, 31.599), (4, 8.610)):  # 99.95 %
-        assert Student(freedom).two_sided(point) == pytest.approx(0.001, rel=2e-3)
-    assert Student(3).two_sided(0.0) == Student(4).two_sided(0.0) == 1
-    assert Student(1).two_sided(math.inf) == 0
-    assert 0 <= Student(7).two_sided(1e9) < 1e-12
+    of_80_percent = [Student(freedom).quantile(0.841621) for freedom in (2, 7, 30)]
+    assert of_80_percent == pytest.approx([1.0607, 0.8960, 0.8538], abs=5e-4)
+    beyond = [Student(freedom).two_sided(point) for freedom, point in ((2, 31.599), (4, 8.610), (3, 0.0), (4, 0.0))]
+    assert beyond == pytest.approx([0.001, 0.001, 1, 1], rel=2e-3)
+    assert Student(1).two_sided(math.inf) == 0 <= Student(7).two_sided(1e9) < 1e-12
 
 
 @pytest.mark.parametrize(("freedom", "near"), [(2, 2e-3), (3, 1e-3), (10, 1e-4), (100, 2e-6)])
@@ -54,21 +52,17 @@ def test_the_score_is_near_the_exact_law(freedom: int, near: float) -> None:
 
 
 def test_a_mixture_has_the_quantiles_of_its_samples() -> None:
-    random = np.random.default_rng(3)
+    random, part = np.random.default_rng(3), np.arange(400_000) % 10 >= 7
     weight, location, scale = np.array([0.7, 0.3]), np.array([[0.0], [2.0]]), np.array([[1.0], [0.2]])
-    part = random.choice(2, 400_000, p=weight)
-    sample = location[part, 0] + scale[part, 0] * random.standard_t(5, len(part))
+    sample = np.where(part, 2.0, 0.0) + np.where(part, 0.2, 1.0) * random.standard_t(5, len(part))
     found = Student(5.0).mixture_quantiles(weight, location, scale, (0.025, 0.5, 0.975))[0]
     assert found == pytest.approx(np.quantile(sample, (0.025, 0.5, 0.975)), abs=0.03)
 
 
 @pytest.mark.parametrize(("n", "m"), [(1, 1), (2, 3), (4, 3), (5, 5), (3, 7)])
 def test_it_is_the_share_of_assignments_with_as_few_exceptions(n: int, m: int) -> None:
-    ranks = range(n + m)
-    seen = []
-    for low in combinations(ranks, n):
-        high = [rank for rank in ranks if rank not in low]
-        seen.append((sum(x > y for x in low for y in high), below_by_chance(low, high)))
+    sides = [(low, {*range(n + m)}.difference(low)) for low in combinations(range(n + m), n)]
+    seen = [(sum(x > y for x in low for y in high), below_by_chance(low, [*high])) for low, high in sides]
     for exceptions, probability in seen:
         assert probability == pytest.approx(sum(other <= exceptions for other, _ in seen) / len(seen))
 
@@ -76,14 +70,12 @@ def test_it_is_the_share_of_assignments_with_as_few_exceptions(n: int, m: int) -
 @pytest.mark.parametrize("sizes", [(5, 5), (12, 9), (60, 60)])
 def test_it_is_exact_for_any_distribution(sizes: tuple[int, int]) -> None:
     """Of two samples from one distribution with two modes, at most as many as stated are this far apart."""
-    rng = np.random.default_rng(1)
+    rng, trials, by_chance = np.random.default_rng(1), 2000, []
+    for _ in range(trials):
+        low, high = (rng.normal(size=size) + 15 * (rng.random(size) < 0.5) for size in sizes)
+        by_chance.append(below_by_chance(low.tolist(), high.tolist()))
     for level in (0.3, 0.05):
-        trials = 2000
-        named = 0
-        for _ in range(trials):
-            low, high = (rng.normal(size=size) + 15 * (rng.random(size) < 0.5) for size in sizes)
-            named += below_by_chance(low.tolist(), high.tolist()) <= level
-        assert named <= trials * level + 3 * (trials * level) ** 0.5
+        assert sum(each <= level for each in by_chance) <= trials * level + 3 * (trials * level) ** 0.5
 
 
 def test_large_samples_keep_their_digits() -> None:

@@ -49,12 +49,11 @@ def ratio_of(made: Trial, metric: str = "qps") -> Ratio:
 def test_a_ratio_is_made_of_each_round() -> None:
     """The machine is half as fast in the second round, and neither build is."""
     made = trial()
-    for number, (base, other) in enumerate([(1000, 800), (500, 400), (990, 792)]):
-        made.runs.extend([ran(number, 0, base), ran(number, 1, other)])
+    for number, base in enumerate((1000, 500, 990)):
+        made.runs.extend([ran(number, 0, base), ran(number, 1, 0.8 * base)])
     ratio = ratio_of(made)
-    assert ratio.interval
+    assert ratio.interval and ratio.rounds == 3 and ratio.certain
     assert (ratio.ratio, ratio.interval.low, ratio.interval.high) == pytest.approx((0.8, 0.8, 0.8), rel=3e-3)
-    assert ratio.rounds == 3 and ratio.certain
 
 
 def of_latency(number: int, subject: int, latency: float) -> TrialRun:
@@ -63,29 +62,24 @@ def of_latency(number: int, subject: int, latency: float) -> TrialRun:
     return TrialRun(number, 0, subject, 1.0, 1.0, facts)
 
 
-@pytest.mark.parametrize(
-    ("metric", "values", "step"),
-    [
+def test_the_steps_in_which_a_metric_comes() -> None:
+    for metric, values, step in (
         ("p95", (10.123456, 10.234567), 0.018),
         ("p95", (0.04, 0.05), 0.01 / 0.045),
         ("latency", (2.5, 2.55), 0.01 / 2.525),
         ("latency", (20.0, 30.0), 1 / 25),
         ("latency", (2.123456789, 2.5), 1e-9 / 2.311728),
-    ],
-)
-def test_the_steps_in_which_a_metric_comes(metric: str, values: tuple[float, float], step: float) -> None:
-    made = trial()
-    made.runs.extend(of_latency(number, 0, each) for number, each in enumerate(values))
-    assert step_of(made, 0, metric) == pytest.approx(step, rel=1e-3)
+    ):
+        made = trial()
+        made.runs.extend(of_latency(number, 0, each) for number, each in enumerate(values))
+        assert step_of(made, 0, metric) == pytest.approx(step, rel=1e-3)
 
 
 def test_equal_differences_of_a_percentile_are_not_real_after_two_rounds() -> None:
     made = trial(rounds=2)
-    turns = enumerate([(0, 1.82), (1, 1.86), (1, 1.86), (0, 1.82)])
-    made.runs.extend(of_latency(number // 2, build, p95) for number, (build, p95) in turns)
+    made.runs.extend(of_latency(number, build, 1.82 + 0.04 * build) for number in (0, 1) for build in (0, 1))
     ratio = ratio_of(made, "p95")
-    assert ratio.p and ratio.p > 0.1
-    assert not ratio.real and not ratio.certain
+    assert ratio.p and ratio.p > 0.1 and not ratio.real and not ratio.certain
     assert share({0: 0.1, 1: 0.1}, {0: 0.0, 1: 0.0}, {0: 0.05, 1: 0.05}, 0.1).share is None  # type: ignore[union-attr]
 
 
@@ -122,14 +116,11 @@ def test_runs_of_a_visit_are_one_value_of_its_round() -> None:
 
 def test_what_a_host_does_not_count_is_missing_and_nothing_else() -> None:
     made = trial()
-    for subject in (0, 1):
-        bare = replace(sample.run(0, 1.0, qps=100.0 + subject), counters={"task-clock": 1000.0})
-        made.runs.append(TrialRun(0, 0, subject, 1.0, 1.0, bare))
+    runs = (ran(0, 0, 100.0), ran(0, 1, 101.0))
+    made.runs.extend(replace(each, facts=replace(each.facts, counters={"task-clock": 1000.0})) for each in runs)
     [row] = compared(made, "instructions/o")
-    assert row.ratios == (None,)
-    assert "instructions/o" not in row.counters
-    base, other = row.counters["qps"]
-    assert (base, other) == (100, pytest.approx(1.01))
+    assert row.ratios == (None,) and "instructions/o" not in row.counters
+    assert row.counters["qps"] == (100, pytest.approx(1.01))
     assert row.counters["cpu/o"][1] == pytest.approx(100 / 101)
 
 
@@ -145,24 +136,19 @@ def test_groups_are_summed_up_where_there_is_something_to_sum_up() -> None:
     assert figures == pytest.approx((0.9, 1.2, 3.1 / 3, 1.0))
 
 
-@pytest.mark.parametrize(
-    ("low", "ratio", "high", "metric", "said"),
-    [
+def test_only_what_is_large_and_certain_gets_a_colour() -> None:
+    for low, middle, high, metric, said in (
         (0.85, 0.90, 0.94, "qps", "worse"),
         (0.80, 0.90, 1.02, "qps", ""),
         (0.95, 0.96, 0.97, "qps", ""),
         (1.05, 1.10, 1.15, "qps", "better"),
         (1.05, 1.10, 1.15, "instructions/o", "worse"),
         (0.85, 0.90, 0.94, "p95", "better"),
-    ],
-)
-def test_only_what_is_large_and_certain_gets_a_colour(
-    low: float, ratio: float, high: float, metric: str, said: str
-) -> None:
-    ends = Interval(low, ratio, high)
-    assert tone(Ratio(ratio, ends, 5, 0.001, real=True), metric) == said
-    assert not tone(Ratio(ratio, None, 5, 0.001, real=True), metric)
-    assert not tone(Ratio(ratio, ends, 5, 0.04), metric), "not real among all of its table"
+    ):
+        ratio = Ratio(middle, Interval(low, middle, high), 5, 0.001, real=True)
+        assert tone(ratio, metric) == said
+        assert not tone(replace(ratio, interval=None), metric)
+        assert not tone(replace(ratio, real=False), metric), "not real among all of its table"
 
 
 def test_a_trend_of_the_machine_is_on_neither_side() -> None:
@@ -171,9 +157,8 @@ def test_a_trend_of_the_machine_is_on_neither_side() -> None:
     made = trial()
     visits = ((number, subject) for number in range(4) for subject in order([0, 1], number))
     made.runs.extend(ran(number, subject, 1000 * math.exp(-0.01 * at)) for at, (number, subject) in enumerate(visits))
-    ratio = ratio_of(made)
-    assert ratio.ratio == pytest.approx(1, rel=1e-4)  # operations are whole numbers
-    assert not ratio.certain
+    assert ratio_of(made).ratio == pytest.approx(1, rel=1e-4)  # operations are whole numbers
+    assert not ratio_of(made).certain
 
 
 def test_incomplete_rounds_are_made_again_under_numbers_of_their_own() -> None:
@@ -208,13 +193,11 @@ def test_what_has_failed_is_not_waited_for() -> None:
 def test_a_comparison_is_whole_when_there_is_a_ratio_for_everything() -> None:
     made = trial(works=("scan", "point"))
     made.runs.extend(ran(0, subject, 100, work) for work in range(2) for subject in range(2))
-    assert whole(made)
     counted = replace(made, request=replace(made.request, metric="instructions/o"))
-    assert whole(counted)
+    assert whole(made) and whole(counted)
     bare = replace(made.runs[3], facts=replace(made.runs[3].facts, counters={}))
     lacking = replace(counted, runs=[*made.runs[:3], bare])
-    assert not whole(lacking)
-    assert silent(lacking) == [(1, 1)]
+    assert not whole(lacking) and silent(lacking) == [(1, 1)]
     assert not whole(replace(made, skips=[skip(0, 1)])), "even if it has run before"
     assert not whole(replace(made, runs=made.runs[:3]))
 
@@ -222,13 +205,10 @@ def test_a_comparison_is_whole_when_there_is_a_ratio_for_everything() -> None:
 @pytest.mark.parametrize("metric", ["rate", "p95", "cost"])
 def test_the_metric_itself_is_among_the_counters(metric: str) -> None:
     made = trial()
-    made.runs.extend(
-        TrialRun(0, 0, subject, 1.0, 1.0, replace(sample.run(0, 1.0), reported=of, latency={"p95": of}))
-        for subject, of in enumerate((8.0, 4.0))
-    )
+    for run, of in ((of_latency(0, 0, 8.0), 8.0), (of_latency(0, 1, 4.0), 4.0)):
+        made.runs.append(replace(run, facts=replace(run.facts, reported=of)))
     [row] = compared(made, metric)
-    assert list(row.counters)[:2] == [metric, "qps"]
-    assert row.counters[metric] == (8.0, 0.5)
+    assert list(row.counters)[:2] == [metric, "qps"] and row.counters[metric] == (8.0, 0.5)
 
 
 @pytest.mark.calibrate
@@ -283,9 +263,8 @@ def test_of_a_loss_of_a_half_a_rise_by_the_square_root_of_two_is_half() -> None:
     rates = (1000.0, 500.0, 500 * math.sqrt(2))
     found = regained(*(levels(*(math.log(rate) + each for each in (0.0, math.log(0.5), 0.1))) for rate in rates))
     assert found.lost == pytest.approx(math.log(2))
-    assert found.share
+    assert found.share and found.rounds == 3
     assert (found.share.low, found.share.middle, found.share.high) == pytest.approx((0.5, 0.5, 0.5))
-    assert found.rounds == 3
 
 
 def test_only_rounds_with_all_three_count() -> None:
@@ -301,50 +280,42 @@ def test_nothing_can_be_regained_of_what_is_not_shown_to_be_lost() -> None:
     assert regained(levels(1.0, 2.0), levels(1.0, 2.0), levels(3.0, 4.0)).share is None
 
 
-small = st.floats(-0.2, 0.2)
-
-
 @st.composite
-def trials(draw: st.DrawFn) -> list[tuple[float, float, float]]:
+def trials(draw: st.DrawFn) -> list[Levels]:
     """Levels of good, bad and the revert in each round: a loss of at least a half, a share, and noise."""
-    lost, truth = draw(st.floats(0.7, 3)), draw(st.floats(-1, 2))
-    noise = draw(st.lists(st.tuples(small, small, small), min_size=3, max_size=8))
-    return [(lost + one, two, truth * lost + three) for one, two, three in noise]
-
-
-def per_build(rounds: list[tuple[float, float, float]]) -> list[Levels]:
-    return [levels(*(each[build] for each in rounds)) for build in range(3)]
+    lost, truth, rounds = draw(st.floats(0.7, 3)), draw(st.floats(-1, 2)), draw(st.integers(3, 8))
+    noise = st.lists(st.floats(-0.2, 0.2), min_size=rounds, max_size=rounds)
+    return [levels(*(level + each for each in draw(noise))) for level in (lost, 0.0, truth * lost)]
 
 
 @given(trials())
 def test_the_interval_holds_exactly_the_shares_that_a_test_of_paired_differences_does_not_refuse(
-    rounds: list[tuple[float, float, float]],
+    builds: list[Levels],
 ) -> None:
-    found = regained(*per_build(rounds)).share
+    found = regained(*builds).share
     assume(found is not None)
-    assert found
-    low, middle, high = found.low, found.middle, found.high
-    assert low <= middle <= high
+    assert found and found.low <= found.middle <= found.high
+    good, bad, back = (np.array([*build.values()]) for build in builds)
 
     def excess(candidate: float) -> float:
         """Above 0 where Student's test refuses the share."""
-        rest = np.array([(back - bad) - candidate * (good - bad) for good, bad, back in rounds])
-        error = float(rest.std(ddof=1)) / math.sqrt(len(rounds))
-        return abs(float(rest.mean())) - Student(len(rounds) - 1).of_rounds() * error
+        rest = (back - bad) - candidate * (good - bad)
+        error = float(rest.std(ddof=1)) / math.sqrt(len(rest))
+        return abs(float(rest.mean())) - Student(len(rest) - 1).of_rounds() * error
 
-    exact = 1e-6 * (1 + abs(low) + abs(high))
-    assert excess(middle) <= exact
-    for end, step in ((low, -0.5), (high, 0.5)):
+    exact = 1e-6 * (1 + abs(found.low) + abs(found.high))
+    assert excess(found.middle) <= exact
+    for end, step in ((found.low, -0.5), (found.high, 0.5)):
         assert abs(excess(end)) < exact
         assert excess(end + step) > 0
 
 
 @given(trials(), st.floats(-5, 5), st.floats(-2, 2))
 def test_neither_unit_nor_drift_matters_nor_whether_more_is_better(
-    rounds: list[tuple[float, float, float]], unit: float, drift: float
+    builds: list[Levels], unit: float, drift: float
 ) -> None:
-    plain = regained(*per_build(rounds))
-    moved = regained(*({at: unit + drift * at - level for at, level in build.items()} for build in per_build(rounds)))
+    plain = regained(*builds)
+    moved = regained(*({at: unit + drift * at - level for at, level in build.items()} for build in builds))
     assert moved.lost == pytest.approx(-plain.lost)
     assume(plain.share is not None and plain.share.high - plain.share.low < 10)
     for end in ("low", "middle", "high"):
