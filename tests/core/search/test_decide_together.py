@@ -50,8 +50,12 @@ def test_a_single_workload_is_hunted_as_ever(moment: tuple[Graph, list[Observati
     graph, seen = moment
     alone = decide(graph, seen, policy)
     number, decision = decide_together([Situation(graph, seen, policy)])
-    assert number == 0
-    assert (decision.order, decision.evidence, decision.wanted) == (alone.order, alone.evidence, alone.wanted)
+    assert (number, decision.order, decision.evidence, decision.wanted) == (
+        0,
+        alone.order,
+        alone.evidence,
+        alone.wanted,
+    )
     assert np.array_equal(decision.belief.culprit, alone.belief.culprit)
 
 
@@ -65,11 +69,8 @@ def groups(draw: st.DrawFn) -> list[Situation]:
     for _ in range(draw(st.integers(1, 3))):
         culprit, share = draw(st.integers(1, graph.size)), draw(st.sampled_from([0.0, 0.5, 1.0]))
         run = [each.candidate for each in seen if isinstance(each, Reading) and (share == 1 or rng.random() < share)]
-        noise = rng.normal(size=len(run)) * 0.01
-        own = [
-            Reading(v, x - 0.1 * (v >= culprit), i + 0.5, i, 0, 60.0)
-            for i, (v, x) in enumerate(zip(run, noise, strict=True))
-        ]
+        noise = (rng.normal(size=len(run)) * 0.01).tolist()
+        own = [Reading(v, noise[i] - 0.1 * (v >= culprit), i + 0.5, i, 0, 60.0) for i, v in enumerate(run)]
         members.append(Situation(graph, [*builds, *own], policy))
     return members
 
@@ -93,13 +94,9 @@ def test_every_decision_of_a_group(members: list[Situation], ended: int) -> None
         assert runs + sum(share.runs for share in decision.order.plan) <= policy.max_runs
     if policy.max_builds and len(record.value):  # the ends are built in any case
         assert not new or len(record.attempted | new) <= policy.max_builds
-    if new:
-        left = [each for i, each in enumerate(members) if i not in out]
-        assert (
-            all(min(each.record.runs(0), each.record.runs(each.bad)) for each in left)
-            or 0 in new
-            or members[0].bad in new
-        )
+    left = [each.record for i, each in enumerate(members) if i not in out]
+    bad = members[0].bad
+    assert not new or new & {0, bad} or all(min(each.runs(0), each.runs(bad)) for each in left)
 
 
 def chosen(members: Sequence[Situation], *ended: int, fleet: Fleet = Fleet()) -> tuple[int, Measure]:  # noqa: B008
@@ -134,14 +131,11 @@ def test_what_tells_most_for_all_is_built() -> None:
 
 def test_one_that_has_its_verdict_is_not_asked_any_more() -> None:
     found = [*ENDS, *(each for v in (22, 23) for each in (Built(v, 600.0), *read(v, v == 23, 40 + v, 8)))]
-    for i in range(8):
-        found += [*read(22, False, 200 + 2 * i, 1), *read(23, True, 201 + 2 * i, 1)]
+    found += [seen for i in range(8) for v in (22, 23) for seen in read(v, v == 23, 178 + 2 * i + v, 1)]
     both = [member(found), member([*ENDS, Built(22, 600.0), Built(23, 600.0)])]
     number, decision = decide_together(both)
-    assert number == 0
-    assert isinstance(decision.order, Found)
-    number, decision = decide_together(both, ended=[0])
-    assert number == 1
+    assert number == 0 and isinstance(decision.order, Found)
+    assert decide_together(both, ended=[0])[0] == 1
     with pytest.raises(ValueError, match="ended"):
         decide_together(both, ended=[0, 1])
 
@@ -151,12 +145,12 @@ def test_a_failed_build_counts_for_all_and_a_failed_run_for_one() -> None:
     group = hunt_together(worlds, Policy())
     crashing = World(LINE, {20: -0.1}, STILL, crashing=frozenset([32]), seed=1)
     crashed = hunt_together([crashing, World(LINE, {44: -0.1}, STILL, seed=2)], Policy())
-    failures = [
+    for_all, for_one = (
         [sum(isinstance(each, Skipped) for each in seen) for seen in one.observations] for one in (group, crashed)
-    ]
+    )
     assert named(group) == named(crashed) == (20, 44)
-    assert failures[0] == [sum(world.builds for world in worlds) - len(built(group))] * 2
-    assert failures[1][0] and not failures[1][1]
+    assert for_all == [sum(world.builds for world in worlds) - len(built(group))] * 2
+    assert for_one[0] and not for_one[1]
 
 
 def test_budgets_count_for_all_together() -> None:
@@ -191,18 +185,8 @@ def test_other_kinds_of_hunts_share_builds_too(graph: Graph, policy: Policy) -> 
     assert [judge(verdict, world) for verdict, world in zip(group.verdicts, worlds(), strict=True)] == [
         judge(each.verdict, world) for each, world in zip(alone, worlds(), strict=True)
     ]
-    assert group.builds < sum(each.builds for each in alone) - 2
-
-
-def test_each_is_named_and_builds_are_shared() -> None:
-    def worlds() -> list[World]:
-        return [World(LINE, {v: -0.05} if v else {}, seed=seed) for seed, v in enumerate((9, 55, None))]
-
-    group = hunt_together(worlds(), Policy())
-    assert named(group) == (9, 55, None)
+    assert len(built(group)) == group.builds < sum(each.builds for each in alone) - 2
     assert isinstance(group.verdicts[2], NotReproduced)
-    assert group.builds < sum(hunt(world, Policy()).builds for world in worlds()) - 2
-    assert len(built(group)) == group.builds, "none is built twice"
 
 
 def named(group: GroupOutcome) -> tuple[int | None, ...]:
@@ -220,8 +204,7 @@ KNOWN = PriorKnowledge(10.0)
 def test_worlds_of_a_group_differ_in_what_is_measured_only() -> None:
     each = worlds(SCENARIO, [Workload(0.05, 0), Workload(0.1, 0), Workload(0.05, 1), Workload(0.05, None)], seed=3)
     assert len({world.unbuildable for world in each}) == 1 and each[0].unbuildable
-    assert each[0].answers == each[1].answers != each[2].answers
-    assert not each[3].answers
+    assert each[0].answers == each[1].answers != each[2].answers and not each[3].answers
     assert len({world.run(0) for world in each}) == 4
     again = worlds(SCENARIO, [Workload(0.05, 0)], seed=3)[0]
     assert again.run(0) == worlds(SCENARIO, [Workload(0.05, 0), Workload()], seed=3)[0].run(0)
@@ -248,8 +231,8 @@ def test_a_few_groups_cost_what_their_culprits_allow_and_are_as_right_as_alone()
                 assert is_named(verdict) is bool(world.answers)
             assert all(judge(each, world) is Judgement.RIGHT for each, world in zip(verdicts, alone, strict=True))
         spent[name] = together / dearest
-    assert spent["one culprit"] <= 1.1
-    assert spent["two"] <= 1.1 * 1.50  # as halving the parts that have a culprit costs, the two ends included
+    # As halving the parts that have a culprit costs, the two ends included.
+    assert spent["one culprit"] <= 1.1 and spent["two"] <= 1.1 * 1.50
 
 
 @pytest.mark.calibrate
@@ -261,17 +244,15 @@ def test_the_runs_that_are_foreseen_are_about_those_that_hunts_make() -> None:
     assert sum(sum(each.runs) for each in outcomes) / 5 == pytest.approx(known, rel=0.3)
 
 
+def on(host: int, *seen: Observation) -> list[Observation]:
+    """What was seen, there."""
+    return [each if isinstance(each, Skipped) else replace(each, host=host) for each in seen]
+
+
 def on_two_hosts(bad: int) -> list[Observation]:
-    """Both ends of a line, built and measured on each of two hosts."""
-    built: list[Observation] = [Built(0, 600.0), Built(bad, 600.0)]
-    readings = [
-        replace(seen, host=host)
-        for host in (0, 1)
-        for candidate, slow in ((0, False), (bad, True))
-        for seen in read(candidate, slow, 20 + 20 * host + 10 * slow)
-        if isinstance(seen, Reading)
-    ]
-    return [*built, *readings]
+    """Both ends of a line, built, and measured on each of two hosts."""
+    ends = [on(host, *read(0, False, 20 + 20 * host), *read(bad, True, 30 + 20 * host)) for host in (0, 1)]
+    return [Built(0, 600.0), Built(bad, 600.0), *ends[0], *ends[1]]
 
 
 @pytest.mark.parametrize(("bad", "under_way"), [(2, 1), (64, 32)])
@@ -310,11 +291,6 @@ def test_build_hosts_make_what_another_workload_wants_while_one_measures_what_is
     [build] = decision.builds
     assert build.workload == 1
     assert decide_together([proof, search], [1], fleet)[1].builds == ()
-
-
-def on(host: int, *seen: Observation) -> list[Observation]:
-    """What was seen, there."""
-    return [each if isinstance(each, Skipped) else replace(each, host=host) for each in seen]
 
 
 def test_a_build_is_there_and_a_run_the_latest_on_its_own_host_only() -> None:

@@ -2,14 +2,16 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from counted import run
 from perfbisect.core.domain.events import BuildFinished, RunFinished
-from perfbisect.core.domain.facts import BuildFacts, RunFacts
+from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import (
     CodePlacement,
@@ -47,26 +49,31 @@ def test_it_is_code_placement_where_builds_can_be_linked_again() -> None:
         hunt(World(LINE, {}, QUIET, mode_gap=0.15, slow_modes=MOVED, seed=1), rules) for rules in (Policy(), AGAIN)
     )
     assert found(usual.verdict).candidate == 17, "without other layouts it is accused"
-    assert isinstance(outcome.verdict, CodePlacement)
+    assert isinstance(outcome.verdict, CodePlacement) and outcome.verdict.detectable < 0.1
     step = outcome.verdict.step
-    assert step.candidate == 17
-    assert step.ratio.high < 0.9
-    assert step.layouts
-    assert step.layouts.ratio.low > 0.9
-    assert step.layouts.compared >= FEWEST
-    assert outcome.verdict.detectable < 0.1
+    assert step.candidate == 17 and step.ratio.high < 0.9
+    assert step.layouts and step.layouts.ratio.low > 0.9 and step.layouts.compared >= FEWEST
 
 
-@pytest.mark.parametrize("moved", [MOVED, frozenset(range(17)), frozenset(range(8, 30)), frozenset[int]()])
-def test_a_change_is_found_in_spite_of_commits_that_move_code(moved: frozenset[int]) -> None:
-    outcome = hunt(World(LINE, {26: -0.05}, QUIET, mode_gap=0.15, slow_modes=moved, seed=2), AGAIN)
-    step = found(outcome.verdict)
-    assert step.candidate == 26
-    assert step.layouts
+@pytest.mark.parametrize(
+    ("moved", "change", "hosts"),
+    [
+        *((moved, -0.05, 1) for moved in (MOVED, frozenset(range(17)), frozenset(range(8, 30)), frozenset[int]())),
+        *((moved, -0.05, 3) for moved in (MOVED, frozenset[int]())),
+        (frozenset[int](), 0.05, 1),  # compared in the direction that is hunted
+    ],
+)
+def test_a_change_is_found_in_spite_of_commits_that_move_code(moved: frozenset[int], change: float, hosts: int) -> None:
+    world = World(LINE, {26: change}, replace(QUIET, host_spread=0.02), mode_gap=0.15, slow_modes=moved, seed=2)
+    outcome = hunt(world, Policy(layouts=True, direction=Direction.ANY if change > 0 else Direction.DROP), hosts=hosts)
+    step, linked = found(outcome.verdict), fresh(outcome.observations)
+    assert step.candidate == 26 and step.layouts
     assert step.layouts.changed >= 0.9 * step.layouts.compared >= 4
-    assert step.layouts.ratio.high < 1
-    builds = [seen for seen in outcome.observations if isinstance(seen, Built)]
-    assert len(builds) == len({seen.candidate for seen in builds})
+    assert (step.layouts.ratio.low if change > 0 else 1 / step.layouts.ratio.high) > 1
+    if hosts == 1:  # every run has a layout of its own
+        assert len({(seen.candidate, seen.layout) for seen in linked}) == len(linked) >= 2 * FEWEST
+        builds = [seen.candidate for seen in outcome.observations if isinstance(seen, Built)]
+        assert len(builds) == len({*builds})
 
 
 @pytest.mark.parametrize(("costs", "accused"), [(1.5, False), (2.4, False), (4.0, True)])
@@ -85,8 +92,7 @@ def test_layouts_that_are_spread_are_averaged(drop: float, layout: float, layout
     broad = Habits(noise=0.005, layout=layout, outliers=0.0)
     step = found(hunt(World(LINE, {26: drop}, broad, layouts=layouts, seed=4), AGAIN).verdict)
     assert step.candidate == 26
-    assert step.layouts
-    assert step.layouts.ratio.low < math.exp(drop) < step.layouts.ratio.high
+    assert step.layouts and step.layouts.ratio.low < math.exp(drop) < step.layouts.ratio.high
 
 
 def test_where_nothing_can_be_shown_no_layout_is_linked() -> None:
@@ -101,14 +107,6 @@ def test_where_nothing_can_be_shown_no_layout_is_linked() -> None:
     assert alike.builds == 2 and 0 < len(fresh(alike.observations)) <= 30
 
 
-def test_every_run_of_a_proof_has_a_layout_of_its_own_and_only_new_seeds() -> None:
-    outcome = hunt(World(LINE, {26: -0.05}, QUIET, seed=6), AGAIN)
-    assert found(outcome.verdict).candidate == 26
-    linked = fresh(outcome.observations)
-    assert {seen.candidate for seen in linked} == {25, 26}
-    assert len({(seen.candidate, seen.layout) for seen in linked}) == len(linked) >= 2 * FEWEST
-
-
 def test_a_hunt_that_is_resumed_anywhere_goes_on_in_the_same_way() -> None:
     outcome = hunt(World(LINE, {26: -0.05}, QUIET, mode_gap=0.15, slow_modes=MOVED, seed=2), AGAIN)
     seen = outcome.observations
@@ -116,9 +114,8 @@ def test_a_hunt_that_is_resumed_anywhere_goes_on_in_the_same_way() -> None:
     first = seen.index(fresh(seen)[0])
     before = decide(LINE, seen[:first], AGAIN).order
     assert isinstance(before, Measure)
-    assert before.fresh
-    assert before.purpose is Purpose.CONFIRM
-    assert before.layouts is None
+    assert (before.fresh, before.purpose, before.layouts) == (True, Purpose.CONFIRM, None)
+    assert {share.candidate for share in before.plan} == {16, 17}
     assert not isinstance(decide(LINE, seen[:first], Policy()).order, Measure)
 
 
@@ -149,22 +146,6 @@ def test_every_change_is_compared_in_other_layouts() -> None:
     steps = outcome.verdict.steps  # type: ignore[union-attr]
     assert [step.candidate for step in steps] == [10, 30]
     assert all(step.layouts and step.layouts.ratio.high < 1 for step in steps)
-
-
-@pytest.mark.parametrize("moved", [frozenset[int](), MOVED])
-def test_several_hosts_link_again_too(moved: frozenset[int]) -> None:
-    habits = Habits(noise=0.005, layout=0.002, outliers=0.0, host_spread=0.02)
-    outcome = hunt(World(LINE, {26: -0.05}, habits, mode_gap=0.15, slow_modes=moved, seed=8), AGAIN, hosts=3)
-    assert found(outcome.verdict).candidate == 26 and fresh(outcome.observations)
-
-
-def test_an_improvement_is_compared_in_the_direction_that_is_hunted() -> None:
-    policy = Policy(layouts=True, direction=Direction.ANY)
-    step = found(hunt(World(LINE, {26: 0.05}, QUIET, seed=9), policy).verdict)
-    assert step.candidate == 26
-    assert step.layouts
-    assert step.layouts.changed == step.layouts.compared
-    assert step.layouts.ratio.low > 1
 
 
 def test_where_a_build_fails_in_other_layouts_the_hunt_names_what_runs_as_linked_show() -> None:
@@ -206,18 +187,15 @@ def test_readings_of_both_modes_become_alike(seed: int, gap: float, change: floa
     certain = trust > 0.5
     assert certain.mean() > 0.8
     for build, level in ((0, unit), (BAD, unit + change)):
-        own = seen.readings(build)
-        own = own[certain[own]]
-        assert raised.value[own] == pytest.approx(level, abs=0.05)
-        assert raised.value[own].std() < 0.02
+        own = [at for at in seen.readings(build) if certain[at]]
+        assert raised.value[own] == pytest.approx(level, abs=0.05) and raised.value[own].std() < 0.02
 
 
 @pytest.mark.parametrize(("spread", "change"), [(0.001, 0.0), (0.02, -0.05), (0.1, -0.05), (0.1, 0.0), (0.2, -0.3)])
 @pytest.mark.parametrize("runs", [5, 8, 20])
 def test_what_is_spread_broadly_is_hardly_ever_taken_for_modes(spread: float, change: float, runs: int) -> None:
-    changed = 0
-    for seed in range(20):
-        rng = np.random.default_rng(seed)
+    rng, changed = np.random.default_rng(0), 0
+    for _ in range(20):
         seen = record({0: drawn(rng, 2.0, runs, 0.0, spread), BAD: drawn(rng, 2.0 + change, runs, 0.0, spread)})
         changed += bool((without_modes(seen, 0, BAD)[0].value != seen.value).any())
     assert changed <= 1
@@ -228,9 +206,8 @@ def test_one_reading_of_a_build_is_judged_by_the_two_that_are_compared() -> None
     ends = {0: drawn(rng, 0.0, 10, 0.15), BAD: drawn(rng, -0.05, 10, 0.15)}
     for value, fast in ((0.0, 0.0), (-0.05, -0.05), (-0.15, 0.0), (-0.2, -0.05)):
         raised, trust = without_modes(seen := record({**ends, 4: [value]}), 0, BAD)
-        at = seen.readings(4)[0]
-        assert raised.value[at] == pytest.approx(fast, abs=0.02)
-        assert trust[at] > 0.9
+        [at] = seen.readings(4)
+        assert raised.value[at] == pytest.approx(fast, abs=0.02) and trust[at] > 0.9
 
 
 def test_a_reading_that_either_mode_explains_hardly_counts() -> None:
@@ -258,9 +235,8 @@ def made(commit: str, binary: str) -> tuple[float, Logged]:
 
 
 def ran(commit: str, instructions: float, counted: str = "perf-user") -> tuple[float, Logged]:
-    counters = {"instructions": instructions}
-    facts = RunFacts(commit, "k", "v", "local", 0.0, 1.0, 10, {}, (), counters, {}, counted=counted)
-    return 0.0, RunFinished(0, facts)
+    facts = run(counters={"instructions": instructions})
+    return 0.0, RunFinished(0, replace(facts, commit=commit, counted=counted))
 
 
 def test_every_parent_counts() -> None:
@@ -279,13 +255,10 @@ def test_every_parent_counts() -> None:
         found = with_counts(PLACEMENT, COMMITS, log)
         assert isinstance(found, CodePlacement) and found.same_counts is same
     assert sides(MERGE, COMMITS, []) == ("merge", "side", "main")
-    assert sides(MERGE, COMMITS, [*one_binary, made("main", "a")]) == ("merge", "good"), (
-        "of equal binaries one is counted"
-    )
+    one_of_equal_binaries = sides(MERGE, COMMITS, [*one_binary, made("main", "a")])
+    assert one_of_equal_binaries == ("merge", "good")
 
 
 def test_other_verdicts_and_a_step_without_parents_stay() -> None:
-    ended = NotReproduced(ALIKE, 0.02)
-    assert with_counts(ended, COMMITS, [ran("merge", 1000)]) is ended
-    alone = CodePlacement(Step(3, 0.97, ALIKE, ()), ALIKE, 0.02)
-    assert with_counts(alone, COMMITS, [ran("merge", 1000)]) is alone
+    for verdict in (NotReproduced(ALIKE, 0.02), CodePlacement(Step(3, 0.97, ALIKE, ()), ALIKE, 0.02)):
+        assert with_counts(verdict, COMMITS, [ran("merge", 1000)]) is verdict

@@ -1,6 +1,6 @@
 """The information table and the distribution functions against what is known of them. What a build is expected to cost. Ancestors."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from shapes import criss_cross, octopus, two_roots
 
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.orders import Found, Measure
+from perfbisect.core.domain.orders import Measure
 from perfbisect.core.domain.settings import Policy, PriorKnowledge
 from perfbisect.core.inference import ancestry as module
 from perfbisect.core.inference.ancestry import BOUND, Ancestry, Hypotheses, ancestry_of, bounded, hypotheses, suspected
@@ -25,6 +25,7 @@ from perfbisect.core.search.situation import Situation
 from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.scenario import merging
 from perfbisect.simulate.world import Habits, World
+from simulated_worlds import found
 
 
 @given(st.floats(0.001, 0.999), st.floats(0.05, 11))
@@ -36,8 +37,7 @@ def test_the_table_is_near_the_integral(p: float, separation: float) -> None:
 
 
 def test_limits() -> None:
-    assert bits(np.array(0.5), np.array(1e4)) == pytest.approx(1.0, abs=1e-3)
-    assert bits(np.array(0.5), np.array(0.0)) == 0.0
+    assert bits(np.array([0.5, 0.5]), np.array([1e4, 0.0])) == pytest.approx([1.0, 0.0], abs=1e-3)
     assert exact_bits(0.5, 2.0) == pytest.approx(0.486, abs=2e-3)  # capacity of the binary-input Gaussian channel
 
 
@@ -65,10 +65,9 @@ def test_a_combination_of_levels_is_predicted_as_one_joint_distribution() -> Non
     """Weights on a build itself leave nothing to be read; weights on others add their uncertainty."""
     levels, groups, posterior = believed(seen_of({0: 0.0, 8: 0.0, BAD: -DROP}))
     seen = predict(levels, groups, posterior, [8, 14], [1, -1])
-    none, self_, good, bad = np.zeros(3), np.eye(3)[1], np.eye(3)[0], np.eye(3)[2]
-    read = _read(seen, [none, self_, good, bad])
-    assert read.between[0, 1] == pytest.approx(0, abs=1e-9)
-    assert read.within[0, 1] == pytest.approx(0, abs=1e-6)
+    good, self_, bad = np.eye(3)
+    read = _read(seen, [np.zeros(3), self_, good, bad])
+    assert (read.between[0, 1], read.within[0, 1]) == pytest.approx((0, 0), abs=1e-6)
     assert read.between[1, 0] > 100 * read.between[0, 0], "only the new build splits what is open"
     assert read.between[1, 2] == pytest.approx(read.between[1, 0], rel=0.2), "the ends are known"
     assert (read.within[1, 2:] >= 0).all()
@@ -112,8 +111,7 @@ def test_on_a_drifting_host_builds_are_not_repeated_alone() -> None:
         alone = alone + order.plan[0].runs if repeated else 0
         longest = max(longest, alone)
         seen += world.measure(order)
-    assert not isinstance(order, Measure)
-    assert longest <= 6
+    assert not isinstance(order, Measure) and longest <= 6
 
 
 @pytest.mark.parametrize("level", [0.4, 0.5, 0.6])
@@ -121,9 +119,8 @@ def test_a_level_half_way_leaves_both_sides_open(level: float) -> None:
     """The build may be fast, slowed by its layout, or slow, sped up by it."""
     shares = {0: 0.0, 9: 0.0, 10: level, 11: 1.0, BAD: 1.0}
     _, groups, posterior = believed(seen_of({v: -share * DROP for v, share in shares.items()}, noise=0.002))
-    culprit = groups.spread(posterior.culprit)
-    assert culprit[10] + culprit[11] > 0.9
-    assert min(culprit[10], culprit[11]) > 0.04
+    culprit = groups.spread(posterior.culprit)[[10, 11]]
+    assert culprit.sum() > 0.9 and culprit.min() > 0.04
 
 
 def test_no_layout_explains_a_bad_end_that_is_many_times_slower() -> None:
@@ -161,45 +158,43 @@ def test_builds_that_all_take_as_long_have_one_price() -> None:
 
 
 def test_near_a_build_it_is_cheaper_where_that_was_seen() -> None:
-    builds: list[Observation] = [Built(v, s) for v, s in ((0, 600.0), (1000, 600.0), (500, 500.0), (750, 250.0))]
-    more: list[Observation] = [Built(v, s) for v, s in ((625, 125.0), (562, 60.0), (531, 30.0))]
-    little, much = priced(builds), priced([*builds, *more])
-    assert little[0] < little[1]
-    assert much[0] < much[1] / 4
-    assert little[1] / little[0] < much[1] / much[0], "one learns it by and by"
-    other_way = [Built(v, s) for v, s in ((0, 60.0), (1000, 60.0), (500, 500.0), (750, 600.0), (625, 700.0))]
-    assert priced([*other_way])[0] == priced([*other_way])[1], "nearness never makes it dearer"
+    def built(**seconds: float) -> tuple[float, float]:
+        near, far = priced([Built(int(candidate[1:]), each) for candidate, each in seconds.items()])
+        return near, far
+
+    seen = {"c0": 600.0, "c1000": 600.0, "c500": 500.0, "c750": 250.0}
+    little, much = built(**seen), built(**seen, c625=125.0, c562=60.0, c531=30.0)
+    assert 1 < little[1] / little[0] < much[1] / much[0] > 4, "it is learnt by and by"
+    near, far = built(c0=60.0, c1000=60.0, c500=500.0, c750=600.0, c625=700.0)
+    assert near == far, "nearness never makes it dearer"
 
 
 def test_failures_have_their_own_price() -> None:
     builds: list[Observation] = [Built(v, 600.0) for v in (0, 1000, 500)]
-    seen = [*builds, Skipped(600, "fails", 120.0)]
-    assert priced(seen, np.array([1.0, 0.25])) == pytest.approx([10.0, 0.25 * 10 + 0.75 * 2])
-    crash = [*builds, Skipped(500, "crashes", 60.0)]
-    assert priced(crash, np.array([1.0, 0.25])) == [10.0, 10.0], "that was a run"
+    chance = np.array([1.0, 0.25])
+    assert priced([*builds, Skipped(600, "fails", 120.0)], chance) == pytest.approx([10.0, 0.25 * 10 + 0.75 * 2])
+    assert priced([*builds, Skipped(500, "crashes", 60.0)], chance) == [10.0, 10.0], "that was a run"
 
 
 def test_each_build_host_has_a_compiler_cache_of_its_own() -> None:
     """The first build of each, with an empty cache, says nothing about the others; distances are those of its own cache."""
-    first: list[Observation] = [Built(0, 6000.0, build_host=0), Built(1000, 6000.0, build_host=1)]
+    first = [(0, 6000.0, 0), (1000, 6000.0, 1)]
     near = [(500, 500.0, 0), (510, 20.0, 0), (750, 250.0, 1), (720, 45.0, 1), (875, 125.0, 1)]
-    now = situation([*first, *(Built(v, s, build_host=host) for v, s, host in near)])
-    record = now.record
-    assert record.caches == {0: {0, 500, 510}, 1: {1000, 750, 720, 875}}
-    assert [attempt.seconds for attempt in record.builds_after(1)] == [seconds for _, seconds, _ in near]
-    costs = [price(now, [505, 870], build_host=host).tolist() for host in (0, 1)]
-    assert costs[0][0] < costs[1][0] and costs[1][1] < costs[0][1]
-    assert record.made(0) == {0, 1000, 500, 510, 750, 720, 875}, "every host gets them"
+    now = situation([Built(v, seconds, build_host=host) for v, seconds, host in first + near])
+    assert now.record.caches == {0: {0, 500, 510}, 1: {1000, 750, 720, 875}}
+    assert [attempt.seconds for attempt in now.record.builds_after(1)] == [seconds for _, seconds, _ in near]
+    own, other = (price(now, [505, 870], build_host=host) for host in (0, 1))
+    assert own[0] < other[0] and other[1] < own[1]
+    assert now.record.made(0) == {0, 1000, 500, 510, 750, 720, 875}, "every host gets them"
 
 
 def test_on_a_line_by_distance_and_room() -> None:
-    chance = chance_to_build(ancestry_of(Graph.line(20)), [10], [0, 20])
-    assert chance[[10, 11, 12, 15]].tolist() == [0.0, 1 / 2, 2 / 3, 5 / 6]
-    assert np.array_equal(chance, chance[::-1])
-    two = chance_to_build(ancestry_of(Graph.line(20)), [8, 12], [0, 20])
-    assert two[[9, 10, 11]] == pytest.approx([3 / 16, 4 / 25 * 25 / 25, 3 / 16], abs=0.1)
-    assert two[13] == 1 / (1 + 3)
-    four = chance_to_build(ancestry_of(Graph.line(20)), [6, 8, 12, 14], [0, 20])
+    one, two, four = (
+        chance_to_build(ancestry_of(Graph.line(20)), failed, [0, 20]) for failed in ([10], [8, 12], [6, 8, 12, 14])
+    )
+    assert one[[10, 11, 12, 15]].tolist() == [0.0, 1 / 2, 2 / 3, 5 / 6]
+    assert np.array_equal(one, one[::-1])
+    assert two[[9, 10, 11, 13]] == pytest.approx([3 / 16, 4 / 25, 3 / 16, 1 / (1 + 3)], abs=0.1)
     assert four[10] == pytest.approx(two[10] * 0.6**2)
 
 
@@ -219,13 +214,10 @@ def test_failures_on_a_trunk_and_on_a_branch() -> None:
     assert chance([5, 11])[21] < chance([5])[21] / 2, "the branch took along what fails: 10 is between two failures"
     assert chance([5, 11], 10)[21] == 1.0
     mended = chance([5, 11], 21)
-    assert (mended[21:31] == 1.0).all(), "a success on the way shows that it was mended"
-    assert mended[10] < 1.0
+    assert (mended[21:31] == 1.0).all() and mended[10] < 1.0, "a success on the way shows that it was mended"
 
 
-@pytest.mark.parametrize(
-    "graph", [merging(200, branching=0.3, back=60), criss_cross(100), octopus(100), two_roots(80)]
-)  # fmt: skip
+@pytest.mark.parametrize("graph", [merging(200, branching=0.3, back=60), criss_cross(100), octopus(100), two_roots(80)])
 def test_heights_and_pieces(graph: Graph) -> None:
     reach = ancestry_of(graph)
     marked = np.random.default_rng(1).choice(graph.size, 20, replace=False).tolist()
@@ -241,13 +233,11 @@ def test_heights_and_pieces(graph: Graph) -> None:
 
 def test_what_was_left_out_is_never_built_and_no_evidence_against_others() -> None:
     reach = ancestry_of(Graph.line(20))
-    alone = chance_to_build(reach, [9, 10, 11], [0, 20], [9, 10, 11])
-    assert np.flatnonzero(alone == 0).tolist() == [9, 10, 11]
-    assert (np.delete(alone, [9, 10, 11]) == 1.0).all()
-    beside = chance_to_build(reach, [4, 10], [0, 20], [10])
-    expected = chance_to_build(reach, [4], [0, 20])
-    assert beside[10] == 0.0
-    assert np.array_equal(np.delete(beside, 10), np.delete(expected, 10))
+    for others, left_out in (([], [9, 10, 11]), ([4], [10])):
+        chance = chance_to_build(reach, [*others, *left_out], [0, 20], left_out)
+        expected = chance_to_build(reach, others, [0, 20])
+        expected[left_out] = 0.0
+        assert np.array_equal(chance, expected)
 
 
 # Ancestors and ancestor sums against the obvious slow answer. What the user suspects helps, and never decides.
@@ -300,31 +290,24 @@ def test_large_graphs_are_exact_on_the_trunk_and_where_weight_is_left(parents, r
             v = parents[v][0]
         few = np.where(reach.segment == reach.segment[-1], weight, 0.0)
         if reach.segments <= module.DENSE**2:  # one segment with weight is few enough
-            assert np.allclose(reach.sums(few), square @ few, rtol=1e-5)
-            assert np.allclose(reach.sums(2 * few), square @ (2 * few), rtol=1e-5)  # from the columns kept
+            for some in (few, 2 * few):  # and from the columns kept
+                assert np.allclose(reach.sums(some), square @ some, rtol=1e-5)
+    assert Ancestry(Graph.line(1000)).segments == 1
 
 
-def test_a_line_is_one_segment() -> None:
-    reach = Ancestry(Graph.line(1000))
-    assert reach.segments == 1
-    assert reach.sums(np.ones(1001))[-1] == 1001
-    assert reach.ancestors(17).sum() == 18
-
-
-COMMITS = [f"c{i}" for i in range(41)]
 QUIET = Habits(noise=0.005, layout=0.002, outliers=0.0)
 
 
-def graph_with(path: str, weight: float, *commits: str) -> Graph:
-    return suspected(Graph.line(40), COMMITS, {path: commits}, {path: weight})
+def suspecting(commits: Mapping[str, Sequence[str]], **weights: float) -> Graph:
+    return suspected(Graph.line(40), [f"c{i}" for i in range(41)], commits, weights)
 
 
 def test_odds_are_bounded() -> None:
-    graph = suspected(Graph.line(40), COMMITS, {"a": ["c3"], "b": ["c3", "c4"]}, {"a": 1e9, "b": 1e-9})
+    graph = suspecting({"a": ["c3"], "b": ["c3", "c4"]}, a=1e9, b=1e-9)
     assert graph.weight[3] / graph.weight[4] == pytest.approx(BOUND)
     assert (graph.weight[0], graph.weight[5]) == (0.0, 1.0)
     assert (bounded(2.0), bounded(0.5)) == pytest.approx((2.0, 0.5))
-    two = suspected(Graph.line(40), COMMITS, {"a": ["c3"], "b": ["c3"]}, {"a": 2.0, "b": 3.0})
+    two = suspecting({"a": ["c3"], "b": ["c3"]}, a=2.0, b=3.0)
     assert two.weight[3] == 3.0, "the largest weight of a commit counts"
 
 
@@ -332,9 +315,8 @@ def test_odds_are_bounded() -> None:
 def test_a_right_suspicion_saves_and_a_wrong_one_does_not_mislead() -> None:
     builds = {}
     for suspects in ((), ("c17", "c31"), ("c5", "c36")):
-        outcome = hunt(World(graph_with("src", 4.0, *suspects), {17: -0.2}, QUIET, seed=3), Policy())
-        assert isinstance(outcome.verdict, Found)
-        assert outcome.verdict.step.candidate == 17
-        assert outcome.verdict.step.prior == (4.0 if "c17" in suspects else 1.0)
+        outcome = hunt(World(suspecting({"src": suspects}, src=4.0), {17: -0.2}, QUIET, seed=3), Policy())
+        step = found(outcome.verdict)
+        assert (step.candidate, step.prior) == (17, 4.0 if "c17" in suspects else 1.0)
         builds[suspects] = outcome.builds
     assert builds["c17", "c31"] <= builds[()]
