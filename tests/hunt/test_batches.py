@@ -3,16 +3,16 @@ real one); those for the drops of a comparison, and for the steps of a watched b
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any
 
 import pytest
 
 import sample_hunt as sample
 from perfbisect.core.domain.settings import TrialBuild
-from perfbisect.core.domain.trials import DropHunt, Trial
+from perfbisect.core.domain.trials import DropHunt
 from perfbisect.core.stats.drops import Drop, DropRange
 from perfbisect.core.stats.paired_comparison import Ratio
 from perfbisect.core.stats.watched_branch import Branch
@@ -24,7 +24,7 @@ from perfbisect.hunt.batch import Hosts, Task
 from perfbisect.hunt.nightly import Watched
 from perfbisect.hunt.submission import Job, is_kept, look, refuse_job, submit
 from perfbisect.hunt.trials import drop_hunts
-from perfbisect.hunt.trials.drop_hunts import Comparison, hunt_range
+from perfbisect.hunt.trials.drop_hunts import hunt_range
 from perfbisect.store.batches import (
     Planned,
     all_batches,
@@ -85,8 +85,8 @@ def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., No
     return answer
 
 
-def planned(*hosts: tuple[str, ...], bad: str = "b") -> Planned:
-    return Planned(("--builder=x", "--workload=w", "--", "a", bad), "/f", hosts or (("local",),))
+def planned(*hosts: tuple[str, ...], bad: str = "b", run: str = "--builder=x") -> Planned:
+    return Planned((run, "--workload=w", "--", "a", bad), "/f", hosts or (("local",),))
 
 
 def options(*hosts: tuple[str, ...], given: tuple[str, ...] = (), minutes: float = 0) -> list[str]:
@@ -98,22 +98,17 @@ def options(*hosts: tuple[str, ...], given: tuple[str, ...] = (), minutes: float
 
 def test_options_of_a_job() -> None:
     """Those of the file come last, as they are. An hour is added to the time in which it may measure."""
-    assert options() == []
+    assert options() == options(("slurm:",)) == []
     assert options(given=("--nice=100", "--comment=a 'b'\n$(c)")) == ["--nice=100", "--comment=a 'b'\n$(c)"]
     assert options(minutes=89.5, given=("-t5",)) == ["--time=150", "-t5"]
     assert options(("slurm:quiet",)) == ["--constraint=quiet"]
     assert options(("slurm:a&b",), ("slurm:c",)) == ["--constraint=a&b|c"]
-    assert options(("slurm:",)) == []
-    secret = Planned(("--run=./x postgresql://me:hidden@db", "--", "a", "b"), "/f", (("local",),))
-    assert "hidden" not in str(Job(secret, (), 0).words())
+    assert "hidden" not in str(Job(planned(run="--run=./x postgresql://me:hidden@db"), (), 0).words())
     hostile = Job(planned(bad="b\n\x1b[2J $(x)" + "y" * 200), (), 0).words()[0]
     assert hostile.startswith("--job-name=x w a..b \\x1b[2J $(x)yy") and len(hostile) < 120
-
-
-@pytest.mark.parametrize("hosts", [("c8-1",), ("slurm:a", "slurm:b"), ("labgrid:a",), ("slurm:a*2",)])
-def test_hosts_that_slurm_does_not_choose_are_refused(hosts: tuple[str, ...]) -> None:
-    with pytest.raises(UsageError, match=r"x w a\.\.b names hosts, but Slurm chooses the node"):
-        options(hosts)
+    for hosts in (("c8-1",), ("slurm:a", "slurm:b"), ("labgrid:a",), ("slurm:a*2",)):
+        with pytest.raises(UsageError, match=r"x w a\.\.b names hosts, but Slurm chooses the node"):
+            options(hosts)
 
 
 QUEUE = (Path(__file__).parents[1] / "outputs" / "squeue.txt").read_text()
@@ -143,66 +138,64 @@ def test_without_slurm_it_says_what_is_missing(answers: Callable[..., None]) -> 
     assert "login node" in refused.value.advice
 
 
+def begun(history: History, hunts: int) -> tuple[int, list[Job]]:
+    """A batch of so many hunts, and its jobs."""
+    number = begin_batch(history, Path("/f/batch.toml"), [planned()] * hunts, 1.0)
+    return number, [Job(hunt.planned, (), 0) for hunt in read_batch(history, number).hunts]
+
+
 def test_only_hunts_without_a_job_or_a_verdict_are_submitted(
     history: History, answers: Callable[..., None], tmp_path: Path
 ) -> None:
     """What is known from Slurm alone, as on nodes that do not share the history, is entered before Slurm forgets it."""
-    number = begin_batch(history, Path("/f/batch.toml"), [planned()] * 6, 1.0)
-    jobs = [Job(one.planned, (), 0) for one in read_batch(history, number).hunts]
+    number, jobs = begun(history, 6)
     answers(sbatch="7\n")
     assert submit(history, number, jobs) == 6
-    for place in range(5):
-        enter_job(history, number, place, lambda place=place: str(place + 1))
-    enter_job(history, number, 5, lambda: "9")
+    for place, job in enumerate("123459"):
+        enter_job(history, number, place, lambda job=job: job)
     log = tmp_path / "history-batches" / "b1" / "3.log"
     log.parent.mkdir(parents=True)
     log.write_text("Error: there is no such thing\n")
     answers(squeue=QUEUE)
     batch, states = look(history, number)
-    assert [is_kept(one, states) for one in batch.hunts] == [True, True, False, False, True, False]
-    assert [(one.status, one.failure) for one in batch.hunts][2:5] == [
-        (3, "there is no such thing"),
-        (None, ""),
-        (0, ""),
-    ]
+    assert [is_kept(hunt, states) for hunt in batch.hunts] == [True, True, False, False, True, False]
+    ends = [(hunt.status, hunt.failure) for hunt in batch.hunts]
+    assert ends[2:5] == [(3, "there is no such thing"), (None, ""), (0, "")]
     answers(squeue="", sbatch="8;cluster\n")  # it has forgotten all of them
     assert submit(history, number, jobs) == 5
-    assert [one.job for one in read_batch(history, number).hunts] == ["8", "8", "8", "8", "5", "8"]
+    assert [hunt.job for hunt in read_batch(history, number).hunts] == ["8", "8", "8", "8", "5", "8"]
     answers(squeue="", sbatch="")
     with pytest.raises(UsageError, match=r"x w a\.\.b: sbatch has submitted nothing"):
         submit(history, number, jobs)
-    new = begin_batch(history, Path("/f/batch.toml"), [planned()] * 2, 1.0)
     with pytest.raises(UsageError, match="sbatch has submitted nothing"):
-        submit(history, new, jobs)
-    assert [batch.id for batch in all_batches(history)] == [number], "nothing is left of one without a job"
+        submit(history, *begun(history, 2))
+    assert [batch.id for batch in all_batches(history)] == [number], "nothing is left of a batch without a job"
     for place in range(6):
         enter_status(history, number, place, place % 3)
     look(history, number)
     assert read_batch(history, number).ended
 
 
-def test_a_job_knows_its_hunt_where_it_shares_the_history(history: History, answers: Callable[..., None]) -> None:
-    """It goes on with one that has begun, enters how it ends, and nobody else goes on with it meanwhile."""
-    number = begin_batch(history, Path("/f/batch.toml"), [planned()], 1.0)
+def test_a_job_knows_its_hunt_where_it_shares_the_history(
+    history: History, answers: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes on with one that has begun, enters how it ends, and no other process goes on with it meanwhile."""
+    number, _ = begun(history, 1)
     assert claim(history, number, 0) == 0
     enter_job(history, number, 0, lambda: "2")
-    assert (claim(history, number, 0, "2"), claim(history, number, 0, "3"), claim(history, 7, 0, "2")) == (
-        0,
-        None,
-        None,
-    )
+    assert [claim(history, *each) for each in ((number, 0, "2"), (number, 0, "3"), (7, 0, "2"))] == [0, None, None]
     hunt = begin(history)
     enter_hunt(history, number, 0, hunt)
     assert claim(history, number, 0, "2") == hunt
     answers(squeue=QUEUE)
     with pytest.raises(UsageError, match=f"Hunt {hunt} is carried out by job 2 of Slurm"):
         refuse_job(history, hunt)
-    with pytest.MonkeyPatch.context() as patched:
+    with monkeypatch.context() as patched:
         patched.setenv("SLURM_JOB_ID", "2")
         refuse_job(history, hunt)
     enter_end(history, hunt, 4, "it broke")
-    [one] = read_batch(history, number).hunts
-    assert (one.status, one.failure) == (4, "it broke")
+    [ended] = read_batch(history, number).hunts
+    assert (ended.status, ended.failure) == (4, "it broke")
     enter_job(history, number, 0, lambda: "4")
     answers(squeue=QUEUE.splitlines()[3])
     refuse_job(history, hunt)
@@ -214,18 +207,13 @@ def test_a_controller_that_does_not_answer_ends_no_session() -> None:
     assert slurm.LIMIT < WAIT
 
 
-@dataclass
-class Drops:
-    """What is asked of a comparison whose drops are all hunted already."""
-
-    def hunt_of(self, drop: Drop) -> DropHunt:
-        """Its number is that of its workload."""
-        return DropHunt(drop.work, 0, 1, drop.work, ("found", "failed", "failed")[drop.work], "", "")
-
-
 def test_in_place_of_a_hunt_that_cannot_go_on_another_begins(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All drops of the comparison are hunted already; the number of a hunt is that of its workload."""
     resumed: list[int] = []
     begun: list[Drop] = []
+
+    def hunt_of(drop: Drop) -> DropHunt:
+        return DropHunt(drop.work, 0, 1, drop.work, ("found", "failed", "failed")[drop.work], "", "")
 
     def resume(hunt: int, *_: object) -> tuple[()]:
         resumed.append(hunt)
@@ -235,49 +223,33 @@ def test_in_place_of_a_hunt_that_cannot_go_on_another_begins(history: History, m
 
     monkeypatch.setattr(session, "resume", resume)
     monkeypatch.setattr(drop_hunts, "begin", lambda _history, _found, drops, *_: begun.extend(drops))
-    drops = [cast("Drop", SimpleNamespace(work=work)) for work in range(3)]
-    span = cast("DropRange", SimpleNamespace(drops=drops))
-    hunt_range(history, cast("Comparison", Drops()), span, lambda _: pytest.fail("shown"), None)
+    comparison: Any = SimpleNamespace(hunt_of=hunt_of)
+    span: Any = SimpleNamespace(drops=[SimpleNamespace(work=work) for work in range(3)])
+    hunt_range(history, comparison, span, lambda _: pytest.fail("shown"), None)
     assert resumed == [1, 2]
-    assert begun == [drops[2]]
+    assert begun == [span.drops[2]]
 
 
-SIZE = Ratio(0.8, None, 0)
-
-
-@pytest.fixture
-def line(tmp_path: Path) -> tuple[Trial, list[str], Path]:
-    """A line of five tips, each the second commit after the one before it; and all commits."""
+@pytest.mark.tools
+def test_steps_of_a_watched_branch_are_hunted_once(tmp_path: Path) -> None:
+    """Its line has five tips, each the second commit after the one before it: commit 3 is between the tips 1 and 2."""
     repo = Repo(tmp_path / "repo")
     commits = [repo.commit({"file": f"{number}"}) for number in range(9)]
     tips = tuple(TrialBuild(f"tip {number}", commit) for number, commit in enumerate(commits[::2]))
     trial = sample.night(4)
-    return replace(trial, request=replace(trial.request, subjects=tips)), commits, repo.path
+    trial.request = replace(trial.request, subjects=tips)
+    settings = replace(sample.SETTINGS, repository=str(repo.path))
 
+    def todo(drops: list[tuple[int, int]], *hunts: DropHunt) -> list[tuple[int, int]]:
+        """The ranges that are hunted, of those of these drops."""
+        spans = tuple(DropRange(*ends, (Drop(0, *ends, Ratio(0.8, None, 0)),)) for ends in drops)
+        watched = Watched(replace(trial, hunts=hunts), settings, Branch((), ()), spans, trial)
+        return [(span.first, span.last) for span in watched.ranges()]
 
-def todo(line: tuple[Trial, list[str], Path], drops: list[tuple[int, int]], *hunts: DropHunt) -> list[tuple[int, int]]:
-    """The ranges that are hunted, of those of these drops."""
-    trial, _, path = line
-    spans = tuple(DropRange(*ends, (Drop(0, *ends, SIZE),)) for ends in drops)
-    settings = replace(sample.SETTINGS, repository=str(path))
-    watched = Watched(replace(trial, hunts=hunts), settings, Branch((), ()), spans, trial)
-    return [(span.first, span.last) for span in watched.ranges()]
-
-
-@pytest.mark.tools
-def test_a_step_that_moves_is_hunted_once(line: tuple[Trial, list[str], Path]) -> None:
-    """Commit 3 is between the tips 1 and 2."""
-    commits = line[1]
-    found = DropHunt(0, 1, 2, 7, "found", commits[3])
-    assert todo(line, [(1, 2)]) == [(1, 2)]
-    assert todo(line, [(1, 2), (0, 2), (1, 3), (2, 3)], found) == [(2, 3)]
-    last = DropHunt(0, 1, 2, 7, "found", commits[4])
-    assert todo(line, [(1, 2), (2, 3)], last) == [(2, 3)], "the last tip of a range belongs to it, the first does not"
-    other = replace(found, work=1)
-    assert todo(line, [(1, 2)], other) == [(1, 2)], "of another workload"
-
-
-@pytest.mark.tools
-def test_what_has_begun_goes_on_before_the_others(line: tuple[Trial, list[str], Path]) -> None:
-    begun = DropHunt(0, 0, 1, 7, "interrupted")
-    assert todo(line, [(2, 3)], begun, DropHunt(0, 1, 2, 8, "code placement")) == [(0, 1), (2, 3)]
+    found, last = (DropHunt(0, 1, 2, 7, "found", commits[number]) for number in (3, 4))
+    assert todo([(1, 2)]) == [(1, 2)]
+    assert todo([(1, 2), (0, 2), (1, 3), (2, 3)], found) == [(2, 3)]
+    assert todo([(1, 2), (2, 3)], last) == [(2, 3)], "the last tip of a range belongs to it, the first does not"
+    assert todo([(1, 2)], replace(found, work=1)) == [(1, 2)], "of another workload"
+    begun, placement = DropHunt(0, 0, 1, 7, "interrupted"), DropHunt(0, 1, 2, 8, "code placement")
+    assert todo([(2, 3)], begun, placement) == [(0, 1), (2, 3)], "what has begun goes on before the others"

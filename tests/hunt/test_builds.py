@@ -1,6 +1,5 @@
 """What the words of a comparison mean: revisions with variants and configurations, and binaries."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from perfbisect.hunt.trials.builds import divided, read_builds
 from perfbisect.recipes.builder import Build, Builder, Config, Server, Variant
 from perfbisect.recipes.builder_reader import load_builder
 from perfbisect.recipes.requested import ServerConfig, config_of_file, load_config
+from repos import Repo
 
 NAMES = st.text("ab@+{}1/.^~", min_size=1, max_size=8)
 
@@ -36,67 +36,54 @@ def test_a_word_is_divided_at_known_names_only(
 @pytest.fixture
 def builder(tmp_path: Path) -> Builder:
     (tmp_path / "server.conf").write_text("data = {data}\n{settings}\n")
+    run = [["true"]]
     server = Server(
-        initialise=[["true"]],
-        start=["true"],
-        ready=["true"],
-        config="server.conf",
-        reserved=["data_folder", "!include"],
+        initialise=run, start=["true"], ready=["true"], config="server.conf", reserved=["data_folder", "!include"]
     )
     return Builder(
-        name="one", folder=str(tmp_path), summary="", driver="mysql", build=Build(compile=[["true"]]), server=server,
+        name="one", folder=str(tmp_path), summary="", driver="mysql", build=Build(compile=run), server=server,
         variants={"o2nofp": Variant(), "lto": Variant()}, configs={"small": Config(settings={"cache": 1})},
     )  # fmt: skip
 
 
 @pytest.fixture
-def settings(tmp_path: Path, git: Callable[..., str]) -> Settings:
+def settings(tmp_path: Path, git: Repo) -> Settings:
     """Of a repository with two commits, and tags that have both signs in their names."""
-    for number, tags in enumerate((("v1", "v1+2", "v1@lto@x"), ("v2", "v2@lto"))):
-        git("commit", "-q", "--allow-empty", "-m", str(number))
+    for title, tags in (("0", ("v1", "v1+2", "v1@lto@x")), ("1", ("v2", "v2@lto"))):
+        git.commit(title=title)
         for tag in tags:
             git("tag", tag)
-    return Settings(
-        good="", bad="", repository=str(tmp_path / "repo"), builder="one", workload="", host="local", metric="qps"
-    )
+    return Settings("", "", str(git.path), "one", "", "local", metric="qps")
 
 
 def read(settings: Settings, builder: Builder, *words: str) -> list[TrialBuild]:
     return read_builds(words, settings, builder)[1]
 
 
-def test_variants_configurations_and_names_with_their_signs(
-    settings: Settings, builder: Builder, git: Callable[..., str], tmp_path: Path
-) -> None:
-    file = tmp_path / "my+big@home.cnf"
+def test_variants_configurations_and_names_with_their_signs(settings: Settings, builder: Builder, git: Repo) -> None:
+    file = git.path.parent / "my+big@home.cnf"
     file.write_text("cache = 2\n")
     first, second = git("rev-parse", "v1"), git("rev-parse", "v2")
-    words = [
-        "v1",
-        "v1@lto",
-        "v1+small",
-        f"v1@lto+{file}",
-        "v1+2",
-        "v1+2@lto",
-        "v1@lto@x",
-        "v2@lto",
-        "HEAD@{0}@lto",
-        "HEAD@{0}^@lto",
-        "HEAD@{0}~1+small",
-        "HEAD@{0}^{commit}~1@lto+small",
-        "@@lto",
-    ]
-    found = read(settings, builder, *words)
-    assert [each.name for each in found] == words
-    assert [(each.commit, each.variant, each.config) for each in found] == [
-        (first, "", ""), (first, "lto", ""), (first, "", "small"), (first, "lto", str(file)), (first, "", ""),
-        (first, "lto", ""), (first, "", ""), (second, "", ""), (second, "lto", ""),
-        (first, "lto", ""), (first, "", "small"), (first, "lto", "small"), (second, "lto", ""),
-    ]  # fmt: skip
+    meant = {
+        f"v1@lto+{file}": (first, "lto", str(file)),
+        "v1": (first, "", ""),
+        "v1@lto": (first, "lto", ""),
+        "v1+small": (first, "", "small"),
+        "v1+2": (first, "", ""),
+        "v1+2@lto": (first, "lto", ""),
+        "v1@lto@x": (first, "", ""),
+        "v2@lto": (second, "", ""),
+        "HEAD@{0}@lto": (second, "lto", ""),
+        "HEAD@{0}^@lto": (first, "lto", ""),
+        "HEAD@{0}~1+small": (first, "", "small"),
+        "HEAD@{0}^{commit}~1@lto+small": (first, "lto", "small"),
+        "@@lto": (second, "lto", ""),
+    }
+    found = read(settings, builder, *meant)
+    assert {each.name: (each.commit, each.variant, each.config) for each in found} == meant
     assert [bool(each.config_hash) for each in found] == [bool(each.config) for each in found]
-    before = found[3].config_hash
     file.write_text("cache = 3\n")
-    assert read(settings, builder, *words)[3].config_hash != before, "another file is another build"
+    assert read(settings, builder, *meant)[0].config_hash != found[0].config_hash, "another file is another build"
 
 
 @pytest.mark.parametrize(("own", "other"), [("", "lto"), ("lto", "o2nofp")])
@@ -112,54 +99,47 @@ def test_the_variant_of_the_comparison_is_no_other_one(
         read(settings, builder, "v1", "v2", f"v1@{same}")
 
 
-@pytest.mark.parametrize(
-    ("word", "reason"),
-    [
-        ("v1@lot", "has no variant 'lot'. Did you mean 'lto'?"),
-        ("v1@lot+small", "has no variant 'lot'. Did you mean 'lto'?"),
-        ("v1+smal", "'smal' is neither a configuration of builder one nor a file. Did you mean 'small'?"),
-        ("v1@lto+smal", "'smal' is neither a configuration"),
-        ("v3@lto", "'v3' is neither a release nor a revision"),
-        ("HEAD@{0}x", "'HEAD@{0}x' is no revision"),
-        ("v3", "'v3' is neither a release nor a revision"),
-        ("two=/+smal", "'smal' is neither a configuration"),
-        ("two=/no/such+small", "There is no folder /no/such for two"),
-    ],
-)
-def test_a_wrong_name_is_named(settings: Settings, builder: Builder, word: str, reason: str) -> None:
-    with pytest.raises(PerfBisectError) as raised:
-        read(settings, builder, "v1", word)
-    assert reason in str(raised.value)
+WRONG = {
+    "v1@lot": "has no variant 'lot'. Did you mean 'lto'?",
+    "v1@lot+small": "has no variant 'lot'. Did you mean 'lto'?",
+    "v1+smal": "'smal' is neither a configuration of builder one nor a file. Did you mean 'small'?",
+    "v1@lto+smal": "'smal' is neither a configuration",
+    "v3@lto": "'v3' is neither a release nor a revision",
+    "HEAD@{0}x": "'HEAD@{0}x' is no revision",
+    "v3": "'v3' is neither a release nor a revision",
+    "two=/+smal": "'smal' is neither a configuration",
+    "two=/no/such+small": "There is no folder /no/such for two",
+}
 
 
-def test_the_file_of_a_configuration_is_found_from_any_folder(
+def test_a_wrong_name_is_named(settings: Settings, builder: Builder) -> None:
+    for word, reason in WRONG.items():
+        with pytest.raises(PerfBisectError) as raised:
+            read(settings, builder, "v1", word)
+        assert reason in str(raised.value), word
+
+
+def test_files_of_configurations_and_binaries(
     settings: Settings, builder: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A file is found from any folder; a folder of binaries may have a + in its own name."""
     monkeypatch.chdir(tmp_path)
     Path("my.cnf").write_text("cache = 2\n")
-    _, own, named = read(settings, builder, "v1", "v1+my.cnf", "v1+small")
-    assert (own.name, own.config, named.config) == ("v1+my.cnf", str(tmp_path / "my.cnf"), "small")
-
-
-def test_binaries_in_two_configurations(settings: Settings, builder: Builder, tmp_path: Path) -> None:
-    """A folder with a + in its own name, too."""
     folder = tmp_path / "opt+small"
     folder.mkdir()
-    found = read(settings, builder, f"a={folder}", f"b={folder}+small", f"c={tmp_path}+small")
-    assert [(each.path, each.config) for each in found] == [
-        (str(folder), ""),
-        (str(folder), "small"),
-        (str(tmp_path), "small"),
-    ]
+    words = ["v1+my.cnf", "v1+small", f"a={folder}", f"b={folder}+small", f"c={tmp_path}+small"]
+    found = read(settings, builder, *words)
+    assert found[0].name == "v1+my.cnf"
+    assert [each.config for each in found] == [str(tmp_path / "my.cnf"), "small", "", "small", "small"]
+    assert [each.path for each in found[2:]] == [str(folder), str(folder), str(tmp_path)]
     with pytest.raises(PerfBisectError, match="has no configuration file of a server"):
         load_config(Builder(name="two", summary="", driver="x", server=None), "small")
 
 
 def test_a_file_of_the_user_is_literal_and_cannot_move_the_server(builder: Builder) -> None:
     assert builder.server
-    found = config_of_file(
-        "[s]\nCache={x}\ndata-folder = /srv\n # data_folder\n!include /etc/x\n", builder.server.reserved
-    )
+    given = "[s]\nCache={x}\ndata-folder = /srv\n # data_folder\n!include /etc/x\n"
+    found = config_of_file(given, builder.server.reserved)
     assert found.left_out == ("data-folder", "!include")
     assert found.text == "[s]\nCache={{x}}\n # data_folder"
     assert ServerConfig().applied(builder) is builder
@@ -168,20 +148,17 @@ def test_a_file_of_the_user_is_literal_and_cannot_move_the_server(builder: Build
     assert own.text == "log-bin\nlog_bin = ON # not /x"
 
 
-@pytest.mark.parametrize(
-    ("builder", "reserved"),
-    [
-        (
-            "mysql",
-            ["innodb_data_home_dir = /srv", "loose-innodb_log_group_home_dir=/srv", "innodb-undo-directory=/srv"],
-        ),
-        ("mariadb", ["aria_log_dir_path = /srv", "log-bin = /srv/bin", "relay_log=/srv/relay", "wsrep_on = ON"]),
-        ("myrocks", ["rocksdb_wal_dir = /srv", "rocksdb_datadir=/srv"]),
-        ("postgres", ["archive_command = 'cp %p /srv/%f'", "archive_library 'x'", "restore_command='cp /srv/%f %p'"]),
-    ],
-)
-def test_shipped_recipes_keep_data_and_archives_to_themselves(builder: str, reserved: list[str]) -> None:
-    server = load_builder(builder).server
+RESERVED = {
+    "mysql": "innodb_data_home_dir = /srv; loose-innodb_log_group_home_dir=/srv; innodb-undo-directory=/srv",
+    "mariadb": "aria_log_dir_path = /srv; log-bin = /srv/bin; relay_log=/srv/relay; wsrep_on = ON",
+    "myrocks": "rocksdb_wal_dir = /srv; rocksdb_datadir=/srv",
+    "postgres": "archive_command = 'cp %p /srv/%f'; archive_library 'x'; restore_command='cp /srv/%f %p'",
+}
+
+
+@pytest.mark.parametrize("builder", RESERVED)
+def test_shipped_recipes_keep_data_and_archives_to_themselves(builder: str) -> None:
+    server, reserved = load_builder(builder).server, RESERVED[builder].split("; ")
     assert server
     found = config_of_file("\n".join(["work_mem = 1", *reserved]), server.reserved)
     assert (found.text, len(found.left_out)) == ("work_mem = 1", len(reserved))

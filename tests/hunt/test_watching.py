@@ -1,7 +1,7 @@
 """Hunts of another process, watched: everything that happens is shown once, until each has ended."""
 
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 
@@ -21,7 +21,6 @@ from perfbisect.core.domain.events import (
     Warned,
 )
 from perfbisect.core.domain.orders import Decision, Measure, Purpose, Share
-from perfbisect.core.domain.settings import TrialBuild, TrialRequest, TrialType, TrialWorkload
 from perfbisect.hunt.watching import Completed, running, watch
 from perfbisect.store.history import History
 from perfbisect.ui.lines import PlainLines
@@ -63,58 +62,66 @@ def reader(history: History) -> Iterator[History]:
         yield opened
 
 
-def kept() -> list[Timed]:
-    return [(at, event) for at, event in sample.events() if not isinstance(event, PASSING)]
+KEPT = [(at, event) for at, event in sample.events() if not isinstance(event, PASSING)]
+
+
+def events_come(
+    history: History, session: int, events: Iterable[Timed], failed: bool = False
+) -> Callable[[float], None]:
+    """A pause in which the next of these events happens; after the last the session fails, if it is to."""
+    rest = iter(events)
+
+    def happens(_seconds: float) -> None:
+        if entry := next(rest, None):
+            history.append(session, entry[1], entry[0])
+        elif failed:
+            history.fail(session, "no space", sample.BEGAN + 20)
+
+    return happens
 
 
 def test_two_hunts_are_followed_to_their_ends(history: History, reader: History) -> None:
     first, second = sample.begin(history), sample.begin(history)
     assert running(reader) == [first, second]
-    rest = iter(kept())
-    view, pauses = Seen(), []
+    goes_on, view, pauses = events_come(history, first, KEPT), Seen(), list[float]()
 
     def happens(seconds: float) -> None:
         pauses.append(seconds)
         if len(pauses) == 2:
             history.fail(second, "no space", sample.BEGAN + 1)
-        if entry := next(rest, None):
-            history.append(first, entry[1], entry[0])
+        goes_on(seconds)
 
     ended = [(hunt.id, hunt.state) for hunt in watch(reader, (first, second), view, happens)]
     assert ended == [(second, "failed"), (first, "found")]
-    assert [type(event) for event in view.shown[first]] == [type(event) for _, event in kept()]
+    assert [type(event) for event in view.shown[first]] == [type(event) for _, event in KEPT]
     assert view.closed and view.earlier == {first: [], second: []}
-    assert view.ended == {first: kept()[-1][0], second: sample.BEGAN}
+    assert view.ended == {first: KEPT[-1][0], second: sample.BEGAN}
     assert running(reader) == []
 
 
 def test_the_reason_that_follows_a_verdict_is_watched(history: History, reader: History) -> None:
-    hunt = sample.begin(history)
-    *before, (at, verdict) = kept()
+    hunt, view = sample.begin(history), Seen()
+    *before, (at, verdict) = KEPT
     assert isinstance(verdict, HuntEnded)
-    rest = iter(
-        [*before, (at, replace(verdict, reason_follows=True)), (at + 1, Warned("of it", "")), (at + 2, verdict)]
-    )
-    view = Seen()
-
-    def happens(_seconds: float) -> None:
-        if entry := next(rest, None):
-            history.append(hunt, entry[1], entry[0])
-
-    [ended] = watch(reader, (hunt,), view, happens)
+    reason = [(at, replace(verdict, reason_follows=True)), (at + 1, Warned("of it", "")), (at + 2, verdict)]
+    [ended] = watch(reader, (hunt,), view, events_come(history, hunt, [*before, *reason]))
     assert ended.state == "found"
     assert [type(event) for event in view.shown[hunt]][-3:] == [HuntEnded, Warned, HuntEnded]
 
 
-def test_earlier_sessions_are_recalled(history: History, reader: History) -> None:
+def interrupted(history: History, events: int) -> int:
+    """A hunt of which so many events have happened."""
     hunt = sample.begin(history)
-    for at, event in kept()[:6]:
+    for at, event in KEPT[:events]:
         history.append(hunt, event, at)
+    return hunt
+
+
+def test_earlier_sessions_are_recalled(history: History, reader: History) -> None:
+    hunt, view = interrupted(history, 6), Seen()
     history.working.clear()  # as another process
-    resumed = sample.started(hunt=hunt, resumed=True)
-    history.append(hunt, resumed, sample.BEGAN + 5000)
+    history.append(hunt, sample.started(hunt=hunt, resumed=True), sample.BEGAN + 5000)
     history.fail(hunt, "no space", sample.BEGAN + 5001)
-    view = Seen()
     list(watch(reader, (hunt,), view, lambda _: None))
     assert len(view.earlier[hunt]) == 6
     assert [event.resumed for event in view.shown[hunt] if isinstance(event, HuntStarted)] == [True]
@@ -125,7 +132,7 @@ def test_runs_begin_in_the_order_of_the_lab(*, together: bool, begun: list[int |
     """Two at the same time begin as one, as a run of the first."""
     followed = Completed()
     order = Measure((Share(3, 2), Share(0, 2)), Purpose.SEARCH, together=together)
-    decided = Decided(Decision(order, next(e.decision.belief for _, e in kept() if isinstance(e, Decided))))
+    decided = Decided(Decision(order, next(e.decision.belief for _, e in KEPT if isinstance(e, Decided))))
     for event in (sample.started(), BuildFinished(3, sample.build(3), None), BuildFinished(0, sample.build(0), None)):
         list(followed.after(event))
     finished = [RunFinished(each, sample.run(each, 1.0)) for each in ((3, 0, 3, 0) if together else (3, 0, 0, 3))]
@@ -135,36 +142,22 @@ def test_runs_begin_in_the_order_of_the_lab(*, together: bool, begun: list[int |
 
 
 def test_a_trial_is_followed_as_a_hunt_is(history: History, reader: History) -> None:
-    builds = tuple(TrialBuild(name, commit=name * 40) for name in "ab")
-    request = TrialRequest(
-        TrialType.COMPARE, "kv", "", "local", "qps", {}, builds, (TrialWorkload("scan", "all", 0.0, 1.0),), 2, 1
-    )
-    trial = sample.begin_trial(history, request, sample.BEGAN)
+    request = sample.comparison(2, ["scan"], rounds=2).request
+    trial, out = sample.begin_trial(history, request, sample.BEGAN), io.StringIO()
     assert running(reader) == [trial]
-    rest = iter([RunFinished(build, sample.run(build, 1.0), round=0) for build in (0, 1)])
-    out = io.StringIO()
-
-    def happens(seconds: float) -> None:
-        if event := next(rest, None):
-            history.append(trial, event, sample.BEGAN + 10)
-        else:
-            history.fail(trial, "no space", sample.BEGAN + 20)
-
-    [ended] = watch(reader, (trial,), PlainLines(out, {trial: ""}), happens)
+    runs = [(sample.BEGAN + 10, RunFinished(build, sample.run(build, 1.0), round=0)) for build in (0, 1)]
+    goes_on = events_come(history, trial, runs, failed=True)
+    [ended] = watch(reader, (trial,), PlainLines(out, {trial: ""}), goes_on)
     assert (ended.id, ended.state) == ("c1", "failed")
-    assert [line.split("  ")[0] for line in out.getvalue().splitlines()] == [
-        "round 1 of 2: scan, a", "", "round 1 of 2: scan, b", ""
-    ]  # fmt: skip
+    lines = [line.split("  ")[0] for line in out.getvalue().splitlines()]
+    assert lines == ["round 1 of 2: scan, v0", "", "round 1 of 2: scan, v1", ""]
 
 
 def test_the_clock_of_a_hunt_that_was_interrupted_stands_still(history: History, reader: History) -> None:
-    hunt = sample.begin(history)
-    for at, event in kept()[:12]:
-        history.append(hunt, event, at)
+    hunt = interrupted(history, 12)
     history.fail(hunt, "no space", sample.BEGAN + 100)
     console = Console(file=io.StringIO(), width=80, height=30, color_system=None)
     wall = LiveScreen(console, {hunt: ""}, now=lambda: sample.BEGAN + 1e6)
     list(watch(reader, (hunt,), wall, lambda _: None))
-    seconds = kept()[11][0] - sample.BEGAN
-    assert f"{clock(seconds)} elapsed" in next(wall.picture(30)).plain
+    assert f"{clock(KEPT[11][0] - sample.BEGAN)} elapsed" in next(wall.picture(30)).plain
     assert not wall.views[hunt].busy
