@@ -16,17 +16,16 @@ from paramiko import Channel
 from machine import Machine
 from perfbisect.errors import CommandFailed, ConnectionLost, EnvironmentFailure
 from perfbisect.host import jobs, ssh, through
-from perfbisect.host.protocol import Host
+from perfbisect.host.local import LocalHost
+from perfbisect.host.protocol import Command, Result
 from perfbisect.host.registry import connect
 from perfbisect.host.ssh import SshHost
 from perfbisect.host.through import Shell, ThroughHost
 from perfbisect.recipes.inventory import HostEntry
+from program import executable
 from waiting import ended, until
 
 pytestmark = pytest.mark.tools
-
-ODD = ["a b", "'", '"', "$(touch hit)", "`touch hit`", ";touch hit", "-n", "\\n", "line\nline", "!x", "é→", "*", "~", "#",
-       ""]  # fmt: skip
 
 Make = Callable[..., Machine]
 
@@ -40,25 +39,6 @@ def refused(asked: HostEntry, sentence: str) -> str:
     with pytest.raises(EnvironmentFailure, match=sentence) as caught:
         connect(asked)
     return caught.value.advice
-
-
-@pytest.mark.parametrize("shell", ["/bin/sh", "/bin/bash", "/usr/bin/zsh", "/usr/bin/tcsh", "/usr/bin/fish"])
-def test_nothing_is_read_by_the_login_shell(make_machine: Make, shell: str) -> None:
-    if not Path(shell).exists():
-        pytest.skip(f"no {shell}")
-    machine = make_machine(shell=shell)
-    odd = "|".join(ODD)
-    with connect(entry(machine)) as host:
-        folder = host.root / odd.replace("/", "")
-        host.run(["mkdir", "--", str(folder)])
-        show = ["sh", "-c", 'pwd; printf "%s|" "$ODD" "$@"; cat', odd, *ODD]
-        said = host.run(show, cwd=folder, env={"ODD": odd}, stdin=odd).stdout
-        assert said == f"{folder}\n{odd}|{odd.rpartition('#')[0]}#||{odd}"
-        with pytest.raises(ValueError, match="BAD NAME"):
-            host.run(["env"], env={"BAD NAME": ""})
-        job = jobs.start(host, ["printf", "%s|", *ODD], name=odd, cwd=folder, env={"ODD": odd}, timeout=9)
-        assert "\n".join(jobs.wait(host, job)) == "|".join(ODD) + "|"
-    assert machine.inside(f"find {machine.folder} / /root -maxdepth 2 -name hit") == ""
 
 
 def test_a_shell_that_prints_is_refused_with_what_to_do(make_machine: Make) -> None:
@@ -150,15 +130,14 @@ def test_neither_half_of_a_script_nor_half_of_its_stdin_is_used(
         far.run(["true"])
         monkeypatch.setattr(owner, name, torn)
 
-    kept = Path(machine.root, "kept")
+    kept, read, text = Path(machine.root, "kept"), Path(machine.root, "read"), "é\n" * 100_000
     kept.touch()
     tear(Channel, "sendall", lambda data: data.index(b"/no/such/"))
     far.run(["rm", "-rf", "--", f"{kept}/no/such/thing"])
     assert kept.exists()
-    text = "é\n" * 100_000
     tear(ssh, "_send", lambda _: 100_000)
     far.run(["sh", "-c", 'cat >>"$1"; echo end >>"$1"', "x", f"{far.root}/read"], stdin=text)
-    assert Path(machine.root, "read").read_text() == f"{text}end\n"
+    assert read.read_text() == f"{text}end\n"
 
 
 def test_a_restart_is_waited_for_and_reported(far: SshHost, machine: Machine) -> None:
@@ -219,37 +198,28 @@ def test_an_interrupted_wait_for_a_host_is_not_begun_again(far: SshHost, machine
         far.run(["true"])
 
 
-def test_a_job_outlives_its_connection(far: SshHost, machine: Machine) -> None:
+def test_a_job_outlives_its_connection_and_is_lost_in_a_restart(far: SshHost, machine: Machine) -> None:
     job = jobs.start(far, ["sh", "-c", "mkfifo go; echo one; read -r line <go; echo two"], name="x", timeout=600)
     lines = jobs.wait(far, job)
     assert next(lines) == "one"
     machine.kill_sshd()
     machine.inside(f"echo >{far.root}/go")
-    assert list(lines) == ["two"]
-    assert jobs.status(far, job) == 0
-
-
-def test_a_job_is_lost_in_a_restart(far: SshHost, machine: Machine) -> None:
+    assert (list(lines), jobs.status(far, job)) == (["two"], 0)
     job = jobs.start(far, ["sleep", "1000"], name="x", timeout=2000)
     machine.power_off()
     machine.power_on()
-    assert jobs.status(far, job) == jobs.LOST
-    assert jobs.running(far) == ()
-
-
-class Twice:
-    """A host on which every command is run a second time, as after a lost connection."""
-
-    def __init__(self, host: Host) -> None:
-        self.host, self.name, self.root = host, host.name, host.root
-
-    def run(self, argv: list[str], **options: object) -> object:
-        self.host.run(argv, **options)  # type: ignore[arg-type]
-        return self.host.run(argv, **options)  # type: ignore[arg-type]
+    assert (jobs.status(far, job), jobs.running(far)) == (jobs.LOST, ())
 
 
 def test_a_job_started_twice_runs_once(tmp_path: Path) -> None:
-    twice: Host = Twice(connect(HostEntry(name="here", root=str(tmp_path))))  # type: ignore[assignment]
+    """Every command is run a second time, as after a lost connection."""
+
+    class Twice(LocalHost):
+        def execute(self, command: Command) -> Result:
+            super().execute(command)
+            return super().execute(command)
+
+    twice = Twice("here", PurePosixPath(tmp_path))
     job = jobs.start(twice, ["sh", "-c", "echo ran >>ran; echo read"], name="x", timeout=9)
     assert list(jobs.wait(twice, job)) == ["read"]
     assert (tmp_path / "ran").read_text() == "ran\n"
@@ -273,16 +243,14 @@ def test_who_writes_to_a_stream_that_has_ended_is_reported(far: SshHost, machine
 @pytest.mark.parametrize("shell", ["sh", "bash"])
 def test_a_script_that_nothing_reads_ends_without_a_status(tmp_path: Path, shell: str) -> None:
     """Its head is killed: status 0 would be an answer, and no output would be its text."""
-    head = tmp_path / "head"
-    head.write_text("#!/bin/sh\nkill -s KILL $$\n")
-    head.chmod(0o755)
+    executable(tmp_path / "head", "#!/bin/sh\nkill -s KILL $$\n")
     script = b"{\necho done\n}"
-    argv = [shell, "-c", ssh.receiver(len(script), "mark")]
-    whole = subprocess.run(argv, input=script, capture_output=True, check=False)
-    path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
-    cut = subprocess.run(argv, input=script, env=path, capture_output=True, check=False)
-    assert (whole.returncode, whole.stdout) == (0, b"done\n")
-    assert (cut.returncode, cut.stdout) == (-9, b"")
+    ends = []
+    for path in ("/usr/bin:/bin", f"{tmp_path}:/usr/bin:/bin"):
+        argv = [shell, "-c", ssh.receiver(len(script), "mark")]
+        done = subprocess.run(argv, input=script, env={"PATH": path}, capture_output=True, check=False)
+        ends.append((done.returncode, done.stdout))
+    assert ends == [(0, b"done\n"), (-9, b"")]
 
 
 # Hosts that a command leads to: here `env`, which runs what is appended to it.
@@ -353,19 +321,6 @@ def test_a_command_that_does_not_lead_there(tmp_path: Path) -> None:
         connect(HostEntry(name="box", through=["no-such-command"], root=str(tmp_path)))
 
 
-def test_patience_ends_for_a_command_that_leads_nowhere(tmp_path: Path) -> None:
-    switch = tmp_path / "on"
-    switch.touch()
-    led = ["sh", "-c", f'[ -e {switch} ] || {{ echo gone >&2; exit 1; }}; exec "$@"', "led"]
-    box = connect(HostEntry(name="box", through=led, root=str(tmp_path / "root")))
-    assert isinstance(box, ThroughHost)
-    box.connection.patience = 0.0
-    switch.unlink()
-    os.kill(server(box), signal.SIGKILL)
-    with pytest.raises(ConnectionLost, match="gone"):
-        box.run(["true"], timeout=0.01)
-
-
 def test_an_interruption_ends_the_command(box: ThroughHost, monkeypatch: pytest.MonkeyPatch) -> None:
     note = box.root / "pid"
     main = threading.get_ident()
@@ -406,50 +361,24 @@ def server(box: ThroughHost) -> int:
     return box.connection.open()._process.pid
 
 
-MUCH = b"x" * 300_000  # more than a pipe holds
-DEAF = ["sh", "-c", "echo 'perfbisect: 0 0   end'; exec sleep 1000"]
-
-
-def test_who_writes_to_a_shell_that_stops_reading_is_told_that_it_is_lost() -> None:
-    failures: list[BaseException] = []
-
-    def call() -> None:
-        try:
-            Shell("x", DEAF).call("true", MUCH, 0.5)
-        except ConnectionLost as failure:
-            failures.append(failure)
-
-    thread = threading.Thread(target=call, daemon=True)
-    thread.start()
-    thread.join(60)
-    assert not thread.is_alive()
-    assert "does not answer" in str(failures[0])
-
-
-def test_a_shell_that_stops_reading_can_be_closed_in_the_middle_of_a_write(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_shell_that_stops_reading_is_lost_and_can_be_closed_in_the_middle_of_a_write(
+    closed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(through, "ENDING", 0.5)
-    shell = Shell("x", DEAF)
+    shell = Shell("x", ["sh", "-c", "echo 'perfbisect: 0 0   end'; exec sleep 1000"])
     shell.open()
-    ended = threading.Event()
+    failures: list[str] = []
 
     def call() -> None:
-        with pytest.raises(ConnectionLost):
-            shell.call("true", MUCH, 1000)
-        ended.set()
+        with pytest.raises(ConnectionLost) as caught:
+            shell.call("true", bytes(300_000), 1000 if closed else 0.5)  # more than a pipe holds
+        failures.append(str(caught.value))
 
-    threads = [threading.Thread(target=each, daemon=True) for each in (call, shell.close)]
-    threads[0].start()
-    ended.wait(0.5)  # as long as the pipe needs to be full
-    threads[1].start()
-    for thread in threads:
-        thread.join(60)
-    assert [thread.is_alive() for thread in threads] == [False, False]
-    assert ended.is_set()
-
-
-def test_what_is_larger_than_a_pipe_arrives() -> None:
-    shell = Shell("x", ["env"])
-    try:
-        assert shell.call("wc -c", MUCH, 60) == (0, b"300000\n", b"")
-    finally:
-        shell.close()
+    work = [threading.Thread(target=each, daemon=True) for each in (call, shell.close)]
+    for thread, seconds in zip(work, (0.5 if closed else 60, 60), strict=True):
+        thread.start()
+        thread.join(seconds)  # at first as long as the pipe needs to be full
+    work[0].join(60)
+    assert [thread.is_alive() for thread in work] == [False, False]
+    assert closed or "does not answer" in failures[0]

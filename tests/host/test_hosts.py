@@ -2,25 +2,26 @@
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 import pytest
 
-from machine import here
+from machine import Machine, here
 from perfbisect.errors import CommandFailed, EnvironmentFailure, TooMuchOutput, UsageError
 from perfbisect.host import jobs, local, protocol, registry, ssh, through
 from perfbisect.host.local import LocalHost
 from perfbisect.host.packages import missing, require
 from perfbisect.host.protocol import ARGUMENT, HEAD, TAIL, Host
-from perfbisect.host.registry import CONNECTIONS, Connect, connect
+from perfbisect.host.registry import CONNECTIONS, connect
 from perfbisect.recipes.inventory import HostEntry
 from waiting import finish, processes, until
 
 MARK = 5_000_000 + os.getpid()
 ODD = ["a b", "'", '"', "$(touch hit)", "`touch hit`", ";touch hit", "-n", "\\n", "line\nline", "!x", "é→", "*", "~", "#",
-       ""]  # fmt: skip
+       "../x", ""]  # fmt: skip
 
 
 @pytest.fixture(
@@ -43,15 +44,36 @@ def test_output_status_and_stdin(place: Host) -> None:
     assert place.run(["printf", r"a\377b"]).stdout == "a\ufffdb"
 
 
-def test_nothing_is_read_by_a_shell(place: Host) -> None:
+def arrives(host: Host) -> None:
+    """Nothing of a command, a job or a folder is read by a shell."""
     odd = "|".join(ODD)
-    folder = place.root / odd.replace("/", "")
-    place.run(["mkdir", "--", str(folder)])
+    folder = host.root / odd.replace("/", "")
+    host.run(["mkdir", "--", str(folder)])
     show = ["sh", "-c", 'pwd; printf "%s|" "$ODD" "$@"; cat', odd, *ODD]
-    said = place.run(show, cwd=folder, env={"ODD": odd}, stdin=odd).stdout
-    assert said == f"{folder}\n{odd}|{odd.rpartition('#')[0]}#||{odd}"
+    printed = host.run(show, cwd=folder, env={"ODD": odd}, stdin=odd).stdout
+    assert printed == f"{folder}\n{odd}|{'|'.join(ODD)}|{odd}"
+    job = jobs.start(host, ["printf", "%s|", *ODD], name=odd, cwd=folder, env={"ODD": odd}, timeout=60)
+    assert job.folder.parent == host.root / "jobs"
+    assert "\n".join(jobs.wait(host, job)) == "|".join(ODD) + "|"
+    assert host.run(["find", str(host.root), "-name", "hit"]).stdout == ""
+
+
+def test_nothing_is_read_by_a_shell(place: Host) -> None:
+    arrives(place)
     assert place.run(["sh", "-c", 'echo "$A:${PATH:+kept}"'], env={"A": "a b; echo no"}).stdout == "a b; echo no:kept\n"
-    assert place.run(["find", str(place.root), "-name", "hit"]).stdout == ""
+
+
+@pytest.mark.tools
+@pytest.mark.parametrize("shell", ["/bin/bash", "/usr/bin/zsh", "/usr/bin/tcsh", "/usr/bin/fish"])
+def test_nothing_is_read_by_the_login_shell(make_machine: Callable[..., Machine], shell: str) -> None:
+    if not Path(shell).exists():
+        pytest.skip(f"no {shell}")
+    machine = make_machine(shell=shell)
+    with connect(HostEntry(name="far", address=machine.address, root=machine.root)) as host:
+        arrives(host)
+        with pytest.raises(ValueError, match="BAD NAME"):
+            host.run(["env"], env={"BAD NAME": ""})
+    assert machine.inside(f"find {machine.folder} / /root -maxdepth 2 -name hit") == ""
 
 
 def test_no_locale_of_a_user_reaches_a_command_of_ours(place: Host, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,11 +114,8 @@ def test_a_slow_command_is_killed_with_its_children(place: Host) -> None:
 
 def test_a_stream_goes_both_ways_and_tells_how_it_ended(place: Host) -> None:
     data = bytes(range(256)) * 4000
-    with place.stream(["sh", "-c", "yes error | head -c 20000000 >&2; cat; echo done >&2"]) as stream:
-        stream.sendall(b"data")
-        stream.shutdown(1)
-        assert stream.recv(99) == b"data"
-    with place.stream(["cat"]) as end, ThreadPoolExecutor(1) as pool:
+    both = ["sh", "-c", "yes error | head -c 20000000 >&2; cat; echo done >&2"]
+    with place.stream(both) as end, ThreadPoolExecutor(1) as pool:
         came = pool.submit(lambda: b"".join(iter(lambda: end.recv(1 << 16), b"")))
         end.sendall(data)
         end.shutdown(1)
@@ -178,10 +197,9 @@ def test_a_command_of_any_length_runs_or_gets_a_sentence(place: Host) -> None:
         assert len(jobs.printed(place, job).text) == said
     long = r"a command is too long to be started: [\d,]+ characters"
     for length in (200_000, 3_000_000):
-        with pytest.raises(EnvironmentFailure, match=long):
-            jobs.start(place, echo(length), name="x", timeout=60)
-        with pytest.raises(EnvironmentFailure, match=long):
-            jobs.start(place, ["true"], name="x", timeout=60, env={"LONG": "x" * length})
+        for argv, env in ((echo(length), {}), (["true"], {"LONG": "x" * length})):
+            with pytest.raises(EnvironmentFailure, match=long):
+                jobs.start(place, argv, name="x", timeout=60, env=env)
         with pytest.raises(EnvironmentFailure, match=long) as caught:
             jobs.run(place, echo(length), timeout=60)
         assert "beside the recipe" in caught.value.advice
@@ -190,18 +208,15 @@ def test_a_command_of_any_length_runs_or_gets_a_sentence(place: Host) -> None:
 # This machine
 
 
-def test_a_missing_program_names_its_package(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/nonexistent")
-    with pytest.raises(EnvironmentFailure, match="ninja is not installed on host here") as caught:
-        host.run(["ninja", "--version"])
-    assert caught.value.advice.startswith("Install with: apt-get install ninja-build ")
-
-
-def test_missing_programs_are_all_named(host: LocalHost) -> None:
+def test_missing_programs_are_all_named_with_their_packages(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
     assert missing(host, ["sh", "no-such-a", "cat", "no such b"]) == ("no-such-a", "no such b")
     require(host, ["sh"])
     with pytest.raises(EnvironmentFailure, match="no-such-a, no-such-b are not installed"):
         require(host, ["no-such-a", "sh", "no-such-b"])
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(EnvironmentFailure, match="ninja is not installed on host here") as caught:
+        host.run(["ninja", "--version"])
+    assert caught.value.advice.startswith("Install with: apt-get install ninja-build ")
 
 
 def test_connect_makes_the_root_folder(seal: Path) -> None:
@@ -210,31 +225,26 @@ def test_connect_makes_the_root_folder(seal: Path) -> None:
     assert Path(host.root).is_dir()
 
 
+LEADS = {
+    "local": ("local", ""),
+    "me@far": ("ssh", "me@far"),
+    "ssh://me@far": ("ssh", "me@far"),
+    "batch://queue/fast": ("batch", "queue/fast"),
+}
+
+
 def test_the_scheme_of_an_address_chooses_the_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    connected = []
+    def made(kind: str, entry: HostEntry, rest: str) -> LocalHost:
+        assert LEADS[entry.address] == (kind, rest)
+        return here(tmp_path, entry.name)
 
-    def stub(name: str) -> Connect:
-        def made(entry: HostEntry, rest: str) -> LocalHost:
-            connected.append((entry.address, name, rest))
-            return LocalHost(entry.name, PurePosixPath(tmp_path))
-
-        return made
-
-    monkeypatch.setattr(registry, "CONNECTIONS", {name: stub(name) for name in (*CONNECTIONS, "batch")})
-    leads = [
-        ("local", "local", ""),
-        ("me@far", "ssh", "me@far"),
-        ("ssh://me@far", "ssh", "me@far"),
-        ("batch://queue/fast", "batch", "queue/fast"),
-    ]
-    for address, _, _ in leads:
-        assert connect(HostEntry(name="one", address=address)).name == "one"
-    assert connected == leads
-    monkeypatch.undo()
     with pytest.raises(UsageError, match="no kind of connection is named 'batch'") as caught:
         connect(HostEntry(name="one", address="batch://queue"))
     known = ", ".join(CONNECTIONS)
     assert caught.value.advice == f"Known are {known}: correct `hosts.one.address` in hosts.toml."
+    monkeypatch.setattr(registry, "CONNECTIONS", {name: partial(made, name) for name in (*CONNECTIONS, "batch")})
+    for address in LEADS:
+        assert connect(HostEntry(name="one", address=address)).name == "one"
 
 
 class Gone:

@@ -34,6 +34,18 @@ def wait(host: LocalHost, job: jobs.Job) -> tuple[list[str], int]:
     return finish(jobs.wait(host, job, every=0.05))
 
 
+def begun(mark: str) -> None:
+    """The sleep with this mark runs."""
+    until(lambda: processes(f"sleep\x00{MARK}{mark}"))
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Path:
+    """A pipe that a job can wait for."""
+    os.mkfifo(tmp_path / "gate")
+    return tmp_path / "gate"
+
+
 def test_output_and_status(host: LocalHost) -> None:
     job = shell(host, "echo one; echo two >&2; cat; printf last; exit 5")
     assert wait(host, job) == (["one", "last"], 5)
@@ -42,27 +54,16 @@ def test_output_and_status(host: LocalHost) -> None:
     assert wait(host, shell(host, "echo 1; echo 2 >&2; echo 3", merged=True)) == (["1", "2", "3"], 0)
 
 
-def test_arguments_arrive_as_they_are(host: LocalHost) -> None:
-    odd = "a  b'\"$(id)\\\n*`~;&"
-    job = jobs.start(host, ["printf", "%s", odd, "--", "A=b"], name="../odd name", timeout=60)
-    assert "\n".join(wait(host, job)[0]) == odd + "--A=b"
-    assert job.folder.parent == host.root / "jobs"
-
-
 def test_environment_folder_processors_and_memory(
     host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When memory runs out the job dies, and nobody else."""
+    """When memory runs out the job dies, and no other process."""
     monkeypatch.setenv("SOMETHING_OF_THE_TERMINAL", "x")
-    folder = tmp_path / "odd 'folder"
-    folder.mkdir()
-    cpu = min(os.sched_getaffinity(0))
+    cpu, place = min(os.sched_getaffinity(0)), PurePosixPath(tmp_path)
     script = "pwd; cat /proc/self/oom_score_adj; grep Cpus_allowed_list /proc/self/status; exec env"
-    given = {"GIVEN": "a; b 'c"}
-    (where, score, pinned, *env), _ = wait(
-        host, shell(host, script, cwd=PurePosixPath(folder), cpus=str(cpu), env=given)
-    )
-    assert (where, pinned) == (str(folder), f"Cpus_allowed_list:\t{cpu}")
+    job = shell(host, script, cwd=place, cpus=str(cpu), env={"GIVEN": "a; b 'c"})
+    (where, score, pinned, *env), _ = wait(host, job)
+    assert (where, pinned) == (str(place), f"Cpus_allowed_list:\t{cpu}")
     assert "GIVEN=a; b 'c" in env
     names = {line.partition("=")[0] for line in env} - {"PWD", "OLDPWD"}
     assert names == {"PATH", "HOME", "USER", "LC_ALL", "TMPDIR", "GIVEN"}
@@ -88,23 +89,16 @@ def test_limit_is_kept_on_the_host(host: LocalHost) -> None:
     assert not processes(f"{MARK}.1")
 
 
-def test_reading_goes_on_where_it_was(host: LocalHost) -> None:
-    job = shell(host, r"printf 'a\377\nb\n'; read -r line <go; echo $line", cwd=_with_fifo(host))
+def test_reading_goes_on_where_it_was(host: LocalHost, gate: Path) -> None:
+    job = shell(host, rf"printf 'a\377\nb\n'; read -r line <{gate}; echo $line")
     until(lambda: jobs.printed(host, job).text == "a\ufffd\nb\n")
-    assert jobs.status(host, job) is None
-    assert jobs.attach(host, job.id) == job
-    assert jobs.running(host) == (job,)
-    (Path(host.root) / "go").write_text("went\n")
+    assert (jobs.status(host, job), jobs.running(host), jobs.attach(host, job.id)) == (None, (job,), job)
+    gate.write_text("went\n")
     until(lambda: jobs.status(host, job) == 0)
     assert jobs.printed(host, job).text == "a\ufffd\nb\nwent\n"
     assert jobs.running(host) == ()
     with pytest.raises(EnvironmentFailure, match="no job nothing"):
         jobs.attach(host, "nothing")
-
-
-def _with_fifo(host: LocalHost) -> PurePosixPath:
-    os.mkfifo(Path(host.root) / "go")
-    return host.root
 
 
 def test_kill_ends_the_whole_tree(host: LocalHost) -> None:
@@ -119,12 +113,11 @@ def test_kill_ends_the_whole_tree(host: LocalHost) -> None:
 
 def test_what_outlives_its_leader_is_found_and_ended(host: LocalHost) -> None:
     left, whole = shell(host, f"sleep {MARK}; true"), shell(host, "sleep 60")
-    until(lambda: len(processes(MARK)) > 1)
+    begun("")
     assert jobs.orphaned(host) == ()
     os.kill(left.pid, signal.SIGKILL)
     until(lambda: jobs.status(host, left) == jobs.LOST)
-    assert jobs.running(host) == (whole,)
-    assert jobs.orphaned(host) == (left,)
+    assert (jobs.running(host), jobs.orphaned(host)) == ((whole,), (left,))
     jobs.kill(host, left, grace=1)
     assert not processes(MARK)
     assert jobs.orphaned(host) == ()
@@ -143,21 +136,16 @@ def test_kill_never_touches_another_process(host: LocalHost) -> None:
 
 def test_a_job_of_an_earlier_boot_is_lost_and_its_number_is_not_used(host: LocalHost) -> None:
     """Its number may be that of a session whose first process has ended, as that of a daemon."""
-    daemon = subprocess.run(
-        ["setsid", "sh", "-c", f"echo $$; sleep {MARK}.9 >/dev/null 2>&1 &"], capture_output=True, text=True, check=True
-    )
+    started = ["setsid", "sh", "-c", f"echo $$; sleep {MARK}.9 >/dev/null 2>&1 &"]
     job = shell(host, f"sleep {MARK}.31")
-    earlier = jobs.Job(job.folder, int(daemon.stdout), 1)
+    earlier = jobs.Job(job.folder, int(subprocess.check_output(started)), 1)
     boot = Path(job.folder, "boot")
     current = boot.read_text()
-    boot.write_text("00000000-0000-0000-0000-000000000000\n")
-    jobs.kill(host, earlier, grace=0.1)
-    assert processes(f"sleep\x00{MARK}.9")
-    assert jobs.status(host, job) == jobs.LOST
-    assert jobs.running(host) == ()
-    boot.write_text(current)
-    assert jobs.running(host) == (job,)
-    jobs.kill(host, earlier, grace=0.1)
+    for text in ("00000000-0000-0000-0000-000000000000\n", current):
+        begun(".9")
+        boot.write_text(text)
+        assert jobs.running(host) == ((job,) if text == current else ())
+        jobs.kill(host, earlier, grace=0.1)
     assert not processes(f"sleep\x00{MARK}.9")
     jobs.kill(host, job)
 
@@ -168,8 +156,7 @@ def test_leaving_the_wait_kills_the_job(host: LocalHost, leave: Callable[[object
     assert next(waiting) == "on"
     with contextlib.suppress(KeyboardInterrupt):
         leave(waiting)
-    assert not processes(f"{MARK}.4")
-    assert jobs.running(host) == ()
+    assert not processes(f"{MARK}.4") and jobs.running(host) == ()
 
 
 @pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")  # what was interrupted
@@ -198,7 +185,7 @@ def test_an_interrupted_start_leaves_nothing_that_runs(host: LocalHost) -> None:
 
 def test_a_lost_job_is_an_error_and_nothing_of_it_runs_beside_its_repetition(host: LocalHost) -> None:
     job = shell(host, f"sleep {MARK}.5")
-    until(lambda: len(processes(f"sleep\x00{MARK}.5")) == 1)
+    begun(".5")
     os.killpg(job.pid, 9)  # the leader only: its command runs in a group of its own
     with pytest.raises(EnvironmentFailure, match="ended without an exit status"):
         wait(host, job)
@@ -210,9 +197,9 @@ def test_a_lost_job_is_an_error_and_nothing_of_it_runs_beside_its_repetition(hos
 def test_an_orderly_shutdown_leaves_no_status(host: LocalHost, last: bool) -> None:
     """TERM for every process, in any order, and KILL after that."""
     job = shell(host, f"sleep {MARK}.8; exit 3")
-    until(lambda: len(processes(f"sleep\x00{MARK}.8")) == 1)
-    table = subprocess.run(["ps", "-o", "pid=", "-s", str(job.pid)], capture_output=True, text=True, check=True)
-    members = sorted(map(int, table.stdout.split()), reverse=last)
+    begun(".8")
+    table = subprocess.check_output(["ps", "-o", "pid=", "-s", str(job.pid)])
+    members = sorted(map(int, table.split()), reverse=last)
     assert len(members) >= 3
     for number in (signal.SIGTERM, signal.SIGKILL):
         for pid in members:
@@ -230,17 +217,16 @@ def test_a_command_that_is_killed_before_its_time_is_lost(host: LocalHost) -> No
     assert wait(host, shell(host, "trap '' TERM; sleep 1 & wait; exit 137", timeout=1))[1] in (124, 137)
 
 
-@pytest.mark.tools
-def test_a_job_outlives_a_killed_controller(host: LocalHost) -> None:
-    script = (
-        "import os, sys; from pathlib import PurePosixPath\n"
-        "from perfbisect.host import jobs; from perfbisect.host.local import LocalHost\n"
-        "host = LocalHost('here', PurePosixPath(sys.argv[1]))\n"
-        "jobs.start(host, ['sh', '-c', 'read line <go; echo $line'], name='x', timeout=60)\n"
-        "os.kill(os.getpid(), 9)"
-    )
-    place = Path(_with_fifo(host))
-    subprocess.run([sys.executable, "-c", script, str(place)], check=False)
+OTHER = """
+import os, sys; from pathlib import PurePosixPath
+from perfbisect.host import jobs; from perfbisect.host.local import LocalHost
+jobs.start(LocalHost("here", PurePosixPath(sys.argv[1])), ["head", "-n1", sys.argv[2]], name="x", timeout=60)
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_job_outlives_a_killed_controller(host: LocalHost, gate: Path) -> None:
+    subprocess.run([sys.executable, "-c", OTHER, str(host.root), str(gate)], check=False)
     (job,) = jobs.running(host)
-    (place / "go").write_text("came back\n")
+    gate.write_text("came back\n")
     assert wait(host, job) == (["came back"], 0)

@@ -27,43 +27,7 @@ from waiting import until
 pytestmark = pytest.mark.tools
 
 
-class Pool:
-    """The scheduler. It lends machines while there is a file open, and takes them back while there is none shut."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        folder.mkdir()
-        self.open = folder / "open"
-        self.open.touch()
-        self.lease = LeaseEntry(
-            name="pool",
-            file="hosts.toml",
-            acquire=[
-                "sh", "-ec",
-                (f"cd {folder}; touch job-{{job}}; echo {{features}} {{count}} {{node}} >>asked\n"
-                "until [ -e open ]; do sleep 0.1; done; seq -f n%g {count} | sed s/$/-id/"),
-            ],
-            status=["echo", "first in the queue"],
-            renew=["sh", "-c", f"cd {folder} || exit 2; [ ! -e unknown ] || exit 3; [ -e job-{{job}} ]"],
-            release=["sh", "-ec", f"cd {folder}; echo {{job}} >>released; [ ! -e shut ]; rm -f job-{{job}}"],
-            every=1,
-        )  # fmt: skip
-
-    @property
-    def jobs(self) -> list[str]:
-        return [path.name.removeprefix("job-") for path in self.folder.glob("job-*")]
-
-    def lines(self, name: str) -> list[str]:
-        path = self.folder / name
-        return path.read_text().splitlines() if path.exists() else []
-
-    def wanted(self, *names: str, features: str = "quiet", nodes: dict[str, str] | None = None) -> Wanted:
-        return Wanted(self.lease, features, names or ("pool:quiet",), nodes or {})
-
-
-@pytest.fixture
-def pool(tmp_path: Path) -> Pool:
-    return Pool(tmp_path / "pool")
+Show, Say, Nodes = Callable[[str, str], object], Callable[[str], object], Any
 
 
 def silent(*_: str) -> None:
@@ -74,8 +38,48 @@ def records() -> list[tuple[str, bool]]:
     return [(record.job, runs) for record, runs in leases.all_records()]
 
 
-def lease_of(wanted: Wanted, show: Callable[[str, str], object] = silent, say: Callable[[str], object] = silent) -> Any:
+def leased(wanted: Wanted, show: Show = silent, say: Say = silent) -> Any:
     return leases.leased(wanted, show, say)
+
+
+class Pool:
+    """The scheduler. It lends machines while there is a file open, and takes them back while there is none shut."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.open = folder, folder / "open"
+        folder.mkdir()
+        self.open.touch()
+        acquire = f"cd {folder}; touch job-{{job}}; echo {{features}} {{count}} {{node}} >>asked\n"
+        acquire += "until [ -e open ]; do sleep 0.1; done; seq -f n%g {count} | sed s/$/-id/"
+        renew = f"cd {folder} || exit 2; [ ! -e unknown ] || exit 3; [ -e job-{{job}} ]"
+        release = f"cd {folder}; echo {{job}} >>released; [ ! -e shut ]; rm -f job-{{job}}"
+        scripts = {"acquire": acquire, "renew": renew, "release": release}
+        self.commands = {name: ["sh", "-ec", script] for name, script in scripts.items()}
+        self.commands["status"] = ["echo", "first in the queue"]
+
+    def state(self) -> tuple[list[tuple[str, bool]], list[str]]:
+        """The leases that are noted, and whether their sessions run; the jobs that the scheduler knows."""
+        return records(), [path.name.removeprefix("job-") for path in self.folder.glob("job-*")]
+
+    def lines(self, name: str) -> list[str]:
+        path = self.folder / name
+        return path.read_text().splitlines() if path.exists() else []
+
+    def lease(
+        self, *names: str, show: Show = silent, say: Say = silent, nodes: Nodes = (), minutes: float = 0.0, **own: Any
+    ) -> Any:
+        """Leases machines; ``own`` are commands in the place of the usual ones."""
+        entry = LeaseEntry(name="pool", file="hosts.toml", **{"every": 1, **self.commands, **own})
+        wanted = Wanted(entry, "quiet", names or ("pool:quiet",), dict(nodes), minutes=minutes)
+        return leased(wanted, show, say)
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Pool:
+    return Pool(tmp_path / "pool")
+
+
+PAIR = ("pool:quiet/1", "pool:quiet/2")
 
 
 def test_it_is_noted_before_it_is_acquired_and_until_it_is_released(pool: Pool) -> None:
@@ -83,27 +87,25 @@ def test_it_is_noted_before_it_is_acquired_and_until_it_is_released(pool: Pool) 
     pool.open.unlink()
 
     def show(what: str, state: str) -> None:
-        noted.append((what, state, records(), pool.jobs))
+        noted.append((what, state, *pool.state()))
         pool.open.touch()
 
-    names = ("pool:quiet/1", "pool:quiet/2")
-    with lease_of(pool.wanted(*names, nodes=dict(zip(names, ("n1", "n2"), strict=True))), show) as job:
+    with pool.lease(*PAIR, show=show, nodes=zip(PAIR, ("n1", "n2"), strict=True)) as job:
         made = [(each.name, each.address, each.lease) for each in job.machines]
-        assert made == [(names[0], "n1-id", "n1-id"), (names[1], "n2-id", "n2-id")]
-        assert leases.machine("pool:quiet/2") is job.machines[1]
+        assert made == [(PAIR[0], "n1-id", "n1-id"), (PAIR[1], "n2-id", "n2-id")]
+        assert leases.machine(PAIR[1]) is job.machines[1]
     [name] = set(pool.lines("released"))
     assert noted[0] == ("pool:quiet*2", "first in the queue", [(name, True)], [name])
     assert noted[-1][1] == ""
     assert pool.lines("asked") == ["quiet 2 n1,n2"]
-    assert (records(), pool.jobs) == ([], [])
+    assert pool.state() == ([], [])
     with pytest.raises(EnvironmentFailure, match="not leased"):
-        leases.machine("pool:quiet/2")
+        leases.machine(PAIR[1])
 
 
 def test_a_machine_of_an_earlier_session_has_its_name_again(pool: Pool) -> None:
-    names = ("pool:", "pool:/1", "pool:/2", "pool:/3")
     nodes = {"pool:": "n3-id", "pool:/1": "n9-id", "pool:/3": "n1-id"}
-    with lease_of(pool.wanted(*names, nodes=nodes)) as job:
+    with pool.lease("pool:", "pool:/1", "pool:/2", "pool:/3", nodes=nodes) as job:
         assert [each.address for each in job.machines] == ["n3-id", "n2-id", "n4-id", "n1-id"]
 
 
@@ -117,9 +119,9 @@ def test_it_is_released_however_the_session_ends(pool: Pool, error: BaseExceptio
 
     if queued:
         pool.open.unlink()
-    with pytest.raises(type(error)), lease_of(pool.wanted(), end if queued else silent):
+    with pytest.raises(type(error)), pool.lease(show=end if queued else silent):
         end()
-    assert (records(), pool.jobs) == ([], [])
+    assert pool.state() == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -137,21 +139,19 @@ def test_it_is_released_however_the_session_ends(pool: Pool, error: BaseExceptio
 def test_a_scheduler_that_lends_nothing(pool: Pool, acquire: list[str], sentence: str, released: int) -> None:
     """What was not leased is not given back: release may not know whose it is. Nothing is called leased."""
     shown: list[str] = []
-    lease = msgspec.structs.replace(pool.lease, acquire=acquire, status=[], renew=[])
-    asked = Wanted(lease, "quiet", ("pool:quiet",))
-    with pytest.raises(EnvironmentFailure, match=sentence), lease_of(asked, lambda _, state: shown.append(state)):
+    lending = pool.lease(acquire=acquire, status=[], renew=[], show=lambda _, state: shown.append(state))
+    with pytest.raises(EnvironmentFailure, match=sentence), lending:
         pass
     assert (records(), "" in shown) == ([], False)
     assert len(pool.lines("released")) == released
 
 
 def test_a_machine_that_another_session_holds_stays_its(pool: Pool) -> None:
-    """With commands that know one machine and no jobs, as a file that names nobody."""
+    """With commands that know one machine and no jobs, as a file without a name in it."""
     held = pool.folder / "held"
-    acquire, release = ["sh", "-c", f"mkdir {held} && echo n1"], ["rmdir", str(held)]
-    wanted = Wanted(LeaseEntry(name="one", file="hosts.toml", acquire=acquire, release=release), "", ("one:",))
-    with lease_of(wanted):
-        with pytest.raises(EnvironmentFailure, match="File exists"), lease_of(wanted):
+    commands = {"acquire": ["sh", "-c", f"mkdir {held} && echo n1"], "release": ["rmdir", str(held)], "renew": []}
+    with pool.lease(**commands):
+        with pytest.raises(EnvironmentFailure, match="File exists"), pool.lease(**commands):
             pass
         assert held.exists()
     assert (records(), held.exists()) == ([], False)
@@ -171,10 +171,10 @@ def test_the_lease_of_the_documentation(tmp_path: Path) -> None:
     order: list[str] = []
 
     def second() -> None:
-        with lease_of(Wanted(lease, "quiet", ("second",))) as job:
+        with leased(Wanted(lease, "quiet", ("second",))) as job:
             order.append(job.machines[0].address)
 
-    with lease_of(Wanted(lease, "quiet", ("first",))) as first, lease_of(Wanted(lease, "loud", ("third",))) as third:
+    with leased(Wanted(lease, "quiet", ("first",))) as first, leased(Wanted(lease, "loud", ("third",))) as third:
         assert (first.machines[0].address, third.machines[0].address) == ("quiet1", "loud.1")
         waiting = threading.Thread(target=second)
         waiting.start()
@@ -187,18 +187,14 @@ def test_the_lease_of_the_documentation(tmp_path: Path) -> None:
 
 
 def test_for_how_long_a_machine_is_wanted(pool: Pool) -> None:
-    lease = msgspec.structs.replace(pool.lease, acquire=["sh", "-c", "echo n1 {minutes}:{every}"])
-    for minutes, said in ((0.0, ":1"), (89.5, "150:1")):
-        wanted = Wanted(lease, "quiet", ("pool:quiet",), minutes=minutes)
-        with lease_of(wanted) as job:
-            assert job.machines[0].lease == said
+    for minutes, printed in ((0.0, ":1"), (89.5, "150:1")):
+        with pool.lease(acquire=["sh", "-c", "echo n1 {minutes}:{every}"], minutes=minutes) as job:
+            assert job.machines[0].lease == printed
 
 
 def test_one_of_two_machines_of_a_job_ends_and_the_other_goes_on(pool: Pool) -> None:
     gone = f"[ {{address}} != n1-id ] || [ ! -e {pool.folder}/n1-is-down ]"
-    lease = msgspec.structs.replace(pool.lease, renew=["sh", "-c", gone])
-    names = ("pool:quiet/1", "pool:quiet/2")
-    with lease_of(Wanted(lease, "quiet", names)) as job:
+    with pool.lease(*PAIR, renew=["sh", "-c", gone]) as job:
         hosts = [LeasedHost(Breaking(), machine) for machine in job.machines]
         (pool.folder / "n1-is-down").touch()
         until(lambda: job.machines[0].ended)
@@ -212,35 +208,33 @@ def test_one_of_two_machines_of_a_job_ends_and_the_other_goes_on(pool: Pool) -> 
 def test_what_could_not_be_released_is_left_to_the_next_session(pool: Pool) -> None:
     said: list[str] = []
     (pool.folder / "shut").touch()
-    with lease_of(pool.wanted(), say=said.append) as job:
+    with pool.lease(say=said.append) as job:
         name = job.values["job"]
     assert records() == [(name, False)]
     leases.free_abandoned(said.append)
     assert records() == [(name, False)]
     (pool.folder / "shut").unlink()
     leases.free_abandoned(said.append)
-    assert (records(), pool.jobs) == ([], [])
+    assert pool.state() == ([], [])
     assert [f"job {name}," in each for each in said] == [True] * 3
     assert "could not be released" in said[0]
     assert said[2].endswith("was left by a session that has ended, and is released.")
 
 
-KILLED = """
-import sys, time
-from perfbisect.host.leases import Record, note
-from perfbisect.process import this_process
-note(Record("j1", "pool:quiet", 1, "now", this_process(), "here", sys.argv[1:]))
-print("noted", flush=True)
-time.sleep(1000)
-"""
+def note(*release: str, process: str = f"{this_boot()} 1 0", since: str = "now", machine: str = "here") -> None:
+    """Note a lease; its session has ended, unless ``process`` runs."""
+    leases.note(Record("j1", "pool:quiet", 1, since, process, machine, [*release]))
 
 
 def test_only_the_end_of_its_session_makes_a_lease_free(tmp_path: Path) -> None:
     """Also that of a session which had no time to do anything."""
-    mark = tmp_path / "released"
-    with subprocess.Popen([sys.executable, "-c", KILLED, "touch", str(mark)], stdout=subprocess.PIPE) as session:
+    mark, say = (
+        tmp_path / "released",
+        "from perfbisect.process import this_process as at; print(at(), flush=True); input()",
+    )
+    with subprocess.Popen([sys.executable, "-c", say], stdin=-1, stdout=-1, text=True) as session:
         assert session.stdout
-        assert session.stdout.readline() == b"noted\n"
+        note("touch", str(mark), process=session.stdout.readline().strip())
         leases.free_abandoned(silent)
         assert (records(), mark.exists()) == ([("j1", True)], False)
         session.kill()
@@ -250,21 +244,20 @@ def test_only_the_end_of_its_session_makes_a_lease_free(tmp_path: Path) -> None:
 
 def test_two_sessions_release_a_lease_once(pool: Pool) -> None:
     """The second looks while the first is at it."""
-    begun, released = pool.folder / "begun", pool.folder / "released"
-    release = f"touch {begun}; until [ -e {pool.folder}/go ]; do sleep 0.05; done; echo once >>{released}"
-    leases.note(Record("j1", "pool:quiet", 1, "now", f"{this_boot()} 1 0", "here", ["sh", "-c", release]))
+    begun, go = pool.folder / "begun", pool.folder / "go"
+    note("sh", "-c", f"touch {begun}; until [ -e {go} ]; do sleep 0.05; done; echo once >>{pool.folder}/released")
     first = threading.Thread(target=leases.free_abandoned, args=(silent,))
     first.start()
     until(begun.exists)
     leases.free_abandoned(silent)
-    (pool.folder / "go").touch()
+    go.touch()
     first.join()
     assert (pool.lines("released"), records()) == (["once"], [])
 
 
 @pytest.mark.parametrize(("since", "runs"), [("2020-01-01T00:00:00Z", False), ("2999-01-01T00:00:00Z", True)])
 def test_the_lease_of_another_machine_is_left_alone_until_it_is_old(since: str, runs: bool) -> None:
-    leases.note(Record("j1", "pool:quiet", 1, since, "another pid:[1] 12 34", "another", ["true"]))
+    note("true", since=since, process="another pid:[1] 12 34", machine="another")
     assert records() == [("j1", runs)]
 
 
@@ -273,10 +266,10 @@ def test_a_file_system_without_locks(pool: Pool, monkeypatch: pytest.MonkeyPatch
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr("fcntl.flock", flock)
-    with lease_of(pool.wanted()) as job:
+    with pool.lease() as job:
         leases.free_abandoned(silent)
         assert records() == [(job.values["job"], True)]
-    leases.note(Record("j1", "pool:quiet", 1, "now", f"{this_boot()} 1 0", "here", ["true"]))
+    note("true")
     assert records() == [("j1", False)]
     leases.free_abandoned(silent)
     assert records() == []
@@ -296,7 +289,7 @@ class Breaking(FakeHost):
 
 def test_nothing_runs_on_a_machine_whose_lease_has_ended(pool: Pool) -> None:
     inner = Breaking()
-    with lease_of(pool.wanted()) as job:
+    with pool.lease() as job:
         host = LeasedHost(inner, job.machines[0])
         assert (host.run(["true"]).status, host.node, host.root) == (0, "n1-id", PurePosixPath("/pool:quiet"))
         with pytest.raises(ConnectionLost):
@@ -306,24 +299,22 @@ def test_nothing_runs_on_a_machine_whose_lease_has_ended(pool: Pool) -> None:
         (pool.folder / f"job-{job.values['job']}").unlink()
         inner.retry()  # the scheduler does not answer, which says nothing
         (pool.folder / "unknown").unlink()
-        with pytest.raises(LeaseEnded, match=r"the lease of host pool:quiet \(n1-id\) has ended"):
-            inner.retry()
-        with pytest.raises(LeaseEnded):
-            host.run(["true"])
+        for use in (inner.retry, lambda: host.run(["true"])):
+            with pytest.raises(LeaseEnded, match=r"the lease of host pool:quiet \(n1-id\) has ended"):
+                use()
 
 
 def test_a_lease_that_has_ended_stays_so(pool: Pool) -> None:
     """Also when another thread has asked before its end and is answered after it."""
-    asked = pool.folder / "asked-to-renew"
-    slow = f"cd {pool.folder}; [ -e second ] && exit 1; touch second {asked}; until [ -e answer ]; do sleep 0.1; done"
-    lease = msgspec.structs.replace(pool.lease, renew=["sh", "-c", slow], every=1000)
-    with lease_of(Wanted(lease, "quiet", ("pool:quiet",))) as job:
+    asked, answer = pool.folder / "asked-to-renew", pool.folder / "answer"
+    slow = f"mkdir {asked} || exit 1; until [ -e {answer} ]; do sleep 0.1; done"
+    with pool.lease(renew=["sh", "-c", slow], every=1000) as job:
         first = threading.Thread(target=job.renew, args=(job.machines[0],))
         first.start()
         until(asked.exists)
         job.renew(job.machines[0])
         assert job.machines[0].ended
-        (pool.folder / "answer").touch()
+        answer.touch()
         first.join()
         assert job.machines[0].ended
 
@@ -345,13 +336,11 @@ def test_hosts_of_a_hunt_are_leased_in_one_order_and_their_builders_too(tmp_path
     hosts.write_text(own + "".join(FOLDER.format(name=name, folder=tmp_path) for name in ("pool", "a")))
     with leased_hosts(["pool:quiet", "a:x/2", "a:x/1", "b"], hosts, silent, silent):
         assert asked.read_text().splitlines() == ["a:x 2", "pool:build 2", "pool:quiet 1"]
-        with leased_hosts(["pool:quiet"], hosts, silent, silent):  # what the process has is shared
-            there = connect(load_host("pool:build/2", hosts))
-            with there:
-                assert there.run(["sh", "-c", "echo $NODE"]).stdout == "n2\n"
-                assert (there.node, there.is_local) == ("n2", False)
-    assert len(asked.read_text().splitlines()) == 3
-    assert records() == []
+        shared, build = leased_hosts(["pool:quiet"], hosts, silent, silent), load_host("pool:build/2", hosts)
+        with shared, connect(build) as there:  # what the process has is shared
+            assert there.run(["sh", "-c", "echo $NODE"]).stdout == "n2\n"
+            assert (there.node, there.is_local) == ("n2", False)
+    assert (len(asked.read_text().splitlines()), records()) == (3, [])
     asked.unlink()
     with leased_hosts(["pool:", "pool:a", "pool:nvme&quiet"], hosts, silent, silent):
         assert asked.read_text().splitlines() == ["pool:nvme&quiet 1", "pool:a 1", "pool: 1"]
