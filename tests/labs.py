@@ -1,4 +1,4 @@
-"""A lab for a repository of a test, such as that of a small library in C at six commits; its orders and events."""
+"""A lab for a repository of a test, such as that of a small library in C at five commits; its orders and events."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,6 +17,8 @@ from perfbisect.recipes.requested import quick_builder
 from perfbisect.recipes.workload import Option, Workload
 from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.git import Repository
+
+GIVEN = Path(__file__).parent / "given"
 
 
 def lab_of(
@@ -52,18 +54,12 @@ def lab_of(
 
 def workload_of(**keys: Any) -> Workload:
     """A workload that says only what is of interest."""
-    usual = {
-        "name": "w",
-        "suite": "s",
-        "folder": str(Path(__file__).parent),
-        "driver": "pgsql",
-        "summary": "",
-        "group": "g",
-    }
+    folder = str(GIVEN)  # that is small: a suite is sent to the host
+    usual = {"name": "w", "suite": "s", "folder": folder, "driver": "pgsql", "summary": "", "group": "g"}
     return Workload(**usual | keys)
 
 
-SUITE = (Path(__file__).parent / "given" / "suite.toml").read_text()
+SUITE = (GIVEN / "suite.toml").read_text()
 
 
 def bench_lab(
@@ -102,7 +98,7 @@ def skipped(events: list[LabEvent]) -> SkipFacts:
 
 
 HERE = Path(__file__).parent / "lab"
-FAST, SLOW, SAME, BROKEN, CRASHING = range(5)
+FAST, SLOW, SAME, BROKEN = range(4)
 
 BUILDER = recipe("small", "lab")
 

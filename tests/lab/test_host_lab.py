@@ -1,27 +1,22 @@
 """The whole lab on a small library in C: real git, gcc, ccache, sysbench and perf."""
 
-import contextlib
 import dataclasses
 import os
 import shutil
 import signal
-import subprocess
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from labs import BUILDER, CRASHING, FAST, SLOW, Open, finished, measure, skipped
+from labs import BUILDER, FAST, SLOW, Open, finished, measure, runs, skipped
 from perfbisect.core.domain.events import (
     BuildStarted,
-    CandidateSkipped,
     LabEvent,
     RunFinished,
     RunProgress,
     RunStarted,
-    Warned,
 )
 from perfbisect.core.domain.metrics import value
 from perfbisect.core.domain.orders import Measure, Purpose, Share
@@ -42,32 +37,19 @@ def test_two_builds_take_turns_and_every_run_is_reported_in_full(open_lab: Open,
     events = measure(lab, Share(SLOW, 2), Share(FAST, 1))
     assert isinstance(events[0], BuildStarted)
     assert [event.number for event in events if isinstance(event, RunStarted)] == [1, 2, 3]
-    runs = finished(events)
-    assert [candidate for candidate, _ in runs] == [SLOW, FAST, SLOW]
-    (_, first), (_, fast), (_, second) = runs
+    assert [candidate for candidate, _ in finished(events)] == [SLOW, FAST, SLOW]
+    first, fast, second = found = runs(events)
     assert first.visit != second.visit, "an embedded library starts afresh for each run"
     assert first.commit == second.commit != fast.commit
     cost, twice = value(fast, "cpu/o"), value(first, "cpu/o")
     assert cost and twice, "CPU time, which other tests on this machine hardly change"
     assert twice / cost == pytest.approx(2, rel=0.5)
     clock = fast.counters["task-clock"]
-    assert clock is not None
-    assert clock <= 1000 * fast.seconds * 1.02, "perf counted the window and no more"
-    assert any(set(run.system) >= {"us", "cs"} for _, run in runs), "vmstat, which may be late on a busy machine"
+    assert clock and clock <= 1000 * fast.seconds * 1.02, "perf counted the window and no more"
+    assert any(set(run.system) >= {"us", "cs"} for run in found), "vmstat, which may be late on a busy machine"
     assert len(fast.samples) == 1, "one for each second of the window: the warm-up is not part of it"
     assert fast.dataset
     assert not list(Path(host.root, "jobs").iterdir()), "what ended well is put away"
-    assert not jobs.running(host)
-
-
-def test_a_candidate_that_crashes_is_skipped_with_its_log(open_lab: Open, host: LocalHost) -> None:
-    lab = open_lab()
-    measure(lab, Share(FAST, 1))  # makes the data
-    *_, last = measure(lab, Share(CRASHING, 1), Share(FAST, 1))
-    assert isinstance(last, CandidateSkipped)
-    assert (last.candidate, last.facts.stage) == (CRASHING, "run")
-    assert "Segmentation fault" in last.facts.reason
-    assert Path(last.facts.log).is_file()
     assert not jobs.running(host)
 
 
@@ -110,11 +92,11 @@ def test_without_perf_and_vmstat_there_is_still_qps(
     open_lab: Open, host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "bin").mkdir()
-    for program in {*Path("/bin").iterdir(), *Path("/usr/bin").iterdir()}:
-        if program.name not in ("perf", "vmstat") and not os.path.lexists(tmp_path / "bin" / program.name):
-            (tmp_path / "bin" / program.name).symlink_to(program)
+    programs = {path.name: path for folder in ("/bin", "/usr/bin") for path in Path(folder).iterdir()}
+    for name in programs.keys() - {"perf", "vmstat"}:
+        (tmp_path / "bin" / name).symlink_to(programs[name])
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    ((_, run),) = finished(measure(open_lab(), Share(FAST, 1)))
+    [run] = runs(measure(open_lab(), Share(FAST, 1)))
     assert run.qps > 0
     assert (run.counters, run.system) == ({}, {})
 
@@ -140,19 +122,16 @@ def test_conditions_reach_the_library_that_is_measured_and_its_data(
         assert runs[1].dataset != runs[0].dataset
 
 
-@pytest.mark.parametrize(
-    ("command", "why"),
-    [
+def test_a_build_that_does_not_tell_its_format_is_skipped(open_lab: Open) -> None:
+    for command, why in (
         (["sh", "-c", "! echo no format >&2"], "its data cannot be determined: sh ended with status 1: no format"),
         (["{prefix}/bin/tell", "{data}"], "bin/tell"),
-    ],
-)
-def test_a_build_that_does_not_tell_its_format_is_skipped(open_lab: Open, command: list[str], why: str) -> None:
-    lab = open_lab(builder=replace(BUILDER, dataset=Dataset(format_command=command)))
-    facts = skipped(measure(lab, Share(SLOW, 1)))
-    assert facts.stage == "prepare"
-    assert why in facts.reason
-    assert why.rpartition(": ")[2] in Path(facts.log).read_text()
+    ):
+        lab = open_lab(builder=replace(BUILDER, dataset=Dataset(format_command=command)))
+        facts = skipped(measure(lab, Share(SLOW, 1)))
+        assert facts.stage == "prepare"
+        assert why in facts.reason
+        assert why.rpartition(": ")[2] in Path(facts.log).read_text()
 
 
 def test_a_build_of_a_killed_session_is_followed_to_its_end(open_lab: Open, host: LocalHost, tmp_path: Path) -> None:
@@ -180,35 +159,3 @@ def test_a_build_of_a_killed_session_is_followed_to_its_end(open_lab: Open, host
     assert begun.read_text() == "\n"
     assert jobs.running(host) == ()
     assert not Path(left.folder).exists()
-
-
-def shut_down(host: LocalHost, name: str, begun: Path | None = None) -> None:
-    """TERM for every process of the jobs of that name, the leaders last, once they have begun."""
-
-    def strike() -> None:
-        until(begun.exists if begun else lambda: any(job.name == name for job in jobs.running(host)))
-        for job in jobs.running(host):
-            if job.name.startswith(name):
-                ps = ["ps", "-o", "pid=", "-s", str(job.pid)]
-                table = subprocess.run(ps, capture_output=True, text=True, check=True).stdout
-                for pid in sorted(map(int, table.split()), reverse=True):
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGTERM)
-
-    threading.Thread(target=strike, daemon=True).start()
-
-
-@pytest.mark.slow
-def test_an_orderly_shutdown_is_held_against_no_commit(open_lab: Open, host: LocalHost, tmp_path: Path) -> None:
-    """In a build, and in a run."""
-    begun = tmp_path / "begun"
-    pause = ["sh", "-c", f"if [ ! -e {begun} ]; then touch {begun}; sleep 60; fi"]
-    lab = open_lab(builder=replace(BUILDER, build=replace(BUILDER.build, compile=[pause, *BUILDER.build.compile])))
-    shut_down(host, "build-", begun)
-    events = []
-    for event in lab.measure(Measure((Share(FAST, 1),), Purpose.SEARCH)):
-        events.append(event)
-        if isinstance(event, RunStarted) and sum(isinstance(each, RunStarted) for each in events) == 1:
-            shut_down(host, "run")
-    assert [type(event) for event in events if isinstance(event, Warned | CandidateSkipped)] == [Warned, Warned]
-    assert len(finished(events)) == 1

@@ -3,8 +3,8 @@
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import count, repeat
-from pathlib import Path, PurePosixPath
+from itertools import count, cycle, repeat
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from msgspec import structs
 import sample_hunt
 from fake_host import FakeHost
 from labs import lab_of, measure, skipped, warnings, workload_of
+from machine import here
 from perfbisect.core.domain.events import (
     BuildFinished,
     BuildStarted,
@@ -70,35 +71,33 @@ class Scripts:
 
     def __init__(self, git: Repo, host: Host, folder: Path) -> None:
         self.git, self.host, self.folder = git, host, folder
-        self.workload = workload_of(
-            name="bench", driver="command", command=["sh", "run"], prepare_commands=[["sh", "load", "{data}"]]
-        )
+        load = [["sh", "load", "{data}"]]
+        self.workload = workload_of(name="bench", driver="command", command=["sh", "run"], prepare_commands=load)
 
     def commits(self, *fails: str, **files: dict[str, str]) -> tuple[str, ...]:
         """``files`` are those of a commit beside its scripts."""
         return tuple(self._commit(name, fails, files.get(name, {})) for name in "ABCD")
 
     def _commit(self, name: str, fails: tuple[str, ...], more: dict[str, str]) -> str:
-        scripts = {
-            what: STEP.format(what=what, name=name, folder=self.folder)
-            + (f"echo '{what}.c:1:1: error: no {name}'; exit 1\n" if f"{what} {name}" in fails else does)
-            for what, does in DOES.items()
-        }
+        scripts = {}
+        for what, does in DOES.items():
+            end = f"echo '{what}.c:1:1: error: no {name}'; exit 1\n" if f"{what} {name}" in fails else does
+            scripts[what] = STEP.format(what=what, name=name, folder=self.folder) + end
         return self.git.commit({"bin": name, **scripts, **more})
 
-    def lab(self, commits: tuple[str, ...], builder: Builder = BUILDER, **more: Any) -> HostLab:
-        return lab_of(self.host, builder, self.workload, self.git.path, commits, **more)
+    def lab(self, commits: tuple[str, ...] = (), builder: Builder = BUILDER, **more: Any) -> HostLab:
+        return lab_of(self.host, builder, self.workload, self.git.path, commits or self.commits(), **more)
 
     def lose(self, what: str, times: int = LOSSES) -> None:
         """So many of the next jobs of that kind are lost."""
         (self.folder / f"lose-{what}").write_text(f"{times}\n")
 
-    def done(self) -> list[str]:
+    def done(self, what: str = "") -> list[str]:
         """What was done since this was asked: "build A", "load A", "run A"."""
         log = self.folder / "done"
         lines = log.read_text().splitlines() if log.exists() else []
         log.write_text("")
-        return lines
+        return [line for line in lines if line.startswith(what)]
 
     @property
     def datasets(self) -> list[Path]:
@@ -144,12 +143,12 @@ def test_a_candidate_that_fails_is_skipped_and_ends_the_order(scripts: Scripts) 
 
 
 def test_a_build_that_changes_though_nothing_runs_is_made_again_once(scripts: Scripts) -> None:
-    lab, events = scripts.lab(scripts.commits()), []
+    lab, events = scripts.lab(), []
     for event in lab.measure(Measure((Share(MIDDLE, 1), Share(OTHER, 1)), Purpose.SEARCH)):
         events.append(event)
         if isinstance(event, BuildFinished) and event.candidate == MIDDLE:
             Path(scripts.host.root, "builds", event.facts.key, "prefix", "bin").write_text("changed")
-    assert [step for step in scripts.done() if step.startswith("build")] == ["build B", "build C", "build B"]
+    assert scripts.done("build") == ["build B", "build C", "build B"]
     assert len(warnings(events)) == 1
     assert "have changed since it was made (./bin)" in skipped(events).reason
     assert runs(measure(lab, Share(OTHER, 1))) == [OTHER]
@@ -158,7 +157,7 @@ def test_a_build_that_changes_though_nothing_runs_is_made_again_once(scripts: Sc
 @pytest.mark.parametrize("what", ["build", "load", "run"])
 def test_work_that_was_lost_is_repeated(scripts: Scripts, what: str) -> None:
     """What ended well ends a row of losses."""
-    lab, last = scripts.lab(scripts.commits()), 2
+    lab, last = scripts.lab(), 2
     for _ in range(2 if what == "run" else 1):
         scripts.lose(what)
         events = measure(lab, Share(MIDDLE, last))
@@ -179,37 +178,25 @@ class Restarting(LocalHost):
         return replace(result, stdout=f"boot {next(BOOTS)}\n") if command.argv[-2:] == BOOT.argv else result
 
 
-@pytest.mark.parametrize("restarted", ["here", "maker"])
-def test_builds_are_lost_with_the_host_that_builds(scripts: Scripts, tmp_path: Path, restarted: str) -> None:
-    """Whether a commit gets itself killed depends on the restarts of that host alone."""
-    made: dict[str, LocalHost] = {}
-    for name in ("here", "maker"):
-        (tmp_path / name).mkdir()
-        made[name] = (Restarting if name == restarted else LocalHost)(name, PurePosixPath(tmp_path, name))
-    scripts.host = made["here"]
-    lab = scripts.lab(scripts.commits(), build_host=made["maker"])
+def test_builds_are_lost_with_the_host_that_builds(scripts: Scripts, tmp_path: Path) -> None:
+    """A commit that gets itself killed there is skipped, however often the host that measures is restarted."""
+    scripts.host = Restarting("here", here(tmp_path / "here").root)
     scripts.lose("build", LOSSES + 1)
-    if restarted == "maker":
-        with pytest.raises(JobLost):
-            measure(lab, Share(MIDDLE, 1))
-    else:
-        assert skipped(measure(lab, Share(MIDDLE, 1))).log == f"{tmp_path}/maker/jobs"
+    events = measure(scripts.lab(build_host=here(tmp_path / "maker", "maker")), Share(MIDDLE, 1))
+    assert skipped(events).log == f"{tmp_path}/maker/jobs"
     assert scripts.done() == ["build B"] * (LOSSES + 1)
 
 
-@pytest.mark.parametrize(
-    ("cflags", "model", "warned"), [("-march=native", "8", True), ("-march=native", "7", False), ("-O2", "8", False)]
-)
-def test_a_build_for_another_processor_is_warned_of(cflags: str, model: str, *, warned: bool) -> None:
+def test_a_build_for_another_processor_is_warned_of() -> None:
     def host(name: str, number: str) -> FakeHost:
         cpu = {"On-line CPU(s) list:": "0-3", "Model name:": "Quick", "Model:": number}
-        fields = [{"field": field, "data": data} for field, data in cpu.items()]
-        return FakeHost(name, {"lscpu*": json.dumps({"lscpu": fields})})
+        return FakeHost(name, {"lscpu*": json.dumps({"lscpu": [{"field": key, "data": cpu[key]} for key in cpu]})})
 
-    builder = structs.replace(BUILDER, variants={"o2nofp": Variant(cflags=cflags)})
     expected = "host maker compiles for its own processor, Quick (model 7), and host here has another: Quick (model 8)"
-    found = other_processor(host("here", model), host("maker", "7"), builder, "")
-    assert [each.text for each in found] == ([expected] if warned else [])
+    for cflags, model, warned in ("-march=native", "8", True), ("-march=native", "7", False), ("-O2", "8", False):
+        builder = structs.replace(BUILDER, variants={"o2nofp": Variant(cflags=cflags)})
+        found = other_processor(host("here", model), host("maker", "7"), builder, "")
+        assert [each.text for each in found] == [expected] * warned
 
 
 def test_a_hunt_does_not_go_on_with_other_builds_or_data(scripts: Scripts) -> None:
@@ -236,37 +223,29 @@ def test_builds_of_different_formats_have_data_of_their_own(scripts: Scripts) ->
     events = measure(lab, Share(GOOD, 1), Share(MIDDLE, 1), Share(BAD, 1))
     data = [event.facts.dataset for event in events if isinstance(event, RunFinished)]
     assert len(set(data)) == len(scripts.datasets) == 2
-    assert [step for step in scripts.done() if step.startswith("load")] == ["load A", "load D"]
+    assert scripts.done("load") == ["load A", "load D"]
 
 
 def test_no_job_of_a_killed_session_runs_beside_a_measurement_or_another_build(
     scripts: Scripts, tmp_path: Path
 ) -> None:
-    def leave(host: Host) -> None:
-        for name in ("run", "build-scripts-another"):
-            jobs.start(host, ["sleep", "100"], name=name, timeout=100)
-
-    def of_others(event: type[LabEvent], lab: HostLab, host: Host) -> list[str]:
-        """Jobs that go on when the first event of that kind is there."""
-        for each in (events := lab.measure(Measure((Share(GOOD, 1),), Purpose.SEARCH))):
-            if isinstance(each, event):
-                found = [job.name for job in jobs.running(host)]
-                events.close()
-                return found
-        raise AssertionError("no such event")
-
     commits = scripts.commits()
     measure(scripts.lab(commits), Share(GOOD, 1))
-    leave(scripts.host)
-    assert of_others(RunStarted, scripts.lab(commits), scripts.host) == []
-    maker = LocalHost("maker", PurePosixPath(tmp_path, "maker"))
-    Path(maker.root).mkdir()
-    leave(maker)
-    assert of_others(BuildFinished, scripts.lab(commits, build_host=maker), maker) == []
+    maker = here(tmp_path / "maker", "maker")
+    for event, host, lab in (
+        (RunStarted, scripts.host, scripts.lab(commits)),
+        (BuildFinished, maker, scripts.lab(commits, build_host=maker)),
+    ):
+        for name in ("run", "build-scripts-another"):
+            jobs.start(host, ["sleep", "100"], name=name, timeout=100)
+        events = lab.measure(Measure((Share(GOOD, 1),), Purpose.SEARCH))
+        assert any(isinstance(each, event) for each in events)
+        assert not jobs.running(host)
+        events.close()
 
 
 def test_damaged_data_is_loaded_again_once_for_all_that_share_it(scripts: Scripts) -> None:
-    lab = scripts.lab(scripts.commits())
+    lab = scripts.lab()
     measure(lab, Share(GOOD, 1), Share(BAD, 1))
     [data] = scripts.datasets
     scripts.done()
@@ -276,7 +255,7 @@ def test_damaged_data_is_loaded_again_once_for_all_that_share_it(scripts: Script
     assert warned.startswith(f"the loaded data {data.name} on host here is damaged: ")
     assert warned.endswith("7 bytes in 2 files were copied, but 7 bytes in 1 files were loaded: it is loaded again")
     assert sorted(runs(events)) == [GOOD, GOOD, BAD]
-    assert sum(step.startswith("load") for step in scripts.done()) == 1
+    assert len(scripts.done("load")) == 1
     (data / "data" / "odd").write_text("")
     with pytest.raises(DataDamaged, match="is damaged") as caught:
         measure(lab, Share(GOOD, 1))
@@ -314,18 +293,19 @@ RAN = RunProgress(0, 1.0, 100.0)
 
 
 class Events:
-    """Measures without doing anything, once or ``forever``."""
+    """Measures without doing anything, once or ``forever``; a failure among the events is raised."""
 
     left = False
 
-    def __init__(self, *events: LabEvent, forever: bool = False) -> None:
+    def __init__(self, *events: LabEvent | Exception, forever: bool = False) -> None:
         self.events, self.forever = events, forever
 
     def measure(self, _order: Measure) -> Iterator[LabEvent]:
         try:
-            yield from self.events
-            while self.forever:
-                yield from self.events
+            for event in cycle(self.events) if self.forever else self.events:
+                if isinstance(event, Exception):
+                    raise event
+                yield event
         finally:
             self.left = True
 
@@ -335,36 +315,24 @@ def watched(host: LocalHost) -> GuardedLab:
     return GuardedLab(Events(RAN), host, HostLock(host, "mine"), fingerprint(host))
 
 
-def watch(watched: GuardedLab) -> list[LabEvent]:
+def watch(watched: GuardedLab, *events: LabEvent | Exception) -> list[LabEvent]:
+    """What the guarded lab yields while these happen."""
+    if events:
+        watched.lab = Events(*events)
     return list(watched.measure(ORDER))
 
 
-class Fails:
-    """Cannot build a candidate, or measure at all."""
-
-    def __init__(self, failure: EnvironmentFailure | None) -> None:
-        self.failure = failure
-
-    def measure(self, _order: Measure) -> Iterator[LabEvent]:
-        if self.failure:
-            raise self.failure
-        yield CandidateSkipped(0, sample_hunt.skip(0))
-
-
-@pytest.mark.parametrize("failure", [None, EnvironmentFailure("no such file")])
-def test_what_fails_without_its_root_folder_fails_for_that_reason(
-    watched: GuardedLab, failure: EnvironmentFailure | None
-) -> None:
-    watched.lab = Fails(failure)
+def test_what_fails_without_its_root_folder_fails_for_that_reason(watched: GuardedLab) -> None:
+    """Whether a candidate is skipped, or nothing can be measured at all."""
+    skip, failure = CandidateSkipped(0, sample_hunt.skip(0)), EnvironmentFailure("no such file")
     with hold(watched.host, "mine") as watched.held:
-        if failure:
-            with pytest.raises(EnvironmentFailure, match="no such file"):
-                watch(watched)
-        else:
-            assert len(watch(watched)) == 1
+        assert watch(watched, skip) == [skip]
+        with pytest.raises(EnvironmentFailure, match="no such file"):
+            watch(watched, failure)
         watched.host.run(["rm", "-r", str(watched.host.root)])
-        with pytest.raises(EnvironmentFailure, match=r"root folder .* of host .* was removed"):
-            watch(watched)
+        for event in (skip, failure):
+            with pytest.raises(EnvironmentFailure, match=r"root folder .* of host .* was removed"):
+                watch(watched, event)
 
 
 def echo(value: object) -> Fact[str]:
@@ -373,9 +341,7 @@ def echo(value: object) -> Fact[str]:
 
 def told(watched: GuardedLab, *events: LabEvent) -> list[Warned]:
     """What is warned of while these happen."""
-    if events:
-        watched.lab = Events(*events)
-    return [event for event in watch(watched) if isinstance(event, Warned)]
+    return [event for event in watch(watched, *events) if isinstance(event, Warned)]
 
 
 def test_what_changes_on_the_host_is_said_once(watched: GuardedLab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -389,18 +355,11 @@ def test_what_changes_on_the_host_is_said_once(watched: GuardedLab, monkeypatch:
         throttled = Fact(("echo", str(times)), int)
         monkeypatch.setattr(guarded_lab, "THROTTLED", throttled)
         monkeypatch.setattr(guarded_lab, "PASSING", (throttled,))
-        found = told(watched)
-        assert len(found) == texts
-        assert all("12 times" in warning.text for warning in found)
-
-    def left(mib: int) -> None:
-        monkeypatch.setattr(guarded_lab, "free", lambda root: Fact(("echo", str(mib << 20)), int))
-
-    left(2000)
-    [warned] = told(watched)
-    assert "bisect gc here" in warned.advice
-    assert watch(watched) == [RAN]
-    left(100)
+        assert ["12 times" in warning.text for warning in told(watched)] == [True] * texts
+    for mib, texts in ((2000, 1), (2000, 0)):
+        monkeypatch.setattr(guarded_lab, "free", lambda root, mib=mib: Fact(("echo", str(mib << 20)), int))
+        assert ["bisect gc here" in warning.advice for warning in told(watched)] == [True] * texts
+    monkeypatch.setattr(guarded_lab, "free", lambda root: Fact(("echo", str(100 << 20)), int))
     with pytest.raises(EnvironmentFailure, match="no space left on host here: 100 MiB are left") as caught:
         watch(watched)
     assert "bisect gc here" in caught.value.advice
@@ -419,13 +378,12 @@ def test_nothing_counts_from_the_moment_the_host_is_not_ours_any_more(watched: G
     assert lab.left, "the lab has tidied up"
 
 
-@pytest.mark.parametrize(("share", "warnings"), [(0.49, 0), (0.5, 1)])
-def test_a_client_that_limits_the_server_is_a_warning_once(watched: GuardedLab, share: float, warnings: int) -> None:
+def test_a_client_that_limits_the_server_is_a_warning_once(watched: GuardedLab) -> None:
     facts = sample_hunt.run(0, 0.0)
-    busy = RunFinished(0, replace(facts, counters={**facts.counters, "client-busy": share}))
-    found = [event.text for event in (*told(watched, busy, busy), *told(watched))]
-    assert len(found) == warnings
-    assert all(f"the client uses {percent(share)} of the time" in text for text in found)
+    for share, times in ((0.49, 0), (0.5, 1)):
+        busy = RunFinished(0, replace(facts, counters={**facts.counters, "client-busy": share}))
+        found = [event.text for event in (*told(watched, busy, busy), *told(watched))]
+        assert [f"the client uses {percent(share)} of the time" in text for text in found] == [True] * times
 
 
 def test_a_build_that_falls_behind_is_a_warning_once(watched: GuardedLab) -> None:
@@ -444,50 +402,50 @@ def test_a_build_that_falls_behind_is_a_warning_once(watched: GuardedLab) -> Non
 COMMITS = tuple(letter * 40 for letter in "abcd")
 
 
-def policy(boots: Iterator[str], *, is_range: bool = True, free: int = 1 << 40) -> RetryPolicy:
+def policy(boots: Iterator[str] | None = None, *, is_range: bool = True, free: int = 1 << 40) -> RetryPolicy:
     """That of a host whose boot is asked for, and that has so many free bytes."""
+    boots = boots or repeat("first")
     answers = {"cat */boot_id": lambda *_: next(boots), "df *": f"Avail\n{free}\n"}
     candidates = Candidates(None, COMMITS, Commit, ends={COMMITS[GOOD]: "the good end"}, is_range=is_range)
     return RetryPolicy(FakeHost("here", answers), candidates, "bench")
 
 
 LOST = JobLost("it ended without an exit status")
-FAILURES = (
-    (BuildFailed("a.c:1: error", stage="compile", log="log"), "cannot be built: a.c:1: error"),
-    (RunFailed("status 7", stage="run", log="log"), "fails in workload bench: status 7"),
-)
 
 
 def test_work_that_is_killed_again_and_again_is_skipped() -> None:
     """Where the host stayed up all the while: most often the kernel had no memory left. A restart is none of its doing."""
-    retry = policy(repeat("first"))
-    for _ in range(2):
+
+    def lost(retry: RetryPolicy, stage: str) -> None:
         for _ in range(LOSSES):
-            assert isinstance(event := retry.lost(MIDDLE, LOST, "compile", 0.0), Warned)
+            assert isinstance(event := retry.lost(MIDDLE, LOST, stage, 0.0), Warned)
             assert event.text == "it ended without an exit status: it is repeated"
+
+    retry = policy()
+    for _ in range(2):
+        lost(retry, "compile")
         retry.succeeded()
-    for _ in range(LOSSES):
-        retry.lost(MIDDLE, LOST, "compile", 0.0)
+    lost(retry, "compile")
     skipped = retry.lost(MIDDLE, LOST, "compile", 0.0)
     assert isinstance(skipped, CandidateSkipped)
     assert (skipped.facts.stage, skipped.facts.log) == ("compile", "/here/jobs")
     assert skipped.facts.reason.startswith(f"it was killed {LOSSES + 1} times in a row")
     retry = policy(map(str, count()))
-    for _ in range(LOSSES):
-        retry.lost(MIDDLE, LOST, "run", 0.0)
+    lost(retry, "run")
     with pytest.raises(JobLost):
         retry.lost(MIDDLE, LOST, "run", 0.0)
 
 
-@pytest.mark.parametrize(("failure", "text"), FAILURES)
-def test_a_failure_is_the_candidates_unless_nothing_can_be_compared_without_it(
-    failure: BuildFailed | RunFailed, text: str
-) -> None:
-    for end, name in ((GOOD, "the good end"), (BAD, "an end of the range")):
-        with pytest.raises(EndFailed, match=f"because {name}, {COMMITS[end][:10]}, {text}"):
-            policy(repeat("first")).failed(end, failure, 0.0)
-        skipped = policy(repeat("first"), is_range=False).failed(end, failure, 0.0)
-        assert (skipped.facts.commit, skipped.facts.reason) == (COMMITS[end], str(failure))
-    assert policy(repeat("first")).failed(MIDDLE, failure, 0.0).facts.stage == failure.stage
-    with pytest.raises(EnvironmentFailure, match="no space left on host here: "):
-        policy(repeat("first"), free=1 << 20).failed(MIDDLE, failure, 0.0)
+def test_a_failure_is_the_candidates_unless_nothing_can_be_compared_without_it() -> None:
+    for failure, text in (
+        (BuildFailed("a.c:1: error", stage="compile", log="log"), "cannot be built: a.c:1: error"),
+        (RunFailed("status 7", stage="run", log="log"), "fails in workload bench: status 7"),
+    ):
+        for end, name in ((GOOD, "the good end"), (BAD, "an end of the range")):
+            with pytest.raises(EndFailed, match=f"because {name}, {COMMITS[end][:10]}, {text}"):
+                policy().failed(end, failure, 0.0)
+            skipped = policy(is_range=False).failed(end, failure, 0.0)
+            assert (skipped.facts.commit, skipped.facts.reason) == (COMMITS[end], str(failure))
+        assert policy().failed(MIDDLE, failure, 0.0).facts.stage == failure.stage
+        with pytest.raises(EnvironmentFailure, match="no space left on host here: "):
+            policy(free=1 << 20).failed(MIDDLE, failure, 0.0)

@@ -5,13 +5,16 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
 
 from installed_servers import BUILDERS
-from labs import bench_lab, lab_of, measure, runs, skipped, warnings, workload_of
+from labs import bench_lab, finished, lab_of, measure, runs, skipped, warnings, workload_of
+from machine import here
 from perfbisect.core.domain.events import (
     BuildFinished,
     CandidateSkipped,
@@ -19,9 +22,8 @@ from perfbisect.core.domain.events import (
     PairingChosen,
     RunFinished,
     RunStarted,
-    Warned,
 )
-from perfbisect.core.domain.facts import RunFacts
+from perfbisect.core.domain.facts import BuildFacts, RunFacts
 from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.errors import BuildChanged, ConnectionLost
 from perfbisect.host.facts import ask, cpu_numbers
@@ -41,6 +43,7 @@ from waiting import finish
 
 pytestmark = pytest.mark.tools
 
+OpenLayouts = Callable[..., HostLab]
 LOOP = "i=0; while [ $i -lt 300000 ]; do i=$((i + 1)); done"
 
 
@@ -56,34 +59,25 @@ def refused(events: list[LabEvent]) -> str:
     return events[-1].why
 
 
-def built(git: Repo, *programs: str) -> tuple[str, ...]:
-    """Commits whose build installs these programs, which say where they are and what they see."""
-    return tuple(
-        git.commit({"bench": f"#!/bin/sh\n{text}\necho ops/s: 100\n", "bench.mode": str(n)})
-        for n, text in enumerate(programs)
-    )
-
-
 def open_lab(host: LocalHost, git: Repo, *programs: str, **keys: Any) -> HostLab:
-    return bench_lab(host, git.path, *built(git, *programs), command=["./bench"], build="chmod +x bench", **keys)
+    """A lab for commits whose build installs these programs, which say where they are and what they see."""
+    texts = enumerate(f"#!/bin/sh\n{text}\necho ops/s: 100\n" for text in programs)
+    commits = git.history({"bench": text, "bench.mode": str(n)} for n, text in texts)
+    return bench_lab(host, git.path, *commits, command=["./bench"], build="chmod +x bench", **keys)
 
 
 def test_both_run_at_the_same_time_on_the_same_core(host: LocalHost, git: Repo, tmp_path: Path) -> None:
     say = f"taskset -pc $$ >>{tmp_path}/cores; pwd >>{tmp_path}/places"
-    lab = open_lab(host, git, f"{say}; {LOOP}", f"{say}; {LOOP}; {LOOP}")
-    events = together(lab, 2)
+    events = together(open_lab(host, git, f"{say}; {LOOP}", f"{say}; {LOOP}; {LOOP}"), 2)
     one, two, *others = runs(events)
     assert not warnings(events)
-    assert len(others) == 2
     assert one.round == two.round != others[0].round == others[1].round
     assert one.started < two.started + two.seconds and two.started < one.started + one.seconds
-    cores = {line.split(": ")[1] for line in (tmp_path / "cores").read_text().splitlines()}
-    assert len(cores) == 1
-    assert len(cpu_numbers(cores.pop())) == 1
+    [core] = {line.split(": ")[1] for line in (tmp_path / "cores").read_text().splitlines()}
+    assert len(cpu_numbers(core)) == 1
     assert [event.number for event in events if isinstance(event, RunStarted)] == [1, 2]
-    places = set((tmp_path / "places").read_text().split())
-    assert len(places) == 2
-    assert len({len(place) for place in places}) == 1
+    first, second = set((tmp_path / "places").read_text().split())
+    assert len(first) == len(second)
 
 
 CORES = os.sched_getaffinity(0)
@@ -92,12 +86,10 @@ CORES = os.sched_getaffinity(0)
 @pytest.mark.slow
 @pytest.mark.skipif(len(CORES) < 2, reason="one core only")
 def test_a_program_gets_as_many_cores_as_it_used_in_turns(host: LocalHost, git: Repo, tmp_path: Path) -> None:
-    say = f"taskset -pc $$ >>{tmp_path}/cores; {LOOP}"
-    lab = open_lab(host, git, say, say)
+    lab = open_lab(host, git, *[f"taskset -pc $$ >>{tmp_path}/cores; {LOOP}"] * 2)
     lab.earlier = Earlier(busiest=1.7)
     assert len(runs(together(lab))) == 2
-    *_, cores = (tmp_path / "cores").read_text().splitlines()
-    assert len(cpu_numbers(cores.split(": ")[1])) == 2
+    assert len(cpu_numbers((tmp_path / "cores").read_text().split()[-1])) == 2
 
 
 @pytest.mark.slow
@@ -123,21 +115,19 @@ def test_one_core_is_enough(host: LocalHost, git: Repo) -> None:
 
 def test_the_second_place_leads_nowhere_else(host: LocalHost, git: Repo) -> None:
     """A build has the path of its installation in a library's search path, a file, and a link."""
-    main = {"main.c": MAIN.replace("%%", "%")}
-    commits = tuple(git.commit({"value.c": f"int value(void) {{ return {n}; }}\n", **main}) for n in (7, 8))
-    lab = bench_lab(host, git.path, *commits, command=["./main"], build=BUILD)
-    one, two = runs(together(lab))
+    commits = git.history({"value.c": f"int value(void) {{ return {n}; }}\n", "main.c": MAIN} for n in (7, 8))
+    one, two = runs(together(bench_lab(host, git.path, *commits, command=["./main"], build=BUILD)))
     assert [one.reported, two.reported] == [7, 8], "each finds its own library"
-    key = two.build_key
-    assert not build_store.changes(host, build_store.folder(host, key)), "the build itself is as it was"
+    build = build_store.folder(host, two.build_key)
+    assert not build_store.changes(host, build), "the build itself is as it was"
     (second,) = Path(host.root, "work").glob("*/second")
     assert b"/prefix" not in (second / "main").read_bytes()
-    assert str(build_store.put_beside(host, second.parent.name, key)) == str(second)
+    assert str(build_store.put_beside(host, second.parent.name, two.build_key)) == str(second)
     for name, damage in (("main", lambda file: file.write_text("other")), ("libvalue.so", Path.unlink)):
         damage(second / name)
         with pytest.raises(BuildChanged, match=re.escape(name)):
-            build_store.put_beside(host, second.parent.name, key)
-    assert not build_store.changes(host, build_store.folder(host, key)), "only the copy has changed"
+            build_store.put_beside(host, second.parent.name, two.build_key)
+    assert not build_store.changes(host, build), "only the copy has changed"
 
 
 @pytest.mark.slow
@@ -150,7 +140,11 @@ def test_a_program_that_changes_its_second_place_has_its_build_made_again(host: 
     assert not any(isinstance(event, PairingChosen) for event in events)
 
 
-MAIN = '#include <stdio.h>\nint value(void);\nint main(void) {\n    for (volatile long i = 0; i < 150000000; i++);\n    printf("ops/s: %%d\\n", value());\n    return 0;\n}\n'
+MAIN = """\
+#include <stdio.h>
+int value(void);
+int main(void) { for (volatile long i = 0; i < 150000000; i++); printf("ops/s: %d\\n", value()); return 0; }
+"""
 BUILD = """sh -c 'cc -shared -fPIC -o libvalue.so value.c && cc -o main main.c -L. -lvalue -Wl,-rpath,$PWD'"""
 
 
@@ -172,8 +166,7 @@ def test_a_commit_that_fails_alone_as_well_is_skipped(host: LocalHost, git: Repo
 
 @pytest.mark.slow
 def test_fresh_layouts_are_those_of_both(host: LocalHost, git: Repo) -> None:
-    own = "int value(void) { return %d; }\n" + MAIN
-    commits = tuple(git.commit({"bench.c": own % n}) for n in (2, 3))
+    commits = git.history({"bench.c": f"int value(void) {{ return {n}; }}\n{MAIN}"} for n in (2, 3))
     lab = bench_lab(host, git.path, *commits, command=["./bench"], build="{compiler} {cflags} -o bench bench.c")
     lab.seeds = LayoutSeeds()
     lab.seeds.used[commits[1]] = 4
@@ -202,19 +195,17 @@ def test_without_space_for_two_it_goes_on_in_turns(git: Repo, tmp_path: Path) ->
 @pytest.mark.dbms
 @pytest.mark.parametrize("builder", BUILDERS)
 def test_two_servers_live_side_by_side(builder: Builder, git: Repo) -> None:
-    commits = tuple(git.commit({"some.conf": f"{n}\n"}) for n in range(2))
-    workload = workload_of(
-        driver=builder.driver, prepare="create table t (id int primary key, k int); insert into t values (1, 1)",
-        statement="select k from t where id = 1", operation="query", warmup=0.1, time=1.0,
-    )  # fmt: skip
+    commits = tuple(git.history({"some.conf": f"{n}\n"} for n in range(2)))
+    prepare, statement = "create table t (id int primary key); insert into t values (1)", "select id from t"
+    keys = {"driver": builder.driver, "prepare": prepare, "statement": statement, "operation": "query"}
+    workload = workload_of(**keys, warmup=0.1, time=1.0)
     with tempfile.TemporaryDirectory(prefix="lab") as root:  # a short one, for the sake of the socket
         host = LocalHost("here", PurePosixPath(root))
         events = together(lab_of(host, builder, workload, git.path, commits), 2)
     assert not warnings(events)
     found = runs(events)
-    assert len(found) == 4
+    assert len(found) == 4 and all(run.qps > 10 for run in found)
     assert len({run.visit for run in found}) == 2, "one start of each server"
-    assert all(run.qps > 10 for run in found)
     assert not subprocess.run(["pgrep", "-f", root], capture_output=True, check=False).stdout
 
 
@@ -230,68 +221,60 @@ def test_without_memory_for_two_it_goes_on_in_turns(host: LocalHost) -> None:
         check_memory(host, now + 2 * total)
 
 
-@pytest.mark.parametrize(
-    ("one", "two", "why"),
-    [
+def test_a_round_that_does_not_count() -> None:
+    for one, two, why in (
         (facts(2.0, 1000.0), facts(2.1, 1050.0), ""),
         (facts(2.0, None), facts(2.1, None), ""),
         (facts(2.0, 1200.0), facts(2.0, 600.0), "got 60 % of the time of a core, the other 30 %"),
         (facts(2.0, 300.0), facts(2.0, 100.0), ""),  # both wait for something else
         (facts(2.0, 1000.0), facts(2.0, 1000.0, started=1.0), "did not last long enough"),
-    ],
-)
-def test_a_round_that_does_not_count(one: RunFacts, two: RunFacts, why: str) -> None:
-    assert bool(why) is bool(invalid(one, two))
-    assert why in invalid(one, two)
+    ):
+        assert bool(why) is bool(invalid(one, two))
+        assert why in invalid(one, two)
 
 
-@pytest.mark.parametrize(
-    ("entry", "threads", "server", "expected"),
-    [
+def test_both_want_all_cores_that_they_share() -> None:
+    for entry, threads, server, expected in (
         ({}, 1, False, ("", "7")),
         ({}, 4, False, ("", "4,5,6,7")),
         ({"client_cpus": "0-3"}, 2, False, ("", "2,3")),
         ({}, 1, True, ("7", "6")),
         ({}, 16, True, ("4,5,6,7", "0,1,2,3")),
         ({"server_cpus": "0-3", "client_cpus": "4-5"}, 2, True, ("2,3", "4,5")),
-    ],
-)
-def test_both_want_all_cores_that_they_share(
-    entry: dict[str, str], threads: int, server: bool, expected: tuple[str, str]
-) -> None:
-    found = shared_cores(HostEntry(name="h", **entry), "0-7", threads, server=server)
-    assert (found.server_cpus, found.client_cpus) == expected
+    ):
+        found = shared_cores(HostEntry(name="h", **entry), "0-7", threads, server=server)
+        assert (found.server_cpus, found.client_cpus) == expected
 
 
-OF_MANY_FUNCTIONS = (
-    "#include <stdio.h>\n"
-    + "".join(f"__attribute__((noinline)) int own{n}(int x) {{ return x - {n} * x; }}\n" for n in range(9))
-    + "int main(int count, char **words) {\n    int sum = count;\n"
-    + "".join(f"    sum ^= own{n}(sum);\n" for n in range(9))
-    + '    printf("ops/s: 100\\n%d\\n", sum & 1);\n    return 0;\n}\n'
+OF_MANY_FUNCTIONS = "".join(
+    [
+        "#include <stdio.h>\n",
+        *(f"__attribute__((noinline)) int own{n}(int x) {{ return x - {n} * x; }}\n" for n in range(9)),
+        "int main(int sum, char **words) {\n",
+        *(f"    sum ^= own{n}(sum);\n" for n in range(9)),
+        '    printf("ops/s: 100\\n%d\\n", sum & 1);\n    return 0;\n}\n',
+    ]
 )
 # The order of the functions goes to a file, by the program that is measured.
 SHOWING_ORDER = ["sh", "-c", 'nm -n bench | grep -o "own.*" | paste -s -d " " >>../../../orders && exec ./bench']
 
 
 @pytest.fixture
-def commits(git: Repo) -> tuple[str, ...]:
-    return tuple(
-        git.commit({"bench.c": text}) for text in (OF_MANY_FUNCTIONS, OF_MANY_FUNCTIONS.replace("- 3 *", "- 30 *"))
-    )
+def open_layouts(git: Repo, tmp_path: Path) -> Callable[..., HostLab]:
+    texts = OF_MANY_FUNCTIONS, OF_MANY_FUNCTIONS.replace("- 3 *", "- 30 *")
+    commits = git.history({"bench.c": text} for text in texts)
 
+    def layouts(host: LocalHost, build: str = "{compiler} {cflags} -o bench bench.c") -> HostLab:
+        lab = bench_lab(host, git.path, *commits, command=SHOWING_ORDER, build=build)
+        lab.seeds = LayoutSeeds()
+        return lab
 
-def open_layouts(
-    host: LocalHost, repo: Path, commits: tuple[str, ...], *, build: str = "{compiler} {cflags} -o bench bench.c"
-) -> HostLab:
-    lab = bench_lab(host, repo, *commits, command=SHOWING_ORDER, build=build)
-    lab.seeds = LayoutSeeds()
-    return lab
+    return layouts
 
 
 @pytest.fixture
-def lab(host: LocalHost, git: Repo, commits: tuple[str, ...]) -> HostLab:
-    return open_layouts(host, git.path, commits)
+def lab(host: LocalHost, open_layouts: OpenLayouts) -> HostLab:
+    return open_layouts(host)
 
 
 def layout_events(lab: HostLab, *plan: Share, fresh: bool = True) -> list[LabEvent]:
@@ -299,21 +282,26 @@ def layout_events(lab: HostLab, *plan: Share, fresh: bool = True) -> list[LabEve
 
 
 def layouts(events: list[LabEvent], candidate: int) -> list[int]:
-    return [each.facts.layout for each in events if isinstance(each, RunFinished) and each.candidate == candidate]
+    return [facts.layout for each, facts in finished(events) if each == candidate]
+
+
+def built_of(events: list[LabEvent]) -> list[BuildFacts]:
+    """The builds among the events, none of which skips its commit."""
+    assert not [event for event in events if isinstance(event, CandidateSkipped)]
+    return [event.facts for event in events if isinstance(event, BuildFinished)]
 
 
 def test_each_run_of_a_fresh_order_has_a_layout_of_its_own(host: LocalHost, lab: HostLab) -> None:
     usual = layout_events(lab, Share(0, 1), Share(1, 1), fresh=False)
     assert (layouts(usual, 0), layouts(usual, 1)) == ([0], [0])
-    built = [event.facts for event in usual if isinstance(event, BuildFinished)]
+    built = built_of(usual)
     assert all(facts.linker and not facts.fixed for facts in built)
-    kept = sorted(path.name for path in Path(host.root, "builds").iterdir())
+    kept = sorted(Path(host.root, "builds").iterdir())
     fresh = layout_events(lab, Share(1, 2), Share(0, 2))
     assert (layouts(fresh, 0), layouts(fresh, 1)) == ([1, 2], [1, 2])
-    found = [event.facts for event in fresh if isinstance(event, RunFinished)]
-    assert len({facts.visit for facts in found}) == 4
-    assert {facts.build_key for facts in found} == {each.key for each in built}
-    assert sorted(path.name for path in Path(host.root, "builds").iterdir()) == kept  # nothing of a layout stays
+    assert len({facts.visit for facts in runs(fresh)}) == 4
+    assert {facts.build_key for facts in runs(fresh)} == {each.key for each in built}
+    assert sorted(Path(host.root, "builds").iterdir()) == kept, "nothing of a layout stays"
     assert layouts(layout_events(lab, Share(0, 1), fresh=False), 0) == [0]
     first, second, *new, last = Path(host.root, "orders").read_text().splitlines()
     assert first == second == last  # as they were linked
@@ -331,61 +319,46 @@ class Leaving(LocalHost):
 
 
 @pytest.mark.slow
-def test_a_build_whose_links_are_lost_with_their_host_is_built_again(
-    host: LocalHost, tmp_path: Path, lab: HostLab
-) -> None:
-    makers = [Leaving(name, PurePosixPath(tmp_path / name)) for name in ("b1", "b2")]
+def test_a_build_whose_links_are_lost_with_their_host_is_built_again(tmp_path: Path, lab: HostLab) -> None:
+    makers = [Leaving(name, here(tmp_path / name).root) for name in ("b1", "b2")]
     lab.build_places = tuple(LabHost(each, HostEntry(name=each.name)) for each in makers)
     lab.made = BuildsMade(lab.candidates)
-    for each in makers:
-        Path(each.root).mkdir()
     [first] = [event for event in layout_events(lab, Share(0, 1), fresh=False) if isinstance(event, BuildFinished)]
     (tmp_path / first.host).rename(tmp_path / "away")
-    [*_, warned] = layout_events(lab, Share(0, 1))
-    assert isinstance(warned, Warned) and f"cannot be brought from host {first.host}" in warned.text
+    assert f"cannot be brought from host {first.host}" in warnings(layout_events(lab, Share(0, 1)))[-1]
     fresh = layout_events(lab, Share(0, 1))
     assert {first.host, *(event.host for event in fresh if isinstance(event, BuildFinished))} == {"b1", "b2"}
     assert layouts(fresh, 0) == [1]
 
 
-@pytest.mark.slow
-def test_a_later_session_continues_with_further_layouts(
-    host: LocalHost, tmp_path: Path, commits: tuple[str, ...]
-) -> None:
-    first = layout_events(open_layouts(host, tmp_path / "repo", commits), Share(0, 2))
-    later = open_layouts(host, tmp_path / "repo", commits)
-    assert later.seeds
-    for event in first:
-        if isinstance(event, RunFinished):
-            later.seeds.take(event.facts)
-    assert layouts(layout_events(later, Share(0, 2)), 0) == [3, 4]
-
-
 def test_two_hosts_share_no_layout() -> None:
+    """Nor do two sessions, the second of which knows the runs of the first."""
     hosts = [LayoutSeeds(first, 3) for first in (1, 2, 3)]
     taken = [[next(seeds) for _ in range(4)] for seeds in (each.following("abc") for each in hosts)]
     assert sorted(seed for each in taken for seed in each) == list(range(1, 13))
+    later = LayoutSeeds()
+    for layout in (1, 2):
+        later.take(replace(facts(1.0, 1.0), layout=layout))
+    assert next(later.following("a" * 40)) == 3
 
 
 @pytest.mark.slow
 def test_the_layouts_that_another_host_removes_leave_those_that_are_measured_as_they_were(
-    host: LocalHost, tmp_path: Path, commits: tuple[str, ...]
+    host: LocalHost, tmp_path: Path, open_layouts: OpenLayouts
 ) -> None:
     """A host builds for another while it measures layouts of the same build: they share files, whose times change."""
-    (tmp_path / "other").mkdir()
-    other = LocalHost("other", PurePosixPath(tmp_path / "other"))
-    lab, theirs = (open_layouts(each, tmp_path / "repo", commits) for each in (host, other))
-    lab.seeds, theirs.seeds = LayoutSeeds(1, 2), LayoutSeeds(2, 2)
+    lab, theirs = (open_layouts(each) for each in (host, here(tmp_path / "other", "other")))
     theirs.build_places = (LabHost(host, HostEntry(name=host.name)),)
-    for each in (lab, theirs):
+    for first, each in enumerate((lab, theirs), 1):
+        each.seeds = LayoutSeeds(first, 2)
         layout_events(each, Share(0, 1), fresh=False)
     order = Measure((Share(0, 2),), Purpose.CONFIRM, fresh=True)
     events, others = lab.measure(order), theirs.measure(order)
     assert any(isinstance(event, RunStarted) for event in others)
     assert any(isinstance(event, RunFinished) for event in events)
-    assert layouts(list(others), 0) == [2, 4]  # and they are removed
+    assert layouts(list(others), 0) == [2, 4], "and they are removed"
     rest = list(events)
-    assert (layouts(rest, 0), [event.text for event in rest if isinstance(event, Warned)]) == ([3], [])
+    assert (layouts(rest, 0), warnings(rest)) == ([3], [])
 
 
 @pytest.mark.slow
@@ -403,17 +376,16 @@ def test_measuring_layouts_never_reads_what_they_share_with_their_build(
 
 @pytest.mark.slow
 def test_a_build_that_cannot_be_linked_again_is_reported_and_never_measured_as_if_it_were(
-    host: LocalHost, tmp_path: Path, commits: tuple[str, ...]
+    host: LocalHost, open_layouts: OpenLayouts
 ) -> None:
-    lab = open_layouts(host, tmp_path / "repo", commits, build="gcc -O1 -o bench bench.c")
+    lab = open_layouts(host, "gcc -O1 -o bench bench.c")
     usual = layout_events(lab, Share(0, 1), Share(1, 1), fresh=False)
     [sentence] = [text for text in warnings(usual) if "Layouts are not available" in text]
     assert "in no sections of their own" in sentence
     assert len(layouts(usual, 0)) == 1
     fresh = layout_events(lab, Share(0, 1))
     assert layouts(fresh, 0) == []
-    assert not [event for event in fresh if isinstance(event, CandidateSkipped)]  # it runs as it is linked
-    [again] = [event.facts for event in fresh if isinstance(event, BuildFinished)]
+    [again] = built_of(fresh)
     assert "in no sections of their own" in again.fixed
 
 
@@ -431,13 +403,11 @@ def test_what_a_killed_link_left_is_no_obstacle(host: LocalHost, lab: HostLab) -
 
 
 @pytest.mark.slow
-def test_a_build_whose_links_were_freed_is_built_again(
-    host: LocalHost, tmp_path: Path, commits: tuple[str, ...]
-) -> None:
-    layout_events(open_layouts(host, tmp_path / "repo", commits), Share(0, 1), fresh=False)
+def test_a_build_whose_links_were_freed_is_built_again(host: LocalHost, open_layouts: OpenLayouts) -> None:
+    layout_events(open_layouts(host), Share(0, 1), fresh=False)
     remove(host, [item for item in items(host) if item.links])
-    later = layout_events(open_layouts(host, tmp_path / "repo", commits), Share(0, 1))
-    [built] = [event.facts for event in later if isinstance(event, BuildFinished)]
+    later = layout_events(open_layouts(host), Share(0, 1))
+    [built] = built_of(later)
     assert built.linker and not built.reused and not built.fixed
     assert layouts(later, 0) == [1]
 
@@ -453,8 +423,7 @@ def test_a_build_that_fails_in_a_fresh_layout_alone_is_not_skipped(host: LocalHo
         recorded.write_text("--no-such-option\n")
     fresh = layout_events(lab, Share(0, 1))
     assert layouts(fresh, 0) == []
-    assert not [event for event in fresh if isinstance(event, CandidateSkipped)]
-    [again] = [event.facts for event in fresh if isinstance(event, BuildFinished)]
+    [again] = built_of(fresh)
     assert ("its links were removed" if lost == "links" else "cannot be linked") in again.fixed
-    assert again.fixed in next(event.text for event in fresh if isinstance(event, Warned))
+    assert again.fixed in warnings(fresh)[0]
     assert layouts(layout_events(lab, Share(0, 1), fresh=False), 0) == [0]

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from labs import finished, lab_of, measure, workload_of
-from perfbisect.core.domain.events import CandidateSkipped, RunFinished
-from perfbisect.core.domain.orders import Measure, Purpose, Share
+from labs import lab_of, measure, runs, workload_of
+from perfbisect.core.domain.orders import Share
 from perfbisect.errors import EnvironmentFailure, RecipeError, RunFailed
 from perfbisect.host import jobs, registry
 from perfbisect.host.local import LocalHost
@@ -29,7 +28,6 @@ from perfbisect.lab.servers import (
     identity,
     log_excerpt,
     owner,
-    processes,
     serve,
     site,
     sizes,
@@ -41,33 +39,30 @@ from perfbisect.recipes.requested import ServerConfig
 from postgres import BUILDER, needs_postgres
 from repos import Repo
 
-TCP = """\
-  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
-   0: 0100007F:5B0A 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 12345 1
-  sl  local_address                         remote_address                        st tx_queue rx_queue
-   0: 00000000000000000000000001000000:5B0B 00000000000000000000000000000000:0000 0A 00000000:00000000
-"""
+HEAD = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
+TCP = f"{HEAD}   0: 0100007F:5B0A 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 12345 1\n"
+TCP6 = f"{HEAD}   0: 00000000000000000000000001000000:5B0B 00000000000000000000000000000000:0000 0A 00000000:00000000\n"
 
 
 def test_what_is_read_of_tables_and_logs() -> None:
     assert FIRST_PORT == 0x5B0A
-    assert (free_port(TCP), free_port("")) == (FIRST_PORT + 2, FIRST_PORT)
+    assert (free_port(TCP + TCP6), free_port("")) == (FIRST_PORT + 2, FIRST_PORT)
     table = "    1     0\n   10     1\n   11    10\n   12    11\n   13    11\n   99     1\n    5    13\n"
     assert descendants(table, 10) == (11, 12, 13, 5), "parents first"
     assert descendants(table, 99) == ()
-    assert log_excerpt("one\n\ntwo\nthree\nfour\n") == "two | three | four"
-    assert log_excerpt("LOG: bad line 2\nFATAL: no\n") == "LOG: bad line 2 | FATAL: no"
     crash = "ready\nmysqld got signal 11 ;\n" + "\n".join(f"please report {n}" for n in range(9))
-    assert log_excerpt(crash) == "mysqld got signal 11 ; | please report 8"
-    assert log_excerpt("") == ""
+    for log, excerpt in (
+        ("one\n\ntwo\nthree\nfour\n", "two | three | four"),
+        ("LOG: bad line 2\nFATAL: no\n", "LOG: bad line 2 | FATAL: no"),
+        (crash, "mysqld got signal 11 ; | please report 8"),
+        ("", ""),
+    ):
+        assert log_excerpt(log) == excerpt
 
 
 def test_a_socket_that_no_kernel_takes_is_refused() -> None:
     with pytest.raises(EnvironmentFailure, match=r"too long.*socket"):
         site(LocalHost("here", PurePosixPath("/")), PurePosixPath("/" + "x" * 100))
-
-
-WORKLOAD = workload_of(statement="select pg_sleep(0.02)", operation="query", warmup=0.1, time=1.0)
 
 
 @pytest.fixture
@@ -80,7 +75,8 @@ def host() -> Iterator[LocalHost]:
 @pytest.fixture
 def lab(host: LocalHost, git: Repo) -> HostLab:
     sha = git.commit({"server.conf": "listen_addresses = ''\nfsync = off\n"})
-    return lab_of(host, BUILDER, WORKLOAD, git.path, (sha,), is_range=False)
+    workload = workload_of(statement="select pg_sleep(0.02)", operation="query", warmup=0.1, time=1.0)
+    return lab_of(host, BUILDER, workload, git.path, (sha,), is_range=False)
 
 
 @pytest.mark.tools
@@ -90,9 +86,9 @@ def test_commands_of_a_recipe(host: LocalHost) -> None:
     both = ["sh", "-c", "echo {data}; echo error >&2"]
     assert service.do(both, "prepare") == "a b\nerror\n"
     assert service.do(both, "prepare", merged=False) == "a b\n"
-    assert service.do(["id", "-u"], "prepare") != "0\n"
-    allowed = service.do(["sh", "-c", "test -x . && echo yes"], "prepare")
-    assert allowed == "yes\n", "access(2) lets it into a folder of ours"
+    user, allowed = service.do(["sh", "-c", "id -u; test -x . && echo yes"], "prepare").split()
+    assert user != "0"
+    assert allowed == "yes", "access(2) lets it into a folder of ours"
     assert owner(host, recipe) == ""
     for merged in (True, False):
         with pytest.raises(RunFailed, match=r"sh ended with status 3: (out \| )?error") as caught:
@@ -100,10 +96,24 @@ def test_commands_of_a_recipe(host: LocalHost) -> None:
         assert "error" in Path(caught.value.log).read_text()
 
 
-def served(host: LocalHost, start: str, ready: list[str] | None = None, **recipe: Any) -> Service:
+def served(host: LocalHost, *start: str, ready: list[str] | None = None, **recipe: Any) -> Service:
     """A server that a shell is; {data} is a file of its own."""
-    server = Server(initialise=[["init"]], start=["sh", "-c", start], ready=ready or ["test", "-e", "{data}"], **recipe)
-    return Service(host, server, {"log": "none", "data": str(host.root / "file")}, host.root)
+    asked = {
+        "initialise": [["init"]],
+        "start": ["sh", "-c", *start],
+        "ready": ready or ["test", "-e", "{data}"],
+        **recipe,
+    }
+    return Service(
+        host, Server(**asked), {"log": "none", "data": str(host.root / "file"), "prefix": "/no/such"}, host.root
+    )
+
+
+def live(service: Service) -> None:
+    """From its first command to its end."""
+    service.do_all(service.recipe.initialise, "start")
+    with serve(service):
+        pass
 
 
 # What is asked for the second time waits for the server: the first time, none may answer.
@@ -111,56 +121,40 @@ AFTER_START = "{{ until [ -e {data} ]; do sleep 0.01; done; echo 'no client libr
 
 
 @pytest.mark.tools
-@pytest.mark.parametrize(
-    ("start", "ready", "sentence"),
-    [
-        (
+@pytest.mark.parametrize("why", ["not ready", "ended", "stopped"])
+def test_a_server_that_fails_says_why(host: LocalHost, why: str) -> None:
+    start, ready, sentence = {
+        "not ready": (
             "echo up; touch {data}; exec sleep 60",
             ["sh", "-c", "mkdir {data}.asked 2>/dev/null || " + AFTER_START + "; exit 1"],
             "not ready after 0.3 s; the last attempt to reach it printed: no client library: up",
         ),
-        ("echo no_such; exit 4", ["false"], "the server ended with status 4 before it was ready: no_such"),
-        (
+        "ended": ("echo no_such; exit 4", ["false"], "ended with status 4 before it was ready: no_such"),
+        "stopped": (
             "trap 'echo PANIC; exit 3' TERM; touch {data}; while :; do sleep 0.1; done",
             None,
             r"ended with status 3 when it was stopped: .*PANIC",
         ),
-    ],
-    ids=["not ready", "ended", "stopped"],
-)
-def test_a_server_that_fails_says_why(host: LocalHost, start: str, ready: list[str] | None, sentence: str) -> None:
-    patience = 600 if ready is None else 0.3
-    with pytest.raises(RunFailed, match=sentence), serve(served(host, start, ready, ready_timeout=patience)):
+    }[why]
+    service = served(host, start, ready=ready, ready_timeout=0.3 if ready else 600)
+    with pytest.raises(RunFailed, match=sentence), serve(service):
         pass
     assert not jobs.running(host)
 
 
 @pytest.mark.tools
-@pytest.mark.parametrize("lacking", ["initialise", "start", "ready", "stop"])
-def test_a_program_that_a_build_lacks_is_its_fault_and_one_that_the_host_lacks_is_not(
-    host: LocalHost, lacking: str
-) -> None:
-    ready = host.root / "ready"
-    commands = {
-        "initialise": ["rm", "-f", str(ready)],
-        "start": ["sh", "-c", f"touch {ready}; exec sleep 60"],
-        "ready": ["test", "-e", str(ready)],
-        "stop": [],
-    }
-
-    def live(program: str) -> None:
-        """Whoever waits for a program that is not there waits for an hour."""
-        first, start, ask, stop = (commands | {lacking: [program]}).values()
-        recipe = Server(initialise=[first], start=start, ready=ask, stop=stop, ready_timeout=3600, stop_timeout=3600)
-        service = Service(host, recipe, {"prefix": "/no/such", "log": "none"}, host.root)
-        service.do_all(service.recipe.initialise, "start")
-        with serve(service):
-            pass
-
-    with pytest.raises(RunFailed, match="/no/such/bin/program"):
-        live("{prefix}/bin/program")
-    with pytest.raises(EnvironmentFailure, match="no-such-program is not installed on host here"):
-        live("no-such-program")
+def test_a_program_that_a_build_lacks_is_its_fault_and_one_that_the_host_lacks_is_not(host: LocalHost) -> None:
+    """Whoever waits for a program that is not there waits for an hour."""
+    start, patience = "touch {data}; exec sleep 60", {"ready_timeout": 3600, "stop_timeout": 3600}
+    for lacking in ("initialise", "start", "ready", "stop"):
+        for program, kind, sentence in (
+            ("{prefix}/bin/program", RunFailed, "/no/such/bin/program"),
+            ("no-such-program", EnvironmentFailure, "no-such-program is not installed on host here"),
+        ):
+            commands = {"initialise": [["rm", "-f", "{data}"]]} | patience
+            commands |= {lacking: [[program]] if lacking == "initialise" else [program]}
+            with pytest.raises(kind, match=sentence):
+                live(served(host, start, **commands))
     assert not jobs.running(host)
 
 
@@ -175,21 +169,17 @@ def test_a_server_that_does_nothing_about_sigterm_ends_well(host: LocalHost) -> 
 def test_all_commands_of_a_server_see_the_same_environment(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGHOSTADDR", "192.0.2.1")
     seen = "env | grep -v -e ^_= -e ^PWD= -e ^OLDPWD= -e ^SHLVL= | sort >{data}"
-    recipe = Server(
-        initialise=[["sh", "-c", f"{seen}.initialise"]],
-        start=["sh", "-c", f"trap 'exit 0' TERM; echo $$ >{{data}}; {seen}.start; while :; do sleep 0.1; done"],
-        ready=["sh", "-c", f"{seen}.ready; test -s {{data}}.start"],
-        stop=["sh", "-c", f"{seen}.stop; kill $(cat {{data}})"],
-        env={"HERE": "{data}"},
-    )
-    service = Service(host, recipe, {"log": "none", "data": str(host.root / "env")}, host.root)
-    service.do_all(service.recipe.initialise, "start")
-    with serve(service):
-        pass
-    told = {file.suffix: file.read_text() for file in Path(host.root).glob("env.*")}
+    start = f"trap 'exit 0' TERM; echo $$ >{{data}}; {seen}.start; while :; do sleep 0.1; done"
+    commands = {
+        "initialise": [["sh", "-c", f"{seen}.initialise"]],
+        "ready": ["sh", "-c", f"{seen}.ready; test -s {{data}}.start"],
+        "stop": ["sh", "-c", f"{seen}.stop; kill $(cat {{data}})"],
+    }
+    live(served(host, start, env={"HERE": "{data}"}, **commands))
+    told = {file.suffix: file.read_text() for file in Path(host.root).glob("file.*")}
     assert set(told) == {".initialise", ".start", ".ready", ".stop"}
     assert len(set(told.values())) == 1, told
-    assert f"HERE={host.root}/env\nHOME=" in told[".stop"]
+    assert f"HERE={host.root}/file\nHOME=" in told[".stop"]
     assert "PGHOSTADDR" not in told[".stop"]
 
 
@@ -215,30 +205,11 @@ def test_without_user_namespaces_a_server_that_refuses_root_is_nobody(monkeypatc
 @needs_postgres
 @pytest.mark.slow
 @pytest.mark.dbms
-def test_a_server_that_dies_between_two_runs_is_skipped(lab: HostLab, host: LocalHost) -> None:
-    killed = []
-    for event in lab.measure(Measure((Share(0, 2),), Purpose.SEARCH)):
-        if isinstance(event, RunFinished) and not killed:
-            (leader,) = [job for job in jobs.running(host) if "-server-" in job.id]
-            killed = [str(pid) for pid in processes(host, leader)]
-            host.run(["kill", "-s", "SEGV", *killed], check=False)
-    assert len(killed) > 1, "with all its children"
-    assert isinstance(event, CandidateSkipped)
-    assert event.facts.stage == "run"
-    assert "the server" in event.facts.reason
-    assert not jobs.running(host)
-
-
-@needs_postgres
-@pytest.mark.slow
-@pytest.mark.dbms
-def test_a_process_that_ends_before_perf_attaches_fails_no_run(
-    lab: HostLab, host: LocalHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_ends_before_perf_attaches_fails_no_run(lab: HostLab, monkeypatch: pytest.MonkeyPatch) -> None:
     """Servers have helpers that come and go; the pid of one that is gone is listed for the first two attempts."""
     pids, gone = servers.pids, [2**22 + 1] * 2  # no kernel gives such a pid
     monkeypatch.setattr(servers, "pids", lambda *of: (*pids(*of), *[gone.pop() for _ in gone[:1]]))
-    ((_, run),) = finished(measure(lab, Share(0, 1)))
+    [run] = runs(measure(lab, Share(0, 1)))
     assert not gone
     assert run.counters["task-clock"]
 
@@ -284,8 +255,7 @@ def test_a_configuration_is_filled_in(builder: Builder) -> None:
 
 def test_what_tells_settings_apart(builder: Builder) -> None:
     told = identity(builder, VALUES)
-    for values in (VALUES | {"port": 1}, VALUES | {"cores": 8}):
-        assert identity(builder, values) == told, "not where it runs, nor what is not asked for"
+    assert identity(builder, VALUES | {"port": 1, "cores": 8}) == told, "not where it runs, nor what is not asked for"
     assert identity(change(builder, ready_timeout=1.0, ready=["other"]), VALUES) == told
     for other in ({"settings": {"a": False}}, {"settle": [["settle"]]}):
         assert identity(change(builder, **other), VALUES) != told

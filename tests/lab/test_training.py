@@ -5,6 +5,7 @@ import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
 from msgspec.structs import replace as changed
@@ -46,16 +47,16 @@ def with_workload(trainer: Trainer, **changes: object) -> Trainer:
     return replace(trainer, workloads=(changed(trainer.workloads[0], **changes),))
 
 
-@pytest.mark.parametrize(("compiler", "used"), [("gcc", ""), ("clang", "/merged.profdata")])
-def test_options_follow_those_of_the_variant(compiler: str, used: str) -> None:
+def test_options_follow_those_of_the_variant() -> None:
     """Whatever the path of the root."""
     folder = PurePosixPath("/a root/profile")
-    assert profiled(VARIANT, compiler, Phase.PLAIN, folder) == VARIANT
-    phases = {Phase.INSTRUMENTED: f"-fprofile-generate={folder}", Phase.OPTIMISED: f"-fprofile-use={folder}{used}"}
-    for phase, option in phases.items():
-        variant = profiled(VARIANT, compiler, phase, folder)
-        assert shlex.split(variant.cflags)[:2] == ["-O2", option]
-        assert shlex.split(variant.ldflags) == [option]
+    for compiler, used in (("gcc", ""), ("clang", "/merged.profdata")):
+        assert profiled(VARIANT, compiler, Phase.PLAIN, folder) == VARIANT
+        phases = {Phase.INSTRUMENTED: f"-fprofile-generate={folder}", Phase.OPTIMISED: f"-fprofile-use={folder}{used}"}
+        for phase, option in phases.items():
+            variant = profiled(VARIANT, compiler, phase, folder)
+            assert shlex.split(variant.cflags)[:2] == ["-O2", option]
+            assert shlex.split(variant.ldflags) == [option]
 
 
 def test_what_a_training_is_known_by(trainer: Trainer) -> None:
@@ -100,15 +101,14 @@ def train(trainer: Trainer, name: str) -> tuple[list[Warned], bool]:
 
 
 @pytest.mark.tools
-@pytest.mark.parametrize("counts", [True, False])
-def test_what_loading_executes_is_not_counted(trainer: Trainer, counts: bool) -> None:
+def test_what_loading_executes_is_not_counted(trainer: Trainer) -> None:
     """Loading counts what it executes, as the run does."""
     profile = Path(trainer.host.root, "profile")
     profile.mkdir()
     load = [["sh", "-c", f"echo row >{{data}}/rows; echo x >{profile}/of-loading.gcda"]]
-    command = ["sh", "-c", f"echo x >{profile}/of-run.gcda"] if counts else ["true"]
-    assert train(with_workload(trainer, prepare_commands=load, command=command), "a") == ([], counts)
-    assert [file.name for file in profile.iterdir()] == ["of-run.gcda"] * counts
+    for command, counts in (["true"], False), (["sh", "-c", f"echo x >{profile}/of-run.gcda"], True):
+        assert train(with_workload(trainer, prepare_commands=load, command=command), "a") == ([], counts)
+        assert [file.name for file in profile.iterdir()] == ["of-run.gcda"] * counts
 
 
 @pytest.mark.tools
@@ -116,12 +116,12 @@ def test_damaged_data_is_loaded_again_but_not_for_ever(trainer: Trainer, monkeyp
     loaded: list[int] = []
     whole, times = training.visit.run_alone, 1
 
-    def damaging(*given: object) -> object:
+    def damaging(*given: Any) -> object:
         loaded.append(1)
         if len(loaded) <= times:
             [data] = Path(trainer.host.root, "datasets").glob("*/data")
             (data / "more").write_text("more")
-        return whole(*given)  # type: ignore[arg-type]
+        return whole(*given)
 
     monkeypatch.setattr(training.visit, "run_alone", damaging)
     [warned], _ = train(trainer, "a")
@@ -134,15 +134,11 @@ def test_damaged_data_is_loaded_again_but_not_for_ever(trainer: Trainer, monkeyp
 
 @pytest.mark.tools
 def test_data_that_is_refused(trainer: Trainer) -> None:
-    """A build that does not start on the data of another is trained on its own."""
+    """A build that does not start on the data of another is trained on its own; one whose workload fails, fails."""
     trainer = replace(trainer, builder=changed(trainer.builder, server=PARTICULAR))
     assert train(trainer, "a")[0] == []
     [warned], _ = train(trainer, "b")
     assert "does not start on the data" in warned.text
-
-
-@pytest.mark.tools
-def test_a_workload_that_fails_is_a_failure_of_the_build(trainer: Trainer) -> None:
     with pytest.raises(BuildFailed, match="fails in its training with s/w"):
         train(with_workload(trainer, command=["false"]), "a")
 
@@ -164,11 +160,11 @@ def counts(trainer: Trainer, tmp_path: Path) -> Path:
     """The counts of one process, by clang."""
     if not (shutil.which("clang") and shutil.which("llvm-profdata")):
         pytest.skip("no clang with a profile: apt-get install clang llvm libclang-rt-dev")
-    folder = instrumented(trainer, "a").profile
-    words = ["clang", f"-fprofile-generate={folder}", "-x", "c", "-", "-o", str(tmp_path / "program")]
+    folder, program = instrumented(trainer, "a").profile, tmp_path / "program"
+    words = ["clang", f"-fprofile-generate={folder}", "-x", "c", "-", "-o", program]
     if subprocess.run(words, input=b"int main(void) { return 0; }", capture_output=True, check=False).returncode:
         pytest.skip("clang has no runtime of profiles: apt-get install libclang-rt-dev")
-    subprocess.run([tmp_path / "program"], check=True)
+    subprocess.run([program], check=True)
     [whole] = Path(folder).glob("*.profraw")
     return whole
 

@@ -56,46 +56,52 @@ def test_what_goes_first() -> None:
     usual = {"builds/b": 2.0, "builds/a": 1.0, "datasets/c": 3.0, "jobs/d": 4.0}
     left = {"work/demo": 1.0, "builds/a": 9.0, "visit": 9.0}
     linked = {
-        "builds/a": 1.0, "builds/b": 5.0, "builds/b/links": 5.0, "builds/c/links": 2.0, "builds/c": 2.0, "work/x": 0,
-    }  # fmt: skip
+        "builds/a": 1.0,
+        "builds/b": 5.0,
+        "builds/b/links": 5.0,
+        "builds/c/links": 2.0,
+        "builds/c": 2.0,
+        "work/x": 0,
+    }
     for paths, limit, pinned, going in (
-        (usual, 40, (), []),
-        (usual, 39, (), ["builds/a"]),
-        (usual, 15, (), ["builds/a", "builds/b", "datasets/c"]),
-        (usual, 15, ("a", "c"), ["builds/b", "jobs/d"]),
-        (usual, 0, ("a", "c"), ["builds/b", "jobs/d"]),
-        ({"builds/a": 1.0, "builds/b.part": 9.0}, 100, (), ["builds/b.part"]),
-        (left, 100, (), ["visit"]),
-        (left, 0, (), ["visit", "builds/a", "work/demo"]),
-        (left, 0, ("visit", "demo"), ["builds/a"]),
-        (linked, 55, (), ["builds/c/links"]),
-        (linked, 35, (), ["builds/c/links", "builds/b/links", "builds/a"]),
-        (linked, 0, ("b", "c"), ["builds/a", "work/x"]),
+        (usual, 40, "", ""),
+        (usual, 39, "", "builds/a"),
+        (usual, 15, "", "builds/a builds/b datasets/c"),
+        (usual, 0, "a c", "builds/b jobs/d"),
+        ({"builds/a": 1.0, "builds/b.part": 9.0}, 100, "", "builds/b.part"),
+        (left, 100, "", "visit"),
+        (left, 0, "", "visit builds/a work/demo"),
+        (left, 0, "visit demo", "builds/a"),
+        (linked, 55, "", "builds/c/links"),
+        (linked, 35, "", "builds/c/links builds/b/links builds/a"),
+        (linked, 0, "b c", "builds/a work/x"),
     ):
-        found = expendable([Item(path, 10, used) for path, used in paths.items()], limit, pinned)
-        assert [item.path for item in found] == going
+        found = expendable([Item(path, 10, used) for path, used in paths.items()], limit, pinned.split())
+        assert " ".join(item.path for item in found) == going
 
 
 @pytest.mark.tools
 def test_what_is_there_with_size_and_last_use(host: LocalHost, put: Callable[..., Path], tmp_path: Path) -> None:
     """Links are listed beside their build, and go without it."""
     assert items(host) == ()
-    put(f"builds/{A}/prefix", 1, 3)
-    put(f"builds/{A}/links", 2, 3)
-    put(f"builds/{A}/prefix/links", 0, 3)
-    put(f"builds/{B}.part/links", 1, 3)
-    put(f"datasets/{D}", 2, 2)
-    put("jobs/20200101-000000-run-abcdef", 0, 1)
-    put("ccache/x", 5, 9)
-    put("work/demo/build", 5, 9)
-    put("visit", 3, 0)
+    build, links, part, data = f"builds/{A}", f"builds/{A}/links", f"builds/{B}.part", f"datasets/{D}"
+    job = "jobs/20200101-000000-run-abcdef"
+    for path, mib, days in (
+        (f"{build}/prefix", 1, 3),
+        (links, 2, 3),
+        (f"{build}/prefix/links", 0, 3),
+        (f"{part}/links", 1, 3),
+        (data, 2, 2),
+        *((path, 0, 1) for path in (job, "ccache/x", "work/demo/build", "visit")),
+    ):
+        put(path, mib, days)
     found = {item.path: item for item in items(host)}
-    links, job, stay = f"builds/{A}/links", "jobs/20200101-000000-run-abcdef", {f"builds/{A}", f"datasets/{D}", "visit"}
-    assert set(found) == {*stay, links, f"builds/{B}.part", "work/demo", job}
-    assert MIB <= found[f"builds/{A}"].size < 1.2 * MIB < 2 * MIB <= found[links].size
-    assert found[f"datasets/{D}"].used == NOW - 2 * DAY
-    remove(host, [found[links], found[job], found[f"builds/{B}.part"]])
-    assert {item.path for item in items(host)} == {*stay, "work/demo"}
+    stay = {build, data, "visit", "work/demo"}
+    assert set(found) == {*stay, links, part, job}
+    assert MIB <= found[build].size < 1.2 * MIB < 2 * MIB <= found[links].size
+    assert found[data].used == NOW - 2 * DAY
+    remove(host, [found[links], found[job], found[part]])
+    assert {item.path for item in items(host)} == stay
     assert (tmp_path / "ccache" / "x" / "inner" / "file").exists()
 
 
@@ -127,18 +133,17 @@ def test_too_little_room_is_said_before_the_hunt(
         assert all("20 builds" in each.text and "bisect gc here" in each.advice for each in found)
 
 
-def put_of_shared_folder(folder: Path, name: str, size: int, used: float) -> None:
-    (folder / name).write_bytes(b"x" * size)
-    os.utime(folder / name, (used, used))
+def put_of_shared_folder(folder: Path, size: int, **ages: float) -> None:
+    """Builds of that size, which were used so many seconds after a moment."""
+    for name, age in ages.items():
+        (folder / name).write_bytes(b"x" * size)
+        os.utime(folder / name, (1e9 + age, 1e9 + age))
 
 
 def test_the_longest_unused_go_first(tmp_path: Path) -> None:
-    ages = {
-        "old.build": 0, "used.build": 2, "older.build": -2, "notes.txt": 1 - 1e9, ".interrupted.build.ab": 0,
-        ".running.build.cd": LEFT,
-    }  # fmt: skip
-    for name, age in ages.items():
-        put_of_shared_folder(tmp_path, name, 100, 1e9 + age)
+    written = {".interrupted.build.ab": 0, ".running.build.cd": LEFT}
+    ages = {"old.build": 0, "used.build": 2, "older.build": -2, "notes.txt": 1 - 1e9, **written}
+    put_of_shared_folder(tmp_path, 100, **ages)
     now = 1e9 + LEFT + 10
     would, left = clean_shared_folder(str(tmp_path), 250, now, dry_run=True)
     assert [entry.name for entry in would] == [".interrupted.build.ab", "older.build", "old.build"]
@@ -162,8 +167,7 @@ def test_the_verb(tmp_path: Path, seal: Path) -> None:
     folder.mkdir()
     config.parent.mkdir(parents=True)
     config.write_text(f'[shared]\nbuilds = "{folder}"\nkeep = "1M"\n')
-    put_of_shared_folder(folder, "a.build", 900_000, 1e9)
-    put_of_shared_folder(folder, "b.build", 900_000, 1e9 + 1)
+    put_of_shared_folder(folder, 900_000, **{"a.build": 0, "b.build": 1})
     ended = CliRunner().invoke(bisect, ["gc", "--shared"])
     assert ended.exit_code == 0, ended.output
     assert "1 shared build, 900.0 kB, were removed" in ended.output

@@ -6,9 +6,10 @@ And which differences between the build hosts of one host are refused, and which
 import re
 import shutil
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
 
@@ -35,10 +36,12 @@ needs_ccache = pytest.mark.skipif(not shutil.which("ccache"), reason="no ccache"
 
 
 def inspection_of(
-    host: LocalHost, *told: tuple[Fact[object], str], builder: Builder | None = None, **entry: str
+    host: LocalHost, *told: tuple[Fact[object] | str, str], builder: Builder | None = None, **entry: str
 ) -> CheckRequest:
+    """A request whose host has answered so; a fact is known by its name among the settings, too."""
     there = HostEntry(name="here", **entry)  # type: ignore[arg-type]
-    answers = Answers({fact.argv: said for fact, said in told})
+    settings = preflight.facts.SETTINGS
+    answers = Answers({(settings[fact] if isinstance(fact, str) else fact).argv: said for fact, said in told})
     return CheckRequest(host, there, builder=builder, answers=answers, system="debian")
 
 
@@ -47,10 +50,6 @@ Check = Callable[[CheckRequest], Iterator[Finding]]
 
 def levels(found: Iterator[Finding]) -> dict[str, Level]:
     return {finding.topic: finding.level for finding in found}
-
-
-def setting(name: str) -> Fact[object]:
-    return preflight.facts.SETTINGS[name]
 
 
 def recorded(name: str) -> str:
@@ -62,74 +61,57 @@ UNPINNED = {"smt": NOTE, "numa": NOTE}
 POOR = recorded("vm.sysbench-help").replace("  pgsql - PostgreSQL driver\n", "")
 
 
-@pytest.mark.parametrize(
-    ("check", "told", "expected"),
-    [
-        (machine.clock_speed, {"governor": "performance\n", "turbo": "boost 0"}, {"governor": OK}),
-        (machine.sharing, {facts.NODES: recorded("server.lscpu")}, UNPINNED),
-        (
-            machine.sharing,
-            {facts.NODES: recorded("vm.lscpu"), facts.STEAL: recorded("server.stat")},
-            {"virtual": NOTE, "steal": WARNING},
-        ),
-        (machine.layout, {"aslr": "2\n", "huge pages": "[always] madvise never\n"}, {"aslr": NOTE, "huge pages": NOTE}),
-        (machine.layout, {"aslr": "0\n", "huge pages": "always [madvise] never\n"}, {}),
-        (machine.swap, {facts.SWAP: recorded("server.swaps")}, {"swap": WARNING}),
-        (machine.swap, {facts.SWAP: recorded("server.swaps").replace("1310720", "0")}, {"swap": NOTE}),
-        (
-            machine.load,
-            {facts.CORES: recorded("server.lscpu"), facts.LOAD: "13.0 3.0 1.0 2/95 672\n"},
-            {"load": WARNING},
-        ),
-        (machine.load, {facts.CORES: recorded("server.lscpu"), facts.LOAD: "11.0 3.0 1.0 2/95 672\n"}, {"load": OK}),
-        (preflight.drivers, {facts.DRIVERS: recorded("vm.sysbench-help")}, {}),
-        (preflight.drivers, {facts.DRIVERS: POOR}, {"sysbench": Level.REFUSED}),
-        # A host that tells nothing is not accused.
-        *(
-            (check, {}, {})
-            for check in (
-                machine.clock_speed,
-                machine.sharing,
-                machine.layout,
-                machine.space,
-                machine.swap,
-                machine.load,
-            )
-        ),
-    ],
-)
-def test_what_matters_how_much(
-    host: LocalHost, check: Check, told: dict[str | Fact[object], str], expected: dict[str, Level]
-) -> None:
-    answers = [(setting(fact) if isinstance(fact, str) else fact, text) for fact, text in told.items()]
+HUGE = "huge pages"
+CORES, SWAPS = (facts.CORES, recorded("server.lscpu")), recorded("server.swaps")
+MATTERS: list[tuple[Check, list[tuple[str | Fact[Any], str]], dict[str, Level]]] = [
+    (machine.clock_speed, [("governor", "performance\n"), ("turbo", "boost 0")], {"governor": OK}),
+    (machine.sharing, [(facts.NODES, recorded("server.lscpu"))], UNPINNED),
+    (
+        machine.sharing,
+        [(facts.NODES, recorded("vm.lscpu")), (facts.STEAL, recorded("server.stat"))],
+        {"virtual": NOTE, "steal": WARNING},
+    ),
+    (machine.layout, [("aslr", "2\n"), (HUGE, "[always] madvise never\n")], {"aslr": NOTE, HUGE: NOTE}),
+    (machine.layout, [("aslr", "0\n"), (HUGE, "always [madvise] never\n")], {}),
+    (machine.swap, [(facts.SWAP, SWAPS)], {"swap": WARNING}),
+    (machine.swap, [(facts.SWAP, SWAPS.replace("1310720", "0"))], {"swap": NOTE}),
+    (machine.load, [CORES, (facts.LOAD, "13.0 3.0 1.0 2/95 672\n")], {"load": WARNING}),
+    (machine.load, [CORES, (facts.LOAD, "11.0 3.0 1.0 2/95 672\n")], {"load": OK}),
+    (preflight.drivers, [(facts.DRIVERS, recorded("vm.sysbench-help"))], {}),
+    (preflight.drivers, [(facts.DRIVERS, POOR)], {"sysbench": Level.REFUSED}),
+]
+
+
+def test_what_matters_how_much(host: LocalHost) -> None:
+    """A host that tells nothing is not accused."""
     recipe = Builder(summary="", driver="pgsql", build=Build(compile=[], install=[], artifacts=[]))
-    assert levels(check(inspection_of(host, *answers, builder=recipe))) == expected
-    pinned = levels(check(inspection_of(host, *answers, builder=recipe, server_cpus="0-7")))
-    assert pinned == ({"smt": NOTE} if expected == UNPINNED else expected)
+    for check, answers, expected in MATTERS:
+        assert levels(check(inspection_of(host, *answers, builder=recipe))) == expected
+        pinned = levels(check(inspection_of(host, *answers, builder=recipe, server_cpus="0-7")))
+        assert pinned == ({"smt": NOTE} if expected == UNPINNED else expected)
+    for check in {check for check, *_ in MATTERS} - {preflight.drivers} | {machine.space}:
+        assert levels(check(inspection_of(host, builder=recipe))) == {}
 
 
-@pytest.mark.parametrize(
-    ("switch", "state", "command"),
-    [("intel_pstate/no_turbo", "no_turbo 0", "echo 1"), ("cpufreq/boost", "boost 1", "echo 0")],
-)
-def test_an_unsteady_clock_is_warned_of_with_the_command_that_mends_it(
-    host: LocalHost, switch: str, state: str, command: str
-) -> None:
-    switch = f"/sys/devices/system/cpu/{switch}"
-    told = ((setting("governor"), "powersave\n"), (setting("turbo"), state), (facts.TURBO_SWITCH, switch))
-    governor, turbo = machine.clock_speed(inspection_of(host, *told))
-    assert governor.level is turbo.level is Level.WARNING
-    assert "powersave" in governor.text and "scaling_governor" in governor.advice
-    assert turbo.advice == f"{command} | sudo tee {switch}"
+def test_an_unsteady_clock_is_warned_of_with_the_command_that_mends_it(host: LocalHost) -> None:
+    for name, state, command in (
+        ("intel_pstate/no_turbo", "no_turbo 0", "echo 1"),
+        ("cpufreq/boost", "boost 1", "echo 0"),
+    ):
+        switch = f"/sys/devices/system/cpu/{name}"
+        told = (("governor", "powersave\n"), ("turbo", state), (facts.TURBO_SWITCH, switch))
+        governor, turbo = machine.clock_speed(inspection_of(host, *told))
+        assert governor.level is turbo.level is WARNING
+        assert "powersave" in governor.text and "scaling_governor" in governor.advice
+        assert turbo.advice == f"{command} | sudo tee {switch}"
 
 
-@pytest.mark.parametrize(("gib", "level"), [(0.125, Level.REFUSED), (3, WARNING), (50, OK)])
-def test_room_on_the_disk(host: LocalHost, gib: float, level: Level) -> None:
-    df = f"      Avail\n{int(gib * 2**30)}\n"
-    [finding] = machine.space(inspection_of(host, (free(host.root), df)))
-    assert finding.level is level
-    assert f"{gib:.1f} GiB" in finding.text
-    assert ("bisect gc here" in finding.advice) == (level is not OK)
+def test_room_on_the_disk(host: LocalHost) -> None:
+    for gib, level in (0.125, Level.REFUSED), (3, WARNING), (50, OK):
+        [finding] = machine.space(inspection_of(host, (free(host.root), f"      Avail\n{int(gib * 2**30)}\n")))
+        assert finding.level is level
+        assert f"{gib:.1f} GiB" in finding.text
+        assert ("bisect gc here" in finding.advice) == (level is not OK)
 
 
 def test_the_command_that_installs_is_that_of_the_system(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,12 +127,10 @@ def test_who_is_there(host: LocalHost) -> None:
     alone = inspection_of(host)
     assert levels(machine.others(alone)) == {"lock": OK}
     job = jobs.start(host, ["sleep", "100"], name="left", timeout=100)
-    try:
-        told = list(machine.others(alone))
-        assert [finding.topic for finding in told] == ["lock", "jobs"]
-        assert job.id in told[1].text
-    finally:
-        jobs.kill(host, job)
+    told = list(machine.others(alone))
+    jobs.kill(host, job)
+    assert [finding.topic for finding in told] == ["lock", "jobs"]
+    assert job.id in told[1].text
     with hold(host, "a hunt of somebody else"):
         [taken] = machine.others(alone)
         assert taken.level is WARNING
@@ -162,25 +142,26 @@ def test_who_is_there(host: LocalHost) -> None:
 
 @pytest.mark.tools
 def test_a_slow_or_wrong_clock(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    def found(*told: tuple[Fact[object], str]) -> list[tuple[Level, str]]:
-        return [(each.level, each.text) for each in machine.clock(inspection_of(host, *told))]
+    def check(*told: tuple[Fact[object], str], level: Level = WARNING, text: str = "") -> None:
+        found = list(machine.clock(inspection_of(host, *told)))
+        assert [(each.level, text in each.text) for each in found] == [(level, True)] * bool(text)
 
-    assert found((facts.CLOCK_SOURCE, "tsc\n")) == []
-    for fact, told, level, text in (
-        (facts.CLOCK_SOURCE, "hpet\n", WARNING, "hpet"),
-        (facts.SYNCHRONISED, "NTPSynchronized=no\n", NOTE, "follows no time server"),
-    ):
-        [(is_level, said)] = found((fact, told))
-        assert is_level is level and text in said
+    check((facts.CLOCK_SOURCE, "tsc\n"))
+    check((facts.CLOCK_SOURCE, "hpet\n"), text="hpet")
+    check((facts.SYNCHRONISED, "NTPSynchronized=no\n"), level=NOTE, text="follows no time server")
     monkeypatch.setattr(machine, "TIME", Fact(("date", "-d", "1 minute ago", "+%s.%N"), facts.TIME.read))
-    [(is_level, said)] = found()
-    assert is_level is WARNING and "60 s behind that of this machine" in said
+    check(text="60 s behind that of this machine")
 
 
-def checked(folder: Path, **entry: object) -> list[Finding]:
+def checked(folder: Path, level: Level, text: str, **entry: object) -> None:
+    """The compiler cache of a host in that folder gets one finding, at that level with that text and without a secret."""
     host = LocalHost("here", PurePosixPath(folder))
     made = HostEntry(name="here", **entry)  # type: ignore[arg-type]
-    return list(compiler_cache(CheckRequest(host, made)))
+    noted(compiler_cache(CheckRequest(host, made)), level, text)
+
+
+def noted(found: Iterable[Finding], level: Level, text: str) -> None:
+    assert [(each.level, text in each.text, "secret" in each.text) for each in found] == [(level, True, False)]
 
 
 @pytest.mark.slow
@@ -194,26 +175,24 @@ def test_what_two_at_the_same_time_gain_is_measured(host: LocalHost, far: Host) 
         assert found.level is OK
 
 
-@pytest.mark.parametrize(
-    ("beside", "cpu", "alone", "words"),
-    [
-        (1.004, 1.001, 1.2, r"0\.\d+ % at the same time \(that of CPU times by 0\.\d+ %\), by .* --pairing auto gains here"),
-        (1.2, 1.002, 1.2, "--pairing auto gains here"),
+def test_when_two_at_the_same_time_gain() -> None:
+    gains, both = "--pairing auto gains here", r"0\.\d+ % at the same time \(that of CPU times by 0\.\d+ %\), by .* "
+    for beside, cpu, alone, words in (
+        (1.004, 1.001, 1.2, both + gains),
+        (1.2, 1.002, 1.2, gains),
         (1.004, 1.003, 1.003, "nothing is gained"),
-        (1.01, 0.0, 1.2, r"at the same time, by .* % in turns: --pairing auto gains here"),  # CPU time is unknown
+        (1.01, 0.0, 1.2, f"at the same time, by .* % in turns: {gains}"),  # CPU time is unknown
         (1.3, 0.0, 1.2, "nothing is gained"),
-    ],
-)  # fmt: skip
-def test_when_two_at_the_same_time_gain(beside: float, cpu: float, alone: float, words: str) -> None:
-    lines = []
-    for number in range(6):
-        for name, ratio in (("alone", alone), ("beside", beside)):
-            lines += [f"{name} 200000 {100000 * bool(cpu)}"]
-            lines += [f"{name} {200000 * ratio ** (number % 2):.0f} {100000 * cpu ** (number % 2) * bool(cpu):.0f}"]
-    found = machine.read_pairs("\n".join(lines))
-    assert found
-    assert re.search(words, pairs_sentence("loops", *found))
-    assert machine.read_pairs("\n".join(lines[:6])) is None, "too few"
+    ):
+        lines = []
+        for number in range(6):
+            for name, ratio in (("alone", alone), ("beside", beside)):
+                lines += [f"{name} 200000 {100000 * bool(cpu)}"]
+                lines += [f"{name} {200000 * ratio ** (number % 2):.0f} {100000 * cpu ** (number % 2) * bool(cpu):.0f}"]
+        found = machine.read_pairs("\n".join(lines))
+        assert found
+        assert re.search(words, pairs_sentence("loops", *found))
+        assert machine.read_pairs("\n".join(lines[:6])) is None, "too few"
 
 
 def test_a_remote_store_is_tried(tmp_path: Path) -> None:
@@ -227,26 +206,18 @@ def test_a_remote_store_is_tried(tmp_path: Path) -> None:
         ):
             server.kept.clear()
             server.fails = lambda method, fails=fails: 403 if method == fails else 0
-            (found,) = checked(tmp_path, ccache_remote=address)
-            assert found.level is level
-            assert text in found.text and "secret" not in found.text
+            checked(tmp_path, level, text, ccache_remote=address)
         assert {"PUT", "GET"} <= set(server.asked)
     assert not list(tmp_path.iterdir()), "nothing of it stays on the host"
-    assert not checked(tmp_path)
-    assert not checked(tmp_path, ccache_remote="none")
-    assert not checked(tmp_path, ccache_remote="http://127.0.0.1:1", build_hosts=["other"]), "nothing is built there"
+    elsewhere = HostEntry(ccache_remote="http://127.0.0.1:1", build_hosts=["other"])
+    for entry in (HostEntry(), HostEntry(ccache_remote="none"), elsewhere):
+        assert not list(compiler_cache(CheckRequest(LocalHost("here", PurePosixPath(tmp_path)), entry)))
 
 
 def test_which_versions_can_use_which_store() -> None:
-    for version, remote, reason in (
-        ((4, 4), "http://x", "too old for a remote store: 4.4"),
-        ((4, 5), "redis://x", ""),
-        ((4, 7), "https://x", "no https://, before 4.13: 4.7"),
-        ((4, 13), "https://x", ""),
-    ):
-        found = unfit(version, remote)
-        assert reason in found
-        assert bool(found) is bool(reason)
+    assert "too old for a remote store: 4.4" in unfit((4, 4), "http://x")
+    assert "no https://, before 4.13: 4.7" in unfit((4, 7), "https://x")
+    assert unfit((4, 5), "redis://x") == unfit((4, 13), "https://x") == ""
 
 
 @needs_ccache
@@ -255,21 +226,19 @@ def test_a_ccache_that_is_too_old_is_said_to_be(tmp_path: Path, monkeypatch: pyt
     """Another version, as far as its first line goes."""
     old = "#!/bin/sh\n[ $1 != --version ] || { echo 'ccache version 4.4.1'; exit; }\nexit 1\n"
     monkeypatch.setenv("PATH", str(executable(tmp_path / "bin" / "ccache", old).parent), prepend=":")
-    (found,) = checked(tmp_path, ccache_remote="http://127.0.0.1:1")
-    assert found.level is Level.WARNING
-    assert "is too old for a remote store: 4.4" in found.text
+    checked(tmp_path, WARNING, "is too old for a remote store: 4.4", ccache_remote="http://127.0.0.1:1")
 
 
 def test_shared_builds_are_tried(tmp_path: Path) -> None:
     assert not list(shared_findings(None))
-    for key, level, text in ((b"", Level.OK, "who can write there can run code"), (b"k" * 16, Level.OK, ", signed")):
-        (found,) = shared_findings(SharedBuilds(str(tmp_path), key))
-        assert found.level is level and text in found.text
+    for address, key, level, text in (
+        (str(tmp_path), b"", OK, "who can write there can run code"),
+        (str(tmp_path), b"k" * 16, OK, ", signed"),
+        (str(tmp_path / "nowhere"), b"", WARNING, "there is no folder"),
+        ("nonsense://user:secret@x", b"", WARNING, "***@x"),
+    ):
+        noted(shared_findings(SharedBuilds(address, key)), level, text)
     assert not list(tmp_path.iterdir())
-    for address, text in ((str(tmp_path / "nowhere"), "there is no folder"), ("nonsense://user:secret@x", "***@x")):
-        (found,) = shared_findings(SharedBuilds(address))
-        assert found.level is Level.WARNING
-        assert text in found.text and "secret" not in found.text
 
 
 USUAL = {
@@ -334,16 +303,11 @@ def test_who_builds() -> None:
 
 
 def test_build_hosts_are_shared_by_all_hosts_of_a_hunt_or_are_single() -> None:
-    several = entry("a", "x", "y")
-    for entries, ahead in (
-        ([several], True),
-        ([entry("a", "x")], True),
-        ([several, entry("b", "y", "x", "b")], True),
-        ([entry("a")], False),
-        ([entry("a"), entry("b", "a")], False),
-        ([entry("a", "x"), entry("b")], False),
-    ):
-        assert bool(build_ahead(entries)) is ahead
+    several, one = entry("a", "x", "y"), entry("a", "x")
+    for ahead in ([several], [one], [several, entry("b", "y", "x", "b")]):
+        assert build_ahead(ahead)
+    for alone in ([entry("a")], [entry("a"), entry("b", "a")], [one, entry("b")]):
+        assert not build_ahead(alone)
     for other in (entry("b"), entry("b", "x"), entry("x", "y", "z")):
         with pytest.raises(UsageError, match="Several hosts build for a: x and y"):
             build_ahead([several, other])

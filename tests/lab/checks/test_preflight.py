@@ -1,5 +1,6 @@
 """What a hunt is refused, and what it is warned of. Programs are taken away by a PATH that has only some."""
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
@@ -45,24 +46,32 @@ def inspection_of(
     return warned(CheckRequest(host, there, metric, recipe or builder(), "", (WORKLOAD,)))
 
 
+def refused(match: str, host: LocalHost, recipe: Builder | None = None, metric: str = "qps", **entry: object) -> str:
+    """The advice of an inspection that refuses the hunt."""
+    with pytest.raises(EnvironmentFailure, match=match) as caught:
+        inspection_of(host, recipe, metric, **entry)
+    return caught.value.advice
+
+
 def warned(request: CheckRequest) -> tuple[Warned, ...]:
     return preflight.warnings(preflight.findings(preflight.inspect_host(request)))
 
 
-def needed(entry: HostEntry, recipe: Builder, variant: str) -> list[str]:
-    nowhere = LocalHost("here", PurePosixPath("nowhere"))
-    request = CheckRequest(nowhere, entry, builder=recipe, variant=variant)
-    compiling = compilers(recipe.build, variant_of(recipe, variant)) if recipe.build else []
-    return [*preflight.needed(request), *compiling]
+def needed(entry: HostEntry, recipe: Builder, variant: str = "") -> set[str]:
+    request = CheckRequest(LocalHost("here", PurePosixPath("nowhere")), entry, builder=recipe, variant=variant)
+    return {*preflight.needed(request), *(compilers(recipe.build, variant_of(recipe, variant)) if recipe.build else [])}
 
 
 @pytest.fixture
 def take_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Leave all programs but these, as they are or replaced."""
+    folder, usual = tmp_path / "bin", os.environ["PATH"]
+
     def only(*gone: str, **replaced: str) -> None:
-        folder = tmp_path / "bin"
+        shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         for program in USED - {*gone}:
-            found = shutil.which(program)
+            found = shutil.which(program, path=usual)
             if program in replaced:
                 executable(folder / program, replaced[program])
             elif found:
@@ -75,24 +84,23 @@ def take_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
 def test_only_the_compilers_that_a_variant_uses_are_needed() -> None:
     """A compiler that is only in the environment may be absent."""
     recipe = builder(variants={"o2nofp": Variant(), "other": Variant(cc="clang")})
-    compilers = {"gcc", "g++", "clang"}
     for of, variant, used in (
         (recipe, "", {"gcc"}),
         (recipe, "other", {"clang"}),
         (built(env={"CXX": "{cxx}"}), "", {"gcc"}),
         (built(compile=[["make", "CC={cc}", "CXX={cxx}"]]), "", {"gcc", "g++"}),
     ):
-        assert compilers & {*needed(HERE, of, variant)} == used
+        assert {"gcc", "g++", "clang"} & needed(HERE, of, variant) == used
 
 
 def test_what_is_needed_to_run() -> None:
     """Nothing to build, where nothing is; taskset for pinned processors, setpriv for a server that refuses root."""
-    programs = {*needed(HERE, builder(build=None), "")}
+    programs = needed(HERE, builder(build=None))
     assert "sysbench" in programs
     assert not {"git", "ccache", "gcc", "ld", "objcopy"} & programs
-    assert not {"taskset", "setpriv"} & {*needed(HERE, builder(), "")}
-    assert "taskset" in needed(HostEntry(client_cpus="0"), builder(), "")
-    assert "setpriv" in needed(HERE, builder(server=replace(SERVER, refuses_root=True)), "")
+    assert not {"taskset", "setpriv"} & needed(HERE, builder())
+    assert "taskset" in needed(HostEntry(client_cpus="0"), builder())
+    assert "setpriv" in needed(HERE, builder(server=replace(SERVER, refuses_root=True)))
 
 
 def test_a_command_needs_no_sysbench(host: LocalHost) -> None:
@@ -102,22 +110,15 @@ def test_a_command_needs_no_sysbench(host: LocalHost) -> None:
 
 
 @pytest.mark.tools
-@pytest.mark.parametrize(
-    ("program", "package", "recipes"),
-    [
-        ("ccache", "ccache", [builder()]),
-        ("bison", "bison", [builder(["bison"])]),
-        ("cmp", "diffutils", [builder(), builder(build=None)]),  # which compares a build before each visit
-    ],
-)
-def test_a_missing_program_is_named_with_its_package(
-    host: LocalHost, take_away: Callable[..., None], program: str, package: str, recipes: list[Builder]
-) -> None:
-    take_away(program)
-    for recipe in recipes:
-        with pytest.raises(EnvironmentFailure, match=f"{program} is not installed on host here") as caught:
-            inspection_of(host, recipe)
-        assert f"apt-get install {package}" in caught.value.advice
+def test_a_missing_program_is_named_with_its_package(host: LocalHost, take_away: Callable[..., None]) -> None:
+    for program, package, recipe in (
+        ("cmp", "diffutils", builder()),  # which compares a build before each visit
+        ("cmp", "diffutils", builder(build=None)),
+        ("bison", "bison", builder(["bison"])),
+        ("ccache", "ccache", builder()),
+    ):
+        take_away(program)
+        assert f"apt-get install {package}" in refused(f"{program} is not installed on host here", host, recipe)
 
 
 @pytest.mark.tools
@@ -126,10 +127,9 @@ def test_what_a_build_needs_is_looked_for_where_it_belongs(host: LocalHost) -> N
     own = {"no/such.h": Packages(debian="libno-dev", fedora="no-devel")}
     recipe = replace(built(needs=needs, packages=own), debian="lib-dev", fedora="x")
     for entry in ({}, {"build_hosts": ["here"]}):
-        with pytest.raises(EnvironmentFailure, match=r"^no-such-program, no/such\.h are not installed") as caught:
-            inspection_of(host, recipe, **entry)
-    assert "install no-such-program libno-dev" in caught.value.advice
-    assert "apt-get build-dep lib-dev" in caught.value.advice
+        advice = refused(r"^no-such-program, no/such\.h are not installed", host, recipe, **entry)
+        assert "install no-such-program libno-dev" in advice
+        assert "apt-get build-dep lib-dev" in advice
 
 
 @pytest.mark.tools
@@ -141,28 +141,22 @@ def test_a_host_that_builds_nothing_needs_nothing_to_build_with(
     assert (finding.topic, finding.advice) == ("builder", "Check with: bisect doctor x --builder b")
     take_away(*NEEDED, "gcc")
     inspection_of(host, build_hosts=["x"])
-    with pytest.raises(EnvironmentFailure, match=r"git.*not installed on host here"):
-        inspection_of(host, build_hosts=["here"])
+    refused(r"git.*not installed on host here", host, build_hosts=["here"])
 
 
 REFUSING = "#!/bin/sh\necho 'Error: consider adjusting /proc/sys/kernel/perf_event_paranoid setting' >&2\nexit 255\n"
 
 
 @pytest.mark.tools
-@pytest.mark.parametrize(
-    ("gone", "replaced", "text", "advice"),
-    [
-        (["perf"], {}, "perf is not installed", "apt-get install"),
-        ([], {"perf": REFUSING}, "perf is not permitted", "sysctl kernel.perf_event_paranoid=1"),
-    ],
-)
-def test_without_perf_qps_can_be_hunted_and_cpu_cannot(
-    host: LocalHost, take_away: Callable[..., None], gone: list[str], replaced: dict[str, str], text: str, advice: str
-) -> None:
-    take_away(*gone, **replaced)
-    assert any(text in each.text and advice in each.advice for each in inspection_of(host, metric="qps"))
-    with pytest.raises(EnvironmentFailure, match=f"{text}.*cpu/o cannot be measured"):
-        inspection_of(host, metric="cpu/o")
+def test_without_perf_qps_can_be_hunted_and_cpu_cannot(host: LocalHost, take_away: Callable[..., None]) -> None:
+    take_away(perf=REFUSING)
+    for text, advice in (
+        ("perf is not permitted", "sysctl kernel.perf_event_paranoid=1"),
+        ("perf is not installed", "apt-get install"),
+    ):
+        assert any(text in each.text and advice in each.advice for each in inspection_of(host))
+        refused(f"{text}.*cpu/o cannot be measured", host, metric="cpu/o")
+        take_away("perf")
 
 
 @pytest.mark.tools
@@ -170,76 +164,65 @@ def test_a_perf_that_neither_counts_nor_samples(host: LocalHost, take_away: Call
     """Without samples a verdict names no functions, and every hunt goes on."""
     take_away(perf=WITHOUT_COUNTERS)
     assert len([warning for warning in inspection_of(host) if "no hardware counters" in warning.text]) == 1
-    with pytest.raises(EnvironmentFailure, match="does not count instructions, cycles"):
-        inspection_of(host, metric="ipc")
+    refused("does not count instructions, cycles", host, metric="ipc")
     for notes in (True, False):  # hunts show no notes, and do not try it
         request = preflight.inspect_host(CheckRequest(host, HERE, notes=notes))
         found = [each for each in preflight.findings(request) if each.topic == "profiles"]
-        assert len(found) == notes
-        assert all(each.level is Level.NOTE and "perf takes no samples on host here" in each.text for each in found)
+        assert [each.level for each in found] == [Level.NOTE] * notes
+        assert all("perf takes no samples on host here" in each.text for each in found)
 
 
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
+def test_a_workload_that_cannot_run_is_refused_at_once(host: LocalHost) -> None:
+    for change, sentence in (
         ({"script": "typo.lua"}, r"Workload s/w names a script that does not exist: .*typo\.lua"),
         ({"prepare_script": "typo.lua"}, "does not exist"),
         ({"driver": "unheard"}, r"no sql\.lua runs it with unheard"),
         ({"time": 0.5}, "whole seconds"),
-    ],
-)
-def test_a_workload_that_cannot_run_is_refused_at_once(
-    host: LocalHost, change: dict[str, str | float], sentence: str
-) -> None:
-    with pytest.raises(UsageError, match=sentence):
-        warned(CheckRequest(host, HERE, "qps", builder(), "", (WORKLOAD, replace(WORKLOAD, **change))))
+    ):
+        with pytest.raises(UsageError, match=sentence):
+            warned(CheckRequest(host, HERE, "qps", builder(), "", (WORKLOAD, replace(WORKLOAD, **change))))
 
 
 @pytest.mark.tools
-@pytest.mark.parametrize("key", ["server_cpus", "client_cpus"])
-def test_a_cpu_that_the_host_does_not_have_is_refused(host: LocalHost, key: str) -> None:
-    with pytest.raises(UsageError, match=rf"hosts\.here\.{key}` is \"0,9998-10002:2\".*no CPU 9998"):
-        inspection_of(host, **{key: "0,9998-10002:2"})
-    inspection_of(host, **{key: "0"})
+def test_a_cpu_that_the_host_does_not_have_is_refused(host: LocalHost) -> None:
+    for key in ("server_cpus", "client_cpus"):
+        with pytest.raises(UsageError, match=rf"hosts\.here\.{key}` is \"0,9998-10002:2\".*no CPU 9998"):
+            inspection_of(host, **{key: "0,9998-10002:2"})
+        inspection_of(host, **{key: "0"})
 
 
 @pytest.mark.tools
-@pytest.mark.parametrize(
-    ("device", "gone", "sentence"),
-    [("no-such", "", "has no block device no-such"), ("/dev/sda", "iostat", "iostat is not installed")],
-)
-def test_a_device_that_cannot_be_watched(
-    host: LocalHost, take_away: Callable[..., None], device: str, gone: str, sentence: str
-) -> None:
-    take_away(gone) if gone else None
-    assert any(sentence in warning.text for warning in inspection_of(host, device=device))
-    with pytest.raises(EnvironmentFailure, match=rf"{sentence}.*, so wKB/o cannot be measured"):
-        inspection_of(host, device=device, metric="wKB/o")
-    with pytest.raises(EnvironmentFailure, match=r"no device is chosen.*r/o cannot be measured"):
-        inspection_of(host, metric="r/o")
+def test_a_device_that_cannot_be_watched(host: LocalHost, take_away: Callable[..., None]) -> None:
+    for device, sentence in (
+        ("no-such", "has no block device no-such"),
+        ("/dev/sda", "iostat is not installed"),
+    ):
+        assert any(sentence in warning.text for warning in inspection_of(host, device=device))
+        refused(rf"{sentence}.*, so wKB/o cannot be measured", host, device=device, metric="wKB/o")
+        take_away("iostat")
+    refused(r"no device is chosen.*r/o cannot be measured", host, metric="r/o")
 
 
 @pytest.mark.tools
 def test_without_hardware_counters_valgrind_counts_what_is_embedded(
     host: LocalHost, take_away: Callable[..., None], tmp_path: Path
 ) -> None:
-    embedded, served = builder(), builder(server=SERVER)
     loop = Workload(name="loop", suite="s", driver="lib", summary="", group="g", command=["loop", "{events}"])
 
-    def request(builder: Builder, workload: Workload) -> CheckRequest:
-        return CheckRequest(host, HERE, "instructions/o", builder, "", (workload,))
+    def request(workload: Workload = loop, **changes: object) -> CheckRequest:
+        return CheckRequest(host, HERE, "instructions/o", builder(**changes), "", (workload,))
 
     take_away(perf=WITHOUT_COUNTERS)
-    with pytest.raises(EnvironmentFailure, match="does not count instructions") as refused:
-        warned(request(embedded, loop))
-    assert "install valgrind" in refused.value.advice
+    with pytest.raises(EnvironmentFailure, match="does not count instructions") as caught:
+        warned(request())
+    assert "install valgrind" in caught.value.advice
     executable(tmp_path / "bin" / "valgrind", "#!/bin/sh\necho valgrind-3.21.0\n")
-    said = [finding.text for finding in preflight.findings(preflight.inspect_host(request(embedded, loop)))]
+    said = [finding.text for finding in preflight.findings(preflight.inspect_host(request()))]
     assert any("counted exactly by valgrind 3.21.0" in text for text in said)
-    warned(request(embedded, loop))
-    for recipe, workload, reason in (
-        (served, WORKLOAD, "is a server"),
-        (embedded, replace(loop, threads=2), "2 threads"),
+    warned(request())
+    for reason, refusing in (
+        ("is a server", request(WORKLOAD, server=SERVER)),
+        ("2 threads", request(replace(loop, threads=2))),
     ):
         with pytest.raises(EnvironmentFailure, match=rf"nor can valgrind count it here: .*{reason}"):
-            warned(request(recipe, workload))
+            warned(refusing)

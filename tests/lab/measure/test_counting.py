@@ -1,18 +1,17 @@
 """What is counted during a run, which runs are stopped, and exact counts of instructions."""
 
 import subprocess
-import sys
-import time
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path, PurePosixPath
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace as changed
 
 from counted import run as counted_run
-from labs import FAST, SLOW, Open, finished, lab_of, measure, skipped, workload
+from labs import FAST, SLOW, Open, finished, lab_of, measure, runs, skipped, workload
 from perfbisect.core.domain.events import ExecutionStarted
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.metrics import METRICS, exact, find_metric, shown, unit, value
@@ -35,7 +34,6 @@ from perfbisect.lab.measure.perf import (
     probe,
     refusal,
     shares,
-    wrap,
 )
 from perfbisect.lab.measure.visit import SLACK, SlowRuns
 from perfbisect.recipes.builder import Builder, Server
@@ -55,9 +53,7 @@ def by(request: pytest.FixtureRequest, host: LocalHost, tmp_path: Path, monkeypa
         counts_nothing = "#!/bin/sh\necho '<not supported>,,instructions:u,0,100.00,,' >&2\n"
         monkeypatch.setenv("PATH", str(executable(tmp_path / "programs" / "perf", counts_nothing).parent), prepend=":")
     found = counting.method(host)
-    if not found.startswith(request.param):
-        pytest.skip(f"this machine does not count by {request.param}")
-    return found
+    return found if found.startswith(request.param) else pytest.skip(f"no counts by {request.param} on this machine")
 
 
 @pytest.mark.tools
@@ -65,8 +61,7 @@ def test_counts_of_one_build_repeat_and_are_those_of_the_code(open_lab: Open, by
     lab = open_lab({"rest": 0}, earlier=Earlier(events=0 if by == PERF else 200))  # perf, which is quick, looks for it
     lab.counted = by
     events = measure(lab, Share(FAST, 2), Share(SLOW, 1))
-    runs = finished(events)
-    (first, again), (slow,) = ([run for candidate, run in runs if candidate == one] for one in (FAST, SLOW))
+    first, again, slow = (run for _, run in sorted(finished(events), key=itemgetter(0)))
     one, other, twice = (value(run, "instructions/o") or 0.0 for run in (first, again, slow))
     assert one and abs(one / other - 1) < 1e-4
     assert twice / one == pytest.approx(2, rel=0.05), "the driver's share is small"
@@ -75,10 +70,8 @@ def test_counts_of_one_build_repeat_and_are_those_of_the_code(open_lab: Open, by
     assert lengths[-4:] == [first.events, 2 * first.events] * 2, "one length for all"
     assert by == PERF or lengths == [200, 400] * 3, "that is known and kept"
     assert first.events == first.operations == slow.operations
-    assert exact(first, "instructions/o")
-    assert not exact(first, "cpu/o")
-    for name in METRICS.keys() - {"instructions/o"}:
-        assert value(first, name) is None, f"{name} of a counted run"
+    assert exact(first, "instructions/o") and not exact(first, "cpu/o")
+    assert {name for name in METRICS if value(first, name) is not None} == {"instructions/o"}
     assert (shown(first, "instructions/o"), unit("instructions/o")) == (one, "instructions/o")
 
 
@@ -87,54 +80,49 @@ LOOP = "i=0; while [ $i -lt {events} ]; do i=$((i + 1)); done"
 
 @pytest.mark.slow
 @pytest.mark.tools
-def test_a_command_is_counted_without_its_start_up(host: LocalHost, git: Repo, tmp_path: Path, by: str) -> None:
-    lab = command_lab(host, git, tmp_path, "seq 20000 >/dev/null; " + LOOP)
+def test_a_command_is_counted_without_its_start_up(host: LocalHost, git: Repo, by: str) -> None:
+    lab = command_lab(host, git, "seq 20000 >/dev/null; " + LOOP)
     lab.counted, lab.earlier = by, Earlier(events=500)
-    (_, first), (_, again) = finished(measure(lab, Share(0, 2)))
+    first, again = runs(measure(lab, Share(0, 2)))
     one, other = value(first, "instructions/o"), value(again, "instructions/o")
-    assert one and other
-    assert one == pytest.approx(other, rel=0.01), "a loop of the shell"
+    assert one and other and one == pytest.approx(other, rel=0.01), "a loop of the shell"
     assert one < 20_000, "what seq does once is not in it"
     assert first.operations == 500
     assert value(first, "latency") is None
 
 
 @pytest.mark.tools
-def test_a_length_that_is_no_use(host: LocalHost, git: Repo, tmp_path: Path) -> None:
+def test_a_length_that_is_no_use(host: LocalHost, git: Repo) -> None:
     """A command that knows none is counted as a whole, and a later commit that ignores it is skipped."""
-    lab = command_lab(host, git, tmp_path, LOOP.replace("{events}", "5000"))
+    lab = command_lab(host, git, LOOP.replace("{events}", "5000"))
     lab.counted = counting.method(host) or pytest.skip("this machine counts no instructions")
-    ((_, run),) = finished(measure(lab, Share(0, 1)))
+    [run] = runs(measure(lab, Share(0, 1)))
     assert (run.operations, run.events, run.counted) == (1, 0, lab.counted)
     assert (value(run, "instructions/o") or 0) > 5000
-    later = command_lab(host, git, tmp_path, "echo did 5; : {events}", operations=r"did (\d+)")
+    later = command_lab(host, git, "echo did 5; : {events}", operations=r"did (\d+)")
     later.counted, later.earlier = lab.counted, Earlier(events=500)  # of some use to an earlier build
     assert "cannot be counted exactly" in skipped(measure(later, Share(0, 1))).reason
 
 
-def command_lab(host: LocalHost, git: Repo, folder: Path, script: str, operations: str = "") -> HostLab:
-    repository, sha = git.path, git.commit()
-    builder = quick_builder(("true",), str(repository))
+def command_lab(host: LocalHost, git: Repo, script: str, operations: str = "") -> HostLab:
+    builder, sha = quick_builder(("true",), str(git.path)), git.commit()
     slow = r"took (\d+) ms"  # that is not printed, as by a program that is much slower while it is counted
     chosen = quick_workload(Quick(run=f"sh -c '{script}'", operations=operations, cost=slow), builder)
-    return lab_of(host, builder, chosen, repository, (sha,), is_range=False)
+    return lab_of(host, builder, chosen, git.path, (sha,), is_range=False)
 
 
 def test_only_the_number_of_operations_decides_how_long_a_counted_run_is() -> None:
     sysbench = counting.of_length(workload({"rand-seed": 0, "rows": 1}), 80)
-    assert sysbench.warmup == 0
-    assert sysbench.args == {
-        "rand-seed": 1, "rows": 1, "events": 80, "time": 0, "report-interval": 0, "percentile": 0, "histogram": False,
-    }  # fmt: skip
+    reports = {"time": 0, "report-interval": 0, "percentile": 0, "histogram": False}
+    assert (sysbench.warmup, sysbench.args) == (0, {"rand-seed": 1, "rows": 1, "events": 80} | reports)
     assert counting.of_length(COMMAND, 80).args == {"events": 80, "time": 0}
     assert counting.has_length(COMMAND) and counting.has_length(workload())
-    assert not counting.has_length(msgspec.structs.replace(COMMAND, command=["bench", "{{events}}"]))
+    assert not counting.has_length(changed(COMMAND, command=["bench", "{{events}}"]))
     embedded = Builder(name="demo", summary="", driver="demo")
     server = Server(initialise=["a"], start=["b"], ready=["c"], stop=["d"])
-    threads = msgspec.structs.replace(workload(), threads=4)
     assert counting.obstacle(embedded, workload()) == ""
-    assert "4 threads" in counting.obstacle(embedded, threads)
-    assert "is a server" in counting.obstacle(msgspec.structs.replace(embedded, server=server), workload())
+    assert "4 threads" in counting.obstacle(embedded, changed(workload(), threads=4))
+    assert "is a server" in counting.obstacle(changed(embedded, server=server), workload())
 
 
 @given(start=st.floats(0, 1e10), each=st.floats(1, 1e12))
@@ -158,12 +146,6 @@ def test_a_command_that_does_not_use_its_length_is_reported() -> None:
 def test_what_is_counted_is_read() -> None:
     """By valgrind in all processes, by perf in user space."""
     counter, functions = Counter("valgrind-3.19.0", ("setarch", "-R")), Counter("valgrind-3.19.0", by_function=True)
-    argv = counter.under(FOLDER)
-    assert argv[:2] == ["setarch", "-R"]
-    assert "--cachegrind-out-file=/visit/counters.%p" in argv
-    assert {"--tool=callgrind", "--callgrind-out-file=/visit/counters.%p"} <= {*functions.under(FOLDER)}
-    perf_stat = "perf stat -x , -o /visit/counters -e instructions:u --"
-    assert Counter(PERF).under(FOLDER) == perf_stat.split()
     for of, text, count in (
         (counter, "summary: 1200\nsummary: 34\n", 1234),
         (counter, "", None),
@@ -173,6 +155,7 @@ def test_what_is_counted_is_read() -> None:
         (Counter(PERF), "<not supported>,,instructions:u,0,100.00,,\n", None),
     ):
         assert of.read(text) == {"instructions": count}
+    assert counter.under(FOLDER)[:2] == ["setarch", "-R"]
 
 
 CALLGRIND = Path(__file__).with_name("callgrind.txt").read_text()  # of a program at {binary}
@@ -181,26 +164,18 @@ CALLGRIND = Path(__file__).with_name("callgrind.txt").read_text()  # of a progra
 @pytest.mark.tools
 def test_what_callgrind_writes_is_added_up(host: LocalHost, tmp_path: Path) -> None:
     """Depths of a recursion are one function, inclusive costs of calls are none, and what is no line of its own is left out."""
-    folder = tmp_path / "visit"
-    folder.mkdir()
-    binary = folder / "bench"
-    binary.write_text("no binary")
-    (folder / "counters.1").write_text(CALLGRIND.replace("{binary}", str(binary)))
-    (folder / "counters.2").write_text("")
-    stacks, calls = counts_of([], counting.functions_on(host, PurePosixPath(folder)).splitlines())
-    assert stacks == {
-        "bench;walk(tree<int>*) (bench)": 75, "bench;main (bench)": 1, "bench;[libc.so.6]": 77, "bench;[unknown]": 4,
-    }  # fmt: skip
-    walk = "walk(tree<int>*) (bench)"
-    assert {pair: number for pair, number in calls.items() if number} == {
-        f"{walk};{walk}": 3, f"{walk};[libc.so.6]": 2, f"main (bench);{walk}": 1,
-    }  # fmt: skip
+    (tmp_path / "bench").write_text("no binary")
+    (tmp_path / "counters.1").write_text(CALLGRIND.replace("{binary}", str(tmp_path / "bench")))
+    (tmp_path / "counters.2").write_text("")
+    stacks, calls = counts_of([], counting.functions_on(host, PurePosixPath(tmp_path)).splitlines())
+    walk, main = "walk(tree<int>*) (bench)", "main (bench)"
+    assert stacks == {f"bench;{walk}": 75, f"bench;{main}": 1, "bench;[libc.so.6]": 77, "bench;[unknown]": 4}
+    made = {pair: number for pair, number in calls.items() if number}
+    assert made == {f"{walk};{walk}": 3, f"{walk};[libc.so.6]": 2, f"{main};{walk}": 1}
 
 
 def test_start_up_is_in_neither_count() -> None:
-    short, long = (
-        counted_run(operations=length, counters={"instructions": 1000.0 + 3 * length}) for length in (500, 1000)
-    )
+    short, long = (counted_run(operations=n, counters={"instructions": 1000.0 + 3 * n}) for n in (500, 1000))
     both = counting.difference(short, long)
     assert value(both, "instructions/o") == 3
     assert both.seconds == short.seconds + long.seconds
@@ -213,16 +188,14 @@ OUTPUTS = Path(__file__).parents[2] / "outputs"
 
 def test_counters_are_taken_as_perf_scaled_them_and_what_is_not_counted_is_missing() -> None:
     """Modifiers are not part of the name."""
+    nothing = {"LLC-load-misses": None, "iTLB-load-misses": None}
     counted = {
         "intel": {"instructions": 48213990716, "task-clock": 10001.92, "cpu-migrations": 0},
-        "amd": {
-            "cycles": 12950331870, "page-faults": 12, "LLC-load-misses": None, "iTLB-load-misses": None,
-            "context-switches": 0,
-        },
+        "amd": {"cycles": 12950331870, "page-faults": 12, "context-switches": 0, **nothing},
         "virtual": {"instructions": None, "context-switches": 11},
         "intel-hybrid-atom": {"instructions": 508381, "cycles": 775564, "page-faults": 91},
         "amd-multiplexed": {"L1-icache-load-misses": None},
-    }  # fmt: skip
+    }
     shares_of = {"intel-hybrid-atom": {"cycles": 0.42}, "amd-multiplexed": {"cycles": 0.92, "L1-dcache-loads": 0.07}}
     for name, expected in counted.items():
         text = (OUTPUTS / f"perf-{name}.csv").read_text()
@@ -241,49 +214,25 @@ def test_two_kinds_of_cores_are_weighted_by_the_time_on_each() -> None:
     assert shares(text)["cycles"] == 0.99, "as perf has rounded it"
 
 
-def test_perf_counts_the_command_or_a_server() -> None:
-    embedded = wrap(["sysbench"], PurePosixPath("/v"))
-    assert embedded[-2:] == ["--", "sysbench"]
-    assert "-p" not in embedded
-    assert "fifo:/v/control,/v/ack" in embedded
-    server = wrap(["sysbench"], PurePosixPath("/v"), [12, 13])
-    assert server[-4:] == ["-p", "12,13", "--", "sysbench"]
-
-
-def test_a_refusal_is_distinguished_from_other_failures() -> None:
+def test_sentences_of_perf() -> None:
+    """A refusal is distinguished from other failures, and so is the end of a process or thread before perf attaches."""
     assert "not permitted" in refusal("h", "Consider adjusting /proc/sys/kernel/perf_event_paranoid setting")
     assert "does not work on host h: event syntax error" in refusal("h", "event syntax error: 'x'")
+    opened = "The sys_perf_event_open() syscall returned with {} for event (cycles)."
+    for line, is_missed in (
+        ("Problems finding threads of monitor", True),
+        ("Couldn't create thread/CPU maps: No such process", True),
+        (opened.format("3 (No such process)"), True),
+        (opened.format("13 (Permission denied)"), False),
+    ):
+        assert missed(["Error:", line]) is is_missed
 
 
 @pytest.mark.tools
-def test_this_machine_counts_task_clock(tmp_path: Path) -> None:
-    counters = probe(LocalHost("here", PurePosixPath(tmp_path)))
-    assert set(counters) == set(EVENTS)
-    assert len(set(EVENTS)) == len(EVENTS)
-    clock = counters["task-clock"]
-    assert clock is not None
-    assert clock > 0
-
-
-@pytest.mark.slow
-@pytest.mark.tools
-def test_a_thread_that_ends_while_perf_attaches_is_reported_from_all_else() -> None:
-    restless = "import threading\nwhile True:\n    some = [threading.Thread(target=int) for _ in range(9)]\n"
-    restless += "    for each in some: each.start()\n    for each in some: each.join()\n"
-    env = {"PATH": "/usr/bin:/bin", "LC_ALL": "C"}
-    with subprocess.Popen([sys.executable, "-c", restless]) as server:
-        try:
-            time.sleep(0.2)
-            argv = ["perf", "stat", "-x", ",", "-e", ",".join(EVENTS), "-p", str(server.pid), "--", "true"]
-            for _ in range(400):
-                ended = subprocess.run(argv, check=False, env=env, capture_output=True, text=True)
-                assert (ended.returncode != 0) == missed(ended.stderr.splitlines()), ended.stderr
-                if "sys_perf_event_open" in ended.stderr:
-                    break
-            else:
-                pytest.skip("no thread ended at the right moment")
-        finally:
-            server.kill()
+def test_this_machine_counts_task_clock(host: LocalHost) -> None:
+    counters = probe(host)
+    assert sorted(counters) == sorted(EVENTS)
+    assert (counters["task-clock"] or 0) > 0
 
 
 def lines_of_output(name: str) -> list[str]:
@@ -294,13 +243,12 @@ def test_rows_of_vmstat_and_of_every_iostat() -> None:
     """Repeated headers, the first row and a broken one are left out; columns are found by name."""
     rows = parse_vmstat(lines_of_output("vmstat.txt"))
     assert [row["cs"] for row in rows] == [794, 600, 892]
-    assert rows[0]["us"] == 95
     (row,) = parse_vmstat(lines_of_output("vmstat-new.txt"))
     assert (row["cs"], row["us"], row["id"]) == (1502, 49, 49)
     for name in ("iostat-10.txt", "iostat-11.txt", "iostat-12.txt"):
-        first = parse_iostat(lines_of_output(name))[0]
+        first, *others = parse_iostat(lines_of_output(name))
         assert first == {"r/s": 310.0, "w/s": 44.0, "rkB/s": 4960.0, "wkB/s": 1232.0, "%util": 7.2}, name
-    assert [row["r/s"] for row in parse_iostat(lines_of_output("iostat-12.txt"))] == [310.0, 100.0]
+    assert [row["r/s"] for row in others] == [100.0]
 
 
 FORGED = ("a b c\n", "\f\f1 2 3\f\n", "nan inf -1e400\n", "1 2 3\n1 2 3\n1 2 3\n", "9" * 400 + " 1 1\n", "\0\0\0", "")
@@ -308,9 +256,8 @@ FORGED = ("a b c\n", "\f\f1 2 3\f\n", "nan inf -1e400\n", "1 2 3\n1 2 3\n1 2 3\n
 
 def test_only_numbers_are_read_of_what_a_program_may_have_written() -> None:
     assert perf.read_stamps("nan 1 2\n1 2 3 4\n-1 2 3\n1.5 2 3\n") == (perf.Stamp(1.5, 2, 3),)
-    assert parse("nan,,instructions,1,1\ninf,,cycles,1,1\n-5,,branches,1,1\n7,,task-clock,1,1\n") == {
-        "instructions": None, "cycles": None, "branches": None, "task-clock": 7,
-    }  # fmt: skip
+    counters = parse("nan,,instructions,1,1\ninf,,cycles,1,1\n-5,,branches,1,1\n7,,task-clock,1,1\n")
+    assert counters == {"instructions": None, "cycles": None, "branches": None, "task-clock": 7}
     assert parse_vmstat([" r  b us", " 1 0 5", " nan 0 5", " inf 0 5", " 2 0 5"]) == [{"r": 2, "b": 0, "us": 5}]
     for text in FORGED:
         assert len(perf.read_stamps(text)) <= 2
@@ -338,9 +285,8 @@ def test_vmstat_runs_as_long_as_the_command_and_the_status_is_the_commands(tmp_p
     assert subprocess.run(argv, check=False, timeout=60).returncode == 3
     assert parse_vmstat((tmp_path / "vmstat").read_text().splitlines())
     began, ended = perf.read_stamps((tmp_path / "time").read_text())
-    assert ended.at - began.at >= 0.9
     assert began.before <= began.after <= ended.before <= ended.after
-    assert not (tmp_path / "iostat").exists()
+    assert ended.at - began.at >= 0.9
 
 
 def run_of(commit: str, seconds: float, operations: int = 1) -> RunFacts:
@@ -369,12 +315,11 @@ def test_a_run_that_is_stopped_has_taken_at_least_that_long(times: float, second
 
 def test_a_stopped_run_is_a_bound_of_qps_and_latency() -> None:
     slow = SlowRuns(5.0, "good")
-    slow.take([run_of("good", 2.0, 100), run_of("good", 2.2, 100), run_of("good", 1.9, 100)])
+    slow.take(run_of("good", seconds, 100) for seconds in (2.0, 2.2, 1.9))
     stopped = slow.stopped(run_of("bad", 0.0))
     assert stopped.slower_than == 5.0
-    assert value(stopped, "qps") == pytest.approx(10.0)
-    assert value(stopped, "latency") == pytest.approx(100.0)
-    assert value(stopped, "p95") is value(stopped, "cpu/o") is None
+    found = {name: value(stopped, name) for name in ("qps", "latency", "p95", "cpu/o")}
+    assert found == {"qps": pytest.approx(10.0), "latency": pytest.approx(100.0), "p95": None, "cpu/o": None}
     slow.take([replace(stopped, commit="good")])
     assert len(slow.finished) == 3
 

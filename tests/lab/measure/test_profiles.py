@@ -2,11 +2,12 @@
 
 import subprocess
 import tempfile
-from collections.abc import Generator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
 from msgspec.structs import replace as struct_replace
@@ -16,10 +17,10 @@ from labs import BUILDER, FAST, SLOW, Open, lab_of, workload_of
 from perfbisect.core.domain.events import LabEvent, Profiled, Unexplained
 from perfbisect.core.domain.facts import ProfileFacts, RunFacts
 from perfbisect.core.domain.orders import Measure, Purpose, Share
-from perfbisect.core.explain.explanation import explanation
 from perfbisect.core.explain.profiles import RARE, UNKNOWN, Folded, fold, frames, read_frame
 from perfbisect.errors import EnvironmentFailure, NoSamples, RunFailed
 from perfbisect.host.local import LocalHost
+from perfbisect.lab.host_lab import HostLab
 from perfbisect.lab.measure import profiles
 from perfbisect.lab.measure.profiles import (
     ADD_UP,
@@ -86,12 +87,12 @@ def callers(stacks: dict[str, float], called: str) -> set[str]:
 @pytest.mark.tools
 def test_frame_pointers_of_a_leaf_skip_its_caller_and_unwinding_finds_it() -> None:
     """12 samples each of one program: ``main`` calls ``heavy`` and ``light``, which call ``leaf``."""
-    pointers, unwound = recorded("fp"), recorded("dwarf")
-    assert callers(dict(pointers.stacks), "leaf") == {"main"}
-    assert callers(dict(unwound.stacks), "leaf") == {"heavy", "light"}
-    assert pointers.samples == unwound.samples == 12
-    assert sum(pointers.stacks.values()) == pytest.approx(12 * 2004.008)
-    assert all(stack.startswith("two;") for stack in (*pointers.stacks, *unwound.stacks))
+    for chains, called_by in ("dwarf", {"heavy", "light"}), ("fp", {"main"}):
+        folded = recorded(chains)
+        assert callers(dict(folded.stacks), "leaf") == called_by
+        assert folded.samples == 12
+        assert all(stack.startswith("two;") for stack in folded.stacks)
+    assert sum(folded.stacks.values()) == pytest.approx(12 * 2004.008)
 
 
 @pytest.mark.tools
@@ -103,22 +104,6 @@ def test_chains_of_a_server_and_of_cpp_are_whole_and_readable() -> None:
         assert "PostgresMain (postgres)" in chain
         assert not any(one == other == "[postgres]" for one, other in pairwise(chain))
     assert "shop::Store<shop::Item>::put" in callers(dict(recorded("cpp").stacks), "__memcmp_evex_movbe")
-
-
-@pytest.mark.tools
-def test_samples_of_instructions_of_a_server_have_intervals() -> None:
-    """A recorded output, as if its periods were instructions; of a build that executes 20 times as many in one function."""
-    folded, sampled = recorded("postgres"), Sampling("instructions:u", "dwarf")
-    stack = max(folded.stacks, key=lambda text: folded.stacks[text])
-    slow = replace(folded, stacks={**folded.stacks, stack: 20 * folded.stacks[stack]}, samples=8 + 19)
-    events = [
-        Profiled(node, profile(replace(FACTS, commit=commit), each, sampled))
-        for node, (commit, each) in enumerate((("p", folded), ("c", slow)))
-    ]
-    row = explanation(events, "p", "c").counts[0]
-    assert row.function == read_frame(frames(stack)[-1])[0]
-    assert row.difference == pytest.approx(19 * folded.stacks[stack] / FACTS.operations)
-    assert 0 < 1.96 * row.error < row.difference
 
 
 @pytest.mark.tools
@@ -142,69 +127,54 @@ def test_a_wait_lasts_until_the_thread_is_back() -> None:
 
 
 COUNTED = "samples 20\nframes 60\n"
+TRIALS = [
+    ("cycles", COUNTED, "dwarf", Sampling("cycles", "dwarf")),
+    ("cycles:u", COUNTED, "dwarf", Sampling("cycles:u", "dwarf")),  # the kernel may not be sampled
+    ("cpu-clock:uH", COUNTED, "dwarf", CLOCK),
+    ("dummy:HG\ncpu-clock", COUNTED, "fp", Sampling("cpu-clock", "fp")),
+    ("cycles", "samples 0\nframes 0\n", "fp", None),  # it is counted, and no interrupt comes
+    ("cycles", "samples 20\nframes 20\n", "dwarf", None),  # callers are unknown
+    ("cycles", "samples 20\nframes 20\n", "fp", Sampling("cycles", "fp")),
+    ("", "", "fp", None),
+]
 
 
-@pytest.mark.parametrize(
-    ("printed", "chains", "found"),
-    [
-        (f"cycles\n{COUNTED}", "dwarf", Sampling("cycles", "dwarf")),
-        (f"cycles:u\n{COUNTED}", "dwarf", Sampling("cycles:u", "dwarf")),  # the kernel may not be sampled
-        (f"cpu-clock:uH\n{COUNTED}", "dwarf", CLOCK),
-        (f"dummy:HG\ncpu-clock\n{COUNTED}", "fp", Sampling("cpu-clock", "fp")),
-        (
-            f"cpu_core/cycles/u\ncpu_atom/cycles/u\n{COUNTED}", "dwarf",
-            Sampling("cycles:u", "dwarf", ("cpu_core/cycles/u", "cpu_atom/cycles/u")),
-        ),
-        (
-            f"cpu_core/instructions/\ncpu_atom/instructions/\n{COUNTED}", "fp",
-            Sampling("instructions", "fp", ("cpu_core/instructions/", "cpu_atom/instructions/")),
-        ),
-        ("cycles\nsamples 0\nframes 0\n", "fp", None),  # it is counted, and no interrupt comes
-        ("cycles\nsamples 20\nframes 20\n", "dwarf", None),  # callers are unknown
-        ("cycles\nsamples 20\nframes 20\n", "fp", Sampling("cycles", "fp")),
-        ("", "fp", None),
-    ],
-)  # fmt: skip
-def test_what_trials_show(printed: str, chains: str, found: Sampling | None) -> None:
-    """Names as perf 6.1 prints them: with "H" where another event took its place."""
-    assert sampling(printed, chains) == found
+def test_what_trials_show() -> None:
+    """Names as perf 6.1 prints them: with "H" where another event took its place, and those of two kinds of cores."""
+    for names, counted, chains, found in TRIALS:
+        assert sampling(f"{names}\n{counted}", chains) == found
+    for event, names in (
+        ("cycles:u", ("cpu_core/cycles/u", "cpu_atom/cycles/u")),
+        ("instructions", ("cpu_core/instructions/", "cpu_atom/instructions/")),
+    ):
+        assert sampling("\n".join((*names, COUNTED)), "fp") == Sampling(event, "fp", names)
 
 
 def test_units_and_notes() -> None:
-    assert (CLOCK.unit, Sampling("cycles", "dwarf").unit) == ("us", "cycles")
-    assert Sampling("instructions:u", "dwarf").unit == Sampling("instructions", "fp").unit == "instructions"
+    events = {"cpu-clock:u": "us", "cycles": "cycles", "instructions:u": "instructions", "instructions": "instructions"}
+    assert {event: Sampling(event, "dwarf").unit for event in events} == events
     assert Sampling("cycles", "dwarf").notes == ()
     assert Sampling("cycles:u", "fp").notes == (NO_KERNEL, NO_LEAF_CALLERS)
-    folded = Folded({"p;f (x)": 3.0, "p;main (x);g (x)": 7.0}, samples=10, lost=0, alone=0.3)
-    assert profile(FACTS, folded, Sampling("cycles", "dwarf")) == ProfileFacts(
-        "c", "key", "here", 50, 2.0, "cycles", folded.stacks, 10, event="cycles", chains="dwarf",
-        note="The callers of 30 % of the cost are unknown.",
-    )  # fmt: skip
+    made = profile(FACTS, Folded({"p;f (x)": 3.0}, samples=10, lost=0, alone=0.3), Sampling("cycles", "dwarf"))
+    assert made.note == "The callers of 30 % of the cost are unknown."
+    made = profile(FACTS, Folded({"p;main (x);poll (libc.so.6)": 5.0}, 10, 0, 0.0), Sampling(WAITS, "dwarf"))
+    assert (made.off_cpu, made.unit, made.note) == (True, "us", WAITS_FOR_ALL)
 
 
 def test_only_a_server_is_told_apart_from_its_client() -> None:
     """Processes that a server starts before the window are known only if perf follows them from its own start."""
     folder, sampled, waits = PurePosixPath("/visit"), {"sampled": CLOCK, "rate": 99}, Sampling(WAITS, "dwarf")
-    embedded = record(["sysbench"], folder, **sampled)
-    assert embedded[-4:] == ["fifo:/visit/control,/visit/ack", "--delay=-1", "--", "sysbench"]
-    assert "-p" not in embedded
-    command = record(["bench"], folder, whole=True, **sampled)
-    assert command[-2:] == ["--", "bench"]
-    assert "--control" not in command
-    served = record(["sysbench"], folder, [7, 8], **sampled)
-    assert served[served.index("-p") + 1] == "7,8"
+    embedded, served = record(["sysbench"], folder, **sampled), record(["sysbench"], folder, [7, 8], **sampled)
+    assert "--delay=-1" in embedded and "-p" not in embedded
+    assert "--control" not in record(["bench"], folder, whole=True, **sampled)
+    assert "--delay=-1" not in served and served[served.index("-p") + 1] == "7,8"
     assert served[4:8] == ["-e", "dummy:u", "-e", "cpu-clock:u"]
-    assert "--delay=-1" not in served
-    assert served[-3:] == ["cpu-clock:u", "--", "sysbench"]
     argv = record(["sysbench"], folder, sampled=waits, rate=7)
     assert argv[4:12] == ["-e", "dummy:u", "-e", WAITS, "-c", "7", "--switch-events", f"--max-size={LARGEST}"]
     assert "--delay=-1" in argv
-    assert record(["sysbench"], folder, [7], sampled=waits, rate=7)[-3:] == [WAITS, "--", "sysbench"]
 
 
 def test_waits_are_sampled_by_their_number() -> None:
-    made = profile(FACTS, Folded({"p;main (x);poll (libc.so.6)": 5.0}, 10, 0, 0.0), Sampling(WAITS, "dwarf"))
-    assert (made.off_cpu, made.unit, made.note) == (True, "us", WAITS_FOR_ALL)
     assert one_of(100_000) == 23, "20 has divisors that a pattern of waits may have"
     assert one_of(500) == one_of(0) == 1
 
@@ -218,11 +188,12 @@ def context(**changes: object) -> RunContext:
 
 def test_how_often_a_run_is_sampled() -> None:
     long = replace(context(command=["bench"]), longest=1000.0)  # an hour of it must not fill the disk
+    many = context(threads=64)
     for of, cores, rate in (
         (context(), 2, OFTENEST),
-        (context(threads=64), 256, SAMPLES / (10 * 128)),
-        (context(threads=64), 4, SAMPLES / (10 * 4)),
-        (long, 10, 1.0),
+        (many, 256, SAMPLES / 1280),
+        (many, 4, SAMPLES / 40),
+        (long, 10, 1),
     ):
         assert first_rate(of, cores=cores) == rate
     for before, samples, rate in ((100, SAMPLES // 2, 200), (100, SAMPLES * 10, 10), (100, SAMPLES * 1000, 1)):
@@ -232,13 +203,11 @@ def test_how_often_a_run_is_sampled() -> None:
 
 def test_a_host_without_perf_is_told_once() -> None:
     """A turn that can do nothing has ended."""
-    turn = Turn(3, 1, 1, 1, Purpose.EXPLAIN, left=1)
-    system = System("a commit", "key", PurePosixPath("/far"), BUILDER)
-    [told] = Profiles(context(), lambda: None).visit(system, "", turn)
+    [told] = Profiles(context(), lambda: None).visit(SYSTEM, "", turn := Turn(3, 1, 1, 1, Purpose.EXPLAIN, left=1))
     assert isinstance(told, Unexplained)
     assert (told.part, told.host, turn.left) == ("profiles", "far", 0)
     assert told.reason.startswith("perf is not installed on host far. Install with: apt-get install linux-perf (")
-    assert list(Profiles(context(), lambda: None, events=SAMPLED_INSTRUCTIONS).visit(system, "", turn)) == []
+    assert list(Profiles(context(), lambda: None, events=SAMPLED_INSTRUCTIONS).visit(SYSTEM, "", turn)) == []
     host = FakeHost("far", {"sampled */trial *": "cycles\nframes 0\nsamples 0\n"})  # it counts, and samples nothing
     with pytest.raises(EnvironmentFailure, match="perf takes no samples on host far: it printed nothing"):
         available(host)
@@ -253,6 +222,7 @@ def folded_of(folder: Path, source: str, host: LocalHost, sampled: Sampling, rat
     return folded_on(host, PurePosixPath(folder), sampled, rate)
 
 
+SYSTEM = System("a commit", "key", PurePosixPath("/far"), BUILDER)
 LOOP = "uint64_t x = n; for (uint64_t i = 0; i < n; i++) x = x * 6364136223846793005u + i; return x"
 TWO = f"""#include <stdint.h>
 volatile uint64_t sink;
@@ -269,9 +239,8 @@ def test_the_shares_of_two_functions(tmp_path: Path, host: LocalHost) -> None:
     found = available(host)
     folded = folded_of(tmp_path, TWO, host, found, 499)
     costs = own(dict(folded.stacks))
-    whole = sum(costs.values())
-    assert costs["heavy"] / whole == pytest.approx(0.7, abs=0.12)
-    assert costs["light"] / whole == pytest.approx(0.3, abs=0.12)
+    shares = [costs[name] / sum(costs.values()) for name in ("heavy", "light")]
+    assert shares == pytest.approx([0.7, 0.3], abs=0.12)
     if found.chains == "dwarf":
         assert callers(dict(folded.stacks), "heavy") == {"work"}
         assert folded.alone < 0.05
@@ -302,21 +271,17 @@ def test_no_waits_and_no_sight_of_the_kernel_end_a_turn_without_a_word(monkeypat
     """Nothing is wrong then. A run that fails is told by whoever asked for it."""
     tried = []
 
-    def run(
-        context: RunContext, system: System, dataset: str, turn: Turn, sampled: Sampling, rate: int
-    ) -> Generator[LabEvent, None, tuple[RunFacts, Folded]]:
+    def run(*asked: Any) -> Iterator[LabEvent]:
+        *_, sampled, rate = asked
         yield from ()
         tried.append((sampled.waits, rate))
         raise NoSamples("perf took no samples", stage="run", log="/log")
 
     monkeypatch.setattr(profiles, "sampled_run", run)
-    system = System("a commit", "key", PurePosixPath("/far"), BUILDER)
     for sampled, tries in (Sampling("cycles:u", "dwarf"), 0), (Sampling("cycles", "dwarf"), 1):
         study = Profiles(replace(context(), perf=True), lambda: None, 10.0, switches=1300.0, sampled=sampled)
-        turn = Turn(0, 1, 1, 1, Purpose.EXPLAIN, left=1)
-        assert list(study.visit(system, "", turn)) == []
-        assert turn.left == 0
-        assert len(tried) == tries
+        assert list(study.visit(SYSTEM, "", turn := Turn(0, 1, 1, 1, Purpose.EXPLAIN, left=1))) == []
+        assert (turn.left, len(tried)) == (0, tries)
     assert tried == [(True, one_of(1300.0 * 10))]
 
 
@@ -325,9 +290,8 @@ def test_two_builds_of_a_library_are_profiled_for_the_window_alone(open_lab: Ope
     """An operation of the slow one executes twice the arithmetic."""
     lab = open_lab({"rest": 0})
     lab.study = partial(Profiles, seconds=1.0)
-    events = [event for build in (FAST, SLOW) for event in lab.measure(Measure((Share(build, 1),), Purpose.EXPLAIN))]
-    assert not [event for event in events if isinstance(event, Unexplained)]
-    fast, slow = [event.facts for event in events if isinstance(event, Profiled)]
+    events = [event for build in (FAST, SLOW) for event in explain(lab, build)]
+    fast, slow = profiled(events)
     assert fast.commit != slow.commit
     costs = [own(dict(each.stacks))["operation"] / each.operations for each in (fast, slow)]
     assert 1.2 < costs[1] / costs[0] < 3.3
@@ -340,6 +304,16 @@ def test_two_builds_of_a_library_are_profiled_for_the_window_alone(open_lab: Ope
             assert whole <= 1.2e6 * each.seconds, "neither the start nor the warm-up are in it"
     assert not list(Path(host.root, "visit").glob(f"{NAME}*"))
     assert not list(Path(host.root, "jobs").iterdir())
+
+
+def explain(lab: HostLab, build: int) -> list[LabEvent]:
+    return list(lab.measure(Measure((Share(build, 1),), Purpose.EXPLAIN)))
+
+
+def profiled(events: list[LabEvent]) -> list[ProfileFacts]:
+    """The profiles among the events, which lack none."""
+    assert not [event for event in events if isinstance(event, Unexplained)]
+    return [event.facts for event in events if isinstance(event, Profiled)]
 
 
 def script_of(chains: int, frames: int, symbol: str) -> str:
@@ -361,14 +335,11 @@ def test_large_profiles_are_shortened_and_no_cost_is_dropped(
     executable(tmp_path / "perf", script_of(5000, 150, "leaf"))
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     folded = folded_on(host, PurePosixPath(tmp_path), Sampling("cycles", "dwarf"), 499)
-    assert folded.samples == 5000
-    assert folded.alone == 0
-    assert sum(folded.stacks.values()) == 5000 * 5001 / 2
+    assert (folded.samples, folded.alone, sum(folded.stacks.values())) == (5000, 0, 5000 * 5001 / 2)
     assert sum(cost for stack, cost in folded.stacks.items() if stack.endswith(";leaf4711 (server)")) == 4711
-    dearest = next(stack for stack, cost in folded.stacks.items() if cost == 5000)
-    assert frames(dearest) == (*["caller5000 (server)"] * 149, "leaf5000 (server)")
-    (rarest,) = (stack for stack, cost in folded.stacks.items() if cost == 1)
-    assert frames(rarest) == (RARE, "leaf1 (server)")
+    by_cost = {cost: frames(stack) for stack, cost in folded.stacks.items()}
+    assert by_cost[5000] == (*["caller5000 (server)"] * 149, "leaf5000 (server)")
+    assert by_cost[1] == (RARE, "leaf1 (server)")
     assert subprocess.run(["awk", SHORTEN], input="", text=True, check=False).returncode == 1, "its input was cut"
 
 
@@ -409,21 +380,21 @@ def test_the_connections_of_a_server_are_profiled_and_nothing_else(tmp_path: Pat
     assert POSTGRES.server
     builder = struct_replace(POSTGRES, server=struct_replace(POSTGRES.server, perf_scope="connections"))
     with tempfile.TemporaryDirectory(prefix="lab") as root:
-        host = LocalHost("here", PurePosixPath(root))
         events: list[LabEvent] = []
         for study in Profiles, partial(Profiles, switches=1.0):  # each of them is sampled
-            lab = lab_of(host, builder, workload, git.path, (git.head,))
+            lab = lab_of(LocalHost("here", PurePosixPath(root)), builder, workload, git.path, (git.head,))
             lab.study = partial(study, seconds=3.0)
-            events += lab.measure(Measure((Share(0, 1),), Purpose.EXPLAIN))
-    assert not [event for event in events if isinstance(event, Unexplained)]
-    facts, *waits = [event.facts for event in events if isinstance(event, Profiled)]
+            events += explain(lab, 0)
+    facts, *waits = profiled(events)
     assert {stack.partition(";")[0] for stack in facts.stacks} == {"postgres"}, "sysbench is not in it"
-    whole = sum(facts.stacks.values())
-    known = {stack: {read_frame(frame)[0] for frame in frames(stack)} for stack in facts.stacks}
-    inside = sum(cost for stack, cost in facts.stacks.items() if "PostgresMain" in known[stack])
-    assert inside > 0.8 * whole, "each connection's stack is known down to its own process"
-    assert sum(cost for stack, cost in facts.stacks.items() if frames(stack)[-1] == UNKNOWN) < 0.1 * whole
-    assert any(chain & {"ExecInterpExpr", "ExecAgg", "heap_getnextslot"} for chain in known.values())
+    known = {stack: [read_frame(frame)[0] for frame in frames(stack)] for stack in facts.stacks}
+
+    def share(condition: Callable[[list[str]], bool]) -> float:
+        return sum(cost for stack, cost in facts.stacks.items() if condition(known[stack])) / sum(facts.stacks.values())
+
+    assert share(lambda chain: "PostgresMain" in chain) > 0.8, "each stack is known down to its own process"
+    assert share(lambda chain: chain[-1] == UNKNOWN) < 0.1
+    assert share(lambda chain: bool({*chain} & {"ExecInterpExpr", "ExecAgg", "heap_getnextslot"})) > 0
     for each in (facts, *waits):
         assert each.unit != "us" or sum(each.stacks.values()) <= 1.2e6 * each.seconds, "of one connection"
     for waiting in waits:

@@ -54,38 +54,42 @@ def counted(
     """The events of one turn of each build; with ``events`` as the length that an earlier session has found."""
     system = System("a commit", "key", host.root, Builder(summary="a shell", driver="command"))
     context = RunContext(host, HostEntry(name="here"), workload, lua.place(host, workload), perf=True)
-    study = ExactCounts(context, lambda: None, events, seconds)
-    found: list[LabEvent] = []
+    study, found = ExactCounts(context, lambda: None, events, seconds), []
     for build in builds:
-        turn = Turn(build, 1, 1, 1, Purpose.EXPLAIN, left=1)
-        found += study.visit(system, "", turn)
+        found += study.visit(system, "", turn := Turn(build, 1, 1, 1, Purpose.EXPLAIN, left=1))
         assert turn.left == 0
+    return found
+
+
+@pytest.fixture
+def version(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> str:
+    """That of the valgrind of this machine, by which is counted."""
+    if shutil.which("valgrind") is None:
+        pytest.skip("no valgrind on this machine: apt-get install valgrind")
+    found = host.run(["valgrind", "--version"]).stdout.strip()
+    monkeypatch.setattr(counting, "methods", lambda _: [found])
     return found
 
 
 @pytest.mark.slow
 @pytest.mark.tools
-@pytest.mark.skipif(shutil.which("valgrind") is None, reason="no valgrind on this machine: apt-get install valgrind")
-def test_all_builds_are_counted_with_one_length(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_builds_are_counted_with_one_length(host: LocalHost, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is found with the first of them, or in an earlier session."""
-    version = host.run(["valgrind", "--version"]).stdout.strip()
-    monkeypatch.setattr(counting, "methods", lambda _: [version])
     monkeypatch.setattr(counting, "ENOUGH_BY_FUNCTION", 4e6)
     events = counted(host)
     found = [event for event in events if isinstance(event, Counted)]
-    assert [(event.candidate, event.group, event.facts.counted) for event in found] == [
-        (0, EXACT_GROUP, version),
-        (1, EXACT_GROUP, version),
+    assert [(each.candidate, each.group, each.facts.counted) for each in found] == [
+        (build, EXACT_GROUP, version) for build in (0, 1)
     ]
     first, second = (event.facts for event in found)
     assert first.events == second.events > 1
     counts = [(facts.counters["instructions"] or 0) / facts.operations for facts in (first, second)]
     assert counts[0] == pytest.approx(counts[1], rel=1e-3)
-    profiles = [event.facts for event in events if isinstance(event, Profiled)]
-    assert [(sum(facts.stacks.values()), facts.samples) for facts in profiles] == [
-        (pytest.approx(facts.counters["instructions"], rel=0.01), 0) for facts in (first, second)
-    ]
-    assert all(facts.calls and facts.operations == first.operations for facts in profiles)
+    for facts, profile in zip(
+        (first, second), [each.facts for each in events if isinstance(each, Profiled)], strict=True
+    ):
+        assert sum(profile.stacks.values()) == pytest.approx(facts.counters["instructions"], rel=0.01)
+        assert profile.samples == 0 and profile.calls and profile.operations == first.operations
     monkeypatch.setattr(counting, "methods", lambda _: [counting.PERF, version])
     again = counted(host, builds=(1,), events=123)
     assert [type(event) for event in again if not isinstance(event, ExecutionStarted | RunStarted)] == [Profiled]
@@ -93,10 +97,8 @@ def test_all_builds_are_counted_with_one_length(host: LocalHost, monkeypatch: py
 
 
 @pytest.mark.tools
-@pytest.mark.skipif(shutil.which("valgrind") is None, reason="no valgrind on this machine: apt-get install valgrind")
-def test_what_never_ends_under_valgrind_is_ended(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    version = host.run(["valgrind", "--version"]).stdout.strip()
-    monkeypatch.setattr(counting, "methods", lambda _: [version])
+@pytest.mark.usefixtures("version")
+def test_what_never_ends_under_valgrind_is_ended(host: LocalHost) -> None:
     with pytest.raises(RunFailed, match="2 s"):
         counted(host, replace(LOOP, command=["sleep", "1000"]), seconds=0.5)
 
@@ -116,7 +118,6 @@ def test_no_group_needs_more_counters_than_processors_have() -> None:
     assert all(len(group.events) <= 4 for group in (*PLAIN, STALLS))
     assert all(len(set(group.events)) == len(group.events) for group in (*PLAIN, *SLOTS, STALLS))
     assert PLAIN[0].argument == "cycles,instructions,branches,branch-misses"
-    assert SLOTS[0].argument == "{slots,topdown-retiring,topdown-bad-spec,topdown-fe-bound,topdown-be-bound}"
     assert SLOTS[1].argument.startswith("{cpu_core/slots/,cpu_core/topdown-retiring/,")
 
 
@@ -138,21 +139,16 @@ def test_which_groups_are_chosen() -> None:
 def test_slots_of_an_intel_processor_are_those_of_its_metrics() -> None:
     lines = (OUTPUTS / "perf-intel-top-down.csv").read_text().splitlines()
     counters = perf.parse("\n".join(line.partition(",")[2] for line in lines if line[0] != "#"))
-    of = {category: slots(counters, category) or 0.0 for category in (RETIRING, WRONG, FRONT, BACK)}
-    shown = {RETIRING: 0.102, WRONG: 0.076, FRONT: 0.510, BACK: 0.311}  # as perf printed them
-    total = counters["TOPDOWN.SLOTS"]
+    total, shown = counters["TOPDOWN.SLOTS"], {RETIRING: 0.102, WRONG: 0.076, FRONT: 0.510, BACK: 0.311}
     assert total
-    assert {category: count / total for category, count in of.items()} == pytest.approx(shown, abs=0.006)
+    found = {category: (slots(counters, category) or 0.0) / total for category in shown}
+    assert found == pytest.approx(shown, abs=0.006), "as perf printed them"
 
 
 def test_what_is_thrown_away_is_a_difference_and_never_negative() -> None:
-    for counters, thrown in (
-        ({"op_spec": 12.0, "op_retired": 10.0}, 2),
-        ({"op_spec": 9.0, "op_retired": 10.0}, None),
-        ({"de_src_op_disp.all": 12.0, "ex_ret_ops": 10.0}, 2),
-        ({}, None),
-    ):
-        assert slots(counters, WRONG) == thrown
+    assert slots({"op_spec": 12.0, "op_retired": 10.0}, WRONG) == 2
+    assert slots({"de_src_op_disp.all": 12.0, "ex_ret_ops": 10.0}, WRONG) == 2
+    assert slots({"op_spec": 9.0, "op_retired": 10.0}, WRONG) is slots({}, WRONG) is None
     events = {event for family in (AMD, ARM) for each in family.slots.values() for event, _ in each}
     assert events == {*AMD.events, *ARM.events}
     assert all(set(family.slots) == {RETIRING, WRONG, FRONT, BACK} for family in FAMILIES)
@@ -164,9 +160,9 @@ def test_this_machine_counts_each_group_all_the_time(host: LocalHost) -> None:
     assert groups
     for group in groups:
         argument = ",".join((*filter(None, [group.argument]), *perf.SOFTWARE))
-        done = host.run(["perf", "stat", "-x", ",", "-e", argument, "--", "ls", "/"], check=False)
-        assert perf.parse(done.stderr)["task-clock"] is not None
-        assert perf.shares(done.stderr) == {}, done.stderr
+        printed = host.run(["perf", "stat", "-x", ",", "-e", argument, "--", "ls", "/"], check=False).stderr
+        assert perf.parse(printed)["task-clock"] is not None
+        assert perf.shares(printed) == {}, printed
 
 
 def test_runs_are_as_short_as_is_asked_and_of_whole_seconds() -> None:
@@ -193,10 +189,8 @@ perfbisect plan: Result
 
 
 def test_what_the_script_prints() -> None:
-    assert parse(PRINTED.splitlines()) == {
-        "SELECT a,\n  '\\n' FROM t": "Seq Scan on t\n  Filter: (b = 1)",
-        "SELECT 1": "Result",
-    }
+    first = {"SELECT a,\n  '\\n' FROM t": "Seq Scan on t\n  Filter: (b = 1)"}
+    assert parse(PRINTED.splitlines()) == {**first, "SELECT 1": "Result"}
 
 
 def test_who_asks() -> None:
@@ -220,35 +214,29 @@ def of_sqlite(host: LocalHost, workload: Workload) -> tuple[System, RunContext]:
     return system, RunContext(host, HostEntry(name="here"), workload, lua.place(host, workload))
 
 
-PLANS = {
-    "range-notcovered-si": (
-        "SELECT k, c FROM sbtest1 WHERE k BETWEEN ? AND ?", "SEARCH sbtest1 USING INDEX k_1 (k>? AND k<?)",
-    ),
-    "update-index": (
-        "UPDATE sbtest1 SET k = k + 1 WHERE id = ?", "SEARCH sbtest1 USING INTEGER PRIMARY KEY (rowid=?)",
-    ),
-}  # fmt: skip
+RANGE = "SELECT k, c FROM sbtest1 WHERE k BETWEEN ? AND ?", "SEARCH sbtest1 USING INDEX k_1 (k>? AND k<?)"
+UPDATE = "UPDATE sbtest1 SET k = k + 1 WHERE id = ?", "SEARCH sbtest1 USING INTEGER PRIMARY KEY (rowid=?)"
 
 
 @pytest.mark.tools
-@pytest.mark.parametrize("name", PLANS)
-def test_the_plans_of_sqlite(name: str, host: LocalHost) -> None:
+@pytest.mark.parametrize(("name", "found"), [("range-notcovered-si", RANGE), ("update-index", UPDATE)])
+def test_the_plans_of_sqlite(name: str, found: tuple[str, str], host: LocalHost) -> None:
     workload, size = load_workload(name, "sqlite"), {"table-size": 1000}
     workload = replace(workload, args={**workload.args, **size}, prepare_args={**workload.prepare_args, **size})
     system, context = of_sqlite(host, workload)
-    keeper = DatasetKeeper(host, workload, {})
+    keeper, ended = DatasetKeeper(host, workload, {}), []
     assert not list(keeper.load(system))
-    ended: list[None] = []
-    turn = Turn(3, 1, 1, 1, Purpose.EXPLAIN, left=1)
-    [event] = PlanStudy(context, lambda: ended.append(None)).visit(system, keeper.keys["a commit"], turn)
+    key = keeper.keys["a commit"]
+    study = PlanStudy(context, lambda: ended.append(None))
+    [event] = study.visit(system, key, turn := Turn(3, 1, 1, 1, Purpose.EXPLAIN, left=1))
     assert isinstance(event, Planned)
     assert (event.candidate, event.facts.commit, event.facts.build_key) == (3, "a commit", "key")
-    assert (event.facts.statement, event.facts.plan.replace(" TABLE ", " ")) == PLANS[name]
+    assert (event.facts.statement, event.facts.plan.replace(" TABLE ", " ")) == found
     assert (len(ended), turn.left) == (1, 0)
     assert not list(Path(host.root, "jobs").iterdir())
-    Path(host.root, "datasets", keeper.keys["a commit"], "dataset.json").unlink()
+    Path(host.root, "datasets", key, "dataset.json").unlink()
     with pytest.raises(DataDamaged, match="is damaged: its record is missing"):
-        dataset.copy(host, keeper.keys["a commit"], None)
+        dataset.copy(host, key, None)
 
 
 @pytest.mark.tools

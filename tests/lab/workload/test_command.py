@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -31,8 +30,8 @@ from waiting import ended as is_ended
 BUILDER = Builder(summary="", driver="d")
 
 
-def workload(*command: str, rate: str = "", cost: str = "", operations: str = "") -> Workload:
-    return Workload(name="w", summary="", group="", command=list(command), rate=rate, cost=cost, operations=operations)
+def workload(*command: str, **keys: str) -> Workload:
+    return Workload(name="w", summary="", group="", command=list(command), **keys)  # type: ignore[arg-type]
 
 
 def ended(*stdout: str, stderr: str = "", status: int = 0, clock: str = "1000.5 0 1002.5\n") -> ProcessResult:
@@ -54,9 +53,8 @@ def test_its_time_its_operations_and_what_it_prints_count() -> None:
             outcome(ended(f"n={amount}"), workload("x", operations="n=(.*)"))
 
 
-@pytest.mark.parametrize(
-    ("how", "sentence"),
-    [
+def test_a_failure_is_reported() -> None:
+    for how, sentence in (
         (ended(status=124, clock=""), "it did not end in 90 s and was killed"),
         (ended(status=137, clock=""), "it did not end in 90 s and was killed"),
         (ended(status=143, clock="1 143 2"), "it was killed by signal 15"),
@@ -72,28 +70,23 @@ def test_its_time_its_operations_and_what_it_prints_count() -> None:
         (ended("n=x"), "it printed 'x' where n=(.*) matches, which is not a number above 0"),
         (ended("m=1"), "it printed no metric: nothing in its output matches n=(.*)"),
         (replace(ended("m=1", stderr="n=8"), is_whole=False), "nothing in its output matches n=(.*)"),
-    ],
-)
-def test_a_failure_is_reported(how: ProcessResult, sentence: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(sentence)):
-        outcome(how, workload("x", rate="n=(.*)"))
+    ):
+        with pytest.raises(ValueError, match=re.escape(sentence)):
+            outcome(how, workload("x", rate="n=(.*)"))
 
 
-@pytest.mark.parametrize(
-    ("script", "status", "told"),
-    [
+def test_the_end_of_a_command_is_written_down(tmp_path: Path) -> None:
+    for script, status, told in (
         ("exit 3", 0, "3"),
         ("exit 124", 0, "124"),  # not our own limit
         ("kill -SEGV $$", 0, "139"),
         ("kill -TERM $$", 143, "143"),  # perhaps from outside: those who wait for the job decide
-    ],
-)
-def test_the_end_of_a_command_is_written_down(tmp_path: Path, script: str, status: int, told: str) -> None:
-    argv = timed(workload("sh", "-c", script), {}, PurePosixPath(tmp_path))
-    done = subprocess.run(argv, capture_output=True, check=False)
-    began, said, end = (tmp_path / CLOCK).read_text().split()
-    assert (done.returncode, said) == (status, told)
-    assert 0 < float(end) - float(began) < 60
+    ):
+        argv = timed(workload("sh", "-c", script), {}, PurePosixPath(tmp_path))
+        done = subprocess.run(argv, capture_output=True, check=False)
+        began, said, end = (tmp_path / CLOCK).read_text().split()
+        assert (done.returncode, said) == (status, told)
+        assert 0 < float(end) - float(began) < 60
 
 
 def test_words_of_a_command_stay_words(tmp_path: Path) -> None:
@@ -103,7 +96,7 @@ def test_words_of_a_command_stay_words(tmp_path: Path) -> None:
 
 
 def loading(*command: str) -> Workload:
-    return Workload(name="w", summary="", group="", command=["run"], prepare_commands=[[*command]])
+    return changed(workload("run"), prepare_commands=[[*command]])
 
 
 def test_args_are_filled_in_and_tell_data_apart_that_they_change() -> None:
@@ -119,11 +112,12 @@ def told(workload: Workload, builder: Builder = BUILDER, **filled: int) -> list[
     return prepare_inputs(builder, workload, filled)
 
 
-@pytest.mark.parametrize("word", ["memory", "cache", "cores", "jobs"])
-def test_sizes_tell_data_apart_where_loading_is_reported_them(word: str) -> None:
-    one, deaf = loading("load", f"--size={{{word}}}"), loading("load")
-    assert told(one, **{word: 4}) == told(one, **{word: 4}) != told(one, **{word: 5})
-    assert told(deaf, **{word: 4}) == told(deaf, **{word: 5}) == [repr([["load"]]), "{}", ""]
+def test_sizes_tell_data_apart_where_loading_is_reported_them() -> None:
+    deaf = loading("load")
+    for word in ("memory", "cache", "cores", "jobs"):
+        one = loading("load", f"--size={{{word}}}")
+        assert told(one, **{word: 4}) == told(one, **{word: 4}) != told(one, **{word: 5})
+        assert told(deaf, **{word: 4}) == told(deaf, **{word: 5}) == [repr([["load"]]), "{}", ""]
 
 
 def test_a_recipes_files_tell_data_apart_where_loading_uses_them(tmp_path: Path) -> None:
@@ -149,47 +143,28 @@ def fio(text: str) -> Outcome:
 
 
 def test_iops_latencies_and_cpu_time() -> None:
+    """Latencies are those of fsync where a job calls it."""
     found = fio(printed())
     assert (found.reported, found.operations, found.counters) == (500.0, 1000, {CPU: 200.0})
     assert found.latency == {"avg": 0.15, "max": 0.4, "p95": 0.2, "p99": 0.3}
     warned = fio(f"fio: this platform does not support process shared mutexes {{}}\n{printed()}")
     assert warned == found, "what is before the JSON is passed over"
     assert fio(printed(write={"iops": 100.0, "total_ios": 200})).operations == 1200
-
-
-def test_latencies_are_those_of_fsync_where_a_job_calls_it() -> None:
     fsync = {"lat_ns": {"mean": 4e6, "max": 9e6, "N": 1000, "percentile": {"95.000000": 8e6, "99.000000": 8.5e6}}}
     assert fio(printed(sync=fsync)).latency == {"avg": 4.0, "max": 9.0, "p95": 8.0, "p99": 8.5}
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
+def test_what_is_no_result_is_said() -> None:
+    for text, sentence in (
         ("fio: no such engine", "not the JSON of fio"),
         ('{"jobs": [{"read": {"iops": "many"}}]}', "not the JSON of fio"),
         ('{"jobs": []}', "has 0 jobs"),
         ('{"jobs": [{}, {}]}', "--group_reporting"),
         (printed(error=5), "error 5"),
         (printed(read={"iops": 0.0}), "less than one I/O"),
-    ],
-)
-def test_what_is_no_result_is_said(text: str, sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        fio(text)
-
-
-@pytest.mark.tools
-@pytest.mark.skipif(not shutil.which("fio"), reason="no fio: apt-get install fio")
-def test_what_fio_prints_here(tmp_path: Path) -> None:
-    """IOPS agree with the number of operations that fio was asked for; its CPU time is a counter."""
-    options = "--name=a --size=4M --rw=randwrite --bs=4k --fsync=64 --ioengine=psync --number_ios=1024"
-    argv = ["fio", f"--filename={tmp_path}/f", *options.split(), "--output-format=json", "--group_reporting"]
-    done = subprocess.run(argv, capture_output=True, text=True, check=True)
-    workload = Workload(name="w", summary="", group="", command=argv, format="fio")
-    found = outcome(ended(done.stdout, stderr=done.stderr), workload)
-    assert (found.operations, workload.metric) == (1024, "rate")
-    assert found.reported and found.latency["p99"]
-    assert CPU in found.counters
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            fio(text)
 
 
 SCRIPT = """\
@@ -208,7 +183,7 @@ def commits(git: Repo) -> tuple[str, ...]:
     """A script at each commit: fast, slow, one that fails, one that tells no number, one that hangs, slow."""
     (git.path / "bench").touch(0o755)
     parts = (change.partition("; ") for change in CHANGES)
-    return tuple(git.commit({"bench": SCRIPT.format(rate=rate) + more}) for rate, _, more in parts)
+    return tuple(git.history({"bench": SCRIPT.format(rate=rate) + more} for rate, _, more in parts))
 
 
 @pytest.fixture
@@ -258,22 +233,18 @@ def test_what_a_command_leaves_running_is_ended(lab: HostLab, tmp_path: Path) ->
     lab = with_workload(lab, command=["sh", "-c", script, "leave", str(tmp_path / "left")])
     assert len(runs(measure(lab, Share(GOOD, 2)))) == 2
     left = (tmp_path / "left").read_text().split()
-    assert left
-    assert all(map(is_ended, left))
+    assert left and all(map(is_ended, left))
 
 
 @pytest.mark.tools
-@pytest.mark.parametrize(
-    ("candidate", "reason"),
-    [
+def test_a_commit_that_gives_no_number_is_skipped(lab: HostLab) -> None:
+    for candidate, reason in (
         (FAILING, "it ended with status 7: threads: 3, ops/s: 1, done: 50"),
         (SILENT, r"it printed 'nothing' where ops/s: (\w+) matches, which is not a number above 0"),
-    ],
-)
-def test_a_commit_that_gives_no_number_is_skipped(lab: HostLab, candidate: int, reason: str) -> None:
-    facts = skipped(measure(lab, Share(candidate, 2)))
-    assert (facts.stage, facts.reason) == ("run", reason)
-    assert "ops/s" in Path(facts.log).read_text()
+    ):
+        facts = skipped(measure(lab, Share(candidate, 2)))
+        assert (facts.stage, facts.reason) == ("run", reason)
+        assert "ops/s" in Path(facts.log).read_text()
 
 
 @pytest.mark.tools

@@ -1,10 +1,12 @@
 """sysbench: its command line and its output; which files its workloads have, and what makes runs other runs."""
 
 from pathlib import Path
+from typing import Any
 
-import msgspec
 import pytest
+from msgspec.structs import replace as changed
 
+from labs import workload_of
 from perfbisect.errors import RecipeError, UsageError
 from perfbisect.lab.workload import dataset, lua
 from perfbisect.lab.workload.lua import fingerprint
@@ -12,17 +14,17 @@ from perfbisect.lab.workload.sysbench import command, complaint, parse, prepare_
 from perfbisect.recipes.builder import Builder, Server, When
 from perfbisect.recipes.builder_reader import load_builder
 from perfbisect.recipes.inventory import HostEntry
-from perfbisect.recipes.workload import Option, Workload, load_workload
+from perfbisect.recipes.workload import Workload, load_workload
 
 OUTPUTS = Path(__file__).parents[2] / "outputs"
 
 
-def workload(
-    time: float = 10.0, args: dict[str, Option] | None = None, prepare_args: dict[str, Option] | None = None
-) -> Workload:
-    return Workload(
-        name="w", summary="", group="point", threads=2, time=time, args=args or {}, prepare_args=prepare_args or {}
-    )
+def workload(**keys: Any) -> Workload:
+    return Workload(name="w", summary="", group="point", **{"threads": 2, "time": 10.0} | keys)
+
+
+def lines(name: str) -> list[str]:
+    return (OUTPUTS / name).read_text().splitlines()
 
 
 def test_the_command_line() -> None:
@@ -45,35 +47,27 @@ def test_the_command_line() -> None:
 def test_progress_of_both_forms() -> None:
     event = "[ 2s ] thds: 1 eps: 653474.15 lat (ms,95%): 0.00"
     sql = "[ 3s ] thds: 2 tps: 2037.62 qps: 8152.48 (r/w/o: 1/2/3) lat (ms,95%): 4.33 err/s: 0.00 reconn/s: 0.00"
-    for line, operation, found in (
-        (event, "event", (2.0, 653474.15)),
-        (sql, "event", (3.0, 2037.62)),
-        (sql, "query", (3.0, 8152.48)),
-        ("Threads started!", "event", None),
-        ("[ 1s ] thds: 1 eps: 1.2.3", "event", None),
-        (f"[ 1s ] thds: 1 eps: {'9' * 5_000}", "event", None),
-        ("[ 1s ] thds: 1 tps: . qps: .", "event", None),
-        ("[ 1..2s ] thds: 1 eps: 5", "event", None),
-    ):
-        assert progress(line, operation) == found
+    assert progress(event, "event") == (2.0, 653474.15)
+    assert (progress(sql, "event"), progress(sql, "query")) == ((3.0, 2037.62), (3.0, 8152.48))
+    odd = ("[ 1s ] thds: 1 eps: 1.2.3", f"[ 1s ] thds: 1 eps: {'9' * 5_000}", "[ 1s ] thds: 1 tps: . qps: .")
+    for line in ("Threads started!", "[ 1..2s ] thds: 1 eps: 5", *odd):
+        assert progress(line, "event") is None
 
 
 def test_output_of_a_script_of_ours() -> None:
-    outcome = parse((OUTPUTS / "sysbench-event.txt").read_text().splitlines(), "event")
+    outcome = parse(lines("sysbench-event.txt"), "event")
     assert outcome.opened is not None
     assert outcome.seconds == pytest.approx(2.0, abs=0.001), "the window, not the total time of 2.0019 s"
     assert outcome.operations == 1312814
-    first, last = outcome.samples
-    assert first == 665019.52
-    assert last == pytest.approx(1312814 - 665019.52, rel=1e-4), "not reported by sysbench, and inferred"
+    inferred = pytest.approx(1312814 - 665019.52, rel=1e-4)
+    assert outcome.samples == (665019.52, inferred), "the last is not reported by sysbench"
     assert outcome.latency["avg"] == pytest.approx(1823.01 / 1312814), "not rounded to 0.00"
     assert outcome.latency["max"] == 4.90
     assert outcome.latency["p95"] and outcome.latency["p99"]
 
 
 def test_output_of_a_server_counts_queries_or_events() -> None:
-    lines = (OUTPUTS / "sysbench-sql.txt").read_text().splitlines()
-    events, queries = parse(lines, "event"), parse(lines, "query")
+    events, queries = (parse(lines("sysbench-sql.txt"), operation) for operation in ("event", "query"))
     assert (events.operations, queries.operations) == (7486, 29944)
     assert (events.seconds, events.opened) == (3.0158, None)
     assert events.samples == (2688.27, 2756.04, 2037.62)
@@ -82,32 +76,21 @@ def test_output_of_a_server_counts_queries_or_events() -> None:
     assert 3.96 < (events.latency["p99"] or 0) < 14.36
 
 
-TOTALS = ["General statistics:", "    total time:   10.0s"]
+def test_what_is_no_result() -> None:
+    totals, unfinished = ["General statistics:", "    total time:   10.0s"], "without its statistics"
+    odd = {"0": "not one operation"} | dict.fromkeys(("9" * 400, "9" * 5_000, "1.2.3", "-1", "nan"), unfinished)
+    for printed, operation, sentence in (
+        (lines("sysbench-event.txt"), "query", "no queries"),
+        (["[ 1s ] thds: 1 eps: 10.00 lat (ms,95%): 0.00"], "event", unfinished),
+        *(([*totals, f"    total number of events:   {n}", f"  1.0 |****  {n}"], "event", odd[n]) for n in odd),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            parse(printed, operation)
 
 
-@pytest.mark.parametrize(
-    ("lines", "operation", "sentence"),
-    [
-        ((OUTPUTS / "sysbench-event.txt").read_text().splitlines(), "query", "no queries"),
-        (["[ 1s ] thds: 1 eps: 10.00 lat (ms,95%): 0.00"], "event", "without its statistics"),
-        *(
-            ([*TOTALS, f"    total number of events:   {number}", f"  1.0 |****  {number}"], "event", sentence)
-            for number, sentence in (
-                ("0", "not one operation"),
-                *((odd, "without its statistics") for odd in ("9" * 400, "9" * 5_000, "1.2.3", "-1", "nan")),
-            )
-        ),
-    ],
-)
-def test_what_is_no_result(lines: list[str], operation: str, sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        parse(lines, operation)
-
-
-@pytest.mark.parametrize(
-    ("output", "status", "sentence"),
-    [
-        ((OUTPUTS / "sysbench-sql.txt").read_text(), 0, ""),
+def test_complaints() -> None:
+    assert complaint(lines("sysbench-sql.txt"), 0, 66.0) == ""
+    for output, status, sentence in (
         ("x\nFATAL: `thread_init' function failed: w.lua:7: no library\nFATAL: more", 1, "`thread_init' function"),
         ("sysbench: Segmentation fault", 0, "sysbench crashed: Segmentation fault"),
         ("", 139, "signal 11"),
@@ -115,11 +98,8 @@ def test_what_is_no_result(lines: list[str], operation: str, sentence: str) -> N
         ("", 124, "did not end in 66 s"),
         ("(last message repeated)\nerror: no such option", 1, "no such option"),
         ("", 3, "status 3"),
-    ],
-)
-def test_complaints(output: str, status: int, sentence: str) -> None:
-    said = complaint(output.splitlines(), status, 66.0)
-    assert sentence in said and bool(sentence) == bool(said)
+    ):
+        assert sentence in complaint(output.splitlines(), status, 66.0)
 
 
 ROLES = """\
@@ -150,11 +130,13 @@ def test_threads_of_several_roles() -> None:
     assert found.counters.items() >= counters.items()
 
 
+DEMO, WRITES = load_builder("demo"), load_workload("update-index", "demo")
+
+
 def test_the_shipped_demo_is_prepared_by_its_table_and_the_shared_module() -> None:
-    point = load_workload("update-index", "demo")
-    script = lua.preparing(point)
+    script = lua.preparing(WRITES)
     assert script is not None
-    names = [file.name for file in lua.with_modules(point, script)]
+    names = [file.name for file in lua.with_modules(WRITES, script)]
     assert names[0] == "prepare.lua"
     assert "perfbisect.lua" in names
     assert len(names) == len(set(names))
@@ -165,22 +147,17 @@ def test_data_is_made_anew_when_a_module_of_its_script_changes(tmp_path: Path) -
     suite.mkdir()
     (suite / "prepare.lua").write_text('local rows = require("kv.rows")\nrequire "ffi"\n')
     (suite / "rows.lua").write_text("return 1 -- require('prepare')\n")
-    point = msgspec.structs.replace(
-        load_workload("update-index", "demo"), folder=str(suite), prepare_script="prepare.lua"
-    )
-    builder = load_builder("demo")
-    before = dataset.key(builder, point, {})
-    assert dataset.key(builder, point, {}) == before
+    point = changed(WRITES, folder=str(suite), prepare_script="prepare.lua")
+    before = dataset.key(DEMO, point, {})
+    assert dataset.key(DEMO, point, {}) == before
     (suite / "rows.lua").write_text("return 2\n")
-    assert dataset.key(builder, point, {}) != before
+    assert dataset.key(DEMO, point, {}) != before
 
 
 def test_a_script_that_is_no_text_is_a_mistake_of_its_author(tmp_path: Path) -> None:
-    point = msgspec.structs.replace(
-        load_workload("update-index", "demo"), folder=str(tmp_path), script="odd.lua", prepare_script="odd.lua"
-    )
+    point = changed(WRITES, folder=str(tmp_path), script="odd.lua", prepare_script="odd.lua")
     (tmp_path / "odd.lua").write_bytes(b"-- gr\xfc\xdfe\n")
-    for read in (lambda: dataset.key(load_builder("demo"), point, {}), lambda: lua.to_send(point)):
+    for read in (lambda: dataset.key(DEMO, point, {}), lambda: lua.to_send(point)):
         with pytest.raises(RecipeError, match=r"odd.lua: is not UTF-8 text: .* at byte 5"):
             read()
 
@@ -188,16 +165,13 @@ def test_a_script_that_is_no_text_is_a_mistake_of_its_author(tmp_path: Path) -> 
 SERVER = Server(initialise=[["init"]], start=["start"], ready=["ready"], sysbench={"pgsql-host": "{socket}"})
 BUILDER = Builder(name="served", summary="", driver="pgsql", server=SERVER)
 HOST = HostEntry(name="here")
-changed = msgspec.structs.replace
 
 
 @pytest.fixture
 def point(tmp_path: Path) -> Workload:
     (tmp_path / "point.lua").write_text('require("sql")')
     (tmp_path / "suite.toml").write_text("")
-    return Workload(
-        name="point", suite="mine", folder=str(tmp_path), driver="pgsql", summary="", group="point", script="point.lua"
-    )
+    return workload_of(name="point", folder=str(tmp_path), script="point.lua")
 
 
 def other_runs(builder: Builder, point: Workload, *hosts: HostEntry, than: Workload | None = None) -> bool:
@@ -205,22 +179,16 @@ def other_runs(builder: Builder, point: Workload, *hosts: HostEntry, than: Workl
     return fingerprint(builder, point, hosts or [HOST]) != fingerprint(BUILDER, than or point, [HOST])
 
 
-@pytest.mark.parametrize("change", [{"args": {"tables": 2}}, {"threads": 2}, {"time": 9.0}, {"setup": "select 1"}])
-def test_a_workload_makes_other_runs(point: Workload, change: dict[str, object]) -> None:
-    assert other_runs(BUILDER, changed(point, **change), than=point)
-
-
-@pytest.mark.parametrize(
-    "builder",
-    [
-        changed(BUILDER, server=changed(SERVER, sysbench={"pgsql-host": "{data}"})),
-        changed(BUILDER, server=changed(SERVER, perf_scope="connections")),
-        changed(BUILDER, when=[When(version=">9", change={"server": {"perf_scope": "connections"}})]),
-        changed(BUILDER, library="lib.so"),
-    ],
-)
-def test_a_recipe_makes_other_runs(point: Workload, builder: Builder) -> None:
-    assert other_runs(builder, point)
+def test_a_workload_or_a_recipe_makes_other_runs(point: Workload) -> None:
+    for change in ({"args": {"tables": 2}}, {"threads": 2}, {"time": 9.0}, {"setup": "select 1"}):
+        assert other_runs(BUILDER, changed(point, **change), than=point)
+    for recipe in (
+        {"server": changed(SERVER, sysbench={"pgsql-host": "{data}"})},
+        {"server": changed(SERVER, perf_scope="connections")},
+        {"when": [When(version=">9", change={"server": {"perf_scope": "connections"}})]},
+        {"library": "lib.so"},
+    ):
+        assert other_runs(changed(BUILDER, **recipe), point)
 
 
 def test_files_that_runs_read_make_other_runs(point: Workload, tmp_path: Path) -> None:
@@ -241,11 +209,11 @@ def test_files_that_runs_read_make_other_runs(point: Workload, tmp_path: Path) -
         before = now
 
 
-@pytest.mark.parametrize("word", ["{memory}", "{cache}", "{jobs}"])
-def test_sizes_of_the_host_count_for_commands_that_are_reported_them(point: Workload, word: str) -> None:
+def test_sizes_of_the_host_count_for_commands_that_are_reported_them(point: Workload) -> None:
     larger = HostEntry(name="here", memory=900, jobs=7)
     assert not other_runs(BUILDER, point, larger)
-    assert other_runs(BUILDER, changed(point, script="", command=["run", word]), larger)
+    for word in ("{memory}", "{cache}", "{jobs}"):
+        assert other_runs(BUILDER, changed(point, script="", command=["run", word]), larger)
 
 
 def test_the_share_of_a_host_and_exact_counts_make_other_runs(point: Workload) -> None:
