@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -91,8 +92,6 @@ def test_hunts_run_at_once_and_one_that_fails_stops_no_other(file: Path, tmp_pat
     assert "No hunt is interrupted" in exits(0, "resume", "--all", *kept), "a mistake stays one"
     assert "Going on with batch b1" in exits(3, "batch", str(file), *kept)
     assert rows(history, "select count(*) from hunts") == [(2,)]  # only the one that failed was tried
-    exits(0, "report", "b1", *kept, "--output", str(tmp_path / "b1"))
-    assert (tmp_path / "b1" / "index.html").exists()
     told = exits(0, "show", "b1", *kept)
     assert f"Batch b1 of {file}" in told and told.count("found") == 2 and "failed: " in told
     assert f"b1: {file}, hunts 1, 2; 2 of 3 with a verdict" in exits(0, "history", *kept)
@@ -120,10 +119,9 @@ def test_mistakes_are_told_by_table_and_key_before_anything_begins(file: Path, t
 
 def test_a_dry_run_prints_the_commands(file: Path, tmp_path: Path) -> None:
     _, out, _ = run("batch", str(file), "--dry-run", "--history", str(tmp_path / "h.db"))
-    first, second, third = out.splitlines()
-    for line in (first, second, third):
-        assert line.startswith("a or b: bisect run --builder=script --workload=")
-    assert "--max-runs=40" in third and "--no-explain" in third
+    begin = "a or b: bisect run --builder=script --workload="
+    assert [line.startswith(begin) for line in out.splitlines()] == [True] * 3
+    assert "--max-runs=40" in out.splitlines()[2] and "--no-explain" in out.splitlines()[2]
     assert not (tmp_path / "h.db").exists()
 
 
@@ -202,17 +200,22 @@ def unseen() -> PlainLines:
     return PlainLines(io.StringIO(), {})
 
 
+def begun(history: History, planned: Sequence[Planned]) -> int:
+    return begin_batch(history, Path("/batch.toml"), planned, 1.0)
+
+
+def tasks(history: History, *batches: int) -> list[Task]:
+    return [task for batch in batches for task in tasks_of(read_batch(history, batch), history)]
+
+
 def plan(history: History, *folders: Path) -> int:
     """A batch with a hunt in each folder, each with a host of its own: h0, h1, …"""
-    words = ("--builder=x", "--", "a", "b")
-    planned = [Planned(words, str(folder), ((f"h{number}",),)) for number, folder in enumerate(folders)]
-    return begin_batch(history, Path("/batch.toml"), planned, 1.0)
+    return begun(history, [Planned(WORDS, str(folder), ((f"h{number}",),)) for number, folder in enumerate(folders)])
 
 
 def carried_out(history: History, *batches: int) -> int:
     """The exit status of these batches."""
-    tasks = [task for batch in batches for task in tasks_of(read_batch(history, batch), history)]
-    return follow(tasks, history, Path("of $mine.db"), "again", view=unseen())
+    return follow(tasks(history, *batches), history, Path("of $mine.db"), "again", view=unseen())
 
 
 def ends(history: History, batch: int) -> list[tuple[int | None, str]]:
@@ -237,16 +240,16 @@ def test_a_script_that_fails_stops_no_other(
 
 def test_interrupted_it_says_how_many_had_ended_and_how(history: History, play: Play, tmp_path: Path) -> None:
     play('case "$*" in *--host=h0*) exit 4;; *--host=h1*) exit 0;; esac; trap "" INT; exec sleep 5')
+    carried = tasks(history, plan(history, *[tmp_path] * 4))
 
     class Stopped(PlainLines):
         def states(self, rows: Sequence[Row]) -> None:
-            if sum(task.stage is Stage.ENDED for task in tasks) == 2:
+            if sum(task.stage is Stage.ENDED for task in carried) == 2:
                 raise KeyboardInterrupt
 
-    tasks = tasks_of(read_batch(history, plan(history, *[tmp_path] * 4)), history)
     with pytest.raises(Interrupted, match=r"2 hunts of 4 ended before, 1 of them without a verdict\. .* with: again"):
-        follow(tasks, history, None, "again", view=Stopped(io.StringIO(), {}))
-    assert [task.process.returncode for task in tasks[2:] if task.process] == [-signal.SIGTERM] * 2, "none goes on"
+        follow(carried, history, None, "again", view=Stopped(io.StringIO(), {}))
+    assert [task.process.returncode for task in carried[2:] if task.process] == [-signal.SIGTERM] * 2, "none goes on"
 
 
 def test_a_hunt_that_does_not_begin_has_no_verdict(
@@ -269,19 +272,18 @@ def test_a_hunt_whose_rows_are_damaged_stops_no_other(
     play("sleep 0.2")
     batch = plan(history, tmp_path, tmp_path, tmp_path)
     damaged = Mock(side_effect=EnvironmentFailure("table hunts is damaged"))
-    monkeypatch.setattr(history, "listed", damaged)
-    monkeypatch.setattr(history, "settings", damaged)
+    for method in ("listed", "settings"):
+        monkeypatch.setattr(history, method, damaged)
     history.connection.execute("PRAGMA foreign_keys = OFF")
     enter_hunt(history, batch, 1, 999)  # damaged before it is gone on with
     assert carried_out(history, batch) == 4
     assert ends(history, batch) == [(0, ""), (4, "table hunts is damaged"), (0, "")]
     enter_status(history, batch, 1, 0)  # its verdict is known
     assert carried_out(history, batch) == 0
-    damaged.reset_mock()
     task = Task("", (), "", ((),), "", hunt=999, stage=Stage.ELSEWHERE)
     carry_out.observe(task, history, unseen(), {})  # damaged while another process works on it
     assert (task.stage, task.status, task.failure) == (Stage.ENDED, 4, "table hunts is damaged")
-    damaged.assert_called_once_with(999)
+    damaged.assert_called_with(999)
 
 
 def test_each_batch_has_its_own_logs_and_errors_of_earlier_processes_are_not_told_again(
@@ -301,8 +303,7 @@ def test_each_batch_has_its_own_logs_and_errors_of_earlier_processes_are_not_tol
 def test_what_a_hunt_locks_is_asked_once(history: History, play: Play, tmp_path: Path) -> None:
     """It is read from files: not again at each look at hunts that run for days. Leased hosts that build make none wait."""
     play(f"until [ -e {tmp_path}/enough ]; do sleep 0.01; done")
-    planned = [Planned(("--builder=x", "--", "a", "b"), str(tmp_path), (("h",), ("i",)))] * 3
-    tasks = tasks_of(read_batch(history, begin_batch(history, Path("/batch.toml"), planned, 1.0)), history)
+    carried = tasks(history, begun(history, [Planned(WORDS, str(tmp_path), (("h",), ("i",)))] * 3))
     locked, looks = Mock(side_effect=lambda _, host: (host,)), list[float]()
 
     def look(seconds: float) -> None:
@@ -311,18 +312,15 @@ def test_what_a_hunt_locks_is_asked_once(history: History, play: Play, tmp_path:
             (tmp_path / "enough").touch()
         time.sleep(seconds)
 
-    carry_out.carry_out(tasks, history, unseen(), lambda: None, look, locked)
-    assert [task.status for task in tasks] == [0, 0, 0]
+    carry_out.carry_out(carried, history, unseen(), lambda: None, look, locked)
+    assert [task.status for task in carried] == [0, 0, 0]
     asked = sorted((call.args[0].place, call.args[1]) for call in locked.call_args_list)
     assert asked == [(number, host) for number in range(3) for host in ("h", "i")]
-    (tmp_path / "hosts.toml").write_text(
-        '[hosts.a]\naddress = "a"\nbuild_hosts = ["pool:*2", "c"]\n[hosts.c]\naddress = "c"\n'
-        '[leases.pool]\nacquire = ["true", "{count}"]\nrelease = ["true", "{job}"]\n'
-        '[leases.pool.host]\naddress = "{address}"\n'
-    )
+    shutil.copy(HERE / "hosts" / "building.toml", tmp_path / "hosts.toml")
     assert locked_hosts(Task("", (), str(tmp_path), (("a",),), ""), "a") == ("a", "c")
 
 
+WORDS = ("--builder=x", "--", "a", "b")
 CLAIMS = """
 import sys, time
 from pathlib import Path
@@ -343,7 +341,7 @@ def test_a_hunt_that_a_process_has_claimed_is_not_started_twice(history: History
         assert other.stdout and other.stdin and other.stdout.readline() == b"claimed\n"
         with pytest.raises(UsageError, match="Another process works on hunt 1 of batch b1"):
             claim(history, batch, 0)
-        [task] = tasks_of(read_batch(history, batch), history)
+        [task] = tasks(history, batch)
         states: list[Stage] = []
 
         def look(_seconds: float) -> None:
@@ -361,13 +359,14 @@ def test_a_hunt_that_a_process_has_claimed_is_not_started_twice(history: History
 
 def test_what_is_said_of_a_batch(history: History) -> None:
     """A hunt has one name, made of what was asked for; before it is in the history, it is starting."""
-    planned = Planned(("--builder=x", "--workload=w", "--set=n=1", "--no-explain", "--", "a", "b"), "/f", (("h0",),))
-    quick = Planned(("--repo=sub/clone", "--run=./run -n", "--", "a", "b"), "/f", (("h0",),))
-    number = begin_batch(history, Path("/batch.toml"), [planned, quick], 1.0)
+    words = ("--builder=x", "--workload=w", "--set=n=1", "--no-explain", "--", "a", "b")
+    every = (words, ("--repo=sub/clone", "--run=./run -n", "--", "a", "b"))
+    planned = [Planned(each, "/f", (("h0",),)) for each in every]
+    number = begun(history, planned)
     enter_status(history, number, 0, 3, "it broke")
     batch = read_batch(history, number)
-    broken, task = tasks_of(batch, history)
-    assert [broken.title, task.title] == [title_of(planned), title_of(quick)] == ["x w a..b", "clone ./run -n a..b"]
+    broken, task = tasks(history, number)
+    assert [broken.title, task.title] == [*map(title_of, planned)] == ["x w a..b", "clone ./run -n a..b"]
     lines = batch_table(batch, history, 100)
     assert lines[0] == "Batch b1 of /batch.toml"
     assert [line.split()[-1] for line in lines[2:]] == ["broke", "waiting"]

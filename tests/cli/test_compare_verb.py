@@ -74,25 +74,18 @@ def test_a_planted_slowdown_is_seen_and_the_same_binary_is_not_slower(demo: Demo
     told = json.loads(printed(*words, "--metric", "cpu/o", "--json"))  # others may work on this machine, too
     [row] = told["workloads"]
     slow, *alike = row["ratios"]
-    assert slow["interval"]["low"] > 1.2
+    assert slow["interval"]["low"] > 1.2 and row["counters"]["qps"][1] < 0.9
     assert all(each["rounds"] >= 5 for each in (slow, *alike)), "those in which both ways were compared count, too"
     for each in alike:  # of 100 of these intervals 95 hold 1: far from it is none of them
         assert each["ratio"] == pytest.approx(1, abs=0.35)
         assert each["interval"]["low"] < 1.05 and each["interval"]["high"] > 0.95
     binaries = [subject["binary"] for subject in told["settings"]["subjects"]]
     assert binaries[0] == binaries[2] == binaries[3] != binaries[1]
-    assert row["counters"]["qps"][1] < 0.9
-
     assert re.search(r"^c2 .* v1.0 v1.1 packed folder .* compared$", printed("history"), re.MULTILINE)
     shown = printed("show", "c2")
     assert "cpu/o (above 1: worse) relative to: v1.0\ncol-1 : v1.1\ncol-2 : packed = " in shown
     assert "v1.0 and packed and folder are the same binary." in shown
-    assert re.search(r"^ *[\d.]+ +[\d.]+ +[\d.]+ +[\d.]+  cpu/o$", shown, re.MULTILINE)
     assert json.loads(printed("show", "c2", "--json"))["workloads"] == told["workloads"]
-    issue = printed("show", "c2", "--markdown")
-    assert issue.startswith("## demo update-index: v1.0, v1.1, packed, folder\n\n- Comparison c2, ")
-    assert "| col-1 | col-2 | col-3 | workload |" in issue
-    assert "col-1\tcol-2\tcol-3\tworkload\n" in printed("show", "c2", "--tsv")
 
 
 @pytest.mark.calibrate
@@ -136,16 +129,13 @@ settings = {{enable_indexscan = "off", enable_bitmapscan = "off"}}
     told = json.loads(done.out)
     [row] = told["workloads"]
     again, *slower = [ratio["ratio"] for ratio in row["ratios"]]
-    assert 0.5 < again < 2, (again, slower)
-    assert [ratio > 1.4 for ratio in slower] == [True, True]
-    assert [ratio["rounds"] for ratio in row["ratios"]] == [3, 3, 3]
+    assert 0.5 < again < 2 and [ratio > 1.4 for ratio in slower] == [True, True], (again, slower)
+    assert [ratio["rounds"] for ratio in row["ratios"]] == [3, 3, 3] and told["runs"] == 24
     subjects = told["settings"]["subjects"]
     argv = [postgres.BIN / "postgres", "--version"]
     assert subjects[0]["version"] in subprocess.run(argv, capture_output=True, text=True, check=True).stdout
     assert len({each["key"] for each in subjects}) == 1, "it is the same binary, whatever it is called"
     assert [each["config"] for each in subjects] == ["", "", "seq", str(tmp_path / "my.conf")]
-    assert told["runs"] == 24
-    assert f" = {folder}+seq\n" in printed("show", "c1")
 
 
 # Numbers that differ, and follow no other order than that of the runs.
@@ -160,8 +150,8 @@ def test_any_two_commits_of_any_repository_are_compared_by_one_command(
     for level in (100_000, 80_000):
         git.commit({"bench": RATE.format(level=level, count=tmp_path / "count")})
     command = ["--run", "sh bench", "--rate", "rate ([0-9]+)"]
-    words = ["compare", "HEAD~1", "HEAD", *command, "--pairing", "turns", "--visits", "3", "--runs", "2"]
-    cut = bisect_until(words, "run 3 of 12", signal.SIGINT)
+    quick = ["--pairing", "turns", "--runs", "2", "--visits"]
+    cut = bisect_until(["compare", "HEAD~1", "HEAD", *command, *quick, "3"], "run 3 of 12", signal.SIGINT)
     assert cut.returncode == 130
     assert "Interrupted. What was measured is kept; go on with: bisect resume c1" in cut.stderr
     assert re.search(r"^c1 .* interrupted$", printed("history"), re.MULTILINE)
@@ -172,8 +162,7 @@ def test_any_two_commits_of_any_repository_are_compared_by_one_command(
     assert rounds.count((4,)) == 3, "an incomplete round stays, under its own number"
     assert rows(seal / HISTORY, "select count(*) from sessions where ended is null") == [(0,)]
     assert "c1 is complete" in exits(3, "resume", "c1")
-    quick = ["--visits", "2", "--runs", "2", "--pairing", "turns"]
-    assert "between rounds" in printed("noise", "local", "--rev", "HEAD", *command, *quick)
+    assert "between rounds" in printed("noise", "local", "--rev", "HEAD", *command, *quick, "2")
 
 
 @pytest.mark.parametrize("verb", ["run", "compare", "nightly"])
@@ -248,8 +237,7 @@ def test_an_aa_that_fails_is_reported_with_its_reason(script: Script, tmp_path: 
     assert (entry["id"], entry["state"], entry["runs"]) == ("n1", "failed", whole)
     told = json.loads(exits(0, "show", "n1", "--json"))
     assert reason in told["failure"] and told["settings"]["subjects"][0]["commit"] == build
-    if not whole:
-        assert (told["noise"], told["detectable"]) == (None, [])
+    assert whole or (told["noise"], told["detectable"]) == (None, [])
 
 
 # `--each-release`.
@@ -267,7 +255,7 @@ def test_what_a_series_would_cost(demo: Demo) -> None:
 
 
 @pytest.mark.slow
-def test_a_planted_slowdown_is_a_step_and_a_broken_release_a_gap(demo: Demo, tmp_path: Path) -> None:
+def test_a_planted_slowdown_is_a_step_and_a_broken_release_a_gap(demo: Demo) -> None:
     """The step is before the first release with the planted commit, and the command hunts between its neighbours."""
     repo, answer = demo
     how = ["-w", "update-index", "--visits", "1", "--metric", "instructions/o", "--json"]
@@ -283,11 +271,6 @@ def test_a_planted_slowdown_is_a_step_and_a_broken_release_a_gap(demo: Demo, tmp
     assert "--direction" not in hunt["command"], "more instructions are the usual change for the worse"
     shown = printed("show", "c1")
     assert "update-index: instructions/o relative to 1.0.1" in shown and hunt["command"] in shown
-    assert "| after | since | within (95 %) |" in printed("show", "c1", "--markdown")
-    assert "after\tsince\tnot before\tnot after\tratio\tlow\thigh\treal\tworkload" in printed("show", "c1", "--tsv")
-    assert re.search(r"^c1 .* 1\.0\.1\.\.1\.0\.10 .*compared", printed("history"), re.MULTILINE)
-    exits(0, "report", "c1", "-o", str(tmp_path / "c1.html"))
-    assert 'class="chart series"' in (tmp_path / "c1.html").read_text()
 
 
 # `--hunt`: from a table of releases to the commits.
@@ -321,36 +304,31 @@ def test_a_drop_is_hunted_between_the_releases_where_it_happened(commits: list[s
     assert status == 0, out + err
     assert re.search(rf"0\.80 {commits[2][:10]}  one\n", out)
     assert f"one, v1 to v2: {commits[2][:10]} change (hunt 2)" in out
-    for form in ("", "--tsv", "--csv", "--markdown"):
-        assert commits[2][:10] in exits(0, "show", "c1", *filter(None, [form])), form
     told = json.loads(exits(0, "show", "c1", "--json"))["hunts"]
-    assert [(one["workload"], one["first"], one["last"], one["culprit"]) for one in told] == [
-        ("one", "v1", "v2", commits[2])
-    ]
-    again = exits(0, "compare", "c1", "--hunt", "--json")
-    assert json.loads(again)["hunts"] == told, "nothing is hunted twice"
+    [found] = [(one["workload"], one["first"], one["last"], one["culprit"]) for one in told]
+    assert found == ("one", "v1", "v2", commits[2])
+    assert json.loads(exits(0, "compare", "c1", "--hunt", "--json"))["hunts"] == told, "nothing is hunted twice"
     assert len(re.findall(r"^ *\d+ ", exits(0, "history"), re.MULTILINE)) == 1
 
 
 def compared(commits: Mapping[str, str], rates: Mapping[str, Sequence[float]], rounds: int = 3) -> int:
     """Keep a comparison of the script's commits with these rates of each workload; returns its number."""
     names = [*commits.values()]
-    asked = Settings(
-        names[0], names[-1], str(Path("repo").absolute()), "script", "", "local",
+    settings = resolve_settings(Settings(
+        names[0], names[-1], str(Path("repo").absolute()), "script", "one", "local",
         metric="rate", builders_path="builders", workloads_path="workloads",
-    )  # fmt: skip
-    settings = resolve_settings(replace(asked, workload="one"))
+    ))  # fmt: skip
     trial = sample.comparison(0, [], rounds=rounds, metric="rate")
     builds = tuple(TrialBuild(name, commit, key=commit) for name, commit in commits.items())
     works = tuple(TrialWorkload(work, "all", 0.0, 10.0) for work in rates)
     request = replace(trial.request, builder="script", subjects=builds, works=works)
+    runs = [
+        TrialRun(number, work, place, 0.0, 1.0, replace(sample.run(0, 1.0), commit=commit, reported=rate + number))
+        for number in range(rounds)
+        for work, each in enumerate(rates.values())
+        for place, (commit, rate) in enumerate(zip(names, each, strict=True))
+    ]
     with closing(History.open(None)) as history:
-        runs = [
-            TrialRun(number, work, place, 0.0, 1.0, replace(sample.run(0, 1.0), commit=commit, reported=rate + number))
-            for number in range(rounds)
-            for work, each in enumerate(rates.values())
-            for place, (commit, rate) in enumerate(zip(commits.values(), each, strict=True))
-        ]
         number = sample.write_trial(history, replace(trial, request=request, runs=runs))
         history.update_settings(number, settings)
     return number
@@ -373,17 +351,13 @@ def test_a_dry_run_says_what_would_be_hunted(commits: list[str], monkeypatch: py
 
 def test_what_is_no_drop_is_not_hunted(commits: list[str]) -> None:
     """Also a drop from a parent to its commit, which is found already, and in one round, in which none is seen."""
-    at = [
-        compared({"a": commits[first], "b": commits[last]}, {"one": rates}, rounds)
-        for first, last, rates, rounds in (
-            (0, 3, (10_000, 8_000), 3), (1, 2, (10_000, 8_000), 3), (2, 3, (8_000, 8_000), 3), (0, 3, (10_000, 8_000), 1),
-        )
-    ]  # fmt: skip
+    at = []
+    for first, last, slow, rounds in ((0, 3, 8_000, 3), (1, 2, 8_000, 3), (2, 3, 10_000, 3), (0, 3, 8_000, 1)):
+        at.append(compared({"a": commits[first], "b": commits[last]}, {"one": (10_000, slow)}, rounds))
     with closing(History.open(None)) as history:
         assert [len(to_find(None, history.read_trial(number))) for number in at] == [1, 0, 0, 0]
     status, out, err = run("compare", "c3", "--hunt", "--json")
     assert (status, json.loads(out)["hunts"]) == (0, [])
     assert "No drop of c3 is real and large enough to be hunted." in err
-    assert "nothing would be hunted. A drop is seen from 2 rounds on: --visits." in exits(
-        0, "compare", "c4", "--hunt", "--dry-run"
-    )
+    said = exits(0, "compare", "c4", "--hunt", "--dry-run")
+    assert "nothing would be hunted. A drop is seen from 2 rounds on: --visits." in said

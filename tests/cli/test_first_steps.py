@@ -7,6 +7,7 @@ import subprocess
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
+from unittest.mock import Mock
 
 import click
 import msgspec
@@ -21,7 +22,7 @@ from perfbisect.recipes.builder_reader import load_builder
 from perfbisect.recipes.workload import load_workload
 from perfbisect.repository.commits import resolve
 from perfbisect.repository.discovery import open_repository
-from program import LIMIT, PROGRAM, exits, run
+from program import LIMIT, PROGRAM, exits
 from repos import Repo
 
 pytestmark = pytest.mark.tools
@@ -77,12 +78,11 @@ def test_nothing_is_overwritten_and_printing_writes_nothing(repo: Repo, tmp_path
     }.items():
         assert said in exits(3, "init", "--name", name)
     assert not [*seal.rglob("*.toml")]
-    own = ["init", "--into", str(tmp_path / "own"), "--name", "kv"]
+    folder = tmp_path / "own"
+    own = ["init", "--into", str(folder), "--name", "kv"]
     exits(0, *own)
-    builder, suite = sorted((tmp_path / "own").rglob("*.toml"))
-    assert (builder, suite) == tuple(
-        tmp_path / "own" / file for file in ("builders/kv/builder.toml", "workloads/kv/suite.toml")
-    )
+    builder, suite = folder / "builders/kv/builder.toml", folder / "workloads/kv/suite.toml"
+    assert {*folder.rglob("*.toml")} == {builder, suite}
     builder.unlink()
     suite.write_text("mine")
     assert f"{suite} exists already. Nothing was written." in exits(3, *own)
@@ -105,19 +105,16 @@ def test_what_cannot_be_proposed(repo: Repo, seal: Path, tmp_path: Path) -> None
     repo("tag", "-d", "v1.9", "v1.10")
     two_releases(repo, {"Makefile": "all:\n"})
     said = exits(3, "init", "--name", "kv")
-    assert (
-        "No benchmark was found that both 1.9 and 1.10 have (built by make). Looked for: programs and targets" in said
-    )
+    assert "No benchmark was found that both 1.9 and 1.10 have (built by make). Looked for: programs and tar" in said
     assert "bisect run v1.9 v1.10 --run 'PROGRAM ARGUMENTS'" in said
     assert not [*seal.rglob("*.toml")]
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "path"),
-    [("Makefile", "all: kv\nkv: kv.c\n", "kv"), ("CMakeLists.txt", "add_executable(kv kv.c)\n", "build/kv")],
-)
-def test_a_program_of_any_name(name: str, text: str, path: str, repo: Repo) -> None:
-    two_releases(repo, {name: text})
+@pytest.mark.parametrize("path", ["kv", "build/kv"])
+def test_a_program_of_any_name(path: str, repo: Repo) -> None:
+    """Of a Makefile, or of CMake."""
+    of_make, of_cmake = {"Makefile": "all: kv\nkv: kv.c\n"}, {"CMakeLists.txt": "add_executable(kv kv.c)\n"}
+    two_releases(repo, of_make if path == "kv" else of_cmake)
     assert "bisect init --benchmark PROGRAM" in exits(3, "init", "--print")
     assert f'command = ["{{prefix}}/{path}"]' in exits(0, "init", "--print", "--benchmark", "kv")
 
@@ -190,33 +187,27 @@ ANSWER = Answer("c", "p", "subject", 1, 2, 0.5, ())
 
 @pytest.mark.parametrize("answer", [None, b"42", b'{"commit": "c"}', b"\xff"])
 def test_what_is_not_a_demos_stays(tmp_path: Path, answer: bytes | None) -> None:
-    (tmp_path / "repository").mkdir()
-    (tmp_path / "repository" / "thesis").touch()
+    thesis, kept = tmp_path / "repository" / "thesis", tmp_path / "answer.json"
+    thesis.parent.mkdir()
+    thesis.touch()
     if answer is not None:
-        (tmp_path / "answer.json").write_bytes(answer)
+        kept.write_bytes(answer)
     said = exits(3, "demo", "--folder", str(tmp_path))
     assert str(tmp_path) in said and "Choose a folder that does not exist yet" in said
-    assert (tmp_path / "repository" / "thesis").exists()
-    assert answer is None or (tmp_path / "answer.json").read_bytes() == answer
+    assert thesis.exists() and (answer is None or kept.read_bytes() == answer)
 
 
-@pytest.mark.parametrize("where", ["given", "of its own"])
+@pytest.mark.parametrize("given", [True, False])
 def test_an_earlier_demo_is_written_anew(
-    seal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+    seal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: bool
 ) -> None:
     """In its own folder also one that was cut short before it had an answer."""
-
-    def begin(*_: object, **__: object) -> None:
-        raise UsageError("far enough")
-
-    monkeypatch.setattr(setup.HuntSetup, "set_up", begin)
-    folder = tmp_path if where == "given" else seal / ".cache" / "perfbisect" / "demo" / "seed-1"
-    (folder / "repository").mkdir(parents=True)
-    (folder / "repository" / "old").touch()
-    if where == "given":
+    monkeypatch.setattr(setup.HuntSetup, "set_up", Mock(side_effect=UsageError("far enough")))
+    folder = tmp_path if given else seal / ".cache" / "perfbisect" / "demo" / "seed-1"
+    (folder / "repository" / "old").mkdir(parents=True)
+    if given:
         (folder / "answer.json").write_bytes(msgspec.json.encode(ANSWER))
-    status, _, said = run("demo", *(["--folder", str(folder)] if where == "given" else []))
-    assert (status, "far enough" in said) == (3, True)
+    assert "far enough" in exits(3, "demo", *(["--folder", str(folder)] if given else []))
     assert not (folder / "repository" / "old").exists()
     assert msgspec.json.decode((folder / "answer.json").read_bytes(), type=Answer).commits == 60
 

@@ -41,14 +41,9 @@ def test_every_finding_has_its_line_and_its_advice() -> None:
     assert any("no other hunt is measuring there" in finding["text"] for finding in report["findings"])
     with hold(connect(load_host("local")), "a hunt of another session"):
         said = exits(0, "doctor", "--builder", "demo", "--workload", "update-index")
-    for part in (
-        "local is fit to measure on: 0 refused",
-        "sysbench 1",
-        "GiB are free",
-        "a hunt of another session",
-        "everything that demo needs to be built is installed",
-    ):
+    for part in ("local is fit to measure on: 0 refused", "sysbench 1", "GiB are free", "a hunt of another session"):
         assert part in said
+    assert "everything that demo needs to be built is installed" in said
 
 
 def test_without_a_workload_those_of_the_system_decide_whether_sysbench_is_needed(tmp_path: Path) -> None:
@@ -80,8 +75,7 @@ def test_all_hosts_at_once(tmp_path: Path, seal: Path) -> None:
     assert [finding["level"] for finding in report["shared"]] == ["warning"]
     said = exits(4, "doctor", "--all", *hosts)
     assert f"\nshared builds:\n  warning  the shared builds in {tmp_path}/file/store cannot be used" in said
-    assert "b1     builds for quiet  fit" in said and "cannot be created" in said
-    assert "quiet and odd are not fit" in said or "quiet, odd" in said or "local, quiet and odd" in said
+    assert "b1     builds for quiet  fit" in said and re.search("quiet(,| and) odd", said)
     [finding] = json.loads(exits(4, "doctor", "odd", "--json", *hosts))["findings"]
     assert finding["level"] == "refused" and "cannot be created" in finding["text"]
 
@@ -103,17 +97,12 @@ class Fleet:
     """Hosts of this machine, and what is known of them."""
 
     def __init__(self, folder: Path, commit: str) -> None:
-        self.folder, self.commit, self.path = folder, commit, folder / "h.db"
-        self.kept = ("--history", str(self.path))
-
-    def noise(self, host: str) -> list[str]:
-        """An A/A of a host."""
-        short = ["--visits", "2", "--runs", "1", "--pairing", "turns"]
-        return ["noise", host, *SCRIPT, "--rev", self.commit, *short, *self.kept]
+        self.path, self.kept = folder / "h.db", ("--history", str(folder / "h.db"))
+        self.aa = [*SCRIPT, "--rev", commit, "--visits", "2", "--runs", "1", "--pairing", "turns", *self.kept]
 
     def rate(self, value: float) -> None:
         """What the script prints from now on."""
-        (self.folder / "rate").write_text(f"{value}\n")
+        self.path.with_name("rate").write_text(f"{value}\n")
 
     def wait_a_day(self) -> None:
         """All that was measured began a day earlier."""
@@ -142,7 +131,7 @@ def fleet(script: Callable[[str], str], tmp_path: Path) -> Fleet:
         (tmp_path / each).mkdir()
     made = Fleet(tmp_path, script(f'echo "rate $(cat {tmp_path}/rate)"'))
     made.rate(100)
-    printed(*made.noise("a"))
+    printed("noise", "a", *made.aa)
     return made
 
 
@@ -162,7 +151,7 @@ def test_a_host_that_is_slower_in_two_checks_is_unfit_until_that_is_accepted(fle
     assert status == 4 and "bisect hosts --accept a" in err
     unfit = r"^a +local +\S+ +90\.0 % +0\.00 % +▄▄▄▄▁▁ +unfit: its level fell by 10 %, since 20"
     assert re.search(unfit, out, re.MULTILINE)
-    assert "Host a is unfit: its level fell by 10 %" in exits(0, *fleet.noise("a"))
+    assert "Host a is unfit: its level fell by 10 %" in exits(0, "noise", "a", *fleet.aa)
     assert len(printed("history", *fleet.kept).splitlines()) == 3, "the A/As that are no checks"
     assert "b is not unfit: there is nothing to accept." in exits(3, "hosts", "--accept", "a", "b", *fleet.kept)
     assert "unfit: its level" in printed("hosts", *fleet.kept), "and a is not accepted, either"
@@ -185,13 +174,13 @@ def test_a_new_host_is_checked_like_the_others_and_one_that_cannot_be_is_told(fl
         assert status == 0 and "Host b is not checked: host b is busy: a hunt of " in err
         assert run("hosts", "--check", "b", *fleet.kept).status == 4, "it was asked for"
     fleet.wait_a_day()
-    suite = fleet.folder / "workloads" / "script" / "suite.toml"
+    suite = fleet.path.parent / "workloads" / "script" / "suite.toml"
     suite.write_text(suite.read_text().replace('"{prefix}/run.sh", "one"', '"{prefix}/run.sh", "other"'))
     assert "new baseline: another build" in printed("hosts", "--check", "b", *fleet.kept)
 
 
 def test_what_cannot_be_asked(fleet: Fleet) -> None:
-    run(*fleet.noise("a"), "--metric", "cpu/o")
+    run("noise", "a", *fleet.aa, "--metric", "cpu/o")
     for words, status, said in (
         (["--check"], 3, "No host was checked before"),
         (["--like", "n1"], 3, "--like goes with --check"),

@@ -50,18 +50,15 @@ def test_commits_that_it_fits_are_built_with_it_and_the_report_says_which(
     commits: list[str], git: Repo, tmp_path: Path
 ) -> None:
     """The file is gone before the hunt is resumed; the clone stays as it was."""
-    before, patch = sorted(git.path.rglob("*")), tmp_path / "fix.patch"
+    before, patch, culprit = sorted(git.path.rglob("*")), tmp_path / "fix.patch", f"The culprit is {commits[5][:10]}"
     out = exits(0, "run", "v0", "v7", *HUNT, "--patch", "fix.patch")
-    assert f"The culprit is {commits[5][:10]}" in out
     assert sorted(git.path.rglob("*")) == before and git("status", "--porcelain") == ""
-    [first] = [line for line in out.splitlines() if f"built     {commits[0][:10]}" in line]
-    [last] = [line for line in out.splitlines() if f"built     {commits[7][:10]}" in line]
-    assert first.endswith("with fix.patch") and last.endswith("without fix.patch")
-
+    for number, ends in ((0, "with fix.patch"), (7, "without fix.patch")):
+        [line] = [line for line in out.splitlines() if f"built     {commits[number][:10]}" in line]
+        assert line.endswith(ends)
     patch.unlink()
-    assert f"The culprit is {commits[5][:10]}" in exits(0, "resume", "--plain")
-    assert f"The culprit is {commits[5][:10]}" in exits(0, "replay")
-    shown = exits(0, "show")
+    for said in (out, exits(0, "resume", "--plain"), exits(0, "replay"), shown := exits(0, "show")):
+        assert culprit in said
     assert "  patch     fix.patch, in " in shown
     assert f"{commits[5][:10]} was built with fix.patch" in shown
     assert f"{commits[7][:10]} was built without fix.patch" in shown
@@ -109,16 +106,14 @@ def test_what_is_left_out_is_not_built_and_stays_so(make: Make) -> None:
     for commit, given in left.items():
         assert f"skipped   {commit[:10]}  left out: by --skip {given}" in out
         assert f"building  {commit[:10]}" not in out
-    assert f"The culprit is {commits[6][:10]}" in out
-
-    shown = exits(0, "show")
+    for said in (out, exits(0, "replay"), shown := exits(0, "show")):
+        assert f"The culprit is {commits[6][:10]}" in said
     assert f"  left out  2 candidates, by {shlex.join(skip)}" in shown
     assert shlex.join(skip) in shown.partition("To repeat:")[2]
     assert not [line for line in shown.splitlines() if line.strip().startswith(commits[4][:10])]
     assert "- left out: 2 candidates, by --skip v3..v4" in exits(0, "show", "--markdown")
     told = json.loads(exits(0, "show", "--json"))
     assert [each["commit"]["sha"] for each in told["candidates"] if each["left_out"]] == [*left]
-    assert f"The culprit is {commits[6][:10]}" in exits(0, "replay")
     assert "left out: by --skip" not in exits(0, "resume", "--plain"), "its log has them"
 
 

@@ -156,14 +156,15 @@ def test_a_login(history: History, tmp_path: Path) -> None:
 
 
 @contextmanager
-def datasette(history: History, packages: Path, *options: str) -> Iterator[str]:
-    """The address of a real Datasette, started by the program."""
+def datasette(history: History, packages: Path, *options: str) -> Iterator[int]:
+    """The port of a real Datasette, started by the program."""
     argv = [*PROGRAM, "serve", "--sql", "--history", str(history.path), "--port", "0", *options]
     env = {**os.environ, "PYTHONPATH": f"{packages}:{SOURCES}"}
     with subprocess.Popen(argv, env=env, start_new_session=True, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr
-            yield next(found[0] for line in process.stderr if (found := re.search(r"http://127\.0\.0\.1:\d+", line)))
+            found = (re.search(r"http://127\.0\.0\.1:(\d+)", line) for line in process.stderr)
+            yield next(int(each[1]) for each in found if each)
         finally:
             os.killpg(process.pid, signal.SIGINT)
         assert process.wait(60) == 0
@@ -173,38 +174,28 @@ def datasette(history: History, packages: Path, *options: str) -> Iterator[str]:
 @pytest.mark.parametrize("version", ["datasette~=0.65.0", "datasette~=1.0a13"])
 def test_a_real_datasette_beside_a_hunt_that_is_written(history: History, version: str, tmp_path: Path) -> None:
     """Without a network, the test is skipped."""
-    argv = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "-q",
-        "--no-compile",
-        "--target",
-        str(tmp_path / "packages"),
-        version,
-    ]
+    packages, users = tmp_path / "packages", tmp_path / "users"
+    argv = [sys.executable, "-m", *f"pip install -q --no-compile {version} --target".split(), str(packages)]
     installed = subprocess.run(argv, check=False, capture_output=True, text=True)
     if installed.returncode:
         pytest.skip(f"pip cannot install {version}: {installed.stderr.strip()[-200:]}")
 
     def get(path: str, **query: str) -> Any:
         asked_for = urllib.parse.urlencode(query | {"_shape": "array"})
-        with urllib.request.urlopen(f"{place}/history{path}.json?{asked_for}") as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/history{path}.json?{asked_for}") as answer:
             return json.load(answer)
 
-    with datasette(history, tmp_path / "packages") as place:
+    with datasette(history, packages) as port:
         assert [row["verdict"] for row in get("/latest_hunts")] == ["Found"]
         sample.begin(history)
         assert [row["id"] for row in get("/latest_hunts")] == [2, 1]
         assert [len(get("/builds_of_hunt", hunt=hunt)) for hunt in "12"] == [6, 0]
         assert get("/spread_by_host")[0]["host"] == "local"
-        refuses_strangers(int(place.rpartition(":")[2]), "/-/versions.json")
+        refuses_strangers(port, "/-/versions.json")
         with pytest.raises(urllib.error.HTTPError):
             get("", sql="delete from hunts")
         assert len(history.hunts()) == 2
-    add_user(tmp_path / "users", "reader", "correct horse")
-    with datasette(history, tmp_path / "packages", "--password-file", str(tmp_path / "users")) as place:
-        port = int(place.rpartition(":")[2])
+    add_user(users, "reader", "correct horse")
+    with datasette(history, packages, "--password-file", str(users)) as port:
         for login, status in {"": 401, "reader:wrong horse": 401, "reader:correct horse": 200}.items():
             assert asked(port, "/history/latest_hunts.json", login=login)[0] == status
