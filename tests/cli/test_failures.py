@@ -8,6 +8,7 @@ import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -16,24 +17,18 @@ from program import PROGRAM, SCRIPT, Process, bisect_watched, exits, rows, run
 from waiting import until
 
 
-def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    status, _, said = run("demo", "--folder", str(tmp_path / "file" / "demo"))
-    assert (status, said) == (4, f"Error: {tmp_path}/file/demo: Not a directory\n")
-
-
 @pytest.mark.tools
-def test_a_cache_that_cannot_be_written(
+def test_a_folder_that_cannot_be_written(
     script: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commit = script("echo rate 100")
-    recipe = Path("builders/script/builder.toml")
-    recipe.write_text(f'repository = "file://{tmp_path}/repo"\n{recipe.read_text()}')
+    """That of a demo, or of a cache."""
     Path("file").touch()
+    assert exits(4, "demo", "--folder", f"{tmp_path}/file/demo") == f"Error: {tmp_path}/file/demo: Not a directory\n"
+    commit, recipe = script("echo rate 100"), Path("builders/script/builder.toml")
+    recipe.write_text(f'repository = "file://{tmp_path}/repo"\n{recipe.read_text()}')
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     said = exits(4, "run", commit, "main", "--builder", "script", "--workload", "one")
-    assert f"\nError: {tmp_path}/file/perfbisect" in said
-    assert said.endswith(": Not a directory\n")
+    assert f"\nError: {tmp_path}/file/perfbisect" in said and said.endswith(": Not a directory\n")
 
 
 @pytest.mark.tools
@@ -50,33 +45,25 @@ def test_what_a_pattern_finds(script: Callable[[str], str]) -> None:
     assert "Does the pattern of --rate or --cost find a constant?" in told
 
 
-def fail(*_: object, **__: object) -> int:
-    raise ZeroDivisionError("of ours")
-
-
 def test_a_bug_is_written_down_or_reported(seal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the state folder, or where temporary files are; else on standard error."""
-    monkeypatch.setattr(main.bisect, "main", fail)
+    monkeypatch.setattr(main.bisect, "main", Mock(side_effect=ZeroDivisionError("of ours")))
     state = seal / ".local" / "state"
     for home, scratch, folder in ((state, "", state / "perfbisect"), ("/dev/null", tmp_path, tmp_path)):
         monkeypatch.setenv("XDG_STATE_HOME", str(home))
         monkeypatch.setattr("tempfile.tempdir", str(scratch))
-        status, _, said = run("history")
-        path = Path(said.removeprefix("Error: this is a bug of perfbisect; please report it with ").strip())
-        assert (status, path.parent) == (70, folder)
-        assert "ZeroDivisionError: of ours" in path.read_text()
+        path = Path(
+            exits(70, "history").removeprefix("Error: this is a bug of perfbisect; please report it with ").strip()
+        )
+        assert path.parent == folder and "ZeroDivisionError: of ours" in path.read_text()
     monkeypatch.setattr("tempfile.tempdir", "/dev/null")
-    status, _, said = run("\udcff")
-    assert status == 70 and "ZeroDivisionError: of ours" in said
+    assert "ZeroDivisionError: of ours" in run("\udcff").err
 
 
 def program(place: str, *words: str) -> tuple[int, str]:
     """The status and the errors of the program, with its standard output there; a pipe has no reader."""
-    if place == "pipe":
-        reading, writing = os.pipe()
-        os.close(reading)
-    else:
-        writing = os.open(place, os.O_WRONLY)
+    reading, writing = os.pipe() if place == "pipe" else (os.open(os.devnull, os.O_RDONLY), os.open(place, os.O_WRONLY))
+    os.close(reading)
     done = subprocess.run([*PROGRAM, *words], stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
     os.close(writing)
     return done.returncode, done.stderr

@@ -1,10 +1,8 @@
 """`bisect prove` on a script whose rate is a product of the lines of its file, and `bisect noise`; also on leased hosts."""
 
 import json
-import math
 import re
 import signal
-import tempfile
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -12,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-import postgres
 from perfbisect.core.domain.settings import Settings
 from perfbisect.demo.history import write_history
 from perfbisect.recipes.proposal import Tree, is_unread
@@ -137,29 +134,6 @@ def test_an_aa_tells_the_noise_and_hunts_begin_with_it(seal: Path, tmp_path: Pat
     with closing(History.open(None)) as history:
         wanted = Settings("v1.0", "v1.1", "", "demo", "update-index", "local", "o2nofp", overrides={"warmup": 0.0})
         assert read_noise(history, wanted) == pytest.approx(told["noise"]["run"])
-
-
-@pytest.mark.slow
-@pytest.mark.dbms
-@postgres.needs_postgres
-def test_runs_of_one_visit_share_a_start_of_the_server(seal: Path, git: Repo, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = git.path.parent
-    monkeypatch.chdir(folder)
-    postgres.write(folder, {
-        "repo/server.conf": "listen_addresses = ''\nfsync = off\n",
-        "builders/pg/builder.toml": postgres.RECIPE,
-        "workloads/pg/suite.toml": postgres.SUITE,
-    })  # fmt: skip
-    git.commit()
-    with tempfile.TemporaryDirectory(prefix="lab") as root:  # short, for the sake of the socket
-        (folder / "hosts.toml").write_text(f'[hosts.here]\nroot = "{root}"\n')
-        words = ["noise", "here", "--builder", "pg", "--workload", "one-row", "--rev", "HEAD", "--repo", "repo"]
-        how = ["--visits", "3", "--runs", "2", "--pairing", "turns", "--json"]
-        noise = json.loads(printed(*words, *how, *postgres.FOLDERS))["noise"]
-    assert noise["shared"]
-    assert noise["run"] == pytest.approx(math.hypot(noise["between"], noise["within"]))
-    shares = rows(seal / HISTORY, "select round, count(distinct visit) from runs group by round")
-    assert shares == [(0, 1), (1, 1), (2, 1)]
 
 
 @pytest.mark.slow
