@@ -157,10 +157,10 @@ def test_no_missing_object_is_fetched(
     tree = git("rev-parse", "v1^{tree}")
     (git.path / ".git/objects" / tree[:2] / tree[2:]).unlink()
     partial = {"extensions.partialClone": "origin", "remote.origin.promisor": "true", "protocol.allow": "always"}
+    for setting in promisor.replace("%", f"{trap.folder}/promisor").split(" "):
+        name, value = setting.split("=")
+        partial[f"remote.origin.{name}"] = value.replace("\t", " ")
     configure(git.path / ".git/config", partial | {"core.sshCommand": trap.command("ssh")})
-    for setting in promisor.split(" "):
-        name, value = setting.replace("%", f"{trap.folder}/promisor").split("=")
-        configure(git.path / ".git/config", {f"remote.origin.{name}": value.replace("\t", " ")})
     opened = open_repository(git.path)
     assert look_up(opened, ["1234512345" * 4, "v1"]) == [None, commits[1]]
     with pytest.raises(EnvironmentFailure, match="git rev-list failed"):
@@ -223,6 +223,10 @@ def test_a_repository_of_another_user_is_refused(foreign: Path, tmp_path: Path) 
         if place in inside:
             trust = r"If you trust it: git config --global --add safe\.directory \S*/repo\S*$"
             assert re.search(trust, caught.value.advice)
+    with contextlib.chdir(foreign / "deep" / "er"):  # nothing runs, not even to report that it is refused
+        done = run("run", "v0", "v2", "--build", "true", "--run", "true")
+    assert done.status == 4, done.err
+    assert "dubious ownership" in done.err
 
 
 @pytest.mark.parametrize("trusted", ["by the user", "with sudo"])
@@ -234,20 +238,6 @@ def test_a_repository_of_another_user_that_is_trusted_serves(
     else:
         (seal / ".gitconfig").write_text(f"[safe]\n\tdirectory = {foreign}\n")
     use(open_repository(foreign), host, commits)
-
-
-def test_the_program_refuses_one_that_it_finds_above(
-    foreign: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its words are those of git, and nothing runs: not even to report that it is refused."""
-    below = foreign / "deep" / "er"
-    below.mkdir(parents=True)
-    for words, cwd in (([], below), (["--repo", str(foreign)], tmp_path)):
-        monkeypatch.chdir(cwd)
-        done = run("run", "v0", "v2", "--build", "true", "--run", "true", *words)
-        assert done.status == 4, done.err
-        assert "dubious ownership" in done.err
-        assert "git config --global --add safe.directory" in done.err
 
 
 @pytest.mark.parametrize("folders", [":{}", "/nowhere:../repo:{}:.:bin"])
@@ -299,9 +289,10 @@ def test_an_unknown_format_is_refused_with_its_name(git: Repo, commits: list[str
 STUBBORN = dict(line.split("=") for line in Path(__file__).with_name("stubborn.txt").read_text().splitlines())
 
 
-def everything(trap: Trap, hooks: Path) -> dict[str, str]:
-    """All of it, but for what makes a partial clone: that is refused."""
-    settings = trap.settings(hooks) | STUBBORN
+@pytest.fixture
+def everything(trap: Trap, tmp_path: Path) -> dict[str, str]:
+    """All settings, but for those that make a partial clone: that is refused."""
+    settings = trap.settings(trap.hooks(tmp_path / "hooks")) | STUBBORN
     del settings["extensions.partialClone"], settings["remote.evil.promisor"]
     return settings
 
@@ -309,42 +300,40 @@ def everything(trap: Trap, hooks: Path) -> dict[str, str]:
 @pytest.mark.parametrize("whose", ["the repository", "the user", "the environment"])
 def test_no_configuration_takes_part(
     commits: list[str], tmp_path: Path, host: LocalHost, trap: Trap, seal: Path, whose: str,
-    monkeypatch: pytest.MonkeyPatch,
+    everything: dict[str, str], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """The user of the host is the same on this machine: what receives ignores it as what sends does."""
-    settings = everything(trap, trap.hooks(tmp_path / "hooks"))
     bare = host.root / "n.git"
     host.run(["git", "init", "-q", "--bare", "--template=", str(bare)])
     opened = open_repository(tmp_path / "repo")
     if whose == "the repository":
-        configure(opened.git_dir / "config", settings)
+        configure(opened.git_dir / "config", everything)
         trap.hooks(opened.git_dir / "hooks")
     elif whose == "the user":
-        configure(seal / ".gitconfig", settings)
+        configure(seal / ".gitconfig", everything)
     else:
-        monkeypatch.setenv("GIT_CONFIG_COUNT", str(len(settings)))
-        for number, (name, value) in enumerate(settings.items()):
-            monkeypatch.setenv(f"GIT_CONFIG_KEY_{number}", name)
-            monkeypatch.setenv(f"GIT_CONFIG_VALUE_{number}", value)
+        monkeypatch.setenv("GIT_CONFIG_COUNT", str(len(everything)))
+        for number, setting in enumerate(everything.items()):
+            for key, text in zip(("KEY", "VALUE"), setting, strict=True):
+                monkeypatch.setenv(f"GIT_CONFIG_{key}_{number}", text)
     assert list(push(host, bare, opened, commits))[-1] == (9, 9)
     assert sorted(path.name for path in Path(bare / REFS).iterdir()) == sorted(commits)
 
 
 def test_over_ssh_that_of_the_host_takes_no_part_either(
-    commits: list[str], tmp_path: Path, trap: Trap, seal: Path, machine: Machine
+    commits: list[str], tmp_path: Path, trap: Trap, seal: Path, machine: Machine, everything: dict[str, str]
 ) -> None:
-    configure(seal / ".gitconfig", everything(trap, trap.hooks(tmp_path / "hooks")))
+    configure(seal / ".gitconfig", everything)
     trap.hooks(tmp_path / "repo/.git/hooks")
     there = f"{machine.folder}/sprung"
     lines = "".join(
         f"git config --global {shlex.quote(name)} {shlex.quote(value.replace(str(trap.folder), there))}\n"
         for name, value in (trap.settings(Path(there, "..")) | STUBBORN).items()
     )
-    hook = f"#!/bin/sh\ntouch {there}/hook\n"
     with connect(HostEntry(name="far", address=machine.address, root=machine.root)) as far:
         far.run(["sh", "-c", f"mkdir {there}; {lines}"])
-        for name in HOOKS:
-            far.run(["sh", "-c", 'cat >"$1" && chmod +x "$1"', "hook", f"{machine.folder}/{name}"], stdin=hook)
+        hooks = ["sh", "-c", 'tee "$@" && chmod +x "$@"', "hooks", *(f"{machine.folder}/{name}" for name in HOOKS)]
+        far.run(hooks, stdin=f"#!/bin/sh\ntouch {there}/hook\n")
         assert far.run(["git", "config", "core.hooksPath"]).stdout
         [*_, last], bare = finish(checkout.mirror(far, open_repository(tmp_path / "repo"), "n", commits))
         assert last == (9, 9)

@@ -17,6 +17,12 @@ OWN, THEIRS = "mine", "theirs"
 
 Give = Callable[[Path, str, Path], None]
 
+FROM = {
+    "Builder script": "builders/script/builder.toml",
+    "Suite script": "workloads/script/suite.toml",
+    "Host local": "hosts.toml",
+}
+
 
 @pytest.fixture
 def give() -> Give:
@@ -54,22 +60,14 @@ def ignored(ended: Ended) -> list[str]:
 
 def test_a_hunt_uses_no_recipe_of_the_repository_but_by_option(clone: Path, tmp_path: Path) -> None:
     ended = dry_run("--repo", ".")
-    assert ended.status == 0, ended.err
-    assert OWN in ended.out
-    assert THEIRS not in ended.out
+    assert (ended.status, OWN in ended.out, THEIRS in ended.out) == (0, True, False), ended.err
     assert not (tmp_path / THEIRS).exists(), "the root was not moved"
     assert ignored(ended) == ["builders", "workloads", "hosts.toml"]
     assert "it, give --hosts hosts.toml.\n" in ended.err
     assert " is from " not in ended.err
     ended = dry_run("--repo", ".", "--builders", "builders", "--workloads", "workloads", "--hosts", "hosts.toml")
-    assert ended.status == 0, ended.err
-    assert THEIRS in ended.out
-    assert OWN not in ended.out
-    assert ended.err.splitlines() == [
-        f"Builder script is from {clone}/builders/script/builder.toml",
-        f"Suite script is from {clone}/workloads/script/suite.toml",
-        f"Host local is from {clone}/hosts.toml",
-    ]
+    assert (ended.status, OWN in ended.out, THEIRS in ended.out) == (0, False, True), ended.err
+    assert ended.err.splitlines() == [f"{what} is from {clone}/{path}" for what, path in FROM.items()]
 
 
 @pytest.mark.parametrize(
@@ -98,9 +96,7 @@ def test_shell_completion_follows_it_too_and_prints_nothing_else(clone: Path, mo
         monkeypatch.setenv("COMP_WORDS", f"bisect {words}")
         monkeypatch.setenv("COMP_CWORD", str(len(words.split(" "))))
         ended = run()
-        assert ("planted" in ended.out) is found
-        assert "script" in ended.out
-        assert not ended.err
+        assert ("planted" in ended.out, "script" in ended.out, ended.err) == (found, True, "")
 
 
 @pytest.mark.parametrize(
@@ -140,9 +136,7 @@ def test_outside_of_a_repository_those_of_the_working_directory_count_and_are_na
     ended = dry_run("--repo", str(clone))
     assert "here" in ended.out
     assert OWN not in ended.out
-    assert [line.partition(" is from ")[2] for line in ended.err.splitlines()] == [
-        str(here / name) for name in ("builders/script/builder.toml", "workloads/script/suite.toml", "hosts.toml")
-    ]
+    assert ended.err.splitlines() == [f"{what} is from {here}/{path}" for what, path in FROM.items()]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

@@ -6,7 +6,6 @@ import pwd
 import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -304,55 +303,42 @@ def test_on_a_disk_that_cannot_be_written(disk: Path) -> None:
 
 @pytest.mark.slow
 def test_over_ssh_it_is_the_same(machine: Machine) -> None:
-    sh("mkdir -p photos repo/.git mine; touch mine/thesis", machine.folder / "home")
+    sh("mkdir mine; touch mine/thesis", machine.folder / "home")
     home = PurePosixPath(pwd.getpwuid(0).pw_dir)
-    for root, why in {
-        "~": "is your home folder",
-        "/": "is the top",
-        "~/repo": "is a git repository",
-        "mine": f"{STRANGERS_FILES}: thesis;",
-        "~nobody-at-all/x": "a user that does not exist there",
-        "new/root": "",
-    }.items():
-        asked = HostEntry(name="far", address=machine.address, root=root)
-        with pytest.raises(EnvironmentFailure, match=why) if why else nullcontext():
-            host = registry.connect(asked)
-            host.release()
-            assert host.root == home / root
-        if root == "mine":
-            host, contents = registry.adopt(asked)
-            host.release()
-            assert (host.root, contents) == (home / "mine", ("thesis",))
+    far = {root: HostEntry(name="far", address=machine.address, root=root) for root in ("~", "mine", "new/root")}
+    for root, why in (("~", "is your home folder"), ("mine", f"{STRANGERS_FILES}: thesis;")):
+        with pytest.raises(EnvironmentFailure, match=why):
+            registry.connect(far[root])
+    host, contents = registry.adopt(far["mine"])
+    host.release()
+    assert (host.root, contents) == (home / "mine", ("thesis",))
+    with registry.connect(far["new/root"]) as new:
+        assert new.root == home / "new/root"
     assert marker_of(machine.folder / "home" / "new" / "root")
 
 
 # --- Every verb ---------------------------------------------------------------------------------------------------
 
 
-def hunt(git: Repo, hosts: str) -> list[str]:
+def hunt(git: Repo, hosts: str) -> str:
+    """The range, the commands and the host of a hunt."""
     git.history({"number": f"{number}\n"} for number in range(2))
-    return ["HEAD~1", "HEAD", "--repo", str(git.path), "--build", "false", "--run", "true", hosts]
+    return f"HEAD~1 HEAD --repo {git.path} --build false --run true {hosts}"
+
+
+HUNTS = ("run", "run --wait", "run --dry-run", "compare")
+OTHERS = ("demo", "gc --keep 0", "gc --dry-run", "doctor")
 
 
 def test_every_verb_refuses_a_strangers_folder(tmp_path: Path, git: Repo) -> None:
     root = tmp_path / "theirs"
     for name in ("tmp/a", "jobs/20200101-000000-run-abcdef", "logs/x", f"builds/{'a' * 32}", "work/thesis/source"):
         (root / name).mkdir(parents=True)
-    before = listing(root)
-    range_ = hunt(git, inventory(tmp_path, root))
-    hosts = range_[-1]
-    for words in (
-        ["run", *range_],
-        ["run", *range_, "--wait"],
-        ["run", *range_, "--dry-run"],
-        ["compare", *range_],
-        ["noise", "--rev", *range_[1:]],
-        ["demo", hosts],
-        ["gc", "--keep", "0", hosts],
-        ["gc", "--dry-run", hosts],
-        ["doctor", hosts],
-    ):
-        ended = run(*words)
+    before, hosts = listing(root), inventory(tmp_path, root)
+    range_ = hunt(git, hosts)
+    noise = range_.replace("HEAD~1", "noise --rev", 1)
+    for words in (noise, *(f"{verb} {range_}" for verb in HUNTS), *(f"{verb} {hosts}" for verb in OTHERS)):
+        ended = run(*words.split())
         assert ended.status == 4, words
         assert STRANGERS_FILES in ended.out + ended.err, words
         assert listing(root) == before
@@ -360,7 +346,7 @@ def test_every_verb_refuses_a_strangers_folder(tmp_path: Path, git: Repo) -> Non
 
 def test_resume_refuses_a_folder_that_has_changed_hands(tmp_path: Path, git: Repo) -> None:
     root = tmp_path / "root"
-    assert run("run", *hunt(git, inventory(tmp_path, root))).status == 4
+    assert run("run", *hunt(git, inventory(tmp_path, root)).split()).status == 4
     sh("rm -rf root; mkdir -p root/tmp; touch root/tmp/thesis", tmp_path)
     ended = run("resume")
     assert ended.status == 4
@@ -371,13 +357,10 @@ def test_resume_refuses_a_folder_that_has_changed_hands(tmp_path: Path, git: Rep
 @pytest.mark.slow
 def test_doctor_adopts_and_says_what_may_be_removed(tmp_path: Path) -> None:
     root = tmp_path / "theirs"
-    for name in ("tmp", "photos", "work"):
-        (root / name).mkdir(parents=True)
+    sh("mkdir -p theirs/tmp theirs/photos theirs/work", tmp_path)
     hosts = inventory(tmp_path, root)
-    for text in (
-        "it contains photos, tmp and work, of which what is in tmp and work may be removed",
-        "is perfbisect's own",
-    ):
+    removed = "it contains photos, tmp and work, of which what is in tmp and work may be removed"
+    for text in (removed, "is perfbisect's own"):
         findings = json.loads(run("doctor", "--adopt", "--json", hosts).out)["findings"]
         assert next(finding["text"] for finding in findings if finding["topic"] == "root").endswith(text)
     assert sorted(path.name for path in root.iterdir() if path.is_dir()) == ["photos", "tmp", "work"]
