@@ -3,7 +3,6 @@
 A commit that git cannot check out is skipped; nothing is written outside of the checkout, and the next one is exact.
 """
 
-import contextlib
 import os
 import shutil
 import signal
@@ -295,26 +294,3 @@ def test_sources_of_both_formats_have_a_mirror_of_their_own(tmp_path: Path, host
         assert checkout.present(host, bare, commits[2], ["run.sh", "caf\N{REPLACEMENT CHARACTER}"]) == {"run.sh"}
         assert mark.exists() == kept
         mark.touch()
-
-
-def test_a_folder_whose_name_is_not_utf8_is_refused_before_anything_is_built(tmp_path: Path) -> None:
-    repo = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
-    speeds(tmp_path / "repo")
-    (tmp_path / "repo").rename(repo)
-    for words, cwd in ((["--repo", str(repo)], tmp_path), ([], repo)):
-        with contextlib.chdir(cwd):
-            done = run(*HUNT, *words)
-        assert done.status == 3, done.err
-        assert "caf\\xe9 is not UTF-8" in done.err
-
-
-def test_a_revision_that_is_not_utf8_is_unknown(tmp_path: Path) -> None:
-    repo = tmp_path / "repo"
-    speeds(repo)
-    for name in (b"caf\xe9", b"\xff", b"v0\xc3", b"\xed\xa0\x80"):
-        words = [HUNT[0], os.fsdecode(name), *HUNT[2:], "--repo", str(repo)]
-        done = run(*words)
-        assert done.status == 3, done.err
-        assert "is neither a release nor a revision" in done.err
-        subprocess.run([b"git", b"tag", name, b"v0"], cwd=repo, check=True)
-        assert run(*words).status == 3

@@ -53,11 +53,8 @@ def test_functions_of_rust_end_before_the_next(read: Read) -> None:
 @needs_ctags
 def test_new_removed_and_renamed_functions_are_changed(read: Read) -> None:
     renamed = {"page.c": PAGE.replace("int page_size", "int page_bytes"), "new.c": "int f(void) { return 1; }\n"}
-    for after, functions in (
-        (renamed, {"page_size", "page_bytes", "f"}),
-        ({}, {"less", "slot_of", "page_insert", "page_size"}),
-    ):
-        assert set(read({"page.c": PAGE}, after).functions) == functions
+    assert set(read({"page.c": PAGE}, renamed).functions) == {"page_size", "page_bytes", "f"}
+    assert set(read({"page.c": PAGE}, {}).functions) == {"less", "slot_of", "page_insert", "page_size"}
 
 
 @needs_ctags
@@ -107,26 +104,22 @@ def test_without_ctags_functions_are_those_that_git_names(read: Read, monkeypatc
     assert "universal-ctags" in found.note
 
 
-@pytest.mark.parametrize(
-    ("scope", "name"),
-    [
-        (HEADER, "slot_of"),
-        ("int store::Page<T>::insert(const T &row)", "Page::insert"),
-        ("struct page {", ""),
-        ("", ""),
-    ],
-)
-def test_the_function_beside_a_hunk(scope: str, name: str) -> None:
-    assert named(scope) == name
+def test_the_function_beside_a_hunk() -> None:
+    scopes = {
+        HEADER: "slot_of",
+        "int store::Page<T>::insert(const T &row)": "Page::insert",
+        "struct page {": "",
+        "": "",
+    }
+    assert {scope: named(scope) for scope in scopes} == scopes
 
 
 @needs_ctags
-def test_a_program_of_another_kind_is_not_used_and_one_that_fails_costs_exactness_only(
+def test_a_program_of_another_kind_is_not_used_and_a_failure_costs_exactness_only(
     read: Read, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     fake = executable(tmp_path / "ctags", "#!/bin/sh\necho Exuberant Ctags 5.8\nexit 1\n")
-    assert module.program(str(tmp_path)) is None
-    assert module.program("") is None
+    assert (module.program(str(tmp_path)), module.program("")) == (None, None)
     monkeypatch.setattr(module, "program", lambda: str(fake))
     found = read({"page.c": PAGE}, {"page.c": PAGE.replace("return 4096", "return 8192")})
     assert found.approximate

@@ -103,7 +103,8 @@ def test_an_unknown_release_names_the_nearest(repo: Repository) -> None:
 
 def test_odd_names_are_only_unknown(repo: Repository) -> None:
     options = ["-x", "--help", "--all", "--stdin"]
-    for odd in [*options, "a b", "", "'", '"', "$(x)", "x\ny", "\0", "..", "^HEAD", "HEAD^{tree}", "HEAD:"]:
+    no_text = [os.fsdecode(name) for name in (b"caf\xe9", b"\xff", b"v0\xc3", b"\xed\xa0\x80")]
+    for odd in [*options, *no_text, "a b", "", "'", '"', "$(x)", "x\ny", "\0", "..", "^HEAD", "HEAD^{tree}", "HEAD:"]:
         with pytest.raises(UnknownRevision):
             resolve(repo, odd, TAGS)
     # A log of references that is too short, and a branch that follows none.

@@ -54,8 +54,10 @@ def refused(repo: Repository, tip: str, *which: str, ignore: tuple[str, ...] = (
     return str(caught.value)
 
 
-def test_only_the_change_of_the_commit_is_gone_and_the_clone_is_as_before(repo: Repository, git: Repo) -> None:
-    """The file has been renamed and changed since; a file that the commit added goes, one that it removed returns."""
+def test_only_the_change_of_the_commit_is_gone_and_the_clone_is_as_before(
+    repo: Repository, git: Repo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file has been renamed and changed since; a file that the commit added goes, and that it removed returns."""
     git.commit({"src/a.c": text(), "src/old.c": "old\n", "other.c": "other\n"})
     culprit = git.commit({"src/a.c": text(l7="slow"), "src/new.c": "new\n", "src/old.c": None})
     git("mv", "src/a.c", "src/b.c")
@@ -64,33 +66,22 @@ def test_only_the_change_of_the_commit_is_gone_and_the_clone_is_as_before(repo: 
     with reverted(repo, tip, [culprit], []) as made:
         found = tree(made.repository, made.commit)
         assert made.merges == ()
-        shown = describe(made.repository, made.commit)
-        assert shown.subject == f"Revert {culprit[:10]}"
+        assert describe(made.repository, made.commit).subject == f"Revert {culprit[:10]}"
         assert ask(made.repository, "rev-list", "--parents", "--max-count=1", made.commit).split()[1:] == [tip]
     assert found == {"src/b.c": text(l30="later"), "src/old.c": "old\n", "other.c": "other\n"}
     assert state(repo.folder) == before
     with pytest.raises(EnvironmentFailure):
         describe(repo, made.commit)
-
-
-def test_the_same_revert_has_the_same_hash_whoever_makes_it(
-    repo: Repository, git: Repo, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, culprit, tip = git.history([{"a": text()}, {"a": text(l1="slow")}, {"b": "b\n"}])
-    with reverted(repo, tip, [culprit], []) as made:
-        first = made.commit
     monkeypatch.setenv("GIT_AUTHOR_NAME", "Another")
     monkeypatch.setenv("GIT_COMMITTER_DATE", "2022-02-02T02:02:02Z")
-    with reverted(repo, tip, [culprit], []) as made:
-        assert made.commit == first
+    with reverted(repo, tip, [culprit], []) as again:
+        assert again.commit == made.commit, "the hash, whoever makes it"
 
 
 def test_a_conflict_names_the_files(repo: Repository, git: Repo) -> None:
     files = [f"src/{number}.c" for number in range(12)]
-    _, culprit, tip, gone = git.history([
-        *(dict.fromkeys(files, text(**changed)) for changed in ({}, {"l7": "slow"}, {"l7": "slower still"})),
-        dict.fromkeys(files) | {"b.c": "something else\n"},
-    ])  # fmt: skip
+    trees = [dict.fromkeys(files, each) for each in (text(), text(l7="slow"), text(l7="slower still"), None)]
+    _, culprit, tip, gone = git.history([*trees[:3], trees[3] | {"b.c": "something else\n"}])
     said = refused(repo, tip, culprit)
     assert f"{culprit[:10]} does not revert cleanly: conflicts in src/0.c, src/1.c, src/10.c, " in said
     assert said.endswith(" and 2 more.")
@@ -140,18 +131,10 @@ def test_several_are_reverted_newest_first_and_conflicts_in_ignored_paths_do_not
     repo: Repository, git: Repo
 ) -> None:
     """Both changed the same line: in the other order each would conflict."""
-    lines: tuple[dict[str, str], ...] = ({}, {"l7": "slow"}, {"l7": "slower"}, {"l7": "slower", "l30": "later"})
-    _, first, second, tip = git.history({"a.c": text(**line), "a.md": f"{n}\n"} for n, line in enumerate(lines))
+    trees = (text(), text(l7="slow"), text(l7="slower"), text(l7="slower", l30="later"))
+    _, first, second, tip = git.history({"a.c": tree, "a.md": f"{n}\n"} for n, tree in enumerate(trees))
     assert after(repo, tip, second, first, ignore=("*.md",)) == {"a.c": text(l30="later"), "a.md": "3\n"}
     assert refused(repo, tip, first, second, ignore=("*.md",))
-
-
-def test_of_a_linked_work_tree_and_a_bare_clone(git: Repo, tmp_path: Path) -> None:
-    _, culprit, tip = git.history([{"a.c": text()}, {"a.c": text(l7="slow")}, {"b.c": "b\n"}])
-    git("worktree", "add", "-q", str(tmp_path / "linked"), "HEAD~1")
-    git("clone", "-q", "--bare", str(git.path), str(tmp_path / "bare.git"))
-    for place in ("linked", "bare.git"):
-        assert after(open_repository(tmp_path / place), tip, culprit) == {"a.c": text(), "b.c": "b\n"}
 
 
 def test_lines_that_later_commits_put_beside_those_of_the_commit_stay(repo: Repository, git: Repo) -> None:
@@ -163,17 +146,15 @@ def test_lines_that_later_commits_put_beside_those_of_the_commit_stay(repo: Repo
     with reverted(repo, commits[2], [commits[1]], []) as made:
         assert made.beside == ("a.c",)
         found = ask(made.repository, "show", f"{made.commit}:a.c", errors="surrogateescape")
-    expected = (base + b"later\nlatest\n").replace(b"\r\n", b"\n")
-    assert found.encode(errors="surrogateescape").replace(b"\r\n", b"\n") == expected
+    lines = (base + b"later\nlatest\n").replace(b"\r\n", b"\n")
+    assert found.encode(errors="surrogateescape").replace(b"\r\n", b"\n") == lines
 
 
 def test_a_clone_that_lacks_an_object_of_another_file_serves(repo: Repository, git: Repo) -> None:
     """Mirrors lack large files of tests, which the recipe leaves out of the checkout."""
-    _, culprit, tip = git.history([
-        {"src/a.c": text(), "test/large": "large\n", "test/new": "old\n"},
-        {"src/a.c": text(l7="slow"), "test/new": "new\n"},
-        {"src/a.c": text(l7="slow", l30="later")},
-    ])  # fmt: skip
+    git.commit({"src/a.c": text(), "test/large": "large\n", "test/new": "old\n"})
+    culprit = git.commit({"src/a.c": text(l7="slow"), "test/new": "new\n"})
+    tip = git.commit({"src/a.c": text(l7="slow", l30="later")})
     blob = git("rev-parse", "HEAD:test/large")
     (git.path / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
     with reverted(repo, tip, [culprit], ["test/**"]) as made:
@@ -202,11 +183,12 @@ def conflict(ours: bytes, base: bytes, theirs: bytes) -> bytes:
     ids=["added behind", "added around", "reverted beside a change", "same line", "same place", "which one"],
 )
 def test_what_only_touches_is_settled(ours: str, base: str, theirs: str, result: str | None) -> None:
-    parts = [[f"{word}\n".encode() for word in side.split()] for side in (ours, base, theirs)]
-    settled_lines = None if result is None else [f"{word}\n".encode() for word in result.split()]
-    assert settle(*parts) == settled_lines
+    *parts, expected = (
+        [f"{word}\n".encode() for word in (side or "").split()] for side in (ours, base, theirs, result)
+    )
+    assert settle(*parts) == (None if result is None else expected)
     whole = b"top\n" + conflict(*map(b"".join, parts)) + b"bottom\n"
-    assert settled(whole) == (None if settled_lines is None else b"top\n" + b"".join(settled_lines) + b"bottom\n")
+    assert settled(whole) == (None if result is None else b"top\n" + b"".join(expected) + b"bottom\n")
 
 
 def test_every_conflict_of_a_file_must_be_of_that_kind() -> None:
