@@ -12,11 +12,13 @@ from pathlib import Path, PurePosixPath
 import msgspec
 import pytest
 
+from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.errors import BuildFailed, EnvironmentFailure, UsageError
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.build import build_store, prebuilt
 from perfbisect.lab.build.log_parser import Progress
 from perfbisect.lab.build.pipeline import build
+from perfbisect.lab.build.plan import Built
 from perfbisect.recipes.builder import Archive, Build, Builder, Dataset, Variant, When
 from repos import Files
 from sharing import TINY, Yard
@@ -57,29 +59,34 @@ def pack(folder: Path, tarball: Path, *what: str) -> Path:
 
 
 def times(folder: Path) -> dict[str, tuple[int, int]]:
-    """What shows that somebody wrote there."""
-    return {str(path): (path.stat().st_mtime_ns, path.stat().st_ctime_ns) for path in [folder, *folder.rglob("*")]}
+    """Every writing there changes some of these."""
+    return {str(path): (path.lstat().st_mtime_ns, path.lstat().st_ctime_ns) for path in [folder, *folder.rglob("*")]}
 
 
-def test_a_folder_is_known_by_what_it_holds_and_used_where_it_is(host: LocalHost, tmp_path: Path) -> None:
-    folder = install(tmp_path / "opt" / "kv-8.0.36")
-    before = times(tmp_path / "opt")
-    built = prebuilt.take(host, BUILDER, "old", str(folder))
+def take(host: LocalHost, path: Path, builder: Builder = BUILDER) -> Built:
+    return prebuilt.take(host, builder, "old", str(path))
+
+
+def unpacked(host: LocalHost, tarball: Path) -> Path:
+    """The folder where it is unpacked."""
+    return Path(build_store.prefix(host, take(host, tarball).facts.key))
+
+
+def test_a_folder_is_known_by_its_content_and_used_in_its_place(host: LocalHost, tmp_path: Path) -> None:
+    folder, other = install(tmp_path / "opt" / "kv-8.0.36"), install(tmp_path / "elsewhere")
+    before, built = times(tmp_path / "opt"), take(host, folder)
     assert (built.facts.commit, built.version, built.prefix) == ("old", "8.0.36-debug", PurePosixPath(folder))
     fixed = build_store.put_in_place(host, "kv", built.facts.key, built.prefix)
     assert os.path.realpath(fixed) == str(folder)
     assert times(tmp_path / "opt") == before
-
-    again = prebuilt.take(host, BUILDER, "other name", str(install(tmp_path / "elsewhere")))
-    assert again.facts.key == built.facts.key
-    (tmp_path / "elsewhere" / "bin" / "kvd").write_text("#!/bin/sh\necho 8.0.36-debug, but changed\n")
-    assert prebuilt.take(host, BUILDER, "changed", str(tmp_path / "elsewhere")).facts.key != built.facts.key
+    assert take(host, other).facts.key == built.facts.key
+    (other / "bin" / "kvd").write_text("#!/bin/sh\necho 8.0.36-debug, but changed\n")
+    assert take(host, other).facts.key != built.facts.key
 
 
 def test_conditions_on_the_version_hold_by_what_is_installed(host: LocalHost, tmp_path: Path) -> None:
     for version, data in (("8.0.9", "old"), ("8.0.30", "new")):
-        built = prebuilt.take(host, BUILDER, version, str(install(tmp_path / version, version)))
-        assert built.builder.dataset.format == data
+        assert take(host, install(tmp_path / version, version)).builder.dataset.format == data
 
 
 @pytest.mark.parametrize("ending", prebuilt.UNPACKERS)
@@ -87,41 +94,44 @@ def test_a_tarball_is_unpacked_once(host: LocalHost, tmp_path: Path, ending: str
     """A folder that installed systems have is not left out."""
     folder = install(tmp_path / "kv-8.0.36-linux")
     tarball = pack(tmp_path, tmp_path / f"kv{ending}", folder.name)
-    built = prebuilt.take(host, BUILDER, "old", str(tarball))
-    place = Path(build_store.prefix(host, built.facts.key))
+    built, place = take(host, tarball).facts, unpacked(host, tarball)
     assert sorted(path.name for path in place.rglob("*")) == ["bin", "kvd", "link"]
-    assert built.facts.binary == prebuilt.take(host, BUILDER, "folder", str(folder)).facts.binary
+    assert built.binary == take(host, folder).facts.binary
     before = times(place)
-    assert prebuilt.take(host, BUILDER, "again", str(tarball)).facts.key == built.facts.key
+    assert take(host, tarball).facts.key == built.key
     assert times(place) == before
     (place / "bin" / "kvd").write_text("changed")
-    assert prebuilt.take(host, BUILDER, "again", str(tarball)).facts.binary == built.facts.binary
-    pack(folder, tarball, "bin")
-    assert prebuilt.take(host, BUILDER, "old", str(tarball)).version == "8.0.36-debug"
+    assert take(host, tarball).facts.binary == built.binary
+    assert take(host, pack(folder, tarball, "bin")).version == "8.0.36-debug"
 
 
 def test_a_damaged_tarball_is_reported(host: LocalHost, tmp_path: Path) -> None:
     (install(tmp_path / "kv") / "ballast").write_bytes(bytes(1 << 18))
-    content = pack(tmp_path, tmp_path / "kv.tar", "kv").read_bytes()
-    cut = pack(tmp_path, tmp_path / "kv.tar.zst", "kv")
-    cut.write_bytes(cut.read_bytes()[:-100])
-    for damaged in (b"no tarball at all", b"", bytes(10240), bytes(range(1, 256)) * 8, content[: len(content) // 2]):
-        (tmp_path / "kv.tar").write_bytes(damaged)
-        for tarball in ("kv.tar", "kv.tar.zst") * 2:  # nothing of it is taken for whole
-            with pytest.raises(UsageError, match=r"damaged, or no tarball|is no installed kv"):
-                prebuilt.take(host, BUILDER, "old", str(tmp_path / tarball))
-    (tmp_path / "kv.tar").write_bytes(content)
-    assert prebuilt.take(host, BUILDER, "old", str(tmp_path / "kv.tar")).version
+    for ending in (".tar", ".tar.zst"):
+        tarball = pack(tmp_path, tmp_path / f"kv{ending}", "kv")
+        content = tarball.read_bytes()
+        for damaged in (
+            b"no tarball at all",
+            b"",
+            bytes(10240),
+            bytes(range(1, 256)) * 8,
+            content[: len(content) // 2],
+        ):
+            tarball.write_bytes(damaged)
+            for _ in range(2):  # nothing of it is taken for whole
+                with pytest.raises(UsageError, match=r"damaged, or no tarball|is no installed kv"):
+                    take(host, tarball)
+        tarball.write_bytes(content)
+        assert take(host, tarball).version
 
 
-def test_what_is_no_installed_system_is_reported(
+def test_a_folder_without_the_system_is_reported(
     host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mute = install(tmp_path / "mute")
     (mute / "bin" / "kvd").write_text("#!/bin/sh\necho $0: unknown\n")
     (tmp_path / "empty").mkdir()
-    how = Build(compile=[["true"]], install=[["true"]], artifacts=["lib/libkv.so"])
-    embedded = msgspec.structs.replace(BUILDER, build=how, installed_version=[], when=[])
+    embedded = msgspec.structs.replace(BUILDER, build=Build(artifacts=["lib/libkv.so"]), installed_version=[], when=[])
     for builder, name, sentence in (
         (BUILDER, "empty", r"empty is no installed kv: .*kvd"),
         (BUILDER, "nothing", "There is no folder"),
@@ -129,10 +139,10 @@ def test_what_is_no_installed_system_is_reported(
         (embedded, "mute", "is no installed kv: it has no lib/libkv.so"),
     ):
         with pytest.raises(UsageError, match=sentence):
-            prebuilt.take(host, builder, "old", str(tmp_path / name))
+            take(host, tmp_path / name, builder)
     monkeypatch.setattr(prebuilt, "_FINGERPRINT", 'echo "sha256sum: ./x: Permission denied" >&2; echo abc')
     with pytest.raises(EnvironmentFailure, match="cannot be read: sha256sum"):
-        prebuilt.take(host, BUILDER, "old", str(install(tmp_path / "kv")))
+        take(host, install(tmp_path / "kv"))
 
 
 Member = tuple[str, bytes, str, int]  # name, type, content or target, mode
@@ -155,11 +165,6 @@ def hostile(path: Path, *members: Member, top: str = "kv/") -> Path:
     return path
 
 
-def take(host: LocalHost, tarball: Path) -> Path:
-    """Where it is unpacked."""
-    return Path(build_store.prefix(host, prebuilt.take(host, BUILDER, "old", str(tarball)).facts.key))
-
-
 @pytest.fixture
 def outside(tmp_path: Path) -> Path:
     """A folder that no tarball may write to; the tarballs are in another."""
@@ -167,12 +172,6 @@ def outside(tmp_path: Path) -> Path:
     (folder / "bin").mkdir(parents=True)
     (folder / "file").write_text("kept")
     return folder
-
-
-def seen(folder: Path) -> list[tuple[str, str, int]]:
-    return sorted(
-        (str(path), path.read_text() if path.is_file() else "", path.lstat().st_mode) for path in folder.rglob("*")
-    )
 
 
 ODD: list[tuple[list[Member], str]] = [
@@ -191,29 +190,28 @@ ODD: list[tuple[list[Member], str]] = [
 ]  # fmt: skip
 
 
-def test_what_leads_out_or_is_no_file_is_refused(host: LocalHost, tmp_path: Path, outside: Path) -> None:
-    before, builds = seen(outside), Path(host.root, "builds")
-    above = sorted({*(path.name for path in tmp_path.iterdir()), "kv.tar"})
+def test_a_member_that_leads_out_or_is_no_file_is_refused(host: LocalHost, tmp_path: Path, outside: Path) -> None:
+    before, builds, tarball = times(outside), Path(host.root, "builds"), tmp_path / "kv.tar"
+    above = {*(path.name for path in tmp_path.iterdir()), tarball.name}
     for members, why in ODD:
-        if "device" in why and os.geteuid() != 0 and members[0][1] != tarfile.FIFOTYPE:
+        if members[0][1] == tarfile.CHRTYPE and os.geteuid() != 0:
             continue  # only root makes devices
         placed = [(name, kind, content.replace("OUT", str(outside)), mode) for name, kind, content, mode in members]
-        tarball = hostile(tmp_path / "kv.tar", *placed)
         with pytest.raises(UsageError, match=why) as caught:
-            take(host, tarball)
+            take(host, hostile(tarball, *placed))
         assert len(str(caught.value)) < 2000
-        assert seen(outside) == before
-        assert sorted(path.name for path in tmp_path.iterdir()) == above
+        assert times(outside) == before
+        assert {path.name for path in tmp_path.iterdir()} == above
         assert not Path("/tmp/perfbisect-evil").exists()
         left = [path.name for path in builds.iterdir()]
         assert all(name.endswith(".part") for name in left) and not (left and why.startswith("refused"))
-        assert take(host, hostile(tmp_path / "kv.tar")).is_dir(), "the next one is unpacked"
+        assert unpacked(host, hostile(tarball)).is_dir(), "the next one is unpacked"
         shutil.rmtree(builds)
 
 
-def test_what_is_odd_and_no_harm_is_unpacked(host: LocalHost, tmp_path: Path, outside: Path) -> None:
+def test_an_odd_tarball_that_does_no_harm_is_unpacked(host: LocalHost, tmp_path: Path, outside: Path) -> None:
     """Without setuid bits and with the right to remove it; links that systems have stay, and nothing is written through them."""
-    before = seen(outside)
+    before, tarball = times(outside), tmp_path / "kv.tar"
     members: list[Member] = [
         *((f"kv/{mode:o}", FILE, "x", mode) for mode in (0o4755, 0o2755, 0o6777, 0o7777)),
         ("kv/folder", FOLDER, "", 0o7777),
@@ -224,15 +222,14 @@ def test_what_is_odd_and_no_harm_is_unpacked(host: LocalHost, tmp_path: Path, ou
         ("kv/share", LINK, str(outside), 0o777),
         ("kv/lib/libc.so", LINK, "/lib/x86_64-linux-gnu/libc.so.6", 0o777),
     ]
-    prefix = take(host, hostile(tmp_path / "kv.tar", *members))
+    prefix = unpacked(host, hostile(tarball, *members))
     assert not any(path.lstat().st_mode & 0o7022 for path in prefix.rglob("*") if not path.is_symlink())
     assert (prefix / "shut" / "in" / "file").stat().st_mode & 0o400
     assert (prefix / "shut").stat().st_mode & 0o700 == 0o700
     assert (prefix / "share").is_symlink()
-    assert seen(outside) == before
+    assert times(outside) == before
     for name in ("-rf", "a b", "*", "$(id)", "a\nb", "inner", "prefix"):
-        odd = hostile(tmp_path / "kv.tar", (f"{name}/share/text", FILE, "x", 0o644), top=f"{name}/")
-        prefix = take(host, odd)
+        prefix = unpacked(host, hostile(tarball, (f"{name}/share/text", FILE, "x", 0o644), top=f"{name}/"))
         assert (prefix / "bin" / "kvd").is_file()
         assert (prefix / "share" / "text").read_text() == "x"
         shutil.rmtree(Path(host.root, "builds"))
@@ -294,15 +291,24 @@ def test_each_commit_has_the_version_that_it_names(units: Yard, server: Shelf) -
     assert len(server.asked) == 2
 
 
+def replaced(units: Yard, server: Shelf, files: dict[str, str]) -> BuildFacts:
+    """A build with another archive of version 1.0, and the recipe that has its sum."""
+    other = server.files["/1.0/unit_1_0.tar.gz"] = packed(files)
+    return units.build(tree("unit_1_0"), archives={"unit": archive(server, sha256={"1.0": sum_of(other)})})
+
+
 @pytest.mark.slow
 def test_its_sum_belongs_to_the_key(units: Yard, server: Shelf) -> None:
     first = units.build(tree("unit_1_0"))
     assert units.build(units.git.head).reused
-    other = packed({"unit.h": "#define UNIT 5\n"})
-    server.files["/1.0/unit_1_0.tar.gz"] = other
-    changed = units.build(units.git.head, archives={"unit": archive(server, sha256={"1.0": sum_of(other)})})
-    assert changed.key != first.key
-    assert changed.binary != first.binary
+    changed = replaced(units, server, {"unit.h": "#define UNIT 5\n"})
+    assert (changed.key != first.key, changed.binary != first.binary) == (True, True)
+
+
+def test_an_archive_that_would_write_elsewhere_is_refused(units: Yard, server: Shelf) -> None:
+    with pytest.raises(UsageError, match="is refused: it has names that lead out of the folder") as failed:
+        replaced(units, server, {"../../out": "x"})
+    assert failed.value.advice.startswith("It is unit 1.0, from http://127.0.0.1")
 
 
 def test_a_tree_that_has_it_or_knows_nothing_of_it_needs_none(units: Yard, server: Shelf) -> None:
@@ -324,11 +330,3 @@ def test_a_commit_whose_archive_is_unknown_is_skipped(units: Yard, named: str, s
         units.build(tree(named))
     assert str(failed.value) == f"{units.git.head[:10]} cannot be checked out: {sentence}"
     assert failed.value.advice.startswith(hint)
-
-
-def test_an_archive_that_would_write_elsewhere_is_refused(units: Yard, server: Shelf) -> None:
-    bad = packed({"../../out": "x"})
-    server.files["/1.0/unit_1_0.tar.gz"] = bad
-    with pytest.raises(UsageError, match="is refused: it has names that lead out of the folder") as failed:
-        units.build(tree("unit_1_0"), archives={"unit": archive(server, sha256={"1.0": sum_of(bad)})})
-    assert failed.value.advice.startswith("It is unit 1.0, from http://127.0.0.1")
