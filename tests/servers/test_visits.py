@@ -6,10 +6,10 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import tempfile
 import tomllib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -18,7 +18,6 @@ from msgspec.structs import replace
 
 from labs import lab_of, measure, runs, skipped, warnings, workload_of
 from perfbisect.core.domain.events import LabEvent, RunProgress, RunStarted
-from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host import jobs
@@ -30,10 +29,7 @@ from perfbisect.recipes.builder_reader import load_builder
 from perfbisect.recipes.workload import Workload
 from postgres import BIN, needs_postgres
 from repos import Repo
-from waiting import ended, processes, until
-
-Open = Callable[..., HostLab]
-Commits = Callable[..., tuple[str, ...]]
+from waiting import ended, finish, processes, until
 
 pytestmark = [pytest.mark.dbms, pytest.mark.slow]
 
@@ -57,121 +53,105 @@ RESTING = replace(WORKLOAD, statement="select k, pg_sleep(0.02) from t where id 
 PLAIN, SLOW, WRONG = "work_mem = 4MB\n", "enable_indexscan = off\nenable_bitmapscan = off\n", "no_such = 1\n"
 
 
-@pytest.fixture
-def host() -> Iterator[LocalHost]:
-    """A short root, for the sake of the socket, and one that nobody but us may enter."""
-    with tempfile.TemporaryDirectory(prefix="lab") as root:
-        host = LocalHost("here", PurePosixPath(root))
-        yield host
-        assert not (*jobs.running(host), *jobs.orphaned(host)), "nothing is left behind"
+@dataclass
+class Place:
+    """A host, and a recipe ``mine`` for a repository whose commits differ in the file ``extra.conf``."""
 
+    folder: Path
+    git: Repo
+    host: LocalHost
 
-@pytest.fixture
-def recipe(tmp_path: Path) -> Callable[[str], None]:
-    """Write the builder ``mine``."""
-
-    def write(text: str) -> None:
-        folder = tmp_path / "builders" / "mine"
+    def recipe(self, text: str) -> None:
+        folder = self.folder / "builders" / "mine"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "builder.toml").write_text(text)
 
-    return write
+    def commits(self, *texts: str) -> tuple[str, ...]:
+        return tuple(self.git.commit({"extra.conf": text}) for text in texts)
+
+    def lab(self, workload: Workload, hashes: tuple[str, ...], **more: Any) -> HostLab:
+        builder, earlier = (
+            load_builder("mine", self.folder / "builders"),
+            Earlier(memory_mib=600, cores=3),
+        )  # rounded down
+        return lab_of(more.pop("host", self.host), builder, workload, self.git.path, hashes, earlier=earlier, **more)
+
+    def server(self) -> tuple[jobs.Job, list[int]]:
+        """The server that runs, and its processes; other tests have servers, too."""
+        (server,) = [job for job in jobs.running(self.host) if job.name == servers.NAME]
+        return server, servers.processes(self.host, server)
 
 
 @pytest.fixture
-def commits(git: Repo) -> Callable[..., tuple[str, ...]]:
-    """Commit these contents of the file ``extra.conf``, one after the other."""
-
-    return lambda *texts: tuple(git.commit({"extra.conf": text}) for text in texts)
-
-
-@pytest.fixture
-def open_lab(host: LocalHost, tmp_path: Path) -> Open:
-    def lab(workload: Workload, hashes: tuple[str, ...], **more: Any) -> HostLab:
-        earlier = Earlier(memory_mib=600, cores=3)  # rounded down
-        asked = {"host": host, "earlier": earlier, **more}
-        builder = load_builder("mine", tmp_path / "builders")
-        return lab_of(builder=builder, workload=workload, repository=tmp_path / "repo", commits=hashes, **asked)
-
-    return lab
-
-
-@pytest.fixture(autouse=True)
-def written(recipe: Callable[[str], None]) -> None:
-    recipe(RECIPE)
+def place(tmp_path: Path, git: Repo) -> Iterator[Place]:
+    """A short root, for the sake of the socket, and one that only we may enter."""
+    with tempfile.TemporaryDirectory(prefix="lab") as root:
+        made = Place(tmp_path, git, LocalHost("here", PurePosixPath(root)))
+        made.recipe(RECIPE)
+        yield made
+        assert not (*jobs.running(made.host), *jobs.orphaned(made.host)), "nothing is left behind"
 
 
 @needs_postgres
-def test_a_visit_to_postgres(
-    open_lab: Open, commits: Commits, host: LocalHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_visit_to_postgres(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGHOSTADDR", "192.0.2.1")  # ours, for another server
-    lab = open_lab(WORKLOAD, commits(PLAIN, SLOW))
-    events = measure(lab, Share(0, 2), Share(1, 1))
+    hashes = place.commits(PLAIN, SLOW)
+    events = measure(place.lab(WORKLOAD, hashes), Share(0, 2), Share(1, 1))
     speed = {run.commit: run.qps for run in runs(events)}
-    assert speed[lab.candidates.commits[0]] > 2 * speed[lab.candidates.commits[1]]
+    assert speed[hashes[0]] > 2 * speed[hashes[1]]
     assert len({run.dataset for run in runs(events)}) == 1, "the catalogue's version is the same"
     costs = {run.commit: (run.counters["task-clock"] or 0) / (run.operations or 1) for run in runs(events)}
-    quick, slow = (costs[sha] for sha in lab.candidates.commits)
-    assert slow > 5 * quick > 0, "the backend is counted"
+    assert costs[hashes[1]] > 5 * costs[hashes[0]] > 0, "the backend is counted"
     assert not warnings(events)
-    known = Path(host.root, "visit", "config.known").read_text()
-    assert "shared_buffers = 358MB" in known
-    assert "max_parallel_workers = 3" in known
-    assert "restart_after_crash = off" in known
+    visited = Path(place.host.root, "visit")
+    known = (visited / "config.known").read_text()
+    for line in ("shared_buffers = 358MB", "max_parallel_workers = 3", "restart_after_crash = off"):
+        assert line in known
     assert "checkpoint_segments" not in known, "gone since 9.5"
-    table = subprocess.run(
-        [BIN / "pg_controldata", Path(host.root, "visit", "data")],
-        env={"LC_ALL": "C"},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    argv = ["env", "LC_ALL=C", str(BIN / "pg_controldata"), str(visited / "data")]
+    table = place.host.run(argv).stdout
     assert "shut down" in table
     assert re.search(r"checksum version: +1", table)
 
 
 @needs_postgres
-def test_a_build_that_alone_answers_wrongly_is_skipped_and_the_data_stays(
-    open_lab: Open, commits: Commits, host: LocalHost
-) -> None:
+def test_a_build_that_alone_answers_wrongly_is_skipped_and_the_data_stays(place: Place) -> None:
     note = "copy (select 'as loaded') to program 'cat >note'"
     check = "select split_part(pg_read_file('note'), E'\\n', 1), current_setting('enable_indexscan')"
     workload = replace(RESTING, prepare=f"{WORKLOAD.prepare}\n{note};", check=check)
-    hashes = commits(PLAIN, SLOW, "work_mem = 5MB\n")
-    measure(open_lab(workload, hashes), Share(0, 1))
+    hashes = place.commits(PLAIN, SLOW, "work_mem = 5MB\n")
+    measure(place.lab(workload, hashes), Share(0, 1))
 
-    lab = open_lab(workload, hashes, is_range=False)
+    lab = place.lab(workload, hashes, is_range=False)
     why = skipped(measure(lab, Share(1, 1)))
     assert "check with as loaded off on data that it has just loaded itself" in why.reason
     assert "with as loaded on" in why.reason
     events = measure(lab, Share(0, 1))
     assert (warnings(events), len(runs(events))) == ([], 1)
 
-    [kept] = Path(host.root, "datasets").iterdir()
+    [kept] = Path(place.host.root, "datasets").iterdir()
     (kept / "data" / "note").write_text("as l0aded\n")
-    events = measure(open_lab(workload, hashes), Share(2, 1))
-    assert "is answered as l0aded on, and was answered as loaded on" in warnings(events)[0]
-    assert (len(warnings(events)), len(runs(events))) == (1, 1)
+    events = measure(place.lab(workload, hashes), Share(2, 1))
+    [warned] = warnings(events)
+    assert "is answered as l0aded on, and was answered as loaded on" in warned
+    assert len(runs(events)) == 1
 
 
 @needs_postgres
-def test_a_crash_in_mid_run_is_the_servers_and_reported_in_its_words(
-    open_lab: Open, commits: Commits, host: LocalHost
-) -> None:
+def test_a_crash_in_mid_run_is_the_servers_and_reported_in_its_words(place: Place) -> None:
     """One backend crashes; the postmaster ends a moment after sysbench has complained."""
     workload = replace(WORKLOAD, statement="select pg_sleep(0.01)", time=4.0)
-    lab = open_lab(workload, commits(PLAIN, SLOW, "#\n"))
     events: list[LabEvent] = []
     killed = False
-    for event in lab.measure(Measure((Share(1, 1),), Purpose.SEARCH)):
+    for event in place.lab(workload, place.commits(PLAIN, SLOW, "#\n")).measure(
+        Measure((Share(1, 1),), Purpose.SEARCH)
+    ):
         events.append(event)
         if isinstance(event, RunProgress) and not killed:
-            (server,) = [job for job in jobs.running(host) if job.name == servers.NAME]
-            pids = ",".join(map(str, servers.processes(host, server)))  # other tests have servers, too
-            table = host.run(["ps", "-p", pids, "-o", "pid=", "-o", "args="]).stdout.splitlines()
+            pids = ",".join(map(str, place.server()[1]))
+            table = place.host.run(["ps", "-p", pids, "-o", "pid=", "-o", "args="]).stdout.splitlines()
             (backend,) = [line.split()[0] for line in table if "postgres: bench bench" in line]
-            host.run(["kill", "-s", "SEGV", backend])
+            os.kill(int(backend), signal.SIGSEGV)
             killed = True
     facts = skipped(events)
     assert facts.stage == "run"
@@ -181,30 +161,26 @@ def test_a_crash_in_mid_run_is_the_servers_and_reported_in_its_words(
 
 
 @needs_postgres
-def test_a_port_that_is_taken_is_nobodys_fault(open_lab: Open, commits: Commits, recipe: Callable[[str], None]) -> None:
+def test_a_port_that_is_taken_is_the_fault_of_no_commit(place: Place) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         start = [*SERVER["start"][:-1], str(other.getsockname()[1]), "-h", "127.0.0.1"]
-        recipe(RECIPE + f"start = {json.dumps(start)}\n")
-        with pytest.raises(
-            EnvironmentFailure, match=r"another process listens on its port or socket: .*Address already in use"
-        ):
-            measure(open_lab(RESTING, commits(PLAIN, SLOW)), Share(0, 1))
+        place.recipe(RECIPE + f"start = {json.dumps(start)}\n")
+        taken = "another process listens on its port or socket: .*Address already in use"
+        with pytest.raises(EnvironmentFailure, match=taken):
+            measure(place.lab(RESTING, place.commits(PLAIN, SLOW)), Share(0, 1))
 
 
 @needs_postgres
-def test_nobody_elses_server_is_measured(
-    open_lab: Open, commits: Commits, host: LocalHost, recipe: Callable[[str], None]
-) -> None:
-    lab = open_lab(RESTING, commits(PLAIN, SLOW))
-    events = lab.measure(Measure((Share(0, 1),), Purpose.SEARCH))
+def test_only_our_own_server_is_measured(place: Place) -> None:
+    hashes = place.commits(PLAIN, SLOW)
+    events = place.lab(RESTING, hashes).measure(Measure((Share(0, 1),), Purpose.SEARCH))
     next(event for event in events if isinstance(event, RunStarted))
-    (served,) = Path(host.root, "visit", "data").glob(".s.PGSQL.*[0-9]")
+    (served,) = Path(place.host.root, "visit", "data").glob(".s.PGSQL.*[0-9]")
     with tempfile.TemporaryDirectory(prefix="lab") as elsewhere:
         ready = [*SERVER["ready"]]
         ready[3], ready[5] = str(served.parent), served.name.rpartition(".")[2]
-        recipe(RECIPE + f"ready = {json.dumps(ready)}\n")
-        there = LocalHost("there", PurePosixPath(elsewhere))
-        second = open_lab(RESTING, lab.candidates.commits, host=there)
+        place.recipe(RECIPE + f"ready = {json.dumps(ready)}\n")
+        second = place.lab(RESTING, hashes, host=LocalHost("there", PurePosixPath(elsewhere)))
         with pytest.raises(EnvironmentFailure, match="another server answers on host there"):
             measure(second, Share(0, 1))
     events.close()
@@ -212,26 +188,25 @@ def test_nobody_elses_server_is_measured(
 
 @needs_postgres
 @pytest.mark.parametrize("leader", [False, True])
-def test_a_server_that_was_left_behind_is_ended(
-    open_lab: Open, commits: Commits, host: LocalHost, leader: bool
-) -> None:
+def test_a_server_that_was_left_behind_is_ended(place: Place, leader: bool) -> None:
     """Its controller was killed; and, in the second case, so was the shell that looks after it."""
-    hashes = commits(PLAIN, SLOW)
+    hashes = place.commits(PLAIN, SLOW)
     killed = os.fork()
     if not killed:
         with contextlib.suppress(BaseException):
-            for event in open_lab(replace(RESTING, time=60.0), hashes).measure(Measure((Share(0, 1),), Purpose.SEARCH)):
+            for event in place.lab(replace(RESTING, time=60.0), hashes).measure(
+                Measure((Share(0, 1),), Purpose.SEARCH)
+            ):
                 if isinstance(event, RunProgress):
                     os.kill(os.getpid(), signal.SIGKILL)
         os._exit(1)
     assert os.waitpid(killed, 0)[1] == signal.SIGKILL
-    (left,) = [job for job in jobs.running(host) if job.name == servers.NAME]
-    postmaster = servers.processes(host, left)[0]
+    left, (postmaster, *_) = place.server()
     if leader:
         os.kill(left.pid, signal.SIGKILL)
-        assert left not in jobs.running(host)
+        assert left not in jobs.running(place.host)
     assert Path(f"/proc/{postmaster}").exists()
-    assert len(runs(measure(open_lab(RESTING, hashes), Share(0, 1)))) == 1
+    assert len(runs(measure(place.lab(RESTING, hashes), Share(0, 1)))) == 1
     assert ended(postmaster)
 
 
@@ -246,73 +221,52 @@ def spent(pids: Iterable[int]) -> float:
 
 @needs_postgres
 @pytest.mark.parametrize("scope", ["connections", "server"])
-def test_counters_of_the_connections_leave_out_the_rest_of_the_server(
-    open_lab: Open,
-    commits: Commits,
-    host: LocalHost,
-    recipe: Callable[[str], None],
-    scope: str,
-) -> None:
-    """Somebody else's query, begun before the run, takes what CPU it gets; the workload's own connection sleeps."""
-    recipe(RECIPE + f'perf_scope = "{scope}"\n')
-    lab = open_lab(replace(WORKLOAD, statement="select pg_sleep(0.1)", time=2.0), commits(PLAIN, SLOW))
+def test_counters_of_the_connections_leave_out_the_rest_of_the_server(place: Place, scope: str) -> None:
+    """Another's query, begun before the run, takes what CPU it gets; the workload's own connection sleeps."""
+    place.recipe(RECIPE + f'perf_scope = "{scope}"\n')
+    lab = place.lab(replace(WORKLOAD, statement="select pg_sleep(0.1)", time=2.0), place.commits(PLAIN, SLOW))
     measure(lab, Share(0, 1))
     system = lab._system(0)
     with visit.begin(lab.runner.context, system, 0, lab.data.keys[system.commit]) as opened:
         assert opened.service
         query = "do $$ begin loop end loop; end $$"
-        busy = jobs.start(host, [*opened.service.argv(SERVER["ready"])[:-1], query], name="busy", timeout=600)
-        (server,) = [job for job in jobs.running(host) if job.name == servers.NAME]
+        busy = jobs.start(place.host, [*opened.service.argv(SERVER["ready"])[:-1], query], name="busy", timeout=600)
 
         def busy_ones() -> list[int]:
-            found = processes("postgres: bench postgres").keys() & {*servers.processes(host, server)}
+            found = processes("postgres: bench postgres").keys() & {*place.server()[1]}
             return [pid for pid in found if spent([pid]) > 0.1]
 
         until(busy_ones)
         others, before = busy_ones(), spent(busy_ones())
-        progress = visit.run(opened)
-        with pytest.raises(StopIteration) as done:
-            while True:
-                next(progress)
+        facts = finish(visit.run(opened))[1]
         theirs = spent(others) - before
-        jobs.kill(host, busy, grace=1)
-    facts: RunFacts = done.value.value
+        jobs.kill(place.host, busy, grace=1)
     clock = facts.counters["task-clock"]
     assert clock is not None
     assert (clock / 1000 > 0.2 * theirs) == (scope == "server"), (clock, theirs)
 
 
-MARIADB_RECIPE = (GIVEN / "mariadb.toml").read_text()
-
-MARIADB_WORKLOAD = workload_of(
+MARIADB_WORKLOAD = replace(
+    WORKLOAD,
     driver="mysql",
     prepare="create table t (id int primary key, k int);\ninsert into t select seq, seq from seq_1_to_20000;",
-    check="select count(*), sum(k) from t",
     statement="update t set k = k + 1 where id = 777",
-    operation="query",
-    warmup=0.1,
-    time=1.0,
 )
 
 
 @pytest.mark.skipif(not Path("/usr/sbin/mariadbd").exists(), reason="no MariaDB: apt-get install mariadb-server")
-def test_a_visit_to_mariadb(
-    open_lab: Open,
-    commits: Commits,
-    recipe: Callable[[str], None],
-    host: LocalHost,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_visit_to_mariadb(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two sessions: the second finds the data, and asks whether it is what was loaded."""
     monkeypatch.setenv("MYSQL_PWD", "ours, for another server")
-    recipe(MARIADB_RECIPE)
-    hashes = commits("# 1\n", "# 2\n")
-    lab = open_lab(MARIADB_WORKLOAD, hashes)
-    events = measure(lab, Share(0, 2), Share(1, 1)) + measure(open_lab(MARIADB_WORKLOAD, hashes), Share(0, 1))
+    place.recipe((GIVEN / "mariadb.toml").read_text())
+    hashes = place.commits("# 1\n", "# 2\n")
+    events = [
+        *measure(place.lab(MARIADB_WORKLOAD, hashes), Share(0, 2), Share(1, 1)),
+        *measure(place.lab(MARIADB_WORKLOAD, hashes), Share(0, 1)),
+    ]
     assert len({run.dataset for run in runs(events)}) == 1
     assert all(run.counters["task-clock"] for run in runs(events))
     assert not warnings(events)
-    (kept,) = Path(host.root, "datasets").iterdir()
+    (kept,) = Path(place.host.root, "datasets").iterdir()
     assert sum(file.stat().st_size for file in kept.glob("data/binlog.0*")) < 1000, "the log of the loading is gone"
-    settings = Path(host.root, "visit", "config").read_text()
-    assert "innodb_buffer_pool_size = 358M" in settings
+    assert "innodb_buffer_pool_size = 358M" in Path(place.host.root, "visit", "config").read_text()
