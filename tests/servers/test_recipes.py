@@ -4,12 +4,12 @@ settling, Debian's PostgreSQL."""
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from perfbisect.lab.servers import configuration, sizes
-from perfbisect.recipes.builder import Builder, Server
 from perfbisect.recipes.builder_reader import load_builder
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.placeholders import fill
@@ -19,64 +19,39 @@ from program import executable
 pytestmark = pytest.mark.tools
 
 RECIPES = Path(__file__).parents[2] / "builders"
+MYSQL = load_builder("mysql", RECIPES)
 
 # Each program writes down what it is asked; $LACKS is what this release has not learnt yet.
 PROGRAM = (Path(__file__).parent / "given" / "mysql.sh").read_text()
 
-Run = Callable[..., tuple[int, str]]
 
+@dataclass
+class Programs:
+    """A release whose programs write down what they are asked."""
 
-@pytest.fixture
-def mysql() -> Builder:
-    return load_builder("mysql", RECIPES)
+    folder: Path
 
+    def __post_init__(self) -> None:
+        for program in ("bin/mysqld", "bin/mysql", "bin/mysqlcheck", "scripts/mysql_install_db"):
+            executable(self.folder / "a b" / program, PROGRAM)
 
-@pytest.fixture
-def server(mysql: Builder) -> Server:
-    assert mysql.server
-    return mysql.server
-
-
-@pytest.fixture
-def ask(tmp_path: Path) -> Run:
-    """``ask(command, lacks, version)``: the command's status and output, in a release of that kind."""
-    for program in ("bin/mysqld", "bin/mysql", "bin/mysqlcheck", "scripts/mysql_install_db"):
-        executable(tmp_path / "a b" / program, PROGRAM)
-
-    def call(command: Sequence[str], lacks: str = "nothing", version: str = "9.7.0") -> tuple[int, str]:
-        values = {"prefix": f"{tmp_path}/a b", "source": str(tmp_path), "config": "C", "data": "D", "socket": "S"}
-        env = {"PATH": "/usr/bin:/bin", "LOG": f"{tmp_path}/calls", "LACKS": lacks, "VERSION": version}
-        argv = fill(command, values)
-        done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=600)
+    def ask(self, command: Sequence[str], lacks: str = "nothing", version: str = "9.7.0") -> tuple[int, str]:
+        """The status and the output of a command of the recipe."""
+        values = {"prefix": f"{self.folder}/a b", "source": str(self.folder), "config": "C", "data": "D", "socket": "S"}
+        env = {"PATH": "/usr/bin:/bin", "LOG": f"{self.folder}/calls", "LACKS": lacks, "VERSION": version}
+        done = subprocess.run(fill(command, values), env=env, capture_output=True, text=True, check=False, timeout=600)
         return done.returncode, done.stdout.strip()
 
-    return call
+    @property
+    def calls(self) -> list[str]:
+        """In order, without their folder and the arguments that all get."""
+        text = (self.folder / "calls").read_text().replace(f"{self.folder}/a b", "PREFIX")
+        return text.replace("--no-defaults --socket=S --user=root ", "").splitlines()
 
 
 @pytest.fixture
-def calls(tmp_path: Path) -> Callable[[], list[str]]:
-    """The calls of the programs, in order, without their folder and the arguments that all get."""
-
-    def lines() -> list[str]:
-        text = (tmp_path / "calls").read_text().replace(f"{tmp_path}/a b", "PREFIX")
-        return [line.replace("--no-defaults --socket=S --user=root ", "") for line in text.splitlines()]
-
-    return lines
-
-
-@pytest.mark.parametrize(
-    ("lacks", "asked"),
-    [
-        ("nothing", "mysqld --defaults-file=C --basedir=PREFIX --initialize-insecure"),
-        ("initialize-insecure", "mysql_install_db --defaults-file=C --basedir=PREFIX --datadir=D"),
-    ],
-)
-def test_each_era_makes_its_tables_in_its_own_way(
-    server: Server, ask: Run, calls: Callable[[], list[str]], lacks: str, asked: str
-) -> None:
-    (command,) = server.initialise
-    assert ask(command, lacks)[0] == 0
-    assert calls() == [asked]
+def programs(tmp_path: Path) -> Programs:
+    return Programs(tmp_path)
 
 
 CHECKED, LOG, OLD_LOG, SHUTDOWN = (
@@ -85,42 +60,45 @@ CHECKED, LOG, OLD_LOG, SHUTDOWN = (
     "mysql --execute=RESET MASTER",
     "mysql --execute=SET GLOBAL innodb_fast_shutdown = 0",
 )
+MADE = "--defaults-file=C --basedir=PREFIX"
 
 
 @pytest.mark.parametrize(
-    ("lacks", "asked"),
+    ("step", "lacks", "asked"),
     [
-        ("nothing", [CHECKED, LOG, SHUTDOWN]),
-        ("BINARY LOGS AND GTIDS", [CHECKED, LOG, OLD_LOG, SHUTDOWN]),  # before the statement got its new name
-        ("--analyze", None),
-        ("RESET", None),
-        ("innodb_fast_shutdown", None),
+        ("initialise", "nothing", [f"mysqld {MADE} --initialize-insecure"]),
+        ("initialise", "initialize-insecure", [f"mysql_install_db {MADE} --datadir=D"]),
+        ("settle", "nothing", [CHECKED, LOG, SHUTDOWN]),
+        ("settle", "BINARY LOGS AND GTIDS", [CHECKED, LOG, OLD_LOG, SHUTDOWN]),  # before the statement got its new name
+        ("settle", "--analyze", None),
+        ("settle", "RESET", None),
+        ("settle", "innodb_fast_shutdown", None),
     ],
 )
-def test_settling(
-    server: Server, ask: Run, calls: Callable[[], list[str]], lacks: str, asked: list[str] | None
+def test_each_release_is_asked_in_its_own_words(
+    programs: Programs, step: str, lacks: str, asked: list[str] | None
 ) -> None:
-    """What cannot be settled is a failure."""
-    (command,) = server.settle
-    assert (ask(command, lacks)[0] == 0) == (asked is not None)
-    assert asked is None or calls() == asked
+    """If the server cannot be settled, that is a failure."""
+    (command,) = getattr(MYSQL.server, step)
+    assert (programs.ask(command, lacks)[0] == 0) == (asked is not None)
+    assert asked is None or programs.calls == asked
 
 
 @pytest.mark.parametrize(("file", "version"), [("VERSION", "5.6.26"), ("MYSQL_VERSION", "9.7.0")])
-def test_the_version_of_a_tree(mysql: Builder, ask: Run, tmp_path: Path, file: str, version: str) -> None:
+def test_the_version_of_a_tree(programs: Programs, tmp_path: Path, file: str, version: str) -> None:
     """In both files that trees have had it in, among what is no part of it."""
     parts = zip(("MAJOR", "MINOR", "PATCH"), version.split("."), strict=True)
     lines = [f"MYSQL_VERSION_{part}={number}" for part, number in parts]
     (tmp_path / file).write_text("\n".join([*lines, "MYSQL_VERSION_EXTRA=", 'MYSQL_VERSION_MATURITY="LTS"', ""]))
-    assert ask(mysql.version) == (0, version)
+    assert programs.ask(MYSQL.version) == (0, version)
 
 
-@pytest.mark.parametrize("version", ["5.6.26", "8.0.28", "9.7.0"])
-def test_the_version_of_what_is_installed_is_the_format_of_its_data(mysql: Builder, ask: Run, version: str) -> None:
-    assert ask(mysql.dataset.format_command, version=version) == (0, version)
-    status, printed = ask(mysql.installed_version, version=version)
-    assert status == 0
-    assert f"Ver {version} " in printed
+def test_the_version_of_an_installed_server_is_the_format_of_its_data(programs: Programs) -> None:
+    for version in ("5.6.26", "9.7.0"):
+        assert programs.ask(MYSQL.dataset.format_command, version=version) == (0, version)
+        status, printed = programs.ask(MYSQL.installed_version, version=version)
+        assert status == 0
+        assert f"Ver {version} " in printed
 
 
 SETTLE = RECIPES / "myrocks" / "settle"
@@ -140,28 +118,24 @@ def settle(tmp_path: Path) -> Settle:
         executable(tmp_path / "bin" / name, text)
 
     def call(busy: int, *unknown: str, patience: int = 1200) -> tuple[int, list[str]]:
-        statements, text = tmp_path / "statements", SETTLE.read_text()
-        script = executable(tmp_path / "settle", text.replace("PATIENCE=1200", f"PATIENCE={patience}"))
+        text = SETTLE.read_text().replace("PATIENCE=1200", f"PATIENCE={patience}")
+        script, log = executable(tmp_path / "settle", text), tmp_path / "statements"
         env = {
             "PATH": f"{tmp_path}/bin:/usr/bin:/bin",
-            "LOG": str(statements),
+            "LOG": str(log),
             "BUSY": str(busy),
             "UNKNOWN": " ".join(unknown),
         }
-        done = subprocess.run(
-            [script, tmp_path, "/s"], env=env, capture_output=True, text=True, check=False, timeout=600
-        )
-        return done.returncode, [line for line in statements.read_text().splitlines() if not line.startswith(" ")]
+        done = subprocess.run([script, tmp_path, "/s"], env=env, capture_output=True, check=False, timeout=600)
+        return done.returncode, [line for line in log.read_text().splitlines() if not line.startswith(" ")]
 
     return call
 
 
 def changes(statements: list[str]) -> list[str]:
-    return [
-        line.removeprefix("SET GLOBAL ").removesuffix(" = 1")
-        for line in statements
-        if not line.startswith(("SELECT", "SHOW"))
-    ]
+    """The statements that change something."""
+    made = [line for line in statements if not line.startswith(("SELECT", "SHOW"))]
+    return [line.removeprefix("SET GLOBAL ").removesuffix(" = 1") for line in made]
 
 
 @pytest.mark.parametrize("busy", [0, 7])
@@ -173,21 +147,19 @@ def test_compactions_are_waited_for_after_each_change(settle: Settle, busy: int)
     assert len(asked) == busy + 2 * 5 + busy % 2, "five calm seconds, both questions in each"
 
 
-def test_older_builds_lack_some_of_it(settle: Settle) -> None:
-    status, statements = settle(2, COMPACT, "rocksdb_active_compaction_stats")
-    assert (status, changes(statements)) == (0, ["analysed", FLUSH, RESET])
-
-
-def test_a_build_without_the_engine_is_none(settle: Settle) -> None:
-    assert settle(0, "rocksdb_cfstats") == (
-        1,
-        ["analysed", "SELECT coalesce(sum(value), 0) FROM information_schema.rocksdb_cfstats"],
-    )
-
-
-def test_what_never_ends_is_given_up(settle: Settle, tmp_path: Path) -> None:
-    status, statements = settle(10**6, patience=20)
-    assert (status, changes(statements)) == (1, ["analysed", FLUSH])
+@pytest.mark.parametrize(
+    ("busy", "unknown", "patience", "status", "made"),
+    [
+        (2, (COMPACT, "rocksdb_active_compaction_stats"), 1200, 0, ["analysed", FLUSH, RESET]),  # of older builds
+        (0, ("rocksdb_cfstats",), 1200, 1, ["analysed"]),  # without the engine
+        (10**6, (), 20, 1, ["analysed", FLUSH]),  # what never ends is given up
+    ],
+)
+def test_builds_that_lack_some_of_it_or_never_settle(
+    settle: Settle, busy: int, unknown: tuple[str, ...], patience: int, status: int, made: list[str]
+) -> None:
+    found, statements = settle(busy, *unknown, patience=patience)
+    assert (found, changes(statements)) == (status, made)
 
 
 @pytest.mark.parametrize(
@@ -213,9 +185,8 @@ CONFIGURE = RECIPES / "postgres-debian" / "configure"
 
 def configure(source: Path) -> str:
     """What the recipe says when it fails."""
-    done = subprocess.run(
-        [CONFIGURE, source, source.parent / "prefix"], capture_output=True, text=True, timeout=600, check=False
-    )
+    argv = [CONFIGURE, source, source.parent / "prefix"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode
     return done.stderr
 
@@ -232,18 +203,7 @@ def test_a_tree_that_is_no_source_package_is_not_built(tmp_path: Path) -> None:
 )
 def test_rules_that_would_install_elsewhere_are_not_followed(tmp_path: Path) -> None:
     """As those of another package, or of a release whose rules name their variables otherwise."""
-    source = tmp_path / "source"
-    for folder in ("debian/source", "src", "build/src"):
+    source = shutil.copytree(Path(__file__).parent / "given" / "package", tmp_path / "source")
+    for folder in ("src", "build/src"):
         (source / folder).mkdir(parents=True)
-    (source / "debian/source/format").write_text("3.0 (quilt)\n")
-    (source / "debian/control").write_text(
-        "Source: other\nMaintainer: Test <test@example.org>\nBuild-Depends: debhelper-compat (= 13)\n\n"
-        "Package: other\nArchitecture: any\nDescription: other\n"
-    )
-    (source / "debian/changelog").write_text(
-        "other (1-1) unstable; urgency=low\n\n  * All.\n\n -- Test <test@example.org>  Sun, 02 Jan 2022 03:04:05 +0000\n"
-    )
-    (source / "debian/rules").write_text(
-        "override_dh_auto_configure:\n\techo 'prefix := /usr' >build/src/Makefile.global\n"
-    )
     assert "error: debian/rules does not configure with CONFIGURE_FLAGS" in configure(source)

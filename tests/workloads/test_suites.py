@@ -30,35 +30,24 @@ def sysbench(script: str, command: str, data: Path, options: dict[str, object], 
     library = ctypes.util.find_library("sqlite3")
     if library is None:
         pytest.skip("no shared libsqlite3 on this machine")
-    variables = {f"PERFBISECT_{key.upper()}": value for key, value in sql.items()}
-    done = subprocess.run(
-        ["sysbench", WORKLOADS / "sqlite" / script, *(f"--{key}={value}" for key, value in options.items()), command],
-        env={
-            **os.environ,
-            "LUA_PATH": f"{WORKLOADS}/?.lua;;",
-            "PERFBISECT_LIBRARY": library,
-            "PERFBISECT_DATA": str(data),
-            **variables,
-        },
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    given = {
+        f"PERFBISECT_{key.upper()}": value for key, value in {**sql, "library": library, "data": str(data)}.items()
+    }
+    argv = ["sysbench", WORKLOADS / "sqlite" / script, *(f"--{key}={value}" for key, value in options.items()), command]
+    env = {**os.environ, "LUA_PATH": f"{WORKLOADS}/?.lua;;", **given}
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=600, check=False)
     if done.returncode:
         raise subprocess.CalledProcessError(done.returncode, "sysbench", done.stdout + done.stderr)
     return done.stdout
 
 
-def run(workload: str, data: Path, events: int) -> str:
-    spec = SUITE.workloads[workload]
-    options = {key: str(value).lower() if isinstance(value, bool) else value for key, value in spec.args.items()}
-    limits = {"table-size": SIZE, "events": events, "time": 0}
-    script = spec.script or "sql.lua"
-    given = {} if spec.script else {"setup": spec.setup, "statement": spec.statement}
-    return sysbench(
-        script, "run", data, {**options, **limits} if spec.script else {"events": events, "time": 0}, **given
-    )
+def run(name: str, data: Path, events: int) -> str:
+    workload = SUITE.workloads[name]
+    limits: dict[str, object] = {"events": events, "time": 0}
+    if not workload.script:
+        return sysbench("sql.lua", "run", data, limits, setup=workload.setup, statement=workload.statement)
+    args = {key: str(value).lower() if isinstance(value, bool) else value for key, value in workload.args.items()}
+    return sysbench(workload.script, "run", data, {**args, "table-size": SIZE, **limits})
 
 
 @pytest.fixture(scope="module")
@@ -89,13 +78,14 @@ def test_the_suite_measures_the_fields_operations() -> None:
 
 
 def test_the_table_is_sysbenchs(data: Path) -> None:
-    assert query(data, "SELECT count(*), min(id), max(id), max(k) <= 1000, min(k) >= 1 FROM sbtest1") == [
-        (SIZE, 1, SIZE, 1, 1)
-    ]
-    assert query(data, "SELECT DISTINCT length(c), length(pad) FROM sbtest1") == [(119, 59)]
-    pattern = "-".join(["[0-9]" * 11] * 10)
-    assert query(data, f"SELECT count(*) FROM sbtest1 WHERE c GLOB '{pattern}'") == [(SIZE,)]
-    assert query(data, "PRAGMA index_info(k_1)") == [(0, 1, "k")]
+    shape = "-".join(["[0-9]" * 11] * 10)
+    for sql, found in (
+        ("SELECT count(*), min(id), max(id), max(k) <= 1000, min(k) >= 1 FROM sbtest1", (SIZE, 1, SIZE, 1, 1)),
+        ("SELECT DISTINCT length(c), length(pad) FROM sbtest1", (119, 59)),
+        (f"SELECT count(*) FROM sbtest1 WHERE c GLOB '{shape}'", (SIZE,)),
+        ("PRAGMA index_info(k_1)", (0, 1, "k")),
+    ):
+        assert query(data, sql) == [found]
 
 
 def test_every_dataset_is_the_same(loaded: Path, tmp_path: Path) -> None:
@@ -124,20 +114,16 @@ def test_wrong_sql_ends_with_sqlites_own_message(tmp_path: Path) -> None:
     assert "no such table: nowhere" in failure.value.output
 
 
-SCRIPT = Path(__file__).parents[2] / "workloads" / "rocksdb" / "db_bench"
-NEW = (
-    "readrandom   :       2.437 micros/op 410340 ops/sec 10.000 seconds 4103999 operations;   45.3 MB/s (9 of 9 found)"
-)
+SCRIPT = WORKLOADS / "rocksdb" / "db_bench"
+NEW = "readrandom   :  2.437 micros/op 410340 ops/sec 10.000 seconds 4103999 operations;  45.3 MB/s (9 of 9 found)"
 OLD = "readrandom   :       2.437 micros/op 410340 ops/sec;   45.3 MB/s (9 of 9 found)"
 OLD_FILL = "fillseq      :       2.437 micros/op 410340 ops/sec;   45.3 MB/s"
 
 
 def asked(folder: Path, line: str, *words: str, status: int = 0) -> tuple[list[str], str]:
     """The arguments that the script gives a db_bench which prints ``line``, and what the script prints."""
-    executable(
-        folder / "bin" / "db_bench",
-        f'#!/bin/sh\nprintf "%s\\n" "$@" >{folder}/given\necho "{line}"\nexit {status}\n',
-    )
+    program = f'#!/bin/sh\nprintf "%s\\n" "$@" >{folder}/given\necho "{line}"\nexit {status}\n'
+    executable(folder / "bin" / "db_bench", program)
     done = subprocess.run([SCRIPT, folder, "2", *words], capture_output=True, text=True, check=False)
     assert done.returncode == status, done.stderr
     return (folder / "given").read_text().splitlines(), done.stdout
