@@ -5,6 +5,7 @@ import re
 from contextlib import closing
 from html import unescape
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -44,8 +45,8 @@ def test_hunts_push_by_themselves_and_are_read_there(ends: tuple[str, str], serv
     exits(0, "prove", "--visits", "2", "--runs", "1")
     assert "Nothing new for" in exits(0, "push")
     listed = exits(0, "history", *ELSEWHERE)
-    assert re.search(rf"^ *desk3:1 .* {bad[:10]} .* found", listed, re.MULTILINE), listed
-    assert re.search(r"^ *desk3:p2 .* proof", listed, re.MULTILINE), listed
+    for line in (rf"desk3:1 .* {bad[:10]} .* found", "desk3:p2 .* proof"):
+        assert re.search(rf"^ *{line}", listed, re.MULTILINE), listed
     assert [one["origin"] for one in json.loads(exits(0, "history", "--json", *ELSEWHERE))] == ["desk3", "desk3"]
     there, here = lines_of("show", "desk3:1", *ELSEWHERE), lines_of("show", "1")
     assert f"{bad[:10]}" in "\n".join(there) and set(there) <= set(here)
@@ -55,7 +56,6 @@ def test_hunts_push_by_themselves_and_are_read_there(ends: tuple[str, str], serv
     for words in (["desk3:1"], ["its hunt"], []):
         assert exits(0, "report", *words, *ELSEWHERE) == "hunt-desk3:1.html\n"
     assert "Hunt 1 of desk3" in Path("hunt-desk3:1.html").read_text()
-    assert not Path("hunt-1.html").exists()
     culprits = "select culprit from culprits where hunt_id = 'desk3:1'"
     assert bad in exits(0, "query", culprits, "--csv", "--from", address)
 
@@ -79,8 +79,7 @@ def test_a_server_that_is_gone_keeps_no_hunt_from_its_verdict(
     assert "Not all is in the central history yet" in ended.stderr
     assert "Push it later: bisect push" in ended.stderr
     failed = exits(ENVIRONMENT, "push")
-    assert "cannot be reached" in failed and "Nothing is lost" in failed
-    assert "hunter2" not in ended.stderr + failed
+    assert "cannot be reached" in failed and "Nothing is lost" in failed and "hunter2" not in ended.stderr + failed
     configure(seal, server.create("later"))
     exits(0, "run", *ends, *HUNT)  # carries what is missing of the other, too
     assert "Nothing new" in exits(0, "push")
@@ -90,11 +89,7 @@ def test_a_server_that_is_gone_keeps_no_hunt_from_its_verdict(
 def test_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """And without a name: in a container, where the number of the user has no entry in /etc/passwd."""
     assert "CREATE TABLE sessions" in exits(0, "push", "--sql")
-
-    def unknown() -> str:
-        raise KeyError("getpwuid(): uid not found: 12345")
-
-    monkeypatch.setattr("getpass.getuser", unknown)
+    monkeypatch.setattr("getpass.getuser", Mock(side_effect=KeyError("getpwuid(): uid not found: 12345")))
     assert origin_of(None).startswith("user@")
 
 

@@ -19,18 +19,14 @@ def private(path: Path, text: str) -> Path:
     return path
 
 
-def test_a_hash_of_another_program() -> None:
-    assert is_of(b"password", FOREIGN)
-    assert not is_of(b"Password", FOREIGN)
-
-
 def test_each_hash_has_a_salt_of_its_own(tmp_path: Path) -> None:
-    users = tmp_path / "users"
+    """And one of another program is understood."""
     for name in ("one", "two"):
-        add_user(users, name, "naïve horse \U0001f40e")
-    found = read_passwords(users)
+        add_user(tmp_path / "users", name, "naïve horse \U0001f40e")
+    found = read_passwords(tmp_path / "users")
     assert found["one"] != found["two"]
     assert all(is_of("naïve horse \U0001f40e".encode(), stored) for stored in found.values())
+    assert [is_of(word, FOREIGN) for word in (b"password", b"Password")] == [True, False]
 
 
 WRONG_LINES = [
@@ -41,10 +37,13 @@ WRONG_LINES = [
 
 
 def test_a_line_that_is_none_is_named(tmp_path: Path) -> None:
-    """A comment is no line."""
+    """A comment is no line. And a file without a token is refused."""
     for line in WRONG_LINES:
         with pytest.raises(UsageError, match=r"Line 3 of .*users"):
             read_passwords(private(tmp_path / "users", f"# readers\n\n{line}\n"))
+    for text in ("", "short\n", "two words of a token, long enough\n", f"{'a' * 30}\n{'b' * 30}"):
+        with pytest.raises(UsageError, match="has no token"):
+            read_token(private(tmp_path / "token", text))
 
 
 def test_names_are_added_and_changed_and_the_file_stays_private(tmp_path: Path) -> None:
@@ -72,20 +71,13 @@ def test_a_password_comes_from_standard_input(tmp_path: Path) -> None:
     assert "--password-file FILE" in exits(3, "serve", "--add-user", "reader")
 
 
-def test_a_file_without_a_token(tmp_path: Path) -> None:
-    for text in ("", "short\n", "two words of a token, long enough\n", f"{'a' * 30}\n{'b' * 30}"):
-        with pytest.raises(UsageError, match="has no token"):
-            read_token(private(tmp_path / "token", text))
-
-
 @pytest.fixture
 def hashes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The hashes that are compared; who was wrong does not wait."""
     compared: list[str] = []
-    monkeypatch.setattr(
-        "perfbisect.cli.serving.guard.is_of", lambda word, one: compared.append(one) or is_of(word, one)
-    )
-    monkeypatch.setattr("perfbisect.cli.serving.guard.DELAY", 0.0)
+    guard = "perfbisect.cli.serving.guard"
+    monkeypatch.setattr(f"{guard}.is_of", lambda word, one: compared.append(one) or is_of(word, one))
+    monkeypatch.setattr(f"{guard}.DELAY", 0.0)
     return compared
 
 
@@ -118,9 +110,9 @@ def test_an_unknown_name_takes_as_long_as_a_known_one(tmp_path: Path, hashes: li
 def test_the_same_answer_for_all_that_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[float] = []
     monkeypatch.setattr("time.sleep", waited.append)
-    token = private(tmp_path / "token", "0123456789abcdef0123456789abcdef\n")
-    guard = Guard(None, token, "0.0.0.0")
-    assert guard.refusal("x", "Bearer 0123456789abcdef0123456789abcdef") is None
+    token = "0123456789abcdef" * 2
+    guard = Guard(None, private(tmp_path / "token", f"{token}\n"), "0.0.0.0")
+    assert guard.refusal("x", f"Bearer {token}") is None
     wrong = ("Bearer wrong", basic("reader", "a"), "Bearer ä", "Digest a", "Bearer", "Basic %")
     refusals = [guard.refusal("x", sent) for sent in wrong]
     assert waited == [1.0] * len(refusals)
