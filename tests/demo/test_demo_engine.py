@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from perfbisect.demo.history import BAD, GOOD, write_history
-from perfbisect.demo.plan import Effort, Tree, applied, first_tree, read_changes
+from perfbisect.demo.plan import Change, Effort, Tree, applied, first_tree, read_changes
 from perfbisect.recipes.workload import read_suite
 from repos import git
 
@@ -29,14 +28,12 @@ FLAGS = "-O1 -Wall -Wextra -Werror"
 def everything() -> Tree:
     """The engine with all changes, with checks at every change of its index."""
     kinds = ("features", "refactorings", "tests", "broken", "index", "further")
-    waiting = [change for kind in kinds for change in read_changes(kind)]
-    order, there = [], set[str]()
+    waiting, order = [change for kind in kinds for change in read_changes(kind)], list[Change]()
     while waiting:
-        ready = next(change for change in waiting if there.issuperset(change.needs))
+        ready = next(change for change in waiting if {each.name for each in order}.issuperset(change.needs))
         waiting.remove(ready)
-        order.append(ready.filled(Effort(every=1, size=256).words))
-        there.add(ready.name)
-    return applied(order, first_tree())
+        order.append(ready)
+    return applied([change.filled(Effort(every=1, size=256).words) for change in order], first_tree())
 
 
 @pytest.fixture(scope="session", params=["first release", "every change"])
@@ -45,29 +42,27 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     folder = tmp_path_factory.mktemp("engine")
     tree = first_tree() if request.param == "first release" else everything()
     for path, text in tree.items():
-        file = folder / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
     return folder
 
 
-def make(
-    source: Path, build: Path, targets: Iterable[str] = (), flags: str = FLAGS
-) -> subprocess.CompletedProcess[str]:
-    """Run the Makefile of ``source`` in the folder ``build``; both outputs are in stdout."""
+def make(source: Path, build: Path, *targets: str, fails: bool = False) -> str:
+    """What it prints when the Makefile of ``source`` is run in the folder ``build``."""
     build.mkdir(parents=True, exist_ok=True)
-    argv = ["make", "-j2", "-f", f"{source}/Makefile", "CC=gcc", f"CFLAGS={flags}", *targets]
-    return subprocess.run(
-        argv, check=False, cwd=build, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600
-    )
+    argv = ["make", "-j2", "-f", f"{source}/Makefile", "CC=gcc", f"CFLAGS={FLAGS}", *targets]
+    pipe, same = subprocess.PIPE, subprocess.STDOUT
+    done = subprocess.run(argv, check=False, cwd=build, stdout=pipe, stderr=same, text=True, timeout=600)
+    assert bool(done.returncode) is fails, done.stdout
+    assert not fails or "error:" in done.stdout
+    return done.stdout
 
 
 @pytest.fixture(scope="session")
 def library(engine: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The shared library built from ``engine``."""
     build = tmp_path_factory.mktemp("build")
-    done = make(engine, build)
-    assert done.returncode == 0, done.stdout
+    make(engine, build)
     return build / "libdemo.so"
 
 
@@ -199,22 +194,20 @@ def test_damage_is_noticed(library: Path, tmp_path: Path) -> None:
 def test_no_undefined_behaviour(engine: Path, tmp_path: Path) -> None:
     """The engine's own tests under the sanitizers."""
     sources = sorted(map(str, (engine / "src").glob("*.c")))
-    flags = ["-std=c11", "-g", "-O1", "-Wall", "-Wextra", "-Werror", '-DDEMO_VERSION="test"', f"-I{engine}/src"]
+    flags = ["-std=c11", "-g", *FLAGS.split(), '-DDEMO_VERSION="test"', f"-I{engine}/src"]
     sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     for test in sorted((engine / "tests").glob("*.c")):
         program = tmp_path / test.stem
         subprocess.run(["gcc", *flags, *sanitizers, "-o", str(program), str(test), *sources], check=True, timeout=600)
-        done = subprocess.run([str(program)], check=False, cwd=tmp_path, capture_output=True, text=True, timeout=600)
-        assert done.returncode == 0, done.stderr
+        subprocess.run([str(program)], check=True, cwd=tmp_path, timeout=600)
 
 
 def test_the_makefile_has_what_it_promises(engine: Path, tmp_path: Path) -> None:
-    done = make(engine, tmp_path / "build", ["check", "install", f"PREFIX={tmp_path}/prefix"])
-    assert done.returncode == 0, done.stdout
-    assert "check: all is well" in done.stdout
-    installed = sorted(str(p.relative_to(tmp_path / "prefix")) for p in (tmp_path / "prefix").rglob("*.*"))
+    prefix = tmp_path / "prefix"
+    assert "check: all is well" in make(engine, tmp_path / "build", "check", "install", f"PREFIX={prefix}")
+    installed = sorted(str(path.relative_to(prefix)) for path in prefix.rglob("*.*"))
     assert installed == ["include/demo.h", "lib/libdemo.so"]
-    asked = ["nm", "-D", "--defined-only", tmp_path / "prefix/lib/libdemo.so"]
+    asked = ["nm", "-D", "--defined-only", prefix / "lib/libdemo.so"]
     symbols = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.splitlines()
     assert all(line.split()[-1].startswith("demo_") for line in symbols), "only the interface is exported"
 
@@ -230,28 +223,20 @@ def test_all_commits_compile_but_two(seed: int, tmp_path: Path, monkeypatch: pyt
     commits = git(repository, "rev-list", "--reverse", "--topo-order", f"{GOOD}..{BAD}").split()
     around = {c for broken in answer.broken for c in git(repository, "rev-list", "-2", broken).split()}
     fixed = {c for c in commits if set(git(repository, "rev-parse", f"{c}^").split()) & set(answer.broken)}
-    chosen = [*commits[::SAMPLE], commits[-1], answer.commit, answer.parent, *around, *fixed]
     monkeypatch.setenv("CCACHE_DIR", str(tmp_path / "ccache"))
-    failed = set()
-    for commit in dict.fromkeys(chosen):
+    for commit in {*commits[::SAMPLE], commits[-1], answer.commit, answer.parent, *around, *fixed}:
         git(repository, "checkout", "-q", commit)
-        done = make(repository, tmp_path / "build" / commit, ["CC=ccache gcc"])
-        if done.returncode:
-            failed.add(commit)
-            assert "error:" in done.stdout
-    assert failed == set(answer.broken)
+        make(repository, tmp_path / "build" / commit, "CC=ccache gcc", fails=commit in answer.broken)
 
 
 def test_a_comment_leaves_the_binary_as_it_was(tmp_path: Path) -> None:
     repository = tmp_path / "repository"
     write_history(repository, 1)
     commit = git(repository, "log", "--format=%H", "--grep=Say what the checksum is made for", BAD)
-    binaries = set()
     for revision in (commit, f"{commit}^"):
         git(repository, "checkout", "-q", revision)
-        assert make(repository, tmp_path / revision).returncode == 0
-        binaries.add((tmp_path / revision / "libdemo.so").read_bytes())
-    assert len(binaries) == 1
+        make(repository, tmp_path / revision)
+    assert len({(tmp_path / each / "libdemo.so").read_bytes() for each in (commit, f"{commit}^")}) == 1
 
 
 WORKLOADS = Path(__file__).parents[2] / "workloads"

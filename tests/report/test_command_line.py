@@ -52,32 +52,34 @@ def test_the_command_asks_for_the_same_hunt(monkeypatch: pytest.MonkeyPatch, tmp
     """The words of the command go through `bisect run` itself, up to where the hunt would begin."""
     requested: list[Settings] = []
 
-    def stop(settings: Settings, direction: Direction | None, **_options: object) -> None:
+    def stop(settings: Settings, direction: Direction | None = None, **_options: object) -> None:
         worse = Direction.DROP if find_metric(settings.metric).higher_is_better else Direction.RISE
         requested.append(replace(settings, policy=replace(settings.policy, direction=direction or worse)))
         raise SystemExit
 
-    monkeypatch.setattr("perfbisect.hunt.resolve.resolve_settings", stop)
-    monkeypatch.setattr(
-        "perfbisect.cli.options.measurement.recipe_folders", lambda *_: ()
-    )  # those of the hunt are no folders
-    monkeypatch.setattr("perfbisect.cli.commands.run.announce_recipes", lambda _: None)
-    monkeypatch.setattr("perfbisect.cli.commands.run.workloads_of", lambda settings: (settings.workload,))
+    for name, stand_in in {
+        "hunt.resolve.resolve_settings": stop,
+        "hunt.resolve.with_repository": stop,
+        "cli.options.measurement.recipe_folders": lambda *_: (),  # those of the hunt are no folders
+        "cli.commands.run.announce_recipes": lambda _: None,
+        "cli.commands.run.workloads_of": lambda settings: (settings.workload,),
+    }.items():
+        monkeypatch.setattr(f"perfbisect.{name}", stand_in)
     for settings in HUNTS:
-        words = shlex.split(command_to_run(settings, tmp_path / "h.db"))
-        CliRunner().invoke(run_command, words[2:], catch_exceptions=False)
-    monkeypatch.setattr("perfbisect.hunt.resolve.with_repository", lambda settings: stop(settings, None))
-    for settings in HUNTS:
-        words = shlex.split(command_to_compare(settings, "p", "c"))
-        CliRunner().invoke(compare_command, words[2:], catch_exceptions=False)
-    for settings, found, compared in zip(HUNTS, requested[: len(HUNTS)], requested[len(HUNTS) :], strict=True):
+        for verb, command in (
+            (run_command, command_to_run(settings, tmp_path / "h.db")),
+            (compare_command, command_to_compare(settings, "p", "c")),
+        ):
+            CliRunner().invoke(verb, shlex.split(command)[2:], catch_exceptions=False)
+        found, compared = requested[-2:]
         assert [getattr(compared, name) for name in COMPARED] == [getattr(found, name) for name in COMPARED]
         usual = settings.policy.min_effect == Policy().min_effect
         assert found.policy == replace(settings.policy, min_counted=COUNTED if usual else 0.0)
         if settings.quick:  # its names follow from it
-            names = {"workload": "", "builder": settings.builder if settings.quick.build is None else ""}
-            settings = replace(settings, **names)
+            builder = settings.builder if settings.quick.build is None else ""
+            settings = replace(settings, workload="", builder=builder)
         assert [getattr(found, name) for name in ASKED] == [getattr(settings, name) for name in ASKED]
+    assert len(requested) == 2 * len(HUNTS)
 
 
 def test_what_is_usual_or_impossible_is_left_out() -> None:

@@ -68,10 +68,10 @@ def comparison(*, broken: bool = False) -> Trial:
 def failed() -> Trial:
     """The same, with a crash, and a build of which nothing was counted."""
     made = comparison()
-    made.skips.append(TrialSkip(2, 1, 5.0, SkipFacts("b" * 40, "run", "it crashed", "log", 1.0)))
+    skip = TrialSkip(2, 1, 5.0, SkipFacts("b" * 40, "run", "it crashed", "log", 1.0))
     runs = [replace(run, facts=replace(run.facts, counters={})) if run.subject == 2 else run for run in made.runs]
     request = replace(made.request, metric="cpu/o")
-    return replace(made, runs=runs, request=request, state="failed", failure="no room")
+    return replace(made, runs=runs, skips=[skip], request=request, state="failed", failure="no room")
 
 
 def paced(share: float) -> Trial:
@@ -133,29 +133,29 @@ def plain(made: Trial) -> list[str]:
     return [str(line) for line in terminal.lines(document(made))]
 
 
-def rounded(number: float) -> float:
-    """To eight digits: the last ones differ from processor to processor."""
-    return float(f"{number:.8g}")
-
-
 def as_object(made: Trial) -> Any:
     return msgspec.json.decode(msgspec.json.encode(of_trial(made)))
+
+
+def as_json(made: Trial) -> str:
+    """Indented, to eight digits: the last ones differ from processor to processor."""
+    rounded = over_numbers(as_object(made), lambda number: float(f"{number:.8g}"))
+    return msgspec.json.format(msgspec.json.encode(rounded)).decode()
 
 
 FORMS: dict[str, Callable[[Trial], Iterable[str]]] = {
     "txt": lambda made: map(painted, terminal.lines(document(made))),
     "md": lambda made: markdown(document(made)),
     "tsv": lambda made: delimited(document(made), "\t"),
-    "json": lambda made: (
-        msgspec.json.format(msgspec.json.encode(over_numbers(as_object(made), rounded))).decode().splitlines()
-    ),
+    "json": lambda made: as_json(made).splitlines(),
 }
+
+
 IN_JSON = ("hunted", "paced", "proof", "noise")  # which have everything
+CASES = [(name, form) for name in TRIALS for form in FORMS if form != "json" or name in IN_JSON]
 
 
-@pytest.mark.parametrize(
-    ("name", "form"), [(name, form) for name in TRIALS for form in FORMS if form != "json" or name in IN_JSON]
-)
+@pytest.mark.parametrize(("name", "form"), CASES)
 def test_every_form(name: str, form: str) -> None:
     text = "".join(f"{line}\n" for line in FORMS[form](TRIALS[name]))
     assert "\x1b" not in text
@@ -262,9 +262,8 @@ def watched() -> tuple[Trial, Branch]:
     """Eight nights, with a drop whose hunt names a commit with a hostile subject."""
     nights = [sample.night(number) for number in range(8)]
     found = Branch.of(nights)
-    request = replace(nights[-1].request, subjects=found.tips)
     hunts = (DropHunt(0, 4, 5, 12, "found", "c" * 40, "Lock <b>twice</b>"),)
-    return replace(nights[-1], request=request, hunts=hunts), found
+    return replace(nights[-1], request=replace(nights[-1].request, subjects=found.tips), hunts=hunts), found
 
 
 def test_a_step_with_its_commit(watched: tuple[Trial, Branch]) -> None:

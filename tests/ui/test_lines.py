@@ -46,10 +46,9 @@ from perfbisect.core.domain.orders import (
 from perfbisect.store.history import History
 from perfbisect.ui.candidates import table
 from perfbisect.ui.lines import JsonLines, PlainLines, decode, encode, lines
-from perfbisect.ui.screen import belief, verdict
 from perfbisect.ui.screen import lines as screen
+from perfbisect.ui.screen import verdict
 from perfbisect.ui.view_model import ViewModel, update
-from perfbisect.wording.glyphs import UNICODE
 from pinned import pinned
 from waiting import until
 
@@ -138,18 +137,20 @@ def test_what_fresh_layouts_have_shown_is_on_the_line_of_the_commit(events: Even
     (at, event), view = next(
         (entry, view) for entry, view in zip(events, views, strict=True) if isinstance(entry[1], RunFinished)
     )
-    order = Measure((Share(3, 12), Share(2, 12)), Purpose.CONFIRM, fresh=True)
+    order = Measure((Share(3, 5), Share(2, 5)), Purpose.CONFIRM, fresh=True)
     assert view.state.belief
     view = update(view, Decided(Decision(order, view.state.belief)), at)
-    written = {}
+    written, shown = {}, set()
     for seed, (candidate, rate) in product((1, 2, 3), ((3, 900), (2, 1000))):
-        facts = replace(event.facts, commit=view.sha(candidate), operations=rate + seed, layout=seed)
+        facts = replace(event.facts, commit=view.sha(candidate), operations=rate + 9 * seed, layout=seed)
         of_layout = replace(event, candidate=candidate, facts=facts)
         view = update(view, of_layout, at)
         [written[candidate]] = lines(view, of_layout, at)
+        shown |= {*re.findall(r"\S+ \(\S+\) of \w+ in \d layouts", drawn(view, at))}
     assert re.search(rf"QPS  0\.9\d\d \(\S+\) of {view.commit(2).short} in 2 layouts ", written[3])
     assert "rQPS" not in written[3] and "QPS  baseline  " in written[2]
-    assert any(view.layouts in text.plain for text in belief(view, 200, UNICODE))
+    assert len(shown) > 2 and {text.split()[-4] for text in shown} == {view.commit(2).short}
+    assert "checking that the difference is not code placement: 6 of about 10 runs" in drawn(view, at)
 
 
 def test_where_good_is_no_ancestor_the_first_lines_say_what_is_compared_and_why() -> None:

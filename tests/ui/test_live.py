@@ -24,7 +24,6 @@ from perfbisect.core.domain.events import (
 )
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.orders import (
-    Decision,
     Inconclusive,
     Interval,
     Measure,
@@ -32,7 +31,6 @@ from perfbisect.core.domain.orders import (
     Purpose,
     Reason,
     Several,
-    Share,
     Step,
     Verdict,
 )
@@ -100,22 +98,6 @@ def numbers(lines: list[str]) -> set[str]:
     return set(re.findall(r"[\d.,:]*\d[\d.,:]*…?", "\n".join(lines)))
 
 
-def test_the_time_left_passes_and_ratios_move_in_fresh_layouts(events: Events, views: list[ViewModel]) -> None:
-    view, now = moment(events, views, Purpose.CONFIRM, 4)
-    first, second = (minutes_left(view, now + passed) for passed in (0, 6))
-    assert first and second and 0 < second < first
-    order = Measure((Share(37, 5), Share(36, 5)), Purpose.CONFIRM, fresh=True)
-    view, said = update(view, Decided(Decision(order, SampleHunt().belief())), now), set()
-    for seed, candidate in product(range(1, 5), (37, 36)):
-        rate = 500 + 10 * seed if candidate == 37 else 1000
-        facts = replace(RUN, commit=view.sha(candidate), visit=f"{seed}", operations=rate, layout=seed)
-        view = update(view, RunFinished(candidate, facts), now)
-        shown = "\n".join(picture(view, 120, 40, now))
-        said |= {*re.findall(r"\S+ \(\S+\) of \w+ in \d layouts", shown)}
-    assert "checking that the difference is not code placement: 8 of about 10 runs" in shown
-    assert len(said) == 5 and {text.split()[-4] for text in said} == {view.commit(36).short}, said
-
-
 def test_while_the_reason_is_measured_that_is_said(events: Events, views: list[ViewModel]) -> None:
     at, ended = events[-1]
     assert isinstance(ended, HuntEnded)
@@ -136,13 +118,15 @@ def test_nothing_is_wider_or_higher_than_the_terminal(events: Events, views: lis
 
 
 def test_the_strip_shows_where_was_tested(events: Events, views: list[ViewModel]) -> None:
+    """The clock ticks between events, and the time that is left passes."""
     view, now = moment(events, views, Purpose.CONFIRM, 4)
     blocks, axis, names = picture(view, 100, 40, now)[3:6]
-    assert picture(view, 100, 30, now)[0] != picture(view, 100, 30, now + 1)[0], "the clock ticks between events"
+    assert picture(view, 100, 30, now)[0] != picture(view, 100, 30, now + 1)[0]
+    first, second = (minutes_left(view, now + passed) for passed in (0, 6))
+    assert first and second and 0 < second < first
     assert blocks.index("█") == axis.index(UNICODE.now) == 1 + 37
     assert axis[1] == UNICODE.good and axis[60] == UNICODE.bad and axis[1 + 29] == UNICODE.skipped
-    assert len(axis) == len(names) == 61
-    assert names.startswith(" v1.0 ") and names.endswith(" v1.1")
+    assert len(axis) == len(names) == 61 and names.startswith(" v1.0 ") and names.endswith(" v1.1")
 
 
 def together(view: ViewModel, *pairs: tuple[float, float]) -> ViewModel:

@@ -109,11 +109,9 @@ def test_what_a_commit_waits_for() -> None:
     lock, disk = kernel("do_futex", "futex_wait"), kernel("ext4_sync_file", "io_schedule")
     client, other, named = kernel("do_epoll_wait"), kernel("do_nanosleep"), ("main", "my_futex", "schedule@[kernel]")
     before = {lock: 300, disk: 200, client: 500, other: 100, named: 100}
-    parent, culprit = (
-        replace(profile(commit, stacks), off_cpu=True)
-        for commit, stacks in (("p", before), ("c", {**before, lock: 900, other: 900, named: 900}))
-    )
-    rows = waiter_rows(*([of_kinds(run)] * 2 for run in (parent, culprit)))
+    parent = replace(profile("p", before), off_cpu=True)
+    culprit = replace(profile("c", {**before, lock: 900, other: 900, named: 900}), off_cpu=True)
+    rows = waiter_rows([of_kinds(parent)] * 2, [of_kinds(culprit)] * 2)
     assert {row.function for row in rows} == {"locks (futex)", "storage", "others' answers (sockets, pipes)"}
     waits, waiting = waiter_rows([parent] * 2, [culprit] * 2), (Evidence(Cause.WAITING, None, Sureness.SURE),)
     found = Explanation("p", "c", waiting, waits=waits, kinds_of_waits=rows, unit="us")
