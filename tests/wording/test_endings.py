@@ -6,7 +6,7 @@ to processor. To accept another wording, delete the file and run twice.
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -48,7 +48,9 @@ EXACT = PriorKnowledge(exact=True)
 COUNTS = Habits(noise=1e-5, layout=0.0, outliers=0.0)
 OLDER = Graph.of([(), (), (1,), *((v,) for v in range(2, 20))], branch_points=1)  # a branch older than good
 TWO = older_branches(100, 2)
-HOLE = frozenset(range(11, 16))
+HOLE = range(11, 16)
+IMPATIENT = ImpatientWorld(Graph.line(20), {6: math.log(0.3), 14: -3.0}, Habits(0.01, layout=0.002), seed=4)
+NO_HOST = {"prior": PriorKnowledge(host_classes=("old", "new")), "fleet": Fleet(gone=(0, 1), hosts=2)}
 
 Ended = tuple[Verdict, int]  # and the size of the range
 
@@ -57,13 +59,25 @@ def ended(world: World, policy: Policy = Policy(), prior: PriorKnowledge = NOTHI
     return hunt(world, policy, prior).verdict, len(world.graph.candidates)
 
 
-def drop(size: float, habits: Habits, seed: int, commits: int = 30, policy: Policy = Policy()) -> Ended:  # noqa: B008
-    return ended(World(Graph.line(commits), {min(7, commits): -size}, habits, seed=seed), policy)
+def on_line(
+    steps: dict[int, float],
+    habits: Habits = QUIET,
+    policy: Policy = Policy(),  # noqa: B008
+    graph: Graph = LINE,
+    broken: Iterable[int] = (),
+    **more: Any,
+) -> Ended:
+    """A hunt for these changes, on a line unless there is another graph."""
+    return ended(World(graph, steps, habits, unbuildable=frozenset(broken), **more), policy)
+
+
+def drop(size: float, habits: Habits, seed: int, commits: int = 30, **policy: Any) -> Ended:
+    return on_line({min(7, commits): -size}, habits, Policy(**policy), Graph.line(commits), seed=seed)
 
 
 def left_out() -> Ended:
     """As if the user had left out what does not build."""
-    outcome = hunt(World(LINE, {12: -0.1}, QUIET, unbuildable=HOLE), Policy())
+    outcome = hunt(World(LINE, {12: -0.1}, QUIET, unbuildable=frozenset(HOLE)), Policy())
     seen = (replace(each, left_out=True) if isinstance(each, Skipped) else each for each in outcome.observations)
     return decided([*seen])
 
@@ -75,61 +89,51 @@ def decided(seen: Sequence[Observation], **more: Any) -> Ended:
 
 
 def merge_base() -> Ended:
-    known, _ = drop(0.03, NOISY, 1, commits=1, policy=Policy(max_runs=6))
+    known, _ = drop(0.03, NOISY, 1, commits=1, max_runs=6)
     assert isinstance(known, Inconclusive)
     return Inconclusive((), (), UNKNOWN, Reason.MERGE_BASE, detail=MergeBase("0a0a0a0a0a", "0b0b0b0b0b", known)), 30
 
 
-def every(steps: dict[int, float], budget: int = 0, **more: Any) -> Ended:
+def every(steps: dict[int, float], budget: int = 0, broken: Iterable[int] = ()) -> Ended:
     """A hunt for every change, by exact counts."""
-    return ended(World(LINE, steps, COUNTS, seed=1, **more), Policy(all_steps=True, max_builds=budget), EXACT)
+    world = World(LINE, steps, COUNTS, seed=1, unbuildable=frozenset(broken))
+    return ended(world, Policy(all_steps=True, max_builds=budget), EXACT)
 
 
 FEW = Policy(min_effect=0.001)
 HUNTS: dict[str, Callable[[], Ended]] = {
-    "alike": lambda: ended(World(LINE, {}, QUIET, seed=3)),
+    "alike": lambda: on_line({}, seed=3),
     "alike, exact counts": lambda: ended(World(LINE, {}, COUNTS, seed=3), FEW, EXACT),
-    "the same binary": lambda: ended(World(Graph.line(1), {}, QUIET, binaries={1: 0})),
-    "the other way": lambda: ended(World(LINE, {20: 0.2}, QUIET, seed=3)),
-    "smaller than asked for": lambda: drop(0.02, QUIET, 2, policy=Policy(min_effect=0.05)),
-    "code placement": lambda: ended(
-        World(LINE, {}, QUIET, mode_gap=0.15, slow_modes=frozenset(range(17, 31)), seed=1), Policy(layouts=True)
+    "the same binary": lambda: on_line({}, graph=Graph.line(1), binaries={1: 0}),
+    "the other way": lambda: on_line({20: 0.2}, seed=3),
+    "smaller than asked for": lambda: drop(0.02, QUIET, 2, min_effect=0.05),
+    "code placement": lambda: on_line(
+        {}, policy=Policy(layouts=True), mode_gap=0.15, slow_modes=frozenset(range(17, 31)), seed=1
     ),
     "an improvement only": lambda: every({9: 0.15}),
-    "several, and a subrange left open": lambda: every({5: -0.1, 12: -0.1}, unbuildable=HOLE),
+    "several, and a subrange left open": lambda: every({5: -0.1, 12: -0.1}, broken=HOLE),
     "several, and the budget": lambda: every({5: -0.1, 12: -0.2, 20: -0.1}, 12),
-    "nothing named, and a subrange left open": lambda: every({12: -0.1}, unbuildable=HOLE),
-    "commits that do not build": lambda: ended(World(LINE, {12: -0.1}, QUIET, unbuildable=HOLE)),
-    "one parent that does not build": lambda: ended(
-        World(LINE, {7: -0.1}, Habits(noise=0.005, layout=0.01), unbuildable=frozenset({6}), seed=5)
-    ),
+    "nothing named, and a subrange left open": lambda: every({12: -0.1}, broken=HOLE),
+    "commits that do not build": lambda: on_line({12: -0.1}, broken=HOLE),
+    "one parent that does not build": lambda: on_line({7: -0.1}, Habits(noise=0.005, layout=0.01), broken={6}, seed=5),
     "commits left out": left_out,
     "not confirmed": lambda: drop(0.15, Habits(noise=0.3, layout=0.005), 3),
     "too noisy": lambda: drop(0.05, NOISY, 6),
     "by chance": lambda: drop(0.03, Habits(noise=0.01, layout=0.01), 0, commits=1),
     "layout tie": lambda: drop(0.04, Habits(noise=0.005, layout=0.02), 2),
     "many steps": lambda: ended(Scenario(LINE, changes="slope", habits=COUNTS).world(3), FEW, EXACT),
-    "an unknown branch point": lambda: ended(
-        World(TWO, {3: -0.06}, QUIET, older={1: -0.05, 2: 0.04}, unbuildable=frozenset({1, 2}))
-    ),
-    "what bad does not contain": lambda: ended(World(OLDER, {}, QUIET, older={1: -0.05})),
-    "good does not build": lambda: ended(World(LINE, {}, QUIET, unbuildable=frozenset({0}))),
-    "bad does not build": lambda: ended(World(LINE, {}, QUIET, unbuildable=frozenset({30}))),
-    "no host": lambda: decided(
-        [], prior=PriorKnowledge(host_classes=("old", "new")), fleet=Fleet(gone=(0, 1), hosts=2)
-    ),
-    "stopped runs": lambda: ended(
-        ImpatientWorld(Graph.line(20), {6: math.log(0.3), 14: -3.0}, Habits(0.01, layout=0.002), seed=4),
-        Policy(slow_after=5.0),
-    ),
-    "runs spent": lambda: drop(0.2, QUIET, 5, policy=Policy(max_runs=12)),
-    "runs spent at the ends": lambda: drop(0.05, Habits(noise=0.05), 0, commits=15, policy=Policy(max_runs=7)),
-    "nothing measured": lambda: drop(0.2, QUIET, 5, policy=Policy(max_runs=1)),
-    "builds spent": lambda: drop(0.2, QUIET, 5, policy=Policy(max_builds=4)),
-    "builds spent, several changes": lambda: ended(
-        World(LINE, {7: -0.1, 20: -0.1}, QUIET, seed=1), Policy(max_builds=5)
-    ),
-    "minutes spent": lambda: drop(0.2, QUIET, 5, policy=Policy(max_minutes=60.0)),
+    "an unknown branch point": lambda: on_line({3: -0.06}, graph=TWO, older={1: -0.05, 2: 0.04}, broken={1, 2}),
+    "what bad does not contain": lambda: on_line({}, graph=OLDER, older={1: -0.05}),
+    "good does not build": lambda: on_line({}, broken={0}),
+    "bad does not build": lambda: on_line({}, broken={30}),
+    "no host": lambda: decided([], **NO_HOST),
+    "stopped runs": lambda: ended(IMPATIENT, Policy(slow_after=5.0)),
+    "runs spent": lambda: drop(0.2, QUIET, 5, max_runs=12),
+    "runs spent at the ends": lambda: drop(0.05, Habits(noise=0.05), 0, commits=15, max_runs=7),
+    "nothing measured": lambda: drop(0.2, QUIET, 5, max_runs=1),
+    "builds spent": lambda: drop(0.2, QUIET, 5, max_builds=4),
+    "builds spent, several changes": lambda: on_line({7: -0.1, 20: -0.1}, policy=Policy(max_builds=5), seed=1),
+    "minutes spent": lambda: drop(0.2, QUIET, 5, max_minutes=60.0),
     "merge base": merge_base,
 }
 
