@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -97,30 +98,16 @@ def test_an_installed_server_in_three_configurations(tmp_path: Path, monkeypatch
     """
     start = ["{prefix}/bin/postgres", *postgres.OPTIONS, "-c", "listen_addresses=", "-c", "config_file={config}"]
     config = 'config = "pg.conf"\nreserved = ["data_directory"]\n[server.sysbench]'
-    served = postgres.served("{prefix}/bin", ["{prefix}/bin/no-such-program"]).replace("[server.sysbench]", config)
-    recipe = f"""
-summary = "an installed PostgreSQL"
-driver = "pgsql"
-installed_version = ["{{prefix}}/bin/postgres", "--version"]
-{served}
-[[when]]
-version = ">=9"
-change.server.start = {json.dumps(start)}
-[configs.seq]
-settings = {{enable_indexscan = "off", enable_bitmapscan = "off"}}
-"""
-    postgres.write(tmp_path, {
-        "builders/pg/builder.toml": recipe,
-        "builders/pg/pg.conf": "listen_addresses = ''\nfsync = off\n{settings}\n",
-        "workloads/pg/suite.toml": postgres.SUITE,
-        "my.conf": "data_directory = '/nowhere'\nenable_indexscan = off\nenable_bitmapscan = off\n",
-    })  # fmt: skip
+    table = postgres.served("{prefix}/bin", ["{prefix}/bin/no-such-program"]).replace("[server.sysbench]", config)
+    shutil.copytree(Path(__file__).with_name("installed"), tmp_path, dirs_exist_ok=True)
+    recipe = (tmp_path / "builders/pg/builder.toml").read_text().replace("START", json.dumps(start))
+    files = {"builders/pg/builder.toml": recipe.replace("SERVED", table), "workloads/pg/suite.toml": postgres.SUITE}
     folder, other = postgres.BIN.parent, tmp_path / "other"
     other.symlink_to(folder)
     builds = [f"debian={folder}", f"other={other}", f"seq={folder}+seq", f"mine={folder}+my.conf"]
     monkeypatch.chdir(tmp_path)
     with tempfile.TemporaryDirectory(prefix="lab") as root:  # short, for the sake of the socket
-        (tmp_path / "hosts.toml").write_text(f'[hosts.here]\nroot = "{root}"\n')
+        postgres.write(tmp_path, {**files, "hosts.toml": f'[hosts.here]\nroot = "{root}"\n'})
         asked = ["--builder", "pg", "--workload", "one-row", "--host", "here", "--visits", "3", "--runs", "2"]
         asked += ["--metric", "cpu/o"]  # which a busy machine changes little
         done = run("compare", *builds, *asked, *postgres.FOLDERS, "--json")
@@ -136,6 +123,7 @@ settings = {{enable_indexscan = "off", enable_bitmapscan = "off"}}
     assert subjects[0]["version"] in subprocess.run(argv, capture_output=True, text=True, check=True).stdout
     assert len({each["key"] for each in subjects}) == 1, "it is the same binary, whatever it is called"
     assert [each["config"] for each in subjects] == ["", "", "seq", str(tmp_path / "my.conf")]
+    assert f" = {folder}+seq\n" in printed("show", "c1")
 
 
 # Numbers that differ, and follow no other order than that of the runs.

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import sample_hunt as sample
-from chromium import PROGRAM, Browser, axe_core, browser, complaints, violations
+from chromium import PROGRAM, axe_core, browser, complaints, violations
 from perfbisect.cli.serving.guard import add_user
 from perfbisect.store.history import History
 from program import served
@@ -42,19 +42,11 @@ def history(tmp_path: Path) -> Iterator[History]:
         yield opened
 
 
-@pytest.fixture
-def chromium(tmp_path: Path) -> Iterator[Browser]:
-    """A browser."""
-    with browser(tmp_path / "profile") as opened:
-        yield opened
-
-
-def test_a_login_leads_to_the_dashboard_and_from_there_to_all_pages(
-    chromium: Browser, history: History, tmp_path: Path
-) -> None:
-    axe = axe_core(tmp_path / "axe")
-    add_user(tmp_path / "users", "reader", "correct horse")
-    with served("--history", str(history.path), "--password-file", str(tmp_path / "users")) as port:
+def test_a_login_leads_to_the_dashboard_and_from_there_to_all_pages(history: History, tmp_path: Path) -> None:
+    axe, users = axe_core(tmp_path / "axe"), tmp_path / "users"
+    add_user(users, "reader", "correct horse")
+    kept = ("--history", str(history.path), "--password-file", str(users))
+    with browser(tmp_path / "profile") as chromium, served(*kept) as port:
         chromium.open(f"http://reader:wrong@127.0.0.1:{port}/")
         assert not chromium.ask("document.querySelector('.dash') !== null")
         assert {one["response"]["status"] for one in chromium.seen("Network.responseReceived")} <= {401}
@@ -64,9 +56,8 @@ def test_a_login_leads_to_the_dashboard_and_from_there_to_all_pages(
             assert (violations(chromium, axe), complaints(chromium)) == ([], [])
             assert chromium.ask("document.documentElement.scrollWidth <= innerWidth")
             assert chromium.ask("document.documentElement.scrollHeight <= innerHeight") is (width == 1280)
-        assert chromium.ask("document.querySelector('h1').textContent") == (
-            "2 sessions run, 2 hunts of the last 4 weeks named a culprit"
-        )
+        said = "2 sessions run, 2 hunts of the last 4 weeks named a culprit"
+        assert chromium.ask("document.querySelector('h1').textContent") == said
         rows = "[...document.querySelectorAll('.listing tbody tr')].map(row => row.children[5].textContent)"
         assert "<b>slow updates</b>: 1.0..1.1" in chromium.ask(rows)
         scan = "document.querySelector('.spark').getBoundingClientRect()"
