@@ -143,21 +143,18 @@ def test_pairs_are_shown_as_pairs_while_they_are_made(events: Events, views: lis
     before, now = moment(events, views, Purpose.CONFIRM, 7)
     view = together(before, *((900.0 * rate, 1000.0 * rate) for rate in (5, 1, 2, 3, 4)))
     shown = picture(view, 90, 50, now)
-    place = next(place for place, line in enumerate(shown) if " beside " in line)
     bad, good = (view.commit(each).short for each in (len(view.state.commits) - 1, 0))
-    assert shown[place] == f" ● {bad} beside ○ {good}, QPS: ×0.900 in 5 pairs"
+    place = shown.index(f" ● {bad} beside ○ {good}, QPS: ×0.900 in 5 pairs")
     latest = shown[place + 1 : place + 5]
     assert [line.split(" · ")[1] for line in latest] == [f"{900 * n:,} beside {1000 * n:,}" for n in (4, 3, 2, 1)]
-    assert all(re.search(r"─*●━*○─*  ×0\.900 · ", line) for line in latest)
+    assert all(re.search(r"─*●━*○─*  ×0\.900 · ", line) for line in latest) and not shown[place + 5]
     starts = [line.index("●") for line in latest]
     assert starts == sorted(starts, reverse=True), "what disturbs both moves both"
-    assert not shown[place + 5]
     assert any("@==" in line for line in picture(view, 90, 50, now, ASCII))
     by_cpu = with_state(view, pairing=PairingChosen(True, "", by_cpu=True))
-    assert not any(" beside " in line for line in picture(by_cpu, 90, 50, now)), "no CPU time was counted"
-    assert not any(" beside " in line for line in picture(before, 90, 50, now)), "runs in turns are no pairs"
-    for height in range(1, 30):
-        assert len(picture(view, 90, height, now)) <= height
+    for other in (by_cpu, before):  # no CPU time was counted; runs in turns are no pairs
+        assert not any(" beside " in line for line in picture(other, 90, 50, now))
+    assert all(len(picture(view, 90, height, now)) <= height for height in range(1, 30))
 
 
 def test_a_range_wider_than_the_terminal_is_binned_and_a_small_one_drawn_wider() -> None:
@@ -185,8 +182,8 @@ def test_the_verdict_is_shown(views: list[ViewModel], verdict: Verdict, words: s
 
 def test_before_anything_is_known() -> None:
     assert picture(ViewModel(), 80, 24, 0.0)[0] == " preparing the hunt"
-    warned = picture(update(ViewModel(), Warned("Slow disk.", "Buy another."), 0.0), 80, 24, 0.0)
-    assert warned[-1] == " ! Slow disk. Buy another."
+    warned = update(ViewModel(), Warned("Slow disk.", "Buy another."), 0.0)
+    assert picture(warned, 80, 24, 0.0)[-1] == " ! Slow disk. Buy another."
 
 
 def test_wide_characters_keep_the_columns(events: Events, views: list[ViewModel]) -> None:
@@ -202,12 +199,13 @@ def test_the_table_and_the_line_below_show_one_interval(events: Events, views: l
     """After every event of the hunt at which both are drawn, in the middle of a measurement as well."""
     compared = 0
     for (at, _), view in zip(events, views, strict=True):
-        drawn = picture(view, 120, 40, at)
-        below = [line.split("bad is ")[1].split(" of good")[0] for line in drawn if "bad is " in line]
-        table = [line for line in drawn if line.startswith(" 28dca7b380  ") and "\N{EN DASH}" in line]
-        if below and table:
-            middle, interval = below[0].strip(")").split(" (")
-            assert f"{middle}  {interval}" in table[0]
+        drawn = "\n".join(picture(view, 120, 40, at))
+        below, row = (
+            re.search(r"bad is (\S+) \((\S+)\) of good", drawn),
+            re.search(r"^ 28dca7b380  .*–.*$", drawn, re.MULTILINE),
+        )
+        if below and row:
+            assert f"{below[1]}  {below[2]}" in row[0]
             compared += 1
     assert compared > 50
 

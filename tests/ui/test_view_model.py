@@ -159,8 +159,7 @@ def test_an_estimate_needs_a_run_and_falls_as_bits_are_gained() -> None:
     first, second = minutes_left(early, 1100.0), minutes_left(late, 1110.0)
     assert first is not None and second is not None and 0 < second < first
     over = update(late, HuntEnded(ALIKE), 1120.0)
-    assert (over.state.verdict, over.ended, over.now) == (ALIKE, 1120.0, None)
-    assert minutes_left(over, 2000.0) is None
+    assert (over.state.verdict, over.ended, over.now, minutes_left(over, 2000.0)) == (ALIKE, 1120.0, None, None)
 
 
 def test_a_resumed_hunt_recalls_what_was_measured(events: Events, views: list[ViewModel]) -> None:
@@ -223,15 +222,14 @@ def test_what_is_done_now(events: Events) -> None:
 
 def test_after_the_verdict_the_reason_is_measured(events: Events) -> None:
     """Not the last run of the search: of it only the end of each run is kept."""
-    place, decided = next(
-        (place, event)
-        for place, (_, event) in enumerate(events)
+    place, at, found = next(
+        (place, at, event.decision.order)
+        for place, (at, event) in enumerate(events)
         if isinstance(event, Decided) and isinstance(event.decision.order, Found)
     )
-    assert isinstance(decided.decision.order, Found)
-    until, at = events[: place + 1], events[place][0]
+    until = events[: place + 1]
     counted = Counted(PARENT, next(event.facts for _, event in events if isinstance(event, RunFinished)), "core")
-    for log, candidate in ((until, decided.decision.order.step.candidate), ([*until, (at + 1, counted)], PARENT)):
+    for log, candidate in ((until, found.step.candidate), ([*until, (at + 1, counted)], PARENT)):
         now = caught_up(ViewModel(), stored(log)).now
         assert isinstance(now, Running)
         assert (now.candidate, now.purpose, now.finished) == (candidate, Purpose.EXPLAIN, False)
