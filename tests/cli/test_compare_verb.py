@@ -292,6 +292,9 @@ def test_a_drop_is_hunted_between_the_releases_where_it_happened(commits: list[s
     assert status == 0, out + err
     assert re.search(rf"0\.80 {commits[2][:10]}  one\n", out)
     assert f"one, v1 to v2: {commits[2][:10]} change (hunt 2)" in out
+    exits(0, "report", "c1", "-o", "c1.html")
+    forms = [exits(0, "show", "c1", *form) for form in ((), ("--tsv",), ("--csv",), ("--markdown",))]
+    assert all(commits[2][:10] in text for text in (*forms, Path("c1.html").read_text()))
     told = json.loads(exits(0, "show", "c1", "--json"))["hunts"]
     [found] = [(one["workload"], one["first"], one["last"], one["culprit"]) for one in told]
     assert found == ("one", "v1", "v2", commits[2])

@@ -6,6 +6,7 @@ Whole reports are compared with the files below trials/. To accept a new form, d
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import msgspec
@@ -36,15 +37,14 @@ HUNTS = (
 )
 
 
-def made_of(request: TrialRequest, rates: Callable[[int, int, int], float], **facts: Any) -> Trial:
+def made_of(request: TrialRequest, rates: Callable[[int, int, int], float]) -> Trial:
     """A trial whose runs have these rates: of round, workload and build; builds in trouble have none."""
     made = Trial(3, request, sample.HOST, 0.0, "done")
-    for number in range(request.rounds):
-        for work in range(len(request.works)):
-            for subject, build in enumerate(request.subjects):
-                if not build.trouble:
-                    run = sample.run(0, 100.0 * number, qps=rates(number, work, subject))
-                    made.runs.append(TrialRun(number, work, subject, 100.0 * number, 12.0, replace(run, **facts)))
+    sizes = (request.rounds, len(request.works), len(request.subjects))
+    for number, work, subject in product(*map(range, sizes)):
+        if not request.subjects[subject].trouble:
+            run = sample.run(0, 100.0 * number, qps=rates(number, work, subject))
+            made.runs.append(TrialRun(number, work, subject, 100.0 * number, 12.0, run))
     return made
 
 
