@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from labs import lab_of, measure, runs, skipped, warnings, workload_of
-from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, Commit, LabEvent
+from perfbisect.core.domain.events import BuildFinished, Commit, LabEvent
 from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.core.domain.orders import Share
 from perfbisect.core.domain.settings import Quick, Settings
@@ -21,6 +21,7 @@ from perfbisect.lab.build.plan import Built
 from perfbisect.lab.host_lab import HostLab
 from perfbisect.recipes.builder import Build, Builder, Server, Variant
 from perfbisect.recipes.requested import load_requested, program_of, requested_builder, words
+from program import executable
 from repos import Files, Repo, files_of
 from sharing import Yard
 
@@ -139,62 +140,60 @@ def test_what_make_makes_before_a_target_is_made_by_all(yard: Yard) -> None:
 
 
 @pytest.mark.slow
-def test_go_and_cargo(yard: Yard) -> None:
-    if shutil.which("go"):
-        tree = {"go.mod": "module example.org/tool\n\ngo 1.16\n"}
-        for name, says in {"bench": 'println("1")', "broken": "absent()"}.items():
-            tree[f"cmd/{name}/main.go"] = f"package main\n\nfunc main() {{ {says} }}\n"
-        sha = commit(yard, tree)
-        assert "undefined: absent" in yard.build(sha, programs=[BENCH]).partial
-        with pytest.raises(BuildFailed, match="does not compile"):
-            yard.build(sha, programs=["bin/broken"])
-        made = yard.build(sha, started=["bench"], build=IN_PLACE)
-        assert (made.system, made.programs) == ("go", {"bench": ("bin/bench",)})
-        yard.git("rm", "-q", "go.mod")
+def test_go(yard: Yard) -> None:
+    if shutil.which("go") is None:
+        pytest.skip("go is not installed")
+    tree = {"go.mod": "module example.org/tool\n\ngo 1.16\n"}
+    for name, says in {"bench": 'println("1")', "broken": "absent()"}.items():
+        tree[f"cmd/{name}/main.go"] = f"package main\n\nfunc main() {{ {says} }}\n"
+    sha = commit(yard, tree)
+    assert "undefined: absent" in yard.build(sha, programs=[BENCH]).partial
+    with pytest.raises(BuildFailed, match="does not compile"):
+        yard.build(sha, programs=["bin/broken"])
+    made = yard.build(sha, started=["bench"], build=IN_PLACE)
+    assert (made.system, made.programs) == ("go", {"bench": ("bin/bench",)})
+
+
+@pytest.mark.slow
+def test_cargo(yard: Yard) -> None:
     rustup = Path(pwd.getpwuid(os.getuid()).pw_dir) / ".rustup"
     if shutil.which("cargo") is None or not rustup.exists():
         pytest.skip("cargo is not installed")
-    package = '[package]\nname = "tool"\nversion = "1.0.0"\nedition = "2021"\n'
-    mains = {"bench": 'println!("3");', "broken": "absent()"}
-    sources = {f"src/bin/{name}.rs": f"fn main() {{ {says} }}\n" for name, says in mains.items()}
-    sha = commit(yard, {"Cargo.toml": package, **sources})
+    tree = {"Cargo.toml": '[package]\nname = "tool"\nversion = "1.0.0"\nedition = "2021"\n'}
+    for name, says in {"bench": 'println!("3");', "broken": "absent()"}.items():
+        tree[f"src/bin/{name}.rs"] = f"fn main() {{ {says} }}\n"
+    sha = commit(yard, tree)
     for in_place, asked, program in ((False, "programs", BENCH), (True, "started", "target/release/bench")):
         build = Build(timeout=300.0, env={"RUSTUP_HOME": str(rustup)}, in_place=in_place)
         made = yard.build(sha, build=build, **{asked: [program]})
         assert (made.partial, yard.output(made.key, program)) == ("", "3")
 
 
-@pytest.mark.parametrize(
-    ("command", "program"),
-    [
-        ("./bench 600 data/x", "bench"),
-        ("{prefix}/build/bench --n={events}", "build/bench"),
-        ("env A=b/c taskset -c 0 build/bench", "build/bench"),
-        ("sh -c 'cd x; ./bench | tail -1'", "bench"),
-        ("/usr/bin/time out/bench", "out/bench"),
-        ("sh -c 'seq 9 | sed s/.*/x/ | out/bench; rm -f data/[a-z]?'", "out/bench"),
-        ("sqlite3 :memory:", ""),
-        ("../bench", ""),
-        ("make bench", ""),
-    ],
-)
-def test_what_a_command_starts(command: str, program: str) -> None:
-    split = words("--run", command)
-    assert program_of(split, ()) == [program] * bool(program)
-    assert program_of(split, ["x/bench", "x/other"])[-1] == "x/other"
+COMMANDS = {
+    "{prefix}/build/bench --n={events}": "build/bench",
+    "env A=b/c taskset -c 0 build/bench": "build/bench",
+    "sh -c 'cd x; ./bench | tail -1'": "bench",
+    "sh -c 'seq 9 | sed s/.*/x/ | out/bench; rm -f data/[a-z]?'": "out/bench",
+    "../bench": "",
+    "make bench": "",
+}
+
+
+def test_what_a_command_starts() -> None:
+    for command, program in COMMANDS.items():
+        split = words("--run", command)
+        assert program_of(split, ()) == [program] * bool(program), command
+        assert program_of(split, ["x/bench", "x/other"])[-1] == "x/other"
 
 
 def test_a_choice_that_chooses_nothing_is_refused(tmp_path: Path) -> None:
     settings = Settings("a", "b", str(tmp_path), "", "", "here", quick=Quick("./bench", ()), system="make")
     assert requested_builder(settings).started == ["bench"]
-    runs = (Quick("./bench", ()), Quick("./other", ()), Quick("./bench 2", ()))
-    names = {requested_builder(replace(settings, quick=run)).name for run in runs}
-    assert len(names) == 2, "what is built depends on the program"
-    assert requested_builder(replace(settings, programs=("x/bench",))).name not in names
-    recipe = tmp_path / "builders" / "kv" / "builder.toml"
-    recipe.parent.mkdir(parents=True)
-    recipe.write_text('summary = "kv"\ndriver = "kv"\nprograms = ["bin/kv"]\n')
-    wrong = Settings("a", "b", "", "kv", "", "here", builders_path=str(tmp_path / "builders"), programs=("out/other",))
+    others = [replace(settings, quick=Quick(run, ())) for run in ("./bench", "./bench 2", "./other")]
+    names = [requested_builder(each).name for each in (*others, replace(settings, programs=("x/bench",)))]
+    assert (names[0] == names[1], len(set(names))) == (True, 3), "what is built depends on the program"
+    executable(tmp_path / "kv" / "builder.toml", 'summary = "kv"\ndriver = "kv"\nprograms = ["bin/kv"]\n')
+    wrong = Settings("a", "b", "", "kv", "", "here", builders_path=str(tmp_path), programs=("out/other",))
     sentence = r"--program out/other has no effect: the recipe of kv runs no program of that"
     with pytest.raises(UsageError, match=sentence):
         requested_builder(wrong)
@@ -205,11 +204,11 @@ def test_an_end_whose_program_starts_another_says_how_to_have_both(yard: Yard) -
     main = '#include <stdlib.h>\nint main(void) { return system("./part") != 0; }\n'
     rules = "all: bench part\n%: src/%.c\n\t$(CC) -o $@ $<\nbench: src/bench.c\n\t$(CC) -o $@ $<\n"
     sources = {"src/bench.c": main, "src/part.c": "int main(void) { return 0; }\n", "Makefile": rules}
-    ends = [commit(yard, sources)] * 2
+    sha = commit(yard, sources)
     with pytest.raises(EndFailed, match=r"fails in workload bench") as failure:
-        measure(lab(yard, ends, is_range=True), Share(0, 1))
+        measure(lab(yard, [sha, sha]), Share(0, 1))
     assert "only bench was built, and starts others: name these with --program PATH" in failure.value.advice
-    assert runs(measure(lab(yard, ends, "part", is_range=True), Share(0, 1)))
+    assert runs(measure(lab(yard, [sha, sha], "part"), Share(0, 1)))
 
 
 @pytest.mark.slow
@@ -232,23 +231,14 @@ def test_an_end_whose_program_is_not_built_names_the_command_that_builds_it(yard
     rules = "vet:\n\ttrue\n.PHONY: bench\nbench:\n\tmkdir bin && cp src/part.c bin/bench\n"
     sha = commit(yard, SOURCES | {"Makefile": rules})
     with pytest.raises(EndFailed) as failure:
-        measure(lab(yard, [sha, sha], is_range=True), Share(0, 1))
+        measure(lab(yard, [sha, sha]), Share(0, 1))
     assert failure.value.advice.endswith(" To have it built: --build 'make bench'")
 
 
-def lab(yard: Yard, commits: Sequence[str], *programs: str, is_range: bool) -> HostLab:
+def lab(yard: Yard, commits: Sequence[str], *programs: str, is_range: bool = True) -> HostLab:
     recipe = requested_builder(replace(quick(yard), programs=programs))
     workload = workload_of(name="bench", driver="command", command=["./bench"])
     return lab_of(yard.host, recipe, workload, yard.git.path, tuple(commits), is_range=is_range)
-
-
-def session(yard: Yard, commits: Sequence[str]) -> tuple[list[str], list[BuildFacts], list[str]]:
-    """Build these commits in one session: the warnings, the builds, and why others were skipped."""
-    opened = lab(yard, commits, is_range=False)
-    events = [event for candidate in range(len(commits)) for event in measure(opened, Share(candidate, 1))]
-    reasons = [event.facts.reason for event in events if isinstance(event, CandidateSkipped)]
-    assert len(runs(events)) == len(commits) - len(reasons)
-    return warnings(events), [event.facts for event in events if isinstance(event, BuildFinished)], reasons
 
 
 def test_a_program_whose_libraries_are_not_found_is_not_taken(yard: Yard) -> None:
@@ -257,29 +247,18 @@ def test_a_program_whose_libraries_are_not_found_is_not_taken(yard: Yard) -> Non
 
 
 @pytest.mark.slow
-def test_a_session_says_once_what_does_not_build(yard: Yard) -> None:
-    commits = [
-        commit(yard, SOURCES | TREES["make"] | {"src/part.c": f"int part(void) {{ return {n}; }}\n"}) for n in "567"
-    ]
-    said, built, skipped = session(yard, commits)
-    assert (len(built), skipped) == (3, [])
-    partial, chosen = said
-    assert re.fullmatch(r"not all of the tree of \w{10} builds: .*out of date", partial)
-    assert chosen == "several files of the build are called bench: out-static/bench is run, not out-shared/bench"
-
-
-@pytest.mark.slow
-def test_a_build_that_lacks_what_others_run_is_measured_with_a_warning(yard: Yard) -> None:
-    """It is compared with another program, and may be slow for that."""
+def test_a_session_says_once_what_does_not_build_and_where_it_may_run_another_program(yard: Yard) -> None:
+    """A build that lacks what others run is compared with another program, and may be slow for that."""
     whole = commit(yard, SOURCES | TREES["make"])
     fewer = [commit(yard, {"Makefile": MAKE.replace("-DPART=1", f"-DPART={n} -include src/broken.c")}) for n in (1, 3)]
-    said, built, skipped = session(yard, [whole, *fewer])
-    assert (len(built), skipped) == (3, [])
-    told = re.compile(
-        rf"{fewer[0][:10]} may run another program than other commits: bench is out-shared/bench where not all of the tree"
-        r" builds .*and out-static/bench elsewhere"
-    )
-    assert len([text for text in said if told.match(text)]) == len([text for text in said if "may run" in text]) == 1
+    opened = lab(yard, [whole, *fewer], is_range=False)
+    events = [event for candidate in range(3) for event in measure(opened, Share(candidate, 1))]
+    assert len(runs(events)) == 3
+    said = warnings(events)
+    several = "several files of the build are called bench: out-static/bench is run, not out-shared/bench"
+    another = f"{fewer[0][:10]} may run another program than other commits: bench is out-shared/bench where not all"
+    patterns = (r"not all of the tree of \w{10} builds: .*out of date", several, another)
+    assert [len([text for text in said if re.match(pattern, text)]) for pattern in patterns] == [1, 1, 1], said
 
 
 def test_programs_are_compared_within_one_build_system(yard: Yard) -> None:
@@ -293,15 +272,10 @@ def test_programs_are_compared_within_one_build_system(yard: Yard) -> None:
     assert "and out-shared/bench elsewhere" in builds.unlike(made("make", "out-shared/bench"))
 
 
-RACE = """\
-all: out/bench out/table out/use
-out/bench: src/main.c src/part.c
-	mkdir -p $(@D) && $(CC) -DPART=1 -o $@ $^
-out/table: out/bench
-	sleep 0.3; echo 200 >$@
-out/use: out/bench
-	cat out/table >$@
-"""
+RACE = (
+    "all: out/bench table use\nout/bench: src/main.c src/part.c\n\tmkdir -p out && $(CC) -DPART=1 -o $@ $^\n"
+    "table: out/bench\n\tsleep 0.3; echo 200 >$@\nuse: out/bench\n\tcat table >$@\n"
+)
 
 
 @pytest.mark.slow
@@ -316,15 +290,13 @@ def test_commands_follow_the_build_system(yard: Yard, tmp_path: Path) -> None:
     (tmp_path / "bench.c").write_text(MAIN)
     rules = "libpart.a: src/part.c\n\t$(CC) -DPART=5 -c -o part.o $<; ar rc $@ part.o\n"
     shas = (commit(yard, SOURCES | {"Makefile": rules}), commit(yard, {"x": ""}))
-    then = (f"{{cc}} {{cflags}} -c {tmp_path}/bench.c", "sh -c '$CC bench.o libpart.a -o bench'")
 
-    def events(commits: tuple[str, ...], *then: str) -> list[LabEvent]:
-        recipes = load_requested(quick(yard, then=then))
-        opened = lab_of(yard.host, *recipes, yard.git.path, commits, is_range=False)
-        return [event for candidate, _ in enumerate(commits) for event in measure(opened, Share(candidate, 1))]
+    def events(*then: str) -> list[LabEvent]:
+        opened = lab_of(yard.host, *load_requested(quick(yard, then=then)), yard.git.path, shas, is_range=False)
+        return [event for candidate in range(2) for event in measure(opened, Share(candidate, 1))]
 
-    told = events(shas, *then)
-    first, second = (event.facts for event in told if isinstance(event, BuildFinished))
-    assert len(runs(told)) == 2, "no two builds count as one"
+    made = events(f"{{cc}} {{cflags}} -c {tmp_path}/bench.c", "sh -c '$CC bench.o libpart.a -o bench'")
+    first, second = (event.facts for event in made if isinstance(event, BuildFinished))
+    assert len(runs(made)) == 2, "no two builds count as one"
     assert (yard.output(first.key, "bench"), second.cache_hits > 0) == ("5", True)
-    assert "does not compile" in skipped(events(shas[:1], "false")).reason
+    assert "does not compile" in skipped(events("false")).reason
