@@ -1,11 +1,11 @@
 """The sample hunt with its reason: counters, functions, plans and profiles of culprit and parent, and a repository's diff."""
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
+from typing import Any
 
-import explained_hunt as reason
 import sample_hunt as sample
-from perfbisect.core.domain.events import Commit
 from perfbisect.core.domain.orders import Interval
 from perfbisect.core.explain.evidence import CounterRow, Explanation, FunctionRow, PlanRow
 from perfbisect.report.page.case import hunt_page
@@ -37,21 +37,9 @@ PROFILES = Profiles(
 )
 
 
-def function(
-    name: str,
-    parent: float,
-    culprit: float,
-    part: float,
-    *,
-    binary: str = "engine",
-    changed: bool = False,
-    callers: tuple[str, ...] = (),
-    partner: str = "",
-) -> FunctionRow:
+def function(name: str, parent: float, culprit: float, part: float, binary: str = "engine", **more: Any) -> FunctionRow:
     """A function of both profiles."""
-    return FunctionRow(
-        name, binary, parent, culprit, error=0.3, part=part, changed=changed, callers=callers, partner=partner
-    )
+    return FunctionRow(name, binary, parent, culprit, error=0.3, part=part, **more)
 
 
 EXPLANATION = Explanation(
@@ -98,33 +86,41 @@ HOSTILE = (
 )
 
 
+FOREIGN = {  # fields whose text comes from outside
+    "function", "callers", "partner", "name", "missing", "date", "author", "subject", "why",
+    "warnings", "again", "repository", "good", "overrides", "cpu", "settings", "verdict", "notes",
+}  # fmt: skip
+
+
+def hostile(value: Any) -> Any:
+    """A value in which everything from outside is hostile."""
+    if isinstance(value, tuple):
+        return tuple(map(hostile, value))
+    if not is_dataclass(value) or isinstance(value, type):
+        return value
+    inside = {field.name: getattr(value, field.name) for field in fields(value)}
+    return replace(
+        value, **{name: foreign(each) if name in FOREIGN else hostile(each) for name, each in inside.items()}
+    )
+
+
+def foreign(value: Any) -> Any:
+    """A value from outside."""
+    match value:
+        case str():
+            return HOSTILE
+        case Mapping():
+            return {HOSTILE: HOSTILE}
+        case tuple():
+            return (HOSTILE,)
+        case _:
+            return hostile(value)
+
+
 def hostile_page(history: History) -> str:
     """The page of a hunt in which everything from outside is hostile."""
-    story, drawn = reason.explained(history, sample.write(history))
-    [case] = story.cases
-    found = replace(
-        case.explanation,
-        functions=tuple(
-            replace(one, function=HOSTILE, callers=(HOSTILE,), partner=HOSTILE) for one in case.explanation.functions
-        ),
-        counters=tuple(replace(one, name=HOSTILE) for one in case.explanation.counters),
-        missing=(HOSTILE,),
-    )
-    commit = Commit(case.commit.sha, HOSTILE, HOSTILE, HOSTILE)
-    plans = (PlanRow(HOSTILE, HOSTILE, HOSTILE),)
-    story = replace(
-        story,
-        cases=(replace(case, commit=commit, why=HOSTILE, plans=plans, explanation=found),),
-        candidates=tuple(
-            replace(one, commit=Commit(one.commit.sha, HOSTILE, HOSTILE, HOSTILE)) for one in story.candidates
-        ),
-        warnings={HOSTILE: HOSTILE},
-        again=HOSTILE,
-        settings=replace(story.settings, repository=HOSTILE, good=HOSTILE, overrides={HOSTILE: HOSTILE}),
-        hosts=tuple(replace(host, name=HOSTILE, cpu=HOSTILE, settings={HOSTILE: HOSTILE}) for host in story.hosts),
-        verdict=(HOSTILE, HOSTILE),
-        proofs={HOSTILE: (HOSTILE,)},
-    )
-    profiles = replace(reason.PROFILES, parent={f"{HOSTILE};{HOSTILE}": 1.0}, culprit={HOSTILE: 2.0}, notes=(HOSTILE,))
+    story, drawn = explained(history, sample.write(history), (PlanRow(HOSTILE, HOSTILE, HOSTILE),))
+    story = replace(hostile(story), verdict=(HOSTILE, HOSTILE), proofs={HOSTILE: (HOSTILE,)})
+    profiles = replace(PROFILES, parent={f"{HOSTILE};{HOSTILE}": 1.0}, culprit={HOSTILE: 2.0}, notes=(HOSTILE,))
     diff = f"diff --git a/{HOSTILE} b/{HOSTILE}\n@@ -1 +1 @@ {HOSTILE}\n-{HOSTILE}\n+{HOSTILE}\n"
     return hunt_page(story, replace(drawn, profiles=profiles), lambda _before, _after: (diff, 3), None)

@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from functools import cache
 from itertools import count
 from pathlib import Path, PurePosixPath
@@ -56,17 +57,17 @@ def _network() -> int:
     raise AssertionError("no network is free")
 
 
-def why_not() -> str:
-    """Why no machine can be made here; empty when one can."""
+def why_not(
+    programs: Sequence[str] = (SSHD, "ip", "unshare", "nsenter", "ssh-keygen"),
+    apart: Sequence[str] = ("--net", "--pid", "--mount", "--fork"),
+) -> str:
+    """Why no machine can be made here, of these programs and in such namespaces; empty when one can."""
     if os.getuid() != 0:
         return "namespaces are made by root"
-    if not Path(SSHD).exists():
-        return "no sshd"
-    lacking = [program for program in ("ip", "unshare", "nsenter", "ssh-keygen") if not shutil.which(program)]
-    if lacking:
+    if lacking := [program for program in programs if not shutil.which(program)]:
         return f"no {lacking[0]}"
-    probe = ["unshare", "--net", "--pid", "--mount", "--fork", "mount", "-t", "tmpfs", "none", "/mnt"]
-    return "" if subprocess.run(probe, capture_output=True, check=False).returncode == 0 else "no namespaces here"
+    probe = ["unshare", *apart, "mount", "-t", "tmpfs", "none", "/mnt"]
+    return "no namespaces here" if subprocess.run(probe, capture_output=True, check=False).returncode else ""
 
 
 class Machine:

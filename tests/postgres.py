@@ -8,13 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from installed_servers import BIN, GIVEN, POSTGRES
 from perfbisect.recipes.builder import Builder
 
-POSTGRES = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
-BIN = POSTGRES[-1].parent if POSTGRES else Path()
 needs_postgres = pytest.mark.skipif(not POSTGRES, reason="no PostgreSQL: apt-get install postgresql")
 
-GIVEN = Path(__file__).parent / "given"
 OPTIONS = ["-D", "{data}", "-k", "{data}", "-p", "{port}"]
 
 

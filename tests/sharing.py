@@ -2,11 +2,9 @@
 
 import base64
 import subprocess
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from pathlib import Path
 from socket import socket
@@ -31,6 +29,7 @@ from perfbisect.recipes.builder import Builder, Variant
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.repository.discovery import open_repository
 from repos import Files, Repo
+from shelf import Quiet, serving
 from waiting import finish
 
 TINY = recipe("tiny", "")
@@ -75,14 +74,9 @@ class Yard:
         return here(self.folder / name, name)
 
     def context(
-        self,
-        variant: str = "",
-        *patches: Patch,
-        on: str = "here",
-        layouts: bool = False,
-        remote: str = "",
-        **changes: Any,
-    ) -> BuildContext:
+        self, variant: str = "", *patches: Patch,
+        on: str = "here", layouts: bool = False, remote: str = "", **changes: Any,
+    ) -> BuildContext:  # fmt: skip
         """``changes`` are of the recipe."""
         host, repository = self.on(on), open_repository(self.git.path)
         recipe = msgspec.structs.replace(self.recipe, **changes)
@@ -149,7 +143,7 @@ def object_server() -> Iterator[ObjectServer]:
     state = ObjectServer()
     login = "Basic " + base64.b64encode(b"user:secret").decode()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Quiet):
         protocol_version = "HTTP/1.1"
 
         def answer(self, status: int, body: bytes = b"") -> None:
@@ -180,20 +174,11 @@ def object_server() -> Iterator[ObjectServer]:
 
         do_GET = do_HEAD = do_PUT = do_DELETE = answer_any
 
-        def log_message(self, *_: object) -> None:
-            pass
+    with serving(Handler) as server:
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    state.address = f"http://user:secret@127.0.0.1:{server.server_port}"
+        def stop() -> None:
+            server.shutdown()
+            server.server_close()
 
-    def stop() -> None:
-        server.shutdown()
-        server.server_close()
-
-    state.stop = stop
-    try:
+        state.address, state.stop = f"http://user:secret@127.0.0.1:{server.server_port}", stop
         yield state
-    finally:
-        stop()

@@ -33,6 +33,25 @@ def packed(files: Mapping[str, str]) -> bytes:
     return buffer.getvalue()
 
 
+class Quiet(BaseHTTPRequestHandler):
+    """It says nothing on the terminal."""
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[ThreadingHTTPServer]:
+    """A server in a thread of its own, at a port of its own."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+
+
 def sum_of(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
@@ -41,7 +60,7 @@ def sum_of(content: bytes) -> str:
 def shelf(files: Mapping[str, bytes]) -> Iterator[Shelf]:
     state = Shelf(files=dict(files))
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Quiet):
         def do_GET(self) -> None:
             wanted = self.headers.get("Range", "")
             state.asked.append((self.path, wanted))
@@ -58,14 +77,6 @@ def shelf(files: Mapping[str, bytes]) -> Iterator[Shelf]:
             self.wfile.write(rest[: state.cuts.pop(0) if state.cuts else None])
             return None
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    state.address = f"http://127.0.0.1:{server.server_port}"
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
+    with serving(Handler) as server:
+        state.address = f"http://127.0.0.1:{server.server_port}"
         yield state
-    finally:
-        server.shutdown()
-        server.server_close()

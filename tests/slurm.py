@@ -9,9 +9,10 @@ import tempfile
 from contextlib import ExitStack, closing
 from pathlib import Path
 
+import machine
 from waiting import ended, processes, until
 
-PROGRAMS = (
+PROGRAMS = [
     "munged",
     "slurmctld",
     "slurmd",
@@ -23,8 +24,7 @@ PROGRAMS = (
     "sinfo",
     "unshare",
     "sbatch",
-)
-
+]
 CONFIGURATION = (Path(__file__).parent / "given" / "slurm.conf").read_text()
 
 _NODE = 'mount -t tmpfs none "$1" && exec slurmd -D -N "$2" -f "$3"'
@@ -32,13 +32,7 @@ _NODE = 'mount -t tmpfs none "$1" && exec slurmd -D -N "$2" -f "$3"'
 
 def why_not() -> str:
     """Why there can be no Slurm here; empty when there can."""
-    if os.getuid() != 0:
-        return "node daemons are run by root"
-    lacking = [program for program in PROGRAMS if not shutil.which(program)]
-    if lacking:
-        return f"no {lacking[0]}"
-    probe = ["unshare", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"]
-    return "" if subprocess.run(probe, capture_output=True, check=False).returncode == 0 else "no namespaces here"
+    return machine.why_not(PROGRAMS, ("--mount",))
 
 
 class Slurm:
