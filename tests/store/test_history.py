@@ -7,12 +7,11 @@ import sys
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 import sample_hunt as sample
 from perfbisect.cli.commands.history import batch_line, listing
@@ -25,13 +24,11 @@ from perfbisect.core.domain.events import (
     Commit,
     Decided,
     HuntEnded,
-    HuntStarted,
     MetricChosen,
     RunFinished,
     RunProgress,
     Warned,
 )
-from perfbisect.core.domain.facts import BuildFacts, RunFacts, SkipFacts
 from perfbisect.core.domain.orders import (
     Belief,
     CodePlacement,
@@ -47,57 +44,30 @@ from perfbisect.core.domain.orders import (
     Several,
     Share,
     Step,
+    Verdict,
 )
 from perfbisect.core.domain.settings import Direction, Policy, PriorKnowledge
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.store.batches import all_batches, begin_batch
 from perfbisect.store.history import History
-from perfbisect.store.listing import Listed, ListedTrial
 
-text = st.text(st.characters(exclude_categories=()), max_size=12)  # every code point, lone surrogates and NUL included
-commit = st.sampled_from(sample.CANDIDATES)
-number = st.floats(allow_nan=False, allow_infinity=False)
-positive = st.floats(1e-3, 1e6)
-count = st.integers(0, 2**40)
-node = st.integers(0, len(sample.CANDIDATES) - 1)
-counted = st.dictionaries(text, st.none() | number, max_size=3)
-logged = st.one_of(
-    st.builds(
-        BuildFinished,
-        node,
-        st.builds(BuildFacts, commit, text, text, positive, count, count, st.booleans(), text),
-        st.none() | node,
-    ),
-    st.builds(CandidateSkipped, node, st.builds(SkipFacts, commit, text, text, text, positive)),
-    st.builds(
-        RunFinished,
-        node,
-        st.builds(
-            RunFacts, commit, text, text, text, positive, positive, count, counted,
-            st.lists(number, max_size=3).map(tuple), counted, counted, text, text,
-        ),
-    ),
-)  # fmt: skip
-
-
-@given(st.lists(st.tuples(st.floats(0, 2e9), logged), max_size=4))
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_the_log_gives_back_what_was_appended(history: History, entries: list[tuple[float, object]]) -> None:
-    hunt = sample.begin(history)
-    for at, event in entries:
-        history.append(hunt, event, at)  # type: ignore[arg-type]
-    assert sample.logged(history, hunt) == entries
-    assert history.connection.execute("PRAGMA foreign_key_check").fetchall() == []
+ODD_TEXT = "J\udce4 \0\n'é→\U0001f9ed"  # with a lone surrogate
 
 
 def test_every_kind_of_event_comes_back(history: History) -> None:
     step = Step(3, 0.97, Interval(0.7, 0.8, 0.9), (2,))
+    run = replace(sample.run(1, 5.0), visit=ODD_TEXT, samples=(), counters={ODD_TEXT: None, "x": -5e-324}, log=ODD_TEXT)
     events = [
         Warned("w", "a"),
         MetricChosen("cpu/o", "Because."),
         sample.started(),
         sample.started(sample.CANDIDATES[:2], resumed=True),
-        BuildStarted(3, Commit("f" * 40, "2020-01-02", "J\udce4", "Größe ändern")),
+        BuildStarted(3, Commit("f" * 40, "2020-01-02", ODD_TEXT, "Größe ändern")),
+        BuildFinished(0, sample.build(0, binary=ODD_TEXT, hits=2**40), None),
+        BuildFinished(1, sample.build(1, seconds=1e-3), 0),
+        CandidateSkipped(2, sample.skip(2, ODD_TEXT, "")),
+        RunFinished(1, run),
+        RunFinished(1, replace(run, operations=2**53, latency={"avg": 1.7e308})),
         HuntEnded(Found(step)),
         HuntEnded(Several((step, step))),
         HuntEnded(NotReproduced(step.ratio, 0.02)),
@@ -106,15 +76,16 @@ def test_every_kind_of_event_comes_back(history: History) -> None:
         HuntEnded(Inconclusive((1, 2), (0.5, 0.4), step.ratio, Reason.BUILDS_SPENT)),
     ]
     hunt = sample.begin(history)
-    for event in events:
-        history.append(hunt, event, 5.0)
-    assert [entry.event for entry in history.events(hunt)] == events
+    for number, event in enumerate(events):
+        history.append(hunt, event, number / 7)
+    assert [(entry.at, entry.event) for entry in history.events(hunt)] == [(n / 7, e) for n, e in enumerate(events)]
+    assert history.connection.execute("PRAGMA foreign_key_check").fetchall() == []
 
 
 def test_progress_and_what_is_no_number_are_not_kept(history: History) -> None:
     hunt = sample.begin(history)
-    history.append(hunt, BuildProgress(1, 2, 3, "compile"), 5.0)
-    history.append(hunt, RunProgress(1, 2.0, 3.0), 5.0)
+    for event in (BuildProgress(1, 2, 3, "compile"), RunProgress(1, 2.0, 3.0)):
+        history.append(hunt, event, 5.0)
     with pytest.raises(ValueError, match="JSON"):
         history.append(hunt, RunFinished(1, replace(sample.run(1, 5.0), seconds=float("nan"))), 5.0)
     assert list(history.events(hunt)) == []
@@ -144,11 +115,10 @@ def test_hunts_do_not_mix(history: History) -> None:
 def test_a_range_is_stored_once_however_often_a_hunt_is_resumed(history: History) -> None:
     candidates = tuple(f"{number:040x}" for number in range(2000))
     hunt = history.begin(sample.SETTINGS, sample.HOST, sample.started(candidates), 1.0)
+    again = sample.started(candidates, resumed=True)
     for _ in range(3):
-        history.append(hunt, sample.started(candidates, resumed=True), 2.0)
-    assert [entry.event.candidates for entry in history.events(hunt) if isinstance(entry.event, HuntStarted)] == [
-        candidates
-    ] * 3
+        history.append(hunt, again, 2.0)
+    assert [entry.event for entry in history.events(hunt)] == [again] * 3
     [(longest,)] = history.query("select max(length(body)) from events").rows
     assert longest < 1000
 
@@ -247,6 +217,15 @@ def test_two_hunts_write_at_the_same_time_and_a_third_reads(path: Path) -> None:
         assert [len(sample.logged(history, hunt)) for hunt in hunts] == [25, 25]
 
 
+def decided(order: Measure | Verdict, culprit: list[float], **more: tuple[Step, ...]) -> Decided:
+    """What a hunt decides that believes so much of each candidate."""
+    return Decided(Decision(order, Belief(np.array(culprit), 0.9, 0.01, Interval(0.8, 0.9, 1.0)), **more))
+
+
+ORDER = Measure((Share(1, 1),), Purpose.SEARCH)
+UNCHANGED = HuntEnded(NotReproduced(Interval(0.98, 1.0, 1.02), 0.03))
+
+
 @pytest.mark.parametrize(
     ("culprit", "suspect"),
     [
@@ -262,34 +241,31 @@ def test_a_hunt_that_runs_is_listed_with_the_candidate_that_leads(
 ) -> None:
     hunt = sample.begin(history)
     assert history.listed(hunt).suspect == ""
-    belief = Belief(np.array(culprit), 0.9, 0.01, Interval(0.8, 0.9, 1.0))
-    history.append(hunt, Decided(Decision(Measure((Share(1, 1),), Purpose.SEARCH), belief)), 5.0)
+    history.append(hunt, decided(ORDER, culprit), 5.0)
     listed = history.listed(hunt)
     known = (sample.CANDIDATES[suspect[0]], suspect[1]) if suspect else ("", None)
     assert (listed.state, listed.suspect, listed.suspicion) == ("running", *known)
-    history.append(hunt, HuntEnded(NotReproduced(Interval(0.98, 1.0, 1.02), 0.03)), 7.0)
+    history.append(hunt, UNCHANGED, 7.0)
     assert history.listed(hunt).suspect == ""
 
 
 def test_a_hunt_without_an_end_is_listed_with_what_it_has_found(history: History) -> None:
-    hunt = sample.begin(history)
-    belief = Belief(np.array([0.0, 1.0]), 0.9, 0.01, Interval(0.8, 0.9, 1.0))
-    step = Step(sample.CULPRIT, 0.99, Interval(0.706, 0.718, 0.731), (6,))
-    order = Measure((Share(1, 1),), Purpose.SEARCH)
-    history.append(hunt, Decided(Decision(order, belief)), 5.0)
-    assert history.listed(hunt).culprit is None
-    event = Decided(Decision(order, belief, found=(step,)))
-    history.append(hunt, event, 6.0)
-    [*_, stored] = history.events(hunt)
-    assert isinstance(stored.event, Decided) and stored.event.decision.found == (step,)
-    listed = history.listed(hunt)
-    assert (listed.culprit, listed.probability, listed.ratio) == (sample.CANDIDATES[sample.CULPRIT], 0.99, 0.718)
-    assert listed.state in ("running", "interrupted")
-    verdict = Several((replace(step, candidate=3),))  # while more is measured for its reason
-    history.append(hunt, Decided(Decision(verdict, belief)), 6.5)
-    assert history.listed(hunt).culprit == sample.CANDIDATES[3]
-    history.append(hunt, HuntEnded(NotReproduced(Interval(0.98, 1.0, 1.02), 0.03)), 7.0)
-    assert history.listed(hunt).culprit is None
+    hunt, step = sample.begin(history), Step(sample.CULPRIT, 0.99, Interval(0.706, 0.718, 0.731), (6,))
+    for event, culprit in (
+        (decided(ORDER, [0.0, 1.0]), None),
+        (decided(ORDER, [0.0, 1.0], found=(step,)), sample.CANDIDATES[sample.CULPRIT]),
+        (decided(Several((replace(step, candidate=3),)), [0.0, 1.0]), sample.CANDIDATES[3]),  # its reason is measured
+        (UNCHANGED, None),
+    ):
+        history.append(hunt, event, 5.0)
+        listed = history.listed(hunt)
+        assert (listed.culprit, listed.probability, listed.state == "running") == (
+            culprit, 0.99 if culprit else None, event != UNCHANGED,
+        )  # fmt: skip
+        assert culprit is None or listed.ratio == 0.718
+    assert [entry.event.decision.found for entry in history.events(hunt) if isinstance(entry.event, Decided)][1] == (
+        step,
+    )
 
 
 def replaced(path: Path) -> None:
@@ -315,31 +291,30 @@ ODD = (
     "UPDATE sessions SET host = x'00' WHERE id = {}",
     "UPDATE sessions SET run_count = 'many' WHERE id = {}",
 )
+TRIAL = sample.series({"scan": ((8, -0.1),)}, rounds=1)
+KINDS: list[tuple[Callable[[History], int], str]] = [
+    *((sample.write, odd) for odd in (*ODD, "UPDATE verdicts SET kind = 'x' WHERE session_id = {}")),
+    *(
+        (partial(sample.write_trial, trial=TRIAL), odd)
+        for odd in (*ODD, "UPDATE sessions SET kind = 'x' WHERE id = {}")
+    ),
+]
 
 
-@pytest.mark.parametrize("odd", [*ODD, "UPDATE verdicts SET kind = 'x' WHERE session_id = {}"])
-def test_an_odd_hunt_is_named_and_hides_no_other(history: History, odd: str) -> None:
-    hunts = [sample.begin(history) for _ in range(3)]
-    for at, event in sample.events():
-        history.append(hunts[1], event, at)
-    if "process" in odd:
+@pytest.mark.parametrize(("write", "odd"), KINDS)
+def test_an_odd_hunt_or_trial_is_named_and_hides_no_other(
+    history: History, write: Callable[[History], int], odd: str
+) -> None:
+    numbers = [write(history) for _ in range(3)]
+    if write is not sample.write or "process" in odd:
         history.connection.execute("UPDATE sessions SET ended = NULL")
-    history.connection.execute(odd.format(hunts[1]))
-    found = {one.id: one for one in history.listing() if isinstance(one, Listed)}
-    assert [found[hunt].state == "damaged" for hunt in hunts] == [False, True, False]
-    assert "its row cannot be read" in found[hunts[1]].failure and listing([*found.values()])
-    with pytest.raises(EnvironmentFailure, match=f"row {hunts[1]}, cannot be read"):
-        history.listed(hunts[1])
-
-
-@pytest.mark.parametrize("odd", [*ODD, "UPDATE sessions SET kind = 'x' WHERE id = {}"])
-def test_an_odd_trial_is_named_and_hides_no_other(history: History, odd: str) -> None:
-    trials = [sample.write_trial(history, sample.series({"scan": ((8, -0.1),)}, rounds=1)) for _ in range(3)]
-    history.connection.execute("UPDATE sessions SET ended = NULL")
-    history.connection.execute(odd.format(trials[1]))
-    found = {one.id[1:]: one for one in history.listing() if isinstance(one, ListedTrial)}
-    assert [found[str(trial)].state == "damaged" for trial in trials] == [False, True, False]
-    assert listing([*found.values()])
+    history.connection.execute(odd.format(numbers[1]))
+    found = sorted(history.listing(), key=lambda one: str(one.id)[-1])
+    assert [one.state == "damaged" for one in found] == [False, True, False]
+    assert "its row cannot be read" in found[1].failure and listing(found)
+    if write is sample.write:
+        with pytest.raises(EnvironmentFailure, match=f"row {numbers[1]}, cannot be read"):
+            history.listed(numbers[1])
 
 
 def test_an_odd_batch_is_named_and_hides_no_other(history: History) -> None:

@@ -40,12 +40,10 @@ def test_looking_never_creates_nor_writes(path: Path) -> None:
     with closing(History.open(path)) as history:
         hunt = sample.begin(history)
         with closing(read(path)) as reader:  # while it is written
-            assert list(reader.events(hunt)) == []
             history.append(hunt, Warned("x"), 5.0)
             assert [entry.event for entry in reader.events(hunt)] == [Warned("x")]
     before = path.read_bytes()
     with closing(read(path)) as history:
-        assert len(history.hunts()) == 1
         with pytest.raises(AssertionError, match="read-only"):
             history.append(1, Warned("x"), 5.0)
         with pytest.raises(sqlite3.OperationalError, match="readonly"):
@@ -88,8 +86,15 @@ def unwritable(folder: Path) -> Iterator[None]:
         folder.chmod(0o755)
 
 
-def test_a_history_in_a_folder_that_cannot_be_written_is_read(folder: Path) -> None:
+def test_a_history_in_a_folder_that_cannot_be_written_is_read_once_it_has_its_log(folder: Path) -> None:
+    """Without one, as an earlier version left it, or the shell of SQLite, an error says who can open it."""
     path = folder / "history.db"
+    for kind in ("wal", "shm"):
+        path.with_name(f"history.db-{kind}").unlink()
+    with unwritable(folder), pytest.raises(EnvironmentFailure, match="its folder cannot be written") as wrong:
+        read(path)
+    assert "`bisect history` on it once" in wrong.value.advice
+    read(path).close()
     with unwritable(folder):
         with closing(read(path)) as history:
             assert len(history.hunts()) == 1
@@ -98,44 +103,28 @@ def test_a_history_in_a_folder_that_cannot_be_written_is_read(folder: Path) -> N
             sample.begin(own)
 
 
-def test_a_closed_history_without_its_log_says_who_can_open_it(folder: Path) -> None:
-    """As an earlier version left it, or the shell of SQLite."""
-    for kind in ("wal", "shm"):
-        (folder / f"history.db-{kind}").unlink()
-    with unwritable(folder), pytest.raises(EnvironmentFailure, match="its folder cannot be written") as wrong:
-        read(folder / "history.db")
-    assert "`bisect history` on it once" in wrong.value.advice
-    read(folder / "history.db").close()
-    with unwritable(folder), closing(read(folder / "history.db")) as history:
-        assert len(history.hunts()) == 1
-
-
-RIGHTS = "-dac_override,-dac_read_search"
-WITHOUT_RIGHTS = ("setpriv", f"--bounding-set={RIGHTS}", f"--inh-caps={RIGHTS}")
 READER = """
 import sys
 from pathlib import Path
 from perfbisect.store.history import History
 
-path, wanted = Path(sys.argv[1]), int(sys.argv[2])
-history = History.open(path, read_only=True)
+history = History.open(Path(sys.argv[1]), read_only=True)
 print("open", flush=True)
 queries = 0
-while len(history.hunts()) < wanted or queries < 1000:
+while len(history.hunts()) < 6 or queries < 1000:
     queries += 1
     if queries % 10 == 0:
-        History.open(path, read_only=True).close()
+        History.open(history.path, read_only=True).close()
 """
 
 
 @pytest.mark.tools
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can write what its own reader cannot")
-def test_a_reader_who_cannot_write_sees_each_hunt_that_others_begin_and_end(path: Path) -> None:
-    with closing(History.open(path)) as history:
-        sample.begin(history)
-    for each in (*path.parent.iterdir(), path.parent):
+def test_a_reader_who_cannot_write_sees_each_hunt_that_others_begin_and_end(folder: Path) -> None:
+    path, without = folder / "history.db", "-dac_override,-dac_read_search"
+    for each in (*folder.iterdir(), folder):
         each.chmod(0o555)
-    argv = [*WITHOUT_RIGHTS, sys.executable, "-c", READER, str(path), "6"]
+    argv = ["setpriv", f"--bounding-set={without}", f"--inh-caps={without}", sys.executable, "-c", READER, str(path)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as reader:
         assert reader.stdout and reader.stdout.readline() == "open\n"
         for _ in range(5):
@@ -169,20 +158,16 @@ with open(sys.argv[1] + "-shm", "r+b") as index:
 def test_a_file_system_that_several_hosts_mount_has_no_write_ahead_log(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with closing(History.open(path)) as history:
-        sample.begin(history)
+    History.open(path).close()
     assert connection.shared_system(path) == ""
     monkeypatch.setattr(connection, "SHARED_SYSTEMS", re.compile(r"\S+ "))  # as if that of the tests were one
     assert connection.shared_system(path)
     with pytest.raises(UsageError, match="cannot be read from another host") as wrong:
         read(path)
     assert "bisect history export" in wrong.value.advice
-    with closing(History.open(path)) as history:
-        sample.begin(history)
-        with closing(read(path)) as reader:
-            assert len(reader.hunts()) == 2
-            sample.write(history)
-            assert len(reader.hunts()) == 3
+    with closing(History.open(path)) as history, closing(read(path)) as reader:
+        sample.write(history)
+        assert len(reader.hunts()) == 1
     assert [each.name for each in path.parent.iterdir()] == ["history.db"]
 
 
@@ -226,17 +211,14 @@ SPOILS: dict[str | Callable[[Path], object], str] = {
 
 @pytest.mark.parametrize("opening", [History.open, read])
 @pytest.mark.parametrize("spoil", SPOILS)
-def test_something_else(
-    tmp_path: Path, opening: Callable[[Path], History], spoil: str | Callable[[Path], object]
-) -> None:
-    path = tmp_path / "history.db"
+def test_something_else(path: Path, opening: Callable[[Path], History], spoil: str | Callable[[Path], object]) -> None:
+    path.parent.mkdir()
     spoiled(path, spoil) if isinstance(spoil, str) else spoil(path)
-    before = path.read_bytes() if path.is_file() else b""
+    before = path.is_file() and path.read_bytes()
     with pytest.raises(PerfBisectError, match=SPOILS[spoil]) as wrong, closing(opening(path)) as history:
         history.hunts()
-    assert str(path) in str(wrong.value)
-    assert wrong.value.advice
-    assert (path.read_bytes() if path.is_file() else b"") == before
+    assert str(path) in str(wrong.value) and wrong.value.advice
+    assert (path.is_file() and path.read_bytes()) == before
 
 
 def test_views_of_an_earlier_version_are_made_anew(tmp_path: Path) -> None:
@@ -272,7 +254,6 @@ def test_an_empty_file_holds_no_hunts_and_can_be_written(tmp_path: Path) -> None
 def test_no_space_left(history: History) -> None:
     """A full disk, as SQLite sees it: it may not take another page."""
     hunt = sample.begin(history)
-    history.append(hunt, Warned("first"), 1.0)
     [(pages,)] = history.query("select page_count from pragma_page_count").rows
     history.connection.execute(f"pragma max_page_count = {pages}")
     with pytest.raises(EnvironmentFailure, match="no space left"):
@@ -312,12 +293,7 @@ def test_a_history_that_is_made_while_it_is_opened_is_one(path: Path) -> None:
 
 def test_a_new_history_is_made_by_several_at_once(path: Path) -> None:
     gate = threading.Barrier(4)
-
-    def make(_number: int) -> None:
-        gate.wait()
-        History.open(path).close()
-
     with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(make, range(4))) == [None] * 4
+        list(pool.map(lambda _: (gate.wait(), History.open(path).close()), range(4)))
     with closing(read(path)) as history:
         assert history.connection.execute("pragma user_version").fetchone() == (VERSION,)

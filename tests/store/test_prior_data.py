@@ -35,16 +35,18 @@ OTHERS = [
 ]
 
 
-def test_nothing_is_known_at_first(history: History) -> None:
-    assert read_costs(history, sample.SETTINGS) == Costs(None, None)
-    assert read_noise(history, sample.SETTINGS) is None
-    assert read_failures(history, sample.SETTINGS, 0.0) == ()
-
-
-def test_costs_are_those_of_the_same_host_builder_and_variant(sampled: History) -> None:
+def test_costs_are_those_of_the_same_host_builder_variant_workload_and_args(sampled: History) -> None:
+    """Args that were set are known again."""
     assert read_costs(sampled, sample.SETTINGS) == Costs(7.5, 12.5)
     for other in OTHERS:
         assert read_costs(sampled, other) == Costs(None, None)
+    for change in ({"workload": "scan"}, {"overrides": {"time": 60}}):
+        assert read_costs(sampled, replace(sample.SETTINGS, **change)) == Costs(7.5, None)  # type: ignore[arg-type]
+    given = {"time": 5, "covered": True, "keys": 'ä"\\/', "rate": 0.5, "table-size": 7}
+    asked = replace(sample.SETTINGS, overrides=given)
+    sampled.append(sample.begin(sampled, asked), RunFinished(0, sample.run(0, 0.0)), 12.0)
+    assert read_costs(sampled, replace(asked, good="v0")).run is not None
+    assert read_costs(sampled, replace(asked, overrides=given | {"table-size": 8})).run is None
 
 
 def test_nothing_that_others_measured_is_believed(sampled: History) -> None:
@@ -61,17 +63,6 @@ def test_nothing_that_others_measured_is_believed(sampled: History) -> None:
     assert read_noise(sampled, sample.SETTINGS) is None and read_checks(sampled) == {}
 
 
-def test_runs_of_another_workload_or_with_other_args_cost_something_else(sampled: History) -> None:
-    """Args that were set are known again."""
-    for change in ({"workload": "scan"}, {"overrides": {"time": 60}}):
-        assert read_costs(sampled, replace(sample.SETTINGS, **change)) == Costs(7.5, None)  # type: ignore[arg-type]
-    given = {"time": 5, "covered": True, "keys": 'ä"\\/', "rate": 0.5, "table-size": 7}
-    asked = replace(sample.SETTINGS, overrides=given)
-    sampled.append(sample.begin(sampled, asked), RunFinished(0, sample.run(0, 0.0)), 12.0)
-    assert read_costs(sampled, replace(asked, good="v0")).run is not None
-    assert read_costs(sampled, replace(asked, overrides=given | {"table-size": 8})).run is None
-
-
 def test_another_command_of_a_name_has_a_number(history: History) -> None:
     """Names are what remembered noise and costs are looked up by. The same command has its name again, whatever it builds."""
     commands = [Quick("./match", ("make",), "x: (.*)"), Quick("match", (), "x: (.*)"), Quick("./match", None, "(.*) s")]
@@ -83,19 +74,16 @@ def test_another_command_of_a_name_has_a_number(history: History) -> None:
 
 
 def test_failures_are_remembered_until_the_commit_builds(history: History) -> None:
-    hunt = sample.begin(history)
-    for at, candidate in ((1.0, 3), (2.0, 4), (3.0, 3)):
-        history.append(hunt, CandidateSkipped(candidate, sample.skip(candidate, reason=f"at {at}")), at)
+    hunt, failed = sample.begin(history), {at: sample.skip(3 + at % 2, reason=f"at {at}") for at in (1, 2, 3)}
+    for at, skip in failed.items():
+        history.append(hunt, CandidateSkipped(3 + at % 2, skip), float(at))
     history.append(hunt, CandidateSkipped(5, sample.skip(5, "run")), 4.0)
-    assert read_failures(history, sample.SETTINGS, 0.0) == (
-        sample.skip(4, reason="at 2.0"),
-        sample.skip(3, reason="at 3.0"),
-    )
-    assert read_failures(history, sample.SETTINGS, 2.5) == (sample.skip(3, reason="at 3.0"),)
-    for other in OTHERS:
+    assert read_failures(history, sample.SETTINGS, 0.0) == (failed[2], failed[3])
+    assert read_failures(history, sample.SETTINGS, 2.5) == (failed[3],)
+    for other in (*OTHERS, replace(sample.SETTINGS, build_hash="of another recipe")):
         assert read_failures(history, other, 0.0) == ()
-    history.append(hunt, BuildFinished(3, sample.build(3), None), 5.0)
-    assert read_failures(history, sample.SETTINGS, 0.0) == (sample.skip(4, reason="at 2.0"),)
+    history.append(hunt, BuildFinished(4, sample.build(4), None), 5.0)
+    assert read_failures(history, sample.SETTINGS, 0.0) == (failed[2],)
 
 
 def test_what_was_built_ahead_is_known_of_the_host_that_measures(history: History) -> None:
@@ -107,14 +95,6 @@ def test_what_was_built_ahead_is_known_of_the_host_that_measures(history: Histor
     assert read_costs(history, sample.SETTINGS).build == 100.0
     assert read_costs(history, replace(sample.SETTINGS, host="second")).build == 101.0
     assert read_kept(history, sample.SETTINGS)[0] == {sample.build(5).key}
-
-
-def test_what_another_recipe_could_not_build_is_forgotten(history: History) -> None:
-    before = replace(sample.SETTINGS, build_hash="before")
-    hunt = sample.begin(history, before)
-    history.append(hunt, CandidateSkipped(3, sample.skip(3)), 1.0)
-    assert read_failures(history, before, 0.0)
-    assert read_failures(history, replace(before, build_hash="after"), 0.0) == ()
 
 
 def test_a_failure_that_is_only_remembered_does_not_begin_its_time_anew(history: History) -> None:
@@ -140,32 +120,25 @@ def test_noise_is_that_of_a_run_without_the_drift(history: History, noise: float
     assert read_noise(history, replace(sample.SETTINGS, metric="p99")) is None
 
 
-def test_unfinished_hunts_pin_what_they_use(sampled: History) -> None:
+def test_unfinished_hunts_pin_what_they_use_and_others_keep_what_they_built(sampled: History) -> None:
+    keys, _ = read_kept(sampled, sample.SETTINGS)
+    assert keys and all(key.startswith("key-") for key in keys)
+    assert read_kept(sampled, OTHERS[1]) == (frozenset(), frozenset())
     hunt = sample.begin(sampled, at=5000.0)
     sampled.append(hunt, RunFinished(1, replace(sample.run(1, 5010.0), dataset="data-2")), 5020.0)
     sampled.append(hunt, BuildFinished(1, replace(sample.build(1), key="mine"), None), 5030.0)
     used = {"mine", "data-2", sample.build(1).key}
-    assert read_pinned(sampled, 0.0) == used
-    assert read_pinned(sampled, 5025.0) == used
+    assert read_pinned(sampled, 0.0) == read_pinned(sampled, 5025.0) == used
     assert read_pinned(sampled, 6000.0) == frozenset()
     sampled.append(hunt, HuntEnded(NotReproduced(Interval(0.9, 1.0, 1.1), 0.01)), 5040.0)
     assert read_pinned(sampled, 0.0) == frozenset()
 
 
-def test_what_earlier_hunts_left(sampled: History) -> None:
-    keys, _ = read_kept(sampled, sample.SETTINGS)
-    assert keys
-    assert all(key.startswith("key-") for key in keys)
-    assert read_kept(sampled, replace(sample.SETTINGS, builder="other")) == (frozenset(), frozenset())
+def test_a_new_host_knows_what_a_host_of_its_class_knows(sampled: History) -> None:
+    def on(*classes: str) -> Settings:
+        prior = replace(sample.SETTINGS.prior, host_classes=classes)
+        return replace(sample.SETTINGS, host="new", further_hosts=("local",), prior=prior)
 
-
-def on(*classes: str) -> Settings:
-    """A hunt on a new host and on the one of the sample hunt, each of the class given."""
-    prior = replace(sample.SETTINGS.prior, host_classes=classes)
-    return replace(sample.SETTINGS, host="new", further_hosts=("local",), prior=prior)
-
-
-def test_a_new_host_knows_what_one_of_its_class_knows(sampled: History) -> None:
     before = with_prior_knowledge(sampled, sample.SETTINGS).prior
     assert before.build_cost == pytest.approx(7.5 / 12.5)
     after = with_prior_knowledge(sampled, on("c8", "c8"))
@@ -173,16 +146,9 @@ def test_a_new_host_knows_what_one_of_its_class_knows(sampled: History) -> None:
     assert after.hosts == ("new", "local")
     [failed] = known_failures(sampled, on("c8", "c8"), sample.BEGAN + 1000)
     assert failed.commit == sample.CANDIDATES[4]
-
-
-def test_a_host_of_another_class_teaches_nothing(sampled: History) -> None:
+    assert known_failures(sampled, sample.SETTINGS, sample.BEGAN + 1000 + REMEMBERED) == (), "forgotten in the end"
     assert with_prior_knowledge(sampled, on("c8", "arm")) == on("c8", "arm")
     assert known_failures(sampled, on("c8", "arm"), sample.BEGAN + 1000) == ()
-
-
-def test_failures_are_forgotten_in_the_end(sampled: History) -> None:
-    assert known_failures(sampled, sample.SETTINGS, sample.BEGAN + 1000)
-    assert known_failures(sampled, sample.SETTINGS, sample.BEGAN + 1000 + REMEMBERED) == ()
 
 
 # What is read and written does not grow with the history: counted in steps of SQLite's virtual machine, not in seconds
@@ -219,16 +185,14 @@ def steps(history: History, work: Callable[[History], object]) -> int:
 
 
 def test_adding_a_run_costs_the_same_in_a_large_history_and_a_long_hunt(sizes: tuple[History, History]) -> None:
-    one, many = sizes
-    at = [sample.BEGAN + 1e7]
+    times = count(int(sample.BEGAN + 1e7), 20)
 
-    def add(history: History, hunt: int) -> None:
-        at[0] += 20
-        history.append(hunt, RunFinished(1, sample.run(1, at[0])), at[0] + 10)
+    def add(history: History) -> None:
+        at = float(next(times))
+        history.append(history.latest(), RunFinished(1, sample.run(1, at)), at + 10)
 
-    first = steps(one, lambda history: add(history, 1))
-    assert first > 0
-    assert steps(many, lambda history: add(history, MANY)) <= 1.1 * first
+    first, later = (steps(history, add) for history in sizes)
+    assert first > 0 and later <= 1.1 * first
 
 
 QUERIES = (

@@ -17,7 +17,7 @@ import sample_hunt as sample
 from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, HuntEnded, RunFinished, TrialEnded
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.orders import Inconclusive, Interval, Reason, Several, Step, Unsettled
-from perfbisect.core.domain.settings import TrialBuild, TrialRequest, TrialType, TrialWorkload
+from perfbisect.core.domain.settings import TrialType
 from perfbisect.errors import UsageError
 from perfbisect.store.canned_queries import QUERIES, configuration
 from perfbisect.store.history import History
@@ -32,11 +32,7 @@ def ask(history: History, sql: str) -> list[tuple[object, ...]]:
 
 def test_the_tables_are_derived_from_the_log_alone(sampled: History, tmp_path: Path) -> None:
     """What a copy of the log makes anew is what was written as it happened."""
-    builds = tuple(TrialBuild(commit.subject, commit.sha) for commit in sample.COMMITS[:2])
-    works = (TrialWorkload("scan", "range", 1.0, 2.0), TrialWorkload("update-index", "write", 1.0, 2.0))
-    trial = sample.begin_trial(
-        sampled, TrialRequest(TrialType.NOISE, "engine", "", "local", "qps", {}, builds, works, 2, 2)
-    )
+    trial = sample.begin_trial(sampled, replace(sample.comparison(2, ["scan", "load"]).request, kind=TrialType.NOISE))
     sampled.append(trial, BuildFinished(0, sample.build(0), None), 2.0)
     sampled.append(trial, CandidateSkipped(1, sample.skip(1, "run"), workload=1, round=1), 3.0)
     for number in range(4):
@@ -46,11 +42,9 @@ def test_the_tables_are_derived_from_the_log_alone(sampled: History, tmp_path: P
     with closing(History.open(tmp_path / "copy.db")) as copied:
         copy(sampled, copied, everything(sampled), "")
         for name in {*TABLES, *VIEWS} - {"sittings"}:
-            both = [
-                sorted(history.connection.execute(f"SELECT * FROM {name}"), key=repr) for history in (sampled, copied)
-            ]
-            assert both[0] == both[1], name
-            assert both[0] or name.startswith("batch"), name
+            made, again = (sorted(each.select(f"SELECT * FROM {name}"), key=repr) for each in (sampled, copied))
+            assert made == again, name
+            assert made or name.startswith("batch"), name
 
 
 CULPRIT = sample.COMMITS[sample.CULPRIT]
@@ -93,37 +87,31 @@ def test_a_ratio_is_of_runs_that_were_made_in_the_same_way(history: History) -> 
     assert ask(history, "select rqps from rqps where node = 4") == [(1.0,)]  # between two runs of good
 
 
-@pytest.mark.parametrize(
-    ("metric", "measured"), [("qps", None), ("p95", 1.5), ("rate", 7.2), ("instructions/o", None), ("ipc", 2.0)]
-)
-def test_what_is_hunted_has_a_column_in_its_unit(history: History, metric: str, measured: float | None) -> None:
+def test_what_is_hunted_has_a_column_in_its_unit(history: History) -> None:
     """Also of runs that were made before the hunt went over to another metric."""
-    hunt = sample.begin(history, replace(sample.SETTINGS, metric="latency"))
+    hunt = sample.begin(history)
     counters = {"instructions": 10.0, "cycles": 5.0}
     run = replace(sample.run(0, 0.0, qps=100.0), reported=7.2, latency={"avg": 1.0, "p95": 1.5}, counters=counters)
     history.append(hunt, RunFinished(0, run), 9.0)
-    select = "select metric_value from {} where node = 0"
-    assert ask(history, select.format("runs")) == ask(history, select.format("candidates")) == [(1.0,)]
-    history.update_settings(hunt, replace(sample.SETTINGS, metric=metric))
-    expected = {"qps": run.qps, "instructions/o": 10.0 / run.operations}.get(metric, measured)
-    assert ask(history, select.format("runs")) == ask(history, select.format("candidates")) == [(expected,)]
-
-
-def test_several_culprits_oldest_first(sampled: History) -> None:
-    steps = tuple(Step(node, 0.9, Interval(0.7, 0.8, 0.9), (node - 1,)) for node in (2, 5))
-    sampled.append(1, HuntEnded(Several(steps)), 9e9)
-    assert ask(sampled, "select culprit from culprits") == [(sample.CANDIDATES[2],), (sample.CANDIDATES[5],)]
+    measured = {"latency": 1.0, "qps": run.qps, "p95": 1.5, "rate": 7.2, "ipc": 2.0}
+    for metric, value in {**measured, "instructions/o": 10.0 / run.operations}.items():
+        history.update_settings(hunt, replace(sample.SETTINGS, metric=metric))
+        for table in ("runs", "candidates"):
+            assert ask(history, f"select metric_value from {table} where node = 0") == [(value,)], metric
 
 
 def test_a_hunt_with_open_subranges_has_its_reason_and_no_culprit_in_them(sampled: History) -> None:
-    step = Step(2, 0.9, Interval(0.7, 0.8, 0.9), (1,))
+    """Several culprits come oldest first."""
+    steps = tuple(Step(node, 0.9, Interval(0.7, 0.8, 0.9), (node - 1,)) for node in (2, 5))
     known = Inconclusive((5, 6), (0.5, 0.4), Interval(0.7, 0.8, 0.9), Reason.UNBUILDABLE)
-    sampled.append(1, HuntEnded(Several((step,), (), (Unsettled(4, 6, known),))), 9e9)
-    assert ask(sampled, "select reason from verdicts") == [("unbuildable",)]
-    assert ask(sampled, "select culprit from culprits") == [(sample.CANDIDATES[2],)]
-    assert sampled.listed(1).state == "unsettled"
-    sampled.append(1, HuntEnded(Several((step,))), 9.1e9)
-    assert sampled.listed(1).state == "several"
+    for verdict, culprits, reason, state in (
+        (Several(steps[:1], (), (Unsettled(4, 6, known),)), (2,), "unbuildable", "unsettled"),
+        (Several(steps), (2, 5), None, "several"),
+    ):
+        sampled.append(1, HuntEnded(verdict), 9e9)
+        assert ask(sampled, "select reason from verdicts") == [(reason,)]
+        assert ask(sampled, "select culprit from culprits") == [(sample.CANDIDATES[node],) for node in culprits]
+        assert sampled.listed(1).state == state
 
 
 def test_single_rows(history: History) -> None:
@@ -139,11 +127,9 @@ def test_single_rows(history: History) -> None:
 
 
 def test_a_host_that_changed_is_another_host(history: History) -> None:
-    sample.begin(history)
-    history.begin(sample.SETTINGS, replace(sample.HOST, kernel="6.2"), sample.started(), 5.0)
-    sample.begin(history, at=sample.BEGAN + 9)
-    rows = ask(history, "select kernel, first_seen from hosts order by kernel")
-    assert rows == [("6.1", sample.BEGAN), ("6.2", 5.0)]
+    for at, kernel in ((7.0, "6.1"), (5.0, "6.2"), (9.0, "6.1")):
+        history.begin(sample.SETTINGS, replace(sample.HOST, kernel=kernel), sample.started(), at)
+    assert ask(history, "select kernel, first_seen from hosts order by kernel") == [("6.1", 7.0), ("6.2", 5.0)]
 
 
 def test_several_hosts(history: History) -> None:
@@ -161,46 +147,32 @@ def test_several_hosts(history: History) -> None:
     assert ask(history, "select distinct host from events where kind = 'RunFinished' order by 1") == [("a",), ("b",)]
 
 
-@pytest.fixture
-def both(sampled: History) -> History:
-    """A hunt that has ended, and one that runs."""
-    sample.begin(sampled)
-    return sampled
-
-
 def canned(both: History, name: str, hunt: str = "") -> list[dict[str, Any]]:
+    """The rows of a query, which names its columns once."""
     with closing(sqlite3.connect(both.path)) as connection:
-        connection.row_factory = sqlite3.Row
-        return [dict(row) for row in connection.execute(QUERIES[name][1], {"hunt": hunt})]
+        found = connection.execute(QUERIES[name][1], {"hunt": hunt})
+        names = [column[0] for column in found.description]
+        assert len(set(names)) == len(names), name
+        return [dict(zip(names, row, strict=True)) for row in found]
 
 
-def test_every_query_is_one_statement_that_names_its_columns_once_and_has_no_address_of_a_table(both: History) -> None:
-    with closing(sqlite3.connect(both.path)) as connection:
-        for name in QUERIES:
-            found = connection.execute(QUERIES[name][1], {"hunt": ""})
-            names = [column[0] for column in found.description]
-            assert len(set(names)) == len(names), name
-    taken = {name for (name,) in both.select("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")}
-    assert "hunts" in taken
-    assert not taken & set(QUERIES)
-
-
-def test_canned_queries(both: History) -> None:
-    running, found = canned(both, "latest_hunts")
+def test_canned_queries_of_a_hunt_that_has_ended_and_another_that_runs(sampled: History) -> None:
+    """None has the address of a table; each version of Datasette finds them where it looks."""
+    sample.begin(sampled)
+    rows = {name: canned(sampled, name) for name in QUERIES}
+    running, found = rows["latest_hunts"]
     assert (running["id"], running["verdict"], running["culprit"], running["minutes"]) == (2, "none yet", None, None)
     assert (found["verdict"], found["culprit"]) == ("Found", sample.CANDIDATES[sample.CULPRIT][:10])
     assert (found["sure_percent"], found["ratio"], found["builds"], found["runs"]) == (97.3, 0.718, 6, 16)
-    assert len(canned(both, "builds_of_hunt")) == len(canned(both, "builds_of_hunt", "1")) == 6
-    assert not canned(both, "builds_of_hunt", "2")
-    assert [row["node"] for row in canned(both, "candidates_of_hunt", "1")] == [0, 4, 5, 6, 7, 8, 10]
-    [named] = canned(both, "named_culprits")
+    assert len(rows["builds_of_hunt"]) == len(canned(sampled, "builds_of_hunt", "1")) == 6
+    assert not canned(sampled, "builds_of_hunt", "2")
+    assert [row["node"] for row in canned(sampled, "candidates_of_hunt", "1")] == [0, 4, 5, 6, 7, 8, 10]
+    [named], [spread] = rows["named_culprits"], rows["spread_by_host"]
     assert (named["hunt_id"], named["subject"]) == (1, sample.SUBJECTS[sample.CULPRIT])
-    [spread] = canned(both, "spread_by_host")
     assert (spread["host"], spread["hunts"], spread["runs"]) == ("local", 1, 16)
     assert 0 < spread["mean_deviation"] < spread["largest"] < 2
-
-
-def test_where_each_version_of_datasette_reads_the_queries() -> None:
+    taken = {name for (name,) in sampled.select("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")}
+    assert "hunts" in taken and not taken & set(QUERIES)
     old, new = configuration("history", 0), configuration("history", 1)
     assert set(old["metadata"]["databases"]["history"]["queries"]) == set(QUERIES)
     assert set(new["config"]["databases"]["history"]["queries"]) == set(QUERIES)

@@ -29,6 +29,13 @@ def bisect(*words: str | Path) -> program.Ended:
     return program.run(*map(str, words))
 
 
+def refused(*words: str | Path, status: int = 3) -> str:
+    """What the program says of a command that ends with this status."""
+    ended = bisect(*words)
+    assert ended[0] == status, ended
+    return ended[2]
+
+
 def importing(file: Path, history: Path, *how: str) -> program.Ended:
     """What the program says of an import."""
     return bisect("history", "import", file, *how, "--history", history)
@@ -151,8 +158,6 @@ def test_importing_twice_adds_nothing_and_what_has_grown_is_added(tmp_path: Path
     with closing(History.open(hers)) as opened:
         for at, event in [*sample.events()][20:]:
             opened.append(1, event, at)
-    old = tmp_path / "old.db"
-    written(old, until=0)
     assert "0 new, 1 grown, 1 known" in importing(hers, ours)[1]
     assert log(ours, 1) == log(hers, 1)
     assert rows(ours, "select run_count, ended is null from hunts") == [(16, 0)]
@@ -162,18 +167,6 @@ def went_on(path: Path, text: str) -> None:
     """One more entry in the log of hunt 1."""
     with closing(History.open(path)) as opened:
         opened.append(1, Warned(text), sample.BEGAN + 9e5)
-
-
-def test_a_copy_that_went_on_in_both_histories_stays_and_is_told(tmp_path: Path) -> None:
-    hers, ours = written(tmp_path / "hers.db", until=20), tmp_path / "ours.db"
-    importing(hers, ours, "--own")
-    went_on(hers, "one")
-    went_on(ours, "other")
-    mine = log(ours, 1)
-    status, _, said = importing(hers, ours)
-    assert status == 1
-    assert "hunt 1 is hunt 1 here, but differs" in said
-    assert log(ours, 1) == mine
 
 
 def test_hosts_of_others_are_other_machines(tmp_path: Path) -> None:
@@ -192,7 +185,7 @@ def test_hosts_of_others_are_other_machines(tmp_path: Path) -> None:
     assert all(found["--own"])
 
 
-def test_a_file_of_others_adds_nothing_to_own_hunts(tmp_path: Path) -> None:
+def test_a_file_of_others_adds_nothing_to_own_hunts_nor_one_that_went_on_in_both(tmp_path: Path) -> None:
     """It could have commands that `bisect resume` would execute."""
     ours, hers = written(tmp_path / "ours.db", until=20), tmp_path / "hers.db"
     exporting(ours, hers)
@@ -200,10 +193,14 @@ def test_a_file_of_others_adds_nothing_to_own_hunts(tmp_path: Path) -> None:
     with closing(History.open(ours)) as opened:
         opened.fail(1, "stopped", sample.BEGAN + 8e5)  # so that it does not look as if this process worked on it
     before = log(ours, 1)
-    assert importing(hers, ours)[0] == 1
-    assert log(ours, 1) == before
-    assert importing(hers, ours, "--own")[0] == 0
-    assert len(log(ours, 1)) == len(before) + 1
+    for how, added in (((), 0), (("--own",), 1)):
+        assert importing(hers, ours, *how)[0] == 1 - added
+        assert len(log(ours, 1)) == len(before) + added
+    went_on(hers, "one")
+    went_on(ours, "other")
+    before = log(ours, 1)
+    status, _, said = importing(hers, ours, "--own")
+    assert (status, "hunt 1 is hunt 1 here, but differs" in said, log(ours, 1)) == (1, True, before)
 
 
 @pytest.mark.parametrize("exported", [True, False])
@@ -213,8 +210,12 @@ def test_commands_of_others_are_not_executed(tmp_path: Path, exported: bool) -> 
     with closing(History.open(hers)) as opened:
         sample.begin(opened)
         batch = begin_batch(opened, "/x.toml", [Planned((), "", ())], 3.0)
+
+    def shown(history: Path, hunt: str = "2") -> str:
+        return bisect("show", hunt, "--history", history)[1]
+
     resume = "bisect resume 2"
-    assert resume in bisect("show", "2", "--history", hers)[1]
+    assert resume in shown(hers)
     if exported:
         exporting(hers, file)
     else:
@@ -223,19 +224,16 @@ def test_commands_of_others_are_not_executed(tmp_path: Path, exported: bool) -> 
         maker._made.cache_clear()
         with closing(History.open(file)) as opened, pytest.raises(PerfBisectError, match="made by tester@here"):
             continue_batch(opened, batch)
-    shown = bisect("show", "2", "--history", file)[1]
-    assert resume not in shown and "prove" not in bisect("show", "1", "--history", file)[1]
+    assert resume not in shown(file) and "prove" not in shown(file, "1")
     for verb, number in (("resume", "2"), ("why", "1"), ("prove", "1")):
-        status, _, said = bisect(verb, number, "--history", file)
-        assert status == 3 and "@" in said and " was made by " in said, verb
+        said = refused(verb, number, "--history", file)
+        assert "@" in said and " was made by " in said, verb
         assert f"bisect history import {file} --own" in said and f"bisect show {number} --history {file}`" in said
     assert importing(file, ours, "--own")[0] == 0
-    assert resume in bisect("show", "2", "--history", ours)[1]
-    theirs = tmp_path / "theirs.db"
-    importing(hers, theirs, "--from", "anna")
+    assert resume in shown(ours)
+    importing(hers, tmp_path / "theirs.db", "--from", "anna")
     for verb in ("resume", "prove"):
-        status, _, said = bisect(verb, "1", "--history", theirs)
-        assert (status, "imported from anna" in said) == (3, True)
+        assert "imported from anna" in refused(verb, "1", "--history", tmp_path / "theirs.db")
 
 
 DAMAGES = [line for line in Path(__file__).with_name("damages.sql").read_text().splitlines() if line[:2] != "--"]
@@ -364,16 +362,16 @@ def test_a_hunt_that_runs_writes_between_the_turns_of_an_import(
 def test_passwords_are_not_exported(tmp_path: Path) -> None:
     """Of hunts and of trials. Nor is the own history readable by others; what is exported is known when it comes back."""
     path, file, secret = tmp_path / "ours.db", tmp_path / "file.db", "https://me:secret@example.org/engine"
+    settings = replace(sample.SETTINGS, repository=secret, overrides={"url": secret})
     with closing(History.open(path)) as opened:
-        sample.begin(opened, replace(sample.SETTINGS, repository=secret))
-        compared = replace(request(TrialType.COMPARE), overrides={"url": secret})
-        settings = replace(sample.SETTINGS, overrides=compared.overrides)
+        sample.begin(opened, settings)
+        compared = replace(request(TrialType.COMPARE), overrides=settings.overrides)
         opened.append(sample.begin_trial(opened, compared, settings=settings), TrialEnded(), 9.0)
     assert path.stat().st_mode & 0o077 == 0
     assert exporting(path, file)[0] == 0
     assert b"secret" not in file.read_bytes()
-    assert exporting(path, file)[0] == 3  # it exists
-    assert exporting(path, tmp_path / "other.db", "7")[0] == 3
+    for name, *which in ((file,), (tmp_path / "other.db", "7")):  # the first exists, and there is no hunt 7
+        refused("history", "export", name, *which, "--history", path)
     assert not (tmp_path / "other.db").exists()
     status, printed, _ = importing(file, path)
     assert (status, "2 known" in printed) == (0, True), printed
@@ -385,11 +383,10 @@ def test_an_id_in_the_place_of_file_and_the_history_itself_are_refused(
     ours = written(tmp_path / "ours.db")
     monkeypatch.chdir(tmp_path)
     for name in ("12", "c3", "p5", "n4", "b2"):
-        status, _, said = exporting(ours, name, "1")
-        assert status == 3
+        said = refused("history", "export", name, "1", "--history", ours)
         assert f"bisect history export hunts.db {name} 1 --history {ours}" in said
         assert not Path(name).exists()
-    assert bisect("history", "--history", ours, "import", ours)[0] == 3
+    refused("history", "--history", ours, "import", ours)
 
 
 def test_an_error_in_the_midst_keeps_nothing(tmp_path: Path) -> None:

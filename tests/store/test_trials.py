@@ -67,12 +67,11 @@ def left(history: History, trial: int, failure: str = "") -> None:
 
 
 def test_an_aa_goes_before_what_old_hunts_let_guess(history: History) -> None:
+    """In hunts on servers, runs that share a visit are similar, and visits differ."""
     hunt = sample.begin(history)
-    chance = random.Random(3)
-    for turn in range(30):
-        run = sample.run(turn % 2, 20.0 * turn, qps=20_000 * math.exp(chance.gauss(0, 0.05)))
-        history.append(hunt, RunFinished(turn % 2, run), 20.0 * turn + 12)
-    assert read_noise(history, sample.SETTINGS) == pytest.approx(0.05, rel=0.4)
+    for number, (_, run) in enumerate(visits(0.03, 0.001, count=30, runs=3)):
+        history.append(hunt, RunFinished(0, run), 20.0 * number + 12)
+    assert read_noise(history, sample.SETTINGS) == pytest.approx(0.03, rel=0.4)
     runs = visits(0.01, 0.002)
     enter(history, runs)
     exact = noise_in(runs, "qps")
@@ -106,14 +105,6 @@ def test_every_run_is_kept_as_it_ends_and_the_noise_when_all_have(history: Histo
     found = noise_in(runs, "qps")
     assert found is not None
     assert list(history.query(stored).rows) == [(found.between, found.run, 3, 1)]
-
-
-def test_runs_that_share_a_visit_are_not_taken_for_the_noise_between_visits(history: History) -> None:
-    """As servers are measured in hunts: several similar runs in each visit, and visits that differ."""
-    hunt = sample.begin(history)
-    for number, (_, run) in enumerate(visits(0.03, 0.001, count=30, runs=3)):
-        history.append(hunt, RunFinished(0, run), 20.0 * number + 12)
-    assert read_noise(history, sample.SETTINGS) == pytest.approx(0.03, rel=0.4)
 
 
 def test_a_trial_is_its_log(history: History) -> None:
@@ -153,13 +144,16 @@ def test_a_trial_is_its_log(history: History) -> None:
     assert history.settings(trial) == sample.SETTINGS
 
 
-def test_a_series_of_releases_is_kept_and_is_no_hunt(history: History) -> None:
+def test_a_series_of_releases_and_a_proof_are_kept_and_are_no_hunts(history: History) -> None:
     series = Series("1.0..1.9", (("1.3-rc1", "a pre-release"),), ("--builder", "demo", "--metric", "qps"))
     wanted = replace(request(TrialType.COMPARE), series=series)
-    trial = sample.begin_trial(history, wanted)
-    assert history.trial("c1").request == wanted
-    assert [(each.title, each.series) for each in history.trials()] == [("1.0..1.9", "1.0..1.9")]
-    assert history.hunts() == ()
+    trial, hunt = sample.begin_trial(history, wanted), sample.begin(history)
+    proved = replace(request(TrialType.PROVE), reverts=Reverts(hunt, ("c" * 40, "d" * 40)))
+    sample.begin_trial(history, proved)
+    assert (history.trial("c1").request, history.trial("p3").request) == (wanted, proved)
+    assert [(each.title, each.series) for each in history.trials() if each.series] == [("1.0..1.9", "1.0..1.9")]
+    assert [[proof.name for proof in history.proofs(number)] for number in (trial, hunt)] == [[], ["p3"]]
+    assert [each.id for each in history.hunts()] == [hunt]
     with pytest.raises(UsageError, match="no hunt 1"):
         history.listed(trial)
 
@@ -167,21 +161,25 @@ def test_a_series_of_releases_is_kept_and_is_no_hunt(history: History) -> None:
 @pytest.mark.parametrize("runs", [0, 1])
 def test_a_comparison_that_has_failed_says_why_and_goes_on(history: History, runs: int) -> None:
     """What kept it from measuring anything is tried again."""
+
+    def state() -> tuple[str, str]:
+        [listed], known = history.trials(), history.trial("c1")
+        assert (listed.state, listed.failure) == (known.state, known.failure)
+        return known.state, known.failure
+
     wanted = request(TrialType.COMPARE, sample.SETTINGS, "old")
     trial = sample.begin_trial(history, wanted)
     for _ in range(runs):
         history.append(trial, RunFinished(0, sample.run(0, 1.0)), 2.0)
     history.append(trial, CandidateSkipped(1, SkipFacts("old", "run", "it crashed", "/log", 3.0)), 2.0)
     left(history, trial, "no room")
-    assert (history.trial("c1").state, history.trial("c1").failure) == ("failed", "no room")
-    assert [(listed.state, listed.failure) for listed in history.trials()] == [("failed", "no room")]
+    assert state() == ("failed", "no room")
     history.working.clear()
     history.append(trial, TrialStarted(trial, wanted, sample.HOST, resumed=True), 10.0)
-    assert len(history.trial("c1").skips) == runs
-    assert (history.trial("c1").state, history.trial("c1").failure) == ("running", "")
+    assert (len(history.trial("c1").skips), state()) == (runs, ("running", ""))
     history.append(trial, TrialEnded(), 11.0)
     history.fail(trial, "nothing was measured", 12.0)
-    assert history.trial("c1").state == "failed"
+    assert state() == ("failed", "nothing was measured")
 
 
 def test_comparisons_that_were_interrupted_pin_what_they_use(history: History) -> None:
@@ -209,17 +207,6 @@ def test_a_damaged_trial_is_named_and_not_used(history: History, table: str, col
         if table != "hosts":  # which both trials have
             assert len(history.trial(f"n{one}").runs) == 40
             assert read_noise(history, sample.SETTINGS) is not None
-
-
-def test_a_proof_is_kept_with_its_hunt(history: History) -> None:
-    hunt = sample.begin(history)
-    wanted = replace(request(TrialType.PROVE), reverts=Reverts(hunt, ("c" * 40, "d" * 40)))
-    proof = sample.begin_trial(history, wanted)
-    sample.begin_trial(history, request(TrialType.COMPARE))
-    assert history.trial("p2").request == wanted
-    assert history.trial("c3").request.reverts is None
-    assert [trial.name for trial in history.proofs(hunt)] == ["p2"]
-    assert history.proofs(proof) == []
 
 
 def comparison(history: History, *, hunted: bool = True) -> int:
