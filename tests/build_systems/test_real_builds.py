@@ -189,14 +189,6 @@ def test_cmake_builds_what_installs_the_programs_and_their_libraries_are_part_of
         yard.made({}, programs=[])
 
 
-@pytest.mark.slow
-def test_link_time_optimisation(yard: RecordingYard) -> None:
-    needs("cmake")
-    lto = Variant(cc=str(yard.compiler), cflags="-O2 -flto=auto", ldflags="-flto=auto -Wl,-O1")
-    assert yard.run(yard.made(SOURCES | {"CMakeLists.txt": CMAKE}, lto)) == "1"
-    assert "-Wl,-O1" in Path(f"{yard.compiler}.log").read_text()
-
-
 WRITTEN_BY_HAND = "#!/bin/sh\nprintf '[%s]' \"$@\" >options\ncp Makefile.in Makefile\n"
 ODD = ["--with=a b", "--quote='\"", "--braces={{x}}", "--list=a;b", "--dollar=$HOME", "--lines=a\nb"]
 

@@ -111,8 +111,7 @@ def test_cmake_without_ninja(yard: Yard) -> None:
     for name, lists in (("bench", CMAKE), ("static", CMAKE.replace(" OUTPUT_NAME bench", ""))):
         program = f"build/out-static/{name}"
         made = yard.build(commit(yard, SOURCES | {"CMakeLists.txt": lists}), started=[program], build=options)
-        assert yard.output(made.key, program) == "1"
-        assert ("out of date" in made.partial) is (name == "bench")
+        assert (yard.output(made.key, program), "out of date" in made.partial) == ("1", name == "bench")
 
 
 def test_a_script_of_the_tree_may_start_anything(yard: Yard) -> None:

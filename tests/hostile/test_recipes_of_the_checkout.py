@@ -99,32 +99,29 @@ def test_shell_completion_follows_it_too_and_prints_nothing_else(clone: Path, mo
         assert ("planted" in ended.out, "script" in ended.out, ended.err) == (found, True, "")
 
 
-@pytest.mark.parametrize(
-    ("prepare", "place"),
-    [
-        (":", "repo"),
-        (":", "repo/deep/er"),
-        ("ln -s repo link", "link"),
-        ("git -C repo worktree add -q ../tree", "tree"),
-        ("git -C repo -c protocol.file.allow=always submodule add -q $PWD/repo sub", "repo/sub"),
-        ("git clone -q --bare repo bare.git", "bare.git"),
-        (":", "repo/.git/hooks"),
-        ("git init -q --separate-git-dir apart work", "work"),  # cloned elsewhere
-        ("mkdir -p foreign; mkdir -m 0 foreign/.git", "foreign"),  # which git refuses to read
-    ],
-)
+PLACES = """\
+repo/deep/er: true
+link: ln -s repo link
+tree: git -C repo worktree add -q ../tree
+repo/sub: git -C repo -c protocol.file.allow=always submodule add -q $PWD/repo sub
+bare.git: git clone -q --bare repo bare.git
+repo/.git/hooks: true
+work: git init -q --separate-git-dir apart work # cloned elsewhere
+foreign: mkdir -p foreign; mkdir -m 0 foreign/.git # which git refuses to read
+"""
+
+
+@pytest.mark.parametrize("place", PLACES.splitlines())
 def test_wherever_in_a_repository(
-    give: Give, prepare: str, place: str, clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    give: Give, place: str, clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    folder, _, prepare = place.partition(": ")
     subprocess.run(["sh", "-ec", prepare], cwd=tmp_path, check=True)
-    here = tmp_path / place
-    give(here, THEIRS, tmp_path / THEIRS)
-    monkeypatch.chdir(here)
+    give(tmp_path / folder, THEIRS, tmp_path / THEIRS)
+    monkeypatch.chdir(tmp_path / folder)
     for verb, ignores in (("workloads", ["builders", "workloads"]), ("hosts", ["hosts.toml"])):
         ended = run(verb)
-        assert ended.status == 0, ended.err
-        assert THEIRS not in ended.out
-        assert ignored(ended) == ignores
+        assert (ended.status, THEIRS in ended.out, ignored(ended)) == (0, False, ignores), ended.err
 
 
 def test_outside_of_a_repository_those_of_the_working_directory_count_and_are_named(
@@ -134,8 +131,7 @@ def test_outside_of_a_repository_those_of_the_working_directory_count_and_are_na
     give(here, "here", tmp_path / "root")
     monkeypatch.chdir(here)
     ended = dry_run("--repo", str(clone))
-    assert "here" in ended.out
-    assert OWN not in ended.out
+    assert ("here" in ended.out, OWN in ended.out) == (True, False)
     assert ended.err.splitlines() == [f"{what} is from {here}/{path}" for what, path in FROM.items()]
 
 
