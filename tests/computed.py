@@ -107,16 +107,13 @@ def problem(names: tuple[str, ...], metric: str = "qps") -> SearchProblem:
     return SearchProblem(Graph.line(len(names) - 1), names, Policy(), metric)
 
 
-def settings() -> Settings:
-    return Settings("v1", "v2", "/repo", "demo", "update-index", "local", good_commit="a", bad_commit="b")
-
-
 def started(names: tuple[str, ...]) -> HuntStarted:
     return HuntStarted(1, "demo", "update-index", HOST, "v1", "v2", len(names) - 1, names, 0, resumed=False)
 
 
 def log_of(history: History, names: tuple[str, ...]) -> SavedLog:
-    return SavedLog(history, history.begin(settings(), HOST, started(names), 1000.0))
+    settings = Settings("v1", "v2", "/repo", "demo", "update-index", "local", good_commit="a", bad_commit="b")
+    return SavedLog(history, history.begin(settings, HOST, started(names), 1000.0))
 
 
 def speeds(names: tuple[str, ...], culprit: int, slow: float = 0.8) -> dict[str, float]:

@@ -128,10 +128,12 @@ def run(candidate: int, at: float, *, qps: float = 20_000.0, bloat: float = 1.0)
     )
 
 
-def begin_trial(history: History, request: TrialRequest, at: float = 1.0, settings: Settings = SETTINGS) -> int:
+def begin_trial(
+    history: History, request: TrialRequest, at: float = 1.0, settings: Settings = SETTINGS, host: HostFacts = HOST
+) -> int:
     """Begin a trial; returns its number."""
-    number = history.begin_trial(settings, request, HOST, at)
-    history.append(number, TrialStarted(number, request, HOST, resumed=False), at)
+    number = history.begin_trial(settings, request, host, at)
+    history.append(number, TrialStarted(number, request, host, resumed=False), at)
     return number
 
 

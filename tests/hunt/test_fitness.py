@@ -1,17 +1,52 @@
 """What is known of the fitness of hosts, by the checks of a history, and which hosts are not used therefore."""
 
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-import checked
-from perfbisect.core.domain.events import TrialEnded
+import sample_hunt as sample
+from perfbisect.core.domain.events import RunFinished, TrialEnded
+from perfbisect.core.domain.settings import TrialBuild, TrialRequest, TrialType, TrialWorkload
+from perfbisect.core.stats.fitness import fitness_facts
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host import leases
 from perfbisect.hunt.batch import Task, leave_out, state_of
 from perfbisect.hunt.fitness import accept, courses, unfit_hosts
 from perfbisect.hunt.leased_hosts import leased_hosts
 from perfbisect.store.history import History
+from perfbisect.store.listing import FITNESS_CHECK
+
+
+def check(
+    history: History, host: str, day: float, level: float = 1.0, *,
+    node: str = "", ended: bool = True, name: str = FITNESS_CHECK,
+) -> int:  # fmt: skip
+    """A check of a host, or of the node behind it, on a day; its level is relative to 20,000 QPS."""
+    at, shape = sample.BEGAN + 86400 * day, (-1.5, -0.5, -0.1, 0.1, 0.5, 1.5)
+    builds, works = (
+        (TrialBuild("1.0", "a" * 40, key="key-1"),),
+        (TrialWorkload("update-index", "all", 1.0, 10.0, "hash"),),
+    )
+    request = TrialRequest(TrialType.NOISE, "engine", "o2nofp", host, "qps", {}, builds, works, len(shape), 1)
+    facts = replace(sample.HOST, name=host, settings={"node": node} if node else {})
+    number = sample.begin_trial(history, request, at, replace(sample.SETTINGS, host=host, name=name), facts)
+    for place, each in enumerate(shape):
+        run = sample.run(0, at + 10 * place, qps=20_000 * level * math.exp(0.005 * each))
+        history.append(number, RunFinished(0, run, round=place), at + 10 * place)
+    if ended:
+        history.append(number, TrialEnded(fitness_facts(history.read_trial(number))), at + 100)
+    return number
+
+
+def checks(history: History, host: str, *levels: float, first: int = 0, node: str = "") -> None:
+    """A check a day, from that day on."""
+    for day, level in enumerate(levels, first):
+        check(history, host, day, level, node=node)
+
+
+FALL = (1.0, 1.0, 1.0, 1.0, 0.9, 0.9)
 
 
 def unfit(history: History) -> list[str]:
@@ -20,10 +55,9 @@ def unfit(history: History) -> list[str]:
 
 def test_each_machine_has_its_own_course(history: History) -> None:
     """A leased one is what was behind the name, whatever its number in the lease."""
-    checked.write_fall(history, "a")
-    for day in range(6):
-        checked.write(history, "pool:", day, node="n2")
-        checked.write(history, "pool:/1", day, 1.0 if day < 4 else 0.9, node="n1")
+    checks(history, "a", *FALL)
+    checks(history, "pool:", *[1.0] * 6, node="n2")
+    checks(history, "pool:/1", *FALL, node="n1")
     found = courses(history.path)
     assert [*found] == ["a", "n2", "n1"]
     assert unfit(history) == ["a", "n1"]
@@ -34,14 +68,13 @@ def test_each_machine_has_its_own_course(history: History) -> None:
 
 
 def test_what_is_no_check_does_not_count(history: History, tmp_path: Path) -> None:
-    for day in range(4):
-        checked.write(history, "a", day)
-    checked.write(history, "a", 4, 0.5, name="")  # another A/A
-    checked.write(history, "a", 5, 0.5, ended=False)
-    damaged = checked.write(history, "a", 6, 0.5)
+    checks(history, "a", *FALL[:4])
+    check(history, "a", 4, 0.5, name="")  # another A/A
+    check(history, "a", 5, 0.5, ended=False)
+    damaged = check(history, "a", 6, 0.5)
     with history.transaction() as db:
         db.execute("UPDATE events SET body = '{}}' WHERE session_id = ? AND kind = 'TrialEnded'", [damaged])
-    empty = checked.write(history, "a", 7, 0.5, ended=False)
+    empty = check(history, "a", 7, 0.5, ended=False)
     history.append(empty, TrialEnded(), 1.0)  # its runs have shown nothing
     assert len(courses(history.path)["a"]) == 4
     assert courses(tmp_path / "none.db") == {}
@@ -49,12 +82,11 @@ def test_what_is_no_check_does_not_count(history: History, tmp_path: Path) -> No
 
 
 def test_accepted_checks_say_so_themselves(history: History) -> None:
-    checked.write_fall(history, "a")
-    checked.write_fall(history, "b")
+    checks(history, "a", *FALL)
+    checks(history, "b", *FALL)
     accept(history.path, ["a"])
     assert unfit(history) == ["b"]
-    for day in range(6, 9):
-        checked.write(history, "a", day, 0.9)
+    checks(history, "a", 0.9, 0.9, 0.9, first=6)
     assert courses(history.path)["a"][-1].level == pytest.approx(1.0)
     with pytest.raises(UsageError, match="c is not unfit: there is nothing to accept"):
         accept(history.path, ["b", "c"])
@@ -63,9 +95,9 @@ def test_accepted_checks_say_so_themselves(history: History) -> None:
 
 def test_checks_are_no_rows_of_a_listing(history: History) -> None:
     """They are many, and alike. Each is shown by its name."""
-    checked.write_fall(history, "a")
+    checks(history, "a", *FALL)
     accept(history.path, ["a"])
-    other = checked.write(history, "a", 9, name="")
+    other = check(history, "a", 9, name="")
     assert [each.id for each in history.trials()] == [f"n{other}"]
     assert history.listed_session(1).state == "done"
 
@@ -76,7 +108,7 @@ def task(*choices: str) -> Task:
 
 def test_a_hunt_that_may_choose_leaves_unfit_hosts_out(history: History) -> None:
     """A host without others is used; where none is left, that is a failure."""
-    checked.write_fall(history, "a")
+    checks(history, "a", *FALL)
     one = task("a", "b")
     assert [leave_out(one, (host,), history) for host in ("b", "a", "b")] == [False, True, False]
     assert one.choices == (("b",),)
@@ -85,7 +117,7 @@ def test_a_hunt_that_may_choose_leaves_unfit_hosts_out(history: History) -> None
     [why] = one.unfit.values()
     assert "bisect hosts --accept a" in why
     assert not leave_out(task("a"), ("a",), history)
-    checked.write_fall(history, "b")
+    checks(history, "b", *FALL)
     both = task("a", "b")
     assert leave_out(both, ("a",), history)
     with pytest.raises(EnvironmentFailure, match="none of its hosts is fit"):
