@@ -30,34 +30,25 @@ def rounds(seen: Sequence[Observation]) -> list[Reading]:
     return [each for each in seen if isinstance(each, Reading) and each.partner is not None]
 
 
-def turns(seen: Sequence[Observation]) -> list[Reading]:
-    return [each for each in seen if isinstance(each, Reading) and each.partner is None]
-
-
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1,))])
-def test_on_a_shared_machine_rounds_name_what_turns_do_not(seed: int) -> None:
-    outcome = hunt(World(LINE, {26: -0.05}, SHARED, seed=seed), AUTO)
+def test_on_a_shared_machine_rounds_name_what_turns_do_not() -> None:
+    outcome, in_turns = (hunt(World(LINE, {26: -0.05}, SHARED), rules) for rules in (AUTO, Policy(max_runs=100)))
     step = found(outcome.verdict)
-    assert step.candidate == 26
-    assert step.together
+    assert (step.candidate, step.together) == (26, True)
     assert step.ratio.low < 0.95 < step.ratio.high
-    assert outcome.runs < 60
-    in_turns = hunt(World(LINE, {26: -0.05}, SHARED, seed=seed), Policy(max_runs=100)).verdict
-    assert not isinstance(in_turns, Found)
+    assert outcome.runs < 60 and not isinstance(in_turns.verdict, Found)
 
 
 def test_a_drop_that_turns_show_at_once_needs_no_rounds() -> None:
     outcome = hunt(World(LINE, {26: -0.30}, QUIET, seed=1), AUTO)
-    assert found(outcome.verdict).candidate == 26
+    assert (found(outcome.verdict).candidate, found(outcome.verdict).together) == (26, False)
     assert not rounds(outcome.observations)
-    assert not found(outcome.verdict).together
 
 
 def test_where_two_disturb_each_other_it_goes_on_in_turns() -> None:
     noisy = replace(QUIET, noise=0.028, kept=0.1)
     outcomes = [hunt(World(LINE, {26: -0.14}, noisy, seed=seed), AUTO) for seed in range(6)]
-    assert [found(outcome.verdict).candidate for outcome in outcomes] == [26] * 6
-    assert not any(found(outcome.verdict).together for outcome in outcomes)
+    steps = [found(outcome.verdict) for outcome in outcomes]
+    assert {(step.candidate, step.together) for step in steps} == {(26, False)}
     assert {len(rounds(outcome.observations)) for outcome in outcomes} == {0, PAIRS_FIRST}
 
 
@@ -66,11 +57,9 @@ def until_chosen(world: World, **more: float) -> tuple[list[Observation], Decisi
     log: list[Observation] = []
     while not (decision := decide(LINE, log, AUTO)).ways:
         assert isinstance(decision.order, Measure)
-        made = world.measure(decision.order)
-        log += [
-            replace(each, cpu=each.value, **more) if more and isinstance(each, Reading) else each  # type: ignore[arg-type]
-            for each in made
-        ]
+        for each in world.measure(decision.order):
+            is_more = more and isinstance(each, Reading)
+            log.append(replace(each, cpu=each.value, **more) if is_more else each)  # type: ignore[union-attr,call-arg]
     return log, decision, decision.ways
 
 
@@ -107,12 +96,11 @@ def test_an_empty_range_is_not_accused_in_rounds() -> None:
 
 
 def test_runs_in_turns_say_nothing_of_a_hunt_in_rounds() -> None:
-    outcome = hunt(World(LINE, {26: -0.05}, SHARED, seed=3), AUTO)
-    seen = [*outcome.observations]
-    other = [replace(each, value=each.value + 1) if each in turns(seen) else each for each in seen]
+    seen = hunt(World(LINE, {26: -0.05}, SHARED, seed=3), AUTO).observations
+    in_turns = [each for each in seen if isinstance(each, Reading) and each.partner is None]
+    other = [replace(each, value=each.value + 1) if each in in_turns else each for each in seen]
     one, two = (decide(LINE, each, TOGETHER).order for each in (seen, other))
-    assert one == two
-    assert isinstance(one, Found)
+    assert one == two and isinstance(one, Found)
 
 
 def test_a_comparison_takes_chance_in_turns_for_no_builds_that_disturb_each_other() -> None:
@@ -133,14 +121,12 @@ def test_until_the_way_is_chosen_turns_promise_nothing() -> None:
     seen = hunt(World(LINE, {26: -0.05}, SHARED, seed=1), AUTO).observations
     of_ends = [decide(LINE, seen[:number], AUTO) for number in range(2, len(seen))]
     undecided = [each for each in of_ends if each.ways is None and isinstance(each.order, Measure)]
-    assert undecided
-    assert not any(each.evidence for each in undecided)
+    assert undecided and not any(each.evidence for each in undecided)
 
 
 def test_a_budget_counts_both_runs_of_a_round() -> None:
     outcome = hunt(World(LINE, {26: -0.05}, SHARED, seed=2), replace(TOGETHER, max_runs=21))
-    assert len(rounds(outcome.observations)) == 10
-    assert outcome.runs == 20
+    assert (len(rounds(outcome.observations)), outcome.runs) == (10, 20)
 
 
 def test_what_was_chosen_is_said_with_its_figures() -> None:
@@ -148,9 +134,7 @@ def test_what_was_chosen_is_said_with_its_figures() -> None:
     alone, beside, chosen = ways.alone, ways.beside, pairing_chosen(ways)
     assert ways.together and (chosen.together, chosen.alone, chosen.beside) == (True, alone, beside)
     assert beside.low < 0.95 < beside.high < alone.high, "together it is known better"
-    both = (
-        f"bad has {ratio(beside)} of good at the same time and {ratio(alone)} in turns, the ratio is taken to vary by "
-    )
+    both = f"bad has {ratio(beside)} of good at the same time and {ratio(alone)} in turns, the ratio is taken to vary"
     assert chosen.why.startswith(f"Builds are measured two at the same time: {both}")
     assert ways.in_rounds < ways.in_turns / 5
     lost = Ways(False, 0.1, 0.01, alone, beside, lost=True)
@@ -163,13 +147,10 @@ def test_what_was_chosen_is_said_with_its_figures() -> None:
 
 
 def run(commit: str, seconds: float, cpu: float, key: str) -> tuple[float, RunFinished]:
-    facts = RunFacts(
-        commit, commit, "v", "h", 10.0, seconds, 1, {"avg": 1000 * seconds}, (), {"task-clock": cpu}, {}, round=key
+    latency, counters = {"avg": 1000 * seconds}, {"task-clock": cpu}
+    return 20.0, RunFinished(
+        0, RunFacts(commit, commit, "v", "h", 10.0, seconds, 1, latency, (), counters, {}, round=key)
     )
-    return 20.0, RunFinished(0, facts)
-
-
-NODES = {"good": 0, "bad": 1}
 
 
 def readings(noise: float, of_rounds: Sequence[float]) -> list[Reading]:
@@ -179,32 +160,32 @@ def readings(noise: float, of_rounds: Sequence[float]) -> list[Reading]:
     return [*alone, *(Reading(20, -0.2 + each, 20.0 + at, 20 + at, partner=0) for at, each in enumerate(of_rounds))]
 
 
+WILD = (0.3, -0.35, 0.25, -0.3, 0.4, -0.3, 0.3, -0.4)
+
+
 @pytest.mark.parametrize(
     ("noise", "later", "before", "after"),
     [
-        (0.1, (0.3, -0.35, 0.25, -0.3, 0.4, -0.3, 0.3, -0.4), Pairing.TOGETHER, False),
-        (0.1, (0.01, -0.01, 0.02, 0.0, -0.02, 0.01, 0.0, 0.01), Pairing.TOGETHER, None),
-        (0.1, (0.3, -0.35, 0.25, -0.3, 0.4, -0.3, 0.3, -0.4), Pairing.TURNS, None),
+        (0.1, WILD, Pairing.TOGETHER, False),
+        (0.1, [each / 20 for each in WILD], Pairing.TOGETHER, None),
+        (0.1, WILD, Pairing.TURNS, None),
         (0.1, (), Pairing.TURNS, True),
         (0.02, (), Pairing.TURNS, None),
     ],
 )
 @pytest.mark.parametrize("by_cpu", [False, True])
 def test_the_way_is_looked_at_again_as_readings_come_in(
-    noise: float, later: tuple[float, ...], before: Pairing, after: bool | None, by_cpu: bool
+    noise: float, later: Sequence[float], before: Pairing, after: bool | None, by_cpu: bool
 ) -> None:
     """What the user asked for stays."""
     seen = readings(noise, (0.01, -0.01, 0.008, -0.012, *later))
     if by_cpu:
         seen = [each if each.partner is None else replace(each, cpu=each.value).by_cpu for each in seen]
-    graph = Graph.line(20)
-    decision = decide(graph, seen, Policy(pairing=before, chosen=True))
-    assert (decision.ways.together if decision.ways else None) is after
-    assert isinstance(decision.order, Measure)
-    assert decision.order.together is (after if after is not None else before is Pairing.TOGETHER)
-    asked = decide(graph, seen, Policy(pairing=before)).order
-    assert isinstance(asked, Measure)
-    assert asked.together is (before is Pairing.TOGETHER)
+    chosen, asked = (decide(Graph.line(20), seen, Policy(pairing=before, chosen=each)) for each in (True, False))
+    assert (chosen.ways.together if chosen.ways else None) is after
+    assert isinstance(chosen.order, Measure) and isinstance(asked.order, Measure)
+    assert asked.order.together is (before is Pairing.TOGETHER)
+    assert chosen.order.together is (asked.order.together if after is None else after)
 
 
 def test_both_runs_of_a_round_are_one_reading() -> None:
@@ -212,17 +193,14 @@ def test_both_runs_of_a_round_are_one_reading() -> None:
     for metric, by_cpu, value, cpu in (
         ("qps", False, -0.6931, -0.0513), ("latency", True, 0.0513, 0.0513), ("cpu/o", False, 0.0513, None)
     ):  # fmt: skip
-        (reading,) = observations(log, NODES, metric, 0.0, by_cpu=by_cpu)
+        (reading,) = observations(log, {"good": 0, "bad": 1}, metric, 0.0, by_cpu=by_cpu)
         assert isinstance(reading, Reading) and (reading.candidate, reading.partner) == (1, 0)
-        assert reading.value == pytest.approx(value, abs=1e-4)
-        assert reading.cpu is cpu or reading.cpu == pytest.approx(cpu, abs=1e-4)
+        assert (reading.value, reading.cpu) == pytest.approx((value, cpu), abs=1e-4)
 
 
 def test_a_ratio_compares_readings_of_one_sort() -> None:
     world = World(LINE, {26: -0.05}, replace(SHARED, own_noise=0.001), seed=1)
     seen = [*hunt(world, AUTO).observations]
     assert [model.rounds for model, _ in in_sorts(seen)] == [False, True]
-    shown = relative_speeds(seen, LINE.size - 1)[LINE.size - 1]
-    alone = relative_speeds(rounds(seen), LINE.size - 1)[LINE.size - 1]
-    assert shown == alone
-    assert shown.high - shown.low < 0.02
+    shown, alone = (relative_speeds(each, LINE.size - 1)[LINE.size - 1] for each in (seen, rounds(seen)))
+    assert shown == alone and shown.high - shown.low < 0.02
