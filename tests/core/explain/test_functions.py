@@ -59,12 +59,10 @@ def test_equal_profiles_have_no_difference(samples: Samples, rounds: int) -> Non
 @given(SAMPLES, SAMPLES, st.integers(2, 50))
 def test_the_number_of_operations_of_a_run_does_not_matter(before: Samples, after: Samples, factor: int) -> None:
     """A run that is longer by a factor has as many more samples; costs per operation stay, and errors shrink."""
-    longer = [
-        profile(commit, {stack: factor * number for stack, number in samples.items()}, 1000 * factor)
-        for commit, samples in (("p", before), ("c", after))
-    ]
-    usual = {row.function: row for row in function_rows([profile("p", before)], [profile("c", after)])}
-    for row in function_rows(longer[:1], longer[1:]):
+    longer = ({stack: factor * number for stack, number in samples.items()} for samples in (before, after))
+    p, c = (profile(commit, samples, 1000 * factor) for commit, samples in zip("pc", longer, strict=True))
+    usual = joined(before, after)
+    for row in function_rows([p], [c]):
         one = usual[row.function]
         assert (row.parent, row.culprit, row.part) == pytest.approx((one.parent, one.culprit, one.part))
         assert row.error <= one.error
@@ -78,9 +76,9 @@ def test_samples_of_one_distribution_are_hardly_ever_beyond_noise() -> None:
         return profile(commit, {each: sum(dice.random() < 0.25 for _ in range(4 * n)) for each, n in HOT.items()})
 
     rows = [row for _ in range(100) for row in function_rows([drawn("p")], [drawn("c")])]
-    beyond = [row for row in rows if abs(row.difference) > BEYOND * row.error]
-    assert len(beyond) <= 0.01 * len(rows)
-    within = sum(abs(row.difference) <= row.error for row in rows) / len(rows)
+    errors = [abs(row.difference) / row.error for row in rows]
+    assert sum(each > BEYOND for each in errors) <= 0.01 * len(rows)
+    within = sum(each <= 1 for each in errors) / len(rows)
     assert 0.6 < within < 0.9, "of binomial counts, whose spread is a little smaller than Poisson's"
 
 
@@ -95,8 +93,7 @@ def test_rounds_that_differ_make_the_error_larger() -> None:
 def test_what_compilers_append_makes_no_other_function() -> None:
     rows = joined(HOT, {**HOT, ("main", "scan", "search.cold"): 100, ("main", "scan", "search.part.0"): 300})
     assert rows.keys() == {"scan", "search", "insert", "copy"}
-    assert rows["search"].difference == pytest.approx(400 * PERIOD / 1000)
-    assert rows["search"].part == pytest.approx(1.0)
+    assert (rows["search"].difference, rows["search"].part) == pytest.approx((400 * PERIOD / 1000, 1.0))
 
 
 def test_functions_of_one_name_in_two_binaries_are_two() -> None:
@@ -106,8 +103,7 @@ def test_functions_of_one_name_in_two_binaries_are_two() -> None:
 
 def test_callers_are_those_with_most_of_the_cost() -> None:
     rows = joined(HOT, {**HOT, ("main", "check", "copy"): 1500, ("main", "copy", "copy"): 10})
-    assert rows["copy"].callers == ("check", "insert", "main")
-    assert rows["scan"].callers == ("main",)
+    assert (rows["copy"].callers, rows["scan"].callers) == (("check", "insert", "main"), ("main",))
     assert next(iter(rows)) == "copy"
 
 
@@ -162,10 +158,8 @@ def test_a_loss_is_before_a_larger_cost_that_moved() -> None:
 
 
 def test_the_row_of_all_other_functions_completes_the_sum() -> None:
-    many = {("main", f"f{number}"): 10 + number for number in range(3 * MOST)}
-    rows = joined(HOT, {**HOT, **many})
-    assert len(rows) == MOST + 1
-    assert list(rows)[-1] == OTHERS
+    rows = joined(HOT, {**HOT, **{("main", f"f{number}"): 10 + number for number in range(3 * MOST)}})
+    assert len(rows) == MOST + 1 and [*rows][-1] == OTHERS
     assert sum(row.part for row in rows.values()) == pytest.approx(1.0)
 
 
@@ -189,12 +183,11 @@ def test_profiles_are_compared_in_one_unit_and_on_cpu() -> None:
 
 def test_what_stands_for_unknown_callers_is_none() -> None:
     """Two functions below it have no caller in common, so nothing has moved from one to the other."""
-    low = ProfileFacts(
-        "p", "p", "h", 100, 1.0, "us", {"x;[rare stacks];f (x)": 9e4, "x;[rare stacks];g (x)": 1e4}, 1000
+    low, high = (
+        replace(profile(commit, {}), stacks={"x;[rare stacks];f (x)": f, "x;[rare stacks];g (x)": 1e5 - f})
+        for commit, f in (("p", 9e4), ("c", 1e4))
     )
-    high = replace(low, commit="c", stacks={"x;[rare stacks];f (x)": 1e4, "x;[rare stacks];g (x)": 9e4})
-    rows = function_rows([low], [high])
-    assert [(row.callers, row.partner) for row in rows] == [((), ""), ((), "")]
+    assert [(row.callers, row.partner) for row in function_rows([low], [high])] == [((), ""), ((), "")]
 
 
 def test_what_only_the_waits_contain_is_not_inlined() -> None:
@@ -203,11 +196,11 @@ def test_what_only_the_waits_contain_is_not_inlined() -> None:
     seen = functions_in([profile("p", HOT), *waits])
     change = changes("less", callers={"less": ("search", "scan")})
     slower = profile("c", {**HOT, ("main", "scan", "search"): 1500})
-    assert not any(row.inlined for row in function_rows([profile("p", HOT)], [slower], change, seen))
-    assert any(row.inlined for row in function_rows([profile("p", HOT)], [slower], change))
     other = changes("search", callers={"search": ("less",)})
-    assert not any(row.inlined for row in waiter_rows(waits[:1] * 2, waits[1:] * 2, other, seen))
-    assert any(row.inlined for row in waiter_rows(waits[:1] * 2, waits[1:] * 2, other))
+    for known, inlined in (((), True), ((seen,), False)):
+        on_cpu = function_rows([profile("p", HOT)], [slower], change, *known)
+        waiting = waiter_rows(waits[:1] * 2, waits[1:] * 2, other, *known)
+        assert any(row.inlined for row in on_cpu) is any(row.inlined for row in waiting) is inlined
 
 
 def test_functions_of_libc_and_the_kernel_are_not_changed() -> None:
@@ -235,9 +228,6 @@ def test_a_thread_that_was_interrupted_waits_for_nothing() -> None:
         names = {row.function for row in waiter_rows(waits[:1] * 2, waits[1:] * 2) if row.parent}
         assert ({"copy", "schedule_work"} & names != set()) is counted
         assert "log" in names
-
-
-def test_threads_that_were_only_interrupted() -> None:
-    stacks = {("main", "copy", "irqentry_exit_to_user_mode@[kernel]", "schedule@[kernel]"): 900}
+    stacks = {("main", "copy", "irqentry_exit_to_user_mode@[kernel]", switch): 900}
     waits = [replace(profile(commit, stacks), off_cpu=True) for commit in "pc"]
-    assert [row for row in waiter_rows(waits[:1] * 2, waits[1:] * 2) if row.difference] == []
+    assert [row for row in waiter_rows(waits[:1] * 2, waits[1:] * 2) if row.difference] == [], "only interrupted"

@@ -66,11 +66,9 @@ def after(*events: Event) -> HuntState:
 
 def measured(*rates: tuple[int, float]) -> HuntState:
     """These candidates were built and ran three times in turns, at about these rates."""
-    events: list[tuple[float, Event]] = [(1000.0, STARTED), *((1000.0, built(candidate)) for candidate, _ in rates)]
-    for number, (candidate, qps) in enumerate(rates * 3):
-        at = 1000.0 + 20 * number
-        events.append((at + 12, ran(candidate, qps * (1 + 0.002 * (number % 3)), at)))
-    return fold(events)
+    runs = [ran(each, qps * (1 + 0.002 * (n % 3)), 1000.0 + 20 * n) for n, (each, qps) in enumerate(rates * 3)]
+    builds = [(1000.0, built(candidate)) for candidate, _ in rates]
+    return fold([(1000.0, STARTED), *builds, *((each.facts.started + 12, each) for each in runs)])
 
 
 def test_folding_at_once_and_step_by_step_agree_and_leave_earlier_states_alone() -> None:
@@ -95,8 +93,7 @@ def test_rows_of_commits() -> None:
 
 def test_a_failure_is_charged_to_the_build_and_ends_with_a_run() -> None:
     failed = after(skipped(2, "compile"), built(2), skipped(2, "run"))
-    assert failed.row(SHAS[2]).build_seconds == 5.0 + 4.0
-    assert failed.row(SHAS[2]).skip is not None
+    assert failed.row(SHAS[2]).build_seconds == 5.0 + 4.0 and failed.row(SHAS[2]).skip
     failed.add(2000.0, ran(2))
     assert failed.row(SHAS[2]).skip is None
 
@@ -122,12 +119,9 @@ def test_equal_binaries_share_their_runs() -> None:
 
 def test_another_range_voids_beliefs_and_keeps_what_was_measured() -> None:
     """A hunt may begin with a range of its own, to compare good with the merge base."""
-    state = fold(
-        [(0.0, replace(STARTED, candidates=("good", SHAS[0]))), (1.0, built(0, "x")), (2.0, ran(0)), (3.0, decided())]
-    )
-    state.add(4.0, STARTED)
-    assert state.belief is None and state.purpose is None
-    assert (state.commits, state.node[SHAS[3]]) == (SHAS, 3)
+    first = replace(STARTED, candidates=("good", SHAS[0]))
+    state = fold(enumerate((first, built(0, "x"), ran(0), decided(), STARTED)))
+    assert state.belief is state.purpose is None and (state.commits, state.node[SHAS[3]]) == (SHAS, 3)
     state.add(5.0, built(1, "x"))
     assert state.row(SHAS[1]).same_as == SHAS[0] and state.measured(SHAS[1])
 
@@ -153,30 +147,22 @@ def test_classifications_without_a_belief_follow_the_intervals() -> None:
 DROP, RISE = Interval(0.70, 0.72, 0.74), Interval(1.35, 1.4, 1.45)
 
 
-@pytest.mark.parametrize(
-    ("own", "bad", "expected"),
-    [
+def test_a_side_needs_the_whole_interval() -> None:
+    slow = Interval(0.70, 0.73, 0.80)
+    for own, bad, expected in (
         (Interval(0.97, 0.99, 1.01), DROP, Classification.GOOD),
-        (Interval(0.70, 0.73, 0.80), DROP, Classification.BAD),
+        (slow, DROP, Classification.BAD),
         (Interval(0.80, 0.90, 1.00), DROP, Classification.UNCLEAR),
         (Interval(1.30, 1.38, 1.46), RISE, Classification.BAD),
         (Interval(0.97, 1.01, 1.04), RISE, Classification.GOOD),
-        (Interval(0.70, 0.73, 0.80), Interval(0.9, 1.0, 1.1), Classification.UNCLEAR),
-        (Interval(0.70, 0.73, 0.80), None, Classification.UNCLEAR),
+        *((slow, each, Classification.UNCLEAR) for each in (Interval(0.9, 1.0, 1.1), None)),
         (None, DROP, Classification.UNCLEAR),
-    ],
-)
-def test_a_side_needs_the_whole_interval(own: Interval | None, bad: Interval | None, expected: Classification) -> None:
-    assert by_interval(bad, own) is expected
+    ):
+        assert by_interval(bad, own) is expected
 
 
 def test_between_the_ends_the_belief_decides_and_a_verdict_has_the_last_word() -> None:
-    baseline, good, unclear, bad = (
-        Classification.BASELINE,
-        Classification.GOOD,
-        Classification.UNCLEAR,
-        Classification.BAD,
-    )
+    baseline, good, unclear, bad = (Classification[name] for name in ("BASELINE", "GOOD", "UNCLEAR", "BAD"))
     clear = decided((0.0, 0.01, 0.99, 1.0))
     for belief, expected in (
         (clear, [baseline, good, bad, bad]),

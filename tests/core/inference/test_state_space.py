@@ -38,12 +38,18 @@ def least_squares(record: Record, weight: np.ndarray) -> tuple[np.ndarray, np.nd
     return covariance @ x.T @ weight @ record.value, covariance
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_levels_are_generalised_least_squares(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def _keep_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No law of drift is left out."""
     monkeypatch.setattr("perfbisect.core.inference.state_space.KEPT", 0.0)
+
+
+@pytest.mark.usefixtures("_keep_all")
+@pytest.mark.parametrize("seed", range(2))
+def test_levels_are_generalised_least_squares(seed: int) -> None:
     record = arrange(readings(seed), Policy(), 10)
     levels = estimate(record, np.ones(len(record.value)))
-    x = (record.build[:, None] == np.arange(3)).astype(float)
+    x, squares = (record.build[:, None] == np.arange(3)).astype(float), []
     for law, (size, memory, _) in enumerate(USUAL.drifts):
         gap = np.abs(record.at[:, None] - record.at[None])
         weight = np.linalg.inv(np.eye(len(gap)) + size**2 * np.exp(-gap / (memory * levels.pace)))
@@ -51,15 +57,14 @@ def test_levels_are_generalised_least_squares(seed: int, monkeypatch: pytest.Mon
         assert np.allclose(levels.covariance[law], covariance)
         assert np.allclose(levels.mean[law], mean)
         difference = record.value - x @ levels.mean[law]
-        assert levels.residual[law] - levels.residual[0] == pytest.approx(
-            difference @ weight @ difference - ((record.value - x @ levels.mean[0]) ** 2).sum()
-        )
+        squares.append(difference @ weight @ difference)
+    assert levels.residual - levels.residual[0] == pytest.approx(np.array(squares) - squares[0])
 
 
+@pytest.mark.usefixtures("_keep_all")
 @pytest.mark.parametrize("hosts", [1, 3])
-def test_runs_of_one_visit_share_its_effect(hosts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_of_one_visit_share_its_effect(hosts: int) -> None:
     """Hosts measure at once, visits of one to three runs each; within a visit the drift stands still."""
-    monkeypatch.setattr("perfbisect.core.inference.state_space.KEPT", 0.0)
     rng = np.random.default_rng(hosts)
     seen: list[Observation] = []
     for host in range(hosts):
@@ -94,20 +99,17 @@ def test_probabilities_sum_to_one_and_drift_is_noticed() -> None:
 
 
 def test_hosts_may_differ_by_a_constant() -> None:
-    rng = np.random.default_rng(2)
-    seen = [
-        Reading(build, 0.3 * host - 0.1 * (build > 0) + rng.normal() * 0.002, float(i), i, host)
-        for i, (host, build) in enumerate([(0, 0), (1, 10), (1, 0), (0, 10)] * 6)
-    ]
+    rng, turns = np.random.default_rng(2), enumerate([(0, 0), (1, 10), (1, 0), (0, 10)] * 6)
+    seen = [Reading(v, 0.3 * host - 0.01 * v + rng.normal() * 0.002, float(i), i, host) for i, (host, v) in turns]
     levels = estimate(arrange(seen, Policy(), 10), np.ones(len(seen)))
     assert levels.probability @ (levels.mean[:, 0] - levels.mean[:, 1]) == pytest.approx(0.1, abs=0.01)
 
 
+@pytest.mark.usefixtures("_keep_all")
 @pytest.mark.parametrize("hosts", [1, 3])
 @pytest.mark.parametrize("kept", [1.0, 0.4])
-def test_what_is_known_of_a_host_given_the_levels(hosts: int, kept: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_known_of_a_host_given_the_levels(hosts: int, kept: float) -> None:
     """Drift after the last reading, plus the host's offset, against conditioning by the dense covariance."""
-    monkeypatch.setattr("perfbisect.core.inference.state_space.KEPT", 0.0)
     record = arrange(readings(7, hosts=hosts), Policy(), 10)
     levels = estimate(record, np.ones(len(record.value)))
     x = (record.build[:, None] == np.arange(3)).astype(float)
@@ -130,22 +132,19 @@ def test_what_is_known_of_a_host_given_the_levels(hosts: int, kept: float, monke
 
 
 def test_equal_binaries_share_their_readings() -> None:
-    record = arrange([Built(3, 9.0), Built(7, 9.0, same_as=3), Reading(7, 0.1, 1.0, 1), Reading(3, 0.2, 2.0, 2)],
-                     Policy(), 10)  # fmt: skip
-    assert record.builds == (3,)
-    assert record.runs(7) == record.runs(3) == 2
+    builds = [Built(3, 9.0), Built(7, 9.0, same_as=3)]
+    record = arrange([*builds, Reading(7, 0.1, 1.0, 1), Reading(3, 0.2, 2.0, 2)], Policy(), 10)
+    assert record.builds == (3,) and record.runs(7) == record.runs(3) == 2
 
 
 NOISE = (0.004, -0.011, 0.007, -0.002, 0.013, -0.009)
 BOUND = -math.log(5)
 
 
-def readings_unusual(good: int, stopped: int, *, sign: int = -1) -> list[Observation]:
+def readings_unusual(good: int, stopped: int, *, sign: int = -1) -> list[Reading]:
     """So many runs of good (0), and stopped ones of bad (1); ``sign`` is -1 for a metric that is better if higher."""
-    seen: list[Observation] = [Reading(0, NOISE[run % 6], run, run) for run in range(good)]
-    for run in range(stopped):
-        seen.append(Reading(1, -sign * BOUND, good + run, good + run, bound=sign))
-    return seen
+    at_bound = [Reading(1, -sign * BOUND, good + run, good + run, bound=sign) for run in range(stopped)]
+    return [*(Reading(0, NOISE[run % 6], run, run) for run in range(good)), *at_bound]
 
 
 @given(st.integers(2, 6), st.integers(2, 12))
@@ -154,46 +153,40 @@ def test_the_noise_is_that_of_the_other_builds_however_many_runs_were_stopped(go
     noise = []
     for count in (1, stopped):
         record = arrange(readings_unusual(good, count), Policy(), 1)
-        levels = levels_of(fit(record, behaviour(record, 0, 1).weight))
+        levels = estimate(record, behaviour(record, 0, 1).weight)
         noise.append((levels.noise, levels.freedom))
         assert levels.runs.tolist() == pytest.approx([good, count], rel=0.3)
     assert noise[0] == pytest.approx(noise[1], rel=0.05)
-    ordinary = arrange(
-        [replace(each, bound=0) for each in readings_unusual(good, 12) if isinstance(each, Reading)], Policy(), 1
-    )
-    assert levels_of(fit(ordinary, np.ones(good + 12))).noise < 0.8 * noise[0][0], "as values they would hide the noise"
+    ordinary = arrange([replace(each, bound=0) for each in readings_unusual(good, 12)], Policy(), 1)
+    assert estimate(ordinary, np.ones(good + 12)).noise < 0.8 * noise[0][0], "as values they would hide the noise"
 
 
 @pytest.mark.parametrize(("sign", "low", "high"), [(-1, 0.0, 0.22), (1, 4.5, math.inf)])
 def test_the_ratio_of_a_build_whose_runs_were_stopped_has_one_end(sign: int, low: float, high: float) -> None:
     ratio = relative_speeds(readings_unusual(5, 2, sign=sign), 1)[1]
-    assert ratio.bound == sign
-    assert ratio.known
-    assert ratio.low >= low
-    assert ratio.high <= high
+    assert ratio.bound == sign and ratio.known and low <= ratio.low and ratio.high <= high
     assert 0.2 <= min(ratio.high, 1 / max(ratio.low, 0.1)) < 0.23, "about the bound, and no farther"
 
 
 def test_one_stopped_run_among_many_is_an_outlier() -> None:
-    seen = [
-        Reading(build, -0.1 * build + NOISE[run % 6], 2 * run + build, 2 * run + build)
-        for run in range(6)
-        for build in (0, 1)
-    ]
+    seen = [Reading(at % 2, -0.1 * (at % 2) + NOISE[at // 2], at, at) for at in range(12)]
     ratio = relative_speeds([*seen, Reading(1, BOUND, 20, 20, bound=-1)], 1)[1]
-    assert ratio.bound == 0
-    assert ratio.middle == pytest.approx(math.exp(-0.1), abs=0.02)
+    assert (ratio.bound, ratio.middle) == (0, pytest.approx(math.exp(-0.1), abs=0.02))
 
 
 def test_which_end_is_open() -> None:
     known = Interval(0.4, 0.5, 0.6)
-    for build, baseline, low, high in (
-        (0, 0, 0.4, 0.6), (-1, 0, 0.0, 0.6), (1, 0, 0.4, math.inf), (0, -1, 0.4, math.inf), (0, 1, 0.0, 0.6),
-        (-1, -1, 0.0, math.inf),
-    ):  # fmt: skip
-        found = open_ended(known, build, baseline)
-        assert found == Interval(low, 0.5, high)
-        assert found.known is (build != baseline or build == 0)
+    below, above = Interval(0.0, 0.5, 0.6), Interval(0.4, 0.5, math.inf)
+    ends = ((0, 0), (-1, 0), (0, 1), (1, 0), (0, -1), (-1, -1))
+    assert [open_ended(known, *each) for each in ends] == [
+        known,
+        below,
+        below,
+        above,
+        above,
+        Interval(0, 0.5, math.inf),
+    ]
+    assert [open_ended(known, *each).known for each in ends] == [True] * 5 + [False]
     assert not UNKNOWN.known, "what is unknown is no bound"
     assert [Interval(*ends).bound for ends in ((0.0, 1.0, math.inf), (0.1, 0.2, 0.3), (0.0, 0.2, 0.3))] == [0, 0, -1]
 
