@@ -123,10 +123,9 @@ def test_a_hash_that_is_too_short_is_refused(history: Callable[..., tuple[Any, d
 
 
 def test_of_equal_trees_and_of_a_missing_commit(git: Repo, repo: Repository) -> None:
-    only = git.head
-    assert diff(repo, only, only) == module.Diff("", 0)
+    assert diff(repo, git.head, git.head) == module.Diff("", 0)
     with pytest.raises(EnvironmentFailure):
-        diff(repo, "0" * 40, only)
+        diff(repo, "0" * 40, git.head)
     (repo.git_dir / "HEAD").unlink()
     with pytest.raises(EnvironmentFailure, match=r"git cat-file failed in .*: fatal: not a git repository"):
         resolve(repo, "HEAD", [])
@@ -298,12 +297,10 @@ def test_versions_in_order_without_pre_releases_and_other_branches(tagged: Repos
 
 
 def test_ends(tagged: Repository) -> None:
-    for text, patterns, taken in (
-        ("v1.9..v1.10.1", ["v{version}"], ("1.9", "1.10", "1.10.1")),
-        ("1.10.1..2.1", ["v{version}"], ("1.10.1", "2.0", "2.1")),  # on a branch
-        ("1.10..2.1", ["v{version}", "{version}"], ("1.10", "2.0", "2.1")),  # a release of two tags
-    ):
-        assert release_range(tagged, text, patterns).taken == taken
+    """On a branch, and of a release with two tags."""
+    assert release_range(tagged, "v1.9..v1.10.1", ["v{version}"]).taken == ("1.9", "1.10", "1.10.1")
+    assert release_range(tagged, "1.10.1..2.1", ["v{version}"]).taken == ("1.10.1", "2.0", "2.1")
+    assert release_range(tagged, "1.10..2.1", ["v{version}", "{version}"]).taken == ("1.10", "2.0", "2.1")
 
 
 def test_what_is_no_range(tagged: Repository) -> None:

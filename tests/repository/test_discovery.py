@@ -149,7 +149,7 @@ def test_a_clone_is_made_once_and_kept_in_the_cache(
 
 
 def test_what_is_missing_is_fetched_and_what_is_there_needs_no_network(git: Repo, builder: Builder, repo: Path) -> None:
-    """A new release, and a branch that moved, even backwards."""
+    """A new release, and a branch that moved, even backwards; from another URL, too."""
     opened = open_repository(cached_clone(builder))
     git("commit", "-q", "--allow-empty", "--amend", "-m", "another", "--date=2020-02-02T00:00:00Z")
     commit = git.head
@@ -161,13 +161,9 @@ def test_what_is_missing_is_fetched_and_what_is_there_needs_no_network(git: Repo
     cached_clone(builder, ["1.0", "v1.0", commit, commit[:8]])
     with pytest.raises(EnvironmentFailure, match=r"file:.*/repo cannot be fetched: fatal: "):
         cached_clone(builder, ["1.2"])
-
-
-def test_a_recipe_with_another_url_is_fetched_from_there(builder: Builder, tmp_path: Path) -> None:
-    repo = open_repository(cached_clone(builder))
-    forked = Repo(tmp_path / "fork").commit(title="forked", tag="v1.0")
-    cached_clone(recipe(f"file://{tmp_path}/fork"), ["1.0"])
-    assert resolve(repo, "1.0", builder.release_tags) == forked
+    forked = Repo(repo.with_name("fork")).commit(title="forked", tag="v1.0")
+    cached_clone(recipe(f"file://{repo.with_name('fork')}"), ["1.0"])
+    assert resolve(opened, "1.0", builder.release_tags) == forked
 
 
 def test_a_clone_that_fails_leaves_nothing_behind(builder: Builder, tmp_path: Path, seal: Path) -> None:
