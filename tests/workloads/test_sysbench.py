@@ -25,9 +25,13 @@ TABLES, SIZE, EVENTS = 2, 1000, 20
 SMALL: Mapping[str, Option] = {"tables": TABLES, "table-size": SIZE}
 
 
-def test_each_serves_both_of_sysbenchs_drivers() -> None:
-    assert len(for_each_driver(SUITE)) == 2 * len(ALL)
-    assert {workload.driver for workload in for_each_driver(SUITE)} == set(SYSBENCH_DRIVERS)
+def test_kinds_of_workloads() -> None:
+    """Each serves both of sysbench's drivers; runs that change the data draw other keys each time; transactions count queries."""
+    found = for_each_driver(SUITE)
+    assert (len(found), {workload.driver for workload in found}) == (2 * len(ALL), set(SYSBENCH_DRIVERS))
+    assert {name for name, workload in ALL.items() if workload.args.get("rand-seed") == 0} == WRITE
+    for workload in ALL.values():
+        assert (workload.operation == "query") == (workload.script == "transaction.lua")
 
 
 def test_pre_differs_from_its_like_in_the_data_only() -> None:
@@ -40,38 +44,21 @@ def test_pre_differs_from_its_like_in_the_data_only() -> None:
             assert replace(like, **same) == workload
 
 
-def test_runs_that_change_the_data_draw_other_keys_each_time() -> None:
-    assert {name for name, workload in ALL.items() if workload.args.get("rand-seed") == 0} == WRITE
-
-
-def test_loading_and_runs_agree_on_the_tables() -> None:
+def test_args_are_options_of_the_scripts_and_agree_on_the_tables() -> None:
+    declared = re.findall(r"^    (\w+) = \{\"", (FOLDER / "sbtest.lua").read_text(), re.MULTILINE)
+    known = {name.replace("_", "-") for name in declared} | {"rand-seed"}
     for workload in ALL.values():
+        assert {*workload.args, *workload.prepare_args} <= known
         for arg in ("tables", "table-size"):
             assert workload.args[arg] == workload.prepare_args[arg] != 0
         assert workload.args.get("range-size", 0) <= workload.args["table-size"]  # type: ignore[operator]
 
 
-def test_every_arg_is_an_option_of_the_scripts() -> None:
-    declared = re.findall(r"^    (\w+) = \{\"", (FOLDER / "sbtest.lua").read_text(), re.MULTILINE)
-    known = {name.replace("_", "-") for name in declared} | {"rand-seed"}
-    assert "table-size" in known
-    for workload in ALL.values():
-        assert {*workload.args, *workload.prepare_args} <= known
-
-
 def test_no_script_is_left_over() -> None:
-    used = set()
-    for workload in ALL.values():
-        for script in (measured(workload), preparing(workload)):
-            assert script
-            used |= {path.name for path in with_modules(workload, script)}
+    scripts = [(each, script) for each in ALL.values() for script in (measured(each), preparing(each))]
+    assert all(script for _, script in scripts)
+    used = {path.name for each, script in scripts if script for path in with_modules(each, script)}
     assert used - {"perfbisect.lua"} == {path.name for path in FOLDER.glob("*.lua")}
-
-
-def test_transactions_count_their_queries() -> None:
-    assert {name for name, workload in ALL.items() if workload.operation == "query"} == {
-        name for name, workload in ALL.items() if workload.script == "transaction.lua"
-    }
 
 
 @dataclass(frozen=True, slots=True)

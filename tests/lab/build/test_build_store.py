@@ -95,9 +95,8 @@ def test_a_receiver_that_cannot_go_on_says_why(
     near: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make(near)
-    fails = (
-        f'#!/bin/sh\n[ "$1" != -xf ] || {{ echo "the disk is gone" >&2; exit 2; }}\nexec {shutil.which("tar")} "$@"\n'
-    )
+    tar = shutil.which("tar")
+    fails = f'#!/bin/sh\n[ "$1" != -xf ] || {{ echo "the disk is gone" >&2; exit 2; }}\nexec {tar} "$@"\n'
     monkeypatch.setenv("PATH", str(executable(tmp_path / "bin" / "tar", fails).parent), prepend=":")
     with pytest.raises(CommandFailed, match=r"on host other, tar .*the disk is gone"):
         ship(near, "b", "key", LocalHost("other", PurePosixPath(tmp_path, "other")))
@@ -126,28 +125,21 @@ def test_only_what_is_loaded_counts(host: LocalHost, tmp_path: Path) -> None:
 
 
 def test_other_files_count_as_a_whole(host: LocalHost, tmp_path: Path) -> None:
-    def found() -> str:
-        return hash_artifacts(host, PurePosixPath(tmp_path), ["script", "empty", "f.o"])
-
-    (tmp_path / "script").write_text("#!/bin/sh\n")
-    (tmp_path / "empty").touch()
-    compiled(tmp_path, "f.o", CODE, "-c")
-    first = found()
-    assert found() == first
-    compiled(tmp_path, "f.o", CODE.replace("answer = 42", "reply = 42").replace("+ answer", "+ reply"), "-c")
-    second = found()
-    assert second != first  # only a relocation differs
-    (tmp_path / "script").write_text("#!/bin/bash\n")
-    assert found() != second
+    relocated = CODE.replace("answer = 42", "reply = 42").replace("+ answer", "+ reply")  # only a relocation differs
+    found = []
+    for script, code in (("sh", CODE), ("sh", CODE), ("sh", relocated), ("bash", relocated)):
+        (tmp_path / "script").write_text(f"#!/bin/{script}\n")
+        (tmp_path / "empty").touch()
+        compiled(tmp_path, "f.o", code, "-c")
+        found.append(hash_artifacts(host, PurePosixPath(tmp_path), ["script", "empty", "f.o"]))
+    assert found[0] == found[1]
+    assert len(set(found)) == 3
 
 
 def test_an_absent_artifact_is_named(host: LocalHost, tmp_path: Path) -> None:
-    (tmp_path / "there").touch()
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(FileNotFoundError, match="lib/x y"):
-        hash_artifacts(host, PurePosixPath(tmp_path), ["there", "lib/x y"])
-    with pytest.raises(FileNotFoundError, match="folder"):
-        hash_artifacts(host, PurePosixPath(tmp_path), ["folder"])
+    for absent in ("lib/x y", "prefix"):  # the latter is a folder
+        with pytest.raises(FileNotFoundError, match=absent):
+            hash_artifacts(host, PurePosixPath(tmp_path), ["log", absent])
 
 
 MAKING = r"""

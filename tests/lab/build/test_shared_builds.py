@@ -338,24 +338,19 @@ def installing(script: str) -> dict[str, object]:
 @pytest.mark.slow
 def test_names_that_are_no_text_travel_as_they_are(team: Team, sha: str) -> None:
     """By the store, and from a build host."""
-
-    def names(name: str) -> list[str]:
-        top = team.prefix(name, facts.key)
-        return sorted(str(path.relative_to(top)) for path in top.rglob("*"))
-
-    for name in ("one", "two"):
-        facts, warned = team.get(name, sha, **installing(ODD))
-        assert not warned
-    assert facts.shared
-    third = team.yard.on("three")
-    build_store.ship(team.yard.on("two"), "tiny", facts.key, third)
-    assert len(names("one")) == 7
-    for name in ("one", "two", "three"):
-        build_store.check(team.yard.on(name), facts.key)
-        assert names(name) == names("one")
-    (team.prefix("three", facts.key) / os.fsdecode(b"bin/caf\xe9\nx")).write_text("")
+    (_, first), (facts, second) = (team.get(name, sha, **installing(ODD)) for name in ("one", "two"))
+    assert (facts.shared, first, second) == (True, [], [])
+    hosts = [team.yard.on(name) for name in ("one", "two", "three")]
+    build_store.ship(hosts[1], "tiny", facts.key, hosts[2])
+    tops = [team.prefix(host.name, facts.key) for host in hosts]
+    names = [sorted(str(path.relative_to(top)) for path in top.rglob("*")) for top in tops]
+    assert names == [names[0]] * 3
+    assert len(names[0]) == 7
+    for host in hosts:
+        build_store.check(host, facts.key)
+    (tops[2] / os.fsdecode(b"bin/caf\xe9\nx")).write_text("")
     with pytest.raises(BuildChanged, match=r"\(\./bin/caf\N{REPLACEMENT CHARACTER} x\)"):
-        build_store.check(third, facts.key)
+        build_store.check(hosts[2], facts.key)
 
 
 def test_a_build_of_before_is_given_to_the_others_unless_its_files_have_changed(team: Team, sha: str) -> None:
