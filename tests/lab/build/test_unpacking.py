@@ -20,6 +20,7 @@ from perfbisect.lab.build.log_parser import Progress
 from perfbisect.lab.build.pipeline import build
 from perfbisect.lab.build.plan import Built
 from perfbisect.recipes.builder import Archive, Build, Builder, Dataset, Variant, When
+from program import executable
 from repos import Files
 from sharing import TINY, Yard
 from shelf import Shelf, packed, shelf, sum_of
@@ -45,10 +46,7 @@ BUILDER = Builder(
 
 def install(folder: Path, version: str = "8.0.36-debug") -> Path:
     """A server that says its own path, which holds a number, and its version."""
-    program = folder / "bin" / "kvd"
-    program.parent.mkdir(parents=True)
-    program.write_text(f'#!/bin/sh\necho "$0  Ver {version} for Linux on x86_64"\n')
-    program.chmod(0o755)
+    executable(folder / "bin" / "kvd", f'#!/bin/sh\necho "$0  Ver {version} for Linux on x86_64"\n')
     (folder / "bin" / "link").symlink_to("kvd")
     return folder
 
@@ -318,15 +316,12 @@ def test_a_tree_that_has_it_or_knows_nothing_of_it_needs_none(units: Yard, serve
     assert server.asked == []
 
 
-@pytest.mark.parametrize(
-    ("named", "sentence", "hint"),
-    [
+def test_a_commit_whose_archive_is_unknown_is_skipped(units: Yard) -> None:
+    for named, sentence, hint in (
         ("unit_9_9", "it needs unit 9.9, of which the recipe has no sum", 'Add "9.9" = "SHA256" to [archives.unit.'),
         ("odd", "its cmake/unit.cmake names no version of unit", "Let `archives.unit.pattern` of the recipe"),
-    ],
-)
-def test_a_commit_whose_archive_is_unknown_is_skipped(units: Yard, named: str, sentence: str, hint: str) -> None:
-    with pytest.raises(BuildFailed) as failed:
-        units.build(tree(named))
-    assert str(failed.value) == f"{units.git.head[:10]} cannot be checked out: {sentence}"
-    assert failed.value.advice.startswith(hint)
+    ):
+        with pytest.raises(BuildFailed) as failed:
+            units.build(tree(named))
+        assert str(failed.value) == f"{units.git.head[:10]} cannot be checked out: {sentence}"
+        assert failed.value.advice.startswith(hint)
