@@ -112,15 +112,13 @@ def test_a_list_of_cpus_is_read_as_taskset_reads_it() -> None:
 
 
 def test_many_facts_are_asked_in_one_command(tmp_path: Path) -> None:
-    """As if one by one: odd words are not executed, what fails is not there, and output may be empty."""
-    odd = Fact(("printf", "%s", "$(touch x) 'a' \"b\"\nlast"), str)
-    empty = Fact(("true",), str)
-    failing = Fact(("false",), str)
-    absent = Fact(("no-such-program-here",), str)
-    host = LocalHost("here", PurePosixPath(tmp_path))
-    told = ask_all(host, (odd, empty, failing, absent, odd))
-    assert [told.get(fact) for fact in (odd, empty, failing, absent)] == ["$(touch x) 'a' \"b\"\nlast", "", None, None]
-    assert told.get(Fact(("never", "asked"), str)) is None
+    """As if asked alone: odd words are not executed, what fails is not there, and output may be empty."""
+    odd = "$(touch x) 'a' \"b\"\nlast"
+    commands = (("printf", "%s", odd), ("true",), ("false",), ("no-such-program-here",), ("printf", "%s", odd))
+    asked = [Fact(command, str) for command in commands]
+    found = ask_all(LocalHost("here", PurePosixPath(tmp_path)), asked)
+    assert [found.get(fact) for fact in asked] == [odd, "", None, None, odd]
+    assert found.get(Fact(("never", "asked"), str)) is None
     assert not list(tmp_path.iterdir())
 
 
@@ -148,17 +146,13 @@ def test_the_command_that_installs(needs: str, system: str, advice: str) -> None
 
 
 def test_what_a_recipe_knows_comes_first() -> None:
-    own = {
-        "odd.h": Package("libodd-dev", "odd-devel"),
-        "zlib.h": Package("zlib-ng-dev", ""),
-        "tool": Package("tools", ""),
-    }
-    assert how_to_install(["odd.h", "zlib.h", "tool"], "debian", own) == (
-        "Install with: sudo apt-get install libodd-dev zlib-ng-dev tools"
-    )
-    assert how_to_install(["odd.h", "zlib.h", "tool"], "fedora", own) == (
-        "Install with: sudo dnf install odd-devel /usr/include/zlib.h tool"
-    )
+    names = {"odd.h": ("libodd-dev", "odd-devel"), "zlib.h": ("zlib-ng-dev", ""), "tool": ("tools", "")}
+    own = {need: Package(*each) for need, each in names.items()}
+    for system, command in (
+        ("debian", f"{APT} libodd-dev zlib-ng-dev tools"),
+        ("fedora", f"{DNF} odd-devel /usr/include/zlib.h tool"),
+    ):
+        assert how_to_install([*own], system, own) == f"Install with: {command}"
 
 
 def test_the_table_names_development_packages_for_files() -> None:

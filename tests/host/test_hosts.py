@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path, PurePosixPath
+from unittest.mock import Mock
 
 import pytest
 
@@ -247,30 +248,20 @@ def test_the_scheme_of_an_address_chooses_the_module(tmp_path: Path, monkeypatch
         assert connect(HostEntry(name="one", address=address)).name == "one"
 
 
-class Gone:
+def gone() -> Mock:
     """A channel whose connection goes while it reads: paramiko has to acknowledge what came, and cannot write."""
-
-    def __init__(self) -> None:
-        self.said = iter([b"half of it"])
-
-    def recv(self, _: int) -> bytes:
-        for data in self.said:
-            return data
-        raise EOFError
-
-    def sendall(self, _: bytes) -> None:
-        raise EOFError
+    ends = {"recv.side_effect": [b"half of it", EOFError], "sendall.side_effect": EOFError}
+    return Mock(spec_set=["recv", "sendall"], **ends)
 
 
 def test_what_came_before_the_connection_went_is_kept_and_both_ends_are_told() -> None:
-    assert ssh._read(Gone().recv, lambda: None) == b"half of it"
-    gone = Gone()
+    assert ssh._read(gone().recv, lambda: None) == b"half of it"
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.settimeout(10)
-        ssh.copy(gone.recv, theirs.sendall, lambda: theirs.shutdown(socket.SHUT_WR))
+        ssh.copy(gone().recv, theirs.sendall, lambda: theirs.shutdown(socket.SHUT_WR))
         assert (ours.recv(99), ours.recv(99)) == (b"half of it", b"")
         ours.sendall(b"some")
-        ssh.copy(theirs.recv, gone.sendall, lambda: theirs.shutdown(socket.SHUT_RD))
+        ssh.copy(theirs.recv, gone().sendall, lambda: theirs.shutdown(socket.SHUT_RD))
         with pytest.raises(BrokenPipeError):
             ours.sendall(b"more")

@@ -161,17 +161,16 @@ def test_a_hunt_that_has_failed_says_why_until_it_goes_on(history: History) -> N
 
 
 WRITE = """
-import sys, itertools
+import sys
 from pathlib import Path
 import sample_hunt as sample
 from perfbisect.core.domain.events import RunFinished
-from perfbisect.store.log import decode, encode
 from perfbisect.store.history import History
 
 history = History.open(Path(sys.argv[1]))
 hunt = sample.begin(history)
 print(hunt, flush=True)
-for number in itertools.islice(itertools.count(), int(sys.argv[2])):
+for number in range(int(sys.argv[2])):
     history.append(hunt, RunFinished(1, sample.run(1, float(number))), float(number))
     print(number, flush=True)
 """

@@ -226,27 +226,27 @@ def test_all_reading_is_allowed_and_all_writing_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("sql", "says"),
-    [
-        ("selec 1", "selec"),
-        ("select * from hunt", "hunt"),
-        ("select 1; select 2", r"one statement at a time\.$"),
-        ("", "empty"),
-        ("-- only a remark", "empty"),
-        ("select json('{')", "JSON"),
-        ("select 'a\0b", "wrong"),
-        ("select abs(-9223372036854775807 - 1)", "overflow"),
-        ("select ?", "wrong"),
-        ("select '\udce4'", "wrong"),
-    ],
-)
-def test_mistakes_are_one_sentence(asked: History, sql: str, says: str) -> None:
-    with pytest.raises(UsageError, match=says) as wrong:
-        list(asked.query(sql).rows)
-    assert not str(wrong.value).endswith("..")
-    if sql in ("select 1; select 2", "select ?"):
-        assert wrong.value.advice == "Give one statement, without parameters."
+MISTAKES = {
+    "selec 1": "selec",
+    "select * from hunt": "hunt",
+    "select 1; select 2": r"one statement at a time\.$",
+    "": "empty",
+    "-- only a remark": "empty",
+    "select json('{')": "JSON",
+    "select 'a\0b": "wrong",
+    "select abs(-9223372036854775807 - 1)": "overflow",
+    "select ?": "wrong",
+    "select '\udce4'": "wrong",
+}
+
+
+def test_mistakes_are_one_sentence(asked: History) -> None:
+    for sql, says in MISTAKES.items():
+        with pytest.raises(UsageError, match=says) as wrong:
+            list(asked.query(sql).rows)
+        assert not str(wrong.value).endswith("..")
+        if sql in ("select 1; select 2", "select ?"):
+            assert wrong.value.advice == "Give one statement, without parameters."
 
 
 def test_ctrl_c_ends_a_query_that_does_not(asked: History) -> None:
