@@ -71,6 +71,7 @@ def make_machines(hosts: Path) -> None:
     hosts.write_text(hosts.read_text().replace('address = "local"', f"through = {json.dumps(apart)}"))
 
 
+@pytest.mark.slow
 @pytest.mark.tools
 def test_hunts_run_at_once_and_one_that_fails_stops_no_other(file: Path, tmp_path: Path) -> None:
     make_machines(tmp_path / "hosts.toml")

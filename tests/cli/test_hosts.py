@@ -135,6 +135,7 @@ def fleet(script: Callable[[str], str], tmp_path: Path) -> Fleet:
     return made
 
 
+@pytest.mark.slow
 def test_a_host_that_is_slower_in_two_checks_is_unfit_until_that_is_accepted(fleet: Fleet) -> None:
     assert "a                  local\nb                  local\n" in printed("hosts", *fleet.kept), "not checked"
     first = printed("hosts", "--check", "a", "--like", "n1", *fleet.kept)

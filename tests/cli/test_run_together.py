@@ -68,6 +68,7 @@ def test_each_hunt_says_which_suspicion_meets_no_commit_and_a_dry_run_has_one_bu
         assert said == {"one": ["none.c,"], "two": ["one.c,", "none.c,"]}
 
 
+@pytest.mark.slow
 def test_each_commit_is_built_once_and_each_workload_has_its_culprit(
     script: Script, seal: Path, tmp_path: Path
 ) -> None:

@@ -120,10 +120,11 @@ def test_the_function_of_a_plant_is_first(git: Repo, tmp_path: Path, name: str) 
     assert re.search(link, page.read_text()), "with a link to its hunk"
 
 
+@pytest.mark.calibrate
 @pytest.mark.parametrize(
     ("bench", "found_by"),
     [
-        pytest.param(ENGINE["bench.c"], [], id="by wall time", marks=pytest.mark.calibrate),
+        pytest.param(ENGINE["bench.c"], [], id="by wall time"),
         pytest.param(TIMED, ["--cost", "$.cost"], id="by a cost"),
     ],
 )
