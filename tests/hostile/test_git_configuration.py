@@ -185,13 +185,10 @@ def test_a_checkout_that_is_configured_elsewhere_is_not_looked_at(
     hostile: Path, tmp_path: Path, commits: list[str]
 ) -> None:
     """``core.worktree`` may name any folder; with a .git of its own, even another repository."""
-    other = tmp_path / "other"
-    subprocess.run(["git", "init", "-q", other], check=True)
-    for place in (other, tmp_path / "nowhere", Path("/"), Path("/proc/self/root")):
+    for place in (Repo(tmp_path / "other").path, tmp_path / "nowhere", Path("/"), Path("/proc/self/root")):
         configure(hostile / ".git/config", {"core.worktree": str(place)})
         opened = open_repository(hostile / ".git")
-        assert (opened.git_dir, opened.work_tree) == (hostile / ".git", None)
-        assert not is_dirty(opened)
+        assert (opened.git_dir, opened.work_tree, is_dirty(opened)) == (hostile / ".git", None, False)
         assert resolve(opened, "v0", []) == commits[0]
 
 
