@@ -141,7 +141,7 @@ def test_a_recipe_that_names_its_system_keeps_it(tmp_path: Path, git: Repo) -> N
     text = 'summary = "a tool"\ndriver = "command"\n[build]\nsystem = "make"\n'
     executable(tmp_path / "builders" / "tool" / "builder.toml", text)
     asked = Settings("HEAD", "HEAD", str(git.path), "tool", "", "here", builders_path=str(tmp_path / "builders"))
-    resolved = resolve_settings(replace(asked, quick=Quick(run="true")))
+    resolved = resolve_settings(replace(asked, metric="", quick=Quick(run="true")))
     assert resolved.system == "make"
     for system in ("make", ""):  # "": a hunt of the last version
         build = requested_builder(replace(resolved, system=system)).build
