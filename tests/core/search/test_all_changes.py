@@ -104,9 +104,8 @@ def test_a_subrange_has_its_own_readings_corrected_for_what_a_branch_lacks() -> 
         Built(3, 9.0), Skipped(2, ""), Reading(3, 0.5, 1.0, 1), Reading(0, 0.2, 2.0, 2),
     ]  # fmt: skip
     for prior, host, lacking in ((NOTHING_KNOWN, 1, 0.75 / 0.4), (arm, 0, 0.75 / 0.4), (arm, 1, 0.5)):
-        [seen_there] = there(prior, [Reading(4, 0.5, 1.0, 1, host)], v1=one, v3=three)
-        assert isinstance(seen_there, Reading)
-        assert np.isclose(seen_there.value, 0.5 + np.log(lacking))
+        [one_there] = there(prior, [Reading(4, 0.5, 1.0, 1, host)], v1=one, v3=three)
+        assert isinstance(one_there, Reading) and np.isclose(one_there.value, 0.5 + np.log(lacking))
 
 
 def test_builds_that_differ_by_their_layout_alone_are_not_measured_for_ever() -> None:

@@ -67,7 +67,7 @@ def test_it_is_the_share_of_assignments_with_as_few_exceptions(n: int, m: int) -
         assert probability == pytest.approx(sum(other <= exceptions for other, _ in seen) / len(seen))
 
 
-@pytest.mark.parametrize("sizes", [(5, 5), (12, 9), (60, 60)])
+@pytest.mark.parametrize("sizes", [(5, 5), (60, 60)])
 def test_it_is_exact_for_any_distribution(sizes: tuple[int, int]) -> None:
     """Of two samples from one distribution with two modes, at most as many as stated are this far apart."""
     rng, trials, by_chance = np.random.default_rng(1), 2000, []
