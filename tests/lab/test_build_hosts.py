@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from labs import BROKEN, BUILDER, FAST, SAME, SLOW, measure, skipped, warnings, workload
+from labs import BROKEN, BUILDER, FAST, SLOW, measure, skipped, warnings, workload
 from machine import here
 from perfbisect.clock import elapsed
 from perfbisect.core.domain.events import (
@@ -65,7 +65,7 @@ class Farm:
         self.made: BuildsMade | None = None
         self.begin()
 
-    def begin(self, *, builds: bool = False, stands_in: bool = False, is_range: bool = False) -> None:
+    def begin(self, *, builds: bool = False, is_range: bool = False) -> None:
         """Begin a session, which knows what earlier ones have built."""
         earlier, keys, places = self.made, {}, {}
         if earlier:
@@ -74,9 +74,9 @@ class Farm:
         self.candidates = Candidates(open_repository(self.folder / "repo"), self.commits, Commit, is_range=is_range)
         self.made = BuildsMade(self.candidates, keys, places)
         locks = HostLocks(self.held, self.hosts)
-        place = locks.place(self.quiet, HostEntry(name="quiet", build_hosts=["b1", "b2"] if stands_in else []))
+        place = locks.place(self.quiet, HostEntry(name="quiet"))
         builders = [locks.place(host, HostEntry(name=name)) for name, host in self.hosts.items()]
-        all_builders = (*builders, *([place] if builds or stands_in else []))
+        all_builders = (*builders, *([place] if builds else []))
         given = (place, self.builder, "", workload(), self.candidates)
         self.lab = HostLab(*given, build_places=all_builders, made=self.made)
         free: Any = SimpleNamespace(confirm=lambda: None)
@@ -189,17 +189,6 @@ def test_the_build_of_a_lost_host_is_built_again(farm: Farm) -> None:
     assert warned.startswith(f"{farm.commits[FAST][:10]} cannot be brought from host b1: ")
     assert "b1" in farm.made.lost
     assert farm.stored("quiet") == farm.stored("b2")
-
-
-@pytest.mark.slow
-def test_the_host_that_measures_stands_in_for_those_that_are_lost(farm: Farm) -> None:
-    farm.begin(stands_in=True)
-    list(farm.labs["b1"].build(FAST))
-    assert {host for _, host, _, _ in finished(measure(farm.lab, Share(SLOW, 0)))} < {"b1", "b2"}, "not unless it must"
-    AWAY.update(farm.hosts)
-    told = [*measure(farm.lab, Share(FAST, 0)), *measure(farm.lab, Share(SAME, 0))]
-    assert finished(told) == [(FAST, "", False, None), (SAME, "", False, FAST)]
-    assert len(farm.stored("quiet")) == 3
 
 
 @pytest.mark.slow

@@ -23,9 +23,8 @@ from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.upkeep import tidy
-from perfbisect.recipes.builder import Dataset, When
+from perfbisect.recipes.builder import Dataset
 from perfbisect.recipes.inventory import HostEntry
-from repos import Repo
 from waiting import processes, until
 
 pytestmark = pytest.mark.tools
@@ -99,27 +98,6 @@ def test_without_perf_and_vmstat_there_is_still_qps(
     [run] = runs(measure(open_lab(), Share(FAST, 1)))
     assert run.qps > 0
     assert (run.counters, run.system) == ({}, {})
-
-
-@pytest.mark.slow
-def test_conditions_reach_the_library_that_is_measured_and_its_data(
-    open_lab: Open, commits: tuple[str, ...], git: Repo
-) -> None:
-    """The commit's version changes where the library is, and the format of its data."""
-    newer = git.commit({"VERSION": "2.0\n", "rounds.h": "#define ROUNDS 1000\n"})
-    install = "mkdir -p {prefix}/v{version} && gcc -shared library.o -o {prefix}/v{version}/new.so"
-    change = {
-        "library": "v2.0/new.so",
-        "build": {"install": [["sh", "-c", install]], "artifacts": ["v2.0/new.so"]},
-        "dataset": {"format": "2"},
-    }
-    conditional = replace(BUILDER, version=["cat", "{source}/VERSION"], when=[When(version=">=2", change=change)])
-    for _ in ("built", "found built"):
-        lab = open_lab({"rest": 0}, builder=conditional, commits=(commits[FAST], newer))
-        runs = dict(finished(measure(lab, Share(1, 1), Share(0, 1))))
-        slow, fast = (value(runs[each], "cpu/o") for each in (0, 1))
-        assert slow and fast and slow > 2 * fast, "CPU time, which other tests on this machine hardly change"
-        assert runs[1].dataset != runs[0].dataset
 
 
 def test_a_build_that_does_not_tell_its_format_is_skipped(open_lab: Open) -> None:

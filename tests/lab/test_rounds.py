@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -12,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from installed_servers import BUILDERS
-from labs import bench_lab, finished, lab_of, measure, runs, skipped, warnings, workload_of
+from labs import bench_lab, finished, measure, runs, skipped, warnings
 from machine import here
 from perfbisect.core.domain.events import (
     BuildFinished,
@@ -35,7 +33,6 @@ from perfbisect.lab.build.links import LayoutSeeds
 from perfbisect.lab.host_lab import Earlier, HostLab
 from perfbisect.lab.measure.rounds import MEMORY, TurnsAdvised, check_memory, invalid, shared_cores
 from perfbisect.lab.upkeep import items, remove
-from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.inventory import HostEntry
 from program import executable
 from repos import Repo
@@ -62,7 +59,7 @@ def refused(events: list[LabEvent]) -> str:
 def open_lab(host: LocalHost, git: Repo, *programs: str, **keys: Any) -> HostLab:
     """A lab for commits whose build installs these programs, which say where they are and what they see."""
     texts = enumerate(f"#!/bin/sh\n{text}\necho ops/s: 100\n" for text in programs)
-    commits = git.history({"bench": text, "bench.mode": str(n)} for n, text in texts)
+    commits = [git.commit({"bench": text, "bench.mode": str(n)}) for n, text in texts]
     return bench_lab(host, git.path, *commits, command=["./bench"], build="chmod +x bench", **keys)
 
 
@@ -102,17 +99,6 @@ def test_what_ends_first_keeps_as_many_threads_busy(host: LocalHost, git: Repo, 
     assert (tmp_path / "busy").read_text() == "3\n"
 
 
-@pytest.mark.slow
-def test_one_core_is_enough(host: LocalHost, git: Repo) -> None:
-    os.sched_setaffinity(0, {min(CORES)})
-    try:
-        events = together(open_lab(host, git, LOOP, LOOP))
-    finally:
-        os.sched_setaffinity(0, CORES)
-    assert len(runs(events)) == 2
-    assert all(run.round for run in runs(events))
-
-
 def test_the_second_place_leads_nowhere_else(host: LocalHost, git: Repo) -> None:
     """A build has the path of its installation in a library's search path, a file, and a link."""
     commits = git.history({"value.c": f"int value(void) {{ return {n}; }}\n", "main.c": MAIN} for n in (7, 8))
@@ -150,15 +136,11 @@ BUILD = """sh -c 'cc -shared -fPIC -o libvalue.so value.c && cc -o main main.c -
 
 @pytest.mark.slow
 def test_a_program_that_cannot_run_twice_is_measured_in_turns(host: LocalHost, git: Repo, tmp_path: Path) -> None:
+    """What fails beside another build is run alone; a commit that fails there as well is skipped."""
     alone = f"mkdir {tmp_path}/alone || exit 3; {LOOP}; rmdir {tmp_path}/alone"
     events = together(open_lab(host, git, alone, alone), 3)
     assert "beside another build only: it ended with status 3" in refused(events)
-    assert len(runs(events)) == 1, "the one that failed was run alone"
-    assert not runs(events)[0].round
-
-
-@pytest.mark.slow
-def test_a_commit_that_fails_alone_as_well_is_skipped(host: LocalHost, git: Repo) -> None:
+    assert [run.round for run in runs(events)] == [""]
     events = together(open_lab(host, git, LOOP, "exit 4"), 3)
     assert "it ended with status 4" in skipped(events).reason
     assert not runs(events)
@@ -189,24 +171,6 @@ def test_without_space_for_two_it_goes_on_in_turns(git: Repo, tmp_path: Path) ->
         assert len(runs(measure(lab, Share(0, 1), Share(1, 1)))) == 2
     finally:
         subprocess.run(["umount", "--lazy", str(disk)], check=True)
-
-
-@pytest.mark.slow
-@pytest.mark.dbms
-@pytest.mark.parametrize("builder", BUILDERS)
-def test_two_servers_live_side_by_side(builder: Builder, git: Repo) -> None:
-    commits = tuple(git.history({"some.conf": f"{n}\n"} for n in range(2)))
-    prepare, statement = "create table t (id int primary key); insert into t values (1)", "select id from t"
-    keys = {"driver": builder.driver, "prepare": prepare, "statement": statement, "operation": "query"}
-    workload = workload_of(**keys, warmup=0.1, time=1.0)
-    with tempfile.TemporaryDirectory(prefix="lab") as root:  # a short one, for the sake of the socket
-        host = LocalHost("here", PurePosixPath(root))
-        events = together(lab_of(host, builder, workload, git.path, commits), 2)
-    assert not warnings(events)
-    found = runs(events)
-    assert len(found) == 4 and all(run.qps > 10 for run in found)
-    assert len({run.visit for run in found}) == 2, "one start of each server"
-    assert not subprocess.run(["pgrep", "-f", root], capture_output=True, check=False).stdout
 
 
 def facts(seconds: float, cpu: float | None, started: float = 0.0) -> RunFacts:
@@ -244,17 +208,14 @@ def test_both_want_all_cores_that_they_share() -> None:
     ):
         found = shared_cores(HostEntry(name="h", **entry), "0-7", threads, server=server)
         assert (found.server_cpus, found.client_cpus) == expected
+    alone = shared_cores(HostEntry(name="h"), "3", 2, server=True)
+    assert alone.server_cpus == alone.client_cpus == "3", "one core is enough"
 
 
-OF_MANY_FUNCTIONS = "".join(
-    [
-        "#include <stdio.h>\n",
-        *(f"__attribute__((noinline)) int own{n}(int x) {{ return x - {n} * x; }}\n" for n in range(9)),
-        "int main(int sum, char **words) {\n",
-        *(f"    sum ^= own{n}(sum);\n" for n in range(9)),
-        '    printf("ops/s: 100\\n%d\\n", sum & 1);\n    return 0;\n}\n',
-    ]
-)
+OWN = "".join(f"__attribute__((noinline)) int own{n}(int x) {{ return x - {n} * x; }}\n" for n in range(9))
+CALLS = "".join(f"    sum ^= own{n}(sum);\n" for n in range(9))
+PRINTS = '    printf("ops/s: 100\\n%d\\n", sum & 1);\n    return 0;\n'
+OF_MANY_FUNCTIONS = f"#include <stdio.h>\n{OWN}int main(int sum, char **words) {{\n{CALLS}{PRINTS}}}\n"
 # The order of the functions goes to a file, by the program that is measured.
 SHOWING_ORDER = ["sh", "-c", 'nm -n bench | grep -o "own.*" | paste -s -d " " >>../../../orders && exec ./bench']
 
@@ -394,12 +355,13 @@ def test_what_a_killed_link_left_is_no_obstacle(host: LocalHost, lab: HostLab) -
     layout_events(lab, Share(0, 1), fresh=False)
     made = lab.builds.link(0, 1)
     place = Path(host.root, "builds", made)
-    binary = (place / "prefix" / "bench").read_bytes()
-    subprocess.run(["mv", place, f"{place}.part"], check=True)
-    (Path(f"{place}.part") / "prefix" / "bench").unlink()
+    part, program = place.with_name(f"{made}.part"), place / "prefix" / "bench"
+    binary = program.read_bytes()
+    place.rename(part)
+    (part / "prefix" / "bench").unlink()
     assert layouts(layout_events(lab, Share(0, 1)), 0) == [1]
     assert lab.builds.link(0, 1) == made
-    assert (place / "prefix" / "bench").read_bytes() == binary
+    assert program.read_bytes() == binary
 
 
 @pytest.mark.slow

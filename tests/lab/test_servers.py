@@ -96,17 +96,14 @@ def test_commands_of_a_recipe(host: LocalHost) -> None:
         assert "error" in Path(caught.value.log).read_text()
 
 
-def served(host: LocalHost, *start: str, ready: list[str] | None = None, **recipe: Any) -> Service:
+READY = ["test", "-e", "{data}"]
+
+
+def served(host: LocalHost, start: str, /, **recipe: Any) -> Service:
     """A server that a shell is; {data} is a file of its own."""
-    asked = {
-        "initialise": [["init"]],
-        "start": ["sh", "-c", *start],
-        "ready": ready or ["test", "-e", "{data}"],
-        **recipe,
-    }
-    return Service(
-        host, Server(**asked), {"log": "none", "data": str(host.root / "file"), "prefix": "/no/such"}, host.root
-    )
+    usual = {"initialise": [["init"]], "start": ["sh", "-c", start], "ready": READY}
+    values = {"log": "none", "data": str(host.root / "file"), "prefix": "/no/such"}
+    return Service(host, Server(**usual | recipe), values, host.root)
 
 
 def live(service: Service) -> None:
@@ -118,25 +115,23 @@ def live(service: Service) -> None:
 
 # What is asked for the second time waits for the server: the first time, none may answer.
 AFTER_START = "{{ until [ -e {data} ]; do sleep 0.01; done; echo 'no client library' >&2; }}"
+NOT_READY = ["sh", "-c", "mkdir {data}.asked 2>/dev/null || " + AFTER_START + "; exit 1"]
+TRAPPED = "trap 'echo PANIC; exit 3' TERM; touch {data}; while :; do sleep 0.1; done"
 
 
 @pytest.mark.tools
-@pytest.mark.parametrize("why", ["not ready", "ended", "stopped"])
-def test_a_server_that_fails_says_why(host: LocalHost, why: str) -> None:
-    start, ready, sentence = {
-        "not ready": (
-            "echo up; touch {data}; exec sleep 60",
-            ["sh", "-c", "mkdir {data}.asked 2>/dev/null || " + AFTER_START + "; exit 1"],
-            "not ready after 0.3 s; the last attempt to reach it printed: no client library: up",
-        ),
-        "ended": ("echo no_such; exit 4", ["false"], "ended with status 4 before it was ready: no_such"),
-        "stopped": (
-            "trap 'echo PANIC; exit 3' TERM; touch {data}; while :; do sleep 0.1; done",
-            None,
-            r"ended with status 3 when it was stopped: .*PANIC",
-        ),
-    }[why]
-    service = served(host, start, ready=ready, ready_timeout=0.3 if ready else 600)
+@pytest.mark.parametrize(
+    ("start", "ready", "patience", "sentence"),
+    [
+        ("echo up; touch {data}; exec sleep 60", NOT_READY, 0.3, "not ready after 0.3 s; .*: no client library: up"),
+        ("echo no_such; exit 4", ["false"], 0.3, "the server ended with status 4 before it was ready: no_such"),
+        (TRAPPED, READY, 600, "ended with status 3 when it was stopped: .*PANIC"),
+    ],
+)
+def test_a_server_that_fails_says_why(
+    host: LocalHost, start: str, ready: list[str], patience: float, sentence: str
+) -> None:
+    service = served(host, start, ready=ready, ready_timeout=patience)
     with pytest.raises(RunFailed, match=sentence), serve(service):
         pass
     assert not jobs.running(host)
@@ -145,16 +140,14 @@ def test_a_server_that_fails_says_why(host: LocalHost, why: str) -> None:
 @pytest.mark.tools
 def test_a_program_that_a_build_lacks_is_its_fault_and_one_that_the_host_lacks_is_not(host: LocalHost) -> None:
     """Whoever waits for a program that is not there waits for an hour."""
-    start, patience = "touch {data}; exec sleep 60", {"ready_timeout": 3600, "stop_timeout": 3600}
-    for lacking in ("initialise", "start", "ready", "stop"):
-        for program, kind, sentence in (
-            ("{prefix}/bin/program", RunFailed, "/no/such/bin/program"),
-            ("no-such-program", EnvironmentFailure, "no-such-program is not installed on host here"),
-        ):
-            commands = {"initialise": [["rm", "-f", "{data}"]]} | patience
-            commands |= {lacking: [[program]] if lacking == "initialise" else [program]}
+    usual = {"initialise": [["rm", "-f", "{data}"]], "ready_timeout": 3600, "stop_timeout": 3600}
+    for program, kind, sentence in (
+        ("{prefix}/bin/program", RunFailed, "/no/such/bin/program"),
+        ("no-such-program", EnvironmentFailure, "no-such-program is not installed on host here"),
+    ):
+        for lacking in ({"initialise": [[program]]}, {"start": [program]}, {"ready": [program]}, {"stop": [program]}):
             with pytest.raises(kind, match=sentence):
-                live(served(host, start, **commands))
+                live(served(host, "touch {data}; exec sleep 60", **usual | lacking))
     assert not jobs.running(host)
 
 
@@ -189,6 +182,7 @@ def test_without_user_namespaces_a_server_that_refuses_root_is_nobody(monkeypatc
     """It gets through a root that is ours alone to its data, as access(2) sees it, which ignores the right to read all."""
     monkeypatch.setattr(servers, "AS_ANOTHER", ("false",))
     recipe = Server(initialise=[["init"]], start=["serve"], ready=["ask"], refuses_root=True)
+    may = [sys.executable, "-c", "import os, sys; print([os.access(path, os.R_OK) for path in sys.argv[1:]])"]
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         Path(folder).chmod(0o755)
         for _ in range(2):  # as it is made, and as it is found
@@ -196,10 +190,8 @@ def test_without_user_namespaces_a_server_that_refuses_root_is_nobody(monkeypatc
             (Path(host.root) / "visit").mkdir(exist_ok=True)
             as_nobody = Service(host, recipe, {}, host.root / "visit", user_switch(host, recipe))
             assert as_nobody.do(["id", "-u"], "prepare") == f"{owner(host, recipe)}\n" == f"{NOBODY}\n"
-            may = "import os, sys; print([os.access(path, os.R_OK) for path in sys.argv[1:]])"
             paths = [str(host.root / name) for name in ("visit", "jobs", ".")]
-            asked = [sys.executable, "-c", may, *paths]
-            assert as_nobody.do(asked, "prepare") == "[True, False, False]\n"
+            assert as_nobody.do([*may, *paths], "prepare") == "[True, False, False]\n"
 
 
 @needs_postgres

@@ -38,50 +38,38 @@ def host(tmp_path: Path) -> LocalHost:
 
 
 @pytest.fixture
-def put(tmp_path: Path) -> Callable[..., Path]:
-    def entry(path: str, mib: float, days: float) -> Path:
-        folder = tmp_path / path
+def put(tmp_path: Path) -> Callable[..., None]:
+    def entry(path: str, mib: float, days: float) -> None:
+        folder, used = tmp_path / path, NOW - DAY * days
         (folder / "inner").mkdir(parents=True)
         (folder / "inner" / "file").write_bytes(os.urandom(int(mib * MIB)))
-        used = NOW - DAY * days
         for each in (folder / "inner" / "file", folder / "inner", folder):
             os.utime(each, (used, used))
-        return folder
 
     return entry
 
 
 def test_what_goes_first() -> None:
     """What was left in any case; then links, what was not used for longest, and where builds are made."""
-    usual = {"builds/b": 2.0, "builds/a": 1.0, "datasets/c": 3.0, "jobs/d": 4.0}
-    left = {"work/demo": 1.0, "builds/a": 9.0, "visit": 9.0}
-    linked = {
-        "builds/a": 1.0,
-        "builds/b": 5.0,
-        "builds/b/links": 5.0,
-        "builds/c/links": 2.0,
-        "builds/c": 2.0,
-        "work/x": 0,
-    }
     for paths, limit, pinned, going in (
-        (usual, 40, "", ""),
-        (usual, 39, "", "builds/a"),
-        (usual, 15, "", "builds/a builds/b datasets/c"),
-        (usual, 0, "a c", "builds/b jobs/d"),
-        ({"builds/a": 1.0, "builds/b.part": 9.0}, 100, "", "builds/b.part"),
-        (left, 100, "", "visit"),
-        (left, 0, "", "visit builds/a work/demo"),
-        (left, 0, "visit demo", "builds/a"),
-        (linked, 55, "", "builds/c/links"),
-        (linked, 35, "", "builds/c/links builds/b/links builds/a"),
-        (linked, 0, "b c", "builds/a work/x"),
+        ("builds/b:2 builds/a:1 datasets/c:3 jobs/d:4", 40, "", ""),
+        ("builds/b:2 builds/a:1 datasets/c:3 jobs/d:4", 39, "", "builds/a"),
+        ("builds/b:2 builds/a:1 datasets/c:3 jobs/d:4", 15, "", "builds/a builds/b datasets/c"),
+        ("builds/b:2 builds/a:1 datasets/c:3 jobs/d:4", 0, "a c", "builds/b jobs/d"),
+        ("builds/a:1 builds/b.part:9", 100, "", "builds/b.part"),
+        ("work/demo:1 builds/a:9 visit:9", 100, "", "visit"),
+        ("work/demo:1 builds/a:9 visit:9", 0, "", "visit builds/a work/demo"),
+        ("work/demo:1 builds/a:9 visit:9", 0, "visit demo", "builds/a"),
+        ("builds/a:1 builds/b:5 builds/b/links:5 builds/c/links:2 builds/c:2", 45, "", "builds/c/links"),
+        ("builds/a:1 builds/b:5 builds/b/links:5 builds/c/links:2", 15, "", "builds/c/links builds/b/links builds/a"),
+        ("builds/a:1 builds/b:5 builds/b/links:5 builds/c/links:2 work/x:0", 0, "b c", "builds/a work/x"),
     ):
-        found = expendable([Item(path, 10, used) for path, used in paths.items()], limit, pinned.split())
-        assert " ".join(item.path for item in found) == going
+        entries = [Item(path, 10, float(used)) for path, used in (each.split(":") for each in paths.split())]
+        assert " ".join(item.path for item in expendable(entries, limit, pinned.split())) == going
 
 
 @pytest.mark.tools
-def test_what_is_there_with_size_and_last_use(host: LocalHost, put: Callable[..., Path], tmp_path: Path) -> None:
+def test_what_is_there_with_size_and_last_use(host: LocalHost, put: Callable[..., None], tmp_path: Path) -> None:
     """Links are listed beside their build, and go without it."""
     assert items(host) == ()
     build, links, part, data = f"builds/{A}", f"builds/{A}/links", f"builds/{B}.part", f"datasets/{D}"
@@ -106,13 +94,16 @@ def test_what_is_there_with_size_and_last_use(host: LocalHost, put: Callable[...
 
 
 @pytest.mark.tools
-def test_being_used_counts(host: LocalHost, put: Callable[..., Path]) -> None:
+def test_being_used_counts(host: LocalHost, put: Callable[..., None]) -> None:
     """A build that is put in place to be measured, and data that a visit copies, are as young as that."""
-    put(f"builds/{A}/prefix", 0, 5)
-    put(f"datasets/{D}/data", 0, 5)
-    Path(host.root, f"datasets/{D}/dataset.json").write_text('{"build": "", "files": 1, "bytes": 0, "answers": []}')
-    for folder in (f"builds/{A}", f"datasets/{D}/dataset.json", f"datasets/{D}"):
-        os.utime(Path(host.root, folder), (NOW, NOW))
+    build, data, record = (
+        Path(host.root, each) for each in (f"builds/{A}", f"datasets/{D}", f"datasets/{D}/dataset.json")
+    )
+    for path in (f"builds/{A}/prefix", f"datasets/{D}/data"):
+        put(path, 0, 5)
+    record.write_text('{"build": "", "files": 1, "bytes": 0, "answers": []}')
+    for each in (build, record, data):
+        os.utime(each, (NOW, NOW))
     assert all(item.used <= NOW for item in items(host))
     build_store.put_in_place(host, "demo", A)
     dataset.copy(host, D, None)
@@ -121,7 +112,7 @@ def test_being_used_counts(host: LocalHost, put: Callable[..., Path]) -> None:
 
 @pytest.mark.tools
 def test_too_little_room_is_said_before_the_hunt(
-    host: LocalHost, put: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    host: LocalHost, put: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert [expected_builds(*of) for of in ((2, 0), (3, 0), (1000, 0), (1000, 5))] == [2, 3, 14, 5]
     for folder, mib in ((f"builds/{A}", 1), (f"builds/{B}", 1), (f"datasets/{D}", 3)):

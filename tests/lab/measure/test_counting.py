@@ -24,14 +24,12 @@ from perfbisect.lab.host_lab import Earlier, HostLab
 from perfbisect.lab.measure import counting, perf
 from perfbisect.lab.measure.counting import ENOUGH, LONGEST, PERF, Counter
 from perfbisect.lab.measure.perf import (
-    EVENTS,
     beside,
     means,
     missed,
     parse,
     parse_iostat,
     parse_vmstat,
-    probe,
     refusal,
     shares,
 )
@@ -76,19 +74,6 @@ def test_counts_of_one_build_repeat_and_are_those_of_the_code(open_lab: Open, by
 
 
 LOOP = "i=0; while [ $i -lt {events} ]; do i=$((i + 1)); done"
-
-
-@pytest.mark.slow
-@pytest.mark.tools
-def test_a_command_is_counted_without_its_start_up(host: LocalHost, git: Repo, by: str) -> None:
-    lab = command_lab(host, git, "seq 20000 >/dev/null; " + LOOP)
-    lab.counted, lab.earlier = by, Earlier(events=500)
-    first, again = runs(measure(lab, Share(0, 2)))
-    one, other = value(first, "instructions/o"), value(again, "instructions/o")
-    assert one and other and one == pytest.approx(other, rel=0.01), "a loop of the shell"
-    assert one < 20_000, "what seq does once is not in it"
-    assert first.operations == 500
-    assert value(first, "latency") is None
 
 
 @pytest.mark.tools
@@ -226,13 +211,6 @@ def test_sentences_of_perf() -> None:
         (opened.format("13 (Permission denied)"), False),
     ):
         assert missed(["Error:", line]) is is_missed
-
-
-@pytest.mark.tools
-def test_this_machine_counts_task_clock(host: LocalHost) -> None:
-    counters = probe(host)
-    assert sorted(counters) == sorted(EVENTS)
-    assert (counters["task-clock"] or 0) > 0
 
 
 def lines_of_output(name: str) -> list[str]:

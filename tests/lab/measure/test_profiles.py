@@ -63,10 +63,12 @@ FACTS = RunFacts("c", "key", "visit", "here", 0.0, 2.0, 50, {}, (), {}, {})
 def recorded(name: str, waits: str = "") -> Folded:
     """What an output of perf script becomes."""
     text = (OUTPUTS / f"perf-script-{name}.txt").read_text()
-    added = subprocess.run(
-        ["awk", "-v", f"waits={waits}", ADD_UP], input=f"{text}\n\f0\n", capture_output=True, text=True, check=True
-    )
-    return fold(lines_of(added.stdout), 1000)
+    return fold(lines_of(added_up(f"{text}\n\f0\n", waits)), 1000)
+
+
+def added_up(text: str, waits: str = "") -> str:
+    argv = ["awk", "-v", f"waits={waits}", ADD_UP]
+    return subprocess.run(argv, input=text, capture_output=True, text=True, check=True).stdout
 
 
 def own(stacks: dict[str, float]) -> dict[str, float]:
@@ -143,10 +145,8 @@ def test_what_trials_show() -> None:
     """Names as perf 6.1 prints them: with "H" where another event took its place, and those of two kinds of cores."""
     for names, counted, chains, found in TRIALS:
         assert sampling(f"{names}\n{counted}", chains) == found
-    for event, names in (
-        ("cycles:u", ("cpu_core/cycles/u", "cpu_atom/cycles/u")),
-        ("instructions", ("cpu_core/instructions/", "cpu_atom/instructions/")),
-    ):
+    for event, end in (("cycles:u", "cycles/u"), ("instructions", "instructions/")):
+        names = f"cpu_core/{end}", f"cpu_atom/{end}"
         assert sampling("\n".join((*names, COUNTED)), "fp") == Sampling(event, "fp", names)
 
 
@@ -188,16 +188,10 @@ def context(**changes: object) -> RunContext:
 
 def test_how_often_a_run_is_sampled() -> None:
     long = replace(context(command=["bench"]), longest=1000.0)  # an hour of it must not fill the disk
-    many = context(threads=64)
-    for of, cores, rate in (
-        (context(), 2, OFTENEST),
-        (many, 256, SAMPLES / 1280),
-        (many, 4, SAMPLES / 40),
-        (long, 10, 1),
-    ):
-        assert first_rate(of, cores=cores) == rate
-    for before, samples, rate in ((100, SAMPLES // 2, 200), (100, SAMPLES * 10, 10), (100, SAMPLES * 1000, 1)):
-        assert next_rate(before, samples) == rate
+    assert first_rate(context(), cores=2) == OFTENEST
+    assert [first_rate(context(threads=64), cores=cores) for cores in (256, 4)] == [SAMPLES / 1280, SAMPLES / 40]
+    assert first_rate(long, cores=10) == 1
+    assert [next_rate(100, samples) for samples in (SAMPLES // 2, SAMPLES * 10, SAMPLES * 1000)] == [200, 10, 1]
     assert next_rate(1, 0) == OFTENEST
 
 
@@ -249,22 +243,6 @@ def test_the_shares_of_two_functions(tmp_path: Path, host: LocalHost) -> None:
     (tmp_path / NAME).write_text("no samples of perf\n")
     with pytest.raises(RunFailed, match=r"perf script ended with status [1-9]"):
         folded_on(host, PurePosixPath(tmp_path), CLOCK, 499)
-
-
-@pytest.mark.slow
-@pytest.mark.tools
-def test_where_a_program_waits(tmp_path: Path, host: LocalHost) -> None:
-    """It sleeps in ``doze`` for far longer than it works."""
-    if not available(host).in_kernel:
-        pytest.skip("perf may not see the kernel")
-    source = (
-        '#include <unistd.h>\n__attribute__((noinline)) void doze(void) { usleep(20000); __asm__ volatile(""); }\n'
-        "int main(void) { for (int i = 0; i < 30; i++) doze(); return 0; }\n"
-    )
-    waiting = Sampling(WAITS, available(host).chains)
-    folded = folded_of(tmp_path, source, host, waiting, 1)
-    asleep = sum(cost for stack, cost in folded.stacks.items() if waiting.chains == "fp" or "doze (made)" in stack)
-    assert asleep >= 30 * 20_000
 
 
 def test_no_waits_and_no_sight_of_the_kernel_end_a_turn_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -345,14 +323,10 @@ def test_large_profiles_are_shortened_and_no_cost_is_dropped(
 
 @pytest.mark.tools
 def test_paths_of_files_are_shortened_and_what_is_no_file_is_not() -> None:
-    shortened = {
-        "/usr/lib/libc.so.6": "/libc.so.6",
-        "/a (b)/c (deleted)": "/c (deleted)",
-        **{path: path for path in ("//anon", "/dev/zero (deleted)", "/memfd:a/b (deleted)", "[kernel.kallsyms]")},
-    }
-    text = "".join(f"p 7\n\t ff f(int) ({path})\n\n" for path in shortened)
-    added = subprocess.run(["awk", ADD_UP], input=f"{text}\n\f0\n", capture_output=True, text=True, check=True)
-    found = {line.split("\t")[3] for line in added.stdout.splitlines()[: len(shortened)]}
+    shortened = {"/usr/lib/libc.so.6": "/libc.so.6", "/a (b)/c (deleted)": "/c (deleted)"}
+    shortened |= {path: path for path in ("//anon", "/dev/zero (deleted)", "/memfd:a/b (deleted)", "[kernel.kallsyms]")}
+    lines = added_up("".join(f"p 7\n\t ff f(int) ({path})\n\n" for path in shortened) + "\n\f0\n").splitlines()
+    found = {line.split("\t")[3] for line in lines[: len(shortened)]}
     assert found == {f"f(int) ({path})" for path in shortened.values()}
 
 

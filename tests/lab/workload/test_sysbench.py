@@ -133,15 +133,6 @@ def test_threads_of_several_roles() -> None:
 DEMO, WRITES = load_builder("demo"), load_workload("update-index", "demo")
 
 
-def test_the_shipped_demo_is_prepared_by_its_table_and_the_shared_module() -> None:
-    script = lua.preparing(WRITES)
-    assert script is not None
-    names = [file.name for file in lua.with_modules(WRITES, script)]
-    assert names[0] == "prepare.lua"
-    assert "perfbisect.lua" in names
-    assert len(names) == len(set(names))
-
-
 def test_data_is_made_anew_when_a_module_of_its_script_changes(tmp_path: Path) -> None:
     suite = tmp_path / "kv"
     suite.mkdir()
@@ -195,8 +186,8 @@ def test_files_that_runs_read_make_other_runs(point: Workload, tmp_path: Path) -
     """Those that a script requires; for a command what lies beside its suite, if it is told where that is."""
     told = changed(point, summary="one row", group="points", suspects={"src": 2.0})
     assert not other_runs(changed(BUILDER, summary="a server"), told, than=point), "what only people read"
-    commands = [changed(point, script="", command=[word]) for word in ("{suite}/run", "run")]
-    before = [fingerprint(BUILDER, each, [HOST]) for each in (point, *commands)]
+    asked = [point, *(changed(point, script="", command=[word]) for word in ("{suite}/run", "run"))]
+    before = [fingerprint(BUILDER, each, [HOST]) for each in asked]
     for file, text, others in (
         ("suite.toml", "[workloads.another]", [False, False, False]),
         ("range.lua", "", [False, True, False]),
@@ -204,7 +195,7 @@ def test_files_that_runs_read_make_other_runs(point: Workload, tmp_path: Path) -
         ("point.lua", 'require("sql") -- and more', [True, True, False]),
     ):
         (tmp_path / file).write_text(text)
-        now = [fingerprint(BUILDER, each, [HOST]) for each in (point, *commands)]
+        now = [fingerprint(BUILDER, each, [HOST]) for each in asked]
         assert [one != other for one, other in zip(before, now, strict=True)] == others, file
         before = now
 
