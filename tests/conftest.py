@@ -135,7 +135,7 @@ def seal(
     yield home
     for (
         place
-    ) in lock._waited.values():  # in queues, where this process stays until it ends: it would come up in other tests
+    ) in lock._waited.values():  # queues, where this process stays until it ends: it would come up in other tests
         place.leave()
     lock._waited.clear()
     shutil.rmtree(home, ignore_errors=True)

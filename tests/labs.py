@@ -104,19 +104,9 @@ BUILDER = recipe("small", "lab")
 
 
 def workload(args: dict[str, Option] | None = None) -> Workload:
-    return Workload(
-        name="operation",
-        suite="small",
-        folder=str(HERE),
-        driver="small",
-        summary="",
-        group="point",
-        script="operation.lua",
-        args=args or {},
-        prepare_script="operation.lua",
-        warmup=0.1,
-        time=1.0,
-    )
+    keys = {"name": "operation", "suite": "small", "folder": str(HERE), "driver": "small", "group": "point"}
+    script = "operation.lua"
+    return workload_of(**keys, script=script, args=args or {}, prepare_script=script, warmup=0.1, time=1.0)
 
 
 Open = Callable[..., HostLab]

@@ -163,14 +163,8 @@ def write_ways(history: History) -> int:
     """Write a hunt whose builds ran in turns, two at the same time, in other layouts, until stopped, and counted."""
     hunt, at = begin(history), BEGAN
     usual = (
-        (0, 100.0, ""),
-        (1, 90.0, ""),
-        (0, 50.0, "a"),
-        (1, 40.0, "a"),
-        (2, 30.0, "b"),
-        (1, 50.0, "b"),
-        (0, 102.0, ""),
-    )
+        (0, 100.0, ""), (1, 90.0, ""), (0, 50.0, "a"), (1, 40.0, "a"), (2, 30.0, "b"), (1, 50.0, "b"), (0, 102.0, ""),
+    )  # fmt: skip
     runs = [replace(run(node, 0.0, qps=qps), round=pair) for node, qps, pair in usual]
     runs += [replace(run(node, 0.0, qps=5.0), counted="valgrind") for node in (0, 3)]
     runs += [replace(run(node, 0.0, qps=qps), layout=1) for node, qps in ((0, 200.0), (5, 180.0))]
@@ -194,11 +188,8 @@ class Tale:
         yield self.at, started(hunt=1)
         last = len(COMMITS) - 1
         yield from self.measure(Purpose.ENDS, (last, 2), (0, 2))
-        yield from self.measure(Purpose.SEARCH, (4, 2), (0, 1))
-        yield from self.measure(Purpose.SEARCH, (5, 2), (0, 1))
-        yield from self.measure(Purpose.SEARCH, (6, 2), (0, 1))
-        yield from self.measure(Purpose.SEARCH, (CULPRIT, 2), (0, 1))
-        yield from self.measure(Purpose.SEARCH, (7, 2), (0, 1))
+        for candidate in (4, 5, 6, CULPRIT, 7):
+            yield from self.measure(Purpose.SEARCH, (candidate, 2), (0, 1))
         yield from self.measure(Purpose.CONFIRM, (CULPRIT, 3), (6, 3))
         step = Step(CULPRIT, 0.9731, Interval(0.706, 0.718, 0.731), (6,))
         yield self.at, Decided(Decision(Found(step), self.belief()))
@@ -251,12 +242,8 @@ class Tale:
         slow = candidate >= CULPRIT
         wobble = 0.003 * math.sin(self.at)
         drift = -0.01 * (self.at - BEGAN) / 600
-        facts = run(
-            candidate,
-            self.at,
-            qps=20_000 * (0.72 if slow else 1.0) * math.exp(wobble + drift),
-            bloat=1.35 if slow else 1.0,
-        )
+        qps = 20_000 * (0.72 if slow else 1.0) * math.exp(wobble + drift)
+        facts = run(candidate, self.at, qps=qps, bloat=1.35 if slow else 1.0)
         self.at += 10.5
         yield self.at, RunFinished(candidate, facts)
 
