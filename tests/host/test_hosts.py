@@ -130,10 +130,9 @@ def test_a_stream_goes_both_ways_and_tells_how_it_ended(place: Host) -> None:
 
 
 @pytest.mark.tools
-def test_a_job_outlives_the_command_that_started_it(place: Host) -> None:
-    job = jobs.start(place, ["sh", "-c", "echo one; sleep 0.5; echo two"], name="slow", timeout=60)
-    assert list(jobs.wait(place, job, every=0.1)) == ["one", "two"]
+def test_a_job_outlives_the_command_that_started_it_until_it_is_killed(place: Host) -> None:
     endless = jobs.start(place, ["sleep", "1000"], name="endless", timeout=2000)
+    assert jobs.status(place, endless) is None
     jobs.kill(place, endless)
     assert jobs.status(place, endless) is not None
 

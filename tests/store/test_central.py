@@ -48,9 +48,18 @@ def address(server: Server, request: pytest.FixtureRequest) -> str:
     return server.create("".join(letter for letter in request.node.name.lower() if letter.isalnum())[:60])
 
 
-def pushed(history: History, address: str, origin: str = "desk3", running: bool | None = None) -> pushing.Pushed:
+def pushed(
+    history: History, address: str, origin: str = "desk3", only: int | None = None, running: bool | None = None
+) -> pushing.Pushed:
     with connected(address) as central:
-        return push(history, central, origin, running=running)
+        return push(history, central, origin, only, running=running)
+
+
+def refused(sentence: str, history: History, address: str, *how: Any) -> str:
+    """The advice where a push is refused for this reason."""
+    with pytest.raises(UsageError, match=sentence) as wrong:
+        pushed(history, address, *how)
+    return wrong.value.advice
 
 
 def rows(address: str, sql: str) -> list[tuple[Any, ...]]:
@@ -177,12 +186,10 @@ def test_another_history_of_the_same_name_is_refused(history: History, address: 
     pushed(history, address)
     with closing(History.open(tmp_path / "other.db")) as other:
         sample.write(other)
-        with pytest.raises(UsageError, match="desk3:1 is another session there"):
-            pushed(other, address)
+        refused("desk3:1 is another session there", other, address)
         later = sample.write(other)  # whose number is free there
-        with pytest.raises(UsageError, match="desk3 is the name of another") as wrong, connected(address) as central:
-            push(other, central, "desk3", later)
-        assert 'origin = "NAME" in [central] of config.toml' in wrong.value.advice
+        advice = refused("desk3 is the name of another", other, address, "desk3", later)
+        assert 'origin = "NAME" in [central] of config.toml' in advice
         assert pushed(other, address, "desk4").sessions == 2
     assert len(rows(address, "SELECT 1 FROM sessions")) == 3
 
@@ -191,16 +198,12 @@ def test_a_history_has_one_name(history: History, address: str, tmp_path: Path) 
     sample.write(history)
     pushed(history, address)
     history.connection.execute("VACUUM INTO ?", [str(tmp_path / "copy.db")])
-    later = sample.write(history)
-    for only in (None, later):
-        with pytest.raises(UsageError, match="is there as desk3, not as desk9") as wrong, connected(address) as central:
-            push(history, central, "desk9", only)
-        assert 'origin = "desk3"' in wrong.value.advice
+    for only in (None, sample.write(history)):
+        assert 'origin = "desk3"' in refused("is there as desk3, not as desk9", history, address, "desk9", only)
     assert pushed(history, address).sessions == 1
     with closing(History.open(tmp_path / "copy.db")) as copy:
         sample.write(copy)
-        with pytest.raises(UsageError, match="desk3:2 is another session there"):
-            pushed(copy, address)
+        refused("desk3:2 is another session there", copy, address)
         assert pushed(copy, address, "desk4").sessions == 1  # since what both have is there
     assert rows(address, "SELECT id FROM sessions ORDER BY id") == [("desk3:1",), ("desk3:2",), ("desk4:2",)]
 
@@ -241,9 +244,8 @@ def test_rights(history: History, server: Server, address: str) -> None:
     with psycopg.connect(address, autocommit=True) as admin:
         for user, role in (("appends", "perfbisect_append"), ("reads", "perfbisect_read"), ("nobody", "")):
             admin.execute(f"CREATE ROLE {user} LOGIN {f'IN ROLE {role}' if role else ''}".encode())
-    with pytest.raises(UsageError, match="refuses this: permission denied") as refused:
-        pushed(history, server.address(database, "reads"))
-    assert "GRANT perfbisect_append TO" in refused.value.advice
+    advice = refused("refuses this: permission denied", history, server.address(database, "reads"))
+    assert "GRANT perfbisect_append TO" in advice
     pushed(history, server.address(database, "appends"))
     history.append(1, Warned("more"), 9e9)
     assert pushed(history, server.address(database, "appends")).entries == 1
@@ -258,10 +260,10 @@ def test_rights(history: History, server: Server, address: str) -> None:
             ("select * from culprits where hunt_id = 1", "text = integer", "hunt_id = 'ORIGIN:12'"),
             ("select pg_read_file('/etc/passwd')", "permission denied", ""),
         ):
-            with pytest.raises(UsageError, match=why) as refused:
+            with pytest.raises(UsageError, match=why) as wrong:
                 central.query(sql)
-            assert advice in refused.value.advice
-            assert "GRANT" not in refused.value.advice
+            assert advice in wrong.value.advice
+            assert "GRANT" not in wrong.value.advice
     for statement in ("DELETE FROM events", "UPDATE events SET at = 0", "DELETE FROM sessions", "DROP TABLE runs"):
         with pytest.raises(UsageError, match="refuses this"), connected(server.address(database, "appends")) as central:
             central.execute(statement.encode())
