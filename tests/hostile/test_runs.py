@@ -111,10 +111,10 @@ def test_not_a_byte_is_lost_that_has_room(host: LocalHost) -> None:
 
 def test_a_flood_is_bounded_while_it_lasts_and_can_be_ended(host: LocalHost) -> None:
     job = shell(host, "yes a line of a server that has gone mad")
+    until(Path(job.folder, "stdout.parts").exists)
     for _ in range(10):
         time.sleep(0.1)
         assert kept(job) < HEAD + 2 * TAIL + 10_000
-    assert Path(job.folder, "stdout.parts").exists()
     lines = jobs.wait(host, job, every=0.05)
     assert next(lines) == "a line of a server that has gone mad"
     lines.close()
