@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import reduce
+from itertools import product
 from operator import getitem
 from pathlib import Path
 from typing import Any
@@ -225,17 +226,15 @@ def test_odd_numbers_for_every_option(world: Path, verb: str) -> None:
     assert command is not None
     form = forms_of(verb)[0] | ({"repo", "host"} if verb in ("run", "compare", "noise") else set())
     words, arguments = list(KNOWN["always"].get(verb, [])), list[str]()
-    for each in command.params:
-        if each.required or each.name in form:
-            value = usual(verb, each)[0]
-            if isinstance(each, click.Argument):
-                arguments += [value, "HEAD"] if each.nargs == -1 else [value]
-            else:
-                words += [each.opts[0], value]
-    for each in command.params:
-        if isinstance(each, click.Option) and not each.is_flag and isinstance(each.type, NUMERIC):
-            for number in ODD_NUMBERS:
-                check(run(verb, *words, each.opts[0], number, *arguments))
+    for each in (each for each in command.params if each.required or each.name in form):
+        value = usual(verb, each)[0]
+        if isinstance(each, click.Argument):
+            arguments += [value, "HEAD"] if each.nargs == -1 else [value]
+        else:
+            words += [each.opts[0], value]
+    numeric = [each.opts[0] for each in command.params if each.opts[0][0] == "-" and isinstance(each.type, NUMERIC)]
+    for option, number in product(numeric, ODD_NUMBERS):
+        check(run(verb, *words, option, number, *arguments))
 
 
 # Recipes
