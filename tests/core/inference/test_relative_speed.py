@@ -180,11 +180,8 @@ def world(
 
 WORLDS = {
     "plain": world(),
-    "few runs": world(turns=3),
     "one turn": world(turns=2),
-    "quiet": world(noise=0.0005),
     "noisy": world(noise=0.12, turns=3),
-    "visits": world(visits=1.0, each=3),
     "large visits": world(visits=4.0, each=3),
     "drift": world(drift=4.0),
     "drift and visits": world(drift=4.0, visits=1.0, each=2),
@@ -252,17 +249,10 @@ NOTHING = dict.fromkeys(STEP, 0.0)
 
 
 @pytest.mark.parametrize("rules", [(Direction.DROP, None), (Direction.ANY, 0.05)])
-@pytest.mark.parametrize(
-    ("level", "classes", "scale"),
-    [
-        pytest.param(STEP, (), (1.0,), id="a change"),
-        pytest.param(NOTHING, (), (1.0,), id="none"),
-        pytest.param(STEP, (), (1.0, 1.0), id="two hosts"),
-        pytest.param(STEP, ("a", "b"), (1.0, 0.5), id="two classes"),
-        pytest.param(STEP, ("a", "b"), (0.0, 1.0), id="a change on the second class"),
-        pytest.param(NOTHING, ("a", "b"), (1.0, 1.0), id="none on two classes"),
-    ],
-)
+@pytest.mark.parametrize(("level", "classes", "scale"), [
+    (STEP, (), (1.0,)), (NOTHING, (), (1.0,)), (STEP, (), (1.0, 1.0)),
+    (STEP, ("a", "b"), (1.0, 0.5)), (STEP, ("a", "b"), (0.0, 1.0)), (NOTHING, ("a", "b"), (1.0, 1.0)),
+])  # fmt: skip
 def test_bad_against_good_is_that_of_the_table(
     level: dict[int, float], classes: tuple[str, ...], scale: tuple[float, ...], rules: tuple[Direction, float | None]
 ) -> None:

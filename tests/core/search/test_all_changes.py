@@ -116,15 +116,11 @@ def test_builds_that_differ_by_their_layout_alone_are_not_measured_for_ever() ->
 LINE, ROOTS = Graph.line(24), two_roots(16)  # 8 to 14 do not descend from good, 15 takes them in
 
 
-@pytest.mark.parametrize(
-    ("graph", "steps", "stretch", "left"),
-    [
-        (LINE, {5: -0.1, 15: -0.2}, range(13, 18), (12, 18)),
-        (LINE, {5: -0.2, 15: -0.1}, range(13, 18), (12, 18)),
-        (ROOTS, {2: -0.1, 9: -0.2}, range(8, 11), (0, 11)),
-    ],
-    ids=["the larger", "the smaller", "at the root of another project"],
-)
+@pytest.mark.parametrize(("graph", "steps", "stretch", "left"), [
+    (LINE, {5: -0.1, 15: -0.2}, range(13, 18), (12, 18)),  # the larger
+    (LINE, {5: -0.2, 15: -0.1}, range(13, 18), (12, 18)),
+    (ROOTS, {2: -0.1, 9: -0.2}, range(8, 11), (0, 11)),  # at the root of another project
+])  # fmt: skip
 def test_a_step_in_a_stretch_that_does_not_build_is_unsettled_and_the_other_one_named(
     graph: Graph, steps: dict[int, float], stretch: range, left: tuple[int, int]
 ) -> None:

@@ -55,10 +55,8 @@ def flying(draw: st.DrawFn) -> tuple[Graph, list[Observation], Policy, Fleet]:
     coming = draw(st.lists(st.sampled_from(free), unique=True, max_size=hosts - 1)) if free else []
     gone = draw(st.sets(st.integers(0, hosts - 1), max_size=hosts - 1))
     left = [host for host in range(hosts) if host not in gone]
-    building = tuple(
-        Building(v, host, draw(st.sampled_from([0.0, 300.0, 5000.0])), draw(st.booleans()))
-        for v, host in zip(coming, left, strict=False)
-    )
+    since = st.sampled_from([0.0, 300.0, 5000.0])
+    building = tuple(Building(*each, draw(since), draw(st.booleans())) for each in zip(coming, left, strict=False))
     spent = len(built) + len(coming) + sum(v % 2 and v % 3 > 0 for v in failed)
     policy = Policy(max_builds=draw(st.sampled_from([0, spent + 1, spent + 3])))
     busy = draw(st.booleans()) and run

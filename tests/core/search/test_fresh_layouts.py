@@ -84,9 +84,7 @@ def test_what_moving_code_costs_is_no_change_up_to_a_factor_of_three(costs: floa
     assert (step.candidate, step.layouts is None) == ((17, True) if accused else (26, False))
 
 
-@pytest.mark.parametrize(
-    ("drop", "layout", "layouts"), [(-0.15, 0.04, {}), (-0.05, 0.002, {26: 0.025})], ids=["broad", "half way"]
-)
+@pytest.mark.parametrize(("drop", "layout", "layouts"), [(-0.15, 0.04, {}), (-0.05, 0.002, {26: 0.025})])
 def test_layouts_that_are_spread_are_averaged(drop: float, layout: float, layouts: dict[int, float]) -> None:
     """Also where the usual one is half way between slow and fast."""
     broad = Habits(noise=0.005, layout=layout, outliers=0.0)

@@ -148,9 +148,8 @@ def test_what_was_chosen_is_said_with_its_figures() -> None:
 
 def run(commit: str, seconds: float, cpu: float, key: str) -> tuple[float, RunFinished]:
     latency, counters = {"avg": 1000 * seconds}, {"task-clock": cpu}
-    return 20.0, RunFinished(
-        0, RunFacts(commit, commit, "v", "h", 10.0, seconds, 1, latency, (), counters, {}, round=key)
-    )
+    facts = RunFacts(commit, commit, "v", "h", 10.0, seconds, 1, latency, (), counters, {}, round=key)
+    return 20.0, RunFinished(0, facts)
 
 
 def readings(noise: float, of_rounds: Sequence[float]) -> list[Reading]:

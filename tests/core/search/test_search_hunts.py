@@ -67,7 +67,8 @@ def test_no_runs_are_made_where_only_builds_could_help() -> None:
 
 MANY = 40
 # Some hunts show that the worlds are searched as they should be, many that the stated confidence is the truth.
-SOME_AND_MANY = pytest.mark.parametrize("count", [2, pytest.param(MANY, marks=pytest.mark.calibrate)])
+CALIBRATE = pytest.mark.calibrate
+SOME_AND_MANY = pytest.mark.parametrize("count", [2, pytest.param(MANY, marks=CALIBRATE)])
 
 STEADY = Habits(noise=0.01)
 NOISY = Habits(noise=0.1, drift=0.08, drift_memory=6, run_seconds=1, build_seconds=5)
@@ -119,7 +120,7 @@ def test_named_culprits_are_right(
 
 @SOME_AND_MANY
 @pytest.mark.parametrize(
-    "habits", [STEADY, *(pytest.param(each, marks=pytest.mark.calibrate) for each in (NOISY, PHASES, DRIFTING))]
+    "habits", [STEADY, *(pytest.param(each, marks=CALIBRATE) for each in (NOISY, PHASES, DRIFTING))]
 )
 def test_nothing_is_found_where_there_is_nothing(habits: Habits, count: int) -> None:
     outcomes = [outcome for _, outcome in hunts(count, 60, 0.0, habits)]
