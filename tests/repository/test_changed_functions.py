@@ -93,9 +93,6 @@ def test_callers_of_what_profiles_lack_are_looked_for_until_they_have_some(read:
     assert read(tree, after).callers == {}, "without a profile nothing can be inlined"
 
 
-HEADER = "static int slot_of(const int *keys"
-
-
 def test_without_ctags_functions_are_those_that_git_names(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "program", lambda: None)
     found = read({"page.c": PAGE}, {"page.c": PAGE.replace("\t\ti++;\n", "")}, ("main",))
@@ -105,7 +102,7 @@ def test_without_ctags_functions_are_those_that_git_names(read: Read, monkeypatc
 
 def test_the_function_beside_a_hunk() -> None:
     scopes = {
-        HEADER: "slot_of",
+        "int slot_of(const int *k": "slot_of",
         "int store::Page<T>::insert(const T &row)": "Page::insert",
         "struct page {": "",
         "": "",

@@ -199,8 +199,7 @@ def test_files_folders_and_globs(git: Repo) -> None:
 
 def shown(git: Repo, before: Files, after: Files) -> module.Diff:
     """The diff of two commits."""
-    first, second = git.commit(before), git.commit(after)
-    return diff(open_repository(git.path), first, second)
+    return diff(open_repository(git.path), git.commit(before), git.commit(after))
 
 
 def test_a_diff_has_files_hunks_and_their_functions(git: Repo) -> None:
@@ -288,9 +287,8 @@ def tagged(git: Repo) -> Repository:
 
 
 def test_versions_in_order_without_pre_releases_and_other_branches(tagged: Repository) -> None:
-    found = release_range(tagged, "1.9..2.0", ["v{version}"])
     left_out = (("1.10-rc1", "a pre-release"), ("1.10.1", "2.0 does not contain it"))
-    assert found == ReleaseRange(("1.9", "1.10", "2.0"), left_out)
+    assert release_range(tagged, "1.9..2.0", ["v{version}"]) == ReleaseRange(("1.9", "1.10", "2.0"), left_out)
     by_tags = release_range(tagged, "1.9..2.0", [])
     assert by_tags.taken == ("v1.9", "v1.10", "v2.0"), "a recipe without patterns knows tags, but no versions"
     assert dict(by_tags.left_out).keys() == {"v1.10-rc1", "v1.10.1"}

@@ -83,11 +83,10 @@ def test_the_graphs_of_small_histories(history: History) -> None:
         assert expected(commits, good, bad, base=base) == edges, f"the definition itself: {of}"
         hashes = {name: every[f"{of}-{name}"] for name in commits}
         span = read_range(repo, hashes[good], hashes[bad], IGNORE)
-        assert found(span, hashes) == edges, of
-        assert is_closed(span), of
+        assert (found(span, hashes), is_closed(span)) == (edges, True), of
         inside = ancestors(commits, bad) - ancestors(commits, good)
-        assert span.commits == len(inside), of
-        assert span.merges == sum(len(commits[name].parents) > 1 for name in inside), of
+        merges = sum(len(commits[name].parents) > 1 for name in inside)
+        assert (span.commits, span.merges) == (len(inside), merges), of
         assert (span.good, span.bad) == (hashes[good], hashes[bad]), of
         assert span.good_is_ancestor is (good in ancestors(commits, bad)), of
         assert span.candidates[0] == span.base == hashes[good if span.good_is_ancestor else "c0"], of
@@ -174,14 +173,14 @@ def test_a_working_tree_is_not_looked_at(git: Repo) -> None:
 
 def test_a_range_without_sense_is_refused(history: History) -> None:
     repo, hashes = history(commits_of("c0=0 c1=1 c2=1/d other:=o"))
-    for good, bad, sentence in [
-        ("c0", "c0", "are the same commit"),
-        ("c2", "c0", "they seem to be swapped"),
-        ("c0", "other", "have no common history"),
-        ("c1", "c2", "Nothing in the range can change the speed: of its 1 commits"),
-    ]:
+    for ends, sentence in {
+        "c0 c0": "are the same commit",
+        "c2 c0": "they seem to be swapped",
+        "c0 other": "have no common history",
+        "c1 c2": "Nothing in the range can change the speed: of its 1 commits",
+    }.items():
         with pytest.raises(UsageError, match=sentence):
-            read_range(repo, hashes[good], hashes[bad], IGNORE)
+            read_range(repo, *(hashes[name] for name in ends.split()), IGNORE)
 
 
 def test_a_long_history_with_many_merges(history: History) -> None:
