@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from labs import BROKEN, BUILDER, FAST, SLOW, measure, skipped, warnings, workload
+from labs import BROKEN, BUILDER, FAST, SLOW, measure, warnings, workload
 from machine import here
 from perfbisect.clock import elapsed
 from perfbisect.core.domain.events import (
@@ -134,12 +134,6 @@ def test_two_build_at_once_and_what_they_built_is_brought(farm: Farm) -> None:
     assert farm.stored("quiet") == farm.stored("b1") | farm.stored("b2")
     assert not (farm.folder / "quiet" / "work").exists()
     assert measure(farm.lab, Share(FAST, 0)) == [], "it is there already"
-
-
-def test_a_commit_that_does_not_build_is_skipped(farm: Farm) -> None:
-    facts = skipped(list(farm.labs["b1"].build(BROKEN)))
-    assert facts.stage == "compile"
-    assert str(farm.folder / "b1") in facts.log
 
 
 def test_a_host_whose_root_folder_was_removed_builds_no_further(farm: Farm) -> None:
