@@ -3,10 +3,7 @@
 import ctypes.util
 import json
 import re
-import resource
-import subprocess
 import tempfile
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -112,40 +109,4 @@ def test_two_that_wait_for_one_disk_are_measured_in_turns(git: Repo, tmp_path: P
     together, why = chosen(history)
     assert not together
     assert re.search(r"they wait for 9\d(\.\d)? % of their time|they show at once", why)
-    assert f"pairing   {why}" in ended.stdout
-
-
-FEW = "two threads do not get two cores here"
-
-
-def cores_used(program: Path) -> float:
-    """How many it gets now."""
-    began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
-    subprocess.run([program], check=True)
-    return (resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before) / (time.monotonic() - began)
-
-
-@pytest.mark.calibrate
-def test_threads_that_wait_for_each_other_are_measured_in_turns(git: Repo, tmp_path: Path) -> None:
-    """Where two share the cores, nearly nothing is lost while a thread waits."""
-    hashes = git.history({"bench.c": program("threads.c"), "work.h": f"#define SERIAL {serial}\n"} for serial in (0, 1))
-    build = ["cc", "-O1", "-pthread", "-D", "SERIAL=0", "-x", "c", "-", "-o", tmp_path / "bench"]
-    subprocess.run(build, input=program("threads.c").replace('#include "work.h"', ""), text=True, check=True)
-    if cores_used(tmp_path / "bench") < 1.3:
-        pytest.skip(FEW)
-    history = tmp_path / "h.db"
-    words = ["run", "v0", "v1", "--build", "cc -O1 -pthread -o bench bench.c", "--run", "./bench", "--max-time", "3m"]
-    ended = bisect(*words, "--repo", str(git.path), "--no-explain", "--plain", "--history", str(history))
-    used = """
-        select json_extract(body, '$.facts.counters.task-clock') / json_extract(body, '$.facts.seconds') / 1000
-        from events where kind = 'RunFinished' and json_extract(body, '$.facts.commit') = '{}'
-        and coalesce(json_extract(body, '$.facts.round'), '') = ''
-    """
-    got = [cores for (cores,) in rows(history, used.format(hashes[0])) if cores]
-    if not got or sorted(got)[len(got) // 2] < 1.3:
-        pytest.skip(FEW)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert rows(history, "select culprit from culprits") == [(hashes[1],)]
-    together, why = chosen(history)
-    assert not together
     assert f"pairing   {why}" in ended.stdout
