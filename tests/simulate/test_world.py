@@ -100,9 +100,8 @@ def test_a_flaky_build_may_work_the_next_time() -> None:
     for v in range(21):
         world = World(LINE, {}, Habits(flaky=0.5), seed=3)
         tries.append([isinstance(world.build(v), Skipped) for _ in range(3)])
-    assert not any(tries[0] + tries[20])
+    assert not any(tries[0] + tries[20]) and any(first and not second for first, second, _ in tries)
     assert 4 < sum(first for first, *_ in tries[1:20]) < 16
-    assert any(first and not second for first, second, _ in tries)
 
 
 def test_equal_binaries_are_known_once_both_are_built() -> None:

@@ -128,20 +128,18 @@ def test_another_range_voids_beliefs_and_keeps_what_was_measured() -> None:
 
 def test_ratios_are_those_to_the_baseline() -> None:
     state = measured((0, 1000.0), (3, 700.0))
-    state.add(2000.0, built(1, SHAS[0]))
-    state.add(2000.0, built(2, SHAS[3]))
-    found = ratios(state, "qps")
-    assert found[SHAS[3]].low < 0.7 < found[SHAS[3]].high
-    assert found[SHAS[2]] == found[SHAS[3]] and found[SHAS[1]] == Interval(1.0, 1.0, 1.0)
-    assert SHAS[0] not in found
+    for candidate, like in ((1, 0), (2, 3)):
+        state.add(2000.0, built(candidate, SHAS[like]))
+    bad = ratios(state, "qps")[SHAS[3]]
+    assert bad.low < 0.7 < bad.high
+    assert ratios(state, "qps") == {SHAS[1]: Interval(1.0, 1.0, 1.0), SHAS[2]: bad, SHAS[3]: bad}
     assert ratios(HuntState(), "qps") == {}
 
 
 def test_classifications_without_a_belief_follow_the_intervals() -> None:
     state = measured((0, 1000.0), (1, 995.0), (2, 702.0), (3, 700.0))
-    found = ratios(state, "qps")
-    expected = [Classification.BASELINE, Classification.GOOD, Classification.BAD, Classification.BAD]
-    assert [classify(state, sha, found) for sha in SHAS] == expected
+    found = [classify(state, sha, ratios(state, "qps")) for sha in SHAS]
+    assert found == [Classification.BASELINE, Classification.GOOD, Classification.BAD, Classification.BAD]
 
 
 DROP, RISE = Interval(0.70, 0.72, 0.74), Interval(1.35, 1.4, 1.45)
@@ -172,9 +170,8 @@ def test_between_the_ends_the_belief_decides_and_a_verdict_has_the_last_word() -
         state = measured((0, 1000.0), (1, 840.0), (2, 700.0), (3, 700.0)).after(2000.0, belief)
         assert [classify(state, sha, {}) for sha in SHAS] == expected
     state = state.after(2000.0, clear)
-    found = state.after(2001.0, HuntEnded(Found(Step(2, 0.98, DROP, (1,)))))
-    assert classify(found, SHAS[2], {}) is Classification.CULPRIT
-    assert classify(state.after(2001.0, HuntEnded(SAME)), SHAS[2], {}) is unclear
+    for verdict, expected in ((Found(Step(2, 0.98, DROP, (1,))), Classification.CULPRIT), (SAME, unclear)):
+        assert classify(state.after(2001.0, HuntEnded(verdict)), SHAS[2], {}) is expected
 
 
 def test_what_was_not_measured_is_built_or_skipped() -> None:

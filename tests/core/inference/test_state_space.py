@@ -90,11 +90,10 @@ def test_runs_of_one_visit_share_its_effect(hosts: int) -> None:
 
 def test_probabilities_sum_to_one_and_drift_is_noticed() -> None:
     rng = np.random.default_rng(1)
-    slow = np.sin(np.arange(80) / 12) * 0.05
-    seen = [Reading(i % 2 * 10, slow[i] + rng.normal() * 0.005, float(i), i) for i in range(80)]
+    values = np.sin(np.arange(80) / 12) * 0.05 + rng.normal(size=80) * 0.005
+    seen = [Reading(i % 2 * 10, values[i], float(i), i) for i in range(80)]
     levels = estimate(arrange(seen, Policy(), 10), np.ones(80))
-    assert levels.probability.sum() == pytest.approx(1)
-    assert levels.probability @ (levels.drift > 0) > 0.99
+    assert levels.probability.sum() == pytest.approx(1) and levels.probability @ (levels.drift > 0) > 0.99
     assert np.sqrt(levels.variance.min()) < 0.012  # the noise that is left once the drift is known
 
 

@@ -210,9 +210,8 @@ def test_a_hunt_goes_on_from_its_log_when_builds_in_flight_were_lost(share: floa
     def world() -> World:
         return Scenario(merging(80), 0.08, habits=Habits(build_seconds=1200.0), failing=0.1).world(3)
 
-    whole = hunt(world(), Policy(), build_hosts=3).observations
-    known = list(whole[: int(share * len(whole))])
-    left = world()
+    whole, left = hunt(world(), Policy(), build_hosts=3).observations, world()
+    known = [*whole[: int(share * len(whole))]]
     for seen in known:
         if isinstance(seen, Built) and seen.build_host is not None:
             left.build(seen.candidate, maker(seen.build_host))

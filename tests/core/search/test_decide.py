@@ -285,6 +285,5 @@ def test_noise_is_learnt() -> None:
     """A method that is said to be exact and is not: the ends are measured until their difference is clear, or given up."""
     world = Scenario(LINE, changes="nothing", habits=counting(0.002)).world(5)
     outcome = hunt(world, SMALLEST, EXACT)
-    assert isinstance(outcome.verdict, NotReproduced)
-    assert outcome.belief.noise > 0.0005
+    assert isinstance(outcome.verdict, NotReproduced) and outcome.belief.noise > 0.0005
     assert hunt(world, SMALLEST, PriorKnowledge(noise=0.05, exact=True)).belief.noise < 0.01

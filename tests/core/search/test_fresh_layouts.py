@@ -32,7 +32,7 @@ from perfbisect.core.search.decide import decide
 from perfbisect.core.search.fresh_layouts import FEWEST
 from perfbisect.simulate.hunt import Outcome, hunt
 from perfbisect.simulate.world import Habits, World
-from simulated_worlds import found
+from simulated_worlds import found, several
 
 LINE = Graph.line(40)
 QUIET = Habits(noise=0.005, layout=0.002, outliers=0.0)
@@ -140,10 +140,9 @@ def test_no_name_is_given_where_the_budget_ends_before_the_proof_in_other_layout
 
 def test_every_change_is_compared_in_other_layouts() -> None:
     policy = Policy(layouts=True, all_steps=True)
-    outcome = hunt(World(LINE, {10: -0.06, 30: -0.1}, QUIET, seed=7), policy)
-    steps = outcome.verdict.steps  # type: ignore[union-attr]
-    assert [step.candidate for step in steps] == [10, 30]
-    assert all(step.layouts and step.layouts.ratio.high < 1 for step in steps)
+    verdict = hunt(World(LINE, {10: -0.06, 30: -0.1}, QUIET, seed=7), policy).verdict
+    assert several(verdict)[0] == [10, 30]
+    assert all(step.layouts and step.layouts.ratio.high < 1 for step in verdict.steps)  # type: ignore[union-attr]
 
 
 def test_where_a_build_fails_in_other_layouts_the_hunt_names_what_runs_as_linked_show() -> None:
@@ -153,8 +152,7 @@ def test_where_a_build_fails_in_other_layouts_the_hunt_names_what_runs_as_linked
     usual = [each for each in seen if not (isinstance(each, Reading) and each.layout)]
     decision = decide(LINE, seen, AGAIN)
     assert decision.order == decide(LINE, usual, Policy()).order
-    step = found(decision.order)
-    assert (step.candidate, step.layouts) == (26, None)
+    assert (found(decision.order).candidate, found(decision.order).layouts) == (26, None)
 
 
 # Two modes of layout are recognised, and nothing else is taken for them.

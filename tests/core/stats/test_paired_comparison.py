@@ -88,8 +88,7 @@ def test_equal_differences_of_a_percentile_are_not_real_after_two_rounds() -> No
 @pytest.mark.parametrize("rounds", [2, 5, 20])
 def test_intervals_of_readings_in_steps_are_right_as_often_as_they_say(noise: float, rounds: int) -> None:
     """``noise`` is the s.d. of a reading in steps; where the levels lie between two steps is drawn anew in each trial."""
-    rng = np.random.default_rng(1)
-    trials, inside = 400, 0
+    rng, trials, inside = np.random.default_rng(1), 400, 0
     for _ in range(trials):
         levels = rng.random(2)
         readings = np.round(levels[:, None] + noise * rng.normal(size=(2, rounds)))
@@ -103,8 +102,7 @@ def test_intervals_of_readings_in_steps_are_right_as_often_as_they_say(noise: fl
 def test_only_rounds_that_both_sides_have_count() -> None:
     made = trial(3)
     made.runs.extend([ran(0, 0, 1000), ran(0, 1, 900), ran(1, 0, 10), ran(2, 1, 2000)])
-    [row] = compared(made, "qps")
-    assert row.ratios == (Ratio(pytest.approx(0.9), None, 1), None)
+    assert compared(made, "qps")[0].ratios == (Ratio(pytest.approx(0.9), None, 1), None)
     assert compared(trial(), "qps")[0].ratios == (None,)
 
 
@@ -269,8 +267,7 @@ def test_of_a_loss_of_a_half_a_rise_by_the_square_root_of_two_is_half() -> None:
 
 def test_only_rounds_with_all_three_count() -> None:
     found = regained(levels(1.0, 1.1, 1.0), levels(0.0, 0.1), {0: 1.0, 1: 0.9, 7: -5.0})
-    assert found.rounds == 2 and found.share
-    assert found.share.middle == pytest.approx(0.9)
+    assert found.rounds == 2 and found.share and found.share.middle == pytest.approx(0.9)
     assert share({0: 1.0}, {0: 0.0}, {0: 1.0}) is None
     assert share({0: 1.0, 1: 1.0}, {2: 0.0, 3: 0.0}, {0: 1.0, 1: 1.0}) is None
 
