@@ -108,17 +108,20 @@ def needs(*tools: str) -> None:
         pytest.skip(f"{', '.join(absent)} is not installed")
 
 
+def printed(*argv: str | Path) -> list[str]:
+    """The lines of a tool."""
+    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
 def order(program: Path) -> tuple[str, ...]:
     """The functions of a program of ours, with their sizes, by their addresses."""
-    argv = ["nm", "-nS", "--defined-only", program]
-    printed = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
-    rows = (line.split() for line in printed.splitlines())
+    rows = (line.split() for line in printed("nm", "-nS", "--defined-only", program))
     return tuple(f"{row[-1]} {row[-3]}" for row in rows if re.fullmatch(r"(part|own)\d", row[-1]))
 
 
 def runpath(file: Path) -> str:
-    printed = subprocess.run(["readelf", "-dW", file], capture_output=True, text=True, check=True).stdout
-    return next((line.split("[")[1].rstrip("]") for line in printed.splitlines() if "PATH)" in line), "")
+    lines = printed("readelf", "-dW", file)
+    return next((line.split("[")[1].rstrip("]") for line in lines if "PATH)" in line), "")
 
 
 @pytest.mark.parametrize("tree", quick("make", TREES))
@@ -161,8 +164,7 @@ def test_a_tree_is_built_by_its_system(yard: RecordingYard, tree: str) -> None:
     assert len(parts) == (1 if tree == "cmake-static" else 2)
     for part in parts:
         orders = [order(yard.installed(key, part)) for key in (first.key, *again)]
-        assert len(set(orders)) == 3
-        assert len({frozenset(each) for each in orders}) == 1, "the same instructions"
+        assert (len(set(orders)), len({*map(frozenset, orders)})) == (3, 1), "the same instructions"
     once = yard.installed(again[0], BIN).read_bytes()
     build_store.remove(yard.host, again[0])
     assert not yard.installed(again[0], BIN).exists()
@@ -199,9 +201,8 @@ def test_options_reach_a_configure_script_unharmed(yard: RecordingYard) -> None:
     tree = SOURCES | {"configure": WRITTEN_BY_HAND, "Makefile.in": makefile}
     built = yard.made(tree, build=Build(options=ODD))
     assert built.system == "autotools"
-    given = (yard.installed(built.key) / "options").read_text()
-    for option in ODD:
-        assert f"[{option.replace('{{', '{').replace('}}', '}')}]" in given
+    given = "".join(f"[{option}]" for option in ODD).replace("{{", "{").replace("}}", "}")
+    assert given in (yard.installed(built.key) / "options").read_text()
 
 
 def test_a_configure_script_of_the_tree_is_not_made_again(yard: RecordingYard) -> None:
