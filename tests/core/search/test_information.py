@@ -275,7 +275,7 @@ def test_agrees_with_the_slow_answer(parents: list[tuple[int, ...]], random) -> 
 
 
 @given(histories(), st.randoms(use_true_random=False))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_large_graphs_are_exact_on_the_trunk_and_where_weight_is_left(parents, random) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "DENSE", 3)
