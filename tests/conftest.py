@@ -21,8 +21,8 @@ from perfbisect.host.local import LocalHost
 from perfbisect.host.protocol import Host
 from perfbisect.host.registry import connect
 from perfbisect.host.ssh import SshHost
-from perfbisect.lab.build import pipeline
-from perfbisect.lab.build.toolchain import Toolchain, toolchain
+from perfbisect.lab.building import pipeline
+from perfbisect.lab.building.toolchain import Toolchain, toolchain
 from perfbisect.recipes.builder import Variant
 from perfbisect.recipes.inventory import HostEntry
 from program import executable

@@ -9,7 +9,7 @@ from perfbisect.core.domain.events import CandidateSkipped, Commit, LabEvent, Ru
 from perfbisect.core.domain.facts import RunFacts, SkipFacts
 from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.host.protocol import Host
-from perfbisect.lab.build.candidates import Candidates, LabHost
+from perfbisect.lab.building.candidates import Candidates, LabHost
 from perfbisect.lab.host_lab import Earlier, HostLab
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.inventory import HostEntry

@@ -20,11 +20,11 @@ from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.core.domain.settings import Patch
 from perfbisect.host import ssh
 from perfbisect.host.local import LocalHost
-from perfbisect.lab.build import build_store, checkout
-from perfbisect.lab.build.pipeline import build, build_context
-from perfbisect.lab.build.plan import BuildContext, Built, build_key
-from perfbisect.lab.build.shared_builds import SharedBuilds
-from perfbisect.lab.build.toolchain import Toolchain
+from perfbisect.lab.building import build_store, checkout
+from perfbisect.lab.building.pipeline import build, build_context
+from perfbisect.lab.building.plan import BuildContext, Built, build_key
+from perfbisect.lab.building.shared_builds import SharedBuilds
+from perfbisect.lab.building.toolchain import Toolchain
 from perfbisect.recipes.builder import Builder, Variant
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.repository.discovery import open_repository

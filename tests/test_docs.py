@@ -21,7 +21,7 @@ PACKAGE = ROOT / "bisect" / "perfbisect"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-# A file below one of the repository's folders, or below the package: `lab/build/pipeline.py`, `core/search/`.
+# A file below one of the repository's folders, or below the package: `lab/building/pipeline.py`, `core/search/`.
 TREES = ("bisect", "benchmarks", "builders", "workloads", "tests", "docs", "setup", ".ci")
 ROOMS = tuple(path.name for path in PACKAGE.iterdir() if path.is_dir())
 PATH = re.compile(rf"`((?:{'|'.join(map(re.escape, TREES + ROOMS))})/[\w./-]*|[\w/]+\.py)`")

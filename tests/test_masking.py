@@ -9,7 +9,7 @@ from perfbisect.cli.main import keep_traceback
 from perfbisect.core.domain.events import CandidateSkipped, Commit, Warned
 from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.errors import EnvironmentFailure
-from perfbisect.lab.build.log_parser import BuildLog
+from perfbisect.lab.building.log_parser import BuildLog
 from perfbisect.lab.workload import command
 from perfbisect.masking import masked, masked_fields
 from perfbisect.recipes.output_pattern import find_number

@@ -23,7 +23,7 @@ from perfbisect.core.domain.settings import Quick, Settings
 from perfbisect.host.registry import connect
 from perfbisect.hunt.resolve import builder_of, resolve_commits
 from perfbisect.lab import Steps
-from perfbisect.lab.build import checkout, pipeline
+from perfbisect.lab.building import checkout, pipeline
 from perfbisect.recipes.inventory import load_host
 from perfbisect.recipes.requested import RECIPE, requested_builder
 from perfbisect.repository.discovery import open_repository

@@ -32,7 +32,7 @@ from perfbisect.host.registry import connect
 from perfbisect.hunt.patches import patches_of
 from perfbisect.hunt.resolve import builder_of, resolve_commits
 from perfbisect.lab import Steps
-from perfbisect.lab.build import build_store, checkout, links, pipeline
+from perfbisect.lab.building import build_store, checkout, links, pipeline
 from perfbisect.lab.workload import lua, sysbench
 from perfbisect.recipes.builder_reader import given_patches
 from perfbisect.recipes.inventory import load_host

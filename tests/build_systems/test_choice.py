@@ -13,8 +13,8 @@ from perfbisect.core.domain.settings import Flags, Quick, Settings
 from perfbisect.errors import UsageError
 from perfbisect.host.local import LocalHost
 from perfbisect.hunt.resolve import choose_system, resolve_settings
-from perfbisect.lab.build.plan import build_fingerprint
-from perfbisect.lab.build.toolchain import Toolchain, with_compiler
+from perfbisect.lab.building.plan import build_fingerprint
+from perfbisect.lab.building.toolchain import Toolchain, with_compiler
 from perfbisect.recipes import build_commands, programs
 from perfbisect.recipes.build_systems import (
     AUTO,

@@ -17,7 +17,7 @@ from msgspec import structs
 from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.core.domain.settings import Flags
 from perfbisect.errors import BuildFailed
-from perfbisect.lab.build import build_store, links
+from perfbisect.lab.building import build_store, links
 from perfbisect.recipes.builder import Build, Builder, Variant
 from program import executable
 from repos import Files, Repo, files_of

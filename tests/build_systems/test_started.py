@@ -16,8 +16,8 @@ from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.core.domain.orders import Share
 from perfbisect.core.domain.settings import Quick, Settings
 from perfbisect.errors import BuildFailed, EndFailed, UsageError
-from perfbisect.lab.build.candidates import BuildsMade, Candidates
-from perfbisect.lab.build.plan import Built
+from perfbisect.lab.building.candidates import BuildsMade, Candidates
+from perfbisect.lab.building.plan import Built
 from perfbisect.lab.host_lab import HostLab
 from perfbisect.recipes.builder import Build, Builder, Server, Variant
 from perfbisect.recipes.requested import load_requested, program_of, requested_builder, words

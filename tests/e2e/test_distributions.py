@@ -15,7 +15,7 @@ from shutil import which
 import pytest
 
 from perfbisect.host.packages import how_to_install
-from perfbisect.lab.build.toolchain import own_packages
+from perfbisect.lab.building.toolchain import own_packages
 from perfbisect.recipes.builder_reader import build_of, load_builder
 from program import bisect, rows
 from repos import Repo

@@ -9,7 +9,7 @@ from machine import Machine
 from perfbisect.host.protocol import Host
 from perfbisect.host.registry import connect
 from perfbisect.host.ssh import SshHost
-from perfbisect.lab.build import checkout
+from perfbisect.lab.building import checkout
 from perfbisect.recipes.inventory import load_host
 from perfbisect.repository.discovery import open_repository
 from program import bisect, rows

@@ -19,12 +19,12 @@ from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.errors import BuildFailed, EnvironmentFailure
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
-from perfbisect.lab.build import checkout, prebuilt
-from perfbisect.lab.build.candidates import LabHost
-from perfbisect.lab.build.links import LayoutSeeds
-from perfbisect.lab.build.log_parser import Progress
-from perfbisect.lab.build.pipeline import build, build_context
-from perfbisect.lab.build.plan import BuildContext, Built
+from perfbisect.lab.building import checkout, prebuilt
+from perfbisect.lab.building.candidates import LabHost
+from perfbisect.lab.building.links import LayoutSeeds
+from perfbisect.lab.building.log_parser import Progress
+from perfbisect.lab.building.pipeline import build, build_context
+from perfbisect.lab.building.plan import BuildContext, Built
 from perfbisect.lab.host_lab import HostLab
 from perfbisect.recipes.builder import Build, Builder, Variant
 from perfbisect.recipes.inventory import HostEntry
@@ -256,7 +256,7 @@ def test_a_load_that_deletes_its_own_folder_is_skipped(lab: Lab) -> None:
 
 
 def test_a_build_that_its_program_changes_is_made_again(lab: Lab, tmp_path: Path) -> None:
-    """By this hunt, and by a later one. What counts as changed: lab/build/test_build_store."""
+    """By this hunt, and by a later one. What counts as changed: lab/building/test_build_store."""
     change = "touch -r use t && printf '8\n' 1<>use && touch -r t use"
     opened = lab(program=f"[ -e {tmp_path}/done ] || {{ :>{tmp_path}/done; {change}; }}")
     events = measure(opened, Share(0, 2))

@@ -15,8 +15,8 @@ from machine import Machine
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host.local import LocalHost
 from perfbisect.host.registry import connect
-from perfbisect.lab.build import checkout, host_git
-from perfbisect.lab.build.host_git import REFS, push
+from perfbisect.lab.building import checkout, host_git
+from perfbisect.lab.building.host_git import REFS, push
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.repository.changed_functions import changed_functions
 from perfbisect.repository.commits import UnknownRevision, describe, diff, look_up, resolve, touched

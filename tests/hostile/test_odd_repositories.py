@@ -16,7 +16,7 @@ import pytest
 from fake_host import FakeHost
 from perfbisect.errors import BuildFailed, CommandFailed, EnvironmentFailure
 from perfbisect.host.local import LocalHost
-from perfbisect.lab.build import checkout
+from perfbisect.lab.building import checkout
 from perfbisect.repository.commits import resolve
 from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.range import read_range

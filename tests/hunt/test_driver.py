@@ -75,7 +75,7 @@ from perfbisect.hunt.searches import Searches
 from perfbisect.hunt.sitting import Sitting
 from perfbisect.hunt.workers import InlineWorkers, ThreadWorkers
 from perfbisect.hunt.workers import Member as HostMember
-from perfbisect.lab.build.known_errors import KnownFailure
+from perfbisect.lab.building.known_errors import KnownFailure
 from perfbisect.store.history import History
 
 NAMES = commits(40)

@@ -20,7 +20,7 @@ from perfbisect.host.registry import connect
 from perfbisect.hunt.host_locks import clear
 from perfbisect.hunt.loop import UNLIMITED, Ended, Listed, Planner, Step, Workers, run
 from perfbisect.hunt.workers import InlineWorkers, Member, ThreadWorkers
-from perfbisect.lab.build.candidates import FairLock
+from perfbisect.lab.building.candidates import FairLock
 from perfbisect.recipes.inventory import load_host
 from tickets import write_ticket
 

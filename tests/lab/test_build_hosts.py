@@ -31,7 +31,7 @@ from perfbisect.host.protocol import Command, Result, StoppableHost
 from perfbisect.hunt.build_hosts import HostLocks
 from perfbisect.hunt.loop import Ended
 from perfbisect.hunt.workers import BuildMember, ThreadWorkers
-from perfbisect.lab.build.candidates import BuildsMade, Candidates
+from perfbisect.lab.building.candidates import BuildsMade, Candidates
 from perfbisect.lab.builds import BuildLab, BuildSite
 from perfbisect.lab.host_lab import HostLab
 from perfbisect.recipes.builder import Builder

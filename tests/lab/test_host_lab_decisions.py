@@ -34,7 +34,7 @@ from perfbisect.host.lock import HostLock, hold
 from perfbisect.host.protocol import Command, Host, Result
 from perfbisect.hunt.build_hosts import other_processor
 from perfbisect.lab import guarded_lab
-from perfbisect.lab.build.candidates import Candidates
+from perfbisect.lab.building.candidates import Candidates
 from perfbisect.lab.guarded_lab import LOSSES, GuardedLab, RetryPolicy
 from perfbisect.lab.host_lab import Earlier, HostLab
 from perfbisect.lab.workload.dataset import DatasetKeeper

@@ -27,9 +27,9 @@ from perfbisect.errors import BuildChanged, ConnectionLost
 from perfbisect.host.facts import ask, cpu_numbers
 from perfbisect.host.local import LocalHost
 from perfbisect.host.protocol import Command, Result
-from perfbisect.lab.build import build_store
-from perfbisect.lab.build.candidates import BuildsMade, LabHost
-from perfbisect.lab.build.links import LayoutSeeds
+from perfbisect.lab.building import build_store
+from perfbisect.lab.building.candidates import BuildsMade, LabHost
+from perfbisect.lab.building.links import LayoutSeeds
 from perfbisect.lab.host_lab import Earlier, HostLab
 from perfbisect.lab.measure.rounds import MEMORY, TurnsAdvised, check_memory, invalid, shared_cores
 from perfbisect.lab.upkeep import items, remove

@@ -15,7 +15,7 @@ from perfbisect.core.domain.events import Warned
 from perfbisect.errors import BuildFailed, DataDamaged, EnvironmentFailure
 from perfbisect.host.local import LocalHost
 from perfbisect.lab import training
-from perfbisect.lab.build.plan import Instrumented, Phase, profiled, training_identity
+from perfbisect.lab.building.plan import Instrumented, Phase, profiled, training_identity
 from perfbisect.lab.training import LIMIT, SECONDS, Trainer, shortened
 from perfbisect.recipes.builder import Builder, Server, Variant
 from perfbisect.recipes.inventory import HostEntry

@@ -12,7 +12,7 @@ from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
 from perfbisect.lab import upkeep
-from perfbisect.lab.build import build_store
+from perfbisect.lab.building import build_store
 from perfbisect.lab.upkeep import (
     LEFT,
     Item,

@@ -9,7 +9,7 @@ import pytest
 
 from perfbisect.core.domain.settings import Quick, Settings
 from perfbisect.errors import RecipeError, UsageError
-from perfbisect.lab.build.plan import build_fingerprint
+from perfbisect.lab.building.plan import build_fingerprint
 from perfbisect.lab.workload import dataset
 from perfbisect.recipes.builder import Build, Builder, Server
 from perfbisect.recipes.builder_reader import variant_of

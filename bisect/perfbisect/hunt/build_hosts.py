@@ -11,9 +11,9 @@ from perfbisect.host.facts import PROCESSOR, ask
 from perfbisect.host.lock import HostLock, WaitCallback, wait
 from perfbisect.host.protocol import Host
 from perfbisect.host.registry import connect
-from perfbisect.lab.build.candidates import FairLock, LabHost
-from perfbisect.lab.build.plan import for_processor
-from perfbisect.lab.build.shared_builds import SharedBuilds
+from perfbisect.lab.building.candidates import FairLock, LabHost
+from perfbisect.lab.building.plan import for_processor
+from perfbisect.lab.building.shared_builds import SharedBuilds
 from perfbisect.lab.checks import CheckRequest, Level
 from perfbisect.lab.checks.all_hosts import differing, read_side
 from perfbisect.lab.checks.preflight import build_findings, inspect_host, warnings

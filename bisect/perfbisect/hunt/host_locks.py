@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from perfbisect.errors import Interrupted, PerfBisectError
 from perfbisect.host.lock import SESSION, HostLock, WaitCallback, hold, machine
 from perfbisect.host.protocol import Host
-from perfbisect.lab.build.pipeline import end_all
+from perfbisect.lab.building.pipeline import end_all
 from perfbisect.lab.workload import dataset
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from perfbisect.hunt.metric_check import MetricLab
 from perfbisect.hunt.search_problem import SavedLog
 from perfbisect.hunt.setup import HuntSetup, PreparedHost
 from perfbisect.hunt.workers import BuildMember, InlineWorkers, Listener, Member, ThreadWorkers
-from perfbisect.lab.build.candidates import BuildsMade, Candidates
-from perfbisect.lab.build.links import LayoutSeeds
+from perfbisect.lab.building.candidates import BuildsMade, Candidates
+from perfbisect.lab.building.links import LayoutSeeds
 from perfbisect.lab.builds import BuildLab, BuildSite
 from perfbisect.lab.guarded_lab import GuardedLab, Lab
 from perfbisect.lab.host_lab import Earlier

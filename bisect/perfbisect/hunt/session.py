@@ -35,7 +35,7 @@ from perfbisect.hunt.searches import Searches
 from perfbisect.hunt.setup import HuntSetup
 from perfbisect.hunt.sitting import OpenView, Sitting, refuse_imported, verdict_of
 from perfbisect.lab import upkeep
-from perfbisect.lab.build.remedies import Mended
+from perfbisect.lab.building.remedies import Mended
 from perfbisect.recipes.requested import load_requested
 from perfbisect.store.batches import (
     Batch,

@@ -18,10 +18,10 @@ from perfbisect.host.registry import connect
 from perfbisect.hunt.build_hosts import BuildHost, BuildHostChecks, HostLocks, build_ahead
 from perfbisect.hunt.left_out import left_out
 from perfbisect.hunt.patches import check_patches, patches_of
-from perfbisect.lab.build.candidates import BuildsMade, Candidates
-from perfbisect.lab.build.links import LayoutSeeds, unavailable
-from perfbisect.lab.build.plan import build_fingerprint
-from perfbisect.lab.build.shared_builds import SharedBuilds
+from perfbisect.lab.building.candidates import BuildsMade, Candidates
+from perfbisect.lab.building.links import LayoutSeeds, unavailable
+from perfbisect.lab.building.plan import build_fingerprint
+from perfbisect.lab.building.shared_builds import SharedBuilds
 from perfbisect.lab.checks import CheckRequest
 from perfbisect.lab.checks.preflight import findings, inspect_host, obstacle, warnings
 from perfbisect.lab.host_lab import Earlier, HostLab

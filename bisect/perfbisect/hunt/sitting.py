@@ -27,8 +27,8 @@ from perfbisect.hunt.pushing import pushing
 from perfbisect.hunt.search_problem import TimedEvent
 from perfbisect.hunt.setup import HuntSetup
 from perfbisect.hunt.watching import View
-from perfbisect.lab.build.known_errors import KnownFailure
-from perfbisect.lab.build.remedies import Mended
+from perfbisect.lab.building.known_errors import KnownFailure
+from perfbisect.lab.building.remedies import Mended
 from perfbisect.report.command_line import command_on, command_to_run
 from perfbisect.report.reader import read_story
 from perfbisect.store.history import History

@@ -24,12 +24,12 @@ from perfbisect.host.facts import free_bytes
 from perfbisect.host.lock import HostLock
 from perfbisect.host.protocol import Host
 from perfbisect.lab import Steps
-from perfbisect.lab.build import build_store, checkout, links, pipeline, prebuilt
-from perfbisect.lab.build.candidates import BuildsMade, Candidates, LabHost
-from perfbisect.lab.build.known_errors import KnownFailure
-from perfbisect.lab.build.log_parser import Progress
-from perfbisect.lab.build.plan import BuildContext, Built
-from perfbisect.lab.build.remedies import mend
+from perfbisect.lab.building import build_store, checkout, links, pipeline, prebuilt
+from perfbisect.lab.building.candidates import BuildsMade, Candidates, LabHost
+from perfbisect.lab.building.known_errors import KnownFailure
+from perfbisect.lab.building.log_parser import Progress
+from perfbisect.lab.building.plan import BuildContext, Built
+from perfbisect.lab.building.remedies import mend
 from perfbisect.lab.guarded_lab import RetryPolicy, enough_space, watched
 from perfbisect.lab.training import Trainer
 from perfbisect.lab.upkeep import tidy

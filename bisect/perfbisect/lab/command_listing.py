@@ -20,10 +20,10 @@ from perfbisect.host.facts import CORES, MEMORY_MIB, ask
 from perfbisect.host.local import LocalHost
 from perfbisect.host.protocol import Host
 from perfbisect.lab import Steps
-from perfbisect.lab.build import archives, checkout, pipeline
-from perfbisect.lab.build.checkout import for_all
-from perfbisect.lab.build.plan import BuildContext, Phase, Plan, plan_for, present
-from perfbisect.lab.build.toolchain import COMPILERS, Toolchain, cache_namespace, toolchain
+from perfbisect.lab.building import archives, checkout, pipeline
+from perfbisect.lab.building.checkout import for_all
+from perfbisect.lab.building.plan import BuildContext, Phase, Plan, plan_for, present
+from perfbisect.lab.building.toolchain import COMPILERS, Toolchain, cache_namespace, toolchain
 from perfbisect.lab.measure import perf, visit
 from perfbisect.lab.servers import Service, System, configuration, placeholders, service_in
 from perfbisect.lab.training import SECONDS

@@ -25,8 +25,8 @@ from perfbisect.host.facts import BOOT, CORES, KERNEL, SETTINGS, THROTTLED, Fact
 from perfbisect.host.lock import HostLock
 from perfbisect.host.protocol import Host, no_space
 from perfbisect.lab import Steps
-from perfbisect.lab.build.candidates import Candidates
-from perfbisect.lab.build.known_errors import KnownFailure
+from perfbisect.lab.building.candidates import Candidates
+from perfbisect.lab.building.known_errors import KnownFailure
 from perfbisect.lab.checks.machine import GIB, LITTLE, TOO_LITTLE
 from perfbisect.wording.quantities import figure, percent
 

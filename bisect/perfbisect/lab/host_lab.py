@@ -18,9 +18,9 @@ from perfbisect.errors import (
     JobLost,
     RunFailed,
 )
-from perfbisect.lab.build import build_store, links
-from perfbisect.lab.build.candidates import BuildsMade, Candidates, LabHost
-from perfbisect.lab.build.links import LayoutSeeds
+from perfbisect.lab.building import build_store, links
+from perfbisect.lab.building.candidates import BuildsMade, Candidates, LabHost
+from perfbisect.lab.building.links import LayoutSeeds
 from perfbisect.lab.builds import BuildSite, CandidateBuilds
 from perfbisect.lab.guarded_lab import RetryPolicy
 from perfbisect.lab.measure import counting, perf

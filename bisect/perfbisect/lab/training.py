@@ -15,8 +15,8 @@ from perfbisect.host.facts import DRIVERS, ask_all
 from perfbisect.host.packages import require
 from perfbisect.host.protocol import Host
 from perfbisect.lab import servers
-from perfbisect.lab.build.log_parser import TRAIN
-from perfbisect.lab.build.plan import MERGED, Instrumented
+from perfbisect.lab.building.log_parser import TRAIN
+from perfbisect.lab.building.plan import MERGED, Instrumented
 from perfbisect.lab.checks import CheckRequest
 from perfbisect.lab.checks.preflight import drivers, needed, warnings
 from perfbisect.lab.measure import visit

@@ -17,8 +17,8 @@ from perfbisect.host import jobs
 from perfbisect.host.facts import free_bytes
 from perfbisect.host.protocol import Host
 from perfbisect.lab import servers
-from perfbisect.lab.build.pipeline import JOB_PREFIX
-from perfbisect.lab.build.shared_store import Entry, Store
+from perfbisect.lab.building.pipeline import JOB_PREFIX
+from perfbisect.lab.building.shared_store import Entry, Store
 from perfbisect.lab.checks.machine import GIB, LITTLE
 from perfbisect.lab.measure import visit
 from perfbisect.masking import masked

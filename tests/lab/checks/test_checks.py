@@ -20,8 +20,8 @@ from perfbisect.host.local import LocalHost
 from perfbisect.host.lock import hold
 from perfbisect.host.protocol import Host
 from perfbisect.hunt.build_hosts import build_ahead
-from perfbisect.lab.build.shared_builds import SharedBuilds
-from perfbisect.lab.build.toolchain import unfit
+from perfbisect.lab.building.shared_builds import SharedBuilds
+from perfbisect.lab.building.toolchain import unfit
 from perfbisect.lab.checks import CheckRequest, Finding, Level, machine, preflight
 from perfbisect.lab.checks.all_hosts import DIFFERENCES, BuildSide, differing, read_release
 from perfbisect.lab.checks.preflight import compiler_cache, shared_findings

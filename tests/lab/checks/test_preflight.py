@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from perfbisect.core.domain.events import Warned
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host.local import LocalHost
-from perfbisect.lab.build.toolchain import NEEDED, compilers
+from perfbisect.lab.building.toolchain import NEEDED, compilers
 from perfbisect.lab.checks import CheckRequest, Level, preflight
 from perfbisect.recipes.builder import Build, Builder, Packages, Server, Variant
 from perfbisect.recipes.builder_reader import variant_of

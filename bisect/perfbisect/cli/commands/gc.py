@@ -23,7 +23,7 @@ from perfbisect.wording.quantities import count, moment, size
 
 if TYPE_CHECKING:
     from perfbisect.host.lock import WaitCallback
-    from perfbisect.lab.build.shared_store import Entry
+    from perfbisect.lab.building.shared_store import Entry
     from perfbisect.lab.upkeep import Item
 
 EPILOG = """\b

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from perfbisect.core.domain.settings import Settings, TrialBuild
 from perfbisect.errors import UsageError
 from perfbisect.hunt.resolve import resolve_commits
-from perfbisect.lab.build.prebuilt import UNPACKERS, is_tarball
+from perfbisect.lab.building.prebuilt import UNPACKERS, is_tarball
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.builder_reader import variant_of
 from perfbisect.recipes.inventory import load_host

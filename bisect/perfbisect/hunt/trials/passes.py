@@ -33,8 +33,8 @@ from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent
 from perfbisect.hunt.setup import PreparedHost
 from perfbisect.hunt.trials.setup import TrialSetup
 from perfbisect.hunt.workers import InlineWorkers
-from perfbisect.lab.build.candidates import BuildsMade, Candidates
-from perfbisect.lab.build.links import LayoutSeeds
+from perfbisect.lab.building.candidates import BuildsMade, Candidates
+from perfbisect.lab.building.links import LayoutSeeds
 from perfbisect.lab.guarded_lab import GuardedLab, Lab
 from perfbisect.lab.host_lab import Earlier
 from perfbisect.store.history import History

@@ -18,8 +18,8 @@ from perfbisect.core.domain.settings import (
 )
 from perfbisect.host.lock import WaitCallback
 from perfbisect.hunt.setup import HuntSetup, both_tag_and_branch
-from perfbisect.lab.build import prebuilt
-from perfbisect.lab.build.plan import Built
+from perfbisect.lab.building import prebuilt
+from perfbisect.lab.building.plan import Built
 from perfbisect.recipes.requested import ServerConfig, load_config, overridden, typed
 from perfbisect.recipes.workload import Workload
 from perfbisect.repository.commits import describe

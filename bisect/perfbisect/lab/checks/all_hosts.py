@@ -13,8 +13,8 @@ from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host.facts import BOOT, CORES, CPU, TOOLS, Fact, ask_all, read_fingerprint, read_line
 from perfbisect.host.protocol import Host
 from perfbisect.host.registry import connect
-from perfbisect.lab.build.plan import for_processor
-from perfbisect.lab.build.toolchain import Toolchain, toolchain
+from perfbisect.lab.building.plan import for_processor
+from perfbisect.lab.building.toolchain import Toolchain, toolchain
 from perfbisect.lab.checks import CheckRequest, Finding, Level, refused
 from perfbisect.lab.checks.preflight import build_findings, findings, inspect_host
 from perfbisect.recipes.builder import Builder, Variant

@@ -11,9 +11,9 @@ from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host import facts
 from perfbisect.host.facts import COMPILER, DRIVERS, ONLINE, TOOLS, Fact, ask_all, cpu_numbers, fingerprint_facts
 from perfbisect.host.packages import how_to_install, missing
-from perfbisect.lab.build import links
-from perfbisect.lab.build.shared_builds import SharedBuilds
-from perfbisect.lab.build.toolchain import (
+from perfbisect.lab.building import links
+from perfbisect.lab.building.shared_builds import SharedBuilds
+from perfbisect.lab.building.toolchain import (
     NEEDED,
     NO_REMOTE,
     REMOTE_ADVICE,

@@ -22,8 +22,8 @@ from perfbisect.errors import BuildFailed, CommandFailed, EnvironmentFailure
 from perfbisect.host.facts import is_full
 from perfbisect.host.protocol import Host, no_space
 from perfbisect.lab import Steps
-from perfbisect.lab.build.host_git import git, push, scripted
-from perfbisect.lab.build.log_parser import Progress
+from perfbisect.lab.building.host_git import git, push, scripted
+from perfbisect.lab.building.log_parser import Progress
 from perfbisect.masking import masked
 from perfbisect.recipes.when import satisfies
 from perfbisect.repository.derived import APPLY, encoded, outcome

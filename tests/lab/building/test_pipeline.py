@@ -7,8 +7,8 @@ import pytest
 from perfbisect.core.domain.settings import Patch
 from perfbisect.errors import BuildFailed, EnvironmentFailure
 from perfbisect.host import jobs
-from perfbisect.lab.build import build_store
-from perfbisect.lab.build.pipeline import build, key_of
+from perfbisect.lab.building import build_store
+from perfbisect.lab.building.pipeline import build, key_of
 from perfbisect.recipes.builder import Build, Builder, Variant, When
 from repos import Repo
 from sharing import Yard

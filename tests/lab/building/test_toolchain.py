@@ -8,7 +8,7 @@ import pytest
 
 from perfbisect.core.domain.facts import remote_rate
 from perfbisect.host.local import LocalHost
-from perfbisect.lab.build.toolchain import (
+from perfbisect.lab.building.toolchain import (
     EVENTS,
     Toolchain,
     cache_environment,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.lab.build import build_store, links
-from perfbisect.lab.build.pipeline import build
+from perfbisect.lab.building import build_store, links
+from perfbisect.lab.building.pipeline import build
 from perfbisect.recipes.builder import Build, Builder, Variant
 from repos import Repo, files_of
 from sharing import Yard

@@ -13,8 +13,8 @@ from perfbisect.errors import CommandFailed
 from perfbisect.host.local import LocalHost
 from perfbisect.host.protocol import Host
 from perfbisect.host.ssh import SshHost
-from perfbisect.lab.build import build_store
-from perfbisect.lab.build.build_store import hash_artifacts, ship
+from perfbisect.lab.building import build_store
+from perfbisect.lab.building.build_store import hash_artifacts, ship
 from program import executable
 from sharing import break_stream
 

@@ -21,12 +21,21 @@ from perfbisect.host import facts, jobs
 from perfbisect.host.facts import SYSTEM
 from perfbisect.host.packages import absent
 from perfbisect.host.protocol import TIMED_OUT, Host, no_space
-from perfbisect.lab.build import archives, build_store, checkout, links
-from perfbisect.lab.build.build_store import hash_artifacts, measured
-from perfbisect.lab.build.checkout import Sources, for_all, for_version
-from perfbisect.lab.build.known_errors import KnownFailure
-from perfbisect.lab.build.log_parser import CONFIGURE, INSTALL, OUT_OF_MEMORY, TRAIN, BuildLog, Progress, follow, script
-from perfbisect.lab.build.plan import (
+from perfbisect.lab.building import archives, build_store, checkout, links
+from perfbisect.lab.building.build_store import hash_artifacts, measured
+from perfbisect.lab.building.checkout import Sources, for_all, for_version
+from perfbisect.lab.building.known_errors import KnownFailure
+from perfbisect.lab.building.log_parser import (
+    CONFIGURE,
+    INSTALL,
+    OUT_OF_MEMORY,
+    TRAIN,
+    BuildLog,
+    Progress,
+    follow,
+    script,
+)
+from perfbisect.lab.building.plan import (
     BuildContext,
     Built,
     Instrumented,
@@ -40,8 +49,8 @@ from perfbisect.lab.build.plan import (
     resolved_for,
     version_of,
 )
-from perfbisect.lab.build.shared_builds import SharedBuilds
-from perfbisect.lab.build.toolchain import (
+from perfbisect.lab.building.shared_builds import SharedBuilds
+from perfbisect.lab.building.toolchain import (
     EVENTS,
     NEEDED,
     SYSTEM_FACTS,
@@ -206,24 +215,13 @@ def _build(context: BuildContext, wanted: _Wanted) -> Generator[Progress | Warne
     plan, folder = ended.plan, ended.job.folder
     argv = ["sh", "-c", _REMEMBER, "remember", str(context.work), str(ended.output.steps)]
     hits, misses, remote = count_cached(host.run(argv, timeout=600).stdout)
-    patches = _for_version(context, wanted.sources, plan.version).patches
-    seconds, binary = time.monotonic() - began, ended.binary or wanted.key
     facts = BuildFacts(
-        wanted.sha,
-        wanted.key,
-        binary,
-        seconds,
-        hits,
-        misses,
-        False,
-        "",
-        plan.system,
-        patches,
-        remote_hits=remote,
-        partial=_with_short_paths(context, ended.output.partial),
-        programs=ended.output.programs,
+        commit=wanted.sha, key=wanted.key, binary=ended.binary or wanted.key, seconds=time.monotonic() - began,
+        cache_hits=hits, cache_misses=misses, remote_hits=remote, reused=False, log="", system=plan.system,
+        patches=_for_version(context, wanted.sources, plan.version).patches,
+        partial=_with_short_paths(context, ended.output.partial), programs=ended.output.programs,
         flags=context.builder.flags.options,
-    )
+    )  # fmt: skip
     if context.recorder:
         yield Progress(links.LINK)
         facts = links.keep(host, context.work, ended.artifacts, context.variant, context.recorder, facts)

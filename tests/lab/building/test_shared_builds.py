@@ -29,9 +29,9 @@ from moto.server import ThreadedMotoServer
 from perfbisect.core.domain.events import Warned
 from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.errors import BuildChanged
-from perfbisect.lab.build import build_store, links
-from perfbisect.lab.build.shared_builds import PAUSE, SharedBuilds
-from perfbisect.lab.build.shared_store import Manifest, Opened, Refused, Store, header, read_header
+from perfbisect.lab.building import build_store, links
+from perfbisect.lab.building.shared_builds import PAUSE, SharedBuilds
+from perfbisect.lab.building.shared_store import Manifest, Opened, Refused, Store, header, read_header
 from perfbisect.recipes.builder import Variant
 from program import executable
 from sharing import TINY, Yard, tiny

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from perfbisect.core.domain.facts import Known
 from perfbisect.host import jobs
 from perfbisect.host.protocol import Host
-from perfbisect.lab.build.known_errors import known_error
+from perfbisect.lab.building.known_errors import known_error
 from perfbisect.masking import masked
 from perfbisect.recipes.programs import AGAIN, PARTIAL, PROGRAM, SAID
 

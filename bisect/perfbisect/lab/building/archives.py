@@ -8,10 +8,10 @@ from pathlib import PurePosixPath
 
 from perfbisect.errors import CommandFailed
 from perfbisect.host.protocol import Host
-from perfbisect.lab.build import build_store, checkout, prebuilt
-from perfbisect.lab.build.checkout import Sources, staged
-from perfbisect.lab.build.host_git import git
-from perfbisect.lab.build.log_parser import Progress
+from perfbisect.lab.building import build_store, checkout, prebuilt
+from perfbisect.lab.building.checkout import Sources, staged
+from perfbisect.lab.building.host_git import git
+from perfbisect.lab.building.log_parser import Progress
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.placeholders import archives_in
 from perfbisect.repository.downloads import downloaded

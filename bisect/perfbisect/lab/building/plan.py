@@ -25,9 +25,9 @@ from perfbisect.errors import BuildFailed, TooMuchOutput
 from perfbisect.host import facts
 from perfbisect.host.protocol import Host
 from perfbisect.lab import upload
-from perfbisect.lab.build import build_store, checkout, links
-from perfbisect.lab.build.log_parser import COMPILE, CONFIGURE, INSTALL
-from perfbisect.lab.build.toolchain import Toolchain, cache_environment, flag_environment, is_native, with_compiler
+from perfbisect.lab.building import build_store, checkout, links
+from perfbisect.lab.building.log_parser import COMPILE, CONFIGURE, INSTALL
+from perfbisect.lab.building.toolchain import Toolchain, cache_environment, flag_environment, is_native, with_compiler
 from perfbisect.lab.upload import recipe_archive
 from perfbisect.recipes.build_systems import (
     MARKERS,

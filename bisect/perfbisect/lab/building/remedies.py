@@ -9,10 +9,10 @@ import msgspec
 from perfbisect.core.domain.events import Remedied, Warned
 from perfbisect.core.domain.settings import Flags
 from perfbisect.errors import BuildFailed, JobLost
-from perfbisect.lab.build.known_errors import KnownFailure
-from perfbisect.lab.build.log_parser import Progress
-from perfbisect.lab.build.pipeline import build
-from perfbisect.lab.build.plan import BuildContext
+from perfbisect.lab.building.known_errors import KnownFailure
+from perfbisect.lab.building.log_parser import Progress
+from perfbisect.lab.building.pipeline import build
+from perfbisect.lab.building.plan import BuildContext
 
 # A header that is included before a source can define _GNU_SOURCE may leave functions undeclared: these return an int then, and
 # half of what was a pointer.

@@ -19,9 +19,9 @@ from perfbisect.host.facts import is_full
 from perfbisect.host.packages import require
 from perfbisect.host.protocol import Host, no_space
 from perfbisect.lab import upload
-from perfbisect.lab.build import build_store
-from perfbisect.lab.build.build_store import FUNCTIONS, LONG, REFUSED, UNPACK, hash_artifacts
-from perfbisect.lab.build.plan import Built
+from perfbisect.lab.building import build_store
+from perfbisect.lab.building.build_store import FUNCTIONS, LONG, REFUSED, UNPACK, hash_artifacts
+from perfbisect.lab.building.plan import Built
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.placeholders import fill
 from perfbisect.recipes.when import TreeFacts, applied, version_text

@@ -12,10 +12,10 @@ from perfbisect.core.domain.settings import Patch
 from perfbisect.errors import BuildFailed, EnvironmentFailure, UsageError
 from perfbisect.host.lock import HostLock
 from perfbisect.host.protocol import Host
-from perfbisect.lab.build import pipeline
-from perfbisect.lab.build.known_errors import KnownFailure
-from perfbisect.lab.build.plan import BuildContext, Built
-from perfbisect.lab.build.shared_builds import SharedBuilds
+from perfbisect.lab.building import pipeline
+from perfbisect.lab.building.known_errors import KnownFailure
+from perfbisect.lab.building.plan import BuildContext, Built
+from perfbisect.lab.building.shared_builds import SharedBuilds
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.repository.git import Repository
 

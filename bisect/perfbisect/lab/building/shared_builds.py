@@ -18,12 +18,12 @@ from perfbisect.errors import CommandFailed, EnvironmentFailure
 from perfbisect.host.facts import is_full
 from perfbisect.host.packages import missing
 from perfbisect.host.protocol import Host, no_space
-from perfbisect.lab.build import build_store
-from perfbisect.lab.build.build_store import CHUNK, FUNCTIONS, LONG, REFUSED, UNPACK, send_archive
-from perfbisect.lab.build.log_parser import Progress
-from perfbisect.lab.build.plan import BuildContext, for_processor
-from perfbisect.lab.build.shared_store import Manifest, Refused, Store, header, name_of, read_header
-from perfbisect.lab.build.toolchain import mentions_native
+from perfbisect.lab.building import build_store
+from perfbisect.lab.building.build_store import CHUNK, FUNCTIONS, LONG, REFUSED, UNPACK, send_archive
+from perfbisect.lab.building.log_parser import Progress
+from perfbisect.lab.building.plan import BuildContext, for_processor
+from perfbisect.lab.building.shared_store import Manifest, Refused, Store, header, name_of, read_header
+from perfbisect.lab.building.toolchain import mentions_native
 from perfbisect.masking import masked
 
 PAUSE = 600.0  # seconds for which a store that has failed is not asked

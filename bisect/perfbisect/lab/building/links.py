@@ -29,7 +29,7 @@ from perfbisect.errors import BuildFailed
 from perfbisect.host import jobs
 from perfbisect.host.protocol import Host
 from perfbisect.lab import upload
-from perfbisect.lab.build import build_store
+from perfbisect.lab.building import build_store
 from perfbisect.recipes.builder import Build, Variant
 
 # By preference. The last moves whole object files only, in the order of its arguments; the others move functions.

@@ -15,10 +15,10 @@ import pytest
 from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.errors import BuildFailed, EnvironmentFailure, UsageError
 from perfbisect.host.local import LocalHost
-from perfbisect.lab.build import build_store, prebuilt
-from perfbisect.lab.build.log_parser import Progress
-from perfbisect.lab.build.pipeline import build
-from perfbisect.lab.build.plan import Built
+from perfbisect.lab.building import build_store, prebuilt
+from perfbisect.lab.building.log_parser import Progress
+from perfbisect.lab.building.pipeline import build
+from perfbisect.lab.building.plan import Built
 from perfbisect.recipes.builder import Archive, Build, Builder, Dataset, Variant, When
 from program import executable
 from repos import Files

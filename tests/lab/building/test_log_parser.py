@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from perfbisect.core.domain.settings import Flags
-from perfbisect.lab.build.known_errors import known_error
-from perfbisect.lab.build.log_parser import BuildLog, script
-from perfbisect.lab.build.toolchain import count_cached, read_macros
+from perfbisect.lab.building.known_errors import known_error
+from perfbisect.lab.building.log_parser import BuildLog, script
+from perfbisect.lab.building.toolchain import count_cached, read_macros
 
 
 def follow(*lines: str, expected: int = 0) -> BuildLog:
