@@ -8,10 +8,9 @@ from typing import Any
 import sample_hunt as sample
 from perfbisect.core.domain.orders import Interval
 from perfbisect.core.explain.evidence import CounterRow, Explanation, FunctionRow, PlanRow
-from perfbisect.report.page.case import hunt_page
-from perfbisect.report.profiles import Profiles
-from perfbisect.report.reader import Drawn, read_hunt
-from perfbisect.report.story import Story
+from perfbisect.report.hunt_report import HuntReport, read_hunt
+from perfbisect.report.page.hunt import hunt_page
+from perfbisect.report.profiles import HuntProfiles
 from perfbisect.store.history import History
 
 PARENT, CULPRIT = sample.CANDIDATES[6], sample.CANDIDATES[sample.CULPRIT]
@@ -25,7 +24,7 @@ SHARED = {
     f"{WORK};write_log;checksum": 4.4,
     f"{WORK};page_insert;memmove": 5.8,
 }
-PROFILES = Profiles(
+PROFILES = HuntProfiles(
     parent={**SHARED, f"{WORK};page_insert": 4.0, f"{WORK};page_insert;reuse_cell": 2.5},
     culprit={
         **{stack: 1.02 * cost for stack, cost in SHARED.items()},
@@ -67,12 +66,13 @@ PLAN = PlanRow("SELECT c FROM t WHERE k = 1", "SEARCH t USING INDEX k_1 (k=?)", 
 DIFF = (Path(__file__).parent / "given" / "culprit.diff").read_text()
 
 
-def explained(history: History, hunt: int, plans: tuple[PlanRow, ...] = ()) -> tuple[Story, Drawn]:
-    """The report of that hunt, which is the sample, with the reason of its culprit; and what its page draws."""
-    story, drawn = read_hunt(history, hunt, lambda sha: sample.COMMITS[sample.CANDIDATES.index(sha)])
-    [case] = story.cases
-    case = replace(case, plans=plans, explanation=EXPLANATION)
-    return replace(story, cases=(case,)), replace(drawn, profiles=PROFILES)
+def explained(history: History, hunt: int, plans: tuple[PlanRow, ...] = ()) -> HuntReport:
+    """The report of that hunt, which is the sample, with the reason of its culprit."""
+    report = read_hunt(history, hunt, lambda sha: sample.COMMITS[sample.CANDIDATES.index(sha)])
+    [change] = report.changes
+    report.changes = (replace(change, explanation=replace(EXPLANATION, plans=plans)),)
+    report.profiles = PROFILES
+    return report
 
 
 def diff_of(before: str, after: str) -> tuple[str, int]:
@@ -88,7 +88,7 @@ HOSTILE = (
 
 FOREIGN = {  # fields whose text comes from outside
     "function", "callers", "partner", "name", "missing", "date", "author", "subject", "why",
-    "warnings", "again", "repository", "good", "overrides", "cpu", "settings", "verdict", "notes",
+    "repository", "good", "overrides", "cpu", "settings",
 }  # fmt: skip
 
 
@@ -119,8 +119,11 @@ def foreign(value: Any) -> Any:
 
 def hostile_page(history: History) -> str:
     """The page of a hunt in which everything from outside is hostile."""
-    story, drawn = explained(history, sample.write(history), (PlanRow(HOSTILE, HOSTILE, HOSTILE),))
-    story = replace(hostile(story), verdict=(HOSTILE, HOSTILE), proofs={HOSTILE: (HOSTILE,)})
-    profiles = replace(PROFILES, parent={f"{HOSTILE};{HOSTILE}": 1.0}, culprit={HOSTILE: 2.0}, notes=(HOSTILE,))
+    report = explained(history, sample.write(history), (PlanRow(HOSTILE, HOSTILE, HOSTILE),))
+    report.listed, report.settings, report.changes = map(hostile, (report.listed, report.settings, report.changes))
+    report.state.started = hostile(report.state.started)
+    report.state.tested = {sha: replace(row, commit=hostile(row.commit)) for sha, row in report.state.tested.items()}
+    report.warnings, report.proofs = foreign(report.warnings), foreign(report.proofs)
+    report.profiles = replace(PROFILES, parent={f"{HOSTILE};{HOSTILE}": 1.0}, culprit={HOSTILE: 2.0}, notes=(HOSTILE,))
     diff = f"diff --git a/{HOSTILE} b/{HOSTILE}\n@@ -1 +1 @@ {HOSTILE}\n-{HOSTILE}\n+{HOSTILE}\n"
-    return hunt_page(story, replace(drawn, profiles=profiles), lambda _before, _after: (diff, 3), None)
+    return hunt_page(report, lambda _before, _after: (diff, 3))

@@ -30,8 +30,8 @@ from perfbisect.demo.history import write_history
 from perfbisect.hunt.watching import Followed
 from perfbisect.report import hunt as hunts
 from perfbisect.report import terminal, trial
-from perfbisect.report.page.case import hunt_page
-from perfbisect.report.reader import read_hunt
+from perfbisect.report.hunt_report import read_hunt
+from perfbisect.report.page.hunt import hunt_page
 from perfbisect.store.history import History
 from perfbisect.ui.screen import lines
 from perfbisect.ui.view_model import ViewModel, caught_up
@@ -119,13 +119,13 @@ def live(history: History) -> str:
 
 def page(history: History, clone: Clone) -> str:
     """The page of the hunt."""
-    return hunt_page(*read_hunt(history, 1, clone.describe), clone.diff, None)
+    return hunt_page(read_hunt(history, 1, clone.describe), clone.diff)
 
 
 def report(history: History, clone: Clone, session: str) -> str:
     """What `bisect show` prints of a session."""
     if session == "1":
-        return terminal.text(hunts.document(read_hunt(history, 1, clone.describe)[0]))
+        return terminal.text(hunts.document(read_hunt(history, 1, clone.describe)))
     return terminal.text(trial.document(history.trial(session)))
 
 

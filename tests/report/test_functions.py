@@ -10,10 +10,10 @@ from perfbisect.core.domain.events import ChangedFunctions, Planned, Profiled
 from perfbisect.core.domain.facts import ChangeFacts, PlanFacts
 from perfbisect.core.explain.evidence import Cause, Evidence, FunctionRow, Sureness
 from perfbisect.report.hunt import document, function_tables
+from perfbisect.report.hunt_report import HuntReport, read_hunt
 from perfbisect.report.markdown import markdown
-from perfbisect.report.page.case import hunt_page
-from perfbisect.report.reader import read_hunt, read_story
-from perfbisect.report.story import Story, as_object
+from perfbisect.report.page.hunt import hunt_page
+from perfbisect.report.published import of_hunt
 from perfbisect.report.terminal import text as in_terminal
 from perfbisect.store.history import History
 from pinned import pinned
@@ -35,11 +35,11 @@ DIFF = """diff --git a/page.c b/page.c
 """
 
 
-def printed(told: Story) -> str:
+def printed(told: HuntReport) -> str:
     return in_terminal(document(told))
 
 
-def issue(told: Story) -> str:
+def issue(told: HuntReport) -> str:
     return "\n".join(markdown(document(told)))
 
 
@@ -59,9 +59,9 @@ def change(*functions: str, note: str = "") -> ChangeFacts:
     return ChangeFacts(commit, parent, functions, {"less": ("search",)}, 1, note=note)
 
 
-def story(history: History, changed: ChangeFacts | None) -> Story:
+def story(history: History, changed: ChangeFacts | None) -> HuntReport:
     write(history, changed)
-    return read_story(history, 1)
+    return read_hunt(history, 1)
 
 
 def test_text_markdown_and_json_contain_them(history: History) -> None:
@@ -69,7 +69,7 @@ def test_text_markdown_and_json_contain_them(history: History) -> None:
     for name, text in (("functions.txt", printed(seen)), ("functions.md", issue(seen))):
         assert "\x1b" not in text and "<script>" not in text.replace("`<script>`", "")
         pinned(f"report/{name}", text)
-    [case] = msgspec.json.decode(msgspec.json.encode(as_object(seen)))["cases"]
+    [case] = msgspec.json.decode(msgspec.json.encode(of_hunt(seen)))["cases"]
     found = case["explanation"]
     assert (found["changed"], found["functions"][0]["inlined"]) == (["less"], ["less"])
     assert "Some of it is approximate." in found["missing"]
@@ -79,7 +79,7 @@ def test_text_markdown_and_json_contain_them(history: History) -> None:
 def test_the_page_joins_functions_diff_and_flame_graph(history: History) -> None:
     hunt = write(history, change("less"))
     told = read_hunt(history, hunt, lambda sha: sample.COMMITS[sample.CANDIDATES.index(sha)])
-    text = hunt_page(*told, lambda *_: (DIFF, 0), None)
+    text = hunt_page(told, lambda *_: (DIFF, 0))
     for part in (
         "into which <code>less</code> is inlined",
         '<a href="#case-1-hunk-0-0-0"><code>search</code></a>',  # where what is inlined begins
@@ -98,22 +98,24 @@ def test_what_was_not_read_or_recorded_is_not_said(history: History) -> None:
     assert "of the loss is in `search`." in text and "this commit changes" not in text
     hunt = sample.write(history)
     history.append(hunt, Profiled(PARENT, profile(sample.CANDIDATES[PARENT], BEFORE)), sample.BEGAN + 9000)
-    text = printed(read_story(history, hunt))
+    text = printed(read_hunt(history, hunt))
     assert "Own cost of each function" not in text and "of the loss" not in text
 
 
 def test_where_a_commit_waits_comes_before_what_it_computes(history: History) -> None:
     """Only of a commit that waits longer: everything waits, and most of it by chance."""
     read = story(history, change("less"))
+    [named] = read.changes
     row = FunctionRow("journal", "engine", 1.0, 90.0, part=0.9, error=2.0)
     for classes in ((), (Evidence(Cause.WAITING, None, Sureness.SURE),)):
-        case = replace(read.cases[0], explanation=replace(read.cases[0].explanation, waits=(row,), classes=classes))
-        tables = list(function_tables(case.explanation))
+        explanation = replace(named.explanation, waits=(row,), classes=classes)
+        read.changes = (replace(named, explanation=explanation),)
+        tables = list(function_tables(explanation))
         titles = ["Waiting"] * len(classes) + ["Own cost"]
         assert [table.above[0].partition(" of each function per operation, µs")[0] for table in tables] == titles
         assert (tables[0].rows[0].cells[0].text == "journal") is bool(classes)
         for shown in (printed, issue):
-            assert ("journal" in shown(replace(read, cases=(case,)))) is bool(classes)
+            assert ("journal" in shown(read)) is bool(classes)
 
 
 STATEMENT = "SELECT c FROM sbtest1\nWHERE k BETWEEN ? AND ?"
@@ -121,13 +123,13 @@ INDEX = "Bitmap Heap Scan on sbtest1\n  ->  Bitmap Index Scan on k_1"
 SCAN = "Seq Scan on sbtest1\x1b[2J"
 
 
-def planned(history: History, *plans: tuple[int, str, str]) -> Story:
+def planned(history: History, *plans: tuple[int, str, str]) -> HuntReport:
     """The report of the sample hunt, in which builds executed statements so."""
     hunt = sample.write(history)
     for node, statement, plan in plans:
         facts = PlanFacts(sample.CANDIDATES[node], "key", "local", statement, plan)
         history.append(hunt, Planned(node, facts), sample.BEGAN + 9000)
-    return read_story(history, hunt)
+    return read_hunt(history, hunt)
 
 
 def test_both_plans_come_first(history: History) -> None:
@@ -136,6 +138,6 @@ def test_both_plans_come_first(history: History) -> None:
     seen = planned(history, (PARENT, STATEMENT, INDEX), (sample.CULPRIT, STATEMENT, SCAN), *same)
     pinned("report/plans.txt", printed(seen))
     written = issue(seen)
-    assert written.index("another plan") < written.index(seen.cases[0].why[:20])
+    assert written.index("another plan") < written.index(seen.changes[0].why[:20])
     assert "\n  before  Bitmap Heap Scan on sbtest1\n" in written
     assert "another plan" not in printed(planned(history, *same, (0, STATEMENT, SCAN)))

@@ -44,11 +44,11 @@ from perfbisect.core.domain.orders import (
 from perfbisect.core.domain.settings import Flags, PriorKnowledge, Settings
 from perfbisect.core.inference.analysis import prior_belief
 from perfbisect.core.inference.hunt_state import Classification, fold
-from perfbisect.report.command_line import command_on, command_to_run
+from perfbisect.report.command_line import command_to_run
 from perfbisect.report.hunt import document
+from perfbisect.report.hunt_report import HuntReport, known_failures, read_hunt
 from perfbisect.report.markdown import escape, fenced, markdown
-from perfbisect.report.reader import Reader, known_failures, read_story
-from perfbisect.report.story import Story, as_object
+from perfbisect.report.published import of_hunt
 from perfbisect.report.terminal import text as in_terminal
 from perfbisect.store.connection import default_place
 from perfbisect.store.history import History
@@ -63,7 +63,7 @@ EXACT = replace(sample.SETTINGS, metric="instructions/o", prior=PriorKnowledge(e
 
 def story_of(
     events: Iterable[tuple[float, Event]], state: str = "found", settings: Settings = sample.SETTINGS
-) -> Story:
+) -> HuntReport:
     """The report of a hunt with these events, straight from them."""
     folded = fold(events, [sample.BEGAN])
     folded.use_range(sample.CANDIDATES)
@@ -71,16 +71,14 @@ def story_of(
         1, sample.BEGAN, "engine", "o2nofp", "update-index", "local", "qps", "1.0", "1.1", 14, 10, 2, state,
         None, None, None, 6, 16,
     )  # fmt: skip
-    again = command_to_run(settings, default_place())
-    others = (command_on(verb, 1, default_place()) for verb in ("resume", "prove"))
-    return Reader(listed, settings, folded).story(again, *others)
+    return HuntReport(listed, settings, folded, default_place())
 
 
-def printed(story: Story, width: int | None = None) -> str:
+def printed(story: HuntReport, width: int | None = None) -> str:
     return in_terminal(document(story), width)
 
 
-def issue(story: Story) -> str:
+def issue(story: HuntReport) -> str:
     return "".join(f"{line}\n" for line in markdown(document(story)))
 
 
@@ -121,10 +119,12 @@ def rounded(number: float) -> float:
 
 
 def test_a_history_and_its_events_give_the_same_report(history: History) -> None:
-    story = read_story(history, sample.write(history))
-    listed = story.hunt
+    story = read_hunt(history, sample.write(history))
+    listed = story.listed
     assert (listed.state, listed.culprit, listed.probability) == ("found", sample.CANDIDATES[sample.CULPRIT], 0.9731)
-    assert story == replace(story_of(sample.events()), hunt=listed)
+    straight = story_of(sample.events())
+    straight.listed = listed
+    assert of_hunt(story) == of_hunt(straight)
 
 
 def test_found() -> None:
@@ -135,7 +135,7 @@ def test_found() -> None:
         table = printed(story, width).split("Candidates, oldest first")[1].split("\n\n")[0]
         assert max(map(len, table.splitlines())) <= width
     pinned("report/found.md", issue(story))
-    encoded = msgspec.json.encode(over_numbers(as_object(story), rounded))
+    encoded = msgspec.json.encode(over_numbers(of_hunt(story), rounded))
     pinned("report/found.json", msgspec.json.format(encoded, indent=2).decode() + "\n")
 
 
@@ -159,7 +159,7 @@ def test_every_end(name: str) -> None:
     pinned(f"report/{name}.txt", printed(story))
     number = {sha: node for node, sha in enumerate(sample.CANDIDATES)}
     assert name != "inconclusive" or [number[each.commit.sha] for each in story.suspects] == [8, 7, 9]
-    assert name != "several" or [number[case.commit.sha] for case in story.cases] == [5, 8]
+    assert name != "several" or [number[change.commit.sha] for change in story.changes] == [5, 8]
 
 
 def test_what_is_proven_before_there_is_a_verdict_is_shown_first() -> None:
@@ -169,16 +169,16 @@ def test_what_is_proven_before_there_is_a_verdict_is_shown_first() -> None:
     at, decided = next((at, event) for at, event in reversed(events) if isinstance(event, Decided))
     story = story_of([*events, (at, Decided(replace(decided.decision, found=(step,))))], "interrupted")
     assert story.found[0] == "As found so far, 1 change of QPS:" and "99.0 % sure" in story.found[1]
-    assert [case.commit.sha for case in story.cases] == [sample.CANDIDATES[sample.CULPRIT]]
+    assert [change.commit.sha for change in story.changes] == [sample.CANDIDATES[sample.CULPRIT]]
     for shown in (printed(story), issue(story)):
         assert shown.index("As found so far") < shown.index("There is no verdict yet")
-    assert as_object(story)["found"] == story.found and story_of(sample.events()).found == ()
+    assert of_hunt(story)["found"] == story.found and story_of(sample.events()).found == ()
 
 
 def test_commits_that_were_not_built_are_described_by_the_repository(history: History) -> None:
     hunt = sample.begin(history)
     history.append(hunt, HuntEnded(Inconclusive((3,), (0.9,), RATIO, Reason.BUILDS_SPENT)), sample.BEGAN)
-    story = read_story(history, hunt, lambda sha: Commit(sha, "2020-01-02", "A. Author", "Known\x1b to git"))
+    story = read_hunt(history, hunt, lambda sha: Commit(sha, "2020-01-02", "A. Author", "Known\x1b to git"))
     assert r"“Known\x1b to git”" in "".join(story.verdict)
     assert story.suspects[0].commit.date == "2020-01-02"
 
@@ -186,9 +186,10 @@ def test_commits_that_were_not_built_are_described_by_the_repository(history: Hi
 def test_what_is_left_open_is_in_every_report() -> None:
     known = Inconclusive((7, 8), (0.6, 0.3), Interval(0.79, 0.8, 0.81), Reason.UNBUILDABLE)
     story = story_of(ended(Several(SEVERAL[:1], (), (Unsettled(6, 8, known),))), "unsettled")
-    [part] = story.unsettled
-    assert (part.good.sha, part.bad.sha, part.ratio.middle) == (sample.CANDIDATES[6], sample.CANDIDATES[8], 0.8)
-    assert [suspect.commit.sha for suspect in part.suspects] == [*sample.CANDIDATES[7:9]]
+    [part] = of_hunt(story)["unsettled"]
+    ends = part["good"]["sha"], part["bad"]["sha"], part["ratio"]["middle"]
+    assert ends == (sample.CANDIDATES[6], sample.CANDIDATES[8], 0.8)
+    assert [suspect["commit"]["sha"] for suspect in part["suspects"]] == [*sample.CANDIDATES[7:9]]
     for text in (printed(story), issue(story)):
         assert "One subrange could not be searched completely" in " ".join(text.split())
         assert sample.CANDIDATES[7][:10] in text
@@ -211,12 +212,12 @@ def also_counted() -> Iterator[tuple[float, Event]]:
 
 
 def test_counts_and_readings_of_timed_runs_are_not_mixed() -> None:
-    runs = [(each.runs, each.runs) for each in story_of(sample.events()).candidates]
+    runs = [(each["runs"], each["runs"]) for each in of_hunt(story_of(sample.events()))["candidates"]]
     for settings, parent, other in ((sample.SETTINGS, 280_000, "counted exactly"), (EXACT, 28_000, "timed")):
         story = story_of(also_counted(), settings=settings)
-        counters = {one.metric: one.parent for one in story.cases[0].counters}
+        counters = {one.metric: one.parent for one in story.counters(story.changes[0].step)}
         assert (counters["instructions/o"], counters["cpu/o"]) == (pytest.approx(parent), pytest.approx(48))
-        assert [(each.runs, each.further) for each in story.candidates] == runs
+        assert [(each["runs"], each["further"]) for each in of_hunt(story)["candidates"]] == runs
         assert f"91d72b601b was also {other}, in 4 runs" in printed(story)
 
 
@@ -259,13 +260,13 @@ def test_costs_leave_out_the_time_between_two_sessions(history: History) -> None
     history.working.clear()  # as another process would
     history.append(hunt, sample.started(resumed=True), later)
     assert history.sittings(hunt) == [sample.BEGAN, later]
-    assert read_story(history, hunt).costs.seconds == pytest.approx(events[-1][0] - sample.BEGAN)
+    assert read_hunt(history, hunt).costs.seconds == pytest.approx(events[-1][0] - sample.BEGAN)
     hunt = sample.begin(history)
     for started in (BuildStarted(0, sample.COMMITS[0]), BuildFinished(0, replace(sample.build(0), reused=True), None)):
         history.append(hunt, started, sample.BEGAN)
-    story = read_story(history, hunt)
+    story = read_hunt(history, hunt)
     assert (story.costs.builds, story.costs.build_seconds, story.costs.hit_rate) == (0, 0.0, None)
-    assert story.candidates[0].reused
+    assert of_hunt(story)["candidates"][0]["reused"]
 
 
 def test_a_binary_equal_to_the_baseline_is_good_without_a_run(history: History) -> None:
@@ -275,10 +276,10 @@ def test_a_binary_equal_to_the_baseline_is_good_without_a_run(history: History) 
     for turn in range(6):
         node, at = (0, 10)[turn % 2], sample.BEGAN + 20 * turn
         history.append(hunt, RunFinished(node, sample.run(node, at, qps=20_000 - 5_000 * (turn % 2))), at + 12)
-    rows = {row.node: row for row in read_story(history, hunt).candidates}
-    assert rows[3].same_as is not None and rows[3].same_as.sha == sample.CANDIDATES[0]
-    assert (rows[3].state, rows[3].runs) == (Classification.GOOD, 0)
-    assert (rows[10].state, rows[0].ratio) == (Classification.BAD, None)
+    rows = {row["node"]: row for row in of_hunt(read_hunt(history, hunt))["candidates"]}
+    assert rows[3]["same_as"]["sha"] == sample.CANDIDATES[0]
+    assert (rows[3]["state"], rows[3]["runs"]) == (Classification.GOOD, 0)
+    assert (rows[10]["state"], rows[0]["ratio"]) == (Classification.BAD, None)
 
 
 def test_pairs_are_shown_as_pairs() -> None:
@@ -288,15 +289,15 @@ def test_pairs_are_shown_as_pairs() -> None:
         return replace(run, round=f"r{next(both[run.commit])}") if run.commit in both else run
 
     story = story_of(with_runs(beside, sample.events()))
-    (case,) = story.cases
-    assert len(case.pairs) == 3
-    assert all(before > after for before, after in case.pairs), "QPS of the parent, and of the commit"
+    (change,) = story.changes
+    assert len(change.pairs) == 3
+    assert all(before > after for before, after in change.pairs), "QPS of the parent, and of the commit"
     lines = printed(story).split("QPS of both, in each pair:\n")[1].splitlines()[:4]
     assert lines[0].split() == ["parent", "○", "commit", "●", "ratio"]
     assert all(re.search(r"×0\.7\d\d  ─*●━+○─*$", line) for line in lines[1:])
     assert "QPS of both, in each pair:" in issue(story)
-    many = replace(story, cases=(replace(case, pairs=((2.0, 1.0), *case.pairs * 20)),))
-    shown = printed(many).split("QPS of both, in the latest 40 of 61 pairs:\n")[1].splitlines()[1:41]
+    story.changes = (replace(change, pairs=((2.0, 1.0), *change.pairs * 20)),)
+    shown = printed(story).split("QPS of both, in the latest 40 of 61 pairs:\n")[1].splitlines()[1:41]
     assert not [line for line in shown if "×0.500" in line or "━" not in line]
     assert len({len(line) for line in shown}) == 1, "all are drawn on one line of values"
 
@@ -319,8 +320,8 @@ def test_a_class_of_known_errors_says_how_often_it_was_seen_and_what_mends_it(tm
 
 def test_the_build_system_and_what_it_runs_are_told() -> None:
     story = story_of(sample.events())
-    built = replace(story, settings=replace(story.settings, system="make"))
-    assert "make, and make install if the Makefile has it" in printed(built)
+    story.settings = replace(story.settings, system="make")
+    assert "make, and make install if the Makefile has it" in printed(story)
 
 
 # Markdown that has no markup, mentions or links but its own.

@@ -30,7 +30,7 @@ from perfbisect.hunt.watching import View
 from perfbisect.lab.building.known_errors import KnownFailure
 from perfbisect.lab.building.remedies import Mended
 from perfbisect.report.command_line import command_on, command_to_run
-from perfbisect.report.reader import read_story
+from perfbisect.report.hunt_report import read_hunt
 from perfbisect.store.history import History
 from perfbisect.ui.stream import note
 from perfbisect.wording.text import printable, shell_words
@@ -150,7 +150,7 @@ class Sitting:
 
     def _interrupted(self, numbers: Sequence[int]) -> Interrupted:
         found = [number for number, member in zip(numbers, self.members, strict=True) if member.found]
-        known = [f"\n{line}" for number in found for line in read_story(self.history, number).found]
+        known = [f"\n{line}" for number in found for line in read_hunt(self.history, number).found]
         return Interrupted(f"Interrupted. What was measured is kept; go on with: {self._again}{''.join(known)}")
 
     @property

@@ -2,18 +2,19 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from perfbisect.core.domain.facts import RunFacts, SkipFacts
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.orders import SAME
 from perfbisect.core.explain.evidence import Explanation, FunctionRow
 from perfbisect.core.explain.profiles import short
-from perfbisect.core.inference.hunt_state import Classification
+from perfbisect.core.inference.hunt_state import Classification, classify
+from perfbisect.report.command_line import command_on, command_to_compare, command_to_run
 from perfbisect.report.document import (
     Cell,
     Code,
     Document,
     Facts,
     Notes,
-    Part,
     Prose,
     Row,
     Section,
@@ -23,8 +24,8 @@ from perfbisect.report.document import (
     sections,
     tools,
 )
-from perfbisect.report.story import BuiltAhead, Case, Story
-from perfbisect.wording.comparisons import by_cpu, ratio_title
+from perfbisect.report.hunt_report import CountedMetric, HuntCosts, HuntReport, NamedChange, is_left_out
+from perfbisect.wording.comparisons import ratio_title
 from perfbisect.wording.functions import beyond, notes, unit_of, waits_of
 from perfbisect.wording.glyphs import UNICODE, dumbbell
 from perfbisect.wording.quantities import (
@@ -42,10 +43,11 @@ from perfbisect.wording.quantities import (
     ratio,
     share,
     signed,
+    slower_than,
 )
-from perfbisect.wording.reasons import plan_lines, plans_sentence
+from perfbisect.wording.reasons import plan_lines, plans_sentence, sentences
 from perfbisect.wording.table import cut
-from perfbisect.wording.text import built_with, metric_title, patched
+from perfbisect.wording.text import built_with, cited, metric_title, patched, printable
 from perfbisect.wording.verdicts import classification_name, effect
 
 Draw = Callable[[int], Iterable[Section]]  # what a page draws of the case at that place
@@ -64,144 +66,143 @@ TONES = {  # of a classification: the class of its colour
 }
 
 
-def document(story: Story, draw: Draw | None = None, extent_drawn: Section | None = None) -> Document:
-    """The report of a hunt; for a page ``draw`` gives what is drawn of each case."""
-    hunt, settings = story.hunt, story.settings
-    found = [section for place in range(len(story.cases)) for section in of_case(story, place, draw)]
-    proofs = tuple(f"{name}: {' '.join(sentences)}" for name, sentences in story.proofs.items())
-    folded = tools(story.hosts) if draw else ()
+def document(report: HuntReport, draw: Draw | None = None, extent_drawn: Section | None = None) -> Document:
+    """The report of a hunt; for a page ``draw`` gives what is drawn of each change."""
+    hunt, settings, state = report.listed, report.settings, report.state
+    changes = [section for place in range(len(report.changes)) for section in of_change(report, place, draw)]
+    proofs = tuple(f"{name}: {' '.join(sentences)}" for name, sentences in report.proofs.items())
+    folded = tools(state.started.hosts) if draw and state.started else ()
     return Document(
         session=f"Hunt {hunt.id}{hunt.origin and f' of {hunt.origin}'}",
         what=f"{settings.builder} {settings.workload}: {settings.good}..{settings.bad}",
         started=hunt.started,
         state=hunt.state,
-        facts=Facts(tuple(facts(story))),
-        summary=story.verdict or tuple(so_far(story)),
-        headline=headline(story),
+        facts=Facts(tuple(facts(report))),
+        summary=report.verdict or tuple(so_far(report)),
+        headline=headline(report),
         sections=sections(
             Section("Proofs", (Prose(proofs),), quiet=True) if proofs else None,
-            *found,
-            candidates(story, page=draw is not None),
+            *changes,
+            candidates(report, page=draw is not None),
             extent_drawn,
-            Section("Warnings", (Notes(tuple(story.warnings.items())),)) if story.warnings else None,
+            Section("Warnings", (Notes(tuple(report.warnings.items())),)) if report.warnings else None,
             Section("Tools and settings", folded, "conditions") if folded else None,
-            Section("Costs", (costs(story),), "costs", quiet=True),
-            Section("For a mail or an issue", tuple(Code(case.issue) for case in story.cases)),
-            Section("Repeat it", tuple(commands(story)), "repeat", quiet=True),
+            Section("Costs", (costs(report.costs),), "costs", quiet=True),
+            Section("For a mail or an issue", tuple(Code(tuple(issue(report, change))) for change in report.changes)),
+            Section("Repeat it", tuple(commands(report)), "repeat", quiet=True),
         ),
     )
 
 
-def facts(story: Story) -> Iterator[tuple[str, str]]:
+def facts(report: HuntReport) -> Iterator[tuple[str, str]]:
     """What was hunted, how, and where."""
-    settings, hunt = story.settings, story.hunt
-    if settings.name:
-        yield "name", settings.name
+    settings, hunt, state = report.settings, report.listed, report.state
     size = extent(hunt.commits, hunt.candidates, hunt.merges)
-    yield "range", f"{settings.good}..{settings.bad} of {settings.repository}: {size}"
-    yield "builder", f"{settings.builder}, {settings.variant}"
     changed = "".join(f", {name} {value}" for name, value in settings.overrides.items())
-    yield "workload", f"{settings.workload}{changed}; metric {metric_title(settings.metric)}"
+    built = [row.builds[-1].patches for _, row in report.tested if row.builds and row.builds[-1].patches]
+    left_out = sum(is_left_out(row) for _, row in report.tested)
+    by = " ".join(f"--skip {text}" for text in settings.skips)
     for name, text in (
-        ("chosen", story.why_metric),
-        ("pairing", story.pairing.why if story.pairing else ""),
-        ("together", story.together),
+        ("name", settings.name),
+        ("range", f"{settings.good}..{settings.bad} of {settings.repository}: {size}"),
+        ("builder", f"{settings.builder}, {settings.variant}"),
+        ("workload", f"{settings.workload}{changed}; metric {metric_title(settings.metric)}"),
+        ("chosen", state.chosen.why),
+        ("pairing", state.pairing.why if state.pairing else ""),
+        ("together", report.together),
         ("build", built_with(settings.system)),
         ("command", settings.quick.run if settings.quick else ""),
-        *(("patch", text) for text in patches(story)),
-        ("left out", left_out(story)),
+        *(
+            ("patch", f"{patch}, in {sum(each.get(patch, False) for each in built)} of {count(len(built), 'build')}")
+            for patch in dict.fromkeys(patch for each in built for patch in each)
+        ),
+        ("left out", f"{count(left_out, 'candidate')}, by {by}" if left_out else ""),  # which have no row of their own
     ):
         if text:
             yield name, text
-    yield from (("host", text) for text in [*map(host_line, story.hosts)] or settings.hosts)
+    yield from (("host", text) for text in (map(host_line, state.started.hosts) if state.started else settings.hosts))
 
 
-def patches(story: Story) -> list[str]:
-    """The patches of the hunt, each with the number of builds that have it."""
-    built = [each for each in story.candidates if each.patches]
-    names = dict.fromkeys(name for each in built for name in each.patches)
-    return [
-        f"{name}, in {sum(each.patches.get(name, False) for each in built)} of {count(len(built), 'build')}"
-        for name in names
-    ]
-
-
-def left_out(story: Story) -> str:
-    """How many candidates were left out, and by what; empty if none was. They have no row of their own."""
-    size = sum(each.left_out for each in story.candidates)
-    by = " ".join(f"--skip {text}" for text in story.settings.skips)
-    return f"{count(size, 'candidate')}, by {by}" if size else ""
-
-
-def so_far(story: Story) -> Iterator[str]:
+def so_far(report: HuntReport) -> Iterator[str]:
     """What is known before there is a verdict."""
-    yield from story.found
+    yield from report.found
     yield "There is no verdict yet."
-    if story.hunt.failure:
-        yield f"The last session failed: {story.hunt.failure}"
-    if story.effect is not None:
-        yield f"{metric_title(story.settings.metric)}{by_cpu(story.pairing)} of bad is {ratio(story.effect)} of that of good."
-    if story.costs.ahead and story.hunt.state == "running":
-        for name, commit in story.costs.ahead.in_flight.items():
+    if report.listed.failure:
+        yield f"The last session failed: {report.listed.failure}"
+    if report.effect is not None:
+        yield f"{report.teller.what} of bad is {ratio(report.effect)} of that of good."
+    if report.costs.ahead and report.listed.state == "running":
+        for name, commit in report.costs.ahead.in_flight.items():
             yield f"Host {name} is building {commit.short}  {commit.title}"
 
 
-def headline(story: Story) -> str:
+def headline(report: HuntReport) -> str:
     """The verdict in a line, where it names one commit."""
-    if len(story.cases) != 1 or story.hunt.state != "found":
+    if len(report.changes) != 1 or report.listed.state != "found":
         return ""
-    [case] = story.cases
-    what = effect(case.ratio, story.settings.metric)
-    what += "" if case.ratio.bound else f" in {metric_title(story.settings.metric)}{by_cpu(story.pairing)}"
-    return f"{case.commit.short}: {what}"
+    [change] = report.changes
+    what = effect(change.step.ratio, report.settings.metric)
+    return f"{change.commit.short}: {what}{'' if change.step.ratio.bound else f' in {report.teller.what}'}"
 
 
-def of_case(story: Story, place: int, draw: Draw | None) -> Iterator[Section]:
+def of_change(report: HuntReport, place: int, draw: Draw | None) -> Iterator[Section]:
     """A change that the verdict names: which commit it is, and why it is slower; drawn, with its runs and its diff."""
-    case, anchor = story.cases[place], f"case-{place + 1}"
-    commit = case.commit
+    change, anchor = report.changes[place], f"case-{place + 1}"
+    commit, found = change.commit, change.explanation
     about = (
         ("commit", commit.sha),
         ("author", ", ".join(filter(None, (commit.author, commit.date)))),
         ("subject", commit.subject),
-        ("link", case.link),
-        ("parents", ", ".join(f"{parent.short}  {parent.subject}" for parent in case.parents)),
+        ("link", report.link_of(commit.sha)),
+        ("parents", ", ".join(f"{parent.short}  {parent.subject}" for parent in change.parents)),
     )
-    title = "The commit" if len(story.cases) == 1 else f"Change {place + 1}"
+    title = "The commit" if len(report.changes) == 1 else f"Change {place + 1}"
     yield Section(title, (Facts(tuple(pair for pair in about if pair[1])),), anchor, quiet=True)
-    if case.plans:
-        said = (Prose((plans_sentence(case.plans, commit.short),)), Code(tuple(plan_lines(case.plans))))
+    if found.plans:
+        said = (Prose((plans_sentence(found.plans, commit.short),)), Code(tuple(plan_lines(found.plans))))
         yield Section("Another plan", said, f"{anchor}-plans", quiet=True, within=True)
-    why: tuple[Part, ...] = (Prose((case.why,)), *counters(case), Notes(tuple((text, "") for text in missing(case))))
-    yield Section(f"Why {commit.short}", why, f"{anchor}-why", within=True)
-    if case.pairs and not draw:
-        yield Section("At the same time", (pairs(case),), quiet=True)
+    absent = Notes(tuple((text, "") for text in missing(found, report.counters(change.step))))
+    yield Section(f"Why {commit.short}", (Prose((change.why,)), *counters(found), absent), f"{anchor}-why", within=True)
+    if change.pairs and not draw:
+        yield Section("At the same time", (pairs(change.pairs, report.pairs_metric),), quiet=True)
     if draw:
         yield from draw(place)
-    elif tables := tuple(function_tables(case.explanation)):
+    elif tables := tuple(function_tables(found)):
         yield Section("Functions", tables, quiet=True)
+
+
+def issue(report: HuntReport, change: NamedChange) -> Iterator[str]:
+    """What a mail or an issue about a change says."""
+    settings, state, teller, step, commit = report.settings, report.state, report.teller, change.step, change.commit
+    parent = change.parents[0].short if change.parents else f"{commit.short}^"
+    host = host_line(state.started.hosts[0]) if state.started else settings.host
+    by = f", by {commit.author}" if commit.author else ""
+    yield f"{teller.what}: {effect(step.ratio, settings.metric)} since {cited(commit)}"
+    yield f"Commit: {report.link_of(commit.sha) or commit.sha}{by}"
+    yield f"Effect: {teller.changed(step.ratio)}; {report.listed.title} on {host}."
+    yield f"Sure: {chance(step.probability)}. {teller.proof(step)}"
+    yield f"Why: {' '.join(sentences(change.explanation))}"
+    yield f"Reproduce: {command_to_compare(settings, parent, commit.short)}"
 
 
 WIDE = 24  # columns of a dumbbell
 PAIRS = 40  # that text shows
 
 
-def pairs(case: Case) -> Table:
+def pairs(made: Sequence[tuple[float, float]], metric: str) -> Table:
     """The latest rounds of the commit and a parent: what both needed at the same time, as a dumbbell."""
-    shown = case.pairs[-PAIRS:]
-    every = [each for pair in shown for each in pair]
+    shown = made[-PAIRS:]
+    values = [value for pair in shown for value in pair]
     rows = [
         row(
             figure(before), figure(after), f"×{decimals(after / before, 3)}",
-            "".join(dumbbell(before, after, (min(every), max(every)), WIDE, UNICODE)),
+            "".join(dumbbell(before, after, (min(values), max(values)), WIDE, UNICODE)),
         )
         for before, after in shown
     ]  # fmt: skip
-    latest = f"the latest {PAIRS} of {count(len(case.pairs), 'pair')}" if len(case.pairs) > PAIRS else "each pair"
-    return Table(
-        ("parent ○", "commit ●", "ratio", ""), tuple(rows), ("parent ○", "commit ●", "ratio"),
-        above=(f"{titled(case.pairs_metric)} of both, in {latest}:",),
-    )  # fmt: skip
+    latest = f"the latest {PAIRS} of {count(len(made), 'pair')}" if len(made) > PAIRS else "each pair"
+    head = ("parent ○", "commit ●", "ratio", "")
+    return Table(head, tuple(rows), head[:3], above=(f"{titled(metric)} of both, in {latest}:",))
 
 
 def titled(metric: str) -> str:
@@ -209,13 +210,13 @@ def titled(metric: str) -> str:
     return UNITS.get(metric, metric_title(metric))
 
 
-def counters(case: Case) -> Iterator[Table]:
+def counters(found: Explanation) -> Iterator[Table]:
     """What was counted for a culprit and its parent; what moved furthest beyond its noise comes first.
 
     Where perf has counted for a part of the time and extrapolated, the share of the time is beside the name.
     """
     rows = []
-    for each in case.explanation.counters:
+    for each in found.counters:
         partly = f" ({share(each.share)} counted)" if each.share < 1 else ""
         cells = row(
             titled(each.name) + partly,
@@ -230,11 +231,11 @@ def counters(case: Case) -> Iterator[Table]:
         yield Table(COUNTERS, tuple(rows), COUNTERS[1:], name="counters", axis=axis, minor=COUNTERS[-1:])
 
 
-def missing(case: Case) -> Iterator[str]:
+def missing(found: Explanation, counted: Sequence[CountedMetric]) -> Iterator[str]:
     """A sentence for each part that was not measured."""
-    yield from case.explanation.missing
-    known = {row.name for row in case.explanation.counters}
-    absent = [each.metric for each in case.counters if each.parent is None and each.culprit is None]
+    yield from found.missing
+    known = {row.name for row in found.counters}
+    absent = [each.metric for each in counted if each.parent is None and each.culprit is None]
     names = [name for name in absent if name not in known and not find_metric(name).of_some]
     if names:
         yield f"Not counted on this host: {', '.join(names)}."
@@ -268,64 +269,83 @@ def costs_of(each: FunctionRow) -> tuple[str, ...]:
     return figure(each.parent), figure(each.culprit), signed(each.difference), part
 
 
-def candidates(story: Story, *, page: bool) -> Section | None:
+def candidates(report: HuntReport, *, page: bool) -> Section | None:
     """Everything that was built, measured or skipped, oldest first; on a page subjects are beside their commits."""
-    if not story.candidates:
+    if not report.tested:
         return None
-    relative = ratio_title(story.settings.metric, story.pairing)
-    sure = {} if story.verdict else {each.commit.sha: chance(each.probability) for each in story.suspects}
+    relative = ratio_title(report.settings.metric, report.state.pairing)
+    sure = {} if report.verdict else {each.commit.sha: chance(each.probability) for each in report.suspects}
     rows = []
-    for each in story.candidates:
-        if each.left_out:
+    for sha, tested in report.tested:
+        if is_left_out(tested):
             continue
-        baseline = each.state is Classification.BASELINE
-        commit, subject = each.commit, (Cell(each.commit.subject),)
+        commit, what = report.commit(sha), classify(report.state, sha, report.ratios)
+        baseline = what is Classification.BASELINE
+        own, runs, reused = (
+            report.ratios.get(sha),
+            len(report.own_runs(tested)),
+            bool(tested.builds) and not tested.made,
+        )
+        took = builds(
+            len(tested.made), tested.build_seconds, duration, shared=tested.shared, reused=reused, unknown=MISSING
+        )
         numbers = row(
             commit.date or MISSING,
-            *compared(each.ratio, baseline=baseline, unknown=MISSING),
-            str(each.runs) if each.runs else MISSING,
-            builds(each.builds, each.build_seconds, duration, shared=each.shared, reused=each.reused, unknown=MISSING),
-            share(each.hit_rate),
-            classification_name(each.state),
-            *([sure.get(commit.sha, MISSING)] if sure else []),
+            *compared(own, baseline=baseline, unknown=MISSING),
+            str(runs) if runs else MISSING,
+            took,
+            share(tested.hit_rate),
+            classification_name(what),
+            *([sure.get(sha, MISSING)] if sure else []),
         ).cells
-        own = SAME if baseline else each.ratio
         name = Cell(commit.short, note=commit.subject if page else "")
-        rows.append(Row((name, *numbers, *(() if page else subject)), own, TONES.get(each.state, "unclear")))
+        cells = (name, *numbers, *(() if page else (Cell(commit.subject),)))
+        rows.append(Row(cells, SAME if baseline else own, TONES.get(what, "unclear")))
     last = (*(("sure",) if sure else ()), *(() if page else ("subject",)))
     head = ("commit", "date", relative, "95 %", "runs", "build", "ccache", "state", *last)
     table = Table(
         head, tuple(rows), (relative, "runs", "build", "ccache", "sure"), name="ladder", axis=f"ratio of {relative[1:]}",
         minor=("ccache", "date", "build", "runs", "state", "95 %"),
     )  # fmt: skip
-    title = f"oldest first; {relative} is relative to {story.settings.good}"
-    said = Notes(tuple((remark, "") for remark in remarks(story)))
+    title = f"oldest first; {relative} is relative to {report.settings.good}"
+    said = Notes(tuple((remark, "") for remark in remarks(report)))
     return Section(f"Candidates, {title}", (table, said), "ladder", folded=True)
 
 
-def remarks(story: Story) -> Iterator[str]:
+def remarks(report: HuntReport) -> Iterator[str]:
     """What the table has no column for."""
-    known = {each.commit.sha for each in story.candidates}
-    suspects = [each for each in story.suspects if not (story.verdict or each.commit.sha in known)]
+    known = {sha for sha, _ in report.tested}
+    suspects = [each for each in report.suspects if not (report.verdict or each.commit.sha in known)]
     if suspects:
         yield f"not measured yet: {', '.join(f'{each.commit.short} ({chance(each.probability)})' for each in suspects)}"
-    for each in story.candidates:
-        if each.skipped and not each.left_out:
-            yield f"{each.commit.short} was skipped, {each.skipped}"
-        if each.stopped:
-            yield f"{each.commit.short} is {each.stopped}"
-        if each.further:
-            how = "timed" if story.settings.prior.exact else "counted exactly"
-            yield f"{each.commit.short} was also {how}, in {count(each.further, 'run')}"
-        if each.patches:
-            yield f"{each.commit.short} was built {patched(each.patches)}"
-        if each.same_as:
-            yield f"{each.commit.short} is the same binary as {each.same_as.short}"
+    for sha, tested in report.tested:
+        short, further = report.commit(sha).short, len(tested.runs) - len(report.own_runs(tested))
+        if tested.skip and not is_left_out(tested):
+            yield f"{short} was skipped, {skipped(tested.skip)}"
+        if slower := stopped(tested.runs):
+            yield f"{short} is {slower}"
+        if further:
+            how = "timed" if report.settings.prior.exact else "counted exactly"
+            yield f"{short} was also {how}, in {count(further, 'run')}"
+        if tested.builds and tested.builds[-1].patches:
+            yield f"{short} was built {patched(tested.builds[-1].patches)}"
+        if tested.same_as:
+            yield f"{short} is the same binary as {report.commit(tested.same_as).short}"
 
 
-def costs(story: Story) -> Prose:
-    """What the hunt has cost, and what was built ahead."""
-    costs = story.costs
+def skipped(skip: SkipFacts) -> str:
+    """At which stage a commit was skipped, and why."""
+    return printable(f"{skip.stage}: {skip.reason}")
+
+
+def stopped(runs: Sequence[RunFacts]) -> str:
+    """What the first of the runs shows that was stopped; empty if none was."""
+    first = next((run for run in runs if run.slower_than), None)
+    return slower_than(first.slower_than, first.seconds) if first else ""
+
+
+def costs(costs: HuntCosts) -> Prose:
+    """What the hunt has cost, and what was built ahead: how much by each build host, and what was of no use."""
     found = cached(costs.hit_rate, costs.remote_rate)
     cache = f" ({found})" if found else ""
     shared = f" and {costs.shared} from the shared builds" if costs.shared else ""
@@ -333,25 +353,23 @@ def costs(story: Story) -> Prose:
         f"Cost: {count(costs.builds, 'build')}{shared} in {duration(costs.build_seconds)}{cache},"
         f" {count(costs.runs, 'run')} in {duration(costs.run_seconds)}; {duration(costs.seconds)} in all."
     )
-    return Prose((spent, f"Built ahead: {built_ahead(costs.ahead)}.") if costs.ahead else (spent,))
-
-
-def built_ahead(ahead: BuiltAhead) -> str:
-    """How many builds each build host has made, and what was of no use."""
+    if (ahead := costs.ahead) is None:
+        return Prose((spent,))
     parts = [f"{count(made, 'build')} on {name}" for name, made in ahead.builds.items()]
     if ahead.unused:
         parts.append(f"{ahead.unused} of them not measured ({duration(ahead.unused_seconds)})")
     if ahead.ended:
         parts.append(f"{ahead.ended} more ended before they were finished ({duration(ahead.ended_seconds)})")
-    return ", ".join(parts)
+    return Prose((spent, f"Built ahead: {', '.join(parts)}."))
 
 
-def commands(story: Story) -> Iterator[Code]:
+def commands(report: HuntReport) -> Iterator[Code]:
     """The commands that repeat, resume and prove the hunt."""
-    yield Code((story.again,), "To repeat")
-    if story.hunt.origin:  # its commands and its hosts are another user's
+    number, history = report.listed.id, report.history
+    yield Code((command_to_run(report.settings, history),), "To repeat")
+    if report.listed.origin:  # its commands and its hosts are another user's
         return
-    if not story.verdict or story.suspects:
-        yield Code((story.go_on,), "To resume")
-    if story.cases:
-        yield Code((story.prove,), "To prove")
+    if not report.verdict or report.suspects:
+        yield Code((command_on("resume", number, history),), "To resume")
+    if report.changes:
+        yield Code((command_on("prove", number, history),), "To prove")

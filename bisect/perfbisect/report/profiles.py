@@ -1,4 +1,4 @@
-"""Profiles of a culprit and its parent, as files that other tools read: folded stacks and speedscope's format.
+"""HuntProfiles of a culprit and its parent, as files that other tools read: folded stacks and speedscope's format.
 
 A folded stack is a line `outermost;…;innermost cost`. Costs are per operation; in folded stacks they are of a million
 operations, as the tools that read them expect whole numbers.
@@ -15,7 +15,7 @@ OPERATIONS = 1_000_000  # whose cost a line of folded stacks has
 
 
 @dataclass(frozen=True, slots=True)
-class Profiles:
+class HuntProfiles:
     """Folded stacks with their own cost per operation, of both builds."""
 
     parent: Mapping[str, float]
@@ -24,7 +24,7 @@ class Profiles:
     notes: tuple[str, ...] = ()  # what a reader must know: callers that are missing, …
 
 
-def profiles(events: Iterable[object]) -> Profiles | None:
+def profiles(events: Iterable[object]) -> HuntProfiles | None:
     """The profiles on CPU that a hunt has recorded after its verdict; None where one side has none.
 
     The older of the two candidates is the parent. Of profiles in several units, those in the first are used.
@@ -43,7 +43,7 @@ def profiles(events: Iterable[object]) -> Profiles | None:
     if not (any(one.stacks for one in parent) and any(one.stacks for one in culprit)):
         return None
     notes = dict.fromkeys(one.note for one in (*parent, *culprit) if one.note)
-    return Profiles(per_operation(parent), per_operation(culprit), unit, tuple(notes))
+    return HuntProfiles(per_operation(parent), per_operation(culprit), unit, tuple(notes))
 
 
 def per_operation(runs: Iterable[ProfileFacts]) -> dict[str, float]:
@@ -63,7 +63,7 @@ def folded(stacks: Mapping[str, float]) -> str:
     return "".join(f"{stack} {cost}\n" for stack, cost in lines if cost > 0)
 
 
-def speedscope(found: Profiles, name: str) -> str:
+def speedscope(found: HuntProfiles, name: str) -> str:
     """Both profiles as one file of https://www.speedscope.app, which shows them one at a time."""
     numbers: dict[str, int] = {}
     made = []

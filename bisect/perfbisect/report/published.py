@@ -4,8 +4,10 @@ from typing import Any
 
 import msgspec
 
+from perfbisect.core.domain.orders import Inconclusive, NotReproduced, Several
 from perfbisect.core.domain.settings import TrialType
 from perfbisect.core.domain.trials import Trial
+from perfbisect.core.inference.hunt_state import Tested, classify
 from perfbisect.core.stats import noise
 from perfbisect.core.stats.paired_comparison import (
     COLUMNS,
@@ -17,13 +19,15 @@ from perfbisect.core.stats.paired_comparison import (
     summaries,
 )
 from perfbisect.masking import masked
-from perfbisect.report import series, story, trial
-from perfbisect.report.command_line import command_on
-from perfbisect.report.reader import read_story
+from perfbisect.report import series, trial
+from perfbisect.report.command_line import command_on, command_to_run
+from perfbisect.report.hunt import issue, skipped, stopped
+from perfbisect.report.hunt_report import HuntReport, NamedChange, Suspect, is_left_out, read_hunt
 from perfbisect.report.terminal import lines
 from perfbisect.store.history import History
 from perfbisect.wording.reasons import proof_sentences
 from perfbisect.wording.text import printable
+from perfbisect.wording.unnamed import why
 
 UNFINISHED = "running"  # in the history, as long as its process is
 
@@ -31,6 +35,94 @@ UNFINISHED = "running"  # in the history, as long as its process is
 def encoded(contents: dict[str, Any]) -> str:
     """The JSON of a report."""
     return msgspec.json.format(msgspec.json.encode(contents), indent=2).decode()
+
+
+def of_hunt(report: HuntReport) -> dict[str, Any]:
+    """The report as `--json` prints it; patches have a hash."""
+    state, settings, verdict, number = report.state, report.settings, report.state.verdict, report.listed.id
+    found: dict[str, Any] = msgspec.to_builtins({
+        "hunt": report.listed,
+        "settings": settings,
+        "hosts": state.started.hosts if state.started else (),
+        "effects": verdict.effects if isinstance(verdict, NotReproduced | Inconclusive) else (),
+        "verdict": report.verdict,
+        "found": report.found,
+        "cases": [of_change(report, change) for change in report.changes],
+        "suspects": report.suspects,
+        "unsettled": [
+            {
+                "good": report.candidate(part.good),
+                "bad": report.candidate(part.bad),
+                "ratio": part.known.ratio if part.known.ratio.known else None,
+                "reason": why(part.known, settings.metric, report.teller.skip_of),
+                "suspects": [
+                    Suspect(report.candidate(node), probability)
+                    for node, probability in zip(part.known.candidates, part.known.probabilities, strict=True)
+                ],
+            }
+            for part in (verdict.unsettled if isinstance(verdict, Several) else ())
+        ],
+        "effect": report.effect,
+        "candidates": [of_candidate(report, sha, row) for sha, row in report.tested],
+        "warnings": report.warnings,
+        "costs": report.costs,
+        "again": command_to_run(settings, report.history),
+        "go_on": command_on("resume", number, report.history),
+        "prove": command_on("prove", number, report.history),
+        "why_metric": state.chosen.why,
+        "pairing": state.pairing,
+        "together": report.together,
+        "proofs": report.proofs,
+    })  # fmt: skip
+    patches = settings.patches
+    found["settings"]["patches"] = [
+        {"name": patch.name, "file": patch.file, "sha256": patch.identity[1]} for patch in patches
+    ]
+    return found
+
+
+def of_change(report: HuntReport, change: NamedChange) -> dict[str, Any]:
+    """A change as `--json` prints it."""
+    step, found = change.step, change.explanation
+    return {
+        "commit": change.commit,
+        "parents": change.parents,
+        "probability": step.probability,
+        "ratio": step.ratio,
+        "effects": step.effects,
+        "cause": found.classes[0].cause,
+        "why": change.why,
+        "counters": report.counters(step),
+        "explanation": found,
+        "plans": found.plans,
+        "pairs": change.pairs,
+        "pairs_metric": report.pairs_metric,
+        "link": report.link_of(change.commit.sha),
+        "issue": tuple(issue(report, change)),
+    }
+
+
+def of_candidate(report: HuntReport, sha: str, row: Tested) -> dict[str, Any]:
+    """A commit that was built, measured or skipped as `--json` prints it."""
+    runs = len(report.own_runs(row))
+    return {
+        "commit": report.commit(sha),
+        "node": report.state.node.get(sha),  # in the range, 0 being the good end; None for a commit outside of it
+        "ratio": report.ratios.get(sha),
+        "builds": len(row.made),
+        "build_seconds": row.build_seconds,
+        "hit_rate": row.hit_rate,
+        "reused": bool(row.builds) and not row.made,
+        "runs": runs,
+        "state": classify(report.state, sha, report.ratios),
+        "same_as": report.commit(row.same_as) if row.same_as else None,
+        "skipped": skipped(row.skip) if row.skip else "",
+        "left_out": is_left_out(row),
+        "further": len(row.runs) - runs,
+        "stopped": stopped(row.runs),
+        "patches": row.builds[-1].patches if row.builds else {},
+        "shared": row.shared,
+    }
 
 
 def of_trial(made: Trial) -> dict[str, Any]:
@@ -107,9 +199,9 @@ def notice(history: History, name: str, failure: str = "", page: str = "") -> st
     None for one that was interrupted, and can go on.
     """
     if name.isdecimal():
-        told = read_story(history, int(name))
-        listed, kind, report = told.hunt, "hunt", story.as_object(told)
-        state, failed, said = listed.state, listed.failure, list(told.verdict)
+        hunted = read_hunt(history, int(name))
+        listed, kind, report = hunted.listed, "hunt", of_hunt(hunted)
+        state, failed, said = listed.state, listed.failure, list(hunted.verdict)
         what = f"{listed.builder} {listed.workload} {listed.good}..{listed.bad}"
     else:
         made = history.trial(name)

@@ -11,13 +11,13 @@ import pytest
 import explained_hunt as reason
 import sample_hunt as sample
 from explained_hunt import hostile_page
-from perfbisect.core.domain.events import MetricChosen
+from perfbisect.core.domain.events import MetricChosen, PairingChosen
 from perfbisect.core.explain.evidence import PlanRow
 from perfbisect.report.document import Cell
-from perfbisect.report.page.case import hunt_page
+from perfbisect.report.hunt_report import read_hunt
 from perfbisect.report.page.dashboard import CULPRITS, LATEST, LINES, RUNNING, WEEK, Watched, dashboard_page, watched_of
+from perfbisect.report.page.hunt import hunt_page
 from perfbisect.report.page.pages import with_code
-from perfbisect.report.reader import read_hunt
 from perfbisect.store.history import History
 from perfbisect.store.listing import Listed, ListedTrial
 
@@ -61,7 +61,7 @@ class Reader(HTMLParser):
 
 def page(history: History, plans: tuple[PlanRow, ...] = ()) -> str:
     """The page of the sample hunt, with its reason."""
-    return hunt_page(*reason.explained(history, sample.write(history), plans), reason.diff_of)
+    return hunt_page(reason.explained(history, sample.write(history), plans), reason.diff_of)
 
 
 def test_a_page_says_it_all(history: History) -> None:
@@ -107,27 +107,29 @@ def test_hostile_text_is_shown_and_never_markup(history: History) -> None:
 
 def test_passwords_are_masked(history: History) -> None:
     password = "https://user:geheim@host/x.git"
-    story, drawn = reason.explained(history, sample.write(history))
-    story = replace(story, again=f"bisect run --repo {password}", warnings={password: ""})
+    report = reason.explained(history, sample.write(history))
+    report.settings, report.warnings = replace(report.settings, repository=password), {password: ""}
     diff = f"diff --git a/x b/x\n@@ -1 +1 @@\n+{password}\n"
-    assert "geheim" not in hunt_page(story, drawn, lambda *_: (diff, 0))
+    assert "geheim" not in hunt_page(report, lambda *_: (diff, 0))
 
 
 def test_parts_without_data_are_left_out(history: History) -> None:
     told = read_hunt(history, sample.write(history))
-    read = Reader(hunt_page(*told, lambda *_: None))
+    read = Reader(hunt_page(told, lambda *_: None))
     places = set(read.values("id"))
     assert not {"case-1-functions", "case-1-flame", "case-1-plans"} & places
     assert {"case-1-runs", "ladder", "range", "costs", "repeat"} <= places
     assert "Functions were not recorded" in read.shown and "The diff is not shown" in read.shown
-    assert "The diff is not shown" not in hunt_page(*told, lambda *_: ("", 0)), "there is none"
+    assert "The diff is not shown" not in hunt_page(told, lambda *_: ("", 0)), "there is none"
 
 
 def test_pairs_are_a_drawing(history: History) -> None:
-    story, drawn = read_hunt(history, sample.write(history))
-    (case,) = story.cases
-    paired = replace(story, cases=(replace(case, pairs=((20.0, 15.0), (30.0, 22.5)), pairs_metric="cpu/o"),))
-    said = [hunt_page(each, drawn, lambda *_: None) for each in (story, paired)]
+    report = read_hunt(history, sample.write(history))
+    said = [hunt_page(report, lambda *_: None)]
+    (change,) = report.changes
+    report.changes = (replace(change, pairs=((20.0, 15.0), (30.0, 22.5))),)
+    report.state.pairing = PairingChosen(True, "", by_cpu=True)
+    said.append(hunt_page(report, lambda *_: None))
     assert ["At the same time" in text for text in said] == [False, True]
     assert 'aria-label="cpu/o, µs of both builds in each pair, and their ratio: ×0.750 as the median"' in said[1]
     assert "━" not in said[1]
@@ -137,7 +139,7 @@ def test_an_unfinished_hunt_has_a_page(history: History) -> None:
     """And it says why the metric was chosen."""
     hunt = sample.begin(history)
     history.append(hunt, MetricChosen("qps", "The metric is QPS, which shows <most>."), sample.BEGAN)
-    read = Reader(hunt_page(*read_hunt(history, hunt), lambda *_: ("", 0)))
+    read = Reader(hunt_page(read_hunt(history, hunt), lambda *_: ("", 0)))
     assert "There is no verdict yet." in read.shown and "bisect resume 1" in read.shown
     assert "metric QPS chosen The metric is QPS, which shows <most>. " in read.shown
     assert "range" not in read.values("id")

@@ -51,7 +51,7 @@ def replay(hunt: int | None, history: Path | None, **rules: Any) -> int:
     from perfbisect.hunt.search_problem import replay as decisions
     from perfbisect.hunt.setup import read_hunt_range
     from perfbisect.recipes.requested import requested_builder
-    from perfbisect.report.reader import together_with
+    from perfbisect.report.hunt_report import together_with
     from perfbisect.repository.commits import describe
     from perfbisect.repository.discovery import open_repository
     from perfbisect.store.history import History

@@ -101,19 +101,19 @@ def page_of(history: History, hunt: int | str, given: Path | None, index: str = 
         from perfbisect.report.trial import document
 
         return page(document(history.trial(hunt), page=True, history=given), index)
-    from perfbisect.report.page.case import hunt_page
-    from perfbisect.report.reader import read_hunt
+    from perfbisect.report.hunt_report import read_hunt
+    from perfbisect.report.page.hunt import hunt_page
 
     clone = Clone(Path(history.settings(hunt).repository))
-    return hunt_page(*read_hunt(history, hunt, clone.describe, clone.link), clone.diff, index)
+    return hunt_page(read_hunt(history, hunt, clone.describe, clone.link), clone.diff, index)
 
 
 def write_profiles(history: History, hunt: int, speedscope: Path | None, folded: Path | None) -> None:
     """Write the files of profiles that are wanted. Raises UsageError where the hunt has none."""
     from perfbisect.report import profiles as files
-    from perfbisect.report.reader import read_hunt
+    from perfbisect.report.hunt_report import read_hunt
 
-    found = read_hunt(history, hunt)[1].profiles
+    found = read_hunt(history, hunt).profiles
     if found is None:
         raise UsageError(f"Hunt {hunt} has no profiles.", "They are recorded after the verdict, where perf can sample.")
     if speedscope:

@@ -39,8 +39,8 @@ def show(hunt: int | str | None, history: Path | None, central: str | None, form
     """Report HUNT (default: the latest): verdict, proof, reason, candidates, counters, costs; or a trial."""
     from perfbisect.report import hunt as builder
     from perfbisect.report.command_line import command_on
+    from perfbisect.report.hunt_report import read_hunt
     from perfbisect.report.markdown import fenced
-    from perfbisect.report.reader import read_story
     from perfbisect.store.batches import read_batch
 
     name = id_of_other(hunt)
@@ -63,14 +63,13 @@ def show(hunt: int | str | None, history: Path | None, central: str | None, form
         else:
             number = int(wanted)
             clone = Clone(Path(opened.settings(number).repository))
-            story = read_story(opened, number, clone.describe, clone.link)
+            report = read_hunt(opened, number, clone.describe, clone.link)
             if form == "json":
                 from perfbisect.report import published
-                from perfbisect.report.story import as_object
 
-                say_json(published.encoded(as_object(story)))
+                say_json(published.encoded(published.of_hunt(report)))
             else:
-                print_document(builder.document(story), form)
+                print_document(builder.document(report), form)
 
 
 def batch_table(

@@ -14,6 +14,7 @@ from perfbisect.core.domain.events import Commit
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.stats.release_series import Line, is_worse
 from perfbisect.report.document import Figure
+from perfbisect.report.hunt_report import Narrowing
 from perfbisect.report.page.svg import (
     Scale,
     across,
@@ -28,7 +29,6 @@ from perfbisect.report.page.svg import (
     plain,
     upright,
 )
-from perfbisect.report.reader import Narrowing
 from perfbisect.report.series import plateaus_of, sentence, spanned
 from perfbisect.wording.quantities import chance, count, decimals, figure
 

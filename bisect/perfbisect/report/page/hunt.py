@@ -7,17 +7,16 @@ from functools import partial
 
 from markupsafe import escape
 
-from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.explain.evidence import Explanation, FunctionRow
 from perfbisect.core.explain.profiles import short, split
+from perfbisect.core.inference.hunt_state import classify
 from perfbisect.report.document import Cell, Figure, Prose, Row, Section, Table, row
 from perfbisect.report.hunt import COSTS, TONES, costs_of, document, profiled, titled
+from perfbisect.report.hunt_report import DiffOf, HuntReport, NamedChange, is_left_out
 from perfbisect.report.page import pages
 from perfbisect.report.page.charts import by_second, of_pairs, of_runs, posterior
 from perfbisect.report.page.flame import flame_graph
-from perfbisect.report.reader import Drawn
-from perfbisect.report.story import Case, DiffOf, Story
 from perfbisect.wording.functions import notes, own, unit_of
 from perfbisect.wording.quantities import count, figure
 from perfbisect.wording.text import metric_title
@@ -32,7 +31,7 @@ OPEN = 3  # files that are unfolded where no function is known
 
 
 @dataclass(slots=True)
-class Line:
+class DiffLine:
     """One line of a hunk: ``kind`` is "add", "del" or "same"; numbers are 0 on the side that does not have it."""
 
     kind: str
@@ -43,11 +42,11 @@ class Line:
 
 
 @dataclass(slots=True)
-class Hunk:
+class DiffHunk:
     """Changed lines with their surroundings; ``scope`` is what git prints after the line numbers, as a function's name."""
 
     scope: str
-    lines: list[Line] = field(default_factory=list)
+    lines: list[DiffLine] = field(default_factory=list)
     anchor: str = ""  # its place in the page
     marked: bool = False  # whether it changes a function of the list
 
@@ -57,7 +56,7 @@ class ChangedFile:
     """One file of a change."""
 
     path: str
-    hunks: list[Hunk] = field(default_factory=list)
+    hunks: list[DiffHunk] = field(default_factory=list)
     note: str = ""  # "binary", "renamed from …"; "" for a usual change
     anchor: str = ""
     open: bool = False
@@ -72,43 +71,42 @@ class ChangedFile:
         return sum(line.kind == kind for hunk in self.hunks for line in hunk.lines)
 
 
-def hunt_page(story: Story, drawn: Drawn, diff_of: DiffOf, index: str = "") -> str:
+def hunt_page(report: HuntReport, diff_of: DiffOf, index: str = "") -> str:
     """The page of a hunt; ``diff_of`` gives the diff of a culprit and a parent of it."""
-    draw = partial(drawn_case, story, drawn, diff_of)
-    return pages.page(document(story, draw, narrowed(story, drawn)), index)
+    draw = partial(drawn_change, report, diff_of)
+    return pages.page(document(report, draw, narrowed(report) if report.course else None), index)
 
 
-def narrowed(story: Story, drawn: Drawn) -> Section | None:
-    """How the search narrowed the range; None before it has begun."""
-    if not drawn.course:
-        return None
+def narrowed(report: HuntReport) -> Section:
+    """How the search narrowed the range."""
+    state = report.state
     tested = {
-        each.node: (each.commit, TONES.get(each.state, "unclear"))
-        for each in story.candidates
-        if each.node is not None and not each.left_out
+        state.node[sha]: (report.commit(sha), TONES.get(classify(state, sha, report.ratios), "unclear"))
+        for sha, row in report.tested
+        if sha in state.node and not is_left_out(row)
     }
     above = (
         "From the top: at each decision, the commits that together held 95 % of the probability, and what was measured then."
         " At the bottom: the probability of each commit at the end."
     )
-    ends = f"{count(story.hunt.candidates, 'candidate')}, oldest first: {story.settings.good} to {story.settings.bad}"
-    drawing = Figure(partial(posterior, tested, drawn.course), above, RANGE, x=ends)
-    return Section("The range", (drawing,), "range")
+    size, settings = count(report.listed.candidates, "candidate"), report.settings
+    ends = f"{size}, oldest first: {settings.good} to {settings.bad}"
+    return Section("The range", (Figure(partial(posterior, tested, report.course), above, RANGE, x=ends),), "range")
 
 
-def drawn_case(story: Story, drawn: Drawn, diff_of: DiffOf, place: int) -> Iterator[Section]:
-    """The sections of one case; profiles are of the first."""
-    case, anchor = story.cases[place], f"case-{place + 1}"
-    found, profiles = case.explanation, drawn.profiles if place == 0 else None
-    yield from runs(story, case, anchor, drawn)
-    if case.pairs:
-        drawing = of_pairs(case.pairs, titled(case.pairs_metric), SIDES)
+def drawn_change(report: HuntReport, diff_of: DiffOf, place: int) -> Iterator[Section]:
+    """The sections of one change; profiles are of the first."""
+    change, anchor = report.changes[place], f"case-{place + 1}"
+    found, profiles = change.explanation, report.profiles if place == 0 else None
+    yield from runs(report, change, anchor)
+    if change.pairs:
+        drawing = of_pairs(change.pairs, titled(report.pairs_metric), SIDES)
         yield Section("At the same time", (drawing,), f"{anchor}-pairs", within=True)
-    files, note = change(case, anchor, diff_of, names_of(found))
+    files, note = diff(change, anchor, diff_of, names_of(found))
     tables = tuple(functions(found, files))
     if tables:
         yield Section("Functions", tables, f"{anchor}-functions", within=True)
-    elif not drawn.state.studied:
+    elif not report.state.studied:
         missing = Prose(("Functions were not recorded: this hunt has no explanation.",))
         yield Section("Functions", (missing,), within=True)
     if files or note:
@@ -154,21 +152,20 @@ def names_of(found: Explanation) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*measured, *found.changed)))
 
 
-def runs(story: Story, case: Case, anchor: str, drawn: Drawn) -> Iterator[Section]:
+def runs(report: HuntReport, change: NamedChange, anchor: str) -> Iterator[Section]:
     """The runs of a commit and of those it was compared with, in order of time.
 
     Timed runs where both sides have some, or else those that were counted exactly.
     """
-    metric, state = story.settings.metric, drawn.state
-    sides = {"parent": [parent.sha for parent in case.parents], "culprit": [case.commit.sha]}
-
-    def made(*, counted: bool) -> list[tuple[str, list[RunFacts]]]:
-        whole = ((side, [run for run in state.runs_like(*of) if not run.slower_than]) for side, of in sides.items())
-        return [(side, [run for run in runs if bool(run.counted) is counted]) for side, runs in whole]
-
-    timed = made(counted=False)
-    shown = by_second(timed if all(runs for _, runs in timed) else made(counted=True), find_metric(metric).read)
-    if {run.side for run in shown} != {"parent", "culprit"}:
+    metric = report.settings.metric
+    sides = {"parent": [parent.sha for parent in change.parents], "culprit": [change.commit.sha]}
+    whole = {side: [run for run in report.state.runs_like(*of) if not run.slower_than] for side, of in sides.items()}
+    timed, counted = (
+        [(side, [run for run in made if bool(run.counted) is exact]) for side, made in whole.items()]
+        for exact in (False, True)
+    )
+    shown = by_second(timed if all(made for _, made in timed) else counted, find_metric(metric).read)
+    if {run.side for run in shown} != {*sides}:
         return
     title = "QPS in each second" if len(shown[0].values) > 1 else f"{metric_title(metric)} of each run"
     yield Section(title, (of_runs(shown, titled(metric), SIDES),), f"{anchor}-runs", within=True)
@@ -185,12 +182,12 @@ def parsed(diff: str) -> list[ChangedFile]:
             continue
         elif found := HUNK.match(line):
             old, new = int(found[1]), int(found[2])
-            files[-1].hunks.append(Hunk(found[3]))
+            files[-1].hunks.append(DiffHunk(found[3]))
         elif files[-1].hunks and line[:1] in ("+", "-", " "):
             kind = {"+": "add", "-": "del", " ": "same"}[line[0]]
             text = line[1:].rstrip("\r")
             text = text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
-            files[-1].hunks[-1].lines.append(Line(kind, old * (kind != "add"), new * (kind != "del"), text))
+            files[-1].hunks[-1].lines.append(DiffLine(kind, old * (kind != "add"), new * (kind != "del"), text))
             old, new = old + (kind != "add"), new + (kind != "del")
         elif line.startswith("Binary files "):
             files[-1].note = "binary"
@@ -199,11 +196,11 @@ def parsed(diff: str) -> list[ChangedFile]:
     return files
 
 
-def change(case: Case, anchor: str, diff_of: DiffOf, names: Sequence[str]) -> tuple[Sequence[ChangedFile], str]:
+def diff(change: NamedChange, anchor: str, diff_of: DiffOf, names: Sequence[str]) -> tuple[Sequence[ChangedFile], str]:
     """The diff against the first of the parents, files that change a function of the list first; and what it lacks."""
-    if not case.parents:
+    if not change.parents:
         return (), ""
-    if (found := diff_of(case.parents[0].sha, case.commit.sha)) is None:
+    if (found := diff_of(change.parents[0].sha, change.commit.sha)) is None:
         return (), "The diff is not shown: the repository of the hunt, or its commits, are not on this machine."
     files, left_out = parsed(found[0]), found[1]
     word = any_of(names)
@@ -222,7 +219,7 @@ def change(case: Case, anchor: str, diff_of: DiffOf, names: Sequence[str]) -> tu
     for place, file in enumerate(kept):
         file.open = file.marked if kept[0].marked else place < OPEN
     left_out += len(files) - len(kept)
-    more = f"with large changes left out; `git show {case.commit.short}` prints all."
+    more = f"with large changes left out; `git show {change.commit.short}` prints all."
     return kept, f"{count(left_out, 'file')} {more}" if left_out else ""
 
 
@@ -232,7 +229,7 @@ def any_of(functions: Sequence[str]) -> re.Pattern[str] | None:
     return re.compile(rf"(?<![\w~])(?:{'|'.join(map(re.escape, names))})\s*\(") if names else None
 
 
-def place_in(hunk: Hunk, word: re.Pattern[str]) -> bool:
+def place_in(hunk: DiffHunk, word: re.Pattern[str]) -> bool:
     """Whether the hunk is in one of the functions that ``word`` finds, or has a line that defines or calls one.
 
     git's line of its scope has the name, a changed line, or one without an indent beside them: there functions begin.

@@ -1,0 +1,351 @@
+"""What the report of a hunt says: its row and settings in the history, its folded log, and functions over them.
+
+Text, Markdown, JSON and pages are made from a ``HuntReport``; nothing is copied out of the state for them.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, reduce
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfbisect.core.domain.events import BuildFinished, Commit, Decided, Event, HuntStarted, Profiled, RunFinished
+from perfbisect.core.domain.facts import LEFT_OUT, Known, RunFacts, SkipFacts, hit_rate, pairs_of, remote_rate
+from perfbisect.core.domain.metrics import COMPARED, INSTRUCTIONS, quotient, typical, values_of
+from perfbisect.core.domain.orders import Inconclusive, Interval, Measure, Several, Step, all_steps, first_step
+from perfbisect.core.domain.settings import Settings
+from perfbisect.core.explain.evidence import Explanation
+from perfbisect.core.explain.explanation import done, explanation, usual_value
+from perfbisect.core.inference.hunt_state import HuntState, Tested, fold, ratios
+from perfbisect.report.command_line import command_on, command_to_run
+from perfbisect.report.profiles import HuntProfiles, profiles
+from perfbisect.store.batches import batch_together
+from perfbisect.store.history import History
+from perfbisect.store.listing import Listed
+from perfbisect.wording import reasons
+from perfbisect.wording.quantities import count
+from perfbisect.wording.text import listed, printable, printable_commit
+from perfbisect.wording.verdicts import Teller
+
+MOST = 10  # suspects of an unfinished hunt
+
+Describe = Callable[[str], Commit]  # by full hash
+LinkOf = Callable[[str], str]
+# Of a parent and a commit: the diff, and how many files it leaves out; None where it cannot be read.
+DiffOf = Callable[[str, str], tuple[str, int] | None]
+NO_LINK: LinkOf = "".format  # "" for each commit
+
+
+@dataclass(frozen=True, slots=True)
+class Narrowing:
+    """One decision: what was believed, and which candidates were ordered."""
+
+    culprit: NDArray[np.float64]  # probability of each candidate
+    measured: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CountedMetric:
+    """One metric of the culprit and of its parents; None where the host cannot count it."""
+
+    metric: str
+    parent: float | None
+    culprit: float | None
+    ratio: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class NamedChange:
+    """A change that the verdict names, or that is proven until there is one, with its reason."""
+
+    step: Step
+    commit: Commit
+    parents: tuple[Commit, ...]  # those it was proven against
+    explanation: Explanation  # against the first parent
+    why: str  # a sentence or two
+    pairs: tuple[tuple[float, float], ...]  # the metric of a parent and of the commit in each round of both
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A commit that may be the culprit."""
+
+    commit: Commit
+    probability: float
+
+
+@dataclass(frozen=True, slots=True)
+class HuntCosts:
+    """What a hunt has cost."""
+
+    builds: int  # without those used again
+    build_seconds: float  # those of the shared builds included
+    hit_rate: float | None
+    runs: int
+    run_seconds: float  # warm-up and starts included
+    seconds: float  # of all sessions
+    ahead: "BuiltAhead | None" = None
+    shared: int = 0  # builds that came from the shared ones
+    remote_rate: float | None = None  # share of what ccache answered that came from its remote store
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltAhead:
+    """What hosts have built while others measured."""
+
+    builds: Mapping[str, int]  # how many by each build host, those used again included
+    unused: int  # builds of which nothing was measured
+    unused_seconds: float
+    ended: int  # builds that were ended as they had become useless
+    ended_seconds: float
+    in_flight: Mapping[str, Commit]  # what each build host builds now
+
+
+@dataclass(eq=False)
+class HuntReport:
+    """One hunt; its state has the range of the hunt."""
+
+    listed: Listed
+    settings: Settings
+    state: HuntState
+    history: Path
+    describe: Describe = Commit  # gives commits that the log does not describe
+    link_of: LinkOf = NO_LINK  # gives the page of a commit at a forge
+    course: tuple[Narrowing, ...] = ()  # the decisions about the range of the hunt, in order
+    together: str = ""  # with which hunts it shares its builds, in words
+    proofs: Mapping[str, Sequence[str]] = field(default_factory=dict)  # p5 → what it shows, a sentence each
+
+    def commit(self, sha: str) -> Commit:
+        """A commit as far as it is known, with texts that are safe to print."""
+        known = self.state.row(sha).commit
+        return printable_commit(self.describe(sha) if known == Commit(sha) else known)
+
+    def candidate(self, node: int) -> Commit:
+        """The commit of a candidate."""
+        return self.commit(self.state.commits[node])
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The names of the hosts, where there are several."""
+        return self.settings.hosts if self.settings.further_hosts else ()
+
+    @cached_property
+    def ratios(self) -> dict[str, Interval]:
+        """The metric of each measured commit relative to the good end."""
+        return ratios(self.state, self.settings.metric, self.hosts, self.settings.prior.host_classes)
+
+    @property
+    def teller(self) -> Teller:
+        """Says what the hunt has found."""
+        classes = self.settings.prior.host_classes
+        size = self.listed.candidates
+        return Teller.of(self.state, self.candidate, self.settings.metric, size, self.hosts, classes)
+
+    @property
+    def verdict(self) -> tuple[str, ...]:
+        """The verdict, and what was done so that commits build, in sentences; empty while there is none."""
+        verdict = self.state.verdict
+        return (*self.teller.sentences(verdict), *self.state.remedy) if verdict else ()
+
+    @property
+    def found(self) -> tuple[str, ...]:
+        """The changes that are proven until there is a verdict, in sentences."""
+        return () if self.state.verdict else self.teller.so_far(self.state.found)
+
+    @property
+    def searched(self) -> bool:
+        """Whether both ends were measured; until then what is believed is only the prior."""
+        return self.state.measured(self.state.commits[0]) and self.state.measured(self.state.commits[-1])
+
+    @property
+    def effect(self) -> Interval | None:
+        """Of bad to good."""
+        believed = self.state.belief.effect if self.state.belief and self.searched else None
+        return self.ratios.get(self.state.commits[-1]) or believed
+
+    @cached_property
+    def changes(self) -> tuple[NamedChange, ...]:
+        """The changes that the verdict names, those for the better included; until then those that are proven."""
+        verdict = self.state.verdict
+        changes = [*map(self._change, all_steps(verdict) if verdict else self.state.found)]
+        if verdict and changes and not self.listed.origin:
+            command, studied = command_on("why", self.listed.id, self.history), bool(self.state.studied)
+            helps = reasons.what_helps(changes[0].explanation, command, studied=studied)
+            changes[0] = replace(changes[0], why=f"{changes[0].why} {helps}".strip())
+        return tuple(changes)
+
+    def _change(self, step: Step) -> NamedChange:
+        """A step with its reason and its pairs."""
+        commits, metric = self.state.commits, self.settings.metric
+        own = self.state.runs_of(step, exact=self.settings.prior.exact)
+        parent = commits[step.parents[0]] if step.parents else ""
+        explained = explanation(self.state.studied, parent, commits[step.candidate], own, step, metric)
+        sides = {commits[step.candidate]: 1, **{commits[parent]: 0 for parent in step.parents}}
+        made = pairs_of(event.facts for _, event in self.state.log if isinstance(event, RunFinished))
+        both = (pair for pair in made if {sides.get(run.commit) for run in pair} == {0, 1})
+        ordered = ((one, other) if sides[one.commit] else (other, one) for one, other in both)
+        return NamedChange(
+            step,
+            self.candidate(step.candidate),
+            tuple(map(self.candidate, step.parents)),
+            explained,
+            " ".join(reasons.sentences(explained)),
+            tuple(values_of(ordered, self.pairs_metric)),
+        )
+
+    def counters(self, step: Step) -> list[CountedMetric]:
+        """What was counted of both sides of a step."""
+        before = self.state.runs_like(*(self.state.commits[parent] for parent in step.parents))
+        after = self.state.runs_like(self.state.commits[step.candidate])
+        own = self.state.runs_of(step, exact=self.settings.prior.exact)
+        all_counted = all(run.counted for run in (*before, *after))
+        counters = []
+        for metric in [INSTRUCTIONS] if all_counted and (before or after) else COMPARED:  # a counted run has no other
+            # Those of timed runs are of another sort: with the work of the kernel, and with that beside the workload.
+            sides = own if metric == INSTRUCTIONS else (before, after)
+            low, high = (typical(runs, metric) for runs in sides)
+            counters.append(CountedMetric(metric, low, high, quotient(high, low)))
+        return counters
+
+    @property
+    def pairs_metric(self) -> str:
+        """What is compared in rounds."""
+        chosen, metric = self.state.pairing, self.settings.metric
+        return chosen.compared(metric) if chosen else metric
+
+    @property
+    def tested(self) -> list[tuple[str, Tested]]:
+        """Every commit that was built, measured or skipped, oldest first; those outside of the range come before it."""
+        rows = sorted(self.state.tested.items(), key=lambda entry: self.state.node.get(entry[0], -1))
+        return [(sha, row) for sha, row in rows if row.builds or row.runs or row.skip]
+
+    def own_runs(self, row: Tested) -> list[RunFacts]:
+        """Those of the runs of a commit that were made as the hunt's are: counted exactly, or timed."""
+        return [run for run in row.runs if bool(run.counted) is self.settings.prior.exact]
+
+    @property
+    def suspects(self) -> tuple[Suspect, ...]:
+        """The commits that may be the culprit, where none is named, most probable first; none before the search has begun."""
+        pairs: Sequence[tuple[float, int]] = ()
+        if isinstance(verdict := self.state.verdict, Inconclusive):
+            pairs = sorted(zip(verdict.probabilities, verdict.candidates, strict=True), reverse=True)
+        elif verdict is None and self.state.belief and self.searched:
+            believed = self.state.belief.culprit.tolist()
+            pairs = sorted(((p, node) for node, p in enumerate(believed) if p >= 0.01), reverse=True)[:MOST]
+        return tuple(Suspect(self.candidate(node), probability) for probability, node in pairs)
+
+    @cached_property
+    def warnings(self) -> dict[str, str]:
+        """Text → advice; with the classes of errors that keep from naming a culprit."""
+        state, verdict = self.state, self.state.verdict
+        texts = state.warnings | dict.fromkeys(state.belief.warnings if state.belief else (), "")
+        subranges = verdict.unsettled if isinstance(verdict, Several) else ()
+        open_nodes = (node for subrange in subranges for node in subrange.known.candidates)
+        shas = {suspect.commit.sha for suspect in self.suspects} | {state.commits[node] for node in open_nodes}
+        failures = known_failures(state, self.settings, self.history, shas if verdict else state.tested.keys())
+        return {printable(text): printable(advice) for text, advice in texts.items()} | failures
+
+    @cached_property
+    def profiles(self) -> HuntProfiles | None:
+        """Where culprit and parent spend their time; None where that was not recorded."""
+        studied, metric = self.state.studied, self.settings.metric
+        if step := first_step(self.state.verdict):
+            value = usual_value(self.state.runs_of(step, exact=self.settings.prior.exact), metric)
+            studied = [
+                replace(event, facts=done(event.facts, value, metric)) if isinstance(event, Profiled) else event
+                for event in studied
+            ]
+        return profiles(studied)
+
+    @property
+    def costs(self) -> HuntCosts:
+        """What the hunt has cost."""
+        rows = self.state.tested.values()
+        made = [build for row in rows for build in row.made]
+        return HuntCosts(
+            builds=len(made),
+            build_seconds=sum(row.build_seconds for row in rows),
+            hit_rate=hit_rate(made),
+            runs=sum(len(row.runs) for row in rows),
+            run_seconds=sum(row.run_seconds for row in rows),
+            seconds=self.state.elapsed,
+            ahead=self._built_ahead() if self.state.build_hosts else None,
+            shared=sum(build.shared for row in rows for build in row.builds),
+            remote_rate=remote_rate(made),
+        )
+
+    def _built_ahead(self) -> BuiltAhead:
+        state, unused = self.state, self.state.unused
+        makers = [event.host for _, event in state.log if isinstance(event, BuildFinished)]
+        return BuiltAhead(
+            builds={name: makers.count(name) for name in state.build_hosts},
+            unused=sum(len(row.made) for row in unused),
+            unused_seconds=sum(build.seconds for row in unused for build in row.made),
+            ended=len(state.cancelled),
+            ended_seconds=sum(state.cancelled),
+            in_flight={name: self.commit(sha) for name, (sha, _) in state.in_flight.items()},
+        )
+
+
+def read_hunt(history: History, hunt: int, describe: Describe = Commit, link_of: LinkOf = NO_LINK) -> HuntReport:
+    """The report of a hunt. Raises UsageError when there is no such hunt."""
+    entries = [(entry.at, entry.event) for entry in history.events(hunt)]
+    state = fold(entries, history.sittings(hunt))
+    state.use_range(history.candidates(hunt))
+    return HuntReport(
+        history.listed(hunt),
+        history.settings(hunt),
+        state,
+        history.path,
+        describe,
+        link_of,
+        tuple(course([event for _, event in entries], state.commits)),
+        together_with(history, hunt),
+        {trial.name: tuple(reasons.proof_sentences(trial)) for trial in history.proofs(hunt)},
+    )
+
+
+def known_failures(state: HuntState, settings: Settings, path: Path, of_set: Collection[str]) -> dict[str, str]:
+    """Of each class of known errors in how many commits ``of_set`` it was seen, and the command that mends it."""
+    classes: dict[str, list[SkipFacts]] = {}
+    for sha, row in state.tested.items():
+        if row.skip and row.skip.known and sha in of_set:
+            classes.setdefault(row.skip.known.name, []).append(row.skip)
+    said = {}
+    for name, skips in classes.items():
+        known = reduce(Known.also, (skip.known for skip in skips if skip.known))
+        again = command_to_run(replace(settings, flags=settings.flags.plus(known.flags)), path)
+        seen = f"{count(len(skips), 'commit')} did not build for {name}, such as {skips[0].commit[:10]}"
+        said[seen] = f"Mended by {known.option}" + (f": {again}" if known.flags.options else ".")
+    return said
+
+
+def course(events: Sequence[Event], commits: tuple[str, ...]) -> Iterator[Narrowing]:
+    """The decisions about this range: a hunt may have compared good with the merge base before."""
+    present: tuple[str, ...] = ()
+    for event in events:
+        match event:
+            case HuntStarted():
+                present = event.candidates
+            case Decided(decision) if present == commits and decision.belief.culprit.sum() > 0:
+                order = decision.order
+                measured = tuple(share.candidate for share in order.plan) if isinstance(order, Measure) else ()
+                yield Narrowing(decision.belief.culprit, measured)
+            case _:
+                pass
+
+
+def together_with(history: History, hunt: int) -> str:
+    """The batch and the other hunts with which a hunt shares its builds; "" for one of its own."""
+    batch = batch_together(history, hunt)
+    if batch is None:
+        return ""
+    others = [str(task.hunt) for task in batch.hunts if task.hunt not in (None, hunt)]
+    return f"with hunt{'s' * (len(others) > 1)} {listed(others)} ({batch.name}): what is built for one is used by all"
+
+
+def is_left_out(row: Tested) -> bool:
+    """Whether --skip left a commit out: nothing was tried."""
+    return row.skip is not None and row.skip.stage == LEFT_OUT
