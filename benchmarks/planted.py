@@ -7,7 +7,7 @@ from enum import StrEnum
 import numpy as np
 
 from perfbisect.core.inference.ancestry import ancestry_of
-from perfbisect.simulate.host_model import Purpose, generator
+from perfbisect.simulate.host_model import RandomDraw, generator
 from perfbisect.simulate.scenario import Scenario, trunk
 from perfbisect.simulate.world import World
 
@@ -51,7 +51,7 @@ class Planted(Scenario):
         graph, culprit, world = self.graph, self.culprit(seed), Scenario.world(self, seed)
         steps = dict(world.steps) | {v: size for v, size in self._neutral(seed).items() if v not in world.steps}
         ends = {0, graph.size - 1}
-        tossed = generator(seed, Purpose.FAILURES, 1).random(graph.size) < self.crashing
+        tossed = generator(seed, RandomDraw.FAILURES, 1).random(graph.size) < self.crashing
         return replace(
             world,
             steps=steps,
@@ -79,11 +79,11 @@ class Planted(Scenario):
                 possible = np.flatnonzero(np.diff(self.graph.first) > 1)
         if not len(possible):
             raise ValueError(f"no {self.place} in a history without merges")
-        return int(generator(seed, Purpose.CULPRIT).choice(possible))
+        return int(generator(seed, RandomDraw.CULPRIT).choice(possible))
 
     def _neutral(self, seed: int) -> dict[int, float]:
         share, size = self.neutral
-        draw = generator(seed, Purpose.NEUTRAL)
+        draw = generator(seed, RandomDraw.NEUTRAL)
         tossed, sizes = draw.random(self.graph.size) < share, draw.normal(scale=size, size=self.graph.size)
         return {v: float(sizes[v]) for v in self.graph.candidates if tossed[v]}
 
@@ -112,7 +112,7 @@ class Planted(Scenario):
         same: dict[int, int] = {}
         if not self.identical:
             return same
-        tossed = generator(seed, Purpose.BINARIES).random(self.graph.size) < self.identical
+        tossed = generator(seed, RandomDraw.BINARIES).random(self.graph.size) < self.identical
         for v in np.flatnonzero(tossed).tolist():
             parents = self.graph.parents_of(v)
             if len(parents) == 1 and v not in steps:

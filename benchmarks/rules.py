@@ -23,7 +23,7 @@ from perfbisect.core.domain.settings import NOTHING_KNOWN, Policy, PriorKnowledg
 from perfbisect.core.inference.ancestry import Ancestry, ancestry_of
 from perfbisect.core.inference.observations import Skipped
 from perfbisect.core.search.build_orders import Parts
-from perfbisect.simulate.host_model import Purpose, generator
+from perfbisect.simulate.host_model import RandomDraw, generator
 from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.tally import Rule
 from perfbisect.simulate.world import World, maker
@@ -75,7 +75,7 @@ def timed(world: World, candidate: int, runs: int) -> list[float]:
 
 def halve(world: World, is_slow: Callable[[int], bool | None]) -> Verdict:
     """Test and halve until one commit is left; ``is_slow`` tests a commit, and returns None if it cannot be tested."""
-    reach, rng = ancestry_of(world.graph), generator(world.seed, Purpose.RULE)
+    reach, rng = ancestry_of(world.graph), generator(world.seed, RandomDraw.RULE)
     left = np.ones(world.graph.size, bool)  # what may still be the first slow commit
     left[: world.graph.candidates.start] = False
     skipped: set[int] = set()

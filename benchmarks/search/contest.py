@@ -11,7 +11,7 @@ from rules import git_bisect, ours
 
 import perfbisect
 from perfbisect.core.domain.settings import PriorKnowledge
-from perfbisect.simulate.tally import Rule, Trial, attempt
+from perfbisect.simulate.tally import JudgedHunt, Rule, attempt
 
 ORACLE = (1, 2, 3, 5, 8, 12, 20, 30, 50, 75, 100)  # repeats of git bisect, of which the best is chosen afterwards
 BEST = "git bisect, best R"
@@ -39,7 +39,7 @@ def takes_part(cell: Cell, name: str) -> bool:
     return name != KNOWN or (cell.group == "grid" and 1.5 <= cell.separation < 3.5)
 
 
-def play(cell: Cell, name: str, seed: int) -> Trial:
+def play(cell: Cell, name: str, seed: int) -> JudgedHunt:
     """One hunt. Only `bisect run` uses several hosts."""
     habits = cell.scenario.habits
     prior = PriorKnowledge(cell.build, habits.noise if name == KNOWN else None, exact=cell.exact)

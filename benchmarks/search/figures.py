@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 
-from perfbisect.simulate.tally import Chance, Judgement, Trial, mean
+from perfbisect.simulate.tally import Chance, JudgedHunt, Judgement, mean
 
 BINS = (0.0, 0.2, 0.4, 0.6, 0.8, 0.95, 0.97, 0.98, 0.99, 1.0)
 Bin = tuple[str, int, float, Chance]  # its name, hunts, mean stated, how often it came true
@@ -15,12 +15,12 @@ def geometric(values: Iterable[float]) -> float:
     return math.exp(mean(math.log(v) for v in values))
 
 
-def how_often(trials: Sequence[Trial], what: Callable[[Trial], bool]) -> Chance:
+def how_often(trials: Sequence[JudgedHunt], what: Callable[[JudgedHunt], bool]) -> Chance:
     """The share of ``trials`` for which ``what`` is true, with its 95 % interval."""
     return Chance.of(sum(what(t) for t in trials), len(trials))
 
 
-def is_right(trial: Trial) -> bool:
+def is_right(trial: JudgedHunt) -> bool:
     """Whether the verdict was right."""
     return trial.judgement is Judgement.RIGHT
 
@@ -35,11 +35,11 @@ def bins(stated: Iterable[tuple[float | None, bool]]) -> Iterator[Bin]:
             yield f"{low:g} to {high:g}", len(inside), stated, Chance.of(sum(true for _, true in inside), len(inside))
 
 
-def of_favourites(trials: Iterable[Trial]) -> Iterator[Bin]:
+def of_favourites(trials: Iterable[JudgedHunt]) -> Iterator[Bin]:
     """The most probable candidate at the end."""
     return bins((t.stated, t.favoured) for t in trials)
 
 
-def of_sets(trials: Iterable[Trial]) -> Iterator[Bin]:
+def of_sets(trials: Iterable[JudgedHunt]) -> Iterator[Bin]:
     """The set of an inconclusive hunt."""
     return bins((t.together, t.held) for t in trials)

@@ -11,13 +11,13 @@ from meeting import Meeting
 from oracle import GOAL
 from results import Played
 
-from perfbisect.simulate.tally import Trial, mean
+from perfbisect.simulate.tally import JudgedHunt, mean
 
 FEW = 20  # names below which the share of a single cell means little
 PEERS = {"git_bayesect": (1.4, 1.5), BEST: (1.4, 1.4)}  # how much cheaper than each, if a build costs 1 run, and 10
 DEARER = 1.2  # than any rule that is right as often
 Row = tuple[str, str, str, str]
-Hunts = list[tuple[Cell, Trial]]
+Hunts = list[tuple[Cell, JudgedHunt]]
 
 
 def bound(cell: Cell) -> float:
@@ -49,7 +49,7 @@ def hunts(cells: Mapping[str, Cell], played: Played, rule: str) -> Hunts:
 def _accuracy(mine: Hunts) -> Iterator[Row]:
     accused = [(c, t) for c, t in mine if t.named]
     yield "right, if named: pooled", "≥ .99", *_share(accused, is_right)
-    by_class: dict[str, list[Trial]] = {}
+    by_class: dict[str, list[JudgedHunt]] = {}
     for cell, trial in accused:
         by_class.setdefault(_class(cell), []).append(trial)
     worst = sorted((how_often(of, is_right).middle, name) for name, of in by_class.items())
@@ -156,6 +156,6 @@ def _never_dearer(cells: Mapping[str, Cell], played: Played) -> Iterator[Row]:
             yield f"never dearer than {peer}, where it is right", f"≤ {DEARER:g}×", seen, f"{len(fit)} cells"
 
 
-def _share(of: Hunts, what: Callable[[Trial], bool]) -> tuple[str, str]:
+def _share(of: Hunts, what: Callable[[JudgedHunt], bool]) -> tuple[str, str]:
     chance = how_often([t for _, t in of], what)
     return f"{chance.middle:.3f} ({chance.low:.3f} to {chance.high:.3f})", str(len(of))

@@ -6,7 +6,7 @@ from contest import BEST, ORACLE
 from figures import how_often, is_right
 from results import Played
 
-from perfbisect.simulate.tally import Trial, mean
+from perfbisect.simulate.tally import JudgedHunt, mean
 
 GOAL = 0.95
 
@@ -16,7 +16,7 @@ def with_oracle(cells: Iterable[str], played: Played) -> Played:
 
     A cell is left out until all repeats have been played in it.
     """
-    chosen: dict[tuple[str, str], dict[int, Trial]] = {}
+    chosen: dict[tuple[str, str], dict[int, JudgedHunt]] = {}
     for cell in cells:
         known = [played.get((cell, f"git bisect R={repeats}"), {}) for repeats in ORACLE]
         if all(known):
@@ -24,10 +24,10 @@ def with_oracle(cells: Iterable[str], played: Played) -> Played:
     return played | chosen
 
 
-def _best(known: list[dict[int, Trial]]) -> dict[int, Trial]:
+def _best(known: list[dict[int, JudgedHunt]]) -> dict[int, JudgedHunt]:
     """The hunts with each number of repeats."""
 
-    def accuracy(by_seed: Mapping[int, Trial]) -> float:
+    def accuracy(by_seed: Mapping[int, JudgedHunt]) -> float:
         return how_often([*by_seed.values()], is_right).middle
 
     enough = [by_seed for by_seed in known if accuracy(by_seed) >= GOAL]

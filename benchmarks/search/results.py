@@ -8,9 +8,9 @@ from pathlib import Path
 from contest import version
 
 from perfbisect.folders import cache_folder
-from perfbisect.simulate.tally import Judgement, Trial
+from perfbisect.simulate.tally import JudgedHunt, Judgement
 
-Played = dict[tuple[str, str], dict[int, Trial]]  # (cell, rule) → seed → hunt
+Played = dict[tuple[str, str], dict[int, JudgedHunt]]  # (cell, rule) → seed → hunt
 
 
 def default_folder() -> Path:
@@ -25,12 +25,12 @@ def load(folder: Path, rules: Iterable[str]) -> Played:
         file = _file(folder, rule)
         for line in file.read_text().splitlines() if file.exists() else ():
             row = json.loads(line)
-            trial = Trial(**row["trial"] | {"judgement": Judgement(row["trial"]["judgement"])})
+            trial = JudgedHunt(**row["trial"] | {"judgement": Judgement(row["trial"]["judgement"])})
             played.setdefault((row["cell"], rule), {})[row["seed"]] = trial
     return played
 
 
-def save(folder: Path, cell: str, rule: str, trials: dict[int, Trial]) -> None:
+def save(folder: Path, cell: str, rule: str, trials: dict[int, JudgedHunt]) -> None:
     """Append the hunts of some seeds."""
     folder.mkdir(parents=True, exist_ok=True)
     lines = [json.dumps({"cell": cell, "seed": seed, "trial": asdict(trial)}) for seed, trial in trials.items()]

@@ -22,7 +22,7 @@ from contest import MAIN, ORACLE, RULES, is_ours, play, takes_part
 from results import Played, default_folder, load, save
 from table import write
 
-from perfbisect.simulate.tally import Trial
+from perfbisect.simulate.tally import JudgedHunt
 
 CHUNK = 10  # hunts between two checks of the time
 Task = tuple[str, str, list[int]]  # cell, rule, seeds
@@ -74,13 +74,13 @@ def missing(cells: list[str], rules: tuple[str, ...], hunts: dict[str, int], pla
                     yield cell, rule, seeds
 
 
-def work(task: Task) -> tuple[Task, dict[int, Trial]]:
+def work(task: Task) -> tuple[Task, dict[int, JudgedHunt]]:
     """Some hunts of one cell by one rule."""
     cell, rule, seeds = task
     return task, {seed: play(cell_of()[cell], rule, seed) for seed in seeds}
 
 
-def outcomes(tasks: list[Task], jobs: int, end: float) -> Iterator[tuple[Task, dict[int, Trial]]]:
+def outcomes(tasks: list[Task], jobs: int, end: float) -> Iterator[tuple[Task, dict[int, JudgedHunt]]]:
     """The results of ``tasks`` until the time ``end`` (of the monotonic clock), in ``jobs`` processes."""
     waiting = itertools.takewhile(lambda _: time.monotonic() < end, tasks)
     if jobs == 1:

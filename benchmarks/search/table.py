@@ -13,7 +13,7 @@ from goals import bound, goals, has_culprit
 from oracle import GOAL, with_oracle
 from results import Played
 
-from perfbisect.simulate.tally import Tally, Trial, mean
+from perfbisect.simulate.tally import JudgedHunt, Tally, mean
 
 Tallies = dict[tuple[str, str], Tally]
 Rows = Iterable[Sequence[str]]
@@ -121,7 +121,7 @@ def in_world(tally: Tally) -> str:
 
 
 def calibration(
-    title: str, of: Callable[[Iterable[Trial]], Iterator[Bin]], played: Played, rules: Sequence[str]
+    title: str, of: Callable[[Iterable[JudgedHunt]], Iterator[Bin]], played: Played, rules: Sequence[str]
 ) -> Iterator[str]:
     """How often a culprit is in the set that is stated to contain it, by the stated probability."""
     rows = []

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from perfbisect.core.domain.trials import order
-from perfbisect.core.stats.release_series import RATE, Line, Step, line_of
+from perfbisect.core.stats.release_series import RATE, LevelStep, SpeedLine, line_of
 from perfbisect.core.stats.watched_branch import ROUNDS, Branch, branch_line, companions
 
 LONG = 20  # releases, where a table does not say it
@@ -33,7 +33,7 @@ class World:
 
     def line(
         self, chance: random.Random, releases: int, rate: float, steps: Steps = (), *, shuffled: bool = True
-    ) -> Line:
+    ) -> SpeedLine:
         """One workload of a series."""
         layouts = [chance.gauss(0, self.layout * (4 if chance.random() < self.odd else 1)) for _ in range(releases)]
         for release in range(releases):
@@ -142,7 +142,7 @@ def judged(size: float, drawn: Callable[[random.Random], Sequence[int]], tables:
     ]
 
 
-def near(step: Step, first: int, size: float) -> bool:
+def near(step: LevelStep, first: int, size: float) -> bool:
     """Whether an announced step is this true one."""
     return abs(step.after - first) <= 2 and (step.size.middle > 1) == (size > 0)
 

@@ -27,7 +27,7 @@ from perfbisect.core.domain.settings import Policy, PriorKnowledge
 from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.scenario import Scenario
-from perfbisect.simulate.tally import Chance, Judgement, Spent, is_named, judge, mean
+from perfbisect.simulate.tally import Chance, HuntCost, Judgement, is_named, judge, mean
 
 DROPS = (0.05, 0.03, 0.1, 0.04, 0.08)  # of the workloads, in this order
 
@@ -163,7 +163,7 @@ def row(cell: Cell, each: Sequence[Facts], least: Sequence[float]) -> str:
     sums = [mean(sum(one["alone"][what]) for one in each) for what in ("builds", "runs")]
     together = mean(one["together"]["builds"] for one in each)
     ratio = together / dearest
-    beyond = Spent.of([one["together"]["builds"] - ratio * max(one["alone"]["builds"]) for one in each])
+    beyond = HuntCost.of([one["together"]["builds"] - ratio * max(one["alone"]["builds"]) for one in each])
     runs = mean(sum(one["together"]["runs"]) for one in each)
     accused = [
         sum(sum(one[kind]["named"][cell.workloads - cell.unchanged :]) for one in each)

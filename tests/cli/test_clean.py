@@ -15,7 +15,7 @@ import pytest
 import sample_hunt as sample
 from perfbisect.core.domain.events import BuildFinished
 from perfbisect.host import jobs
-from perfbisect.host.leases import Record, note
+from perfbisect.host.leases import LeaseRecord, note
 from perfbisect.host.lock import hold
 from perfbisect.host.registry import connect
 from perfbisect.process import machine as this_boot
@@ -138,7 +138,7 @@ def test_jobs_that_still_run_keep_what_they_use(root: Path) -> None:
 def test_the_status_tells_what_could_not_be_given_back(root: Path, tmp_path: Path) -> None:
     shut = tmp_path / "shut"
     shut.touch()
-    record = Record("j1", "pool:quiet", 1, "now", f"{this_boot()} 1 0", "here", ["test", "!", "-e", str(shut)])
+    record = LeaseRecord("j1", "pool:quiet", 1, "now", f"{this_boot()} 1 0", "here", ["test", "!", "-e", str(shut)])
     note(record)
     assert "could not be released" in exits(4, "gc")
     exits(0, "gc", "--dry-run")  # gives nothing back

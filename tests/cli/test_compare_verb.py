@@ -18,7 +18,7 @@ import postgres
 import sample_hunt as sample
 from perfbisect.core.domain.settings import Settings, TrialBuild, TrialWorkload
 from perfbisect.core.domain.trials import TrialRun
-from perfbisect.demo.history import Answer, write_history
+from perfbisect.demo.history import DemoAnswer, write_history
 from perfbisect.errors import Interrupted, UsageError
 from perfbisect.hunt.resolve import resolve_settings
 from perfbisect.hunt.trials.drop_hunts import to_find
@@ -29,7 +29,7 @@ from repos import Repo
 pytestmark = pytest.mark.tools
 
 Script = Callable[[str], str]
-Demo = tuple[Repo, Answer]
+Demo = tuple[Repo, DemoAnswer]
 HISTORY = ".local/state/perfbisect/history.db"
 
 

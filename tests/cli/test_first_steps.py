@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from perfbisect.cli.commands.demo import demo
-from perfbisect.demo.history import Answer
+from perfbisect.demo.history import DemoAnswer
 from perfbisect.errors import INTERRUPTED, UsageError
 from perfbisect.hunt import setup
 from perfbisect.recipes.builder_reader import load_builder
@@ -182,7 +182,7 @@ def test_nothing_of_the_repository_runs(repo: Repo, tmp_path: Path) -> None:
 
 # `bisect demo --folder`: what lies there and is not a demo's stays.
 
-ANSWER = Answer("c", "p", "subject", 1, 2, 0.5, ())
+ANSWER = DemoAnswer("c", "p", "subject", 1, 2, 0.5, ())
 
 
 @pytest.mark.parametrize("answer", [None, b"42", b'{"commit": "c"}', b"\xff"])
@@ -209,7 +209,7 @@ def test_an_earlier_demo_is_written_anew(
         (folder / "answer.json").write_bytes(msgspec.json.encode(ANSWER))
     assert "far enough" in exits(3, "demo", *(["--folder", str(folder)] if given else []))
     assert not (folder / "repository" / "old").exists()
-    assert msgspec.json.decode((folder / "answer.json").read_bytes(), type=Answer).commits == 60
+    assert msgspec.json.decode((folder / "answer.json").read_bytes(), type=DemoAnswer).commits == 60
 
 
 def test_an_interrupted_comparison_keeps_its_answers_to_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from perfbisect.demo.history import BAD, GOOD, Answer, write_history
+from perfbisect.demo.history import BAD, GOOD, DemoAnswer, write_history
 from perfbisect.demo.plan import (
     CLEAR,
     COST,
@@ -18,7 +18,7 @@ from perfbisect.demo.plan import (
     SMALLEST,
     Change,
     Edit,
-    Plan,
+    HistoryPlan,
     applied,
     draw,
     effort_for,
@@ -30,12 +30,12 @@ from repos import git
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Answer]:
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, DemoAnswer]:
     folder = tmp_path_factory.mktemp("demo") / "repository"
     return folder, write_history(folder, 1)
 
 
-def test_the_answer_is_a_commit_of_the_range(written: tuple[Path, Answer]) -> None:
+def test_the_answer_is_a_commit_of_the_range(written: tuple[Path, DemoAnswer]) -> None:
     """And every commit but a merge changes something."""
     folder, answer = written
     commits = git(folder, "rev-list", f"{GOOD}..{BAD}").split()
@@ -55,7 +55,7 @@ def test_the_answer_is_a_commit_of_the_range(written: tuple[Path, Answer]) -> No
     assert len(touched) > 10, "a commit is not known by the files that it touches"
 
 
-def test_the_repository_is_sound_and_clean(written: tuple[Path, Answer]) -> None:
+def test_the_repository_is_sound_and_clean(written: tuple[Path, DemoAnswer]) -> None:
     folder, answer = written
     git(folder, "fsck", "--strict")
     assert git(folder, "status", "--porcelain") == ""
@@ -67,7 +67,7 @@ def test_the_repository_is_sound_and_clean(written: tuple[Path, Answer]) -> None
 
 
 def test_the_same_seed_and_drop_give_the_same_commits(
-    written: tuple[Path, Answer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    written: tuple[Path, DemoAnswer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = tmp_path / "config"
     config.write_text("[user]\nname = Someone\n[core]\nautocrlf = true\n[init]\ndefaultBranch = other\n")
@@ -78,7 +78,7 @@ def test_the_same_seed_and_drop_give_the_same_commits(
     assert git(tmp_path / "again", "rev-parse", BAD) == git(folder, "rev-parse", BAD)
     smaller = write_history(tmp_path / "drop", 1, drop=0.08)
     assert (smaller.drop, smaller.position) == (0.08, answer.position) and smaller.commit != answer.commit
-    assert msgspec.json.decode(msgspec.json.encode(smaller), type=Answer) == smaller
+    assert msgspec.json.decode(msgspec.json.encode(smaller), type=DemoAnswer) == smaller
 
 
 def test_what_cannot_be_written_is_a_usage_error(tmp_path: Path) -> None:
@@ -154,11 +154,11 @@ SEEDS = range(1, 16)
 
 
 @cache
-def plan_of(seed: int) -> Plan:
+def plan_of(seed: int) -> HistoryPlan:
     return draw(seed, 60, None)
 
 
-def first_parents(plan: Plan) -> set[int]:
+def first_parents(plan: HistoryPlan) -> set[int]:
     here, line = len(plan.steps), set()
     while here:
         line.add(here)

@@ -163,11 +163,11 @@ def test_a_node_that_is_down_is_lost_and_the_other_goes_on(slurm: Slurm, seal: P
 
 KILLED = """
 import sys
-from perfbisect.host.leases import Wanted, leased
+from perfbisect.host.leases import LeaseRequest, leased
 from perfbisect.recipes.inventory import LeaseEntry
 import msgspec, time
 lease = msgspec.json.decode(sys.stdin.buffer.read(), type=LeaseEntry)
-with leased(Wanted(lease, "both", ("a", "b")), print, print):
+with leased(LeaseRequest(lease, "both", ("a", "b")), print, print):
     print("leased", flush=True)
     time.sleep(1000)
 """
@@ -213,7 +213,7 @@ def test_the_time_limit_of_a_lease(slurm: Slurm, seal: Path) -> None:
 
     def limit(minutes: float) -> str:
         slurm.wait_idle()  # the lease before is listed until its node is free
-        with leases.leased(leases.Wanted(lease, "quiet", ("a",), minutes=minutes), lambda *_: None, print):
+        with leases.leased(leases.LeaseRequest(lease, "quiet", ("a",), minutes=minutes), lambda *_: None, print):
             return slurm.run("squeue", "--noheader", "--format=%l").strip()
 
     assert (limit(0), limit(90)) == ("1-00:00:00", "2:30:00")

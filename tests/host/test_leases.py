@@ -17,7 +17,7 @@ from fake_host import FakeHost
 from perfbisect.errors import ConnectionLost, EnvironmentFailure
 from perfbisect.host import leases
 from perfbisect.host.connection import Listener, Unsubscribe
-from perfbisect.host.leases import LeasedHost, LeaseEnded, Record, Wanted
+from perfbisect.host.leases import LeasedHost, LeaseEnded, LeaseRecord, LeaseRequest
 from perfbisect.host.registry import connect
 from perfbisect.hunt.leased_hosts import leased_hosts
 from perfbisect.process import machine as this_boot
@@ -38,7 +38,7 @@ def records() -> list[tuple[str, bool]]:
     return [(record.job, runs) for record, runs in leases.all_records()]
 
 
-def leased(wanted: Wanted, show: Show = silent, say: Say = silent) -> Any:
+def leased(wanted: LeaseRequest, show: Show = silent, say: Say = silent) -> Any:
     return leases.leased(wanted, show, say)
 
 
@@ -70,7 +70,7 @@ class Pool:
     ) -> Any:
         """Leases machines; ``own`` are commands in the place of the usual ones."""
         entry = LeaseEntry(name="pool", file="hosts.toml", **{"every": 1, **self.commands, **own})
-        wanted = Wanted(entry, "quiet", names or ("pool:quiet",), dict(nodes), minutes=minutes)
+        wanted = LeaseRequest(entry, "quiet", names or ("pool:quiet",), dict(nodes), minutes=minutes)
         return leased(wanted, show, say)
 
 
@@ -171,10 +171,13 @@ def test_the_lease_of_the_documentation(tmp_path: Path) -> None:
     order: list[str] = []
 
     def second() -> None:
-        with leased(Wanted(lease, "quiet", ("second",))) as job:
+        with leased(LeaseRequest(lease, "quiet", ("second",))) as job:
             order.append(job.machines[0].address)
 
-    with leased(Wanted(lease, "quiet", ("first",))) as first, leased(Wanted(lease, "loud", ("third",))) as third:
+    with (
+        leased(LeaseRequest(lease, "quiet", ("first",))) as first,
+        leased(LeaseRequest(lease, "loud", ("third",))) as third,
+    ):
         assert (first.machines[0].address, third.machines[0].address) == ("quiet1", "loud.1")
         waiting = threading.Thread(target=second)
         waiting.start()
@@ -223,7 +226,7 @@ def test_what_could_not_be_released_is_left_to_the_next_session(pool: Pool) -> N
 
 def note(*release: str, process: str = f"{this_boot()} 1 0", since: str = "now", machine: str = "here") -> None:
     """Note a lease; its session has ended, unless ``process`` runs."""
-    leases.note(Record("j1", "pool:quiet", 1, since, process, machine, [*release]))
+    leases.note(LeaseRecord("j1", "pool:quiet", 1, since, process, machine, [*release]))
 
 
 def test_only_the_end_of_its_session_makes_a_lease_free(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from perfbisect.errors import EnvironmentFailure
 from perfbisect.repository import objects
 from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.git import PROTOCOLS, Repository, environment, failure, sealed, to_remotes
-from perfbisect.repository.library import Steps
+from perfbisect.repository.library import GitProgress
 from perfbisect.repository.objects import Listing, listing, texts_in, top_level
 from program import executable
 from repos import Repo
@@ -91,7 +91,7 @@ def test_its_import_runs_and_writes_nothing(tmp_path: Path) -> None:
 
 
 def test_lines_of_progress() -> None:
-    steps = Steps()
+    steps = GitProgress()
     assert steps.step("Receiving objects:  50% (1/2), 3.00 KiB | 1.00 MiB/s\n") == ("Receiving objects", 1, 2)
     assert steps.step("remote: Counting objects: 100% (7/7), done.\n") == ("Counting objects", 7, 7)
     for line in ("remote: Enumerating objects: 5, done.\n", "fatal: Receiving objects:  50% (1/2)\n", "", "x\n"):

@@ -11,7 +11,7 @@ import pytest
 from histories import Edges, Made, ancestors, code, counts, expected
 from perfbisect.errors import UsageError
 from perfbisect.repository.discovery import open_repository
-from perfbisect.repository.range import Range, read_range
+from perfbisect.repository.range import CommitRange, read_range
 from repos import Repo
 
 pytestmark = pytest.mark.tools
@@ -22,7 +22,7 @@ IGNORE = ["doc/**", "*.md"]
 History = Callable[[Mapping[str, Any]], tuple[Any, dict[str, str]]]
 
 
-def found(span: Range, hashes: Mapping[str, str]) -> Edges:
+def found(span: CommitRange, hashes: Mapping[str, str]) -> Edges:
     """The graph that was read, in the names of the test."""
     names = {commit: name for name, commit in hashes.items()}
     node = ["", *(names[commit] for commit in span.candidates[1:])]
@@ -31,7 +31,7 @@ def found(span: Range, hashes: Mapping[str, str]) -> Edges:
     return {node[v]: tuple(node[p] for p in span.graph.parents_of(v)) for v in range(first, span.graph.size)}
 
 
-def is_closed(span: Range) -> bool:
+def is_closed(span: CommitRange) -> bool:
     """Whether every node but 0 leads to the last one."""
     needed = {span.graph.size - 1}
     for child in range(span.graph.size - 1, 0, -1):

@@ -9,7 +9,7 @@ from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.range import read_range
 from perfbisect.repository.submodules import (
     LARGEST,
-    Entry,
+    ModuleEntry,
     Submodule,
     Unavailable,
     below,
@@ -100,7 +100,7 @@ def test_submodules_of_a_commit(tmp_path: Path) -> None:
     }
     for left_out in ("storage/one", "storage/**", "storage", "storage/one/**", "**/one"):
         assert [each.path for each in submodules(opened, second, [left_out])] == ["ü 'x'"], left_out
-    entries = {"storage/one": Entry("storage/one", str(sub.path)), "ü 'x'": Entry("ü 'x'", "../sub")}
+    entries = {"storage/one": ModuleEntry("storage/one", str(sub.path)), "ü 'x'": ModuleEntry("ü 'x'", "../sub")}
     assert declared(opened, first) == entries
     assert read_range(opened, first, third, ignore).candidates == (first, second), "only a submodule changes"
     assert (declared(open_repository(sub.path), two), submodules(open_repository(sub.path), two, [])) == ({}, ())

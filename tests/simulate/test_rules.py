@@ -29,10 +29,10 @@ from perfbisect.simulate.scenario import Scenario, merging
 from perfbisect.simulate.tally import (
     Account,
     Chance,
+    HuntCost,
+    JudgedHunt,
     Judgement,
-    Spent,
     Tally,
-    Trial,
     account,
     attempt,
     favourite,
@@ -118,15 +118,15 @@ def test_shares_and_costs() -> None:
     assert Chance.of(9, 10) == Chance(pytest.approx(0.596, abs=1e-3), 0.9, pytest.approx(0.982, abs=1e-3))
     assert Chance.of(0, 20) == Chance(0.0, 0.0, pytest.approx(0.161, abs=1e-3))
     assert Chance.of(0, 0).high == 1.0
-    assert Spent.of([1, 2, 3, 4, 5, 6, 7, 8, 9, 30]) == Spent(7.5, pytest.approx(2.63, abs=0.01), 9)
-    assert Spent.of([4]) == Spent(4, 0, 4)
+    assert HuntCost.of([1, 2, 3, 4, 5, 6, 7, 8, 9, 30]) == HuntCost(7.5, pytest.approx(2.63, abs=0.01), 9)
+    assert HuntCost.of([4]) == HuntCost(4, 0, 4)
 
 
 def test_hunts_add_up() -> None:
     trials = [
-        Trial(Judgement.RIGHT, True, 0.99, True, 12, 40, 120.0, 140.0),
-        Trial(Judgement.WRONG, True, 0.97, False, 14, 60, 240.0, 180.0),
-        Trial(Judgement.HONEST, False, 0.4, True, 16, 80, 240.0, 220.0),
+        JudgedHunt(Judgement.RIGHT, True, 0.99, True, 12, 40, 120.0, 140.0),
+        JudgedHunt(Judgement.WRONG, True, 0.97, False, 14, 60, 240.0, 180.0),
+        JudgedHunt(Judgement.HONEST, False, 0.4, True, 16, 80, 240.0, 220.0),
     ]
     tally = Tally.of(trials)
     shares = (tally.right.middle, tally.named.middle, tally.right_if_named.middle, tally.stated)
@@ -213,8 +213,8 @@ def test_bounds_and_cells() -> None:
 
 
 def test_the_oracle_takes_the_cheapest_that_is_right_often_enough() -> None:
-    def trial(right: bool, cost: float) -> Trial:
-        return Trial(Judgement.RIGHT if right else Judgement.WRONG, True, math.nan, right, 1, 1, 1.0, cost)
+    def trial(right: bool, cost: float) -> JudgedHunt:
+        return JudgedHunt(Judgement.RIGHT if right else Judgement.WRONG, True, math.nan, right, 1, 1, 1.0, cost)
 
     played = {
         ("a", f"git bisect R={r}"): {s: trial(r >= 5 or s > 1, 10.0 * r) for s in range(20)} for r in contest.ORACLE

@@ -13,8 +13,8 @@ from perfbisect.core.domain.orders import Inconclusive
 from perfbisect.core.domain.settings import Policy
 from perfbisect.core.inference.ancestry import Ancestry
 from perfbisect.core.search.decide import decide
-from perfbisect.simulate.host_model import Habits, Purpose, generator
-from perfbisect.simulate.hunt import Outcome, hunt
+from perfbisect.simulate.host_model import Habits, RandomDraw, generator
+from perfbisect.simulate.hunt import HuntResult, hunt
 from perfbisect.simulate.scenario import CHANGES, merging, trunk
 from perfbisect.simulate.tally import Judgement, judge
 from perfbisect.simulate.world import World
@@ -47,7 +47,7 @@ def test_only_known_answers_are_planted() -> None:
     graph = Graph.line(200)
     for name, change in CHANGES.items():
         for seed in range(20):
-            steps = change(graph, 70, 0.1, generator(seed, Purpose.DECOYS))
+            steps = change(graph, 70, 0.1, generator(seed, RandomDraw.DECOYS))
             answers = World(graph, steps).answers
             drops = {v for v, size in steps.items() if size < 0}
             if name in ("reverted", "slope", "cancelling"):
@@ -59,7 +59,9 @@ def test_only_known_answers_are_planted() -> None:
                 assert answers == {70} or (name in ("large", "smaller") and 70 in steps)
             assert all(1 <= v <= 200 for v in steps)
         for commits, last in ((2, 1), (2, 2), (3, 2)):
-            assert all(1 <= v <= commits for v in change(Graph.line(commits), last, 0.1, generator(1, Purpose.DECOYS)))
+            assert all(
+                1 <= v <= commits for v in change(Graph.line(commits), last, 0.1, generator(1, RandomDraw.DECOYS))
+            )
 
 
 def test_places() -> None:
@@ -113,7 +115,7 @@ def test_a_culprit_in_a_broken_stretch_is_as_small_a_set_as_can_be() -> None:
 
 @pytest.mark.calibration
 def test_the_same_seed_writes_the_same_log_and_it_says_all_that_a_decision_needs() -> None:
-    def hunted(seed: int) -> Outcome:
+    def hunted(seed: int) -> HuntResult:
         """In a world that shares nothing with that of another call, as in another process."""
         merging.cache_clear()
         habits = Habits(drift=0.02, flaky=0.1, host_spread=0.01)

@@ -10,8 +10,8 @@ from duet.worlds import WORLDS, Cell, noise_of_pairs, one
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
-from perfbisect.simulate.host_model import DAY, Course, Drift, Habits, generator
-from perfbisect.simulate.host_model import Purpose as Draw
+from perfbisect.simulate.host_model import DAY, Drift, Habits, HostSpeed, generator
+from perfbisect.simulate.host_model import RandomDraw as Draw
 from perfbisect.simulate.scenario import Scenario
 from perfbisect.simulate.world import World, maker
 
@@ -41,7 +41,7 @@ def test_the_nth_run_of_a_build_is_the_same_whoever_asks_and_when() -> None:
 def test_drift_is_a_matter_of_time_alone() -> None:
     habits = Habits(drift=0.05, jumps=(1 / 600, 0.1), phases=(0.4, -0.1, 300), daily=0.1, ramp=0.1)
     times = np.sort(np.random.default_rng(0).uniform(0, 50_000, 200)).tolist()
-    ahead, back, other = Course(habits, 3, 0), Course(habits, 3, 0), Course(habits, 3, 1)
+    ahead, back, other = HostSpeed(habits, 3, 0), HostSpeed(habits, 3, 0), HostSpeed(habits, 3, 1)
     assert [*map(ahead.at, times)] == [*map(back.at, times[::-1])][::-1]
     assert other.at(100) != back.at(100)
 
@@ -55,7 +55,7 @@ def test_drift_has_its_size_and_its_memory() -> None:
 
 def test_ramps_and_days() -> None:
     for habits, gap, change in ((Habits(ramp=0.03), 7200.0, 0.06), (Habits(daily=0.05), DAY, 0.0)):
-        course = Course(habits, 2, 0)
+        course = HostSpeed(habits, 2, 0)
         assert abs(course.at(1000 + gap) - course.at(1000)) == pytest.approx(change)
         assert course.at(1000 + gap / 3) != pytest.approx(course.at(1000), abs=1e-4)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from perfbisect.demo.plan import Plan, Tree, applied, draw, first_tree
+from perfbisect.demo.plan import HistoryPlan, Tree, applied, draw, first_tree
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.repository.git import failure, run, sealed
 
@@ -21,7 +21,7 @@ PACE = timedelta(hours=11, minutes=7)  # between two commits
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class DemoAnswer:
     """The expected result of a hunt. The caller stores it outside of the repository."""
 
     commit: str  # full hash of the planted commit
@@ -34,7 +34,9 @@ class Answer:
     further: Mapping[str, str] = field(default_factory=dict)  # other workload → the commit that slows it
 
 
-def write_history(folder: Path, seed: int, commits: int = 60, drop: float | None = None, changes: int = 1) -> Answer:
+def write_history(
+    folder: Path, seed: int, commits: int = 60, drop: float | None = None, changes: int = 1
+) -> DemoAnswer:
     """Write the repository of ``seed`` to ``folder``, which must not exist or be empty.
 
     ``drop`` is a fraction and replaces the one that the seed chooses; ``changes`` is how many are planted. Raises UsageError for a history that is not
@@ -51,7 +53,7 @@ def write_history(folder: Path, seed: int, commits: int = 60, drop: float | None
     hashes = _import(folder, plan)
     _git(folder, "reset", "-q", "--hard", "main")
     step = plan.steps[plan.planted - 1]
-    return Answer(
+    return DemoAnswer(
         commit=hashes[plan.planted],
         parent=hashes[step.parents[0]],
         subject=step.change.subject,
@@ -63,7 +65,7 @@ def write_history(folder: Path, seed: int, commits: int = 60, drop: float | None
     )
 
 
-def _import(folder: Path, plan: Plan) -> list[str]:
+def _import(folder: Path, plan: HistoryPlan) -> list[str]:
     """Import the plan into git; the hash of each position, the first release included."""
     with tempfile.TemporaryDirectory() as aside:
         marks = Path(aside) / "marks"
@@ -72,7 +74,7 @@ def _import(folder: Path, plan: Plan) -> list[str]:
     return [pairs[str(position + 1)] for position in range(len(plan.steps) + 1)]
 
 
-def _stream(plan: Plan) -> Iterator[str]:
+def _stream(plan: HistoryPlan) -> Iterator[str]:
     """The input of git fast-import. Position p has mark p + 1, as marks begin at 1."""
     trees = [first_tree()]
     yield _commit(0, "Release 1.0\n", (), {}, trees[0])

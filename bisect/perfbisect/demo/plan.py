@@ -213,7 +213,7 @@ SHORTEST = 30
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PlannedCommit:
     """One commit: a change, or the merge of a side branch, which has no edits."""
 
     change: Change
@@ -221,10 +221,10 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class HistoryPlan:
     """All commits after the first release, in the order of their creation; ``steps[0]`` has position 1."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[PlannedCommit, ...]
     planted: int  # position
     drop: float  # planned, a fraction
     further: tuple[int, ...] = ()  # positions of the other changes that slow a workload, named after it
@@ -246,7 +246,7 @@ class Plan:
         return tuple(at for at in positions if is_broken(change.name for change in self.history(at)))
 
 
-def draw(seed: int, commits: int, drop: float | None, changes: int = 1) -> Plan:
+def draw(seed: int, commits: int, drop: float | None, changes: int = 1) -> HistoryPlan:
     """The plan of a seed, with so many planted changes. Raises ValueError for numbers or a drop that are not possible."""
     if commits < SHORTEST:
         raise ValueError(f"{commits} commits are too few: not possible below {SHORTEST}")
@@ -263,19 +263,19 @@ def draw(seed: int, commits: int, drop: float | None, changes: int = 1) -> Plan:
         place = {step.change.name: at for at, step in enumerate(steps, 1)}
         planted = place.get(feature, 0)
         if planted and on_side == _is_on_side(steps, planted):
-            plan = Plan(steps, planted, drop, tuple(place[change.name] for change in further))
+            plan = HistoryPlan(steps, planted, drop, tuple(place[change.name] for change in further))
             if all(_stands_clear(plan, at) for at in (planted, *plan.further)):
                 return plan
     raise ValueError(f"seed {seed} gives no history of {commits} commits")
 
 
-def _steps(units: Sequence[Unit], random: Random) -> tuple[Step, ...]:
+def _steps(units: Sequence[Unit], random: Random) -> tuple[PlannedCommit, ...]:
     """The commits of ``units`` with two side branches and the release; empty where no branch is possible."""
     names = random.sample(BRANCHES, 2)
     lengths = random.choices(LENGTHS, k=2)
     middle = len(units) // 2
     starts = (random.randrange(middle - lengths[0]), random.randrange(middle, len(units) - lengths[1]))
-    steps: list[Step] = []
+    steps: list[PlannedCommit] = []
     main = done = 0
     for name, start, length in zip(names, starts, lengths, strict=True):
         main = _append(steps, units[done:start], main)
@@ -289,21 +289,23 @@ def _steps(units: Sequence[Unit], random: Random) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-def _append(steps: list[Step], units: Sequence[Unit], parent: int) -> int:
+def _append(steps: list[PlannedCommit], units: Sequence[Unit], parent: int) -> int:
     """Append the units in succession; the position of the last commit."""
     for unit in units:
         for change in unit:
-            steps.append(Step(change, (parent,)))
+            steps.append(PlannedCommit(change, (parent,)))
             parent = len(steps)
     return parent
 
 
-def _append_branched(steps: list[Step], units: Sequence[Unit], sides: Sequence[bool], fork: int, name: str) -> int:
+def _append_branched(
+    steps: list[PlannedCommit], units: Sequence[Unit], sides: Sequence[bool], fork: int, name: str
+) -> int:
     """Append each unit to the main line or to a side branch, and the merge; the position of the merge."""
     tips = {False: fork, True: fork}
     for unit, side in zip(units, sides, strict=True):
         tips[side] = _append(steps, [unit], tips[side])
-    steps.append(Step(Change(f"merge-{name}", f"Merge branch '{name}'", ()), (tips[False], tips[True])))
+    steps.append(PlannedCommit(Change(f"merge-{name}", f"Merge branch '{name}'", ()), (tips[False], tips[True])))
     return len(steps)
 
 
@@ -321,7 +323,7 @@ def _divide(units: Sequence[Unit], random: Random) -> list[bool]:
     return sides if fits else []
 
 
-def _is_on_side(steps: Sequence[Step], position: int) -> bool:
+def _is_on_side(steps: Sequence[PlannedCommit], position: int) -> bool:
     """True where ``position`` is not on the line of first parents from the end."""
     here = len(steps)
     while here > position:
@@ -329,7 +331,7 @@ def _is_on_side(steps: Sequence[Step], position: int) -> bool:
     return here != position
 
 
-def _stands_clear(plan: Plan, position: int) -> bool:
+def _stands_clear(plan: HistoryPlan, position: int) -> bool:
     """True where no commit within CLEAR generations of ``position`` fails to compile."""
     near = {position}
     for _ in range(CLEAR):

@@ -54,7 +54,7 @@ class LeaseEnded(EnvironmentFailure):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class LeaseRequest:
     """Machines that are leased together."""
 
     lease: LeaseEntry
@@ -77,7 +77,7 @@ class Machine:
     name: str
     address: str
     lease: str  # what the scheduler calls it
-    job: "Job"
+    job: "Acquisition"
     ended: bool = False  # other machines of the job may go on
 
     @property
@@ -97,10 +97,10 @@ class Machine:
 
 
 @dataclass
-class Job:
+class Acquisition:
     """What one acquisition has leased."""
 
-    wanted: Wanted
+    wanted: LeaseRequest
     values: dict[str, str]
     refused: bool = False  # nothing was leased: acquire has failed by itself
     machines: list[Machine] = field(default_factory=list)
@@ -136,7 +136,7 @@ def is_held(name: str) -> bool:
     return name in _held
 
 
-class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
+class LeaseRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
     """A job that was given to a scheduler, or is about to be."""
 
     job: str
@@ -158,7 +158,7 @@ def folder() -> Path:
     return state_folder() / "leases"
 
 
-def note(record: Record) -> Path:
+def note(record: LeaseRecord) -> Path:
     """Keep a record while a job may exist; returns its file."""
     folder().mkdir(parents=True, exist_ok=True)
     path = folder() / f"{record.job}.json"
@@ -175,7 +175,7 @@ def note(record: Record) -> Path:
     return path
 
 
-def all_records() -> list[tuple[Record, bool]]:
+def all_records() -> list[tuple[LeaseRecord, bool]]:
     """All that is noted, and whether the session that noted it still runs."""
     return [(record, not _ended(record)) for record, _ in _each_record()]
 
@@ -200,13 +200,13 @@ def free_abandoned(say: Say) -> None:
                     say(f"{record} was left by a session that has ended, and is released.")
 
 
-def _each_record() -> Iterator[tuple[Record, Path]]:
+def _each_record() -> Iterator[tuple[LeaseRecord, Path]]:
     for path in sorted(folder().glob("*.json")):
         with suppress(FileNotFoundError, msgspec.DecodeError):
-            yield msgspec.json.decode(path.read_bytes(), type=Record), path
+            yield msgspec.json.decode(path.read_bytes(), type=LeaseRecord), path
 
 
-def _ended(record: Record) -> bool:
+def _ended(record: LeaseRecord) -> bool:
     """Whether the session of a record has ended."""
     if process.is_local(record.process):
         return not process.is_running(record.process)
@@ -217,7 +217,7 @@ def _ended(record: Record) -> bool:
 
 
 @contextmanager
-def leased(wanted: Wanted, show: Show, say: Say) -> Iterator[Job]:
+def leased(wanted: LeaseRequest, show: Show, say: Say) -> Iterator[Acquisition]:
     """Lease machines for the block, however it ends. ``say`` is told what could not be given back.
 
     Raises EnvironmentFailure when the scheduler lends none.
@@ -227,8 +227,8 @@ def leased(wanted: Wanted, show: Show, say: Say) -> Iterator[Job]:
     release = fill(lease.release, values)
     since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     session = (since, process.this_process(), platform.node())
-    record = Record(values["job"], wanted.kind, len(wanted.names), *session, release, wanted.purpose)
-    job = Job(wanted, values)
+    record = LeaseRecord(values["job"], wanted.kind, len(wanted.names), *session, release, wanted.purpose)
+    job = Acquisition(wanted, values)
     path = note(record)
     try:
         for name, (address, number) in _named(wanted, _acquire(job, show)):
@@ -249,7 +249,7 @@ def leased(wanted: Wanted, show: Show, say: Say) -> Iterator[Job]:
             path.unlink(missing_ok=True)
 
 
-def _acquire(job: Job, show: Show) -> list[tuple[str, str]]:
+def _acquire(job: Acquisition, show: Show) -> list[tuple[str, str]]:
     """Wait in the queue; the address of each machine, and what the scheduler calls its lease.
 
     Interrupted, the command is ended, and with it the place in the queue.
@@ -309,7 +309,7 @@ def _acquire(job: Job, show: Show) -> list[tuple[str, str]]:
     return [(words[0], words[-1]) for words in found]
 
 
-def _named(wanted: Wanted, found: Sequence[tuple[str, str]]) -> list[tuple[str, tuple[str, str]]]:
+def _named(wanted: LeaseRequest, found: Sequence[tuple[str, str]]) -> list[tuple[str, tuple[str, str]]]:
     """The host of each machine: the one that it was before, the others in the order in which acquire printed them."""
     left = list(found)
     own: dict[str, tuple[str, str]] = {}

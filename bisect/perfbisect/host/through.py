@@ -102,7 +102,7 @@ def connect(entry: HostEntry, _destination: str) -> "ThroughHost":
 
 
 @dataclass(frozen=True, slots=True)
-class ThroughHost(RemoteHost["_Running"]):
+class ThroughHost(RemoteHost["ShellProcess"]):
     """Commands run in one shell, which is started again when it is lost; a stream has a process of its own."""
 
     connection: "Shell"
@@ -132,7 +132,7 @@ class ThroughHost(RemoteHost["_Running"]):
             yield running._replace(end=ended)
 
 
-class Shell(Connection["_Running"]):
+class Shell(Connection["ShellProcess"]):
     """The shell behind ``command``, started when it is first used and again after it was lost. Thread-safe."""
 
     tells_at_once = True
@@ -142,15 +142,15 @@ class Shell(Connection["_Running"]):
         super().__init__(name)
         self.command = tuple(command)
 
-    def connected(self) -> "_Running":
+    def connected(self) -> "ShellProcess":
         """A new shell. Raises EnvironmentFailure when it does not start."""
-        return _Running(self.name, self.command)
+        return ShellProcess(self.name, self.command)
 
-    def is_open(self, now: "_Running") -> bool:
+    def is_open(self, now: "ShellProcess") -> bool:
         """Whether it still answers."""
         return not now.ended
 
-    def drop(self, now: "_Running") -> None:
+    def drop(self, now: "ShellProcess") -> None:
         """End it."""
         now.close()
 
@@ -173,7 +173,7 @@ class Shell(Connection["_Running"]):
             raise
 
 
-class _Running:
+class ShellProcess:
     """One start of a shell."""
 
     def __init__(self, name: str, command: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import UsageError
 from perfbisect.host.protocol import Host
 from perfbisect.lab.upkeep import expected_builds, space_needed
-from perfbisect.repository.range import Range
+from perfbisect.repository.range import CommitRange
 from perfbisect.store.history import History
 from perfbisect.store.prior_data import read_costs, read_kept
 from perfbisect.wording.quantities import count, estimate, extent, size
@@ -18,7 +18,7 @@ SPARED = 2  # builds fewer than expected
 LEAST, MOST = 6, 7  # runs more than builds; runs for each build
 
 
-def forecast(path: Path | None, every: Sequence[Settings], span: Range, host: Host) -> str:
+def forecast(path: Path | None, every: Sequence[Settings], span: CommitRange, host: Host) -> str:
     """A line about these hunts. Time and disk are known from earlier ones in the history at ``path``, if there are any."""
     policy, size_of_range = every[0].policy, len(span.candidates)
     most = expected_builds(size_of_range, policy.max_builds)

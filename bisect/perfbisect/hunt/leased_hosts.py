@@ -10,7 +10,7 @@ from perfbisect.core.domain.events import HuntStarted, TrialStarted
 from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host import leases
-from perfbisect.host.leases import Say, Show, Wanted
+from perfbisect.host.leases import LeaseRequest, Say, Show
 from perfbisect.recipes.inventory import at_once, load_host, load_lease, parse_lease_name
 
 
@@ -44,7 +44,7 @@ def leased_hosts(
         yield
 
 
-def _fit_ones(wanted: Wanted, show: Show, say: Say, unfit: Mapping[str, str]) -> ExitStack:
+def _fit_ones(wanted: LeaseRequest, show: Show, say: Say, unfit: Mapping[str, str]) -> ExitStack:
     """Lease machines none of which is unfit. Until then all are held, or the scheduler would lend the same ones again.
 
     Raises EnvironmentFailure where it lends unfit ones only.
@@ -85,7 +85,9 @@ def _every(names: Sequence[str], hosts_path: str | Path, builders: bool) -> list
     return [*dict.fromkeys(entry.name for entry in entries if entry.leased)]
 
 
-def _wanted(names: Sequence[str], hosts_path: str | Path, nodes: Mapping[str, str], purpose: str) -> Iterator[Wanted]:
+def _wanted(
+    names: Sequence[str], hosts_path: str | Path, nodes: Mapping[str, str], purpose: str
+) -> Iterator[LeaseRequest]:
     groups: dict[tuple[str, str], list[str]] = {}
     for name in names:
         said = parse_lease_name(name)
@@ -96,7 +98,7 @@ def _wanted(names: Sequence[str], hosts_path: str | Path, nodes: Mapping[str, st
         lease = load_lease(recipe, hosts_path)
         for some in [members] if at_once(lease) else [[name] for name in members]:
             again = {name: nodes[name] for name in some if name in nodes}
-            yield Wanted(lease, features, tuple(some), again, purpose)
+            yield LeaseRequest(lease, features, tuple(some), again, purpose)
 
 
 def _features(said: str) -> int:

@@ -8,10 +8,10 @@ from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import UsageError
 from perfbisect.repository.commits import members
 from perfbisect.repository.discovery import open_repository
-from perfbisect.repository.range import Range
+from perfbisect.repository.range import CommitRange
 
 
-def left_out(settings: Settings, span: Range) -> tuple[SkipFacts, ...]:
+def left_out(settings: Settings, span: CommitRange) -> tuple[SkipFacts, ...]:
     """The candidates that the settings leave out, oldest first.
 
     Raises UsageError where an end would be left out, or every candidate between them, and for what leaves out nothing.
@@ -46,7 +46,7 @@ def left_out(settings: Settings, span: Range) -> tuple[SkipFacts, ...]:
     )
 
 
-def _ends(settings: Settings, span: Range) -> Mapping[str, str]:
+def _ends(settings: Settings, span: CommitRange) -> Mapping[str, str]:
     """The commits that a hunt cannot do without, with their names."""
     return {
         span.candidates[0]: "the merge base",  # unless it is good itself

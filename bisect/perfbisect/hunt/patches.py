@@ -13,7 +13,7 @@ from perfbisect.recipes.builder_reader import check_names, recipe_patches
 from perfbisect.repository.derived import apply, paths_of
 from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.git import Repository, all_but, borrowed, git, run, sealed
-from perfbisect.repository.range import Range
+from perfbisect.repository.range import CommitRange
 
 MOST = 100  # commits beyond the ends that a patch is tried on
 
@@ -61,7 +61,7 @@ class _Tries:
 
 
 def check_patches(
-    patches: tuple[Patch, ...], settings: Settings, builder: Builder, span: Range, *, is_range: bool
+    patches: tuple[Patch, ...], settings: Settings, builder: Builder, span: CommitRange, *, is_range: bool
 ) -> tuple[Warned, ...]:
     """Try the patches on the ends, and on the commits of the range that change their files; the user's repository stays.
 
@@ -93,7 +93,7 @@ def check_patches(
     return tuple(_idle(tries, builder))
 
 
-def _touching(repository: Repository, span: Range, paths: Iterable[str]) -> list[str]:
+def _touching(repository: Repository, span: CommitRange, paths: Iterable[str]) -> list[str]:
     """Commits of the range that change one of these paths: only there a patch can begin to apply, or cease to."""
     literal = [f":(top,literal){path}" for path in paths]
     walk = ["rev-list", "--full-history", f"--max-count={MOST}", span.bad, f"^{span.good}", "--", *literal]

@@ -27,7 +27,7 @@ from perfbisect.repository.commits import resolve, tags_of
 from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.git import Repository, configured, git
 from perfbisect.repository.objects import Listing, lines_with, listing, texts_in
-from perfbisect.repository.releases import Range, latest_range
+from perfbisect.repository.releases import ProposedRange, latest_range
 from perfbisect.wording.text import shell_words
 
 _NAMES = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
@@ -39,7 +39,7 @@ class Look:
     """What a repository has."""
 
     repository: Repository
-    range: Range
+    range: ProposedRange
     files: int
     language: str  # of most of them, or ""
     submodules: tuple[str, ...]
@@ -102,7 +102,7 @@ def tree_of(repo: Repository, commit: str, listed: Listing, wanted: str = "") ->
     return Tree(paths, texts_in(repo, listed, to_read(paths)), embedding, wanted)
 
 
-def _described(repo: Repository, url: str, tree: Tree, range_: Range) -> Described | None:
+def _described(repo: Repository, url: str, tree: Tree, range_: ProposedRange) -> Described | None:
     """The recipe of the system that this is: of the same URL, or all of whose programs the tree builds."""
     known = load_builders()
     here, programs = _canonical(url), defined(tree)
@@ -126,7 +126,7 @@ def _described(repo: Repository, url: str, tree: Tree, range_: Range) -> Describ
     return Described(repo, builder, workload, *ends)
 
 
-def _revision(version: str, range_: Range) -> str:
+def _revision(version: str, range_: ProposedRange) -> str:
     """An end of the range as git knows it, without a recipe."""
     tagged = range_.patterns and not version.startswith("HEAD")
     return tags_of(version, range_.patterns[:1])[0] if tagged else version

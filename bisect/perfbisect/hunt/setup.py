@@ -36,7 +36,7 @@ from perfbisect.recipes.requested import check_fit, load_requested, requested_bu
 from perfbisect.recipes.workload import Workload, load_training
 from perfbisect.repository.commits import ambiguous, describe, touched
 from perfbisect.repository.discovery import is_dirty, open_repository
-from perfbisect.repository.range import Range, read_range
+from perfbisect.repository.range import CommitRange, read_range
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class HuntSetup:
     builder: Builder
     workload: Workload
     hosts: tuple[PreparedHost, ...]
-    span: Range
+    span: CommitRange
     warnings: tuple[Warned, ...]
     left_out: tuple[SkipFacts, ...] = ()  # what is not measured, whatever happens
     patches: tuple[Patch, ...] = ()  # the recipe's, and those of --patch
@@ -118,7 +118,7 @@ class HuntSetup:
 
     @classmethod
     def of_trial(
-        cls, settings: Settings, waiting: WaitCallback | None, span: Range, workloads: tuple[Workload, ...]
+        cls, settings: Settings, waiting: WaitCallback | None, span: CommitRange, workloads: tuple[Workload, ...]
     ) -> "HuntSetup":
         """The setup of a trial, whose builds are ``span``. Raises as ``set_up``."""
         builder = requested_builder(settings)
@@ -132,7 +132,7 @@ class HuntSetup:
         builder: Builder,
         workloads: tuple[Workload, ...],
         waiting: WaitCallback | None,
-        builds: Range | None = None,
+        builds: CommitRange | None = None,
     ) -> "HuntSetup":
         """The setup of the first workload, but for what depends on its metric; a trial has its ``builds``."""
         settings = replace(settings, prior=replace(settings.prior, host_classes=host_classes(settings)))
@@ -327,7 +327,7 @@ def with_layouts(setup: HuntSetup) -> HuntSetup:
     return replace(without, warnings=(*setup.warnings, unavailable(reason)))
 
 
-def read_hunt_range(settings: Settings, builder: Builder) -> tuple[Range, tuple[str, ...]]:
+def read_hunt_range(settings: Settings, builder: Builder) -> tuple[CommitRange, tuple[str, ...]]:
     """The range of a hunt from its repository, and the suspected paths that no commit of it touches."""
     repository = open_repository(Path(settings.repository))
     ends, first_parent = (settings.good_commit, settings.bad_commit), settings.first_parent

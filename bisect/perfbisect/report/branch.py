@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from perfbisect.core.domain.trials import DropHunt, Trial
 from perfbisect.core.stats.paired_comparison import levels, paired, step_of
-from perfbisect.core.stats.release_series import Line, Step, is_worse
+from perfbisect.core.stats.release_series import LevelStep, SpeedLine, is_worse
 from perfbisect.core.stats.watched_branch import Branch
 from perfbisect.report import series
 from perfbisect.report.document import Cell, Document, Facts, Prose, Row, Section, Table, host_line
@@ -33,7 +33,7 @@ def night(trial: Trial) -> Iterator[str]:
         yield printable(f"{workload.name}: {tip} {said or 'has too few rounds'}")
 
 
-def steps(trial: Trial, lines: Sequence[Line]) -> Iterator[tuple[Line, Step, DropHunt | None, str]]:
+def steps(trial: Trial, lines: Sequence[SpeedLine]) -> Iterator[tuple[SpeedLine, LevelStep, DropHunt | None, str]]:
     """The steps of the line, oldest first in each workload, with the hunt of each for the worse and what became of it."""
     for work, line in enumerate(lines):
         for step in line.steps:

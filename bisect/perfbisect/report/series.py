@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.settings import Direction, Policy, Series
 from perfbisect.core.domain.trials import Trial
-from perfbisect.core.stats.release_series import FEWEST, RATE, Hunt, Line, Step, hunts_of, is_worse, lines_of
+from perfbisect.core.stats.release_series import FEWEST, RATE, Hunt, LevelStep, SpeedLine, hunts_of, is_worse, lines_of
 from perfbisect.report.document import Cell, Code, Figure, Prose, Row, Section, Table, missing
 from perfbisect.wording.quantities import MISSING, change, count, decimals, percent, ratio
 from perfbisect.wording.table import aligned
@@ -22,7 +22,7 @@ from perfbisect.wording.text import metric_title, printable, shell_words
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-    Draw = Callable[[Trial, Line], Markup]
+    Draw = Callable[[Trial, SpeedLine], Markup]
 
 WIDE = 48  # columns of the chart
 NARROWEST = 0.04  # of the ratios that the chart spans, in logarithms
@@ -34,7 +34,7 @@ RULE = (
 )
 
 
-def drawings(trial: Trial, lines: Sequence[Line], draw: "Draw", y: str, builds: str) -> tuple[Figure, ...]:
+def drawings(trial: Trial, lines: Sequence[SpeedLine], draw: "Draw", y: str, builds: str) -> tuple[Figure, ...]:
     """The line of each workload, which a page draws; ``y`` says what the levels are, ``builds`` what they are of."""
     x = f"{builds}, oldest first"
     return tuple(
@@ -65,7 +65,7 @@ def steps_in(trial: Trial) -> int:
     return sum(len(line.steps) for line in lines_of(trial))
 
 
-def levels(trial: Trial, lines: Sequence[Line]) -> Table:
+def levels(trial: Trial, lines: Sequence[SpeedLine]) -> Table:
     """A row for each release, a column for each workload."""
     rows = []
     for number, subject in enumerate(trial.request.subjects):
@@ -76,7 +76,7 @@ def levels(trial: Trial, lines: Sequence[Line]) -> Table:
     return Table((*head, "release"), tuple(rows), head, field=True)
 
 
-def steps(trial: Trial, lines: Sequence[Line]) -> Table:
+def steps(trial: Trial, lines: Sequence[SpeedLine]) -> Table:
     """A row for each step."""
     rows = [Row((*step_cells(trial, step), Cell(line.work))) for line in lines for step in line.steps]
     head = ("after", "since", "within (95 %)", "ratio (95 %)")
@@ -84,7 +84,7 @@ def steps(trial: Trial, lines: Sequence[Line]) -> Table:
     return Table((*head, "workload"), tuple(rows), head, ("Steps",), field=True, plain_head=plain)
 
 
-def step_cells(trial: Trial, step: Step) -> tuple[Cell, Cell, Cell, Cell]:
+def step_cells(trial: Trial, step: LevelStep) -> tuple[Cell, Cell, Cell, Cell]:
     """The builds before and after a step, those that it is within, and its size."""
     names = [subject.name for subject in trial.request.subjects]
     tone = "worse" if is_worse(step, trial.request.metric) else "better"
@@ -93,7 +93,7 @@ def step_cells(trial: Trial, step: Step) -> tuple[Cell, Cell, Cell, Cell]:
     return Cell(names[step.before]), Cell(names[step.after]), within, Cell(ratio(step.size), (*size, tone), tone)
 
 
-def texts(found: Sequence[Line], names: Sequence[str]) -> Iterator[str]:
+def texts(found: Sequence[SpeedLine], names: Sequence[str]) -> Iterator[str]:
     """The steps in sentences, and what they are judged by."""
     yield "Steps:" if any(line.steps for line in found) else "No step is announced."
     yield from (f"  {line.work}, {sentence(step, names)}" for line in found for step in line.steps)
@@ -106,7 +106,7 @@ def texts(found: Sequence[Line], names: Sequence[str]) -> Iterator[str]:
             yield f"{line.work}: releases scatter by {percent(line.scatter)} around their neighbours{own}."
 
 
-def sentence(step: Step, names: Sequence[str]) -> str:
+def sentence(step: LevelStep, names: Sequence[str]) -> str:
     """One step: where, how large, how sure."""
     where = f"{names[step.before]} → {names[step.after]}"
     if (step.first, step.last) != (step.before, step.after):
@@ -127,7 +127,7 @@ def command(trial: Trial, hunt: Hunt) -> str:
     return shell_words([*words, *series_of(trial).options])
 
 
-def chart(trial: Trial, line: Line) -> Iterator[str]:
+def chart(trial: Trial, line: SpeedLine) -> Iterator[str]:
     """The line of one workload, a row for each release."""
     names = [printable(subject.name) for subject in trial.request.subjects]
     known = [ratio for ratio in line.ratios if ratio is not None]
@@ -153,7 +153,7 @@ def chart(trial: Trial, line: Line) -> Iterator[str]:
         yield f"{aligned(name, wide, right=False)}  {aligned(text, 5, right=True)}  {''.join(row)}{note}".rstrip()
 
 
-def plateaus_of(line: Line) -> list[float | None]:
+def plateaus_of(line: SpeedLine) -> list[float | None]:
     """The mean level of the releases between two steps, for each release; None before the first that was measured."""
     bounds = [0, *(step.after for step in line.steps), len(line.ratios)]
     found: list[float | None] = []

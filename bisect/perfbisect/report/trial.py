@@ -26,7 +26,7 @@ from perfbisect.core.stats.paired_comparison import (
     summaries,
     tone,
 )
-from perfbisect.core.stats.release_series import Line
+from perfbisect.core.stats.release_series import SpeedLine
 from perfbisect.report import noise, series
 from perfbisect.report.command_line import command_on
 from perfbisect.report.document import (
@@ -89,7 +89,7 @@ def document(trial: Trial, *, detailed: bool = True, page: bool = False, history
     )
 
 
-def draw_line(trial: Trial, line: Line) -> "Markup":
+def draw_line(trial: Trial, line: SpeedLine) -> "Markup":
     """The line of a series on a page."""
     from perfbisect.report.page.charts import releases
 

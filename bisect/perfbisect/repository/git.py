@@ -170,9 +170,9 @@ def talk(
     Without ``prompts`` neither git nor ssh can ask for a password on the terminal. The command is terminated when the
     generator is closed or interrupted. Raises EnvironmentFailure, beginning with ``what``, when it fails.
     """
-    from perfbisect.repository.library import Steps
+    from perfbisect.repository.library import GitProgress
 
-    said, steps = [], Steps()
+    said, steps = [], GitProgress()
     with subprocess.Popen(
         ["git", *OPTIONS, *arguments],
         env=env,

@@ -116,7 +116,7 @@ def _ended(process: "Git.AutoInterrupt") -> int:
     return max(status, 0)  # below 0: by the signal of an output that was left
 
 
-class Steps(RemoteProgress):
+class GitProgress(RemoteProgress):
     """What git reports on its way, line by line."""
 
     def __init__(self) -> None:

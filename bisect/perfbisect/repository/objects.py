@@ -18,7 +18,7 @@ LARGEST = 1 << 20  # bytes of a file that is read
 MOST = 1000  # files that are read at once
 
 
-class Entry(NamedTuple):
+class TreeEntry(NamedTuple):
     """A path in a tree."""
 
     type: int  # of the four
@@ -73,17 +73,17 @@ def texts(repo: Repository, names: Mapping[str, str]) -> dict[str, str]:
     return {path: text for path, text in zip(names, read, strict=True) if "\0" not in text}
 
 
-def entries(repo: Repository, tree: str, *, whole: bool = False) -> list[Entry]:
+def entries(repo: Repository, tree: str, *, whole: bool = False) -> list[TreeEntry]:
     """What a tree, or that of a commit, holds at its top; of the ``whole`` tree, all but folders."""
     if repo.object_format == "sha1":
         from perfbisect.repository.library import objects
 
         with suppress(ValueError, TypeError, IndexError), objects(repo) as read:
             found = read.entries(tree, whole=whole)
-            return [Entry(each.mode >> 9, each.hexsha, _printable(str(each.path))) for each in found]
+            return [TreeEntry(each.mode >> 9, each.hexsha, _printable(str(each.path))) for each in found]
     listed = git(repo, "ls-tree", *(["-r"] if whole else []), "-z", "--full-tree", tree).split("\0")[:-1]
     rows = (entry.partition("\t") for entry in listed)
-    return [Entry(int(about.split()[0], 8) >> 9, about.split()[2], path) for about, _, path in rows]
+    return [TreeEntry(int(about.split()[0], 8) >> 9, about.split()[2], path) for about, _, path in rows]
 
 
 def _printable(path: str) -> str:

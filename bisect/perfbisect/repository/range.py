@@ -21,7 +21,7 @@ from perfbisect.repository.git import Repository, all_but, git
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Range:
+class CommitRange:
     """The commits between good and bad. Hashes are full."""
 
     good: str
@@ -38,7 +38,9 @@ class Range:
         return self.base == self.good
 
 
-def read_range(repo: Repository, good: str, bad: str, ignore: Sequence[str], *, first_parent: bool = False) -> Range:
+def read_range(
+    repo: Repository, good: str, bad: str, ignore: Sequence[str], *, first_parent: bool = False
+) -> CommitRange:
     """The range between two commits, given by their full hashes; ``ignore`` is a recipe's glob patterns.
 
     Raises UsageError when there is nothing to search: equal or swapped ends, no common history, no candidates.
@@ -67,7 +69,7 @@ def read_range(repo: Repository, good: str, bad: str, ignore: Sequence[str], *, 
         )
     outside = _outside(rows, base, lambda commit: _equal(repo, base, commit, paths))
     points = _by_age(repo, {parent for parents in outside.values() for parent in parents})
-    return Range(
+    return CommitRange(
         good=good,
         bad=bad,
         base=base,

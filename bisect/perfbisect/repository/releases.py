@@ -46,7 +46,7 @@ class Release(NamedTuple):
     version: str  # as the user writes it: "1.2"
 
 
-class Range(NamedTuple):
+class ProposedRange(NamedTuple):
     """The range to try first."""
 
     good: str
@@ -77,7 +77,7 @@ def by_pattern(tags: Iterable[Tag]) -> dict[str, list[Release]]:
     return {pattern: found[pattern] for pattern in reversed(order)}
 
 
-def latest_range(repo: Repository) -> Range:
+def latest_range(repo: Repository) -> ProposedRange:
     """The last two releases, of which one precedes the other if any two do; or the last commits where no tags exist.
 
     Raises UsageError where the repository has no commit, or only one.
@@ -94,13 +94,15 @@ def latest_range(repo: Repository) -> Range:
         bad = releases[0]
         older = _older(repo, bad.tag, [release.tag for release in releases[1 : TRIED + 1]])
         if older:
-            return Range(next(release.version for release in releases if release.tag == older), bad.version, patterns)
+            return ProposedRange(
+                next(release.version for release in releases if release.tag == older), bad.version, patterns
+            )
     if releases and _older(repo, "HEAD", [releases[0].tag]):
-        return Range(releases[0].version, "HEAD", patterns)
+        return ProposedRange(releases[0].version, "HEAD", patterns)
     first_parents = git(repo, "rev-list", "--first-parent", f"--max-count={FEW + 1}", head).split()
     if len(first_parents) == 1:
         raise UsageError(f"{repo.folder} has a single commit, so nothing to hunt in.", "Is it the whole history?")
-    return Range(f"HEAD~{len(first_parents) - 1}", "HEAD", patterns)
+    return ProposedRange(f"HEAD~{len(first_parents) - 1}", "HEAD", patterns)
 
 
 def tags_of_commits(repo: Repository, *which: str) -> list[Tag]:

@@ -46,7 +46,7 @@ class Submodule:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ModuleEntry:
     """A submodule in ``.gitmodules``, as it stands there."""
 
     name: str
@@ -103,7 +103,7 @@ def _rests(pattern: Sequence[str], path: Sequence[str]) -> list[Sequence[str]]:
     return _rests(pattern[1:], path[1:])
 
 
-def declared(repo: Repository, commit: str) -> Mapping[str, Entry]:
+def declared(repo: Repository, commit: str) -> Mapping[str, ModuleEntry]:
     """The entries of a commit's ``.gitmodules``, by path. Raises Unavailable when it cannot be read."""
     entry = next((each for each in entries(repo, commit) if each.path == _MODULES), None)
     if entry is None:
@@ -122,7 +122,9 @@ def declared(repo: Repository, commit: str) -> Mapping[str, Entry]:
         key, _, value = line.partition("\n")
         if part := re.fullmatch(r"submodule\.(.*)\.(path|url)", key, re.DOTALL):
             values[part[1], part[2]] = value
-    return {path: Entry(name, values.get((name, "url"), "")) for (name, key), path in values.items() if key == "path"}
+    return {
+        path: ModuleEntry(name, values.get((name, "url"), "")) for (name, key), path in values.items() if key == "path"
+    }
 
 
 def safe_name(name: str) -> bool:
@@ -170,7 +172,7 @@ def refusal(url: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ModuleSource:
     """Where a submodule's commit is."""
 
     repository: Repository
@@ -188,7 +190,9 @@ class Origin:
     advice: str  # what brings the submodule
 
 
-def find(repo: Repository, commit: str, submodule: Submodule, upstream: str) -> Generator[tuple[int, int], None, Found]:
+def find(
+    repo: Repository, commit: str, submodule: Submodule, upstream: str
+) -> Generator[tuple[int, int], None, ModuleSource]:
     """The repository that has the commit of a submodule of ``commit``; if it is fetched, steps done and in all are yielded.
 
     ``upstream`` is the address of ``repo`` unless it has one configured. Raises Unavailable.
@@ -202,7 +206,7 @@ def find(repo: Repository, commit: str, submodule: Submodule, upstream: str) -> 
         try:
             repository = yield from _fetched(origin.address, submodule.commit, repo.object_format)
             if tree := _tree(repository, submodule.commit):
-                return Found(repository, tree, origin.address)
+                return ModuleSource(repository, tree, origin.address)
             why = f"{origin.address} lacks it"
         except EnvironmentFailure as failed:
             why = str(failed)
@@ -211,7 +215,7 @@ def find(repo: Repository, commit: str, submodule: Submodule, upstream: str) -> 
     raise Unavailable(f"{what}, and {why}", origin.advice, tried=tried)
 
 
-def look(origin: Origin, repo: Repository, submodule: Submodule) -> tuple[Found | None, list[str]]:
+def look(origin: Origin, repo: Repository, submodule: Submodule) -> tuple[ModuleSource | None, list[str]]:
     """Where a submodule of ``repo`` is on this machine; and for each place that does not serve, why."""
     tried = []
     cached = () if origin.refused else (_cache(origin.address, repo.object_format).git_dir,)
@@ -222,7 +226,7 @@ def look(origin: Origin, repo: Repository, submodule: Submodule) -> tuple[Found 
             tried.append(f"{place}: {error}")
             continue
         if tree := _tree(repository, submodule.commit):
-            return Found(repository, tree, origin.address), tried
+            return ModuleSource(repository, tree, origin.address), tried
         tried.append(f"{place}: it lacks the commit")
     return None, tried
 

@@ -1,6 +1,6 @@
 """How a simulated host and its workload disturb readings, and how long builds and runs take.
 
-The speed of a host changes with time, independently of what is measured: its ``Course``.
+The speed of a host changes with time, independently of what is measured: its ``HostSpeed``.
 
 Randomness of a simulated world: one generator for each purpose, so that no draw disturbs another.
 
@@ -18,7 +18,7 @@ from enum import IntEnum
 import numpy as np
 
 
-class Purpose(IntEnum):
+class RandomDraw(IntEnum):
     """What is drawn."""
 
     CULPRIT = 0
@@ -45,7 +45,7 @@ class Purpose(IntEnum):
     WAITS = 21
 
 
-def generator(seed: int, purpose: Purpose, which: int = 0) -> np.random.Generator:
+def generator(seed: int, purpose: RandomDraw, which: int = 0) -> np.random.Generator:
     """The generator of one purpose; ``which`` is the number of a host or a build."""
     return np.random.default_rng([seed, int(purpose), which])
 
@@ -92,19 +92,21 @@ GRID = 128  # points of a drift within its memory; it is straight between them
 DAY = 86400.0
 
 
-class Course:
+class HostSpeed:
     """The change of the log metric of one host at any time; drawn as far as it is needed."""
 
     def __init__(self, habits: Habits, seed: int, host: int) -> None:
         self._habits = habits
-        self._drift = Drift(generator(seed, Purpose.DRIFT, host), habits.drift_memory)
-        jumps, phases = generator(seed, Purpose.JUMPS, host), generator(seed, Purpose.PHASES, host)
+        self._drift = Drift(generator(seed, RandomDraw.DRIFT, host), habits.drift_memory)
+        jumps, phases = generator(seed, RandomDraw.JUMPS, host), generator(seed, RandomDraw.PHASES, host)
         (rate, size), (share, _, length) = habits.jumps, habits.phases
-        self._jumps = Steps(jumps, 1 / rate if rate else math.inf, lambda last: last + size * float(jumps.normal()))
-        self._phases = Steps(phases, length, lambda _: float(phases.random() < share))
-        self._slope = habits.ramp / 3600 * (1 if generator(seed, Purpose.RAMP, host).random() < 0.5 else -1)
-        self._sunrise = float(generator(seed, Purpose.DAY, host).random())
-        self._level = habits.host_spread * float(generator(seed, Purpose.HOST, host).normal())
+        self._jumps = JumpProcess(
+            jumps, 1 / rate if rate else math.inf, lambda last: last + size * float(jumps.normal())
+        )
+        self._phases = JumpProcess(phases, length, lambda _: float(phases.random() < share))
+        self._slope = habits.ramp / 3600 * (1 if generator(seed, RandomDraw.RAMP, host).random() < 0.5 else -1)
+        self._sunrise = float(generator(seed, RandomDraw.DAY, host).random())
+        self._level = habits.host_spread * float(generator(seed, RandomDraw.HOST, host).normal())
 
     def at(self, seconds: float) -> float:
         """The change at a time since the hunt began."""
@@ -142,7 +144,7 @@ class Drift:
         return before + rest * (after - before)
 
 
-class Steps:
+class JumpProcess:
     """A value that changes at random times: it is 0, then what ``draw`` makes of the one before."""
 
     def __init__(self, rng: np.random.Generator, length: float, draw: Callable[[float], float]) -> None:

@@ -13,7 +13,7 @@ from perfbisect.simulate.world import World, maker
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Outcome:
+class HuntResult:
     """How a simulated hunt ended and what it spent."""
 
     verdict: Verdict
@@ -150,7 +150,7 @@ def hunt(
     build_hosts: int = 0,
     builds_between: bool = False,
     most_orders: int = 1000,
-) -> Outcome:
+) -> HuntResult:
     """Hunt in ``world`` until the verdict. Raises RuntimeError if there is none after ``most_orders`` orders.
 
     ``builds_between``: the hosts build, too, while they would wait for the build hosts.
@@ -162,7 +162,7 @@ def hunt(
         pass
     assert log.decision
     assert not isinstance(log.decision.order, Measure), "the search ends only with a verdict"
-    return Outcome(
+    return HuntResult(
         log.decision.order,
         log.decision.belief,
         tuple(log.observations),

@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 
 from perfbisect.core.domain.graph import Graph
-from perfbisect.simulate.host_model import Habits, Purpose, generator
+from perfbisect.simulate.host_model import Habits, RandomDraw, generator
 from perfbisect.simulate.world import World
 
 Rows = list[tuple[int, ...]]  # the parents of each candidate, oldest first
@@ -28,7 +28,7 @@ def merging(
     At each commit of the trunk a branch is merged with probability ``branching``; it left the trunk up to ``back``
     commits earlier, has about ``length`` commits, and merges the trunk into itself with probability ``returning``.
     """
-    rng = generator(seed, Purpose.GRAPH)
+    rng = generator(seed, RandomDraw.GRAPH)
     rows: Rows = [()]
     trunk = [0]
     while len(rows) < commits:
@@ -179,7 +179,7 @@ class Scenario:
         gap, slow_modes = self._modes(seed)
         return World(
             graph,
-            CHANGES[self.changes](graph, culprit, self.drop, generator(seed, Purpose.DECOYS)),
+            CHANGES[self.changes](graph, culprit, self.drop, generator(seed, RandomDraw.DECOYS)),
             self.habits,
             unbuildable=frozenset(self._failing(seed) - {0, graph.size - 1}),
             mode_gap=gap,
@@ -190,17 +190,17 @@ class Scenario:
 
     def culprit(self, seed: int) -> int:
         """The commit with the drop."""
-        return int(generator(seed, Purpose.CULPRIT).choice(np.array(self.graph.candidates)))
+        return int(generator(seed, RandomDraw.CULPRIT).choice(np.array(self.graph.candidates)))
 
     def _failing(self, seed: int) -> set[int]:
-        starts = generator(seed, Purpose.FAILURES).random(self.graph.size) < self.failing / STRETCH
+        starts = generator(seed, RandomDraw.FAILURES).random(self.graph.size) < self.failing / STRETCH
         return {int(v) + i for v in np.flatnonzero(starts) for i in range(STRETCH) if v + i < self.graph.size}
 
     def _modes(self, seed: int) -> tuple[float, frozenset[int]]:
         """The gap between two modes of layout, and the candidates in the slow one as they are linked."""
         if not self.habits.modes[1]:
             return 0.0, frozenset()
-        rng = generator(seed, Purpose.MODES)
+        rng = generator(seed, RandomDraw.MODES)
         gap, length = (float(rng.uniform(*limits)) for limits in (self.habits.modes, MODE_LENGTH))
         switches = rng.random(self.graph.size) < 1 / length
         switches[0] = rng.random() < 0.5

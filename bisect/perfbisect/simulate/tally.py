@@ -163,7 +163,7 @@ def mean(values: Iterable[float]) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class JudgedHunt:
     """One hunt."""
 
     judgement: Judgement
@@ -184,7 +184,7 @@ class Trial:
 Rule = Callable[[World, Policy], Verdict]  # a way to search a world
 
 
-def attempt(scenario: Scenario, seed: int, rule: Rule, policy: Policy) -> Trial:
+def attempt(scenario: Scenario, seed: int, rule: Rule, policy: Policy) -> JudgedHunt:
     """One hunt by ``rule`` in the world of this seed."""
     world = scenario.world(seed)
     verdict = rule(world, policy)
@@ -193,7 +193,7 @@ def attempt(scenario: Scenario, seed: int, rule: Rule, policy: Policy) -> Trial:
     between = sum(seconds for v, seconds in world.build_seconds.items() if v not in (0, bad))
     suspect, stated = favourite(verdict)
     chosen, together = suspects(verdict)
-    return Trial(
+    return JudgedHunt(
         judgement=judge(verdict, world, policy.min_effect),
         named=is_named(verdict),
         stated=stated,
@@ -230,7 +230,7 @@ class Chance:
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class HuntCost:
     """A quantity over all hunts: its mean, the standard error of that, and the most of nine hunts in ten."""
 
     mean: float
@@ -238,7 +238,7 @@ class Spent:
     most: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> "Spent":
+    def of(cls, values: Sequence[float]) -> "HuntCost":
         """Of at least one value."""
         middle = mean(values)
         variance = sum((v - middle) ** 2 for v in values) / max(len(values) - 1, 1)
@@ -256,22 +256,22 @@ class Tally:
     named: Chance  # a culprit was named
     right_if_named: Chance
     stated: float  # mean stated probability of named culprits; NaN without any
-    builds: Spent
-    runs: Spent
-    hours: Spent
-    cost: Spent
+    builds: HuntCost
+    runs: HuntCost
+    hours: HuntCost
+    cost: HuntCost
     steps: Account | None = None  # of hunts for every change
-    unused: Spent | None = None  # builds that were never measured
-    cancelled: Spent | None = None  # builds that were ended before they were finished; not among ``builds``
+    unused: HuntCost | None = None  # builds that were never measured
+    cancelled: HuntCost | None = None  # builds that were ended before they were finished; not among ``builds``
 
     @classmethod
-    def of(cls, trials: Iterable[Trial]) -> "Tally":
+    def of(cls, trials: Iterable[JudgedHunt]) -> "Tally":
         """Raises ValueError without trials."""
         all_of_them = list(trials)
         if not all_of_them:
             raise ValueError("no hunt to add up")
 
-        def how_often(judgement: Judgement, among: Sequence[Trial]) -> Chance:
+        def how_often(judgement: Judgement, among: Sequence[JudgedHunt]) -> Chance:
             return Chance.of(sum(trial.judgement is judgement for trial in among), len(among))
 
         named = [trial for trial in all_of_them if trial.named]
@@ -284,13 +284,13 @@ class Tally:
             named=Chance.of(len(named), len(all_of_them)),
             right_if_named=how_often(Judgement.RIGHT, named),
             stated=mean(trial.stated for trial in named if not math.isnan(trial.stated)),
-            builds=Spent.of([trial.builds for trial in all_of_them]),
-            runs=Spent.of([trial.runs for trial in all_of_them]),
-            hours=Spent.of([trial.minutes / 60 for trial in all_of_them]),
-            cost=Spent.of([trial.cost for trial in all_of_them]),
+            builds=HuntCost.of([trial.builds for trial in all_of_them]),
+            runs=HuntCost.of([trial.runs for trial in all_of_them]),
+            hours=HuntCost.of([trial.minutes / 60 for trial in all_of_them]),
+            cost=HuntCost.of([trial.cost for trial in all_of_them]),
             steps=sum(accounts, Account()) if accounts else None,
-            unused=Spent.of([trial.unused for trial in all_of_them]),
-            cancelled=Spent.of([trial.cancelled for trial in all_of_them]),
+            unused=HuntCost.of([trial.unused for trial in all_of_them]),
+            cancelled=HuntCost.of([trial.cancelled for trial in all_of_them]),
         )
 
 
@@ -332,7 +332,7 @@ def _of_all(steps: Account) -> Iterator[str]:
         yield f"Of {named_in_all} named commits, {steps.wrong} changed too little or nothing."
 
 
-def _spent(name: str, spent: Spent) -> str:
+def _spent(name: str, spent: HuntCost) -> str:
     return f"{name:<22}{_number(spent.mean):>10}{'up to ' + _number(spent.most):>16}"
 
 

@@ -19,7 +19,7 @@ from perfbisect.core.domain.orders import Measure, interleave
 from perfbisect.core.inference.ancestry import ancestry_of
 from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
 from perfbisect.core.search.older_branches import branch_point_of
-from perfbisect.simulate.host_model import Course, Habits, Purpose, generator
+from perfbisect.simulate.host_model import Habits, HostSpeed, RandomDraw, generator
 
 SAME_SIZE = 0.999  # drops from this share of the largest on count as equally large
 NO_BUILD = "does not build"  # the reason of what is skipped because its build fails
@@ -57,8 +57,8 @@ class World:
     links: int = 0  # of builds that were linked again
     build_seconds: dict[int, float] = field(default_factory=dict)  # by candidate, failed attempts included
     _clocks: dict[int, float] = field(default_factory=dict)
-    _courses: dict[int, Course] = field(default_factory=dict)
-    _generators: dict[tuple[Purpose, int], np.random.Generator] = field(default_factory=dict)
+    _courses: dict[int, HostSpeed] = field(default_factory=dict)
+    _generators: dict[tuple[RandomDraw, int], np.random.Generator] = field(default_factory=dict)
     _runs: Counter[int] = field(default_factory=Counter)
     _tried: set[int] = field(default_factory=set)  # candidates that were run
     _levels: dict[int, float] = field(default_factory=dict)  # without layouts
@@ -123,7 +123,7 @@ class World:
             self.wait(order.host, self.clock(order.host) + seconds)
             if failed := {one, other} & self.crashing:
                 return [*seen, Skipped(min(failed), "crashes", seconds)]
-            rng = self._generator(Purpose.ROUNDS, one * self.graph.size + other)
+            rng = self._generator(RandomDraw.ROUNDS, one * self.graph.size + other)
             noise = self.habits.own_noise * float(rng.normal() - rng.normal()) + self._visit(one) - self._visit(other)
             starved, size = float(rng.random()), float(rng.normal())
             share, most = self.habits.starved
@@ -154,7 +154,7 @@ class World:
         """A run in turns that has waited for others and, where that is known, its CPU time."""
         if not self.habits.waits:
             return one
-        for_others = self.habits.waits * float(self._generator(Purpose.WAITS, one.candidate).exponential())
+        for_others = self.habits.waits * float(self._generator(RandomDraw.WAITS, one.candidate).exponential())
         stalled = self._stalled(one.candidate)
         return replace(one, value=one.value - for_others, cpu=one.value + stalled, waits=for_others + stalled)
 
@@ -221,7 +221,7 @@ class World:
         if candidate in self.crashing:
             return None
         if host not in self._courses:
-            self._courses[host] = Course(habits, self.seed, host)
+            self._courses[host] = HostSpeed(habits, self.seed, host)
         course = self._courses[host].at(self.clock(host) - habits.run_seconds / 2)
         effect = self._visit(candidate) if visit is None else visit
         return self.level(candidate, layout) + course + effect + self._disturbance(candidate, host)
@@ -234,11 +234,11 @@ class World:
     def _layout(self, binary: int, layout: int) -> float:
         """What a build is faster by for its layout; 0 is that with which it is linked usually."""
         if layout:
-            rng = np.random.default_rng([self.seed, int(Purpose.LINKS), binary, layout])
+            rng = np.random.default_rng([self.seed, int(RandomDraw.LINKS), binary, layout])
             return float(rng.normal()) * self.habits.layout - self.mode_gap * float(rng.random() < 0.5)
         if binary in self.layouts:
             return self.layouts[binary]
-        usual = float(generator(self.seed, Purpose.LAYOUT, binary).normal()) * self.habits.layout
+        usual = float(generator(self.seed, RandomDraw.LAYOUT, binary).normal()) * self.habits.layout
         return usual - self.mode_gap * (binary in self.slow_modes)
 
     def _change(self, binary: int) -> float:
@@ -248,7 +248,7 @@ class World:
             change = sum(size for step, size in self.steps.items() if below[step])
             if self.older:
                 change += self.older.get(int(branch_point_of(self.graph)[binary]), 0.0)
-            if generator(self.seed, Purpose.BUILD, binary).random() < self.habits.second_build[0]:
+            if generator(self.seed, RandomDraw.BUILD, binary).random() < self.habits.second_build[0]:
                 change += self.habits.second_build[1]
             self._levels[binary] = change
         return self._levels[binary]
@@ -261,7 +261,7 @@ class World:
         """Set the clock of a host to a later time."""
         self._clocks[host] = max(self.clock(host), until)
 
-    def _generator(self, purpose: Purpose, candidate: int) -> np.random.Generator:
+    def _generator(self, purpose: RandomDraw, candidate: int) -> np.random.Generator:
         """The generator of a build for one purpose, after all that was drawn from it."""
         key = purpose, candidate
         if key not in self._generators:
@@ -272,13 +272,13 @@ class World:
         """The change of all runs of the next visit to a build."""
         if not self.habits.visits:
             return 0.0
-        return self.habits.visits * float(self._generator(Purpose.VISITS, candidate).normal())
+        return self.habits.visits * float(self._generator(RandomDraw.VISITS, candidate).normal())
 
     def _flakes_now(self, candidate: int) -> bool:
         """Whether this attempt to build fails by chance; each attempt is a new one."""
         if not self.habits.flaky or candidate in (0, self.graph.size - 1):
             return False
-        return bool(self._generator(Purpose.FLAKES, candidate).random() < self.habits.flaky)
+        return bool(self._generator(RandomDraw.FLAKES, candidate).random() < self.habits.flaky)
 
     def _cost(self, candidate: int, made: Collection[int]) -> float:
         """Seconds that a build takes: the less, the nearer an existing build is."""
@@ -292,7 +292,7 @@ class World:
     def _disturbance(self, candidate: int, host: int) -> float:
         """The noise of the next run of a build."""
         habits = self.habits
-        rng = self._generator(Purpose.NOISE, candidate)
+        rng = self._generator(RandomDraw.NOISE, candidate)
         draw, outlier, second = float(rng.normal()), float(rng.random()), float(rng.random())
         self._runs[candidate] += 1
         noise = habits.noise * draw * (habits.bad_host if host == 1 else 1.0)

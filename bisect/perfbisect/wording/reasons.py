@@ -26,7 +26,7 @@ from perfbisect.core.explain.evidence import (
 from perfbisect.core.explain.explanation import NO_COUNTERS, NO_OPERATIONS, NO_RUNS
 from perfbisect.core.inference.metric_choice import Shown
 from perfbisect.core.search.pairing import GAIN
-from perfbisect.core.stats.paired_comparison import BAD, GOOD, Compared, Outcome, outcome, regained
+from perfbisect.core.stats.paired_comparison import BAD, GOOD, Compared, RevertOutcome, outcome, regained
 from perfbisect.wording import functions
 from perfbisect.wording.comparisons import LOWER, WORDS, by_cpu, difference
 from perfbisect.wording.quantities import change, count, decimals, percent, ratio, share
@@ -268,7 +268,13 @@ def smaller_option(ratio: float) -> str:
 
 
 MORE = "Try next: more rounds (--visits), or a quieter host."
-STATUS = {Outcome.REGAINS: 0, Outcome.NOTHING: 1, Outcome.NOT_LOST: 1, Outcome.UNCLEAR: 2, Outcome.UNMEASURED: 2}
+STATUS = {
+    RevertOutcome.REGAINS: 0,
+    RevertOutcome.NOTHING: 1,
+    RevertOutcome.NOT_LOST: 1,
+    RevertOutcome.UNCLEAR: 2,
+    RevertOutcome.UNMEASURED: 2,
+}
 
 
 def proof_status(trial: Trial) -> int:
@@ -323,13 +329,13 @@ def proof_sentences(trial: Trial) -> Iterator[str]:
     names = listed([commit[:10] for commit in commits]) if commits else ""
     yield f"Reverting {names} on {bad} {'regains' if worse else 'takes back'} {what}."
     match outcome(found):
-        case Outcome.REGAINS if high < 1:
+        case RevertOutcome.REGAINS if high < 1:
             yield "That is a part: the rest is due to other changes, or to what depends on the reverted one."
-        case Outcome.REGAINS if low > 1:
+        case RevertOutcome.REGAINS if low > 1:
             yield "That is more than the whole: other changes have the opposite effect, or the revert adds one of its own."
-        case Outcome.REGAINS:
+        case RevertOutcome.REGAINS:
             yield "Nothing of it is shown to be due to other changes."
-        case Outcome.NOTHING:
+        case RevertOutcome.NOTHING:
             doubt = f"the verdict of hunt {hunt} is in doubt"
             zero = f"The interval includes 0 %: {doubt}, or later commits lose the same again."
             yield zero if high > 0 else f"It makes things worse: {doubt}."

@@ -32,7 +32,7 @@ from perfbisect.core.inference.record import arrange, behaviour
 from perfbisect.core.inference.state_space import fit, levels_of
 from perfbisect.core.search.decide import decide
 from perfbisect.core.search.situation import Budget
-from perfbisect.simulate.hunt import Outcome, hunt
+from perfbisect.simulate.hunt import HuntResult, hunt
 from perfbisect.simulate.scenario import Scenario, merging
 from perfbisect.simulate.world import Habits, World
 from simulated_worlds import found, moments, several
@@ -203,7 +203,7 @@ def counting(noise: float) -> Habits:
     return Habits(noise=noise, layout=0.0, outliers=0.0)
 
 
-def runs_of(outcome: Outcome) -> Counter[int]:
+def runs_of(outcome: HuntResult) -> Counter[int]:
     """The runs of each build."""
     return Counter(seen.candidate for seen in outcome.observations if isinstance(seen, Reading))
 

@@ -30,7 +30,7 @@ from perfbisect.core.inference.observations import Built, Logged, Observation, R
 from perfbisect.core.inference.record import Record, arrange
 from perfbisect.core.search.decide import decide
 from perfbisect.core.search.fresh_layouts import FEWEST
-from perfbisect.simulate.hunt import Outcome, hunt
+from perfbisect.simulate.hunt import HuntResult, hunt
 from perfbisect.simulate.world import Habits, World
 from simulated_worlds import found, several
 
@@ -128,7 +128,7 @@ def test_further_layouts_come_with_what_they_have_shown_so_far() -> None:
 
 
 def test_no_name_is_given_where_the_budget_ends_before_the_proof_in_other_layouts() -> None:
-    def hunted(**rules: int | bool) -> Outcome:
+    def hunted(**rules: int | bool) -> HuntResult:
         return hunt(World(LINE, {26: -0.05}, QUIET, seed=6), Policy(**rules))  # type: ignore[arg-type]
 
     usual = hunted()

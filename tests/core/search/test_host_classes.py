@@ -26,7 +26,7 @@ from perfbisect.core.search.decide import decide
 from perfbisect.core.search.single_change import single_change
 from perfbisect.core.search.situation import Budget, Situation
 from perfbisect.core.search.verdicts import PROVEN, PairwiseProof, _centre, _variance, pairwise_proofs
-from perfbisect.simulate.hunt import Outcome, hunt
+from perfbisect.simulate.hunt import HuntResult, hunt
 from perfbisect.simulate.world import Habits, World
 from simulated_worlds import found, several
 
@@ -147,7 +147,7 @@ def test_what_a_branch_lacks_is_known_on_each_class() -> None:
 LINE = Graph.line(100)
 
 
-def candidates(outcome: Outcome) -> set[int]:
+def candidates(outcome: HuntResult) -> set[int]:
     return {seen.candidate for seen in outcome.observations if isinstance(seen, Built)}
 
 

@@ -26,7 +26,7 @@ from perfbisect.core.inference.observations import Built, Observation, Reading, 
 from perfbisect.core.search.older_branches import branch_point_of, with_older_branches
 from perfbisect.core.search.situation import Situation, subrange
 from perfbisect.simulate.host_model import Habits
-from perfbisect.simulate.hunt import Outcome, hunt
+from perfbisect.simulate.hunt import HuntResult, hunt
 from perfbisect.simulate.tally import judge
 from perfbisect.simulate.world import World
 from simulated_worlds import found, several
@@ -45,7 +45,7 @@ def step(candidate: int) -> Step:
 OLDER = {1: -0.05, 2: 0.04}
 
 
-def hunted(step: int, policy: Policy = Policy(), **world: Any) -> Outcome:  # noqa: B008
+def hunted(step: int, policy: Policy = Policy(), **world: Any) -> HuntResult:  # noqa: B008
     """A hunt for a drop of 6 %; one branch started 5 % slower than good, the other 4 % faster."""
     return hunt(World(TWO, {step: -0.06} if step else {}, QUIET, older=OLDER, **world), policy)
 

@@ -12,7 +12,7 @@ from perfbisect.core.domain.orders import Found, Inconclusive, Measure, NotRepro
 from perfbisect.core.domain.settings import Direction, Policy, PriorKnowledge
 from perfbisect.core.inference.observations import Observation, Reading
 from perfbisect.core.search.decide import decide
-from perfbisect.simulate.hunt import Outcome, hunt
+from perfbisect.simulate.hunt import HuntResult, hunt
 from perfbisect.simulate.world import Habits, World
 from simulated_worlds import ImpatientWorld, found
 
@@ -78,7 +78,7 @@ DRIFTING = Habits(noise=0.03, drift=0.02)
 
 def hunts(
     count: int, commits: int, effect: float, habits: Habits, decoys: bool = False
-) -> Iterator[tuple[int, Outcome]]:
+) -> Iterator[tuple[int, HuntResult]]:
     """The culprit and the outcome of each of ``count`` hunts."""
     prior = PriorKnowledge(build_cost=habits.build_seconds / habits.run_seconds)
     for seed in range(count):

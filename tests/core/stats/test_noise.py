@@ -13,7 +13,7 @@ from perfbisect.core.stats.distributions import Student
 from perfbisect.core.stats.noise import (
     STEP,
     Noise,
-    Timed,
+    TimedRun,
     at_least,
     best_runs,
     best_seconds,
@@ -25,19 +25,19 @@ from perfbisect.core.stats.noise import (
 )
 
 
-def timed(*visits: tuple[float, ...]) -> list[Timed]:
-    return [Timed(number, value) for number, values in enumerate(visits) for value in values]
+def timed(*visits: tuple[float, ...]) -> list[TimedRun]:
+    return [TimedRun(number, value) for number, values in enumerate(visits) for value in values]
 
 
-def known(runs: list[Timed], shared: bool = True) -> Noise:
+def known(runs: list[TimedRun], shared: bool = True) -> Noise:
     found = noise_of(runs, shared)
     assert found is not None
     return found
 
 
-def draw(rng: np.random.Generator, visits: int, runs: int, between: float, within: float) -> list[Timed]:
+def draw(rng: np.random.Generator, visits: int, runs: int, between: float, within: float) -> list[TimedRun]:
     level = rng.normal(0, between, visits)
-    return [Timed(v, level[v] + rng.normal(0, within)) for v in range(visits) for _ in range(runs)]
+    return [TimedRun(v, level[v] + rng.normal(0, within)) for v in range(visits) for _ in range(runs)]
 
 
 def test_by_hand() -> None:
@@ -74,7 +74,7 @@ def test_equal_runs_have_no_noise_and_drift_between_rounds_is_none_of_a_run() ->
 
 def test_an_accident_is_left_out_and_counted() -> None:
     runs = draw(np.random.default_rng(5), 8, 4, 0.0, 0.01)
-    found = known([*runs[:9], Timed(runs[9].visit, runs[9].value - 0.5), *runs[10:]])
+    found = known([*runs[:9], TimedRun(runs[9].visit, runs[9].value - 0.5), *runs[10:]])
     assert found.wild == 1 and found.run < 0.02
 
 
@@ -168,7 +168,7 @@ def test_runs_of_a_trial() -> None:
 def test_steps_of_a_percentile_are_no_accidents() -> None:
     """On a quiet host most runs show the same bucket of sysbench's histogram."""
     level = [0.0] * 13 + [STEP, STEP, -STEP]
-    found = known([Timed(i % 4, value) for i, value in enumerate(level)], shared=False)
+    found = known([TimedRun(i % 4, value) for i, value in enumerate(level)], shared=False)
     assert found.wild == 0 and found.run > 0.2 * STEP
     assert at_least(0.0, "p95") > at_least(0.0, "qps") > 0
     assert at_least(0.03, "p95") == 0.03

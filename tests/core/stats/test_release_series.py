@@ -11,7 +11,7 @@ from perfbisect.core.domain.trials import order
 from perfbisect.core.stats.release_series import (
     FEWEST,
     RATE,
-    Line,
+    SpeedLine,
     find_steps,
     fitted,
     hunts_of,
@@ -200,7 +200,7 @@ def night(visits: Visits, levels: list[float], chance: random.Random, noise: flo
             visits[each][tip * ROUNDS + number] = levels[each] + machine + chance.gauss(0, noise)
 
 
-def line_after(levels: list[float], noise: float = 0.005, seed: int = 1) -> Line:
+def line_after(levels: list[float], noise: float = 0.005, seed: int = 1) -> SpeedLine:
     """The line after a night for each of these levels."""
     visits, chance = Visits(), random.Random(seed)
     for _ in levels:
@@ -208,7 +208,7 @@ def line_after(levels: list[float], noise: float = 0.005, seed: int = 1) -> Line
     return branch_line("scan", visits, len(levels), RATE)
 
 
-def drops(line: Line, *searched: tuple[int, int]) -> list[tuple[int, int]]:
+def drops(line: SpeedLine, *searched: tuple[int, int]) -> list[tuple[int, int]]:
     found = Branch((), (line,)).drops("qps", 0.02, [(0, *ends) for ends in searched])
     return [(each.first, each.last) for each in found]
 

@@ -142,13 +142,13 @@ def ours(answer_file: Path) -> bool:
     """Whether an earlier demo wrote the repository beside it. Raises UsageError for a file that is not an answer."""
     import msgspec
 
-    from perfbisect.demo.history import Answer
+    from perfbisect.demo.history import DemoAnswer
     from perfbisect.errors import UsageError
 
     if not answer_file.exists():
         return False
     try:
-        msgspec.json.decode(answer_file.read_bytes(), type=Answer)
+        msgspec.json.decode(answer_file.read_bytes(), type=DemoAnswer)
     except msgspec.DecodeError:
         raise UsageError(
             f"{answer_file} was not written by `bisect demo`.", "Choose a folder that does not exist yet."

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from perfbisect.core.domain.graph import Graph
     from perfbisect.core.domain.orders import Verdict
     from perfbisect.core.domain.settings import Policy
-    from perfbisect.simulate.tally import Rule, Trial
+    from perfbisect.simulate.tally import JudgedHunt, Rule
     from perfbisect.simulate.world import World
 
 EPILOG = """\b
@@ -205,7 +205,7 @@ def chosen_graph(good: str | None, bad: str | None, options: dict[str, Any]) -> 
     return read_range(git, *ends, ignored, first_parent=options["first_parent"]).graph
 
 
-def attempts(scenario: Any, policy: Any, rule: "Rule", seeds: range) -> list["Trial"]:
+def attempts(scenario: Any, policy: Any, rule: "Rule", seeds: range) -> list["JudgedHunt"]:
     """One hunt for each seed, with a progress bar in a terminal."""
     from rich.progress import track
 

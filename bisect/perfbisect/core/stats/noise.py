@@ -38,7 +38,7 @@ MOST = 50  # repetitions that are advised, where nothing else speaks against mor
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class TimedRun:
     """One run of an A/A."""
 
     visit: int
@@ -70,12 +70,12 @@ def noise_in(runs: Sequence[tuple[int, RunFacts]], metric: str) -> Noise | None:
     for visit, run in runs:
         measured = value(run, metric)
         if measured is not None and measured > 0:
-            timed.append(Timed(visit, math.log(measured), _sampling(run, metric), run.seconds))
+            timed.append(TimedRun(visit, math.log(measured), _sampling(run, metric), run.seconds))
     shared = len({run.visit for _, run in runs}) < len(runs)
     return noise_of(timed, shared)
 
 
-def noise_of(runs: Sequence[Timed], shared: bool) -> Noise | None:
+def noise_of(runs: Sequence[TimedRun], shared: bool) -> Noise | None:
     """The noise in the runs of an A/A; None where they are too few to vary (two runs at least)."""
     if len(runs) < 2:
         return None
@@ -166,7 +166,7 @@ def _sampling(run: RunFacts, metric: str) -> float | None:
     return float(seconds.var(ddof=1) / seconds.mean() ** 2 / len(seconds))
 
 
-def _tame(runs: Sequence[Timed]) -> list[Timed]:
+def _tame(runs: Sequence[TimedRun]) -> list[TimedRun]:
     """The runs without accidents."""
     visits: dict[int, list[float]] = {}
     for run in runs:
@@ -182,7 +182,7 @@ def _tame(runs: Sequence[Timed]) -> list[Timed]:
     return [run for run, far in zip(runs, away, strict=True) if far <= limit]
 
 
-def _second(runs: Sequence[Timed]) -> float | None:
+def _second(runs: Sequence[TimedRun]) -> float | None:
     """S.d. of one second."""
     windows = [run.sampling * run.seconds for run in runs if run.sampling is not None]
     return math.sqrt(float(np.mean(windows))) if windows else None
@@ -206,7 +206,7 @@ SIDES = (2, 4, 8, 16, 32, 64)  # runs per side in the table
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class DetectableDrop:
     """What can be seen with so many runs on either side."""
 
     runs: int
@@ -263,13 +263,15 @@ def advice(trial: Trial, found: Noise) -> Advice:
     return Advice(best_runs(found, run, visit), best_seconds(found, trial.request.works[0].time, run))
 
 
-def rows(trial: Trial, found: Noise) -> Iterator[Row]:
+def rows(trial: Trial, found: Noise) -> Iterator[DetectableDrop]:
     """The table: for so many runs on each side, as many in a visit as is best."""
     run, opening = costs(trial)
     most = advice(trial, found).runs
     for runs in SIDES:
         visits = math.ceil(runs / min(runs, most))
-        yield Row(runs, visits, 2 * (runs * run + visits * opening), smallest_drop(found, visits, runs / visits))
+        yield DetectableDrop(
+            runs, visits, 2 * (runs * run + visits * opening), smallest_drop(found, visits, runs / visits)
+        )
 
 
 def sentences(trial: Trial, found: Noise) -> Iterator[str]:

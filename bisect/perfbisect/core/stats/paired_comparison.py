@@ -243,7 +243,7 @@ Values = tuple[float | None, ...]  # one for each column
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class OperationCosts:
     """One workload: a row for each build; all builds but the first have a relative one, too."""
 
     work: str
@@ -251,7 +251,7 @@ class Spent:
     relative: tuple[Values, ...]
 
 
-def spent_per_operation(trial: Trial) -> list[Spent]:
+def spent_per_operation(trial: Trial) -> list[OperationCosts]:
     """The table of each workload, in their order in the request."""
     whole = by_machine(trial)
     found = []
@@ -261,7 +261,7 @@ def spent_per_operation(trial: Trial) -> list[Spent]:
             for subject in range(len(trial.request.subjects))
         )
         relative = tuple(tuple(map(quotient, row, rows[0])) for row in rows[1:])
-        found.append(Spent(work.name, rows, relative))
+        found.append(OperationCosts(work.name, rows, relative))
     return found
 
 
@@ -298,7 +298,7 @@ class Regained:
     rounds: int
 
 
-class Outcome(StrEnum):
+class RevertOutcome(StrEnum):
     """What a trial says of the culprit."""
 
     REGAINS = "regains"  # the revert undoes something of the change, beyond doubt
@@ -308,19 +308,19 @@ class Outcome(StrEnum):
     UNMEASURED = "unmeasured"  # fewer than two rounds, or a build that fails
 
 
-def outcome(found: Regained | None) -> Outcome:
+def outcome(found: Regained | None) -> RevertOutcome:
     """What the share says."""
     match found:
         case None:
-            return Outcome.UNMEASURED
+            return RevertOutcome.UNMEASURED
         case Regained(share=None):
-            return Outcome.NOT_LOST
+            return RevertOutcome.NOT_LOST
         case Regained(share=Interval(low=low)) if low > 0:
-            return Outcome.REGAINS
+            return RevertOutcome.REGAINS
         case Regained(share=Interval(high=high)) if high < 1:
-            return Outcome.NOTHING
+            return RevertOutcome.NOTHING
         case _:
-            return Outcome.UNCLEAR
+            return RevertOutcome.UNCLEAR
 
 
 def regained(trial: Trial) -> Regained | None:

@@ -61,7 +61,7 @@ Levels = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class LevelStep:
     """A change of the level that stays, or that lasts for the run of releases up to the next step.
 
     Releases are numbered as the levels are. The change came after ``before``, and ``after`` is the first with it.
@@ -75,12 +75,12 @@ class Step:
     alone: bool  # one release only lies between this step and a neighbour, or the end of the line
 
 
-def find_steps(levels: Sequence[float], error: float = 0.0, rate: float = RATE) -> tuple[Step, ...]:
+def find_steps(levels: Sequence[float], error: float = 0.0, rate: float = RATE) -> tuple[LevelStep, ...]:
     """The steps of a line, oldest first. ``levels`` are logarithms and ``error`` is the standard error of one."""
     if len(levels) < FEWEST:
         return ()
     line = np.asarray(levels, dtype=float)
-    search = _Search(line, scatter(levels, error), rate)
+    search = StepSearch(line, scatter(levels, error), rate)
     cuts = search.settled(search.cuts(0, len(line)))
     ends = [0, *cuts, len(line)]
     return tuple(search.step(*ends[place : place + 3]) for place in range(len(cuts)))
@@ -100,7 +100,7 @@ def freedom_of(count: int) -> int:
     return max(3, round(0.7 * count))
 
 
-class _Search:
+class StepSearch:
     """The search in one line."""
 
     def __init__(self, line: Levels, sd: float, rate: float) -> None:
@@ -197,7 +197,7 @@ class _Search:
         """The cut between two others that leaves least."""
         return start + 1 + int(self.squares(start, end).argmin())
 
-    def step(self, start: int, cut: int, end: int) -> Step:
+    def step(self, start: int, cut: int, end: int) -> LevelStep:
         """The step at a cut between its neighbours.
 
         The places are weighed by Bayes' rule with equal priors and unknown levels; the scatter is known as well as its
@@ -214,7 +214,7 @@ class _Search:
         inside = order[: int(np.searchsorted(np.cumsum(mass[order]), MASS * mass.sum())) + 1]
         gap = float(right.mean() - left.mean())
         half = Student(self.freedom).quantile() * self.sd * math.sqrt(1 / len(left) + 1 / len(right))
-        return Step(
+        return LevelStep(
             cut - 1,
             cut,
             start + int(inside.min()),
@@ -228,14 +228,14 @@ Visits = Mapping[int, Mapping[int, float]]  # release → round → mean logarit
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class SpeedLine:
     """One workload over the releases; numbers of releases are those of the subjects of the trial."""
 
     work: str
     ratios: tuple[float | None, ...]  # to the first release that was measured; None for a gap
     error: float | None  # of one level, as a fraction: by measuring alone; None after a single round
     scatter: float | None  # s.d. of a level around its neighbours for all reasons but steps; None for too few levels
-    steps: tuple[Step, ...]
+    steps: tuple[LevelStep, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +249,7 @@ class Hunt:
     least: float  # the smallest of the changes, as a fraction
 
 
-def lines_of(trial: Trial) -> list[Line]:
+def lines_of(trial: Trial) -> list[SpeedLine]:
     """The line of every workload, in the order in which they were requested."""
     request = trial.request
     found = []
@@ -259,7 +259,7 @@ def lines_of(trial: Trial) -> list[Line]:
     return found
 
 
-def line_of(work: str, visits: Visits, releases: int, rate: float) -> Line:
+def line_of(work: str, visits: Visits, releases: int, rate: float) -> SpeedLine:
     """The line of one workload."""
     level, error = fitted(visits)
     measured = sorted(level)
@@ -271,7 +271,7 @@ def line_of(work: str, visits: Visits, releases: int, rate: float) -> Line:
     base = values[0] if values else 0.0
     ratios = (ratio_of(level[release] - base) if release in level else None for release in range(releases))
     known = scatter(values, error or 0.0) if len(values) >= FEWEST else None
-    return Line(work, tuple(ratios), error, known, tuple(steps))
+    return SpeedLine(work, tuple(ratios), error, known, tuple(steps))
 
 
 def fitted(visits: Visits) -> tuple[dict[int, float], float | None]:
@@ -306,14 +306,14 @@ def fitted(visits: Visits) -> tuple[dict[int, float], float | None]:
     return level, math.sqrt(squares / freedom / min(len(visits[release]) for release in level))
 
 
-def is_worse(step: Step, metric: str) -> bool:
+def is_worse(step: LevelStep, metric: str) -> bool:
     """Whether a step is for the worse."""
     return (step.size.middle < 1) == find_metric(metric).higher_is_better
 
 
-def hunts_of(lines: Sequence[Line], metric: str) -> list[Hunt]:
+def hunts_of(lines: Sequence[SpeedLine], metric: str) -> list[Hunt]:
     """What to hunt, changes for the worse first, then large ones: steps at one place are one hunt of several workloads."""
-    places: dict[tuple[int, int, bool], list[tuple[Line, Step]]] = {}
+    places: dict[tuple[int, int, bool], list[tuple[SpeedLine, LevelStep]]] = {}
     for line in lines:
         for step in line.steps:
             places.setdefault((step.first, step.last, is_worse(step, metric)), []).append((line, step))

@@ -31,7 +31,7 @@ from perfbisect.core.domain.trials import Trial
 from perfbisect.core.stats.distributions import Student
 from perfbisect.core.stats.drops import Drop, DropRange, loss, ranges
 from perfbisect.core.stats.paired_comparison import Ratio, levels
-from perfbisect.core.stats.release_series import RATE, Line, Step, Visits, freedom_of, line_of
+from perfbisect.core.stats.release_series import RATE, LevelStep, SpeedLine, Visits, freedom_of, line_of
 
 T = TypeVar("T")
 Range = tuple[int, int, int]  # the number of a workload, and of the tips before and after
@@ -60,7 +60,7 @@ class Branch:
     """The nights of a branch that can be compared, merged. Numbers of tips are positions in ``tips``."""
 
     tips: tuple[TrialBuild, ...]  # that were measured, oldest first
-    lines: tuple[Line, ...]  # of each workload
+    lines: tuple[SpeedLine, ...]  # of each workload
     broken: tuple[TrialBuild, ...] = ()  # later tips that could not be built, oldest first
 
     @classmethod
@@ -98,7 +98,7 @@ class Branch:
         return sorted(ranges(found), key=lambda each: each.last - each.first)
 
 
-def branch_line(work: str, visits: Visits, tips: int, rate: float) -> Line:
+def branch_line(work: str, visits: Visits, tips: int, rate: float) -> SpeedLine:
     """The line of one workload, with jumps among its steps."""
     line = line_of(work, visits, tips, rate)
     steps = {step.after: step for step in line.steps}
@@ -108,7 +108,7 @@ def branch_line(work: str, visits: Visits, tips: int, rate: float) -> Line:
     return replace(line, steps=tuple(replace(steps[place], alone=False) for place in sorted(steps)))
 
 
-def jumps(line: Line, visits: Visits, chance: float) -> list[Step]:
+def jumps(line: SpeedLine, visits: Visits, chance: float) -> list[LevelStep]:
     """The differences between neighbours whose p-value is at most ``chance``. ``visits`` are those of the line."""
     if line.error is None:
         return []
@@ -124,5 +124,5 @@ def jumps(line: Line, visits: Visits, chance: float) -> list[Step]:
         sd = math.sqrt(2 * own**2 + one / rounds[before] + one / rounds[after])
         if law.two_sided(gap / sd) <= chance:
             size = Interval.around(gap, law.quantile() * sd)
-            found.append(Step(before, after, before, after, size, alone=False))
+            found.append(LevelStep(before, after, before, after, size, alone=False))
     return found

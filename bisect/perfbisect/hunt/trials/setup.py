@@ -25,7 +25,7 @@ from perfbisect.recipes.workload import Workload
 from perfbisect.repository.commits import describe
 from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.git import Repository
-from perfbisect.repository.range import Range
+from perfbisect.repository.range import CommitRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class TrialSetup:
         a variant trains with what is measured; by default the trial's own.
         """
         names = tuple(subject.commit or subject.name for subject in subjects)
-        alone = Range(names[0], names[-1], names[0], 0, 0, Graph.line(0), names)
+        alone = CommitRange(names[0], names[-1], names[0], 0, 0, Graph.line(0), names)
         run = tuple(overridden(each, settings.overrides) for each in workloads.values())
         setup = HuntSetup.of_trial(settings, waiting, alone, run)
         works = tuple(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from perfbisect.core.domain.events import Commit
 from perfbisect.core.domain.facts import RunFacts
-from perfbisect.core.stats.release_series import Line, is_worse
+from perfbisect.core.stats.release_series import SpeedLine, is_worse
 from perfbisect.report.document import Figure
 from perfbisect.report.hunt_report import Narrowing
 from perfbisect.report.page.svg import (
@@ -258,7 +258,7 @@ ROWS = 3  # of labels, so that those of neighbouring steps do not meet
 ROOM = 0.08  # of the height above and below the line
 
 
-def releases(line: Line, names: Sequence[str], metric: str) -> Markup:
+def releases(line: SpeedLine, names: Sequence[str], metric: str) -> Markup:
     """A dot for each release of a workload, a bar at the level between two steps, and where the steps are.
 
     From left to right are the releases, oldest version first; the vertical scale is that of ratios to the first one measured.
@@ -274,7 +274,7 @@ def releases(line: Line, names: Sequence[str], metric: str) -> Markup:
     return chart(HEIGHT + ROWS * LABEL, label, *marks, *labels(line, names), class_="series")
 
 
-def steps(line: Line, names: Sequence[str], metric: str) -> Iterator[Markup]:
+def steps(line: SpeedLine, names: Sequence[str], metric: str) -> Iterator[Markup]:
     """A vertical line before the first release with a step, and a band where its place is uncertain."""
     size = len(names)
     for step in line.steps:
@@ -286,7 +286,7 @@ def steps(line: Line, names: Sequence[str], metric: str) -> Iterator[Markup]:
         yield upright((step.before + step.after + 1) / 2 / size, HEIGHT, f"step {tone}", title)
 
 
-def plateaus(line: Line, scale: Scale) -> Iterator[Markup]:
+def plateaus(line: SpeedLine, scale: Scale) -> Iterator[Markup]:
     """The level between two steps."""
     size, levels = len(line.ratios), plateaus_of(line)
     bounds = [0, *(step.after for step in line.steps), size]
@@ -295,7 +295,7 @@ def plateaus(line: Line, scale: Scale) -> Iterator[Markup]:
             yield across(start / size, end / size, y_of(level, scale), "plateau")
 
 
-def dots(line: Line, names: Sequence[str], scale: Scale) -> Iterator[Markup]:
+def dots(line: SpeedLine, names: Sequence[str], scale: Scale) -> Iterator[Markup]:
     """The releases; a gap is a cross at the bottom."""
     for at, (name, ratio) in enumerate(zip(names, line.ratios, strict=True)):
         place = (at + 0.5) / len(names)
@@ -303,7 +303,7 @@ def dots(line: Line, names: Sequence[str], scale: Scale) -> Iterator[Markup]:
         yield cross(place, HEIGHT - 2, title) if ratio is None else dot(place, y_of(ratio, scale), 3.5, None, title)
 
 
-def labels(line: Line, names: Sequence[str]) -> Iterator[Markup]:
+def labels(line: SpeedLine, names: Sequence[str]) -> Iterator[Markup]:
     """The names of the first and the last release in the first row, below them the first ones of steps in turns."""
     size = len(names)
     yield element("text", names[0], x="0%", y=HEIGHT + LABEL, class_="left")

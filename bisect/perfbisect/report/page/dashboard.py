@@ -7,7 +7,7 @@ from itertools import pairwise
 from markupsafe import Markup
 
 from perfbisect.core.domain.trials import Trial
-from perfbisect.core.stats.release_series import Line, is_worse, lines_of
+from perfbisect.core.stats.release_series import SpeedLine, is_worse, lines_of
 from perfbisect.core.stats.watched_branch import Branch
 from perfbisect.report.document import Row, Table, row
 from perfbisect.report.page.pages import CellOf, listing, render
@@ -58,7 +58,7 @@ def watched_of(trials: Sequence[Trial], link: str) -> list[Watched]:
     """The lines of a series of releases, or of the nights of a branch, oldest first; ``link`` leads to the page of the last one."""
     request = trials[-1].request
     if text := request.branch:
-        lines: Sequence[Line] = Branch.of([each for each in trials if each.request.works == request.works]).lines
+        lines: Sequence[SpeedLine] = Branch.of([each for each in trials if each.request.works == request.works]).lines
     else:
         lines, text = lines_of(trials[-1]), series_of(trials[-1]).text
     found = []
