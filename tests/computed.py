@@ -23,7 +23,6 @@ from perfbisect.core.domain.facts import BuildFacts, HostFacts, RunFacts, SkipFa
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Found, Measure, Step, Verdict, interleave
 from perfbisect.core.domain.settings import Policy, Settings
-from perfbisect.hunt.metric_check import MetricLab
 from perfbisect.hunt.search_problem import (
     SavedLog,
     SearchProblem,
@@ -35,7 +34,7 @@ from perfbisect.hunt.search_problem import (
     replay,
 )
 from perfbisect.hunt.workers import InlineWorkers
-from perfbisect.lab.guarded_lab import Lab
+from perfbisect.lab.guarded_lab import with_values
 from perfbisect.store.history import History
 
 HOST = HostFacts("local", "cpu", 2, 1024, "6.1", "gcc 12")
@@ -120,9 +119,9 @@ def speeds(names: tuple[str, ...], culprit: int, slow: float = 0.8) -> dict[str,
     return {name: slow if index >= culprit else 1.0 for index, name in enumerate(names)}
 
 
-def measured_by(lab: Lab, metric: str = "qps") -> WorkersFor:
+def measured_by(lab: ComputedLab, metric: str = "qps") -> WorkersFor:
     """One host with this lab, whatever the commits are."""
-    return lambda _: InlineWorkers("local", MetricLab(lab, metric))
+    return lambda _: InlineWorkers("local", lambda order: with_values(metric, lab.measure(order)))
 
 
 def hunt(

@@ -15,7 +15,6 @@ from perfbisect.core.inference.code_placement import RESOLVED
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.hunt.further_runs import placement_counted
 from perfbisect.hunt.search_problem import SavedLog, SearchProblem, replay
-from perfbisect.lab.guarded_lab import Lab
 from perfbisect.store.history import History
 
 NAMES = commits(12)
@@ -46,7 +45,7 @@ def asked(most: int = 0) -> SearchProblem:
     return replace(problem(NAMES), policy=Policy(layouts=True, max_runs=most))
 
 
-def hunted(log: SavedLog, counted: Lab, most: int = 0) -> Generator[Event]:
+def hunted(log: SavedLog, counted: ComputedLab, most: int = 0) -> Generator[Event]:
     """The events of a hunt whose verdict is code placement."""
 
     def afterwards(reached: Verdict) -> Generator[tuple[float, Event]]:
@@ -58,7 +57,7 @@ def hunted(log: SavedLog, counted: Lab, most: int = 0) -> Generator[Event]:
         yield event
 
 
-def placement(log: SavedLog, counted: Lab, most: int = 0) -> CodePlacement:
+def placement(log: SavedLog, counted: ComputedLab, most: int = 0) -> CodePlacement:
     """The verdict of such a hunt."""
     reached = verdict_of(list(hunted(log, counted, most)))
     assert isinstance(reached, CodePlacement)

@@ -69,7 +69,7 @@ from perfbisect.errors import (
     UsageError,
     WrongPattern,
 )
-from perfbisect.hunt.driver import Driver, LabOfSeveral, Member, WorkloadFailed
+from perfbisect.hunt.driver import Driver, Member, WorkloadFailed, lab_of_several
 from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, compare_merge_base, ending, replay
 from perfbisect.hunt.searches import Searches
 from perfbisect.hunt.sitting import Sitting
@@ -140,7 +140,7 @@ class Session:
         self.failed: list[tuple[int, PerfBisectError]] = []
         courses = [ComputedCourse(log, policy or Policy()) for log in logs]
         self.members = [Member(course.problem, log, course) for course, log in zip(courses, logs, strict=True)]
-        lab = labs[0] if len(labs) == 1 else LabOfSeveral(dict(enumerate(labs)))
+        lab = labs[0].measure if len(labs) == 1 else lab_of_several({n: lab.measure for n, lab in enumerate(labs)})
 
         def workers() -> InlineWorkers | ThreadWorkers:
             if hosts == 1:
@@ -349,7 +349,7 @@ def stuck_lab() -> Scripted:
 
 def threads(*labs: Scripted) -> ThreadWorkers:
     members = zip("abcd", labs, strict=False)
-    return ThreadWorkers(*(HostMember(name, lab, lab.waits or threading.Event()) for name, lab in members))
+    return ThreadWorkers(*(HostMember(name, lab.measure, lab.waits or threading.Event()) for name, lab in members))
 
 
 def hunted(log: SavedLog, *labs: Scripted, classes: tuple[str, ...] = ()) -> Generator[Event]:

@@ -117,7 +117,7 @@ class Explained:
         log, left = SavedLog(self.log.history, self.log.hunt) if again else self.log, iter(labs)
 
         def afterwards(reached: Verdict) -> Iterator[TimedEvent]:
-            return explain(reached, NAMES, log, lambda _: InlineWorkers("local", next(left)), BUILDER, WORKLOAD)
+            return explain(reached, NAMES, log, lambda _: InlineWorkers("local", next(left).measure), BUILDER, WORKLOAD)
 
         lab = ComputedLab(NAMES, speeds(NAMES, place, slow))
         for _, event in hunt(problem(NAMES), started(NAMES), log, measured_by(lab), afterwards=afterwards):

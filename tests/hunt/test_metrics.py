@@ -32,7 +32,7 @@ from perfbisect.errors import UsageError
 from perfbisect.hunt.auto_metric import takes_long
 from perfbisect.hunt.build_hosts import HostLocks
 from perfbisect.hunt.course import HuntCourse
-from perfbisect.hunt.driver import Driver, LabOfSeveral, Member
+from perfbisect.hunt.driver import Driver, Member, lab_of_several
 from perfbisect.hunt.further_runs import TIMED
 from perfbisect.hunt.labs import HuntLabs
 from perfbisect.hunt.resolve import resolve_settings
@@ -40,7 +40,6 @@ from perfbisect.hunt.search_problem import SavedLog, WorkersFor
 from perfbisect.hunt.searches import Searches
 from perfbisect.hunt.setup import HuntSetup, with_layouts
 from perfbisect.hunt.workers import InlineWorkers
-from perfbisect.lab.guarded_lab import Lab
 from perfbisect.lab.measure import counting
 from perfbisect.store.history import History
 from perfbisect.ui.lines import PlainLines
@@ -70,7 +69,7 @@ class Labs:
     """What a course needs of the labs of a hunt."""
 
     workers: WorkersFor
-    lab: Lab
+    lab: CountingLab
 
 
 class ComputedHunt(HuntCourse):
@@ -133,7 +132,9 @@ def session(
     def workers() -> InlineWorkers:
         if len(courses) == 1:
             return cast(InlineWorkers, courses[0].labs.workers(NAMES))
-        return InlineWorkers("local", LabOfSeveral({n: cast(Labs, each.labs).lab for n, each in enumerate(courses)}))
+        return InlineWorkers(
+            "local", lab_of_several({n: cast(Labs, each.labs).lab.measure for n, each in enumerate(courses)})
+        )
 
     driver = Driver(members, Searches(members), workers, lambda _, failure: pytest.fail(str(failure)))
     with closing(driver.session()) as events:

@@ -169,7 +169,7 @@ class TestMergeBase:
         begun = replace(started(names), branch_points=2)
 
         def crew(nodes: tuple[str, ...]) -> InlineWorkers:
-            return InlineWorkers("local", ComputedLab(nodes, truth))
+            return InlineWorkers("local", ComputedLab(nodes, truth).measure)
 
         events = Steps(compare_merge_base(asked, begun, self.good, log_of(history, names), crew))
         return [event for _, event in events], events.result

@@ -64,7 +64,7 @@ def test_a_thread_that_is_cancelled_cleans_up(tmp_path: Path) -> None:
         finally:
             tidied.append(host.run(["echo", "tidy"]).stdout)
 
-    workers = ThreadWorkers(Member("here", Lab(work), stop))
+    workers = ThreadWorkers(Member("here", Lab(work).measure, stop))
     workers.submit(ORDER)
     for _ in range(3):
         assert workers.next() == (0, RunProgress(0, 1.0, 2.0, "here"))
@@ -85,7 +85,7 @@ def test_an_event_that_comes_with_the_end_of_the_time_is_not_lost(monkeypatch: p
         wait_for(threading.Event())
 
     monkeypatch.setattr(signal, "setitimer", late)
-    workers = InlineWorkers("here", Lab(work))
+    workers = InlineWorkers("here", Lab(work).measure)
     workers.limit = (CLOCK.now(), 1.0)
     workers.submit(ORDER)
     assert workers.next() == (0, RunProgress(0, 1.0, 2.0))
@@ -104,7 +104,7 @@ def test_what_ends_jobs_has_ended_when_the_workers_have(limited: bool) -> None:
         threading.Event().wait(0.5)
         ended.set()
 
-    workers = ThreadWorkers(Member("here", Lab(lambda: wait_for(stop)), stop, kill_jobs=kill_jobs))
+    workers = ThreadWorkers(Member("here", Lab(lambda: wait_for(stop)).measure, stop, kill_jobs=kill_jobs))
     workers.submit(ORDER)
     if limited:
         workers.limit = (CLOCK.now() - 60, 0.5)
@@ -122,7 +122,9 @@ def test_a_job_that_begins_while_jobs_are_listed_to_be_ended_is_ended_too() -> N
         if len(looks) == 2:  # the first look was too early
             ended.set()
 
-    workers = ThreadWorkers(Member("here", Lab(lambda: wait_for(ended)), threading.Event(), kill_jobs=kill_jobs))
+    workers = ThreadWorkers(
+        Member("here", Lab(lambda: wait_for(ended)).measure, threading.Event(), kill_jobs=kill_jobs)
+    )
     workers.submit(ORDER)
     workers.stop()
     assert ended.is_set()

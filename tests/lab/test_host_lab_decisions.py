@@ -1,7 +1,7 @@
 """What a lab does after failures and losses, in which order it works, and what is noticed of a host between two measurements."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from itertools import count, cycle, repeat
 from pathlib import Path
@@ -35,7 +35,7 @@ from perfbisect.host.protocol import Command, Host, Result
 from perfbisect.hunt.build_hosts import other_processor
 from perfbisect.lab import guarded_lab
 from perfbisect.lab.building.candidates import Candidates
-from perfbisect.lab.guarded_lab import LOSSES, GuardedLab, RetryPolicy
+from perfbisect.lab.guarded_lab import LOSSES, HostWatch, RetryPolicy
 from perfbisect.lab.host_lab import Earlier, HostLab
 from perfbisect.lab.workload.dataset import DatasetKeeper
 from perfbisect.recipes.builder import Build, Builder, Dataset, Variant
@@ -289,7 +289,7 @@ class Events:
     def __init__(self, *events: LabEvent | Exception, forever: bool = False) -> None:
         self.events, self.forever = events, forever
 
-    def measure(self, _order: Measure) -> Iterator[LabEvent]:
+    def measure(self, _order: Measure) -> Generator[LabEvent]:
         try:
             for event in cycle(self.events) if self.forever else self.events:
                 if isinstance(event, Exception):
@@ -300,18 +300,16 @@ class Events:
 
 
 @pytest.fixture
-def watched(host: LocalHost) -> GuardedLab:
-    return GuardedLab(Events(RAN), host, HostLock(host, "mine"), fingerprint(host))
+def watched(host: LocalHost) -> HostWatch:
+    return HostWatch(host, HostLock(host, "mine"), fingerprint(host))
 
 
-def watch(watched: GuardedLab, *events: LabEvent | Exception) -> list[LabEvent]:
-    """What the guarded lab yields while these happen."""
-    if events:
-        watched.lab = Events(*events)
-    return list(watched.measure(ORDER))
+def watch(watched: HostWatch, *events: LabEvent | Exception) -> list[LabEvent]:
+    """What a watched measurement yields while these happen, by default a run."""
+    return list(watched.guard(Events(*events or (RAN,)).measure(ORDER)))
 
 
-def test_what_fails_without_its_root_folder_fails_for_that_reason(watched: GuardedLab) -> None:
+def test_what_fails_without_its_root_folder_fails_for_that_reason(watched: HostWatch) -> None:
     """Whether a candidate is skipped, or nothing can be measured at all."""
     skip, failure = CandidateSkipped(0, sample_hunt.skip(0)), EnvironmentFailure("no such file")
     with hold(watched.host, "mine") as watched.held:
@@ -328,12 +326,12 @@ def echo(value: object) -> Fact[str]:
     return Fact(("echo", str(value)), read_line)
 
 
-def told(watched: GuardedLab, *events: LabEvent) -> list[Warned]:
+def told(watched: HostWatch, *events: LabEvent) -> list[Warned]:
     """What is warned of while these happen."""
     return [event for event in watch(watched, *events) if isinstance(event, Warned)]
 
 
-def test_what_changes_on_the_host_is_said_once(watched: GuardedLab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_changes_on_the_host_is_said_once(watched: HostWatch, monkeypatch: pytest.MonkeyPatch) -> None:
     """A setting that is another, heat that grows, and little room; without room nothing goes on."""
     watched.facts = replace(watched.facts, settings={**watched.facts.settings, "governor": "performance"})
     monkeypatch.setitem(guarded_lab.SET, "governor", echo("powersave"))
@@ -354,19 +352,19 @@ def test_what_changes_on_the_host_is_said_once(watched: GuardedLab, monkeypatch:
     assert "bisect gc here" in caught.value.advice
 
 
-def test_nothing_counts_from_the_moment_the_host_is_not_ours_any_more(watched: GuardedLab) -> None:
+def test_nothing_counts_from_the_moment_the_host_is_not_ours_any_more(watched: HostWatch) -> None:
     """Nothing begins there afterwards."""
-    watched.lab, counted = Events(RAN, forever=True), []
+    events, counted = Events(RAN, forever=True), list[LabEvent]()
     for _ in range(2):
         with pytest.raises(EnvironmentFailure, match="another process measures there now"):
-            for event in watched.measure(ORDER):
+            for event in watched.guard(events.measure(ORDER)):
                 counted.append(event)
                 watched.held.lost = True
         assert counted == [RAN]
-    assert watched.lab.left, "the lab has tidied up"
+    assert events.left, "the lab has tidied up"
 
 
-def test_a_client_that_limits_the_server_is_a_warning_once(watched: GuardedLab) -> None:
+def test_a_client_that_limits_the_server_is_a_warning_once(watched: HostWatch) -> None:
     facts = sample_hunt.run(0, 0.0)
     for share, times in ((0.49, 0), (0.5, 1)):
         busy = RunFinished(0, replace(facts, counters={**facts.counters, "client-busy": share}))
@@ -374,7 +372,7 @@ def test_a_client_that_limits_the_server_is_a_warning_once(watched: GuardedLab) 
         assert [f"the client uses {percent(share)} of the time" in text for text in found] == [True] * times
 
 
-def test_a_build_that_falls_behind_is_a_warning_once(watched: GuardedLab) -> None:
+def test_a_build_that_falls_behind_is_a_warning_once(watched: HostWatch) -> None:
     """The runs of a visit count together: one that is a little behind fails no build."""
 
     def ran(done: float, **changes: str) -> RunFinished:

@@ -7,7 +7,7 @@ What is built for one of several hunts is an event in the logs of all that have 
 a run, and its failure, belongs to the hunt whose order it was. So each log stays that of a whole hunt, which can be read alone.
 """
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
@@ -238,20 +238,19 @@ class Driver:
         self._failed(number, trouble)
 
 
-@dataclass(frozen=True, slots=True)
-class LabOfSeveral:
-    """Measures several workloads on one host: the lab of each, by its number. Its workers are those of a ``Driver``."""
+def lab_of_several(labs: Mapping[int, Lab]) -> Lab:
+    """What measures several workloads on one host for a ``Driver``; ``labs`` has the lab of each, by its number."""
 
-    labs: dict[int, Lab]
-
-    def measure(self, order: Measure) -> Generator[LabEvent]:
+    def measure(order: Measure) -> Generator[LabEvent]:
         """Measure in the lab of the workload; what concerns it alone is an event, as the others go on."""
         try:
-            yield from self.labs[order.workload].measure(order)
+            yield from labs[order.workload](order)
         except PerfBisectError as trouble:
             if not is_of_one(trouble):
                 raise
             yield WorkloadFailed(trouble)  # type: ignore[misc]  # for the driver alone
+
+    return measure
 
 
 def followed(member: Member) -> bool:

@@ -13,16 +13,15 @@ from perfbisect.host.jobs import kill_all
 from perfbisect.host.lock import HostLock
 from perfbisect.host.protocol import Host, StoppableHost
 from perfbisect.hunt.build_hosts import BuildHost, HostLocks
-from perfbisect.hunt.driver import LabOfSeveral
+from perfbisect.hunt.driver import lab_of_several
 from perfbisect.hunt.loop import Workers
-from perfbisect.hunt.metric_check import MetricLab
 from perfbisect.hunt.search_problem import SavedLog
 from perfbisect.hunt.setup import HuntSetup, PreparedHost
 from perfbisect.hunt.workers import BuildMember, InlineWorkers, Listener, Member, ThreadWorkers
 from perfbisect.lab.building.candidates import BuildsMade, Candidates
 from perfbisect.lab.building.links import LayoutSeeds
 from perfbisect.lab.builds import BuildLab, BuildSite
-from perfbisect.lab.guarded_lab import GuardedLab, Lab
+from perfbisect.lab.guarded_lab import HostWatch, Lab
 from perfbisect.lab.host_lab import Earlier
 from perfbisect.lab.measure.visit import SlowRuns, StudyMaker
 
@@ -114,10 +113,12 @@ class HuntLabs:
         keys = {event.facts.commit: event.facts.key for event in self._built(name)}
         loaded = {run.commit: run.dataset for run in runs}
         earlier = Earlier(keys, loaded, length, longest, busiest(runs), first.memory_mib, first.cores)
-        lab = self.setup.lab(
-            candidates, earlier, site, self.setup.workload, self.locks, slow, self._seeds(name, runs), study, made
-        )
-        return MetricLab(GuardedLab(lab, site.host, self._held[name], site.facts), self.setup.settings.metric)
+        watch = HostWatch(site.host, self._held[name], site.facts)
+        return replace(
+            self.setup.lab(candidates, earlier, site, self.setup.workload, self.locks),
+            slow=slow, seeds=self._seeds(name, runs), study=study, made=made, watch=watch,
+            metric=self.setup.settings.metric,
+        ).measure  # fmt: skip
 
     def _seeds(self, name: str, runs: Sequence[RunFacts]) -> LayoutSeeds | None:
         """The seeds of fresh layouts on a host, after these runs there: no two hosts of the hunt share one."""
@@ -147,7 +148,7 @@ def workers_of(
         if len(hunts) > 1 and made is None:
             made = first.builds_made(candidates, sites[number].host.name)
         labs = {workload: each.lab(number, stop, candidates, study, made) for workload, each in hunts.items()}
-        return LabOfSeveral(labs) if together else labs[0]
+        return lab_of_several(labs) if together else labs[0]
 
     def member(number: int, site: PreparedHost) -> Member:
         stop = threading.Event()

@@ -18,15 +18,14 @@ from perfbisect.host.registry import connect
 from perfbisect.hunt.build_hosts import BuildHost, BuildHostChecks, HostLocks, build_ahead
 from perfbisect.hunt.left_out import left_out
 from perfbisect.hunt.patches import check_patches, patches_of
-from perfbisect.lab.building.candidates import BuildsMade, Candidates
-from perfbisect.lab.building.links import LayoutSeeds, unavailable
+from perfbisect.lab.building.candidates import Candidates
+from perfbisect.lab.building.links import unavailable
 from perfbisect.lab.building.plan import build_fingerprint
 from perfbisect.lab.building.shared_builds import SharedBuilds
 from perfbisect.lab.checks import CheckRequest
 from perfbisect.lab.checks.preflight import findings, inspect_host, obstacle, warnings
 from perfbisect.lab.host_lab import Earlier, HostLab
 from perfbisect.lab.measure import counting
-from perfbisect.lab.measure.visit import SlowRuns, StudyMaker
 from perfbisect.lab.workload.lua import fingerprint
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.builder_reader import variant_of
@@ -231,23 +230,14 @@ class HuntSetup:
         site: PreparedHost,
         workload: Workload,
         locks: HostLocks,
-        slow: SlowRuns | None = None,
-        seeds: LayoutSeeds | None = None,
-        study: StudyMaker | None = None,
-        made: BuildsMade | None = None,
     ) -> HostLab:
-        """A lab that measures these candidates at ``site``. With ``made`` it shares builds with other labs.
-
-        ``slow`` stops slow runs; None stops none. ``seeds`` are those of fresh layouts; None where there are none. With
-        ``study`` that is done in place of timed runs.
-        """
+        """A lab that measures these candidates at ``site``."""
         place = locks.place(site.host, site.entry)
         places = [locks.place(each.host, each.entry) for each in site.build_hosts]
         places += [place] if site.can_build else []
         return HostLab(
-            place, self.builder, self.settings.variant, workload, candidates, earlier, tuple(places), slow or SlowRuns(),
-            "" if study else self.counted(site, workload),
-            seeds, study, made, self.training(),
+            place, self.builder, self.settings.variant, workload, candidates, earlier, tuple(places),
+            counted=self.counted(site, workload), training=self.training(),
         )  # fmt: skip
 
     def candidates(self, commits: tuple[str, ...]) -> Candidates:

@@ -37,7 +37,7 @@ class InlineWorkers(NoBuildHosts):
 
     def submit(self, order: Measure) -> None:
         """Begin an order; see ``Workers.submit``."""
-        self._events = self._lab.measure(order)
+        self._events = self._lab(order)
 
     def next(self) -> tuple[int, LabEvent | Ended]:
         """The next event; see ``Workers.next``."""
@@ -145,7 +145,7 @@ class ThreadWorkers:
     def submit(self, order: Measure) -> None:
         """Begin an order; see ``Workers.submit``."""
         member = self._members[order.host]
-        self._start(order.host, member, lambda: member.lab.measure(order))
+        self._start(order.host, member, lambda: member.lab(order))
 
     def begin(self, build: BuildOrder) -> None:
         """Begin a build; see ``Workers.begin``."""

@@ -1,14 +1,14 @@
-"""The interface between a hunt and a lab, and the lab that watches its host while another measures there."""
+"""What a hunt expects of a lab; how a host is watched while labs measure there, and how what fails there is judged."""
 
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from perfbisect.core.domain.events import CandidateSkipped, LabEvent, RunFinished, Warned
 from perfbisect.core.domain.facts import HostFacts, RunFacts, SkipFacts, host_differences
-from perfbisect.core.domain.metrics import BUSY, background, busiest
+from perfbisect.core.domain.metrics import BUSY, background, busiest, readable
 from perfbisect.core.domain.orders import Measure
 from perfbisect.errors import (
     BuildFailed,
@@ -17,6 +17,7 @@ from perfbisect.errors import (
     EnvironmentFailure,
     JobLost,
     NoMetric,
+    NothingToCompare,
     RunFailed,
     RunLost,
     WrongPattern,
@@ -33,16 +34,12 @@ from perfbisect.wording.quantities import figure, percent
 T = TypeVar("T")
 
 
-class Lab(Protocol):
-    """Carries out measurements and yields events.
+Lab = Callable[[Measure], Generator[LabEvent]]
+"""Carries out a measurement and yields its events: builds what is not built, then times the runs in interleaved order.
 
-    A candidate that fails yields CandidateSkipped and the rest of the measurement is left to a new order. What is
-    wrong with the machine rather than with a candidate is raised as EnvironmentFailure.
-    """
-
-    def measure(self, order: Measure) -> Generator[LabEvent]:
-        """Build what is not built, then time the runs of ``order`` in interleaved order."""
-
+A candidate that fails yields CandidateSkipped and the rest of the measurement is left to a new order. What is
+wrong with the machine rather than with a candidate is raised as EnvironmentFailure.
+"""
 
 # What can change unnoticed. All are files of the kernel: reading them takes milliseconds.
 PASSING: tuple[Fact[object], ...] = (CORES, KERNEL, THROTTLED)
@@ -77,31 +74,31 @@ def watched(held: HostLock, work: Generator[LabEvent, None, T]) -> Generator[Lab
 
 
 @dataclass
-class GuardedLab:
-    """Measures with ``lab``, and warns of changes of its host since the last check."""
+class HostWatch:
+    """Watches a host whose lock is ``held`` while its labs measure; warns of changes since the last check."""
 
-    lab: Lab
     host: Host
     held: HostLock
     facts: HostFacts  # as of the last check
     throttled: int | None = None
     warned: set[str] = field(default_factory=set)
 
-    def measure(self, order: Measure) -> Generator[LabEvent]:
-        """Check, then measure. Raises EnvironmentFailure when the disk is full, or the lock is lost: then no event of the
-        measurement counts.
+    def guard(self, work: Generator[LabEvent]) -> Generator[LabEvent]:
+        """Check the host, then yield the events of a measurement there, with warnings about its runs.
+
+        Raises EnvironmentFailure when the disk is full, or the lock is lost: then no event of the measurement counts.
         """
         self.held.confirm()
         yield from self.check()
         runs: dict[str, list[RunFacts]] = {}  # by build
-        with closing(watched(self.held, self.lab.measure(order))) as events:
+        with closing(watched(self.held, work)) as events:
             for event in events:
                 yield event
                 if isinstance(event, RunFinished):
                     runs.setdefault(event.facts.build_key, []).append(event.facts)
                     yield from busy_client(event.facts, self.warned)
-        for each in runs.values():
-            yield from behind(each, self.warned)
+        for of_build in runs.values():
+            yield from behind(of_build, self.warned)
 
     def check(self) -> Iterator[Warned]:
         """Warnings of what has changed. Raises EnvironmentFailure when no space is left for another build."""
@@ -158,6 +155,28 @@ def enough_space(host: Host, left: int | None, warned: set[str]) -> Iterator[War
         warned.add("space")
         advice = f"Free some with `bisect gc {host.name}` before the hunt has to stop."
         yield Warned(f"only {left / GIB:.1f} GiB are left below {host.root} on host {host.name}", advice)
+
+
+def with_values(metric: str, work: Generator[LabEvent]) -> Generator[LabEvent]:
+    """The events of a measurement whose runs must have a value for the metric.
+
+    Raises NothingToCompare at its end if no run of a build had one: the search would only give the same order again.
+    """
+    commits: dict[int, str] = {}  # of the candidates that were measured
+    valued: set[int] = set()
+    with closing(work):
+        for event in work:
+            yield event
+            if isinstance(event, RunFinished):
+                commits[event.candidate] = event.facts.commit
+                if readable(event.facts, metric) is not None:
+                    valued.add(event.candidate)
+    if without := commits.keys() - valued:
+        raise NothingToCompare(
+            f"The last runs of {commits[min(without)][:10]} have no value for {metric}, or it is 0 or"
+            " infinite, so there is nothing to compare.",
+            "Choose another metric with --metric.",
+        )
 
 
 LOSSES = 3  # in a row: so often work that was lost with its host is repeated

@@ -1,10 +1,10 @@
 """The lab that acts on a real host: builds what is not built, times what is ordered, reports what happens."""
 
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import groupby, islice
+from itertools import count, groupby, islice, repeat
 
 from perfbisect.core.domain.events import BuildFinished, BuildProgress, LabEvent, PairingChosen, RunFinished, Warned
 from perfbisect.core.domain.facts import busiest
@@ -22,7 +22,7 @@ from perfbisect.lab.building import build_store, links
 from perfbisect.lab.building.candidates import BuildsMade, Candidates, LabHost
 from perfbisect.lab.building.links import LayoutSeeds
 from perfbisect.lab.builds import BuildSite, CandidateBuilds
-from perfbisect.lab.guarded_lab import RetryPolicy
+from perfbisect.lab.guarded_lab import HostWatch, RetryPolicy, with_values
 from perfbisect.lab.measure import counting, perf
 from perfbisect.lab.measure.rounds import TRIES, Rounds, TurnsAdvised, rounds_on
 from perfbisect.lab.measure.studies import CountedRunner
@@ -75,6 +75,8 @@ class HostLab:
     made: BuildsMade | None = None
     training: tuple[Workload, ...] = ()  # with which builds are trained, where they are optimised with a profile
     config: ServerConfig = field(default_factory=ServerConfig)  # of its servers, beside the recipe
+    watch: HostWatch | None = None  # of the host, which labs there share; None: whoever measures watches it
+    metric: str = ""  # for which its runs must have a value
     builds: CandidateBuilds = field(init=False)  # this and what follows: once the host is prepared
     data: DatasetKeeper = field(init=False)
     runner: Study = field(init=False)
@@ -89,8 +91,14 @@ class HostLab:
 
         Ends early when a candidate fails, turns out to be the binary of another, or is stopped as too slow in the search,
         which decides again then.
-        Raises EnvironmentFailure when the machine cannot do the work, or nothing can be measured at all.
+        Raises EnvironmentFailure when the machine cannot do the work, or nothing can be measured at all; and as
+        ``HostWatch.guard`` and ``with_values`` do.
         """
+        events = self._measure(order)
+        events = self.watch.guard(events) if self.watch else events
+        return with_values(self.metric, events) if self.metric else events
+
+    def _measure(self, order: Measure) -> Generator[LabEvent]:
         if not self._prepared:
             with self.place.lock:
                 yield from self._prepare()
@@ -121,7 +129,7 @@ class HostLab:
         made = self.made or BuildsMade(self.candidates, earlier.builds)
         yield from made.tidy_once(host.name, tidy(host))
         self.values = placeholders(host, entry, self.builder, earlier.memory_mib, earlier.cores)
-        counter = counting.counter(host, self.counted) if self.counted else None
+        counter = counting.counter(host, self.counted) if self.counted and not self.study else None
         if counter and (random := counter.randomness(host.name)):
             yield Warned(*random)
         context = RunContext(
@@ -176,7 +184,7 @@ class HostLab:
     def _load(self, candidate: int) -> Generator[LabEvent, None, bool]:
         """Have the data of a candidate loaded; false when it is skipped."""
         began = time.monotonic()
-        while not self._is_loaded(candidate):
+        while self.candidates.commits[candidate] not in self.data.keys:
             try:
                 yield from self.data.load(self._system(candidate))
             except JobLost as lost:
@@ -195,29 +203,26 @@ class HostLab:
         the other is then in the same place.
         """
         seeds = self.seeds if order.fresh else None
-        following = {share.candidate: self._following(share.candidate) for share in order.plan} if seeds else {}
+        layouts_of = {
+            share.candidate: seeds.following(self.candidates.commits[share.candidate]) if seeds else repeat(0)
+            for share in order.plan
+        }
         sequence, purpose = interleave(order.plan), order.purpose
         turns: list[Turn] = []
         if order.together:
             of = order.plan[0].runs
-            layouts: Iterable[int] = islice(max(following.values(), key=lambda each: each[0])[1], of) if seeds else (0,)
+            layouts = islice(count(max(map(next, layouts_of.values())), seeds.step), of) if seeds else (0,)
             for number, layout in enumerate(layouts):
                 runs = 1 if seeds else of
                 turns += (Turn(share.candidate, 1 + number, runs, of, purpose, runs, layout) for share in order.plan)
             return turns
         first = 1
-        each = [next(following[candidate][1]) if seeds else 0 for candidate in sequence]
-        for (candidate, layout), neighbours in groupby(zip(sequence, each, strict=True)):
+        in_layouts = [(candidate, next(layouts_of[candidate])) for candidate in sequence]
+        for (candidate, layout), neighbours in groupby(in_layouts):
             runs = len(list(neighbours))
             turns.append(Turn(candidate, first, runs, len(sequence), purpose, left=runs, layout=layout))
             first += runs
         return turns
-
-    def _following(self, candidate: int) -> tuple[int, Iterator[int]]:
-        """The next seed of layouts of a candidate, and all from there on."""
-        assert self.seeds
-        commit = self.candidates.commits[candidate]
-        return next(self.seeds.following(commit)), self.seeds.following(commit)
 
     def _link(self, turns: Sequence[Turn], made: dict[tuple[int, int], str]) -> Generator[LabEvent, None, bool]:
         """Link builds again for turns in layouts, before any is timed; true when all are linked. ``made`` gets their keys."""
@@ -332,9 +337,6 @@ class HostLab:
                     )
                 return False
         return True
-
-    def _is_loaded(self, candidate: int) -> bool:
-        return self.candidates.commits[candidate] in self.data.keys
 
     def _run(self, turn: Turn, made: str) -> Generator[LabEvent, None, bool]:
         """Successive runs of a candidate, as linked again where that has the key ``made``; true when all ended well.

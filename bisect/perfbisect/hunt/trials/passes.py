@@ -35,7 +35,7 @@ from perfbisect.hunt.trials.setup import TrialSetup
 from perfbisect.hunt.workers import InlineWorkers
 from perfbisect.lab.building.candidates import BuildsMade, Candidates
 from perfbisect.lab.building.links import LayoutSeeds
-from perfbisect.lab.guarded_lab import GuardedLab, Lab
+from perfbisect.lab.guarded_lab import HostWatch, Lab
 from perfbisect.lab.host_lab import Earlier
 from perfbisect.store.history import History
 from perfbisect.wording.reasons import pairing_chosen
@@ -153,36 +153,30 @@ class TrialCourse:
             raise EnvironmentFailure(f"Nothing can be measured, because {first.name} cannot be built: {first.trouble}")
 
 
-@dataclass(frozen=True, slots=True)
-class LabOfVisits:
-    """Measures the builds of a trial: for each workload and build the lab that does it."""
+def lab_of_visits(labs: Mapping[tuple[int, int], Lab]) -> Lab:
+    """What measures the builds of a trial; ``labs`` has the lab for each workload and build."""
 
-    labs: Mapping[tuple[int, int], Lab]
-
-    def measure(self, order: Measure) -> Generator[LabEvent]:
+    def measure(order: Measure) -> Generator[LabEvent]:
         """Carry out an order for one visit; its runs say which it is."""
-        for event in self.labs[order.workload, order.plan[0].candidate].measure(order):
+        for event in labs[order.workload, order.plan[0].candidate](order):
             if isinstance(event, RunStarted | RunFinished | CandidateSkipped):
                 event = replace(event, workload=order.workload, round=order.round)
             yield event
+
+    return measure
 
 
 def workers_of(course: TrialCourse, held: Mapping[str, HostLock]) -> InlineWorkers:
     """One host that carries out all visits; or hosts that are compared, one after another."""
     setup = course.setup.setup
     locks = HostLocks(held, shared=setup.shared)
-    guarded = [
-        GuardedLab(labs_at(course, site, locks), site.host, held[site.host.name], site.facts) for site in setup.hosts
-    ]
-    lab: Lab = guarded[0]
-    if setup.builder.installed:  # each build is a host
-        works = range(len(course.setup.workloads))
-        lab = LabOfVisits({(work, number): each for work in works for number, each in enumerate(guarded)})
-    return InlineWorkers(setup.host.name, lab, *(site.host for site in setup.hosts))
+    at = [labs_at(course, site, locks, HostWatch(site.host, held[site.host.name], site.facts)) for site in setup.hosts]
+    labs = {visit: at[visit[1]][visit] for visit in at[0]} if setup.builder.installed else at[0]  # each build is a host
+    return InlineWorkers(setup.host.name, lab_of_visits(labs), *(site.host for site in setup.hosts))
 
 
-def labs_at(course: TrialCourse, site: PreparedHost, locks: HostLocks) -> LabOfVisits:
-    """The labs at one host: one for each workload, variant and configuration; those of a variant share their builds."""
+def labs_at(course: TrialCourse, site: PreparedHost, locks: HostLocks, watch: HostWatch) -> dict[tuple[int, int], Lab]:
+    """The labs at one host, by workload and build; those of a variant share their builds."""
     plan, trial = course.setup, course.log.trial
     setup, subjects = plan.setup, trial.request.subjects
     ways: dict[Way, list[int]] = defaultdict(list)
@@ -200,10 +194,10 @@ def labs_at(course: TrialCourse, site: PreparedHost, locks: HostLocks) -> LabOfV
             earlier = Earlier(datasets=loaded, events=runs[-1].events if runs else 0, busiest=busiest(runs))
             # A proof measures builds of its hunt, which may have been made to be linked again.
             seeds = LayoutSeeds() if setup.settings.policy.layouts else None
-            lab = of_variant.lab(candidates, earlier, site, workload, locks, seeds=seeds, made=made)
-            lab = replace(lab, config=plan.configs[numbers[0]])
-            labs |= {(work, number): lab for number in numbers}
-    return LabOfVisits(labs)
+            lab = of_variant.lab(candidates, earlier, site, workload, locks)
+            lab = replace(lab, seeds=seeds, made=made, config=plan.configs[numbers[0]], watch=watch)
+            labs |= {(work, number): lab.measure for number in numbers}
+    return labs
 
 
 def candidates_of(plan: TrialSetup) -> Candidates:
