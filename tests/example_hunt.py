@@ -26,7 +26,8 @@ from perfbisect.core.domain.events import (
 )
 from perfbisect.core.domain.facts import BuildFacts, HostFacts, RunFacts, SkipFacts
 from perfbisect.core.domain.orders import Belief, Decision, Found, Interval, Measure, Purpose, Share, Step, interleave
-from perfbisect.ui.view_model import ViewModel, update
+from perfbisect.ui.session_update import update
+from perfbisect.ui.session_view import SessionView
 
 BEGAN = 1_700_000_000.0  # seconds since the epoch
 VERBS = ("Keep", "Split", "Check", "Inline", "Remove", "Cache", "Count", "Move")
@@ -150,6 +151,6 @@ class SampleHunt:
         yield self.at, RunFinished(candidate, facts)
 
 
-def followed(events: Iterable[tuple[float, Event]]) -> list[ViewModel]:
+def followed(events: Iterable[tuple[float, Event]]) -> list[SessionView]:
     """What a view knows after each event."""
-    return list(accumulate(events, lambda view, entry: update(view, entry[1], entry[0]), initial=ViewModel()))[1:]
+    return list(accumulate(events, lambda view, entry: update(view, entry[1], entry[0]), initial=SessionView()))[1:]

@@ -34,7 +34,8 @@ from perfbisect.report.hunt_report import read_hunt
 from perfbisect.report.page.hunt import hunt_page
 from perfbisect.store.history import History
 from perfbisect.ui.screen import lines
-from perfbisect.ui.view_model import ViewModel, caught_up
+from perfbisect.ui.session_update import caught_up
+from perfbisect.ui.session_view import SessionView
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -107,7 +108,7 @@ def stored() -> Iterator[tuple[History, Clone]]:
 
 def live(history: History) -> str:
     """The live view in the last run of the first confirmation."""
-    view, at = ViewModel(), 0.0
+    view, at = SessionView(), 0.0
     for at, event in Followed(history, 1).new():
         view = caught_up(view, [(at, event)])
         if isinstance(event, RunStarted) and event.purpose is Purpose.CONFIRM and event.number == event.of:

@@ -41,7 +41,7 @@ from perfbisect.store.batches import (
 )
 from perfbisect.store.history import History
 from perfbisect.ui.lines import PlainLines
-from perfbisect.ui.view_model import Row
+from perfbisect.ui.session_view import SessionRow
 from program import bisect, executable, exits, rows, run
 
 HERE = Path(__file__).parent
@@ -244,7 +244,7 @@ def test_interrupted_it_says_how_many_had_ended_and_how(history: History, play: 
     carried = tasks(history, plan(history, *[tmp_path] * 4))
 
     class Stopped(PlainLines):
-        def states(self, rows: Sequence[Row]) -> None:
+        def states(self, rows: Sequence[SessionRow]) -> None:
             if sum(task.stage is Stage.ENDED for task in carried) == 2:
                 raise KeyboardInterrupt
 

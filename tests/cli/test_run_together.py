@@ -17,7 +17,7 @@ from perfbisect.hunt.setup import HuntSetup
 from perfbisect.hunt.trials.proof import claim_of, proof_setup
 from perfbisect.store.history import History
 from perfbisect.ui.lines import PlainLines
-from perfbisect.ui.view_model import TimedEvent
+from perfbisect.ui.session_view import TimedEvent
 from program import exits, rows, run
 
 pytestmark = pytest.mark.tools

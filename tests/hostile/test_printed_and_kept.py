@@ -23,13 +23,13 @@ import pytest
 
 import sample_hunt as sample
 from attacks import ATTACKS
+from json_events import decode
 from perfbisect.core.domain.metrics import quotient
 from perfbisect.core.domain.orders import LARGEST_LOG
 from perfbisect.core.inference.analysis import Contrast
 from perfbisect.core.stats.paired_comparison import paired
 from perfbisect.hunt.prior_hunts import known_failures, with_prior_knowledge
 from perfbisect.store.history import History
-from perfbisect.ui.lines import decode
 from perfbisect.wording.quantities import between, change, decimals, figure, ratio
 from perfbisect.wording.text import UNSAFE
 from program import LIMIT, PROGRAM, Ended, executable, run

@@ -25,7 +25,7 @@ from perfbisect.hunt.watching import Completed, running, watch
 from perfbisect.store.history import History
 from perfbisect.ui.lines import PlainLines
 from perfbisect.ui.live import LiveScreen
-from perfbisect.ui.view_model import Row
+from perfbisect.ui.session_view import SessionRow
 from perfbisect.wording.quantities import clock
 
 Timed = tuple[float, Event]
@@ -46,7 +46,7 @@ class Seen:
     def show(self, hunt: int, events: Iterable[Timed]) -> None:
         self.shown.setdefault(hunt, []).extend(event for _, event in events if not isinstance(event, PASSING))
 
-    def states(self, rows: Sequence[Row]) -> None:
+    def states(self, rows: Sequence[SessionRow]) -> None:
         """Nothing else carries them out."""
 
     def end(self, hunt: int, at: float) -> None:

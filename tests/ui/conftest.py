@@ -4,7 +4,7 @@ import pytest
 
 from example_hunt import SampleHunt, followed
 from perfbisect.core.domain.events import Event
-from perfbisect.ui.view_model import ViewModel
+from perfbisect.ui.session_view import SessionView
 
 Events = list[tuple[float, Event]]
 
@@ -16,6 +16,6 @@ def events() -> Events:
 
 
 @pytest.fixture(scope="session")
-def views(events: Events) -> list[ViewModel]:
+def views(events: Events) -> list[SessionView]:
     """The view after each of them."""
     return followed(events)

@@ -14,6 +14,7 @@ import pytest
 
 import sample_hunt as sample
 from counted import profile
+from json_events import decode
 from perfbisect.core.domain.events import (
     BuildCancelled,
     BuildFinished,
@@ -45,10 +46,11 @@ from perfbisect.core.domain.orders import (
 )
 from perfbisect.store.history import History
 from perfbisect.ui.candidates import table
-from perfbisect.ui.lines import JsonLines, PlainLines, decode, encode, lines
+from perfbisect.ui.lines import JsonLines, PlainLines, encode, lines
 from perfbisect.ui.screen import lines as screen
 from perfbisect.ui.screen import verdict
-from perfbisect.ui.view_model import ViewModel, update
+from perfbisect.ui.session_update import update
+from perfbisect.ui.session_view import SessionView
 from pinned import pinned
 from waiting import until
 
@@ -58,7 +60,7 @@ from waiting import until
 Events = list[tuple[float, Event]]
 
 
-def test_the_lines(events: Events, views: list[ViewModel]) -> None:
+def test_the_lines(events: Events, views: list[SessionView]) -> None:
     """Every line of the hunt, with its time, is compared with lines.txt: to accept others, delete it and run twice."""
     written = []
     for (at, event), view in zip(events, views, strict=True):
@@ -72,7 +74,7 @@ def test_the_lines(events: Events, views: list[ViewModel]) -> None:
 
 
 def test_what_takes_long_has_a_line_each_minute(
-    events: Events, views: list[ViewModel], monkeypatch: pytest.MonkeyPatch
+    events: Events, views: list[SessionView], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Runs and builds; and nothing where hosts are idle, or just after another line."""
     begun = [place for place, (_, event) in enumerate(events) if isinstance(event, BuildStarted | RunStarted)]
@@ -105,7 +107,7 @@ def test_what_takes_long_has_a_line_each_minute(
 def test_a_build_that_is_used_again_has_one_line() -> None:
     commit = Commit(SHAS[0], "2023-01-01", "a", "Split keys")
     built = BuildFinished(0, replace(sample.build(0), commit=commit.sha, reused=True), None)
-    view, said = update(ViewModel(), STARTED, 0.0), []
+    view, said = update(SessionView(), STARTED, 0.0), []
     for event in (BuildStarted(0, commit, reused=True), built):
         view = update(view, event, 1.0)
         said += [line[10:] for line in lines(view, event, 1.0)]
@@ -113,7 +115,7 @@ def test_a_build_that_is_used_again_has_one_line() -> None:
 
 
 def test_a_ratio_is_named_after_its_metric_and_a_counted_run_shown_by_its_count(
-    events: Events, views: list[ViewModel]
+    events: Events, views: list[SessionView]
 ) -> None:
     at, event, view = next(
         (at, event, view)
@@ -129,7 +131,7 @@ def test_a_ratio_is_named_after_its_metric_and_a_counted_run_shown_by_its_count(
     assert "QPS" not in line, "neither as its unit, nor in the ratio of the timed runs"
 
 
-def test_what_fresh_layouts_have_shown_is_on_the_line_of_the_commit(events: Events, views: list[ViewModel]) -> None:
+def test_what_fresh_layouts_have_shown_is_on_the_line_of_the_commit(events: Events, views: list[SessionView]) -> None:
     """And on the screen; not the ratio with the usual layout, which does not change any more.
 
     The other side is named: it may be no parent. Its own line has no ratio that is the commit's.
@@ -155,7 +157,7 @@ def test_what_fresh_layouts_have_shown_is_on_the_line_of_the_commit(events: Even
 
 def test_where_good_is_no_ancestor_the_first_lines_say_what_is_compared_and_why() -> None:
     begun = replace(STARTED, of_merge_base=True)
-    view = update(ViewModel(), begun, 1.0)
+    view = update(SessionView(), begun, 1.0)
     [line, heading] = lines(view, begun, 1.0)
     said = "v1 is no ancestor of v2, so it is compared with their merge base, aaaaaaaaaa, first: if both are as fast"
     assert said in line and "1 candidate" not in line
@@ -246,7 +248,7 @@ HUNTED = [("rate", "12,345 MB/s", "rrate"), ("cost", "12,345 MB/s", "rcost"), ("
           ("qps", "2.00 QPS", "rQPS"), ("cpu/o", "2.00 QPS", "rcpu…")]  # fmt: skip
 
 
-def view_of(metric: str) -> tuple[ViewModel, list[Event]]:
+def view_of(metric: str) -> tuple[SessionView, list[Event]]:
     """The view after a run of the good end, and what led to it."""
     events: list[Event] = [
         replace(STARTED, metric=metric),
@@ -255,7 +257,7 @@ def view_of(metric: str) -> tuple[ViewModel, list[Event]]:
         RunStarted(0, 1, 2, Purpose.ENDS, 0.0),
         RunFinished(0, FACTS),
     ]
-    view = ViewModel()
+    view = SessionView()
     for second, event in enumerate(events):
         view = update(view, event, 1000.0 + second)
     return view, events
@@ -269,7 +271,7 @@ def test_what_is_hunted_is_shown(metric: str, shown: str, relative: str) -> None
     assert f"{shown} · " in drawn(view, 1010.0) and relative in drawn(view, 1010.0).split()
 
 
-def drawn(view: ViewModel, at: float = 1017.0) -> str:
+def drawn(view: SessionView, at: float = 1017.0) -> str:
     return "\n".join(line.plain for line in screen(view, 120, None, at))
 
 
@@ -321,7 +323,7 @@ def test_views_say_why_once_that_was_studied(tmp_path: Path) -> None:
 
     def shown(*more: Event) -> tuple[str, str]:
         """What lines and screen show in the end, if ``more`` happen before the verdict."""
-        view, written = ViewModel(), []
+        view, written = SessionView(), []
         for at, event in [*stored[:ends], *((stored[ends][0], event) for event in more), *stored[ends:]]:
             view = update(view, event, at)
             written += lines(view, event, at)

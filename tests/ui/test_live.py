@@ -36,9 +36,9 @@ from perfbisect.core.domain.orders import (
 )
 from perfbisect.ui.live import LiveScreen
 from perfbisect.ui.screen import lines as drawn
+from perfbisect.ui.session_update import update
+from perfbisect.ui.session_view import SessionView, minutes_left
 from perfbisect.ui.terminal import Terminal
-from perfbisect.ui.time_left import minutes_left
-from perfbisect.ui.view_model import ViewModel, update
 from perfbisect.wording.glyphs import ASCII, UNICODE, Glyphs
 from pinned import pinned
 
@@ -48,7 +48,7 @@ from pinned import pinned
 Events = list[tuple[float, Event]]
 
 
-def picture(view: ViewModel, width: int, height: int | None, now: float, glyphs: Glyphs = UNICODE) -> list[str]:
+def picture(view: SessionView, width: int, height: int | None, now: float, glyphs: Glyphs = UNICODE) -> list[str]:
     """The picture as a terminal of that width shows it."""
     console = Console(file=io.StringIO(), width=width, height=height or 200, highlight=False, color_system=None)
     with console.capture() as printed:
@@ -59,7 +59,7 @@ def picture(view: ViewModel, width: int, height: int | None, now: float, glyphs:
 RUN = RunFacts("", "key", "visit", "local", 0.0, 1.0, 0, {}, (), {}, {})
 
 
-def moment(events: Events, views: list[ViewModel], purpose: Purpose, sample: int) -> tuple[ViewModel, float]:
+def moment(events: Events, views: list[SessionView], purpose: Purpose, sample: int) -> tuple[SessionView, float]:
     """The view at a sample of the first run after ``purpose`` was ordered, and its time."""
     order, runs = None, []
     for (at, event), view in zip(events, views, strict=True):
@@ -70,12 +70,12 @@ def moment(events: Events, views: list[ViewModel], purpose: Purpose, sample: int
     return runs[sample]
 
 
-def with_state(view: ViewModel, **changes: object) -> ViewModel:
+def with_state(view: SessionView, **changes: object) -> SessionView:
     """The view with other values in its state."""
     return replace(view, state=replace(view.state, **changes))  # type: ignore[arg-type]
 
 
-def test_the_picture(events: Events, views: list[ViewModel]) -> None:
+def test_the_picture(events: Events, views: list[SessionView]) -> None:
     """In the confirmation. It is what people see, so that every change of it is seen in picture.txt."""
     view, now = moment(events, views, Purpose.CONFIRM, 4)
     pinned("ui/picture.txt", "".join(f"{line}\n" for line in picture(view, 90, 30, now)))
@@ -98,7 +98,7 @@ def numbers(lines: list[str]) -> set[str]:
     return set(re.findall(r"[\d.,:]*\d[\d.,:]*…?", "\n".join(lines)))
 
 
-def test_while_the_reason_is_measured_that_is_said(events: Events, views: list[ViewModel]) -> None:
+def test_while_the_reason_is_measured_that_is_said(events: Events, views: list[SessionView]) -> None:
     at, ended = events[-1]
     assert isinstance(ended, HuntEnded)
     said = "\n".join(picture(update(views[-2], replace(ended, reason_follows=True), at), 100, 40, at))
@@ -107,7 +107,7 @@ def test_while_the_reason_is_measured_that_is_said(events: Events, views: list[V
     assert "measuring the reason" not in "\n".join(picture(views[-1], 100, 40, at))
 
 
-def test_nothing_is_wider_or_higher_than_the_terminal(events: Events, views: list[ViewModel]) -> None:
+def test_nothing_is_wider_or_higher_than_the_terminal(events: Events, views: list[SessionView]) -> None:
     for width, height in product((20, 100), (3, 8, 24, None)):
         for view, (at, _) in list(zip(views, events, strict=True))[::45]:
             drawn = picture(view, width, height, at)
@@ -117,7 +117,7 @@ def test_nothing_is_wider_or_higher_than_the_terminal(events: Events, views: lis
     assert "against its parent: 0 of about 6 runs" in "\n".join(picture(view, 80, 2, now)), "what runs now stays"
 
 
-def test_the_strip_shows_where_was_tested(events: Events, views: list[ViewModel]) -> None:
+def test_the_strip_shows_where_was_tested(events: Events, views: list[SessionView]) -> None:
     """The clock ticks between events, and the time that is left passes."""
     view, now = moment(events, views, Purpose.CONFIRM, 4)
     blocks, axis, names = picture(view, 100, 40, now)[3:6]
@@ -129,7 +129,7 @@ def test_the_strip_shows_where_was_tested(events: Events, views: list[ViewModel]
     assert len(axis) == len(names) == 61 and names.startswith(" v1.0 ") and names.endswith(" v1.1")
 
 
-def together(view: ViewModel, *pairs: tuple[float, float]) -> ViewModel:
+def together(view: SessionView, *pairs: tuple[float, float]) -> SessionView:
     """The view after pairs of the bad end beside the good one, with these rates."""
     bad = view.state.node[view.state.commits[-1]]
     for number, rates in enumerate(pairs):
@@ -139,7 +139,7 @@ def together(view: ViewModel, *pairs: tuple[float, float]) -> ViewModel:
     return view
 
 
-def test_pairs_are_shown_as_pairs_while_they_are_made(events: Events, views: list[ViewModel]) -> None:
+def test_pairs_are_shown_as_pairs_while_they_are_made(events: Events, views: list[SessionView]) -> None:
     before, now = moment(events, views, Purpose.CONFIRM, 7)
     view = together(before, *((900.0 * rate, 1000.0 * rate) for rate in (5, 1, 2, 3, 4)))
     shown = picture(view, 90, 50, now)
@@ -172,7 +172,7 @@ def test_a_range_wider_than_the_terminal_is_binned_and_a_small_one_drawn_wider()
         (Inconclusive((3, 4), (0.5, 0.4), Interval(0.8, 0.9, 0.95), Reason.BUILDS_SPENT), "one of these 2 commits"),
     ],
 )
-def test_the_verdict_is_shown(views: list[ViewModel], verdict: Verdict, words: str) -> None:
+def test_the_verdict_is_shown(views: list[SessionView], verdict: Verdict, words: str) -> None:
     view = with_state(views[-1], verdict=verdict)
     said = "\n".join(picture(view, 100, 40, 2e9))
     assert words in said and "left" not in said and "bisect show 12\n" in f"{said}\n"
@@ -181,12 +181,12 @@ def test_the_verdict_is_shown(views: list[ViewModel], verdict: Verdict, words: s
 
 
 def test_before_anything_is_known() -> None:
-    assert picture(ViewModel(), 80, 24, 0.0)[0] == " preparing the hunt"
-    warned = update(ViewModel(), Warned("Slow disk.", "Buy another."), 0.0)
+    assert picture(SessionView(), 80, 24, 0.0)[0] == " preparing the hunt"
+    warned = update(SessionView(), Warned("Slow disk.", "Buy another."), 0.0)
     assert picture(warned, 80, 24, 0.0)[-1] == " ! Slow disk. Buy another."
 
 
-def test_wide_characters_keep_the_columns(events: Events, views: list[ViewModel]) -> None:
+def test_wide_characters_keep_the_columns(events: Events, views: list[SessionView]) -> None:
     at = events[-1][0]
     commit = Commit(views[-1].commit(37).sha, "2023-01-01", "A", "索引の更新を速くする" * 5)
     drawn = picture(update(with_state(views[-1], verdict=None), BuildStarted(37, commit), at), 100, 40, at)
@@ -195,7 +195,7 @@ def test_wide_characters_keep_the_columns(events: Events, views: list[ViewModel]
     assert len({cell_len(line[: line.index("0.577")]) for line in rows}) == 1
 
 
-def test_the_table_and_the_line_below_show_one_interval(events: Events, views: list[ViewModel]) -> None:
+def test_the_table_and_the_line_below_show_one_interval(events: Events, views: list[SessionView]) -> None:
     """After every event of the hunt at which both are drawn, in the middle of a measurement as well."""
     compared = 0
     for (at, _), view in zip(events, views, strict=True):

@@ -14,6 +14,7 @@ from rich.console import Console
 
 import sample_hunt as sample
 from example_hunt import HOST, SampleHunt, followed
+from json_events import decode
 from perfbisect.core.domain.events import (
     BuildCancelled,
     BuildFinished,
@@ -39,10 +40,11 @@ from perfbisect.core.domain.orders import Measure, Purpose
 from perfbisect.core.domain.settings import Pairing, TrialBuild, TrialRequest, TrialType, TrialWorkload
 from perfbisect.core.inference.hunt_state import Classification
 from perfbisect.hunt.watching import Completed
-from perfbisect.ui.lines import JsonLines, PlainLines, decode, lines
+from perfbisect.ui.lines import JsonLines, PlainLines, lines
 from perfbisect.ui.live import LiveScreen
 from perfbisect.ui.screen import lines as drawn
-from perfbisect.ui.view_model import Row, Running, ViewModel, recalled, update
+from perfbisect.ui.session_update import recalled, update
+from perfbisect.ui.session_view import ActiveRun, SessionRow, SessionView
 
 # The views of hunts of several workloads that one process carries out.
 
@@ -133,9 +135,9 @@ def is_verdict(event: object) -> bool:
 
 
 ROWS = [
-    Row("sqlite scan 1..2", 12, "running on m1"),
-    Row("sqlite scan 2..3", 13, "found abcdef0123 97 %", running=False),
-    Row("sqlite scan 3..4\x1b[2J", None, "waiting", running=False),
+    SessionRow("sqlite scan 1..2", 12, "running on m1"),
+    SessionRow("sqlite scan 2..3", 13, "found abcdef0123 97 %", running=False),
+    SessionRow("sqlite scan 3..4\x1b[2J", None, "waiting", running=False),
 ]
 
 
@@ -183,7 +185,7 @@ def test_lines_tell_what_changes_once() -> None:
     view.recall(12, [])
     view.show(12, EVENTS[:5])
     view.states(ROWS)
-    view.states([Row(ROWS[0].title, 12, "failed: it broke", running=False), *ROWS[1:]])
+    view.states([SessionRow(ROWS[0].title, 12, "failed: it broke", running=False), *ROWS[1:]])
     lines = out.getvalue().splitlines()
     told = [line for line in lines if line.startswith("batch")]
     assert len(told) == 4 and told[-1].endswith("sqlite scan 1..2: failed: it broke")
@@ -220,17 +222,17 @@ def ahead(events: Events) -> Events:
 
 
 @pytest.fixture(scope="session")
-def views(ahead: Events) -> list[ViewModel]:
+def views(ahead: Events) -> list[SessionView]:
     return followed(ahead)
 
 
-def of(host: str, view: ViewModel, at: float) -> str:
+def of(host: str, view: SessionView, at: float) -> str:
     """The line of a host on the screen."""
     [line] = [line.plain for line in drawn(view, 110, 40, at) if line.plain.startswith(f" {host} ")]
     return line.removeprefix(f" {host} ").strip()
 
 
-def test_a_run_and_two_builds_at_once(ahead: Events, views: list[ViewModel]) -> None:
+def test_a_run_and_two_builds_at_once(ahead: Events, views: list[SessionView]) -> None:
     place = next(place for place, (_, event) in enumerate(ahead) if isinstance(event, RunProgress))
     at, view = ahead[place][0], views[place]
     for candidate, host in ((4, "b1"), (5, "b2")):
@@ -243,25 +245,27 @@ def test_a_run_and_two_builds_at_once(ahead: Events, views: list[ViewModel]) -> 
     cancelled = BuildCancelled(5, Commit(view.sha(5)), 65.0, "b2")
     ended = update(view, cancelled, at + 65)
     assert of("b2", ended, at) == "free"
-    assert isinstance(ended.now, Running), "what is measured is not disturbed"
+    assert isinstance(ended.now, ActiveRun), "what is measured is not disturbed"
     [told] = lines(ended, cancelled, at)
     assert f"{'ended':9} b2  {view.sha(5)[:10]}  its build is of no use any more, after 1 min 5 s" in told
 
 
-def test_between_two_runs_the_host_waits_for_a_build(ahead: Events, views: list[ViewModel]) -> None:
+def test_between_two_runs_the_host_waits_for_a_build(ahead: Events, views: list[SessionView]) -> None:
     builds = next(place for place, (_, event) in enumerate(ahead) if isinstance(event, BuildProgress))
     assert of(HOST.name, views[builds], ahead[builds][0]) == "waiting for a build"
     at, view = next(
         (at, view)
         for (at, event), view in zip(reversed(ahead), reversed(views), strict=True)
-        if isinstance(event, RunFinished) and isinstance(view.now, Running) and view.now.number == view.now.of
+        if isinstance(event, RunFinished) and isinstance(view.now, ActiveRun) and view.now.number == view.now.of
     )
     assert of(HOST.name, view, at).startswith("measur")
     view = update(view, BuildStarted(4, Commit(view.sha(4)), "b1"), at)
     assert "waiting for a build, after  " in of(HOST.name, view, at)
 
 
-def test_lines_name_the_host(ahead: Events, views: list[ViewModel], two: Events, views_of_two: list[ViewModel]) -> None:
+def test_lines_name_the_host(
+    ahead: Events, views: list[SessionView], two: Events, views_of_two: list[SessionView]
+) -> None:
     for log, seen, first, hosts in (
         (ahead, views, "on local, built on b1 and b2", {"building": "b1", "built": "b2", "ran": HOST.name}),
         (two, views_of_two, "on local and b", {"building": HOST.name, "built": HOST.name, "ran": "b"}),
@@ -293,11 +297,11 @@ def two(events: Events) -> Events:
 
 
 @pytest.fixture(scope="session")
-def views_of_two(two: Events) -> list[ViewModel]:
+def views_of_two(two: Events) -> list[SessionView]:
     return followed(two)
 
 
-def test_each_host_has_two_lines(two: Events, views_of_two: list[ViewModel]) -> None:
+def test_each_host_has_two_lines(two: Events, views_of_two: list[SessionView]) -> None:
     passing = BuildProgress | RunProgress
     of_b = [place for place, (_, event) in enumerate(two) if isinstance(event, passing) and event.host == "b"]
     for place in of_b[:: len(of_b) // 9]:
@@ -308,7 +312,7 @@ def test_each_host_has_two_lines(two: Events, views_of_two: list[ViewModel]) -> 
         assert drawn(view, 60, 20, at)
 
 
-def test_what_one_host_does_does_not_disturb_the_other(two: Events, views_of_two: list[ViewModel]) -> None:
+def test_what_one_host_does_does_not_disturb_the_other(two: Events, views_of_two: list[SessionView]) -> None:
     first = next(place for place, (_, event) in enumerate(two) if isinstance(event, BuildStarted))
     after = update(views_of_two[first], replace(two[first][1], candidate=9, host="b"), 1.0)  # type: ignore[call-arg]
     assert after.busy["local"] == views_of_two[first].busy["local"]

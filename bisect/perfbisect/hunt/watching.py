@@ -25,7 +25,7 @@ from perfbisect.core.domain.events import (
 from perfbisect.core.domain.orders import Measure, Purpose, first_step, interleave
 from perfbisect.store.history import History
 from perfbisect.store.listing import Listed, ListedTrial
-from perfbisect.ui.view_model import Row, TimedEvent
+from perfbisect.ui.session_view import SessionRow, TimedEvent
 
 EVERY = 1.0  # seconds between two looks, each of which costs a millisecond beside what is measured
 RUNNING = "running"
@@ -40,7 +40,7 @@ class View(Protocol):
     def show(self, hunt: int, events: Iterable[TimedEvent]) -> None:
         """Take events of the present session."""
 
-    def states(self, rows: Sequence[Row]) -> None:
+    def states(self, rows: Sequence[SessionRow]) -> None:
         """Take the lines of all hunts, where others carry them out."""
 
     def end(self, hunt: int, at: float) -> None:

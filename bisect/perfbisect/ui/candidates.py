@@ -1,7 +1,10 @@
-"""The candidates of a range: as a line, with how probable each is and where was tested; and a table of those tested."""
+"""The candidates of a range: as a line, with how probable each is and where was tested; and a table of those tested.
+
+Of a trial the table of its builds.
+"""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
 
 import numpy as np
@@ -12,10 +15,14 @@ from rich.text import Text
 from perfbisect.core.domain.events import Commit
 from perfbisect.core.domain.facts import RunFacts, pairs_of
 from perfbisect.core.domain.metrics import comparable, shown, unit, values_of
+from perfbisect.core.domain.trials import Trial
 from perfbisect.core.inference.hunt_state import Classification, classify
-from perfbisect.ui.view_model import Building, ViewModel
+from perfbisect.core.stats.paired_comparison import levels, paired
+from perfbisect.ui.session_view import ActiveBuild, SessionView
+from perfbisect.wording import table as texts
+from perfbisect.wording.comparisons import relative_metric
 from perfbisect.wording.glyphs import Glyphs, dumbbell
-from perfbisect.wording.quantities import builds, chance, clock, compared, count, decimals, duration, figure
+from perfbisect.wording.quantities import MISSING, builds, chance, clock, compared, count, decimals, duration, figure
 from perfbisect.wording.table import GAP, aligned, cut
 from perfbisect.wording.text import metric_title, printable
 from perfbisect.wording.verdicts import classification_name
@@ -38,7 +45,7 @@ WIDEST = 3  # columns for one candidate
 NEGLIGIBLE = 0.0005
 
 
-def strip(view: ViewModel, width: int, glyphs: Glyphs) -> list[Text]:
+def strip(view: SessionView, width: int, glyphs: Glyphs) -> list[Text]:
     """Three lines: probability, tested points, and the names of the ends with the meaning of the signs."""
     size = len(view.state.commits)
     if size == 0:
@@ -67,7 +74,7 @@ def blocks(share: NDArray[np.float64], columns: int, each: int, glyphs: Glyphs) 
     )  # fmt: skip
 
 
-def marks(view: ViewModel, size: int, columns: int, glyphs: Glyphs) -> Text:
+def marks(view: SessionView, size: int, columns: int, glyphs: Glyphs) -> Text:
     """The axis with a sign where something was tested."""
     found: dict[int, Classification] = {}
     half = (columns // size - 1) // 2 if columns >= size else 0
@@ -88,7 +95,7 @@ def sign(what: Classification | None, glyphs: Glyphs) -> str:
     return str(getattr(glyphs, MARKS[what][1] if what else "line"))
 
 
-def names(view: ViewModel, columns: int, width: int, glyphs: Glyphs) -> Text:
+def names(view: SessionView, columns: int, width: int, glyphs: Glyphs) -> Text:
     """The ends under their ends of the axis, and the legend between or behind them where there is room."""
     if view.hunt is None:
         return Text()
@@ -163,7 +170,7 @@ NEEDED = ("commit", "ratio", "95 % interval", "state", "runs", "culprit", "subje
 TEXTS = ("subject", "state")  # which may be cut; numbers are not
 
 
-def cells(view: ViewModel, candidate: int) -> dict[str, str]:
+def cells(view: SessionView, candidate: int) -> dict[str, str]:
     """What each column says of a candidate: its commit, its runs and builds, and what is done with it now.
 
     How probable it is to be the culprit is left out where that is next to nothing, or the ends may be alike.
@@ -175,7 +182,7 @@ def cells(view: ViewModel, candidate: int) -> dict[str, str]:
     culprit = belief.culprit if belief is not None and view.ends_differ else ()
     share = float(culprit[candidate]) if candidate < len(culprit) else 0.0
     if activity:
-        state = "building" if isinstance(activity, Building) else "measuring"
+        state = "building" if isinstance(activity, ActiveBuild) else "measuring"
     elif row.skip is not None:
         state = f"skipped, {row.skip.stage}: {printable(row.skip.reason)}"
     else:
@@ -200,7 +207,7 @@ def brief(seconds: float) -> str:
     return duration(seconds) if seconds < 59.5 else clock(seconds)
 
 
-def table(view: ViewModel, width: int, rows: int) -> list[Text]:
+def table(view: SessionView, width: int, rows: int) -> list[Text]:
     """A header and at most ``rows`` further lines of at most ``width`` columns."""
     if not view.rows:
         return []
@@ -242,7 +249,7 @@ def chosen(width: int, leasts: Mapping[str, int]) -> dict[str, int]:
     return widths
 
 
-def most_relevant(view: ViewModel, rows: int) -> list[int]:
+def most_relevant(view: SessionView, rows: int) -> list[int]:
     """The rows to show where there is no room for all: what is in progress, the ends, and those near the leader."""
     leader = int(view.state.belief.culprit.argmax()) if view.state.belief is not None else 0
     ends = (0, len(view.state.commits) - 1)
@@ -266,3 +273,28 @@ def line(what: Classification | None, texts: Mapping[str, str], widths: Mapping[
         text.append(aligned(cell, size, right=COLUMNS[name][1]), style)
     text.rstrip()
     return text
+
+
+def ratio_lines(trial: Trial, room: int) -> Iterator[str]:
+    """The ratios of all builds to the first in each workload, as far as rounds have both; the longer side is down."""
+    request = trial.request
+    if len(request.subjects) < 2 or not trial.runs:
+        return
+    names = [printable(build.name) for build in request.subjects[1:]]
+    works = [printable(work.name) for work in request.works]
+    cells = []
+    for number in range(len(works)):
+        rounds = levels(trial, number, request.metric)
+        found = [paired(rounds.get(0, {}), rounds.get(build, {})) for build in range(1, len(names) + 1)]
+        cells.append([MISSING if each is None else decimals(each.ratio, 3) for each in found])
+    across, down = (names, works) if len(works) >= len(names) else (works, names)
+    rows = cells if down is works else [list(row) for row in zip(*cells, strict=True)]
+    lines = [[name, *row] for name, row in zip(down, rows, strict=True)]
+    title = f"{relative_metric(trial)} relative to {printable(request.subjects[0].name)}"
+    for fitting in range(len(across), 0, -1):  # as many columns as fit
+        made = texts.table((title, *across[:fitting]), [row[: fitting + 1] for row in lines], right=across)
+        if max(map(cell_len, made)) <= room:
+            break
+    yield from made
+    if fitting < len(across):
+        yield f"and {count(len(across) - fitting, 'further column')}"

@@ -1,4 +1,4 @@
-"""Events as lines, as they happen: with the time of day for people, logs and screen readers; in JSON for programs, and back.
+"""Events as lines, as they happen: with the time of day for people, logs and screen readers; in JSON for programs.
 
 In JSON each event is one object. It has ``event`` (the name of a class of ``perfbisect.core.domain.events``) and ``at``
 (seconds since the epoch); the other keys are the fields of that class. Where a field can have several types, its object
@@ -15,10 +15,10 @@ it is the culprit (``culprit``) and that it is slow (``slow``), each as runs [[h
 escaped.
 """
 
-import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain, repeat
 from typing import Self, TextIO
 
 from rich.cells import cell_len
@@ -44,18 +44,20 @@ from perfbisect.core.domain.events import (
     Profiled,
     Remedied,
     RunFinished,
+    TrialStarted,
     Unexplained,
     Warned,
 )
-from perfbisect.core.domain.metrics import comparable, shown, unit
+from perfbisect.core.domain.metrics import comparable, find_metric, shown, unit
 from perfbisect.core.domain.orders import Decision, Measure
+from perfbisect.core.domain.trials import Trial
 from perfbisect.core.explain.profiles import COUNTED
 from perfbisect.core.inference.observations import is_of_build
 from perfbisect.errors import PerfBisectError
-from perfbisect.ui.screen import verdict_sentences
+from perfbisect.ui.screen import activity_of_trial, verdict_sentences
+from perfbisect.ui.session_update import recalled, update
+from perfbisect.ui.session_view import REPORT, ActiveBuild, ActiveRun, Report, SessionRow, SessionView, TimedEvent
 from perfbisect.ui.stream import put
-from perfbisect.ui.trial import TrialView, activity, recalled_session
-from perfbisect.ui.view_model import REPORT, Building, Report, Row, Running, TimedEvent, ViewModel, update
 from perfbisect.wording.quantities import (
     count,
     duration,
@@ -69,74 +71,114 @@ from perfbisect.wording.quantities import (
 from perfbisect.wording.text import advised, execution, listed, patched, printable, safe_json
 from perfbisect.wording.verdicts import PURPOSES
 
+OfCommit = (
+    BuildStarted | BuildFinished | BuildCancelled | CandidateSkipped | ExecutionStarted | RunFinished | Counted | Profiled
+    | Planned | ChangedFunctions
+)  # fmt: skip
 SILENCE = 60.0  # seconds without a line, after which there is one about what is still done
 
 
-def lines(view: ViewModel, event: Event, at: float) -> Iterator[str]:
+def lines(view: SessionView, event: Event, at: float) -> Iterator[str]:
     """The lines of ``event``; ``view`` includes it."""
-    for place, text in enumerate(texts(view, event)):
-        yield f"{time_of_day(at)}  {text}" if place == 0 else f"{'':8}  {text}"
+    if view.trial:
+        yield from lines_of_trial(view, view.trial, event)
+        return
+    for place, (word, text) in enumerate(texts(view, event)):
+        yield f"{'' if place else time_of_day(at):8}  {word:9} {text}"
 
 
-def texts(view: ViewModel, event: Event) -> Iterator[str]:
-    """The text of an event: a word, the commit, the facts. Progress has none."""
+def texts(view: SessionView, event: Event) -> Iterator[tuple[str, str]]:
+    """The text of an event of a hunt: a word, and the facts. Progress has none."""
     match event:
         case HuntStarted():
-            yield f"{'resumed' if event.resumed else 'hunt':9} {hunt(event)}"
-            yield f"{'':9} Ratios are of all runs of a build so far, relative to the baseline, {view.commit(0).short}."
+            yield "resumed" if event.resumed else "hunt", hunt(event)
+            yield "", f"Ratios are of all runs of a build so far, relative to the baseline, {view.commit(0).short}."
         case MetricChosen(why=why):
-            yield f"{'metric':9} {why}"
+            yield "metric", why
         case Remedied():
-            yield f"{'remedied':9} {event.why}: all builds are made with that, and readings stay where the binary does"
+            yield "remedied", f"{event.why}: all builds are made with that, and readings stay where the binary does"
         case PairingChosen(why=why):
-            yield f"{'pairing':9} {why}"
+            yield "pairing", why
         case Warned(text, advice):
-            yield f"{'warning':9} {advised(text, advice)}"
+            yield "warning", advised(text, advice)
         case Decided(Decision(order=Measure() as order)):
-            yield f"{'decided':9} {named(view, view.hosts[order.host]) if view.hosts else ''}{decided(view, order)}"
-        case BuildStarted(commit=commit, reused=False):  # what is used again has the line below alone
-            yield f"{'building':9} {named(view, event.host)}{commit.short}  {about(commit)}"
-        case BuildFinished(candidate):
-            yield f"{'built':9} {named(view, event.host)}{view.commit(candidate).short}  {built(view, event)}"
-        case BuildCancelled(candidate, _, seconds):
-            took = f"its build is of no use any more, after {duration(seconds)}"
-            yield f"{'ended':9} {named(view, event.host)}{view.commit(candidate).short}  {took}"
-        case CandidateSkipped(candidate, facts):
-            yield f"{'skipped':9} {named(view, event.host)}{view.commit(candidate).short}  {facts.stage}: {printable(facts.reason)}"
-            if facts.log:
-                yield f"{'':9} log: {printable(facts.log)}"
-            if facts.known:
-                yield f"{'':9} for {facts.known.name}: {facts.known.option}"
-        case ExecutionStarted(candidate, number=1):  # no line for a run that is timed: it has a known end
-            yield f"{'running':9} {named(view, event.host)}{view.commit(candidate).short}  {execution(event)}"
-        case RunFinished(candidate):
-            yield f"{'ran':9} {named(view, event.host)}{view.commit(candidate).short}  {ran(view, event)}"
-        case Counted(candidate, group=group):
-            yield f"{'reason':9} {named(view, event.host)}{view.commit(candidate).short}  counters: {group}"
-        case Profiled(candidate, facts):
-            what = "instructions by function" if facts.unit == COUNTED else "profile"
-            yield f"{'reason':9} {named(view, event.host)}{view.commit(candidate).short}  {what}"
-        case Planned(candidate):
-            yield f"{'reason':9} {named(view, event.host)}{view.commit(candidate).short}  plan of a statement"
-        case ChangedFunctions(candidate, facts):
-            yield f"{'reason':9} {view.commit(candidate).short}  {count(len(facts.functions), 'changed function')}"
+            host = view.hosts[order.host] if view.hosts else ""
+            yield "decided", f"{named(view, host)}{decided(view, order)}"
         case Unexplained(part, reason):
-            yield f"{'warning':9} {named(view, event.host)}no {part} for the reason: {printable(reason)}"
+            yield "warning", f"{named(view, event.host)}no {part} for the reason: {printable(reason)}"
         case HuntEnded() if view.stands and not event.reason_follows:
-            yield f"{'reason':9} {view.why or 'Nothing of the workload can be measured for it.'}"
-            yield f"{'':9} {view.report_hint}"
+            yield "reason", view.why or "Nothing of the workload can be measured for it."
+            yield "", view.report_hint
         case HuntEnded(verdict):
-            for place, sentence in enumerate(verdict_sentences(view, verdict)):
-                yield f"{'' if place else 'verdict':9} {sentence}"
+            yield from zip(chain(["verdict"], repeat("")), verdict_sentences(view, verdict), strict=False)
             if event.reason_follows:
-                yield f"{'':9} Its reason follows. Ctrl-C ends that, and the verdict stands."
-                return
-            if view.why:
-                yield f"{'':9} {view.why}"
-            if view.report_hint:
-                yield f"{'':9} {view.report_hint}"
+                yield "", "Its reason follows. Ctrl-C ends that, and the verdict stands."
+            else:
+                yield from (("", text) for text in (view.why, view.report_hint) if text)
+        case _ if isinstance(event, OfCommit) and (said := of_commit(view, event)):
+            host = "" if isinstance(event, ChangedFunctions) else event.host
+            yield said[0], f"{named(view, host)}{view.commit(event.candidate).short}  {said[1]}"
+            if isinstance(event, CandidateSkipped):
+                known, log = event.facts.known, event.facts.log
+                yield from [("", f"log: {printable(log)}")] if log else []
+                yield from [("", f"for {known.name}: {known.option}")] if known else []
         case _:
-            return
+            pass
+
+
+def of_commit(view: SessionView, event: OfCommit) -> tuple[str, str] | None:
+    """The word and the facts of what is done with a commit."""
+    match event:
+        case BuildStarted(commit=commit, reused=False):  # what is used again has the line of its end alone
+            return "building", printable(f"{commit.date} {commit.title}")
+        case BuildFinished():
+            return "built", built(view, event)
+        case BuildCancelled(_, _, seconds):
+            return "ended", f"its build is of no use any more, after {duration(seconds)}"
+        case CandidateSkipped(_, facts):
+            return "skipped", f"{facts.stage}: {printable(facts.reason)}"
+        case ExecutionStarted(number=1):  # no line for a run that is timed: it has a known end
+            return "running", execution(event)
+        case RunFinished():
+            return "ran", ran(view, event)
+        case Counted(group=group):
+            return "reason", f"counters: {group}"
+        case Profiled(_, facts):
+            return "reason", "instructions by function" if facts.unit == COUNTED else "profile"
+        case Planned():
+            return "reason", "plan of a statement"
+        case ChangedFunctions(_, facts):
+            return "reason", count(len(facts.functions), "changed function")
+        case _:
+            return None
+
+
+def lines_of_trial(view: SessionView, trial: Trial, event: Event) -> Iterator[str]:
+    """The lines of an event of a trial."""
+    request = trial.request
+    if view.moved:  # a history does not keep that a run begins
+        yield view.place
+    match event:
+        case TrialStarted(resumed=True):
+            yield f"continuing {trial.name}, which has {count(view.runs, 'run')}"
+        case PairingChosen(why=why):
+            yield f"{why} {count(view.expected.runs - view.runs, 'run')} to go."
+        case Warned(text, advice):
+            yield f"warning: {advised(text, advice)}"
+        case BuildStarted(number, commit) if not request.subjects[number].key:
+            variant, does = request.subjects[number].variant, "built already:" if event.reused else "building"
+            yield printable(f"{does} {commit.short}{variant and '@'}{variant}  {commit.title}")
+        case CandidateSkipped():
+            text, advice = [*view.state.warnings.items()][-1]
+            yield f"warning: {advised(text, advice)}"
+        case RunFinished(facts=facts):
+            of = f" of {view.expected.runs}" if view.runs <= view.expected.runs and not view.expected.open else ""
+            metric = find_metric(request.metric)
+            value = metric.read(facts)
+            rate = f"no {metric.name}" if value is None else f"{figure(value)} {printable(metric.unit_of(facts))}"
+            yield f"  run {view.runs}{of}  {rate}{', in a pair' * bool(facts.round)}"
+        case _:
+            pass
 
 
 def hunt(event: HuntStarted) -> str:
@@ -151,30 +193,23 @@ def hunt(event: HuntStarted) -> str:
     return f"{event.hunt}: {event.builder} {event.workload} on {hosts}{builds}, {good}..{bad}: {size}"
 
 
-def named(view: ViewModel, host: str) -> str:
+def named(view: SessionView, host: str) -> str:
     """The name of a host, where there are several."""
-    return f"{host}  " if view.hosts else ""
+    return f"{host}  " if view.hosts and host else ""
 
 
-def about(commit: Commit) -> str:
-    """Day and subject."""
-    return printable(f"{commit.date} {commit.title}")
-
-
-def built(view: ViewModel, event: BuildFinished) -> str:
+def built(view: SessionView, event: BuildFinished) -> str:
     """How long a build took, and with what result."""
     facts, commit = event.facts, view.commit(event.candidate)
     parts = made(facts)
     if facts.reused and not facts.shared:
-        parts = [f"{about(commit)}: {parts[0]}"]
-    if words := patched(facts.patches):
-        parts.append(words)
-    if same := view.state.row(facts.commit).same_as:
-        parts.append(f"same binary as {Commit(same).short}")
-    return ", ".join(parts)
+        parts = [f"{commit.date} {commit.title}: {parts[0]}"]
+    same = view.state.row(facts.commit).same_as
+    parts += [patched(facts.patches), f"same binary as {Commit(same).short}" if same else ""]
+    return ", ".join(filter(None, parts))
 
 
-def ran(view: ViewModel, event: RunFinished) -> str:
+def ran(view: SessionView, event: RunFinished) -> str:
     """The rate of a run, how its build now compares with the baseline, and which run it was."""
     found = view.ratio(event.candidate)
     facts = event.facts
@@ -188,13 +223,13 @@ def ran(view: ViewModel, event: RunFinished) -> str:
     elif view.is_baseline(event.candidate):
         compared = "baseline"
     now, which = view.now, ""
-    if isinstance(now, Running):
+    if isinstance(now, ActiveRun):
         which = f"{'round' if facts.round else 'run'} {now.number} of {now.of}, {PURPOSES[now.purpose]}"
     layout = f"{', ' * bool(which)}layout {facts.layout}" if facts.layout else ""
     return f"{measured}  {compared:24}  {which}{layout}".rstrip()
 
 
-def decided(view: ViewModel, order: Measure) -> str:
+def decided(view: SessionView, order: Measure) -> str:
     """Who leads, and what is measured next."""
     plan = ", ".join(
         f"{'' if share.runs else 'the build of '}{view.commit(share.candidate).short}{f' x{share.runs}' * (share.runs > 0)}"
@@ -205,11 +240,11 @@ def decided(view: ViewModel, order: Measure) -> str:
     return f"{view.brief}; next, for {PURPOSES[order.purpose]}: {plan}{together}{layouts}"
 
 
-def still(view: ViewModel | TrialView, host: str, doing: Building | Running, now: float) -> str:
+def still(view: SessionView, host: str, doing: ActiveBuild | ActiveRun, now: float) -> str:
     """What a host is busy with, and for how long so far."""
-    if isinstance(view, TrialView):
-        return f"  {activity(view, host, doing, now)}"
-    if isinstance(doing, Running):
+    if view.trial:
+        return f"  {activity_of_trial(view, host, now)}"
+    if isinstance(doing, ActiveRun):
         word, steps = "running", f"run {doing.number} of {doing.of}, "
     else:
         word, steps = "building", f"{doing.done:,} of {doing.total:,}, " if doing.total else ""
@@ -223,31 +258,25 @@ def encode(event: Event, at: float, hunt: int | None = None) -> str:
     return codec.dumps({"event": type(event).__name__, "at": at, **named, **codec.encode(event)})
 
 
-def decode(line: str | bytes) -> tuple[Event, float]:
-    """The event of a line and when it happened. Raises ValueError where ``line`` is not such a line."""
-    body = json.loads(line)
-    if not isinstance(body, dict) or not {"event", "at"} <= body.keys():
-        raise ValueError("not an event: no object with 'event' and 'at'")
-    name, at = body.pop("event"), float(body.pop("at"))
-    if name != "HuntStarted":  # which has it itself
-        body.pop("hunt", None)
-    try:
-        return codec.decode(name, body), at
-    except (KeyError, TypeError, AttributeError) as missing:
-        raise ValueError(f"not a whole event {name!r}: {missing}") from None
+class JsonLines:
+    """A view that writes each event as JSON at once, and keeps nothing to draw.
 
-
-class Lines:
-    """A view that writes each event to a stream at once, and keeps nothing to draw. ``titles`` are those of its hunts."""
+    ``titles`` are those of its hunts; of several hunts each line has the number of its own.
+    """
 
     def __init__(self, stream: TextIO, titles: Mapping[int, str]) -> None:
-        self.stream, self.titles = stream, titles
+        self.stream, self.several = stream, len(titles) > 1
+
+    def show(self, hunt: int, events: Iterable[TimedEvent]) -> None:
+        """Write the lines of events, at once."""
+        for at, event in events:
+            put(safe_json(encode(event, at, hunt if self.several else None)), self.stream)
 
     def recall(self, hunt: int, events: Iterable[TimedEvent]) -> None:
         """The lines of earlier sittings of a resumed hunt were written then."""
 
-    def states(self, rows: Sequence[Row]) -> None:
-        """The states of hunts that others carry out."""
+    def states(self, rows: Sequence[SessionRow]) -> None:
+        """The states of hunts that others carry out are no events."""
 
     def end(self, hunt: int, at: float) -> None:
         """Nothing follows the verdict."""
@@ -256,16 +285,7 @@ class Lines:
         """Nothing is buffered, so nothing is left to do."""
 
 
-class JsonLines(Lines):
-    """Each event as JSON; of several hunts with the number of its own."""
-
-    def show(self, hunt: int, events: Iterable[TimedEvent]) -> None:
-        """Write the lines of events, at once."""
-        for at, event in events:
-            put(safe_json(encode(event, at, hunt if len(self.titles) > 1 else None)), self.stream)
-
-
-class PlainLines(Lines):
+class PlainLines:
     """The lines of each event for people; of several hunts after the title of theirs.
 
     With ``together`` one process carries out all of them: what they have in common is written once, and a verdict both
@@ -283,28 +303,28 @@ class PlainLines(Lines):
         quiet: bool = False,
         now: Callable[[], float] = CLOCK.now,
     ) -> None:
-        super().__init__(stream, titles)
+        self.stream = stream
         self.now, self.latest = now, now()  # the latter when a line was written last
         self._writing, self._closed = threading.Lock(), threading.Event()
         self.report, self.together, self.quiet = report, together, quiet
         wide = max(map(cell_len, titles.values()), default=0)
         several = len(titles) > 1
-        # Of hunts that begin later, their numbers.
         self.prefixes = {hunt: f"{printable(title).ljust(wide)}  " * several for hunt, title in titles.items()}
-        self.views: dict[int, ViewModel | TrialView] = {hunt: ViewModel(report=report) for hunt in titles}
+        self.views: dict[int, SessionView] = {hunt: SessionView(report=report) for hunt in titles}
         self.build: tuple[int, Event] | None = None  # the latest event about a build that was written, and its hunt
         self.warnings: set[str] = set()
-        self.rows: Sequence[Row] = ()
+        self.rows: Sequence[SessionRow] = ()
 
     def reminding(self) -> Self:
         """This view, which from here on says each minute what is done, until it is closed."""
-        threading.Thread(target=self._remind, name="reminders", daemon=True).start()
-        return self
 
-    def _remind(self) -> None:
-        with suppress(PerfBisectError, ValueError):  # nobody reads any more: the next event reports that
-            while not self._closed.wait(max(SILENCE / 60, self.latest + SILENCE - self.now())):
-                self.remind()
+        def remind() -> None:
+            with suppress(PerfBisectError, ValueError):  # nobody reads any more: the next event reports that
+                while not self._closed.wait(max(SILENCE / 60, self.latest + SILENCE - self.now())):
+                    self.remind()
+
+        threading.Thread(target=remind, name="reminders", daemon=True).start()
+        return self
 
     def remind(self) -> None:
         """Write what each host is busy with, if nothing was written for a minute."""
@@ -317,6 +337,7 @@ class PlainLines(Lines):
                         self._write(hunt, line)
 
     def _write(self, hunt: int, line: str) -> None:
+        # Of hunts that begin later, their numbers.
         put(f"{self.prefixes.get(hunt, f'{hunt:3}  ')}{line}", self.stream)
         self.latest = self.now()
 
@@ -331,7 +352,7 @@ class PlainLines(Lines):
 
     def recall(self, hunt: int, events: Iterable[TimedEvent]) -> None:
         """Take the events of earlier sittings of a hunt; their lines were written then."""
-        self.views[hunt] = recalled_session(self.report, events)
+        self.views[hunt] = recalled(SessionView(report=self.report), events)
 
     def show(self, hunt: int, events: Iterable[TimedEvent]) -> None:
         """Write the lines of events, at once."""
@@ -340,19 +361,15 @@ class PlainLines(Lines):
 
     def _show(self, hunt: int, events: Iterable[TimedEvent]) -> None:
         for at, event in events:
-            view = self.views[hunt]
-            if trial := TrialView.of(view, event):
-                self.views[hunt], said = trial, trial.add(at, event)
-            elif isinstance(view, ViewModel):
-                view = self.views[hunt] = update(view, event, at)
-                written = self.together and self._is_written(hunt, event)
-                said = [] if written else [*lines(view, event, at)]
-                if self.together and isinstance(event, Decided) and view.decided:
-                    said.append(f"{time_of_day(at)}  {'decided':9} {view.brief}")
+            view = self.views[hunt] = update(self.views[hunt], event, at)
+            written = self.together and self._is_written(hunt, event)
+            said = [] if written else [*lines(view, event, at)]
+            if self.together and isinstance(event, Decided) and view.decided:
+                said.append(f"{time_of_day(at)}  {'decided':9} {view.brief}")
             for line in said if not self.quiet or isinstance(event, Warned | CandidateSkipped) else ():
                 self._write(hunt, line)
 
-    def states(self, rows: Sequence[Row]) -> None:
+    def states(self, rows: Sequence[SessionRow]) -> None:
         """Write which states of hunts, which others carry out, have changed."""
         before = [row.state for row in self.rows] or [""] * len(rows)
         for row, state in zip(rows, before, strict=True):

@@ -15,18 +15,9 @@ from perfbisect.clock import CLOCK
 from perfbisect.core.domain.events import HuntEnded
 from perfbisect.core.inference.observations import is_of_build
 from perfbisect.ui.screen import lines
+from perfbisect.ui.session_update import caught_up, recalled
+from perfbisect.ui.session_view import REPORT, ActiveRun, Report, SessionRow, SessionView, TimedEvent
 from perfbisect.ui.terminal import echo_control
-from perfbisect.ui.trial import TrialView, recalled_session
-from perfbisect.ui.trial import picture as picture_of_trial
-from perfbisect.ui.view_model import (
-    REPORT,
-    Report,
-    Row,
-    Running,
-    TimedEvent,
-    ViewModel,
-    caught_up,
-)
 from perfbisect.wording.glyphs import glyphs_for
 from perfbisect.wording.quantities import count
 from perfbisect.wording.text import printable
@@ -54,8 +45,8 @@ class LiveScreen:
     ) -> None:
         self.console, self.report, self.together, self.keep, self.now = console, report, together, keep, now
         self.glyphs = glyphs_for(console.encoding)
-        self.views: dict[int, ViewModel | TrialView] = {hunt: ViewModel(report=report) for hunt in titles}
-        self.rows: Sequence[Row] = [Row(title, hunt) for hunt, title in titles.items()]
+        self.views: dict[int, SessionView] = {hunt: SessionView(report=report) for hunt in titles}
+        self.rows: Sequence[SessionRow] = [SessionRow(title, hunt) for hunt, title in titles.items()]
         self.latest = next(iter(titles), None)  # the hunt that was measured last
         self.echo = False  # whether the terminal printed ^C before
         self.live = Live(
@@ -69,23 +60,17 @@ class LiveScreen:
 
     def recall(self, hunt: int, events: Iterable[TimedEvent]) -> None:
         """Take the events of earlier sittings of a hunt, before any other of it."""
-        self.views[hunt] = recalled_session(self.report, events)
+        self.views[hunt] = recalled(SessionView(report=self.report), events)
 
     def show(self, hunt: int, events: Iterable[TimedEvent]) -> None:
         """Take events of a hunt; the next picture includes them."""
         happened = [*events]
-        view = self.views[hunt]
-        if trial := next((found for _, event in happened if (found := TrialView.of(view, event))), None):
-            for at, event in happened:
-                trial.add(at, event)
-            self.views[hunt] = trial
-        elif isinstance(view, ViewModel):
-            self.views[hunt] = caught_up(view, happened)
+        self.views[hunt] = caught_up(self.views[hunt], happened)
         if any(not (is_of_build(event) or isinstance(event, HuntEnded)) for _, event in happened):
             self.latest = hunt  # builds and ends are in the logs of the others, too
         self.draw()
 
-    def states(self, rows: Sequence[Row]) -> None:
+    def states(self, rows: Sequence[SessionRow]) -> None:
         """Take the states of all hunts, which others carry out."""
         self.rows = rows
         self.draw()
@@ -132,12 +117,11 @@ class LiveScreen:
         for row in self.rows if len(self.rows) > 1 else ():
             view = None if row.hunt is None else self.views.get(row.hunt)
             known = "" if view is None else f"{count(view.runs, 'run'):>9}  {view.brief}"
-            name = view.name if isinstance(view, TrialView) else f"hunt {row.hunt}"
-            number = "" if row.hunt is None else name
+            name = view.name if view and view.trial else "" if row.hunt is None else f"hunt {row.hunt}"
             gap = " " * (wide - cell_len(row.title))
             state = printable(row.state) or known
             style = "bold" if self.together and row.hunt in drawn and view and not view.decided else ""
-            line = Text(f" {printable(row.title)}{gap}  {number:10} {state}", style, no_wrap=True)
+            line = Text(f" {printable(row.title)}{gap}  {name:10} {state}", style, no_wrap=True)
             line.truncate(self.console.width, overflow="ellipsis")
             yield line
 
@@ -156,16 +140,15 @@ class LiveScreen:
             yield from drawn
             left -= len(drawn)
 
-    def one(self, view: ViewModel | TrialView, height: int | None) -> list[Text]:
+    def one(self, view: SessionView, height: int | None) -> list[Text]:
         """The picture of one session."""
-        size = self.console.width, height, self.now(), self.glyphs
-        return picture_of_trial(view, *size) if isinstance(view, TrialView) else lines(view, *size)
+        return lines(view, self.console.width, height, self.now(), self.glyphs)
 
     def rule(self) -> Text:
         """A line between two hunts."""
         return Text(self.glyphs.line * self.console.width, "dim")
 
 
-def is_measured(view: ViewModel | TrialView) -> bool:
+def is_measured(view: SessionView) -> bool:
     """Whether a run of a hunt is made now."""
-    return any(isinstance(one, Running) and not one.finished for one in view.busy.values())
+    return any(isinstance(one, ActiveRun) and not one.finished for one in view.busy.values())

@@ -1,4 +1,4 @@
-"""The screen of a hunt as lines of text: a pure function of the view, the size and the clock."""
+"""The screen of a session as lines of text: a pure function of the view, the size and the clock."""
 
 import textwrap
 from collections.abc import Iterator
@@ -10,9 +10,9 @@ from rich.text import Text
 from perfbisect.core.domain.events import RunFinished
 from perfbisect.core.domain.metrics import shown, unit
 from perfbisect.core.domain.orders import Purpose, Verdict
-from perfbisect.ui.candidates import RECENT, end_of_range, pairs, strip, table
-from perfbisect.ui.time_left import minutes_left
-from perfbisect.ui.view_model import Building, Running, ViewModel, within
+from perfbisect.core.domain.trials import Trial
+from perfbisect.ui.candidates import RECENT, end_of_range, pairs, ratio_lines, strip, table
+from perfbisect.ui.session_view import ActiveBuild, ActiveRun, SessionView, minutes_left, within
 from perfbisect.wording.glyphs import ASCII, UNICODE, Glyphs, bar, sparkline, writable
 from perfbisect.wording.quantities import (
     chance,
@@ -34,38 +34,54 @@ WARNINGS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
-    """Lines that belong together; sections of low ``priority`` lose their lines first where the terminal is short."""
+class ScreenBlock:
+    """Lines that belong together; blocks of low ``priority`` lose their lines first where the terminal is short."""
 
     lines: list[Text]
     priority: int
 
 
-def lines(view: ViewModel, width: int, height: int | None, now: float, glyphs: Glyphs = UNICODE) -> list[Text]:
+def lines(view: SessionView, width: int, height: int | None, now: float, glyphs: Glyphs = UNICODE) -> list[Text]:
     """At most ``height`` lines (None: as many as it takes) of at most ``width`` columns, at ``now`` (epoch seconds)."""
-    room = max(10, width - 2)
-    doing = view.ended is None and (view.stands or not view.state.verdict)
-    around = [
-        Section(header(view, room, now, glyphs), 8),
-        Section(strip(view, room, glyphs), 6),
-        Section(verdict(view, room), 10),
-        Section([*phase(view, room), *in_progress(view, room, now, glyphs)] if doing else [], 9),
-        Section(in_pairs(view, room, glyphs), 4),
-        Section(belief(view, room, glyphs), 7),
-        Section(warnings(view, room, whole=height is None), 3),
-        Section([Text(line, "dim") for line in folded(chosen(view), room, "", 3)], 2),
-    ]
-    rows, airy = share_out(around, len(view.rows) + 1, height)
-    around.insert(5, Section(table(view, room, rows - 1) if rows > 1 else [], 5))
-    return drawn(around, width, glyphs, airy=airy)
+    room, table_of = max(10, width - 2), ScreenBlock([], 5)
+    warned = ScreenBlock(warnings(view, room, whole=height is None), 3)
+    if view.trial:
+        made = [Text(line) for line in ratio_lines(view.trial, room)]
+        pairs_made = [] if view.ended else pairs_of_trial(view.trial, room, glyphs)
+        doing = [Text(line) for host in view.busy for line in folded(activity_of_trial(view, host, now), room, "  ", 2)]
+        blocks = [
+            ScreenBlock(header_of_trial(view, view.trial, room, now, glyphs), 8),
+            ScreenBlock(doing, 9),
+            ScreenBlock(pairs_made, 4),
+            table_of,
+            warned,
+        ]
+        rows, airy = share_out(blocks, len(made), height)
+        table_of.lines[:] = made[:rows]
+    else:
+        busy = view.ended is None and (view.stands or not view.state.verdict)
+        blocks = [
+            ScreenBlock(header(view, room, now, glyphs), 8),
+            ScreenBlock(strip(view, room, glyphs), 6),
+            ScreenBlock(verdict(view, room), 10),
+            ScreenBlock([*phase(view, room), *in_progress(view, room, now, glyphs)] if busy else [], 9),
+            ScreenBlock(pairs_of_hunt(view, room, glyphs), 4),
+            table_of,
+            ScreenBlock(belief(view, room, glyphs), 7),
+            warned,
+            ScreenBlock([Text(line, "dim") for line in folded(chosen(view), room, "", 3)], 2),
+        ]
+        rows, airy = share_out(blocks, len(view.rows) + 1, height)
+        table_of.lines[:] = table(view, room, rows - 1) if rows > 1 else []
+    return drawn(blocks, width, glyphs, airy=airy)
 
 
-def chosen(view: ViewModel) -> str:
+def chosen(view: SessionView) -> str:
     """What was chosen for the hunt, and why."""
     return " ".join(filter(None, (view.state.chosen.why, view.state.pairing.why if view.state.pairing else "")))
 
 
-def drawn(sections: list[Section], width: int, glyphs: Glyphs, *, airy: bool) -> list[Text]:
+def drawn(sections: list[ScreenBlock], width: int, glyphs: Glyphs, *, airy: bool) -> list[Text]:
     """The lines of sections in the signs of a terminal of that width, ``airy`` with empty lines between them."""
     lines: list[Text] = []
     for section in sections:
@@ -79,7 +95,7 @@ def drawn(sections: list[Section], width: int, glyphs: Glyphs, *, airy: bool) ->
     return lines
 
 
-def share_out(around: list[Section], rows: int, height: int | None) -> tuple[int, bool]:
+def share_out(around: list[ScreenBlock], rows: int, height: int | None) -> tuple[int, bool]:
     """How many of ``rows`` lines the table gets, and whether there is room for empty lines between sections.
 
     Where there is too little room, lines are taken away from ``around``.
@@ -98,15 +114,11 @@ def share_out(around: list[Section], rows: int, height: int | None) -> tuple[int
     return height - fixed, False
 
 
-def header(view: ViewModel, room: int, now: float, glyphs: Glyphs) -> list[Text]:
+def header(view: SessionView, room: int, now: float, glyphs: Glyphs) -> list[Text]:
     """What is hunted, its time and estimated time left; the range and the costs."""
     if view.hunt is None:
         return [Text("preparing the hunt")]
-    hunt, until = view.hunt, view.ended or now
-    time = [f"{clock(until - (view.began or until))} elapsed"]
-    left = minutes_left(view, now)
-    if view.state.verdict is None and view.ended is None:
-        time.append(f"{estimate(left)} left" if left is not None else "estimating")
+    hunt = view.hunt
     ends = f"{end_of_range(hunt.good)} {glyphs.arrow} {end_of_range(hunt.bad)}"
     size = [count(hunt.commits, "commit"), count(hunt.choices, "candidate")]
     size += [count(hunt.merges, "merge")] if hunt.merges else []
@@ -115,11 +127,30 @@ def header(view: ViewModel, room: int, now: float, glyphs: Glyphs) -> list[Text]
     skipped = sum(row.skip is not None for row in view.rows.values())
     cost = [count(sum(len(row.made) for row in view.rows.values()), "build"), count(view.runs, "run")]
     cost += [f"{skipped} skipped"] if skipped else []
-    what = [f"hunt {hunt.hunt}", hunt.builder, hunt.workload, ", ".join(facts.name for facts in hunt.hosts)]
+    what = [view.name, hunt.builder, hunt.workload, ", ".join(facts.name for facts in hunt.hosts)]
     return [
-        both_ends(what, time, room, glyphs, "bold", ""),
+        both_ends(what, times(view, now), room, glyphs, "bold", ""),
         both_ends([ends, *size], cost, room, glyphs, "dim", "dim"),
     ]
+
+
+def header_of_trial(view: SessionView, trial: Trial, room: int, now: float, glyphs: Glyphs) -> list[Text]:
+    """What is measured, its time and estimated time left; and how far it is."""
+    what = [trial.name, trial.request.builder, *(work.name for work in trial.request.works[:3]), trial.host.name]
+    far = f"{view.runs:,} of {'about ' * view.expected.open}{count(view.expected.runs, 'run')}"
+    size, behind = beside([far], room, glyphs)
+    done, todo = bar(view.runs / view.expected.runs if view.expected.runs else 0.0, size, glyphs)
+    progress = Text.assemble((done, "cyan"), (todo, "dim"), behind)
+    return [both_ends(what, times(view, now), room, glyphs, "bold", ""), progress]
+
+
+def times(view: SessionView, now: float) -> list[str]:
+    """How long it has taken, and until it has ended how long it still takes."""
+    until, left = view.ended or now, minutes_left(view, now)
+    elapsed = f"{clock(until - (view.began or until))} elapsed"
+    if view.ended is not None or view.state.verdict is not None:
+        return [elapsed]
+    return [elapsed, "estimating" if left is None else f"{estimate(left)} left"]
 
 
 def both_ends(left: list[str], right: list[str], room: int, glyphs: Glyphs, begin: str, end: str) -> Text:
@@ -140,7 +171,7 @@ def facts(parts: list[str], room: int, glyphs: Glyphs) -> str:
     return line
 
 
-def phase(view: ViewModel, room: int) -> list[Text]:
+def phase(view: SessionView, room: int) -> list[Text]:
     """What is done, in plain words, and how far it is."""
     if view.decided:
         parts = count(len(view.state.studied), "part")
@@ -157,7 +188,7 @@ def phase(view: ViewModel, room: int) -> list[Text]:
     return [Text(f"{PHASES[now.order.purpose, now.order.fresh]}: {far}")]
 
 
-def in_progress(view: ViewModel, room: int, now: float, glyphs: Glyphs) -> list[Text]:
+def in_progress(view: SessionView, room: int, now: float, glyphs: Glyphs) -> list[Text]:
     """What each host is busy with: always two lines for each, and one for each that only builds, so that nothing jumps."""
     names, build_hosts = view.hosts, view.state.build_hosts
     if not names:
@@ -173,23 +204,25 @@ def in_progress(view: ViewModel, room: int, now: float, glyphs: Glyphs) -> list[
     ]
 
 
-def ahead_line(view: ViewModel, doing: Building | Running | None, room: int, now: float, glyphs: Glyphs) -> Text:
+def ahead_line(view: SessionView, doing: ActiveBuild | ActiveRun | None, room: int, now: float, glyphs: Glyphs) -> Text:
     """What a build host is busy with, in one line."""
-    if not isinstance(doing, Building):
+    if not isinstance(doing, ActiveBuild):
         return Text("free", "dim")
     which, short = "built     " if doing.finished else "building  ", view.commit(doing.candidate).short
     before = cell_len(which) + cell_len(short) + 2
     return Text.assemble(which, (short, "bold"), "  ", build_line(view, doing, room - before, now, glyphs))
 
 
-def activity(view: ViewModel, doing: Building | Running | None, room: int, now: float, glyphs: Glyphs) -> list[Text]:
+def activity(
+    view: SessionView, doing: ActiveBuild | ActiveRun | None, room: int, now: float, glyphs: Glyphs
+) -> list[Text]:
     """What a host is busy with."""
     match doing:
-        case Building() as build:
+        case ActiveBuild() as build:
             commit = view.commit(build.candidate)
             which = "built     " if build.finished else "building  "
             line = build_line(view, build, room, now, glyphs)
-        case Running() as run:
+        case ActiveRun() as run:
             commit = view.commit(run.candidate)
             which = f"{'measured' if run.finished else 'measuring'}  "
             if run.finished and run.number == run.of and view.builds_ahead:
@@ -201,7 +234,7 @@ def activity(view: ViewModel, doing: Building | Running | None, room: int, now: 
     return [Text.assemble(which, (commit.short, "bold"), "  ", commit.subject), line]
 
 
-def build_line(view: ViewModel, build: Building, room: int, now: float, glyphs: Glyphs) -> Text:
+def build_line(view: SessionView, build: ActiveBuild, room: int, now: float, glyphs: Glyphs) -> Text:
     """The progress of the build."""
     row = view.rows.get(build.candidate)
     if build.finished and row is not None and row.builds:
@@ -224,7 +257,7 @@ def beside(parts: list[str], room: int, glyphs: Glyphs) -> tuple[int, str]:
     return max(SMALLEST, min(60, room - max(36, cell_len(behind) + 2))), f"  {behind}"
 
 
-def run_line(view: ViewModel, run: Running, room: int, now: float, glyphs: Glyphs) -> Text:
+def run_line(view: SessionView, run: ActiveRun, room: int, now: float, glyphs: Glyphs) -> Text:
     """The rate so far, from 0 to the highest rate seen."""
     passed = max(0.0, now - run.since)
     if run.seconds:  # planned
@@ -248,7 +281,7 @@ def run_line(view: ViewModel, run: Running, room: int, now: float, glyphs: Glyph
     return Text.assemble((drawn, "cyan"), (" " * (size - len(drawn))), behind)
 
 
-def in_pairs(view: ViewModel, room: int, glyphs: Glyphs) -> list[Text]:
+def pairs_of_hunt(view: SessionView, room: int, glyphs: Glyphs) -> list[Text]:
     """The latest pairs, while there is no verdict."""
     state = view.state
     if state.verdict:
@@ -258,7 +291,15 @@ def in_pairs(view: ViewModel, room: int, glyphs: Glyphs) -> list[Text]:
     return pairs(runs, metric, lambda sha: state.row(sha).commit.short, room, glyphs)
 
 
-def belief(view: ViewModel, room: int, glyphs: Glyphs) -> list[Text]:
+def pairs_of_trial(trial: Trial, room: int, glyphs: Glyphs) -> list[Text]:
+    """The latest pairs of a trial."""
+    metric = trial.pairing.compared(trial.request.metric) if trial.pairing else trial.request.metric
+    runs = trial.runs[-RECENT:]
+    names = {run.facts.commit: printable(trial.request.subjects[run.subject].name) for run in runs}
+    return pairs([run.facts for run in runs], metric, names.__getitem__, room, glyphs)
+
+
+def belief(view: SessionView, room: int, glyphs: Glyphs) -> list[Text]:
     """The leader and its probability, how the ends differ, how noisy the runs are."""
     known = view.state.belief
     if known is None or view.hunt is None:
@@ -278,7 +319,7 @@ def belief(view: ViewModel, room: int, glyphs: Glyphs) -> list[Text]:
     return [second] if view.state.verdict else [first, second]
 
 
-def warnings(view: ViewModel, room: int, whole: bool) -> list[Text]:
+def warnings(view: SessionView, room: int, whole: bool) -> list[Text]:
     """The warnings; the latest ones if there are many."""
     texts = [advised(text, advice) for text, advice in view.state.warnings.items()]
     texts += [printable(text) for text in (view.state.belief.warnings if view.state.belief is not None else ())]
@@ -286,7 +327,7 @@ def warnings(view: ViewModel, room: int, whole: bool) -> list[Text]:
     return [Text(line, "yellow") for text in texts for line in folded(f"! {text}", room, "  ", 9 if whole else 2)]
 
 
-def verdict_sentences(view: ViewModel, verdict: Verdict) -> tuple[str, ...]:
+def verdict_sentences(view: SessionView, verdict: Verdict) -> tuple[str, ...]:
     """The verdict in sentences, and what was done so that commits build."""
     state, hunt = view.state, view.hunt
     size, classes = (hunt.choices, hunt.host_classes) if hunt else (0, ())
@@ -294,7 +335,7 @@ def verdict_sentences(view: ViewModel, verdict: Verdict) -> tuple[str, ...]:
     return *teller.sentences(verdict), *state.remedy
 
 
-def verdict(view: ViewModel, room: int) -> list[Text]:
+def verdict(view: SessionView, room: int) -> list[Text]:
     """The verdict in sentences."""
     if view.state.verdict is None or view.hunt is None:
         return []
@@ -313,3 +354,21 @@ def folded(text: str, room: int, begin: str, most: int) -> Iterator[str]:
     shape = textwrap.TextWrapper(room, start, begin, max_lines=most, placeholder=" …")
     for line in shape.wrap(held):
         yield line.replace("\N{NO-BREAK SPACE}%", " %")
+
+
+def activity_of_trial(view: SessionView, host: str, now: float) -> str:
+    """What a host is busy with, in a trial."""
+    assert view.trial, "it has begun"
+    name = f"{host}  " if len(view.busy) > 1 else ""
+    subjects = view.trial.request.subjects
+    match view.busy[host]:
+        case ActiveBuild(number, since, done, total, finished=finished):
+            steps = f", {done:,} of {total:,}" if total else ""
+            took = "" if finished else f"{steps}, {clock(now - since)}"
+            return printable(f"{name}{'built' if finished else 'building'} {subjects[number].name}{took}")
+        case ActiveRun(number, since, run, of, samples=samples, finished=finished):
+            rate = f"  {figure(samples[-1])} QPS" if samples else ""
+            took = "" if finished else f", {clock(now - since)}"
+            return printable(f"{name}{view.place or subjects[number].name}  run {run} of {of}{took}{rate}")
+        case None:
+            return f"{name}preparing"

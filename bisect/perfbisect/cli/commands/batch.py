@@ -190,13 +190,13 @@ def follow(
     """Carry out hunts and tell how they end; returns the highest of their exit statuses. ``go_on`` is the command that does."""
     from perfbisect.hunt.batch import VERDICTS, Stage, carry_out, locked_hosts, read_batch_at_end, state_of
     from perfbisect.report.command_line import command_on
-    from perfbisect.ui.view_model import Row
+    from perfbisect.ui.session_view import SessionRow
     from perfbisect.wording.quantities import count
 
     view = view or view_of({}, given, "plain" if plain else None)
 
     def show() -> None:
-        view.states([Row(task.title, task.hunt, state_of(task, history), task.runs) for task in tasks])
+        view.states([SessionRow(task.title, task.hunt, state_of(task, history), task.runs) for task in tasks])
 
     try:
         carry_out(tasks, history, view, show, time.sleep, locked_hosts)

@@ -1,29 +1,19 @@
-"""What views know of a hunt: its state, its phase, what each host is busy with, the clock. Pure; time is a parameter."""
+"""What views know of a session: its folded log, its phase, what each host is busy with, the clock. Pure; time is a parameter.
 
-from collections.abc import Callable, Iterable, Mapping
+A session is a hunt or a trial; the kind decides which fields are used.
+"""
+
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from statistics import median
 
 import numpy as np
 
 from perfbisect.core.domain.events import (
-    BuildCancelled,
-    BuildFinished,
-    BuildProgress,
-    BuildStarted,
-    CandidateSkipped,
     Commit,
-    Decided,
     Event,
     ExecutionStarted,
-    HuntEnded,
     HuntStarted,
-    LabEvent,
-    MetricChosen,
-    PairingChosen,
-    RunFinished,
-    RunProgress,
-    RunStarted,
-    Warned,
 )
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.metrics import operations_per_second, shown_metric
@@ -38,16 +28,12 @@ from perfbisect.core.domain.orders import (
     Purpose,
     Several,
     Verdict,
-    first_step,
 )
-from perfbisect.core.explain.explanation import explanation
-from perfbisect.core.inference.hunt_state import Classification, HuntState, Tested, classify, fold, ratios
-from perfbisect.core.inference.observations import counted_exactly, observations, without_refused
-from perfbisect.core.inference.relative_speed import step_ratio
-from perfbisect.wording import reasons
+from perfbisect.core.domain.trials import Trial
+from perfbisect.core.inference.hunt_state import Classification, HuntState, Tested, classify
 from perfbisect.wording.comparisons import ratio_title
-from perfbisect.wording.quantities import chance, count, ratio
-from perfbisect.wording.text import printable, printable_commit
+from perfbisect.wording.quantities import chance
+from perfbisect.wording.text import printable_commit
 
 TimedEvent = tuple[float, Event]  # seconds since the epoch, what happened
 Report = Callable[[int], str]  # the command that shows the report of a hunt
@@ -55,7 +41,7 @@ REPORT = "bisect show {}".format  # for a hunt in the default history
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SessionRow:
     """The line of a session in the list of several."""
 
     title: str
@@ -65,7 +51,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Building:
+class ActiveBuild:
     """A build in progress, or just finished."""
 
     candidate: int
@@ -77,7 +63,7 @@ class Building:
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class ActiveRun:
     """A run in progress, or just finished."""
 
     candidate: int
@@ -92,23 +78,25 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class OrderPhase:
     """Orders of one purpose after each other; runs are counted from the begin of the hunt."""
 
     order: Measure  # the latest
     began: int  # runs before it
     until: int  # runs after its orders so far
 
-    @classmethod
-    def of(cls, before: "Phase | None", order: Measure, runs: int) -> "Phase":
-        """The phase that an order goes on with or begins, after so many ``runs``."""
-        new = before is None or (before.order.purpose, before.order.fresh) != (order.purpose, order.fresh)
-        began, until = (runs, runs) if before is None or new else (before.began, max(runs, before.until))
-        return cls(order, began, until + sum(share.runs for share in order.plan))
+
+@dataclass(frozen=True, slots=True)
+class ExpectedRuns:
+    """How many rounds and runs a trial takes in all."""
+
+    rounds: int = 0
+    runs: int = 0
+    open: bool = False  # whether both may become others: a way to compare builds is yet to be chosen
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ViewModel:
+class SessionView:
     """Everything that is drawn. Times are seconds since the epoch."""
 
     state: HuntState = field(default_factory=HuntState)
@@ -119,12 +107,21 @@ class ViewModel:
     decided: Verdict | None = None  # of the search; the reason may be measured still
     stands: bool = False  # the verdict was said, and its reason is measured
     why: str = ""  # the reason of the change that the verdict names, once it is there; "" where nothing is known of it
-    now: Building | Running | None = None  # at the host of the latest event, those that build ahead left out
-    busy: Mapping[str, Building | Running | None] = field(default_factory=dict)  # at each host, with those
+    now: ActiveBuild | ActiveRun | None = None  # at the host of the latest event, those that build ahead left out
+    busy: Mapping[str, ActiveBuild | ActiveRun | None] = field(default_factory=dict)  # at each host, with those
     searching: tuple[float, float] | None = None  # when the search began, and the bits missing then
-    phase: Phase | None = None  # of the orders of this session
+    phase: OrderPhase | None = None  # of the orders of this session
     layouts: str = ""  # what fresh layouts show so far, while a commit is compared with another build in them
     report: Report = REPORT  # the command that shows the report of a hunt
+    trial: Trial | None = None  # what is measured without a search; ``state`` has nothing but its warnings then
+    expected: ExpectedRuns = ExpectedRuns()  # of a trial
+    place: str = ""  # the round, workload and build of a trial that are measured
+    moved: bool = False  # whether the latest event began that place
+
+    @property
+    def name(self) -> str:
+        """As in commands and lists: hunt 12, c3; "" before it is known."""
+        return self.trial.name if self.trial else f"hunt {self.hunt.hunt}" if self.hunt else ""
 
     @property
     def hunt(self) -> HuntStarted | None:
@@ -141,7 +138,7 @@ class ViewModel:
     def builds_ahead(self) -> int:
         """How many builds are made ahead now."""
         return sum(
-            isinstance(one := self.busy.get(name), Building) and not one.finished for name in self.state.build_hosts
+            isinstance(one := self.busy.get(name), ActiveBuild) and not one.finished for name in self.state.build_hosts
         )
 
     @property
@@ -157,7 +154,7 @@ class ViewModel:
         """What is known of a candidate's commit, at least its hash; texts are safe to print."""
         return printable_commit(self.state.row(self.sha(candidate)).commit)
 
-    def activity(self, candidate: int) -> Building | Running | None:
+    def activity(self, candidate: int) -> ActiveBuild | ActiveRun | None:
         """What is done with a candidate now, at the first host that is busy with it."""
         in_progress = (one for one in self.busy.values() if one is not None and not one.finished)
         return next((one for one in in_progress if one.candidate == candidate), None)
@@ -224,12 +221,14 @@ class ViewModel:
 
     @property
     def runs(self) -> int:
-        """Runs of the candidates."""
-        return sum(len(row.runs) for row in self.rows.values())
+        """Runs so far: of a hunt those of the candidates."""
+        return len(self.trial.runs) if self.trial else sum(len(row.runs) for row in self.rows.values())
 
     @property
     def brief(self) -> str:
-        """The verdict in a few words; before there is one, who leads."""
+        """The verdict in a few words; before there is one, who leads. Of a trial how far it is."""
+        if self.trial:
+            return "done" if self.trial.state == "done" else self.place or "starting"
         match self.decided:
             case None if self.leader:
                 candidate, share = self.leader
@@ -248,7 +247,7 @@ class ViewModel:
             case Inconclusive():
                 return "inconclusive"
 
-    def stopped(self, at: float) -> "ViewModel":
+    def stopped(self, at: float) -> "SessionView":
         """The same, where the hunt goes on no more; its latest event was then."""
         return replace(self, ended=self.ended or at, now=None, busy={})
 
@@ -256,116 +255,37 @@ class ViewModel:
     def top(self) -> float:
         """The highest rate so far, in operations per second."""
         ended = [operations_per_second(run) or 0.0 for row in self.rows.values() for run in row.runs]
-        current = [qps for one in self.busy.values() if isinstance(one, Running) for qps in one.samples]
+        current = [qps for one in self.busy.values() if isinstance(one, ActiveRun) for qps in one.samples]
         return max((*ended, *current), default=0.0)
 
 
-def update(view: ViewModel, event: Event, at: float) -> ViewModel:
-    """The view after ``event``, which happened ``at`` seconds since the epoch."""
-    view = _with(view, event, at)
-    return with_ratios(view) if isinstance(event, RunFinished) else view
+RUNS_PER_BIT = 4.0  # first guess: one build and this many runs halve the range
+CONFIRMING = 6.0  # runs that prove a culprit against its parent
+PRIOR_BITS = 1.0  # weight of the first guess against what is observed
+OVERDUE = 0.1  # of an estimate: what is left of it where it was too short
 
 
-def caught_up(view: ViewModel, events: Iterable[tuple[float, Event]]) -> ViewModel:
-    """The view after several events, as ``update`` makes it of each; the ratios are computed once."""
-    for at, event in events:
-        view = _with(view, event, at)
-    return with_ratios(view)
+def minutes_left(view: SessionView, now: float) -> float | None:
+    """Estimated minutes until the verdict; None while too little is known. Between events they pass.
 
-
-def _with(view: ViewModel, event: Event, at: float) -> ViewModel:
-    """The view after ``event``, with the ratios as they were before it."""
-    began = at if view.began is None else view.began
-    state = view.state.after(at, event)
-    if state.commits is not view.state.commits:  # what was done before compared good with the merge base
-        view = ViewModel(report=view.report)
-    if state is not view.state:
-        view = replace(view, state=state, rows=rows(state))
-    view = replace(view, began=began)
-    if isinstance(event, HuntEnded) and event.reason_follows:
-        return replace(view, decided=event.verdict, stands=True)
-    if isinstance(event, HuntEnded):
-        why = why_of(state, view.metric, view.report(state.started.hunt if state.started else 0))
-        return replace(view, ended=at, now=None, busy={}, decided=event.verdict, why=why)
-    if isinstance(event, Decided):
-        order = event.decision.order
-        begins = view.searching is None and state.purpose in (Purpose.SEARCH, Purpose.CONFIRM)
-        searching = (at, bits(event.decision.belief)) if begins else view.searching
-        view = replace(view, searching=searching, layouts="")
-        if not isinstance(order, Measure):
-            return replace(view, decided=order)
-        view = replace(view, decided=None, phase=Phase.of(view.phase, order, view.runs))
-        return replace(view, layouts=layouts_so_far(view))
-    if isinstance(event, MetricChosen):
-        return with_ratios(view)
-    if isinstance(event, HuntStarted):
-        begins = view.ended is not None or view.stands
-        return replace(view, began=at, ended=None, decided=None, stands=False) if begins else view
-    if isinstance(event, Warned | PairingChosen) or not isinstance(event, LabEvent):
-        return view
-    now = activity_after(view.busy.get(event.host), event, at)
-    ahead = event.host in state.build_hosts
-    return replace(view, now=view.now if ahead else now, busy={**view.busy, event.host: now})
-
-
-def recalled(view: ViewModel, events: Iterable[TimedEvent]) -> ViewModel:
-    """The view after the events of earlier sittings; its clock starts with the next event, unless the hunt has ended."""
-    known = [*events]
-    if known and isinstance(known[-1][1], HuntEnded):
-        return caught_up(view, known)
-    state = fold(known)
-    state.verdict = None
-    return with_ratios(ViewModel(state, rows(state), report=view.report))
-
-
-def rows(state: HuntState) -> dict[int, Tested]:
-    """What was tested of the present range, by candidate."""
-    return {state.node[sha]: row for sha, row in state.tested.items() if sha in state.node}
-
-
-def with_ratios(view: ViewModel) -> ViewModel:
-    """The view with the ratios from all runs so far: the one step here that takes time."""
-    if view.hunt is None:
-        return view
-    found = ratios(view.state, view.metric, view.state.hosts, view.hunt.host_classes)
-    return replace(view, ratios=found, layouts=layouts_so_far(view))
-
-
-def layouts_so_far(view: ViewModel) -> str:
-    """What fresh layouts show so far of a commit: 0.981 (0.965–0.997) of 5e6e15a942 in 12 layouts; "" before there are two of each."""
-    state, log = view.state, view.state.log
-    runs = [view.rows[each].runs if each in view.rows else () for each in view.beside]
-    if (compared := min((sum(run.layout > 0 for run in some) for some in runs), default=0)) < 2:
-        return ""
-    culprit, other = view.beside
-    by_cpu = state.pairing is not None and state.pairing.by_cpu
-    seen = observations(log, state.node, view.metric, log[0][0], state.hosts, state.build_hosts, by_cpu=by_cpu)
-    found = step_ratio(without_refused(seen, state.pairing), len(state.commits) - 1, culprit, other)
-    return f"{ratio(found)} of {view.commit(other).short} in {count(compared, 'layout')}" if found else ""
-
-
-def activity_after(before: Building | Running | None, event: LabEvent, at: float) -> Building | Running | None:
-    """What a host is busy with after one of its events."""
-    match event:
-        case BuildStarted(candidate):
-            return Building(candidate, at)
-        case BuildProgress(candidate, done, total, stage):
-            since = before.since if isinstance(before, Building) else at
-            return Building(candidate, since, done, total, printable(stage))
-        case BuildFinished() if isinstance(before, Building):
-            return replace(before, finished=True, done=before.total)
-        case RunStarted(candidate, number, of, purpose, seconds):
-            return Running(candidate, at, number, of, purpose, seconds)
-        case RunProgress(_, _, qps) if isinstance(before, Running):
-            return replace(before, samples=(*before.samples, qps))
-        case ExecutionStarted() if isinstance(before, Running):
-            return replace(before, execution=event)
-        case RunFinished(facts=facts) if isinstance(before, Running):
-            return replace(before, finished=True, samples=before.samples or facts.samples)
-        case CandidateSkipped() | BuildCancelled():
-            return None
-        case _:
-            return before
+    Of a hunt: the time for the bits of belief that are missing, at the cost of the bits gained so far. Of a trial: that of
+    the runs that remain.
+    """
+    if view.trial:
+        costs = [run.cost for run in view.trial.runs]
+        return (view.expected.runs - view.runs) * median(costs) / 60 if costs else None
+    belief = view.state.belief
+    ran_in = [row.run_seconds / 60 / len(row.runs) for row in view.rows.values() if row.runs]
+    if belief is None or view.state.verdict is not None or not ran_in:
+        return None
+    build, run = median([row.build_seconds / 60 for row in view.rows.values() if row.made] or [0.0]), median(ran_in)
+    missing, at, confirms = bits(belief), view.state.last or now, view.state.purpose is Purpose.CONFIRM
+    since, at_first = view.searching or (at, missing)
+    guess, gained = build + RUNS_PER_BIT * run, max(0.0, at_first - missing)
+    per_bit = ((at - since) / 60 + PRIOR_BITS * guess) / (gained + PRIOR_BITS)
+    ordered = view.phase.until - view.runs if view.phase and view.state.purpose is not Purpose.SEARCH else 0
+    whole = missing * per_bit + (ordered + CONFIRMING * (not confirms)) * run
+    return max(whole - (now - at) / 60, OVERDUE * whole)
 
 
 def bits(belief: Belief) -> float:
@@ -379,18 +299,3 @@ def within(belief: Belief, mass: float) -> int:
     """The smallest number of candidates whose probabilities sum up to ``mass``."""
     together = np.cumsum(np.sort(belief.culprit)[::-1])
     return min(len(together), int(np.searchsorted(together, mass * together[-1])) + 1)
-
-
-def why_of(state: HuntState, metric: str, report: str) -> str:
-    """The reason of the first change of ``metric`` that the verdict names; "" where it was not studied.
-
-    ``report`` is the command that shows the hunt.
-    """
-    step = first_step(state.verdict)
-    if step is None or not state.studied:
-        return ""
-    parent, culprit = state.commits[step.parents[0]], state.commits[step.candidate]
-    runs = state.runs_of(step, exact=counted_exactly(state.log, metric))
-    found = explanation(state.studied, parent, culprit, runs, step, metric)
-    helps = reasons.what_helps(found, report.replace(" show ", " why ", 1), studied=True)
-    return f"Why {culprit[:10]}: {' '.join((*reasons.sentences(found), helps))}".rstrip()

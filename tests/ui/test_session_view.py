@@ -37,17 +37,8 @@ from perfbisect.core.domain.orders import (
 from perfbisect.core.inference.hunt_state import Classification
 from perfbisect.hunt.watching import Completed
 from perfbisect.ui.candidates import table
-from perfbisect.ui.time_left import minutes_left
-from perfbisect.ui.view_model import (
-    Building,
-    Running,
-    ViewModel,
-    bits,
-    caught_up,
-    recalled,
-    update,
-    within,
-)
+from perfbisect.ui.session_update import caught_up, recalled, update
+from perfbisect.ui.session_view import ActiveBuild, ActiveRun, SessionView, bits, minutes_left, within
 
 # What views know after a sequence of events.
 
@@ -58,9 +49,9 @@ SHAS = tuple(f"{n:040x}" for n in range(4))
 STARTED = HuntStarted(1, "demo", "update-index", HOST, "v1", "v2", 3, SHAS, 0, False)
 
 
-def after(*events: Event, view: ViewModel | None = None) -> ViewModel:
+def after(*events: Event, view: SessionView | None = None) -> SessionView:
     """The view after events one second apart."""
-    view = view or ViewModel()
+    view = view or SessionView()
     for second, event in enumerate(events):
         view = update(view, event, 1000.0 + second)
     return view
@@ -88,7 +79,7 @@ def decided(*culprit: float, purpose: Purpose = Purpose.SEARCH) -> Decided:
     return Decided(Decision(Measure((Share(1, 1),), purpose), belief(*culprit)))
 
 
-def measured(*rates: tuple[int, float]) -> ViewModel:
+def measured(*rates: tuple[int, float]) -> SessionView:
     """A view in which these candidates were built and ran at these rates, each twice."""
     view = after(STARTED)
     for number, (candidate, qps) in enumerate(rates * 2):
@@ -100,20 +91,20 @@ def measured(*rates: tuple[int, float]) -> ViewModel:
 
 def test_a_build_from_start_to_end() -> None:
     view = after(STARTED, building(1), BuildProgress(1, 30, 120, "compile"))
-    assert view.now == Building(1, 1001.0, 30, 120, "compile")
+    assert view.now == ActiveBuild(1, 1001.0, 30, 120, "compile")
     assert view.classification(1) is Classification.NOW
     view = after(built(1), view=view)
-    assert isinstance(view.now, Building) and view.now.finished
+    assert isinstance(view.now, ActiveBuild) and view.now.finished
     assert view.classification(1) is Classification.BUILT
 
 
 def test_a_run_from_start_to_end() -> None:
     view = after(STARTED, building(0), built(0), RunStarted(0, 2, 4, Purpose.ENDS, 12.0))
     view = after(RunProgress(0, 1.0, 90.0), RunProgress(0, 2.0, 110.0), view=view)
-    assert isinstance(view.now, Running)
+    assert isinstance(view.now, ActiveRun)
     assert (view.now.samples, view.top, view.runs) == ((90.0, 110.0), 110.0, 0)
     view = after(ran(0, 100.0, "a"), view=view)
-    assert isinstance(view.now, Running) and view.now.finished
+    assert isinstance(view.now, ActiveRun) and view.now.finished
     assert ([run.qps for run in view.rows[0].runs], view.runs) == ([100.0], 1)
 
 
@@ -162,9 +153,9 @@ def test_an_estimate_needs_a_run_and_falls_as_bits_are_gained() -> None:
     assert (over.state.verdict, over.ended, over.now, minutes_left(over, 2000.0)) == (ALIKE, 1120.0, None, None)
 
 
-def test_a_resumed_hunt_recalls_what_was_measured(events: Events, views: list[ViewModel]) -> None:
+def test_a_resumed_hunt_recalls_what_was_measured(events: Events, views: list[SessionView]) -> None:
     half = len(events) // 2
-    view = recalled(ViewModel(), [each for each in events[:half] if not isinstance(each[1], PASSING)])
+    view = recalled(SessionView(), [each for each in events[:half] if not isinstance(each[1], PASSING)])
     before = views[half - 1]
     assert view.began is None and view.now is None
     assert (view.rows, view.state.log, view.ratios) == (before.rows, before.state.log, before.ratios)
@@ -206,17 +197,17 @@ def test_in_a_new_session_builds_come_first(events: Events) -> None:
     assert list(completed.after(decided)) == [decided]
 
 
-def test_views_that_catch_up_are_as_those_that_followed(events: Events, views: list[ViewModel]) -> None:
+def test_views_that_catch_up_are_as_those_that_followed(events: Events, views: list[SessionView]) -> None:
     for end in (30, 200, len(events)):
-        other = caught_up(ViewModel(), events[:end])
+        other = caught_up(SessionView(), events[:end])
         for field in ("rows", "ratios", "busy", "began", "ended", "searching"):
             assert getattr(other, field) == getattr(views[end - 1], field), field
 
 
 def test_what_is_done_now(events: Events) -> None:
     last = max(place for place, (_, event) in enumerate(events) if isinstance(event, RunStarted))
-    view = caught_up(ViewModel(), stored(events[: last + 1]))
-    assert isinstance(view.now, Running)
+    view = caught_up(SessionView(), stored(events[: last + 1]))
+    assert isinstance(view.now, ActiveRun)
     assert (view.now.number, view.now.of, view.now.since, view.now.finished) == (6, 6, events[last][0], False)
 
 
@@ -230,6 +221,6 @@ def test_after_the_verdict_the_reason_is_measured(events: Events) -> None:
     until = events[: place + 1]
     counted = Counted(PARENT, next(event.facts for _, event in events if isinstance(event, RunFinished)), "core")
     for log, candidate in ((until, found.step.candidate), ([*until, (at + 1, counted)], PARENT)):
-        now = caught_up(ViewModel(), stored(log)).now
-        assert isinstance(now, Running)
+        now = caught_up(SessionView(), stored(log)).now
+        assert isinstance(now, ActiveRun)
         assert (now.candidate, now.purpose, now.finished) == (candidate, Purpose.EXPLAIN, False)

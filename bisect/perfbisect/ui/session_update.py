@@ -1,0 +1,227 @@
+"""How events change what views know of a session."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from perfbisect.core.domain.events import (
+    PASSING,
+    BuildCancelled,
+    BuildFinished,
+    BuildProgress,
+    BuildStarted,
+    CandidateSkipped,
+    Decided,
+    Event,
+    ExecutionStarted,
+    HuntEnded,
+    HuntStarted,
+    LabEvent,
+    MetricChosen,
+    PairingChosen,
+    RunFinished,
+    RunProgress,
+    RunStarted,
+    TrialEnded,
+    TrialStarted,
+    Warned,
+)
+from perfbisect.core.domain.orders import (
+    Measure,
+    Purpose,
+    first_step,
+)
+from perfbisect.core.domain.settings import TrialType
+from perfbisect.core.domain.trials import Trial
+from perfbisect.core.explain.explanation import explanation
+from perfbisect.core.inference.hunt_state import HuntState, Tested, fold, ratios
+from perfbisect.core.inference.observations import counted_exactly, observations, without_refused
+from perfbisect.core.inference.relative_speed import step_ratio
+from perfbisect.ui.session_view import ActiveBuild, ActiveRun, ExpectedRuns, OrderPhase, SessionView, TimedEvent, bits
+from perfbisect.wording import reasons
+from perfbisect.wording.quantities import count, ratio
+from perfbisect.wording.text import printable
+
+
+def update(view: SessionView, event: Event, at: float) -> SessionView:
+    """The view after ``event``, which happened ``at`` seconds since the epoch."""
+    view = _with(view, event, at)
+    return with_ratios(view) if isinstance(event, RunFinished) else view
+
+
+def caught_up(view: SessionView, events: Iterable[tuple[float, Event]]) -> SessionView:
+    """The view after several events, as ``update`` makes it of each; the ratios are computed once."""
+    for at, event in events:
+        view = _with(view, event, at)
+    return with_ratios(view)
+
+
+def _with(view: SessionView, event: Event, at: float) -> SessionView:
+    """The view after ``event``, with the ratios as they were before it."""
+    began = at if view.began is None else view.began
+    if view.trial or isinstance(event, TrialStarted):
+        return with_trial(view, event, at)
+    state = view.state.after(at, event)
+    if state.commits is not view.state.commits:  # what was done before compared good with the merge base
+        view = SessionView(report=view.report)
+    if state is not view.state:
+        view = replace(view, state=state, rows=rows(state))
+    view = replace(view, began=began)
+    if isinstance(event, HuntEnded) and event.reason_follows:
+        return replace(view, decided=event.verdict, stands=True)
+    if isinstance(event, HuntEnded):
+        why = why_of(state, view.metric, view.report(state.started.hunt if state.started else 0))
+        return replace(view, ended=at, now=None, busy={}, decided=event.verdict, why=why)
+    if isinstance(event, Decided):
+        order = event.decision.order
+        begins = view.searching is None and state.purpose in (Purpose.SEARCH, Purpose.CONFIRM)
+        searching = (at, bits(event.decision.belief)) if begins else view.searching
+        view = replace(view, searching=searching, layouts="")
+        if not isinstance(order, Measure):
+            return replace(view, decided=order)
+        view = replace(view, decided=None, phase=phase_after(view.phase, order, view.runs))
+        return replace(view, layouts=layouts_so_far(view))
+    if isinstance(event, MetricChosen):
+        return with_ratios(view)
+    if isinstance(event, HuntStarted):
+        begins = view.ended is not None or view.stands
+        return replace(view, began=at, ended=None, decided=None, stands=False) if begins else view
+    host = getattr(event, "host", "")
+    view = with_activity(view, event, at)
+    return view if host in state.build_hosts or host not in view.busy else replace(view, now=view.busy[host])
+
+
+def with_activity(view: SessionView, event: Event, at: float) -> SessionView:
+    """The view with what a host is busy with after one of its events."""
+    if isinstance(event, Warned | PairingChosen) or not isinstance(event, LabEvent):
+        return view
+    return replace(view, busy={**view.busy, event.host: activity_after(view.busy.get(event.host), event, at)})
+
+
+def phase_after(before: OrderPhase | None, order: Measure, runs: int) -> OrderPhase:
+    """The phase that an order goes on with or begins, after so many ``runs``."""
+    new = before is None or (before.order.purpose, before.order.fresh) != (order.purpose, order.fresh)
+    began, until = (runs, runs) if before is None or new else (before.began, max(runs, before.until))
+    return OrderPhase(order, began, until + sum(share.runs for share in order.plan))
+
+
+def with_trial(view: SessionView, event: Event, at: float) -> SessionView:
+    """The view of a trial after ``event``."""
+    if isinstance(event, TrialStarted) and view.trial is None:
+        trial = Trial.begun(at, event)
+    else:
+        assert view.trial, "it has begun"
+        trial = view.trial
+        if not isinstance(event, PASSING):
+            trial = replace(trial, runs=[*trial.runs], skips=[*trial.skips], since={**trial.since})
+            trial.add(at, event)
+    view = replace(view, trial=trial, moved=False)
+    match event:
+        case TrialStarted():
+            return replace(view, began=at, ended=None, busy={}, place="", expected=expected_runs(trial))
+        case TrialEnded():
+            return replace(view, ended=at, busy={})
+        case PairingChosen():
+            view = replace(view, place="", expected=expected_runs(trial))
+        case Warned():
+            return replace(view, state=view.state.after(at, event))
+        case CandidateSkipped(number, skip, workload=work):
+            what = "is left out" if skip.of_build else f"fails in {trial.request.works[work].name}"
+            said = f"{trial.request.subjects[number].name} {what}: {skip.reason}"
+            view = replace(view, state=view.state.after(at, Warned(said, f"See {skip.log}.")))
+        case RunStarted(number, workload=work, round=made) | RunFinished(number, workload=work, round=made):
+            rounds, request = view.expected.rounds, trial.request
+            where = f"{made + 1} of {rounds}" if made < rounds and not view.expected.open else f"{made + 1}"
+            place = printable(f"round {where}: {request.works[work].name}, {request.subjects[number].name}")
+            place = place if len(request.subjects) > 1 else f"visit {where}"
+            view = replace(view, place=place, moved=place != view.place)
+        case _:
+            pass
+    return with_activity(view, event, at)
+
+
+def expected_runs(trial: Trial) -> ExpectedRuns:
+    """What is made, and what is to come."""
+    rounds, tried = trial.rounds_to_do(), trial.pairs_to_try
+    open_ = tried > 0 and trial.request.kind is not TrialType.NOISE
+    visits = len(trial.pairs()) if not trial.together else 2 * sum(build > 0 for _, build in trial.pairs())
+    runs = len(trial.runs) + len(rounds) * visits * trial.request.runs + 2 * tried
+    return ExpectedRuns(rounds.stop + (tried if open_ else min(1, tried)), runs, open_)
+
+
+def recalled(view: SessionView, events: Iterable[TimedEvent]) -> SessionView:
+    """The view after the events of earlier sittings; its clock starts with the next event, unless the session has ended."""
+    known = [*events]
+    if known and isinstance(known[-1][1], HuntEnded | TrialEnded):
+        return caught_up(view, known)
+    if known and isinstance(known[0][1], TrialStarted):
+        return replace(caught_up(view, known), began=None)
+    state = fold(known)
+    state.verdict = None
+    return with_ratios(SessionView(state, rows(state), report=view.report))
+
+
+def rows(state: HuntState) -> dict[int, Tested]:
+    """What was tested of the present range, by candidate."""
+    return {state.node[sha]: row for sha, row in state.tested.items() if sha in state.node}
+
+
+def with_ratios(view: SessionView) -> SessionView:
+    """The view with the ratios from all runs so far: the one step here that takes time."""
+    if view.hunt is None:
+        return view
+    found = ratios(view.state, view.metric, view.state.hosts, view.hunt.host_classes)
+    return replace(view, ratios=found, layouts=layouts_so_far(view))
+
+
+def layouts_so_far(view: SessionView) -> str:
+    """What fresh layouts show so far of a commit: 0.981 (0.965–0.997) of 5e6e15a942 in 12 layouts; "" before there are two of each."""
+    state, log = view.state, view.state.log
+    runs = [view.rows[each].runs if each in view.rows else () for each in view.beside]
+    if (compared := min((sum(run.layout > 0 for run in some) for some in runs), default=0)) < 2:
+        return ""
+    culprit, other = view.beside
+    by_cpu = state.pairing is not None and state.pairing.by_cpu
+    seen = observations(log, state.node, view.metric, log[0][0], state.hosts, state.build_hosts, by_cpu=by_cpu)
+    found = step_ratio(without_refused(seen, state.pairing), len(state.commits) - 1, culprit, other)
+    return f"{ratio(found)} of {view.commit(other).short} in {count(compared, 'layout')}" if found else ""
+
+
+def activity_after(
+    before: ActiveBuild | ActiveRun | None, event: LabEvent, at: float
+) -> ActiveBuild | ActiveRun | None:
+    """What a host is busy with after one of its events."""
+    match event:
+        case BuildStarted(candidate):
+            return ActiveBuild(candidate, at)
+        case BuildProgress(candidate, done, total, stage):
+            since = before.since if isinstance(before, ActiveBuild) else at
+            return ActiveBuild(candidate, since, done, total, printable(stage))
+        case BuildFinished() if isinstance(before, ActiveBuild):
+            return replace(before, finished=True, done=before.total)
+        case RunStarted(candidate, number, of, purpose, seconds):
+            return ActiveRun(candidate, at, number, of, purpose, seconds)
+        case RunProgress(_, _, qps) if isinstance(before, ActiveRun):
+            return replace(before, samples=(*before.samples, qps))
+        case ExecutionStarted() if isinstance(before, ActiveRun):
+            return replace(before, execution=event)
+        case RunFinished(facts=facts) if isinstance(before, ActiveRun):
+            return replace(before, finished=True, samples=before.samples or facts.samples)
+        case CandidateSkipped() | BuildCancelled():
+            return None
+        case _:
+            return before
+
+
+def why_of(state: HuntState, metric: str, report: str) -> str:
+    """The reason of the first change of ``metric`` that the verdict names; "" where it was not studied.
+
+    ``report`` is the command that shows the hunt.
+    """
+    step = first_step(state.verdict)
+    if step is None or not state.studied:
+        return ""
+    parent, culprit = state.commits[step.parents[0]], state.commits[step.candidate]
+    runs = state.runs_of(step, exact=counted_exactly(state.log, metric))
+    found = explanation(state.studied, parent, culprit, runs, step, metric)
+    helps = reasons.what_helps(found, report.replace(" show ", " why ", 1), studied=True)
+    return f"Why {culprit[:10]}: {' '.join((*reasons.sentences(found), helps))}".rstrip()
